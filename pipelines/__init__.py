@@ -1,0 +1,1 @@
+"""How it is wired: options, graphs and commands; no per-element logic."""

@@ -1,0 +1,29 @@
+"""Packaging of beam-tfrec; Beam's `--setup_file ./setup.py` ships the same package to workers."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+setup(
+    name="beam-tfrec",
+    version="0.1.0",
+    description="Images and their annotations to sharded TFRecord files, with Apache Beam.",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_packages(include=["schemas", "transforms", "transforms.*", "pipelines"]),
+    install_requires=[
+        "apache-beam>=2.77",
+        "google-crc32c>=1.5",
+        "msgspec>=0.21",
+        "pillow>=11",
+        "pyarrow>=16",
+        "tqdm>=4.66",
+    ],
+    extras_require={
+        "tensorflow": ["tensorflow>=2.16"],
+        "gcp": ["apache-beam[gcp]>=2.77", "google-cloud-storage>=3.1"],
+    },
+    entry_points={"console_scripts": ["beam-tfrec = pipelines.cli:main"]},
+)

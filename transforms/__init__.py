@@ -1,0 +1,1 @@
+"""What we do: one concept a file, pure functions first, PTransforms last."""
