@@ -1,0 +1,211 @@
+"""COCO photos and instances to sharded .tfrec: `python -m pipelines.coco --help`."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import apache_beam as beam
+
+from pipelines.launch import RunConfig, accepting_command, execute, guarded
+from pipelines.options import (
+    FlagParser,
+    add_output_flags,
+    budget_of,
+    check_split_names,
+    limits_of,
+    parse_flags,
+    parse_per_split,
+    shard_names_of,
+    sharding_of,
+)
+from schemas.layouts import DetectionLayout, Layout, SizeMismatch
+from schemas.manifest import Manifest
+from schemas.shards import ShardNames
+from transforms.blobs import ListBlobs, PinBlobs
+from transforms.check_images import Check
+from transforms.commit import Commit, CommitJob, PublishPlan, RejectBudget
+from transforms.gate import GateLimits
+from transforms.plan_shards import PlanShards, Sharding
+from transforms.read_coco import CocoRules, ReadCoco
+from transforms.write_shards import ShardJob, WriteShards
+
+
+@dataclass(frozen=True)
+class CocoConfig:
+    """A whole conversion.
+
+    Attributes:
+        images: URI of the image root per split, such as `{"train": "gs://b/train2017"}`.
+        annotations: URI of the instances file per split.
+        output: URI of the data set.
+        layout: what an Example holds; one of the user's own is welcome.
+        sharding: number of shards and order.
+        names: how shard files are called.
+        rules: how strictly annotation files are taken.
+        check: how far an image is looked into.
+        budget: how many samples may be rejected.
+        exclude: URI of a `rejected.jsonl` whose samples are left out; empty for none.
+        allow_empty: accept a split without images.
+        limits: of every worker process.
+        accept_command: the command that accepts `COUNT` rejects, for the message.
+    """
+
+    images: Mapping[str, str]
+    annotations: Mapping[str, str]
+    output: str
+    layout: Layout = field(default_factory=DetectionLayout)
+    sharding: Sharding = field(default_factory=Sharding)
+    names: ShardNames = field(default_factory=ShardNames)
+    rules: CocoRules = field(default_factory=CocoRules)
+    check: Check = Check.HEADER
+    budget: RejectBudget = field(default_factory=RejectBudget)
+    exclude: str = ""
+    allow_empty: bool = False
+    limits: GateLimits = field(default_factory=GateLimits)
+    accept_command: str = "--max_rejected COUNT"
+
+    def __post_init__(self) -> None:
+        """Refuse what does not fit together."""
+        check_split_names(self.images)
+        if not self.annotations or set(self.images) != set(self.annotations):
+            raise ValueError(
+                f"images and annotations must name the same splits, got images"
+                f" {sorted(self.images)} and annotations {sorted(self.annotations)}:"
+                f" give both as SPLIT=PATH"
+            )
+        for name, given in (
+            ("num_shards", self.sharding.num_shards),
+            ("order", self.sharding.order),
+        ):
+            if unknown := set(given) - {"", *self.images}:
+                raise ValueError(
+                    f"{name} must name splits of --images, got {sorted(unknown)}:"
+                    f" give {sorted(self.images)}"
+                )
+        self.names.check_splits(list(self.images))
+
+    def options(self) -> dict[str, str]:
+        """Return the options that decide bytes or membership, for the plan."""
+        return {
+            **self.sharding.options(),
+            **self.layout.options(),
+            "check": self.check.value,
+            "layout": self.layout.name,
+            "orphans": "drop" if self.rules.drop_orphans else "stop",
+            "shard_names": self.names.template,
+        }
+
+
+def build(root: beam.Pipeline, config: CocoConfig) -> beam.PCollection[Manifest]:
+    """Build the graph: samples from the annotations, shards from the samples, one manifest."""
+    job = ShardJob(config.images, config.output, config.layout, config.names, config.check)
+    commit_job = CommitJob(
+        config.output,
+        config.layout,
+        config.options(),
+        config.names,
+        config.budget,
+        config.allow_empty,
+        config.accept_command,
+    )
+    read = root | "ReadCoco" >> ReadCoco(config.annotations, config.rules, config.exclude)
+    listing = root | "ListBlobs" >> ListBlobs(config.images)
+    pinned = read.samples | "PinBlobs" >> PinBlobs(listing)
+    planned = pinned.samples | "PlanShards" >> PlanShards(
+        config.sharding, config.layout.record_bytes, pinned.tallies
+    )
+    rejected = (read.rejected, pinned.rejected) | "RejectedEarly" >> beam.Flatten()
+    plan = planned.table | "PublishPlan" >> PublishPlan(commit_job, read.files, rejected)
+    infos = planned.shards | "WriteShards" >> WriteShards(job, plan, config.limits)
+    return infos | "Commit" >> Commit(commit_job, plan, read.files, rejected, pinned.tallies)
+
+
+def parser() -> FlagParser:
+    """Return the command's flags."""
+    flags = FlagParser("beam-tfrec coco", "COCO photos and instances to sharded .tfrec files.")
+    group = flags.add_argument_group("sources")
+    group.add_argument(
+        "--images",
+        nargs="+",
+        action="extend",
+        required=True,
+        metavar="[SPLIT=]DIR",
+        help="image root per split: file_name is relative to it",
+    )
+    group.add_argument(
+        "--annotations",
+        nargs="+",
+        action="extend",
+        required=True,
+        metavar="[SPLIT=]FILE",
+        help="COCO instances file per split",
+    )
+    group.add_argument(
+        "--split", default="train", help="split of a path without SPLIT= (default train)"
+    )
+    group.add_argument(
+        "--string_ids", action="store_true", help="accept ids that are text (default: int64 only)"
+    )
+    group.add_argument(
+        "--orphans",
+        choices=["stop", "drop"],
+        default="stop",
+        help="annotations of unknown images or categories (default stop)",
+    )
+    group.add_argument(
+        "--check",
+        choices=[check.value for check in Check],
+        default=Check.HEADER.value,
+        help="header: walk through each file's structure; decode: decode its pixels too"
+        " (default header)",
+    )
+    group.add_argument(
+        "--on_size_mismatch",
+        choices=[policy.value for policy in SizeMismatch],
+        default=SizeMismatch.AUTO.value,
+        help="where an image's size is not the annotated one: auto rescales boxes if the aspect"
+        " agrees within 1 px and rejects the rest; trust_image and trust_json take boxes as pixels"
+        " of that size (default auto)",
+    )
+    add_output_flags(flags)
+    return flags
+
+
+def configure(argv: Sequence[str]) -> tuple[RunConfig[CocoConfig], list[str]]:
+    """Return the run that the arguments ask for, and the arguments that are Beam's.
+
+    Raises:
+        ValueError: with the value and the remedy.
+    """
+    flags, beam_args = parse_flags(parser(), argv)
+    config = CocoConfig(
+        images=parse_per_split("images", flags.images, bare=flags.split),
+        annotations=parse_per_split("annotations", flags.annotations, bare=flags.split),
+        output=flags.output,
+        layout=DetectionLayout(SizeMismatch(flags.on_size_mismatch)),
+        sharding=sharding_of(flags),
+        names=shard_names_of(flags),
+        rules=CocoRules(flags.string_ids, flags.orphans == "drop"),
+        check=Check(flags.check),
+        budget=budget_of(flags),
+        exclude=flags.exclude,
+        allow_empty=flags.allow_empty,
+        limits=limits_of(flags),
+        accept_command=accepting_command("python -m pipelines.coco", argv),
+    )
+    return RunConfig(config, flags.overwrite, flags.trust_manifest), beam_args
+
+
+def run(argv: Sequence[str]) -> None:
+    """Convert as the arguments say; returns when the data set is committed."""
+    run_config, beam_args = configure(argv)
+    execute(run_config, build, beam_args)
+
+
+def main() -> None:
+    """Run as a command: one line and an exit code for every fault."""
+    sys.exit(guarded(run, sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

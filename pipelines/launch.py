@@ -1,0 +1,198 @@
+"""Run a pipeline from the command line: progress, one line a fault, exit codes."""
+
+import logging
+import os
+import shlex
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Generic, NoReturn, Protocol, TypeVar
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+
+from pipelines.progress_display import showing_progress
+from pipelines.summary import summarize
+from schemas.faults import EXIT_BUG, FAULTS, fault_line, find_fault, printable
+from schemas.manifest import MANIFEST_NAME, Manifest, read_manifest
+from schemas.shards import ShardNames
+from transforms.commit import find_complete, remove_output
+from transforms.progress import PROGRESS
+from transforms.storage import join_uri, open_storage
+
+_LOG = logging.getLogger(__name__)
+_IN_PROCESS = {"", "DirectRunner", "FnApiRunner"}
+_OUR_LOGGERS = ("pipelines", "transforms")
+
+
+class Config(Protocol):
+    """What `execute` asks of a pipeline's frozen configuration."""
+
+    @property
+    def images(self) -> Mapping[str, str]:
+        """URI per source root."""
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """URI of the annotation file per split."""
+
+    @property
+    def output(self) -> str:
+        """URI of the data set."""
+
+    @property
+    def names(self) -> ShardNames:
+        """How shard files are called."""
+
+    @property
+    def exclude(self) -> str:
+        """URI of a `rejected.jsonl` to leave out, or empty."""
+
+    def options(self) -> dict[str, str]:
+        """Return the options that decide bytes or membership."""
+
+
+C = TypeVar("C", bound=Config)
+
+
+@dataclass(frozen=True)
+class RunConfig(Generic[C]):
+    """A pipeline's configuration, and what is asked of this run alone.
+
+    Attributes:
+        config: of the pipeline.
+        overwrite: delete an earlier data set first.
+        trust_manifest: take a complete output of the same options for up to date.
+    """
+
+    config: C
+    overwrite: bool = False
+    trust_manifest: bool = False
+
+
+def execute(
+    run: RunConfig[C],
+    build: Callable[[beam.Pipeline, C], beam.PCollection[Manifest]],
+    beam_args: Sequence[str],
+) -> None:
+    """Run a pipeline until its data set is committed, unless it is complete already.
+
+    Raises:
+        RuntimeError: the fault that ended the run, as a line of `E-…` somewhere in its text.
+    """
+    config = run.config
+    output = open_storage(config.output)
+    started_s = time.monotonic()
+    output.probe()
+    if run.overwrite:
+        remove_output(output, config.names, config.images)
+    complete = find_complete(
+        output,
+        config.options(),
+        config.annotations,
+        config.images,
+        config.exclude,
+        trust_manifest=run.trust_manifest,
+    )
+    if complete is not None:
+        print(f"already complete: {join_uri(config.output, MANIFEST_NAME)}")
+        return
+    PROGRESS.reset()
+    options = PipelineOptions(list(beam_args))
+    with showing_progress(PROGRESS, [logging.getLogger(name) for name in _OUR_LOGGERS]):
+        pipeline = beam.Pipeline(runner=_runner(options), options=options)
+        build(pipeline, config)
+        pipeline.run().wait_until_finish()
+    manifest = read_manifest(output.read(MANIFEST_NAME), join_uri(config.output, MANIFEST_NAME))
+    print(summarize(manifest, config.output, time.monotonic() - started_s), end="")
+
+
+def _runner(options: PipelineOptions) -> str:
+    """Return the runner's name; in process, FnApiRunner is named, so that nothing is downloaded.
+
+    Beam's `DirectRunner` first looks for a Prism executable and fetches one.
+    """
+    name = options.view_as(StandardOptions).runner or ""
+    return "FnApiRunner" if name in _IN_PROCESS else name
+
+
+def accepting_command(program: str, argv: Sequence[str]) -> str:
+    """Return the command line that accepts `COUNT` rejects.
+
+    >>> accepting_command("beam-tfrec coco", ["--output", "o", "--max_rejected", "1"])
+    'beam-tfrec coco --output o --max_rejected COUNT'
+    """
+    kept: list[str] = []
+    skip = False
+    for argument in argv:
+        if argument in ("--max_rejected", "--overwrite"):
+            skip = argument == "--max_rejected"
+        elif skip or argument.startswith("--max_rejected="):
+            skip = False
+        else:
+            kept.append(argument)
+    return f"{program} {shlex.join(kept)} --max_rejected COUNT"
+
+
+def guarded(run: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:
+    """Run a command and return its exit code; a fault prints as one line."""
+    _log_to_stderr()
+    signal.signal(signal.SIGINT, _interrupted)
+    signal.signal(signal.SIGTERM, _interrupted)
+    try:
+        run(argv)
+        return 0
+    except Exception as error:
+        return _report(error)
+
+
+def _report(error: Exception) -> int:
+    text = "".join(traceback.format_exception(error))
+    fault = find_fault(str(error)) or find_fault(text)
+    _LOG.debug("%s", text)
+    if fault is None and isinstance(error, ValueError):
+        fault = "E-ARG", fault_line("E-ARG", "command line", *_what_and_remedy(str(error)))
+    if fault is None and "MemoryError" in text:
+        line = fault_line("E-IO-LIMIT", "memory", "out of memory", "lower --bytes_in_flight")
+        fault = "E-IO-LIMIT", line
+    if fault is None:
+        print(text, file=sys.stderr, end="")
+        return EXIT_BUG
+    code, line = fault
+    print(line, file=sys.stderr)
+    return FAULTS[code].exit_code
+
+
+def _what_and_remedy(message: str) -> tuple[str, str]:
+    what, _, remedy = message.rpartition(": ")
+    return (what, remedy) if what else (message, "see --help")
+
+
+def _interrupted(number: int, _: FrameType | None) -> NoReturn:
+    """End at once: every file there is whole, so a crash and an exit are the same."""
+    done, planned = PROGRESS.shards_done, PROGRESS.shards_planned
+    shards = f"{done} of {planned} shards done" if planned else "before the first shard"
+    print(f"\ninterrupted; {shards}; run again to resume", file=sys.stderr, flush=True)
+    os._exit(128 + number)
+
+
+class _PrintableFormatter(logging.Formatter):
+    """Keeps control and bidi characters of names out of terminals and logs."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(printable, super().format(record).splitlines()))
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_PrintableFormatter("%(message)s"))
+    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # it logs every error twice
+    for name in _OUR_LOGGERS:
+        logger = logging.getLogger(name)
+        logger.handlers = [handler]
+        logger.setLevel(os.environ.get("BEAM_TFREC_LOG", "INFO"))
+        logger.propagate = False

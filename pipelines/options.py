@@ -1,0 +1,283 @@
+"""Flags: how the command line becomes values, and what is refused before anything is read."""
+
+import argparse
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from schemas.shards import NAMED_TEMPLATES, ShardNames, is_split_name
+from transforms.commit import RejectBudget
+from transforms.gate import DEFAULT_BYTES, DEFAULT_READERS, DEFAULT_SHARDS, GateLimits
+from transforms.plan_shards import Order, Sharding
+
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?i?B?)")
+_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_UNITS |= {"ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_RESERVED_SPLITS = {"all"}
+
+
+class FlagParser(argparse.ArgumentParser):
+    """An argument parser that raises `ValueError` and takes no abbreviations."""
+
+    def __init__(self, prog: str, description: str) -> None:
+        """Take the command's name and what it does."""
+        super().__init__(prog=prog, description=description, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of exiting."""
+        raise ValueError(f"{message}: see --help")
+
+
+def parse_flags(parser: FlagParser, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Return our flags' values and the arguments that are Beam's.
+
+    Raises:
+        ValueError: when a flag is neither ours nor Beam's, which Beam would drop with a warning.
+    """
+    flags, others = parser.parse_known_args(list(argv))
+    beam_parser = _beam_parser()
+    _, unknown = beam_parser.parse_known_args(others)
+    if unknown:
+        flag = unknown[0].split("=")[0]
+        known = [*parser._option_string_actions, *beam_parser._option_string_actions]
+        close = difflib.get_close_matches(flag, known, n=1)
+        remedy = f"did you mean {close[0]}?" if close else "see --help"
+        raise ValueError(f"unknown argument {flag!r}: {remedy}")
+    return flags, others
+
+
+def beam_flags() -> set[str]:
+    """Return every flag that Beam's own options know."""
+    return set(_beam_parser()._option_string_actions)
+
+
+def _beam_parser() -> FlagParser:
+    parser = FlagParser("beam", "Beam's own options")
+    parser.conflict_handler = "resolve"
+    for options in _subclasses(PipelineOptions):
+        if options.__module__.startswith("apache_beam."):
+            options._add_argparse_args(parser)
+    return parser
+
+
+def _subclasses(of: type) -> list[Any]:
+    return [found for child in of.__subclasses__() for found in (child, *_subclasses(child))]
+
+
+def add_output_flags(parser: FlagParser) -> None:
+    """Add the flags that every pipeline has: shards, rejects, limits, output."""
+    group = parser.add_argument_group("shards")
+    group.add_argument(
+        "--shard_size",
+        default="150MB",
+        help="output bytes a shard to aim at, decimal units or KiB/MiB/GiB (default 150MB); at"
+        " least 16 shards a split where each keeps 64 records",
+    )
+    group.add_argument(
+        "--num_shards",
+        nargs="+",
+        metavar="[SPLIT=]N",
+        help="exact number of shards, for all splits or each (default: from --shard_size)",
+    )
+    group.add_argument(
+        "--records_per_shard",
+        type=int,
+        metavar="N",
+        help="fill every shard but a split's last with N records (default: equal shares)",
+    )
+    group.add_argument(
+        "--hosts",
+        type=int,
+        default=1,
+        metavar="N",
+        help="hosts that will read files[h::N]; shards become a multiple of it (default 1)",
+    )
+    group.add_argument(
+        "--shard_names",
+        default="counted",
+        metavar="NAMES",
+        help="counted (train-00000-of-00016-750.tfrec, the default), plain (without the record"
+        " count, as TFDS wants it), or a template of {split} {index:05} {num_shards:05} {records}",
+    )
+    group.add_argument(
+        "--order",
+        nargs="+",
+        default=["shuffled"],
+        metavar="[SPLIT=]ORDER",
+        help="shuffled (globally, by --seed; the default) or input, for all splits or each",
+    )
+    group.add_argument("--seed", type=int, default=0, help="of the shuffle (default 0)")
+    _add_reject_flags(parser)
+    _add_output_and_limits(parser)
+
+
+def _add_reject_flags(parser: FlagParser) -> None:
+    group = parser.add_argument_group("rejects")
+    group.add_argument(
+        "--max_rejected",
+        default="0",
+        metavar="K|P%",
+        help="samples that may be rejected: a count, or a percentage of those listed (default 0)."
+        " More end the run with exit code 4 after all shards are built; run it again with a"
+        " larger number to commit what is there",
+    )
+    group.add_argument(
+        "--exclude",
+        default="",
+        metavar="REJECTED.jsonl",
+        help="leave out the samples that this file of an earlier run names (default none)",
+    )
+    group.add_argument(
+        "--allow_empty", action="store_true", help="accept a split without images (default: stop)"
+    )
+
+
+def _add_output_and_limits(parser: FlagParser) -> None:
+    group = parser.add_argument_group("output and limits")
+    group.add_argument("--output", required=True, metavar="DIR", help="where the data set goes")
+    group.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="delete what an earlier run left in --output, its manifest first: from then on there"
+        " is no data set until this run ends (default: resume the same run, refuse another)",
+    )
+    group.add_argument(
+        "--trust_manifest",
+        action="store_true",
+        help="take a complete --output made with the same options for up to date, without listing"
+        " the sources (default: list them)",
+    )
+    group.add_argument(
+        "--shards_in_flight",
+        type=int,
+        default=DEFAULT_SHARDS,
+        metavar="N",
+        help=f"shards that a worker process builds at once (default {DEFAULT_SHARDS})",
+    )
+    group.add_argument(
+        "--bytes_in_flight",
+        default=f"{DEFAULT_BYTES // 2**20}MiB",
+        metavar="SIZE",
+        help="image bytes that a worker process holds at once; a larger image goes alone"
+        f" (default {DEFAULT_BYTES // 2**20}MiB)",
+    )
+    group.add_argument(
+        "--readers",
+        type=int,
+        default=DEFAULT_READERS,
+        metavar="N",
+        help=f"threads of a worker process that read images (default {DEFAULT_READERS})",
+    )
+
+
+def sharding_of(flags: argparse.Namespace) -> Sharding:
+    """Return the sharding that the flags ask for."""
+    return Sharding(
+        num_shards={
+            split: _int("num_shards", value)
+            for split, value in parse_per_split("num_shards", flags.num_shards or []).items()
+        },
+        records_per_shard=flags.records_per_shard,
+        shard_bytes=parse_size("shard_size", flags.shard_size),
+        hosts=flags.hosts,
+        order={
+            split: _choice("order", value, Order)
+            for split, value in parse_per_split("order", flags.order).items()
+        },
+        seed=flags.seed,
+    )
+
+
+def shard_names_of(flags: argparse.Namespace) -> ShardNames:
+    """Return the file names that the flags ask for."""
+    return ShardNames(NAMED_TEMPLATES.get(flags.shard_names, flags.shard_names))
+
+
+def limits_of(flags: argparse.Namespace) -> GateLimits:
+    """Return the limits of a worker process that the flags ask for."""
+    return GateLimits(
+        shards_in_flight=flags.shards_in_flight,
+        bytes_in_flight=parse_size("bytes_in_flight", flags.bytes_in_flight),
+        readers=flags.readers,
+    )
+
+
+def budget_of(flags: argparse.Namespace) -> RejectBudget:
+    """Return the reject budget that the flags ask for."""
+    text = flags.max_rejected
+    try:
+        if text.endswith("%"):
+            return RejectBudget(percent=float(text[:-1]))
+        return RejectBudget(count=int(text))
+    except ValueError:
+        raise ValueError(
+            f"max_rejected must be a count such as 5 or a percentage such as 1%, got {text!r}"
+        ) from None
+
+
+def parse_size(name: str, text: str) -> int:
+    """Return a size in bytes; units are decimal unless they have an `i`.
+
+    >>> parse_size("shard_size", "150MB"), parse_size("bytes_in_flight", "256MiB")
+    (150000000, 268435456)
+    """
+    match = _SIZE.fullmatch(text.strip())
+    unit = match[2].removesuffix("B") if match else ""
+    if match is None or unit not in _UNITS:
+        raise ValueError(f"{name} must be a size such as 150MB or 256MiB, got {text!r}")
+    return int(float(match[1]) * _UNITS[unit])
+
+
+def parse_per_split(name: str, values: Sequence[str], bare: str = "") -> dict[str, str]:
+    """Return the value per split of `train=a val=b`, a bare value under `bare`.
+
+    What stands before `=` is a split only if it can name one; else it belongs to the value.
+
+    >>> parse_per_split("images", ["train=gs://b/train", "/data/a=b"], bare="val")
+    {'train': 'gs://b/train', 'val': '/data/a=b'}
+
+    Raises:
+        ValueError: when a split comes twice.
+    """
+    per_split: dict[str, str] = {}
+    for value in values:
+        split, equals, rest = value.partition("=")
+        if not equals or not is_split_name(split):
+            split, rest = bare, value
+        if split in per_split:
+            raise ValueError(
+                f"{name} of {split or 'all splits'} must come once,"
+                f" got {per_split[split]!r} and {rest!r}: remove one"
+            )
+        if not rest:
+            raise ValueError(f"{name} of {split or 'all splits'} must not be empty: give a value")
+        per_split[split] = rest
+    return per_split
+
+
+def check_split_names(splits: Mapping[str, Any]) -> None:
+    """Refuse names that cannot be splits; `all` is TFDS's word for every split."""
+    for split in splits:
+        if not is_split_name(split) or split in _RESERVED_SPLITS:
+            raise ValueError(
+                f"a split must be lower-case letters, digits and _, a letter first, and not 'all';"
+                f" got {split!r}: rename it"
+            )
+
+
+def _int(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{name} must be a whole number, got {text!r}") from None
+
+
+def _choice(name: str, text: str, choices: Any) -> Any:
+    try:
+        return choices(text)
+    except ValueError:
+        values = " or ".join(choice.value for choice in choices)
+        raise ValueError(f"{name} must be {values}, got {text!r}") from None

@@ -1,0 +1,390 @@
+"""The COCO annotation file: its types, its rules, and a strict parser that groups it by image.
+
+Source of the format: https://cocodataset.org/#format-data. The file is parsed once for its syntax,
+sections and ids; each annotation stays a slice of the file until its image asks for it, which
+keeps a 450 MB file at little more than its own size in memory.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+
+from schemas.boxes import BBoxXywhPx, check_bbox
+from schemas.faults import fault_line, printable
+from schemas.text_protos import MAX_LABEL_ID, MIN_LABEL_ID
+
+MAX_NESTING = 64
+_SECTIONS = ("images", "annotations", "categories")
+_UTF8_BOM = b"\xef\xbb\xbf"
+_OPEN_OR_CLOSE = bytes.maketrans(b"{}", b"[]")
+_NOT_A_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_BYTE_OFFSET = re.compile(r"\(byte (\d+)\)")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_DRIVE = re.compile(r"[A-Za-z]:[\\/]")
+
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+PositiveInt = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+Id = Int64 | str
+
+
+class CocoImage(msgspec.Struct, gc=False):
+    """One entry of `images`; sizes in pixels."""
+
+    id: Id
+    file_name: str
+    width: PositiveInt
+    height: PositiveInt
+
+
+class CocoCategory(msgspec.Struct, gc=False):
+    """One entry of `categories`."""
+
+    id: Int64
+    name: str
+
+
+class CocoInstance(msgspec.Struct, gc=False):
+    """What a detection layout needs of one entry of `annotations`."""
+
+    id: Id
+    image_id: Id
+    category_id: Int64
+    bbox: BBoxXywhPx
+    area: float | None = None
+    iscrowd: int | bool = 0
+
+
+class _LooseInstance(msgspec.Struct, gc=False):
+    """An entry whose bbox is not four numbers, to say what it is instead."""
+
+    id: Id
+    image_id: Id
+    category_id: Int64
+    bbox: msgspec.Raw = msgspec.Raw(b"null")
+    area: float | None = None
+    iscrowd: int | bool = 0
+
+
+class _AnnotationHead(msgspec.Struct, gc=False):
+    id: Id
+    image_id: Id
+
+
+class DetectionObject(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One object of an image: COCO's category id, bbox and area (px squared), crowd flag 0 or 1."""
+
+    category_id: int
+    bbox_xywh_px: BBoxXywhPx
+    area_px2: float
+    is_crowd: int
+
+
+class DetectionFields(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The annotation fields of one image, as a `Sample` carries them.
+
+    Attributes:
+        width_px: image width by the annotation file.
+        height_px: image height by the annotation file.
+        objects: in the order of the sample's annotation ids.
+    """
+
+    width_px: int
+    height_px: int
+    objects: list[DetectionObject]
+
+
+class BadAnnotation(NamedTuple):
+    """An annotation that cannot be written: its id, the reason's code and a detail."""
+
+    annotation_id: int | str
+    code: str
+    detail: str
+
+
+class AnnotatedImage(NamedTuple):
+    """An image with its annotations in the order of their ids, whatever the file's order."""
+
+    image: CocoImage
+    objects: list[tuple[int | str, DetectionObject]]
+    bad: list[BadAnnotation]
+
+
+class CocoFile:
+    """A parsed COCO file, grouped by image.
+
+    Attributes:
+        images: in the file's order, ids and names unique.
+        categories: in the file's order, ids unique.
+        num_annotations: entries of `annotations`.
+        num_repeated_ids: annotations whose id an earlier one has too; they are kept.
+        orphans: (annotation id, image id) of annotations whose image is not in the file.
+    """
+
+    def __init__(self, data: bytes, where: str, *, string_ids: bool = False) -> None:
+        """Parse a file.
+
+        Args:
+            data: its bytes, UTF-8 with or without a BOM.
+            where: the file's name, for messages.
+            string_ids: accept ids that are strings; else they must be int64 numbers.
+
+        Raises:
+            RuntimeError: an `E-ANN-…` line when the file breaks a rule.
+        """
+        self._where = where
+        sections = _parse_sections(data, where)
+        self.images: list[CocoImage] = self._decode(sections, "images", list[CocoImage])
+        self.categories: list[CocoCategory] = self._decode(
+            sections, "categories", list[CocoCategory]
+        )
+        heads: list[_AnnotationHead] = self._decode(sections, "annotations", list[_AnnotationHead])
+        self._raw: list[msgspec.Raw] = self._decode(sections, "annotations", list[msgspec.Raw])
+        if not string_ids:
+            _refuse_string_ids(self.images, "images", where)
+            _refuse_string_ids(heads, "annotations", where)
+        _check_images(self.images, where)
+        check_labels([(category.id, category.name) for category in self.categories], where)
+        self.num_annotations = len(heads)
+        self.num_repeated_ids = len(heads) - len({head.id for head in heads})
+        self._places: dict[int | str, list[int]] = {image.id: [] for image in self.images}
+        self.orphans: list[tuple[int | str, int | str]] = []
+        for place, head in enumerate(heads):
+            places = self._places.get(head.image_id)
+            if places is None:
+                self.orphans.append((head.id, head.image_id))
+            else:
+                places.append(place)
+
+    def annotated_images(self) -> Iterator[AnnotatedImage]:
+        """Yield every image with its annotations decoded, in the file's order.
+
+        Raises:
+            RuntimeError: `E-ANN-TYPE` when a field other than the bbox has a wrong type.
+        """
+        category_ids = {category.id for category in self.categories}
+        decode = msgspec.json.Decoder(CocoInstance).decode
+        for image in self.images:
+            objects: list[tuple[int | str, DetectionObject]] = []
+            bad: list[BadAnnotation] = []
+            for place in self._places[image.id]:
+                try:
+                    instance = decode(self._raw[place])
+                    fault = _check_instance(instance, category_ids)
+                except msgspec.ValidationError:
+                    instance, fault = self._explain(place)
+                if fault is None:
+                    objects.append((instance.id, _to_object(instance)))
+                else:
+                    bad.append(BadAnnotation(instance.id, *fault))
+            objects.sort(key=lambda item: (_id_order(item[0]), msgspec.structs.astuple(item[1])))
+            bad.sort(key=lambda item: (_id_order(item.annotation_id), item))
+            yield AnnotatedImage(image, objects, bad)
+
+    def _decode(self, sections: dict[str, msgspec.Raw], name: str, into: Any) -> Any:
+        try:
+            return msgspec.json.decode(sections[name], type=into)
+        except msgspec.ValidationError as error:
+            raise self._wrong_type(error, f"$.{name}") from None
+
+    def _explain(self, place: int) -> tuple[Any, tuple[str, str]]:
+        """Return an annotation whose typed decoding failed, with its bbox fault; raise if other."""
+        try:
+            loose = msgspec.json.decode(self._raw[place], type=_LooseInstance)
+        except msgspec.ValidationError as error:
+            raise self._wrong_type(error, f"$.annotations[{place}]") from None
+        try:
+            bbox = msgspec.json.decode(loose.bbox)
+        except msgspec.ValidationError:  # a number beyond float64
+            return loose, ("E-BOX-NOT-FINITE", "bbox holds a number beyond float64")
+        return loose, check_bbox(bbox) or ("E-BOX-SHAPE", "bbox is not four numbers")
+
+    def _wrong_type(self, error: msgspec.ValidationError, at: str) -> RuntimeError:
+        what = str(error)
+        what = what.replace("`$", f"`{at}") if "`$" in what else f"{what} - at `{at}`"
+        return RuntimeError(fault_line("E-ANN-TYPE", self._where, what, "correct the file"))
+
+
+def blob_name(file_name: str) -> str:
+    """Return the listing's name of a `file_name`: relative to the root, without `.` components.
+
+    >>> blob_name("./train2017/a[1].jpg")
+    'train2017/a[1].jpg'
+
+    Raises:
+        ValueError: when the name is empty, absolute, a URL, or climbs with `..`.
+    """
+    components = file_name.split("/")
+    name = "/".join(part for part in components if part != ".")
+    if not name or name.endswith("/"):
+        raise ValueError("names no file")
+    if name.startswith("/") or _SCHEME.match(name) or _DRIVE.match(name):
+        raise ValueError("is not relative to the image root")
+    if ".." in components or ".." in name.split("\\"):
+        raise ValueError("climbs out of the image root")
+    if "\0" in name:
+        raise ValueError("holds a NUL")
+    return name
+
+
+def check_labels(labels: Iterable[tuple[int, str]], where: str) -> None:
+    """Refuse labels that a label map cannot hold: ids are int32, and ids and names pair up.
+
+    Raises:
+        RuntimeError: `E-ANN-LABELS`.
+    """
+    names: dict[int, str] = {}
+    ids: dict[str, int] = {}
+    for label_id, name in labels:
+        what = ""
+        if names.setdefault(label_id, name) != name:
+            what = f"category {label_id} is both {names[label_id]!r} and {name!r}"
+        elif ids.setdefault(name, label_id) != label_id:
+            what = f"{name!r} is both category {ids[name]} and {label_id}"
+        elif not MIN_LABEL_ID <= label_id <= MAX_LABEL_ID:
+            what = f"category id {label_id} of {name!r} does not fit a label map's int32"
+        if what:
+            remedy = "give each id one name and each name one id"
+            raise RuntimeError(fault_line("E-ANN-LABELS", where, what, remedy))
+
+
+def _parse_sections(data: bytes, where: str) -> dict[str, msgspec.Raw]:
+    if data.startswith(_UTF8_BOM):
+        data = data[len(_UTF8_BOM) :]
+    _refuse_utf16(data, where)
+    _refuse_deep_nesting(data, where)
+    try:
+        pairs = msgspec.json.decode(data, type=dict[_EveryKey, msgspec.Raw], dec_hook=_key_hook)
+    except msgspec.ValidationError as error:
+        what = f"the file is no JSON object ({error})"
+        raise RuntimeError(
+            fault_line("E-ANN-JSON", where, what, "give a COCO annotation file")
+        ) from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RuntimeError(
+            fault_line("E-ANN-JSON", where, _what_stands_there(error, data), "repair the file")
+        ) from None
+    return _named_sections(pairs, where)
+
+
+class _EveryKey:
+    """A JSON key that equals no other, so that a dict keeps a key that stands twice."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+def _key_hook(_: type, text: Any) -> _EveryKey:
+    return _EveryKey(text)
+
+
+def _named_sections(pairs: dict[_EveryKey, msgspec.Raw], where: str) -> dict[str, msgspec.Raw]:
+    names = [key.text for key in pairs]
+    for name in _SECTIONS:
+        if names.count(name) != 1:
+            found = "missing" if name not in names else f"there {names.count(name)} times"
+            have = ", ".join(names[:8]) or "nothing"
+            what = f"section {name!r} is {found} (found {have})"
+            raise RuntimeError(
+                fault_line("E-ANN-SECTION", where, what, "give a COCO instances file")
+            )
+    return {key.text: raw for key, raw in pairs.items() if key.text in _SECTIONS}
+
+
+def _refuse_utf16(data: bytes, where: str) -> None:
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in data[:4]:
+        what = f"byte offset 0 holds {data[:4].hex(' ')}: UTF-16 or UTF-32, not UTF-8"
+        raise RuntimeError(fault_line("E-ANN-JSON", where, what, "save the file as UTF-8"))
+
+
+def _refuse_deep_nesting(data: bytes, where: str) -> None:
+    if nests_deeper(data, MAX_NESTING):
+        what = f"values nest deeper than {MAX_NESTING}"
+        raise RuntimeError(fault_line("E-ANN-JSON", where, what, "give a COCO annotation file"))
+
+
+def nests_deeper(data: bytes, levels: int) -> bool:
+    """Return whether the arrays and objects of a JSON text nest deeper than `levels`.
+
+    The brackets alone are peeled level by level, at memory speed; only where brackets stand in
+    strings too are the strings taken out first. Broken JSON gives any answer: the parser refuses
+    it afterwards.
+
+    >>> nests_deeper(b'{"a": [[1], "]]["]}', 3), nests_deeper(b'{"a": [[1], "]]["]}', 2)
+    (False, True)
+    """
+    brackets = data.translate(_OPEN_OR_CLOSE, _NOT_A_BRACKET)
+    if not _peel(brackets, levels):
+        return False
+    brackets = _STRING.sub(b"", data).translate(_OPEN_OR_CLOSE, _NOT_A_BRACKET)
+    left = _peel(brackets, levels)
+    return left.startswith(b"[") and left.endswith(b"]")
+
+
+def _peel(brackets: bytes, levels: int) -> bytes:
+    for _ in range(levels):
+        if not brackets:
+            break
+        brackets = brackets.replace(b"[]", b"")
+    return brackets
+
+
+def _what_stands_there(error: Exception, data: bytes) -> str:
+    if isinstance(error, RecursionError):
+        return "values nest too deep"
+    match = _BYTE_OFFSET.search(str(error))
+    offset = min(int(match[1]), len(data)) if match else len(data)
+    reason = str(error).removeprefix("JSON is malformed: ").split(" (byte")[0]
+    there = printable(data[offset : offset + 20].decode("utf-8", "backslashreplace"))
+    return (
+        f"{reason} at byte offset {offset}, where {there!r} stands"
+        if there
+        else (f"the file ends at byte offset {offset} ({reason})")
+    )
+
+
+def _refuse_string_ids(entries: list, section: str, where: str) -> None:
+    for place, entry in enumerate(entries):
+        for field in ("id", "image_id"):
+            value = getattr(entry, field, 0)
+            if isinstance(value, str):
+                what = f"$.{section}[{place}].{field} is the string {value!r}, not an int64"
+                raise RuntimeError(
+                    fault_line("E-ANN-TYPE", where, what, "correct it, or give --string_ids")
+                )
+
+
+def _check_images(images: list[CocoImage], where: str) -> None:
+    ids: dict[str, int] = {}
+    names: dict[str, int] = {}
+    for place, image in enumerate(images):
+        try:
+            name = blob_name(image.file_name)
+        except ValueError as error:
+            what = f"$.images[{place}] (id {image.id}): file_name {image.file_name!r} {error}"
+            remedy = "give names relative to --images"
+            raise RuntimeError(fault_line("E-ANN-PATH", where, what, remedy)) from None
+        for kind, value, seen in (("id", str(image.id), ids), ("file_name", name, names)):
+            other = seen.setdefault(value, place)
+            if other != place:
+                what = f"$.images[{other}] and $.images[{place}] have the same {kind} {value!r}"
+                raise RuntimeError(fault_line("E-ANN-DUPLICATE", where, what, "remove one"))
+
+
+def _check_instance(instance: CocoInstance, category_ids: set[int]) -> tuple[str, str] | None:
+    if instance.category_id not in category_ids:
+        return "E-ANN-CATEGORY", f"category_id {instance.category_id} is not in categories"
+    if instance.bbox[2] > 0 and instance.bbox[3] > 0:  # JSON numbers are finite here
+        return None
+    return check_bbox(instance.bbox)
+
+
+def _to_object(instance: CocoInstance) -> DetectionObject:
+    area = instance.bbox[2] * instance.bbox[3] if instance.area is None else instance.area
+    return DetectionObject(instance.category_id, instance.bbox, area, int(bool(instance.iscrowd)))
+
+
+def _id_order(value: int | str) -> tuple[bool, int | str]:
+    return isinstance(value, str), value

@@ -1,0 +1,161 @@
+"""The fault codes: what each means, which exit code it leads to, and the form of its one line.
+
+A fault is about one sample or one annotation (it becomes a `Rejected`), or about the whole run (it
+becomes an exception whose text is `fault_line(...)`; the command's exit code is taken from it).
+"""
+
+import enum
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import msgspec
+
+_LINE = re.compile(r"\b(E-[A-Z0-9]+(?:-[A-Z0-9]+)*) .*: .*; ")
+_RUNNER_SUFFIX = re.compile(r"\s*\[while running '.*", re.DOTALL)
+
+
+class Scope(enum.Enum):
+    """What a fault is about."""
+
+    SAMPLE = "sample"
+    ANNOTATION = "annotation"
+    RUN = "run"
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """One code of the table.
+
+    Attributes:
+        scope: what it is about.
+        meaning: one sentence for people.
+        exit_code: the command's exit code for a fault about the run; 0 for rejects.
+    """
+
+    scope: Scope
+    meaning: str
+    exit_code: int = 0
+
+
+EXIT_BUG = 1
+EXIT_USAGE = 2
+EXIT_INVALID_INPUT = 3
+EXIT_BUDGET = 4
+EXIT_CONFLICT = 5
+EXIT_STORAGE = 6
+
+FAULTS: Mapping[str, Fault] = MappingProxyType(
+    {
+        "E-IMG-MISSING": Fault(Scope.SAMPLE, "the image is not in the listing of its root"),
+        "E-IMG-NOT-A-FILE": Fault(Scope.SAMPLE, "a directory, FIFO, socket or device"),
+        "E-IMG-EMPTY": Fault(Scope.SAMPLE, "the file has no bytes"),
+        "E-IMG-TOO-LARGE": Fault(Scope.SAMPLE, "the file is larger than the limit"),
+        "E-IMG-TRUNCATED": Fault(Scope.SAMPLE, "the file ends before its image does"),
+        "E-IMG-TYPE": Fault(Scope.SAMPLE, "the content is no JPEG, PNG, GIF or BMP for TensorFlow"),
+        "E-IMG-PIXELS": Fault(Scope.SAMPLE, "more pixels than the limit"),
+        "E-IMG-DAMAGED": Fault(Scope.SAMPLE, "the image cannot be decoded"),
+        "E-IMG-SIZE": Fault(Scope.SAMPLE, "width and height differ from the annotation file's"),
+        "E-EX-TOO-LARGE": Fault(Scope.SAMPLE, "the Example would exceed 2^31-1 bytes"),
+        "E-EX-FAILED": Fault(Scope.SAMPLE, "the Example could not be built"),
+        "E-ANN-ORPHAN": Fault(
+            Scope.ANNOTATION, "the annotation's image is not in the file", EXIT_INVALID_INPUT
+        ),
+        "E-ANN-CATEGORY": Fault(
+            Scope.ANNOTATION, "the annotation's category is not in the file", EXIT_INVALID_INPUT
+        ),
+        "E-BOX-SHAPE": Fault(Scope.ANNOTATION, "the bbox is not four numbers"),
+        "E-BOX-NOT-FINITE": Fault(Scope.ANNOTATION, "the bbox holds a number beyond float64"),
+        "E-BOX-EMPTY": Fault(Scope.ANNOTATION, "the box has no width or height in float32"),
+        "E-BOX-OUTSIDE": Fault(Scope.ANNOTATION, "the box lies wholly outside the image"),
+        "E-ARG": Fault(Scope.RUN, "a flag or its value is wrong", EXIT_USAGE),
+        "E-ANN-JSON": Fault(Scope.RUN, "the annotation file is no valid JSON", EXIT_INVALID_INPUT),
+        "E-ANN-SECTION": Fault(Scope.RUN, "a section is missing or twice", EXIT_INVALID_INPUT),
+        "E-ANN-TYPE": Fault(Scope.RUN, "a value has the wrong type", EXIT_INVALID_INPUT),
+        "E-ANN-DUPLICATE": Fault(Scope.RUN, "two images share an id or name", EXIT_INVALID_INPUT),
+        "E-ANN-PATH": Fault(Scope.RUN, "a file name leaves the image root", EXIT_INVALID_INPUT),
+        "E-ANN-LABELS": Fault(Scope.RUN, "the categories contradict", EXIT_INVALID_INPUT),
+        "E-SET-MISSING": Fault(Scope.RUN, "most images are missing", EXIT_INVALID_INPUT),
+        "E-SET-EMPTY": Fault(Scope.RUN, "there are no samples", EXIT_INVALID_INPUT),
+        "E-SET-DUPLICATE": Fault(Scope.RUN, "two samples share a key", EXIT_INVALID_INPUT),
+        "E-BUDGET": Fault(Scope.RUN, "more rejects than accepted", EXIT_BUDGET),
+        "E-OUT-PLAN": Fault(Scope.RUN, "the output holds another plan", EXIT_CONFLICT),
+        "E-OUT-FOREIGN": Fault(Scope.RUN, "files of another run are there", EXIT_CONFLICT),
+        "E-OUT-CONFLICT": Fault(Scope.RUN, "a file there has other content", EXIT_CONFLICT),
+        "E-IO-AUTH": Fault(Scope.RUN, "permission denied or no credentials", EXIT_STORAGE),
+        "E-IO-NOSPACE": Fault(Scope.RUN, "the disk or quota is full", EXIT_STORAGE),
+        "E-IO-READONLY": Fault(Scope.RUN, "the output cannot be written", EXIT_STORAGE),
+        "E-IO-LIMIT": Fault(Scope.RUN, "out of memory or file descriptors", EXIT_STORAGE),
+        "E-IO-RETRIES": Fault(Scope.RUN, "storage kept failing", EXIT_STORAGE),
+        "E-SRC-CHANGED": Fault(Scope.RUN, "a source changed during or since", EXIT_STORAGE),
+    }
+)
+
+
+class Rejected(msgspec.Struct, frozen=True, kw_only=True):
+    """A sample or an annotation that stays out of the data set, with its reason.
+
+    Attributes:
+        code: a SAMPLE or ANNOTATION code of `FAULTS`.
+        stage: the step that found it, such as `read_coco`.
+        split: of the sample.
+        key: the sample's key; empty for an orphan annotation.
+        annotation_ids: annotations lost with the sample, or the one dropped annotation.
+        file_name: the image's name relative to its root.
+        detail: what was found, with numbers; no roots, clocks or hosts.
+        shard: such as `train-00003-of-00016`; empty before planning.
+    """
+
+    code: str
+    stage: str
+    split: str
+    key: str = ""
+    annotation_ids: tuple[int | str, ...] = ()
+    file_name: str = ""
+    detail: str = ""
+    shard: str = ""
+
+    @property
+    def scope(self) -> Scope:
+        """What was rejected: a sample, or an annotation alone."""
+        return FAULTS[self.code].scope
+
+
+def fault_line(code: str, where: str, what: str, remedy: str) -> str:
+    """Return the one line of a fault: `CODE where: what; remedy`, printable ASCII only.
+
+    >>> fault_line("E-SET-EMPTY", "a\\nb.json", "no images", "check --annotations")
+    'E-SET-EMPTY a\\\\nb.json: no images; check --annotations'
+    """
+    if code not in FAULTS:
+        raise ValueError(f"code must be one of FAULTS, got {code!r}")
+    return printable(f"{code} {where}: {what}; {remedy}")
+
+
+def printable(text: str) -> str:
+    r"""Return text with control, bidi and other non-ASCII characters escaped as `ascii` does.
+
+    >>> printable("caf\u00e9\u202e\n")
+    'caf\\xe9\\u202e\\n'
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if c.isascii() and c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def find_fault(text: str) -> tuple[str, str] | None:
+    """Return (code, its line) of the first fault of the run in an error's text, else None.
+
+    Runners wrap an exception's text in tracebacks and suffixes, so the line is cut out of it; the
+    whole form of `fault_line` is asked for, since tracebacks quote source lines with codes.
+    """
+    for line in text.splitlines():
+        match = _LINE.search(line)
+        if match and match[1] in FAULTS and FAULTS[match[1]].exit_code:
+            return match[1], _RUNNER_SUFFIX.sub("", line[match.start() :])
+    return None
+
+
+def reject_order(rejected: Rejected) -> tuple:
+    """Return the sort key of `rejected.jsonl`: every field, as text where types may mix."""
+    ids = tuple(str(i) for i in rejected.annotation_ids)
+    return (rejected.split, rejected.key, rejected.code, ids, msgspec.json.encode(rejected))

@@ -1,0 +1,137 @@
+"""One declaration of an Example's features, from which everything else follows.
+
+A `FeatureSpec` says which keys an Example holds, of which kind and how often. The encoder's input,
+`parse_spec`, TFDS's metadata (`tfds_metadata.py`) and the TFMD schema (`text_protos.py`) are all
+derived from it, so that no two of them can disagree.
+"""
+
+import enum
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+
+class Kind(enum.Enum):
+    """The list of `tf.train.Feature` that holds the values: the only three there are."""
+
+    BYTES = "bytes"
+    FLOAT = "float"  # float32
+    INT64 = "int64"
+
+
+class Content(enum.Enum):
+    """What the values mean, where readers can make use of it."""
+
+    PLAIN = "plain"  # nothing beyond the kind; bytes are opaque
+    IMAGE = "image"  # bytes: an encoded image file (JPEG, PNG, …), which may differ per Example
+    TEXT = "text"  # bytes: UTF-8
+    CLASS_LABEL = "class_label"  # int64: an id of the label map, which may have gaps
+
+
+class RepeatedAs(enum.Enum):
+    """The tensor that a parsed repeated feature becomes."""
+
+    SPARSE = "sparse"  # tf.sparse.SparseTensor, what Model Garden's readers expect
+    RAGGED = "ragged"  # tf.RaggedTensor, row splits int64
+
+
+_KIND_OF_CONTENT = {
+    Content.IMAGE: Kind.BYTES,
+    Content.TEXT: Kind.BYTES,
+    Content.CLASS_LABEL: Kind.INT64,
+}
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One feature of an Example.
+
+    Attributes:
+        key: '/'-separated path, `image/object/bbox/xmin`.
+        kind: type of the values.
+        repeated: False: exactly one value in every Example. True: 0..n values; the key is present
+            in every Example, its list may be empty.
+        doc: one line with unit and coordinate order, `left edges / image width, in [0, 1]`.
+        content: what the values mean.
+    """
+
+    key: str
+    kind: Kind
+    repeated: bool
+    doc: str
+    content: Content = Content.PLAIN
+
+    def __post_init__(self) -> None:
+        if not all(self.key.split("/")):
+            raise ValueError(
+                f"key must be names joined by single slashes, got {self.key!r}: "
+                "remove the empty part, as in 'image/height'"
+            )
+        if self.doc.splitlines() != [self.doc]:
+            raise ValueError(f"doc of {self.key} must be one line, got {self.doc!r}: shorten it")
+        wanted = _KIND_OF_CONTENT.get(self.content, self.kind)
+        if self.kind is not wanted:
+            raise ValueError(
+                f"content {self.content.value} of {self.key} needs kind {wanted.value}, "
+                f"got {self.kind.value}: change one of them"
+            )
+
+
+@dataclass(frozen=True)
+class FeatureSpec:
+    """All features of an Example, in the order in which documentation lists them.
+
+    One key may continue another (`image` and `image/filename`, as TFDS's own COCO has them).
+
+    Attributes:
+        name: the layout's name, `detection`.
+        features: at least one, no key twice.
+    """
+
+    name: str
+    features: tuple[Feature, ...]
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ValueError("name must not be empty: give the layout's name, such as 'detection'")
+        if not self.features:
+            raise ValueError(f"features of {self.name} must not be empty: declare at least one")
+        repeats = [key for key, count in Counter(f.key for f in self.features).items() if count > 1]
+        if repeats:
+            raise ValueError(f"keys of {self.name} must differ, got {repeats} twice: remove one")
+
+    @property
+    def sorted_features(self) -> tuple[Feature, ...]:
+        """The features by key, in the order of deterministic protobuf serialization.
+
+        Code points order like the UTF-8 bytes that protobuf compares.
+        """
+        return tuple(sorted(self.features, key=lambda feature: feature.key))
+
+
+def parse_spec(spec: FeatureSpec, repeated_as: RepeatedAs = RepeatedAs.SPARSE) -> dict[str, Any]:
+    """Return the `features` argument of `tf.io.parse_example` and `parse_single_example`.
+
+    A feature that is not repeated becomes a scalar without a default: an Example that lacks it is
+    an error. Imports TensorFlow when called.
+
+    Args:
+        spec: the features of the Examples to parse.
+        repeated_as: the kind of tensor that holds repeated values.
+
+    Returns:
+        One `tf.io.FixedLenFeature`, `VarLenFeature` or `RaggedFeature` by key, keys sorted.
+    """
+    import tensorflow as tf
+
+    dtypes = {Kind.BYTES: tf.string, Kind.FLOAT: tf.float32, Kind.INT64: tf.int64}
+
+    def parser(feature: Feature) -> Any:
+        dtype = dtypes[feature.kind]
+        if not feature.repeated:
+            return tf.io.FixedLenFeature((), dtype)
+        if repeated_as is RepeatedAs.SPARSE:
+            return tf.io.VarLenFeature(dtype)
+        return tf.io.RaggedFeature(dtype, row_splits_dtype=tf.int64)
+
+    return {feature.key: parser(feature) for feature in spec.sorted_features}

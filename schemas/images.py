@@ -1,0 +1,39 @@
+"""What is known of an image file before and beside its pixels."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ImageInfo:
+    """What an image file's header says, by its content.
+
+    Attributes:
+        format: `jpeg`, `png`, `gif` or `bmp`, never from the extension.
+        width_px: width as stored, before any EXIF rotation; at least 1.
+        height_px: height as stored; at least 1.
+        orientation: EXIF orientation (1..8), 1 when absent or invalid.
+        traits: sorted names of what is unusual, keys of `TRAITS` in `transforms.check_images`.
+    """
+
+    format: str
+    width_px: int
+    height_px: int
+    orientation: int = 1
+    traits: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedImage:
+    """An image file that was read and checked.
+
+    Attributes:
+        name: path relative to its root.
+        data: the file's bytes.
+        sha256: of them, lower-case hex.
+        info: what its header says.
+    """
+
+    name: str
+    data: bytes
+    sha256: str
+    info: ImageInfo

@@ -1,0 +1,198 @@
+"""`Manifest`: the committed description of a whole data set, and the plan that precedes it."""
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from schemas.faults import fault_line
+
+FORMAT_VERSION = 1
+"""Raised by every change of output bytes; readers accept older versions and refuse newer ones."""
+
+MANIFEST_NAME = "manifest.json"
+PLAN_NAME = "_plan.json"
+REJECTED_NAME = "rejected.jsonl"
+SOURCES_DIR = "_sources"
+
+
+class Label(msgspec.Struct, frozen=True, order=True):
+    """A class label: its id in the records and its name."""
+
+    id: int
+    name: str
+
+
+class PlannedSplit(msgspec.Struct, frozen=True):
+    """A split as planned.
+
+    Attributes:
+        samples: samples in its shards.
+        shards: their number.
+    """
+
+    samples: int
+    shards: int
+
+
+class JobPlan(msgspec.Struct, frozen=True):
+    """What `_plan.json` says: everything that decides the data set's bytes and membership.
+
+    Attributes:
+        format_version: of the output.
+        options: byte-determining options by name, as text.
+        labels: the label map.
+        splits: planned samples and shards per split.
+        samples: digest of all samples with their annotations, hex.
+    """
+
+    format_version: int
+    options: dict[str, str]
+    labels: list[Label]
+    splits: dict[str, PlannedSplit]
+    samples: str
+
+
+class Annotations(msgspec.Struct, frozen=True):
+    """The fate of a split's annotations: `listed == written + sum(dropped) + lost + excluded`.
+
+    Attributes:
+        listed: in the annotation files.
+        written: in records.
+        dropped: left out of records that exist, or without an image, by reason.
+        lost: gone with a rejected image.
+        excluded: of images left out on request.
+    """
+
+    listed: int
+    written: int
+    dropped: dict[str, int]
+    lost: int
+    excluded: int
+
+
+class SplitSummary(msgspec.Struct, frozen=True):
+    """One split: `listed == excluded + rejected_before_planning + planned`, and
+    `planned == records + rejected_in_shards`.
+
+    Attributes:
+        listed: images in the annotation files.
+        excluded: left out on request.
+        rejected_before_planning: rejected by annotations and listing alone.
+        planned: samples in the shards' plans.
+        rejected_in_shards: rejected when their images were read.
+        records: written.
+        shards: files.
+        bytes: sum of the files' sizes.
+        annotations: their sums.
+        repeated_annotation_ids: annotations that share another's id; they are kept.
+        rejected: samples rejected by reason.
+        repairs: what was mended, with counts.
+        traits: unusual images, with counts.
+    """
+
+    listed: int
+    excluded: int
+    rejected_before_planning: int
+    planned: int
+    rejected_in_shards: int
+    records: int
+    shards: int
+    bytes: int
+    annotations: Annotations
+    repeated_annotation_ids: int
+    rejected: dict[str, int]
+    repairs: dict[str, int]
+    traits: dict[str, int]
+
+
+class ShardEntry(msgspec.Struct, frozen=True):
+    """One shard file: name, split, planned samples, records, size and checksums in hex."""
+
+    file: str
+    split: str
+    planned: int
+    records: int
+    bytes: int
+    crc32c: str
+    sha256: str
+
+
+class FeatureEntry(msgspec.Struct, frozen=True):
+    """One feature of every Example: `kind` is bytes, float or int64."""
+
+    key: str
+    kind: str
+    repeated: bool
+    doc: str
+    content: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole data set; its presence says that the data set is complete.
+
+    Attributes:
+        format: `beam-tfrec`.
+        format_version: see `FORMAT_VERSION`.
+        layout: name of the layout.
+        plan: the plan it fulfils.
+        splits: summary per split.
+        shards: by split, then index.
+        features: what every Example holds, by key.
+    """
+
+    format: str = "beam-tfrec"
+    format_version: int = FORMAT_VERSION
+    layout: str
+    plan: JobPlan
+    splits: dict[str, SplitSummary]
+    shards: list[ShardEntry]
+    features: list[FeatureEntry]
+
+
+def to_json(value: Any) -> bytes:
+    """Return a struct as indented JSON with sorted keys and a last newline.
+
+    >>> print(to_json(PlannedSplit(samples=10, shards=2)).decode(), end="")
+    {
+      "samples": 10,
+      "shards": 2
+    }
+    """
+    return msgspec.json.format(msgspec.json.encode(value, order="sorted"), indent=2) + b"\n"
+
+
+def plan_digest(plan: JobPlan) -> str:
+    """Return the digest that names a plan, hex."""
+    return hashlib.blake2b(to_json(plan), digest_size=16).hexdigest()
+
+
+def read_manifest(data: bytes, where: str) -> Manifest:
+    """Return the manifest of a data set.
+
+    Args:
+        data: bytes of `manifest.json`.
+        where: its name, for messages.
+
+    Raises:
+        RuntimeError: `E-OUT-FOREIGN` when it is none of ours or of a newer format version.
+    """
+    try:
+        head = msgspec.json.decode(data, type=_Head)
+        if head.format == "beam-tfrec" and head.format_version > FORMAT_VERSION:
+            what = f"format version {head.format_version}, this program reads {FORMAT_VERSION}"
+            raise RuntimeError(fault_line("E-OUT-FOREIGN", where, what, "upgrade beam-tfrec"))
+        return msgspec.json.decode(data, type=Manifest)
+    except msgspec.DecodeError as error:
+        what, remedy = f"no manifest of beam-tfrec ({error})", "give another --output"
+        raise RuntimeError(fault_line("E-OUT-FOREIGN", where, what, remedy)) from None
+
+
+def manifest_json_schema() -> dict[str, Any]:
+    """Return the manifest's JSON Schema (2020-12)."""
+    return msgspec.json.schema(Manifest)
+
+
+class _Head(msgspec.Struct):
+    format: str
+    format_version: int

@@ -1,0 +1,71 @@
+"""`Sample` and `Blob`: one future Example as a reference, without its pixels.
+
+Samples are what the pipeline splits, shuffles and groups. They stay small (under 1 kB), so their
+wire form is MessagePack arrays, and a layout's annotation fields travel as bytes that only the
+shard writer opens.
+"""
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+_PACK = msgspec.msgpack.Encoder()
+
+
+class Blob(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Bytes that a sample needs, as its store listed them.
+
+    Attributes:
+        root: name of the source root, such as `train`; the reading transform's `roots` map it to a
+            URI, so that no path reaches the data.
+        name: path relative to the root, `/`-separated, such as `000000000030.jpg`.
+        size_bytes: size from the listing; -1 before the listing is joined.
+        pin: what changes when the bytes may have changed: mtime in ns, or a store's generation.
+        crc32c: CRC-32C of the bytes where the listing gives one.
+    """
+
+    root: str
+    name: str
+    size_bytes: int = -1
+    pin: str = ""
+    crc32c: int | None = None
+
+
+class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One future Example.
+
+    Attributes:
+        split: such as `train`.
+        key: unique in its split, such as the decimal COCO image id.
+        position: place in the annotation file or sorted listing, from 0.
+        blobs: what must be read for it; empty for a table row.
+        fields: the annotation fields, MessagePack of the source's own type.
+        annotation_ids: ids of the annotations it carries, for rejects and sums.
+    """
+
+    split: str
+    key: str
+    position: int
+    blobs: tuple[Blob, ...]
+    fields: bytes
+    annotation_ids: tuple[int | str, ...] = ()
+
+
+def content_digest(sample: Sample, *, with_position: bool) -> int:
+    """Return a 256-bit digest of what a sample puts into the data set.
+
+    Pins stay out, since a touched or copied source is the same data. The position counts only
+    where the order follows the input.
+    """
+    blobs = [(blob.root, blob.name, blob.size_bytes, blob.crc32c) for blob in sample.blobs]
+    position = sample.position if with_position else -1
+    packed = _PACK.encode(
+        (sample.split, sample.key, position, blobs, sample.fields, sample.annotation_ids)
+    )
+    return int.from_bytes(hashlib.blake2b(packed, digest_size=32).digest(), "big")
+
+
+def pack(value: Any) -> bytes:
+    """Return the MessagePack form of a field value or struct; equal values give equal bytes."""
+    return _PACK.encode(value)

@@ -1,0 +1,191 @@
+"""`ShardPlan` and `ShardInfo`, and the one grammar of a shard's file names."""
+
+import re
+import string
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from schemas.faults import Rejected
+from schemas.samples import Sample
+
+COUNTED = "{split}-{index:05}-of-{num_shards:05}-{records}.tfrec"
+PLAIN = "{split}-{index:05}-of-{num_shards:05}.tfrec"
+NAMED_TEMPLATES: Mapping[str, str] = {"counted": COUNTED, "plain": PLAIN}
+RECEIPTS_DIR = "_receipts"
+INDEX_DIR = "index"
+_FIELDS = {"split", "index", "num_shards", "records"}
+_SPLIT_GROUP = "[a-z][a-z0-9_]*"
+_INDEX_NAME = re.compile(rf"{INDEX_DIR}/{_SPLIT_GROUP}-[0-9]+-of-[0-9]+\.(parquet|idx)")
+
+
+class ShardPlan(msgspec.Struct, frozen=True, array_like=True):
+    """One shard to be written.
+
+    Attributes:
+        split: its split.
+        index: place among the split's shards, from 0.
+        num_shards: shards of the split.
+        samples: its samples in their final order.
+    """
+
+    split: str
+    index: int
+    num_shards: int
+    samples: list[Sample]
+
+    @property
+    def name(self) -> str:
+        """What names the shard whatever its file is called: `train-00003-of-00016`."""
+        return shard_stem(self.split, self.index, self.num_shards)
+
+
+class ShardInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What was made of a shard; as JSON it is the shard's receipt.
+
+    Attributes:
+        plan: digest of the plan it belongs to, hex.
+        split: its split.
+        index: place among the split's shards, from 0.
+        num_shards: shards of the split.
+        file: file name in the output.
+        planned: samples planned for it; `planned == records + len(sample rejects)`.
+        records: records written.
+        bytes: size of the file.
+        crc32c: of the file, hex.
+        sha256: of the file, hex.
+        annotations_listed: annotations that its planned samples carried.
+        annotations_written: of them, those in its records.
+        repairs: what was mended, with counts, such as `box_clipped`.
+        traits: what is unusual about its images, with counts, such as `cmyk`.
+        rejected: its rejected samples and dropped annotations, in order.
+    """
+
+    plan: str
+    split: str
+    index: int
+    num_shards: int
+    file: str
+    planned: int
+    records: int
+    bytes: int
+    crc32c: str
+    sha256: str
+    annotations_listed: int
+    annotations_written: int
+    repairs: dict[str, int]
+    traits: dict[str, int]
+    rejected: list[Rejected]
+
+    @property
+    def name(self) -> str:
+        """What names the shard whatever its file is called: `train-00003-of-00016`."""
+        return shard_stem(self.split, self.index, self.num_shards)
+
+
+def shard_stem(split: str, index: int, num_shards: int) -> str:
+    """Return the name that receipts and indexes of a shard carry; never with a record count.
+
+    >>> shard_stem("train", 3, 16)
+    'train-00003-of-00016'
+    """
+    digits = max(5, len(str(num_shards)))
+    return f"{split}-{index:0{digits}}-of-{num_shards:0{digits}}"
+
+
+def receipt_name(stem: str) -> str:
+    """Return the receipt's name in the output."""
+    return f"{RECEIPTS_DIR}/{stem}.json"
+
+
+def index_names(stem: str) -> tuple[str, str]:
+    """Return the names of a shard's index: Parquet, and DALI's text form."""
+    return f"{INDEX_DIR}/{stem}.parquet", f"{INDEX_DIR}/{stem}.idx"
+
+
+def is_index_name(name: str) -> bool:
+    """Return whether a file of the output can be a shard's index.
+
+    >>> is_index_name("index/train-00003-of-00016.parquet"), is_index_name("index/notes.txt")
+    (True, False)
+    """
+    return _INDEX_NAME.fullmatch(name) is not None
+
+
+class ShardNames(msgspec.Struct, frozen=True):
+    """The grammar of shard file names: a template such as `{split}-{index:05}-{records}.tfrec`.
+
+    Attributes:
+        template: of the fields `split`, `index`, `num_shards`, `records`.
+
+    Raises:
+        ValueError: when the template has another field, lacks `{index}`, or holds a `/`.
+    """
+
+    template: str = COUNTED
+
+    def __post_init__(self) -> None:
+        """Refuse a template that could not name every shard once."""
+        fields = {name for _, name, _, _ in string.Formatter().parse(self.template) if name}
+        if "index" not in fields or not fields <= _FIELDS:
+            raise ValueError(
+                f"shard_names must be counted, plain or a template with {{index}} and at most"
+                f" {{split}}, {{num_shards}}, {{records}}; got {self.template!r}"
+            )
+        if "/" in self.template or self.template.startswith((".", "_")):
+            raise ValueError(
+                f"shard_names must name files in the output itself, not hidden ones,"
+                f" got {self.template!r}: remove the slash, dot or underscore"
+            )
+        self.file_name("a", 1, 2, 3)
+
+    def check_splits(self, splits: Sequence[str]) -> None:
+        """Refuse a template that would call the shards of two splits alike."""
+        if len(splits) > 1 and "{split" not in self.template:
+            raise ValueError(
+                f"shard_names must hold {{split}} for splits {sorted(splits)},"
+                f" got {self.template!r}: add it"
+            )
+
+    def file_name(self, split: str, index: int, num_shards: int, records: int) -> str:
+        """Return a shard's file name.
+
+        >>> ShardNames().file_name("train", 3, 16, 750)
+        'train-00003-of-00016-750.tfrec'
+        >>> ShardNames("file_{index:02}-{records}.tfrec").file_name("train", 0, 1, 4096)
+        'file_00-4096.tfrec'
+        """
+        template = self.template
+        if num_shards > 99_999:  # names sort, so all get the digits that the largest needs
+            template = template.replace(":05}", f":0{len(str(num_shards))}}}")
+        try:
+            return template.format(split=split, index=index, num_shards=num_shards, records=records)
+        except (ValueError, TypeError, AttributeError, LookupError) as error:
+            raise ValueError(
+                f"shard_names has a bad format in {self.template!r} ({error}); use {{index:05}}"
+            ) from None
+
+    def matches(self, name: str) -> str | None:
+        """Return the split of a file name that this grammar can produce, else None.
+
+        A template without `{split}` gives the empty string.
+        """
+        match = self._pattern().fullmatch(name)
+        return None if match is None else match.groupdict().get("split", "")
+
+    def _pattern(self) -> re.Pattern[str]:
+        parts: list[str] = []
+        seen: set[str] = set()
+        for literal, field, _, _ in string.Formatter().parse(self.template):
+            parts.append(re.escape(literal))
+            if field is None:
+                continue
+            group = _SPLIT_GROUP if field == "split" else "[0-9]+"
+            parts.append(f"(?P={field})" if field in seen else f"(?P<{field}>{group})")
+            seen.add(field)
+        return re.compile("".join(parts))
+
+
+def is_split_name(text: str) -> bool:
+    """Return whether `text` can name a split: lower-case letters, digits, `_`, a letter first."""
+    return re.fullmatch(_SPLIT_GROUP, text) is not None

@@ -1,0 +1,151 @@
+"""What TensorFlow Datasets reads beside the shards: `features.json` and `dataset_info.json`.
+
+With both in a directory of shards, `tfds.builder_from_directory` loads it without generation code
+and without a network. Format: the JSON form of TFDS's `feature.proto` and `dataset_info.proto`, as
+TFDS 4.9.10 writes it; 64-bit integers are strings there.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from schemas.features import Content, Feature, FeatureSpec, Kind
+
+PLAIN_SHARD_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y}.tfrec"  # train-00000-of-00016.tfrec
+
+_Json = dict[str, object]
+
+_CLASS_PREFIX = "tensorflow_datasets.core.features."
+_DTYPES = {Kind.BYTES: "string", Kind.FLOAT: "float32", Kind.INT64: "int64"}
+_NAME = re.compile(r"[a-zA-Z]\w*", re.ASCII)
+_VERSION = re.compile(r"(0|[1-9]\d*)(\.(0|[1-9]\d*)){2}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class TfdsSplit:
+    """One split, as TFDS finds and counts its files.
+
+    Attributes:
+        name: `train`. TFDS cannot read a split named `all`, which means every split there.
+        shard_lengths: records per shard, in the order of the shards; 0 is allowed.
+        shards_bytes: size of all shards together.
+        filepath_template: file names with TFDS's fields SPLIT, SHARD_INDEX, NUM_SHARDS and
+            SHARD_X_OF_Y, whose numbers have max(5, needed) digits. A record count that differs
+            between the shards cannot be expressed.
+    """
+
+    name: str
+    shard_lengths: tuple[int, ...]
+    shards_bytes: int
+    filepath_template: str = PLAIN_SHARD_TEMPLATE
+
+    def __post_init__(self) -> None:
+        if not self.shard_lengths:
+            raise ValueError(
+                f"shard_lengths of {self.name} must not be empty: leave the split out instead"
+            )
+        if min(self.shard_lengths) < 0 or self.shards_bytes < 0:
+            raise ValueError(
+                f"shard_lengths and shards_bytes of {self.name} must be at least 0, "
+                f"got {min(self.shard_lengths)} and {self.shards_bytes}: count records and bytes"
+            )
+
+
+def features_json(spec: FeatureSpec) -> str:
+    """Return TFDS's `features.json`: a FeaturesDict nested along the keys' slashes.
+
+    `image/object/area` is read as `example["image"]["object"]["area"]`. Where one key continues
+    another (`image`, `image/filename`) the longer one stays flat beside it, as in TFDS's own COCO.
+
+    Images are decoded to uint8 RGB of shape (height, width, 3): JPEG, PNG and BMP, mixed at will.
+    GIF and WebP decode to a fourth axis, which fails; `tfds.decode.SkipDecoding()` gives the bytes
+    of any format. Class labels are int64: TFDS's ClassLabel counts from 0 without gaps, which a
+    label map need not.
+    """
+    leaves = {feature.key: _feature(feature) for feature in spec.features}
+    return _to_text(_features_dict(leaves))
+
+
+def dataset_info_json(
+    name: str, version: str, description: str, splits: Sequence[TfdsSplit]
+) -> str:
+    """Return TFDS's `dataset_info.json` for uncompressed TFRecord shards.
+
+    Args:
+        name: letters, digits and underscores, a letter first: `coco_tfrec`.
+        version: three numbers, `1.0.0`.
+        description: free text.
+        splits: in any order; written by name.
+
+    Raises:
+        ValueError: if TFDS could not read the name or version, or a split comes twice.
+    """
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"name must be letters, digits and underscores, a letter first, got {name!r}: "
+            "rename it, as in 'coco_2017'"
+        )
+    if not _VERSION.fullmatch(version):
+        raise ValueError(f"version must be three numbers, got {version!r}: write it as '1.0.0'")
+    names = sorted(split.name for split in splits)
+    if len(set(names)) < len(names):
+        raise ValueError(f"names of splits must differ, got {names}: merge those of one name")
+    return _to_text(
+        {
+            "name": name,
+            "version": version,
+            "description": description,
+            "fileFormat": "tfrecord",
+            "splits": [_split(split) for split in sorted(splits, key=lambda split: split.name)],
+        }
+    )
+
+
+def _features_dict(leaves: Mapping[str, _Json]) -> _Json:
+    features: dict[str, _Json] = {}
+    groups: dict[str, dict[str, _Json]] = {}
+    for path, leaf in leaves.items():
+        head, _, rest = path.partition("/")
+        if rest and head not in leaves:
+            groups.setdefault(head, {})[rest] = leaf
+        else:
+            features[path] = leaf
+    features |= {head: _features_dict(group) for head, group in groups.items()}
+    return _connector("features_dict.FeaturesDict", featuresDict={"features": features})
+
+
+def _feature(feature: Feature) -> _Json:
+    value = _value(feature)
+    if feature.repeated:
+        value = _connector("sequence_feature.Sequence", sequence={"feature": value, "length": "-1"})
+    return value | {"description": feature.doc}
+
+
+def _value(feature: Feature) -> _Json:
+    if feature.content is Content.IMAGE:
+        # No encodingFormat: it would only name the format that TFDS itself writes.
+        image = {"shape": {"dimensions": ["-1", "-1", "3"]}, "dtype": "uint8"}
+        return _connector("image_feature.Image", image=image)
+    if feature.content is Content.TEXT:
+        return _connector("text_feature.Text", text={})
+    tensor = {"shape": {}, "dtype": _DTYPES[feature.kind], "encoding": "none"}
+    return _connector("tensor_feature.Tensor", tensor=tensor)
+
+
+def _connector(class_name: str, **content: Mapping[str, object]) -> _Json:
+    return {"pythonClassName": _CLASS_PREFIX + class_name, **content}
+
+
+def _split(split: TfdsSplit) -> _Json:
+    return {
+        "name": split.name,
+        "shardLengths": [str(length) for length in split.shard_lengths],
+        "numBytes": str(split.shards_bytes),
+        "filepathTemplate": split.filepath_template,
+    }
+
+
+def _to_text(content: _Json) -> str:
+    # ASCII only: readers open the file in whatever encoding their locale has.
+    return json.dumps(content, indent=2, sort_keys=True) + "\n"

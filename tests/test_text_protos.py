@@ -1,0 +1,223 @@
+import string
+
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from hypothesis import given
+from hypothesis import strategies as st
+from tensorflow_metadata.proto.v0 import schema_pb2
+
+from schemas.features import Content, Feature, FeatureSpec, Kind
+from schemas.text_protos import label_map_pbtxt, schema_pbtxt
+from tests.test_features import DETECTION
+
+SCHEMA_OF_EVERY_CASE = """\
+feature {
+  name: "image"
+  type: BYTES
+  presence {
+    min_fraction: 1.0
+    min_count: 1
+  }
+  annotation {
+    comment: "the file\\'s bytes"
+  }
+  shape {
+    dim {
+      size: 1
+    }
+  }
+  image_domain {
+  }
+}
+feature {
+  name: "image/area"
+  value_count {
+    min: 0
+  }
+  type: FLOAT
+  presence {
+    min_fraction: 1.0
+    min_count: 1
+  }
+  annotation {
+    comment: "px²"
+  }
+}
+feature {
+  name: "image/label"
+  value_count {
+    min: 0
+  }
+  type: INT
+  int_domain {
+    is_categorical: true
+  }
+  presence {
+    min_fraction: 1.0
+    min_count: 1
+  }
+  annotation {
+    comment: "category id"
+  }
+}
+"""
+
+
+def label_map_class():
+    """Return object_detection/protos/string_int_label_map.proto's message, in a pool of its own."""
+    file = descriptor_pb2.FileDescriptorProto(name="string_int_label_map.proto", package="od")
+    item = file.message_type.add(name="StringIntLabelMapItem")
+    optional, repeated = (
+        descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL,
+        descriptor_pb2.FieldDescriptorProto.LABEL_REPEATED,
+    )
+    item.field.add(name="name", number=1, type="TYPE_STRING", label=optional)
+    item.field.add(name="id", number=2, type="TYPE_INT32", label=optional)
+    label_map = file.message_type.add(name="StringIntLabelMap")
+    label_map.field.add(
+        name="item",
+        number=1,
+        type="TYPE_MESSAGE",
+        label=repeated,
+        type_name=".od.StringIntLabelMapItem",
+    )
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("od.StringIntLabelMap"))
+
+
+LabelMap = label_map_class()
+
+
+def test_schema_pbtxt_golden():
+    spec = FeatureSpec(
+        "every case",
+        (
+            Feature("image/label", Kind.INT64, True, "category id", Content.CLASS_LABEL),
+            Feature("image/area", Kind.FLOAT, True, "px²"),
+            Feature("image", Kind.BYTES, False, "the file's bytes", Content.IMAGE),
+        ),
+    )
+    assert schema_pbtxt(spec) == SCHEMA_OF_EVERY_CASE
+
+
+def test_schema_pbtxt_is_what_tensorflow_metadata_prints():
+    text = schema_pbtxt(DETECTION)
+    schema = text_format.Parse(text, schema_pb2.Schema())
+    assert text_format.MessageToString(schema, as_utf8=True) == text
+
+
+def test_schema_pbtxt_describes_every_feature():
+    schema = text_format.Parse(schema_pbtxt(DETECTION), schema_pb2.Schema())
+    read = {feature.name: feature for feature in schema.feature}
+
+    assert [feature.name for feature in schema.feature] == sorted(
+        feature.key for feature in DETECTION.features
+    )
+    types = {
+        Kind.BYTES: schema_pb2.BYTES,
+        Kind.FLOAT: schema_pb2.FLOAT,
+        Kind.INT64: schema_pb2.INT,
+    }
+    for feature in DETECTION.features:
+        other = read[feature.key]
+        assert other.type == types[feature.kind]
+        assert (other.presence.min_fraction, other.presence.min_count) == (1.0, 1)
+        assert list(other.annotation.comment) == [feature.doc]
+        if feature.repeated:
+            assert other.WhichOneof("shape_type") == "value_count"
+            assert (other.value_count.min, other.value_count.HasField("max")) == (0, False)
+        else:
+            assert [dim.size for dim in other.shape.dim] == [1]
+    assert {
+        name: f.WhichOneof("domain_info") for name, f in read.items() if f.WhichOneof("domain_info")
+    } == {
+        "image/encoded": "image_domain",
+        "image/object/class/label": "int_domain",
+    }
+    assert read["image/object/class/label"].int_domain.is_categorical
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1))
+def test_schema_pbtxt_quotes_any_text(docs):
+    features = tuple(
+        Feature(f"key {i} '\"\\", Kind.BYTES, False, " ".join(doc.splitlines()) or "none")
+        for i, doc in enumerate(docs)
+    )
+    schema = text_format.Parse(schema_pbtxt(FeatureSpec("x", features)), schema_pb2.Schema())
+    assert {(f.name, *f.annotation.comment) for f in schema.feature} == {
+        (f.key, f.doc) for f in features
+    }
+
+
+@pytest.mark.parametrize(
+    ("items", "text"),
+    [
+        ([], ""),
+        ([(1, "person")], "item {\n  id: 1\n  name: 'person'\n}\n"),
+        (
+            [(90, "toothbrush"), (0, "background"), (2, "bicycle")],  # sorted as numbers, gaps stay
+            "item {\n  id: 0\n  name: 'background'\n}\n"
+            "item {\n  id: 2\n  name: 'bicycle'\n}\n"
+            "item {\n  id: 90\n  name: 'toothbrush'\n}\n",
+        ),
+        (
+            [(0, "person")],  # written, though the Object Detection API will refuse it
+            "item {\n  id: 0\n  name: 'person'\n}\n",
+        ),
+        ([(-(2**31), "")], "item {\n  id: -2147483648\n  name: ''\n}\n"),
+        ([(2**31 - 1, "a")], "item {\n  id: 2147483647\n  name: 'a'\n}\n"),
+        (
+            [(1, "a"), (2, "a")],
+            "item {\n  id: 1\n  name: 'a'\n}\nitem {\n  id: 2\n  name: 'a'\n}\n",
+        ),
+    ],
+)
+def test_label_map_pbtxt(items, text):
+    assert label_map_pbtxt(items) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "quoted"),
+    [
+        ('driver\'s "cab"', r"'driver\'s \"cab\"'"),
+        ("a\\n", r"'a\\n'"),
+        ("a\nb\rc\td", r"'a\nb\rc\td'"),
+        ("\0" + "7", r"'\0007'"),  # three digits always: the next one is text
+        ("\x0b\x1b\x7f", r"'\013\033\177'"),
+        ("\x85\u2028\u2029", r"'\302\205\342\200\250\342\200\251'"),
+        ("Fußgänger 行人 👩‍🚀", "'Fußgänger 行人 👩‍🚀'"),
+    ],
+)
+def test_label_map_pbtxt_escapes(name, quoted):
+    assert label_map_pbtxt([(1, name)]) == f"item {{\n  id: 1\n  name: {quoted}\n}}\n"
+
+
+@given(
+    st.dictionaries(
+        st.integers(-(2**31), 2**31 - 1),
+        st.text(st.characters(exclude_categories=["Cs"]))
+        | st.text(string.digits + "xn\\'\"\n\r\t\0\x7f\x85\u2028é"),
+    )
+)
+def test_label_map_pbtxt_is_read_back_by_protobuf(names_by_id):
+    text = label_map_pbtxt(list(names_by_id.items()))
+    for source in (text, text.encode()):
+        label_map = text_format.Parse(source, LabelMap())
+        assert [(item.id, item.name) for item in label_map.item] == sorted(names_by_id.items())
+    # No line break of any kind within a name: readers that go by lines, or translate \r, see it.
+    assert len(text.splitlines()) == 4 * len(names_by_id)
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ([(1, "a"), (2, "b"), (1, "a")], r"label ids must differ, got \[1\] twice: give each"),
+        ([(2**31, "a")], "label id must be an int32, got 2147483648 for 'a': renumber"),
+        ([(-(2**31) - 1, "a")], "label id must be an int32, got -2147483649 for 'a': renumber"),
+        ([(1, "a\ud800")], r"text must be valid Unicode, got 'a\\ud800': it holds"),
+    ],
+)
+def test_label_map_pbtxt_refuses(items, message):
+    with pytest.raises(ValueError, match=message):
+        label_map_pbtxt(items)

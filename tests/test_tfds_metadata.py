@@ -1,0 +1,338 @@
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from schemas.features import Content, Feature, FeatureSpec, Kind
+from schemas.tfds_metadata import TfdsSplit, dataset_info_json, features_json
+from tests.test_features import DETECTION, RGB, detection_values, encoded_image, serialize
+
+NUM_EXAMPLES = 20
+SHARD_LENGTHS = (7, 7, 6)
+DESCRIPTION = 'Straßen "2017"\nof two lines'
+
+# Keys that continue other keys, a repeated image, opaque bytes.
+AWKWARD = FeatureSpec(
+    "awkward",
+    (
+        Feature("image", Kind.BYTES, False, "gray", Content.IMAGE),
+        Feature("image/filename", Kind.BYTES, False, "path", Content.TEXT),
+        Feature("masks", Kind.BYTES, True, "one size within an Example", Content.IMAGE),
+        Feature("objects/bbox", Kind.FLOAT, True, "ymin, xmin, ymax, xmax, flattened"),
+        Feature("objects/bbox/label", Kind.INT64, True, "category id", Content.CLASS_LABEL),
+        Feature("raw", Kind.BYTES, False, "opaque"),
+        Feature("raw_parts", Kind.BYTES, True, "opaque"),
+    ),
+)
+
+FEATURES_JSON_OF_EVERY_CASE = """\
+{
+  "featuresDict": {
+    "features": {
+      "image": {
+        "featuresDict": {
+          "features": {
+            "area": {
+              "description": "px\\u00b2",
+              "pythonClassName": "tensorflow_datasets.core.features.sequence_feature.Sequence",
+              "sequence": {
+                "feature": {
+                  "pythonClassName": "tensorflow_datasets.core.features.tensor_feature.Tensor",
+                  "tensor": {
+                    "dtype": "float32",
+                    "encoding": "none",
+                    "shape": {}
+                  }
+                },
+                "length": "-1"
+              }
+            },
+            "encoded": {
+              "description": "file",
+              "image": {
+                "dtype": "uint8",
+                "shape": {
+                  "dimensions": [
+                    "-1",
+                    "-1",
+                    "3"
+                  ]
+                }
+              },
+              "pythonClassName": "tensorflow_datasets.core.features.image_feature.Image"
+            },
+            "label": {
+              "description": "category id",
+              "pythonClassName": "tensorflow_datasets.core.features.tensor_feature.Tensor",
+              "tensor": {
+                "dtype": "int64",
+                "encoding": "none",
+                "shape": {}
+              }
+            }
+          }
+        },
+        "pythonClassName": "tensorflow_datasets.core.features.features_dict.FeaturesDict"
+      },
+      "name": {
+        "description": "path",
+        "pythonClassName": "tensorflow_datasets.core.features.text_feature.Text",
+        "text": {}
+      },
+      "name/raw": {
+        "description": "opaque",
+        "pythonClassName": "tensorflow_datasets.core.features.tensor_feature.Tensor",
+        "tensor": {
+          "dtype": "string",
+          "encoding": "none",
+          "shape": {}
+        }
+      }
+    }
+  },
+  "pythonClassName": "tensorflow_datasets.core.features.features_dict.FeaturesDict"
+}
+"""
+
+DATASET_INFO_JSON = """\
+{
+  "description": "Stra\\u00dfe",
+  "fileFormat": "tfrecord",
+  "name": "coco_2017",
+  "splits": [
+    {
+      "filepathTemplate": "{SPLIT}-{SHARD_X_OF_Y}.tfrec",
+      "name": "train",
+      "numBytes": "0",
+      "shardLengths": [
+        "3",
+        "2",
+        "0"
+      ]
+    },
+    {
+      "filepathTemplate": "{SPLIT}-{SHARD_X_OF_Y}-2.tfrec",
+      "name": "val",
+      "numBytes": "1099511627776",
+      "shardLengths": [
+        "2"
+      ]
+    }
+  ],
+  "version": "1.0.0"
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def tfds():
+    """TFDS, which must never look into its bucket: it does where it finds no dataset_info.json."""
+    import tensorflow_datasets
+
+    def refuse(*_):
+        raise AssertionError("TFDS asked for its bucket")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tensorflow_datasets.core.DatasetInfo, "initialize_from_bucket", refuse)
+        patch.setattr("socket.socket.connect", refuse)
+        yield tensorflow_datasets
+
+
+@pytest.fixture(scope="module")
+def detection_dir(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("detection")
+    records = [serialize(DETECTION, detection_values(index)) for index in range(NUM_EXAMPLES)]
+    shards = [records[:7], records[7:14], records[14:]]
+    shards_bytes = write_shards(root, "train", shards)
+    (root / "features.json").write_text(features_json(DETECTION))
+    split = TfdsSplit("train", SHARD_LENGTHS, shards_bytes)
+    info = dataset_info_json("coco_2017", "1.2.3", DESCRIPTION, [split])
+    (root / "dataset_info.json").write_text(info)
+    return root
+
+
+@pytest.fixture(scope="module")
+def builder(tfds, detection_dir):
+    return tfds.builder_from_directory(detection_dir)
+
+
+def write_shards(root: Path, split: str, shards: list[list[bytes]]) -> int:
+    """Write the shards as TensorFlow does and return their size in bytes."""
+    import tensorflow as tf
+
+    paths = [root / f"{split}-{i:05}-of-{len(shards):05}.tfrec" for i in range(len(shards))]
+    for path, records in zip(paths, shards, strict=True):
+        with tf.io.TFRecordWriter(str(path)) as writer:
+            for record in records:
+                writer.write(record)
+    return sum(path.stat().st_size for path in paths)
+
+
+def flatten(nested: dict, prefix: str = "") -> dict:
+    """Return TFDS's nested Example as Examples have it, by '/'-separated key."""
+    flat = {}
+    for name, value in nested.items():
+        flat |= (
+            flatten(value, f"{prefix}{name}/")
+            if isinstance(value, dict)
+            else {prefix + name: value}
+        )
+    return flat
+
+
+def test_tfds_reads_every_value(tfds, builder):
+    dataset = builder.as_dataset(split="train")
+    assert len(dataset) == NUM_EXAMPLES
+    for index, nested in enumerate(tfds.as_numpy(dataset)):
+        expected = detection_values(index)
+        read = flatten(nested)
+        assert sorted(read) == sorted(expected)
+        image = read.pop("image/encoded")
+        assert (image.shape, image.dtype) == ((4, 6 + index, 3), np.uint8)
+        np.testing.assert_allclose(image, np.broadcast_to(RGB, image.shape), atol=2)
+        for feature in DETECTION.features:
+            if feature.key != "image/encoded":
+                value = read[feature.key] if feature.repeated else [read[feature.key]]
+                wanted = expected[feature.key]
+                if feature.kind is Kind.FLOAT:
+                    wanted = [np.float32(number) for number in wanted]
+                assert list(value) == wanted, feature.key
+
+
+def test_tfds_gives_the_files_bytes_when_told_to_skip_decoding(tfds, builder):
+    decoders = {"image": {"encoded": tfds.decode.SkipDecoding()}}
+    read = [
+        example["image"]["encoded"]
+        for example in tfds.as_numpy(builder.as_dataset(split="train", decoders=decoders))
+    ]
+    assert read == [detection_values(index)["image/encoded"][0] for index in range(NUM_EXAMPLES)]
+
+
+@pytest.mark.parametrize(
+    ("split", "indices"),
+    [
+        ("train[:50%]", range(10)),
+        ("train[-1:]", [19]),
+        ("train[5:16]", range(5, 16)),  # from within the first shard into the third
+        ("train[1shard:2shard]", range(7, 14)),
+    ],
+)
+def test_tfds_slices(tfds, builder, split, indices):
+    dataset = builder.as_dataset(split=split)
+    source_ids = [int(example["image"]["source_id"]) for example in tfds.as_numpy(dataset)]
+    assert (len(dataset), source_ids) == (len(indices), list(indices))
+
+
+def test_tfds_knows_the_description_and_the_splits(builder, detection_dir):
+    info = builder.info
+    assert (info.full_name, info.description) == ("coco_2017/1.2.3", DESCRIPTION)
+    train = info.splits["train"]
+    assert (train.num_examples, tuple(train.shard_lengths)) == (NUM_EXAMPLES, SHARD_LENGTHS)
+    assert train.filenames == sorted(path.name for path in detection_dir.glob("*.tfrec"))
+    assert train.num_bytes == sum(path.stat().st_size for path in detection_dir.glob("*.tfrec"))
+    for feature in DETECTION.features:
+        connector = info.features
+        for part in feature.key.split("/"):
+            connector = connector[part]
+        assert connector.doc.desc == feature.doc
+
+
+def test_tfds_reads_keys_that_continue_other_keys_and_empty_shards(tfds, tmp_path):
+    gray_png = encoded_image("PNG", "L")
+    two_values = {
+        "image": [gray_png],
+        "image/filename": [b"a.png"],
+        "masks": [gray_png] * 2,
+        "objects/bbox": [0.0, 0.25, 0.5, 1.0],
+        "objects/bbox/label": [90],
+        "raw": [b"\xff\0"],
+        "raw_parts": [b"\xff", b""],
+    }
+    no_values = two_values | {f.key: [] for f in AWKWARD.features if f.repeated}
+    records = [serialize(AWKWARD, values) for values in (two_values, no_values)]
+    sizes = [
+        write_shards(tmp_path, "train", [records[:1], [], records[1:]]),
+        write_shards(tmp_path, "val_2", [records[:1]]),
+    ]
+    splits = [TfdsSplit("val_2", (1,), sizes[1]), TfdsSplit("train", (1, 0, 1), sizes[0])]
+    (tmp_path / "features.json").write_text(features_json(AWKWARD))
+    (tmp_path / "dataset_info.json").write_text(dataset_info_json("x", "0.0.1", "", splits))
+
+    datasets = tfds.as_numpy(tfds.builder_from_directory(tmp_path).as_dataset())
+    full, empty = map(flatten, datasets["train"])
+    gray = np.asarray(Image.open(io.BytesIO(gray_png)).convert("RGB"))
+    np.testing.assert_array_equal(full.pop("image"), gray)
+    np.testing.assert_array_equal(full.pop("masks"), [gray, gray])
+    assert {k: v if isinstance(v, bytes) else v.tolist() for k, v in full.items()} == {
+        "image/filename": b"a.png",
+        "objects/bbox": [0.0, 0.25, 0.5, 1.0],
+        "objects/bbox/label": [90],
+        "raw": b"\xff\0",
+        "raw_parts": [b"\xff", b""],
+    }
+    assert {key: len(empty[key]) for key in no_values if no_values[key] == []} == {
+        "masks": 0,
+        "objects/bbox": 0,
+        "objects/bbox/label": 0,
+        "raw_parts": 0,
+    }
+    assert len(list(datasets["val_2"])) == 1
+
+
+def test_features_json_golden():
+    spec = FeatureSpec(
+        "every case",
+        (
+            Feature("image/encoded", Kind.BYTES, False, "file", Content.IMAGE),
+            Feature("image/area", Kind.FLOAT, True, "px²"),
+            Feature("image/label", Kind.INT64, False, "category id", Content.CLASS_LABEL),
+            Feature("name", Kind.BYTES, False, "path", Content.TEXT),
+            Feature("name/raw", Kind.BYTES, False, "opaque"),
+        ),
+    )
+    assert features_json(spec) == FEATURES_JSON_OF_EVERY_CASE
+
+
+def test_dataset_info_json_golden():
+    splits = [
+        TfdsSplit("val", (2,), 2**40, "{SPLIT}-{SHARD_X_OF_Y}-2.tfrec"),
+        TfdsSplit("train", (3, 2, 0), 0),
+    ]
+    text = dataset_info_json("coco_2017", "1.0.0", "Straße", splits)
+    assert text == DATASET_INFO_JSON
+    assert dataset_info_json("coco_2017", "1.0.0", "Straße", splits[::-1]) == text
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"name": "coco-2017"}, "name must be letters, digits and underscores, .* 'coco-2017': "),
+        ({"name": "2017"}, "name must be letters, digits and underscores"),
+        ({"name": "coco\n"}, "name must be letters, digits and underscores"),
+        ({"version": "1.0"}, "version must be three numbers, got '1.0': write it as '1.0.0'"),
+        ({"version": "1.0.01"}, "version must be three numbers"),
+        (
+            {"splits": [TfdsSplit("b", (1,), 1), TfdsSplit("a", (1,), 1), TfdsSplit("b", (2,), 1)]},
+            r"names of splits must differ, got \['a', 'b', 'b'\]: merge",
+        ),
+    ],
+)
+def test_dataset_info_json_refuses(overrides, message):
+    arguments = {"name": "coco", "version": "1.0.0", "description": "", "splits": []}
+    with pytest.raises(ValueError, match=message):
+        dataset_info_json(**arguments | overrides)
+
+
+@pytest.mark.parametrize(
+    ("shard_lengths", "shards_bytes", "message"),
+    [
+        ((), 0, "shard_lengths of train must not be empty: leave"),
+        ((1, -1), 0, "shard_lengths and shards_bytes of train must be at least 0, got -1 and 0"),
+        ((1,), -2, "shard_lengths and shards_bytes of train must be at least 0, got 1 and -2"),
+    ],
+)
+def test_tfds_split_refuses(shard_lengths, shards_bytes, message):
+    with pytest.raises(ValueError, match=message):
+        TfdsSplit("train", shard_lengths, shards_bytes)

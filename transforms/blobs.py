@@ -1,0 +1,262 @@
+"""List what a root holds, and pin each sample to the bytes that the listing saw."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import apache_beam as beam
+import msgspec
+from apache_beam.transforms.window import GlobalWindows
+
+from schemas.faults import Rejected, fault_line
+from schemas.samples import Blob, Sample
+from transforms import coders
+from transforms.storage import Entry, open_storage
+
+MAX_IMAGE_BYTES = 256 * 2**20
+_STAGE = "pin_blobs"
+_DIGEST_MODULUS = 2**256
+
+BlobName = tuple[str, str]
+"""A blob's root and name: what samples and listings are joined on."""
+
+
+class PinTally(msgspec.Struct, frozen=True):
+    """What joining samples with a listing came to; tallies add up.
+
+    Attributes:
+        named: samples that name a blob.
+        missing: of them, those whose blob is not listed.
+        unreferenced: listed files that no sample names.
+        listing: digest of the listing, hex; see `listing_digest`.
+        first_missing: smallest missing name.
+        first_unreferenced: smallest listed name that no sample names.
+    """
+
+    named: int = 0
+    missing: int = 0
+    unreferenced: int = 0
+    listing: str = "0"
+    first_missing: str = ""
+    first_unreferenced: str = ""
+
+
+coders.register(PinTally)
+
+
+def pin_sample(sample: Sample, entry: Entry | None) -> Sample | Rejected:
+    """Return the sample with its one blob as listed, or why it cannot be read.
+
+    Args:
+        sample: names one blob.
+        entry: what the listing holds under that name; None for nothing.
+    """
+    (blob,) = sample.blobs
+    fault = _listing_fault(entry)
+    if fault is not None or entry is None:
+        code, detail = fault or ("", "")
+        return Rejected(
+            code=code,
+            stage=_STAGE,
+            split=sample.split,
+            key=sample.key,
+            annotation_ids=sample.annotation_ids,
+            file_name=blob.name,
+            detail=detail,
+        )
+    pinned = Blob(blob.root, blob.name, entry.size_bytes, entry.pin, entry.crc32c)
+    return msgspec.structs.replace(sample, blobs=(pinned,))
+
+
+def _listing_fault(entry: Entry | None) -> tuple[str, str] | None:
+    if entry is None:
+        return "E-IMG-MISSING", "not in the listing"
+    if entry.kind == "dangling link":
+        return "E-IMG-MISSING", "a link to nothing"
+    if entry.kind != "file":
+        return "E-IMG-NOT-A-FILE", f"a {entry.kind}"
+    if entry.size_bytes == 0:
+        return "E-IMG-EMPTY", "0 bytes"
+    if entry.size_bytes > MAX_IMAGE_BYTES:
+        return "E-IMG-TOO-LARGE", f"{entry.size_bytes} bytes, the limit is {MAX_IMAGE_BYTES}"
+    return None
+
+
+def listing_digest(entries: Iterable[Entry]) -> int:
+    """Return a digest of a listing, equal when its files' contents must be.
+
+    A sum modulo 2^256 of a digest an entry, so that parts can be added in any order. Contents are
+    told by CRC-32C where the store lists it, else by size and pin.
+    """
+    total = 0
+    for entry in entries:
+        content = entry.pin if entry.crc32c is None else entry.crc32c
+        seen = msgspec.msgpack.encode((entry.name, entry.size_bytes, content, entry.kind))
+        total += int.from_bytes(hashlib.blake2b(seen, digest_size=32).digest(), "big")
+    return total % _DIGEST_MODULUS
+
+
+def add_pin_tallies(tallies: Iterable[PinTally]) -> PinTally:
+    """Return the sum of tallies; of the first names the smallest."""
+    parts = list(tallies)
+    missing = [part.first_missing for part in parts if part.first_missing]
+    unreferenced = [part.first_unreferenced for part in parts if part.first_unreferenced]
+    return PinTally(
+        named=sum(part.named for part in parts),
+        missing=sum(part.missing for part in parts),
+        unreferenced=sum(part.unreferenced for part in parts),
+        listing=f"{sum(int(part.listing, 16) for part in parts) % _DIGEST_MODULUS:x}",
+        first_missing=min(missing, default=""),
+        first_unreferenced=min(unreferenced, default=""),
+    )
+
+
+def refuse_mostly_missing(tallies: Iterable[tuple[str, PinTally]]) -> None:
+    """Stop where more than half of a root's images are not there: the root must be wrong.
+
+    Raises:
+        RuntimeError: `E-SET-MISSING`, with a missing name and what listed names look like.
+    """
+    for root, tally in tallies:
+        if 2 * tally.missing > tally.named:
+            names_like = tally.first_unreferenced or "nothing"
+            what = (
+                f"{tally.missing} of {tally.named} images are not there, the first"
+                f" {tally.first_missing!r}; listed names look like {names_like!r}"
+            )
+            remedy = "give the folder that file_name is relative to with --images"
+            raise RuntimeError(fault_line("E-SET-MISSING", f"images of {root}", what, remedy))
+
+
+@dataclass(eq=False)
+class ListBlobs(beam.PTransform):
+    """Root -> everything that the roots hold, as `((root name, name), Entry)`, in any order.
+
+    Attributes:
+        roots: URI per root name, such as `{"train": "gs://b/train2017"}`.
+    """
+
+    roots: Mapping[str, str]
+
+    def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection[tuple[BlobName, Entry]]:
+        """List every root, each on one worker."""
+        return (
+            root
+            | "Roots" >> beam.Create(sorted(self.roots.items()), reshuffle=False)
+            | "List" >> beam.FlatMap(_list_root)
+        )
+
+
+def _list_root(root: tuple[str, str]) -> Iterator[tuple[BlobName, Entry]]:
+    root_name, uri = root
+    for entry in open_storage(uri).list():
+        yield (root_name, entry.name), entry
+
+
+class PinnedSamples(NamedTuple):
+    """What `PinBlobs` returns.
+
+    Attributes:
+        samples: those whose blob can be read, with its size and pin.
+        rejected: the others.
+        tallies: per root name, one a root.
+    """
+
+    samples: beam.PCollection[Sample]
+    rejected: beam.PCollection[Rejected]
+    tallies: beam.PCollection[tuple[str, PinTally]]
+
+
+@dataclass(eq=False)
+class PinBlobs(beam.PTransform):
+    """(samples, listing) -> samples pinned to the listed bytes of the one blob that each names.
+
+    A join on (root, name): group-by 1 of the flow. A blob may serve several samples. Samples come
+    out in any order, each once.
+
+    Attributes:
+        listing: output of `ListBlobs`.
+    """
+
+    listing: beam.PCollection[tuple[BlobName, Entry]]
+
+    def expand(self, samples: beam.PCollection[Sample]) -> PinnedSamples:
+        """Join samples with the listing."""
+        named = samples | "NameBlobs" >> beam.Map(_name_blob)
+        pinned = (
+            {"samples": named, "entries": self.listing}
+            | "JoinOnName" >> beam.CoGroupByKey()
+            | "Pin" >> beam.ParDo(_Pin()).with_outputs("rejected", "tallies", main="samples")
+        )
+        tallies = pinned.tallies | "AddPinTallies" >> beam.CombinePerKey(add_pin_tallies)
+        return PinnedSamples(pinned.samples, pinned.rejected, tallies)
+
+
+def _name_blob(sample: Sample) -> tuple[BlobName, Sample]:
+    (blob,) = sample.blobs
+    return (blob.root, blob.name), sample
+
+
+class _Pin(beam.DoFn):
+    """Pins samples; its tallies leave once a bundle, so that they cost little a sample."""
+
+    def start_bundle(self) -> None:
+        self._counts: dict[str, _Counts] = {}
+
+    def process(
+        self, element: tuple[BlobName, Mapping[str, Iterable]]
+    ) -> Iterator[
+        Sample
+        | beam.pvalue.TaggedOutput[Literal["rejected"], Rejected]
+        | beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, PinTally]]
+    ]:
+        (root, name), joined = element
+        entry = next(iter(joined["entries"]), None)
+        named = 0
+        for sample in joined["samples"]:
+            named += 1
+            pinned = pin_sample(sample, entry)
+            if isinstance(pinned, Rejected):
+                yield beam.pvalue.TaggedOutput("rejected", pinned)
+            else:
+                yield pinned
+        self._counts.setdefault(root, _Counts()).add(name, named, entry)
+
+    def finish_bundle(self) -> Iterator:
+        for root, counts in self._counts.items():
+            tally = GlobalWindows.windowed_value_at_end_of_window((root, counts.tally()))
+            yield beam.pvalue.TaggedOutput("tallies", tally)
+
+
+class _Counts:
+    """The tally of a bundle while it grows."""
+
+    def __init__(self) -> None:
+        self._named = 0
+        self._listing = 0
+        self._num_missing = 0
+        self._num_unreferenced = 0
+        self._first_missing = ""
+        self._first_unreferenced = ""
+
+    def add(self, name: str, named: int, entry: Entry | None) -> None:
+        self._named += named
+        if entry is None:
+            self._num_missing += named
+            self._first_missing = min(self._first_missing or name, name)
+            return
+        self._listing += listing_digest([entry])
+        if not named and entry.kind == "file":
+            self._num_unreferenced += 1
+            self._first_unreferenced = min(self._first_unreferenced or name, name)
+
+    def tally(self) -> PinTally:
+        return PinTally(
+            named=self._named,
+            missing=self._num_missing,
+            unreferenced=self._num_unreferenced,
+            listing=f"{self._listing % _DIGEST_MODULUS:x}",
+            first_missing=self._first_missing,
+            first_unreferenced=self._first_unreferenced,
+        )

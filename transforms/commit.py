@@ -1,0 +1,607 @@
+"""Publish the plan before the first shard, and commit the data set after the last.
+
+`_plan.json` claims an output for one plan; `manifest.json`, written last, says that the data set is
+complete. Between the two, every sum is checked against the receipts.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import apache_beam as beam
+import msgspec
+
+from schemas.faults import Rejected, Scope, fault_line, printable, reject_order
+from schemas.layouts import Layout
+from schemas.manifest import (
+    FORMAT_VERSION,
+    MANIFEST_NAME,
+    PLAN_NAME,
+    REJECTED_NAME,
+    SOURCES_DIR,
+    Annotations,
+    FeatureEntry,
+    JobPlan,
+    Manifest,
+    PlannedSplit,
+    ShardEntry,
+    SplitSummary,
+    read_manifest,
+    to_json,
+)
+from schemas.shards import (
+    INDEX_DIR,
+    NAMED_TEMPLATES,
+    RECEIPTS_DIR,
+    ShardInfo,
+    ShardNames,
+    is_index_name,
+    receipt_name,
+    shard_stem,
+)
+from schemas.text_protos import label_map_pbtxt, schema_pbtxt
+from schemas.tfds_metadata import TfdsSplit, dataset_info_json, features_json
+from transforms import coders
+from transforms.blobs import PinTally, listing_digest
+from transforms.plan_shards import ShardTable
+from transforms.progress import PROGRESS
+from transforms.read_coco import AnnotationFile, merge_labels, uri_identity
+from transforms.storage import Storage, join_uri, open_storage
+from transforms.write_shards import create_or_compare
+
+_LOG = logging.getLogger(__name__)
+_SIDE_FILES = ("label_map.pbtxt", "schema.pbtxt", "features.json", "dataset_info.json")
+_SHOWN_REJECTS = 10
+
+coders.register(PlannedSplit)
+
+
+@dataclass(frozen=True)
+class RejectBudget:
+    """How many samples may be rejected: a count, or a percentage of the listed samples.
+
+    Attributes:
+        count: samples; used when `percent` is None.
+        percent: 0 to 100.
+    """
+
+    count: int = 0
+    percent: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no number of samples."""
+        if self.count < 0 or not 0 <= (self.percent or 0) <= 100:
+            given = self.count if self.percent is None else f"{self.percent}%"
+            raise ValueError(f"max_rejected must be a count or 0% to 100%, got {given}")
+
+    def allowed(self, listed: int) -> int:
+        """Return how many of the listed samples may be rejected.
+
+        >>> RejectBudget(percent=1.0).allowed(250)
+        2
+        """
+        return self.count if self.percent is None else int(listed * self.percent / 100)
+
+    def __str__(self) -> str:
+        """Return it as the command line takes it."""
+        return str(self.count) if self.percent is None else f"{self.percent:g}%"
+
+
+@dataclass(frozen=True)
+class CommitJob:
+    """What publishing and committing need to know of a run.
+
+    Attributes:
+        output: URI of the data set.
+        layout: what an Example holds.
+        options: options that decide bytes or membership, by name, beyond the plan's own.
+        names: how shard files are called.
+        budget: how many samples may be rejected.
+        allow_empty: accept a split without images.
+        accept_command: the command that accepts `COUNT` rejects, for the message.
+    """
+
+    output: str
+    layout: Layout
+    options: Mapping[str, str] = field(default_factory=dict)
+    names: ShardNames = field(default_factory=ShardNames)
+    budget: RejectBudget = field(default_factory=RejectBudget)
+    allow_empty: bool = False
+    accept_command: str = "--max_rejected COUNT"
+
+
+def make_job_plan(
+    table: ShardTable, files: Sequence[AnnotationFile], rejected: Sequence[Rejected], job: CommitJob
+) -> JobPlan:
+    """Return the plan of a run, when its samples and their rejects so far allow one.
+
+    Raises:
+        RuntimeError: `E-SET-EMPTY`, `E-BUDGET` or `E-ANN-LABELS`.
+    """
+    for file in files:
+        if not file.images and not job.allow_empty:
+            what, remedy = "no images in the annotation file", "check it, or give --allow_empty"
+            raise RuntimeError(fault_line("E-SET-EMPTY", f"split {file.split}", what, remedy))
+    try:
+        check_budget(rejected, files, job)
+    except RuntimeError:  # no rejected.jsonl yet: the output is not claimed
+        for reject in sorted(rejected, key=reject_order)[:_SHOWN_REJECTS]:
+            _LOG.warning("%s", reject_text(reject))
+        raise
+    return JobPlan(
+        format_version=FORMAT_VERSION,
+        options=dict(job.options),
+        labels=merge_labels(files),
+        splits={file.split: table.planned(file.split) for file in files},
+        samples=table.digest,
+    )
+
+
+def publish_plan(plan: JobPlan, output: Storage, names: ShardNames) -> None:
+    """Claim an output for a plan, or find it claimed by the same one.
+
+    Raises:
+        RuntimeError: `E-OUT-PLAN` naming the first difference to the plan there; `E-OUT-FOREIGN`
+            when there is none but files of our names are.
+    """
+    if output.stat(PLAN_NAME) is None:
+        _refuse_foreign(output, names)
+        if output.create(PLAN_NAME, to_json(plan)):
+            return
+    data = output.read(PLAN_NAME)
+    if data != to_json(plan):
+        try:
+            other = msgspec.json.decode(data, type=JobPlan)
+        except msgspec.DecodeError:
+            raise _foreign(output, f"{PLAN_NAME} is no plan of beam-tfrec") from None
+        raise _other_plan(output, first_difference(other, msgspec.to_builtins(plan)))
+
+
+def first_difference(plan: JobPlan, wanted: Mapping[str, Any]) -> str:
+    """Return in words the first thing in which a plan differs from the wanted parts of one."""
+    other, mine = msgspec.to_builtins(plan), wanted
+    for part in ("format_version", "options", "splits", "labels"):
+        if part not in mine or other[part] == mine[part]:
+            continue
+        if not isinstance(mine[part], dict):
+            return f"the output was made with other {part}"
+        for name in sorted({*other[part], *mine[part]}):
+            theirs, ours = other[part].get(name), mine[part].get(name)
+            if theirs != ours:
+                return f"{part} {name} was {_show(theirs)}, is {_show(ours)} now"
+    return "the output was made from other images or annotations"
+
+
+def commit(
+    infos: Sequence[ShardInfo],
+    plan: JobPlan,
+    files: Sequence[AnnotationFile],
+    rejected: Sequence[Rejected],
+    listings: Mapping[str, str],
+    job: CommitJob,
+) -> Manifest:
+    """Write the side files and last the manifest, when everything is there and adds up.
+
+    Args:
+        infos: one a planned shard.
+        plan: as published.
+        files: the annotation files.
+        rejected: rejects from before the shards.
+        listings: digest of every root's listing, hex.
+        job: the run.
+
+    Raises:
+        RuntimeError: `E-BUDGET`, `E-OUT-FOREIGN`, `E-OUT-CONFLICT`, or a sum that does not hold.
+    """
+    output = open_storage(job.output)
+    shards = sorted(infos, key=lambda info: (info.split, info.index))
+    _check_output(shards, plan, output, job.names)
+    rejects = sorted(
+        [*rejected, *(reject for info in shards for reject in info.rejected)], key=reject_order
+    )
+    manifest = make_manifest(shards, plan, files, rejects, job.layout)
+    create_or_compare(output, REJECTED_NAME, b"".join(map(_json_line, rejects)))
+    check_budget(rejects, files, job)
+    for name, text in side_files(manifest, job.layout).items():
+        create_or_compare(output, name, text.encode())
+    identities = {file.split: file.identity for file in files}
+    output.create(sources_name(job_digest(job.options, identities, listings)), b"{}\n")
+    create_or_compare(output, MANIFEST_NAME, to_json(manifest))
+    return manifest
+
+
+def make_manifest(
+    shards: Sequence[ShardInfo],
+    plan: JobPlan,
+    files: Sequence[AnnotationFile],
+    rejects: Sequence[Rejected],
+    layout: Layout,
+) -> Manifest:
+    """Return the manifest, its sums checked.
+
+    Raises:
+        RuntimeError: when a sum does not hold.
+    """
+    return Manifest(
+        layout=layout.name,
+        plan=plan,
+        splits={
+            file.split: _summarize(
+                file,
+                plan.splits[file.split],
+                [info for info in shards if info.split == file.split],
+                [reject for reject in rejects if reject.split == file.split],
+            )
+            for file in sorted(files, key=lambda file: file.split)
+        },
+        shards=[
+            ShardEntry(
+                file=info.file,
+                split=info.split,
+                planned=info.planned,
+                records=info.records,
+                bytes=info.bytes,
+                crc32c=info.crc32c,
+                sha256=info.sha256,
+            )
+            for info in shards
+        ],
+        features=[
+            FeatureEntry(
+                feature.key,
+                feature.kind.value,
+                feature.repeated,
+                feature.doc,
+                feature.content.value,
+            )
+            for feature in layout.spec.sorted_features
+        ],
+    )
+
+
+def check_budget(
+    rejects: Iterable[Rejected], files: Iterable[AnnotationFile], job: CommitJob
+) -> None:
+    """Stop when more samples are rejected than accepted.
+
+    Raises:
+        RuntimeError: `E-BUDGET`, with the command that accepts them.
+    """
+    samples = sorted((r for r in rejects if r.scope is Scope.SAMPLE), key=reject_order)
+    count = len({(reject.split, reject.key) for reject in samples})
+    listed = sum(file.images for file in files)
+    if count > job.budget.allowed(listed):
+        first = samples[0]
+        what = (
+            f"{count} of {listed} samples rejected, --max_rejected is {job.budget}"
+            f" (first {first.code} {first.file_name!r}, {first.detail})"
+        )
+        remedy = f"mend them, or accept with {job.accept_command.replace('COUNT', str(count))}"
+        raise RuntimeError(fault_line("E-BUDGET", job.output, what, remedy))
+
+
+def side_files(manifest: Manifest, layout: Layout) -> dict[str, str]:
+    """Return what other tools read beside the shards, by file name."""
+    labels = [(label.id, label.name) for label in manifest.plan.labels]
+    splits = [
+        TfdsSplit(
+            name=split,
+            shard_lengths=tuple(e.records for e in manifest.shards if e.split == split),
+            shards_bytes=summary.bytes,
+        )
+        for split, summary in manifest.splits.items()
+        if summary.shards
+    ]
+    description = f"{layout.name} Examples written by beam-tfrec; see manifest.json."
+    return {
+        "label_map.pbtxt": label_map_pbtxt(labels),
+        "schema.pbtxt": schema_pbtxt(layout.spec),
+        "features.json": features_json(layout.spec),
+        "dataset_info.json": dataset_info_json(
+            f"beam_tfrec_{layout.name}", f"{FORMAT_VERSION}.0.0", description, splits
+        ),
+    }
+
+
+def job_digest(
+    options: Mapping[str, str], identities: Mapping[str, str], listings: Mapping[str, str]
+) -> str:
+    """Return the digest by which a finished run recognises itself, hex.
+
+    Args:
+        options: everything on the command line that decides the data set.
+        identities: of the annotation files, by split.
+        listings: `listing_digest` in hex, by root name.
+    """
+    seen = json.dumps([dict(options), dict(identities), dict(listings)], sort_keys=True)
+    return hashlib.blake2b(seen.encode(), digest_size=16).hexdigest()
+
+
+def sources_name(job: str) -> str:
+    """Return the name of the note that a job with this digest is complete."""
+    return f"{SOURCES_DIR}/{job}.json"
+
+
+def find_complete(
+    output: Storage,
+    options: Mapping[str, str],
+    annotations: Mapping[str, str],
+    roots: Mapping[str, str],
+    exclude: str,
+    *,
+    trust_manifest: bool,
+) -> Manifest | None:
+    """Return the manifest when the output is complete for this job, else None.
+
+    Costs one listing of the roots and a pass over the annotation files; no image is read. A source
+    that was only touched is not recognised here: the run then finds every shard kept.
+
+    Args:
+        output: of the data set.
+        options: options that decide bytes or membership.
+        annotations: URI per split.
+        roots: URI per root name.
+        exclude: URI of samples left out, or empty.
+        trust_manifest: compare the options alone.
+
+    Raises:
+        RuntimeError: `E-OUT-PLAN` when the data set was made with other options.
+    """
+    if output.stat(MANIFEST_NAME) is None:
+        return None
+    manifest = read_manifest(output.read(MANIFEST_NAME), join_uri(output.root, MANIFEST_NAME))
+    if manifest.plan.options != options:
+        raise _other_plan(output, first_difference(manifest.plan, {"options": dict(options)}))
+    if trust_manifest:
+        return manifest
+    identities = {split: uri_identity(uri, exclude) for split, uri in annotations.items()}
+    listings = {
+        root: f"{listing_digest(open_storage(uri).list()):x}" for root, uri in roots.items()
+    }
+    note = sources_name(job_digest(options, identities, listings))
+    return manifest if output.stat(note) is not None else None
+
+
+def reject_text(reject: Rejected) -> str:
+    """Return a reject as a line of the log."""
+    where = reject.file_name or "annotation"
+    ids = f"key {reject.key}" if reject.scope is Scope.SAMPLE else f"id {reject.annotation_ids[0]}"
+    remedy = f"rejected, see {REJECTED_NAME}"
+    return fault_line(reject.code, f"{where} ({ids})", reject.detail, remedy)
+
+
+def remove_output(output: Storage, names: ShardNames, splits: Iterable[str]) -> None:
+    """Delete a data set of ours, manifest first, so that none is ever there in part.
+
+    Deleted are the files that receipts name, those of our names for these splits, and the side
+    files; anything else stays. The plan goes last: until then a rerun knows what this was.
+    """
+    output.delete(MANIFEST_NAME)
+    wanted = {"", *splits}
+    doomed = {info.file for info in _read_receipts(output)}
+    doomed |= {name for name in _top_level(output) if _split_of(name, names) in wanted}
+    doomed |= {*_SIDE_FILES, REJECTED_NAME}
+    for name in sorted(doomed):
+        output.delete(name)
+    for folder in (INDEX_DIR, SOURCES_DIR, RECEIPTS_DIR):
+        for entry in list(output.list(f"{folder}/", recursive=False)):
+            if folder != INDEX_DIR or is_index_name(entry.name):
+                output.delete(entry.name)
+    output.delete(PLAN_NAME)
+
+
+def _read_receipts(output: Storage) -> Iterator[ShardInfo]:
+    for entry in output.list(f"{RECEIPTS_DIR}/", recursive=False):
+        with contextlib.suppress(msgspec.DecodeError):
+            yield msgspec.json.decode(output.read(entry.name), type=ShardInfo)
+
+
+def _top_level(output: Storage) -> dict[str, int]:
+    return {e.name: e.size_bytes for e in output.list(recursive=False) if e.kind == "file"}
+
+
+def _split_of(name: str, names: ShardNames) -> str | None:
+    """Return the split of a shard file of this or a standard grammar, None for any other file."""
+    grammars = (names, *map(ShardNames, NAMED_TEMPLATES.values()))
+    return next((s for grammar in grammars if (s := grammar.matches(name)) is not None), None)
+
+
+def _refuse_foreign(output: Storage, names: ShardNames) -> None:
+    """Refuse an output that has no plan, but files of our names."""
+    ours = (MANIFEST_NAME, REJECTED_NAME, *_SIDE_FILES)
+    for name in sorted(_top_level(output)):
+        if name in ours or _split_of(name, names) is not None:
+            raise _foreign(output, f"{name} is there, but no {PLAN_NAME} that tells of it")
+
+
+def _check_output(
+    shards: Sequence[ShardInfo], plan: JobPlan, output: Storage, names: ShardNames
+) -> None:
+    """Check that receipts are exactly the planned shards, and that a fresh listing shows them."""
+    planned = {
+        shard_stem(split, index, planned.shards)
+        for split, planned in plan.splits.items()
+        for index in range(planned.shards)
+    }
+    if sorted(info.name for info in shards) != sorted(planned):
+        raise RuntimeError(f"{len(planned)} shards are planned, {len(shards)} came back")
+    receipts = {entry.name for entry in output.list(f"{RECEIPTS_DIR}/", recursive=False)}
+    sizes = _top_level(output)
+    for name in sorted(receipts ^ {receipt_name(stem) for stem in planned}):
+        raise _foreign(output, f"{name} is {'not of this plan' if name in receipts else 'gone'}")
+    for info in shards:
+        if sizes.get(info.file) != info.bytes:
+            found = sizes.get(info.file, "no")
+            raise _foreign(output, f"{info.file} has {found} bytes, its receipt says {info.bytes}")
+    files = {info.file for info in shards}
+    for name in sorted(sizes):
+        if name not in files and _split_of(name, names) is not None:
+            raise _foreign(output, f"{name} is no shard of this plan")
+
+
+def _other_plan(output: Storage, what: str) -> RuntimeError:
+    remedy = "give the same options and sources, another --output, or --overwrite"
+    return RuntimeError(fault_line("E-OUT-PLAN", output.root, what, remedy))
+
+
+def _foreign(output: Storage, what: str) -> RuntimeError:
+    remedy = "give another --output, or move away what is not of this run"
+    return RuntimeError(fault_line("E-OUT-FOREIGN", output.root, what, remedy))
+
+
+def _summarize(
+    file: AnnotationFile,
+    planned: PlannedSplit,
+    shards: Sequence[ShardInfo],
+    rejects: Sequence[Rejected],
+) -> SplitSummary:
+    samples = [reject for reject in rejects if reject.scope is Scope.SAMPLE]
+    annotations = [reject for reject in rejects if reject.scope is Scope.ANNOTATION]
+    summary = SplitSummary(
+        listed=file.images,
+        excluded=file.excluded_images,
+        rejected_before_planning=sum(not reject.shard for reject in samples),
+        planned=planned.samples,
+        rejected_in_shards=sum(bool(reject.shard) for reject in samples),
+        records=sum(info.records for info in shards),
+        shards=len(shards),
+        bytes=sum(info.bytes for info in shards),
+        annotations=Annotations(
+            listed=file.annotations,
+            written=sum(info.annotations_written for info in shards),
+            dropped=_count(reject.code for reject in annotations),
+            lost=sum(len(reject.annotation_ids) for reject in samples),
+            excluded=file.excluded_annotations,
+        ),
+        repeated_annotation_ids=file.repeated_annotation_ids,
+        rejected=_count(reject.code for reject in samples),
+        repairs=_add(info.repairs for info in shards),
+        traits=_add(info.traits for info in shards),
+    )
+    for info in shards:
+        rejected = sum(reject.scope is Scope.SAMPLE for reject in info.rejected)
+        _check_sum(info.name, info.planned, info.records, rejected)
+    _check_sum(
+        f"samples of {file.split}",
+        summary.listed,
+        summary.excluded,
+        summary.rejected_before_planning,
+        summary.planned,
+    )
+    _check_sum(
+        f"plan of {file.split}", summary.planned, summary.records, summary.rejected_in_shards
+    )
+    fate = summary.annotations
+    dropped = sum(fate.dropped.values())
+    name = f"annotations of {file.split}"
+    _check_sum(name, fate.listed, fate.written, dropped, fate.lost, fate.excluded)
+    return summary
+
+
+def _check_sum(name: str, total: int, *parts: int) -> None:
+    if total != sum(parts):
+        terms = " + ".join(map(str, parts))
+        raise RuntimeError(f"the sum of {name} does not hold: {total} is not {terms}")
+
+
+def _count(codes: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(codes).items()))
+
+
+def _add(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for part in counts:
+        total.update(part)
+    return dict(sorted(total.items()))
+
+
+def _show(value: object) -> str:
+    return "not there" if value is None else repr(value)
+
+
+def _json_line(reject: Rejected) -> bytes:
+    return msgspec.json.encode(reject) + b"\n"
+
+
+@dataclass(eq=False)
+class PublishPlan(beam.PTransform):
+    """The shard table -> the run's `JobPlan`, one element, once the output is claimed for it.
+
+    Stops the run before its first shard when the samples, their rejects so far or the output do not
+    allow it.
+
+    Attributes:
+        job: what the run is.
+        files: the annotation files.
+        rejected: rejects so far.
+    """
+
+    job: CommitJob
+    files: beam.PCollection[AnnotationFile]
+    rejected: beam.PCollection[Rejected]
+
+    def expand(self, table: beam.PCollection[ShardTable]) -> beam.PCollection[JobPlan]:
+        """Publish the plan."""
+        files, rejected = beam.pvalue.AsList(self.files), beam.pvalue.AsList(self.rejected)
+        return table | "Publish" >> beam.Map(_publish, files, rejected, self.job)
+
+
+def _publish(
+    table: ShardTable, files: list[AnnotationFile], rejected: list[Rejected], job: CommitJob
+) -> JobPlan:
+    plan = make_job_plan(table, files, rejected, job)
+    publish_plan(plan, open_storage(job.output), job.names)
+    planned = plan.splits.values()
+    PROGRESS.plan(sum(split.samples for split in planned), sum(split.shards for split in planned))
+    return plan
+
+
+@dataclass(eq=False)
+class Commit(beam.PTransform):
+    """Shard infos -> the manifest, one element, once it is written.
+
+    Attributes:
+        job: what the run is.
+        plan: as published.
+        files: the annotation files.
+        rejected: rejects from before the shards.
+        tallies: what pinning saw of every root.
+    """
+
+    job: CommitJob
+    plan: beam.PCollection[JobPlan]
+    files: beam.PCollection[AnnotationFile]
+    rejected: beam.PCollection[Rejected]
+    tallies: beam.PCollection[tuple[str, PinTally]]
+
+    def expand(self, infos: beam.PCollection[ShardInfo]) -> beam.PCollection[Manifest]:
+        """Check and commit."""
+        return self.plan | "CommitManifest" >> beam.Map(
+            _commit,
+            beam.pvalue.AsList(infos),
+            beam.pvalue.AsList(self.files),
+            beam.pvalue.AsList(self.rejected),
+            beam.pvalue.AsList(self.tallies),
+            self.job,
+        )
+
+
+def _commit(
+    plan: JobPlan,
+    infos: list[ShardInfo],
+    files: list[AnnotationFile],
+    rejected: list[Rejected],
+    tallies: list[tuple[str, PinTally]],
+    job: CommitJob,
+) -> Manifest:
+    for root, tally in tallies:
+        if tally.unreferenced:
+            text = "%d files of root %s are in no annotation file, such as %s"
+            _LOG.info(text, tally.unreferenced, root, printable(tally.first_unreferenced))
+    listings = {root: tally.listing for root, tally in tallies}
+    return commit(infos, plan, files, rejected, listings, job)

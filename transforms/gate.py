@@ -1,0 +1,109 @@
+"""One gate per worker process: how many shards, readers and image bytes are in flight.
+
+Whatever the number of bundles a runner gives to a process at once, they share its gate, so that
+memory is bounded by the process and not by the data set or by the runner's threads.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+DEFAULT_SHARDS = 2
+DEFAULT_BYTES = 256 * 2**20
+DEFAULT_READERS = 4
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class GateLimits:
+    """The limits of a worker process.
+
+    Attributes:
+        shards_in_flight: shards built or uploaded at once.
+        bytes_in_flight: image bytes read or being read; one larger image goes alone.
+        readers: threads that read images.
+    """
+
+    shards_in_flight: int = DEFAULT_SHARDS
+    bytes_in_flight: int = DEFAULT_BYTES
+    readers: int = DEFAULT_READERS
+
+    def __post_init__(self) -> None:
+        """Refuse limits under which nothing could run."""
+        for name in ("shards_in_flight", "bytes_in_flight", "readers"):
+            if getattr(self, name) < 1:
+                raise ValueError(
+                    f"{name} must be at least 1, got {getattr(self, name)}: give a larger number"
+                )
+
+
+class ByteBudget:
+    """A semaphore of bytes; what exceeds the whole budget is let in alone."""
+
+    def __init__(self, limit: int) -> None:
+        """Take the limit in bytes."""
+        self._limit = limit
+        self._used = 0
+        self._freed = threading.Condition()
+
+    def acquire(self, size: int, *, wait: bool) -> bool:
+        """Reserve bytes; without `wait`, False when they are not free now."""
+        with self._freed:
+            while self._used and self._used + size > self._limit:
+                if not wait:
+                    return False
+                self._freed.wait()
+            self._used += size
+            return True
+
+    def release(self, size: int) -> None:
+        """Give bytes back."""
+        with self._freed:
+            self._used -= size
+            self._freed.notify_all()
+
+
+class WorkerGate:
+    """The pools and the budget that all shards of a process share."""
+
+    def __init__(self, limits: GateLimits) -> None:
+        """Start nothing yet; threads come with the first work."""
+        self._limits = limits
+        self.builders = ThreadPoolExecutor(limits.shards_in_flight, "build-shard")
+        self._readers = ThreadPoolExecutor(limits.readers, "read-image")
+        self._budget = ByteBudget(limits.bytes_in_flight)
+
+    def read_in_order(
+        self, items: Iterable[T], size_of: Callable[[T], int], read: Callable[[T], R]
+    ) -> Iterator[tuple[T, R]]:
+        """Yield every item with what `read` made of it, in order, read ahead by the readers.
+
+        An item's bytes are reserved before it is read and given back when the next result is asked
+        for. A caller waits for bytes only while it holds none, so that two cannot wait for each
+        other.
+        """
+        pending: deque[tuple[T, int, Future[R]]] = deque()
+        ahead = 2 * self._limits.readers
+        try:
+            for item in items:
+                size = size_of(item)
+                while len(pending) >= ahead or not self._budget.acquire(size, wait=not pending):
+                    yield from self._take_first(pending)
+                pending.append((item, size, self._readers.submit(read, item)))
+            while pending:
+                yield from self._take_first(pending)
+        finally:
+            for _, size, future in pending:  # an error elsewhere ended the shard
+                future.cancel() or future.exception()
+                self._budget.release(size)
+
+    def _take_first(self, pending: deque[tuple[T, int, Future[R]]]) -> Iterator[tuple[T, R]]:
+        item, _, future = pending[0]
+        yield item, future.result()
+        _, size, _ = pending.popleft()
+        self._budget.release(size)

@@ -1,0 +1,82 @@
+"""What a check of an image's bytes can find: the names of what is unusual, and of what is wrong."""
+
+from dataclasses import dataclass
+
+MAX_PIXELS = 178_956_970
+"""Above this Pillow speaks of a decompression bomb; as RGB it is just under 2^29 bytes."""
+
+TRAITS = {
+    "16_bit": "PNG of 16 bits a sample; decoded to 8 bits unless the reader asks for uint16",
+    "alpha": "alpha channel or transparent colour; decoded as a further channel, or dropped",
+    "animated": "more than one frame; all are decoded of a GIF, only the still image of an APNG",
+    "arithmetic": "JPEG with arithmetic coding; libjpeg reads it, browsers and GPUs do not",
+    "cmyk": "JPEG of four ink channels (CMYK or YCCK); decoded to RGB without its colour profile",
+    "exif_gps": "EXIF has a GPS directory: where the picture was taken",
+    "exif_orientation": "EXIF asks for a rotation or mirroring, which TensorFlow does not apply",
+    "exif_serial": "EXIF has the serial number of a camera body or lens",
+    "gray": "no colour; decoded to one channel, or two with alpha",
+    "icc_profile": "colour profile, which TensorFlow does not apply",
+    "interlaced": "interlaced PNG or GIF",
+    "junk_bytes": "JPEG with bytes between its segments that belong to none; decoders skip them",
+    "multi_picture": "JPEG with an index of further pictures (MPF: gain map, depth, burst)",
+    "palette": "colours from a palette; decoded to RGB",
+    "progressive": "progressive JPEG; takes more time and memory to decode",
+    "top_down": "BMP whose rows are stored from the top",
+    "trailing_bytes": "bytes behind the image's end; decoders ignore them",
+}
+"""Every name that `ImageInfo.traits` can hold, with what it means for a data set's owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFault:
+    """Why an image is refused: a permanent fact about its bytes.
+
+    Attributes:
+        code: `E-IMG-EMPTY`, `E-IMG-TRUNCATED`, `E-IMG-TYPE`, `E-IMG-PIXELS` or `E-IMG-DAMAGED`.
+        detail: one short line of ASCII, the same in every run, for example
+            `no end marker in 50112 bytes`.
+    """
+
+    code: str
+    detail: str
+
+
+class BadImage(ValueError):
+    """Carries an `ImageFault` out of a walk over hostile bytes; never leaves `check_image`."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(code, detail)
+        self.fault = ImageFault(code, detail)
+
+
+def truncated(detail: str) -> BadImage:
+    """Return the fault of bytes that end before their image does."""
+    return BadImage("E-IMG-TRUNCATED", detail)
+
+
+def damaged(detail: str) -> BadImage:
+    """Return the fault of an image that breaks its format's rules."""
+    return BadImage("E-IMG-DAMAGED", detail)
+
+
+def unreadable(detail: str) -> BadImage:
+    """Return the fault of what TensorFlow cannot read, or would read as other pixels."""
+    return BadImage("E-IMG-TYPE", detail)
+
+
+def too_many_pixels(detail: str) -> BadImage:
+    """Return the fault of an image that is too large to decode."""
+    return BadImage("E-IMG-PIXELS", detail)
+
+
+def require_size(width_px: int, height_px: int, max_pixels: int) -> None:
+    """Refuse an image without pixels, or with more than `max_pixels`.
+
+    Raises:
+        BadImage: E-IMG-DAMAGED or E-IMG-PIXELS.
+    """
+    if width_px == 0 or height_px == 0:
+        raise damaged(f"size {width_px} x {height_px}")
+    pixels = width_px * height_px
+    if pixels > max_pixels:
+        raise too_many_pixels(f"{width_px} x {height_px} = {pixels} pixels, limit {max_pixels}")

@@ -1,0 +1,442 @@
+"""Plan the shards: exact counts and a global order, from references alone.
+
+Samples fall into buckets of the order, a bucket's samples are ranked behind all smaller buckets,
+and the rank gives the shard. No step sees more than a bucket or a shard of samples; the only global
+value is a table of counts. Output bytes depend on every function here: changing a recipe is a
+breaking change and raises the format version.
+"""
+
+import enum
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import apache_beam as beam
+import msgspec
+
+from schemas.faults import fault_line
+from schemas.manifest import PlannedSplit
+from schemas.samples import Sample, content_digest
+from schemas.shards import ShardPlan, shard_stem
+from transforms import coders
+from transforms.blobs import PinTally, refuse_mostly_missing
+
+DEFAULT_SHARD_BYTES = 150_000_000
+MIN_SHARDS = 16
+MIN_RECORDS_TO_SPREAD = 64
+_DIGEST_BITS = 128
+_BUCKET_BITS = 12
+_POSITIONS_PER_BUCKET = 4096
+DIGEST_MODULUS = 2**256
+"""Digests of sets are sums modulo this."""
+
+Bucket = tuple[str, int]
+"""A split and a stretch of its order."""
+Shard = tuple[str, int]
+"""A split and the index of one of its shards."""
+
+
+class Order(enum.Enum):
+    """A split's order: a seeded uniform shuffle, or the order of the annotation file."""
+
+    SHUFFLED = "shuffled"
+    INPUT = "input"
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """How many shards, and in which order; per split where a mapping has it, else for all (`""`).
+
+    Attributes:
+        num_shards: shards per split; a multiple of `hosts`.
+        records_per_shard: records of every shard but the last; excludes the others.
+        shard_bytes: output bytes to aim at, where neither of them is given.
+        hosts: hosts that will read `files[h::hosts]`.
+        order: order per split.
+        seed: of the shuffle.
+    """
+
+    num_shards: Mapping[str, int] = field(default_factory=dict)
+    records_per_shard: int | None = None
+    shard_bytes: int = DEFAULT_SHARD_BYTES
+    hosts: int = 1
+    order: Mapping[str, Order] = field(default_factory=dict)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse values that could not be planned."""
+        numbers = [("num_shards", n) for n in self.num_shards.values()]
+        numbers += [("shard_size", self.shard_bytes), ("hosts", self.hosts)]
+        if self.records_per_shard is not None:
+            numbers.append(("records_per_shard", self.records_per_shard))
+        for name, number in numbers:
+            if number < 1:
+                raise ValueError(f"{name} must be at least 1, got {number}: give a larger number")
+        for number in self.num_shards.values():
+            if number % self.hosts:
+                below, above = number - number % self.hosts, number + -number % self.hosts
+                raise ValueError(
+                    f"num_shards must be a multiple of hosts {self.hosts}, got {number}:"
+                    f" give {f'{below} or ' if below else ''}{above}"
+                )
+        if self.num_shards and self.records_per_shard is not None:
+            raise ValueError(
+                f"num_shards {dict(self.num_shards)} and records_per_shard"
+                f" {self.records_per_shard} exclude each other: give one"
+            )
+
+    def order_of(self, split: str) -> Order:
+        """Return a split's order."""
+        return self.order.get(split, self.order.get("", Order.SHUFFLED))
+
+    def options(self) -> dict[str, str]:
+        """Return the options that decide bytes, for the plan."""
+        orders = {split or "all": order.value for split, order in self.order.items()}
+        shards = {split or "all": number for split, number in self.num_shards.items()}
+        return {
+            "hosts": str(self.hosts),
+            "num_shards": _as_text(shards),
+            "order": _as_text(orders),
+            "records_per_shard": str(self.records_per_shard or ""),
+            "seed": str(self.seed),
+            "shard_size": "" if shards or self.records_per_shard else str(self.shard_bytes),
+        }
+
+
+class Tally(msgspec.Struct, frozen=True, array_like=True):
+    """The samples of a bucket: their number, estimated output bytes, `members_digest` in hex."""
+
+    samples: int
+    bytes: int
+    digest: str
+
+
+class Ranks(msgspec.Struct, frozen=True):
+    """Where a split's buckets stand in its order.
+
+    Attributes:
+        planned: samples and shards of the split.
+        full: records of a full shard where shards are filled one by one, else 0 for equal shares.
+        first_rank: rank of each bucket's first sample.
+        tallies: what each bucket holds.
+    """
+
+    planned: PlannedSplit
+    full: int
+    first_rank: dict[int, int]
+    tallies: dict[int, Tally]
+
+    def shard_of(self, rank: int) -> tuple[int, int]:
+        """Return (shard, place in it) of a rank."""
+        if self.full:
+            return divmod(rank, self.full)
+        return equal_shares(rank, self.planned.samples, self.planned.shards)
+
+    def shard_samples(self, index: int) -> int:
+        """Return how many samples a shard holds."""
+        if self.full:
+            return min(self.full, self.planned.samples - index * self.full)
+        base, extra = divmod(self.planned.samples, self.planned.shards)
+        return base + (index < extra)
+
+
+class ShardTable(msgspec.Struct, frozen=True):
+    """The whole plan but the samples: ranks per split, and the digest of all samples, hex."""
+
+    splits: dict[str, Ranks]
+    digest: str
+
+    def planned(self, split: str) -> PlannedSplit:
+        """Return a split's samples and shards; none when no sample of it is left."""
+        return self.splits[split].planned if split in self.splits else PlannedSplit(0, 0)
+
+
+coders.register(Ranks, ShardTable, Tally)
+
+
+def order_key(sample: Sample, order: Order, seed: int) -> int:
+    """Return the number that a split is sorted by; ties go by key.
+
+    Shuffled: the first 128 bits of a keyed hash of split and key, hence a uniform order that no
+    runner, worker or arrival order changes. Input: the sample's position.
+    """
+    if order is Order.INPUT:
+        return sample.position
+    digest = hashlib.blake2b(
+        f"{sample.split}\0{sample.key}".encode(),
+        key=str(seed).encode(),
+        digest_size=_DIGEST_BITS // 8,
+        person=b"tfrec-order",
+    )
+    return int.from_bytes(digest.digest(), "big")
+
+
+def bucket_of(key: int, order: Order) -> int:
+    """Return the bucket of an order key; buckets sort as their keys do.
+
+    >>> bucket_of(2**128 - 1, Order.SHUFFLED), bucket_of(4096, Order.INPUT)
+    (4095, 1)
+    """
+    if order is Order.INPUT:
+        return key // _POSITIONS_PER_BUCKET
+    return key >> (_DIGEST_BITS - _BUCKET_BITS)
+
+
+def equal_shares(rank: int, total: int, num_shards: int) -> tuple[int, int]:
+    """Return (shard, place in it) of a rank, the first `total % num_shards` shards one larger.
+
+    >>> [equal_shares(rank, 5, 2) for rank in range(5)]
+    [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
+    """
+    base, extra = divmod(total, num_shards)
+    larger = extra * (base + 1)
+    if rank < larger:
+        return divmod(rank, base + 1)
+    shard, place = divmod(rank - larger, base)
+    return extra + shard, place
+
+
+def count_shards(split: str, total: int, output_bytes: int, sharding: Sharding) -> int:
+    """Return a split's number of shards.
+
+    Args:
+        split: its name.
+        total: its samples, at least 1.
+        output_bytes: estimated size of all its records.
+        sharding: what was asked for.
+
+    Raises:
+        ValueError: `E-ARG` when more shards are asked for than there are samples.
+
+    >>> count_shards("train", 118_287, 19_000_000_000, Sharding(hosts=8))
+    128
+    """
+    asked = sharding.num_shards.get(split, sharding.num_shards.get(""))
+    if asked is None and sharding.records_per_shard is not None:
+        return -(-total // sharding.records_per_shard)
+    if asked is None:
+        wanted = -(-output_bytes // sharding.shard_bytes)
+        if total >= MIN_SHARDS * MIN_RECORDS_TO_SPREAD:
+            wanted = max(wanted, MIN_SHARDS)
+        asked = -(-wanted // sharding.hosts) * sharding.hosts
+        what = f"--hosts {sharding.hosts} need {asked} shards"
+    else:
+        what = f"--num_shards {asked}"
+    if asked > total:
+        largest = total - total % sharding.hosts
+        remedy = f"give at most --num_shards {largest}" if largest else "give fewer --hosts"
+        where = f"split {split}"
+        raise ValueError(fault_line("E-ARG", where, f"{what}, but {total} samples", remedy))
+    return asked
+
+
+def members_digest(samples: Iterable[Sample], order: Order) -> int:
+    """Return a 256-bit digest of a set of samples, the same in any order; digests of parts add."""
+    with_position = order is Order.INPUT
+    digests = (content_digest(sample, with_position=with_position) for sample in samples)
+    return sum(digests) % DIGEST_MODULUS
+
+
+def make_shard_table(tallies: Iterable[tuple[Bucket, Tally]], sharding: Sharding) -> ShardTable:
+    """Return the plan of all splits from the tallies of their buckets.
+
+    Raises:
+        ValueError: `E-ARG` when more shards are asked for than there are samples.
+    """
+    by_split: dict[str, dict[int, Tally]] = {}
+    for (split, bucket), tally in sorted(tallies):
+        by_split.setdefault(split, {})[bucket] = tally
+    splits: dict[str, Ranks] = {}
+    for split, buckets in by_split.items():
+        first_rank: dict[int, int] = {}
+        total = 0
+        for bucket, tally in buckets.items():
+            first_rank[bucket] = total
+            total += tally.samples
+        output_bytes = sum(tally.bytes for tally in buckets.values())
+        num_shards = count_shards(split, total, output_bytes, sharding)
+        planned = PlannedSplit(total, num_shards)
+        splits[split] = Ranks(planned, sharding.records_per_shard or 0, first_rank, buckets)
+    every = sum(int(t.digest, 16) for buckets in by_split.values() for t in buckets.values())
+    return ShardTable(splits, f"{every % DIGEST_MODULUS:064x}")
+
+
+def rank_bucket(
+    bucket: Bucket, samples: Iterable[Sample], table: ShardTable, sharding: Sharding
+) -> Iterator[tuple[Shard, tuple[int, Sample]]]:
+    """Yield every sample of a bucket with its shard and its place there.
+
+    Raises:
+        RuntimeError: `E-SRC-CHANGED` when the bucket is not what was counted, which happens when
+            a runner executes a step again and a source has changed; `E-SET-DUPLICATE` when two
+            samples share a key.
+    """
+    split, number = bucket
+    order = sharding.order_of(split)
+    members = list(samples)
+    ranks = table.splits.get(split)
+    counted = ranks.tallies.get(number) if ranks else None
+    digest = f"{members_digest(members, order):x}"
+    if (
+        ranks is None
+        or counted is None
+        or (counted.samples, counted.digest)
+        != (
+            len(members),
+            digest,
+        )
+    ):
+        expected = counted.samples if counted else 0
+        what = (
+            f"{expected} samples were counted in bucket {number}, then {len(members)} others came"
+        )
+        remedy = "run again when the sources are at rest"
+        raise RuntimeError(fault_line("E-SRC-CHANGED", f"split {split}", what, remedy))
+    keyed = sorted(
+        ((order_key(sample, order, sharding.seed), sample.key, sample) for sample in members),
+        key=lambda item: item[:2],
+    )
+    _refuse_duplicates([sample for _, _, sample in keyed])
+    for rank, (_, _, sample) in enumerate(keyed, start=ranks.first_rank[number]):
+        index, place = ranks.shard_of(rank)
+        yield (split, index), (place, sample)
+
+
+def make_shard_plan(
+    shard: Shard, placed: Iterable[tuple[int, Sample]], table: ShardTable
+) -> ShardPlan:
+    """Return a shard's plan, its samples in order.
+
+    Raises:
+        RuntimeError: `E-SRC-CHANGED` when the samples are not as many as planned.
+    """
+    split, index = shard
+    ranks = table.splits[split]
+    in_order = sorted(placed, key=lambda item: item[0])
+    places = [place for place, _ in in_order]
+    planned = ranks.shard_samples(index)
+    if places != list(range(planned)):
+        what = f"{planned} samples are planned, {len(places)} came"
+        remedy = "run again when the sources are at rest"
+        where = shard_stem(split, index, ranks.planned.shards)
+        raise RuntimeError(fault_line("E-SRC-CHANGED", where, what, remedy))
+    return ShardPlan(split, index, ranks.planned.shards, [sample for _, sample in in_order])
+
+
+def _refuse_duplicates(in_order: Sequence[Sample]) -> None:
+    keys: dict[str, Sample] = {}
+    for sample in in_order:
+        other = keys.setdefault(sample.key, sample)
+        if other is not sample:
+            what = f"key {sample.key!r} stands for two samples (at {other.position} and"
+            what += f" {sample.position})"
+            remedy = "give every sample a key of its own"
+            where = f"split {sample.split}"
+            raise RuntimeError(fault_line("E-SET-DUPLICATE", where, what, remedy))
+
+
+def _as_text(values: Mapping) -> str:
+    return " ".join(f"{name}={value}" for name, value in sorted(values.items()))
+
+
+class PlannedShards(NamedTuple):
+    """What `PlanShards` returns.
+
+    Attributes:
+        shards: every shard once, in any order.
+        table: one element, the plan without its samples.
+    """
+
+    shards: beam.PCollection[ShardPlan]
+    table: beam.PCollection[ShardTable]
+
+
+@dataclass(eq=False)
+class PlanShards(beam.PTransform):
+    """Samples -> shard plans: exact counts per shard, a global order, references only.
+
+    Two group-bys: samples by bucket, then by shard. Deterministic: what comes out depends on the
+    samples and on `sharding` alone. Each sample comes out once, or the run stops.
+
+    Attributes:
+        sharding: number of shards and order.
+        record_bytes: estimated size of a sample's record; a named function or bound method.
+        tallies: what pinning saw; with it, a run stops here when most images are missing.
+    """
+
+    sharding: Sharding
+    record_bytes: Callable[[Sample], int]
+    tallies: beam.PCollection[tuple[str, PinTally]] | None = None
+
+    def expand(self, samples: beam.PCollection[Sample]) -> PlannedShards:
+        """Count, rank and group."""
+        in_buckets = samples | "FindBuckets" >> beam.Map(_with_bucket, self.sharding)
+        tally = _TallySamples(self.sharding, self.record_bytes)
+        counted = in_buckets | "TallyBuckets" >> beam.CombinePerKey(tally)
+        pins = [] if self.tallies is None else beam.pvalue.AsList(self.tallies)
+        table = (
+            samples.pipeline
+            | "Once" >> beam.Create([None], reshuffle=False)
+            | "MakeShardTable"
+            >> beam.Map(_make_table, beam.pvalue.AsList(counted), pins, self.sharding)
+        )
+        as_table = beam.pvalue.AsSingleton(table)
+        shards = (
+            in_buckets
+            | "GroupBuckets" >> beam.GroupByKey()
+            | "RankBuckets" >> beam.FlatMap(_rank, as_table, self.sharding)
+            | "GroupShards" >> beam.GroupByKey()
+            | "MakeShardPlans" >> beam.Map(_make_plan, as_table)
+        )
+        return PlannedShards(shards, table)
+
+
+def _with_bucket(sample: Sample, sharding: Sharding) -> tuple[Bucket, Sample]:
+    order = sharding.order_of(sample.split)
+    return (sample.split, bucket_of(order_key(sample, order, sharding.seed), order)), sample
+
+
+class _TallySamples(beam.CombineFn):
+    def __init__(self, sharding: Sharding, record_bytes: Callable[[Sample], int]) -> None:
+        self._sharding = sharding
+        self._record_bytes = record_bytes
+
+    def create_accumulator(self) -> tuple[int, int, int]:
+        return 0, 0, 0
+
+    def add_input(self, accumulator: tuple[int, int, int], sample: Sample) -> tuple[int, int, int]:
+        count, output_bytes, digest = accumulator
+        order = self._sharding.order_of(sample.split)
+        digest += members_digest([sample], order)
+        return count + 1, output_bytes + self._record_bytes(sample), digest
+
+    def merge_accumulators(
+        self, accumulators: Iterable[tuple[int, int, int]]
+    ) -> tuple[int, int, int]:
+        counts, output_bytes, digests = zip(*accumulators, strict=True)
+        return sum(counts), sum(output_bytes), sum(digests) % DIGEST_MODULUS
+
+    def extract_output(self, accumulator: tuple[int, int, int]) -> Tally:
+        count, output_bytes, digest = accumulator
+        return Tally(count, output_bytes, f"{digest % DIGEST_MODULUS:x}")
+
+
+def _make_table(
+    _: None,
+    tallies: list[tuple[Bucket, Tally]],
+    pins: list[tuple[str, PinTally]],
+    sharding: Sharding,
+) -> ShardTable:
+    refuse_mostly_missing(pins)
+    return make_shard_table(tallies, sharding)
+
+
+def _rank(
+    grouped: tuple[Bucket, Iterable[Sample]], table: ShardTable, sharding: Sharding
+) -> Iterator[tuple[Shard, tuple[int, Sample]]]:
+    return rank_bucket(*grouped, table, sharding)
+
+
+def _make_plan(grouped: tuple[Shard, Iterable[tuple[int, Sample]]], table: ShardTable) -> ShardPlan:
+    return make_shard_plan(*grouped, table)

@@ -1,0 +1,51 @@
+"""How far the shards of this process are: counts that a display may read while a run blocks.
+
+They are for people. The manifest's sums come from receipts, which no retry can count twice.
+"""
+
+import threading
+
+
+class Progress:
+    """Counts of a run in this process.
+
+    Attributes:
+        planned: samples planned; 0 until the plan is published.
+        done: samples written or rejected, those of kept shards too.
+        rejected: of them, rejected.
+        bytes: written to shards.
+        shards_planned: shards of the run.
+        shards_done: shards written or kept.
+    """
+
+    def __init__(self) -> None:
+        """Start at zero."""
+        self._lock = threading.Lock()
+        self.reset()
+
+    def reset(self) -> None:
+        """Go back to zero, for a new run."""
+        with self._lock:
+            self.planned = self.done = self.rejected = self.bytes = 0
+            self.shards_planned = self.shards_done = 0
+
+    def plan(self, samples: int, shards: int) -> None:
+        """Note what is to be done."""
+        with self._lock:
+            self.planned, self.shards_planned = samples, shards
+
+    def add_samples(self, done: int, rejected: int, written_bytes: int) -> None:
+        """Note samples that were written or rejected."""
+        with self._lock:
+            self.done += done
+            self.rejected += rejected
+            self.bytes += written_bytes
+
+    def add_shard(self) -> None:
+        """Note a shard that is there."""
+        with self._lock:
+            self.shards_done += 1
+
+
+PROGRESS = Progress()
+"""The counts of this process; one in-process run at a time shows them."""

@@ -1,0 +1,99 @@
+"""The index of a shard: one row a record, as Parquet, and in the text form that DALI reads."""
+
+import io
+from collections.abc import Sequence
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+_SOURCE = pa.struct(
+    [
+        pa.field("name", pa.string(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("pin", pa.string(), nullable=False),
+        pa.field("sha256", pa.string(), nullable=False),
+    ]
+)
+INDEX_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("sources", pa.list_(_SOURCE), nullable=False),
+        pa.field("labels", pa.list_(pa.int64()), nullable=False),
+    ]
+)
+
+
+class Source(msgspec.Struct, frozen=True, gc=False):
+    """A blob of a record: name under its root, bytes, pin when read, hex SHA-256."""
+
+    name: str
+    size: int
+    pin: str
+    sha256: str
+
+
+class IndexRow(msgspec.Struct, frozen=True):
+    """One record.
+
+    Attributes:
+        key: the sample's key.
+        offset: of the record's frame in the file, in bytes.
+        size: of the record with its 16 bytes of framing.
+        sources: what it was made from.
+        labels: its class labels.
+    """
+
+    key: str
+    offset: int
+    size: int
+    sources: list[Source]
+    labels: list[int]
+
+
+def index_to_parquet(rows: Sequence[IndexRow]) -> bytes:
+    """Return the rows as a Parquet file, its bytes equal for equal rows and pyarrow."""
+    columns = {
+        "key": [row.key for row in rows],
+        "offset": [row.offset for row in rows],
+        "size": [row.size for row in rows],
+        "sources": [[msgspec.structs.asdict(source) for source in row.sources] for row in rows],
+        "labels": [row.labels for row in rows],
+    }
+    out = io.BytesIO()
+    pq.write_table(pa.table(columns, schema=INDEX_SCHEMA), out, compression="zstd")
+    return out.getvalue()
+
+
+def index_from_parquet(data: bytes) -> list[IndexRow]:
+    """Return the rows of a Parquet index.
+
+    Raises:
+        ValueError: when it is none.
+    """
+    try:
+        rows = pq.read_table(pa.BufferReader(data), schema=INDEX_SCHEMA).to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"index must be a Parquet file of records, got {error}") from error
+    return msgspec.convert(rows, list[IndexRow])
+
+
+def index_to_text(rows: Sequence[IndexRow]) -> bytes:
+    """Return DALI's `tfrecord2idx` form: a line `offset size` a record.
+
+    >>> index_to_text([IndexRow("1", 0, 20, [], []), IndexRow("2", 20, 36, [], [])])
+    b'0 20\\n20 36\\n'
+    """
+    return "".join(f"{row.offset} {row.size}\n" for row in rows).encode()
+
+
+def same_but_pins(rows: Sequence[IndexRow], others: Sequence[IndexRow]) -> bool:
+    """Return whether two indexes tell of the same records, whenever their sources were touched."""
+    return [_without_pins(row) for row in rows] == [_without_pins(row) for row in others]
+
+
+def _without_pins(row: IndexRow) -> IndexRow:
+    sources = [msgspec.structs.replace(source, pin="") for source in row.sources]
+    return msgspec.structs.replace(row, sources=sources)

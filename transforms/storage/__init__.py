@@ -1,0 +1,124 @@
+"""Where bytes come from and go to: listing, pinned reads, create-only writes.
+
+Nothing else in the project knows about paths. `open_storage` chooses by the root's form: a local
+path, or a URI of any filesystem that Beam knows.
+"""
+
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import msgspec
+
+SPOOL_DIR = "_spool"
+"""Where named spools live in an output, when the store has no anonymous files."""
+
+_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One name in a listing.
+
+    Attributes:
+        name: relative to the root, `/`-separated.
+        size_bytes: size in bytes.
+        pin: what changes when the bytes may have: mtime in ns, or a store's generation.
+        crc32c: CRC-32C of the bytes where the store gives it without reading them.
+        kind: `file`, or what else it is: `directory`, `fifo`, `socket`, `device`, `dangling link`.
+    """
+
+    name: str
+    size_bytes: int
+    pin: str
+    crc32c: int | None = None
+    kind: str = "file"
+
+
+class Spool(Protocol):
+    """Bytes on their way to a file that does not exist yet; nobody sees them before `publish`."""
+
+    def write(self, parts: Sequence[bytes]) -> None:
+        """Append the parts."""
+
+    def publish(self, name: str) -> bool:
+        """Create the file whole and durable; False when the name is taken, which stays as it is."""
+
+    def close(self) -> None:
+        """Release the spool; what was not published is gone."""
+
+
+class Storage(Protocol):
+    """A root and what can be done below it; names are relative to it and literal, never globs.
+
+    Transient errors are retried inside. What remains is raised as an error whose text is one
+    `E-IO-…` or `E-SRC-…` line.
+    """
+
+    def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[Entry]:
+        """Yield every name below the root, or below its folder `prefix` (`_receipts/`).
+
+        In any order; nothing when the folder does not exist.
+        """
+
+    def stat(self, name: str) -> Entry | None:
+        """Return a name's entry, None when there is none."""
+
+    def read(self, name: str, expected: Entry | None = None) -> bytes:
+        """Return a file's bytes; with `expected`, only if they are still those that were listed.
+
+        Raises:
+            RuntimeError: `E-SRC-CHANGED` when the file is gone or not the expected one.
+        """
+
+    def crc32c(self, name: str) -> int:
+        """Return a file's CRC-32C, from the store or by reading it piece by piece."""
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Create a small file whole; False when the name is taken, which stays as it is."""
+
+    def spool(self) -> Spool:
+        """Return a new spool for a large file."""
+
+    def delete(self, name: str) -> None:
+        """Delete a file, if it is there."""
+
+    def probe(self) -> None:
+        """Make the root if need be, and prove that files can be created in it.
+
+        Raises:
+            RuntimeError: `E-IO-READONLY` or `E-IO-NOSPACE`, with the remedy.
+        """
+
+
+def open_storage(root: str) -> Storage:
+    """Return the storage for a root: a local path, `file://…`, or a URI that Beam knows."""
+    scheme = _URI.match(root)
+    if scheme is None or scheme[1] == "file":
+        from transforms.storage.local import LocalStorage
+
+        return LocalStorage(root.removeprefix("file://"))
+    from transforms.storage.beam_filesystem import BeamStorage
+
+    return BeamStorage(root)
+
+
+def split_uri(uri: str) -> tuple[str, str]:
+    """Return (root, name) of a single file's path or URI.
+
+    >>> split_uri("gs://bucket/coco/instances.json"), split_uri("instances.json")
+    (('gs://bucket/coco', 'instances.json'), ('.', 'instances.json'))
+    """
+    head, name = posixpath.split(uri)
+    return head or ("/" if uri.startswith("/") else "."), name
+
+
+def read_uri(uri: str) -> bytes:
+    """Return the bytes of a single file."""
+    root, name = split_uri(uri)
+    return open_storage(root).read(name)
+
+
+def join_uri(root: str, name: str) -> str:
+    """Return the path or URI of a name below a root, for messages."""
+    return f"{root.rstrip('/')}/{name}" if root != "/" else f"/{name}"

@@ -1,0 +1,177 @@
+"""Any filesystem that Beam knows, through `FileSystems`: the lowest common denominator.
+
+Files are written under `_spool/` and renamed, so that a name appears whole. Beam offers no
+create-only rename: two runs that publish one name in the same instant are told apart only by the
+look just before. Names are handed on literally; Beam's `match` and `delete` treat them as globs, so
+listing matches the root alone, and a root or name with glob characters is refused where it matters.
+"""
+
+import contextlib
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import google_crc32c
+from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+
+from schemas.faults import fault_line
+from transforms.retries import retry
+from transforms.storage import SPOOL_DIR, Entry, Spool, join_uri
+
+_GLOB = set("*?[")
+_COPY_BYTES = 1 << 20
+_AS_IT_IS = CompressionTypes.UNCOMPRESSED
+_PERMANENT = (FileNotFoundError, PermissionError)
+
+T = TypeVar("T")
+
+
+class BeamStorage:
+    """Files below a URI that Beam's `FileSystems` can open."""
+
+    def __init__(self, root: str) -> None:
+        """Take the root's URI.
+
+        Raises:
+            ValueError: when it holds glob characters or no filesystem knows its scheme.
+        """
+        self.root = root.rstrip("/")
+        if _GLOB & set(root):
+            raise ValueError(
+                f"a path on {root.split(':')[0]} must not hold * ? or [, got {root!r}: rename it"
+            )
+        try:
+            self._filesystem = FileSystems.get_filesystem(root)
+        except ValueError as error:
+            remedy = "install what provides it, such as beam-tfrec[gcp] for gs://"
+            raise ValueError(f"no filesystem for {root!r} ({error}): {remedy}") from None
+
+    def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[Entry]:
+        """Yield every file below the root or a folder of it."""
+        below = self._uri(prefix).rstrip("/")
+        pattern = f"{below}/{'**' if recursive else '*'}"
+        (matched,) = self._run(prefix, lambda: FileSystems.match([pattern]))
+        skip = len(self.root) + 1
+        for found in matched.metadata_list:
+            pin = str(found.last_updated_in_seconds or "")
+            yield Entry(found.path[skip:], found.size_in_bytes, pin)
+
+    def stat(self, name: str) -> Entry | None:
+        """Return a file's entry, None when there is none."""
+        uri = self._uri(name)
+        if not self._run(name, lambda: self._filesystem.exists(uri)):
+            return None
+        found = self._run(name, lambda: self._filesystem.metadata(uri))
+        return Entry(name, found.size_in_bytes, str(found.last_updated_in_seconds or ""))
+
+    def read(self, name: str, expected: Entry | None = None) -> bytes:
+        """Return a file's bytes; with `expected`, only if size and modification time agree."""
+        data = self._run(name, lambda: self._read_once(name))
+        if expected is not None:
+            found = self.stat(name)
+            if found is None or (len(data), found.pin) != (expected.size_bytes, expected.pin):
+                what = f"{len(data)} bytes, {expected.size_bytes} were listed, or it was modified"
+                remedy = "run again when the source is at rest"
+                raise RuntimeError(fault_line("E-SRC-CHANGED", self._uri(name), what, remedy))
+        return data
+
+    def crc32c(self, name: str) -> int:
+        """Return a file's CRC-32C."""
+        return self._run(name, lambda: self._crc32c_once(name))
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Create a small file whole; False when the name is taken."""
+        with contextlib.closing(self.spool()) as spool:
+            spool.write([data])
+            return spool.publish(name)
+
+    def spool(self) -> Spool:
+        """Return a spool on the worker's own disk."""
+        return _UploadedSpool(self)
+
+    def delete(self, name: str) -> None:
+        """Delete a file, if it is there."""
+        if _GLOB & set(name):
+            raise ValueError(
+                f"a name to delete must not hold * ? or [, got {name!r}: delete it by hand"
+            )
+        if self.stat(name) is not None:
+            self._run(name, lambda: self._filesystem.delete([self._uri(name)]))
+
+    def probe(self) -> None:
+        """Create and delete a file."""
+        name = f"{SPOOL_DIR}/probe-{uuid.uuid4().hex}"
+        self.create(name, b"\n")
+        self.delete(name)
+
+    def _read_once(self, name: str) -> bytes:
+        uri = self._uri(name)
+        try:  # uncompressed: by default Beam gunzips by extension
+            with self._filesystem.open(uri, compression_type=_AS_IT_IS) as file:
+                return file.read()
+        except OSError as error:
+            if not self._filesystem.exists(uri):
+                raise FileNotFoundError(uri) from error
+            raise
+
+    def _crc32c_once(self, name: str) -> int:
+        crc = 0
+        with self._filesystem.open(self._uri(name), compression_type=_AS_IT_IS) as file:
+            while chunk := file.read(_COPY_BYTES):
+                crc = google_crc32c.extend(crc, chunk)
+        return crc
+
+    def _rename(self, name: str, spool: tempfile.SpooledTemporaryFile) -> bool:
+        if self.stat(name) is not None:
+            return False
+        spooled = self._uri(f"{SPOOL_DIR}/{uuid.uuid4().hex}")
+        with contextlib.suppress(Exception):  # flat stores have no folders to make
+            self._filesystem.mkdirs(self._uri(SPOOL_DIR))
+        with contextlib.suppress(Exception):
+            self._filesystem.mkdirs(self._uri(name).rpartition("/")[0])
+        spool.seek(0)
+        with self._filesystem.create(spooled, compression_type=_AS_IT_IS) as file:
+            while chunk := spool.read(_COPY_BYTES):
+                file.write(chunk)
+        self._filesystem.rename([spooled], [self._uri(name)])
+        return True
+
+    def _run(self, name: str, operation: Callable[[], T]) -> T:
+        try:
+            return retry(operation, _is_transient, self._uri(name))
+        except FileNotFoundError as error:
+            what, remedy = "gone since it was listed", "run again when the source is at rest"
+            line = fault_line("E-SRC-CHANGED", self._uri(name), what, remedy)
+            raise RuntimeError(line) from error
+        except PermissionError as error:
+            line = fault_line("E-IO-AUTH", self._uri(name), str(error), "give this user permission")
+            raise RuntimeError(line) from error
+
+    def _uri(self, name: str) -> str:
+        return join_uri(self.root, name) if name else self.root
+
+
+class _UploadedSpool:
+    """A spool on the worker's disk, uploaded when it is published."""
+
+    def __init__(self, storage: BeamStorage) -> None:
+        self._storage = storage
+        self._file = tempfile.TemporaryFile()
+
+    def write(self, parts: Sequence[bytes]) -> None:
+        """Append the parts."""
+        self._file.writelines(parts)
+
+    def publish(self, name: str) -> bool:
+        """Upload under a spool's name, then rename unless the name is taken."""
+        return self._storage._run(name, lambda: self._storage._rename(name, self._file))
+
+    def close(self) -> None:
+        """Drop the local file."""
+        self._file.close()
+
+
+def _is_transient(error: Exception) -> bool:
+    return isinstance(error, OSError) and not isinstance(error, _PERMANENT)

@@ -1,0 +1,313 @@
+"""Local paths: listing by `scandir`, pinned reads, and files that appear whole or not at all.
+
+A file is written into an anonymous inode (`O_TMPFILE`), made durable and then linked to its name,
+which fails when the name exists: there is no temporary name to clean up and none to mistake for
+data. Where anonymous files or hard links are missing, a named spool under a lock and
+`renameat2(RENAME_NOREPLACE)` do the same.
+"""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import posixpath
+import stat
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import google_crc32c
+
+from schemas.faults import fault_line
+from transforms.retries import retry
+from transforms.storage import SPOOL_DIR, Entry, Spool, join_uri
+
+_TRANSIENT = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.ENETUNREACH}
+_NO_ANONYMOUS_FILE = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT}
+_NO_LINK = {errno.EOPNOTSUPP, errno.EPERM, errno.ENOSYS, errno.EINVAL, errno.ENOENT, errno.EMLINK}
+_RENAME_NOREPLACE = 1
+_AT_FDCWD = -100
+_MAX_PARTS = 1024  # IOV_MAX
+_PIECE_BYTES = 1 << 20
+_KINDS = (
+    (stat.S_ISDIR, "directory"),
+    (stat.S_ISFIFO, "fifo"),
+    (stat.S_ISSOCK, "socket"),
+    (stat.S_ISCHR, "device"),
+    (stat.S_ISBLK, "device"),
+)
+_CODES = {
+    errno.ENOSPC: ("E-IO-NOSPACE", "free some space, then run again to resume"),
+    errno.EDQUOT: ("E-IO-NOSPACE", "raise the quota, then run again to resume"),
+    errno.EFBIG: ("E-IO-NOSPACE", "ask for smaller shards with --shard_size"),
+    errno.EROFS: ("E-IO-READONLY", "give an --output that can be written"),
+    errno.EACCES: ("E-IO-AUTH", "give this user permission, then run again"),
+    errno.EPERM: ("E-IO-AUTH", "give this user permission, then run again"),
+    errno.EMFILE: ("E-IO-LIMIT", "raise the limit on open files (ulimit -n)"),
+    errno.ENFILE: ("E-IO-LIMIT", "raise the system's limit on open files"),
+    errno.ENOMEM: ("E-IO-LIMIT", "free some memory, then run again to resume"),
+}
+
+T = TypeVar("T")
+
+
+class LocalStorage:
+    """Files below a local directory."""
+
+    def __init__(self, root: str) -> None:
+        """Take the directory's path; nothing is read or made yet."""
+        self.root = root or "."
+
+    def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[Entry]:
+        """Yield every name below the root or a folder of it; links followed, their loops not."""
+        with contextlib.suppress(FileNotFoundError):
+            yield from self._walk(prefix, frozenset(), recursive)
+
+    def stat(self, name: str) -> Entry | None:
+        """Return a name's entry, None when there is none."""
+        try:
+            found = self._run(name, lambda: os.stat(self._path(name)))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return _entry(name, found)
+
+    def read(self, name: str, expected: Entry | None = None) -> bytes:
+        """Return a file's bytes; with `expected`, only if size and mtime are those listed."""
+        try:
+            data, found = self._run(name, lambda: self._read_once(name, expected))
+        except (FileNotFoundError, NotADirectoryError):
+            data, found = b"", Entry(name, -1, "", kind="missing")
+        wanted = expected or found
+        if (found.kind, found.size_bytes, found.pin) != ("file", wanted.size_bytes, wanted.pin) or (
+            len(data) != wanted.size_bytes
+        ):
+            what = f"{found.kind} of {found.size_bytes} bytes, {wanted.size_bytes} were listed"
+            if found.size_bytes == wanted.size_bytes:
+                what = "modified since it was listed"
+            remedy = "run again when the source is at rest"
+            raise RuntimeError(fault_line("E-SRC-CHANGED", self._uri(name), what, remedy))
+        return data
+
+    def crc32c(self, name: str) -> int:
+        """Return a file's CRC-32C."""
+        return self._run(name, lambda: self._crc32c_once(name))
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Create a small file whole; False when the name is taken."""
+        spool = self.spool()
+        try:
+            spool.write([data])
+            return spool.publish(name)
+        finally:
+            spool.close()
+
+    def spool(self) -> Spool:
+        """Return an anonymous file in the root's filesystem."""
+        return _LocalSpool(self)
+
+    def delete(self, name: str) -> None:
+        """Delete a file, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            self._run(name, lambda: os.unlink(self._path(name)))
+
+    def probe(self) -> None:
+        """Make the root, and link and unlink a file there; drop spools whose writers are dead."""
+        self._run("", lambda: os.makedirs(self.root, exist_ok=True))
+        name = f"{SPOOL_DIR}/probe-{uuid.uuid4().hex}"
+        self.create(name, b"")
+        self.delete(name)
+        self._drop_dead_spools()
+
+    def _walk(self, prefix: str, above: frozenset, recursive: bool) -> Iterator[Entry]:
+        directory = self._path(prefix)
+        with self._run(prefix, lambda: os.scandir(directory)) as entries:
+            for found in entries:
+                name = prefix + os.fsencode(found.name).decode("utf-8", "backslashreplace")
+                try:
+                    status = found.stat()
+                except FileNotFoundError:
+                    yield Entry(name, 0, "", kind="dangling link")
+                    continue
+                except OSError as error:
+                    raise self._coded(name, error) from error
+                yield _entry(name, status)
+                identity = (status.st_dev, status.st_ino)
+                if recursive and stat.S_ISDIR(status.st_mode) and identity not in above:
+                    yield from self._walk(f"{name}/", above | {identity}, recursive)
+
+    def _read_once(self, name: str, expected: Entry | None) -> tuple[bytes, Entry]:
+        # Not blocking, so that a FIFO in the place of a listed file cannot hang the read.
+        fd = os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            size_bytes = expected.size_bytes if expected else os.fstat(fd).st_size
+            chunks: list[bytes] = []
+            wanted = size_bytes + 1  # one more shows a file that grew
+            while wanted > 0 and (chunk := os.read(fd, wanted)):
+                chunks.append(chunk)
+                wanted -= len(chunk)
+            status = os.fstat(fd)  # after the read: a write in between shows in the mtime
+        finally:
+            os.close(fd)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks), _entry(name, status)
+
+    def _crc32c_once(self, name: str) -> int:
+        crc = 0
+        with open(self._path(name), "rb", buffering=0) as file:
+            while chunk := file.read(_PIECE_BYTES):
+                crc = google_crc32c.extend(crc, chunk)
+        return crc
+
+    def _drop_dead_spools(self) -> None:
+        directory = self._path(SPOOL_DIR)
+        with contextlib.suppress(OSError):  # another run's clean-up may be at it too
+            for name in os.listdir(directory):
+                path = os.path.join(directory, name)
+                with contextlib.suppress(OSError), open(path, "rb") as spool:
+                    fcntl.flock(spool, fcntl.LOCK_EX | fcntl.LOCK_NB)  # then its writer is gone
+                    os.unlink(path)
+            os.rmdir(directory)
+
+    def _run(self, name: str, operation: Callable[[], T]) -> T:
+        with self._coding(name):
+            return retry(operation, _is_transient, self._uri(name))
+
+    @contextlib.contextmanager
+    def _coding(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (FileNotFoundError, NotADirectoryError):
+            raise
+        except OSError as error:
+            raise self._coded(name, error) from error
+
+    def _coded(self, name: str, error: OSError) -> RuntimeError:
+        code, remedy = _CODES.get(error.errno or 0, ("E-IO-RETRIES", "look at the storage"))
+        what = error.strerror or type(error).__name__
+        return RuntimeError(fault_line(code, self._uri(name), what, remedy))
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.root, name) if name else self.root
+
+    def _uri(self, name: str) -> str:
+        return join_uri(self.root, name) if name else self.root
+
+
+class _LocalSpool:
+    """An inode that gets its name last."""
+
+    def __init__(self, storage: LocalStorage) -> None:
+        self._storage = storage
+        self._spool_path = ""
+        self._fd = storage._run("", self._open)
+
+    def write(self, parts: Sequence[bytes]) -> None:
+        """Append the parts."""
+        for start in range(0, len(parts), _MAX_PARTS):
+            with self._storage._coding(""):
+                self._write_all(parts[start : start + _MAX_PARTS])
+
+    def publish(self, name: str) -> bool:
+        """Make the bytes durable, then give them their name unless it is taken."""
+        storage = self._storage
+        target = storage._path(name)
+        directory = posixpath.dirname(target) or "."
+        with storage._coding(name):  # once each: after a failed fsync a second one proves nothing
+            os.makedirs(directory, exist_ok=True)
+            os.fsync(self._fd)
+            try:
+                self._name_it(directory, target)
+            except FileExistsError:
+                return False
+            _fsync_directory(directory)
+        return True
+
+    def close(self) -> None:
+        """Release the inode; a named spool is deleted."""
+        if self._fd >= 0:
+            if self._spool_path:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self._spool_path)
+            os.close(self._fd)
+            self._fd = -1
+
+    def _open(self) -> int:
+        try:
+            flags = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
+            return os.open(self._storage.root, flags, 0o666)
+        except AttributeError:  # not Linux
+            pass
+        except OSError as error:
+            if error.errno not in _NO_ANONYMOUS_FILE or not os.path.isdir(self._storage.root):
+                raise
+        return self._open_named()
+
+    def _open_named(self) -> int:
+        directory = self._storage._path(SPOOL_DIR)
+        flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
+        while True:
+            os.makedirs(directory, exist_ok=True)
+            self._spool_path = os.path.join(directory, uuid.uuid4().hex)
+            with contextlib.suppress(FileNotFoundError):  # another run's clean-up took the folder
+                fd = os.open(self._spool_path, flags, 0o666)
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                if os.fstat(fd).st_nlink:  # else it took the file before the lock was ours
+                    return fd
+                os.close(fd)
+
+    def _write_all(self, parts: Sequence[bytes]) -> None:
+        left = sum(map(len, parts)) - os.writev(self._fd, parts)
+        if left:  # a signal or a nearly full disk cut it short
+            rest = memoryview(b"".join(parts))[-left:]
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+
+    def _name_it(self, directory: str, target: str) -> None:
+        source = self._spool_path or f"/proc/self/fd/{self._fd}"
+        directory_fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # A directory descriptor makes Python call linkat() with AT_SYMLINK_FOLLOW, which
+            # links the inode behind /proc/self/fd and not that symbolic link.
+            os.link(source, target, src_dir_fd=directory_fd, follow_symlinks=True)
+        except FileExistsError:
+            raise
+        except OSError as error:
+            if error.errno not in _NO_LINK:
+                raise
+            self._rename_no_replace(target)
+        finally:
+            os.close(directory_fd)
+
+    def _rename_no_replace(self, target: str) -> None:
+        rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+        code = errno.ENOSYS
+        if rename is not None and self._spool_path:
+            old, new = os.fsencode(self._spool_path), os.fsencode(target)
+            if rename(_AT_FDCWD, old, _AT_FDCWD, new, _RENAME_NOREPLACE) == 0:
+                self._spool_path = ""
+                return
+            code = ctypes.get_errno()
+        if code in (errno.EINVAL, errno.ENOSYS):
+            what = "the filesystem has neither hard links nor exclusive renames"
+            remedy = "write to one that has, and copy the result"
+            raise RuntimeError(fault_line("E-IO-READONLY", self._storage.root, what, remedy))
+        raise OSError(code, os.strerror(code), target)
+
+
+def _entry(name: str, status: os.stat_result) -> Entry:
+    kind = next((kind for is_kind, kind in _KINDS if is_kind(status.st_mode)), "file")
+    if kind != "file":  # a folder's size and mtime are none of a data set's
+        return Entry(name, 0, "", kind=kind)
+    return Entry(name, status.st_size, str(status.st_mtime_ns))
+
+
+def _fsync_directory(directory: str) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _is_transient(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno in _TRANSIENT

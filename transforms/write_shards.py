@@ -1,0 +1,445 @@
+"""Write shards: read a shard's images, build its Examples, and commit its file with a receipt.
+
+The order of a shard's files is the protocol: the receipt claims the content, the index describes
+it, and the data file appears last, whole. Each is created only if its name is free; a name that is
+taken must hold the same content, left by an earlier run or by a twin of this one.
+"""
+
+import contextlib
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
+
+import apache_beam as beam
+import google_crc32c
+import msgspec
+from apache_beam.metrics import Metrics
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.shared import Shared
+
+from schemas.example import MAX_EXAMPLE_BYTES, encode_example_parts
+from schemas.faults import Rejected, Scope, fault_line
+from schemas.images import EncodedImage
+from schemas.layouts import Built, Layout, Unfit
+from schemas.manifest import JobPlan, plan_digest, to_json
+from schemas.samples import Blob, Sample
+from schemas.shards import ShardInfo, ShardNames, ShardPlan, index_names, receipt_name
+from schemas.tfrecord import frame_record
+from transforms import coders
+from transforms.check_images import Check, ImageFault, check_image
+from transforms.gate import GateLimits, WorkerGate
+from transforms.progress import PROGRESS
+from transforms.shard_index import (
+    IndexRow,
+    Source,
+    index_from_parquet,
+    index_to_parquet,
+    index_to_text,
+    same_but_pins,
+)
+from transforms.storage import Entry, Spool, Storage, join_uri, open_storage
+
+_LOG = logging.getLogger(__name__)
+_STAGE = "write_shards"
+_METRICS = "beam_tfrec"
+
+coders.register(JobPlan)
+
+
+@dataclass(frozen=True)
+class ShardJob:
+    """What all shards of a run have in common.
+
+    Attributes:
+        roots: URI per root name of the samples' blobs.
+        output: URI of the data set.
+        layout: what an Example holds.
+        names: how shard files are called.
+        check: how far an image is looked into.
+    """
+
+    roots: Mapping[str, str]
+    output: str
+    layout: Layout
+    names: ShardNames = field(default_factory=ShardNames)
+    check: Check = Check.HEADER
+
+
+def write_shard(shard: ShardPlan, job: ShardJob, plan: JobPlan, gate: WorkerGate) -> ShardInfo:
+    """Return what was made of a shard: kept when it is there already, else built and committed.
+
+    Raises:
+        RuntimeError: `E-OUT-CONFLICT` when files of other content have its names, `E-SRC-CHANGED`
+            when a source is not what was listed or what the kept shard was made from, or a storage
+            fault.
+    """
+    output = open_storage(job.output)
+    roots = {name: open_storage(uri) for name, uri in job.roots.items()}
+    kept = find_written(shard, output, plan_digest(plan))
+    if kept is not None:
+        info, rows = kept
+        check_sources(shard, rows, roots)
+        PROGRESS.add_samples(info.planned, info.planned - info.records, info.bytes)
+        _LOG.info("kept %s (%d records, %s)", info.file, info.records, megabytes(info.bytes))
+    else:
+        info = build_shard(shard, job, plan, gate, output, roots)
+        _LOG.info("wrote %s (%d records, %s)", info.file, info.records, megabytes(info.bytes))
+    PROGRESS.add_shard()
+    return info
+
+
+def find_written(
+    shard: ShardPlan, output: Storage, plan: str
+) -> tuple[ShardInfo, list[IndexRow]] | None:
+    """Return the receipt and index of a shard that an earlier attempt finished, else None.
+
+    A receipt without its file is a claim that was not fulfilled: the shard is built again, and must
+    come out the same.
+
+    Raises:
+        RuntimeError: `E-OUT-CONFLICT` when receipt and file disagree.
+    """
+    receipt = receipt_name(shard.name)
+    if output.stat(receipt) is None:
+        return None
+    where = join_uri(output.root, receipt)
+    try:
+        info = msgspec.json.decode(output.read(receipt), type=ShardInfo)
+    except msgspec.DecodeError as error:
+        raise _conflict(where, f"is no receipt ({error})") from None
+    if info.plan != plan:
+        raise _conflict(where, f"belongs to plan {info.plan}, this run's is {plan}")
+    written = output.stat(info.file)
+    index = index_names(shard.name)[0]
+    if written is None or output.stat(index) is None:
+        return None
+    if written.size_bytes != info.bytes:
+        what = f"has {written.size_bytes} bytes, its receipt says {info.bytes}"
+        raise _conflict(join_uri(output.root, info.file), what)
+    try:
+        return info, index_from_parquet(output.read(index))
+    except ValueError as error:
+        raise _conflict(join_uri(output.root, index), str(error)) from None
+
+
+def check_sources(shard: ShardPlan, rows: Sequence[IndexRow], roots: Mapping[str, Storage]) -> None:
+    """Hash again what was touched since a kept shard was made from it.
+
+    Raises:
+        RuntimeError: `E-SRC-CHANGED` when its content is another.
+    """
+    samples = {sample.key: sample for sample in shard.samples}
+    for row in rows:
+        sample = samples.get(row.key)
+        blobs = sample.blobs if sample else ()
+        for source, blob in zip(row.sources, blobs, strict=True):
+            if source.pin == blob.pin:
+                continue
+            root = roots[blob.root]
+            sha256 = hashlib.sha256(root.read(blob.name, _listed(blob))).hexdigest()
+            if sha256 != source.sha256:
+                what = f"other bytes than when {shard.name} was written"
+                remedy = "restore it, or give another --output, or --overwrite"
+                where = join_uri(root.root, blob.name)
+                raise RuntimeError(fault_line("E-SRC-CHANGED", where, what, remedy))
+
+
+def build_shard(
+    shard: ShardPlan,
+    job: ShardJob,
+    plan: JobPlan,
+    gate: WorkerGate,
+    output: Storage,
+    roots: Mapping[str, Storage],
+) -> ShardInfo:
+    """Return what was made of a shard after reading its images and committing its files."""
+    label_names = {label.id: label.name for label in plan.labels}
+
+    def read(sample: Sample) -> list[EncodedImage] | Unfit:
+        return read_images(sample, roots, job.check)
+
+    with contextlib.closing(output.spool()) as spool:
+        growing = _GrowingShard(shard, spool)
+        for sample, images in gate.read_in_order(shard.samples, _source_bytes, read):
+            record = (
+                images
+                if isinstance(images, Unfit)
+                else build_record(sample, images, job.layout, label_names)
+            )
+            if isinstance(record, Unfit):
+                growing.reject(sample, record)
+            else:
+                growing.append(sample, *record)
+        info = growing.info(plan_digest(plan), job.names)
+        _commit_shard(info, growing.rows, spool, output)
+    return info
+
+
+def read_images(
+    sample: Sample, roots: Mapping[str, Storage], check: Check
+) -> list[EncodedImage] | Unfit:
+    """Return a sample's images in its blobs' order, or the first one's fault.
+
+    Reading lies outside the reject boundary: an error of the storage fails the shard.
+
+    Raises:
+        RuntimeError: `E-SRC-CHANGED` or a storage fault.
+    """
+    images: list[EncodedImage] = []
+    for blob in sample.blobs:
+        data = roots[blob.root].read(blob.name, _listed(blob))
+        sha256 = hashlib.sha256(data).hexdigest()
+        with _Boundary() as boundary:
+            info = check_image(data, check)
+        if boundary.unfit is not None:
+            return boundary.unfit
+        if isinstance(info, ImageFault):
+            return Unfit(info.code, info.detail)
+        images.append(EncodedImage(blob.name, data, sha256, info))
+    return images
+
+
+def build_record(
+    sample: Sample,
+    images: Sequence[EncodedImage],
+    layout: Layout,
+    label_names: Mapping[int, str],
+) -> tuple[list[bytes], Built, Sequence[EncodedImage]] | Unfit:
+    """Return a sample's framed record in parts and what it was built from, or why not."""
+    with _Boundary() as boundary:
+        built = layout.build(sample, images, label_names)
+        if isinstance(built, Unfit):
+            return built
+        parts = encode_example_parts(built.features)
+    if boundary.unfit is not None:
+        return boundary.unfit
+    size = sum(map(len, parts))
+    if size > MAX_EXAMPLE_BYTES:
+        return Unfit("E-EX-TOO-LARGE", f"{size} bytes, the limit is {MAX_EXAMPLE_BYTES}")
+    return frame_record(parts), built, images
+
+
+class _Boundary:
+    """The one place where an exception becomes a reject: around pure functions of bytes.
+
+    Trouble of the machine passes: it says nothing about the sample.
+    """
+
+    unfit: Unfit | None = None
+
+    def __enter__(self) -> "_Boundary":
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> bool:
+        if not isinstance(error, Exception) or isinstance(error, (MemoryError, RecursionError)):
+            return False
+        if isinstance(error, OSError) and error.errno is not None:
+            return False
+        reason = str(error).splitlines()[:1]
+        self.unfit = Unfit("E-EX-FAILED", f"{type(error).__name__}: {''.join(reason)[:200]}")
+        return True
+
+
+class _GrowingShard:
+    """A shard while its records are appended."""
+
+    def __init__(self, shard: ShardPlan, spool: Spool) -> None:
+        self.rows: list[IndexRow] = []
+        self._shard = shard
+        self._spool = spool
+        self._bytes = 0
+        self._crc32c = 0
+        self._sha256 = hashlib.sha256()
+        self._annotations_written = 0
+        self._rejected: list[Rejected] = []
+        self._repairs: Counter[str] = Counter()
+        self._traits: Counter[str] = Counter()
+
+    def append(
+        self, sample: Sample, record: list[bytes], built: Built, images: Sequence[EncodedImage]
+    ) -> None:
+        """Append a record and note what it holds."""
+        self._spool.write(record)
+        for part in record:
+            self._crc32c = google_crc32c.extend(self._crc32c, part)
+            self._sha256.update(part)
+        size = sum(map(len, record))
+        sources = [
+            Source(blob.name, blob.size_bytes, blob.pin, image.sha256)
+            for blob, image in zip(sample.blobs, images, strict=True)
+        ]
+        self.rows.append(IndexRow(sample.key, self._bytes, size, sources, built.labels))
+        self._bytes += size
+        self._annotations_written += len(sample.annotation_ids) - len(built.dropped)
+        self._repairs.update(built.repairs)
+        for image in images:
+            self._traits.update(image.info.traits)
+        for dropped in built.dropped:
+            self._note(sample, dropped.code, dropped.detail, (dropped.annotation_id,))
+        PROGRESS.add_samples(1, 0, size)
+
+    def reject(self, sample: Sample, unfit: Unfit) -> None:
+        """Note a sample that gets no record."""
+        self._note(sample, unfit.code, unfit.detail, sample.annotation_ids)
+        PROGRESS.add_samples(1, 1, 0)
+
+    def info(self, plan: str, names: ShardNames) -> ShardInfo:
+        """Return what was made of the shard."""
+        shard = self._shard
+        records = len(self.rows)
+        return ShardInfo(
+            plan=plan,
+            split=shard.split,
+            index=shard.index,
+            num_shards=shard.num_shards,
+            file=names.file_name(shard.split, shard.index, shard.num_shards, records),
+            planned=len(shard.samples),
+            records=records,
+            bytes=self._bytes,
+            crc32c=f"{self._crc32c:08x}",
+            sha256=self._sha256.hexdigest(),
+            annotations_listed=sum(len(sample.annotation_ids) for sample in shard.samples),
+            annotations_written=self._annotations_written,
+            repairs=dict(sorted(self._repairs.items())),
+            traits=dict(sorted(self._traits.items())),
+            rejected=self._rejected,
+        )
+
+    def _note(
+        self, sample: Sample, code: str, detail: str, annotation_ids: tuple[int | str, ...]
+    ) -> None:
+        self._rejected.append(
+            Rejected(
+                code=code,
+                stage=_STAGE,
+                split=sample.split,
+                key=sample.key,
+                annotation_ids=annotation_ids,
+                file_name=sample.blobs[0].name if sample.blobs else "",
+                detail=detail,
+                shard=self._shard.name,
+            )
+        )
+
+
+def _commit_shard(info: ShardInfo, rows: Sequence[IndexRow], spool: Spool, output: Storage) -> None:
+    create_or_compare(output, receipt_name(info.name), to_json(info))
+    parquet_name, text_name = index_names(info.name)
+    if not output.create(parquet_name, index_to_parquet(rows)) and not same_but_pins(
+        rows, index_from_parquet(output.read(parquet_name))
+    ):
+        raise _conflict(join_uri(output.root, parquet_name), "describes other records")
+    create_or_compare(output, text_name, index_to_text(rows))
+    if not spool.publish(info.file):
+        _compare_twin(info, output)
+
+
+def _compare_twin(info: ShardInfo, output: Storage) -> None:
+    """Accept a file that another attempt at the same shard put there, if it is the same."""
+    found = output.stat(info.file)
+    crc32c = f"{output.crc32c(info.file):08x}"
+    if found is None or (found.size_bytes, crc32c) != (info.bytes, info.crc32c):
+        what = f"has CRC-32C {crc32c}, this run made {info.bytes} bytes of {info.crc32c}"
+        raise _conflict(join_uri(output.root, info.file), what)
+
+
+def create_or_compare(output: Storage, name: str, data: bytes) -> None:
+    """Create a small file, or find it there with the same bytes.
+
+    Raises:
+        RuntimeError: `E-OUT-CONFLICT` when it has others.
+    """
+    if not output.create(name, data) and output.read(name) != data:
+        raise _conflict(join_uri(output.root, name), "has other content than this run's")
+
+
+def megabytes(size: int) -> str:
+    """Return a size as people read it.
+
+    >>> megabytes(118_300_000), megabytes(1500)
+    ('118 MB', '0.0 MB')
+    """
+    return f"{size / 1e6:.0f} MB" if size >= 10_000_000 else f"{size / 1e6:.1f} MB"
+
+
+def _conflict(where: str, what: str) -> RuntimeError:
+    remedy = "give another --output, or --overwrite"
+    return RuntimeError(fault_line("E-OUT-CONFLICT", where, what, remedy))
+
+
+def _source_bytes(sample: Sample) -> int:
+    return sum(blob.size_bytes for blob in sample.blobs)
+
+
+def _listed(blob: Blob) -> Entry:
+    return Entry(blob.name, blob.size_bytes, blob.pin, blob.crc32c)
+
+
+@dataclass(eq=False)
+class WriteShards(beam.PTransform):
+    """Shard plans -> what was made of them, one `ShardInfo` a shard, in any order.
+
+    Shards are built by the worker process's gate, at most `limits.shards_in_flight` at once, and
+    their images are read ahead within `limits.bytes_in_flight`. A shard that an earlier attempt
+    finished is kept. Rejects travel in the infos, so that a retry cannot double or lose them.
+    Counters `records`, `rejected` and `bytes` in the namespace `beam_tfrec` are for display.
+
+    Attributes:
+        job: what all shards have in common.
+        plan: one element, the published plan; no shard is begun before it.
+        limits: of every worker process.
+    """
+
+    job: ShardJob
+    plan: beam.PCollection[JobPlan]
+    limits: GateLimits = field(default_factory=GateLimits)
+
+    def expand(self, shards: beam.PCollection[ShardPlan]) -> beam.PCollection[ShardInfo]:
+        """Write every shard."""
+        write = _WriteShards(self.job, self.limits, Shared())
+        return shards | "Write" >> beam.ParDo(write, beam.pvalue.AsSingleton(self.plan))
+
+
+class _WriteShards(beam.DoFn):
+    """Hands shards to the gate and lets their infos out with the bundle.
+
+    A bundle of several shards builds them side by side, and one shard is built while another is
+    made durable, whatever number of threads the runner gives.
+    """
+
+    def __init__(self, job: ShardJob, limits: GateLimits, shared: Shared) -> None:
+        self._job = job
+        self._limits = limits
+        self._shared = shared
+
+    def setup(self) -> None:
+        self._gate = self._shared.acquire(lambda: WorkerGate(self._limits))
+
+    def start_bundle(self) -> None:
+        self._running: list[Future[ShardInfo]] = []
+
+    def process(self, shard: ShardPlan, plan: JobPlan) -> Iterator[ShardInfo]:
+        unfinished = [future for future in self._running if not future.done()]
+        if len(unfinished) >= self._limits.shards_in_flight:
+            wait(unfinished, return_when=FIRST_COMPLETED)
+        finished = [future for future in self._running if future.done()]
+        self._running = [future for future in self._running if future not in finished]
+        for future in finished:
+            yield _counted(future.result())
+        build = self._gate.builders.submit(write_shard, shard, self._job, plan, self._gate)
+        self._running.append(build)
+
+    def finish_bundle(self) -> Iterator:
+        for future in self._running:
+            info = _counted(future.result())
+            yield GlobalWindows.windowed_value_at_end_of_window(info)
+
+
+def _counted(info: ShardInfo) -> ShardInfo:
+    rejected = sum(reject.scope is Scope.SAMPLE for reject in info.rejected)
+    for name, count in (("records", info.records), ("rejected", rejected), ("bytes", info.bytes)):
+        Metrics.counter(_METRICS, name).inc(count)
+    return info
