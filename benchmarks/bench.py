@@ -289,13 +289,14 @@ def double_table(usual: Results, doubled: Results, names: list[str]) -> str:
 
 
 def machine() -> str:
-    """Describe the machine in a line."""
+    """Describe the machine in a line, and what else it had to do before the rounds."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     text = Path("/proc/cpuinfo").read_text()
     models = [line.split(": ")[1] for line in text.splitlines() if line.startswith("model name")]
     memory = f"{pages / 2**30:.0f} GB"
     cores = f"{os.cpu_count()} cores ({models[0] if models else platform.machine()})"
-    return f"{cores}, {memory}, {platform.system()}, Python {platform.python_version()}"
+    system = f"{platform.system()}, Python {platform.python_version()}"
+    return f"{cores}, {memory}, {system}, load average {os.getloadavg()[0]:.1f} before"
 
 
 def _failed_row(name: str, cells: int, *results: Results) -> str:
@@ -355,11 +356,12 @@ def main(argv: list[str] | None = None) -> int:
     set_up(names)
     data_dir = args.data_dir.resolve()
     data_dir.mkdir(parents=True, exist_ok=True)
+    described = machine()
     _say("a trial of each, unmeasured, so that no round pays for cold libraries")
     results = [run_rounds(names, draw(data_dir, TRIAL_IMAGES), 1, limit_s)]
     usual = run_rounds(names, draw(data_dir, args.images), rounds, limit_s)
     results.append(usual)
-    print(f"{args.images:,} photos, {rounds} rounds, medians; {machine()}.\n")
+    print(f"{args.images:,} photos, {rounds} rounds, medians; {described}.\n")
     if args.marginal:
         many = 10 * args.images
         results.append(run_rounds(names, draw(data_dir, many), rounds, limit_s))

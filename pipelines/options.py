@@ -63,7 +63,7 @@ def _beam_parser() -> FlagParser:
     return parser
 
 
-def _subclasses(of: type) -> list[Any]:
+def _subclasses(of: Any) -> list[Any]:
     return [found for child in of.__subclasses__() for found in (child, *_subclasses(child))]
 
 

@@ -8,7 +8,7 @@ tensorflow/core/example/{example,feature}.proto, https://protobuf.dev/programmin
 import array
 import functools
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from schemas.features import Kind
 
@@ -95,7 +95,11 @@ def _int64_list(values: Sequence[int]) -> list[bytes]:
     return [b"\x0a" + _varint(len(packed)), packed]
 
 
-_LIST_ENCODERS = {Kind.BYTES: _bytes_list, Kind.FLOAT: _float_list, Kind.INT64: _int64_list}
+_LIST_ENCODERS: dict[Kind, Callable[[Sequence], list[bytes]]] = {
+    Kind.BYTES: _bytes_list,
+    Kind.FLOAT: _float_list,
+    Kind.INT64: _int64_list,
+}
 
 
 def _int64_varint(value: int) -> bytes:

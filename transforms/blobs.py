@@ -20,6 +20,8 @@ _DIGEST_MODULUS = 2**256
 
 BlobName = tuple[str, str]
 """A blob's root and name: what samples and listings are joined on."""
+RejectedOutput = beam.pvalue.TaggedOutput[Literal["rejected"], Rejected]
+"""The second output of a step that rejects."""
 
 
 class PinTally(msgspec.Struct, frozen=True):
@@ -207,9 +209,7 @@ class _Pin(beam.DoFn):
     def process(
         self, element: tuple[BlobName, Mapping[str, Iterable]]
     ) -> Iterator[
-        Sample
-        | beam.pvalue.TaggedOutput[Literal["rejected"], Rejected]
-        | beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, PinTally]]
+        Sample | RejectedOutput | beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, PinTally]]
     ]:
         (root, name), joined = element
         entry = next(iter(joined["entries"]), None)
@@ -218,7 +218,7 @@ class _Pin(beam.DoFn):
             named += 1
             pinned = pin_sample(sample, entry)
             if isinstance(pinned, Rejected):
-                yield beam.pvalue.TaggedOutput("rejected", pinned)
+                yield RejectedOutput("rejected", pinned)
             else:
                 yield pinned
         self._counts.setdefault(root, _Counts()).add(name, named, entry)

@@ -3,6 +3,7 @@
 Importing this module registers them; every module that names a struct in a type hint imports it.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -22,7 +23,7 @@ class StructCoder(coders.Coder):
         """Take the struct's type."""
         self._struct = struct
         self._encode = msgspec.msgpack.Encoder().encode
-        self._decode = msgspec.msgpack.Decoder(struct).decode
+        self._decode: Callable[[bytes], Any] = msgspec.msgpack.Decoder(struct).decode
 
     def encode(self, value: Any) -> bytes:
         """Return the value's MessagePack."""
@@ -41,7 +42,7 @@ class StructCoder(coders.Coder):
         return self._struct
 
     @classmethod
-    def from_type_hint(cls, typehint: type, registry: Any) -> "StructCoder":
+    def from_type_hint(cls, typehint: Any, registry: Any) -> Any:
         """Return the coder of a registered struct."""
         return cls(typehint)
 

@@ -18,7 +18,7 @@ MAX_PIXELS = (2**31 - 1) // 3
 
 MAX_FRAMES = 10_000
 
-MAX_SUB_BLOCKS = 2**22
+MAX_SUB_BLOCKS = 2**21
 """Bounds the walk to about a second; encoders fill all but the last of a frame with 255 bytes."""
 
 _IMAGE, _EXTENSION, _TRAILER = 0x2C, 0x21, 0x3B
@@ -185,7 +185,7 @@ def _skip_sub_blocks(gif: _Gif, position: int) -> int:
         size = data[position]
         position += size + 1
         if size == 0:
-            gif.sub_blocks += count
+            gif.sub_blocks += count + 1
             return position
     raise damaged(f"more than {MAX_SUB_BLOCKS} sub-blocks")
 

@@ -43,6 +43,7 @@ _FRAMES = {
 _UNREADABLE_FRAMES = frozenset({0xC3, 0xC5, 0xC6, 0xC7, 0xC8, 0xCB, 0xCD, 0xCE, 0xCF})
 _WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xD8)})  # TEM and the restart markers
 _SKIPPED = frozenset({0xDC, 0xFE, *range(0xE0, 0xF0)})  # DNL, comments, applications' segments
+_HUFFMAN_TABLES = frozenset({0x00, 0x01, 0x02, 0x03, 0x10, 0x11, 0x12, 0x13})  # DC and AC
 _JFIF, _ADOBE = 0xE0, 0xEE  # these two decide the colour space
 
 # 4:2:0, 4:2:2, 4:4:4 and gray: no need to look at their single factors.
@@ -74,6 +75,7 @@ class _Jpeg:
     has_exif: bool = False
     traits: set[str] = field(default_factory=set)
     segments: list[tuple[int, int, int]] = field(default_factory=list)
+    scan_ends: list[int] = field(default_factory=list)
 
 
 def read_jpeg(data: bytes, max_pixels: int) -> ImageInfo:
@@ -105,24 +107,32 @@ def read_jpeg(data: bytes, max_pixels: int) -> ImageInfo:
     return ImageInfo("jpeg", jpeg.width_px, jpeg.height_px, jpeg.orientation, traits)
 
 
-def jpeg_for_decoder(data: bytes, max_pixels: int) -> bytes:
+def jpeg_for_decoder(data: bytes, max_pixels: int, filling: bytes = b"") -> bytes:
     """Return the JPEG from its start to its end marker, without metadata, its scans walked.
 
     Profiles, EXIF, MPF and what lies behind the end do not touch the pixels, and are what a decoder
     is most often attacked with.
 
+    Args:
+        data: the file; starts with `ff d8 ff`.
+        max_pixels: limit on width x height.
+        filling: bytes to put behind the data of every scan, where a decoder only looks if the data
+            has not lasted. Starts with 0, lest a 0xff before it become a marker; has no 0xff.
+
     Raises:
         BadImage: where libjpeg would give up on the structure between or behind the scans.
     """
     jpeg, scan = _read_to_first_scan(data, max_pixels)
-    spans = [
-        (start, end)
-        for marker, start, end in jpeg.segments
-        if marker not in _SKIPPED or marker in (_JFIF, _ADOBE)
-    ]
-    spans.append((scan, _read_scans(jpeg, scan)))
     view = memoryview(data)
-    return b"".join([view[:2], *(view[start:end] for start, end in spans)])
+    pieces: list[memoryview | bytes] = [view[:2]]
+    for marker, start, end in jpeg.segments:
+        if marker not in _SKIPPED or marker in (_JFIF, _ADOBE):
+            pieces.append(view[start:end])
+    end = _read_scans(jpeg, scan)
+    for data_end in jpeg.scan_ends:
+        pieces += [view[scan:data_end], filling]
+        scan = data_end
+    return b"".join([*pieces, view[scan:end]])
 
 
 def _read_to_first_scan(data: bytes, max_pixels: int) -> tuple[_Jpeg, int]:
@@ -141,6 +151,7 @@ def _read_scans(jpeg: _Jpeg, position: int) -> int:
         found = _MARKER_BEHIND_SCAN.search(jpeg.data, position)
         if found is None:
             raise truncated(f"no end marker in {len(jpeg.data)} bytes")
+        jpeg.scan_ends.append(found.start())
         marker, position = _read_segments(jpeg, found.start())
         if marker == _EOI:
             return position
@@ -151,7 +162,7 @@ def _read_scans(jpeg: _Jpeg, position: int) -> int:
 
 def _read_segments(jpeg: _Jpeg, position: int) -> tuple[int, int]:
     """Read segments up to a scan's head (SOS) or the end (EOI); return which, and its end."""
-    data, size = jpeg.data, len(jpeg.data)
+    data, size, note = jpeg.data, len(jpeg.data), jpeg.segments.append
     for _ in range(MAX_SEGMENTS):
         try:
             first, marker, length = _SEGMENT_HEAD(data, position)
@@ -170,7 +181,7 @@ def _read_segments(jpeg: _Jpeg, position: int) -> tuple[int, int]:
         reader = _READERS[marker]
         if reader is not None:
             reader(jpeg, marker, data[position + 4 : end])
-        jpeg.segments.append((marker, position, end))
+        note((marker, position, end))
         if marker == _SOS:
             return _SOS, end
         position = end
@@ -295,13 +306,13 @@ def _read_quantization(jpeg: _Jpeg, marker: int, body: bytes) -> None:
 
 def _read_huffman(jpeg: _Jpeg, marker: int, body: bytes) -> None:
     """Check the lengths in a DHT segment (T.81 B.2.4.2): 16 counts, then as many symbols."""
-    position = 0
-    while len(body) - position > 16:
+    position, size = 0, len(body)
+    while position + 16 < size:
         symbols = sum(body[position + 1 : position + 17])
-        if symbols > 256 or body[position] & ~0x13:
+        if symbols > 256 or body[position] not in _HUFFMAN_TABLES:
             raise damaged(f"Huffman table {body[position]:02x} of {symbols} symbols")
         position += 17 + symbols
-    if position != len(body):
+    if position != size:
         raise damaged(f"Huffman tables of {len(body)} bytes")
 
 

@@ -10,7 +10,7 @@ import enum
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import msgspec
@@ -374,7 +374,7 @@ class PlanShards(beam.PTransform):
         in_buckets = samples | "FindBuckets" >> beam.Map(_with_bucket, self.sharding)
         tally = _TallySamples(self.sharding, self.record_bytes)
         counted = in_buckets | "TallyBuckets" >> beam.CombinePerKey(tally)
-        pins = [] if self.tallies is None else beam.pvalue.AsList(self.tallies)
+        pins: Any = [] if self.tallies is None else beam.pvalue.AsList(self.tallies)
         table = (
             samples.pipeline
             | "Once" >> beam.Create([None], reshuffle=False)

@@ -12,6 +12,7 @@ from schemas.faults import FAULTS, Rejected, Scope, fault_line
 from schemas.manifest import Label
 from schemas.samples import Blob, Sample, pack
 from transforms import coders
+from transforms.blobs import RejectedOutput
 from transforms.storage import open_storage, read_uri, split_uri
 
 _STAGE = "read_coco"
@@ -42,6 +43,7 @@ class AnnotationFile(msgspec.Struct, frozen=True):
 
 
 coders.register(AnnotationFile)
+_FileOutput = beam.pvalue.TaggedOutput[Literal["files"], AnnotationFile]
 
 
 @dataclass(frozen=True)
@@ -217,13 +219,7 @@ class _ReadFile(beam.DoFn):
         self._rules = rules
         self._exclude = exclude
 
-    def process(
-        self, element: tuple[str, str]
-    ) -> Iterator[
-        Sample
-        | beam.pvalue.TaggedOutput[Literal["rejected"], Rejected]
-        | beam.pvalue.TaggedOutput[Literal["files"], AnnotationFile]
-    ]:
+    def process(self, element: tuple[str, str]) -> Iterator[Sample | RejectedOutput | _FileOutput]:
         split, uri = element
         exclude = excluded_keys(read_uri(self._exclude), self._exclude) if self._exclude else {}
         keys = exclude.get(split, frozenset())
@@ -232,9 +228,9 @@ class _ReadFile(beam.DoFn):
             if isinstance(item, Sample):
                 yield item
             elif isinstance(item, Rejected):
-                yield beam.pvalue.TaggedOutput("rejected", item)
+                yield RejectedOutput("rejected", item)
             else:
-                yield beam.pvalue.TaggedOutput("files", item)
+                yield _FileOutput("files", item)
 
 
 def excluded_keys(data: bytes, where: str) -> dict[str, frozenset[str]]:

@@ -6,12 +6,14 @@ taken must hold the same content, left by an earlier run or by a twin of this on
 """
 
 import contextlib
+import functools
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import apache_beam as beam
 import google_crc32c
@@ -45,6 +47,8 @@ from transforms.storage import Entry, Spool, Storage, join_uri, open_storage
 _LOG = logging.getLogger(__name__)
 _STAGE = "write_shards"
 _METRICS = "beam_tfrec"
+
+T = TypeVar("T")
 
 coders.register(JobPlan)
 
@@ -192,12 +196,11 @@ def read_images(
     for blob in sample.blobs:
         data = roots[blob.root].read(blob.name, _listed(blob))
         sha256 = hashlib.sha256(data).hexdigest()
-        with _Boundary() as boundary:
-            info = check_image(data, check)
-        if boundary.unfit is not None:
-            return boundary.unfit
+        info = _or_unfit(functools.partial(check_image, data, check))
         if isinstance(info, ImageFault):
             return Unfit(info.code, info.detail)
+        if isinstance(info, Unfit):
+            return info
         images.append(EncodedImage(blob.name, data, sha256, info))
     return images
 
@@ -209,38 +212,36 @@ def build_record(
     label_names: Mapping[int, str],
 ) -> tuple[list[bytes], Built, Sequence[EncodedImage]] | Unfit:
     """Return a sample's framed record in parts and what it was built from, or why not."""
-    with _Boundary() as boundary:
-        built = layout.build(sample, images, label_names)
-        if isinstance(built, Unfit):
-            return built
-        parts = encode_example_parts(built.features)
-    if boundary.unfit is not None:
-        return boundary.unfit
+    encoded = _or_unfit(lambda: _encode(layout.build(sample, images, label_names)))
+    if isinstance(encoded, Unfit):
+        return encoded
+    parts, built = encoded
     size = sum(map(len, parts))
     if size > MAX_EXAMPLE_BYTES:
         return Unfit("E-EX-TOO-LARGE", f"{size} bytes, the limit is {MAX_EXAMPLE_BYTES}")
     return frame_record(parts), built, images
 
 
-class _Boundary:
-    """The one place where an exception becomes a reject: around pure functions of bytes.
+def _encode(built: Built | Unfit) -> tuple[list[bytes], Built] | Unfit:
+    if isinstance(built, Unfit):
+        return built
+    return encode_example_parts(built.features), built
 
-    Trouble of the machine passes: it says nothing about the sample.
+
+def _or_unfit(make: Callable[[], T]) -> T | Unfit:
+    """Return what a pure function of bytes makes, its exception as a reject.
+
+    The one place where that happens. Trouble of the machine passes: it says nothing of the sample.
     """
-
-    unfit: Unfit | None = None
-
-    def __enter__(self) -> "_Boundary":
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> bool:
-        if not isinstance(error, Exception) or isinstance(error, (MemoryError, RecursionError)):
-            return False
+    try:
+        return make()
+    except (MemoryError, RecursionError):
+        raise
+    except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:
-            return False
-        reason = str(error).splitlines()[:1]
-        self.unfit = Unfit("E-EX-FAILED", f"{type(error).__name__}: {''.join(reason)[:200]}")
-        return True
+            raise
+        reason = (str(error).splitlines() or [""])[0][:200]
+        return Unfit("E-EX-FAILED", f"{type(error).__name__}: {reason}")
 
 
 class _GrowingShard:

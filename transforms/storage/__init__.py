@@ -53,7 +53,12 @@ class Storage(Protocol):
 
     Transient errors are retried inside. What remains is raised as an error whose text is one
     `E-IO-…` or `E-SRC-…` line.
+
+    Attributes:
+        root: path or URI of the root.
     """
+
+    root: str
 
     def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[Entry]:
         """Yield every name below the root, or below its folder `prefix` (`_receipts/`).

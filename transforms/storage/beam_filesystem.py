@@ -10,7 +10,7 @@ import contextlib
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import IO, TypeVar
 
 import google_crc32c
 from apache_beam.io.filesystem import CompressionTypes
@@ -123,7 +123,7 @@ class BeamStorage:
                 crc = google_crc32c.extend(crc, chunk)
         return crc
 
-    def _rename(self, name: str, spool: tempfile.SpooledTemporaryFile) -> bool:
+    def _rename(self, name: str, spool: IO[bytes]) -> bool:
         if self.stat(name) is not None:
             return False
         spooled = self._uri(f"{SPOOL_DIR}/{uuid.uuid4().hex}")
@@ -158,7 +158,8 @@ class _UploadedSpool:
 
     def __init__(self, storage: BeamStorage) -> None:
         self._storage = storage
-        self._file = tempfile.TemporaryFile()
+        self._files = contextlib.ExitStack()
+        self._file = self._files.enter_context(tempfile.NamedTemporaryFile())
 
     def write(self, parts: Sequence[bytes]) -> None:
         """Append the parts."""
@@ -170,7 +171,7 @@ class _UploadedSpool:
 
     def close(self) -> None:
         """Drop the local file."""
-        self._file.close()
+        self._files.close()
 
 
 def _is_transient(error: Exception) -> bool:
