@@ -1,32 +1,31 @@
 """Box geometry: from COCO's pixels to clipped, normalised coordinates in the stored image."""
 
-import array
 import math
+import struct
 from typing import NamedTuple
+
+_FLOAT32_X4 = struct.Struct("<4f")
 
 BBoxXywhPx = tuple[float, float, float, float]
 """COCO's `[x, y, width, height]` in pixels, from the top left corner."""
 
 
-class NormalizedBox(NamedTuple):
-    """A box in [0, 1] of width and height, in float32; `xmin < xmax`, `ymin < ymax`."""
+class PlacedBox(NamedTuple):
+    """A box in [0, 1] of width and height, in float32; `xmin < xmax`, `ymin < ymax`.
+
+    Attributes:
+        xmin: left edge.
+        ymin: top edge.
+        xmax: right edge.
+        ymax: bottom edge.
+        clipped: whether an edge of the image cut it.
+    """
 
     xmin: float
     ymin: float
     xmax: float
     ymax: float
-
-
-class PlacedBox(NamedTuple):
-    """A box that is kept.
-
-    Attributes:
-        box: its coordinates.
-        clipped: whether an edge of the image cut it.
-    """
-
-    box: NormalizedBox
-    clipped: bool
+    clipped: bool = False
 
 
 def check_bbox(bbox: object) -> tuple[str, str] | None:
@@ -62,41 +61,49 @@ def place_box(
         The box, or (code, detail) when nothing of it is left.
 
     >>> place_box((-10.0, 0.0, 60.0, 50.0), 100, 100)
-    PlacedBox(box=NormalizedBox(xmin=0.0, ymin=0.0, xmax=0.5, ymax=0.5), clipped=True)
+    PlacedBox(xmin=0.0, ymin=0.0, xmax=0.5, ymax=0.5, clipped=True)
     >>> place_box((100.0, 0.0, 5.0, 5.0), 100, 100)
     ('E-BOX-OUTSIDE', 'x 100.0 to 105.0, y 0.0 to 5.0 in 100 x 100')
     """
-    x, y, w, h = bbox_xywh_px
-    exact = (x / width_px, y / height_px, (x + w) / width_px, (y + h) / height_px)
-    xmin, ymin, xmax, ymax = (min(max(edge, 0.0), 1.0) for edge in exact)
-    if exact[0] >= 1.0 or exact[1] >= 1.0 or exact[2] <= 0.0 or exact[3] <= 0.0:
-        where = f"x {x} to {x + w}, y {y} to {y + h} in {width_px} x {height_px}"
-        return "E-BOX-OUTSIDE", where
-    corners = upright_to_stored(NormalizedBox(xmin, ymin, xmax, ymax), orientation)
-    box = NormalizedBox(*array.array("f", corners))  # the one rounding to float32
-    if not (box.xmin < box.xmax and box.ymin < box.ymax):
-        return "E-BOX-EMPTY", f"width {w} and height {h} vanish in float32"
-    return PlacedBox(box, clipped=(xmin, ymin, xmax, ymax) != exact)
+    x, y, width, height = bbox_xywh_px
+    xmin, ymin = x / width_px, y / height_px
+    xmax, ymax = (x + width) / width_px, (y + height) / height_px
+    clipped = xmin < 0.0 or ymin < 0.0 or xmax > 1.0 or ymax > 1.0
+    if clipped or xmin >= 1.0 or ymin >= 1.0:
+        if xmin >= 1.0 or ymin >= 1.0 or xmax <= 0.0 or ymax <= 0.0:
+            where = f"x {x} to {x + width}, y {y} to {y + height} in {width_px} x {height_px}"
+            return "E-BOX-OUTSIDE", where
+        xmin, ymin, xmax, ymax = max(xmin, 0.0), max(ymin, 0.0), min(xmax, 1.0), min(ymax, 1.0)
+    if orientation != 1:
+        xmin, ymin, xmax, ymax = upright_to_stored(xmin, ymin, xmax, ymax, orientation)
+    corners = _FLOAT32_X4.unpack(_FLOAT32_X4.pack(xmin, ymin, xmax, ymax))  # the one rounding
+    if not (corners[0] < corners[2] and corners[1] < corners[3]):
+        return "E-BOX-EMPTY", f"width {width} and height {height} vanish in float32"
+    return PlacedBox(*corners, clipped)
 
 
-def upright_to_stored(box: NormalizedBox, orientation: int) -> NormalizedBox:
+def upright_to_stored(
+    xmin: float, ymin: float, xmax: float, ymax: float, orientation: int
+) -> tuple[float, float, float, float]:
     """Return where a box of the upright picture lies in the pixels as stored.
 
     Args:
-        box: in the picture as a viewer turns it.
+        xmin: left edge in the picture as a viewer turns it, in [0, 1]; the others likewise.
+        ymin: top edge.
+        xmax: right edge.
+        ymax: bottom edge.
         orientation: EXIF orientation (1..8), see the EXIF 2.32 standard, tag 0x0112.
 
-    >>> upright_to_stored(NormalizedBox(0.0, 0.0, 0.25, 0.5), 6)  # turned clockwise to be viewed
-    NormalizedBox(xmin=0.0, ymin=0.75, xmax=0.5, ymax=1.0)
+    >>> upright_to_stored(0.0, 0.0, 0.25, 0.5, 6)  # turned clockwise to be viewed
+    (0.0, 0.75, 0.5, 1.0)
     """
-    xmin, ymin, xmax, ymax = box
     if orientation in (5, 6, 7, 8):  # these swap width and height
         xmin, ymin, xmax, ymax = ymin, xmin, ymax, xmax
     if orientation in (2, 3, 7, 8):
         xmin, xmax = 1.0 - xmax, 1.0 - xmin
     if orientation in (3, 4, 6, 7):
         ymin, ymax = 1.0 - ymax, 1.0 - ymin
-    return NormalizedBox(xmin, ymin, xmax, ymax)
+    return xmin, ymin, xmax, ymax
 
 
 def _to_float(value: float) -> float:

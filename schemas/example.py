@@ -8,7 +8,7 @@ tensorflow/core/example/{example,feature}.proto, https://protobuf.dev/programmin
 import array
 import functools
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from schemas.features import Kind
 
@@ -19,7 +19,6 @@ FeatureValues = Mapping[str, tuple[Kind, Sequence]]
 """Per feature key its kind and its values: bytes, numbers rounded to float32, or int64."""
 
 _UNCOPIED_BYTES = 4096  # below it, a copy costs less than one more part to hand on
-_LIST_TAGS = {Kind.BYTES: b"\x0a", Kind.FLOAT: b"\x12", Kind.INT64: b"\x1a"}
 
 
 def encode_example(features: FeatureValues) -> bytes:
@@ -45,29 +44,31 @@ def encode_example_parts(features: FeatureValues) -> list[bytes]:
         OverflowError: when an integer does not fit int64.
         TypeError: when a value does not fit its kind.
     """
-    fields: list[bytes] = []
+    parts: list[bytes] = []
+    small: list[bytes] = []
     for key in sorted(features):  # code points sort as their UTF-8 does
         kind, values = features[key]
-        _append_map_entry(fields, key, kind, values)
-    parts = _join_small(fields)
-    header = b"\x0a" + _varint(sum(map(len, parts)))
-    if parts and len(parts[0]) < _UNCOPIED_BYTES:
-        return [header + parts[0], *parts[1:]]
-    return [header, *parts]
+        if kind is Kind.BYTES:
+            list_parts = _bytes_list(values)
+            small.append(_entry_header(key, b"\x0a", sum(map(len, list_parts))))
+            for part in list_parts:
+                if len(part) < _UNCOPIED_BYTES:
+                    small.append(part)
+                else:
+                    parts += (b"".join(small), part)
+                    small = []
+            continue
+        if kind is Kind.FLOAT:
+            tag, packed = b"\x12", _float_list(values)
+        else:
+            tag, packed = b"\x1a", _int64_list(values)
+        small += (_entry_header(key, tag, len(packed)), packed)
+    parts.append(b"".join(small))
+    parts[0] = b"\x0a" + _varint(sum(map(len, parts))) + parts[0]
+    return parts
 
 
-def _append_map_entry(fields: list[bytes], key: str, kind: Kind, values: Sequence) -> None:
-    """Append one entry of `map<string, Feature>`: outer lengths first, as the wire wants them."""
-    list_parts = _LIST_ENCODERS[kind](values)
-    list_bytes = sum(map(len, list_parts))
-    list_header = _LIST_TAGS[kind] + _varint(list_bytes)
-    feature_bytes = len(list_header) + list_bytes
-    entry_header = _key_field(key) + b"\x12" + _varint(feature_bytes) + list_header
-    fields.append(b"\x0a" + _varint(len(entry_header) + list_bytes) + entry_header)
-    fields.extend(list_parts)
-
-
-def _bytes_list(values: Iterable[bytes]) -> list[bytes]:
+def _bytes_list(values: Sequence[bytes]) -> list[bytes]:
     parts: list[bytes] = []
     for value in values:
         if not isinstance(value, bytes):
@@ -76,30 +77,36 @@ def _bytes_list(values: Iterable[bytes]) -> list[bytes]:
     return parts
 
 
-def _float_list(values: Sequence[float]) -> list[bytes]:
+def _float_list(values: Sequence[float]) -> bytes:
     if not len(values):
-        return []
+        return b""
     packed = array.array("f", values)
     if sys.byteorder == "big":
         packed.byteswap()
-    return [b"\x0a" + _varint(4 * len(packed)), packed.tobytes()]
+    return b"\x0a" + _varint(4 * len(packed)) + packed.tobytes()
 
 
-def _int64_list(values: Sequence[int]) -> list[bytes]:
+def _int64_list(values: Sequence[int]) -> bytes:
     if not len(values):
-        return []
+        return b""
     if min(values) >= 0 and max(values) < 128:  # then each varint is the number itself
         packed = bytes(values)
     else:
         packed = b"".join(map(_int64_varint, values))
-    return [b"\x0a" + _varint(len(packed)), packed]
+    return b"\x0a" + _varint(len(packed)) + packed
 
 
-_LIST_ENCODERS: dict[Kind, Callable[[Sequence], list[bytes]]] = {
-    Kind.BYTES: _bytes_list,
-    Kind.FLOAT: _float_list,
-    Kind.INT64: _int64_list,
-}
+@functools.lru_cache(maxsize=65_536)
+def _entry_header(key: str, list_tag: bytes, list_bytes: int) -> bytes:
+    """Return a map entry up to its values: the outer lengths stand first on the wire.
+
+    Keys and lengths repeat from record to record, which makes this most of the encoder's work.
+    """
+    name = key.encode()
+    list_header = list_tag + _varint(list_bytes)
+    feature_header = b"\x12" + _varint(len(list_header) + list_bytes) + list_header
+    entry = b"\x0a" + _varint(len(name)) + name + feature_header
+    return b"\x0a" + _varint(len(entry) + list_bytes) + entry
 
 
 def _int64_varint(value: int) -> bytes:
@@ -125,23 +132,3 @@ def _varint(value: int) -> bytes:
 
 
 _SMALL_VARINTS = [bytes([value]) for value in range(128)]
-
-
-@functools.lru_cache(maxsize=4096)
-def _key_field(key: str) -> bytes:
-    name = key.encode()
-    return b"\x0a" + _varint(len(name)) + name
-
-
-def _join_small(fields: list[bytes]) -> list[bytes]:
-    """Return the same bytes in few parts: runs of small fields joined, large ones untouched."""
-    if all(len(field) < _UNCOPIED_BYTES for field in fields):
-        return [b"".join(fields)]
-    parts: list[bytes] = []
-    start = 0
-    for place, field in enumerate(fields):
-        if len(field) >= _UNCOPIED_BYTES:
-            parts += (b"".join(fields[start:place]), field)
-            start = place + 1
-    parts.append(b"".join(fields[start:]))
-    return parts

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from schemas.boxes import NormalizedBox, place_box
+from schemas.boxes import PlacedBox, place_box
 from schemas.coco import BadAnnotation, DetectionFields, DetectionObject
 from schemas.example import FeatureValues
 from schemas.features import Content, Feature, FeatureSpec, Kind
@@ -129,6 +129,8 @@ DETECTION = FeatureSpec(
     ),
 )
 """Model Garden's and the Object Detection API's keys; both `class/label` and `class/text`."""
+_DETECTION_KINDS = [(feature.key, feature.kind) for feature in DETECTION.sorted_features]
+_DETECTION_FIELDS = msgspec.msgpack.Decoder(DetectionFields)
 
 
 @dataclass(frozen=True)
@@ -165,23 +167,23 @@ class DetectionLayout:
         self, sample: Sample, images: Sequence[EncodedImage], label_names: Mapping[int, str]
     ) -> Built | Unfit:
         """Return the features of an image and its boxes, or why its size does not fit them."""
-        fields = msgspec.msgpack.decode(sample.fields, type=DetectionFields)
+        fields = _DETECTION_FIELDS.decode(sample.fields)
         (image,) = images
         frame = choose_frame(fields, image.info, self.on_size_mismatch)
         if isinstance(frame, Unfit):
             return frame
         repairs = [frame.repair] if frame.repair else []
-        boxes: list[NormalizedBox] = []
+        boxes: list[PlacedBox] = []
         kept: list[DetectionObject] = []
         dropped: list[BadAnnotation] = []
         for annotation_id, instance in zip(sample.annotation_ids, fields.objects, strict=True):
             placed = place_box(
                 instance.bbox_xywh_px, frame.width_px, frame.height_px, frame.orientation
             )
-            if isinstance(placed[0], str):
+            if not isinstance(placed, PlacedBox):
                 dropped.append(BadAnnotation(annotation_id, *placed))
                 continue
-            boxes.append(placed.box)
+            boxes.append(placed)
             kept.append(instance)
             if placed.clipped:
                 repairs.append("box_clipped")
@@ -230,11 +232,10 @@ def aspects_agree(size_px: tuple[int, int], other_px: tuple[int, int]) -> bool:
 def _detection_values(
     sample: Sample,
     image: EncodedImage,
-    boxes: Sequence[NormalizedBox],
+    boxes: Sequence[PlacedBox],
     kept: Sequence[DetectionObject],
     label_names: Mapping[int, str],
 ) -> FeatureValues:
-    kinds = {feature.key: feature.kind for feature in DETECTION.features}
     values: dict[str, Sequence] = {
         "image/height": [image.info.height_px],
         "image/width": [image.info.width_px],
@@ -252,4 +253,4 @@ def _detection_values(
         "image/object/is_crowd": [i.is_crowd for i in kept],
         "image/object/area": [i.area_px2 for i in kept],
     }
-    return {key: (kinds[key], values[key]) for key in kinds}
+    return {key: (kind, values[key]) for key, kind in _DETECTION_KINDS}

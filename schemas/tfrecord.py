@@ -20,7 +20,7 @@ def frame_record(parts: Sequence[bytes]) -> list[bytes]:
     """Return a record's framing around its parts, which stay uncopied.
 
     >>> b"".join(frame_record([b"12", b"345"])).hex()
-    '0500000000000000eab2049b31323334351edd1c37'
+    '0500000000000000eab2043e31323334357a1cede8'
     """
     length = _LENGTH.pack(sum(map(len, parts)))
     crc = 0

@@ -44,7 +44,14 @@ class PinTally(msgspec.Struct, frozen=True):
     first_unreferenced: str = ""
 
 
-coders.register(PinTally)
+class _JoinSide(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A sample that names a blob, or what the listing holds: one type, hence one coder."""
+
+    sample: Sample | None = None
+    entry: Entry | None = None
+
+
+coders.register(PinTally, _JoinSide)
 
 
 def pin_sample(sample: Sample, entry: Entry | None) -> Sample | Rejected:
@@ -186,18 +193,25 @@ class PinBlobs(beam.PTransform):
     def expand(self, samples: beam.PCollection[Sample]) -> PinnedSamples:
         """Join samples with the listing."""
         named = samples | "NameBlobs" >> beam.Map(_name_blob)
+        listed = self.listing | "NameEntries" >> beam.Map(_name_entry)
         pinned = (
-            {"samples": named, "entries": self.listing}
-            | "JoinOnName" >> beam.CoGroupByKey()
+            (named, listed)
+            | "BothSides" >> beam.Flatten()
+            | "JoinOnName" >> beam.GroupByKey()
             | "Pin" >> beam.ParDo(_Pin()).with_outputs("rejected", "tallies", main="samples")
         )
         tallies = pinned.tallies | "AddPinTallies" >> beam.CombinePerKey(add_pin_tallies)
         return PinnedSamples(pinned.samples, pinned.rejected, tallies)
 
 
-def _name_blob(sample: Sample) -> tuple[BlobName, Sample]:
+def _name_blob(sample: Sample) -> tuple[BlobName, _JoinSide]:
     (blob,) = sample.blobs
-    return (blob.root, blob.name), sample
+    return (blob.root, blob.name), _JoinSide(sample=sample)
+
+
+def _name_entry(listed: tuple[BlobName, Entry]) -> tuple[BlobName, _JoinSide]:
+    name, entry = listed
+    return name, _JoinSide(entry=entry)
 
 
 class _Pin(beam.DoFn):
@@ -207,21 +221,21 @@ class _Pin(beam.DoFn):
         self._counts: dict[str, _Counts] = {}
 
     def process(
-        self, element: tuple[BlobName, Mapping[str, Iterable]]
+        self, element: tuple[BlobName, Iterable[_JoinSide]]
     ) -> Iterator[
         Sample | RejectedOutput | beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, PinTally]]
     ]:
         (root, name), joined = element
-        entry = next(iter(joined["entries"]), None)
-        named = 0
-        for sample in joined["samples"]:
-            named += 1
+        sides = list(joined)
+        samples = [side.sample for side in sides if side.sample is not None]
+        entry = next((side.entry for side in sides if side.entry is not None), None)
+        for sample in samples:
             pinned = pin_sample(sample, entry)
             if isinstance(pinned, Rejected):
                 yield RejectedOutput("rejected", pinned)
             else:
                 yield pinned
-        self._counts.setdefault(root, _Counts()).add(name, named, entry)
+        self._counts.setdefault(root, _Counts()).add(name, len(samples), entry)
 
     def finish_bundle(self) -> Iterator:
         for root, counts in self._counts.items():

@@ -37,9 +37,8 @@ _READERS = (
     ((_BMP_SIGNATURE,), read_bmp),
 )
 
-# Bytes for a JPEG decoder that has run out of them; the first keeps a 0xff before it from
-# becoming a marker.
-_FILLING = bytes(range(64))
+# For a JPEG decoder that has run out of bytes: unlike the zeros that it would take, no 0xff.
+_FILLING = bytes(0xA6 ^ index for index in range(64))
 
 _STRIP_ROWS = 256  # of an image whose copy as bytes would double the memory
 
@@ -139,8 +138,8 @@ def _decode_jpeg(data: bytes, info: ImageInfo, max_pixels: int) -> None:
 
     Where the data of a scan runs out, libjpeg goes on with gray, and its warning is not passed on.
     So the image is decoded again with some bytes more behind each scan, which complete data does
-    not notice. That found 538 of 600 photos with 4 kB lost or zeroed, a decode alone none; and none
-    of 206 good ones. Arithmetic coding may leave out zeros at the end, so it is not tried.
+    not notice. Of 600 baseline photos with 4 kB lost or zeroed that refused 541, the decode alone
+    none; and of 206 good ones none. Arithmetic coding may leave out zeros at the end: not tried.
     """
     pixels = _jpeg_checksum(jpeg_for_decoder(data, max_pixels), info)
     if "arithmetic" in info.traits:

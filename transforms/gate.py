@@ -9,11 +9,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 DEFAULT_SHARDS = 2
 DEFAULT_BYTES = 256 * 2**20
 DEFAULT_READERS = 4
+_BATCH_BYTES = 1 << 20
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -83,27 +84,53 @@ class WorkerGate:
     ) -> Iterator[tuple[T, R]]:
         """Yield every item with what `read` made of it, in order, read ahead by the readers.
 
-        An item's bytes are reserved before it is read and given back when the next result is asked
-        for. A caller waits for bytes only while it holds none, so that two cannot wait for each
-        other.
+        Bytes are reserved before they are read and given back when the consumer has moved on. A
+        caller waits for bytes only while it holds none, so that two cannot wait for each other.
         """
-        pending: deque[tuple[T, int, Future[R]]] = deque()
+        pending: deque[_Reading[T, R]] = deque()
         ahead = 2 * self._limits.readers
         try:
-            for item in items:
-                size = size_of(item)
+            for batch, size in _batches(items, size_of):
                 while len(pending) >= ahead or not self._budget.acquire(size, wait=not pending):
                     yield from self._take_first(pending)
-                pending.append((item, size, self._readers.submit(read, item)))
+                pending.append(_Reading(batch, size, self._readers.submit(_read_all, read, batch)))
             while pending:
                 yield from self._take_first(pending)
         finally:
-            for _, size, future in pending:  # an error elsewhere ended the shard
-                future.cancel() or future.exception()
-                self._budget.release(size)
+            for reading in pending:  # an error elsewhere ended the shard
+                reading.results.cancel() or reading.results.exception()
+                self._budget.release(reading.size)
 
-    def _take_first(self, pending: deque[tuple[T, int, Future[R]]]) -> Iterator[tuple[T, R]]:
-        item, _, future = pending[0]
-        yield item, future.result()
-        _, size, _ = pending.popleft()
-        self._budget.release(size)
+    def _take_first(self, pending: "deque[_Reading[T, R]]") -> Iterator[tuple[T, R]]:
+        first = pending[0]
+        yield from zip(first.batch, first.results.result(), strict=True)
+        pending.popleft()
+        self._budget.release(first.size)
+
+
+@dataclass(frozen=True)
+class _Reading(Generic[T, R]):
+    """Items that one reader takes in one go, and the bytes reserved for them."""
+
+    batch: list[T]
+    size: int
+    results: Future[list[R]]
+
+
+def _batches(items: Iterable[T], size_of: Callable[[T], int]) -> Iterator[tuple[list[T], int]]:
+    """Yield items in runs of about a megabyte: handing over each alone costs more than its read."""
+    batch: list[T] = []
+    total = 0
+    for item in items:
+        size = size_of(item)
+        if batch and total + size > _BATCH_BYTES:
+            yield batch, total
+            batch, total = [], 0
+        batch.append(item)
+        total += size
+    if batch:
+        yield batch, total
+
+
+def _read_all(read: Callable[[T], R], batch: Iterable[T]) -> list[R]:
+    return [read(item) for item in batch]

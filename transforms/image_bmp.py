@@ -44,27 +44,25 @@ def read_bmp(data: bytes, max_pixels: int) -> ImageInfo:
     if width_px < 0:
         raise damaged(f"width {width_px}")
     require_size(width_px, abs(height_px), min(max_pixels, MAX_PIXELS))
-    _require_plain_pixels(data, header_bytes, bits, compression)
+    if bits not in _KINDS:
+        raise unreadable(f"BMP of {bits} bits a pixel; TensorFlow reads 8, 24 and 32")
+    if compression != _PLAIN and (compression, bits) != (_BIT_FIELDS, 32):
+        raise unreadable(f"BMP of compression {compression}, which TensorFlow takes for pixels")
     row_bytes = (bits // 8 * width_px + 3) // 4 * 4
     _require_length(data, pixels_start, row_bytes * abs(height_px))
+    if compression == _BIT_FIELDS and not _has_bgra_masks(data):
+        raise unreadable("BMP with channel masks other than BGRA, which TensorFlow ignores")
+    if bits == 8 and not _has_gray_palette(data, header_bytes):
+        raise unreadable("BMP with a palette, whose indices TensorFlow takes for gray values")
     traits = [_KINDS[bits]] if _KINDS[bits] else []
     if height_px < 0:
         traits.append("top_down")
     return ImageInfo("bmp", width_px, abs(height_px), 1, tuple(traits))
 
 
-def _require_plain_pixels(data: bytes, header_bytes: int, bits: int, compression: int) -> None:
-    if bits not in _KINDS:
-        raise unreadable(f"BMP of {bits} bits a pixel; TensorFlow reads 8, 24 and 32")
-    if compression == _BIT_FIELDS and bits == 32:
-        # They stand behind the first 40 bytes, in every version of the header.
-        masks = _MASKS(data, 54) if len(data) >= 66 else ()
-        if masks != _BGRA_MASKS:
-            raise unreadable("BMP with channel masks other than BGRA, which TensorFlow ignores")
-    elif compression != _PLAIN:
-        raise unreadable(f"BMP of compression {compression}, which TensorFlow takes for pixels")
-    if bits == 8 and not _has_gray_palette(data, header_bytes):
-        raise unreadable("BMP with a palette, whose indices TensorFlow takes for gray values")
+def _has_bgra_masks(data: bytes) -> bool:
+    """Tell whether the masks, at byte 54 with any header, are in TensorFlow's order."""
+    return len(data) >= 66 and _MASKS(data, 54) == _BGRA_MASKS
 
 
 def _has_gray_palette(data: bytes, header_bytes: int) -> bool:

@@ -117,7 +117,7 @@ def jpeg_for_decoder(data: bytes, max_pixels: int, filling: bytes = b"") -> byte
         data: the file; starts with `ff d8 ff`.
         max_pixels: limit on width x height.
         filling: bytes to put behind the data of every scan, where a decoder only looks if the data
-            has not lasted. Starts with 0, lest a 0xff before it become a marker; has no 0xff.
+            has not lasted; without 0xff.
 
     Raises:
         BadImage: where libjpeg would give up on the structure between or behind the scans.
@@ -130,6 +130,8 @@ def jpeg_for_decoder(data: bytes, max_pixels: int, filling: bytes = b"") -> byte
             pieces.append(view[start:end])
     end = _read_scans(jpeg, scan)
     for data_end in jpeg.scan_ends:
+        while data_end > scan and data[data_end - 1] == 0xFF:  # fill bytes belong to the marker
+            data_end -= 1
         pieces += [view[scan:data_end], filling]
         scan = data_end
     return b"".join([*pieces, view[scan:end]])

@@ -6,7 +6,7 @@ import re
 _SIGNATURES = (
     (rb"\xff\xd8", "a JPEG whose first segment is missing"),
     (rb"\x89PNG", "a PNG changed in transfer as text"),
-    (rb"GIF8", "a GIF of an unknown version"),
+    (rb"GIF\d\d", "a GIF of an unknown version"),
     (rb"RIFF....WEBP", "WebP"),
     (rb"RIFF....AVI ", "AVI video"),
     (rb"....ftyp(avif|avis)", "AVIF"),

@@ -194,8 +194,8 @@ def _raw_bytes(header: _Header) -> int:
 
     >>> _raw_bytes(_Header(5, 2, 1, 0, 0, 0, 0))
     4
-    >>> _raw_bytes(_Header(5, 2, 8, 2, 0, 0, 1))  # rows of 1, 1, 3 and 5 pixels
-    34
+    >>> _raw_bytes(_Header(5, 2, 8, 2, 0, 0, 1))  # rows of 1, 1, 1, 2 and 5 pixels
+    35
     """
     bits = header.bit_depth * _COLOUR_TYPES[header.colour_type][0]
     passes = _PASSES if header.interlace else ((0, 0, 1, 1),)

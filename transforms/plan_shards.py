@@ -372,8 +372,8 @@ class PlanShards(beam.PTransform):
     def expand(self, samples: beam.PCollection[Sample]) -> PlannedShards:
         """Count, rank and group."""
         in_buckets = samples | "FindBuckets" >> beam.Map(_with_bucket, self.sharding)
-        tally = _TallySamples(self.sharding, self.record_bytes)
-        counted = in_buckets | "TallyBuckets" >> beam.CombinePerKey(tally)
+        tally = beam.CombinePerKey(_TallySamples(self.sharding, self.record_bytes))
+        counted = in_buckets | "TallyBuckets" >> tally.with_output_types(tuple[Bucket, Tally])
         pins: Any = [] if self.tallies is None else beam.pvalue.AsList(self.tallies)
         table = (
             samples.pipeline

@@ -1,0 +1,95 @@
+"""What all tests share: the runner, the real data, and small builders of inputs."""
+
+import io
+import json
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.testing.test_pipeline import TestPipeline
+from PIL import Image
+
+SHARED_DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
+
+
+@pytest.fixture
+def shared_data() -> Path:
+    """The real photos beside the project; a clone without them skips, and says so."""
+    if not SHARED_DATA.is_dir():
+        pytest.skip("real photos are not beside this clone (../shared/data)")
+    return SHARED_DATA
+
+
+@pytest.fixture
+def test_pipeline() -> Callable[[], beam.Pipeline]:
+    """Makes pipelines on the in-process runner; a plain TestPipeline would fetch a binary."""
+    return lambda: TestPipeline(runner="FnApiRunner")
+
+
+@pytest.fixture(autouse=True)
+def quiet_beam() -> Iterator[None]:
+    """Keep Beam from printing every expected error twice."""
+    logger = logging.getLogger("apache_beam")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(level)
+
+
+def jpeg_bytes(width: int = 64, height: int = 48, color: int = 0, **save: Any) -> bytes:
+    """Return a small JPEG, different for each colour."""
+    out = io.BytesIO()
+    fill = (color % 256, color * 7 % 256, color * 31 % 256)
+    Image.new("RGB", (width, height), fill).save(out, "JPEG", **save)
+    return out.getvalue()
+
+
+def coco_dict(num_images: int, objects: int = 2, width: int = 64, height: int = 48) -> dict:
+    """Return a COCO instances file of images `a000.jpg` … with boxes inside them."""
+    annotations = [
+        {
+            "id": 100 * image + place + 1,
+            "image_id": image + 1,
+            "category_id": 1 + place % 2,
+            "bbox": [1.5 + place, 2.0, 10.0, 12.25],
+            "area": 122.5,
+            "iscrowd": int(place == 1),
+            "segmentation": [[1, 2, 3, 4, 5, 6]],
+        }
+        for image in range(num_images)
+        for place in range(objects)
+    ]
+    images = [
+        {"id": image + 1, "file_name": f"a{image:03}.jpg", "width": width, "height": height}
+        for image in range(num_images)
+    ]
+    categories = [{"id": 1, "name": "person"}, {"id": 2, "name": "crowd of people"}]
+    return {"images": images, "annotations": annotations, "categories": categories}
+
+
+@pytest.fixture
+def make_coco(tmp_path: Path) -> Callable[..., tuple[Path, Path]]:
+    """Makes a data set on disk: `make_coco(20)` returns (image folder, annotation file)."""
+
+    def make(
+        num_images: int,
+        name: str = "train",
+        edit: Callable[[dict], None] | None = None,
+        **coco: Any,
+    ) -> tuple[Path, Path]:
+        images = tmp_path / f"{name}-images"
+        images.mkdir()
+        spec = coco_dict(num_images, **coco)
+        for place, image in enumerate(spec["images"]):
+            data = jpeg_bytes(image["width"], image["height"], color=place)
+            (images / image["file_name"]).write_bytes(data)
+        if edit is not None:
+            edit(spec)
+        annotations = tmp_path / f"{name}.json"
+        annotations.write_text(json.dumps(spec))
+        return images, annotations
+
+    return make
