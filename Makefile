@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
 
-.PHONY: demo test setup lint types bench lock clean
+.PHONY: demo test test-slow setup lint types bench lock clean
 .DEFAULT_GOAL := demo
 
 setup: $(VENV)/.installed
@@ -18,3 +18,42 @@ $(VENV)/.installed: requirements.lock setup.py
 	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --compile -r requirements.lock
 	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
+
+DEMO := demo-out
+ifeq ($(IMAGES)$(ANNOTATIONS),)
+demo: setup
+	@$(PY) examples/draw_sample.py $(DEMO)/source
+	@$(PY) -m pipelines.coco --output $(or $(OUTPUT),$(DEMO)/tfrec) --max_rejected 3 \
+		--images train=$(DEMO)/source/train val=$(DEMO)/source/val \
+		--annotations train=$(DEMO)/source/train.json val=$(DEMO)/source/val.json
+else
+demo: setup
+	@test -n "$(IMAGES)" || { echo "make demo: give IMAGES=FOLDER beside ANNOTATIONS"; exit 2; }
+	@test -n "$(ANNOTATIONS)" || { echo "make demo: give ANNOTATIONS=FILE beside IMAGES"; exit 2; }
+	@$(PY) -m pipelines.coco --output $(or $(OUTPUT),$(DEMO)/yours) \
+		--images $(IMAGES) --annotations $(ANNOTATIONS)
+endif
+
+test: setup
+	@$(PY) -m pytest -q -n 2 -m "not slow"
+
+test-slow: setup
+	@$(PY) -m pytest -q -n 2 -m slow
+
+lint: setup
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/ruff check .
+
+types: setup
+	@$(VENV)/bin/mypy
+
+bench:
+	@$(PYTHON) benchmarks/bench.py
+
+# Resolves requirements.in anew; needs `uv` (pip install uv).
+lock:
+	uv pip compile requirements.in --override requirements-override.in --universal \
+		--python-version 3.11 --generate-hashes --no-header --quiet -o requirements.lock
+
+clean:
+	rm -rf $(VENV) $(DEMO) build *.egg-info

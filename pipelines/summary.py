@@ -18,8 +18,8 @@ def summarize(manifest: Manifest, output: str, seconds: float) -> str:
 def _split_lines(name: str, split: SplitSummary) -> list[str]:
     fate = split.annotations
     lines = [
-        f"  {name}: {split.records} records in {split.shards} shards, {megabytes(split.bytes)};"
-        f" {fate.written} of {fate.listed} annotations"
+        f"  {name}: {split.records} of {split.listed} images in {_shards(split.shards)},"
+        f" {megabytes(split.bytes)}; {fate.written} of {fate.listed} annotations"
     ]
     rows = {
         "rejected": split.rejected,
@@ -34,6 +34,10 @@ def _split_lines(name: str, split: SplitSummary) -> list[str]:
             terms = ", ".join(f"{count} {reason}" for reason, count in counts.items())
             lines.append(f"    {what}: {terms}")
     return lines
+
+
+def _shards(count: int) -> str:
+    return f"{count} shard{'' if count == 1 else 's'}"
 
 
 def _reading_lines(manifest: Manifest, output: str) -> list[str]:

@@ -76,10 +76,11 @@ def place_box(
         xmin, ymin, xmax, ymax = max(xmin, 0.0), max(ymin, 0.0), min(xmax, 1.0), min(ymax, 1.0)
     if orientation != 1:
         xmin, ymin, xmax, ymax = upright_to_stored(xmin, ymin, xmax, ymax, orientation)
-    corners = _FLOAT32_X4.unpack(_FLOAT32_X4.pack(xmin, ymin, xmax, ymax))  # the one rounding
-    if not (corners[0] < corners[2] and corners[1] < corners[3]):
+    rounded = _FLOAT32_X4.pack(xmin, ymin, xmax, ymax)  # the one rounding
+    xmin, ymin, xmax, ymax = _FLOAT32_X4.unpack(rounded)
+    if not (xmin < xmax and ymin < ymax):
         return "E-BOX-EMPTY", f"width {width} and height {height} vanish in float32"
-    return PlacedBox(*corners, clipped)
+    return PlacedBox(xmin, ymin, xmax, ymax, clipped)
 
 
 def upright_to_stored(

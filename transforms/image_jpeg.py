@@ -230,7 +230,7 @@ def _read_frame(jpeg: _Jpeg, marker: int, body: bytes) -> None:
         raise damaged(f"frame header of {len(body)} bytes")
     precision, height_px, width_px, components = _FRAME_HEAD(body)
     require_size(width_px, height_px, jpeg.max_pixels)
-    if max(width_px, height_px) > MAX_SIDE_PX:
+    if width_px > MAX_SIDE_PX or height_px > MAX_SIDE_PX:
         raise too_many_pixels(f"{width_px} x {height_px} pixels, libjpeg's limit {MAX_SIDE_PX}")
     if width_px * height_px * components > MAX_SAMPLES:
         raise too_many_pixels(
@@ -242,7 +242,7 @@ def _read_frame(jpeg: _Jpeg, marker: int, body: bytes) -> None:
     jpeg.component_ids, jpeg.sampling, jpeg.quantization_ids = body[6::3], body[7::3], body[8::3]
     if jpeg.sampling not in _USUAL_SAMPLING:
         _require_sampling(jpeg.sampling)
-    jpeg.traits |= _FRAMES[marker]
+    jpeg.traits.update(_FRAMES[marker])
     if components != 3:
         jpeg.traits.add("gray" if components == 1 else "cmyk")
 

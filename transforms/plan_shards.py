@@ -152,7 +152,14 @@ class ShardTable(msgspec.Struct, frozen=True):
         return self.splits[split].planned if split in self.splits else PlannedSplit(0, 0)
 
 
-coders.register(Ranks, ShardTable, Tally)
+class ShardRun(msgspec.Struct, frozen=True, array_like=True):
+    """Neighbours in a shard's order: the place of the first, and the samples."""
+
+    first_place: int
+    samples: list[Sample]
+
+
+coders.register(Ranks, ShardRun, ShardTable, Tally)
 
 
 def order_key(sample: Sample, order: Order, seed: int) -> int:
@@ -264,8 +271,8 @@ def make_shard_table(tallies: Iterable[tuple[Bucket, Tally]], sharding: Sharding
 
 def rank_bucket(
     bucket: Bucket, samples: Iterable[Sample], table: ShardTable, sharding: Sharding
-) -> Iterator[tuple[Shard, tuple[int, Sample]]]:
-    """Yield every sample of a bucket with its shard and its place there.
+) -> Iterator[tuple[Shard, ShardRun]]:
+    """Yield a bucket's samples as runs, each with its shard and its place there.
 
     Raises:
         RuntimeError: `E-SRC-CHANGED` when the bucket is not what was counted, which happens when
@@ -297,15 +304,12 @@ def rank_bucket(
         ((order_key(sample, order, sharding.seed), sample.key, sample) for sample in members),
         key=lambda item: item[:2],
     )
-    _refuse_duplicates([sample for _, _, sample in keyed])
-    for rank, (_, _, sample) in enumerate(keyed, start=ranks.first_rank[number]):
-        index, place = ranks.shard_of(rank)
-        yield (split, index), (place, sample)
+    in_order = [sample for _, _, sample in keyed]
+    _refuse_duplicates(in_order)
+    yield from _runs(split, in_order, ranks, ranks.first_rank[number])
 
 
-def make_shard_plan(
-    shard: Shard, placed: Iterable[tuple[int, Sample]], table: ShardTable
-) -> ShardPlan:
+def make_shard_plan(shard: Shard, runs: Iterable[ShardRun], table: ShardTable) -> ShardPlan:
     """Return a shard's plan, its samples in order.
 
     Raises:
@@ -313,15 +317,29 @@ def make_shard_plan(
     """
     split, index = shard
     ranks = table.splits[split]
-    in_order = sorted(placed, key=lambda item: item[0])
-    places = [place for place, _ in in_order]
+    samples: list[Sample] = []
+    gaps = 0
+    for run in sorted(runs, key=lambda run: run.first_place):
+        gaps += run.first_place != len(samples)
+        samples += run.samples
     planned = ranks.shard_samples(index)
-    if places != list(range(planned)):
-        what = f"{planned} samples are planned, {len(places)} came"
+    if gaps or len(samples) != planned:
+        what = f"{planned} samples are planned, {len(samples)} came"
         remedy = "run again when the sources are at rest"
         where = shard_stem(split, index, ranks.planned.shards)
         raise RuntimeError(fault_line("E-SRC-CHANGED", where, what, remedy))
-    return ShardPlan(split, index, ranks.planned.shards, [sample for _, sample in in_order])
+    return ShardPlan(split, index, ranks.planned.shards, samples)
+
+
+def _runs(
+    split: str, in_order: Sequence[Sample], ranks: Ranks, first_rank: int
+) -> Iterator[tuple[Shard, ShardRun]]:
+    start = 0
+    while start < len(in_order):
+        index, place = ranks.shard_of(first_rank + start)
+        end = start + ranks.shard_samples(index) - place
+        yield (split, index), ShardRun(place, list(in_order[start:end]))
+        start = end
 
 
 def _refuse_duplicates(in_order: Sequence[Sample]) -> None:
@@ -434,9 +452,9 @@ def _make_table(
 
 def _rank(
     grouped: tuple[Bucket, Iterable[Sample]], table: ShardTable, sharding: Sharding
-) -> Iterator[tuple[Shard, tuple[int, Sample]]]:
+) -> Iterator[tuple[Shard, ShardRun]]:
     return rank_bucket(*grouped, table, sharding)
 
 
-def _make_plan(grouped: tuple[Shard, Iterable[tuple[int, Sample]]], table: ShardTable) -> ShardPlan:
+def _make_plan(grouped: tuple[Shard, Iterable[ShardRun]], table: ShardTable) -> ShardPlan:
     return make_shard_plan(*grouped, table)

@@ -158,8 +158,7 @@ class _UploadedSpool:
 
     def __init__(self, storage: BeamStorage) -> None:
         self._storage = storage
-        self._files = contextlib.ExitStack()
-        self._file = self._files.enter_context(tempfile.NamedTemporaryFile())
+        self._file = tempfile.TemporaryFile()
 
     def write(self, parts: Sequence[bytes]) -> None:
         """Append the parts."""
@@ -171,7 +170,7 @@ class _UploadedSpool:
 
     def close(self) -> None:
         """Drop the local file."""
-        self._files.close()
+        self._file.close()
 
 
 def _is_transient(error: Exception) -> bool:
