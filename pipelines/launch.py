@@ -104,7 +104,7 @@ def execute(
         print(f"already complete: {join_uri(config.output, MANIFEST_NAME)}")
         return
     PROGRESS.reset()
-    _spare_the_collector()
+    spare_the_collector()
     options = PipelineOptions(list(beam_args))
     with showing_progress(PROGRESS, [logging.getLogger(name) for name in _OUR_LOGGERS]):
         pipeline = beam.Pipeline(runner=_runner(options), options=options)
@@ -114,7 +114,7 @@ def execute(
     print(summarize(manifest, config.output, time.monotonic() - started_s), end="")
 
 
-def _spare_the_collector() -> None:
+def spare_the_collector() -> None:
     """Keep Python's cycle collector from walking through Beam again and again.
 
     Samples make no cycles, but their number triggers collections of everything that was imported:

@@ -7,6 +7,7 @@ tensorflow/core/example/{example,feature}.proto, https://protobuf.dev/programmin
 
 import array
 import functools
+import operator
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -80,7 +81,7 @@ def _bytes_list(values: Sequence[bytes]) -> list[bytes]:
 def _float_list(values: Sequence[float]) -> bytes:
     if not len(values):
         return b""
-    packed = array.array("f", values)
+    packed = array.array("f", iter(values))  # bytes would be taken for raw floats without `iter`
     if sys.byteorder == "big":
         packed.byteswap()
     return b"\x0a" + _varint(4 * len(packed)) + packed.tobytes()
@@ -90,7 +91,7 @@ def _int64_list(values: Sequence[int]) -> bytes:
     if not len(values):
         return b""
     if min(values) >= 0 and max(values) < 128:  # then each varint is the number itself
-        packed = bytes(values)
+        packed = bytes(iter(values))  # an array's buffer would be taken for them without `iter`
     else:
         packed = b"".join(map(_int64_varint, values))
     return b"\x0a" + _varint(len(packed)) + packed
@@ -110,9 +111,10 @@ def _entry_header(key: str, list_tag: bytes, list_bytes: int) -> bytes:
 
 
 def _int64_varint(value: int) -> bytes:
-    if not -(2**63) <= value < 2**63:
-        raise OverflowError(f"int64 features take -2^63 to 2^63-1, got {value}")
-    return _varint(value & 0xFFFF_FFFF_FFFF_FFFF)  # two's complement, ten bytes when negative
+    number = operator.index(value)  # NumPy's integers too
+    if not -(2**63) <= number < 2**63:
+        raise OverflowError(f"int64 features take -2^63 to 2^63-1, got {number}")
+    return _varint(number & 0xFFFF_FFFF_FFFF_FFFF)  # two's complement, ten bytes when negative
 
 
 def _varint(value: int) -> bytes:

@@ -179,11 +179,13 @@ def read_manifest(data: bytes, where: str) -> Manifest:
     """
     try:
         head = msgspec.json.decode(data, type=_Head)
-        if head.format == "beam-tfrec" and head.format_version > FORMAT_VERSION:
+        if head.format != "beam-tfrec":
+            raise msgspec.ValidationError(f"format {head.format!r}")
+        if head.format_version > FORMAT_VERSION:
             what = f"format version {head.format_version}, this program reads {FORMAT_VERSION}"
             raise RuntimeError(fault_line("E-OUT-FOREIGN", where, what, "upgrade beam-tfrec"))
         return msgspec.json.decode(data, type=Manifest)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         what, remedy = f"no manifest of beam-tfrec ({error})", "give another --output"
         raise RuntimeError(fault_line("E-OUT-FOREIGN", where, what, remedy)) from None
 

@@ -14,7 +14,14 @@ PLAIN = "{split}-{index:05}-of-{num_shards:05}.tfrec"
 NAMED_TEMPLATES: Mapping[str, str] = {"counted": COUNTED, "plain": PLAIN}
 RECEIPTS_DIR = "_receipts"
 INDEX_DIR = "index"
-_FIELDS = {"split", "index", "num_shards", "records"}
+_NUMBER_FORMAT = re.compile(r"(0[0-9]{1,2})?d?")  # what `matches` can read back
+_FIELD_FORMATS = {
+    "split": re.compile(""),
+    "index": _NUMBER_FORMAT,
+    "num_shards": _NUMBER_FORMAT,
+    "records": _NUMBER_FORMAT,
+}
+_NUMBER_BEHIND_FIELD = re.compile(r"\}[0-9]*\{(index|num_shards|records)")
 _SPLIT_GROUP = "[a-z][a-z0-9_]*"
 _INDEX_NAME = re.compile(rf"{INDEX_DIR}/{_SPLIT_GROUP}-[0-9]+-of-[0-9]+\.(parquet|idx)")
 
@@ -119,15 +126,16 @@ class ShardNames(msgspec.Struct, frozen=True):
         template: of the fields `split`, `index`, `num_shards`, `records`.
 
     Raises:
-        ValueError: when the template has another field, lacks `{index}`, or holds a `/`.
+        ValueError: when the template has another field, lacks `{index}`, holds a `/`, formats a
+            number otherwise than `:05`, or puts a number right behind another field.
     """
 
     template: str = COUNTED
 
     def __post_init__(self) -> None:
         """Refuse a template that could not name every shard once."""
-        fields = {name for _, name, _, _ in string.Formatter().parse(self.template) if name}
-        if "index" not in fields or not fields <= _FIELDS:
+        fields = self._fields()
+        if "index" not in fields or not fields <= _FIELD_FORMATS.keys():
             raise ValueError(
                 f"shard_names must be counted, plain or a template with {{index}} and at most"
                 f" {{split}}, {{num_shards}}, {{records}}; got {self.template!r}"
@@ -137,11 +145,23 @@ class ShardNames(msgspec.Struct, frozen=True):
                 f"shard_names must name files in the output itself, not hidden ones,"
                 f" got {self.template!r}: remove the slash, dot or underscore"
             )
-        self.file_name("a", 1, 2, 3)
+        for _, field, spec, conversion in string.Formatter().parse(self.template):
+            if field is not None and (
+                conversion or not _FIELD_FORMATS[field].fullmatch(spec or "")
+            ):
+                raise ValueError(
+                    f"shard_names has a bad format of {{{field}}} in {self.template!r}:"
+                    " use {split} and {index:05}"
+                )
+        if _NUMBER_BEHIND_FIELD.search(self.template):
+            raise ValueError(
+                f"shard_names must keep numbers apart from other fields, got {self.template!r}:"
+                " put a '-' between them"
+            )
 
     def check_splits(self, splits: Sequence[str]) -> None:
         """Refuse a template that would call the shards of two splits alike."""
-        if len(splits) > 1 and "{split" not in self.template:
+        if len(splits) > 1 and "split" not in self._fields():
             raise ValueError(
                 f"shard_names must hold {{split}} for splits {sorted(splits)},"
                 f" got {self.template!r}: add it"
@@ -157,13 +177,8 @@ class ShardNames(msgspec.Struct, frozen=True):
         """
         template = self.template
         if num_shards > 99_999:  # names sort, so all get the digits that the largest needs
-            template = template.replace(":05}", f":0{len(str(num_shards))}}}")
-        try:
-            return template.format(split=split, index=index, num_shards=num_shards, records=records)
-        except (ValueError, TypeError, AttributeError, LookupError) as error:
-            raise ValueError(
-                f"shard_names has a bad format in {self.template!r} ({error}); use {{index:05}}"
-            ) from None
+            template = re.sub(":05(d?})", rf":0{len(str(num_shards))}\1", template)
+        return template.format(split=split, index=index, num_shards=num_shards, records=records)
 
     def matches(self, name: str) -> str | None:
         """Return the split of a file name that this grammar can produce, else None.
@@ -172,6 +187,15 @@ class ShardNames(msgspec.Struct, frozen=True):
         """
         match = self._pattern().fullmatch(name)
         return None if match is None else match.groupdict().get("split", "")
+
+    def _fields(self) -> set[str]:
+        try:
+            parts = list(string.Formatter().parse(self.template))
+        except ValueError as error:
+            raise ValueError(
+                f"shard_names has a bad format in {self.template!r} ({error}): use {{index:05}}"
+            ) from None
+        return {field for _, field, _, _ in parts if field is not None}
 
     def _pattern(self) -> re.Pattern[str]:
         parts: list[str] = []

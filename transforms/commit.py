@@ -8,8 +8,9 @@ import contextlib
 import hashlib
 import json
 import logging
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +41,7 @@ from schemas.shards import (
     RECEIPTS_DIR,
     ShardInfo,
     ShardNames,
+    index_names,
     is_index_name,
     receipt_name,
     shard_stem,
@@ -56,6 +58,7 @@ from transforms.write_shards import create_or_compare
 
 _LOG = logging.getLogger(__name__)
 _SIDE_FILES = ("label_map.pbtxt", "schema.pbtxt", "features.json", "dataset_info.json")
+_SOURCES_NAME = re.compile(rf"{SOURCES_DIR}/[0-9a-f]{{32}}\.json")
 _SHOWN_REJECTS = 10
 
 coders.register(PlannedSplit)
@@ -316,9 +319,10 @@ def job_digest(
     Args:
         options: everything on the command line that decides the data set.
         identities: of the annotation files, by split.
-        listings: `listing_digest` in hex, by root name.
+        listings: `listing_digest` in hex, by root name; an empty root counts as none.
     """
-    seen = json.dumps([dict(options), dict(identities), dict(listings)], sort_keys=True)
+    listed = {root: listing for root, listing in listings.items() if listing != "0"}
+    seen = json.dumps([dict(options), dict(identities), listed], sort_keys=True)
     return hashlib.blake2b(seen.encode(), digest_size=16).hexdigest()
 
 
@@ -383,22 +387,38 @@ def remove_output(output: Storage, names: ShardNames, splits: Iterable[str]) -> 
     """
     output.delete(MANIFEST_NAME)
     wanted = {"", *splits}
-    doomed = {info.file for info in _read_receipts(output)}
-    doomed |= {name for name in _top_level(output) if _split_of(name, names) in wanted}
-    doomed |= {*_SIDE_FILES, REJECTED_NAME}
-    for name in sorted(doomed):
+    doomed = {info.file for info in _read_receipts(output)} | {*_SIDE_FILES, REJECTED_NAME}
+    for name in sorted(_top_level(output)):
+        if name in doomed or _split_of(name, names) in wanted:
+            output.delete(name)
+    for name in _names_in(INDEX_DIR, is_index_name, output):
         output.delete(name)
-    for folder in (INDEX_DIR, SOURCES_DIR, RECEIPTS_DIR):
-        for entry in list(output.list(f"{folder}/", recursive=False)):
-            if folder != INDEX_DIR or is_index_name(entry.name):
-                output.delete(entry.name)
+    for name in _names_in(SOURCES_DIR, _is_sources_name, output):
+        output.delete(name)
+    for name in _names_in(RECEIPTS_DIR, _is_receipt_name, output):
+        output.delete(name)
     output.delete(PLAN_NAME)
 
 
 def _read_receipts(output: Storage) -> Iterator[ShardInfo]:
-    for entry in output.list(f"{RECEIPTS_DIR}/", recursive=False):
+    for name in _names_in(RECEIPTS_DIR, _is_receipt_name, output):
         with contextlib.suppress(msgspec.DecodeError):
-            yield msgspec.json.decode(output.read(entry.name), type=ShardInfo)
+            yield msgspec.json.decode(output.read(name), type=ShardInfo)
+
+
+def _names_in(folder: str, is_ours: Callable[[str], bool], output: Storage) -> list[str]:
+    """Return the files of a folder of the output that have names of ours, sorted."""
+    entries = output.list(f"{folder}/", recursive=False)
+    return sorted(e.name for e in entries if e.kind == "file" and is_ours(e.name))
+
+
+def _is_receipt_name(name: str) -> bool:
+    stem = name.removeprefix(f"{RECEIPTS_DIR}/").removesuffix(".json")
+    return name == receipt_name(stem) and is_index_name(index_names(stem)[0])
+
+
+def _is_sources_name(name: str) -> bool:
+    return _SOURCES_NAME.fullmatch(name) is not None
 
 
 def _top_level(output: Storage) -> dict[str, int]:
@@ -430,7 +450,7 @@ def _check_output(
     }
     if sorted(info.name for info in shards) != sorted(planned):
         raise RuntimeError(f"{len(planned)} shards are planned, {len(shards)} came back")
-    receipts = {entry.name for entry in output.list(f"{RECEIPTS_DIR}/", recursive=False)}
+    receipts = set(_names_in(RECEIPTS_DIR, _is_receipt_name, output))
     sizes = _top_level(output)
     for name in sorted(receipts ^ {receipt_name(stem) for stem in planned}):
         raise _foreign(output, f"{name} is {'not of this plan' if name in receipts else 'gone'}")

@@ -6,8 +6,11 @@ value is a table of counts. Output bytes depend on every function here: changing
 breaking change and raises the format version.
 """
 
+import bisect
 import enum
 import hashlib
+import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -118,14 +121,23 @@ class Ranks(msgspec.Struct, frozen=True):
     Attributes:
         planned: samples and shards of the split.
         full: records of a full shard where shards are filled one by one, else 0 for equal shares.
-        first_rank: rank of each bucket's first sample.
+        buckets: the buckets that hold samples, in order.
+        first_ranks: rank of each bucket's first sample.
         tallies: what each bucket holds.
     """
 
     planned: PlannedSplit
     full: int
-    first_rank: dict[int, int]
-    tallies: dict[int, Tally]
+    buckets: list[int]
+    first_ranks: list[int]
+    tallies: list[Tally]
+
+    def find(self, bucket: int) -> tuple[int, Tally]:
+        """Return the rank of a bucket's first sample and what the bucket holds."""
+        place = bisect.bisect_left(self.buckets, bucket)
+        if place == len(self.buckets) or self.buckets[place] != bucket:
+            return 0, Tally(0, 0, "0")
+        return self.first_ranks[place], self.tallies[place]
 
     def shard_of(self, rank: int) -> tuple[int, int]:
         """Return (shard, place in it) of a rank."""
@@ -256,15 +268,18 @@ def make_shard_table(tallies: Iterable[tuple[Bucket, Tally]], sharding: Sharding
         by_split.setdefault(split, {})[bucket] = tally
     splits: dict[str, Ranks] = {}
     for split, buckets in by_split.items():
-        first_rank: dict[int, int] = {}
-        total = 0
-        for bucket, tally in buckets.items():
-            first_rank[bucket] = total
-            total += tally.samples
+        counts = [tally.samples for tally in buckets.values()]
+        *first_ranks, total = itertools.accumulate(counts, initial=0)
         output_bytes = sum(tally.bytes for tally in buckets.values())
         num_shards = count_shards(split, total, output_bytes, sharding)
         planned = PlannedSplit(total, num_shards)
-        splits[split] = Ranks(planned, sharding.records_per_shard or 0, first_rank, buckets)
+        splits[split] = Ranks(
+            planned,
+            sharding.records_per_shard or 0,
+            list(buckets),
+            first_ranks,
+            list(buckets.values()),
+        )
     every = sum(int(t.digest, 16) for buckets in by_split.values() for t in buckets.values())
     return ShardTable(splits, f"{every % DIGEST_MODULUS:064x}")
 
@@ -282,31 +297,18 @@ def rank_bucket(
     split, number = bucket
     order = sharding.order_of(split)
     members = list(samples)
-    ranks = table.splits.get(split)
-    counted = ranks.tallies.get(number) if ranks else None
+    ranks = table.splits[split]
+    first_rank, counted = ranks.find(number)
     digest = f"{members_digest(members, order):x}"
-    if (
-        ranks is None
-        or counted is None
-        or (counted.samples, counted.digest)
-        != (
-            len(members),
-            digest,
-        )
-    ):
-        expected = counted.samples if counted else 0
-        what = (
-            f"{expected} samples were counted in bucket {number}, then {len(members)} others came"
-        )
+    if (len(members), digest) != (counted.samples, counted.digest):
+        what = f"{counted.samples} samples were counted in bucket {number}, now {len(members)}"
+        what += " others came"
         remedy = "run again when the sources are at rest"
         raise RuntimeError(fault_line("E-SRC-CHANGED", f"split {split}", what, remedy))
-    keyed = sorted(
-        ((order_key(sample, order, sharding.seed), sample.key, sample) for sample in members),
-        key=lambda item: item[:2],
-    )
-    in_order = [sample for _, _, sample in keyed]
+    keyed = [(order_key(s, order, sharding.seed), s.key, s) for s in members]
+    in_order = [sample for _, _, sample in sorted(keyed, key=operator.itemgetter(0, 1))]
     _refuse_duplicates(in_order)
-    yield from _runs(split, in_order, ranks, ranks.first_rank[number])
+    yield from _runs(split, in_order, ranks, first_rank)
 
 
 def make_shard_plan(shard: Shard, runs: Iterable[ShardRun], table: ShardTable) -> ShardPlan:

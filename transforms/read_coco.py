@@ -139,14 +139,19 @@ def uri_identity(uri: str, exclude: str) -> str:
     """Return by what a rerun recognises an annotation file and what was left out of it.
 
     Size and CRC-32C of both files; their bytes pass through in pieces.
+
+    Raises:
+        RuntimeError: `E-ARG` when one of them is not there.
     """
     parts = []
     for name_uri in (uri, exclude) if exclude else (uri,):
         root, name = split_uri(name_uri)
         storage = open_storage(root)
         entry = storage.stat(name)
-        size = entry.size_bytes if entry else 0
-        parts.append(f"{size}:{storage.crc32c(name):08x}")
+        if entry is None or entry.kind != "file":
+            what = "no such file" if entry is None else f"a {entry.kind}, not a file"
+            raise RuntimeError(fault_line("E-ARG", name_uri, what, "give the path of a file"))
+        parts.append(f"{entry.size_bytes}:{storage.crc32c(name):08x}")
     return " without ".join(parts)
 
 

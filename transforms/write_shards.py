@@ -9,6 +9,7 @@ import contextlib
 import functools
 import hashlib
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -23,7 +24,7 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.shared import Shared
 
 from schemas.example import MAX_EXAMPLE_BYTES, encode_example_parts
-from schemas.faults import Rejected, Scope, fault_line
+from schemas.faults import Rejected, Scope, fault_line, printable
 from schemas.images import EncodedImage
 from schemas.layouts import Built, Layout, Unfit
 from schemas.manifest import JobPlan, plan_digest, to_json
@@ -47,6 +48,7 @@ from transforms.storage import Entry, Spool, Storage, join_uri, open_storage
 _LOG = logging.getLogger(__name__)
 _STAGE = "write_shards"
 _METRICS = "beam_tfrec"
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # of an object: another one in every run
 
 T = TypeVar("T")
 
@@ -117,16 +119,13 @@ def find_written(
     if info.plan != plan:
         raise _conflict(where, f"belongs to plan {info.plan}, this run's is {plan}")
     written = output.stat(info.file)
-    index = index_names(shard.name)[0]
-    if written is None or output.stat(index) is None:
+    parquet_name, text_name = index_names(shard.name)
+    if written is None or output.stat(parquet_name) is None or output.stat(text_name) is None:
         return None
     if written.size_bytes != info.bytes:
         what = f"has {written.size_bytes} bytes, its receipt says {info.bytes}"
         raise _conflict(join_uri(output.root, info.file), what)
-    try:
-        return info, index_from_parquet(output.read(index))
-    except ValueError as error:
-        raise _conflict(join_uri(output.root, index), str(error)) from None
+    return info, _read_index(parquet_name, output)
 
 
 def check_sources(shard: ShardPlan, rows: Sequence[IndexRow], roots: Mapping[str, Storage]) -> None:
@@ -240,8 +239,8 @@ def _or_unfit(make: Callable[[], T]) -> T | Unfit:
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        reason = (str(error).splitlines() or [""])[0][:200]
-        return Unfit("E-EX-FAILED", f"{type(error).__name__}: {reason}")
+        reason = (_ADDRESS.sub("0x", str(error)).splitlines() or [""])[0][:200]
+        return Unfit("E-EX-FAILED", printable(f"{type(error).__name__}: {reason}"))
 
 
 class _GrowingShard:
@@ -330,12 +329,19 @@ def _commit_shard(info: ShardInfo, rows: Sequence[IndexRow], spool: Spool, outpu
     create_or_compare(output, receipt_name(info.name), to_json(info))
     parquet_name, text_name = index_names(info.name)
     if not output.create(parquet_name, index_to_parquet(rows)) and not same_but_pins(
-        rows, index_from_parquet(output.read(parquet_name))
+        rows, _read_index(parquet_name, output)
     ):
         raise _conflict(join_uri(output.root, parquet_name), "describes other records")
     create_or_compare(output, text_name, index_to_text(rows))
     if not spool.publish(info.file):
         _compare_twin(info, output)
+
+
+def _read_index(name: str, output: Storage) -> list[IndexRow]:
+    try:
+        return index_from_parquet(output.read(name))
+    except ValueError as error:
+        raise _conflict(join_uri(output.root, name), str(error)) from None
 
 
 def _compare_twin(info: ShardInfo, output: Storage) -> None:

@@ -19,6 +19,7 @@ from apache_beam.io.filesystems import FileSystems
 from schemas.faults import fault_line
 from transforms.retries import retry
 from transforms.storage import SPOOL_DIR, Entry, Spool, join_uri
+from transforms.storage.local import coded
 
 _GLOB = set("*?[")
 _COPY_BYTES = 1 << 20
@@ -142,7 +143,7 @@ class BeamStorage:
         try:
             return retry(operation, _is_transient, self._uri(name))
         except FileNotFoundError as error:
-            what, remedy = "gone since it was listed", "run again when the source is at rest"
+            what, remedy = "not there", "run again when the source is at rest"
             line = fault_line("E-SRC-CHANGED", self._uri(name), what, remedy)
             raise RuntimeError(line) from error
         except PermissionError as error:
@@ -162,7 +163,11 @@ class _UploadedSpool:
 
     def write(self, parts: Sequence[bytes]) -> None:
         """Append the parts."""
-        self._file.writelines(parts)
+        try:
+            self._file.writelines(parts)
+            self._file.flush()
+        except OSError as error:  # of this worker's disk
+            raise coded(error, tempfile.gettempdir()) from error
 
     def publish(self, name: str) -> bool:
         """Upload under a spool's name, then rename unless the name is taken."""

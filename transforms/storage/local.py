@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import functools
 import os
 import posixpath
 import stat
@@ -26,6 +27,9 @@ from transforms.storage import SPOOL_DIR, Entry, Spool, join_uri
 _TRANSIENT = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.ENETUNREACH}
 _NO_ANONYMOUS_FILE = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT}
 _NO_LINK = {errno.EOPNOTSUPP, errno.EPERM, errno.ENOSYS, errno.EINVAL, errno.ENOENT, errno.EMLINK}
+_NO_FOLDER_SYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS}  # SMB, some FUSE
+_LEADS_NOWHERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
+_NOT_THERE = (FileNotFoundError, NotADirectoryError)
 _RENAME_NOREPLACE = 1
 _AT_FDCWD = -100
 _MAX_PARTS = 1024  # IOV_MAX
@@ -42,6 +46,9 @@ _CODES = {
     errno.EDQUOT: ("E-IO-NOSPACE", "raise the quota, then run again to resume"),
     errno.EFBIG: ("E-IO-NOSPACE", "ask for smaller shards with --shard_size"),
     errno.EROFS: ("E-IO-READONLY", "give an --output that can be written"),
+    errno.EEXIST: ("E-IO-READONLY", "give an --output that is a folder"),
+    errno.ENOTDIR: ("E-IO-READONLY", "give an --output that is a folder"),
+    errno.ENOENT: ("E-IO-READONLY", "leave the folder there, and run again"),
     errno.EACCES: ("E-IO-AUTH", "give this user permission, then run again"),
     errno.EPERM: ("E-IO-AUTH", "give this user permission, then run again"),
     errno.EMFILE: ("E-IO-LIMIT", "raise the limit on open files (ulimit -n)"),
@@ -50,6 +57,13 @@ _CODES = {
 }
 
 T = TypeVar("T")
+
+
+def coded(error: OSError, where: str) -> RuntimeError:
+    """Return an error of the operating system as one `E-IO-…` line."""
+    code, remedy = _CODES.get(error.errno or 0, ("E-IO-RETRIES", "look at the storage"))
+    what = error.strerror or type(error).__name__
+    return RuntimeError(fault_line(code, where, what, remedy))
 
 
 class LocalStorage:
@@ -61,37 +75,37 @@ class LocalStorage:
 
     def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[Entry]:
         """Yield every name below the root or a folder of it; links followed, their loops not."""
-        with contextlib.suppress(FileNotFoundError):
-            yield from self._walk(prefix, frozenset(), recursive)
+        return self._walk(prefix, frozenset(), recursive)
 
     def stat(self, name: str) -> Entry | None:
         """Return a name's entry, None when there is none."""
         try:
-            found = self._run(name, lambda: os.stat(self._path(name)))
-        except (FileNotFoundError, NotADirectoryError):
+            found = self._run(name, lambda: os.stat(self._path(name)), _NOT_THERE)
+        except _NOT_THERE:
             return None
         return _entry(name, found)
 
     def read(self, name: str, expected: Entry | None = None) -> bytes:
         """Return a file's bytes; with `expected`, only if size and mtime are those listed."""
         try:
-            data, found = self._run(name, lambda: self._read_once(name, expected))
-        except (FileNotFoundError, NotADirectoryError):
-            data, found = b"", Entry(name, -1, "", kind="missing")
+            data, found = self._run(name, lambda: self._read_once(name, expected), _NOT_THERE)
+        except _NOT_THERE:
+            raise self._changed(name, "not there") from None
         wanted = expected or found
-        if (found.kind, found.size_bytes, found.pin) != ("file", wanted.size_bytes, wanted.pin) or (
-            len(data) != wanted.size_bytes
-        ):
-            what = f"{found.kind} of {found.size_bytes} bytes, {wanted.size_bytes} were listed"
-            if found.size_bytes == wanted.size_bytes:
-                what = "modified since it was listed"
-            remedy = "run again when the source is at rest"
-            raise RuntimeError(fault_line("E-SRC-CHANGED", self._uri(name), what, remedy))
+        if found.kind != "file":
+            raise self._changed(name, f"a {found.kind} and no file")
+        if not found.size_bytes == len(data) == wanted.size_bytes:
+            raise self._changed(name, f"{found.size_bytes} bytes, {wanted.size_bytes} were listed")
+        if found.pin != wanted.pin:
+            raise self._changed(name, "modified since it was listed")
         return data
 
     def crc32c(self, name: str) -> int:
         """Return a file's CRC-32C."""
-        return self._run(name, lambda: self._crc32c_once(name))
+        try:
+            return self._run(name, lambda: self._crc32c_once(name), _NOT_THERE)
+        except _NOT_THERE:
+            raise self._changed(name, "not there") from None
 
     def create(self, name: str, data: bytes) -> bool:
         """Create a small file whole; False when the name is taken."""
@@ -108,8 +122,8 @@ class LocalStorage:
 
     def delete(self, name: str) -> None:
         """Delete a file, if it is there."""
-        with contextlib.suppress(FileNotFoundError):
-            self._run(name, lambda: os.unlink(self._path(name)))
+        with contextlib.suppress(*_NOT_THERE):
+            self._run(name, lambda: os.unlink(self._path(name)), _NOT_THERE)
 
     def probe(self) -> None:
         """Make the root, and link and unlink a file there; drop spools whose writers are dead."""
@@ -121,26 +135,35 @@ class LocalStorage:
 
     def _walk(self, prefix: str, above: frozenset, recursive: bool) -> Iterator[Entry]:
         directory = self._path(prefix)
-        with self._run(prefix, lambda: os.scandir(directory)) as entries:
+        try:
+            status = self._run(prefix, lambda: os.stat(directory), _NOT_THERE)
+            entries = self._run(prefix, lambda: os.scandir(directory), _NOT_THERE)
+        except _NOT_THERE:  # nothing to list; a folder whose name is no UTF-8 cannot be asked for
+            return
+        above |= {_identity(status)}
+        with entries, self._coding(prefix):
             for found in entries:
                 name = prefix + os.fsencode(found.name).decode("utf-8", "backslashreplace")
                 try:
                     status = found.stat()
-                except FileNotFoundError:
-                    yield Entry(name, 0, "", kind="dangling link")
-                    continue
-                except OSError as error:
-                    raise self._coded(name, error) from error
+                except OSError:  # a link to nothing, or trouble
+                    leads_to = self._run(name, functools.partial(_stat_if_there, found))
+                    if leads_to is None:
+                        yield Entry(name, 0, "", kind="dangling link")
+                        continue
+                    status = leads_to
                 yield _entry(name, status)
-                identity = (status.st_dev, status.st_ino)
-                if recursive and stat.S_ISDIR(status.st_mode) and identity not in above:
-                    yield from self._walk(f"{name}/", above | {identity}, recursive)
+                if recursive and stat.S_ISDIR(status.st_mode) and _identity(status) not in above:
+                    yield from self._walk(f"{name}/", above, recursive)
 
     def _read_once(self, name: str, expected: Entry | None) -> tuple[bytes, Entry]:
         # Not blocking, so that a FIFO in the place of a listed file cannot hang the read.
         fd = os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            size_bytes = expected.size_bytes if expected else os.fstat(fd).st_size
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                return b"", _entry(name, status)
+            size_bytes = expected.size_bytes if expected else status.st_size
             chunks: list[bytes] = []
             wanted = size_bytes + 1  # one more shows a file that grew
             while wanted > 0 and (chunk := os.read(fd, wanted)):
@@ -168,23 +191,24 @@ class LocalStorage:
                     os.unlink(path)
             os.rmdir(directory)
 
-    def _run(self, name: str, operation: Callable[[], T]) -> T:
-        with self._coding(name):
+    def _run(
+        self, name: str, operation: Callable[[], T], passing: tuple[type[OSError], ...] = ()
+    ) -> T:
+        with self._coding(name, passing):
             return retry(operation, _is_transient, self._uri(name))
 
     @contextlib.contextmanager
-    def _coding(self, name: str) -> Iterator[None]:
+    def _coding(self, name: str, passing: tuple[type[OSError], ...] = ()) -> Iterator[None]:
         try:
             yield
-        except (FileNotFoundError, NotADirectoryError):
+        except passing:
             raise
         except OSError as error:
-            raise self._coded(name, error) from error
+            raise coded(error, self._uri(name)) from error
 
-    def _coded(self, name: str, error: OSError) -> RuntimeError:
-        code, remedy = _CODES.get(error.errno or 0, ("E-IO-RETRIES", "look at the storage"))
-        what = error.strerror or type(error).__name__
-        return RuntimeError(fault_line(code, self._uri(name), what, remedy))
+    def _changed(self, name: str, what: str) -> RuntimeError:
+        remedy = "run again when the source is at rest"
+        return RuntimeError(fault_line("E-SRC-CHANGED", self._uri(name), what, remedy))
 
     def _path(self, name: str) -> str:
         return os.path.join(self.root, name) if name else self.root
@@ -301,10 +325,27 @@ def _entry(name: str, status: os.stat_result) -> Entry:
     return Entry(name, status.st_size, str(status.st_mtime_ns))
 
 
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _stat_if_there(found: os.DirEntry[str]) -> os.stat_result | None:
+    """Return what a name leads to, None for a link to nothing, through a file or to itself."""
+    try:
+        return found.stat()
+    except OSError as error:
+        if error.errno in _LEADS_NOWHERE:
+            return None
+        raise
+
+
 def _fsync_directory(directory: str) -> None:
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
     finally:
         os.close(fd)
 
