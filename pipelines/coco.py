@@ -66,6 +66,8 @@ class CocoConfig:
 
     def __post_init__(self) -> None:
         """Refuse what does not fit together."""
+        if not self.output:
+            raise ValueError("output must not be empty, got '': give the data set's folder or URI")
         check_split_names(self.images)
         if not self.annotations or set(self.images) != set(self.annotations):
             raise ValueError(
@@ -130,7 +132,7 @@ def parser() -> FlagParser:
         action="extend",
         required=True,
         metavar="[SPLIT=]DIR",
-        help="image root per split: file_name is relative to it",
+        help="image root per split: file_name is relative to it (required)",
     )
     group.add_argument(
         "--annotations",
@@ -138,7 +140,7 @@ def parser() -> FlagParser:
         action="extend",
         required=True,
         metavar="[SPLIT=]FILE",
-        help="COCO instances file per split",
+        help="COCO instances file per split (required)",
     )
     group.add_argument(
         "--split", default="train", help="split of a path without SPLIT= (default train)"
@@ -150,7 +152,8 @@ def parser() -> FlagParser:
         "--orphans",
         choices=["stop", "drop"],
         default="stop",
-        help="annotations of unknown images or categories (default stop)",
+        help="annotations of unknown images or categories: stop the run, or drop and count them"
+        " (default stop)",
     )
     group.add_argument(
         "--check",
@@ -188,7 +191,7 @@ def configure(argv: Sequence[str]) -> tuple[RunConfig[CocoConfig], list[str]]:
         rules=CocoRules(flags.string_ids, flags.orphans == "drop"),
         check=Check(flags.check),
         budget=budget_of(flags),
-        exclude=flags.exclude,
+        exclude=flags.exclude or "",
         allow_empty=flags.allow_empty,
         limits=limits_of(flags),
         accept_command=accepting_command("python -m pipelines.coco", argv),

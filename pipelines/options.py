@@ -4,6 +4,7 @@ import argparse
 import difflib
 import re
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any, NoReturn
 
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -37,16 +38,23 @@ def parse_flags(parser: FlagParser, argv: Sequence[str]) -> tuple[argparse.Names
     Raises:
         ValueError: when a flag is neither ours nor Beam's, which Beam would drop with a warning.
     """
-    flags, others = parser.parse_known_args(list(argv))
     beam_parser = _beam_parser()
+    known = [*parser._option_string_actions, *beam_parser._option_string_actions]
+    for argument in argv:  # first, since a misspelt flag also leaves a required one missing
+        flag = argument.split("=")[0]
+        if flag.startswith("--") and " " not in flag and flag not in known:
+            raise _unknown(flag, known)
+    flags, others = parser.parse_known_args(list(argv))
     _, unknown = beam_parser.parse_known_args(others)
     if unknown:
-        flag = unknown[0].split("=")[0]
-        known = [*parser._option_string_actions, *beam_parser._option_string_actions]
-        close = difflib.get_close_matches(flag, known, n=1)
-        remedy = f"did you mean {close[0]}?" if close else "see --help"
-        raise ValueError(f"unknown argument {flag!r}: {remedy}")
+        raise _unknown(unknown[0], known)
     return flags, others
+
+
+def _unknown(argument: str, known: Sequence[str]) -> ValueError:
+    close = difflib.get_close_matches(argument, known, n=1)
+    remedy = f"did you mean {close[0]}?" if close else "see --help"
+    return ValueError(f"unknown argument {argument!r}: {remedy}")
 
 
 def beam_flags() -> set[str]:
@@ -70,19 +78,21 @@ def _subclasses(of: Any) -> list[Any]:
 def add_output_flags(parser: FlagParser) -> None:
     """Add the flags that every pipeline has: shards, rejects, limits, output."""
     group = parser.add_argument_group("shards")
-    group.add_argument(
+    number = group.add_mutually_exclusive_group()
+    number.add_argument(
         "--shard_size",
         default="150MB",
+        metavar="SIZE",
         help="output bytes a shard to aim at, decimal units or KiB/MiB/GiB (default 150MB); at"
         " least 16 shards a split where each keeps 64 records",
     )
-    group.add_argument(
+    number.add_argument(
         "--num_shards",
         nargs="+",
         metavar="[SPLIT=]N",
         help="exact number of shards, for all splits or each (default: from --shard_size)",
     )
-    group.add_argument(
+    number.add_argument(
         "--records_per_shard",
         type=int,
         metavar="N",
@@ -126,7 +136,7 @@ def _add_reject_flags(parser: FlagParser) -> None:
     )
     group.add_argument(
         "--exclude",
-        default="",
+        type=_not_empty,
         metavar="REJECTED.jsonl",
         help="leave out the samples that this file of an earlier run names (default none)",
     )
@@ -137,7 +147,13 @@ def _add_reject_flags(parser: FlagParser) -> None:
 
 def _add_output_and_limits(parser: FlagParser) -> None:
     group = parser.add_argument_group("output and limits")
-    group.add_argument("--output", required=True, metavar="DIR", help="where the data set goes")
+    group.add_argument(
+        "--output",
+        type=_not_empty,
+        required=True,
+        metavar="DIR",
+        help="folder or URI that the data set goes to (required)",
+    )
     group.add_argument(
         "--overwrite",
         action="store_true",
@@ -228,7 +244,7 @@ def parse_size(name: str, text: str) -> int:
     unit = match[2].removesuffix("B") if match else ""
     if match is None or unit not in _UNITS:
         raise ValueError(f"{name} must be a size such as 150MB or 256MiB, got {text!r}")
-    return int(float(match[1]) * _UNITS[unit])
+    return int(Decimal(match[1]) * _UNITS[unit])
 
 
 def parse_per_split(name: str, values: Sequence[str], bare: str = "") -> dict[str, str]:
@@ -266,6 +282,12 @@ def check_split_names(splits: Mapping[str, Any]) -> None:
                 f"a split must be lower-case letters, digits and _, a letter first, and not 'all';"
                 f" got {split!r}: rename it"
             )
+
+
+def _not_empty(text: str) -> str:
+    if not text:  # such as an unset variable of a shell script
+        raise argparse.ArgumentTypeError("must not be empty")
+    return text
 
 
 def _int(name: str, text: str) -> int:

@@ -1,14 +1,17 @@
 """The summary of a finished run, from its manifest."""
 
-from schemas.manifest import Manifest, SplitSummary
+from schemas.faults import printable
+from schemas.manifest import MANIFEST_NAME, REJECTED_NAME, Manifest, SplitSummary
 from schemas.shards import PLAIN
+from transforms.storage import join_uri
 from transforms.write_shards import megabytes
 
 
 def summarize(manifest: Manifest, output: str, seconds: float) -> str:
     """Return what was made, what was rejected and why, and how to read it."""
     records = sum(split.records for split in manifest.splits.values())
-    lines = [f"{output}: {records} records in {seconds:.1f} s ({records / seconds:,.0f} images/s)"]
+    where, rate = printable(output), f"{records / seconds:,.0f} images/s"
+    lines = [f"{where}: {records} records in {seconds:.1f} s ({rate})"]
     for name, split in manifest.splits.items():
         lines += _split_lines(name, split)
     lines += _reading_lines(manifest, output)
@@ -42,12 +45,14 @@ def _shards(count: int) -> str:
 
 def _reading_lines(manifest: Manifest, output: str) -> list[str]:
     first = next((shard.split for shard in manifest.shards), "train")
+    rejects, manifest_uri = join_uri(output, REJECTED_NAME), join_uri(output, MANIFEST_NAME)
     lines = [
-        f"  rejects: {output}/rejected.jsonl; everything else: {output}/manifest.json",
+        f"  rejects: {printable(rejects)}; everything else: {printable(manifest_uri)}",
         "  read it:",
         "    import json, tensorflow as tf",
-        f"    files = [{output!r} + '/' + s['file'] for s in"
-        f" json.load(open({output + '/manifest.json'!r}))['shards'] if s['split'] == {first!r}]",
+        f"    shards = json.load(tf.io.gfile.GFile({manifest_uri!a}))['shards']",
+        f"    files = [{join_uri(output, '')!a} + s['file'] for s in shards"
+        f" if s['split'] == {first!r}]",
         "    dataset = tf.data.TFRecordDataset(files)",
     ]
     if manifest.plan.options.get("shard_names") != PLAIN:

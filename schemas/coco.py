@@ -7,8 +7,9 @@ keeps a 450 MB file at little more than its own size in memory.
 
 import codecs
 import itertools
+import operator
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -33,6 +34,8 @@ Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 PositiveInt = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 Id = Int64 | str
 
+_DECODE_BBOX = msgspec.json.Decoder(BBoxXywhPx).decode  # a JSON number is finite, or refused
+
 
 class CocoImage(msgspec.Struct, gc=False):
     """One entry of `images`; sizes in pixels."""
@@ -51,18 +54,7 @@ class CocoCategory(msgspec.Struct, gc=False):
 
 
 class CocoInstance(msgspec.Struct, gc=False):
-    """What a detection layout needs of one entry of `annotations`."""
-
-    id: Id
-    image_id: Id
-    category_id: Int64
-    bbox: BBoxXywhPx
-    area: float | None = None
-    iscrowd: int | bool = 0
-
-
-class _LooseInstance(msgspec.Struct, gc=False):
-    """An entry whose bbox is not four numbers, to say what it is instead."""
+    """What a detection layout needs of one entry of `annotations`; the rest is skipped unparsed."""
 
     id: Id
     image_id: Id
@@ -72,12 +64,7 @@ class _LooseInstance(msgspec.Struct, gc=False):
     iscrowd: int | bool = 0
 
 
-class _AnnotationHead(msgspec.Struct, gc=False):
-    id: Id
-    image_id: Id
-
-
-class DetectionObject(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class DetectionObject(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """One object of an image: COCO's category id, bbox and area (px squared), crowd flag 0 or 1."""
 
     category_id: int
@@ -144,71 +131,52 @@ class CocoFile:
         self.categories: list[CocoCategory] = self._decode(
             sections, "categories", list[CocoCategory]
         )
-        heads: list[_AnnotationHead] = self._decode(sections, "annotations", list[_AnnotationHead])
-        self._raw: list[msgspec.Raw] = self._decode(sections, "annotations", list[msgspec.Raw])
+        self._instances: list[CocoInstance] = self._decode(
+            sections, "annotations", list[CocoInstance]
+        )
         if not string_ids:
             _refuse_string_ids(self.images, "images", where)
-            _refuse_string_ids(heads, "annotations", where)
+            _refuse_string_ids(self._instances, "annotations", where)
         _check_images(self.images, where)
         check_labels([(category.id, category.name) for category in self.categories], where)
-        self.num_annotations = len(heads)
-        self.num_repeated_ids = len(heads) - len({head.id for head in heads})
-        self._places: dict[int | str, list[int]] = {image.id: [] for image in self.images}
+        self.num_annotations = len(self._instances)
+        self.num_repeated_ids = len(self._instances) - len({i.id for i in self._instances})
+        self._by_image: dict[int | str, list[CocoInstance]] = {i.id: [] for i in self.images}
         self.orphans: list[tuple[int | str, int | str]] = []
-        for place, head in enumerate(heads):
-            places = self._places.get(head.image_id)
-            if places is None:
-                self.orphans.append((head.id, head.image_id))
+        for instance in self._instances:
+            instances = self._by_image.get(instance.image_id)
+            if instances is None:
+                self.orphans.append((instance.id, instance.image_id))
             else:
-                places.append(place)
+                instances.append(instance)
 
     def annotated_images(self) -> Iterator[AnnotatedImage]:
-        """Yield every image with its annotations decoded, in the file's order.
-
-        Raises:
-            RuntimeError: `E-ANN-TYPE` when a field other than the bbox has a wrong type.
-        """
+        """Yield every image with its annotations, in the file's order."""
         category_ids = {category.id for category in self.categories}
-        decode = msgspec.json.Decoder(CocoInstance).decode
         for image in self.images:
-            objects: list[tuple[int | str, DetectionObject]] = []
-            bad: list[BadAnnotation] = []
-            for place in self._places[image.id]:
-                try:
-                    instance = decode(self._raw[place])
-                    fault = _check_instance(instance, category_ids)
-                except msgspec.ValidationError:
-                    instance, fault = self._explain(place)
-                if fault is None:
-                    objects.append((instance.id, _to_object(instance)))
+            objects: list[tuple[bool, int | str, DetectionObject]] = []
+            bad: list[tuple[bool, BadAnnotation]] = []
+            for instance in self._by_image[image.id]:
+                is_text = isinstance(instance.id, str)  # numbers and texts do not compare
+                found = _to_object(instance, category_ids)
+                if isinstance(found, DetectionObject):
+                    objects.append((is_text, instance.id, found))
                 else:
-                    bad.append(BadAnnotation(instance.id, *fault))
-            objects.sort(key=lambda item: (_id_order(item[0]), msgspec.structs.astuple(item[1])))
-            bad.sort(key=lambda item: (_id_order(item.annotation_id), item))
-            yield AnnotatedImage(image, objects, bad)
+                    bad.append((is_text, BadAnnotation(instance.id, *found)))
+            objects.sort()
+            bad.sort()
+            yield AnnotatedImage(
+                image, [found[1:] for found in objects], [fault for _, fault in bad]
+            )
 
     def _decode(self, sections: dict[str, msgspec.Raw], name: str, into: Any) -> Any:
         try:
             return msgspec.json.decode(sections[name], type=into)
         except msgspec.ValidationError as error:
-            raise self._wrong_type(error, f"$.{name}") from None
-
-    def _explain(self, place: int) -> tuple[Any, tuple[str, str]]:
-        """Return an annotation whose typed decoding failed, with its bbox fault; raise if other."""
-        try:
-            loose = msgspec.json.decode(self._raw[place], type=_LooseInstance)
-        except msgspec.ValidationError as error:
-            raise self._wrong_type(error, f"$.annotations[{place}]") from None
-        try:
-            bbox = msgspec.json.decode(loose.bbox)
-        except msgspec.ValidationError:  # a number beyond float64
-            return loose, ("E-BOX-NOT-FINITE", "bbox holds a number beyond float64")
-        return loose, check_bbox(bbox) or ("E-BOX-SHAPE", "bbox is not four numbers")
-
-    def _wrong_type(self, error: msgspec.ValidationError, at: str) -> RuntimeError:
-        what = str(error)
-        what = what.replace("`$", f"`{at}") if "`$" in what else f"{what} - at `{at}`"
-        return RuntimeError(fault_line("E-ANN-TYPE", self._where, what, "correct the file"))
+            what = str(error).replace("`$", f"`$.{name}")
+            raise RuntimeError(
+                fault_line("E-ANN-TYPE", self._where, what, "correct the file")
+            ) from None
 
 
 def blob_name(file_name: str) -> str:
@@ -392,15 +360,18 @@ def _standing_at(data: bytes, offset: int) -> str:
     return data[offset : offset + 20].decode("utf-8", "backslashreplace")
 
 
-def _refuse_string_ids(entries: list, section: str, where: str) -> None:
-    for place, entry in enumerate(entries):
-        for field in ("id", "image_id"):
-            value = getattr(entry, field, 0)
-            if isinstance(value, str):
-                what = f"$.{section}[{place}].{field} is the string {value!r}, not an int64"
-                raise RuntimeError(
-                    fault_line("E-ANN-TYPE", where, what, "correct it, or give --string_ids")
-                )
+def _refuse_string_ids(
+    entries: Sequence[CocoImage | CocoInstance], section: str, where: str
+) -> None:
+    fields = ["id"] if section == "images" else ["id", "image_id"]
+    for field in fields:
+        values = list(map(operator.attrgetter(field), entries))
+        if set(map(type, values)) <= {int}:
+            continue
+        place, text = next((p, v) for p, v in enumerate(values) if isinstance(v, str))
+        what = f"$.{section}[{place}].{field} is the string {text!r}, not an int64"
+        remedy = "correct it, or give --string_ids"
+        raise RuntimeError(fault_line("E-ANN-TYPE", where, what, remedy))
 
 
 def _check_images(images: list[CocoImage], where: str) -> None:
@@ -420,18 +391,23 @@ def _check_images(images: list[CocoImage], where: str) -> None:
                 raise RuntimeError(fault_line("E-ANN-DUPLICATE", where, what, "remove one"))
 
 
-def _check_instance(instance: CocoInstance, category_ids: set[int]) -> tuple[str, str] | None:
+def _to_object(instance: CocoInstance, category_ids: set[int]) -> DetectionObject | tuple[str, str]:
+    """Return the object of an annotation, or (code, detail) of why there is none."""
     if instance.category_id not in category_ids:
         return "E-ANN-CATEGORY", f"category_id {instance.category_id} is not in categories"
-    if instance.bbox[2] > 0 and instance.bbox[3] > 0:  # JSON numbers are finite here
-        return None
-    return check_bbox(instance.bbox)
+    try:
+        bbox = _DECODE_BBOX(instance.bbox)
+    except msgspec.ValidationError:
+        return _bbox_fault(instance.bbox)
+    if not (bbox[2] > 0 and bbox[3] > 0):
+        return _bbox_fault(instance.bbox)
+    area = bbox[2] * bbox[3] if instance.area is None else instance.area
+    return DetectionObject(instance.category_id, bbox, area, int(bool(instance.iscrowd)))
 
 
-def _to_object(instance: CocoInstance) -> DetectionObject:
-    area = instance.bbox[2] * instance.bbox[3] if instance.area is None else instance.area
-    return DetectionObject(instance.category_id, instance.bbox, area, int(bool(instance.iscrowd)))
-
-
-def _id_order(value: int | str) -> tuple[bool, int | str]:
-    return isinstance(value, str), value
+def _bbox_fault(raw: msgspec.Raw) -> tuple[str, str]:
+    try:
+        bbox = msgspec.json.decode(raw)
+    except msgspec.ValidationError:
+        return "E-BOX-NOT-FINITE", "bbox holds a number beyond float64"
+    return check_bbox(bbox) or ("E-BOX-SHAPE", "bbox is not four numbers")

@@ -1,7 +1,9 @@
 """The bytes of a `tf.train.Example`, without TensorFlow and without copying large values.
 
 Byte-equal to TensorFlow's `SerializeToString(deterministic=True)`: the map of features is written
-in the order of its keys' UTF-8 bytes, packed lists as protobuf packs them. Source of the format:
+in the order of its keys' UTF-8 bytes, packed lists as protobuf packs them. One exception: `image`
+stands before `image/filename`, as C++ and pure Python sort them, and not behind it, as Python's
+upb 6.33 does (github.com/protocolbuffers/protobuf/pull/26621). Source of the format:
 tensorflow/core/example/{example,feature}.proto, https://protobuf.dev/programming-guides/encoding/.
 """
 

@@ -1,0 +1,137 @@
+"""Functions run in processes of their own: to be killed, starved, or given a disk of their own.
+
+Children are forked from a server process without threads, so that no lock of the test run is held
+in them; what they run lives in modules, not in tests.
+"""
+
+import contextlib
+import ctypes
+import itertools
+import multiprocessing
+import os
+import resource
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+KILLED = 77
+"""Exit code of a child that `die_at` ended."""
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["tests.small_runs"])
+_NEW_MOUNTS, _NEW_USERS = 0x0002_0000, 0x1000_0000
+_READ_ONLY, _REMOUNT, _RECURSIVE, _PRIVATE = 1, 32, 0x4000, 1 << 18
+
+
+def exit_code_of(function: Callable[..., Any], *args: Any, timeout_s: float = 60) -> int:
+    """Return the exit code of a child that runs the function; it must end in time."""
+    child = _CONTEXT.Process(target=function, args=args)
+    child.start()
+    child.join(timeout_s)
+    if child.exitcode is None:
+        child.kill()
+        raise TimeoutError(f"{function.__name__}{args} still runs after {timeout_s} s")
+    return child.exitcode
+
+
+def outcome_of(function: Callable[..., Any], *args: Any, timeout_s: float = 60) -> Any:
+    """Return what the function returns in a child, or the text of the error it raises there."""
+    receiver, sender = _CONTEXT.Pipe(duplex=False)
+    exit_code = exit_code_of(_send_outcome, sender, function, *args, timeout_s=timeout_s)
+    sender.close()
+    assert exit_code == 0
+    return receiver.recv()
+
+
+def kill_once_ready(function: Callable[..., Any], *args: Any) -> None:
+    """Run the function in a child and SIGKILL it when it has called its first argument."""
+    receiver, sender = _CONTEXT.Pipe(duplex=False)
+    child = _CONTEXT.Process(target=function, args=(sender, *args))
+    child.start()
+    assert receiver.poll(30), "the child is not ready after 30 s"
+    os.kill(child.pid, signal.SIGKILL)
+    child.join(30)
+    assert child.exitcode == -signal.SIGKILL
+
+
+def _send_outcome(sender: Any, function: Callable[..., Any], *args: Any) -> None:
+    try:
+        sender.send(function(*args))
+    except Exception as error:
+        sender.send(str(error))
+
+
+def die_at(nth: int, *, torn: bool = False) -> None:
+    """End this process at the n-th call that makes something durable or visible.
+
+    Args:
+        nth: counts calls of `os.writev`, `os.fsync` and `os.link`, from 1.
+        torn: where that call is a write, let half of it through first.
+    """
+    count = itertools.count(1)
+
+    def dying(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if next(count) != nth:
+                return real(*args, **kwargs)
+            if torn and name == "writev":
+                data = b"".join(args[1])
+                os.write(args[0], data[: len(data) // 2])
+            os._exit(KILLED)
+
+        return call
+
+    for name in ("writev", "fsync", "link"):
+        setattr(os, name, dying(name, getattr(os, name)))
+
+
+@contextlib.contextmanager
+def limited(what: int, soft: int) -> Iterator[None]:
+    """Lower a resource limit of this process for a while."""
+    before = resource.getrlimit(what)
+    resource.setrlimit(what, (soft, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(what, before)
+
+
+def mount_disk_of_my_own(directory: Path, size_bytes: int) -> None:
+    """Mount a small tmpfs that this process alone sees and that ends with it.
+
+    Raises:
+        OSError: where the machine does not allow it.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    user, group = os.getuid(), os.getgid()
+    _check(libc.unshare(_NEW_MOUNTS | (_NEW_USERS if user else 0)))
+    if user:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+        Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+    _check(libc.mount(b"none", b"/", None, _RECURSIVE | _PRIVATE, None))
+    options = f"size={size_bytes}".encode()
+    _check(libc.mount(b"none", os.fsencode(directory), b"tmpfs", 0, options))
+
+
+def make_read_only(directory: Path) -> None:
+    """Make a disk of this process read-only."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    _check(libc.mount(b"none", os.fsencode(directory), None, _REMOUNT | _READ_ONLY, None))
+
+
+def can_mount() -> bool:
+    """Return whether a child may mount a disk of its own."""
+    return outcome_of(_try_to_mount) is True
+
+
+def _try_to_mount() -> bool:
+    mount_disk_of_my_own(Path("/tmp"), 4096)
+    return True
+
+
+def _check(result: int) -> None:
+    if result:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))

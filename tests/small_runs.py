@@ -1,0 +1,186 @@
+"""A whole run in plain functions, without Beam: plan, build and commit a small COCO set.
+
+What the transforms wire is composed here from their public functions, one after the other, so that
+tests can stop, kill and repeat each step.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from schemas.faults import Rejected
+from schemas.layouts import DetectionLayout, Layout
+from schemas.manifest import JobPlan, Manifest
+from schemas.samples import Sample
+from schemas.shards import ShardInfo, ShardPlan
+from tests.children import die_at
+from tests.conftest import coco_dict, jpeg_bytes
+from transforms.blobs import listing_digest, pin_sample
+from transforms.commit import CommitJob, commit, make_job_plan, publish_plan
+from transforms.gate import GateLimits, WorkerGate
+from transforms.plan_shards import (
+    Sharding,
+    ShardTable,
+    Tally,
+    bucket_of,
+    make_shard_plan,
+    make_shard_table,
+    members_digest,
+    order_key,
+    rank_bucket,
+)
+from transforms.read_coco import AnnotationFile, CocoRules, read_coco, uri_identity
+from transforms.storage import open_storage
+from transforms.write_shards import ShardJob, write_shard
+
+LIMITS = GateLimits(shards_in_flight=2, bytes_in_flight=1 << 20, readers=2)
+
+
+@dataclasses.dataclass(frozen=True)
+class SmallRun:
+    """Everything that is known when the first shard begins."""
+
+    shards: list[ShardPlan]
+    table: ShardTable
+    files: list[AnnotationFile]
+    rejected: list[Rejected]
+    listings: dict[str, str]
+    job: ShardJob
+    commit_job: CommitJob
+
+    @property
+    def plan(self) -> JobPlan:
+        return make_job_plan(self.table, self.files, self.rejected, self.commit_job)
+
+
+def write_set(folder: Path, num_images: int, **coco: int) -> tuple[Path, Path]:
+    """Write a COCO set of small JPEGs; return its image folder and annotation file."""
+    images, annotations = folder / "images", folder / "instances.json"
+    images.mkdir(parents=True)
+    spec = coco_dict(num_images, **coco)
+    for place, image in enumerate(spec["images"]):
+        data = jpeg_bytes(image["width"], image["height"], color=place)
+        (images / image["file_name"]).write_bytes(data)
+    annotations.write_text(json.dumps(spec))
+    return images, annotations
+
+
+def plan_run(
+    images: Path | Mapping[str, Path],
+    annotations: Path | Mapping[str, Path],
+    output: Path,
+    num_shards: int = 2,
+    layout: Layout | None = None,
+    **job: object,
+) -> SmallRun:
+    """Read, pin, rank and group; splits as the mappings have them, else `train`."""
+    roots = {
+        k: str(v) for k, v in (images if isinstance(images, Mapping) else {"train": images}).items()
+    }
+    uris = annotations if isinstance(annotations, Mapping) else {"train": annotations}
+    layout = layout or DetectionLayout()
+    sharding = Sharding(num_shards={"": num_shards})
+    samples: list[Sample] = []
+    files: list[AnnotationFile] = []
+    rejected: list[Rejected] = []
+    entries = {
+        (root, entry.name): entry
+        for root, uri in roots.items()
+        for entry in open_storage(uri).list()
+    }
+    for split, uri in uris.items():
+        identity = uri_identity(str(uri), "")
+        for item in read_coco(uri.read_bytes(), uri.name, split, CocoRules(), identity=identity):
+            if isinstance(item, Sample):
+                item = pin_sample(item, entries.get((split, item.blobs[0].name)))
+            kind = {Sample: samples, Rejected: rejected, AnnotationFile: files}[type(item)]
+            kind.append(item)
+    table, shards = plan_samples(samples, sharding, layout)
+    listings = {
+        root: f"{listing_digest(open_storage(uri).list()):x}" for root, uri in roots.items()
+    }
+    return SmallRun(
+        shards=shards,
+        table=table,
+        files=files,
+        rejected=rejected,
+        listings=listings,
+        job=ShardJob(roots, str(output), layout),
+        commit_job=CommitJob(
+            str(output), layout, {**sharding.options(), **layout.options()}, **job
+        ),
+    )
+
+
+def plan_samples(
+    samples: Sequence[Sample], sharding: Sharding, layout: Layout
+) -> tuple[ShardTable, list[ShardPlan]]:
+    """Return the plan of the samples, by the public functions of `transforms.plan_shards`."""
+    buckets: dict[tuple[str, int], list[Sample]] = {}
+    for sample in samples:
+        order = sharding.order_of(sample.split)
+        bucket = bucket_of(order_key(sample, order, sharding.seed), order)
+        buckets.setdefault((sample.split, bucket), []).append(sample)
+    tallies = [
+        (
+            (split, bucket),
+            Tally(
+                len(members),
+                sum(map(layout.record_bytes, members)),
+                f"{members_digest(members, sharding.order_of(split)):x}",
+            ),
+        )
+        for (split, bucket), members in buckets.items()
+    ]
+    table = make_shard_table(tallies, sharding)
+    placed: dict[tuple[str, int], list[tuple[int, Sample]]] = {}
+    for bucket, members in buckets.items():
+        for shard, place_and_sample in rank_bucket(bucket, members, table, sharding):
+            placed.setdefault(shard, []).append(place_and_sample)
+    return table, [make_shard_plan(shard, placed[shard], table) for shard in sorted(placed)]
+
+
+def build_shards(run: SmallRun) -> list[ShardInfo]:
+    """Write every shard, one after the other."""
+    gate = WorkerGate(LIMITS)
+    try:
+        return [write_shard(shard, run.job, run.plan, gate) for shard in run.shards]
+    finally:
+        gate.builders.shutdown()
+
+
+def commit_run(run: SmallRun, infos: Sequence[ShardInfo]) -> Manifest:
+    """Commit what was built."""
+    return commit(infos, run.plan, run.files, run.rejected, run.listings, run.commit_job)
+
+
+def build_run(run: SmallRun) -> Manifest:
+    """Probe, publish, build and commit."""
+    output = open_storage(run.job.output)
+    output.probe()
+    publish_plan(run.plan, output, run.job.names)
+    return commit_run(run, build_shards(run))
+
+
+def build_and_die(images: Path, annotations: Path, output: Path, nth: int, torn: bool) -> None:
+    """Run as the target of a child: plan, then build and commit until `die_at` ends it."""
+    run = plan_run(images, annotations, output)
+    die_at(nth, torn=torn)
+    build_run(run)
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of every file below a folder, by its name."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def touch(path: Path, mtime_ns: int = 1_600_000_000_123_456_789) -> None:
+    """Give a file another modification time."""
+    os.utime(path, ns=(mtime_ns, mtime_ns))
