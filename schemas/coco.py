@@ -27,6 +27,7 @@ _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _STRING_OR_BRACKET = re.compile(rb"(%b)\s*(:?)|[][{}]" % _STRING.pattern, re.DOTALL)
 _DECODED_AT_ONCE_BYTES = 2**20
 _BYTE_OFFSET = re.compile(r"\(byte (\d+)\)")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _DRIVE = re.compile(r"[A-Za-z]:[\\/]")
 
@@ -38,7 +39,7 @@ _DECODE_BBOX = msgspec.json.Decoder(BBoxXywhPx).decode  # a JSON number is finit
 
 
 class CocoImage(msgspec.Struct, gc=False):
-    """One entry of `images`; sizes in pixels."""
+    """One entry of `images`; sizes in pixels, `file_name` as `blob_name` gives it."""
 
     id: Id
     file_name: str
@@ -126,6 +127,7 @@ class CocoFile:
             RuntimeError: an `E-ANN-…` line when the file breaks a rule.
         """
         self._where = where
+        self._string_ids = string_ids
         sections = _parse_sections(data, where)
         self.images: list[CocoImage] = self._decode(sections, "images", list[CocoImage])
         self.categories: list[CocoCategory] = self._decode(
@@ -153,27 +155,26 @@ class CocoFile:
     def annotated_images(self) -> Iterator[AnnotatedImage]:
         """Yield every image with its annotations, in the file's order."""
         category_ids = {category.id for category in self.categories}
+        order = _text_last if self._string_ids else None
         for image in self.images:
-            objects: list[tuple[bool, int | str, DetectionObject]] = []
-            bad: list[tuple[bool, BadAnnotation]] = []
+            objects: list[tuple[int | str, DetectionObject]] = []
+            bad: list[BadAnnotation] = []
             for instance in self._by_image[image.id]:
-                is_text = isinstance(instance.id, str)  # numbers and texts do not compare
                 found = _to_object(instance, category_ids)
                 if isinstance(found, DetectionObject):
-                    objects.append((is_text, instance.id, found))
+                    objects.append((instance.id, found))
                 else:
-                    bad.append((is_text, BadAnnotation(instance.id, *found)))
-            objects.sort()
-            bad.sort()
-            yield AnnotatedImage(
-                image, [found[1:] for found in objects], [fault for _, fault in bad]
-            )
+                    bad.append(BadAnnotation(instance.id, *found))
+            objects.sort(key=order)
+            bad.sort(key=order)
+            yield AnnotatedImage(image, objects, bad)
 
     def _decode(self, sections: dict[str, msgspec.Raw], name: str, into: Any) -> Any:
         try:
             return msgspec.json.decode(sections[name], type=into)
         except msgspec.ValidationError as error:
-            what = str(error).replace("`$", f"`$.{name}")
+            what, _, at = str(error).partition(" - at `$")  # no path: the section itself
+            what = f"{what} - at `$.{name}{at or '`'}"
             raise RuntimeError(
                 fault_line("E-ANN-TYPE", self._where, what, "correct the file")
             ) from None
@@ -188,6 +189,8 @@ def blob_name(file_name: str) -> str:
     Raises:
         ValueError: when the name is empty, absolute, a URL, or climbs with `..`.
     """
+    if _PLAIN_NAME.fullmatch(file_name):
+        return file_name
     components = file_name.split("/")
     name = "/".join(part for part in components if part != ".")
     if not name or name.endswith("/"):
@@ -375,20 +378,27 @@ def _refuse_string_ids(
 
 
 def _check_images(images: list[CocoImage], where: str) -> None:
-    ids: dict[str, int] = {}
-    names: dict[str, int] = {}
+    """Refuse names outside the root, and ids or names that stand twice; give names their form."""
     for place, image in enumerate(images):
         try:
-            name = blob_name(image.file_name)
+            image.file_name = blob_name(image.file_name)
         except ValueError as error:
             what = f"$.images[{place}] (id {image.id}): file_name {image.file_name!r} {error}"
             remedy = "give names relative to --images"
             raise RuntimeError(fault_line("E-ANN-PATH", where, what, remedy)) from None
-        for kind, value, seen in (("id", str(image.id), ids), ("file_name", name, names)):
-            other = seen.setdefault(value, place)
-            if other != place:
-                what = f"$.images[{other}] and $.images[{place}] have the same {kind} {value!r}"
-                raise RuntimeError(fault_line("E-ANN-DUPLICATE", where, what, "remove one"))
+    _refuse_twins("id", [str(image.id) for image in images], where)
+    _refuse_twins("file_name", [image.file_name for image in images], where)
+
+
+def _refuse_twins(kind: str, values: list[str], where: str) -> None:
+    if len(set(values)) == len(values):
+        return
+    first: dict[str, int] = {}
+    for place, value in enumerate(values):
+        other = first.setdefault(value, place)
+        if other != place:
+            what = f"$.images[{other}] and $.images[{place}] have the same {kind} {value!r}"
+            raise RuntimeError(fault_line("E-ANN-DUPLICATE", where, what, "remove one"))
 
 
 def _to_object(instance: CocoInstance, category_ids: set[int]) -> DetectionObject | tuple[str, str]:
@@ -411,3 +421,8 @@ def _bbox_fault(raw: msgspec.Raw) -> tuple[str, str]:
     except msgspec.ValidationError:
         return "E-BOX-NOT-FINITE", "bbox holds a number beyond float64"
     return check_bbox(bbox) or ("E-BOX-SHAPE", "bbox is not four numbers")
+
+
+def _text_last(item: Any) -> tuple[bool, Any]:
+    """Return the sort key of (id, …) where ids are numbers and texts, which do not compare."""
+    return isinstance(item[0], str), item

@@ -1,7 +1,8 @@
 """List what a root holds, and pin each sample to the bytes that the listing saw."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -12,14 +13,17 @@ from apache_beam.transforms.window import GlobalWindows
 from schemas.faults import Rejected, fault_line
 from schemas.samples import Blob, Sample
 from transforms import coders
+from transforms.batches import BatchByKey
 from transforms.storage import Entry, open_storage
 
 MAX_IMAGE_BYTES = 256 * 2**20
 _STAGE = "pin_blobs"
 _DIGEST_MODULUS = 2**256
+_PARTITIONS = 1024  # of the join: each is held in memory, a million references of a billion
 
 BlobName = tuple[str, str]
 """A blob's root and name: what samples and listings are joined on."""
+_Partition = tuple[str, int]
 RejectedOutput = beam.pvalue.TaggedOutput[Literal["rejected"], Rejected]
 """The second output of a step that rejects."""
 
@@ -44,14 +48,14 @@ class PinTally(msgspec.Struct, frozen=True):
     first_unreferenced: str = ""
 
 
-class _JoinSide(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A sample that names a blob, or what the listing holds: one type, hence one coder."""
+class _JoinBatch(msgspec.Struct, frozen=True, array_like=True):
+    """Samples that name blobs, or what the listing holds: one type, hence one coder."""
 
-    sample: Sample | None = None
-    entry: Entry | None = None
+    samples: list[Sample] = []
+    entries: list[Entry] = []
 
 
-coders.register(PinTally, _JoinSide)
+coders.register(PinTally, _JoinBatch)
 
 
 def pin_sample(sample: Sample, entry: Entry | None) -> Sample | Rejected:
@@ -109,16 +113,18 @@ def listing_digest(entries: Iterable[Entry]) -> int:
 def add_pin_tallies(tallies: Iterable[PinTally]) -> PinTally:
     """Return the sum of tallies; of the first names the smallest."""
     parts = list(tallies)
-    missing = [part.first_missing for part in parts if part.first_missing]
-    unreferenced = [part.first_unreferenced for part in parts if part.first_unreferenced]
     return PinTally(
         named=sum(part.named for part in parts),
         missing=sum(part.missing for part in parts),
         unreferenced=sum(part.unreferenced for part in parts),
         listing=f"{sum(int(part.listing, 16) for part in parts) % _DIGEST_MODULUS:x}",
-        first_missing=min(missing, default=""),
-        first_unreferenced=min(unreferenced, default=""),
+        first_missing=_first(part.first_missing for part in parts),
+        first_unreferenced=_first(part.first_unreferenced for part in parts),
     )
+
+
+def _first(names: Iterable[str]) -> str:
+    return min(filter(None, names), default="")
 
 
 def refuse_mostly_missing(tallies: Iterable[tuple[str, PinTally]]) -> None:
@@ -192,10 +198,11 @@ class PinBlobs(beam.PTransform):
 
     def expand(self, samples: beam.PCollection[Sample]) -> PinnedSamples:
         """Join samples with the listing."""
-        named = samples | "NameBlobs" >> beam.Map(_name_blob)
-        listed = self.listing | "NameEntries" >> beam.Map(_name_entry)
         pinned = (
-            (named, listed)
+            (
+                samples | "BatchSamples" >> _batches(_partition_of_sample, _samples_batch),
+                self.listing | "BatchEntries" >> _batches(_partition_of_entry, _entries_batch),
+            )
             | "BothSides" >> beam.Flatten()
             | "JoinOnName" >> beam.GroupByKey()
             | "Pin" >> beam.ParDo(_Pin()).with_outputs("rejected", "tallies", main="samples")
@@ -204,19 +211,27 @@ class PinBlobs(beam.PTransform):
         return PinnedSamples(pinned.samples, pinned.rejected, tallies)
 
 
-def _name_blob(sample: Sample) -> tuple[bytes, _JoinSide]:
+def _batches(key_of: Callable, to_batch: Callable[[list], _JoinBatch]) -> beam.ParDo:
+    batch = beam.ParDo(BatchByKey(key_of, to_batch))
+    return batch.with_output_types(tuple[_Partition, _JoinBatch])
+
+
+def _partition_of_sample(sample: Sample) -> _Partition:
     (blob,) = sample.blobs
-    return _join_key((blob.root, blob.name)), _JoinSide(sample=sample)
+    return blob.root, zlib.crc32(blob.name.encode()) % _PARTITIONS
 
 
-def _name_entry(listed: tuple[BlobName, Entry]) -> tuple[bytes, _JoinSide]:
-    name, entry = listed
-    return _join_key(name), _JoinSide(entry=entry)
+def _partition_of_entry(listed: tuple[BlobName, Entry]) -> _Partition:
+    (root, name), _ = listed
+    return root, zlib.crc32(name.encode()) % _PARTITIONS
 
 
-def _join_key(name: BlobName) -> bytes:
-    """Return a blob's name as bytes, the one kind of key that Beam's coders do not slow down."""
-    return "\0".join(name).encode()
+def _samples_batch(samples: list[Sample]) -> _JoinBatch:
+    return _JoinBatch(samples=samples)
+
+
+def _entries_batch(listed: list[tuple[BlobName, Entry]]) -> _JoinBatch:
+    return _JoinBatch(entries=[entry for _, entry in listed])
 
 
 class _Pin(beam.DoFn):
@@ -226,22 +241,24 @@ class _Pin(beam.DoFn):
         self._counts: dict[str, _Counts] = {}
 
     def process(
-        self, element: tuple[bytes, Iterable[_JoinSide]]
+        self, element: tuple[_Partition, Iterable[_JoinBatch]]
     ) -> Iterator[
         Sample | RejectedOutput | beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, PinTally]]
     ]:
-        key, joined = element
-        root, _, name = key.decode().partition("\0")
-        sides = list(joined)
-        samples = [side.sample for side in sides if side.sample is not None]
-        entry = next((side.entry for side in sides if side.entry is not None), None)
+        (root, _), batches = element
+        samples: list[Sample] = []
+        entries: dict[str, Entry] = {}
+        for batch in batches:
+            samples += batch.samples
+            entries |= {entry.name: entry for entry in batch.entries}
         for sample in samples:
-            pinned = pin_sample(sample, entry)
+            pinned = pin_sample(sample, entries.get(sample.blobs[0].name))
             if isinstance(pinned, Rejected):
                 yield RejectedOutput("rejected", pinned)
             else:
                 yield pinned
-        self._counts.setdefault(root, _Counts()).add(name, len(samples), entry)
+        names = [sample.blobs[0].name for sample in samples]
+        self._counts.setdefault(root, _Counts()).add(names, entries)
 
     def finish_bundle(self) -> Iterator:
         for root, counts in self._counts.items():
@@ -260,16 +277,16 @@ class _Counts:
         self._first_missing = ""
         self._first_unreferenced = ""
 
-    def add(self, name: str, named: int, entry: Entry | None) -> None:
-        self._named += named
-        if entry is None:
-            self._num_missing += named
-            self._first_missing = min(self._first_missing or name, name)
-            return
-        self._listing += listing_digest([entry])
-        if not named and entry.kind == "file":
-            self._num_unreferenced += 1
-            self._first_unreferenced = min(self._first_unreferenced or name, name)
+    def add(self, names: list[str], entries: Mapping[str, Entry]) -> None:
+        self._named += len(names)
+        self._listing += listing_digest(entries.values())
+        missing = [name for name in names if name not in entries]
+        files = {name for name, entry in entries.items() if entry.kind == "file"}
+        unreferenced = files.difference(names)
+        self._num_missing += len(missing)
+        self._num_unreferenced += len(unreferenced)
+        self._first_missing = _first([self._first_missing, *missing])
+        self._first_unreferenced = _first([self._first_unreferenced, *unreferenced])
 
     def tally(self) -> PinTally:
         return PinTally(

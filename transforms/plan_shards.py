@@ -8,6 +8,7 @@ breaking change and raises the format version.
 
 import bisect
 import enum
+import functools
 import hashlib
 import itertools
 import operator
@@ -23,6 +24,7 @@ from schemas.manifest import PlannedSplit
 from schemas.samples import Sample, content_digest
 from schemas.shards import ShardPlan, shard_stem
 from transforms import coders
+from transforms.batches import BatchByKey, SampleBatch
 from transforms.blobs import PinTally, refuse_mostly_missing
 
 DEFAULT_SHARD_BYTES = 150_000_000
@@ -202,6 +204,12 @@ def bucket_of(key: int, order: Order) -> int:
     return key >> (_DIGEST_BITS - _BUCKET_BITS)
 
 
+def find_bucket_of(sample: Sample, sharding: Sharding) -> Bucket:
+    """Return the bucket that a sample falls into."""
+    order = sharding.order_of(sample.split)
+    return sample.split, bucket_of(order_key(sample, order, sharding.seed), order)
+
+
 def equal_shares(rank: int, total: int, num_shards: int) -> tuple[int, int]:
     """Return (shard, place in it) of a rank, the first `total % num_shards` shards one larger.
 
@@ -257,6 +265,22 @@ def members_digest(samples: Iterable[Sample], order: Order) -> int:
     return sum(digests) % DIGEST_MODULUS
 
 
+def tally_samples(
+    samples: Sequence[Sample], order: Order, record_bytes: Callable[[Sample], int]
+) -> Tally:
+    """Return the tally of samples of one bucket."""
+    output_bytes = sum(map(record_bytes, samples))
+    return Tally(len(samples), output_bytes, f"{members_digest(samples, order):x}")
+
+
+def add_tallies(tallies: Iterable[Tally]) -> Tally:
+    """Return the sum of tallies."""
+    parts = list(tallies)
+    digest = sum(int(part.digest, 16) for part in parts) % DIGEST_MODULUS
+    counts, sizes = (part.samples for part in parts), (part.bytes for part in parts)
+    return Tally(sum(counts), sum(sizes), f"{digest:x}")
+
+
 def make_shard_table(tallies: Iterable[tuple[Bucket, Tally]], sharding: Sharding) -> ShardTable:
     """Return the plan of all splits from the tallies of their buckets.
 
@@ -280,8 +304,8 @@ def make_shard_table(tallies: Iterable[tuple[Bucket, Tally]], sharding: Sharding
             first_ranks,
             list(buckets.values()),
         )
-    every = sum(int(t.digest, 16) for buckets in by_split.values() for t in buckets.values())
-    return ShardTable(splits, f"{every % DIGEST_MODULUS:064x}")
+    every = add_tallies(tally for buckets in by_split.values() for tally in buckets.values())
+    return ShardTable(splits, f"{int(every.digest, 16):064x}")
 
 
 def rank_bucket(
@@ -391,9 +415,14 @@ class PlanShards(beam.PTransform):
 
     def expand(self, samples: beam.PCollection[Sample]) -> PlannedShards:
         """Count, rank and group."""
-        in_buckets = samples | "FindBuckets" >> beam.Map(_with_bucket, self.sharding)
-        tally = beam.CombinePerKey(_TallySamples(self.sharding, self.record_bytes))
-        counted = in_buckets | "TallyBuckets" >> tally.with_output_types(tuple[Bucket, Tally])
+        find_bucket = functools.partial(find_bucket_of, sharding=self.sharding)
+        batch = beam.ParDo(BatchByKey(find_bucket, SampleBatch))
+        in_buckets = samples | "FindBuckets" >> batch.with_output_types(tuple[Bucket, SampleBatch])
+        counted = (
+            in_buckets
+            | "TallyBatches" >> beam.Map(_tally_batch, self.sharding, self.record_bytes)
+            | "AddTallies" >> beam.CombinePerKey(add_tallies)
+        )
         pins: Any = [] if self.tallies is None else beam.pvalue.AsList(self.tallies)
         table = (
             samples.pipeline
@@ -412,34 +441,13 @@ class PlanShards(beam.PTransform):
         return PlannedShards(shards, table)
 
 
-def _with_bucket(sample: Sample, sharding: Sharding) -> tuple[Bucket, Sample]:
-    order = sharding.order_of(sample.split)
-    return (sample.split, bucket_of(order_key(sample, order, sharding.seed), order)), sample
-
-
-class _TallySamples(beam.CombineFn):
-    def __init__(self, sharding: Sharding, record_bytes: Callable[[Sample], int]) -> None:
-        self._sharding = sharding
-        self._record_bytes = record_bytes
-
-    def create_accumulator(self) -> tuple[int, int, int]:
-        return 0, 0, 0
-
-    def add_input(self, accumulator: tuple[int, int, int], sample: Sample) -> tuple[int, int, int]:
-        count, output_bytes, digest = accumulator
-        order = self._sharding.order_of(sample.split)
-        digest += members_digest([sample], order)
-        return count + 1, output_bytes + self._record_bytes(sample), digest
-
-    def merge_accumulators(
-        self, accumulators: Iterable[tuple[int, int, int]]
-    ) -> tuple[int, int, int]:
-        counts, output_bytes, digests = zip(*accumulators, strict=True)
-        return sum(counts), sum(output_bytes), sum(digests) % DIGEST_MODULUS
-
-    def extract_output(self, accumulator: tuple[int, int, int]) -> Tally:
-        count, output_bytes, digest = accumulator
-        return Tally(count, output_bytes, f"{digest % DIGEST_MODULUS:x}")
+def _tally_batch(
+    batch: tuple[Bucket, SampleBatch],
+    sharding: Sharding,
+    record_bytes: Callable[[Sample], int],
+) -> tuple[Bucket, Tally]:
+    bucket, members = batch
+    return bucket, tally_samples(members.samples, sharding.order_of(bucket[0]), record_bytes)
 
 
 def _make_table(
@@ -453,9 +461,11 @@ def _make_table(
 
 
 def _rank(
-    grouped: tuple[Bucket, Iterable[Sample]], table: ShardTable, sharding: Sharding
+    grouped: tuple[Bucket, Iterable[SampleBatch]], table: ShardTable, sharding: Sharding
 ) -> Iterator[tuple[Shard, ShardRun]]:
-    return rank_bucket(*grouped, table, sharding)
+    bucket, batches = grouped
+    samples = itertools.chain.from_iterable(batch.samples for batch in batches)
+    return rank_bucket(bucket, samples, table, sharding)
 
 
 def _make_plan(grouped: tuple[Shard, Iterable[ShardRun]], table: ShardTable) -> ShardPlan:

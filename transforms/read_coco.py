@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import apache_beam as beam
 import msgspec
 
-from schemas.coco import AnnotatedImage, CocoFile, DetectionFields, blob_name, check_labels
+from schemas.coco import AnnotatedImage, CocoFile, DetectionFields, check_labels
 from schemas.faults import FAULTS, Rejected, Scope, fault_line
 from schemas.manifest import Label
 from schemas.samples import Blob, Sample, pack
@@ -104,7 +104,7 @@ def read_coco(
                 split=split,
                 key=key,
                 annotation_ids=(bad.annotation_id,),
-                file_name=blob_name(annotated.image.file_name),
+                file_name=annotated.image.file_name,
                 detail=bad.detail,
             )
             yield _stop_unless_dropped(rejected, where, rules)
@@ -129,7 +129,7 @@ def to_sample(annotated: AnnotatedImage, split: str, position: int) -> Sample:
         split=split,
         key=str(image.id),
         position=position,
-        blobs=(Blob(split, blob_name(image.file_name)),),
+        blobs=(Blob(split, image.file_name),),
         fields=pack(fields),
         annotation_ids=tuple(annotation_id for annotation_id, _ in annotated.objects),
     )

@@ -75,9 +75,9 @@ def index_from_parquet(data: bytes) -> list[IndexRow]:
     """
     try:
         rows = pq.read_table(pa.BufferReader(data), schema=INDEX_SCHEMA).to_pylist()
-    except (pa.ArrowException, OSError) as error:
+        return msgspec.convert(rows, list[IndexRow])
+    except (pa.ArrowException, OSError, msgspec.ValidationError) as error:
         raise ValueError(f"index must be a Parquet file of records, got {error}") from error
-    return msgspec.convert(rows, list[IndexRow])
 
 
 def index_to_text(rows: Sequence[IndexRow]) -> bytes:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import IO, TypeVar
 
 import google_crc32c
-from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
 from schemas.faults import fault_line
@@ -141,7 +141,7 @@ class BeamStorage:
 
     def _run(self, name: str, operation: Callable[[], T]) -> T:
         try:
-            return retry(operation, _is_transient, self._uri(name))
+            return retry(lambda: _unwrapped(operation), _is_transient, self._uri(name))
         except FileNotFoundError as error:
             what, remedy = "not there", "run again when the source is at rest"
             line = fault_line("E-SRC-CHANGED", self._uri(name), what, remedy)
@@ -176,6 +176,15 @@ class _UploadedSpool:
     def close(self) -> None:
         """Drop the local file."""
         self._file.close()
+
+
+def _unwrapped(operation: Callable[[], T]) -> T:
+    """Run an operation; of a batch's errors that Beam wraps up, raise the one that will stay."""
+    try:
+        return operation()
+    except BeamIOError as error:
+        details = (error.exception_details or {}).values()
+        raise next((e for e in details if isinstance(e, _PERMANENT)), error) from None
 
 
 def _is_transient(error: Exception) -> bool:

@@ -143,7 +143,7 @@ class LocalStorage:
         above |= {_identity(status)}
         with entries, self._coding(prefix):
             for found in entries:
-                name = prefix + os.fsencode(found.name).decode("utf-8", "backslashreplace")
+                name = prefix + _utf8(found.name)
                 try:
                     status = found.stat()
                 except OSError:  # a link to nothing, or trouble
@@ -319,10 +319,15 @@ class _LocalSpool:
 
 
 def _entry(name: str, status: os.stat_result) -> Entry:
-    kind = next((kind for is_kind, kind in _KINDS if is_kind(status.st_mode)), "file")
-    if kind != "file":  # a folder's size and mtime are none of a data set's
-        return Entry(name, 0, "", kind=kind)
-    return Entry(name, status.st_size, str(status.st_mtime_ns))
+    if stat.S_ISREG(status.st_mode):
+        return Entry(name, status.st_size, str(status.st_mtime_ns))
+    kind = next((kind for is_kind, kind in _KINDS if is_kind(status.st_mode)), "device")
+    return Entry(name, 0, "", kind=kind)  # a folder's size and mtime are none of a data set's
+
+
+def _utf8(name: str) -> str:
+    """Return a file's name as text that can be encoded; bytes that are no UTF-8 are escaped."""
+    return name if name.isascii() else os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

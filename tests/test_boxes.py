@@ -1,0 +1,209 @@
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from PIL import Image, ImageOps
+
+from schemas.boxes import PlacedBox, check_bbox, place_box, upright_to_stored
+
+EXIF_ORIENTATION = 0x0112
+
+# What is wrong with a bbox by itself.
+CHECKS = {
+    "integers": ([0, 0, 1, 1], None),
+    "floats and a tuple": ((-5.5, 1e300, 0.25, 1e-300), None),  # the image decides about these
+    "the largest number": ([0, 0, 1.7976931348623157e308, 2**1023], None),
+    "three numbers": ([1, 2, 3], ("E-BOX-SHAPE", "bbox is 3 values, not four numbers")),
+    "five numbers": ([1, 2, 3, 4, 5], ("E-BOX-SHAPE", "bbox is 5 values, not four numbers")),
+    "nothing": (None, ("E-BOX-SHAPE", "bbox is NoneType, not four numbers")),
+    "text of length four": ("1234", ("E-BOX-SHAPE", "bbox is str, not four numbers")),
+    "a text among them": (
+        [1, 2, "3", 4],
+        ("E-BOX-SHAPE", "bbox holds something that is no number"),
+    ),
+    "a boolean": ([1, 2, True, 4], ("E-BOX-SHAPE", "bbox holds something that is no number")),
+    "nothing among them": (
+        [1, 2, None, 4],
+        ("E-BOX-SHAPE", "bbox holds something that is no number"),
+    ),
+    "NaN": (  # which passes `width <= 0`
+        [1, 2, math.nan, 4],
+        ("E-BOX-NOT-FINITE", "bbox holds a number that is not finite"),
+    ),
+    "infinite x": (
+        [-math.inf, 2, 3, 4],
+        ("E-BOX-NOT-FINITE", "bbox holds a number that is not finite"),
+    ),
+    "infinite height": (
+        [1, 2, 3, math.inf],
+        ("E-BOX-NOT-FINITE", "bbox holds a number that is not finite"),
+    ),
+    "beyond float64": (
+        [1, 2, 10**400, 4],
+        ("E-BOX-NOT-FINITE", "bbox holds a number that is not finite"),
+    ),
+    "no width": ([1, 2, 0, 4], ("E-BOX-EMPTY", "width 0 and height 4")),
+    "negative height": ([1, 2, 3.5, -0.5], ("E-BOX-EMPTY", "width 3.5 and height -0.5")),
+    "negative zero": ([1, 2, -0.0, 4], ("E-BOX-EMPTY", "width -0.0 and height 4")),
+}
+
+
+@pytest.mark.parametrize(("bbox", "fault"), CHECKS.values(), ids=CHECKS)
+def test_check_bbox(bbox: object, fault: tuple[str, str] | None) -> None:
+    assert check_bbox(bbox) == fault
+
+
+def outside(where: str) -> tuple[str, str]:
+    return "E-BOX-OUTSIDE", where
+
+
+# A bbox in a frame of 100 x 50 pixels.
+PLACES = {
+    "inside": ((25.0, 10.0, 50.0, 15.0), PlacedBox(0.25, 0.2, 0.75, 0.5, False)),
+    "the whole image": ((0.0, 0.0, 100.0, 50.0), PlacedBox(0.0, 0.0, 1.0, 1.0, False)),
+    "left edge touched": ((0.0, 0.0, 50.0, 25.0), PlacedBox(0.0, 0.0, 0.5, 0.5, False)),
+    "half a pixel over left": ((-0.5, 0.0, 50.5, 25.0), PlacedBox(0.0, 0.0, 0.5, 0.5, True)),
+    "half a pixel over top": ((0.0, -0.5, 50.0, 25.5), PlacedBox(0.0, 0.0, 0.5, 0.5, True)),
+    "half a pixel over right": ((50.0, 25.0, 50.5, 25.0), PlacedBox(0.5, 0.5, 1.0, 1.0, True)),
+    "half a pixel over bottom": ((50.0, 25.0, 50.0, 25.5), PlacedBox(0.5, 0.5, 1.0, 1.0, True)),
+    "over every edge": ((-1e6, -1e6, 1e7, 1e7), PlacedBox(0.0, 0.0, 1.0, 1.0, True)),
+    "huge": ((-1e308, -1e308, 1.7e308, 1.7e308), PlacedBox(0.0, 0.0, 1.0, 1.0, True)),
+    "a sum beyond float64": ((0.0, 0.0, 1.7e308, 1.7e308), PlacedBox(0.0, 0.0, 1.0, 1.0, True)),
+    "left of it": ((-9.0, 0.0, 5.0, 5.0), outside("x -9.0 to -4.0, y 0.0 to 5.0 in 100 x 50")),
+    "above it": ((0.0, -9.0, 5.0, 5.0), outside("x 0.0 to 5.0, y -9.0 to -4.0 in 100 x 50")),
+    "right of it": ((101.0, 0.0, 5.0, 5.0), outside("x 101.0 to 106.0, y 0.0 to 5.0 in 100 x 50")),
+    "below it": ((0.0, 51.0, 5.0, 5.0), outside("x 0.0 to 5.0, y 51.0 to 56.0 in 100 x 50")),
+    "touching it from the left": (
+        (-5.0, 0.0, 5.0, 5.0),
+        outside("x -5.0 to 0.0, y 0.0 to 5.0 in 100 x 50"),
+    ),
+    "touching it from above": (
+        (0.0, -5.0, 5.0, 5.0),
+        outside("x 0.0 to 5.0, y -5.0 to 0.0 in 100 x 50"),
+    ),
+    "touching it from the right": (
+        (100.0, 0.0, 5.0, 5.0),
+        outside("x 100.0 to 105.0, y 0.0 to 5.0 in 100 x 50"),
+    ),
+    "touching it from below": (
+        (0.0, 50.0, 5.0, 5.0),
+        outside("x 0.0 to 5.0, y 50.0 to 55.0 in 100 x 50"),
+    ),
+    "far beyond float32": (
+        (1e300, 0.0, 1e300, 5.0),
+        outside("x 1e+300 to 2e+300, y 0.0 to 5.0 in 100 x 50"),
+    ),
+    "a width that vanishes in float32": (
+        (50.0, 10.0, 1e-6, 5.0),
+        ("E-BOX-EMPTY", "width 1e-06 and height 5.0 vanish in float32"),
+    ),
+    "a height that vanishes in float64": (
+        (50.0, 10.0, 5.0, 1e-300),
+        ("E-BOX-EMPTY", "width 5.0 and height 1e-300 vanish in float32"),
+    ),
+    "a sliver inside that vanishes": (
+        (99.9999999, 0.0, 5.0, 5.0),
+        ("E-BOX-EMPTY", "width 5.0 and height 5.0 vanish in float32"),
+    ),
+    "a small width at zero stays": (
+        (0.0, 0.0, 1e-36, 25.0),
+        PlacedBox(0.0, 0.0, float(np.float32(1e-38)), 0.5, False),
+    ),
+    "thirds are rounded to float32": (
+        (100 / 3, 0.0, 100 / 3, 25.0),
+        PlacedBox(0.3333333432674408, 0.0, 0.6666666865348816, 0.5, False),
+    ),
+}
+
+
+@pytest.mark.parametrize(("bbox_xywh_px", "placed"), PLACES.values(), ids=PLACES)
+def test_place_box(bbox_xywh_px: tuple, placed: object) -> None:
+    expected = placed
+    if isinstance(placed, PlacedBox):
+        expected = PlacedBox(*map(float, np.float32(placed[:4])), placed.clipped)
+    assert place_box(bbox_xywh_px, 100, 50) == expected
+
+
+# The box covers the left half, the top fifth, and hangs over the left edge, in the upright frame.
+@pytest.mark.parametrize(
+    ("orientation", "edges"),
+    [
+        (1, (0.0, 0.0, 0.5, 0.25)),
+        (2, (0.5, 0.0, 1.0, 0.25)),
+        (3, (0.5, 0.75, 1.0, 1.0)),
+        (4, (0.0, 0.75, 0.5, 1.0)),
+        (5, (0.0, 0.0, 0.25, 0.5)),
+        (6, (0.0, 0.5, 0.25, 1.0)),
+        (7, (0.75, 0.5, 1.0, 1.0)),
+        (8, (0.75, 0.0, 1.0, 0.5)),
+    ],
+)
+def test_place_box_turns_what_it_clipped(orientation: int, edges: tuple) -> None:
+    placed = place_box((-10.0, 0.0, 60.0, 12.5), 100, 50, orientation)
+    assert placed == PlacedBox(*edges, True)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_turned_boxes_cover_the_pixels_that_pillow_turns(orientation: int) -> None:
+    stored = np.arange(15, dtype=np.uint8).reshape(3, 5)  # every pixel another value
+    image = Image.fromarray(stored)
+    image.getexif()[EXIF_ORIENTATION] = orientation
+    upright = np.asarray(ImageOps.exif_transpose(image))
+    height, width = upright.shape
+    for xmin, xmax in itertools.combinations(range(width + 1), 2):
+        for ymin, ymax in itertools.combinations(range(height + 1), 2):
+            rows, columns = np.nonzero(np.isin(stored, upright[ymin:ymax, xmin:xmax]))
+            covered = (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
+            box = upright_to_stored(
+                xmin / width, ymin / height, xmax / width, ymax / height, orientation
+            )
+            assert [box[0] * 5, box[1] * 3, box[2] * 5, box[3] * 3] == pytest.approx(covered)
+
+
+COORDINATES = st.floats(-2000.0, 2000.0) | st.floats(allow_nan=False, allow_infinity=False)
+LENGTHS = st.floats(5e-324, 2000.0) | st.floats(min_value=5e-324, allow_infinity=False)
+SIZES = st.integers(1, 2000) | st.integers(1, 2**31 - 1)
+
+
+def float64_corners(bbox_xywh_px: tuple, width_px: int, height_px: int) -> np.ndarray:
+    """Return xmin, ymin, xmax, ymax by NumPy: unclipped, in float64."""
+    x, y, width, height = np.float64(bbox_xywh_px)
+    frame = np.float64([width_px, height_px] * 2)
+    with np.errstate(over="ignore"):
+        return np.float64([x, y, x + width, y + height]) / frame
+
+
+@given(st.tuples(COORDINATES, COORDINATES, LENGTHS, LENGTHS), SIZES, SIZES)
+@example((95.0, 0.0, 5.0, 5.0), 100, 50)
+@example((-5.0, -5.0, 10.0, 10.0), 100, 50)
+def test_place_box_is_float64_arithmetic_rounded_once(
+    bbox_xywh_px: tuple, width_px: int, height_px: int
+) -> None:
+    corners = float64_corners(bbox_xywh_px, width_px, height_px)
+    rounded = np.float32(np.clip(corners, 0.0, 1.0))
+    placed = place_box(bbox_xywh_px, width_px, height_px)
+    if not isinstance(placed, PlacedBox):
+        code, _ = placed
+        left_over = np.clip(corners, 0.0, 1.0)
+        nothing = left_over[0] >= left_over[2] or left_over[1] >= left_over[3]
+        vanishes = rounded[0] >= rounded[2] or rounded[1] >= rounded[3]
+        assert {"E-BOX-OUTSIDE": nothing, "E-BOX-EMPTY": vanishes}[code]
+        return
+    assert placed[:4] == tuple(rounded.tolist())
+    assert 0.0 <= placed.xmin < placed.xmax <= 1.0 and 0.0 <= placed.ymin < placed.ymax <= 1.0
+    assert placed.clipped == bool((corners[:2] < 0.0).any() or (corners[2:] > 1.0).any())
+
+
+@given(st.tuples(COORDINATES, COORDINATES, LENGTHS, LENGTHS), SIZES, SIZES, st.integers(1, 8))
+def test_placed_boxes_are_boxes_in_every_orientation(
+    bbox_xywh_px: tuple, width_px: int, height_px: int, orientation: int
+) -> None:
+    placed = place_box(bbox_xywh_px, width_px, height_px, orientation)
+    if not isinstance(placed, PlacedBox):
+        assert placed[0] in ("E-BOX-OUTSIDE", "E-BOX-EMPTY")
+        return
+    assert 0.0 <= placed.xmin < placed.xmax <= 1.0 and 0.0 <= placed.ymin < placed.ymax <= 1.0
+    assert placed[:4] == tuple(np.float32(placed[:4]).tolist())

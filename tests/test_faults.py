@@ -1,0 +1,260 @@
+import re
+import traceback
+from collections.abc import Callable
+
+import apache_beam as beam
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.faults import (
+    EXIT_BUDGET,
+    EXIT_BUG,
+    EXIT_CONFLICT,
+    EXIT_INVALID_INPUT,
+    EXIT_STORAGE,
+    EXIT_USAGE,
+    FAULTS,
+    Rejected,
+    Scope,
+    fault_line,
+    find_fault,
+    printable,
+    reject_order,
+)
+
+LINE = "E-ANN-JSON gs://b/a.json: the file ends at byte offset 3; repair the file"
+
+EXIT_CODES = {
+    0: {
+        "E-IMG-MISSING",
+        "E-IMG-NOT-A-FILE",
+        "E-IMG-EMPTY",
+        "E-IMG-TOO-LARGE",
+        "E-IMG-TRUNCATED",
+        "E-IMG-TYPE",
+        "E-IMG-PIXELS",
+        "E-IMG-DAMAGED",
+        "E-IMG-SIZE",
+        "E-EX-TOO-LARGE",
+        "E-EX-FAILED",
+        "E-BOX-SHAPE",
+        "E-BOX-NOT-FINITE",
+        "E-BOX-EMPTY",
+        "E-BOX-OUTSIDE",
+    },
+    2: {"E-ARG"},
+    3: {
+        "E-ANN-ORPHAN",  # an annotation's fault, which stops the run unless orphans are dropped
+        "E-ANN-CATEGORY",
+        "E-ANN-JSON",
+        "E-ANN-SECTION",
+        "E-ANN-TYPE",
+        "E-ANN-DUPLICATE",
+        "E-ANN-PATH",
+        "E-ANN-LABELS",
+        "E-SET-MISSING",
+        "E-SET-EMPTY",
+        "E-SET-DUPLICATE",
+    },
+    4: {"E-BUDGET"},
+    5: {"E-OUT-PLAN", "E-OUT-FOREIGN", "E-OUT-CONFLICT"},
+    6: {
+        "E-IO-AUTH",
+        "E-IO-NOSPACE",
+        "E-IO-READONLY",
+        "E-IO-LIMIT",
+        "E-IO-RETRIES",
+        "E-SRC-CHANGED",
+    },
+}
+
+
+def test_every_code_leads_to_its_exit_code() -> None:
+    by_exit: dict[int, set[str]] = {}
+    for code, fault in FAULTS.items():
+        by_exit.setdefault(fault.exit_code, set()).add(code)
+    assert by_exit == EXIT_CODES
+
+
+def test_exit_codes_are_these() -> None:
+    assert (
+        EXIT_BUG,
+        EXIT_USAGE,
+        EXIT_INVALID_INPUT,
+        EXIT_BUDGET,
+        EXIT_CONFLICT,
+        EXIT_STORAGE,
+    ) == (1, 2, 3, 4, 5, 6)
+
+
+def test_a_fault_of_a_sample_never_ends_the_run_and_one_of_the_run_always_does() -> None:
+    assert {fault.exit_code for fault in FAULTS.values() if fault.scope is Scope.SAMPLE} == {0}
+    assert 0 not in {fault.exit_code for fault in FAULTS.values() if fault.scope is Scope.RUN}
+
+
+@pytest.mark.parametrize(
+    ("code", "scope"),
+    [
+        ("E-IMG-EMPTY", Scope.SAMPLE),
+        ("E-BOX-OUTSIDE", Scope.ANNOTATION),
+        ("E-ANN-ORPHAN", Scope.ANNOTATION),
+    ],
+)
+def test_a_reject_knows_what_was_rejected(code: str, scope: Scope) -> None:
+    assert Rejected(code=code, stage="read_coco", split="train").scope is scope
+
+
+@pytest.mark.parametrize("code", FAULTS)
+def test_a_line_carries_its_code_alone(code: str) -> None:
+    line = fault_line(code, "gs://b/train/0042.jpg (key 42)", "no end marker", "repair it")
+    assert line == f"{code} gs://b/train/0042.jpg (key 42): no end marker; repair it"
+    assert re.findall(r"E-[A-Z0-9]+(?:-[A-Z0-9]+)*", line) == [code]
+
+
+def test_an_unknown_code_is_refused() -> None:
+    with pytest.raises(ValueError, match="code must be one of FAULTS, got 'E-NONE'"):
+        fault_line("E-NONE", "a.json", "what", "remedy")
+
+
+ESCAPES = {
+    "plain": ("a b~'\"\\", "a b~'\"\\"),  # what is printable ASCII stays, backslashes too
+    "newline": ("a\nb", "a\\nb"),
+    "carriage return and tab": ("a\r\tb", "a\\r\\tb"),
+    "escape": ("\x1b[31m", "\\x1b[31m"),  # colours a terminal
+    "NUL and DEL": ("\0\x7f", "\\x00\\x7f"),
+    "C1 control": ("\x85", "\\x85"),
+    "bidi override": ("a\u202egpj.exe", "a\\u202egpj.exe"),
+    "zero width": ("a\u200bb", "a\\u200bb"),
+    "line separator": ("a\u2028b", "a\\u2028b"),
+    "accent": ("café", "caf\\xe9"),
+    "astral": ("\U0001f600", "\\U0001f600"),
+    "lone surrogate": ("\ud800", "\\ud800"),  # what Python makes of undecodable file names
+    "nothing": ("", ""),
+}
+
+
+@pytest.mark.parametrize(("text", "escaped"), ESCAPES.values(), ids=ESCAPES)
+def test_printable(text: str, escaped: str) -> None:
+    assert printable(text) == escaped
+
+
+@given(st.text())
+def test_printable_is_one_line_of_ascii_and_changes_it_no_further(text: str) -> None:
+    escaped = printable(text)
+    assert escaped.isascii() and escaped.isprintable()
+    assert printable(escaped) == escaped
+
+
+def test_a_line_is_printable_in_all_its_parts() -> None:
+    line = fault_line("E-ANN-PATH", "a\n.json", "'\x1b[2J'", "caf\u00e9")
+    assert line == "E-ANN-PATH a\\n.json: '\\x1b[2J'; caf\\xe9"
+
+
+FOUND = {
+    "alone": (LINE, LINE),
+    "after its exception's type": (f"RuntimeError: {LINE}", LINE),
+    "with a runner's suffix": (f"{LINE} [while running 'ReadCoco/ReadFiles']", LINE),
+    "with a suffix over lines": (f"{LINE} [while running 'A\nB']", LINE),
+    "in a traceback that quotes codes": (
+        "Traceback (most recent call last):\n"
+        '  File "read_coco.py", line 7, in process\n'
+        '    raise RuntimeError(fault_line("E-IO-AUTH", where, what, "log in"))\n'
+        '    return "E-BUDGET"  # E-BUDGET: more rejects than accepted\n'
+        f"RuntimeError: {LINE} [while running 'ReadFiles-ptransform-12']\n"
+        "\n"
+        "During handling of the above exception, another exception occurred:\n",
+        LINE,
+    ),
+    "before another": (f"{LINE}\nE-IO-AUTH gs://b: refused; log in", LINE),
+    "behind a reject's": (f"E-IMG-EMPTY a.jpg: no bytes; rejected\n{LINE}", LINE),
+    "with a code in a file's name": (
+        "E-ANN-PATH a.json: file_name 'E-IO-AUTH a: b; c'; rename it",
+        "E-ANN-PATH a.json: file_name 'E-IO-AUTH a: b; c'; rename it",
+    ),
+    "an annotation's that stops the run": (
+        "E-ANN-ORPHAN a.json: annotation 3; correct the file",
+        "E-ANN-ORPHAN a.json: annotation 3; correct the file",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "line"), FOUND.values(), ids=FOUND)
+def test_find_fault(text: str, line: str) -> None:
+    assert find_fault(text) == (line.split()[0], line)
+
+
+NOT_FOUND = {
+    "nothing": "",
+    "another error": "ZeroDivisionError: division by zero",
+    "a code alone": "E-IO-AUTH",
+    "a code without a remedy": "E-IO-AUTH gs://b: refused",
+    "a code over lines": "E-IO-AUTH gs://b: refused\n; log in",
+    "an unknown code": "E-NONE gs://b: refused; log in",
+    "a longer code": "E-BUDGET-X 3: more than 2; accept them",
+    "a code within a word": "RE-BUDGET 3: more than 2; accept them",
+    "a source line": 'raise RuntimeError(fault_line("E-IO-AUTH", "a", "b: c; d", "log in"))',
+    "a reject": "E-IMG-EMPTY a.jpg: no bytes; rejected, see rejected.jsonl",
+}
+
+
+@pytest.mark.parametrize("text", NOT_FOUND.values(), ids=NOT_FOUND)
+def test_find_fault_finds_none(text: str) -> None:
+    assert find_fault(text) is None
+
+
+@given(st.sampled_from(sorted(FAULTS)), st.text(), st.text(), st.text())
+def test_every_line_is_found_in_a_traceback(code: str, where: str, what: str, remedy: str) -> None:
+    line = fault_line(code, where, what, remedy)
+    try:
+        raise RuntimeError(line)
+    except RuntimeError:
+        text = traceback.format_exc()
+    expected = (code, line) if FAULTS[code].exit_code else None
+    assert find_fault(text) == expected
+
+
+def test_a_fault_is_found_in_what_a_runner_raises(
+    test_pipeline: Callable[[], beam.Pipeline],
+) -> None:
+    def stop(_: int) -> int:
+        raise RuntimeError(LINE)
+
+    with pytest.raises(RuntimeError) as caught, test_pipeline() as pipeline:
+        _ = pipeline | beam.Create([1]) | "Stop" >> beam.Map(stop)
+    assert str(caught.value) != LINE  # the runner wraps it
+    assert find_fault(str(caught.value)) == ("E-ANN-JSON", LINE)
+
+
+def test_rejects_sort_by_split_key_and_code() -> None:
+    def reject(
+        code: str, key: str, ids: tuple = (), detail: str = "", split: str = "a"
+    ) -> Rejected:
+        return Rejected(
+            code=code, stage="s", split=split, key=key, annotation_ids=ids, detail=detail
+        )
+
+    in_order = [
+        reject("E-BOX-EMPTY", "1", (10,)),
+        reject("E-BOX-EMPTY", "1", (9,)),  # ids sort as text, since some are text
+        reject("E-BOX-EMPTY", "1", ("x",)),
+        reject("E-BOX-SHAPE", "1", (1,), "bbox is 2 values, not four numbers"),
+        reject("E-BOX-SHAPE", "1", (1,), "bbox is 3 values, not four numbers"),
+        reject("E-BOX-EMPTY", "2"),
+        reject("E-BOX-EMPTY", "1", split="b"),
+    ]
+    shuffled = in_order[::-1]
+    assert sorted(shuffled, key=reject_order) == in_order
+
+
+def test_a_reject_s_line_is_this() -> None:
+    rejected = Rejected(
+        code="E-BOX-EMPTY", stage="read_coco", split="train", key="42", annotation_ids=(7, "x")
+    )
+    line = (
+        b'{"code":"E-BOX-EMPTY","stage":"read_coco","split":"train","key":"42",'
+        b'"annotation_ids":[7,"x"],"file_name":"","detail":"","shard":""}'
+    )
+    assert msgspec.json.encode(rejected) == line
+    assert msgspec.json.decode(line, type=Rejected) == rejected

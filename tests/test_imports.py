@@ -1,0 +1,81 @@
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = {"schemas", "transforms", "pipelines", "readers", "tests", "benchmarks", "examples"}
+MAY_IMPORT = {
+    "schemas": {"schemas"},
+    "transforms": {"schemas", "transforms"},
+    "readers": {"schemas", "transforms", "readers"},
+    "pipelines": {"schemas", "transforms", "pipelines"},
+}
+
+
+def imported_packages(source: str) -> set[str]:
+    """Return the packages of ours that a source imports, anywhere in it."""
+    modules: list[str] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            modules += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            modules.append(node.module if node.level == 0 and node.module else "relative")
+    return {module.split(".")[0] for module in modules} & (PACKAGES | {"relative"})
+
+
+def sources(package: str) -> Iterator[Path]:
+    return (ROOT / package).rglob("*.py")
+
+
+@pytest.mark.parametrize(
+    ("source", "packages"),
+    [
+        ("import transforms.gate", {"transforms"}),
+        ("import os, schemas.faults as f", {"schemas"}),
+        ("from pipelines import coco", {"pipelines"}),
+        ("from . import coco", {"relative"}),
+        ("def late():\n    from tests.conftest import jpeg_bytes", {"tests"}),
+        ("import schemas_of_others", set()),
+    ],
+)
+def test_imports_are_found(source: str, packages: set[str]) -> None:
+    assert imported_packages(source) == packages
+
+
+@pytest.mark.parametrize("package", [name for name in MAY_IMPORT if (ROOT / name).is_dir()])
+def test_imports_point_one_way(package: str) -> None:
+    against = {
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in sources(package)
+        for name in imported_packages(path.read_text()) - MAY_IMPORT[package]
+    }
+    assert against == set()
+
+
+def modules(package: str) -> list[str]:
+    names = [path.relative_to(ROOT).with_suffix("").parts for path in sources(package)]
+    return sorted(".".join(parts).removesuffix(".__init__") for parts in names)
+
+
+# Workers import these: TensorFlow costs seconds and 0.4 GB a process, Pillow decodes natively.
+@pytest.mark.parametrize(
+    ("package", "some", "barred"),
+    [
+        ("schemas", "schemas.coco", {"tensorflow", "apache_beam", "numpy", "PIL", "pyarrow"}),
+        ("transforms", "transforms.write_shards", {"tensorflow"}),
+    ],
+)
+def test_importing_a_package_leaves_out(package: str, some: str, barred: set[str]) -> None:
+    names = modules(package)
+    assert some in names
+    program = f"import sys, {', '.join(names)}\nprint(*sorted(sys.modules))"
+    run = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    loaded = {name.split(".")[0] for name in run.stdout.split()}
+    assert package in loaded
+    assert loaded & barred == set()

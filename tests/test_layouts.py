@@ -1,0 +1,374 @@
+import hashlib
+import pickle
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from schemas.coco import BadAnnotation, CocoFile, DetectionFields, DetectionObject
+from schemas.example import encode_example_parts
+from schemas.features import Kind
+from schemas.images import EncodedImage, ImageInfo
+from schemas.layouts import (
+    DETECTION,
+    Built,
+    DetectionLayout,
+    Frame,
+    Layout,
+    SizeMismatch,
+    Unfit,
+    aspects_agree,
+    choose_frame,
+)
+from schemas.samples import Blob, Sample, pack
+from schemas.tfrecord import frame_record
+from transforms.read_coco import to_sample
+
+NAMES = {1: "person", 90: "Zahnbürste"}
+AUTO, REJECT = SizeMismatch.AUTO, SizeMismatch.REJECT
+TRUST_IMAGE, TRUST_JSON = SizeMismatch.TRUST_IMAGE, SizeMismatch.TRUST_JSON
+
+
+def sample_of(width_px: int, height_px: int, *objects: DetectionObject) -> Sample:
+    fields = DetectionFields(width_px, height_px, list(objects))
+    ids = tuple(range(11, 11 + len(objects)))
+    return Sample("train", "42", 0, (Blob("train", "dir/a.jpg", 3),), pack(fields), ids)
+
+
+def image_of(width_px: int, height_px: int, orientation: int = 1) -> EncodedImage:
+    info = ImageInfo("jpeg", width_px, height_px, orientation)
+    return EncodedImage("dir/a.jpg", b"\xff\xd8\xff", "ab" * 32, info)
+
+
+def object_at(*bbox_xywh_px: float, category_id: int = 1) -> DetectionObject:
+    x, y, width, height = bbox_xywh_px
+    return DetectionObject(category_id, (x, y, width, height), width * height, 0)
+
+
+def boxes_of(built: Built) -> list[tuple[float, ...]]:
+    """Return (xmin, ymin, xmax, ymax) of every box."""
+    keys = ("xmin", "ymin", "xmax", "ymax")
+    return list(zip(*(built.features[f"image/object/bbox/{key}"][1] for key in keys), strict=True))
+
+
+def test_all_features_of_a_sample() -> None:
+    sample = sample_of(
+        100,
+        50,
+        DetectionObject(90, (25.0, 12.5, 50.0, 25.0), 1000.5, 0),
+        DetectionObject(1, (0.0, 0.0, 100.0, 50.0), 7.0, 1),
+    )
+    built = DetectionLayout().build(sample, [image_of(100, 50)], NAMES)
+    assert isinstance(built, Built)
+    assert built.features == {
+        "image/height": (Kind.INT64, [50]),
+        "image/width": (Kind.INT64, [100]),
+        "image/filename": (Kind.BYTES, [b"dir/a.jpg"]),
+        "image/source_id": (Kind.BYTES, [b"42"]),
+        "image/key/sha256": (Kind.BYTES, [b"ab" * 32]),
+        "image/encoded": (Kind.BYTES, [b"\xff\xd8\xff"]),
+        "image/format": (Kind.BYTES, [b"jpeg"]),
+        "image/object/bbox/xmin": (Kind.FLOAT, [0.25, 0.0]),
+        "image/object/bbox/xmax": (Kind.FLOAT, [0.75, 1.0]),
+        "image/object/bbox/ymin": (Kind.FLOAT, [0.25, 0.0]),
+        "image/object/bbox/ymax": (Kind.FLOAT, [0.75, 1.0]),
+        "image/object/class/text": (Kind.BYTES, ["Zahnbürste".encode(), b"person"]),
+        "image/object/class/label": (Kind.INT64, [90, 1]),
+        "image/object/is_crowd": (Kind.INT64, [0, 1]),
+        "image/object/area": (Kind.FLOAT, [1000.5, 7.0]),
+    }
+    assert (built.dropped, built.repairs, built.labels) == ([], [], [90, 1])
+
+
+def test_a_sample_without_objects_has_all_keys() -> None:
+    built = DetectionLayout().build(sample_of(100, 50), [image_of(100, 50)], {})
+    assert isinstance(built, Built)
+    repeated = {f.key: (f.kind, []) for f in DETECTION.features if f.repeated}
+    assert {key: built.features[key] for key in repeated} == repeated
+    assert len(built.features) == 15
+    assert (built.dropped, built.repairs, built.labels) == ([], [], [])
+
+
+def test_the_spec_declares_what_build_gives() -> None:
+    layout = DetectionLayout()
+    built = layout.build(sample_of(9, 9, object_at(1, 1, 2, 2)), [image_of(9, 9)], NAMES)
+    assert isinstance(built, Built)
+    declared = [(feature.key, feature.kind) for feature in layout.spec.sorted_features]
+    assert [(key, kind) for key, (kind, _) in built.features.items()] == declared
+
+
+def test_boxes_outside_are_dropped_with_all_their_values() -> None:
+    sample = sample_of(
+        100,
+        50,
+        object_at(100.0, 0.0, 5.0, 5.0),  # 11: touches the right edge
+        object_at(-10.0, 0.0, 60.0, 25.0, category_id=90),  # 12: over the left edge
+        object_at(50.0, 10.0, 1e-6, 5.0),  # 13: vanishes
+        object_at(50.0, 25.0, 25.0, 50.0),  # 14: over the bottom edge
+    )
+    built = DetectionLayout().build(sample, [image_of(100, 50)], NAMES)
+    assert isinstance(built, Built)
+    assert boxes_of(built) == [(0.0, 0.0, 0.5, 0.5), (0.5, 0.5, 0.75, 1.0)]
+    assert built.features["image/object/area"] == (Kind.FLOAT, [1500.0, 1250.0])
+    assert built.features["image/object/class/text"][1] == ["Zahnbürste".encode(), b"person"]
+    assert built.labels == [90, 1]
+    assert built.repairs == ["box_clipped", "box_clipped"]
+    assert built.dropped == [
+        BadAnnotation(11, "E-BOX-OUTSIDE", "x 100.0 to 105.0, y 0.0 to 5.0 in 100 x 50"),
+        BadAnnotation(13, "E-BOX-EMPTY", "width 1e-06 and height 5.0 vanish in float32"),
+    ]
+
+
+def unfit(detail: str) -> Unfit:
+    return Unfit("E-IMG-SIZE", detail)
+
+
+# Policy, size in the annotations, size and orientation of the file, frame of the boxes.
+FRAMES = {
+    "auto, equal": (AUTO, (640, 427), (640, 427), 1, Frame(640, 427)),
+    "reject, equal": (REJECT, (640, 427), (640, 427), 1, Frame(640, 427)),
+    "trust_image, equal": (TRUST_IMAGE, (640, 427), (640, 427), 1, Frame(640, 427)),
+    "trust_json, equal": (TRUST_JSON, (640, 427), (640, 427), 1, Frame(640, 427)),
+    # The annotations' size says that the boxes are those of the stored pixels.
+    "equal in spite of EXIF": (AUTO, (640, 427), (640, 427), 6, Frame(640, 427)),
+    "square with EXIF": (AUTO, (640, 640), (640, 640), 6, Frame(640, 640)),
+    "auto, swapped by EXIF 5": (
+        AUTO,
+        (427, 640),
+        (640, 427),
+        5,
+        Frame(427, 640, 5, "boxes_turned"),
+    ),
+    "auto, swapped by EXIF 8": (
+        AUTO,
+        (427, 640),
+        (640, 427),
+        8,
+        Frame(427, 640, 8, "boxes_turned"),
+    ),
+    "reject, swapped": (REJECT, (427, 640), (640, 427), 6, Frame(427, 640, 6, "boxes_turned")),
+    "trust_json, swapped": (
+        TRUST_JSON,
+        (427, 640),
+        (640, 427),
+        6,
+        Frame(427, 640, 6, "boxes_turned"),
+    ),
+    "trust_image, swapped": (
+        TRUST_IMAGE,
+        (427, 640),
+        (640, 427),
+        6,
+        Frame(640, 427, repair="size_from_image"),
+    ),
+    "swapped without EXIF": (
+        AUTO,
+        (427, 640),
+        (640, 427),
+        1,
+        unfit("640 x 427 in the file, 427 x 640 annotated"),
+    ),
+    "swapped, EXIF only mirrors": (
+        AUTO,
+        (427, 640),
+        (640, 427),
+        4,
+        unfit("640 x 427 in the file, 427 x 640 annotated"),
+    ),
+    "auto, halved": (AUTO, (640, 427), (320, 214), 1, Frame(640, 427, repair="boxes_rescaled")),
+    "auto, doubled": (AUTO, (640, 427), (1280, 854), 1, Frame(640, 427, repair="boxes_rescaled")),
+    "auto, another aspect": (
+        AUTO,
+        (640, 427),
+        (320, 216),
+        1,
+        unfit("320 x 216 in the file, 640 x 427 annotated"),
+    ),
+    "reject, halved": (
+        REJECT,
+        (640, 427),
+        (320, 214),
+        1,
+        unfit("320 x 214 in the file, 640 x 427 annotated"),
+    ),
+    "trust_image, halved": (
+        TRUST_IMAGE,
+        (640, 427),
+        (320, 214),
+        1,
+        Frame(320, 214, repair="size_from_image"),
+    ),
+    "trust_json, halved": (
+        TRUST_JSON,
+        (640, 427),
+        (320, 214),
+        1,
+        Frame(640, 427, repair="size_from_json"),
+    ),
+    "trust_image, another aspect": (
+        TRUST_IMAGE,
+        (640, 427),
+        (100, 900),
+        1,
+        Frame(100, 900, repair="size_from_image"),
+    ),
+    "trust_json, another aspect": (
+        TRUST_JSON,
+        (640, 427),
+        (100, 900),
+        1,
+        Frame(640, 427, repair="size_from_json"),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("policy", "json_size", "file_size", "orientation", "frame"), FRAMES.values(), ids=FRAMES
+)
+def test_choose_frame(
+    policy: SizeMismatch,
+    json_size: tuple[int, int],
+    file_size: tuple[int, int],
+    orientation: int,
+    frame: Frame | Unfit,
+) -> None:
+    info = ImageInfo("jpeg", *file_size, orientation)
+    assert choose_frame(DetectionFields(*json_size, []), info, policy) == frame
+
+
+ASPECTS = {
+    "equal": ((640, 427), (640, 427), True),
+    "rounded down": ((640, 427), (320, 213), True),  # 213.5
+    "rounded up": ((640, 427), (320, 214), True),
+    "a pixel beyond": ((640, 480), (320, 241), True),
+    "two pixels beyond": ((640, 480), (320, 242), False),
+    "a pixel of width": ((640, 480), (321, 240), True),
+    "two pixels of width, one of height": ((640, 480), (322, 240), False),
+    "far too flat": ((640, 480), (640, 100), False),
+    "a thumbnail of a line": ((10_000, 3), (1_000, 1), True),
+    "swapped": ((640, 480), (480, 640), False),
+}
+
+
+@pytest.mark.parametrize(("size_px", "other_px", "agree"), ASPECTS.values(), ids=ASPECTS)
+def test_aspects_agree(size_px: tuple[int, int], other_px: tuple[int, int], agree: bool) -> None:
+    assert aspects_agree(size_px, other_px) is agree
+
+
+@given(st.integers(1, 20_000), st.integers(1, 20_000), st.integers(1, 20_000))
+def test_every_thumbnail_keeps_its_aspect(width: int, height: int, thumb_width: int) -> None:
+    thumb_height = max(1, round(height * thumb_width / width))
+    assert aspects_agree((width, height), (thumb_width, thumb_height))
+
+
+# Policy, annotated size, file's size and orientation; box of a bbox (0, 0, 25, 10), the repairs.
+BOXES = {
+    "as they are": (AUTO, (100, 50), (100, 50), 1, (0.0, 0.0, 0.25, 0.2), []),
+    "rescaled": (AUTO, (100, 50), (200, 100), 1, (0.0, 0.0, 0.25, 0.2), ["boxes_rescaled"]),
+    "turned": (AUTO, (100, 50), (50, 100), 6, (0.0, 0.75, 0.2, 1.0), ["boxes_turned"]),
+    "turned and mirrored": (AUTO, (100, 50), (50, 100), 7, (0.8, 0.75, 1.0, 1.0), ["boxes_turned"]),
+    "by the image": (
+        TRUST_IMAGE,
+        (100, 50),
+        (50, 100),
+        6,
+        (0.0, 0.0, 0.5, 0.1),
+        ["size_from_image"],
+    ),
+    "by the image, clipped": (
+        TRUST_IMAGE,
+        (100, 50),
+        (20, 40),
+        1,
+        (0.0, 0.0, 1.0, 0.25),
+        ["size_from_image", "box_clipped"],
+    ),
+    "by the annotations": (
+        TRUST_JSON,
+        (100, 50),
+        (20, 40),
+        1,
+        (0.0, 0.0, 0.25, 0.2),
+        ["size_from_json"],
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("policy", "json_size", "file_size", "orientation", "box", "repairs"),
+    BOXES.values(),
+    ids=BOXES,
+)
+def test_boxes_lie_in_the_stored_image(
+    policy: SizeMismatch,
+    json_size: tuple[int, int],
+    file_size: tuple[int, int],
+    orientation: int,
+    box: tuple[float, ...],
+    repairs: list[str],
+) -> None:
+    sample = sample_of(*json_size, object_at(0.0, 0.0, 25.0, 10.0))
+    built = DetectionLayout(policy).build(sample, [image_of(*file_size, orientation)], NAMES)
+    assert isinstance(built, Built)
+    assert boxes_of(built) == [pytest.approx(box)]
+    assert built.repairs == repairs
+    size = [built.features[f"image/{side}"] for side in ("width", "height")]
+    assert size == [(Kind.INT64, [side]) for side in file_size]  # of the pixels as stored
+
+
+def test_a_size_that_does_not_fit_is_the_whole_answer() -> None:
+    sample = sample_of(100, 50, object_at(0.0, 0.0, 25.0, 10.0))
+    built = DetectionLayout(REJECT).build(sample, [image_of(200, 100)], NAMES)
+    assert built == unfit("200 x 100 in the file, 100 x 50 annotated")
+
+
+@pytest.mark.parametrize("policy", SizeMismatch)
+def test_a_layout_is_a_value_that_travels_to_workers(policy: SizeMismatch) -> None:
+    layout: Layout = DetectionLayout(policy)
+    assert pickle.loads(pickle.dumps(layout)) == layout
+    assert layout.options() == {"on_size_mismatch": policy.value}
+    assert layout.name == layout.spec.name == "detection"
+
+
+def real_records(folder: Path) -> list[tuple[str, int, int]]:
+    """Return (name, estimated bytes, real bytes) of the photos of a COCO folder."""
+    layout = DetectionLayout()
+    file = CocoFile((folder / "annotations" / "instances.json").read_bytes(), "instances.json")
+    names = {category.id: category.name for category in file.categories}
+    records = []
+    for position, annotated in enumerate(file.annotated_images()):
+        (path,) = folder.rglob(annotated.image.file_name)
+        data = path.read_bytes()
+        with Image.open(path) as picture:
+            info = ImageInfo("jpeg", *picture.size)
+        sample = to_sample(annotated, "train", position)
+        blob = msgspec.structs.replace(sample.blobs[0], size_bytes=len(data))
+        sample = msgspec.structs.replace(sample, blobs=(blob,))
+        image = EncodedImage(blob.name, data, hashlib.sha256(data).hexdigest(), info)
+        built = layout.build(sample, [image], names)
+        assert isinstance(built, Built)
+        framed = frame_record(encode_example_parts(built.features))
+        records.append((path.name, layout.record_bytes(sample), sum(map(len, framed))))
+    return records
+
+
+@pytest.mark.parametrize(("folder", "photos"), [("coco_train", 33), ("coco_val", 25)])
+def test_the_estimated_size_is_nearly_the_record_s(
+    shared_data: Path, folder: str, photos: int
+) -> None:
+    records = real_records(shared_data / folder)
+    assert len(records) == photos
+    assert [r for r in records if abs(r[1] - r[2]) > 64 + r[2] / 100] == []
+    estimated, real = (sum(sizes) for sizes in list(zip(*records, strict=True))[1:])
+    assert estimated == pytest.approx(real, rel=0.002)
+
+
+def test_the_estimated_size_is_this_for_ever() -> None:
+    # It fixes the number of shards: 541 + "42" + "dir/a.jpg" + 33 an object + the image.
+    layout = DetectionLayout()
+    assert layout.record_bytes(sample_of(9, 9)) == 541 + 2 + 9 + 3
+    two = sample_of(9, 9, object_at(1, 1, 2, 2), object_at(1, 1, 2, 2))
+    assert layout.record_bytes(two) == 541 + 2 + 9 + 66 + 3

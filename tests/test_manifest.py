@@ -1,0 +1,233 @@
+import json
+import re
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.faults import find_fault
+from schemas.manifest import (
+    FORMAT_VERSION,
+    Annotations,
+    FeatureEntry,
+    JobPlan,
+    Label,
+    Manifest,
+    PlannedSplit,
+    ShardEntry,
+    SplitSummary,
+    manifest_json_schema,
+    plan_digest,
+    read_manifest,
+    to_json,
+)
+
+PLAN = JobPlan(
+    format_version=1,
+    options={"seed": "0", "layout": "detection"},
+    labels=[Label(1, "person"), Label(90, "Zahnbürste")],
+    splits={"train": PlannedSplit(samples=10, shards=2), "a_val": PlannedSplit(3, 1)},
+    samples="00ff",
+)
+MANIFEST = Manifest(
+    layout="detection",
+    plan=PLAN,
+    splits={
+        "train": SplitSummary(
+            listed=13,
+            excluded=1,
+            rejected_before_planning=2,
+            planned=10,
+            rejected_in_shards=1,
+            records=9,
+            shards=1,
+            bytes=1000,
+            annotations=Annotations(
+                listed=20, written=15, dropped={"E-BOX-EMPTY": 2}, lost=2, excluded=1
+            ),
+            repeated_annotation_ids=0,
+            rejected={"E-IMG-EMPTY": 3},
+            repairs={"box_clipped": 4},
+            traits={"cmyk": 1},
+        )
+    },
+    shards=[ShardEntry("train-00000-of-00001-9.tfrec", "train", 10, 9, 1000, "deadbeef", "00")],
+    features=[FeatureEntry("image/width", "int64", False, "image width in px", "plain")],
+)
+
+PLAN_JSON = """\
+{
+  "format_version": 1,
+  "labels": [
+    {
+      "id": 1,
+      "name": "person"
+    },
+    {
+      "id": 90,
+      "name": "Zahnbürste"
+    }
+  ],
+  "options": {
+    "layout": "detection",
+    "seed": "0"
+  },
+  "samples": "00ff",
+  "splits": {
+    "a_val": {
+      "samples": 3,
+      "shards": 1
+    },
+    "train": {
+      "samples": 10,
+      "shards": 2
+    }
+  }
+}
+"""
+
+
+def test_a_plan_s_json_is_this() -> None:
+    assert to_json(PLAN).decode() == PLAN_JSON
+
+
+def test_a_plan_s_digest_is_this_for_ever() -> None:
+    assert plan_digest(PLAN) == "b4acad3ec6c3374b600341757e21ded1"
+
+
+REORDERED = JobPlan(
+    format_version=1,
+    options={"layout": "detection", "seed": "0"},
+    labels=PLAN.labels,
+    splits={"a_val": PlannedSplit(3, 1), "train": PlannedSplit(10, 2)},
+    samples="00ff",
+)
+PLANS = {
+    "the order of options and splits": (REORDERED, True),
+    "format version": (msgspec.structs.replace(PLAN, format_version=2), False),
+    "an option": (msgspec.structs.replace(PLAN, options={"seed": "1"}), False),
+    "a label": (msgspec.structs.replace(PLAN, labels=PLAN.labels[:1]), False),
+    "a split": (msgspec.structs.replace(PLAN, splits={"train": PlannedSplit(10, 2)}), False),
+    "samples": (msgspec.structs.replace(PLAN, samples="00fe"), False),
+}
+
+
+@pytest.mark.parametrize(("plan", "same"), PLANS.values(), ids=PLANS)
+def test_the_digest_covers_the_whole_plan(plan: JobPlan, same: bool) -> None:
+    assert (plan_digest(plan) == plan_digest(PLAN)) is same
+
+
+def test_a_manifest_survives_its_json() -> None:
+    data = to_json(MANIFEST)
+    assert read_manifest(data, "manifest.json") == MANIFEST
+    assert data.endswith(b"}\n")
+    assert json.loads(data)["format"] == "beam-tfrec"
+    assert json.loads(data)["format_version"] == FORMAT_VERSION == 1
+
+
+def test_what_a_later_version_of_the_same_format_adds_is_passed_over() -> None:
+    more = {**json.loads(to_json(MANIFEST)), "added": [1]}
+    assert read_manifest(json.dumps(more).encode(), "manifest.json") == MANIFEST
+
+
+def edited(**fields: Any) -> bytes:
+    return json.dumps({**json.loads(to_json(MANIFEST)), **fields}).encode()
+
+
+def without(field: str) -> bytes:
+    return json.dumps({k: v for k, v in json.loads(edited()).items() if k != field}).encode()
+
+
+NO_MANIFEST = "E-OUT-FOREIGN m.json: no manifest of beam-tfrec ("
+REFUSED = {
+    "newer": (
+        edited(format_version=2),
+        "E-OUT-FOREIGN m.json: format version 2, this program reads 1; upgrade beam-tfrec",
+    ),
+    "newer, with other fields": (
+        b'{"format": "beam-tfrec", "format_version": 7, "tables": []}',
+        "E-OUT-FOREIGN m.json: format version 7, this program reads 1; upgrade beam-tfrec",
+    ),
+    "another format in our shape": (
+        edited(format="parquet-set"),
+        NO_MANIFEST + "format 'parquet-set'); give another --output",
+    ),
+    "another format, newer": (
+        edited(format="parquet-set", format_version=2),
+        NO_MANIFEST + "format 'parquet-set'); give another --output",
+    ),
+    "no version": (
+        without("format_version"),
+        NO_MANIFEST + "Object missing required field `format_version`); give another --output",
+    ),
+    "somebody else's": (
+        b'{"manifest_version": 3, "name": "an extension"}',
+        NO_MANIFEST + "Object missing required field `format`); give another --output",
+    ),
+    "no shards": (
+        without("shards"),
+        NO_MANIFEST + "Object missing required field `shards`); give another --output",
+    ),
+    "shards of a wrong type": (
+        edited(shards={}),
+        NO_MANIFEST + "Expected `array`, got `object` - at `$.shards`); give another --output",
+    ),
+    "cut off": (
+        to_json(MANIFEST)[:-3],
+        NO_MANIFEST + "Input data was truncated); give another --output",
+    ),
+    "empty": (b"", NO_MANIFEST + "Input data was truncated); give another --output"),
+    "no UTF-8": (
+        b'{"format": "\xff", "format_version": 1}',
+        NO_MANIFEST + "'utf-8' codec can't decode byte 0xff in position 0: invalid start byte);"
+        " give another --output",
+    ),
+    "nested without end": (
+        b'{"x": ' + b"[" * 100_000,
+        NO_MANIFEST + "maximum recursion depth exceeded while deserializing an object);"
+        " give another --output",
+    ),
+}
+
+
+@pytest.mark.parametrize(("data", "line"), REFUSED.values(), ids=REFUSED)
+def test_other_files_are_refused(data: bytes, line: str) -> None:
+    with pytest.raises(RuntimeError, match=f"^{re.escape(line)}$"):
+        read_manifest(data, "m.json")
+    assert find_fault(line) == ("E-OUT-FOREIGN", line)
+
+
+@given(st.binary() | st.integers(0, len(edited())).map(lambda end: edited()[:end]))
+def test_any_file_is_a_manifest_or_one_line(data: bytes) -> None:
+    try:
+        assert read_manifest(data, "m.json") == MANIFEST
+    except RuntimeError as error:
+        assert find_fault(str(error)) == ("E-OUT-FOREIGN", str(error))
+
+
+def test_the_json_schema_accepts_a_manifest() -> None:
+    schema = manifest_json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(json.loads(to_json(MANIFEST)), schema)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (without("shards"), "'shards' is a required property"),
+        (edited(format_version="1"), "'1' is not of type 'integer'"),
+        (edited(splits={"train": {}}), "'listed' is a required property"),
+        (edited(features=[{"key": "a"}]), "'kind' is a required property"),
+    ],
+)
+def test_the_json_schema_refuses_what_is_none(data: bytes, message: str) -> None:
+    with pytest.raises(jsonschema.ValidationError, match=re.escape(message)):
+        jsonschema.validate(json.loads(data), manifest_json_schema())
+
+
+def test_labels_sort_by_id() -> None:
+    labels = [Label(10, "a"), Label(2, "b"), Label(2, "a")]
+    assert sorted(labels) == [Label(2, "a"), Label(2, "b"), Label(10, "a")]

@@ -1,0 +1,59 @@
+import threading
+
+from transforms.progress import PROGRESS, Progress
+
+
+def counts_of(progress: Progress) -> dict[str, int]:
+    names = ("planned", "done", "rejected", "bytes", "shards_planned", "shards_done")
+    return {name: getattr(progress, name) for name in names}
+
+
+def test_counts_what_it_is_told() -> None:
+    progress = Progress()
+    progress.plan(samples=10, shards=2)
+    progress.add_samples(done=3, rejected=1, written_bytes=500)
+    progress.add_samples(done=4, rejected=0, written_bytes=700)
+    progress.add_shard()
+
+    assert counts_of(progress) == {
+        "planned": 10,
+        "done": 7,
+        "rejected": 1,
+        "bytes": 1200,
+        "shards_planned": 2,
+        "shards_done": 1,
+    }
+
+
+def test_a_new_run_begins_at_zero() -> None:
+    progress = Progress()
+    progress.plan(samples=10, shards=2)
+    progress.add_samples(done=3, rejected=1, written_bytes=500)
+    progress.add_shard()
+    progress.reset()
+
+    assert counts_of(progress) == counts_of(Progress()) == dict.fromkeys(counts_of(progress), 0)
+
+
+def test_threads_lose_no_counts() -> None:
+    progress = Progress()
+    together = threading.Barrier(8)
+
+    def work() -> None:
+        together.wait()
+        for _ in range(2000):
+            progress.add_samples(1, 1, 10)
+            progress.add_shard()
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert (progress.done, progress.rejected, progress.bytes) == (16_000, 16_000, 160_000)
+    assert progress.shards_done == 16_000
+
+
+def test_a_process_has_one_set_of_counts() -> None:
+    assert isinstance(PROGRESS, Progress)

@@ -1,0 +1,127 @@
+import io
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transforms.shard_index import (
+    IndexRow,
+    Source,
+    index_from_parquet,
+    index_to_parquet,
+    index_to_text,
+    same_but_pins,
+)
+
+SHA = "ab" * 32
+ROWS = [
+    IndexRow("30", 0, 120, [Source("a.jpg", 100, "1700000000000000001", SHA)], [1, 90, 1]),
+    IndexRow("4", 120, 64, [Source("b/caf\u00e9.jpg", 44, "7", SHA)], []),  # no objects
+    IndexRow("pair", 184, 90, [Source("l.png", 1, "8", SHA), Source("h.png", 2, "9", SHA)], [2]),
+    IndexRow("table row", 274, 20, [], [0]),  # made of no blob
+]
+
+sources = st.builds(
+    Source, st.text(), st.integers(0, 2**62), st.text(max_size=20), st.text("0123456789abcdef")
+)
+rows = st.builds(
+    IndexRow,
+    st.text(),
+    st.integers(0, 2**62),
+    st.integers(16, 2**31),
+    st.lists(sources, max_size=3),
+    st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5),
+)
+
+
+def test_a_plain_parquet_reader_sees_every_column() -> None:
+    table = pq.read_table(io.BytesIO(index_to_parquet(ROWS)))
+
+    assert table.to_pydict() == {
+        "key": ["30", "4", "pair", "table row"],
+        "offset": [0, 120, 184, 274],
+        "size": [120, 64, 90, 20],
+        "sources": [
+            [{"name": "a.jpg", "size": 100, "pin": "1700000000000000001", "sha256": SHA}],
+            [{"name": "b/caf\u00e9.jpg", "size": 44, "pin": "7", "sha256": SHA}],
+            [
+                {"name": "l.png", "size": 1, "pin": "8", "sha256": SHA},
+                {"name": "h.png", "size": 2, "pin": "9", "sha256": SHA},
+            ],
+            [],
+        ],
+        "labels": [[1, 90, 1], [], [2], [0]],
+    }
+    assert [str(column.type) for column in table.schema] == [
+        "string",
+        "int64",
+        "int64",
+        "list<element: struct<name: string not null, size: int64 not null,"
+        " pin: string not null, sha256: string not null>>",
+        "list<element: int64>",
+    ]
+
+
+@given(st.lists(rows, max_size=5))
+def test_parquet_gives_back_the_rows(written: list[IndexRow]) -> None:
+    assert index_from_parquet(index_to_parquet(written)) == written
+
+
+def test_equal_rows_have_equal_bytes() -> None:
+    assert index_to_parquet(ROWS) == index_to_parquet(list(ROWS))
+    assert index_to_parquet(ROWS) != index_to_parquet(ROWS[::-1])
+
+
+def other_parquet() -> bytes:
+    out = io.BytesIO()
+    pq.write_table(pa.table({"label": [1, 2]}), out)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"no Parquet at all",
+        b"PAR1" + bytes(20) + b"PAR1",
+        index_to_parquet(ROWS)[:-5],  # cut off
+        other_parquet(),  # Parquet, but of something else
+    ],
+)
+def test_what_is_no_index_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"^index must be a Parquet file of records, got "):
+        index_from_parquet(data)
+
+
+def test_the_text_form_is_what_dali_reads() -> None:
+    # nvidia/dali tools/tfrecord2idx writes one line `offset size` a record.
+    assert index_to_text(ROWS) == b"0 120\n120 64\n184 90\n274 20\n"
+    assert index_to_text([]) == b""
+
+
+def replace_source(**changes: object) -> list[IndexRow]:
+    source = {"name": "a.jpg", "size": 100, "pin": "1700000000000000001", "sha256": SHA, **changes}
+    return [IndexRow("30", 0, 120, [Source(**source)], [1, 90, 1])]
+
+
+@pytest.mark.parametrize(
+    ("others", "same"),
+    [
+        (ROWS[:1], True),
+        (replace_source(pin="touched"), True),
+        (replace_source(name="b.jpg"), False),
+        (replace_source(size=101), False),
+        (replace_source(sha256="cd" * 32), False),
+        ([IndexRow("31", 0, 120, ROWS[0].sources, [1, 90, 1])], False),
+        ([IndexRow("30", 1, 120, ROWS[0].sources, [1, 90, 1])], False),
+        ([IndexRow("30", 0, 121, ROWS[0].sources, [1, 90, 1])], False),
+        ([IndexRow("30", 0, 120, [], [1, 90, 1])], False),
+        ([IndexRow("30", 0, 120, ROWS[0].sources, [90, 1, 1])], False),
+        (ROWS[:2], False),
+        ([], False),
+    ],
+)
+def test_only_pins_may_differ(others: list[IndexRow], same: bool) -> None:
+    assert same_but_pins(ROWS[:1], others) is same

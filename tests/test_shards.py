@@ -1,0 +1,286 @@
+import itertools
+import re
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.faults import Rejected
+from schemas.shards import (
+    COUNTED,
+    PLAIN,
+    ShardInfo,
+    ShardNames,
+    ShardPlan,
+    index_names,
+    is_index_name,
+    is_split_name,
+    receipt_name,
+    shard_stem,
+)
+
+# Template, (split, index, num_shards, records), file name.
+FILE_NAMES = {
+    "counted": (COUNTED, ("train", 0, 16, 750), "train-00000-of-00016-750.tfrec"),
+    "plain": (PLAIN, ("train", 15, 16, 750), "train-00015-of-00016.tfrec"),
+    "the Keras recipe's": (
+        "file_{index:02}-{records}.tfrec",
+        ("a", 0, 9, 4096),
+        "file_00-4096.tfrec",
+    ),
+    "PyImageSearch's": (
+        "{split}-{index:02}-{records}.tfrec",
+        ("train", 0, 9, 50),
+        "train-00-50.tfrec",
+    ),
+    "the longest of five digits": (
+        COUNTED,
+        ("val", 99_998, 99_999, 1),
+        "val-99998-of-99999-1.tfrec",
+    ),
+    "six digits": (COUNTED, ("val", 7, 100_000, 1), "val-000007-of-100000-1.tfrec"),
+    "seven digits": (PLAIN, ("val", 7, 1_234_567, 1), "val-0000007-of-1234567.tfrec"),
+    "six digits with a d": ("{index:05d}.tfrec", ("val", 7, 100_000, 1), "000007.tfrec"),
+    "other widths stay": ("{index:02}.tfrec", ("val", 7, 100_000, 1), "07.tfrec"),
+    "no width": ("{index:d}of{num_shards}.gz", ("val", 7, 16, 1), "7of16.gz"),
+    "braces": ("{{{index}}}", ("val", 7, 16, 1), "{7}"),
+    "a field twice": ("{split}.{split}-{index}", ("val", 7, 16, 1), "val.val-7"),
+}
+
+
+@pytest.mark.parametrize(("template", "shard", "name"), FILE_NAMES.values(), ids=FILE_NAMES)
+def test_file_names(template: str, shard: tuple, name: str) -> None:
+    names = ShardNames(template)
+    assert names.file_name(*shard) == name
+    assert names.matches(name) == (shard[0] if "{split}" in template else "")
+
+
+def test_the_default_is_counted() -> None:
+    assert ShardNames() == ShardNames("{split}-{index:05}-of-{num_shards:05}-{records}.tfrec")
+
+
+NOT_MATCHING = [
+    (PLAIN, "train-00000-of-00016-750.tfrec"),
+    (COUNTED, "train-00000-of-00016.tfrec"),
+    (PLAIN, "train-00000-of-00016.tfrecord"),
+    (PLAIN, "train-00000-of-00016xtfrec"),  # the dot is one
+    (PLAIN, "Train-00000-of-00016.tfrec"),
+    (PLAIN, "train-0000a-of-00016.tfrec"),
+    (PLAIN, "train-0000\u0661-of-00016.tfrec"),  # an Arabic digit
+    (PLAIN, "train--0001-of-00016.tfrec"),
+    (PLAIN, "train-00000-of-00016.tfrec\n"),
+    (PLAIN, "sub/train-00000-of-00016.tfrec"),
+    (PLAIN, ""),
+    (PLAIN, "manifest.json"),
+    ("{split}.{split}-{index}", "val.train-7"),
+]
+
+
+@pytest.mark.parametrize(("template", "name"), NOT_MATCHING)
+def test_names_of_another_grammar(template: str, name: str) -> None:
+    assert ShardNames(template).matches(name) is None
+
+
+SPLITS = st.from_regex("[a-z][a-z0-9_]{0,8}", fullmatch=True)
+TEMPLATES = [
+    COUNTED,
+    PLAIN,
+    "{split}_{index}",
+    "{index}{split}-{records:08}",
+    "{records}of{split}0x{index:03d}",
+    "[{split}]*?{index}+({num_shards}).tfrec",
+    "{split}-{index:05}-{split}-{index:05}",
+]
+SHARDS = st.tuples(SPLITS, st.integers(0, 10**6), st.integers(1, 10**6), st.integers(0, 10**7))
+
+
+@given(st.sampled_from(TEMPLATES), SHARDS)
+def test_matches_is_the_inverse_of_file_name(template: str, shard: tuple) -> None:
+    names = ShardNames(template)
+    assert names.matches(names.file_name(*shard)) == shard[0]
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_no_two_shards_share_a_name(template: str) -> None:
+    names = ShardNames(template)
+    owners: dict[str, tuple[str, int]] = {}
+    for split in ["a", "a1", "a_1", "a0x1", "x1of0a"]:
+        for index, records in itertools.product(range(112), [0, 1, 11, 101, 111]):
+            shard = (split, index)
+            assert owners.setdefault(names.file_name(*shard, 112, records), shard) == shard
+
+
+FIELDS = (
+    "shard_names must be counted, plain or a template with {index} and at most {split},"
+    " {num_shards}, {records}; got "
+)
+HIDDEN = "shard_names must name files in the output itself, not hidden ones, got "
+APART = "shard_names must keep numbers apart from other fields, got "
+BAD_TEMPLATES = {
+    "no index": ("{split}.tfrec", FIELDS + "'{split}.tfrec'"),
+    "an index in literal braces": ("{{index}}.tfrec", FIELDS + "'{{index}}.tfrec'"),
+    "nothing": ("", FIELDS + "''"),
+    "another field": ("{index}-{shard}", FIELDS + "'{index}-{shard}'"),
+    "a field without a name": ("{}{index}", FIELDS + "'{}{index}'"),
+    "an attribute": ("{index.real}", FIELDS + "'{index.real}'"),
+    "an item": ("{index}-{split[0]}", FIELDS + "'{index}-{split[0]}'"),
+    "a folder": (
+        "{split}/{index}",
+        HIDDEN + "'{split}/{index}': remove the slash, dot or underscore",
+    ),
+    "hidden": (".{index}", HIDDEN + "'.{index}': remove the slash, dot or underscore"),
+    "hidden from Beam": ("_{index}", HIDDEN + "'_{index}': remove the slash, dot or underscore"),
+    "an open brace": (
+        "{index",
+        "shard_names has a bad format in '{index' (expected '}' before end of string):"
+        " use {index:05}",
+    ),
+    "a closed brace": (
+        "{index}}",
+        "shard_names has a bad format in '{index}}'"
+        " (Single '}' encountered in format string): use {index:05}",
+    ),
+    "padding with spaces": (
+        "{index:5}",
+        "shard_names has a bad format of {index} in '{index:5}': use {split} and {index:05}",
+    ),
+    "hexadecimal": (
+        "{index:05x}",
+        "shard_names has a bad format of {index} in '{index:05x}': use {split} and {index:05}",
+    ),
+    "thousands": (
+        "{index}-{records:,}",
+        "shard_names has a bad format of {records} in '{index}-{records:,}':"
+        " use {split} and {index:05}",
+    ),
+    "a width of a gigabyte": (
+        "{index:0999999999}",
+        "shard_names has a bad format of {index} in '{index:0999999999}':"
+        " use {split} and {index:05}",
+    ),
+    "a conversion": (
+        "{split!r}-{index}",
+        "shard_names has a bad format of {split} in '{split!r}-{index}':"
+        " use {split} and {index:05}",
+    ),
+    "a format of text": (
+        "{split:>9}-{index}",
+        "shard_names has a bad format of {split} in '{split:>9}-{index}':"
+        " use {split} and {index:05}",
+    ),
+    "a nested field": (
+        "{index:{num_shards}}",
+        "shard_names has a bad format of {index} in '{index:{num_shards}}':"
+        " use {split} and {index:05}",
+    ),
+    "a number behind a number": (
+        "{index}{records}.tfrec",
+        APART + "'{index}{records}.tfrec': put a '-' between them",
+    ),
+    "a number behind a split": (
+        "{split}{index:05}",
+        APART + "'{split}{index:05}': put a '-' between them",
+    ),
+    "a digit between numbers": (
+        "{index}0{records}",
+        APART + "'{index}0{records}': put a '-' between them",
+    ),
+}
+
+
+@pytest.mark.parametrize(("template", "message"), BAD_TEMPLATES.values(), ids=BAD_TEMPLATES)
+def test_bad_templates_are_refused(template: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        ShardNames(template)
+
+
+@pytest.mark.parametrize("template", ["{index}.tfrec", "{{split}}-{index}.tfrec"])
+def test_a_template_without_split_is_refused_for_two_splits(template: str) -> None:
+    names = ShardNames(template)
+    names.check_splits(["train"])
+    message = (
+        f"shard_names must hold {{split}} for splits ['train', 'val'], got {template!r}: add it"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        names.check_splits(["val", "train"])
+
+
+@pytest.mark.parametrize("template", [COUNTED, PLAIN])
+def test_named_templates_take_any_splits(template: str) -> None:
+    ShardNames(template).check_splits(["train", "val", "test"])
+
+
+@pytest.mark.parametrize(
+    ("shard", "stem"),
+    [
+        (("train", 3, 16), "train-00003-of-00016"),
+        (("val_2", 0, 1), "val_2-00000-of-00001"),
+        (("a", 99_999, 100_000), "a-099999-of-100000"),
+    ],
+)
+def test_stems_name_receipts_and_indexes(shard: tuple, stem: str) -> None:
+    assert shard_stem(*shard) == stem
+    assert ShardPlan(*shard, samples=[]).name == stem
+    assert receipt_name(stem) == f"_receipts/{stem}.json"
+    assert index_names(stem) == (f"index/{stem}.parquet", f"index/{stem}.idx")
+    assert [is_index_name(name) for name in index_names(stem)] == [True, True]
+    assert ShardNames(PLAIN).file_name(*shard, records=1) == f"{stem}.tfrec"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "index/notes.txt",
+        "index/train-00000-of-00001.tfrec",
+        "index/sub/train-00000-of-00001.idx",
+        "train-00000-of-00001.idx",
+        "index/train-00000-of-00001.idx.bak",
+        "index/train-00000-of-00001xidx",
+    ],
+)
+def test_other_files_are_no_index(name: str) -> None:
+    assert not is_index_name(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_split"),
+    [
+        ("train", True),
+        ("a", True),
+        ("val_2017", True),
+        ("", False),
+        ("2017", False),
+        ("_a", False),
+        ("Train", False),
+        ("a-b", False),
+        ("gs://b/x", False),
+        ("é", False),
+        ("a\n", False),
+    ],
+)
+def test_split_names(text: str, is_split: bool) -> None:
+    assert is_split_name(text) is is_split
+
+
+def test_a_receipt_survives_its_json() -> None:
+    rejected = Rejected(code="E-IMG-EMPTY", stage="write_shards", split="train", key="7")
+    info = ShardInfo(
+        plan="0f",
+        split="train",
+        index=3,
+        num_shards=16,
+        file="train-00003-of-00016-1.tfrec",
+        planned=2,
+        records=1,
+        bytes=100,
+        crc32c="deadbeef",
+        sha256="00",
+        annotations_listed=5,
+        annotations_written=3,
+        repairs={"box_clipped": 1},
+        traits={},
+        rejected=[rejected],
+    )
+    assert msgspec.json.decode(msgspec.json.encode(info), type=ShardInfo) == info
+    assert info.name == "train-00003-of-00016"

@@ -1,0 +1,246 @@
+import resource
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+from apache_beam.io.filesystem import BeamIOError, CompressionTypes, FileMetadata, FileSystem
+from apache_beam.io.localfilesystem import LocalFileSystem
+
+from tests.children import limited, outcome_of
+from tests.storage_contract import StorageContract, files_in, put
+from transforms.storage import open_storage
+from transforms.storage.beam_filesystem import BeamStorage
+
+DISK = LocalFileSystem(None)
+FAULTS: dict[str, list[Exception]] = {}
+"""Errors that the next calls of an operation raise, by its name."""
+
+
+class DiskFileSystem(FileSystem):
+    """A filesystem of Beam's for `testfs://`: folders on this disk, and errors on request."""
+
+    @classmethod
+    def scheme(cls) -> str:
+        return "testfs"
+
+    def join(self, basepath: str, *paths: str) -> str:
+        return "/".join([basepath.rstrip("/"), *paths])
+
+    def split(self, path: str) -> tuple[str, str]:
+        head, _, tail = path.rpartition("/")
+        return head, tail
+
+    def mkdirs(self, path: str) -> None:
+        DISK.mkdirs(on_disk(path))
+
+    def has_dirs(self) -> bool:
+        return True
+
+    def _list(self, dir_or_prefix: str) -> Iterator[FileMetadata]:
+        fail_if_asked("list")
+        for found in DISK._list(on_disk(dir_or_prefix)):
+            uri = f"testfs://{found.path}"
+            yield FileMetadata(uri, found.size_in_bytes, found.last_updated_in_seconds)
+
+    def create(
+        self, path: str, mime_type: str = "", compression_type: str = CompressionTypes.AUTO
+    ) -> BinaryIO:
+        fail_if_asked("create")
+        return DISK.create(on_disk(path), mime_type, compression_type)
+
+    def open(
+        self, path: str, mime_type: str = "", compression_type: str = CompressionTypes.AUTO
+    ) -> BinaryIO:
+        fail_if_asked("open")
+        return DISK.open(on_disk(path), mime_type, compression_type)
+
+    def copy(self, source_file_names: list[str], destination_file_names: list[str]) -> None:
+        raise NotImplementedError
+
+    def rename(self, source_file_names: list[str], destination_file_names: list[str]) -> None:
+        fail_if_asked("rename")
+        sources = [on_disk(name) for name in source_file_names]
+        DISK.rename(sources, [on_disk(name) for name in destination_file_names])
+        fail_if_asked("rename's reply")
+
+    def exists(self, path: str) -> bool:
+        fail_if_asked("exists")
+        return DISK.exists(on_disk(path))
+
+    def size(self, path: str) -> int:
+        return DISK.size(on_disk(path))
+
+    def last_updated(self, path: str) -> float:
+        return DISK.last_updated(on_disk(path))
+
+    def checksum(self, path: str) -> str:
+        return DISK.checksum(on_disk(path))
+
+    def metadata(self, path: str) -> FileMetadata:
+        found = DISK.metadata(on_disk(path))
+        return FileMetadata(path, found.size_in_bytes, found.last_updated_in_seconds)
+
+    def delete(self, paths: list[str]) -> None:
+        fail_if_asked("delete")
+        DISK.delete([on_disk(path) for path in paths])
+
+
+def on_disk(uri: str) -> str:
+    return uri.removeprefix("testfs://")
+
+
+def fail_if_asked(operation: str) -> None:
+    if FAULTS.get(operation):
+        raise FAULTS[operation].pop(0)
+
+
+@pytest.fixture(autouse=True)
+def no_faults() -> Iterator[None]:
+    FAULTS.clear()
+    yield
+    left = {operation: errors for operation, errors in FAULTS.items() if errors}
+    FAULTS.clear()
+    assert left == {}, "an error was asked for and never met"
+
+
+@pytest.fixture(autouse=True)
+def spools_of_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where spools grow on the worker's disk; nothing may be left there."""
+    spools = tmp_path / "worker"
+    spools.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(spools))
+    return spools
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "root"
+    root.mkdir()
+    return root
+
+
+@pytest.fixture
+def storage(folder: Path) -> Any:
+    return open_storage(f"testfs://{folder}")
+
+
+class TestContract(StorageContract):
+    """Any filesystem of Beam's keeps the contract."""
+
+    @pytest.fixture(autouse=True)
+    def no_spool_is_left(self, folder: Path, spools_of_our_own: Path) -> Iterator[None]:
+        yield
+        assert [name for name in files_in(folder) if name.startswith("_spool/")] == []
+        assert files_in(spools_of_our_own) == []
+
+
+def test_opens_uris_of_schemes_that_beam_knows(folder: Path) -> None:
+    storage = open_storage(f"testfs://{folder}/")
+
+    assert isinstance(storage, BeamStorage)
+    assert storage.root == f"testfs://{folder}"
+
+
+def test_refuses_a_scheme_that_nothing_provides() -> None:
+    with pytest.raises(ValueError, match=r"^no filesystem for 'nosuch://b/c' \(.*\): install what"):
+        open_storage("nosuch://b/c")
+
+
+@pytest.mark.parametrize("root", ["testfs:///data/*", "testfs:///a?", "testfs:///a[1]"])
+def test_refuses_a_root_that_beam_would_take_for_a_glob(root: str) -> None:
+    with pytest.raises(ValueError, match=r"^a path on testfs must not hold \* \? or \[, got 'test"):
+        open_storage(root)
+
+
+@pytest.mark.parametrize("name", ["a*", "a?", "a[1]"])
+def test_deletes_no_name_that_beam_would_take_for_a_glob(
+    storage: BeamStorage, folder: Path, name: str
+) -> None:
+    put(folder, {name: b"", "a1": b"", "ab": b""})
+
+    with pytest.raises(ValueError, match=r"^a name to delete must not hold \* \? or \[, got 'a"):
+        storage.delete(name)
+
+    assert files_in(folder) == sorted([name, "a1", "ab"])
+
+
+@pytest.mark.parametrize("operation", ["open", "exists"])
+def test_a_read_that_fails_for_a_moment_is_tried_again(
+    storage: BeamStorage, folder: Path, operation: str
+) -> None:
+    put(folder, {"a": b"12345"})
+    entry = storage.stat("a")
+    FAULTS[operation] = [BeamIOError("503"), ConnectionResetError("reset")]
+
+    assert storage.read("a", entry) == b"12345"
+
+
+def test_a_listing_that_fails_for_a_moment_is_tried_again(
+    storage: BeamStorage, folder: Path
+) -> None:
+    put(folder, {"a": b"12345"})
+    FAULTS["list"] = [OSError("503"), OSError("503")]
+
+    assert [entry.name for entry in storage.list()] == ["a"]
+
+
+@pytest.mark.parametrize("operation", ["create", "rename"])
+def test_an_upload_that_fails_for_a_moment_is_begun_again(
+    storage: BeamStorage, folder: Path, operation: str
+) -> None:
+    FAULTS[operation] = [BeamIOError("503"), BeamIOError("503")]
+    spool = storage.spool()
+    spool.write([b"123", b"45"])
+
+    assert spool.publish("a.tfrec") is True
+    spool.close()
+
+    assert (folder / "a.tfrec").read_bytes() == b"12345"
+    assert [name for name in files_in(folder) if name.endswith(".tfrec")] == ["a.tfrec"]
+
+
+def test_a_lost_reply_looks_like_a_name_that_is_taken(storage: BeamStorage, folder: Path) -> None:
+    # The caller compares what has the name, as with any other twin.
+    FAULTS["rename's reply"] = [BeamIOError("reset")]
+
+    assert storage.create("a", b"12345") is False
+    assert (folder / "a").read_bytes() == b"12345"
+
+
+@pytest.mark.parametrize("operation", ["exists", "open", "list"])
+def test_missing_permission_stops_the_run_at_once(
+    storage: BeamStorage, folder: Path, operation: str
+) -> None:
+    put(folder, {"a": b"12345"})
+    FAULTS[operation] = [PermissionError("403: caller lacks storage.objects.get")]
+    attempts = {
+        "exists": lambda: storage.stat("a"),
+        "open": lambda: storage.read("a"),
+        "list": lambda: list(storage.list()),
+    }
+
+    started_s = time.monotonic()
+    with pytest.raises(RuntimeError, match=r"^E-IO-AUTH testfs://.*: 403: caller lacks .*; give "):
+        attempts[operation]()
+    assert time.monotonic() - started_s < 5
+
+
+def fill_a_spool_beyond_a_limit(folder: Path) -> str:
+    """Run in a child: write more than a file of its may hold."""
+    spool = open_storage(f"testfs://{folder}").spool()
+    with limited(resource.RLIMIT_FSIZE, 65_536):
+        try:
+            spool.write([bytes(100_000)])
+        except RuntimeError as error:
+            return str(error)
+    raise AssertionError("the limit did nothing")
+
+
+def test_a_full_disk_of_the_worker_is_one_line(folder: Path) -> None:
+    error = outcome_of(fill_a_spool_beyond_a_limit, folder)
+
+    assert error.startswith("E-IO-NOSPACE ")
+    assert error.endswith(": File too large; ask for smaller shards with --shard_size")

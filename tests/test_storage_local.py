@@ -1,0 +1,634 @@
+import errno
+import fcntl
+import os
+import resource
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.children import (
+    can_mount,
+    kill_once_ready,
+    limited,
+    make_read_only,
+    mount_disk_of_my_own,
+    outcome_of,
+)
+from tests.storage_contract import StorageContract, files_in, listed, put
+from transforms.storage import Entry, join_uri, open_storage, read_uri, split_uri
+from transforms.storage.local import LocalStorage
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "root"
+    root.mkdir()
+    return root
+
+
+@pytest.fixture
+def storage(folder: Path) -> LocalStorage:
+    return LocalStorage(str(folder))
+
+
+@pytest.fixture
+def no_anonymous_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A filesystem such as overlayfs of old or NFS: `O_TMPFILE` is refused."""
+    monkeypatch.setattr(os, "open", refusing_tmpfile(os.open))
+
+
+@pytest.fixture
+def no_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A filesystem such as exFAT or gcsfuse: hard links are refused."""
+    monkeypatch.setattr(os, "link", failing(errno.EPERM))
+
+
+@pytest.fixture(params=["anonymous", "named, linked", "named, renamed"])
+def way_of_writing(request: pytest.FixtureRequest) -> str:
+    """Every way in which a file can get its name."""
+    if request.param != "anonymous":
+        request.getfixturevalue("no_anonymous_files")
+    if request.param == "named, renamed":
+        request.getfixturevalue("no_links")
+    return request.param
+
+
+def refusing_tmpfile(real_open: Callable[..., int]) -> Callable[..., int]:
+    def open_no_tmpfile(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), path)
+        return real_open(path, flags, *args, **kwargs)
+
+    return open_no_tmpfile
+
+
+def failing(code: int) -> Callable[..., Any]:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
+def failing_first(times: int, code: int, real: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the real function behind so many failures."""
+    left = [times]
+
+    def fail_first(*args: Any, **kwargs: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(code, os.strerror(code))
+        return real(*args, **kwargs)
+
+    return fail_first
+
+
+class TestContract(StorageContract):
+    """The local storage keeps the contract."""
+
+
+@pytest.mark.usefixtures("no_anonymous_files")
+class TestContractWithNamedSpools(StorageContract):
+    """So it does where files cannot be anonymous; spools are then seen, but in `_spool` alone."""
+
+    @pytest.fixture(autouse=True)
+    def no_spool_is_left(self, folder: Path) -> Any:
+        yield
+        assert [path for path in folder.rglob("*") if path.parent.name == "_spool"] == []
+
+    @pytest.mark.parametrize("size", [0])  # reading is the same
+    def test_reads_every_size(self, storage: LocalStorage, folder: Path, size: int) -> None:
+        super().test_reads_every_size(storage, folder, size)
+
+
+@pytest.mark.usefixtures("no_anonymous_files", "no_links")
+class TestContractWithRenames(TestContractWithNamedSpools):
+    """So it does where there are no hard links either."""
+
+
+def test_listing_says_what_is_no_file(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(folder, {"a.jpg": b"123"})
+    (folder / "folder.jpg").mkdir()
+    os.mkfifo(folder / "fifo.jpg")
+    (folder / "to nothing.jpg").symlink_to("nowhere")
+    (folder / "through a file.jpg").symlink_to("a.jpg/b.jpg")
+    (folder / "to itself.jpg").symlink_to("to itself.jpg")
+    (folder / "to a file.jpg").symlink_to("a.jpg")
+    (folder / "device.jpg").symlink_to("/dev/null")
+    with socket.socket(socket.AF_UNIX) as server:
+        monkeypatch.chdir(folder)  # a socket's path must be short
+        server.bind("socket.jpg")
+
+    assert {entry.name: (entry.size_bytes, entry.kind) for entry in storage.list()} == {
+        "a.jpg": (3, "file"),
+        "folder.jpg": (0, "directory"),
+        "fifo.jpg": (0, "fifo"),
+        "to nothing.jpg": (0, "dangling link"),
+        "through a file.jpg": (0, "dangling link"),
+        "to itself.jpg": (0, "dangling link"),
+        "to a file.jpg": (3, "file"),
+        "device.jpg": (0, "device"),
+        "socket.jpg": (0, "socket"),
+    }
+
+
+def test_listing_follows_links_to_folders_but_not_their_loops(
+    storage: LocalStorage, folder: Path, tmp_path: Path
+) -> None:
+    put(folder, {"a.jpg": b"", "b/c.jpg": b""})
+    put(tmp_path / "elsewhere", {"d.jpg": b""})
+    (folder / "linked").symlink_to(tmp_path / "elsewhere")
+    (folder / "loop").symlink_to(folder)
+    (folder / "b/up").symlink_to("..")
+    (folder / "b/here").symlink_to(".")
+
+    assert {entry.name for entry in storage.list()} == {
+        "a.jpg",
+        "b",
+        "b/c.jpg",
+        "b/here",
+        "b/up",
+        "linked",
+        "linked/d.jpg",
+        "loop",
+    }
+
+
+def test_listing_goes_on_behind_names_that_are_no_text(storage: LocalStorage, folder: Path) -> None:
+    for name in (b"\xff.jpg", b"\xffolder/inside.jpg"):
+        path = os.path.join(os.fsencode(folder), name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb"):
+            pass
+    put(folder, {f"{number}.jpg": b"" for number in range(50)})  # before and behind it in a folder
+
+    names = {entry.name for entry in storage.list()}
+
+    assert names == {"\\xff.jpg", "\\xffolder", *(f"{number}.jpg" for number in range(50))}
+
+
+def test_listing_goes_on_when_a_folder_vanishes(storage: LocalStorage, folder: Path) -> None:
+    put(folder, {"a/x": b"", "b/x": b"", "c/x": b""})
+    entries = storage.list()
+    first = next(entries)
+    for other in {"a", "b", "c"} - {first.name}:
+        (folder / other / "x").unlink()
+        (folder / other).rmdir()
+        break
+
+    assert len([entry for entry in entries if entry.name.endswith("/x")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "make"),
+    [
+        ("directory", lambda path: path.mkdir()),
+        ("fifo", os.mkfifo),
+        ("device", lambda path: path.symlink_to("/dev/zero")),
+    ],
+)
+def test_a_file_that_became_something_else_is_a_change_and_no_hang(
+    storage: LocalStorage, folder: Path, kind: str, make: Callable[[Path], None]
+) -> None:
+    entry = listed(storage, folder, b"12345")
+    (folder / "a").unlink()
+    make(folder / "a")
+
+    with pytest.raises(
+        RuntimeError, match=rf"^E-SRC-CHANGED .*/a: a {kind} and no file; "
+    ):
+        storage.read("a", entry)
+
+
+def test_a_fifo_whose_writer_is_silent_does_not_hang_either(
+    storage: LocalStorage, folder: Path
+) -> None:
+    entry = listed(storage, folder, b"12345")
+    (folder / "a").unlink()
+    os.mkfifo(folder / "a")
+    writer = os.open(folder / "a", os.O_RDWR | os.O_NONBLOCK)
+    try:
+        started_s = time.monotonic()
+        with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED"):
+            storage.read("a", entry)
+        assert time.monotonic() - started_s < 5
+    finally:
+        os.close(writer)
+
+
+def test_equal_bytes_written_again_are_a_change(storage: LocalStorage, folder: Path) -> None:
+    put(folder, {"a": b"12345"})
+    entry = storage.stat("a")
+    os.utime(folder / "a", ns=(1, int(entry.pin) + 1))  # one nanosecond shows
+
+    with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED .*/a: modified since it was listed"):
+        storage.read("a", entry)
+
+
+def test_a_read_that_fails_for_a_moment_is_tried_again(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(folder, {"a": b"12345"})
+    entry = storage.stat("a")
+    monkeypatch.setattr(os, "read", failing_first(2, errno.EIO, os.read))
+
+    assert storage.read("a", entry) == b"12345"
+
+
+def test_a_listing_that_fails_for_a_moment_is_tried_again(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(folder, {"a": b"12345"})
+    monkeypatch.setattr(os, "scandir", failing_first(2, errno.ESTALE, os.scandir))
+
+    assert [entry.name for entry in storage.list()] == ["a"]
+
+
+@pytest.mark.parametrize("most", [1, 3, 7])
+def test_writes_that_take_only_a_part_are_continued(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "writev", lambda fd, parts: write(fd, b"".join(parts)[:most]))
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:most]))
+
+    spool = storage.spool()
+    spool.write([b"01", b"", b"23456789", b"abc"])
+    spool.write([b"def"])
+    spool.publish("a.tfrec")
+    spool.close()
+
+    assert (folder / "a.tfrec").read_bytes() == b"0123456789abcdef"
+
+
+def test_one_write_takes_more_parts_than_the_system_call(
+    storage: LocalStorage, folder: Path
+) -> None:
+    spool = storage.spool()
+    spool.write([b"%d " % part for part in range(3000)])  # IOV_MAX is 1,024
+    spool.publish("a.tfrec")
+    spool.close()
+
+    expected = b"".join(b"%d " % part for part in range(3000))
+    assert (folder / "a.tfrec").read_bytes() == expected
+
+
+def test_of_many_who_create_one_name_one_succeeds(
+    storage: LocalStorage, folder: Path, way_of_writing: str
+) -> None:
+    results: list[tuple[bool, int]] = []
+    together = threading.Barrier(8)
+
+    def create(number: int) -> None:
+        together.wait()
+        results.append((storage.create("a.json", b"%d" % number), number))
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    (winner,) = [number for created, number in results if created]
+    assert len(results) == 8
+    assert (folder / "a.json").read_bytes() == b"%d" % winner
+    assert files_in(folder) == ["a.json"]
+
+
+def test_files_get_the_permissions_that_the_umask_leaves(
+    storage: LocalStorage, folder: Path, way_of_writing: str
+) -> None:
+    before = os.umask(0o027)
+    try:
+        storage.create("a.json", b"")
+    finally:
+        os.umask(before)
+
+    assert (folder / "a.json").stat().st_mode & 0o777 == 0o640
+
+
+def write_until_killed(ready: Any, folder: str, named: bool) -> None:
+    """Run in a child: fill a spool, say so, and wait for the end."""
+    if named:
+        os.open = refusing_tmpfile(os.open)  # type: ignore[assignment]
+    spool = LocalStorage(folder).spool()
+    spool.write([bytes(1_000_000)])
+    ready.send("ready")
+    time.sleep(60)
+
+
+def test_nothing_is_left_of_a_killed_writer(folder: Path) -> None:
+    kill_once_ready(write_until_killed, str(folder), False)
+
+    assert files_in(folder) == []
+
+
+def test_the_next_run_drops_the_named_spool_of_a_killed_writer(
+    storage: LocalStorage, folder: Path
+) -> None:
+    kill_once_ready(write_until_killed, str(folder), True)
+    (spooled,) = files_in(folder)
+    assert spooled.startswith("_spool/")
+
+    storage.probe()
+
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.usefixtures("no_anonymous_files")
+def test_the_named_spool_of_a_living_writer_stays(storage: LocalStorage, folder: Path) -> None:
+    spool = storage.spool()
+    spool.write([b"still "])
+
+    storage.probe()
+    LocalStorage(str(folder)).probe()
+    spool.write([b"there"])
+
+    assert spool.publish("a.tfrec") is True
+    spool.close()
+    assert (folder / "a.tfrec").read_bytes() == b"still there"
+    assert files_in(folder) == ["a.tfrec"]
+
+
+@pytest.mark.usefixtures("no_anonymous_files")
+def test_a_spool_that_is_cleaned_away_before_its_lock_is_begun_anew(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = fcntl.flock
+    locked: list[str] = []
+
+    def lock_behind_a_cleaner(fd: int, how: int) -> None:
+        if not locked:  # between the spool's creation and its lock, another run's probe
+            locked.append(os.readlink(f"/proc/self/fd/{fd}"))
+            os.unlink(locked[0])
+            os.rmdir(os.path.dirname(locked[0]))
+        lock(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", lock_behind_a_cleaner)
+
+    assert storage.create("a.json", b"1") is True
+    assert len(locked) == 1
+    assert files_in(folder) == ["a.json"]
+
+
+@pytest.mark.usefixtures("no_links")
+def test_a_disk_without_links_is_refused_before_the_first_image(storage: LocalStorage) -> None:
+    remedy = "has neither hard links nor exclusive renames; write to one that has"
+    with pytest.raises(RuntimeError, match=rf"^E-IO-READONLY .*root: the filesystem {remedy}"):
+        storage.probe()
+
+
+def test_a_folder_that_cannot_be_synced_is_no_obstacle(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = os.fsync
+
+    def sync_files_only(fd: int) -> None:  # as SMB does
+        if os.path.isdir(f"/proc/self/fd/{fd}"):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", sync_files_only)
+
+    assert storage.create("a", b"1") is True
+
+
+def test_bytes_that_cannot_be_made_durable_are_never_shown(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch, way_of_writing: str
+) -> None:
+    monkeypatch.setattr(os, "fsync", failing_first(1, errno.EIO, os.fsync))
+
+    with pytest.raises(RuntimeError, match=r"^E-IO-RETRIES .*/a: Input/output error; look at"):
+        storage.create("a", b"1")
+
+    assert files_in(folder) == []
+
+
+OUT_OF_SPACE_AT = 65_536
+
+
+def fill_a_small_disk(folder: Path) -> tuple[str, list[str]]:
+    """Run in a child: write more than its disk holds; return the error and what can be seen."""
+    mount_disk_of_my_own(folder, OUT_OF_SPACE_AT)
+    return fill(folder)
+
+
+def fill_beyond_a_limit(folder: Path) -> tuple[str, list[str]]:
+    """Run in a child: write more than a file of its may hold."""
+    with limited(resource.RLIMIT_FSIZE, OUT_OF_SPACE_AT):
+        return fill(folder)
+
+
+def fill(folder: Path) -> tuple[str, list[str]]:
+    storage = LocalStorage(str(folder))
+    storage.create("small", b"fits")
+    spool = storage.spool()
+    try:
+        for _ in range(100):
+            spool.write([bytes(3000)])
+    except RuntimeError as error:
+        spool.close()
+        storage.create("behind", b"fits again")
+        return str(error), files_in(folder)
+    raise AssertionError("the disk was not small")
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing_partial(folder: Path) -> None:
+    if not can_mount():
+        pytest.skip("this machine does not let a process mount a disk of its own")
+
+    error, seen = outcome_of(fill_a_small_disk, folder)
+
+    remedy = "free some space, then run again to resume"
+    assert error == f"E-IO-NOSPACE {folder}: No space left on device; {remedy}"
+    assert seen == ["behind", "small"]
+
+
+def test_a_file_beyond_its_limit_is_one_line_too(folder: Path) -> None:
+    error, seen = outcome_of(fill_beyond_a_limit, folder)
+
+    remedy = "ask for smaller shards with --shard_size"
+    assert error == f"E-IO-NOSPACE {folder}: File too large; {remedy}"
+    assert seen == ["behind", "small"]
+
+
+def probe_a_read_only_disk(folder: Path) -> list[str]:
+    """Run in a child."""
+    mount_disk_of_my_own(folder, OUT_OF_SPACE_AT)
+    make_read_only(folder)
+    storage = LocalStorage(str(folder))
+    errors = []
+    for attempt in (storage.probe, storage.spool, lambda: storage.create("a", b"")):
+        try:
+            attempt()
+        except RuntimeError as error:
+            errors.append(str(error))
+    return errors
+
+
+def test_a_read_only_disk_is_found_at_once(folder: Path) -> None:
+    if not can_mount():
+        pytest.skip("this machine does not let a process mount a disk of its own")
+
+    line = f"E-IO-READONLY {folder}: Read-only file system; give an --output that can be written"
+    assert outcome_of(probe_a_read_only_disk, folder) == [line] * 3
+
+
+def test_an_output_that_is_a_file_or_below_one_is_refused(tmp_path: Path) -> None:
+    put(tmp_path, {"file": b"of the user"})
+
+    for output in (tmp_path / "file", tmp_path / "file/below"):
+        with pytest.raises(RuntimeError, match=rf"^E-IO-READONLY {output}: .*; give an --output"):
+            LocalStorage(str(output)).probe()
+        assert list(LocalStorage(str(output)).list()) == []
+
+    assert (tmp_path / "file").read_bytes() == b"of the user"
+
+
+def test_an_output_that_is_taken_away_is_one_line(folder: Path) -> None:
+    storage = LocalStorage(str(folder / "out"))
+    storage.probe()
+    (folder / "out").rmdir()
+
+    with pytest.raises(RuntimeError, match=r"^E-IO-READONLY .*/out: No such file or directory; "):
+        storage.create("a", b"")
+
+
+def test_a_new_output_is_made_with_its_parents(folder: Path) -> None:
+    storage = LocalStorage(str(folder / "new/out"))
+
+    storage.probe()
+    storage.probe()
+
+    assert (folder / "new/out").is_dir()
+    assert files_in(folder) == []
+
+
+def read_without_descriptors(folder: Path) -> list[str]:
+    """Run in a child: read, list and write while no file can be opened."""
+    storage = LocalStorage(str(folder))
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    attempts = [
+        lambda: storage.read("a"),
+        lambda: storage.crc32c("a"),
+        lambda: list(storage.list()),
+        lambda: storage.create("b", b""),
+    ]
+    errors = []
+    with limited(resource.RLIMIT_NOFILE, lowest_free):
+        for attempt in attempts:
+            try:
+                attempt()
+            except RuntimeError as error:
+                errors.append(str(error))
+    return errors
+
+
+def test_too_many_open_files_are_one_line(folder: Path) -> None:
+    put(folder, {"a": b"1"})
+
+    what = "Too many open files; raise the limit on open files (ulimit -n)"
+    assert outcome_of(read_without_descriptors, folder) == [
+        f"E-IO-LIMIT {folder}/a: {what}",
+        f"E-IO-LIMIT {folder}/a: {what}",
+        f"E-IO-LIMIT {folder}: {what}",
+        f"E-IO-LIMIT {folder}: {what}",
+    ]
+
+
+@pytest.mark.parametrize("call", ["stat", "read", "list"])
+def test_missing_permission_stops_the_run_at_once(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    put(folder, {"a": b"1"})
+    # What root would never see: the system calls say so instead.
+    for name in ("stat", "open", "scandir"):
+        monkeypatch.setattr(os, name, failing(errno.EACCES))
+
+    started_s = time.monotonic()
+    with pytest.raises(RuntimeError, match=r"^E-IO-AUTH .*: Permission denied; give this user"):
+        if call == "list":
+            list(storage.list())
+        else:
+            getattr(storage, call)("a")
+    assert time.monotonic() - started_s < 5
+
+
+@pytest.mark.parametrize(
+    ("code", "fault"),
+    [
+        (errno.EDQUOT, "E-IO-NOSPACE"),
+        (errno.ENFILE, "E-IO-LIMIT"),
+        (errno.ENOMEM, "E-IO-LIMIT"),
+        (errno.EPERM, "E-IO-AUTH"),
+        (errno.EXDEV, "E-IO-RETRIES"),  # unheard of, but one line with a code all the same
+    ],
+)
+def test_every_error_of_a_write_is_one_coded_line(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch, code: int, fault: str
+) -> None:
+    spool = storage.spool()
+    monkeypatch.setattr(os, "writev", failing(code))
+
+    with pytest.raises(RuntimeError) as raised:
+        spool.write([b"1"])
+    spool.close()
+
+    assert str(raised.value).startswith(f"{fault} {folder}: {os.strerror(code)}; ")
+    assert "\n" not in str(raised.value)
+
+
+def test_names_in_messages_are_escaped(storage: LocalStorage) -> None:
+    with pytest.raises(RuntimeError) as raised:
+        storage.read("new\nline\u202e.jpg")
+
+    assert "/new\\nline\\u202e.jpg: not there;" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("uri", "root"),
+    [
+        ("/data/coco", "/data/coco"),
+        ("relative/coco", "relative/coco"),
+        ("file:///data/coco", "/data/coco"),
+        ("", "."),
+        ("/data/a:b", "/data/a:b"),  # no scheme without ://
+    ],
+)
+def test_local_paths_and_file_uris_are_local(uri: str, root: str) -> None:
+    storage = open_storage(uri)
+
+    assert isinstance(storage, LocalStorage)
+    assert storage.root == root
+
+
+def test_reads_a_single_file_by_its_path(folder: Path) -> None:
+    put(folder, {"a.json": b"{}"})
+
+    assert read_uri(str(folder / "a.json")) == b"{}"
+    assert read_uri(f"file://{folder}/a.json") == b"{}"
+
+
+@pytest.mark.parametrize(
+    ("uri", "root", "name"),
+    [
+        ("gs://b/coco/a.json", "gs://b/coco", "a.json"),
+        ("/a.json", "/", "a.json"),
+        ("a.json", ".", "a.json"),
+        ("coco/a.json", "coco", "a.json"),
+    ],
+)
+def test_a_file_uri_splits_and_joins(uri: str, root: str, name: str) -> None:
+    assert split_uri(uri) == (root, name)
+    assert join_uri(root, name).removeprefix("./") == uri
+
+
+def test_an_entry_is_a_file_unless_it_says_otherwise() -> None:
+    assert Entry("a", 1, "2") == Entry(name="a", size_bytes=1, pin="2", crc32c=None, kind="file")

@@ -1,0 +1,58 @@
+"""Batches: what a bundle has for one key travels as one element.
+
+Runners pay for every element that crosses a group-by, in process some 20 us. Samples are small and
+many, so that price is several times that of everything done with them.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Any
+
+import apache_beam as beam
+import msgspec
+from apache_beam.transforms.window import GlobalWindows
+
+from schemas.samples import Sample
+from transforms import coders
+
+_MAX_HELD = 32_768  # values of a bundle held back, some 20 MB of samples
+
+
+class SampleBatch(msgspec.Struct, frozen=True, array_like=True):
+    """Samples of one key."""
+
+    samples: list[Sample]
+
+
+coders.register(SampleBatch)
+
+
+class BatchByKey(beam.DoFn):
+    """Value -> (key, batch): every value once, in batches that a bundle happens to give.
+
+    Holds a bounded number of values. Nothing may depend on how values fall into batches.
+    """
+
+    def __init__(self, key_of: Callable[[Any], Hashable], to_batch: Callable[[list], Any]) -> None:
+        """Take what gives a value's key, and what makes a batch of a list of values."""
+        self._key_of = key_of
+        self._to_batch = to_batch
+
+    def start_bundle(self) -> None:
+        """Hold nothing yet."""
+        self._held: dict[Hashable, list] = {}
+        self._count = 0
+
+    def process(self, value: Any) -> Iterable[tuple[Hashable, Any]]:
+        """Hold a value back, or let all go when they are many."""
+        self._held.setdefault(self._key_of(value), []).append(value)
+        self._count += 1
+        return () if self._count < _MAX_HELD else self._release()
+
+    def finish_bundle(self) -> Iterator:
+        """Let everything go."""
+        yield from map(GlobalWindows.windowed_value_at_end_of_window, self._release())
+
+    def _release(self) -> Iterator[tuple[Hashable, Any]]:
+        held, self._held, self._count = self._held, {}, 0
+        for key, values in held.items():
+            yield key, self._to_batch(values)
