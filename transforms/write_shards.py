@@ -11,7 +11,7 @@ import hashlib
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -251,8 +251,6 @@ class _GrowingShard:
         self._shard = shard
         self._spool = spool
         self._bytes = 0
-        self._crc32c = 0
-        self._sha256 = hashlib.sha256()
         self._annotations_written = 0
         self._rejected: list[Rejected] = []
         self._repairs: Counter[str] = Counter()
@@ -263,9 +261,6 @@ class _GrowingShard:
     ) -> None:
         """Append a record and note what it holds."""
         self._spool.write(record)
-        for part in record:
-            self._crc32c = google_crc32c.extend(self._crc32c, part)
-            self._sha256.update(part)
         size = sum(map(len, record))
         sources = [
             Source(blob.name, blob.size_bytes, blob.pin, image.sha256)
@@ -290,6 +285,7 @@ class _GrowingShard:
         """Return what was made of the shard."""
         shard = self._shard
         records = len(self.rows)
+        crc32c, sha256 = _digests(self._spool.read_back())
         return ShardInfo(
             plan=plan,
             split=shard.split,
@@ -299,8 +295,8 @@ class _GrowingShard:
             planned=len(shard.samples),
             records=records,
             bytes=self._bytes,
-            crc32c=f"{self._crc32c:08x}",
-            sha256=self._sha256.hexdigest(),
+            crc32c=crc32c,
+            sha256=sha256,
             annotations_listed=sum(len(sample.annotation_ids) for sample in shard.samples),
             annotations_written=self._annotations_written,
             repairs=dict(sorted(self._repairs.items())),
@@ -323,6 +319,20 @@ class _GrowingShard:
                 shard=self._shard.name,
             )
         )
+
+
+def _digests(pieces: Iterable[bytes]) -> tuple[str, str]:
+    """Return CRC-32C and SHA-256 of a file, hex.
+
+    The file is read back, once it is whole: large pieces leave the interpreter to the other
+    threads, where a hash of every record as it comes would have them all wait for each other.
+    """
+    crc32c = 0
+    sha256 = hashlib.sha256()
+    for piece in pieces:
+        crc32c = google_crc32c.extend(crc32c, piece)
+        sha256.update(piece)
+    return f"{crc32c:08x}", sha256.hexdigest()
 
 
 def _commit_shard(info: ShardInfo, rows: Sequence[IndexRow], spool: Spool, output: Storage) -> None:

@@ -169,6 +169,12 @@ class _UploadedSpool:
         except OSError as error:  # of this worker's disk
             raise coded(error, tempfile.gettempdir()) from error
 
+    def read_back(self) -> Iterator[bytes]:
+        """Yield what was written."""
+        self._file.seek(0)
+        while piece := self._file.read(_COPY_BYTES):
+            yield piece
+
     def publish(self, name: str) -> bool:
         """Upload under a spool's name, then rename unless the name is taken."""
         return self._storage._run(name, lambda: self._storage._rename(name, self._file))

@@ -33,7 +33,7 @@ _NOT_THERE = (FileNotFoundError, NotADirectoryError)
 _RENAME_NOREPLACE = 1
 _AT_FDCWD = -100
 _MAX_PARTS = 1024  # IOV_MAX
-_PIECE_BYTES = 1 << 20
+_PIECE_BYTES = 4 << 20
 _KINDS = (
     (stat.S_ISDIR, "directory"),
     (stat.S_ISFIFO, "fifo"),
@@ -230,6 +230,13 @@ class _LocalSpool:
         for start in range(0, len(parts), _MAX_PARTS):
             with self._storage._coding(""):
                 self._write_all(parts[start : start + _MAX_PARTS])
+
+    def read_back(self) -> Iterator[bytes]:
+        """Yield what was written, from the page cache."""
+        offset = 0
+        while piece := os.pread(self._fd, _PIECE_BYTES, offset):
+            yield piece
+            offset += len(piece)
 
     def publish(self, name: str) -> bool:
         """Make the bytes durable, then give them their name unless it is taken."""

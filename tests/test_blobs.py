@@ -1,0 +1,295 @@
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import apache_beam as beam
+import msgspec
+import pytest
+from apache_beam.testing.util import assert_that, equal_to
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.faults import Rejected
+from schemas.samples import Blob, Sample
+from transforms.blobs import (
+    MAX_IMAGE_BYTES,
+    ListBlobs,
+    PinBlobs,
+    PinTally,
+    add_pin_tallies,
+    listing_digest,
+    pin_sample,
+    refuse_mostly_missing,
+)
+from transforms.storage import Entry
+
+
+def sample(key: str, name: str, root: str = "train") -> Sample:
+    return Sample(root, key, 7, (Blob(root, name),), b"fields", (1, 2))
+
+
+def rejected(key: str, name: str, code: str, detail: str) -> Rejected:
+    return Rejected(
+        code=code,
+        stage="pin_blobs",
+        split="train",
+        key=key,
+        annotation_ids=(1, 2),
+        file_name=name,
+        detail=detail,
+    )
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        Entry("a.jpg", 1, "1700000000000000001"),
+        Entry("a.jpg", 100, "generation", crc32c=0),
+        Entry("a.jpg", MAX_IMAGE_BYTES, ""),  # just within the limit
+    ],
+)
+def test_a_listed_file_is_pinned(entry: Entry) -> None:
+    pinned = Blob("train", "a.jpg", entry.size_bytes, entry.pin, entry.crc32c)
+
+    assert pin_sample(sample("1", "a.jpg"), entry) == Sample(
+        "train", "1", 7, (pinned,), b"fields", (1, 2)
+    )
+
+
+@pytest.mark.parametrize(
+    ("entry", "code", "detail"),
+    [
+        (None, "E-IMG-MISSING", "not in the listing"),
+        (Entry("a.jpg", 0, "", kind="dangling link"), "E-IMG-MISSING", "a link to nothing"),
+        (Entry("a.jpg", 0, "", kind="directory"), "E-IMG-NOT-A-FILE", "a directory"),
+        (Entry("a.jpg", 0, "", kind="fifo"), "E-IMG-NOT-A-FILE", "a fifo"),
+        (Entry("a.jpg", 0, "", kind="socket"), "E-IMG-NOT-A-FILE", "a socket"),
+        (Entry("a.jpg", 0, "", kind="device"), "E-IMG-NOT-A-FILE", "a device"),
+        (Entry("a.jpg", 0, "1"), "E-IMG-EMPTY", "0 bytes"),
+        (
+            Entry("a.jpg", 268_435_457, "1"),
+            "E-IMG-TOO-LARGE",
+            "268435457 bytes, the limit is 268435456",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_rejected(entry: Entry | None, code: str, detail: str) -> None:
+    assert pin_sample(sample("1", "a.jpg"), entry) == rejected("1", "a.jpg", code, detail)
+
+
+# --- digests and tallies ---
+
+ENTRY = Entry("a.jpg", 100, "pin", None, "file")
+WITH_CRC = Entry("a.jpg", 100, "pin", 7, "file")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (ENTRY, ENTRY, True),
+        (ENTRY, msgspec.structs.replace(ENTRY, name="b.jpg"), False),
+        (ENTRY, msgspec.structs.replace(ENTRY, size_bytes=101), False),
+        (ENTRY, msgspec.structs.replace(ENTRY, pin="touched"), False),
+        (ENTRY, msgspec.structs.replace(ENTRY, kind="fifo"), False),
+        (ENTRY, WITH_CRC, False),
+        (WITH_CRC, msgspec.structs.replace(WITH_CRC, pin="copied"), True),  # equal contents
+        (WITH_CRC, msgspec.structs.replace(WITH_CRC, crc32c=8), False),
+    ],
+)
+def test_a_listing_s_digest_tells_names_and_contents(one: Entry, other: Entry, same: bool) -> None:
+    assert (listing_digest([one]) == listing_digest([other])) is same
+
+
+@given(st.permutations(list(range(6))), st.integers(0, 6))
+def test_a_listing_s_digest_is_the_sum_of_its_parts_in_any_order(
+    order: list[int], cut: int
+) -> None:
+    entries = [Entry(f"{number}.jpg", number, "pin") for number in range(6)]
+    shuffled = [entries[place] for place in order]
+
+    parts = listing_digest(shuffled[:cut]) + listing_digest(shuffled[cut:])
+
+    assert parts % 2**256 == listing_digest(entries)
+
+
+def test_a_name_that_is_listed_twice_does_not_cancel_out() -> None:
+    assert len({listing_digest(entries) for entries in ([], [ENTRY], [ENTRY, ENTRY])}) == 3
+
+
+def test_tallies_add_up() -> None:
+    tallies = [
+        PinTally(3, 2, 1, f"{2**256 - 1:x}", "b", "z"),
+        PinTally(4, 0, 2, "3", "", "y"),
+        PinTally(5, 1, 0, "0", "a", ""),
+        PinTally(),
+    ]
+
+    total = PinTally(12, 3, 3, "2", "a", "y")  # digests add modulo 2^256
+    assert add_pin_tallies(tallies) == total
+    assert add_pin_tallies(tallies[::-1]) == total
+    assert add_pin_tallies([add_pin_tallies(tallies[:2]), *tallies[2:]]) == total
+    assert add_pin_tallies([]) == PinTally()
+
+
+@pytest.mark.parametrize(
+    "tally",
+    [PinTally(), PinTally(named=1), PinTally(named=2, missing=1), PinTally(named=5, missing=2)],
+)
+def test_up_to_half_of_the_images_may_be_missing(tally: PinTally) -> None:
+    refuse_mostly_missing([("train", tally)])
+
+
+@pytest.mark.parametrize(
+    ("tally", "what"),
+    [
+        (
+            PinTally(2, 2, 1, "0", "000000000030.jpg", "train2017/000000000030.jpg"),
+            "2 of 2 images are not there, the first '000000000030.jpg';"
+            " listed names look like 'train2017/000000000030.jpg'",
+        ),
+        (
+            PinTally(5, 3, 0, "0", "a.jpg", ""),  # an empty folder
+            "3 of 5 images are not there, the first 'a.jpg'; listed names look like 'nothing'",
+        ),
+    ],
+)
+def test_more_missing_images_stop_the_run(tally: PinTally, what: str) -> None:
+    with pytest.raises(RuntimeError) as raised:
+        refuse_mostly_missing([("val", PinTally(named=9)), ("train", tally)])
+
+    remedy = "give the folder that file_name is relative to with --images"
+    assert str(raised.value) == f"E-SET-MISSING images of train: {what}; {remedy}"
+
+
+# --- pipelines ---
+
+
+def test_lists_every_root_under_its_name(
+    test_pipeline: Callable[[], beam.Pipeline], tmp_path: Path
+) -> None:
+    for name, data in {"train/a.jpg": b"1", "train/b/c.jpg": b"22", "val/a.jpg": b"333"}.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        os.utime(path, ns=(5, len(data)))
+    roots = {split: str(tmp_path / split) for split in ("train", "val", "nowhere")}
+
+    with test_pipeline() as pipeline:
+        assert_that(
+            pipeline | ListBlobs(roots),
+            equal_to(
+                [
+                    (("train", "a.jpg"), Entry("a.jpg", 1, "1")),
+                    (("train", "b"), Entry("b", 0, "", kind="directory")),
+                    (("train", "b/c.jpg"), Entry("b/c.jpg", 2, "2")),
+                    (("val", "a.jpg"), Entry("a.jpg", 3, "3")),
+                ]
+            ),
+        )
+
+
+def pin(
+    pipeline: beam.Pipeline, samples: list[Sample], listing: list[tuple[tuple[str, str], Entry]]
+) -> tuple[beam.PCollection, beam.PCollection, beam.PCollection]:
+    listed = pipeline | "Listing" >> beam.Create(listing).with_output_types(
+        tuple[tuple[str, str], Entry]
+    )
+    created = pipeline | "Samples" >> beam.Create(samples).with_output_types(Sample)
+    return created | PinBlobs(listed)
+
+
+def test_samples_are_joined_with_the_listing(
+    test_pipeline: Callable[[], beam.Pipeline],
+) -> None:
+    entries = [
+        Entry("a.jpg", 10, "pin a"),
+        Entry("empty.jpg", 0, "pin e"),
+        Entry("folder", 0, "", kind="directory"),  # not counted as a file that nobody names
+        Entry("spare 2.jpg", 30, "pin s"),
+        Entry("spare 1.jpg", 30, "pin s"),
+    ]
+    samples = [
+        sample("1", "a.jpg"),
+        sample("2", "a.jpg"),  # one blob serves two samples
+        sample("3", "empty.jpg"),
+        sample("4", "not there.jpg"),
+        sample("5", "also not there.jpg"),
+        sample("6", "also not there.jpg"),
+    ]
+    pinned_a = (Blob("train", "a.jpg", 10, "pin a"),)
+
+    with test_pipeline() as pipeline:
+        pinned = pin(pipeline, samples, [(("train", entry.name), entry) for entry in entries])
+        assert_that(
+            pinned.samples,
+            equal_to([msgspec.structs.replace(s, blobs=pinned_a) for s in samples[:2]]),
+            label="samples",
+        )
+        assert_that(
+            pinned.rejected,
+            equal_to(
+                [
+                    rejected("3", "empty.jpg", "E-IMG-EMPTY", "0 bytes"),
+                    rejected("4", "not there.jpg", "E-IMG-MISSING", "not in the listing"),
+                    rejected("5", "also not there.jpg", "E-IMG-MISSING", "not in the listing"),
+                    rejected("6", "also not there.jpg", "E-IMG-MISSING", "not in the listing"),
+                ]
+            ),
+            label="rejected",
+        )
+        digest = f"{listing_digest(entries):x}"
+        tally = PinTally(6, 3, 2, digest, "also not there.jpg", "spare 1.jpg")
+        assert_that(pinned.tallies, equal_to([("train", tally)]), label="tallies")
+
+
+def test_a_name_is_looked_for_in_its_own_root(test_pipeline: Callable[[], beam.Pipeline]) -> None:
+    in_train, in_val = Entry("a.jpg", 10, "in train"), Entry("a.jpg", 20, "in val")
+    listing = [(("train", "a.jpg"), in_train), (("val", "a.jpg"), in_val)]
+    samples = [sample("1", "a.jpg"), sample("1", "a.jpg", root="val")]
+
+    with test_pipeline() as pipeline:
+        pinned = pin(pipeline, samples, listing)
+        blobs = pinned.samples | beam.Map(lambda s: (s.split, s.blobs))
+        assert_that(
+            blobs,
+            equal_to(
+                [
+                    ("train", (Blob("train", "a.jpg", 10, "in train"),)),
+                    ("val", (Blob("val", "a.jpg", 20, "in val"),)),
+                ]
+            ),
+            label="samples",
+        )
+        tallies = [
+            ("train", PinTally(1, 0, 0, f"{listing_digest([in_train]):x}")),
+            ("val", PinTally(1, 0, 0, f"{listing_digest([in_val]):x}")),
+        ]
+        assert_that(pinned.tallies, equal_to(tallies), label="tallies")
+
+
+def test_many_samples_each_come_out_once(test_pipeline: Callable[[], beam.Pipeline]) -> None:
+    entries = [Entry(f"{n}.jpg", n, f"pin {n}") for n in range(1, 3001)]
+    samples = [sample(str(n), f"{n}.jpg") for n in range(1, 3001)]
+    listing = [(("train", entry.name), entry) for entry in entries]
+    choose = random.Random(0)
+    choose.shuffle(samples)
+    choose.shuffle(listing)
+
+    with test_pipeline() as pipeline:
+        pinned = pin(pipeline, samples, listing)
+        described = pinned.samples | beam.Map(lambda s: (s.key, *s.blobs))
+        expected = [(str(n), Blob("train", f"{n}.jpg", n, f"pin {n}")) for n in range(1, 3001)]
+        assert_that(described, equal_to(expected), label="samples")
+        tally = PinTally(3000, 0, 0, f"{listing_digest(entries):x}")
+        assert_that(pinned.tallies, equal_to([("train", tally)]), label="tallies")
+
+
+def test_samples_without_any_listing_are_all_missing(
+    test_pipeline: Callable[[], beam.Pipeline],
+) -> None:
+    with test_pipeline() as pipeline:
+        pinned = pin(pipeline, [sample("1", "b.jpg"), sample("2", "a.jpg")], [])
+        assert_that(pinned.samples, equal_to([]), label="samples")
+        tally = PinTally(2, 2, 0, "0", "a.jpg", "")
+        assert_that(pinned.tallies, equal_to([("train", tally)]), label="tallies")

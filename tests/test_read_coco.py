@@ -1,0 +1,433 @@
+import json
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import google_crc32c
+import msgspec
+import pytest
+from apache_beam.testing.util import assert_that, equal_to
+
+from schemas.coco import DetectionFields, DetectionObject
+from schemas.faults import Rejected, find_fault
+from schemas.manifest import Label
+from schemas.samples import Blob, Sample, pack
+from transforms.read_coco import (
+    AnnotationFile,
+    CocoRules,
+    ReadCoco,
+    excluded_keys,
+    merge_labels,
+    read_coco,
+    uri_identity,
+)
+
+STRICT, DROPPING = CocoRules(), CocoRules(drop_orphans=True)
+BBOX = [1.5, 2, 10, 20.25]
+
+
+def coco_json(
+    images: Sequence[dict] = (),
+    annotations: Sequence[dict] = (),
+    categories: Sequence[dict] = ({"id": 1, "name": "person"}, {"id": 90, "name": "toothbrush"}),
+) -> bytes:
+    sections = {"images": images, "annotations": annotations, "categories": categories}
+    return json.dumps(sections).encode()
+
+
+def image(image_id: int | str, file_name: str = "") -> dict:
+    return {"id": image_id, "file_name": file_name or f"{image_id}.jpg", "width": 64, "height": 48}
+
+
+def annotation(annotation_id: int | str, image_id: int | str, **changes: Any) -> dict:
+    whole = {"id": annotation_id, "image_id": image_id, "category_id": 1, "bbox": BBOX}
+    return {**whole, "area": 5.5, "iscrowd": 0, **changes}
+
+
+def read(
+    data: bytes, rules: CocoRules = STRICT, exclude: Sequence[str] = ()
+) -> tuple[list[Sample], list[Rejected], AnnotationFile]:
+    """Return a file's samples, rejects and summary, which comes last."""
+    *items, file = read_coco(data, "instances.json", "train", rules, exclude, identity="9:ff")
+    samples = [item for item in items if isinstance(item, Sample)]
+    rejected = [item for item in items if isinstance(item, Rejected)]
+    assert len(samples) + len(rejected) == len(items)
+    return samples, rejected, file
+
+
+def sample(
+    key: str, position: int, objects: Sequence[DetectionObject] = (), ids: tuple = ()
+) -> Sample:
+    fields = pack(DetectionFields(64, 48, list(objects)))
+    return Sample("train", key, position, (Blob("train", f"{key}.jpg"),), fields, ids)
+
+
+PERSON = DetectionObject(1, (1.5, 2.0, 10.0, 20.25), 5.5, 0)
+TOOTHBRUSH = DetectionObject(90, (1.5, 2.0, 10.0, 20.25), 5.5, 1)
+LABELS = [Label(1, "person"), Label(90, "toothbrush")]
+
+
+def test_each_image_is_a_sample_with_its_annotations_by_id() -> None:
+    data = coco_json(
+        [image(42), image(7), image(9)],
+        [
+            annotation(30, 42),
+            annotation(5, 7),
+            annotation(4, 42, category_id=90, iscrowd=1),
+        ],
+    )
+
+    assert read(data) == (
+        [
+            sample("42", 0, [TOOTHBRUSH, PERSON], (4, 30)),
+            sample("7", 1, [PERSON], (5,)),
+            sample("9", 2),  # an image without annotations is data
+        ],
+        [],
+        AnnotationFile("train", "9:ff", 3, 3, 0, 0, 0, LABELS),
+    )
+
+
+def test_the_order_of_annotations_in_the_file_does_not_matter() -> None:
+    annotations = [annotation(number, 1, bbox=[number, 0, 1, 1]) for number in range(1, 6)]
+
+    forwards, *_ = read(coco_json([image(1)], annotations))
+    backwards, *_ = read(coco_json([image(1)], annotations[::-1]))
+
+    assert forwards == backwards
+
+
+def test_a_missing_area_is_the_box_s() -> None:
+    given = annotation(5, 1)
+    del given["area"], given["iscrowd"]
+
+    (found,), _, _ = read(coco_json([image(1)], [given]))
+
+    assert found == sample("1", 0, [DetectionObject(1, (1.5, 2.0, 10.0, 20.25), 202.5, 0)], (5,))
+
+
+def test_names_lead_to_the_listing_s_names() -> None:
+    (found,), _, _ = read(coco_json([image(1, "./train2017/a[1].jpg")]))
+
+    assert found.blobs == (Blob("train", "train2017/a[1].jpg"),)
+
+
+def test_labels_come_by_id() -> None:
+    *_, file = read(coco_json(categories=[{"id": 9, "name": "b"}, {"id": -1, "name": "c"}]))
+
+    assert file.labels == [Label(-1, "c"), Label(9, "b")]
+
+
+def test_repeated_annotation_ids_are_counted_and_kept() -> None:
+    annotations = [annotation(5, 1), annotation(5, 1), annotation(5, 2), annotation(6, 2)]
+
+    samples, rejected, file = read(coco_json([image(1), image(2)], annotations))
+
+    assert [s.annotation_ids for s in samples] == [(5, 5), (5, 6)]
+    assert rejected == []
+    assert (file.annotations, file.repeated_annotation_ids) == (4, 2)
+
+
+def reject(code: str, detail: str, **changes: Any) -> Rejected:
+    whole = {"split": "train", "key": "1", "annotation_ids": (5,), "file_name": "1.jpg"}
+    return Rejected(code=code, stage="read_coco", detail=detail, **{**whole, **changes})
+
+
+@pytest.mark.parametrize(
+    ("bbox", "code", "detail"),
+    [
+        ([1, 2, 0.0, 4.0], "E-BOX-EMPTY", "width 0.0 and height 4.0"),
+        ([1, 2, 3.0, -4.0], "E-BOX-EMPTY", "width 3.0 and height -4.0"),
+        ([1, 2, 3], "E-BOX-SHAPE", "bbox is 3 values, not four numbers"),
+        ("a box", "E-BOX-SHAPE", "bbox is str, not four numbers"),
+        ([1, 2, 3, "4"], "E-BOX-SHAPE", "bbox holds something that is no number"),
+    ],
+)
+def test_a_bad_box_is_dropped_and_its_image_kept(bbox: Any, code: str, detail: str) -> None:
+    data = coco_json([image(1)], [annotation(5, 1, bbox=bbox), annotation(6, 1)])
+
+    assert read(data) == (
+        [sample("1", 0, [PERSON], (6,))],
+        [reject(code, detail)],
+        AnnotationFile("train", "9:ff", 1, 2, 0, 0, 0, LABELS),
+    )
+
+
+ORPHANS = [
+    (
+        annotation(5, 99),
+        reject("E-ANN-ORPHAN", "image_id 99 is not in images", key="", file_name=""),
+    ),
+    (
+        annotation(5, 1, category_id=2),
+        reject("E-ANN-CATEGORY", "category_id 2 is not in categories"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("orphan", "rejected"), ORPHANS)
+def test_orphans_stop_the_run(orphan: dict, rejected: Rejected) -> None:
+    with pytest.raises(RuntimeError) as raised:
+        read(coco_json([image(1)], [annotation(6, 1), orphan]))
+
+    assert str(raised.value) == (
+        f"{rejected.code} instances.json: annotation 5: {rejected.detail};"
+        " correct the file, or give --orphans drop"
+    )
+
+
+@pytest.mark.parametrize(("orphan", "rejected"), ORPHANS)
+def test_orphans_are_dropped_on_request(orphan: dict, rejected: Rejected) -> None:
+    data = coco_json([image(1)], [annotation(6, 1), orphan])
+
+    assert read(data, DROPPING) == (
+        [sample("1", 0, [PERSON], (6,))],
+        [rejected],
+        AnnotationFile("train", "9:ff", 1, 2, 0, 0, 0, LABELS),
+    )
+
+
+def test_excluded_samples_are_left_out_and_counted() -> None:
+    annotations = [
+        annotation(5, 1),
+        annotation(6, 2),
+        annotation(7, 2, bbox=[0, 0, 0, 0]),  # bad, but nobody will miss it
+        annotation(8, 3),
+    ]
+    data = coco_json([image(1), image(2), image(3)], annotations)
+
+    assert read(data, exclude=["2", "77"]) == (
+        # Positions are the file's, so that nothing moves when something is left out.
+        [sample("1", 0, [PERSON], (5,)), sample("3", 2, [PERSON], (8,))],
+        [],
+        AnnotationFile("train", "9:ff", 3, 4, 1, 2, 0, LABELS),
+    )
+
+
+def test_text_ids_are_accepted_on_request() -> None:
+    data = coco_json([image("x"), image(1)], [annotation("b", "x"), annotation(5, "x")])
+
+    samples, _, _ = read(data, CocoRules(string_ids=True))
+    with pytest.raises(RuntimeError, match=r"^E-ANN-TYPE instances\.json: .* give --string_ids"):
+        read(data)
+
+    assert [(s.key, s.annotation_ids) for s in samples] == [("x", (5, "b")), ("1", ())]
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"{", "E-ANN-JSON"),
+        (b'{"images": []}', "E-ANN-SECTION"),
+        (coco_json([image(1), image(1)]), "E-ANN-DUPLICATE"),
+        (coco_json([image(1, "../a.jpg")]), "E-ANN-PATH"),
+        (coco_json([], [{"id": 1}]), "E-ANN-TYPE"),
+        (coco_json(categories=[{"id": 1, "name": "a"}, {"id": 2, "name": "a"}]), "E-ANN-LABELS"),
+    ],
+)
+def test_a_bad_file_stops_the_run_with_its_name(data: bytes, code: str) -> None:
+    with pytest.raises(RuntimeError) as raised:
+        read(data)
+
+    assert str(raised.value).startswith(f"{code} instances.json: ")
+
+
+def test_sums_hold_whatever_happens_to_annotations() -> None:
+    annotations = [
+        annotation(1, 1),
+        annotation(2, 1, bbox=[]),
+        annotation(3, 2, category_id=7),
+        annotation(4, 99),
+        annotation(5, 3),
+    ]
+    samples, rejected, file = read(
+        coco_json([image(1), image(2), image(3)], annotations), DROPPING, exclude=["3"]
+    )
+
+    written = sum(len(s.annotation_ids) for s in samples)
+    assert (file.annotations, written, len(rejected), file.excluded_annotations) == (5, 1, 3, 1)
+
+
+# --- several files, and files left out ---
+
+
+def file_with(*labels: tuple[int, str], split: str = "train") -> AnnotationFile:
+    return AnnotationFile(split, "", 1, 0, 0, 0, 0, [Label(*label) for label in labels])
+
+
+def test_labels_of_several_files_merge() -> None:
+    files = [file_with((3, "c"), (1, "a")), file_with((1, "a"), (2, "b"), split="val")]
+
+    assert merge_labels(files) == [Label(1, "a"), Label(2, "b"), Label(3, "c")]
+    assert merge_labels([]) == []
+
+
+@pytest.mark.parametrize(
+    ("labels", "what"),
+    [
+        (((1, "a"), (1, "b")), "category 1 is both 'a' and 'b'"),
+        (((1, "a"), (2, "a")), "'a' is both category 1 and 2"),
+    ],
+)
+def test_labels_that_contradict_stop_the_run(labels: tuple, what: str) -> None:
+    with pytest.raises(RuntimeError, match=rf"^E-ANN-LABELS all annotation files: {what}; give"):
+        merge_labels([file_with(label) for label in labels])
+
+
+def test_rejected_lines_name_the_samples_to_exclude() -> None:
+    rejects = [
+        reject("E-IMG-MISSING", ""),
+        reject("E-IMG-TYPE", "", key="2"),
+        reject("E-IMG-TYPE", "", key="2", split="val"),
+        reject("E-BOX-EMPTY", "", key="3"),  # its sample was written
+        reject("E-ANN-ORPHAN", "", key=""),
+    ]
+    data = b"".join(msgspec.json.encode(line) + b"\n" for line in rejects)
+
+    assert excluded_keys(data, "rejected.jsonl") == {
+        "train": frozenset({"1", "2"}),
+        "val": frozenset({"2"}),
+    }
+    assert excluded_keys(b"", "rejected.jsonl") == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"not JSON",
+        b'{"key": "1"}',
+        b'{"code": "E-NEW-CODE", "stage": "", "split": "train"}',  # of a newer version
+        b"",
+    ],
+)
+def test_what_is_no_reject_cannot_be_excluded(line: bytes) -> None:
+    good = msgspec.json.encode(reject("E-IMG-TYPE", ""))
+
+    with pytest.raises(RuntimeError) as raised:
+        excluded_keys(b"\n".join([good, line, good]), "gs://b/rejected.jsonl")
+
+    text = str(raised.value)
+    assert text.startswith("E-ARG gs://b/rejected.jsonl: line 2 is no line of rejected.jsonl (")
+    assert text.endswith("; give --exclude the file of an earlier run")
+
+
+def test_a_file_is_recognised_by_size_and_checksum(tmp_path: Path) -> None:
+    uri, exclude = tmp_path / "a.json", tmp_path / "rejected.jsonl"
+    uri.write_bytes(b"123456789")
+    exclude.write_bytes(b"")
+
+    assert uri_identity(str(uri), "") == "9:e3069283"
+    assert uri_identity(str(uri), str(exclude)) == "9:e3069283 without 0:00000000"
+
+
+@pytest.mark.parametrize("exclude", [False, True])
+def test_a_file_that_is_not_there_is_an_argument_to_correct(tmp_path: Path, exclude: bool) -> None:
+    there, not_there = tmp_path / "a.json", tmp_path / "b.json"
+    there.write_bytes(b"")
+    uris = (there, not_there) if exclude else (not_there, "")
+
+    with pytest.raises(RuntimeError) as raised:
+        uri_identity(*map(str, uris))
+
+    assert str(raised.value) == f"E-ARG {not_there}: no such file; give the path of a file"
+
+
+def test_a_folder_is_no_annotation_file(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError) as raised:
+        uri_identity(str(tmp_path), "")
+
+    what = "a directory, not a file; give the path of a file"
+    assert str(raised.value) == f"E-ARG {tmp_path}: {what}"
+
+
+# --- the pipeline ---
+
+
+@pytest.fixture
+def uris(tmp_path: Path) -> dict[str, str]:
+    """Two files: `train` with a bad box, `val` with an orphan."""
+    bad_box = annotation(6, 2, bbox=[0, 0, 0.0, 0.0])
+    train = coco_json([image(1), image(2)], [annotation(5, 1), bad_box])
+    val = coco_json([image(1)], [annotation(5, 99)], [{"id": 1, "name": "person"}])
+    for name, data in (("train", train), ("val", val)):
+        (tmp_path / f"{name}.json").write_bytes(data)
+    return {name: str(tmp_path / f"{name}.json") for name in ("train", "val")}
+
+
+def identity(uri: str) -> str:
+    data = Path(uri).read_bytes()
+    return f"{len(data)}:{google_crc32c.value(data):08x}"
+
+
+def test_the_pipeline_reads_every_file(
+    test_pipeline: Callable[[], beam.Pipeline], uris: dict[str, str]
+) -> None:
+    with test_pipeline() as pipeline:
+        out = pipeline | ReadCoco(uris, DROPPING)
+        val = Sample("val", "1", 0, (Blob("val", "1.jpg"),), pack(DetectionFields(64, 48, [])), ())
+        assert_that(
+            out.samples,
+            equal_to([sample("1", 0, [PERSON], (5,)), sample("2", 1), val]),
+            label="samples",
+        )
+        assert_that(
+            out.rejected,
+            equal_to(
+                [
+                    reject(
+                        "E-BOX-EMPTY",
+                        "width 0.0 and height 0.0",
+                        key="2",
+                        annotation_ids=(6,),
+                        file_name="2.jpg",
+                    ),
+                    reject(
+                        "E-ANN-ORPHAN",
+                        "image_id 99 is not in images",
+                        split="val",
+                        key="",
+                        file_name="",
+                    ),
+                ]
+            ),
+            label="rejected",
+        )
+        assert_that(
+            out.files,
+            equal_to(
+                [
+                    AnnotationFile("train", identity(uris["train"]), 2, 2, 0, 0, 0, LABELS),
+                    AnnotationFile("val", identity(uris["val"]), 1, 1, 0, 0, 0, LABELS[:1]),
+                ]
+            ),
+            label="files",
+        )
+
+
+def test_the_pipeline_leaves_out_what_an_earlier_run_rejected(
+    test_pipeline: Callable[[], beam.Pipeline], uris: dict[str, str], tmp_path: Path
+) -> None:
+    exclude = str(tmp_path / "rejected.jsonl")
+    Path(exclude).write_bytes(msgspec.json.encode(reject("E-IMG-TYPE", "")) + b"\n")
+
+    with test_pipeline() as pipeline:
+        out = pipeline | ReadCoco({"train": uris["train"]}, exclude=exclude)
+        assert_that(out.samples, equal_to([sample("2", 1)]), label="samples")
+        both = f"{identity(uris['train'])} without {identity(exclude)}"
+        file = AnnotationFile("train", both, 2, 2, 1, 1, 0, LABELS)
+        assert_that(out.files, equal_to([file]), label="files")
+
+
+def test_an_orphan_stops_the_pipeline(
+    test_pipeline: Callable[[], beam.Pipeline], uris: dict[str, str]
+) -> None:
+    with pytest.raises(RuntimeError) as raised, test_pipeline() as pipeline:
+        _ = pipeline | ReadCoco(uris)
+
+    fault = find_fault("".join(traceback.format_exception(raised.value)))
+    assert fault is not None
+    what = "annotation 5: image_id 99 is not in images"
+    remedy = "correct the file, or give --orphans drop"
+    assert fault[1] == f"E-ANN-ORPHAN {uris['val']}: {what}; {remedy}"
