@@ -46,6 +46,7 @@ CHECKS = {
         ("E-BOX-NOT-FINITE", "bbox holds a number that is not finite"),
     ),
     "no width": ([1, 2, 0, 4], ("E-BOX-EMPTY", "width 0 and height 4")),
+    "no height": ([1, 2, 3.5, 0.0], ("E-BOX-EMPTY", "width 3.5 and height 0.0")),
     "negative height": ([1, 2, 3.5, -0.5], ("E-BOX-EMPTY", "width 3.5 and height -0.5")),
     "negative zero": ([1, 2, -0.0, 4], ("E-BOX-EMPTY", "width -0.0 and height 4")),
 }
@@ -91,6 +92,14 @@ PLACES = {
     "touching it from below": (
         (0.0, 50.0, 5.0, 5.0),
         outside("x 0.0 to 5.0, y 50.0 to 55.0 in 100 x 50"),
+    ),
+    "touching it from the right, of no width in float64": (
+        (100.0, 0.0, 1e-300, 5.0),
+        outside("x 100.0 to 100.0, y 0.0 to 5.0 in 100 x 50"),
+    ),
+    "touching it from below, of no height in float64": (
+        (0.0, 50.0, 5.0, 1e-300),
+        outside("x 0.0 to 5.0, y 50.0 to 50.0 in 100 x 50"),
     ),
     "far beyond float32": (
         (1e300, 0.0, 1e300, 5.0),

@@ -190,6 +190,7 @@ NOT_FOUND = {
     "another error": "ZeroDivisionError: division by zero",
     "a code alone": "E-IO-AUTH",
     "a code without a remedy": "E-IO-AUTH gs://b: refused",
+    "a code with an empty remedy": "E-IO-AUTH gs://b: refused;",
     "a code over lines": "E-IO-AUTH gs://b: refused\n; log in",
     "an unknown code": "E-NONE gs://b: refused; log in",
     "a longer code": "E-BUDGET-X 3: more than 2; accept them",

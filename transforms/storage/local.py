@@ -164,15 +164,13 @@ class LocalStorage:
             if not stat.S_ISREG(status.st_mode):
                 return b"", _entry(name, status)
             size_bytes = expected.size_bytes if expected else status.st_size
-            chunks: list[bytes] = []
-            wanted = size_bytes + 1  # one more shows a file that grew
-            while wanted > 0 and (chunk := os.read(fd, wanted)):
-                chunks.append(chunk)
-                wanted -= len(chunk)
+            data = os.read(fd, size_bytes + 1)  # one more shows a file that grew
+            while len(data) < size_bytes and (more := os.read(fd, size_bytes + 1 - len(data))):
+                data += more  # the kernel gives at most 2 GB at once
             status = os.fstat(fd)  # after the read: a write in between shows in the mtime
         finally:
             os.close(fd)
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks), _entry(name, status)
+        return data, _entry(name, status)
 
     def _crc32c_once(self, name: str) -> int:
         crc = 0
