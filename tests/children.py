@@ -6,6 +6,7 @@ in them; what they run lives in modules, not in tests.
 
 import contextlib
 import ctypes
+import errno
 import itertools
 import multiprocessing
 import os
@@ -60,6 +61,17 @@ def _send_outcome(sender: Any, function: Callable[..., Any], *args: Any) -> None
         sender.send(function(*args))
     except Exception as error:
         sender.send(str(error))
+
+
+def without_anonymous_files(real_open: Callable[..., int]) -> Callable[..., int]:
+    """Return an `os.open` of a filesystem that has no `O_TMPFILE`."""
+
+    def open_no_tmpfile(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), path)
+        return real_open(path, flags, *args, **kwargs)
+
+    return open_no_tmpfile
 
 
 def die_at(nth: int, *, torn: bool = False) -> None:

@@ -16,7 +16,7 @@ from schemas.layouts import DetectionLayout, Layout
 from schemas.manifest import JobPlan, Manifest
 from schemas.samples import Sample
 from schemas.shards import ShardInfo, ShardPlan
-from tests.children import die_at
+from tests.children import die_at, without_anonymous_files
 from tests.conftest import coco_dict, jpeg_bytes
 from transforms.blobs import listing_digest, pin_sample
 from transforms.commit import CommitJob, commit, make_job_plan, publish_plan
@@ -165,10 +165,20 @@ def build_run(run: SmallRun) -> Manifest:
     return commit_run(run, build_shards(run))
 
 
-def build_and_die(images: Path, annotations: Path, output: Path, nth: int, torn: bool) -> None:
-    """Run as the target of a child: plan, then build and commit until `die_at` ends it."""
+def build_and_die(images: Path, annotations: Path, output: Path, nth: int, how: str) -> None:
+    """Run as the target of a child: plan, then build and commit until `die_at` ends it.
+
+    Args:
+        images: image folder.
+        annotations: annotation file.
+        output: of the run.
+        nth: the call that is the last.
+        how: `torn` to let half of a write through; `named` for a disk without anonymous files.
+    """
     run = plan_run(images, annotations, output)
-    die_at(nth, torn=torn)
+    if how == "named":
+        os.open = without_anonymous_files(os.open)
+    die_at(nth, torn=how == "torn")
     build_run(run)
 
 

@@ -13,9 +13,9 @@ from schemas.coco import (
     DetectionObject,
     blob_name,
     check_labels,
-    nests_deeper,
 )
 from schemas.faults import find_fault
+from schemas.json_sections import nests_deeper
 
 SMALL = (
     b'{"images":[{"id":1,"file_name":"a.jpg","width":64,"height":48}],'

@@ -162,24 +162,23 @@ def test_bytes_of_any_size_equal_tensorflow_s(size_bytes: int) -> None:
     check_against_tensorflow({"a": (Kind.BYTES, [value]), "b": (Kind.BYTES, [b"x", value, value])})
 
 
-# NumPy's arrays and the interpreter's are sequences of numbers, not the bytes of their buffers.
-@pytest.mark.parametrize(
-    ("kind", "values", "as_list"),
-    [
-        (Kind.INT64, np.array([1, 2, 3]), [1, 2, 3]),
-        (Kind.INT64, np.array([1, 300, -1]), [1, 300, -1]),
-        (Kind.INT64, [np.int64(2**63 - 1), np.int8(-1)], [2**63 - 1, -1]),
-        (Kind.INT64, np.array([], np.int64), []),
-        (Kind.INT64, range(126, 130), [126, 127, 128, 129]),
-        (Kind.INT64, memoryview(b"\x01\x02"), [1, 2]),
-        (Kind.INT64, (True, False), [1, 0]),
-        (Kind.FLOAT, np.array([0.1, 1e300]), [0.1, 1e300]),
-        (Kind.FLOAT, np.array([0.1], np.float32), [0.1]),
-        (Kind.FLOAT, b"abcd", [97.0, 98.0, 99.0, 100.0]),  # what protobuf makes of it
-        (Kind.BYTES, (np.bytes_(b"ab"),), [b"ab"]),
-    ],
-    ids=repr,
-)
+# Sequences of numbers, not the bytes of their buffers.
+SEQUENCES = {
+    "small integers of NumPy": (Kind.INT64, np.array([1, 2, 3]), [1, 2, 3]),
+    "integers of NumPy": (Kind.INT64, np.array([1, 300, -1]), [1, 300, -1]),
+    "a list of them": (Kind.INT64, [np.int64(2**63 - 1), np.int8(-1)], [2**63 - 1, -1]),
+    "none of them": (Kind.INT64, np.array([], np.int64), []),
+    "a range": (Kind.INT64, range(126, 130), [126, 127, 128, 129]),
+    "a buffer": (Kind.INT64, memoryview(b"\x01\x02"), [1, 2]),
+    "booleans": (Kind.INT64, (True, False), [1, 0]),
+    "floats of NumPy": (Kind.FLOAT, np.array([0.1, 1e300]), [0.1, 1e300]),
+    "float32 of NumPy": (Kind.FLOAT, np.array([0.1], np.float32), [0.1]),
+    "bytes, as protobuf takes them": (Kind.FLOAT, b"abcd", [97.0, 98.0, 99.0, 100.0]),
+    "bytes of NumPy": (Kind.BYTES, (np.bytes_(b"ab"),), [b"ab"]),
+}
+
+
+@pytest.mark.parametrize(("kind", "values", "as_list"), SEQUENCES.values(), ids=SEQUENCES)
 def test_other_sequences_encode_as_their_lists(kind: Kind, values: Sequence, as_list: list) -> None:
     assert encode_example({"a": (kind, values)}) == encode_example({"a": (kind, as_list)})
 

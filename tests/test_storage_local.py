@@ -18,6 +18,7 @@ from tests.children import (
     make_read_only,
     mount_disk_of_my_own,
     outcome_of,
+    without_anonymous_files,
 )
 from tests.storage_contract import StorageContract, files_in, listed, put
 from transforms.storage import Entry, join_uri, open_storage, read_uri, split_uri
@@ -39,7 +40,7 @@ def storage(folder: Path) -> LocalStorage:
 @pytest.fixture
 def no_anonymous_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """A filesystem such as overlayfs of old or NFS: `O_TMPFILE` is refused."""
-    monkeypatch.setattr(os, "open", refusing_tmpfile(os.open))
+    monkeypatch.setattr(os, "open", without_anonymous_files(os.open))
 
 
 @pytest.fixture
@@ -56,15 +57,6 @@ def way_of_writing(request: pytest.FixtureRequest) -> str:
     if request.param == "named, renamed":
         request.getfixturevalue("no_links")
     return request.param
-
-
-def refusing_tmpfile(real_open: Callable[..., int]) -> Callable[..., int]:
-    def open_no_tmpfile(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
-        if flags & os.O_TMPFILE == os.O_TMPFILE:
-            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), path)
-        return real_open(path, flags, *args, **kwargs)
-
-    return open_no_tmpfile
 
 
 def failing(code: int) -> Callable[..., Any]:
@@ -200,9 +192,7 @@ def test_a_file_that_became_something_else_is_a_change_and_no_hang(
     (folder / "a").unlink()
     make(folder / "a")
 
-    with pytest.raises(
-        RuntimeError, match=rf"^E-SRC-CHANGED .*/a: a {kind} and no file; "
-    ):
+    with pytest.raises(RuntimeError, match=rf"^E-SRC-CHANGED .*/a: a {kind} and no file; "):
         storage.read("a", entry)
 
 
@@ -316,7 +306,7 @@ def test_files_get_the_permissions_that_the_umask_leaves(
 def write_until_killed(ready: Any, folder: str, named: bool) -> None:
     """Run in a child: fill a spool, say so, and wait for the end."""
     if named:
-        os.open = refusing_tmpfile(os.open)  # type: ignore[assignment]
+        os.open = without_anonymous_files(os.open)
     spool = LocalStorage(folder).spool()
     spool.write([bytes(1_000_000)])
     ready.send("ready")

@@ -160,7 +160,7 @@ def publish_plan(plan: JobPlan, output: Storage, names: ShardNames) -> None:
     if data != to_json(plan):
         try:
             other = msgspec.json.decode(data, type=JobPlan)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             raise _foreign(output, f"{PLAN_NAME} is no plan of beam-tfrec") from None
         raise _other_plan(output, first_difference(other, msgspec.to_builtins(plan)))
 
@@ -402,7 +402,7 @@ def remove_output(output: Storage, names: ShardNames, splits: Iterable[str]) -> 
 
 def _read_receipts(output: Storage) -> Iterator[ShardInfo]:
     for name in _names_in(RECEIPTS_DIR, _is_receipt_name, output):
-        with contextlib.suppress(msgspec.DecodeError):
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
             yield msgspec.json.decode(output.read(name), type=ShardInfo)
 
 

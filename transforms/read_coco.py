@@ -251,7 +251,7 @@ def excluded_keys(data: bytes, where: str) -> dict[str, frozenset[str]]:
         try:
             rejected = msgspec.json.decode(line, type=Rejected)
             scope = rejected.scope
-        except (msgspec.DecodeError, KeyError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, KeyError) as error:
             what = f"line {number} is no line of rejected.jsonl ({error})"
             raise RuntimeError(
                 fault_line("E-ARG", where, what, "give --exclude the file of an earlier run")

@@ -114,7 +114,7 @@ def find_written(
     where = join_uri(output.root, receipt)
     try:
         info = msgspec.json.decode(output.read(receipt), type=ShardInfo)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _conflict(where, f"is no receipt ({error})") from None
     if info.plan != plan:
         raise _conflict(where, f"belongs to plan {info.plan}, this run's is {plan}")

@@ -1,0 +1,173 @@
+"""The sections of a large JSON object: strict about everything that a lenient parser lets pass.
+
+A file is scanned once for its syntax and given back as raw slices, a section each. What is wrong
+with it is told by byte offset and by what stands there.
+"""
+
+import codecs
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from schemas.faults import fault_line
+
+MAX_NESTING = 64
+_UTF8_BOM = b"\xef\xbb\xbf"
+_OPEN_OR_CLOSE = bytes.maketrans(b"{}", b"[]")
+_NOT_A_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_STRING_OR_BRACKET = re.compile(rb"(%b)\s*(:?)|[][{}]" % _STRING.pattern, re.DOTALL)
+_DECODED_AT_ONCE_BYTES = 2**20
+_BYTE_OFFSET = re.compile(r"\(byte (\d+)\)")
+
+
+def parse_sections(data: bytes, names: Sequence[str], where: str) -> dict[str, msgspec.Raw]:
+    """Return the named values of a JSON object, unparsed.
+
+    Args:
+        data: UTF-8 with or without a BOM.
+        names: keys that must be there, once each.
+        where: the file's name, for messages.
+
+    Raises:
+        RuntimeError: `E-ANN-JSON` when it is no well-formed JSON object nested at most 64 deep;
+            `E-ANN-SECTION` when a named key is missing or stands twice.
+    """
+    if data.startswith(_UTF8_BOM):
+        data = b" " * len(_UTF8_BOM) + data[len(_UTF8_BOM) :]  # every byte keeps its offset
+    _refuse_other_encodings(data, where)
+    try:
+        pairs = msgspec.json.decode(data, type=dict[_EveryKey, msgspec.Raw], dec_hook=_key_hook)
+    except msgspec.ValidationError as error:
+        what = f"the file is no JSON object ({error})"
+        raise RuntimeError(
+            fault_line("E-ANN-JSON", where, what, "give a COCO annotation file")
+        ) from None
+    except msgspec.DecodeError as error:
+        raise RuntimeError(
+            fault_line("E-ANN-JSON", where, _what_stands_there(error, data), "repair the file")
+        ) from None
+    except RecursionError:
+        raise _nests_too_deep(data, where) from None
+    if nests_deeper(data, MAX_NESTING):
+        raise _nests_too_deep(data, where)
+    return _named_sections(pairs, names, data, where)
+
+
+class _EveryKey:
+    """A JSON key that equals no other, so that a dict keeps a key that stands twice."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+def _key_hook(_: type, text: Any) -> _EveryKey:
+    return _EveryKey(text)
+
+
+def _named_sections(
+    pairs: dict[_EveryKey, msgspec.Raw], names: Sequence[str], data: bytes, where: str
+) -> dict[str, msgspec.Raw]:
+    keys = [key.text for key in pairs]
+    for name in names:
+        if keys.count(name) == 1:
+            continue
+        what = f"section {name!r} is missing (found {', '.join(keys[:8]) or 'nothing'})"
+        if name in keys:
+            first, second = itertools.islice(_key_offsets(data, name), 2)
+            what = f"section {name!r} stands at byte offset {first} and again at {second}"
+        raise RuntimeError(fault_line("E-ANN-SECTION", where, what, "give a COCO instances file"))
+    return {key.text: raw for key, raw in pairs.items() if key.text in names}
+
+
+def _refuse_other_encodings(data: bytes, where: str) -> None:
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in data[:4]:
+        what = f"byte offset 0 holds {data[:4].hex(' ')}: UTF-16 or UTF-32, not UTF-8"
+        raise RuntimeError(fault_line("E-ANN-JSON", where, what, "save the file as UTF-8"))
+    offset = _first_not_utf8(data)
+    if offset is not None:
+        what = f"no UTF-8 at byte offset {offset}, where {_standing_at(data, offset)!r} stands"
+        raise RuntimeError(fault_line("E-ANN-JSON", where, what, "save the file as UTF-8"))
+
+
+def _first_not_utf8(data: bytes) -> int | None:
+    """Return the offset of the first byte that is no UTF-8; strings that nobody reads count too."""
+    if data.isascii():
+        return None
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for start in range(0, len(data), _DECODED_AT_ONCE_BYTES):
+        end = min(start + _DECODED_AT_ONCE_BYTES, len(data))
+        try:
+            decoder.decode(data[start:end], final=end == len(data))
+        except UnicodeDecodeError as error:  # its object begins with what the last piece left over
+            return end - len(error.object) + error.start
+    return None
+
+
+def _nests_too_deep(data: bytes, where: str) -> RuntimeError:
+    offset = next(at for depth, at, _ in _keys_and_brackets(data) if depth > MAX_NESTING)
+    there = _standing_at(data, offset)
+    what = f"values nest deeper than {MAX_NESTING} at byte offset {offset}, where {there!r} stands"
+    return RuntimeError(fault_line("E-ANN-JSON", where, what, "give a COCO annotation file"))
+
+
+def _key_offsets(data: bytes, name: str) -> Iterator[int]:
+    for depth, offset, key in _keys_and_brackets(data):
+        if depth == 1 and key and msgspec.json.decode(key) == name:
+            yield offset
+
+
+def _keys_and_brackets(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Yield (depth, byte offset, key or nothing): slow, for the messages of refused files."""
+    depth = 0
+    for match in _STRING_OR_BRACKET.finditer(data):
+        key, colon = match.groups()
+        if key is None:
+            depth += 1 if match[0] in b"[{" else -1
+        yield depth, match.start(), key if colon else b""
+
+
+def nests_deeper(data: bytes, levels: int) -> bool:
+    """Return whether the arrays and objects of a JSON text nest deeper than `levels`.
+
+    The brackets alone are peeled level by level, at memory speed; only where brackets stand in
+    strings too are the strings taken out first.
+
+    Args:
+        data: well-formed JSON; anything else gives any answer.
+        levels: at least 1.
+
+    >>> nests_deeper(b'{"a": [[1], "]]["]}', 3), nests_deeper(b'{"a": [[1], "]]["]}', 2)
+    (False, True)
+    """
+    brackets = data.translate(_OPEN_OR_CLOSE, _NOT_A_BRACKET)
+    if not _peel(brackets, levels):
+        return False
+    brackets = _STRING.sub(b"", data).translate(_OPEN_OR_CLOSE, _NOT_A_BRACKET)
+    return bool(_peel(brackets, levels))
+
+
+def _peel(brackets: bytes, levels: int) -> bytes:
+    for _ in range(levels):
+        if not brackets:
+            break
+        brackets = brackets.replace(b"[]", b"")
+    return brackets
+
+
+def _what_stands_there(error: msgspec.DecodeError, data: bytes) -> str:
+    match = _BYTE_OFFSET.search(str(error))
+    offset = int(match[1]) if match else len(data)
+    reason = str(error).removeprefix("JSON is malformed: ").split(" (byte")[0]
+    if reason == "trailing characters":
+        offset -= 1  # msgspec names the byte after the first of them
+    if offset >= len(data):
+        return f"the file ends at byte offset {len(data)} ({reason})"
+    return f"{reason} at byte offset {offset}, where {_standing_at(data, offset)!r} stands"
+
+
+def _standing_at(data: bytes, offset: int) -> str:
+    return data[offset : offset + 20].decode("utf-8", "backslashreplace")

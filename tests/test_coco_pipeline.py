@@ -1,0 +1,751 @@
+"""The main job on real and small data: everything comes back, the same in every run, in shares."""
+
+import json
+import os
+import random
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+import msgspec
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from apache_beam.io import ReadFromTFRecord
+from apache_beam.testing.util import assert_that, equal_to
+
+from pipelines import coco
+from schemas.coco import DetectionFields
+from schemas.features import Content, Feature, FeatureSpec, Kind, RepeatedAs, parse_spec
+from schemas.images import EncodedImage
+from schemas.layouts import DETECTION, Built, DetectionLayout, Unfit
+from schemas.manifest import Manifest
+from schemas.samples import Blob, Sample
+from schemas.shards import ShardNames, ShardPlan
+from tests.coco_command import (
+    DATA,
+    check_committed,
+    counts,
+    digests,
+    examples,
+    finish,
+    literal_png,
+    manifest_of,
+    read_records,
+    rejected_of,
+    run_coco,
+    shard_paths,
+    source_ids,
+    spawn_coco,
+    start_coco,
+    value,
+    write_coco,
+)
+from tests.conftest import SHARED_DATA, coco_dict, jpeg_bytes
+from transforms.plan_shards import PlanShards, Sharding
+from transforms.read_coco import ReadCoco
+
+SPLITS = ("train", "val")
+EDGES = ("xmin", "ymin", "xmax", "ymax")
+MakeCoco = Callable[..., tuple[Path, Path]]
+MakePipeline = Callable[[], beam.Pipeline]
+
+
+class Photo(NamedTuple):
+    """What must come back of one photo: its bytes, and per object edges, label, crowd and area."""
+
+    split: str
+    source_id: str
+    name: str
+    size_wh: tuple[int, int]
+    data: bytes
+    objects: tuple[tuple, ...]
+
+
+def real_images(split: str) -> Path:
+    return SHARED_DATA / f"coco_{split}" / "images"
+
+
+def real_annotations(split: str) -> Path:
+    return SHARED_DATA / f"coco_{split}" / "annotations" / "instances.json"
+
+
+def real_photos() -> list[Photo]:
+    """Return every photo of both splits with its objects, from the annotation files alone."""
+    photos = []
+    for split in SPLITS:
+        spec = json.loads(real_annotations(split).read_text())
+        names = {category["id"]: category["name"] for category in spec["categories"]}
+        for image in spec["images"]:
+            mine = [a for a in spec["annotations"] if a["image_id"] == image["id"]]
+            photos.append(
+                Photo(
+                    split,
+                    str(image["id"]),
+                    image["file_name"],
+                    (image["width"], image["height"]),
+                    (real_images(split) / image["file_name"]).read_bytes(),
+                    tuple(object_of(a, image, names) for a in sorted(mine, key=lambda a: a["id"])),
+                )
+            )
+    return sorted(photos, key=lambda photo: (photo.split, photo.source_id))
+
+
+def object_of(annotation: Mapping, image: Mapping, names: Mapping[int, str]) -> tuple:
+    left, top, width, height = annotation["bbox"]
+    edges = (
+        left / image["width"],
+        top / image["height"],
+        (left + width) / image["width"],
+        (top + height) / image["height"],
+    )
+    return (
+        *(float(np.float32(min(max(edge, 0.0), 1.0))) for edge in edges),
+        annotation["category_id"],
+        names[annotation["category_id"]],
+        annotation["iscrowd"],
+        float(np.float32(annotation["area"])),
+    )
+
+
+@pytest.fixture(scope="module")
+def real_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both splits of the real photos, converted in one run."""
+    if not SHARED_DATA.is_dir():
+        pytest.skip("real photos are not beside this clone (../shared/data)")
+    out = tmp_path_factory.mktemp("real") / "out"
+    run = run_coco(
+        *("--images", *(f"{split}={real_images(split)}" for split in SPLITS)),
+        *("--annotations", *(f"{split}={real_annotations(split)}" for split in SPLITS)),
+        *("--output", out, "--num_shards", "train=4", "val=3", "--shard_names", "plain"),
+    )
+    assert run.code == 0, run.err
+    return out
+
+
+def test_real_photos_commit(real_out: Path) -> None:
+    splits = check_committed(real_out)["splits"]
+    assert {name: (s["listed"], s["records"], s["shards"]) for name, s in splits.items()} == {
+        "train": (33, 33, 4),
+        "val": (25, 25, 3),
+    }
+    assert {name: s["annotations"]["written"] for name, s in splits.items()} == {
+        "train": 246,
+        "val": 213,
+    }
+    assert rejected_of(real_out) == []
+
+
+def test_every_real_photo_comes_back_by_tf_data(real_out: Path) -> None:
+    import tensorflow as tf
+
+    spec = parse_spec(DETECTION, RepeatedAs.RAGGED)
+    found = []
+    for split in SPLITS:
+        files = [str(path) for path in shard_paths(real_out, split)]
+        for record in tf.data.TFRecordDataset(files):
+            parsed = tf.io.parse_single_example(record, spec)
+            got = {key: tensor.numpy() for key, tensor in parsed.items()}
+            image = tf.io.decode_jpeg(got["image/encoded"])
+            assert (image.shape[1], image.shape[0]) == (got["image/width"], got["image/height"])
+            assert got["image/format"] == b"jpeg"
+            objects = zip(
+                *(got[f"image/object/bbox/{edge}"].tolist() for edge in EDGES),
+                got["image/object/class/label"].tolist(),
+                (name.decode() for name in got["image/object/class/text"].tolist()),
+                got["image/object/is_crowd"].tolist(),
+                got["image/object/area"].tolist(),
+                strict=True,
+            )
+            found.append(
+                Photo(
+                    split,
+                    got["image/source_id"].decode(),
+                    got["image/filename"].decode(),
+                    (int(got["image/width"]), int(got["image/height"])),
+                    got["image/encoded"],
+                    tuple(objects),
+                )
+            )
+    assert sorted(found, key=lambda photo: (photo.split, photo.source_id)) == real_photos()
+
+
+def photo_of_record(record: bytes, split: str) -> Photo:
+    """Read an Example through protobuf's own class."""
+    import tensorflow as tf
+
+    example = tf.train.Example.FromString(record)
+    (name,) = value(example, "image/filename")
+    (source_id,) = value(example, "image/source_id")
+    objects = zip(
+        *(value(example, f"image/object/bbox/{edge}") for edge in EDGES),
+        value(example, "image/object/class/label"),
+        (text.decode() for text in value(example, "image/object/class/text")),
+        value(example, "image/object/is_crowd"),
+        value(example, "image/object/area"),
+        strict=True,
+    )
+    size = (*value(example, "image/width"), *value(example, "image/height"))
+    (data,) = value(example, "image/encoded")
+    return Photo(split, source_id.decode(), name.decode(), size, data, tuple(objects))
+
+
+def test_every_real_photo_comes_back_by_beams_reader(
+    real_out: Path, test_pipeline: MakePipeline
+) -> None:
+    with test_pipeline() as pipeline:
+        photos = [
+            pipeline
+            | f"Read_{split}" >> ReadFromTFRecord(f"{real_out}/{split}-*.tfrec")
+            | f"Parse_{split}" >> beam.Map(photo_of_record, split)
+            for split in SPLITS
+        ]
+        assert_that(photos | beam.Flatten(), equal_to(real_photos()))
+
+
+def test_default_parse_spec_reads_sparse_batches(real_out: Path) -> None:
+    import tensorflow as tf
+
+    files = [str(path) for path in shard_paths(real_out, "val")]
+    batches = tf.data.TFRecordDataset(files).batch(25)
+    (parsed,) = [tf.io.parse_example(batch, parse_spec(DETECTION)) for batch in batches]
+    assert parsed["image/object/class/label"].values.shape == [213]
+    assert parsed["image/encoded"].shape == [25]
+
+
+def test_label_map_holds_every_category(real_out: Path) -> None:
+    text = (real_out / "label_map.pbtxt").read_text()
+    items = re.findall(r'item \{\s*id: (\d+)\s*name: "([^"]*)"\s*\}', text.replace("'", '"'))
+    spec = json.loads(real_annotations("train").read_text())
+    assert [(int(i), name) for i, name in items] == sorted(
+        (category["id"], category["name"]) for category in spec["categories"]
+    )
+    assert text.count("item") == 80
+
+
+def test_schema_describes_every_feature(real_out: Path) -> None:
+    from google.protobuf import text_format
+    from tensorflow_metadata.proto.v0 import schema_pb2
+
+    schema = text_format.Parse((real_out / "schema.pbtxt").read_text(), schema_pb2.Schema())
+    kinds = {Kind.BYTES: "BYTES", Kind.FLOAT: "FLOAT", Kind.INT64: "INT"}
+    assert {
+        feature.name: schema_pb2.FeatureType.Name(feature.type) for feature in schema.feature
+    } == {feature.key: kinds[feature.kind] for feature in DETECTION.features}
+
+
+def test_tfds_reads_the_directory(real_out: Path) -> None:
+    import tensorflow_datasets as tfds
+
+    builder = tfds.builder_from_directory(str(real_out))
+    assert {name: info.num_examples for name, info in builder.info.splits.items()} == {
+        "train": 33,
+        "val": 25,
+    }
+    sources = builder.as_data_source(split="val", decoders=None) if False else None
+    assert sources is None
+    photos = {photo.source_id: photo for photo in real_photos() if photo.split == "val"}
+    names = []
+    for example in builder.as_dataset(split="val"):
+        image = example["image"]
+        photo = photos[image["source_id"].numpy().decode()]
+        height, width = image["encoded"].shape[:2]
+        assert (width, height) == photo.size_wh
+        labels = image["object"]["class"]["label"].numpy().tolist()
+        assert labels == [thing[4] for thing in photo.objects]
+        names.append(photo.name)
+    assert sorted(names) == sorted(photo.name for photo in photos.values())
+    first, rest = (
+        [e["image"]["source_id"].numpy() for e in builder.as_dataset(split=part)]
+        for part in ("train[:10]", "train[10:]")
+    )
+    assert (len(first), len(set(first) | set(rest))) == (10, 33)
+
+
+def test_index_gives_random_access(real_out: Path) -> None:
+    import hashlib
+
+    photos = {(photo.split, photo.source_id): photo for photo in real_photos()}
+    seen = []
+    for path in sorted((real_out / "index").glob("*.parquet")):
+        split = path.name.split("-")[0]
+        with (real_out / f"{path.stem}.tfrec").open("rb") as shard:
+            for row in pq.read_table(path).to_pylist():
+                shard.seek(row["offset"] + 12)
+                photo = photo_of_record(shard.read(row["size"] - 16), split)
+                assert photo == photos[split, row["key"]]
+                assert row["labels"] == [thing[4] for thing in photo.objects]
+                source = real_images(split) / photo.name
+                assert row["sources"] == [
+                    {
+                        "name": photo.name,
+                        "size": len(photo.data),
+                        "pin": str(source.stat().st_mtime_ns),
+                        "sha256": hashlib.sha256(photo.data).hexdigest(),
+                    }
+                ]
+                seen.append((split, row["key"]))
+    assert sorted(seen) == sorted(photos)
+
+
+def test_manifest_tells_features_and_options(real_out: Path) -> None:
+    manifest = manifest_of(real_out)
+    assert [feature["key"] for feature in manifest["features"]] == sorted(
+        feature.key for feature in DETECTION.features
+    )
+    assert manifest["plan"]["options"]["num_shards"] == "train=4 val=3"
+    assert manifest["splits"]["train"]["traits"] == {"gray": 1, "icc_profile": 21}
+    assert str(real_out.parent) not in (real_out / "manifest.json").read_text()
+    assert str(SHARED_DATA) not in (real_out / "manifest.json").read_text()
+
+
+# Determinism: whatever differs between two runs but the content, the bytes are the same.
+
+
+class Given(NamedTuple):
+    """A data set of two splits with something to mend, drop and reject in it."""
+
+    folder: Path
+
+    def arguments(self, out: Path, *flags: object) -> list[object]:
+        return [
+            *("--images", *(f"{split}={self.folder / split}" for split in SPLITS)),
+            *("--annotations", *(f"{split}={self.folder / split}.json" for split in SPLITS)),
+            *("--output", out, "--num_shards", "train=5", "val=2"),
+            *("--orphans", "drop", "--max_rejected", "2", *flags),
+        ]
+
+
+def make_given(folder: Path, edit: Callable[[dict], None] | None = None) -> Given:
+    for split, num_images in (("train", 24), ("val", 9)):
+        spec = coco_dict(num_images)
+        (folder / split).mkdir(parents=True)
+        for place, image in enumerate(spec["images"]):
+            data = jpeg_bytes(color=place)
+            if split == "train" and place == 3:
+                data = data[:-20]
+            if split == "train" and place == 7:
+                data = b""
+            (folder / split / image["file_name"]).write_bytes(data)
+        spec["annotations"][4]["bbox"] = [60.0, 40.0, 9.0, 9.0]
+        spec["annotations"][5]["bbox"] = [60.0, 40.0, 0.0, 9.0]
+        spec["annotations"][8]["image_id"] = 999
+        spec["annotations"][11]["id"] = spec["annotations"][10]["id"]
+        if edit is not None:
+            edit(spec)
+        (folder / f"{split}.json").write_text(json.dumps(spec))
+    return Given(folder)
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Given:
+    return make_given(tmp_path_factory.mktemp("given"))
+
+
+@pytest.fixture(scope="module")
+def reference(given: Given) -> dict[str, str]:
+    """SHA-256 of what every run must make of it."""
+    out = given.folder / "reference"
+    run = run_coco(*given.arguments(out))
+    assert run.code == 0, run.err
+    check_committed(out)
+    assert Counter(line["code"] for line in rejected_of(out)) == {
+        "E-IMG-TRUNCATED": 1,
+        "E-IMG-EMPTY": 1,
+        "E-ANN-ORPHAN": 2,
+        "E-BOX-EMPTY": 2,
+    }
+    found = digests(out, *DATA)
+    assert len([name for name in found if name.endswith(".tfrec")]) == 7
+    return found
+
+
+def test_same_bytes_in_processes_of_any_hash_seed(
+    given: Given, reference: dict[str, str], tmp_path: Path
+) -> None:
+    started = [
+        start_coco(*given.arguments(tmp_path / seed), PYTHONHASHSEED=seed)
+        for seed in ("0", "1", "random")
+    ]
+    for process, seed in zip(started, ("0", "1", "random"), strict=True):
+        run = finish(process)
+        assert run.code == 0, run.err
+        assert digests(tmp_path / seed, *DATA) == reference
+    whole = [digests(tmp_path / seed) for seed in ("0", "1", "random")]
+    assert whole[0] == whole[1] == whole[2]  # equal sources, mtimes too: every last file
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--direct_num_workers=2", "--direct_running_mode=multi_threading"),
+        ("--readers", "1", "--shards_in_flight", "1"),
+        ("--readers", "4", "--shards_in_flight", "3", "--bytes_in_flight", "2kB"),
+        ("--bytes_in_flight", "1B"),
+        ("--check", "header", "--max_rejected", "50%"),
+    ],
+    ids=" ".join,
+)
+def test_same_bytes_with_any_resources(
+    flags: tuple[str, ...], given: Given, reference: dict[str, str], tmp_path: Path
+) -> None:
+    run = run_coco(*given.arguments(tmp_path / "out", *flags))
+    assert run.code == 0, run.err
+    assert digests(tmp_path / "out", *DATA) == reference
+
+
+def test_same_bytes_in_worker_processes(
+    given: Given, reference: dict[str, str], tmp_path: Path
+) -> None:
+    """In processes of their own, since Beam's mode leaves threads behind."""
+    run = spawn_coco(
+        *given.arguments(tmp_path / "out"),
+        *("--direct_num_workers=2", "--direct_running_mode=multi_processing"),
+    )
+    assert run.code == 0, run.err
+    assert digests(tmp_path / "out", *DATA) == reference
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_same_bytes_from_shuffled_annotation_files(
+    seed: int, reference: dict[str, str], tmp_path: Path
+) -> None:
+    def shuffle(spec: dict) -> None:
+        for section in ("images", "annotations", "categories"):
+            random.Random(seed).shuffle(spec[section])
+
+    run = run_coco(*make_given(tmp_path / "in", shuffle).arguments(tmp_path / "out"))
+    assert run.code == 0, run.err
+    assert digests(tmp_path / "out", *DATA) == reference
+
+
+def test_same_bytes_from_a_copy_elsewhere(
+    given: Given, reference: dict[str, str], tmp_path: Path
+) -> None:
+    """Written in another order, so that the folder lists in another, with other mtimes."""
+    copy = tmp_path / "a copy, elsewhere"
+    for split in SPLITS:
+        (copy / split).mkdir(parents=True)
+        for number, path in enumerate(sorted((given.folder / split).iterdir(), reverse=True)):
+            shutil.copyfile(path, copy / split / path.name)
+            os.utime(copy / split / path.name, (10**9, 10**9 + number))
+        shutil.copyfile(given.folder / f"{split}.json", copy / f"{split}.json")
+    run = run_coco(*Given(copy).arguments(tmp_path / "out"))
+    assert run.code == 0, run.err
+    assert digests(tmp_path / "out", *DATA) == reference
+
+
+def test_golden_bytes(tmp_path: Path) -> None:
+    """Pass-through bytes are the same for ever: a change here is a new format version."""
+    for split, num_images in (("train", 7), ("val", 2)):
+        spec = coco_dict(num_images, width=8, height=6)
+        for place, image in enumerate(spec["images"]):
+            image["file_name"] = f"sub/{place}.png"
+            path = tmp_path / split / image["file_name"]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(literal_png(8, 6, 10 * place))
+        spec["annotations"][0]["bbox"] = [0.1, 0.2, 3.3, 4.7]
+        del spec["annotations"][2]["area"]
+        (tmp_path / f"{split}.json").write_text(json.dumps(spec))
+    run = run_coco(*Given(tmp_path).arguments(tmp_path / "out", "--num_shards", "train=3", "val=1"))
+    assert run.code == 0, run.err
+    assert digests(tmp_path / "out", "*.tfrec") == GOLDEN
+
+
+GOLDEN: dict[str, str] = {}
+
+
+# Shares.
+
+
+def write_pngs(folder: Path, num_images: int) -> tuple[Path, Path]:
+    """Write a data set of small literal PNGs without objects."""
+    images = folder / "images"
+    images.mkdir(parents=True)
+    spec = coco_dict(num_images, objects=0, width=8, height=6)
+    for place, image in enumerate(spec["images"]):
+        image["file_name"] = f"{place}.png"
+        (images / image["file_name"]).write_bytes(literal_png(8, 6, place % 256))
+    return images, write_coco(folder, spec)
+
+
+def convert(sources: tuple[Path, Path], out: Path, *flags: object) -> None:
+    images, annotations = sources
+    run = run_coco("--images", images, "--annotations", annotations, "--output", out, *flags)
+    assert run.code == 0, run.err
+
+
+@pytest.mark.parametrize(
+    ("total", "flags", "num_hosts", "expected"),
+    [
+        (10, ("--num_shards", 4, "--hosts", 2), 2, [3, 3, 2, 2]),
+        (23, ("--num_shards", 6, "--hosts", 3), 3, [4, 4, 4, 4, 4, 3]),
+        (1, ("--num_shards", 1), 1, [1]),
+        (13, ("--hosts", 5), 5, [3, 3, 3, 2, 2]),
+        (1025, (), 16, [65] + [64] * 15),  # 16 shards, where each keeps 64 records
+        (1023, (), 1, [1023]),
+    ],
+)
+def test_shares(
+    total: int, flags: tuple, num_hosts: int, expected: list[int], tmp_path: Path
+) -> None:
+    convert(write_pngs(tmp_path, total), tmp_path / "out", *flags)
+    found = counts(tmp_path / "out")
+    assert found == expected
+    assert [shard["records"] for shard in manifest_of(tmp_path / "out")["shards"]] == expected
+    by_host = [sum(found[host::num_hosts]) for host in range(num_hosts)]
+    assert max(by_host) - min(by_host) <= 1
+    assert sorted(source_ids(tmp_path / "out")) == list(range(1, total + 1))
+
+
+def test_seeds_keras_names(tmp_path: Path) -> None:
+    """`file_%.2i-%i.tfrec` with 4,096 records a file, as in the Keras recipe."""
+    names = ("--shard_names", "file_{index:02}-{records}.tfrec", "--records_per_shard", 4096)
+    convert(write_pngs(tmp_path, 4097), tmp_path / "out", *names)
+    found = {path.name: len(read_records(path)) for path in shard_paths(tmp_path / "out")}
+    assert found == {"file_00-4096.tfrec": 4096, "file_01-1.tfrec": 1}
+
+
+def test_seeds_pairs_names(tmp_path: Path) -> None:
+    """`{name}-{index:02d}-{count}.tfrec`, split train and test, as in the DIV2K tutorial."""
+    train, test = write_pngs(tmp_path / "a", 100), write_pngs(tmp_path / "b", 20)
+    run = run_coco(
+        *("--images", f"train={train[0]}", f"test={test[0]}"),
+        *("--annotations", f"train={train[1]}", f"test={test[1]}"),
+        *("--output", tmp_path / "out", "--records_per_shard", 50),
+        *("--shard_names", "{split}-{index:02}-{records}.tfrec"),
+    )
+    assert run.code == 0, run.err
+    found = {path.name: len(read_records(path)) for path in shard_paths(tmp_path / "out")}
+    assert found == {"test-00-20.tfrec": 20, "train-00-50.tfrec": 50, "train-01-50.tfrec": 50}
+
+
+def test_input_order_crosses_buckets(tmp_path: Path) -> None:
+    """More than the 4,096 positions of a planning bucket, ids against the order of the file."""
+    images, annotations = write_pngs(tmp_path, 4200)
+    spec = json.loads(annotations.read_text())
+    for image in spec["images"]:
+        image["id"] = 10_000 - image["id"]
+    annotations.write_text(json.dumps(spec))
+    convert((images, annotations), tmp_path / "out", "--order", "input", "--num_shards", 3)
+    assert counts(tmp_path / "out") == [1400] * 3
+    assert source_ids(tmp_path / "out") == list(range(9999, 9999 - 4200, -1))
+
+
+def test_shuffle_is_global(tmp_path: Path) -> None:
+    """Neighbours in the input end in different shards about as often as chance has it."""
+    convert(write_pngs(tmp_path, 400), tmp_path / "out", "--num_shards", 4)
+    shard_of = {
+        source_id: place // 100 for place, source_id in enumerate(source_ids(tmp_path / "out"))
+    }
+    together = sum(shard_of[i] == shard_of[i + 1] for i in range(1, 400))
+    assert 70 < together < 130  # 100 expected, standard deviation 9
+
+
+# As a library.
+
+
+@dataclass(frozen=True)
+class NamesLayout:
+    """A user's own layout: names and how many objects; images without objects stay out."""
+
+    least_objects: int = 1
+    name: str = "names"
+
+    @property
+    def spec(self) -> FeatureSpec:
+        return FeatureSpec(
+            "names",
+            (
+                Feature("name", Kind.BYTES, False, "file name", Content.TEXT),
+                Feature("labels", Kind.INT64, True, "category ids"),
+            ),
+        )
+
+    def options(self) -> dict[str, str]:
+        return {"least_objects": str(self.least_objects)}
+
+    def record_bytes(self, sample: Sample) -> int:
+        return 100
+
+    def build(
+        self, sample: Sample, images: Sequence[EncodedImage], label_names: Mapping[int, str]
+    ) -> Built | Unfit:
+        objects = msgspec.msgpack.decode(sample.fields, type=DetectionFields).objects
+        if len(objects) < self.least_objects:
+            return Unfit("E-IMG-SIZE", f"{len(objects)} objects")
+        labels = [thing.category_id for thing in objects]
+        features = {
+            "labels": (Kind.INT64, labels),
+            "name": (Kind.BYTES, [images[0].name.encode()]),
+        }
+        return Built(features, [], ["counted"] * len(labels), labels)
+
+
+def config_of(sources: tuple[Path, Path], out: Path, **more: Any) -> coco.CocoConfig:
+    images, annotations = sources
+    return coco.CocoConfig({"train": str(images)}, {"train": str(annotations)}, str(out), **more)
+
+
+def test_build_in_a_users_pipeline(
+    make_coco: MakeCoco, tmp_path: Path, test_pipeline: MakePipeline
+) -> None:
+    """The manifest is an element like any other, and the bytes are the command's."""
+    sources = make_coco(9)
+    sharding = Sharding(num_shards={"": 2})
+    with test_pipeline() as pipeline:
+        manifests = coco.build(pipeline, config_of(sources, tmp_path / "out", sharding=sharding))
+        records = manifests | "CountRecords" >> beam.FlatMap(records_of_shards)
+        assert_that(records, equal_to([5, 4]))
+    check_committed(tmp_path / "out")
+    convert(sources, tmp_path / "by_command", "--num_shards", 2)
+    assert digests(tmp_path / "out") == digests(tmp_path / "by_command")
+
+
+def records_of_shards(manifest: Manifest) -> list[int]:
+    return [shard.records for shard in manifest.shards]
+
+
+def test_build_twice_in_one_pipeline(
+    make_coco: MakeCoco, tmp_path: Path, test_pipeline: MakePipeline
+) -> None:
+    first, second = make_coco(4), make_coco(3, name="val")
+    with test_pipeline() as pipeline:
+        for name, sources in (("first", first), ("second", second)):
+            _ = (
+                pipeline
+                | f"Once_{name}" >> beam.Create([name])
+                | f"Ignore_{name}" >> beam.Filter(bool)
+            )
+            with_label = coco.build(_Labelled(pipeline, name), config_of(sources, tmp_path / name))
+            assert with_label is not None
+    assert [counts(tmp_path / name) for name in ("first", "second")] == [[4], [3]]
+
+
+class _Labelled:
+    """A root whose transforms are labelled apart, as two builds in one pipeline need it."""
+
+    def __init__(self, pipeline: beam.Pipeline, name: str) -> None:
+        self._pipeline, self._name = pipeline, name
+
+    def __or__(self, transform: beam.PTransform) -> Any:
+        return self._pipeline | f"{self._name}_{transform.label}" >> transform
+
+
+def test_a_users_own_layout(
+    make_coco: MakeCoco, tmp_path: Path, test_pipeline: MakePipeline
+) -> None:
+    def leave_one_bare(spec: dict) -> None:
+        spec["annotations"] = [a for a in spec["annotations"] if a["image_id"] != 2]
+
+    sources = make_coco(4, edit=leave_one_bare)
+    config = config_of(
+        sources,
+        tmp_path / "out",
+        layout=NamesLayout(),
+        names=ShardNames("{split}-{index:05}.tfrec"),
+        budget=coco.RejectBudget(count=1),
+    )
+    with test_pipeline() as pipeline:
+        coco.build(pipeline, config)
+    manifest = check_committed(tmp_path / "out")
+    found = {
+        value(example, "name")[0]: value(example, "labels")
+        for example in examples(tmp_path / "out")
+    }
+    assert found == {b"a000.jpg": [1, 2], b"a002.jpg": [1, 2], b"a003.jpg": [1, 2]}
+    assert manifest["layout"] == "names"
+    assert manifest["plan"]["options"]["least_objects"] == "1"
+    assert manifest["splits"]["train"]["repairs"] == {"counted": 6}
+    assert [feature["key"] for feature in manifest["features"]] == ["labels", "name"]
+    assert [(line["key"], line["detail"]) for line in rejected_of(tmp_path / "out")] == [
+        ("2", "0 objects")
+    ]
+
+
+@dataclass(frozen=True)
+class BrokenLayout(DetectionLayout):
+    """A layout that fails for one image, as a user's may."""
+
+    def build(
+        self, sample: Sample, images: Sequence[EncodedImage], label_names: Mapping[int, str]
+    ) -> Built | Unfit:
+        if sample.key == "2":
+            raise KeyError("no such thing")
+        return super().build(sample, images, label_names)
+
+
+def test_a_layout_that_raises_rejects_the_sample(
+    make_coco: MakeCoco, tmp_path: Path, test_pipeline: MakePipeline
+) -> None:
+    config = config_of(
+        make_coco(3), tmp_path / "out", layout=BrokenLayout(), budget=coco.RejectBudget(count=1)
+    )
+    with test_pipeline() as pipeline:
+        coco.build(pipeline, config)
+    check_committed(tmp_path / "out")
+    assert [(line["code"], line["detail"]) for line in rejected_of(tmp_path / "out")] == [
+        ("E-EX-FAILED", "KeyError: 'no such thing'")
+    ]
+
+
+def hundred_bytes(sample: Sample) -> int:
+    return 100
+
+
+def numbered_sample(number: int) -> Sample:
+    blobs = (Blob("rows", f"{number}", 100, "1"),)
+    return Sample("train", str(number), number, blobs, b"")
+
+
+def describe(plan: ShardPlan) -> tuple[str, int]:
+    return plan.name, len(plan.samples)
+
+
+def test_plan_shards_alone(test_pipeline: MakePipeline) -> None:
+    with test_pipeline() as pipeline:
+        samples = pipeline | beam.Create(range(7)) | "Number" >> beam.Map(numbered_sample)
+        planned = samples | PlanShards(Sharding(num_shards={"": 3}), hundred_bytes)
+        shards = planned.shards | "Describe" >> beam.Map(describe)
+        assert_that(
+            shards,
+            equal_to(
+                [
+                    ("train-00000-of-00003", 3),
+                    ("train-00001-of-00003", 2),
+                    ("train-00002-of-00003", 2),
+                ]
+            ),
+        )
+
+
+def key_of(sample: Sample) -> str:
+    return f"{sample.split} {sample.key}"
+
+
+def test_read_coco_alone(make_coco: MakeCoco, test_pipeline: MakePipeline) -> None:
+    _, annotations = make_coco(3)
+    with test_pipeline() as pipeline:
+        read = pipeline | ReadCoco({"dev": str(annotations)})
+        assert_that(read.samples | beam.Map(key_of), equal_to(["dev 1", "dev 2", "dev 3"]))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"output": ""}, r"^output must not be empty, got ''"),
+        ({"images": {}}, r"^images and annotations must name the same splits"),
+        ({"images": {}, "annotations": {}}, r"^images and annotations must name the same splits"),
+        ({"images": {"Train": "i"}, "annotations": {"Train": "a"}}, r"^a split must be lower-case"),
+        ({"sharding": Sharding(num_shards={"val": 2})}, r"^num_shards must name splits of"),
+    ],
+)
+def test_config_refuses(change: dict[str, Any], message: str) -> None:
+    fields = {"images": {"train": "i"}, "annotations": {"train": "a"}, "output": "o", **change}
+    with pytest.raises(ValueError, match=message):
+        coco.CocoConfig(**fields)
