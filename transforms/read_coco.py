@@ -1,10 +1,11 @@
 """Read COCO annotation files into samples, one a listed image."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import apache_beam as beam
+import google_crc32c
 import msgspec
 
 from schemas.coco import AnnotatedImage, CocoFile, DetectionFields, check_labels
@@ -139,20 +140,17 @@ def uri_identity(uri: str, exclude: str) -> str:
     """Return by what a rerun recognises an annotation file and what was left out of it.
 
     Size and CRC-32C of both files; their bytes pass through in pieces.
-
-    Raises:
-        RuntimeError: `E-ARG` when one of them is not there.
     """
-    parts = []
-    for name_uri in (uri, exclude) if exclude else (uri,):
-        root, name = split_uri(name_uri)
+    seen = []
+    for root, name in map(split_uri, filter(None, (uri, exclude))):
         storage = open_storage(root)
         entry = storage.stat(name)
-        if entry is None or entry.kind != "file":
-            what = "no such file" if entry is None else f"a {entry.kind}, not a file"
-            raise RuntimeError(fault_line("E-ARG", name_uri, what, "give the path of a file"))
-        parts.append(f"{entry.size_bytes}:{storage.crc32c(name):08x}")
-    return " without ".join(parts)
+        seen.append((entry.size_bytes if entry else 0, storage.crc32c(name)))
+    return _identity(seen)
+
+
+def _identity(files: Iterable[tuple[int, int]]) -> str:
+    return " without ".join(f"{size}:{crc32c:08x}" for size, crc32c in files)
 
 
 def merge_labels(files: Collection[AnnotationFile]) -> list[Label]:
@@ -226,10 +224,11 @@ class _ReadFile(beam.DoFn):
 
     def process(self, element: tuple[str, str]) -> Iterator[Sample | RejectedOutput | _FileOutput]:
         split, uri = element
-        exclude = excluded_keys(read_uri(self._exclude), self._exclude) if self._exclude else {}
+        contents = list(map(read_uri, filter(None, (uri, self._exclude))))
+        identity = _identity((len(data), google_crc32c.value(data)) for data in contents)
+        exclude = excluded_keys(contents[1], self._exclude) if self._exclude else {}
         keys = exclude.get(split, frozenset())
-        identity = uri_identity(uri, self._exclude)
-        for item in read_coco(read_uri(uri), uri, split, self._rules, keys, identity):
+        for item in read_coco(contents[0], uri, split, self._rules, keys, identity):
             if isinstance(item, Sample):
                 yield item
             elif isinstance(item, Rejected):
