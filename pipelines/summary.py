@@ -11,7 +11,7 @@ def summarize(manifest: Manifest, output: str, seconds: float) -> str:
     """Return what was made, what was rejected and why, and how to read it."""
     records = sum(split.records for split in manifest.splits.values())
     where, rate = printable(output), f"{records / seconds:,.0f} images/s"
-    lines = [f"{where}: {records} records in {seconds:.1f} s ({rate})"]
+    lines = [f"{where}: {_many(records, 'record')} in {seconds:.1f} s ({rate})"]
     for name, split in manifest.splits.items():
         lines += _split_lines(name, split)
     lines += _reading_lines(manifest, output)
@@ -19,9 +19,9 @@ def summarize(manifest: Manifest, output: str, seconds: float) -> str:
 
 
 def _split_lines(name: str, split: SplitSummary) -> list[str]:
-    fate = split.annotations
+    fate, repeated = split.annotations, split.repeated_annotation_ids
     lines = [
-        f"  {name}: {split.records} of {split.listed} images in {_shards(split.shards)},"
+        f"  {name}: {split.records} of {split.listed} images in {_many(split.shards, 'shard')},"
         f" {megabytes(split.bytes)}; {fate.written} of {fate.listed} annotations"
     ]
     rows = {
@@ -29,6 +29,7 @@ def _split_lines(name: str, split: SplitSummary) -> list[str]:
         "excluded": {"images": split.excluded} if split.excluded else {},
         "annotations dropped": fate.dropped,
         "annotations lost with images": {"annotations": fate.lost} if fate.lost else {},
+        "repeated ids": {"annotations": repeated} if repeated else {},
         "mended": split.repairs,
         "unusual": split.traits,
     }
@@ -39,8 +40,8 @@ def _split_lines(name: str, split: SplitSummary) -> list[str]:
     return lines
 
 
-def _shards(count: int) -> str:
-    return f"{count} shard{'' if count == 1 else 's'}"
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _reading_lines(manifest: Manifest, output: str) -> list[str]:

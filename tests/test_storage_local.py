@@ -231,6 +231,27 @@ def test_a_read_that_fails_for_a_moment_is_tried_again(
     assert storage.read("a", entry) == b"12345"
 
 
+def test_a_spool_that_fails_for_a_moment_is_read_back_all_the_same(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = storage.spool()
+    spool.write([b"12345"])
+    monkeypatch.setattr(os, "pread", failing_first(2, errno.EIO, os.pread))
+
+    assert b"".join(spool.read_back()) == b"12345"
+    spool.close()
+
+
+def test_a_read_that_the_kernel_cuts_short_goes_on(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(folder, {"a": b"0123456789"})
+    read = os.read
+    monkeypatch.setattr(os, "read", lambda fd, size: read(fd, min(size, 3)))  # as beyond 2 GB
+
+    assert storage.read("a", storage.stat("a")) == b"0123456789"
+
+
 def test_a_listing_that_fails_for_a_moment_is_tried_again(
     storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -479,6 +500,20 @@ def test_an_output_that_is_a_file_or_below_one_is_refused(tmp_path: Path) -> Non
         assert list(LocalStorage(str(output)).list()) == []
 
     assert (tmp_path / "file").read_bytes() == b"of the user"
+
+
+def test_an_output_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "dangling").symlink_to("nowhere")
+
+    for name in ("loop", "dangling", "x" * 300):
+        with pytest.raises(RuntimeError, match=rf"^E-IO-READONLY {tmp_path}/{name}: .*; give "):
+            LocalStorage(str(tmp_path / name)).probe()
+
+
+def test_a_path_with_a_nul_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^a path must not hold a NUL, got '/data/\\x00': remove"):
+        open_storage("/data/\0")
 
 
 def test_an_output_that_is_taken_away_is_one_line(folder: Path) -> None:

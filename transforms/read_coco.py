@@ -14,7 +14,7 @@ from schemas.manifest import Label
 from schemas.samples import Blob, Sample, pack
 from transforms import coders
 from transforms.blobs import RejectedOutput
-from transforms.storage import open_storage, read_uri, split_uri
+from transforms.storage import find_uri, read_uri
 
 _STAGE = "read_coco"
 
@@ -140,13 +140,12 @@ def uri_identity(uri: str, exclude: str) -> str:
     """Return by what a rerun recognises an annotation file and what was left out of it.
 
     Size and CRC-32C of both files; their bytes pass through in pieces.
+
+    Raises:
+        RuntimeError: `E-ARG` when one of them is not there.
     """
-    seen = []
-    for root, name in map(split_uri, filter(None, (uri, exclude))):
-        storage = open_storage(root)
-        entry = storage.stat(name)
-        seen.append((entry.size_bytes if entry else 0, storage.crc32c(name)))
-    return _identity(seen)
+    found = map(find_uri, filter(None, (uri, exclude)))
+    return _identity((entry.size_bytes, storage.crc32c(entry.name)) for storage, entry in found)
 
 
 def _identity(files: Iterable[tuple[int, int]]) -> str:

@@ -118,6 +118,8 @@ def find_written(
         raise _conflict(where, f"is no receipt ({error})") from None
     if info.plan != plan:
         raise _conflict(where, f"belongs to plan {info.plan}, this run's is {plan}")
+    if info.name != shard.name:
+        raise _conflict(where, f"is the receipt of {info.name}")
     written = output.stat(info.file)
     parquet_name, text_name = index_names(shard.name)
     if written is None or output.stat(parquet_name) is None or output.stat(text_name) is None:
@@ -125,7 +127,11 @@ def find_written(
     if written.size_bytes != info.bytes:
         what = f"has {written.size_bytes} bytes, its receipt says {info.bytes}"
         raise _conflict(join_uri(output.root, info.file), what)
-    return info, _read_index(parquet_name, output)
+    rows = _read_index(parquet_name, output)
+    blobs = {sample.key: len(sample.blobs) for sample in shard.samples}
+    if [blobs.get(row.key) for row in rows] != [len(row.sources) for row in rows]:
+        raise _conflict(join_uri(output.root, parquet_name), "describes other records")
+    return info, rows
 
 
 def check_sources(shard: ShardPlan, rows: Sequence[IndexRow], roots: Mapping[str, Storage]) -> None:
@@ -136,9 +142,7 @@ def check_sources(shard: ShardPlan, rows: Sequence[IndexRow], roots: Mapping[str
     """
     samples = {sample.key: sample for sample in shard.samples}
     for row in rows:
-        sample = samples.get(row.key)
-        blobs = sample.blobs if sample else ()
-        for source, blob in zip(row.sources, blobs, strict=True):
+        for source, blob in zip(row.sources, samples[row.key].blobs, strict=True):
             if source.pin == blob.pin:
                 continue
             root = roots[blob.root]
@@ -336,6 +340,9 @@ def _digests(pieces: Iterable[bytes]) -> tuple[str, str]:
 
 
 def _commit_shard(info: ShardInfo, rows: Sequence[IndexRow], spool: Spool, output: Storage) -> None:
+    twin = output.stat(info.file) is not None
+    if twin:  # before anything is claimed: a rerun would take a foreign file for the claim's
+        _compare_twin(info, output)
     create_or_compare(output, receipt_name(info.name), to_json(info))
     parquet_name, text_name = index_names(info.name)
     if not output.create(parquet_name, index_to_parquet(rows)) and not same_but_pins(
@@ -343,7 +350,7 @@ def _commit_shard(info: ShardInfo, rows: Sequence[IndexRow], spool: Spool, outpu
     ):
         raise _conflict(join_uri(output.root, parquet_name), "describes other records")
     create_or_compare(output, text_name, index_to_text(rows))
-    if not spool.publish(info.file):
+    if not twin and not spool.publish(info.file):
         _compare_twin(info, output)
 
 

@@ -11,6 +11,8 @@ from typing import Protocol
 
 import msgspec
 
+from schemas.faults import fault_line
+
 SPOOL_DIR = "_spool"
 """Where named spools live in an output, when the store has no anonymous files."""
 
@@ -121,10 +123,29 @@ def split_uri(uri: str) -> tuple[str, str]:
     return head or ("/" if uri.startswith("/") else "."), name
 
 
-def read_uri(uri: str) -> bytes:
-    """Return the bytes of a single file."""
+def find_uri(uri: str) -> tuple[Storage, Entry]:
+    """Return the storage and the entry of a single file that the user named.
+
+    Raises:
+        RuntimeError: `E-ARG` when there is no such file.
+    """
     root, name = split_uri(uri)
-    return open_storage(root).read(name)
+    storage = open_storage(root)
+    entry = storage.stat(name)
+    if entry is None or entry.kind != "file":
+        what = "no such file" if entry is None else f"a {entry.kind}, not a file"
+        raise RuntimeError(fault_line("E-ARG", uri, what, "give the path of a file"))
+    return storage, entry
+
+
+def read_uri(uri: str) -> bytes:
+    """Return the bytes of a single file that the user named.
+
+    Raises:
+        RuntimeError: `E-ARG` when there is no such file.
+    """
+    storage, entry = find_uri(uri)
+    return storage.read(entry.name)
 
 
 def join_uri(root: str, name: str) -> str:

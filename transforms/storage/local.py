@@ -48,6 +48,8 @@ _CODES = {
     errno.EROFS: ("E-IO-READONLY", "give an --output that can be written"),
     errno.EEXIST: ("E-IO-READONLY", "give an --output that is a folder"),
     errno.ENOTDIR: ("E-IO-READONLY", "give an --output that is a folder"),
+    errno.ELOOP: ("E-IO-READONLY", "give an --output that is a folder"),
+    errno.ENAMETOOLONG: ("E-IO-READONLY", "give a shorter --output"),
     errno.ENOENT: ("E-IO-READONLY", "leave the folder there, and run again"),
     errno.EACCES: ("E-IO-AUTH", "give this user permission, then run again"),
     errno.EPERM: ("E-IO-AUTH", "give this user permission, then run again"),
@@ -70,7 +72,13 @@ class LocalStorage:
     """Files below a local directory."""
 
     def __init__(self, root: str) -> None:
-        """Take the directory's path; nothing is read or made yet."""
+        """Take the directory's path; nothing is read or made yet.
+
+        Raises:
+            ValueError: when it holds a NUL.
+        """
+        if "\0" in root:
+            raise ValueError(f"a path must not hold a NUL, got {root!r}: remove it")
         self.root = root or "."
 
     def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[Entry]:
@@ -232,7 +240,11 @@ class _LocalSpool:
     def read_back(self) -> Iterator[bytes]:
         """Yield what was written, from the page cache."""
         offset = 0
-        while piece := os.pread(self._fd, _PIECE_BYTES, offset):
+        while True:
+            read = functools.partial(os.pread, self._fd, _PIECE_BYTES, offset)
+            piece = self._storage._run("", read)
+            if not piece:
+                return
             yield piece
             offset += len(piece)
 

@@ -1,0 +1,133 @@
+"""The console command `beam-tfrec`, and that it is the same code as `python -m pipelines.coco`."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipelines import cli
+from tests.coco_command import PROJECT, digests, spawn_coco
+
+MakeCoco = Callable[..., tuple[Path, Path]]
+SCRIPT = Path(sys.executable).parent / "beam-tfrec"
+
+
+def run_program(*words: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        list(map(str, words)), cwd=PROJECT, capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.fixture
+def script() -> Path:
+    if not SCRIPT.exists():
+        pytest.skip(f"beam-tfrec is not installed beside {sys.executable}")
+    return SCRIPT
+
+
+def test_console_script_is_the_module(script: Path, make_coco: MakeCoco, tmp_path: Path) -> None:
+    images, annotations = make_coco(4)
+    (images / "a001.jpg").write_bytes(b"")
+    arguments = ("--images", images, "--annotations", annotations, "--max_rejected", 1)
+    by_script = run_program(script, "coco", *arguments, "--output", tmp_path / "script")
+    by_module = spawn_coco(*arguments, "--output", tmp_path / "module")
+    assert (by_script.returncode, by_module.code) == (0, 0)
+    assert digests(tmp_path / "script") == digests(tmp_path / "module")
+    assert by_script.stderr == by_module.err
+
+
+def test_same_help(script: Path) -> None:
+    by_script = run_program(script, "coco", "--help")
+    by_module = run_program(sys.executable, "-m", "pipelines.coco", "--help")
+    by_cli = run_program(sys.executable, "-m", "pipelines.cli", "coco", "--help")
+    assert by_script.returncode == by_module.returncode == by_cli.returncode == 0
+    assert by_script.stdout == by_module.stdout == by_cli.stdout
+    assert by_script.stdout.startswith("usage: beam-tfrec coco ")
+    assert by_script.stderr == by_module.stderr == by_cli.stderr == ""
+
+
+def test_same_exit_codes(script: Path, tmp_path: Path) -> None:
+    arguments = ("--imagse", "x")
+    by_script = run_program(script, "coco", *arguments)
+    by_module = spawn_coco(*arguments)
+    line = "E-ARG command line: unknown argument '--imagse'; did you mean --images?\n"
+    assert (by_script.returncode, by_script.stdout, by_script.stderr) == (2, "", line)
+    assert by_module == (2, "", line)
+
+
+def test_from_any_folder(script: Path, make_coco: MakeCoco, tmp_path: Path) -> None:
+    """Relative paths are relative to where the user stands."""
+    make_coco(2)
+    run = subprocess.run(
+        [script, "coco", "--images", "train-images", "--annotations", "train.json"]
+        + ["--output", "out"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert run.returncode == 0, run.stderr
+    assert (tmp_path / "out/manifest.json").exists()
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *words: str) -> int | str | None:
+    monkeypatch.setattr(sys, "argv", ["beam-tfrec", *words])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return ended.value.code
+
+
+@pytest.mark.parametrize("words", [("--help",), ("-h",), ()])
+def test_help_names_the_commands(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, *words) == 0
+    assert capsys.readouterr() == (
+        "usage: beam-tfrec {coco} ...  (beam-tfrec COMMAND --help)\n",
+        "",
+    )
+
+
+@pytest.mark.parametrize("word", ["cocoo", "", "--imagse", "new\nline \u202e"])
+def test_unknown_command(
+    word: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, word) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == f"E-ARG command line: unknown command {ascii(word)}; give one of coco\n"
+
+
+def test_works_without_a_locale(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """Containers have LC_ALL=C and no HOME; names are UTF-8 all the same."""
+    images, annotations = make_coco(1)
+    (images / "a000.jpg").rename(images / "caf\u00e9.jpg")
+    annotations.write_text(
+        annotations.read_text().replace("a000.jpg", "caf\u00e9.jpg"), encoding="utf-8"
+    )
+    bare = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "HOME": "/nonexistent"}
+    run = spawn_coco(
+        *("--images", images, "--annotations", annotations, "--output", tmp_path / "out"),
+        **{**{key: os.environ[key] for key in ("PATH",)}, **bare},
+    )
+    assert run.code == 0, run.err
+
+
+def test_path_that_is_no_unicode(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """A folder's name is bytes, which need be no UTF-8."""
+    images, annotations = make_coco(2)
+    odd = os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe")
+    images.rename(odd)
+    run = subprocess.run(
+        [sys.executable, "-m", "pipelines.coco", "--images", odd]
+        + ["--annotations", str(annotations), "--output", f"{odd}-out"],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "Traceback" not in run.stderr

@@ -1,0 +1,1127 @@
+import dataclasses
+import json
+import logging
+import os
+import shutil
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import msgspec
+import pytest
+from apache_beam.testing.util import assert_that, equal_to
+
+from schemas.faults import Rejected, find_fault
+from schemas.layouts import DetectionLayout
+from schemas.manifest import (
+    Annotations,
+    JobPlan,
+    Label,
+    Manifest,
+    PlannedSplit,
+    ShardEntry,
+    SplitSummary,
+    read_manifest,
+    to_json,
+)
+from schemas.shards import PLAIN, ShardInfo, ShardNames
+from tests.small_runs import (
+    SmallRun,
+    build_run,
+    build_shards,
+    commit_run,
+    contents,
+    plan_run,
+    touch,
+    write_set,
+)
+from transforms.blobs import PinTally
+from transforms.commit import (
+    Commit,
+    CommitJob,
+    PublishPlan,
+    RejectBudget,
+    check_budget,
+    find_complete,
+    first_difference,
+    job_digest,
+    make_job_plan,
+    publish_plan,
+    reject_text,
+    remove_output,
+)
+from transforms.plan_shards import ShardTable
+from transforms.progress import PROGRESS
+from transforms.read_coco import AnnotationFile
+from transforms.storage import Storage, open_storage
+from transforms.write_shards import create_or_compare
+
+LABELS = [Label(1, "person"), Label(2, "crowd of people")]
+STEMS = ["train-00000-of-00002", "train-00001-of-00002"]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> tuple[Path, Path]:
+    """Six images `a000.jpg` … `a005.jpg` with two objects each."""
+    return write_set(tmp_path / "data", 6)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def output(out: Path) -> Storage:
+    return open_storage(str(out))
+
+
+@pytest.fixture
+def run(data: tuple[Path, Path], out: Path) -> SmallRun:
+    """The run that makes two shards of the six images."""
+    return plan_run(*data, out)
+
+
+def with_budget(run: SmallRun, budget: RejectBudget) -> SmallRun:
+    return dataclasses.replace(run, commit_job=dataclasses.replace(run.commit_job, budget=budget))
+
+
+def put(folder: Path, names: list[str], data: bytes = b"of the user") -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+
+
+# --- planning ---
+
+JOB = CommitJob(
+    "gs://b/out", DetectionLayout(), {"seed": "0"}, accept_command="--max_rejected COUNT"
+)
+
+
+def summary(split: str = "train", images: int = 10) -> AnnotationFile:
+    return AnnotationFile(split, "9:ff", images, 20, 0, 0, 0, LABELS[:1])
+
+
+def reject(key: str = "1", code: str = "E-IMG-MISSING", **changes: Any) -> Rejected:
+    whole = {"stage": "pin_blobs", "split": "train", "file_name": f"{key}.jpg", "detail": "gone"}
+    return Rejected(code=code, key=key, **{**whole, **changes})
+
+
+def test_the_plan_holds_what_decides_the_data_set(run: SmallRun) -> None:
+    assert run.plan == JobPlan(
+        format_version=1,
+        options={
+            "hosts": "1",
+            "num_shards": "all=2",
+            "on_size_mismatch": "auto",
+            "order": "",
+            "records_per_shard": "",
+            "seed": "0",
+            "shard_size": "",
+        },
+        labels=LABELS,
+        splits={"train": PlannedSplit(6, 2)},
+        samples=run.table.digest,
+    )
+
+
+def test_a_split_whose_samples_are_all_rejected_is_planned_empty() -> None:
+    job = dataclasses.replace(JOB, budget=RejectBudget(percent=100))
+
+    plan = make_job_plan(ShardTable({}, "0"), [summary(images=1)], [reject()], job)
+
+    assert plan.splits == {"train": PlannedSplit(0, 0)}
+
+
+def test_a_split_without_images_needs_permission() -> None:
+    files = [summary(), summary("val", images=0)]
+
+    with pytest.raises(RuntimeError) as raised:
+        make_job_plan(ShardTable({}, "0"), files, [], JOB)
+    assert str(raised.value) == (
+        "E-SET-EMPTY split val: no images in the annotation file; check it, or give --allow_empty"
+    )
+    allowed = dataclasses.replace(JOB, allow_empty=True)
+    plan = make_job_plan(ShardTable({}, "0"), files, [], allowed)
+    assert plan.splits == {"train": PlannedSplit(0, 0), "val": PlannedSplit(0, 0)}
+
+
+def test_rejects_over_budget_stop_before_the_first_shard_and_are_shown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rejects = [reject(str(number)) for number in range(10, 35)]
+
+    with pytest.raises(RuntimeError, match=r"^E-BUDGET gs://b/out: 25 of 10 samples rejected"):
+        make_job_plan(ShardTable({}, "0"), [summary()], rejects[::-1], JOB)
+
+    assert [record.getMessage() for record in caplog.records] == [
+        f"E-IMG-MISSING {n}.jpg (key {n}): gone; rejected, see rejected.jsonl"
+        for n in range(10, 20)
+    ]
+
+
+def test_labels_that_contradict_stop_the_run() -> None:
+    files = [summary(), msgspec.structs.replace(summary("val"), labels=[Label(1, "dog")])]
+
+    with pytest.raises(RuntimeError, match=r"^E-ANN-LABELS all annotation files: category 1 is"):
+        make_job_plan(ShardTable({}, "0"), files, [], JOB)
+
+
+@pytest.mark.parametrize(
+    ("rejected", "line"),
+    [
+        (
+            reject("42"),
+            "E-IMG-MISSING 42.jpg (key 42): gone; rejected, see rejected.jsonl",
+        ),
+        (
+            reject("1", "E-BOX-EMPTY", annotation_ids=(7,)),
+            "E-BOX-EMPTY 1.jpg (id 7): gone; rejected, see rejected.jsonl",
+        ),
+        (
+            reject("", "E-ANN-ORPHAN", annotation_ids=(7,), file_name=""),
+            "E-ANN-ORPHAN annotation (id 7): gone; rejected, see rejected.jsonl",
+        ),
+    ],
+)
+def test_a_reject_is_one_line_of_the_log(rejected: Rejected, line: str) -> None:
+    assert reject_text(rejected) == line
+
+
+# --- the budget ---
+
+
+@pytest.mark.parametrize(
+    ("budget", "listed", "allowed"),
+    [
+        (RejectBudget(), 1000, 0),
+        (RejectBudget(5), 1000, 5),
+        (RejectBudget(5), 3, 5),
+        (RejectBudget(percent=0), 1000, 0),
+        (RejectBudget(percent=1), 99, 0),
+        (RejectBudget(percent=1), 100, 1),
+        (RejectBudget(percent=1), 199, 1),  # rounded down
+        (RejectBudget(percent=0.5), 1000, 5),
+        (RejectBudget(percent=100), 7, 7),
+        (RejectBudget(count=5, percent=0), 1000, 0),  # the percentage, where there is one
+    ],
+)
+def test_a_budget_is_a_count_or_a_share(budget: RejectBudget, listed: int, allowed: int) -> None:
+    assert budget.allowed(listed) == allowed
+
+
+@pytest.mark.parametrize(
+    ("budget", "given"),
+    [
+        ({"count": -1}, "-1"),
+        ({"percent": -0.5}, "-0.5%"),
+        ({"percent": 100.5}, "100.5%"),
+        ({"percent": float("nan")}, "nan%"),
+    ],
+)
+def test_what_is_no_number_of_samples_is_refused(budget: dict[str, Any], given: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        RejectBudget(**budget)
+
+    assert str(raised.value) == f"max_rejected must be a count or 0% to 100%, got {given}"
+
+
+def test_a_budget_reads_as_the_command_line_takes_it() -> None:
+    assert (str(RejectBudget(5)), str(RejectBudget(percent=0.5))) == ("5", "0.5%")
+
+
+@pytest.mark.parametrize(
+    ("rejects", "count"),
+    [
+        ([], 0),
+        ([reject("1"), reject("2")], 2),
+        ([reject("1"), reject("1", split="val")], 2),
+        ([reject("1"), reject("1", "E-IMG-TYPE")], 1),  # one sample, whatever is said of it
+        ([reject("1", "E-BOX-EMPTY", annotation_ids=(1,))], 0),  # an annotation is no sample
+        ([reject("", "E-ANN-ORPHAN", annotation_ids=(1,))], 0),
+    ],
+)
+def test_samples_are_counted_once_and_annotations_never(
+    rejects: list[Rejected], count: int
+) -> None:
+    files = [summary(images=10), summary("val", images=10)]
+    check_budget(rejects, files, dataclasses.replace(JOB, budget=RejectBudget(count)))
+    if count:
+        too_small = dataclasses.replace(JOB, budget=RejectBudget(count - 1))
+        with pytest.raises(RuntimeError, match=rf"^E-BUDGET gs://b/out: {count} of 20 samples"):
+            check_budget(rejects, files, too_small)
+
+
+def test_over_budget_the_message_accepts_it() -> None:
+    job = dataclasses.replace(JOB, budget=RejectBudget(percent=1), accept_command="run COUNT")
+
+    with pytest.raises(RuntimeError) as raised:
+        check_budget([reject("2"), reject("1", "E-IMG-EMPTY", detail="0 bytes")], [summary()], job)
+
+    assert str(raised.value) == (
+        "E-BUDGET gs://b/out: 2 of 10 samples rejected, --max_rejected is 1%"
+        " (first E-IMG-EMPTY '1.jpg', 0 bytes); mend them, or accept with run 2"
+    )
+
+
+# --- publishing the plan ---
+
+
+def test_a_plan_is_published_and_found_again(run: SmallRun, out: Path, output: Storage) -> None:
+    publish_plan(run.plan, output, run.job.names)
+    before = contents(out)
+    publish_plan(run.plan, output, run.job.names)
+
+    assert (out / "_plan.json").read_bytes() == to_json(run.plan)
+    assert contents(out) == before
+    assert list(before) == ["_plan.json"]
+
+
+PLAN = JobPlan(1, {"seed": "0", "order": ""}, LABELS, {"train": PlannedSplit(6, 2)}, "ff")
+CHANGES = [
+    ({"format_version": 2}, "the output was made with other format_version"),
+    ({"options": {"seed": "1", "order": ""}}, "options seed was '1', is '0' now"),
+    ({"options": {"seed": "0"}}, "options order was not there, is '' now"),
+    (
+        {"options": {"seed": "0", "order": "", "zoom": "2"}},
+        "options zoom was '2', is not there now",
+    ),
+    (
+        {"splits": {"train": PlannedSplit(6, 3)}},
+        "splits train was {'samples': 6, 'shards': 3}, is {'samples': 6, 'shards': 2} now",
+    ),
+    (
+        {"splits": {"train": PlannedSplit(6, 2), "val": PlannedSplit(1, 1)}},
+        "splits val was {'samples': 1, 'shards': 1}, is not there now",
+    ),
+    ({"labels": LABELS[:1]}, "the output was made with other labels"),
+    ({"samples": "fe"}, "the output was made from other images or annotations"),
+    # The first difference is what the user can act on.
+    ({"options": {"seed": "1", "order": "x"}, "samples": "fe"}, "options order was 'x', is '' now"),
+]
+
+
+@pytest.mark.parametrize(("changes", "what"), CHANGES)
+def test_another_plan_there_stops_the_run_and_says_what_differs(
+    out: Path, output: Storage, changes: dict[str, Any], what: str
+) -> None:
+    put(out, ["_plan.json"], to_json(msgspec.structs.replace(PLAN, **changes)))
+    before = contents(out)
+
+    with pytest.raises(RuntimeError) as raised:
+        publish_plan(PLAN, output, ShardNames())
+
+    remedy = "give the same options and sources, another --output, or --overwrite"
+    assert str(raised.value) == f"E-OUT-PLAN {out}: {what}; {remedy}"
+    assert contents(out) == before
+
+
+def test_parts_that_are_not_asked_for_are_not_compared() -> None:
+    assert first_difference(PLAN, {"options": {"seed": "1", "order": ""}}) == (
+        "options seed was '0', is '1' now"
+    )
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"\xff", b"[1]"])
+def test_what_is_no_plan_is_foreign(out: Path, output: Storage, data: bytes) -> None:
+    put(out, ["_plan.json"], data)
+
+    with pytest.raises(RuntimeError) as raised:
+        publish_plan(PLAN, output, ShardNames())
+
+    what = "_plan.json is no plan of beam-tfrec"
+    remedy = "give another --output, or move away what is not of this run"
+    assert str(raised.value) == f"E-OUT-FOREIGN {out}: {what}; {remedy}"
+    assert (out / "_plan.json").read_bytes() == data
+
+
+CUSTOM = ShardNames("file_{index:02}-{records}.tfrec")
+
+
+@pytest.mark.parametrize(
+    ("name", "names"),
+    [
+        ("manifest.json", ShardNames()),
+        ("rejected.jsonl", ShardNames()),
+        ("label_map.pbtxt", ShardNames()),
+        ("dataset_info.json", ShardNames()),
+        ("train-00000-of-00004-10.tfrec", ShardNames()),
+        ("val-00000-of-00004-10.tfrec", ShardNames()),  # a split of an older run
+        ("train-00000-of-00004.tfrec", ShardNames()),  # the other standard grammar
+        ("train-00000-of-00004-10.tfrec", ShardNames(PLAIN)),
+        ("file_00-10.tfrec", CUSTOM),
+        ("train-00000-of-00004.tfrec", CUSTOM),
+    ],
+)
+def test_files_of_our_names_without_a_plan_are_foreign(
+    out: Path, output: Storage, name: str, names: ShardNames
+) -> None:
+    put(out, [name, "a user's note.txt"])
+    before = contents(out)
+
+    with pytest.raises(RuntimeError) as raised:
+        publish_plan(PLAN, output, names)
+
+    assert str(raised.value).startswith(f"E-OUT-FOREIGN {out}: {name} is there, but no _plan.json")
+    assert contents(out) == before
+
+
+NEIGHBOURS = [
+    "notes.txt",
+    "train.tfrec",
+    "train-00000-of-00004-10.tfrec.bak",
+    "x-train-00000-of-00004.tfrec",
+    "Train-00000-of-00004.tfrec",
+    "file_00-10.tfrec",
+    "older/train-00000-of-00004-10.tfrec",
+    "older/manifest.json",
+    "_receipts/notes.txt",
+    "_receipts/train-00000-of-00004.json.bak",
+    "_sources/notes.txt",
+    "index/notes.txt",
+    "index/train-00000-of-00004.parquet.bak",
+]
+
+
+def test_any_other_file_is_no_obstacle(run: SmallRun, out: Path) -> None:
+    put(out, NEIGHBOURS)
+    (out / "train-00000-of-00009-1.tfrec").mkdir()  # a folder is no shard
+
+    build_run(run)
+
+    assert {name: (out / name).read_bytes() for name in NEIGHBOURS} == dict.fromkeys(
+        NEIGHBOURS, b"of the user"
+    )
+
+
+@pytest.mark.parametrize("other_seed", [False, True])
+def test_of_two_runs_at_once_plans_agree_or_one_stops(tmp_path: Path, other_seed: bool) -> None:
+    mine = PLAN
+    theirs = msgspec.structs.replace(PLAN, options={"seed": "1", "order": ""})
+    for attempt in range(20):
+        out = tmp_path / f"out{attempt}"
+        out.mkdir()
+        together = threading.Barrier(2)
+        errors: list[str] = []
+
+        def publish(plan: JobPlan, out: Path, together: threading.Barrier, errors: list) -> None:
+            together.wait()
+            try:
+                publish_plan(plan, open_storage(str(out)), ShardNames())
+            except RuntimeError as error:
+                errors.append(str(error).split()[0])
+
+        plans = [mine, theirs if other_seed else mine]
+        threads = [
+            threading.Thread(target=publish, args=(plan, out, together, errors)) for plan in plans
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        assert errors == (["E-OUT-PLAN"] if other_seed else [])
+        assert (out / "_plan.json").read_bytes() in {to_json(plan) for plan in plans}
+
+
+# --- committing ---
+
+
+def test_the_manifest_tells_everything(data: tuple[Path, Path], run: SmallRun, out: Path) -> None:
+    (data[0] / "a004.jpg").write_bytes(b"<html>")  # is listed as it will be read
+    run = with_budget(plan_run(*data, out), RejectBudget(1))
+
+    manifest = build_run(run)
+
+    infos = [msgspec.json.decode((out / f"_receipts/{s}.json").read_bytes()) for s in STEMS]
+    assert [info["records"] + len(info["rejected"]) for info in infos] == [3, 3]
+    assert manifest == Manifest(
+        layout="detection",
+        plan=run.plan,
+        splits={
+            "train": SplitSummary(
+                listed=6,
+                excluded=0,
+                rejected_before_planning=0,
+                planned=6,
+                rejected_in_shards=1,
+                records=5,
+                shards=2,
+                bytes=sum(info["bytes"] for info in infos),
+                annotations=Annotations(listed=12, written=10, dropped={}, lost=2, excluded=0),
+                repeated_annotation_ids=0,
+                rejected={"E-IMG-TYPE": 1},
+                repairs={},
+                traits={},
+            )
+        },
+        shards=[
+            ShardEntry(
+                file=info["file"],
+                split="train",
+                planned=3,
+                records=info["records"],
+                bytes=(out / info["file"]).stat().st_size,
+                crc32c=info["crc32c"],
+                sha256=contents(out)[info["file"]],
+            )
+            for info in infos
+        ],
+        features=manifest.features,
+    )
+    keys = [feature.key for feature in manifest.features]
+    assert keys == sorted(feature.key for feature in DetectionLayout().spec.features)
+    assert read_manifest((out / "manifest.json").read_bytes(), "manifest.json") == manifest
+
+
+def test_the_manifest_is_the_last_of_the_files(
+    run: SmallRun, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linked: list[str] = []
+    link = os.link
+
+    def link_and_note(source: str, target: str, **kwargs: Any) -> None:
+        link(source, target, **kwargs)
+        linked.append(os.path.relpath(target, out))
+
+    monkeypatch.setattr(os, "link", link_and_note)
+
+    build_run(run)
+
+    probe, *files = linked
+    assert probe.startswith("_spool/probe-")
+    assert files[0] == "_plan.json"
+    assert files[-1] == "manifest.json"
+    assert sorted(files) == sorted(contents(out))
+    for stem in STEMS:  # claim, description, data
+        shard = [name for name in files if stem in name]
+        assert [name.split("/")[0] for name in shard[:3]] == ["_receipts", "index", "index"]
+        assert shard[3].endswith(".tfrec")
+
+
+def test_rejects_are_lines_in_order(data: tuple[Path, Path], out: Path) -> None:
+    (data[0] / "a004.jpg").write_bytes(b"<html>")
+    (data[0] / "a001.jpg").unlink()
+    spec = json.loads(data[1].read_text())
+    spec["annotations"][0]["bbox"] = [64, 0, 5, 5]  # outside
+    spec["annotations"][1]["bbox"] = [1, 1, 0.0, 5.0]
+    data[1].write_text(json.dumps(spec))
+
+    manifest = build_run(with_budget(plan_run(*data, out), RejectBudget(2)))
+
+    lines = [json.loads(line) for line in (out / "rejected.jsonl").read_text().splitlines()]
+    stem = next(line["shard"] for line in lines if line["key"] == "5")
+    assert lines == [
+        {
+            "code": "E-BOX-EMPTY",
+            "stage": "read_coco",
+            "split": "train",
+            "key": "1",
+            "annotation_ids": [2],
+            "file_name": "a000.jpg",
+            "detail": "width 0.0 and height 5.0",
+            "shard": "",
+        },
+        {
+            "code": "E-BOX-OUTSIDE",
+            "stage": "write_shards",
+            "split": "train",
+            "key": "1",
+            "annotation_ids": [1],
+            "file_name": "a000.jpg",
+            "detail": "x 64.0 to 69.0, y 0.0 to 5.0 in 64 x 48",
+            "shard": lines[1]["shard"],
+        },
+        {
+            "code": "E-IMG-MISSING",
+            "stage": "pin_blobs",
+            "split": "train",
+            "key": "2",
+            "annotation_ids": [101, 102],
+            "file_name": "a001.jpg",
+            "detail": "not in the listing",
+            "shard": "",
+        },
+        {
+            "code": "E-IMG-TYPE",
+            "stage": "write_shards",
+            "split": "train",
+            "key": "5",
+            "annotation_ids": [401, 402],
+            "file_name": "a004.jpg",
+            "detail": "HTML",
+            "shard": stem,
+        },
+    ]
+    split = manifest.splits["train"]
+    assert (split.listed, split.rejected_before_planning, split.planned) == (6, 1, 5)
+    assert (split.records, split.rejected_in_shards) == (4, 1)
+    assert split.annotations == Annotations(
+        listed=12, written=6, dropped={"E-BOX-EMPTY": 1, "E-BOX-OUTSIDE": 1}, lost=4, excluded=0
+    )
+
+
+def test_splits_are_counted_apart(tmp_path: Path, out: Path) -> None:
+    train, val = write_set(tmp_path / "train", 4), write_set(tmp_path / "val", 2, objects=3)
+    images, annotations = ({"train": t, "val": v} for t, v in zip(train, val, strict=True))
+
+    manifest = build_run(plan_run(images, annotations, out))
+
+    assert {name: (s.records, s.annotations.written) for name, s in manifest.splits.items()} == {
+        "train": (4, 8),
+        "val": (2, 6),
+    }
+    assert [(shard.split, shard.records) for shard in manifest.shards] == [
+        ("train", 2),
+        ("train", 2),
+        ("val", 1),
+        ("val", 1),
+    ]
+
+
+def drop_last(infos: list[ShardInfo]) -> list[ShardInfo]:
+    return infos[:-1]
+
+
+def repeat_first(infos: list[ShardInfo]) -> list[ShardInfo]:
+    return [infos[0], infos[0]]
+
+
+def add_one(infos: list[ShardInfo]) -> list[ShardInfo]:
+    return [*infos, infos[0]]
+
+
+def change(**changes: Any) -> Callable[[list[ShardInfo]], list[ShardInfo]]:
+    return lambda infos: [msgspec.structs.replace(infos[0], **changes), infos[1]]
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (drop_last, "2 shards are planned, 1 came back"),
+        (repeat_first, "2 shards are planned, 2 came back"),
+        (add_one, "2 shards are planned, 3 came back"),
+        (change(index=7), "2 shards are planned, 2 came back"),
+        (
+            change(records=2),
+            "the sum of train-00000-of-00002 does not hold: 3 is not 2 + 0",
+        ),
+        (
+            change(planned=4, records=4),
+            "the sum of plan of train does not hold: 6 is not 7 + 0",
+        ),
+        (
+            change(records=2, rejected=[reject("1", shard=STEMS[0], annotation_ids=(1,))]),
+            "the sum of annotations of train does not hold: 12 is not 12 + 0 + 1 + 0",
+        ),
+        (
+            change(annotations_written=5),
+            "the sum of annotations of train does not hold: 12 is not 11 + 0 + 0 + 0",
+        ),
+        (
+            change(rejected=[reject("1", "E-BOX-EMPTY", annotation_ids=(1,))]),
+            "the sum of annotations of train does not hold: 12 is not 12 + 1 + 0 + 0",
+        ),
+    ],
+)
+def test_a_sum_that_does_not_hold_means_no_manifest(
+    run: SmallRun,
+    out: Path,
+    edit: Callable[[list[ShardInfo]], list[ShardInfo]],
+    message: str,
+) -> None:
+    infos = edit(build_shards(run))
+
+    with pytest.raises(RuntimeError) as raised:
+        commit_run(with_budget(run, RejectBudget(10)), infos)
+
+    assert str(raised.value) == message
+    assert not (out / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"images": 7}, "the sum of samples of train does not hold: 7 is not 0 + 0 + 6"),
+        ({"excluded_images": 1}, "the sum of samples of train does not hold: 6 is not 1 + 0 + 6"),
+        (
+            {"annotations": 13},
+            "the sum of annotations of train does not hold: 13 is not 12 + 0 + 0 + 0",
+        ),
+        (
+            {"excluded_annotations": 2},
+            "the sum of annotations of train does not hold: 12 is not 12 + 0 + 0 + 2",
+        ),
+    ],
+)
+def test_an_annotation_file_that_says_otherwise_means_no_manifest(
+    run: SmallRun, out: Path, changes: dict[str, int], message: str
+) -> None:
+    infos = build_shards(run)
+    files = [msgspec.structs.replace(run.files[0], **changes)]
+
+    with pytest.raises(RuntimeError) as raised:
+        commit_run(dataclasses.replace(run, files=files), infos)
+
+    assert str(raised.value) == message
+    assert not (out / "manifest.json").exists()
+
+
+def test_rejects_that_came_twice_mean_no_manifest(run: SmallRun, out: Path) -> None:
+    infos = build_shards(run)
+    rejected = [reject("1", annotation_ids=(1, 2))]  # though it was planned and written
+
+    with pytest.raises(RuntimeError, match=r"^the sum of samples of train does not hold: 6 is not"):
+        commit_run(with_budget(dataclasses.replace(run, rejected=rejected), RejectBudget(1)), infos)
+    assert not (out / "manifest.json").exists()
+
+
+def grow(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\0")
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def add(path: Path) -> None:
+    path.write_bytes(b"of another run")
+
+
+@pytest.mark.parametrize(
+    ("name", "edit", "what"),
+    [
+        (f"{STEMS[0]}-3.tfrec", remove, f"{STEMS[0]}-3.tfrec has no bytes, its receipt says 37"),
+        (f"{STEMS[1]}-3.tfrec", grow, f"{STEMS[1]}-3.tfrec has 37"),
+        (f"_receipts/{STEMS[1]}.json", remove, f"_receipts/{STEMS[1]}.json is gone"),
+        (
+            "_receipts/train-00002-of-00003.json",
+            add,
+            "_receipts/train-00002-of-00003.json is not of this plan",
+        ),
+        ("train-00000-of-00003-2.tfrec", add, "train-00000-of-00003-2.tfrec is no shard of this"),
+        ("train-00000-of-00002-2.tfrec", add, "train-00000-of-00002-2.tfrec is no shard of this"),
+        ("test-00000-of-00001.tfrec", add, "test-00000-of-00001.tfrec is no shard of this plan"),
+    ],
+)
+def test_a_listing_that_is_not_the_plan_s_means_no_manifest(
+    run: SmallRun, out: Path, name: str, edit: Callable[[Path], None], what: str
+) -> None:
+    infos = build_shards(run)
+    edit(out / name)
+    before = contents(out)
+
+    with pytest.raises(RuntimeError) as raised:
+        commit_run(run, infos)
+
+    assert str(raised.value).startswith(f"E-OUT-FOREIGN {out}: {what}")
+    assert contents(out) == before
+
+
+def test_over_budget_there_are_rejects_and_no_manifest(data: tuple[Path, Path], out: Path) -> None:
+    for name in ("a001.jpg", "a004.jpg"):
+        (data[0] / name).write_bytes(b"<html>")
+    run = plan_run(*data, out, accept_command="run --max_rejected COUNT")
+
+    with pytest.raises(RuntimeError) as raised:
+        build_run(with_budget(run, RejectBudget(1)))
+
+    assert str(raised.value) == (
+        f"E-BUDGET {out}: 2 of 6 samples rejected, --max_rejected is 1"
+        " (first E-IMG-TYPE 'a001.jpg', HTML);"
+        " mend them, or accept with run --max_rejected 2"
+    )
+    assert len((out / "rejected.jsonl").read_text().splitlines()) == 2
+    assert not (out / "manifest.json").exists()
+    assert len(list(out.glob("*.tfrec"))) == 2
+
+    # No image is read again: they could not be.
+    for image in data[0].iterdir():
+        image.unlink()
+    manifest = build_run(with_budget(run, RejectBudget(2)))
+
+    assert manifest.splits["train"].records == 4
+    assert (out / "manifest.json").is_file()
+
+
+def test_committing_again_changes_nothing(run: SmallRun, out: Path) -> None:
+    first = build_run(run)
+    before = contents(out)
+
+    assert build_run(run) == first
+    assert contents(out) == before
+
+
+@pytest.mark.parametrize("name", ["rejected.jsonl", "features.json", "manifest.json"])
+def test_another_file_at_a_name_of_ours_is_a_conflict(
+    run: SmallRun, out: Path, output: Storage, name: str
+) -> None:
+    publish_plan(run.plan, output, run.job.names)
+    infos = build_shards(run)
+    put(out, [name])
+
+    with pytest.raises(RuntimeError, match=rf"^E-OUT-CONFLICT {out}/{name}: has other content"):
+        commit_run(run, infos)
+
+    assert (out / name).read_bytes() == b"of the user"
+
+
+def test_creates_or_compares(out: Path, output: Storage) -> None:
+    create_or_compare(output, "a.json", b"1")
+    create_or_compare(output, "a.json", b"1")
+
+    with pytest.raises(RuntimeError) as raised:
+        create_or_compare(output, "a.json", b"2")
+
+    what = "has other content than this run's; give another --output, or --overwrite"
+    assert str(raised.value) == f"E-OUT-CONFLICT {out}/a.json: {what}"
+    assert (out / "a.json").read_bytes() == b"1"
+
+
+def test_neither_paths_nor_clocks_reach_the_data_set(tmp_path: Path) -> None:
+    here = write_set(tmp_path / "here", 6)
+    (here[0] / "a002.jpg").write_bytes(b"<html>")
+    there = (tmp_path / "far away" / "photos", tmp_path / "far away" / "coco.json")
+    shutil.copytree(here[0], there[0])
+    shutil.copy(here[1], there[1])
+    for place, path in enumerate([*there[0].iterdir(), there[1]]):
+        touch(path, 1_500_000_000_000_000_000 + place)
+    made = []
+    for name, data in (("one", here), ("a/n/other", there)):
+        out = tmp_path / name
+        build_run(with_budget(plan_run(*data, out), RejectBudget(1)))
+        made.append(contents(out))
+
+    # Pins are in the Parquet index, and in the name of the note of what was listed.
+    of_sources = [{n for n in files if n.startswith(("_sources/", "index/"))} for files in made]
+    one, other = (
+        {n: sha for n, sha in files.items() if n not in names or n.endswith(".idx")}
+        for files, names in zip(made, of_sources, strict=True)
+    )
+    assert one == other
+    assert "manifest.json" in one
+    assert len([name for name in one if name.endswith((".tfrec", ".idx"))]) == 4
+
+
+# --- finding what is complete ---
+
+
+def look(run: SmallRun, data: tuple[Path, Path], **changes: Any) -> Manifest | None:
+    arguments: dict[str, Any] = {
+        "options": run.commit_job.options,
+        "annotations": {"train": str(data[1])},
+        "roots": {"train": str(data[0])},
+        "exclude": "",
+        "trust_manifest": False,
+    }
+    return find_complete(open_storage(run.job.output), **{**arguments, **changes})
+
+
+def test_a_complete_output_is_found(
+    data: tuple[Path, Path], run: SmallRun, output: Storage
+) -> None:
+    assert look(run, data) is None
+    publish_plan(run.plan, output, run.job.names)
+    build_shards(run)
+    assert look(run, data) is None
+
+    manifest = build_run(run)
+
+    assert look(run, data) == manifest
+
+
+def spare_image(data: tuple[Path, Path]) -> None:
+    shutil.copy(data[0] / "a000.jpg", data[0] / "spare.jpg")
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda data: touch(data[0] / "a000.jpg"),
+        lambda data: (data[0] / "a000.jpg").unlink(),
+        lambda data: (data[0] / "a000.jpg").write_bytes(b"other"),
+        spare_image,
+        lambda data: data[1].write_text(data[1].read_text() + " "),
+    ],
+)
+def test_what_changed_since_is_not_found_complete(
+    data: tuple[Path, Path], run: SmallRun, edit: Callable[[tuple[Path, Path]], Any]
+) -> None:
+    manifest = build_run(run)
+    edit(data)
+
+    assert look(run, data) is None
+    assert look(run, data, trust_manifest=True) == manifest
+
+
+def test_a_touched_annotation_file_is_the_same(data: tuple[Path, Path], run: SmallRun) -> None:
+    manifest = build_run(run)
+    touch(data[1])
+
+    assert look(run, data) == manifest
+
+
+def test_touched_sources_are_recognised_after_the_next_run(
+    data: tuple[Path, Path], run: SmallRun, out: Path
+) -> None:
+    manifest = build_run(run)
+    touch(data[0] / "a000.jpg")
+
+    assert build_run(plan_run(*data, out)) == manifest
+    assert look(run, data) == manifest
+
+
+def test_leaving_samples_out_is_another_job(
+    data: tuple[Path, Path], run: SmallRun, tmp_path: Path
+) -> None:
+    build_run(run)
+    put(tmp_path, ["rejected.jsonl"], b"")
+
+    assert look(run, data, exclude=str(tmp_path / "rejected.jsonl")) is None
+
+
+@pytest.mark.parametrize("trust_manifest", [False, True])
+def test_a_data_set_of_other_options_is_refused(
+    data: tuple[Path, Path], run: SmallRun, out: Path, trust_manifest: bool
+) -> None:
+    build_run(run)
+    before = contents(out)
+
+    with pytest.raises(RuntimeError) as raised:
+        look(run, data, options={**run.plan.options, "seed": "1"}, trust_manifest=trust_manifest)
+
+    assert str(raised.value).startswith(f"E-OUT-PLAN {out}: options seed was '0', is '1' now; give")
+    assert contents(out) == before
+
+
+def test_a_manifest_that_is_none_is_foreign(
+    data: tuple[Path, Path], run: SmallRun, out: Path
+) -> None:
+    put(out, ["manifest.json"])
+
+    with pytest.raises(RuntimeError, match=r"^E-OUT-FOREIGN .*/manifest\.json: no manifest of"):
+        look(run, data)
+
+
+def test_an_empty_root_is_recognised_too(tmp_path: Path, out: Path) -> None:
+    # Nothing is pinned in it, hence no tally tells of it.
+    train, val = write_set(tmp_path / "train", 2), write_set(tmp_path / "val", 0)
+    images, annotations = ({"train": t, "val": v} for t, v in zip(train, val, strict=True))
+    run = plan_run(images, annotations, out, allow_empty=True)
+    pinned = dataclasses.replace(run, listings={"train": run.listings["train"]})
+
+    manifest = build_run(pinned)
+
+    found = find_complete(
+        open_storage(str(out)),
+        run.commit_job.options,
+        {split: str(path) for split, path in annotations.items()},
+        {split: str(path) for split, path in images.items()},
+        "",
+        trust_manifest=False,
+    )
+    assert found == manifest
+    assert manifest.splits["val"].listed == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "identities", "listings"),
+    [
+        ({"seed": "1"}, {"train": "9:ff"}, {"train": "a"}),
+        ({"seed": "0", "order": ""}, {"train": "9:ff"}, {"train": "a"}),
+        ({"seed": "0"}, {"train": "9:fe"}, {"train": "a"}),
+        ({"seed": "0"}, {"val": "9:ff"}, {"train": "a"}),
+        ({"seed": "0"}, {"train": "9:ff"}, {"train": "b"}),
+        ({"seed": "0"}, {"train": "9:ff"}, {"train": "a", "val": "a"}),
+        ({"seed": "0"}, {"train": "9:ff"}, {}),
+    ],
+)
+def test_every_part_of_a_job_is_in_its_digest(
+    options: Mapping[str, str], identities: Mapping[str, str], listings: Mapping[str, str]
+) -> None:
+    one = job_digest({"seed": "0"}, {"train": "9:ff"}, {"train": "a"})
+
+    assert one == job_digest({"seed": "0"}, {"train": "9:ff"}, {"train": "a", "val": "0"})
+    assert one != job_digest(options, identities, listings)
+
+
+# --- removing ---
+
+
+def test_removing_deletes_what_is_ours_and_nothing_else(
+    run: SmallRun, out: Path, output: Storage
+) -> None:
+    build_run(run)
+    put(out, NEIGHBOURS)
+    put(out, ["test-00000-of-00004-10.tfrec"])  # our grammar, but not a split of this run
+    put(out, ["train-00000-of-00099-10.tfrec", "train-00000-of-00099.tfrec"])  # older runs'
+    (out / "train-00000-of-00009-1.tfrec").mkdir()
+
+    remove_output(output, run.job.names, ["train"])
+
+    assert contents(out).keys() == {*NEIGHBOURS, "test-00000-of-00004-10.tfrec"}
+    assert (out / "train-00000-of-00009-1.tfrec").is_dir()
+
+
+def test_removing_takes_what_receipts_name(run: SmallRun, out: Path, output: Storage) -> None:
+    named = dataclasses.replace(run.job, names=CUSTOM)
+    commit_job = dataclasses.replace(run.commit_job, names=CUSTOM)
+    run = dataclasses.replace(run, job=named, commit_job=commit_job)
+    build_run(run)
+    assert (out / "file_01-3.tfrec").is_file()
+
+    remove_output(output, ShardNames(), ["val"])  # of an entirely other run
+
+    assert contents(out) == {}
+
+
+def test_removing_takes_the_manifest_first_and_the_plan_last(
+    run: SmallRun, out: Path, output: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_run(run)
+    files = set(contents(out))
+    unlinked: list[str] = []
+    unlink = os.unlink
+    monkeypatch.setattr(
+        os, "unlink", lambda path: (unlink(path), unlinked.append(os.path.relpath(path, out)))
+    )
+
+    remove_output(output, run.job.names, ["train"])
+
+    assert unlinked[0] == "manifest.json"
+    assert unlinked[-1] == "_plan.json"
+    assert set(unlinked) == files
+    receipts = [name.startswith("_receipts/") for name in unlinked[:-1]]
+    assert receipts == sorted(receipts), "receipts name the rest, so they go behind it"
+
+
+@pytest.mark.parametrize("stop_after", range(1, 12))
+def test_removing_that_was_interrupted_goes_on(
+    run: SmallRun,
+    out: Path,
+    output: Storage,
+    monkeypatch: pytest.MonkeyPatch,
+    stop_after: int,
+) -> None:
+    build_run(run)
+    unlink = os.unlink
+    left = [stop_after]
+
+    def unlink_some(path: str) -> None:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        unlink(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "unlink", unlink_some)
+        with pytest.raises(KeyboardInterrupt):
+            remove_output(output, run.job.names, ["train"])
+    assert not (out / "manifest.json").exists()
+
+    remove_output(output, run.job.names, ["train"])
+    assert contents(out) == {}
+
+
+@pytest.mark.parametrize("file", ["../outside.txt", "notes.txt/../../outside.txt", "/outside.txt"])
+def test_a_receipt_cannot_make_us_delete_beyond_the_output(
+    run: SmallRun, out: Path, output: Storage, file: str
+) -> None:
+    put(out.parent, ["outside.txt"])
+    build_run(run)
+    receipt = out / f"_receipts/{STEMS[0]}.json"
+    receipt.write_bytes(json.dumps({**json.loads(receipt.read_bytes()), "file": file}).encode())
+
+    remove_output(output, run.job.names, ["train"])
+
+    assert (out.parent / "outside.txt").read_bytes() == b"of the user"
+    assert contents(out) == {}
+
+
+def test_garbage_receipts_are_removed_like_others(
+    run: SmallRun, out: Path, output: Storage
+) -> None:
+    build_run(run)
+    put(out, [f"_receipts/{STEMS[0]}.json"], b"\xff garbage")
+
+    remove_output(output, run.job.names, ["train"])
+
+    assert contents(out) == {}
+
+
+def test_removing_nothing_is_no_error(out: Path, output: Storage) -> None:
+    remove_output(output, ShardNames(), ["train"])
+
+    assert contents(out) == {}
+
+
+def test_after_removing_another_run_can_begin(
+    data: tuple[Path, Path], run: SmallRun, out: Path, output: Storage
+) -> None:
+    build_run(run)
+    other = plan_run(*data, out, num_shards=3)
+    with pytest.raises(RuntimeError, match=r"^E-OUT-PLAN .*: options num_shards was 'all=2', is"):
+        build_run(other)
+
+    remove_output(output, run.job.names, ["train"])
+
+    assert [shard.records for shard in build_run(other).shards] == [2, 2, 2]
+
+
+# --- pipelines ---
+
+
+def test_pipelines_publish_and_commit(
+    test_pipeline: Callable[[], beam.Pipeline],
+    data: tuple[Path, Path],
+    run: SmallRun,
+    out: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger="transforms.commit")
+    alone = tmp_path / "alone"
+    expected = build_run(plan_run(*data, alone))
+    publish_plan(run.plan, open_storage(str(out)), run.job.names)
+    infos = build_shards(run)
+    tally = PinTally(6, 0, 1, run.listings["train"], "", "spare\n.jpg")
+    PROGRESS.reset()
+
+    with test_pipeline() as pipeline:
+        table = pipeline | "Table" >> beam.Create([run.table]).with_output_types(ShardTable)
+        files = pipeline | "Files" >> beam.Create(run.files).with_output_types(AnnotationFile)
+        rejected = pipeline | "Rejected" >> beam.Create([]).with_output_types(Rejected)
+        shards = pipeline | "Infos" >> beam.Create(infos).with_output_types(ShardInfo)
+        tallies = pipeline | "Tallies" >> beam.Create([("train", tally)])
+        plan = table | PublishPlan(run.commit_job, files, rejected)
+        manifests = shards | Commit(run.commit_job, plan, files, rejected, tallies)
+        assert_that(plan, equal_to([run.plan]), label="plan")
+        assert_that(manifests, equal_to([expected]), label="manifest")
+
+    assert contents(out) == contents(alone)
+    assert (PROGRESS.planned, PROGRESS.shards_planned) == (6, 2)
+    assert [record.getMessage() for record in caplog.records] == [
+        "1 files of root train are in no annotation file, such as spare\\n.jpg"
+    ]
+
+
+def test_a_claimed_output_stops_the_pipeline(
+    test_pipeline: Callable[[], beam.Pipeline], run: SmallRun, out: Path
+) -> None:
+    put(out, ["_plan.json"], to_json(PLAN))
+
+    with pytest.raises(RuntimeError) as raised, test_pipeline() as pipeline:
+        table = pipeline | "Table" >> beam.Create([run.table]).with_output_types(ShardTable)
+        files = pipeline | "Files" >> beam.Create(run.files).with_output_types(AnnotationFile)
+        rejected = pipeline | "Rejected" >> beam.Create([]).with_output_types(Rejected)
+        _ = table | PublishPlan(run.commit_job, files, rejected)
+
+    fault = find_fault("".join(traceback.format_exception(raised.value)))
+    assert fault is not None
+    assert fault[1].startswith(f"E-OUT-PLAN {out}: options hosts was not there, is '1' now; give")

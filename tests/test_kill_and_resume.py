@@ -1,0 +1,253 @@
+"""The command as a process: killed, interrupted, cut off from the network; what it leaves is whole.
+
+Its bytes after any number of such ends and one more run are those of a run that nobody disturbed.
+"""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.coco_command import (
+    Run,
+    check_committed,
+    check_visible,
+    digests,
+    finish,
+    run_coco,
+    shard_paths,
+    spawn_coco,
+    start_coco,
+    write_coco,
+)
+from tests.conftest import coco_dict, jpeg_bytes
+
+NUM_IMAGES, NUM_SHARDS = 300, 150
+INTERRUPTED = re.compile(r"interrupted; (\d+) of (\d+) shards done; run again to resume")
+
+
+class Job(NamedTuple):
+    """A conversion that takes a while: many small shards, each made durable."""
+
+    arguments: list[object]
+    undisturbed: dict[str, str]
+    run_s: float
+
+    def into(self, out: Path) -> list[object]:
+        return [*self.arguments, "--output", out]
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    folder = tmp_path_factory.mktemp("job")
+    images = folder / "images"
+    images.mkdir()
+    spec, noise = coco_dict(NUM_IMAGES), random.Random(0)
+    for place, image in enumerate(spec["images"]):
+        data = jpeg_bytes(color=place) + noise.randbytes(3000)  # bytes behind the end are kept
+        (images / image["file_name"]).write_bytes(data[:500] if place in (7, 70) else data)
+    annotations = write_coco(folder, spec)
+    arguments: list[object] = [
+        *("--images", images, "--annotations", annotations),
+        *("--num_shards", NUM_SHARDS, "--max_rejected", 2),
+    ]
+    started_s = time.monotonic()
+    run = spawn_coco(*arguments, "--output", folder / "out")
+    assert run.code == 0, run.err
+    check_committed(folder / "out")
+    return Job(arguments, digests(folder / "out"), time.monotonic() - started_s)
+
+
+def wait_for_shards(process: subprocess.Popen[str], out: Path, least: int) -> None:
+    """Wait until so many shards are to be seen, each checked when it is seen first."""
+    seen: set[Path] = set()
+    while process.poll() is None and len(seen) < least:
+        for path in set(shard_paths(out)) - seen:
+            seen.add(path)
+            assert path.stat().st_size == whole_size(path, out)
+        time.sleep(0.002)
+
+
+def whole_size(path: Path, out: Path) -> int:
+    """Return what a shard's receipt, which is there before it, says of its size."""
+    stem = path.name.rpartition("-")[0]
+    text = (out / "_receipts" / f"{stem}.json").read_text()
+    return int(re.search(r'"bytes": (\d+)', text)[1])
+
+
+def kill(process: subprocess.Popen[str]) -> Run:
+    process.kill()
+    return finish(process)
+
+
+def check_resumes(job: Job, out: Path) -> None:
+    """Check what a killed run left, run again, and compare every byte."""
+    visible = check_visible(out)
+    run = run_coco(*job.into(out))
+    assert run.code == 0, run.err
+    if "already complete" not in run.out:
+        assert run.err.count("kept ") == visible
+        assert run.err.count("wrote ") == NUM_SHARDS - visible
+    check_committed(out)
+    assert digests(out) == job.undisturbed
+
+
+@pytest.mark.parametrize("least", [1, 60, 120])
+def test_killed_between_shards(least: int, job: Job, tmp_path: Path) -> None:
+    process = start_coco(*job.into(tmp_path / "out"))
+    wait_for_shards(process, tmp_path / "out", least)
+    assert kill(process).code == -signal.SIGKILL
+    assert check_visible(tmp_path / "out") >= least
+    check_resumes(job, tmp_path / "out")
+
+
+def kill_after(delay_s: float, job: Job, out: Path) -> int:
+    process = start_coco(*job.into(out))
+    time.sleep(delay_s)
+    kill(process)
+    return check_visible(out)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_killed_at_a_random_moment(seed: int, job: Job, tmp_path: Path) -> None:
+    kill_after(random.Random(seed).uniform(0.7, max(0.8, job.run_s)), job, tmp_path / "out")
+    check_resumes(job, tmp_path / "out")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_killed_again_and_again(seed: int, job: Job, tmp_path: Path) -> None:
+    """Each run keeps what the last one finished, so that it ends in spite of all."""
+    delays, visible = random.Random(seed), [0]
+    for _ in range(6):
+        delay_s = delays.uniform(0.7, max(0.8, job.run_s))
+        visible.append(kill_after(delay_s, job, tmp_path / "out"))
+    assert visible == sorted(visible)
+    check_resumes(job, tmp_path / "out")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_killed_beside_a_twin(seed: int, job: Job, tmp_path: Path) -> None:
+    """One of two runs to one place dies; the other is not held up by it."""
+    out = tmp_path / "out"
+    twins = [start_coco(*job.into(out)) for _ in range(2)]
+    time.sleep(random.Random(seed).uniform(0.9, max(1.0, 1.5 * job.run_s)))
+    kill(twins[0])
+    assert finish(twins[1]).code == 0
+    check_committed(out)
+    assert digests(out) == job.undisturbed
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
+)
+def test_interrupted(number: signal.Signals, code: int, job: Job, tmp_path: Path) -> None:
+    process = start_coco(*job.into(tmp_path / "out"))
+    wait_for_shards(process, tmp_path / "out", 40)
+    process.send_signal(number)
+    run = finish(process)
+    assert (run.code, run.out) == (code, "")
+    lines = [line for line in run.err.splitlines() if line and not line.startswith("wrote ")]
+    assert len(lines) == 1, run.err
+    done, planned = map(int, INTERRUPTED.fullmatch(lines[0]).groups())
+    assert planned == NUM_SHARDS
+    assert 38 <= done <= check_visible(tmp_path / "out")
+    assert not (tmp_path / "out/manifest.json").exists()
+    check_resumes(job, tmp_path / "out")
+
+
+def test_interrupted_before_the_first_shard(tmp_path: Path) -> None:
+    """While it waits for an annotation file that never comes."""
+    os.mkfifo(tmp_path / "fifo.json")
+    process = start_coco(
+        *("--images", tmp_path, "--annotations", tmp_path / "fifo.json"),
+        *("--output", tmp_path / "out"),
+    )
+    while process.poll() is None and not (tmp_path / "out").exists():
+        time.sleep(0.01)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    run = finish(process)
+    assert "Traceback" not in run.err
+    if run.code != 2:  # or it has refused a FIFO by then
+        assert run.code == 130
+        assert run.err.strip() == "interrupted; before the first shard; run again to resume"
+
+
+def test_interrupted_while_it_starts(job: Job, tmp_path: Path) -> None:
+    """Importing Beam takes most of a second, in which people change their minds too."""
+    process = start_coco(*job.into(tmp_path / "out"))
+    time.sleep(0.25)
+    process.send_signal(signal.SIGINT)
+    run = finish(process)
+    assert run.code in (130, -signal.SIGINT)
+    assert "Traceback" not in run.err
+
+
+NO_NETWORK = """
+import http.client, os, socket, urllib.request
+
+def refuse(*args, **kwargs):
+    with open(os.environ["NETWORK_LOG"], "a") as log:
+        print(args, file=log)
+    raise OSError("no network in this test")
+
+socket.socket.connect = socket.socket.connect_ex = socket.socket.sendto = refuse
+socket.getaddrinfo = socket.gethostbyname = socket.create_connection = refuse
+http.client.HTTPConnection.connect = urllib.request.urlopen = urllib.request.urlretrieve = refuse
+"""
+
+
+@pytest.mark.parametrize("runner", [(), ("--runner", "DirectRunner")], ids=["default", "direct"])
+def test_needs_no_network(runner: tuple[str, ...], tmp_path: Path) -> None:
+    """Nothing is downloaded, looked up or reported: nothing even tries."""
+    spec = coco_dict(4)
+    (tmp_path / "images").mkdir()
+    for image in spec["images"]:
+        image["coco_url"] = image["flickr_url"] = "http://127.0.0.1:9/never"
+        (tmp_path / "images" / image["file_name"]).write_bytes(jpeg_bytes())
+    annotations, log = write_coco(tmp_path, spec), tmp_path / "network.log"
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text(NO_NETWORK)
+    environment = {"PYTHONPATH": str(tmp_path / "site"), "NETWORK_LOG": str(log)}
+    probe = "import urllib.request as u; u.urlopen('http://127.0.0.1:9')"
+    tried = subprocess.run(
+        [sys.executable, "-c", probe], env={**os.environ, **environment}, capture_output=True
+    )
+    assert (tried.returncode, log.exists()) == (1, True)  # the patch is in force
+    log.unlink()
+    run = spawn_coco(
+        *("--images", tmp_path / "images", "--annotations", annotations),
+        *("--output", tmp_path / "out", *runner),
+        **environment,
+    )
+    assert run.code == 0, run.err
+    assert not log.exists(), log.read_text()
+    check_committed(tmp_path / "out")
+
+
+def test_a_run_imports_no_tensorflow_and_no_image_library(job: Job, tmp_path: Path) -> None:
+    """They cost seconds and hundreds of megabytes a process; pass-through needs neither."""
+    program = (
+        "import sys; from pipelines.launch import guarded; from pipelines import coco;"
+        "code = guarded(coco.run, sys.argv[1:]);"
+        "heavy = {'tensorflow', 'PIL', 'torch', 'pandas'} & set(sys.modules);"
+        "sys.exit(f'{code} {sorted(heavy)}' if code or heavy else 0)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program, *map(str, job.into(tmp_path / "out"))],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)},
+    )
+    assert run.returncode == 0, run.stderr

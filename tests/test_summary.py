@@ -1,0 +1,305 @@
+"""What a run tells people: the log's lines, the summary, and the bar on a terminal."""
+
+import errno
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.progress_display import showing_progress
+from pipelines.summary import summarize
+from schemas.manifest import Annotations, JobPlan, Manifest, ShardEntry, SplitSummary
+from tests.coco_command import PROJECT, check_visible, run_coco, source_ids, spawn_coco
+from tests.small_images import png
+from transforms.progress import Progress
+
+MakeCoco = Callable[..., tuple[Path, Path]]
+DURATION = re.compile(r"in [0-9.]+ s \([0-9,]+ images/s\)")
+
+
+def masked(text: str, out: Path) -> str:
+    """Return a summary without what differs from run to run."""
+    return DURATION.sub("in ? s (? images/s)", text).replace(str(out), "OUT")
+
+
+def spoilt(spec: dict) -> None:
+    spec["annotations"][2]["bbox"] = [60.0, 40.0, 9.0, 9.0]
+    spec["annotations"][4]["bbox"] = [0.0, 0.0, 0.0, 9.0]
+    spec["annotations"][6]["bbox"] = [99.0, 99.0, 9.0, 9.0]
+
+
+SUMMARY = """\
+OUT: 11 records in ? s (? images/s)
+  train: 8 of 10 images in 2 shards, 0.0 MB; 14 of 20 annotations
+    rejected: 1 E-IMG-EMPTY, 1 E-IMG-TRUNCATED
+    annotations dropped: 1 E-BOX-EMPTY, 1 E-BOX-OUTSIDE
+    annotations lost with images: 4 annotations
+    mended: 1 box_clipped
+    unusual: 1 trailing_bytes
+  val: 3 of 3 images in 1 shard, 0.0 MB; 6 of 6 annotations
+  rejects: OUT/rejected.jsonl; everything else: OUT/manifest.json
+  read it:
+    import json, tensorflow as tf
+    shards = json.load(tf.io.gfile.GFile('OUT/manifest.json'))['shards']
+    files = ['OUT/' + s['file'] for s in shards if s['split'] == 'train']
+    dataset = tf.data.TFRecordDataset(files)
+  tfds.builder_from_directory wants --shard_names plain
+"""
+
+
+def test_summary_of_a_run(make_coco: MakeCoco, tmp_path: Path) -> None:
+    train, val = make_coco(10, edit=spoilt), make_coco(3, name="val")
+    (train[0] / "a007.jpg").write_bytes(b"")
+    (train[0] / "a008.jpg").write_bytes((train[0] / "a008.jpg").read_bytes()[:-9])
+    with (train[0] / "a009.jpg").open("ab") as image:
+        image.write(b"trailer")
+    out = tmp_path / "out"
+    run = run_coco(
+        *("--images", f"train={train[0]}", f"val={val[0]}"),
+        *("--annotations", f"train={train[1]}", f"val={val[1]}"),
+        *("--output", out, "--num_shards", "train=2", "val=1", "--max_rejected", "2"),
+    )
+    assert run.code == 0, run.err
+    assert masked(run.out, out) == SUMMARY
+    assert sorted(run.err.splitlines()) == [
+        "wrote train-00000-of-00002-5.tfrec (5 records, 0.0 MB)",
+        "wrote train-00001-of-00002-3.tfrec (3 records, 0.0 MB)",
+        "wrote val-00000-of-00001-3.tfrec (3 records, 0.0 MB)",
+    ]
+
+
+def test_summary_of_a_tfds_directory_says_nothing_of_names(
+    make_coco: MakeCoco, tmp_path: Path
+) -> None:
+    images, annotations = make_coco(1)
+    run = run_coco(
+        *("--images", images, "--annotations", annotations, "--output", tmp_path / "out"),
+        *("--shard_names", "plain"),
+    )
+    assert run.code == 0, run.err
+    assert "builder_from_directory" not in run.out
+
+
+@pytest.mark.parametrize(
+    "where", ["{}", "{}/", "file://{}", "{}/it's \\ caf\u00e9\n\u202e"], ids=repr
+)
+def test_what_the_summary_says_reads_it(where: str, make_coco: MakeCoco, tmp_path: Path) -> None:
+    """The printed lines are Python that runs, whatever the output is called."""
+    images, annotations = make_coco(5)
+    output = where.format(tmp_path / "out")
+    run = run_coco(
+        *("--images", images, "--annotations", annotations, "--output", output),
+        *("--num_shards", 2),
+    )
+    assert run.code == 0, run.err
+    assert run.out.isascii()
+    program = [line[4:] for line in run.out.splitlines() if line.startswith("    ")]
+    names: dict[str, Any] = {}
+    exec("\n".join(program), names)
+    assert len(list(names["dataset"])) == 5
+
+
+def summary_of(**split: Any) -> str:
+    fate = Annotations(listed=9, written=9, dropped={}, lost=0, excluded=0)
+    plain: dict[str, Any] = {
+        "listed": 4,
+        "excluded": 0,
+        "rejected_before_planning": 0,
+        "planned": 4,
+        "rejected_in_shards": 0,
+        "records": 4,
+        "shards": 1,
+        "bytes": 123_456_789,
+        "annotations": fate,
+        "repeated_annotation_ids": 0,
+        "rejected": {},
+        "repairs": {},
+        "traits": {},
+    }
+    summary = SplitSummary(**plain | split)
+    shard = ShardEntry("f.tfrec", "dev", 4, 4, 1, "0", "0")
+    plan = JobPlan(1, {"shard_names": "x"}, [], {}, "0")
+    manifest = Manifest(
+        layout="detection", plan=plan, splits={"dev": summary}, shards=[shard], features=[]
+    )
+    return summarize(manifest, "gs://b/o", 2.0)
+
+
+def test_summary_from_a_manifest() -> None:
+    assert summary_of().splitlines()[:2] == [
+        "gs://b/o: 4 records in 2.0 s (2 images/s)",
+        "  dev: 4 of 4 images in 1 shard, 123 MB; 9 of 9 annotations",
+    ]
+    assert "    excluded: 3 images\n" in summary_of(excluded=3)
+    assert "['split'] == 'dev'" in summary_of().replace("s['split']", "['split']")
+
+
+def test_summary_tells_of_repeated_annotation_ids() -> None:
+    """Every mended thing that is counted is told of."""
+    assert "7" in summary_of(repeated_annotation_ids=7).replace("gs://b/o", "")
+
+
+def on_a_terminal(arguments: list[object], interrupt_after_shards: int = 0) -> tuple[int, str]:
+    """Run the command on a terminal of 100 columns; return its exit code and what it showed.
+
+    Args:
+        arguments: of the command; the last is the output.
+        interrupt_after_shards: send SIGINT when so many shards are there; 0 for never.
+    """
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pipelines.coco", *map(str, arguments)],
+        cwd=PROJECT,
+        env={**os.environ, "LC_ALL": "C.UTF-8"},
+        stdout=slave,
+        stderr=slave,
+    )
+    os.close(slave)
+    shown, ends_s = b"", time.monotonic() + 60
+    while time.monotonic() < ends_s:
+        try:
+            piece = os.read(master, 1 << 16)
+        except OSError as error:
+            assert error.errno == errno.EIO  # the other end was closed
+            break
+        shown += piece
+        if interrupt_after_shards and shown.count(b"wrote ") >= interrupt_after_shards:
+            process.send_signal(signal.SIGINT)
+            interrupt_after_shards = 0
+    os.close(master)
+    return process.wait(30), shown.decode()
+
+
+def lines_left(shown: str) -> list[str]:
+    """Return the lines that stay on the screen: what a carriage return goes back over is gone."""
+    lines = []
+    for line in shown.replace("\r\n", "\n").split("\n"):
+        left = ""
+        for part in line.split("\r"):
+            left = part + left[len(part) :]
+        lines.append(left.rstrip())
+    return lines
+
+
+@pytest.fixture
+def many(make_coco: MakeCoco, tmp_path: Path) -> list[object]:
+    images, annotations = make_coco(120)
+    (images / "a002.jpg").write_bytes(b"<html>")
+    (images / "unnamed \u202e\x07.jpg").write_bytes(b"")
+    return [
+        *("--images", images, "--annotations", annotations, "--num_shards", 60),
+        *("--max_rejected", 1, "--output", tmp_path / "out"),
+    ]
+
+
+def test_bar_on_a_terminal(many: list[object]) -> None:
+    code, shown = on_a_terminal(many)
+    assert code == 0, shown
+    assert re.search(r"\rconverting: +\d+%\|", shown)
+    lines = lines_left(shown)
+    bars = [line for line in lines if "%|" in line]
+    assert len(bars) == 1, lines  # it ends once, full, on a line of its own
+    assert re.match(
+        r"converting: 100%\|\S+\| 120/120 \[.*60/60 shards, 0\.\d MB, 1 reject", bars[0]
+    )
+    assert (
+        sum(bool(re.fullmatch(r"wrote train-\d+-of-00060-\d\.tfrec \(.*\)", s)) for s in lines)
+        == 60
+    )
+    assert (
+        "1 files of root train are in no annotation file, such as unnamed \\u202e\\x07.jpg" in lines
+    )
+    after = lines[lines.index(bars[0]) + 1 :]
+    assert after[0].startswith(f"{many[-1]}: 119 records in ")
+    assert shown.endswith("\n")
+    assert "\x1b" not in shown.replace("\x1b[A", "")  # no colours, no hidden cursor left behind
+    assert all(len(line) <= 100 for line in bars)
+
+
+def test_interrupt_on_a_terminal(many: list[object]) -> None:
+    code, shown = on_a_terminal(many, interrupt_after_shards=20)
+    assert code == 130
+    last = [line for line in lines_left(shown) if line][-1]
+    assert re.fullmatch(r"interrupted; \d+ of 60 shards done; run again to resume", last), shown
+    assert shown.endswith("\n")
+    assert check_visible(many[-1]) >= 15
+
+
+def test_fault_on_a_terminal(many: list[object]) -> None:
+    """The one line stands below the bar, on a line of its own."""
+    code, shown = on_a_terminal([*many[:-3], 0, *many[-2:]])
+    assert code == 4
+    last = [line for line in lines_left(shown) if line][-1]
+    assert last.startswith(f"E-BUDGET {many[-1]}: 1 of 120 samples rejected")
+    assert "Traceback" not in shown
+
+
+def test_no_bar_off_a_terminal(many: list[object]) -> None:
+    run = spawn_coco(*many)
+    assert run.code == 0, run.err
+    for text in (run.out, run.err):
+        assert "\r" not in text
+        assert "%|" not in text
+    assert len(run.err.splitlines()) == 61
+
+
+def test_no_display_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with showing_progress(Progress(), []):
+        pass
+    assert capsys.readouterr() == ("", "")
+
+
+def test_log_level(make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """BEAM_TFREC_LOG: quieter, or with the traceback of a fault."""
+    images, annotations = make_coco(1)
+    command = ("--images", images, "--annotations", annotations)
+    monkeypatch.setenv("BEAM_TFREC_LOG", "WARNING")
+    assert run_coco(*command, "--output", tmp_path / "quiet").err == ""
+    monkeypatch.setenv("BEAM_TFREC_LOG", "DEBUG")
+    annotations.write_text("{")
+    run = run_coco(*command, "--output", tmp_path / "loud")
+    assert "Traceback" in run.err
+    assert run.err.splitlines()[-1].startswith("E-ANN-JSON ")
+
+
+def test_log_level_that_is_none(
+    make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images, annotations = make_coco(1)
+    monkeypatch.setenv("BEAM_TFREC_LOG", "loud")
+    run = run_coco("--images", images, "--annotations", annotations, "--output", tmp_path / "out")
+    assert run.ended == (2, "E-ARG")
+    assert "BEAM_TFREC_LOG" in run.fault
+
+
+def test_grammar_of_one(make_coco: MakeCoco, tmp_path: Path) -> None:
+    images, annotations = make_coco(1)
+    (images / "more.png").write_bytes(png())
+    run = run_coco("--images", images, "--annotations", annotations, "--output", tmp_path / "out")
+    assert "1 records" not in run.err + run.out
+    assert "1 files" not in run.err + run.out
+
+
+def test_log_never_tells_more_than_a_line_a_shard(make_coco: MakeCoco, tmp_path: Path) -> None:
+    images, annotations = make_coco(50)
+    spec = json.loads(annotations.read_text())
+    for annotation in spec["annotations"]:
+        annotation["bbox"] = [1, 1, 0, 0]
+    annotations.write_text(json.dumps(spec))
+    run = run_coco("--images", images, "--annotations", annotations, "--output", tmp_path / "out")
+    assert run.code == 0
+    assert len(run.err.splitlines()) == 1
+    assert sorted(source_ids(tmp_path / "out")) == list(range(1, 51))
