@@ -153,10 +153,10 @@ def accepting_command(program: str, argv: Sequence[str]) -> str:
 
 def guarded(run: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:
     """Run a command and return its exit code; a fault prints as one line."""
-    _log_to_stderr()
     signal.signal(signal.SIGINT, _interrupted)
     signal.signal(signal.SIGTERM, _interrupted)
     try:
+        _log_to_stderr()
         run(argv)
         return 0
     except Exception as error:
@@ -204,8 +204,11 @@ def _log_to_stderr() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_PrintableFormatter("%(message)s"))
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # it logs every error twice
+    level = os.environ.get("BEAM_TFREC_LOG", "INFO")
+    if level not in logging.getLevelNamesMapping():
+        raise ValueError(f"BEAM_TFREC_LOG must be a level, got {level!r}: give DEBUG or WARNING")
     for name in _OUR_LOGGERS:
         logger = logging.getLogger(name)
         logger.handlers = [handler]
-        logger.setLevel(os.environ.get("BEAM_TFREC_LOG", "INFO"))
+        logger.setLevel(level)
         logger.propagate = False

@@ -10,7 +10,7 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from transforms.progress import Progress
-from transforms.write_shards import megabytes
+from transforms.quantities import megabytes
 
 _EVERY_S = 0.2
 

@@ -3,15 +3,15 @@
 from schemas.faults import printable
 from schemas.manifest import MANIFEST_NAME, REJECTED_NAME, Manifest, SplitSummary
 from schemas.shards import PLAIN
+from transforms.quantities import counted, megabytes
 from transforms.storage import join_uri
-from transforms.write_shards import megabytes
 
 
 def summarize(manifest: Manifest, output: str, seconds: float) -> str:
     """Return what was made, what was rejected and why, and how to read it."""
     records = sum(split.records for split in manifest.splits.values())
     where, rate = printable(output), f"{records / seconds:,.0f} images/s"
-    lines = [f"{where}: {_many(records, 'record')} in {seconds:.1f} s ({rate})"]
+    lines = [f"{where}: {counted(records, 'record')} in {seconds:.1f} s ({rate})"]
     for name, split in manifest.splits.items():
         lines += _split_lines(name, split)
     lines += _reading_lines(manifest, output)
@@ -21,7 +21,7 @@ def summarize(manifest: Manifest, output: str, seconds: float) -> str:
 def _split_lines(name: str, split: SplitSummary) -> list[str]:
     fate, repeated = split.annotations, split.repeated_annotation_ids
     lines = [
-        f"  {name}: {split.records} of {split.listed} images in {_many(split.shards, 'shard')},"
+        f"  {name}: {split.records} of {split.listed} images in {counted(split.shards, 'shard')},"
         f" {megabytes(split.bytes)}; {fate.written} of {fate.listed} annotations"
     ]
     rows = {
@@ -38,10 +38,6 @@ def _split_lines(name: str, split: SplitSummary) -> list[str]:
             terms = ", ".join(f"{count} {reason}" for reason, count in counts.items())
             lines.append(f"    {what}: {terms}")
     return lines
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _reading_lines(manifest: Manifest, output: str) -> list[str]:

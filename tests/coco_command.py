@@ -81,8 +81,7 @@ def _settings_kept() -> Iterator[None]:
         for logger, (old, level, propagate) in zip(loggers, logging_was, strict=True):
             logger.handlers, logger.propagate = old, propagate
             logger.setLevel(level)
-        gc.unfreeze()
-        gc.set_threshold(*collecting)
+        gc.set_threshold(*collecting)  # what it froze stays so: else each run walks it again
 
 
 def start_coco(*arguments: object, **environment: str) -> subprocess.Popen[str]:

@@ -683,31 +683,55 @@ def test_a_users_own_layout(
     ]
 
 
+MEBIBYTE = bytes(2**20)
+
+
 @dataclass(frozen=True)
 class BrokenLayout(DetectionLayout):
-    """A layout that fails for one image, as a user's may."""
+    """A layout that fails for some images, as a user's may."""
+
+    blurred_key: str = ""
 
     def build(
         self, sample: Sample, images: Sequence[EncodedImage], label_names: Mapping[int, str]
     ) -> Built | Unfit:
+        built = super().build(sample, images, label_names)
         if sample.key == "2":
             raise KeyError("no such thing")
-        return super().build(sample, images, label_names)
+        if sample.key == "3" and isinstance(built, Built):  # 2 GiB, all of them the same one
+            built.features["image/encoded"] = (Kind.BYTES, [MEBIBYTE] * 2048)
+        return Unfit("E-TOO-BLURRED", "by 3") if sample.key == self.blurred_key else built
 
 
-def test_a_layout_that_raises_rejects_the_sample(
+def test_what_a_layout_cannot_build_is_rejected(
     make_coco: MakeCoco, tmp_path: Path, test_pipeline: MakePipeline
 ) -> None:
     (tmp_path / "out").mkdir()
-    config = config_of(
-        make_coco(3), tmp_path / "out", layout=BrokenLayout(), budget=coco.RejectBudget(count=1)
-    )
+    budget = coco.RejectBudget(count=2)
+    config = config_of(make_coco(4), tmp_path / "out", layout=BrokenLayout(), budget=budget)
     with test_pipeline() as pipeline:
         coco.build(pipeline, config)
     check_committed(tmp_path / "out")
-    assert [(line["code"], line["detail"]) for line in rejected_of(tmp_path / "out")] == [
-        ("E-EX-FAILED", "KeyError: 'no such thing'")
+    assert [line["code"] for line in rejected_of(tmp_path / "out")] == [
+        "E-EX-FAILED",
+        "E-EX-TOO-LARGE",
     ]
+    details = [line["detail"] for line in rejected_of(tmp_path / "out")]
+    assert details[0] == "KeyError: 'no such thing'"
+    assert re.fullmatch(r"21\d{8} bytes, the limit is 2147483647", details[1])
+
+
+def test_a_layouts_own_code_is_a_reject_too(
+    make_coco: MakeCoco, tmp_path: Path, test_pipeline: MakePipeline
+) -> None:
+    """Whatever a user's layout calls its reason, the run counts it and goes on."""
+    (tmp_path / "out").mkdir()
+    layout, budget = BrokenLayout(blurred_key="1"), coco.RejectBudget(count=1)
+    config = config_of(make_coco(1), tmp_path / "out", layout=layout, budget=budget)
+    with test_pipeline() as pipeline:
+        coco.build(pipeline, config)
+    (line,) = rejected_of(tmp_path / "out")
+    assert "by 3" in line["detail"]
 
 
 def hundred_bytes(sample: Sample) -> int:

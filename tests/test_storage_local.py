@@ -312,6 +312,18 @@ def test_of_many_who_create_one_name_one_succeeds(
     assert files_in(folder) == ["a.json"]
 
 
+def test_a_relative_root_is_below_the_working_directory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, way_of_writing: str
+) -> None:
+    monkeypatch.chdir(folder)
+    storage = LocalStorage("out")
+    storage.probe()
+
+    assert storage.create("deep/a.json", b"1") is True
+    assert storage.create("deep/a.json", b"2") is False
+    assert storage.read("deep/a.json") == (folder / "out/deep/a.json").read_bytes() == b"1"
+
+
 def test_files_get_the_permissions_that_the_umask_leaves(
     storage: LocalStorage, folder: Path, way_of_writing: str
 ) -> None:
@@ -408,6 +420,50 @@ def test_a_folder_that_cannot_be_synced_is_no_obstacle(
     monkeypatch.setattr(os, "fsync", sync_files_only)
 
     assert storage.create("a", b"1") is True
+
+
+def test_a_file_is_durable_before_it_is_shown_and_its_name_behind(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    sync, link = os.fsync, os.link
+
+    def note_sync(fd: int) -> None:
+        sync(fd)
+        steps.append("sync folder" if os.path.isdir(f"/proc/self/fd/{fd}") else "sync file")
+
+    def note_link(*args: Any, **kwargs: Any) -> None:
+        link(*args, **kwargs)
+        steps.append("link")
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(os, "link", note_link)
+
+    storage.create("a", b"1")
+
+    assert steps == ["sync file", "link", "sync folder"]
+
+
+def test_no_descriptor_is_left_open(
+    storage: LocalStorage, folder: Path, way_of_writing: str
+) -> None:
+    put(folder, {"a": b"1", "b/c": b"2"})
+
+    def use_everything() -> None:
+        storage.probe()
+        storage.create("d", b"")
+        storage.create("d", b"")  # taken
+        list(storage.list())
+        next(storage.list())  # given up half-way
+        storage.read("a")
+        storage.crc32c("a")
+        storage.stat("a")
+        storage.spool().close()
+
+    use_everything()
+    before = len(os.listdir("/proc/self/fd"))
+    use_everything()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_bytes_that_cannot_be_made_durable_are_never_shown(

@@ -74,8 +74,8 @@ def test_summary_of_a_run(make_coco: MakeCoco, tmp_path: Path) -> None:
     assert run.code == 0, run.err
     assert masked(run.out, out) == SUMMARY
     assert sorted(run.err.splitlines()) == [
-        "wrote train-00000-of-00002-5.tfrec (5 records, 0.0 MB)",
-        "wrote train-00001-of-00002-3.tfrec (3 records, 0.0 MB)",
+        "wrote train-00000-of-00002-4.tfrec (4 records, 0.0 MB)",
+        "wrote train-00001-of-00002-4.tfrec (4 records, 0.0 MB)",
         "wrote val-00000-of-00001-3.tfrec (3 records, 0.0 MB)",
     ]
 
@@ -148,7 +148,7 @@ def test_summary_from_a_manifest() -> None:
 
 def test_summary_tells_of_repeated_annotation_ids() -> None:
     """Every mended thing that is counted is told of."""
-    assert "7" in summary_of(repeated_annotation_ids=7).replace("gs://b/o", "")
+    assert "    repeated ids: 7 annotations\n" in summary_of(repeated_annotation_ids=7)
 
 
 def on_a_terminal(arguments: list[object], interrupt_after_shards: int = 0) -> tuple[int, str]:
@@ -212,16 +212,11 @@ def test_bar_on_a_terminal(many: list[object]) -> None:
     lines = lines_left(shown)
     bars = [line for line in lines if "%|" in line]
     assert len(bars) == 1, lines  # it ends once, full, on a line of its own
-    assert re.match(
-        r"converting: 100%\|\S+\| 120/120 \[.*60/60 shards, 0\.\d MB, 1 reject", bars[0]
-    )
-    assert (
-        sum(bool(re.fullmatch(r"wrote train-\d+-of-00060-\d\.tfrec \(.*\)", s)) for s in lines)
-        == 60
-    )
-    assert (
-        "1 files of root train are in no annotation file, such as unnamed \\u202e\\x07.jpg" in lines
-    )
+    done = r"converting: 100%\|\S+\| 120/120 \[.*60/60 shards, 0\.\d MB, 1 reject"
+    assert re.match(done, bars[0])
+    wrote = [s for s in lines if re.fullmatch(r"wrote train-\d+-of-00060-\d\.tfrec .*", s)]
+    assert len(wrote) == 60
+    assert any(line.endswith("such as unnamed \\u202e\\x07.jpg") for line in lines)
     after = lines[lines.index(bars[0]) + 1 :]
     assert after[0].startswith(f"{many[-1]}: 119 records in ")
     assert shown.endswith("\n")

@@ -633,6 +633,7 @@ def drop_last_row(data: bytes) -> bytes:
         (RECEIPT, edit_receipt(index=3), r"_receipts/\S*: is the receipt of train-00003-of-00001"),
         (PARQUET, lambda data: rekeyed(data, "77"), r"parquet: describes other records"),
         (PARQUET, without_sources, r"parquet: describes other records"),
+        (PARQUET, drop_last_row, r"parquet: describes other records"),
     ],
 )
 def test_what_is_there_and_disagrees_is_a_conflict(

@@ -52,6 +52,7 @@ from transforms import coders
 from transforms.blobs import PinTally, listing_digest
 from transforms.plan_shards import ShardTable
 from transforms.progress import PROGRESS
+from transforms.quantities import counted
 from transforms.read_coco import AnnotationFile, merge_labels, uri_identity
 from transforms.storage import Storage, join_uri, open_storage
 from transforms.write_shards import create_or_compare
@@ -621,7 +622,7 @@ def _commit(
 ) -> Manifest:
     for root, tally in tallies:
         if tally.unreferenced:
-            text = "%d files of root %s are in no annotation file, such as %s"
-            _LOG.info(text, tally.unreferenced, root, printable(tally.first_unreferenced))
+            found, name = counted(tally.unreferenced, "file"), printable(tally.first_unreferenced)
+            _LOG.info("%s of root %s in no annotation file, such as %s", found, root, name)
     listings = {root: tally.listing for root, tally in tallies}
     return commit(infos, plan, files, rejected, listings, job)

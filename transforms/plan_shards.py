@@ -30,6 +30,7 @@ from transforms.blobs import PinTally, refuse_mostly_missing
 DEFAULT_SHARD_BYTES = 150_000_000
 MIN_SHARDS = 16
 MIN_RECORDS_TO_SPREAD = 64
+_MAX_NUMBER = 2**63 - 1
 _DIGEST_BITS = 128
 _BUCKET_BITS = 12
 _POSITIONS_PER_BUCKET = 4096
@@ -78,6 +79,8 @@ class Sharding:
         for name, number in numbers:
             if number < 1:
                 raise ValueError(f"{name} must be at least 1, got {number}: give a larger number")
+            if number > _MAX_NUMBER:
+                raise ValueError(f"{name} must be below 2^63, got {number}: give a smaller number")
         for number in self.num_shards.values():
             if number % self.hosts:
                 below, above = number - number % self.hosts, number + -number % self.hosts
@@ -247,7 +250,9 @@ def count_shards(split: str, total: int, output_bytes: int, sharding: Sharding) 
         if total >= MIN_SHARDS * MIN_RECORDS_TO_SPREAD:
             wanted = max(wanted, MIN_SHARDS)
         asked = -(-wanted // sharding.hosts) * sharding.hosts
-        what = f"--hosts {sharding.hosts} need {asked} shards"
+        what = (
+            f"--shard_size {sharding.shard_bytes} and --hosts {sharding.hosts} make {asked} shards"
+        )
     else:
         what = f"--num_shards {asked}"
     if asked > total:

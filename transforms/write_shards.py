@@ -35,6 +35,7 @@ from transforms import coders
 from transforms.check_images import Check, ImageFault, check_image
 from transforms.gate import GateLimits, WorkerGate
 from transforms.progress import PROGRESS
+from transforms.quantities import counted, megabytes
 from transforms.shard_index import (
     IndexRow,
     Source,
@@ -89,12 +90,16 @@ def write_shard(shard: ShardPlan, job: ShardJob, plan: JobPlan, gate: WorkerGate
         info, rows = kept
         check_sources(shard, rows, roots)
         PROGRESS.add_samples(info.planned, info.planned - info.records, info.bytes)
-        _LOG.info("kept %s (%d records, %s)", info.file, info.records, megabytes(info.bytes))
+        _LOG.info("kept %s", _described(info))
     else:
         info = build_shard(shard, job, plan, gate, output, roots)
-        _LOG.info("wrote %s (%d records, %s)", info.file, info.records, megabytes(info.bytes))
+        _LOG.info("wrote %s", _described(info))
     PROGRESS.add_shard()
     return info
+
+
+def _described(info: ShardInfo) -> str:
+    return f"{info.file} ({counted(info.records, 'record')}, {megabytes(info.bytes)})"
 
 
 def find_written(
@@ -129,7 +134,8 @@ def find_written(
         raise _conflict(join_uri(output.root, info.file), what)
     rows = _read_index(parquet_name, output)
     blobs = {sample.key: len(sample.blobs) for sample in shard.samples}
-    if [blobs.get(row.key) for row in rows] != [len(row.sources) for row in rows]:
+    found = [len(row.sources) for row in rows]
+    if found != [blobs.get(row.key) for row in rows] or len(rows) != info.records:
         raise _conflict(join_uri(output.root, parquet_name), "describes other records")
     return info, rows
 
@@ -378,15 +384,6 @@ def create_or_compare(output: Storage, name: str, data: bytes) -> None:
     """
     if not output.create(name, data) and output.read(name) != data:
         raise _conflict(join_uri(output.root, name), "has other content than this run's")
-
-
-def megabytes(size: int) -> str:
-    """Return a size as people read it.
-
-    >>> megabytes(118_300_000), megabytes(1500)
-    ('118 MB', '0.0 MB')
-    """
-    return f"{size / 1e6:.0f} MB" if size >= 10_000_000 else f"{size / 1e6:.1f} MB"
 
 
 def _conflict(where: str, what: str) -> RuntimeError:
