@@ -111,7 +111,7 @@ def build(root: beam.Pipeline, config: CocoConfig) -> beam.PCollection[Manifest]
         config.accept_command,
     )
     read = root | "ReadCoco" >> ReadCoco(config.annotations, config.rules, config.exclude)
-    listing = root | "ListBlobs" >> ListBlobs(config.images)
+    listing = root | "ListBlobs" >> ListBlobs(config.images, config.output, config.names)
     pinned = read.samples | "PinBlobs" >> PinBlobs(listing)
     planned = pinned.samples | "PlanShards" >> PlanShards(
         config.sharding, config.layout.record_bytes, pinned.tallies

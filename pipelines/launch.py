@@ -1,17 +1,19 @@
 """Run a pipeline from the command line: progress, one line a fault, exit codes."""
 
+import contextlib
 import gc
 import logging
 import os
 import shlex
 import signal
+import string
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import FrameType
-from typing import Generic, NoReturn, Protocol, TypeVar
+from typing import Generic, NoReturn, Protocol, TextIO, TypeVar
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
@@ -21,9 +23,10 @@ from pipelines.summary import summarize
 from schemas.faults import EXIT_BUG, FAULTS, fault_line, find_fault, printable
 from schemas.manifest import MANIFEST_NAME, Manifest, read_manifest
 from schemas.shards import ShardNames
-from transforms.commit import find_complete, remove_output
+from transforms.commit import find_complete
+from transforms.output_files import EXCLUDED_NAME, remove_output
 from transforms.progress import PROGRESS
-from transforms.storage import join_uri, open_storage
+from transforms.storage import Storage, find_uri, join_uri, name_below, open_storage, read_uri
 
 _LOG = logging.getLogger(__name__)
 _COLLECT_AFTER_OBJECTS = 100_000
@@ -89,19 +92,21 @@ def execute(
     config = run.config
     output = open_storage(config.output)
     started_s = time.monotonic()
+    _check_sources(config)
     output.probe()
     if run.overwrite:
-        remove_output(output, config.names, config.images)
+        config = _overwrite(config, output)
     complete = find_complete(
         output,
         config.options(),
         config.annotations,
         config.images,
         config.exclude,
+        config.names,
         trust_manifest=run.trust_manifest,
     )
     if complete is not None:
-        print(f"already complete: {join_uri(config.output, MANIFEST_NAME)}")
+        _say(f"already complete: {join_uri(config.output, MANIFEST_NAME)}", sys.stdout)
         return
     PROGRESS.reset()
     spare_the_collector()
@@ -109,9 +114,48 @@ def execute(
     with showing_progress(PROGRESS, [logging.getLogger(name) for name in _OUR_LOGGERS]):
         pipeline = beam.Pipeline(runner=_runner(options), options=options)
         build(pipeline, config)
-        pipeline.run().wait_until_finish()
+        with _beam_held_back():
+            pipeline.run().wait_until_finish()
     manifest = read_manifest(output.read(MANIFEST_NAME), join_uri(config.output, MANIFEST_NAME))
-    print(summarize(manifest, config.output, time.monotonic() - started_s), end="")
+    for line in summarize(manifest, config.output, time.monotonic() - started_s).splitlines():
+        _say(line, sys.stdout)
+
+
+def _check_sources(config: Config) -> None:
+    """Find the files and folders that the user named, before anything is made or deleted."""
+    for uri in (*config.annotations.values(), *filter(None, [config.exclude])):
+        find_uri(uri)
+    for uri in config.images.values():
+        open_storage(uri).require_folder()
+
+
+def _overwrite(config: C, output: Storage) -> C:
+    """Delete the data set that is there; what is to be excluded by its rejects is kept."""
+    if not config.exclude or name_below(config.output, config.exclude) is None:
+        remove_output(output, config.names, config.images)
+        return config
+    excluded = read_uri(config.exclude)
+    remove_output(output, config.names, config.images)
+    output.create(EXCLUDED_NAME, excluded)
+    return replace(config, exclude=join_uri(config.output, EXCLUDED_NAME))  # type: ignore[type-var]
+
+
+@contextlib.contextmanager
+def _beam_held_back() -> Iterator[None]:
+    """Keep what Beam prints of an error, traceback and all, out of our one line a fault."""
+    if _LOG.isEnabledFor(logging.DEBUG):
+        yield
+        return
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
+        yield
+
+
+def _say(line: str, stream: TextIO) -> None:
+    """Print a line, escaped; a reader who has gone has no say in the data set."""
+    try:
+        print(printable(line), file=stream, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def spare_the_collector() -> None:
@@ -148,7 +192,20 @@ def accepting_command(program: str, argv: Sequence[str]) -> str:
             skip = False
         else:
             kept.append(argument)
-    return f"{program} {shlex.join(kept)} --max_rejected COUNT"
+    return f"{program} {' '.join(map(_quoted, kept))} --max_rejected COUNT"
+
+
+def _quoted(argument: str) -> str:
+    """Return a shell word of printable ASCII: a message escapes everything else.
+
+    >>> print(_quoted("a b"), _quoted("caf\u00e9"))
+    'a b' $'caf\\xc3\\xa9'
+    """
+    if printable(argument) == argument:
+        return shlex.quote(argument)
+    raw = os.fsencode(argument)
+    plain = set(map(ord, string.ascii_letters + string.digits + "/._-=,:"))
+    return "$'" + "".join(chr(b) if b in plain else f"\\x{b:02x}" for b in raw) + "'"
 
 
 def guarded(run: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:
@@ -173,10 +230,11 @@ def _report(error: Exception) -> int:
         line = fault_line("E-IO-LIMIT", "memory", "out of memory", "lower --bytes_in_flight")
         fault = "E-IO-LIMIT", line
     if fault is None:
-        print(text, file=sys.stderr, end="")
+        for line in text.splitlines():
+            _say(line, sys.stderr)
         return EXIT_BUG
     code, line = fault
-    print(line, file=sys.stderr)
+    _say(line, sys.stderr)
     return FAULTS[code].exit_code
 
 
@@ -189,8 +247,15 @@ def _interrupted(number: int, _: FrameType | None) -> NoReturn:
     """End at once: every file there is whole, so a crash and an exit are the same."""
     done, planned = PROGRESS.shards_done, PROGRESS.shards_planned
     shards = f"{done} of {planned} shards done" if planned else "before the first shard"
-    print(f"\ninterrupted; {shards}; run again to resume", file=sys.stderr, flush=True)
+    print(f"\ninterrupted; {shards}; run again to resume", file=sys.__stderr__, flush=True)
     os._exit(128 + number)
+
+
+class _Handler(logging.StreamHandler):
+    """Says nothing of a reader who has gone."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Drop the record."""
 
 
 class _PrintableFormatter(logging.Formatter):
@@ -201,7 +266,7 @@ class _PrintableFormatter(logging.Formatter):
 
 
 def _log_to_stderr() -> None:
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Handler(sys.stderr)
     handler.setFormatter(_PrintableFormatter("%(message)s"))
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # it logs every error twice
     level = os.environ.get("BEAM_TFREC_LOG", "INFO")

@@ -51,13 +51,12 @@ from transforms.commit import (
     make_job_plan,
     publish_plan,
     reject_text,
-    remove_output,
 )
+from transforms.output_files import create_or_compare, remove_output
 from transforms.plan_shards import ShardTable
 from transforms.progress import PROGRESS
 from transforms.read_coco import AnnotationFile
 from transforms.storage import Storage, open_storage
-from transforms.write_shards import create_or_compare
 
 LABELS = [Label(1, "person"), Label(2, "crowd of people")]
 STEMS = ["train-00000-of-00002", "train-00001-of-00002"]
@@ -161,8 +160,7 @@ def test_rejects_over_budget_stop_before_the_first_shard_and_are_shown(
         make_job_plan(ShardTable({}, "0"), [summary()], rejects[::-1], JOB)
 
     assert [record.getMessage() for record in caplog.records] == [
-        f"E-IMG-MISSING {n}.jpg (key {n}): gone; rejected, see rejected.jsonl"
-        for n in range(10, 20)
+        f"E-IMG-MISSING {n}.jpg (key {n}): gone; rejected" for n in range(10, 20)
     ]
 
 
@@ -178,20 +176,20 @@ def test_labels_that_contradict_stop_the_run() -> None:
     [
         (
             reject("42"),
-            "E-IMG-MISSING 42.jpg (key 42): gone; rejected, see rejected.jsonl",
+            "E-IMG-MISSING 42.jpg (key 42): gone; rejected",
         ),
         (
             reject("1", "E-BOX-EMPTY", annotation_ids=(7,)),
-            "E-BOX-EMPTY 1.jpg (id 7): gone; rejected, see rejected.jsonl",
+            "E-BOX-EMPTY 1.jpg (id 7): gone; rejected",
         ),
         (
             reject("", "E-ANN-ORPHAN", annotation_ids=(7,), file_name=""),
-            "E-ANN-ORPHAN annotation (id 7): gone; rejected, see rejected.jsonl",
+            "E-ANN-ORPHAN annotation (id 7): gone; rejected",
         ),
     ],
 )
 def test_a_reject_is_one_line_of_the_log(rejected: Rejected, line: str) -> None:
-    assert reject_text(rejected) == line
+    assert reject_text(rejected, "rejected") == line
 
 
 # --- the budget ---
@@ -266,7 +264,7 @@ def test_over_budget_the_message_accepts_it() -> None:
 
     assert str(raised.value) == (
         "E-BUDGET gs://b/out: 2 of 10 samples rejected, --max_rejected is 1%"
-        " (first E-IMG-EMPTY '1.jpg', 0 bytes); mend them, or accept with run 2"
+        " (first '1.jpg', 0 bytes); mend them, or accept with run 2"
     )
 
 
@@ -734,7 +732,7 @@ def test_over_budget_there_are_rejects_and_no_manifest(data: tuple[Path, Path], 
 
     assert str(raised.value) == (
         f"E-BUDGET {out}: 2 of 6 samples rejected, --max_rejected is 1"
-        " (first E-IMG-TYPE 'a001.jpg', HTML);"
+        " (first 'a001.jpg', HTML);"
         " mend them, or accept with run --max_rejected 2"
     )
     assert len((out / "rejected.jsonl").read_text().splitlines()) == 2
@@ -818,6 +816,7 @@ def look(run: SmallRun, data: tuple[Path, Path], **changes: Any) -> Manifest | N
         "annotations": {"train": str(data[1])},
         "roots": {"train": str(data[0])},
         "exclude": "",
+        "names": ShardNames(),
         "trust_manifest": False,
     }
     return find_complete(open_storage(run.job.output), **{**arguments, **changes})
@@ -924,6 +923,7 @@ def test_an_empty_root_is_recognised_too(tmp_path: Path, out: Path) -> None:
         {split: str(path) for split, path in annotations.items()},
         {split: str(path) for split, path in images.items()},
         "",
+        ShardNames(),
         trust_manifest=False,
     )
     assert found == manifest
@@ -1107,7 +1107,7 @@ def test_pipelines_publish_and_commit(
     assert contents(out) == contents(alone)
     assert (PROGRESS.planned, PROGRESS.shards_planned) == (6, 2)
     assert [record.getMessage() for record in caplog.records] == [
-        "1 files of root train are in no annotation file, such as spare\\n.jpg"
+        "no annotation file names 1 file of root train, such as spare\\n.jpg"
     ]
 
 

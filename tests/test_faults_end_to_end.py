@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shlex
 import socket
 import subprocess
 import sys
@@ -1086,7 +1085,9 @@ def test_two_runs_again_and_again(make_coco: MakeCoco, tmp_path: Path) -> None:
 
 def accepting(run: Run) -> list[str]:
     """Return the arguments of the command that the budget's line prints."""
-    words = shlex.split(run.err.splitlines()[-1].partition(" accept with ")[2])
+    command_line = run.err.splitlines()[-1].partition(" accept with ")[2]
+    said = subprocess.run(["bash", "-c", f"printf '%s\\0' {command_line}"], stdout=subprocess.PIPE)
+    words = os.fsdecode(said.stdout).split("\0")[:-1]
     assert words[:3] == ["python", "-m", "pipelines.coco"], run.err
     return words[3:]
 

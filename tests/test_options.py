@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import json
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -451,16 +452,16 @@ NEEDED = (*SOURCES, "--output", "no-such-output")
         ),
         (
             (*NEEDED, "--orphans", "keep"),
-            "argument --orphans: invalid choice: 'keep' (choose from 'stop', 'drop'); see --help",
+            "argument --orphans: invalid choice: 'keep' (choose from stop, drop); see --help",
         ),
         (
             (*NEEDED, "--check", "none"),
-            "argument --check: invalid choice: 'none' (choose from 'header', 'decode'); see --help",
+            "argument --check: invalid choice: 'none' (choose from header, decode); see --help",
         ),
         (
             (*NEEDED, "--on_size_mismatch", "keep"),
-            "argument --on_size_mismatch: invalid choice: 'keep' (choose from 'auto', 'reject',"
-            " 'trust_image', 'trust_json'); see --help",
+            "argument --on_size_mismatch: invalid choice: 'keep' (choose from auto, reject,"
+            " trust_image, trust_json); see --help",
         ),
         (
             (*NEEDED, "--num_shards", "0"),
@@ -609,33 +610,49 @@ NEEDED = (*SOURCES, "--output", "no-such-output")
 def test_refuses_in_one_line(
     arguments: tuple[str, ...], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Python 3.12.8 and 3.13.1 leave out the quotes around argparse's choices."""
     monkeypatch.chdir(tmp_path)
     run = run_coco(*arguments)
-    assert (run.code, run.out, run.err) == (2, "", f"E-ARG command line: {line}\n")
+    err = re.sub(r"choose from [^)]*", lambda match: match[0].replace("'", ""), run.err)
+    assert (run.code, run.out, err) == (2, "", f"E-ARG command line: {line}\n")
     assert list(tmp_path.iterdir()) == []  # refused before anything is touched
 
 
-@pytest.mark.parametrize("flag", ["--shard_size", "--bytes_in_flight"])
-@pytest.mark.parametrize("size", ["9" * 400, "9" * 300 + "TB"])
-def test_takes_sizes_beyond_any_float(
-    flag: str, size: str, make_coco: MakeCoco, tmp_path: Path
+@pytest.mark.parametrize(
+    ("flag", "number"),
+    [
+        ("--num_shards", 2**63),
+        ("--num_shards", 10**400),
+        ("--records_per_shard", 10**30),
+        ("--hosts", 10**30),
+        ("--shard_size", "9" * 400),
+        ("--shard_size", "9" * 300 + "TB"),
+        ("--seed", 10**70),
+        ("--seed", -(10**70)),
+    ],
+)
+def test_refuses_numbers_beyond_all_measure(
+    flag: str, number: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    committed(make_coco(2), tmp_path / "out", flag, size)
+    """By name, and before the sources are read; no float's or hash's own words."""
+    monkeypatch.chdir(tmp_path)
+    run = run_coco(*NEEDED, f"{flag}={number}")
+    assert run.ended == (2, "E-ARG")
+    assert run.fault.startswith(f"E-ARG command line: {flag.strip('-')} must be ")
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_takes_numbers_beyond_int64(make_coco: MakeCoco, tmp_path: Path) -> None:
-    sources = make_coco(2)
-    run = run_coco(*command(sources, tmp_path / "out"), "--num_shards", 10**30)
+def test_takes_large_numbers(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """As many bytes, readers and shards in flight as anybody could have."""
+    large = ("--bytes_in_flight", "1024TiB", "--readers", 1000, "--shards_in_flight", 10**6)
+    out = tmp_path / "out"
+    committed(make_coco(2), out, "--records_per_shard", 2**63 - 1, "--seed", 2**63, *large)
+    assert counts(out) == [2]
+    sources = make_coco(2, name="val")
+    committed(sources, tmp_path / "size", "--shard_size", "9000000TB")
+    run = run_coco(*command(sources, tmp_path / "many"), "--num_shards", 2**63 - 1)
     assert run.ended == (2, "E-ARG")
     assert run.fault.endswith("; give at most --num_shards 2")
-    committed(sources, tmp_path / "out", "--records_per_shard", 10**30, "--seed", 10**30)
-
-
-def test_refuses_a_seed_that_the_shuffle_cannot_take(make_coco: MakeCoco, tmp_path: Path) -> None:
-    """Blake2b keys end at 64 bytes: better said by name, and before the sources are read."""
-    run = run_coco(*command(make_coco(2), tmp_path / "out"), "--seed", 10**70)
-    assert run.ended == (2, "E-ARG")
-    assert "seed" in run.fault
 
 
 def test_records_per_shard_cannot_promise_shards_for_hosts(
@@ -649,9 +666,8 @@ def test_records_per_shard_cannot_promise_shards_for_hosts(
 def test_hosts_beyond_the_samples(make_coco: MakeCoco, tmp_path: Path) -> None:
     run = run_coco(*command(make_coco(5), tmp_path / "out"), "--hosts", 7)
     assert run.ended == (2, "E-ARG")
-    assert run.fault == (
-        "E-ARG split train: --hosts 7 need 7 shards, but 5 samples; give fewer --hosts"
-    )
+    assert "--hosts 7 " in run.fault
+    assert " 5 samples" in run.fault
 
 
 def test_unknown_runner(make_coco: MakeCoco, tmp_path: Path) -> None:

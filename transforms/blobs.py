@@ -3,7 +3,7 @@
 import hashlib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import apache_beam as beam
@@ -12,9 +12,11 @@ from apache_beam.transforms.window import GlobalWindows
 
 from schemas.faults import Rejected, fault_line
 from schemas.samples import Blob, Sample
+from schemas.shards import ShardNames
 from transforms import coders
 from transforms.batches import BatchByKey
-from transforms.storage import Entry, open_storage
+from transforms.output_files import source_entries
+from transforms.storage import Entry
 
 MAX_IMAGE_BYTES = 256 * 2**20
 _STAGE = "pin_blobs"
@@ -104,8 +106,10 @@ def listing_digest(entries: Iterable[Entry]) -> int:
     """
     total = 0
     for entry in entries:
+        if entry.kind != "file":
+            continue
         content = entry.pin if entry.crc32c is None else entry.crc32c
-        seen = msgspec.msgpack.encode((entry.name, entry.size_bytes, content, entry.kind))
+        seen = msgspec.msgpack.encode((entry.name, entry.size_bytes, content))
         total += int.from_bytes(hashlib.blake2b(seen, digest_size=32).digest(), "big")
     return total % _DIGEST_MODULUS
 
@@ -150,22 +154,28 @@ class ListBlobs(beam.PTransform):
 
     Attributes:
         roots: URI per root name, such as `{"train": "gs://b/train2017"}`.
+        output: URI of the data set; its files are no sources where it lies in a root.
+        names: how its shard files are called.
     """
 
     roots: Mapping[str, str]
+    output: str = ""
+    names: ShardNames = field(default_factory=ShardNames)
 
     def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection[tuple[BlobName, Entry]]:
         """List every root, each on one worker."""
         return (
             root
             | "Roots" >> beam.Create(sorted(self.roots.items()), reshuffle=False)
-            | "List" >> beam.FlatMap(_list_root)
+            | "List" >> beam.FlatMap(_list_root, self.output, self.names)
         )
 
 
-def _list_root(root: tuple[str, str]) -> Iterator[tuple[BlobName, Entry]]:
+def _list_root(
+    root: tuple[str, str], output: str, names: ShardNames
+) -> Iterator[tuple[BlobName, Entry]]:
     root_name, uri = root
-    for entry in open_storage(uri).list():
+    for entry in source_entries(uri, output, names):
         yield (root_name, entry.name), entry
 
 

@@ -4,13 +4,11 @@
 complete. Between the two, every sum is checked against the receipts.
 """
 
-import contextlib
 import hashlib
 import json
 import logging
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +22,6 @@ from schemas.manifest import (
     MANIFEST_NAME,
     PLAN_NAME,
     REJECTED_NAME,
-    SOURCES_DIR,
     Annotations,
     FeatureEntry,
     JobPlan,
@@ -36,13 +33,8 @@ from schemas.manifest import (
     to_json,
 )
 from schemas.shards import (
-    INDEX_DIR,
-    NAMED_TEMPLATES,
-    RECEIPTS_DIR,
     ShardInfo,
     ShardNames,
-    index_names,
-    is_index_name,
     receipt_name,
     shard_stem,
 )
@@ -50,16 +42,23 @@ from schemas.text_protos import label_map_pbtxt, schema_pbtxt
 from schemas.tfds_metadata import TfdsSplit, dataset_info_json, features_json
 from transforms import coders
 from transforms.blobs import PinTally, listing_digest
+from transforms.output_files import (
+    create_or_compare,
+    foreign,
+    receipts,
+    refuse_foreign,
+    source_entries,
+    sources_name,
+    split_of,
+    top_level,
+)
 from transforms.plan_shards import ShardTable
 from transforms.progress import PROGRESS
 from transforms.quantities import counted
 from transforms.read_coco import AnnotationFile, merge_labels, uri_identity
 from transforms.storage import Storage, join_uri, open_storage
-from transforms.write_shards import create_or_compare
 
 _LOG = logging.getLogger(__name__)
-_SIDE_FILES = ("label_map.pbtxt", "schema.pbtxt", "features.json", "dataset_info.json")
-_SOURCES_NAME = re.compile(rf"{SOURCES_DIR}/[0-9a-f]{{32}}\.json")
 _SHOWN_REJECTS = 10
 
 coders.register(PlannedSplit)
@@ -131,12 +130,7 @@ def make_job_plan(
         if not file.images and not job.allow_empty:
             what, remedy = "no images in the annotation file", "check it, or give --allow_empty"
             raise RuntimeError(fault_line("E-SET-EMPTY", f"split {file.split}", what, remedy))
-    try:
-        check_budget(rejected, files, job)
-    except RuntimeError:  # no rejected.jsonl yet: the output is not claimed
-        for reject in sorted(rejected, key=reject_order)[:_SHOWN_REJECTS]:
-            _LOG.warning("%s", reject_text(reject))
-        raise
+    _check_budget_aloud(rejected, files, job, "rejected")
     return JobPlan(
         format_version=FORMAT_VERSION,
         options=dict(job.options),
@@ -154,7 +148,7 @@ def publish_plan(plan: JobPlan, output: Storage, names: ShardNames) -> None:
             when there is none but files of our names are.
     """
     if output.stat(PLAN_NAME) is None:
-        _refuse_foreign(output, names)
+        refuse_foreign(output, names)
         if output.create(PLAN_NAME, to_json(plan)):
             return
     data = output.read(PLAN_NAME)
@@ -162,7 +156,7 @@ def publish_plan(plan: JobPlan, output: Storage, names: ShardNames) -> None:
         try:
             other = msgspec.json.decode(data, type=JobPlan)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            raise _foreign(output, f"{PLAN_NAME} is no plan of beam-tfrec") from None
+            raise foreign(output, f"{PLAN_NAME} is no plan of beam-tfrec") from None
         raise _other_plan(output, first_difference(other, msgspec.to_builtins(plan)))
 
 
@@ -210,7 +204,9 @@ def commit(
     )
     manifest = make_manifest(shards, plan, files, rejects, job.layout)
     create_or_compare(output, REJECTED_NAME, b"".join(map(_json_line, rejects)))
-    check_budget(rejects, files, job)
+    _check_budget_aloud(rejects, files, job, f"rejected, see {REJECTED_NAME}")
+    for file in files:
+        refuse_empty(file, manifest.splits[file.split].records, job)
     for name, text in side_files(manifest, job.layout).items():
         create_or_compare(output, name, text.encode())
     identities = {file.split: file.identity for file in files}
@@ -268,6 +264,18 @@ def make_manifest(
     )
 
 
+def refuse_empty(file: AnnotationFile, samples: int, job: CommitJob) -> None:
+    """Stop when nothing is left of a split that has images.
+
+    Raises:
+        RuntimeError: `E-SET-EMPTY`.
+    """
+    if file.images and not samples and not job.allow_empty:
+        what = f"none of {file.images} images is left"
+        remedy = "mend or exclude fewer, or give --allow_empty"
+        raise RuntimeError(fault_line("E-SET-EMPTY", f"split {file.split}", what, remedy))
+
+
 def check_budget(
     rejects: Iterable[Rejected], files: Iterable[AnnotationFile], job: CommitJob
 ) -> None:
@@ -283,7 +291,7 @@ def check_budget(
         first = samples[0]
         what = (
             f"{count} of {listed} samples rejected, --max_rejected is {job.budget}"
-            f" (first {first.code} {first.file_name!r}, {first.detail})"
+            f" (first {first.file_name!r}, {first.detail})"
         )
         remedy = f"mend them, or accept with {job.accept_command.replace('COUNT', str(count))}"
         raise RuntimeError(fault_line("E-BUDGET", job.output, what, remedy))
@@ -327,17 +335,13 @@ def job_digest(
     return hashlib.blake2b(seen.encode(), digest_size=16).hexdigest()
 
 
-def sources_name(job: str) -> str:
-    """Return the name of the note that a job with this digest is complete."""
-    return f"{SOURCES_DIR}/{job}.json"
-
-
 def find_complete(
     output: Storage,
     options: Mapping[str, str],
     annotations: Mapping[str, str],
     roots: Mapping[str, str],
     exclude: str,
+    names: ShardNames,
     *,
     trust_manifest: bool,
 ) -> Manifest | None:
@@ -352,6 +356,7 @@ def find_complete(
         annotations: URI per split.
         roots: URI per root name.
         exclude: URI of samples left out, or empty.
+        names: how shard files are called.
         trust_manifest: compare the options alone.
 
     Raises:
@@ -366,78 +371,18 @@ def find_complete(
         return manifest
     identities = {split: uri_identity(uri, exclude) for split, uri in annotations.items()}
     listings = {
-        root: f"{listing_digest(open_storage(uri).list()):x}" for root, uri in roots.items()
+        root: f"{listing_digest(source_entries(uri, output.root, names)):x}"
+        for root, uri in roots.items()
     }
     note = sources_name(job_digest(options, identities, listings))
     return manifest if output.stat(note) is not None else None
 
 
-def reject_text(reject: Rejected) -> str:
+def reject_text(reject: Rejected, remedy: str) -> str:
     """Return a reject as a line of the log."""
     where = reject.file_name or "annotation"
     ids = f"key {reject.key}" if reject.scope is Scope.SAMPLE else f"id {reject.annotation_ids[0]}"
-    remedy = f"rejected, see {REJECTED_NAME}"
     return fault_line(reject.code, f"{where} ({ids})", reject.detail, remedy)
-
-
-def remove_output(output: Storage, names: ShardNames, splits: Iterable[str]) -> None:
-    """Delete a data set of ours, manifest first, so that none is ever there in part.
-
-    Deleted are the files that receipts name, those of our names for these splits, and the side
-    files; anything else stays. The plan goes last: until then a rerun knows what this was.
-    """
-    output.delete(MANIFEST_NAME)
-    wanted = {"", *splits}
-    doomed = {info.file for info in _read_receipts(output)} | {*_SIDE_FILES, REJECTED_NAME}
-    for name in sorted(_top_level(output)):
-        if name in doomed or _split_of(name, names) in wanted:
-            output.delete(name)
-    for name in _names_in(INDEX_DIR, is_index_name, output):
-        output.delete(name)
-    for name in _names_in(SOURCES_DIR, _is_sources_name, output):
-        output.delete(name)
-    for name in _names_in(RECEIPTS_DIR, _is_receipt_name, output):
-        output.delete(name)
-    output.delete(PLAN_NAME)
-
-
-def _read_receipts(output: Storage) -> Iterator[ShardInfo]:
-    for name in _names_in(RECEIPTS_DIR, _is_receipt_name, output):
-        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
-            yield msgspec.json.decode(output.read(name), type=ShardInfo)
-
-
-def _names_in(folder: str, is_ours: Callable[[str], bool], output: Storage) -> list[str]:
-    """Return the files of a folder of the output that have names of ours, sorted."""
-    entries = output.list(f"{folder}/", recursive=False)
-    return sorted(e.name for e in entries if e.kind == "file" and is_ours(e.name))
-
-
-def _is_receipt_name(name: str) -> bool:
-    stem = name.removeprefix(f"{RECEIPTS_DIR}/").removesuffix(".json")
-    return name == receipt_name(stem) and is_index_name(index_names(stem)[0])
-
-
-def _is_sources_name(name: str) -> bool:
-    return _SOURCES_NAME.fullmatch(name) is not None
-
-
-def _top_level(output: Storage) -> dict[str, int]:
-    return {e.name: e.size_bytes for e in output.list(recursive=False) if e.kind == "file"}
-
-
-def _split_of(name: str, names: ShardNames) -> str | None:
-    """Return the split of a shard file of this or a standard grammar, None for any other file."""
-    grammars = (names, *map(ShardNames, NAMED_TEMPLATES.values()))
-    return next((s for grammar in grammars if (s := grammar.matches(name)) is not None), None)
-
-
-def _refuse_foreign(output: Storage, names: ShardNames) -> None:
-    """Refuse an output that has no plan, but files of our names."""
-    ours = (MANIFEST_NAME, REJECTED_NAME, *_SIDE_FILES)
-    for name in sorted(_top_level(output)):
-        if name in ours or _split_of(name, names) is not None:
-            raise _foreign(output, f"{name} is there, but no {PLAN_NAME} that tells of it")
 
 
 def _check_output(
@@ -451,28 +396,23 @@ def _check_output(
     }
     if sorted(info.name for info in shards) != sorted(planned):
         raise RuntimeError(f"{len(planned)} shards are planned, {len(shards)} came back")
-    receipts = set(_names_in(RECEIPTS_DIR, _is_receipt_name, output))
-    sizes = _top_level(output)
-    for name in sorted(receipts ^ {receipt_name(stem) for stem in planned}):
-        raise _foreign(output, f"{name} is {'not of this plan' if name in receipts else 'gone'}")
+    written = set(receipts(output))
+    sizes = top_level(output)
+    for name in sorted(written ^ {receipt_name(stem) for stem in planned}):
+        raise foreign(output, f"{name} is {'not of this plan' if name in written else 'gone'}")
     for info in shards:
         if sizes.get(info.file) != info.bytes:
             found = sizes.get(info.file, "no")
-            raise _foreign(output, f"{info.file} has {found} bytes, its receipt says {info.bytes}")
+            raise foreign(output, f"{info.file} has {found} bytes, its receipt says {info.bytes}")
     files = {info.file for info in shards}
     for name in sorted(sizes):
-        if name not in files and _split_of(name, names) is not None:
-            raise _foreign(output, f"{name} is no shard of this plan")
+        if name not in files and split_of(name, names) is not None:
+            raise foreign(output, f"{name} is no shard of this plan")
 
 
 def _other_plan(output: Storage, what: str) -> RuntimeError:
     remedy = "give the same options and sources, another --output, or --overwrite"
     return RuntimeError(fault_line("E-OUT-PLAN", output.root, what, remedy))
-
-
-def _foreign(output: Storage, what: str) -> RuntimeError:
-    remedy = "give another --output, or move away what is not of this run"
-    return RuntimeError(fault_line("E-OUT-FOREIGN", output.root, what, remedy))
 
 
 def _summarize(
@@ -522,6 +462,18 @@ def _summarize(
     name = f"annotations of {file.split}"
     _check_sum(name, fate.listed, fate.written, dropped, fate.lost, fate.excluded)
     return summary
+
+
+def _check_budget_aloud(
+    rejects: Sequence[Rejected], files: Sequence[AnnotationFile], job: CommitJob, remedy: str
+) -> None:
+    try:
+        check_budget(rejects, files, job)
+    except RuntimeError:
+        samples = [reject for reject in rejects if reject.scope is Scope.SAMPLE]
+        for reject in sorted(samples, key=reject_order)[:_SHOWN_REJECTS]:
+            _LOG.warning("%s", reject_text(reject, remedy))
+        raise
 
 
 def _check_sum(name: str, total: int, *parts: int) -> None:
@@ -623,6 +575,6 @@ def _commit(
     for root, tally in tallies:
         if tally.unreferenced:
             found, name = counted(tally.unreferenced, "file"), printable(tally.first_unreferenced)
-            _LOG.info("%s of root %s in no annotation file, such as %s", found, root, name)
+            _LOG.info("no annotation file names %s of root %s, such as %s", found, root, name)
     listings = {root: tally.listing for root, tally in tallies}
     return commit(infos, plan, files, rejected, listings, job)

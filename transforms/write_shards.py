@@ -34,6 +34,7 @@ from schemas.tfrecord import frame_record
 from transforms import coders
 from transforms.check_images import Check, ImageFault, check_image
 from transforms.gate import GateLimits, WorkerGate
+from transforms.output_files import conflict, create_or_compare
 from transforms.progress import PROGRESS
 from transforms.quantities import counted, megabytes
 from transforms.shard_index import (
@@ -120,23 +121,23 @@ def find_written(
     try:
         info = msgspec.json.decode(output.read(receipt), type=ShardInfo)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise _conflict(where, f"is no receipt ({error})") from None
+        raise conflict(where, f"is no receipt ({error})") from None
     if info.plan != plan:
-        raise _conflict(where, f"belongs to plan {info.plan}, this run's is {plan}")
+        raise conflict(where, f"belongs to plan {info.plan}, this run's is {plan}")
     if info.name != shard.name:
-        raise _conflict(where, f"is the receipt of {info.name}")
+        raise conflict(where, f"is the receipt of {info.name}")
     written = output.stat(info.file)
     parquet_name, text_name = index_names(shard.name)
     if written is None or output.stat(parquet_name) is None or output.stat(text_name) is None:
         return None
     if written.size_bytes != info.bytes:
         what = f"has {written.size_bytes} bytes, its receipt says {info.bytes}"
-        raise _conflict(join_uri(output.root, info.file), what)
+        raise conflict(join_uri(output.root, info.file), what)
     rows = _read_index(parquet_name, output)
     blobs = {sample.key: len(sample.blobs) for sample in shard.samples}
     found = [len(row.sources) for row in rows]
     if found != [blobs.get(row.key) for row in rows] or len(rows) != info.records:
-        raise _conflict(join_uri(output.root, parquet_name), "describes other records")
+        raise conflict(join_uri(output.root, parquet_name), "describes other records")
     return info, rows
 
 
@@ -354,7 +355,7 @@ def _commit_shard(info: ShardInfo, rows: Sequence[IndexRow], spool: Spool, outpu
     if not output.create(parquet_name, index_to_parquet(rows)) and not same_but_pins(
         rows, _read_index(parquet_name, output)
     ):
-        raise _conflict(join_uri(output.root, parquet_name), "describes other records")
+        raise conflict(join_uri(output.root, parquet_name), "describes other records")
     create_or_compare(output, text_name, index_to_text(rows))
     if not twin and not spool.publish(info.file):
         _compare_twin(info, output)
@@ -364,7 +365,7 @@ def _read_index(name: str, output: Storage) -> list[IndexRow]:
     try:
         return index_from_parquet(output.read(name))
     except ValueError as error:
-        raise _conflict(join_uri(output.root, name), str(error)) from None
+        raise conflict(join_uri(output.root, name), str(error)) from None
 
 
 def _compare_twin(info: ShardInfo, output: Storage) -> None:
@@ -373,22 +374,7 @@ def _compare_twin(info: ShardInfo, output: Storage) -> None:
     crc32c = f"{output.crc32c(info.file):08x}"
     if found is None or (found.size_bytes, crc32c) != (info.bytes, info.crc32c):
         what = f"has CRC-32C {crc32c}, this run made {info.bytes} bytes of {info.crc32c}"
-        raise _conflict(join_uri(output.root, info.file), what)
-
-
-def create_or_compare(output: Storage, name: str, data: bytes) -> None:
-    """Create a small file, or find it there with the same bytes.
-
-    Raises:
-        RuntimeError: `E-OUT-CONFLICT` when it has others.
-    """
-    if not output.create(name, data) and output.read(name) != data:
-        raise _conflict(join_uri(output.root, name), "has other content than this run's")
-
-
-def _conflict(where: str, what: str) -> RuntimeError:
-    remedy = "give another --output, or --overwrite"
-    return RuntimeError(fault_line("E-OUT-CONFLICT", where, what, remedy))
+        raise conflict(join_uri(output.root, info.file), what)
 
 
 def _source_bytes(sample: Sample) -> int:

@@ -4,6 +4,7 @@ Nothing else in the project knows about paths. `open_storage` chooses by the roo
 path, or a URI of any filesystem that Beam knows.
 """
 
+import os
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
@@ -93,6 +94,13 @@ class Storage(Protocol):
     def delete(self, name: str) -> None:
         """Delete a file, if it is there."""
 
+    def require_folder(self) -> None:
+        """Make sure that the root is there, in stores that have folders.
+
+        Raises:
+            RuntimeError: `E-ARG` when it is not.
+        """
+
     def probe(self) -> None:
         """Make the root if need be, and prove that files can be created in it.
 
@@ -146,6 +154,25 @@ def read_uri(uri: str) -> bytes:
     """
     storage, entry = find_uri(uri)
     return storage.read(entry.name)
+
+
+def name_below(root: str, uri: str) -> str | None:
+    """Return a path's name relative to a root that holds it, None when it lies elsewhere.
+
+    >>> name_below("gs://b/photos", "gs://b/photos/out"), name_below("gs://b", "gs://b2/out")
+    ('out', None)
+    """
+    folder, path = _canonical(root), _canonical(uri)
+    if folder == path:
+        return ""
+    prefix = folder.rstrip("/") + "/"
+    return path[len(prefix) :] if path.startswith(prefix) else None
+
+
+def _canonical(uri: str) -> str:
+    if _URI.match(uri) and not uri.startswith("file://"):
+        return uri.rstrip("/")
+    return os.path.realpath(uri.removeprefix("file://"))
 
 
 def join_uri(root: str, name: str) -> str:

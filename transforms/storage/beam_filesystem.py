@@ -101,6 +101,9 @@ class BeamStorage:
         if self.stat(name) is not None:
             self._run(name, lambda: self._filesystem.delete([self._uri(name)]))
 
+    def require_folder(self) -> None:
+        """Ask nothing: an object store has no folders."""
+
     def probe(self) -> None:
         """Create and delete a file."""
         name = f"{SPOOL_DIR}/probe-{uuid.uuid4().hex}"

@@ -34,6 +34,7 @@ _RENAME_NOREPLACE = 1
 _AT_FDCWD = -100
 _MAX_PARTS = 1024  # IOV_MAX
 _PIECE_BYTES = 4 << 20
+_FOLDER_TRIES = 10
 _KINDS = (
     (stat.S_ISDIR, "directory"),
     (stat.S_ISFIFO, "fifo"),
@@ -132,6 +133,13 @@ class LocalStorage:
         """Delete a file, if it is there."""
         with contextlib.suppress(*_NOT_THERE):
             self._run(name, lambda: os.unlink(self._path(name)), _NOT_THERE)
+
+    def require_folder(self) -> None:
+        """Make sure that the root is a directory."""
+        entry = self.stat("")
+        if entry is None or entry.kind != "directory":
+            what = "no such folder" if entry is None else f"a {entry.kind}, not a folder"
+            raise RuntimeError(fault_line("E-ARG", self.root, what, "give the path of a folder"))
 
     def probe(self) -> None:
         """Make the root, and link and unlink a file there; drop spools whose writers are dead."""
@@ -254,14 +262,20 @@ class _LocalSpool:
         target = storage._path(name)
         directory = posixpath.dirname(target) or "."
         with storage._coding(name):  # once each: after a failed fsync a second one proves nothing
-            os.makedirs(directory, exist_ok=True)
             os.fsync(self._fd)
             try:
-                self._name_it(directory, target)
+                self._name_in(directory, target)
             except FileExistsError:
                 return False
             _fsync_directory(directory)
         return True
+
+    def _name_in(self, directory: str, target: str) -> None:
+        for _ in range(_FOLDER_TRIES - 1):
+            os.makedirs(directory, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # another run tidied the folder away
+                return self._name_it(directory, target)
+        return self._name_it(directory, target)
 
     def close(self) -> None:
         """Release the inode; a named spool is deleted."""

@@ -1,0 +1,167 @@
+"""The files of a data set: which names are ours, creating them, and deleting no one else's."""
+
+import contextlib
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+
+from schemas.faults import fault_line
+from schemas.manifest import (
+    MANIFEST_NAME,
+    PLAN_NAME,
+    REJECTED_NAME,
+    SOURCES_DIR,
+    JobPlan,
+    read_manifest,
+)
+from schemas.shards import (
+    INDEX_DIR,
+    NAMED_TEMPLATES,
+    RECEIPTS_DIR,
+    ShardInfo,
+    ShardNames,
+    index_names,
+    is_index_name,
+    receipt_name,
+)
+from transforms.storage import SPOOL_DIR, Entry, Storage, join_uri, name_below, open_storage
+
+SIDE_FILES = ("label_map.pbtxt", "schema.pbtxt", "features.json", "dataset_info.json")
+EXCLUDED_NAME = "_excluded.jsonl"
+"""A copy of what `--exclude` named, where `--overwrite` would have deleted it."""
+
+_OWN_NAMES = {MANIFEST_NAME, PLAN_NAME, REJECTED_NAME, EXCLUDED_NAME, *SIDE_FILES}
+_SOURCES_NAME = re.compile(rf"{SOURCES_DIR}/[0-9a-f]{{32}}\.json")
+
+
+def sources_name(job: str) -> str:
+    """Return the name of the note that a job with this digest is complete."""
+    return f"{SOURCES_DIR}/{job}.json"
+
+
+def source_entries(root: str, output: str, names: ShardNames) -> Iterator[Entry]:
+    """Yield what a source root holds, without the data set where that lies in the root too."""
+    below = name_below(root, output) if output else None
+    for entry in open_storage(root).list():
+        if below is None or not _is_in_output(entry.name, below, names):
+            yield entry
+
+
+def create_or_compare(output: Storage, name: str, data: bytes) -> None:
+    """Create a small file, or find it there with the same bytes.
+
+    Raises:
+        RuntimeError: `E-OUT-CONFLICT` when it has others.
+    """
+    if not output.create(name, data) and output.read(name) != data:
+        raise conflict(join_uri(output.root, name), "has other content than this run's")
+
+
+def conflict(where: str, what: str) -> RuntimeError:
+    """Return the fault of a file that holds something else than this run makes."""
+    remedy = "give another --output, or --overwrite"
+    return RuntimeError(fault_line("E-OUT-CONFLICT", where, what, remedy))
+
+
+def foreign(output: Storage, what: str) -> RuntimeError:
+    """Return the fault of an output that holds what is not of this run."""
+    remedy = "give another --output, or move away what is not of this run"
+    return RuntimeError(fault_line("E-OUT-FOREIGN", output.root, what, remedy))
+
+
+def refuse_foreign(output: Storage, names: ShardNames) -> None:
+    """Refuse an output that has no plan, but files of our names.
+
+    Raises:
+        RuntimeError: `E-OUT-FOREIGN`.
+    """
+    ours = {name for name in top_level(output) if name in _OWN_NAMES - {EXCLUDED_NAME}}
+    ours |= {name for name in top_level(output) if split_of(name, names) is not None}
+    for name in sorted({*ours, *receipts(output)}):
+        raise foreign(output, f"{name} is there, but no {PLAN_NAME} that tells of it")
+
+
+def top_level(output: Storage) -> dict[str, int]:
+    """Return the sizes of the files that lie in the output itself, by name."""
+    return {e.name: e.size_bytes for e in output.list(recursive=False) if e.kind == "file"}
+
+
+def receipts(output: Storage) -> list[str]:
+    """Return the names of the receipts that are there."""
+    return _names_in(RECEIPTS_DIR, _is_receipt_name, output)
+
+
+def split_of(name: str, names: ShardNames) -> str | None:
+    """Return the split of a shard file of this or a standard grammar, None for any other file."""
+    grammars = (names, *map(ShardNames, NAMED_TEMPLATES.values()))
+    return next((s for grammar in grammars if (s := grammar.matches(name)) is not None), None)
+
+
+def remove_output(output: Storage, names: ShardNames, splits: Iterable[str]) -> None:
+    """Delete a data set of ours, manifest first, so that none is ever there in part.
+
+    Deleted are the files that receipts name, those of our names for these splits, and the side
+    files; anything else stays. The plan goes last: until then a rerun knows what this was.
+
+    Raises:
+        RuntimeError: `E-OUT-FOREIGN` when plan or manifest there are none of ours.
+    """
+    if not _is_ours(output):
+        return
+    output.delete(MANIFEST_NAME)
+    wanted = {"", *splits}
+    doomed = {info.file for info in _read_receipts(output)}
+    doomed |= {*SIDE_FILES, REJECTED_NAME, EXCLUDED_NAME}
+    for name in sorted(top_level(output)):
+        if name in doomed or split_of(name, names) in wanted:
+            output.delete(name)
+    for name in _names_in(INDEX_DIR, is_index_name, output):
+        output.delete(name)
+    for name in _names_in(SOURCES_DIR, _is_sources_name, output):
+        output.delete(name)
+    for name in receipts(output):
+        output.delete(name)
+    output.delete(PLAN_NAME)
+
+
+def _is_ours(output: Storage) -> bool:
+    """Return whether the output holds a data set of ours, or its beginnings."""
+    has_manifest = output.stat(MANIFEST_NAME) is not None
+    if has_manifest:
+        read_manifest(output.read(MANIFEST_NAME), join_uri(output.root, MANIFEST_NAME))
+    if output.stat(PLAN_NAME) is None:
+        return has_manifest
+    try:
+        msgspec.json.decode(output.read(PLAN_NAME), type=JobPlan)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise foreign(output, f"{PLAN_NAME} is no plan of beam-tfrec") from None
+    return True
+
+
+def _read_receipts(output: Storage) -> Iterator[ShardInfo]:
+    for name in receipts(output):
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+            yield msgspec.json.decode(output.read(name), type=ShardInfo)
+
+
+def _names_in(folder: str, is_ours: Callable[[str], bool], output: Storage) -> list[str]:
+    entries = output.list(f"{folder}/", recursive=False)
+    return sorted(e.name for e in entries if e.kind == "file" and is_ours(e.name))
+
+
+def _is_receipt_name(name: str) -> bool:
+    stem = name.removeprefix(f"{RECEIPTS_DIR}/").removesuffix(".json")
+    return name == receipt_name(stem) and is_index_name(index_names(stem)[0])
+
+
+def _is_sources_name(name: str) -> bool:
+    return _SOURCES_NAME.fullmatch(name) is not None
+
+
+def _is_in_output(name: str, below: str, names: ShardNames) -> bool:
+    if below:
+        return name == below or name.startswith(f"{below}/")
+    in_folder = is_index_name(name) or _is_receipt_name(name) or _is_sources_name(name)
+    in_folder = in_folder or name.startswith(f"{SPOOL_DIR}/")
+    return name in _OWN_NAMES or in_folder or split_of(name, names) is not None
