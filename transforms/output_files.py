@@ -76,8 +76,8 @@ def refuse_foreign(output: Storage, names: ShardNames) -> None:
     Raises:
         RuntimeError: `E-OUT-FOREIGN`.
     """
-    ours = {name for name in top_level(output) if name in _OWN_NAMES - {EXCLUDED_NAME}}
-    ours |= {name for name in top_level(output) if split_of(name, names) is not None}
+    own = _OWN_NAMES - {EXCLUDED_NAME, PLAN_NAME}
+    ours = {name for name in top_level(output) if name in own or split_of(name, names) is not None}
     for name in sorted({*ours, *receipts(output)}):
         raise foreign(output, f"{name} is there, but no {PLAN_NAME} that tells of it")
 

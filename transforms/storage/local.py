@@ -327,7 +327,9 @@ class _LocalSpool:
         except FileExistsError:
             raise
         except OSError as error:
-            if error.errno not in _NO_LINK:
+            if error.errno not in _NO_LINK or (
+                error.errno == errno.ENOENT and os.path.exists(source)  # then the folder is gone
+            ):
                 raise
             self._rename_no_replace(target)
         finally:
