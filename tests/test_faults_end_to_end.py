@@ -1103,7 +1103,7 @@ def forbid_image_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     ("folder", "given"),
     [
         ("plain", ()),
-        ("a 'quoted' $HOME; folder", ("--max_rejected", "1")),
+        ("a 'quoted' $HOME; COUNT folder", ("--max_rejected", "1")),
         ("caf\u00e9", ("--max_rejected=1",)),
     ],
 )
@@ -1142,6 +1142,23 @@ def test_printed_command_leaves_overwrite_out(make_coco: MakeCoco, tmp_path: Pat
     assert first.code == 4
     assert "--overwrite" not in accepting(first)
     assert "kept" in run_coco(*accepting(first)).err
+
+
+def test_printed_command_excludes_what_the_run_excluded(
+    make_coco: MakeCoco, tmp_path: Path
+) -> None:
+    """Though the run has put its own rejects in the place of those it left out."""
+    sources, out = make_coco(6), tmp_path / "out"
+    cut_off(sources[0] / "a001.jpg")
+    assert run_coco(*command(sources, out)).code == 4
+    (sources[0] / "a003.jpg").write_bytes(NO_PIXELS)
+    again = ("--overwrite", "--exclude", out / "rejected.jsonl", "--check", "decode")
+    second = run_coco(*command(sources, out, *again))
+    assert second.code == 4
+    third = run_coco(*accepting(second))
+    assert third.code == 0, third.err
+    split = check_committed(out)["splits"]["train"]
+    assert (split["excluded"], split["rejected"]) == (1, {"E-IMG-DAMAGED": 1})
 
 
 def test_budget_is_compared_before_the_first_shard(make_coco: MakeCoco, tmp_path: Path) -> None:

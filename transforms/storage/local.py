@@ -267,7 +267,8 @@ class _LocalSpool:
                 self._name_in(directory, target)
             except FileExistsError:
                 return False
-            _fsync_directory(directory)
+            with contextlib.suppress(FileNotFoundError):  # a probe, tidied away by another run
+                _fsync_directory(directory)
         return True
 
     def _name_in(self, directory: str, target: str) -> None:
@@ -318,7 +319,9 @@ class _LocalSpool:
                 rest = rest[os.write(self._fd, rest) :]
 
     def _name_it(self, directory: str, target: str) -> None:
-        source = self._spool_path or f"/proc/self/fd/{self._fd}"
+        source = f"/proc/self/fd/{self._fd}"
+        if self._spool_path:
+            source = os.path.abspath(self._spool_path)  # relative ones would begin at `directory`
         directory_fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             # A directory descriptor makes Python call linkat() with AT_SYMLINK_FOLLOW, which
