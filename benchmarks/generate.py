@@ -150,7 +150,7 @@ def entries(index: int, recipe: Recipe) -> tuple[str, list[str]]:
         "height": height,
         "width": width,
         "date_captured": f"2013-11-{index % 28 + 1:02} {index % 24:02}:{index % 60:02}:01",
-        "flickr_url": f"http://farm{index % 9}.example.org/{key * 7919}_{key * 104729:x}_z.jpg",
+        "flickr_url": f"http://photos{index % 9}.example.org/{key * 7919}_{key * 104729:x}_z.jpg",
         "id": key,
     }
     rng = np.random.default_rng([recipe.seed, index, 1])

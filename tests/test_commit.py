@@ -27,7 +27,7 @@ from schemas.manifest import (
     read_manifest,
     to_json,
 )
-from schemas.shards import PLAIN, ShardInfo, ShardNames
+from schemas.shards import ShardInfo, ShardNames
 from tests.small_runs import (
     SmallRun,
     build_run,
@@ -52,7 +52,6 @@ from transforms.commit import (
     publish_plan,
     reject_text,
 )
-from transforms.output_files import create_or_compare, remove_output
 from transforms.plan_shards import ShardTable
 from transforms.progress import PROGRESS
 from transforms.read_coco import AnnotationFile
@@ -339,63 +338,14 @@ def test_what_is_no_plan_is_foreign(out: Path, output: Storage, data: bytes) -> 
     assert (out / "_plan.json").read_bytes() == data
 
 
-CUSTOM = ShardNames("file_{index:02}-{records}.tfrec")
-
-
-@pytest.mark.parametrize(
-    ("name", "names"),
-    [
-        ("manifest.json", ShardNames()),
-        ("rejected.jsonl", ShardNames()),
-        ("label_map.pbtxt", ShardNames()),
-        ("dataset_info.json", ShardNames()),
-        ("train-00000-of-00004-10.tfrec", ShardNames()),
-        ("val-00000-of-00004-10.tfrec", ShardNames()),  # a split of an older run
-        ("train-00000-of-00004.tfrec", ShardNames()),  # the other standard grammar
-        ("train-00000-of-00004-10.tfrec", ShardNames(PLAIN)),
-        ("file_00-10.tfrec", CUSTOM),
-        ("train-00000-of-00004.tfrec", CUSTOM),
-    ],
-)
-def test_files_of_our_names_without_a_plan_are_foreign(
-    out: Path, output: Storage, name: str, names: ShardNames
-) -> None:
-    put(out, [name, "a user's note.txt"])
+def test_an_output_with_files_of_another_run_is_not_claimed(out: Path, output: Storage) -> None:
+    put(out, ["train-00000-of-00004-10.tfrec"])
     before = contents(out)
 
-    with pytest.raises(RuntimeError) as raised:
-        publish_plan(PLAN, output, names)
+    with pytest.raises(RuntimeError, match=rf"^E-OUT-FOREIGN {out}: train-00000-of-00004-10\.tfr"):
+        publish_plan(PLAN, output, ShardNames())
 
-    assert str(raised.value).startswith(f"E-OUT-FOREIGN {out}: {name} is there, but no _plan.json")
     assert contents(out) == before
-
-
-NEIGHBOURS = [
-    "notes.txt",
-    "train.tfrec",
-    "train-00000-of-00004-10.tfrec.bak",
-    "x-train-00000-of-00004.tfrec",
-    "Train-00000-of-00004.tfrec",
-    "file_00-10.tfrec",
-    "older/train-00000-of-00004-10.tfrec",
-    "older/manifest.json",
-    "_receipts/notes.txt",
-    "_receipts/train-00000-of-00004.json.bak",
-    "_sources/notes.txt",
-    "index/notes.txt",
-    "index/train-00000-of-00004.parquet.bak",
-]
-
-
-def test_any_other_file_is_no_obstacle(run: SmallRun, out: Path) -> None:
-    put(out, NEIGHBOURS)
-    (out / "train-00000-of-00009-1.tfrec").mkdir()  # a folder is no shard
-
-    build_run(run)
-
-    assert {name: (out / name).read_bytes() for name in NEIGHBOURS} == dict.fromkeys(
-        NEIGHBOURS, b"of the user"
-    )
 
 
 @pytest.mark.parametrize("other_seed", [False, True])
@@ -770,18 +720,6 @@ def test_another_file_at_a_name_of_ours_is_a_conflict(
     assert (out / name).read_bytes() == b"of the user"
 
 
-def test_creates_or_compares(out: Path, output: Storage) -> None:
-    create_or_compare(output, "a.json", b"1")
-    create_or_compare(output, "a.json", b"1")
-
-    with pytest.raises(RuntimeError) as raised:
-        create_or_compare(output, "a.json", b"2")
-
-    what = "has other content than this run's; give another --output, or --overwrite"
-    assert str(raised.value) == f"E-OUT-CONFLICT {out}/a.json: {what}"
-    assert (out / "a.json").read_bytes() == b"1"
-
-
 def test_neither_paths_nor_clocks_reach_the_data_set(tmp_path: Path) -> None:
     here = write_set(tmp_path / "here", 6)
     (here[0] / "a002.jpg").write_bytes(b"<html>")
@@ -949,129 +887,6 @@ def test_every_part_of_a_job_is_in_its_digest(
 
     assert one == job_digest({"seed": "0"}, {"train": "9:ff"}, {"train": "a", "val": "0"})
     assert one != job_digest(options, identities, listings)
-
-
-# --- removing ---
-
-
-def test_removing_deletes_what_is_ours_and_nothing_else(
-    run: SmallRun, out: Path, output: Storage
-) -> None:
-    build_run(run)
-    put(out, NEIGHBOURS)
-    put(out, ["test-00000-of-00004-10.tfrec"])  # our grammar, but not a split of this run
-    put(out, ["train-00000-of-00099-10.tfrec", "train-00000-of-00099.tfrec"])  # older runs'
-    (out / "train-00000-of-00009-1.tfrec").mkdir()
-
-    remove_output(output, run.job.names, ["train"])
-
-    assert contents(out).keys() == {*NEIGHBOURS, "test-00000-of-00004-10.tfrec"}
-    assert (out / "train-00000-of-00009-1.tfrec").is_dir()
-
-
-def test_removing_takes_what_receipts_name(run: SmallRun, out: Path, output: Storage) -> None:
-    named = dataclasses.replace(run.job, names=CUSTOM)
-    commit_job = dataclasses.replace(run.commit_job, names=CUSTOM)
-    run = dataclasses.replace(run, job=named, commit_job=commit_job)
-    build_run(run)
-    assert (out / "file_01-3.tfrec").is_file()
-
-    remove_output(output, ShardNames(), ["val"])  # of an entirely other run
-
-    assert contents(out) == {}
-
-
-def test_removing_takes_the_manifest_first_and_the_plan_last(
-    run: SmallRun, out: Path, output: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build_run(run)
-    files = set(contents(out))
-    unlinked: list[str] = []
-    unlink = os.unlink
-    monkeypatch.setattr(
-        os, "unlink", lambda path: (unlink(path), unlinked.append(os.path.relpath(path, out)))
-    )
-
-    remove_output(output, run.job.names, ["train"])
-
-    assert unlinked[0] == "manifest.json"
-    assert unlinked[-1] == "_plan.json"
-    assert set(unlinked) == files
-    receipts = [name.startswith("_receipts/") for name in unlinked[:-1]]
-    assert receipts == sorted(receipts), "receipts name the rest, so they go behind it"
-
-
-@pytest.mark.parametrize("stop_after", range(1, 12))
-def test_removing_that_was_interrupted_goes_on(
-    run: SmallRun,
-    out: Path,
-    output: Storage,
-    monkeypatch: pytest.MonkeyPatch,
-    stop_after: int,
-) -> None:
-    build_run(run)
-    unlink = os.unlink
-    left = [stop_after]
-
-    def unlink_some(path: str) -> None:
-        if not left[0]:
-            raise KeyboardInterrupt
-        left[0] -= 1
-        unlink(path)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "unlink", unlink_some)
-        with pytest.raises(KeyboardInterrupt):
-            remove_output(output, run.job.names, ["train"])
-    assert not (out / "manifest.json").exists()
-
-    remove_output(output, run.job.names, ["train"])
-    assert contents(out) == {}
-
-
-@pytest.mark.parametrize("file", ["../outside.txt", "notes.txt/../../outside.txt", "/outside.txt"])
-def test_a_receipt_cannot_make_us_delete_beyond_the_output(
-    run: SmallRun, out: Path, output: Storage, file: str
-) -> None:
-    put(out.parent, ["outside.txt"])
-    build_run(run)
-    receipt = out / f"_receipts/{STEMS[0]}.json"
-    receipt.write_bytes(json.dumps({**json.loads(receipt.read_bytes()), "file": file}).encode())
-
-    remove_output(output, run.job.names, ["train"])
-
-    assert (out.parent / "outside.txt").read_bytes() == b"of the user"
-    assert contents(out) == {}
-
-
-def test_garbage_receipts_are_removed_like_others(
-    run: SmallRun, out: Path, output: Storage
-) -> None:
-    build_run(run)
-    put(out, [f"_receipts/{STEMS[0]}.json"], b"\xff garbage")
-
-    remove_output(output, run.job.names, ["train"])
-
-    assert contents(out) == {}
-
-
-def test_removing_nothing_is_no_error(out: Path, output: Storage) -> None:
-    remove_output(output, ShardNames(), ["train"])
-
-    assert contents(out) == {}
-
-
-def test_after_removing_another_run_can_begin(
-    data: tuple[Path, Path], run: SmallRun, out: Path, output: Storage
-) -> None:
-    build_run(run)
-    other = plan_run(*data, out, num_shards=3)
-    with pytest.raises(RuntimeError, match=r"^E-OUT-PLAN .*: options num_shards was 'all=2', is"):
-        build_run(other)
-
-    remove_output(output, run.job.names, ["train"])
-
-    assert [shard.records for shard in build_run(other).shards] == [2, 2, 2]
 
 
 # --- pipelines ---

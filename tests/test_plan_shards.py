@@ -139,30 +139,35 @@ def test_counts_shards(total: int, output_bytes: int, sharding: Sharding, shards
 
 
 @pytest.mark.parametrize(
-    ("sharding", "what", "remedy"),
+    ("sharding", "output_bytes", "what", "remedy"),
     [
-        (Sharding({"": 11}), "--num_shards 11", "give at most --num_shards 10"),
-        (Sharding({"train": 99}), "--num_shards 99", "give at most --num_shards 10"),
+        (Sharding({"": 11}), 1, "--num_shards 11", "give at most --num_shards 10"),
+        (Sharding({"train": 99}), 1, "--num_shards 99", "give at most --num_shards 10"),
         # The largest must be a multiple of the hosts, too.
-        (Sharding({"": 12}, hosts=4), "--num_shards 12", "give at most --num_shards 8"),
-        (Sharding({"": 16}, hosts=16), "--num_shards 16", "give fewer --hosts"),
-        (Sharding(hosts=16), "--hosts 16 need 16 shards", "give fewer --hosts"),
+        (Sharding({"": 12}, hosts=4), 1, "--num_shards 12", "give at most --num_shards 8"),
+        (Sharding({"": 16}, hosts=16), 1, "--num_shards 16", "give fewer --hosts"),
+        (
+            Sharding(hosts=16),
+            1,
+            "--shard_size 150000000 and --hosts 16 make 16 shards",
+            "give fewer --hosts",
+        ),
+        # Records larger than a shard.
+        (
+            Sharding(),
+            10 * 200 * MB,
+            "--shard_size 150000000 and --hosts 1 make 14 shards",
+            "give at most --num_shards 10",
+        ),
     ],
 )
 def test_more_shards_than_samples_name_the_largest_number(
-    sharding: Sharding, what: str, remedy: str
+    sharding: Sharding, output_bytes: int, what: str, remedy: str
 ) -> None:
     with pytest.raises(ValueError) as raised:
-        count_shards("train", 10, 1, sharding)
+        count_shards("train", 10, output_bytes, sharding)
 
     assert str(raised.value) == f"E-ARG split train: {what}, but 10 samples; {remedy}"
-
-
-@pytest.mark.xfail(
-    strict=True, reason="records larger than --shard_size stop the run and blame --hosts"
-)
-def test_records_larger_than_a_shard_get_a_shard_each() -> None:
-    assert count_shards("train", 10, 10 * 200 * MB, Sharding()) == 10
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from tests.children import (
     without_anonymous_files,
 )
 from tests.storage_contract import StorageContract, files_in, listed, put
-from transforms.storage import Entry, join_uri, open_storage, read_uri, split_uri
+from transforms.storage import Entry, join_uri, name_below, open_storage, read_uri, split_uri
 from transforms.storage.local import LocalStorage
 
 
@@ -709,6 +709,33 @@ def test_reads_a_single_file_by_its_path(folder: Path) -> None:
 def test_a_file_uri_splits_and_joins(uri: str, root: str, name: str) -> None:
     assert split_uri(uri) == (root, name)
     assert join_uri(root, name).removeprefix("./") == uri
+
+
+@pytest.mark.parametrize(
+    ("root", "uri", "name"),
+    [
+        ("gs://b/photos", "gs://b/photos/out", "out"),
+        ("gs://b/photos/", "gs://b/photos/a/out/", "a/out"),
+        ("gs://b/photos", "gs://b/photos", ""),
+        ("gs://b/photos", "gs://b/photos2", None),  # a longer name is no folder in it
+        ("gs://b/photos/out", "gs://b/photos", None),
+        ("/photos", "gs://b/photos", None),
+        ("/photos", "/photos/out", "out"),
+        ("/photos", "file:///photos/out", "out"),
+        ("/", "/photos", "photos"),
+        ("/photos/../photos/.", "/photos//out", "out"),
+        (".", "out", "out"),
+    ],
+)
+def test_a_path_below_a_root_has_a_name_there(root: str, uri: str, name: str | None) -> None:
+    assert name_below(root, uri) == name
+
+
+def test_a_path_is_below_a_root_by_whatever_link_it_is_reached(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "link").symlink_to("photos")
+
+    assert name_below(str(tmp_path / "photos"), str(tmp_path / "link" / "out")) == "out"
 
 
 def test_an_entry_is_a_file_unless_it_says_otherwise() -> None:

@@ -1,0 +1,362 @@
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from schemas.shards import PLAIN, ShardNames
+from tests.small_runs import SmallRun, build_run, contents, plan_run, write_set
+from transforms.commit import publish_plan
+from transforms.output_files import (
+    create_or_compare,
+    refuse_foreign,
+    remove_output,
+    source_entries,
+    sources_name,
+    split_of,
+    top_level,
+)
+from transforms.storage import Storage, open_storage
+
+STEMS = ["train-00000-of-00002", "train-00001-of-00002"]
+CUSTOM = ShardNames("file_{index:02}-{records}.tfrec")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> tuple[Path, Path]:
+    """Six images `a000.jpg` … `a005.jpg` with two objects each."""
+    return write_set(tmp_path / "data", 6)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def output(out: Path) -> Storage:
+    return open_storage(str(out))
+
+
+@pytest.fixture
+def run(data: tuple[Path, Path], out: Path) -> SmallRun:
+    """The run that makes two shards of the six images."""
+    return plan_run(*data, out)
+
+
+def put(folder: Path, names: list[str], data: bytes = b"of the user") -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+
+
+# --- names ---
+
+
+@pytest.mark.parametrize(
+    ("name", "names", "split"),
+    [
+        ("train-00000-of-00004-10.tfrec", ShardNames(), "train"),
+        ("val_2-00000-of-00004.tfrec", ShardNames(), "val_2"),
+        ("train-00000-of-00004-10.tfrec", CUSTOM, "train"),  # the standard grammars always count
+        ("file_07-10.tfrec", CUSTOM, ""),
+        ("file_07-10.tfrec", ShardNames(), None),
+        ("Train-00000-of-00004.tfrec", ShardNames(), None),
+        ("manifest.json", ShardNames(), None),
+    ],
+)
+def test_a_shard_s_name_tells_its_split(name: str, names: ShardNames, split: str | None) -> None:
+    assert split_of(name, names) == split
+
+
+def test_only_files_that_lie_in_the_output_itself_are_listed(out: Path, output: Storage) -> None:
+    put(out, ["a", "b/c"], b"12345")
+    (out / "folder").mkdir()
+
+    assert top_level(output) == {"a": 5}
+
+
+DATA_SET = [
+    "manifest.json",
+    "_plan.json",
+    "rejected.jsonl",
+    "features.json",
+    "train-00000-of-00004-10.tfrec",
+    "index/train-00000-of-00004.parquet",
+    "_receipts/train-00000-of-00004.json",
+    "_spool/probe-1",
+    sources_name("ab" * 16),
+]
+
+
+def listed(root: Path, output: str) -> set[str]:
+    entries = source_entries(str(root), output, ShardNames())
+    return {entry.name for entry in entries if entry.kind == "file"}
+
+
+def test_a_data_set_among_its_own_sources_is_no_source(out: Path) -> None:
+    put(out, ["a.jpg", "index/b.jpg", *DATA_SET])
+
+    assert listed(out, str(out)) == {"a.jpg", "index/b.jpg"}
+    assert listed(out, f"file://{out}/") == {"a.jpg", "index/b.jpg"}
+
+
+def test_a_data_set_below_its_sources_is_no_source(tmp_path: Path, out: Path) -> None:
+    put(tmp_path, ["a.jpg", "outdoors/b.jpg"])
+    put(out, [*DATA_SET, "whatever.jpg"])
+
+    assert listed(tmp_path, str(out)) == {"a.jpg", "outdoors/b.jpg"}
+
+
+def test_a_data_set_elsewhere_hides_nothing(tmp_path: Path, out: Path) -> None:
+    put(tmp_path / "images", ["a.jpg", "train-00000-of-00004-10.tfrec", "manifest.json"])
+
+    assert len(listed(tmp_path / "images", str(out))) == 3
+    assert len(listed(tmp_path / "images", "")) == 3
+    assert len(listed(tmp_path / "images", "gs://b/images")) == 3
+
+
+# --- creating ---
+
+
+def test_creates_or_compares(out: Path, output: Storage) -> None:
+    create_or_compare(output, "a.json", b"1")
+    create_or_compare(output, "a.json", b"1")
+
+    with pytest.raises(RuntimeError) as raised:
+        create_or_compare(output, "a.json", b"2")
+
+    what = "has other content than this run's; give another --output, or --overwrite"
+    assert str(raised.value) == f"E-OUT-CONFLICT {out}/a.json: {what}"
+    assert (out / "a.json").read_bytes() == b"1"
+
+
+@pytest.mark.parametrize(
+    ("name", "names"),
+    [
+        ("manifest.json", ShardNames()),
+        ("rejected.jsonl", ShardNames()),
+        ("label_map.pbtxt", ShardNames()),
+        ("dataset_info.json", ShardNames()),
+        ("train-00000-of-00004-10.tfrec", ShardNames()),
+        ("val-00000-of-00004-10.tfrec", ShardNames()),  # a split of an older run
+        ("train-00000-of-00004.tfrec", ShardNames()),  # the other standard grammar
+        ("train-00000-of-00004-10.tfrec", ShardNames(PLAIN)),
+        ("file_00-10.tfrec", CUSTOM),
+        ("train-00000-of-00004.tfrec", CUSTOM),
+        ("_receipts/train-00000-of-00004.json", ShardNames()),
+    ],
+)
+def test_files_of_our_names_without_a_plan_are_foreign(
+    out: Path, output: Storage, name: str, names: ShardNames
+) -> None:
+    put(out, [name, "a user's note.txt"])
+    before = contents(out)
+
+    with pytest.raises(RuntimeError) as raised:
+        refuse_foreign(output, names)
+
+    assert str(raised.value).startswith(f"E-OUT-FOREIGN {out}: {name} is there, but no _plan.json")
+    assert contents(out) == before
+
+
+NEIGHBOURS = [
+    "notes.txt",
+    "train.tfrec",
+    "train-00000-of-00004-10.tfrec.bak",
+    "x-train-00000-of-00004.tfrec",
+    "Train-00000-of-00004.tfrec",
+    "file_00-10.tfrec",
+    "older/train-00000-of-00004-10.tfrec",
+    "older/manifest.json",
+    "_receipts/notes.txt",
+    "_receipts/train-00000-of-00004.json.bak",
+    "_sources/notes.txt",
+    "index/notes.txt",
+    "index/train-00000-of-00004.parquet.bak",
+]
+
+
+def test_other_files_are_not_foreign(out: Path, output: Storage) -> None:
+    put(out, NEIGHBOURS)
+
+    refuse_foreign(output, ShardNames())
+
+
+def test_any_other_file_is_no_obstacle(run: SmallRun, out: Path) -> None:
+    put(out, NEIGHBOURS)
+    (out / "train-00000-of-00009-1.tfrec").mkdir()  # a folder is no shard
+
+    build_run(run)
+
+    assert {name: (out / name).read_bytes() for name in NEIGHBOURS} == dict.fromkeys(
+        NEIGHBOURS, b"of the user"
+    )
+
+
+# --- removing ---
+
+
+def test_removing_deletes_what_is_ours_and_nothing_else(
+    run: SmallRun, out: Path, output: Storage
+) -> None:
+    build_run(run)
+    put(out, NEIGHBOURS)
+    put(out, ["test-00000-of-00004-10.tfrec"])  # our grammar, but not a split of this run
+    put(out, ["train-00000-of-00099-10.tfrec", "train-00000-of-00099.tfrec"])  # older runs'
+    (out / "train-00000-of-00009-1.tfrec").mkdir()
+
+    remove_output(output, run.job.names, ["train"])
+
+    assert contents(out).keys() == {*NEIGHBOURS, "test-00000-of-00004-10.tfrec"}
+    assert (out / "train-00000-of-00009-1.tfrec").is_dir()
+
+
+def test_removing_takes_what_receipts_name(run: SmallRun, out: Path, output: Storage) -> None:
+    named = dataclasses.replace(run.job, names=CUSTOM)
+    commit_job = dataclasses.replace(run.commit_job, names=CUSTOM)
+    run = dataclasses.replace(run, job=named, commit_job=commit_job)
+    build_run(run)
+    assert (out / "file_01-3.tfrec").is_file()
+
+    remove_output(output, ShardNames(), ["val"])  # of an entirely other run
+
+    assert contents(out) == {}
+
+
+def test_removing_takes_the_manifest_first_and_the_plan_last(
+    run: SmallRun, out: Path, output: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_run(run)
+    files = set(contents(out))
+    unlinked: list[str] = []
+    unlink = os.unlink
+    monkeypatch.setattr(
+        os, "unlink", lambda path: (unlink(path), unlinked.append(os.path.relpath(path, out)))
+    )
+
+    remove_output(output, run.job.names, ["train"])
+
+    assert unlinked[0] == "manifest.json"
+    assert unlinked[-1] == "_plan.json"
+    assert set(unlinked) == files
+    receipts = [name.startswith("_receipts/") for name in unlinked[:-1]]
+    assert receipts == sorted(receipts), "receipts name the rest, so they go behind it"
+
+
+@pytest.mark.parametrize("stop_after", range(1, 12))
+def test_removing_that_was_interrupted_goes_on(
+    run: SmallRun,
+    out: Path,
+    output: Storage,
+    monkeypatch: pytest.MonkeyPatch,
+    stop_after: int,
+) -> None:
+    build_run(run)
+    unlink = os.unlink
+    left = [stop_after]
+
+    def unlink_some(path: str) -> None:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        unlink(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "unlink", unlink_some)
+        with pytest.raises(KeyboardInterrupt):
+            remove_output(output, run.job.names, ["train"])
+    assert not (out / "manifest.json").exists()
+
+    remove_output(output, run.job.names, ["train"])
+    assert contents(out) == {}
+
+
+@pytest.mark.parametrize("file", ["../outside.txt", "notes.txt/../../outside.txt", "/outside.txt"])
+def test_a_receipt_cannot_make_us_delete_beyond_the_output(
+    run: SmallRun, out: Path, output: Storage, file: str
+) -> None:
+    put(out.parent, ["outside.txt"])
+    build_run(run)
+    receipt = out / f"_receipts/{STEMS[0]}.json"
+    receipt.write_bytes(json.dumps({**json.loads(receipt.read_bytes()), "file": file}).encode())
+
+    remove_output(output, run.job.names, ["train"])
+
+    assert (out.parent / "outside.txt").read_bytes() == b"of the user"
+    assert contents(out) == {}
+
+
+def test_garbage_receipts_are_removed_like_others(
+    run: SmallRun, out: Path, output: Storage
+) -> None:
+    build_run(run)
+    put(out, [f"_receipts/{STEMS[0]}.json"], b"\xff garbage")
+
+    remove_output(output, run.job.names, ["train"])
+
+    assert contents(out) == {}
+
+
+def test_without_plan_or_manifest_nothing_is_removed(out: Path, output: Storage) -> None:
+    # Whatever the names: no file says that this was ours.
+    remove_output(output, ShardNames(), ["train"])
+    put(out, ["train-00000-of-00004-10.tfrec", "features.json", "_receipts/notes.txt"])
+    before = contents(out)
+
+    remove_output(output, ShardNames(), ["train"])
+
+    assert contents(out) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "what"),
+    [
+        ("manifest.json", b'{"name": "of a web page"}', "no manifest of beam-tfrec"),
+        (
+            "manifest.json",
+            b'{"format": "beam-tfrec", "format_version": 99}',
+            "format version 99, this program reads 1; upgrade beam-tfrec",
+        ),
+        ("_plan.json", b'{"name": "of another program"}', "_plan.json is no plan of beam-tfrec"),
+        ("_plan.json", b"\xff", "_plan.json is no plan of beam-tfrec"),
+    ],
+)
+def test_what_another_program_left_is_not_removed(
+    out: Path, output: Storage, name: str, data: bytes, what: str
+) -> None:
+    put(out, [name], data)
+    put(out, ["train-00000-of-00004-10.tfrec"])
+    before = contents(out)
+
+    with pytest.raises(RuntimeError, match=rf"^E-OUT-FOREIGN {out}.*: {what}"):
+        remove_output(output, ShardNames(), ["train"])
+
+    assert contents(out) == before
+
+
+def test_the_beginnings_of_a_data_set_are_removed(
+    run: SmallRun, out: Path, output: Storage
+) -> None:
+    publish_plan(run.plan, output, ShardNames())
+    put(out, ["train-00000-of-00002-3.tfrec"])
+
+    remove_output(output, ShardNames(), ["train"])
+
+    assert contents(out) == {}
+
+
+def test_after_removing_another_run_can_begin(
+    data: tuple[Path, Path], run: SmallRun, out: Path, output: Storage
+) -> None:
+    build_run(run)
+    other = plan_run(*data, out, num_shards=3)
+    with pytest.raises(RuntimeError, match=r"^E-OUT-PLAN .*: options num_shards was 'all=2', is"):
+        build_run(other)
+
+    remove_output(output, run.job.names, ["train"])
+
+    assert [shard.records for shard in build_run(other).shards] == [2, 2, 2]
