@@ -1,6 +1,11 @@
 """How it is wired: options, graphs and commands; no per-element logic."""
 
 import logging
+import signal
+import sys
+
+if sys.argv[:1] == ["-m"]:  # `python -m pipelines.…`: Ctrl-C while Beam is imported just ends it
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 _BEAM_NOISE = ("apitools not found", "This output type hint will be ignored")
 

@@ -57,6 +57,10 @@ class Config(Protocol):
     def exclude(self) -> str:
         """URI of a `rejected.jsonl` to leave out, or empty."""
 
+    @property
+    def accept_command(self) -> str:
+        """The command that accepts `COUNT` rejects."""
+
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership."""
 
@@ -92,7 +96,8 @@ def execute(
     config = run.config
     output = open_storage(config.output)
     started_s = time.monotonic()
-    _check_sources(config)
+    if run.overwrite or not run.trust_manifest:
+        _check_sources(config)
     output.probe()
     if run.overwrite:
         config = _overwrite(config, output)
@@ -108,6 +113,7 @@ def execute(
     if complete is not None:
         _say(f"already complete: {join_uri(config.output, MANIFEST_NAME)}", sys.stdout)
         return
+    _check_sources(config)
     PROGRESS.reset()
     spare_the_collector()
     options = PipelineOptions(list(beam_args))
@@ -137,7 +143,17 @@ def _overwrite(config: C, output: Storage) -> C:
     excluded = read_uri(config.exclude)
     remove_output(output, config.names, config.images)
     output.create(EXCLUDED_NAME, excluded)
-    return replace(config, exclude=join_uri(config.output, EXCLUDED_NAME))  # type: ignore[type-var]
+    kept = join_uri(config.output, EXCLUDED_NAME)
+    command = config.accept_command
+    for form in ("--exclude {}", "--exclude={}"):
+        given, instead = form.format(config.exclude), form.format(kept)
+        command = command.replace(_quoted_words(given), _quoted_words(instead))
+    return replace(config, exclude=kept, accept_command=command)  # type: ignore[type-var]
+
+
+def _quoted_words(text: str) -> str:
+    flag, space, path = text.partition(" ")
+    return f"{flag}{space}{_quoted(path)}" if flag == "--exclude" else _quoted(text)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import ctypes
 import errno
 import itertools
 import multiprocessing
+import multiprocessing.util
 import os
 import resource
 import signal
@@ -21,6 +22,8 @@ KILLED = 77
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.small_runs"])
+# Now, while temporary files have short paths: its socket's may be no longer than 107 bytes.
+multiprocessing.util.get_temp_dir()
 _NEW_MOUNTS, _NEW_USERS = 0x0002_0000, 0x1000_0000
 _READ_ONLY, _REMOUNT, _RECURSIVE, _PRIVATE = 1, 32, 0x4000, 1 << 18
 

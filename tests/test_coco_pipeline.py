@@ -727,7 +727,9 @@ def test_a_layouts_own_code_is_a_reject_too(
     """Whatever a user's layout calls its reason, the run counts it and goes on."""
     (tmp_path / "out").mkdir()
     layout, budget = BrokenLayout(blurred_key="1"), coco.RejectBudget(count=1)
-    config = config_of(make_coco(1), tmp_path / "out", layout=layout, budget=budget)
+    config = config_of(
+        make_coco(1), tmp_path / "out", layout=layout, budget=budget, allow_empty=True
+    )
     with test_pipeline() as pipeline:
         coco.build(pipeline, config)
     (line,) = rejected_of(tmp_path / "out")

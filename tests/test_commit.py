@@ -115,10 +115,10 @@ def test_the_plan_holds_what_decides_the_data_set(run: SmallRun) -> None:
     assert run.plan == JobPlan(
         format_version=1,
         options={
-            "hosts": "1",
+            "hosts": "",
             "num_shards": "all=2",
             "on_size_mismatch": "auto",
-            "order": "",
+            "order": "all=shuffled",
             "records_per_shard": "",
             "seed": "0",
             "shard_size": "",
@@ -939,4 +939,4 @@ def test_a_claimed_output_stops_the_pipeline(
 
     fault = find_fault("".join(traceback.format_exception(raised.value)))
     assert fault is not None
-    assert fault[1].startswith(f"E-OUT-PLAN {out}: options hosts was not there, is '1' now; give")
+    assert fault[1].startswith(f"E-OUT-PLAN {out}: options hosts was not there, is '' now; give")

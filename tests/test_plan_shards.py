@@ -131,7 +131,6 @@ MB = 10**6
         (2000, 1, Sharding(records_per_shard=1000), 2),
         (2001, 1, Sharding(records_per_shard=1000), 3),
         (5, 1, Sharding(records_per_shard=1000), 1),
-        (2001, 1, Sharding(records_per_shard=1000, hosts=8), 3),  # hosts do not matter here
     ],
 )
 def test_counts_shards(total: int, output_bytes: int, sharding: Sharding, shards: int) -> None:
@@ -212,7 +211,7 @@ def test_options_tell_of_everything_that_decides_the_plan() -> None:
     sharding = Sharding({"val": 16, "": 512}, hosts=8, order={"val": INPUT, "": SHUFFLED}, seed=7)
 
     assert sharding.options() == {
-        "hosts": "8",
+        "hosts": "",  # without effect beside num_shards
         "num_shards": "all=512 val=16",
         "order": "all=shuffled val=input",
         "records_per_shard": "",
@@ -222,6 +221,7 @@ def test_options_tell_of_everything_that_decides_the_plan() -> None:
     assert Sharding(records_per_shard=5).options()["records_per_shard"] == "5"
     assert Sharding(records_per_shard=5).options()["shard_size"] == ""
     assert Sharding().options()["shard_size"] == "150000000"
+    assert Sharding(hosts=8).options()["hosts"] == "8"
 
 
 # --- order ---

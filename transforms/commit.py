@@ -297,7 +297,8 @@ def check_budget(
             f"{count} of {listed} samples rejected, --max_rejected is {job.budget}"
             f" (first {first.file_name!r}, {first.detail})"
         )
-        remedy = f"mend them, or accept with {job.accept_command.replace('COUNT', str(count))}"
+        before, _, after = job.accept_command.rpartition("COUNT")
+        remedy = f"mend them, or accept with {before}{count}{after}"
         raise RuntimeError(fault_line("E-BUDGET", job.output, what, remedy))
 
 
@@ -532,7 +533,9 @@ def _publish(
     table: ShardTable, files: list[AnnotationFile], rejected: list[Rejected], job: CommitJob
 ) -> JobPlan:
     plan = make_job_plan(table, files, rejected, job)
-    publish_plan(plan, open_storage(job.output), job.names)
+    output = open_storage(job.output)
+    output.probe()
+    publish_plan(plan, output, job.names)
     planned = plan.splits.values()
     PROGRESS.plan(sum(split.samples for split in planned), sum(split.shards for split in planned))
     return plan

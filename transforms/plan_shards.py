@@ -81,6 +81,13 @@ class Sharding:
                 raise ValueError(f"{name} must be at least 1, got {number}: give a larger number")
             if number > _MAX_NUMBER:
                 raise ValueError(f"{name} must be below 2^63, got {number}: give a smaller number")
+        if len(str(self.seed)) > hashlib.blake2b.MAX_KEY_SIZE:
+            raise ValueError(f"seed must be at most 64 digits, got {self.seed}: give a smaller one")
+        if self.records_per_shard is not None and self.hosts > 1:
+            raise ValueError(
+                f"records_per_shard {self.records_per_shard} fills shards one by one, which gives"
+                f" no multiple of hosts {self.hosts}: give num_shards instead"
+            )
         for number in self.num_shards.values():
             if number % self.hosts:
                 below, above = number - number % self.hosts, number + -number % self.hosts
@@ -100,15 +107,17 @@ class Sharding:
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes, for the plan."""
-        orders = {split or "all": order.value for split, order in self.order.items()}
+        orders = {"all": self.order_of("").value}
+        orders |= {split: order.value for split, order in self.order.items() if split}
         shards = {split or "all": number for split, number in self.num_shards.items()}
+        by_size = not shards and self.records_per_shard is None
         return {
-            "hosts": str(self.hosts),
+            "hosts": str(self.hosts) if by_size else "",
             "num_shards": _as_text(shards),
             "order": _as_text(orders),
             "records_per_shard": str(self.records_per_shard or ""),
             "seed": str(self.seed),
-            "shard_size": "" if shards or self.records_per_shard else str(self.shard_bytes),
+            "shard_size": str(self.shard_bytes) if by_size else "",
         }
 
 

@@ -24,7 +24,7 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.shared import Shared
 
 from schemas.example import MAX_EXAMPLE_BYTES, encode_example_parts
-from schemas.faults import Rejected, Scope, fault_line, printable
+from schemas.faults import FAULTS, Rejected, Scope, fault_line, printable
 from schemas.images import EncodedImage
 from schemas.layouts import Built, Layout, Unfit
 from schemas.manifest import JobPlan, plan_digest, to_json
@@ -234,7 +234,8 @@ def build_record(
 
 def _encode(built: Built | Unfit) -> tuple[list[bytes], Built] | Unfit:
     if isinstance(built, Unfit):
-        return built
+        known = built.code in FAULTS and FAULTS[built.code].scope is Scope.SAMPLE
+        return built if known else Unfit("E-EX-FAILED", f"{built.code}: {built.detail}")
     return encode_example_parts(built.features), built
 
 
