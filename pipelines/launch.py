@@ -177,8 +177,7 @@ def _say(line: str, stream: TextIO) -> None:
 def spare_the_collector() -> None:
     """Keep Python's cycle collector from walking through Beam again and again.
 
-    Samples make no cycles, but their number triggers collections of everything that was imported:
-    a third of the run's processor time on 5,000 photos.
+    Samples make no cycles, but their number triggers collections of everything that was imported.
     """
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER_OBJECTS, 20, 20)
