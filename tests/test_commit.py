@@ -300,7 +300,7 @@ CHANGES = [
     ({"labels": LABELS[:1]}, "the output was made with other labels"),
     ({"samples": "fe"}, "the output was made from other images or annotations"),
     # The first difference is what the user can act on.
-    ({"options": {"seed": "1", "order": "x"}, "samples": "fe"}, "options order was 'x', is '' now"),
+    ({"options": {"seed": "1", "order": "x"}, "samples": "fe"}, "options seed was '1', is '0' now"),
 ]
 
 
@@ -939,4 +939,6 @@ def test_a_claimed_output_stops_the_pipeline(
 
     fault = find_fault("".join(traceback.format_exception(raised.value)))
     assert fault is not None
-    assert fault[1].startswith(f"E-OUT-PLAN {out}: options hosts was not there, is '' now; give")
+    assert fault[1].startswith(
+        f"E-OUT-PLAN {out}: options num_shards was not there, is 'all=2' now; give"
+    )

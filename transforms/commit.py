@@ -172,7 +172,8 @@ def first_difference(plan: JobPlan, wanted: Mapping[str, Any]) -> str:
             continue
         if not isinstance(mine[part], dict):
             return f"the output was made with other {part}"
-        for name in sorted({*other[part], *mine[part]}):
+        names = sorted({*other[part], *mine[part]})
+        for name in sorted(names, key=lambda name: not mine[part].get(name)):  # what is asked first
             theirs, ours = other[part].get(name), mine[part].get(name)
             if theirs != ours:
                 return f"{part} {name} was {_show(theirs)}, is {_show(ours)} now"
