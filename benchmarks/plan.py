@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import apache_beam as beam
 
-from pipelines.launch import spare_the_collector
+from pipelines.launch import keep_freed_memory, spare_the_collector
 from schemas.layouts import DetectionLayout
 from schemas.shards import ShardPlan
 from transforms.blobs import ListBlobs, PinBlobs
@@ -31,6 +31,7 @@ def main() -> None:
     images, annotations = sys.argv[1:]
     started_s = time.perf_counter()
     spare_the_collector()
+    keep_freed_memory()
     with beam.Pipeline(runner="FnApiRunner") as root:
         read = root | ReadCoco({"train": annotations})
         pinned = read.samples | PinBlobs(root | ListBlobs({"train": images}))

@@ -158,10 +158,10 @@ class DetectionLayout:
 
         The estimate fixes the number of shards, hence bytes: changing it is a breaking change.
         """
-        names_bytes = len(sample.key) + sum(len(blob.name) for blob in sample.blobs)
-        image_bytes = sum(blob.size_bytes for blob in sample.blobs)
+        (image,) = sample.blobs
+        names_bytes = len(sample.key) + len(image.name)
         objects_bytes = _BYTES_PER_OBJECT * len(sample.annotation_ids)
-        return _BYTES_BESIDE_OBJECTS + names_bytes + objects_bytes + image_bytes
+        return _BYTES_BESIDE_OBJECTS + names_bytes + objects_bytes + image.size_bytes
 
     def build(
         self, sample: Sample, images: Sequence[EncodedImage], label_names: Mapping[int, str]

@@ -24,11 +24,10 @@ from transforms.gate import GateLimits, WorkerGate
 from transforms.plan_shards import (
     Sharding,
     ShardTable,
-    Tally,
     bucket_of,
+    make_bucket_batch,
     make_shard_plan,
     make_shard_table,
-    members_digest,
     order_key,
     rank_bucket,
 )
@@ -122,23 +121,16 @@ def plan_samples(
     buckets: dict[tuple[str, int], list[Sample]] = {}
     for sample in samples:
         order = sharding.order_of(sample.split)
-        bucket = bucket_of(order_key(sample, order, sharding.seed), order)
+        bucket = bucket_of(order_key(sample, order, sharding.seed), order, 4096)
         buckets.setdefault((sample.split, bucket), []).append(sample)
-    tallies = [
-        (
-            (split, bucket),
-            Tally(
-                len(members),
-                sum(map(layout.record_bytes, members)),
-                f"{members_digest(members, sharding.order_of(split)):x}",
-            ),
-        )
-        for (split, bucket), members in buckets.items()
-    ]
-    table = make_shard_table(tallies, sharding)
+    batches = {
+        bucket: make_bucket_batch(members, sharding, layout.record_bytes)
+        for bucket, members in buckets.items()
+    }
+    table = make_shard_table([(b, batch.tally) for b, batch in batches.items()], sharding)
     placed: dict[tuple[str, int], list[tuple[int, Sample]]] = {}
-    for bucket, members in buckets.items():
-        for shard, place_and_sample in rank_bucket(bucket, members, table, sharding):
+    for bucket, batch in batches.items():
+        for shard, place_and_sample in rank_bucket(bucket, [batch], table, sharding):
             placed.setdefault(shard, []).append(place_and_sample)
     return table, [make_shard_plan(shard, placed[shard], table) for shard in sorted(placed)]
 

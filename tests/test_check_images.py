@@ -524,7 +524,9 @@ def assert_sound(data: bytes) -> None:
         assert found.width_px > 0 and found.height_px > 0
         assert 1 <= found.orientation <= 8
         assert found.traits == tuple(sorted(set(found.traits) & set(TRAITS)))
-        assert decoded == found or decoded.code in ("E-IMG-DAMAGED", "E-IMG-TRUNCATED")
+        # E-IMG-TYPE: of a frame behind the first scan, where the header check does not look.
+        late = ("E-IMG-DAMAGED", "E-IMG-TRUNCATED", "E-IMG-TYPE")
+        assert decoded == found or decoded.code in late
     else:
         assert decoded == found
         assert found.detail.isascii() and found.detail.isprintable() and len(found.detail) < 160

@@ -334,7 +334,7 @@ def test_limits_under_which_nothing_could_run_are_refused(name: str, value: int)
 
 def test_the_defaults_are_those_that_the_help_names() -> None:
     assert GateLimits() == GateLimits(DEFAULT_SHARDS, DEFAULT_BYTES, DEFAULT_READERS)
-    assert GateLimits() == GateLimits(shards_in_flight=2, bytes_in_flight=268_435_456, readers=4)
+    assert GateLimits() == GateLimits(shards_in_flight=2, bytes_in_flight=268_435_456, readers=2)
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:

@@ -398,7 +398,8 @@ def test_bytes_in_flight(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    most = readers_at_work(large_images, tmp_path / "out", monkeypatch, "--bytes_in_flight", limit)
+    flags = ("--readers", 4, "--bytes_in_flight", limit)
+    most = readers_at_work(large_images, tmp_path / "out", monkeypatch, *flags)
     assert most == expected
 
 

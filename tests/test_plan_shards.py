@@ -21,6 +21,7 @@ from schemas.samples import Blob, Sample
 from schemas.shards import ShardPlan
 from transforms.blobs import PinTally
 from transforms.plan_shards import (
+    BucketBatch,
     Order,
     PlanShards,
     Sharding,
@@ -31,12 +32,12 @@ from transforms.plan_shards import (
     bucket_of,
     count_shards,
     equal_shares,
+    make_bucket_batch,
     make_shard_plan,
     make_shard_table,
     members_digest,
     order_key,
     rank_bucket,
-    tally_samples,
 )
 
 SHUFFLED, INPUT = Order.SHUFFLED, Order.INPUT
@@ -53,6 +54,10 @@ def numbered(total: int, split: str = "train") -> list[Sample]:
 
 def kilobyte(_: Sample) -> int:
     return 1000
+
+
+def batch_of(samples: Sequence[Sample], order: Order = SHUFFLED) -> BucketBatch:
+    return make_bucket_batch(list(samples), Sharding(order={"": order}), kilobyte)
 
 
 def fault_of(error: BaseException) -> str:
@@ -292,7 +297,7 @@ def test_buckets_sort_as_their_keys_do(order: Order, largest: int) -> None:
     choose = random.Random(0)
     keys = sorted({0, 1, largest, *(choose.randint(0, largest) for _ in range(2000))})
 
-    buckets = [bucket_of(key, order) for key in keys]
+    buckets = [bucket_of(key, order, 4096) for key in keys]
 
     assert buckets == sorted(buckets)
     assert len(set(buckets)) > 1000
@@ -335,10 +340,10 @@ def test_the_plan_s_digest_tells_what_decides_the_data_set(
 @given(st.permutations(list(range(8))), st.integers(0, 8))
 def test_tallies_add_up_in_any_order_and_cut(order: list[int], cut: int) -> None:
     samples = numbered(8)
-    whole = tally_samples(samples, SHUFFLED, kilobyte)
+    whole = batch_of(samples).tally
     shuffled = [samples[place] for place in order]
 
-    parts = [tally_samples(part, SHUFFLED, kilobyte) for part in (shuffled[:cut], shuffled[cut:])]
+    parts = [batch_of(part).tally for part in (shuffled[:cut], shuffled[cut:]) if part]
 
     assert add_tallies(parts) == whole
     assert (whole.samples, whole.bytes) == (8, 8000)
@@ -356,8 +361,10 @@ TWO_SHARDS = Sharding({"": 2}, order={"": INPUT})
 
 def ranked(samples: Sequence[Sample], counted: Sequence[Sample], sharding: Sharding) -> list:
     """Rank samples of one bucket by a table that was made of those counted before."""
-    table = make_shard_table([(("train", 0), tally_samples(counted, INPUT, kilobyte))], sharding)
-    return list(rank_bucket(("train", 0), samples, table, sharding))
+    table = make_shard_table([(("train", 0), batch_of(counted, INPUT).tally)], sharding)
+    # Cut in two, as bundles would.
+    batches = [batch_of(part, INPUT) for part in (samples[:1], samples[1:]) if part]
+    return list(rank_bucket(("train", 0), batches, table, sharding))
 
 
 def test_a_bucket_s_samples_come_as_runs_of_shards() -> None:
@@ -374,14 +381,14 @@ def test_a_bucket_s_samples_come_as_runs_of_shards() -> None:
 def test_ranks_go_on_from_bucket_to_bucket() -> None:
     samples = numbered(3) + [sample(str(p), position=p) for p in (4096, 4097, 9000)]
     buckets = [
-        (("train", 0), samples[:3]),
-        (("train", 1), samples[3:5]),
-        (("train", 2), samples[5:]),
+        (("train", 0), batch_of(samples[:3], INPUT)),
+        (("train", 1), batch_of(samples[3:5], INPUT)),
+        (("train", 2), batch_of(samples[5:], INPUT)),
     ]
-    tallies = [(bucket, tally_samples(members, INPUT, kilobyte)) for bucket, members in buckets]
+    tallies = [(bucket, batch.tally) for bucket, batch in buckets]
     table = make_shard_table(tallies[::-1], TWO_SHARDS)  # in any order
 
-    runs = [list(rank_bucket(*bucket, table, TWO_SHARDS)) for bucket in buckets]
+    runs = [list(rank_bucket(bucket, [batch], table, TWO_SHARDS)) for bucket, batch in buckets]
 
     assert runs == [
         [(("train", 0), ShardRun(0, samples[:3]))],
@@ -412,11 +419,11 @@ def test_a_bucket_that_is_not_what_was_counted_stops_the_run(now: list[Sample], 
 
 def test_a_bucket_that_was_not_counted_at_all_stops_the_run() -> None:
     table = make_shard_table(
-        [(("train", n), tally_samples(numbered(3), INPUT, kilobyte)) for n in (0, 2)], TWO_SHARDS
+        [(("train", n), batch_of(numbered(3), INPUT).tally) for n in (0, 2)], TWO_SHARDS
     )
     for bucket in (1, 3):
         with pytest.raises(RuntimeError, match=rf"^E-SRC-CHANGED .*: 0 samples .* {bucket}, now 1"):
-            list(rank_bucket(("train", bucket), numbered(1), table, TWO_SHARDS))
+            list(rank_bucket(("train", bucket), [batch_of(numbered(1), INPUT)], table, TWO_SHARDS))
 
 
 @pytest.mark.parametrize(

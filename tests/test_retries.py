@@ -49,7 +49,7 @@ def run(clock: VirtualClock, operation: Flaky, deadline_s: float = DEADLINE_S) -
     return retry(
         operation,
         is_timeout,
-        "gs://b/a.jpg",
+        lambda: "gs://b/a.jpg",
         deadline_s=deadline_s,
         clock=clock,
         sleep=clock.sleep,
@@ -151,7 +151,7 @@ def test_a_permanent_error_behind_transient_ones_passes() -> None:
         raise errors.pop(0)
 
     with pytest.raises(FileNotFoundError, match=r"a\.jpg"):
-        retry(operation, is_timeout, "a.jpg", clock=clock, sleep=clock.sleep)
+        retry(operation, is_timeout, lambda: "a.jpg", clock=clock, sleep=clock.sleep)
 
 
 def test_being_interrupted_is_no_reason_to_try_again() -> None:
@@ -161,5 +161,5 @@ def test_being_interrupted_is_no_reason_to_try_again() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        retry(operation, lambda _: True, "a.jpg", clock=clock, sleep=clock.sleep)
+        retry(operation, lambda _: True, lambda: "a.jpg", clock=clock, sleep=clock.sleep)
     assert clock.waits_s == []

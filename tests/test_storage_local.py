@@ -231,17 +231,6 @@ def test_a_read_that_fails_for_a_moment_is_tried_again(
     assert storage.read("a", entry) == b"12345"
 
 
-def test_a_spool_that_fails_for_a_moment_is_read_back_all_the_same(
-    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spool = storage.spool()
-    spool.write([b"12345"])
-    monkeypatch.setattr(os, "pread", failing_first(2, errno.EIO, os.pread))
-
-    assert b"".join(spool.read_back()) == b"12345"
-    spool.close()
-
-
 def test_a_read_that_the_kernel_cuts_short_goes_on(
     storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

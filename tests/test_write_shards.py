@@ -745,10 +745,10 @@ def test_writers_of_one_shard_at_once_make_one_set_of_files(
         assert contents(out) == contents(tmp_path / "alone")
 
 
-CALLS_OF_A_RUN = 72
+CALLS_OF_A_RUN = 68
 """Calls of writev, fsync and link in a run of two shards with three images each.
 
-A small file takes 4 (write, sync, link, sync of the folder), a shard 3 + 3 and 3 small files, the
+A small file takes 4 (write, sync, link, sync of the folder), a shard 1 + 3 and 3 small files, the
 probe and the plan 1 small file each, the commit 7.
 """
 
@@ -854,13 +854,14 @@ def test_as_many_shards_are_built_at_once_as_asked(
     data = write_set(tmp_path / "data", 6)
     (tmp_path / "out").mkdir()
     run = plan_run(*data, tmp_path / "out", num_shards=6, layout=MeetingLayout())
+    limits = GateLimits(shards_in_flight, readers=6)
     barrier = threading.Barrier(shards_in_flight)
     MEETING.update(lock=threading.Lock(), now=0, peak=0, barrier=barrier)
 
     with test_pipeline() as pipeline:
         shards = pipeline | "Shards" >> beam.Create(run.shards).with_output_types(ShardPlan)
         published = pipeline | "Plan" >> beam.Create([run.plan]).with_output_types(JobPlan)
-        infos = shards | WriteShards(run.job, published, GateLimits(shards_in_flight))
+        infos = shards | WriteShards(run.job, published, limits)
         assert_that(infos | beam.Map(lambda info: info.index), equal_to(list(range(6))))
 
     assert MEETING["peak"] == shards_in_flight

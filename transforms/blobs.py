@@ -1,5 +1,6 @@
 """List what a root holds, and pin each sample to the bytes that the listing saw."""
 
+import functools
 import hashlib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,14 +15,14 @@ from schemas.faults import Rejected, fault_line
 from schemas.samples import Blob, Sample
 from schemas.shards import ShardNames
 from transforms import coders
-from transforms.batches import BatchByKey
+from transforms.batches import BatchByKey, num_groups
 from transforms.output_files import source_entries
 from transforms.storage import Entry
 
 MAX_IMAGE_BYTES = 256 * 2**20
 _STAGE = "pin_blobs"
 _DIGEST_MODULUS = 2**256
-_PARTITIONS = 1024  # of the join: each is held in memory, a million references of a billion
+_PARTITIONS = 4096  # of the join, on a cluster: each is held in memory
 
 BlobName = tuple[str, str]
 """A blob's root and name: what samples and listings are joined on."""
@@ -81,7 +82,8 @@ def pin_sample(sample: Sample, entry: Entry | None) -> Sample | Rejected:
             detail=detail,
         )
     pinned = Blob(blob.root, blob.name, entry.size_bytes, entry.pin, entry.crc32c)
-    return msgspec.structs.replace(sample, blobs=(pinned,))
+    split, key, position = sample.split, sample.key, sample.position
+    return Sample(split, key, position, (pinned,), sample.fields, sample.annotation_ids)
 
 
 def _listing_fault(entry: Entry | None) -> tuple[str, str] | None:
@@ -166,9 +168,14 @@ class ListBlobs(beam.PTransform):
         """List every root, each on one worker."""
         return (
             root
-            | "Roots" >> beam.Create(sorted(self.roots.items()), reshuffle=False)
+            | "Once" >> beam.Impulse()
+            | "Roots" >> beam.FlatMap(_roots, self.roots)
             | "List" >> beam.FlatMap(_list_root, self.output, self.names)
         )
+
+
+def _roots(_: bytes, roots: Mapping[str, str]) -> list[tuple[str, str]]:
+    return sorted(roots.items())
 
 
 def _list_root(
@@ -208,10 +215,13 @@ class PinBlobs(beam.PTransform):
 
     def expand(self, samples: beam.PCollection[Sample]) -> PinnedSamples:
         """Join samples with the listing."""
+        count = num_groups(samples.pipeline, _PARTITIONS)
+        of_sample = functools.partial(_partition_of_sample, count=count)
+        of_entry = functools.partial(_partition_of_entry, count=count)
         pinned = (
             (
-                samples | "BatchSamples" >> _batches(_partition_of_sample, _samples_batch),
-                self.listing | "BatchEntries" >> _batches(_partition_of_entry, _entries_batch),
+                samples | "BatchSamples" >> _batches(of_sample, _samples_batch),
+                self.listing | "BatchEntries" >> _batches(of_entry, _entries_batch),
             )
             | "BothSides" >> beam.Flatten()
             | "JoinOnName" >> beam.GroupByKey()
@@ -226,14 +236,14 @@ def _batches(key_of: Callable, to_batch: Callable[[list], _JoinBatch]) -> beam.P
     return batch.with_output_types(tuple[_Partition, _JoinBatch])
 
 
-def _partition_of_sample(sample: Sample) -> _Partition:
+def _partition_of_sample(sample: Sample, count: int) -> _Partition:
     (blob,) = sample.blobs
-    return blob.root, zlib.crc32(blob.name.encode()) % _PARTITIONS
+    return blob.root, zlib.crc32(blob.name.encode()) % count
 
 
-def _partition_of_entry(listed: tuple[BlobName, Entry]) -> _Partition:
+def _partition_of_entry(listed: tuple[BlobName, Entry], count: int) -> _Partition:
     (root, name), _ = listed
-    return root, zlib.crc32(name.encode()) % _PARTITIONS
+    return root, zlib.crc32(name.encode()) % count
 
 
 def _samples_batch(samples: list[Sample]) -> _JoinBatch:

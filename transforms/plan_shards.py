@@ -24,7 +24,7 @@ from schemas.manifest import PlannedSplit
 from schemas.samples import Sample, content_digest
 from schemas.shards import ShardPlan, shard_stem
 from transforms import coders
-from transforms.batches import BatchByKey, SampleBatch
+from transforms.batches import BatchByKey, num_groups
 from transforms.blobs import PinTally, refuse_mostly_missing
 
 DEFAULT_SHARD_BYTES = 150_000_000
@@ -32,8 +32,8 @@ MIN_SHARDS = 16
 MIN_RECORDS_TO_SPREAD = 64
 _MAX_NUMBER = 2**63 - 1
 _DIGEST_BITS = 128
-_BUCKET_BITS = 12
 _POSITIONS_PER_BUCKET = 4096
+_BUCKETS = 4096  # on a cluster: each is held in memory, a quarter of a million of a billion samples
 DIGEST_MODULUS = 2**256
 """Digests of sets are sums modulo this."""
 
@@ -129,6 +129,13 @@ class Tally(msgspec.Struct, frozen=True, array_like=True):
     digest: str
 
 
+class BucketBatch(msgspec.Struct, frozen=True, array_like=True):
+    """Samples of one bucket with their tally: what was counted of them goes wherever they go."""
+
+    samples: list[Sample]
+    tally: Tally
+
+
 class Ranks(msgspec.Struct, frozen=True):
     """Where a split's buckets stand in its order.
 
@@ -185,7 +192,7 @@ class ShardRun(msgspec.Struct, frozen=True, array_like=True):
     samples: list[Sample]
 
 
-coders.register(Ranks, ShardRun, ShardTable, Tally)
+coders.register(BucketBatch, Ranks, ShardRun, ShardTable, Tally)
 
 
 def order_key(sample: Sample, order: Order, seed: int) -> int:
@@ -205,21 +212,23 @@ def order_key(sample: Sample, order: Order, seed: int) -> int:
     return int.from_bytes(digest.digest(), "big")
 
 
-def bucket_of(key: int, order: Order) -> int:
+def bucket_of(key: int, order: Order, num_buckets: int) -> int:
     """Return the bucket of an order key; buckets sort as their keys do.
 
-    >>> bucket_of(2**128 - 1, Order.SHUFFLED), bucket_of(4096, Order.INPUT)
-    (4095, 1)
+    The plan does not depend on their number. Input orders have as many as they need.
+
+    >>> bucket_of(2**128 - 1, Order.SHUFFLED, 100), bucket_of(4096, Order.INPUT, 100)
+    (99, 1)
     """
     if order is Order.INPUT:
         return key // _POSITIONS_PER_BUCKET
-    return key >> (_DIGEST_BITS - _BUCKET_BITS)
+    return key * num_buckets >> _DIGEST_BITS
 
 
-def find_bucket_of(sample: Sample, sharding: Sharding) -> Bucket:
+def find_bucket_of(sample: Sample, sharding: Sharding, num_buckets: int) -> Bucket:
     """Return the bucket that a sample falls into."""
     order = sharding.order_of(sample.split)
-    return sample.split, bucket_of(order_key(sample, order, sharding.seed), order)
+    return sample.split, bucket_of(order_key(sample, order, sharding.seed), order, num_buckets)
 
 
 def equal_shares(rank: int, total: int, num_shards: int) -> tuple[int, int]:
@@ -279,12 +288,13 @@ def members_digest(samples: Iterable[Sample], order: Order) -> int:
     return sum(digests) % DIGEST_MODULUS
 
 
-def tally_samples(
-    samples: Sequence[Sample], order: Order, record_bytes: Callable[[Sample], int]
-) -> Tally:
-    """Return the tally of samples of one bucket."""
+def make_bucket_batch(
+    samples: list[Sample], sharding: Sharding, record_bytes: Callable[[Sample], int]
+) -> BucketBatch:
+    """Return samples of one bucket, at least one, with their tally."""
+    digest = members_digest(samples, sharding.order_of(samples[0].split))
     output_bytes = sum(map(record_bytes, samples))
-    return Tally(len(samples), output_bytes, f"{members_digest(samples, order):x}")
+    return BucketBatch(samples, Tally(len(samples), output_bytes, f"{digest:x}"))
 
 
 def add_tallies(tallies: Iterable[Tally]) -> Tally:
@@ -323,7 +333,7 @@ def make_shard_table(tallies: Iterable[tuple[Bucket, Tally]], sharding: Sharding
 
 
 def rank_bucket(
-    bucket: Bucket, samples: Iterable[Sample], table: ShardTable, sharding: Sharding
+    bucket: Bucket, batches: Iterable[BucketBatch], table: ShardTable, sharding: Sharding
 ) -> Iterator[tuple[Shard, ShardRun]]:
     """Yield a bucket's samples as runs, each with its shard and its place there.
 
@@ -334,11 +344,14 @@ def rank_bucket(
     """
     split, number = bucket
     order = sharding.order_of(split)
-    members = list(samples)
     ranks = table.splits[split]
     first_rank, counted = ranks.find(number)
-    digest = f"{members_digest(members, order):x}"
-    if (len(members), digest) != (counted.samples, counted.digest):
+    members: list[Sample] = []
+    tallies: list[Tally] = []
+    for batch in batches:
+        members += batch.samples
+        tallies.append(batch.tally)
+    if add_tallies(tallies) != counted:
         what = f"{counted.samples} samples were counted in bucket {number}, now {len(members)}"
         what += " others came"
         remedy = "run again when the sources are at rest"
@@ -429,18 +442,22 @@ class PlanShards(beam.PTransform):
 
     def expand(self, samples: beam.PCollection[Sample]) -> PlannedShards:
         """Count, rank and group."""
-        find_bucket = functools.partial(find_bucket_of, sharding=self.sharding)
-        batch = beam.ParDo(BatchByKey(find_bucket, SampleBatch))
-        in_buckets = samples | "FindBuckets" >> batch.with_output_types(tuple[Bucket, SampleBatch])
+        buckets = num_groups(samples.pipeline, _BUCKETS)
+        find_bucket = functools.partial(find_bucket_of, sharding=self.sharding, num_buckets=buckets)
+        make_batch = functools.partial(
+            make_bucket_batch, sharding=self.sharding, record_bytes=self.record_bytes
+        )
+        batch = beam.ParDo(BatchByKey(find_bucket, make_batch))
+        in_buckets = samples | "FindBuckets" >> batch.with_output_types(tuple[Bucket, BucketBatch])
         counted = (
             in_buckets
-            | "TallyBatches" >> beam.Map(_tally_batch, self.sharding, self.record_bytes)
+            | "TakeTallies" >> beam.Map(_take_tally)
             | "AddTallies" >> beam.CombinePerKey(add_tallies)
         )
         pins: Any = [] if self.tallies is None else beam.pvalue.AsList(self.tallies)
         table = (
             samples.pipeline
-            | "Once" >> beam.Create([None], reshuffle=False)
+            | "Once" >> beam.Impulse()
             | "MakeShardTable"
             >> beam.Map(_make_table, beam.pvalue.AsList(counted), pins, self.sharding)
         )
@@ -455,17 +472,13 @@ class PlanShards(beam.PTransform):
         return PlannedShards(shards, table)
 
 
-def _tally_batch(
-    batch: tuple[Bucket, SampleBatch],
-    sharding: Sharding,
-    record_bytes: Callable[[Sample], int],
-) -> tuple[Bucket, Tally]:
-    bucket, members = batch
-    return bucket, tally_samples(members.samples, sharding.order_of(bucket[0]), record_bytes)
+def _take_tally(keyed: tuple[Bucket, BucketBatch]) -> tuple[Bucket, Tally]:
+    bucket, batch = keyed
+    return bucket, batch.tally
 
 
 def _make_table(
-    _: None,
+    _: bytes,
     tallies: list[tuple[Bucket, Tally]],
     pins: list[tuple[str, PinTally]],
     sharding: Sharding,
@@ -475,11 +488,9 @@ def _make_table(
 
 
 def _rank(
-    grouped: tuple[Bucket, Iterable[SampleBatch]], table: ShardTable, sharding: Sharding
+    grouped: tuple[Bucket, Iterable[BucketBatch]], table: ShardTable, sharding: Sharding
 ) -> Iterator[tuple[Shard, ShardRun]]:
-    bucket, batches = grouped
-    samples = itertools.chain.from_iterable(batch.samples for batch in batches)
-    return rank_bucket(bucket, samples, table, sharding)
+    return rank_bucket(*grouped, table, sharding)
 
 
 def _make_plan(grouped: tuple[Shard, Iterable[ShardRun]], table: ShardTable) -> ShardPlan:

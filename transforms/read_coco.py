@@ -207,13 +207,18 @@ class ReadCoco(beam.PTransform):
         """Read every file."""
         read = (
             root
-            | "ListFiles" >> beam.Create(sorted(self.uris.items()), reshuffle=False)
+            | "Once" >> beam.Impulse()
+            | "ListFiles" >> beam.FlatMap(_list_files, self.uris)
             | "ReadFiles"
             >> beam.ParDo(_ReadFile(self.rules, self.exclude)).with_outputs(
                 "rejected", "files", main="samples"
             )
         )
         return CocoSamples(read.samples, read.rejected, read.files)
+
+
+def _list_files(_: bytes, uris: Mapping[str, str]) -> list[tuple[str, str]]:
+    return sorted(uris.items())
 
 
 class _ReadFile(beam.DoFn):

@@ -17,7 +17,7 @@ T = TypeVar("T")
 def retry(
     operation: Callable[[], T],
     is_transient: Callable[[Exception], bool],
-    where: str,
+    where: Callable[[], str],
     *,
     deadline_s: float = DEADLINE_S,
     clock: Callable[[], float] = time.monotonic,
@@ -43,6 +43,6 @@ def retry(
             if elapsed_s >= deadline_s:
                 what = f"still failing after {elapsed_s:.0f} s ({type(error).__name__}: {error})"
                 remedy = "run again to resume when the storage is well"
-                raise RuntimeError(fault_line("E-IO-RETRIES", where, what, remedy)) from error
+                raise RuntimeError(fault_line("E-IO-RETRIES", where(), what, remedy)) from error
         sleep(min(random.uniform(0, bound_s), max(0.0, deadline_s - (clock() - started_s))))
         bound_s = min(2 * bound_s, _LONGEST_WAIT_S)

@@ -11,10 +11,10 @@ import hashlib
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import apache_beam as beam
 import google_crc32c
@@ -50,6 +50,7 @@ from transforms.storage import Entry, Spool, Storage, join_uri, open_storage
 _LOG = logging.getLogger(__name__)
 _STAGE = "write_shards"
 _METRICS = "beam_tfrec"
+_WRITTEN_AT_ONCE_BYTES = 1 << 20  # a write for each record would wait for the interpreter each time
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # of an object: another one in every run
 
 T = TypeVar("T")
@@ -172,21 +173,19 @@ def build_shard(
     """Return what was made of a shard after reading its images and committing its files."""
     label_names = {label.id: label.name for label in plan.labels}
 
-    def read(sample: Sample) -> list[EncodedImage] | Unfit:
-        return read_images(sample, roots, job.check)
+    def make_record(sample: Sample) -> Record | Unfit:
+        images = read_images(sample, roots, job.check)
+        if isinstance(images, Unfit):
+            return images
+        return build_record(sample, images, job.layout, label_names)
 
     with contextlib.closing(output.spool()) as spool:
         growing = _GrowingShard(shard, spool)
-        for sample, images in gate.read_in_order(shard.samples, _source_bytes, read):
-            record = (
-                images
-                if isinstance(images, Unfit)
-                else build_record(sample, images, job.layout, label_names)
-            )
+        for sample, record in gate.read_in_order(shard.samples, _source_bytes, make_record):
             if isinstance(record, Unfit):
                 growing.reject(sample, record)
             else:
-                growing.append(sample, *record)
+                growing.append(sample, record)
         info = growing.info(plan_digest(plan), job.names)
         _commit_shard(info, growing.rows, spool, output)
     return info
@@ -215,13 +214,21 @@ def read_images(
     return images
 
 
+class Record(NamedTuple):
+    """A framed record in parts, and what it was built from."""
+
+    parts: list[bytes]
+    built: Built
+    images: Sequence[EncodedImage]
+
+
 def build_record(
     sample: Sample,
     images: Sequence[EncodedImage],
     layout: Layout,
     label_names: Mapping[int, str],
-) -> tuple[list[bytes], Built, Sequence[EncodedImage]] | Unfit:
-    """Return a sample's framed record in parts and what it was built from, or why not."""
+) -> Record | Unfit:
+    """Return a sample's record, or why there is none."""
     encoded = _or_unfit(lambda: _encode(layout.build(sample, images, label_names)))
     if isinstance(encoded, Unfit):
         return encoded
@@ -229,7 +236,7 @@ def build_record(
     size = sum(map(len, parts))
     if size > MAX_EXAMPLE_BYTES:
         return Unfit("E-EX-TOO-LARGE", f"{size} bytes, the limit is {MAX_EXAMPLE_BYTES}")
-    return frame_record(parts), built, images
+    return Record(frame_record(parts), built, images)
 
 
 def _encode(built: Built | Unfit) -> tuple[list[bytes], Built] | Unfit:
@@ -256,37 +263,43 @@ def _or_unfit(make: Callable[[], T]) -> T | Unfit:
 
 
 class _GrowingShard:
-    """A shard while its records are appended."""
+    """A shard while its records are appended; they are written some at a time."""
 
     def __init__(self, shard: ShardPlan, spool: Spool) -> None:
         self.rows: list[IndexRow] = []
         self._shard = shard
         self._spool = spool
         self._bytes = 0
+        self._unwritten: list[bytes] = []
+        self._crc32c = 0
+        self._sha256 = hashlib.sha256()
+        self._written = self._written_bytes = 0
         self._annotations_written = 0
         self._rejected: list[Rejected] = []
         self._repairs: Counter[str] = Counter()
         self._traits: Counter[str] = Counter()
 
-    def append(
-        self, sample: Sample, record: list[bytes], built: Built, images: Sequence[EncodedImage]
-    ) -> None:
+    def append(self, sample: Sample, record: Record) -> None:
         """Append a record and note what it holds."""
-        self._spool.write(record)
-        size = sum(map(len, record))
+        parts, built, images = record
+        size = sum(map(len, parts))
+        self._unwritten += parts
         sources = [
             Source(blob.name, blob.size_bytes, blob.pin, image.sha256)
             for blob, image in zip(sample.blobs, images, strict=True)
         ]
         self.rows.append(IndexRow(sample.key, self._bytes, size, sources, built.labels))
         self._bytes += size
+        if self._bytes - self._written_bytes >= _WRITTEN_AT_ONCE_BYTES:
+            self._write()
         self._annotations_written += len(sample.annotation_ids) - len(built.dropped)
-        self._repairs.update(built.repairs)
+        if built.repairs:
+            self._repairs.update(built.repairs)
         for image in images:
-            self._traits.update(image.info.traits)
+            if image.info.traits:
+                self._traits.update(image.info.traits)
         for dropped in built.dropped:
             self._note(sample, dropped.code, dropped.detail, (dropped.annotation_id,))
-        PROGRESS.add_samples(1, 0, size)
 
     def reject(self, sample: Sample, unfit: Unfit) -> None:
         """Note a sample that gets no record."""
@@ -297,7 +310,7 @@ class _GrowingShard:
         """Return what was made of the shard."""
         shard = self._shard
         records = len(self.rows)
-        crc32c, sha256 = _digests(self._spool.read_back())
+        self._write()
         return ShardInfo(
             plan=plan,
             split=shard.split,
@@ -307,14 +320,24 @@ class _GrowingShard:
             planned=len(shard.samples),
             records=records,
             bytes=self._bytes,
-            crc32c=crc32c,
-            sha256=sha256,
+            crc32c=f"{self._crc32c:08x}",
+            sha256=self._sha256.hexdigest(),
             annotations_listed=sum(len(sample.annotation_ids) for sample in shard.samples),
             annotations_written=self._annotations_written,
             repairs=dict(sorted(self._repairs.items())),
             traits=dict(sorted(self._traits.items())),
             rejected=self._rejected,
         )
+
+    def _write(self) -> None:
+        self._spool.write(self._unwritten)
+        for part in self._unwritten:
+            self._crc32c = google_crc32c.extend(self._crc32c, part)
+            self._sha256.update(part)
+        written = len(self.rows) - self._written
+        PROGRESS.add_samples(written, 0, self._bytes - self._written_bytes)
+        self._unwritten = []
+        self._written, self._written_bytes = len(self.rows), self._bytes
 
     def _note(
         self, sample: Sample, code: str, detail: str, annotation_ids: tuple[int | str, ...]
@@ -331,20 +354,6 @@ class _GrowingShard:
                 shard=self._shard.name,
             )
         )
-
-
-def _digests(pieces: Iterable[bytes]) -> tuple[str, str]:
-    """Return CRC-32C and SHA-256 of a file, hex.
-
-    The file is read back, once it is whole: large pieces leave the interpreter to the other
-    threads, where a hash of every record as it comes would have them all wait for each other.
-    """
-    crc32c = 0
-    sha256 = hashlib.sha256()
-    for piece in pieces:
-        crc32c = google_crc32c.extend(crc32c, piece)
-        sha256.update(piece)
-    return f"{crc32c:08x}", sha256.hexdigest()
 
 
 def _commit_shard(info: ShardInfo, rows: Sequence[IndexRow], spool: Spool, output: Storage) -> None:

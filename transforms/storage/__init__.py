@@ -44,9 +44,6 @@ class Spool(Protocol):
     def write(self, parts: Sequence[bytes]) -> None:
         """Append the parts."""
 
-    def read_back(self) -> Iterator[bytes]:
-        """Yield what was written, in pieces of some megabytes."""
-
     def publish(self, name: str) -> bool:
         """Create the file whole and durable; False when the name is taken, which stays as it is."""
 

@@ -144,7 +144,7 @@ class BeamStorage:
 
     def _run(self, name: str, operation: Callable[[], T]) -> T:
         try:
-            return retry(lambda: _unwrapped(operation), _is_transient, self._uri(name))
+            return retry(lambda: _unwrapped(operation), _is_transient, lambda: self._uri(name))
         except FileNotFoundError as error:
             what, remedy = "not there", "run again when the source is at rest"
             line = fault_line("E-SRC-CHANGED", self._uri(name), what, remedy)
@@ -171,12 +171,6 @@ class _UploadedSpool:
             self._file.flush()
         except OSError as error:  # of this worker's disk
             raise coded(error, tempfile.gettempdir()) from error
-
-    def read_back(self) -> Iterator[bytes]:
-        """Yield what was written."""
-        self._file.seek(0)
-        while piece := self._file.read(_COPY_BYTES):
-            yield piece
 
     def publish(self, name: str) -> bool:
         """Upload under a spool's name, then rename unless the name is taken."""

@@ -34,6 +34,7 @@ _RENAME_NOREPLACE = 1
 _AT_FDCWD = -100
 _MAX_PARTS = 1024  # IOV_MAX
 _PIECE_BYTES = 4 << 20
+_SYNC_BYTES = 1 << 20
 _FOLDER_TRIES = 10
 _KINDS = (
     (stat.S_ISDIR, "directory"),
@@ -176,14 +177,16 @@ class LocalStorage:
         # Not blocking, so that a FIFO in the place of a listed file cannot hang the read.
         fd = os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                return b"", _entry(name, status)
-            size_bytes = expected.size_bytes if expected else status.st_size
+            size_bytes = expected.size_bytes if expected else os.fstat(fd).st_size
             data = os.read(fd, size_bytes + 1)  # one more shows a file that grew
             while len(data) < size_bytes and (more := os.read(fd, size_bytes + 1 - len(data))):
                 data += more  # the kernel gives at most 2 GB at once
             status = os.fstat(fd)  # after the read: a write in between shows in the mtime
+        except OSError:
+            status = os.fstat(fd)
+            if stat.S_ISREG(status.st_mode):
+                raise
+            data = b""
         finally:
             os.close(fd)
         return data, _entry(name, status)
@@ -208,8 +211,12 @@ class LocalStorage:
     def _run(
         self, name: str, operation: Callable[[], T], passing: tuple[type[OSError], ...] = ()
     ) -> T:
-        with self._coding(name, passing):
-            return retry(operation, _is_transient, self._uri(name))
+        try:
+            return retry(operation, _is_transient, lambda: self._uri(name))
+        except passing:
+            raise
+        except OSError as error:
+            raise coded(error, self._uri(name)) from error
 
     @contextlib.contextmanager
     def _coding(self, name: str, passing: tuple[type[OSError], ...] = ()) -> Iterator[None]:
@@ -237,24 +244,15 @@ class _LocalSpool:
     def __init__(self, storage: LocalStorage) -> None:
         self._storage = storage
         self._spool_path = ""
+        self._synced_bytes = 0
         self._fd = storage._run("", self._open)
 
     def write(self, parts: Sequence[bytes]) -> None:
         """Append the parts."""
-        for start in range(0, len(parts), _MAX_PARTS):
-            with self._storage._coding(""):
+        with self._storage._coding(""):
+            for start in range(0, len(parts), _MAX_PARTS):
                 self._write_all(parts[start : start + _MAX_PARTS])
-
-    def read_back(self) -> Iterator[bytes]:
-        """Yield what was written, from the page cache."""
-        offset = 0
-        while True:
-            read = functools.partial(os.pread, self._fd, _PIECE_BYTES, offset)
-            piece = self._storage._run("", read)
-            if not piece:
-                return
-            yield piece
-            offset += len(piece)
+            self._begin_sync()
 
     def publish(self, name: str) -> bool:
         """Make the bytes durable, then give them their name unless it is taken."""
@@ -310,6 +308,17 @@ class _LocalSpool:
                 if os.fstat(fd).st_nlink:  # else it took the file before the lock was ours
                     return fd
                 os.close(fd)
+
+    def _begin_sync(self) -> None:
+        """Have the kernel write to disk what is new, so that `publish` need not wait for all of it.
+
+        Of pages that are still to be written, the advice to drop them only starts the writing.
+        """
+        end = os.lseek(self._fd, 0, os.SEEK_CUR)
+        if end - self._synced_bytes >= _SYNC_BYTES and hasattr(os, "posix_fadvise"):
+            length = end - self._synced_bytes
+            os.posix_fadvise(self._fd, self._synced_bytes, length, os.POSIX_FADV_DONTNEED)
+            self._synced_bytes = end
 
     def _write_all(self, parts: Sequence[bytes]) -> None:
         left = sum(map(len, parts)) - os.writev(self._fd, parts)
