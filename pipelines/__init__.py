@@ -1,11 +1,13 @@
 """How it is wired: options, graphs and commands; no per-element logic."""
 
+import gc
 import logging
 import signal
 import sys
 
-if sys.argv[:1] == ["-m"]:  # `python -m pipelines.…`: Ctrl-C while Beam is imported just ends it
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+if sys.argv[:1] == ["-m"]:  # `python -m pipelines.…`
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while Beam is imported just ends it
+    gc.disable()  # which imports no garbage, but makes the collector look; `launch` goes on
 
 _BEAM_NOISE = ("apitools not found", "This output type hint will be ignored")
 

@@ -1,5 +1,6 @@
 """The console command `beam-tfrec`: each pipeline is a subcommand of the same name."""
 
+import gc
 import signal
 import sys
 
@@ -18,7 +19,8 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(2)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while Beam is imported just ends it
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # as `pipelines` does for `python -m`
+    gc.disable()
     from pipelines import coco  # here, since Beam takes half a second
 
     sys.argv = [f"beam-tfrec {command}", *arguments]

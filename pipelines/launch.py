@@ -196,6 +196,7 @@ def spare_the_collector() -> None:
     Samples make no cycles, but their number triggers collections of everything that was imported.
     """
     gc.freeze()
+    gc.enable()
     gc.set_threshold(_COLLECT_AFTER_OBJECTS, 20, 20)
 
 
