@@ -30,7 +30,7 @@ from transforms.progress import PROGRESS
 from transforms.storage import Storage, find_uri, join_uri, name_below, open_storage, read_uri
 
 _LOG = logging.getLogger(__name__)
-_COLLECT_AFTER_OBJECTS = 100_000
+_COLLECT_AFTER_OBJECTS = 500_000
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 _KEPT_BLOCK_BYTES = 128 * 2**20
 _KEPT_BYTES = 2**30

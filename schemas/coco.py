@@ -26,6 +26,7 @@ Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 PositiveInt = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 Id = Int64 | str
 
+_ID = operator.attrgetter("id")
 _DECODE_BBOX = msgspec.json.Decoder(BBoxXywhPx).decode  # a JSON number is finite, or refused
 
 
@@ -127,13 +128,15 @@ class CocoFile:
         self._instances: list[CocoInstance] = self._decode(
             sections, "annotations", list[CocoInstance]
         )
+        ids = set(map(_ID, self._instances))
         if not string_ids:
-            _refuse_string_ids(self.images, "images", where)
-            _refuse_string_ids(self._instances, "annotations", where)
+            _refuse_string_ids(self.images, "images", "id", where)
+            if not set(map(type, ids)) <= {int}:
+                _refuse_string_ids(self._instances, "annotations", "id", where)
         _check_images(self.images, where)
         check_labels([(category.id, category.name) for category in self.categories], where)
         self.num_annotations = len(self._instances)
-        self.num_repeated_ids = len(self._instances) - len({i.id for i in self._instances})
+        self.num_repeated_ids = len(self._instances) - len(ids)
         self._by_image: dict[int | str, list[CocoInstance]] = {i.id: [] for i in self.images}
         self.orphans: list[tuple[int | str, int | str]] = []
         for instance in self._instances:
@@ -142,6 +145,8 @@ class CocoFile:
                 self.orphans.append((instance.id, instance.image_id))
             else:
                 instances.append(instance)
+        if not string_ids and self.orphans:  # an image_id that is text is no image's
+            _refuse_string_ids(self._instances, "annotations", "image_id", where)
 
     def annotated_images(self) -> Iterator[AnnotatedImage]:
         """Yield every image with its annotations, in the file's order."""
@@ -217,17 +222,13 @@ def check_labels(labels: Iterable[tuple[int, str]], where: str) -> None:
 
 
 def _refuse_string_ids(
-    entries: Sequence[CocoImage | CocoInstance], section: str, where: str
+    entries: Sequence[CocoImage | CocoInstance], section: str, field: str, where: str
 ) -> None:
-    fields = ["id"] if section == "images" else ["id", "image_id"]
-    for field in fields:
-        values = list(map(operator.attrgetter(field), entries))
-        if set(map(type, values)) <= {int}:
-            continue
-        place, text = next((p, v) for p, v in enumerate(values) if isinstance(v, str))
-        what = f"$.{section}[{place}].{field} is the string {text!r}, not an int64"
-        remedy = "correct it, or give --string_ids"
-        raise RuntimeError(fault_line("E-ANN-TYPE", where, what, remedy))
+    for place, value in enumerate(map(operator.attrgetter(field), entries)):
+        if isinstance(value, str):
+            what = f"$.{section}[{place}].{field} is the string {value!r}, not an int64"
+            remedy = "correct it, or give --string_ids"
+            raise RuntimeError(fault_line("E-ANN-TYPE", where, what, remedy))
 
 
 def _check_images(images: list[CocoImage], where: str) -> None:
