@@ -15,15 +15,17 @@ setup(
     packages=find_packages(include=["schemas", "transforms", "transforms.*", "pipelines"]),
     install_requires=[
         "apache-beam>=2.77",
+        "google-cloud-storage>=3.1",
         "google-crc32c>=1.5",
         "msgspec>=0.21",
+        "obstore>=0.8",
         "pillow>=11",
         "pyarrow>=16",
         "tqdm>=4.66",
     ],
     extras_require={
         "tensorflow": ["tensorflow>=2.16"],
-        "gcp": ["apache-beam[gcp]>=2.77", "google-cloud-storage>=3.1"],
+        "gcp": ["apache-beam[gcp]>=2.77"],
     },
     entry_points={"console_scripts": ["beam-tfrec = pipelines.cli:main"]},
 )

@@ -9,6 +9,7 @@ import apache_beam as beam
 from pipelines.launch import RunConfig, accepting_command, execute, guarded
 from pipelines.options import (
     FlagParser,
+    access_of,
     add_output_flags,
     budget_of,
     check_split_names,
@@ -27,6 +28,7 @@ from transforms.commit import Commit, CommitJob, PublishPlan, RejectBudget
 from transforms.gate import GateLimits
 from transforms.plan_shards import PlanShards, Sharding
 from transforms.read_coco import CocoRules, ReadCoco
+from transforms.storage import Access
 from transforms.write_shards import ShardJob, WriteShards
 
 
@@ -47,6 +49,7 @@ class CocoConfig:
         exclude: URI of a `rejected.jsonl` whose samples are left out; empty for none.
         allow_empty: accept a split without images.
         limits: of every worker process.
+        access: how stores are reached.
         accept_command: the command that accepts `COUNT` rejects, for the message.
     """
 
@@ -62,6 +65,7 @@ class CocoConfig:
     exclude: str = ""
     allow_empty: bool = False
     limits: GateLimits = field(default_factory=GateLimits)
+    access: Access = field(default_factory=Access)
     accept_command: str = "--max_rejected COUNT"
 
     def __post_init__(self) -> None:
@@ -100,7 +104,9 @@ class CocoConfig:
 
 def build(root: beam.Pipeline, config: CocoConfig) -> beam.PCollection[Manifest]:
     """Build the graph: samples from the annotations, shards from the samples, one manifest."""
-    job = ShardJob(config.images, config.output, config.layout, config.names, config.check)
+    job = ShardJob(
+        config.images, config.output, config.layout, config.names, config.check, config.access
+    )
     commit_job = CommitJob(
         config.output,
         config.layout,
@@ -109,9 +115,11 @@ def build(root: beam.Pipeline, config: CocoConfig) -> beam.PCollection[Manifest]
         config.budget,
         config.allow_empty,
         config.accept_command,
+        config.access,
     )
-    read = root | "ReadCoco" >> ReadCoco(config.annotations, config.rules, config.exclude)
-    listing = root | "ListBlobs" >> ListBlobs(config.images, config.output, config.names)
+    access = config.access
+    read = root | "ReadCoco" >> ReadCoco(config.annotations, config.rules, config.exclude, access)
+    listing = root | "ListBlobs" >> ListBlobs(config.images, config.output, config.names, access)
     pinned = read.samples | "PinBlobs" >> PinBlobs(listing)
     planned = pinned.samples | "PlanShards" >> PlanShards(
         config.sharding, config.layout.record_bytes, pinned.tallies
@@ -181,8 +189,9 @@ def configure(argv: Sequence[str]) -> tuple[RunConfig[CocoConfig], list[str]]:
         ValueError: with the value and the remedy.
     """
     flags, beam_args = parse_flags(parser(), argv)
+    images = parse_per_split("images", flags.images, bare=flags.split)
     config = CocoConfig(
-        images=parse_per_split("images", flags.images, bare=flags.split),
+        images=images,
         annotations=parse_per_split("annotations", flags.annotations, bare=flags.split),
         output=flags.output,
         layout=DetectionLayout(SizeMismatch(flags.on_size_mismatch)),
@@ -193,7 +202,8 @@ def configure(argv: Sequence[str]) -> tuple[RunConfig[CocoConfig], list[str]]:
         budget=budget_of(flags),
         exclude=flags.exclude or "",
         allow_empty=flags.allow_empty,
-        limits=limits_of(flags),
+        limits=limits_of(flags, images.values()),
+        access=access_of(flags),
         accept_command=accepting_command("python -m pipelines.coco", argv),
     )
     return RunConfig(config, flags.overwrite, flags.trust_manifest), beam_args

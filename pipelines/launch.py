@@ -19,7 +19,7 @@ from typing import Generic, NoReturn, Protocol, TextIO, TypeVar
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
-from pipelines.progress_display import showing_progress
+from pipelines.progress_display import showing_progress, stop_drawing
 from pipelines.summary import summarize
 from schemas.faults import EXIT_BUG, FAULTS, fault_line, find_fault, printable
 from schemas.manifest import MANIFEST_NAME, Manifest, read_manifest
@@ -27,7 +27,15 @@ from schemas.shards import ShardNames
 from transforms.commit import find_complete
 from transforms.output_files import EXCLUDED_NAME, remove_output
 from transforms.progress import PROGRESS
-from transforms.storage import Storage, find_uri, join_uri, name_below, open_storage, read_uri
+from transforms.storage import (
+    Access,
+    Storage,
+    find_uri,
+    join_uri,
+    name_below,
+    open_storage,
+    read_uri,
+)
 
 _LOG = logging.getLogger(__name__)
 _COLLECT_AFTER_OBJECTS = 500_000
@@ -60,6 +68,10 @@ class Config(Protocol):
     @property
     def exclude(self) -> str:
         """URI of a `rejected.jsonl` to leave out, or empty."""
+
+    @property
+    def access(self) -> Access:
+        """How stores are reached."""
 
     @property
     def accept_command(self) -> str:
@@ -99,7 +111,7 @@ def execute(
         RuntimeError: the fault that ended the run, as a line of `E-…` somewhere in its text.
     """
     config = run.config
-    output = open_storage(config.output)
+    output = open_storage(config.output, config.access)
     started_s = time.monotonic()
     if run.overwrite or not run.trust_manifest:
         _check_sources(config)
@@ -114,6 +126,7 @@ def execute(
         config.exclude,
         config.names,
         trust_manifest=run.trust_manifest,
+        access=config.access,
     )
     if complete is not None:
         _say(f"already complete: {join_uri(config.output, MANIFEST_NAME)}", sys.stdout)
@@ -146,9 +159,9 @@ class _Options(PipelineOptions):
 def _check_sources(config: Config) -> None:
     """Find the files and folders that the user named, before anything is made or deleted."""
     for uri in (*config.annotations.values(), *filter(None, [config.exclude])):
-        find_uri(uri)
+        find_uri(uri, config.access)
     for uri in config.images.values():
-        open_storage(uri).require_folder()
+        open_storage(uri, config.access).require_folder()
 
 
 def _overwrite(config: C, output: Storage) -> C:
@@ -156,7 +169,7 @@ def _overwrite(config: C, output: Storage) -> C:
     if not config.exclude or name_below(config.output, config.exclude) is None:
         remove_output(output, config.names, config.images)
         return config
-    excluded = read_uri(config.exclude)
+    excluded = read_uri(config.exclude, config.access)
     remove_output(output, config.names, config.images)
     output.create(EXCLUDED_NAME, excluded)
     kept = join_uri(config.output, EXCLUDED_NAME)
@@ -291,8 +304,11 @@ def _interrupted(number: int, _: FrameType | None) -> NoReturn:
     """End at once: every file there is whole, so a crash and an exit are the same."""
     done, planned = PROGRESS.shards_done, PROGRESS.shards_planned
     shards = f"{done} of {planned} shards done" if planned else "before the first shard"
-    print(f"\ninterrupted; {shards}; run again to resume", file=sys.__stderr__, flush=True)
-    os._exit(128 + number)
+    try:
+        stop_drawing()
+        print(f"\ninterrupted; {shards}; run again to resume", file=sys.__stderr__, flush=True)
+    finally:  # whatever has become of stderr
+        os._exit(128 + number)
 
 
 class _Handler(logging.StreamHandler):

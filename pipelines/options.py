@@ -3,7 +3,7 @@
 import argparse
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, NoReturn
 
@@ -11,8 +11,15 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from schemas.shards import NAMED_TEMPLATES, ShardNames, is_split_name
 from transforms.commit import RejectBudget
-from transforms.gate import DEFAULT_BYTES, DEFAULT_READERS, DEFAULT_SHARDS, GateLimits
+from transforms.gate import (
+    DEFAULT_BYTES,
+    DEFAULT_READERS,
+    DEFAULT_REMOTE_READERS,
+    DEFAULT_SHARDS,
+    GateLimits,
+)
 from transforms.plan_shards import Order, Sharding
+from transforms.storage import Access, is_local
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?i?B?)")
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -183,9 +190,38 @@ def _add_output_and_limits(parser: FlagParser) -> None:
     group.add_argument(
         "--readers",
         type=int,
-        default=DEFAULT_READERS,
         metavar="N",
-        help=f"threads of a worker process that read images (default {DEFAULT_READERS})",
+        help="threads of a worker process that read images"
+        f" (default {DEFAULT_READERS}, or {DEFAULT_REMOTE_READERS} for images elsewhere)",
+    )
+    group.add_argument(
+        "--spool_dir",
+        default="",
+        metavar="DIR",
+        help="where a worker keeps shards on their way to a store that is not local; as large as"
+        " --shards_in_flight of them (default: the system's temporary folder)",
+    )
+    _add_access_flags(parser)
+
+
+def _add_access_flags(parser: FlagParser) -> None:
+    group = parser.add_argument_group("Google Cloud Storage")
+    group.add_argument(
+        "--anonymous",
+        action="store_true",
+        help="send no credentials, for public buckets (default: Application Default Credentials)",
+    )
+    group.add_argument(
+        "--billing_project",
+        default="",
+        metavar="PROJECT",
+        help="project that pays for requests to requester-pays buckets (default: the bucket's)",
+    )
+    group.add_argument(
+        "--kms_key",
+        default="",
+        metavar="NAME",
+        help="Cloud KMS key that encrypts what is written (default: the bucket's)",
     )
 
 
@@ -212,12 +248,22 @@ def shard_names_of(flags: argparse.Namespace) -> ShardNames:
     return ShardNames(NAMED_TEMPLATES.get(flags.shard_names, flags.shard_names))
 
 
-def limits_of(flags: argparse.Namespace) -> GateLimits:
-    """Return the limits of a worker process that the flags ask for."""
+def access_of(flags: argparse.Namespace) -> Access:
+    """Return how the flags ask for stores to be reached."""
+    return Access(flags.anonymous, flags.billing_project, flags.kms_key, flags.spool_dir)
+
+
+def limits_of(flags: argparse.Namespace, image_roots: Iterable[str]) -> GateLimits:
+    """Return the limits of a worker process that the flags ask for.
+
+    A store that is not local answers many requests at once, each of them late.
+    """
+    local = all(map(is_local, image_roots))
+    readers = DEFAULT_READERS if local else DEFAULT_REMOTE_READERS
     return GateLimits(
         shards_in_flight=flags.shards_in_flight,
         bytes_in_flight=parse_size("bytes_in_flight", flags.bytes_in_flight),
-        readers=flags.readers,
+        readers=readers if flags.readers is None else flags.readers,
     )
 
 

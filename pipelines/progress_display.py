@@ -35,6 +35,11 @@ def showing_progress(progress: Progress, loggers: Sequence[logging.Logger]) -> I
             drawing.join()
 
 
+def stop_drawing() -> None:
+    """Keep the bar from being drawn again, over or below what is printed next, for good."""
+    tqdm.get_lock().acquire(timeout=_EVERY_S)  # not longer: the terminal may be halted
+
+
 def _draw(bar: tqdm, progress: Progress, ended: threading.Event) -> None:
     while not ended.wait(_EVERY_S):
         _refresh(bar, progress)

@@ -165,6 +165,10 @@ class CocoFile:
             bad.sort(key=order)
             yield AnnotatedImage(image, objects, bad)
 
+    def path_of(self, annotation_id: int | str) -> str:
+        """Return where an annotation stands in the file, such as `$.annotations[5]`."""
+        return f"$.annotations[{list(map(_ID, self._instances)).index(annotation_id)}]"
+
     def _decode(self, sections: dict[str, msgspec.Raw], name: str, into: Any) -> Any:
         try:
             return msgspec.json.decode(sections[name], type=into)

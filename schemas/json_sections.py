@@ -15,6 +15,7 @@ import msgspec
 from schemas.faults import fault_line
 
 MAX_NESTING = 64
+_GZIP = b"\x1f\x8b"
 _UTF8_BOM = b"\xef\xbb\xbf"
 _OPEN_OR_CLOSE = bytes.maketrans(b"{}", b"[]")
 _NOT_A_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
@@ -84,6 +85,9 @@ def _named_sections(
 
 
 def _refuse_other_encodings(data: bytes, where: str) -> None:
+    if data.startswith(_GZIP):
+        what, remedy = "byte offset 0 holds gzip's signature, not JSON", "gunzip the file"
+        raise RuntimeError(fault_line("E-ANN-JSON", where, what, remedy))
     if data.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in data[:4]:
         what = f"byte offset 0 holds {data[:4].hex(' ')}: UTF-16 or UTF-32, not UTF-8"
         raise RuntimeError(fault_line("E-ANN-JSON", where, what, "save the file as UTF-8"))

@@ -145,6 +145,11 @@ class ShardNames(msgspec.Struct, frozen=True):
                 f"shard_names must name files in the output itself, not hidden ones,"
                 f" got {self.template!r}: remove the slash, dot or underscore"
             )
+        if not self.template.isprintable():  # each shard is a line of the log
+            raise ValueError(
+                f"shard_names must be printable, got {self.template!r}: remove line breaks and"
+                " control characters"
+            )
         for _, field, spec, conversion in string.Formatter().parse(self.template):
             if field is not None and (
                 conversion or not _FIELD_FORMATS[field].fullmatch(spec or "")

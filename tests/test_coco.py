@@ -1,3 +1,4 @@
+import gzip
 import json
 import re
 from pathlib import Path
@@ -197,6 +198,10 @@ NOT_JSON = {
         malformed(
             "byte offset 0 holds 7b 00 22 00: UTF-16 or UTF-32, not UTF-8", "save the file as UTF-8"
         ),
+    ),
+    "gzip": (
+        gzip.compress(SMALL),
+        malformed("byte offset 0 holds gzip's signature, not JSON", "gunzip the file"),
     ),
     "UTF-32": (
         SMALL.decode().encode("utf-32"),

@@ -397,12 +397,12 @@ ANNOTATION_FAULTS: dict[str, tuple[Callable[[bytes], bytes], str, str]] = {
     "unknown image": (
         setting("annotations", 0, image_id=99),
         "E-ANN-ORPHAN",
-        "annotation 1: image_id 99",
+        "$.annotations[0] (id 1): image_id 99",
     ),
     "unknown category": (
         setting("annotations", 0, category_id=99),
         "E-ANN-CATEGORY",
-        "annotation 1: category_id 99",
+        "$.annotations[0] (id 1): category_id 99",
     ),
     "one name, two ids": (
         setting("categories", 1, name="person"),

@@ -173,7 +173,7 @@ def test_orphans_stop_the_run(orphan: dict, rejected: Rejected) -> None:
         read(coco_json([image(1)], [annotation(6, 1), orphan]))
 
     assert str(raised.value) == (
-        f"{rejected.code} instances.json: annotation 5: {rejected.detail};"
+        f"{rejected.code} instances.json: $.annotations[1] (id 5): {rejected.detail};"
         " correct the file, or give --orphans drop"
     )
 
@@ -428,6 +428,6 @@ def test_an_orphan_stops_the_pipeline(
 
     fault = find_fault("".join(traceback.format_exception(raised.value)))
     assert fault is not None
-    what = "annotation 5: image_id 99 is not in images"
+    what = "$.annotations[0] (id 5): image_id 99 is not in images"
     remedy = "correct the file, or give --orphans drop"
     assert fault[1] == f"E-ANN-ORPHAN {uris['val']}: {what}; {remedy}"

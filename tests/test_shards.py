@@ -131,6 +131,11 @@ BAD_TEMPLATES = {
     ),
     "hidden": (".{index}", HIDDEN + "'.{index}': remove the slash, dot or underscore"),
     "hidden from Beam": ("_{index}", HIDDEN + "'_{index}': remove the slash, dot or underscore"),
+    "a line break": (
+        "{index}\n.tfrec",
+        r"shard_names must be printable, got '{index}\n.tfrec': remove line breaks and control"
+        " characters",
+    ),
     "an open brace": (
         "{index",
         "shard_names has a bad format in '{index' (expected '}' before end of string):"

@@ -11,7 +11,8 @@ import apache_beam as beam
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.transforms.window import GlobalWindows
 
-_MAX_HELD = 32_768  # values of a bundle held back, some 20 MB of samples
+_HELD_PER_GROUP = 32  # more values at once leave the processor's caches
+_MAX_HELD = 32_768  # some 20 MB of samples
 _GROUPS_IN_PROCESS = 128
 
 
@@ -30,10 +31,13 @@ class BatchByKey(beam.DoFn):
     Holds a bounded number of values. Nothing may depend on how values fall into batches.
     """
 
-    def __init__(self, key_of: Callable[[Any], Hashable], to_batch: Callable[[list], Any]) -> None:
-        """Take what gives a value's key, and what makes a batch of a list of values."""
+    def __init__(
+        self, key_of: Callable[[Any], Hashable], to_batch: Callable[[list], Any], groups: int
+    ) -> None:
+        """Take what gives a value's key, what makes a batch, and how many keys there are."""
         self._key_of = key_of
         self._to_batch = to_batch
+        self._max_held = min(_HELD_PER_GROUP * groups, _MAX_HELD)
 
     def start_bundle(self) -> None:
         """Hold nothing yet."""
@@ -44,7 +48,7 @@ class BatchByKey(beam.DoFn):
         """Hold a value back, or let all go when they are many."""
         self._held.setdefault(self._key_of(value), []).append(value)
         self._count += 1
-        return () if self._count < _MAX_HELD else self._release()
+        return () if self._count < self._max_held else self._release()
 
     def finish_bundle(self) -> Iterator:
         """Let everything go."""

@@ -17,7 +17,7 @@ from schemas.shards import ShardNames
 from transforms import coders
 from transforms.batches import BatchByKey, num_groups
 from transforms.output_files import source_entries
-from transforms.storage import Entry
+from transforms.storage import DEFAULT_ACCESS, Access, Entry
 
 MAX_IMAGE_BYTES = 256 * 2**20
 _STAGE = "pin_blobs"
@@ -158,11 +158,13 @@ class ListBlobs(beam.PTransform):
         roots: URI per root name, such as `{"train": "gs://b/train2017"}`.
         output: URI of the data set; its files are no sources where it lies in a root.
         names: how its shard files are called.
+        access: how stores are reached.
     """
 
     roots: Mapping[str, str]
     output: str = ""
     names: ShardNames = field(default_factory=ShardNames)
+    access: Access = DEFAULT_ACCESS
 
     def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection[tuple[BlobName, Entry]]:
         """List every root, each on one worker."""
@@ -170,7 +172,7 @@ class ListBlobs(beam.PTransform):
             root
             | "Once" >> beam.Impulse()
             | "Roots" >> beam.FlatMap(_roots, self.roots)
-            | "List" >> beam.FlatMap(_list_root, self.output, self.names)
+            | "List" >> beam.FlatMap(_list_root, self.output, self.names, self.access)
         )
 
 
@@ -179,10 +181,10 @@ def _roots(_: bytes, roots: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _list_root(
-    root: tuple[str, str], output: str, names: ShardNames
+    root: tuple[str, str], output: str, names: ShardNames, access: Access
 ) -> Iterator[tuple[BlobName, Entry]]:
     root_name, uri = root
-    for entry in source_entries(uri, output, names):
+    for entry in source_entries(uri, output, names, access):
         yield (root_name, entry.name), entry
 
 
@@ -220,8 +222,8 @@ class PinBlobs(beam.PTransform):
         of_entry = functools.partial(_partition_of_entry, count=count)
         pinned = (
             (
-                samples | "BatchSamples" >> _batches(of_sample, _samples_batch),
-                self.listing | "BatchEntries" >> _batches(of_entry, _entries_batch),
+                samples | "BatchSamples" >> _batches(of_sample, _samples_batch, count),
+                self.listing | "BatchEntries" >> _batches(of_entry, _entries_batch, count),
             )
             | "BothSides" >> beam.Flatten()
             | "JoinOnName" >> beam.GroupByKey()
@@ -231,8 +233,8 @@ class PinBlobs(beam.PTransform):
         return PinnedSamples(pinned.samples, pinned.rejected, tallies)
 
 
-def _batches(key_of: Callable, to_batch: Callable[[list], _JoinBatch]) -> beam.ParDo:
-    batch = beam.ParDo(BatchByKey(key_of, to_batch))
+def _batches(key_of: Callable, to_batch: Callable[[list], _JoinBatch], count: int) -> beam.ParDo:
+    batch = beam.ParDo(BatchByKey(key_of, to_batch, count))
     return batch.with_output_types(tuple[_Partition, _JoinBatch])
 
 

@@ -56,7 +56,7 @@ from transforms.plan_shards import ShardTable
 from transforms.progress import PROGRESS
 from transforms.quantities import counted
 from transforms.read_coco import AnnotationFile, merge_labels, uri_identity
-from transforms.storage import Storage, join_uri, open_storage
+from transforms.storage import DEFAULT_ACCESS, Access, Storage, join_uri, open_storage
 
 _LOG = logging.getLogger(__name__)
 _SHOWN_REJECTS = 10
@@ -107,6 +107,7 @@ class CommitJob:
         budget: how many samples may be rejected.
         allow_empty: accept a split without images.
         accept_command: the command that accepts `COUNT` rejects, for the message.
+        access: how stores are reached.
     """
 
     output: str
@@ -116,6 +117,7 @@ class CommitJob:
     budget: RejectBudget = field(default_factory=RejectBudget)
     allow_empty: bool = False
     accept_command: str = "--max_rejected COUNT"
+    access: Access = DEFAULT_ACCESS
 
 
 def make_job_plan(
@@ -201,7 +203,7 @@ def commit(
     Raises:
         RuntimeError: `E-BUDGET`, `E-OUT-FOREIGN`, `E-OUT-CONFLICT`, or a sum that does not hold.
     """
-    output = open_storage(job.output)
+    output = open_storage(job.output, job.access)
     shards = sorted(infos, key=lambda info: (info.split, info.index))
     _check_output(shards, plan, output, job.names)
     rejects = sorted(
@@ -350,6 +352,7 @@ def find_complete(
     names: ShardNames,
     *,
     trust_manifest: bool,
+    access: Access = DEFAULT_ACCESS,
 ) -> Manifest | None:
     """Return the manifest when the output is complete for this job, else None.
 
@@ -364,6 +367,7 @@ def find_complete(
         exclude: URI of samples left out, or empty.
         names: how shard files are called.
         trust_manifest: compare the options alone.
+        access: how stores are reached.
 
     Raises:
         RuntimeError: `E-OUT-PLAN` when the data set was made with other options.
@@ -375,9 +379,9 @@ def find_complete(
         raise _other_plan(output, first_difference(manifest.plan, {"options": dict(options)}))
     if trust_manifest:
         return manifest
-    identities = {split: uri_identity(uri, exclude) for split, uri in annotations.items()}
+    identities = {split: uri_identity(uri, exclude, access) for split, uri in annotations.items()}
     listings = {
-        root: f"{listing_digest(source_entries(uri, output.root, names)):x}"
+        root: f"{listing_digest(source_entries(uri, output.root, names, access)):x}"
         for root, uri in roots.items()
     }
     note = sources_name(job_digest(options, identities, listings))
@@ -534,7 +538,7 @@ def _publish(
     table: ShardTable, files: list[AnnotationFile], rejected: list[Rejected], job: CommitJob
 ) -> JobPlan:
     plan = make_job_plan(table, files, rejected, job)
-    output = open_storage(job.output)
+    output = open_storage(job.output, job.access)
     output.probe()
     publish_plan(plan, output, job.names)
     planned = plan.splits.values()

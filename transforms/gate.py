@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 DEFAULT_SHARDS = 2
 DEFAULT_BYTES = 256 * 2**20
 DEFAULT_READERS = 2
+DEFAULT_REMOTE_READERS = 32
 _BATCH_BYTES = 1 << 20
 
 T = TypeVar("T")

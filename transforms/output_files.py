@@ -25,7 +25,16 @@ from schemas.shards import (
     is_index_name,
     receipt_name,
 )
-from transforms.storage import SPOOL_DIR, Entry, Storage, join_uri, name_below, open_storage
+from transforms.storage import (
+    DEFAULT_ACCESS,
+    SPOOL_DIR,
+    Access,
+    Entry,
+    Storage,
+    join_uri,
+    name_below,
+    open_storage,
+)
 
 SIDE_FILES = ("label_map.pbtxt", "schema.pbtxt", "features.json", "dataset_info.json")
 EXCLUDED_NAME = "_excluded.jsonl"
@@ -40,10 +49,12 @@ def sources_name(job: str) -> str:
     return f"{SOURCES_DIR}/{job}.json"
 
 
-def source_entries(root: str, output: str, names: ShardNames) -> Iterator[Entry]:
+def source_entries(
+    root: str, output: str, names: ShardNames, access: Access = DEFAULT_ACCESS
+) -> Iterator[Entry]:
     """Yield what a source root holds, without the data set where that lies in the root too."""
     below = name_below(root, output) if output else None
-    for entry in open_storage(root).list():
+    for entry in open_storage(root, access).list():
         if below is None or not _is_in_output(entry.name, below, names):
             yield entry
 

@@ -447,7 +447,7 @@ class PlanShards(beam.PTransform):
         make_batch = functools.partial(
             make_bucket_batch, sharding=self.sharding, record_bytes=self.record_bytes
         )
-        batch = beam.ParDo(BatchByKey(find_bucket, make_batch))
+        batch = beam.ParDo(BatchByKey(find_bucket, make_batch, buckets))
         in_buckets = samples | "FindBuckets" >> batch.with_output_types(tuple[Bucket, BucketBatch])
         counted = (
             in_buckets

@@ -14,7 +14,7 @@ from schemas.manifest import Label
 from schemas.samples import Blob, Sample, pack
 from transforms import coders
 from transforms.blobs import RejectedOutput
-from transforms.storage import find_uri, read_uri
+from transforms.storage import DEFAULT_ACCESS, Access, find_uri, read_uri
 
 _STAGE = "read_coco"
 
@@ -90,7 +90,7 @@ def read_coco(
             annotation_ids=(annotation_id,),
             detail=f"image_id {image_id} is not in images",
         )
-        yield _stop_unless_dropped(orphan, where, rules)
+        yield _stop_unless_dropped(orphan, file, where, rules)
     excluded_images = excluded_annotations = 0
     for position, annotated in enumerate(file.annotated_images()):
         key = str(annotated.image.id)
@@ -108,7 +108,7 @@ def read_coco(
                 file_name=annotated.image.file_name,
                 detail=bad.detail,
             )
-            yield _stop_unless_dropped(rejected, where, rules)
+            yield _stop_unless_dropped(rejected, file, where, rules)
         yield to_sample(annotated, split, position)
     yield AnnotationFile(
         split=split,
@@ -136,7 +136,7 @@ def to_sample(annotated: AnnotatedImage, split: str, position: int) -> Sample:
     )
 
 
-def uri_identity(uri: str, exclude: str) -> str:
+def uri_identity(uri: str, exclude: str, access: Access = DEFAULT_ACCESS) -> str:
     """Return by what a rerun recognises an annotation file and what was left out of it.
 
     Size and CRC-32C of both files; their bytes pass through in pieces.
@@ -144,7 +144,7 @@ def uri_identity(uri: str, exclude: str) -> str:
     Raises:
         RuntimeError: `E-ARG` when one of them is not there.
     """
-    found = map(find_uri, filter(None, (uri, exclude)))
+    found = (find_uri(given, access) for given in (uri, exclude) if given)
     return _identity((entry.size_bytes, storage.crc32c(entry.name)) for storage, entry in found)
 
 
@@ -163,10 +163,13 @@ def merge_labels(files: Collection[AnnotationFile]) -> list[Label]:
     return labels
 
 
-def _stop_unless_dropped(rejected: Rejected, where: str, rules: CocoRules) -> Rejected:
+def _stop_unless_dropped(
+    rejected: Rejected, file: CocoFile, where: str, rules: CocoRules
+) -> Rejected:
     """Return the reject of an annotation, unless its code stops a run that drops no orphans."""
     if FAULTS[rejected.code].exit_code and not rules.drop_orphans:
-        what = f"annotation {rejected.annotation_ids[0]}: {rejected.detail}"
+        (annotation_id,) = rejected.annotation_ids
+        what = f"{file.path_of(annotation_id)} (id {annotation_id}): {rejected.detail}"
         remedy = "correct the file, or give --orphans drop"
         raise RuntimeError(fault_line(rejected.code, where, what, remedy))
     return rejected
@@ -197,11 +200,13 @@ class ReadCoco(beam.PTransform):
         uris: annotation file per split.
         rules: how strictly files are taken.
         exclude: URI of a `rejected.jsonl` whose samples are left out; empty for none.
+        access: how stores are reached.
     """
 
     uris: Mapping[str, str]
     rules: CocoRules = field(default_factory=CocoRules)
     exclude: str = ""
+    access: Access = DEFAULT_ACCESS
 
     def expand(self, root: beam.pvalue.PBegin) -> CocoSamples:
         """Read every file."""
@@ -210,7 +215,7 @@ class ReadCoco(beam.PTransform):
             | "Once" >> beam.Impulse()
             | "ListFiles" >> beam.FlatMap(_list_files, self.uris)
             | "ReadFiles"
-            >> beam.ParDo(_ReadFile(self.rules, self.exclude)).with_outputs(
+            >> beam.ParDo(_ReadFile(self.rules, self.exclude, self.access)).with_outputs(
                 "rejected", "files", main="samples"
             )
         )
@@ -222,13 +227,14 @@ def _list_files(_: bytes, uris: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 class _ReadFile(beam.DoFn):
-    def __init__(self, rules: CocoRules, exclude: str) -> None:
+    def __init__(self, rules: CocoRules, exclude: str, access: Access) -> None:
         self._rules = rules
         self._exclude = exclude
+        self._access = access
 
     def process(self, element: tuple[str, str]) -> Iterator[Sample | RejectedOutput | _FileOutput]:
         split, uri = element
-        contents = list(map(read_uri, filter(None, (uri, self._exclude))))
+        contents = [read_uri(u, self._access) for u in (uri, self._exclude) if u]
         identity = _identity((len(data), google_crc32c.value(data)) for data in contents)
         exclude = excluded_keys(contents[1], self._exclude) if self._exclude else {}
         keys = exclude.get(split, frozenset())

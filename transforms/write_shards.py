@@ -45,7 +45,15 @@ from transforms.shard_index import (
     index_to_text,
     same_but_pins,
 )
-from transforms.storage import Entry, Spool, Storage, join_uri, open_storage
+from transforms.storage import (
+    DEFAULT_ACCESS,
+    Access,
+    Entry,
+    Spool,
+    Storage,
+    join_uri,
+    open_storage,
+)
 
 _LOG = logging.getLogger(__name__)
 _STAGE = "write_shards"
@@ -68,6 +76,7 @@ class ShardJob:
         layout: what an Example holds.
         names: how shard files are called.
         check: how far an image is looked into.
+        access: how stores are reached.
     """
 
     roots: Mapping[str, str]
@@ -75,6 +84,7 @@ class ShardJob:
     layout: Layout
     names: ShardNames = field(default_factory=ShardNames)
     check: Check = Check.HEADER
+    access: Access = DEFAULT_ACCESS
 
 
 def write_shard(shard: ShardPlan, job: ShardJob, plan: JobPlan, gate: WorkerGate) -> ShardInfo:
@@ -85,8 +95,8 @@ def write_shard(shard: ShardPlan, job: ShardJob, plan: JobPlan, gate: WorkerGate
             when a source is not what was listed or what the kept shard was made from, or a storage
             fault.
     """
-    output = open_storage(job.output)
-    roots = {name: open_storage(uri) for name, uri in job.roots.items()}
+    output = open_storage(job.output, job.access)
+    roots = {name: open_storage(uri, job.access) for name, uri in job.roots.items()}
     kept = find_written(shard, output, plan_digest(plan))
     if kept is not None:
         info, rows = kept

@@ -1,13 +1,14 @@
 """Where bytes come from and go to: listing, pinned reads, create-only writes.
 
 Nothing else in the project knows about paths. `open_storage` chooses by the root's form: a local
-path, or a URI of any filesystem that Beam knows.
+path, `gs://`, or a URI of any other filesystem that Beam knows.
 """
 
 import os
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -18,6 +19,26 @@ SPOOL_DIR = "_spool"
 """Where named spools live in an output, when the store has no anonymous files."""
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+
+
+@dataclass(frozen=True)
+class Access:
+    """How stores that are not local are reached; the default suits most.
+
+    Attributes:
+        anonymous: send no credentials, for public buckets.
+        billing_project: project that pays for requests; empty for the bucket's own.
+        kms_key: name of the key that encrypts what is written; empty for the bucket's own.
+        spool_dir: folder for shards on their way to a store; empty for the system's.
+    """
+
+    anonymous: bool = False
+    billing_project: str = ""
+    kms_key: str = ""
+    spool_dir: str = ""
+
+
+DEFAULT_ACCESS = Access()
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -106,16 +127,26 @@ class Storage(Protocol):
         """
 
 
-def open_storage(root: str) -> Storage:
-    """Return the storage for a root: a local path, `file://…`, or a URI that Beam knows."""
+def open_storage(root: str, access: Access = DEFAULT_ACCESS) -> Storage:
+    """Return the storage for a root: a local path, `file://…`, `gs://…`, or what Beam knows."""
     scheme = _URI.match(root)
-    if scheme is None or scheme[1] == "file":
+    if scheme is None or is_local(root):
         from transforms.storage.local import LocalStorage
 
         return LocalStorage(root.removeprefix("file://"))
+    if scheme[1] == "gs":
+        from transforms.storage.gcs import GcsStorage
+
+        return GcsStorage(root, access)
     from transforms.storage.beam_filesystem import BeamStorage
 
     return BeamStorage(root)
+
+
+def is_local(root: str) -> bool:
+    """Return whether a root is a path of this machine."""
+    scheme = _URI.match(root)
+    return scheme is None or scheme[1] == "file"
 
 
 def split_uri(uri: str) -> tuple[str, str]:
@@ -128,14 +159,14 @@ def split_uri(uri: str) -> tuple[str, str]:
     return head or ("/" if uri.startswith("/") else "."), name
 
 
-def find_uri(uri: str) -> tuple[Storage, Entry]:
+def find_uri(uri: str, access: Access = DEFAULT_ACCESS) -> tuple[Storage, Entry]:
     """Return the storage and the entry of a single file that the user named.
 
     Raises:
         RuntimeError: `E-ARG` when there is no such file.
     """
     root, name = split_uri(uri)
-    storage = open_storage(root)
+    storage = open_storage(root, access)
     entry = storage.stat(name)
     if entry is None or entry.kind != "file":
         what = "no such file" if entry is None else f"a {entry.kind}, not a file"
@@ -143,14 +174,14 @@ def find_uri(uri: str) -> tuple[Storage, Entry]:
     return storage, entry
 
 
-def read_uri(uri: str) -> bytes:
+def read_uri(uri: str, access: Access = DEFAULT_ACCESS) -> bytes:
     """Return the bytes of a single file that the user named.
 
     Raises:
         RuntimeError: `E-ARG` when there is no such file.
     """
-    storage, entry = find_uri(uri)
-    return storage.read(entry.name)
+    storage, entry = find_uri(uri, access)
+    return storage.read(entry.name, entry)
 
 
 def name_below(root: str, uri: str) -> str | None:

@@ -1,0 +1,337 @@
+"""Google Cloud Storage: one request an image, one a thousand names, and objects that appear whole.
+
+`obstore` reads, for an eighth of the CPU of Google's client; that client lists, which gives
+generations and checksums, and uploads. An upload has the precondition that no object has its name
+yet (`if_generation_match=0`), and shows nothing until the store has all of it: there are no
+temporary objects, no renames, and no need for permission to delete. Every read is pinned to the
+generation that was listed and checked against its CRC-32C. All retries are ours.
+"""
+
+import base64
+import contextlib
+import functools
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import google.auth
+import google_crc32c
+import obstore
+import requests
+from google.api_core import exceptions as api
+from google.auth import exceptions as auth
+from google.auth.credentials import AnonymousCredentials
+from google.cloud.storage import Blob, Bucket, Client
+from google.cloud.storage import exceptions as client_errors
+from obstore import exceptions as obstore_errors
+from obstore.auth.google import GoogleCredentialProvider
+from obstore.store import GCSStore
+
+from schemas.faults import fault_line
+from transforms.retries import retry
+from transforms.storage import Access, Entry, Spool, join_uri
+from transforms.storage.local import coded
+
+_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
+_EMULATOR = "STORAGE_EMULATOR_HOST"  # as Google's own clients call it
+_CONNECTIONS = 64  # of the listing and uploading client, at most
+_NAMES_PER_PAGE = 1000  # the store's limit
+_TIMEOUT_S = (5, 60)  # to connect, and between two bytes
+_READ_BYTES = 64 * 2**20  # of one request; a larger object is read in several
+_LISTED = "items(name,size,generation,crc32c),prefixes,nextPageToken"
+_READ_TIMEOUTS: dict[str, Any] = {
+    "connect_timeout": timedelta(seconds=5),
+    "read_timeout": timedelta(seconds=20),
+    "timeout": timedelta(minutes=10),
+}
+_NO_RETRIES: dict[str, Any] = {"max_retries": 0, "retry_timeout": timedelta(0)}
+_DENIED = (
+    api.Forbidden,
+    api.Unauthorized,
+    obstore_errors.PermissionDeniedError,
+    obstore_errors.UnauthenticatedError,
+    auth.DefaultCredentialsError,
+    auth.RefreshError,
+)
+_GONE = (api.NotFound, FileNotFoundError)
+_TRANSIENT = (
+    api.TooManyRequests,
+    api.ServerError,
+    api.RetryError,
+    requests.ConnectionError,
+    requests.Timeout,
+    requests.exceptions.ChunkedEncodingError,
+    requests.exceptions.ContentDecodingError,
+    auth.TransportError,
+    obstore_errors.GenericError,
+    client_errors.DataCorruption,
+    client_errors.InvalidResponse,
+)
+_TRANSIENT_STATUS = {408, 410}  # 410: an upload session that the store has forgotten
+
+T = TypeVar("T")
+
+
+class GcsStorage:
+    """Objects below `gs://bucket/prefix`."""
+
+    def __init__(self, root: str, access: Access) -> None:
+        """Take the root's URI; nothing is connected yet.
+
+        Raises:
+            ValueError: when it names no bucket.
+        """
+        bucket, _, prefix = root.removeprefix("gs://").partition("/")
+        if not bucket:
+            raise ValueError(
+                f"a gs:// path must name a bucket, got {root!r}: give gs://BUCKET/PATH"
+            )
+        self.root = root.rstrip("/")
+        self._bucket_name = bucket
+        self._prefix = f"{prefix.rstrip('/')}/" if prefix.rstrip("/") else ""
+        self._access = access
+
+    def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[Entry]:
+        """Yield every object below the root or a folder of it, a thousand a request."""
+        skip, token, first = len(self._prefix), None, True
+        while first or token:
+            list_page = functools.partial(self._list_page, prefix, recursive, token)
+            blobs, token = self._run(prefix, list_page)
+            first = False
+            for blob in blobs:
+                kind = "directory" if blob.name.endswith("/") else "file"
+                yield _entry(blob.name[skip:], blob, kind)
+
+    def stat(self, name: str) -> Entry | None:
+        """Return an object's entry, None when there is none."""
+        blob = self._run(name, lambda: self._bucket().get_blob(self._prefix + name, **_call()))
+        return None if blob is None else _entry(name, blob)
+
+    def read(self, name: str, expected: Entry | None = None) -> bytes:
+        """Return an object's bytes, in the generation that was listed, and as its checksum says."""
+        wanted = expected or self.stat(name)
+        if wanted is None:
+            raise self._changed(name, "not there")
+        return self._run(name, lambda: self._read_once(name, wanted))
+
+    def crc32c(self, name: str) -> int:
+        """Return an object's CRC-32C, as the store took it."""
+        found = self.stat(name)
+        if found is None or found.crc32c is None:
+            raise self._changed(name, "not there")
+        return found.crc32c
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Create a small object whole; False when the name is taken."""
+        with contextlib.closing(self.spool()) as spool:
+            spool.write([data])
+            return spool.publish(name)
+
+    def spool(self) -> Spool:
+        """Return a spool on the worker's own disk."""
+        return _UploadedSpool(self, self._access.spool_dir)
+
+    def delete(self, name: str) -> None:
+        """Delete an object, if it is there."""
+        with contextlib.suppress(*_GONE):
+            blob = self._bucket().blob(self._prefix + name)
+            self._run(name, lambda: blob.delete(**_call()), passing=_GONE)
+
+    def require_folder(self) -> None:
+        """Make sure that the bucket can be listed; a bucket has no folders."""
+        self._run("", lambda: self._list_page("", False, None, max_results=1))
+
+    def probe(self) -> None:
+        """Make sure that the bucket can be read.
+
+        Nothing is written for it: who may only create objects could not delete it again.
+        """
+        self.require_folder()
+
+    def _bucket(self) -> Bucket:
+        client = _client(self._access)
+        return client.bucket(self._bucket_name, user_project=self._access.billing_project or None)
+
+    def _list_page(
+        self, prefix: str, recursive: bool, token: str | None, max_results: int = _NAMES_PER_PAGE
+    ) -> tuple[Sequence[Blob], str | None]:
+        found = _client(self._access).list_blobs(
+            self._bucket(),
+            prefix=self._prefix + prefix,
+            delimiter=None if recursive else "/",
+            page_token=token,
+            max_results=max_results,
+            fields=_LISTED,
+            **_call(),
+        )
+        page = next(found.pages, ())
+        # The iterator hides the token once it has as many results as were asked for.
+        return list(page), found.next_page_token
+
+    def _read_once(self, name: str, wanted: Entry) -> bytes:
+        store = _store(self._bucket_name, self._access)
+        parts = []
+        for start in range(0, wanted.size_bytes, _READ_BYTES) or [0]:
+            options: Any = {"version": wanted.pin}
+            if wanted.size_bytes > _READ_BYTES:
+                options["range"] = (start, min(start + _READ_BYTES, wanted.size_bytes))
+            try:
+                found = obstore.get(store, self._prefix + name, options=options)
+                parts.append(bytes(found.bytes()))
+            except FileNotFoundError:
+                raise self._changed(name, f"generation {wanted.pin} is gone") from None
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        if len(data) != wanted.size_bytes or (
+            wanted.crc32c is not None and google_crc32c.value(data) != wanted.crc32c
+        ):
+            # The generation is what was asked for, so it is the transport that has changed it.
+            raise obstore_errors.GenericError(
+                f"{len(data)} bytes of CRC-32C {google_crc32c.value(data):08x} came,"
+                f" {wanted.size_bytes} of {wanted.crc32c or 0:08x} were listed"
+            )
+        return data
+
+    def _upload_once(self, name: str, file: Any, size: int) -> bool:
+        key = self._access.kms_key or None
+        blob = self._bucket().blob(self._prefix + name, kms_key_name=key)
+        file.seek(0)
+        try:
+            blob.upload_from_file(
+                file, size=size, if_generation_match=0, checksum="crc32c", **_call()
+            )
+        except api.PreconditionFailed:
+            return False
+        return True
+
+    def _run(
+        self, name: str, operation: Callable[[], T], passing: tuple[type[Exception], ...] = ()
+    ) -> T:
+        try:
+            return retry(operation, _is_transient, lambda: self._uri(name))
+        except passing:
+            raise
+        except _DENIED as error:
+            remedy = "give the account permission, or --anonymous for a public bucket"
+            line = fault_line("E-IO-AUTH", self._uri(name), _said(error), remedy)
+            raise RuntimeError(line) from error
+        except _GONE as error:
+            line = fault_line("E-ARG", self._uri(name), _said(error), "give a bucket that exists")
+            raise RuntimeError(line) from error
+        except api.GoogleAPICallError as error:
+            remedy = "look at the storage"
+            line = fault_line("E-IO-RETRIES", self._uri(name), _said(error), remedy)
+            raise RuntimeError(line) from error
+
+    def _changed(self, name: str, what: str) -> RuntimeError:
+        remedy = "run again when the source is at rest"
+        return RuntimeError(fault_line("E-SRC-CHANGED", self._uri(name), what, remedy))
+
+    def _uri(self, name: str) -> str:
+        return join_uri(self.root, name) if name else self.root
+
+
+class _UploadedSpool:
+    """A spool on the worker's disk, uploaded when it is published."""
+
+    def __init__(self, storage: GcsStorage, spool_dir: str) -> None:
+        self._storage = storage
+        self._where = spool_dir or tempfile.gettempdir()
+        with self._on_disk():
+            self._file = tempfile.TemporaryFile(dir=spool_dir or None, buffering=0)
+        self._bytes = 0
+
+    def write(self, parts: Sequence[bytes]) -> None:
+        """Append the parts."""
+        with self._on_disk():
+            self._file.writelines(parts)
+        self._bytes += sum(map(len, parts))
+
+    def publish(self, name: str) -> bool:
+        """Upload the object in one piece; a try that failed starts over from the spool."""
+        upload = functools.partial(self._storage._upload_once, name, self._file, self._bytes)
+        return self._storage._run(name, upload)
+
+    def close(self) -> None:
+        """Drop the local file."""
+        self._file.close()
+
+    @contextlib.contextmanager
+    def _on_disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise coded(error, self._where) from error
+
+
+@functools.lru_cache(maxsize=8)
+def _client(access: Access) -> Client:
+    """Return the process's client that lists and uploads."""
+    emulator = os.environ.get(_EMULATOR)
+    credentials: Any = AnonymousCredentials()
+    if not access.anonymous and not emulator:
+        credentials = _credentials()
+    client = Client(
+        project=access.billing_project or "none",  # of a request, nothing but its bill asks for it
+        credentials=credentials,
+        client_options={"api_endpoint": emulator} if emulator else None,
+    )
+    adapter = requests.adapters.HTTPAdapter(pool_maxsize=_CONNECTIONS)
+    for scheme in ("https://", "http://"):
+        client._http.mount(scheme, adapter)
+    return client
+
+
+@functools.lru_cache(maxsize=64)
+def _store(bucket: str, access: Access) -> GCSStore:
+    """Return the process's client that reads a bucket."""
+    emulator = os.environ.get(_EMULATOR)
+    options: dict[str, Any] = dict(_READ_TIMEOUTS)
+    config: Any = {"skip_signature": True}
+    provider = None
+    if access.billing_project:
+        options["default_headers"] = {"x-goog-user-project": access.billing_project}
+    if emulator:
+        key = {"gcs_base_url": emulator, "disable_oauth": True}
+        key |= dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
+        config = {"service_account_key": json.dumps(key)}
+        options["allow_http"] = True
+    elif not access.anonymous:
+        config, provider = {}, GoogleCredentialProvider(_credentials())
+    return GCSStore(
+        bucket,
+        config=config,
+        client_options=options,  # type: ignore[arg-type]
+        retry_config=_NO_RETRIES,  # type: ignore[arg-type]
+        credential_provider=provider,
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _credentials() -> Any:
+    """Return Application Default Credentials, found or not within seconds."""
+    # Off Google's machines the client asks for their metadata server, three times three seconds.
+    os.environ.setdefault("GCE_METADATA_DETECT_RETRIES", "1")
+    credentials, _ = google.auth.default(scopes=[_SCOPE])
+    return credentials
+
+
+def _call() -> dict[str, Any]:
+    return {"retry": None, "timeout": _TIMEOUT_S}
+
+
+def _entry(name: str, blob: Blob, kind: str = "file") -> Entry:
+    crc32c = int.from_bytes(base64.b64decode(blob.crc32c), "big") if blob.crc32c else None
+    return Entry(name, blob.size, str(blob.generation), crc32c, kind)
+
+
+def _is_transient(error: Exception) -> bool:
+    return isinstance(error, _TRANSIENT) or (
+        isinstance(error, api.GoogleAPICallError) and error.code in _TRANSIENT_STATUS
+    )
+
+
+def _said(error: Exception) -> str:
+    return " ".join(str(getattr(error, "message", "") or error).split())[:300]
