@@ -4,6 +4,7 @@ import gzip
 import os
 import threading
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -23,16 +24,79 @@ ODD_NAMES = [
 ]
 
 
-class StorageContract:
-    """Subclasses provide the fixtures `storage`, and `folder`: where its files lie on disk."""
+class Outside(Protocol):
+    """What a storage's files look like from outside."""
 
-    def test_lists_nested_files_with_their_sizes(self, storage: Storage, folder: Path) -> None:
-        put(folder, {"a.jpg": b"1", "b/c.jpg": b"22", "b/d/e.jpg": b"", ".hidden": b"333"})
+    def put(self, files: dict[str, bytes], mtime_s: int | None = None) -> None:
+        """Write files, where the store has such a thing with this time of modification."""
+
+    def get(self, name: str) -> bytes:
+        """Return a file's bytes."""
+
+    def names(self) -> list[str]:
+        """Return the names of all files, sorted."""
+
+    def sizes(self) -> list[int]:
+        """Return the sizes of the files that a reader would see."""
+
+    def touch(self, name: str) -> None:
+        """Make a file look modified, its bytes as they were."""
+
+    def remove(self, name: str) -> None:
+        """Delete a file."""
+
+
+class DiskFolder:
+    """A folder on disk; what begins with an underscore is no reader's."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def put(self, files: dict[str, bytes], mtime_s: int | None = None) -> None:
+        put(self._path, files)
+        for name in files if mtime_s is not None else ():
+            os.utime(self._path / name, (mtime_s, mtime_s))
+
+    def get(self, name: str) -> bytes:
+        return (self._path / name).read_bytes()
+
+    def names(self) -> list[str]:
+        return files_in(self._path)
+
+    def sizes(self) -> list[int]:
+        return [path.stat().st_size for path in self._path.glob("[!_]*")]
+
+    def touch(self, name: str) -> None:
+        os.utime(self._path / name, (1_700_000_000, 1_700_000_000))
+
+    def remove(self, name: str) -> None:
+        (self._path / name).unlink()
+
+
+class StorageContract:
+    """Subclasses provide the fixture `storage`, and `outside` or, for files on disk, `folder`.
+
+    Attributes:
+        grew, shrank, touched: what a reader is told of a file that is not the listed one.
+        gone: what is told of one that is not there any more.
+    """
+
+    grew = "6 bytes, 5 were listed"
+    shrank = "4 bytes, 5 were listed"
+    touched = ".*modified"
+    gone = "not there; run again"
+
+    @pytest.fixture
+    def outside(self, folder: Path) -> Outside:
+        return DiskFolder(folder)
+
+    def test_lists_nested_files_with_their_sizes(self, storage: Storage, outside: Outside) -> None:
+        outside.put({"a.jpg": b"1", "b/c.jpg": b"22", "b/d/e.jpg": b"", ".hidden": b"333"})
 
         assert sizes_of(storage) == {"a.jpg": 1, "b/c.jpg": 2, "b/d/e.jpg": 0, ".hidden": 3}
 
-    def test_lists_one_folder_alone(self, storage: Storage, folder: Path) -> None:
-        put(folder, {"a": b"1", "b/c": b"22", "b/d/e": b"333", "bc": b"4444"})
+    def test_lists_one_folder_alone(self, storage: Storage, outside: Outside) -> None:
+        outside.put({"a": b"1", "b/c": b"22", "b/d/e": b"333", "bc": b"4444"})
 
         assert sizes_of(storage, "b/", recursive=False) == {"b/c": 2}
         assert sizes_of(storage, "b/") == {"b/c": 2, "b/d/e": 3}
@@ -42,8 +106,8 @@ class StorageContract:
         assert list(storage.list("nowhere/")) == []
 
     @pytest.mark.parametrize("name", ODD_NAMES)
-    def test_takes_names_literally(self, storage: Storage, folder: Path, name: str) -> None:
-        put(folder, {name: b"literal", "a1.jpg": b"what a[1].jpg would match", "starry.jpg": b""})
+    def test_takes_names_literally(self, storage: Storage, outside: Outside, name: str) -> None:
+        outside.put({name: b"literal", "a1.jpg": b"what a[1].jpg would match", "starry.jpg": b""})
 
         entry = storage.stat(name)
 
@@ -52,92 +116,93 @@ class StorageContract:
         assert (entry.name, entry.size_bytes) == (name, 7)
         assert storage.read(name, entry) == b"literal"
 
-    def test_knows_no_entry_of_what_is_not_there(self, storage: Storage, folder: Path) -> None:
-        put(folder, {"a": b"1"})
+    def test_knows_no_entry_of_what_is_not_there(self, storage: Storage, outside: Outside) -> None:
+        outside.put({"a": b"1"})
 
         assert storage.stat("b") is None
         assert storage.stat("b/c") is None
 
-    def test_reads_a_gzip_file_as_it_is(self, storage: Storage, folder: Path) -> None:
+    def test_reads_a_gzip_file_as_it_is(self, storage: Storage, outside: Outside) -> None:
         packed = gzip.compress(b"instances", mtime=0)
-        put(folder, {"instances.json.gz": packed})
+        outside.put({"instances.json.gz": packed})
 
         assert storage.read("instances.json.gz") == packed
         assert storage.read("instances.json.gz", storage.stat("instances.json.gz")) == packed
 
     @pytest.mark.parametrize("size", [0, 1, 4096, 3_000_000])
-    def test_reads_every_size(self, storage: Storage, folder: Path, size: int) -> None:
+    def test_reads_every_size(self, storage: Storage, outside: Outside, size: int) -> None:
         data = bytes(range(256)) * (size // 256 + 1)
-        put(folder, {"a": data[:size]})
+        outside.put({"a": data[:size]})
 
         assert storage.read("a", storage.stat("a")) == data[:size]
 
-    def test_refuses_a_file_that_grew(self, storage: Storage, folder: Path) -> None:
-        entry = listed(storage, folder, b"12345")
-        rewrite(folder, b"123456")
+    def test_refuses_a_file_that_grew(self, storage: Storage, outside: Outside) -> None:
+        entry = listed(storage, outside, b"12345")
+        rewrite(outside, b"123456")
 
-        with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED \S*/a: 6 bytes, 5 were listed"):
+        with pytest.raises(RuntimeError, match=rf"^E-SRC-CHANGED \S*/a: {self.grew}"):
             storage.read("a", entry)
 
-    def test_refuses_a_file_that_shrank(self, storage: Storage, folder: Path) -> None:
-        entry = listed(storage, folder, b"12345")
-        rewrite(folder, b"1234")
+    def test_refuses_a_file_that_shrank(self, storage: Storage, outside: Outside) -> None:
+        entry = listed(storage, outside, b"12345")
+        rewrite(outside, b"1234")
 
-        with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED \S*/a: 4 bytes, 5 were listed"):
+        with pytest.raises(RuntimeError, match=rf"^E-SRC-CHANGED \S*/a: {self.shrank}"):
             storage.read("a", entry)
 
-    def test_refuses_a_file_that_was_touched(self, storage: Storage, folder: Path) -> None:
-        entry = listed(storage, folder, b"12345")
-        os.utime(folder / "a", (1_700_000_000, 1_700_000_000))
+    def test_refuses_a_file_that_was_touched(self, storage: Storage, outside: Outside) -> None:
+        entry = listed(storage, outside, b"12345")
+        outside.touch("a")
 
-        with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED \S*/a: .*modified"):
+        with pytest.raises(RuntimeError, match=rf"^E-SRC-CHANGED \S*/a: {self.touched}"):
             storage.read("a", entry)
 
-    def test_refuses_a_file_that_is_gone(self, storage: Storage, folder: Path) -> None:
-        entry = listed(storage, folder, b"12345")
-        (folder / "a").unlink()
+    def test_refuses_a_file_that_is_gone(self, storage: Storage, outside: Outside) -> None:
+        entry = listed(storage, outside, b"12345")
+        outside.remove("a")
 
-        for expected in (entry, None):
-            with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED \S*/a: not there; run again"):
-                storage.read("a", expected)
+        with pytest.raises(RuntimeError, match=rf"^E-SRC-CHANGED \S*/a: {self.gone}"):
+            storage.read("a", entry)
+        with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED \S*/a: not there; run again"):
+            storage.read("a")
         with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED \S*/a: not there; run again"):
             storage.crc32c("a")
 
-    def test_computes_the_crc32c(self, storage: Storage, folder: Path) -> None:
-        put(folder, {"a": b"123456789", "large": bytes(5_000_000)})
+    def test_computes_the_crc32c(self, storage: Storage, outside: Outside) -> None:
+        outside.put({"a": b"123456789", "large": bytes(5_000_000)})
 
         assert storage.crc32c("a") == 0xE3069283  # the check value of RFC 3720's polynomial
         assert storage.crc32c("large") == 0x1C92FE1C
 
-    def test_creates_a_file_once(self, storage: Storage, folder: Path) -> None:
+    def test_creates_a_file_once(self, storage: Storage, outside: Outside) -> None:
         assert storage.create("new/folder/a.json", b"first") is True
         assert storage.create("new/folder/a.json", b"second") is False
 
-        assert (folder / "new/folder/a.json").read_bytes() == b"first"
-        assert files_in(folder) == ["new/folder/a.json"]
+        assert outside.get("new/folder/a.json") == b"first"
+        assert outside.names() == ["new/folder/a.json"]
 
-    def test_creates_empty_files(self, storage: Storage, folder: Path) -> None:
+    def test_creates_empty_files(self, storage: Storage, outside: Outside) -> None:
         assert storage.create("empty", b"") is True
-        assert (folder / "empty").read_bytes() == b""
+        assert outside.get("empty") == b""
 
-    def test_shows_a_spool_only_whole(self, storage: Storage, folder: Path) -> None:
+    def test_shows_a_spool_only_whole(self, storage: Storage, outside: Outside) -> None:
         spool = storage.spool()
         for part in range(100):
             spool.write([bytes([part]) * 10_000, b"|"])
-            assert list(folder.rglob("*.tfrec")) == []
+            assert not any(name.endswith(".tfrec") for name in outside.names())
         assert spool.publish("a.tfrec") is True
         spool.close()
 
         expected = b"".join(bytes([part]) * 10_000 + b"|" for part in range(100))
-        assert (folder / "a.tfrec").read_bytes() == expected
-        assert files_in(folder) == ["a.tfrec"]
+        assert outside.get("a.tfrec") == expected
+        assert outside.names() == ["a.tfrec"]
 
     def test_shows_no_partial_file_to_one_who_keeps_looking(
-        self, storage: Storage, folder: Path
+        self, storage: Storage, outside: Outside
     ) -> None:
         stop = threading.Event()
         sizes: set[int] = set()
-        looking = threading.Thread(target=watch, args=(folder, stop, sizes))
+        looking = threading.Thread(target=watch, args=(outside, stop, sizes))
         looking.start()
         for number in range(20):
             spool = storage.spool()
@@ -150,7 +215,9 @@ class StorageContract:
 
         assert sizes == {400_000}
 
-    def test_a_spool_of_several_writes_appears_whole(self, storage: Storage, folder: Path) -> None:
+    def test_a_spool_of_several_writes_appears_whole(
+        self, storage: Storage, outside: Outside
+    ) -> None:
         data = bytes(range(256)) * 40_000  # in several pieces
         spool = storage.spool()
         spool.write([data[:1], data[1:9_000_000]])
@@ -159,41 +226,41 @@ class StorageContract:
         spool.publish("a.tfrec")
         spool.close()
 
-        assert (folder / "a.tfrec").read_bytes() == data
+        assert outside.get("a.tfrec") == data
 
     def test_leaves_nothing_of_a_spool_that_is_not_published(
-        self, storage: Storage, folder: Path
+        self, storage: Storage, outside: Outside
     ) -> None:
         spool = storage.spool()
         spool.write([b"lost"])
         spool.close()
         spool.close()  # closing twice is harmless
 
-        assert files_in(folder) == []
+        assert outside.names() == []
 
-    def test_leaves_a_taken_name_as_it_is(self, storage: Storage, folder: Path) -> None:
-        put(folder, {"a.tfrec": b"of another"})
+    def test_leaves_a_taken_name_as_it_is(self, storage: Storage, outside: Outside) -> None:
+        outside.put({"a.tfrec": b"of another"})
         spool = storage.spool()
         spool.write([b"mine"])
 
         assert spool.publish("a.tfrec") is False
         spool.close()
 
-        assert (folder / "a.tfrec").read_bytes() == b"of another"
-        assert files_in(folder) == ["a.tfrec"]
+        assert outside.get("a.tfrec") == b"of another"
+        assert outside.names() == ["a.tfrec"]
 
-    def test_deletes_a_file_or_finds_it_deleted(self, storage: Storage, folder: Path) -> None:
-        put(folder, {"a/b": b"1", "a/c": b"2"})
+    def test_deletes_a_file_or_finds_it_deleted(self, storage: Storage, outside: Outside) -> None:
+        outside.put({"a/b": b"1", "a/c": b"2"})
 
         storage.delete("a/b")
         storage.delete("a/b")
         storage.delete("x/y")
 
-        assert files_in(folder) == ["a/c"]
+        assert outside.names() == ["a/c"]
 
-    def test_proves_that_it_can_write(self, storage: Storage, folder: Path) -> None:
+    def test_proves_that_it_can_write(self, storage: Storage, outside: Outside) -> None:
         storage.probe()
-        assert files_in(folder) == []
+        assert outside.names() == []
 
 
 def put(folder: Path, files: dict[str, bytes]) -> None:
@@ -202,18 +269,16 @@ def put(folder: Path, files: dict[str, bytes]) -> None:
         (folder / name).write_bytes(data)
 
 
-def listed(storage: Storage, folder: Path, data: bytes) -> Entry:
+def listed(storage: Storage, outside: Outside, data: bytes) -> Entry:
     """Return the entry of a new file `a`, its mtime in the past."""
-    put(folder, {"a": data})
-    os.utime(folder / "a", (1_600_000_000, 1_600_000_000))
+    outside.put({"a": data}, mtime_s=1_600_000_000)
     (entry,) = storage.list()
     return entry
 
 
-def rewrite(folder: Path, data: bytes) -> None:
-    """Change the bytes of `a` and restore its mtime, which alone would be told already."""
-    (folder / "a").write_bytes(data)
-    os.utime(folder / "a", (1_600_000_000, 1_600_000_000))
+def rewrite(outside: Outside, data: bytes) -> None:
+    """Change the bytes of `a` but not its mtime, which alone would be told already."""
+    outside.put({"a": data}, mtime_s=1_600_000_000)
 
 
 def sizes_of(storage: Storage, prefix: str = "", *, recursive: bool = True) -> dict[str, int]:
@@ -225,11 +290,10 @@ def files_in(folder: Path) -> list[str]:
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if not p.is_dir())
 
 
-def watch(folder: Path, stop: threading.Event, sizes: set[int]) -> None:
-    """Note the size of every `*.tfrec` that can be seen, until told to stop."""
+def watch(outside: Outside, stop: threading.Event, sizes: set[int]) -> None:
+    """Note the size of every file that can be seen, until told to stop."""
     while True:
         last_look = stop.is_set()
-        for path in folder.glob("*.tfrec"):
-            sizes.add(path.stat().st_size)
+        sizes.update(outside.sizes())
         if last_look:
             return

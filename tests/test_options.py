@@ -6,7 +6,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,10 @@ from tests.coco_command import (
     value,
 )
 from tests.conftest import coco_dict, jpeg_bytes
+from tests.gcs_stand_in import GcsStandIn, Kind
 from tests.small_images import chunk, ihdr, png
 from transforms import write_shards
+from transforms.storage import Access, gcs
 from transforms.storage.local import LocalStorage
 
 MakeCoco = Callable[..., tuple[Path, Path]]
@@ -401,6 +403,65 @@ def test_bytes_in_flight(
     flags = ("--readers", 4, "--bytes_in_flight", limit)
     most = readers_at_work(large_images, tmp_path / "out", monkeypatch, *flags)
     assert most == expected
+
+
+@pytest.fixture
+def bucket(make_coco: MakeCoco, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsStandIn]:
+    images, annotations = make_coco(3)
+    with GcsStandIn() as gcs:
+        for path in images.iterdir():
+            gcs.put("b", f"photos/{path.name}", path.read_bytes())
+        gcs.put("b", "instances.json", annotations.read_bytes())
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
+        yield gcs
+
+
+IN_BUCKET = (
+    *("--images", "gs://b/photos", "--annotations", "gs://b/instances.json"),
+    *("--output", "gs://b/out"),
+)
+
+
+@shows("--billing_project", "--kms_key")
+def test_who_pays_and_the_key(bucket: GcsStandIn) -> None:
+    run = run_coco(*IN_BUCKET, "--billing_project", "payer", "--kms_key", "projects/p/key")
+    assert run.code == 0, run.err
+    for request in bucket.requests:
+        if request.kind is Kind.BUCKET:  # for traces; may be refused
+            continue
+        payer = request.query.get("userProject", request.headers.get("x-goog-user-project"))
+        assert payer == "payer", request
+        if request.kind is Kind.UPLOAD:
+            assert request.query["kmsKeyName"] == "projects/p/key"
+
+
+@shows("--anonymous")
+def test_anonymous(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_credentials() -> None:
+        raise AssertionError("credentials were looked for")
+
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+    monkeypatch.setattr(gcs, "_credentials", no_credentials)
+    gcs._client(Access(anonymous=True), "")
+    gcs._store("b", Access(anonymous=True), "")
+    with pytest.raises(AssertionError, match="credentials were looked for"):
+        gcs._client(Access(billing_project="another"), "")
+    config = coco.configure([*IN_BUCKET, "--anonymous"])[0].config
+    assert config.access == Access(anonymous=True)
+
+
+@shows("--spool_dir")
+def test_spool_dir(bucket: GcsStandIn, tmp_path: Path) -> None:
+    run = run_coco(*IN_BUCKET, "--spool_dir", tmp_path / "not there")
+    assert run.ended == (6, "E-IO-READONLY")
+    assert f"{tmp_path}/not there: " in run.fault
+    assert run_coco(*IN_BUCKET, "--spool_dir", tmp_path).code == 0
+
+
+@pytest.mark.parametrize(("root", "readers"), [("photos", 2), ("gs://b/photos", 32)])
+def test_more_readers_by_default_where_each_read_takes_long(root: str, readers: int) -> None:
+    given = ["--images", root, "--annotations", "a.json", "--output", "out"]
+    assert coco.configure(given)[0].config.limits.readers == readers
 
 
 def test_every_flag_has_a_test_that_shows_its_effect() -> None:

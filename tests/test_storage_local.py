@@ -20,7 +20,7 @@ from tests.children import (
     outcome_of,
     without_anonymous_files,
 )
-from tests.storage_contract import StorageContract, files_in, listed, put
+from tests.storage_contract import DiskFolder, Outside, StorageContract, files_in, listed, put
 from transforms.storage import Entry, join_uri, name_below, open_storage, read_uri, split_uri
 from transforms.storage.local import LocalStorage
 
@@ -93,8 +93,8 @@ class TestContractWithNamedSpools(StorageContract):
         assert [path for path in folder.rglob("*") if path.parent.name == "_spool"] == []
 
     @pytest.mark.parametrize("size", [0])  # reading is the same
-    def test_reads_every_size(self, storage: LocalStorage, folder: Path, size: int) -> None:
-        super().test_reads_every_size(storage, folder, size)
+    def test_reads_every_size(self, storage: LocalStorage, outside: Outside, size: int) -> None:
+        super().test_reads_every_size(storage, outside, size)
 
 
 @pytest.mark.usefixtures("no_anonymous_files", "no_links")
@@ -188,7 +188,7 @@ def test_listing_goes_on_when_a_folder_vanishes(storage: LocalStorage, folder: P
 def test_a_file_that_became_something_else_is_a_change_and_no_hang(
     storage: LocalStorage, folder: Path, kind: str, make: Callable[[Path], None]
 ) -> None:
-    entry = listed(storage, folder, b"12345")
+    entry = listed(storage, DiskFolder(folder), b"12345")
     (folder / "a").unlink()
     make(folder / "a")
 
@@ -199,7 +199,7 @@ def test_a_file_that_became_something_else_is_a_change_and_no_hang(
 def test_a_fifo_whose_writer_is_silent_does_not_hang_either(
     storage: LocalStorage, folder: Path
 ) -> None:
-    entry = listed(storage, folder, b"12345")
+    entry = listed(storage, DiskFolder(folder), b"12345")
     (folder / "a").unlink()
     os.mkfifo(folder / "a")
     writer = os.open(folder / "a", os.O_RDWR | os.O_NONBLOCK)

@@ -15,7 +15,7 @@ DEFAULT_SHARDS = 2
 DEFAULT_BYTES = 256 * 2**20
 DEFAULT_READERS = 2
 DEFAULT_REMOTE_READERS = 32
-_BATCH_BYTES = 1 << 20
+_BATCHES_BYTES = 2 << 20  # what all readers take at a time, together
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -90,8 +90,9 @@ class WorkerGate:
         """
         pending: deque[_Reading[T, R]] = deque()
         ahead = 2 * self._limits.readers
+        at_once = _BATCHES_BYTES // self._limits.readers
         try:
-            for batch, size in _batches(items, size_of):
+            for batch, size in _batches(items, size_of, at_once):
                 while len(pending) >= ahead or not self._budget.acquire(size, wait=not pending):
                     yield from self._take_first(pending)
                 pending.append(_Reading(batch, size, self._readers.submit(_read_all, read, batch)))
@@ -118,13 +119,18 @@ class _Reading(Generic[T, R]):
     results: Future[list[R]]
 
 
-def _batches(items: Iterable[T], size_of: Callable[[T], int]) -> Iterator[tuple[list[T], int]]:
-    """Yield items in runs of about a megabyte: handing over each alone costs more than its read."""
+def _batches(
+    items: Iterable[T], size_of: Callable[[T], int], at_once: int
+) -> Iterator[tuple[list[T], int]]:
+    """Yield items in runs of so many bytes: handing over each alone costs more than its read.
+
+    Where readers are many, since a read takes long, the runs are short.
+    """
     batch: list[T] = []
     total = 0
     for item in items:
         size = size_of(item)
-        if batch and total + size > _BATCH_BYTES:
+        if batch and total + size > at_once:
             yield batch, total
             batch, total = [], 0
         batch.append(item)

@@ -10,7 +10,6 @@ generation that was listed and checked against its CRC-32C. All retries are ours
 import base64
 import contextlib
 import functools
-import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -65,6 +64,7 @@ _TRANSIENT = (
     requests.Timeout,
     requests.exceptions.ChunkedEncodingError,
     requests.exceptions.ContentDecodingError,
+    requests.exceptions.JSONDecodeError,  # of a reply that was cut
     auth.TransportError,
     obstore_errors.GenericError,
     client_errors.DataCorruption,
@@ -152,13 +152,17 @@ class GcsStorage:
         self.require_folder()
 
     def _bucket(self) -> Bucket:
-        client = _client(self._access)
-        return client.bucket(self._bucket_name, user_project=self._access.billing_project or None)
+        return self._client().bucket(
+            self._bucket_name, user_project=self._access.billing_project or None
+        )
+
+    def _client(self) -> Client:
+        return _client(self._access, os.environ.get(_EMULATOR, ""))
 
     def _list_page(
         self, prefix: str, recursive: bool, token: str | None, max_results: int = _NAMES_PER_PAGE
     ) -> tuple[Sequence[Blob], str | None]:
-        found = _client(self._access).list_blobs(
+        found = self._client().list_blobs(
             self._bucket(),
             prefix=self._prefix + prefix,
             delimiter=None if recursive else "/",
@@ -172,7 +176,7 @@ class GcsStorage:
         return list(page), found.next_page_token
 
     def _read_once(self, name: str, wanted: Entry) -> bytes:
-        store = _store(self._bucket_name, self._access)
+        store = _store(self._bucket_name, self._access, os.environ.get(_EMULATOR, ""))
         parts = []
         for start in range(0, wanted.size_bytes, _READ_BYTES) or [0]:
             options: Any = {"version": wanted.pin}
@@ -267,9 +271,8 @@ class _UploadedSpool:
 
 
 @functools.lru_cache(maxsize=8)
-def _client(access: Access) -> Client:
+def _client(access: Access, emulator: str) -> Client:
     """Return the process's client that lists and uploads."""
-    emulator = os.environ.get(_EMULATOR)
     credentials: Any = AnonymousCredentials()
     if not access.anonymous and not emulator:
         credentials = _credentials()
@@ -285,18 +288,15 @@ def _client(access: Access) -> Client:
 
 
 @functools.lru_cache(maxsize=64)
-def _store(bucket: str, access: Access) -> GCSStore:
+def _store(bucket: str, access: Access, emulator: str) -> GCSStore:
     """Return the process's client that reads a bucket."""
-    emulator = os.environ.get(_EMULATOR)
     options: dict[str, Any] = dict(_READ_TIMEOUTS)
     config: Any = {"skip_signature": True}
     provider = None
     if access.billing_project:
         options["default_headers"] = {"x-goog-user-project": access.billing_project}
     if emulator:
-        key = {"gcs_base_url": emulator, "disable_oauth": True}
-        key |= dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
-        config = {"service_account_key": json.dumps(key)}
+        config["base_url"] = emulator
         options["allow_http"] = True
     elif not access.anonymous:
         config, provider = {}, GoogleCredentialProvider(_credentials())

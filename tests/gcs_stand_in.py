@@ -1,0 +1,252 @@
+"""A stand-in of Google Cloud Storage in memory, which does as it is told and fails as it is told.
+
+It serves the JSON API and the reads of the XML API over HTTP/1.1 on a port of its own, so that the
+real clients talk to it, and injects faults into chosen requests:
+
+    with GcsStandIn() as gcs:
+        gcs.put("b", "a.jpg", b"...")
+        gcs.inject(Fault(What.STATUS, Kind.READ, status=503, times=2))
+        gcs.client().bucket("b").blob("a.jpg").download_as_bytes()
+        assert gcs.count(Kind.READ) == 3
+        assert gcs.faults_left() == []
+
+google-cloud-storage connects by `gcs.client()`, or with STORAGE_EMULATOR_HOST set to `gcs.url`.
+obstore connects by its base address alone, without credentials or with a fixed token:
+
+    GCSStore("b", config=gcs.obstore_config(), client_options=OBSTORE_CLIENT_OPTIONS)
+"""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from types import TracebackType
+from typing import Any, Self
+
+from tests.gcs_stand_in_bucket import GcsError, no_such_object
+from tests.gcs_stand_in_calls import Api, Call, parse_call
+from tests.gcs_stand_in_faults import Fault, FaultPlan, Kind, Quota, What
+from tests.gcs_stand_in_http import ALL_PERMISSIONS, Protocol, Reply, error_reply
+from tests.gcs_stand_in_server import Outcome, Server
+from tests.gcs_stand_in_store import Store
+
+__all__ = [
+    "ALL_PERMISSIONS",
+    "OBSTORE_CLIENT_OPTIONS",
+    "Fault",
+    "GcsStandIn",
+    "Kind",
+    "Request",
+    "What",
+]
+
+OBSTORE_CLIENT_OPTIONS = {"allow_http": True}
+
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request that came, and what it got.
+
+    Attributes:
+        name: of the object; the prefix for a listing; empty for a bucket.
+        status: of the reply; None where the connection was reset instead.
+        query: its parameters; not compared.
+        headers: by lower-case name; not compared.
+    """
+
+    kind: Kind
+    bucket: str
+    name: str
+    method: str
+    status: int | None
+    query: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+    headers: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+
+class GcsStandIn:
+    """The stand-in; a context manager that serves from enter to exit.
+
+    Exit waits for every connection and raises what went wrong in the stand-in itself, so that a
+    mistake of the stand-in is not taken for an answer.
+
+    Attributes:
+        url: where it is, e.g. `http://127.0.0.1:40001`.
+        latency_s: how long each request waits before it is looked at; may be set at any time.
+    """
+
+    def __init__(self, *, latency_s: float = 0.0, quota_per_s: float | None = None) -> None:
+        self.latency_s = latency_s
+        self._server = Server(self._respond, self._wait)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._store = Store()
+        self._protocol = Protocol(self._store, self.url)
+        self._faults = FaultPlan()
+        self._quota = Quota(quota_per_s)
+        self._lock = threading.Lock()
+        self._requests: list[Request] = []
+        self._closing = threading.Event()
+        self._released = threading.Event()
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_POLL_S,), name="gcs-stand-in", daemon=True
+        )
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._closing.set()
+        self.release()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+        if self._server.bugs and error is None:
+            bug = self._server.bugs[0]
+            raise RuntimeError(f"the stand-in itself failed: {bug!r}") from bug
+
+    def client(self, token: str | None = None) -> Any:
+        """Return a google.cloud.storage.Client connected to this; `token` makes it send one."""
+        # Imported here: whoever reads by obstore alone does not wait for it.
+        from google.auth.credentials import AnonymousCredentials
+        from google.cloud import storage
+        from google.oauth2.credentials import Credentials
+
+        credentials = AnonymousCredentials() if token is None else Credentials(token)
+        options = {"api_endpoint": self.url}
+        return storage.Client("stand-in", credentials, client_options=options)
+
+    def obstore_config(self, token: str | None = None) -> dict[str, Any]:
+        """Return the `config` of an obstore GCSStore; `token` makes it send one."""
+        identity = {"skip_signature": True} if token is None else {"bearer_token": token}
+        return {"base_url": self.url, **identity}
+
+    def make_bucket(self, name: str, location: str = "US", **properties: Any) -> None:
+        """Make a bucket; properties by JSON name, e.g. `billing={"requesterPays": True}`."""
+        self._store.make_bucket(name, {"location": location, **properties})
+
+    def put(self, bucket: str, name: str, data: bytes, **properties: Any) -> int:
+        """Write an object, making its bucket if need be, and return the generation."""
+        self.make_bucket(bucket)
+        return self._store.insert(bucket, name, data, properties).generation
+
+    def put_virtual(self, bucket: str, names: Sequence[str], size_bytes: int) -> None:
+        """Make many objects of zeros that cost no more than their names."""
+        self.make_bucket(bucket)
+        self._store.insert_virtual(bucket, names, size_bytes)
+
+    def get(self, bucket: str, name: str) -> bytes:
+        """Return an object's bytes; KeyError without it."""
+        found = self._store.find(bucket, name)
+        if found is None:
+            raise KeyError(no_such_object(bucket, name).message)
+        return found.data
+
+    def objects(self, bucket: str) -> dict[str, bytes]:
+        """Return all objects of a bucket by name, sorted, without the virtual ones."""
+        return self._store.objects(bucket)
+
+    def remove(self, bucket: str, name: str) -> None:
+        """Delete an object."""
+        self._store.delete(bucket, name)
+
+    def allow(self, *permissions: str) -> None:
+        """Let the caller do these things only, e.g. `allow("storage.objects.get")`."""
+        unknown = set(permissions) - ALL_PERMISSIONS
+        if unknown:
+            raise ValueError(f"permissions must be of {sorted(ALL_PERMISSIONS)}, got {unknown}")
+        self._protocol.permissions = set(permissions)
+
+    def require_token(self) -> None:
+        """Answer 401 to requests without an Authorization header from now on."""
+        self._protocol.needs_token = True
+
+    def limit(self, quota_per_s: float | None) -> None:
+        """Answer 429 to requests above so many a second; one second's worth may come at once."""
+        self._quota = Quota(quota_per_s)
+
+    def inject(self, *faults: Fault) -> None:
+        """Add faults; a request meets the first that is due, and only that one."""
+        for fault in faults:
+            self._faults.add(fault)
+
+    def faults_left(self) -> list[Fault]:
+        """Return the faults that have not struck as often as they were to; for ever is once."""
+        return self._faults.left()
+
+    def heal(self) -> None:
+        """Drop all faults and release what hangs."""
+        self._faults.clear()
+        self.release()
+
+    def release(self) -> None:
+        """Let all replies go on that hang now."""
+        with self._lock:
+            released, self._released = self._released, threading.Event()
+        released.set()
+
+    @property
+    def requests(self) -> list[Request]:
+        """All requests so far, in the order in which their replies were decided."""
+        with self._lock:
+            return list(self._requests)
+
+    def count(self, kind: Kind, status: int | None = None) -> int:
+        """Return how many requests of a kind came; with `status`, how many got that one."""
+        return sum(
+            request.kind is kind and status in (None, request.status) for request in self.requests
+        )
+
+    def forget_requests(self) -> None:
+        """Begin the list of requests anew."""
+        with self._lock:
+            self._requests = []
+
+    def _respond(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Outcome:
+        """Decide one request: have its effect, note it, and return what to send."""
+        self._closing.wait(self.latency_s)
+        try:
+            call = parse_call(method, target, headers, body)
+        except (ValueError, GcsError) as error:
+            call = Call(Kind.OTHER, Api.JSON, method, "", target, {}, {})
+            refusal = GcsError(HTTPStatus.BAD_REQUEST, "parseError", str(error))
+            return self._note(call, Outcome(error_reply(call, refusal)))
+        return self._note(call, self._decide(call))
+
+    def _note(self, call: Call, outcome: Outcome) -> Outcome:
+        status = None if outcome.is_reset else int(outcome.reply.status)
+        parts = call.kind, call.bucket, call.name, call.method, status, call.query, call.headers
+        with self._lock:
+            self._requests.append(Request(*parts))
+        return outcome
+
+    def _wait(self, seconds: float | None) -> None:
+        with self._lock:
+            released = self._released
+        if not self._closing.is_set():
+            released.wait(seconds)
+
+    def _decide(self, call: Call) -> Outcome:
+        if not self._quota.take():
+            message = "The project exceeded the rate limit for requests."
+            too_many = GcsError(HTTPStatus.TOO_MANY_REQUESTS, "rateLimitExceeded", message)
+            return Outcome(error_reply(call, too_many))
+        fault = self._faults.take(call.kind, call.name)
+        if fault is None:
+            return Outcome(self._protocol.answer(call))
+        if fault.what is What.STATUS:
+            after_s = fault.retry_after_s
+            headers = [] if after_s is None else [("Retry-After", str(after_s))]
+            error = GcsError(fault.status, "injected", f"injected: {fault.status}")
+            return Outcome(error_reply(call, error, headers), fault)
+        if fault.what is What.RESET:
+            return Outcome(Reply(HTTPStatus.OK), fault)
+        if fault.what is What.GONE:
+            self._store.lose_upload(call.query.get("upload_id", ""))
+        return Outcome(self._protocol.answer(call), fault)

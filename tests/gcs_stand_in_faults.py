@@ -1,0 +1,153 @@
+"""The faults of the Cloud Storage stand-in: what can go wrong, for which request, how often."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+
+
+class Kind(Enum):
+    """What a request is for."""
+
+    LIST = auto()
+    STAT = auto()  # metadata of an object, by either API
+    READ = auto()  # bytes of an object, by either API
+    UPLOAD = auto()  # a whole object in one request, simple or multipart
+    RESUMABLE_START = auto()
+    RESUMABLE_PUT = auto()  # a chunk
+    RESUMABLE_STATUS = auto()  # `Content-Range: bytes */N`: how much have you?
+    RESUMABLE_CANCEL = auto()
+    DELETE = auto()
+    BUCKET = auto()  # metadata of a bucket
+    PERMISSIONS = auto()  # testIamPermissions
+    OTHER = auto()  # not served
+
+
+class What(Enum):
+    """What goes wrong."""
+
+    STATUS = auto()  # an error reply, without the effect
+    RESET = auto()  # the connection is reset, without the effect
+    LOST_REPLY = auto()  # the effect, then the connection is reset
+    STALL = auto()  # the effect, then the reply hangs
+    STALLED_BODY = auto()  # the headers and half of the body come, then the reply hangs
+    SHORT_BODY = auto()  # half of the body that Content-Length promises, then the end
+    TRUNCATED_BODY = auto()  # half of the body, and Content-Length agrees with it
+    FLIPPED_BIT = auto()  # one bit in the middle of the body
+    GONE = auto()  # the session of a resumable upload is lost: 410 from now on
+
+
+_SESSION_KINDS = (Kind.RESUMABLE_PUT, Kind.RESUMABLE_STATUS)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that goes wrong.
+
+    Attributes:
+        what: what goes wrong.
+        kind: the requests it strikes; None for any (`GONE`: any of an upload session).
+        name: the object it strikes, exactly or as a predicate; None for any. The name of a
+            listing is its prefix, that of a request for a bucket is empty.
+        times: how often it strikes; None for ever.
+        after: how many requests that it could strike are let through first.
+        status: of `STATUS`, e.g. 503.
+        retry_after_s: of `STATUS`: the Retry-After header; None for no header.
+        seconds: of `STALL` and `STALLED_BODY`; None until `GcsStandIn.release()`.
+    """
+
+    what: What
+    kind: Kind | None = None
+    name: str | Callable[[str], bool] | None = None
+    times: int | None = 1
+    after: int = 0
+    status: int = 503
+    retry_after_s: int | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.what is What.GONE and self.kind not in (None, *_SESSION_KINDS):
+            raise ValueError(f"kind must be one of {_SESSION_KINDS} or None, got {self.kind}")
+        if self.times is not None and self.times < 1:
+            raise ValueError(f"times must be at least 1 or None, got {self.times}")
+
+    def strikes(self, kind: Kind, name: str) -> bool:
+        """Tell whether a request is one that this fault is for."""
+        if self.kind not in (None, kind) or (self.what, kind in _SESSION_KINDS) == (
+            What.GONE,
+            False,
+        ):
+            return False
+        return self.name(name) if callable(self.name) else self.name in (None, name)
+
+
+class FaultPlan:
+    """The injected faults, in order, and how often each has struck."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._faults: list[Fault] = []
+        self._seen: list[int] = []
+        self._struck: list[int] = []
+
+    def add(self, fault: Fault) -> None:
+        with self._lock:
+            self._faults.append(fault)
+            self._seen.append(0)
+            self._struck.append(0)
+
+    def take(self, kind: Kind, name: str) -> Fault | None:
+        """Return the fault that this request meets: the first that is due; None for none.
+
+        Every fault counts the requests it could strike, those that another one took included.
+        """
+        taken = None
+        with self._lock:
+            for place, fault in enumerate(self._faults):
+                if not fault.strikes(kind, name):
+                    continue
+                self._seen[place] += 1
+                is_due = self._seen[place] > fault.after
+                if taken is None and is_due and self._struck[place] != fault.times:
+                    self._struck[place] += 1
+                    taken = fault
+        return taken
+
+    def left(self) -> list[Fault]:
+        """Return the faults that have not struck as often as they were to; for ever is once."""
+        with self._lock:
+            return [
+                fault
+                for fault, struck in zip(self._faults, self._struck, strict=True)
+                if struck < (fault.times or 1)
+            ]
+
+    def clear(self) -> None:
+        """Drop all faults."""
+        with self._lock:
+            self._faults, self._seen, self._struck = [], [], []
+
+
+class Quota:
+    """A token bucket that holds one second's worth of requests, and starts full."""
+
+    def __init__(self, per_s: float | None) -> None:
+        self._lock = threading.Lock()
+        self.per_s = per_s
+        self._tokens = per_s or 0.0
+        self._filled_s = time.monotonic()
+
+    def take(self) -> bool:
+        """Tell whether one more request is within the quota; None is no quota."""
+        if self.per_s is None:
+            return True
+        with self._lock:
+            now = time.monotonic()
+            refilled = self._tokens + (now - self._filled_s) * self.per_s
+            self._tokens = min(refilled, max(self.per_s, 1.0))
+            self._filled_s = now
+            if self._tokens < 1:
+                return False
+            self._tokens -= 1
+            return True

@@ -1,0 +1,393 @@
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import google_crc32c
+import pytest
+from google.auth import exceptions as auth_errors
+
+from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
+from tests.storage_contract import Outside, StorageContract, files_in
+from transforms import retries
+from transforms.storage import Access, Entry, Storage, gcs, open_storage
+
+LARGE = bytes(range(256)) * 40_000  # over the 8 MB from which an upload is resumable
+
+
+class BucketFolder:
+    """What a root's objects look like from outside."""
+
+    def __init__(self, stand_in: GcsStandIn) -> None:
+        self._gcs = stand_in
+
+    def put(self, files: dict[str, bytes], mtime_s: int | None = None) -> None:
+        for name, data in files.items():
+            self._gcs.put("b", f"root/{name}", data)
+
+    def get(self, name: str) -> bytes:
+        return self._gcs.get("b", f"root/{name}")
+
+    def names(self) -> list[str]:
+        return sorted(name.removeprefix("root/") for name in self._gcs.objects("b"))
+
+    def sizes(self) -> list[int]:
+        return [len(data) for data in self._gcs.objects("b").values()]
+
+    def touch(self, name: str) -> None:
+        self.put({name: self.get(name)})  # as a rewrite with equal bytes does: a new generation
+
+    def remove(self, name: str) -> None:
+        self._gcs.remove("b", f"root/{name}")
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsStandIn]:
+    with GcsStandIn() as running:
+        running.make_bucket("b")
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.url)
+        yield running
+        assert running.faults_left() == [], "a fault was asked for and never met"
+
+
+@pytest.fixture
+def outside(stand_in: GcsStandIn) -> Outside:
+    return BucketFolder(stand_in)
+
+
+@pytest.fixture
+def spools(tmp_path: Path) -> Path:
+    folder = tmp_path / "spools"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def storage(stand_in: GcsStandIn, spools: Path) -> Storage:
+    return open_storage("gs://b/root", Access(spool_dir=str(spools)))
+
+
+@pytest.fixture
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gcs, "_TIMEOUT_S", (1, 0.3))
+    monkeypatch.setattr(gcs, "_READ_TIMEOUTS", {"read_timeout": "300ms", "timeout": "1s"})
+
+
+class TestContract(StorageContract):
+    """Google Cloud Storage keeps the contract; another generation is another object."""
+
+    grew = shrank = touched = gone = "generation [0-9]+ is gone; run again"
+
+    @pytest.fixture
+    def outside(self, stand_in: GcsStandIn) -> Outside:
+        return BucketFolder(stand_in)
+
+    @pytest.fixture(autouse=True)
+    def no_spool_is_left(self, spools: Path) -> Iterator[None]:
+        yield
+        assert files_in(spools) == []
+
+    def test_creates_large_objects_once(self, storage: Storage, outside: Outside) -> None:
+        assert storage.create("large", LARGE) is True
+        assert storage.create("large", LARGE[1:]) is False
+        assert outside.get("large") == LARGE
+
+
+# --- every call site, and everything that can happen to it ---
+
+
+def list_all(storage: Storage) -> list[str]:
+    return sorted(entry.name for entry in storage.list())
+
+
+def read_pinned(storage: Storage) -> bytes:
+    (entry,) = (entry for entry in storage.list() if entry.name == "a")
+    return storage.read("a", entry)
+
+
+def create_small(storage: Storage) -> bytes:
+    # False: a try whose reply was lost has made it.
+    assert storage.create("new", b"12345") in (True, False)
+    return storage.read("new")
+
+
+def create_large(storage: Storage) -> int:
+    assert storage.create("new", LARGE) in (True, False)
+    return storage.crc32c("new")
+
+
+def delete_a(storage: Storage) -> list[str]:
+    storage.delete("a")
+    return list_all(storage)
+
+
+SITES: dict[str, tuple[Kind, Callable[[Storage], object], object]] = {
+    "list": (Kind.LIST, list_all, ["a"]),
+    "stat": (Kind.STAT, lambda storage: storage.stat("a").size_bytes, 10),  # type: ignore[union-attr]
+    "crc32c": (Kind.STAT, lambda storage: storage.crc32c("a"), 0xF3DBD4FE),
+    "read": (Kind.READ, read_pinned, b"1234567890"),
+    "create": (Kind.UPLOAD, create_small, b"12345"),
+    "begin a large upload": (Kind.RESUMABLE_START, create_large, google_crc32c.value(LARGE)),
+    "send a large upload": (Kind.RESUMABLE_PUT, create_large, google_crc32c.value(LARGE)),
+    "delete": (Kind.DELETE, delete_a, []),
+}
+OUTCOMES: dict[str, Callable[[Kind], Fault]] = {
+    "408": lambda kind: Fault(What.STATUS, kind, status=408),
+    "429": lambda kind: Fault(What.STATUS, kind, status=429),
+    "500": lambda kind: Fault(What.STATUS, kind, status=500),
+    "503 twice": lambda kind: Fault(What.STATUS, kind, status=503, times=2),
+    "reset": lambda kind: Fault(What.RESET, kind),
+    "lost reply": lambda kind: Fault(What.LOST_REPLY, kind),
+    "stall": lambda kind: Fault(What.STALL, kind),
+}
+
+
+@pytest.mark.usefixtures("short_timeouts")
+@pytest.mark.parametrize("outcome", OUTCOMES.values(), ids=OUTCOMES)
+@pytest.mark.parametrize(("kind", "act", "result"), SITES.values(), ids=SITES)
+def test_what_passes_is_tried_again(
+    kind: Kind,
+    act: Callable[[Storage], object],
+    result: object,
+    outcome: Callable[[Kind], Fault],
+    stand_in: GcsStandIn,
+    storage: Storage,
+    outside: Outside,
+) -> None:
+    outside.put({"a": b"1234567890"})
+    stand_in.inject(outcome(kind))
+
+    assert act(storage) == result
+
+
+@pytest.mark.parametrize(
+    "what", [What.SHORT_BODY, What.TRUNCATED_BODY, What.FLIPPED_BIT, What.STALLED_BODY]
+)
+@pytest.mark.usefixtures("short_timeouts")
+def test_bytes_that_are_not_the_listed_ones_are_read_again(
+    what: What, stand_in: GcsStandIn, storage: Storage, outside: Outside
+) -> None:
+    outside.put({"a": LARGE})
+    stand_in.inject(Fault(what, Kind.READ))
+
+    assert storage.read("a", storage.stat("a")) == LARGE
+    assert stand_in.count(Kind.READ) == 2
+
+
+@pytest.mark.parametrize("what", [What.SHORT_BODY, What.TRUNCATED_BODY])
+def test_a_listing_that_is_cut_is_asked_for_again(
+    what: What, stand_in: GcsStandIn, storage: Storage, outside: Outside
+) -> None:
+    outside.put({f"{number:05}": b"" for number in range(1500)})
+    stand_in.inject(Fault(what, Kind.LIST, after=1))
+
+    assert len(list_all(storage)) == 1500
+    assert stand_in.count(Kind.LIST) == 3
+
+
+def test_a_lost_upload_session_starts_over(
+    stand_in: GcsStandIn, storage: Storage, outside: Outside
+) -> None:
+    stand_in.inject(Fault(What.GONE))
+
+    assert storage.create("large", LARGE) is True
+    assert outside.get("large") == LARGE
+
+
+def test_what_does_not_pass_ends_the_run(
+    stand_in: GcsStandIn, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retries, "_FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(retries, "_LONGEST_WAIT_S", 0.002)
+    monkeypatch.setattr(gcs, "retry", lambda *args: retries.retry(*args, deadline_s=0.2))
+    stand_in.inject(Fault(What.STATUS, Kind.LIST, status=503, times=None))
+
+    with pytest.raises(RuntimeError, match=r"^E-IO-RETRIES gs://b/root: still failing after .*503"):
+        list_all(storage)
+
+
+# --- permissions and credentials ---
+
+
+@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize(("kind", "act", "_"), SITES.values(), ids=SITES)
+def test_who_may_not_is_told_at_once(
+    kind: Kind,
+    act: Callable[[Storage], object],
+    _: object,
+    status: int,
+    stand_in: GcsStandIn,
+    storage: Storage,
+    outside: Outside,
+) -> None:
+    outside.put({"a": b"1234567890"})
+    stand_in.inject(Fault(What.STATUS, kind, status=status))
+
+    with pytest.raises(RuntimeError, match=r"^E-IO-AUTH gs://b/root\S*: .*; give the account"):
+        act(storage)
+
+
+def test_a_refusal_names_the_missing_permission(stand_in: GcsStandIn, storage: Storage) -> None:
+    stand_in.allow("storage.objects.get", "storage.objects.list")
+
+    with pytest.raises(
+        RuntimeError, match=r"^E-IO-AUTH gs://b/root/new: .*storage\.objects\.create"
+    ):
+        storage.create("new", b"1")
+
+
+def test_nobody_needs_permission_to_delete(stand_in: GcsStandIn, storage: Storage) -> None:
+    stand_in.allow("storage.objects.get", "storage.objects.list", "storage.objects.create")
+
+    storage.probe()
+    assert storage.create("a", LARGE) is True
+    assert storage.create("a", LARGE) is False
+    assert storage.read("a", storage.stat("a")) == LARGE
+    assert list_all(storage) == ["a"]
+
+
+def test_a_bucket_that_is_not_there_is_told(stand_in: GcsStandIn) -> None:
+    for act in (Storage.require_folder, Storage.probe):
+        with pytest.raises(RuntimeError, match=r"^E-ARG gs://nowhere/x: .*give a bucket"):
+            getattr(open_storage("gs://nowhere/x"), act.__name__)()
+
+
+def test_a_path_without_a_bucket_is_refused() -> None:
+    with pytest.raises(ValueError, match="a gs:// path must name a bucket, got 'gs://'"):
+        open_storage("gs://")
+
+
+def test_no_credentials_are_told_within_seconds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    gcs._credentials.cache_clear()
+    started_s = time.monotonic()
+
+    with pytest.raises(RuntimeError, match=r"^E-IO-AUTH gs://b/root: .*credentials"):
+        open_storage("gs://b/root", Access(billing_project="none of its clients yet")).probe()
+    assert time.monotonic() - started_s < 5
+
+
+def test_revoked_credentials_are_told(
+    storage: Storage, stand_in: GcsStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise auth_errors.RefreshError("token has been revoked")
+
+    monkeypatch.setattr(gcs.GcsStorage, "_list_page", refuse)
+    with pytest.raises(RuntimeError, match=r"^E-IO-AUTH gs://b/root: token has been revoked; "):
+        list_all(storage)
+
+
+# --- what requests carry, and how many there are ---
+
+
+def test_requests_name_who_pays_and_the_key(stand_in: GcsStandIn, spools: Path) -> None:
+    access = Access(billing_project="payer", kms_key="projects/p/key", spool_dir=str(spools))
+    storage = open_storage("gs://b/root", access)
+
+    storage.create("a", b"1")
+    storage.read("a", storage.stat("a"))
+    list_all(storage)
+
+    asked = {request.kind: request for request in stand_in.requests}
+    for kind in (Kind.UPLOAD, Kind.STAT, Kind.LIST):
+        assert asked[kind].query["userProject"] == "payer"
+    assert asked[Kind.READ].headers["x-goog-user-project"] == "payer"
+    assert asked[Kind.UPLOAD].query["kmsKeyName"] == "projects/p/key"
+
+
+def test_uploads_have_the_precondition_that_nothing_is_there(
+    stand_in: GcsStandIn, storage: Storage
+) -> None:
+    storage.create("small", b"1")
+    storage.create("large", LARGE)
+
+    for kind in (Kind.UPLOAD, Kind.RESUMABLE_START):
+        (request,) = (request for request in stand_in.requests if request.kind is kind)
+        assert request.query["ifGenerationMatch"] == "0"
+
+
+def test_one_request_an_image_and_one_a_thousand_names(
+    stand_in: GcsStandIn, storage: Storage, outside: Outside
+) -> None:
+    outside.put({f"{number:05}": b"image" for number in range(2500)})
+
+    entries = sorted(storage.list(), key=lambda entry: entry.name)
+    assert stand_in.count(Kind.LIST) == 3
+    for entry in entries[:50]:
+        assert storage.read(entry.name, entry) == b"image"
+    assert stand_in.count(Kind.READ) == 50
+    # The client asks once a process where the bucket is, for its traces, and does without.
+    assert len(stand_in.requests) - stand_in.count(Kind.BUCKET) == 53
+    assert stand_in.count(Kind.BUCKET) <= 1
+
+
+def test_a_listing_knows_sizes_generations_and_checksums(
+    stand_in: GcsStandIn, storage: Storage
+) -> None:
+    generation = stand_in.put("b", "root/a", b"123456789")
+    stand_in.put("b", "root/folder/", b"")  # as the console makes a folder
+    stand_in.put("b", "rooted", b"")
+
+    assert sorted(storage.list(), key=lambda entry: entry.name) == [
+        Entry("a", 9, str(generation), 0xE3069283),
+        Entry("folder/", 0, pin_of(storage, "folder/"), 0, "directory"),
+    ]
+
+
+def pin_of(storage: Storage, name: str) -> str:
+    entry = storage.stat(name)
+    assert entry is not None
+    return entry.pin
+
+
+def test_an_object_larger_than_a_request_is_read_in_several(
+    stand_in: GcsStandIn, storage: Storage, outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gcs, "_READ_BYTES", 4_000_000)
+    outside.put({"a": LARGE})
+
+    assert storage.read("a", storage.stat("a")) == LARGE
+    assert stand_in.count(Kind.READ) == 3
+
+
+def test_a_whole_bucket_is_a_root(stand_in: GcsStandIn) -> None:
+    stand_in.put("b", "a/b", b"1")
+    for uri in ("gs://b", "gs://b/"):
+        storage = open_storage(uri)
+        assert list_all(storage) == ["a/b"]
+        assert (storage.root, storage.read("a/b")) == ("gs://b", b"1")
+
+
+def test_many_read_at_once(stand_in: GcsStandIn, storage: Storage, outside: Outside) -> None:
+    outside.put({f"{number:03}": bytes([number]) * 1000 for number in range(200)})
+    entries = list(storage.list())
+    stand_in.latency_s = 0.03
+
+    started_s = time.monotonic()
+    with ThreadPoolExecutor(32) as readers:
+        data = list(readers.map(lambda entry: storage.read(entry.name, entry), entries))
+
+    assert data == [bytes([int(entry.name)]) * 1000 for entry in entries]
+    assert time.monotonic() - started_s < 200 * 0.03 / 4  # one by one it takes six seconds
+
+
+def test_two_creators_make_one_object(stand_in: GcsStandIn, storage: Storage) -> None:
+    both = threading.Barrier(2)
+
+    def create(data: bytes) -> bool:
+        both.wait()
+        return storage.create("a", data)
+
+    for _ in range(10):
+        with ThreadPoolExecutor(2) as creators:
+            made = list(creators.map(create, [b"1", b"2"]))
+        assert sorted(made) == [False, True]
+        assert storage.read("a") == (b"1" if made[0] else b"2")
+        storage.delete("a")
