@@ -133,9 +133,6 @@ def test_bytes_in_flight_stay_within_the_limit(sizes: list[int], limit: int, rea
     assert meter.peak_bytes <= limit
 
 
-@pytest.mark.xfail(
-    strict=True, reason="items are handed over by the megabyte whatever the limit: see gate.py"
-)
 def test_bytes_in_flight_stay_within_a_limit_below_a_megabyte() -> None:
     meter = Meter(300_000)
 

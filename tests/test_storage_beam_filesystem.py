@@ -244,3 +244,15 @@ def test_a_full_disk_of_the_worker_is_one_line(folder: Path) -> None:
 
     assert error.startswith("E-IO-NOSPACE ")
     assert error.endswith(": File too large; ask for smaller shards with --shard_size")
+
+
+def test_a_store_without_its_client_is_told_at_once() -> None:
+    storage = open_storage("s3://bucket/photos")  # boto3 is not installed
+    started_s = time.monotonic()
+
+    for act in (lambda: list(storage.list()), lambda: storage.stat("a"), storage.probe):
+        with pytest.raises(
+            RuntimeError, match=r"^E-ARG s3://bucket/photos\S*: .*; install and set"
+        ):
+            act()
+    assert time.monotonic() - started_s < 5

@@ -90,7 +90,7 @@ class WorkerGate:
         """
         pending: deque[_Reading[T, R]] = deque()
         ahead = 2 * self._limits.readers
-        at_once = _BATCHES_BYTES // self._limits.readers
+        at_once = min(_BATCHES_BYTES, self._limits.bytes_in_flight) // self._limits.readers
         try:
             for batch, size in _batches(items, size_of, at_once):
                 while len(pending) >= ahead or not self._budget.acquire(size, wait=not pending):

@@ -24,7 +24,8 @@ from transforms.storage.local import coded
 _GLOB = set("*?[")
 _COPY_BYTES = 1 << 20
 _AS_IT_IS = CompressionTypes.UNCOMPRESSED
-_PERMANENT = (FileNotFoundError, PermissionError)
+_NO_CLIENT = (ValueError, AssertionError, ImportError)  # as a client that is not there is told
+_PERMANENT = (FileNotFoundError, PermissionError, *_NO_CLIENT)
 
 T = TypeVar("T")
 
@@ -152,6 +153,9 @@ class BeamStorage:
         except PermissionError as error:
             line = fault_line("E-IO-AUTH", self._uri(name), str(error), "give this user permission")
             raise RuntimeError(line) from error
+        except _NO_CLIENT as error:
+            remedy = "install and set up this store's client"
+            raise RuntimeError(fault_line("E-ARG", self._uri(name), str(error), remedy)) from error
 
     def _uri(self, name: str) -> str:
         return join_uri(self.root, name) if name else self.root
@@ -186,8 +190,14 @@ def _unwrapped(operation: Callable[[], T]) -> T:
     try:
         return operation()
     except BeamIOError as error:
-        details = (error.exception_details or {}).values()
-        raise next((e for e in details if isinstance(e, _PERMANENT)), error) from None
+        raise next((e for e in _details(error) if isinstance(e, _PERMANENT)), error) from None
+
+
+def _details(error: BeamIOError) -> Iterator[Exception]:
+    for detail in (error.exception_details or {}).values():
+        yield detail
+        if isinstance(detail, BeamIOError):
+            yield from _details(detail)
 
 
 def _is_transient(error: Exception) -> bool:

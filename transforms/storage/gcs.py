@@ -11,6 +11,7 @@ import base64
 import contextlib
 import functools
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -54,12 +55,12 @@ _DENIED = (
     obstore_errors.UnauthenticatedError,
     auth.DefaultCredentialsError,
     auth.RefreshError,
+    auth.InvalidOperation,  # 401 to one who sends no credentials
 )
 _GONE = (api.NotFound, FileNotFoundError)
 _TRANSIENT = (
-    api.TooManyRequests,
-    api.ServerError,
     api.RetryError,
+    ConnectionError,
     requests.ConnectionError,
     requests.Timeout,
     requests.exceptions.ChunkedEncodingError,
@@ -70,7 +71,8 @@ _TRANSIENT = (
     client_errors.DataCorruption,
     client_errors.InvalidResponse,
 )
-_TRANSIENT_STATUS = {408, 410}  # 410: an upload session that the store has forgotten
+_TRANSIENT_STATUS = {408, 410, 429}  # 410: an upload session that the store has forgotten
+_STATUS = re.compile(r"non-2xx status code: ([0-9]{3})")
 
 T = TypeVar("T")
 
@@ -177,16 +179,22 @@ class GcsStorage:
 
     def _read_once(self, name: str, wanted: Entry) -> bytes:
         store = _store(self._bucket_name, self._access, os.environ.get(_EMULATOR, ""))
+        path = self._prefix + name
         parts = []
         for start in range(0, wanted.size_bytes, _READ_BYTES) or [0]:
             options: Any = {"version": wanted.pin}
             if wanted.size_bytes > _READ_BYTES:
                 options["range"] = (start, min(start + _READ_BYTES, wanted.size_bytes))
             try:
-                found = obstore.get(store, self._prefix + name, options=options)
-                parts.append(bytes(found.bytes()))
-            except FileNotFoundError:
-                raise self._changed(name, f"generation {wanted.pin} is gone") from None
+                if _is_plain(path):
+                    parts.append(bytes(obstore.get(store, path, options=options).bytes()))
+                else:
+                    parts.append(self._download(path, wanted))
+                    break
+            except Exception as error:
+                if isinstance(error, _GONE) or _status_of(error) == 404:
+                    raise self._changed(name, f"generation {wanted.pin} is gone") from None
+                raise
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         if len(data) != wanted.size_bytes or (
             wanted.crc32c is not None and google_crc32c.value(data) != wanted.crc32c
@@ -197,6 +205,11 @@ class GcsStorage:
                 f" {wanted.size_bytes} of {wanted.crc32c or 0:08x} were listed"
             )
         return data
+
+    def _download(self, path: str, wanted: Entry) -> bytes:
+        """Read an object that obstore cannot name, in one piece."""
+        blob = self._bucket().blob(path, generation=int(wanted.pin))
+        return blob.download_as_bytes(raw_download=True, checksum=None, **_call())
 
     def _upload_once(self, name: str, file: Any, size: int) -> bool:
         key = self._access.kms_key or None
@@ -224,8 +237,8 @@ class GcsStorage:
         except _GONE as error:
             line = fault_line("E-ARG", self._uri(name), _said(error), "give a bucket that exists")
             raise RuntimeError(line) from error
-        except api.GoogleAPICallError as error:
-            remedy = "look at the storage"
+        except (api.GoogleAPICallError, obstore_errors.BaseError) as error:
+            remedy = "look at the storage, then run again to resume"
             line = fault_line("E-IO-RETRIES", self._uri(name), _said(error), remedy)
             raise RuntimeError(line) from error
 
@@ -276,6 +289,8 @@ def _client(access: Access, emulator: str) -> Client:
     credentials: Any = AnonymousCredentials()
     if not access.anonymous and not emulator:
         credentials = _credentials()
+    # Else the client asks where a bucket is, for its traces, with a permission of its own.
+    os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
     client = Client(
         project=access.billing_project or "none",  # of a request, nothing but its bill asks for it
         credentials=credentials,
@@ -290,11 +305,13 @@ def _client(access: Access, emulator: str) -> Client:
 @functools.lru_cache(maxsize=64)
 def _store(bucket: str, access: Access, emulator: str) -> GCSStore:
     """Return the process's client that reads a bucket."""
-    options: dict[str, Any] = dict(_READ_TIMEOUTS)
+    # As stored, and not unpacked on the way where a `Content-Encoding` says that it is packed.
+    headers = {"accept-encoding": "gzip"}
+    options: dict[str, Any] = {**_READ_TIMEOUTS, "default_headers": headers}
     config: Any = {"skip_signature": True}
     provider = None
     if access.billing_project:
-        options["default_headers"] = {"x-goog-user-project": access.billing_project}
+        headers["x-goog-user-project"] = access.billing_project
     if emulator:
         config["base_url"] = emulator
         options["allow_http"] = True
@@ -328,9 +345,22 @@ def _entry(name: str, blob: Blob, kind: str = "file") -> Entry:
 
 
 def _is_transient(error: Exception) -> bool:
-    return isinstance(error, _TRANSIENT) or (
-        isinstance(error, api.GoogleAPICallError) and error.code in _TRANSIENT_STATUS
-    )
+    status = _status_of(error)
+    if status is not None:
+        return status in _TRANSIENT_STATUS or status >= 500
+    return isinstance(error, _TRANSIENT)
+
+
+def _status_of(error: Exception) -> int | None:
+    if isinstance(error, api.GoogleAPICallError):
+        return error.code
+    said = _STATUS.search(str(error)) if isinstance(error, obstore_errors.GenericError) else None
+    return int(said[1]) if said else None  # the class does not tell
+
+
+def _is_plain(path: str) -> bool:
+    """Return whether obstore reads the object of this name, and not one of a tidier name."""
+    return path.isprintable() and not {"", ".", ".."} & set(path.split("/"))
 
 
 def _said(error: Exception) -> str:

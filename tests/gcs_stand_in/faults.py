@@ -49,7 +49,8 @@ class Fault:
         what: what goes wrong.
         kind: the requests it strikes; None for any (`GONE`: any of an upload session).
         name: the object it strikes, exactly or as a predicate; None for any. The name of a
-            listing is its prefix, that of a request for a bucket is empty.
+            listing is its prefix, that of a request for a bucket is empty. A predicate may change
+            objects, e.g. to rewrite one just before it is read; it must not inject faults.
         times: how often it strikes; None for ever.
         after: how many requests that it could strike are let through first.
         status: of `STATUS`, e.g. 503.
@@ -74,10 +75,7 @@ class Fault:
 
     def strikes(self, kind: Kind, name: str) -> bool:
         """Tell whether a request is one that this fault is for."""
-        if self.kind not in (None, kind) or (self.what, kind in _SESSION_KINDS) == (
-            What.GONE,
-            False,
-        ):
+        if self.kind not in (None, kind) or (self.what is What.GONE and kind not in _SESSION_KINDS):
             return False
         return self.name(name) if callable(self.name) else self.name in (None, name)
 

@@ -11,9 +11,18 @@ real clients talk to it, and injects faults into chosen requests:
         assert gcs.faults_left() == []
 
 google-cloud-storage connects by `gcs.client()`, or with STORAGE_EMULATOR_HOST set to `gcs.url`.
-obstore connects by its base address alone, without credentials or with a fixed token:
+Whoever counts requests sets DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA=true first: else the
+client asks for the bucket, too, from a thread of its own.
 
-    GCSStore("b", config=gcs.obstore_config(), client_options=OBSTORE_CLIENT_OPTIONS)
+obstore connects by the base address alone (a `service_account_key` with `gcs_base_url` and
+`disable_oauth` does as well), and retries on its own unless told not to:
+
+    GCSStore(
+        "b",
+        config=gcs.obstore_config(),
+        client_options=OBSTORE_CLIENT_OPTIONS,
+        retry_config={"max_retries": 0},
+    )
 """
 
 import threading
@@ -23,12 +32,12 @@ from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Self
 
-from tests.gcs_stand_in_bucket import GcsError, no_such_object
-from tests.gcs_stand_in_calls import Api, Call, parse_call
-from tests.gcs_stand_in_faults import Fault, FaultPlan, Kind, Quota, What
-from tests.gcs_stand_in_http import ALL_PERMISSIONS, Protocol, Reply, error_reply
-from tests.gcs_stand_in_server import Outcome, Server
-from tests.gcs_stand_in_store import Store
+from tests.gcs_stand_in.bucket import GcsError, no_such_object
+from tests.gcs_stand_in.calls import Api, Call, parse_call
+from tests.gcs_stand_in.faults import Fault, FaultPlan, Kind, Quota, What
+from tests.gcs_stand_in.http import ALL_PERMISSIONS, Protocol, Reply, error_reply
+from tests.gcs_stand_in.server import Outcome, Server
+from tests.gcs_stand_in.store import Store
 
 __all__ = [
     "ALL_PERMISSIONS",

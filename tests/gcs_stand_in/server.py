@@ -14,8 +14,8 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tests.gcs_stand_in_faults import Fault, What
-from tests.gcs_stand_in_http import Reply
+from tests.gcs_stand_in.faults import Fault, What
+from tests.gcs_stand_in.http import Reply
 
 _CANCELLED = 499  # has no name in the standard library
 _BODY_FAULTS = (What.SHORT_BODY, What.TRUNCATED_BODY, What.FLIPPED_BIT, What.STALLED_BODY)

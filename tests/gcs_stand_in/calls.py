@@ -13,8 +13,8 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
-from tests.gcs_stand_in_bucket import GcsError
-from tests.gcs_stand_in_faults import Kind
+from tests.gcs_stand_in.bucket import GcsError
+from tests.gcs_stand_in.faults import Kind
 
 _OBJECTS = r"/storage/v1/b/(?P<bucket>[^/]+)/o"
 _ROUTES = [

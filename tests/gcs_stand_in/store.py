@@ -16,7 +16,7 @@ from typing import Any
 
 import google_crc32c
 
-from tests.gcs_stand_in_bucket import (
+from tests.gcs_stand_in.bucket import (
     NO_BUCKET,
     Bucket,
     GcsError,

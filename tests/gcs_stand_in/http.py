@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
-from tests.gcs_stand_in_bucket import (
+from tests.gcs_stand_in.bucket import (
     MAX_PAGE,
     NO_BUCKET,
     GcsError,
@@ -26,9 +26,9 @@ from tests.gcs_stand_in_bucket import (
     denied,
     no_such_object,
 )
-from tests.gcs_stand_in_calls import Api, Call, byte_range, content_range, hashes_of, invalid
-from tests.gcs_stand_in_faults import Kind
-from tests.gcs_stand_in_store import Store, Upload, check_generation
+from tests.gcs_stand_in.calls import Api, Call, byte_range, content_range, hashes_of, invalid
+from tests.gcs_stand_in.faults import Kind
+from tests.gcs_stand_in.store import Store, Upload, check_generation
 
 ALL_PERMISSIONS = frozenset(
     f"storage.{what}"
