@@ -1,6 +1,8 @@
 """The whole command with everything on Google Cloud Storage, on the stand-in."""
 
 import json
+import random
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -223,6 +225,36 @@ def test_two_runs_at_once_make_one_data_set(
     out = downloaded(stand_in, tmp_path / "downloaded")
     assert shards_of(out) == local
     check_committed(out)
+
+
+@pytest.mark.slow
+def test_runs_killed_at_any_moment_are_resumed(
+    stand_in: GcsStandIn, local: dict[str, str], tmp_path: Path
+) -> None:
+    """SIGKILL, at moments from the import of Beam to behind the manifest."""
+    choose = random.Random(0)
+    stand_in.latency_s = 0.02
+    arguments = (*SOURCES, *SHARDS, "--shards_in_flight", "1")
+    moments: set[int] = set()
+    for number in range(15):
+        output = f"gs://out/{number}/coco"
+        for _ in range(2):  # and once more while it resumes
+            process = start_coco(*arguments, "--output", output, STORAGE_EMULATOR_HOST=stand_in.url)
+            time.sleep(choose.uniform(0.5, 2.5))
+            process.kill()
+            process.communicate()
+        there = downloaded(stand_in, tmp_path).parent / str(number) / "coco"
+        seen = shards_of(there) if there.exists() else {}
+        assert seen.items() <= local.items(), "a shard is there in part, or another one"
+        moments.add(len(seen))
+
+        run = run_coco(*arguments, "--output", output)
+
+        assert run.code == 0, run.err
+        downloaded(stand_in, tmp_path)
+        assert shards_of(there) == local
+        check_committed(there)
+    assert len(moments) > 1, "every kill came before the first shard, or behind the last"
 
 
 def test_large_shards_are_uploaded_whole(

@@ -47,7 +47,7 @@ class BeamStorage:
         try:
             self._filesystem = FileSystems.get_filesystem(root)
         except ValueError as error:
-            remedy = "install what provides it, such as beam-tfrec[gcp] for gs://"
+            remedy = "install what provides it, such as apache-beam[aws] for s3://"
             raise ValueError(f"no filesystem for {root!r} ({error}): {remedy}") from None
 
     def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[Entry]:
