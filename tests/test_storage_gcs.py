@@ -1,4 +1,5 @@
 import gzip
+import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ import google_crc32c
 import pytest
 from google.auth import exceptions as auth_errors
 
+from tests.children import limited, outcome_of
 from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
 from tests.storage_contract import Outside, StorageContract, files_in
 from transforms import retries
@@ -454,3 +456,21 @@ def test_two_creators_make_one_object(stand_in: GcsStandIn, storage: Storage) ->
         assert sorted(made) == [False, True]
         assert storage.read("a") == (b"1" if made[0] else b"2")
         storage.delete("a")
+
+
+def create_beyond_a_limit(spools: str) -> str:
+    """Run in a child: create an object larger than a file of its may be."""
+    storage = open_storage("gs://b/root", Access(spool_dir=spools))
+    with limited(resource.RLIMIT_FSIZE, 65_536):
+        try:
+            storage.create("a.tfrec", bytes(100_000))
+        except RuntimeError as error:
+            return str(error)
+    raise AssertionError("the limit did nothing")
+
+
+def test_a_full_disk_of_the_worker_is_one_line(
+    stand_in: GcsStandIn, spools: Path, outside: Outside
+) -> None:
+    assert outcome_of(create_beyond_a_limit, str(spools)).startswith(f"E-IO-NOSPACE {spools}: ")
+    assert outside.names() == []

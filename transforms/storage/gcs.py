@@ -191,10 +191,10 @@ class GcsStorage:
                 else:
                     parts.append(self._download(path, wanted))
                     break
-            except Exception as error:
-                if isinstance(error, _GONE) or _status_of(error) == 404:
-                    raise self._changed(name, f"generation {wanted.pin} is gone") from None
-                raise
+            except (*_GONE, obstore_errors.GenericError) as error:
+                if not isinstance(error, _GONE) and _status_of(error) != 404:
+                    raise
+                raise self._changed(name, f"generation {wanted.pin} is gone") from None
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         if len(data) != wanted.size_bytes or (
             wanted.crc32c is not None and google_crc32c.value(data) != wanted.crc32c
@@ -257,13 +257,14 @@ class _UploadedSpool:
         self._storage = storage
         self._where = spool_dir or tempfile.gettempdir()
         with self._on_disk():
-            self._file = tempfile.TemporaryFile(dir=spool_dir or None, buffering=0)
+            self._file = tempfile.TemporaryFile(dir=spool_dir or None)
         self._bytes = 0
 
     def write(self, parts: Sequence[bytes]) -> None:
         """Append the parts."""
         with self._on_disk():
             self._file.writelines(parts)
+            self._file.flush()  # here, where a full disk can still be told
         self._bytes += sum(map(len, parts))
 
     def publish(self, name: str) -> bool:
@@ -273,7 +274,8 @@ class _UploadedSpool:
 
     def close(self) -> None:
         """Drop the local file."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # of what a full disk did not take, and was told of
+            self._file.close()
 
     @contextlib.contextmanager
     def _on_disk(self) -> Iterator[None]:
