@@ -42,6 +42,7 @@ _COLLECT_AFTER_OBJECTS = 500_000
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 _KEPT_BLOCK_BYTES = 128 * 2**20
 _KEPT_BYTES = 2**30
+_STDERR = 2
 _IN_PROCESS = {"", "DirectRunner", "FnApiRunner"}
 _OUR_LOGGERS = ("pipelines", "transforms")
 
@@ -306,7 +307,8 @@ def _interrupted(number: int, _: FrameType | None) -> NoReturn:
     shards = f"{done} of {planned} shards done" if planned else "before the first shard"
     try:
         stop_drawing()
-        print(f"\ninterrupted; {shards}; run again to resume", file=sys.__stderr__, flush=True)
+        # In one piece: other threads are logging.
+        os.write(_STDERR, f"\ninterrupted; {shards}; run again to resume\n".encode())
     finally:  # whatever has become of stderr
         os._exit(128 + number)
 
