@@ -129,18 +129,17 @@ class Storage(Protocol):
 
 def open_storage(root: str, access: Access = DEFAULT_ACCESS) -> Storage:
     """Return the storage for a root: a local path, `file://…`, `gs://…`, or what Beam knows."""
-    scheme = _URI.match(root)
-    if scheme is None or is_local(root):
+    if is_local(root):
         from transforms.storage.local import LocalStorage
 
         return LocalStorage(root.removeprefix("file://"))
-    if scheme[1] == "gs":
+    if root.startswith("gs://"):
         from transforms.storage.gcs import GcsStorage
 
         return GcsStorage(root, access)
     from transforms.storage.beam_filesystem import BeamStorage
 
-    return BeamStorage(root)
+    return BeamStorage(root, access.spool_dir)
 
 
 def is_local(root: str) -> bool:

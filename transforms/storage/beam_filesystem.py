@@ -7,9 +7,8 @@ listing matches the root alone, and a root or name with glob characters is refus
 """
 
 import contextlib
-import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import IO, TypeVar
 
 import google_crc32c
@@ -19,7 +18,7 @@ from apache_beam.io.filesystems import FileSystems
 from schemas.faults import fault_line
 from transforms.retries import retry
 from transforms.storage import SPOOL_DIR, Entry, Spool, join_uri
-from transforms.storage.local import coded
+from transforms.storage.uploaded_spool import UploadedSpool
 
 _GLOB = set("*?[")
 _COPY_BYTES = 1 << 20
@@ -33,13 +32,14 @@ T = TypeVar("T")
 class BeamStorage:
     """Files below a URI that Beam's `FileSystems` can open."""
 
-    def __init__(self, root: str) -> None:
-        """Take the root's URI.
+    def __init__(self, root: str, spool_dir: str = "") -> None:
+        """Take the root's URI and where spools lie on the worker's disk.
 
         Raises:
             ValueError: when it holds glob characters or no filesystem knows its scheme.
         """
         self.root = root.rstrip("/")
+        self._spool_dir = spool_dir
         if _GLOB & set(root):
             raise ValueError(
                 f"a path on {root.split(':')[0]} must not hold * ? or [, got {root!r}: rename it"
@@ -91,7 +91,7 @@ class BeamStorage:
 
     def spool(self) -> Spool:
         """Return a spool on the worker's own disk."""
-        return _UploadedSpool(self)
+        return UploadedSpool(self._upload, self._spool_dir)
 
     def delete(self, name: str) -> None:
         """Delete a file, if it is there."""
@@ -128,6 +128,10 @@ class BeamStorage:
                 crc = google_crc32c.extend(crc, chunk)
         return crc
 
+    def _upload(self, name: str, file: IO[bytes]) -> bool:
+        """Upload under a spool's name, then rename unless the name is taken."""
+        return self._run(name, lambda: self._rename(name, file))
+
     def _rename(self, name: str, spool: IO[bytes]) -> bool:
         if self.stat(name) is not None:
             return False
@@ -159,30 +163,6 @@ class BeamStorage:
 
     def _uri(self, name: str) -> str:
         return join_uri(self.root, name) if name else self.root
-
-
-class _UploadedSpool:
-    """A spool on the worker's disk, uploaded when it is published."""
-
-    def __init__(self, storage: BeamStorage) -> None:
-        self._storage = storage
-        self._file = tempfile.TemporaryFile()
-
-    def write(self, parts: Sequence[bytes]) -> None:
-        """Append the parts."""
-        try:
-            self._file.writelines(parts)
-            self._file.flush()
-        except OSError as error:  # of this worker's disk
-            raise coded(error, tempfile.gettempdir()) from error
-
-    def publish(self, name: str) -> bool:
-        """Upload under a spool's name, then rename unless the name is taken."""
-        return self._storage._run(name, lambda: self._storage._rename(name, self._file))
-
-    def close(self) -> None:
-        """Drop the local file."""
-        self._file.close()
 
 
 def _unwrapped(operation: Callable[[], T]) -> T:

@@ -12,10 +12,9 @@ import contextlib
 import functools
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import google.auth
 import google_crc32c
@@ -33,7 +32,7 @@ from obstore.store import GCSStore
 from schemas.faults import fault_line
 from transforms.retries import retry
 from transforms.storage import Access, Entry, Spool, join_uri
-from transforms.storage.local import coded
+from transforms.storage.uploaded_spool import UploadedSpool
 
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _EMULATOR = "STORAGE_EMULATOR_HOST"  # as Google's own clients call it
@@ -134,7 +133,7 @@ class GcsStorage:
 
     def spool(self) -> Spool:
         """Return a spool on the worker's own disk."""
-        return _UploadedSpool(self, self._access.spool_dir)
+        return UploadedSpool(self._upload, self._access.spool_dir)
 
     def delete(self, name: str) -> None:
         """Delete an object, if it is there."""
@@ -211,9 +210,14 @@ class GcsStorage:
         blob = self._bucket().blob(path, generation=int(wanted.pin))
         return blob.download_as_bytes(raw_download=True, checksum=None, **_call())
 
-    def _upload_once(self, name: str, file: Any, size: int) -> bool:
+    def _upload(self, name: str, file: IO[bytes]) -> bool:
+        """Upload in one piece; a try that failed starts over from the file's beginning."""
+        return self._run(name, lambda: self._upload_once(name, file))
+
+    def _upload_once(self, name: str, file: IO[bytes]) -> bool:
         key = self._access.kms_key or None
         blob = self._bucket().blob(self._prefix + name, kms_key_name=key)
+        size = file.seek(0, os.SEEK_END)
         file.seek(0)
         try:
             blob.upload_from_file(
@@ -248,41 +252,6 @@ class GcsStorage:
 
     def _uri(self, name: str) -> str:
         return join_uri(self.root, name) if name else self.root
-
-
-class _UploadedSpool:
-    """A spool on the worker's disk, uploaded when it is published."""
-
-    def __init__(self, storage: GcsStorage, spool_dir: str) -> None:
-        self._storage = storage
-        self._where = spool_dir or tempfile.gettempdir()
-        with self._on_disk():
-            self._file = tempfile.TemporaryFile(dir=spool_dir or None)
-        self._bytes = 0
-
-    def write(self, parts: Sequence[bytes]) -> None:
-        """Append the parts."""
-        with self._on_disk():
-            self._file.writelines(parts)
-            self._file.flush()  # here, where a full disk can still be told
-        self._bytes += sum(map(len, parts))
-
-    def publish(self, name: str) -> bool:
-        """Upload the object in one piece; a try that failed starts over from the spool."""
-        upload = functools.partial(self._storage._upload_once, name, self._file, self._bytes)
-        return self._storage._run(name, upload)
-
-    def close(self) -> None:
-        """Drop the local file."""
-        with contextlib.suppress(OSError):  # of what a full disk did not take, and was told of
-            self._file.close()
-
-    @contextlib.contextmanager
-    def _on_disk(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise coded(error, self._where) from error
 
 
 @functools.lru_cache(maxsize=8)
