@@ -28,7 +28,7 @@ from transforms.commit import Commit, CommitJob, PublishPlan, RejectBudget
 from transforms.gate import GateLimits
 from transforms.plan_shards import PlanShards, Sharding
 from transforms.read_coco import CocoRules, ReadCoco
-from transforms.storage import Access
+from transforms.storage import Access, is_local
 from transforms.write_shards import ShardJob, WriteShards
 
 
@@ -88,6 +88,11 @@ class CocoConfig:
                     f"{name} must name splits of --images, got {sorted(unknown)}:"
                     f" give {sorted(self.images)}"
                 )
+        if self.access.max_reads_per_second and all(map(is_local, self.images.values())):
+            raise ValueError(
+                "max_reads_per_second must come with images that are not local, got"
+                f" {self.access.max_reads_per_second:g}: leave it out"
+            )
         self.names.check_splits(list(self.images))
 
     def options(self) -> dict[str, str]:
@@ -119,7 +124,9 @@ def build(root: beam.Pipeline, config: CocoConfig) -> beam.PCollection[Manifest]
     )
     access = config.access
     read = root | "ReadCoco" >> ReadCoco(config.annotations, config.rules, config.exclude, access)
-    listing = root | "ListBlobs" >> ListBlobs(config.images, config.output, config.names, access)
+    listing = root | "ListBlobs" >> ListBlobs(
+        config.images, config.output, config.names, access, read.cuts
+    )
     pinned = read.samples | "PinBlobs" >> PinBlobs(listing)
     planned = pinned.samples | "PlanShards" >> PlanShards(
         config.sharding, config.layout.record_bytes, pinned.tallies

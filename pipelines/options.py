@@ -201,6 +201,14 @@ def _add_output_and_limits(parser: FlagParser) -> None:
         help="where a worker keeps shards on their way to a store that is not local; as large as"
         " --shards_in_flight of them (default: the system's temporary folder)",
     )
+    group.add_argument(
+        "--max_reads_per_second",
+        type=float,
+        default=0,
+        metavar="N",
+        help="requests that read or list a bucket, of a worker process at most (default 0: as"
+        " many as it answers, fewer while it throttles); for --images that are not local",
+    )
     _add_access_flags(parser)
 
 
@@ -250,7 +258,13 @@ def shard_names_of(flags: argparse.Namespace) -> ShardNames:
 
 def access_of(flags: argparse.Namespace) -> Access:
     """Return how the flags ask for stores to be reached."""
-    return Access(flags.anonymous, flags.billing_project, flags.kms_key, flags.spool_dir)
+    return Access(
+        flags.anonymous,
+        flags.billing_project,
+        flags.kms_key,
+        flags.spool_dir,
+        flags.max_reads_per_second,
+    )
 
 
 def limits_of(flags: argparse.Namespace, image_roots: Iterable[str]) -> GateLimits:

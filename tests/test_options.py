@@ -456,6 +456,15 @@ def test_spool_dir(bucket: GcsStandIn, tmp_path: Path) -> None:
     assert run_coco(*IN_BUCKET, "--spool_dir", tmp_path).code == 0
 
 
+@shows("--max_reads_per_second")
+def test_max_reads_per_second(bucket: GcsStandIn, tmp_path: Path) -> None:
+    started_s = time.monotonic()
+    run = run_coco(*IN_BUCKET, "--max_reads_per_second", "20")
+    assert run.code == 0, run.err
+    reads = [r for r in bucket.requests if r.kind is not Kind.UPLOAD]
+    assert time.monotonic() - started_s > (len(reads) - 5) / 20 > 0.5
+
+
 @pytest.mark.parametrize(("root", "readers"), [("photos", 2), ("gs://b/photos", 32)])
 def test_more_readers_by_default_where_each_read_takes_long(root: str, readers: int) -> None:
     given = ["--images", root, "--annotations", "a.json", "--output", "out"]
@@ -620,6 +629,15 @@ NEEDED = (*SOURCES, "--output", "no-such-output")
         (
             (*NEEDED, "--order", "val=input"),
             "order must name splits of --images, got ['val']; give ['train']",
+        ),
+        (
+            (*NEEDED, "--max_reads_per_second", "100"),
+            "max_reads_per_second must come with images that are not local, got 100; leave it out",
+        ),
+        (
+            (*NEEDED, "--max_reads_per_second=-1"),
+            "max_reads_per_second must be a number of requests, or 0 for no limit, got -1.0;"
+            " give one such as 1000",
         ),
         ((*NEEDED, "--seed", "x"), "argument --seed: invalid int value: 'x'; see --help"),
         (

@@ -203,7 +203,9 @@ def test_what_does_not_pass_ends_the_run(
 ) -> None:
     monkeypatch.setattr(retries, "_FIRST_WAIT_S", 0.001)
     monkeypatch.setattr(retries, "_LONGEST_WAIT_S", 0.002)
-    monkeypatch.setattr(gcs, "retry", lambda *args: retries.retry(*args, deadline_s=0.2))
+    monkeypatch.setattr(
+        gcs, "retry", lambda *args, **given: retries.retry(*args, **given, deadline_s=0.2)
+    )
     stand_in.inject(Fault(What.STATUS, Kind.LIST, status=503, times=None))
 
     with pytest.raises(RuntimeError, match=r"^E-IO-RETRIES gs://b/root: still failing after .*503"):
@@ -346,6 +348,29 @@ def test_one_request_an_image_and_one_a_thousand_names(
         assert storage.read(entry.name, entry) == b"image"
     assert stand_in.count(Kind.READ) == 50
     assert len(stand_in.requests) == 53
+
+
+def list_and_measure(root: str) -> tuple[int, int]:
+    """Return how many names a root has, and by how much the memory grew; for a child."""
+    storage = open_storage(root)
+    entries = storage.list()
+    next(entries)
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    count = 1 + sum(1 for _ in entries)
+    return count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib
+
+
+@pytest.mark.slow
+def test_a_million_names_in_one_folder(stand_in: GcsStandIn) -> None:
+    stand_in.put_virtual("many", [f"{number:012}.jpg" for number in range(1_000_000)], 100_000)
+
+    count, grown_kib = outcome_of(list_and_measure, "gs://many", timeout_s=300)
+
+    assert count == 1_000_000
+    assert grown_kib < 32 * 1024
+    asked = [request.query for request in stand_in.requests if request.kind is Kind.LIST]
+    assert len(asked) <= 1.1 * 1000 + 50
+    assert len({query.get("startOffset") for query in asked}) > 8  # by several at once
 
 
 def test_a_listing_knows_sizes_generations_and_checksums(

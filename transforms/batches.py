@@ -22,7 +22,12 @@ def num_groups(pipeline: beam.Pipeline, on_a_cluster: int) -> int:
     A cluster's workers hold one group at a time in memory, so there should be many. In process all
     memory is one, and every group costs some 50 us.
     """
-    return _GROUPS_IN_PROCESS if isinstance(pipeline.runner, FnApiRunner) else on_a_cluster
+    return _GROUPS_IN_PROCESS if is_in_process(pipeline) else on_a_cluster
+
+
+def is_in_process(pipeline: beam.Pipeline) -> bool:
+    """Return whether a pipeline runs in this process, one element after the other."""
+    return isinstance(pipeline.runner, FnApiRunner)
 
 
 class BatchByKey(beam.DoFn):

@@ -5,6 +5,7 @@ import hashlib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import apache_beam as beam
@@ -15,13 +16,14 @@ from schemas.faults import Rejected, fault_line
 from schemas.samples import Blob, Sample
 from schemas.shards import ShardNames
 from transforms import coders
-from transforms.batches import BatchByKey, num_groups
+from transforms.batches import BatchByKey, is_in_process, num_groups
 from transforms.output_files import source_entries
-from transforms.storage import DEFAULT_ACCESS, Access, Entry
+from transforms.storage import DEFAULT_ACCESS, EVERYTHING, Access, Entry, open_storage
 
 MAX_IMAGE_BYTES = 256 * 2**20
 _STAGE = "pin_blobs"
 _DIGEST_MODULUS = 2**256
+_NAMES_A_CUT = 50_000
 _PARTITIONS = 4096  # of the join, on a cluster: each is held in memory
 
 BlobName = tuple[str, str]
@@ -100,6 +102,29 @@ def _listing_fault(entry: Entry | None) -> tuple[str, str] | None:
     return None
 
 
+def is_cut(name: str) -> bool:
+    """Return whether a listing may be divided at this name, as at one in 50,000."""
+    return zlib.crc32(name.encode()) % _NAMES_A_CUT == 0
+
+
+def list_ranges(
+    roots: Mapping[str, str], cuts: Mapping[str, Iterable[str]], access: Access
+) -> list[tuple[str, list[str]]]:
+    """Return the bounds of every root's listing, by its name, and where it may be divided.
+
+    Args:
+        roots: URI per root name.
+        cuts: names per root name, in any order.
+        access: how stores are reached.
+    """
+    return [
+        (root, ["", *sorted(set(cuts.get(root, ()))), ""])
+        if open_storage(uri, access).lists_by_name
+        else (root, list(EVERYTHING))
+        for root, uri in sorted(roots.items())
+    ]
+
+
 def listing_digest(entries: Iterable[Entry]) -> int:
     """Return a digest of a listing, equal when its files' contents must be.
 
@@ -159,33 +184,56 @@ class ListBlobs(beam.PTransform):
         output: URI of the data set; its files are no sources where it lies in a root.
         names: how its shard files are called.
         access: how stores are reached.
+        cuts: per root name, names at which its listing may be divided; None for none known.
     """
 
     roots: Mapping[str, str]
     output: str = ""
     names: ShardNames = field(default_factory=ShardNames)
     access: Access = DEFAULT_ACCESS
+    cuts: beam.PCollection[tuple[str, list[str]]] | None = None
 
     def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection[tuple[BlobName, Entry]]:
-        """List every root, each on one worker."""
-        return (
+        """List every root: on a cluster its ranges one by one, in process all by one lister."""
+        cuts = self.cuts or root | "NoCuts" >> beam.Create([])
+        ranges = (
             root
             | "Once" >> beam.Impulse()
-            | "Roots" >> beam.FlatMap(_roots, self.roots)
-            | "List" >> beam.FlatMap(_list_root, self.output, self.names, self.access)
+            | "Ranges"
+            >> beam.FlatMap(_list_ranges, beam.pvalue.AsList(cuts), self.roots, self.access)
+        )
+        if not is_in_process(root.pipeline):
+            ranges |= "Divide" >> beam.FlatMap(_divide) | "Spread" >> beam.Reshuffle()
+        return ranges | "List" >> beam.FlatMap(
+            _list_range, self.roots, self.output, self.names, self.access
         )
 
 
-def _roots(_: bytes, roots: Mapping[str, str]) -> list[tuple[str, str]]:
-    return sorted(roots.items())
+def _list_ranges(
+    _: bytes, cuts: list[tuple[str, list[str]]], roots: Mapping[str, str], access: Access
+) -> list[tuple[str, list[str]]]:
+    of_root: dict[str, list[str]] = {}
+    for root, names in cuts:
+        of_root.setdefault(root, []).extend(names)
+    return list_ranges(roots, of_root, access)
 
 
-def _list_root(
-    root: tuple[str, str], output: str, names: ShardNames, access: Access
+def _divide(element: tuple[str, list[str]]) -> Iterator[tuple[str, list[str]]]:
+    root, bounds = element
+    for start, end in pairwise(bounds):
+        yield root, [start, end]
+
+
+def _list_range(
+    element: tuple[str, list[str]],
+    roots: Mapping[str, str],
+    output: str,
+    names: ShardNames,
+    access: Access,
 ) -> Iterator[tuple[BlobName, Entry]]:
-    root_name, uri = root
-    for entry in source_entries(uri, output, names, access):
-        yield (root_name, entry.name), entry
+    root, bounds = element
+    for entry in source_entries(roots[root], output, names, access, bounds):
+        yield (root, entry.name), entry
 
 
 class PinnedSamples(NamedTuple):

@@ -27,8 +27,10 @@ from schemas.shards import (
 )
 from transforms.storage import (
     DEFAULT_ACCESS,
+    EVERYTHING,
     SPOOL_DIR,
     Access,
+    Bounds,
     Entry,
     Storage,
     join_uri,
@@ -50,11 +52,15 @@ def sources_name(job: str) -> str:
 
 
 def source_entries(
-    root: str, output: str, names: ShardNames, access: Access = DEFAULT_ACCESS
+    root: str,
+    output: str,
+    names: ShardNames,
+    access: Access = DEFAULT_ACCESS,
+    bounds: Bounds = EVERYTHING,
 ) -> Iterator[Entry]:
     """Yield what a source root holds, without the data set where that lies in the root too."""
     below = name_below(root, output) if output else None
-    for entry in open_storage(root, access).list():
+    for entry in open_storage(root, access).list(bounds=bounds):
         if below is None or not _is_in_output(entry.name, below, names):
             yield entry
 

@@ -13,7 +13,7 @@ from schemas.faults import FAULTS, Rejected, Scope, fault_line
 from schemas.manifest import Label
 from schemas.samples import Blob, Sample, pack
 from transforms import coders
-from transforms.blobs import RejectedOutput
+from transforms.blobs import RejectedOutput, is_cut
 from transforms.storage import DEFAULT_ACCESS, Access, find_uri, read_uri
 
 _STAGE = "read_coco"
@@ -31,6 +31,7 @@ class AnnotationFile(msgspec.Struct, frozen=True):
         excluded_annotations: their annotations.
         repeated_annotation_ids: annotations whose id an earlier one has; they are kept.
         labels: its categories.
+        cuts: some of its images' names, at which a listing of them can be divided.
     """
 
     split: str
@@ -41,6 +42,7 @@ class AnnotationFile(msgspec.Struct, frozen=True):
     excluded_annotations: int
     repeated_annotation_ids: int
     labels: list[Label]
+    cuts: list[str] = []
 
 
 coders.register(AnnotationFile)
@@ -119,6 +121,7 @@ def read_coco(
         excluded_annotations=excluded_annotations,
         repeated_annotation_ids=file.num_repeated_ids,
         labels=sorted(Label(category.id, category.name) for category in file.categories),
+        cuts=[image.file_name for image in file.images if is_cut(image.file_name)],
     )
 
 
@@ -182,11 +185,13 @@ class CocoSamples(NamedTuple):
         samples: one a listed image, its blob not yet pinned.
         rejected: annotations dropped.
         files: one summary an annotation file.
+        cuts: per root, names at which its listing can be divided.
     """
 
     samples: beam.PCollection[Sample]
     rejected: beam.PCollection[Rejected]
     files: beam.PCollection[AnnotationFile]
+    cuts: beam.PCollection[tuple[str, list[str]]]
 
 
 @dataclass(eq=False)
@@ -219,11 +224,16 @@ class ReadCoco(beam.PTransform):
                 "rejected", "files", main="samples"
             )
         )
-        return CocoSamples(read.samples, read.rejected, read.files)
+        cuts = read.files | "Cuts" >> beam.Map(_cuts_of)
+        return CocoSamples(read.samples, read.rejected, read.files, cuts)
 
 
 def _list_files(_: bytes, uris: Mapping[str, str]) -> list[tuple[str, str]]:
     return sorted(uris.items())
+
+
+def _cuts_of(file: AnnotationFile) -> tuple[str, list[str]]:
+    return file.split, file.cuts
 
 
 class _ReadFile(beam.DoFn):

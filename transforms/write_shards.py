@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeVar
 import apache_beam as beam
 import google_crc32c
 import msgspec
+from apache_beam.io.components.adaptive_throttler import ThrottlingSignaler
 from apache_beam.metrics import Metrics
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.shared import Shared
@@ -54,10 +55,12 @@ from transforms.storage import (
     join_uri,
     open_storage,
 )
+from transforms.storage.request_rate import THROTTLED
 
 _LOG = logging.getLogger(__name__)
 _STAGE = "write_shards"
 _METRICS = "beam_tfrec"
+_SIGNAL_S = 10.0  # how often a runner hears of throttling
 _WRITTEN_AT_ONCE_BYTES = 1 << 20  # a write for each record would wait for the interpreter each time
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # of an object: another one in every run
 
@@ -412,7 +415,8 @@ class WriteShards(beam.PTransform):
     Shards are built by the worker process's gate, at most `limits.shards_in_flight` at once, and
     their images are read ahead within `limits.bytes_in_flight`. A shard that an earlier attempt
     finished is kept. Rejects travel in the infos, so that a retry cannot double or lose them.
-    Counters `records`, `rejected` and `bytes` in the namespace `beam_tfrec` are for display.
+    Counters `records`, `rejected` and `bytes` in the namespace `beam_tfrec` are for display;
+    `cumulativeThrottlingSeconds` keeps Dataflow from adding workers to a store that throttles.
 
     Attributes:
         job: what all shards have in common.
@@ -444,25 +448,30 @@ class _WriteShards(beam.DoFn):
 
     def setup(self) -> None:
         self._gate = self._shared.acquire(lambda: WorkerGate(self._limits))
+        self._signaler = ThrottlingSignaler(_METRICS)
 
     def start_bundle(self) -> None:
-        self._running: list[Future[ShardInfo]] = []
+        self._running: set[Future[ShardInfo]] = set()
 
     def process(self, shard: ShardPlan, plan: JobPlan) -> Iterator[ShardInfo]:
-        unfinished = [future for future in self._running if not future.done()]
-        if len(unfinished) >= self._limits.shards_in_flight:
-            wait(unfinished, return_when=FIRST_COMPLETED)
-        finished = [future for future in self._running if future.done()]
-        self._running = [future for future in self._running if future not in finished]
-        for future in finished:
-            yield _counted(future.result())
+        if len(self._running) >= self._limits.shards_in_flight:
+            yield from self._take_finished()
         build = self._gate.builders.submit(write_shard, shard, self._job, plan, self._gate)
-        self._running.append(build)
+        self._running.add(build)
 
     def finish_bundle(self) -> Iterator:
-        for future in self._running:
-            info = _counted(future.result())
-            yield GlobalWindows.windowed_value_at_end_of_window(info)
+        while self._running:
+            infos = self._take_finished()
+            yield from map(GlobalWindows.windowed_value_at_end_of_window, infos)
+
+    def _take_finished(self) -> Iterator[ShardInfo]:
+        """Wait for a shard, and tell the runner how long a throttling store made readers wait."""
+        finished: set[Future[ShardInfo]] = set()
+        while not finished:
+            finished, self._running = wait(self._running, _SIGNAL_S, FIRST_COMPLETED)
+            if throttled_s := THROTTLED.take(self._limits.readers):
+                self._signaler.signal_throttled(throttled_s)
+        return (_counted(future.result()) for future in finished)
 
 
 def _counted(info: ShardInfo) -> ShardInfo:

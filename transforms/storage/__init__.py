@@ -4,6 +4,7 @@ Nothing else in the project knows about paths. `open_storage` chooses by the roo
 path, `gs://`, or a URI of any other filesystem that Beam knows.
 """
 
+import math
 import os
 import posixpath
 import re
@@ -18,6 +19,11 @@ from schemas.faults import fault_line
 SPOOL_DIR = "_spool"
 """Where named spools live in an output, when the store has no anonymous files."""
 
+Bounds = Sequence[str]
+"""Names in order that divide a listing, an empty first or last one for no bound: at least two."""
+
+EVERYTHING: Bounds = ("", "")
+
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
@@ -30,12 +36,22 @@ class Access:
         billing_project: project that pays for requests; empty for the bucket's own.
         kms_key: name of the key that encrypts what is written; empty for the bucket's own.
         spool_dir: folder for shards on their way to a store; empty for the system's.
+        max_reads_per_second: of a worker process and a bucket; 0 for as many as it answers.
     """
 
     anonymous: bool = False
     billing_project: str = ""
     kms_key: str = ""
     spool_dir: str = ""
+    max_reads_per_second: float = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a rate at which nothing could be read."""
+        if not 0 <= self.max_reads_per_second < math.inf:
+            raise ValueError(
+                "max_reads_per_second must be a number of requests, or 0 for no limit,"
+                f" got {self.max_reads_per_second}: give one such as 1000"
+            )
 
 
 DEFAULT_ACCESS = Access()
@@ -80,14 +96,19 @@ class Storage(Protocol):
 
     Attributes:
         root: path or URI of the root.
+        lists_by_name: whether a part of the names is listed without walking through the others.
     """
 
     root: str
+    lists_by_name: bool
 
-    def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[Entry]:
+    def list(
+        self, prefix: str = "", *, recursive: bool = True, bounds: Bounds = EVERYTHING
+    ) -> Iterator[Entry]:
         """Yield every name below the root, or below its folder `prefix` (`_receipts/`).
 
-        In any order; nothing when the folder does not exist.
+        In any order; nothing when the folder does not exist. Asked for are the names from the
+        first bound on, before the last one; those in between are where the work may be divided.
         """
 
     def stat(self, name: str) -> Entry | None:
@@ -139,7 +160,15 @@ def open_storage(root: str, access: Access = DEFAULT_ACCESS) -> Storage:
         return GcsStorage(root, access)
     from transforms.storage.beam_filesystem import BeamStorage
 
-    return BeamStorage(root, access.spool_dir)
+    return BeamStorage(root, access)
+
+
+def within(entries: Iterator[Entry], bounds: Bounds) -> Iterator[Entry]:
+    """Return the entries from the first bound on, before the last one."""
+    low, high = bounds[0], bounds[-1]
+    if not low and not high:
+        return entries
+    return (entry for entry in entries if low <= entry.name and (not high or entry.name < high))
 
 
 def is_local(root: str) -> bool:

@@ -17,7 +17,18 @@ from apache_beam.io.filesystems import FileSystems
 
 from schemas.faults import fault_line
 from transforms.retries import retry
-from transforms.storage import SPOOL_DIR, Entry, Spool, join_uri
+from transforms.storage import (
+    DEFAULT_ACCESS,
+    EVERYTHING,
+    SPOOL_DIR,
+    Access,
+    Bounds,
+    Entry,
+    Spool,
+    join_uri,
+    within,
+)
+from transforms.storage.request_rate import rate_of
 from transforms.storage.uploaded_spool import UploadedSpool
 
 _GLOB = set("*?[")
@@ -32,14 +43,19 @@ T = TypeVar("T")
 class BeamStorage:
     """Files below a URI that Beam's `FileSystems` can open."""
 
-    def __init__(self, root: str, spool_dir: str = "") -> None:
-        """Take the root's URI and where spools lie on the worker's disk.
+    lists_by_name = False
+
+    def __init__(self, root: str, access: Access = DEFAULT_ACCESS) -> None:
+        """Take the root's URI and how it is reached.
 
         Raises:
             ValueError: when it holds glob characters or no filesystem knows its scheme.
         """
         self.root = root.rstrip("/")
-        self._spool_dir = spool_dir
+        self._spool_dir = access.spool_dir
+        self._rate = rate_of(
+            "/".join(root.split("/")[:3]), _is_throttling, access.max_reads_per_second
+        )
         if _GLOB & set(root):
             raise ValueError(
                 f"a path on {root.split(':')[0]} must not hold * ? or [, got {root!r}: rename it"
@@ -50,15 +66,11 @@ class BeamStorage:
             remedy = "install what provides it, such as apache-beam[aws] for s3://"
             raise ValueError(f"no filesystem for {root!r} ({error}): {remedy}") from None
 
-    def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[Entry]:
+    def list(
+        self, prefix: str = "", *, recursive: bool = True, bounds: Bounds = EVERYTHING
+    ) -> Iterator[Entry]:
         """Yield every file below the root or a folder of it."""
-        below = self._uri(prefix).rstrip("/")
-        pattern = f"{below}/{'**' if recursive else '*'}"
-        (matched,) = self._run(prefix, lambda: FileSystems.match([pattern]))
-        skip = len(self.root) + 1
-        for found in matched.metadata_list:
-            pin = str(found.last_updated_in_seconds or "")
-            yield Entry(found.path[skip:], found.size_in_bytes, pin)
+        return within(self._match(prefix, recursive), bounds)
 
     def stat(self, name: str) -> Entry | None:
         """Return a file's entry, None when there is none."""
@@ -111,10 +123,21 @@ class BeamStorage:
         self.create(name, b"\n")
         self.delete(name)
 
+    def _match(self, prefix: str, recursive: bool) -> Iterator[Entry]:
+        below = self._uri(prefix).rstrip("/")
+        pattern = f"{below}/{'**' if recursive else '*'}"
+        (matched,) = self._run(prefix, lambda: FileSystems.match([pattern]))
+        skip = len(self.root) + 1
+        for found in matched.metadata_list:
+            pin = str(found.last_updated_in_seconds or "")
+            yield Entry(found.path[skip:], found.size_in_bytes, pin)
+
     def _read_once(self, name: str) -> bytes:
         uri = self._uri(name)
         try:  # uncompressed: by default Beam gunzips by extension
-            with self._filesystem.open(uri, compression_type=_AS_IT_IS) as file:
+            with self._rate.request():
+                file = self._filesystem.open(uri, compression_type=_AS_IT_IS)
+            with file:
                 return file.read()
         except OSError as error:
             if not self._filesystem.exists(uri):
@@ -178,6 +201,10 @@ def _details(error: BeamIOError) -> Iterator[Exception]:
         yield detail
         if isinstance(detail, BeamIOError):
             yield from _details(detail)
+
+
+def _is_throttling(_: Exception) -> bool:
+    return False  # Beam's clients do not tell; a slow reply does
 
 
 def _is_transient(error: Exception) -> bool:

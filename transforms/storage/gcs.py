@@ -12,12 +12,14 @@ import contextlib
 import functools
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import IO, Any, TypeVar
 
 import google.auth
 import google_crc32c
+import msgspec
 import obstore
 import requests
 from google.api_core import exceptions as api
@@ -31,16 +33,19 @@ from obstore.store import GCSStore
 
 from schemas.faults import fault_line
 from transforms.retries import retry
-from transforms.storage import Access, Entry, Spool, join_uri
+from transforms.storage import EVERYTHING, Access, Bounds, Entry, Spool, join_uri
+from transforms.storage.name_ranges import Page, list_in_ranges
+from transforms.storage.request_rate import rate_of
 from transforms.storage.uploaded_spool import UploadedSpool
 
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _EMULATOR = "STORAGE_EMULATOR_HOST"  # as Google's own clients call it
 _CONNECTIONS = 64  # of the listing and uploading client, at most
 _NAMES_PER_PAGE = 1000  # the store's limit
+_LISTING_THREADS = 8
 _TIMEOUT_S = (5, 60)  # to connect, and between two bytes
 _READ_BYTES = 64 * 2**20  # of one request; a larger object is read in several
-_LISTED = "items(name,size,generation,crc32c),prefixes,nextPageToken"
+_LISTED = "items(name,size,generation,crc32c),nextPageToken"
 _READ_TIMEOUTS: dict[str, Any] = {
     "connect_timeout": timedelta(seconds=5),
     "read_timeout": timedelta(seconds=20),
@@ -65,19 +70,40 @@ _TRANSIENT = (
     requests.exceptions.ChunkedEncodingError,
     requests.exceptions.ContentDecodingError,
     requests.exceptions.JSONDecodeError,  # of a reply that was cut
+    msgspec.DecodeError,
     auth.TransportError,
     obstore_errors.GenericError,
     client_errors.DataCorruption,
     client_errors.InvalidResponse,
 )
 _TRANSIENT_STATUS = {408, 410, 429}  # 410: an upload session that the store has forgotten
+_THROTTLING_STATUS = {429, 503}
 _STATUS = re.compile(r"non-2xx status code: ([0-9]{3})")
 
 T = TypeVar("T")
 
 
+class _Listed(msgspec.Struct):
+    """An object as a listing has it: numbers as strings, the checksum big-endian in base64."""
+
+    name: str
+    size: int
+    generation: str
+    crc32c: str = ""
+
+
+class _ListReply(msgspec.Struct, rename="camel"):
+    items: Sequence[_Listed] = ()
+    next_page_token: str = ""
+
+
+_decode_list_reply = functools.partial(msgspec.json.decode, type=_ListReply, strict=False)
+
+
 class GcsStorage:
     """Objects below `gs://bucket/prefix`."""
+
+    lists_by_name = True
 
     def __init__(self, root: str, access: Access) -> None:
         """Take the root's URI; nothing is connected yet.
@@ -94,21 +120,29 @@ class GcsStorage:
         self._bucket_name = bucket
         self._prefix = f"{prefix.rstrip('/')}/" if prefix.rstrip("/") else ""
         self._access = access
+        self._rate = rate_of(bucket, _is_throttling, access.max_reads_per_second)
 
-    def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[Entry]:
+    def list(
+        self, prefix: str = "", *, recursive: bool = True, bounds: Bounds = EVERYTHING
+    ) -> Iterator[Entry]:
         """Yield every object below the root or a folder of it, a thousand a request."""
-        skip, token, first = len(self._prefix), None, True
-        while first or token:
-            list_page = functools.partial(self._list_page, prefix, recursive, token)
-            blobs, token = self._run(prefix, list_page)
-            first = False
-            for blob in blobs:
-                kind = "directory" if blob.name.endswith("/") else "file"
-                yield _entry(blob.name[skip:], blob, kind)
+        delimiter = {} if recursive else {"delimiter": "/"}
+
+        def fetch(start: str, end: str, token: str) -> Page:
+            asked = {
+                "prefix": self._prefix + prefix,
+                "startOffset": self._prefix + start if start else "",
+                "endOffset": self._prefix + end if end else "",
+                "pageToken": token,
+                **delimiter,
+            }
+            return self._run(prefix, lambda: self._list_page(asked))
+
+        return list_in_ranges(fetch, bounds, _LISTING_THREADS if recursive else 1)
 
     def stat(self, name: str) -> Entry | None:
         """Return an object's entry, None when there is none."""
-        blob = self._run(name, lambda: self._bucket().get_blob(self._prefix + name, **_call()))
+        blob = self._run(name, lambda: self._stat_once(name))
         return None if blob is None else _entry(name, blob)
 
     def read(self, name: str, expected: Entry | None = None) -> bytes:
@@ -143,7 +177,7 @@ class GcsStorage:
 
     def require_folder(self) -> None:
         """Make sure that the bucket can be listed; a bucket has no folders."""
-        self._run("", lambda: self._list_page("", False, None, max_results=1))
+        self._run("", lambda: self._list_page({"prefix": self._prefix}, max_results=1))
 
     def probe(self) -> None:
         """Make sure that the bucket can be read.
@@ -151,6 +185,10 @@ class GcsStorage:
         Nothing is written for it: who may only create objects could not delete it again.
         """
         self.require_folder()
+
+    def _stat_once(self, name: str) -> Blob | None:
+        with self._rate.request():
+            return self._bucket().get_blob(self._prefix + name, **_call())
 
     def _bucket(self) -> Bucket:
         return self._client().bucket(
@@ -160,21 +198,28 @@ class GcsStorage:
     def _client(self) -> Client:
         return _client(self._access, os.environ.get(_EMULATOR, ""))
 
-    def _list_page(
-        self, prefix: str, recursive: bool, token: str | None, max_results: int = _NAMES_PER_PAGE
-    ) -> tuple[Sequence[Blob], str | None]:
-        found = self._client().list_blobs(
-            self._bucket(),
-            prefix=self._prefix + prefix,
-            delimiter=None if recursive else "/",
-            page_token=token,
-            max_results=max_results,
-            fields=_LISTED,
-            **_call(),
-        )
-        page = next(found.pages, ())
-        # The iterator hides the token once it has as many results as were asked for.
-        return list(page), found.next_page_token
+    def _list_page(self, asked: Mapping[str, str], max_results: int = _NAMES_PER_PAGE) -> Page:
+        """Ask for one page, past Google's client: that spends 12 ms on its JSON, this takes 1."""
+        client = self._client()
+        bucket = urllib.parse.quote(self._bucket_name, safe="")
+        paying = {"userProject": self._access.billing_project}
+        common = {"maxResults": str(max_results), "fields": _LISTED, "prettyPrint": "false"}
+        given = {name: value for name, value in {**asked, **paying}.items() if value}
+        with self._rate.request():
+            reply = client._http.get(
+                f"{client.api_endpoint}/storage/v1/b/{bucket}/o",
+                params={**common, **given},
+                timeout=_TIMEOUT_S,
+            )
+            if reply.status_code != requests.codes.ok:
+                raise api.from_http_response(reply)
+        page = _decode_list_reply(reply.content)
+        return Page([self._listed(item) for item in page.items], page.next_page_token)
+
+    def _listed(self, item: _Listed) -> Entry:
+        name = item.name[len(self._prefix) :]
+        kind = "directory" if item.name.endswith("/") else "file"
+        return Entry(name, item.size, item.generation, _crc32c(item.crc32c), kind)
 
     def _read_once(self, name: str, wanted: Entry) -> bytes:
         store = _store(self._bucket_name, self._access, os.environ.get(_EMULATOR, ""))
@@ -186,7 +231,9 @@ class GcsStorage:
                 options["range"] = (start, min(start + _READ_BYTES, wanted.size_bytes))
             try:
                 if _is_plain(path):
-                    parts.append(bytes(obstore.get(store, path, options=options).bytes()))
+                    with self._rate.request():
+                        reply = obstore.get(store, path, options=options)
+                    parts.append(bytes(reply.bytes()))
                 else:
                     parts.append(self._download(path, wanted))
                     break
@@ -208,7 +255,8 @@ class GcsStorage:
     def _download(self, path: str, wanted: Entry) -> bytes:
         """Read an object that obstore cannot name, in one piece."""
         blob = self._bucket().blob(path, generation=int(wanted.pin))
-        return blob.download_as_bytes(raw_download=True, checksum=None, **_call())
+        with self._rate.request():
+            return blob.download_as_bytes(raw_download=True, checksum=None, **_call())
 
     def _upload(self, name: str, file: IO[bytes]) -> bool:
         """Upload in one piece; a try that failed starts over from the file's beginning."""
@@ -231,7 +279,8 @@ class GcsStorage:
         self, name: str, operation: Callable[[], T], passing: tuple[type[Exception], ...] = ()
     ) -> T:
         try:
-            return retry(operation, _is_transient, lambda: self._uri(name))
+            where = functools.partial(self._uri, name)
+            return retry(operation, _is_transient, where, sleep=self._rate.sleep)
         except passing:
             raise
         except _DENIED as error:
@@ -310,9 +359,12 @@ def _call() -> dict[str, Any]:
     return {"retry": None, "timeout": _TIMEOUT_S}
 
 
-def _entry(name: str, blob: Blob, kind: str = "file") -> Entry:
-    crc32c = int.from_bytes(base64.b64decode(blob.crc32c), "big") if blob.crc32c else None
-    return Entry(name, blob.size, str(blob.generation), crc32c, kind)
+def _entry(name: str, blob: Blob) -> Entry:
+    return Entry(name, blob.size, str(blob.generation), _crc32c(blob.crc32c))
+
+
+def _crc32c(encoded: str | None) -> int | None:
+    return int.from_bytes(base64.b64decode(encoded), "big") if encoded else None
 
 
 def _is_transient(error: Exception) -> bool:
@@ -320,6 +372,10 @@ def _is_transient(error: Exception) -> bool:
     if status is not None:
         return status in _TRANSIENT_STATUS or status >= 500
     return isinstance(error, _TRANSIENT)
+
+
+def _is_throttling(error: Exception) -> bool:
+    return _status_of(error) in _THROTTLING_STATUS
 
 
 def _status_of(error: Exception) -> int | None:

@@ -22,7 +22,7 @@ import google_crc32c
 
 from schemas.faults import fault_line
 from transforms.retries import retry
-from transforms.storage import SPOOL_DIR, Entry, Spool, join_uri
+from transforms.storage import EVERYTHING, SPOOL_DIR, Bounds, Entry, Spool, join_uri, within
 
 _TRANSIENT = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.ENETUNREACH}
 _NO_ANONYMOUS_FILE = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT}
@@ -73,6 +73,8 @@ def coded(error: OSError, where: str) -> RuntimeError:
 class LocalStorage:
     """Files below a local directory."""
 
+    lists_by_name = False
+
     def __init__(self, root: str) -> None:
         """Take the directory's path; nothing is read or made yet.
 
@@ -83,9 +85,11 @@ class LocalStorage:
             raise ValueError(f"a path must not hold a NUL, got {root!r}: remove it")
         self.root = root or "."
 
-    def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[Entry]:
+    def list(
+        self, prefix: str = "", *, recursive: bool = True, bounds: Bounds = EVERYTHING
+    ) -> Iterator[Entry]:
         """Yield every name below the root or a folder of it; links followed, their loops not."""
-        return self._walk(prefix, frozenset(), recursive)
+        return within(self._walk(prefix, frozenset(), recursive), bounds)
 
     def stat(self, name: str) -> Entry | None:
         """Return a name's entry, None when there is none."""
