@@ -14,7 +14,7 @@ from tests.children import limited, outcome_of
 from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
 from tests.storage_contract import Outside, StorageContract, files_in
 from transforms import retries
-from transforms.storage import Access, Entry, Storage, gcs, open_storage
+from transforms.storage import Access, Entry, Storage, gcs, object_reads, open_storage
 
 LARGE = bytes(range(256)) * 40_000  # over the 8 MB from which an upload is resumable
 
@@ -74,7 +74,7 @@ def storage(stand_in: GcsStandIn, spools: Path) -> Storage:
 @pytest.fixture
 def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gcs, "_TIMEOUT_S", (1, 0.3))
-    monkeypatch.setattr(gcs, "_READ_TIMEOUTS", {"read_timeout": "300ms", "timeout": "1s"})
+    monkeypatch.setattr(gcs, "TIMEOUTS", {"read_timeout": "300ms", "timeout": "1s"})
 
 
 class TestContract(StorageContract):
@@ -440,7 +440,7 @@ def test_a_bucket_that_wants_credentials_says_so_to_the_anonymous(
 def test_an_object_larger_than_a_request_is_read_in_several(
     stand_in: GcsStandIn, storage: Storage, outside: Outside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gcs, "_READ_BYTES", 4_000_000)
+    monkeypatch.setattr(object_reads, "_PIECE_BYTES", 4_000_000)
     outside.put({"a": LARGE})
 
     assert storage.read("a", storage.stat("a")) == LARGE

@@ -16,6 +16,9 @@ import msgspec
 
 from schemas.faults import fault_line
 
+OBJECT_STORES = ("s3", "s3a", "az", "azure", "abfs", "abfss")
+"""Schemes of S3 and of Azure Blob Storage."""
+
 SPOOL_DIR = "_spool"
 """Where named spools live in an output, when the store has no anonymous files."""
 
@@ -158,6 +161,10 @@ def open_storage(root: str, access: Access = DEFAULT_ACCESS) -> Storage:
         from transforms.storage.gcs import GcsStorage
 
         return GcsStorage(root, access)
+    if root.partition("://")[0] in OBJECT_STORES:
+        from transforms.storage.object_store import ObjectStorage
+
+        return ObjectStorage(root, access)
     from transforms.storage.beam_filesystem import BeamStorage
 
     return BeamStorage(root, access)

@@ -11,16 +11,14 @@ import base64
 import contextlib
 import functools
 import os
-import re
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import timedelta
+from http import HTTPStatus
 from typing import IO, Any, TypeVar
 
 import google.auth
 import google_crc32c
 import msgspec
-import obstore
 import requests
 from google.api_core import exceptions as api
 from google.auth import exceptions as auth
@@ -35,6 +33,7 @@ from schemas.faults import fault_line
 from transforms.retries import retry
 from transforms.storage import EVERYTHING, Access, Bounds, Entry, Spool, join_uri
 from transforms.storage.name_ranges import Page, list_in_ranges
+from transforms.storage.object_reads import NO_RETRIES, TIMEOUTS, get_whole, said, status_of
 from transforms.storage.request_rate import rate_of
 from transforms.storage.uploaded_spool import UploadedSpool
 
@@ -44,14 +43,7 @@ _CONNECTIONS = 64  # of the listing and uploading client, at most
 _NAMES_PER_PAGE = 1000  # the store's limit
 _LISTING_THREADS = 8
 _TIMEOUT_S = (5, 60)  # to connect, and between two bytes
-_READ_BYTES = 64 * 2**20  # of one request; a larger object is read in several
 _LISTED = "items(name,size,generation,crc32c),nextPageToken"
-_READ_TIMEOUTS: dict[str, Any] = {
-    "connect_timeout": timedelta(seconds=5),
-    "read_timeout": timedelta(seconds=20),
-    "timeout": timedelta(minutes=10),
-}
-_NO_RETRIES: dict[str, Any] = {"max_retries": 0, "retry_timeout": timedelta(0)}
 _DENIED = (
     api.Forbidden,
     api.Unauthorized,
@@ -78,8 +70,6 @@ _TRANSIENT = (
 )
 _TRANSIENT_STATUS = {408, 410, 429}  # 410: an upload session that the store has forgotten
 _THROTTLING_STATUS = {429, 503}
-_STATUS = re.compile(r"non-2xx status code: ([0-9]{3})")
-
 T = TypeVar("T")
 
 
@@ -211,7 +201,7 @@ class GcsStorage:
                 params={**common, **given},
                 timeout=_TIMEOUT_S,
             )
-            if reply.status_code != requests.codes.ok:
+            if reply.status_code != HTTPStatus.OK:
                 raise api.from_http_response(reply)
         page = _decode_list_reply(reply.content)
         return Page([self._listed(item) for item in page.items], page.next_page_token)
@@ -222,26 +212,19 @@ class GcsStorage:
         return Entry(name, item.size, item.generation, _crc32c(item.crc32c), kind)
 
     def _read_once(self, name: str, wanted: Entry) -> bytes:
-        store = _store(self._bucket_name, self._access, os.environ.get(_EMULATOR, ""))
         path = self._prefix + name
-        parts = []
-        for start in range(0, wanted.size_bytes, _READ_BYTES) or [0]:
-            options: Any = {"version": wanted.pin}
-            if wanted.size_bytes > _READ_BYTES:
-                options["range"] = (start, min(start + _READ_BYTES, wanted.size_bytes))
-            try:
-                if _is_plain(path):
-                    with self._rate.request():
-                        reply = obstore.get(store, path, options=options)
-                    parts.append(bytes(reply.bytes()))
-                else:
-                    parts.append(self._download(path, wanted))
-                    break
-            except (*_GONE, obstore_errors.GenericError) as error:
-                if not isinstance(error, _GONE) and _status_of(error) != 404:
-                    raise
-                raise self._changed(name, f"generation {wanted.pin} is gone") from None
-        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        try:
+            if _is_plain(path):
+                store = _store(self._bucket_name, self._access, os.environ.get(_EMULATOR, ""))
+                data = get_whole(
+                    store, path, wanted.size_bytes, {"version": wanted.pin}, self._rate
+                )
+            else:
+                data = self._download(path, wanted)
+        except (*_GONE, obstore_errors.GenericError) as error:
+            if not isinstance(error, _GONE) and _status_of(error) != HTTPStatus.NOT_FOUND:
+                raise
+            raise self._changed(name, f"generation {wanted.pin} is gone") from None
         if len(data) != wanted.size_bytes or (
             wanted.crc32c is not None and google_crc32c.value(data) != wanted.crc32c
         ):
@@ -285,14 +268,14 @@ class GcsStorage:
             raise
         except _DENIED as error:
             remedy = "give the account permission, or --anonymous for a public bucket"
-            line = fault_line("E-IO-AUTH", self._uri(name), _said(error), remedy)
+            line = fault_line("E-IO-AUTH", self._uri(name), said(error), remedy)
             raise RuntimeError(line) from error
         except _GONE as error:
-            line = fault_line("E-ARG", self._uri(name), _said(error), "give a bucket that exists")
+            line = fault_line("E-ARG", self._uri(name), said(error), "give a bucket that exists")
             raise RuntimeError(line) from error
         except (api.GoogleAPICallError, obstore_errors.BaseError) as error:
             remedy = "look at the storage, then run again to resume"
-            line = fault_line("E-IO-RETRIES", self._uri(name), _said(error), remedy)
+            line = fault_line("E-IO-RETRIES", self._uri(name), said(error), remedy)
             raise RuntimeError(line) from error
 
     def _changed(self, name: str, what: str) -> RuntimeError:
@@ -327,7 +310,7 @@ def _store(bucket: str, access: Access, emulator: str) -> GCSStore:
     """Return the process's client that reads a bucket."""
     # As stored, and not unpacked on the way where a `Content-Encoding` says that it is packed.
     headers = {"accept-encoding": "gzip"}
-    options: dict[str, Any] = {**_READ_TIMEOUTS, "default_headers": headers}
+    options: dict[str, Any] = {**TIMEOUTS, "default_headers": headers}
     config: Any = {"skip_signature": True}
     provider = None
     if access.billing_project:
@@ -341,7 +324,7 @@ def _store(bucket: str, access: Access, emulator: str) -> GCSStore:
         bucket,
         config=config,
         client_options=options,  # type: ignore[arg-type]
-        retry_config=_NO_RETRIES,  # type: ignore[arg-type]
+        retry_config=NO_RETRIES,  # type: ignore[arg-type]
         credential_provider=provider,
     )
 
@@ -381,14 +364,9 @@ def _is_throttling(error: Exception) -> bool:
 def _status_of(error: Exception) -> int | None:
     if isinstance(error, api.GoogleAPICallError):
         return error.code
-    said = _STATUS.search(str(error)) if isinstance(error, obstore_errors.GenericError) else None
-    return int(said[1]) if said else None  # the class does not tell
+    return status_of(error)
 
 
 def _is_plain(path: str) -> bool:
     """Return whether obstore reads the object of this name, and not one of a tidier name."""
     return path.isprintable() and not {"", ".", ".."} & set(path.split("/"))
-
-
-def _said(error: Exception) -> str:
-    return " ".join(str(getattr(error, "message", "") or error).split())[:300]

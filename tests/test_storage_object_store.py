@@ -1,0 +1,214 @@
+"""S3 and Azure Blob Storage keep the storage contract, here in obstore's own store in memory."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import obstore
+import pytest
+from obstore import exceptions as obstore_errors
+from obstore.store import MemoryStore
+
+from tests.storage_contract import Outside, StorageContract, files_in
+from transforms import retries
+from transforms.storage import Access, Entry, Storage, object_store, open_storage
+
+GENERIC = obstore_errors.GenericError
+
+
+class MemoryFolder:
+    """What a root's objects look like from outside."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def put(self, files: dict[str, bytes], mtime_s: int | None = None) -> None:
+        for name, data in files.items():
+            obstore.put(self._store, f"root/{name}", data)
+
+    def get(self, name: str) -> bytes:
+        return bytes(obstore.get(self._store, f"root/{name}").bytes())
+
+    def names(self) -> list[str]:
+        return sorted(found["path"].removeprefix("root/") for found in self._all())
+
+    def sizes(self) -> list[int]:
+        return [found["size"] for found in self._all()]
+
+    def touch(self, name: str) -> None:
+        self.put({name: self.get(name)})
+
+    def remove(self, name: str) -> None:
+        obstore.delete(self._store, f"root/{name}")
+
+    def _all(self) -> list[Any]:
+        return [found for page in obstore.list(self._store) for found in page]
+
+
+class Unwell:
+    """A call of obstore that fails before or after its effect, so many times."""
+
+    def __init__(self, real: Any, error: Exception, *, times: int, after: bool = False) -> None:
+        self._real = real
+        self._error = error
+        self._times = times
+        self._after = after
+        self.calls = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        if self.calls > self._times:
+            return self._real(*args, **kwargs)
+        if self._after:
+            self._real(*args, **kwargs)
+        raise self._error
+
+
+@pytest.fixture
+def store() -> Any:
+    return MemoryStore()
+
+
+@pytest.fixture
+def outside(store: Any) -> Outside:
+    return MemoryFolder(store)
+
+
+@pytest.fixture
+def spools(tmp_path: Path) -> Path:
+    folder = tmp_path / "spools"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def storage(store: Any, spools: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
+    monkeypatch.setattr(object_store, "_client", lambda bucket, anonymous: store)
+    monkeypatch.setattr(retries, "_FIRST_WAIT_S", 0.001)
+    return open_storage("s3://bucket/root", Access(spool_dir=str(spools)))
+
+
+class TestContract(StorageContract):
+    """An object store keeps the contract; another ETag is another object."""
+
+    grew = shrank = touched = gone = "modified since it was listed, or gone"
+
+    @pytest.fixture
+    def outside(self, store: Any) -> Outside:
+        return MemoryFolder(store)
+
+    @pytest.fixture(autouse=True)
+    def no_spool_is_left(self, spools: Path) -> Iterator[None]:
+        yield
+        assert files_in(spools) == []
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "az", "azure", "abfs", "abfss"])
+def test_urls_of_s3_and_azure_are_object_stores(scheme: str) -> None:
+    storage = open_storage(f"{scheme}://bucket/a/b/")
+    assert (type(storage).__name__, storage.root) == ("ObjectStorage", f"{scheme}://bucket/a/b")
+    with pytest.raises(ValueError, match=rf"a {scheme}:// path must name a bucket, got"):
+        open_storage(f"{scheme}:///a")
+
+
+CALLS = {
+    "head": lambda storage: storage.stat("a"),
+    "get": lambda storage: storage.read("a", storage.stat("a")),
+    "put": lambda storage: storage.create("new", b"1"),
+    "delete": lambda storage: storage.delete("a"),
+    "list": lambda storage: list(storage.list()),
+    "list_with_delimiter": lambda storage: list(storage.list(recursive=False)),
+}
+BUSY = GENERIC("Server returned non-2xx status code: 503 Service Unavailable")
+
+
+@pytest.mark.parametrize("error", [BUSY, GENERIC("connection reset")], ids=["503", "reset"])
+@pytest.mark.parametrize("call", CALLS)
+def test_what_passes_is_tried_again(
+    call: str,
+    error: Exception,
+    storage: Storage,
+    outside: Outside,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outside.put({"a": b"12345"})
+    expected = CALLS[call](storage)
+    outside.put({"a": b"12345"})
+    if call == "put":
+        outside.remove("new")
+    unwell = Unwell(getattr(obstore, call), error, times=2)
+    monkeypatch.setattr(obstore, call, unwell)
+
+    again = CALLS[call](storage)
+
+    assert unwell.calls == 3
+    assert type(again) is type(expected)
+
+
+def test_a_lost_reply_of_an_upload_is_a_taken_name(
+    storage: Storage, outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(obstore, "put", Unwell(obstore.put, BUSY, times=1, after=True))
+
+    assert storage.create("a", b"1") is False
+    assert outside.get("a") == b"1"
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (GENERIC("non-2xx status code: 403 Forbidden"), "E-IO-AUTH .*: .*; set the store's cred"),
+        (obstore_errors.PermissionDeniedError("no"), "E-IO-AUTH .*: no; set the store's cred"),
+        (obstore_errors.UnauthenticatedError("who"), "E-IO-AUTH .*: who; set the store's cred"),
+        (GENERIC("no answer of http://169.254.169.254/latest"), "E-IO-AUTH .*; set the store's"),
+        (GENERIC("non-2xx status code: 404 Not Found"), "E-ARG .*; give a bucket that exists"),
+        (obstore_errors.InvalidPathError("a//b"), "E-ARG .*: a//b; rename it"),
+        (GENERIC("non-2xx status code: 400 Bad Request"), "E-IO-RETRIES .*; look at the storage"),
+    ],
+)
+def test_what_stays_is_told_at_once(
+    error: Exception, line: str, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unwell = Unwell(obstore.list, error, times=9)
+    monkeypatch.setattr(obstore, "list", unwell)
+
+    with pytest.raises(RuntimeError, match=f"^{line}"):
+        storage.require_folder()
+    assert unwell.calls == 1
+
+
+def test_a_listing_goes_on_behind_the_last_name_that_came(
+    storage: Storage, outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"{number:05}" for number in range(2_500)]
+    outside.put(dict.fromkeys(names, b""))
+    real, offsets = obstore.list, []
+
+    def cut_once(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        offsets.append(kwargs["offset"])
+        pages = real(*args, **kwargs)
+        if len(offsets) == 1:
+            yield next(pages)
+            raise BUSY
+        yield from pages
+
+    monkeypatch.setattr(obstore, "list", cut_once)
+
+    assert sorted(entry.name for entry in storage.list()) == names
+    assert offsets == [None, "root/00999"]
+
+
+def test_a_short_body_is_read_again(
+    storage: Storage, outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside.put({"a": b"12345"})
+    real, bodies = object_store.get_whole, iter([b"123", b"12345"])
+    monkeypatch.setattr(object_store, "get_whole", lambda *args: real(*args) and next(bodies))
+
+    assert storage.read("a", storage.stat("a")) == b"12345"
+
+
+def test_an_object_is_pinned_by_its_etag(storage: Storage, outside: Outside) -> None:
+    outside.put({"a": b"12345"})
+    (entry,) = storage.list()
+    assert entry == Entry("a", 5, '"0"')

@@ -1,0 +1,58 @@
+"""Reads by obstore, which all object stores share: timeouts, pieces, and what its errors say."""
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import obstore
+from obstore import exceptions as obstore_errors
+from obstore.store import ObjectStore
+
+from transforms.storage.request_rate import RequestRate
+
+TIMEOUTS: dict[str, Any] = {
+    "connect_timeout": timedelta(seconds=5),
+    "read_timeout": timedelta(seconds=20),
+    "timeout": timedelta(minutes=10),
+}
+NO_RETRIES: dict[str, Any] = {"max_retries": 0, "retry_timeout": timedelta(0)}
+"""Of obstore's own; ours is the one retry layer."""
+
+_PIECE_BYTES = 64 * 2**20  # of one request; a larger object is read in several
+_STATUS = re.compile(r"non-2xx status code: ([0-9]{3})")
+
+
+def get_whole(
+    store: ObjectStore, path: str, size_bytes: int, pinned: dict[str, Any], rate: RequestRate
+) -> bytes:
+    """Return an object's bytes as they come, by one request or one for each large piece.
+
+    Args:
+        store: of the object.
+        path: its name.
+        size_bytes: as listed.
+        pinned: options of obstore that ask for the listed object alone.
+        rate: at which requests may start.
+    """
+    parts = []
+    for start in range(0, size_bytes, _PIECE_BYTES) or [0]:
+        options: Any = dict(pinned)
+        if size_bytes > _PIECE_BYTES:
+            options["range"] = (start, min(start + _PIECE_BYTES, size_bytes))
+        with rate.request():
+            reply = obstore.get(store, path, options=options)
+        parts.append(bytes(reply.bytes()))
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def status_of(error: Exception) -> int | None:
+    """Return the HTTP status that an error of obstore tells of; its class does not say."""
+    if not isinstance(error, obstore_errors.BaseError):
+        return None
+    found = _STATUS.search(str(error))
+    return int(found[1]) if found else None
+
+
+def said(error: Exception) -> str:
+    """Return what a client's error says, in one line."""
+    return " ".join(str(getattr(error, "message", "") or error).split())[:300]
