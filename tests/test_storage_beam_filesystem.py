@@ -247,7 +247,7 @@ def test_a_full_disk_of_the_worker_is_one_line(folder: Path) -> None:
 
 
 def test_a_store_without_its_client_is_told_at_once() -> None:
-    storage = open_storage("s3://bucket/photos")  # boto3 is not installed
+    storage = BeamStorage("s3://bucket/photos")  # boto3 is not installed
     started_s = time.monotonic()
 
     for act in (lambda: list(storage.list()), lambda: storage.stat("a"), storage.probe):
