@@ -15,7 +15,7 @@ import struct
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +32,10 @@ PROJECT = Path(__file__).resolve().parent.parent
 CODE = re.compile(r"\bE-[A-Z]+(?:-[A-Z0-9]+)*\b")
 OUR_LOGGERS = ("pipelines", "transforms")
 _REMOUNT = 32
+MakeCoco = Callable[..., tuple[Path, Path]]
+"""The fixture `make_coco`."""
+Sources = tuple[Path, Path]
+"""Image folder and annotation file."""
 COUNTED_NAME = re.compile(r"([a-z][a-z0-9_]*)-([0-9]{5})-of-([0-9]{5})-([0-9]+)\.tfrec")
 
 
@@ -238,6 +242,22 @@ def check_committed(out: Path) -> dict[str, Any]:
         _check_sums(name, split, manifest, rejected_of(out))
     assert not (out / "_spool").exists()
     return manifest
+
+
+def command(sources: Sources, out: Path, *flags: object) -> list[str]:
+    """Return the arguments that convert these sources."""
+    images, annotations = sources
+    return [
+        *("--images", str(images), "--annotations", str(annotations), "--output", str(out)),
+        *map(str, flags),
+    ]
+
+
+def committed(sources: Sources, out: Path, *flags: object) -> dict[str, Any]:
+    """Run the command, which must succeed, and return the checked manifest."""
+    run = run_coco(*command(sources, out, *flags))
+    assert run.code == 0, run.err
+    return check_committed(out)
 
 
 def _by_split_and_index(name: str) -> tuple[str, int]:
