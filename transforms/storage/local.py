@@ -15,7 +15,7 @@ import os
 import posixpath
 import stat
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import google_crc32c
@@ -63,11 +63,18 @@ _CODES = {
 T = TypeVar("T")
 
 
-def coded(error: OSError, where: str) -> RuntimeError:
-    """Return an error of the operating system as one `E-IO-…` line."""
-    code, remedy = _CODES.get(error.errno or 0, ("E-IO-RETRIES", "look at the storage"))
+def coded(error: OSError, where: str, remedies: Mapping[int, str] = {}) -> RuntimeError:
+    """Return an error of the operating system as one `E-IO-…` line.
+
+    Args:
+        error: what the operating system says.
+        where: path or URI of what it says it of.
+        remedies: by error number, where they are others than for an output on this machine.
+    """
+    number = error.errno or 0
+    code, remedy = _CODES.get(number, ("E-IO-RETRIES", "look at the storage"))
     what = error.strerror or type(error).__name__
-    return RuntimeError(fault_line(code, where, what, remedy))
+    return RuntimeError(fault_line(code, where, what, remedies.get(number, remedy)))
 
 
 class LocalStorage:

@@ -1,11 +1,19 @@
 """A spool on the worker's own disk, for stores that take a file in one piece."""
 
 import contextlib
+import errno
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO
 
 from transforms.storage.local import coded
+
+_WRITABLE = "give a --spool_dir that can be written"
+_REMEDIES = {
+    errno.ENOSPC: "free some space or give a larger --spool_dir, then run again to resume",
+    **dict.fromkeys((errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.ELOOP), _WRITABLE),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.ENAMETOOLONG), _WRITABLE),
+}
 
 
 class UploadedSpool:
@@ -14,8 +22,9 @@ class UploadedSpool:
     def __init__(self, upload: Callable[[str, IO[bytes]], bool], spool_dir: str) -> None:
         """Take what uploads a file under a name, and the folder; the system's when it is empty."""
         self._upload = upload
-        self._where = spool_dir or tempfile.gettempdir()
+        self._where = spool_dir or "temporary folder"
         with self._on_disk():
+            self._where = spool_dir or tempfile.gettempdir()  # which looks for one that can be used
             self._file = tempfile.TemporaryFile(dir=self._where)
 
     def write(self, parts: Sequence[bytes]) -> None:
@@ -38,4 +47,4 @@ class UploadedSpool:
         try:
             yield
         except OSError as error:
-            raise coded(error, self._where) from error
+            raise coded(error, self._where, _REMEDIES) from error
