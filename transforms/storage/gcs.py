@@ -9,6 +9,7 @@ generation that was listed and checked against its CRC-32C. All retries are ours
 
 import base64
 import contextlib
+import errno
 import functools
 import os
 import re
@@ -32,6 +33,7 @@ from obstore.store import GCSStore
 from schemas.faults import fault_line
 from transforms.retries import retry
 from transforms.storage import Access, Entry, Spool, join_uri
+from transforms.storage.local import coded
 from transforms.storage.uploaded_spool import UploadedSpool
 
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
@@ -231,9 +233,11 @@ class GcsStorage:
         self, name: str, operation: Callable[[], T], passing: tuple[type[Exception], ...] = ()
     ) -> T:
         try:
-            return retry(operation, _is_transient, lambda: self._uri(name))
+            return retry(lambda: _limits_told(operation), _is_transient, lambda: self._uri(name))
         except passing:
             raise
+        except _TooManyFiles as error:
+            raise coded(error, self._uri(name)) from error
         except _DENIED as error:
             remedy = "give the account permission, or --anonymous for a public bucket"
             line = fault_line("E-IO-AUTH", self._uri(name), _said(error), remedy)
@@ -313,6 +317,19 @@ def _call() -> dict[str, Any]:
 def _entry(name: str, blob: Blob, kind: str = "file") -> Entry:
     crc32c = int.from_bytes(base64.b64decode(blob.crc32c), "big") if blob.crc32c else None
     return Entry(name, blob.size, str(blob.generation), crc32c, kind)
+
+
+class _TooManyFiles(OSError):
+    """What both clients take for trouble of the network: waiting would not mend it."""
+
+
+def _limits_told(operation: Callable[[], T]) -> T:
+    try:
+        return operation()
+    except _TRANSIENT as error:
+        if os.strerror(errno.EMFILE) not in str(error):
+            raise
+        raise _TooManyFiles(errno.EMFILE, os.strerror(errno.EMFILE)) from error
 
 
 def _is_transient(error: Exception) -> bool:
