@@ -251,6 +251,7 @@ class _LocalSpool:
     def __init__(self, storage: LocalStorage) -> None:
         self._storage = storage
         self._spool_path = ""
+        self._is_named = False
         self._synced_bytes = 0
         self._fd = storage._run("", self._open)
 
@@ -284,13 +285,16 @@ class _LocalSpool:
         return self._name_it(directory, target)
 
     def close(self) -> None:
-        """Release the inode; a named spool is deleted."""
+        """Release the inode; a named spool is deleted, the last one with its folder."""
         if self._fd >= 0:
             if self._spool_path:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(self._spool_path)
             os.close(self._fd)
             self._fd = -1
+            if self._is_named:
+                with contextlib.suppress(OSError):  # others are in it
+                    os.rmdir(self._storage._path(SPOOL_DIR))
 
     def _open(self) -> int:
         try:
@@ -304,6 +308,7 @@ class _LocalSpool:
         return self._open_named()
 
     def _open_named(self) -> int:
+        self._is_named = True
         directory = self._storage._path(SPOOL_DIR)
         flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
         while True:
