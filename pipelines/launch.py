@@ -9,6 +9,7 @@ import shlex
 import signal
 import string
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,6 +37,7 @@ from transforms.storage import (
     open_storage,
     read_uri,
 )
+from transforms.storage.local import coded
 
 _LOG = logging.getLogger(__name__)
 _COLLECT_AFTER_OBJECTS = 500_000
@@ -148,7 +150,8 @@ def execute(
     keep_freed_memory()
     options = _Options(list(beam_args))
     with showing_progress(PROGRESS, [logging.getLogger(name) for name in _OUR_LOGGERS]):
-        pipeline = beam.Pipeline(runner=_runner(options), options=options)
+        with _temporary_folder_told():
+            pipeline = beam.Pipeline(runner=_runner(options), options=options)
         build(pipeline, config)
         with _beam_held_back():
             pipeline.run().wait_until_finish()
@@ -194,6 +197,16 @@ def _overwrite(config: C, output: Storage) -> C:
 def _quoted_words(text: str) -> str:
     flag, space, path = text.partition(" ")
     return f"{flag}{space}{_quoted(path)}" if flag == "--exclude" else _quoted(text)
+
+
+@contextlib.contextmanager
+def _temporary_folder_told() -> Iterator[None]:
+    """Beam makes itself a temporary folder for every pipeline."""
+    try:
+        yield
+    except OSError as error:
+        elsewhere = "set TMPDIR to a folder that can be written and has room, then run again"
+        raise coded(error, tempfile.tempdir or "temporary folder", elsewhere) from error
 
 
 @contextlib.contextmanager

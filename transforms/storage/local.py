@@ -15,7 +15,7 @@ import os
 import posixpath
 import stat
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import google_crc32c
@@ -59,22 +59,25 @@ _CODES = {
     errno.ENFILE: ("E-IO-LIMIT", "raise the system's limit on open files"),
     errno.ENOMEM: ("E-IO-LIMIT", "free some memory, then run again to resume"),
 }
+_OF_A_PLACE = {"E-IO-NOSPACE", "E-IO-READONLY", "E-IO-AUTH"}
 
 T = TypeVar("T")
 
 
-def coded(error: OSError, where: str, remedies: Mapping[int, str] = {}) -> RuntimeError:
+def coded(error: OSError, where: str, elsewhere: str = "") -> RuntimeError:
     """Return an error of the operating system as one `E-IO-…` line.
 
     Args:
         error: what the operating system says.
         where: path or URI of what it says it of.
-        remedies: by error number, where they are others than for an output on this machine.
+        elsewhere: how to give another place, where it is not that of an output.
     """
     number = error.errno or 0
     code, remedy = _CODES.get(number, ("E-IO-RETRIES", "look at the storage"))
+    if code in _OF_A_PLACE and number != errno.EFBIG:
+        remedy = elsewhere or remedy
     what = error.strerror or type(error).__name__
-    return RuntimeError(fault_line(code, where, what, remedies.get(number, remedy)))
+    return RuntimeError(fault_line(code, where, what, remedy))
 
 
 class LocalStorage:

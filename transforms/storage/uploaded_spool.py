@@ -1,19 +1,13 @@
 """A spool on the worker's own disk, for stores that take a file in one piece."""
 
 import contextlib
-import errno
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO
 
 from transforms.storage.local import coded
 
-_WRITABLE = "give a --spool_dir that can be written"
-_REMEDIES = {
-    errno.ENOSPC: "free some space or give a larger --spool_dir, then run again to resume",
-    **dict.fromkeys((errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.ELOOP), _WRITABLE),
-    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.ENAMETOOLONG), _WRITABLE),
-}
+_ELSEWHERE = "give a --spool_dir that can be written and has room, then run again to resume"
 
 
 class UploadedSpool:
@@ -47,4 +41,4 @@ class UploadedSpool:
         try:
             yield
         except OSError as error:
-            raise coded(error, self._where, _REMEDIES) from error
+            raise coded(error, self._where, _ELSEWHERE) from error
