@@ -1,11 +1,13 @@
 """Limits and permissions of a process: one line with its code, nothing partial, never a reject."""
 
+import errno
 import hashlib
 import os
 import resource
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +32,7 @@ from tests.coco_command import (
 )
 from tests.faulty_sources import failing_reads
 from tests.gcs_stand_in import GcsStandIn
+from tests.gcs_stand_in.sources import SOURCES, put_sources
 from tests.small_runs import write_set
 from transforms import write_shards
 from transforms.check_images import Check
@@ -161,12 +164,8 @@ def test_every_number_of_open_files(job: Job, tmp_path: Path) -> None:
 
 @pytest.fixture
 def stand_in(job: Job, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsStandIn]:
-    images, annotations = job.sources
     with GcsStandIn(latency_s=0.01) as running:
-        for path in images.iterdir():
-            running.put("in", f"photos/{path.name}", path.read_bytes())
-        running.put("in", "instances.json", annotations.read_bytes())
-        running.make_bucket("out")
+        put_sources(running, job.sources)
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.url)
         yield running
 
@@ -174,8 +173,8 @@ def stand_in(job: Job, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsStandIn]:
 def check_open_files_of_a_bucket(limit: int, job: Job, stand_in: GcsStandIn) -> int:
     """Run from bucket to bucket within a limit, then without; return the first exit code."""
     arguments = [
-        *("--images", "gs://in/photos", "--annotations", "gs://in/instances.json"),
-        *("--output", f"gs://out/{limit}", *map(str, SHARDS)),
+        *(*SOURCES, "--output", f"gs://out/{limit}"),
+        *map(str, SHARDS),
     ]
     run = run_within(resource.RLIMIT_NOFILE, limit, arguments)
     if run.code:
@@ -361,3 +360,22 @@ def test_trouble_of_the_machine_is_never_a_reject(
     run = run_coco(*command(make_coco(3), tmp_path / "out", "--max_rejected", "100%"))
     assert run.ended == (6, code)
     assert shard_paths(tmp_path / "out") == []
+
+
+def test_a_fault_leaves_no_shard_being_built(
+    make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What goes on behind it would be the next run's twin, or write below its line."""
+
+    def fail(name: str, attempt: int) -> None:
+        if name == "a000.jpg":
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        time.sleep(0.1)
+
+    failing_reads(monkeypatch, fail)
+    out = tmp_path / "out"
+    flags = ("--num_shards", 6, "--shards_in_flight", 3, "--readers", 2)
+    assert run_coco(*command(make_coco(18), out, *flags)).ended == (6, "E-IO-AUTH")
+    before = digests(out)
+    time.sleep(1)
+    assert digests(out) == before

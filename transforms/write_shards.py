@@ -455,14 +455,27 @@ class _WriteShards(beam.DoFn):
         finished = [future for future in self._running if future.done()]
         self._running = [future for future in self._running if future not in finished]
         for future in finished:
-            yield _counted(future.result())
+            yield _counted(self._info_of(future))
         build = self._gate.builders.submit(write_shard, shard, self._job, plan, self._gate)
         self._running.append(build)
 
     def finish_bundle(self) -> Iterator:
         for future in self._running:
-            info = _counted(future.result())
+            info = _counted(self._info_of(future))
             yield GlobalWindows.windowed_value_at_end_of_window(info)
+
+    def _info_of(self, future: Future[ShardInfo]) -> ShardInfo:
+        """Return a shard's info; its fault once no other shard of the bundle is being built.
+
+        Else they would go on beside the bundle's retry, or below the line of the fault.
+        """
+        try:
+            return future.result()
+        except BaseException:
+            for other in self._running:
+                other.cancel()
+            wait(self._running)
+            raise
 
 
 def _counted(info: ShardInfo) -> ShardInfo:
