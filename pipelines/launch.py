@@ -9,6 +9,7 @@ import shlex
 import signal
 import string
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,6 +37,7 @@ from transforms.storage import (
     open_storage,
     read_uri,
 )
+from transforms.storage.local import coded
 
 _LOG = logging.getLogger(__name__)
 _COLLECT_AFTER_OBJECTS = 500_000
@@ -45,6 +47,16 @@ _KEPT_BYTES = 2**30
 _STDERR = 2
 _IN_PROCESS = {"", "DirectRunner", "FnApiRunner"}
 _OUR_LOGGERS = ("pipelines", "transforms")
+_OUT_OF_MEMORY = "memory", "out of memory", "lower --bytes_in_flight, or give more"
+_OUT_OF_THREADS = "threads", "no more can be started", "raise ulimit -u, or give more memory"
+_OUT_OF_FILES = "files", "too many open files", "raise the limit on open files (ulimit -n)"
+_SPENT = {
+    "MemoryError": _OUT_OF_MEMORY,
+    "can't allocate lock": _OUT_OF_MEMORY,
+    "can't start new thread": _OUT_OF_THREADS,
+    "Too many open files": _OUT_OF_FILES,
+}
+"""What Python and libraries say, wherever they are, when a limit of the machine is reached."""
 
 
 class Config(Protocol):
@@ -138,7 +150,8 @@ def execute(
     keep_freed_memory()
     options = _Options(list(beam_args))
     with showing_progress(PROGRESS, [logging.getLogger(name) for name in _OUR_LOGGERS]):
-        pipeline = beam.Pipeline(runner=_runner(options), options=options)
+        with _temporary_folder_told():
+            pipeline = beam.Pipeline(runner=_runner(options), options=options)
         build(pipeline, config)
         with _beam_held_back():
             pipeline.run().wait_until_finish()
@@ -187,6 +200,16 @@ def _quoted_words(text: str) -> str:
 
 
 @contextlib.contextmanager
+def _temporary_folder_told() -> Iterator[None]:
+    """Beam makes itself a temporary folder for every pipeline."""
+    try:
+        yield
+    except OSError as error:
+        elsewhere = "set TMPDIR to a folder that can be written and has room, then run again"
+        raise coded(error, tempfile.tempdir or "temporary folder", elsewhere) from error
+
+
+@contextlib.contextmanager
 def _beam_held_back() -> Iterator[None]:
     """Keep what Beam prints of an error, traceback and all, out of our one line a fault."""
     if _LOG.isEnabledFor(logging.DEBUG):
@@ -198,8 +221,8 @@ def _beam_held_back() -> Iterator[None]:
 
 def _say(line: str, stream: TextIO) -> None:
     """Print a line, escaped; a reader who has gone has no say in the data set."""
-    try:
-        print(printable(line), file=stream, flush=True)
+    try:  # in one piece: other threads are logging
+        print(f"{printable(line)}\n", end="", file=stream, flush=True)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -274,19 +297,22 @@ def guarded(run: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:
         _log_to_stderr()
         run(argv)
         return 0
-    except Exception as error:
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # a panic in obstore is no Exception
         return _report(error)
 
 
-def _report(error: Exception) -> int:
+def _report(error: BaseException) -> int:
     text = "".join(traceback.format_exception(error))
     fault = find_fault(str(error)) or find_fault(text)
     _LOG.debug("%s", text)
     if fault is None and isinstance(error, ValueError):
         fault = "E-ARG", fault_line("E-ARG", "command line", *_what_and_remedy(str(error)))
-    if fault is None and "MemoryError" in text:
-        line = fault_line("E-IO-LIMIT", "memory", "out of memory", "lower --bytes_in_flight")
-        fault = "E-IO-LIMIT", line
+    for said, spent in _SPENT.items():
+        if fault is None and said in text:
+            fault = "E-IO-LIMIT", fault_line("E-IO-LIMIT", *spent)
+    _say_no_more()
     if fault is None:
         for line in text.splitlines():
             _say(line, sys.stderr)
@@ -294,6 +320,12 @@ def _report(error: Exception) -> int:
     code, line = fault
     _say(line, sys.stderr)
     return FAULTS[code].exit_code
+
+
+def _say_no_more() -> None:
+    """Keep shards that are still being built from writing below the line of the fault."""
+    for name in _OUR_LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _what_and_remedy(message: str) -> tuple[str, str]:

@@ -112,8 +112,13 @@ def limited(what: int, soft: int) -> Iterator[None]:
         resource.setrlimit(what, before)
 
 
-def mount_disk_of_my_own(directory: Path, size_bytes: int) -> None:
+def mount_disk_of_my_own(directory: Path, size_bytes: int, num_files: int = 0) -> None:
     """Mount a small tmpfs that this process alone sees and that ends with it.
+
+    Args:
+        directory: where it is mounted.
+        size_bytes: what it can hold.
+        num_files: files and folders that it can hold, itself one of them; 0 for any number.
 
     Raises:
         OSError: where the machine does not allow it.
@@ -126,7 +131,7 @@ def mount_disk_of_my_own(directory: Path, size_bytes: int) -> None:
         Path("/proc/self/uid_map").write_text(f"0 {user} 1")
         Path("/proc/self/gid_map").write_text(f"0 {group} 1")
     _check(libc.mount(b"none", b"/", None, _RECURSIVE | _PRIVATE, None))
-    options = f"size={size_bytes}".encode()
+    options = f"size={size_bytes},nr_inodes={num_files}".encode()
     _check(libc.mount(b"none", os.fsencode(directory), b"tmpfs", 0, options))
 
 
@@ -134,6 +139,12 @@ def make_read_only(directory: Path) -> None:
     """Make a disk of this process read-only."""
     libc = ctypes.CDLL(None, use_errno=True)
     _check(libc.mount(b"none", os.fsencode(directory), None, _REMOUNT | _READ_ONLY, None))
+
+
+def make_roomy(directory: Path) -> None:
+    """Make a disk of this process writable, and larger than any test needs."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    _check(libc.mount(b"none", os.fsencode(directory), None, _REMOUNT, b"size=64m,nr_inodes=0"))
 
 
 def can_mount() -> bool:

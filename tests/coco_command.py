@@ -1,7 +1,6 @@
 """Run `pipelines.coco` in this process or another, and read what it made with code of our own."""
 
 import contextlib
-import ctypes
 import functools
 import gc
 import hashlib
@@ -15,7 +14,7 @@ import struct
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,13 +24,15 @@ import pyarrow.parquet as pq
 
 from pipelines import coco
 from pipelines.launch import guarded
-from tests.children import make_read_only, mount_disk_of_my_own
 from tests.small_images import chunk, ihdr, png
 
 PROJECT = Path(__file__).resolve().parent.parent
 CODE = re.compile(r"\bE-[A-Z]+(?:-[A-Z0-9]+)*\b")
 OUR_LOGGERS = ("pipelines", "transforms")
-_REMOUNT = 32
+MakeCoco = Callable[..., tuple[Path, Path]]
+"""The fixture `make_coco`."""
+Sources = tuple[Path, Path]
+"""Image folder and annotation file."""
 COUNTED_NAME = re.compile(r"([a-z][a-z0-9_]*)-([0-9]{5})-of-([0-9]{5})-([0-9]+)\.tfrec")
 
 
@@ -240,6 +241,22 @@ def check_committed(out: Path) -> dict[str, Any]:
     return manifest
 
 
+def command(sources: Sources, out: Path, *flags: object) -> list[str]:
+    """Return the arguments that convert these sources."""
+    images, annotations = sources
+    return [
+        *("--images", str(images), "--annotations", str(annotations), "--output", str(out)),
+        *map(str, flags),
+    ]
+
+
+def committed(sources: Sources, out: Path, *flags: object) -> dict[str, Any]:
+    """Run the command, which must succeed, and return the checked manifest."""
+    run = run_coco(*command(sources, out, *flags))
+    assert run.code == 0, run.err
+    return check_committed(out)
+
+
 def _by_split_and_index(name: str) -> tuple[str, int]:
     match = COUNTED_NAME.fullmatch(name)
     return (match[1], int(match[2])) if match else (name, 0)
@@ -297,34 +314,3 @@ def write_coco(folder: Path, spec: Mapping[str, Any], name: str = "instances.jso
     path = folder / name
     path.write_bytes(msgspec.json.encode(spec))
     return path
-
-
-def convert_on_small_disk(
-    arguments: list[str], disk: Path, size_bytes: int
-) -> tuple[Run, int, Run, dict[str, str]]:
-    """Run the command on a disk of this size, then on one with room; for a child of `children`.
-
-    Args:
-        arguments: of the command; the output is `disk / "out"`.
-        disk: where the disk is mounted.
-        size_bytes: of the disk; 0 for one that is read-only.
-
-    Returns:
-        Both runs, the shards to be seen after the first, and all digests after the second.
-    """
-    mount_disk_of_my_own(disk, size_bytes or 1 << 20)
-    if not size_bytes:
-        make_read_only(disk)
-        run = spawn_coco(*arguments)
-        return run, 0, run, {}
-    full = spawn_coco(*arguments)
-    visible = check_visible(disk / "out")
-    _give_more_room(disk)
-    resumed = spawn_coco(*arguments)
-    return full, visible, resumed, digests(disk / "out")
-
-
-def _give_more_room(disk: Path) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mount(b"none", os.fsencode(disk), None, _REMOUNT, b"size=64m"):
-        raise OSError(ctypes.get_errno(), f"cannot enlarge {disk}")

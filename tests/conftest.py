@@ -39,6 +39,18 @@ def quiet_beam() -> Iterator[None]:
     logger.setLevel(level)
 
 
+@pytest.fixture
+def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A machine on which nobody has logged in to Google Cloud."""
+    from transforms.storage import gcs  # here: few tests need Google's client
+
+    for name in ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    gcs._credentials.cache_clear()
+
+
 def jpeg_bytes(width: int = 64, height: int = 48, color: int = 0, **save: Any) -> bytes:
     """Return a small JPEG, different for each colour."""
     out = io.BytesIO()

@@ -11,10 +11,9 @@ import pytest
 
 from tests.coco_command import Run, check_committed, digests, run_coco, start_coco
 from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
-from transforms.storage import gcs
+from tests.gcs_stand_in.sources import SOURCES, put_sources
 
 MakeCoco = Callable[..., tuple[Path, Path]]
-SOURCES = ("--images", "gs://in/photos", "--annotations", "gs://in/instances.json")
 SHARDS = ("--num_shards", "4")
 
 
@@ -25,12 +24,8 @@ def sources(make_coco: MakeCoco) -> tuple[Path, Path]:
 
 @pytest.fixture
 def stand_in(sources: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsStandIn]:
-    images, annotations = sources
     with GcsStandIn() as running:
-        for path in images.iterdir():
-            running.put("in", f"photos/{path.name}", path.read_bytes())
-        running.put("in", "instances.json", annotations.read_bytes())
-        running.make_bucket("out")
+        put_sources(running, sources)
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.url)
         yield running
 
@@ -271,13 +266,8 @@ def test_large_shards_are_uploaded_whole(
 
 
 def test_no_credentials_end_the_run_within_seconds(
-    sources: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sources: tuple[Path, Path], no_credentials: None
 ) -> None:
-    for name in ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
-    gcs._credentials.cache_clear()
     images, annotations = sources
     given = ("--images", images, "--annotations", annotations, "--output", "gs://out/coco")
 

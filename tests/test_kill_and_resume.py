@@ -16,9 +16,12 @@ from typing import NamedTuple
 import pytest
 
 from tests.coco_command import (
+    PROJECT,
+    MakeCoco,
     Run,
     check_committed,
     check_visible,
+    command,
     digests,
     finish,
     run_coco,
@@ -251,3 +254,42 @@ def test_a_run_imports_no_tensorflow_and_no_image_library(job: Job, tmp_path: Pa
         env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)},
     )
     assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("mode", ["multi_threading", "multi_processing"])
+def test_exit_codes_in_every_mode(mode: str, make_coco: MakeCoco, tmp_path: Path) -> None:
+    images, annotations = make_coco(3)
+    annotations.write_bytes(annotations.read_bytes()[:-3])
+    run = spawn_coco(
+        *command((images, annotations), tmp_path / "out"),
+        *("--direct_num_workers=2", f"--direct_running_mode={mode}"),
+    )
+    assert run.code == 3
+    assert run.err.splitlines()[-1].startswith(f"E-ANN-JSON {annotations}: ")
+    if mode != "multi_processing":  # whose workers print what they like
+        assert run.ended == (3, "E-ANN-JSON")
+
+
+@pytest.mark.parametrize(
+    ("mode", "fault"), [("in_memory", False), ("in_memory", True), ("multi_threading", True)]
+)
+def test_closed_pipes_neither_hang_nor_fail(
+    mode: str, fault: bool, make_coco: MakeCoco, tmp_path: Path
+) -> None:
+    """`… 2>&1 | head -1`: who does not want to read on has no say in the data set."""
+    images, annotations = make_coco(3)
+    if fault:
+        annotations.write_bytes(b"{")
+    reader, writer = os.pipe()
+    os.close(reader)
+    arguments = [*command((images, annotations), tmp_path / "out"), f"--direct_running_mode={mode}"]
+    run = subprocess.run(
+        [sys.executable, "-m", "pipelines.coco", *arguments],
+        cwd=PROJECT,
+        stdout=writer,
+        stderr=writer,
+        timeout=15,
+    )
+    os.close(writer)
+    assert run.returncode == (3 if fault else 0)
+    assert (tmp_path / "out/manifest.json").exists() == (not fault)

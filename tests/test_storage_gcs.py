@@ -282,14 +282,7 @@ def test_a_path_without_a_bucket_is_refused() -> None:
         open_storage("gs://")
 
 
-def test_no_credentials_are_told_within_seconds(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for name in ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
-    gcs._credentials.cache_clear()
+def test_no_credentials_are_told_within_seconds(no_credentials: None) -> None:
     started_s = time.monotonic()
 
     with pytest.raises(RuntimeError, match=r"^E-IO-AUTH gs://b/root: .*credentials"):

@@ -471,7 +471,20 @@ class _WriteShards(beam.DoFn):
             finished, self._running = wait(self._running, _SIGNAL_S, FIRST_COMPLETED)
             if throttled_s := THROTTLED.take(self._limits.readers):
                 self._signaler.signal_throttled(throttled_s)
-        return (_counted(future.result()) for future in finished)
+        return (_counted(self._info_of(future)) for future in finished)
+
+    def _info_of(self, future: Future[ShardInfo]) -> ShardInfo:
+        """Return a shard's info; its fault once no other shard of the bundle is being built.
+
+        Else they would go on beside the bundle's retry, or below the line of the fault.
+        """
+        try:
+            return future.result()
+        except BaseException:
+            for other in self._running:
+                other.cancel()
+            wait(self._running)
+            raise
 
 
 def _counted(info: ShardInfo) -> ShardInfo:

@@ -32,8 +32,17 @@ from obstore.store import GCSStore
 from schemas.faults import fault_line
 from transforms.retries import retry
 from transforms.storage import EVERYTHING, Access, Bounds, Entry, Spool, join_uri
+from transforms.storage.local import coded
 from transforms.storage.name_ranges import Page, list_in_ranges
-from transforms.storage.object_reads import NO_RETRIES, TIMEOUTS, get_whole, said, status_of
+from transforms.storage.object_reads import (
+    NO_RETRIES,
+    TIMEOUTS,
+    TooManyFiles,
+    get_whole,
+    limits_told,
+    said,
+    status_of,
+)
 from transforms.storage.request_rate import rate_of
 from transforms.storage.uploaded_spool import UploadedSpool
 
@@ -263,9 +272,12 @@ class GcsStorage:
     ) -> T:
         try:
             where = functools.partial(self._uri, name)
-            return retry(operation, _is_transient, where, sleep=self._rate.sleep)
+            told = functools.partial(limits_told, operation)
+            return retry(told, _is_transient, where, sleep=self._rate.sleep)
         except passing:
             raise
+        except TooManyFiles as error:
+            raise coded(error, self._uri(name)) from error
         except _DENIED as error:
             remedy = "give the account permission, or --anonymous for a public bucket"
             line = fault_line("E-IO-AUTH", self._uri(name), said(error), remedy)

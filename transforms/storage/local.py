@@ -59,13 +59,23 @@ _CODES = {
     errno.ENFILE: ("E-IO-LIMIT", "raise the system's limit on open files"),
     errno.ENOMEM: ("E-IO-LIMIT", "free some memory, then run again to resume"),
 }
+_OF_A_PLACE = {"E-IO-NOSPACE", "E-IO-READONLY", "E-IO-AUTH"}
 
 T = TypeVar("T")
 
 
-def coded(error: OSError, where: str) -> RuntimeError:
-    """Return an error of the operating system as one `E-IO-…` line."""
-    code, remedy = _CODES.get(error.errno or 0, ("E-IO-RETRIES", "look at the storage"))
+def coded(error: OSError, where: str, elsewhere: str = "") -> RuntimeError:
+    """Return an error of the operating system as one `E-IO-…` line.
+
+    Args:
+        error: what the operating system says.
+        where: path or URI of what it says it of.
+        elsewhere: how to give another place, where it is not that of an output.
+    """
+    number = error.errno or 0
+    code, remedy = _CODES.get(number, ("E-IO-RETRIES", "look at the storage"))
+    if code in _OF_A_PLACE and number != errno.EFBIG:
+        remedy = elsewhere or remedy
     what = error.strerror or type(error).__name__
     return RuntimeError(fault_line(code, where, what, remedy))
 
@@ -248,6 +258,7 @@ class _LocalSpool:
     def __init__(self, storage: LocalStorage) -> None:
         self._storage = storage
         self._spool_path = ""
+        self._is_named = False
         self._synced_bytes = 0
         self._fd = storage._run("", self._open)
 
@@ -281,13 +292,16 @@ class _LocalSpool:
         return self._name_it(directory, target)
 
     def close(self) -> None:
-        """Release the inode; a named spool is deleted."""
+        """Release the inode; a named spool is deleted, the last one with its folder."""
         if self._fd >= 0:
             if self._spool_path:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(self._spool_path)
             os.close(self._fd)
             self._fd = -1
+            if self._is_named:
+                with contextlib.suppress(OSError):  # others are in it
+                    os.rmdir(self._storage._path(SPOOL_DIR))
 
     def _open(self) -> int:
         try:
@@ -301,6 +315,7 @@ class _LocalSpool:
         return self._open_named()
 
     def _open_named(self) -> int:
+        self._is_named = True
         directory = self._storage._path(SPOOL_DIR)
         flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
         while True:

@@ -1,8 +1,11 @@
 """Reads by obstore, which all object stores share: timeouts, pieces, and what its errors say."""
 
+import errno
+import os
 import re
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import obstore
 from obstore import exceptions as obstore_errors
@@ -20,6 +23,26 @@ NO_RETRIES: dict[str, Any] = {"max_retries": 0, "retry_timeout": timedelta(0)}
 
 _PIECE_BYTES = 64 * 2**20  # of one request; a larger object is read in several
 _STATUS = re.compile(r"non-2xx status code: ([0-9]{3})")
+
+T = TypeVar("T")
+
+
+class TooManyFiles(OSError):
+    """What clients take for trouble of the network: waiting would not mend it."""
+
+
+def limits_told(operation: Callable[[], T]) -> T:
+    """Run an operation; tell where it failed for want of a descriptor.
+
+    Raises:
+        TooManyFiles: when a client's error says so in its text.
+    """
+    try:
+        return operation()
+    except Exception as error:
+        if os.strerror(errno.EMFILE) not in str(error):
+            raise
+        raise TooManyFiles(errno.EMFILE, os.strerror(errno.EMFILE)) from error
 
 
 def get_whole(

@@ -21,7 +21,16 @@ from obstore.store import from_url
 from schemas.faults import fault_line
 from transforms.retries import retry
 from transforms.storage import EVERYTHING, Access, Bounds, Entry, Spool, join_uri, within
-from transforms.storage.object_reads import NO_RETRIES, TIMEOUTS, get_whole, said, status_of
+from transforms.storage.local import coded
+from transforms.storage.object_reads import (
+    NO_RETRIES,
+    TIMEOUTS,
+    TooManyFiles,
+    get_whole,
+    limits_told,
+    said,
+    status_of,
+)
 from transforms.storage.request_rate import rate_of
 from transforms.storage.uploaded_spool import UploadedSpool
 
@@ -180,9 +189,12 @@ class ObjectStorage:
     def _run(self, name: str, operation: Callable[[], T], *passing: type[Exception]) -> T:
         where = functools.partial(self._uri, name)
         try:
-            return retry(operation, _is_transient, where, sleep=self._rate.sleep)
+            told = functools.partial(limits_told, operation)
+            return retry(told, _is_transient, where, sleep=self._rate.sleep)
         except passing:
             raise
+        except TooManyFiles as error:
+            raise coded(error, where()) from error
         except (obstore_errors.BaseError, FileNotFoundError) as error:
             code, remedy = _fault_of(error)
             raise RuntimeError(fault_line(code, where(), said(error), remedy)) from error

@@ -7,6 +7,8 @@ from typing import IO
 
 from transforms.storage.local import coded
 
+_ELSEWHERE = "give a --spool_dir that can be written and has room, then run again to resume"
+
 
 class UploadedSpool:
     """Bytes in an unnamed local file, uploaded when they are published."""
@@ -14,8 +16,9 @@ class UploadedSpool:
     def __init__(self, upload: Callable[[str, IO[bytes]], bool], spool_dir: str) -> None:
         """Take what uploads a file under a name, and the folder; the system's when it is empty."""
         self._upload = upload
-        self._where = spool_dir or tempfile.gettempdir()
+        self._where = spool_dir or "temporary folder"
         with self._on_disk():
+            self._where = spool_dir or tempfile.gettempdir()  # which looks for one that can be used
             self._file = tempfile.TemporaryFile(dir=self._where)
 
     def write(self, parts: Sequence[bytes]) -> None:
@@ -38,4 +41,4 @@ class UploadedSpool:
         try:
             yield
         except OSError as error:
-            raise coded(error, self._where) from error
+            raise coded(error, self._where, _ELSEWHERE) from error

@@ -1,0 +1,59 @@
+"""Small COCO files as text, and what the reader makes of them."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from schemas.coco import (
+    CocoFile,
+    DetectionObject,
+)
+from schemas.faults import find_fault
+
+SMALL = (
+    b'{"images":[{"id":1,"file_name":"a.jpg","width":64,"height":48}],'
+    b'"annotations":[{"id":5,"image_id":1,"category_id":3,"bbox":[1,2,3,4],"area":9.5}],'
+    b'"categories":[{"id":3,"name":"cat"}]}'
+)
+SMALL_OBJECT = (5, DetectionObject(3, (1.0, 2.0, 3.0, 4.0), 9.5, 0))
+
+
+def small(old: bytes, new: bytes) -> bytes:
+    """Return the small file with one edit."""
+    assert SMALL.count(old) == 1
+    return SMALL.replace(old, new)
+
+
+def coco(images: list, annotations: list, categories: list | None = None) -> bytes:
+    labels = [{"id": 3, "name": "cat"}] if categories is None else categories
+    return json.dumps({"images": images, "annotations": annotations, "categories": labels}).encode()
+
+
+def image(image_id: Any = 1, file_name: Any = "a.jpg", **fields: Any) -> dict:
+    return {"id": image_id, "file_name": file_name, "width": 64, "height": 48, **fields}
+
+
+def annotation(annotation_id: Any = 5, **fields: Any) -> dict:
+    usual = {"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4], "area": 9.5}
+    return {"id": annotation_id, **usual, **fields}
+
+
+def parse(data: bytes, **options: Any) -> CocoFile:
+    return CocoFile(data, "f.json", **options)
+
+
+def read(data: bytes, **options: Any) -> list[tuple]:
+    """Return (image id, objects, bad annotations) of every image."""
+    return [(i.id, objects, bad) for i, objects, bad in parse(data, **options).annotated_images()]
+
+
+def refused(data: bytes, line: str, **options: Any) -> None:
+    with pytest.raises(RuntimeError, match=f"^{re.escape(line)}$") as caught:
+        read(data, **options)
+    assert find_fault(str(caught.value)) == (line.split()[0], line)
+
+
+def malformed(what: str, remedy: str = "repair the file") -> str:
+    return f"E-ANN-JSON f.json: {what}; {remedy}"

@@ -1,0 +1,79 @@
+"""What is done to images between one run and the next: spoilt, replaced, changed, unreadable."""
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.small_images import chunk, ihdr, png
+from transforms.storage.local import LocalStorage
+
+NO_PIXELS = png(ihdr(64, 48), chunk(b"IDAT", b"no zlib stream"))
+
+
+def make_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def make_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def make_socket(path: Path) -> None:
+    path.unlink()
+    here = Path.cwd()
+    os.chdir(path.parent)  # a socket's path has 108 bytes at most
+    try:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path.name)
+    finally:
+        os.chdir(here)
+
+
+def make_dangling(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("nowhere")
+
+
+def make_loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+def cut_off(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def grow(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\0")
+
+
+def rewrite(path: Path) -> None:
+    """Other bytes of the same size, which a photo of another colour happens to have."""
+    data = path.read_bytes()
+    path.write_bytes(data[:-2] + b"\0\0")
+
+
+def failing_reads(monkeypatch: pytest.MonkeyPatch, fail: Callable[[str, int], None]) -> None:
+    """Let `fail(name, attempt)` raise in the place of an image's read."""
+    read_once, attempts = LocalStorage._read_once, {}
+
+    def reading(storage: LocalStorage, name: str, *more: Any) -> Any:
+        attempts[name] = attempts.get(name, 0) + 1
+        if name.endswith(".jpg"):
+            fail(name, attempts[name])
+        return read_once(storage, name, *more)
+
+    monkeypatch.setattr(LocalStorage, "_read_once", reading)
+
+
+def forbid_image_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str, attempt: int) -> None:
+        raise AssertionError(f"{name} was read")
+
+    failing_reads(monkeypatch, refuse)

@@ -1,0 +1,310 @@
+"""Every fault of annotations, and of the data set they make, through the command."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.coco_command import (
+    DATA,
+    MakeCoco,
+    check_committed,
+    command,
+    committed,
+    counts,
+    digests,
+    examples,
+    rejected_of,
+    run_coco,
+    value,
+)
+from tests.faulty_sources import cut_off
+
+
+def edited(edit: Callable[[dict], Any]) -> Callable[[bytes], bytes]:
+    """Return a change of the file's bytes from a change of its values."""
+
+    def change(data: bytes) -> bytes:
+        spec = json.loads(data)
+        edit(spec)
+        return json.dumps(spec).encode()
+
+    return change
+
+
+def setting(section: str, place: int, **fields: Any) -> Callable[[bytes], bytes]:
+    return edited(lambda spec: spec[section][place].update(fields))
+
+
+def without(section: str, *path: Any) -> Callable[[bytes], bytes]:
+    def edit(spec: dict) -> None:
+        at = spec
+        for step in (section, *path)[:-1]:
+            at = at[step]
+        del at[(section, *path)[-1]]
+
+    return edited(edit)
+
+
+def nested(levels: int) -> bytes:
+    return b'{"x": ' + b"[" * levels + b"]" * levels + b", "
+
+
+ANNOTATION_FAULTS: dict[str, tuple[Callable[[bytes], bytes], str, str]] = {
+    "empty file": (lambda data: b"", "E-ANN-JSON", "byte offset 0"),
+    "cut off": (lambda data: data[:-10], "E-ANN-JSON", "ends at byte offset"),
+    "NaN": (
+        lambda data: data.replace(b'"area": 122.5', b'"area": NaN', 1),
+        "E-ANN-JSON",
+        "where 'NaN, ",
+    ),
+    "UTF-16": (lambda data: data.decode().encode("utf-16"), "E-ANN-JSON", "UTF-16"),
+    "Latin-1": (lambda data: data.replace(b"person", b"p\xe9re", 1), "E-ANN-JSON", "UTF-8"),
+    "two images sections": (
+        lambda data: b'{"images": [], ' + data[1:],
+        "E-ANN-SECTION",
+        "'images' stands at byte offset 1",
+    ),
+    "nesting": (lambda data: nested(70) + data[1:], "E-ANN-JSON", "deeper than 64"),
+    "a list": (lambda data: b"[" + data + b"]", "E-ANN-JSON", "got `array`"),
+    "no images": (without("images"), "E-ANN-SECTION", "'images' is missing"),
+    "no annotations": (without("annotations"), "E-ANN-SECTION", "'annotations' is missing"),
+    "no categories": (without("categories"), "E-ANN-SECTION", "'categories' is missing"),
+    "text id": (setting("images", 1, id="2"), "E-ANN-TYPE", "$.images[1].id"),
+    "id beyond int64": (setting("images", 1, id=2**63), "E-ANN-TYPE", "$.images[1].id"),
+    "fractional id": (setting("annotations", 1, id=1.5), "E-ANN-TYPE", "$.annotations[1].id"),
+    "no width": (without("images", 0, "width"), "E-ANN-TYPE", "width"),
+    "zero width": (setting("images", 0, width=0), "E-ANN-TYPE", "$.images[0].width"),
+    "null name": (setting("images", 0, file_name=None), "E-ANN-TYPE", "$.images[0].file_name"),
+    "text area": (setting("annotations", 0, area="big"), "E-ANN-TYPE", "$.annotations[0].area"),
+    "same image id": (setting("images", 1, id=1), "E-ANN-DUPLICATE", "same id '1'"),
+    "same file name": (
+        setting("images", 1, file_name="a000.jpg"),
+        "E-ANN-DUPLICATE",
+        "same file_name 'a000.jpg'",
+    ),
+    "unknown image": (
+        setting("annotations", 0, image_id=99),
+        "E-ANN-ORPHAN",
+        "$.annotations[0] (id 1): image_id 99",
+    ),
+    "unknown category": (
+        setting("annotations", 0, category_id=99),
+        "E-ANN-CATEGORY",
+        "$.annotations[0] (id 1): category_id 99",
+    ),
+    "one name, two ids": (
+        setting("categories", 1, name="person"),
+        "E-ANN-LABELS",
+        "'person' is both category 1 and 2",
+    ),
+    "one id, two names": (setting("categories", 1, id=1), "E-ANN-LABELS", "category 1 is both"),
+    "label beyond int32": (setting("categories", 1, id=2**31), "E-ANN-LABELS", "int32"),
+    "climbing": (setting("images", 0, file_name="../a.jpg"), "E-ANN-PATH", "climbs out"),
+    "climbing inside": (setting("images", 0, file_name="b/../../a.jpg"), "E-ANN-PATH", "climbs"),
+    "absolute": (setting("images", 0, file_name="/etc/passwd"), "E-ANN-PATH", "not relative"),
+    "scheme": (setting("images", 0, file_name="gs://b/a.jpg"), "E-ANN-PATH", "not relative"),
+    "drive": (setting("images", 0, file_name="C:\\a.jpg"), "E-ANN-PATH", "not relative"),
+    "backslashes": (setting("images", 0, file_name="..\\a.jpg"), "E-ANN-PATH", "climbs out"),
+    "NUL": (setting("images", 0, file_name="a\0.jpg"), "E-ANN-PATH", "NUL"),
+    "no name": (setting("images", 0, file_name=""), "E-ANN-PATH", "names no file"),
+}
+
+
+@pytest.mark.parametrize("name", ANNOTATION_FAULTS)
+def test_annotation_fault(name: str, make_coco: MakeCoco, tmp_path: Path) -> None:
+    """Exit 3 before any image is read: the line names the file, the place and the remedy."""
+    change, code, what = ANNOTATION_FAULTS[name]
+    images, annotations = make_coco(3)
+    annotations.write_bytes(change(annotations.read_bytes()))
+    run = run_coco(*command((images, annotations), tmp_path / "out"))
+    assert run.ended == (3, code), run.err
+    assert re.match(rf"{code} {re.escape(str(annotations))}: .+; [a-z].+", run.fault)
+    assert what in run.fault
+    assert run.out == ""
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_labels_of_two_splits_must_agree(make_coco: MakeCoco, tmp_path: Path) -> None:
+    train = make_coco(2)
+    val = make_coco(2, name="val", edit=lambda spec: spec["categories"][0].update(name="dog"))
+    run = run_coco(
+        *("--images", f"train={train[0]}", f"val={val[0]}"),
+        *("--annotations", f"train={train[1]}", f"val={val[1]}"),
+        *("--output", tmp_path / "out"),
+    )
+    assert run.ended == (3, "E-ANN-LABELS")
+
+
+def test_byte_order_mark_is_accepted(make_coco: MakeCoco, tmp_path: Path) -> None:
+    images, annotations = make_coco(2)
+    committed((images, annotations), tmp_path / "plain")
+    annotations.write_bytes(b"\xef\xbb\xbf" + annotations.read_bytes())
+    committed((images, annotations), tmp_path / "marked")
+    found = [digests(tmp_path / name, *DATA) for name in ("plain", "marked")]
+    assert found[0] == found[1]
+
+
+def test_bad_boxes_are_dropped_and_counted(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """One box an image, but for the first, whose good one stays beside the bad."""
+    boxes = {
+        "E-BOX-NOT-FINITE": [["1e999", 1, 1, 1]],
+        "E-BOX-SHAPE": [[1, 2, 3], [1, 2, 3, 4, 5], "1,2,3,4", None, [1, 2, 3, "4"], {}],
+        "E-BOX-EMPTY": [[1, 1, 0, 5], [1, 1, 5, -1], [1, 1, 1e-60, 1]],
+        "E-BOX-OUTSIDE": [[64, 0, 5, 5], [-9, -9, 9, 9], [1e300, 1, 1, 1]],
+    }
+    rows = [(code, box) for code, bad in boxes.items() for box in bad]
+
+    def spoil(spec: dict) -> None:
+        for annotation, (_, box) in zip(spec["annotations"][1:], rows, strict=True):
+            annotation["bbox"] = box
+        spec["annotations"][0]["image_id"] = 2
+        spec["annotations"][0]["bbox"] = [-5, 40, 20, 20]  # over two edges
+
+    images, annotations = make_coco(len(rows) + 1, edit=spoil, objects=1)
+    annotations.write_bytes(annotations.read_bytes().replace(b'"1e999"', b"1e999"))
+    out = tmp_path / "out"
+    manifest = committed((images, annotations), out)
+    split = manifest["splits"]["train"]
+    assert split["annotations"] == {
+        "listed": len(rows) + 1,
+        "written": 1,
+        "dropped": {code: len(bad) for code, bad in sorted(boxes.items())},
+        "lost": 0,
+        "excluded": 0,
+    }
+    assert split["repairs"] == {"box_clipped": 1}
+    assert split["records"] == len(rows) + 1  # images without objects stay
+    lines = {tuple(line["annotation_ids"]): line for line in rejected_of(out)}
+    assert {ids: line["code"] for ids, line in lines.items()} == {
+        (100 * place + 1,): code for place, (code, _) in enumerate(rows, start=1)
+    }
+    assert all(line["file_name"] and line["key"] and line["detail"] for line in lines.values())
+    (kept,) = [example for example in examples(out) if value(example, "image/object/area")]
+    edges = [value(kept, f"image/object/bbox/{e}")[0] for e in ("xmin", "xmax", "ymin", "ymax")]
+    assert edges == pytest.approx([0, 15 / 64, 40 / 48, 1])
+
+
+def test_orphans_dropped_are_named(make_coco: MakeCoco, tmp_path: Path) -> None:
+    def spoil(spec: dict) -> None:
+        spec["annotations"][0]["image_id"] = 99
+        spec["annotations"][2]["category_id"] = 99
+
+    out = tmp_path / "out"
+    committed(make_coco(3, edit=spoil), out, "--orphans", "drop")
+    assert [
+        (line["code"], line["key"], line["annotation_ids"], line["file_name"], line["detail"])
+        for line in rejected_of(out)
+    ] == [
+        ("E-ANN-ORPHAN", "", [1], "", "image_id 99 is not in images"),
+        ("E-ANN-CATEGORY", "2", [101], "a001.jpg", "category_id 99 is not in categories"),
+    ]
+
+
+def test_duplicate_annotation_ids_are_counted(make_coco: MakeCoco, tmp_path: Path) -> None:
+    def repeat(spec: dict) -> None:
+        for annotation in spec["annotations"][:3]:
+            annotation["id"] = 7
+
+    manifest = committed(make_coco(3, edit=repeat), tmp_path / "out")
+    assert manifest["splits"]["train"]["repeated_annotation_ids"] == 2
+    assert manifest["splits"]["train"]["annotations"]["written"] == 6
+
+
+def test_polygons_and_rle_are_not_carried(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """A detection layout has no use for them: broken ones do no harm."""
+
+    def spoil(spec: dict) -> None:
+        broken = ([], [[1, 2, 3]], {"counts": "\u20ac", "size": [1]}, None)
+        for annotation, segmentation in zip(spec["annotations"], broken, strict=False):
+            annotation["segmentation"] = segmentation
+
+    sources = make_coco(3, edit=spoil)
+    assert committed(sources, tmp_path / "out")["splits"]["train"]["annotations"]["written"] == 6
+
+
+NAMES = [
+    *("with space.jpg", " lead.jpg", "trail .jpg", "caf\u00e9.jpg", "\U0001f600.jpg"),
+    *("new\nline.jpg", "tab\t.jpg", "\u202egpj.jpg", "a[1].jpg", "*.jpg", "q?.jpg", "{x}.jpg"),
+    *("-dash.jpg", "%20.jpg", "a&b;$(c).jpg", "con'q\"uote.jpg", "back\\slash.jpg", ".hidden.jpg"),
+    *("sub/dir/x.jpg", "sub/x.jpg", "~/x.jpg", "a=b.jpg", "no extension", "x" * 251 + ".jpg"),
+]
+
+
+def test_names_pass_literally(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """Globs, line breaks, dashes, hidden files: a name is a name."""
+
+    def rename(spec: dict) -> None:
+        for image, name in zip(spec["images"], NAMES, strict=True):
+            path = tmp_path / "train-images" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "train-images" / image["file_name"]).rename(path)
+            image["file_name"] = name
+
+    sources, out = make_coco(len(NAMES), edit=rename), tmp_path / "out"
+    cut_off(sources[0] / "new\nline.jpg")
+    committed(sources, out, "--max_rejected", 1)
+    expected = {name: (sources[0] / name).read_bytes() for name in NAMES if "\n" not in name}
+    found = {
+        value(example, "image/filename")[0].decode(): value(example, "image/encoded")[0]
+        for example in examples(out)
+    }
+    assert found == expected
+    assert [line["file_name"] for line in rejected_of(out)] == ["new\nline.jpg"]
+
+
+# What a data set can hold.
+
+
+def test_one_image(make_coco: MakeCoco, tmp_path: Path) -> None:
+    committed(make_coco(1), tmp_path / "out")
+    assert counts(tmp_path / "out") == [1]
+
+
+def test_zero_images_in_one_of_two_splits(make_coco: MakeCoco, tmp_path: Path) -> None:
+    train, val = make_coco(2), make_coco(0, name="val")
+    both = [
+        *("--images", f"train={train[0]}", f"val={val[0]}"),
+        *("--annotations", f"train={train[1]}", f"val={val[1]}"),
+        *("--output", tmp_path / "out"),
+    ]
+    assert run_coco(*both).ended == (3, "E-SET-EMPTY")
+    assert run_coco(*both, "--allow_empty").code == 0
+    splits = check_committed(tmp_path / "out")["splits"]
+    assert (splits["train"]["records"], splits["val"]["records"]) == (2, 0)
+
+
+def test_more_shards_than_images(make_coco: MakeCoco, tmp_path: Path) -> None:
+    run = run_coco(*command(make_coco(5), tmp_path / "out", "--num_shards", 8, "--hosts", 2))
+    assert run.ended == (2, "E-ARG")
+    assert run.fault == (
+        "E-ARG split train: --num_shards 8, but 5 samples; give at most --num_shards 4"
+    )
+
+
+def test_all_rejected(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources = make_coco(3)
+    for path in sources[0].iterdir():
+        path.write_bytes(b"<html>")
+    run = run_coco(*command(sources, tmp_path / "out"))
+    assert run.code == 4
+    assert "3 of 3 samples rejected" in run.err
+    assert not (tmp_path / "out/manifest.json").exists()
+
+
+def test_all_rejected_and_accepted_is_an_empty_split(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """What --allow_empty is for: without it no data set without a record is committed."""
+    sources = make_coco(3)
+    for path in sources[0].iterdir():
+        path.write_bytes(b"")
+    run = run_coco(*command(sources, tmp_path / "out", "--max_rejected", "100%"))
+    assert run.code in (3, 4)
+
+
+def test_image_without_annotations_is_kept(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources = make_coco(2, edit=lambda spec: spec["annotations"].clear())
+    committed(sources, tmp_path / "out")
+    assert [value(e, "image/object/class/label") for e in examples(tmp_path / "out")] == [[], []]

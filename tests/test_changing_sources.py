@@ -1,0 +1,80 @@
+"""Sources that change during a run, or after it: refused, and well again once put back."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.coco_command import (
+    MakeCoco,
+    check_visible,
+    command,
+    committed,
+    run_coco,
+    snapshot,
+    source_ids,
+)
+from tests.faulty_sources import grow, make_dangling, make_directory, make_fifo, rewrite
+from transforms import commit
+
+
+def after_planning(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
+    """Do something between the plan and the first shard."""
+    publish = commit.publish_plan
+
+    def publish_then_change(*args: Any) -> None:
+        publish(*args)
+        change()
+
+    monkeypatch.setattr(commit, "publish_plan", publish_then_change)
+
+
+@pytest.mark.parametrize(
+    "change", [Path.unlink, grow, rewrite, make_directory, make_fifo, make_dangling]
+)
+def test_source_changed_during_the_run(
+    change: Callable[[Path], object],
+    make_coco: MakeCoco,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sources, out = make_coco(6), tmp_path / "out"
+    original = (sources[0] / "a003.jpg").read_bytes()
+    with monkeypatch.context() as patch:
+        after_planning(patch, lambda: change(sources[0] / "a003.jpg"))
+        run = run_coco(*command(sources, out, "--num_shards", 6, "--max_rejected", "100%"))
+    assert run.ended == (6, "E-SRC-CHANGED")
+    assert str(sources[0] / "a003.jpg") in run.fault
+    assert not (out / "manifest.json").exists()
+    assert check_visible(out) <= 5
+    path = sources[0] / "a003.jpg"
+    if path.is_dir():
+        path.rmdir()
+    path.unlink(missing_ok=True)
+    path.write_bytes(original)  # put back, with another mtime
+    committed(sources, out, "--num_shards", 6, "--max_rejected", "100%")
+    assert sorted(source_ids(out)) == [1, 2, 3, 4, 5, 6]
+
+
+def test_source_rewritten_after_its_shard(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """Same names and sizes, hence the same plan; the index tells that the bytes are others."""
+    sources, out = make_coco(4), tmp_path / "out"
+    committed(sources, out, "--num_shards", 2)
+    (out / "manifest.json").unlink()
+    before = snapshot(out)
+    rewrite(sources[0] / "a002.jpg")
+    run = run_coco(*command(sources, out, "--num_shards", 2))
+    assert run.ended == (6, "E-SRC-CHANGED")
+    assert snapshot(out) == before
+
+
+def test_source_rewritten_after_the_commit(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources, out = make_coco(4), tmp_path / "out"
+    committed(sources, out)
+    rewrite(sources[0] / "a002.jpg")
+    before = snapshot(out)
+    assert run_coco(*command(sources, out)).ended == (6, "E-SRC-CHANGED")
+    grow(sources[0] / "a002.jpg")
+    assert run_coco(*command(sources, out)).ended == (5, "E-OUT-PLAN")
+    assert snapshot(out) == before

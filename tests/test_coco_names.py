@@ -1,0 +1,92 @@
+"""COCO's file names: below the root, literally, or refused."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.coco import (
+    blob_name,
+)
+from tests.coco_texts import coco, image, parse, refused
+
+NAMES = {
+    "plain": ("a.jpg", "a.jpg"),
+    "folders": ("train2017/b/a.jpg", "train2017/b/a.jpg"),
+    "a dot": ("./a.jpg", "a.jpg"),
+    "dots": ("././b/./a.jpg", "b/a.jpg"),
+    "dots in names": ("..a/b../...", "..a/b../..."),
+    "hidden": (".a.jpg", ".a.jpg"),
+    "glob characters": ("a[1]*?{b}.jpg", "a[1]*?{b}.jpg"),
+    "a backslash": ("b\\a.jpg", "b\\a.jpg"),  # a character like others, but for Windows
+    "Unicode": ("Straße/图/😀.jpg", "Straße/图/😀.jpg"),
+    "decomposed": ("u\u0308.jpg", "u\u0308.jpg"),  # bytes count, not looks
+    "white space": (" a b\t\n.jpg ", " a b\t\n.jpg "),
+    "percent signs": ("%2e%2e/a.jpg", "%2e%2e/a.jpg"),  # nothing decodes them
+    "a colon": ("b:a.jpg", "b:a.jpg"),
+    "a tilde": ("~/a.jpg", "~/a.jpg"),
+    "two slashes": ("b//a.jpg", "b//a.jpg"),  # an object store knows such names
+    "a query": ("a.jpg?x=1#y", "a.jpg?x=1#y"),
+}
+
+
+@pytest.mark.parametrize(("file_name", "name"), NAMES.values(), ids=NAMES)
+def test_names_below_the_root(file_name: str, name: str) -> None:
+    assert blob_name(file_name) == name
+    assert [i.file_name for i in parse(coco([image(1, file_name)], [])).images] == [name]
+
+
+BAD_NAMES = {
+    "empty": ("", "names no file"),
+    "a dot": (".", "names no file"),
+    "a folder": ("b/", "names no file"),
+    "a folder by a dot": ("./", "names no file"),
+    "absolute": ("/etc/passwd", "is not relative to the image root"),
+    "absolute behind a dot": (".//etc/passwd", "is not relative to the image root"),
+    "two slashes": ("//host/a.jpg", "is not relative to the image root"),
+    "a scheme": ("gs://b/a.jpg", "is not relative to the image root"),
+    "a scheme in capitals": ("HTTP://b/a.jpg", "is not relative to the image root"),
+    "a scheme behind a dot": ("./gs://b/a.jpg", "is not relative to the image root"),
+    "a drive": ("C:\\a.jpg", "is not relative to the image root"),
+    "a drive with a slash": ("c:/a.jpg", "is not relative to the image root"),
+    "up": ("../a.jpg", "climbs out of the image root"),
+    "up alone": ("..", "climbs out of the image root"),
+    "up and down again": ("b/../a.jpg", "climbs out of the image root"),
+    "up at the end": ("b/..", "climbs out of the image root"),
+    "up with backslashes": ("b\\..\\..\\a.jpg", "climbs out of the image root"),
+    "up behind a dot": ("./../a.jpg", "climbs out of the image root"),
+    "NUL": ("a\0.jpg", "holds a NUL"),
+}
+
+
+@pytest.mark.parametrize(("file_name", "what"), BAD_NAMES.values(), ids=BAD_NAMES)
+def test_names_that_leave_the_root(file_name: str, what: str) -> None:
+    with pytest.raises(ValueError, match=f"^{what}$"):
+        blob_name(file_name)
+    line = (
+        f"E-ANN-PATH f.json: $.images[1] (id 7): file_name {file_name!r} {what};"
+        " give names relative to --images"
+    )
+    refused(coco([image(), image(7, file_name)], []), line)
+
+
+def test_a_hostile_name_is_escaped_and_brings_no_code_of_its_own() -> None:
+    refused(
+        coco([image(1, "../\u202e\x1b E-IO-AUTH a: b; c")], []),
+        "E-ANN-PATH f.json: $.images[0] (id 1):"
+        " file_name '../\\u202e\\x1b E-IO-AUTH a: b; c' climbs out of the image root;"
+        " give names relative to --images",
+    )
+
+
+@given(st.text("./\\:ab~", max_size=12))
+def test_names_are_relative_or_refused(file_name: str) -> None:
+    try:
+        name = blob_name(file_name)
+    except ValueError:
+        return
+    root = Path("/root")
+    assert (root / name).resolve().is_relative_to(root)
+    assert (root / name).resolve() == (root / file_name).resolve() != root
+    assert blob_name(name) == name

@@ -1,0 +1,357 @@
+"""COCO's values: types, ids, orphans, boxes, areas, categories, in one order."""
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.coco import (
+    BadAnnotation,
+    DetectionObject,
+    check_labels,
+)
+from tests.coco_texts import SMALL_OBJECT, annotation, coco, image, parse, read, refused, small
+
+WRONG_TYPES = {
+    "image id, fraction": (
+        [image(1.5)],
+        [],
+        "Expected `int | str`, got `float` - at `$.images[0].id`",
+    ),
+    "image id, integral float": (
+        [image(1.0)],
+        [],
+        "Expected `int | str`, got `float` - at `$.images[0].id`",
+    ),
+    "image id, boolean": (
+        [image(True)],
+        [],
+        "Expected `int | str`, got `bool` - at `$.images[0].id`",
+    ),
+    "image id, null": ([image(None)], [], "Expected `int | str`, got `null` - at `$.images[0].id`"),
+    "image id, 2^63": (
+        [image(2**63)],
+        [],
+        "Expected `int` <= 9223372036854775807 - at `$.images[0].id`",
+    ),
+    "image id, 2^64": (
+        [image(2**64)],
+        [],
+        "Expected `int` <= 9223372036854775807 - at `$.images[0].id`",
+    ),
+    "image id, -2^63-1": (
+        [image(-(2**63) - 1)],
+        [],
+        "Expected `int` >= -9223372036854775808 - at `$.images[0].id`",
+    ),
+    "annotation id, float": (
+        [image()],
+        [annotation(), annotation(1.5)],
+        "Expected `int | str`, got `float` - at `$.annotations[1].id`",
+    ),
+    "annotation id, too large": (
+        [image()],
+        [annotation(2**63)],
+        "Expected `int` <= 9223372036854775807 - at `$.annotations[0].id`",
+    ),
+    "annotation's image id, boolean": (
+        [image()],
+        [annotation(image_id=True)],
+        "Expected `int | str`, got `bool` - at `$.annotations[0].image_id`",
+    ),
+    "category id, text": (
+        [image()],
+        [annotation(category_id="3")],
+        "Expected `int`, got `str` - at `$.annotations[0].category_id`",
+    ),
+    "no category id": (
+        [image()],
+        [{"id": 5, "image_id": 1, "bbox": [1, 2, 3, 4]}],
+        "Object missing required field `category_id` - at `$.annotations[0]`",
+    ),
+    "area, text": (
+        [image()],
+        [annotation(area="9")],
+        "Expected `float | null`, got `str` - at `$.annotations[0].area`",
+    ),
+    "area, beyond float64": (
+        [image()],
+        [annotation(area=10**400)],
+        "Number out of range - at `$.annotations[0].area`",
+    ),
+    "crowd flag, float": (
+        [image()],
+        [annotation(iscrowd=1.0)],
+        "Expected `bool | int`, got `float` - at `$.annotations[0].iscrowd`",
+    ),
+    "file name, number": (
+        [image(1, 7)],
+        [],
+        "Expected `str`, got `int` - at `$.images[0].file_name`",
+    ),
+    "no file name": (
+        [{"id": 1, "width": 1, "height": 1}],
+        [],
+        "Object missing required field `file_name` - at `$.images[0]`",
+    ),
+    "no width": (
+        [{"id": 1, "file_name": "a.jpg", "height": 1}],
+        [],
+        "Object missing required field `width` - at `$.images[0]`",
+    ),
+    "width 0": ([image(width=0)], [], "Expected `int` >= 1 - at `$.images[0].width`"),
+    "height, 2^31": (
+        [image(height=2**31)],
+        [],
+        "Expected `int` <= 2147483647 - at `$.images[0].height`",
+    ),
+    "height, float": (
+        [image(height=1.5)],
+        [],
+        "Expected `int`, got `float` - at `$.images[0].height`",
+    ),
+    "an image, number": ([image(), 3], [], "Expected `object`, got `int` - at `$.images[1]`"),
+    "images, null": (None, [], "Expected `array`, got `null` - at `$.images`"),
+    "annotations, an object": (
+        [],
+        {"5": {}},
+        "Expected `array`, got `object` - at `$.annotations`",
+    ),
+}
+
+
+@pytest.mark.parametrize(("images", "annotations", "what"), WRONG_TYPES.values(), ids=WRONG_TYPES)
+def test_wrong_types(images: Any, annotations: Any, what: str) -> None:
+    refused(coco(images, annotations), f"E-ANN-TYPE f.json: {what}; correct the file")
+
+
+def test_a_category_of_a_wrong_type() -> None:
+    refused(
+        coco([image()], [], [{"id": 3, "name": "cat"}, {"id": 4, "name": None}]),
+        "E-ANN-TYPE f.json: Expected `str`, got `null` - at `$.categories[1].name`;"
+        " correct the file",
+    )
+
+
+@pytest.mark.parametrize("value", [-(2**63), -1, 0, 2**63 - 1])
+def test_ids_are_any_int64(value: int) -> None:
+    data = coco([image(value)], [annotation(value, image_id=value)])
+    assert read(data) == [(value, [(value, SMALL_OBJECT[1])], [])]
+
+
+STRING_IDS = {
+    "image": (
+        [image(), image("x", "b.jpg")],
+        [annotation()],
+        "$.images[1].id is the string 'x', not an int64",
+    ),
+    "a number as text": ([image("1")], [], "$.images[0].id is the string '1', not an int64"),
+    "annotation": (
+        [image()],
+        [annotation(), annotation("5b")],
+        "$.annotations[1].id is the string '5b', not an int64",
+    ),
+    "annotation's image": (
+        [image()],
+        [annotation(), annotation(6, image_id="1")],
+        "$.annotations[1].image_id is the string '1', not an int64",
+    ),
+}
+
+
+@pytest.mark.parametrize(("images", "annotations", "what"), STRING_IDS.values(), ids=STRING_IDS)
+def test_string_ids_are_refused_unless_asked_for(
+    images: list, annotations: list, what: str
+) -> None:
+    data = coco(images, annotations)
+    refused(data, f"E-ANN-TYPE f.json: {what}; correct it, or give --string_ids")
+    assert len(read(data, string_ids=True)) == len(images)
+
+
+def test_string_ids_sort_behind_numbers() -> None:
+    ids = ["b", 10, "a", 9, "10"]
+    data = coco([image("x")], [annotation(i, image_id="x") for i in ids])
+    ((image_id, objects, _),) = read(data, string_ids=True)
+    assert (image_id, [annotation_id for annotation_id, _ in objects]) == (
+        "x",
+        [9, 10, "10", "a", "b"],
+    )
+
+
+def test_a_number_and_its_text_are_different_images_to_annotations() -> None:
+    file = parse(coco([image(1)], [annotation(5, image_id="1")]), string_ids=True)
+    assert file.orphans == [(5, "1")]
+
+
+DUPLICATES = {
+    "ids": ([image(7, "a.jpg"), image(8, "b.jpg"), image(7, "c.jpg")], "the same id '7'"),
+    "ids, a number and its text": (
+        [image(7, "a.jpg"), image(8, "b.jpg"), image("7", "c.jpg")],
+        "the same id '7'",
+    ),
+    "names": (
+        [image(1, "a.jpg"), image(2, "b.jpg"), image(3, "a.jpg")],
+        "the same file_name 'a.jpg'",
+    ),
+    "names, one with a dot": (
+        [image(1, "d/a.jpg"), image(2, "b.jpg"), image(3, "./d/./a.jpg")],
+        "the same file_name 'd/a.jpg'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("images", "what"), DUPLICATES.values(), ids=DUPLICATES)
+def test_duplicate_images(images: list, what: str) -> None:
+    line = f"E-ANN-DUPLICATE f.json: $.images[0] and $.images[2] have {what}; remove one"
+    refused(coco(images, []), line, string_ids=True)
+
+
+def test_names_that_differ_only_in_case_are_two() -> None:
+    assert len(read(coco([image(1, "a.jpg"), image(2, "A.jpg")], []))) == 2
+
+
+def test_annotations_of_one_id_are_kept_and_counted() -> None:
+    data = coco(
+        [image(1), image(2, "b.jpg")],
+        [annotation(5), annotation(5, area=1), annotation(6), annotation(5, image_id=2)],
+    )
+    file = parse(data)
+    assert (file.num_annotations, file.num_repeated_ids) == (4, 2)
+    assert [[(i, o.area_px2) for i, o in objects] for _, objects, _ in read(data)] == [
+        [(5, 1.0), (5, 9.5), (6, 9.5)],
+        [(5, 9.5)],
+    ]
+
+
+def test_orphans_are_set_aside() -> None:
+    file = parse(
+        coco([image(1)], [annotation(5), annotation(6, image_id=9), annotation(7, image_id=8)])
+    )
+    assert file.orphans == [(6, 9), (7, 8)]
+    assert file.num_annotations == 3
+    assert [objects for _, objects, _ in file.annotated_images()] == [[SMALL_OBJECT]]
+
+
+def test_an_orphan_is_known_whatever_else_is_wrong_with_it() -> None:
+    assert parse(coco([], [annotation(6, bbox=None, category_id=4)])).orphans == [(6, 1)]
+
+
+BEYOND = "bbox holds a number beyond float64"
+BAD_BOXES = {
+    "three numbers": (b"[1,2,3]", "E-BOX-SHAPE", "bbox is 3 values, not four numbers"),
+    "five numbers": (b"[1,2,3,4,5]", "E-BOX-SHAPE", "bbox is 5 values, not four numbers"),
+    "none": (b"[]", "E-BOX-SHAPE", "bbox is 0 values, not four numbers"),
+    "null": (b"null", "E-BOX-SHAPE", "bbox is NoneType, not four numbers"),
+    "an object": (b'{"x":1}', "E-BOX-SHAPE", "bbox is dict, not four numbers"),
+    "text": (b'"1234"', "E-BOX-SHAPE", "bbox is str, not four numbers"),
+    "text for a number": (b'[1,2,"3",4]', "E-BOX-SHAPE", "bbox holds something that is no number"),
+    "a boolean": (b"[1,2,true,4]", "E-BOX-SHAPE", "bbox holds something that is no number"),
+    "null for a number": (b"[1,2,null,4]", "E-BOX-SHAPE", "bbox holds something that is no number"),
+    "a float beyond float64": (b"[1,2,1e999,4]", "E-BOX-NOT-FINITE", BEYOND),
+    "an integer beyond float64": (
+        b"[1,2,3,1" + b"0" * 400 + b"]",
+        "E-BOX-NOT-FINITE",
+        "bbox holds a number that is not finite",
+    ),
+    "no width": (b"[1,2,0,4]", "E-BOX-EMPTY", "width 0 and height 4"),
+    "no height": (b"[1,2,3,0.0]", "E-BOX-EMPTY", "width 3 and height 0.0"),
+    "negative width": (b"[1,2,-3.5,4]", "E-BOX-EMPTY", "width -3.5 and height 4"),
+    "a width below float64": (b"[1,2,1e-999,4]", "E-BOX-EMPTY", "width 0.0 and height 4"),
+}
+
+
+@pytest.mark.parametrize(("bbox", "code", "detail"), BAD_BOXES.values(), ids=BAD_BOXES)
+def test_bad_boxes_are_set_aside(bbox: bytes, code: str, detail: str) -> None:
+    assert read(small(b"[1,2,3,4]", bbox)) == [(1, [], [BadAnnotation(5, code, detail)])]
+
+
+def test_an_annotation_without_a_bbox_is_set_aside() -> None:
+    bad = BadAnnotation(5, "E-BOX-SHAPE", "bbox is NoneType, not four numbers")
+    assert read(small(b'"bbox":[1,2,3,4],', b"")) == [(1, [], [bad])]
+
+
+def test_an_unknown_category_is_set_aside() -> None:
+    bad = BadAnnotation(5, "E-ANN-CATEGORY", "category_id 4 is not in categories")
+    assert read(small(b'"category_id":3', b'"category_id":4')) == [(1, [], [bad])]
+
+
+FIELDS = {
+    "no area": ({}, 12.0, 0),  # width times height
+    "area null": ({"area": None}, 12.0, 0),
+    "area 0 is data": ({"area": 0}, 0.0, 0),
+    "crowd": ({"area": 7, "iscrowd": 1}, 7.0, 1),
+    "crowd, boolean": ({"area": 7, "iscrowd": True}, 7.0, 1),
+    "no crowd, boolean": ({"area": 7, "iscrowd": False}, 7.0, 0),
+    "crowd, any other number": ({"area": 7, "iscrowd": 2}, 7.0, 1),
+}
+
+
+@pytest.mark.parametrize(("fields", "area_px2", "is_crowd"), FIELDS.values(), ids=FIELDS)
+def test_areas_and_crowds(fields: dict, area_px2: float, is_crowd: int) -> None:
+    entry = {"id": 5, "image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4], **fields}
+    found = (5, DetectionObject(3, (1.0, 2.0, 3.0, 4.0), area_px2, is_crowd))
+    assert read(coco([image()], [entry])) == [(1, [found], [])]
+
+
+LABELS = {
+    "one id, two names": ([(1, "a"), (1, "b")], "category 1 is both 'a' and 'b'"),
+    "one name, two ids": ([(1, "a"), (2, "b"), (3, "a")], "'a' is both category 1 and 3"),
+    "above int32": (
+        [(2**31, "a")],
+        "category id 2147483648 of 'a' does not fit a label map's int32",
+    ),
+    "below int32": (
+        [(-(2**31) - 1, "a")],
+        "category id -2147483649 of 'a' does not fit a label map's int32",
+    ),
+}
+
+
+@pytest.mark.parametrize(("labels", "what"), LABELS.values(), ids=LABELS)
+def test_categories_that_contradict(labels: list[tuple[int, str]], what: str) -> None:
+    line = f"E-ANN-LABELS f.json: {what}; give each id one name and each name one id"
+    with pytest.raises(RuntimeError, match=f"^{re.escape(line)}$"):
+        check_labels(labels, "f.json")
+    refused(coco([image()], [], [{"id": i, "name": name} for i, name in labels]), line)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [[], [(0, "a")], [(-1, "a"), (2**31 - 1, "b"), (-(2**31), "")], [(1, "a"), (1, "a")]],
+)
+def test_categories_that_make_a_label_map(labels: list[tuple[int, str]]) -> None:
+    check_labels(labels, "f.json")
+    file = parse(coco([image()], [], [{"id": i, "name": name} for i, name in labels]))
+    assert [(c.id, c.name) for c in file.categories] == labels
+
+
+# Four annotations share an id, two of them an image; three are bad.
+SHUFFLED = [
+    annotation(5),
+    annotation(5, area=1),
+    annotation(5, bbox=[9, 2, 3, 4]),
+    annotation(5, image_id=2),
+    annotation(-6, iscrowd=1),
+    annotation(10),
+    annotation(9, bbox=[1, 2, 0, 4]),
+    annotation(9, bbox=None),
+    annotation(4, category_id=99),
+    annotation(11, image_id=2),
+]
+
+
+@given(st.permutations(SHUFFLED))
+def test_objects_come_in_one_order_whatever_the_file_s(annotations: list[dict]) -> None:
+    def found(annotation_id: int, x: float = 1.0, area: float = 9.5, crowd: int = 0) -> tuple:
+        return annotation_id, DetectionObject(3, (x, 2.0, 3.0, 4.0), area, crowd)
+
+    bad = [
+        BadAnnotation(4, "E-ANN-CATEGORY", "category_id 99 is not in categories"),
+        BadAnnotation(9, "E-BOX-EMPTY", "width 0 and height 4"),
+        BadAnnotation(9, "E-BOX-SHAPE", "bbox is NoneType, not four numbers"),
+    ]
+    first = [found(-6, crowd=1), found(5, area=1.0), found(5), found(5, x=9.0), found(10)]
+    data = coco([image(2, "b.jpg"), image(1)], annotations)
+    assert read(data) == [(2, [found(5), found(11)], []), (1, first, bad)]

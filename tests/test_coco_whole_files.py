@@ -1,0 +1,153 @@
+"""Whole COCO files: real ones, cut off, flipped, spliced: read, or refused in one line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from schemas.coco import (
+    DetectionObject,
+)
+from schemas.faults import find_fault
+from tests.coco_texts import SMALL, malformed, parse, read, refused
+
+REAL = {
+    "annotations_only/taco_annotations.json": (1500, 4784, 60, 2),  # two ids stand twice
+    "coco_train/annotations/instances.json": (33, 246, 80, 0),
+    "coco_train/annotations/instances_rle_from_panoptic.json": (26, 181, 80, 0),
+    "coco_val/annotations/instances.json": (25, 213, 80, 0),
+    "coco_val/annotations/person_keypoints.json": (25, 44, 1, 0),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_files(shared_data: Path, name: str) -> None:
+    data = (shared_data / name).read_bytes()
+    file = parse(data)
+    counts = (len(file.images), file.num_annotations, len(file.categories), file.num_repeated_ids)
+    assert counts == REAL[name]
+    assert file.orphans == []
+    spec = json.loads(data)
+    assert read(data) == [
+        (
+            entry["id"],
+            sorted(
+                (
+                    a["id"],
+                    DetectionObject(
+                        a["category_id"], tuple(map(float, a["bbox"])), a["area"], a["iscrowd"]
+                    ),
+                )
+                for a in spec["annotations"]
+                if a["image_id"] == entry["id"]
+            ),
+            [],
+        )
+        for entry in spec["images"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        (
+            "coco_val/annotations/captions.json",
+            "E-ANN-SECTION f.json: section 'categories' is missing"
+            " (found info, licenses, images, annotations); give a COCO instances file",
+        ),
+        (
+            "coco_train/annotations/panoptic.json",
+            "E-ANN-TYPE f.json: Object missing required field `id` - at `$.annotations[0]`;"
+            " correct the file",
+        ),
+    ],
+)
+def test_real_files_of_other_kinds(shared_data: Path, name: str, line: str) -> None:
+    refused((shared_data / name).read_bytes(), line)
+
+
+def read_or_refuse(data: bytes) -> str:
+    """Return the code of the one line that refuses a file, or nothing; other errors pass."""
+    try:
+        read(data)
+    except RuntimeError as error:
+        text = str(error)
+        code = text.split()[0]
+        assert find_fault(text) == (code, text)
+        assert code.startswith("E-ANN-")
+        assert text.isascii() and text.isprintable()
+        return code
+    return ""
+
+
+def test_a_file_cut_off_anywhere_is_refused_with_its_end() -> None:
+    for size_bytes in range(len(SMALL)):
+        with pytest.raises(RuntimeError, match="E-ANN-JSON") as caught:
+            read(SMALL[:size_bytes])
+        reason = (
+            "invalid number" if SMALL[:size_bytes].endswith(b"9.") else "Input data was truncated"
+        )
+        ends = f"the file ends at byte offset {size_bytes} ({reason})"
+        assert str(caught.value) == malformed(ends)
+
+
+def test_flipped_bits_are_read_or_refused_in_one_line() -> None:
+    codes = set()
+    for place in range(len(SMALL)):
+        for bit in range(8):
+            flipped = bytearray(SMALL)
+            flipped[place] ^= 1 << bit
+            codes.add(read_or_refuse(bytes(flipped)))
+    assert codes == {"", "E-ANN-JSON", "E-ANN-SECTION", "E-ANN-TYPE"}
+
+
+WORDS = b'[ ] { } " \\ , : null NaN - 1e999 \xff \0 \\ud800 true "images": "a/../b" \xc3'
+PIECES = st.sampled_from([*WORDS.split(), b"9" * 25, b"[" * 99, b" "])
+SPLICE = st.tuples(st.integers(0, len(SMALL)), st.integers(0, 12), PIECES | st.binary(max_size=4))
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(SPLICE, min_size=1, max_size=4))
+def test_spliced_files_are_read_or_refused_in_one_line(
+    splices: list[tuple[int, int, bytes]],
+) -> None:
+    data = SMALL
+    for start, length, piece in splices:
+        data = data[:start] + piece + data[start + length :]
+    read_or_refuse(data)
+
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5)
+    | st.sampled_from([10**400, "../a", 2**63, 1e300, "gs://b/a"])
+)
+NODES = SCALARS | st.lists(SCALARS, max_size=5) | st.dictionaries(st.text(max_size=3), SCALARS)
+
+
+def replaced(value: Any, path: list[int], node: Any) -> Any:
+    """Return a copy of a JSON value with the node at a path, modulo its lengths, replaced."""
+    if not path or not isinstance(value, (dict, list)) or not value:
+        return node
+    if isinstance(value, dict):
+        key = sorted(value)[path[0] % len(value)]
+        return {**value, key: replaced(value[key], path[1:], node)}
+    place = path[0] % len(value)
+    return [*value[:place], replaced(value[place], path[1:], node), *value[place + 1 :]]
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=4), NODES)
+@example([1, 0, 4], -1)
+def test_files_with_any_value_anywhere_are_read_or_refused_in_one_line(
+    path: list[int], node: Any
+) -> None:
+    spec = json.loads(SMALL)
+    read_or_refuse(json.dumps(replaced(spec, path, node)).encode())

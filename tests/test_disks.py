@@ -1,0 +1,318 @@
+"""Disks that are full, read-only, or lack what others have: one line, and the same bytes later."""
+
+import math
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests import children
+from tests.coco_command import Run, check_committed, digests, run_coco, shard_paths, spawn_coco
+from tests.gcs_stand_in import GcsStandIn
+from tests.refused_calls import NO_ANONYMOUS_FILES, NO_EXCLUSIVE_RENAMES, NO_LINKS
+from tests.small_disks import (
+    BUCKET_OUTPUT,
+    Ended,
+    RunCoco,
+    convert_by_small_spool,
+    convert_on_small_disk,
+    convert_until_read_only,
+    convert_with_small_temporary_folder,
+    convert_without,
+)
+from tests.small_runs import write_set
+
+PAGE_BYTES = 4096
+
+
+class Job(NamedTuple):
+    """A conversion of 24 images, one shard after the other, with a reject of each kind.
+
+    Attributes:
+        arguments: without the output.
+        undisturbed: digests of all files, in the order in which they got their names.
+        pages_bytes: what each takes of a tmpfs.
+    """
+
+    arguments: list[str]
+    undisturbed: dict[str, str]
+    pages_bytes: dict[str, int]
+
+    def into(self, output: object, *flags: object) -> list[str]:
+        return [*self.arguments, "--output", str(output), *map(str, flags)]
+
+    def before(self, name: str) -> list[str]:
+        """Return the files that have their names when the one of this name is being written."""
+        order = list(self.undisturbed)
+        if name.endswith(".tfrec"):  # its name comes last of the shard, its bytes first
+            name = next(n for n in order if n.startswith("_receipts/"))
+        return order[: order.index(name)]
+
+    def fills_at(self, name: str) -> int:
+        """Return the size of a disk that lacks a page for this file of a job of one shard."""
+        data = [n for n in self.undisturbed if n.endswith(".tfrec") and name != "_plan.json"]
+        held = {*self.before(name), *data, name}
+        return sum(self.pages_bytes[name] for name in held) - PAGE_BYTES
+
+
+def make_job(folder: Path, num_shards: int) -> Job:
+    images, annotations = write_set(folder, 24)
+    for path in images.iterdir():
+        path.write_bytes(path.read_bytes() + bytes(2000))  # behind the end: kept
+    (images / "a003.jpg").write_bytes(b"")
+    (images / "a004.jpg").write_bytes((images / "a004.jpg").read_bytes()[:300])
+    arguments = [
+        *("--images", str(images), "--annotations", str(annotations), "--max_rejected", "2"),
+        *("--num_shards", str(num_shards), "--shards_in_flight", "1"),
+    ]
+    out = folder / "out"
+    order = names_in_order([*arguments, "--output", str(out)], out)
+    check_committed(out)
+    found = digests(out)
+    sizes = {name: (out / name).stat().st_size for name in order}
+    pages = {name: math.ceil(size / PAGE_BYTES) * PAGE_BYTES for name, size in sizes.items()}
+    return Job(arguments, {name: found[name] for name in order}, pages)
+
+
+def names_in_order(arguments: list[str], out: Path) -> list[str]:
+    """Run the command and return its files in the order in which they got their names."""
+    names = []
+    link = os.link
+
+    def note(source: str, target: str, **options: Any) -> None:
+        link(source, target, **options)
+        names.append(os.path.relpath(target, out))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "link", note)
+        run = run_coco(*arguments)
+    assert run.code == 0, run.err
+    return [name for name in names if (out / name).exists()]  # and not the probe's
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    return make_job(tmp_path_factory.mktemp("job"), num_shards=3)
+
+
+@pytest.fixture(scope="module")
+def job_of_one_shard(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    return make_job(tmp_path_factory.mktemp("job"), num_shards=1)
+
+
+@pytest.fixture(scope="module")
+def own_disks() -> None:
+    if not children.can_mount():
+        pytest.skip("this machine lets no process mount a disk of its own")
+
+
+@pytest.fixture
+def disk(own_disks: None, tmp_path: Path) -> Path:
+    (tmp_path / "disk").mkdir()
+    return tmp_path / "disk"
+
+
+def check_full(ended: Ended, job: Job) -> None:
+    """Check the one line, and that the same command completes once there is room."""
+    assert ended.first.ended == (6, "E-IO-NOSPACE"), ended.first
+    assert "run again" in ended.first.fault
+    check_completes(ended, job)
+
+
+def check_completes(ended: Ended, job: Job) -> None:
+    assert ended.there.items() <= job.undisturbed.items()
+    assert "manifest.json" not in ended.there
+    assert ended.again.code == 0, ended.again
+    assert ended.found == job.undisturbed
+
+
+# Full.
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "train-00000-of-00001-22.tfrec",
+        "_receipts/train-00000-of-00001.json",
+        "index/train-00000-of-00001.parquet",
+        "index/train-00000-of-00001.idx",
+        "features.json",
+        "manifest.json",
+    ],
+)
+def test_disk_that_is_full_in(name: str, job_of_one_shard: Job, disk: Path) -> None:
+    job = job_of_one_shard
+    given = job.into(disk / "out"), disk, job.fills_at(name)
+    ended = children.outcome_of(convert_on_small_disk, run_coco, *given)
+    check_full(ended, job)
+    assert list(ended.there) == sorted(job.before(name))
+
+
+@pytest.mark.parametrize("num_files", [2, 4])
+def test_disk_without_room_for_another_file(
+    num_files: int, job_of_one_shard: Job, disk: Path
+) -> None:
+    """At the probe, or at the plan, whatever free bytes there are."""
+    given = job_of_one_shard.into(disk / "out"), disk, 1 << 20, num_files
+    ended = children.outcome_of(convert_on_small_disk, run_coco, *given)
+    check_full(ended, job_of_one_shard)
+
+
+@pytest.mark.slow
+def test_disk_of_every_size(job: Job, disk: Path) -> None:
+    """From one page to one less than needed: full in a shard (whose receipt is missing), and on."""
+    needed = sum(job.pages_bytes.values())
+    lacking = set()
+    for size_bytes in range(PAGE_BYTES, needed, PAGE_BYTES):
+        given = job.into(disk / "out"), disk, size_bytes
+        ended = children.outcome_of(convert_on_small_disk, spawn_coco, *given)
+        check_full(ended, job)
+        lacking.add(next(name for name in job.undisturbed if name not in ended.there))
+    kinds = {name.split("/")[0] if "/" in name else Path(name).suffix for name in lacking}
+    assert kinds >= {"_receipts", "index", ".json"}
+    assert "manifest.json" in lacking
+
+
+@pytest.mark.slow
+def test_disk_of_every_number_of_files(job: Job, disk: Path) -> None:
+    """A tmpfs holds its root, the folders, the files and the spool."""
+    for num_files in range(2, len(job.undisturbed) + 5):
+        given = job.into(disk / "out"), disk, 1 << 20, num_files
+        ended = children.outcome_of(convert_on_small_disk, spawn_coco, *given)
+        check_full(ended, job)
+
+
+# Full, read-only or missing on the way to a bucket.
+
+
+@pytest.mark.parametrize("more_pages", [-1, 0], ids=["in a shard", "in its receipt"])
+def test_spool_that_is_full(more_pages: int, job_of_one_shard: Job, disk: Path) -> None:
+    """The disk is that of spools alone, which are there one after the other, or beside a shard."""
+    largest = max(job_of_one_shard.pages_bytes.values())
+    check_full_spool(largest + more_pages * PAGE_BYTES, run_coco, job_of_one_shard, disk)
+
+
+@pytest.mark.slow
+def test_spool_of_every_size(job: Job, disk: Path) -> None:
+    for size_bytes in range(PAGE_BYTES, max(job.pages_bytes.values()) + 1, PAGE_BYTES):
+        check_full_spool(size_bytes, spawn_coco, job, disk)
+
+
+def check_full_spool(size_bytes: int, run: RunCoco, job: Job, disk: Path) -> None:
+    arguments = job.into(BUCKET_OUTPUT, "--spool_dir", disk)
+    ended = children.outcome_of(convert_by_small_spool, run, arguments, disk, size_bytes)
+    check_full(ended, job)
+    assert f"{disk}: " in ended.first.fault
+    assert "--spool_dir" in ended.first.fault
+
+
+def test_spool_that_is_read_only(job: Job, disk: Path) -> None:
+    arguments = job.into(BUCKET_OUTPUT, "--spool_dir", disk)
+    ended = children.outcome_of(convert_by_small_spool, run_coco, arguments, disk, 0)
+    assert ended.first.ended == (6, "E-IO-READONLY")
+    assert ended.first.fault == (
+        f"E-IO-READONLY {disk}: Read-only file system;"
+        " give a --spool_dir that can be written and has room, then run again to resume"
+    )
+    assert ended.there == {}
+    check_completes(ended, job)
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsStandIn]:
+    with GcsStandIn() as stand_in:
+        stand_in.make_bucket("out")
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", stand_in.url)
+        yield stand_in
+
+
+@pytest.mark.parametrize("name", ["nowhere", "file/below"])
+def test_spool_dir_that_is_missing(name: str, job: Job, bucket: GcsStandIn, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    run = run_coco(*job.into(BUCKET_OUTPUT, "--spool_dir", tmp_path / name))
+    assert run.ended == (6, "E-IO-READONLY")
+    assert f"{tmp_path / name}: " in run.fault
+    assert "give a --spool_dir that can be written" in run.fault
+    assert bucket.objects("out") == {}
+
+
+@pytest.mark.parametrize("output", ["local", BUCKET_OUTPUT])
+def test_no_temporary_folder_can_be_used(
+    output: str,
+    job: Job,
+    bucket: GcsStandIn,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a container whose disk is read-only; Beam makes itself a folder there, too."""
+    monkeypatch.chdir(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", None)
+        patch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc"])
+        run = run_coco(*job.into(output))
+    assert run.ended == (6, "E-IO-READONLY")
+    assert "set TMPDIR to a folder that can be written" in run.fault
+    assert bucket.objects("out") == {}
+    assert run_coco(*job.into(output)).code == 0
+
+
+def test_full_temporary_folder(job: Job, disk: Path) -> None:
+    """One that took a file's name and its first bytes, but takes no folder."""
+    out = disk.parent / "out"
+    ended = children.outcome_of(convert_with_small_temporary_folder, job.into(out), disk, out)
+    check_full(ended, job)
+    assert f"{disk}: " in ended.first.fault
+
+
+# Read-only.
+
+
+def test_disk_that_is_read_only(job: Job, disk: Path) -> None:
+    arguments = job.into(disk / "out")
+    ended = children.outcome_of(convert_on_small_disk, run_coco, arguments, disk, 0)
+    assert ended.first.ended == (6, "E-IO-READONLY"), ended.first
+    assert ended.there == {}
+    check_completes(ended, job)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_disk_that_becomes_read_only(shards: int, job: Job, disk: Path) -> None:
+    """Between two shards, and between the last and the commit, as after an error of the disk."""
+    ended = children.outcome_of(convert_until_read_only, job.into(disk / "out"), disk, shards)
+    assert ended.first.ended == (6, "E-IO-READONLY"), ended.first
+    assert sum(name.endswith(".tfrec") for name in ended.there) == shards
+    check_completes(ended, job)
+
+
+# Without anonymous files, links, exclusive renames.
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [[NO_ANONYMOUS_FILES], [NO_ANONYMOUS_FILES, NO_LINKS]],
+    ids=["no anonymous files", "no links either"],
+)
+def test_lesser_filesystem_holds_the_same(refused: list, job: Job, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run, found = children.outcome_of(convert_without, refused, job.into(out), out)
+    assert run.code == 0, run
+    check_committed(out)
+    assert found == job.undisturbed
+
+
+def test_filesystem_without_exclusive_names_is_refused(job: Job, tmp_path: Path) -> None:
+    """Before the first shard: there, two runs could not be told apart."""
+    out = tmp_path / "out"
+    refused = [NO_ANONYMOUS_FILES, NO_LINKS, NO_EXCLUSIVE_RENAMES]
+    run, found = children.outcome_of(convert_without, refused, job.into(out), out)
+    assert Run(*run).ended == (6, "E-IO-READONLY")
+    assert Run(*run).fault == (
+        f"E-IO-READONLY {out}: the filesystem has neither hard links nor exclusive renames;"
+        " write to one that has, and copy the result"
+    )
+    assert found == {}
+    assert shard_paths(out) == []
+    assert list(out.iterdir()) == []

@@ -1,0 +1,329 @@
+"""What a run meets in its output: files of others, its own, spoilt ones, and a twin at work."""
+
+import json
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.coco_command import (
+    MakeCoco,
+    Run,
+    Sources,
+    check_committed,
+    command,
+    committed,
+    digests,
+    finish,
+    run_coco,
+    shard_paths,
+    snapshot,
+    start_coco,
+)
+from tests.faulty_sources import cut_off, forbid_image_reads
+from transforms.storage.local import LocalStorage
+
+# Of another run, and nobody's.
+
+
+def test_older_run_with_other_shard_count(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources, out = make_coco(6), tmp_path / "out"
+    committed(sources, out, "--num_shards", 3)
+    (out / "manifest.json").unlink()  # as if it had been cut short
+    before = snapshot(out)
+    run = run_coco(*command(sources, out, "--num_shards", 2))
+    assert run.ended == (5, "E-OUT-PLAN")
+    assert "num_shards was 'all=3', is 'all=2' now" in run.fault
+    assert snapshot(out) == before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "train-00000-of-00003-2.tfrec",  # another tool's or an older run's
+        "val-00007-of-00008.tfrec",
+        "manifest.json",
+        "_plan.json",
+        "rejected.jsonl",
+        "features.json",
+        "label_map.pbtxt",
+        "_receipts/train-00000-of-00009.json",
+    ],
+)
+def test_foreign_files_are_refused_untouched(
+    name: str, make_coco: MakeCoco, tmp_path: Path
+) -> None:
+    sources, out = make_coco(3), tmp_path / "out"
+    (out / name).parent.mkdir(parents=True)
+    (out / name).write_text("mine")
+    before = snapshot(out)
+    run = run_coco(*command(sources, out))
+    assert run.ended == (5, "E-OUT-FOREIGN"), run.err
+    assert name.split("/")[-1] in run.fault
+    assert snapshot(out) == before
+
+
+def test_newer_format_is_refused_by_name(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources, out = make_coco(2), tmp_path / "out"
+    manifest = committed(sources, out)
+    (out / "manifest.json").write_text(json.dumps(manifest | {"format_version": 99}))
+    run = run_coco(*command(sources, out))
+    assert run.ended == (5, "E-OUT-FOREIGN")
+    assert "format version 99" in run.fault
+
+
+UNRELATED = ("README.md", "notes.txt", "model.ckpt", "index/mine.csv", "sub/train.tfrec", "x.jpg")
+
+
+def put_unrelated(out: Path) -> None:
+    for name in UNRELATED:
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_text(f"this is {name}")
+
+
+def test_unrelated_files_survive_everything(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources, out = make_coco(4), tmp_path / "out"
+    put_unrelated(out)
+    before = snapshot(out)
+    committed(sources, out, "--num_shards", 2)
+    committed(sources, out, "--num_shards", 4, "--overwrite")
+    after = snapshot(out)
+    assert {name: after.get(name) for name in UNRELATED} == before
+    fresh = tmp_path / "fresh"
+    committed(sources, fresh, "--num_shards", 4)
+    assert {name: digest for name, digest in digests(out).items() if name not in UNRELATED} == (
+        digests(fresh)
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["manifest.json", "features.json", "_plan.json", "_sources/mine.txt", "_receipts/bill.pdf"],
+)
+def test_overwrite_deletes_nothing_that_no_run_of_ours_made(
+    name: str, make_coco: MakeCoco, tmp_path: Path
+) -> None:
+    """A folder with a web app's manifest.json and no plan of ours was never a data set of ours."""
+    sources, out = make_coco(2), tmp_path / "out"
+    (out / name).parent.mkdir(parents=True)
+    (out / name).write_text('{"name": "precious"}')
+    run_coco(*command(sources, out, "--overwrite"))
+    assert (out / name).exists()
+    assert (out / name).read_text() == '{"name": "precious"}'
+
+
+def test_overwrite_follows_no_receipt_out_of_the_output(
+    make_coco: MakeCoco, tmp_path: Path
+) -> None:
+    """Receipts of a downloaded data set are input: no name in one deletes files elsewhere."""
+    sources, out = make_coco(4), tmp_path / "out"
+    committed(sources, out, "--num_shards", 2)
+    receipt = json.loads((out / "_receipts/train-00000-of-00002.json").read_text())
+    victims = [tmp_path / "victim.txt", out / "sub/victim.txt", tmp_path / "absolute.txt"]
+    for number, victim in enumerate(victims):
+        victim.parent.mkdir(exist_ok=True)
+        victim.write_text("precious")
+        receipt["file"] = str(victim) if number == 2 else os.path.relpath(victim, out)
+        (out / f"_receipts/train-0000{number}-of-00007.json").write_text(json.dumps(receipt))
+    run_coco(*command(sources, out, "--overwrite"))
+    assert [victim for victim in victims if not victim.exists()] == []
+
+
+def test_overwrite_waits_until_the_arguments_hold(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """A slip of the pen in --annotations must not cost the data set that is there."""
+    (images, annotations), out = make_coco(3), tmp_path / "out"
+    committed((images, annotations), out)
+    run = run_coco(*command((images, tmp_path / "typo.json"), out, "--overwrite"))
+    assert run.code != 0
+    check_committed(out)
+
+
+def test_overwrite_with_the_outputs_own_rejects_excluded(
+    make_coco: MakeCoco, tmp_path: Path
+) -> None:
+    """What a user does next after exit 4, in the same place."""
+    sources, out = make_coco(4), tmp_path / "out"
+    cut_off(sources[0] / "a001.jpg")
+    assert run_coco(*command(sources, out)).code == 4
+    manifest = committed(sources, out, "--overwrite", "--exclude", out / "rejected.jsonl")
+    assert manifest["splits"]["train"]["excluded"] == 1
+
+
+# Files of ours that something has spoilt.
+
+
+def spoil_shard(out: Path) -> None:
+    path = shard_paths(out)[0]
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def spoil_receipt(out: Path) -> None:
+    (out / "_receipts/train-00000-of-00002.json").write_text("{")
+
+
+def spoil_index(out: Path) -> None:
+    (out / "index/train-00000-of-00002.parquet").write_text("PAR1")
+
+
+def spoil_plan(out: Path) -> None:
+    (out / "_plan.json").write_text("{}")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "code"),
+    [
+        (spoil_shard, "E-OUT-CONFLICT"),
+        (spoil_receipt, "E-OUT-CONFLICT"),
+        (spoil_index, "E-OUT-CONFLICT"),
+        (spoil_plan, "E-OUT-FOREIGN"),
+    ],
+)
+def test_spoilt_output_is_refused_untouched(
+    spoil: Callable[[Path], None], code: str, make_coco: MakeCoco, tmp_path: Path
+) -> None:
+    sources, out = make_coco(4), tmp_path / "out"
+    committed(sources, out, "--num_shards", 2)
+    (out / "manifest.json").unlink()
+    spoil(out)
+    before = snapshot(out)
+    assert run_coco(*command(sources, out, "--num_shards", 2)).ended == (5, code)
+    after = snapshot(out)
+    assert {name: after.get(name) for name in before} == before
+    assert "manifest.json" not in after
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "*-00000-of-00002-*.tfrec",
+        "index/*-00000-*.parquet",
+        "index/*.idx",
+        "_receipts/*",
+        "*.json*",
+    ],
+)
+def test_lost_files_are_made_again(pattern: str, make_coco: MakeCoco, tmp_path: Path) -> None:
+    """Whatever part of an unfinished output is gone, the same run ends with the same bytes."""
+    sources, out = make_coco(4), tmp_path / "out"
+    committed(sources, out, "--num_shards", 2)
+    before = digests(out)
+    (out / "manifest.json").unlink()
+    lost = [path for path in out.glob(pattern) if path.name != "_plan.json"]
+    for path in lost:
+        path.unlink()
+    committed(sources, out, "--num_shards", 2)
+    assert digests(out) == before
+
+
+# Already complete.
+
+
+def test_already_complete(
+    make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources, out = make_coco(5), tmp_path / "out"
+    committed(sources, out)
+    before = snapshot(out)
+    forbid_image_reads(monkeypatch)
+    run = run_coco(*command(sources, out))
+    assert run == (0, f"already complete: {out}/manifest.json\n", "")
+    assert run_coco(*command(sources, out, "--max_rejected", "5%", "--readers", 1)).code == 0
+    assert snapshot(out) == before
+
+
+def test_already_complete_after_a_touch(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """Equal contents are accepted: every shard is kept, nothing that is there is written again."""
+    sources, out = make_coco(5), tmp_path / "out"
+    committed(sources, out)
+    before = snapshot(out)
+    for path in (*sources[0].iterdir(), sources[1]):
+        os.utime(path, (10**9, 10**9))
+    touched = run_coco(*command(sources, out))
+    assert touched.code == 0
+    assert "wrote" not in touched.err
+    after = snapshot(out)
+    assert {name: after.get(name) for name in before} == before
+    assert run_coco(*command(sources, out)).out == f"already complete: {out}/manifest.json\n"
+    assert snapshot(out) == after
+
+
+def test_complete_output_refuses_other_plans(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources, out = make_coco(6), tmp_path / "out"
+    committed(sources, out)
+    before = snapshot(out)
+    for flags in (("--num_shards", 2), ("--seed", 1), ("--check", "decode"), ("--order", "input")):
+        run = run_coco(*command(sources, out, *flags))
+        assert run.ended == (5, "E-OUT-PLAN"), flags
+        assert flags[0].lstrip("-") in run.fault
+    spec = json.loads(sources[1].read_text())
+    spec["annotations"][0]["category_id"] = 2
+    sources[1].write_text(json.dumps(spec))
+    assert run_coco(*command(sources, out)).ended == (5, "E-OUT-PLAN")
+    assert snapshot(out) == before
+
+
+def test_added_image_file_changes_nothing(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """A file that no annotation names is told of, and belongs to no plan."""
+    sources, out = make_coco(3), tmp_path / "out"
+    committed(sources, out)
+    (sources[0] / "new \u202e.jpg").write_bytes(b"x")
+    run = run_coco(*command(sources, out))
+    assert run.code == 0
+    assert "new \\u202e.jpg" in run.err
+    check_committed(out)
+
+
+# Two runs to one place.
+
+
+def run_two(first: list[str], second: list[str]) -> list[Run]:
+    started = [start_coco(*first), start_coco(*second)]
+    return [finish(process) for process in started]
+
+
+def test_two_runs_of_one_plan(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources, out = make_coco(40), tmp_path / "out"
+    arguments = command(sources, out, "--num_shards", 20)
+    runs = run_two(arguments, arguments)
+    assert [run.code for run in runs] == [0, 0], runs
+    check_committed(out)
+    committed(sources, tmp_path / "alone", "--num_shards", 20)
+    assert digests(out) == digests(tmp_path / "alone")
+
+
+def test_probes_at_once(tmp_path: Path) -> None:
+    """What every run does first must not trip over another run's doing it."""
+
+    def probe_often(_: int) -> None:
+        for _ in range(50):
+            LocalStorage(str(tmp_path / "out")).probe()
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(probe_often, range(3))) == [None] * 3
+
+
+def check_two_plans(sources: Sources, out: Path) -> None:
+    runs = run_two(
+        command(sources, out, "--num_shards", 20), command(sources, out, "--num_shards", 15)
+    )
+    assert sorted(run.code for run in runs) == [0, 5], runs
+    (loser,) = [run for run in runs if run.code]
+    assert loser.ended[1] in ("E-OUT-PLAN", "E-OUT-FOREIGN")
+    assert "wrote" not in loser.err  # before its first shard
+    assert len(check_committed(out)["shards"]) == (20 if runs[0].code == 0 else 15)
+
+
+def test_two_runs_of_two_plans(make_coco: MakeCoco, tmp_path: Path) -> None:
+    check_two_plans(make_coco(40), tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_two_runs_again_and_again(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources = make_coco(40)
+    for number in range(8):
+        check_two_plans(sources, tmp_path / f"plans-{number}")
+        arguments = command(sources, tmp_path / f"same-{number}", "--num_shards", 20)
+        assert [run.code for run in run_two(arguments, arguments)] == [0, 0]
+        check_committed(tmp_path / f"same-{number}")

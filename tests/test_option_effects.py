@@ -1,0 +1,459 @@
+"""Every flag of `python -m pipelines.coco`: a test that shows its effect."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines import coco
+from tests.coco_command import (
+    MakeCoco,
+    command,
+    committed,
+    counts,
+    digests,
+    examples,
+    manifest_of,
+    rejected_of,
+    run_coco,
+    shard_paths,
+    snapshot,
+    source_ids,
+    value,
+)
+from tests.gcs_stand_in import GcsStandIn, Kind
+from tests.small_images import chunk, ihdr, png
+from transforms import write_shards
+from transforms.storage import Access, gcs
+from transforms.storage.local import LocalStorage
+
+OUR_FLAGS = sorted(set(coco.parser()._option_string_actions) - {"-h", "--help"})
+SHOWN: set[str] = set()
+
+
+def shows(*flags: str) -> Callable:
+    """Note which flags' effects a test shows."""
+    SHOWN.update(flags)
+    return lambda test: test
+
+
+@shows("--images", "--annotations", "--output", "--split")
+def test_sources_per_split(make_coco: MakeCoco, tmp_path: Path) -> None:
+    train, val = make_coco(5), make_coco(3, name="val")
+    run = run_coco(
+        *("--images", f"train={train[0]}", f"val={val[0]}"),
+        *("--annotations", f"train={train[1]}", "--annotations", f"val={val[1]}"),
+        *("--output", tmp_path / "both"),
+    )
+    assert run.code == 0, run.err
+    assert [p.name for p in shard_paths(tmp_path / "both")] == [
+        "train-00000-of-00001-5.tfrec",
+        "val-00000-of-00001-3.tfrec",
+    ]
+    committed(val, tmp_path / "bare")
+    assert counts(tmp_path / "bare", "train") == [3]
+    committed(val, tmp_path / "named", "--split", "holdout")
+    assert [p.name for p in shard_paths(tmp_path / "named")] == ["holdout-00000-of-00001-3.tfrec"]
+
+
+@shows("--string_ids")
+def test_string_ids(make_coco: MakeCoco, tmp_path: Path) -> None:
+    def name_by_text(spec: dict) -> None:
+        for entry in spec["images"]:
+            entry["id"] = f"img{entry['id']}"
+        for entry in spec["annotations"]:
+            entry["image_id"] = f"img{entry['image_id']}"
+
+    sources = make_coco(2, edit=name_by_text)
+    refused = run_coco(*command(sources, tmp_path / "out"))
+    assert refused.ended == (3, "E-ANN-TYPE")
+    assert "give --string_ids" in refused.fault
+    committed(sources, tmp_path / "out", "--string_ids")
+    ids = {value(example, "image/source_id")[0] for example in examples(tmp_path / "out")}
+    assert ids == {b"img1", b"img2"}
+
+
+@shows("--orphans")
+def test_orphans(make_coco: MakeCoco, tmp_path: Path) -> None:
+    def orphan(spec: dict) -> None:
+        spec["annotations"][0]["image_id"] = 99
+
+    sources = make_coco(2, edit=orphan)
+    assert run_coco(*command(sources, tmp_path / "out")).ended == (3, "E-ANN-ORPHAN")
+    assert run_coco(*command(sources, tmp_path / "out"), "--orphans", "stop").code == 3
+    manifest = committed(sources, tmp_path / "out", "--orphans", "drop")
+    assert manifest["splits"]["train"]["annotations"]["dropped"] == {"E-ANN-ORPHAN": 1}
+
+
+@shows("--check")
+def test_check(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """A PNG whose chunks are right, checksums too, and whose pixels are no zlib stream."""
+    sources = make_coco(3, width=8, height=8, objects=0)
+    (sources[0] / "a001.jpg").write_bytes(png(ihdr(8, 8), chunk(b"IDAT", b"no zlib")))
+    assert committed(sources, tmp_path / "walked")["splits"]["train"]["records"] == 3
+    run = run_coco(*command(sources, tmp_path / "decoded"), "--check", "decode")
+    assert run.code == 4
+    assert [line["code"] for line in rejected_of(tmp_path / "decoded")] == ["E-IMG-DAMAGED"]
+
+
+@shows("--on_size_mismatch")
+def test_on_size_mismatch(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """Image 1 is annotated at twice its size, image 2 at another aspect."""
+
+    def annotate_elsewhere(spec: dict) -> None:
+        spec["images"][0] |= {"width": 128, "height": 96}
+        spec["images"][1] |= {"width": 64, "height": 24}
+        spec["annotations"][0]["bbox"] = spec["annotations"][2]["bbox"] = [8.0, 6.0, 16.0, 12.0]
+
+    sources = make_coco(4, edit=annotate_elsewhere, objects=1)
+    spec = json.loads(sources[1].read_text())
+    spec["annotations"][0]["bbox"] = spec["annotations"][1]["bbox"] = [8.0, 6.0, 16.0, 12.0]
+    sources[1].write_text(json.dumps(spec))
+    found = {}
+    for policy in ("auto", "reject", "trust_image", "trust_json"):
+        out = tmp_path / policy
+        run = run_coco(
+            *command(sources, out), "--on_size_mismatch", policy, "--max_rejected", "100%"
+        )
+        assert run.code == 0, run.err
+        found[policy] = {
+            int(value(example, "image/source_id")[0]): tuple(
+                value(example, f"image/object/bbox/{edge}")[0]
+                for edge in ("xmin", "ymin", "xmax", "ymax")
+            )
+            for example in examples(out)
+            if value(example, "image/source_id")[0] in (b"1", b"2")
+        }
+    assert found == {
+        "auto": {1: (0.0625, 0.0625, 0.1875, 0.1875)},
+        "reject": {},
+        "trust_image": {1: (0.125, 0.125, 0.375, 0.375), 2: (0.125, 0.125, 0.375, 0.375)},
+        "trust_json": {1: (0.0625, 0.0625, 0.1875, 0.1875), 2: (0.125, 0.25, 0.375, 0.75)},
+    }
+    default = committed(sources, tmp_path / "default", "--max_rejected", "1")
+    assert default["splits"] == manifest_of(tmp_path / "auto")["splits"]
+    rejected = {line["key"]: line["detail"] for line in rejected_of(tmp_path / "auto")}
+    assert rejected == {"2": "64 x 48 in the file, 64 x 24 annotated"}
+
+
+@shows("--shard_size")
+def test_shard_size(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources = make_coco(20)
+    one = committed(sources, tmp_path / "default")
+    (shard,) = one["shards"]
+    committed(sources, tmp_path / "small", "--shard_size", f"{shard['bytes'] // 3}B")
+    assert counts(tmp_path / "small") in ([5] * 4, [7, 7, 6])
+    too_small = run_coco(*command(sources, tmp_path / "tiny"), "--shard_size", "100B")
+    assert too_small.ended == (2, "E-ARG")
+    assert "--shard_size" in too_small.fault
+
+
+@shows("--num_shards")
+def test_num_shards(make_coco: MakeCoco, tmp_path: Path) -> None:
+    train, val = make_coco(7), make_coco(3, name="val")
+    both = [
+        *("--images", f"train={train[0]}", f"val={val[0]}"),
+        *("--annotations", f"train={train[1]}", f"val={val[1]}"),
+    ]
+    assert run_coco(*both, "--output", tmp_path / "all", "--num_shards", 3).code == 0
+    assert (counts(tmp_path / "all", "train"), counts(tmp_path / "all", "val")) == (
+        [3, 2, 2],
+        [1, 1, 1],
+    )
+    each = ["--num_shards", "train=4", "val=1"]
+    assert run_coco(*both, "--output", tmp_path / "each", *each).code == 0
+    assert (counts(tmp_path / "each", "train"), counts(tmp_path / "each", "val")) == (
+        [2, 2, 2, 1],
+        [3],
+    )
+
+
+@shows("--records_per_shard")
+def test_records_per_shard(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources = make_coco(7)
+    committed(sources, tmp_path / "three", "--records_per_shard", 3)
+    assert counts(tmp_path / "three") == [3, 3, 1]
+    committed(sources, tmp_path / "seven", "--records_per_shard", 7)
+    assert counts(tmp_path / "seven") == [7]
+
+
+@shows("--hosts")
+def test_hosts(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources = make_coco(11)
+    committed(sources, tmp_path / "out", "--hosts", 4)
+    assert counts(tmp_path / "out") == [3, 3, 3, 2]
+
+
+@shows("--shard_names")
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ("counted", ["train-00000-of-00002-3.tfrec", "train-00001-of-00002-2.tfrec"]),
+        ("plain", ["train-00000-of-00002.tfrec", "train-00001-of-00002.tfrec"]),
+        ("file_{index:02}-{records}.tfrec", ["file_00-3.tfrec", "file_01-2.tfrec"]),
+        ("{split}-{index:02}-{num_shards}.tfrec", ["train-00-2.tfrec", "train-01-2.tfrec"]),
+    ],
+)
+def test_shard_names(names: str, expected: list[str], make_coco: MakeCoco, tmp_path: Path) -> None:
+    manifest = committed(make_coco(5), tmp_path / "out", "--shard_names", names, "--num_shards", 2)
+    assert [path.name for path in shard_paths(tmp_path / "out")] == expected
+    assert [shard["file"] for shard in manifest["shards"]] == expected
+
+
+@shows("--order")
+def test_order(make_coco: MakeCoco, tmp_path: Path) -> None:
+    def reverse(spec: dict) -> None:
+        spec["images"].reverse()
+
+    train, val = make_coco(30, edit=reverse), make_coco(30, name="val")
+    both = [
+        *("--images", f"train={train[0]}", f"val={val[0]}"),
+        *("--annotations", f"train={train[1]}", f"val={val[1]}"),
+        *("--num_shards", "4"),
+    ]
+    assert run_coco(*both, "--output", tmp_path / "in", "--order", "input").code == 0
+    assert source_ids(tmp_path / "in", "train") == list(range(30, 0, -1))
+    assert source_ids(tmp_path / "in", "val") == list(range(1, 31))
+    assert run_coco(*both, "--output", tmp_path / "one", "--order", "val=input").code == 0
+    assert source_ids(tmp_path / "one", "val") == list(range(1, 31))
+    shuffled = source_ids(tmp_path / "one", "train")
+    assert sorted(shuffled) == list(range(1, 31))
+    assert shuffled not in (sorted(shuffled), sorted(shuffled, reverse=True))
+
+
+@shows("--seed")
+def test_seed(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources = make_coco(30)
+    orders = {}
+    for seed in ("default", 0, -1):
+        committed(sources, tmp_path / f"{seed}", *([] if seed == "default" else ["--seed", seed]))
+        orders[seed] = source_ids(tmp_path / f"{seed}")
+    assert orders.pop("default") == orders[0]
+    assert orders[0] != orders[-1]
+    assert all(sorted(order) == list(range(1, 31)) for order in orders.values())
+
+
+@shows("--max_rejected")
+def test_max_rejected(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources = make_coco(8)
+    for name in ("a000.jpg", "a001.jpg"):
+        (sources[0] / name).write_bytes(b"")
+    for budget, code in (("1", 4), ("24%", 4), ("2", 0), ("25%", 0)):
+        out = tmp_path / budget
+        assert run_coco(*command(sources, out), "--max_rejected", budget).code == code, budget
+    assert run_coco(*command(sources, tmp_path / "default")).code == 4
+
+
+@shows("--exclude")
+def test_exclude(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources = make_coco(8)
+    (sources[0] / "a003.jpg").write_bytes(b"<html>")
+    assert run_coco(*command(sources, tmp_path / "first")).code == 4
+    exclude = tmp_path / "first" / "rejected.jsonl"
+    split = committed(sources, tmp_path / "second", "--exclude", exclude)["splits"]["train"]
+    assert (split["listed"], split["excluded"], split["records"], split["rejected"]) == (
+        8,
+        1,
+        7,
+        {},
+    )
+    assert split["annotations"]["excluded"] == 2
+    assert sorted(source_ids(tmp_path / "second")) == [1, 2, 3, 5, 6, 7, 8]
+
+
+@shows("--allow_empty")
+def test_allow_empty(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources = make_coco(0)
+    assert run_coco(*command(sources, tmp_path / "out")).ended == (3, "E-SET-EMPTY")
+    split = committed(sources, tmp_path / "out", "--allow_empty")["splits"]["train"]
+    assert (split["listed"], split["shards"]) == (0, 0)
+
+
+@shows("--overwrite")
+def test_overwrite(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources, out = make_coco(6), tmp_path / "out"
+    committed(sources, out, "--num_shards", 3)
+    assert run_coco(*command(sources, out), "--num_shards", 2).ended == (5, "E-OUT-PLAN")
+    assert counts(out) == [2, 2, 2]
+    committed(sources, out, "--num_shards", 2, "--overwrite")
+    committed(sources, tmp_path / "fresh", "--num_shards", 2)
+    assert digests(out) == digests(tmp_path / "fresh")
+
+
+@shows("--trust_manifest")
+def test_trust_manifest(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """With it the sources are not even listed: they may be gone."""
+    sources, out = make_coco(3), tmp_path / "out"
+    committed(sources, out)
+    before = snapshot(out)
+    sources[0].rename(tmp_path / "moved")
+    sources[1].unlink()
+    assert run_coco(*command(sources, out)).code != 0
+    run = run_coco(*command(sources, out), "--trust_manifest")
+    assert (run.code, run.out) == (0, f"already complete: {out}/manifest.json\n")
+    assert run_coco(*command(sources, out), "--trust_manifest", "--seed", 1).ended == (
+        5,
+        "E-OUT-PLAN",
+    )
+    assert snapshot(out) == before
+
+
+class Concurrency:
+    """How many calls of a function ran at once, at most."""
+
+    def __init__(self, function: Callable, least_s: float) -> None:
+        self.most = 0
+        self._now = 0
+        self._lock = threading.Lock()
+        self._function = function
+        self._least_s = least_s
+
+    def __get__(self, instance: Any, owner: Any = None) -> Callable:
+        return lambda *args, **kwargs: self(instance, *args, **kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self._lock:
+            self._now += 1
+            self.most = max(self.most, self._now)
+        try:
+            time.sleep(self._least_s)
+            return self._function(*args, **kwargs)
+        finally:
+            with self._lock:
+                self._now -= 1
+
+
+@shows("--shards_in_flight")
+@pytest.mark.parametrize("limit", [1, 3])
+def test_shards_in_flight(
+    limit: int, make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    building = Concurrency(write_shards.build_shard, 0.02)
+    monkeypatch.setattr(write_shards, "build_shard", building)
+    committed(make_coco(12), tmp_path / "out", "--num_shards", 12, "--shards_in_flight", limit)
+    assert building.most == limit
+
+
+def readers_at_work(
+    sources: tuple[Path, Path], out: Path, monkeypatch: pytest.MonkeyPatch, *flags: object
+) -> int:
+    """Return how many images were read at once, at most; each is about 0.6 MB."""
+    read = LocalStorage.read
+    images = Concurrency(read, 0.02)
+
+    def counted(storage: LocalStorage, name: str, expected: Any = None) -> bytes:
+        reader = images if name.endswith(".jpg") else read
+        return reader(storage, name, expected)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStorage, "read", counted)
+        committed(sources, out, "--num_shards", 1, *flags)
+    return images.most
+
+
+@pytest.fixture
+def large_images(make_coco: MakeCoco) -> tuple[Path, Path]:
+    sources = make_coco(12)
+    for path in sources[0].iterdir():  # bytes behind the end marker are kept
+        path.write_bytes(path.read_bytes() + bytes(600_000))
+    return sources
+
+
+@shows("--readers")
+@pytest.mark.parametrize("limit", [1, 4])
+def test_readers(
+    limit: int, large_images: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = readers_at_work(large_images, tmp_path / "out", monkeypatch, "--readers", limit)
+    assert most == limit
+
+
+@shows("--bytes_in_flight")
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [("256MiB", 4), ("1.3MB", 2), ("700kB", 1), ("1B", 1)],  # an image too large goes alone
+)
+def test_bytes_in_flight(
+    limit: str,
+    expected: int,
+    large_images: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flags = ("--readers", 4, "--bytes_in_flight", limit)
+    most = readers_at_work(large_images, tmp_path / "out", monkeypatch, *flags)
+    assert most == expected
+
+
+@pytest.fixture
+def bucket(make_coco: MakeCoco, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsStandIn]:
+    images, annotations = make_coco(3)
+    with GcsStandIn() as gcs:
+        for path in images.iterdir():
+            gcs.put("b", f"photos/{path.name}", path.read_bytes())
+        gcs.put("b", "instances.json", annotations.read_bytes())
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
+        yield gcs
+
+
+IN_BUCKET = (
+    *("--images", "gs://b/photos", "--annotations", "gs://b/instances.json"),
+    *("--output", "gs://b/out"),
+)
+
+
+@shows("--billing_project", "--kms_key")
+def test_who_pays_and_the_key(bucket: GcsStandIn) -> None:
+    run = run_coco(*IN_BUCKET, "--billing_project", "payer", "--kms_key", "projects/p/key")
+    assert run.code == 0, run.err
+    for request in bucket.requests:
+        payer = request.query.get("userProject", request.headers.get("x-goog-user-project"))
+        assert payer == "payer", request
+        if request.kind is Kind.UPLOAD:
+            assert request.query["kmsKeyName"] == "projects/p/key"
+
+
+@shows("--anonymous")
+def test_anonymous(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_credentials() -> None:
+        raise AssertionError("credentials were looked for")
+
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+    monkeypatch.setattr(gcs, "_credentials", no_credentials)
+    gcs._client(Access(anonymous=True), "")
+    gcs._store("b", Access(anonymous=True), "")
+    with pytest.raises(AssertionError, match="credentials were looked for"):
+        gcs._client(Access(billing_project="another"), "")
+    config = coco.configure([*IN_BUCKET, "--anonymous"])[0].config
+    assert config.access == Access(anonymous=True)
+
+
+@shows("--spool_dir")
+def test_spool_dir(bucket: GcsStandIn, tmp_path: Path) -> None:
+    run = run_coco(*IN_BUCKET, "--spool_dir", tmp_path / "not there")
+    assert run.ended == (6, "E-IO-READONLY")
+    assert f"{tmp_path}/not there: " in run.fault
+    assert run_coco(*IN_BUCKET, "--spool_dir", tmp_path).code == 0
+
+
+@shows("--max_reads_per_second")
+def test_max_reads_per_second(bucket: GcsStandIn, tmp_path: Path) -> None:
+    started_s = time.monotonic()
+    run = run_coco(*IN_BUCKET, "--max_reads_per_second", "20")
+    assert run.code == 0, run.err
+    reads = [r for r in bucket.requests if r.kind is not Kind.UPLOAD]
+    assert time.monotonic() - started_s > (len(reads) - 5) / 20 > 0.5
+
+
+@pytest.mark.parametrize(("root", "readers"), [("photos", 2), ("gs://b/photos", 32)])
+def test_more_readers_by_default_where_each_read_takes_long(root: str, readers: int) -> None:
+    given = ["--images", root, "--annotations", "a.json", "--output", "out"]
+    assert coco.configure(given)[0].config.limits.readers == readers
+
+
+def test_every_flag_has_a_test_that_shows_its_effect() -> None:
+    assert sorted(SHOWN) == OUR_FLAGS

@@ -1,0 +1,164 @@
+"""Paths as users type them: what works, and what is refused in one line that names them."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.coco_command import (
+    CODE,
+    MakeCoco,
+    Sources,
+    check_committed,
+    committed,
+    run_coco,
+    snapshot,
+    source_ids,
+)
+
+
+@pytest.fixture
+def sources(make_coco: MakeCoco) -> Sources:
+    return make_coco(2)
+
+
+@pytest.fixture
+def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+
+
+@pytest.mark.parametrize(
+    "out",
+    [
+        "relative",
+        "./dotted/../relative/",
+        "deep/er/than/that",
+        "with space",
+        "new\nline",
+        "caf\u00e9 \u202e",
+        "a[1]*?{x}",
+        "percent%20",
+    ],
+)
+def test_outputs(out: str, sources: Sources, in_tmp: Path) -> None:
+    (in_tmp / "dotted").mkdir()
+    run = run_coco("--images", "train-images/", "--annotations", "./train.json", "--output", out)
+    assert run.code == 0, run.err
+    check_committed(in_tmp / out)
+    for text in (run.out, run.err):
+        assert text.isascii()
+        assert all(line.isprintable() for line in text.splitlines())
+    again = run_coco("--images", "train-images", "--annotations", "train.json", "--output", out)
+    assert again.out.startswith("already complete: ")
+    assert again.out.isascii()
+    assert again.out.count("\n") == 1
+
+
+def test_leading_dashes(sources: Sources, in_tmp: Path) -> None:
+    (in_tmp / "train-images").rename(in_tmp / "-i")
+    run = run_coco("--images=-i", "--annotations", "train.json", "--output=-o")
+    assert run.code == 0, run.err
+    check_committed(in_tmp / "-o")
+
+
+def test_links_to_folders(sources: Sources, in_tmp: Path) -> None:
+    (in_tmp / "real").mkdir()
+    (in_tmp / "out").symlink_to("real")
+    (in_tmp / "images").symlink_to("train-images")
+    (in_tmp / "ann.json").symlink_to("train.json")
+    run = run_coco("--images", "images", "--annotations", "ann.json", "--output", "out")
+    assert run.code == 0, run.err
+    check_committed(in_tmp / "real")
+
+
+def test_file_uris(sources: Sources, tmp_path: Path) -> None:
+    run = run_coco(
+        *("--images", f"file://{sources[0]}", "--annotations", f"file://{sources[1]}"),
+        *("--output", f"file://{tmp_path}/out"),
+    )
+    assert run.code == 0, run.err
+    check_committed(tmp_path / "out")
+
+
+@pytest.mark.parametrize("out", ["train-images", "train-images/out"])
+def test_output_in_the_image_folder(out: str, sources: Sources, in_tmp: Path) -> None:
+    """The data set's own files are no sources: run again, and it is complete."""
+    before = snapshot(sources[0])
+    arguments = ("--images", "train-images", "--annotations", "train.json", "--output", out)
+    run = run_coco(*arguments)
+    assert run.code == 0, run.err
+    check_committed(in_tmp / out)
+    after = snapshot(sources[0])
+    assert {name: after.get(name) for name in before} == before
+    again = run_coco(*arguments)
+    assert (again.code, again.out) == (0, f"already complete: {out}/manifest.json\n")
+    assert snapshot(sources[0]) == after
+
+
+@pytest.mark.parametrize(
+    ("flag", "path", "codes"),
+    [
+        ("--annotations", "nowhere.json", (2,)),
+        ("--annotations", "no/where.json", (2,)),
+        ("--annotations", "train-images", (2,)),
+        ("--annotations", "train.json/x", (2,)),
+        ("--annotations", "/", (2,)),
+        ("--annotations", "fifo", (2, 6)),
+        ("--images", "nowhere", (2, 3)),
+        ("--images", "train.json", (2, 3)),
+        ("--images", "dangling", (2, 3)),
+        ("--images", "~/images", (2, 3)),
+        ("--images", "nul\0", (2,)),
+        ("--images", "gs://bucket/x", (2, 6)),
+        ("--images", "nope://bucket/x", (2,)),
+        ("--output", "train.json", (2, 6)),
+        ("--output", "train.json/out", (2, 6)),
+        ("--output", "dangling", (2, 6)),
+        ("--output", "/proc/out", (2, 6)),
+        ("--output", "x" * 300, (2, 6)),
+        ("--output", "nul\0", (2,)),
+    ],
+)
+def test_paths_that_cannot_be(
+    flag: str, path: str, codes: tuple[int, ...], sources: Sources, in_tmp: Path
+) -> None:
+    """One line that names the path, whatever is wrong with it."""
+    (in_tmp / "dangling").symlink_to("nowhere")
+    (in_tmp / "fifo").touch()
+    (in_tmp / "fifo").unlink()
+    os.mkfifo(in_tmp / "fifo")
+    writer = os.open(in_tmp / "fifo", os.O_RDWR)  # so that a reader is not kept for ever
+    before = snapshot(sources[0])
+    arguments = {
+        "--images": "train-images",
+        "--annotations": "train.json",
+        "--output": "out",
+        flag: path,
+    }
+    run = run_coco(*(word for pair in arguments.items() for word in pair))
+    os.close(writer)
+    assert run.code in codes, run.err
+    assert "running" not in run.fault  # what Beam adds to a message
+    assert CODE.findall(run.fault)[0] != "E-IO-RETRIES"
+    assert ascii(path)[1:-1].split("/")[-1] in run.fault
+    assert snapshot(sources[0]) == before
+    assert not (in_tmp / "out/manifest.json").exists()
+
+
+def test_missing_roots_are_told_from_empty_ones(sources: Sources, in_tmp: Path) -> None:
+    run = run_coco("--images", "nowhere", "--annotations", "train.json", "--output", "out")
+    assert "nowhere" in run.fault
+    assert "'nothing'" not in run.fault
+
+
+def test_file_names_with_dots_and_double_slashes(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """`./a.jpg` and `b//c.jpg` name files that are there."""
+
+    def dot(spec: dict) -> None:
+        spec["images"][0]["file_name"] = "./a000.jpg"
+
+    sources = make_coco(3, edit=dot)
+    committed(sources, tmp_path / "out")
+    assert sorted(source_ids(tmp_path / "out")) == [1, 2, 3]

@@ -1,0 +1,152 @@
+"""What is rejected beyond the budget, the command that accepts it, and what is left out."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.coco_command import (
+    MakeCoco,
+    Run,
+    check_committed,
+    check_visible,
+    command,
+    committed,
+    counts,
+    digests,
+    rejected_of,
+    run_coco,
+    shard_paths,
+)
+from tests.faulty_sources import NO_PIXELS, cut_off, forbid_image_reads
+
+
+def accepting(run: Run) -> list[str]:
+    """Return the arguments of the command that the budget's line prints."""
+    command_line = run.err.splitlines()[-1].partition(" accept with ")[2]
+    said = subprocess.run(["bash", "-c", f"printf '%s\\0' {command_line}"], stdout=subprocess.PIPE)
+    words = os.fsdecode(said.stdout).split("\0")[:-1]
+    assert words[:3] == ["python", "-m", "pipelines.coco"], run.err
+    return words[3:]
+
+
+@pytest.mark.parametrize(
+    ("folder", "given"),
+    [
+        ("plain", ()),
+        ("a 'quoted' $HOME; COUNT folder", ("--max_rejected", "1")),
+        ("caf\u00e9", ("--max_rejected=1",)),
+    ],
+)
+def test_printed_command_commits_without_reading_an_image(
+    folder: str,
+    given: tuple[str, ...],
+    make_coco: MakeCoco,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sources, out = make_coco(12), tmp_path / folder
+    for name in ("a000.jpg", "a005.jpg", "a009.jpg"):
+        cut_off(sources[0] / name)
+    (sources[0] / "a001.jpg").write_bytes(b"")
+    first = run_coco(*command(sources, out, "--num_shards", 4, *given, "--max_rejected", 3))
+    assert first.code == 4
+    assert not (out / "manifest.json").exists()
+    assert check_visible(out) == 4
+    shards = digests(out, "*.tfrec")
+    with monkeypatch.context() as patch:
+        forbid_image_reads(patch)
+        second = run_coco(*accepting(first))
+    assert second.code == 0, second.err
+    assert "wrote" not in second.err
+    assert second.err.count("kept") == 4
+    manifest = check_committed(out)
+    assert digests(out, "*.tfrec") == shards
+    assert manifest["splits"]["train"]["rejected"] == {"E-IMG-EMPTY": 1, "E-IMG-TRUNCATED": 3}
+
+
+def test_printed_command_leaves_overwrite_out(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """Else it would throw away what it is to accept."""
+    sources = make_coco(4)
+    cut_off(sources[0] / "a001.jpg")
+    first = run_coco(*command(sources, tmp_path / "out", "--overwrite"))
+    assert first.code == 4
+    assert "--overwrite" not in accepting(first)
+    assert "kept" in run_coco(*accepting(first)).err
+
+
+def test_printed_command_excludes_what_the_run_excluded(
+    make_coco: MakeCoco, tmp_path: Path
+) -> None:
+    """Though the run has put its own rejects in the place of those it left out."""
+    sources, out = make_coco(6), tmp_path / "out"
+    cut_off(sources[0] / "a001.jpg")
+    assert run_coco(*command(sources, out)).code == 4
+    (sources[0] / "a003.jpg").write_bytes(NO_PIXELS)
+    again = ("--overwrite", "--exclude", out / "rejected.jsonl", "--check", "decode")
+    second = run_coco(*command(sources, out, *again))
+    assert second.code == 4
+    third = run_coco(*accepting(second))
+    assert third.code == 0, third.err
+    split = check_committed(out)["splits"]["train"]
+    assert (split["excluded"], split["rejected"]) == (1, {"E-IMG-DAMAGED": 1})
+
+
+def test_budget_is_compared_before_the_first_shard(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources, out = make_coco(6), tmp_path / "out"
+    (sources[0] / "a000.jpg").unlink()
+    run = run_coco(*command(sources, out))
+    assert run.code == 4
+    assert "wrote" not in run.err
+    assert not shard_paths(out)
+    assert not (out / "_plan.json").exists()  # so that mended sources are no other plan
+    second = run_coco(*accepting(run))
+    assert second.code == 0, second.err
+    assert check_committed(out)["splits"]["train"]["rejected"] == {"E-IMG-MISSING": 1}
+
+
+def test_dropped_annotations_are_outside_the_budget(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources = make_coco(3, edit=lambda spec: spec["annotations"][0].update(bbox=[1, 1, 0, 0]))
+    committed(sources, tmp_path / "out", "--max_rejected", 0)
+    assert len(rejected_of(tmp_path / "out")) == 1
+
+
+def test_exclude_makes_the_data_set_of_the_others(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """Excluded samples take no place: the shards are as exact as if they had never been listed."""
+    sources, first, second = make_coco(10), tmp_path / "first", tmp_path / "second"
+    cut_off(sources[0] / "a002.jpg")
+    (sources[0] / "a004.jpg").write_bytes(b"")
+    flags = ("--num_shards", 4, "--max_rejected", 2)
+    committed(sources, first, *flags)
+    manifest = committed(sources, second, "--num_shards", 4, "--exclude", first / "rejected.jsonl")
+    split = manifest["splits"]["train"]
+    assert counts(second) == [2, 2, 2, 2]
+    assert (split["listed"], split["excluded"], split["annotations"]["excluded"]) == (10, 2, 4)
+    assert rejected_of(second) == []
+    again = run_coco(*command(sources, second, *flags))
+    assert again.ended == (5, "E-OUT-PLAN")  # without --exclude it is another data set
+    check_committed(second)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("hello\n", "line 1 is no line of rejected.jsonl"),
+        ('{"code": "no such code", "stage": "s", "split": "train"}\n', "line 1"),
+        ("[]\n", "line 1"),
+    ],
+)
+def test_exclude_refuses_other_files(
+    text: str, what: str, make_coco: MakeCoco, tmp_path: Path
+) -> None:
+    (tmp_path / "other.jsonl").write_text(text)
+    run = run_coco(*command(make_coco(2), tmp_path / "out", "--exclude", tmp_path / "other.jsonl"))
+    assert run.ended == (2, "E-ARG")
+    assert what in run.fault
+
+
+def test_exclude_from_nowhere(make_coco: MakeCoco, tmp_path: Path) -> None:
+    run = run_coco(*command(make_coco(2), tmp_path / "out", "--exclude", tmp_path / "nowhere"))
+    assert run.ended == (2, "E-ARG")
+    assert str(tmp_path / "nowhere") in run.fault

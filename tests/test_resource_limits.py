@@ -1,0 +1,381 @@
+"""Limits and permissions of a process: one line with its code, nothing partial, never a reject."""
+
+import errno
+import hashlib
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests import children
+from tests.coco_command import (
+    PROJECT,
+    MakeCoco,
+    Run,
+    Sources,
+    check_visible,
+    command,
+    committed,
+    digests,
+    finish,
+    rejected_of,
+    run_coco,
+    shard_paths,
+    write_coco,
+)
+from tests.faulty_sources import failing_reads
+from tests.gcs_stand_in import GcsStandIn
+from tests.gcs_stand_in.sources import SOURCES, put_sources
+from tests.small_runs import write_set
+from transforms import write_shards
+from transforms.check_images import Check
+
+
+def as_ordinary_user(arguments: list[str]) -> subprocess.Popen[str]:
+    """Start the command bound by permission bits, which root otherwise is not."""
+    drop = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+    return subprocess.Popen(
+        [*(drop if os.geteuid() == 0 else []), sys.executable, "-m", "pipelines.coco", *arguments],
+        cwd=PROJECT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_no_permission(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """To list, to read an image or the annotations, to write: stop, never a reject."""
+    if os.geteuid() == 0 and subprocess.run(["which", "setpriv"], capture_output=True).returncode:
+        pytest.skip("root is bound by no permissions, and setpriv is not there to change that")
+    forbidden: dict[str, Path] = {}
+    started = {}
+    for name in ("folder", "image", "annotations", "output"):
+        images, annotations = make_coco(3, name=name)
+        out = tmp_path / f"{name}-out"
+        out.mkdir()
+        paths = {
+            "folder": images,
+            "image": images / "a001.jpg",
+            "annotations": annotations,
+            "output": out,
+        }
+        forbidden[name] = paths[name]
+        paths[name].chmod(0o500 if name == "output" else 0)
+        started[name] = as_ordinary_user(command((images, annotations), out))
+    for name, process in started.items():
+        run = finish(process)
+        forbidden[name].chmod(0o700)
+        assert run.ended == (6, "E-IO-AUTH"), (name, run.err)
+        assert str(forbidden[name]) in run.fault
+        assert not (tmp_path / f"{name}-out/manifest.json").exists()
+
+
+class Job(NamedTuple):
+    """A conversion of 32 images, and the digests of what it makes without limits.
+
+    Attributes:
+        sources: on this machine.
+        undisturbed: what the output holds then.
+    """
+
+    sources: Sources
+    undisturbed: dict[str, str]
+
+    def into(self, out: Path) -> list[str]:
+        return command(self.sources, out, *SHARDS)
+
+    def check(self, run: Run, out: Path) -> None:
+        """Check that it succeeded or met a limit, and that without limits it completes."""
+        check_visible(out)
+        if run.code:
+            assert run.ended == (6, "E-IO-LIMIT"), run.err
+            assert not (out / "manifest.json").exists()
+        again = run_coco(*self.into(out))
+        assert again.code == 0, again.err
+        assert digests(out) == self.undisturbed
+
+
+SHARDS = ("--num_shards", 8, "--shards_in_flight", 4, "--readers", 8)
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    folder = tmp_path_factory.mktemp("job")
+    sources = write_set(folder, 32)
+    committed(sources, folder / "out", *SHARDS)
+    return Job(sources, digests(folder / "out"))
+
+
+def run_within(what: int, limit: int, arguments: list[str], by: Sequence[str] = ()) -> Run:
+    """Run the command as a process within a limit, such as 64 of `resource.RLIMIT_NOFILE`.
+
+    Args:
+        what: of the module `resource`.
+        limit: soft and hard.
+        arguments: of the command.
+        by: command that runs it.
+    """
+    run = subprocess.run(
+        [*by, sys.executable, "-m", "pipelines.coco", *arguments],
+        cwd=PROJECT,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        preexec_fn=lambda: resource.setrlimit(what, (limit, limit)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return Run(run.returncode, run.stdout, run.stderr)
+
+
+def test_file_size_limit(job: Job, tmp_path: Path) -> None:
+    run = run_within(resource.RLIMIT_FSIZE, 4000, job.into(tmp_path / "out"))
+    assert run.ended == (6, "E-IO-NOSPACE"), run.err
+    assert check_visible(tmp_path / "out") == 0
+
+
+# Descriptors: at 4 and less, Python cannot import what it runs.
+
+
+@pytest.mark.parametrize("limit", [5, 7, 9, 12])
+def test_open_files(limit: int, job: Job, tmp_path: Path) -> None:
+    job.check(
+        run_within(resource.RLIMIT_NOFILE, limit, job.into(tmp_path / "out")), tmp_path / "out"
+    )
+
+
+@pytest.mark.slow
+def test_every_number_of_open_files(job: Job, tmp_path: Path) -> None:
+    """From the least with which Python starts to one at which nothing is wanting."""
+    ended = []
+    for limit in range(5, 40):
+        out = tmp_path / str(limit)
+        run = run_within(resource.RLIMIT_NOFILE, limit, job.into(out))
+        job.check(run, out)
+        ended.append(run.code)
+    assert (ended[0], ended[-1]) == (6, 0)
+
+
+@pytest.fixture
+def stand_in(job: Job, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsStandIn]:
+    with GcsStandIn(latency_s=0.01) as running:
+        put_sources(running, job.sources)
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.url)
+        yield running
+
+
+def check_open_files_of_a_bucket(limit: int, job: Job, stand_in: GcsStandIn) -> int:
+    """Run from bucket to bucket within a limit, then without; return the first exit code."""
+    arguments = [
+        *(*SOURCES, "--output", f"gs://out/{limit}"),
+        *map(str, SHARDS),
+    ]
+    run = run_within(resource.RLIMIT_NOFILE, limit, arguments)
+    if run.code:
+        assert run.ended == (6, "E-IO-LIMIT"), run.err
+        assert f"{limit}/manifest.json" not in stand_in.objects("out")
+    again = run_coco(*arguments)
+    assert again.code == 0, again.err
+    shards = {
+        name.removeprefix(f"{limit}/"): hashlib.sha256(data).hexdigest()
+        for name, data in stand_in.objects("out").items()
+        if name.startswith(f"{limit}/") and name.endswith(".tfrec")
+    }
+    assert shards == {n: d for n, d in job.undisturbed.items() if n.endswith(".tfrec")}
+    return run.code
+
+
+@pytest.mark.parametrize("limit", [8, 14])
+def test_open_files_of_a_bucket(limit: int, job: Job, stand_in: GcsStandIn) -> None:
+    """At the first reads, of which a client says that the network is down; and in the shards."""
+    assert check_open_files_of_a_bucket(limit, job, stand_in) == 6
+
+
+@pytest.mark.slow
+def test_every_number_of_open_files_of_a_bucket(job: Job, stand_in: GcsStandIn) -> None:
+    codes = [check_open_files_of_a_bucket(limit, job, stand_in) for limit in range(8, 40)]
+    assert (codes[0], codes[-1]) == (6, 0)
+
+
+# Threads.
+
+
+@pytest.fixture(scope="module")
+def counted() -> list[str]:
+    """Runs a command as somebody whose processes are counted; root's are not."""
+    if os.geteuid():
+        return []
+    if shutil.which("setpriv") is None:
+        pytest.skip("root's processes are not counted, and setpriv is not there to change that")
+    return ["setpriv", "--ruid=65534", "--bounding-set=-sys_resource,-sys_admin"]
+
+
+def run_with_threads(limit: int, arguments: list[str], counted: list[str]) -> Run:
+    return run_within(resource.RLIMIT_NPROC, limit, arguments, by=counted)
+
+
+@pytest.mark.parametrize("limit", [1, 4])
+def test_threads(limit: int, counted: list[str], job: Job, tmp_path: Path) -> None:
+    """At Beam's first, and at the first shard's."""
+    run = run_with_threads(limit, job.into(tmp_path / "out"), counted)
+    assert run.ended == (6, "E-IO-LIMIT"), run.err
+    assert "threads: no more can be started" in run.fault
+    job.check(run, tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_every_number_of_threads(counted: list[str], job: Job, tmp_path: Path) -> None:
+    for limit in range(1, 25):
+        out = tmp_path / str(limit)
+        job.check(run_with_threads(limit, job.into(out), counted), out)
+
+
+# Memory.
+
+
+def convert_within(more_bytes: int, arguments: list[str]) -> Run:
+    """Run with so much more memory than is taken before; for a child of `children`."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    with children.limited(resource.RLIMIT_AS, pages * resource.getpagesize() + more_bytes):
+        return run_coco(*arguments)
+
+
+def large_images(folder: Path) -> Sources:
+    """Write a set whose images have 16 MB behind their end, in holes of the disk."""
+    images, annotations = write_set(folder, 6)
+    for path in images.iterdir():
+        os.truncate(path, 16 << 20)
+    return images, annotations
+
+
+@pytest.mark.parametrize("more_mib", [32, 80])
+def test_memory(more_mib: int, tmp_path: Path) -> None:
+    """Too little for the threads, or for two images: never a reject, and well with enough."""
+    sources, out = large_images(tmp_path), tmp_path / "out"
+    arguments = command(sources, out, "--num_shards", 3, "--max_rejected", "100%")
+    run = Run(*children.outcome_of(convert_within, more_mib << 20, arguments))
+    assert run.ended == (6, "E-IO-LIMIT"), run.err
+    assert not (out / "rejected.jsonl").exists()
+    assert committed(sources, out, *arguments[6:])["splits"]["train"]["records"] == 6
+
+
+@pytest.mark.slow
+def test_memory_of_every_size(tmp_path: Path) -> None:
+    sources = large_images(tmp_path)
+    codes = []
+    for more_mib in range(32, 512, 32):
+        out = tmp_path / str(more_mib)
+        arguments = command(sources, out, "--num_shards", 3, "--max_rejected", "100%")
+        run = Run(*children.outcome_of(convert_within, more_mib << 20, arguments))
+        codes.append(run.code)
+        if run.code:
+            assert run.ended == (6, "E-IO-LIMIT"), run.err
+            assert not (out / "rejected.jsonl").exists()
+        assert committed(sources, out, *arguments[6:])["splits"]["train"]["records"] == 6
+        shutil.rmtree(out)
+    assert (codes[0], codes[-1]) == (6, 0)
+
+
+def test_image_of_two_gigabytes_is_not_read(tmp_path: Path) -> None:
+    """Its size in the listing is enough: it would not fit in memory."""
+    sources, out = write_set(tmp_path, 4), tmp_path / "out"
+    os.truncate(sources[0] / "a002.jpg", 2 << 30)
+    arguments = command(sources, out, "--max_rejected", 1)
+    run = Run(*children.outcome_of(convert_within, 512 << 20, arguments))
+    assert run.code == 0, run.err
+    assert [(line["code"], line["detail"]) for line in rejected_of(out)] == [
+        ("E-IMG-TOO-LARGE", f"{2 << 30} bytes, the limit is {256 << 20}")
+    ]
+
+
+BOMBS = {
+    "65536-uint32-limit.png": "E-IMG-PIXELS",
+    "decompression_bomb.gif": "E-IMG-DAMAGED",
+    "decompression_bomb_extents.gif": "E-IMG-DAMAGED",
+    "png_decompression_dos.png": None,  # its bomb is in a chunk of text, which nobody unpacks
+}
+
+
+@pytest.mark.parametrize("check", ["header", "decode"])
+def test_decompression_bombs(check: str, shared_data: Path, tmp_path: Path) -> None:
+    """Told by their headers, within memory that their pixels would exceed many times over."""
+    images = [
+        {"id": place, "file_name": name, "width": 9, "height": 9}
+        for place, name in enumerate(BOMBS, start=1)
+    ]
+    spec = {"images": images, "annotations": [], "categories": [{"id": 1, "name": "bomb"}]}
+    sources, out = (shared_data / "odd", write_coco(tmp_path, spec)), tmp_path / "out"
+    flags = ("--check", check, "--on_size_mismatch", "trust_image", "--max_rejected", 3)
+    arguments = command(sources, out, *flags)
+    run = Run(*children.outcome_of(convert_within, 512 << 20, arguments))
+    assert run.code == 0, run.err
+    found = dict.fromkeys(BOMBS) | {line["file_name"]: line["code"] for line in rejected_of(out)}
+    assert found == BOMBS
+
+
+def test_out_of_memory_is_never_a_reject(
+    make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhaust(data: bytes, check: Check) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(write_shards, "check_image", exhaust)
+    run = run_coco(*command(make_coco(3), tmp_path / "out", "--max_rejected", "100%"))
+    assert run.ended == (6, "E-IO-LIMIT")
+    assert not (tmp_path / "out/rejected.jsonl").exists()
+
+
+def test_transient_trouble_is_retried(
+    make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(name: str, attempt: int) -> None:
+        if attempt < 3:
+            raise OSError(5, "Input/output error")
+
+    failing_reads(monkeypatch, fail)
+    committed(make_coco(3), tmp_path / "out")
+    assert rejected_of(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(24, "E-IO-LIMIT"), (13, "E-IO-AUTH"), (28, "E-IO-NOSPACE")]
+)
+def test_trouble_of_the_machine_is_never_a_reject(
+    number: int,
+    code: str,
+    make_coco: MakeCoco,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(name: str, attempt: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    failing_reads(monkeypatch, fail)
+    run = run_coco(*command(make_coco(3), tmp_path / "out", "--max_rejected", "100%"))
+    assert run.ended == (6, code)
+    assert shard_paths(tmp_path / "out") == []
+
+
+def test_a_fault_leaves_no_shard_being_built(
+    make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What goes on behind it would be the next run's twin, or write below its line."""
+
+    def fail(name: str, attempt: int) -> None:
+        if name == "a000.jpg":
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        time.sleep(0.1)
+
+    failing_reads(monkeypatch, fail)
+    out = tmp_path / "out"
+    flags = ("--num_shards", 6, "--shards_in_flight", 3, "--readers", 2)
+    assert run_coco(*command(make_coco(18), out, *flags)).ended == (6, "E-IO-AUTH")
+    before = digests(out)
+    time.sleep(1)
+    assert digests(out) == before
