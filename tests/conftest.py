@@ -12,6 +12,8 @@ import pytest
 from apache_beam.testing.test_pipeline import TestPipeline
 from PIL import Image
 
+from tests.memory_store import served
+
 SHARED_DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
 
 
@@ -27,6 +29,13 @@ def shared_data() -> Path:
 def test_pipeline() -> Callable[[], beam.Pipeline]:
     """Makes pipelines on the in-process runner; a plain TestPipeline would fetch a binary."""
     return lambda: TestPipeline(runner="FnApiRunner")
+
+
+@pytest.fixture(scope="module")
+def memory_served() -> Iterator[None]:
+    """Have `open_storage` find the processes of `tests.memory_store`."""
+    with served():
+        yield
 
 
 @pytest.fixture(autouse=True)

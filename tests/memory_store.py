@@ -185,7 +185,6 @@ class Process:
     """
 
     _numbers = itertools.count(1)
-    _all: "weakref.WeakValueDictionary[str, Process]" = weakref.WeakValueDictionary()
 
     def __init__(self, store: MemoryStore, disturb: Disturb) -> None:
         self.store = store
@@ -196,13 +195,13 @@ class Process:
         self._is_dead = False
         name = f"process-{next(self._numbers)}"
         self.uri = SCHEME + name
-        self._all[name] = self
+        _PROCESSES[name] = self
 
-    @classmethod
-    def find(cls, uri: str) -> tuple["Process", str]:
+    @staticmethod
+    def find(uri: str) -> tuple["Process", str]:
         """Return the process of a URI, and the path in it."""
         name, _, path = uri.removeprefix(SCHEME).partition("/")
-        return cls._all[name], path
+        return _PROCESSES[name], path
 
     def do(self, operation: str, name: str, site: Site | None, effect: Callable[[], T]) -> T:
         """Do one step, disturbed as this process is to be."""
@@ -233,6 +232,9 @@ class Process:
         with self._lock:
             self.image_bytes += change
             self.most_image_bytes = max(self.most_image_bytes, self.image_bytes)
+
+
+_PROCESSES: "weakref.WeakValueDictionary[str, Process]" = weakref.WeakValueDictionary()
 
 
 class _HeldBytes(bytes):

@@ -15,12 +15,13 @@ from schemas.faults import Rejected
 from schemas.layouts import DetectionLayout, Layout
 from schemas.manifest import JobPlan, Manifest
 from schemas.samples import Sample
-from schemas.shards import ShardInfo, ShardPlan
+from schemas.shards import ShardInfo, ShardNames, ShardPlan
 from tests.children import die_at, without_anonymous_files
 from tests.conftest import coco_dict, jpeg_bytes
 from transforms.blobs import listing_digest, pin_sample
 from transforms.commit import CommitJob, commit, make_job_plan, publish_plan
 from transforms.gate import GateLimits, WorkerGate
+from transforms.output_files import source_entries
 from transforms.plan_shards import (
     Sharding,
     ShardTable,
@@ -32,9 +33,10 @@ from transforms.plan_shards import (
     rank_bucket,
 )
 from transforms.read_coco import AnnotationFile, CocoRules, read_coco, uri_identity
-from transforms.storage import open_storage
+from transforms.storage import open_storage, read_uri, split_uri
 from transforms.write_shards import ShardJob, write_shard
 
+NAMES = ShardNames()
 LIMITS = GateLimits(shards_in_flight=2, bytes_in_flight=1 << 20, readers=2)
 
 
@@ -68,11 +70,12 @@ def write_set(folder: Path, num_images: int, **coco: int) -> tuple[Path, Path]:
 
 
 def plan_run(
-    images: Path | Mapping[str, Path],
-    annotations: Path | Mapping[str, Path],
-    output: Path,
+    images: Path | str | Mapping[str, Path],
+    annotations: Path | str | Mapping[str, Path],
+    output: Path | str,
     num_shards: int = 2,
     layout: Layout | None = None,
+    seed: int = 0,
     **job: object,
 ) -> SmallRun:
     """Read, pin, rank and group; splits as the mappings have them, else `train`."""
@@ -81,26 +84,22 @@ def plan_run(
     }
     uris = annotations if isinstance(annotations, Mapping) else {"train": annotations}
     layout = layout or DetectionLayout()
-    sharding = Sharding(num_shards={"": num_shards})
+    sharding = Sharding(num_shards={"": num_shards}, seed=seed)
     samples: list[Sample] = []
     files: list[AnnotationFile] = []
     rejected: list[Rejected] = []
-    entries = {
-        (root, entry.name): entry
-        for root, uri in roots.items()
-        for entry in open_storage(uri).list()
-    }
+    listed = {root: list(source_entries(uri, str(output), NAMES)) for root, uri in roots.items()}
+    entries = {(root, entry.name): entry for root in listed for entry in listed[root]}
     for split, uri in uris.items():
         identity = uri_identity(str(uri), "")
-        for item in read_coco(uri.read_bytes(), uri.name, split, CocoRules(), identity=identity):
+        where = split_uri(str(uri))[1]
+        for item in read_coco(read_uri(str(uri)), where, split, CocoRules(), identity=identity):
             if isinstance(item, Sample):
                 item = pin_sample(item, entries.get((split, item.blobs[0].name)))
             kind = {Sample: samples, Rejected: rejected, AnnotationFile: files}[type(item)]
             kind.append(item)
     table, shards = plan_samples(samples, sharding, layout)
-    listings = {
-        root: f"{listing_digest(open_storage(uri).list()):x}" for root, uri in roots.items()
-    }
+    listings = {root: f"{listing_digest(found):x}" for root, found in listed.items()}
     return SmallRun(
         shards=shards,
         table=table,
@@ -135,9 +134,9 @@ def plan_samples(
     return table, [make_shard_plan(shard, placed[shard], table) for shard in sorted(placed)]
 
 
-def build_shards(run: SmallRun) -> list[ShardInfo]:
+def build_shards(run: SmallRun, limits: GateLimits = LIMITS) -> list[ShardInfo]:
     """Write every shard, one after the other."""
-    gate = WorkerGate(LIMITS)
+    gate = WorkerGate(limits)
     try:
         return [write_shard(shard, run.job, run.plan, gate) for shard in run.shards]
     finally:

@@ -1,7 +1,5 @@
 """The simulated store keeps the contract of a storage, and disturbs as it is told."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.memory_store import (
@@ -13,16 +11,12 @@ from tests.memory_store import (
     kill_at,
     lose_reply_of,
     meanwhile_at,
-    served,
 )
 from tests.storage_contract import Outside, StorageContract
 from transforms.storage import Storage, open_storage
 
 
-@pytest.fixture(autouse=True)
-def memory_is_served() -> Iterator[None]:
-    with served():
-        yield
+pytestmark = pytest.mark.usefixtures("memory_served")
 
 
 @pytest.fixture
