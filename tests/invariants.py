@@ -32,7 +32,7 @@ _COUNTED_NAME = re.compile(r"([a-z][a-z0-9_]*)-([0-9]{5})-of-([0-9]{5})-([0-9]+)
 _OF_THE_SAMPLE = ("E-IMG-", "E-EX-")
 _OF_THE_ANNOTATION = ("E-BOX-", "E-ANN-ORPHAN", "E-ANN-CATEGORY")
 _HEAVY = {"tensorflow", "PIL", "torch", "pandas"}
-_HELD_BESIDE_THE_BUDGET = 1 << 20  # records that wait to be written in one go
+_WAIT_TO_BE_WRITTEN_BYTES = 1 << 20  # of a shard, beside the budget
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -122,10 +122,17 @@ def check_rejects(codes: Iterable[str]) -> None:
         assert code.startswith(_OF_THE_SAMPLE + _OF_THE_ANNOTATION), f"7: {code} is a reject"
 
 
-def check_memory(most_image_bytes: int, budget_bytes: int, largest_image_bytes: int) -> None:
-    """Check what a process held of images at once, records that were not yet written included."""
-    limit = max(budget_bytes, largest_image_bytes) + _HELD_BESIDE_THE_BUDGET + largest_image_bytes
-    assert 0 < most_image_bytes <= limit, f"5: {most_image_bytes} bytes in flight, limit {limit}"
+def check_memory(most_bytes: int, budget_bytes: int, largest_bytes: int, shards: int = 1) -> None:
+    """Check what a process held of images at once, records that were not yet written included.
+
+    Args:
+        most_bytes: of images, read and not yet forgotten.
+        budget_bytes: `--bytes_in_flight`.
+        largest_bytes: of an image.
+        shards: built at once.
+    """
+    limit = max(budget_bytes, largest_bytes) + shards * (_WAIT_TO_BE_WRITTEN_BYTES + largest_bytes)
+    assert 0 < most_bytes <= limit, f"5: {most_bytes} bytes in flight, limit {limit}"
 
 
 def heavy_modules() -> set[str]:

@@ -31,6 +31,8 @@ from tests.call_sites import Site, site_of
 from transforms.storage import Entry, Spool, join_uri
 
 SCHEME = "memory://"
+ON_DISK = ("spool", "spool.write", "spool.close")
+"""Operations that no store takes part in."""
 
 T = TypeVar("T")
 
@@ -95,11 +97,11 @@ def fail_at(number: int, moment: Moment, code: str) -> Disturb:
 
 
 def lose_reply_of(number: int) -> Disturb:
-    """Return what has a step's reply lost, so that it is sent again."""
+    """Return what has a step's reply lost, so that it is sent again; a spool's disk has none."""
     left = [number]
 
     def lose(step: Step, now: Moment) -> None:
-        if [step.number] == left and now is Moment.AFTER:
+        if [step.number] == left and now is Moment.AFTER and step.operation not in ON_DISK:
             left.clear()
             raise ReplyLost
 
@@ -131,10 +133,13 @@ class MemoryStore:
         self._objects = dict(objects or {})
         newest = max((stored.generation for stored in self._objects.values()), default=0)
         self._generations = itertools.count(newest + 1)
+        self._processes: list[Process] = []
 
     def start(self, disturb: Disturb = undisturbed) -> "Process":
         """Return a new process."""
-        return Process(self, disturb)
+        process = Process(self, disturb)
+        self._processes.append(process)  # as long as the store is there, its URIs are
+        return process
 
     def copy(self) -> "MemoryStore":
         """Return a store that holds the same objects, generations included."""

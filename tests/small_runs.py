@@ -8,7 +8,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from schemas.faults import Rejected
@@ -23,13 +23,16 @@ from transforms.commit import CommitJob, commit, make_job_plan, publish_plan
 from transforms.gate import GateLimits, WorkerGate
 from transforms.output_files import source_entries
 from transforms.plan_shards import (
+    Bucket,
+    BucketBatch,
+    Shard,
     Sharding,
+    ShardRun,
     ShardTable,
-    bucket_of,
+    find_bucket_of,
     make_bucket_batch,
     make_shard_plan,
     make_shard_table,
-    order_key,
     rank_bucket,
 )
 from transforms.read_coco import AnnotationFile, CocoRules, read_coco, uri_identity
@@ -117,21 +120,33 @@ def plan_samples(
     samples: Sequence[Sample], sharding: Sharding, layout: Layout
 ) -> tuple[ShardTable, list[ShardPlan]]:
     """Return the plan of the samples, by the public functions of `transforms.plan_shards`."""
-    buckets: dict[tuple[str, int], list[Sample]] = {}
+    batches = batch_samples(samples, sharding, layout)
+    table = make_shard_table([(b, batch.tally) for b, batch in batches.items()], sharding)
+    return table, place_samples(batches, table, sharding)
+
+
+def batch_samples(
+    samples: Iterable[Sample], sharding: Sharding, layout: Layout
+) -> dict[Bucket, BucketBatch]:
+    """Return the samples by bucket."""
+    buckets: dict[Bucket, list[Sample]] = {}
     for sample in samples:
-        order = sharding.order_of(sample.split)
-        bucket = bucket_of(order_key(sample, order, sharding.seed), order, 4096)
-        buckets.setdefault((sample.split, bucket), []).append(sample)
-    batches = {
+        buckets.setdefault(find_bucket_of(sample, sharding, 4096), []).append(sample)
+    return {
         bucket: make_bucket_batch(members, sharding, layout.record_bytes)
         for bucket, members in buckets.items()
     }
-    table = make_shard_table([(b, batch.tally) for b, batch in batches.items()], sharding)
-    placed: dict[tuple[str, int], list[tuple[int, Sample]]] = {}
+
+
+def place_samples(
+    batches: Mapping[Bucket, BucketBatch], table: ShardTable, sharding: Sharding
+) -> list[ShardPlan]:
+    """Return the shards of samples whose buckets were counted for the table."""
+    placed: dict[Shard, list[ShardRun]] = {}
     for bucket, batch in batches.items():
-        for shard, place_and_sample in rank_bucket(bucket, [batch], table, sharding):
-            placed.setdefault(shard, []).append(place_and_sample)
-    return table, [make_shard_plan(shard, placed[shard], table) for shard in sorted(placed)]
+        for shard, run in rank_bucket(bucket, [batch], table, sharding):
+            placed.setdefault(shard, []).append(run)
+    return [make_shard_plan(shard, placed[shard], table) for shard in sorted(placed)]
 
 
 def build_shards(run: SmallRun, limits: GateLimits = LIMITS) -> list[ShardInfo]:

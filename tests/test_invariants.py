@@ -124,9 +124,9 @@ def test_rejects_of_a_machine_are_found() -> None:
 
 @pytest.mark.parametrize("held", [0, 3_300_000])
 def test_too_many_bytes_or_none_are_found(held: int) -> None:
-    check_memory(3_200_000, budget_bytes=2_000_000, largest_image_bytes=200_000)
+    check_memory(3_200_000, budget_bytes=2_000_000, largest_bytes=200_000)
     with pytest.raises(AssertionError, match=f"5: {held} bytes in flight"):
-        check_memory(held, budget_bytes=2_000_000, largest_image_bytes=200_000)
+        check_memory(held, budget_bytes=2_000_000, largest_bytes=200_000)
 
 
 def test_what_is_right_passes(sources: Sources) -> None:

@@ -15,7 +15,6 @@ from tests.memory_store import (
 from tests.storage_contract import Outside, StorageContract
 from transforms.storage import Storage, open_storage
 
-
 pytestmark = pytest.mark.usefixtures("memory_served")
 
 
