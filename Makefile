@@ -42,8 +42,7 @@ test-slow: setup
 
 # Faults by the thousand, up to 20 minutes; then what they covered (tests/CHAOS.md).
 chaos: setup
-	@$(PY) -m pytest -q -n 2 -m chaos
-	@$(PY) -m tests.fault_table
+	@$(PY) -m pytest -q -n 2 -m "chaos or cell"
 
 lint: setup
 	@$(VENV)/bin/ruff format --check .

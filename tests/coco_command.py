@@ -60,13 +60,13 @@ class Run(NamedTuple):
 def run_coco(*arguments: object) -> Run:
     """Run the command in this process; what it sets for a process of its own is put back."""
     out, err = io.StringIO(), io.StringIO()
-    with _settings_kept(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with settings_kept(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = guarded(coco.run, [str(argument) for argument in arguments])
     return Run(code, out.getvalue(), err.getvalue())
 
 
 @contextlib.contextmanager
-def _settings_kept() -> Iterator[None]:
+def settings_kept() -> Iterator[None]:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     loggers = [logging.getLogger(name) for name in OUR_LOGGERS]
     logging_was = [(logger.handlers, logger.level, logger.propagate) for logger in loggers]

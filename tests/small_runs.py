@@ -35,7 +35,7 @@ from transforms.plan_shards import (
     make_shard_table,
     rank_bucket,
 )
-from transforms.read_coco import AnnotationFile, CocoRules, read_coco, uri_identity
+from transforms.read_coco import AnnotationFile, CocoRules, excluded_keys, read_coco, uri_identity
 from transforms.storage import open_storage, read_uri, split_uri
 from transforms.write_shards import ShardJob, write_shard
 
@@ -79,6 +79,7 @@ def plan_run(
     num_shards: int = 2,
     layout: Layout | None = None,
     seed: int = 0,
+    exclude: str = "",
     **job: object,
 ) -> SmallRun:
     """Read, pin, rank and group; splits as the mappings have them, else `train`."""
@@ -94,9 +95,10 @@ def plan_run(
     listed = {root: list(source_entries(uri, str(output), NAMES)) for root, uri in roots.items()}
     entries = {(root, entry.name): entry for root in listed for entry in listed[root]}
     for split, uri in uris.items():
-        identity = uri_identity(str(uri), "")
-        where = split_uri(str(uri))[1]
-        for item in read_coco(read_uri(str(uri)), where, split, CocoRules(), identity=identity):
+        identity, where = uri_identity(str(uri), exclude), split_uri(str(uri))[1]
+        left_out = excluded_keys(read_uri(exclude), exclude) if exclude else {}
+        keys = left_out.get(split, frozenset())
+        for item in read_coco(read_uri(str(uri)), where, split, CocoRules(), keys, identity):
             if isinstance(item, Sample):
                 item = pin_sample(item, entries.get((split, item.blobs[0].name)))
             kind = {Sample: samples, Rejected: rejected, AnnotationFile: files}[type(item)]
