@@ -67,6 +67,12 @@ def quiet_beam() -> Iterator[None]:
     logger.setLevel(level)
 
 
+def rounds(few: int, many: int) -> list[Any]:
+    """Return seeds from 0: a few for the slow tests, the others for `make chaos`."""
+    marks = [pytest.mark.slow] * few + [pytest.mark.chaos] * (many - few)
+    return [pytest.param(seed, marks=mark) for seed, mark in enumerate(marks)]
+
+
 def jpeg_bytes(width: int = 64, height: int = 48, color: int = 0, **save: Any) -> bytes:
     """Return a small JPEG, different for each colour."""
     out = io.BytesIO()

@@ -173,17 +173,20 @@ def build_run(run: SmallRun) -> Manifest:
     return commit_run(run, build_shards(run))
 
 
-def build_and_die(images: Path, annotations: Path, output: Path, nth: int, how: str) -> None:
+def build_and_die(
+    images: Path, annotations: Path, output: Path, num_shards: int, nth: int, how: str
+) -> None:
     """Run as the target of a child: plan, then build and commit until `die_at` ends it.
 
     Args:
         images: image folder.
         annotations: annotation file.
         output: of the run.
+        num_shards: of the run.
         nth: the call that is the last.
         how: `torn` to let half of a write through; `named` for a disk without anonymous files.
     """
-    run = plan_run(images, annotations, output)
+    run = plan_run(images, annotations, output, num_shards)
     if how == "named":
         os.open = without_anonymous_files(os.open)
     die_at(nth, torn=how == "torn")
