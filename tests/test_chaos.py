@@ -352,6 +352,51 @@ def outcome_of(run: Callable[[], Any]) -> Any:
         return error
 
 
+def check_overwritten_meanwhile(
+    seed: int, sources: Sources, other: tuple[dict[str, int], Sources]
+) -> bool:
+    """Have one run overwrite what another one is about to finish; return whether both were told.
+
+    Nobody can lock an output, so the one that is not told of the other may find its data set gone.
+    But whoever overwrites is told unless what is there in the end is its own, whole; and no file is
+    ever there that is not one of the two runs', whole.
+    """
+    planned, others = other
+    store = sources.store.copy()
+    if seed % 2:  # the run's shards are there, it has but to look at them
+        run_on(store.start())
+    old, new = interleave(
+        seed, [whole_run(store), lambda disturb: overwrite(store.start(disturb), **planned)]
+    )
+    files = store.files("out/")
+    for outcome in (old, new):
+        if isinstance(outcome, Exception):
+            code, _ = find_fault(str(outcome))
+            assert code.startswith("E-OUT-") or code == "E-SRC-CHANGED", outcome
+    for name in files.keys() - FOREIGN.keys():
+        assert files[name] in (sources.undisturbed.get(name), others.undisturbed.get(name)), name
+    if not isinstance(new, Exception):
+        assert others.undisturbed.items() <= files.items()
+        check_committed({name: files[name] for name in others.undisturbed})
+    elif not isinstance(old, Exception) and "E-OUT-PLAN" in str(new):
+        assert sources.check(store)
+    return isinstance(new, Exception) and isinstance(old, Exception)
+
+
+def test_overwritten_under_way(sources: Sources, other: tuple[dict[str, int], Sources]) -> None:
+    told = [check_overwritten_meanwhile(seed, sources, other) for seed in range(40)]
+    assert set(told) == {False, True}
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("block", range(5))
+def test_overwritten_under_way_in_many_orders(
+    block: int, sources: Sources, other: tuple[dict[str, int], Sources]
+) -> None:
+    for seed in range(100 * block, 100 * block + 100):
+        check_overwritten_meanwhile(1000 + seed, sources, other)
+
+
 # --- sources that change between two executions of a step ---
 
 
