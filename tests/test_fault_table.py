@@ -10,17 +10,30 @@ import pytest
 
 from schemas.faults import FAULTS, fault_line, find_fault
 from tests.call_sites import Site, call_sites
+from tests.coco_command import Run, run_coco
 from tests.command_scenarios import (
     SCENARIOS,
     Scenario,
     Situation,
     at_first,
+    own_files,
     run_command,
     situation,
 )
 from tests.conftest import jpeg_bytes
 from tests.fault_table import Outcome, as_markdown, cell_name, cells
-from tests.memory_store import Disturb, Killed, MemoryStore, Moment, ReplyLost, Step, kill_at
+from tests.invariants import check_output
+from tests.memory_runs import FOREIGN, make_sources
+from tests.memory_store import (
+    Disturb,
+    Killed,
+    MemoryStore,
+    Moment,
+    Process,
+    ReplyLost,
+    Step,
+    kill_at,
+)
 
 CHAOS_MD = Path(__file__).with_name("CHAOS.md")
 CELLS = list(cells())
@@ -163,6 +176,42 @@ def test_the_command_killed_at_every_step(scenario: Scenario, memory_served: Non
         place.check(store)
         scenario.run(store.start())
         assert place.check(store)
+
+
+def convert(process: Process) -> Run:
+    """Run the whole command, Beam and all, in a simulated process."""
+    uri = process.uri
+    return run_coco(
+        *("--images", f"{uri}/photos", "--annotations", f"{uri}/instances.json"),
+        *("--output", f"{uri}/out", "--num_shards", 4, "--max_rejected", 1),
+    )
+
+
+@pytest.mark.parametrize(
+    "every", [pytest.param(1, marks=pytest.mark.chaos), pytest.param(7)], ids=["all", "some"]
+)
+@pytest.mark.parametrize("code", ["E-IO-RETRIES", "E-IO-AUTH"])
+def test_the_whole_command_ends_with_the_code_of_a_call_that_fails(
+    code: str, every: int, memory_served: None
+) -> None:
+    """Through threads, bundles and a runner that wraps exceptions up."""
+    sources, trial = make_sources().store, make_sources().store
+    process = trial.start()
+    assert convert(process).code == 0
+    undisturbed = own_files(trial)
+    sites = dict.fromkeys(step.site for step in process.steps if step.site is not None)
+    assert len(sites) > 20
+
+    for site in list(sites)[::every]:
+        store = sources.copy()
+        disturb = at_first(lambda step, s=site: step.site == s, Moment.BEFORE, fails(code))
+        run = convert(store.start(disturb))
+
+        assert run.code == 6
+        assert run.err.count(code) == 1
+        check_output(store.files("out/"), undisturbed, FOREIGN)
+        assert convert(store.start()).code == 0
+        assert check_output(store.files("out/"), undisturbed, FOREIGN)
 
 
 def test_the_table_is_told_as_it_is() -> None:
