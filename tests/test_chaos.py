@@ -454,6 +454,27 @@ def test_a_shard_that_does_not_come_back_is_missed(sources: Sources) -> None:
     assert not sources.check(store)
 
 
+@pytest.mark.parametrize(
+    "lost", ["train-00001-of-00004-3.tfrec", "_receipts/train-00003-of-00004.json"]
+)
+@pytest.mark.parametrize("cut", [False, True], ids=["gone", "cut"])
+def test_a_shard_that_is_lost_before_the_commit_is_missed(
+    cut: bool, lost: str, sources: Sources
+) -> None:
+    """By somebody else's hand: the listing that the commit makes is a fresh one."""
+    store = sources.store.copy()
+
+    def lose(step: Step, now: Moment) -> None:
+        if step.site and step.site.function == "_names_in" and step.number > 10:
+            store.remove(f"out/{lost}")
+            if cut and lost.endswith(".tfrec"):
+                store.put(f"out/{lost}", sources.undisturbed[lost][:-1])
+
+    with pytest.raises(RuntimeError, match=rf"^E-OUT-FOREIGN \S*/out: {lost} "):
+        run_on(store.start(lose))
+    assert "manifest.json" not in store.files("out/")
+
+
 @pytest.mark.parametrize("name", ["a004.jpg", "a009.jpg"])
 def test_a_source_that_changes_before_it_is_read_stops_the_run(name: str, sources: Sources) -> None:
     store = sources.store.copy()
@@ -473,7 +494,7 @@ def test_a_source_that_changes_before_it_is_read_stops_the_run(name: str, source
 def test_bytes_in_flight_are_bounded(memory_served: None) -> None:
     """By the budget and not by the data set: the store sees which images are held."""
     store, noise = MemoryStore(), random.Random(0)
-    images, image_bytes, shards_at_once = 60, 100_000, 2
+    images, image_bytes, shards_at_once = 32, 1_000_000, 2
     spec = coco_dict(images)
     for place, image in enumerate(spec["images"]):
         jpeg = jpeg_bytes(color=place)
@@ -481,8 +502,8 @@ def test_bytes_in_flight_are_bounded(memory_served: None) -> None:
         store.put(f"photos/{image['file_name']}", data)
     store.put("instances.json", json.dumps(spec).encode())
     process = store.start()
-    run = plan_on(process)
-    limits = GateLimits(shards_at_once, bytes_in_flight=4 * image_bytes, readers=4)
+    run = plan_on(process, num_shards=2)
+    limits = GateLimits(shards_at_once, bytes_in_flight=2 * image_bytes, readers=8)
     gate = WorkerGate(limits)
 
     with gate.builders as builders:
