@@ -129,10 +129,10 @@ def check_killed_twice(sources: Sources, first: MemoryStore, second: int, moment
     return killed
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_killed_twice(seed: int, sources: Sources) -> None:
     choose = random.Random(seed)
-    for _ in range(60):
+    for _ in range(50):
         store = sources.store.copy()
         assert kill_run(store, choose.choice(STEPS), choose.choice(MOMENTS))
         check_killed_twice(sources, store, choose.choice(STEPS), choose.choice(MOMENTS))
@@ -197,7 +197,7 @@ def check_twin_shards(seed: int, sources: Sources, writers: int) -> None:
 
 @pytest.mark.parametrize("writers", [2, 3])
 def test_twins_of_shards(writers: int, sources: Sources) -> None:
-    for seed in range(40):
+    for seed in range(15):
         check_twin_shards(seed, sources, writers)
 
 
@@ -216,7 +216,7 @@ def check_twin_runs(seed: int, sources: Sources) -> None:
 
 
 def test_twin_runs_of_one_plan(sources: Sources) -> None:
-    for seed in range(40):
+    for seed in range(15):
         check_twin_runs(seed, sources)
 
 
@@ -240,7 +240,7 @@ def check_killed_twin(seed: int, sources: Sources) -> None:
 
 
 def test_a_killed_twin_holds_nobody_up(sources: Sources) -> None:
-    for seed in range(25):
+    for seed in range(10):
         check_killed_twin(seed, sources)
 
 
@@ -274,7 +274,7 @@ def check_rivals(seed: int, sources: Sources, other: tuple[dict[str, int], Sourc
 
 
 def test_of_two_plans_one_wins(sources: Sources, other: tuple[dict[str, int], Sources]) -> None:
-    winners = [check_rivals(seed, sources, other) for seed in range(40)]
+    winners = [check_rivals(seed, sources, other) for seed in range(15)]
     assert set(winners) == {0, 1}
 
 
@@ -384,7 +384,7 @@ def check_overwritten_meanwhile(
 
 
 def test_overwritten_under_way(sources: Sources, other: tuple[dict[str, int], Sources]) -> None:
-    told = [check_overwritten_meanwhile(seed, sources, other) for seed in range(40)]
+    told = [check_overwritten_meanwhile(seed, sources, other) for seed in range(15)]
     assert set(told) == {False, True}
 
 

@@ -188,9 +188,13 @@ def convert(process: Process) -> Run:
 
 
 @pytest.mark.parametrize(
-    "every", [pytest.param(1, marks=pytest.mark.chaos), pytest.param(7)], ids=["all", "some"]
+    ("code", "every"),
+    [
+        ("E-IO-RETRIES", 9),
+        pytest.param("E-IO-RETRIES", 1, marks=pytest.mark.chaos),
+        pytest.param("E-IO-AUTH", 1, marks=pytest.mark.chaos),
+    ],
 )
-@pytest.mark.parametrize("code", ["E-IO-RETRIES", "E-IO-AUTH"])
 def test_the_whole_command_ends_with_the_code_of_a_call_that_fails(
     code: str, every: int, memory_served: None
 ) -> None:
