@@ -74,7 +74,9 @@ def fails(code: str) -> Callable[[Step], None]:
 OTHER_IMAGE = jpeg_bytes(color=99)
 
 
-def act_of(outcome: Outcome, place: Situation, store: MemoryStore) -> Disturb | None:
+def act_of(
+    outcome: Outcome, place: Situation, store: MemoryStore
+) -> tuple[Moment, Callable[[Step], object]]:
     """Return when something happens to a call, and what."""
 
     def take(step: Step, spoil: bytes = b"") -> None:
@@ -156,6 +158,8 @@ def check_what_is_left(outcome: Outcome, met: Step, place: Situation, store: Mem
         assert store.files()[other].endswith(b"of another"), "another's file was touched"
         store.remove(other)
     is_committed = place.check(store)
+    if outcome not in (*KILLS, *ENDS_WITH):
+        assert is_committed
     if outcome is Outcome.CHANGED:
         assert not is_committed
         return
