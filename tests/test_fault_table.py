@@ -1,6 +1,7 @@
 """Every storage call of our code meets every outcome: the table of `tests/fault_table.py`, run."""
 
 import functools
+import json
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -220,6 +221,30 @@ def test_the_whole_command_ends_with_the_code_of_a_call_that_fails(
         check_output(store.files("out/"), undisturbed, FOREIGN)
         assert convert(store.start()).code == 0
         assert check_output(store.files("out/"), undisturbed, FOREIGN)
+
+
+def test_the_note_of_a_run_that_was_overwritten_says_nothing_of_the_data_set_there(
+    memory_served: None,
+) -> None:
+    """It was to note that it is complete when another one had made the output of other sources."""
+    store = make_sources().store.copy()
+    old = store.files()["instances.json"]
+
+    def overwrite_with_others(_: Step) -> None:
+        spec = json.loads(old)
+        spec["annotations"][0]["bbox"][2] += 1
+        store.put("instances.json", json.dumps(spec).encode())
+        run_command(store.start(), overwrite=True)
+
+    noting = at_first(
+        lambda step: step.name.startswith("_sources/"), Moment.BEFORE, overwrite_with_others
+    )
+    with pytest.raises(RuntimeError, match=r"^E-OUT-CONFLICT \S*/manifest\.json: "):
+        run_command(store.start(noting))
+    store.put("instances.json", old)
+
+    with pytest.raises(RuntimeError, match=r"^E-OUT-PLAN "):  # and not 'already complete'
+        run_command(store.start())
 
 
 def test_the_table_is_told_as_it_is() -> None:
