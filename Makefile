@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
 
-.PHONY: demo test test-slow setup lint types bench lock clean
+.PHONY: demo test test-slow chaos setup lint types bench lock clean
 .DEFAULT_GOAL := demo
 
 setup: $(VENV)/.installed
@@ -35,10 +35,14 @@ demo: setup
 endif
 
 test: setup
-	@$(PY) -m pytest -q -n 2 -m "not slow"
+	@$(PY) -m pytest -q -n 2 -m "not slow and not chaos"
 
 test-slow: setup
-	@$(PY) -m pytest -q -n 2 -m slow
+	@$(PY) -m pytest -q -n 2 -m "slow and not chaos"
+
+# Faults by the thousand, up to 20 minutes; then what they covered (tests/CHAOS.md).
+chaos: setup
+	@$(PY) -m pytest -q -n 2 -m "chaos or cell"
 
 lint: setup
 	@$(VENV)/bin/ruff format --check .

@@ -184,8 +184,8 @@ def _overwrite(config: C, output: Storage) -> C:
         remove_output(output, config.names, config.images)
         return config
     excluded = read_uri(config.exclude, config.access)
-    remove_output(output, config.names, config.images)
-    output.create(EXCLUDED_NAME, excluded)
+    remove_output(output, config.names, config.images, excluded)
+    output.create(EXCLUDED_NAME, excluded)  # where there was no data set of ours
     kept = join_uri(config.output, EXCLUDED_NAME)
     command = config.accept_command
     for form in ("--exclude {}", "--exclude={}"):

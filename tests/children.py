@@ -14,6 +14,7 @@ import os
 import resource
 import signal
 from collections.abc import Callable, Iterator
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ KILLED = 77
 """Exit code of a child that `die_at` ended."""
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.small_runs"])
+_CONTEXT.set_forkserver_preload(["tests.small_runs", "tests.bucket_runs"])
 # Now, while temporary files have short paths: its socket's may be no longer than 107 bytes.
 multiprocessing.util.get_temp_dir()
 _NEW_MOUNTS, _NEW_USERS = 0x0002_0000, 0x1000_0000
@@ -57,6 +58,13 @@ def kill_once_ready(function: Callable[..., Any], *args: Any) -> None:
     os.kill(child.pid, signal.SIGKILL)
     child.join(30)
     assert child.exitcode == -signal.SIGKILL
+
+
+def start_child(function: Callable[..., Any], *args: Any) -> ForkServerProcess:
+    """Return a child that runs the function; whoever kills it knows when."""
+    child = _CONTEXT.Process(target=function, args=args)
+    child.start()
+    return child
 
 
 def _send_outcome(sender: Any, function: Callable[..., Any], *args: Any) -> None:

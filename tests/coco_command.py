@@ -14,16 +14,15 @@ import struct
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import google_crc32c
 import msgspec
-import pyarrow.parquet as pq
 
 from pipelines import coco
 from pipelines.launch import guarded
+from tests import invariants
 from tests.small_images import chunk, ihdr, png
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -33,7 +32,6 @@ MakeCoco = Callable[..., tuple[Path, Path]]
 """The fixture `make_coco`."""
 Sources = tuple[Path, Path]
 """Image folder and annotation file."""
-COUNTED_NAME = re.compile(r"([a-z][a-z0-9_]*)-([0-9]{5})-of-([0-9]{5})-([0-9]+)\.tfrec")
 
 
 class Run(NamedTuple):
@@ -63,13 +61,13 @@ class Run(NamedTuple):
 def run_coco(*arguments: object) -> Run:
     """Run the command in this process; what it sets for a process of its own is put back."""
     out, err = io.StringIO(), io.StringIO()
-    with _settings_kept(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with settings_kept(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = guarded(coco.run, [str(argument) for argument in arguments])
     return Run(code, out.getvalue(), err.getvalue())
 
 
 @contextlib.contextmanager
-def _settings_kept() -> Iterator[None]:
+def settings_kept() -> Iterator[None]:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     loggers = [logging.getLogger(name) for name in OUR_LOGGERS]
     logging_was = [(logger.handlers, logger.level, logger.propagate) for logger in loggers]
@@ -115,23 +113,7 @@ def spawn_coco(*arguments: object, **environment: str) -> Run:
 
 def read_records(path: Path) -> list[bytes]:
     """Return a TFRecord file's records, every length and checksum looked at."""
-    data, at, records = path.read_bytes(), 0, []
-    while at < len(data):
-        length, length_crc = struct.unpack_from("<QI", data, at)
-        assert length_crc == _masked(data[at : at + 8]), f"{path}: checksum of a length at {at}"
-        end = at + 12 + length
-        assert end + 4 <= len(data), f"{path}: cut off at {at}"
-        record = data[at + 12 : end]
-        (data_crc,) = struct.unpack_from("<I", data, end)
-        assert data_crc == _masked(record), f"{path}: checksum of a record at {at}"
-        records.append(record)
-        at = end + 4
-    return records
-
-
-def _masked(data: bytes) -> int:
-    crc = google_crc32c.value(data)
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    return invariants.read_records(path.read_bytes(), path)
 
 
 def shard_paths(out: Path, split: str = "") -> list[Path]:
@@ -202,43 +184,13 @@ def check_visible(out: Path) -> int:
     Returns:
         How many there are.
     """
-    receipts = [json.loads(path.read_bytes()) for path in out.glob("_receipts/*.json")]
-    by_file = {receipt["file"]: receipt for receipt in receipts}
-    paths = shard_paths(out)
-    for path in paths:
-        receipt = by_file[path.name]
-        data = path.read_bytes()
-        assert len(read_records(path)) == receipt["records"], path
-        assert hashlib.sha256(data).hexdigest() == receipt["sha256"], path
-        assert (len(data), f"{google_crc32c.value(data):08x}") == (
-            receipt["bytes"],
-            receipt["crc32c"],
-        ), path
-        assert receipt["planned"] == receipt["records"] + _rejected_samples(receipt), path
-    return len(paths)
+    return invariants.check_visible(invariants.files_of(out))
 
 
 def check_committed(out: Path) -> dict[str, Any]:
-    """Check a committed data set against every promise that its own files make.
-
-    Files and manifest agree, all sums hold, indexes point at the records, nothing is left over.
-    """
-    manifest = manifest_of(out)
-    assert check_visible(out) == len(manifest["shards"])
-    assert [shard["file"] for shard in manifest["shards"]] == sorted(
-        (path.name for path in out.glob("*.tfrec")), key=_by_split_and_index
-    )
-    for shard in manifest["shards"]:
-        data = (out / shard["file"]).read_bytes()
-        assert shard["sha256"] == hashlib.sha256(data).hexdigest()
-        assert shard["bytes"] == len(data)
-        assert shard["records"] == len(read_records(out / shard["file"]))
-    for receipt_path in out.glob("_receipts/*.json"):
-        _check_index(out, json.loads(receipt_path.read_bytes()), receipt_path.stem)
-    for name, split in manifest["splits"].items():
-        _check_sums(name, split, manifest, rejected_of(out))
+    """Check a committed data set against every promise that its own files make."""
     assert not (out / "_spool").exists()
-    return manifest
+    return invariants.check_committed(invariants.files_of(out))
 
 
 def command(sources: Sources, out: Path, *flags: object) -> list[str]:
@@ -255,47 +207,6 @@ def committed(sources: Sources, out: Path, *flags: object) -> dict[str, Any]:
     run = run_coco(*command(sources, out, *flags))
     assert run.code == 0, run.err
     return check_committed(out)
-
-
-def _by_split_and_index(name: str) -> tuple[str, int]:
-    match = COUNTED_NAME.fullmatch(name)
-    return (match[1], int(match[2])) if match else (name, 0)
-
-
-def _check_index(out: Path, receipt: Mapping[str, Any], stem: str) -> None:
-    """Read every record by its offset alone, as a random-access reader does."""
-    data = (out / receipt["file"]).read_bytes()
-    rows = pq.read_table(out / "index" / f"{stem}.parquet").to_pylist()
-    records = read_records(out / receipt["file"])
-    assert [data[row["offset"] + 12 : row["offset"] + row["size"] - 4] for row in rows] == records
-    lines = (out / "index" / f"{stem}.idx").read_text().splitlines()
-    assert lines == [f"{row['offset']} {row['size']}" for row in rows]
-
-
-def _check_sums(name: str, split: dict, manifest: dict, rejected: Sequence[dict]) -> None:
-    shards = [shard for shard in manifest["shards"] if shard["split"] == name]
-    samples = [line for line in rejected if line["split"] == name and _is_sample(line["code"])]
-    dropped = [line for line in rejected if line["split"] == name and not _is_sample(line["code"])]
-    fate = split["annotations"]
-    assert split["listed"] == (
-        split["excluded"] + split["rejected_before_planning"] + split["planned"]
-    )
-    assert split["planned"] == split["records"] + split["rejected_in_shards"]
-    assert split["planned"] == sum(shard["planned"] for shard in shards)
-    assert split["records"] == sum(shard["records"] for shard in shards)
-    assert len(samples) == split["rejected_before_planning"] + split["rejected_in_shards"]
-    assert sum(split["rejected"].values()) == len(samples)
-    assert sum(fate["dropped"].values()) == len(dropped)
-    assert fate["lost"] == sum(len(line["annotation_ids"]) for line in samples)
-    assert fate["listed"] == fate["written"] + len(dropped) + fate["lost"] + fate["excluded"]
-
-
-def _rejected_samples(receipt: Mapping[str, Any]) -> int:
-    return sum(_is_sample(line["code"]) for line in receipt["rejected"])
-
-
-def _is_sample(code: str) -> bool:
-    return code.startswith(("E-IMG-", "E-EX-"))
 
 
 @functools.cache

@@ -12,6 +12,9 @@ import pytest
 from apache_beam.testing.test_pipeline import TestPipeline
 from PIL import Image
 
+from tests.fault_table import as_markdown
+from tests.memory_store import served
+
 SHARED_DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
 
 
@@ -27,6 +30,31 @@ def shared_data() -> Path:
 def test_pipeline() -> Callable[[], beam.Pipeline]:
     """Makes pipelines on the in-process runner; a plain TestPipeline would fetch a binary."""
     return lambda: TestPipeline(runner="FnApiRunner")
+
+
+@pytest.fixture(scope="module")
+def memory_served() -> Iterator[None]:
+    """Have `open_storage` find the processes of `tests.memory_store`."""
+    with served():
+        yield
+
+
+_covered: set[str] = set()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note the cells of the fault table that a test has proved, in whichever process it ran."""
+    if report.when == "call" and report.passed:
+        _covered.update(str(value) for name, value in report.user_properties if name == "cell")
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Print the fault table with what was run just now, where `make chaos` asks for it."""
+    if config.option.markexpr == "chaos or cell":
+        terminalreporter.section("storage call site x outcome")
+        terminalreporter.write(as_markdown(_covered))
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +77,12 @@ def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     gcs._credentials.cache_clear()
+
+
+def rounds(few: int, many: int) -> list[Any]:
+    """Return seeds from 0: a few for the slow tests, the others for `make chaos`."""
+    marks = [pytest.mark.slow] * few + [pytest.mark.chaos] * (many - few)
+    return [pytest.param(seed, marks=mark) for seed, mark in enumerate(marks)]
 
 
 def jpeg_bytes(width: int = 64, height: int = 48, color: int = 0, **save: Any) -> bytes:

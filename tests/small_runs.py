@@ -8,33 +8,38 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from schemas.faults import Rejected
 from schemas.layouts import DetectionLayout, Layout
 from schemas.manifest import JobPlan, Manifest
 from schemas.samples import Sample
-from schemas.shards import ShardInfo, ShardPlan
+from schemas.shards import ShardInfo, ShardNames, ShardPlan
 from tests.children import die_at, without_anonymous_files
 from tests.conftest import coco_dict, jpeg_bytes
 from transforms.blobs import listing_digest, pin_sample
 from transforms.commit import CommitJob, commit, make_job_plan, publish_plan
 from transforms.gate import GateLimits, WorkerGate
+from transforms.output_files import source_entries
 from transforms.plan_shards import (
+    Bucket,
+    BucketBatch,
+    Shard,
     Sharding,
+    ShardRun,
     ShardTable,
-    bucket_of,
+    find_bucket_of,
     make_bucket_batch,
     make_shard_plan,
     make_shard_table,
-    order_key,
     rank_bucket,
 )
-from transforms.read_coco import AnnotationFile, CocoRules, read_coco, uri_identity
-from transforms.storage import open_storage
+from transforms.read_coco import AnnotationFile, CocoRules, excluded_keys, read_coco, uri_identity
+from transforms.storage import open_storage, read_uri, split_uri
 from transforms.write_shards import ShardJob, write_shard
 
+NAMES = ShardNames()
 LIMITS = GateLimits(shards_in_flight=2, bytes_in_flight=1 << 20, readers=2)
 
 
@@ -68,11 +73,13 @@ def write_set(folder: Path, num_images: int, **coco: int) -> tuple[Path, Path]:
 
 
 def plan_run(
-    images: Path | Mapping[str, Path],
-    annotations: Path | Mapping[str, Path],
-    output: Path,
+    images: Path | str | Mapping[str, Path],
+    annotations: Path | str | Mapping[str, Path],
+    output: Path | str,
     num_shards: int = 2,
     layout: Layout | None = None,
+    seed: int = 0,
+    exclude: str = "",
     **job: object,
 ) -> SmallRun:
     """Read, pin, rank and group; splits as the mappings have them, else `train`."""
@@ -81,26 +88,23 @@ def plan_run(
     }
     uris = annotations if isinstance(annotations, Mapping) else {"train": annotations}
     layout = layout or DetectionLayout()
-    sharding = Sharding(num_shards={"": num_shards})
+    sharding = Sharding(num_shards={"": num_shards}, seed=seed)
     samples: list[Sample] = []
     files: list[AnnotationFile] = []
     rejected: list[Rejected] = []
-    entries = {
-        (root, entry.name): entry
-        for root, uri in roots.items()
-        for entry in open_storage(uri).list()
-    }
+    listed = {root: list(source_entries(uri, str(output), NAMES)) for root, uri in roots.items()}
+    entries = {(root, entry.name): entry for root in listed for entry in listed[root]}
     for split, uri in uris.items():
-        identity = uri_identity(str(uri), "")
-        for item in read_coco(uri.read_bytes(), uri.name, split, CocoRules(), identity=identity):
+        identity, where = uri_identity(str(uri), exclude), split_uri(str(uri))[1]
+        left_out = excluded_keys(read_uri(exclude), exclude) if exclude else {}
+        keys = left_out.get(split, frozenset())
+        for item in read_coco(read_uri(str(uri)), where, split, CocoRules(), keys, identity):
             if isinstance(item, Sample):
                 item = pin_sample(item, entries.get((split, item.blobs[0].name)))
             kind = {Sample: samples, Rejected: rejected, AnnotationFile: files}[type(item)]
             kind.append(item)
     table, shards = plan_samples(samples, sharding, layout)
-    listings = {
-        root: f"{listing_digest(open_storage(uri).list()):x}" for root, uri in roots.items()
-    }
+    listings = {root: f"{listing_digest(found):x}" for root, found in listed.items()}
     return SmallRun(
         shards=shards,
         table=table,
@@ -118,26 +122,38 @@ def plan_samples(
     samples: Sequence[Sample], sharding: Sharding, layout: Layout
 ) -> tuple[ShardTable, list[ShardPlan]]:
     """Return the plan of the samples, by the public functions of `transforms.plan_shards`."""
-    buckets: dict[tuple[str, int], list[Sample]] = {}
+    batches = batch_samples(samples, sharding, layout)
+    table = make_shard_table([(b, batch.tally) for b, batch in batches.items()], sharding)
+    return table, place_samples(batches, table, sharding)
+
+
+def batch_samples(
+    samples: Iterable[Sample], sharding: Sharding, layout: Layout
+) -> dict[Bucket, BucketBatch]:
+    """Return the samples by bucket."""
+    buckets: dict[Bucket, list[Sample]] = {}
     for sample in samples:
-        order = sharding.order_of(sample.split)
-        bucket = bucket_of(order_key(sample, order, sharding.seed), order, 4096)
-        buckets.setdefault((sample.split, bucket), []).append(sample)
-    batches = {
+        buckets.setdefault(find_bucket_of(sample, sharding, 4096), []).append(sample)
+    return {
         bucket: make_bucket_batch(members, sharding, layout.record_bytes)
         for bucket, members in buckets.items()
     }
-    table = make_shard_table([(b, batch.tally) for b, batch in batches.items()], sharding)
-    placed: dict[tuple[str, int], list[tuple[int, Sample]]] = {}
+
+
+def place_samples(
+    batches: Mapping[Bucket, BucketBatch], table: ShardTable, sharding: Sharding
+) -> list[ShardPlan]:
+    """Return the shards of samples whose buckets were counted for the table."""
+    placed: dict[Shard, list[ShardRun]] = {}
     for bucket, batch in batches.items():
-        for shard, place_and_sample in rank_bucket(bucket, [batch], table, sharding):
-            placed.setdefault(shard, []).append(place_and_sample)
-    return table, [make_shard_plan(shard, placed[shard], table) for shard in sorted(placed)]
+        for shard, run in rank_bucket(bucket, [batch], table, sharding):
+            placed.setdefault(shard, []).append(run)
+    return [make_shard_plan(shard, placed[shard], table) for shard in sorted(placed)]
 
 
-def build_shards(run: SmallRun) -> list[ShardInfo]:
+def build_shards(run: SmallRun, limits: GateLimits = LIMITS) -> list[ShardInfo]:
     """Write every shard, one after the other."""
-    gate = WorkerGate(LIMITS)
+    gate = WorkerGate(limits)
     try:
         return [write_shard(shard, run.job, run.plan, gate) for shard in run.shards]
     finally:
@@ -157,17 +173,20 @@ def build_run(run: SmallRun) -> Manifest:
     return commit_run(run, build_shards(run))
 
 
-def build_and_die(images: Path, annotations: Path, output: Path, nth: int, how: str) -> None:
+def build_and_die(
+    images: Path, annotations: Path, output: Path, num_shards: int, nth: int, how: str
+) -> None:
     """Run as the target of a child: plan, then build and commit until `die_at` ends it.
 
     Args:
         images: image folder.
         annotations: annotation file.
         output: of the run.
+        num_shards: of the run.
         nth: the call that is the last.
         how: `torn` to let half of a write through; `named` for a disk without anonymous files.
     """
-    run = plan_run(images, annotations, output)
+    run = plan_run(images, annotations, output, num_shards)
     if how == "named":
         os.open = without_anonymous_files(os.open)
     die_at(nth, torn=how == "torn")

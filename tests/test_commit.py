@@ -869,24 +869,25 @@ def test_an_empty_root_is_recognised_too(tmp_path: Path, out: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "identities", "listings"),
+    ("changes", "identities", "listings"),
     [
-        ({"seed": "1"}, {"train": "9:ff"}, {"train": "a"}),
-        ({"seed": "0", "order": ""}, {"train": "9:ff"}, {"train": "a"}),
-        ({"seed": "0"}, {"train": "9:fe"}, {"train": "a"}),
-        ({"seed": "0"}, {"val": "9:ff"}, {"train": "a"}),
-        ({"seed": "0"}, {"train": "9:ff"}, {"train": "b"}),
-        ({"seed": "0"}, {"train": "9:ff"}, {"train": "a", "val": "a"}),
-        ({"seed": "0"}, {"train": "9:ff"}, {}),
+        ({"options": {"seed": "1"}}, {"train": "9:ff"}, {"train": "a"}),
+        ({"samples": "00ff"}, {"train": "9:ff"}, {"train": "a"}),
+        ({}, {"train": "9:fe"}, {"train": "a"}),
+        ({}, {"val": "9:ff"}, {"train": "a"}),
+        ({}, {"train": "9:ff"}, {"train": "b"}),
+        ({}, {"train": "9:ff"}, {"train": "a", "val": "a"}),
+        ({}, {"train": "9:ff"}, {}),
     ],
 )
 def test_every_part_of_a_job_is_in_its_digest(
-    options: Mapping[str, str], identities: Mapping[str, str], listings: Mapping[str, str]
+    changes: dict[str, Any], identities: Mapping[str, str], listings: Mapping[str, str]
 ) -> None:
-    one = job_digest({"seed": "0"}, {"train": "9:ff"}, {"train": "a"})
+    one = job_digest(PLAN, {"train": "9:ff"}, {"train": "a"})
 
-    assert one == job_digest({"seed": "0"}, {"train": "9:ff"}, {"train": "a", "val": "0"})
-    assert one != job_digest(options, identities, listings)
+    assert one == job_digest(PLAN, {"train": "9:ff"}, {"train": "a", "val": "0"})
+    plan = msgspec.structs.replace(PLAN, **changes)
+    assert one != job_digest(plan, identities, listings)
 
 
 # --- pipelines ---

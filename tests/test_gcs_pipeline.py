@@ -1,5 +1,6 @@
 """The whole command with everything on Google Cloud Storage, on the stand-in."""
 
+import hashlib
 import json
 import random
 import time
@@ -10,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.coco_command import Run, check_committed, digests, run_coco, start_coco
+from tests.conftest import rounds
 from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
 from tests.gcs_stand_in.sources import SOURCES, put_sources
+from tests.invariants import check_output, data_files
 
 MakeCoco = Callable[..., tuple[Path, Path]]
 SHARDS = ("--num_shards", "4")
@@ -222,34 +225,46 @@ def test_two_runs_at_once_make_one_data_set(
     check_committed(out)
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("seed", rounds(few=1, many=5))
 def test_runs_killed_at_any_moment_are_resumed(
-    stand_in: GcsStandIn, local: dict[str, str], tmp_path: Path
+    seed: int, stand_in: GcsStandIn, local: dict[str, str], tmp_path: Path
 ) -> None:
     """SIGKILL, at moments from the import of Beam to behind the manifest."""
-    choose = random.Random(0)
+    choose = random.Random(seed)
     stand_in.latency_s = 0.02
     arguments = (*SOURCES, *SHARDS, "--shards_in_flight", "1")
+    started_s = time.monotonic()
+    start_coco(
+        *arguments, "--output", "gs://out/whole/coco", STORAGE_EMULATOR_HOST=stand_in.url
+    ).communicate()
+    undisturbed, run_s = files_below(stand_in, "whole/coco/"), time.monotonic() - started_s
+    assert {n: sha256(d) for n, d in undisturbed.items() if n in local} == local
     moments: set[int] = set()
-    for number in range(15):
+    for number in range(5):
         output = f"gs://out/{number}/coco"
         for _ in range(2):  # and once more while it resumes
             process = start_coco(*arguments, "--output", output, STORAGE_EMULATOR_HOST=stand_in.url)
-            time.sleep(choose.uniform(0.5, 2.5))
+            time.sleep(choose.uniform(0.3, 1.05) * run_s)
             process.kill()
             process.communicate()
-        there = downloaded(stand_in, tmp_path).parent / str(number) / "coco"
-        seen = shards_of(there) if there.exists() else {}
-        assert seen.items() <= local.items(), "a shard is there in part, or another one"
-        moments.add(len(seen))
+            left = files_below(stand_in, f"{number}/coco/")
+            check_output(left, undisturbed)
+            moments.add(len(data_files(left)))
 
         run = run_coco(*arguments, "--output", output)
 
         assert run.code == 0, run.err
-        downloaded(stand_in, tmp_path)
-        assert shards_of(there) == local
-        check_committed(there)
+        assert check_output(files_below(stand_in, f"{number}/coco/"), undisturbed)
     assert len(moments) > 1, "every kill came before the first shard, or behind the last"
+
+
+def files_below(stand_in: GcsStandIn, folder: str) -> dict[str, bytes]:
+    objects = stand_in.objects("out")
+    return {n.removeprefix(folder): objects[n] for n in objects if n.startswith(folder)}
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def test_large_shards_are_uploaded_whole(

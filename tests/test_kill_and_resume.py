@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +23,6 @@ from tests.coco_command import (
     check_committed,
     check_visible,
     command,
-    digests,
     finish,
     run_coco,
     shard_paths,
@@ -30,7 +30,8 @@ from tests.coco_command import (
     start_coco,
     write_coco,
 )
-from tests.conftest import coco_dict, jpeg_bytes
+from tests.conftest import coco_dict, jpeg_bytes, rounds
+from tests.invariants import check_output, data_files, files_of
 
 NUM_IMAGES, NUM_SHARDS = 300, 150
 INTERRUPTED = re.compile(r"interrupted; (\d+) of (\d+) shards done; run again to resume")
@@ -40,7 +41,7 @@ class Job(NamedTuple):
     """A conversion that takes a while: many small shards, each made durable."""
 
     arguments: list[object]
-    undisturbed: dict[str, str]
+    undisturbed: Mapping[str, bytes]
     run_s: float
 
     def into(self, out: Path) -> list[object]:
@@ -65,7 +66,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     run = spawn_coco(*arguments, "--output", folder / "out")
     assert run.code == 0, run.err
     check_committed(folder / "out")
-    return Job(arguments, digests(folder / "out"), time.monotonic() - started_s)
+    return Job(arguments, files_of(folder / "out"), time.monotonic() - started_s)
 
 
 def wait_for_shards(process: subprocess.Popen[str], out: Path, least: int) -> None:
@@ -92,14 +93,15 @@ def kill(process: subprocess.Popen[str]) -> Run:
 
 def check_resumes(job: Job, out: Path) -> None:
     """Check what a killed run left, run again, and compare every byte."""
-    visible = check_visible(out)
+    left = files_of(out)
+    check_output(left, job.undisturbed)
+    visible = len(data_files(left))
     run = run_coco(*job.into(out))
     assert run.code == 0, run.err
     if "already complete" not in run.out:
         assert run.err.count("kept ") == visible
         assert run.err.count("wrote ") == NUM_SHARDS - visible
-    check_committed(out)
-    assert digests(out) == job.undisturbed
+    assert check_output(files_of(out), job.undisturbed)
 
 
 @pytest.mark.parametrize("least", [1, 60, 120])
@@ -118,15 +120,13 @@ def kill_after(delay_s: float, job: Job, out: Path) -> int:
     return check_visible(out)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", rounds(few=4, many=44))
 def test_killed_at_a_random_moment(seed: int, job: Job, tmp_path: Path) -> None:
     kill_after(random.Random(seed).uniform(0.7, max(0.8, job.run_s)), job, tmp_path / "out")
     check_resumes(job, tmp_path / "out")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", rounds(few=1, many=8))
 def test_killed_again_and_again(seed: int, job: Job, tmp_path: Path) -> None:
     """Each run keeps what the last one finished, so that it ends in spite of all."""
     delays, visible = random.Random(seed), [0]
@@ -137,8 +137,7 @@ def test_killed_again_and_again(seed: int, job: Job, tmp_path: Path) -> None:
     check_resumes(job, tmp_path / "out")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", rounds(few=1, many=10))
 def test_killed_beside_a_twin(seed: int, job: Job, tmp_path: Path) -> None:
     """One of two runs to one place dies; the other is not held up by it."""
     out = tmp_path / "out"
@@ -146,8 +145,7 @@ def test_killed_beside_a_twin(seed: int, job: Job, tmp_path: Path) -> None:
     time.sleep(random.Random(seed).uniform(0.9, max(1.0, 1.5 * job.run_s)))
     kill(twins[0])
     assert finish(twins[1]).code == 0
-    check_committed(out)
-    assert digests(out) == job.undisturbed
+    assert check_output(files_of(out), job.undisturbed)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +241,7 @@ def test_a_run_imports_no_tensorflow_and_no_image_library(job: Job, tmp_path: Pa
     program = (
         "import sys; from pipelines.launch import guarded; from pipelines import coco;"
         "code = guarded(coco.run, sys.argv[1:]);"
-        "heavy = {'tensorflow', 'PIL', 'torch', 'pandas'} & set(sys.modules);"
+        "from tests.invariants import heavy_modules; heavy = heavy_modules();"
         "sys.exit(f'{code} {sorted(heavy)}' if code or heavy else 0)"
     )
     run = subprocess.run(

@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import json
 import os
 from pathlib import Path
@@ -6,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from schemas.shards import PLAIN, ShardNames
+from tests.memory_runs import FOREIGN, make_sources, run_on
+from tests.memory_store import Killed, Moment, kill_at
 from tests.small_runs import SmallRun, build_run, contents, plan_run, write_set
 from transforms.commit import publish_plan
 from transforms.output_files import (
@@ -360,3 +363,29 @@ def test_after_removing_another_run_can_begin(
     remove_output(output, run.job.names, ["train"])
 
     assert [shard.records for shard in build_run(other).shards] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("older", [None, b"of an older run"])
+def test_what_is_to_be_left_out_is_there_whenever_the_deleting_dies(
+    older: bytes | None, memory_served: None
+) -> None:
+    """The rejects that `--exclude` names lie in the output, and go with it."""
+    finished = make_sources().store.copy()
+    run_on(finished.start())
+    rejects = finished.files("out/")["rejected.jsonl"]
+    if older is not None:
+        finished.put("out/_excluded.jsonl", older)
+
+    for number in itertools.count(1):
+        store = finished.copy()
+        process = store.start(kill_at(number, Moment.AFTER))
+        try:
+            remove_output(open_storage(f"{process.uri}/out"), ShardNames(), ["train"], rejects)
+        except Killed:
+            files = store.files("out/")
+            assert rejects in (files.get("_excluded.jsonl"), files.get("rejected.jsonl"))
+        else:
+            break
+
+    assert number > 30
+    assert store.files("out/") == {"_excluded.jsonl": rejects, **FOREIGN}

@@ -10,6 +10,7 @@ import google_crc32c
 import pytest
 from google.auth import exceptions as auth_errors
 
+from tests.call_sites import SPOOL_METHODS, STORAGE_METHODS
 from tests.children import limited, outcome_of
 from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
 from tests.storage_contract import Outside, StorageContract, files_in
@@ -134,6 +135,8 @@ SITES: dict[str, tuple[Kind, Callable[[Storage], object], object]] = {
     "begin a large upload": (Kind.RESUMABLE_START, create_large, google_crc32c.value(LARGE)),
     "send a large upload": (Kind.RESUMABLE_PUT, create_large, google_crc32c.value(LARGE)),
     "delete": (Kind.DELETE, delete_a, []),
+    "require_folder": (Kind.LIST, lambda storage: storage.require_folder(), None),
+    "probe": (Kind.LIST, lambda storage: storage.probe(), None),
 }
 OUTCOMES: dict[str, Callable[[Kind], Fault]] = {
     "408": lambda kind: Fault(What.STATUS, kind, status=408),
@@ -144,6 +147,13 @@ OUTCOMES: dict[str, Callable[[Kind], Fault]] = {
     "lost reply": lambda kind: Fault(What.LOST_REPLY, kind),
     "stall": lambda kind: Fault(What.STALL, kind),
 }
+
+
+def test_every_method_of_a_storage_is_among_the_sites() -> None:
+    """Spools are files of the worker's until they are published, by a large upload."""
+    methods = {name.split()[0] for name in SITES} - {"begin", "send"} | {"spool"}
+    assert methods == STORAGE_METHODS
+    assert {"write", "publish", "close"} == SPOOL_METHODS
 
 
 @pytest.mark.usefixtures("short_timeouts")

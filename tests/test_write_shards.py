@@ -25,6 +25,7 @@ from schemas.samples import Sample
 from schemas.shards import PLAIN, ShardInfo, ShardNames, ShardPlan
 from tests.children import KILLED, exit_code_of
 from tests.conftest import jpeg_bytes
+from tests.invariants import check_output, files_of
 from tests.small_images import chunk, idat, ihdr, jpeg, png
 from tests.small_runs import (
     SmallRun,
@@ -754,23 +755,29 @@ probe and the plan 1 small file each, the commit 7.
 
 
 @pytest.mark.parametrize("how", ["whole", "torn", "named"])
-def test_a_run_killed_at_any_call_resumes_to_the_same_files(tmp_path: Path, how: str) -> None:
-    images, annotations = write_set(tmp_path / "data", 6)
-    build_run(plan_run(images, annotations, tmp_path / "undisturbed"))
-    undisturbed = contents(tmp_path / "undisturbed")
+@pytest.mark.parametrize(
+    ("num_shards", "calls"),
+    [(2, CALLS_OF_A_RUN), pytest.param(4, CALLS_OF_A_RUN + 32, marks=pytest.mark.chaos)],
+)
+def test_a_run_killed_at_any_call_resumes_to_the_same_files(
+    tmp_path: Path, num_shards: int, calls: int, how: str
+) -> None:
+    images, annotations = write_set(tmp_path / "data", 3 * num_shards)
+    build_run(plan_run(images, annotations, tmp_path / "undisturbed", num_shards))
+    undisturbed = files_of(tmp_path / "undisturbed")
 
     exit_codes = []
-    for nth in range(1, CALLS_OF_A_RUN + 2):
+    for nth in range(1, calls + 2):
         out = tmp_path / f"killed at {nth}"
-        exit_codes.append(exit_code_of(build_and_die, images, annotations, out, nth, how))
-        visible = {n: sha for n, sha in contents(out).items() if not n.startswith("_spool/")}
-        assert visible.items() <= undisturbed.items(), "a file is there in part, or too many"
-        assert "manifest.json" not in visible or visible == undisturbed
+        planned = images, annotations, out, num_shards
+        exit_codes.append(exit_code_of(build_and_die, *planned, nth, how))
+        visible = {n: d for n, d in files_of(out).items() if not n.startswith("_spool/")}
+        check_output(visible, undisturbed)
 
-        build_run(plan_run(images, annotations, out))
-        assert contents(out) == undisturbed
+        build_run(plan_run(*planned))
+        assert check_output(files_of(out), undisturbed)
 
-    assert exit_codes == [KILLED] * CALLS_OF_A_RUN + [0]
+    assert exit_codes == [KILLED] * calls + [0]
 
 
 # --- the pipeline ---

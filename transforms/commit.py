@@ -29,6 +29,7 @@ from schemas.manifest import (
     PlannedSplit,
     ShardEntry,
     SplitSummary,
+    plan_digest,
     read_manifest,
     to_json,
 )
@@ -217,7 +218,7 @@ def commit(
     for name, text in side_files(manifest, job.layout).items():
         create_or_compare(output, name, text.encode())
     identities = {file.split: file.identity for file in files}
-    output.create(sources_name(job_digest(job.options, identities, listings)), b"{}\n")
+    output.create(sources_name(job_digest(plan, identities, listings)), b"{}\n")
     create_or_compare(output, MANIFEST_NAME, to_json(manifest))
     return manifest
 
@@ -328,18 +329,17 @@ def side_files(manifest: Manifest, layout: Layout) -> dict[str, str]:
     }
 
 
-def job_digest(
-    options: Mapping[str, str], identities: Mapping[str, str], listings: Mapping[str, str]
-) -> str:
+def job_digest(plan: JobPlan, identities: Mapping[str, str], listings: Mapping[str, str]) -> str:
     """Return the digest by which a finished run recognises itself, hex.
 
     Args:
-        options: everything on the command line that decides the data set.
+        plan: that was made of the sources, so that the note of a run whose data set was
+            overwritten before it ended says nothing of the one there.
         identities: of the annotation files, by split.
         listings: `listing_digest` in hex, by root name; an empty root counts as none.
     """
     listed = {root: listing for root, listing in listings.items() if listing != "0"}
-    seen = json.dumps([dict(options), dict(identities), listed], sort_keys=True)
+    seen = json.dumps([plan_digest(plan), dict(identities), listed], sort_keys=True)
     return hashlib.blake2b(seen.encode(), digest_size=16).hexdigest()
 
 
@@ -384,7 +384,7 @@ def find_complete(
         root: f"{listing_digest(source_entries(uri, output.root, names, access)):x}"
         for root, uri in roots.items()
     }
-    note = sources_name(job_digest(options, identities, listings))
+    note = sources_name(job_digest(manifest.plan, identities, listings))
     return manifest if output.stat(note) is not None else None
 
 

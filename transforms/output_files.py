@@ -115,21 +115,33 @@ def split_of(name: str, names: ShardNames) -> str | None:
     return next((s for grammar in grammars if (s := grammar.matches(name)) is not None), None)
 
 
-def remove_output(output: Storage, names: ShardNames, splits: Iterable[str]) -> None:
+def remove_output(
+    output: Storage, names: ShardNames, splits: Iterable[str], excluded: bytes | None = None
+) -> None:
     """Delete a data set of ours, manifest first, so that none is ever there in part.
 
     Deleted are the files that receipts name, those of our names for these splits, and the side
     files; anything else stays. The plan goes last: until then a rerun knows what this was.
+
+    Args:
+        output: what holds the data set.
+        names: how its shard files are called.
+        splits: whose.
+        excluded: what `EXCLUDED_NAME` is to hold before anything goes, its original perhaps.
 
     Raises:
         RuntimeError: `E-OUT-FOREIGN` when plan or manifest there are none of ours.
     """
     if not _is_ours(output):
         return
+    if excluded is not None:
+        _keep_excluded(output, excluded)
     output.delete(MANIFEST_NAME)
     wanted = {"", *splits}
     doomed = {info.file for info in _read_receipts(output)}
     doomed |= {*SIDE_FILES, REJECTED_NAME, EXCLUDED_NAME}
+    if excluded is not None:
+        doomed.remove(EXCLUDED_NAME)
     for name in sorted(top_level(output)):
         if name in doomed or split_of(name, names) in wanted:
             output.delete(name)
@@ -140,6 +152,12 @@ def remove_output(output: Storage, names: ShardNames, splits: Iterable[str]) -> 
     for name in receipts(output):
         output.delete(name)
     output.delete(PLAN_NAME)
+
+
+def _keep_excluded(output: Storage, data: bytes) -> None:
+    if not output.create(EXCLUDED_NAME, data) and output.read(EXCLUDED_NAME) != data:
+        output.delete(EXCLUDED_NAME)
+        output.create(EXCLUDED_NAME, data)
 
 
 def _is_ours(output: Storage) -> bool:

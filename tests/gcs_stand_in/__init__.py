@@ -249,6 +249,8 @@ class GcsStandIn:
         fault = self._faults.take(call.kind, call.name)
         if fault is None:
             return Outcome(self._protocol.answer(call))
+        if fault.strike is not None:
+            fault.strike()
         if fault.what is What.STATUS:
             after_s = fault.retry_after_s
             headers = [] if after_s is None else [("Retry-After", str(after_s))]

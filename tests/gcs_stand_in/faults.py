@@ -56,6 +56,7 @@ class Fault:
         status: of `STATUS`, e.g. 503.
         retry_after_s: of `STATUS`: the Retry-After header; None for no header.
         seconds: of `STALL` and `STALLED_BODY`; None until `GcsStandIn.release()`.
+        strike: called when it strikes, before any effect; e.g. to kill the client.
     """
 
     what: What
@@ -66,6 +67,7 @@ class Fault:
     status: int = 503
     retry_after_s: int | None = None
     seconds: float | None = None
+    strike: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
         if self.what is What.GONE and self.kind not in (None, *_SESSION_KINDS):

@@ -1,0 +1,17 @@
+"""A whole run in plain functions with everything in buckets, by the real clients; for children."""
+
+import os
+
+from schemas.manifest import Manifest
+from tests.small_runs import build_run, plan_run
+from transforms.commit import RejectBudget
+from transforms.storage import gcs  # noqa: F401  (imported before children are forked)
+
+NUM_SHARDS = 4
+SOURCES = ("gs://in/photos", "gs://in/instances.json")
+
+
+def build_in_bucket(url: str, output: str) -> Manifest:
+    """Plan, build and commit on the stand-in at this URL."""
+    os.environ["STORAGE_EMULATOR_HOST"] = url
+    return build_run(plan_run(*SOURCES, output, NUM_SHARDS, budget=RejectBudget(1)))

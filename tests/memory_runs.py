@@ -1,0 +1,71 @@
+"""Whole runs on the store in memory: the command's own steps, in one process after the other.
+
+The data set is small and has all that a run can meet: a rejected image, a dropped annotation, and
+files of the user's in the output.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+
+from schemas.manifest import Manifest
+from tests.conftest import coco_dict, jpeg_bytes
+from tests.invariants import check_output
+from tests.memory_store import MemoryStore, Process
+from tests.small_runs import SmallRun, build_run, plan_run
+from transforms.commit import RejectBudget
+
+NUM_IMAGES, NUM_SHARDS = 10, 4
+FOREIGN = {"notes.txt": b"of the user", "old/train-00000-of-00001-1.tfrec": b"of the user, too"}
+"""What lies in the output before the first run, and behind the last."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sources:
+    """A store before any run.
+
+    Attributes:
+        store: sources and the user's files; copy it before it is written to.
+        undisturbed: what a run makes that nothing happens to.
+        steps: how many steps that run takes.
+    """
+
+    store: MemoryStore
+    undisturbed: Mapping[str, bytes]
+    steps: int
+
+    def check(self, store: MemoryStore) -> bool:
+        """Ask the oracle; return whether the data set is committed."""
+        return check_output(store.files("out/"), self.undisturbed, FOREIGN)
+
+
+def make_sources(num_images: int = NUM_IMAGES, **planned: int) -> Sources:
+    """Return a store with sources, and what a run makes of them."""
+    store = MemoryStore()
+    spec = coco_dict(num_images)
+    spec["annotations"][5]["bbox"] = [64, 0, 5, 5]  # outside
+    for place, image in enumerate(spec["images"]):
+        data = jpeg_bytes(color=place)
+        store.put(f"photos/{image['file_name']}", data[:-10] if place == 3 else data)
+    store.put("instances.json", json.dumps(spec).encode())
+    for name, data in FOREIGN.items():
+        store.put(f"out/{name}", data)
+    return Sources(store, *_undisturbed(store.copy(), **planned))
+
+
+def _undisturbed(store: MemoryStore, **planned: int) -> tuple[Mapping[str, bytes], int]:
+    process = store.start()
+    run_on(process, **planned)
+    files = store.files("out/")
+    return {name: files[name] for name in files if name not in FOREIGN}, len(process.steps)
+
+
+def plan_on(process: Process, num_shards: int = NUM_SHARDS, seed: int = 0) -> SmallRun:
+    """Read and list what a process needs for its plan."""
+    sources = (f"{process.uri}/photos", f"{process.uri}/instances.json", f"{process.uri}/out")
+    return plan_run(*sources, num_shards, seed=seed, budget=RejectBudget(1))
+
+
+def run_on(process: Process, num_shards: int = NUM_SHARDS, seed: int = 0) -> Manifest:
+    """Plan, build and commit, in a process."""
+    return build_run(plan_on(process, num_shards, seed))

@@ -1,0 +1,371 @@
+"""An object store in memory, shared by simulated processes whose every operation can go wrong.
+
+Objects appear whole and once, have a generation and a CRC-32C, and can be deleted. Whatever a
+process asks of the store is a numbered step, and its `Disturb` is told of each before and after the
+effect: it may kill the process there, fail the step, have a reply lost, or do something else first.
+
+    store = MemoryStore()
+    process = store.start(kill_at(7, Moment.AFTER))
+    with served():
+        storage = open_storage(f"{process.uri}/out")
+
+A killed process does nothing any more: each further step of it dies too, by an exception that none
+of our code catches. What it had written to spools is gone, as a disk of a lost machine is.
+"""
+
+import contextlib
+import itertools
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from types import FrameType
+from typing import NamedTuple, TypeVar
+from unittest import mock
+
+import google_crc32c
+
+from schemas.faults import fault_line
+from tests.call_sites import Site, site_of
+from transforms.storage import (
+    DEFAULT_ACCESS,
+    EVERYTHING,
+    Access,
+    Bounds,
+    Entry,
+    Spool,
+    join_uri,
+    within,
+)
+
+SCHEME = "memory://"
+ON_DISK = ("spool", "spool.write", "spool.close")
+"""Operations that no store takes part in."""
+
+T = TypeVar("T")
+
+
+class Moment(Enum):
+    """When a step is disturbed."""
+
+    BEFORE = "before"
+    AFTER = "after"
+
+
+class Step(NamedTuple):
+    """One operation of a process on the store.
+
+    Attributes:
+        number: among the process's steps, from 1.
+        operation: `stat`, `spool.publish` …
+        name: of the object; empty where there is none.
+        site: the call in our code that asked for it.
+    """
+
+    number: int
+    operation: str
+    name: str
+    site: Site | None
+
+
+Disturb = Callable[[Step, Moment], None]
+"""Told of every step, before and after its effect; what it raises is what the caller gets."""
+
+
+class Killed(BaseException):
+    """The process is dead; whoever catches this is dead too."""
+
+
+class ReplyLost(Exception):
+    """Raised behind an effect: as a client does that got no reply, the step is sent once more."""
+
+
+def undisturbed(_: Step, __: Moment) -> None:
+    """Let everything pass."""
+
+
+def kill_at(number: int, moment: Moment) -> Disturb:
+    """Return what kills a process at a step."""
+
+    def kill(step: Step, now: Moment) -> None:
+        if (step.number, now) == (number, moment):
+            raise Killed
+
+    return kill
+
+
+def fail_at(number: int, moment: Moment, code: str) -> Disturb:
+    """Return what fails a step as a storage does that has given up on it."""
+
+    def fail(step: Step, now: Moment) -> None:
+        if (step.number, now) == (number, moment):
+            raise RuntimeError(fault_line(code, step.name, "injected", "run again to resume"))
+
+    return fail
+
+
+def lose_reply_of(number: int) -> Disturb:
+    """Return what has a step's reply lost, so that it is sent again; a spool's disk has none."""
+    left = [number]
+
+    def lose(step: Step, now: Moment) -> None:
+        if [step.number] == left and now is Moment.AFTER and step.operation not in ON_DISK:
+            left.clear()
+            raise ReplyLost
+
+    return lose
+
+
+def meanwhile_at(number: int, moment: Moment, happens: Callable[[], object]) -> Disturb:
+    """Return what stops a process at a step until something else has happened, all of it."""
+
+    def wait(step: Step, now: Moment) -> None:
+        if (step.number, now) == (number, moment):
+            happens()
+
+    return wait
+
+
+class Stored(NamedTuple):
+    """An object."""
+
+    data: bytes
+    generation: int
+
+
+class MemoryStore:
+    """The objects, and the processes that share them."""
+
+    def __init__(self, objects: Mapping[str, Stored] | None = None) -> None:
+        self._lock = threading.Lock()
+        self._objects = dict(objects or {})
+        newest = max((stored.generation for stored in self._objects.values()), default=0)
+        self._generations = itertools.count(newest + 1)
+        self._processes: list[Process] = []
+
+    def start(self, disturb: Disturb = undisturbed) -> "Process":
+        """Return a new process."""
+        process = Process(self, disturb)
+        self._processes.append(process)  # as long as the store is there, its URIs are
+        return process
+
+    def copy(self) -> "MemoryStore":
+        """Return a store that holds the same objects, generations included."""
+        return MemoryStore(self.objects())
+
+    def objects(self, below: str = "") -> dict[str, Stored]:
+        """Return all objects, or those below a folder, named from there."""
+        with self._lock:
+            found = {name: o for name, o in self._objects.items() if name.startswith(below)}
+        return {name.removeprefix(below): found[name] for name in sorted(found)}
+
+    def files(self, below: str = "") -> dict[str, bytes]:
+        """Return the bytes of all objects, or of those below a folder, named from there."""
+        return {name: stored.data for name, stored in self.objects(below).items()}
+
+    def get(self, name: str) -> Stored | None:
+        """Return an object, None where there is none."""
+        with self._lock:
+            return self._objects.get(name)
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write an object, whatever was there."""
+        with self._lock:
+            self._objects[name] = Stored(data, next(self._generations))
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write an object unless there is one."""
+        with self._lock:
+            if name in self._objects:
+                return False
+            self._objects[name] = Stored(data, next(self._generations))
+            return True
+
+    def remove(self, name: str) -> None:
+        """Delete an object, if it is there."""
+        with self._lock:
+            self._objects.pop(name, None)
+
+
+class Process:
+    """A simulated process: its steps, and whether it lives.
+
+    Attributes:
+        uri: of all that the process can reach; `open_storage` finds it while `served`.
+        steps: what it did so far.
+        image_bytes: bytes that it read with a pin and still holds now.
+        most_image_bytes: at most, of them, at any time.
+    """
+
+    _numbers = itertools.count(1)
+
+    def __init__(self, store: MemoryStore, disturb: Disturb) -> None:
+        self.store = store
+        self.steps: list[Step] = []
+        self.image_bytes = self.most_image_bytes = 0
+        self._disturb = disturb
+        self._lock = threading.RLock()
+        self._is_dead = False
+        name = f"process-{next(self._numbers)}"
+        self.uri = SCHEME + name
+        _PROCESSES[name] = self
+
+    @staticmethod
+    def find(uri: str) -> tuple["Process", str]:
+        """Return the process of a URI, and the path in it."""
+        name, _, path = uri.removeprefix(SCHEME).partition("/")
+        return _PROCESSES[name], path
+
+    def do(self, operation: str, name: str, site: Site | None, effect: Callable[[], T]) -> T:
+        """Do one step, disturbed as this process is to be."""
+        with self._lock:
+            if self._is_dead:
+                raise Killed
+            step = Step(len(self.steps) + 1, operation, name, site)
+            self.steps.append(step)
+        try:
+            while True:
+                self._disturb(step, Moment.BEFORE)
+                result = effect()
+                with contextlib.suppress(ReplyLost):
+                    self._disturb(step, Moment.AFTER)
+                    return result
+        except Killed:
+            self._is_dead = True
+            raise
+
+    def hold(self, data: bytes) -> bytes:
+        """Return bytes that are counted as long as anyone holds them."""
+        held = _HeldBytes(data)
+        held.process = self
+        self._count(len(held))
+        return held
+
+    def _count(self, change: int) -> None:
+        with self._lock:
+            self.image_bytes += change
+            self.most_image_bytes = max(self.most_image_bytes, self.image_bytes)
+
+
+_PROCESSES: "weakref.WeakValueDictionary[str, Process]" = weakref.WeakValueDictionary()
+
+
+class _HeldBytes(bytes):
+    """Bytes that tell their process when nobody holds them any more."""
+
+    process: Process
+
+    def __del__(self) -> None:
+        self.process._count(-len(self))
+
+
+@contextlib.contextmanager
+def served() -> Iterator[None]:
+    """Have `open_storage` find `memory://`, where it takes any scheme to Beam's filesystems."""
+    with mock.patch("transforms.storage.beam_filesystem.BeamStorage", MemoryStorage):
+        yield
+
+
+class MemoryStorage:
+    """What a process sees below a root."""
+
+    lists_by_name = True
+
+    def __init__(self, root: str, _: Access = DEFAULT_ACCESS) -> None:
+        self.root = root.rstrip("/")
+        self._process, path = Process.find(self.root)
+        self._prefix = f"{path}/" if path else ""
+
+    def list(
+        self, prefix: str = "", *, recursive: bool = True, bounds: Bounds = EVERYTHING
+    ) -> Iterator[Entry]:
+        # The caller is known now; the step is done when the first entry is asked for.
+        return within(self._list(prefix, recursive, site_of(sys._getframe(1))), bounds)
+
+    def _list(self, prefix: str, recursive: bool, site: Site | None) -> Iterator[Entry]:
+        below = self._prefix + prefix
+        found = self._process.do("list", prefix, site, lambda: self._store.objects(below))
+        for name, stored in found.items():
+            if recursive or "/" not in name:
+                yield _entry(prefix + name, stored)
+
+    def stat(self, name: str) -> Entry | None:
+        found = self._do("stat", name, lambda: self._store.get(self._prefix + name))
+        return None if found is None else _entry(name, found)
+
+    def read(self, name: str, expected: Entry | None = None) -> bytes:
+        found = self._do("read", name, lambda: self._store.get(self._prefix + name))
+        if found is None and expected is None:
+            raise self._changed(name, "not there")
+        if found is None or (expected and str(found.generation) != expected.pin):
+            raise self._changed(name, f"generation {expected.pin if expected else 0} is gone")
+        return found.data if expected is None else self._process.hold(found.data)
+
+    def crc32c(self, name: str) -> int:
+        found = self._do("crc32c", name, lambda: self._store.get(self._prefix + name))
+        if found is None:
+            raise self._changed(name, "not there")
+        return google_crc32c.value(found.data)
+
+    def create(self, name: str, data: bytes) -> bool:
+        return self._do("create", name, lambda: self._store.create(self._prefix + name, data))
+
+    def spool(self) -> Spool:
+        site = site_of(sys._getframe(1))
+        self._process.do("spool", "", site, lambda: None)
+        return _MemorySpool(self._process, self._prefix)
+
+    def delete(self, name: str) -> None:
+        self._do("delete", name, lambda: self._store.remove(self._prefix + name))
+
+    def require_folder(self) -> None:
+        self._do("require_folder", "", lambda: None)
+
+    def probe(self) -> None:
+        self._do("probe", "", lambda: None)
+
+    @property
+    def _store(self) -> MemoryStore:
+        return self._process.store
+
+    def _do(self, operation: str, name: str, effect: Callable[[], T]) -> T:
+        caller: FrameType = sys._getframe(2)
+        return self._process.do(operation, name, site_of(caller), effect)
+
+    def _changed(self, name: str, what: str) -> RuntimeError:
+        remedy = "run again when the source is at rest"
+        return RuntimeError(fault_line("E-SRC-CHANGED", join_uri(self.root, name), what, remedy))
+
+
+class _MemorySpool:
+    """Bytes that are no object yet."""
+
+    def __init__(self, process: Process, prefix: str) -> None:
+        self._process = process
+        self._prefix = prefix
+        self._parts: list[bytes] = []
+        self._is_open = True
+
+    def write(self, parts: Sequence[bytes]) -> None:
+        copies = [bytearray(part) for part in parts]  # on disk, and not the reader's bytes
+        site = site_of(sys._getframe(1))
+        self._process.do("spool.write", "", site, lambda: self._parts.extend(map(bytes, copies)))
+
+    def publish(self, name: str) -> bool:
+        site, data = site_of(sys._getframe(1)), b"".join(self._parts)
+        store = self._process.store
+        return self._process.do(
+            "spool.publish", name, site, lambda: store.create(self._prefix + name, data)
+        )
+
+    def close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._process.do("spool.close", "", None, self._parts.clear)
+
+
+def _entry(name: str, stored: Stored) -> Entry:
+    return Entry(
+        name, len(stored.data), str(stored.generation), google_crc32c.value(stored.data), "file"
+    )
