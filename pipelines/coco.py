@@ -211,9 +211,14 @@ def configure(argv: Sequence[str]) -> tuple[RunConfig[CocoConfig], list[str]]:
         allow_empty=flags.allow_empty,
         limits=limits_of(flags, images.values()),
         access=access_of(flags),
-        accept_command=accepting_command("python -m pipelines.coco", argv),
+        accept_command=accepting_command(_program(), argv),
     )
     return RunConfig(config, flags.overwrite, flags.trust_manifest), beam_args
+
+
+def _program() -> str:
+    """Return how the user started this; the console command says so in its first argument."""
+    return sys.argv[0] if sys.argv[0].startswith("beam-tfrec ") else "python -m pipelines.coco"
 
 
 def run(argv: Sequence[str]) -> None:

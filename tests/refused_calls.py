@@ -12,6 +12,8 @@ import platform
 import struct
 from collections.abc import Sequence
 
+from tests import children
+
 _OPENAT, _LINKAT, _RENAMEAT2 = {
     "x86_64": (257, 265, 316),
     "aarch64": (56, 37, 276),
@@ -61,3 +63,8 @@ def refuse(*filters: Sequence[_Instruction]) -> None:
         header = struct.pack("@HP", len(program), ctypes.addressof(buffer))
         if libc.prctl(_SET_SECCOMP, _FILTER, header, 0, 0):
             raise OSError(ctypes.get_errno(), "seccomp")
+
+
+def can_refuse() -> bool:
+    """Return whether a child may refuse itself system calls."""
+    return children.outcome_of(refuse, NO_LINKS) is None

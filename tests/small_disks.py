@@ -1,13 +1,11 @@
 """The command on disks of its own, small or read-only: run by children of `tests.children`.
 
-Each function runs it into trouble, takes the trouble away, and runs the same command again. Of a
-job of several shards, `run` is `spawn_coco`: in this process, shards would still be being built.
+Each function runs it into trouble, takes the trouble away, and runs the same command again.
 """
 
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +16,6 @@ from tests.refused_calls import refuse
 from transforms.progress import PROGRESS
 
 BUCKET_OUTPUT = "gs://out/coco"
-RunCoco = Callable[..., Run]
 
 
 class Ended(NamedTuple):
@@ -31,15 +28,15 @@ class Ended(NamedTuple):
 
 
 def convert_on_small_disk(
-    run: RunCoco, arguments: list[str], disk: Path, size_bytes: int, num_files: int = 0
+    arguments: list[str], disk: Path, size_bytes: int, num_files: int = 0
 ) -> Ended:
     """Run with an output on a disk of so many bytes, or so many files; 0 bytes: read-only."""
     mount_disk_of_my_own(disk, size_bytes or 1 << 20, num_files)
     if not size_bytes:
         make_read_only(disk)
-    first, there = run(*arguments), _checked(disk)
+    first, there = run_coco(*arguments), _checked(disk)
     make_roomy(disk)
-    return Ended(first, there, run(*arguments), _checked(disk))
+    return Ended(first, there, run_coco(*arguments), _checked(disk))
 
 
 def convert_until_read_only(arguments: list[str], disk: Path, shards: int) -> Ended:
@@ -59,9 +56,7 @@ def convert_until_read_only(arguments: list[str], disk: Path, shards: int) -> En
     return Ended(first, there, run_coco(*arguments), _checked(disk))
 
 
-def convert_by_small_spool(
-    run: RunCoco, arguments: list[str], disk: Path, size_bytes: int
-) -> Ended:
+def convert_by_small_spool(arguments: list[str], disk: Path, size_bytes: int) -> Ended:
     """Run into a bucket with the spools on a disk of so many bytes; 0: a read-only one."""
     mount_disk_of_my_own(disk, size_bytes or 1 << 20)
     if not size_bytes:
@@ -69,9 +64,9 @@ def convert_by_small_spool(
     with GcsStandIn() as stand_in:
         stand_in.make_bucket("out")
         os.environ["STORAGE_EMULATOR_HOST"] = stand_in.url
-        first, there = run(*arguments), _objects(stand_in)
+        first, there = run_coco(*arguments), _objects(stand_in)
         make_roomy(disk)
-        return Ended(first, there, run(*arguments), _objects(stand_in))
+        return Ended(first, there, run_coco(*arguments), _objects(stand_in))
 
 
 def convert_with_small_temporary_folder(arguments: list[str], disk: Path, output: Path) -> Ended:

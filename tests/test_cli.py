@@ -40,6 +40,24 @@ def test_console_script_is_the_module(script: Path, make_coco: MakeCoco, tmp_pat
     assert by_script.stderr == by_module.err
 
 
+@pytest.mark.parametrize(
+    ("module", "program"),
+    [
+        (("pipelines.cli", "coco"), "beam-tfrec coco"),
+        (("pipelines.coco",), "python -m pipelines.coco"),
+    ],
+)
+def test_rejects_are_accepted_by_the_program_that_was_started(
+    module: tuple[str, ...], program: str, make_coco: MakeCoco, tmp_path: Path
+) -> None:
+    images, annotations = make_coco(2)
+    (images / "a001.jpg").write_bytes(b"")
+    arguments = ("--images", images, "--annotations", annotations, "--output", tmp_path / "out")
+    run = run_program(sys.executable, "-m", *module, *arguments)
+    assert run.returncode == 4
+    assert f"accept with {program} --images {images} " in run.stderr
+
+
 def test_same_help(script: Path) -> None:
     by_script = run_program(script, "coco", "--help")
     by_module = run_program(sys.executable, "-m", "pipelines.coco", "--help")

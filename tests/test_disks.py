@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests import children
-from tests.coco_command import Run, check_committed, digests, run_coco, shard_paths, spawn_coco
+from tests.coco_command import Run, check_committed, digests, run_coco, shard_paths
 from tests.gcs_stand_in import GcsStandIn
-from tests.refused_calls import NO_ANONYMOUS_FILES, NO_EXCLUSIVE_RENAMES, NO_LINKS
+from tests.refused_calls import NO_ANONYMOUS_FILES, NO_EXCLUSIVE_RENAMES, NO_LINKS, can_refuse
 from tests.small_disks import (
     BUCKET_OUTPUT,
     Ended,
-    RunCoco,
     convert_by_small_spool,
     convert_on_small_disk,
     convert_until_read_only,
@@ -53,7 +52,7 @@ class Job(NamedTuple):
 
     def fills_at(self, name: str) -> int:
         """Return the size of a disk that lacks a page for this file of a job of one shard."""
-        data = [n for n in self.undisturbed if n.endswith(".tfrec") and name != "_plan.json"]
+        data = [n for n in self.undisturbed if n.endswith(".tfrec")]
         held = {*self.before(name), *data, name}
         return sum(self.pages_bytes[name] for name in held) - PAGE_BYTES
 
@@ -146,7 +145,7 @@ def check_completes(ended: Ended, job: Job) -> None:
 def test_disk_that_is_full_in(name: str, job_of_one_shard: Job, disk: Path) -> None:
     job = job_of_one_shard
     given = job.into(disk / "out"), disk, job.fills_at(name)
-    ended = children.outcome_of(convert_on_small_disk, run_coco, *given)
+    ended = children.outcome_of(convert_on_small_disk, *given)
     check_full(ended, job)
     assert list(ended.there) == sorted(job.before(name))
 
@@ -157,7 +156,7 @@ def test_disk_without_room_for_another_file(
 ) -> None:
     """At the probe, or at the plan, whatever free bytes there are."""
     given = job_of_one_shard.into(disk / "out"), disk, 1 << 20, num_files
-    ended = children.outcome_of(convert_on_small_disk, run_coco, *given)
+    ended = children.outcome_of(convert_on_small_disk, *given)
     check_full(ended, job_of_one_shard)
 
 
@@ -168,7 +167,7 @@ def test_disk_of_every_size(job: Job, disk: Path) -> None:
     lacking = set()
     for size_bytes in range(PAGE_BYTES, needed, PAGE_BYTES):
         given = job.into(disk / "out"), disk, size_bytes
-        ended = children.outcome_of(convert_on_small_disk, spawn_coco, *given)
+        ended = children.outcome_of(convert_on_small_disk, *given)
         check_full(ended, job)
         lacking.add(next(name for name in job.undisturbed if name not in ended.there))
     kinds = {name.split("/")[0] if "/" in name else Path(name).suffix for name in lacking}
@@ -181,7 +180,7 @@ def test_disk_of_every_number_of_files(job: Job, disk: Path) -> None:
     """A tmpfs holds its root, the folders, the files and the spool."""
     for num_files in range(2, len(job.undisturbed) + 5):
         given = job.into(disk / "out"), disk, 1 << 20, num_files
-        ended = children.outcome_of(convert_on_small_disk, spawn_coco, *given)
+        ended = children.outcome_of(convert_on_small_disk, *given)
         check_full(ended, job)
 
 
@@ -192,18 +191,18 @@ def test_disk_of_every_number_of_files(job: Job, disk: Path) -> None:
 def test_spool_that_is_full(more_pages: int, job_of_one_shard: Job, disk: Path) -> None:
     """The disk is that of spools alone, which are there one after the other, or beside a shard."""
     largest = max(job_of_one_shard.pages_bytes.values())
-    check_full_spool(largest + more_pages * PAGE_BYTES, run_coco, job_of_one_shard, disk)
+    check_full_spool(largest + more_pages * PAGE_BYTES, job_of_one_shard, disk)
 
 
 @pytest.mark.slow
 def test_spool_of_every_size(job: Job, disk: Path) -> None:
     for size_bytes in range(PAGE_BYTES, max(job.pages_bytes.values()) + 1, PAGE_BYTES):
-        check_full_spool(size_bytes, spawn_coco, job, disk)
+        check_full_spool(size_bytes, job, disk)
 
 
-def check_full_spool(size_bytes: int, run: RunCoco, job: Job, disk: Path) -> None:
+def check_full_spool(size_bytes: int, job: Job, disk: Path) -> None:
     arguments = job.into(BUCKET_OUTPUT, "--spool_dir", disk)
-    ended = children.outcome_of(convert_by_small_spool, run, arguments, disk, size_bytes)
+    ended = children.outcome_of(convert_by_small_spool, arguments, disk, size_bytes)
     check_full(ended, job)
     assert f"{disk}: " in ended.first.fault
     assert "--spool_dir" in ended.first.fault
@@ -211,7 +210,7 @@ def check_full_spool(size_bytes: int, run: RunCoco, job: Job, disk: Path) -> Non
 
 def test_spool_that_is_read_only(job: Job, disk: Path) -> None:
     arguments = job.into(BUCKET_OUTPUT, "--spool_dir", disk)
-    ended = children.outcome_of(convert_by_small_spool, run_coco, arguments, disk, 0)
+    ended = children.outcome_of(convert_by_small_spool, arguments, disk, 0)
     assert ended.first.ended == (6, "E-IO-READONLY")
     assert ended.first.fault == (
         f"E-IO-READONLY {disk}: Read-only file system;"
@@ -272,7 +271,7 @@ def test_full_temporary_folder(job: Job, disk: Path) -> None:
 
 def test_disk_that_is_read_only(job: Job, disk: Path) -> None:
     arguments = job.into(disk / "out")
-    ended = children.outcome_of(convert_on_small_disk, run_coco, arguments, disk, 0)
+    ended = children.outcome_of(convert_on_small_disk, arguments, disk, 0)
     assert ended.first.ended == (6, "E-IO-READONLY"), ended.first
     assert ended.there == {}
     check_completes(ended, job)
@@ -290,12 +289,20 @@ def test_disk_that_becomes_read_only(shards: int, job: Job, disk: Path) -> None:
 # Without anonymous files, links, exclusive renames.
 
 
+@pytest.fixture(scope="module")
+def refusing_kernel() -> None:
+    if not can_refuse():
+        pytest.skip("this machine lets no process refuse itself system calls (seccomp)")
+
+
 @pytest.mark.parametrize(
     "refused",
     [[NO_ANONYMOUS_FILES], [NO_ANONYMOUS_FILES, NO_LINKS]],
     ids=["no anonymous files", "no links either"],
 )
-def test_lesser_filesystem_holds_the_same(refused: list, job: Job, tmp_path: Path) -> None:
+def test_lesser_filesystem_holds_the_same(
+    refused: list, refusing_kernel: None, job: Job, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     run, found = children.outcome_of(convert_without, refused, job.into(out), out)
     assert run.code == 0, run
@@ -303,7 +310,9 @@ def test_lesser_filesystem_holds_the_same(refused: list, job: Job, tmp_path: Pat
     assert found == job.undisturbed
 
 
-def test_filesystem_without_exclusive_names_is_refused(job: Job, tmp_path: Path) -> None:
+def test_filesystem_without_exclusive_names_is_refused(
+    refusing_kernel: None, job: Job, tmp_path: Path
+) -> None:
     """Before the first shard: there, two runs could not be told apart."""
     out = tmp_path / "out"
     refused = [NO_ANONYMOUS_FILES, NO_LINKS, NO_EXCLUSIVE_RENAMES]

@@ -187,7 +187,9 @@ def test_interrupted_before_the_first_shard(tmp_path: Path) -> None:
 def test_interrupted_while_it_starts(job: Job, tmp_path: Path) -> None:
     """Importing Beam takes most of a second, in which people change their minds too."""
     process = start_coco(*job.into(tmp_path / "out"))
-    time.sleep(0.25)
+    mapped = Path(f"/proc/{process.pid}/maps")
+    while "apache_beam" not in mapped.read_text():  # else it would meet Python's own start
+        time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     run = finish(process)
     assert run.code in (130, -signal.SIGINT)
