@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
 
-.PHONY: demo test test-slow setup lint types bench lock clean
+.PHONY: demo test test-slow sabotage setup lint types bench lock clean
 .DEFAULT_GOAL := demo
 
 setup: $(VENV)/.installed
@@ -39,6 +39,10 @@ test: setup
 
 test-slow: setup
 	@$(PY) -m pytest -q -n 2 -m slow
+
+# Takes one guard after the other out of a copy of the project: each must turn a test red.
+sabotage: setup
+	@$(PY) -m tests.sabotage.run
 
 lint: setup
 	@$(VENV)/bin/ruff format --check .

@@ -729,3 +729,16 @@ def test_a_path_is_below_a_root_by_whatever_link_it_is_reached(tmp_path: Path) -
 
 def test_an_entry_is_a_file_unless_it_says_otherwise() -> None:
     assert Entry("a", 1, "2") == Entry(name="a", size_bytes=1, pin="2", crc32c=None, kind="file")
+
+
+@pytest.mark.parametrize("given", [b"", b"01234"])
+def test_a_file_of_the_listed_size_that_gives_fewer_bytes_is_a_change(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch, given: bytes
+) -> None:
+    put(folder, {"a": b"0123456789"})
+    entry = storage.stat("a")
+    given_once = iter([given])
+    monkeypatch.setattr(os, "read", lambda fd, size: next(given_once, b""))
+
+    with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED \S*/a: "):
+        storage.read("a", entry)
