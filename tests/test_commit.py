@@ -2,6 +2,7 @@ import dataclasses
 import json
 import logging
 import os
+import re
 import shutil
 import threading
 import traceback
@@ -1111,3 +1112,65 @@ def test_the_side_files_are_what_their_writers_make(run: SmallRun, out: Path) ->
         "schema.pbtxt": schema_pbtxt(spec),
         "features.json": features_json(spec),
     }
+
+
+def test_a_job_s_digest_is_32_hex_digits_whatever_the_order_of_its_parts() -> None:
+    one = job_digest({"a": "1", "b": "2"}, {"t": "9:ff", "v": "8:ff"}, {"t": "a", "v": "b"})
+
+    assert one == job_digest({"b": "2", "a": "1"}, {"v": "8:ff", "t": "9:ff"}, {"v": "b", "t": "a"})
+    assert re.fullmatch("[0-9a-f]{32}", one)
+
+
+def test_annotations_are_not_shown_among_the_samples_over_budget(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rejects = [reject("1", "E-BOX-EMPTY", annotation_ids=(7,)), reject("2")]
+
+    with pytest.raises(RuntimeError, match=r"^E-BUDGET gs://b/out: 1 of 10 samples rejected"):
+        make_job_plan(ShardTable({}, "0"), [summary()], rejects, JOB)
+
+    shown = [record.getMessage() for record in caplog.records]
+    assert shown == ["E-IMG-MISSING 2.jpg (key 2): gone; rejected"]
+
+
+def test_repairs_and_traits_of_all_shards_add_up(data: tuple[Path, Path], out: Path) -> None:
+    spec = json.loads(data[1].read_text())
+    for annotation in spec["annotations"][::2]:
+        annotation["bbox"] = [60, 2, 10, 10]  # over the right edge
+    data[1].write_text(json.dumps(spec))
+    infos = build_shards(plan_run(*data, out))
+    infos[0] = msgspec.structs.replace(infos[0], traits={"cmyk": 1, "animated": 2})
+    infos[1] = msgspec.structs.replace(infos[1], traits={"cmyk": 3})
+
+    split = commit_run(plan_run(*data, out), infos).splits["train"]
+
+    assert [info.repairs for info in infos] == [{"box_clipped": 3}, {"box_clipped": 3}]
+    assert split.repairs == {"box_clipped": 6}
+    assert list(split.traits.items()) == [("animated", 2), ("cmyk", 4)]
+
+
+def test_pipelines_make_the_output_and_say_nothing_of_sources_that_are_all_named(
+    test_pipeline: Callable[[], beam.Pipeline],
+    data: tuple[Path, Path],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger="transforms.commit")
+    shutil.rmtree(data[0])  # no image is left: a plan without shards
+    data[0].mkdir()
+    out = tmp_path / "not" / "there"
+    run = plan_run(*data, out, allow_empty=True, budget=RejectBudget(6))
+
+    with test_pipeline() as pipeline:
+        table = pipeline | "Table" >> beam.Create([run.table]).with_output_types(ShardTable)
+        files = pipeline | "Files" >> beam.Create(run.files).with_output_types(AnnotationFile)
+        rejected = pipeline | "Rejected" >> beam.Create(run.rejected).with_output_types(Rejected)
+        shards = pipeline | "Infos" >> beam.Create([]).with_output_types(ShardInfo)
+        tallies = pipeline | "Tallies" >> beam.Create([("train", PinTally(6, 6, 0, "0"))])
+        plan = table | PublishPlan(run.commit_job, files, rejected)
+        _ = shards | Commit(run.commit_job, plan, files, rejected, tallies)
+
+    manifest = read_manifest((out / "manifest.json").read_bytes(), "manifest.json")
+    assert manifest.splits["train"].rejected == {"E-IMG-MISSING": 6}
+    assert [record.getMessage() for record in caplog.records] == []
+    assert not (out / "_spool").exists()
