@@ -1,5 +1,6 @@
 import errno
 import fcntl
+import itertools
 import os
 import resource
 import socket
@@ -22,7 +23,7 @@ from tests.children import (
 )
 from tests.storage_contract import DiskFolder, Outside, StorageContract, files_in, listed, put
 from transforms.storage import Entry, join_uri, name_below, open_storage, read_uri, split_uri
-from transforms.storage.local import LocalStorage
+from transforms.storage.local import LocalStorage, coded
 
 
 @pytest.fixture
@@ -742,3 +743,141 @@ def test_a_file_of_the_listed_size_that_gives_fewer_bytes_is_a_change(
 
     with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED \S*/a: "):
         storage.read("a", entry)
+
+
+# --- the tables of the system's errors, entry by entry ---
+
+
+@pytest.mark.parametrize(
+    "code", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.ENETUNREACH]
+)
+def test_what_passes_is_tried_again(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    put(folder, {"a": b"12345"})
+    monkeypatch.setattr(os, "read", failing_first(1, code, os.read))
+
+    assert storage.read("a") == b"12345"
+
+
+AGAIN = "then run again"
+LINES = {
+    errno.ENOSPC: ("E-IO-NOSPACE", f"free some space, {AGAIN} to resume"),
+    errno.EDQUOT: ("E-IO-NOSPACE", f"raise the quota, {AGAIN} to resume"),
+    errno.EFBIG: ("E-IO-NOSPACE", "ask for smaller shards with --shard_size"),
+    errno.EROFS: ("E-IO-READONLY", "give an --output that can be written"),
+    errno.EEXIST: ("E-IO-READONLY", "give an --output that is a folder"),
+    errno.ENOTDIR: ("E-IO-READONLY", "give an --output that is a folder"),
+    errno.ELOOP: ("E-IO-READONLY", "give an --output that is a folder"),
+    errno.ENAMETOOLONG: ("E-IO-READONLY", "give a shorter --output"),
+    errno.ENOENT: ("E-IO-READONLY", "leave the folder there, and run again"),
+    errno.EACCES: ("E-IO-AUTH", f"give this user permission, {AGAIN}"),
+    errno.EPERM: ("E-IO-AUTH", f"give this user permission, {AGAIN}"),
+    errno.EMFILE: ("E-IO-LIMIT", "raise the limit on open files (ulimit -n)"),
+    errno.ENFILE: ("E-IO-LIMIT", "raise the system's limit on open files"),
+    errno.ENOMEM: ("E-IO-LIMIT", f"free some memory, {AGAIN} to resume"),
+    errno.EXDEV: ("E-IO-RETRIES", "look at the storage"),  # any other
+}
+
+
+@pytest.mark.parametrize(("code", "line"), LINES.items(), ids=[errno.errorcode[c] for c in LINES])
+def test_an_error_of_the_system_is_this_line(code: int, line: tuple[str, str]) -> None:
+    fault, remedy = line
+    error = OSError(code, os.strerror(code))
+
+    assert str(coded(error, "out/a")) == f"{fault} out/a: {os.strerror(code)}; {remedy}"
+
+
+def test_an_error_without_a_number_is_called_by_its_class() -> None:
+    assert (
+        str(coded(BlockingIOError(), "a")) == "E-IO-RETRIES a: BlockingIOError; look at the storage"
+    )
+
+
+def refusing(flag: int, code: int, real: Callable[..., int]) -> Callable[..., int]:
+    """Return an `os.open` that refuses a flag."""
+
+    def refuse(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+        if flags & flag == flag:
+            raise OSError(code, os.strerror(code))
+        return real(path, flags, *args, **kwargs)
+
+    return refuse
+
+
+@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT])
+def test_a_disk_without_anonymous_files_says_so_in_several_ways(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr(os, "open", refusing(os.O_TMPFILE, code, os.open))
+    spool = storage.spool()
+    spool.write([b"123"])
+
+    assert [name.split("/")[0] for name in files_in(folder)] == ["_spool"]
+    assert spool.publish("a") is True
+    spool.close()
+    assert (folder / "a").read_bytes() == b"123"
+
+
+def test_a_system_without_anonymous_files_has_named_ones(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "O_TMPFILE")
+
+    assert storage.create("a", b"123") is True
+    assert (folder / "a").read_bytes() == b"123"
+
+
+@pytest.mark.usefixtures("no_anonymous_files")
+@pytest.mark.parametrize(
+    "code", [errno.EOPNOTSUPP, errno.EPERM, errno.ENOSYS, errno.EINVAL, errno.EMLINK]
+)
+def test_a_disk_without_links_says_so_in_several_ways(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr(os, "link", failing(code))
+
+    assert storage.create("a", b"123") is True
+    assert storage.create("a", b"other") is False
+    assert (folder / "a").read_bytes() == b"123"
+
+
+@pytest.mark.usefixtures("no_anonymous_files")
+def test_a_link_that_fails_for_another_reason_is_no_rename(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "link", failing(errno.EDQUOT))
+
+    with pytest.raises(RuntimeError, match=r"^E-IO-NOSPACE \S*/a: .*; raise the quota"):
+        storage.create("a", b"123")
+    assert files_in(folder) == []
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_folder_that_cannot_be_synced_says_so_in_several_ways(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr(os, "fsync", failing_behind(1, code, os.fsync))
+
+    assert storage.create("a", b"1") is True
+
+
+def test_a_folder_whose_sync_fails_is_trouble(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", failing_behind(1, errno.EIO, os.fsync))
+
+    with pytest.raises(RuntimeError, match=r"^E-IO-RETRIES \S*/a: Input/output error; look at"):
+        storage.create("a", b"1")
+
+
+def failing_behind(times: int, code: int, real: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the real function for so many calls, and failures behind them."""
+    calls = itertools.count()
+
+    def fail_behind(*args: Any) -> Any:
+        if next(calls) >= times:
+            raise OSError(code, os.strerror(code))
+        return real(*args)
+
+    return fail_behind
