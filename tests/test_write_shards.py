@@ -40,7 +40,9 @@ from transforms.check_images import Check
 from transforms.gate import GateLimits, WorkerGate
 from transforms.progress import PROGRESS
 from transforms.shard_index import index_from_parquet, index_to_parquet
-from transforms.write_shards import ShardJob, WriteShards, write_shard
+from transforms.storage import Spool, open_storage
+from transforms.storage.local import LocalStorage
+from transforms.write_shards import ShardJob, WriteShards, build_shard, write_shard
 
 STEM = "train-00000-of-00001"
 RECEIPT, PARQUET, IDX = f"_receipts/{STEM}.json", f"index/{STEM}.parquet", f"index/{STEM}.idx"
@@ -883,3 +885,99 @@ def test_a_fault_of_a_shard_ends_the_pipeline_with_its_line(
     assert fault[1] == (
         f"E-SRC-CHANGED {data[0]}/a004.jpg: not there; run again when the source is at rest"
     )
+
+
+# --- what is said, counted and handed to the spool ---
+
+
+def test_the_log_tells_of_each_shard_its_records_and_size(
+    data: tuple[Path, Path], out: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="transforms.write_shards")
+    info = build(plan(data, out))
+    build(plan(data, out))
+
+    described = f"{DATA} (4 records, {info.bytes / 1e6:.1f} MB)"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"wrote {described}",
+        f"kept {described}",
+    ]
+
+
+def test_a_receipt_whose_text_is_no_utf_8_is_a_conflict(data: tuple[Path, Path], out: Path) -> None:
+    run = plan(data, out)
+    build(run)
+    spoil(out / RECEIPT, lambda receipt: receipt.replace(b'"train"', b'"tr\xff"'))
+
+    with pytest.raises(RuntimeError, match=rf"^E-OUT-CONFLICT {out}/{RECEIPT}: is no receipt \("):
+        build(run)
+
+
+def test_dropped_annotations_are_no_rejected_samples_in_the_counters(
+    test_pipeline: Callable[[], beam.Pipeline], data: tuple[Path, Path], tmp_path: Path
+) -> None:
+    spec = json.loads(data[1].read_text())
+    spec["annotations"][0]["bbox"] = [64, 0, 5, 5]  # outside
+    data[1].write_text(json.dumps(spec))
+    for name in ("out", "direct"):
+        (tmp_path / name).mkdir()
+    direct = build_shards(plan(data, tmp_path / "direct"))
+
+    result = write_in_pipeline(test_pipeline(), plan(data, tmp_path / "out"), GateLimits(), direct)
+
+    assert [reject.code for reject in direct[0].rejected] == ["E-BOX-OUTSIDE"]
+    counters = result.metrics().query(MetricsFilter().with_namespace("beam_tfrec"))["counters"]
+    assert {counter.key.metric.name: counter.committed for counter in counters} == {
+        "records": 4,
+        "rejected": 0,
+        "bytes": direct[0].bytes,
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class LargeLayout(DetectionLayout):
+    """A layout of the user's: records of nearly half a megabyte."""
+
+    def build(
+        self, sample: Sample, images: Sequence[EncodedImage], label_names: Mapping[int, str]
+    ) -> Built | Unfit:
+        return Built({"large": (Kind.BYTES, [bytes(500_000)])}, [], [], [])
+
+
+class MeasuredSpool:
+    """A spool that notes how many bytes each write hands to it."""
+
+    def __init__(self, spool: Spool, sizes: list[int]) -> None:
+        self._spool = spool
+        self._sizes = sizes
+        self.publish, self.close = spool.publish, spool.close
+
+    def write(self, parts: Sequence[bytes]) -> None:
+        self._sizes.append(sum(map(len, parts)))
+        self._spool.write(parts)
+
+
+class MeasuredStorage(LocalStorage):
+    """A local folder whose spools note their writes."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.sizes: list[int] = []
+
+    def spool(self) -> Spool:
+        return MeasuredSpool(super().spool(), self.sizes)
+
+
+def test_a_shard_is_written_about_a_megabyte_at_a_time(tmp_path: Path, out: Path) -> None:
+    run = plan(write_set(tmp_path / "eight", 8), out, layout=LargeLayout())
+    output = MeasuredStorage(str(out))
+    gate = WorkerGate(GateLimits())
+    roots = {name: open_storage(uri) for name, uri in run.job.roots.items()}
+
+    info = build_shard(run.shards[0], run.job, run.plan, gate, output, roots)
+
+    shard_writes = [size for size in output.sizes if size > 100_000]
+    record_bytes = info.bytes // 8
+    assert 2 * record_bytes < 2**20 <= 3 * record_bytes
+    assert shard_writes == [3 * record_bytes, 3 * record_bytes, 2 * record_bytes]
+    assert (out / info.file).stat().st_size == info.bytes
