@@ -7,6 +7,7 @@ are the options, the transforms and the tables of error numbers.
 """
 
 import ast
+from collections import Counter
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import NamedTuple
@@ -50,6 +51,7 @@ class Mutant(NamedTuple):
         kind: what was edited; `text` for a message's words.
         before: what stood there.
         after: what stands there now; empty when it is gone.
+        number: of the mutants of a line that are equal in all this, from 0.
         source: of the whole module.
     """
 
@@ -58,6 +60,7 @@ class Mutant(NamedTuple):
     kind: str
     before: str
     after: str
+    number: int
     source: str
 
 
@@ -83,6 +86,7 @@ def mutants(source: str) -> Iterator[Mutant]:
     """Yield every mutant of a module's source, in its order."""
     tree = ast.parse(source)
     places = list(_places(tree, ""))  # all, before the first is changed
+    numbers: Counter[tuple] = Counter()
     for place, node in places:
         before = ast.unparse(node)
         for kind, new in [*_changes(node, place)]:
@@ -91,7 +95,9 @@ def mutants(source: str) -> Iterator[Mutant]:
             place.put(node)
             after = "" if isinstance(new, ast.Pass) else ast.unparse(new)
             line = getattr(node, "lineno", 0)
-            yield Mutant(place.scope, line, kind, before, after, mutated)
+            seen = (place.scope, line, kind, before, after)
+            yield Mutant(*seen, numbers[seen], mutated)
+            numbers[seen] += 1
 
 
 def _places(owner: ast.AST, scope: str) -> Iterator[tuple[_Place, ast.AST]]:
