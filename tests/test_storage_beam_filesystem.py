@@ -1,3 +1,4 @@
+import functools
 import gzip
 import os
 import resource
@@ -14,7 +15,8 @@ from apache_beam.io.localfilesystem import LocalFileSystem
 
 from tests.children import limited, outcome_of
 from tests.storage_contract import StorageContract, files_in, put
-from transforms.storage import Entry, open_storage
+from transforms.retries import retry
+from transforms.storage import Access, Entry, open_storage
 from transforms.storage.beam_filesystem import BeamStorage
 
 DISK = LocalFileSystem(None)
@@ -432,3 +434,86 @@ def test_only_characters_of_globs_are_refused(storage: BeamStorage, folder: Path
 
     assert files_in(folder) == []
     assert open_storage("testfs:///X]{}").root == "testfs:///X]{}"
+
+
+def test_roots_and_folders_lose_their_slash_alone(folder: Path) -> None:
+    root = folder / "boX"
+    put(root, {"inX/a": b"1", "b": b"2"})
+    storage = open_storage(f"testfs://{root}/")
+
+    assert storage.root == f"testfs://{root}"
+    assert [entry.name for entry in storage.list("inX/")] == ["inX/a"]
+
+
+def test_spools_lie_where_they_were_asked_for(folder: Path, tmp_path: Path) -> None:
+    gone = str(tmp_path / "gone")
+    with pytest.raises(RuntimeError, match=rf"^E-IO-READONLY {gone}: "):
+        open_storage(f"testfs://{folder}", Access(spool_dir=gone)).spool()
+
+    assert BeamStorage(f"testfs://{folder}").create("a", b"1") is True
+
+
+def test_a_file_that_goes_while_it_is_read_is_a_change(
+    storage: BeamStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(folder, {"a": b"12345"})
+    entry = storage.stat("a")
+    monkeypatch.setattr(DiskFileSystem, "exists", lambda self, path: False)
+
+    with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED \S*/a: 5 bytes, 5 were listed, or it"):
+        storage.read("a", entry)
+
+
+def test_a_store_that_has_no_error_of_its_own_for_what_is_gone(
+    storage: BeamStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[str] = []
+
+    def refuse(self: DiskFileSystem, path: str, *_: Any, **__: Any) -> BinaryIO:
+        tries.append(path)
+        raise BeamIOError("404")
+
+    monkeypatch.setattr(DiskFileSystem, "open", refuse)
+
+    with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED \S*/a: not there; run again when"):
+        storage.read("a")
+    assert len(tries) == 1  # it is no use to wait for it
+
+
+def test_a_probe_creates_and_leaves_nothing_but_the_folder_of_spools(
+    storage: BeamStorage, folder: Path
+) -> None:
+    storage.probe()
+    assert [path.name for path in folder.iterdir()] == ["_spool"]
+    assert files_in(folder) == []
+
+    FAULTS["create"] = [PermissionError("403: no objects.create")]
+    with pytest.raises(RuntimeError, match=r"^E-IO-AUTH \S*/_spool/probe-\w+: 403: no objects"):
+        storage.probe()
+
+
+def test_folders_are_made_where_a_store_has_them(
+    storage: BeamStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    mkdirs = DISK.mkdirs
+    monkeypatch.setattr(DISK, "mkdirs", lambda path: (made.append(path), mkdirs(path)))
+
+    storage.create("index/deep/a.parquet", b"1")
+
+    assert made == [f"{folder}/_spool", f"{folder}/index/deep"]
+
+
+def test_what_never_passes_is_told_with_its_place(
+    storage: BeamStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soon = functools.partial(retry, deadline_s=0)
+    monkeypatch.setattr("transforms.storage.beam_filesystem.retry", soon)
+    FAULTS["exists"] = [OSError("503")]
+    FAULTS["list"] = [OSError("503")]
+    what = r"still failing after 0 s \(OSError: 503\)"
+
+    with pytest.raises(RuntimeError, match=rf"^E-IO-RETRIES testfs://{folder}/a: {what}"):
+        storage.stat("a")
+    with pytest.raises(RuntimeError, match=rf"^E-IO-RETRIES testfs://{folder}: "):
+        list(storage.list())

@@ -6,7 +6,7 @@ their code put into that function once all tests are collected; the others (cons
 fields) are imported anew by a fork that has other people's packages only. Tests that killed a
 neighbour go first, then the fastest, and the first that turns red is the last.
 
-What a results file holds as killed is not run again: after a new test, or with `--thorough`, only
+What a results file holds as noticed is not run again: after a new test, or with `--thorough`, only
 the survivors are.
 """
 
@@ -79,7 +79,8 @@ TARGETS = (
 )
 RESULTS = ROOT / "build" / "mutation"
 KILLED, SURVIVED, TIMEOUT = "killed", "survived", "timeout"
-_LEAST_S = 10  # for a mutant that loops, beside three times what the tests take
+_NOTICED = (KILLED, TIMEOUT)
+_LEAST_S = 5  # for a mutant that loops, beside ten times what its test takes
 _OURS = ("tests", "schemas", "transforms", "pipelines", "conftest", "__main__")
 _PLUGINS_LEFT_OUT = ("xdist", "cov", "unraisableexception", "threadexception")
 
@@ -188,6 +189,7 @@ class _CodeSwaps:
         session.config._tmp_path_factory._basetemp = folder  # type: ignore[attr-defined]
         items = self._runner.in_order(session.items, self._runner.killers(mutant))
         for item, following in itertools.zip_longest(items, items[1:]):
+            signal.alarm(self._runner.limit_s(item))
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if self._watch.red:
                 break
@@ -216,7 +218,7 @@ class _Runner:
         settings.load_profile("mutation")
         self._rehearse()
         every = list(mutants(self._whole))
-        known = _verdicts(self._results, (KILLED,)) | _verdicts(self._kept, (KILLED,))
+        known = _verdicts(self._results, _NOTICED) | _verdicts(self._kept, _NOTICED)
         wanted = [mutant for mutant in every if _identity(mutant) not in known]
         self._kept.write_text("")
         for mutant in every:
@@ -236,6 +238,10 @@ class _Runner:
 
     def in_order(self, items: list[pytest.Item], killers: Counter[str]) -> list[pytest.Item]:
         return sorted(items, key=lambda i: (-killers[i.nodeid], self._seconds.get(i.nodeid, 0)))
+
+    def limit_s(self, item: pytest.Item) -> int:
+        """Return how long a test may take before its mutant counts as one that does not end."""
+        return int(_LEAST_S + 10 * self._seconds.get(item.nodeid, 0))
 
     def killers(self, mutant: Mutant) -> Counter[str]:
         return self._killers.setdefault(mutant.scope, Counter())
@@ -270,7 +276,7 @@ class _Runner:
             for name in told["modules"]:
                 if not name.startswith(_OURS):
                     _import(name)
-        self._limit_s = 3 * took_s + _LEAST_S
+        self._limit_s = 3 * took_s + 2 * _LEAST_S
         gc.freeze()  # so that forked processes share these pages
         print(f"{self.path}: green in {took_s:.1f} s", flush=True)
 
@@ -316,12 +322,13 @@ class _Runner:
                 told.write_text(json.dumps(function()))
             finally:
                 os._exit(0)
-        ended = _wait(child, limit_s)
+        ended = _wait(child, limit_s)  # None while it runs
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)  # and what it has started
-        if not ended:
+        if ended is None:
             os.waitpid(child, 0)
-            return {"late": True}
+        if ended is None or os.WIFSIGNALED(ended):
+            return {"late": ended is None or os.WTERMSIG(ended) == signal.SIGALRM}
         return json.loads(told.read_text()) if told.exists() else {"code": -1}
 
 
@@ -393,17 +400,17 @@ def _row(mutant: Mutant, verdict: _Verdict) -> str:
     return json.dumps(row) + "\n"
 
 
-def _wait(child: int, limit_s: float | None) -> bool:
-    """Return whether the child ends in time."""
+def _wait(child: int, limit_s: float | None) -> int | None:
+    """Return the status with which the child ends, None when it does not end in time."""
     if limit_s is None:
-        os.waitpid(child, 0)
-        return True
+        return os.waitpid(child, 0)[1]
     until_s = time.monotonic() + limit_s
     while time.monotonic() < until_s:
-        if os.waitpid(child, os.WNOHANG)[0]:
-            return True
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status
         time.sleep(0.01)
-    return False
+    return None
 
 
 def _import(name: str) -> None:
