@@ -881,3 +881,13 @@ def failing_behind(times: int, code: int, real: Callable[..., Any]) -> Callable[
         return real(*args)
 
     return fail_behind
+
+
+def test_a_source_must_be_a_folder(storage: LocalStorage, folder: Path) -> None:
+    put(folder, {"file": b""})
+    storage.require_folder()
+
+    for name, what in (("gone", "no such folder"), ("file", "a file, not a folder")):
+        with pytest.raises(RuntimeError) as raised:
+            LocalStorage(f"{folder}/{name}").require_folder()
+        assert str(raised.value) == f"E-ARG {folder}/{name}: {what}; give the path of a folder"

@@ -52,6 +52,10 @@ class Target(NamedTuple):
     but: str = ""
 
 
+_IN_CHILDREN = (
+    "killed_writer or full_disk or beyond_its_limit or read_only_disk or too_many_open_files"
+    " or keeps_looking"
+)
 TARGETS = (
     Target("schemas/shards.py", ("schemas/shards.py", "tests/test_shards.py")),
     Target("transforms/commit.py", ("transforms/commit.py", "tests/test_commit.py")),
@@ -68,13 +72,21 @@ TARGETS = (
         ("tests/test_write_shards.py",),
         but="killed_at_any_call or at_once",
     ),
-    Target("transforms/storage/__init__.py", ("transforms/storage", "tests/test_storage_local.py")),
-    Target("transforms/storage/local.py", ("tests/test_storage_local.py",)),
+    Target(
+        "transforms/storage/__init__.py",
+        ("transforms/storage", "tests/test_storage_local.py"),
+        but=_IN_CHILDREN,
+    ),
+    Target("transforms/storage/local.py", ("tests/test_storage_local.py",), but=_IN_CHILDREN),
     Target(
         "transforms/storage/uploaded_spool.py",
         ("tests/test_uploaded_spool.py", "tests/test_storage_beam_filesystem.py"),
     ),
-    Target("transforms/storage/beam_filesystem.py", ("tests/test_storage_beam_filesystem.py",)),
+    Target(
+        "transforms/storage/beam_filesystem.py",
+        ("tests/test_storage_beam_filesystem.py",),
+        but="keeps_looking or full_disk",
+    ),
     Target("transforms/storage/gcs.py", ("tests/test_storage_gcs.py",)),
 )
 RESULTS = ROOT / "build" / "mutation"
