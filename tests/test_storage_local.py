@@ -1,12 +1,14 @@
+import contextlib
 import errno
 import fcntl
+import functools
 import itertools
 import os
 import resource
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,16 @@ from tests.children import (
     without_anonymous_files,
 )
 from tests.storage_contract import DiskFolder, Outside, StorageContract, files_in, listed, put
-from transforms.storage import Entry, join_uri, name_below, open_storage, read_uri, split_uri
+from transforms.retries import retry
+from transforms.storage import (
+    Entry,
+    join_uri,
+    local,
+    name_below,
+    open_storage,
+    read_uri,
+    split_uri,
+)
 from transforms.storage.local import LocalStorage, coded
 
 
@@ -891,3 +902,143 @@ def test_a_source_must_be_a_folder(storage: LocalStorage, folder: Path) -> None:
         with pytest.raises(RuntimeError) as raised:
             LocalStorage(f"{folder}/{name}").require_folder()
         assert str(raised.value) == f"E-ARG {folder}/{name}: {what}; give the path of a folder"
+
+
+# --- how often and how much the system is asked ---
+
+
+def noting_reads(monkeypatch: pytest.MonkeyPatch, most: int) -> list[int]:
+    """Have reads give so many bytes at most; return what they are asked for."""
+    read, asked = os.read, []
+
+    def note(fd: int, size: int) -> bytes:
+        asked.append(size)
+        return read(fd, min(size, most))
+
+    monkeypatch.setattr(os, "read", note)
+    return asked
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_read_is_one_call_for_one_byte_more_than_there_should_be(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch, listed: bool
+) -> None:
+    put(folder, {"a": b"0123456789"})
+    entry = storage.stat("a")
+    asked = noting_reads(monkeypatch, 100)
+
+    assert storage.read("a", entry if listed else None) == b"0123456789"
+    assert asked == [11]
+
+
+def test_a_read_that_is_cut_short_asks_for_the_rest_alone(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(folder, {"a": b"0123456789"})
+    asked = noting_reads(monkeypatch, 3)
+
+    assert storage.read("a") == b"0123456789"
+    assert asked == [11, 8, 5, 2]
+
+
+def test_a_file_that_grew_is_not_read_beyond_what_was_listed(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(folder, {"a": b"01234"})
+    entry = storage.stat("a")
+    put(folder, {"a": b"0123456789"})
+    asked = noting_reads(monkeypatch, 100)
+
+    with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED \S*/a: 10 bytes, 5 were listed; run"):
+        storage.read("a", entry)
+    assert asked == [6]
+
+
+class Shaky:
+    """A name of a listing, and the errors that asking for its status meets first."""
+
+    def __init__(self, found: os.DirEntry[str], codes: list[int]) -> None:
+        self._found = found
+        self._codes = codes
+        self.name = found.name
+
+    def stat(self) -> os.stat_result:
+        if self._codes:
+            code = self._codes.pop(0)
+            raise OSError(code, os.strerror(code))
+        return self._found.stat()
+
+
+class ShakyListing(contextlib.AbstractContextManager):
+    """A listing of shaky names."""
+
+    def __init__(self, listing: Any, codes: list[int]) -> None:
+        self._listing = listing
+        self._codes = codes
+
+    def __iter__(self) -> Iterator[Shaky]:
+        return (Shaky(found, self._codes) for found in self._listing)
+
+    def __exit__(self, *_: object) -> None:
+        self._listing.close()
+
+
+def shake(monkeypatch: pytest.MonkeyPatch, codes: list[int]) -> None:
+    """Have listings meet these errors when they ask for a name's status."""
+    scan = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: ShakyListing(scan(path), codes))
+
+
+def test_a_status_that_is_not_there_for_a_moment_is_asked_again(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(folder, {"a": b"12345"})
+    expected = storage.stat("a")
+    shake(monkeypatch, [errno.EIO, errno.ESTALE])
+
+    assert list(storage.list()) == [expected]
+
+
+def test_a_status_that_may_not_be_known_ends_the_listing(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(folder, {"a": b"12345"})
+    shake(monkeypatch, [errno.EACCES, errno.EACCES])
+
+    with pytest.raises(RuntimeError, match=r"^E-IO-AUTH \S*/a: Permission denied; give this user"):
+        list(storage.list())
+
+
+def test_a_link_to_nothing_has_no_size_and_no_pin(storage: LocalStorage, folder: Path) -> None:
+    (folder / "a").symlink_to("nowhere")
+
+    assert list(storage.list()) == [Entry("a", 0, "", kind="dangling link")]
+
+
+@pytest.mark.usefixtures("no_anonymous_files")
+def test_dead_spools_are_dropped_behind_a_living_one_too(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = storage.spool()
+    (living,) = files_in(folder)
+    put(folder, {"_spool/dead": b"1", "_spool/dead too": b"2"})
+    names = os.listdir
+    monkeypatch.setattr(
+        os, "listdir", lambda path: sorted(names(path), key=lambda name: "dead" in name)
+    )
+
+    storage.probe()
+
+    assert files_in(folder) == [living]
+    spool.close()
+
+
+def test_what_never_passes_is_told_with_its_place(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(folder, {"a": b"12345"})
+    monkeypatch.setattr(local, "retry", functools.partial(retry, deadline_s=0))
+    monkeypatch.setattr(os, "read", failing(errno.EIO))
+
+    with pytest.raises(RuntimeError, match=rf"^E-IO-RETRIES {folder}/a: still failing after 0 s"):
+        storage.read("a")
