@@ -1042,3 +1042,113 @@ def test_what_never_passes_is_told_with_its_place(
 
     with pytest.raises(RuntimeError, match=rf"^E-IO-RETRIES {folder}/a: still failing after 0 s"):
         storage.read("a")
+
+
+def test_what_is_written_is_pushed_to_disk_a_megabyte_at_a_time(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pushed: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        os, "posix_fadvise", lambda fd, start, length, advice: pushed.append((start, length))
+    )
+    spool = storage.spool()
+    for size in (2**20 - 1, 1, 600_000, 600_000, 3 << 20):
+        spool.write([bytes(size)])
+    spool.close()
+
+    assert pushed == [(0, 2**20), (2**20, 1_200_000), (2**20 + 1_200_000, 3 << 20)]
+
+
+def test_a_system_without_advice_writes_all_the_same(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "posix_fadvise")
+
+    assert storage.create("a", bytes(2**20)) is True
+    assert (folder / "a").stat().st_size == 2**20
+
+
+def tidied(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """Have another run tidy a folder away, so many times, as soon as it is made."""
+    make, left = os.makedirs, [times]
+
+    def make_and_lose(path: str, exist_ok: bool = False) -> None:
+        make(path, exist_ok=exist_ok)
+        if left[0]:
+            left[0] -= 1
+            os.rmdir(path)
+
+    monkeypatch.setattr(os, "makedirs", make_and_lose)
+
+
+@pytest.mark.parametrize("times", [1, 8])
+def test_a_folder_that_another_run_tidies_away_is_made_again(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    tidied(monkeypatch, times)
+
+    assert storage.create("_spool/probe", b"1") is True
+    assert files_in(folder) == ["_spool/probe"]
+
+
+def test_a_folder_that_is_always_tidied_away_is_one_line(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tidied(monkeypatch, 9)
+
+    with pytest.raises(RuntimeError, match=r"^E-IO-READONLY \S*/_spool/probe: No such file or dir"):
+        storage.create("_spool/probe", b"1")
+    assert files_in(folder) == []
+
+
+def test_a_probe_that_another_run_tidies_away_has_succeeded(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = os.link
+
+    def link_and_lose(source: str, target: str, **kwargs: Any) -> None:
+        link(source, target, **kwargs)
+        os.unlink(target)
+        os.rmdir(os.path.dirname(target))
+
+    monkeypatch.setattr(os, "link", link_and_lose)
+
+    assert storage.create("_spool/probe", b"1") is True
+
+
+@pytest.mark.usefixtures("no_anonymous_files")
+def test_a_named_spool_that_is_gone_closes_all_the_same(
+    storage: LocalStorage, folder: Path
+) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    spool = storage.spool()
+    (name,) = files_in(folder)
+    (folder / name).unlink()
+
+    spool.close()
+    spool.close()
+
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("umask", [0, 0o077])
+def test_files_get_all_permissions_that_the_umask_leaves(
+    storage: LocalStorage, folder: Path, way_of_writing: str, umask: int
+) -> None:
+    before = os.umask(umask)
+    try:
+        storage.create("a.json", b"")
+    finally:
+        os.umask(before)
+
+    assert (folder / "a.json").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_an_anonymous_file_that_may_not_be_made_is_no_reason_for_a_named_one(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "open", refusing(os.O_TMPFILE, errno.EACCES, os.open))
+
+    with pytest.raises(RuntimeError, match=rf"^E-IO-AUTH {folder}: Permission denied; give this"):
+        storage.spool()
+    assert list(folder.iterdir()) == []
