@@ -1,4 +1,5 @@
 import contextlib
+import ctypes
 import errno
 import fcntl
 import functools
@@ -1152,3 +1153,84 @@ def test_an_anonymous_file_that_may_not_be_made_is_no_reason_for_a_named_one(
     with pytest.raises(RuntimeError, match=rf"^E-IO-AUTH {folder}: Permission denied; give this"):
         storage.spool()
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.usefixtures("no_anonymous_files")
+def test_a_folder_of_spools_that_another_run_tidies_away_is_made_again(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tidied(monkeypatch, 3)
+
+    spool = storage.spool()
+    assert [name.split("/")[0] for name in files_in(folder)] == ["_spool"]
+    spool.close()
+    assert files_in(folder) == []
+
+
+def test_a_folder_that_is_tidied_away_before_the_link_is_made_again(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch, way_of_writing: str
+) -> None:
+    link, lost = os.link, []
+
+    def lose_and_link(source: str, target: str, **kwargs: Any) -> None:
+        if not lost:
+            lost.append(target)
+            os.rmdir(os.path.dirname(target))
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), target)
+        link(source, target, **kwargs)
+
+    monkeypatch.setattr(os, "link", lose_and_link)
+
+    assert storage.create("index/a", b"1") is True
+    assert len(lost) == 1
+    assert files_in(folder) == ["index/a"]
+
+
+@pytest.mark.usefixtures("no_anonymous_files")
+def test_a_spool_that_is_cleaned_away_before_its_lock_leaves_no_descriptor(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, cleaned = fcntl.flock, []
+
+    def lock_behind_a_cleaner(fd: int, how: int) -> None:
+        if not cleaned:
+            cleaned.append(os.readlink(f"/proc/self/fd/{fd}"))
+            os.unlink(cleaned[0])
+        lock(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", lock_behind_a_cleaner)
+    before = len(os.listdir("/proc/self/fd"))
+    storage.spool().close()
+
+    assert len(cleaned) == 1
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.usefixtures("no_anonymous_files")
+def test_a_link_whose_source_cannot_be_named_becomes_a_rename(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "link", failing(errno.ENOENT))
+    monkeypatch.setattr(os.path, "exists", lambda path: False)
+
+    assert storage.create("a", b"1") is True
+    assert (folder / "a").read_bytes() == b"1"
+
+
+@pytest.mark.usefixtures("no_anonymous_files", "no_links")
+def test_a_system_without_exclusive_renames_is_refused(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: object())
+
+    with pytest.raises(RuntimeError, match=r"^E-IO-READONLY \S*/root: the filesystem has neither"):
+        storage.create("a", b"1")
+    assert files_in(folder) == []
+
+
+def test_what_is_no_file_has_no_size_and_no_pin(storage: LocalStorage, folder: Path) -> None:
+    (folder / "b").mkdir()
+    os.mkfifo(folder / "c")
+
+    assert storage.stat("b") == Entry("b", 0, "", kind="directory")
+    assert storage.stat("c") == Entry("c", 0, "", kind="fifo")
