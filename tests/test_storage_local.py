@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import pytest
 
 from tests.children import (
@@ -1234,3 +1235,20 @@ def test_what_is_no_file_has_no_size_and_no_pin(storage: LocalStorage, folder: P
 
     assert storage.stat("b") == Entry("b", 0, "", kind="directory")
     assert storage.stat("c") == Entry("c", 0, "", kind="fifo")
+
+
+def test_a_checksum_is_computed_of_pieces_of_4_mib(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open(folder / "a", "wb") as file:
+        file.truncate(9 << 20)
+    extend, pieces = google_crc32c.extend, []
+
+    def note(crc: int, piece: bytes) -> int:
+        pieces.append(len(piece))
+        return extend(crc, piece)
+
+    monkeypatch.setattr(google_crc32c, "extend", note)
+
+    assert storage.crc32c("a") == google_crc32c.value(bytes(9 << 20))
+    assert pieces == [4 << 20, 4 << 20, 1 << 20]
