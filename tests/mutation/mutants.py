@@ -51,7 +51,7 @@ class Mutant(NamedTuple):
         kind: what was edited; `text` for a message's words.
         before: what stood there.
         after: what stands there now; empty when it is gone.
-        number: of the mutants of a line that are equal in all this, from 0.
+        number: of the mutants of a scope that are equal in all but the line, from 0.
         source: of the whole module.
     """
 
@@ -95,8 +95,8 @@ def mutants(source: str) -> Iterator[Mutant]:
             place.put(node)
             after = "" if isinstance(new, ast.Pass) else ast.unparse(new)
             line = getattr(node, "lineno", 0)
-            seen = (place.scope, line, kind, before, after)
-            yield Mutant(*seen, numbers[seen], mutated)
+            seen = (place.scope, kind, before, after)
+            yield Mutant(place.scope, line, kind, before, after, numbers[seen], mutated)
             numbers[seen] += 1
 
 

@@ -403,7 +403,8 @@ def _verdicts(results: Path, of: Sequence[str]) -> dict[tuple, _Verdict]:
 
 
 def _identity(mutant: Mutant) -> tuple:
-    return (mutant.scope, mutant.line, mutant.kind, mutant.before, mutant.after, mutant.number)
+    """Return what tells a mutant from all others, and stays when lines elsewhere change."""
+    return mutant.scope, mutant.kind, mutant.before, mutant.after, mutant.number
 
 
 def _row(mutant: Mutant, verdict: _Verdict) -> str:
