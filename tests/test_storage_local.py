@@ -1252,3 +1252,17 @@ def test_a_checksum_is_computed_of_pieces_of_4_mib(
 
     assert storage.crc32c("a") == google_crc32c.value(bytes(9 << 20))
     assert pieces == [4 << 20, 4 << 20, 1 << 20]
+
+
+def test_too_little_memory_for_a_read_is_no_fault_of_the_storage(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(folder, {"a": b"12345"})
+
+    def run_out(fd: int, size: int) -> bytes:
+        raise MemoryError
+
+    monkeypatch.setattr(os, "read", run_out)
+
+    with pytest.raises(MemoryError):
+        storage.read("a")
