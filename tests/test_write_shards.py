@@ -21,7 +21,7 @@ from schemas.features import Kind
 from schemas.images import EncodedImage
 from schemas.layouts import Built, DetectionLayout, Unfit
 from schemas.manifest import JobPlan, plan_digest
-from schemas.samples import Sample
+from schemas.samples import Blob, Sample
 from schemas.shards import PLAIN, ShardInfo, ShardNames, ShardPlan
 from tests.children import KILLED, exit_code_of
 from tests.conftest import jpeg_bytes
@@ -36,13 +36,22 @@ from tests.small_runs import (
     touch,
     write_set,
 )
-from transforms.check_images import Check
+from transforms import write_shards
+from transforms.check_images import Check, check_image
 from transforms.gate import GateLimits, WorkerGate
 from transforms.progress import PROGRESS
-from transforms.shard_index import index_from_parquet, index_to_parquet
+from transforms.shard_index import IndexRow, Source, index_from_parquet, index_to_parquet
 from transforms.storage import Spool, open_storage
 from transforms.storage.local import LocalStorage
-from transforms.write_shards import ShardJob, WriteShards, build_shard, write_shard
+from transforms.write_shards import (
+    Record,
+    ShardJob,
+    WriteShards,
+    build_record,
+    build_shard,
+    check_sources,
+    write_shard,
+)
 
 STEM = "train-00000-of-00001"
 RECEIPT, PARQUET, IDX = f"_receipts/{STEM}.json", f"index/{STEM}.parquet", f"index/{STEM}.idx"
@@ -981,3 +990,76 @@ def test_a_shard_is_written_about_a_megabyte_at_a_time(tmp_path: Path, out: Path
     assert 2 * record_bytes < 2**20 <= 3 * record_bytes
     assert shard_writes == [3 * record_bytes, 3 * record_bytes, 2 * record_bytes]
     assert (out / info.file).stat().st_size == info.bytes
+
+
+def pair(key: str = "1") -> Sample:
+    """Return a sample of two blobs: of a low and a high resolution."""
+    blobs = tuple(Blob("train", name, 5, "pin") for name in ("low", "high"))
+    return Sample("train", key, 0, blobs, b"")
+
+
+@pytest.mark.parametrize("changed", [0, 1])
+def test_each_blob_of_a_sample_is_looked_at_when_its_shard_is_kept(
+    tmp_path: Path, changed: int
+) -> None:
+    sample, names = pair(), ("low", "high")
+    for name in names:
+        (tmp_path / name).write_bytes(b"12345")
+        touch(tmp_path / name, 1)
+    blobs = tuple(msgspec.structs.replace(blob, pin="1") for blob in sample.blobs)
+    shard = ShardPlan("train", 0, 1, [msgspec.structs.replace(sample, blobs=blobs)])
+    sha256 = hashlib.sha256(b"12345").hexdigest()
+    roots = {"train": open_storage(str(tmp_path))}
+
+    def row(other: str) -> IndexRow:
+        sources = [
+            Source(name, 5, "0" if place == changed else "1", other if place == changed else sha256)
+            for place, name in enumerate(names)
+        ]
+        return IndexRow("1", 0, 5, sources, [])
+
+    check_sources(shard, [row(sha256)], roots)
+    with pytest.raises(RuntimeError, match=rf"^E-SRC-CHANGED {tmp_path}/{names[changed]}: other"):
+        check_sources(shard, [row("00")], roots)
+
+
+@pytest.mark.parametrize(
+    ("code", "detail"),
+    [("MY-CODE", "odd"), ("E-BOX-EMPTY", "is an annotation's"), ("E-SRC-CHANGED", "is a run's")],
+)
+def test_a_reason_that_is_no_sample_s_is_told_as_a_failure(
+    data: tuple[Path, Path], out: Path, code: str, detail: str
+) -> None:
+    run = plan(data, out, layout=OddLayout(odd=lambda: Unfit(code, detail)))
+
+    (rejected,) = build(run).rejected
+    assert (rejected.code, rejected.detail) == ("E-EX-FAILED", f"{code}: {detail}")
+
+
+def test_an_image_whose_check_breaks_is_rejected(
+    data: tuple[Path, Path], out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = (data[0] / "a001.jpg").read_bytes()
+
+    def break_at(image: bytes, check: Check) -> Any:
+        if image == real:
+            raise ZeroDivisionError("a header of its own")
+        return check_image(image, check)
+
+    monkeypatch.setattr(write_shards, "check_image", break_at)
+
+    detail = "ZeroDivisionError: a header of its own"
+    check_that_key_2_is_rejected(plan(data, out), out, "E-EX-FAILED", detail)
+
+
+def test_an_example_of_the_largest_size_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = build_record(Sample("train", "1", 0, (), b""), [], KeyLayout(), {})
+    assert isinstance(whole, Record)
+    size = sum(map(len, whole.parts)) - 16  # of the frame
+    monkeypatch.setattr(write_shards, "MAX_EXAMPLE_BYTES", size)
+    assert build_record(Sample("train", "1", 0, (), b""), [], KeyLayout(), {}) == whole
+
+    monkeypatch.setattr(write_shards, "MAX_EXAMPLE_BYTES", size - 1)
+    assert build_record(Sample("train", "1", 0, (), b""), [], KeyLayout(), {}) == Unfit(
+        "E-EX-TOO-LARGE", f"{size} bytes, the limit is {size - 1}"
+    )
