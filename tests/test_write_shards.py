@@ -982,6 +982,7 @@ def test_a_shard_is_written_about_a_megabyte_at_a_time(tmp_path: Path, out: Path
     output = MeasuredStorage(str(out))
     gate = WorkerGate(GateLimits())
     roots = {name: open_storage(uri) for name, uri in run.job.roots.items()}
+    PROGRESS.reset()
 
     info = build_shard(run.shards[0], run.job, run.plan, gate, output, roots)
 
@@ -989,6 +990,7 @@ def test_a_shard_is_written_about_a_megabyte_at_a_time(tmp_path: Path, out: Path
     record_bytes = info.bytes // 8
     assert 2 * record_bytes < 2**20 <= 3 * record_bytes
     assert shard_writes == [3 * record_bytes, 3 * record_bytes, 2 * record_bytes]
+    assert (PROGRESS.done, PROGRESS.bytes) == (8, info.bytes)
     assert (out / info.file).stat().st_size == info.bytes
 
 
@@ -1063,3 +1065,15 @@ def test_an_example_of_the_largest_size_is_written(monkeypatch: pytest.MonkeyPat
     assert build_record(Sample("train", "1", 0, (), b""), [], KeyLayout(), {}) == Unfit(
         "E-EX-TOO-LARGE", f"{size} bytes, the limit is {size - 1}"
     )
+
+
+def test_a_sample_without_blobs_is_rejected_without_a_file_s_name(
+    data: tuple[Path, Path], out: Path
+) -> None:
+    run = plan(data, out, layout=OddLayout(odd=lambda: Unfit("E-IMG-SIZE", "odd")))
+    row = Sample("train", "2", 0, (), b"")
+
+    info = build(dataclasses.replace(run, shards=[ShardPlan("train", 0, 1, [row])]))
+
+    (rejected,) = info.rejected
+    assert (rejected.code, rejected.key, rejected.file_name) == ("E-IMG-SIZE", "2", "")
