@@ -1077,3 +1077,64 @@ def test_a_sample_without_blobs_is_rejected_without_a_file_s_name(
 
     (rejected,) = info.rejected
     assert (rejected.code, rejected.key, rejected.file_name) == ("E-IMG-SIZE", "2", "")
+
+
+class RacingStorage(LocalStorage):
+    """A local folder where another writer is a moment faster with the data file."""
+
+    def __init__(self, root: str, data: bytes | None) -> None:
+        super().__init__(root)
+        self.published: list[str] = []
+        self._other_data = data
+
+    def spool(self) -> Spool:
+        return RacingSpool(super().spool(), self.root, self.published, self._other_data)
+
+
+class RacingSpool:
+    """A spool that finds its name taken where the other writer has data."""
+
+    def __init__(self, spool: Spool, root: str, published: list[str], data: bytes | None) -> None:
+        self._spool = spool
+        self._root = root
+        self._published = published
+        self._other_data = data
+        self.write, self.close = spool.write, spool.close
+
+    def publish(self, name: str) -> bool:
+        self._published.append(name)
+        if self._other_data is not None and name.endswith(".tfrec"):
+            (Path(self._root) / name).write_bytes(self._other_data)
+        return self._spool.publish(name)
+
+
+def build_beside_another(run: SmallRun, output: RacingStorage) -> ShardInfo:
+    roots = {name: open_storage(uri) for name, uri in run.job.roots.items()}
+    gate = WorkerGate(GateLimits())
+    return build_shard(run.shards[0], run.job, run.plan, gate, output, roots)
+
+
+def test_a_twin_that_is_a_moment_faster_is_compared(
+    data: tuple[Path, Path], out: Path, tmp_path: Path
+) -> None:
+    for name in ("alone", "equal"):
+        (tmp_path / name).mkdir()
+    alone = build_beside_another(plan(data, out), RacingStorage(str(tmp_path / "alone"), None))
+    whole = (tmp_path / "alone" / DATA).read_bytes()
+
+    equal = RacingStorage(str(tmp_path / "equal"), whole)
+    assert build_beside_another(plan(data, out), equal) == alone
+    foreign = whole[:-1] + bytes([whole[-1] ^ 1])
+    with pytest.raises(RuntimeError, match=rf"^E-OUT-CONFLICT {out}/{DATA}: has CRC-32C"):
+        build_beside_another(plan(data, out), RacingStorage(str(out), foreign))
+    assert (out / DATA).read_bytes() == foreign
+
+
+def test_what_is_there_already_is_not_published_again(data: tuple[Path, Path], out: Path) -> None:
+    first = build(plan(data, out))
+    (out / RECEIPT).unlink()
+    output = RacingStorage(str(out), None)
+
+    assert build_beside_another(plan(data, out), output) == first
+    assert DATA not in output.published
+    assert RECEIPT in output.published
