@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
 
-.PHONY: demo test test-slow chaos setup lint types bench lock clean
+.PHONY: demo test test-slow chaos sabotage mutation setup lint types bench lock clean
 .DEFAULT_GOAL := demo
 
 setup: $(VENV)/.installed
@@ -43,6 +43,15 @@ test-slow: setup
 # Faults by the thousand, up to 20 minutes; then what they covered (tests/CHAOS.md).
 chaos: setup
 	@$(PY) -m pytest -q -n 2 -m "chaos or cell"
+
+# Takes one guard after the other out of a copy of the project: each must turn a test red.
+sabotage: setup
+	@$(PY) -m tests.sabotage.run
+
+# Edits the core in small ways, one at a time, and tells what no test notices (tests/MUTATION.md).
+# About an hour; make mutation MODULES="commit gcs" for some.
+mutation: setup
+	@$(PY) -m tests.mutation.run $(MODULES)
 
 lint: setup
 	@$(VENV)/bin/ruff format --check .

@@ -2,10 +2,11 @@ import dataclasses
 import json
 import logging
 import os
+import re
 import shutil
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from schemas.manifest import (
     to_json,
 )
 from schemas.shards import ShardInfo, ShardNames
+from schemas.text_protos import label_map_pbtxt, schema_pbtxt
+from schemas.tfds_metadata import features_json
 from tests.small_runs import (
     SmallRun,
     build_run,
@@ -50,12 +53,15 @@ from transforms.commit import (
     job_digest,
     make_job_plan,
     publish_plan,
+    refuse_empty,
     reject_text,
 )
+from transforms.output_files import SIDE_FILES
 from transforms.plan_shards import ShardTable
 from transforms.progress import PROGRESS
 from transforms.read_coco import AnnotationFile
-from transforms.storage import Storage, open_storage
+from transforms.storage import Entry, Storage, open_storage
+from transforms.storage.local import LocalStorage
 
 LABELS = [Label(1, "person"), Label(2, "crowd of people")]
 STEMS = ["train-00000-of-00002", "train-00001-of-00002"]
@@ -943,3 +949,229 @@ def test_a_claimed_output_stops_the_pipeline(
     assert fault[1].startswith(
         f"E-OUT-PLAN {out}: options num_shards was not there, is 'all=2' now; give"
     )
+
+
+# --- permissions, two runs that meet, and what lies beside the shards ---
+
+
+def test_a_job_that_says_nothing_more_has_no_options_and_no_budget() -> None:
+    job = CommitJob("gs://b/out", DetectionLayout())
+
+    assert (dict(job.options), job.budget, job.allow_empty) == ({}, RejectBudget(0), False)
+    assert (job.names, job.accept_command) == (ShardNames(), "--max_rejected COUNT")
+
+
+def test_a_whole_percentage_reads_without_decimals() -> None:
+    assert str(RejectBudget(percent=5.0)) == "5%"
+
+
+@pytest.mark.parametrize(
+    ("images", "samples", "allow_empty", "stops"),
+    [
+        (3, 0, False, True),
+        (3, 0, True, False),
+        (3, 1, False, False),
+        (0, 0, False, False),  # was refused or allowed before the plan
+    ],
+)
+def test_a_split_of_which_nothing_is_left_needs_permission(
+    images: int, samples: int, allow_empty: bool, stops: bool
+) -> None:
+    job = dataclasses.replace(JOB, allow_empty=allow_empty)
+    if not stops:
+        refuse_empty(summary("val", images), samples, job)
+        return
+    with pytest.raises(RuntimeError) as raised:
+        refuse_empty(summary("val", images), samples, job)
+    assert str(raised.value) == (
+        f"E-SET-EMPTY split val: none of {images} images is left;"
+        " mend or exclude fewer, or give --allow_empty"
+    )
+
+
+def test_a_data_set_of_rejects_alone_is_committed_only_with_permission(
+    data: tuple[Path, Path], out: Path
+) -> None:
+    for image in data[0].iterdir():
+        image.write_bytes(b"<html>")
+    run = with_budget(plan_run(*data, out), RejectBudget(percent=100))
+
+    with pytest.raises(RuntimeError, match=r"^E-SET-EMPTY split train: none of 6 images is left"):
+        build_run(run)
+    assert not (out / "manifest.json").exists()
+
+    allowed = plan_run(*data, out, allow_empty=True, budget=RejectBudget(percent=100))
+    assert build_run(allowed).splits["train"].records == 0
+
+
+class OutputTakenMeanwhile(LocalStorage):
+    """An output of which another run makes plan and first shard between two looks at it."""
+
+    def __init__(self, root: Path, plan: JobPlan | None) -> None:
+        super().__init__(str(root))
+        self._root = root
+        self._other_plan = plan
+
+    def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[Entry]:
+        if self._other_plan is not None:
+            put(self._root, ["_plan.json"], to_json(self._other_plan))
+        put(self._root, ["train-00000-of-00002-3.tfrec"])
+        return super().list(prefix, recursive=recursive)
+
+
+def test_of_a_run_that_began_just_now_nothing_is_foreign(out: Path) -> None:
+    publish_plan(PLAN, OutputTakenMeanwhile(out, PLAN), ShardNames())
+
+    assert (out / "_plan.json").read_bytes() == to_json(PLAN)
+
+
+def test_of_another_run_that_began_just_now_the_plan_is_compared(out: Path) -> None:
+    theirs = msgspec.structs.replace(PLAN, samples="fe")
+
+    with pytest.raises(RuntimeError, match=r"^E-OUT-PLAN .*: the output was made from other imag"):
+        publish_plan(PLAN, OutputTakenMeanwhile(out, theirs), ShardNames())
+
+
+def test_what_appeared_just_now_without_a_plan_is_foreign(out: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"^E-OUT-FOREIGN .*: train-00000-of-00002-3\.tfrec is"):
+        publish_plan(PLAN, OutputTakenMeanwhile(out, None), ShardNames())
+    assert not (out / "_plan.json").exists()
+
+
+def test_a_plan_whose_text_is_no_utf_8_is_foreign(out: Path, output: Storage) -> None:
+    put(out, ["_plan.json"], to_json(PLAN).replace(b'"seed"', b'"see\xff"'))
+
+    with pytest.raises(RuntimeError, match=r"^E-OUT-FOREIGN .*: _plan\.json is no plan of beam-"):
+        publish_plan(PLAN, output, ShardNames())
+
+
+def test_rejects_over_budget_are_shown_with_the_file_that_names_all(
+    data: tuple[Path, Path], out: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (data[0] / "a001.jpg").write_bytes(b"<html>")
+
+    with pytest.raises(RuntimeError, match=r"^E-BUDGET "):
+        build_run(plan_run(*data, out))
+
+    warned = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert warned == ["E-IMG-TYPE a001.jpg (key 2): HTML; rejected, see rejected.jsonl"]
+
+
+def test_the_note_of_the_sources_is_an_empty_object(run: SmallRun, out: Path) -> None:
+    build_run(run)
+
+    (note,) = (out / "_sources").iterdir()
+    assert note.read_bytes() == b"{}\n"
+
+
+def test_rejects_of_two_splits_are_counted_apart(tmp_path: Path, out: Path) -> None:
+    train, val = write_set(tmp_path / "train", 4), write_set(tmp_path / "val", 3)
+    (train[0] / "a000.jpg").unlink()
+    (val[0] / "a001.jpg").write_bytes(b"<html>")
+    (val[0] / "a002.jpg").write_bytes(b"")
+    images, annotations = ({"train": t, "val": v} for t, v in zip(train, val, strict=True))
+
+    manifest = build_run(
+        with_budget(plan_run(images, annotations, out, num_shards=1), RejectBudget(3))
+    )
+
+    assert {
+        name: (split.rejected, split.rejected_before_planning, split.rejected_in_shards)
+        for name, split in manifest.splits.items()
+    } == {
+        "train": ({"E-IMG-MISSING": 1}, 1, 0),
+        "val": ({"E-IMG-EMPTY": 1, "E-IMG-TYPE": 1}, 1, 1),
+    }
+
+
+def test_tfds_reads_each_split_s_own_shards(tmp_path: Path, out: Path) -> None:
+    train, val = write_set(tmp_path / "train", 5), write_set(tmp_path / "val", 3)
+    images, annotations = ({"train": t, "val": v} for t, v in zip(train, val, strict=True))
+
+    manifest = build_run(plan_run(images, annotations, out))
+
+    info = json.loads((out / "dataset_info.json").read_text())
+    assert (info["name"], info["version"]) == ("beam_tfrec_detection", "1.0.0")
+    assert info["description"] == "detection Examples written by beam-tfrec; see manifest.json."
+    assert {
+        split["name"]: (split["shardLengths"], split["numBytes"]) for split in info["splits"]
+    } == {
+        "train": (["3", "2"], str(manifest.splits["train"].bytes)),
+        "val": (["2", "1"], str(manifest.splits["val"].bytes)),
+    }
+
+
+def test_the_side_files_are_what_their_writers_make(run: SmallRun, out: Path) -> None:
+    build_run(run)
+
+    spec = DetectionLayout().spec
+    labels = [(label.id, label.name) for label in LABELS]
+    assert {
+        name: (out / name).read_text() for name in SIDE_FILES if name != "dataset_info.json"
+    } == {
+        "label_map.pbtxt": label_map_pbtxt(labels),
+        "schema.pbtxt": schema_pbtxt(spec),
+        "features.json": features_json(spec),
+    }
+
+
+def test_a_job_s_digest_is_32_hex_digits_whatever_the_order_of_its_parts() -> None:
+    one = job_digest({"a": "1", "b": "2"}, {"t": "9:ff", "v": "8:ff"}, {"t": "a", "v": "b"})
+
+    assert one == job_digest({"b": "2", "a": "1"}, {"v": "8:ff", "t": "9:ff"}, {"v": "b", "t": "a"})
+    assert re.fullmatch("[0-9a-f]{32}", one)
+
+
+def test_annotations_are_not_shown_among_the_samples_over_budget(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rejects = [reject("1", "E-BOX-EMPTY", annotation_ids=(7,)), reject("2")]
+
+    with pytest.raises(RuntimeError, match=r"^E-BUDGET gs://b/out: 1 of 10 samples rejected"):
+        make_job_plan(ShardTable({}, "0"), [summary()], rejects, JOB)
+
+    shown = [record.getMessage() for record in caplog.records]
+    assert shown == ["E-IMG-MISSING 2.jpg (key 2): gone; rejected"]
+
+
+def test_repairs_and_traits_of_all_shards_add_up(data: tuple[Path, Path], out: Path) -> None:
+    spec = json.loads(data[1].read_text())
+    for annotation in spec["annotations"][::2]:
+        annotation["bbox"] = [60, 2, 10, 10]  # over the right edge
+    data[1].write_text(json.dumps(spec))
+    infos = build_shards(plan_run(*data, out))
+    infos[0] = msgspec.structs.replace(infos[0], traits={"cmyk": 1, "animated": 2})
+    infos[1] = msgspec.structs.replace(infos[1], traits={"cmyk": 3})
+
+    split = commit_run(plan_run(*data, out), infos).splits["train"]
+
+    assert [info.repairs for info in infos] == [{"box_clipped": 3}, {"box_clipped": 3}]
+    assert split.repairs == {"box_clipped": 6}
+    assert list(split.traits.items()) == [("animated", 2), ("cmyk", 4)]
+
+
+def test_pipelines_make_the_output_and_say_nothing_of_sources_that_are_all_named(
+    test_pipeline: Callable[[], beam.Pipeline],
+    data: tuple[Path, Path],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger="transforms.commit")
+    shutil.rmtree(data[0])  # no image is left: a plan without shards
+    data[0].mkdir()
+    out = tmp_path / "not" / "there"
+    run = plan_run(*data, out, allow_empty=True, budget=RejectBudget(6))
+
+    with test_pipeline() as pipeline:
+        table = pipeline | "Table" >> beam.Create([run.table]).with_output_types(ShardTable)
+        files = pipeline | "Files" >> beam.Create(run.files).with_output_types(AnnotationFile)
+        rejected = pipeline | "Rejected" >> beam.Create(run.rejected).with_output_types(Rejected)
+        shards = pipeline | "Infos" >> beam.Create([]).with_output_types(ShardInfo)
+        tallies = pipeline | "Tallies" >> beam.Create([("train", PinTally(6, 6, 0, "0"))])
+        plan = table | PublishPlan(run.commit_job, files, rejected)
+        _ = shards | Commit(run.commit_job, plan, files, rejected, tallies)
+
+    manifest = read_manifest((out / "manifest.json").read_bytes(), "manifest.json")
+    assert manifest.splits["train"].rejected == {"E-IMG-MISSING": 6}
+    assert [record.getMessage() for record in caplog.records] == []
+    assert not (out / "_spool").exists()

@@ -621,3 +621,95 @@ def test_missing_images_up_to_half_do_not_stop_it(
 
 def test_no_samples_make_an_empty_plan(test_pipeline: Callable[[], beam.Pipeline]) -> None:
     check_pipeline(test_pipeline(), [], Sharding(), [])
+
+
+# --- limits, and digests at their modulus ---
+
+LARGEST = 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("num_shards", lambda number: Sharding({"": number})),
+        ("records_per_shard", lambda number: Sharding(records_per_shard=number)),
+        ("shard_size", lambda number: Sharding(shard_bytes=number)),
+        ("hosts", lambda number: Sharding(hosts=number)),
+    ],
+)
+def test_numbers_are_those_of_64_bits(name: str, make: Callable[[int], Sharding]) -> None:
+    make(1)
+    make(LARGEST)
+    with pytest.raises(ValueError) as raised:
+        make(LARGEST + 1)
+
+    assert str(raised.value) == (
+        f"{name} must be below 2^63, got {LARGEST + 1}: give a smaller number"
+    )
+
+
+def test_a_seed_has_64_digits_at_most() -> None:
+    Sharding(seed=10**64 - 1)
+    with pytest.raises(ValueError) as raised:
+        Sharding(seed=10**64)
+
+    assert str(raised.value) == (
+        f"seed must be at most 64 digits, got {10**64}: give a smaller one"
+    )
+
+
+def test_shards_that_are_filled_one_by_one_are_no_multiple_of_hosts() -> None:
+    Sharding(records_per_shard=100, hosts=1)
+    with pytest.raises(ValueError) as raised:
+        Sharding(records_per_shard=100, hosts=2)
+
+    assert str(raised.value) == (
+        "records_per_shard 100 fills shards one by one, which gives no multiple of hosts 2:"
+        " give num_shards instead"
+    )
+
+
+def test_the_defaults_are_those_that_the_help_names() -> None:
+    assert Sharding() == Sharding({}, None, 150_000_000, 1, {}, 0)
+    assert Sharding().order_of("train") is SHUFFLED
+
+
+def test_a_sharding_is_never_changed() -> None:
+    with pytest.raises(AttributeError):
+        Sharding().seed = 1  # type: ignore[misc]
+
+
+def test_digests_are_sums_modulo_2_to_256() -> None:
+    largest, two = Tally(3, 30, "f" * 64), Tally(1, 7, "2")
+
+    assert add_tallies([largest, two]) == Tally(4, 37, "1")
+    assert add_tallies([]) == Tally(0, 0, "0")
+    samples = numbered(40)
+    assert members_digest(samples, SHUFFLED) == (
+        sum(members_digest([sample], SHUFFLED) for sample in samples) % 2**256
+    )
+    assert 0 < members_digest(samples, SHUFFLED) < 2**256
+
+
+def test_a_plan_s_digest_has_64_digits() -> None:
+    table = make_shard_table([(("train", 5), Tally(1, 1000, "1f"))], Sharding({"": 1}))
+
+    assert table.digest == f"{'1f':0>64}"
+    assert make_shard_table([], Sharding()).digest == "0" * 64
+
+
+def test_elements_are_never_changed() -> None:
+    batch = batch_of(numbered(2))
+    for element, name in ((batch, "tally"), (batch.tally, "samples"), (ShardRun(0, []), "samples")):
+        with pytest.raises(AttributeError, match="immutable"):
+            setattr(element, name, None)
+
+
+def test_what_goes_through_a_group_by_holds_no_names_of_fields() -> None:
+    tally = Tally(1, 1000, "ff")
+
+    def wire(element: object) -> object:
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(element))
+
+    assert wire(BucketBatch([], tally)) == [[], [1, 1000, "ff"]]
+    assert wire(ShardRun(7, [])) == [7, []]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from schemas.faults import Rejected
 from schemas.shards import (
     COUNTED,
+    NAMED_TEMPLATES,
     PLAIN,
     ShardInfo,
     ShardNames,
@@ -289,3 +290,47 @@ def test_a_receipt_survives_its_json() -> None:
     )
     assert msgspec.json.decode(msgspec.json.encode(info), type=ShardInfo) == info
     assert info.name == "train-00003-of-00016"
+
+
+def test_the_named_templates_are_those_of_the_command_line() -> None:
+    assert dict(NAMED_TEMPLATES) == {"counted": COUNTED, "plain": PLAIN}
+
+
+PLAN = ShardPlan("train", 3, 16, [])
+INFO = ShardInfo(
+    plan="0f",
+    split="train",
+    index=3,
+    num_shards=16,
+    file="train-00003-of-00016-1.tfrec",
+    planned=1,
+    records=1,
+    bytes=100,
+    crc32c="deadbeef",
+    sha256="00",
+    annotations_listed=0,
+    annotations_written=0,
+    repairs={},
+    traits={},
+    rejected=[],
+)
+
+
+@pytest.mark.parametrize(
+    ("element", "name", "value"),
+    [(PLAN, "index", 4), (INFO, "records", 2), (ShardNames(), "template", PLAIN)],
+)
+def test_elements_are_never_changed(element: object, name: str, value: object) -> None:
+    with pytest.raises(AttributeError, match="immutable"):
+        setattr(element, name, value)
+
+
+def test_a_plan_s_wire_form_holds_no_names_of_fields() -> None:
+    # A shard's samples go through a group-by: the names would be most of it.
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(PLAN)) == ["train", 3, 16, []]
+
+
+def test_a_receipt_s_fields_are_given_by_name() -> None:
+    values = msgspec.structs.astuple(INFO)
+    with pytest.raises(TypeError, match="positional"):
+        ShardInfo(*values)

@@ -503,3 +503,15 @@ def test_a_full_disk_of_the_worker_is_one_line(
 ) -> None:
     assert outcome_of(create_beyond_a_limit, str(spools)).startswith(f"E-IO-NOSPACE {spools}: ")
     assert outside.names() == []
+
+
+def test_a_body_that_is_cut_short_is_read_again_where_no_checksum_was_listed(
+    stand_in: GcsStandIn, storage: Storage, outside: Outside
+) -> None:
+    outside.put({"a": LARGE})
+    listed = storage.stat("a")
+    assert listed is not None
+    stand_in.inject(Fault(What.TRUNCATED_BODY, Kind.READ))
+
+    assert storage.read("a", Entry(listed.name, listed.size_bytes, listed.pin)) == LARGE
+    assert stand_in.count(Kind.READ) == 2

@@ -1,14 +1,19 @@
+import contextlib
+import ctypes
 import errno
 import fcntl
+import functools
+import itertools
 import os
 import resource
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import pytest
 
 from tests.children import (
@@ -21,8 +26,17 @@ from tests.children import (
     without_anonymous_files,
 )
 from tests.storage_contract import DiskFolder, Outside, StorageContract, files_in, listed, put
-from transforms.storage import Entry, join_uri, name_below, open_storage, read_uri, split_uri
-from transforms.storage.local import LocalStorage
+from transforms.retries import retry
+from transforms.storage import (
+    Entry,
+    join_uri,
+    local,
+    name_below,
+    open_storage,
+    read_uri,
+    split_uri,
+)
+from transforms.storage.local import LocalStorage, coded
 
 
 @pytest.fixture
@@ -729,3 +743,526 @@ def test_a_path_is_below_a_root_by_whatever_link_it_is_reached(tmp_path: Path) -
 
 def test_an_entry_is_a_file_unless_it_says_otherwise() -> None:
     assert Entry("a", 1, "2") == Entry(name="a", size_bytes=1, pin="2", crc32c=None, kind="file")
+
+
+@pytest.mark.parametrize("given", [b"", b"01234"])
+def test_a_file_of_the_listed_size_that_gives_fewer_bytes_is_a_change(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch, given: bytes
+) -> None:
+    put(folder, {"a": b"0123456789"})
+    entry = storage.stat("a")
+    given_once = iter([given])
+    monkeypatch.setattr(os, "read", lambda fd, size: next(given_once, b""))
+
+    with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED \S*/a: "):
+        storage.read("a", entry)
+
+
+# --- the tables of the system's errors, entry by entry ---
+
+
+@pytest.mark.parametrize(
+    "code", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.ENETUNREACH]
+)
+def test_what_passes_is_tried_again(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    put(folder, {"a": b"12345"})
+    monkeypatch.setattr(os, "read", failing_first(1, code, os.read))
+
+    assert storage.read("a") == b"12345"
+
+
+AGAIN = "then run again"
+LINES = {
+    errno.ENOSPC: ("E-IO-NOSPACE", f"free some space, {AGAIN} to resume"),
+    errno.EDQUOT: ("E-IO-NOSPACE", f"raise the quota, {AGAIN} to resume"),
+    errno.EFBIG: ("E-IO-NOSPACE", "ask for smaller shards with --shard_size"),
+    errno.EROFS: ("E-IO-READONLY", "give an --output that can be written"),
+    errno.EEXIST: ("E-IO-READONLY", "give an --output that is a folder"),
+    errno.ENOTDIR: ("E-IO-READONLY", "give an --output that is a folder"),
+    errno.ELOOP: ("E-IO-READONLY", "give an --output that is a folder"),
+    errno.ENAMETOOLONG: ("E-IO-READONLY", "give a shorter --output"),
+    errno.ENOENT: ("E-IO-READONLY", "leave the folder there, and run again"),
+    errno.EACCES: ("E-IO-AUTH", f"give this user permission, {AGAIN}"),
+    errno.EPERM: ("E-IO-AUTH", f"give this user permission, {AGAIN}"),
+    errno.EMFILE: ("E-IO-LIMIT", "raise the limit on open files (ulimit -n)"),
+    errno.ENFILE: ("E-IO-LIMIT", "raise the system's limit on open files"),
+    errno.ENOMEM: ("E-IO-LIMIT", f"free some memory, {AGAIN} to resume"),
+    errno.EXDEV: ("E-IO-RETRIES", "look at the storage"),  # any other
+}
+
+
+@pytest.mark.parametrize(("code", "line"), LINES.items(), ids=[errno.errorcode[c] for c in LINES])
+def test_an_error_of_the_system_is_this_line(code: int, line: tuple[str, str]) -> None:
+    fault, remedy = line
+    error = OSError(code, os.strerror(code))
+
+    assert str(coded(error, "out/a")) == f"{fault} out/a: {os.strerror(code)}; {remedy}"
+
+
+def test_an_error_without_a_number_is_called_by_its_class() -> None:
+    assert (
+        str(coded(BlockingIOError(), "a")) == "E-IO-RETRIES a: BlockingIOError; look at the storage"
+    )
+
+
+def refusing(flag: int, code: int, real: Callable[..., int]) -> Callable[..., int]:
+    """Return an `os.open` that refuses a flag."""
+
+    def refuse(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+        if flags & flag == flag:
+            raise OSError(code, os.strerror(code))
+        return real(path, flags, *args, **kwargs)
+
+    return refuse
+
+
+@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT])
+def test_a_disk_without_anonymous_files_says_so_in_several_ways(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr(os, "open", refusing(os.O_TMPFILE, code, os.open))
+    spool = storage.spool()
+    spool.write([b"123"])
+
+    assert [name.split("/")[0] for name in files_in(folder)] == ["_spool"]
+    assert spool.publish("a") is True
+    spool.close()
+    assert (folder / "a").read_bytes() == b"123"
+
+
+def test_a_system_without_anonymous_files_has_named_ones(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "O_TMPFILE")
+
+    assert storage.create("a", b"123") is True
+    assert (folder / "a").read_bytes() == b"123"
+
+
+@pytest.mark.usefixtures("no_anonymous_files")
+@pytest.mark.parametrize(
+    "code", [errno.EOPNOTSUPP, errno.EPERM, errno.ENOSYS, errno.EINVAL, errno.EMLINK]
+)
+def test_a_disk_without_links_says_so_in_several_ways(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr(os, "link", failing(code))
+
+    assert storage.create("a", b"123") is True
+    assert storage.create("a", b"other") is False
+    assert (folder / "a").read_bytes() == b"123"
+
+
+@pytest.mark.usefixtures("no_anonymous_files")
+def test_a_link_that_fails_for_another_reason_is_no_rename(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "link", failing(errno.EDQUOT))
+
+    with pytest.raises(RuntimeError, match=r"^E-IO-NOSPACE \S*/a: .*; raise the quota"):
+        storage.create("a", b"123")
+    assert files_in(folder) == []
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_folder_that_cannot_be_synced_says_so_in_several_ways(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr(os, "fsync", failing_behind(1, code, os.fsync))
+
+    assert storage.create("a", b"1") is True
+
+
+def test_a_folder_whose_sync_fails_is_trouble(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", failing_behind(1, errno.EIO, os.fsync))
+
+    with pytest.raises(RuntimeError, match=r"^E-IO-RETRIES \S*/a: Input/output error; look at"):
+        storage.create("a", b"1")
+
+
+def failing_behind(times: int, code: int, real: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the real function for so many calls, and failures behind them."""
+    calls = itertools.count()
+
+    def fail_behind(*args: Any) -> Any:
+        if next(calls) >= times:
+            raise OSError(code, os.strerror(code))
+        return real(*args)
+
+    return fail_behind
+
+
+def test_a_source_must_be_a_folder(storage: LocalStorage, folder: Path) -> None:
+    put(folder, {"file": b""})
+    storage.require_folder()
+
+    for name, what in (("gone", "no such folder"), ("file", "a file, not a folder")):
+        with pytest.raises(RuntimeError) as raised:
+            LocalStorage(f"{folder}/{name}").require_folder()
+        assert str(raised.value) == f"E-ARG {folder}/{name}: {what}; give the path of a folder"
+
+
+# --- how often and how much the system is asked ---
+
+
+def noting_reads(monkeypatch: pytest.MonkeyPatch, most: int) -> list[int]:
+    """Have reads give so many bytes at most; return what they are asked for."""
+    read, asked = os.read, []
+
+    def note(fd: int, size: int) -> bytes:
+        asked.append(size)
+        return read(fd, min(size, most))
+
+    monkeypatch.setattr(os, "read", note)
+    return asked
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_read_is_one_call_for_one_byte_more_than_there_should_be(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch, listed: bool
+) -> None:
+    put(folder, {"a": b"0123456789"})
+    entry = storage.stat("a")
+    asked = noting_reads(monkeypatch, 100)
+
+    assert storage.read("a", entry if listed else None) == b"0123456789"
+    assert asked == [11]
+
+
+def test_a_read_that_is_cut_short_asks_for_the_rest_alone(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(folder, {"a": b"0123456789"})
+    asked = noting_reads(monkeypatch, 3)
+
+    assert storage.read("a") == b"0123456789"
+    assert asked == [11, 8, 5, 2]
+
+
+def test_a_file_that_grew_is_not_read_beyond_what_was_listed(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(folder, {"a": b"01234"})
+    entry = storage.stat("a")
+    put(folder, {"a": b"0123456789"})
+    asked = noting_reads(monkeypatch, 100)
+
+    with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED \S*/a: 10 bytes, 5 were listed; run"):
+        storage.read("a", entry)
+    assert asked == [6]
+
+
+class Shaky:
+    """A name of a listing, and the errors that asking for its status meets first."""
+
+    def __init__(self, found: os.DirEntry[str], codes: list[int]) -> None:
+        self._found = found
+        self._codes = codes
+        self.name = found.name
+
+    def stat(self) -> os.stat_result:
+        if self._codes:
+            code = self._codes.pop(0)
+            raise OSError(code, os.strerror(code))
+        return self._found.stat()
+
+
+class ShakyListing(contextlib.AbstractContextManager):
+    """A listing of shaky names."""
+
+    def __init__(self, listing: Any, codes: list[int]) -> None:
+        self._listing = listing
+        self._codes = codes
+
+    def __iter__(self) -> Iterator[Shaky]:
+        return (Shaky(found, self._codes) for found in self._listing)
+
+    def __exit__(self, *_: object) -> None:
+        self._listing.close()
+
+
+def shake(monkeypatch: pytest.MonkeyPatch, codes: list[int]) -> None:
+    """Have listings meet these errors when they ask for a name's status."""
+    scan = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: ShakyListing(scan(path), codes))
+
+
+def test_a_status_that_is_not_there_for_a_moment_is_asked_again(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(folder, {"a": b"12345"})
+    expected = storage.stat("a")
+    shake(monkeypatch, [errno.EIO, errno.ESTALE])
+
+    assert list(storage.list()) == [expected]
+
+
+def test_a_status_that_may_not_be_known_ends_the_listing(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(folder, {"a": b"12345"})
+    shake(monkeypatch, [errno.EACCES, errno.EACCES])
+
+    with pytest.raises(RuntimeError, match=r"^E-IO-AUTH \S*/a: Permission denied; give this user"):
+        list(storage.list())
+
+
+def test_a_link_to_nothing_has_no_size_and_no_pin(storage: LocalStorage, folder: Path) -> None:
+    (folder / "a").symlink_to("nowhere")
+
+    assert list(storage.list()) == [Entry("a", 0, "", kind="dangling link")]
+
+
+@pytest.mark.usefixtures("no_anonymous_files")
+def test_dead_spools_are_dropped_behind_a_living_one_too(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = storage.spool()
+    (living,) = files_in(folder)
+    put(folder, {"_spool/dead": b"1", "_spool/dead too": b"2"})
+    names = os.listdir
+    monkeypatch.setattr(
+        os, "listdir", lambda path: sorted(names(path), key=lambda name: "dead" in name)
+    )
+
+    storage.probe()
+
+    assert files_in(folder) == [living]
+    spool.close()
+
+
+def test_what_never_passes_is_told_with_its_place(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(folder, {"a": b"12345"})
+    monkeypatch.setattr(local, "retry", functools.partial(retry, deadline_s=0))
+    monkeypatch.setattr(os, "read", failing(errno.EIO))
+
+    with pytest.raises(RuntimeError, match=rf"^E-IO-RETRIES {folder}/a: still failing after 0 s"):
+        storage.read("a")
+
+
+def test_what_is_written_is_pushed_to_disk_a_megabyte_at_a_time(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pushed: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        os, "posix_fadvise", lambda fd, start, length, advice: pushed.append((start, length))
+    )
+    spool = storage.spool()
+    for size in (2**20 - 1, 1, 600_000, 600_000, 3 << 20):
+        spool.write([bytes(size)])
+    spool.close()
+
+    assert pushed == [(0, 2**20), (2**20, 1_200_000), (2**20 + 1_200_000, 3 << 20)]
+
+
+def test_a_system_without_advice_writes_all_the_same(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "posix_fadvise")
+
+    assert storage.create("a", bytes(2**20)) is True
+    assert (folder / "a").stat().st_size == 2**20
+
+
+def tidied(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """Have another run tidy a folder away, so many times, as soon as it is made."""
+    make, left = os.makedirs, [times]
+
+    def make_and_lose(path: str, exist_ok: bool = False) -> None:
+        make(path, exist_ok=exist_ok)
+        if left[0]:
+            left[0] -= 1
+            os.rmdir(path)
+
+    monkeypatch.setattr(os, "makedirs", make_and_lose)
+
+
+@pytest.mark.parametrize("times", [1, 8])
+def test_a_folder_that_another_run_tidies_away_is_made_again(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    tidied(monkeypatch, times)
+
+    assert storage.create("_spool/probe", b"1") is True
+    assert files_in(folder) == ["_spool/probe"]
+
+
+def test_a_folder_that_is_always_tidied_away_is_one_line(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tidied(monkeypatch, 9)
+
+    with pytest.raises(RuntimeError, match=r"^E-IO-READONLY \S*/_spool/probe: No such file or dir"):
+        storage.create("_spool/probe", b"1")
+    assert files_in(folder) == []
+
+
+def test_a_probe_that_another_run_tidies_away_has_succeeded(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = os.link
+
+    def link_and_lose(source: str, target: str, **kwargs: Any) -> None:
+        link(source, target, **kwargs)
+        os.unlink(target)
+        os.rmdir(os.path.dirname(target))
+
+    monkeypatch.setattr(os, "link", link_and_lose)
+
+    assert storage.create("_spool/probe", b"1") is True
+
+
+@pytest.mark.usefixtures("no_anonymous_files")
+def test_a_named_spool_that_is_gone_closes_all_the_same(
+    storage: LocalStorage, folder: Path
+) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    spool = storage.spool()
+    (name,) = files_in(folder)
+    (folder / name).unlink()
+
+    spool.close()
+    spool.close()
+
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("umask", [0, 0o077])
+def test_files_get_all_permissions_that_the_umask_leaves(
+    storage: LocalStorage, folder: Path, way_of_writing: str, umask: int
+) -> None:
+    before = os.umask(umask)
+    try:
+        storage.create("a.json", b"")
+    finally:
+        os.umask(before)
+
+    assert (folder / "a.json").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_an_anonymous_file_that_may_not_be_made_is_no_reason_for_a_named_one(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "open", refusing(os.O_TMPFILE, errno.EACCES, os.open))
+
+    with pytest.raises(RuntimeError, match=rf"^E-IO-AUTH {folder}: Permission denied; give this"):
+        storage.spool()
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.usefixtures("no_anonymous_files")
+def test_a_folder_of_spools_that_another_run_tidies_away_is_made_again(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tidied(monkeypatch, 3)
+
+    spool = storage.spool()
+    assert [name.split("/")[0] for name in files_in(folder)] == ["_spool"]
+    spool.close()
+    assert files_in(folder) == []
+
+
+def test_a_folder_that_is_tidied_away_before_the_link_is_made_again(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch, way_of_writing: str
+) -> None:
+    link, lost = os.link, []
+
+    def lose_and_link(source: str, target: str, **kwargs: Any) -> None:
+        if not lost:
+            lost.append(target)
+            os.rmdir(os.path.dirname(target))
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), target)
+        link(source, target, **kwargs)
+
+    monkeypatch.setattr(os, "link", lose_and_link)
+
+    assert storage.create("index/a", b"1") is True
+    assert len(lost) == 1
+    assert files_in(folder) == ["index/a"]
+
+
+@pytest.mark.usefixtures("no_anonymous_files")
+def test_a_spool_that_is_cleaned_away_before_its_lock_leaves_no_descriptor(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, cleaned = fcntl.flock, []
+
+    def lock_behind_a_cleaner(fd: int, how: int) -> None:
+        if not cleaned:
+            cleaned.append(os.readlink(f"/proc/self/fd/{fd}"))
+            os.unlink(cleaned[0])
+        lock(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", lock_behind_a_cleaner)
+    before = len(os.listdir("/proc/self/fd"))
+    storage.spool().close()
+
+    assert len(cleaned) == 1
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.usefixtures("no_anonymous_files")
+def test_a_link_whose_source_cannot_be_named_becomes_a_rename(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "link", failing(errno.ENOENT))
+    monkeypatch.setattr(os.path, "exists", lambda path: False)
+
+    assert storage.create("a", b"1") is True
+    assert (folder / "a").read_bytes() == b"1"
+
+
+@pytest.mark.usefixtures("no_anonymous_files", "no_links")
+def test_a_system_without_exclusive_renames_is_refused(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: object())
+
+    with pytest.raises(RuntimeError, match=r"^E-IO-READONLY \S*/root: the filesystem has neither"):
+        storage.create("a", b"1")
+    assert files_in(folder) == []
+
+
+def test_what_is_no_file_has_no_size_and_no_pin(storage: LocalStorage, folder: Path) -> None:
+    (folder / "b").mkdir()
+    os.mkfifo(folder / "c")
+
+    assert storage.stat("b") == Entry("b", 0, "", kind="directory")
+    assert storage.stat("c") == Entry("c", 0, "", kind="fifo")
+
+
+def test_a_checksum_is_computed_of_pieces_of_4_mib(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open(folder / "a", "wb") as file:
+        file.truncate(9 << 20)
+    extend, pieces = google_crc32c.extend, []
+
+    def note(crc: int, piece: bytes) -> int:
+        pieces.append(len(piece))
+        return extend(crc, piece)
+
+    monkeypatch.setattr(google_crc32c, "extend", note)
+
+    assert storage.crc32c("a") == google_crc32c.value(bytes(9 << 20))
+    assert pieces == [4 << 20, 4 << 20, 1 << 20]
+
+
+def test_too_little_memory_for_a_read_is_no_fault_of_the_storage(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(folder, {"a": b"12345"})
+
+    def run_out(fd: int, size: int) -> bytes:
+        raise MemoryError
+
+    monkeypatch.setattr(os, "read", run_out)
+
+    with pytest.raises(MemoryError):
+        storage.read("a")

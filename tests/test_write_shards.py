@@ -21,7 +21,7 @@ from schemas.features import Kind
 from schemas.images import EncodedImage
 from schemas.layouts import Built, DetectionLayout, Unfit
 from schemas.manifest import JobPlan, plan_digest
-from schemas.samples import Sample
+from schemas.samples import Blob, Sample
 from schemas.shards import PLAIN, ShardInfo, ShardNames, ShardPlan
 from tests.children import KILLED, exit_code_of
 from tests.conftest import jpeg_bytes
@@ -37,11 +37,22 @@ from tests.small_runs import (
     touch,
     write_set,
 )
-from transforms.check_images import Check
+from transforms import write_shards
+from transforms.check_images import Check, check_image
 from transforms.gate import GateLimits, WorkerGate
 from transforms.progress import PROGRESS
-from transforms.shard_index import index_from_parquet, index_to_parquet
-from transforms.write_shards import ShardJob, WriteShards, write_shard
+from transforms.shard_index import IndexRow, Source, index_from_parquet, index_to_parquet
+from transforms.storage import Spool, open_storage
+from transforms.storage.local import LocalStorage
+from transforms.write_shards import (
+    Record,
+    ShardJob,
+    WriteShards,
+    build_record,
+    build_shard,
+    check_sources,
+    write_shard,
+)
 
 STEM = "train-00000-of-00001"
 RECEIPT, PARQUET, IDX = f"_receipts/{STEM}.json", f"index/{STEM}.parquet", f"index/{STEM}.idx"
@@ -890,3 +901,247 @@ def test_a_fault_of_a_shard_ends_the_pipeline_with_its_line(
     assert fault[1] == (
         f"E-SRC-CHANGED {data[0]}/a004.jpg: not there; run again when the source is at rest"
     )
+
+
+# --- what is said, counted and handed to the spool ---
+
+
+def test_the_log_tells_of_each_shard_its_records_and_size(
+    data: tuple[Path, Path], out: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="transforms.write_shards")
+    info = build(plan(data, out))
+    build(plan(data, out))
+
+    described = f"{DATA} (4 records, {info.bytes / 1e6:.1f} MB)"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"wrote {described}",
+        f"kept {described}",
+    ]
+
+
+def test_a_receipt_whose_text_is_no_utf_8_is_a_conflict(data: tuple[Path, Path], out: Path) -> None:
+    run = plan(data, out)
+    build(run)
+    spoil(out / RECEIPT, lambda receipt: receipt.replace(b'"train"', b'"tr\xff"'))
+
+    with pytest.raises(RuntimeError, match=rf"^E-OUT-CONFLICT {out}/{RECEIPT}: is no receipt \("):
+        build(run)
+
+
+def test_dropped_annotations_are_no_rejected_samples_in_the_counters(
+    test_pipeline: Callable[[], beam.Pipeline], data: tuple[Path, Path], tmp_path: Path
+) -> None:
+    spec = json.loads(data[1].read_text())
+    spec["annotations"][0]["bbox"] = [64, 0, 5, 5]  # outside
+    data[1].write_text(json.dumps(spec))
+    for name in ("out", "direct"):
+        (tmp_path / name).mkdir()
+    direct = build_shards(plan(data, tmp_path / "direct"))
+
+    result = write_in_pipeline(test_pipeline(), plan(data, tmp_path / "out"), GateLimits(), direct)
+
+    assert [reject.code for reject in direct[0].rejected] == ["E-BOX-OUTSIDE"]
+    counters = result.metrics().query(MetricsFilter().with_namespace("beam_tfrec"))["counters"]
+    assert {counter.key.metric.name: counter.committed for counter in counters} == {
+        "records": 4,
+        "rejected": 0,
+        "bytes": direct[0].bytes,
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class LargeLayout(DetectionLayout):
+    """A layout of the user's: records of nearly half a megabyte."""
+
+    def build(
+        self, sample: Sample, images: Sequence[EncodedImage], label_names: Mapping[int, str]
+    ) -> Built | Unfit:
+        return Built({"large": (Kind.BYTES, [bytes(500_000)])}, [], [], [])
+
+
+class MeasuredSpool:
+    """A spool that notes how many bytes each write hands to it."""
+
+    def __init__(self, spool: Spool, sizes: list[int]) -> None:
+        self._spool = spool
+        self._sizes = sizes
+        self.publish, self.close = spool.publish, spool.close
+
+    def write(self, parts: Sequence[bytes]) -> None:
+        self._sizes.append(sum(map(len, parts)))
+        self._spool.write(parts)
+
+
+class MeasuredStorage(LocalStorage):
+    """A local folder whose spools note their writes."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.sizes: list[int] = []
+
+    def spool(self) -> Spool:
+        return MeasuredSpool(super().spool(), self.sizes)
+
+
+def test_a_shard_is_written_about_a_megabyte_at_a_time(tmp_path: Path, out: Path) -> None:
+    run = plan(write_set(tmp_path / "eight", 8), out, layout=LargeLayout())
+    output = MeasuredStorage(str(out))
+    gate = WorkerGate(GateLimits())
+    roots = {name: open_storage(uri) for name, uri in run.job.roots.items()}
+    PROGRESS.reset()
+
+    info = build_shard(run.shards[0], run.job, run.plan, gate, output, roots)
+
+    shard_writes = [size for size in output.sizes if size > 100_000]
+    record_bytes = info.bytes // 8
+    assert 2 * record_bytes < 2**20 <= 3 * record_bytes
+    assert shard_writes == [3 * record_bytes, 3 * record_bytes, 2 * record_bytes]
+    assert (PROGRESS.done, PROGRESS.bytes) == (8, info.bytes)
+    assert (out / info.file).stat().st_size == info.bytes
+
+
+def pair(key: str = "1") -> Sample:
+    """Return a sample of two blobs: of a low and a high resolution."""
+    blobs = tuple(Blob("train", name, 5, "pin") for name in ("low", "high"))
+    return Sample("train", key, 0, blobs, b"")
+
+
+@pytest.mark.parametrize("changed", [0, 1])
+def test_each_blob_of_a_sample_is_looked_at_when_its_shard_is_kept(
+    tmp_path: Path, changed: int
+) -> None:
+    sample, names = pair(), ("low", "high")
+    for name in names:
+        (tmp_path / name).write_bytes(b"12345")
+        touch(tmp_path / name, 1)
+    blobs = tuple(msgspec.structs.replace(blob, pin="1") for blob in sample.blobs)
+    shard = ShardPlan("train", 0, 1, [msgspec.structs.replace(sample, blobs=blobs)])
+    sha256 = hashlib.sha256(b"12345").hexdigest()
+    roots = {"train": open_storage(str(tmp_path))}
+
+    def row(other: str) -> IndexRow:
+        sources = [
+            Source(name, 5, "0" if place == changed else "1", other if place == changed else sha256)
+            for place, name in enumerate(names)
+        ]
+        return IndexRow("1", 0, 5, sources, [])
+
+    check_sources(shard, [row(sha256)], roots)
+    with pytest.raises(RuntimeError, match=rf"^E-SRC-CHANGED {tmp_path}/{names[changed]}: other"):
+        check_sources(shard, [row("00")], roots)
+
+
+@pytest.mark.parametrize(
+    ("code", "detail"),
+    [("MY-CODE", "odd"), ("E-BOX-EMPTY", "is an annotation's"), ("E-SRC-CHANGED", "is a run's")],
+)
+def test_a_reason_that_is_no_sample_s_is_told_as_a_failure(
+    data: tuple[Path, Path], out: Path, code: str, detail: str
+) -> None:
+    run = plan(data, out, layout=OddLayout(odd=lambda: Unfit(code, detail)))
+
+    (rejected,) = build(run).rejected
+    assert (rejected.code, rejected.detail) == ("E-EX-FAILED", f"{code}: {detail}")
+
+
+def test_an_image_whose_check_breaks_is_rejected(
+    data: tuple[Path, Path], out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = (data[0] / "a001.jpg").read_bytes()
+
+    def break_at(image: bytes, check: Check) -> Any:
+        if image == real:
+            raise ZeroDivisionError("a header of its own")
+        return check_image(image, check)
+
+    monkeypatch.setattr(write_shards, "check_image", break_at)
+
+    detail = "ZeroDivisionError: a header of its own"
+    check_that_key_2_is_rejected(plan(data, out), out, "E-EX-FAILED", detail)
+
+
+def test_an_example_of_the_largest_size_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = build_record(Sample("train", "1", 0, (), b""), [], KeyLayout(), {})
+    assert isinstance(whole, Record)
+    size = sum(map(len, whole.parts)) - 16  # of the frame
+    monkeypatch.setattr(write_shards, "MAX_EXAMPLE_BYTES", size)
+    assert build_record(Sample("train", "1", 0, (), b""), [], KeyLayout(), {}) == whole
+
+    monkeypatch.setattr(write_shards, "MAX_EXAMPLE_BYTES", size - 1)
+    assert build_record(Sample("train", "1", 0, (), b""), [], KeyLayout(), {}) == Unfit(
+        "E-EX-TOO-LARGE", f"{size} bytes, the limit is {size - 1}"
+    )
+
+
+def test_a_sample_without_blobs_is_rejected_without_a_file_s_name(
+    data: tuple[Path, Path], out: Path
+) -> None:
+    run = plan(data, out, layout=OddLayout(odd=lambda: Unfit("E-IMG-SIZE", "odd")))
+    row = Sample("train", "2", 0, (), b"")
+
+    info = build(dataclasses.replace(run, shards=[ShardPlan("train", 0, 1, [row])]))
+
+    (rejected,) = info.rejected
+    assert (rejected.code, rejected.key, rejected.file_name) == ("E-IMG-SIZE", "2", "")
+
+
+class RacingStorage(LocalStorage):
+    """A local folder where another writer is a moment faster with the data file."""
+
+    def __init__(self, root: str, data: bytes | None) -> None:
+        super().__init__(root)
+        self.published: list[str] = []
+        self._other_data = data
+
+    def spool(self) -> Spool:
+        return RacingSpool(super().spool(), self.root, self.published, self._other_data)
+
+
+class RacingSpool:
+    """A spool that finds its name taken where the other writer has data."""
+
+    def __init__(self, spool: Spool, root: str, published: list[str], data: bytes | None) -> None:
+        self._spool = spool
+        self._root = root
+        self._published = published
+        self._other_data = data
+        self.write, self.close = spool.write, spool.close
+
+    def publish(self, name: str) -> bool:
+        self._published.append(name)
+        if self._other_data is not None and name.endswith(".tfrec"):
+            (Path(self._root) / name).write_bytes(self._other_data)
+        return self._spool.publish(name)
+
+
+def build_beside_another(run: SmallRun, output: RacingStorage) -> ShardInfo:
+    roots = {name: open_storage(uri) for name, uri in run.job.roots.items()}
+    gate = WorkerGate(GateLimits())
+    return build_shard(run.shards[0], run.job, run.plan, gate, output, roots)
+
+
+def test_a_twin_that_is_a_moment_faster_is_compared(
+    data: tuple[Path, Path], out: Path, tmp_path: Path
+) -> None:
+    for name in ("alone", "equal"):
+        (tmp_path / name).mkdir()
+    alone = build_beside_another(plan(data, out), RacingStorage(str(tmp_path / "alone"), None))
+    whole = (tmp_path / "alone" / DATA).read_bytes()
+
+    equal = RacingStorage(str(tmp_path / "equal"), whole)
+    assert build_beside_another(plan(data, out), equal) == alone
+    foreign = whole[:-1] + bytes([whole[-1] ^ 1])
+    with pytest.raises(RuntimeError, match=rf"^E-OUT-CONFLICT {out}/{DATA}: has CRC-32C"):
+        build_beside_another(plan(data, out), RacingStorage(str(out), foreign))
+    assert (out / DATA).read_bytes() == foreign
+
+
+def test_what_is_there_already_is_not_published_again(data: tuple[Path, Path], out: Path) -> None:
+    first = build(plan(data, out))
+    (out / RECEIPT).unlink()
+    output = RacingStorage(str(out), None)
+
+    assert build_beside_another(plan(data, out), output) == first
+    assert DATA not in output.published
+    assert RECEIPT in output.published

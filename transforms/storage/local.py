@@ -233,11 +233,9 @@ class LocalStorage:
             raise coded(error, self._uri(name)) from error
 
     @contextlib.contextmanager
-    def _coding(self, name: str, passing: tuple[type[OSError], ...] = ()) -> Iterator[None]:
+    def _coding(self, name: str) -> Iterator[None]:
         try:
             yield
-        except passing:
-            raise
         except OSError as error:
             raise coded(error, self._uri(name)) from error
 

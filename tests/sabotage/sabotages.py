@@ -1,0 +1,359 @@
+"""The sabotages: which text of which file is replaced by what, and the tests that must notice.
+
+An old text is as short as it can be and still occur once, so that edits nearby leave it alone; when
+its line changes, `run.py` says that the sabotage does not apply, and it is written anew here.
+"""
+
+from typing import NamedTuple
+
+
+class Sabotage(NamedTuple):
+    """One guard taken out.
+
+    Attributes:
+        invariant: of the seven that the project keeps, the one that breaks.
+        name: what the sabotaged project does.
+        file: relative to the project.
+        old: text that the file holds exactly once.
+        new: what takes its place.
+        tests: pytest's names of the tests of which one must turn red; fast ones.
+    """
+
+    invariant: int
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+COMMIT = "transforms/commit.py"
+FILES = "transforms/output_files.py"
+GATE = "transforms/gate.py"
+GCS = "transforms/storage/gcs.py"
+LOCAL = "transforms/storage/local.py"
+OTHERS = "transforms/storage/beam_filesystem.py"
+PLAN = "transforms/plan_shards.py"
+RETRIES = "transforms/retries.py"
+WRITE = "transforms/write_shards.py"
+
+SABOTAGES = (
+    # 1. Nothing is lost silently.
+    Sabotage(
+        1,
+        "sums are not checked",
+        COMMIT,
+        "if total != sum(parts):",
+        "if total < 0:",
+        ("tests/test_commit.py::test_a_sum_that_does_not_hold_means_no_manifest",),
+    ),
+    Sabotage(
+        1,
+        "a bucket that is not the counted one is ranked",
+        PLAN,
+        "if add_tallies(tallies) != counted:",
+        "if not tallies:",
+        ("tests/test_plan_shards.py::test_a_bucket_that_is_not_what_was_counted_stops_the_run",),
+    ),
+    Sabotage(
+        1,
+        "a shard that is not as planned is written",
+        PLAN,
+        "if gaps or len(samples) != planned:",
+        "if gaps < 0:",
+        ("tests/test_plan_shards.py::test_a_shard_that_is_not_as_planned_stops_the_run",),
+    ),
+    Sabotage(
+        1,
+        "two samples of one key are written",
+        PLAN,
+        "    _refuse_duplicates(in_order)\n",
+        "",
+        ("tests/test_plan_shards.py::test_two_samples_of_one_key_stop_the_run",),
+    ),
+    # 2. Same input, same options, same seed: the same bytes.
+    Sabotage(
+        2,
+        "a bucket is not sorted",
+        PLAN,
+        "sorted(keyed, key=operator.itemgetter(0, 1))",
+        "keyed",
+        ("tests/test_plan_shards.py::test_a_bucket_s_samples_come_as_runs_of_shards",),
+    ),
+    Sabotage(
+        2,
+        "the order is Python's hash()",
+        PLAN,
+        'int.from_bytes(digest.digest(), "big")',
+        "hash(digest.digest()) % 2**_DIGEST_BITS",
+        ("tests/test_plan_shards.py::test_the_shuffled_order_is_for_ever",),
+    ),
+    Sabotage(
+        2,
+        "a clock reaches the manifest",
+        COMMIT,
+        "                feature.doc,\n",
+        "                f\"{feature.doc} {__import__('time').time_ns()}\",\n",
+        ("tests/test_commit.py::test_neither_paths_nor_clocks_reach_the_data_set",),
+    ),
+    Sabotage(
+        2,
+        "the output's path reaches the plan",
+        COMMIT,
+        "options=dict(job.options),",
+        'options={**job.options, "output": job.output},',
+        ("tests/test_commit.py::test_neither_paths_nor_clocks_reach_the_data_set",),
+    ),
+    Sabotage(
+        2,
+        "rejects are listed in order of arrival",
+        COMMIT,
+        "for info in shards for reject in info.rejected)], key=reject_order",
+        "for info in shards for reject in info.rejected)], key=bool",
+        ("tests/test_commit.py::test_rejects_are_lines_in_order",),
+    ),
+    Sabotage(
+        2,
+        "another attempt's file of other content is accepted",
+        WRITE,
+        "    found = output.stat(info.file)\n",
+        "    return\n    found = output.stat(info.file)\n",
+        ("tests/test_write_shards.py::test_a_file_of_equal_size_but_other_bytes_is_a_conflict",),
+    ),
+    Sabotage(
+        2,
+        "a shard is kept whose sources have other bytes now",
+        WRITE,
+        "if sha256 != source.sha256:",
+        "if not sha256:",
+        ("tests/test_write_shards.py::test_a_source_with_other_bytes_stops_the_resumed_run",),
+    ),
+    Sabotage(
+        2,
+        "gs://: a read that is cut short is taken",
+        GCS,
+        "if len(data) != wanted.size_bytes or (",
+        "if (",
+        (
+            "tests/test_storage_gcs.py"
+            "::test_a_body_that_is_cut_short_is_read_again_where_no_checksum_was_listed",
+        ),
+    ),
+    Sabotage(
+        2,
+        "gs://: the CRC-32C of a read is ignored",
+        GCS,
+        "google_crc32c.value(data) != wanted.crc32c\n",
+        "wanted.crc32c < 0\n",
+        ("tests/test_storage_gcs.py::test_bytes_that_are_not_the_listed_ones_are_read_again",),
+    ),
+    Sabotage(
+        2,
+        "local: a read that is cut short is taken",
+        LOCAL,
+        "if not found.size_bytes == len(data) == wanted.size_bytes:",
+        "if found.size_bytes != wanted.size_bytes:",
+        (
+            "tests/test_storage_local.py"
+            "::test_a_file_of_the_listed_size_that_gives_fewer_bytes_is_a_change",
+        ),
+    ),
+    Sabotage(
+        2,
+        "local: a file that was modified since it was listed is taken",
+        LOCAL,
+        "if found.pin != wanted.pin:",
+        "if not found.pin:",
+        ("tests/test_storage_local.py::test_equal_bytes_written_again_are_a_change",),
+    ),
+    # 3. Shards are exact.
+    Sabotage(
+        3,
+        "the last shards, not the first, hold one more",
+        PLAN,
+        "return base + (index < extra)",
+        "return base + (index >= self.planned.shards - extra)",
+        ("tests/test_plan_shards.py::test_hosts_that_read_every_hth_file_get_equal_shares",),
+    ),
+    # 4. A manifest is the commit point.
+    Sabotage(
+        4,
+        "gs://: an object that is there is replaced",
+        GCS,
+        "if_generation_match=0, ",
+        "",
+        ("tests/test_storage_gcs.py::test_two_creators_make_one_object",),
+    ),
+    Sabotage(
+        4,
+        "local: a file that is there is replaced",
+        LOCAL,
+        "            os.link(source, target,",
+        "            os.path.exists(target) and os.unlink(target)\n"
+        "            os.link(source, target,",
+        ("tests/test_storage_local.py::TestContract::test_leaves_a_taken_name_as_it_is",),
+    ),
+    Sabotage(
+        4,
+        "local: a file gets its name before its bytes are durable",
+        LOCAL,
+        "            os.fsync(self._fd)\n",
+        "",
+        (
+            "tests/test_storage_local.py::test_a_file_is_durable_before_it_is_shown_and_its_name_behind",
+        ),
+    ),
+    Sabotage(
+        4,
+        "other stores: a file grows under its final name",
+        OTHERS,
+        'spooled = self._uri(f"{SPOOL_DIR}/{uuid.uuid4().hex}")',
+        "spooled = self._uri(name)",
+        ("tests/test_storage_beam_filesystem.py",),
+    ),
+    Sabotage(
+        4,
+        "the manifest is written before the budget is checked",
+        COMMIT,
+        "    create_or_compare(output, REJECTED_NAME,",
+        "    create_or_compare(output, MANIFEST_NAME, to_json(manifest))\n"
+        "    create_or_compare(output, REJECTED_NAME,",
+        ("tests/test_commit.py::test_over_budget_there_are_rejects_and_no_manifest",),
+    ),
+    Sabotage(
+        4,
+        "the manifest is written before the shards are checked",
+        COMMIT,
+        "    _check_output(shards, plan, output, job.names)\n",
+        "    output.create(MANIFEST_NAME, to_json(plan))\n"
+        "    _check_output(shards, plan, output, job.names)\n",
+        ("tests/test_commit.py::test_a_listing_that_is_not_the_plan_s_means_no_manifest",),
+    ),
+    Sabotage(
+        4,
+        "the manifest is written before the side files",
+        COMMIT,
+        "    for name, text in side_files(manifest, job.layout).items():\n",
+        "    create_or_compare(output, MANIFEST_NAME, to_json(manifest))\n"
+        "    for name, text in side_files(manifest, job.layout).items():\n",
+        ("tests/test_commit.py::test_the_manifest_is_the_last_of_the_files",),
+    ),
+    Sabotage(
+        4,
+        "shards are committed without a look at what is there",
+        COMMIT,
+        "    _check_output(shards, plan, output, job.names)\n",
+        "",
+        ("tests/test_commit.py::test_a_listing_that_is_not_the_plan_s_means_no_manifest",),
+    ),
+    Sabotage(
+        4,
+        "a data file is there before its receipt",
+        WRITE,
+        "    create_or_compare(output, receipt_name(info.name), to_json(info))\n",
+        "    twin = twin or spool.publish(info.file)\n"
+        "    create_or_compare(output, receipt_name(info.name), to_json(info))\n",
+        ("tests/test_write_shards.py",),
+    ),
+    Sabotage(
+        4,
+        "an output of another plan is taken",
+        COMMIT,
+        "if data != to_json(plan):",
+        "if not data:",
+        ("tests/test_commit.py::test_another_plan_there_stops_the_run_and_says_what_differs",),
+    ),
+    Sabotage(
+        4,
+        "a shard of another plan is kept",
+        WRITE,
+        "if info.plan != plan:",
+        "if not info.plan:",
+        (
+            "tests/test_write_shards.py::test_what_is_there_and_disagrees_is_a_conflict",
+            "tests/test_write_shards.py::test_a_changed_option_is_a_conflict",
+        ),
+    ),
+    Sabotage(
+        4,
+        "--overwrite deletes files of others",
+        FILES,
+        "if name in doomed or split_of(name, names) in wanted:",
+        "if name:",
+        ("tests/test_output_files.py::test_removing_deletes_what_is_ours_and_nothing_else",),
+    ),
+    Sabotage(
+        4,
+        "--overwrite deletes what no run of ours made",
+        FILES,
+        "    if not _is_ours(output):\n        return\n",
+        "",
+        ("tests/test_output_files.py::test_without_plan_or_manifest_nothing_is_removed",),
+    ),
+    Sabotage(
+        4,
+        "shards are built although the budget is spent",
+        COMMIT,
+        '    _check_budget_aloud(rejected, files, job, "rejected")\n',
+        "",
+        (
+            "tests/test_commit.py::test_rejects_over_budget_stop_before_the_first_shard_and_are_shown",
+        ),
+    ),
+    # 5. Bounded memory.
+    Sabotage(
+        5,
+        "the budget of bytes in flight has no limit",
+        GATE,
+        "self._used + size > self._limit",
+        "size < 0",
+        ("tests/test_gate.py::test_bytes_in_flight_stay_within_the_limit",),
+    ),
+    # 6. Workers never import TensorFlow.
+    Sabotage(
+        6,
+        "a worker imports TensorFlow",
+        WRITE,
+        "import google_crc32c\n",
+        "import google_crc32c\nimport tensorflow\n",
+        ("tests/test_imports.py::test_importing_a_package_leaves_out",),
+    ),
+    # 7. Transient trouble is retried, never rejected.
+    Sabotage(
+        7,
+        "an image that the storage does not give is rejected",
+        WRITE,
+        "        data = roots[blob.root].read(blob.name, _listed(blob))\n",
+        "        try:\n"
+        "            data = roots[blob.root].read(blob.name, _listed(blob))\n"
+        "        except RuntimeError as error:\n"
+        '            return Unfit("E-EX-FAILED", str(error))\n',
+        (
+            "tests/test_write_shards.py::test_a_source_that_changes_before_it_is_read_fails_the_shard",
+        ),
+    ),
+    Sabotage(
+        7,
+        "too little memory is a reject",
+        WRITE,
+        "    except (MemoryError, RecursionError):\n        raise\n",
+        "",
+        ("tests/test_write_shards.py::test_trouble_of_the_machine_is_never_a_reject",),
+    ),
+    Sabotage(
+        7,
+        "three tries are all",
+        RETRIES,
+        "if elapsed_s >= deadline_s:",
+        "if elapsed_s >= deadline_s or bound_s >= 4 * _FIRST_WAIT_S:",
+        ("tests/test_retries.py::test_transient_errors_are_tried_again",),
+    ),
+    Sabotage(
+        7,
+        "gs://: a busy store ends the run",
+        GCS,
+        "status in _TRANSIENT_STATUS or status >= 500",
+        "status in _TRANSIENT_STATUS",
+        ("tests/test_storage_gcs.py::test_what_passes_is_tried_again",),
+    ),
+)
