@@ -32,6 +32,7 @@ from transforms.plan_shards import (
     bucket_of,
     count_shards,
     equal_shares,
+    find_bucket_of,
     make_bucket_batch,
     make_shard_plan,
     make_shard_table,
@@ -713,3 +714,74 @@ def test_what_goes_through_a_group_by_holds_no_names_of_fields() -> None:
 
     assert wire(BucketBatch([], tally)) == [[], [1, 1000, "ff"]]
     assert wire(ShardRun(7, [])) == [7, []]
+
+
+# --- one bucket of many samples, and buckets that begin inside a shard ---
+
+
+@pytest.mark.parametrize("order", Order)
+def test_a_bucket_of_many_is_in_its_order_and_not_in_that_of_the_keys(order: Order) -> None:
+    samples = [sample(str(place), position=1000 - place) for place in range(50)]
+    sharding = Sharding({"": 1}, order={"": order}, seed=3)
+    batch = make_bucket_batch(samples, sharding, kilobyte)
+    table = make_shard_table([(("train", 0), batch.tally)], sharding)
+
+    ((shard, run),) = rank_bucket(("train", 0), [batch], table, sharding)
+
+    keys = [s.key for s in samples]
+    expected = keys[::-1]
+    if order is SHUFFLED:
+        expected = sorted(keys, key=lambda key: digest("train", key, 3))
+    assert (shard, [s.key for s in run.samples]) == (("train", 0), expected)
+
+
+def test_samples_of_one_position_go_by_their_keys() -> None:
+    samples = [sample(key, position=7) for key in ("c", "a", "b")]
+
+    ((_, run),) = ranked(samples, samples, Sharding({"": 1}, order={"": INPUT}))
+
+    assert [s.key for s in run.samples] == ["a", "b", "c"]
+
+
+def test_a_bucket_that_begins_inside_a_shard_goes_on_into_the_next() -> None:
+    sharding = Sharding({"": 3}, order={"": INPUT})
+    samples = [sample(str(p), position=p) for p in (0, 4096, 4097, 4098, 4099, 4100, 4101)]
+    first, second = batch_of(samples[:1], INPUT), batch_of(samples[1:], INPUT)
+    table = make_shard_table([(("train", 0), first.tally), (("train", 1), second.tally)], sharding)
+
+    assert list(rank_bucket(("train", 1), [second], table, sharding)) == [
+        (("train", 0), ShardRun(1, samples[1:3])),
+        (("train", 1), ShardRun(0, samples[3:5])),
+        (("train", 2), ShardRun(0, samples[5:])),
+    ]
+
+
+def test_a_bucket_is_found_by_its_split_s_own_order() -> None:
+    sharding = Sharding(order={"val": INPUT, "": SHUFFLED}, seed=5)
+    one = sample("a", "train", position=5000)
+
+    assert find_bucket_of(sample("a", "val", position=5000), sharding, 100) == ("val", 1)
+    shuffled = int.from_bytes(digest("train", "a", 5), "big") * 100 >> 128
+    assert find_bucket_of(one, sharding, 100) == ("train", shuffled)
+
+
+def test_a_table_knows_of_what_is_not_there_that_it_is_empty() -> None:
+    table = table_of(Sharding({"": 2}), {"train": 5})
+
+    assert table.planned("train") == PlannedSplit(5, 2)
+    assert table.planned("val") == PlannedSplit(0, 0)
+    assert table.splits["train"].find(0) == (0, Tally(5, 5000, "0"))
+    assert table.splits["train"].find(7) == (0, Tally(0, 0, "0"))
+
+
+@pytest.mark.parametrize(
+    ("sharding", "told"),
+    [
+        (Sharding(), ("1", "", "all=shuffled", "", "0", "150000000")),
+        (Sharding(records_per_shard=5, seed=-1), ("", "", "all=shuffled", "5", "-1", "")),
+        (Sharding({"": 8}, hosts=4), ("", "all=8", "all=shuffled", "", "0", "")),
+    ],
+)
+def test_options_are_these_texts(sharding: Sharding, told: tuple[str, ...]) -> None:
+    names = ("hosts", "num_shards", "order", "records_per_shard", "seed", "shard_size")
+    assert sharding.options() == dict(zip(names, told, strict=True))

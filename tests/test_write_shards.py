@@ -6,6 +6,7 @@ import logging
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import msgspec
 import pytest
 from apache_beam.metrics import MetricsFilter
 from apache_beam.testing.util import assert_that, equal_to
+from apache_beam.utils.shared import Shared
 
 from schemas.faults import Rejected, find_fault
 from schemas.features import Kind
@@ -1145,3 +1147,51 @@ def test_what_is_there_already_is_not_published_again(data: tuple[Path, Path], o
     assert build_beside_another(plan(data, out), output) == first
     assert DATA not in output.published
     assert RECEIPT in output.published
+
+
+HELD: dict[str, threading.Event] = {}
+"""By a sample's key: what the layout of a test waits for."""
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldLayout(DetectionLayout):
+    """A layout that waits until a sample is released."""
+
+    def build(
+        self, sample: Sample, images: Sequence[EncodedImage], label_names: Mapping[int, str]
+    ) -> Built | Unfit:
+        HELD[sample.key].wait(60)
+        return super().build(sample, images, label_names)
+
+
+def test_a_bundle_waits_for_one_of_its_shards_before_it_begins_too_many(tmp_path: Path) -> None:
+    data = write_set(tmp_path / "data", 3)
+    (tmp_path / "out").mkdir()
+    run = plan_run(*data, tmp_path / "out", num_shards=3, layout=HeldLayout())
+    first, second, third = run.shards
+    HELD.update({sample.key: threading.Event() for s in run.shards for sample in s.samples})
+    limits = GateLimits(shards_in_flight=2, readers=3)
+    bundle = write_shards._WriteShards(run.job, limits, Shared())
+    bundle.setup()
+    bundle.start_bundle()
+
+    assert list(bundle.process(first, run.plan)) == []
+    assert list(bundle.process(second, run.plan)) == []
+    with ThreadPoolExecutor(1) as caller:
+        begun = caller.submit(lambda: list(bundle.process(third, run.plan)))
+        with pytest.raises(TimeoutError):
+            begun.result(0.3)
+        HELD[second.samples[0].key].set()
+        try:
+            let_out = [info.index for info in begun.result(10)]
+        finally:
+            for event in HELD.values():
+                event.set()
+    assert let_out == [1]
+    assert [windowed.value.index for windowed in bundle.finish_bundle()] == [0, 2]
+
+
+def test_the_limits_are_the_gate_s_unless_said(data: tuple[Path, Path], out: Path) -> None:
+    nothing = beam.pvalue.PCollection(beam.Pipeline(runner="FnApiRunner"))
+
+    assert WriteShards(plan(data, out).job, nothing).limits == GateLimits()
