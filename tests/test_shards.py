@@ -179,6 +179,10 @@ BAD_TEMPLATES = {
         "shard_names has a bad format of {index} in '{index:{num_shards}}':"
         " use {split} and {index:05}",
     ),
+    "two formats of one number": (
+        "{index:05}-{index:03}",
+        "shard_names has two formats of {index} in '{index:05}-{index:03}': use one",
+    ),
     "a number behind a number": (
         "{index}{records}.tfrec",
         APART + "'{index}{records}.tfrec': put a '-' between them",
