@@ -173,10 +173,15 @@ class ShardNames(msgspec.Struct, frozen=True):
         >>> ShardNames("file_{index:02}-{records}.tfrec").file_name("train", 0, 1, 4096)
         'file_00-4096.tfrec'
         """
-        template = self.template
-        if num_shards > 99_999:  # names sort, so all get the digits that the largest needs
-            template = re.sub(":05(d?})", rf":0{len(str(num_shards))}\1", template)
-        return template.format(split=split, index=index, num_shards=num_shards, records=records)
+        values = {"split": split, "index": index, "num_shards": num_shards, "records": records}
+        digits = max(5, len(str(num_shards)))  # names sort, so all get what the largest needs
+        parts: list[str] = []
+        for literal, field, spec, _ in string.Formatter().parse(self.template):
+            parts.append(literal)
+            if field is not None:
+                wide = f"0{digits}" if spec in ("05", "05d") else spec or ""
+                parts.append(format(values[field], wide))
+        return "".join(parts)
 
     def matches(self, name: str) -> str | None:
         """Return the split of a file name that this grammar can produce, else None.

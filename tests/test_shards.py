@@ -43,6 +43,7 @@ FILE_NAMES = {
     "seven digits": (PLAIN, ("val", 7, 1_234_567, 1), "val-0000007-of-1234567.tfrec"),
     "six digits with a d": ("{index:05d}.tfrec", ("val", 7, 100_000, 1), "000007.tfrec"),
     "other widths stay": ("{index:02}.tfrec", ("val", 7, 100_000, 1), "07.tfrec"),
+    "a text like a width": ("{{a:05}}-{index:05}", ("val", 7, 100_000, 1), "{a:05}-000007"),
     "no width": ("{index:d}of{num_shards}.gz", ("val", 7, 16, 1), "7of16.gz"),
     "braces": ("{{{index}}}", ("val", 7, 16, 1), "{7}"),
     "a field twice": ("{split}.{split}-{index}", ("val", 7, 16, 1), "val.val-7"),
