@@ -81,7 +81,7 @@ def test_an_input_that_takes_too_much_memory_is_told() -> None:
     command = [sys.executable, "-c", program]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert re.search(r"MemoryError: peak of \d+ MiB, the limit is \d+$", run.stderr.strip())
-    assert 'File "<string>", line 5' in run.stderr  # and not for two megabytes
+    assert 'File "<string>", line 6' in run.stderr  # and not for two megabytes
 
 
 def printing(tmp_path: Path, *lines: str) -> list[str]:

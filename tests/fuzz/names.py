@@ -12,7 +12,7 @@ from tests.fuzz.choices import Choices
 from tests.fuzz.target import Target
 
 _ROOT = "/data/root"
-_URL = re.compile("[a-z0-9+.-]+://", re.IGNORECASE)
+_URL = re.compile("[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _SPLITS = ("train", "a", "a_1", "a1", "v0_", "train_train")
 _NUMBERS = (0, 1, 9, 10, 99_999, 100_000, 2**31, 10**12)
 
