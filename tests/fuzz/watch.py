@@ -64,7 +64,13 @@ class Progress:
 
 
 def watch(command: Sequence[str], log: Path, seconds: float, quiet: float) -> Progress:
-    """Run a fuzzer for so long, or until it has found no new edge for `quiet` seconds."""
+    """Run a fuzzer for so long, or until it has found no new edge for `quiet` seconds.
+
+    Both count from the fuzzer's first line of figures: imports and seeds take seconds.
+
+    Raises:
+        RuntimeError: when it cannot run.
+    """
     progress, started = Progress(), time.monotonic()
     with (
         log.open("w") as out,
@@ -72,13 +78,16 @@ def watch(command: Sequence[str], log: Path, seconds: float, quiet: float) -> Pr
     ):
         stopped = False
         for line in _lines(process):
+            if not progress.executions:
+                started = time.monotonic()
             now = time.monotonic() - started
             progress.read(line, now)
             out.write(line)
-            if not stopped and (now > seconds or now - progress.last_edge > quiet):
+            is_due = now > seconds or now - progress.last_edge > quiet
+            if is_due and progress.executions and not stopped:
                 stopped = True
                 process.send_signal(signal.SIGUSR1)  # libFuzzer prints its figures and ends
-    if process.returncode and not stopped and progress.artifact is None:
+    if not stopped and progress.artifact is None:
         raise RuntimeError(f"the fuzzer ended with {process.returncode}: see {log}")
     return progress
 
