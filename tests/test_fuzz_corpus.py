@@ -15,6 +15,7 @@ from tests.fuzz.names import require_below_root
 from tests.fuzz.target import require_fault_line
 from tests.fuzz.targets import TARGETS
 from tests.fuzz.watch import watch
+from transforms.check_images import Check, ImageInfo, check_image
 
 ROOT = Path(__file__).parent.parent
 
@@ -25,6 +26,20 @@ def test_seeds_and_kept_inputs_hold_the_property(name: str) -> None:
     assert len(inputs) >= 3
     for data in inputs:
         TARGETS[name].run(data)
+
+
+@pytest.mark.parametrize("name", ["jpeg", "png", "gif", "bmp"])
+def test_tensorflow_decodes_what_the_decode_check_accepts(name: str) -> None:
+    import tensorflow as tf
+
+    accepted = 0
+    for data in [*TARGETS[name].seeds(), *read_corpus(name)]:
+        info = check_image(data, Check.DECODE, max_pixels=2**20)
+        if isinstance(info, ImageInfo):
+            *_, height_px, width_px, _ = tf.io.decode_image(data).shape
+            assert (width_px, height_px) == (info.width_px, info.height_px), data
+            accepted += 1
+    assert accepted >= 3
 
 
 def test_every_corpus_has_its_target_and_stays_small() -> None:

@@ -58,7 +58,7 @@ def seeds() -> Iterator[bytes]:
         yield _long(0, small.SOI, piece, jpeg[2:])
         yield _long(0, jpeg[:-2], piece, small.EOI)
     scans = small.jpeg(small.QUANTIZATION, small.frame(marker=0xC2), small.HUFFMAN, end=b"")
-    yield _long(0, scans, small.GRAY_SCAN + b"\x3f", small.EOI)
+    yield _long(0, scans, small.segment(0xDA, b"\1\1\0\0\0\0") + b"\x3f", small.EOI)
     yield _long(0, small.gif(end=b""), small.GIF_FRAME, b";")
     yield _long(0, small.gif(end=b"") + b"!\xfe", b"\1a", b"\0;")
     chunk = small.chunk(b"tEXt")

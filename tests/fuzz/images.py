@@ -127,10 +127,10 @@ def run_exif(data: bytes) -> None:
 
 def jpeg_seeds() -> Iterator[bytes]:
     yield small.jpeg()
+    low_bits = small.segment(0xDA, b"\1\1\0\0\0\0")
     for marker in (0xC1, 0xC2, 0xC3, 0xC9, 0xCA):
-        yield small.jpeg(
-            small.QUANTIZATION, small.frame(marker=marker), small.HUFFMAN, small.GRAY_SCAN
-        )
+        scan = low_bits if marker in (0xC2, 0xCA) else small.GRAY_SCAN
+        yield small.jpeg(small.QUANTIZATION, small.frame(marker=marker), small.HUFFMAN, scan)
     yield small.jpeg(
         small.QUANTIZATION, small.frame(components=small.YCBCR), small.HUFFMAN, small.YCBCR_SCAN
     )
@@ -142,8 +142,9 @@ def jpeg_seeds() -> Iterator[bytes]:
     for block in exif_seeds():
         yield small.gray_jpeg_with(small.segment(0xE1, b"Exif\0\0" + block))
     yield small.jpeg(end=b"\xff\xd9 behind")
-    scan = small.GRAY_SCAN + b"\x3f"
-    yield small.jpeg(small.QUANTIZATION, small.frame(marker=0xC2), small.HUFFMAN, scan + scan)
+    later = small.segment(0xDA, b"\1\1\0\1\x3f\0") + b"\x3f"
+    start = (small.QUANTIZATION, small.frame(marker=0xC2), small.HUFFMAN)
+    yield small.jpeg(*start, low_bits, b"\x3f", later, later)
 
 
 def png_seeds() -> Iterator[bytes]:
