@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
 
-.PHONY: demo test test-slow chaos sabotage mutation setup lint types bench lock clean
+.PHONY: demo test test-slow chaos sabotage mutation setup lint types fuzz bench lock clean
 .DEFAULT_GOAL := demo
 
 setup: $(VENV)/.installed
@@ -60,6 +60,24 @@ lint: setup
 types: setup
 	@$(VENV)/bin/mypy
 
+# Each of TARGETS (all by default) for FUZZ_SECONDS, or until nothing new was covered for FUZZ_QUIET
+# seconds; FUZZ_KEEP=1 keeps what reached more in tests/fuzz/corpus. See tests/fuzz/README.md.
+FUZZ_VENV    := tests/fuzz/.venv
+FUZZ_SECONDS ?= 600
+FUZZ_QUIET   ?= 600
+fuzz: $(FUZZ_VENV)/.installed
+	@nice -n 10 $(FUZZ_VENV)/bin/python -m tests.fuzz $(if $(FUZZ_KEEP),--keep) \
+		--seconds $(FUZZ_SECONDS) --quiet $(FUZZ_QUIET) $(TARGETS)
+
+# Sees the project's environment, and adds atheris to it.
+$(FUZZ_VENV)/.installed: $(VENV)/.installed tests/fuzz/requirements.lock
+	@$(PYTHON) -m venv --clear $(FUZZ_VENV)
+	@$(FUZZ_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps \
+		-r tests/fuzz/requirements.lock
+	@$(PY) -c 'import site; print(*site.getsitepackages(), sep="\n")' \
+		> $$($(FUZZ_VENV)/bin/python -c 'import site; print(site.getsitepackages()[0])')/project.pth
+	@touch $@
+
 bench:
 	@$(PYTHON) benchmarks/bench.py
 
@@ -69,4 +87,4 @@ lock:
 		--python-version 3.11 --generate-hashes --no-header --quiet -o requirements.lock
 
 clean:
-	rm -rf $(VENV) $(DEMO) build *.egg-info
+	rm -rf $(VENV) $(FUZZ_VENV) $(DEMO) .fuzz build *.egg-info

@@ -191,13 +191,12 @@ def blob_name(file_name: str) -> str:
     """
     if _PLAIN_NAME.fullmatch(file_name):
         return file_name
-    components = file_name.split("/")
-    name = "/".join(part for part in components if part != ".")
+    name = "/".join(part for part in file_name.split("/") if part != ".")
     if not name or name.endswith("/"):
         raise ValueError("names no file")
     if name.startswith("/") or _SCHEME.match(name) or _DRIVE.match(name):
         raise ValueError("is not relative to the image root")
-    if ".." in components or ".." in name.split("\\"):
+    if ".." in re.split(r"[/\\]", file_name):
         raise ValueError("climbs out of the image root")
     if "\0" in name:
         raise ValueError("holds a NUL")

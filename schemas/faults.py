@@ -11,8 +11,8 @@ from types import MappingProxyType
 
 import msgspec
 
-_LINE = re.compile(r"\b(E-[A-Z0-9]+(?:-[A-Z0-9]+)*) .*: .*; ")
-_RUNNER_SUFFIX = re.compile(r"\s*\[while running '.*", re.DOTALL)
+# Where a name holds such words too, they do not end a line of the text.
+_RUNNER_SUFFIX = re.compile(r" ?\[while running '[^']*'\]\s*$", re.MULTILINE)
 
 
 class Scope(enum.Enum):
@@ -91,6 +91,9 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
 )
 
 
+_CODE = re.compile(rf"\b({'|'.join(FAULTS)}) ")
+
+
 class Rejected(msgspec.Struct, frozen=True, kw_only=True):
     """A sample or an annotation that stays out of the data set, with its reason.
 
@@ -148,10 +151,12 @@ def find_fault(text: str) -> tuple[str, str] | None:
     Runners wrap an exception's text in tracebacks and suffixes, so the line is cut out of it; the
     whole form of `fault_line` is asked for, since tracebacks quote source lines with codes.
     """
-    for line in text.splitlines():
-        match = _LINE.search(line)
-        if match and match[1] in FAULTS and FAULTS[match[1]].exit_code:
-            return match[1], _RUNNER_SUFFIX.sub("", line[match.start() :])
+    for line in _RUNNER_SUFFIX.sub("", text).splitlines():
+        remedy_start = line.rfind("; ")
+        what_start = line.rfind(": ", 0, max(remedy_start, 0))
+        match = _CODE.search(line, 0, max(what_start, 0))
+        if match and FAULTS[match[1]].exit_code:
+            return match[1], line[match.start() :]
     return None
 
 

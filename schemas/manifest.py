@@ -1,11 +1,13 @@
 """`Manifest`: the committed description of a whole data set, and the plan that precedes it."""
 
 import hashlib
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from schemas.faults import fault_line
+
+T = TypeVar("T")
 
 FORMAT_VERSION = 1
 """Raised by every change of output bytes; readers accept older versions and refuse newer ones."""
@@ -162,6 +164,21 @@ def to_json(value: Any) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value, order="sorted"), indent=2) + b"\n"
 
 
+def from_json(data: bytes, into: type[T]) -> T:
+    """Return what a JSON file of ours holds.
+
+    Raises:
+        ValueError: when it is no JSON, of another type, or nested deeper than a program can read.
+
+    >>> from_json(b'{"samples": 10, "shards": 2}', PlannedSplit)
+    PlannedSplit(samples=10, shards=2)
+    """
+    try:
+        return msgspec.json.decode(data, type=into)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+
+
 def plan_digest(plan: JobPlan) -> str:
     """Return the digest that names a plan, hex."""
     return hashlib.blake2b(to_json(plan), digest_size=16).hexdigest()
@@ -178,14 +195,14 @@ def read_manifest(data: bytes, where: str) -> Manifest:
         RuntimeError: `E-OUT-FOREIGN` when it is none of ours or of a newer format version.
     """
     try:
-        head = msgspec.json.decode(data, type=_Head)
+        head = from_json(data, _Head)
         if head.format != "beam-tfrec":
-            raise msgspec.ValidationError(f"format {head.format!r}")
+            raise ValueError(f"format {head.format!r}")
         if head.format_version > FORMAT_VERSION:
             what = f"format version {head.format_version}, this program reads {FORMAT_VERSION}"
             raise RuntimeError(fault_line("E-OUT-FOREIGN", where, what, "upgrade beam-tfrec"))
-        return msgspec.json.decode(data, type=Manifest)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return from_json(data, Manifest)
+    except ValueError as error:
         what, remedy = f"no manifest of beam-tfrec ({error})", "give another --output"
         raise RuntimeError(fault_line("E-OUT-FOREIGN", where, what, remedy)) from None
 

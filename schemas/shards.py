@@ -127,7 +127,7 @@ class ShardNames(msgspec.Struct, frozen=True):
 
     Raises:
         ValueError: when the template has another field, lacks `{index}`, holds a `/`, formats a
-            number otherwise than `:05`, or puts a number right behind another field.
+            number otherwise than `:05` or in two ways, or puts a number right behind another field.
     """
 
     template: str = COUNTED
@@ -150,14 +150,7 @@ class ShardNames(msgspec.Struct, frozen=True):
                 f"shard_names must be printable, got {self.template!r}: remove line breaks and"
                 " control characters"
             )
-        for _, field, spec, conversion in string.Formatter().parse(self.template):
-            if field is not None and (
-                conversion or not _FIELD_FORMATS[field].fullmatch(spec or "")
-            ):
-                raise ValueError(
-                    f"shard_names has a bad format of {{{field}}} in {self.template!r}:"
-                    " use {split} and {index:05}"
-                )
+        self._check_formats()
         if _NUMBER_BEHIND_FIELD.search(self.template):
             raise ValueError(
                 f"shard_names must keep numbers apart from other fields, got {self.template!r}:"
@@ -180,10 +173,15 @@ class ShardNames(msgspec.Struct, frozen=True):
         >>> ShardNames("file_{index:02}-{records}.tfrec").file_name("train", 0, 1, 4096)
         'file_00-4096.tfrec'
         """
-        template = self.template
-        if num_shards > 99_999:  # names sort, so all get the digits that the largest needs
-            template = re.sub(":05(d?})", rf":0{len(str(num_shards))}\1", template)
-        return template.format(split=split, index=index, num_shards=num_shards, records=records)
+        values = {"split": split, "index": index, "num_shards": num_shards, "records": records}
+        digits = max(5, len(str(num_shards)))  # names sort, so all get what the largest needs
+        parts: list[str] = []
+        for literal, field, spec, _ in string.Formatter().parse(self.template):
+            parts.append(literal)
+            if field is not None:
+                wide = f"0{digits}" if spec in ("05", "05d") else spec or ""
+                parts.append(format(values[field], wide))
+        return "".join(parts)
 
     def matches(self, name: str) -> str | None:
         """Return the split of a file name that this grammar can produce, else None.
@@ -192,6 +190,21 @@ class ShardNames(msgspec.Struct, frozen=True):
         """
         match = self._pattern().fullmatch(name)
         return None if match is None else match.groupdict().get("split", "")
+
+    def _check_formats(self) -> None:
+        formats: dict[str, str | None] = {}
+        for _, field, spec, conversion in string.Formatter().parse(self.template):
+            if field is None:
+                continue
+            if conversion or not _FIELD_FORMATS[field].fullmatch(spec or ""):
+                raise ValueError(
+                    f"shard_names has a bad format of {{{field}}} in {self.template!r}:"
+                    " use {split} and {index:05}"
+                )
+            if formats.setdefault(field, spec) != spec:  # `matches` looks for the same digits
+                raise ValueError(
+                    f"shard_names has two formats of {{{field}}} in {self.template!r}: use one"
+                )
 
     def _fields(self) -> set[str]:
         try:

@@ -358,7 +358,8 @@ class TestDispatch:
 ONE_OF_EACH_TRAIT = [
     png(ihdr(bits=16), idat(bytes(10))),  # 16_bit, gray
     png(ihdr(colour_type=6), chunk(b"acTL", bytes(8)), idat(bytes(18))),  # alpha, animated
-    jpeg(QUANTIZATION, frame(marker=0xCA), HUFFMAN, GRAY_SCAN),  # arithmetic, progressive
+    # arithmetic, progressive
+    jpeg(QUANTIZATION, frame(marker=0xCA), segment(0xDA, b"\1\1" + bytes(4))),
     encoded(noise("CMYK"), "JPEG", icc_profile=b"profile"),  # cmyk, icc_profile
     gray_jpeg_with(
         segment(0xE1, b"Exif\0\0" + exif(entry(0x0112, 3, 1, b"\0\6") + entry(0x8825, 4, 1, b""))),

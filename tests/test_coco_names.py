@@ -55,6 +55,7 @@ BAD_NAMES = {
     "up and down again": ("b/../a.jpg", "climbs out of the image root"),
     "up at the end": ("b/..", "climbs out of the image root"),
     "up with backslashes": ("b\\..\\..\\a.jpg", "climbs out of the image root"),
+    "up with both": ("b/..\\a.jpg", "climbs out of the image root"),
     "up behind a dot": ("./../a.jpg", "climbs out of the image root"),
     "NUL": ("a\0.jpg", "holds a NUL"),
 }

@@ -331,7 +331,10 @@ def test_parts_that_are_not_asked_for_are_not_compared() -> None:
     )
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"\xff", b"[1]"])
+NESTED = b'{"a": ' + b"[" * 10_000  # deeper than a parser follows
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"\xff", b"[1]", pytest.param(NESTED, id="nested")])
 def test_what_is_no_plan_is_foreign(out: Path, output: Storage, data: bytes) -> None:
     put(out, ["_plan.json"], data)
 

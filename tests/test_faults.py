@@ -156,6 +156,10 @@ FOUND = {
     "alone": (LINE, LINE),
     "after its exception's type": (f"RuntimeError: {LINE}", LINE),
     "with a runner's suffix": (f"{LINE} [while running 'ReadCoco/ReadFiles']", LINE),
+    "with a runner's words in a name": (
+        "E-ANN-PATH a.json: '[while running ' climbs; rename it [while running 'ReadFiles']",
+        "E-ANN-PATH a.json: '[while running ' climbs; rename it",
+    ),
     "with a suffix over lines": (f"{LINE} [while running 'A\nB']", LINE),
     "in a traceback that quotes codes": (
         "Traceback (most recent call last):\n"
@@ -196,6 +200,7 @@ NOT_FOUND = {
     "a longer code": "E-BUDGET-X 3: more than 2; accept them",
     "a code within a word": "RE-BUDGET 3: more than 2; accept them",
     "a source line": 'raise RuntimeError(fault_line("E-IO-AUTH", "a", "b: c; d", "log in"))',
+    "codes without end": "E-ARG a: " * 50_000,  # hours, if each were tried with each colon
     "a reject": "E-IMG-EMPTY a.jpg: no bytes; rejected, see rejected.jsonl",
 }
 

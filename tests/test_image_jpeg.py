@@ -16,7 +16,7 @@ from tests.small_images import (
     jpeg,
     segment,
 )
-from transforms.image_findings import MAX_PIXELS, BadImage
+from transforms.image_findings import MAX_PIXELS, BadImage, ImageFault
 from transforms.image_jpeg import MAX_SCANS, MAX_SEGMENTS, jpeg_for_decoder, read_jpeg
 
 PROGRESSIVE_SCAN = segment(0xDA, b"\1\1\0\0\0\0")
@@ -331,6 +331,44 @@ def test_read_jpeg_refuses(remark, data, fault):
     with pytest.raises(BadImage) as caught:
         read_jpeg(data, MAX_PIXELS)
     assert f"{caught.value.fault.code}: {caught.value.fault.detail}" == fault
+
+
+# First and last coefficient, then high << 4 | low bit; the scan's components; whether it can be.
+PROGRESSIONS = [
+    (b"\0\0\0", 3, True),
+    (b"\0\1\0", 1, False),  # the first coefficient and others
+    (b"\1\x3f\0", 1, True),
+    (b"\1\x40\0", 1, False),
+    (b"\1\x3f\0", 3, False),
+    (b"\5\5\0", 1, True),
+    (b"\5\4\0", 1, False),
+    (b"\0\0\x0d", 1, True),
+    (b"\0\0\x0e", 1, False),
+    (b"\0\0\x21", 1, True),  # bit 1 behind bits 2 and up
+    (b"\0\0\x20", 1, False),
+    (b"\0\0\x12", 1, False),
+]
+
+
+@pytest.mark.parametrize("marker", [0xC2, 0xCA])
+@pytest.mark.parametrize(("progression", "components", "can_be"), PROGRESSIONS)
+def test_progressive_scans_are_taken_as_tensorflow_does(marker, progression, components, can_be):
+    import tensorflow
+
+    ids = {1: b"\1\0", 3: b"\1\0\2\0\3\0"}[components]
+    head = frame(components={1: b"\1\x11\0", 3: YCBCR}[components], marker=marker)
+    scan = segment(0xDA, bytes([components]) + ids + progression)
+    data = jpeg(QUANTIZATION, head, HUFFMAN, scan)
+    if can_be:
+        assert "progressive" in read_jpeg(data, MAX_PIXELS).traits
+        assert tensorflow.io.decode_image(data).shape == (8, 8, components)
+        return
+    detail = f"progressive scan of {components} components, {progression.hex(' ')}"
+    with pytest.raises(BadImage) as caught:
+        read_jpeg(data, MAX_PIXELS)
+    assert caught.value.fault == ImageFault("E-IMG-DAMAGED", detail)
+    with pytest.raises(tensorflow.errors.InvalidArgumentError):
+        tensorflow.io.decode_image(data)
 
 
 def test_as_many_scans_as_allowed():

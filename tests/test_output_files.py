@@ -293,11 +293,15 @@ def test_a_receipt_cannot_make_us_delete_beyond_the_output(
     assert contents(out) == {}
 
 
+NESTED = b'{"a": ' + b"[" * 10_000  # deeper than a parser follows
+
+
+@pytest.mark.parametrize("garbage", [b"\xff garbage", pytest.param(NESTED, id="nested")])
 def test_garbage_receipts_are_removed_like_others(
-    run: SmallRun, out: Path, output: Storage
+    run: SmallRun, out: Path, output: Storage, garbage: bytes
 ) -> None:
     build_run(run)
-    put(out, [f"_receipts/{STEMS[0]}.json"], b"\xff garbage")
+    put(out, [f"_receipts/{STEMS[0]}.json"], garbage)
 
     remove_output(output, run.job.names, ["train"])
 
@@ -326,6 +330,7 @@ def test_without_plan_or_manifest_nothing_is_removed(out: Path, output: Storage)
         ),
         ("_plan.json", b'{"name": "of another program"}', "_plan.json is no plan of beam-tfrec"),
         ("_plan.json", b"\xff", "_plan.json is no plan of beam-tfrec"),
+        pytest.param("_plan.json", NESTED, "_plan.json is no plan of beam-tfrec", id="nested"),
     ],
 )
 def test_what_another_program_left_is_not_removed(

@@ -300,6 +300,7 @@ def test_rejected_lines_name_the_samples_to_exclude() -> None:
         b'{"key": "1"}',
         b'{"code": "E-NEW-CODE", "stage": "", "split": "train"}',  # of a newer version
         b"",
+        pytest.param(b'{"later": ' + b"[" * 10_000, id="nested"),
     ],
 )
 def test_what_is_no_reject_cannot_be_excluded(line: bytes) -> None:

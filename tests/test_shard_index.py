@@ -1,4 +1,8 @@
 import io
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -125,3 +129,31 @@ def replace_source(**changes: object) -> list[IndexRow]:
 )
 def test_only_pins_may_differ(others: list[IndexRow], same: bool) -> None:
     assert same_but_pins(ROWS[:1], others) is same
+
+
+OUT_OF_MEMORY = """
+import resource
+from pathlib import Path
+
+from transforms.shard_index import IndexRow, index_from_parquet, index_to_parquet
+
+data = index_to_parquet([IndexRow("a" * 100 * 2**20, 0, 16, [], [])])
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+limit = used + 50 * 2**20
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+try:
+    index_from_parquet(data)
+except MemoryError:
+    print("out of memory")
+"""
+
+
+def test_an_index_that_does_not_fit_into_memory_is_not_called_garbage() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", OUT_OF_MEMORY],
+        cwd=Path(__file__).parent.parent,
+        env={**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"},  # holds on to nothing
+        capture_output=True,
+        text=True,
+    )
+    assert (run.stdout, run.stderr) == ("out of memory\n", "")

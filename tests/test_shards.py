@@ -44,6 +44,7 @@ FILE_NAMES = {
     "seven digits": (PLAIN, ("val", 7, 1_234_567, 1), "val-0000007-of-1234567.tfrec"),
     "six digits with a d": ("{index:05d}.tfrec", ("val", 7, 100_000, 1), "000007.tfrec"),
     "other widths stay": ("{index:02}.tfrec", ("val", 7, 100_000, 1), "07.tfrec"),
+    "a text like a width": ("{{a:05}}-{index:05}", ("val", 7, 100_000, 1), "{a:05}-000007"),
     "no width": ("{index:d}of{num_shards}.gz", ("val", 7, 16, 1), "7of16.gz"),
     "braces": ("{{{index}}}", ("val", 7, 16, 1), "{7}"),
     "a field twice": ("{split}.{split}-{index}", ("val", 7, 16, 1), "val.val-7"),
@@ -179,6 +180,10 @@ BAD_TEMPLATES = {
         "{index:{num_shards}}",
         "shard_names has a bad format of {index} in '{index:{num_shards}}':"
         " use {split} and {index:05}",
+    ),
+    "two formats of one number": (
+        "{index:05}-{index:03}",
+        "shard_names has two formats of {index} in '{index:05}-{index:03}': use one",
     ),
     "a number behind a number": (
         "{index}{records}.tfrec",

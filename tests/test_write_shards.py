@@ -640,6 +640,7 @@ def drop_last_row(data: bytes) -> bytes:
         (RECEIPT, lambda _: b"{}", r"_receipts/\S*: is no receipt \("),
         (RECEIPT, lambda _: b"\xff", r"_receipts/\S*: is no receipt \("),
         (RECEIPT, lambda _: b"", r"_receipts/\S*: is no receipt \("),
+        (RECEIPT, lambda _: b'{"a": ' + b"[" * 10_000, r"_receipts/\S*: is no receipt \("),
         (DATA, lambda data: data[:-1], r"4\.tfrec: has \d+ bytes, its receipt says \d+"),
         (DATA, lambda data: data + b"\0", r"4\.tfrec: has \d+ bytes, its receipt says \d+"),
         (DATA, lambda _: b"", r"4\.tfrec: has 0 bytes, its receipt says \d+"),

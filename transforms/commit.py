@@ -29,6 +29,7 @@ from schemas.manifest import (
     PlannedSplit,
     ShardEntry,
     SplitSummary,
+    from_json,
     plan_digest,
     read_manifest,
     to_json,
@@ -161,8 +162,8 @@ def publish_plan(plan: JobPlan, output: Storage, names: ShardNames) -> None:
     data = output.read(PLAN_NAME)
     if data != to_json(plan):
         try:
-            other = msgspec.json.decode(data, type=JobPlan)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            other = from_json(data, JobPlan)
+        except ValueError:
             raise foreign(output, f"{PLAN_NAME} is no plan of beam-tfrec") from None
         raise _other_plan(output, first_difference(other, msgspec.to_builtins(plan)))
 

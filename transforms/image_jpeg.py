@@ -273,6 +273,21 @@ def _read_scan_head(jpeg: _Jpeg, marker: int, body: bytes) -> None:
             raise damaged(f"no quantization table {jpeg.quantization_ids[index]}")
     if len(wanted) > 1 and jpeg.sampling not in _USUAL_SAMPLING:
         _require_small_units(bytes(jpeg.sampling[index] for index in indices))
+    if "progressive" in jpeg.traits:
+        _require_progression(len(wanted), body[-3:])
+
+
+def _require_progression(components: int, progression: bytes) -> None:
+    """Refuse coefficients and bits that no progressive scan holds (T.81 G.1.1.1), as libjpeg does.
+
+    A scan holds the first coefficient of any components, or others of one; and their high bits, or
+    one further bit.
+    """
+    first, last, bits = progression
+    high, low = divmod(bits, 16)
+    is_band = last == 0 if first == 0 else first <= last <= 63 and components == 1
+    if not is_band or low > 13 or (high and high != low + 1):
+        raise damaged(f"progressive scan of {components} components, {progression.hex(' ')}")
 
 
 def _require_small_units(sampling: bytes) -> None:

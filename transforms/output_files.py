@@ -4,8 +4,6 @@ import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-import msgspec
-
 from schemas.faults import fault_line
 from schemas.manifest import (
     MANIFEST_NAME,
@@ -13,6 +11,7 @@ from schemas.manifest import (
     REJECTED_NAME,
     SOURCES_DIR,
     JobPlan,
+    from_json,
     read_manifest,
 )
 from schemas.shards import (
@@ -168,16 +167,17 @@ def _is_ours(output: Storage) -> bool:
     if output.stat(PLAN_NAME) is None:
         return has_manifest
     try:
-        msgspec.json.decode(output.read(PLAN_NAME), type=JobPlan)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        from_json(output.read(PLAN_NAME), JobPlan)
+    except ValueError:
         raise foreign(output, f"{PLAN_NAME} is no plan of beam-tfrec") from None
     return True
 
 
 def _read_receipts(output: Storage) -> Iterator[ShardInfo]:
     for name in receipts(output):
-        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
-            yield msgspec.json.decode(output.read(name), type=ShardInfo)
+        data = output.read(name)
+        with contextlib.suppress(ValueError):
+            yield from_json(data, ShardInfo)
 
 
 def _names_in(folder: str, is_ours: Callable[[str], bool], output: Storage) -> list[str]:

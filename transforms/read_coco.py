@@ -10,7 +10,7 @@ import msgspec
 
 from schemas.coco import AnnotatedImage, CocoFile, DetectionFields, check_labels
 from schemas.faults import FAULTS, Rejected, Scope, fault_line
-from schemas.manifest import Label
+from schemas.manifest import Label, from_json
 from schemas.samples import Blob, Sample, pack
 from transforms import coders
 from transforms.blobs import RejectedOutput, is_cut
@@ -268,9 +268,9 @@ def excluded_keys(data: bytes, where: str) -> dict[str, frozenset[str]]:
     keys: dict[str, set[str]] = {}
     for number, line in enumerate(data.splitlines(), start=1):
         try:
-            rejected = msgspec.json.decode(line, type=Rejected)
+            rejected = from_json(line, Rejected)
             scope = rejected.scope
-        except (msgspec.DecodeError, UnicodeDecodeError, KeyError) as error:
+        except (ValueError, KeyError) as error:
             what = f"line {number} is no line of rejected.jsonl ({error})"
             raise RuntimeError(
                 fault_line("E-ARG", where, what, "give --exclude the file of an earlier run")

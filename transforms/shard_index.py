@@ -85,10 +85,13 @@ def index_from_parquet(data: bytes) -> list[IndexRow]:
 
     Raises:
         ValueError: when it is none.
+        MemoryError: when it does not fit, which says nothing about the file.
     """
     try:
         rows = pq.read_table(pa.BufferReader(data), schema=INDEX_SCHEMA).to_pylist()
         return msgspec.convert(rows, list[IndexRow])
+    except MemoryError:  # of which pyarrow's is an ArrowException too
+        raise
     except (pa.ArrowException, OSError, msgspec.ValidationError) as error:
         raise ValueError(f"index must be a Parquet file of records, got {error}") from error
 

@@ -18,7 +18,6 @@ from typing import NamedTuple, TypeVar
 
 import apache_beam as beam
 import google_crc32c
-import msgspec
 from apache_beam.io.components.adaptive_throttler import ThrottlingSignaler
 from apache_beam.metrics import Metrics
 from apache_beam.transforms.window import GlobalWindows
@@ -28,7 +27,7 @@ from schemas.example import MAX_EXAMPLE_BYTES, encode_example_parts
 from schemas.faults import FAULTS, Rejected, Scope, fault_line, printable
 from schemas.images import EncodedImage
 from schemas.layouts import Built, Layout, Unfit
-from schemas.manifest import JobPlan, plan_digest, to_json
+from schemas.manifest import JobPlan, from_json, plan_digest, to_json
 from schemas.samples import Blob, Sample
 from schemas.shards import ShardInfo, ShardNames, ShardPlan, index_names, receipt_name
 from schemas.tfrecord import frame_record
@@ -133,8 +132,8 @@ def find_written(
         return None
     where = join_uri(output.root, receipt)
     try:
-        info = msgspec.json.decode(output.read(receipt), type=ShardInfo)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        info = from_json(output.read(receipt), ShardInfo)
+    except ValueError as error:
         raise conflict(where, f"is no receipt ({error})") from None
     if info.plan != plan:
         raise conflict(where, f"belongs to plan {info.plan}, this run's is {plan}")

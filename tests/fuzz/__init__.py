@@ -1,0 +1,1 @@
+"""Hostile inputs for everything that reads bytes of strangers; see README.md."""

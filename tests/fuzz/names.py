@@ -1,0 +1,90 @@
+"""Names: of images in annotation files, of shards, of splits."""
+
+import posixpath
+import re
+import string
+from collections.abc import Iterator
+
+from schemas.coco import blob_name
+from schemas.faults import printable
+from schemas.shards import NAMED_TEMPLATES, ShardNames, is_split_name
+from tests.fuzz.choices import Choices
+from tests.fuzz.target import Target
+
+_ROOT = "/data/root"
+_URL = re.compile("[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_SPLITS = ("train", "a", "a_1", "a1", "v0_", "train_train")
+_NUMBERS = (0, 1, 9, 10, 99_999, 100_000, 2**31, 10**12)
+
+
+def require_below_root(name: str) -> None:
+    """Require that a name leads below its root, whichever system joins the two."""
+    joined = posixpath.normpath(posixpath.join(_ROOT, name))
+    assert joined.startswith(_ROOT + "/"), name
+    assert "\0" not in name and not _URL.match(name)
+    assert ".." not in name.replace("\\", "/").split("/"), name
+
+
+def run_file_name(data: bytes) -> None:
+    """Require that a file name of an annotation file is refused or stays below its root."""
+    text = data.decode("utf-8", "replace")
+    try:
+        name = blob_name(text)
+    except ValueError as error:
+        assert printable(str(error)) == str(error)
+        return
+    require_below_root(name)
+    assert blob_name(name) == name
+    assert posixpath.normpath(name) == posixpath.normpath(text), "another file"
+
+
+def run_shard_names(data: bytes) -> None:
+    """Require that a template is refused, or that its names tell shards apart and are read back."""
+    choices = Choices(data)
+    shards = [
+        (choices.one_of(_SPLITS), choices.one_of(_NUMBERS), choices.one_of(_NUMBERS))
+        for _ in range(2)
+    ]
+    num_shards = choices.one_of(_NUMBERS)
+    template = choices.rest().decode("utf-8", "replace")
+    try:
+        names = ShardNames(template)
+        names.check_splits([split for split, _, _ in shards])
+    except ValueError:
+        return
+    has_split = "split" in {field for _, field, _, _ in string.Formatter().parse(template)}
+    files = {}
+    for split, index, records in shards:
+        file = names.file_name(split, index, num_shards, records)
+        assert "/" not in file and file.isprintable() and file not in (".", "..")
+        assert names.matches(file) == (split if has_split else ""), file
+        files[split if has_split else "", index] = file
+    assert len(set(files.values())) == len(files), files
+
+
+def run_split_name(data: bytes) -> None:
+    """Require that the name of a split is a plain word, fit for file names and options."""
+    text = data.decode("utf-8", "replace")
+    if is_split_name(text):
+        assert set(text) <= set(string.ascii_lowercase + string.digits + "_")
+        assert text[0] in string.ascii_lowercase
+
+
+def file_name_seeds() -> Iterator[bytes]:
+    for name in ("a.jpg", "./a/b.jpg", "../a", "a/../b", "/a", "gs://b/a", "C:\\a", "a\0b", "a//b"):
+        yield name.encode()
+    for name in ("././a", "./", ".", "a/.", "..\\a", "a\\b", "./file:/./x", "a\nb", "caf\u00e9"):
+        yield name.encode()
+
+
+def shard_name_seeds() -> Iterator[bytes]:
+    for template in (*NAMED_TEMPLATES.values(), "{index}", "{split}{{{index:03d}}}", "{index:5}"):
+        yield bytes([0, 1, 2, 1, 3, 4, 5]) + template.encode()
+    yield bytes(7) + b"{split}{split}_{index:05}-{index:05}"
+    yield bytes(7) + b"{records}-{num_shards:07d}a{index!r}"
+
+
+TARGETS = (
+    Target("file_names", run_file_name, file_name_seeds, "names.dict", 64),
+    Target("shard_names", run_shard_names, shard_name_seeds, "templates.dict", 96),
+)

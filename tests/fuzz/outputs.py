@@ -1,0 +1,174 @@
+"""What a rerun reads of an output: garbage there is a refusal, never a traceback."""
+
+import contextlib
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from schemas.faults import Rejected
+from schemas.manifest import (
+    FORMAT_VERSION,
+    Annotations,
+    FeatureEntry,
+    JobPlan,
+    Label,
+    Manifest,
+    PlannedSplit,
+    ShardEntry,
+    SplitSummary,
+    from_json,
+    read_manifest,
+    to_json,
+)
+from schemas.shards import ShardInfo
+from tests.fuzz.target import Target, require_fault_line
+from transforms.commit import first_difference
+from transforms.read_coco import excluded_keys
+from transforms.shard_index import (
+    INDEX_SCHEMA,
+    IndexRow,
+    Source,
+    index_from_parquet,
+    index_to_parquet,
+    index_to_text,
+    same_but_pins,
+)
+
+_PLAN = JobPlan(
+    format_version=FORMAT_VERSION,
+    options={"seed": "0", "layout": "detection"},
+    labels=[Label(1, "person"), Label(90, "Zahnb\u00fcrste")],
+    splits={"train": PlannedSplit(samples=10, shards=2)},
+    samples="00ff",
+)
+_REJECTED = Rejected(
+    code="E-IMG-TYPE", stage="write_shards", split="train", key="30", annotation_ids=(1, "b")
+)
+_ORPHAN = Rejected(code="E-ANN-ORPHAN", stage="read_coco", split="train", annotation_ids=(1,))
+
+
+def run_manifest(data: bytes) -> None:
+    """Require that a manifest is refused, or is written as it was read."""
+    try:
+        manifest = read_manifest(data, "manifest.json")
+    except RuntimeError as error:
+        require_fault_line(error, "E-OUT-FOREIGN")
+        return
+    assert read_manifest(to_json(manifest), "manifest.json") == manifest
+
+
+def run_plan_and_receipt(data: bytes) -> None:
+    """Require that a plan or receipt is refused with a ValueError, or can be compared."""
+    with contextlib.suppress(ValueError):
+        plan = from_json(data, JobPlan)
+        assert from_json(to_json(plan), JobPlan) == plan
+        if plan != _PLAN:
+            assert first_difference(plan, msgspec.to_builtins(_PLAN))
+    with contextlib.suppress(ValueError):
+        info = from_json(data, ShardInfo)
+        assert from_json(to_json(info), ShardInfo) == info
+        assert info.name.count("-of-") >= 1
+
+
+def run_rejected(data: bytes) -> None:
+    """Require that what `--exclude` names is refused, or names keys per split."""
+    try:
+        keys = excluded_keys(data, "rejected.jsonl")
+    except RuntimeError as error:
+        require_fault_line(error, "E-ARG")
+        return
+    assert all(names for names in keys.values())
+    assert sum(map(len, keys.values())) <= len(data.splitlines())
+
+
+def run_index(data: bytes) -> None:
+    """Require that an index is refused with a ValueError, or holds rows that it was written of."""
+    for candidate in (data, _with_right_end(data)):
+        try:
+            rows = index_from_parquet(candidate)
+        except ValueError:
+            continue
+        assert index_to_text(rows).count(b"\n") == len(rows)
+        assert same_but_pins(rows, index_from_parquet(index_to_parquet(rows)))
+
+
+def _with_right_end(data: bytes) -> bytes:
+    """Return bytes with the magic numbers of Parquet, and the footer's length within them."""
+    body = data.removeprefix(b"PAR1").removesuffix(b"PAR1")
+    footer_bytes = int.from_bytes(body[-4:], "little") % (len(body) + 1)
+    return b"PAR1" + body[:-4] + footer_bytes.to_bytes(4, "little") + b"PAR1"
+
+
+def manifest_seeds() -> Iterator[bytes]:
+    annotations = Annotations(listed=5, written=3, dropped={"E-BOX-EMPTY": 2}, lost=0, excluded=0)
+    summary = SplitSummary(
+        *(10, 0, 0, 10, 0, 10, 1, 2000),
+        annotations=annotations,
+        repeated_annotation_ids=0,
+        rejected={},
+        repairs={"box_clipped": 1},
+        traits={"cmyk": 1},
+    )
+    manifest = Manifest(
+        layout="detection",
+        plan=_PLAN,
+        splits={"train": summary},
+        shards=[ShardEntry("train-00000-of-00001-10.tfrec", "train", 10, 10, 2000, "00", "ff")],
+        features=[FeatureEntry("image/height", "int64", False, "height", "plain")],
+    )
+    yield to_json(manifest)
+    yield msgspec.json.encode(manifest)
+    yield b'{"format": "beam-tfrec", "format_version": 2}'
+    yield b'{"format": "beam-tfrec", "format_version": 1, "a": ' + b"[" * 1500
+
+
+def plan_and_receipt_seeds() -> Iterator[bytes]:
+    yield to_json(_PLAN)
+    other: dict[str, Any] = {"options": {"seed": "1"}, "labels": [], "splits": {}, "samples": ""}
+    for part, value in other.items():
+        yield to_json(msgspec.structs.replace(_PLAN, **{part: value}))
+    info = ShardInfo(
+        **dict.fromkeys(("plan", "file", "crc32c", "sha256"), "00"),
+        **dict.fromkeys(("index", "num_shards", "planned", "records", "bytes"), 1),
+        **dict.fromkeys(("annotations_listed", "annotations_written"), 1),
+        split="train",
+        repairs={},
+        traits={"cmyk": 1},
+        rejected=[_REJECTED],
+    )
+    yield to_json(info)
+    yield to_json(msgspec.structs.replace(info, num_shards=10**40, index=-1))
+    yield b'{"a": ' + b"[" * 1500
+
+
+def rejected_seeds() -> Iterator[bytes]:
+    yield msgspec.json.encode(_REJECTED)
+    yield b"\n".join(map(msgspec.json.encode, (_REJECTED, _ORPHAN, _REJECTED))) + b"\n"
+    yield b'{"code": "E-NEW", "stage": "", "split": "train"}'
+    yield b'{"a": ' + b"[" * 1500
+
+
+def index_seeds() -> Iterator[bytes]:
+    source = Source("a.jpg", 100, "7", "ab" * 32)
+    rows = [IndexRow(str(n), 100 * n, 100, [source] * (n % 3), [n] * (n % 2)) for n in range(5)]
+    yield index_to_parquet(rows[:1])
+    yield index_to_parquet(rows)
+    columns = [[getattr(row, name) for row in rows] for name in ("key", "offset", "size")]
+    columns += [[[msgspec.to_builtins(s) for s in row.sources] for row in rows], [[]] * len(rows)]
+    table = pa.table(dict(zip(INDEX_SCHEMA.names, columns, strict=True)), schema=INDEX_SCHEMA)
+    for options in ({"use_dictionary": False}, {"version": "1.0"}, {"data_page_version": "2.0"}):
+        out = io.BytesIO()
+        pq.write_table(table, out, compression="none", store_schema=False, **options)
+        yield out.getvalue()
+
+
+TARGETS = (
+    Target("manifest", run_manifest, manifest_seeds, "json.dict", 2048),
+    Target("plan_and_receipt", run_plan_and_receipt, plan_and_receipt_seeds, "json.dict", 2048),
+    Target("rejected", run_rejected, rejected_seeds, "json.dict", 2048),
+    Target("index", run_index, index_seeds, "", 6000),
+)

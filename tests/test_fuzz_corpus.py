@@ -1,0 +1,144 @@
+"""Every input that fuzzing has kept is run again, by the same targets, without atheris."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from schemas.faults import fault_line
+from schemas.tfrecord import frame_record
+from tests.fuzz import framing, growth
+from tests.fuzz.corpus import CORPUS, read_corpus
+from tests.fuzz.names import require_below_root
+from tests.fuzz.target import require_fault_line
+from tests.fuzz.targets import TARGETS
+from tests.fuzz.watch import watch
+from transforms.check_images import Check, ImageInfo, check_image
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_seeds_and_kept_inputs_hold_the_property(name: str) -> None:
+    inputs = [*TARGETS[name].seeds(), *read_corpus(name)]
+    assert len(inputs) >= 3
+    for data in inputs:
+        TARGETS[name].run(data)
+
+
+@pytest.mark.parametrize("name", ["jpeg", "png", "gif", "bmp"])
+def test_tensorflow_decodes_what_the_decode_check_accepts(name: str) -> None:
+    import tensorflow as tf
+
+    accepted = 0
+    for data in [*TARGETS[name].seeds(), *read_corpus(name)]:
+        info = check_image(data, Check.DECODE, max_pixels=2**20)
+        if isinstance(info, ImageInfo):
+            *_, height_px, width_px, _ = tf.io.decode_image(data).shape
+            assert (width_px, height_px) == (info.width_px, info.height_px), data
+            accepted += 1
+    assert accepted >= 3
+
+
+def test_every_corpus_has_its_target_and_stays_small() -> None:
+    sizes = {path.stem: path.stat().st_size for path in CORPUS.iterdir()}
+    assert sizes.keys() == TARGETS.keys()
+    assert sum(sizes.values()) < 500_000
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyError("images"),
+        ValueError("E-ANN-JSON"),  # a code and nothing more
+        RuntimeError(fault_line("E-ARG", "a", "b", "c")),
+        RuntimeError("E-ANN-JSON a: b\n; c"),
+        RuntimeError(fault_line("E-ANN-ORPHAN", "a", "b", "c") + "\u202e"),
+        RuntimeError("Traceback: " + fault_line("E-ANN-JSON", "a", "b", "c")),
+    ],
+)
+def test_what_is_no_fault_line_is_told(error: Exception) -> None:
+    require_fault_line(RuntimeError(fault_line("E-ANN-JSON", "a", "b", "c")), "E-ANN-")
+    with pytest.raises((AssertionError, KeyError)):
+        require_fault_line(error, "E-ANN-")
+
+
+@pytest.mark.parametrize("name", ["/a", "../a", "a/../../b", "a\\..\\b", ".", "", "a\0", "gs://b"])
+def test_what_leaves_the_root_is_told(name: str) -> None:
+    require_below_root("a/b.jpg")
+    with pytest.raises(AssertionError):
+        require_below_root(name)
+
+
+def test_the_reader_of_frames_sees_damage() -> None:
+    framed = b"".join(frame_record([b"12", b"345"]) + frame_record([b""]))
+    assert framing.read(framed) == [b"12345", b""]
+    assert framing.read(framed[:-1]) is None
+    assert framing.read(framed + b"\0") is None
+
+
+def test_growth_makes_inputs_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bytes] = []
+    monkeypatch.setattr(growth, "_READERS", (seen.append,))
+
+    growth.run(bytes([0, 2]) + b"ab" + bytes([3]) + b"cde" + b"f")
+
+    (data,) = seen
+    assert data.startswith(b"abcdecde") and data.endswith(b"cdef")
+    assert growth.LONG_BYTES - 3 <= len(data) <= growth.LONG_BYTES
+
+
+def test_an_input_that_takes_too_much_memory_is_told() -> None:
+    program = "from tests.fuzz.one import bounded, peak_mib\nlimit = peak_mib() + 32\n"
+    program += "run = bounded(lambda data: data * 2**20, limit)\nrun(b'ab')\n\nrun(bytes(64))"
+    command = [sys.executable, "-c", program]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert re.search(r"MemoryError: peak of \d+ MiB, the limit is \d+$", run.stderr.strip())
+    assert 'File "<string>", line 6' in run.stderr  # and not for two megabytes
+
+
+def printing(tmp_path: Path, *lines: str) -> list[str]:
+    """Return a command that prints like libFuzzer, then waits until it is asked to end."""
+    program = "import signal, sys\nsignal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))\n"
+    program += "".join(f"print({line!r}, flush=True)\n" for line in lines)
+    return [sys.executable, "-c", program + "signal.pause()"]
+
+
+NEW = "#{}\tNEW    cov: {} ft: {} corp: 3/9b lim: 4 exec/s: 0 rss: {}Mb L: 4/4 MS: 1 EraseBytes-"
+
+
+def test_a_quiet_fuzzer_is_stopped(tmp_path: Path) -> None:
+    lines = [NEW.format(2, 5, 6, 40), NEW.format(900, 7, 9, 50), "#1024\tpulse  cov: 7 ft: 9 "]
+    log = tmp_path / "log.txt"
+
+    progress = watch(printing(tmp_path, *lines), log, seconds=60, quiet=0.5)
+
+    assert (progress.executions, progress.edges, progress.features) == (900, 7, 9)
+    assert (progress.peak_mib, progress.artifact) == (50, None)
+    assert 0.5 < progress.seconds < 50
+    assert log.read_text().startswith("\n".join(lines))
+
+
+def test_a_finding_ends_the_watch(tmp_path: Path) -> None:
+    program = f"print('artifact_prefix=; Test unit written to {tmp_path}/crash-1'); exit(77)"
+
+    progress = watch([sys.executable, "-c", program], tmp_path / "log.txt", seconds=60, quiet=60)
+
+    assert progress.artifact == tmp_path / "crash-1"
+
+
+def test_a_fuzzer_that_cannot_run_is_no_success(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"^the fuzzer ended with 1: see .*log\.txt$"):
+        watch([sys.executable, "-c", "exit(1)"], tmp_path / "log.txt", seconds=60, quiet=60)
+
+
+def test_targets_that_do_not_exist_are_refused() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz", "jpeg", "tiff"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 2 and "no targets: tiff" in run.stderr
