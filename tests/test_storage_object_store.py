@@ -9,40 +9,12 @@ import pytest
 from obstore import exceptions as obstore_errors
 from obstore.store import MemoryStore
 
+from tests.obstore_folder import ObstoreFolder
 from tests.storage_contract import Outside, StorageContract, files_in
 from transforms import retries
 from transforms.storage import Access, Entry, Storage, object_store, open_storage
 
 GENERIC = obstore_errors.GenericError
-
-
-class MemoryFolder:
-    """What a root's objects look like from outside."""
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-
-    def put(self, files: dict[str, bytes], mtime_s: int | None = None) -> None:
-        for name, data in files.items():
-            obstore.put(self._store, f"root/{name}", data)
-
-    def get(self, name: str) -> bytes:
-        return bytes(obstore.get(self._store, f"root/{name}").bytes())
-
-    def names(self) -> list[str]:
-        return sorted(found["path"].removeprefix("root/") for found in self._all())
-
-    def sizes(self) -> list[int]:
-        return [found["size"] for found in self._all()]
-
-    def touch(self, name: str) -> None:
-        self.put({name: self.get(name)})
-
-    def remove(self, name: str) -> None:
-        obstore.delete(self._store, f"root/{name}")
-
-    def _all(self) -> list[Any]:
-        return [found for page in obstore.list(self._store) for found in page]
 
 
 class Unwell:
@@ -71,7 +43,7 @@ def store() -> Any:
 
 @pytest.fixture
 def outside(store: Any) -> Outside:
-    return MemoryFolder(store)
+    return ObstoreFolder(store)
 
 
 @pytest.fixture
@@ -95,7 +67,7 @@ class TestContract(StorageContract):
 
     @pytest.fixture
     def outside(self, store: Any) -> Outside:
-        return MemoryFolder(store)
+        return ObstoreFolder(store)
 
     @pytest.fixture(autouse=True)
     def no_spool_is_left(self, spools: Path) -> Iterator[None]:

@@ -10,7 +10,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 from urllib.request import Request, urlopen
 
 import obstore
@@ -18,6 +17,7 @@ import pytest
 from obstore.store import S3Store
 
 from tests.coco_command import digests, run_coco
+from tests.obstore_folder import ObstoreFolder
 from tests.storage_contract import Outside, StorageContract
 from transforms.storage import Access, Storage, object_store, open_storage
 
@@ -26,35 +26,6 @@ SERVER = os.environ.get("MOTO_SERVER", "")
 pytestmark = pytest.mark.skipif(
     not SERVER, reason="MOTO_SERVER names no moto_server; .ci/run installs one"
 )
-
-
-class EmulatedFolder:
-    """What a root's objects look like from outside."""
-
-    def __init__(self, store: S3Store) -> None:
-        self._store = store
-
-    def put(self, files: dict[str, bytes], mtime_s: int | None = None) -> None:
-        for name, data in files.items():
-            obstore.put(self._store, f"root/{name}", data)
-
-    def get(self, name: str) -> bytes:
-        return bytes(obstore.get(self._store, f"root/{name}").bytes())
-
-    def names(self) -> list[str]:
-        return sorted(found["path"].removeprefix("root/") for found in self._all())
-
-    def sizes(self) -> list[int]:
-        return [found["size"] for found in self._all()]
-
-    def touch(self, name: str) -> None:
-        self.put({name: self.get(name)[::-1]})  # its ETag is a hash of its bytes
-
-    def remove(self, name: str) -> None:
-        obstore.delete(self._store, f"root/{name}")
-
-    def _all(self) -> list[Any]:
-        return [found for page in obstore.list(self._store) for found in page]
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +60,7 @@ def bucket(server: str, monkeypatch: pytest.MonkeyPatch) -> S3Store:
 
 @pytest.fixture
 def outside(bucket: S3Store) -> Outside:
-    return EmulatedFolder(bucket)
+    return ObstoreFolder(bucket)
 
 
 @pytest.fixture
@@ -104,7 +75,7 @@ class TestContract(StorageContract):
 
     @pytest.fixture
     def outside(self, bucket: S3Store) -> Outside:
-        return EmulatedFolder(bucket)
+        return ObstoreFolder(bucket)
 
 
 def test_a_run_on_s3_makes_the_shards_of_a_local_one(
