@@ -448,6 +448,7 @@ class _WriteShards(beam.DoFn):
     def setup(self) -> None:
         self._gate = self._shared.acquire(lambda: WorkerGate(self._limits))
         self._signaler = ThrottlingSignaler(_METRICS)
+        THROTTLED.take(1)  # what was waited before is no wait of this step
 
     def start_bundle(self) -> None:
         self._running: set[Future[ShardInfo]] = set()
