@@ -10,6 +10,7 @@ import apache_beam.testing.test_pipeline as in_process
 import msgspec
 import numpy as np
 import pytest
+from apache_beam import coders
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 from hypothesis import given
@@ -20,10 +21,12 @@ from schemas.manifest import PlannedSplit
 from schemas.samples import Blob, Sample
 from schemas.shards import ShardPlan
 from transforms.blobs import PinTally
+from transforms.coders import StructCoder
 from transforms.plan_shards import (
     BucketBatch,
     Order,
     PlanShards,
+    Ranks,
     Sharding,
     ShardRun,
     ShardTable,
@@ -700,8 +703,10 @@ def test_a_plan_s_digest_has_64_digits() -> None:
 
 
 def test_elements_are_never_changed() -> None:
-    batch = batch_of(numbered(2))
-    for element, name in ((batch, "tally"), (batch.tally, "samples"), (ShardRun(0, []), "samples")):
+    batch, table = batch_of(numbered(2)), table_of(Sharding(), {"train": 5})
+    fields = [(batch, "tally"), (batch.tally, "samples"), (ShardRun(0, []), "samples")]
+    fields += [(table, "digest"), (table.splits["train"], "full")]
+    for element, name in fields:
         with pytest.raises(AttributeError, match="immutable"):
             setattr(element, name, None)
 
@@ -785,3 +790,8 @@ def test_a_table_knows_of_what_is_not_there_that_it_is_empty() -> None:
 def test_options_are_these_texts(sharding: Sharding, told: tuple[str, ...]) -> None:
     names = ("hosts", "num_shards", "order", "records_per_shard", "seed", "shard_size")
     assert sharding.options() == dict(zip(names, told, strict=True))
+
+
+@pytest.mark.parametrize("struct", [BucketBatch, Ranks, ShardRun, ShardTable, Tally])
+def test_elements_have_their_compact_coder(struct: type) -> None:
+    assert isinstance(coders.registry.get_coder(struct), StructCoder)

@@ -14,6 +14,7 @@ import apache_beam as beam
 import google_crc32c
 import msgspec
 import pytest
+from apache_beam import coders
 from apache_beam.metrics import MetricsFilter
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.utils.shared import Shared
@@ -41,6 +42,7 @@ from tests.small_runs import (
 )
 from transforms import write_shards
 from transforms.check_images import Check, check_image
+from transforms.coders import StructCoder
 from transforms.gate import GateLimits, WorkerGate
 from transforms.progress import PROGRESS
 from transforms.shard_index import IndexRow, Source, index_from_parquet, index_to_parquet
@@ -1196,3 +1198,7 @@ def test_the_limits_are_the_gate_s_unless_said(data: tuple[Path, Path], out: Pat
     nothing = beam.pvalue.PCollection(beam.Pipeline(runner="FnApiRunner"))
 
     assert WriteShards(plan(data, out).job, nothing).limits == GateLimits()
+
+
+def test_a_plan_goes_to_the_workers_in_its_compact_coder() -> None:
+    assert isinstance(coders.registry.get_coder(JobPlan), StructCoder)

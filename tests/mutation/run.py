@@ -58,7 +58,10 @@ _IN_CHILDREN = (
 )
 TARGETS = (
     Target("schemas/shards.py", ("schemas/shards.py", "tests/test_shards.py")),
-    Target("transforms/commit.py", ("transforms/commit.py", "tests/test_commit.py")),
+    Target(
+        "transforms/commit.py",
+        ("transforms/commit.py", "tests/test_commit.py", "tests/test_coders.py"),
+    ),
     Target(
         "transforms/plan_shards.py",
         ("transforms/plan_shards.py", "tests/test_plan_shards.py"),
