@@ -363,6 +363,7 @@ def _log_to_stderr() -> None:
     handler = _Handler(sys.stderr)
     handler.setFormatter(_PrintableFormatter("%(message)s"))
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # it logs every error twice
+    logging.getLogger().handlers = [logging.NullHandler()]  # job services tell their errors there
     level = os.environ.get("BEAM_TFREC_LOG", "INFO")
     if level not in logging.getLevelNamesMapping():
         raise ValueError(f"BEAM_TFREC_LOG must be a level, got {level!r}: give DEBUG or WARNING")

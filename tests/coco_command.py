@@ -69,7 +69,7 @@ def run_coco(*arguments: object) -> Run:
 @contextlib.contextmanager
 def settings_kept() -> Iterator[None]:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    loggers = [logging.getLogger(name) for name in OUR_LOGGERS]
+    loggers = [logging.getLogger(name) for name in ("", *OUR_LOGGERS)]
     logging_was = [(logger.handlers, logger.level, logger.propagate) for logger in loggers]
     collecting = gc.get_threshold()
     try:
