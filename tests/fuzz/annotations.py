@@ -115,7 +115,7 @@ def byte_seeds() -> Iterator[bytes]:
     for section in coco:
         yield json.dumps({name: coco[name] for name in coco if name != section}).encode()
         yield json.dumps(coco).encode()[:-1] + f', "{section}": []}}'.encode()
-    yield json.dumps({**coco, "info": eval("[" * 65 + "]" * 65)}).encode()
+    yield (json.dumps(coco)[:-1] + ', "info": ' + "[" * 65 + "]" * 65 + "}").encode()
     yield b'{"images": [], "annotations": [], "categories": [], "info": "[[\\"]{\xe2\x82\xac"}'
     for odd in _ODD:
         one = coco_dict(1, objects=1)
