@@ -7,6 +7,7 @@ import itertools
 import os
 import resource
 import socket
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import google_crc32c
+import msgspec
 import pytest
 
 from tests.children import (
@@ -28,7 +30,9 @@ from tests.children import (
 from tests.storage_contract import DiskFolder, Outside, StorageContract, files_in, listed, put
 from transforms.retries import retry
 from transforms.storage import (
+    Access,
     Entry,
+    find_uri,
     join_uri,
     local,
     name_below,
@@ -1266,3 +1270,97 @@ def test_too_little_memory_for_a_read_is_no_fault_of_the_storage(
 
     with pytest.raises(MemoryError):
         storage.read("a")
+
+
+@pytest.mark.parametrize("mode", [stat.S_IFBLK, stat.S_IFCHR, 0])
+def test_a_device_or_a_kind_unheard_of_is_no_file(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    monkeypatch.setattr(os, "stat", lambda path: os.stat_result((mode | 0o660, *range(1, 10))))
+
+    assert storage.stat("a") == Entry("a", 0, "", kind="device")
+
+
+def test_a_probe_leaves_nothing_where_there_are_no_locks(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fcntl, "flock", failing(errno.ENOLCK))  # an NFS without its lock daemon
+
+    storage.probe()
+
+    assert files_in(folder) == []
+
+
+@pytest.mark.usefixtures("no_anonymous_files")
+def test_a_named_spool_is_linked_by_its_name(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, sources = os.link, []
+
+    def note_link(source: str, target: str, **kwargs: Any) -> None:
+        sources.append(source)
+        link(source, target, **kwargs)
+
+    monkeypatch.setattr(os, "link", note_link)
+
+    storage.create("a", b"1")
+
+    assert [os.path.dirname(source) for source in sources] == [f"{folder}/_spool"]  # not by /proc
+
+
+# --- which store a path belongs to, and single files ---
+
+
+@pytest.mark.parametrize(
+    ("uri", "root", "name"),
+    [
+        ("/a.json", "/", "a.json"),
+        ("a.json", ".", "a.json"),
+        ("b/a.json", "b", "a.json"),
+        ("gs://b/a.json", "gs://b", "a.json"),
+    ],
+)
+def test_a_single_file_has_a_root_and_a_name(uri: str, root: str, name: str) -> None:
+    assert split_uri(uri) == (root, name)
+    assert join_uri(root, name) == (uri if "/" in uri else f"./{uri}")
+
+
+@pytest.mark.parametrize(
+    ("root", "store", "opened"),
+    [
+        ("out", "LocalStorage", "out"),
+        ("", "LocalStorage", "."),
+        ("file:///data", "LocalStorage", "/data"),
+        ("gs://bucket/out/", "GcsStorage", "gs://bucket/out"),
+        ("s3://bucket/out/", "BeamStorage", "s3://bucket/out"),
+    ],
+)
+def test_a_root_s_form_chooses_its_store(root: str, store: str, opened: str) -> None:
+    storage = open_storage(root)
+
+    assert (type(storage).__name__, storage.root) == (store, opened)
+
+
+def test_a_single_file_that_is_none_is_refused(folder: Path) -> None:
+    put(folder, {"a.json": b"1"})
+    storage, entry = find_uri(f"{folder}/a.json")
+    assert (storage.root, entry.name, entry.kind) == (str(folder), "a.json", "file")
+
+    for uri, what in ((f"{folder}/b", "no such file"), (str(folder), "a directory, not a file")):
+        for act in (find_uri, read_uri):
+            with pytest.raises(RuntimeError) as raised:
+                act(uri)
+            assert str(raised.value) == f"E-ARG {uri}: {what}; give the path of a file"
+
+
+def test_stores_are_reached_with_credentials_and_the_bucket_s_own_settings() -> None:
+    assert Access() == Access(anonymous=False, billing_project="", kms_key="", spool_dir="")
+    with pytest.raises(AttributeError):
+        Access().anonymous = True  # type: ignore[misc]
+
+
+def test_a_listing_s_entry_is_never_changed_and_travels_without_names() -> None:
+    entry = Entry("a", 1, "2", 3)
+    with pytest.raises(AttributeError, match="immutable"):
+        entry.pin = "4"  # type: ignore[misc]
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(entry)) == ["a", 1, "2", 3, "file"]

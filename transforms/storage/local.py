@@ -271,7 +271,7 @@ class _LocalSpool:
         """Make the bytes durable, then give them their name unless it is taken."""
         storage = self._storage
         target = storage._path(name)
-        directory = posixpath.dirname(target) or "."
+        directory = posixpath.dirname(target)
         with storage._coding(name):  # once each: after a failed fsync a second one proves nothing
             os.fsync(self._fd)
             try:
