@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
 
-.PHONY: demo test test-slow chaos sabotage mutation setup lint types fuzz bench lock clean
+.PHONY: demo test test-slow chaos sabotage mutation engines setup lint types fuzz bench lock clean
 .DEFAULT_GOAL := demo
 
 setup: $(VENV)/.installed
@@ -52,6 +52,14 @@ sabotage: setup
 # About an hour; make mutation MODULES="commit gcs" for some.
 mutation: setup
 	@$(PY) -m tests.mutation.run $(MODULES)
+
+# What other engines need: Prism of Beam's own version, built with Go.
+BEAM_VERSION := $(shell sed -n 's/^apache-beam==\([0-9.]*\).*/\1/p' requirements.lock)
+engines: .tools/prism
+.tools/prism: requirements.lock
+	@command -v go >/dev/null || { echo "Prism is built from source: install Go 1.24 or newer"; exit 1; }
+	@GOBIN=$(CURDIR)/.tools go install github.com/apache/beam/sdks/v2/go/cmd/prism@v$(BEAM_VERSION)
+	@touch $@
 
 lint: setup
 	@$(VENV)/bin/ruff format --check .

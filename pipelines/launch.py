@@ -10,6 +10,7 @@ import signal
 import string
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -359,11 +360,16 @@ class _PrintableFormatter(logging.Formatter):
         return "\n".join(map(printable, super().format(record).splitlines()))
 
 
+def _thread_ended(error: threading.ExceptHookArgs) -> None:
+    _LOG.debug("a thread ended", exc_info=error.exc_value)
+
+
 def _log_to_stderr() -> None:
     handler = _Handler(sys.stderr)
     handler.setFormatter(_PrintableFormatter("%(message)s"))
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # it logs every error twice
     logging.getLogger().handlers = [logging.NullHandler()]  # job services tell their errors there
+    threading.excepthook = _thread_ended  # as the workers do when their runner has gone
     level = os.environ.get("BEAM_TFREC_LOG", "INFO")
     if level not in logging.getLevelNamesMapping():
         raise ValueError(f"BEAM_TFREC_LOG must be a level, got {level!r}: give DEBUG or WARNING")

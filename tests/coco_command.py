@@ -13,6 +13,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -71,10 +72,11 @@ def settings_kept() -> Iterator[None]:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     loggers = [logging.getLogger(name) for name in ("", *OUR_LOGGERS)]
     logging_was = [(logger.handlers, logger.level, logger.propagate) for logger in loggers]
-    collecting = gc.get_threshold()
+    collecting, thread_ended = gc.get_threshold(), threading.excepthook
     try:
         yield
     finally:
+        threading.excepthook = thread_ended
         for number, handler in handlers.items():
             signal.signal(number, handler)
         for logger, (old, level, propagate) in zip(loggers, logging_was, strict=True):

@@ -1,0 +1,143 @@
+"""Other engines than the one in process: the same command, bytes, rejects and exit codes.
+
+`make engines` builds Prism; Beam's portable job service comes with Beam.
+"""
+
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.coco_command import PROJECT, Sources, check_committed, digests, spawn_coco
+from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
+
+PRISM = PROJECT / ".tools" / "prism"
+WORKER = f"{sys.executable} -m apache_beam.runners.worker.sdk_worker_main"
+ENGINES = {
+    "Prism": ["--runner", "PrismRunner", "--prism_location", str(PRISM)],
+    "job service": ["--environment_type", "LOOPBACK"],
+    "job service, a process of workers": [
+        *("--environment_type", "beam:env:harness_subprocess_python:v1"),
+        *("--environment_config", WORKER),
+    ],
+}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def job_service() -> Iterator[str]:
+    """Beam's portable job service; gives its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    module = "apache_beam.runners.portability.local_job_service_main"
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen([sys.executable, "-m", module, "-p", str(port)], **quiet) as service:
+        for _ in range(300):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.1)
+        yield f"localhost:{port}"
+        service.terminate()
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> list[str]:
+    """The flags of an engine."""
+    flags = ENGINES[request.param]
+    if request.param == "Prism":
+        if not PRISM.exists():
+            pytest.skip("no .tools/prism; `make engines` builds it, with Go")
+        return flags
+    endpoint = request.getfixturevalue("job_service")
+    return ["--runner", "PortableRunner", "--job_endpoint", endpoint, *flags]
+
+
+@pytest.fixture
+def sources(make_coco: Callable[..., Sources]) -> Sources:
+    """Thirty images, one of them cut off."""
+    images, annotations = make_coco(30)
+    cut = images / "a007.jpg"
+    cut.write_bytes(cut.read_bytes()[:300])
+    return images, annotations
+
+
+def arguments(sources: Sources, out: Path | str) -> list[str]:
+    images, annotations = sources
+    given = ["--images", str(images), "--annotations", str(annotations), "--output", str(out)]
+    return [*given, "--num_shards", "4"]
+
+
+def test_the_bytes_are_those_of_a_run_in_process(
+    engine: list[str], sources: Sources, tmp_path: Path
+) -> None:
+    accepted = ("--max_rejected", "1")
+    assert spawn_coco(*arguments(sources, tmp_path / "here"), *accepted).code == 0
+
+    run = spawn_coco(*arguments(sources, tmp_path / "there"), *accepted, *engine)
+
+    assert run.code == 0, run.err
+    manifest = check_committed(tmp_path / "there")
+    assert manifest["splits"]["train"]["rejected"] == {"E-IMG-TRUNCATED": 1}
+    assert digests(tmp_path / "there") == digests(tmp_path / "here")
+
+
+def test_a_run_over_budget_is_committed_by_the_next_without_building_again(
+    engine: list[str], sources: Sources, tmp_path: Path
+) -> None:
+    over = spawn_coco(*arguments(sources, tmp_path), *engine)
+    assert (over.code, over.err.splitlines()[-1].split()[0]) == (4, "E-BUDGET")
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.tfrec")}
+    assert len(written) == 4
+
+    accepted = spawn_coco(*arguments(sources, tmp_path), "--max_rejected", "1", *engine)
+
+    assert accepted.code == 0, accepted.err
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.tfrec")} == written
+
+
+def test_faults_are_one_line_with_their_exit_code(
+    engine: list[str], sources: Sources, tmp_path: Path
+) -> None:
+    assert spawn_coco(*arguments(sources, tmp_path / "out"), "--max_rejected", "1").code == 0
+    other = spawn_coco(
+        *arguments(sources, tmp_path / "out"), "--seed", "1", "--max_rejected", "1", *engine
+    )
+    assert other.ended == (5, "E-OUT-PLAN")
+    (tmp_path / "empty").mkdir()
+    missing = spawn_coco(*arguments((tmp_path / "empty", sources[1]), tmp_path / "none"), *engine)
+    assert missing.ended == (3, "E-SET-MISSING")
+    broken = tmp_path / "broken.json"
+    broken.write_text("{")
+    unread = spawn_coco(*arguments((sources[0], broken), tmp_path / "none"), *engine)
+    assert (unread.code, unread.fault.split()[0][:6]) == (3, "E-ANN-")
+
+
+@pytest.mark.parametrize("engine", ["Prism", "job service"], indirect=True)
+def test_a_refused_upload_ends_the_run_and_the_next_one_resumes(
+    engine: list[str], sources: Sources
+) -> None:
+    """On engines whose workers have the environment of the command, hence its stand-in."""
+    shutil.copy(sources[0] / "a008.jpg", sources[0] / "a007.jpg")
+    with GcsStandIn() as gcs:
+        gcs.make_bucket("out")
+        there = {"STORAGE_EMULATOR_HOST": gcs.url}
+        third = "coco/train-00002-of-00004-7.tfrec"
+        gcs.inject(Fault(What.STATUS, Kind.UPLOAD, third, status=403, times=None))
+        refused = spawn_coco(*arguments(sources, "gs://out/coco"), *engine, **there)
+        assert refused.ended == (6, "E-IO-AUTH")
+        assert "coco/manifest.json" not in gcs.objects("out")
+        gcs.heal()
+
+        resumed = spawn_coco(*arguments(sources, "gs://out/coco"), *engine, **there)
+
+        assert resumed.code == 0, resumed.err
+        shards = {name for name in gcs.objects("out") if name.endswith(".tfrec")}
+        assert len(shards) == 4
