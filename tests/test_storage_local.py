@@ -1364,3 +1364,35 @@ def test_a_listing_s_entry_is_never_changed_and_travels_without_names() -> None:
     with pytest.raises(AttributeError, match="immutable"):
         entry.pin = "4"  # type: ignore[misc]
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(entry)) == ["a", 1, "2", 3, "file"]
+
+
+@pytest.mark.parametrize(
+    ("root", "uri", "name"),
+    [
+        ("gs://b/boX", "gs://b/boX/out", "out"),
+        ("gs://b/boX/", "gs://b/boX/out", "out"),
+        ("/boX/", "/boX/out", "out"),
+        ("gs://b/a", "gs://b/a/../out", "../out"),  # an object's name is no path
+        ("/b/a", "/b/a/../out", None),
+    ],
+)
+def test_names_below_a_root_are_taken_literally(root: str, uri: str, name: str | None) -> None:
+    assert name_below(root, uri) == name
+
+
+def test_a_root_loses_its_slash_alone() -> None:
+    assert join_uri("boX/", "a") == "boX/a"
+    assert join_uri("/", "a") == "/a"
+
+
+def test_closing_deletes_named_spools_alone(
+    storage: LocalStorage, folder: Path, monkeypatch: pytest.MonkeyPatch, way_of_writing: str
+) -> None:
+    deleted: list[str] = []
+    unlink = os.unlink
+    monkeypatch.setattr(os, "unlink", lambda path: (deleted.append(path), unlink(path)))
+
+    assert storage.create("a", b"1") is True
+
+    linked = way_of_writing == "named, linked"
+    assert [os.path.dirname(path) for path in deleted] == [f"{folder}/_spool"] * linked

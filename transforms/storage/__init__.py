@@ -191,7 +191,7 @@ def split_uri(uri: str) -> tuple[str, str]:
     (('gs://bucket/coco', 'instances.json'), ('.', 'instances.json'))
     """
     head, name = posixpath.split(uri)
-    return head or ("/" if uri.startswith("/") else "."), name
+    return head or ".", name
 
 
 def find_uri(uri: str, access: Access = DEFAULT_ACCESS) -> tuple[Storage, Entry]:
@@ -240,4 +240,4 @@ def _canonical(uri: str) -> str:
 
 def join_uri(root: str, name: str) -> str:
     """Return the path or URI of a name below a root, for messages."""
-    return f"{root.rstrip('/')}/{name}" if root != "/" else f"/{name}"
+    return f"{root.rstrip('/')}/{name}"
