@@ -14,6 +14,7 @@ from PIL import Image
 
 from tests.fault_table import as_markdown
 from tests.memory_store import served
+from transforms.storage.request_rate import rate_of
 
 SHARED_DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
 
@@ -65,6 +66,12 @@ def quiet_beam() -> Iterator[None]:
     logger.setLevel(logging.CRITICAL)
     yield
     logger.setLevel(level)
+
+
+@pytest.fixture(autouse=True)
+def rates_forgotten() -> None:
+    """Let no test be slowed down by the throttling of another."""
+    rate_of.cache_clear()
 
 
 @pytest.fixture

@@ -1332,7 +1332,7 @@ def test_a_single_file_has_a_root_and_a_name(uri: str, root: str, name: str) -> 
         ("", "LocalStorage", "."),
         ("file:///data", "LocalStorage", "/data"),
         ("gs://bucket/out/", "GcsStorage", "gs://bucket/out"),
-        ("s3://bucket/out/", "BeamStorage", "s3://bucket/out"),
+        ("s3://bucket/out/", "ObjectStorage", "s3://bucket/out"),
     ],
 )
 def test_a_root_s_form_chooses_its_store(root: str, store: str, opened: str) -> None:

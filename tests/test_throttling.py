@@ -23,14 +23,12 @@ IMAGES = 60
 @pytest.fixture
 def stand_in(make_coco: MakeCoco, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsStandIn]:
     images, annotations = make_coco(IMAGES)
-    request_rate.rate_of.cache_clear()
     with GcsStandIn() as running:
         for path in images.iterdir():
             running.put("in", f"photos/{path.name}", path.read_bytes())
         running.put("in", "instances.json", annotations.read_bytes())
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.url)
         yield running
-    request_rate.rate_of.cache_clear()
 
 
 def arguments(out: Path) -> list[str]:

@@ -62,8 +62,8 @@ class BeamStorage:
             )
         try:
             self._filesystem = FileSystems.get_filesystem(root)
-        except ValueError as error:
-            remedy = "install what provides it, such as apache-beam[aws] for s3://"
+        except (ValueError, BeamIOError) as error:
+            remedy = "install what provides it, such as apache-beam[hadoop] for hdfs://"
             raise ValueError(f"no filesystem for {root!r} ({error}): {remedy}") from None
 
     def list(

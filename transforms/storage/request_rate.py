@@ -2,10 +2,11 @@
 
 When a store says 'too many', what it has served in the last second is what it can give, whatever
 others ask of it at the same time. The rate falls a fifth below that, is back there after ten
-seconds, stays about there for a while, and then dares more and more: the curve of TCP CUBIC
-(RFC 9438), with a constant that does not depend on the rate. Workers know nothing of each other;
-each finds its share. Simulated, 1 to 1,000 of them use 0.9 to 1 of a quota in the first ten seconds
-and all of it from then on, with one request in 10 to 300 refused.
+seconds and a fifth above after twenty, along the curve of TCP CUBIC (RFC 9438), with a constant
+that does not depend on the rate; from then on it doubles every five. Workers know nothing of each
+other; each finds its share. Simulated, 1 to 1,000 of them use 0.9 to 1 of a quota in the first ten
+seconds and all of it from then on, with one request in 5 to 300 refused. A single error among many
+replies costs a fifth of the rate for some seconds, one among few nothing.
 """
 
 import contextlib
@@ -18,8 +19,11 @@ from collections.abc import Callable, Iterator
 
 _FALL = 0.2  # below what the store has served
 _RECOVERY_S = 10.0
+_DOUBLING_S = 5.0  # after two recoveries
 _MEASURED_S = 1.0  # also the least time between two falls
+_MEASURED_REPLIES = 20  # at least, over however long
 _LEAST_PER_S = 1.0
+_SHORTEST_S = 0.001
 _SLOW_S = 1.0  # a reply later than that, and than ten times the usual, says 'too many' as well
 _SLOW_TIMES = 10
 _LAST_REPLY_WEIGHT = 0.02  # in the usual time to a reply
@@ -71,9 +75,8 @@ class RequestRate:
         self._lock = threading.Lock()
         self._served_per_s = math.inf  # when the store last said 'too many'
         self._slowed_at_s = -math.inf
-        self._began_s = math.inf
         self._next_s = -math.inf  # when the next request may start
-        self._served_s: deque[float] = deque()  # when, within the measured time
+        self._replies: deque[tuple[float, bool]] = deque()  # when, and whether served
         self._usual_s = math.inf  # from a request to its reply
 
     @contextlib.contextmanager
@@ -84,6 +87,8 @@ class RequestRate:
             yield
         except Exception as error:
             if self._is_throttling(error):
+                with self._lock:
+                    self._keep_reply(served=False)
                 self._slow_down()
             raise
         self._note_reply(self._clock() - started_s)
@@ -99,12 +104,14 @@ class RequestRate:
         if self._served_per_s == math.inf:
             return self._limit_per_s
         progress = (self._clock() - self._slowed_at_s) / _RECOVERY_S - 1
-        return min(self._limit_per_s, self._served_per_s * (1 + _FALL * progress**3))
+        factor = 1 + _FALL * min(progress, 1) ** 3
+        if progress > 1:
+            factor *= 2 ** ((progress - 1) * _RECOVERY_S / _DOUBLING_S)
+        return min(self._limit_per_s, self._served_per_s * factor)
 
     def _wait_for_turn(self) -> float:
         with self._lock:
             now_s = self._clock()
-            self._began_s = min(self._began_s, now_s)
             start_s = max(now_s, self._next_s)
             self._next_s = start_s + 1 / self.per_s()
         if start_s > now_s:
@@ -114,8 +121,7 @@ class RequestRate:
 
     def _note_reply(self, took_s: float) -> None:
         with self._lock:
-            self._served_s.append(self._clock())
-            self._forget_served()
+            self._keep_reply(served=True)
             usual_s = self._usual_s
             is_first = usual_s == math.inf
             self._usual_s = (
@@ -127,21 +133,21 @@ class RequestRate:
     def _slow_down(self) -> None:
         with self._lock:
             now_s = self._clock()
-            if now_s < self._slowed_at_s + _MEASURED_S:
+            if len(self._replies) < _MEASURED_REPLIES or now_s < self._slowed_at_s + _MEASURED_S:
                 return
-            self._forget_served()
-            measured_s = min(_MEASURED_S, now_s - self._began_s)
-            served_per_s = len(self._served_s) / measured_s if measured_s else 0
+            served = sum(is_served for _, is_served in self._replies)
+            served_per_s = served / max(now_s - self._replies[0][0], _SHORTEST_S)
             before_per_s = self.per_s()
             # A store that gives nothing for a moment will give as much as before.
             least_per_s = before_per_s / 2 if self._slowed_at_s > -math.inf else _LEAST_PER_S
             self._served_per_s = max(min(before_per_s, served_per_s), least_per_s, _LEAST_PER_S)
             self._slowed_at_s = now_s
 
-    def _forget_served(self) -> None:
-        since_s = self._clock() - _MEASURED_S
-        while self._served_s and self._served_s[0] < since_s:
-            self._served_s.popleft()
+    def _keep_reply(self, *, served: bool) -> None:
+        now_s = self._clock()
+        self._replies.append((now_s, served))
+        while len(self._replies) > _MEASURED_REPLIES and self._replies[0][0] < now_s - _MEASURED_S:
+            self._replies.popleft()
 
 
 @functools.lru_cache(maxsize=64)
