@@ -1,6 +1,7 @@
 """A bucket that gives so many reads a second: nothing fails, and little is left unused."""
 
 import functools
+import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -65,15 +66,17 @@ def test_the_runner_is_told_how_long_a_store_made_it_wait(
     assert 2 <= counter.result <= 3  # sixty images at 20 a second
 
 
-def read_until(root: str, begin_s: float, end_s: float, threads: int) -> int:
+def read_until(emulator: str, root: str, begin_s: float, end_s: float, threads: int) -> int:
     """Read objects over and over as one worker of many, and return how many; for a child.
 
     Args:
+        emulator: address of the store; a child has the environment of an earlier moment.
         root: of the objects.
         begin_s: when all begin, by `time.time()`.
         end_s: when all end.
         threads: that read at once.
     """
+    os.environ["STORAGE_EMULATOR_HOST"] = emulator
     storage = open_storage(root)
     (entry, *_) = storage.list()
     time.sleep(max(0.0, begin_s - time.time()))
@@ -93,7 +96,8 @@ def test_sixteen_workers_use_a_quota_up_and_none_fails(stand_in: GcsStandIn) -> 
     workers, threads, quota_per_s, measured_s = 16, 4, 500, 10.0
     stand_in.put_virtual("many", ["a.jpg"], 1000)
     begin_s = time.time() + 20  # sixteen imports on two cores take a while
-    work = functools.partial(outcome_of, read_until, "gs://many", begin_s, begin_s + 16, threads)
+    given = stand_in.url, "gs://many", begin_s, begin_s + 16, threads
+    work = functools.partial(outcome_of, read_until, *given)
     with ThreadPoolExecutor(workers) as children:
         running = [children.submit(work) for _ in range(workers)]
         time.sleep(max(0.0, begin_s - 1 - time.time()))
