@@ -294,6 +294,7 @@ def guarded(run: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:
     """Run a command and return its exit code; a fault prints as one line."""
     signal.signal(signal.SIGINT, _interrupted)
     signal.signal(signal.SIGTERM, _interrupted)
+    stderr = sys.stderr
     try:
         _log_to_stderr()
         run(argv)
@@ -301,10 +302,11 @@ def guarded(run: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:
     except (SystemExit, KeyboardInterrupt):
         raise
     except BaseException as error:  # a panic in obstore is no Exception
-        return _report(error)
+        sys.stderr = open(os.devnull, "w")  # workers in this process may yet print theirs
+        return _report(error, stderr)
 
 
-def _report(error: BaseException) -> int:
+def _report(error: BaseException, stderr: TextIO) -> int:
     text = "".join(traceback.format_exception(error))
     fault = find_fault(str(error)) or find_fault(text)
     _LOG.debug("%s", text)
@@ -316,10 +318,10 @@ def _report(error: BaseException) -> int:
     _say_no_more()
     if fault is None:
         for line in text.splitlines():
-            _say(line, sys.stderr)
+            _say(line, stderr)
         return EXIT_BUG
     code, line = fault
-    _say(line, sys.stderr)
+    _say(line, stderr)
     return FAULTS[code].exit_code
 
 
