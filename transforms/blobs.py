@@ -195,7 +195,7 @@ class ListBlobs(beam.PTransform):
 
     def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection[tuple[BlobName, Entry]]:
         """List every root: on a cluster its ranges one by one, in process all by one lister."""
-        cuts = self.cuts or root | "NoCuts" >> beam.Create([])
+        cuts = root | "NoCuts" >> beam.Create([]) if self.cuts is None else self.cuts
         ranges = (
             root
             | "Once" >> beam.Impulse()

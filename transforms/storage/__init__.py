@@ -241,3 +241,9 @@ def _canonical(uri: str) -> str:
 def join_uri(root: str, name: str) -> str:
     """Return the path or URI of a name below a root, for messages."""
     return f"{root.rstrip('/')}/{name}"
+
+
+def source_changed(where: str, what: str) -> RuntimeError:
+    """Return the fault of a file that is not what was listed, or not there."""
+    remedy = "run again when the source is at rest"
+    return RuntimeError(fault_line("E-SRC-CHANGED", where, what, remedy))

@@ -26,6 +26,7 @@ from transforms.storage import (
     Entry,
     Spool,
     join_uri,
+    source_changed,
     within,
 )
 from transforms.storage.request_rate import rate_of
@@ -87,8 +88,7 @@ class BeamStorage:
             found = self.stat(name)
             if found is None or (len(data), found.pin) != (expected.size_bytes, expected.pin):
                 what = f"{len(data)} bytes, {expected.size_bytes} were listed, or it was modified"
-                remedy = "run again when the source is at rest"
-                raise RuntimeError(fault_line("E-SRC-CHANGED", self._uri(name), what, remedy))
+                raise source_changed(self._uri(name), what)
         return data
 
     def crc32c(self, name: str) -> int:
@@ -174,9 +174,7 @@ class BeamStorage:
         try:
             return retry(lambda: _unwrapped(operation), _is_transient, lambda: self._uri(name))
         except FileNotFoundError as error:
-            what, remedy = "not there", "run again when the source is at rest"
-            line = fault_line("E-SRC-CHANGED", self._uri(name), what, remedy)
-            raise RuntimeError(line) from error
+            raise source_changed(self._uri(name), "not there") from error
         except PermissionError as error:
             line = fault_line("E-IO-AUTH", self._uri(name), str(error), "give this user permission")
             raise RuntimeError(line) from error

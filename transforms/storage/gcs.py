@@ -31,11 +31,20 @@ from obstore.store import GCSStore
 
 from schemas.faults import fault_line
 from transforms.retries import retry
-from transforms.storage import EVERYTHING, Access, Bounds, Entry, Spool, join_uri
+from transforms.storage import (
+    EVERYTHING,
+    Access,
+    Bounds,
+    Entry,
+    Spool,
+    join_uri,
+    source_changed,
+)
 from transforms.storage.local import coded
 from transforms.storage.name_ranges import Page, list_in_ranges
 from transforms.storage.object_reads import (
     NO_RETRIES,
+    THROTTLING_STATUS,
     TIMEOUTS,
     TooManyFiles,
     get_whole,
@@ -78,7 +87,6 @@ _TRANSIENT = (
     client_errors.InvalidResponse,
 )
 _TRANSIENT_STATUS = {408, 410, 429}  # 410: an upload session that the store has forgotten
-_THROTTLING_STATUS = {429, 503}
 T = TypeVar("T")
 
 
@@ -291,8 +299,7 @@ class GcsStorage:
             raise RuntimeError(line) from error
 
     def _changed(self, name: str, what: str) -> RuntimeError:
-        remedy = "run again when the source is at rest"
-        return RuntimeError(fault_line("E-SRC-CHANGED", self._uri(name), what, remedy))
+        return source_changed(self._uri(name), what)
 
     def _uri(self, name: str) -> str:
         return join_uri(self.root, name) if name else self.root
@@ -370,7 +377,7 @@ def _is_transient(error: Exception) -> bool:
 
 
 def _is_throttling(error: Exception) -> bool:
-    return _status_of(error) in _THROTTLING_STATUS
+    return _status_of(error) in THROTTLING_STATUS
 
 
 def _status_of(error: Exception) -> int | None:

@@ -22,7 +22,16 @@ import google_crc32c
 
 from schemas.faults import fault_line
 from transforms.retries import retry
-from transforms.storage import EVERYTHING, SPOOL_DIR, Bounds, Entry, Spool, join_uri, within
+from transforms.storage import (
+    EVERYTHING,
+    SPOOL_DIR,
+    Bounds,
+    Entry,
+    Spool,
+    join_uri,
+    source_changed,
+    within,
+)
 
 _TRANSIENT = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.ENETUNREACH}
 _NO_ANONYMOUS_FILE = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT}
@@ -240,8 +249,7 @@ class LocalStorage:
             raise coded(error, self._uri(name)) from error
 
     def _changed(self, name: str, what: str) -> RuntimeError:
-        remedy = "run again when the source is at rest"
-        return RuntimeError(fault_line("E-SRC-CHANGED", self._uri(name), what, remedy))
+        return source_changed(self._uri(name), what)
 
     def _path(self, name: str) -> str:
         return os.path.join(self.root, name) if name else self.root

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 import obstore
@@ -20,6 +21,8 @@ TIMEOUTS: dict[str, Any] = {
 }
 NO_RETRIES: dict[str, Any] = {"max_retries": 0, "retry_timeout": timedelta(0)}
 """Of obstore's own; ours is the one retry layer."""
+
+THROTTLING_STATUS = {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
 
 _PIECE_BYTES = 64 * 2**20  # of one request; a larger object is read in several
 _STATUS = re.compile(r"non-2xx status code: ([0-9]{3})")

@@ -20,10 +20,20 @@ from obstore.store import from_url
 
 from schemas.faults import fault_line
 from transforms.retries import retry
-from transforms.storage import EVERYTHING, Access, Bounds, Entry, Spool, join_uri, within
+from transforms.storage import (
+    EVERYTHING,
+    Access,
+    Bounds,
+    Entry,
+    Spool,
+    join_uri,
+    source_changed,
+    within,
+)
 from transforms.storage.local import coded
 from transforms.storage.object_reads import (
     NO_RETRIES,
+    THROTTLING_STATUS,
     TIMEOUTS,
     TooManyFiles,
     get_whole,
@@ -38,8 +48,6 @@ _NAMES_PER_PAGE = 1000
 _DENIED = (obstore_errors.PermissionDeniedError, obstore_errors.UnauthenticatedError)
 _DENIED_STATUS = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
 _TRANSIENT_STATUS = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
-_FIRST_OF_THE_STORES_OWN = HTTPStatus.INTERNAL_SERVER_ERROR
-_THROTTLING_STATUS = {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
 _MACHINES_CREDENTIALS = "169.254.169.254"  # asked where the environment has none
 
 T = TypeVar("T")
@@ -55,7 +63,7 @@ class ObjectStorage:
         """Take the root's URI; nothing is connected yet.
 
         Raises:
-            ValueError: when it names no bucket, or what Google alone has is asked for.
+            ValueError: when it names no bucket.
         """
         scheme, _, path = root.partition("://")
         bucket, _, prefix = path.partition("/")
@@ -204,8 +212,7 @@ class ObjectStorage:
         return Entry(name, found["size"], found["e_tag"] or "")
 
     def _changed(self, name: str, what: str) -> RuntimeError:
-        remedy = "run again when the source is at rest"
-        return RuntimeError(fault_line("E-SRC-CHANGED", self._uri(name), what, remedy))
+        return source_changed(self._uri(name), what)
 
     def _uri(self, name: str) -> str:
         return join_uri(self.root, name) if name else self.root
@@ -248,4 +255,4 @@ def _is_transient(error: Exception) -> bool:
 
 
 def _is_throttling(error: Exception) -> bool:
-    return status_of(error) in _THROTTLING_STATUS
+    return status_of(error) in THROTTLING_STATUS
