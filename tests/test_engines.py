@@ -4,10 +4,7 @@
 """
 
 import shutil
-import socket
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +12,7 @@ import pytest
 
 from tests.coco_command import PROJECT, Sources, check_committed, digests, spawn_coco
 from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
+from tests.servers import serving
 
 PRISM = PROJECT / ".tools" / "prism"
 WORKER = f"{sys.executable} -m apache_beam.runners.worker.sdk_worker_main"
@@ -33,19 +31,9 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def job_service() -> Iterator[str]:
     """Beam's portable job service; gives its address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     module = "apache_beam.runners.portability.local_job_service_main"
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen([sys.executable, "-m", module, "-p", str(port)], **quiet) as service:
-        for _ in range(300):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.1)
+    with serving(lambda port: [sys.executable, "-m", module, "-p", str(port)]) as port:
         yield f"localhost:{port}"
-        service.terminate()
 
 
 @pytest.fixture(params=ENGINES)

@@ -4,9 +4,6 @@
 """
 
 import os
-import socket
-import subprocess
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +13,7 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud.storage import Bucket, Client
 
 from tests.coco_command import digests, run_coco
+from tests.servers import serving
 from tests.storage_contract import Outside, StorageContract
 from transforms.storage import Access, Storage, open_storage
 
@@ -55,21 +53,13 @@ class EmulatedFolder:
 
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    host, port = address.split(":")
-    # Without its own address it takes no reads of the XML API.
-    flags = ("-scheme", "http", "-host", host, "-port", port, "-public-host", address)
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen([SERVER, *flags, "-backend", "memory"], **quiet) as server:
-        for _ in range(100):
-            with socket.socket() as probe:
-                if probe.connect_ex((host, int(port))) == 0:
-                    break
-            time.sleep(0.1)
-        yield f"http://{address}"
-        server.terminate()
+    def command(port: int) -> list[str]:
+        # Without its own address it takes no reads of the XML API.
+        at = ("-host", "127.0.0.1", "-port", str(port), "-public-host", f"127.0.0.1:{port}")
+        return [SERVER, "-scheme", "http", *at, "-backend", "memory"]
+
+    with serving(command) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture

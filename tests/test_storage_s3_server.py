@@ -4,9 +4,6 @@
 """
 
 import os
-import socket
-import subprocess
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +15,7 @@ from obstore.store import S3Store
 
 from tests.coco_command import digests, run_coco
 from tests.obstore_folder import ObstoreFolder
+from tests.servers import serving
 from tests.storage_contract import Outside, StorageContract
 from transforms.storage import Access, Storage, object_store, open_storage
 
@@ -30,18 +28,8 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen([SERVER, "-H", "127.0.0.1", "-p", str(port)], **quiet) as running:
-        for _ in range(200):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.1)
+    with serving(lambda port: [SERVER, "-H", "127.0.0.1", "-p", str(port)]) as port:
         yield f"http://127.0.0.1:{port}"
-        running.terminate()
 
 
 @pytest.fixture
