@@ -213,7 +213,8 @@ def configure(argv: Sequence[str]) -> tuple[RunConfig[CocoConfig], list[str]]:
         access=access_of(flags),
         accept_command=accepting_command(_program(), argv),
     )
-    return RunConfig(config, flags.overwrite, flags.trust_manifest), beam_args
+    run_config = RunConfig(config, flags.overwrite, flags.trust_manifest, not flags.no_wait)
+    return run_config, beam_args
 
 
 def _program() -> str:

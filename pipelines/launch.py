@@ -15,12 +15,25 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import FrameType
 from typing import Generic, NoReturn, Protocol, TextIO, TypeVar
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import PipelineOptions
 
+from pipelines.engines import (
+    JOB_ELSEWHERE,
+    build_nothing,
+    check_engine,
+    engine_fault,
+    follow,
+    is_dry_run,
+    makes_template,
+    prepare,
+    runner_of,
+    runs_workers_here,
+)
 from pipelines.progress_display import showing_progress, stop_drawing
 from pipelines.summary import summarize
 from schemas.faults import EXIT_BUG, FAULTS, fault_line, find_fault, printable
@@ -46,7 +59,6 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 _KEPT_BLOCK_BYTES = 128 * 2**20
 _KEPT_BYTES = 2**30
 _STDERR = 2
-_IN_PROCESS = {"", "DirectRunner", "FnApiRunner"}
 _OUR_LOGGERS = ("pipelines", "transforms")
 _OUT_OF_MEMORY = "memory", "out of memory", "lower --bytes_in_flight, or give more"
 _OUT_OF_THREADS = "threads", "no more can be started", "raise ulimit -u, or give more memory"
@@ -95,6 +107,7 @@ class Config(Protocol):
         """Return the options that decide bytes or membership."""
 
 
+B = TypeVar("B", contravariant=True)
 C = TypeVar("C", bound=Config)
 V = TypeVar("V", bound=PipelineOptions)
 
@@ -107,24 +120,34 @@ class RunConfig(Generic[C]):
         config: of the pipeline.
         overwrite: delete an earlier data set first.
         trust_manifest: take a complete output of the same options for up to date.
+        waits: stay until the job has ended, and say what it made.
     """
 
     config: C
     overwrite: bool = False
     trust_manifest: bool = False
+    waits: bool = True
 
 
-def execute(
-    run: RunConfig[C],
-    build: Callable[[beam.Pipeline, C], beam.PCollection[Manifest]],
-    beam_args: Sequence[str],
-) -> None:
+class Build(Protocol[B]):
+    """A pipeline's `build`."""
+
+    def __call__(self, root: beam.Pipeline, config: B) -> beam.PCollection[Manifest]:
+        """Build the graph."""
+
+
+def execute(run: RunConfig[C], build: Build[C], beam_args: Sequence[str]) -> None:
     """Run a pipeline until its data set is committed, unless it is complete already.
 
     Raises:
         RuntimeError: the fault that ended the run, as a line of `E-…` somewhere in its text.
     """
-    config = run.config
+    config, options = run.config, prepare(_Options(list(beam_args)))
+    uris = (*config.images.values(), *config.annotations.values(), config.output)
+    check_engine(options, uris, waits=run.waits)
+    if is_dry_run(options):  # which asks no store
+        _run_graph(partial(build, config=config), options, waits=False)
+        return
     output = open_storage(config.output, config.access)
     started_s = time.monotonic()
     if run.overwrite or not run.trust_manifest:
@@ -132,6 +155,23 @@ def execute(
     output.probe()
     if run.overwrite:
         config = _overwrite(config, output)
+    if _is_complete(config, output, trust_manifest=run.trust_manifest):
+        _say(f"already complete: {join_uri(config.output, MANIFEST_NAME)}", sys.stdout)
+        if makes_template(options):
+            _run_graph(build_nothing, options, waits=False)
+        return
+    _check_sources(config)
+    PROGRESS.reset()
+    spare_the_collector()
+    keep_freed_memory()
+    loggers = [logging.getLogger(name) for name in _OUR_LOGGERS]
+    with showing_progress(PROGRESS, loggers, known=runs_workers_here(options)):
+        _run_graph(partial(build, config=config), options, waits=run.waits)
+    if run.waits and not makes_template(options):
+        _say_what_was_made(config.output, output, time.monotonic() - started_s)
+
+
+def _is_complete(config: Config, output: Storage, *, trust_manifest: bool) -> bool:
     complete = find_complete(
         output,
         config.options(),
@@ -139,25 +179,26 @@ def execute(
         config.images,
         config.exclude,
         config.names,
-        trust_manifest=run.trust_manifest,
+        trust_manifest=trust_manifest,
         access=config.access,
     )
-    if complete is not None:
-        _say(f"already complete: {join_uri(config.output, MANIFEST_NAME)}", sys.stdout)
-        return
-    _check_sources(config)
-    PROGRESS.reset()
-    spare_the_collector()
-    keep_freed_memory()
-    options = _Options(list(beam_args))
-    with showing_progress(PROGRESS, [logging.getLogger(name) for name in _OUR_LOGGERS]):
-        with _temporary_folder_told():
-            pipeline = beam.Pipeline(runner=_runner(options), options=options)
-        build(pipeline, config)
-        with _beam_held_back():
-            pipeline.run().wait_until_finish()
-    manifest = read_manifest(output.read(MANIFEST_NAME), join_uri(config.output, MANIFEST_NAME))
-    for line in summarize(manifest, config.output, time.monotonic() - started_s).splitlines():
+    return complete is not None
+
+
+def _run_graph(
+    build: Callable[[beam.Pipeline], object], options: PipelineOptions, *, waits: bool
+) -> None:
+    with _temporary_folder_told():
+        pipeline = beam.Pipeline(runner=runner_of(options), options=options)
+    build(pipeline)
+    with _beam_held_back():
+        for line in follow(pipeline.run(), options, waits=waits):
+            _say(line, sys.stdout)
+
+
+def _say_what_was_made(uri: str, output: Storage, seconds: float) -> None:
+    manifest = read_manifest(output.read(MANIFEST_NAME), join_uri(uri, MANIFEST_NAME))
+    for line in summarize(manifest, uri, seconds).splitlines():
         _say(line, sys.stdout)
 
 
@@ -250,15 +291,6 @@ def keep_freed_memory() -> None:
         mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
-def _runner(options: PipelineOptions) -> str:
-    """Return the runner's name; in process, FnApiRunner is named, so that nothing is downloaded.
-
-    Beam's `DirectRunner` first looks for a Prism executable and fetches one.
-    """
-    name = options.view_as(StandardOptions).runner or ""
-    return "FnApiRunner" if name in _IN_PROCESS else name
-
-
 def accepting_command(program: str, argv: Sequence[str]) -> str:
     """Return the command line that accepts `COUNT` rejects.
 
@@ -315,6 +347,7 @@ def _report(error: BaseException, stderr: TextIO) -> int:
     for said, spent in _SPENT.items():
         if fault is None and said in text:
             fault = "E-IO-LIMIT", fault_line("E-IO-LIMIT", *spent)
+    fault = fault or engine_fault(error)
     _say_no_more()
     if fault is None:
         for line in text.splitlines():
@@ -338,14 +371,20 @@ def _what_and_remedy(message: str) -> tuple[str, str]:
 
 def _interrupted(number: int, _: FrameType | None) -> NoReturn:
     """End at once: every file there is whole, so a crash and an exit are the same."""
-    done, planned = PROGRESS.shards_done, PROGRESS.shards_planned
-    shards = f"{done} of {planned} shards done" if planned else "before the first shard"
     try:
         stop_drawing()
         # In one piece: other threads are logging.
-        os.write(_STDERR, f"\ninterrupted; {shards}; run again to resume\n".encode())
+        os.write(_STDERR, f"\ninterrupted; {_how_far()}\n".encode())
     finally:  # whatever has become of stderr
         os._exit(128 + number)
+
+
+def _how_far() -> str:
+    if JOB_ELSEWHERE.page:
+        return f"the job goes on: {JOB_ELSEWHERE.page}; to end it: {JOB_ELSEWHERE.cancel}"
+    done, planned = PROGRESS.shards_done, PROGRESS.shards_planned
+    shards = f"{done} of {planned} shards done" if planned else "before the first shard"
+    return f"{shards}; run again to resume"
 
 
 class _Handler(logging.StreamHandler):

@@ -174,6 +174,12 @@ def _add_output_and_limits(parser: FlagParser) -> None:
         " the sources (default: list them)",
     )
     group.add_argument(
+        "--no_wait",
+        action="store_true",
+        help="end once a runner elsewhere has taken the job (default: wait for its end, say what"
+        " was made, and exit with the code of its fault)",
+    )
+    group.add_argument(
         "--shards_in_flight",
         type=int,
         default=DEFAULT_SHARDS,

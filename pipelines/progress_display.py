@@ -16,9 +16,14 @@ _EVERY_S = 0.2
 
 
 @contextlib.contextmanager
-def showing_progress(progress: Progress, loggers: Sequence[logging.Logger]) -> Iterator[None]:
-    """Draw a bar from when the plan is known, above it the loggers' lines; none off a terminal."""
-    if not sys.stderr.isatty():
+def showing_progress(
+    progress: Progress, loggers: Sequence[logging.Logger], *, known: bool = True
+) -> Iterator[None]:
+    """Draw a bar from when the plan is known, above it the loggers' lines.
+
+    None off a terminal, nor where workers elsewhere leave progress unknown here.
+    """
+    if not known or not sys.stderr.isatty():
         yield
         return
     ended = threading.Event()

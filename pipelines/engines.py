@@ -1,0 +1,210 @@
+"""Engines: what a runner must be told before it gets a job, and how a job elsewhere ends."""
+
+import re
+import socket
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import (
+    GoogleCloudOptions,
+    PipelineOptions,
+    PortableOptions,
+    SetupOptions,
+    StandardOptions,
+    TestOptions,
+    WorkerOptions,
+)
+from apache_beam.runners.runner import PipelineState
+
+from schemas.faults import fault_line, printable
+from transforms.quantities import counted, megabytes
+from transforms.storage import is_local
+
+_IN_PROCESS = {"", "direct", "fnapi"}
+_PAGE = "https://console.cloud.google.com/dataflow/jobs/{0.region}/{1}?project={0.project}"
+_CANCEL = "gcloud dataflow jobs cancel {1} --project {0.project} --region {0.region}"
+_SHOWN_CHARACTERS = 300
+_CONNECT_S = 10.0
+_AGAIN = "see the job's log, then run again to resume"
+_ERRORS_OF_ENGINES = {
+    "DataflowRuntimeException": _AGAIN,
+    "DataflowJobAlreadyExistsError": "give another --job_name, or wait for that job",
+    "GoogleAPICallError": "check --project, --region, and what the account may do there",
+    "RpcError": "check that the engine runs, then run again to resume",
+    "FutureTimeoutError": "check that the engine runs, then run again to resume",
+}
+"""Classes by name, since those of Google are there only where its extra is installed."""
+
+
+@dataclass
+class JobElsewhere:
+    """The job that this process waits for, or none; an interruption does not end it.
+
+    Attributes:
+        page: where it is seen.
+        cancel: the command that ends it.
+    """
+
+    page: str = ""
+    cancel: str = ""
+
+
+JOB_ELSEWHERE = JobElsewhere()
+
+
+def runner_of(options: PipelineOptions) -> str:
+    """Return the runner's name; in process, FnApiRunner is named, so that nothing is downloaded.
+
+    Beam's `DirectRunner` first looks for a Prism executable and fetches one.
+    """
+    name = options.view_as(StandardOptions).runner or ""
+    return "FnApiRunner" if name.lower().removesuffix("runner") in _IN_PROCESS else name
+
+
+def is_dry_run(options: PipelineOptions) -> bool:
+    """Return whether Beam is asked to check a job without submitting it."""
+    return bool(options.view_as(TestOptions).dry_run)
+
+
+def makes_template(options: PipelineOptions) -> bool:
+    """Return whether the job is only described, as a Flex Template's launcher asks."""
+    return bool(options.view_as(GoogleCloudOptions).template_location)
+
+
+def runs_workers_here(options: PipelineOptions) -> bool:
+    """Return whether workers are threads of this process, which then knows how far they are."""
+    environment = options.view_as(PortableOptions).environment_type
+    is_prism = runner_of(options).lower().startswith("prism") and not environment
+    return is_prism or environment == "LOOPBACK" or runner_of(options) == "FnApiRunner"
+
+
+def check_engine(options: PipelineOptions, uris: Iterable[str], *, waits: bool) -> None:
+    """Refuse what would fail only after the job was submitted, or have no effect.
+
+    Args:
+        options: Beam's.
+        uris: everything that workers read and write.
+        waits: whether the command stays until the job has ended.
+
+    Raises:
+        ValueError: with the value and the remedy.
+        RuntimeError: `E-JOB` when nothing answers where the job service should be.
+    """
+    runner = runner_of(options)
+    if runner.lower().removesuffix("runner") == "dataflow":
+        _check_dataflow(options, uris)
+    elif is_dry_run(options):
+        raise ValueError(f"dry_run must come with --runner DataflowRunner, got {runner}: add it")
+    if runner == "FnApiRunner" and not waits:
+        raise ValueError("no_wait must come with a runner elsewhere, got none: add --runner")
+    _check_endpoint(options.view_as(PortableOptions).job_endpoint)
+
+
+def _check_endpoint(address: str | None) -> None:
+    """Find a job service at once, for which Beam waits five minutes."""
+    host, _, port = (address or "").rpartition(":")
+    if not port.isdecimal():  # none, or Beam's own word for one in this process
+        return
+    try:
+        socket.create_connection((host, int(port)), _CONNECT_S).close()
+    except OSError as error:
+        remedy = "start the job service, or give its --job_endpoint"
+        raise RuntimeError(
+            fault_line("E-JOB", address or "", error.strerror or str(error), remedy)
+        ) from error
+
+
+def _check_dataflow(options: PipelineOptions, uris: Iterable[str]) -> None:
+    cloud, setup = options.view_as(GoogleCloudOptions), options.view_as(SetupOptions)
+    needs = {
+        "project": cloud.project,
+        "region": cloud.region,
+        "temp_location": cloud.temp_location or cloud.staging_location,
+    }
+    for name, given in needs.items():
+        if not given:
+            raise ValueError(f"{name} must be given for DataflowRunner, got none: add --{name}")
+    for uri in filter(is_local, uris):
+        raise ValueError(f"Dataflow's workers see no local paths, got {uri!r}: copy it to gs://")
+    image = options.view_as(WorkerOptions).sdk_container_image
+    if not (image or setup.setup_file or setup.extra_packages or setup.requirements_file):
+        raise ValueError(
+            "Dataflow's workers must get this package, got no way: add --setup_file ./setup.py,"
+            " or --sdk_container_image with an image that holds it"
+        )
+
+
+def prepare(options: PipelineOptions) -> PipelineOptions:
+    """Return options with which nothing of the main module travels: workers have the package."""
+    setup = options.view_as(SetupOptions)
+    setup.save_main_session = bool(setup.save_main_session)
+    return options
+
+
+def follow(result: Any, options: PipelineOptions, *, waits: bool) -> Iterator[str]:
+    """Yield what is to be said of a submitted job, and wait for its end if asked to.
+
+    Raises:
+        Exception: the runner's, when the job has failed or was cancelled.
+    """
+    if is_dry_run(options):
+        yield _described(result)
+        return
+    if makes_template(options):
+        return
+    if job := _dataflow_id(result):
+        cloud = options.view_as(GoogleCloudOptions)
+        JOB_ELSEWHERE.page = _PAGE.format(cloud, job)
+        JOB_ELSEWHERE.cancel = _CANCEL.format(cloud, job)
+        yield f"submitted: {JOB_ELSEWHERE.page}"
+    if waits:
+        state = result.wait_until_finish()
+        if state != PipelineState.DONE:
+            what = f"ended as {state}"
+            raise RuntimeError(fault_line("E-JOB", JOB_ELSEWHERE.page or "engine", what, _AGAIN))
+        JOB_ELSEWHERE.page = JOB_ELSEWHERE.cancel = ""
+
+
+def _described(result: Any) -> str:
+    graph = result.job.proto_pipeline
+    steps = counted(len(graph.components.transforms), "transform")
+    return f"valid: {steps}, {megabytes(graph.ByteSize())}; nothing was submitted"
+
+
+def _dataflow_id(result: Any) -> str | None:
+    return result.job_id() if getattr(result, "has_job", False) else None
+
+
+def build_nothing(root: beam.Pipeline) -> None:
+    """Build a graph that does nothing: a template's launcher takes a missing one for a failure."""
+    root | "AlreadyComplete" >> beam.Create([0])
+
+
+def engine_fault(error: BaseException) -> tuple[str, str] | None:
+    """Return code and line of a fault of the engine itself, else None."""
+    for cause in _causes(error):
+        for kind in type(cause).__mro__:
+            if kind.__name__ in _ERRORS_OF_ENGINES:
+                what, remedy = _telling(str(cause)), _ERRORS_OF_ENGINES[kind.__name__]
+                return "E-JOB", fault_line("E-JOB", JOB_ELSEWHERE.page or "engine", what, remedy)
+    return None
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _telling(text: str) -> str:
+    r"""Return the line of an engine's error that says most: a traceback's last, else its first.
+
+    >>> _telling("State: FAILED, Error:\nTraceback (most recent call last):\n ...\nKeyError: 1\n")
+    'KeyError: 1'
+    """
+    told = text.partition("Error:\n")[2] or text
+    lines = [line.strip() for line in told.splitlines() if line.strip()] or ["no reason given"]
+    line = lines[-1] if "Traceback" in text else lines[0]
+    return re.sub(r"[;\s]+", " ", printable(line))[:_SHOWN_CHARACTERS]

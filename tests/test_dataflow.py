@@ -1,0 +1,333 @@
+"""The command on Dataflow: what is refused, submitted and said, and that the staged job does it.
+
+The service is a stand-in, which runs each job from its staged files alone.
+"""
+
+import functools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import venv
+from collections.abc import Callable, Iterator, Mapping
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.coco_command import PROJECT, Run, Sources, finish, run_coco, spawn_coco, start_coco
+from tests.dataflow_stand_in import DataflowStandIn
+from tests.gcs_stand_in import GcsStandIn
+from tests.gcs_stand_in.sources import SOURCES, put_sources
+
+RUN_STAGED = PROJECT / "tests" / "run_staged.py"
+STORES = (*SOURCES, "--output", "gs://out/coco", "--num_shards", "4")
+IMAGE = "example.com/beam-tfrec:1"
+JOB = (
+    *("--runner", "DataflowRunner", "--project", "my-project", "--region", "us-central1"),
+    *("--temp_location", "gs://staging/temp", "--staging_location", "gs://staging/jobs"),
+    *("--sdk_container_image", IMAGE, "--no_auth", "--job_name", "coco"),
+)
+WHERE = "https://console.cloud.google.com/dataflow/jobs/us-central1/2026-01-01_00_00_00-0"
+MAX_GRAPH_BYTES = 100_000
+
+
+@pytest.fixture
+def sources(make_coco: Callable[..., Sources]) -> Sources:
+    """Thirty images, one of them cut off."""
+    images, annotations = make_coco(30)
+    cut = images / "a007.jpg"
+    cut.write_bytes(cut.read_bytes()[:300])
+    return images, annotations
+
+
+@pytest.fixture
+def gcs(sources: Sources) -> Iterator[GcsStandIn]:
+    """A store with the sources, and buckets for what is staged and made."""
+    with GcsStandIn() as store:
+        put_sources(store, sources)
+        store.make_bucket("staging")
+        yield store
+
+
+@pytest.fixture
+def dataflow(gcs: GcsStandIn, tmp_path: Path) -> Iterator[DataflowStandIn]:
+    """The service; its jobs run in this environment, from another folder."""
+    with DataflowStandIn(functools.partial(run_staged, gcs, sys.executable, tmp_path)) as service:
+        yield service
+
+
+def run_staged(
+    gcs: GcsStandIn, python: str | Path, folder: Path, job: Mapping[str, Any]
+) -> subprocess.CompletedProcess[str]:
+    """Run a job by the graph that its description names, where the project is installed."""
+    graph = folder / "pipeline.pb"
+    graph.write_bytes(
+        staged(gcs, job["environment"]["sdkPipelineOptions"]["options"]["pipelineUrl"])
+    )
+    return subprocess.run(
+        [python, RUN_STAGED, graph],
+        cwd=folder,
+        env={**os.environ, "STORAGE_EMULATOR_HOST": gcs.url},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def staged(gcs: GcsStandIn, url: str) -> bytes:
+    return gcs.objects("staging")[url.removeprefix("gs://staging/")]
+
+
+def submitting(gcs: GcsStandIn, dataflow: DataflowStandIn, *flags: str) -> "subprocess.Popen[str]":
+    endpoint = ("--dataflow_endpoint", dataflow.url)
+    return start_coco(*STORES, *JOB, *endpoint, *flags, STORAGE_EMULATOR_HOST=gcs.url)
+
+
+def submit(gcs: GcsStandIn, dataflow: DataflowStandIn, *flags: str) -> Run:
+    return finish(submitting(gcs, dataflow, *flags), timeout_s=180)
+
+
+def described(gcs: GcsStandIn, *flags: str) -> tuple[dict[str, Any], bytes]:
+    """Return the job that a template describes, and its graph."""
+    template = ("--template_location", "gs://staging/job.json")
+    run = spawn_coco(*STORES, *JOB, *template, *flags, STORAGE_EMULATOR_HOST=gcs.url)
+    assert run.code == 0, run.err
+    job = json.loads(staged(gcs, "job.json"))
+    return job, staged(gcs, job["environment"]["sdkPipelineOptions"]["options"]["pipelineUrl"])
+
+
+def made(gcs: GcsStandIn, folder: str) -> dict[str, bytes]:
+    """Return everything below a folder of the output bucket."""
+    return {
+        name.removeprefix(f"{folder}/"): data
+        for name, data in gcs.objects("out").items()
+        if name.startswith(f"{folder}/")
+    }
+
+
+def without(flag: str) -> list[str]:
+    """Return the flags of a job, less one and its value."""
+    place = JOB.index(flag)
+    return [*JOB[:place], *JOB[place + 2 :]]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (without("--project"), "project must be given"),
+        (without("--region"), "region must be given"),
+        (without("--sdk_container_image"), "workers must get this package"),
+        ([*JOB, "--output", "/data/out"], "got '/data/out'; copy it to gs://"),
+        (["--dry_run=True"], "dry_run must come with --runner DataflowRunner"),
+        (["--no_wait"], "no_wait must come with a runner elsewhere"),
+    ],
+)
+def test_mistakes_are_told_before_a_store_is_asked(flags: list[str], said: str) -> None:
+    run = run_coco(*STORES, *flags)
+    assert run.ended == (2, "E-ARG")
+    assert said in run.fault
+
+
+def test_either_staging_or_temporary_location_will_do(gcs: GcsStandIn) -> None:
+    flags = without("--staging_location")
+    assert run_coco(*STORES, *flags, "--dry_run=True").code == 0
+    flags.remove("--temp_location")
+    flags.remove("gs://staging/temp")
+    assert "temp_location must be given" in run_coco(*STORES, *flags).fault
+
+
+def test_a_dry_run_asks_no_store(gcs: GcsStandIn) -> None:
+    before = len(gcs.requests)
+    run = spawn_coco(*STORES, *JOB, "--dry_run=True", STORAGE_EMULATOR_HOST=gcs.url)
+    assert run.code == 0, run.err
+    assert run.out.startswith("valid: ") and "nothing was submitted" in run.out
+    assert len(gcs.requests) == before
+
+
+@pytest.mark.slow
+def test_the_job_is_what_the_flags_say(gcs: GcsStandIn) -> None:
+    job, _ = described(
+        gcs,
+        *("--machine_type", "n2-highcpu-8", "--number_of_worker_harness_threads", "4"),
+        *("--max_num_workers", "20", "--disk_size_gb", "60", "--no_use_public_ips"),
+        *("--labels", "tool=beam-tfrec", "--service_account_email", "w@my-project.iam"),
+    )
+
+    (pool,) = job["environment"]["workerPools"]
+    assert (pool["machineType"], pool["numThreadsPerWorker"]) == ("n2-highcpu-8", 4)
+    assert (pool["diskSizeGb"], pool["autoscalingSettings"]["maxNumWorkers"]) == (60, 20)
+    assert pool["ipConfiguration"] == "WORKER_IP_PRIVATE"
+    assert job["labels"] == {"tool": "beam-tfrec"}
+    assert job["environment"]["serviceAccountEmail"] == "w@my-project.iam"
+    (image,) = pool["sdkHarnessContainerImages"]
+    assert image["containerImage"] == IMAGE
+    assert "workflow.tar.gz" not in {package["name"] for package in pool["packages"]}
+
+
+def test_the_package_is_staged_where_no_image_holds_it(gcs: GcsStandIn) -> None:
+    template = ("--template_location", "gs://staging/job.json", "--setup_file", "./setup.py")
+    run = spawn_coco(
+        *STORES, *without("--sdk_container_image"), *template, STORAGE_EMULATOR_HOST=gcs.url
+    )
+    assert run.code == 0, run.err
+    (pool,) = json.loads(staged(gcs, "job.json"))["environment"]["workerPools"]
+    names = [package["name"] for package in pool["packages"]]
+    assert names == ["workflow.tar.gz", "submission_environment_dependencies.txt"]
+
+
+def test_the_graph_holds_nothing_of_the_data(
+    gcs: GcsStandIn, make_coco: Callable[..., Sources]
+) -> None:
+    job, small = described(gcs)
+    put_sources(gcs, make_coco(300, "larger"))
+    _, large = described(gcs)
+
+    assert abs(len(small) - len(large)) < 100  # of names that are drawn anew
+    assert len(large) < MAX_GRAPH_BYTES
+    assert len(json.dumps(job)) < MAX_GRAPH_BYTES
+    assert b"a007" not in small
+
+
+def test_a_repeat_of_a_finished_run_describes_a_job_that_does_nothing(gcs: GcsStandIn) -> None:
+    here = spawn_coco(*STORES, "--max_rejected", "1", STORAGE_EMULATOR_HOST=gcs.url)
+    assert here.code == 0, here.err
+    _, graph = described(gcs, "--max_rejected", "1")
+    assert b"AlreadyComplete" in graph and b"WriteShards" not in graph
+
+
+@pytest.mark.slow
+def test_the_job_makes_what_a_run_here_makes_and_a_repeat_is_no_job(
+    gcs: GcsStandIn, dataflow: DataflowStandIn
+) -> None:
+    there = submit(gcs, dataflow, "--max_rejected", "1")
+
+    assert there.code == 0, there.err
+    assert there.out.startswith(f"submitted: {WHERE}")
+    assert "29 records" in there.out
+    here = (*SOURCES, "--output", "gs://out/here", "--num_shards", "4", "--max_rejected", "1")
+    assert spawn_coco(*here, STORAGE_EMULATOR_HOST=gcs.url).code == 0
+    assert made(gcs, "coco") == made(gcs, "here")
+
+    again = submit(gcs, dataflow, "--max_rejected", "1")
+
+    assert (again.code, "already complete" in again.out) == (0, True)
+    assert len(dataflow.jobs) == 1
+
+
+@pytest.mark.slow
+def test_the_staged_package_is_all_that_a_worker_needs(gcs: GcsStandIn, tmp_path: Path) -> None:
+    """The job runs where nothing was installed but the package, by pip, with what it declares."""
+    put_package = ("--setup_file", "./setup.py", "--template_location", "gs://staging/job.json")
+    flags = without("--sdk_container_image")
+    package = spawn_coco(*STORES, *flags, *put_package, STORAGE_EMULATOR_HOST=gcs.url)
+    assert package.code == 0, package.err
+    python = install(gcs, json.loads(staged(gcs, "job.json")), tmp_path)
+    with DataflowStandIn(functools.partial(run_staged, gcs, python, tmp_path)) as dataflow:
+        there = submit(gcs, dataflow, "--max_rejected", "1")
+    assert there.code == 0, there.err
+    here = (*SOURCES, "--output", "gs://out/here", "--num_shards", "4", "--max_rejected", "1")
+    assert spawn_coco(*here, STORAGE_EMULATOR_HOST=gcs.url).code == 0
+    assert made(gcs, "coco") == made(gcs, "here")
+
+
+def install(gcs: GcsStandIn, job: Mapping[str, Any], folder: Path) -> Path:
+    """Return the Python of a new environment that holds the staged package and what it needs."""
+    (pool,) = job["environment"]["workerPools"]
+    (url,) = (p["location"] for p in pool["packages"] if p["name"] == "workflow.tar.gz")
+    package = folder / "workflow.tar.gz"
+    package.write_bytes(staged(gcs, url.removeprefix("storage.googleapis.com/staging/")))
+    versions = folder / "versions.txt"  # those of the lock, which alone overrides Beam's pin
+    pins = re.findall(r"^[\w.-]+==\S+", (PROJECT / "requirements.lock").read_text(), re.MULTILINE)
+    versions.write_text("\n".join(pin for pin in pins if not pin.startswith("pillow")))
+    venv.create(folder / "worker", with_pip=True)
+    python = folder / "worker" / "bin" / "python"
+    pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", package, "-c", versions], check=True, timeout=600)
+    installed = subprocess.run([*pip, "freeze"], check=True, capture_output=True, text=True).stdout
+    assert "beam-tfrec" in installed and "tensorflow" not in installed.lower()
+    return python
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("flags", "ended"),
+    [
+        ((), (4, "E-BUDGET")),
+        (("--max_rejected", "1", "--num_shards", "31"), (2, "E-ARG")),
+    ],
+)
+def test_faults_of_the_job_end_with_their_exit_code(
+    gcs: GcsStandIn, dataflow: DataflowStandIn, flags: tuple[str, ...], ended: tuple[int, str]
+) -> None:
+    run = submit(gcs, dataflow, *flags)
+    assert run.ended == ended, (run.err, [job.errors for job in dataflow.jobs.values()])
+
+
+@pytest.mark.slow
+def test_a_refused_job(gcs: GcsStandIn, dataflow: DataflowStandIn) -> None:
+    dataflow.refusal = HTTPStatus.FORBIDDEN
+    run = submit(gcs, dataflow)
+    assert run.ended == (6, "E-JOB")
+    assert "403" in run.fault and "not allowed here" in run.fault
+
+
+class Held:
+    """A job that runs until it is let go."""
+
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+
+    def __call__(self, job: Mapping[str, Any]) -> "subprocess.CompletedProcess[str]":
+        self.let_go.wait(timeout=120)
+        return subprocess.CompletedProcess([], 0, "", "")
+
+
+@pytest.fixture
+def held() -> Iterator[Held]:
+    """A job that goes on until the test has ended."""
+    job = Held()
+    yield job
+    job.let_go.set()
+
+
+@pytest.mark.slow
+def test_without_waiting_the_command_ends_once_the_job_is_taken(
+    gcs: GcsStandIn, held: Held
+) -> None:
+    with DataflowStandIn(held) as dataflow:
+        run = submit(gcs, dataflow, "--no_wait")
+        assert (run.code, run.out) == (0, f"submitted: {WHERE}?project=my-project\n")
+        held.let_go.set()
+
+
+@pytest.mark.slow
+def test_an_interruption_leaves_the_job_and_tells_how_to_end_it(
+    gcs: GcsStandIn, held: Held
+) -> None:
+    with DataflowStandIn(held) as dataflow:
+        waiting = submitting(gcs, dataflow)
+        assert waiting.stdout and waiting.stdout.readline().startswith("submitted: ")
+        waiting.send_signal(signal.SIGINT)
+        run = finish(waiting)
+        held.let_go.set()
+    assert run.code == 130
+    assert f"interrupted; the job goes on: {WHERE}" in run.err
+    assert "gcloud dataflow jobs cancel 2026-01-01_00_00_00-0 --project my-project" in run.err
+
+
+@pytest.mark.slow
+def test_a_cancelled_job_is_no_bug(gcs: GcsStandIn, held: Held) -> None:
+    with DataflowStandIn(held) as dataflow:
+        waiting = submitting(gcs, dataflow)
+        assert waiting.stdout and waiting.stdout.readline().startswith("submitted: ")
+        (job,) = dataflow.jobs.values()
+        job.state = "JOB_STATE_CANCELLED"
+        held.let_go.set()
+        run = finish(waiting)
+    assert run.ended == (6, "E-JOB")
+    assert "CANCELLED" in run.fault
