@@ -204,7 +204,8 @@ def _telling(text: str) -> str:
     >>> _telling("State: FAILED, Error:\nTraceback (most recent call last):\n ...\nKeyError: 1\n")
     'KeyError: 1'
     """
-    told = text.partition("Error:\n")[2] or text
+    told = text.partition("Error:\n")[2]
+    told = text if told in ("", "None") else told
     lines = [line.strip() for line in told.splitlines() if line.strip()] or ["no reason given"]
     line = lines[-1] if "Traceback" in text else lines[0]
     return re.sub(r"[;\s]+", " ", printable(line))[:_SHOWN_CHARACTERS]

@@ -77,6 +77,11 @@ class DataflowRuntimeException(Exception):
             DataflowRuntimeException("State: FAILED, Error:\nno quota; ask for more\n"),
             "E-JOB engine: no quota ask for more; see the job's log, then run again to resume",
         ),
+        (
+            DataflowRuntimeException("Job failed. State: CANCELLED, Error:\nNone"),
+            "E-JOB engine: Job failed. State: CANCELLED, Error:; see the job's log, then run again"
+            " to resume",
+        ),
     ],
 )
 def test_faults_of_engines_say_the_line_that_tells_most(error: Exception, line: str) -> None:
