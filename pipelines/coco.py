@@ -209,7 +209,7 @@ def configure(argv: Sequence[str]) -> tuple[RunConfig[CocoConfig], list[str]]:
         budget=budget_of(flags),
         exclude=flags.exclude or "",
         allow_empty=flags.allow_empty,
-        limits=limits_of(flags, images.values()),
+        limits=limits_of(flags),
         access=access_of(flags),
         accept_command=accepting_command(_program(), argv),
     )

@@ -3,7 +3,7 @@
 import argparse
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, NoReturn
 
@@ -19,7 +19,7 @@ from transforms.gate import (
     GateLimits,
 )
 from transforms.plan_shards import Order, Sharding
-from transforms.storage import Access, is_local
+from transforms.storage import Access
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?i?B?)")
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -197,8 +197,16 @@ def _add_output_and_limits(parser: FlagParser) -> None:
         "--readers",
         type=int,
         metavar="N",
-        help="threads of a worker process that read images"
-        f" (default {DEFAULT_READERS}, or {DEFAULT_REMOTE_READERS} for images elsewhere)",
+        help="images that a worker process reads at once"
+        f" (default {DEFAULT_READERS}, or {DEFAULT_REMOTE_READERS} for images elsewhere, and at"
+        " least as many as --workers)",
+    )
+    group.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="images that a worker process checks and encodes at once, on a core each (default: all"
+        " cores it may use)",
     )
     group.add_argument(
         "--spool_dir",
@@ -273,17 +281,13 @@ def access_of(flags: argparse.Namespace) -> Access:
     )
 
 
-def limits_of(flags: argparse.Namespace, image_roots: Iterable[str]) -> GateLimits:
-    """Return the limits of a worker process that the flags ask for.
-
-    A store that is not local answers many requests at once, each of them late.
-    """
-    local = all(map(is_local, image_roots))
-    readers = DEFAULT_READERS if local else DEFAULT_REMOTE_READERS
+def limits_of(flags: argparse.Namespace) -> GateLimits:
+    """Return the limits of a worker process that the flags ask for."""
     return GateLimits(
         shards_in_flight=flags.shards_in_flight,
         bytes_in_flight=parse_size("bytes_in_flight", flags.bytes_in_flight),
-        readers=readers if flags.readers is None else flags.readers,
+        readers=flags.readers,
+        workers=flags.workers,
     )
 
 

@@ -35,7 +35,10 @@ ARE_STORES = {
     "storage",
 }
 ARE_SPOOLS = {"spool", "self._spool"}
-ARE_NEITHER = {"os"}  # the signal handler's last line
+ARE_NEITHER = {
+    "os",  # the signal handler's last line
+    "socket.create_connection((host, int(port)), _CONNECT_S)",
+}
 
 
 class Site(NamedTuple):

@@ -1,4 +1,5 @@
 import contextlib
+import os
 import random
 import threading
 import time
@@ -6,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from transforms.gate import DEFAULT_BYTES, DEFAULT_READERS, DEFAULT_SHARDS, GateLimits, WorkerGate
+from transforms.gate import DEFAULT_BYTES, DEFAULT_SHARDS, GateLimits, WorkerGate, usable_cores
 
 MIB = 2**20
 SOON_S = 30
@@ -322,7 +323,7 @@ def test_items_are_taken_only_as_far_as_they_are_read_ahead() -> None:
     assert len(taken) < 10
 
 
-@pytest.mark.parametrize("name", ["shards_in_flight", "bytes_in_flight", "readers"])
+@pytest.mark.parametrize("name", ["shards_in_flight", "bytes_in_flight", "readers", "workers"])
 @pytest.mark.parametrize("value", [0, -1])
 def test_limits_under_which_nothing_could_run_are_refused(name: str, value: int) -> None:
     with pytest.raises(ValueError, match=f"^{name} must be at least 1, got {value}: give a larger"):
@@ -330,8 +331,46 @@ def test_limits_under_which_nothing_could_run_are_refused(name: str, value: int)
 
 
 def test_the_defaults_are_those_that_the_help_names() -> None:
-    assert GateLimits() == GateLimits(DEFAULT_SHARDS, DEFAULT_BYTES, DEFAULT_READERS)
-    assert GateLimits() == GateLimits(shards_in_flight=2, bytes_in_flight=268_435_456, readers=2)
+    assert GateLimits() == GateLimits(DEFAULT_SHARDS, DEFAULT_BYTES, None, None)
+    assert GateLimits() == GateLimits(shards_in_flight=2, bytes_in_flight=268_435_456)
+
+
+@pytest.mark.parametrize(
+    ("cores", "limits", "far", "readers"),
+    [
+        (1, GateLimits(), False, 2),
+        (8, GateLimits(), False, 8),
+        (8, GateLimits(), True, 32),  # what waits for a store takes no core
+        (64, GateLimits(), True, 64),
+        (8, GateLimits(workers=3), False, 3),
+        (8, GateLimits(readers=5), False, 5),
+        (8, GateLimits(readers=5), True, 5),
+    ],
+)
+def test_readers_suit_the_cores_and_where_images_lie(
+    monkeypatch: pytest.MonkeyPatch, cores: int, limits: GateLimits, far: bool, readers: int
+) -> None:
+    monkeypatch.setattr("transforms.gate.usable_cores", lambda: cores)
+    assert WorkerGate(limits, far=far).readers == readers
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_no_more_images_are_worked_on_than_there_are_workers(workers: int) -> None:
+    gate = WorkerGate(GateLimits(readers=6, workers=workers))
+    all_here = threading.Barrier(workers)
+
+    def work(_: int) -> int:
+        with gate.working:
+            now = workers - gate.working._value
+            all_here.wait(SOON_S)  # breaks if fewer get in
+            return now
+
+    counts = [count for _, count in gate.read_in_order(range(6 * workers), lambda _: MIB, work)]
+    assert max(counts) <= workers
+
+
+def test_all_cores_are_used_that_the_process_may_use() -> None:
+    assert usable_cores() == len(os.sched_getaffinity(0))
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:

@@ -1,6 +1,7 @@
 """Every flag of `python -m pipelines.coco`: a test that shows its effect."""
 
 import json
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from tests.coco_command import (
     source_ids,
     value,
 )
+from tests.dataflow_stand_in import DataflowStandIn
 from tests.gcs_stand_in import GcsStandIn, Kind
 from tests.small_images import chunk, ihdr, png
 from transforms import write_shards
@@ -372,6 +374,18 @@ def test_readers(
     assert most == limit
 
 
+@shows("--workers")
+@pytest.mark.parametrize("limit", [1, 3])
+def test_workers(
+    limit: int, large_images: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks = Concurrency(write_shards.check_image, 0.02)
+    monkeypatch.setattr(write_shards, "check_image", checks)
+    flags = ("--num_shards", 1, "--readers", 6, "--workers", limit)
+    committed(large_images, tmp_path / "out", *flags)
+    assert checks.most == limit
+
+
 @shows("--bytes_in_flight")
 @pytest.mark.parametrize(
     ("limit", "expected"),
@@ -449,10 +463,24 @@ def test_max_reads_per_second(bucket: GcsStandIn, tmp_path: Path) -> None:
     assert time.monotonic() - started_s > (len(reads) - 5) / 20 > 0.5
 
 
-@pytest.mark.parametrize(("root", "readers"), [("photos", 2), ("gs://b/photos", 32)])
-def test_more_readers_by_default_where_each_read_takes_long(root: str, readers: int) -> None:
-    given = ["--images", root, "--annotations", "a.json", "--output", "out"]
-    assert coco.configure(given)[0].config.limits.readers == readers
+def done(_: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.CompletedProcess([], 0, "", "")
+
+
+@shows("--no_wait")
+def test_no_wait(bucket: GcsStandIn) -> None:
+    """A waiting command would miss the manifest, which this job does not make."""
+    bucket.make_bucket("bin")
+    with DataflowStandIn(done) as dataflow:
+        run = run_coco(
+            *IN_BUCKET,
+            *("--runner", "DataflowRunner", "--project", "my-project", "--region", "us-central1"),
+            *("--temp_location", "gs://bin/temp", "--sdk_container_image", "example.com/i:1"),
+            *("--dataflow_endpoint", dataflow.url, "--no_auth", "--no_wait"),
+        )
+        assert run.code == 0, run.err
+        assert run.out.startswith("submitted: https://console.cloud.google.com/dataflow/jobs/")
+        assert len(dataflow.jobs) == 1
 
 
 def test_every_flag_has_a_test_that_shows_its_effect() -> None:

@@ -877,7 +877,7 @@ def test_as_many_shards_are_built_at_once_as_asked(
     data = write_set(tmp_path / "data", 6)
     (tmp_path / "out").mkdir()
     run = plan_run(*data, tmp_path / "out", num_shards=6, layout=MeetingLayout())
-    limits = GateLimits(shards_in_flight, readers=6)
+    limits = GateLimits(shards_in_flight, readers=6, workers=6)
     barrier = threading.Barrier(shards_in_flight)
     MEETING.update(lock=threading.Lock(), now=0, peak=0, barrier=barrier)
 
@@ -1173,7 +1173,7 @@ def test_a_bundle_waits_for_one_of_its_shards_before_it_begins_too_many(tmp_path
     run = plan_run(*data, tmp_path / "out", num_shards=3, layout=HeldLayout())
     first, second, third = run.shards
     HELD.update({sample.key: threading.Event() for s in run.shards for sample in s.samples})
-    limits = GateLimits(shards_in_flight=2, readers=3)
+    limits = GateLimits(shards_in_flight=2, readers=3, workers=3)
     bundle = write_shards._WriteShards(run.job, limits, Shared())
     bundle.setup()
     bundle.start_bundle()

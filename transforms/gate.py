@@ -4,6 +4,7 @@ Whatever the number of bundles a runner gives to a process at once, they share i
 memory is bounded by the process and not by the data set or by the runner's threads.
 """
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -28,20 +29,28 @@ class GateLimits:
     Attributes:
         shards_in_flight: shards built or uploaded at once.
         bytes_in_flight: image bytes read or being read; one larger image goes alone.
-        readers: threads that read images.
+        readers: images read at once; None for a number that suits where they lie.
+        workers: images checked and encoded at once; None for the cores of the worker's machine.
     """
 
     shards_in_flight: int = DEFAULT_SHARDS
     bytes_in_flight: int = DEFAULT_BYTES
-    readers: int = DEFAULT_READERS
+    readers: int | None = None
+    workers: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse limits under which nothing could run."""
-        for name in ("shards_in_flight", "bytes_in_flight", "readers"):
-            if getattr(self, name) < 1:
-                raise ValueError(
-                    f"{name} must be at least 1, got {getattr(self, name)}: give a larger number"
-                )
+        for name in ("shards_in_flight", "bytes_in_flight", "readers", "workers"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}: give a larger number")
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class ByteBudget:
@@ -71,13 +80,29 @@ class ByteBudget:
 
 
 class WorkerGate:
-    """The pools and the budget that all shards of a process share."""
+    """The pools and the budget that all shards of a process share.
 
-    def __init__(self, limits: GateLimits) -> None:
-        """Start nothing yet; threads come with the first work."""
+    Attributes:
+        readers: images read at once.
+        working: held by a reader while it checks and encodes; what it waits for may be many.
+        builders: the threads that build shards.
+    """
+
+    def __init__(self, limits: GateLimits, *, far: bool = False) -> None:
+        """Start nothing yet; threads come with the first work.
+
+        Args:
+            limits: of this process.
+            far: images lie in a store that answers many requests at once, each of them late.
+        """
         self._limits = limits
+        workers = limits.workers or usable_cores()
+        self.readers = limits.readers or max(
+            workers, DEFAULT_REMOTE_READERS if far else DEFAULT_READERS
+        )
+        self.working = threading.BoundedSemaphore(workers)
         self.builders = ThreadPoolExecutor(limits.shards_in_flight, "build-shard")
-        self._readers = ThreadPoolExecutor(limits.readers, "read-image")
+        self._readers = ThreadPoolExecutor(self.readers, "read-image")
         self._budget = ByteBudget(limits.bytes_in_flight)
 
     def read_in_order(
@@ -89,8 +114,8 @@ class WorkerGate:
         caller waits for bytes only while it holds none, so that two cannot wait for each other.
         """
         pending: deque[_Reading[T, R]] = deque()
-        ahead = 2 * self._limits.readers
-        at_once = min(_BATCHES_BYTES, self._limits.bytes_in_flight) // self._limits.readers
+        ahead = 2 * self.readers
+        at_once = min(_BATCHES_BYTES, self._limits.bytes_in_flight) // self.readers
         try:
             for batch, size in _batches(items, size_of, at_once):
                 while len(pending) >= ahead or not self._budget.acquire(size, wait=not pending):

@@ -51,6 +51,7 @@ from transforms.storage import (
     Entry,
     Spool,
     Storage,
+    is_local,
     join_uri,
     open_storage,
 )
@@ -186,10 +187,12 @@ def build_shard(
     label_names = {label.id: label.name for label in plan.labels}
 
     def make_record(sample: Sample) -> Record | Unfit:
-        images = read_images(sample, roots, job.check)
-        if isinstance(images, Unfit):
-            return images
-        return build_record(sample, images, job.layout, label_names)
+        contents = read_images(sample, roots)
+        with gate.working:
+            images = check_images(sample, contents, job.check)
+            if isinstance(images, Unfit):
+                return images
+            return build_record(sample, images, job.layout, label_names)
 
     with contextlib.closing(output.spool()) as spool:
         growing = _GrowingShard(shard, spool)
@@ -203,25 +206,29 @@ def build_shard(
     return info
 
 
-def read_images(
-    sample: Sample, roots: Mapping[str, Storage], check: Check
-) -> list[EncodedImage] | Unfit:
-    """Return a sample's images in its blobs' order, or the first one's fault.
+def read_images(sample: Sample, roots: Mapping[str, Storage]) -> list[bytes]:
+    """Return the bytes of a sample's blobs, in their order.
 
     Reading lies outside the reject boundary: an error of the storage fails the shard.
 
     Raises:
         RuntimeError: `E-SRC-CHANGED` or a storage fault.
     """
+    return [roots[blob.root].read(blob.name, _listed(blob)) for blob in sample.blobs]
+
+
+def check_images(
+    sample: Sample, contents: Sequence[bytes], check: Check
+) -> list[EncodedImage] | Unfit:
+    """Return a sample's images in its blobs' order, or the first one's fault."""
     images: list[EncodedImage] = []
-    for blob in sample.blobs:
-        data = roots[blob.root].read(blob.name, _listed(blob))
-        sha256 = hashlib.sha256(data).hexdigest()
+    for blob, data in zip(sample.blobs, contents, strict=True):
         info = _or_unfit(functools.partial(check_image, data, check))
         if isinstance(info, ImageFault):
             return Unfit(info.code, info.detail)
         if isinstance(info, Unfit):
             return info
+        sha256 = hashlib.sha256(data).hexdigest()
         images.append(EncodedImage(blob.name, data, sha256, info))
     return images
 
@@ -446,7 +453,8 @@ class _WriteShards(beam.DoFn):
         self._shared = shared
 
     def setup(self) -> None:
-        self._gate = self._shared.acquire(lambda: WorkerGate(self._limits))
+        far = not all(map(is_local, self._job.roots.values()))
+        self._gate = self._shared.acquire(lambda: WorkerGate(self._limits, far=far))
         self._signaler = ThrottlingSignaler(_METRICS)
         THROTTLED.take(1)  # what was waited before is no wait of this step
 
@@ -469,7 +477,7 @@ class _WriteShards(beam.DoFn):
         finished: set[Future[ShardInfo]] = set()
         while not finished:
             finished, self._running = wait(self._running, _SIGNAL_S, FIRST_COMPLETED)
-            if throttled_s := THROTTLED.take(self._limits.readers):
+            if throttled_s := THROTTLED.take(self._gate.readers):
                 self._signaler.signal_throttled(throttled_s)
         return (_counted(self._info_of(future)) for future in finished)
 
