@@ -28,7 +28,7 @@ from transforms.commit import Commit, CommitJob, PublishPlan, RejectBudget
 from transforms.gate import GateLimits
 from transforms.plan_shards import PlanShards, Sharding
 from transforms.read_coco import CocoRules, ReadCoco
-from transforms.storage import Access, is_local
+from transforms.storage import Access
 from transforms.write_shards import ShardJob, WriteShards
 
 
@@ -88,11 +88,7 @@ class CocoConfig:
                     f"{name} must name splits of --images, got {sorted(unknown)}:"
                     f" give {sorted(self.images)}"
                 )
-        if self.access.max_reads_per_second and all(map(is_local, self.images.values())):
-            raise ValueError(
-                "max_reads_per_second must come with images that are not local, got"
-                f" {self.access.max_reads_per_second:g}: leave it out"
-            )
+        self.access.check_needed(self.images.values(), self.annotations.values(), self.output)
         self.names.check_splits(list(self.images))
 
     def options(self) -> dict[str, str]:

@@ -181,7 +181,24 @@ NEEDED = (*SOURCES, "--output", "no-such-output")
         ),
         (
             (*NEEDED, "--max_reads_per_second", "100"),
-            "max_reads_per_second must come with images that are not local, got 100; leave it out",
+            "max_reads_per_second must come with images that are not local, got 100.0;"
+            " leave it out",
+        ),
+        (
+            (*NEEDED, "--anonymous"),
+            "anonymous must come with a path that is not local, got True; leave it out",
+        ),
+        (
+            (*NEEDED, "--billing_project", "p"),
+            "billing_project must come with a path on gs://, got p; leave it out",
+        ),
+        (
+            (*NEEDED, "--kms_key", "k"),
+            "kms_key must come with an output on gs://, got k; leave it out",
+        ),
+        (
+            (*NEEDED, "--spool_dir", "d"),
+            "spool_dir must come with an output that is not local, got d; leave it out",
         ),
         (
             (*NEEDED, "--max_reads_per_second=-1"),

@@ -8,7 +8,7 @@ import math
 import os
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,6 +55,27 @@ class Access:
                 "max_reads_per_second must be a number of requests, or 0 for no limit,"
                 f" got {self.max_reads_per_second}: give one such as 1000"
             )
+
+    def check_needed(
+        self, images: Collection[str], annotations: Collection[str], output: str
+    ) -> None:
+        """Refuse what would have no effect where these URIs lie.
+
+        Raises:
+            ValueError: with the value and the remedy.
+        """
+        uris = [*images, *annotations, output]
+        rules = (
+            ("anonymous", not all(map(is_local, uris)), "a path that is not local"),
+            ("billing_project", any(map(_is_gcs, uris)), "a path on gs://"),
+            ("kms_key", _is_gcs(output), "an output on gs://"),
+            ("spool_dir", not is_local(output), "an output that is not local"),
+            ("max_reads_per_second", not all(map(is_local, images)), "images that are not local"),
+        )
+        for name, has_effect, where in rules:
+            value = getattr(self, name)
+            if value and not has_effect:
+                raise ValueError(f"{name} must come with {where}, got {value}: leave it out")
 
 
 DEFAULT_ACCESS = Access()
@@ -157,7 +178,7 @@ def open_storage(root: str, access: Access = DEFAULT_ACCESS) -> Storage:
         from transforms.storage.local import LocalStorage
 
         return LocalStorage(root.removeprefix("file://"))
-    if root.startswith("gs://"):
+    if _is_gcs(root):
         from transforms.storage.gcs import GcsStorage
 
         return GcsStorage(root, access)
@@ -176,6 +197,10 @@ def within(entries: Iterator[Entry], bounds: Bounds) -> Iterator[Entry]:
     if not low and not high:
         return entries
     return (entry for entry in entries if low <= entry.name and (not high or entry.name < high))
+
+
+def _is_gcs(uri: str) -> bool:
+    return uri.startswith("gs://")
 
 
 def is_local(root: str) -> bool:
