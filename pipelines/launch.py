@@ -21,6 +21,7 @@ from typing import Generic, NoReturn, Protocol, TextIO, TypeVar
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
+from pipelines.engine_faults import engine_fault
 from pipelines.progress_display import showing_progress, stop_drawing
 from pipelines.summary import summarize
 from schemas.faults import EXIT_BUG, FAULTS, fault_line, find_fault, printable
@@ -315,6 +316,7 @@ def _report(error: BaseException, stderr: TextIO) -> int:
     for said, spent in _SPENT.items():
         if fault is None and said in text:
             fault = "E-IO-LIMIT", fault_line("E-IO-LIMIT", *spent)
+    fault = fault or engine_fault(error)
     _say_no_more()
     if fault is None:
         for line in text.splitlines():

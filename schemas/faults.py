@@ -87,6 +87,7 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
         "E-IO-LIMIT": Fault(Scope.RUN, "out of memory or file descriptors", EXIT_STORAGE),
         "E-IO-RETRIES": Fault(Scope.RUN, "storage kept failing", EXIT_STORAGE),
         "E-SRC-CHANGED": Fault(Scope.RUN, "a source changed during or since", EXIT_STORAGE),
+        "E-RUN-ENGINE": Fault(Scope.RUN, "the engine or the way to it ended", EXIT_STORAGE),
     }
 )
 

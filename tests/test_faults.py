@@ -67,6 +67,7 @@ EXIT_CODES = {
         "E-IO-LIMIT",
         "E-IO-RETRIES",
         "E-SRC-CHANGED",
+        "E-RUN-ENGINE",
     },
 }
 
