@@ -6,17 +6,15 @@ starts: a job manager and a task manager, each a JVM, which talk over the networ
 
 import functools
 import json
-import os
 import subprocess
-import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.servers import free_port, serving, started
+from tests.servers import children_of, free_port, serving, started, worker_pool
 
 _HERE = Path(__file__).parent
 PARTS = _HERE.parent / ".tools" / "flink"
@@ -61,9 +59,7 @@ class FlinkCluster(NamedTuple):
 
     def workers(self) -> list[int]:
         """Return the process ids of the workers that run now."""
-        with os.scandir("/proc") as entries:
-            pids = [int(entry.name) for entry in entries if entry.name.isdigit()]
-        return [pid for pid in pids if _parent(pid) == self.pool_pid]
+        return children_of(self.pool_pid)
 
 
 @contextmanager
@@ -78,7 +74,7 @@ def flink_cluster(**environment: str) -> Iterator[FlinkCluster]:
         worker = _flink("org.apache.flink.runtime.taskexecutor.TaskManagerRunner", rpc_port)
         stack.callback(_stop, _start(worker))
         pool_port, pool_pid = stack.enter_context(
-            started(functools.partial(_worker_pool, environment))
+            started(functools.partial(worker_pool, **environment))
         )
         cluster = FlinkCluster(rest_port, pool_port, pool_pid)
         _wait_for_slots(cluster)
@@ -108,14 +104,6 @@ def _flink(entrypoint: str, rpc_port: int, *settings: str) -> list[str]:
     ]
 
 
-def _worker_pool(environment: Mapping[str, str], port: int) -> list[str]:
-    """Return the command of Beam's worker pool, which starts whatever `python` is on PATH."""
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    variables = [f"{name}={value}" for name, value in {**environment, "PATH": path}.items()]
-    module = "apache_beam.runners.worker.worker_pool_main"
-    return ["env", *variables, sys.executable, "-m", module, "--service_port", str(port)]
-
-
 def _start(command: list[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
@@ -130,12 +118,3 @@ def _wait_for_slots(cluster: FlinkCluster) -> None:
     while cluster.ask("overview")["slots-available"] != NUM_SLOTS:
         assert time.monotonic() < deadline_s, "the task manager does not join the job manager"
         time.sleep(0.2)
-
-
-def _parent(pid: int) -> int:
-    """Return a process's parent; 0 where it has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0
-    return 0 if fields[0] == "Z" else int(fields[1])
