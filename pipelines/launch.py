@@ -21,6 +21,7 @@ from typing import Generic, NoReturn, Protocol, TextIO, TypeVar
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
+from pipelines.child_processes import end_children
 from pipelines.engine_faults import engine_fault
 from pipelines.progress_display import showing_progress, stop_drawing
 from pipelines.summary import summarize
@@ -347,6 +348,7 @@ def _interrupted(number: int, _: FrameType | None) -> NoReturn:
         # In one piece: other threads are logging.
         os.write(_STDERR, f"\ninterrupted; {shards}; run again to resume\n".encode())
     finally:  # whatever has become of stderr
+        end_children()
         os._exit(128 + number)
 
 
