@@ -27,7 +27,7 @@ from tests.coco_command import (
 from tests.flink_cluster import JOB_SERVER_JAR, FlinkCluster, flink_cluster, job_server
 from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
 
-JOB_S = 300
+JOB_S = 600
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flink")]  # one cluster is enough
 
 
