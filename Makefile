@@ -38,7 +38,7 @@ test: setup
 	@$(PY) -m pytest -q -n 2 -m "not slow and not chaos"
 
 test-slow: setup
-	@$(PY) -m pytest -q -n 2 -m "slow and not chaos"
+	@$(PY) -m pytest -q -n 2 --dist loadgroup -m "slow and not chaos"
 
 # Faults by the thousand, up to 20 minutes; then what they covered (tests/CHAOS.md).
 chaos: setup
@@ -53,13 +53,18 @@ sabotage: setup
 mutation: setup
 	@$(PY) -m tests.mutation.run $(MODULES)
 
-# What other engines need: Prism of Beam's own version, built with Go.
+# What other engines need: Prism of Beam's own version, built with Go; Flink with Beam's job server, fetched with Maven.
 BEAM_VERSION := $(shell sed -n 's/^apache-beam==\([0-9.]*\).*/\1/p' requirements.lock)
-engines: .tools/prism
+engines: .tools/prism .tools/flink/job-server.jar
 .tools/prism: requirements.lock
 	@command -v go >/dev/null || { echo "Prism is built from source: install Go 1.24 or newer"; exit 1; }
 	@GOBIN=$(CURDIR)/.tools go install github.com/apache/beam/sdks/v2/go/cmd/prism@v$(BEAM_VERSION)
 	@touch $@
+.tools/flink/job-server.jar: tests/flink/pom.xml tests/flink/jars.sha256
+	@command -v mvn >/dev/null || { echo "Flink's parts come by Maven: install maven and Java 17"; exit 1; }
+	@rm -rf .tools/flink
+	@mvn --batch-mode --quiet --strict-checksums --file tests/flink/pom.xml -Dout=$(CURDIR)/.tools/flink package
+	@cd .tools/flink/lib && sha256sum --quiet --strict --check $(CURDIR)/tests/flink/jars.sha256 || { rm -rf $(CURDIR)/.tools/flink; exit 1; }
 
 lint: setup
 	@$(VENV)/bin/ruff format --check .

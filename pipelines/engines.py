@@ -1,6 +1,5 @@
 """Engines: what a runner must be told before it gets a job, and how a job elsewhere ends."""
 
-import re
 import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,24 +17,15 @@ from apache_beam.options.pipeline_options import (
 )
 from apache_beam.runners.runner import PipelineState
 
-from schemas.faults import fault_line, printable
+from schemas.faults import fault_line
 from transforms.quantities import counted, megabytes
 from transforms.storage import is_local
 
 _IN_PROCESS = {"", "direct", "fnapi"}
 _PAGE = "https://console.cloud.google.com/dataflow/jobs/{0.region}/{1}?project={0.project}"
 _CANCEL = "gcloud dataflow jobs cancel {1} --project {0.project} --region {0.region}"
-_SHOWN_CHARACTERS = 300
 _CONNECT_S = 10.0
 _AGAIN = "see the job's log, then run again to resume"
-_ERRORS_OF_ENGINES = {
-    "DataflowRuntimeException": _AGAIN,
-    "DataflowJobAlreadyExistsError": "give another --job_name, or wait for that job",
-    "GoogleAPICallError": "check --project, --region, and what the account may do there",
-    "RpcError": "check that the engine runs, then run again to resume",
-    "FutureTimeoutError": "check that the engine runs, then run again to resume",
-}
-"""Classes by name, since those of Google are there only where its extra is installed."""
 
 
 @dataclass
@@ -180,32 +170,3 @@ def _dataflow_id(result: Any) -> str | None:
 def build_nothing(root: beam.Pipeline) -> None:
     """Build a graph that does nothing: a template's launcher takes a missing one for a failure."""
     root | "AlreadyComplete" >> beam.Create([0])
-
-
-def engine_fault(error: BaseException) -> tuple[str, str] | None:
-    """Return code and line of a fault of the engine itself, else None."""
-    for cause in _causes(error):
-        for kind in type(cause).__mro__:
-            if kind.__name__ in _ERRORS_OF_ENGINES:
-                what, remedy = _telling(str(cause)), _ERRORS_OF_ENGINES[kind.__name__]
-                return "E-JOB", fault_line("E-JOB", JOB_ELSEWHERE.page or "engine", what, remedy)
-    return None
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
-def _telling(text: str) -> str:
-    r"""Return the line of an engine's error that says most: a traceback's last, else its first.
-
-    >>> _telling("State: FAILED, Error:\nTraceback (most recent call last):\n ...\nKeyError: 1\n")
-    'KeyError: 1'
-    """
-    told = text.partition("Error:\n")[2]
-    told = text if told in ("", "None") else told
-    lines = [line.strip() for line in told.splitlines() if line.strip()] or ["no reason given"]
-    line = lines[-1] if "Traceback" in text else lines[0]
-    return re.sub(r"[;\s]+", " ", printable(line))[:_SHOWN_CHARACTERS]

@@ -22,11 +22,12 @@ from typing import Generic, NoReturn, Protocol, TextIO, TypeVar
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from pipelines.child_processes import end_children
+from pipelines.engine_faults import engine_fault
 from pipelines.engines import (
     JOB_ELSEWHERE,
     build_nothing,
     check_engine,
-    engine_fault,
     follow,
     is_dry_run,
     makes_template,
@@ -376,6 +377,7 @@ def _interrupted(number: int, _: FrameType | None) -> NoReturn:
         # In one piece: other threads are logging.
         os.write(_STDERR, f"\ninterrupted; {_how_far()}\n".encode())
     finally:  # whatever has become of stderr
+        end_children()
         os._exit(128 + number)
 
 

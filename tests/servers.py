@@ -1,12 +1,23 @@
 """Servers that tests start as processes of their own, on a port that is free."""
 
+import os
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 _TRIES, _TRY_S = 300, 0.1
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 where nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
 
 
 @contextmanager
@@ -16,15 +27,49 @@ def serving(command: Callable[[int], Sequence[str]]) -> Iterator[int]:
     Args:
         command: returns the server's command line for a port of 127.0.0.1.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    with started(command) as (port, _):
+        yield port
+
+
+@contextmanager
+def started(command: Callable[[int], Sequence[str]]) -> Iterator[tuple[int, int]]:
+    """Run a server as `serving` does; gives its port and its process id."""
+    port = free_port()
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command(port), **quiet) as server:
-        for _ in range(_TRIES):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(_TRY_S)
-        yield port
-        server.terminate()
+        try:
+            for _ in range(_TRIES):
+                with socket.socket() as probe:
+                    if probe.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                time.sleep(_TRY_S)
+            yield port, server.pid
+        finally:
+            server.terminate()
+
+
+def worker_pool(port: int, **environment: str) -> list[str]:
+    """Return the command of Beam's pool of workers, each a process of its own.
+
+    It starts whatever `python` is on PATH; the workers get the environment's variables, too.
+    """
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    variables = [f"{name}={value}" for name, value in {**environment, "PATH": path}.items()]
+    module = "apache_beam.runners.worker.worker_pool_main"
+    return ["env", *variables, sys.executable, "-m", module, "--service_port", str(port)]
+
+
+def children_of(parent: int) -> list[int]:
+    """Return the process ids of a process's children that run."""
+    with os.scandir("/proc") as entries:
+        pids = [int(entry.name) for entry in entries if entry.name.isdigit()]
+    return [pid for pid in pids if _parent_of(pid) == parent]
+
+
+def _parent_of(pid: int) -> int:
+    """Return a process's parent; 0 where it has ended."""
+    try:
+        state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+    except OSError:
+        return 0
+    return 0 if state == "Z" else int(parent)

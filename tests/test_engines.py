@@ -3,16 +3,29 @@
 `make engines` builds Prism; Beam's portable job service comes with Beam.
 """
 
+import os
 import shutil
+import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.coco_command import PROJECT, Sources, check_committed, digests, spawn_coco
+from tests.coco_command import (
+    PROJECT,
+    Sources,
+    check_committed,
+    check_visible,
+    digests,
+    finish,
+    shard_paths,
+    spawn_coco,
+    start_coco,
+)
 from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
-from tests.servers import serving
+from tests.servers import children_of, serving, started, worker_pool
 
 PRISM = PROJECT / ".tools" / "prism"
 WORKER = f"{sys.executable} -m apache_beam.runners.worker.sdk_worker_main"
@@ -129,3 +142,32 @@ def test_a_refused_upload_ends_the_run_and_the_next_one_resumes(
         assert resumed.code == 0, resumed.err
         shards = {name for name in gcs.objects("out") if name.endswith(".tfrec")}
         assert len(shards) == 4
+
+
+@pytest.mark.parametrize("engine", ["Prism"], indirect=True)
+@pytest.mark.parametrize("victim", ["Prism", "its worker"])
+def test_what_is_killed_among_the_shards_ends_the_run_and_the_next_one_resumes(
+    victim: str, engine: list[str], make_coco: Callable[..., Sources], tmp_path: Path
+) -> None:
+    """Prism tries nothing again: its end, or that of its only worker, is the end of the run."""
+    job = [*arguments(make_coco(600), tmp_path / "out")[:-1], "300", *engine]
+    with started(worker_pool) as (port, pool):
+        away = ("--environment_type", "EXTERNAL", "--environment_config", f"localhost:{port}")
+        process = start_coco(*job, *(away if victim == "its worker" else ()))
+        while process.poll() is None and len(shard_paths(tmp_path / "out")) < 20:
+            time.sleep(0.002)
+        (pid,) = children_of(pool if victim == "its worker" else process.pid)
+        os.kill(pid, signal.SIGKILL)
+        ended = finish(process)
+
+    assert ended.ended == (6, "E-JOB")
+    assert not (tmp_path / "out/manifest.json").exists()
+    kept = {path: path.stat().st_mtime_ns for path in shard_paths(tmp_path / "out")}
+    assert 20 <= check_visible(tmp_path / "out") < 300
+    resumed = spawn_coco(*job)
+    assert resumed.code == 0, resumed.err
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    undisturbed = spawn_coco(*job[: -len(engine)], "--output", tmp_path / "here")
+    assert undisturbed.code == 0, undisturbed.err
+    check_committed(tmp_path / "out")
+    assert digests(tmp_path / "out") == digests(tmp_path / "here")

@@ -184,6 +184,26 @@ def test_interrupted_before_the_first_shard(tmp_path: Path) -> None:
         assert run.err.strip() == "interrupted; before the first shard; run again to resume"
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_with_what_the_engine_started(number: signal.Signals) -> None:
+    """Such as a job server; left alone, Java's runs on for ever."""
+    started = "import os, subprocess; from pipelines.launch import guarded;"
+    quiet = "stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL"
+    run = f"print(subprocess.Popen(['sleep', '60'], {quiet}).pid, flush=True)"
+    interrupted = f"os.kill(os.getpid(), {number})"
+    code = f"{started} guarded(lambda _: ({run}, {interrupted}), [])"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True
+    )
+    assert ended.returncode == 128 + number
+    for _ in range(30):
+        if not Path(f"/proc/{int(ended.stdout)}/exe").exists():
+            return
+        time.sleep(0.1)
+    os.kill(int(ended.stdout), signal.SIGKILL)
+    pytest.fail("the child runs on")
+
+
 def test_interrupted_while_it_starts(job: Job, tmp_path: Path) -> None:
     """Importing Beam takes most of a second, in which people change their minds too."""
     process = start_coco(*job.into(tmp_path / "out"))

@@ -1,0 +1,59 @@
+"""What an engine says when it refuses, loses or ends a job without a fault of ours."""
+
+import re
+from collections.abc import Iterator
+
+from pipelines.engines import JOB_ELSEWHERE
+from schemas.faults import fault_line
+
+# A job service's text; Dataflow's; a request's, by gRPC.
+_SAID = re.compile(
+    r"\APipeline \S+ failed in state \w+: ([^\n]*)"
+    r"|\ADataflow pipeline failed\. State: \w+, Error:\n(?!None\b)\s*([^\n]*)"
+    r'|^\s*details = "([^"]*)"',
+    re.MULTILINE,
+)
+_OF_ENGINES = {"DataflowRuntimeException", "DataflowJobAlreadyExistsError"}
+_OF_REQUESTS = {"grpc", "google"}
+_PYTHON_FAILED = "Traceback (most recent call last)"
+_LONGEST = 300
+
+
+def engine_fault(error: BaseException) -> tuple[str, str] | None:
+    """Return (code, line) where the engine or the way to it failed; else None.
+
+    A bug in one of our steps comes with Python's traceback inside the engine's text: it is a bug,
+    and keeps all of its text.
+
+    >>> engine_fault(RuntimeError("Pipeline job-1 failed in state FAILED: worker lost"))[1]
+    'E-JOB engine: worker lost; see its log, then run again to resume'
+    """
+    for cause in _causes(error):
+        text = str(cause)
+        said = _SAID.search(text)
+        if _PYTHON_FAILED in text or not (said or _is_of_an_engine(cause)):
+            continue
+        first_line = text.strip().partition("\n")[0]
+        what = next(filter(None, said.groups()), "") if said else first_line
+        what = what.strip()[:_LONGEST] or "no answer from its job service"
+        where = JOB_ELSEWHERE.page or "engine"
+        return "E-JOB", fault_line("E-JOB", where, what, "see its log, then run again to resume")
+    return None
+
+
+def _is_of_an_engine(error: BaseException) -> bool:
+    """Return whether Google's client, a request or Dataflow's runner raised it, by its class.
+
+    By name, since Google's packages are there only where their extra is installed.
+    """
+    kinds = type(error).__mro__
+    names = {kind.__name__ for kind in kinds}
+    return bool(names & _OF_ENGINES) or any(
+        kind.__module__.partition(".")[0] in _OF_REQUESTS for kind in kinds
+    )
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
