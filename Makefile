@@ -61,9 +61,17 @@ engines: .tools/prism
 	@GOBIN=$(CURDIR)/.tools go install github.com/apache/beam/sdks/v2/go/cmd/prism@v$(BEAM_VERSION)
 	@touch $@
 
-lint: setup
+LINT := .tools/lint
+lint: setup $(LINT)/.installed
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/ruff check .
+	@$(LINT)/bin/shellcheck $(wildcard *.sh tests/*.sh) .ci/run
+	@$(LINT)/bin/hadolint Dockerfile
+
+$(LINT)/.installed: tests/lint/requirements.lock
+	@$(PYTHON) -m venv --clear $(LINT)
+	@$(LINT)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $<
+	@touch $@
 
 types: setup
 	@$(VENV)/bin/mypy
@@ -89,10 +97,12 @@ $(FUZZ_VENV)/.installed: $(VENV)/.installed tests/fuzz/requirements.lock
 bench:
 	@$(PYTHON) benchmarks/bench.py
 
-# Resolves requirements.in anew; needs `uv` (pip install uv).
+# Resolves requirements.in anew, then requirements-worker.in to the same versions; needs `uv` (pip install uv).
 lock:
 	uv pip compile requirements.in --override requirements-override.in --universal \
 		--python-version 3.11 --generate-hashes --no-header --quiet -o requirements.lock
+	uv pip compile requirements-worker.in --constraint requirements.lock --override requirements-override.in \
+		--universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements-worker.lock
 
 clean:
 	rm -rf $(VENV) $(FUZZ_VENV) $(DEMO) .fuzz build *.egg-info
