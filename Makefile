@@ -3,7 +3,8 @@ PYTHON ?= python3.11
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
 
-.PHONY: demo test test-slow chaos sabotage mutation engines setup lint types fuzz bench lock clean
+.PHONY: demo test test-slow chaos sabotage mutation engines setup lint types fuzz bench lock clean \
+        container flex_template template_given metadata cloud-smoke
 .DEFAULT_GOAL := demo
 
 setup: $(VENV)/.installed
@@ -93,6 +94,29 @@ $(FUZZ_VENV)/.installed: $(VENV)/.installed tests/fuzz/requirements.lock
 	@$(PY) -c 'import site; print(*site.getsitepackages(), sep="\n")' \
 		> $$($(FUZZ_VENV)/bin/python -c 'import site; print(site.getsitepackages()[0])')/project.pth
 	@touch $@
+
+# What Dataflow's workers run in, built by Docker or, where it does not run, by Google: docs/dataflow.md.
+container:
+	@test -n "$(IMAGE)" || { echo "make container: give IMAGE=REGION-docker.pkg.dev/PROJECT/REPO/NAME:TAG"; exit 2; }
+	@if docker info >/dev/null 2>&1; \
+	then docker build --platform=linux/amd64 --tag=$(IMAGE) . && docker push $(IMAGE); \
+	else gcloud builds submit $(if $(PROJECT),--project=$(PROJECT)) --tag=$(IMAGE) .; fi
+
+# The image, and the template that starts it: for the console, gcloud and Cloud Scheduler.
+flex_template: template_given container
+	@gcloud dataflow flex-template build $(TEMPLATE) --image=$(IMAGE) $(if $(PROJECT),--project=$(PROJECT)) \
+		--sdk-language=PYTHON --metadata-file=metadata.json
+
+template_given:
+	@test -n "$(TEMPLATE)" || { echo "make flex_template: give TEMPLATE=gs://BUCKET/NAME.json"; exit 2; }
+
+# The template's parameters, from the command's flags.
+metadata: setup
+	@$(PY) -m pipelines.flex_template --describe > metadata.json
+
+# A run on the real Dataflow: a worker killed, a scheduled launch, bytes compared. At most 20 minutes and $$1.
+cloud-smoke: setup
+	@$(PY) -m tests.cloud_smoke --project "$(PROJECT)" --bucket "$(BUCKET)" --region "$(REGION)"
 
 bench:
 	@$(PYTHON) benchmarks/bench.py
