@@ -109,6 +109,7 @@ check_options() {
     [[ -n ${!name} ]] || fail E-ARG "--$name is missing" "give it, see --help"
   done
   staging=${staging%/}
+  [[ $project =~ ^[a-z][-a-z0-9:.]+[a-z0-9]$ ]] || fail E-ARG "--project $project is no project id" "give the id, not the name or number"
   [[ $region =~ ^[a-z]+-[a-z]+[0-9]+$ ]] || fail E-ARG "--region $region is no region" "give one such as europe-west4"
   [[ $staging =~ ^gs://[a-z0-9][a-z0-9._-]+(/.*)?$ ]] || fail E-ARG "--staging $staging is no bucket" "give gs://BUCKET/PATH"
   for name in max_workers disk_size_gb; do

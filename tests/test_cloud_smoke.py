@@ -9,7 +9,7 @@ import pytest
 
 from tests.coco_command import PROJECT
 
-NEEDED = ("--project", "p", "--bucket", "gs://bucket/", "--region", "us-central1")
+NEEDED = ("--project", "my-project", "--bucket", "gs://bucket/", "--region", "us-central1")
 
 
 class Cloud:
@@ -95,11 +95,11 @@ def test_all_three_runs_make_the_same_and_nothing_is_left(cloud: Cloud) -> None:
 
 def check_calls(cloud: Cloud, name: str) -> None:
     """Check that calls name the project and this run alone."""
-    image = f"us-central1-docker.pkg.dev/p/{name}/beam-tfrec:1"
+    image = f"us-central1-docker.pkg.dev/my-project/{name}/beam-tfrec:1"
     assert cloud.calls("builds submit", f"--tag={image}")
     (created,) = cloud.calls("scheduler jobs create http")
     assert "--oauth-service-account-email=1234-compute@developer.gserviceaccount.com" in created
-    assert "/projects/p/locations/us-central1/flexTemplates:launch" in created
+    assert "/projects/my-project/locations/us-central1/flexTemplates:launch" in created
     checked, submitted = cloud.calls("-m pipelines.coco --runner=DataflowRunner")
     assert checked == f"{submitted} --dry_run=True"
     for word in (f"--sdk_container_image={image}", "--max_num_workers=2", "--no_wait"):
@@ -107,7 +107,7 @@ def check_calls(cloud: Cloud, name: str) -> None:
     makes = "create", "delete", "rsync", "rm ", "submit", "run ", "cancel"
     making = [call for call in cloud.calls("gcloud ") if any(word in call for word in makes)]
     assert len(making) > 10
-    assert [call for call in making if "--project=p" not in call or name not in call] == []
+    assert [call for call in making if "--project=my-project" not in call or name not in call] == []
 
 
 @pytest.mark.slow

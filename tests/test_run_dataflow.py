@@ -17,7 +17,7 @@ from apache_beam.options.pipeline_options import (
 )
 
 from pipelines import cli, coco
-from pipelines.options import beam_flags
+from pipelines.options import beam_flags, parse_flags
 from tests.coco_command import PROJECT
 from tests.fake_programs import FakePrograms
 
@@ -190,6 +190,18 @@ def test_job_names_are_readable_and_differ(launcher: Launcher) -> None:
     assert len(names) == 2
 
 
+def test_first_job_of_the_documentation_is_submitted(launcher: Launcher) -> None:
+    text = (PROJECT / "docs/dataflow.md").read_text()
+    (command,) = re.findall(r"\$ (\./run_dataflow\.sh coco --project \$PROJECT.*?)```", text, re.S)
+    variables = {"PROJECT": "my-project", "REGION": "us-central1", "BUCKET": "b-1"}
+    run = launcher.programs.run("bash", "-c", command, cwd=launcher.home, **variables)
+    assert (run.returncode, run.stderr) == (0, "")
+    flags, others = parse_flags(coco.parser(), [w for w in launcher.job()[2:] if w != "--no_wait"])
+    assert flags.images == ["train=gs://b-1/source/train", "val=gs://b-1/source/val"]
+    assert (flags.output, flags.max_rejected) == ("gs://b-1/tfrec", "3")
+    assert "--service_account_email=tfrec-worker@my-project.iam.gserviceaccount.com" in others
+
+
 # --- what is refused before anything is asked
 
 
@@ -210,6 +222,13 @@ def test_job_names_are_readable_and_differ(launcher: Launcher) -> None:
         (("coco", *REQUIRED[2:]), "--project is missing; give it, see --help"),
         (("coco", *REQUIRED[:2], *REQUIRED[4:]), "--region is missing; give it, see --help"),
         (("coco", *REQUIRED[:4]), "--staging is missing; give it, see --help"),
+        *[
+            (
+                ("coco", *REQUIRED, "--project", project),
+                f"--project {project} is no project id; give the id, not the name or number",
+            )
+            for project in ("My Project", "123456", "p")
+        ],
         (
             ("coco", *REQUIRED, "--region", "us-central1-a"),
             "--region us-central1-a is no region; give one such as europe-west4",
