@@ -215,7 +215,7 @@ check_python() {
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
     fail E-ARG "$python is older than Python 3.11" "set PYTHON to a newer one"
   said=$(cd -- "$HERE" && "$python" -c "import apache_beam.runners.dataflow.internal.apiclient, pipelines.$pipeline" 2>&1) || {
-    remedy="$python -m pip install --require-hashes --no-deps -r $HERE/requirements-worker.lock"
+    remedy="$(quoted "$python") -m pip install --require-hashes --no-deps -r $(quoted "$HERE/requirements-worker.lock")"
     fail E-ARG "$python lacks a package (${said##*$'\n'})" "run $remedy"
   }
   [[ -z $build_container ]] || "$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' ||

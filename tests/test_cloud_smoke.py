@@ -11,6 +11,12 @@ from tests.coco_command import PROJECT
 
 NEEDED = ("--project", "my-project", "--bucket", "gs://bucket/", "--region", "us-central1")
 
+FAKE = f"""\
+import runpy, sys
+sys.path.insert(0, {str(PROJECT)!r})
+runpy.run_module("tests.fake_cloud", run_name="__main__")
+"""
+
 
 class Cloud:
     """A cloud in a folder, and the programs that reach it."""
@@ -21,16 +27,12 @@ class Cloud:
         (self.folder / "buckets/bucket").mkdir(parents=True)
         self.programs.mkdir()
         for name in ("gcloud", "python"):
-            program = self.programs / name
-            program.write_text(
-                f"#!{sys.executable}\n{(PROJECT / 'tests/fake_cloud.py').read_text()}".replace(
-                    "Path(__file__).resolve().parent.parent", f"Path({str(PROJECT)!r})"
-                )
-            )
-            program.chmod(0o755)
-        docker = self.programs / "docker"
-        docker.write_text("#!/bin/sh\nexit 1\n")  # it does not run: Cloud Build builds
-        docker.chmod(0o755)
+            self.add(name, f"#!{sys.executable}\n{FAKE}")
+        self.add("docker", "#!/bin/sh\nexit 1\n")  # it does not run: Cloud Build builds
+
+    def add(self, name: str, text: str) -> None:
+        (self.programs / name).write_text(text)
+        (self.programs / name).chmod(0o755)
 
     def start(self, *options: str, **environment: str) -> subprocess.Popen[str]:
         given = {"FAKE_CLOUD": str(self.folder), "PYTHON": str(self.programs / "python")}

@@ -409,8 +409,8 @@ def test_missing_package_is_named_with_the_command_that_installs_it(launcher: La
     launcher.programs.answer("import apache_beam.runners.dataflow", err=said, code=1)
     line = (
         f"{launcher.python} lacks a package (ModuleNotFoundError: No module named 'apitools');"
-        f" run {launcher.python} -m pip install --require-hashes --no-deps"
-        f" -r {launcher.home}/requirements-worker.lock"
+        f" run {quoted(launcher.python)} -m pip install --require-hashes --no-deps"
+        f" -r {quoted(launcher.home / 'requirements-worker.lock')}"
     )
     refused(launcher.submit(), 2, f"E-ARG run_dataflow: {line}")
 
