@@ -94,6 +94,7 @@ parse_options() {
 }
 
 parse() {
+  local LC_ALL=C # elsewhere a range such as a-z may hold other letters, too
   case ${1-} in -h | --help) usage; exit 0 ;; esac
   pipeline=${1-}
   [[ -n $pipeline && " $PIPELINES " == *" $pipeline "* ]] ||
