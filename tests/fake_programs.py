@@ -89,5 +89,5 @@ class FakePrograms:
             env={"PATH": str(self.folder), "HOME": os.environ.get("HOME", "/"), **environment},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
         )

@@ -4,7 +4,6 @@ import re
 import shlex
 import shutil
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
 from apache_beam.options.pipeline_options import (
@@ -19,54 +18,12 @@ from apache_beam.options.pipeline_options import (
 from pipelines import cli, coco
 from pipelines.options import beam_flags, parse_flags
 from tests.coco_command import PROJECT
-from tests.fake_programs import FakePrograms
-
-SCRIPT = PROJECT / "run_dataflow.sh"
-REQUIRED = ("--project", "my-project", "--region", "us-central1", "--staging", "gs://stage/jobs/")
-SOURCES = ("--images", "gs://in/photos", "--annotations", "gs://in/a.json")
-FLAGS = (*SOURCES, "--output", "gs://out/set")
-IMAGE = "us-central1-docker.pkg.dev/my-project/images/beam-tfrec:1"
-
-
-class Launcher:
-    """A copy of the script in a folder whose name must be quoted, and what it calls."""
-
-    def __init__(self, tmp_path: Path) -> None:
-        self.home = tmp_path / "it's my project"
-        self.home.mkdir()
-        shutil.copy(SCRIPT, self.home)
-        self.python = self.home / ".venv/bin/python"
-        self.programs = FakePrograms(tmp_path / "bin")
-        self.programs.add("gcloud", "docker")
-        self.programs.add("python", at=self.python)
-        self.programs.answer("gcloud version", out="528.0.0\n")
-        self.bucket_lies_in("US-CENTRAL1\tregion\t")
-
-    def bucket_lies_in(self, answer: str, bucket: str = "") -> None:
-        self.programs.answer("buckets describe", f"gs://{bucket}", out=f"{answer}\n")
-
-    def __call__(self, *words: str, **environment: str) -> CompletedProcess[str]:
-        script = self.home / "run_dataflow.sh"
-        return self.programs.run(script, *words, cwd=self.home.parent, **environment)
-
-    def submit(
-        self, *options: str, flags: tuple[str, ...] = FLAGS, **environment: str
-    ) -> CompletedProcess[str]:
-        return self("coco", *REQUIRED, *options, "--", *flags, **environment)
-
-    def job(self) -> list[str]:
-        """Return the pipeline's arguments, as it was started."""
-        (call,) = self.programs.calls("-m pipelines.coco")
-        return call[1:]
+from tests.dataflow_launcher import FLAGS, IMAGE, REQUIRED, SCRIPT, SOURCES, Launcher, refused
 
 
 @pytest.fixture
 def launcher(tmp_path: Path) -> Launcher:
     return Launcher(tmp_path)
-
-
-def refused(run: CompletedProcess[str], code: int, line: str) -> None:
-    assert (run.returncode, run.stderr) == (code, f"{line}\n")
 
 
 def quoted(path: Path) -> str:
