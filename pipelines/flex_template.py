@@ -15,7 +15,7 @@ from pipelines import coco
 from pipelines.launch import guarded
 from pipelines.options import beam_flags
 
-_LOG = logging.getLogger(__name__)
+_LOG = logging.getLogger("pipelines.flex_template")  # started as a file, it has another name
 _URI = r"[a-z][a-z0-9+.-]*://.+"
 _SPLIT = r"([a-z][a-z0-9_]*=)?"
 _SIZE = r"[0-9]+(\.[0-9]+)? *[kMGT]?i?B?"
@@ -66,16 +66,17 @@ def flags_of(arguments: Sequence[str], parser: argparse.ArgumentParser) -> list[
         parser: of the pipeline.
     """
     flags = {f"--{flag.dest}": flag for flag in _flags(parser)}
-    beams = beam_flags()
+    known_flags = beam_flags() | set(flags)
     words: list[str] = []
+    known = False
     for argument in arguments:
-        name, _, value = argument.partition("=")
-        if name in flags:
-            words += _words(name, value, flags[name])
-        elif name in beams:
-            words.append(argument)
-        else:  # parameters are checked by Dataflow: this is of a launcher newer than our Beam
-            _LOG.warning("%s is not known to this version of Beam: left out", name)
+        name, equals, value = argument.partition("=")
+        if argument.startswith("--"):  # else it is the value of the flag before it
+            known = name in known_flags
+            if not known:  # parameters are checked by Dataflow: its launcher is newer than our Beam
+                _LOG.warning("%s is not known to this version of Beam: left out", name)
+        if known:
+            words += _words(name, value, flags[name]) if equals and name in flags else [argument]
     return words
 
 
@@ -100,12 +101,19 @@ def _words(name: str, value: str, flag: argparse.Action) -> list[str]:
     if not value:  # an optional parameter that was left empty
         return []
     if flag.nargs == "+":
-        return [name, *shlex.split(value)]
+        return [name, *_split(name, value)]
     if flag.nargs != 0:
         return [f"{name}={value}"]
     if value not in ("true", "false"):
         raise ValueError(f"{name} must be true or false, got {value!r}: give one of them")
     return [name] if value == "true" else []
+
+
+def _split(name: str, value: str) -> list[str]:
+    try:
+        return shlex.split(value)
+    except ValueError:
+        raise ValueError(f"{name} must be quoted as in a shell, got {value!r}: close it") from None
 
 
 def _parameter(flag: argparse.Action) -> dict[str, Any]:

@@ -149,6 +149,18 @@ def test_what_only_a_newer_launcher_knows_is_left_out_and_told(
     assert caplog.messages == ["--of_next_year is not known to this version of Beam: left out"]
 
 
+def test_values_may_stand_behind_their_flag() -> None:
+    arguments = ["--project", "p", "--of_next_year", "1", "--seed", "2", "--region=r"]
+    assert flags_of(arguments, coco.parser()) == ["--project", "p", "--seed", "2", "--region=r"]
+
+
+def test_a_quote_must_be_closed() -> None:
+    with pytest.raises(
+        ValueError, match=r"--images must be quoted as in a shell, got .*: close it"
+    ):
+        flags_of(["--images='train=gs://b/i"], coco.parser())
+
+
 def test_a_switch_is_true_or_false() -> None:
     with pytest.raises(ValueError, match="--overwrite must be true or false, got 'yes': give one"):
         flags_of(["--overwrite=yes"], coco.parser())
@@ -165,10 +177,11 @@ def test_template_makes_what_the_command_makes(make_coco: MakeCoco, tmp_path: Pa
     parameters = (
         *(f"--images={shlex.join(images)}", f"--annotations={shlex.join(annotations)}"),
         *("--num_shards=train=2 val=1", "--overwrite=false", f"--output={tmp_path / 'template'}"),
-        "--sdk_container_image=host/image:1",
+        *("--sdk_container_image=host/image:1", "--of_next_year=1"),
     )
     run = launch(*parameters, cwd=tmp_path, main=Path(main))
     assert run.returncode == 0, run.stderr
+    assert "--of_next_year is not known to this version of Beam: left out" in run.stderr
     words = ("--num_shards", "train=2", "val=1", "--output", tmp_path / "command")
     assert run_coco("--images", *images, "--annotations", *annotations, *words).code == 0
     assert digests(tmp_path / "template") == digests(tmp_path / "command")
