@@ -3,7 +3,8 @@ PYTHON ?= python3.11
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
 
-.PHONY: demo test test-slow chaos sabotage mutation engines setup lint types fuzz bench lock clean
+.PHONY: demo test test-slow chaos sabotage mutation engines setup lint types fuzz bench lock clean \
+        container flex_template template_given metadata cloud-smoke
 .DEFAULT_GOAL := demo
 
 setup: $(VENV)/.installed
@@ -66,9 +67,17 @@ engines: .tools/prism .tools/flink/job-server.jar
 	@mvn --batch-mode --quiet --strict-checksums --file tests/flink/pom.xml -Dout=$(CURDIR)/.tools/flink package
 	@cd .tools/flink/lib && sha256sum --quiet --strict --check $(CURDIR)/tests/flink/jars.sha256 || { rm -rf $(CURDIR)/.tools/flink; exit 1; }
 
-lint: setup
+LINT := .tools/lint
+lint: setup $(LINT)/.installed
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/ruff check .
+	@$(LINT)/bin/shellcheck $(wildcard *.sh tests/*.sh) .ci/run
+	@$(LINT)/bin/hadolint Dockerfile
+
+$(LINT)/.installed: tests/lint/requirements.lock
+	@$(PYTHON) -m venv --clear $(LINT)
+	@$(LINT)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $<
+	@touch $@
 
 types: setup
 	@$(VENV)/bin/mypy
@@ -91,13 +100,38 @@ $(FUZZ_VENV)/.installed: $(VENV)/.installed tests/fuzz/requirements.lock
 		> $$($(FUZZ_VENV)/bin/python -c 'import site; print(site.getsitepackages()[0])')/project.pth
 	@touch $@
 
+# What Dataflow's workers run in, built by Docker or, where it does not run, by Google: docs/dataflow.md.
+container:
+	@test -n "$(IMAGE)" || { echo "make container: give IMAGE=REGION-docker.pkg.dev/PROJECT/REPO/NAME:TAG"; exit 2; }
+	@if docker info >/dev/null 2>&1; \
+	then docker build --platform=linux/amd64 --tag=$(IMAGE) . && docker push $(IMAGE); \
+	else gcloud builds submit $(if $(PROJECT),--project=$(PROJECT)) --tag=$(IMAGE) .; fi
+
+# The image, and the template that starts it: for the console, gcloud and Cloud Scheduler.
+flex_template: template_given container
+	@gcloud dataflow flex-template build $(TEMPLATE) --image=$(IMAGE) $(if $(PROJECT),--project=$(PROJECT)) \
+		--sdk-language=PYTHON --metadata-file=metadata.json
+
+template_given:
+	@test -n "$(TEMPLATE)" || { echo "make flex_template: give TEMPLATE=gs://BUCKET/NAME.json"; exit 2; }
+
+# The template's parameters, from the command's flags.
+metadata: setup
+	@$(PY) -m pipelines.flex_template --describe > metadata.json
+
+# A run on the real Dataflow: a worker killed, a scheduled launch, bytes compared. At most 20 minutes and $$1.
+cloud-smoke: setup
+	@$(PY) -m tests.cloud_smoke --project "$(PROJECT)" --bucket "$(BUCKET)" --region "$(REGION)"
+
 bench:
 	@$(PYTHON) benchmarks/bench.py
 
-# Resolves requirements.in anew; needs `uv` (pip install uv).
+# Resolves requirements.in anew, then requirements-worker.in to the same versions; needs `uv` (pip install uv).
 lock:
 	uv pip compile requirements.in --override requirements-override.in --universal \
 		--python-version 3.11 --generate-hashes --no-header --quiet -o requirements.lock
+	uv pip compile requirements-worker.in --constraint requirements.lock --override requirements-override.in \
+		--universal --python-version 3.11 --generate-hashes --no-header --quiet -o requirements-worker.lock
 
 clean:
 	rm -rf $(VENV) $(FUZZ_VENV) $(DEMO) .fuzz build *.egg-info

@@ -1,0 +1,28 @@
+# What Dataflow's workers run in, and what launches the Flex Template: docs/dataflow.md.
+# Tags are versions that Apache and Google do not move. Who must have the same bytes for ever appends
+# the digest that `docker buildx imagetools inspect IMAGE` prints: FROM image:tag@sha256:...
+FROM apache/beam_python3.11_sdk:2.77.0 AS packages
+COPY requirements-worker.lock /tmp/
+# --no-deps: the lock is complete, and holds Pillow >= 13 against apache-beam's pin.
+RUN pip install --no-cache-dir --no-deps --require-hashes -r /tmp/requirements-worker.lock
+
+FROM packages AS wheel
+WORKDIR /src
+COPY setup.py pyproject.toml README.md ./
+COPY schemas schemas
+COPY transforms transforms
+COPY pipelines pipelines
+RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir=/wheels .
+
+FROM gcr.io/dataflow-templates-base/python311-template-launcher-base:20230622_RC00 AS launcher
+
+FROM packages
+COPY --from=wheel /wheels /tmp/wheels
+RUN pip install --no-cache-dir --no-deps --no-index /tmp/wheels/*.whl && rm -r /tmp/wheels
+COPY --from=launcher /opt/google/dataflow/python_template_launcher /opt/google/dataflow/python_template_launcher
+# A file of its own: the launcher runs a path, and puts its folder before all packages.
+COPY pipelines/flex_template.py /opt/beam-tfrec/main.py
+ENV FLEX_TEMPLATE_PYTHON_PY_FILE=/opt/beam-tfrec/main.py \
+    RUN_PYTHON_SDK_IN_DEFAULT_ENVIRONMENT=1
+# As Beam's own image has it; the service starts the launcher by its path.
+ENTRYPOINT ["/opt/apache/beam/boot"]

@@ -1,0 +1,140 @@
+"""What Dataflow's Flex Template starts: its parameters, a string each, as flags of `coco`.
+
+`python -m pipelines.flex_template --describe > metadata.json` describes the parameters.
+"""
+
+import argparse
+import json
+import logging
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pipelines import coco
+from pipelines.launch import guarded
+from pipelines.options import beam_flags
+
+_LOG = logging.getLogger("pipelines.flex_template")  # started as a file, it has another name
+_URI = r"[a-z][a-z0-9+.-]*://.+"
+_SPLIT = r"([a-z][a-z0-9_]*=)?"
+_SIZE = r"[0-9]+(\.[0-9]+)? *[kMGT]?i?B?"
+_REGEXES = {
+    "images": rf"['\"]?{_SPLIT}['\"]?{_URI}",
+    "annotations": rf"['\"]?{_SPLIT}['\"]?{_URI}",
+    "output": _URI,
+    "exclude": _URI,
+    "shard_size": _SIZE,
+    "bytes_in_flight": _SIZE,
+    "num_shards": rf"{_SPLIT}[0-9]+( +{_SPLIT}[0-9]+)*",
+    "order": rf"{_SPLIT}(shuffled|input)( +{_SPLIT}(shuffled|input))*",
+    "max_rejected": r"[0-9]+(\.[0-9]+%|%)?",
+}
+_OF_A_TYPE = {int: "-?[0-9]+", float: r"[0-9]+(\.[0-9]+)?"}
+_SEVERAL = "; several are divided by blanks, and quoted as in a shell where they hold one"
+_DOCS = "docs/dataflow.md of the project"
+_IMAGE = {
+    "name": "sdk_container_image",
+    "label": "Sdk container image",
+    "helpText": "image that workers run in: the one that this template was built with (required)",
+    "isOptional": False,
+    "paramType": "TEXT",
+}
+
+
+def describe(parser: argparse.ArgumentParser) -> dict[str, Any]:
+    """Return a template's metadata: every flag of the parser as a parameter.
+
+    No defaults are given, which the console would send: `--shard_size 150MB` does not go with
+    `--num_shards`. The help names them.
+    """
+    return {
+        "name": parser.prog,
+        "description": f"{parser.description} See {_DOCS}.",
+        "parameters": [_IMAGE, *map(_parameter, _flags(parser))],
+    }
+
+
+def flags_of(arguments: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
+    """Return the command line that a template's arguments mean.
+
+    >>> flags_of(["--images=train=gs://b/t 'val=gs://b/my v'", "--overwrite=true"], coco.parser())
+    ['--images', 'train=gs://b/t', 'val=gs://b/my v', '--overwrite']
+
+    Args:
+        arguments: `--name=value` for each parameter, and what Dataflow's launcher adds.
+        parser: of the pipeline.
+    """
+    flags = {f"--{flag.dest}": flag for flag in _flags(parser)}
+    known_flags = beam_flags() | set(flags)
+    words: list[str] = []
+    known = False
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if argument.startswith("--"):  # else it is the value of the flag before it
+            known = name in known_flags
+            if not known:  # parameters are checked by Dataflow: its launcher is newer than our Beam
+                _LOG.warning("%s is not known to this version of Beam: left out", name)
+        if known:
+            words += _words(name, value, flags[name]) if equals and name in flags else [argument]
+    return words
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Launch as the template's parameters say, or describe them."""
+    if list(arguments) == ["--describe"]:
+        print(json.dumps(describe(coco.parser()), indent=2))
+    else:
+        coco.run(flags_of(arguments, coco.parser()))
+
+
+def main() -> None:
+    """Run as a command: one line and an exit code for every fault."""
+    sys.exit(guarded(run, sys.argv[1:]))
+
+
+def _flags(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    return (action for action in parser._actions if action.dest != "help")
+
+
+def _words(name: str, value: str, flag: argparse.Action) -> list[str]:
+    if not value:  # an optional parameter that was left empty
+        return []
+    if flag.nargs == "+":
+        return [name, *_split(name, value)]
+    if flag.nargs != 0:
+        return [f"{name}={value}"]
+    if value not in ("true", "false"):
+        raise ValueError(f"{name} must be true or false, got {value!r}: give one of them")
+    return [name] if value == "true" else []
+
+
+def _split(name: str, value: str) -> list[str]:
+    try:
+        return shlex.split(value)
+    except ValueError:
+        raise ValueError(f"{name} must be quoted as in a shell, got {value!r}: close it") from None
+
+
+def _parameter(flag: argparse.Action) -> dict[str, Any]:
+    assert flag.help is not None
+    parameter: dict[str, Any] = {
+        "name": flag.dest,
+        "label": flag.dest.replace("_", " ").capitalize(),
+        "helpText": flag.help.replace("%%", "%") + (_SEVERAL if flag.nargs == "+" else ""),
+        "isOptional": not flag.required,
+    }
+    if flag.nargs == 0:
+        parameter |= {"paramType": "BOOLEAN", "regexes": ["^(true|false)$"]}
+    elif flag.choices:
+        choices = [{"value": choice, "label": choice} for choice in flag.choices]
+        parameter |= {"paramType": "ENUM", "enumOptions": choices}
+    else:
+        parameter["paramType"] = "NUMBER" if flag.type in _OF_A_TYPE else "TEXT"
+        if regex := _REGEXES.get(flag.dest) or _OF_A_TYPE.get(flag.type):  # type: ignore[call-overload]
+            parameter["regexes"] = [f"^{regex}$"]
+    return parameter
+
+
+if __name__ == "__main__":
+    main()

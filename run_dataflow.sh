@@ -1,0 +1,389 @@
+#!/usr/bin/env bash
+# Submits a pipeline to Google Cloud Dataflow: checks first what would fail late or cost money, and
+# adds what a job in production should have. `--help` lists the options, docs/dataflow.md explains them.
+set -euo pipefail
+
+PIPELINES="coco"
+HERE=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+
+# The options, under their own names without the dashes, with their defaults.
+project='' region='' staging='' job_name='' service_account='' network='' subnetwork=''
+sdk_container_image='' build_container=''
+machine_type=n2-standard-4 max_workers=10 disk_size_gb=50
+labels=() experiments=()
+no_public_ips='' allow_cross_region='' wait='' check_only=''
+
+# What is made of the command line.
+pipeline='' python='' output='' answer=''
+flags=() sources=() words=()
+
+usage() {
+  cat <<'EOF'
+usage: ./run_dataflow.sh coco --project P --region R --staging gs://BUCKET/PATH [options] -- FLAGS
+
+Submits the pipeline with its FLAGS (python -m pipelines.coco --help) to Dataflow.
+
+required
+  --project PROJECT          that runs the job and pays for it
+  --region REGION            where it runs, such as europe-west4
+  --staging gs://BUCKET/PATH for code and temporary files of jobs
+the job
+  --job_name NAME            default: beam-tfrec-coco-, the date, the time and four digits
+  --labels KEY=VALUE         beside tool=beam-tfrec and command=coco; may be repeated
+  --wait                     wait, and exit as the pipeline does (default: submit, print its page)
+  --check_only               print the command and check the job graph, without any network
+workers
+  --machine_type TYPE        default n2-standard-4
+  --max_workers N            that autoscaling may start (default 10)
+  --disk_size_gb N           of each, for image and spools (default 50)
+  --service_account EMAIL    they run as (default: Compute Engine's)
+  --experiments NAME         of Dataflow; may be repeated
+what they run in
+  --sdk_container_image IMAGE  that `make container` made (default: Beam's, installs at start)
+  --build_container IMAGE    build, push and use it; without a tag, the job's name is its tag
+network
+  --network NETWORK
+  --subnetwork NAME          or regions/R/subnetworks/NAME, or its URL
+  --no_public_ips            needs an image, and Private Google Access in the subnetwork
+  --allow_cross_region       of buckets and workers; traffic between regions costs money
+
+PYTHON names the interpreter (default: .venv/bin/python beside this script, then python3).
+EOF
+}
+
+fail() { # CODE WHAT REMEDY
+  local exit_code=2
+  [[ $1 != E-IO-* ]] || exit_code=6
+  printf '%s run_dataflow: %s; %s\n' "$1" "$2" "$3" >&2
+  exit "$exit_code"
+}
+
+note() { printf 'note: %s\n' "$1" >&2; }
+
+# --- the command line
+
+set_option() { # --NAME VALUE
+  local name=${1#--} value=$2
+  case $name in
+    project | region | staging | job_name | labels | machine_type | max_workers | disk_size_gb | service_account | \
+      experiments | sdk_container_image | build_container | network | subnetwork) ;;
+    *) fail E-ARG "unknown option --$name" "see --help; the pipeline's own flags go behind --" ;;
+  esac
+  [[ -n $value && $value != --* ]] || fail E-ARG "--$name has no value" "give one"
+  case $name in
+    labels) labels+=("$value") ;;
+    experiments) experiments+=("$value") ;;
+    *) printf -v "$name" '%s' "$value" ;;
+  esac
+}
+
+parse_options() {
+  while (($#)); do
+    case $1 in
+      --) flags=("${@:2}"); return ;;
+      -h | --help) usage; exit 0 ;;
+      --wait | --check_only | --no_public_ips | --allow_cross_region) printf -v "${1#--}" yes ;;
+      --wait=* | --check_only=* | --no_public_ips=* | --allow_cross_region=*)
+        fail E-ARG "${1%%=*} takes no value" "write it without one" ;;
+      --*=*) set_option "${1%%=*}" "${1#*=}" ;;
+      --*) set_option "$1" "${2-}"; shift ;;
+      *) fail E-ARG "unexpected argument $1" "the pipeline's own flags go behind --" ;;
+    esac
+    shift
+  done
+}
+
+parse() {
+  local LC_ALL=C # elsewhere a range such as a-z may hold other letters, too
+  case ${1-} in -h | --help) usage; exit 0 ;; esac
+  pipeline=${1-}
+  [[ -n $pipeline && " $PIPELINES " == *" $pipeline "* ]] ||
+    fail E-ARG "no pipeline is called '$pipeline'" "give one first: $PIPELINES"
+  parse_options "${@:2}"
+  check_options
+  check_flags
+}
+
+check_options() {
+  local name
+  for name in project region staging; do
+    [[ -n ${!name} ]] || fail E-ARG "--$name is missing" "give it, see --help"
+  done
+  staging=${staging%/}
+  [[ $project =~ ^[a-z][-a-z0-9:.]+[a-z0-9]$ ]] || fail E-ARG "--project $project is no project id" "give the id, not the name or number"
+  [[ $region =~ ^[a-z]+-[a-z]+[0-9]+$ ]] || fail E-ARG "--region $region is no region" "give one such as europe-west4"
+  [[ $staging =~ ^gs://[a-z0-9][a-z0-9._-]+(/.*)?$ ]] || fail E-ARG "--staging $staging is no bucket" "give gs://BUCKET/PATH"
+  for name in max_workers disk_size_gb; do
+    [[ ${!name} =~ ^[1-9][0-9]*$ ]] || fail E-ARG "--$name ${!name} is no number from 1" "give one"
+  done
+  check_names
+  check_images
+  check_subnetwork
+}
+
+check_names() {
+  local label
+  for label in ${labels[@]+"${labels[@]}"}; do
+    [[ $label =~ ^[a-z][a-z0-9_-]{0,62}=[a-z0-9_-]{0,63}$ ]] ||
+      fail E-ARG "--labels $label is no label" "give key=value in lower case, digits, _ and -"
+  done
+  [[ -n $job_name ]] || job_name=$(printf 'beam-tfrec-%s-%s-%04d' "$pipeline" "$(date -u +%Y%m%d-%H%M%S)" $((RANDOM % 10000)))
+  [[ $job_name =~ ^[a-z]([-a-z0-9]*[a-z0-9])?$ ]] ||
+    fail E-ARG "--job_name $job_name is no name of a job" "give lower case, digits and -, a letter first"
+}
+
+check_images() {
+  [[ -z $sdk_container_image || -z $build_container ]] ||
+    fail E-ARG "--sdk_container_image and --build_container are both given" "leave one out"
+  if [[ -n $build_container ]]; then
+    [[ ${build_container##*/} == *[:@]* ]] || build_container+=":$job_name" # a tag that moves would mix versions in one job
+    sdk_container_image=$build_container
+  fi
+}
+
+check_subnetwork() {
+  [[ -z $no_public_ips || -n $sdk_container_image ]] ||
+    fail E-ARG "--no_public_ips without an image: workers cannot reach PyPI" "add --build_container or --sdk_container_image"
+  case $subnetwork in
+    '' | */*) ;;
+    *) subnetwork=regions/$region/subnetworks/$subnetwork ;;
+  esac
+  [[ -z $subnetwork || $subnetwork == *regions/"$region"/subnetworks/* ]] ||
+    fail E-ARG "--subnetwork $subnetwork is not of $region" "give one that is, or another --region"
+}
+
+# --- the pipeline's flags: passed on as they are, but for what this script decides
+
+check_flags() {
+  local word flag=''
+  for word in ${flags[@]+"${flags[@]}"}; do
+    if [[ $word == --* ]]; then
+      flag=${word%%=*}
+      refuse_ours "$flag"
+      [[ $word != *=* ]] || note_path "$flag" "${word#*=}"
+    else
+      note_path "$flag" "$word"
+    fi
+  done
+  [[ -n $output ]] || fail E-ARG "--output is missing behind --" "give gs://BUCKET/PATH"
+}
+
+refuse_ours() { # --FLAG
+  local instead=''
+  case $1 in
+    --project | --region | --job_name | --network | --subnetwork | --sdk_container_image | --disk_size_gb) instead=$1 ;;
+    --machine_type | --worker_machine_type) instead=--machine_type ;;
+    --staging_location | --temp_location) instead=--staging ;;
+    --label | --labels) instead=--labels ;;
+    --experiment | --experiments) instead=--experiments ;;
+    --max_num_workers) instead=--max_workers ;;
+    --service_account_email) instead=--service_account ;;
+    --use_public_ips | --no_use_public_ips) instead=--no_public_ips ;;
+    --worker_harness_container_image) instead=--sdk_container_image ;;
+    --dry_run) instead=--check_only ;;
+    --no_wait) instead=--wait ;;
+    --runner | --setup_file | --sdk_location | --number_of_worker_harness_threads | --save_main_session)
+      fail E-ARG "$1 is decided by this script" "leave it out" ;;
+    *) return 0 ;;
+  esac
+  fail E-ARG "$1 stands behind --" "give $instead before it"
+}
+
+note_path() { # --FLAG VALUE: remember where the job reads and writes; workers have no disk of yours
+  local flag=$1 path=$2
+  case $flag in
+    --images | --annotations) [[ ! $path =~ ^[a-z][a-z0-9_]*= ]] || path=${path#*=} ;;
+    --exclude | --since | --output) ;;
+    *) return 0 ;;
+  esac
+  [[ $path == *://* ]] || fail E-ARG "$flag $path is a local path, which workers cannot see" "copy it to a bucket, and give gs://BUCKET/PATH"
+  if [[ $flag == --output ]]; then output=$path; else sources+=("$path"); fi
+}
+
+# --- what this machine needs
+
+find_python() {
+  local candidate
+  for candidate in "${PYTHON:-$HERE/.venv/bin/python}" "${PYTHON:-python3}"; do
+    python=$(command -v -- "$candidate") && break
+  done
+  [[ -n $python ]] || fail E-ARG "there is no ${PYTHON:-python3}" "install Python 3.11, or set PYTHON"
+  [[ $python == /* ]] || python=$PWD/$python
+}
+
+check_python() {
+  local said remedy
+  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+    fail E-ARG "$python is older than Python 3.11" "set PYTHON to a newer one"
+  said=$(cd -- "$HERE" && "$python" -c "import apache_beam.runners.dataflow.internal.apiclient, pipelines.$pipeline" 2>&1) || {
+    remedy="$(quoted "$python") -m pip install --require-hashes --no-deps -r $(quoted "$HERE/requirements-worker.lock")"
+    fail E-ARG "$python lacks a package (${said##*$'\n'})" "run $remedy"
+  }
+  [[ -z $build_container ]] || "$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' ||
+    fail E-ARG "$python is not Python 3.11, which the image has" "set PYTHON to one that is"
+}
+
+check_gcloud() {
+  command -v gcloud >/dev/null || fail E-ARG "gcloud is not installed" "see https://cloud.google.com/sdk/docs/install"
+  [[ $(gcloud version --format='value("Google Cloud SDK")' 2>/dev/null) =~ ^[0-9]+\.[0-9]+ ]] ||
+    fail E-ARG "gcloud does not tell its version" "run gcloud version, and mend what it says"
+  gcloud auth application-default print-access-token >/dev/null 2>&1 ||
+    fail E-IO-AUTH "there are no Application Default Credentials" "run gcloud auth application-default login"
+}
+
+# --- buckets and network
+
+ask() { # COMMAND...: leaves in `answer` what it prints, or the last line of what it complains
+  answer=$("$@" 2>/dev/null) && return
+  answer=$("$@" 2>&1 >/dev/null) || true
+  answer=${answer##*$'\n'}
+  return 1
+}
+
+bucket_of() { # URI
+  local path=${1#gs://}
+  printf '%s' "${path%%/*}"
+}
+
+check_buckets() {
+  local uri bucket seen=' '
+  for uri in "$staging" "$output" ${sources[@]+"${sources[@]}"}; do
+    [[ $uri == gs://* ]] || continue
+    bucket=$(bucket_of "$uri")
+    [[ $seen == *" $bucket "* ]] || check_bucket "$bucket"
+    seen+="$bucket "
+  done
+}
+
+check_bucket() { # BUCKET
+  local place kind regions
+  if ! ask gcloud storage buckets describe "gs://$1" --format='value(location,location_type,data_locations)'; then
+    bucket_fault "$1" "$answer"
+    return 0
+  fi
+  IFS=$'\t' read -r place kind regions <<<"$answer"
+  if ! holds_region "$place" "$regions"; then
+    [[ -n $allow_cross_region ]] ||
+      fail E-ARG "gs://$1 lies in $place${regions:+ ($regions)}, the job in $region, and traffic between them costs money" \
+        "choose a region of the bucket, or add --allow_cross_region"
+  elif [[ $kind == multi-region ]]; then
+    note "gs://$1 is in the multi-region $place: Google charges for reads from it even by workers in $region"
+  fi
+}
+
+bucket_fault() { # BUCKET MESSAGE
+  case $2 in
+    *"not found: 404"*) fail E-ARG "gs://$1 does not exist" "create it, or correct its name" ;;
+  esac
+  if [[ $1 != "$(bucket_of "$staging")" && $1 != "$(bucket_of "$output")" ]]; then # somebody else's, perhaps public
+    note "where gs://$1 lies is not known, which needs storage.buckets.get: not compared with $region"
+    return 0
+  fi
+  fail E-IO-AUTH "gs://$1 cannot be looked up ($2)" "run gcloud auth login, or ask for storage.buckets.get on it"
+}
+
+holds_region() { # LOCATION REGIONS: whether a bucket there holds its data in the job's region
+  local place=${1,,} regions=${2,,}
+  case $place in # dual-regions whose regions Google does not list
+    nam4) regions=${regions:-us-central1;us-east1} ;;
+    eur4) regions=${regions:-europe-north1;europe-west4} ;;
+    asia1) regions=${regions:-asia-northeast1;asia-northeast2} ;;
+  esac
+  [[ -z $regions ]] || { [[ ";$regions;" == *";$region;"* ]]; return; }
+  case $place in
+    us) [[ $region == us-* ]] ;;
+    eu) [[ $region == europe-* && $region != europe-west2 && $region != europe-west6 ]] ;; # not London, not Zurich
+    asia) [[ $region == asia-* ]] ;;
+    *) [[ $region == "$place" ]] ;;
+  esac
+}
+
+check_network() {
+  [[ -n $no_public_ips ]] || return 0
+  if [[ -z $subnetwork ]]; then
+    note "without public IPs, the subnetwork of $region needs Private Google Access: not checked without --subnetwork"
+    return 0
+  fi
+  local host=$project
+  [[ $subnetwork != *projects/* ]] || { host=${subnetwork#*projects/} host=${host%%/*}; } # of a shared VPC
+  ask gcloud compute networks subnets describe "${subnetwork##*/}" --project="$host" --region="$region" \
+    --format='value(privateIpGoogleAccess)' ||
+    fail E-IO-AUTH "$subnetwork cannot be looked up ($answer)" "correct its name, or ask for compute.subnetworks.get"
+  [[ $answer == True ]] ||
+    fail E-ARG "$subnetwork has no Private Google Access: workers without public IPs could not reach storage" \
+      "run gcloud compute networks subnets update ${subnetwork##*/} --project=$host --region=$region --enable-private-ip-google-access"
+}
+
+# --- the image
+
+build_image() {
+  [[ -n $build_container ]] || return 0
+  if docker info >/dev/null 2>&1; then
+    docker build --platform=linux/amd64 --tag="$build_container" "$HERE" >&2 ||
+      fail E-ARG "docker could not build $build_container" "see what it says above"
+    docker push "$build_container" >&2 ||
+      fail E-IO-AUTH "docker could not push $build_container" "run gcloud auth configure-docker ${build_container%%/*}"
+  else
+    gcloud builds submit --project="$project" --tag="$build_container" "$HERE" >&2 ||
+      fail E-IO-AUTH "Cloud Build could not build or push $build_container" "see what it says above"
+  fi
+}
+
+# --- the command
+
+compose() {
+  local word
+  words=("$python" -m "pipelines.$pipeline"
+    --runner=DataflowRunner "--project=$project" "--region=$region" "--job_name=$job_name"
+    "--staging_location=$staging/staging" "--temp_location=$staging/temp"
+    --labels=tool=beam-tfrec "--labels=command=$pipeline")
+  for word in ${labels[@]+"${labels[@]}"}; do words+=("--labels=$word"); done
+  words+=("--worker_machine_type=$machine_type" --number_of_worker_harness_threads=4
+    "--max_num_workers=$max_workers" "--disk_size_gb=$disk_size_gb")
+  for word in ${experiments[@]+"${experiments[@]}"}; do words+=("--experiments=$word"); done
+  if [[ -n $sdk_container_image ]]; then
+    words+=("--sdk_container_image=$sdk_container_image" --sdk_location=container)
+  else
+    words+=(--setup_file=./setup.py) # Beam fails without the ./
+  fi
+  [[ -z $service_account ]] || words+=("--service_account_email=$service_account")
+  [[ -z $network ]] || words+=("--network=$network")
+  [[ -z $subnetwork ]] || words+=("--subnetwork=$subnetwork")
+  [[ -z $no_public_ips ]] || words+=(--no_use_public_ips)
+  [[ -n $wait ]] || words+=(--no_wait)
+  words+=(${flags[@]+"${flags[@]}"})
+}
+
+quoted() { # WORD: for a shell, and bare where that does
+  if [[ $1 =~ ^[A-Za-z0-9_./:=,@%+-]+$ ]]; then printf '%s' "$1"; else printf '%s' "${1@Q}"; fi
+}
+
+print_command() {
+  local word
+  printf 'cd %s && %s' "$(quoted "$HERE")" "$(quoted "${words[0]}")"
+  for word in "${words[@]:1}"; do
+    if [[ $word == --* ]]; then printf ' \\\n  '; else printf ' '; fi
+    quoted "$word"
+  done
+  printf '\n'
+}
+
+main() {
+  ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) || fail E-ARG "bash $BASH_VERSION is too old" "install bash 4.4 or newer"
+  parse "$@"
+  find_python
+  check_python
+  compose
+  cd -- "$HERE"
+  if [[ -n $check_only ]]; then
+    print_command
+    exec "${words[@]}" --dry_run=True
+  fi
+  check_gcloud
+  check_buckets
+  check_network
+  build_image
+  exec "${words[@]}"
+}
+
+main "$@"

@@ -1,0 +1,93 @@
+"""Programs that scripts call, played by small ones that record their words and answer as told."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_PROGRAM = """\
+#!{python} -SEs
+import json, os, sys
+
+folder, name = {folder!r}, os.path.basename(__file__)
+with open(folder + "/calls.jsonl", "a") as calls:
+    calls.write(json.dumps([name, *sys.argv[1:]]) + "\\n")
+with open(folder + "/answers.json") as file:
+    answers = json.load(file)
+said = " ".join([name, *sys.argv[1:]])
+for answer in reversed(answers):
+    if all(word in said for word in answer["words"]):
+        for path, text in answer["files"].items():
+            open(path, "w").write(text)
+        sys.stdout.write(answer["out"])
+        sys.stderr.write(answer["err"])
+        sys.exit(answer["code"])
+"""
+
+
+@dataclass
+class FakePrograms:
+    """A PATH of programs that do what a test says, and of the few real ones that it names.
+
+    Attributes:
+        folder: where they are; made here.
+        real: programs that are what they are.
+    """
+
+    folder: Path
+    real: Sequence[str] = ("bash", "cat", "date", "dirname")
+    _answers: list[dict[str, object]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir()
+        for name in self.real:
+            (self.folder / name).symlink_to(str(shutil.which(name)))
+        self.answer("")
+
+    def add(self, *names: str, at: Path | None = None) -> None:
+        """Add programs, on the PATH or as the one file `at`."""
+        for name in names:
+            path = at or self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(_PROGRAM.format(python=sys.executable, folder=str(self.folder)))
+            path.chmod(0o755)
+
+    def remove(self, name: str) -> None:
+        """Take a program away."""
+        (self.folder / name).unlink()
+
+    def answer(
+        self,
+        *words: str,
+        out: str = "",
+        err: str = "",
+        code: int = 0,
+        files: Mapping[str, str] | None = None,
+    ) -> None:
+        """Answer so whoever is called with all these words; what is told last holds."""
+        answer = {"words": words, "out": out, "err": err, "code": code, "files": files or {}}
+        self._answers.append(answer)
+        (self.folder / "answers.json").write_text(json.dumps(self._answers))
+
+    def calls(self, *words: str) -> list[list[str]]:
+        """Return the calls whose words hold all of these, in order."""
+        path = self.folder / "calls.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [call for call in map(json.loads, lines) if all(w in " ".join(call) for w in words)]
+
+    def run(
+        self, *command: str | Path, cwd: Path | None = None, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command that finds these programs alone."""
+        return subprocess.run(
+            list(map(str, command)),
+            cwd=cwd,
+            env={"PATH": str(self.folder), "HOME": os.environ.get("HOME", "/"), **environment},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )

@@ -1,0 +1,128 @@
+"""The workers' image and its lock: the versions that the project is tested with, no TensorFlow."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.coco_command import PROJECT
+from tests.fake_programs import FakePrograms
+
+DOCKERFILE = (PROJECT / "Dockerfile").read_text()
+FROM = re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)
+
+
+def pins(path: Path) -> dict[str, str]:
+    """Return the versions of a lock by name."""
+    return dict(re.findall(r"^([a-z0-9._-]+)==(\S+)", path.read_text(), re.MULTILINE))
+
+
+PINS = pins(PROJECT / "requirements.lock")
+WORKER_PINS = pins(PROJECT / "requirements-worker.lock")
+
+
+def test_image_has_the_beam_that_is_tested() -> None:
+    assert FROM[0] == f"apache/beam_python3.11_sdk:{PINS['apache-beam']}"
+    assert WORKER_PINS["apache-beam"] == PINS["apache-beam"]
+
+
+def test_stages_stand_on_pinned_images() -> None:
+    stages = {*re.findall(r" AS (\S+)", DOCKERFILE)}
+    outside = [image for image in FROM if image not in stages]
+    assert len(outside) == 2
+    assert [image for image in outside if not re.search(r":\w*\d", image)] == []
+
+
+def test_worker_lock_holds_no_tensorflow_and_no_tools() -> None:
+    barred = r"tensor|keras|pytest|hypothesis|mypy|ruff|coverage"
+    assert [name for name in WORKER_PINS if re.search(barred, name)] == []
+
+
+def test_worker_lock_holds_what_the_package_needs_and_dataflows_client() -> None:
+    (needed,) = re.findall(r"install_requires=\[(.*?)\]", (PROJECT / "setup.py").read_text(), re.S)
+    names = set(re.findall(r'"([a-z0-9-]+)', needed)) | {"google-cloud-dataflow-client"}
+    assert len(names) > 8 and names - set(WORKER_PINS) == set()
+
+
+def test_worker_lock_has_the_tested_versions() -> None:
+    both = set(PINS) & set(WORKER_PINS)
+    assert len(both) > 40
+    assert {name for name in both if PINS[name] != WORKER_PINS[name]} == set()
+    assert int(WORKER_PINS["pillow"].split(".")[0]) >= 13  # CVE-2026-112403
+
+
+def test_worker_lock_pins_with_hashes_and_names_no_host() -> None:
+    text = (PROJECT / "requirements-worker.lock").read_text()
+    blocks = re.split(r"^(?=[a-z0-9._-]+==)", text, flags=re.MULTILINE)[1:]
+    assert len(blocks) >= len(WORKER_PINS) > 100  # a package may have a version per Python
+    assert [block.split()[0] for block in blocks if "--hash=sha256:" not in block] == []
+    assert "://" not in text
+
+
+def test_what_is_copied_exists_and_is_sent_to_the_builder() -> None:
+    copies = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
+    sources = {Path(source).parts[0] for line in copies for source in line.split()}
+    sent = set(re.findall(r"^!(\S+)", (PROJECT / ".dockerignore").read_text(), re.MULTILINE))
+    assert sources == sent
+    assert [source for source in sources if not (PROJECT / source).exists()] == []
+
+
+def test_package_is_copied_whole() -> None:
+    (packages,) = re.findall(r"include=\[(.*?)\]", (PROJECT / "setup.py").read_text())
+    for name in re.findall(r'"(\w+)"', packages):
+        assert f"COPY {name} {name}\n" in DOCKERFILE
+
+
+# --- make container, make flex_template
+
+IMAGE = "europe-west4-docker.pkg.dev/p/images/beam-tfrec:1"
+BUILD = ["docker", "build", "--platform=linux/amd64", f"--tag={IMAGE}", "."]
+TEMPLATE = [
+    *("gcloud", "dataflow", "flex-template", "build", "gs://b/coco.json", f"--image={IMAGE}"),
+    *("--sdk-language=PYTHON", "--metadata-file=metadata.json"),
+]
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> FakePrograms:
+    programs = FakePrograms(tmp_path / "bin", real=("make", "sh", "bash", "sed"))
+    programs.add("docker", "gcloud")
+    return programs
+
+
+def make(programs: FakePrograms, *words: str) -> tuple[int, list[list[str]]]:
+    run = programs.run("make", "--no-print-directory", *words, cwd=PROJECT)
+    return run.returncode, [call for call in programs.calls() if call[1] != "info"]
+
+
+def test_image_is_built_and_pushed(programs: FakePrograms) -> None:
+    assert make(programs, "container", f"IMAGE={IMAGE}") == (0, [BUILD, ["docker", "push", IMAGE]])
+
+
+def test_image_is_built_by_google_where_docker_is_not(programs: FakePrograms) -> None:
+    programs.remove("docker")
+    submit = ["gcloud", "builds", "submit", "--project=p", f"--tag={IMAGE}", "."]
+    assert make(programs, "container", f"IMAGE={IMAGE}", "PROJECT=p") == (0, [submit])
+
+
+def test_template_is_built_after_its_image(programs: FakePrograms) -> None:
+    code, calls = make(programs, "flex_template", f"IMAGE={IMAGE}", "TEMPLATE=gs://b/coco.json")
+    assert (code, calls) == (0, [BUILD, ["docker", "push", IMAGE], TEMPLATE])
+
+
+def test_image_that_fails_makes_no_template(programs: FakePrograms) -> None:
+    programs.answer("docker push", code=1)
+    code, calls = make(programs, "flex_template", f"IMAGE={IMAGE}", "TEMPLATE=gs://b/coco.json")
+    assert (code, calls) == (2, [BUILD, ["docker", "push", IMAGE]])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("container",), "make container: give IMAGE=REGION-docker.pkg.dev/PROJECT/REPO/NAME:TAG"),
+        (("flex_template", "IMAGE=i"), "make flex_template: give TEMPLATE=gs://BUCKET/NAME.json"),
+    ],
+)
+def test_what_is_missing_is_named(programs: FakePrograms, words: tuple, said: str) -> None:
+    run = programs.run("make", "--no-print-directory", *words, cwd=PROJECT)
+    assert (run.returncode, run.stdout, programs.calls()) == (2, f"{said}\n", [])

@@ -1,0 +1,199 @@
+"""The Flex Template: every flag is a described parameter, and parameters become flags again."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipelines import coco
+from pipelines.flex_template import describe, flags_of
+from pipelines.options import FlagParser
+from tests.coco_command import PROJECT, MakeCoco, digests, run_coco
+
+METADATA = json.loads((PROJECT / "metadata.json").read_text())
+PARAMETERS = {parameter["name"]: parameter for parameter in METADATA["parameters"]}
+FLAGS = {action.dest: action for action in coco.parser()._actions if action.dest != "help"}
+
+
+def launch(*arguments: str, cwd: Path, main: Path | None = None) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, str(main or PROJECT / "pipelines/flex_template.py"), *arguments],
+        cwd=cwd,
+        env=os.environ | {"PYTHONPATH": str(PROJECT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+# --- the description
+
+
+def test_metadata_is_what_the_parser_says() -> None:
+    described = json.dumps(describe(coco.parser()), indent=2) + "\n"
+    assert (PROJECT / "metadata.json").read_text() == described, "run make metadata"
+
+
+def test_every_flag_is_a_parameter_with_its_help() -> None:
+    assert list(PARAMETERS) == ["sdk_container_image", *FLAGS]
+    for name, flag in FLAGS.items():
+        parameter = PARAMETERS[name]
+        assert parameter["helpText"].startswith((flag.help or "?").replace("%%", "%"))
+        assert parameter["isOptional"] is not flag.required
+        assert parameter["label"]
+
+
+def test_a_flag_that_is_added_is_described() -> None:
+    parser = FlagParser("beam-tfrec coco", "Photos.")
+    parser.add_argument("--new_flag", type=float, default=1, help="of 100 % (default 1 %%)")
+    _, parameter = describe(parser)["parameters"]
+    assert parameter == {
+        "name": "new_flag",
+        "label": "New flag",
+        "helpText": "of 100 % (default 1 %)",
+        "isOptional": True,
+        "paramType": "NUMBER",
+        "regexes": [r"^[0-9]+(\.[0-9]+)?$"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "taken", "refused"),
+    [
+        (
+            "images",
+            ["gs://b", "train=gs://b/i val=gs://b/j", "'train=gs://b/my i' val=s3://c/v"],
+            ["", "photos", "train=photos", "/data"],
+        ),
+        ("annotations", ["gs://b/a.json", "train=gs://b/a.json"], ["a.json", "val=a.json"]),
+        ("output", ["gs://b/out", "gs://b/{date}"], ["out", "/out", ""]),
+        ("exclude", ["gs://b/rejected.jsonl"], ["rejected.jsonl"]),
+        ("shard_size", ["150MB", "1.5 GiB", "1000"], ["big", "-1", "150XB"]),
+        ("bytes_in_flight", ["256MiB"], ["all"]),
+        ("num_shards", ["16", "train=512 val=16"], ["some", "train=", "1.5"]),
+        ("order", ["input", "train=shuffled val=input"], ["random"]),
+        ("max_rejected", ["0", "10", "1%", "0.5%"], ["0.5", "-1", "%"]),
+        ("overwrite", ["true", "false"], ["yes", "True", "1"]),
+        ("seed", ["0", "-3"], ["x", "1.0"]),
+        ("max_reads_per_second", ["0", "12.5"], ["fast", "-1"]),
+    ],
+)
+def test_values_are_checked_when_the_template_is_launched(
+    name: str, taken: list[str], refused: list[str]
+) -> None:
+    (regex,) = PARAMETERS[name]["regexes"]
+    assert [value for value in taken if not re.fullmatch(regex, value)] == []
+    assert [value for value in refused if re.fullmatch(regex, value)] == []
+
+
+def test_defaults_pass_their_own_check() -> None:
+    for name, flag in FLAGS.items():
+        for regex in PARAMETERS[name].get("regexes", ()):
+            if isinstance(flag.default, str) and flag.default:
+                assert re.fullmatch(regex, flag.default), name
+
+
+def test_gcloud_takes_the_description() -> None:
+    gcloud = shutil.which("gcloud")
+    if gcloud is None:
+        pytest.skip("gcloud is not installed")
+    build = [gcloud, "dataflow", "flex-template", "build", "gs://b/t.json", "--print-only"]
+    options = ["--image=host/image:1", "--sdk-language=PYTHON", "--metadata-file=metadata.json"]
+    run = subprocess.run(
+        [*build, *options, "--format=json"], cwd=PROJECT, capture_output=True, text=True, timeout=60
+    )
+    assert run.returncode == 0, run.stderr
+    taken = json.loads(run.stdout)
+    taken = json.loads(taken) if isinstance(taken, str) else taken
+    assert taken["metadata"] == METADATA
+
+
+# --- from parameters to flags
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("--images=gs://b/i", ["--images", "gs://b/i"]),
+        ("--images=train=gs://b/t val=gs://b/v", ["--images", "train=gs://b/t", "val=gs://b/v"]),
+        ("--images='train=gs://b/my t'", ["--images", "train=gs://b/my t"]),
+        ("--num_shards=train=2 val=1", ["--num_shards", "train=2", "val=1"]),
+        ("--order=input", ["--order", "input"]),
+        ("--overwrite=true", ["--overwrite"]),
+        ("--overwrite=false", []),
+        ("--exclude=", []),
+        ("--images=", []),
+        ("--shard_names=file {index:02}", ["--shard_names=file {index:02}"]),
+        ("--kms_key=a=b", ["--kms_key=a=b"]),
+        ("--sdk_container_image=host/i:1", ["--sdk_container_image=host/i:1"]),
+        ('--labels={"a": "b"}', ['--labels={"a": "b"}']),
+        ("--template_location=gs://b/o", ["--template_location=gs://b/o"]),
+        ("--streaming", ["--streaming"]),
+    ],
+)
+def test_parameters_become_flags(argument: str, words: list[str]) -> None:
+    assert flags_of([argument], coco.parser()) == words
+
+
+def test_what_only_a_newer_launcher_knows_is_left_out_and_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level("WARNING", "pipelines.flex_template"):
+        assert flags_of(["--of_next_year=1", "--seed=1"], coco.parser()) == ["--seed=1"]
+    assert caplog.messages == ["--of_next_year is not known to this version of Beam: left out"]
+
+
+def test_values_may_stand_behind_their_flag() -> None:
+    arguments = ["--project", "p", "--of_next_year", "1", "--seed", "2", "--region=r"]
+    assert flags_of(arguments, coco.parser()) == ["--project", "p", "--seed", "2", "--region=r"]
+
+
+def test_a_quote_must_be_closed() -> None:
+    with pytest.raises(
+        ValueError, match=r"--images must be quoted as in a shell, got .*: close it"
+    ):
+        flags_of(["--images='train=gs://b/i"], coco.parser())
+
+
+def test_a_switch_is_true_or_false() -> None:
+    with pytest.raises(ValueError, match="--overwrite must be true or false, got 'yes': give one"):
+        flags_of(["--overwrite=yes"], coco.parser())
+
+
+# --- the program
+
+
+def test_template_makes_what_the_command_makes(make_coco: MakeCoco, tmp_path: Path) -> None:
+    train, val = make_coco(5), make_coco(3, name="val")
+    images = [f"train={train[0]}", f"val={val[0].rename(tmp_path / 'my val')}"]
+    annotations = [f"train={train[1]}", f"val={val[1]}"]
+    main = shutil.copy(PROJECT / "pipelines/flex_template.py", tmp_path / "main.py")
+    parameters = (
+        *(f"--images={shlex.join(images)}", f"--annotations={shlex.join(annotations)}"),
+        *("--num_shards=train=2 val=1", "--overwrite=false", f"--output={tmp_path / 'template'}"),
+        *("--sdk_container_image=host/image:1", "--of_next_year=1"),
+    )
+    run = launch(*parameters, cwd=tmp_path, main=Path(main))
+    assert run.returncode == 0, run.stderr
+    assert "--of_next_year is not known to this version of Beam: left out" in run.stderr
+    words = ("--num_shards", "train=2", "val=1", "--output", tmp_path / "command")
+    assert run_coco("--images", *images, "--annotations", *annotations, *words).code == 0
+    assert digests(tmp_path / "template") == digests(tmp_path / "command")
+
+
+def test_template_ends_with_one_line_and_an_exit_code(tmp_path: Path) -> None:
+    run = launch("--images=a", "--annotations=b", "--output=o", "--orphans=x", cwd=tmp_path)
+    assert run.returncode == 2
+    assert run.stderr.startswith("E-ARG command line: argument --orphans: invalid choice: 'x'")
+    assert len(run.stderr.splitlines()) == 1
+
+
+def test_template_describes_itself(tmp_path: Path) -> None:
+    run = launch("--describe", cwd=tmp_path)
+    assert (run.returncode, run.stdout) == (0, (PROJECT / "metadata.json").read_text())

@@ -1,0 +1,606 @@
+"""`run_dataflow.sh`: what it asks for, what it refuses, and the exact command that it makes."""
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+from apache_beam.options.pipeline_options import (
+    DebugOptions,
+    GoogleCloudOptions,
+    PipelineOptions,
+    SetupOptions,
+    StandardOptions,
+    WorkerOptions,
+)
+
+from pipelines import cli, coco
+from pipelines.options import beam_flags, parse_flags
+from tests.coco_command import PROJECT
+from tests.dataflow_launcher import FLAGS, IMAGE, REQUIRED, SCRIPT, SOURCES, Launcher, refused
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Launcher:
+    return Launcher(tmp_path)
+
+
+def quoted(path: Path) -> str:
+    return "'" + str(path).replace("'", "'\\''") + "'"
+
+
+# --- the command
+
+GOLDEN = r"""cd HOME && PYTHON -m pipelines.coco \
+  --runner=DataflowRunner \
+  --project=my-project \
+  --region=us-central1 \
+  --job_name=night-1 \
+  --staging_location=gs://stage/jobs/staging \
+  --temp_location=gs://stage/jobs/temp \
+  --labels=tool=beam-tfrec \
+  --labels=command=coco \
+  --labels=team=vision \
+  --worker_machine_type=n2-standard-4 \
+  --number_of_worker_harness_threads=4 \
+  --max_num_workers=10 \
+  --disk_size_gb=50 \
+  --setup_file=./setup.py \
+  --no_wait \
+  --images 'train=gs://in/my photos' 'val=gs://in/it'\''s' \
+  --annotations=gs://in/a.json \
+  --output gs://out/set \
+  --shard_names 'file_{index:02}.tfrec' \
+  --dataflow_kms_key=projects/p/k
+"""
+
+
+def test_check_only_prints_the_command_and_checks_the_graph_without_gcloud(
+    launcher: Launcher,
+) -> None:
+    flags = (
+        *("--images", "train=gs://in/my photos", "val=gs://in/it's"),
+        *("--annotations=gs://in/a.json", "--output", "gs://out/set"),
+        *("--shard_names", "file_{index:02}.tfrec", "--dataflow_kms_key=projects/p/k"),
+    )
+    launcher.programs.answer("--dry_run=True", out="graph is fine\n", code=5)
+    options = ("--job_name", "night-1", "--labels=team=vision", "--check_only")
+    run = launcher.submit(*options, flags=flags)
+    assert (run.returncode, run.stderr) == (5, "")
+    golden = GOLDEN.replace("HOME", quoted(launcher.home))
+    golden = golden.replace("PYTHON", quoted(launcher.python))
+    assert run.stdout == golden + "graph is fine\n"
+    assert launcher.job()[-1] == "--dry_run=True"
+    assert launcher.programs.calls("gcloud") == launcher.programs.calls("docker") == []
+
+
+def test_printed_command_is_the_one_that_runs(launcher: Launcher) -> None:
+    options = ("--job_name", "j", "--labels", "a=b", "--no_public_ips", "--sdk_container_image")
+    printed = launcher.submit(*options, IMAGE, "--check_only").stdout
+    words = shlex.split(printed.replace("\\\n", ""))
+    assert words[:4] == ["cd", str(launcher.home), "&&", str(launcher.python)]
+    assert launcher.job() == [*words[4:], "--dry_run=True"]
+
+
+def test_every_option_arrives_where_beam_reads_it(launcher: Launcher) -> None:
+    options = (
+        *("--job_name", "j", "--labels", "a=b", "--labels", "c=", "--machine_type=n2-highmem-2"),
+        *("--max_workers", "7", "--disk_size_gb", "99", "--service_account", "w@p.iam"),
+        *("--experiments", "e1", "--experiments=e2", "--network", "net", "--subnetwork", "sub"),
+        *("--no_public_ips", "--sdk_container_image", IMAGE),
+    )
+    launcher.programs.answer("subnets describe", out="True\n")
+    assert launcher.submit(*options).returncode == 0
+    given = PipelineOptions(launcher.job()[2:])
+    cloud, worker = given.view_as(GoogleCloudOptions), given.view_as(WorkerOptions)
+    setup, debug = given.view_as(SetupOptions), given.view_as(DebugOptions)
+    assert (given.view_as(StandardOptions).runner, cloud.project, cloud.region, cloud.job_name) == (
+        *("DataflowRunner", "my-project", "us-central1", "j"),
+    )
+    assert cloud.staging_location == "gs://stage/jobs/staging"
+    assert cloud.temp_location == "gs://stage/jobs/temp"
+    assert cloud.labels == ["tool=beam-tfrec", "command=coco", "a=b", "c="]
+    assert cloud.service_account_email == "w@p.iam"
+    assert (worker.machine_type, worker.max_num_workers, worker.disk_size_gb) == (
+        *("n2-highmem-2", 7, 99),
+    )
+    assert (worker.network, worker.subnetwork) == ("net", "regions/us-central1/subnetworks/sub")
+    assert (worker.use_public_ips, worker.sdk_container_image) == (False, IMAGE)
+    assert (setup.setup_file, setup.sdk_location) == (None, "container")
+    assert debug.number_of_worker_harness_threads == 4
+    assert debug.experiments is not None and {"e1", "e2"} <= set(debug.experiments)
+
+
+def test_every_flag_it_adds_is_known(launcher: Launcher) -> None:
+    ours = set(coco.parser()._option_string_actions) | {"--no_wait"}
+    for options in ((), ("--sdk_container_image", IMAGE, "--no_public_ips", "--network=n")):
+        launcher.submit(*options)
+    called = [word for call in launcher.programs.calls("-m pipelines") for word in call]
+    flags = {word.split("=")[0] for word in called if word.startswith("--")}
+    assert len(flags) > 15 and flags - beam_flags() - ours == set()
+
+
+def test_package_is_installed_by_setup_file_or_is_in_the_image(launcher: Launcher) -> None:
+    launcher.submit()
+    assert "--setup_file=./setup.py" in launcher.job()
+    launcher.submit("--sdk_container_image", IMAGE)
+    assert "setup_file" not in str(launcher.programs.calls("-m pipelines")[1])
+
+
+def test_it_does_not_wait_unless_told_to(launcher: Launcher) -> None:
+    launcher.programs.answer("-m pipelines.coco", out="job page\n", code=4)
+    run = launcher.submit()
+    assert (run.returncode, run.stdout) == (4, "job page\n")
+    assert "--no_wait" in launcher.job()
+    launcher.submit("--wait")
+    assert "--no_wait" not in launcher.programs.calls("-m pipelines.coco")[1]
+
+
+def test_job_names_are_readable_and_differ(launcher: Launcher) -> None:
+    names = set()
+    for _ in range(2):
+        printed = launcher.submit("--check_only").stdout
+        (name,) = re.findall(r"--job_name=(\S+)", printed)
+        assert re.fullmatch(r"beam-tfrec-coco-20\d{6}-\d{6}-\d{4}", name)
+        names.add(name)
+    assert len(names) == 2
+
+
+def test_first_job_of_the_documentation_is_submitted(launcher: Launcher) -> None:
+    text = (PROJECT / "docs/dataflow.md").read_text()
+    (command,) = re.findall(r"\$ (\./run_dataflow\.sh coco --project \$PROJECT.*?)```", text, re.S)
+    variables = {"PROJECT": "my-project", "REGION": "us-central1", "BUCKET": "b-1"}
+    run = launcher.programs.run("bash", "-c", command, cwd=launcher.home, **variables)
+    assert (run.returncode, run.stderr) == (0, "")
+    flags, others = parse_flags(coco.parser(), [w for w in launcher.job()[2:] if w != "--no_wait"])
+    assert flags.images == ["train=gs://b-1/source/train", "val=gs://b-1/source/val"]
+    assert (flags.output, flags.max_rejected) == ("gs://b-1/tfrec", "3")
+    assert "--service_account_email=tfrec-worker@my-project.iam.gserviceaccount.com" in others
+
+
+# --- what is refused before anything is asked
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ((), "no pipeline is called ''; give one first: coco"),
+        (("launch",), "no pipeline is called 'launch'; give one first: coco"),
+        (("coco", "x"), "unexpected argument x; the pipeline's own flags go behind --"),
+        (
+            ("coco", "--regio", "r"),
+            "unknown option --regio; see --help; the pipeline's own flags go behind --",
+        ),
+        (("coco", "--wait=true"), "--wait takes no value; write it without one"),
+        (("coco", "--project"), "--project has no value; give one"),
+        (("coco", "--project="), "--project has no value; give one"),
+        (("coco", "--project", "--region", "r"), "--project has no value; give one"),
+        (("coco", *REQUIRED[2:]), "--project is missing; give it, see --help"),
+        (("coco", *REQUIRED[:2], *REQUIRED[4:]), "--region is missing; give it, see --help"),
+        (("coco", *REQUIRED[:4]), "--staging is missing; give it, see --help"),
+        *[
+            (
+                ("coco", *REQUIRED, "--project", project),
+                f"--project {project} is no project id; give the id, not the name or number",
+            )
+            for project in ("My Project", "123456", "p")
+        ],
+        (
+            ("coco", *REQUIRED, "--region", "us-central1-a"),
+            "--region us-central1-a is no region; give one such as europe-west4",
+        ),
+        (
+            ("coco", *REQUIRED, "--staging", "/tmp"),
+            "--staging /tmp is no bucket; give gs://BUCKET/PATH",
+        ),
+        (
+            ("coco", *REQUIRED, "--max_workers", "0"),
+            "--max_workers 0 is no number from 1; give one",
+        ),
+        (
+            ("coco", *REQUIRED, "--disk_size_gb", "5GB"),
+            "--disk_size_gb 5GB is no number from 1; give one",
+        ),
+        (
+            ("coco", *REQUIRED, "--labels", "Team=a"),
+            "--labels Team=a is no label; give key=value in lower case, digits, _ and -",
+        ),
+        (
+            ("coco", *REQUIRED, "--job_name", "My_job"),
+            "--job_name My_job is no name of a job; give lower case, digits and -, a letter first",
+        ),
+        (
+            ("coco", *REQUIRED, "--build_container", "a", "--sdk_container_image", "b"),
+            "--sdk_container_image and --build_container are both given; leave one out",
+        ),
+        (
+            ("coco", *REQUIRED, "--no_public_ips"),
+            "--no_public_ips without an image: workers cannot reach PyPI;"
+            " add --build_container or --sdk_container_image",
+        ),
+        (
+            ("coco", *REQUIRED, "--subnetwork", "regions/us-east1/subnetworks/s"),
+            "--subnetwork regions/us-east1/subnetworks/s is not of us-central1;"
+            " give one that is, or another --region",
+        ),
+        (("coco", *REQUIRED), "--output is missing behind --; give gs://BUCKET/PATH"),
+        (
+            ("coco", *REQUIRED, "--", *SOURCES),
+            "--output is missing behind --; give gs://BUCKET/PATH",
+        ),
+        *[
+            (
+                ("coco", *REQUIRED, "--", *FLAGS, f"{flag}=x", "y"),
+                f"{flag} {path} is a local path, which workers cannot see;"
+                " copy it to a bucket, and give gs://BUCKET/PATH",
+            )
+            for flag, path in [("--images", "x"), ("--annotations", "x"), ("--exclude", "x")]
+        ],
+        (
+            ("coco", *REQUIRED, "--", "--images", "train=gs://b/i", "val=photos"),
+            "--images photos is a local path, which workers cannot see;"
+            " copy it to a bucket, and give gs://BUCKET/PATH",
+        ),
+    ],
+)
+def test_wrong_words_are_refused(launcher: Launcher, words: tuple[str, ...], line: str) -> None:
+    refused(launcher(*words), 2, f"E-ARG run_dataflow: {line}")
+    assert launcher.programs.calls() == []
+
+
+@pytest.mark.parametrize(
+    ("flag", "instead"),
+    [
+        ("--project", "--project"),
+        ("--region", "--region"),
+        ("--job_name", "--job_name"),
+        ("--network", "--network"),
+        ("--subnetwork", "--subnetwork"),
+        ("--sdk_container_image", "--sdk_container_image"),
+        ("--worker_harness_container_image", "--sdk_container_image"),
+        ("--disk_size_gb", "--disk_size_gb"),
+        ("--machine_type", "--machine_type"),
+        ("--worker_machine_type", "--machine_type"),
+        ("--staging_location", "--staging"),
+        ("--temp_location", "--staging"),
+        ("--label", "--labels"),
+        ("--labels", "--labels"),
+        ("--experiment", "--experiments"),
+        ("--experiments", "--experiments"),
+        ("--max_num_workers", "--max_workers"),
+        ("--service_account_email", "--service_account"),
+        ("--use_public_ips", "--no_public_ips"),
+        ("--no_use_public_ips", "--no_public_ips"),
+        ("--dry_run", "--check_only"),
+        ("--no_wait", "--wait"),
+    ],
+)
+def test_what_it_sets_is_refused_behind_the_dashes(
+    launcher: Launcher, flag: str, instead: str
+) -> None:
+    for flags in ((flag, "x"), (f"{flag}=x",)):
+        run = launcher.submit(flags=(*FLAGS, *flags))
+        line = f"E-ARG run_dataflow: {flag} stands behind --; give {instead} before it"
+        refused(run, 2, line)
+    assert instead in launcher("--help").stdout
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        *("--runner", "--setup_file", "--sdk_location", "--save_main_session"),
+        "--number_of_worker_harness_threads",
+    ],
+)
+def test_what_it_decides_is_refused_behind_the_dashes(launcher: Launcher, flag: str) -> None:
+    line = f"E-ARG run_dataflow: {flag} is decided by this script; leave it out"
+    refused(launcher.submit(flags=(*FLAGS, flag, "x")), 2, line)
+
+
+def test_everything_that_it_adds_is_refused_behind_the_dashes(launcher: Launcher) -> None:
+    for options in ((), ("--sdk_container_image", IMAGE, "--no_public_ips", "--network=n")):
+        launcher.submit(*options, "--service_account=a", "--experiments=e", "--subnetwork=s")
+    calls = launcher.programs.calls("-m pipelines.coco")
+    added = {word.split("=")[0] for call in calls for word in call[3 : call.index("--images")]}
+    assert len(added) > 15
+    for flag in added:
+        assert launcher.submit(flags=(*FLAGS, flag)).returncode == 2, flag
+
+
+def test_other_flags_are_passed_on_unchanged(launcher: Launcher) -> None:
+    odd = ("--num_workers", "3", "--spool_dir", "/mnt/a b", "--shard_names", "$(x) 'y' \"z\" \\n*")
+    launcher.submit(flags=(*FLAGS, *odd))
+    assert launcher.job()[-len(odd) :] == list(odd)
+
+
+def test_help_names_every_option_and_pipeline(launcher: Launcher) -> None:
+    for words in (("--help",), ("coco", "--help"), ("-h",)):
+        run = launcher(*words)
+        assert (run.returncode, run.stderr) == (0, "")
+        assert run.stdout.startswith("usage: ./run_dataflow.sh coco --project P")
+    options = re.findall(r"^  --([a-z_]+)", run.stdout, re.MULTILINE)
+    assert len(options) == 18
+    for name in options:
+        assert "unknown option" not in launcher("coco", f"--{name}=1").stderr
+
+
+def test_pipelines_are_those_of_the_command() -> None:
+    (names,) = re.findall(r'^PIPELINES="(.*)"', SCRIPT.read_text(), re.MULTILINE)
+    assert tuple(names.split()) == cli.COMMANDS
+
+
+# --- Python
+
+
+def test_python_is_the_one_given_else_the_projects_else_the_systems(launcher: Launcher) -> None:
+    programs = launcher.programs
+    programs.add("python3")
+    programs.add("mine", at=launcher.home.parent / "bin2/mine")
+    launcher.submit(PYTHON="bin2/mine")  # from where the user is, not the script
+    launcher.submit()
+    shutil.rmtree(launcher.home / ".venv")
+    launcher.submit()
+    assert [call[0] for call in programs.calls("-m pipelines.coco")] == [
+        "mine",
+        "python",
+        "python3",
+    ]
+
+
+@pytest.mark.parametrize(("given", "name"), [({}, "python3"), ({"PYTHON": "nopython"}, "nopython")])
+def test_missing_python_is_named(launcher: Launcher, given: dict[str, str], name: str) -> None:
+    shutil.rmtree(launcher.home / ".venv")
+    line = f"E-ARG run_dataflow: there is no {name}; install Python 3.11, or set PYTHON"
+    refused(launcher.submit(**given), 2, line)
+
+
+def test_old_python_is_refused(launcher: Launcher) -> None:
+    launcher.programs.answer("version_info < (3, 11)", code=1)
+    line = f"{launcher.python} is older than Python 3.11; set PYTHON to a newer one"
+    refused(launcher.submit(), 2, f"E-ARG run_dataflow: {line}")
+
+
+def test_missing_package_is_named_with_the_command_that_installs_it(launcher: Launcher) -> None:
+    said = "Traceback\nModuleNotFoundError: No module named 'apitools'\n"
+    launcher.programs.answer("import apache_beam.runners.dataflow", err=said, code=1)
+    line = (
+        f"{launcher.python} lacks a package (ModuleNotFoundError: No module named 'apitools');"
+        f" run {quoted(launcher.python)} -m pip install --require-hashes --no-deps"
+        f" -r {quoted(launcher.home / 'requirements-worker.lock')}"
+    )
+    refused(launcher.submit(), 2, f"E-ARG run_dataflow: {line}")
+
+
+def test_image_that_is_built_asks_for_its_python(launcher: Launcher) -> None:
+    launcher.programs.answer("version_info[:2] != (3, 11)", code=1)
+    line = f"{launcher.python} is not Python 3.11, which the image has; set PYTHON to one that is"
+    refused(launcher.submit("--build_container", IMAGE), 2, f"E-ARG run_dataflow: {line}")
+    assert launcher.submit("--sdk_container_image", IMAGE).returncode == 0
+
+
+# --- gcloud, credentials, buckets
+
+
+def test_missing_gcloud_is_named(launcher: Launcher) -> None:
+    launcher.programs.remove("gcloud")
+    line = "gcloud is not installed; see https://cloud.google.com/sdk/docs/install"
+    refused(launcher.submit(), 2, f"E-ARG run_dataflow: {line}")
+
+
+@pytest.mark.parametrize("answer", [{"code": 1}, {"out": "what?\n"}])
+def test_broken_gcloud_is_named(launcher: Launcher, answer: dict) -> None:
+    launcher.programs.answer("gcloud version", **answer)
+    line = "gcloud does not tell its version; run gcloud version, and mend what it says"
+    refused(launcher.submit(), 2, f"E-ARG run_dataflow: {line}")
+
+
+def test_missing_credentials_are_named(launcher: Launcher) -> None:
+    launcher.programs.answer("print-access-token", err="none\n", code=1)
+    line = "there are no Application Default Credentials; run gcloud auth application-default login"
+    refused(launcher.submit(), 6, f"E-IO-AUTH run_dataflow: {line}")
+
+
+def test_each_bucket_is_looked_up_once(launcher: Launcher) -> None:
+    flags = (*FLAGS, "--images", "val=gs://in2/x", "--exclude", "gs://out/set/rejected.jsonl")
+    assert launcher.submit(flags=flags).stderr == ""
+    looked_up = [call[4] for call in launcher.programs.calls("buckets describe")]
+    assert looked_up == ["gs://stage", "gs://out", "gs://in", "gs://in2"]
+
+
+def test_other_stores_are_not_looked_up(launcher: Launcher) -> None:
+    flags = ("--images", "s3://b/i", "--annotations", "s3://b/a", "--output", "gs://out/set")
+    assert launcher.submit(flags=flags).returncode == 0
+    assert len(launcher.programs.calls("buckets describe")) == 2
+
+
+@pytest.mark.parametrize("bucket", ["stage", "out", "in"])
+def test_missing_bucket_is_named(launcher: Launcher, bucket: str) -> None:
+    said = f"WARNING: x\nERROR: (gcloud.storage.buckets.describe) gs://{bucket} not found: 404.\n"
+    launcher.programs.answer("buckets describe", f"gs://{bucket} ", err=said, code=1)
+    line = f"E-ARG run_dataflow: gs://{bucket} does not exist; create it, or correct its name"
+    refused(launcher.submit(), 2, line)
+
+
+@pytest.mark.parametrize("bucket", ["stage", "out"])
+def test_closed_bucket_is_named(launcher: Launcher, bucket: str) -> None:
+    said = "ERROR: no permission (or it may not exist)\n"
+    launcher.programs.answer("buckets describe", f"gs://{bucket} ", err=said, code=1)
+    line = (
+        f"gs://{bucket} cannot be looked up (ERROR: no permission (or it may not exist));"
+        " run gcloud auth login, or ask for storage.buckets.get on it"
+    )
+    refused(launcher.submit(), 6, f"E-IO-AUTH run_dataflow: {line}")
+
+
+def test_source_bucket_of_others_may_hide_where_it_lies(launcher: Launcher) -> None:
+    launcher.programs.answer("buckets describe", "gs://in ", err="ERROR: forbidden\n", code=1)
+    run = launcher.submit()
+    assert run.returncode == 0
+    assert run.stderr == (
+        "note: where gs://in lies is not known, which needs storage.buckets.get:"
+        " not compared with us-central1\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("region", "place"),
+    [
+        ("us-central1", "US-CENTRAL1\tregion\t"),
+        ("us-central1", "NAM4\tdual-region\t"),
+        ("europe-north1", "EUR4\tdual-region\t"),
+        ("asia-northeast2", "ASIA1\tdual-region\t"),
+        ("us-west1", "US\tdual-region\tUS-EAST1;US-WEST1"),
+    ],
+)
+def test_region_that_a_bucket_holds_is_taken(launcher: Launcher, region: str, place: str) -> None:
+    launcher.bucket_lies_in(place)
+    run = launcher.submit("--region", region)
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("region", "place"), [("us-east5", "US"), ("europe-west4", "EU"), ("asia-east1", "ASIA")]
+)
+def test_multi_region_is_taken_and_its_price_told(
+    launcher: Launcher, region: str, place: str
+) -> None:
+    launcher.bucket_lies_in(f"{place}\tmulti-region\t", "in ")
+    launcher.bucket_lies_in(f"{region.upper()}\tregion\t", "stage")
+    launcher.bucket_lies_in(f"{region.upper()}\tregion\t", "out")
+    run = launcher.submit("--region", region)
+    assert run.returncode == 0
+    assert run.stderr == (
+        f"note: gs://in is in the multi-region {place}:"
+        f" Google charges for reads from it even by workers in {region}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("region", "place", "named"),
+    [
+        ("us-central1", "US-EAST1\tregion\t", "US-EAST1"),
+        ("us-west1", "NAM4\tdual-region\t", "NAM4"),
+        ("us-central1", "US\tdual-region\tUS-EAST1;US-WEST1", "US (US-EAST1;US-WEST1)"),
+        ("us-central1", "EU\tmulti-region\t", "EU"),
+        ("europe-west4", "US\tmulti-region\t", "US"),
+        ("europe-west2", "EU\tmulti-region\t", "EU"),
+        ("europe-west6", "EU\tmulti-region\t", "EU"),
+        ("northamerica-northeast1", "US\tmulti-region\t", "US"),
+        ("us-east1", "ASIA\tmulti-region\t", "ASIA"),
+    ],
+)
+def test_region_that_a_bucket_does_not_hold_is_refused(
+    launcher: Launcher, region: str, place: str, named: str
+) -> None:
+    launcher.bucket_lies_in(f"{region.upper()}\tregion\t")
+    launcher.bucket_lies_in(place, "out")
+    line = (
+        f"E-ARG run_dataflow: gs://out lies in {named}, the job in {region}, and traffic between"
+        " them costs money; choose a region of the bucket, or add --allow_cross_region"
+    )
+    refused(launcher.submit("--region", region), 2, line)
+    allowed = launcher.submit("--region", region, "--allow_cross_region")
+    assert (allowed.returncode, allowed.stderr) == (0, "")
+
+
+# --- the network
+
+
+def test_private_workers_need_private_google_access(launcher: Launcher) -> None:
+    options = ("--no_public_ips", "--sdk_container_image", IMAGE, "--subnetwork", "sub")
+    launcher.programs.answer("subnets describe", out="False\n")
+    line = (
+        "regions/us-central1/subnetworks/sub has no Private Google Access: workers without public"
+        " IPs could not reach storage; run gcloud compute networks subnets update sub"
+        " --project=my-project --region=us-central1 --enable-private-ip-google-access"
+    )
+    refused(launcher.submit(*options), 2, f"E-ARG run_dataflow: {line}")
+    launcher.programs.answer("subnets describe", out="True\n")
+    assert launcher.submit(*options).returncode == 0
+    assert "--no_use_public_ips" in launcher.job()
+
+
+def test_subnetwork_of_a_shared_network_is_looked_up_in_its_project(launcher: Launcher) -> None:
+    subnetwork = (
+        "https://www.googleapis.com/compute/v1/projects/host/regions/us-central1/subnetworks/s"
+    )
+    launcher.programs.answer("subnets describe", "--project=host", out="True\n")
+    options = ("--no_public_ips", "--sdk_container_image", IMAGE, "--subnetwork", subnetwork)
+    assert launcher.submit(*options).returncode == 0
+    assert f"--subnetwork={subnetwork}" in launcher.job()
+
+
+def test_unknown_subnetwork_is_refused(launcher: Launcher) -> None:
+    launcher.programs.answer("subnets describe", err="ERROR: not found\n", code=1)
+    options = ("--no_public_ips", "--sdk_container_image", IMAGE, "--subnetwork", "s")
+    line = (
+        "regions/us-central1/subnetworks/s cannot be looked up (ERROR: not found);"
+        " correct its name, or ask for compute.subnetworks.get"
+    )
+    refused(launcher.submit(*options), 6, f"E-IO-AUTH run_dataflow: {line}")
+
+
+def test_private_workers_without_a_subnetwork_are_noted(launcher: Launcher) -> None:
+    run = launcher.submit("--no_public_ips", "--sdk_container_image", IMAGE)
+    assert run.returncode == 0
+    assert run.stderr == (
+        "note: without public IPs, the subnetwork of us-central1 needs Private Google Access:"
+        " not checked without --subnetwork\n"
+    )
+
+
+# --- the image
+
+
+def test_image_is_built_pushed_and_used(launcher: Launcher) -> None:
+    assert launcher.submit("--build_container", IMAGE).returncode == 0
+    assert launcher.programs.calls(IMAGE)[:-1] == [
+        ["docker", "build", "--platform=linux/amd64", f"--tag={IMAGE}", str(launcher.home)],
+        ["docker", "push", IMAGE],
+    ]
+    assert f"--sdk_container_image={IMAGE}" in launcher.job()
+
+
+@pytest.mark.parametrize("docker", ["missing", "not running"])
+def test_image_is_built_by_google_without_docker(launcher: Launcher, docker: str) -> None:
+    if docker == "missing":
+        launcher.programs.remove("docker")
+    launcher.programs.answer("docker info", code=1)
+    assert launcher.submit("--build_container", IMAGE).returncode == 0
+    assert launcher.programs.calls("builds submit") == [
+        ["gcloud", "builds", "submit", "--project=my-project", f"--tag={IMAGE}", str(launcher.home)]
+    ]
+
+
+def test_image_without_a_tag_gets_one_of_its_own(launcher: Launcher) -> None:
+    launcher.submit("--build_container", "host:5000/images/i", "--job_name", "j-1")
+    assert "--sdk_container_image=host:5000/images/i:j-1" in launcher.job()
+
+
+@pytest.mark.parametrize(
+    ("fails", "code", "line"),
+    [
+        ("docker build", 2, f"E-ARG run_dataflow: docker could not build {IMAGE}; see"),
+        ("docker push", 6, f"E-IO-AUTH run_dataflow: docker could not push {IMAGE}; run gcloud"),
+    ],
+)
+def test_image_that_fails_ends_it(launcher: Launcher, fails: str, code: int, line: str) -> None:
+    launcher.programs.answer(fails, err="denied\n", code=1)
+    run = launcher.submit("--build_container", IMAGE)
+    assert run.returncode == code and run.stderr.startswith(f"denied\n{line}")
+    assert launcher.programs.calls("-m pipelines") == []
+
+
+def test_image_that_google_cannot_build_ends_it(launcher: Launcher) -> None:
+    launcher.programs.remove("docker")
+    launcher.programs.answer("builds submit", code=1)
+    line = f"Cloud Build could not build or push {IMAGE}; see what it says above"
+    refused(launcher.submit("--build_container", IMAGE), 6, f"E-IO-AUTH run_dataflow: {line}")
+    assert launcher.programs.calls("-m pipelines") == []
+
+
+def test_nothing_is_built_when_something_else_is_wrong(launcher: Launcher) -> None:
+    launcher.programs.answer("buckets describe", err="not found: 404.\n", code=1)
+    assert launcher.submit("--build_container", IMAGE).returncode == 2
+    assert launcher.programs.calls("docker build") == []
