@@ -24,9 +24,11 @@ from apache_beam.options.pipeline_options import PipelineOptions, StandardOption
 from pipelines.progress_display import showing_progress, stop_drawing
 from pipelines.summary import summarize
 from schemas.faults import EXIT_BUG, FAULTS, fault_line, find_fault, printable
+from schemas.layouts import Layout
 from schemas.manifest import MANIFEST_NAME, Manifest, read_manifest
 from schemas.shards import ShardNames
 from transforms.commit import find_complete
+from transforms.earlier_sets import Since, find_earlier_sets
 from transforms.output_files import EXCLUDED_NAME, remove_output
 from transforms.progress import PROGRESS
 from transforms.storage import (
@@ -76,6 +78,10 @@ class Config(Protocol):
         """URI of the data set."""
 
     @property
+    def layout(self) -> Layout:
+        """What an Example holds."""
+
+    @property
     def names(self) -> ShardNames:
         """How shard files are called."""
 
@@ -107,11 +113,13 @@ class RunConfig(Generic[C]):
         config: of the pipeline.
         overwrite: delete an earlier data set first.
         trust_manifest: take a complete output of the same options for up to date.
+        since: which earlier data sets it adds to; None for none.
     """
 
     config: C
     overwrite: bool = False
     trust_manifest: bool = False
+    since: Since | None = None
 
 
 def execute(
@@ -124,7 +132,7 @@ def execute(
     Raises:
         RuntimeError: the fault that ended the run, as a line of `E-…` somewhere in its text.
     """
-    config = run.config
+    config = _with_earlier_sets(run)
     output = open_storage(config.output, config.access)
     started_s = time.monotonic()
     if run.overwrite or not run.trust_manifest:
@@ -159,6 +167,21 @@ def execute(
     manifest = read_manifest(output.read(MANIFEST_NAME), join_uri(config.output, MANIFEST_NAME))
     for line in summarize(manifest, config.output, time.monotonic() - started_s).splitlines():
         _say(line, sys.stdout)
+
+
+def _with_earlier_sets(run: RunConfig[C]) -> C:
+    """Find the earlier data sets, before anything is made or deleted."""
+    config = run.config
+    if run.since is None or not run.since.names:
+        return config
+    earlier = find_earlier_sets(
+        run.since,
+        config.output,
+        config.layout.name,
+        access=config.access,
+        overwrite=run.overwrite,
+    )
+    return replace(config, earlier=earlier)  # type: ignore[type-var]
 
 
 class _Options(PipelineOptions):

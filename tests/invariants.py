@@ -211,9 +211,10 @@ def _check_sums(
     samples = [line for line in mine if _is_of_sample(line["code"])]
     dropped = [line for line in mine if not _is_of_sample(line["code"])]
     fate = split["annotations"]
-    assert split["listed"] == (
-        split["excluded"] + split["rejected_before_planning"] + split["planned"]
-    ), f"1: samples of {name}"
+    left_out = split["excluded"] + split.get("earlier", 0)
+    assert split["listed"] == left_out + split["rejected_before_planning"] + split["planned"], (
+        f"1: samples of {name}"
+    )
     assert split["planned"] == split["records"] + split["rejected_in_shards"], f"1: plan of {name}"
     assert split["planned"] == sum(shard["planned"] for shard in shards), f"1: plan of {name}"
     assert split["records"] == sum(shard["records"] for shard in shards), f"1: records of {name}"
@@ -223,7 +224,8 @@ def _check_sums(
     assert sum(fate["dropped"].values()) == len(dropped), f"1: dropped of {name}"
     lost = sum(len(line["annotation_ids"]) for line in samples)
     assert fate["lost"] == lost, f"1: annotations of {name}"
-    assert fate["listed"] == fate["written"] + len(dropped) + lost + fate["excluded"], (
+    left_out = fate["excluded"] + fate.get("earlier", 0)
+    assert fate["listed"] == fate["written"] + len(dropped) + lost + left_out, (
         f"1: annotations of {name}"
     )
 

@@ -575,15 +575,15 @@ def change(**changes: Any) -> Callable[[list[ShardInfo]], list[ShardInfo]]:
         ),
         (
             change(records=2, rejected=[reject("1", shard=STEMS[0], annotation_ids=(1,))]),
-            "the sum of annotations of train does not hold: 12 is not 12 + 0 + 1 + 0",
+            "the sum of annotations of train does not hold: 12 is not 12 + 0 + 1 + 0 + 0",
         ),
         (
             change(annotations_written=5),
-            "the sum of annotations of train does not hold: 12 is not 11 + 0 + 0 + 0",
+            "the sum of annotations of train does not hold: 12 is not 11 + 0 + 0 + 0 + 0",
         ),
         (
             change(rejected=[reject("1", "E-BOX-EMPTY", annotation_ids=(1,))]),
-            "the sum of annotations of train does not hold: 12 is not 12 + 1 + 0 + 0",
+            "the sum of annotations of train does not hold: 12 is not 12 + 1 + 0 + 0 + 0",
         ),
     ],
 )
@@ -605,15 +605,26 @@ def test_a_sum_that_does_not_hold_means_no_manifest(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"images": 7}, "the sum of samples of train does not hold: 7 is not 0 + 0 + 6"),
-        ({"excluded_images": 1}, "the sum of samples of train does not hold: 6 is not 1 + 0 + 6"),
+        ({"images": 7}, "the sum of samples of train does not hold: 7 is not 0 + 0 + 6 + 0"),
+        (
+            {"excluded_images": 1},
+            "the sum of samples of train does not hold: 6 is not 1 + 0 + 6 + 0",
+        ),
         (
             {"annotations": 13},
-            "the sum of annotations of train does not hold: 13 is not 12 + 0 + 0 + 0",
+            "the sum of annotations of train does not hold: 13 is not 12 + 0 + 0 + 0 + 0",
         ),
         (
             {"excluded_annotations": 2},
-            "the sum of annotations of train does not hold: 12 is not 12 + 0 + 0 + 2",
+            "the sum of annotations of train does not hold: 12 is not 12 + 0 + 0 + 2 + 0",
+        ),
+        (
+            {"earlier_images": 1},
+            "the sum of samples of train does not hold: 6 is not 0 + 0 + 6 + 1",
+        ),
+        (
+            {"earlier_annotations": 2},
+            "the sum of annotations of train does not hold: 12 is not 12 + 0 + 0 + 0 + 2",
         ),
     ],
 )

@@ -96,6 +96,22 @@ def index_from_parquet(data: bytes) -> list[IndexRow]:
         raise ValueError(f"index must be a Parquet file of records, got {error}") from error
 
 
+def keys_from_parquet(data: bytes) -> list[str]:
+    """Return the keys of a Parquet index's records, in their order; no other column is decoded.
+
+    Raises:
+        ValueError: when it is none.
+        MemoryError: when it does not fit, which says nothing about the file.
+    """
+    try:
+        keys = pq.read_table(pa.BufferReader(data), columns=["key"]).column("key").to_pylist()
+        return msgspec.convert(keys, list[str])
+    except MemoryError:
+        raise
+    except (pa.ArrowException, OSError, KeyError, msgspec.ValidationError) as error:
+        raise ValueError(f"index must be a Parquet file of records, got {error}") from error
+
+
 def index_to_text(rows: Sequence[IndexRow]) -> bytes:
     """Return DALI's `tfrecord2idx` form: a line `offset size` a record.
 
