@@ -56,6 +56,7 @@ from transforms.commit import (
     refuse_empty,
     reject_text,
 )
+from transforms.earlier_sets import EarlierSet, EarlierSets, InheritedLabel
 from transforms.output_files import SIDE_FILES
 from transforms.plan_shards import ShardTable
 from transforms.progress import PROGRESS
@@ -167,6 +168,60 @@ def test_rejects_over_budget_stop_before_the_first_shard_and_are_shown(
     assert [record.getMessage() for record in caplog.records] == [
         f"E-IMG-MISSING {n}.jpg (key {n}): gone; rejected" for n in range(10, 20)
     ]
+
+
+INHERITED = (
+    InheritedLabel(Label(1, "person"), "gs://b/first"),
+    InheritedLabel(Label(7, "kite"), "gs://b/first"),
+)
+GROWING = dataclasses.replace(
+    JOB, earlier=EarlierSets((EarlierSet("ff", "gs://b/first"),), INHERITED)
+)
+
+
+def test_the_label_map_begins_with_the_earlier_ones() -> None:
+    files = [msgspec.structs.replace(summary(), labels=LABELS)]
+
+    plan = make_job_plan(ShardTable({}, "0"), files, [], GROWING)
+
+    assert plan.labels == [*LABELS, Label(7, "kite")]
+
+
+@pytest.mark.parametrize("label", [Label(7, "dragon"), Label(8, "kite")])
+def test_a_class_that_is_another_one_than_earlier_stops_the_run(label: Label) -> None:
+    files = [msgspec.structs.replace(summary(), labels=[label])]
+
+    with pytest.raises(RuntimeError) as raised:
+        make_job_plan(ShardTable({}, "0"), files, [], GROWING)
+
+    what = f"category {label.id} is {label.name!r}, but gs://b/first has 7 for 'kite'"
+    remedy = "give each class the id and the name that it had"
+    assert str(raised.value) == f"E-ANN-LABELS gs://b/out: {what}; {remedy}"
+
+
+@pytest.mark.parametrize(("budget", "code"), [("9%", "E-BUDGET"), ("10%", ""), ("1", "")])
+def test_the_budget_is_of_what_earlier_data_sets_do_not_hold(budget: str, code: str) -> None:
+    """Else a percentage would allow more each day, and in the end all that is new."""
+    files = [msgspec.structs.replace(summary(images=1000), earlier_images=990)]
+    share = float(budget[:-1]) if budget.endswith("%") else None
+    job = dataclasses.replace(GROWING, budget=RejectBudget(1, share))
+
+    if not code:
+        check_budget([reject()], files, job)
+        return
+    with pytest.raises(RuntimeError, match=rf"^{code} gs://b/out: 1 of 10 samples rejected"):
+        check_budget([reject()], files, job)
+
+
+def test_a_split_with_images_in_earlier_data_sets_may_have_none_left() -> None:
+    growing = msgspec.structs.replace(summary(images=10), earlier_images=9)
+    new = summary(images=10)
+
+    refuse_empty(growing, 0, GROWING)
+    with pytest.raises(RuntimeError, match=r"^E-SET-EMPTY split train: none of 10 images is left"):
+        refuse_empty(new, 0, GROWING)
+    with pytest.raises(RuntimeError, match=r"^E-SET-EMPTY split train: no images in the anno"):
+        make_job_plan(ShardTable({}, "0"), [summary(images=0)], [], GROWING)
 
 
 def test_labels_that_contradict_stop_the_run() -> None:

@@ -25,7 +25,6 @@ from transforms.storage import (
     Access,
     Storage,
     join_uri,
-    lists_folders,
     name_below,
     open_storage,
     source_changed,
@@ -67,11 +66,10 @@ class Since:
     def __post_init__(self) -> None:
         """Refuse names whose days could not be listed."""
         for name in filter(is_pattern, self.names):
-            root, _ = split_pattern(name)
-            if root.endswith(":/") or not lists_folders(root):
+            if split_pattern(name)[0].endswith(":/"):
                 raise ValueError(
-                    f"since must have {DATE} in a folder's name of a local path, gs://, s3:// or"
-                    f" Azure, got {name!r}: give the data sets by their names"
+                    f"since must have {DATE} behind the bucket, got {name!r}:"
+                    " give the data sets by their names"
                 )
 
 
@@ -139,9 +137,16 @@ def split_pattern(pattern: str) -> tuple[str, str]:
 
 
 def list_days(pattern: str, access: Access = DEFAULT_ACCESS) -> list[datetime.date]:
-    """Return the days for which there is a folder of that name, whatever it holds, ascending."""
+    """Return the days for which there is a folder of that name, whatever it holds, ascending.
+
+    Raises:
+        RuntimeError: `E-ARG` where folders cannot be listed.
+    """
     root, folder = split_pattern(pattern)
     storage = open_storage(root, access)
+    if not storage.lists_folders:
+        what = f"folders cannot be listed there, as {DATE} needs it"
+        raise _refused(pattern, what, f"give {_FLAG} the data sets by their names")
     days = (
         date_in(entry.name, folder)
         for entry in storage.list(recursive=False)

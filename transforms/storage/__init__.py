@@ -100,10 +100,12 @@ class Storage(Protocol):
     Attributes:
         root: path or URI of the root.
         lists_by_name: whether a part of the names is listed without walking through the others.
+        lists_folders: whether a listing that is not recursive tells of folders.
     """
 
     root: str
     lists_by_name: bool
+    lists_folders: bool
 
     def list(
         self, prefix: str = "", *, recursive: bool = True, bounds: Bounds = EVERYTHING
@@ -112,7 +114,7 @@ class Storage(Protocol):
 
         In any order; nothing when the folder does not exist. Asked for are the names from the
         first bound on, before the last one; those in between are where the work may be divided.
-        Where it is not recursive, folders come too, of the kind `directory`; see `lists_folders`.
+        Where it is not recursive, folders come too, of the kind `directory`, if `lists_folders`.
         """
 
     def stat(self, name: str) -> Entry | None:
@@ -183,15 +185,6 @@ def is_local(root: str) -> bool:
     """Return whether a root is a path of this machine."""
     scheme = _URI.match(root)
     return scheme is None or scheme[1] == "file"
-
-
-def lists_folders(root: str) -> bool:
-    """Return whether a root's store tells of folders; of what Beam knows, some filesystems do not.
-
-    >>> lists_folders("data"), lists_folders("gs://b/data"), lists_folders("hdfs://h/data")
-    (True, True, False)
-    """
-    return is_local(root) or root.partition("://")[0] in ("gs", *OBJECT_STORES)
 
 
 def split_uri(uri: str) -> tuple[str, str]:

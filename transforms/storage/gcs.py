@@ -112,6 +112,7 @@ class GcsStorage:
     """Objects below `gs://bucket/prefix`."""
 
     lists_by_name = True
+    lists_folders = True
 
     def __init__(self, root: str, access: Access) -> None:
         """Take the root's URI; nothing is connected yet.

@@ -58,6 +58,7 @@ class ObjectStorage:
     """Objects below `s3://bucket/prefix`, `az://container/prefix` and their like."""
 
     lists_by_name = False
+    lists_folders = True
 
     def __init__(self, root: str, access: Access) -> None:
         """Take the root's URI; nothing is connected yet.
