@@ -94,13 +94,6 @@ def test_buckets_are_not_searched(name: str) -> None:
     )
 
 
-def test_where_folders_cannot_be_listed_data_sets_must_be_named() -> None:
-    assert refused("hdfs://h/coco-{date}") == (
-        "E-ARG hdfs://h/coco-{date}: folders cannot be listed there, as {date} needs it;"
-        " give --since the data sets by their names"
-    )
-
-
 def test_folders_of_other_names_are_no_days(tmp_path: Path) -> None:
     pattern = days(tmp_path, {"2026-11-19": manifest(), "2026-11-18": "notes.txt"})
     put(tmp_path / "coco-latest", manifest())

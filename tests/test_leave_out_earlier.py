@@ -49,8 +49,8 @@ def file_of(split: str, images: int) -> AnnotationFile:
 
 @pytest.fixture
 def earlier(tmp_path: Path) -> EarlierSet:
-    """A data set of samples 1 to 5, of splits `train` and `val`, two shards each."""
-    train, val = write_set(tmp_path / "train", 5), write_set(tmp_path / "val", 5)
+    """A data set of samples 1 to 5 of `train` and 1 to 7 of `val`, two shards each."""
+    train, val = write_set(tmp_path / "train", 5), write_set(tmp_path / "val", 7)
     images, annotations = ({"train": t, "val": v} for t, v in zip(train, val, strict=True))
     (tmp_path / "out").mkdir()
     build_run(plan_run(images, annotations, tmp_path / "out"))
@@ -119,11 +119,11 @@ def test_the_indexes_of_a_run_s_splits_are_listed(earlier: EarlierSet) -> None:
 def test_keys_come_with_their_split(earlier: EarlierSet) -> None:
     keys = [
         key
-        for number, records in ((0, 3), (1, 2))
+        for number, records in ((0, 4), (1, 3))
         for key in read_keys(index(earlier.uri, "val", number, records))
     ]
 
-    assert sorted(keys) == [("val", str(number)) for number in range(1, 6)]
+    assert sorted(keys) == [("val", str(number)) for number in range(1, 8)]
 
 
 def test_an_index_that_is_not_the_manifest_s_stops_the_run(
@@ -156,34 +156,39 @@ def test_a_damaged_index_stops_the_run(earlier: EarlierSet, tmp_path: Path) -> N
 def test_samples_are_joined_with_earlier_data_sets(
     earlier: EarlierSet, test_pipeline: Callable[[], beam.Pipeline]
 ) -> None:
-    """The same as the pure function gives; `val` is another split, whatever its keys."""
-    samples = [sample(str(number), split) for number in range(3, 9) for split in ("train", "other")]
-    random.Random(0).shuffle(samples)
-    rejected = [dropped("3", 31), dropped("8", 81), dropped("3", 32, "other"), dropped("", 99)]
-    keys = {str(number) for number in range(1, 6)}
-    of_train = [s for s in samples if s.split == "train"]
-    new, still, tally = leave_out_earlier(
-        of_train, [r for r in rejected if r.split == "train"], keys
-    )
+    """Each split with its own keys, and one that there was none of; as the pure function has it."""
+    known = {"train": range(1, 6), "val": range(1, 8), "other": ()}
+    samples = {split: [sample(str(number), split) for number in range(3, 9)] for split in known}
+    rejected = {split: [dropped("3", 31, split), dropped("8", 81, split)] for split in known}
+    rejected["train"].append(dropped("", 99))
+    left = {
+        split: leave_out_earlier(samples[split], rejected[split], set(map(str, known[split])))
+        for split in known
+    }
+    shuffled = [s for split in known for s in samples[split]]
+    random.Random(0).shuffle(shuffled)
 
     with test_pipeline() as pipeline:
+        every = [reject for split in known for reject in rejected[split]]
         joined = (
             pipeline
-            | "Samples" >> beam.Create(samples).with_output_types(Sample)
+            | "Samples" >> beam.Create(shuffled).with_output_types(Sample)
             | LeaveOutEarlier(
                 (earlier,),
-                ("train", "other"),
-                pipeline | "Rejected" >> beam.Create(rejected).with_output_types(Rejected),
-                pipeline | "Files" >> beam.Create([file_of("train", 6), file_of("other", 6)]),
+                tuple(known),
+                pipeline | "Rejected" >> beam.Create(every).with_output_types(Rejected),
+                pipeline | "Files" >> beam.Create([file_of(split, 6) for split in known]),
             )
         )
-        others = [s for s in samples if s.split == "other"]
-        assert_that(joined.samples, equal_to([*new, *others]), "samples")
-        assert_that(joined.rejected, equal_to([*still, dropped("3", 32, "other")]), "rejected")
-        counted = [count_earlier(file_of("train", 6), tally), file_of("other", 6)]
+        new = [s for split in known for s in left[split][0]]
+        still = [reject for split in known for reject in left[split][1]]
+        counted = [count_earlier(file_of(split, 6), left[split][2]) for split in known]
+        assert_that(joined.samples, equal_to(new), "samples")
+        assert_that(joined.rejected, equal_to(still), "rejected")
         assert_that(joined.files, equal_to(counted), "files")
 
-    assert (len(new), tally) == (3, EarlierTally(3, 7))
+    assert [len(left[split][0]) for split in known] == [3, 1, 6]
+    assert left["train"][2] == EarlierTally(3, 7)
 
 
 def test_a_key_that_several_data_sets_hold_is_left_out_once(
