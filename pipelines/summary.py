@@ -38,7 +38,7 @@ def _split_lines(name: str, split: SplitSummary) -> list[str]:
         if counts:
             terms = ", ".join(f"{count} {reason}" for reason, count in counts.items())
             lines.append(f"    {what}: {terms}")
-    if split.listed and split.listed == split.earlier + split.excluded:
+    if split.earlier and split.listed == split.earlier + split.excluded:
         lines.append("    nothing is new: the split is empty here")
     return lines
 

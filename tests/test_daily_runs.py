@@ -25,6 +25,7 @@ from tests.coco_command import (
 from tests.conftest import coco_dict, jpeg_bytes
 from tests.gcs_stand_in import GcsStandIn, Kind
 from tests.invariants import check_growth, files_of, keyed_records
+from transforms.earlier_sets import list_days
 
 DAYS = ("2026-11-18", "2026-11-19", "2026-11-20")
 SIZES = (20, 45, 60)
@@ -238,22 +239,22 @@ def test_a_share_of_rejects_is_of_what_is_new(source: Source) -> None:
 
 
 def test_the_same_key_in_another_split_is_another_sample(source: Source, tmp_path: Path) -> None:
-    source.grow(SIZES[0])
-    source.made(DAYS[0])
-    images, annotations = str(source.images), str(source.annotations)
+    """Images 21 to 45 are of `val` first, then of `train` too."""
+    source.grow(SIZES[1])
+    few = tmp_path / "few.json"
+    few.write_text(json.dumps(spec_of(SIZES[0])))
+    records = []
+    for day, train in zip(DAYS, (few, source.annotations), strict=False):
+        run = run_coco(
+            *("--images", f"train={source.images}", f"val={source.images}"),
+            *("--annotations", f"train={train}", f"val={source.annotations}"),
+            *("--output", source.out, "--since", source.out, "--date", day),
+        )
+        assert run.code == 0, run.err
+        splits = json.loads((source.of(day) / "manifest.json").read_bytes())["splits"]
+        records.append({name: split["records"] for name, split in splits.items()})
 
-    run = run_coco(
-        *("--images", f"train={images}", f"val={images}"),
-        *("--annotations", f"train={annotations}", f"val={annotations}"),
-        *("--output", source.out, "--since", source.out, "--date", DAYS[1]),
-    )
-
-    assert run.code == 0, run.err
-    splits = json.loads((source.of(DAYS[1]) / "manifest.json").read_bytes())["splits"]
-    assert [(name, split["records"]) for name, split in splits.items()] == [
-        ("train", 0),
-        ("val", 20),
-    ]
+    assert records == [{"train": 20, "val": 45}, {"train": 25, "val": 0}]
     check_growth([files_of(source.of(day)) for day in DAYS[:2]])
 
 
@@ -414,3 +415,15 @@ def test_days_in_a_bucket(bucket: GcsStandIn, source: Source) -> None:
     read = sorted(r.name for r in bucket.requests if r.kind is Kind.READ)
     assert read == [f"sets/coco-{day}/manifest.json" for day in DAYS]
     assert bucket.count(Kind.UPLOAD) == 0
+
+
+def test_days_are_found_beside_any_number_of_other_files(bucket: GcsStandIn) -> None:
+    bucket.put_virtual("out", [f"{name}{n:05}.jpg" for name in "ad" for n in range(3000)], 9)
+    for day in DAYS:
+        bucket.put("out", f"coco-{day}/manifest.json", b"{}")
+    bucket.forget_requests()
+
+    found = list_days("gs://out/coco-{date}")
+
+    assert [day.isoformat() for day in found] == list(DAYS)
+    assert bucket.count(Kind.LIST) == 1

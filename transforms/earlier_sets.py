@@ -147,9 +147,11 @@ def list_days(pattern: str, access: Access = DEFAULT_ACCESS) -> list[datetime.da
     if not storage.lists_folders:
         what = f"folders cannot be listed there, as {DATE} needs it"
         raise _refused(pattern, what, f"give {_FLAG} the data sets by their names")
+    head = folder[: folder.index(DATE)]
+    with_a_digit = (f"{head}0", f"{head}:")  # the character behind 9
     days = (
         date_in(entry.name, folder)
-        for entry in storage.list(recursive=False)
+        for entry in storage.list(recursive=False, bounds=with_a_digit)
         if entry.kind == "directory"
     )
     return sorted(day for day in days if day is not None)

@@ -121,7 +121,7 @@ SABOTAGES = (
         JOIN,
         "return key[0], zlib.crc32(key[1].encode()) % count",
         'return "train", zlib.crc32(key[1].encode()) % count',
-        ("tests/test_leave_out_earlier.py::test_samples_are_joined_with_earlier_data_sets",),
+        ("tests/test_daily_runs.py::test_the_same_key_in_another_split_is_another_sample",),
     ),
     Sabotage(
         1,
