@@ -189,12 +189,12 @@ def find_earlier_sets(
         found = list(pool.map(lambda uri: _read_set(uri, access), uris))
     by_digest: dict[str, EarlierSet] = {}
     labels: list[InheritedLabel] = []
-    for earlier, manifest in found:
-        if manifest.layout != layout:
-            what = f"its layout is {manifest.layout}, this run's is {layout}"
+    for earlier, its_layout, its_labels in found:
+        if its_layout != layout:
+            what = f"its layout is {its_layout}, this run's is {layout}"
             raise _refused(earlier.uri, what, f"give {_FLAG} data sets of one layout")
         by_digest.setdefault(earlier.digest, earlier)
-        labels = add_labels(labels, manifest.plan.labels, earlier.uri)
+        labels = add_labels(labels, its_labels, earlier.uri)
     return EarlierSets(tuple(sorted(by_digest.values())), tuple(labels))
 
 
@@ -276,12 +276,14 @@ def _state_of(uri: str, access: Access) -> _State:
     return _State.NOTHING if storage.stat(PLAN_NAME) is None else _State.BEGUN
 
 
-def _read_set(uri: str, access: Access) -> tuple[EarlierSet, Manifest]:
+def _read_set(uri: str, access: Access) -> tuple[EarlierSet, str, list[Label]]:
+    """Return a data set, its layout and its labels: not its shards, which may be many."""
     storage = open_storage(uri, access)
     if storage.stat(MANIFEST_NAME) is None:
         what = f"no {MANIFEST_NAME}, hence no finished data set"
         raise _refused(uri, what, f"finish it, or give {_FLAG} others")
-    return _read(storage)
+    earlier, manifest = _read(storage)
+    return earlier, manifest.layout, manifest.plan.labels
 
 
 def _read(storage: Storage) -> tuple[EarlierSet, Manifest]:
