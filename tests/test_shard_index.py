@@ -173,15 +173,7 @@ def without_keys() -> bytes:
     return out.getvalue()
 
 
-def with_numbers_for_keys() -> bytes:
-    out = io.BytesIO()
-    pq.write_table(pa.table({"key": [1]}), out)
-    return out.getvalue()
-
-
-@pytest.mark.parametrize(
-    "data", [b"", b"no index", index_to_parquet(ROWS)[:-1], without_keys(), with_numbers_for_keys()]
-)
+@pytest.mark.parametrize("data", [b"", b"no index", index_to_parquet(ROWS)[:-1], without_keys()])
 def test_keys_of_what_is_no_index_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"^index must be a Parquet file of records, got "):
         keys_from_parquet(data)

@@ -25,6 +25,7 @@ INDEX_SCHEMA = pa.schema(
         pa.field("labels", pa.list_(pa.int64()), nullable=False),
     ]
 )
+_KEY_SCHEMA = pa.schema([INDEX_SCHEMA.field("key")])
 
 
 class Source(msgspec.Struct, frozen=True, gc=False):
@@ -104,11 +105,11 @@ def keys_from_parquet(data: bytes) -> list[str]:
         MemoryError: when it does not fit, which says nothing about the file.
     """
     try:
-        keys = pq.read_table(pa.BufferReader(data), columns=["key"]).column("key").to_pylist()
-        return msgspec.convert(keys, list[str])
+        keys = pq.read_table(pa.BufferReader(data), schema=_KEY_SCHEMA).column("key")
+        return msgspec.convert(keys.to_pylist(), list[str])
     except MemoryError:
         raise
-    except (pa.ArrowException, OSError, KeyError, msgspec.ValidationError) as error:
+    except (pa.ArrowException, OSError, msgspec.ValidationError) as error:
         raise ValueError(f"index must be a Parquet file of records, got {error}") from error
 
 
