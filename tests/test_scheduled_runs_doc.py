@@ -39,9 +39,7 @@ def run_script(bucket: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     script = block("bash", "case $code").replace("gs://b", str(bucket))
     assert script.count("beam-tfrec coco") == 1
     path = bucket / "coco-daily"
-    path.write_text(
-        script.replace("beam-tfrec coco", command).replace("coco-daily.log", str(bucket / "log"))
-    )
+    path.write_text(script.replace("beam-tfrec coco", command))
     return subprocess.run(
         ["bash", str(path), *flags],
         cwd=PROJECT,
