@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import apache_beam as beam
 
+from pipelines.daily import add_daily_flags, run_date_of, with_run_date
 from pipelines.launch import RunConfig, accepting_command, execute, guarded
 from pipelines.options import (
     FlagParser,
@@ -21,11 +22,14 @@ from pipelines.options import (
 )
 from schemas.layouts import DetectionLayout, Layout, SizeMismatch
 from schemas.manifest import Manifest
+from schemas.run_date import expand_date
 from schemas.shards import ShardNames
 from transforms.blobs import ListBlobs, PinBlobs
 from transforms.check_images import Check
 from transforms.commit import Commit, CommitJob, PublishPlan, RejectBudget
+from transforms.earlier_sets import NO_EARLIER_SETS, EarlierSets, Since
 from transforms.gate import GateLimits
+from transforms.leave_out_earlier import LeaveOutEarlier
 from transforms.plan_shards import PlanShards, Sharding
 from transforms.read_coco import CocoRules, ReadCoco
 from transforms.storage import Access
@@ -51,6 +55,7 @@ class CocoConfig:
         limits: of every worker process.
         access: how stores are reached.
         accept_command: the command that accepts `COUNT` rejects, for the message.
+        earlier: data sets whose samples are left out; see `find_earlier_sets`.
     """
 
     images: Mapping[str, str]
@@ -67,6 +72,7 @@ class CocoConfig:
     limits: GateLimits = field(default_factory=GateLimits)
     access: Access = field(default_factory=Access)
     accept_command: str = "--max_rejected COUNT"
+    earlier: EarlierSets = NO_EARLIER_SETS
 
     def __post_init__(self) -> None:
         """Refuse what does not fit together."""
@@ -88,7 +94,9 @@ class CocoConfig:
                     f"{name} must name splits of --images, got {sorted(unknown)}:"
                     f" give {sorted(self.images)}"
                 )
-        self.access.check_needed(self.images.values(), self.annotations.values(), self.output)
+        self.access.check_needed(
+            self.images.values(), [*self.annotations.values(), self.exclude], self.output
+        )
         self.names.check_splits(list(self.images))
 
     def options(self) -> dict[str, str]:
@@ -96,6 +104,7 @@ class CocoConfig:
         return {
             **self.sharding.options(),
             **self.layout.options(),
+            **self.earlier.options(),
             "check": self.check.value,
             "layout": self.layout.name,
             "orphans": "drop" if self.rules.drop_orphans else "stop",
@@ -117,20 +126,24 @@ def build(root: beam.Pipeline, config: CocoConfig) -> beam.PCollection[Manifest]
         config.allow_empty,
         config.accept_command,
         config.access,
+        config.earlier,
     )
     access = config.access
     read = root | "ReadCoco" >> ReadCoco(config.annotations, config.rules, config.exclude, access)
     listing = root | "ListBlobs" >> ListBlobs(
         config.images, config.output, config.names, access, read.cuts
     )
-    pinned = read.samples | "PinBlobs" >> PinBlobs(listing)
+    new = read.samples | "LeaveOutEarlier" >> LeaveOutEarlier(
+        config.earlier.sets, tuple(config.images), read.rejected, read.files, access
+    )
+    pinned = new.samples | "PinBlobs" >> PinBlobs(listing)
     planned = pinned.samples | "PlanShards" >> PlanShards(
         config.sharding, config.layout.record_bytes, pinned.tallies
     )
-    rejected = (read.rejected, pinned.rejected) | "RejectedEarly" >> beam.Flatten()
-    plan = planned.table | "PublishPlan" >> PublishPlan(commit_job, read.files, rejected)
+    rejected = (new.rejected, pinned.rejected) | "RejectedEarly" >> beam.Flatten()
+    plan = planned.table | "PublishPlan" >> PublishPlan(commit_job, new.files, rejected)
     infos = planned.shards | "WriteShards" >> WriteShards(job, plan, config.limits)
-    return infos | "Commit" >> Commit(commit_job, plan, read.files, rejected, pinned.tallies)
+    return infos | "Commit" >> Commit(commit_job, plan, new.files, rejected, pinned.tallies)
 
 
 def parser() -> FlagParser:
@@ -181,6 +194,7 @@ def parser() -> FlagParser:
         " agrees within 1 px and rejects the rest; trust_image and trust_json take boxes as pixels"
         " of that size (default auto)",
     )
+    add_daily_flags(flags)
     add_output_flags(flags)
     return flags
 
@@ -192,11 +206,12 @@ def configure(argv: Sequence[str]) -> tuple[RunConfig[CocoConfig], list[str]]:
         ValueError: with the value and the remedy.
     """
     flags, beam_args = parse_flags(parser(), argv)
+    date = run_date_of(flags)
     images = parse_per_split("images", flags.images, bare=flags.split)
     config = CocoConfig(
         images=images,
         annotations=parse_per_split("annotations", flags.annotations, bare=flags.split),
-        output=flags.output,
+        output=expand_date(flags.output, date),
         layout=DetectionLayout(SizeMismatch(flags.on_size_mismatch)),
         sharding=sharding_of(flags),
         names=shard_names_of(flags),
@@ -207,9 +222,12 @@ def configure(argv: Sequence[str]) -> tuple[RunConfig[CocoConfig], list[str]]:
         allow_empty=flags.allow_empty,
         limits=limits_of(flags),
         access=access_of(flags),
-        accept_command=accepting_command(_program(), argv),
+        accept_command=accepting_command(_program(), with_run_date(argv, flags, date)),
     )
-    run_config = RunConfig(config, flags.overwrite, flags.trust_manifest, not flags.no_wait)
+    since = Since(tuple(flags.since), date)
+    run_config = RunConfig(
+        config, flags.overwrite, flags.trust_manifest, since, waits=not flags.no_wait
+    )
     return run_config, beam_args
 
 

@@ -38,9 +38,11 @@ from pipelines.engines import (
 from pipelines.progress_display import showing_progress, stop_drawing
 from pipelines.summary import summarize
 from schemas.faults import EXIT_BUG, FAULTS, fault_line, find_fault, printable
+from schemas.layouts import Layout
 from schemas.manifest import MANIFEST_NAME, Manifest, read_manifest
 from schemas.shards import ShardNames
 from transforms.commit import find_complete
+from transforms.earlier_sets import Since, find_earlier_sets
 from transforms.output_files import EXCLUDED_NAME, remove_output
 from transforms.progress import PROGRESS
 from transforms.storage import (
@@ -89,6 +91,10 @@ class Config(Protocol):
         """URI of the data set."""
 
     @property
+    def layout(self) -> Layout:
+        """What an Example holds."""
+
+    @property
     def names(self) -> ShardNames:
         """How shard files are called."""
 
@@ -121,12 +127,14 @@ class RunConfig(Generic[C]):
         config: of the pipeline.
         overwrite: delete an earlier data set first.
         trust_manifest: take a complete output of the same options for up to date.
+        since: which earlier data sets it adds to; None for none.
         waits: stay until the job has ended, and say what it made.
     """
 
     config: C
     overwrite: bool = False
     trust_manifest: bool = False
+    since: Since | None = None
     waits: bool = True
 
 
@@ -143,12 +151,12 @@ def execute(run: RunConfig[C], build: Build[C], beam_args: Sequence[str]) -> Non
     Raises:
         RuntimeError: the fault that ended the run, as a line of `E-…` somewhere in its text.
     """
-    config, options = run.config, prepare(_Options(list(beam_args)))
-    uris = (*config.images.values(), *config.annotations.values(), config.output)
-    check_engine(options, uris, waits=run.waits)
+    options = prepare(_Options(list(beam_args)))
+    check_engine(options, _uris(run), waits=run.waits)
     if is_dry_run(options):  # which asks no store
-        _run_graph(partial(build, config=config), options, waits=False)
+        _run_graph(partial(build, config=run.config), options, waits=False)
         return
+    config = _with_earlier_sets(run)
     output = open_storage(config.output, config.access)
     started_s = time.monotonic()
     if run.overwrite or not run.trust_manifest:
@@ -201,6 +209,29 @@ def _say_what_was_made(uri: str, output: Storage, seconds: float) -> None:
     manifest = read_manifest(output.read(MANIFEST_NAME), join_uri(uri, MANIFEST_NAME))
     for line in summarize(manifest, uri, seconds).splitlines():
         _say(line, sys.stdout)
+
+
+def _uris(run: RunConfig[C]) -> list[str]:
+    """Return everything that workers read and write."""
+    config = run.config
+    earlier = run.since.names if run.since else ()
+    given = (*config.images.values(), *config.annotations.values(), config.exclude, *earlier)
+    return [*filter(None, given), config.output]
+
+
+def _with_earlier_sets(run: RunConfig[C]) -> C:
+    """Find the earlier data sets, before anything is made or deleted."""
+    config = run.config
+    if run.since is None or not run.since.names:
+        return config
+    earlier = find_earlier_sets(
+        run.since,
+        config.output,
+        config.layout.name,
+        access=config.access,
+        overwrite=run.overwrite,
+    )
+    return replace(config, earlier=earlier)  # type: ignore[type-var]
 
 
 class _Options(PipelineOptions):

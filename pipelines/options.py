@@ -143,7 +143,7 @@ def _add_reject_flags(parser: FlagParser) -> None:
     )
     group.add_argument(
         "--exclude",
-        type=_not_empty,
+        type=not_empty,
         metavar="REJECTED.jsonl",
         help="leave out the samples that this file of an earlier run names (default none)",
     )
@@ -156,7 +156,7 @@ def _add_output_and_limits(parser: FlagParser) -> None:
     group = parser.add_argument_group("output and limits")
     group.add_argument(
         "--output",
-        type=_not_empty,
+        type=not_empty,
         required=True,
         metavar="DIR",
         help="folder or URI that the data set goes to (required)",
@@ -354,7 +354,8 @@ def check_split_names(splits: Mapping[str, Any]) -> None:
             )
 
 
-def _not_empty(text: str) -> str:
+def not_empty(text: str) -> str:
+    """Return a flag's value, which may not be empty."""
     if not text:  # such as an unset variable of a shell script
         raise argparse.ArgumentTypeError("must not be empty")
     return text

@@ -26,6 +26,7 @@ def _split_lines(name: str, split: SplitSummary) -> list[str]:
     ]
     rows = {
         "rejected": split.rejected,
+        "in earlier data sets": _earlier(split),
         "excluded": {"images": split.excluded} if split.excluded else {},
         "annotations dropped": fate.dropped,
         "annotations lost with images": {"annotations": fate.lost} if fate.lost else {},
@@ -37,14 +38,23 @@ def _split_lines(name: str, split: SplitSummary) -> list[str]:
         if counts:
             terms = ", ".join(f"{count} {reason}" for reason, count in counts.items())
             lines.append(f"    {what}: {terms}")
+    if split.earlier and split.listed == split.earlier + split.excluded:
+        lines.append("    nothing is new: the split is empty here")
     return lines
 
 
+def _earlier(split: SplitSummary) -> dict[str, int]:
+    counts = {"images": split.earlier, "annotations": split.annotations.earlier}
+    return {what: count for what, count in counts.items() if count}
+
+
 def _reading_lines(manifest: Manifest, output: str) -> list[str]:
-    first = next((shard.split for shard in manifest.shards), "train")
     rejects, manifest_uri = join_uri(output, REJECTED_NAME), join_uri(output, MANIFEST_NAME)
-    lines = [
-        f"  rejects: {printable(rejects)}; everything else: {printable(manifest_uri)}",
+    lines = [f"  rejects: {printable(rejects)}; everything else: {printable(manifest_uri)}"]
+    if not manifest.shards:
+        return lines
+    first = manifest.shards[0].split
+    lines += [
         "  read it:",
         "    import json, tensorflow as tf",
         f"    shards = json.load(tf.io.gfile.GFile({manifest_uri!a}))['shards']",

@@ -80,6 +80,9 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
         "E-BUDGET": Fault(Scope.RUN, "more rejects than accepted", EXIT_BUDGET),
         "E-OUT-PLAN": Fault(Scope.RUN, "the output holds another plan", EXIT_CONFLICT),
         "E-OUT-FOREIGN": Fault(Scope.RUN, "files of another run are there", EXIT_CONFLICT),
+        "E-OUT-DATES": Fault(
+            Scope.RUN, "a data set of another date must come before this one", EXIT_CONFLICT
+        ),
         "E-OUT-CONFLICT": Fault(Scope.RUN, "a file there has other content", EXIT_CONFLICT),
         "E-IO-AUTH": Fault(Scope.RUN, "permission denied or no credentials", EXIT_STORAGE),
         "E-IO-NOSPACE": Fault(Scope.RUN, "the disk or quota is full", EXIT_STORAGE),

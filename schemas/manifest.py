@@ -55,8 +55,9 @@ class JobPlan(msgspec.Struct, frozen=True):
     samples: str
 
 
-class Annotations(msgspec.Struct, frozen=True):
-    """The fate of a split's annotations: `listed == written + sum(dropped) + lost + excluded`.
+class Annotations(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The fate of a split's annotations:
+    `listed == written + sum(dropped) + lost + excluded + earlier`.
 
     Attributes:
         listed: in the annotation files.
@@ -64,6 +65,8 @@ class Annotations(msgspec.Struct, frozen=True):
         dropped: left out of records that exist, or without an image, by reason.
         lost: gone with a rejected image.
         excluded: of images left out on request.
+        earlier: of images in earlier data sets, those that were dropped there included; not in the
+            JSON where there are none, as in manifests from before there was such a thing.
     """
 
     listed: int
@@ -71,10 +74,11 @@ class Annotations(msgspec.Struct, frozen=True):
     dropped: dict[str, int]
     lost: int
     excluded: int
+    earlier: int = 0
 
 
-class SplitSummary(msgspec.Struct, frozen=True):
-    """One split: `listed == excluded + rejected_before_planning + planned`, and
+class SplitSummary(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One split: `listed == excluded + rejected_before_planning + planned + earlier`, and
     `planned == records + rejected_in_shards`.
 
     Attributes:
@@ -91,6 +95,7 @@ class SplitSummary(msgspec.Struct, frozen=True):
         rejected: samples rejected by reason.
         repairs: what was mended, with counts.
         traits: unusual images, with counts.
+        earlier: images that earlier data sets hold; see `Annotations`.
     """
 
     listed: int
@@ -106,6 +111,7 @@ class SplitSummary(msgspec.Struct, frozen=True):
     rejected: dict[str, int]
     repairs: dict[str, int]
     traits: dict[str, int]
+    earlier: int = 0
 
 
 class ShardEntry(msgspec.Struct, frozen=True):
@@ -184,12 +190,13 @@ def plan_digest(plan: JobPlan) -> str:
     return hashlib.blake2b(to_json(plan), digest_size=16).hexdigest()
 
 
-def read_manifest(data: bytes, where: str) -> Manifest:
+def read_manifest(data: bytes, where: str, flag: str = "--output") -> Manifest:
     """Return the manifest of a data set.
 
     Args:
         data: bytes of `manifest.json`.
         where: its name, for messages.
+        flag: that gave the data set, for messages.
 
     Raises:
         RuntimeError: `E-OUT-FOREIGN` when it is none of ours or of a newer format version.
@@ -203,7 +210,7 @@ def read_manifest(data: bytes, where: str) -> Manifest:
             raise RuntimeError(fault_line("E-OUT-FOREIGN", where, what, "upgrade beam-tfrec"))
         return from_json(data, Manifest)
     except ValueError as error:
-        what, remedy = f"no manifest of beam-tfrec ({error})", "give another --output"
+        what, remedy = f"no manifest of beam-tfrec ({error})", f"give another {flag}"
         raise RuntimeError(fault_line("E-OUT-FOREIGN", where, what, remedy)) from None
 
 

@@ -6,9 +6,11 @@ Beam would be told of them. So a kill is a kill, and not an exception that a run
 
 import contextlib
 import dataclasses
+import datetime
 import functools
 import gc
 import io
+import json
 from collections.abc import Callable, Iterator, Mapping
 
 import apache_beam as beam
@@ -17,7 +19,7 @@ from pipelines.coco import CocoConfig
 from pipelines.launch import RunConfig, execute
 from schemas.manifest import REJECTED_NAME
 from tests.invariants import MANIFEST, check_output
-from tests.memory_runs import FOREIGN, NUM_SHARDS, make_sources
+from tests.memory_runs import FOREIGN, NUM_IMAGES, NUM_SHARDS, make_sources
 from tests.memory_store import (
     Disturb,
     Killed,
@@ -29,20 +31,30 @@ from tests.memory_store import (
 )
 from tests.small_runs import build_shards, commit_run, plan_run
 from transforms.commit import RejectBudget, _publish
+from transforms.earlier_sets import Since
 from transforms.output_files import EXCLUDED_NAME
 from transforms.plan_shards import Sharding
 
 OLDER_COPY = b"of an older run"
+DAY = datetime.date(2026, 11, 20)
+EARLIER = "day-2026-11-19/"
 
 
 def run_command(
-    process: Process, *, overwrite: bool = False, excludes_rejected: bool = False
+    process: Process,
+    *,
+    overwrite: bool = False,
+    excludes_rejected: bool = False,
+    since: str = "",
+    out: str = "out",
 ) -> None:
     """Run the command in a process.
 
     Args:
         process: where.
         overwrite: as the flag says.
+        since: folder of earlier data sets, which `{date}` may stand in; empty for none.
+        out: folder of the output.
         excludes_rejected: leave out what the output's `rejected.jsonl` names; where an earlier
             such run has made its copy, the copy, which its messages tell of.
     """
@@ -52,13 +64,14 @@ def run_command(
     config = CocoConfig(
         images={"train": f"{uri}/photos"},
         annotations={"train": f"{uri}/instances.json"},
-        output=f"{uri}/out",
+        output=f"{uri}/{out}",
         sharding=Sharding(num_shards={"": NUM_SHARDS}),
         budget=RejectBudget(1),
         exclude=f"{uri}/out/{exclude}" if exclude else "",
     )
     with _collecting_as_before(), contextlib.redirect_stdout(io.StringIO()):
-        execute(RunConfig(config, overwrite), _build_plainly, [])
+        names = [f"{uri}/{since}"] if since else []
+        execute(RunConfig(config, overwrite, since=Since(names, DAY)), _build_plainly, [])
 
 
 @contextlib.contextmanager
@@ -79,6 +92,7 @@ def _build_plainly(_: beam.Pipeline, config: CocoConfig) -> None:
         NUM_SHARDS,
         exclude=config.exclude,
         budget=config.budget,
+        earlier=config.earlier,
     )
     job = dataclasses.replace(run.commit_job, options=config.options())
     run = dataclasses.replace(run, commit_job=job)
@@ -95,12 +109,14 @@ class Scenario:
         run: runs the command in a process.
         prepare: makes the situation.
         besides: what happens on the way anyhow, such as a twin's work.
+        twin: runs the same plan beside it.
     """
 
     name: str
     run: Callable[[Process], None] = run_command
     prepare: Callable[[MemoryStore], None] = lambda store: None
     besides: Callable[[MemoryStore], Disturb] = lambda store: undisturbed
+    twin: Callable[[Process], None] = run_command
 
     def start(self, store: MemoryStore, disturb: Disturb = undisturbed) -> Process:
         """Run the command, disturbed; return its process when it has ended well."""
@@ -181,6 +197,19 @@ def finished_with_an_older_copy(store: MemoryStore) -> None:
     store.put(f"out/{EXCLUDED_NAME}", OLDER_COPY)
 
 
+def two_days_before(store: MemoryStore) -> None:
+    """Leave a data set of half of the images, and a folder that is called like another one."""
+    whole = store.files()["instances.json"]
+    spec = json.loads(whole)
+    spec["images"] = spec["images"][: NUM_IMAGES // 2]
+    listed = {image["id"] for image in spec["images"]}
+    spec["annotations"] = [a for a in spec["annotations"] if a["image_id"] in listed]
+    store.put("instances.json", json.dumps(spec).encode())
+    run_command(store.start(), out=EARLIER)
+    store.put("instances.json", whole)
+    store.put("day-2026-11-18/notes.txt", b"of the user")
+
+
 def three_shards_of_rewritten_sources(store: MemoryStore) -> None:
     killed_behind("spool.publish", 3, store)
     for name, data in store.files("photos/").items():
@@ -213,6 +242,7 @@ def twin_at(function: str, call: str, nth: int, store: MemoryStore) -> Disturb:
 
 
 OVERWRITE = functools.partial(run_command, overwrite=True)
+GROWING = functools.partial(run_command, since="day-{date}")
 EXCLUDING = functools.partial(run_command, overwrite=True, excludes_rejected=True)
 
 SCENARIOS = [
@@ -231,4 +261,5 @@ SCENARIOS = [
     Scenario("--overwrite", OVERWRITE, prepare=finished),
     Scenario("--overwrite without the rejected", EXCLUDING, prepare=finished),
     Scenario("the same, with an older copy there", EXCLUDING, prepare=finished_with_an_older_copy),
+    Scenario("--since", GROWING, prepare=two_days_before, twin=GROWING),
 ]

@@ -116,6 +116,42 @@ def check_committed(files: Files) -> dict[str, Any]:
     return manifest
 
 
+def check_growth(days: Sequence[Files]) -> dict[tuple[str, str], bytes]:
+    """Check data sets that grew one by the other, each by itself and all together.
+
+    A sample is in one of them alone, and a class keeps its id and its name.
+
+    Args:
+        days: their files, the first one first.
+
+    Returns:
+        The Example of every sample, by its split and key.
+    """
+    examples: dict[tuple[str, str], bytes] = {}
+    labels: list[dict[str, Any]] = []
+    for files in days:
+        manifest = check_committed(files)
+        for key, record in keyed_records(files).items():
+            assert key not in examples, f"1: {key} is in two data sets"
+            examples[key] = record
+        now = manifest["plan"]["labels"]
+        assert [label for label in now if label in labels] == labels, "2: a class has changed"
+        labels = now
+    return examples
+
+
+def keyed_records(files: Files) -> dict[tuple[str, str], bytes]:
+    """Return the Examples of a data set by the split and key that its indexes give them."""
+    records: dict[tuple[str, str], bytes] = {}
+    for stem, receipt in _receipts(files).items():
+        data = files[receipt["file"]]
+        rows = pq.read_table(io.BytesIO(files[f"index/{stem}.parquet"])).to_pylist()
+        for row in rows:
+            record = data[row["offset"] + 12 : row["offset"] + row["size"] - 4]
+            records[receipt["split"], row["key"]] = record
+    return records
+
+
 def check_rejects(codes: Iterable[str]) -> None:
     """Check that rejects tell of samples and annotations, never of storage or of a machine."""
     for code in codes:
@@ -211,9 +247,10 @@ def _check_sums(
     samples = [line for line in mine if _is_of_sample(line["code"])]
     dropped = [line for line in mine if not _is_of_sample(line["code"])]
     fate = split["annotations"]
-    assert split["listed"] == (
-        split["excluded"] + split["rejected_before_planning"] + split["planned"]
-    ), f"1: samples of {name}"
+    left_out = split["excluded"] + split.get("earlier", 0)
+    assert split["listed"] == left_out + split["rejected_before_planning"] + split["planned"], (
+        f"1: samples of {name}"
+    )
     assert split["planned"] == split["records"] + split["rejected_in_shards"], f"1: plan of {name}"
     assert split["planned"] == sum(shard["planned"] for shard in shards), f"1: plan of {name}"
     assert split["records"] == sum(shard["records"] for shard in shards), f"1: records of {name}"
@@ -223,7 +260,8 @@ def _check_sums(
     assert sum(fate["dropped"].values()) == len(dropped), f"1: dropped of {name}"
     lost = sum(len(line["annotation_ids"]) for line in samples)
     assert fate["lost"] == lost, f"1: annotations of {name}"
-    assert fate["listed"] == fate["written"] + len(dropped) + lost + fate["excluded"], (
+    left_out = fate["excluded"] + fate.get("earlier", 0)
+    assert fate["listed"] == fate["written"] + len(dropped) + lost + left_out, (
         f"1: annotations of {name}"
     )
 

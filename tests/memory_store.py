@@ -271,6 +271,7 @@ class MemoryStorage:
     """What a process sees below a root."""
 
     lists_by_name = True
+    lists_folders = True
 
     def __init__(self, root: str, _: Access = DEFAULT_ACCESS) -> None:
         self.root = root.rstrip("/")
@@ -289,6 +290,9 @@ class MemoryStorage:
         for name, stored in found.items():
             if recursive or "/" not in name:
                 yield _entry(prefix + name, stored)
+        folders = {name.partition("/")[0] for name in found if "/" in name}
+        for name in () if recursive else sorted(folders):
+            yield Entry(prefix + name, 0, "", kind="directory")
 
     def stat(self, name: str) -> Entry | None:
         found = self._do("stat", name, lambda: self._store.get(self._prefix + name))

@@ -20,7 +20,9 @@ from tests.children import die_at, without_anonymous_files
 from tests.conftest import coco_dict, jpeg_bytes
 from transforms.blobs import listing_digest, pin_sample
 from transforms.commit import CommitJob, commit, make_job_plan, publish_plan
+from transforms.earlier_sets import NO_EARLIER_SETS, EarlierSets, manifest_of
 from transforms.gate import GateLimits, WorkerGate
+from transforms.leave_out_earlier import count_earlier, leave_out_earlier, list_indexes, read_keys
 from transforms.output_files import source_entries
 from transforms.plan_shards import (
     Bucket,
@@ -80,9 +82,10 @@ def plan_run(
     layout: Layout | None = None,
     seed: int = 0,
     exclude: str = "",
+    earlier: EarlierSets = NO_EARLIER_SETS,
     **job: object,
 ) -> SmallRun:
-    """Read, pin, rank and group; splits as the mappings have them, else `train`."""
+    """Read, leave out, pin, rank and group; splits as the mappings have them, else `train`."""
     roots = {
         k: str(v) for k, v in (images if isinstance(images, Mapping) else {"train": images}).items()
     }
@@ -98,7 +101,8 @@ def plan_run(
         identity, where = uri_identity(str(uri), exclude), split_uri(str(uri))[1]
         left_out = excluded_keys(read_uri(exclude), exclude) if exclude else {}
         keys = left_out.get(split, frozenset())
-        for item in read_coco(read_uri(str(uri)), where, split, CocoRules(), keys, identity):
+        items = list(read_coco(read_uri(str(uri)), where, split, CocoRules(), keys, identity))
+        for item in without_earlier(items, split, earlier) if earlier.sets else items:
             if isinstance(item, Sample):
                 item = pin_sample(item, entries.get((split, item.blobs[0].name)))
             kind = {Sample: samples, Rejected: rejected, AnnotationFile: files}[type(item)]
@@ -113,9 +117,26 @@ def plan_run(
         listings=listings,
         job=ShardJob(roots, str(output), layout),
         commit_job=CommitJob(
-            str(output), layout, {**sharding.options(), **layout.options()}, **job
+            str(output), layout, {**sharding.options(), **layout.options()}, **job, earlier=earlier
         ),
     )
+
+
+def without_earlier(
+    items: Sequence[Sample | Rejected | AnnotationFile], split: str, earlier: EarlierSets
+) -> list[Sample | Rejected | AnnotationFile]:
+    """Return what was read of a split without what earlier data sets hold, as the join gives it."""
+    indexes = [
+        index
+        for found in earlier.sets
+        for index in list_indexes(manifest_of(found), found.uri, [split])
+    ]
+    keys = {key for index in indexes for _, key in read_keys(index)}
+    samples = [item for item in items if isinstance(item, Sample)]
+    rejected = [item for item in items if isinstance(item, Rejected)]
+    (file,) = (item for item in items if isinstance(item, AnnotationFile))
+    new, still_rejected, tally = leave_out_earlier(samples, rejected, keys)
+    return [*new, *still_rejected, count_earlier(file, tally)]
 
 
 def plan_samples(

@@ -102,6 +102,15 @@ class StorageContract:
         assert sizes_of(storage, "b/") == {"b/c": 2, "b/d/e": 3}
         assert sizes_of(storage, recursive=False) == {"a": 1, "bc": 4}
 
+    def test_tells_of_folders_where_it_lists_one(self, storage: Storage, outside: Outside) -> None:
+        outside.put({"a": b"1", "b/c": b"22", "b/d/e": b"333", "f g/h/i": b"4444"})
+
+        if not storage.lists_folders:
+            pytest.skip("what Beam's filesystems tell of folders is not asked for")
+        assert folders_in(storage, "") == ["b", "f g"]
+        assert folders_in(storage, "b/") == ["b/d"]
+        assert folders_in(storage, "nowhere/") == []
+
     def test_lists_nothing_where_there_is_no_folder(self, storage: Storage) -> None:
         assert list(storage.list("nowhere/")) == []
 
@@ -284,6 +293,11 @@ def rewrite(outside: Outside, data: bytes) -> None:
 def sizes_of(storage: Storage, prefix: str = "", *, recursive: bool = True) -> dict[str, int]:
     entries = storage.list(prefix, recursive=recursive)
     return {entry.name: entry.size_bytes for entry in entries if entry.kind == "file"}
+
+
+def folders_in(storage: Storage, prefix: str) -> list[str]:
+    entries = storage.list(prefix, recursive=False)
+    return sorted(entry.name for entry in entries if entry.kind == "directory")
 
 
 def files_in(folder: Path) -> list[str]:

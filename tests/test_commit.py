@@ -56,6 +56,7 @@ from transforms.commit import (
     refuse_empty,
     reject_text,
 )
+from transforms.earlier_sets import EarlierSet, EarlierSets, InheritedLabel
 from transforms.output_files import SIDE_FILES
 from transforms.plan_shards import ShardTable
 from transforms.progress import PROGRESS
@@ -167,6 +168,60 @@ def test_rejects_over_budget_stop_before_the_first_shard_and_are_shown(
     assert [record.getMessage() for record in caplog.records] == [
         f"E-IMG-MISSING {n}.jpg (key {n}): gone; rejected" for n in range(10, 20)
     ]
+
+
+INHERITED = (
+    InheritedLabel(Label(1, "person"), "gs://b/first"),
+    InheritedLabel(Label(7, "kite"), "gs://b/first"),
+)
+GROWING = dataclasses.replace(
+    JOB, earlier=EarlierSets((EarlierSet("ff", "gs://b/first"),), INHERITED)
+)
+
+
+def test_the_label_map_begins_with_the_earlier_ones() -> None:
+    files = [msgspec.structs.replace(summary(), labels=LABELS)]
+
+    plan = make_job_plan(ShardTable({}, "0"), files, [], GROWING)
+
+    assert plan.labels == [*LABELS, Label(7, "kite")]
+
+
+@pytest.mark.parametrize("label", [Label(7, "dragon"), Label(8, "kite")])
+def test_a_class_that_is_another_one_than_earlier_stops_the_run(label: Label) -> None:
+    files = [msgspec.structs.replace(summary(), labels=[label])]
+
+    with pytest.raises(RuntimeError) as raised:
+        make_job_plan(ShardTable({}, "0"), files, [], GROWING)
+
+    what = f"category {label.id} is {label.name!r}, but gs://b/first has 7 for 'kite'"
+    remedy = "give each class the id and the name that it had"
+    assert str(raised.value) == f"E-ANN-LABELS gs://b/out: {what}; {remedy}"
+
+
+@pytest.mark.parametrize(("budget", "code"), [("9%", "E-BUDGET"), ("10%", ""), ("1", "")])
+def test_the_budget_is_of_what_earlier_data_sets_do_not_hold(budget: str, code: str) -> None:
+    """Else a percentage would allow more each day, and in the end all that is new."""
+    files = [msgspec.structs.replace(summary(images=1000), earlier_images=990)]
+    share = float(budget[:-1]) if budget.endswith("%") else None
+    job = dataclasses.replace(GROWING, budget=RejectBudget(1, share))
+
+    if not code:
+        check_budget([reject()], files, job)
+        return
+    with pytest.raises(RuntimeError, match=rf"^{code} gs://b/out: 1 of 10 samples rejected"):
+        check_budget([reject()], files, job)
+
+
+def test_a_split_with_images_in_earlier_data_sets_may_have_none_left() -> None:
+    growing = msgspec.structs.replace(summary(images=10), earlier_images=9)
+    new = summary(images=10)
+
+    refuse_empty(growing, 0, GROWING)
+    with pytest.raises(RuntimeError, match=r"^E-SET-EMPTY split train: none of 10 images is left"):
+        refuse_empty(new, 0, GROWING)
+    with pytest.raises(RuntimeError, match=r"^E-SET-EMPTY split train: no images in the anno"):
+        make_job_plan(ShardTable({}, "0"), [summary(images=0)], [], GROWING)
 
 
 def test_labels_that_contradict_stop_the_run() -> None:
@@ -575,15 +630,15 @@ def change(**changes: Any) -> Callable[[list[ShardInfo]], list[ShardInfo]]:
         ),
         (
             change(records=2, rejected=[reject("1", shard=STEMS[0], annotation_ids=(1,))]),
-            "the sum of annotations of train does not hold: 12 is not 12 + 0 + 1 + 0",
+            "the sum of annotations of train does not hold: 12 is not 12 + 0 + 1 + 0 + 0",
         ),
         (
             change(annotations_written=5),
-            "the sum of annotations of train does not hold: 12 is not 11 + 0 + 0 + 0",
+            "the sum of annotations of train does not hold: 12 is not 11 + 0 + 0 + 0 + 0",
         ),
         (
             change(rejected=[reject("1", "E-BOX-EMPTY", annotation_ids=(1,))]),
-            "the sum of annotations of train does not hold: 12 is not 12 + 1 + 0 + 0",
+            "the sum of annotations of train does not hold: 12 is not 12 + 1 + 0 + 0 + 0",
         ),
     ],
 )
@@ -605,15 +660,26 @@ def test_a_sum_that_does_not_hold_means_no_manifest(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"images": 7}, "the sum of samples of train does not hold: 7 is not 0 + 0 + 6"),
-        ({"excluded_images": 1}, "the sum of samples of train does not hold: 6 is not 1 + 0 + 6"),
+        ({"images": 7}, "the sum of samples of train does not hold: 7 is not 0 + 0 + 6 + 0"),
+        (
+            {"excluded_images": 1},
+            "the sum of samples of train does not hold: 6 is not 1 + 0 + 6 + 0",
+        ),
         (
             {"annotations": 13},
-            "the sum of annotations of train does not hold: 13 is not 12 + 0 + 0 + 0",
+            "the sum of annotations of train does not hold: 13 is not 12 + 0 + 0 + 0 + 0",
         ),
         (
             {"excluded_annotations": 2},
-            "the sum of annotations of train does not hold: 12 is not 12 + 0 + 0 + 2",
+            "the sum of annotations of train does not hold: 12 is not 12 + 0 + 0 + 2 + 0",
+        ),
+        (
+            {"earlier_images": 1},
+            "the sum of samples of train does not hold: 6 is not 0 + 0 + 6 + 1",
+        ),
+        (
+            {"earlier_annotations": 2},
+            "the sum of annotations of train does not hold: 12 is not 12 + 0 + 0 + 0 + 2",
         ),
     ],
 )

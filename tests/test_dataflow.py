@@ -123,6 +123,8 @@ def without(flag: str) -> list[str]:
         (without("--region"), "region must be given"),
         (without("--sdk_container_image"), "workers must get this package"),
         ([*JOB, "--output", "/data/out"], "got '/data/out'; copy it to gs://"),
+        ([*JOB, "--exclude", "/data/rejected.jsonl"], "got '/data/rejected.jsonl'; copy"),
+        ([*JOB, "--since", "/data/coco-{date}"], "got '/data/coco-{date}'; copy"),
         (["--dry_run=True"], "dry_run must come with --runner DataflowRunner"),
         (["--no_wait"], "no_wait must come with a runner elsewhere"),
     ],

@@ -3,6 +3,7 @@
 `make engines` builds Prism; Beam's portable job service comes with Beam.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -23,6 +24,7 @@ from tests.coco_command import (
     shard_paths,
     spawn_coco,
     start_coco,
+    write_coco,
 )
 from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
 from tests.servers import children_of, serving, started, worker_pool
@@ -87,6 +89,31 @@ def test_the_bytes_are_those_of_a_run_in_process(
     assert run.code == 0, run.err
     manifest = check_committed(tmp_path / "there")
     assert manifest["splits"]["train"]["rejected"] == {"E-IMG-TRUNCATED": 1}
+    assert digests(tmp_path / "there") == digests(tmp_path / "here")
+
+
+def test_what_earlier_data_sets_hold_is_left_out_as_in_process(
+    engine: list[str], sources: Sources, tmp_path: Path
+) -> None:
+    images, annotations = sources
+    spec = json.loads(annotations.read_text())
+    for part in ("images", "annotations"):
+        field = "id" if part == "images" else "image_id"
+        spec[part] = [entry for entry in spec[part] if entry[field] <= 20]
+    few = write_coco(tmp_path, spec)
+    accepted = ("--max_rejected", "1", "--since", str(tmp_path / "first"))
+    first = spawn_coco(*arguments((images, few), tmp_path / "first"), *accepted[:2])
+    assert first.code == 0, first.err
+    assert spawn_coco(*arguments(sources, tmp_path / "here"), *accepted).code == 0
+
+    run = spawn_coco(*arguments(sources, tmp_path / "there"), *accepted, *engine)
+
+    assert run.code == 0, run.err
+    split = check_committed(tmp_path / "there")["splits"]["train"]
+    assert (split["earlier"], split["records"], split["rejected"]) == (
+        *(19, 10),
+        {"E-IMG-TRUNCATED": 1},
+    )
     assert digests(tmp_path / "there") == digests(tmp_path / "here")
 
 

@@ -4,7 +4,7 @@ import functools
 import json
 import logging
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from schemas.faults import FAULTS, fault_line, find_fault
 from tests.call_sites import Site, call_sites
 from tests.coco_command import Run, run_coco
 from tests.command_scenarios import (
+    EARLIER,
     SCENARIOS,
     Scenario,
     Situation,
@@ -84,8 +85,8 @@ def act_of(
         store.create(f"out/{step.name}", place.after[step.name] + spoil)
 
     def change(step: Step) -> None:
-        folder = "photos/" if step.name.endswith(".jpg") else ""
-        store.put(folder + step.name, OTHER_IMAGE)
+        folders = {".jpg": "photos/", ".parquet": EARLIER}
+        store.put(folders.get(PurePath(step.name).suffix, "") + step.name, OTHER_IMAGE)
 
     before, after = Moment.BEFORE, Moment.AFTER
     return {
@@ -95,7 +96,7 @@ def act_of(
         Outcome.GIVEN_UP: (before, fails("E-IO-RETRIES")),
         Outcome.REFUSED: (before, fails("E-IO-AUTH")),
         Outcome.REPLY_LOST: (after, raises(ReplyLost())),
-        Outcome.STANDS_STILL: (before, lambda step: run_command(store.start())),
+        Outcome.STANDS_STILL: (before, lambda step: place.scenario.twin(store.start())),
         Outcome.TAKEN_BY_TWIN: (before, take),
         Outcome.TAKEN_BY_OTHER: (before, lambda step: take(step, b"of another")),
         Outcome.CHANGED: (before, change),

@@ -59,7 +59,7 @@ EXIT_CODES = {
         "E-SET-DUPLICATE",
     },
     4: {"E-BUDGET"},
-    5: {"E-OUT-PLAN", "E-OUT-FOREIGN", "E-OUT-CONFLICT"},
+    5: {"E-OUT-PLAN", "E-OUT-FOREIGN", "E-OUT-CONFLICT", "E-OUT-DATES"},
     6: {
         "E-IO-AUTH",
         "E-IO-NOSPACE",

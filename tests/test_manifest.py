@@ -231,3 +231,19 @@ def test_the_json_schema_refuses_what_is_none(data: bytes, message: str) -> None
 def test_labels_sort_by_id() -> None:
     labels = [Label(10, "a"), Label(2, "b"), Label(2, "a")]
     assert sorted(labels) == [Label(2, "a"), Label(2, "b"), Label(10, "a")]
+
+
+def test_a_manifest_tells_of_earlier_data_sets_where_there_are_some() -> None:
+    """So the others have the bytes that they had before there was such a thing."""
+    train = MANIFEST.splits["train"]
+    annotations = msgspec.structs.replace(train.annotations, earlier=8)
+    grown = msgspec.structs.replace(train, earlier=4, annotations=annotations)
+    manifest = msgspec.structs.replace(MANIFEST, splits={"train": grown})
+
+    data = to_json(manifest)
+
+    assert b'"earlier"' not in to_json(MANIFEST)
+    assert data.count(b'"earlier"') == 2
+    assert read_manifest(data, "manifest.json") == manifest
+    jsonschema.validate(json.loads(data), manifest_json_schema())
+    jsonschema.validate(json.loads(to_json(MANIFEST)), manifest_json_schema())

@@ -1,5 +1,6 @@
 """Every flag of `python -m pipelines.coco`: a test that shows its effect."""
 
+import datetime
 import json
 import subprocess
 import threading
@@ -265,6 +266,30 @@ def test_exclude(make_coco: MakeCoco, tmp_path: Path) -> None:
     )
     assert split["annotations"]["excluded"] == 2
     assert sorted(source_ids(tmp_path / "second")) == [1, 2, 3, 5, 6, 7, 8]
+
+
+@shows("--date")
+def test_date(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources = make_coco(2)
+    run = run_coco(*command(sources, tmp_path / "out-{date}"), "--date", "2026-11-20")
+    assert run.code == 0, run.err
+    assert counts(tmp_path / "out-2026-11-20") == [2]
+    before = datetime.datetime.now(datetime.UTC).date()
+    assert run_coco(*command(sources, tmp_path / "{date}" / "{x}")).code == 0
+    after = datetime.datetime.now(datetime.UTC).date()
+    (today,) = (path.parent for path in tmp_path.glob("*/{x}"))
+    assert today.name in {before.isoformat(), after.isoformat()}
+
+
+@shows("--since")
+def test_since(make_coco: MakeCoco, tmp_path: Path) -> None:
+    first, second = make_coco(3), make_coco(8, name="second")
+    committed(first, tmp_path / "first")
+    split = committed(second, tmp_path / "second", "--since", tmp_path / "first")["splits"]["train"]
+    assert (split["listed"], split["earlier"], split["records"]) == (8, 3, 5)
+    assert split["annotations"]["earlier"] == 6
+    assert sorted(source_ids(tmp_path / "second")) == [4, 5, 6, 7, 8]
+    assert "earlier" not in committed(second, tmp_path / "all")["splits"]["train"]
 
 
 @shows("--allow_empty")

@@ -1,6 +1,7 @@
 """Flags of `python -m pipelines.coco`: what is refused, how they are parsed, and their help."""
 
 import contextlib
+import datetime
 import importlib
 import json
 import re
@@ -11,6 +12,7 @@ import pytest
 from pipelines import coco
 from pipelines.options import FlagParser, beam_flags, parse_flags, parse_per_split, parse_size
 from tests.coco_command import (
+    PROJECT,
     MakeCoco,
     check_committed,
     command,
@@ -20,6 +22,7 @@ from tests.coco_command import (
     source_ids,
 )
 from tests.conftest import coco_dict, jpeg_bytes
+from transforms.earlier_sets import Since
 
 OUR_FLAGS = sorted(set(coco.parser()._option_string_actions) - {"-h", "--help"})
 
@@ -36,6 +39,25 @@ NEEDED = (*SOURCES, "--output", "no-such-output")
         (("--images",), "argument --images: expected at least one argument; see --help"),
         ((*SOURCES, "--output", ""), "argument --output: must not be empty; see --help"),
         ((*NEEDED, "--exclude", ""), "argument --exclude: must not be empty; see --help"),
+        ((*NEEDED, "--since", ""), "argument --since: must not be empty; see --help"),
+        (
+            (*NEEDED, "--since", "gs://b/1", "gs://b-{date}/2"),
+            "since must have {date} behind the bucket, got 'gs://b-{date}/2';"
+            " give the data sets by their names",
+        ),
+        (
+            (*NEEDED, "--date", "2026-11-20"),
+            "date 2026-11-20 must have {date} to stand for in output or since; add it, or leave"
+            " --date out",
+        ),
+        (
+            (*SOURCES, "--output", "out-{date}", "--date", "2026-11-31"),
+            "date must be a day as YYYY-MM-DD, got '2026-11-31'; give one such as 2026-11-20",
+        ),
+        (
+            (*SOURCES, "--output", "out-{date}", "--date="),
+            "date must be a day as YYYY-MM-DD, got ''; give one such as 2026-11-20",
+        ),
         (
             (*NEEDED, "--images", "train=j"),
             "images of train must come once, got 'i' and 'j'; remove one",
@@ -388,6 +410,75 @@ def test_beams_flags_are_handed_on() -> None:
     )
     assert flags.seed == 3
     assert others == ["--runner=FlinkRunner", "--job_name", "j", "--streaming"]
+
+
+DATED = (*SOURCES, "--output", "out-{date}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (
+            (*DATED, "--max_rejected", "1"),
+            "--images i --annotations a.json --output 'out-{date}' --date TODAY"
+            " --max_rejected COUNT",
+        ),
+        (
+            (*DATED, "--date=2026-11-20"),
+            "--images i --annotations a.json --output 'out-{date}' --date=2026-11-20"
+            " --max_rejected COUNT",
+        ),
+        (
+            (*NEEDED, "--since", "one", "day-{date}"),
+            "--images i --annotations a.json --output no-such-output --since one 'day-{date}'"
+            " --date TODAY --max_rejected COUNT",
+        ),
+        (
+            (*NEEDED, "--since", "one"),
+            "--images i --annotations a.json --output no-such-output --since one"
+            " --max_rejected COUNT",
+        ),
+    ],
+)
+def test_the_command_that_accepts_rejects_is_of_the_same_day(
+    arguments: tuple[str, ...], command: str
+) -> None:
+    """It may be given after midnight."""
+    before = datetime.datetime.now(datetime.UTC).date()
+    run, _ = coco.configure(arguments)
+    after = datetime.datetime.now(datetime.UTC).date()
+
+    expected = {command.replace("TODAY", day.isoformat()) for day in (before, after)}
+    assert run.config.accept_command.removeprefix("python -m pipelines.coco ") in expected
+
+
+def test_the_day_is_in_the_output_before_anything_begins() -> None:
+    run, _ = coco.configure(
+        [
+            *(*SOURCES, "--output", "gs://b/{date}/{x}"),
+            *("--since", "gs://b/{date}/{x}", "--date", "2026-11-20"),
+        ]
+    )
+
+    assert run.config.output == "gs://b/2026-11-20/{x}"
+    assert run.since == Since(("gs://b/{date}/{x}",), datetime.date(2026, 11, 20))
+    assert "{date}" not in str(run.config.options())
+
+
+def test_one_line_reads_the_clock() -> None:
+    """What a run does must not depend on when one of its steps is executed."""
+    clock = re.compile(
+        r"\b(datetime\.now|utcnow|date\.today|time\.time|strftime|localtime|gmtime)\("
+    )
+    found = [
+        f"{path.relative_to(PROJECT)}: {line.strip()}"
+        for package in ("schemas", "transforms", "pipelines")
+        for path in sorted((PROJECT / package).rglob("*.py"))
+        for line in path.read_text().splitlines()
+        if clock.search(line)
+    ]
+
+    assert found == ["pipelines/daily.py: return datetime.datetime.now(datetime.UTC).date()"]
 
 
 def test_a_dash_and_a_space_begin_a_value() -> None:

@@ -15,6 +15,7 @@ from apache_beam.io.localfilesystem import LocalFileSystem
 
 from tests.children import limited, outcome_of
 from tests.storage_contract import StorageContract, files_in, put
+from transforms.earlier_sets import list_days
 from transforms.retries import retry
 from transforms.storage import Access, Entry, open_storage
 from transforms.storage.beam_filesystem import BeamStorage
@@ -518,3 +519,16 @@ def test_what_never_passes_is_told_with_its_place(
         storage.stat("a")
     with pytest.raises(RuntimeError, match=rf"^E-IO-RETRIES testfs://{folder}: "):
         list(storage.list())
+
+
+def test_days_are_not_searched_where_folders_are_not_listed(tmp_path: Path) -> None:
+    """To find none would be to write everything again."""
+    pattern = f"testfs://{tmp_path}/coco-{{date}}"
+
+    with pytest.raises(RuntimeError) as raised:
+        list_days(pattern)
+
+    assert str(raised.value) == (
+        f"E-ARG {pattern}: folders cannot be listed there, as {{date}} needs it;"
+        " give --since the data sets by their names"
+    )

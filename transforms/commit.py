@@ -44,6 +44,7 @@ from schemas.text_protos import label_map_pbtxt, schema_pbtxt
 from schemas.tfds_metadata import TfdsSplit, dataset_info_json, features_json
 from transforms import coders
 from transforms.blobs import PinTally, listing_digest
+from transforms.earlier_sets import NO_EARLIER_SETS, EarlierSets, add_labels
 from transforms.output_files import (
     create_or_compare,
     foreign,
@@ -110,6 +111,7 @@ class CommitJob:
         allow_empty: accept a split without images.
         accept_command: the command that accepts `COUNT` rejects, for the message.
         access: how stores are reached.
+        earlier: the data sets that this one adds to.
     """
 
     output: str
@@ -120,6 +122,7 @@ class CommitJob:
     allow_empty: bool = False
     accept_command: str = "--max_rejected COUNT"
     access: Access = DEFAULT_ACCESS
+    earlier: EarlierSets = NO_EARLIER_SETS
 
 
 def make_job_plan(
@@ -135,10 +138,11 @@ def make_job_plan(
             what, remedy = "no images in the annotation file", "check it, or give --allow_empty"
             raise RuntimeError(fault_line("E-SET-EMPTY", f"split {file.split}", what, remedy))
     _check_budget_aloud(rejected, files, job, "rejected")
+    labels = add_labels(job.earlier.labels, merge_labels(files), job.output)
     return JobPlan(
         format_version=FORMAT_VERSION,
         options=dict(job.options),
-        labels=merge_labels(files),
+        labels=[inherited.label for inherited in labels],
         splits={file.split: table.planned(file.split) for file in files},
         samples=table.digest,
     )
@@ -274,12 +278,12 @@ def make_manifest(
 
 
 def refuse_empty(file: AnnotationFile, samples: int, job: CommitJob) -> None:
-    """Stop when nothing is left of a split that has images.
+    """Stop when nothing is left of a split that has images, of which no earlier data set has any.
 
     Raises:
         RuntimeError: `E-SET-EMPTY`.
     """
-    if file.images and not samples and not job.allow_empty:
+    if file.images and not samples and not file.earlier_images and not job.allow_empty:
         what = f"none of {file.images} images is left"
         remedy = "mend or exclude fewer, or give --allow_empty"
         raise RuntimeError(fault_line("E-SET-EMPTY", f"split {file.split}", what, remedy))
@@ -288,14 +292,14 @@ def refuse_empty(file: AnnotationFile, samples: int, job: CommitJob) -> None:
 def check_budget(
     rejects: Iterable[Rejected], files: Iterable[AnnotationFile], job: CommitJob
 ) -> None:
-    """Stop when more samples are rejected than accepted.
+    """Stop when more samples are rejected than accepted, of those that earlier data sets lack.
 
     Raises:
         RuntimeError: `E-BUDGET`, with the command that accepts them.
     """
     samples = sorted((r for r in rejects if r.scope is Scope.SAMPLE), key=reject_order)
     count = len({(reject.split, reject.key) for reject in samples})
-    listed = sum(file.images for file in files)
+    listed = sum(file.images - file.earlier_images for file in files)
     if count > job.budget.allowed(listed):
         first = samples[0]
         what = (
@@ -449,11 +453,13 @@ def _summarize(
             dropped=_count(reject.code for reject in annotations),
             lost=sum(len(reject.annotation_ids) for reject in samples),
             excluded=file.excluded_annotations,
+            earlier=file.earlier_annotations,
         ),
         repeated_annotation_ids=file.repeated_annotation_ids,
         rejected=_count(reject.code for reject in samples),
         repairs=_add(info.repairs for info in shards),
         traits=_add(info.traits for info in shards),
+        earlier=file.earlier_images,
     )
     for info in shards:
         rejected = sum(reject.scope is Scope.SAMPLE for reject in info.rejected)
@@ -464,6 +470,7 @@ def _summarize(
         summary.excluded,
         summary.rejected_before_planning,
         summary.planned,
+        summary.earlier,
     )
     _check_sum(
         f"plan of {file.split}", summary.planned, summary.records, summary.rejected_in_shards
@@ -471,7 +478,7 @@ def _summarize(
     fate = summary.annotations
     dropped = sum(fate.dropped.values())
     name = f"annotations of {file.split}"
-    _check_sum(name, fate.listed, fate.written, dropped, fate.lost, fate.excluded)
+    _check_sum(name, fate.listed, fate.written, dropped, fate.lost, fate.excluded, fate.earlier)
     return summary
 
 
@@ -586,7 +593,7 @@ def _commit(
     job: CommitJob,
 ) -> Manifest:
     for root, tally in tallies:
-        if tally.unreferenced:
+        if tally.unreferenced and not job.earlier.sets:  # else they may be of earlier samples
             found, name = counted(tally.unreferenced, "file"), printable(tally.first_unreferenced)
             _LOG.info("no annotation file names %s of root %s, such as %s", found, root, name)
     listings = {root: tally.listing for root, tally in tallies}

@@ -32,6 +32,8 @@ class AnnotationFile(msgspec.Struct, frozen=True):
         repeated_annotation_ids: annotations whose id an earlier one has; they are kept.
         labels: its categories.
         cuts: some of its images' names, at which a listing of them can be divided.
+        earlier_images: images that earlier data sets hold, once they are counted.
+        earlier_annotations: their annotations.
     """
 
     split: str
@@ -43,6 +45,8 @@ class AnnotationFile(msgspec.Struct, frozen=True):
     repeated_annotation_ids: int
     labels: list[Label]
     cuts: list[str] = []
+    earlier_images: int = 0
+    earlier_annotations: int = 0
 
 
 coders.register(AnnotationFile)

@@ -28,9 +28,11 @@ class Sabotage(NamedTuple):
 
 
 COMMIT = "transforms/commit.py"
+EARLIER = "transforms/earlier_sets.py"
 FILES = "transforms/output_files.py"
 GATE = "transforms/gate.py"
 GCS = "transforms/storage/gcs.py"
+JOIN = "transforms/leave_out_earlier.py"
 LOCAL = "transforms/storage/local.py"
 OTHERS = "transforms/storage/beam_filesystem.py"
 PLAN = "transforms/plan_shards.py"
@@ -70,6 +72,64 @@ SABOTAGES = (
         "    _refuse_duplicates(in_order)\n",
         "",
         ("tests/test_plan_shards.py::test_two_samples_of_one_key_stop_the_run",),
+    ),
+    Sabotage(
+        1,
+        "an earlier index that lacks keys is believed, so that samples are written twice",
+        JOIN,
+        "if len(keys) != index.records:",
+        "if len(keys) > index.records:",
+        (
+            "tests/test_leave_out_earlier.py::test_an_index_that_is_not_the_manifest_s_stops_the_run",
+        ),
+    ),
+    Sabotage(
+        1,
+        "an earlier data set that was made anew while the run went on is believed",
+        EARLIER,
+        "if found.digest != earlier.digest:",
+        "if not found.digest:",
+        ("tests/test_earlier_sets.py::test_a_manifest_that_has_changed_since_stops_the_run",),
+    ),
+    Sabotage(
+        1,
+        "a day is converted while the one before is not finished, and both have its samples",
+        EARLIER,
+        "if found.day < date and found.state is _State.BEGUN:",
+        "if found.day < date and found.state is None:",
+        ("tests/test_earlier_sets.py::test_a_day_that_is_begun_stops_the_days_behind_it",),
+    ),
+    Sabotage(
+        1,
+        "a day is filled in whose samples later days have",
+        EARLIER,
+        "if later and (overwrite or",
+        "if not later and (overwrite or",
+        ("tests/test_earlier_sets.py::test_a_day_between_others_is_not_filled_in",),
+    ),
+    Sabotage(
+        1,
+        "samples that earlier data sets hold are left out of the data set and of the sums",
+        JOIN,
+        "annotations += len(sample.annotation_ids)",
+        "annotations += 0",
+        ("tests/test_leave_out_earlier.py::test_every_sample_is_new_or_counted",),
+    ),
+    Sabotage(
+        1,
+        "a sample of another split is taken for an earlier one",
+        JOIN,
+        "return key[0], zlib.crc32(key[1].encode()) % count",
+        'return "train", zlib.crc32(key[1].encode()) % count',
+        ("tests/test_daily_runs.py::test_the_same_key_in_another_split_is_another_sample",),
+    ),
+    Sabotage(
+        1,
+        "a share of rejects is of all samples, of the earlier ones too",
+        COMMIT,
+        "listed = sum(file.images - file.earlier_images for file in files)",
+        "listed = sum(file.images for file in files)",
+        ("tests/test_commit.py::test_the_budget_is_of_what_earlier_data_sets_do_not_hold",),
     ),
     # 2. Same input, same options, same seed: the same bytes.
     Sabotage(
@@ -165,6 +225,22 @@ SABOTAGES = (
         "if found.pin != wanted.pin:",
         "if not found.pin:",
         ("tests/test_storage_local.py::test_equal_bytes_written_again_are_a_change",),
+    ),
+    Sabotage(
+        2,
+        "a class has another id or name than in earlier data sets",
+        EARLIER,
+        "if other is not None and other.label != label:",
+        "if other is not None and other.data_set == data_set:",
+        ("tests/test_earlier_sets.py::test_a_class_that_changed_stops_the_run_and_names_both",),
+    ),
+    Sabotage(
+        2,
+        "a rerun after midnight makes another data set",
+        "pipelines/daily.py",
+        'return [*argv, "--date", date.isoformat()]',
+        "return list(argv)",
+        ("tests/test_options.py::test_the_command_that_accepts_rejects_is_of_the_same_day",),
     ),
     # 3. Shards are exact.
     Sabotage(

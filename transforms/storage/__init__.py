@@ -121,10 +121,12 @@ class Storage(Protocol):
     Attributes:
         root: path or URI of the root.
         lists_by_name: whether a part of the names is listed without walking through the others.
+        lists_folders: whether a listing that is not recursive tells of folders.
     """
 
     root: str
     lists_by_name: bool
+    lists_folders: bool
 
     def list(
         self, prefix: str = "", *, recursive: bool = True, bounds: Bounds = EVERYTHING
@@ -133,6 +135,7 @@ class Storage(Protocol):
 
         In any order; nothing when the folder does not exist. Asked for are the names from the
         first bound on, before the last one; those in between are where the work may be divided.
+        Where it is not recursive, folders come too, of the kind `directory`, if `lists_folders`.
         """
 
     def stat(self, name: str) -> Entry | None:

@@ -45,6 +45,7 @@ class BeamStorage:
     """Files below a URI that Beam's `FileSystems` can open."""
 
     lists_by_name = False
+    lists_folders = False
 
     def __init__(self, root: str, access: Access = DEFAULT_ACCESS) -> None:
         """Take the root's URI and how it is reached.

@@ -61,7 +61,7 @@ _CONNECTIONS = 64  # of the listing and uploading client, at most
 _NAMES_PER_PAGE = 1000  # the store's limit
 _LISTING_THREADS = 8
 _TIMEOUT_S = (5, 60)  # to connect, and between two bytes
-_LISTED = "items(name,size,generation,crc32c),nextPageToken"
+_LISTED = "items(name,size,generation,crc32c),prefixes,nextPageToken"
 _DENIED = (
     api.Forbidden,
     api.Unauthorized,
@@ -101,6 +101,7 @@ class _Listed(msgspec.Struct):
 
 class _ListReply(msgspec.Struct, rename="camel"):
     items: Sequence[_Listed] = ()
+    prefixes: Sequence[str] = ()
     next_page_token: str = ""
 
 
@@ -111,6 +112,7 @@ class GcsStorage:
     """Objects below `gs://bucket/prefix`."""
 
     lists_by_name = True
+    lists_folders = True
 
     def __init__(self, root: str, access: Access) -> None:
         """Take the root's URI; nothing is connected yet.
@@ -221,12 +223,17 @@ class GcsStorage:
             if reply.status_code != HTTPStatus.OK:
                 raise api.from_http_response(reply)
         page = _decode_list_reply(reply.content)
-        return Page([self._listed(item) for item in page.items], page.next_page_token)
+        entries = [self._listed(item) for item in page.items]
+        entries += [self._folder(prefix) for prefix in page.prefixes]
+        return Page(entries, page.next_page_token)
 
     def _listed(self, item: _Listed) -> Entry:
         name = item.name[len(self._prefix) :]
         kind = "directory" if item.name.endswith("/") else "file"
         return Entry(name, item.size, item.generation, _crc32c(item.crc32c), kind)
+
+    def _folder(self, prefix: str) -> Entry:
+        return Entry(prefix[len(self._prefix) : -1], 0, "", kind="directory")
 
     def _read_once(self, name: str, wanted: Entry) -> bytes:
         path = self._prefix + name

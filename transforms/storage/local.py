@@ -93,6 +93,7 @@ class LocalStorage:
     """Files below a local directory."""
 
     lists_by_name = False
+    lists_folders = True
 
     def __init__(self, root: str) -> None:
         """Take the directory's path; nothing is read or made yet.

@@ -58,6 +58,7 @@ class ObjectStorage:
     """Objects below `s3://bucket/prefix`, `az://container/prefix` and their like."""
 
     lists_by_name = False
+    lists_folders = True
 
     def __init__(self, root: str, access: Access) -> None:
         """Take the root's URI; nothing is connected yet.
@@ -81,7 +82,9 @@ class ObjectStorage:
         self, prefix: str = "", *, recursive: bool = True, bounds: Bounds = EVERYTHING
     ) -> Iterator[Entry]:
         """Yield every object below the root or a folder of it, a thousand a request."""
-        pages = self._pages(prefix) if recursive else self._folder(prefix)
+        if not recursive:
+            return within(self._folder(prefix), bounds)
+        pages = self._pages(prefix)
         return within((self._entry(found) for page in pages for found in page), bounds)
 
     def stat(self, name: str) -> Entry | None:
@@ -154,10 +157,13 @@ class ObjectStorage:
             yield page
             last = page[-1]["path"]
 
-    def _folder(self, prefix: str) -> Iterator[Sequence[_Meta]]:
+    def _folder(self, prefix: str) -> Iterator[Entry]:
         below = self._prefix + prefix or None
         list_folder = functools.partial(obstore.list_with_delimiter, self._client(), below)
-        yield self._run(prefix, list_folder)["objects"]
+        found = self._run(prefix, list_folder)
+        yield from map(self._entry, found["objects"])
+        for path in found["common_prefixes"]:
+            yield Entry(path.removeprefix(self._prefix).rstrip("/"), 0, "", kind="directory")
 
     def _head(self, name: str) -> _Meta:
         with self._rate.request():

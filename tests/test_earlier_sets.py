@@ -1,0 +1,312 @@
+"""Which earlier data sets a run adds to: found by their manifests alone."""
+
+import datetime
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas.manifest import JobPlan, Label, Manifest, to_json
+from transforms.earlier_sets import (
+    NO_EARLIER_SETS,
+    EarlierSet,
+    EarlierSets,
+    InheritedLabel,
+    Since,
+    add_labels,
+    find_earlier_sets,
+    list_days,
+    manifest_of,
+    split_pattern,
+)
+
+CAT, DOG, BIRD = Label(1, "cat"), Label(2, "dog"), Label(3, "bird")
+TODAY = datetime.date(2026, 11, 20)
+
+
+def manifest(seed: str = "0", labels: tuple[Label, ...] = (CAT,), **changes: Any) -> Manifest:
+    plan = JobPlan(1, {"seed": seed}, list(labels), {}, "ff")
+    return Manifest(
+        **{"layout": "detection", "plan": plan, **changes}, splits={}, shards=[], features=[]
+    )
+
+
+def put(folder: Path, content: Manifest | str) -> str:
+    """Write a finished data set, or a file of this name; return the data set's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, Manifest):
+        (folder / "manifest.json").write_bytes(to_json(content))
+    else:
+        (folder / content).write_bytes(b"{}")
+    return str(folder)
+
+
+def days(folder: Path, contents: Mapping[str, Manifest | str]) -> str:
+    """Write data sets of days, and return their pattern."""
+    for day, content in contents.items():
+        put(folder / f"coco-{day}", content)
+    return f"{folder}/coco-{{date}}"
+
+
+def find(*names: str, output: str = "/nowhere/out", **options: Any) -> EarlierSets:
+    return find_earlier_sets(Since(names, TODAY), output, "detection", **options)
+
+
+def found(*names: str, **options: Any) -> list[str]:
+    return sorted(earlier.uri for earlier in find(*names, **options).sets)
+
+
+def refused(*names: str, **options: Any) -> str:
+    with pytest.raises(RuntimeError) as raised:
+        find(*names, **options)
+    return str(raised.value)
+
+
+# --- names and patterns ---
+
+
+@pytest.mark.parametrize(
+    ("pattern", "root", "folder"),
+    [
+        ("gs://b/coco-{date}", "gs://b", "coco-{date}"),
+        ("gs://b/x/{date}/tfrec", "gs://b/x", "{date}"),
+        ("s3://b/x/{date}-{date}/{date}", "s3://b/x", "{date}-{date}"),
+        ("coco-{date}", ".", "coco-{date}"),
+        ("/{date}", "/", "{date}"),
+        ("data/coco-{date}/", "data", "coco-{date}"),
+        ("file:///data/{date}", "file:///data", "{date}"),
+    ],
+)
+def test_the_folders_of_days_lie_in_one_folder(pattern: str, root: str, folder: str) -> None:
+    assert split_pattern(pattern) == (root, folder)
+
+
+@pytest.mark.parametrize("name", ["gs://coco-{date}/out", "gs://{date}", "s3://{date}/out"])
+def test_buckets_are_not_searched(name: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        Since(["gs://b/one", name], TODAY)
+
+    assert str(raised.value) == (
+        f"since must have {{date}} behind the bucket, got {name!r}: give the data sets by their"
+        " names"
+    )
+
+
+def test_folders_of_other_names_are_no_days(tmp_path: Path) -> None:
+    pattern = days(tmp_path, {"2026-11-19": manifest(), "2026-11-18": "notes.txt"})
+    put(tmp_path / "coco-latest", manifest())
+    put(tmp_path / "deeper" / "coco-2026-11-17", manifest())
+    (tmp_path / "coco-2026-11-16").write_bytes(b"a file")
+
+    assert list_days(pattern) == [datetime.date(2026, 11, 18), datetime.date(2026, 11, 19)]
+
+
+# --- which are found ---
+
+
+def test_a_pattern_means_what_is_finished_and_of_an_earlier_day(tmp_path: Path) -> None:
+    pattern = days(
+        tmp_path,
+        {
+            "2026-11-18": manifest("18"),
+            "2026-11-19": manifest("19"),
+            "2026-11-17": "notes.txt",  # no data set
+            "2026-11-20": manifest("20"),  # this run's day
+        },
+    )
+
+    assert found(pattern) == [f"{tmp_path}/coco-2026-11-18", f"{tmp_path}/coco-2026-11-19"]
+
+
+def test_the_first_day_has_none_before_it(tmp_path: Path) -> None:
+    assert find(f"{tmp_path}/coco-{{date}}") == find(f"{tmp_path}/no/{{date}}") == NO_EARLIER_SETS
+
+
+def test_a_named_data_set_may_be_of_any_day(tmp_path: Path) -> None:
+    pattern = days(tmp_path, {"2026-11-19": manifest("19")})
+    named = [put(tmp_path / name, manifest(name)) for name in ("first", "2030-01-01")]
+
+    assert found(*named, pattern) == sorted([*named, f"{tmp_path}/coco-2026-11-19"])
+
+
+def test_the_output_is_never_among_them(tmp_path: Path) -> None:
+    pattern = days(tmp_path, {"2026-11-18": manifest("18"), "2026-11-19": manifest("19")})
+    output = f"{tmp_path}/./coco-2026-11-19/"
+
+    assert found(pattern, output=output) == [f"{tmp_path}/coco-2026-11-18"]
+    assert refused(f"{tmp_path}/coco-2026-11-19", output=output) == (
+        f"E-ARG {tmp_path}/coco-2026-11-19: is --output and --since at once; leave it out"
+    )
+
+
+def test_a_data_set_counts_once_whatever_it_is_called(tmp_path: Path) -> None:
+    one, copy = put(tmp_path / "one", manifest()), put(tmp_path / "copy", manifest())
+
+    assert len(find(one, one, copy, f"{one}/").sets) == 1
+
+
+# --- which are refused ---
+
+
+def test_a_name_without_a_manifest_is_refused(tmp_path: Path) -> None:
+    begun = put(tmp_path / "begun", "_plan.json")
+
+    assert refused(begun) == (
+        f"E-ARG {begun}: no manifest.json, hence no finished data set; finish it, or give --since"
+        " others"
+    )
+    assert refused(f"{tmp_path}/nothing").startswith(f"E-ARG {tmp_path}/nothing: no manifest.json")
+
+
+def test_another_layout_is_refused(tmp_path: Path) -> None:
+    other = put(tmp_path / "keras", manifest(layout="keras"))
+
+    assert refused(other) == (
+        f"E-ARG {other}: its layout is keras, this run's is detection;"
+        " give --since data sets of one layout"
+    )
+
+
+def test_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:
+    newer = put(tmp_path / "newer", msgspec.structs.replace(manifest(), format_version=2))
+
+    assert refused(newer) == (
+        f"E-OUT-FOREIGN {newer}/manifest.json: format version 2, this program reads 1;"
+        " upgrade beam-tfrec"
+    )
+
+
+def test_what_is_no_manifest_is_refused_by_the_right_flag(tmp_path: Path) -> None:
+    assert refused(put(tmp_path / "other", "manifest.json")).endswith("; give another --since")
+
+
+def test_a_day_that_is_begun_stops_the_days_behind_it(tmp_path: Path) -> None:
+    """It may yet hold any of today's samples; which, nobody knows before it is finished."""
+    pattern = days(tmp_path, {"2026-11-18": manifest(), "2026-11-19": "_plan.json"})
+
+    assert refused(pattern) == (
+        f"E-OUT-DATES {tmp_path}/coco-2026-11-19: is begun and not finished;"
+        " finish it with --date 2026-11-19, or delete it"
+    )
+    assert found(pattern, output=f"{tmp_path}/coco-2026-11-19") == [f"{tmp_path}/coco-2026-11-18"]
+
+
+@pytest.mark.parametrize("later", [manifest(), "_plan.json"])
+def test_a_day_between_others_is_not_filled_in(tmp_path: Path, later: Manifest | str) -> None:
+    """The later ones may hold what it would write."""
+    contents = {"2026-11-19": manifest("19"), "2026-11-21": later, "2026-11-22": "_plan.json"}
+    pattern = days(tmp_path, contents)
+    output = f"{tmp_path}/coco-2026-11-20"
+
+    assert refused(pattern, output=output) == (
+        f"E-OUT-DATES {tmp_path}/coco-2026-11-21: is there already, and was made without {output};"
+        " give --date 2026-11-22 or a later one, or delete what is later"
+    )
+
+
+def test_a_day_that_is_finished_is_found_again_but_not_replaced(tmp_path: Path) -> None:
+    contents = {
+        "2026-11-19": manifest("19"),
+        "2026-11-20": manifest("20"),
+        "2026-11-21": manifest(),
+    }
+    pattern = days(tmp_path, contents)
+    output = f"{tmp_path}/coco-2026-11-20"
+
+    assert found(pattern, output=output) == [f"{tmp_path}/coco-2026-11-19"]
+    assert refused(pattern, output=output, overwrite=True).startswith("E-OUT-DATES ")
+
+
+def test_the_last_day_can_be_replaced(tmp_path: Path) -> None:
+    pattern = days(tmp_path, {"2026-11-19": manifest("19"), "2026-11-20": manifest("20")})
+
+    sets = found(pattern, output=f"{tmp_path}/coco-2026-11-20", overwrite=True)
+
+    assert sets == [f"{tmp_path}/coco-2026-11-19"]
+
+
+# --- what is known of them ---
+
+
+def test_the_option_tells_what_they_hold_and_not_where_they_are(tmp_path: Path) -> None:
+    one, two = put(tmp_path / "one", manifest("1")), put(tmp_path / "two", manifest("2"))
+    moved = put(tmp_path / "far" / "away", manifest("1"))
+
+    option = find(one, two).options()
+
+    assert option == find(two, moved).options()
+    assert list(option) == ["since"]
+    assert option["since"].startswith("2 data sets ")
+    assert len({str(found.options()) for found in (find(one), find(two), find(one, two))}) == 3
+    assert find(one).options()["since"].startswith("1 data set ")
+
+
+def test_no_data_sets_are_no_option() -> None:
+    """So the first day's plan is that of a run without --since, and so are older plans."""
+    assert NO_EARLIER_SETS.options() == {}
+
+
+def test_a_manifest_that_has_changed_since_stops_the_run(tmp_path: Path) -> None:
+    uri = put(tmp_path / "one", manifest("1"))
+    (earlier,) = find(uri).sets
+    assert manifest_of(earlier) == manifest("1")
+
+    put(tmp_path / "one", manifest("2"))
+
+    with pytest.raises(RuntimeError) as raised:
+        manifest_of(earlier)
+    assert str(raised.value) == (
+        f"E-SRC-CHANGED {uri}/manifest.json: another data set than when the run began;"
+        " run again when the source is at rest"
+    )
+
+
+def test_labels_are_those_of_all_by_id(tmp_path: Path) -> None:
+    one = put(tmp_path / "one", manifest("1", (DOG,)))
+    two = put(tmp_path / "two", manifest("2", (CAT, DOG)))
+
+    assert find(one, two).labels == (InheritedLabel(CAT, two), InheritedLabel(DOG, one))
+
+
+def test_later_labels_are_appended_and_earlier_ones_stay() -> None:
+    known = add_labels([], [CAT, DOG], "first")
+
+    labels = add_labels(add_labels(known, [DOG, BIRD], "second"), [], "third")
+
+    assert labels == [
+        InheritedLabel(CAT, "first"),
+        InheritedLabel(DOG, "first"),
+        InheritedLabel(BIRD, "second"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("label", "what"),
+    [
+        (Label(1, "lion"), "category 1 is 'lion', but gs://b/first has 1 for 'cat'"),
+        (Label(9, "cat"), "category 9 is 'cat', but gs://b/first has 1 for 'cat'"),
+    ],
+)
+def test_a_class_that_changed_stops_the_run_and_names_both(label: Label, what: str) -> None:
+    known = add_labels([], [CAT, DOG], "gs://b/first")
+
+    with pytest.raises(RuntimeError) as raised:
+        add_labels(known, [DOG, label], "gs://b/second")
+
+    remedy = "give each class the id and the name that it had"
+    assert str(raised.value) == f"E-ANN-LABELS gs://b/second: {what}; {remedy}"
+
+
+def test_earlier_data_sets_that_contradict_are_refused(tmp_path: Path) -> None:
+    one = put(tmp_path / "one", manifest("1", (CAT,)))
+    two = put(tmp_path / "two", manifest("2", (Label(1, "dog"),)))
+
+    line = refused(one, two)
+
+    assert line.startswith(f"E-ANN-LABELS {two}: category 1 is 'dog', but {one} has 1 for 'cat'")
+
+
+def test_sets_are_ordered_by_what_they_hold() -> None:
+    assert sorted([EarlierSet("b", "x"), EarlierSet("a", "y")])[0].uri == "y"

@@ -1,0 +1,224 @@
+"""The join of samples with the keys that earlier data sets hold."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import apache_beam as beam
+import pytest
+from apache_beam.testing.util import assert_that, equal_to
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.faults import Rejected
+from schemas.run_date import parse_date
+from schemas.samples import Blob, Sample
+from tests.small_runs import build_run, plan_run, write_set
+from transforms.earlier_sets import EarlierSet, Since, find_earlier_sets, manifest_of
+from transforms.leave_out_earlier import (
+    EarlierIndex,
+    EarlierTally,
+    LeaveOutEarlier,
+    add_earlier_tallies,
+    count_earlier,
+    leave_out_earlier,
+    list_indexes,
+    read_keys,
+)
+from transforms.read_coco import AnnotationFile
+from transforms.shard_index import IndexRow, index_to_parquet
+
+
+def sample(key: str, split: str = "train", annotations: tuple[int, ...] = (1, 2)) -> Sample:
+    return Sample(split, key, 0, (Blob(split, f"{key}.jpg"),), b"fields", annotations)
+
+
+def dropped(key: str, annotation_id: int, split: str = "train") -> Rejected:
+    return Rejected(
+        code="E-BOX-EMPTY",
+        stage="read_coco",
+        split=split,
+        key=key,
+        annotation_ids=(annotation_id,),
+    )
+
+
+def file_of(split: str, images: int) -> AnnotationFile:
+    return AnnotationFile(split, "9:ff", images, 2 * images, 0, 0, 0, [])
+
+
+@pytest.fixture
+def earlier(tmp_path: Path) -> EarlierSet:
+    """A data set of samples 1 to 5 of `train` and 1 to 7 of `val`, two shards each."""
+    train, val = write_set(tmp_path / "train", 5), write_set(tmp_path / "val", 7)
+    images, annotations = ({"train": t, "val": v} for t, v in zip(train, val, strict=True))
+    (tmp_path / "out").mkdir()
+    build_run(plan_run(images, annotations, tmp_path / "out"))
+    (found,) = find_earlier_sets(
+        Since([str(tmp_path / "out")], parse_date("2026-11-20")), "/nowhere", "detection"
+    ).sets
+    return found
+
+
+# --- pure functions ---
+
+
+def test_what_is_known_is_left_out_with_all_its_annotations() -> None:
+    samples = [sample("1"), sample("2", annotations=(5,)), sample("3", annotations=())]
+    orphan = dropped("", 99)
+
+    left = leave_out_earlier(samples, [dropped("1", 3), dropped("2", 6), orphan], {"1", "3", "7"})
+
+    assert left == ([samples[1]], [dropped("2", 6), orphan], EarlierTally(2, 3))
+
+
+def test_an_orphan_is_of_no_sample_even_if_one_has_an_empty_key() -> None:
+    assert leave_out_earlier([], [dropped("", 99)], {""}) == (
+        [],
+        [dropped("", 99)],
+        EarlierTally(),
+    )
+
+
+@given(st.sets(st.text(max_size=3)), st.sets(st.text(max_size=3)))
+def test_every_sample_is_new_or_counted(keys: set[str], known: set[str]) -> None:
+    new, _, tally = leave_out_earlier([sample(key) for key in sorted(keys)], [], known)
+
+    assert [s.key for s in new] == sorted(keys - known)
+    assert tally == EarlierTally(len(keys & known), 2 * len(keys & known))
+
+
+def test_tallies_add_up() -> None:
+    assert add_earlier_tallies([EarlierTally(1, 2), EarlierTally(10, 20)]) == EarlierTally(11, 22)
+    assert add_earlier_tallies([]) == EarlierTally()
+
+
+def test_an_annotation_file_tells_what_was_left_out() -> None:
+    counted = count_earlier(file_of("train", 9), EarlierTally(4, 8))
+
+    assert (counted.images, counted.earlier_images, counted.earlier_annotations) == (9, 4, 8)
+
+
+# --- indexes of data sets ---
+
+
+def index(uri: str, split: str, number: int, records: int) -> EarlierIndex:
+    return EarlierIndex(uri, split, f"index/{split}-0000{number}-of-00002.parquet", records)
+
+
+def test_the_indexes_of_a_run_s_splits_are_listed(earlier: EarlierSet) -> None:
+    manifest = manifest_of(earlier)
+
+    assert list_indexes(manifest, earlier.uri, ["train", "test"]) == [
+        index(earlier.uri, "train", 0, 3),
+        index(earlier.uri, "train", 1, 2),
+    ]
+    assert list_indexes(manifest, earlier.uri, ["test"]) == []
+
+
+def test_keys_come_with_their_split(earlier: EarlierSet) -> None:
+    keys = [
+        key
+        for number, records in ((0, 4), (1, 3))
+        for key in read_keys(index(earlier.uri, "val", number, records))
+    ]
+
+    assert sorted(keys) == [("val", str(number)) for number in range(1, 8)]
+
+
+def test_an_index_that_is_not_the_manifest_s_stops_the_run(
+    earlier: EarlierSet, tmp_path: Path
+) -> None:
+    """A key that is missing would be a sample that is written twice."""
+    path = tmp_path / "out" / "index" / "train-00001-of-00002.parquet"
+    path.write_bytes(index_to_parquet([IndexRow("4", 0, 20, [], [])]))
+
+    with pytest.raises(RuntimeError) as raised:
+        read_keys(index(earlier.uri, "train", 1, 2))
+
+    assert str(raised.value) == (
+        f"E-SRC-CHANGED {path}: 1 records, the manifest says 2;"
+        " run again when the source is at rest"
+    )
+
+
+def test_a_damaged_index_stops_the_run(earlier: EarlierSet, tmp_path: Path) -> None:
+    path = tmp_path / "out" / "index" / "train-00001-of-00002.parquet"
+    path.write_bytes(b"no index")
+
+    with pytest.raises(RuntimeError, match=rf"^E-SRC-CHANGED {path}: index must be a Parquet"):
+        read_keys(index(earlier.uri, "train", 1, 2))
+
+
+# --- the transform ---
+
+
+def test_samples_are_joined_with_earlier_data_sets(
+    earlier: EarlierSet, test_pipeline: Callable[[], beam.Pipeline]
+) -> None:
+    """Each split with its own keys, and one that there was none of; as the pure function has it."""
+    known = {"train": range(1, 6), "val": range(1, 8), "other": ()}
+    samples = {split: [sample(str(number), split) for number in range(3, 9)] for split in known}
+    rejected = {split: [dropped("3", 31, split), dropped("8", 81, split)] for split in known}
+    rejected["train"].append(dropped("", 99))
+    left = {
+        split: leave_out_earlier(samples[split], rejected[split], set(map(str, known[split])))
+        for split in known
+    }
+    shuffled = [s for split in known for s in samples[split]]
+    random.Random(0).shuffle(shuffled)
+
+    with test_pipeline() as pipeline:
+        every = [reject for split in known for reject in rejected[split]]
+        joined = (
+            pipeline
+            | "Samples" >> beam.Create(shuffled).with_output_types(Sample)
+            | LeaveOutEarlier(
+                (earlier,),
+                tuple(known),
+                pipeline | "Rejected" >> beam.Create(every).with_output_types(Rejected),
+                pipeline | "Files" >> beam.Create([file_of(split, 6) for split in known]),
+            )
+        )
+        new = [s for split in known for s in left[split][0]]
+        still = [reject for split in known for reject in left[split][1]]
+        counted = [count_earlier(file_of(split, 6), left[split][2]) for split in known]
+        assert_that(joined.samples, equal_to(new), "samples")
+        assert_that(joined.rejected, equal_to(still), "rejected")
+        assert_that(joined.files, equal_to(counted), "files")
+
+    assert [len(left[split][0]) for split in known] == [3, 1, 6]
+    assert left["train"][2] == EarlierTally(3, 7)
+
+
+def test_a_key_that_several_data_sets_hold_is_left_out_once(
+    earlier: EarlierSet, tmp_path: Path, test_pipeline: Callable[[], beam.Pipeline]
+) -> None:
+    copy = EarlierSet(earlier.digest, str((tmp_path / "out").rename(tmp_path / "copy")))
+    with test_pipeline() as pipeline:
+        joined = (
+            pipeline
+            | "Samples" >> beam.Create([sample("1"), sample("6")]).with_output_types(Sample)
+            | LeaveOutEarlier(
+                (copy, copy),
+                ("train",),
+                pipeline | "Rejected" >> beam.Create([]).with_output_types(Rejected),
+                pipeline | "Files" >> beam.Create([file_of("train", 2)]),
+            )
+        )
+        assert_that(joined.samples, equal_to([sample("6")]), "samples")
+        counted = count_earlier(file_of("train", 2), EarlierTally(1, 2))
+        assert_that(joined.files, equal_to([counted]), "files")
+
+
+def test_without_earlier_data_sets_there_is_no_join(
+    test_pipeline: Callable[[], beam.Pipeline],
+) -> None:
+    pipeline = test_pipeline()
+    samples = pipeline | "Samples" >> beam.Create([sample("1")])
+    rejected = pipeline | "Rejected" >> beam.Create([dropped("1", 1)])
+    files = pipeline | "Files" >> beam.Create([file_of("train", 1)])
+
+    new = samples | LeaveOutEarlier((), ("train",), rejected, files)
+
+    assert (new.samples, new.rejected, new.files) == (samples, rejected, files)

@@ -1,0 +1,92 @@
+"""What `docs/scheduled-runs.md` shows is run as it stands there, its bucket being a folder."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines import coco
+from tests.coco_command import PROJECT, MakeCoco
+
+DOC = (PROJECT / "docs" / "scheduled-runs.md").read_text()
+
+
+def block(language: str, holds: str) -> str:
+    """Return the one block of code in this language that holds a text."""
+    blocks = re.findall(rf"^```{language}\n(.*?)^```$", DOC, re.MULTILINE | re.DOTALL)
+    (found,) = (text for text in blocks if holds in text)
+    return found
+
+
+@pytest.fixture
+def bucket(make_coco: MakeCoco, tmp_path: Path) -> Path:
+    images, annotations = make_coco(6)
+    folder = tmp_path / "b"
+    folder.mkdir()
+    images.rename(folder / "photos")
+    annotations.rename(folder / "instances.json")
+    return folder
+
+
+def run_script(bucket: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    """Run the script of the day, with the command that a checkout has."""
+    command = f"{sys.executable} -m pipelines.coco"
+    script = block("bash", "case $code").replace("gs://b", str(bucket))
+    assert script.count("beam-tfrec coco") == 1
+    path = bucket / "coco-daily"
+    path.write_text(script.replace("beam-tfrec coco", command))
+    return subprocess.run(
+        ["bash", str(path), *flags],
+        cwd=PROJECT,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_the_script_tells_what_to_do(bucket: Path) -> None:
+    day = ("--date", "2026-11-20")
+    assert run_script(bucket, *day).returncode == 0
+    again = run_script(bucket, *day)
+    assert (again.returncode, again.stderr) == (0, "")
+    assert again.stdout.startswith("already complete")
+    (bucket / "instances.json").write_text("{")
+
+    failed = run_script(bucket, "--date", "2026-11-21")
+
+    assert failed.returncode == 3
+    assert "coco: somebody must look: E-ANN-JSON " in failed.stderr
+
+
+def test_the_reader_reads_all_days_as_one(bucket: Path) -> None:
+    for day in ("2026-11-20", "2026-11-21"):
+        assert run_script(bucket, "--date", day).returncode == 0
+    names: dict[str, Any] = {}
+
+    exec(block("python", "TFRecordDataset").replace("gs://b", str(bucket)), names)
+
+    assert len(list(names["dataset"])) == 6
+    assert len(names["sets"]) == 2
+
+
+def test_the_request_s_parameters_are_flags() -> None:
+    launch = json.loads(block("json", "launchParameter"))["launchParameter"]
+    flags = [word for name, value in launch["parameters"].items() for word in (f"--{name}", value)]
+
+    run, beams = coco.configure([*flags, "--date", "2026-11-20"])
+
+    assert run.config.output == "gs://b/coco-2026-11-20"
+    assert run.since is not None
+    assert list(run.since.names) == ["gs://b/coco-{date}"]
+    assert beams == []
+
+
+def test_every_exit_code_is_told() -> None:
+    told = re.findall(r"^\| ([0-9, ]+) \|", DOC, re.MULTILINE)
+    assert ", ".join(told) == "0, 1, 2, 3, 4, 5, 6, 130, 143"

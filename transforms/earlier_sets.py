@@ -1,0 +1,301 @@
+"""Find the earlier data sets that a run adds to, and the labels that they have.
+
+A data set that grows day by day is several outputs. What each of them holds is said by its manifest
+alone, so everything here is read from manifests, before a graph is built: a few kilobytes a set.
+The keys of the samples are read by the workers, see `transforms/leave_out_earlier.py`.
+"""
+
+import datetime
+import enum
+import hashlib
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from schemas.faults import fault_line
+from schemas.manifest import MANIFEST_NAME, PLAN_NAME, Label, Manifest, read_manifest
+from schemas.run_date import DATE, date_in, expand_date
+from transforms import coders
+from transforms.quantities import counted
+from transforms.storage import (
+    DEFAULT_ACCESS,
+    Access,
+    Storage,
+    join_uri,
+    name_below,
+    open_storage,
+    source_changed,
+)
+
+_FLAG = "--since"
+_READERS = 16
+_SCHEME_END = "://"
+
+
+class _State(enum.Enum):
+    """What is to be seen of a data set: nothing, a plan, or a manifest too."""
+
+    NOTHING = "nothing"
+    BEGUN = "begun"
+    FINISHED = "finished"
+
+
+class _DaySet(NamedTuple):
+    """The data set of a day: where it is or would be, and how far it is."""
+
+    day: datetime.date
+    uri: str
+    state: _State
+
+
+@dataclass(frozen=True)
+class Since:
+    """Which earlier data sets a run is to add to, as the user says it.
+
+    Attributes:
+        names: URIs of data sets; with `{date}`, all of that name whose day is before the run's.
+        date: the run's day.
+    """
+
+    names: Sequence[str]
+    date: datetime.date
+
+    def __post_init__(self) -> None:
+        """Refuse names whose days could not be listed."""
+        for name in filter(is_pattern, self.names):
+            if split_pattern(name)[0].endswith(":/"):
+                raise ValueError(
+                    f"since must have {DATE} behind the bucket, got {name!r}:"
+                    " give the data sets by their names"
+                )
+
+
+class EarlierSet(msgspec.Struct, frozen=True, order=True):
+    """A data set that was committed before.
+
+    Attributes:
+        digest: of its manifest, hex. The manifest holds the checksum of every shard and no path,
+            so that a copy is the same data set and one that was made anew is not.
+        uri: where it is.
+    """
+
+    digest: str
+    uri: str
+
+
+class InheritedLabel(NamedTuple):
+    """A class label, and the first data set that has it."""
+
+    label: Label
+    data_set: str
+
+
+@dataclass(frozen=True)
+class EarlierSets:
+    """The data sets that a run adds to; what it needs of them is small, whatever they hold.
+
+    Attributes:
+        sets: each once, by digest.
+        labels: theirs together, by id.
+    """
+
+    sets: tuple[EarlierSet, ...] = ()
+    labels: tuple[InheritedLabel, ...] = ()
+
+    def options(self) -> dict[str, str]:
+        """Return the option that decides membership, for the plan; none where there are no sets."""
+        if not self.sets:
+            return {}
+        digests = ",".join(earlier.digest for earlier in self.sets)
+        digest = hashlib.blake2b(digests.encode(), digest_size=16).hexdigest()
+        return {"since": f"{counted(len(self.sets), 'data set')} {digest}"}
+
+
+NO_EARLIER_SETS = EarlierSets()
+
+coders.register(EarlierSet)
+
+
+def is_pattern(name: str) -> bool:
+    """Return whether a name stands for the data sets of many days."""
+    return DATE in name
+
+
+def split_pattern(pattern: str) -> tuple[str, str]:
+    """Return the folder in which the folders of days lie, and how they are called.
+
+    >>> split_pattern("gs://b/coco/day-{date}/tfrec"), split_pattern("out-{date}")
+    (('gs://b/coco', 'day-{date}'), ('.', 'out-{date}'))
+    """
+    before = pattern[: pattern.index(DATE)]
+    parent, slash, _ = before.rpartition("/")
+    folder = pattern[len(parent) + len(slash) :].partition("/")[0]
+    return parent or slash or ".", folder
+
+
+def list_days(pattern: str, access: Access = DEFAULT_ACCESS) -> list[datetime.date]:
+    """Return the days for which there is a folder of that name, whatever it holds, ascending.
+
+    Raises:
+        RuntimeError: `E-ARG` where folders cannot be listed.
+    """
+    root, folder = split_pattern(pattern)
+    storage = open_storage(root, access)
+    if not storage.lists_folders:
+        what = f"folders cannot be listed there, as {DATE} needs it"
+        raise _refused(pattern, what, f"give {_FLAG} the data sets by their names")
+    head = folder[: folder.index(DATE)]
+    with_a_digit = (f"{head}0", f"{head}:")  # the character behind 9
+    days = (
+        date_in(entry.name, folder)
+        for entry in storage.list(recursive=False, bounds=with_a_digit)
+        if entry.kind == "directory"
+    )
+    return sorted(day for day in days if day is not None)
+
+
+def find_earlier_sets(
+    since: Since,
+    output: str,
+    layout: str,
+    *,
+    access: Access = DEFAULT_ACCESS,
+    overwrite: bool = False,
+) -> EarlierSets:
+    """Return the data sets that a run adds to.
+
+    Args:
+        since: which.
+        output: the run's own data set, which is never among them.
+        layout: the run's layout, which they must have.
+        access: how stores are reached.
+        overwrite: whether the run replaces what is in the output.
+
+    Raises:
+        RuntimeError: `E-ARG` for a name that is no finished data set, or one of another layout;
+            `E-OUT-FOREIGN` for a manifest that cannot be read; `E-OUT-DATES` for days out of turn;
+            `E-ANN-LABELS` when two data sets contradict.
+    """
+    uris: list[str] = []
+    for name in since.names:
+        if is_pattern(name):
+            uris += _finished_before(name, since.date, output, access, overwrite)
+        else:
+            uris.append(_named(name, output))
+    with ThreadPoolExecutor(_READERS, "read-manifests") as pool:
+        found = list(pool.map(lambda uri: _read_set(uri, access), uris))
+    by_digest: dict[str, EarlierSet] = {}
+    labels: list[InheritedLabel] = []
+    for earlier, its_layout, its_labels in found:
+        if its_layout != layout:
+            what = f"its layout is {its_layout}, this run's is {layout}"
+            raise _refused(earlier.uri, what, f"give {_FLAG} data sets of one layout")
+        by_digest.setdefault(earlier.digest, earlier)
+        labels = add_labels(labels, its_labels, earlier.uri)
+    return EarlierSets(tuple(sorted(by_digest.values())), tuple(labels))
+
+
+def manifest_of(earlier: EarlierSet, access: Access = DEFAULT_ACCESS) -> Manifest:
+    """Return the manifest of a data set that was found, the same as then.
+
+    Raises:
+        RuntimeError: `E-SRC-CHANGED` when it is another one, or gone.
+    """
+    found, manifest = _read(open_storage(earlier.uri, access))
+    if found.digest != earlier.digest:
+        where = join_uri(earlier.uri, MANIFEST_NAME)
+        raise source_changed(where, "another data set than when the run began")
+    return manifest
+
+
+def add_labels(
+    known: Sequence[InheritedLabel], labels: Iterable[Label], data_set: str
+) -> list[InheritedLabel]:
+    """Return the labels of several data sets with those of one more, by id.
+
+    Ids and names stay what they are: a class that a later data set does not have is kept.
+
+    Raises:
+        RuntimeError: `E-ANN-LABELS` when an id has another name there, or a name another id.
+    """
+    by_id = {inherited.label.id: inherited for inherited in known}
+    by_name = {inherited.label.name: inherited for inherited in known}
+    for label in labels:
+        for other in (by_id.get(label.id), by_name.get(label.name)):
+            if other is not None and other.label != label:
+                what = f"category {label.id} is {label.name!r}, but {other.data_set} has"
+                what += f" {other.label.id} for {other.label.name!r}"
+                remedy = "give each class the id and the name that it had"
+                raise RuntimeError(fault_line("E-ANN-LABELS", data_set, what, remedy))
+        by_id.setdefault(label.id, InheritedLabel(label, data_set))
+    return [by_id[label_id] for label_id in sorted(by_id)]
+
+
+def _named(name: str, output: str) -> str:
+    if name_below(output, name) == "":
+        raise _refused(name, f"is --output and {_FLAG} at once", "leave it out")
+    return name
+
+
+def _finished_before(
+    pattern: str, date: datetime.date, output: str, access: Access, overwrite: bool
+) -> list[str]:
+    """Return the data sets of a pattern that were committed for days before a run's.
+
+    Days must come one after the other, or two data sets would hold the same sample: one that is
+    begun may yet hold anything, and a later one was made without what this run writes.
+    """
+    sets = [found for found in _list_sets(pattern, access) if name_below(output, found.uri) != ""]
+    for found in sets:
+        if found.day < date and found.state is _State.BEGUN:
+            remedy = f"finish it with --date {found.day}, or delete it"
+            raise _out_of_turn(found.uri, "is begun and not finished", remedy)
+    later = [found for found in sets if found.day > date and found.state is not _State.NOTHING]
+    if later and (overwrite or _state_of(output, access) is not _State.FINISHED):
+        what = f"is there already, and was made without {output}"
+        remedy = f"give --date {later[-1].day} or a later one, or delete what is later"
+        raise _out_of_turn(later[0].uri, what, remedy)
+    return [found.uri for found in sets if found.day < date and found.state is _State.FINISHED]
+
+
+def _list_sets(pattern: str, access: Access) -> list[_DaySet]:
+    days = list_days(pattern, access)
+    uris = [expand_date(pattern, day) for day in days]
+    with ThreadPoolExecutor(_READERS, "look-for-manifests") as pool:
+        states = list(pool.map(lambda uri: _state_of(uri, access), uris))
+    return [_DaySet(*found) for found in zip(days, uris, states, strict=True)]
+
+
+def _state_of(uri: str, access: Access) -> _State:
+    storage = open_storage(uri, access)
+    if storage.stat(MANIFEST_NAME) is not None:
+        return _State.FINISHED
+    return _State.NOTHING if storage.stat(PLAN_NAME) is None else _State.BEGUN
+
+
+def _read_set(uri: str, access: Access) -> tuple[EarlierSet, str, list[Label]]:
+    """Return a data set, its layout and its labels: not its shards, which may be many."""
+    storage = open_storage(uri, access)
+    if storage.stat(MANIFEST_NAME) is None:
+        what = f"no {MANIFEST_NAME}, hence no finished data set"
+        raise _refused(uri, what, f"finish it, or give {_FLAG} others")
+    earlier, manifest = _read(storage)
+    return earlier, manifest.layout, manifest.plan.labels
+
+
+def _read(storage: Storage) -> tuple[EarlierSet, Manifest]:
+    data = storage.read(MANIFEST_NAME)
+    manifest = read_manifest(data, join_uri(storage.root, MANIFEST_NAME), _FLAG)
+    digest = hashlib.blake2b(data, digest_size=16).hexdigest()
+    return EarlierSet(digest, storage.root), manifest
+
+
+def _refused(uri: str, what: str, remedy: str) -> RuntimeError:
+    return RuntimeError(fault_line("E-ARG", uri, what, remedy))
+
+
+def _out_of_turn(uri: str, what: str, remedy: str) -> RuntimeError:
+    return RuntimeError(fault_line("E-OUT-DATES", uri, what, remedy))

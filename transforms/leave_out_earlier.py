@@ -1,0 +1,266 @@
+"""Leave out the samples that earlier data sets hold, before their images are looked for.
+
+The keys of what was written are in the indexes of the shards. They are joined with the samples in
+partitions, references only: no step holds more than a partition or a shard's keys, however large
+the earlier data sets are. A sample that was rejected then was not written, and is tried again.
+"""
+
+import functools
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import apache_beam as beam
+import msgspec
+
+from schemas.faults import Rejected
+from schemas.manifest import Manifest
+from schemas.samples import Sample
+from schemas.shards import index_names, shard_stem
+from transforms import coders
+from transforms.batches import BatchByKey, is_in_process, num_groups
+from transforms.blobs import RejectedOutput
+from transforms.earlier_sets import EarlierSet, manifest_of
+from transforms.read_coco import AnnotationFile
+from transforms.shard_index import keys_from_parquet
+from transforms.storage import DEFAULT_ACCESS, Access, join_uri, open_storage, source_changed
+
+_PARTITIONS = 4096  # of the join, on a cluster: each is held in memory
+
+SampleKey = tuple[str, str]
+"""Split and key: what samples are joined on."""
+_Partition = tuple[str, int]
+
+
+class EarlierTally(msgspec.Struct, frozen=True):
+    """Samples left out, and the annotations that they and their rejects carry; tallies add up."""
+
+    images: int = 0
+    annotations: int = 0
+
+
+class EarlierIndex(msgspec.Struct, frozen=True, array_like=True):
+    """The index of one shard of an earlier data set.
+
+    Attributes:
+        data_set: URI of the data set.
+        split: of the shard.
+        name: of the index file.
+        records: in the shard.
+    """
+
+    data_set: str
+    split: str
+    name: str
+    records: int
+
+
+class _JoinBatch(msgspec.Struct, frozen=True, array_like=True):
+    """What is read now, or keys of what was written: one type, hence one coder."""
+
+    samples: list[Sample] = []
+    rejected: list[Rejected] = []
+    keys: list[str] = []
+
+
+coders.register(AnnotationFile, EarlierIndex, EarlierTally, _JoinBatch)
+_TallyOutput = beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, EarlierTally]]
+
+
+def leave_out_earlier(
+    samples: Iterable[Sample], rejected: Iterable[Rejected], keys: Collection[str]
+) -> tuple[list[Sample], list[Rejected], EarlierTally]:
+    """Return the samples that are new, their rejects, and what is left out, all of one split.
+
+    Args:
+        samples: as read.
+        rejected: their annotations that were dropped, and those of no sample.
+        keys: of the samples that earlier data sets hold.
+    """
+    new: list[Sample] = []
+    still_rejected: list[Rejected] = []
+    images = annotations = 0
+    for sample in samples:
+        if sample.key in keys:
+            images += 1
+            annotations += len(sample.annotation_ids)
+        else:
+            new.append(sample)
+    for reject in rejected:
+        if reject.key and reject.key in keys:
+            annotations += len(reject.annotation_ids)
+        else:
+            still_rejected.append(reject)
+    return new, still_rejected, EarlierTally(images, annotations)
+
+
+def add_earlier_tallies(tallies: Iterable[EarlierTally]) -> EarlierTally:
+    """Return the sum of tallies."""
+    parts = list(tallies)
+    return EarlierTally(sum(part.images for part in parts), sum(part.annotations for part in parts))
+
+
+def list_indexes(manifest: Manifest, data_set: str, splits: Collection[str]) -> list[EarlierIndex]:
+    """Return the indexes of a data set's shards, of those splits that a run has."""
+    indexes: list[EarlierIndex] = []
+    for split in sorted(manifest.plan.splits.keys() & set(splits)):
+        shards = [shard for shard in manifest.shards if shard.split == split]
+        for index, shard in enumerate(shards):  # in the order of their indexes
+            name, _ = index_names(shard_stem(split, index, len(shards)))
+            indexes.append(EarlierIndex(data_set, split, name, shard.records))
+    return indexes
+
+
+def read_keys(index: EarlierIndex, access: Access = DEFAULT_ACCESS) -> list[SampleKey]:
+    """Return the keys of a shard's records, with their split.
+
+    Raises:
+        RuntimeError: `E-SRC-CHANGED` when they are not what the manifest tells of.
+    """
+    storage = open_storage(index.data_set, access)
+    where = join_uri(index.data_set, index.name)
+    try:
+        keys = keys_from_parquet(storage.read(index.name))
+    except ValueError as error:
+        raise source_changed(where, str(error)) from None
+    if len(keys) != index.records:
+        what = f"{len(keys)} records, the manifest says {index.records}"
+        raise source_changed(where, what)
+    return [(index.split, key) for key in keys]
+
+
+class NewSamples(NamedTuple):
+    """What `LeaveOutEarlier` returns.
+
+    Attributes:
+        samples: those that no earlier data set holds.
+        rejected: annotations dropped, without those of samples left out.
+        files: the annotation files, with what was left out of each.
+    """
+
+    samples: beam.PCollection[Sample]
+    rejected: beam.PCollection[Rejected]
+    files: beam.PCollection[AnnotationFile]
+
+
+@dataclass(eq=False)
+class LeaveOutEarlier(beam.PTransform):
+    """Samples -> those whose (split, key) is in no earlier data set, each once, in any order.
+
+    A join on split and key. Without earlier data sets everything passes as it is.
+
+    Attributes:
+        earlier: the data sets.
+        splits: of the run.
+        rejected: annotations dropped when the samples were read.
+        files: the annotation files.
+        access: how stores are reached.
+    """
+
+    earlier: tuple[EarlierSet, ...]
+    splits: tuple[str, ...]
+    rejected: beam.PCollection[Rejected]
+    files: beam.PCollection[AnnotationFile]
+    access: Access = DEFAULT_ACCESS
+
+    def expand(self, samples: beam.PCollection[Sample]) -> NewSamples:
+        """Join samples with the keys of what was written."""
+        if not self.earlier:
+            return NewSamples(samples, self.rejected, self.files)
+        count = num_groups(samples.pipeline, _PARTITIONS)
+        left = (
+            (
+                samples | "BatchSamples" >> _batches(_partition_of_sample, _samples_batch, count),
+                self.rejected
+                | "BatchRejected" >> _batches(_partition_of_reject, _rejected_batch, count),
+                self._keys(samples.pipeline)
+                | "BatchKeys" >> _batches(_partition_of_key, _keys_batch, count),
+            )
+            | "BothSides" >> beam.Flatten()
+            | "JoinOnKey" >> beam.GroupByKey()
+            | "LeaveOut" >> beam.ParDo(_LeaveOut()).with_outputs("rejected", "tallies", main="new")
+        )
+        tallies = left.tallies | "AddTallies" >> beam.CombinePerKey(add_earlier_tallies)
+        files = self.files | "CountEarlier" >> beam.Map(_count_earlier, beam.pvalue.AsList(tallies))
+        return NewSamples(left.new, left.rejected, files)
+
+    def _keys(self, pipeline: beam.Pipeline) -> beam.PCollection[SampleKey]:
+        """Read the keys, an element an index file."""
+        indexes = (
+            pipeline
+            | "Sets" >> beam.Create(self.earlier, reshuffle=False)
+            | "ListIndexes" >> beam.FlatMap(_list_indexes, self.splits, self.access)
+        )
+        if not is_in_process(pipeline):
+            indexes |= "Spread" >> beam.Reshuffle()
+        return indexes | "ReadKeys" >> beam.FlatMap(read_keys, self.access)
+
+
+def _list_indexes(
+    earlier: EarlierSet, splits: tuple[str, ...], access: Access
+) -> list[EarlierIndex]:
+    return list_indexes(manifest_of(earlier, access), earlier.uri, splits)
+
+
+def _batches(key_of: Callable, to_batch: Callable[[list], _JoinBatch], count: int) -> beam.ParDo:
+    batch = beam.ParDo(BatchByKey(functools.partial(key_of, count=count), to_batch, count))
+    return batch.with_output_types(tuple[_Partition, _JoinBatch])
+
+
+def _partition_of_sample(sample: Sample, count: int) -> _Partition:
+    return sample.split, zlib.crc32(sample.key.encode()) % count
+
+
+def _partition_of_reject(reject: Rejected, count: int) -> _Partition:
+    spread_by = reject.key or str(reject.annotation_ids)  # an orphan is no sample's
+    return reject.split, zlib.crc32(spread_by.encode()) % count
+
+
+def _partition_of_key(key: SampleKey, count: int) -> _Partition:
+    return key[0], zlib.crc32(key[1].encode()) % count
+
+
+def _samples_batch(samples: list[Sample]) -> _JoinBatch:
+    return _JoinBatch(samples=samples)
+
+
+def _rejected_batch(rejected: list[Rejected]) -> _JoinBatch:
+    return _JoinBatch(rejected=rejected)
+
+
+def _keys_batch(keys: list[SampleKey]) -> _JoinBatch:
+    return _JoinBatch(keys=[key for _, key in keys])
+
+
+class _LeaveOut(beam.DoFn):
+    """Passes on what is new of a partition."""
+
+    def process(
+        self, element: tuple[_Partition, Iterable[_JoinBatch]]
+    ) -> Iterator[Sample | RejectedOutput | _TallyOutput]:
+        (split, _), batches = element
+        samples: list[Sample] = []
+        rejected: list[Rejected] = []
+        keys: set[str] = set()
+        for batch in batches:
+            samples += batch.samples
+            rejected += batch.rejected
+            keys.update(batch.keys)
+        new, still_rejected, tally = leave_out_earlier(samples, rejected, keys)
+        yield from new
+        for reject in still_rejected:
+            yield RejectedOutput("rejected", reject)
+        if tally != EarlierTally():
+            yield _TallyOutput("tallies", (split, tally))
+
+
+def _count_earlier(file: AnnotationFile, tallies: list[tuple[str, EarlierTally]]) -> AnnotationFile:
+    return count_earlier(file, dict(tallies).get(file.split, EarlierTally()))
+
+
+def count_earlier(file: AnnotationFile, tally: EarlierTally) -> AnnotationFile:
+    """Return an annotation file with what was left out of it."""
+    return msgspec.structs.replace(
+        file, earlier_images=tally.images, earlier_annotations=tally.annotations
+    )
