@@ -39,7 +39,8 @@ test: setup
 	@$(PY) -m pytest -q -n 2 -m "not slow and not chaos"
 
 test-slow: setup
-	@$(PY) -m pytest -q -n 2 --dist loadgroup -m "slow and not chaos"
+	@$(PY) -m pytest -q -n 2 -m "slow and not chaos" --ignore tests/test_flink.py
+	@$(PY) -m pytest -q tests/test_flink.py  # one after the other: they share a cluster
 
 # Faults by the thousand, up to 20 minutes; then what they covered (tests/CHAOS.md).
 chaos: setup

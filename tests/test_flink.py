@@ -28,7 +28,7 @@ from tests.flink_cluster import JOB_SERVER_JAR, FlinkCluster, flink_cluster, job
 from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
 
 JOB_S = 600
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flink")]  # one cluster is enough
+pytestmark = pytest.mark.slow
 
 
 class Flink(NamedTuple):
@@ -98,11 +98,11 @@ def test_a_worker_killed_among_the_shards_is_replaced_and_the_bytes_are_the_same
     while process.poll() is None and len(shard_paths(there)) < 20:
         time.sleep(0.002)
     workers, visible = flink.cluster.workers(), len(shard_paths(there))
+    assert len(workers) == 2, "each slot has a worker process of its own"
     os.kill(workers[0], signal.SIGKILL)
     run = finish(process, JOB_S)
 
     assert run.code == 0, run.err
-    assert len(workers) == 2, "each slot has a worker process of its own"
     assert visible < 300
     lost = [task for task in flink.cluster.failed_tasks() if "WriteShards/Write" in task]
     assert lost, "the job never noticed"
