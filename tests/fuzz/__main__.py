@@ -4,7 +4,9 @@ Prints a Markdown table; what breaks a property lies in `.fuzz/TARGET/`, and the
 """
 
 import argparse
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -17,6 +19,7 @@ from tests.fuzz.watch import Progress, watch
 
 WORK = Path(".fuzz")
 DICTIONARIES = Path(__file__).parent / "dictionaries"
+_MERGE_S = 300
 _FUZZ_ONE = (sys.executable, "-m", "tests.fuzz.one")
 
 
@@ -56,8 +59,16 @@ def _keep(target: Target, folder: Path, inputs: Path) -> None:
     shutil.rmtree(least, ignore_errors=True)
     least.mkdir()
     command = [*_FUZZ_ONE, target.name, "-merge=1", str(least), str(inputs)]
-    subprocess.run(command, check=True, capture_output=True)
-    write_corpus(target.name, [path.read_bytes() for path in least.iterdir()])
+    with subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL) as merging:
+        try:
+            merged = merging.wait(_MERGE_S) == 0
+        except subprocess.TimeoutExpired:  # pyarrow's threads may keep it from ending
+            os.killpg(merging.pid, signal.SIGKILL)
+            merged = False
+    if merged:
+        write_corpus(target.name, [path.read_bytes() for path in least.iterdir()])
+    else:
+        print(f"{target.name}: not merged, the corpus stays as it was", file=sys.stderr)
 
 
 def _write_all(folder: Path, inputs: Iterable[bytes]) -> None:
