@@ -14,7 +14,7 @@ import os
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
-from typing import IO, Any, TypeVar
+from typing import IO, Any, NoReturn, TypeVar
 
 import google.auth
 import google_crc32c
@@ -331,7 +331,7 @@ def _store(bucket: str, access: Access, emulator: str) -> GCSStore:
     headers = {"accept-encoding": "gzip"}
     options: dict[str, Any] = {**TIMEOUTS, "default_headers": headers}
     config: Any = {"skip_signature": True}
-    provider = None
+    provider: Any = _nobody
     if access.billing_project:
         headers["x-goog-user-project"] = access.billing_project
     if emulator:
@@ -346,6 +346,15 @@ def _store(bucket: str, access: Access, emulator: str) -> GCSStore:
         retry_config=NO_RETRIES,  # type: ignore[arg-type]
         credential_provider=provider,
     )
+
+
+def _nobody() -> NoReturn:
+    """Stand where obstore, told to send no credentials, would look for some all the same.
+
+    It reads the machine's, to ignore them, and fails where they are of a kind that it does not know
+    (https://github.com/apache/arrow-rs-object-store/issues/520).
+    """
+    raise auth.DefaultCredentialsError("credentials were asked for, and none are to be sent")
 
 
 @functools.lru_cache(maxsize=1)
