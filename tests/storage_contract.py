@@ -102,6 +102,13 @@ class StorageContract:
         assert sizes_of(storage, "b/") == {"b/c": 2, "b/d/e": 3}
         assert sizes_of(storage, recursive=False) == {"a": 1, "bc": 4}
 
+    def test_lists_what_is_within_bounds(self, storage: Storage, outside: Outside) -> None:
+        outside.put(dict.fromkeys(["a", "b", "bb", "c/d", "d", "e"], b"1"))
+
+        assert names_of(storage, "", "b") == ["a"]
+        assert names_of(storage, "b", "bb", "d") == ["b", "bb", "c/d"]
+        assert names_of(storage, "d", "") == ["d", "e"]
+
     def test_lists_nothing_where_there_is_no_folder(self, storage: Storage) -> None:
         assert list(storage.list("nowhere/")) == []
 
@@ -284,6 +291,10 @@ def rewrite(outside: Outside, data: bytes) -> None:
 def sizes_of(storage: Storage, prefix: str = "", *, recursive: bool = True) -> dict[str, int]:
     entries = storage.list(prefix, recursive=recursive)
     return {entry.name: entry.size_bytes for entry in entries if entry.kind == "file"}
+
+
+def names_of(storage: Storage, *bounds: str) -> list[str]:
+    return sorted(entry.name for entry in storage.list(bounds=bounds) if entry.kind == "file")
 
 
 def files_in(folder: Path) -> list[str]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from transforms.storage import Entry
@@ -47,6 +47,7 @@ class Listing:
 NAMES = st.text(st.sampled_from("019abz/.\u00e9\U0001f600"), min_size=1, max_size=6)
 
 
+@settings(deadline=None)  # threads may wait for a busy machine
 @given(st.sets(NAMES, max_size=200), st.sets(NAMES, max_size=4), st.integers(1, 4))
 @example({"a"}, set(), 1)
 def test_every_name_comes_once(names: set[str], cuts: set[str], threads: int) -> None:
@@ -56,6 +57,7 @@ def test_every_name_comes_once(names: set[str], cuts: set[str], threads: int) ->
     assert listing.most_at_once <= threads
 
 
+@settings(deadline=None)
 @given(st.sets(NAMES, max_size=100), NAMES, NAMES)
 def test_bounds_are_half_open(names: set[str], low: str, high: str) -> None:
     listed = Listing(list(names), page_names=3).listed([low, high])

@@ -354,6 +354,48 @@ def test_one_request_an_image_and_one_a_thousand_names(
     assert len(stand_in.requests) == 53
 
 
+def test_a_listing_asks_for_what_it_needs_alone(stand_in: GcsStandIn, storage: Storage) -> None:
+    asked = {
+        "prefix": "root/",
+        "fields": "items(name,size,generation,crc32c),nextPageToken",
+        "prettyPrint": "false",
+    }
+    storage.require_folder()
+    list_all(storage)
+    assert list(storage.list("x/", recursive=False, bounds=("b", "d"))) == []
+
+    everything, folder = {**asked, "maxResults": "1000"}, {"prefix": "root/x/", "delimiter": "/"}
+    within = {"startOffset": "root/b", "endOffset": "root/d"}
+    assert [request.query for request in stand_in.requests] == [
+        {**asked, "maxResults": "1"},
+        everything,
+        {**everything, **folder, **within},
+    ]
+
+
+def test_ranges_of_names_are_listed_at_the_same_time(
+    stand_in: GcsStandIn, storage: Storage, outside: Outside
+) -> None:
+    names = [f"{number:02}" for number in range(12)]
+    outside.put(dict.fromkeys(names, b""))
+    stand_in.inject(Fault(What.STALL, Kind.LIST, times=8))
+
+    with ThreadPoolExecutor(1) as lister:
+        listed = lister.submit(list, storage.list(bounds=["", *names, ""]))
+        wait_for(lambda: stand_in.count(Kind.LIST) >= 8)
+        time.sleep(0.1)
+        most_at_once = stand_in.count(Kind.LIST)
+        stand_in.release()
+
+    assert sorted(entry.name for entry in listed.result()) == names
+    assert most_at_once == 8
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    while not condition():
+        time.sleep(0.01)
+
+
 def list_and_measure(emulator: str, root: str) -> tuple[int, int]:
     """Return how many names a root has, and by how much the memory grew; for a child."""
     os.environ["STORAGE_EMULATOR_HOST"] = emulator  # a child has that of an earlier moment
@@ -410,11 +452,14 @@ def test_names_that_a_disk_would_tidy_are_read_as_they_are(
         storage.read(name, entry)
 
 
-def test_an_object_stored_packed_is_read_as_stored(stand_in: GcsStandIn, storage: Storage) -> None:
+@pytest.mark.parametrize("name", ["a", "a//b"])
+def test_an_object_stored_packed_is_read_as_stored(
+    name: str, stand_in: GcsStandIn, storage: Storage
+) -> None:
     packed = gzip.compress(b"instances", mtime=0)
-    stand_in.put("b", "root/a", packed, contentEncoding="gzip")
+    stand_in.put("b", f"root/{name}", packed, contentEncoding="gzip")
 
-    assert storage.read("a", storage.stat("a")) == packed
+    assert storage.read(name, storage.stat(name)) == packed
 
 
 def test_a_generation_that_goes_while_it_is_read_is_told(
@@ -460,6 +505,27 @@ def test_a_whole_bucket_is_a_root(stand_in: GcsStandIn) -> None:
         assert (storage.root, storage.read("a/b")) == ("gs://b", b"1")
 
 
+def test_a_root_loses_nothing_but_slashes_at_its_end(stand_in: GcsStandIn) -> None:
+    stand_in.put("b", "X/MAX/a", b"1")
+    for uri in ("gs://b/X/MAX", "gs://b/X/MAX//"):
+        storage = open_storage(uri)
+        assert (storage.root, list_all(storage)) == ("gs://b/X/MAX", ["a"])
+
+
+def test_connections_are_kept_for_as_many_as_upload_at_once(
+    stand_in: GcsStandIn, storage: Storage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stand_in.inject(Fault(What.STALL, Kind.UPLOAD, times=32))
+
+    with ThreadPoolExecutor(32) as uploads:
+        made = uploads.map(lambda number: storage.create(f"{number}", b"1"), range(32))
+        wait_for(lambda: stand_in.count(Kind.UPLOAD) == 32)
+        stand_in.release()
+
+    assert list(made) == [True] * 32
+    assert "Connection pool is full" not in caplog.text
+
+
 def test_many_read_at_once(stand_in: GcsStandIn, storage: Storage, outside: Outside) -> None:
     outside.put({f"{number:03}": bytes([number]) * 1000 for number in range(200)})
     entries = list(storage.list())
@@ -467,8 +533,7 @@ def test_many_read_at_once(stand_in: GcsStandIn, storage: Storage, outside: Outs
 
     with ThreadPoolExecutor(32) as readers:
         data = readers.map(lambda entry: storage.read(entry.name, entry), entries)
-        while stand_in.count(Kind.READ) < 32:  # one by one there would never be a second
-            time.sleep(0.01)
+        wait_for(lambda: stand_in.count(Kind.READ) == 32)  # one by one: there is no second
         stand_in.release()
 
     assert list(data) == [bytes([int(entry.name)]) * 1000 for entry in entries]
