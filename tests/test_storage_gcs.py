@@ -289,7 +289,7 @@ def test_a_bucket_that_is_not_there_is_told(stand_in: GcsStandIn) -> None:
 
 
 def test_a_path_without_a_bucket_is_refused() -> None:
-    with pytest.raises(ValueError, match="a gs:// path must name a bucket, got 'gs://'"):
+    with pytest.raises(ValueError, match=r"^a gs:// path must name a bucket, got 'gs://'"):
         open_storage("gs://")
 
 
@@ -506,10 +506,10 @@ def test_a_whole_bucket_is_a_root(stand_in: GcsStandIn) -> None:
 
 
 def test_a_root_loses_nothing_but_slashes_at_its_end(stand_in: GcsStandIn) -> None:
-    stand_in.put("b", "X/MAX/a", b"1")
-    for uri in ("gs://b/X/MAX", "gs://b/X/MAX//"):
+    stand_in.put("b", "X/a", b"1")
+    for uri in ("gs://b/X", "gs://b/X//"):
         storage = open_storage(uri)
-        assert (storage.root, list_all(storage)) == ("gs://b/X/MAX", ["a"])
+        assert (storage.root, list_all(storage)) == ("gs://b/X", ["a"])
 
 
 def test_connections_are_kept_for_as_many_as_upload_at_once(
