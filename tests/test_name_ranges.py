@@ -2,6 +2,8 @@
 
 import bisect
 import hashlib
+import itertools
+import string
 import threading
 import time
 from collections.abc import Sequence
@@ -11,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from transforms.storage import Entry
-from transforms.storage.name_ranges import Page, list_in_ranges, name_between
+from transforms.storage.name_ranges import Page, _cut, _Range, list_in_ranges, name_between
 
 
 class Listing:
@@ -121,10 +123,94 @@ def test_a_consumer_that_leaves_ends_the_listing() -> None:
     entries.close()  # type: ignore[attr-defined]
 
     assert listing.requests <= 4
-    assert not [t for t in threading.enumerate() if t.name.startswith("list-names")]
+    assert not list_threads()
+
+
+def list_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("list-names")]
+
+
+def test_a_slow_consumer_has_as_many_pages_waiting_as_there_are_threads() -> None:
+    listing = Listing(NUMBERED, page_names=1000)
+    entries = list_in_ranges(listing.fetch, ["", *NUMBERED[5_000::5_000], ""], 4)
+
+    next(entries)
+    assert 1 <= len(list_threads()) <= 4
+    time.sleep(0.05)  # for what else might be asked
+
+    assert listing.requests == 4
+    entries.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("page_names", [1, 2, 3])
+def test_a_range_that_is_cut_at_a_name_gives_that_name_away(page_names: int) -> None:
+    names = [
+        "".join(digits) for n in (1, 2, 3) for digits in itertools.product("0123456789", repeat=n)
+    ]
+
+    assert sorted(Listing(names, page_names).listed()) == sorted(names)
+
+
+def test_names_at_the_alphabet_s_end_are_listed_without_cuts() -> None:
+    """Between "zzzzzzzzzzzz1" and the end of all names nothing is told by twelve characters."""
+    listing = Listing(["z" * 12 + f"{number:04}" for number in range(100)], page_names=1)
+
+    assert listing.listed() == listing.names
+    assert listing.requests == 100
+
+
+class Endless:
+    """Names that come a page each, all below those that cuts ask for, so that halves are empty."""
+
+    def __init__(self, pages: int) -> None:
+        self.pages = pages
+        self.halves = 0
+
+    def fetch(self, start: str, end: str, token: str) -> Page:
+        if start:
+            self.halves += 1
+            return Page([], "")
+        time.sleep(0.001)  # longer than a half takes
+        number = int(token or 0) + 1
+        name = "0" * 12 + f"{number:04}{string.ascii_letters}"
+        return Page([Entry(name, 1, "")], str(number) if number < self.pages else "")
+
+
+def test_halves_of_nothing_are_few() -> None:
+    """So many that a skewed listing is divided all the same: 32, and one more each ten pages."""
+    endless = Endless(95)
+
+    assert len(list(list_in_ranges(endless.fetch, ("", ""), 2))) == 95
+    assert endless.halves == 32 + 9
+
+
+def test_a_range_is_cut_while_its_page_is_on_the_way() -> None:
+    endless, asked = Endless(12), threading.Event()
+
+    def fetch(start: str, end: str, token: str) -> Page:
+        if token == "10":
+            assert asked.wait(10)
+        if endless.halves > 8:
+            asked.set()
+        return endless.fetch(start, end, token)
+
+    assert len(list(list_in_ranges(fetch, ("", ""), 2))) == 12
+
+
+def test_the_range_that_has_lasted_longest_is_cut_and_none_that_has_not_lasted() -> None:
+    old, older, new = (_Range("1", "5", pages=pages) for pages in (8, 9, 7))
+
+    upper = _cut([old, older, new], set("12345"))
+
+    assert (old.end, older.end, new.end) == ("5", "3", "5")
+    assert upper is not None
+    assert (upper.start, upper.end) == ("3", "5")
+    assert _cut([old], set("12345")) is not None
+    assert _cut([new], set("12345")) is None
 
 
 @given(NAMES | st.just(""), NAMES | st.just(""), st.sets(st.sampled_from("019abz/.\u00e9")))
+@example("9", "\u00e9", {"/", "\u00e9", "\U0001f600"})  # the middle would be the upper one
 def test_what_is_between_two_names_is_between_them(low: str, high: str, alphabet: set[str]) -> None:
     middle = name_between(low, high, alphabet)
 
@@ -139,6 +225,7 @@ def test_what_is_between_two_names_is_between_them(low: str, high: str, alphabet
         ("8", "", "9"),
         ("img_100", "img_300", "img_2"),
         ("5", "5\0", None),  # nothing is between them
+        ("099999999999", "100000000002", "1"),  # twelve characters are compared
     ],
 )
 def test_the_middle_is_told_by_the_digits(low: str, high: str, middle: str | None) -> None:

@@ -237,6 +237,17 @@ def test_few_replies_a_second_are_measured_over_more(clock: Clock, waited: Waite
     assert rate.per_s() == pytest.approx(0.8 * 2, rel=0.1)
 
 
+def test_a_pause_before_the_last_second_is_not_measured(clock: Clock, waited: WaitedTime) -> None:
+    rate = make_rate(clock, waited)
+    serve(rate, clock, 1)
+    clock.sleep(10)
+    serve(rate, clock, 30, each_s=0.02)
+
+    refuse(rate)
+
+    assert rate.per_s() == pytest.approx(0.8 * 50, rel=0.1)
+
+
 def test_a_process_has_one_rate_a_bucket() -> None:
     assert rate_of("b", bool, 0) is rate_of("b", bool, 0)
     assert rate_of("b", bool, 0) is not rate_of("c", bool, 0)

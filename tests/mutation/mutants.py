@@ -125,6 +125,8 @@ def _is_docstring(owner: ast.AST, field: str, index: int | None, node: ast.AST) 
 def _is_label(node: ast.AST) -> bool:
     if isinstance(node, ast.Import | ast.ImportFrom | ast.arguments):
         return isinstance(node, ast.Import | ast.ImportFrom)
+    if isinstance(node, ast.Subscript):
+        return ast.unparse(node.value) == "Callable"  # a type
     name = getattr(
         getattr(node, "func", None), "attr", getattr(getattr(node, "func", None), "id", "")
     )

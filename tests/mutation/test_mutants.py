@@ -24,6 +24,7 @@ from tests.mutation.mutants import mutants
         ("try:\n    a\nexcept (A, B):\n    b", ["except (B,):", "except (A,):"]),
         ("f'{a:05}b c'", ["f'XX{a:05}b c'", "f'{a}b c'"]),
         ("@f(2)\ndef g():\n    return 1", ["return 2"]),
+        ("F = Callable[[A, B], C]", ["F = None"]),
         ("import a\nT = TypeVar('T')", ["T = None"]),
     ],
 )

@@ -105,9 +105,8 @@ class RequestRate:
         if self._served_per_s == math.inf:
             return self._limit_per_s
         progress = (self._clock() - self._slowed_at_s) / _RECOVERY_S - 1
-        factor = 1 + _FALL * min(progress, 1) ** 3
-        if progress > 1:
-            factor *= 2 ** min((progress - 1) * _RECOVERY_S / _DOUBLING_S, _MOST_DOUBLINGS)
+        doublings = max(progress - 1, 0) * _RECOVERY_S / _DOUBLING_S
+        factor = (1 + _FALL * min(progress, 1) ** 3) * 2 ** min(doublings, _MOST_DOUBLINGS)
         return min(self._limit_per_s, self._served_per_s * factor)
 
     def _wait_for_turn(self) -> float:
