@@ -1,5 +1,6 @@
 import gzip
 import os
+import re
 import resource
 import threading
 import time
@@ -223,6 +224,22 @@ def test_what_does_not_pass_ends_the_run(
         list_all(storage)
 
 
+def test_bytes_that_are_never_the_listed_ones_are_told_with_both_checksums(
+    stand_in: GcsStandIn, storage: Storage, outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        gcs, "retry", lambda *args, **given: retries.retry(*args, **given, deadline_s=0.05)
+    )
+    outside.put({"a": b"1234567890"})
+    stand_in.inject(Fault(What.FLIPPED_BIT, Kind.READ, times=None))
+
+    with pytest.raises(RuntimeError, match=r"^E-IO-RETRIES gs://b/root/a: .*") as told:
+        storage.read("a")
+    assert re.search(
+        r": 10 bytes of CRC-32C [0-9a-f]{8} came, 10 of f3dbd4fe were", str(told.value)
+    )
+
+
 @pytest.mark.parametrize(("kind", "act", "_"), SITES.values(), ids=SITES)
 def test_what_the_store_refuses_is_told_at_once(
     kind: Kind,
@@ -328,6 +345,18 @@ def test_requests_name_who_pays_and_the_key(stand_in: GcsStandIn, spools: Path) 
         assert asked[kind].query["userProject"] == "payer"
     assert asked[Kind.READ].headers["x-goog-user-project"] == "payer"
     assert asked[Kind.UPLOAD].query["kmsKeyName"] == "projects/p/key"
+
+
+def test_nobody_is_named_who_does_not_pay(stand_in: GcsStandIn, storage: Storage) -> None:
+    storage.create("a", b"1")
+    storage.read("a", storage.stat("a"))
+    list_all(storage)
+    storage.delete("a")
+
+    told = [(request.query.keys(), request.headers.keys()) for request in stand_in.requests]
+    assert not [parts for parts in told if "userProject" in parts[0]]
+    assert not [parts for parts in told if "x-goog-user-project" in parts[1]]
+    assert not [parts for parts in told if "kmsKeyName" in parts[0]]
 
 
 def test_uploads_have_the_precondition_that_nothing_is_there(

@@ -304,6 +304,19 @@ def test_a_short_body_is_read_again(
     assert storage.read("a", storage.stat("a")) == b"12345"
 
 
+def test_a_body_that_stays_short_is_told(
+    storage: Storage, outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside.put({"a": b"12345"})
+    monkeypatch.setattr(object_store, "get_whole", lambda *args: b"123")
+    monkeypatch.setattr(
+        object_store, "retry", lambda *args, **given: retries.retry(*args, **given, deadline_s=0.01)
+    )
+
+    with pytest.raises(RuntimeError, match=r"^E-IO-RETRIES .*Error: 3 bytes came, 5 were listed"):
+        storage.read("a")
+
+
 def test_an_object_without_an_etag_has_an_empty_pin(
     storage: Storage, outside: Outside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
