@@ -1,4 +1,5 @@
 import gzip
+import math
 import os
 import re
 import resource
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import google_crc32c
 import pytest
+import requests
 from google.auth import exceptions as auth_errors
 
 from tests.call_sites import SPOOL_METHODS, STORAGE_METHODS
@@ -18,6 +20,7 @@ from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
 from tests.storage_contract import Outside, StorageContract, files_in
 from transforms import retries
 from transforms.storage import Access, Entry, Storage, gcs, object_reads, open_storage
+from transforms.storage.request_rate import RequestRate, WaitedTime
 
 LARGE = bytes(range(256)) * 40_000  # over the 8 MB from which an upload is resumable
 
@@ -327,6 +330,36 @@ def test_revoked_credentials_are_told(
     monkeypatch.setattr(gcs.GcsStorage, "_list_page", refuse)
     with pytest.raises(RuntimeError, match=r"^E-IO-AUTH gs://b/root: token has been revoked; "):
         list_all(storage)
+
+
+def test_too_many_open_files_are_told_at_once(
+    storage: Storage, outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise requests.ConnectionError("Max retries exceeded: [Errno 24] Too many open files")
+
+    monkeypatch.setattr(requests.Session, "request", refuse)
+    with pytest.raises(RuntimeError, match=r"^E-IO-LIMIT gs://b/root/a: Too many open .*; raise "):
+        storage.stat("a")
+
+
+def test_waits_of_a_store_that_throttles_are_told(
+    stand_in: GcsStandIn, storage: Storage, outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside.put({"a": b"1"})
+    waited = WaitedTime()
+    rate = RequestRate(gcs._is_throttling, waited=waited)
+    monkeypatch.setattr(storage, "_rate", rate)
+    monkeypatch.setattr(rate, "_sleep", lambda seconds: None)
+    monkeypatch.setattr(retries, "_FIRST_WAIT_S", 100.0)
+    for _ in range(30):
+        storage.stat("a")
+    stand_in.inject(Fault(What.STATUS, Kind.READ, status=503, times=4))
+
+    assert storage.read("a") == b"1"
+
+    assert waited.take(1) > 1
+    assert rate.per_s() < math.inf
 
 
 # --- what requests carry, and how many there are ---

@@ -76,6 +76,11 @@ TARGETS = (
         but="killed_at_any_call or at_once",
     ),
     Target(
+        "transforms/blobs.py",
+        ("transforms/blobs.py", "tests/test_blobs.py"),
+        but="many_samples",
+    ),
+    Target(
         "transforms/storage/__init__.py",
         (
             "transforms/storage/__init__.py",
@@ -112,8 +117,8 @@ TARGETS = (
     ),
     Target(
         "transforms/storage/object_reads.py",
-        ("tests/test_storage_object_store.py", "tests/test_storage_gcs.py"),
-        but="full_disk or keeps_looking or does_not_pass_ends",
+        ("tests/test_object_reads.py", "tests/test_storage_object_store.py"),
+        but="keeps_looking",
     ),
 )
 RESULTS = ROOT / "build" / "mutation"

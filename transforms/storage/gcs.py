@@ -177,9 +177,7 @@ class GcsStorage:
 
     def delete(self, name: str) -> None:
         """Delete an object, if it is there."""
-        with contextlib.suppress(*_GONE):
-            blob = self._bucket().blob(self._prefix + name)
-            self._run(name, lambda: blob.delete(**_call()), passing=_GONE)
+        self._run(name, lambda: self._delete_once(name))
 
     def require_folder(self) -> None:
         """Make sure that the bucket can be listed; a bucket has no folders."""
@@ -191,6 +189,10 @@ class GcsStorage:
         Nothing is written for it: who may only create objects could not delete it again.
         """
         self.require_folder()
+
+    def _delete_once(self, name: str) -> None:
+        with contextlib.suppress(*_GONE):
+            self._bucket().blob(self._prefix + name).delete(**_call())
 
     def _stat_once(self, name: str) -> Blob | None:
         with self._rate.request():
@@ -272,15 +274,11 @@ class GcsStorage:
             return False
         return True
 
-    def _run(
-        self, name: str, operation: Callable[[], T], passing: tuple[type[Exception], ...] = ()
-    ) -> T:
+    def _run(self, name: str, operation: Callable[[], T]) -> T:
         try:
             where = functools.partial(self._uri, name)
             told = functools.partial(limits_told, operation)
             return retry(told, _is_transient, where, sleep=self._rate.sleep)
-        except passing:
-            raise
         except TooManyFiles as error:
             raise coded(error, self._uri(name)) from error
         except _DENIED as error:
