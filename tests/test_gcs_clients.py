@@ -132,6 +132,12 @@ def test_who_pays_is_told_by_reader_and_writer(account: str) -> None:
     headers = gcs._store("b", access, "").client_options["default_headers"]  # type: ignore[index]
     assert headers == {**AS_STORED, "x-goog-user-project": b"payer"}
     assert gcs._client(access, "").project == "payer"
+    assert gcs._client(Access(), "").project == "none"
+
+
+def test_a_writer_talks_to_the_store_or_an_emulator(account: str) -> None:
+    assert gcs._client(Access(), "").api_endpoint == "https://storage.googleapis.com"
+    assert gcs._client(Access(), EMULATOR).api_endpoint == EMULATOR
 
 
 @pytest.mark.parametrize("scheme", ["https", "http"])

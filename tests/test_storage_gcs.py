@@ -304,7 +304,7 @@ def test_nobody_needs_permission_to_delete(stand_in: GcsStandIn, storage: Storag
 
 def test_a_bucket_that_is_not_there_is_told(stand_in: GcsStandIn) -> None:
     for act in (Storage.require_folder, Storage.probe):
-        with pytest.raises(RuntimeError, match=r"^E-ARG gs://nowhere/x: .*give a bucket"):
+        with pytest.raises(RuntimeError, match=r"^E-ARG gs://nowhere/x: .*; give a bucket"):
             getattr(open_storage("gs://nowhere/x"), act.__name__)()
 
 

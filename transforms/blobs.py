@@ -24,6 +24,7 @@ MAX_IMAGE_BYTES = 256 * 2**20
 _STAGE = "pin_blobs"
 _DIGEST_MODULUS = 2**256
 _NAMES_A_CUT = 50_000
+_NOT_LISTED = Entry("", 0, "")
 _PARTITIONS = 4096  # of the join, on a cluster: each is held in memory
 
 BlobName = tuple[str, str]
@@ -71,9 +72,10 @@ def pin_sample(sample: Sample, entry: Entry | None) -> Sample | Rejected:
         entry: what the listing holds under that name; None for nothing.
     """
     (blob,) = sample.blobs
-    fault = _listing_fault(entry)
-    if fault is not None or entry is None:
-        code, detail = fault or ("", "")
+    found = _NOT_LISTED if entry is None else entry
+    fault = _listing_fault(found)
+    if fault is not None:
+        code, detail = fault
         return Rejected(
             code=code,
             stage=_STAGE,
@@ -83,13 +85,13 @@ def pin_sample(sample: Sample, entry: Entry | None) -> Sample | Rejected:
             file_name=blob.name,
             detail=detail,
         )
-    pinned = Blob(blob.root, blob.name, entry.size_bytes, entry.pin, entry.crc32c)
+    pinned = Blob(blob.root, blob.name, found.size_bytes, found.pin, found.crc32c)
     split, key, position = sample.split, sample.key, sample.position
     return Sample(split, key, position, (pinned,), sample.fields, sample.annotation_ids)
 
 
-def _listing_fault(entry: Entry | None) -> tuple[str, str] | None:
-    if entry is None:
+def _listing_fault(entry: Entry) -> tuple[str, str] | None:
+    if entry is _NOT_LISTED:
         return "E-IMG-MISSING", "not in the listing"
     if entry.kind == "dangling link":
         return "E-IMG-MISSING", "a link to nothing"

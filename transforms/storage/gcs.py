@@ -316,7 +316,7 @@ def _client(access: Access, emulator: str) -> Client:
     client = Client(
         project=access.billing_project or "none",  # of a request, nothing but its bill asks for it
         credentials=credentials,
-        client_options={"api_endpoint": emulator} if emulator else None,
+        client_options={"api_endpoint": emulator},  # where there is none, the store's
     )
     adapter = requests.adapters.HTTPAdapter(pool_maxsize=_CONNECTIONS)
     for scheme in ("https://", "http://"):
