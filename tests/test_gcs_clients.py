@@ -157,6 +157,17 @@ def test_a_writer_asks_for_nothing_but_objects(
     assert os.environ["DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"] == "true"
 
 
+def test_a_machine_s_credentials_are_asked_for_once(
+    account: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is no metadata server, Google's client waits three seconds for it each time."""
+    monkeypatch.delenv("GCE_METADATA_DETECT_RETRIES", raising=False)
+
+    gcs._credentials()
+
+    assert os.environ["GCE_METADATA_DETECT_RETRIES"] == "1"
+
+
 REPLY = requests.Response()
 
 
