@@ -168,6 +168,34 @@ def test_a_machine_s_credentials_are_asked_for_once(
     assert os.environ["GCE_METADATA_DETECT_RETRIES"] == "1"
 
 
+def test_a_writer_gives_up_within_a_minute_and_once() -> None:
+    assert gcs._call() == {"retry": None, "timeout": (5, 60)}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        api.Forbidden("token has been revoked"),
+        api.Unauthorized("token has been revoked"),
+        obstore_errors.PermissionDeniedError("token has been revoked"),
+        obstore_errors.UnauthenticatedError("token has been revoked"),
+        auth_errors.DefaultCredentialsError("token has been revoked"),
+        auth_errors.RefreshError("token has been revoked"),
+        auth_errors.InvalidOperation("token has been revoked"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_who_is_refused_is_told_so(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(gcs.GcsStorage, "_list_page", refuse)
+    with pytest.raises(
+        RuntimeError, match=r"^E-IO-AUTH gs://b/root: token has been revoked; give the account"
+    ):
+        open_storage("gs://b/root").require_folder()
+
+
 REPLY = requests.Response()
 
 

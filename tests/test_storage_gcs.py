@@ -12,7 +12,6 @@ from pathlib import Path
 import google_crc32c
 import pytest
 import requests
-from google.auth import exceptions as auth_errors
 
 from tests.call_sites import SPOOL_METHODS, STORAGE_METHODS
 from tests.children import limited, outcome_of
@@ -319,17 +318,6 @@ def test_no_credentials_are_told_within_seconds(no_credentials: None) -> None:
     with pytest.raises(RuntimeError, match=r"^E-IO-AUTH gs://b/root: .*credentials"):
         open_storage("gs://b/root", Access(billing_project="none of its clients yet")).probe()
     assert time.monotonic() - started_s < 5
-
-
-def test_revoked_credentials_are_told(
-    storage: Storage, stand_in: GcsStandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise auth_errors.RefreshError("token has been revoked")
-
-    monkeypatch.setattr(gcs.GcsStorage, "_list_page", refuse)
-    with pytest.raises(RuntimeError, match=r"^E-IO-AUTH gs://b/root: token has been revoked; "):
-        list_all(storage)
 
 
 def test_too_many_open_files_are_told_at_once(
