@@ -19,6 +19,7 @@ from transforms.blobs import (
     ListBlobs,
     PinBlobs,
     PinTally,
+    _Counts,
     add_pin_tallies,
     is_cut,
     list_ranges,
@@ -170,6 +171,17 @@ def test_more_missing_images_stop_the_run(tally: PinTally, what: str) -> None:
 
     remedy = "give the folder that file_name is relative to with --images"
     assert str(raised.value) == f"E-SET-MISSING images of train: {what}; {remedy}"
+
+
+def test_a_bundle_s_tally_has_the_first_names_of_all_its_batches() -> None:
+    counts = _Counts()
+    for name in ("b", "a", "c"):
+        counts.add([f"missing {name}"], {name: Entry(name, 1, "pin")})
+
+    tally = counts.tally()
+
+    assert (tally.first_missing, tally.first_unreferenced) == ("missing a", "a")
+    assert (tally.named, tally.missing, tally.unreferenced) == (3, 3, 3)
 
 
 # --- pipelines ---

@@ -218,6 +218,7 @@ REPLY = requests.Response()
         (api.InternalServerError("oops"), True),
         (GENERIC("Server returned non-2xx status code: 503 Service Unavailable"), True),
         (GENERIC("Server returned non-2xx status code: 499"), False),
+        (api.from_http_status(408, "late"), True),
         (api.from_http_status(410, "a forgotten session"), True),
         (api.BadRequest("no"), False),
         (auth_errors.RefreshError("revoked"), False),

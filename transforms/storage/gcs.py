@@ -66,13 +66,11 @@ _DENIED = (
     api.Unauthorized,
     obstore_errors.PermissionDeniedError,
     obstore_errors.UnauthenticatedError,
-    auth.DefaultCredentialsError,
+    auth.DefaultCredentialsError,  # also 401 to one who sends no credentials
     auth.RefreshError,
-    auth.InvalidOperation,  # 401 to one who sends no credentials
 )
 _GONE = (api.NotFound, FileNotFoundError)
 _TRANSIENT = (
-    api.RetryError,
     ConnectionError,
     requests.ConnectionError,
     requests.Timeout,
