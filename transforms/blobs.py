@@ -24,7 +24,6 @@ MAX_IMAGE_BYTES = 256 * 2**20
 _STAGE = "pin_blobs"
 _DIGEST_MODULUS = 2**256
 _NAMES_A_CUT = 50_000
-_NOT_LISTED = Entry("", 0, "")
 _PARTITIONS = 4096  # of the join, on a cluster: each is held in memory
 
 BlobName = tuple[str, str]
@@ -71,28 +70,31 @@ def pin_sample(sample: Sample, entry: Entry | None) -> Sample | Rejected:
         sample: names one blob.
         entry: what the listing holds under that name; None for nothing.
     """
-    (blob,) = sample.blobs
-    found = _NOT_LISTED if entry is None else entry
-    fault = _listing_fault(found)
+    if entry is None:
+        return _rejected(sample, "E-IMG-MISSING", "not in the listing")
+    fault = _listing_fault(entry)
     if fault is not None:
-        code, detail = fault
-        return Rejected(
-            code=code,
-            stage=_STAGE,
-            split=sample.split,
-            key=sample.key,
-            annotation_ids=sample.annotation_ids,
-            file_name=blob.name,
-            detail=detail,
-        )
-    pinned = Blob(blob.root, blob.name, found.size_bytes, found.pin, found.crc32c)
+        return _rejected(sample, *fault)
+    (blob,) = sample.blobs
+    pinned = Blob(blob.root, blob.name, entry.size_bytes, entry.pin, entry.crc32c)
     split, key, position = sample.split, sample.key, sample.position
     return Sample(split, key, position, (pinned,), sample.fields, sample.annotation_ids)
 
 
+def _rejected(sample: Sample, code: str, detail: str) -> Rejected:
+    (blob,) = sample.blobs
+    return Rejected(
+        code=code,
+        stage=_STAGE,
+        split=sample.split,
+        key=sample.key,
+        annotation_ids=sample.annotation_ids,
+        file_name=blob.name,
+        detail=detail,
+    )
+
+
 def _listing_fault(entry: Entry) -> tuple[str, str] | None:
-    if entry is _NOT_LISTED:
-        return "E-IMG-MISSING", "not in the listing"
     if entry.kind == "dangling link":
         return "E-IMG-MISSING", "a link to nothing"
     if entry.kind != "file":
