@@ -51,7 +51,7 @@ sabotage: setup
 	@$(PY) -m tests.sabotage.run
 
 # Edits the core in small ways, one at a time, and tells what no test notices (tests/MUTATION.md).
-# Half an hour to an hour; make mutation MODULES="commit gcs" for some.
+# An hour or two; make mutation MODULES="commit gcs" for some.
 mutation: setup
 	@$(PY) -m tests.mutation.run $(MODULES)
 

@@ -111,6 +111,13 @@ class StorageContract:
         assert folders_in(storage, "b/") == ["b/d"]
         assert folders_in(storage, "nowhere/") == []
 
+    def test_lists_what_is_within_bounds(self, storage: Storage, outside: Outside) -> None:
+        outside.put(dict.fromkeys(["a", "b", "bb", "c/d", "d", "e"], b"1"))
+
+        assert names_of(storage, "", "b") == ["a"]
+        assert names_of(storage, "b", "bb", "d") == ["b", "bb", "c/d"]
+        assert names_of(storage, "d", "") == ["d", "e"]
+
     def test_lists_nothing_where_there_is_no_folder(self, storage: Storage) -> None:
         assert list(storage.list("nowhere/")) == []
 
@@ -298,6 +305,10 @@ def sizes_of(storage: Storage, prefix: str = "", *, recursive: bool = True) -> d
 def folders_in(storage: Storage, prefix: str) -> list[str]:
     entries = storage.list(prefix, recursive=False)
     return sorted(entry.name for entry in entries if entry.kind == "directory")
+
+
+def names_of(storage: Storage, *bounds: str) -> list[str]:
+    return sorted(entry.name for entry in storage.list(bounds=bounds) if entry.kind == "file")
 
 
 def files_in(folder: Path) -> list[str]:

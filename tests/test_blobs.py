@@ -19,6 +19,7 @@ from transforms.blobs import (
     ListBlobs,
     PinBlobs,
     PinTally,
+    _Counts,
     add_pin_tallies,
     is_cut,
     list_ranges,
@@ -105,6 +106,12 @@ def test_a_listing_s_digest_tells_names_and_contents(one: Entry, other: Entry, s
     assert (listing_digest([one]) == listing_digest([other])) is same
 
 
+def test_a_listing_s_digest_is_the_same_in_every_run() -> None:
+    """A run that resumes compares it with that of the run before."""
+    digest = "ca7babc771f2e46e412036509a8deac1c9fe1e945fd87143567f980712cf27"
+    assert f"{listing_digest([ENTRY, WITH_CRC]):x}" == digest
+
+
 @given(st.permutations(list(range(6))), st.integers(0, 6))
 def test_a_listing_s_digest_is_the_sum_of_its_parts_in_any_order(
     order: list[int], cut: int
@@ -164,6 +171,17 @@ def test_more_missing_images_stop_the_run(tally: PinTally, what: str) -> None:
 
     remedy = "give the folder that file_name is relative to with --images"
     assert str(raised.value) == f"E-SET-MISSING images of train: {what}; {remedy}"
+
+
+def test_a_bundle_s_tally_has_the_first_names_of_all_its_batches() -> None:
+    counts = _Counts()
+    for name in ("b", "a", "c"):
+        counts.add([f"missing {name}"], {name: Entry(name, 1, "pin")})
+
+    tally = counts.tally()
+
+    assert (tally.first_missing, tally.first_unreferenced) == ("missing a", "a")
+    assert (tally.named, tally.missing, tally.unreferenced) == (3, 3, 3)
 
 
 # --- pipelines ---
@@ -336,3 +354,14 @@ def test_what_is_listed_in_ranges_is_all_there_is(
         asked = [(r.query.get("startOffset"), r.query.get("endOffset")) for r in gcs.requests]
         ends = [("photos/", "photos/100.jpg"), ("photos/100.jpg", "photos/200")]
         assert sorted((a or "photos/", b or "") for a, b in asked) == [*ends, ("photos/200", "")]
+
+
+@pytest.mark.parametrize(
+    ("runner", "is_spread"), [("FnApiRunner", False), ("BundleBasedDirectRunner", True)]
+)
+def test_workers_share_the_ranges_of_a_listing(runner: str, is_spread: bool) -> None:
+    pipeline = beam.Pipeline(runner=runner)
+
+    pipeline | ListBlobs({"train": "gs://b/photos"})
+
+    assert ("ListBlobs/Divide|Spread" in pipeline.applied_labels) is is_spread

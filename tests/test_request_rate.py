@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from transforms.storage import Access
-from transforms.storage.request_rate import RequestRate, WaitedTime, rate_of
+from transforms.storage.request_rate import THROTTLED, RequestRate, WaitedTime, rate_of
 
 
 class TooManyError(Exception):
@@ -75,8 +75,21 @@ def test_a_throttled_reply_slows_down_below_what_was_served(
 
     refuse(rate)
 
-    curve = [rate_after(rate, clock, seconds) for seconds in (0, 5, 5, 5, 5, 10)]
-    assert curve == pytest.approx([80, 97.5, 100, 102.5, 120, 480], rel=0.02)
+    curve = [rate_after(rate, clock, seconds) for seconds in (0, 5, 5, 5, 5, 10, 10)]
+    assert curve == pytest.approx([80, 97.5, 100, 102.5, 120, 480, 1920], rel=0.02)
+
+
+@pytest.mark.parametrize("hours", [1, 2, 24, 24 * 365])
+def test_hours_after_a_store_throttled_it_is_as_if_it_never_had(
+    hours: float, clock: Clock, waited: WaitedTime
+) -> None:
+    rate = make_rate(clock, waited)
+    serve(rate, clock, 500)
+    refuse(rate)
+
+    clock.sleep(hours * 3600)
+
+    assert rate.per_s() > 1e15
 
 
 def rate_after(rate: RequestRate, clock: Clock, seconds: float) -> float:
@@ -126,6 +139,18 @@ def test_a_quick_store_may_be_slow_for_a_second(clock: Clock, waited: WaitedTime
     rate = make_rate(clock, waited)
     serve(rate, clock, 100)
     serve(rate, clock, 1, each_s=0.99)
+    assert rate.per_s() == math.inf
+
+    serve(rate, clock, 1, each_s=1.01)
+    assert rate.per_s() < 100
+
+
+def test_what_is_usual_follows_the_store(clock: Clock, waited: WaitedTime) -> None:
+    rate = make_rate(clock, waited)
+    serve(rate, clock, 100, each_s=0.2)
+    serve(rate, clock, 200, each_s=0.5)
+
+    serve(rate, clock, 1, each_s=3.0)
 
     assert rate.per_s() == math.inf
 
@@ -180,6 +205,29 @@ def test_an_error_among_few_replies_says_nothing(clock: Clock, waited: WaitedTim
     assert rate.per_s() == math.inf
 
 
+@pytest.mark.parametrize(("served", "slows_down"), [(18, False), (19, True)])
+def test_twenty_replies_say_something(
+    served: int, slows_down: bool, clock: Clock, waited: WaitedTime
+) -> None:
+    rate = make_rate(clock, waited)
+    serve(rate, clock, served)
+
+    refuse(rate)
+
+    assert (rate.per_s() < math.inf) is slows_down
+
+
+def test_replies_of_one_moment_are_measured_as_those_of_a_millisecond(
+    clock: Clock, waited: WaitedTime
+) -> None:
+    rate = make_rate(clock, waited)
+    serve(rate, clock, 100, each_s=0.0)
+
+    refuse(rate)
+
+    assert rate.per_s() == pytest.approx(0.8 * 100 * 1000)
+
+
 def test_few_replies_a_second_are_measured_over_more(clock: Clock, waited: WaitedTime) -> None:
     rate = make_rate(clock, waited)
     serve(rate, clock, 40, each_s=0.5)
@@ -189,10 +237,30 @@ def test_few_replies_a_second_are_measured_over_more(clock: Clock, waited: Waite
     assert rate.per_s() == pytest.approx(0.8 * 2, rel=0.1)
 
 
+def test_a_pause_before_the_last_second_is_not_measured(clock: Clock, waited: WaitedTime) -> None:
+    rate = make_rate(clock, waited)
+    serve(rate, clock, 1)
+    clock.sleep(10)
+    serve(rate, clock, 30, each_s=0.02)
+
+    refuse(rate)
+
+    assert rate.per_s() == pytest.approx(0.8 * 50, rel=0.1)
+
+
 def test_a_process_has_one_rate_a_bucket() -> None:
     assert rate_of("b", bool, 0) is rate_of("b", bool, 0)
     assert rate_of("b", bool, 0) is not rate_of("c", bool, 0)
-    assert rate_of("b", bool, 5).per_s() == 5
+    assert (rate_of("b", bool, 0).per_s(), rate_of("b", bool, 5).per_s()) == (math.inf, 5)
+
+
+def test_what_any_rate_waits_is_told_of_the_process(clock: Clock) -> None:
+    THROTTLED.take(1)
+    rate = RequestRate(bool, 0.5, clock=clock, sleep=clock.sleep)
+
+    serve(rate, clock, 3, each_s=0.0)
+
+    assert THROTTLED.take(1) in (4, 5)  # one may begin with the rest of a second
 
 
 @pytest.mark.parametrize("value", [-1, math.inf, math.nan])

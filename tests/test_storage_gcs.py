@@ -1,5 +1,7 @@
 import gzip
+import math
 import os
+import re
 import resource
 import threading
 import time
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import google_crc32c
 import pytest
-from google.auth import exceptions as auth_errors
+import requests
 
 from tests.call_sites import SPOOL_METHODS, STORAGE_METHODS
 from tests.children import limited, outcome_of
@@ -17,6 +19,7 @@ from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
 from tests.storage_contract import Outside, StorageContract, files_in
 from transforms import retries
 from transforms.storage import Access, Entry, Storage, gcs, object_reads, open_storage
+from transforms.storage.request_rate import RequestRate, WaitedTime
 
 LARGE = bytes(range(256)) * 40_000  # over the 8 MB from which an upload is resumable
 
@@ -223,6 +226,22 @@ def test_what_does_not_pass_ends_the_run(
         list_all(storage)
 
 
+def test_bytes_that_are_never_the_listed_ones_are_told_with_both_checksums(
+    stand_in: GcsStandIn, storage: Storage, outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        gcs, "retry", lambda *args, **given: retries.retry(*args, **given, deadline_s=0.05)
+    )
+    outside.put({"a": b"1234567890"})
+    stand_in.inject(Fault(What.FLIPPED_BIT, Kind.READ, times=None))
+
+    with pytest.raises(RuntimeError, match=r"^E-IO-RETRIES gs://b/root/a: .*") as told:
+        storage.read("a")
+    assert re.search(
+        r": 10 bytes of CRC-32C [0-9a-f]{8} came, 10 of f3dbd4fe were", str(told.value)
+    )
+
+
 @pytest.mark.parametrize(("kind", "act", "_"), SITES.values(), ids=SITES)
 def test_what_the_store_refuses_is_told_at_once(
     kind: Kind,
@@ -284,12 +303,12 @@ def test_nobody_needs_permission_to_delete(stand_in: GcsStandIn, storage: Storag
 
 def test_a_bucket_that_is_not_there_is_told(stand_in: GcsStandIn) -> None:
     for act in (Storage.require_folder, Storage.probe):
-        with pytest.raises(RuntimeError, match=r"^E-ARG gs://nowhere/x: .*give a bucket"):
+        with pytest.raises(RuntimeError, match=r"^E-ARG gs://nowhere/x: .*; give a bucket"):
             getattr(open_storage("gs://nowhere/x"), act.__name__)()
 
 
 def test_a_path_without_a_bucket_is_refused() -> None:
-    with pytest.raises(ValueError, match="a gs:// path must name a bucket, got 'gs://'"):
+    with pytest.raises(ValueError, match=r"^a gs:// path must name a bucket, got 'gs://'"):
         open_storage("gs://")
 
 
@@ -301,15 +320,34 @@ def test_no_credentials_are_told_within_seconds(no_credentials: None) -> None:
     assert time.monotonic() - started_s < 5
 
 
-def test_revoked_credentials_are_told(
-    storage: Storage, stand_in: GcsStandIn, monkeypatch: pytest.MonkeyPatch
+def test_too_many_open_files_are_told_at_once(
+    storage: Storage, outside: Outside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise auth_errors.RefreshError("token has been revoked")
+    def refuse(*_: object, **__: object) -> None:
+        raise requests.ConnectionError("Max retries exceeded: [Errno 24] Too many open files")
 
-    monkeypatch.setattr(gcs.GcsStorage, "_list_page", refuse)
-    with pytest.raises(RuntimeError, match=r"^E-IO-AUTH gs://b/root: token has been revoked; "):
-        list_all(storage)
+    monkeypatch.setattr(requests.Session, "request", refuse)
+    with pytest.raises(RuntimeError, match=r"^E-IO-LIMIT gs://b/root/a: Too many open .*; raise "):
+        storage.stat("a")
+
+
+def test_waits_of_a_store_that_throttles_are_told(
+    stand_in: GcsStandIn, storage: Storage, outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside.put({"a": b"1"})
+    waited = WaitedTime()
+    rate = RequestRate(gcs._is_throttling, waited=waited)
+    monkeypatch.setattr(storage, "_rate", rate)
+    monkeypatch.setattr(rate, "_sleep", lambda seconds: None)
+    monkeypatch.setattr(retries, "_FIRST_WAIT_S", 100.0)
+    for _ in range(30):
+        storage.stat("a")
+    stand_in.inject(Fault(What.STATUS, Kind.READ, status=503, times=4))
+
+    assert storage.read("a") == b"1"
+
+    assert waited.take(1) > 1
+    assert rate.per_s() < math.inf
 
 
 # --- what requests carry, and how many there are ---
@@ -328,6 +366,18 @@ def test_requests_name_who_pays_and_the_key(stand_in: GcsStandIn, spools: Path) 
         assert asked[kind].query["userProject"] == "payer"
     assert asked[Kind.READ].headers["x-goog-user-project"] == "payer"
     assert asked[Kind.UPLOAD].query["kmsKeyName"] == "projects/p/key"
+
+
+def test_nobody_is_named_who_does_not_pay(stand_in: GcsStandIn, storage: Storage) -> None:
+    storage.create("a", b"1")
+    storage.read("a", storage.stat("a"))
+    list_all(storage)
+    storage.delete("a")
+
+    told = [(request.query.keys(), request.headers.keys()) for request in stand_in.requests]
+    assert not [parts for parts in told if "userProject" in parts[0]]
+    assert not [parts for parts in told if "x-goog-user-project" in parts[1]]
+    assert not [parts for parts in told if "kmsKeyName" in parts[0]]
 
 
 def test_uploads_have_the_precondition_that_nothing_is_there(
@@ -352,6 +402,48 @@ def test_one_request_an_image_and_one_a_thousand_names(
         assert storage.read(entry.name, entry) == b"image"
     assert stand_in.count(Kind.READ) == 50
     assert len(stand_in.requests) == 53
+
+
+def test_a_listing_asks_for_what_it_needs_alone(stand_in: GcsStandIn, storage: Storage) -> None:
+    asked = {
+        "prefix": "root/",
+        "fields": "items(name,size,generation,crc32c),nextPageToken",
+        "prettyPrint": "false",
+    }
+    storage.require_folder()
+    list_all(storage)
+    assert list(storage.list("x/", recursive=False, bounds=("b", "d"))) == []
+
+    everything, folder = {**asked, "maxResults": "1000"}, {"prefix": "root/x/", "delimiter": "/"}
+    within = {"startOffset": "root/b", "endOffset": "root/d"}
+    assert [request.query for request in stand_in.requests] == [
+        {**asked, "maxResults": "1"},
+        everything,
+        {**everything, **folder, **within},
+    ]
+
+
+def test_ranges_of_names_are_listed_at_the_same_time(
+    stand_in: GcsStandIn, storage: Storage, outside: Outside
+) -> None:
+    names = [f"{number:02}" for number in range(12)]
+    outside.put(dict.fromkeys(names, b""))
+    stand_in.inject(Fault(What.STALL, Kind.LIST, times=8))
+
+    with ThreadPoolExecutor(1) as lister:
+        listed = lister.submit(list, storage.list(bounds=["", *names, ""]))
+        wait_for(lambda: stand_in.count(Kind.LIST) >= 8)
+        time.sleep(0.1)
+        most_at_once = stand_in.count(Kind.LIST)
+        stand_in.release()
+
+    assert sorted(entry.name for entry in listed.result()) == names
+    assert most_at_once == 8
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    while not condition():
+        time.sleep(0.01)
 
 
 def list_and_measure(emulator: str, root: str) -> tuple[int, int]:
@@ -410,11 +502,14 @@ def test_names_that_a_disk_would_tidy_are_read_as_they_are(
         storage.read(name, entry)
 
 
-def test_an_object_stored_packed_is_read_as_stored(stand_in: GcsStandIn, storage: Storage) -> None:
+@pytest.mark.parametrize("name", ["a", "a//b"])
+def test_an_object_stored_packed_is_read_as_stored(
+    name: str, stand_in: GcsStandIn, storage: Storage
+) -> None:
     packed = gzip.compress(b"instances", mtime=0)
-    stand_in.put("b", "root/a", packed, contentEncoding="gzip")
+    stand_in.put("b", f"root/{name}", packed, contentEncoding="gzip")
 
-    assert storage.read("a", storage.stat("a")) == packed
+    assert storage.read(name, storage.stat(name)) == packed
 
 
 def test_a_generation_that_goes_while_it_is_read_is_told(
@@ -460,6 +555,27 @@ def test_a_whole_bucket_is_a_root(stand_in: GcsStandIn) -> None:
         assert (storage.root, storage.read("a/b")) == ("gs://b", b"1")
 
 
+def test_a_root_loses_nothing_but_slashes_at_its_end(stand_in: GcsStandIn) -> None:
+    stand_in.put("b", "X/a", b"1")
+    for uri in ("gs://b/X", "gs://b/X//"):
+        storage = open_storage(uri)
+        assert (storage.root, list_all(storage)) == ("gs://b/X", ["a"])
+
+
+def test_connections_are_kept_for_as_many_as_upload_at_once(
+    stand_in: GcsStandIn, storage: Storage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stand_in.inject(Fault(What.STALL, Kind.UPLOAD, times=32))
+
+    with ThreadPoolExecutor(32) as uploads:
+        made = uploads.map(lambda number: storage.create(f"{number}", b"1"), range(32))
+        wait_for(lambda: stand_in.count(Kind.UPLOAD) == 32)
+        stand_in.release()
+
+    assert list(made) == [True] * 32
+    assert "Connection pool is full" not in caplog.text
+
+
 def test_many_read_at_once(stand_in: GcsStandIn, storage: Storage, outside: Outside) -> None:
     outside.put({f"{number:03}": bytes([number]) * 1000 for number in range(200)})
     entries = list(storage.list())
@@ -467,8 +583,7 @@ def test_many_read_at_once(stand_in: GcsStandIn, storage: Storage, outside: Outs
 
     with ThreadPoolExecutor(32) as readers:
         data = readers.map(lambda entry: storage.read(entry.name, entry), entries)
-        while stand_in.count(Kind.READ) < 32:  # one by one there would never be a second
-            time.sleep(0.01)
+        wait_for(lambda: stand_in.count(Kind.READ) == 32)  # one by one: there is no second
         stand_in.release()
 
     assert list(data) == [bytes([int(entry.name)]) * 1000 for entry in entries]

@@ -70,27 +70,31 @@ def pin_sample(sample: Sample, entry: Entry | None) -> Sample | Rejected:
         sample: names one blob.
         entry: what the listing holds under that name; None for nothing.
     """
-    (blob,) = sample.blobs
+    if entry is None:
+        return _rejected(sample, "E-IMG-MISSING", "not in the listing")
     fault = _listing_fault(entry)
-    if fault is not None or entry is None:
-        code, detail = fault or ("", "")
-        return Rejected(
-            code=code,
-            stage=_STAGE,
-            split=sample.split,
-            key=sample.key,
-            annotation_ids=sample.annotation_ids,
-            file_name=blob.name,
-            detail=detail,
-        )
+    if fault is not None:
+        return _rejected(sample, *fault)
+    (blob,) = sample.blobs
     pinned = Blob(blob.root, blob.name, entry.size_bytes, entry.pin, entry.crc32c)
     split, key, position = sample.split, sample.key, sample.position
     return Sample(split, key, position, (pinned,), sample.fields, sample.annotation_ids)
 
 
-def _listing_fault(entry: Entry | None) -> tuple[str, str] | None:
-    if entry is None:
-        return "E-IMG-MISSING", "not in the listing"
+def _rejected(sample: Sample, code: str, detail: str) -> Rejected:
+    (blob,) = sample.blobs
+    return Rejected(
+        code=code,
+        stage=_STAGE,
+        split=sample.split,
+        key=sample.key,
+        annotation_ids=sample.annotation_ids,
+        file_name=blob.name,
+        detail=detail,
+    )
+
+
+def _listing_fault(entry: Entry) -> tuple[str, str] | None:
     if entry.kind == "dangling link":
         return "E-IMG-MISSING", "a link to nothing"
     if entry.kind != "file":

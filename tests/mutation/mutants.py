@@ -125,6 +125,8 @@ def _is_docstring(owner: ast.AST, field: str, index: int | None, node: ast.AST) 
 def _is_label(node: ast.AST) -> bool:
     if isinstance(node, ast.Import | ast.ImportFrom | ast.arguments):
         return isinstance(node, ast.Import | ast.ImportFrom)
+    if isinstance(node, ast.Subscript):
+        return ast.unparse(node.value) == "Callable"  # a type
     name = getattr(
         getattr(node, "func", None), "attr", getattr(getattr(node, "func", None), "id", "")
     )
@@ -261,10 +263,17 @@ def _tuple(node: ast.Tuple) -> Iterator[Change]:
     """Yield tables and tuples of exceptions without an element; other tuples have their length."""
     names = [element for element in node.elts if isinstance(element, ast.Name | ast.Attribute)]
     is_table = all(isinstance(element, ast.Tuple) for element in node.elts)
-    is_classes = len(names) > 1 and all(ast.unparse(name)[-5:] in ("Error",) for name in names)
+    is_classes = len(names) > 1 and all(_is_exception(name) for name in names)
     for place in range(len(node.elts) if isinstance(node.ctx, ast.Load) else 0):
         if is_table or is_classes or isinstance(node.elts[place], ast.Starred):
             yield "element", ast.Tuple([*node.elts[:place], *node.elts[place + 1 :]], ast.Load())
+
+
+def _is_exception(name: ast.Name | ast.Attribute) -> bool:
+    """Return whether a name looks like an exception's: some libraries' do not end in `Error`."""
+    if isinstance(name, ast.Name):
+        return name.id.endswith("Error")
+    return name.attr[0].isupper() and not name.attr.isupper()
 
 
 def _slice(node: ast.Slice) -> Iterator[Change]:

@@ -18,11 +18,13 @@ from tests.mutation.mutants import mutants
         ("return_ = not a", ["return_ = None", "return_ = a"]),
         ("f(a, b=None)", ["pass", "f(a)"]),
         ("suppress(A, B)", ["pass", "suppress(B)", "suppress(A)"]),
+        ("T = (AError, b.Gone)", ["T = (b.Gone,)", "T = (AError,)"]),
         ("T = {A, B}", ["T = None", "T = {B}", "T = {A}"]),
         ("def f(a: int=2) -> int:\n    'Say 1.'\n    return a", ["def f(a: int=3)", "return None"]),
         ("try:\n    a\nexcept (A, B):\n    b", ["except (B,):", "except (A,):"]),
         ("f'{a:05}b c'", ["f'XX{a:05}b c'", "f'{a}b c'"]),
         ("@f(2)\ndef g():\n    return 1", ["return 2"]),
+        ("F = Callable[[A, B], C]", ["F = None"]),
         ("import a\nT = TypeVar('T')", ["T = None"]),
     ],
 )

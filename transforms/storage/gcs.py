@@ -14,7 +14,7 @@ import os
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
-from typing import IO, Any, TypeVar
+from typing import IO, Any, NoReturn, TypeVar
 
 import google.auth
 import google_crc32c
@@ -56,7 +56,6 @@ from transforms.storage.request_rate import rate_of
 from transforms.storage.uploaded_spool import UploadedSpool
 
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
-_EMULATOR = "STORAGE_EMULATOR_HOST"  # as Google's own clients call it
 _CONNECTIONS = 64  # of the listing and uploading client, at most
 _NAMES_PER_PAGE = 1000  # the store's limit
 _LISTING_THREADS = 8
@@ -67,13 +66,11 @@ _DENIED = (
     api.Unauthorized,
     obstore_errors.PermissionDeniedError,
     obstore_errors.UnauthenticatedError,
-    auth.DefaultCredentialsError,
+    auth.DefaultCredentialsError,  # also 401 to one who sends no credentials
     auth.RefreshError,
-    auth.InvalidOperation,  # 401 to one who sends no credentials
 )
 _GONE = (api.NotFound, FileNotFoundError)
 _TRANSIENT = (
-    api.RetryError,
     ConnectionError,
     requests.ConnectionError,
     requests.Timeout,
@@ -147,7 +144,7 @@ class GcsStorage:
             }
             return self._run(prefix, lambda: self._list_page(asked))
 
-        return list_in_ranges(fetch, bounds, _LISTING_THREADS if recursive else 1)
+        return list_in_ranges(fetch, bounds, _LISTING_THREADS)
 
     def stat(self, name: str) -> Entry | None:
         """Return an object's entry, None when there is none."""
@@ -180,9 +177,7 @@ class GcsStorage:
 
     def delete(self, name: str) -> None:
         """Delete an object, if it is there."""
-        with contextlib.suppress(*_GONE):
-            blob = self._bucket().blob(self._prefix + name)
-            self._run(name, lambda: blob.delete(**_call()), passing=_GONE)
+        self._run(name, lambda: self._delete_once(name))
 
     def require_folder(self) -> None:
         """Make sure that the bucket can be listed; a bucket has no folders."""
@@ -195,6 +190,10 @@ class GcsStorage:
         """
         self.require_folder()
 
+    def _delete_once(self, name: str) -> None:
+        with contextlib.suppress(*_GONE):
+            self._bucket().blob(self._prefix + name).delete(**_call())
+
     def _stat_once(self, name: str) -> Blob | None:
         with self._rate.request():
             return self._bucket().get_blob(self._prefix + name, **_call())
@@ -205,12 +204,12 @@ class GcsStorage:
         )
 
     def _client(self) -> Client:
-        return _client(self._access, os.environ.get(_EMULATOR, ""))
+        return _client(self._access, _emulator())
 
     def _list_page(self, asked: Mapping[str, str], max_results: int = _NAMES_PER_PAGE) -> Page:
         """Ask for one page, past Google's client: that spends 12 ms on its JSON, this takes 1."""
         client = self._client()
-        bucket = urllib.parse.quote(self._bucket_name, safe="")
+        bucket = urllib.parse.quote(self._bucket_name)
         paying = {"userProject": self._access.billing_project}
         common = {"maxResults": str(max_results), "fields": _LISTED, "prettyPrint": "false"}
         given = {name: value for name, value in {**asked, **paying}.items() if value}
@@ -239,15 +238,13 @@ class GcsStorage:
         path = self._prefix + name
         try:
             if _is_plain(path):
-                store = _store(self._bucket_name, self._access, os.environ.get(_EMULATOR, ""))
+                store = _store(self._bucket_name, self._access, _emulator())
                 data = get_whole(
                     store, path, wanted.size_bytes, {"version": wanted.pin}, self._rate
                 )
             else:
                 data = self._download(path, wanted)
-        except (*_GONE, obstore_errors.GenericError) as error:
-            if not isinstance(error, _GONE) and _status_of(error) != HTTPStatus.NOT_FOUND:
-                raise
+        except _GONE:
             raise self._changed(name, f"generation {wanted.pin} is gone") from None
         if len(data) != wanted.size_bytes or (
             wanted.crc32c is not None and google_crc32c.value(data) != wanted.crc32c
@@ -282,15 +279,11 @@ class GcsStorage:
             return False
         return True
 
-    def _run(
-        self, name: str, operation: Callable[[], T], passing: tuple[type[Exception], ...] = ()
-    ) -> T:
+    def _run(self, name: str, operation: Callable[[], T]) -> T:
         try:
             where = functools.partial(self._uri, name)
             told = functools.partial(limits_told, operation)
             return retry(told, _is_transient, where, sleep=self._rate.sleep)
-        except passing:
-            raise
         except TooManyFiles as error:
             raise coded(error, self._uri(name)) from error
         except _DENIED as error:
@@ -312,6 +305,11 @@ class GcsStorage:
         return join_uri(self.root, name) if name else self.root
 
 
+def _emulator() -> str:
+    """Return the address of an emulator, empty for the store itself."""
+    return os.environ.get("STORAGE_EMULATOR_HOST", "")  # as Google's own clients call it
+
+
 @functools.lru_cache(maxsize=8)
 def _client(access: Access, emulator: str) -> Client:
     """Return the process's client that lists and uploads."""
@@ -323,7 +321,7 @@ def _client(access: Access, emulator: str) -> Client:
     client = Client(
         project=access.billing_project or "none",  # of a request, nothing but its bill asks for it
         credentials=credentials,
-        client_options={"api_endpoint": emulator} if emulator else None,
+        client_options={"api_endpoint": emulator},  # where there is none, the store's
     )
     adapter = requests.adapters.HTTPAdapter(pool_maxsize=_CONNECTIONS)
     for scheme in ("https://", "http://"):
@@ -338,7 +336,7 @@ def _store(bucket: str, access: Access, emulator: str) -> GCSStore:
     headers = {"accept-encoding": "gzip"}
     options: dict[str, Any] = {**TIMEOUTS, "default_headers": headers}
     config: Any = {"skip_signature": True}
-    provider = None
+    provider: Any = _nobody
     if access.billing_project:
         headers["x-goog-user-project"] = access.billing_project
     if emulator:
@@ -353,6 +351,15 @@ def _store(bucket: str, access: Access, emulator: str) -> GCSStore:
         retry_config=NO_RETRIES,  # type: ignore[arg-type]
         credential_provider=provider,
     )
+
+
+def _nobody() -> NoReturn:
+    """Stand where obstore, told to send no credentials, would look for some all the same.
+
+    It reads the machine's, to ignore them, and fails where they are of a kind that it does not know
+    (https://github.com/apache/arrow-rs-object-store/issues/520).
+    """
+    raise auth.DefaultCredentialsError("credentials were asked for, and none are to be sent")
 
 
 @functools.lru_cache(maxsize=1)

@@ -127,17 +127,19 @@ def name_between(low: str, high: str, alphabet: set[str]) -> str | None:
     >>> name_between("img_0100", "img_0900", set("0123456789"))
     'img_05'
     """
+    if not alphabet:
+        return None
     digits = sorted(alphabet)
-    common = _common_length(low, high)
     base = len(digits)
+    common = _common_length(low, high)
     low_number = _number(low[common:], digits)
     high_number = _number(high[common:], digits) if high else base**_COMPARED_CHARS
     number = (low_number + high_number) // 2
     tail = ""
     for _ in range(_COMPARED_CHARS):
-        number, digit = divmod(number, base or 1)
-        tail = digits[digit] + tail if digits else ""
-    middle = low[:common] + tail.rstrip(digits[0] if digits else "")
+        number, digit = divmod(number, base)
+        tail = digits[digit] + tail
+    middle = low[:common] + tail.rstrip(digits[0])
     return middle if low < middle and (not high or middle < high) else None
 
 
@@ -148,6 +150,6 @@ def _common_length(low: str, high: str) -> int:
 
 def _number(tail: str, digits: Sequence[str]) -> int:
     number = 0
-    for char in tail[:_COMPARED_CHARS].ljust(_COMPARED_CHARS, digits[0] if digits else "0"):
+    for char in tail[:_COMPARED_CHARS].ljust(_COMPARED_CHARS, digits[0]):
         number = number * len(digits) + sum(digit < char for digit in digits)
     return number

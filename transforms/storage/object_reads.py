@@ -19,7 +19,7 @@ TIMEOUTS: dict[str, Any] = {
     "read_timeout": timedelta(seconds=20),
     "timeout": timedelta(minutes=10),
 }
-NO_RETRIES: dict[str, Any] = {"max_retries": 0, "retry_timeout": timedelta(0)}
+NO_RETRIES: dict[str, Any] = {"max_retries": 0}
 """Of obstore's own; ours is the one retry layer."""
 
 THROTTLING_STATUS = {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
@@ -61,7 +61,7 @@ def get_whole(
         rate: at which requests may start.
     """
     parts = []
-    for start in range(0, size_bytes, _PIECE_BYTES) or [0]:
+    for start in range(0, max(size_bytes, 1), _PIECE_BYTES):  # once where there is nothing
         options: Any = dict(pinned)
         if size_bytes > _PIECE_BYTES:
             options["range"] = (start, min(start + _PIECE_BYTES, size_bytes))

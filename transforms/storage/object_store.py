@@ -133,11 +133,15 @@ class ObjectStorage:
         self.require_folder()
 
     def _client(self) -> Client:
-        return _client(self._bucket, self._access.anonymous)
+        try:
+            return _client(self._bucket, self._access.anonymous)
+        except obstore_errors.BaseError as error:  # of settings: waiting would not mend them
+            remedy = "set the store's account and credentials in the environment"
+            raise RuntimeError(fault_line("E-IO-AUTH", self.root, said(error), remedy)) from error
 
     def _pages(self, prefix: str) -> Iterator[Sequence[_Meta]]:
         """Yield page after page; what fails goes on behind the last name that came."""
-        below = self._prefix + prefix or None
+        below = self._prefix + prefix
         stream: Iterator[Sequence[_Meta]] | None = None
         last: str | None = None
 
@@ -158,7 +162,7 @@ class ObjectStorage:
             last = page[-1]["path"]
 
     def _folder(self, prefix: str) -> Iterator[Entry]:
-        below = self._prefix + prefix or None
+        below = self._prefix + prefix
         list_folder = functools.partial(obstore.list_with_delimiter, self._client(), below)
         found = self._run(prefix, list_folder)
         yield from map(self._entry, found["objects"])

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 _FALL = 0.2  # below what the store has served
 _RECOVERY_S = 10.0
 _DOUBLING_S = 5.0  # after two recoveries
+_MOST_DOUBLINGS = 64  # as good as no limit; of a thousand, no float holds the result
 _MEASURED_S = 1.0  # also the least time between two falls
 _MEASURED_REPLIES = 20  # at least, over however long
 _LEAST_PER_S = 1.0
@@ -104,9 +105,8 @@ class RequestRate:
         if self._served_per_s == math.inf:
             return self._limit_per_s
         progress = (self._clock() - self._slowed_at_s) / _RECOVERY_S - 1
-        factor = 1 + _FALL * min(progress, 1) ** 3
-        if progress > 1:
-            factor *= 2 ** ((progress - 1) * _RECOVERY_S / _DOUBLING_S)
+        doublings = max(progress - 1, 0) * _RECOVERY_S / _DOUBLING_S
+        factor = (1 + _FALL * min(progress, 1) ** 3) * 2 ** min(doublings, _MOST_DOUBLINGS)
         return min(self._limit_per_s, self._served_per_s * factor)
 
     def _wait_for_turn(self) -> float:
