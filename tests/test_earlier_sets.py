@@ -97,6 +97,7 @@ def test_buckets_are_not_searched(name: str) -> None:
 def test_folders_of_other_names_are_no_days(tmp_path: Path) -> None:
     pattern = days(tmp_path, {"2026-11-19": manifest(), "2026-11-18": "notes.txt"})
     put(tmp_path / "coco-latest", manifest())
+    put(tmp_path / "coco-2026-11-31", manifest())
     put(tmp_path / "deeper" / "coco-2026-11-17", manifest())
     (tmp_path / "coco-2026-11-16").write_bytes(b"a file")
 
@@ -206,6 +207,16 @@ def test_a_day_between_others_is_not_filled_in(tmp_path: Path, later: Manifest |
     )
 
 
+@pytest.mark.parametrize(("day", "content"), [("20", "_plan.json"), ("21", "notes.txt")])
+def test_what_is_no_data_set_of_another_day_stops_nothing(
+    tmp_path: Path, day: str, content: str
+) -> None:
+    """Another run of the same day, and a folder that holds something else."""
+    pattern = days(tmp_path, {"2026-11-19": manifest(), f"2026-11-{day}": content})
+
+    assert found(pattern, output=f"{tmp_path}/out") == [f"{tmp_path}/coco-2026-11-19"]
+
+
 def test_a_day_that_is_finished_is_found_again_but_not_replaced(tmp_path: Path) -> None:
     contents = {
         "2026-11-19": manifest("19"),
@@ -241,6 +252,15 @@ def test_the_option_tells_what_they_hold_and_not_where_they_are(tmp_path: Path) 
     assert option["since"].startswith("2 data sets ")
     assert len({str(found.options()) for found in (find(one), find(two), find(one, two))}) == 3
     assert find(one).options()["since"].startswith("1 data set ")
+
+
+def test_the_option_is_this_for_ever(tmp_path: Path) -> None:
+    """Another one would be another plan, and no run of before could be resumed."""
+    sets = (EarlierSet("ab" * 16, "gs://b/1"), EarlierSet("cd" * 16, "gs://b/2"))
+
+    assert EarlierSets(sets).options() == {"since": "2 data sets 73f03305f891920bddf573a3a54e12d4"}
+    (earlier,) = find(put(tmp_path / "one", manifest())).sets
+    assert earlier.digest == "4dfa43e64e869326d92bdc3413f1478d"
 
 
 def test_no_data_sets_are_no_option() -> None:

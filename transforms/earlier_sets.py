@@ -32,7 +32,6 @@ from transforms.storage import (
 
 _FLAG = "--since"
 _READERS = 16
-_SCHEME_END = "://"
 
 
 class _State(enum.Enum):

@@ -63,6 +63,16 @@ TARGETS = (
         ("transforms/commit.py", "tests/test_commit.py", "tests/test_coders.py"),
     ),
     Target(
+        "transforms/earlier_sets.py",
+        (
+            "transforms/earlier_sets.py",
+            "tests/test_earlier_sets.py",
+            "tests/test_daily_runs.py::test_days_are_found_beside_any_number_of_other_files",
+            "tests/test_storage_beam_filesystem.py"
+            "::test_days_are_not_searched_where_folders_are_not_listed",
+        ),
+    ),
+    Target(
         "transforms/plan_shards.py",
         ("transforms/plan_shards.py", "tests/test_plan_shards.py"),
         but=(
