@@ -146,3 +146,19 @@ def make_coco(tmp_path: Path) -> Callable[..., tuple[Path, Path]]:
         return images, annotations
 
     return make
+
+
+@pytest.fixture
+def large_sources(make_coco: Callable[..., tuple[Path, Path]], shared_data: Path) -> list[str]:
+    """Flags that name 2,000 generated photos for one split, and the real ones for two others."""
+    images, annotations = {}, {}
+    for split in ("coco_train", "coco_val"):
+        images[split] = shared_data / split / "images"
+        annotations[split] = shared_data / split / "annotations" / "instances.json"
+    categories = json.loads(annotations["coco_train"].read_bytes())["categories"]
+    images["train"], annotations["train"] = make_coco(
+        2000, edit=lambda spec: spec.update(categories=categories)
+    )
+    roots = [f"{split}={path}" for split, path in images.items()]
+    files = [f"{split}={path}" for split, path in annotations.items()]
+    return ["--images", *roots, "--annotations", *files, "--num_shards", "8"]

@@ -92,6 +92,29 @@ def test_the_bytes_are_those_of_a_run_in_process(
     assert digests(tmp_path / "there") == digests(tmp_path / "here")
 
 
+def test_many_photos_and_real_ones_make_the_bytes_of_a_run_in_process(
+    engine: list[str], large_sources: list[str], tmp_path: Path
+) -> None:
+    assert spawn_coco(*large_sources, "--output", tmp_path / "here").code == 0
+
+    run = spawn_coco(*large_sources, "--output", tmp_path / "there", *engine)
+
+    assert run.code == 0, run.err
+    check_committed(tmp_path / "there")
+    assert digests(tmp_path / "there") == digests(tmp_path / "here")
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_any_number_of_workers_makes_the_same_bytes(
+    workers: int, large_sources: list[str], tmp_path: Path
+) -> None:
+    decoded = ("--check", "decode")
+    assert spawn_coco(*large_sources, *decoded, "--output", tmp_path / "all").code == 0
+    run = spawn_coco(*large_sources, *decoded, "--output", tmp_path / "some", "--workers", workers)
+    assert run.code == 0, run.err
+    assert digests(tmp_path / "some") == digests(tmp_path / "all")
+
+
 def test_what_earlier_data_sets_hold_is_left_out_as_in_process(
     engine: list[str], sources: Sources, tmp_path: Path
 ) -> None:

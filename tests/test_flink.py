@@ -85,6 +85,18 @@ def test_over_budget_then_accepted_with_the_bytes_of_a_run_in_process(
     assert {path: path.stat().st_mtime_ns for path in shard_paths(there)} == written
 
 
+def test_many_photos_and_real_ones_make_the_bytes_of_a_run_in_process(
+    flink: Flink, large_sources: list[str], tmp_path: Path
+) -> None:
+    assert run_coco(*large_sources, "--output", tmp_path / "here").code == 0
+
+    run = flink.run(*large_sources, "--output", tmp_path / "there")
+
+    assert run.code == 0, run.err
+    check_committed(tmp_path / "there")
+    assert digests(tmp_path / "there") == digests(tmp_path / "here")
+
+
 def test_a_worker_killed_among_the_shards_is_replaced_and_the_bytes_are_the_same(
     flink: Flink, make_coco: MakeCoco, tmp_path: Path
 ) -> None:
