@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 import apache_beam as beam
 
+from pipelines.command import accepting_command, guarded
 from pipelines.daily import add_daily_flags, run_date_of, with_run_date
-from pipelines.launch import RunConfig, accepting_command, execute, guarded
+from pipelines.launch import RunConfig, execute
 from pipelines.options import (
     FlagParser,
     access_of,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pipelines import coco
-from pipelines.launch import guarded
+from pipelines.command import guarded
 from pipelines.options import beam_flags
 
 _LOG = logging.getLogger("pipelines.flex_template")  # started as a file, it has another name

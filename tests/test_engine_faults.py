@@ -2,8 +2,8 @@ import grpc
 import pytest
 from google.api_core.exceptions import Forbidden
 
+from pipelines.command import guarded
 from pipelines.engine_faults import engine_fault
-from pipelines.launch import guarded
 from tests.coco_command import settings_kept
 
 PANIC = "Pipeline job-001 failed in state FAILED: panic: send on closed channel\ngoroutine 99:\n"

@@ -187,7 +187,7 @@ def test_interrupted_before_the_first_shard(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_with_what_the_engine_started(number: signal.Signals) -> None:
     """Such as a job server; left alone, Java's runs on for ever."""
-    started = "import os, subprocess; from pipelines.launch import guarded;"
+    started = "import os, subprocess; from pipelines.command import guarded;"
     quiet = "stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL"
     run = f"print(subprocess.Popen(['sleep', '60'], {quiet}).pid, flush=True)"
     interrupted = f"os.kill(os.getpid(), {number})"
@@ -261,7 +261,7 @@ def test_needs_no_network(runner: tuple[str, ...], tmp_path: Path) -> None:
 def test_a_run_imports_no_tensorflow_and_no_image_library(job: Job, tmp_path: Path) -> None:
     """They cost seconds and hundreds of megabytes a process; pass-through needs neither."""
     program = (
-        "import sys; from pipelines.launch import guarded; from pipelines import coco;"
+        "import sys; from pipelines.command import guarded; from pipelines import coco;"
         "code = guarded(coco.run, sys.argv[1:]);"
         "from tests.invariants import heavy_modules; heavy = heavy_modules();"
         "sys.exit(f'{code} {sorted(heavy)}' if code or heavy else 0)"

@@ -1,0 +1,173 @@
+"""A command around a pipeline: one line a fault, exit codes, interruptions, what is logged."""
+
+import logging
+import os
+import shlex
+import signal
+import string
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import NoReturn, TextIO
+
+from pipelines.child_processes import end_children
+from pipelines.engine_faults import engine_fault
+from pipelines.engines import JOB_ELSEWHERE
+from pipelines.progress_display import stop_drawing
+from schemas.faults import EXIT_BUG, FAULTS, fault_line, find_fault, printable
+from transforms.progress import PROGRESS
+
+_LOG = logging.getLogger(__name__)
+OUR_LOGGERS = ("pipelines", "transforms")
+_STDERR = 2
+_OUT_OF_MEMORY = "memory", "out of memory", "lower --bytes_in_flight, or give more"
+_OUT_OF_THREADS = "threads", "no more can be started", "raise ulimit -u, or give more memory"
+_OUT_OF_FILES = "files", "too many open files", "raise the limit on open files (ulimit -n)"
+_SPENT = {
+    "MemoryError": _OUT_OF_MEMORY,
+    "can't allocate lock": _OUT_OF_MEMORY,
+    "can't start new thread": _OUT_OF_THREADS,
+    "Too many open files": _OUT_OF_FILES,
+}
+"""What Python and libraries say, wherever they are, when a limit of the machine is reached."""
+
+
+def accepting_command(program: str, argv: Sequence[str]) -> str:
+    """Return the command line that accepts `COUNT` rejects.
+
+    >>> accepting_command("beam-tfrec coco", ["--output", "o", "--max_rejected", "1"])
+    'beam-tfrec coco --output o --max_rejected COUNT'
+    """
+    kept: list[str] = []
+    skip = False
+    for argument in argv:
+        if argument in ("--max_rejected", "--overwrite"):
+            skip = argument == "--max_rejected"
+        elif skip or argument.startswith("--max_rejected="):
+            skip = False
+        else:
+            kept.append(argument)
+    return f"{program} {' '.join(map(quoted, kept))} --max_rejected COUNT"
+
+
+def quoted(argument: str) -> str:
+    """Return a shell word of printable ASCII: a message escapes everything else.
+
+    >>> print(quoted("a b"), quoted("caf\u00e9"))
+    'a b' $'caf\\xc3\\xa9'
+    """
+    if printable(argument) == argument:
+        return shlex.quote(argument)
+    raw = os.fsencode(argument)
+    plain = set(map(ord, string.ascii_letters + string.digits + "/._-=,:"))
+    return "$'" + "".join(chr(b) if b in plain else f"\\x{b:02x}" for b in raw) + "'"
+
+
+def guarded(run: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:
+    """Run a command and return its exit code; a fault prints as one line."""
+    signal.signal(signal.SIGINT, _interrupted)
+    signal.signal(signal.SIGTERM, _interrupted)
+    stderr = sys.stderr
+    try:
+        _log_to_stderr()
+        run(argv)
+        return 0
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # a panic in obstore is no Exception
+        sys.stderr = open(os.devnull, "w")  # workers in this process may yet print theirs
+        return _report(error, stderr)
+
+
+def _report(error: BaseException, stderr: TextIO) -> int:
+    text = "".join(traceback.format_exception(error))
+    fault = find_fault(str(error)) or find_fault(text)
+    _LOG.debug("%s", text)
+    if fault is None and isinstance(error, ValueError):
+        fault = "E-ARG", fault_line("E-ARG", "command line", *_what_and_remedy(str(error)))
+    for said, spent in _SPENT.items():
+        if fault is None and said in text:
+            fault = "E-IO-LIMIT", fault_line("E-IO-LIMIT", *spent)
+    fault = fault or engine_fault(error)
+    _say_no_more()
+    if fault is None:
+        for line in text.splitlines():
+            say(line, stderr)
+        return EXIT_BUG
+    code, line = fault
+    say(line, stderr)
+    return FAULTS[code].exit_code
+
+
+def _say_no_more() -> None:
+    """Keep shards that are still being built from writing below the line of the fault."""
+    for name in OUR_LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def _what_and_remedy(message: str) -> tuple[str, str]:
+    what, _, remedy = message.rpartition(": ")
+    return (what, remedy) if what else (message, "see --help")
+
+
+def _interrupted(number: int, _: FrameType | None) -> NoReturn:
+    """End at once: every file there is whole, so a crash and an exit are the same."""
+    try:
+        stop_drawing()
+        # In one piece: other threads are logging.
+        os.write(_STDERR, f"\ninterrupted; {_how_far()}\n".encode())
+    finally:  # whatever has become of stderr
+        end_children()
+        os._exit(128 + number)
+
+
+def _how_far() -> str:
+    if JOB_ELSEWHERE.page:
+        return f"the job goes on: {JOB_ELSEWHERE.page}; to end it: {JOB_ELSEWHERE.cancel}"
+    done, planned = PROGRESS.shards_done, PROGRESS.shards_planned
+    shards = f"{done} of {planned} shards done" if planned else "before the first shard"
+    return f"{shards}; run again to resume"
+
+
+class _Handler(logging.StreamHandler):
+    """Says nothing of a reader who has gone."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Drop the record."""
+
+
+class _PrintableFormatter(logging.Formatter):
+    """Keeps control and bidi characters of names out of terminals and logs."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(printable, super().format(record).splitlines()))
+
+
+def _thread_ended(error: threading.ExceptHookArgs) -> None:
+    _LOG.debug("a thread ended", exc_info=error.exc_value)
+
+
+def _log_to_stderr() -> None:
+    handler = _Handler(sys.stderr)
+    handler.setFormatter(_PrintableFormatter("%(message)s"))
+    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # it logs every error twice
+    logging.getLogger().handlers = [logging.NullHandler()]  # job services tell their errors there
+    threading.excepthook = _thread_ended  # as the workers do when their runner has gone
+    level = os.environ.get("BEAM_TFREC_LOG", "INFO")
+    if level not in logging.getLevelNamesMapping():
+        raise ValueError(f"BEAM_TFREC_LOG must be a level, got {level!r}: give DEBUG or WARNING")
+    for name in OUR_LOGGERS:
+        logger = logging.getLogger(name)
+        logger.handlers = [handler]
+        logger.setLevel(level)
+        logger.propagate = False
+
+
+def say(line: str, stream: TextIO) -> None:
+    """Print a line, escaped; a reader who has gone has no say in the data set."""
+    try:  # in one piece: other threads are logging
+        print(f"{printable(line)}\n", end="", file=stream, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
