@@ -407,7 +407,7 @@ def test_one_request_an_image_and_one_a_thousand_names(
 def test_a_listing_asks_for_what_it_needs_alone(stand_in: GcsStandIn, storage: Storage) -> None:
     asked = {
         "prefix": "root/",
-        "fields": "items(name,size,generation,crc32c),nextPageToken",
+        "fields": "items(name,size,generation,crc32c),prefixes,nextPageToken",
         "prettyPrint": "false",
     }
     storage.require_folder()

@@ -102,7 +102,8 @@ def test_a_whole_bucket_is_a_root(storage: Storage, store: Any) -> None:
         found = open_storage(uri)
         assert (found.root, found.read("a/b")) == ("s3://bucket", b"1")
         assert sorted(entry.name for entry in found.list()) == ["a/b", "c"]
-        assert [entry.name for entry in found.list(recursive=False)] == ["c"]
+        top = sorted((entry.name, entry.kind) for entry in found.list(recursive=False))
+        assert top == [("a", "directory"), ("c", "file")]
 
 
 def test_a_listing_is_not_divided_at_known_names() -> None:
