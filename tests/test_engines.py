@@ -169,6 +169,8 @@ def test_faults_are_one_line_with_their_exit_code(
     broken.write_text("{")
     unread = spawn_coco(*arguments((sources[0], broken), tmp_path / "none"), *engine)
     assert (unread.code, unread.fault.split()[0][:6]) == (3, "E-ANN-")
+    many = spawn_coco(*arguments(sources, tmp_path / "none"), "--num_shards", "31", *engine)
+    assert many.ended == (2, "E-ARG")
 
 
 @pytest.mark.parametrize("engine", ["Prism", "job service"], indirect=True)
