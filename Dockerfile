@@ -1,6 +1,6 @@
 # What Dataflow's workers run in, and what launches the Flex Template: docs/dataflow.md.
-# Tags are versions that Apache and Google do not move. Who must have the same bytes for ever appends
-# the digest that `docker buildx imagetools inspect IMAGE` prints: FROM image:tag@sha256:...
+# Tags name versions, whose images may be rebuilt. Who must have the same bytes for ever appends the
+# digest that `docker buildx imagetools inspect IMAGE` prints: FROM image:tag@sha256:...
 FROM apache/beam_python3.11_sdk:2.77.0 AS packages
 COPY requirements-worker.lock /tmp/
 # --no-deps: the lock is complete, and holds Pillow >= 13 against apache-beam's pin.

@@ -105,7 +105,8 @@ $(FUZZ_VENV)/.installed: $(VENV)/.installed tests/fuzz/requirements.lock
 container:
 	@test -n "$(IMAGE)" || { echo "make container: give IMAGE=REGION-docker.pkg.dev/PROJECT/REPO/NAME:TAG"; exit 2; }
 	@if docker info >/dev/null 2>&1; \
-	then docker build --platform=linux/amd64 --tag=$(IMAGE) . && docker push $(IMAGE); \
+	then docker build --platform=linux/amd64 --tag=$(IMAGE) . && { docker push $(IMAGE) || \
+		{ echo "run gcloud auth configure-docker $(firstword $(subst /, ,$(IMAGE)))"; exit 1; }; }; \
 	else gcloud builds submit $(if $(PROJECT),--project=$(PROJECT)) --tag=$(IMAGE) .; fi
 
 # The image, and the template that starts it: for the console, gcloud and Cloud Scheduler.
@@ -120,9 +121,10 @@ template_given:
 metadata: setup
 	@$(PY) -m pipelines.flex_template --describe > metadata.json
 
-# A run on the real Dataflow: a worker killed, a scheduled launch, bytes compared. At most 20 minutes and $$1.
+# A run on the real Dataflow: a worker killed, a scheduled launch, bytes compared. At most 20 minutes, the cleaning, and $$1.
 cloud-smoke: setup
-	@$(PY) -m tests.cloud_smoke --project "$(PROJECT)" --bucket "$(BUCKET)" --region "$(REGION)"
+	@$(PY) -m tests.cloud_smoke --project "$(PROJECT)" --bucket "$(BUCKET)" --region "$(REGION)" \
+		$(if $(SERVICE_ACCOUNT),--service_account "$(SERVICE_ACCOUNT)") $(if $(MINUTES),--minutes "$(MINUTES)")
 
 bench:
 	@$(PYTHON) benchmarks/bench.py

@@ -171,6 +171,7 @@ check_flags() {
 refuse_ours() { # --FLAG
   local instead=''
   case $1 in
+    --worker_region | --worker_zone | --zone) instead=--region ;;
     --project | --region | --job_name | --network | --subnetwork | --sdk_container_image | --disk_size_gb) instead=$1 ;;
     --machine_type | --worker_machine_type) instead=--machine_type ;;
     --staging_location | --temp_location) instead=--staging ;;
@@ -182,7 +183,7 @@ refuse_ours() { # --FLAG
     --worker_harness_container_image) instead=--sdk_container_image ;;
     --dry_run) instead=--check_only ;;
     --no_wait) instead=--wait ;;
-    --runner | --setup_file | --sdk_location | --number_of_worker_harness_threads | --save_main_session)
+    --runner | --setup_file | --sdk_location | --number_of_worker_harness_threads | --save_main_session | --template_location)
       fail E-ARG "$1 is decided by this script" "leave it out" ;;
     *) return 0 ;;
   esac

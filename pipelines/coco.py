@@ -95,9 +95,6 @@ class CocoConfig:
                     f"{name} must name splits of --images, got {sorted(unknown)}:"
                     f" give {sorted(self.images)}"
                 )
-        self.access.check_needed(
-            self.images.values(), [*self.annotations.values(), self.exclude], self.output
-        )
         self.names.check_splits(list(self.images))
 
     def options(self) -> dict[str, str]:
@@ -137,7 +134,7 @@ def build(root: beam.Pipeline, config: CocoConfig) -> beam.PCollection[Manifest]
     new = read.samples | "LeaveOutEarlier" >> LeaveOutEarlier(
         config.earlier.sets, tuple(config.images), read.rejected, read.files, access
     )
-    pinned = new.samples | "PinBlobs" >> PinBlobs(listing)
+    pinned = new.samples | "PinBlobs" >> PinBlobs(listing, new.named)
     planned = pinned.samples | "PlanShards" >> PlanShards(
         config.sharding, config.layout.record_bytes, pinned.tallies
     )

@@ -22,6 +22,7 @@ from transforms.progress import PROGRESS
 _LOG = logging.getLogger(__name__)
 OUR_LOGGERS = ("pipelines", "transforms")
 _STDERR = 2
+_IN_A_STEP = "[while running '"  # as Beam says; what a step finds wrong with a flag is a fault line
 _OUT_OF_MEMORY = "memory", "out of memory", "lower --bytes_in_flight, or give more"
 _OUT_OF_THREADS = "threads", "no more can be started", "raise ulimit -u, or give more memory"
 _OUT_OF_FILES = "files", "too many open files", "raise the limit on open files (ulimit -n)"
@@ -85,7 +86,7 @@ def _report(error: BaseException, stderr: TextIO) -> int:
     text = "".join(traceback.format_exception(error))
     fault = find_fault(str(error)) or find_fault(text)
     _LOG.debug("%s", text)
-    if fault is None and isinstance(error, ValueError):
+    if fault is None and isinstance(error, ValueError) and _IN_A_STEP not in text:
         fault = "E-ARG", fault_line("E-ARG", "command line", *_what_and_remedy(str(error)))
     for said, spent in _SPENT.items():
         if fault is None and said in text:

@@ -14,7 +14,7 @@ _SAID = re.compile(
     re.MULTILINE,
 )
 _OF_ENGINES = {"DataflowRuntimeException", "DataflowJobAlreadyExistsError"}
-_OF_REQUESTS = {"grpc", "google"}
+_OF_REQUESTS = ("grpc.", "google.api_core.", "google.auth.")
 _PYTHON_FAILED = "Traceback (most recent call last)"
 _LONGEST = 300
 
@@ -31,7 +31,9 @@ def engine_fault(error: BaseException) -> tuple[str, str] | None:
     for cause in _causes(error):
         text = str(cause)
         said = _SAID.search(text)
-        if _PYTHON_FAILED in text or not (said or _is_of_an_engine(cause)):
+        if _PYTHON_FAILED in text:
+            return None
+        if not (said or _is_of_an_engine(cause)):
             continue
         first_line = text.strip().partition("\n")[0]
         what = next(filter(None, said.groups()), "") if said else first_line
@@ -46,14 +48,14 @@ def _is_of_an_engine(error: BaseException) -> bool:
 
     By name, since Google's packages are there only where their extra is installed.
     """
-    kinds = type(error).__mro__
-    names = {kind.__name__ for kind in kinds}
-    return bool(names & _OF_ENGINES) or any(
-        kind.__module__.partition(".")[0] in _OF_REQUESTS for kind in kinds
+    return any(
+        kind.__name__ in _OF_ENGINES or f"{kind.__module__}.".startswith(_OF_REQUESTS)
+        for kind in type(error).__mro__
     )
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
-        error = error.__cause__ or error.__context__
+        around = error.__context__ if isinstance(error, RuntimeError) else None  # as Beam raises
+        error = error.__cause__ or around

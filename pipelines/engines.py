@@ -85,11 +85,22 @@ def check_engine(options: PipelineOptions, uris: Iterable[str], *, waits: bool) 
     runner = runner_of(options)
     if runner.lower().removesuffix("runner") == "dataflow":
         _check_dataflow(options, uris)
-    elif is_dry_run(options):
-        raise ValueError(f"dry_run must come with --runner DataflowRunner, got {runner}: add it")
-    if runner == "FnApiRunner" and not waits:
-        raise ValueError("no_wait must come with a runner elsewhere, got none: add --runner")
+    else:
+        _check_not_dataflow(options, runner, waits=waits)
     _check_endpoint(options.view_as(PortableOptions).job_endpoint)
+
+
+def _check_not_dataflow(options: PipelineOptions, runner: str, *, waits: bool) -> None:
+    asked = {"dry_run": is_dry_run(options), "template_location": makes_template(options)}
+    for name, is_asked in asked.items():
+        if is_asked:
+            raise ValueError(f"{name} must come with --runner DataflowRunner, got {runner}: add it")
+    endpoint = options.view_as(PortableOptions).job_endpoint
+    if endpoint and runner == "FnApiRunner":
+        raise ValueError(f"job_endpoint must come with --runner, got {endpoint!r}: add it")
+    if not waits and (not endpoint or runs_workers_here(options)):
+        what = "a job that goes on without this process"
+        raise ValueError(f"no_wait must come with {what}, got {runner}: leave it out")
 
 
 def _check_endpoint(address: str | None) -> None:
@@ -98,7 +109,7 @@ def _check_endpoint(address: str | None) -> None:
     if not port.isdecimal():  # none, or Beam's own word for one in this process
         return
     try:
-        socket.create_connection((host, int(port)), _CONNECT_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
     except OSError as error:
         remedy = "start the job service, or give its --job_endpoint"
         raise RuntimeError(

@@ -94,10 +94,13 @@ def main() -> None:
 
 
 def _flags(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    return (action for action in parser._actions if action.dest != "help")
+    unused = {"help", "no_wait"}  # a template's launcher never waits
+    return (action for action in parser._actions if action.dest not in unused)
 
 
 def _words(name: str, value: str, flag: argparse.Action) -> list[str]:
+    if not value and name == "--since":  # else everything would be written again
+        raise ValueError("since must not be empty, got '': leave the parameter out")
     if not value:  # an optional parameter that was left empty
         return []
     if flag.nargs == "+":

@@ -33,12 +33,14 @@ from schemas.layouts import Layout
 from schemas.manifest import MANIFEST_NAME, Manifest, read_manifest
 from schemas.shards import ShardNames
 from transforms.commit import find_complete
-from transforms.earlier_sets import Since, find_earlier_sets
+from transforms.earlier_sets import EarlierSets, Since, find_earlier_sets
 from transforms.output_files import EXCLUDED_NAME, remove_output
 from transforms.progress import PROGRESS
+from transforms.quantities import counted
 from transforms.storage import (
     Access,
     Storage,
+    check_uri,
     find_uri,
     join_uri,
     name_below,
@@ -86,6 +88,10 @@ class Config(Protocol):
         """How stores are reached."""
 
     @property
+    def earlier(self) -> EarlierSets:
+        """Data sets whose samples are left out."""
+
+    @property
     def accept_command(self) -> str:
         """The command that accepts `COUNT` rejects."""
 
@@ -115,6 +121,15 @@ class RunConfig(Generic[C]):
     trust_manifest: bool = False
     since: Since | None = None
     waits: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse what has no effect where the paths lie, or could name no object."""
+        config = self.config
+        others = [*config.annotations.values(), *filter(None, [config.exclude])]
+        others += self.since.names if self.since else ()
+        config.access.check_needed(config.images.values(), others, config.output)
+        for uri in (*config.images.values(), *others, config.output):
+            check_uri(uri)
 
 
 class Build(Protocol[B]):
@@ -149,6 +164,8 @@ def execute(run: RunConfig[C], build: Build[C], beam_args: Sequence[str]) -> Non
             _run_graph(build_nothing, options, waits=False)
         return
     _check_sources(config)
+    if run.since and run.since.names:
+        _LOG.info("adding to %s", counted(len(config.earlier.sets), "earlier data set"))
     PROGRESS.reset()
     spare_the_collector()
     keep_freed_memory()

@@ -37,7 +37,7 @@ ARE_STORES = {
 ARE_SPOOLS = {"spool", "self._spool"}
 ARE_NEITHER = {
     "os",  # the signal handler's last line
-    "socket.create_connection((host, int(port)), _CONNECT_S)",
+    "socket.create_connection((host.strip('[]'), int(port)), _CONNECT_S)",
 }
 
 

@@ -202,6 +202,7 @@ def launch_request(smoke: Smoke, job: str) -> dict[str, object]:
     environment = {
         "machineType": "n2-standard-2",
         "maxWorkers": NUM_WORKERS,
+        "serviceAccountEmail": account(smoke),
         "stagingLocation": f"{smoke.base}/jobs/staging",
         "tempLocation": f"{smoke.base}/jobs/temp",
     }
@@ -243,7 +244,8 @@ def submission(smoke: Smoke, *more: str) -> list[str]:
         *("./run_dataflow.sh", "coco", "--project", options.project, "--region", options.region),
         *("--staging", f"{smoke.base}/jobs", "--job_name", f"{smoke.name}-a"),
         *("--machine_type", "n2-standard-2", "--max_workers", str(NUM_WORKERS)),
-        *("--sdk_container_image", smoke.image, "--labels", f"smoke={smoke.name}", *more, "--"),
+        *("--sdk_container_image", smoke.image, "--labels", f"smoke={smoke.name}", *more),
+        *("--service_account", account(smoke), "--"),
         *flags_of(f"{smoke.base}/source", f"{smoke.base}/submitted"),
         *("--num_workers", str(NUM_WORKERS), "--max_reads_per_second", str(READS_PER_SECOND)),
     ]
@@ -272,10 +274,23 @@ def find_job(smoke: Smoke, job: str) -> str:
     while not (
         found := smoke.gcloud("dataflow", "jobs", "list", region, f"--filter=name={job}", fields)
     ):
+        check_launch(smoke, job)
         smoke.pause()
     job_id = found.split()[0]
     smoke.notes.append(f"job `{job}` is `{job_id}`")
     return job_id
+
+
+def check_launch(smoke: Smoke, job: str) -> None:
+    """Fail when the schedule could not launch its job: nothing else tells why."""
+    if job != f"{smoke.name}-b":
+        return
+    region, fields = (
+        f"--location={smoke.options.region}",
+        "--format=value(status.code,status.message)",
+    )
+    if said := smoke.gcloud("scheduler", "jobs", "describe", smoke.name, region, fields):
+        raise Failed(f"Cloud Scheduler could not launch {job}: {said}")
 
 
 def state_of(smoke: Smoke, job_id: str) -> str:
@@ -394,7 +409,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make cloud-smoke", description=__doc__)
     for name in ("project", "bucket", "region"):
         parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--service_account", default="", help="of the schedule (default Compute's)")
+    parser.add_argument(
+        "--service_account", default="", help="of schedule and workers (default Compute Engine's)"
+    )
     parser.add_argument("--images", type=int, default=2000, help="photos (default 2000)")
     parser.add_argument("--minutes", type=float, default=20, help="for all of it (default 20)")
     parser.add_argument("--poll_s", type=float, default=10, help="between questions (default 10)")

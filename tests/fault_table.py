@@ -50,7 +50,7 @@ _REASONS = {
 _OF_REMOVAL = ("remove_output", "_is_ours", "_keep_excluded", "_read_receipts", "_overwrite")
 _CREATE = ("create", "spool.publish")
 _READ_SOURCES = (
-    "transforms.leave_out_earlier.read_keys",
+    "transforms.leave_out_earlier.read_written",
     "transforms.storage.read_uri",
     "transforms.write_shards.check_sources",
     "transforms.write_shards.read_images",

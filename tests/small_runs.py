@@ -22,7 +22,12 @@ from transforms.blobs import listing_digest, pin_sample
 from transforms.commit import CommitJob, commit, make_job_plan, publish_plan
 from transforms.earlier_sets import NO_EARLIER_SETS, EarlierSets, manifest_of
 from transforms.gate import GateLimits, WorkerGate
-from transforms.leave_out_earlier import count_earlier, leave_out_earlier, list_indexes, read_keys
+from transforms.leave_out_earlier import (
+    count_earlier,
+    leave_out_earlier,
+    list_indexes,
+    read_written,
+)
 from transforms.output_files import source_entries
 from transforms.plan_shards import (
     Bucket,
@@ -131,11 +136,11 @@ def without_earlier(
         for found in earlier.sets
         for index in list_indexes(manifest_of(found), found.uri, [split])
     ]
-    keys = {key for index in indexes for _, key in read_keys(index)}
+    sources = {found.key: found.source for index in indexes for found in read_written(index)}
     samples = [item for item in items if isinstance(item, Sample)]
     rejected = [item for item in items if isinstance(item, Rejected)]
     (file,) = (item for item in items if isinstance(item, AnnotationFile))
-    new, still_rejected, tally = leave_out_earlier(samples, rejected, keys)
+    new, still_rejected, tally = leave_out_earlier(samples, rejected, sources)
     return [*new, *still_rejected, count_earlier(file, tally)]
 
 

@@ -25,6 +25,7 @@ from tests.coco_command import (
 from tests.conftest import coco_dict, jpeg_bytes
 from tests.gcs_stand_in import GcsStandIn, Kind
 from tests.invariants import check_growth, files_of, keyed_records
+from transforms import commit
 from transforms.earlier_sets import list_days
 
 DAYS = ("2026-11-18", "2026-11-19", "2026-11-20")
@@ -236,6 +237,44 @@ def test_a_share_of_rejects_is_of_what_is_new(source: Source) -> None:
 
     assert run.code == 4
     assert "2 of 2 samples rejected, --max_rejected is 50%" in run.err.splitlines()[-1]
+
+
+def test_an_image_that_stays_broken_or_missing_stops_no_day_that_accepts_it(source: Source) -> None:
+    source.grow(SIZES[0])
+    (source.images / "a003.jpg").write_bytes(b"<html>")
+    source.made(DAYS[0], "--max_rejected", 1)
+    source.made(DAYS[1], "--max_rejected", 1)
+    (source.images / "a003.jpg").unlink()
+    quiet = source.made(DAYS[2], "--max_rejected", 1)
+    assert split_of(quiet)["rejected"] == {"E-IMG-MISSING": 1}
+
+
+def test_ids_that_begin_again_stop_the_run(source: Source) -> None:
+    source.grow(3)
+    source.made(DAYS[0])
+    spec = spec_of(3)
+    for image in spec["images"]:
+        image["file_name"] = f"new-{image['file_name']}"
+    source.write(spec)
+
+    assert source.run(DAYS[1]).ended == (3, "E-SET-DUPLICATE")
+
+
+def test_two_days_that_begin_at_once_see_each_other(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither was there when the other one looked for what is earlier."""
+    source.grow(3)
+    publish = commit.publish_plan
+
+    def publish_beside_another(*given: Any) -> None:
+        publish(*given)
+        source.of(DAYS[1]).mkdir()
+        (source.of(DAYS[1]) / "_plan.json").write_bytes(b"{}")
+
+    monkeypatch.setattr(commit, "publish_plan", publish_beside_another)
+    assert source.run(DAYS[0]).ended == (5, "E-OUT-DATES")
+    assert not list(source.of(DAYS[0]).glob("*.tfrec"))
 
 
 def test_the_same_key_in_another_split_is_another_sample(source: Source, tmp_path: Path) -> None:

@@ -126,7 +126,10 @@ def without(flag: str) -> list[str]:
         ([*JOB, "--exclude", "/data/rejected.jsonl"], "got '/data/rejected.jsonl'; copy"),
         ([*JOB, "--since", "/data/coco-{date}"], "got '/data/coco-{date}'; copy"),
         (["--dry_run=True"], "dry_run must come with --runner DataflowRunner"),
-        (["--no_wait"], "no_wait must come with a runner elsewhere"),
+        (["--template_location", "gs://b/t"], "template_location must come with --runner Data"),
+        (["--no_wait"], "no_wait must come with a job that goes on without this process"),
+        (["--runner", "PrismRunner", "--no_wait"], "no_wait must come with a job that goes on"),
+        (["--job_endpoint", "localhost:1"], "job_endpoint must come with --runner"),
     ],
 )
 def test_mistakes_are_told_before_a_store_is_asked(flags: list[str], said: str) -> None:

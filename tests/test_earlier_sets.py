@@ -16,11 +16,13 @@ from transforms.earlier_sets import (
     InheritedLabel,
     Since,
     add_labels,
+    check_turn,
     find_earlier_sets,
     list_days,
     manifest_of,
     split_pattern,
 )
+from transforms.storage import DEFAULT_ACCESS
 
 CAT, DOG, BIRD = Label(1, "cat"), Label(2, "dog"), Label(3, "bird")
 TODAY = datetime.date(2026, 11, 20)
@@ -122,7 +124,9 @@ def test_a_pattern_means_what_is_finished_and_of_an_earlier_day(tmp_path: Path) 
 
 
 def test_the_first_day_has_none_before_it(tmp_path: Path) -> None:
-    assert find(f"{tmp_path}/coco-{{date}}") == find(f"{tmp_path}/no/{{date}}") == NO_EARLIER_SETS
+    for pattern in (f"{tmp_path}/coco-{{date}}", f"{tmp_path}/no/{{date}}"):
+        none = find(pattern)
+        assert (none.sets, none.labels, none.options()) == ((), (), {})
 
 
 def test_a_named_data_set_may_be_of_any_day(tmp_path: Path) -> None:
@@ -215,6 +219,33 @@ def test_what_is_no_data_set_of_another_day_stops_nothing(
     pattern = days(tmp_path, {"2026-11-19": manifest(), f"2026-11-{day}": content})
 
     assert found(pattern, output=f"{tmp_path}/out") == [f"{tmp_path}/coco-2026-11-19"]
+
+
+def test_another_output_than_the_pattern_s_may_be_of_any_day(tmp_path: Path) -> None:
+    """Nothing that is called as the pattern says leaves out what it writes."""
+    pattern = days(tmp_path, {"2026-11-19": manifest("19"), "2026-11-21": manifest()})
+    assert found(pattern, output=f"{tmp_path}/other") == [f"{tmp_path}/coco-2026-11-19"]
+
+
+@pytest.mark.parametrize(
+    ("day", "content", "what"),
+    [
+        ("2026-11-21", "_plan.json", "coco-2026-11-21: is there already"),
+        ("2026-11-19", "_plan.json", "coco-2026-11-19: is begun and not finished"),
+        ("2026-11-19", manifest("19"), "coco-2026-11-20: 2 data sets of earlier days, when this"),
+    ],
+)
+def test_a_day_that_came_since_the_run_began_stops_it(
+    tmp_path: Path, day: str, content: Manifest | str, what: str
+) -> None:
+    pattern = days(tmp_path, {"2026-11-18": manifest("18")})
+    output = f"{tmp_path}/coco-2026-11-20"
+    at_launch = find(pattern, output=output)
+    check_turn(at_launch, output, "detection", DEFAULT_ACCESS)
+    days(tmp_path, {day: content})
+
+    with pytest.raises(RuntimeError, match=f"^E-OUT-DATES {tmp_path}/{what}"):
+        check_turn(at_launch, output, "detection", DEFAULT_ACCESS)
 
 
 def test_a_day_that_is_finished_is_found_again_but_not_replaced(tmp_path: Path) -> None:

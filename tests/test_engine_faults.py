@@ -1,6 +1,7 @@
 import grpc
 import pytest
 from google.api_core.exceptions import Forbidden
+from google.protobuf.message import DecodeError
 
 from pipelines.command import guarded
 from pipelines.engine_faults import engine_fault
@@ -59,6 +60,15 @@ def test_the_cause_of_an_error_is_told() -> None:
     outer = RuntimeError("while something else")
     outer.__cause__ = RuntimeError(PANIC)
     assert engine_fault(outer) == engine_fault(RuntimeError(PANIC))
+
+
+def test_a_bug_while_a_fault_of_the_engine_was_handled_stays_one() -> None:
+    """And one whose text the engine brings, whatever else was lost with it."""
+    bug, brought = KeyError("a"), RuntimeError(BUG)
+    bug.__context__ = brought.__context__ = _Lost()
+    assert engine_fault(bug) is None
+    assert engine_fault(brought) is None
+    assert engine_fault(DecodeError("no message")) is None
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from tests.coco_command import PROJECT, MakeCoco, digests, run_coco
 
 METADATA = json.loads((PROJECT / "metadata.json").read_text())
 PARAMETERS = {parameter["name"]: parameter for parameter in METADATA["parameters"]}
-FLAGS = {action.dest: action for action in coco.parser()._actions if action.dest != "help"}
+UNUSED = {"help", "no_wait"}
+FLAGS = {flag.dest: flag for flag in coco.parser()._actions if flag.dest not in UNUSED}
 
 
 def launch(*arguments: str, cwd: Path, main: Path | None = None) -> subprocess.CompletedProcess:

@@ -369,6 +369,22 @@ def test_no_more_images_are_worked_on_than_there_are_workers(workers: int) -> No
     assert max(counts) <= workers
 
 
+def test_bytes_are_free_again_where_no_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = WorkerGate(GateLimits(bytes_in_flight=MIB))
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gate._readers, "submit", refuse)
+        with pytest.raises(RuntimeError, match="can't start"):
+            list(gate.read_in_order([1], lambda _: MIB, str))
+
+    assert list(gate.read_in_order([1], lambda _: MIB, str)) == [(1, "1")]
+
+
 def test_all_cores_are_used_that_the_process_may_use() -> None:
     assert usable_cores() == len(os.sched_getaffinity(0))
 

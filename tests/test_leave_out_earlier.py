@@ -23,14 +23,21 @@ from transforms.leave_out_earlier import (
     count_earlier,
     leave_out_earlier,
     list_indexes,
-    read_keys,
+    read_written,
 )
 from transforms.read_coco import AnnotationFile
 from transforms.shard_index import IndexRow, index_to_parquet
 
 
 def sample(key: str, split: str = "train", annotations: tuple[int, ...] = (1, 2)) -> Sample:
-    return Sample(split, key, 0, (Blob(split, f"{key}.jpg"),), b"fields", annotations)
+    is_written = key.isascii() and key.isdecimal() and int(key) > 0
+    name = f"a{int(key) - 1:03}.jpg" if is_written else f"{key}.jpg"  # as `write_set` has it
+    return Sample(split, key, 0, (Blob(split, name),), b"fields", annotations)
+
+
+def held(*keys: str) -> dict[str, str]:
+    """Return what earlier data sets hold, by key: the files of the samples of these keys."""
+    return {key: sample(key).blobs[0].name for key in keys}
 
 
 def dropped(key: str, annotation_id: int, split: str = "train") -> Rejected:
@@ -67,13 +74,25 @@ def test_what_is_known_is_left_out_with_all_its_annotations() -> None:
     samples = [sample("1"), sample("2", annotations=(5,)), sample("3", annotations=())]
     orphan = dropped("", 99)
 
-    left = leave_out_earlier(samples, [dropped("1", 3), dropped("2", 6), orphan], {"1", "3", "7"})
+    left = leave_out_earlier(
+        samples, [dropped("1", 3), dropped("2", 6), orphan], held("1", "3", "7")
+    )
 
     assert left == ([samples[1]], [dropped("2", 6), orphan], EarlierTally(2, 3))
 
 
+def test_a_key_with_another_file_stops_the_run() -> None:
+    """Ids that begin again each day would leave new images out, and all sums would hold."""
+    with pytest.raises(RuntimeError) as raised:
+        leave_out_earlier([sample("1")], [], {"1": "b.jpg"})
+    assert str(raised.value) == (
+        "E-SET-DUPLICATE sample 1 of train: its file is 'a000.jpg', and was 'b.jpg' in an earlier"
+        " data set; give new images ids of their own, and old ones the names they had"
+    )
+
+
 def test_an_orphan_is_of_no_sample_even_if_one_has_an_empty_key() -> None:
-    assert leave_out_earlier([], [dropped("", 99)], {""}) == (
+    assert leave_out_earlier([], [dropped("", 99)], held("")) == (
         [],
         [dropped("", 99)],
         EarlierTally(),
@@ -82,7 +101,7 @@ def test_an_orphan_is_of_no_sample_even_if_one_has_an_empty_key() -> None:
 
 @given(st.sets(st.text(max_size=3)), st.sets(st.text(max_size=3)))
 def test_every_sample_is_new_or_counted(keys: set[str], known: set[str]) -> None:
-    new, _, tally = leave_out_earlier([sample(key) for key in sorted(keys)], [], known)
+    new, _, tally = leave_out_earlier([sample(key) for key in sorted(keys)], [], held(*known))
 
     assert [s.key for s in new] == sorted(keys - known)
     assert tally == EarlierTally(len(keys & known), 2 * len(keys & known))
@@ -103,7 +122,9 @@ def test_an_annotation_file_tells_what_was_left_out() -> None:
 
 
 def index(uri: str, split: str, number: int, records: int) -> EarlierIndex:
-    return EarlierIndex(uri, split, f"index/{split}-0000{number}-of-00002.parquet", records)
+    (shard,) = Path(uri).glob(f"{split}-0000{number}-of-00002-*.tfrec")
+    name = f"index/{split}-0000{number}-of-00002.parquet"
+    return EarlierIndex(uri, split, name, records, shard.stat().st_size)
 
 
 def test_the_indexes_of_a_run_s_splits_are_listed(earlier: EarlierSet) -> None:
@@ -117,13 +138,13 @@ def test_the_indexes_of_a_run_s_splits_are_listed(earlier: EarlierSet) -> None:
 
 
 def test_keys_come_with_their_split(earlier: EarlierSet) -> None:
-    keys = [
-        key
+    written = [
+        (found.split, found.key)
         for number, records in ((0, 4), (1, 3))
-        for key in read_keys(index(earlier.uri, "val", number, records))
+        for found in read_written(index(earlier.uri, "val", number, records))
     ]
 
-    assert sorted(keys) == [("val", str(number)) for number in range(1, 8)]
+    assert sorted(written) == [("val", str(number)) for number in range(1, 8)]
 
 
 def test_an_index_that_is_not_the_manifest_s_stops_the_run(
@@ -134,12 +155,23 @@ def test_an_index_that_is_not_the_manifest_s_stops_the_run(
     path.write_bytes(index_to_parquet([IndexRow("4", 0, 20, [], [])]))
 
     with pytest.raises(RuntimeError) as raised:
-        read_keys(index(earlier.uri, "train", 1, 2))
+        read_written(index(earlier.uri, "train", 1, 2))
 
+    shard_bytes = index(earlier.uri, "train", 1, 2).bytes
     assert str(raised.value) == (
-        f"E-SRC-CHANGED {path}: 1 records, the manifest says 2;"
-        " run again when the source is at rest"
+        f"E-SRC-CHANGED {path}: 1 records of 20 bytes, the manifest says 2 of {shard_bytes};"
+        " restore index/ of that data set, then run again"
     )
+
+
+def test_an_index_of_another_data_set_stops_the_run(earlier: EarlierSet, tmp_path: Path) -> None:
+    """As many records, of other keys: those would be left out, and what is there written again."""
+    path = tmp_path / "out" / "index" / "train-00001-of-00002.parquet"
+    rows = [IndexRow(key, 0, 20, [], []) for key in ("8", "9")]
+    path.write_bytes(index_to_parquet(rows))
+
+    with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED .* 2 records of 40 bytes, the manif"):
+        read_written(index(earlier.uri, "train", 1, 2))
 
 
 def test_a_damaged_index_stops_the_run(earlier: EarlierSet, tmp_path: Path) -> None:
@@ -147,7 +179,7 @@ def test_a_damaged_index_stops_the_run(earlier: EarlierSet, tmp_path: Path) -> N
     path.write_bytes(b"no index")
 
     with pytest.raises(RuntimeError, match=rf"^E-SRC-CHANGED {path}: index must be a Parquet"):
-        read_keys(index(earlier.uri, "train", 1, 2))
+        read_written(index(earlier.uri, "train", 1, 2))
 
 
 # --- the transform ---
@@ -162,7 +194,7 @@ def test_samples_are_joined_with_earlier_data_sets(
     rejected = {split: [dropped("3", 31, split), dropped("8", 81, split)] for split in known}
     rejected["train"].append(dropped("", 99))
     left = {
-        split: leave_out_earlier(samples[split], rejected[split], set(map(str, known[split])))
+        split: leave_out_earlier(samples[split], rejected[split], held(*map(str, known[split])))
         for split in known
     }
     shuffled = [s for split in known for s in samples[split]]

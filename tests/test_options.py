@@ -207,6 +207,11 @@ NEEDED = (*SOURCES, "--output", "no-such-output")
             " leave it out",
         ),
         (
+            (*NEEDED, "--since", "gs://b/x//coco-{date}"),
+            "a path must not hold '//' behind its store, got 'gs://b/x//coco-{date}'; write one"
+            " '/'",
+        ),
+        (
             (*NEEDED, "--anonymous"),
             "anonymous must come with a path that is not local, got True; leave it out",
         ),

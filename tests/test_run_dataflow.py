@@ -235,7 +235,12 @@ def test_first_job_of_the_documentation_is_submitted(launcher: Launcher) -> None
                 f"{flag} {path} is a local path, which workers cannot see;"
                 " copy it to a bucket, and give gs://BUCKET/PATH",
             )
-            for flag, path in [("--images", "x"), ("--annotations", "x"), ("--exclude", "x")]
+            for flag, path in [
+                ("--images", "x"),
+                ("--annotations", "x"),
+                ("--exclude", "x"),
+                ("--since", "x"),
+            ]
         ],
         (
             ("coco", *REQUIRED, "--", "--images", "train=gs://b/i", "val=photos"),
@@ -254,6 +259,9 @@ def test_wrong_words_are_refused(launcher: Launcher, words: tuple[str, ...], lin
     [
         ("--project", "--project"),
         ("--region", "--region"),
+        ("--worker_region", "--region"),
+        ("--worker_zone", "--region"),
+        ("--zone", "--region"),
         ("--job_name", "--job_name"),
         ("--network", "--network"),
         ("--subnetwork", "--subnetwork"),
@@ -290,7 +298,7 @@ def test_what_it_sets_is_refused_behind_the_dashes(
     "flag",
     [
         *("--runner", "--setup_file", "--sdk_location", "--save_main_session"),
-        "--number_of_worker_harness_threads",
+        *("--number_of_worker_harness_threads", "--template_location"),
     ],
 )
 def test_what_it_decides_is_refused_behind_the_dashes(launcher: Launcher, flag: str) -> None:

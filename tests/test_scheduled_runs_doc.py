@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from pipelines import coco
+from pipelines import coco, flex_template
 from tests.coco_command import PROJECT, MakeCoco
 
+METADATA = json.loads((PROJECT / "metadata.json").read_text())
 DOC = (PROJECT / "docs" / "scheduled-runs.md").read_text()
 
 
@@ -77,14 +78,17 @@ def test_the_reader_reads_all_days_as_one(bucket: Path) -> None:
 
 def test_the_request_s_parameters_are_flags() -> None:
     launch = json.loads(block("json", "launchParameter"))["launchParameter"]
-    flags = [word for name, value in launch["parameters"].items() for word in (f"--{name}", value)]
+    given = [f"--{name}={value}" for name, value in launch["parameters"].items()]
+    flags = flex_template.flags_of(given, coco.parser())
+    needed = {p["name"] for p in METADATA["parameters"] if not p["isOptional"]}
+    assert needed <= set(launch["parameters"]) <= {p["name"] for p in METADATA["parameters"]}
 
     run, beams = coco.configure([*flags, "--date", "2026-11-20"])
 
     assert run.config.output == "gs://b/coco-2026-11-20"
     assert run.since is not None
     assert list(run.since.names) == ["gs://b/coco-{date}"]
-    assert beams == []
+    assert beams == [f"--sdk_container_image={launch['parameters']['sdk_container_image']}"]
 
 
 def test_every_exit_code_is_told() -> None:

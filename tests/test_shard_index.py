@@ -16,7 +16,6 @@ from transforms.shard_index import (
     index_from_parquet,
     index_to_parquet,
     index_to_text,
-    keys_from_parquet,
     same_but_pins,
 )
 
@@ -159,21 +158,3 @@ def test_an_index_that_does_not_fit_into_memory_is_not_called_garbage() -> None:
         text=True,
     )
     assert (run.stdout, run.stderr) == ("out of memory\n", "")
-
-
-@settings(deadline=None)  # the first call warms up
-@given(st.lists(rows, max_size=5))
-def test_keys_are_those_of_the_rows(rows: list[IndexRow]) -> None:
-    assert keys_from_parquet(index_to_parquet(rows)) == [row.key for row in rows]
-
-
-def without_keys() -> bytes:
-    out = io.BytesIO()
-    pq.write_table(pa.table({"offset": [0]}), out)
-    return out.getvalue()
-
-
-@pytest.mark.parametrize("data", [b"", b"no index", index_to_parquet(ROWS)[:-1], without_keys()])
-def test_keys_of_what_is_no_index_are_refused(data: bytes) -> None:
-    with pytest.raises(ValueError, match=r"^index must be a Parquet file of records, got "):
-        keys_from_parquet(data)

@@ -263,9 +263,11 @@ class PinBlobs(beam.PTransform):
 
     Attributes:
         listing: output of `ListBlobs`.
+        named: samples per root name that are there without being listed; None for none.
     """
 
     listing: beam.PCollection[tuple[BlobName, Entry]]
+    named: beam.PCollection[tuple[str, PinTally]] | None = None
 
     def expand(self, samples: beam.PCollection[Sample]) -> PinnedSamples:
         """Join samples with the listing."""
@@ -281,7 +283,10 @@ class PinBlobs(beam.PTransform):
             | "JoinOnName" >> beam.GroupByKey()
             | "Pin" >> beam.ParDo(_Pin()).with_outputs("rejected", "tallies", main="samples")
         )
-        tallies = pinned.tallies | "AddPinTallies" >> beam.CombinePerKey(add_pin_tallies)
+        tallies = pinned.tallies
+        if self.named is not None:
+            tallies = (tallies, self.named) | "WithNamed" >> beam.Flatten()
+        tallies |= "AddPinTallies" >> beam.CombinePerKey(add_pin_tallies)
         return PinnedSamples(pinned.samples, pinned.rejected, tallies)
 
 

@@ -44,7 +44,7 @@ from schemas.text_protos import label_map_pbtxt, schema_pbtxt
 from schemas.tfds_metadata import TfdsSplit, dataset_info_json, features_json
 from transforms import coders
 from transforms.blobs import PinTally, listing_digest
-from transforms.earlier_sets import NO_EARLIER_SETS, EarlierSets, add_labels
+from transforms.earlier_sets import NO_EARLIER_SETS, EarlierSets, add_labels, check_turn
 from transforms.output_files import (
     create_or_compare,
     foreign,
@@ -549,6 +549,7 @@ def _publish(
     output = open_storage(job.output, job.access)
     output.probe()
     publish_plan(plan, output, job.names)
+    check_turn(job.earlier, job.output, job.layout.name, job.access)
     planned = plan.splits.values()
     PROGRESS.plan(sum(split.samples for split in planned), sum(split.shards for split in planned))
     return plan

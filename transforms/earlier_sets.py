@@ -99,10 +99,12 @@ class EarlierSets:
     Attributes:
         sets: each once, by digest.
         labels: theirs together, by id.
+        since: what they were found by; None where they were not looked for.
     """
 
     sets: tuple[EarlierSet, ...] = ()
     labels: tuple[InheritedLabel, ...] = ()
+    since: Since | None = None
 
     def options(self) -> dict[str, str]:
         """Return the option that decides membership, for the plan; none where there are no sets."""
@@ -194,7 +196,22 @@ def find_earlier_sets(
             raise _refused(earlier.uri, what, f"give {_FLAG} data sets of one layout")
         by_digest.setdefault(earlier.digest, earlier)
         labels = add_labels(labels, its_labels, earlier.uri)
-    return EarlierSets(tuple(sorted(by_digest.values())), tuple(labels))
+    return EarlierSets(tuple(sorted(by_digest.values())), tuple(labels), since)
+
+
+def check_turn(earlier: EarlierSets, output: str, layout: str, access: Access) -> None:
+    """Look again, once the output is claimed: of two days at once, one sees the other.
+
+    Raises:
+        RuntimeError: `E-OUT-DATES` when other data sets are there than when the run began.
+    """
+    since = earlier.since
+    if since is None or not any(map(is_pattern, since.names)):
+        return
+    now = find_earlier_sets(since, output, layout, access=access)
+    if now.sets != earlier.sets:
+        what = f"{counted(len(now.sets), 'data set')} of earlier days, when this run began"
+        raise _out_of_turn(output, f"{what} {len(earlier.sets)}", "run again with --overwrite")
 
 
 def manifest_of(earlier: EarlierSet, access: Access = DEFAULT_ACCESS) -> Manifest:
@@ -253,7 +270,8 @@ def _finished_before(
             remedy = f"finish it with --date {found.day}, or delete it"
             raise _out_of_turn(found.uri, "is begun and not finished", remedy)
     later = [found for found in sets if found.day > date and found.state is not _State.NOTHING]
-    if later and (overwrite or _state_of(output, access) is not _State.FINISHED):
+    is_one_of_them = name_below(output, expand_date(pattern, date)) == ""
+    if later and is_one_of_them and (overwrite or _state_of(output, access) is not _State.FINISHED):
         what = f"is there already, and was made without {output}"
         remedy = f"give --date {later[-1].day} or a later one, or delete what is later"
         raise _out_of_turn(later[0].uri, what, remedy)

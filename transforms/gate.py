@@ -120,7 +120,12 @@ class WorkerGate:
             for batch, size in _batches(items, size_of, at_once):
                 while len(pending) >= ahead or not self._budget.acquire(size, wait=not pending):
                     yield from self._take_first(pending)
-                pending.append(_Reading(batch, size, self._readers.submit(_read_all, read, batch)))
+                try:
+                    results = self._readers.submit(_read_all, read, batch)
+                except RuntimeError:  # no more threads: the next bundle finds its bytes free
+                    self._budget.release(size)
+                    raise
+                pending.append(_Reading(batch, size, results))
             while pending:
                 yield from self._take_first(pending)
         finally:

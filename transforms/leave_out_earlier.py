@@ -7,29 +7,27 @@ the earlier data sets are. A sample that was rejected then was not written, and 
 
 import functools
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import apache_beam as beam
 import msgspec
 
-from schemas.faults import Rejected
+from schemas.faults import Rejected, fault_line
 from schemas.manifest import Manifest
 from schemas.samples import Sample
 from schemas.shards import index_names, shard_stem
 from transforms import coders
 from transforms.batches import BatchByKey, is_in_process, num_groups
-from transforms.blobs import RejectedOutput
+from transforms.blobs import PinTally, RejectedOutput
 from transforms.earlier_sets import EarlierSet, manifest_of
 from transforms.read_coco import AnnotationFile
-from transforms.shard_index import keys_from_parquet
-from transforms.storage import DEFAULT_ACCESS, Access, join_uri, open_storage, source_changed
+from transforms.shard_index import index_from_parquet
+from transforms.storage import DEFAULT_ACCESS, Access, join_uri, open_storage
 
 _PARTITIONS = 4096  # of the join, on a cluster: each is held in memory
 
-SampleKey = tuple[str, str]
-"""Split and key: what samples are joined on."""
 _Partition = tuple[str, int]
 
 
@@ -48,51 +46,85 @@ class EarlierIndex(msgspec.Struct, frozen=True, array_like=True):
         split: of the shard.
         name: of the index file.
         records: in the shard.
+        bytes: of the shard.
     """
 
     data_set: str
     split: str
     name: str
     records: int
+    bytes: int
+
+
+class Written(msgspec.Struct, frozen=True, array_like=True):
+    """A sample that an earlier data set holds.
+
+    Attributes:
+        split: of the sample.
+        key: of the sample.
+        source: name of the file that it was made of; empty for none.
+    """
+
+    split: str
+    key: str
+    source: str
 
 
 class _JoinBatch(msgspec.Struct, frozen=True, array_like=True):
-    """What is read now, or keys of what was written: one type, hence one coder."""
+    """What is read now, or what was written: one type, hence one coder."""
 
     samples: list[Sample] = []
     rejected: list[Rejected] = []
-    keys: list[str] = []
+    written: list[Written] = []
 
 
-coders.register(AnnotationFile, EarlierIndex, EarlierTally, _JoinBatch)
+coders.register(AnnotationFile, EarlierIndex, EarlierTally, Written, _JoinBatch)
 _TallyOutput = beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, EarlierTally]]
 
 
 def leave_out_earlier(
-    samples: Iterable[Sample], rejected: Iterable[Rejected], keys: Collection[str]
+    samples: Iterable[Sample], rejected: Iterable[Rejected], sources: Mapping[str, str]
 ) -> tuple[list[Sample], list[Rejected], EarlierTally]:
     """Return the samples that are new, their rejects, and what is left out, all of one split.
 
     Args:
         samples: as read.
         rejected: their annotations that were dropped, and those of no sample.
-        keys: of the samples that earlier data sets hold.
+        sources: file name per key of the samples that earlier data sets hold.
+
+    Raises:
+        RuntimeError: `E-SET-DUPLICATE` when a key has another file than it had: ids that begin
+            again would leave out new images without a word.
     """
     new: list[Sample] = []
     still_rejected: list[Rejected] = []
     images = annotations = 0
     for sample in samples:
-        if sample.key in keys:
+        if sample.key in sources:
+            _check_source(sample, sources[sample.key])
             images += 1
             annotations += len(sample.annotation_ids)
         else:
             new.append(sample)
     for reject in rejected:
-        if reject.key and reject.key in keys:
+        if reject.key and reject.key in sources:
             annotations += len(reject.annotation_ids)
         else:
             still_rejected.append(reject)
     return new, still_rejected, EarlierTally(images, annotations)
+
+
+def _check_source(sample: Sample, source: str) -> None:
+    name = _source_name(blob.name for blob in sample.blobs)
+    if name != source:
+        where = f"sample {sample.key} of {sample.split}"
+        what = f"its file is {name!r}, and was {source!r} in an earlier data set"
+        remedy = "give new images ids of their own, and old ones the names they had"
+        raise RuntimeError(fault_line("E-SET-DUPLICATE", where, what, remedy))
+
+
+def _source_name(names: Iterable[str]) -> str:
+    return next(iter(names), "")
 
 
 def add_earlier_tallies(tallies: Iterable[EarlierTally]) -> EarlierTally:
@@ -108,12 +140,12 @@ def list_indexes(manifest: Manifest, data_set: str, splits: Collection[str]) -> 
         shards = [shard for shard in manifest.shards if shard.split == split]
         for index, shard in enumerate(shards):  # in the order of their indexes
             name, _ = index_names(shard_stem(split, index, len(shards)))
-            indexes.append(EarlierIndex(data_set, split, name, shard.records))
+            indexes.append(EarlierIndex(data_set, split, name, shard.records, shard.bytes))
     return indexes
 
 
-def read_keys(index: EarlierIndex, access: Access = DEFAULT_ACCESS) -> list[SampleKey]:
-    """Return the keys of a shard's records, with their split.
+def read_written(index: EarlierIndex, access: Access = DEFAULT_ACCESS) -> list[Written]:
+    """Return the samples that a shard's records were made of.
 
     Raises:
         RuntimeError: `E-SRC-CHANGED` when they are not what the manifest tells of.
@@ -121,13 +153,22 @@ def read_keys(index: EarlierIndex, access: Access = DEFAULT_ACCESS) -> list[Samp
     storage = open_storage(index.data_set, access)
     where = join_uri(index.data_set, index.name)
     try:
-        keys = keys_from_parquet(storage.read(index.name))
+        rows = index_from_parquet(storage.read(index.name))
     except ValueError as error:
-        raise source_changed(where, str(error)) from None
-    if len(keys) != index.records:
-        what = f"{len(keys)} records, the manifest says {index.records}"
-        raise source_changed(where, what)
-    return [(index.split, key) for key in keys]
+        raise _not_as_written(where, str(error)) from None
+    found = len(rows), sum(row.size for row in rows)
+    if found != (index.records, index.bytes):
+        what = f"{found[0]} records of {found[1]} bytes, the manifest says"
+        raise _not_as_written(where, f"{what} {index.records} of {index.bytes}")
+    return [
+        Written(index.split, row.key, _source_name(source.name for source in row.sources))
+        for row in rows
+    ]
+
+
+def _not_as_written(where: str, what: str) -> RuntimeError:
+    remedy = "restore index/ of that data set, then run again"
+    return RuntimeError(fault_line("E-SRC-CHANGED", where, what, remedy))
 
 
 class NewSamples(NamedTuple):
@@ -137,11 +178,13 @@ class NewSamples(NamedTuple):
         samples: those that no earlier data set holds.
         rejected: annotations dropped, without those of samples left out.
         files: the annotation files, with what was left out of each.
+        named: samples left out per root name, which no listing is asked for; None for none.
     """
 
     samples: beam.PCollection[Sample]
     rejected: beam.PCollection[Rejected]
     files: beam.PCollection[AnnotationFile]
+    named: beam.PCollection[tuple[str, PinTally]] | None = None
 
 
 @dataclass(eq=False)
@@ -174,8 +217,8 @@ class LeaveOutEarlier(beam.PTransform):
                 samples | "BatchSamples" >> _batches(_partition_of_sample, _samples_batch, count),
                 self.rejected
                 | "BatchRejected" >> _batches(_partition_of_reject, _rejected_batch, count),
-                self._keys(samples.pipeline)
-                | "BatchKeys" >> _batches(_partition_of_key, _keys_batch, count),
+                self._written(samples.pipeline)
+                | "BatchWritten" >> _batches(_partition_of_written, _written_batch, count),
             )
             | "BothSides" >> beam.Flatten()
             | "JoinOnKey" >> beam.GroupByKey()
@@ -183,10 +226,11 @@ class LeaveOutEarlier(beam.PTransform):
         )
         tallies = left.tallies | "AddTallies" >> beam.CombinePerKey(add_earlier_tallies)
         files = self.files | "CountEarlier" >> beam.Map(_count_earlier, beam.pvalue.AsList(tallies))
-        return NewSamples(left.new, left.rejected, files)
+        named = tallies | "Named" >> beam.Map(_named)
+        return NewSamples(left.new, left.rejected, files, named)
 
-    def _keys(self, pipeline: beam.Pipeline) -> beam.PCollection[SampleKey]:
-        """Read the keys, an element an index file."""
+    def _written(self, pipeline: beam.Pipeline) -> beam.PCollection[Written]:
+        """Read what was written, an element an index file."""
         indexes = (
             pipeline
             | "Sets" >> beam.Create(self.earlier, reshuffle=False)
@@ -194,7 +238,7 @@ class LeaveOutEarlier(beam.PTransform):
         )
         if not is_in_process(pipeline):
             indexes |= "Spread" >> beam.Reshuffle()
-        return indexes | "ReadKeys" >> beam.FlatMap(read_keys, self.access)
+        return indexes | "ReadWritten" >> beam.FlatMap(read_written, self.access)
 
 
 def _list_indexes(
@@ -217,8 +261,8 @@ def _partition_of_reject(reject: Rejected, count: int) -> _Partition:
     return reject.split, zlib.crc32(spread_by.encode()) % count
 
 
-def _partition_of_key(key: SampleKey, count: int) -> _Partition:
-    return key[0], zlib.crc32(key[1].encode()) % count
+def _partition_of_written(written: Written, count: int) -> _Partition:
+    return written.split, zlib.crc32(written.key.encode()) % count
 
 
 def _samples_batch(samples: list[Sample]) -> _JoinBatch:
@@ -229,8 +273,8 @@ def _rejected_batch(rejected: list[Rejected]) -> _JoinBatch:
     return _JoinBatch(rejected=rejected)
 
 
-def _keys_batch(keys: list[SampleKey]) -> _JoinBatch:
-    return _JoinBatch(keys=[key for _, key in keys])
+def _written_batch(written: list[Written]) -> _JoinBatch:
+    return _JoinBatch(written=written)
 
 
 class _LeaveOut(beam.DoFn):
@@ -242,17 +286,22 @@ class _LeaveOut(beam.DoFn):
         (split, _), batches = element
         samples: list[Sample] = []
         rejected: list[Rejected] = []
-        keys: set[str] = set()
+        sources: dict[str, str] = {}
         for batch in batches:
             samples += batch.samples
             rejected += batch.rejected
-            keys.update(batch.keys)
-        new, still_rejected, tally = leave_out_earlier(samples, rejected, keys)
+            sources.update((written.key, written.source) for written in batch.written)
+        new, still_rejected, tally = leave_out_earlier(samples, rejected, sources)
         yield from new
         for reject in still_rejected:
             yield RejectedOutput("rejected", reject)
         if tally != EarlierTally():
             yield _TallyOutput("tallies", (split, tally))
+
+
+def _named(tally: tuple[str, EarlierTally]) -> tuple[str, PinTally]:
+    split, earlier = tally
+    return split, PinTally(named=earlier.images)
 
 
 def _count_earlier(file: AnnotationFile, tallies: list[tuple[str, EarlierTally]]) -> AnnotationFile:

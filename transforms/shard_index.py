@@ -25,7 +25,6 @@ INDEX_SCHEMA = pa.schema(
         pa.field("labels", pa.list_(pa.int64()), nullable=False),
     ]
 )
-_KEY_SCHEMA = pa.schema([INDEX_SCHEMA.field("key")])
 
 
 class Source(msgspec.Struct, frozen=True, gc=False):
@@ -92,22 +91,6 @@ def index_from_parquet(data: bytes) -> list[IndexRow]:
         rows = pq.read_table(pa.BufferReader(data), schema=INDEX_SCHEMA).to_pylist()
         return msgspec.convert(rows, list[IndexRow])
     except MemoryError:  # of which pyarrow's is an ArrowException too
-        raise
-    except (pa.ArrowException, OSError, msgspec.ValidationError) as error:
-        raise ValueError(f"index must be a Parquet file of records, got {error}") from error
-
-
-def keys_from_parquet(data: bytes) -> list[str]:
-    """Return the keys of a Parquet index's records, in their order; no other column is decoded.
-
-    Raises:
-        ValueError: when it is none.
-        MemoryError: when it does not fit, which says nothing about the file.
-    """
-    try:
-        keys = pq.read_table(pa.BufferReader(data), schema=_KEY_SCHEMA).column("key")
-        return msgspec.convert(keys.to_pylist(), list[str])
-    except MemoryError:
         raise
     except (pa.ArrowException, OSError, msgspec.ValidationError) as error:
         raise ValueError(f"index must be a Parquet file of records, got {error}") from error

@@ -202,6 +202,16 @@ def within(entries: Iterator[Entry], bounds: Bounds) -> Iterator[Entry]:
     return (entry for entry in entries if low <= entry.name and (not high or entry.name < high))
 
 
+def check_uri(uri: str) -> None:
+    """Refuse a name with an empty part: a store and its clients do not agree on what it names.
+
+    Raises:
+        ValueError: with the value and the remedy.
+    """
+    if not is_local(uri) and "//" in uri.partition("://")[2]:
+        raise ValueError(f"a path must not hold '//' behind its store, got {uri!r}: write one '/'")
+
+
 def _is_gcs(uri: str) -> bool:
     return uri.startswith("gs://")
 
