@@ -26,6 +26,7 @@ from tests.coco_command import (
 )
 from tests.flink_cluster import JOB_SERVER_JAR, FlinkCluster, flink_cluster, job_server
 from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
+from tests.servers import busiest
 
 JOB_S = 600
 pytestmark = pytest.mark.slow
@@ -101,7 +102,7 @@ def test_a_worker_killed_among_the_shards_is_replaced_and_the_bytes_are_the_same
     flink: Flink, make_coco: MakeCoco, tmp_path: Path
 ) -> None:
     """By a job server that the command starts itself, as it does without `--job_endpoint`."""
-    sources, shards = make_coco(600), ("--num_shards", 300)
+    sources, shards = make_coco(900), ("--num_shards", 450)
     assert run_coco(*command(sources, tmp_path / "here", *shards)).code == 0
     jar = ("--flink_job_server_jar", JOB_SERVER_JAR, "--job_server_jvm_properties=-Xmx512m")
 
@@ -110,12 +111,12 @@ def test_a_worker_killed_among_the_shards_is_replaced_and_the_bytes_are_the_same
     while process.poll() is None and len(shard_paths(there)) < 20:
         time.sleep(0.002)
     workers, visible = flink.cluster.workers(), len(shard_paths(there))
-    assert len(workers) == 2, "each slot has a worker process of its own"
-    os.kill(workers[0], signal.SIGKILL)
+    assert len(workers) >= 2, "each slot has a worker process of its own"
+    os.kill(busiest(workers), signal.SIGKILL)  # others may be of stages that have ended
     run = finish(process, JOB_S)
 
     assert run.code == 0, run.err
-    assert visible < 300
+    assert visible < 450
     lost = [task for task in flink.cluster.failed_tasks() if "WriteShards/Write" in task]
     assert lost, "the job never noticed"
     check_committed(there)
