@@ -77,8 +77,8 @@ SABOTAGES = (
         1,
         "an earlier index that lacks keys is believed, so that samples are written twice",
         JOIN,
-        "if len(keys) != index.records:",
-        "if len(keys) > index.records:",
+        "if found != (index.records, index.bytes):",
+        "if found[0] > index.records:",
         (
             "tests/test_leave_out_earlier.py::test_an_index_that_is_not_the_manifest_s_stops_the_run",
         ),
@@ -101,10 +101,26 @@ SABOTAGES = (
     ),
     Sabotage(
         1,
+        "new images with ids that begin again are taken for earlier ones",
+        JOIN,
+        "if name != source:",
+        "if not source and name:",
+        ("tests/test_leave_out_earlier.py::test_a_key_with_another_file_stops_the_run",),
+    ),
+    Sabotage(
+        1,
+        "two days that begin at once write the same samples",
+        COMMIT,
+        "    check_turn(job.earlier, job.output, job.layout.name, job.access)\n",
+        "",
+        ("tests/test_daily_runs.py::test_two_days_that_begin_at_once_see_each_other",),
+    ),
+    Sabotage(
+        1,
         "a day is filled in whose samples later days have",
         EARLIER,
-        "if later and (overwrite or",
-        "if not later and (overwrite or",
+        "if later and is_one_of_them and (overwrite",
+        "if not later and is_one_of_them and (overwrite",
         ("tests/test_earlier_sets.py::test_a_day_between_others_is_not_filled_in",),
     ),
     Sabotage(
@@ -119,8 +135,8 @@ SABOTAGES = (
         1,
         "a sample of another split is taken for an earlier one",
         JOIN,
-        "return key[0], zlib.crc32(key[1].encode()) % count",
-        'return "train", zlib.crc32(key[1].encode()) % count',
+        "return written.split, zlib",
+        'return "train", zlib',
         ("tests/test_daily_runs.py::test_the_same_key_in_another_split_is_another_sample",),
     ),
     Sabotage(
@@ -399,9 +415,9 @@ SABOTAGES = (
         7,
         "an image that the storage does not give is rejected",
         WRITE,
-        "        data = roots[blob.root].read(blob.name, _listed(blob))\n",
+        "        contents = read_images(sample, roots)\n",
         "        try:\n"
-        "            data = roots[blob.root].read(blob.name, _listed(blob))\n"
+        "            contents = read_images(sample, roots)\n"
         "        except RuntimeError as error:\n"
         '            return Unfit("E-EX-FAILED", str(error))\n',
         (
