@@ -125,11 +125,18 @@ class RunConfig(Generic[C]):
     def __post_init__(self) -> None:
         """Refuse what has no effect where the paths lie, or could name no object."""
         config = self.config
-        others = [*config.annotations.values(), *filter(None, [config.exclude])]
-        others += self.since.names if self.since else ()
-        config.access.check_needed(config.images.values(), others, config.output)
-        for uri in (*config.images.values(), *others, config.output):
+        config.access.check_needed(config.images.values(), self._others(), config.output)
+        for uri in self.uris():
             check_uri(uri)
+
+    def uris(self) -> list[str]:
+        """Return everything that workers read and write."""
+        return [*self.config.images.values(), *self._others(), self.config.output]
+
+    def _others(self) -> list[str]:
+        """Return what is read besides images."""
+        given = (*self.config.annotations.values(), self.config.exclude)
+        return [*filter(None, given), *(self.since.names if self.since else ())]
 
 
 class Build(Protocol[B]):
@@ -146,7 +153,7 @@ def execute(run: RunConfig[C], build: Build[C], beam_args: Sequence[str]) -> Non
         RuntimeError: the fault that ended the run, as a line of `E-…` somewhere in its text.
     """
     options = prepare(_Options(list(beam_args)))
-    check_engine(options, _uris(run), waits=run.waits)
+    check_engine(options, run.uris(), waits=run.waits)
     if is_dry_run(options):  # which asks no store
         _run_graph(partial(build, config=run.config), options, waits=False)
         return
@@ -205,14 +212,6 @@ def _say_what_was_made(uri: str, output: Storage, seconds: float) -> None:
     manifest = read_manifest(output.read(MANIFEST_NAME), join_uri(uri, MANIFEST_NAME))
     for line in summarize(manifest, uri, seconds).splitlines():
         say(line, sys.stdout)
-
-
-def _uris(run: RunConfig[C]) -> list[str]:
-    """Return everything that workers read and write."""
-    config = run.config
-    earlier = run.since.names if run.since else ()
-    given = (*config.images.values(), *config.annotations.values(), config.exclude, *earlier)
-    return [*filter(None, given), config.output]
 
 
 def _with_earlier_sets(run: RunConfig[C]) -> C:
