@@ -13,7 +13,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(
-        include=["schemas", "schemas.*", "transforms", "transforms.*", "pipelines"]
+        include=["schemas", "schemas.*", "transforms", "transforms.*", "pipelines", "readers"]
     ),
     install_requires=[
         "apache-beam>=2.77",

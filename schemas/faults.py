@@ -43,6 +43,7 @@ EXIT_INVALID_INPUT = 3
 EXIT_BUDGET = 4
 EXIT_CONFLICT = 5
 EXIT_STORAGE = 6
+EXIT_DAMAGE = 7
 
 FAULTS: Mapping[str, Fault] = MappingProxyType(
     {
@@ -130,6 +131,12 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
         "E-IO-LIMIT": Fault(Scope.RUN, "out of memory or file descriptors", EXIT_STORAGE),
         "E-IO-RETRIES": Fault(Scope.RUN, "storage kept failing", EXIT_STORAGE),
         "E-SRC-CHANGED": Fault(Scope.RUN, "a source changed during or since", EXIT_STORAGE),
+        "E-VER-MISSING": Fault(Scope.RUN, "a file of the data set is not there", EXIT_DAMAGE),
+        "E-VER-SIZE": Fault(Scope.RUN, "a file has another size than it was given", EXIT_DAMAGE),
+        "E-VER-FRAME": Fault(Scope.RUN, "a record's frame is none, or cut off", EXIT_DAMAGE),
+        "E-VER-CRC": Fault(Scope.RUN, "a record's bytes are not those written", EXIT_DAMAGE),
+        "E-VER-EXAMPLE": Fault(Scope.RUN, "a record is not what the manifest says", EXIT_DAMAGE),
+        "E-VER-INDEX": Fault(Scope.RUN, "an index is not that of its shard", EXIT_DAMAGE),
         "E-JOB": Fault(Scope.RUN, "the engine refused, lost or cancelled the job", EXIT_STORAGE),
     }
 )

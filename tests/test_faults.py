@@ -12,6 +12,7 @@ from schemas.faults import (
     EXIT_BUDGET,
     EXIT_BUG,
     EXIT_CONFLICT,
+    EXIT_DAMAGE,
     EXIT_INVALID_INPUT,
     EXIT_STORAGE,
     EXIT_USAGE,
@@ -93,6 +94,14 @@ EXIT_CODES = {
         "E-SRC-CHANGED",
         "E-JOB",
     },
+    7: {
+        "E-VER-MISSING",
+        "E-VER-SIZE",
+        "E-VER-FRAME",
+        "E-VER-CRC",
+        "E-VER-EXAMPLE",
+        "E-VER-INDEX",
+    },
 }
 
 
@@ -111,7 +120,8 @@ def test_exit_codes_are_these() -> None:
         EXIT_BUDGET,
         EXIT_CONFLICT,
         EXIT_STORAGE,
-    ) == (1, 2, 3, 4, 5, 6)
+        EXIT_DAMAGE,
+    ) == (1, 2, 3, 4, 5, 6, 7)
 
 
 def test_a_fault_of_a_sample_never_ends_the_run_and_one_of_the_run_always_does() -> None:

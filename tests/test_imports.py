@@ -72,6 +72,7 @@ LATE = {"schemas.gray_png", "schemas.masks", "schemas.panoptic"}  # where masks 
     [
         ("schemas", "schemas.coco", {"tensorflow", "apache_beam", "numpy", "PIL", "pyarrow"}),
         ("transforms", "transforms.write_shards", {"tensorflow"}),
+        ("readers", "readers.hosts", {"tensorflow", "apache_beam", "PIL", "pyarrow"}),
     ],
 )
 def test_importing_a_package_leaves_out(package: str, some: str, barred: set[str]) -> None:

@@ -1,0 +1,80 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from readers.hosts import Part, deal, steps
+
+shard_records = st.lists(st.integers(0, 40), min_size=1, max_size=40)
+
+
+def read_by(parts: list[Part]) -> list[tuple[int, int]]:
+    return [(part.shard, record) for part in parts for record in range(part.first, part.stop)]
+
+
+@given(shard_records, st.integers(1, 16))
+def test_hosts_read_everything_once_and_as_many_each(records: list[int], hosts: int) -> None:
+    shares = [read_by(deal(records, host, hosts)) for host in range(hosts)]
+    everything = [(shard, record) for shard, count in enumerate(records) for record in range(count)]
+    assert sorted(record for share in shares for record in share) == everything
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    assert all(share == sorted(share) for share in shares)
+
+
+@given(shard_records, st.integers(1, 16))
+def test_a_dropped_remainder_leaves_all_hosts_equally_many(records: list[int], hosts: int) -> None:
+    shares = [read_by(deal(records, host, hosts, drop_remainder=True)) for host in range(hosts)]
+    assert {len(share) for share in shares} == {sum(records) // hosts}
+    assert len({record for share in shares for record in share}) == sum(map(len, shares))
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("total", [16 * 64, 16 * 64 + 5, 16 * 64 + 15])
+def test_planned_shards_stay_whole(hosts: int, total: int) -> None:
+    """Counts that differ by one, the first having one more, as plans have them."""
+    records = [total // 16 + (shard < total % 16) for shard in range(16)]
+    for host in range(hosts):
+        whole = [Part(shard, 0, records[shard]) for shard in range(host, 16, hosts)]
+        assert deal(records, host, hosts) == whole
+
+
+def test_one_reject_moves_one_record() -> None:
+    records = [64] * 16
+    records[3] = 62
+    shares = [deal(records, host, 2) for host in range(2)]
+    assert [sum(part.records for part in share) for share in shares] == [511, 511]
+    moved = Part(14, 63, 64)
+    assert moved in shares[1]
+    assert [part for part in shares[0] if part.records != 64] == [Part(14, 0, 63)]
+
+
+@pytest.mark.parametrize(
+    ("host", "hosts", "message"),
+    [
+        (0, 0, "hosts must be at least 1, got 0: give their number"),
+        (2, 2, "host must be 0 to 1, got 2: hosts are counted from 0"),
+        (-1, 2, "host must be 0 to 1, got -1: hosts are counted from 0"),
+    ],
+)
+def test_a_host_that_there_is_not_is_refused(host: int, hosts: int, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        deal([1], host, hosts)
+
+
+@given(st.integers(1, 10_000), st.integers(1, 64), st.integers(1, 16))
+def test_steps_are_what_every_host_can_read(records: int, batch: int, hosts: int) -> None:
+    shards = [records // 7 + (shard < records % 7) for shard in range(7)]
+    shares = [deal(shards, host, hosts, drop_remainder=True) for host in range(hosts)]
+    batches = {sum(part.records for part in share) // batch for share in shares}
+    if batches == {0}:
+        with pytest.raises(ValueError, match=r"global_batch must be at most the split's"):
+            steps(records, batch * hosts, hosts)
+    else:
+        assert batches == {steps(records, batch * hosts, hosts)}
+
+
+@pytest.mark.parametrize("batch", [0, -8, 12])
+def test_a_batch_that_hosts_cannot_share_is_refused(batch: int) -> None:
+    with pytest.raises(ValueError, match=f"^global_batch must be a multiple of hosts, got {batch}"):
+        steps(1000, batch, 8)
