@@ -32,7 +32,7 @@ from schemas.layouts.tfds import TfdsLayout
 from tests.array_runs import random_images
 from tests.conftest import coco_dict, jpeg_bytes
 from tests.pipeline_command import committed_by
-from tests.written_sets import Values, write_data_set
+from tests.written_sets import Values, write_values
 
 Flat = dict[str, list]
 """Of a record: the values by key, step by step where they are per step; floats as their bits."""
@@ -143,9 +143,17 @@ def by_load_in_batches(root: str) -> Iterator[Flat]:
             yield flat(spec, {key: values[place] for key, values in batch.items()})
 
 
+def by_open(root: str) -> Iterator[Flat]:
+    """At random, without TensorFlow."""
+    records = readers.open(root, "train")
+    for place in range(len(records)):
+        yield flat(records.spec, records[place])
+
+
 READERS: dict[str, Callable[[str], Iterator[Flat]]] = {
     "load": by_load,
     "load in batches": by_load_in_batches,
+    "open": by_open,
 }
 
 
@@ -159,7 +167,7 @@ def test_readers_give_what_the_encoder_was_given(layout: str, reader: str) -> No
     @given(st.lists(record_values(spec), min_size=1, max_size=10))
     def equal(records: list[Values]) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            write_data_set(Path(folder), spec, {"train": [records]})
+            write_values(Path(folder), spec, {"train": [records]})
             found = list(READERS[reader](folder))
         assert found == [flat(spec, values) for values in records]
 
