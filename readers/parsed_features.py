@@ -95,10 +95,18 @@ def values_per_object(data_sets: DataSets) -> dict[str, int]:
 
 
 def parser(data_sets: DataSets, form: TensorForm) -> Callable[[tf.Tensor], Tensors]:
-    """Return the function that makes tensors of a record."""
+    """Return the function that makes tensors of a record.
+
+    Raises:
+        ValueError: when there is nothing to be resized or padded.
+    """
     spec = data_sets.spec
     per_object = {} if form.max_objects is None else values_per_object(data_sets)
     images = image_keys(spec) if form.decode_images else []
+    if form.image_size is not None and not images:
+        raise ValueError(
+            f"image_size must come with images, got layout {spec.name!r} without any: leave it out"
+        )
 
     def parse(record: tf.Tensor) -> Tensors:
         tensors = _shaped(_parsed(record, spec), spec, form.max_objects, per_object)

@@ -139,7 +139,7 @@ def _parse(
 ) -> tf.data.Dataset:
     """Return the tensors of records, or of batches of them."""
     spec, batch_size = data_sets.spec, reading.batch_size
-    decodes = form.decode_images and image_keys(spec)
+    decodes = form.image_size is not None or (form.decode_images and image_keys(spec))
     if batch_size is not None and not (spec.is_sequence or decodes):
         batches = dataset.batch(batch_size, reading.drop_remainder)
         return batches.map(batch_parser(data_sets, form), tf.data.AUTOTUNE)

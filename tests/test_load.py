@@ -448,6 +448,10 @@ def test_a_host_without_records_reads_nothing(tmp_path: Path) -> None:
             "image_size must be a height and a width in px, got (5, 5, 3): give such as (224, 224)",
         ),
         (
+            {"image_size": (5, 5), "batch_size": 2},
+            "image_size must come with images, got layout 'numbers' without any: leave it out",
+        ),
+        (
             {"image_size": (5, 5), "decode_images": False},
             "image_size must come with decode_images, got (5, 5) without: leave it out, or have"
             " images decoded",
