@@ -10,6 +10,7 @@ Source of the format: https://protobuf.dev/programming-guides/encoding/.
 """
 
 import array
+import functools
 import sys
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -24,6 +25,7 @@ _MAX_DEPTH = 100  # of messages and groups in one another
 _VARINT, _FIXED64, _BYTES, _GROUP, _END_GROUP, _FIXED32 = range(6)
 _FIRST, _SECOND, _THIRD = (number << 3 | _BYTES for number in (1, 2, 3))
 _ONE_FLOAT, _ONE_INT64 = 1 << 3 | _FIXED32, 1 << 3 | _VARINT
+_LEAST_ENTRY_BYTES = 8  # of an entry, a key, a value and a list: a tag and a length each
 _KINDS = {_FIRST: Kind.BYTES, _SECOND: Kind.FLOAT, _THIRD: Kind.INT64}
 
 List = list[bytes] | array.array
@@ -240,6 +242,52 @@ def _plain_entry(data: bytes, at: int, end: int) -> tuple[str, Values, int] | No
     That is: one key, then one value of one list, which is packed where it is of numbers, and every
     length as short as it may be. None says nothing about what else it is.
     """
+    if at + _LEAST_ENTRY_BYTES > end or data[at + 1] >= 0x80:
+        return _long_plain_entry(data, at, end)
+    first = at + _LEAST_ENTRY_BYTES + data[at + 3]
+    known = _plain_header(data[at:first])
+    if known is None:
+        return _long_plain_entry(data, at, end)
+    key, tag, size = known
+    stop = first + size
+    if stop > end:
+        return None
+    if size < 2 or data[first] != _FIRST or data[first + 1] != size - 2:
+        if tag == _FIRST:  # several values, or none
+            return _plain_bytes(data, first, stop, key)
+        return (key, Values(_KINDS[tag], _empty(tag)), stop) if not size else None
+    content = data[first + 2 : stop]
+    if tag == _FIRST:
+        return key, Values(Kind.BYTES, [content]), stop
+    if tag == _SECOND and size % 4 == 2 and sys.byteorder == "little":
+        return key, Values(Kind.FLOAT, array.array("f", content)), stop
+    if tag == _THIRD and content.isascii():
+        return key, Values(Kind.INT64, array.array("q", tuple(content))), stop
+    return _plain_numbers(data, first, stop, key, tag)
+
+
+@functools.lru_cache(maxsize=4096)
+def _plain_header(header: bytes) -> tuple[str, int, int] | None:
+    """Return key, tag and bytes of the list whose entry begins so, None for no plain beginning.
+
+    Headers repeat from record to record. All lengths are below 128, one byte each.
+    """
+    size = len(header) - _LEAST_ENTRY_BYTES
+    if size < 0 or header[0] != _FIRST or header[2] != _FIRST or header[3] != size:
+        return None
+    value_tag, value_bytes, list_tag, list_bytes = header[-4:]
+    if value_tag != _SECOND or list_tag not in _KINDS or list_bytes >= 0x80:
+        return None
+    if value_bytes != list_bytes + 2 or header[1] != size + 6 + list_bytes or header[1] >= 0x80:
+        return None
+    try:
+        return str(header[4:-4], "utf-8"), list_tag, list_bytes
+    except UnicodeDecodeError:
+        return None
+
+
+def _long_plain_entry(data: bytes, at: int, end: int) -> tuple[str, Values, int] | None:
+    """Return what `_plain_entry` does, of entries with lengths of several bytes too."""
     try:
         if data[at] != _FIRST:
             return None
