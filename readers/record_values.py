@@ -20,10 +20,13 @@ from schemas.parse_example import NO_VALUES, Values, parse_example, parse_sequen
 Record = dict[str, Any]
 """A record's values by key; every key of its features is there, and no other."""
 
+RecordParser = Callable[[bytes, int, int], Record]
+"""Makes a record of bytes, from where it begins to where it ends in them."""
+
 _DTYPES = {Kind.FLOAT: np.float32, Kind.INT64: np.int64}
 
 
-def record_parser(spec: FeatureSpec) -> Callable[[bytes], Record]:
+def record_parser(spec: FeatureSpec) -> RecordParser:
     """Return what makes records of serialized Examples, or SequenceExamples if such is the spec.
 
     Arrays are the caller's own, and can be written to. The parser raises `ValueError` where
@@ -42,11 +45,11 @@ def record_parser(spec: FeatureSpec) -> Callable[[bytes], Record]:
             record[key] = convert(values)
         return record
 
-    def parse(data: bytes) -> Record:
-        return of_whole(parse_example(data))
+    def parse(data: bytes, start: int, end: int) -> Record:
+        return of_whole(parse_example(data, start, end))
 
-    def parse_sequence(data: bytes) -> Record:
-        context, lists = parse_sequence_example(data)
+    def parse_sequence(data: bytes, start: int, end: int) -> Record:
+        context, lists = parse_sequence_example(data, start, end)
         record = of_whole(context)
         for key, kind, convert, is_repeated in steps:
             steps_values = lists.get(key, [])
