@@ -12,6 +12,8 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, SupportsIndex, overload
 
+import numpy as np
+
 from readers.data_sets import DataSets
 from readers.hosts import Part
 from readers.record_values import Record, record_parser
@@ -20,7 +22,13 @@ from readers.shard_reader import Member, ShardReader, Span
 from schemas.faults import fault_line
 from schemas.features import FeatureSpec
 from schemas.manifest import Label
-from schemas.tfrecord import FrameError, frame_bytes, read_frame
+from schemas.tfrecord import (
+    CHECKSUM_BYTES,
+    HEADER_BYTES,
+    FrameError,
+    check_frame,
+    frame_bytes,
+)
 
 
 class Records(Sequence[Record]):
@@ -192,12 +200,14 @@ class Records(Sequence[Record]):
 
     def _record(self, reader: ShardReader, member: Member, data: bytes, span: Span) -> Record:
         offsets = reader.offsets(member.shard)
-        start, end = offsets[member.number], offsets[member.number + 1]
+        offset = offsets[member.number]
+        start, end = offset - span.start, offsets[member.number + 1] - span.start
         try:
-            return self._parse(read_frame(data, start - span.start, end - span.start))
+            check_frame(data, start, end, np.frombuffer(data, np.uint8))
+            return self._parse(data, start + HEADER_BYTES, end - CHECKSUM_BYTES)
         except FrameError as error:
             code = error.code
-            if code == "E-VER-FRAME" and self._is_frame(member, data, start - span.start, start):
+            if code == "E-VER-FRAME" and self._is_frame(member, data, start, offset):
                 code = "E-VER-INDEX"
             raise self._damage(code, reader, member, str(error)) from None
         except ValueError as error:

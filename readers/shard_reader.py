@@ -28,6 +28,7 @@ AHEAD_BYTES = 64 << 20
 _LOCAL_THREADS = 16
 _REMOTE_THREADS = 64  # at 30 ms a request, two thousand of them a second
 _SLOW_S = 0.005  # of a span; what comes sooner is handed to a thread in vain
+_SLOW_IN_A_ROW = 3  # spans; one alone says that the machine is busy
 
 
 class Member(NamedTuple):
@@ -136,14 +137,14 @@ class ShardReader:
         Several are read at once, but where files of this machine come from its page cache.
         """
         source = iter(spans)
-        took_s = 0.0 if self._is_local else _SLOW_S
-        while took_s < _SLOW_S:
+        slow = 0 if self._is_local else _SLOW_IN_A_ROW
+        while slow < _SLOW_IN_A_ROW:
             span = next(source, None)
             if span is None:
                 return
             started_s = time.perf_counter()
             data = self.read(span.shard, span.start, span.end)
-            took_s = time.perf_counter() - started_s
+            slow = slow + 1 if time.perf_counter() - started_s > _SLOW_S else 0
             yield span, data
         yield from self._read_ahead(source)
 

@@ -5,14 +5,15 @@ Source of the format: tensorflow/core/lib/io/record_writer.h.
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import google_crc32c
 
 FRAME_BYTES = 16
 """What framing adds to a record: length and two checksums."""
 
-HEADER_BYTES = 12
-"""Of them, those before the record."""
+HEADER_BYTES, CHECKSUM_BYTES = 12, 4
+"""Of them, those before the record, and those behind it."""
 
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
@@ -90,16 +91,31 @@ def read_frame(data: bytes, at: int, end: int) -> bytes:
     >>> read_frame(b"".join(frame_record([b"12345"])), 0, 21)
     b'12345'
     """
+    check_frame(data, at, end, data)
+    return data[at + HEADER_BYTES : end - CHECKSUM_BYTES]
+
+
+def check_frame(data: bytes, at: int, end: int, uncopied: Any) -> None:
+    """Make sure that a part of a buffer is a frame, by both checksums.
+
+    Args:
+        data: bytes that hold the frame.
+        at: where it begins.
+        end: where it must end.
+        uncopied: the same bytes as a read-only buffer whose slices are no copies, NumPy's array.
+
+    Raises:
+        FrameError: when it is damaged, or ends elsewhere.
+    """
     size = frame_bytes(data, at, end - at)
     if size != end - at:
         raise FrameError("E-VER-FRAME", at, f"a frame of {size} bytes, not of {end - at}")
-    record = data[at + HEADER_BYTES : end - 4]
-    (crc,) = _CRC.unpack(data[end - 4 : end])
+    (crc,) = _CRC.unpack(data[end - CHECKSUM_BYTES : end])
+    record = uncopied[at + HEADER_BYTES : end - CHECKSUM_BYTES]
     found = masked_crc(google_crc32c.value(record))
     if found != crc:
         what = f"the checksum of its {len(record)} bytes is {found:08x}, stored is {crc:08x}"
         raise FrameError("E-VER-CRC", at, what)
-    return record
 
 
 def scan_records(chunks: Iterable[bytes], file_bytes: int) -> Iterator[tuple[int, bytes]]:
