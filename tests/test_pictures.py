@@ -3,18 +3,21 @@
 import base64
 import io
 import xml.etree.ElementTree as ET
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+import readers
 from readers.pictures import SIDE_PX, Box, Picture, boxes_of
 from schemas.features import Content, Feature, FeatureSpec, Kind
 from schemas.layouts.detection import DetectionLayout
 from schemas.layouts.keras import KerasLayout
 from schemas.layouts.pairs import PAIRS
 from schemas.layouts.tfds import TfdsLayout
+from tests.coco_command import MakeCoco, committed
 from tests.conftest import jpeg_bytes
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -234,3 +237,40 @@ def test_images_of_content_alone_are_images() -> None:
     spec = FeatureSpec("mine", (Feature("photo", Kind.BYTES, False, "file", Content.IMAGE),))
 
     assert len(list(shown({"photo": jpeg_bytes()}, spec).iter(f"{SVG}image"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("layout", "boxes_px"),
+    [
+        ("detection", [(1.5, 2.0, 10.0, 12.2), (2.5, 2.0, 10.0, 12.2)]),
+        ("keras", [(1.5, 2.0, 10.0, 12.2)]),  # a record is an annotation
+        ("tfds", [(1.5, 2.0, 10.0, 12.2), (2.5, 2.0, 10.0, 12.2)]),
+    ],
+)
+def test_annotated_boxes_are_shown_of_every_layout(
+    layout: str, boxes_px: list[tuple[float, ...]], make_coco: MakeCoco, tmp_path: Path
+) -> None:
+    order = ("--layout", layout, "--order", "input")
+    committed(make_coco(5), tmp_path / "out", *order)
+    records = readers.open(str(tmp_path / "out"), "train")
+
+    root = ET.fromstring(records.show(0)._repr_html_())
+
+    assert rectangles(root) == boxes_px
+    texts = [text.text for text in root.iter(f"{SVG}text")]
+    assert texts == ["person", "crowd of people"][: len(boxes_px)]
+    assert root.find("table") is not None
+
+
+def test_a_notebook_shows_the_first_records_of_a_sequence(
+    make_coco: MakeCoco, tmp_path: Path
+) -> None:
+    committed(make_coco(5), tmp_path / "out")
+    records = readers.open(str(tmp_path / "out"), "train")
+
+    html = records._repr_html_()
+
+    assert html.startswith(f"<p>&lt;Records of train in &#x27;{tmp_path}/out&#x27;: ")
+    assert html.endswith("".join(records.show(place)._repr_html_() for place in range(3)))
+    assert html.count("<svg") == 3
+    assert records[3:]._repr_html_().count("<svg") == 2

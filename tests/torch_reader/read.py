@@ -61,8 +61,9 @@ def in_order(out: str, split: str) -> Iterator[str]:
 
 
 def data_loader(out: str, split: str, **options: Any) -> Iterator[str]:
-    """An epoch of PyTorch's loader."""
+    """An epoch of PyTorch's loader, of records of which this process has read one."""
     records = readers.open(out, split)
+    assert records[0]
     for batch in DataLoader(records, batch_size=_BATCH, collate_fn=digests, **options):
         yield from batch
 
