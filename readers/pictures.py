@@ -24,7 +24,7 @@ SIDE_PX = 512
 _MAX_PIXELS = 1 << 26  # of a file: 0.2 GB decoded
 _MAX_BOXES = 100
 _MAX_CHARACTERS = 100  # of a value in the table
-_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "AVIF")
+_FORMATS = ("JPEG", "PNG", "GIF", "BMP")  # all that records hold
 _COLORS = ("#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#008080", "#9a6324", "#808000")
 _EDGES = tuple(f"image/object/bbox/{edge}" for edge in ("xmin", "ymin", "xmax", "ymax"))
 _TEXTS = ("image/object/class/text",)
@@ -70,7 +70,7 @@ class Picture:
             for place, key in enumerate(found)
         ]
         rows = [
-            f"<tr><th>{escape(key)}</th><td>{escape(_text(value))}</td></tr>"
+            f"<tr><th>{escape(_short(key))}</th><td>{escape(_text(value))}</td></tr>"
             for key, value in self.record.items()
             if key not in found
         ]
@@ -122,7 +122,7 @@ def _texts(record: Mapping[str, Any], names: Mapping[int, str], count: int) -> l
     """Return what boxes are called: as the record says, as the label map does, or their ids."""
     for key in _TEXTS:
         if len(texts := _listed(record.get(key, ()))) == count:
-            return [_decoded(text) for text in texts]
+            return [_short(text) for text in texts]
     for key in _LABELS:
         if len(labels := _listed(record.get(key, ()))) == count:
             return [names.get(label, str(label)) for label in labels]
@@ -138,12 +138,12 @@ def _picture_html(
         boxes = [] if names is None else boxes_of(record, size_px, spec, names)
     except ValueError as error:
         why = error.fault.detail if isinstance(error, BadImage) else str(error)
-        return f"<p>{escape(key)}: not shown, {escape(_cut(why))}</p>"
+        return f"<p>{escape(_short(key))}: not shown, {escape(_short(why))}</p>"
     width, height = image.size
     note = "" if len(boxes) <= _MAX_BOXES else f"<p>{_MAX_BOXES} of {len(boxes)} boxes</p>"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
-        f' viewBox="0 0 {width} {height}"><title>{escape(key)}</title>'
+        f' viewBox="0 0 {width} {height}"><title>{escape(_short(key))}</title>'
         f'<image width="{width}" height="{height}" href="{_data_uri(image)}"/>'
         f"{''.join(_boxes_svg(boxes[:_MAX_BOXES], image.size))}</svg>{note}"
     )
@@ -163,7 +163,7 @@ def _boxes_svg(boxes: Iterable[Box], size_px: tuple[int, int]) -> Iterator[str]:
             yield (
                 f'<text x="{x + 3:.1f}" y="{y + 13:.1f}" font-family="sans-serif" font-size="12"'
                 f' fill="white" stroke="{color}" stroke-width="3" paint-order="stroke">'
-                f"{escape(_cut(box.text))}</text>"
+                f"{escape(_short(box.text))}</text>"
             )
 
 
@@ -210,15 +210,15 @@ def _listed(values: Any) -> list:
 def _text(value: Any) -> str:
     """Return a value for the table, in few words."""
     if isinstance(value, bytes):
-        return _decoded(value) if value.isascii() else f"{len(value)} bytes"
+        return _short(value) if value.isascii() else f"{len(value)} bytes"
     items = _listed(value)
     shown = ", ".join(_text(item) if isinstance(item, bytes) else str(item) for item in items[:10])
-    return _cut(shown + (f", … ({len(items)} values)" if len(items) > 10 else ""))
+    return _short(shown + (f", … ({len(items)} values)" if len(items) > 10 else ""))
 
 
-def _decoded(text: Any) -> str:
-    return _cut(text.decode(errors="replace") if isinstance(text, bytes) else str(text))
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _MAX_CHARACTERS else text[: _MAX_CHARACTERS - 1] + "…"
+def _short(text: bytes | str) -> str:
+    """Return the beginning of a text, to be escaped: what cannot be printed is replaced."""
+    start = text[: 4 * _MAX_CHARACTERS]
+    shown = start.decode(errors="replace") if isinstance(start, bytes) else start
+    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in shown)
+    return shown if len(shown) <= _MAX_CHARACTERS else shown[: _MAX_CHARACTERS - 1] + "…"

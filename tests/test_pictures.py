@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 import readers
@@ -20,6 +22,8 @@ from schemas.layouts.tfds import TfdsLayout
 from tests.coco_command import MakeCoco, committed
 from tests.conftest import jpeg_bytes
 
+JPEG = jpeg_bytes(16, 12)
+SHOWN_TAGS = set(["div", "p", "table", "tr", "th", "td", "svg", "title", "image", "rect", "text"])
 SVG = "{http://www.w3.org/2000/svg}"
 DETECTION = DetectionLayout(features=("boxes",)).spec
 KERAS = KerasLayout(features=("boxes",)).spec
@@ -131,6 +135,24 @@ def test_texts_of_strangers_are_escaped() -> None:
     assert [text.text for text in root.iter(f"{SVG}text")] == [hostile]
     assert hostile in [cell.text for cell in root.iter("td")]
     assert hostile in [cell.text for cell in root.iter("th")]
+
+
+@given(
+    image=st.one_of(
+        st.binary(max_size=100),
+        st.tuples(st.integers(0, 600), st.binary(max_size=8)).map(
+            lambda cut: JPEG[: cut[0]] + cut[1] + JPEG[cut[0] + len(cut[1]) :]
+        ),
+    ),
+    text=st.one_of(st.text().map(str.encode), st.binary()),
+    key=st.text(min_size=1),
+)
+def test_whatever_a_record_holds_is_shown_well_formed(image: bytes, text: bytes, key: str) -> None:
+    record = detection([text]) | {"image/encoded": image, "image/caption": [text, text], key: text}
+
+    root = shown(record, DETECTION)
+
+    assert {element.tag.removeprefix(SVG) for element in root.iter()} <= SHOWN_TAGS
 
 
 def test_two_images_are_shown_and_the_rest_is_a_table() -> None:
