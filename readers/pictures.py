@@ -160,8 +160,9 @@ def _boxes_svg(boxes: Iterable[Box], size_px: tuple[int, int]) -> Iterator[str]:
             f' height="{box.height * height:.1f}" fill="none" stroke="{color}" stroke-width="2"/>'
         )
         if box.text:
+            baseline = y - 4 if y > 16 else y + 13  # above the box, where there is room
             yield (
-                f'<text x="{x + 3:.1f}" y="{y + 13:.1f}" font-family="sans-serif" font-size="12"'
+                f'<text x="{x + 3:.1f}" y="{baseline:.1f}" font-family="sans-serif" font-size="12"'
                 f' fill="white" stroke="{color}" stroke-width="3" paint-order="stroke">'
                 f"{escape(_short(box.text))}</text>"
             )
@@ -211,8 +212,12 @@ def _text(value: Any) -> str:
     """Return a value for the table, in few words."""
     if isinstance(value, bytes):
         return _short(value) if value.isascii() else f"{len(value)} bytes"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if not hasattr(value, "reshape") and not isinstance(value, list | tuple):
+        return _short(str(value))
     items = _listed(value)
-    shown = ", ".join(_text(item) if isinstance(item, bytes) else str(item) for item in items[:10])
+    shown = ", ".join(map(_text, items[:10]))
     return _short(shown + (f", … ({len(items)} values)" if len(items) > 10 else ""))
 
 
