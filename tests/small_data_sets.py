@@ -26,9 +26,13 @@ Shards = Sequence[Mapping[str, bytes]]
 
 
 def write_data_set(
-    output: Path, spec: FeatureSpec, splits: Mapping[str, Shards], labels: Sequence[Label] = ()
+    output: Path,
+    spec: FeatureSpec,
+    splits: Mapping[str, Shards],
+    labels: Sequence[Label] = (),
+    options: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write a data set and return its folder."""
+    """Write a data set and return its folder; the options are the plan's."""
     (output / "index").mkdir(parents=True)
     entries: list[ShardEntry] = []
     for split, shards in splits.items():
@@ -38,7 +42,7 @@ def write_data_set(
         layout=spec.name,
         plan=JobPlan(
             2,
-            {},
+            dict(options or {}),
             list(labels),
             {split: PlannedSplit(sum(map(len, s)), len(s)) for split, s in splits.items()},
             "",
