@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from examples.draw_sample import draw_split
 from tests.coco_command import (
     PROJECT,
     command,
@@ -20,6 +19,7 @@ from tests.coco_command import (
     shard_paths,
     value,
 )
+from tests.drawn_sources import draw_coco
 from tests.torch_reader.digests import digest
 
 PYTHON = os.environ.get("TORCH_READER_PYTHON", "")
@@ -62,9 +62,7 @@ def by_tensorflow(out: Path) -> list[str]:
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Forty pictures in three shards, with up to six objects each."""
     folder = tmp_path_factory.mktemp("drawn")
-    draw_split(folder, "val", 40)
-    sources = folder / "val", folder / "val.json"
-    run = run_coco(*command(sources, folder / "out", "--num_shards", "3"))
+    run = run_coco(*command(draw_coco(folder, 40), folder / "out", "--num_shards", "3"))
     assert run.code == 0, run.err
     return folder / "out"
 
