@@ -2,6 +2,8 @@
 
 import io
 import re
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,12 @@ from schemas.features import Content, Feature, FeatureSpec, Kind
 from schemas.layouts.detection import DetectionLayout
 from schemas.layouts.tfds import TfdsLayout
 from schemas.manifest import Label
+from schemas.tensors import encode_tensor
 from tests.conftest import jpeg_bytes
 from tests.gcs_stand_in import GcsStandIn
 from tests.written_sets import write_values
 
+ROOT = Path(__file__).parents[1]
 NUMBERS = FeatureSpec("numbers", (Feature("n", Kind.INT64, False, "number of the record"),))
 OBJECTS = FeatureSpec(
     "objects",
@@ -534,53 +538,80 @@ def test_a_graph_with_python_would_be_seen(photos: str) -> None:
     assert {node.op for node in nodes_of(graph_of(dataset))} & {"EagerPyFunc", "PyFunc"}
 
 
-@pytest.fixture(scope="module")
-def two_devices() -> list[str]:
-    """Two logical devices of this machine's, where TensorFlow has not begun yet; else one."""
-    (cpu,) = tf.config.list_physical_devices("CPU")
-    try:
-        two = [tf.config.LogicalDeviceConfiguration() for _ in range(2)]
-        tf.config.set_logical_device_configuration(cpu, two)
-    except RuntimeError:  # it has
-        pass
-    return [device.name for device in tf.config.list_logical_devices("CPU")]
+def python_of(doc: str, words: str) -> str:
+    """Return the block of Python in a document that holds the words."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / doc).read_text(), re.DOTALL)
+    (block,) = [block for block in blocks if words in block]
+    return block
 
 
-def test_a_mirrored_strategy_takes_its_share_by_context(
-    uneven: str, two_devices: list[str]
-) -> None:
-    strategy = tf.distribute.MirroredStrategy(two_devices)
-    contexts: list[tf.distribute.InputContext] = []
+ON_TWO_DEVICES = """
+import sys
+import tensorflow as tf
+import readers
 
-    def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        contexts.append(context)
-        batch_size = context.get_per_replica_batch_size(10)
-        return readers.load(
-            uneven, "train", batch_size=batch_size, input_context=context, drop_remainder=True
-        )
+(cpu,) = tf.config.list_physical_devices("CPU")
+two = [tf.config.LogicalDeviceConfiguration() for _ in range(2)]
+tf.config.set_logical_device_configuration(cpu, two)
+devices = [device.name for device in tf.config.list_logical_devices("CPU")]
+strategy = tf.distribute.MirroredStrategy(devices)
+out, global_batch = sys.argv[1], 10
 
-    distributed = strategy.distribute_datasets_from_function(make)
-    assert [context.num_input_pipelines for context in contexts] == [1]
+BLOCK
 
-    @tf.function
-    def total(batch: dict[str, tf.Tensor]) -> tf.Tensor:
-        sums = strategy.run(lambda values: tf.reduce_sum(values["n"]), (batch,))
-        return strategy.reduce("SUM", sums, axis=None)
+@tf.function
+def total(batch):
+    sums = strategy.run(lambda values: tf.reduce_sum(values["n"]), (batch,))
+    return strategy.reduce("SUM", sums, axis=None)
 
-    steps = readers.steps_per_epoch(uneven, "train", 10)
-    iterator = iter(distributed)
-    totals = [int(total(next(iterator))) for _ in range(steps)]
-    assert sum(totals) == sum(numbers_of(readers.load(uneven, "train"))[: steps * 10])
+iterator = iter(batches)
+steps = readers.steps_per_epoch(out, "train", global_batch)
+print(strategy.num_replicas_in_sync, sum(int(total(next(iterator))) for _ in range(steps)))
+
+dataset = readers.load(out, "train", batch_size=global_batch)
+for batch in strategy.experimental_distribute_dataset(dataset):
+    parts = strategy.experimental_local_results(batch["n"])
+    print(*(number for values in parts for number in values.numpy()))
+"""
 
 
-def test_a_mirrored_strategy_divides_global_batches(uneven: str, two_devices: list[str]) -> None:
-    strategy = tf.distribute.MirroredStrategy(two_devices)
-    dataset = readers.load(uneven, "train", batch_size=10)
-    numbers: list[int] = []
-    for batch in strategy.experimental_distribute_dataset(dataset):
-        for values in strategy.experimental_local_results(batch["n"]):
-            numbers += values.numpy().tolist()
-    assert sorted(numbers) == list(range(111))
+def test_a_mirrored_strategy_takes_it(uneven: str) -> None:
+    """By a function of the context, as the document has it, and whole; on two devices."""
+    program = ON_TWO_DEVICES.replace("BLOCK", python_of("readers.md", "def make(context)"))
+    run = subprocess.run(
+        [sys.executable, "-c", program, uneven], cwd=ROOT, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    (replicas, total), *batches = [
+        [int(word) for word in line.split()] for line in run.stdout.splitlines()
+    ]
+    in_order = numbers_of(readers.load(uneven, "train"))
+    assert replicas == 2
+    assert total == sum(in_order[:110])
+    assert [number for batch in batches for number in batch] == in_order
+    assert [len(batch) for batch in batches] == [10] * 11 + [1]
+
+
+def test_what_the_document_makes_of_bytes(tmp_path: Path) -> None:
+    """Tensors are parsed and masks decoded by the lines that it shows."""
+    spec = FeatureSpec(
+        "bytes",
+        (
+            Feature("hr", Kind.BYTES, False, "a tensor"),
+            Feature("image/object/mask", Kind.BYTES, True, "masks"),
+        ),
+    )
+    pixels = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+    record = {"hr": [encode_tensor(pixels)], "image/object/mask": [picture("L", "PNG")] * 2}
+    write_values(tmp_path, spec, {"train": [[record]]})
+    dataset = readers.load(str(tmp_path), "train")
+    text = (ROOT / "docs" / "readers.md").read_text()
+    (parse,) = re.findall(r"`(dataset\.map\(.*?)`\.", text)
+    (decode,) = re.findall(r"`(tf\.map_fn\(.*?)`\.", text)
+    (parsed,) = eval(parse)
+    assert parsed["hr"].numpy().tolist() == pixels.tolist()
+    (masks,) = dataset.map(lambda record: eval(decode, {"tf": tf, "record": record}))
+    assert masks.numpy().tolist() == [[[[90]] * 4] * 3] * 2
 
 
 def test_a_worker_of_many_is_not_given_some_of_the_files(uneven: str) -> None:
