@@ -10,12 +10,14 @@ import itertools
 import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from html import escape
 from typing import Any, SupportsIndex, overload
 
 import numpy as np
 
 from readers.data_sets import DataSets
 from readers.hosts import Part
+from readers.pictures import Picture
 from readers.record_values import Record, record_parser
 from readers.shard_files import REMEDY, ListedShard
 from readers.shard_reader import Member, ShardReader, Span
@@ -29,6 +31,9 @@ from schemas.tfrecord import (
     check_frame,
     frame_bytes,
 )
+
+SHOWN = 3
+"""Records that a notebook shows of a sequence."""
 
 
 class Records(Sequence[Record]):
@@ -158,6 +163,20 @@ class Records(Sequence[Record]):
                 if keys[number] == key and place in self._places:
                     return self._places.index(place)
         raise KeyError(key)
+
+    def show(self, index: SupportsIndex) -> Picture:
+        """Return what a notebook shows of a record: its picture with boxes, and its features.
+
+        Raises:
+            IndexError: when there is no such record.
+            RuntimeError: as of `records[index]`.
+        """
+        return Picture(self[index], self.spec, {label.id: label.name for label in self.labels})
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows of the sequence: its first records."""
+        shown = (self.show(index)._repr_html_() for index in range(min(SHOWN, len(self))))
+        return f"<p>{escape(repr(self))}</p>{''.join(shown)}"
 
     def __repr__(self) -> str:
         """Return where they are from and how many; the same in each process, as Grain wants it."""

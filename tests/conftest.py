@@ -22,6 +22,8 @@ if settings.get_current_profile_name() == "default":  # else somebody has chosen
     settings.register_profile("patient", settings.default, deadline=None)
     settings.load_profile("patient")
 
+collect_ignore = ["torch_reader/read.py"]  # imports what its own environment has
+
 SHARED_DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
 
 

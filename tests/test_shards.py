@@ -62,6 +62,30 @@ def test_the_default_is_counted() -> None:
     assert ShardNames() == ShardNames("{split}-{index:05}-of-{num_shards:05}-{records}.tfrec")
 
 
+def count_data_items(filenames: list[str]) -> int:
+    """Return the records of files by their names, as the notebooks for TPUs on Kaggle do."""
+    found = [re.compile(r"-([0-9]*)\.").search(filename) for filename in filenames]
+    return sum(int(match.group(1)) for match in found if match)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [COUNTED, "file_{index:02}-{records}.tfrec", "{split}-{index:02}-{records}.tfrec"],
+)
+@given(
+    split=st.from_regex("[a-z][a-z0-9_]{0,8}", fullmatch=True),
+    counts=st.lists(st.integers(0, 10**7), min_size=1, max_size=20),
+)
+def test_notebooks_count_records_by_counted_names(
+    template: str, split: str, counts: list[int]
+) -> None:
+    files = [
+        ShardNames(template).file_name(split, index, len(counts), records)
+        for index, records in enumerate(counts)
+    ]
+    assert count_data_items([f"gs://bucket/coco-tfrec/{file}" for file in files]) == sum(counts)
+
+
 NOT_MATCHING = [
     (PLAIN, "train-00000-of-00016-750.tfrec"),
     (COUNTED, "train-00000-of-00016.tfrec"),

@@ -1,0 +1,156 @@
+"""The examples, run as a user would: on drawn pictures, and on photos where they are there."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipelines import coco, folder, pairs
+from tests.coco_command import PROJECT
+from tests.drawn_sources import SCALE, draw_classes, draw_coco, draw_pairs
+from tests.pipeline_command import committed_by
+
+EXAMPLES = PROJECT / "examples"
+TORCH_READER_PYTHON = os.environ.get("TORCH_READER_PYTHON", "")
+DRAWN_OR_REAL = pytest.mark.parametrize("pictures", ["drawn", "real"])
+
+in_torch_reader = pytest.mark.skipif(
+    not TORCH_READER_PYTHON, reason="TORCH_READER_PYTHON names no Python; .ci/run installs one"
+)
+
+
+def photos(pictures: str, request: pytest.FixtureRequest) -> Path | None:
+    """Return the folder of real photos, where these are asked for, or skip."""
+    return request.getfixturevalue("shared_data") if pictures == "real" else None
+
+
+def convert_coco(tmp_path: Path, real: Path | None, *flags: object) -> Path:
+    """Return a data set of boxes in a split `train`."""
+    if real is None:
+        images, annotations = draw_coco(tmp_path, 24)
+    else:
+        images = real / "coco_train" / "images"
+        annotations = real / "coco_train" / "annotations" / "instances.json"
+    sources = ("--images", f"train={images}", "--annotations", f"train={annotations}")
+    committed_by(coco.run, tmp_path / "out", *sources, "--num_shards", "3", *flags)
+    return tmp_path / "out"
+
+
+def said_by(example: str, out: Path, *arguments: str, python: str = sys.executable) -> str:
+    """Return what an example prints, when it ends well."""
+    done = subprocess.run(
+        [python, str(EXAMPLES / f"{example}.py"), str(out), *arguments],
+        env=os.environ | {"PYTHONPATH": str(PROJECT)},  # as if it were installed
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def losses(said: str) -> tuple[float, float]:
+    """Return the first and the last loss that an example tells of."""
+    ((first, last),) = re.findall(r"loss ([0-9.]+) -> ([0-9.]+) after", said)
+    return float(first), float(last)
+
+
+@pytest.mark.slow
+@DRAWN_OR_REAL
+def test_a_classifier_halves_its_loss(
+    pictures: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    real = photos(pictures, request)
+    root = draw_classes(tmp_path / "classes", 30) if real is None else real / "classes"
+    committed_by(folder.run, tmp_path / "out", "--images", f"train={root}")
+
+    said = said_by("train_keras_classifier", tmp_path / "out")
+
+    assert said.startswith("10 classes" if real else "3 classes")
+    first, last = losses(said)
+    assert last <= first / 2
+
+
+@pytest.mark.slow
+@DRAWN_OR_REAL
+def test_the_classifier_of_the_keras_recipe_learns(
+    pictures: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    out = convert_coco(tmp_path, photos(pictures, request), "--layout", "keras")
+
+    first, last = losses(said_by("keras_recipe_classifier", out))
+
+    assert last < first
+
+
+@pytest.mark.slow
+@DRAWN_OR_REAL
+def test_a_detector_gets_batches_of_one_shape(
+    pictures: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    said = said_by("keras_detection_input", convert_coco(tmp_path, photos(pictures, request)))
+
+    assert said.startswith("images (8, 128, 128, 3), boxes (8, 20, 4), of which there are [")
+    first, last = losses(said)
+    assert last < first
+
+
+@pytest.mark.slow
+@DRAWN_OR_REAL
+def test_super_resolution_learns(
+    pictures: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    real = photos(pictures, request)
+    low, high = draw_pairs(tmp_path, 6) if real is None else (real / "pairs/lr", real / "pairs/hr")
+    roots = ("--low", f"train={low}", "--high", f"train={high}", "--scale", SCALE)
+    committed_by(pairs.run, tmp_path / "out", *roots)
+
+    first, last = losses(said_by("super_resolution_pairs", tmp_path / "out"))
+
+    assert last < first / 2
+
+
+@in_torch_reader
+@DRAWN_OR_REAL
+def test_pytorch_reads_an_epoch(
+    pictures: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    out = convert_coco(tmp_path, photos(pictures, request))
+
+    said = said_by("pytorch_data_loader", out, python=TORCH_READER_PYTHON)
+
+    records = 33 if pictures == "real" else 24
+    assert said.startswith(f"{records} records; the first has image/encoded, ")
+    batches, read, boxes = map(
+        int, re.findall(r"an epoch: (\d+) batches, (\d+) pictures, (\d+) boxes", said)[0]
+    )
+    assert (batches, read) == (-(-records // 8), records)
+    assert boxes == 246 if pictures == "real" else boxes > 24
+
+
+@in_torch_reader
+@DRAWN_OR_REAL
+def test_grain_goes_on_in_the_middle_of_an_epoch(
+    pictures: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    out = convert_coco(tmp_path, photos(pictures, request))
+
+    said = said_by("grain_data_source", out, python=TORCH_READER_PYTHON)
+
+    assert said.startswith("images (8, 64, 64, 3), ")
+    assert said.endswith("restored behind the first batch: same rest\n")
+
+
+def test_every_example_is_short_tested_and_in_the_table() -> None:
+    tests, table = Path(__file__).read_text(), (EXAMPLES / "README.md").read_text()
+    names = {path.stem for path in EXAMPLES.glob("*.py")} - {"draw_sample"}
+    assert len(names) == 6
+    for name in names:
+        assert f'"{name}"' in tests, name
+        assert f"[{name}.py]({name}.py)" in table, name
+        source = (EXAMPLES / f"{name}.py").read_text()
+        assert len(source.splitlines()) <= 60, name
+        assert "\nOn TPUs" in source, name

@@ -1,0 +1,130 @@
+"""PyTorch, Grain and the `tfrecord` package read what we write: values and order are TensorFlow's.
+
+`.ci/run` installs them in an environment of their own and names its Python in TORCH_READER_PYTHON:
+PyTorch's wheel brings gigabytes of CUDA's libraries.
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.coco_command import (
+    PROJECT,
+    command,
+    examples,
+    run_coco,
+    shard_paths,
+    value,
+)
+from tests.drawn_sources import draw_coco
+from tests.torch_reader.digests import digest
+
+PYTHON = os.environ.get("TORCH_READER_PYTHON", "")
+pytestmark = pytest.mark.skipif(
+    not PYTHON, reason="TORCH_READER_PYTHON names no Python; .ci/run installs one"
+)
+SPLIT = "train"
+IN_ORDER = (
+    "in order",
+    "DataLoader, 2 forked workers",
+    "DataLoader, 2 spawned workers",
+    "DataLoader, only batches",
+    "Grain, files",
+    "tfrecord, by index",
+    "tfrecord, without index",
+)
+EACH_ONCE = ("DataLoader, two hosts", "tfrecord, DataLoader of 2 workers")
+SHUFFLED = "DataLoader, shuffled"
+GRAIN = ("Grain, shuffled", "Grain, resumed", "Grain, 2 workers", "Grain, 2 workers, resumed")
+INDEX = "tfrecord2idx"
+
+
+def read(out: Path, *ways: str) -> dict[str, list[str]]:
+    """Return what ways of reading give, one after the other in one process."""
+    command = [PYTHON, "-m", "tests.torch_reader.read", str(out), SPLIT, *ways]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout)
+
+
+def by_tensorflow(out: Path) -> list[str]:
+    """Return the digests of all Examples as TensorFlow reads them, shard by shard."""
+    return [
+        digest({key: value(example, key) for key in example.features.feature})
+        for example in examples(out, SPLIT)
+    ]
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Forty pictures in three shards, with up to six objects each."""
+    folder = tmp_path_factory.mktemp("drawn")
+    run = run_coco(*command(draw_coco(folder, 40), folder / "out", "--num_shards", "3"))
+    assert run.code == 0, run.err
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def expected(out: Path) -> list[str]:
+    digests = by_tensorflow(out)
+    assert len(set(digests)) == 40
+    return digests
+
+
+@pytest.fixture(scope="module")
+def got(out: Path) -> dict[str, list[str]]:
+    return read(out, *IN_ORDER, *EACH_ONCE, SHUFFLED, *GRAIN, INDEX)
+
+
+@pytest.mark.parametrize("way", IN_ORDER)
+def test_reads_every_value_in_the_order_of_the_shards(
+    way: str, expected: list[str], got: dict[str, list[str]]
+) -> None:
+    assert got[way] == expected
+
+
+@pytest.mark.parametrize("way", EACH_ONCE)
+def test_reads_every_record_once(way: str, expected: list[str], got: dict[str, list[str]]) -> None:
+    assert sorted(got[way]) == sorted(expected)
+
+
+def test_a_shuffled_loader_has_every_record_in_each_of_two_orders(
+    expected: list[str], got: dict[str, list[str]]
+) -> None:
+    first, second = got[SHUFFLED][: len(expected)], got[SHUFFLED][len(expected) :]
+
+    assert sorted(first) == sorted(second) == sorted(expected)
+    assert len({tuple(first), tuple(second), tuple(expected)}) == 3
+
+
+def test_grain_has_every_record_in_an_order_that_workers_and_a_restore_keep(
+    expected: list[str], got: dict[str, list[str]]
+) -> None:
+    shuffled, *others = (got[way] for way in GRAIN)
+
+    assert shuffled != expected
+    assert sorted(shuffled) == sorted(expected)
+    assert others == [shuffled] * 3
+
+
+def test_index_files_are_those_of_tfrecord2idx(out: Path, got: dict[str, list[str]]) -> None:
+    assert got[INDEX] == [path.name for path in shard_paths(out, SPLIT)]
+
+
+def test_real_photos_are_read_alike(shared_data: Path, tmp_path: Path) -> None:
+    images, annotations = (shared_data / "coco_val" / name for name in ("images", "annotations"))
+    names = ("captions", "person_keypoints", "instances")
+    run = run_coco(
+        *("--images", images, "--annotations", *(annotations / f"{name}.json" for name in names)),
+        *("--features", "boxes,masks,polygons,keypoints,captions,license"),
+        *("--num_shards", "2", "--output", tmp_path / "out"),
+    )
+    assert run.code == 0, run.err
+    expected = by_tensorflow(tmp_path / "out")
+    assert len(expected) == 25
+    ways = ("in order", "DataLoader, 2 forked workers", "Grain, files")
+
+    assert read(tmp_path / "out", *ways) == dict.fromkeys(ways, expected)

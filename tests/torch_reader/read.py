@@ -1,0 +1,208 @@
+"""Read a data set by what PyTorch users and Grain users have, and print what came.
+
+Runs in an environment of its own (`requirements.lock`), without Beam and TensorFlow:
+
+    python -m tests.torch_reader.read OUT SPLIT WAY...
+
+prints a JSON object of what each way gave, a digest a record (`tests.torch_reader.digests`: of
+values alone, whoever read them). All ways are tried in one process, as in a notebook: what one
+leaves open must not harm the workers of the next.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, SupportsIndex
+
+import grain
+import tfrecord
+import torch
+from grain.experimental import TFRecordIterDataset
+from tfrecord import example_pb2
+from tfrecord.torch.dataset import TFRecordDataset
+from torch.utils.data import DataLoader
+
+import readers
+from tests.torch_reader.digests import digest
+
+Way = Callable[[str, str], Iterable[str]]
+_BATCH = 4
+
+
+def digests(records: Sequence[dict[str, Any]]) -> list[str]:
+    """Collate a batch; a function of a module, since workers that are spawned import it."""
+    return [digest(record) for record in records]
+
+
+class OnlyBatches:
+    """Records that are given by the batch alone: PyTorch must ask for all of a batch at once."""
+
+    def __init__(self, records: Any) -> None:
+        self._records = records
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
+        raise NotImplementedError("one record was asked for")
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        return self._records.__getitems__(indices)
+
+
+def in_order(out: str, split: str) -> Iterator[str]:
+    """A loop over the records, in this process."""
+    records = readers.open(out, split)
+    yield from digests([records[place] for place in range(len(records))])
+
+
+def data_loader(out: str, split: str, **options: Any) -> Iterator[str]:
+    """An epoch of PyTorch's loader, of records of which this process has read one."""
+    records = readers.open(out, split)
+    assert records[0]
+    for batch in DataLoader(records, batch_size=_BATCH, collate_fn=digests, **options):
+        yield from batch
+
+
+def data_loader_shuffled(out: str, split: str) -> Iterator[str]:
+    """Two epochs of a loader with workers that stay, each in an order of its own."""
+    records = readers.open(out, split)
+    seeded = torch.Generator().manual_seed(7)
+    workers = {"num_workers": 2, "persistent_workers": True}
+    loader = DataLoader(
+        records, batch_size=_BATCH, shuffle=True, generator=seeded, collate_fn=digests, **workers
+    )
+    for _ in range(2):
+        for batch in loader:
+            yield from batch
+
+
+def data_loader_batches(out: str, split: str) -> Iterator[str]:
+    """An epoch that fails where the loader asks for a record alone."""
+    records = OnlyBatches(readers.open(out, split))
+    for batch in DataLoader(records, batch_size=_BATCH, collate_fn=digests, num_workers=1):
+        yield from batch
+
+
+def two_hosts(out: str, split: str) -> Iterator[str]:
+    """What two hosts read, one after the other."""
+    for host in range(2):
+        records = readers.open(out, split, host=host, hosts=2)
+        for batch in DataLoader(records, batch_size=_BATCH, collate_fn=digests):
+            yield from batch
+
+
+def grain_batches(out: str, split: str) -> grain.IterDataset[list[str]]:
+    """Grain's pipeline of batches in a seeded order."""
+    source = grain.MapDataset.source(readers.open(out, split))
+    return source.shuffle(seed=7).batch(_BATCH, batch_fn=digests).to_iter_dataset()
+
+
+def grain_shuffled(out: str, split: str) -> Iterator[str]:
+    """An epoch of Grain."""
+    for batch in grain_batches(out, split):
+        yield from batch
+
+
+def grain_resumed(out: str, split: str, workers: int = 0) -> Iterator[str]:
+    """An epoch of Grain, of which each batch is read by an iterator that goes on from a state."""
+    dataset = grain_batches(out, split)
+    if workers:
+        dataset = dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
+    first = iter(dataset)
+    for _ in range(2):
+        yield from next(first)
+    state = first.get_state()
+    next(first)  # was read before the crash, and behind the checkpoint
+    again = iter(dataset)
+    again.set_state(state)
+    for batch in again:
+        yield from batch
+
+
+def grain_workers(out: str, split: str) -> Iterator[str]:
+    """An epoch of Grain with two worker processes."""
+    for batch in grain_batches(out, split).mp_prefetch(grain.MultiprocessingOptions(num_workers=2)):
+        yield from batch
+
+
+def grain_files(out: str, split: str) -> Iterator[str]:
+    """Grain's own reader of TFRecord files, and protobuf."""
+    for shard in _shards(out, split):
+        for record in TFRecordIterDataset(str(shard)):
+            example = example_pb2.Example.FromString(record)
+            yield digest({key: _values(of) for key, of in example.features.feature.items()})
+
+
+def tfrecord_package(out: str, split: str, index: bool = True) -> Iterator[str]:
+    """The `tfrecord` package, with our index files: two shares of each shard."""
+    for shard in _shards(out, split):
+        shares = [(0, 2), (1, 2)] if index else [None]
+        for share in shares:
+            path = str(_index(shard)) if index else None
+            yield from map(digest, tfrecord.tfrecord_loader(str(shard), path, None, share))
+
+
+def tfrecord_workers(out: str, split: str) -> Iterator[str]:
+    """The `tfrecord` package's data set for PyTorch, whose two workers share by our index."""
+    for shard in _shards(out, split):
+        records = TFRecordDataset(str(shard), str(_index(shard)), transform=digest)
+        yield from DataLoader(records, batch_size=None, num_workers=2)
+
+
+def tfrecord2idx(out: str, split: str) -> Iterator[str]:
+    """Names of shards whose index file is, byte for byte, that of the package's own tool."""
+    tool = [sys.executable, "-m", "tfrecord.tools.tfrecord2idx"]
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "made.idx"
+        for shard in _shards(out, split):
+            subprocess.run([*tool, str(shard), str(made)], check=True)
+            if made.read_bytes() == _index(shard).read_bytes():
+                yield shard.name
+
+
+WAYS: dict[str, Way] = {
+    "in order": in_order,
+    "DataLoader, 2 forked workers": partial(
+        data_loader, num_workers=2, multiprocessing_context="fork"
+    ),
+    "DataLoader, 2 spawned workers": partial(
+        data_loader, num_workers=2, multiprocessing_context="spawn"
+    ),
+    "DataLoader, shuffled": data_loader_shuffled,
+    "DataLoader, only batches": data_loader_batches,
+    "DataLoader, two hosts": two_hosts,
+    "Grain, shuffled": grain_shuffled,
+    "Grain, resumed": grain_resumed,
+    "Grain, 2 workers": grain_workers,
+    "Grain, 2 workers, resumed": partial(grain_resumed, workers=2),
+    "Grain, files": grain_files,
+    "tfrecord, by index": tfrecord_package,
+    "tfrecord, without index": partial(tfrecord_package, index=False),
+    "tfrecord, DataLoader of 2 workers": tfrecord_workers,
+    "tfrecord2idx": tfrecord2idx,
+}
+
+
+def _shards(out: str, split: str) -> list[Path]:
+    shards = sorted(Path(out).glob(f"{split}-*.tfrec"))
+    assert shards, f"no shards of {split} in {out}"
+    return shards
+
+
+def _index(shard: Path) -> Path:
+    """Return the shard's index file: shards are called SPLIT-NUMBER-of-NUMBER-RECORDS.tfrec."""
+    return shard.parent / "index" / f"{shard.stem.rpartition('-')[0]}.idx"
+
+
+def _values(feature: example_pb2.Feature) -> list:
+    return list(getattr(feature, feature.WhichOneof("kind")).value)
+
+
+if __name__ == "__main__":
+    out, split, *ways = sys.argv[1:]
+    print(json.dumps({way: list(WAYS[way](out, split)) for way in ways}))
