@@ -32,6 +32,7 @@ from transforms.storage import (
 )
 
 _FLAG = "--since"
+_OPTIONS_OF_KEYS = ("key_column", "group_rows", "keys")
 _READERS = 16
 
 
@@ -214,8 +215,8 @@ def dividing_options(options: Mapping[str, str]) -> dict[str, str]:
     >>> dividing_options({"seed": "0", "split_by": "part", "key_column": "id"})
     {'split_by': 'part', 'key_column': 'id'}
     """
-    key_column = options.get("key_column")
-    return {**splitting_in(options), **({"key_column": key_column} if key_column else {})}
+    keys = {name: options[name] for name in _OPTIONS_OF_KEYS if options.get(name)}
+    return {**splitting_in(options), **keys}
 
 
 def check_turn(earlier: EarlierSets, output: str, layout: str, access: Access) -> None:
