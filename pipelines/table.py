@@ -216,7 +216,12 @@ def _check_groups(config: TableConfig) -> None:
             f"order_rows must be another column than group_rows, got {column!r} for both: leave it"
             " out"
         )
-    of_all = {"group_rows": column, "image_column": config.image_column, **config.splitting.fields}
+    if config.image_column in sequence:
+        raise ValueError(
+            "sequence must not name image_column where rows are grouped, since a record has one"
+            f" image, got {config.image_column!r}: give frames as a Parquet column of bytes"
+        )
+    of_all = {"group_rows": column, **config.splitting.fields}
     for option, name in of_all.items():
         if name in sequence:
             raise ValueError(

@@ -1,23 +1,39 @@
 """Groups of rows: which rows are of one sample, in what order, and what it holds."""
 
 import json
+import random
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.table import configure
 from schemas.columns import BIG_INT, BOOL, FLOAT, INT, LIST, NESTED, TEXT, kind_of_value
 from schemas.layouts import Unfit
 from schemas.manifest import read_manifest
+from schemas.row_fields import row_of
+from schemas.samples import Sample
 from tests.conftest import jpeg_bytes
 from tests.test_sequence_pipeline import parsed_singly
 from tests.test_table_pipeline import convert, fault, shard_digests, write_json
 from transforms import group_rows, table_pieces
-from transforms.group_rows import JoinedRows, OpenedRow, join_rows, order_rows
+from transforms.group_rows import (
+    GroupReader,
+    JoinedRows,
+    OpenedRow,
+    RowReader,
+    join_rows,
+    order_rows,
+)
+from transforms.read_table import TableReader
+from transforms.splits import Splitting
+from transforms.storage import DEFAULT_ACCESS, open_storage
+from transforms.table_files import TableFile
+from transforms.table_pieces import divide_file
 
 ARGV = ["--group_rows", "clip", "--sequence", "token"]
 
@@ -149,6 +165,65 @@ def test_a_missing_column_is_a_missing_cell() -> None:
 
     assert not isinstance(joined, Unfit)
     assert joined.cells == {"s": [1, 2]}
+
+
+# --- what arrives ---
+
+
+def read_groups(
+    folder: Path, tables: Sequence[Sequence[dict[str, Any]]], rng: random.Random
+) -> list[Sample]:
+    """Return the samples of groups of tables, whose rows arrive in some order."""
+    storage = open_storage(str(folder))
+    together: dict[tuple[str, str, str], list[Sample]] = {}
+    table = TableReader(Splitting(), DEFAULT_ACCESS, key_column="g", sequence_columns=("s",))
+    for place, rows in enumerate(tables):
+        write_json(folder / f"{place}.jsonl", rows)
+        entry = storage.stat(f"{place}.jsonl")
+        assert entry is not None
+        file = TableFile("train", str(folder), entry, place)
+        for piece in divide_file(file, storage):
+            for key, sample in RowReader(table, "n")(piece):
+                together.setdefault(key, []).append(sample)
+    groups = [*together.items()]
+    rng.shuffle(groups)
+    found = [
+        item for key, rows in groups for item in GroupReader(table, "n")((key, shuffled(rows, rng)))
+    ]
+    return sorted((item for item in found if isinstance(item, Sample)), key=lambda s: s.key)
+
+
+def shuffled(rows: list[Sample], rng: random.Random) -> list[Sample]:
+    return rng.sample(rows, len(rows))
+
+
+ROW = st.fixed_dictionaries(
+    {"g": st.integers(0, 3), "n": st.integers(0, 3), "s": st.integers() | st.none() | st.text()}
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.lists(ROW, max_size=8), max_size=3), st.randoms(use_true_random=False))
+def test_groups_do_not_depend_on_what_arrives_when(
+    tables: list[list[dict[str, Any]]], rng: random.Random
+) -> None:
+    in_order = [row for rows in tables for row in rows]
+    wanted = {}
+    for key in {row["g"] for row in in_order}:
+        steps = sorted((row for row in in_order if row["g"] == key), key=lambda row: row["n"])
+        cells = [row["s"] for row in steps]
+        has_any = any(cell is not None for cell in cells)
+        as_steps = ([[] if cell is None else plainly(cell) for cell in cells]) if has_any else None
+        wanted[str(key)] = {"g": key} | ({"s": as_steps} if has_any else {})
+    with tempfile.TemporaryDirectory() as folder:
+        found = read_groups(Path(folder), tables, rng)
+
+    assert {sample.key: row_of(sample) for sample in found} == wanted
+
+
+def plainly(cell: Any) -> Any:
+    """Return a cell as MessagePack has it."""
+    return str(cell) if isinstance(cell, int) and not -(2**63) <= cell < 2**63 else cell
 
 
 # --- whole runs, as TensorFlow reads them ---
@@ -516,8 +591,8 @@ REFUSED = [
     ),
     (
         ["--group_rows", "g", "--sequence", "i", "--image_column", "i"],
-        "sequence must not name the column of image_column where rows are grouped, since it is the"
-        " same in all rows of a group, got 'i': leave it out",
+        "sequence must not name image_column where rows are grouped, since a record has one image,"
+        " got 'i': give frames as a Parquet column of bytes",
     ),
     (
         ["--group_rows", "g", "--sequence", "p", "--split_by", "p"],
