@@ -525,6 +525,38 @@ def test_rows_of_a_group_in_two_splits(tmp_path: Path) -> None:
     assert manifest.splits["train"].records == 1
 
 
+def test_rows_that_do_not_agree_on_their_split_s_group(tmp_path: Path) -> None:
+    rows = [{"clip": "a", "room": room, "token": 1} for room in ("x", "y")]
+    table = write_json(tmp_path / "t.jsonl", rows)
+    argv = ["--table", table, *ARGV, "--split_by", "hash", "--splits", "train=50,val=50"]
+    line = fault(tmp_path / "out", *argv, "--group_by", "room", "--allow_empty")
+
+    assert "column 'room' is no sequence and holds 'x', but 'y' in t.jsonl line 2" in line
+
+
+def test_a_group_without_its_split_stops_the_run(tmp_path: Path) -> None:
+    table = write_json(tmp_path / "t.jsonl", [{"clip": "a", "token": 1}])
+    line = fault(tmp_path / "out", "--table", table, *ARGV, "--split_by", "part")
+
+    assert line.startswith(
+        "E-SRC-SPLIT group 'a' at t.jsonl line 1: part has no value, and decides its split;"
+    )
+
+
+def test_a_shard_that_is_there_is_kept(tmp_path: Path) -> None:
+    rows = [{"clip": f"{n % 40}", "token": n} for n in range(120)]
+    argv = ["--table", write_json(tmp_path / "t.jsonl", rows), *ARGV, "--num_shards", 4]
+    whole = convert(tmp_path / "whole", *argv)
+    convert(tmp_path / "out", *argv)
+    for name in ("manifest.json", whole.shards[2].file):
+        (tmp_path / "out" / name).unlink()
+    kept = tmp_path / "out" / whole.shards[0].file
+    before = kept.stat().st_mtime_ns
+
+    assert convert(tmp_path / "out", *argv) == whole
+    assert kept.stat().st_mtime_ns == before
+
+
 def test_later_groups_are_added_and_later_rows_of_old_ones_are_not(tmp_path: Path) -> None:
     monday = write_json(tmp_path / "monday.jsonl", CLIPS[:5])
     tuesday = write_json(tmp_path / "tuesday.jsonl", [*CLIPS, {**CLIPS[0], "frame": 9}])

@@ -203,6 +203,8 @@ def find_earlier_sets(
         if splitting is not None and its_splitting != splitting:
             what = f"its samples were split or keyed otherwise: {_told(its_splitting)}, and now"
             remedy = f"give {_FLAG} data sets of the same --split_by, --splits, seed and keys"
+            if its_splitting.get("keys") != splitting.get("keys"):
+                remedy += ", which a file given alone has not as it has in a folder"
             raise _refused(earlier.uri, f"{what} {_told(splitting)}", remedy)
         by_digest.setdefault(earlier.digest, earlier)
         labels = add_labels(labels, its_labels, earlier.uri)
