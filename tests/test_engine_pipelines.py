@@ -64,7 +64,7 @@ def of_groups(folder: Path) -> list[object]:
     """Rows of clips in several files, in no order; a clip whose rows disagree; no JSON."""
     tables = folder / "tables"
     tables.mkdir()
-    rows = [{"clip": f"c{n % 7}", "n": -n, "token": [n] * (n % 3), "fps": 25} for n in range(60)]
+    rows = [{"clip": f"c{n % 20}", "n": -n, "token": [n] * (n % 3), "fps": 25} for n in range(60)]
     rows[13]["fps"] = 30
     for place in range(3):
         lines = [*map(json.dumps, rows[place::3]), *["no JSON"] * (place == 1)]
