@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import apache_beam as beam
 
 from pipelines.command import guarded
-from pipelines.data_set import DataSetConfig, write_data_set
+from pipelines.data_set import DataSetConfig, keys_option, write_data_set
 from pipelines.data_set_flags import add_data_set_flags, make_run
 from pipelines.launch import RunConfig, execute
 from pipelines.options import FlagParser, not_empty, parse_flags, parse_per_split, shard_names_of
@@ -122,6 +122,11 @@ class ArraysConfig(DataSetConfig):
         every = tuple(uri for uris in of_split.values() for uri in uris)
         return dict.fromkeys(self.splits, every)
 
+    @property
+    def keeps_on_disk(self) -> bool:
+        """Whether a worker unpacks archives there."""
+        return any(not source.uri.endswith(NPY) for source in self.sources.values())
+
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""
         labels = {
@@ -135,7 +140,17 @@ class ArraysConfig(DataSetConfig):
             "dtype": self.dtype or "",
             "one_sample_per_file": "yes" if self.one_sample_per_file else "",
         }
-        return super().options() | {name: value for name, value in chosen.items() if value}
+        keys = keys_option({split: _keys_of(source) for split, source in self.sources.items()})
+        return super().options() | {name: value for name, value in chosen.items() if value} | keys
+
+
+def _keys_of(source: ArraySource) -> str:
+    """Return what keys are made of besides the number of a row, as far as its name tells."""
+    if source.is_file:
+        return ""
+    if source.one_sample_per_file:
+        return "file"
+    return "array" if source.image else "file:row"  # one file, or in each of several archives
 
 
 def build(root: beam.Pipeline, config: ArraysConfig) -> beam.PCollection[Manifest]:

@@ -157,6 +157,11 @@ class DataSetConfig:
                     f" {has or 'they have none, leave it out'}"
                 )
 
+    @property
+    def keeps_on_disk(self) -> bool:
+        """Whether a worker may keep something in its `spool_dir`, wherever the output is."""
+        return self.layout.has_payloads
+
     def located(self) -> Self:
         """Return the configuration with what the sources tell of places; asked for once a run."""
         return self
@@ -174,6 +179,25 @@ class DataSetConfig:
             "layout": self.layout.name,
             "shard_names": self.names.template,
         }
+
+
+def keys_option(made_of: Mapping[str, str]) -> dict[str, str]:
+    """Return the option that tells what keys are made of besides the number of a row, for the plan.
+
+    Without it a later data set could hold a sample again, under another key.
+
+    Args:
+        made_of: that, per split of the sources; empty for the number alone.
+
+    >>> keys_option({"train": "file:row"}), keys_option({"train": ""})
+    ({'keys': 'file:row'}, {})
+    >>> keys_option({"train": "file:row", "val": ""})
+    {'keys': 'train=file:row val=row'}
+    """
+    told = " ".join(sorted({*made_of.values()}))
+    if len({*made_of.values()}) > 1:
+        told = " ".join(f"{split}={of or 'row'}" for split, of in sorted(made_of.items()))
+    return {"keys": told} if told else {}
 
 
 def write_data_set(

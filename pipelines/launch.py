@@ -84,7 +84,7 @@ class RunConfig(Generic[C]):
             config.roots.values(),
             self._others(),
             config.output,
-            has_payloads=config.layout.has_payloads,
+            has_payloads=config.keeps_on_disk,
         )
         for uri in self.uris():
             check_uri(uri)

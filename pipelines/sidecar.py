@@ -15,7 +15,7 @@ from pipelines.data_set_flags import add_data_set_flags, make_run
 from pipelines.launch import RunConfig, execute
 from pipelines.layout_flags import add_size_flag, feature_names
 from pipelines.options import FlagParser, not_empty, parse_flags, parse_per_split, shard_names_of
-from pipelines.table import parse_types
+from pipelines.table_flags import parse_types
 from schemas.layouts import Layout
 from schemas.layouts.detection import DetectionLayout
 from schemas.layouts.frames import SizeMismatch

@@ -1,28 +1,25 @@
 """Rows of tables to sharded .tfrec: `python -m pipelines.table --help`."""
 
-import argparse
 import functools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Any, Self
 
 import apache_beam as beam
 
-from pipelines.class_flags import add_class_flags, first_label_of, label_file_of
+from pipelines.class_flags import label_file_of
 from pipelines.command import guarded
-from pipelines.data_set import DataSetConfig, write_data_set
-from pipelines.data_set_flags import add_data_set_flags, make_run
+from pipelines.data_set import DataSetConfig, keys_option, write_data_set
+from pipelines.data_set_flags import make_run
 from pipelines.launch import RunConfig, execute
 from pipelines.options import (
-    FlagParser,
-    not_empty,
     parse_flags,
     parse_per_split,
     parse_several_per_split,
     shard_names_of,
 )
-from schemas.columns import ColumnType, parse_type
+from pipelines.table_flags import layout_of, parser
 from schemas.layouts.table import TableLayout
 from schemas.manifest import Manifest
 from schemas.table_names import (
@@ -34,9 +31,11 @@ from schemas.table_names import (
 )
 from transforms.blobs import ListBlobs
 from transforms.check_images import Check
+from transforms.group_rows import GroupReader, GroupRows, RowReader
 from transforms.listed_files import ListFiles
+from transforms.payload_spool import spool_for
 from transforms.read_table import TableReader, find_image_root
-from transforms.sources import ReadSamples
+from transforms.sources import Item, ReadSamples
 from transforms.storage import split_uri
 from transforms.table_files import ListTables, PickTables
 from transforms.table_pieces import DivideTables
@@ -55,6 +54,8 @@ class TableConfig(DataSetConfig):
         image_root: URI that images lie below, per split or for all (`""`); none for the table's
             folder, or what the first row's URI begins with.
         key_column: gives the rows' keys; empty for their numbers.
+        group_rows: column whose equal values make rows one sample, its key; empty for a row each.
+        order_rows: column by which the rows of a group are ordered; empty for their own order.
         layout: what an Example holds.
     """
 
@@ -62,6 +63,8 @@ class TableConfig(DataSetConfig):
     image_column: str = ""
     image_root: Mapping[str, str] = field(default_factory=dict)
     key_column: str = ""
+    group_rows: str = ""
+    order_rows: str = ""
     layout: TableLayout = field(default_factory=TableLayout, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -81,6 +84,7 @@ class TableConfig(DataSetConfig):
                 f"image_root must come with image_column, got {[*self.image_root.values()]}"
                 " alone: name the column"
             )
+        _check_groups(self)
         if unknown := sorted({*self.image_root} - {"", *self.given}):
             raise ValueError(
                 f"image_root must name splits of --table, got {unknown}: give {sorted(self.given)}"
@@ -144,11 +148,20 @@ class TableConfig(DataSetConfig):
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""
         columns = {"image_column": self.image_column, "key_column": self.key_column}
-        return {**super().options(), **columns}
+        grouping = {"group_rows": self.group_rows, "order_rows": self.order_rows}
+        asked = {name: column for name, column in grouping.items() if column}
+        return {**super().options(), **columns, **asked, **self._keys()}
 
     @property
     def _source_of_splits(self) -> str:
         return "--table" if self.splitting.is_given else "--splits"
+
+    def _keys(self) -> dict[str, str]:
+        """Return the option that tells what keys are made of, where no column gives them."""
+        if self.key_column or self.group_rows:
+            return {}
+        alone = {split for split, uris in self.table_files.items() if len(uris) == 1}
+        return keys_option({s: "" if s in alone else "file:row" for s in self.tables})
 
     def _listed(self) -> dict[str, tuple[str, str]]:
         """Return the folder and the glob per split whose tables are listed."""
@@ -176,6 +189,45 @@ def _refuse_image_options(config: DataSetConfig) -> None:
             f"{given[0]} must come with image_column, got it without: name the column, or leave"
             f" --{given[0]} out"
         )
+
+
+def _check_groups(config: TableConfig) -> None:
+    """Refuse groups that are no sequences, and columns that could not be of one group."""
+    column, sequence = config.group_rows, config.layout.sequence_columns
+    if config.order_rows and not column:
+        raise ValueError(
+            f"order_rows must come with group_rows, got {config.order_rows!r} alone: name the"
+            " column of the groups, or leave it out"
+        )
+    if not column:
+        return
+    if not sequence:
+        raise ValueError(
+            f"group_rows must come with sequence, got {column!r} alone: name the columns whose"
+            " rows are steps"
+        )
+    if config.key_column:
+        raise ValueError(
+            f"group_rows gives the keys, got {column!r} and key_column {config.key_column!r}:"
+            " leave --key_column out"
+        )
+    if config.order_rows == column:
+        raise ValueError(
+            f"order_rows must be another column than group_rows, got {column!r} for both: leave it"
+            " out"
+        )
+    if config.image_column in sequence:
+        raise ValueError(
+            "sequence must not name image_column where rows are grouped, since a record has one"
+            f" image, got {config.image_column!r}: give frames as a Parquet column of bytes"
+        )
+    of_all = {"group_rows": column, **config.splitting.fields}
+    for option, name in of_all.items():
+        if name in sequence:
+            raise ValueError(
+                f"sequence must not name the column of {option} where rows are grouped, since it is"
+                f" the same in all rows of a group, got {name!r}: leave it out"
+            )
 
 
 def _check_tables(split: str, uris: Sequence[str]) -> None:
@@ -222,148 +274,23 @@ def build(root: beam.Pipeline, config: TableConfig) -> beam.PCollection[Manifest
         config.image_column,
         config.roots,
         config.layout.label_columns,
-        config.key_column,
+        config.group_rows or config.key_column,
         config.layout.sequence_columns,
     )
-    pieces = files | "DivideTables" >> DivideTables(config.access)
+    pieces: beam.PCollection = files | "DivideTables" >> DivideTables(config.access)
+    read_piece: Callable[[Any], Iterable[Item]] = reader
+    if config.group_rows:
+        spool = spool_for(root, config.access.spool_dir)
+        pieces |= "GroupRows" >> GroupRows(RowReader(reader, config.order_rows, spool))
+        read_piece = GroupReader(reader, config.order_rows, spool)
     read = pieces | "ReadTable" >> ReadSamples(
-        reader, config.source_files, config.exclude, config.access
+        read_piece, config.source_files, config.exclude, config.access
     )
     if config.image_column:
         listing = root | "ListBlobs" >> ListBlobs(
             config.roots, config.output, config.names, config.access
         )
     return write_data_set(root, config, read._replace(listing=listing, tallies=tallies))
-
-
-def parser() -> FlagParser:
-    """Return the command's flags."""
-    flags = FlagParser(
-        "beam-tfrec table", "Rows of tables, with images or without, to .tfrec files."
-    )
-    group = flags.add_argument_group("sources (docs/tables.md)")
-    group.add_argument(
-        "--table",
-        nargs="+",
-        action="extend",
-        required=True,
-        metavar="[SPLIT=]FILE|GLOB|DIR",
-        help="tables per split: files that end in .csv, .tsv, .jsonl or .parquet, or one folder or"
-        " quoted glob of such files (required)",
-    )
-    group.add_argument(
-        "--split", default="train", help="split of a path without SPLIT= (default train)"
-    )
-    group.add_argument(
-        "--image_column",
-        type=not_empty,
-        metavar="COLUMN",
-        help="column that names each row's image (default: rows have none)",
-    )
-    group.add_argument(
-        "--image_root",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="[SPLIT=]DIR",
-        help="folder or URI that images lie below, per split or for all (default: the table's"
-        " folder; where the first row names a URI, its bucket)",
-    )
-    group.add_argument(
-        "--key_column",
-        type=not_empty,
-        metavar="COLUMN",
-        help="column of text or whole numbers, each once in its split, that rows are known by"
-        " (default: their number, behind the file's name where there are several)",
-    )
-    group.add_argument(
-        "--types",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="COLUMN=TYPE,...",
-        help="types of columns: int64, float or bytes, with [] for lists ([][] for a sequence's"
-        " lists of lists), with ? where cells may be missing; a cell that does not fit"
-        " rejects its row (default: from all cells)",
-    )
-    group.add_argument(
-        "--label_column",
-        action="append",
-        default=[],
-        type=not_empty,
-        metavar="COLUMN",
-        help="column of classes, or one of several: it becomes image/class/label and"
-        " image/class/text (default none)",
-    )
-    group.add_argument(
-        "--sequence",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="COLUMN,...",
-        help="columns of lists, each value or inner list of which is a step: records become"
-        " SequenceExamples, with all other columns as their context (default none)",
-    )
-    add_class_flags(flags)
-    add_data_set_flags(flags)
-    return flags
-
-
-def parse_types(given: Sequence[str]) -> dict[str, ColumnType]:
-    """Return the types of columns.
-
-    >>> {name: str(wanted) for name, wanted in parse_types(["age=int64,tags=bytes[]"]).items()}
-    {'age': 'int64', 'tags': 'bytes[]'}
-
-    Raises:
-        ValueError: when one is none, or of no column, or a second one.
-    """
-    types: dict[str, ColumnType] = {}
-    for part in (part for text in given for part in text.split(",")):
-        name, _, text = part.strip().rpartition("=")
-        if not name or name in types:
-            raise ValueError(
-                f"types must be COLUMN=TYPE, each column once, got {part!r}: give such as age=int64"
-            )
-        types[name] = parse_type(name, text, may_nest=True)
-    return types
-
-
-def parse_columns(flag: str, given: Sequence[str]) -> tuple[str, ...]:
-    """Return names of columns, given with commas or spaces between.
-
-    >>> parse_columns("sequence", ["tokens,frames", "times"])
-    ('tokens', 'frames', 'times')
-
-    Raises:
-        ValueError: when one is empty.
-    """
-    names = tuple(name.strip() for text in given for name in text.split(","))
-    if not all(names):
-        raise ValueError(
-            f"{flag} must be names of columns, got {','.join(given)!r}: remove the empty one"
-        )
-    return names
-
-
-def layout_of(flags: argparse.Namespace) -> TableLayout:
-    """Return the layout that the flags ask for.
-
-    Raises:
-        ValueError: when flags number classes that there are none of.
-    """
-    for name in ("label_file", "first_label"):
-        if getattr(flags, name) is not None and not flags.label_column:
-            raise ValueError(
-                f"{name} must come with label_column, got {getattr(flags, name)}: name the column"
-            )
-    return TableLayout(
-        types=parse_types(flags.types),
-        label_columns=tuple(flags.label_column),
-        with_image=flags.image_column is not None,
-        first_label=first_label_of(flags),
-        sequence_columns=parse_columns("sequence", flags.sequence),
-    )
 
 
 def configure(argv: Sequence[str]) -> tuple[RunConfig[TableConfig], list[str]]:
@@ -379,6 +306,8 @@ def configure(argv: Sequence[str]) -> tuple[RunConfig[TableConfig], list[str]]:
         image_column=flags.image_column or "",
         image_root=parse_per_split("image_root", flags.image_root),
         key_column=flags.key_column or "",
+        group_rows=flags.group_rows or "",
+        order_rows=flags.order_rows or "",
         layout=layout_of(flags),
         label_file=label_file_of(flags),
         names=shard_names_of(flags),
@@ -391,7 +320,12 @@ def configure(argv: Sequence[str]) -> tuple[RunConfig[TableConfig], list[str]]:
 def _check_since(run_config: RunConfig[TableConfig]) -> None:
     """Refuse to add to data sets by numbers of rows that begin again in another file."""
     config, since = run_config.config, run_config.since
-    if since and since.names and config.table_files and not config.key_column:
+    if (
+        since
+        and since.names
+        and config.table_files
+        and not (config.key_column or config.group_rows)
+    ):
         raise ValueError(
             "since must come with key_column where tables are given as files, since the numbers of"
             " rows begin again in each, got no key_column: name the column, or give from the first"

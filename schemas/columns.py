@@ -31,7 +31,7 @@ _BOOLS = {"true": 1, "false": 0}
 _SPELT_FLOATS = {"nan", "inf", "infinity"}
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_LEADING_ZERO = re.compile(r"[+-]?0[0-9]")  # a postal code or an id, not a number
+_NOT_COUNTED = re.compile(r"[+-]?0[0-9]|\+[0-9]+$")  # a postal code, an id or a telephone's number
 _TYPE = re.compile(r"(int64|float|bytes)((?:\[\]){0,2})(\?)?")
 _KIND_OF_TYPE = {bool: BOOL, float: FLOAT, str: TEXT, bytes: TEXT}
 
@@ -97,13 +97,15 @@ def parse_type(name: str, text: str, *, may_nest: bool = False) -> ColumnType:
 def kind_of_text(text: str) -> int:
     """Return what a text cell looks like; numbers may have spaces around.
 
-    >>> [kind_of_text(cell) for cell in ("7", "7.0", "true", "007")] == [INT, FLOAT, BOOL, TEXT]
+    >>> [kind_of_text(cell) for cell in ("7", "7.0", "true")] == [INT, FLOAT, BOOL]
+    True
+    >>> [kind_of_text(cell) for cell in ("007", "+4915", "+0.5")] == [TEXT, TEXT, FLOAT]
     True
     """
     cell = text.strip()
-    if _WHOLE.fullmatch(cell) and not _LEADING_ZERO.match(cell):
+    if _WHOLE.fullmatch(cell) and not _NOT_COUNTED.match(cell):
         return INT if len(cell) <= _INT64_CHARS and int(cell) in _INT64 else BIG_INT
-    if _NUMBER.fullmatch(cell) and not _LEADING_ZERO.match(cell):
+    if _NUMBER.fullmatch(cell) and not _NOT_COUNTED.match(cell):
         return FLOAT
     word = cell.lower()
     if word in _BOOLS:

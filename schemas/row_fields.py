@@ -9,7 +9,7 @@ from schemas.columns import Cell, text_of
 from schemas.samples import Sample, pack
 
 _BYTES_A_STEP = 6  # beyond its values: the lengths of its Feature, and of the list in there
-_LARGE_ROW_BYTES = 256
+LARGE_ROW_BYTES = 256
 """Larger rows travel as payloads: what all rows hold is in memory where a run is in process."""
 
 
@@ -36,7 +36,7 @@ def fields_of_row(
     packed = pack(cells)
     lists = (cells[name] for name in sequence_columns if isinstance(cells.get(name), list))
     row_bytes = len(packed) + _BYTES_A_STEP * sum(map(len, lists))
-    if len(packed) <= _LARGE_ROW_BYTES:
+    if len(packed) <= LARGE_ROW_BYTES:
         return pack(RowFields(row_bytes, cells)), b""
     return pack(RowFields(row_bytes)), packed
 

@@ -348,7 +348,9 @@ def test_a_damaged_archive_stops_a_run(tmp_path: Path) -> None:
 def test_no_items_at_all(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", IMAGES[:0])
     arguments = ("--arrays", tmp_path / "x.npy", "--output", tmp_path / "out")
-    assert run_arrays(*arguments).ended == (3, "E-SET-EMPTY")
+    run = run_arrays(*arguments)
+    assert run.ended == (3, "E-SET-EMPTY")
+    assert "split train: no items in its sources; check them" in run.fault
     assert run_arrays(*arguments, "--allow_empty").code == 0
 
 
@@ -410,6 +412,44 @@ def test_rows_that_were_added_are_written_alone(source: Path, tmp_path: Path) ->
 
     assert manifest["splits"]["train"]["earlier"] == 60
     assert keys_of(tmp_path / "two", "train") == {str(row) for row in range(60, 100)}
+
+
+def test_rows_that_were_keyed_otherwise_are_not_written_again(source: Path, tmp_path: Path) -> None:
+    """Row 0 of `x.npy` is `0`, and in a folder of several files `x.npy:0`."""
+    (source / "y.npy").unlink()
+    alone = ("--arrays", source / "x.npy")
+    manifest = committed(tmp_path / "alone", *alone)
+    assert "keys" not in manifest["plan"]["options"]
+    ways = {
+        "file:row": ("--arrays", source),
+        "file": ("--arrays", source, "--one_sample_per_file"),
+        "array": ("--arrays", source, "--image_array", "x"),
+    }
+    for told, arguments in ways.items():
+        since = ("--since", tmp_path / "alone", "--output", tmp_path / "next")
+        run = run_arrays(*arguments, *since)
+        assert run.ended == (2, "E-ARG")
+        assert f"were split or keyed otherwise: as given, and now keys {told};" in run.fault
+    committed(tmp_path / "folder", "--arrays", source)
+    manifest = committed(tmp_path / "more", "--arrays", source, "--since", tmp_path / "folder")
+    assert manifest["splits"]["train"]["earlier"] == 60
+    run = run_arrays(*alone, "--since", tmp_path / "folder", "--output", tmp_path / "next")
+    assert "keyed otherwise: keys file:row, and now as given;" in run.fault
+
+
+def test_archives_are_unpacked_where_they_are_told_to(source: Path, tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "packed.npz", x=IMAGES)
+    spool = tmp_path / "spool"
+    arguments = ("--arrays", tmp_path / "packed.npz", "--spool_dir", spool)
+    run = run_arrays(*arguments, "--output", tmp_path / "out")
+    assert run.ended == (6, "E-IO-READONLY")
+    assert f"{spool}: " in run.fault and "give a --spool_dir with room" in run.fault
+
+    spool.mkdir()
+    committed(tmp_path / "out", *arguments)
+    assert [*spool.iterdir()] == []
+    with pytest.raises(ValueError, match="spool_dir must come with an output that is not local"):
+        configure(["--arrays", "x.npy", "--spool_dir", "d", "--output", "out"])
 
 
 def test_pieces_are_spread_over_a_cluster(

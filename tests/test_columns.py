@@ -56,7 +56,11 @@ def test_other_types_are_refused(text: str) -> None:
 TEXTS = {
     "0": INT,
     "-17": INT,
-    "+5": INT,
+    "+4915112345678": TEXT,  # a telephone's number
+    "+5": TEXT,
+    "+0": TEXT,
+    "+5.0": FLOAT,
+    "+1e5": FLOAT,
     "1" * 5000: BIG_INT,
     " 7 ": INT,
     "9223372036854775807": INT,

@@ -49,6 +49,7 @@ EXIT_CODES = {
         "E-ROW-TYPE",
         "E-ROW-KEY",
         "E-ROW-PATH",
+        "E-ROW-GROUP",
         "E-EX-TOO-LARGE",
         "E-EX-EMPTY",
         "E-EX-FAILED",

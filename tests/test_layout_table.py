@@ -180,7 +180,12 @@ def test_options_say_what_was_asked() -> None:
 
 
 REFUSED = [
-    (TableLayout(), (), "a table must have a column, got none: give one with rows"),
+    (
+        TableLayout(),
+        (),
+        "types must name the columns where no row tells of any, got none: give such as"
+        " --types age=int64, or a table with rows",
+    ),
     (
         TableLayout(types(agee="int64")),
         ("int64 age",),

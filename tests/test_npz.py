@@ -182,7 +182,8 @@ def test_a_full_disk_is_told(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(npz.tempfile, "TemporaryFile", full)
-    with pytest.raises(RuntimeError, match=r"^E-IO-NOSPACE \S*: No space left on device; set TMP"):
+    line = r"^E-IO-NOSPACE \S*: No space left on device; give a --spool_dir with room"
+    with pytest.raises(RuntimeError, match=line):
         unpacked.bytes_of(storage, entry_of(storage, "packed.npz"), "x.npy", (0, 10))
 
 

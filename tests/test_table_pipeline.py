@@ -256,6 +256,32 @@ def test_where_every_row_is_bad_they_tell_why(tmp_path: Path) -> None:
     )
 
 
+def test_a_table_without_rows(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,b\n")
+    argv = ("--table", tmp_path / "t.csv")
+    line = fault(tmp_path / "out", *argv)
+    assert line.startswith("E-SET-EMPTY split train: no samples in its sources; check them")
+    line = fault(tmp_path / "out", *argv, "--allow_empty")
+    assert line.startswith(
+        f"E-ARG {tmp_path}/out: types must name the columns where no row tells of any, got none;"
+        " give such as --types age=int64, or a table with rows"
+    )
+    manifest = convert(tmp_path / "out", *argv, "--allow_empty", "--types", "a=int64,b=bytes?")
+    assert [(f.key, f.kind, f.optional) for f in manifest.features] == [
+        ("a", "int64", False),
+        ("b", "bytes", True),
+    ]
+    assert manifest.splits["train"].records == 0 and manifest.shards == []
+
+
+def test_a_split_without_rows_beside_one_with_some(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a\n1\n")
+    (tmp_path / "v.csv").write_text("a\n")
+    argv = ("--table", f"train={tmp_path}/t.csv", f"val={tmp_path}/v.csv", "--allow_empty")
+    splits = convert(tmp_path / "out", *argv).splits
+    assert {name: split.records for name, split in splits.items()} == {"train": 1, "val": 0}
+
+
 def test_a_row_without_a_key_has_that_of_no_other(tmp_path: Path) -> None:
     table, out = tmp_path / "t.csv", tmp_path / "out"
     table.write_bytes(b"id,v\n1,x\n2,\xff\n3,z\n")
@@ -271,7 +297,7 @@ def test_earlier_rows_are_known_by_keys_of_the_same_column(tmp_path: Path) -> No
     (data / "t.csv").write_text("id\n1\n3\n")
     convert(tmp_path / "a", "--table", data, "--key_column", "id")
     line = fault(tmp_path / "b", "--table", data, "--since", tmp_path / "a")
-    assert "split or keyed otherwise: key_column id, and now as given" in line
+    assert "split or keyed otherwise: key_column id, and now keys file:row" in line
 
 
 def test_a_folder_and_a_glob(tmp_path: Path) -> None:
@@ -367,6 +393,28 @@ def test_rows_known_by_numbers_alone_are_not_added_to_earlier_ones(tmp_path: Pat
     convert(tmp_path / "two", *tables, "--since", tmp_path / "one")
 
     assert sorted(parsed(tmp_path / "two")["k"]) == [b"w", b"z"]
+
+
+def test_rows_that_were_keyed_otherwise_are_not_added(tmp_path: Path) -> None:
+    """Row 0 of `a.csv` is `0`, and in a folder `a.csv:0`: it would come twice."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name in ("a", "b"):
+        (folder / f"{name}.csv").write_text("k\n1\n2\n")
+    alone = convert(tmp_path / "alone", "--table", folder / "a.csv")
+    line = fault(tmp_path / "next", "--table", folder, "--since", tmp_path / "alone")
+    assert line.startswith(
+        f"E-ARG {tmp_path}/alone: its samples were split or keyed otherwise: as given, and now"
+        " keys file:row; give --since data sets of the same --split_by, --splits, seed and keys,"
+        " which a file given alone has not as it has in a folder"
+    )
+    two = convert(tmp_path / "two", "--table", folder / "a.csv", folder / "b.csv")
+    later = convert(tmp_path / "next", "--table", folder, "--since", tmp_path / "two")
+    assert (later.splits["train"].earlier, later.splits["train"].records) == (4, 0)
+    tables = ("--table", f"train={folder}/", f"val={folder}/a.csv")
+    mixed = convert(tmp_path / "mixed", *tables)
+    options = [each.plan.options.get("keys") for each in (alone, two, mixed)]
+    assert options == [None, "file:row", "train=file:row val=row"]
 
 
 def test_a_folder_of_tables_grows_by_files(tmp_path: Path) -> None:

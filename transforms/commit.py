@@ -190,7 +190,8 @@ def _refuse_without_samples(files: Sequence[SplitSource], job: CommitJob) -> Non
         raise RuntimeError(fault_line("E-SET-EMPTY", job.output, what, remedy))
     for file in files:
         if not file.images:
-            what, remedy = "no images in its sources", "check them, or give --allow_empty"
+            what = f"no {job.layout.sample_noun}s in its sources"
+            remedy = "check them, or give --allow_empty"
             if "split_by" in job.options:
                 what = f"no sample is of it by {job.options['split_by']}"
                 remedy = "give a larger share, correct --splits, or give --allow_empty"
@@ -387,7 +388,7 @@ def refuse_empty(file: SplitSource, samples: int, job: CommitJob) -> None:
         RuntimeError: `E-SET-EMPTY`.
     """
     if file.images and not samples and not file.earlier_images and not job.allow_empty:
-        what = f"none of {counted(file.images, 'image')} is left"
+        what = f"none of {counted(file.images, job.layout.sample_noun)} is left"
         remedy = "mend, exclude or skip fewer, or give --allow_empty"
         raise RuntimeError(fault_line("E-SET-EMPTY", f"split {file.split}", what, remedy))
 

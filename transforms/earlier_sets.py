@@ -32,6 +32,7 @@ from transforms.storage import (
 )
 
 _FLAG = "--since"
+_OPTIONS_OF_KEYS = ("key_column", "group_rows", "keys")
 _READERS = 16
 
 
@@ -202,6 +203,8 @@ def find_earlier_sets(
         if splitting is not None and its_splitting != splitting:
             what = f"its samples were split or keyed otherwise: {_told(its_splitting)}, and now"
             remedy = f"give {_FLAG} data sets of the same --split_by, --splits, seed and keys"
+            if its_splitting.get("keys") != splitting.get("keys"):
+                remedy += ", which a file given alone has not as it has in a folder"
             raise _refused(earlier.uri, f"{what} {_told(splitting)}", remedy)
         by_digest.setdefault(earlier.digest, earlier)
         labels = add_labels(labels, its_labels, earlier.uri)
@@ -214,8 +217,8 @@ def dividing_options(options: Mapping[str, str]) -> dict[str, str]:
     >>> dividing_options({"seed": "0", "split_by": "part", "key_column": "id"})
     {'split_by': 'part', 'key_column': 'id'}
     """
-    key_column = options.get("key_column")
-    return {**splitting_in(options), **({"key_column": key_column} if key_column else {})}
+    keys = {name: options[name] for name in _OPTIONS_OF_KEYS if options.get(name)}
+    return {**splitting_in(options), **keys}
 
 
 def check_turn(earlier: EarlierSets, output: str, layout: str, access: Access) -> None:

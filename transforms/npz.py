@@ -178,7 +178,7 @@ def _unpack(storage: Storage, entry: Entry, member: str, folder: str) -> IO[byte
                 file.write(piece)
         file.flush()
     except OSError as error:
-        raise coded(error, where, "set TMPDIR to a folder with room, then run again") from error
+        raise coded(error, where, "give a --spool_dir with room, then run again") from error
     return file
 
 

@@ -14,7 +14,7 @@ from schemas.shards import ShardNames
 from schemas.table_names import Named, is_called_a_table, matches, root_and_pattern, what_is_named
 from transforms.output_files import source_entries
 from transforms.sources import Item, SourceNote
-from transforms.splits import HASH, Splitting
+from transforms.splits import Splitting
 from transforms.storage import Access, is_local, open_storage
 from transforms.table_files import TableFile, number_tables, stat_tables
 from transforms.table_pieces import TablePiece, first_piece, table_fault
@@ -52,60 +52,64 @@ class TableReader:
     def __call__(self, piece: TablePiece) -> Iterator[Item]:
         """Yield the sample of every row, or why there is none, and what its columns hold."""
         if not piece.format:
-            split = self._split_of_no_sample(piece, piece.file.entry.name)
+            split = self.splitting.split_of_other(piece.file.split, piece.file.entry.name)
             yield SourceNote(split, skipped=NOT_A_TABLE)
             return
-        self._check_header(piece)
-        notes: dict[str, _Notes] = {}
+        self.check_header(piece, "key_column")
+        notes: dict[str, ColumnNotes] = {}
         for row in rows_of(piece, open_storage(piece.file.root, self.access)):
             yield self.read_row(row, piece, notes)
         for split, found in notes.items():
             yield found.note(split)
 
-    def _check_header(self, piece: TablePiece) -> None:
-        """Refuse a file of which no row could be used."""
+    def check_header(self, piece: TablePiece, key_option: str) -> None:
+        """Refuse a file of which no row could be used.
+
+        Args:
+            piece: of the file.
+            key_option: the option that names the column of keys.
+
+        Raises:
+            RuntimeError: `E-TAB-HEADER`.
+        """
         needed = {
             "image_column": (self.image_column,),
-            "key_column": (self.key_column,),
+            key_option: (self.key_column,),
             "label_column": self.label_columns,
             **{option: (name,) for option, name in self.splitting.fields.items()},
         }
         for option, names in needed.items():
-            for name in names:
-                if name and piece.columns and name not in piece.columns:
-                    what = f"has no column {name!r}, which {option} names"
-                    remedy = f"name one of {', '.join(piece.columns[:20])}"
-                    raise table_fault("E-TAB-HEADER", piece.file.where, what, remedy)
+            check_columns(piece, option, names)
 
     def read_row(
-        self, row: Row | BadRow, piece: TablePiece, notes: dict[str, "_Notes"]
+        self, row: Row | BadRow, piece: TablePiece, notes: dict[str, "ColumnNotes"]
     ) -> Sample | Rejected:
         """Return the sample of a row, or why there is none; notes grow by what it holds."""
         # A row without a key of its own must not have that of another row: --exclude goes by it.
         prefix = f"{piece.file.entry.name}:" if self.key_column else piece.file.prefix
         number_key = f"{prefix}{row.number}"
         if isinstance(row, BadRow):
-            split = self._split_of_no_sample(piece, number_key)
+            split = self.splitting.split_of_other(piece.file.split, number_key)
             return _rejected(split, number_key, piece, row, row.code, row.detail)
         cells = row.cells
         try:
-            key = self._key(cells, number_key)
+            key = self.key_of(cells) if self.key_column else number_key
         except ValueError as error:
-            split = self._split_of_no_sample(piece, number_key)
+            split = self.splitting.split_of_other(piece.file.split, number_key)
             return _rejected(split, number_key, piece, row, "E-ROW-KEY", str(error))
-        split = self._split(cells, key, piece, row)
+        split = self.split_of(cells, key, piece.file.split, f"{piece.file.where} {place_of(row)}")
         try:
-            blobs = self._blobs(cells, piece.file.split)
+            blobs = self.blobs_of(cells, piece.file.split)
         except ValueError as error:
             return _rejected(split, key, piece, row, "E-ROW-PATH", str(error))
         kept = {
             name: cell
             for name, cell in cells.items()
-            if cell is not None and name not in self._used_up
+            if cell is not None and name not in self.used_up
         }
-        seen = notes.get(split) or _Notes()
+        seen = notes.get(split) or ColumnNotes()
         try:
-            if piece.format in ("csv", "tsv"):
+            if piece.has_text_cells:
                 kinds = _kinds_of_text(kept, seen)
             else:
                 kinds = _kinds(kept, self.sequence_columns)
@@ -113,45 +117,49 @@ class TableReader:
         except ValueError as error:
             return _rejected(split, key, piece, row, "E-ROW-TYPE", str(error))
         notes[split] = seen
-        seen.add(kept, cells.keys() - self._used_up, kinds, names)
-        position = piece.file.place << _ROW_BITS | row.number
-        fields, payload = fields_of_row(_packable(kept, kinds), self.sequence_columns)
-        return Sample(split, key, position, blobs, fields, payload=payload)
+        seen.add(kept, cells.keys() - self.used_up, kinds, names)
+        fields, payload = fields_of_row(packable(kept, kinds), self.sequence_columns)
+        return Sample(split, key, position_of(row, piece), blobs, fields, payload=payload)
 
     @functools.cached_property
-    def _used_up(self) -> frozenset[str]:
+    def used_up(self) -> frozenset[str]:
         """Columns that say where a sample goes and what is read for it, and are no features."""
         used = {self.image_column, self.splitting.fields.get("split_by", "")}
         return frozenset(used - {""})
 
-    def _key(self, cells: Mapping[str, Cell], number_key: str) -> str:
-        if not self.key_column:
-            return number_key
+    def key_of(self, cells: Mapping[str, Cell]) -> str:
+        """Return what the column of keys says.
+
+        Raises:
+            ValueError: when it says nothing that could be a key.
+        """
         cell = cells.get(self.key_column)
         if isinstance(cell, bool) or not isinstance(cell, (int, str)) or cell == "":
             what = "no value" if cell in (None, "") else f"a {type(cell).__name__}"
             raise ValueError(f"column {self.key_column!r} gives no key: {what}")
         return str(cell)
 
-    def _split(self, cells: Mapping[str, Cell], key: str, piece: TablePiece, row: Row) -> str:
+    def split_of(self, cells: Mapping[str, Cell], key: str, given: str, where: str) -> str:
+        """Return the split of a row of a table that is given for one; `where` is for messages.
+
+        Raises:
+            RuntimeError: `E-SRC-SPLIT` when its column says none.
+        """
         if self.splitting.is_given:
-            return piece.file.split
+            return given
         fields = {
             name: text_of(cells[name])
             for name in self.splitting.fields.values()
             if cells.get(name) is not None and not isinstance(cells[name], list)
         }
-        where = f"{piece.file.where} {_place_of(row)}"
-        return self.splitting.split_for(piece.file.split, key, fields, where)
+        return self.splitting.split_for(given, key, fields, where)
 
-    def _split_of_no_sample(self, piece: TablePiece, key: str) -> str:
-        """Return the split that counts a row which has no cells by which it could be divided."""
-        if self.splitting.is_given:
-            return piece.file.split
-        by_hash = self.splitting.by == HASH
-        return self.splitting.split_of(key) if by_hash else self.splitting.splits(())[0]
+    def blobs_of(self, cells: Mapping[str, Cell], given: str) -> tuple[Blob, ...]:
+        """Return the images that a row names: one, or none where there are no images.
 
-    def _blobs(self, cells: Mapping[str, Cell], given: str) -> tuple[Blob, ...]:
+        Raises:
+            ValueError: when it names none below the root.
+        """
         if not self.image_column:
             return ()
         cell = cells.get(self.image_column)
@@ -159,6 +167,24 @@ class TableReader:
             what = "no value" if cell in (None, "") else f"a {type(cell).__name__}"
             raise ValueError(f"column {self.image_column!r} names no image: {what}")
         return (Blob(given, name_in_root(cell, self.image_roots[given])),)
+
+
+def check_columns(piece: TablePiece, option: str, names: Sequence[str]) -> None:
+    """Refuse a file whose header lacks columns that an option names.
+
+    Raises:
+        RuntimeError: `E-TAB-HEADER`.
+    """
+    for name in names:
+        if name and piece.columns and name not in piece.columns:
+            what = f"has no column {name!r}, which {option} names"
+            remedy = f"name one of {', '.join(piece.columns[:20])}"
+            raise table_fault("E-TAB-HEADER", piece.file.where, what, remedy)
+
+
+def position_of(row: Row | BadRow, piece: TablePiece) -> int:
+    """Return a row's place among all rows of its split."""
+    return piece.file.place << _ROW_BITS | row.number
 
 
 def name_in_root(cell: str, root: str) -> str:
@@ -226,8 +252,8 @@ def _prefixes(root: str) -> tuple[str, ...]:
     return (f"file://{absolute}/", f"{absolute}/")
 
 
-class _Notes:
-    """What the rows of a piece have shown of a split's columns."""
+class ColumnNotes:
+    """What rows have shown of a split's columns."""
 
     def __init__(self) -> None:
         self.kinds: dict[str, int] = {}
@@ -258,7 +284,7 @@ class _Notes:
         )
 
 
-def _kinds_of_text(kept: Mapping[str, Cell], seen: _Notes) -> dict[str, int]:
+def _kinds_of_text(kept: Mapping[str, Cell], seen: ColumnNotes) -> dict[str, int]:
     """Return what the text cells of a row are; a column is looked at until one is no number."""
     return {
         name: TEXT if seen.kinds.get(name, 0) & TEXT else kind_of_text(cell)
@@ -277,7 +303,7 @@ def _kinds(kept: Mapping[str, Cell], sequence_columns: Sequence[str]) -> dict[st
     return kinds
 
 
-def _packable(kept: dict[str, Cell], kinds: Mapping[str, int]) -> dict[str, Cell]:
+def packable(kept: dict[str, Cell], kinds: Mapping[str, int]) -> dict[str, Cell]:
     """Return cells as MessagePack has them: whole numbers beyond int64 go as text."""
     big = [name for name, kind in kinds.items() if kind & BIG_INT]
     return kept | {name: _without_big(kept[name]) for name in big}
@@ -289,12 +315,13 @@ def _without_big(cell: Cell) -> Cell:
     return str(cell) if isinstance(cell, int) and kind_of_value(cell) == BIG_INT else cell
 
 
-def _place_of(row: Row | BadRow) -> str:
+def place_of(row: Row | BadRow) -> str:
+    """Return where a row is in its file, for messages."""
     return f"line {row.line}" if row.line else f"row {row.number}"
 
 
 def _rejected(
     split: str, key: str, piece: TablePiece, row: Row | BadRow, code: str, detail: str
 ) -> Rejected:
-    detail = f"{piece.file.entry.name} {_place_of(row)}: {detail}"
+    detail = f"{piece.file.entry.name} {place_of(row)}: {detail}"
     return Rejected(code=code, stage=STAGE, split=split, key=key, detail=detail)

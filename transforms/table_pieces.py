@@ -56,6 +56,11 @@ class TablePiece(msgspec.Struct, frozen=True, array_like=True):
     first_line: int = 0
     columns: tuple[str, ...] = ()
 
+    @property
+    def has_text_cells(self) -> bool:
+        """Whether all cells are text, whose looks tell what they are."""
+        return self.format in ("csv", "tsv")
+
 
 coders.register(TablePiece)
 csv.field_size_limit(MAX_CELL_BYTES)

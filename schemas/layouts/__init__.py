@@ -92,6 +92,7 @@ class Layout(Protocol):
         reads_segmentations: samples have to carry segmentations.
         has_payloads: samples may have payloads, which then travel apart.
         reads_images: blobs are image files, which are checked; else bytes, taken as they are.
+        sample_noun: what a sample of its sources is called in messages.
         pixels_dtype: NumPy's name of what `EncodedImage.pixels` are to be, one of `PIXEL_DTYPES`;
             empty where encoded images are written.
     """
@@ -140,6 +141,11 @@ class Layout(Protocol):
     def pixels_dtype(self) -> str:
         """What plain pixels are given as, one of `PIXEL_DTYPES`; empty for encoded images."""
         return ""
+
+    @property
+    def sample_noun(self) -> str:
+        """What a sample of its sources is called in messages."""
+        return "image"
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes, for the plan."""

@@ -119,6 +119,11 @@ class ArraysLayout(Layout):
         """Blobs are values, and no image files."""
         return False
 
+    @property
+    def sample_noun(self) -> str:
+        """What a sample of its sources is called in messages."""
+        return "item"
+
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes."""
         return {"encoding": self.encoding.value}

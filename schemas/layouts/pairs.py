@@ -63,6 +63,11 @@ class PairsLayout(Layout):
         """What plain pixels are given as; empty for encoded images."""
         return "uint8" if self.tensors else ""
 
+    @property
+    def sample_noun(self) -> str:
+        """What a sample of its sources is called in messages."""
+        return "pair"
+
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes."""
         scale = "any" if self.scale is None else str(self.scale)

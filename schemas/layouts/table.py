@@ -74,6 +74,11 @@ class TableLayout(Layout):
         """Whether samples may have payloads: large rows are."""
         return True
 
+    @property
+    def sample_noun(self) -> str:
+        """What a sample of its sources is called in messages."""
+        return "sample"
+
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes."""
         types = (f"{name}={wanted}" for name, wanted in sorted(self.types.items()))
@@ -110,7 +115,10 @@ class TableLayout(Layout):
         }
         layout = replace(self, columns=columns, many_labels=many_labels)
         if not (columns or self.with_image or self.label_columns):
-            raise ValueError("a table must have a column, got none: give one with rows")
+            raise ValueError(
+                "types must name the columns where no row tells of any, got none: give such as"
+                " --types age=int64, or a table with rows"
+            )
         _refuse_keys(layout)
         return layout
 

@@ -74,7 +74,7 @@ class Access:
             images: roots of them.
             annotations: everything else that is read.
             output: of the data set.
-            has_payloads: whether samples may be large, and are kept on disk in process.
+            has_payloads: whether a worker may keep samples, or unpacked files, on its disk.
 
         Raises:
             ValueError: with the value and the remedy.
