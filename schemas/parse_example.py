@@ -117,7 +117,7 @@ def parse_sequence_example(data: bytes, start: int = 0, end: int | None = None) 
 def _read_features(data: bytes, at: int, end: int, into: dict[str, Values], depth: int) -> None:
     """Read a `tf.train.Features`; of equal keys the last one counts."""
     while at < end:
-        if entry := _plain_entry(data, at, end):
+        if entry := _plain_or_none(data, at, end):
             key, into[key], at = entry
             continue
         tag, first, at = field(data, at, end, depth)
@@ -228,6 +228,13 @@ def _read_int64s(data: bytes, at: int, end: int, into: array.array) -> None:
             raise MalformedError(at, "a list with an integer of more than 10 bytes")
     if shift:
         raise MalformedError(at, "a list of integers whose last is cut off")
+
+
+def _plain_or_none(data: bytes, at: int, end: int) -> tuple[str, Values, int] | None:
+    try:
+        return _plain_entry(data, at, end)
+    except IndexError:  # lengths that lead out of the buffer: the walk tells where
+        return None
 
 
 def _plain_entry(data: bytes, at: int, end: int) -> tuple[str, Values, int] | None:

@@ -343,6 +343,10 @@ WRONG = {
         nested(message(3, message(1, b"\x80" * 10 + b"\x01"))).hex(),
         "byte 13: a list with an integer of more than 10 bytes",
     ),
+    "a plain entry with an endless length at the end of the buffer": (
+        nested(message(1, b"\x0a\x80")).hex(),
+        "byte 12: an integer that is cut off",
+    ),
     "groups in one another": ("23" * 101 + "24" * 101, "byte 101: more than 100 messages in one"),
 }
 
