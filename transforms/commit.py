@@ -16,6 +16,7 @@ import msgspec
 
 from schemas.faults import Rejected, Scope, fault_line, printable, reject_order
 from schemas.layouts import Layout
+from schemas.licenses import count_licenses
 from schemas.manifest import (
     DUPLICATES_NAME,
     MANIFEST_NAME,
@@ -34,9 +35,10 @@ from schemas.manifest import (
 from schemas.shards import ShardInfo, ShardNames, receipt_name, shard_stem
 from transforms.blobs import PinTally, listing_digest
 from transforms.find_duplicates import NO_DUPLICATES, Duplicates, duplicates_jsonl
-from transforms.metadata_files import metadata_files
+from transforms.metadata_files import documents, metadata_files
 from transforms.output_files import (
     create_or_compare,
+    create_or_leave,
     foreign,
     receipts,
     source_entries,
@@ -91,6 +93,8 @@ def commit(
         create_or_compare(output, DUPLICATES_NAME, duplicates_jsonl(duplicates.lines))
     for name, text in metadata_files(manifest, layout).items():
         create_or_compare(output, name, text.encode())
+    for name, text in documents(manifest).items():
+        create_or_leave(output, name, text.encode())
     identities = {file.split: file.identity for file in files}
     output.create(sources_name(job_digest(plan, identities, listings)), b"{}\n")
     create_or_compare(output, MANIFEST_NAME, to_json(manifest))
@@ -310,6 +314,7 @@ def _summarize(
         images=file.images if file.samples is not None else None,
         images_without_samples=file.images_without_samples,
         sources=file.sources,
+        licenses=count_licenses((info.licenses for info in shards), file.licenses),
     )
     for info in shards:
         rejected = sum(reject.scope is Scope.SAMPLE for reject in info.rejected)
@@ -326,6 +331,11 @@ def _summarize(
     _check_sum(
         f"plan of {file.split}", summary.planned, summary.records, summary.rejected_in_shards
     )
+    under_licenses = sum(found.records for found in summary.licenses)
+    if under_licenses > summary.records:
+        raise RuntimeError(
+            f"licenses of {file.split} are of {under_licenses} records, it has {summary.records}"
+        )
     fate = summary.annotations
     _check_sum(
         f"annotations of {file.split}",
