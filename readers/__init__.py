@@ -7,3 +7,94 @@
 
 Neither Beam nor, but for `load`, TensorFlow is imported.
 """
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from transforms.storage import DEFAULT_ACCESS, Access
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+def load(
+    data_sets: str | Sequence[str],
+    split: str,
+    *,
+    batch_size: int | None = None,
+    decode_images: bool = True,
+    image_size: tuple[int, int] | None = None,
+    max_objects: int | None = None,
+    shuffle: bool | int = False,
+    seed: int | None = None,
+    host: int = 0,
+    hosts: int = 1,
+    input_context: "tf.distribute.InputContext | None" = None,
+    drop_remainder: bool | None = None,
+    known_cardinality: bool = True,
+    access: Access = DEFAULT_ACCESS,
+) -> "tf.data.Dataset":
+    """Return the records of a split as a `tf.data.Dataset` of tensors by key.
+
+    Args:
+        data_sets: path or URI of an output, or of several that are read as one.
+        split: such as `train`.
+        batch_size: records of a batch, on this host; None for single records.
+        decode_images: whether an image is its pixels, uint8 [height, width, 3], RGB; else bytes.
+        image_size: height and width, in px, to which decoded images are resized.
+        max_objects: number to which lists of objects are padded, with -1 and b"", or cut.
+        shuffle: whether files and records come in another order in each epoch; a number is that of
+            the records in the buffer, else 1,024. Otherwise the order is the same each time.
+        seed: of these orders, which are then the same in each run.
+        host: of those that share the split, from 0.
+        hosts: their number.
+        input_context: of a strategy, which tells both.
+        drop_remainder: whether all hosts get equally many records, and all batches are whole; by
+            default where there are several hosts.
+        known_cardinality: whether the dataset knows how many there are, and fails where files hold
+            others; False for a tf.data service that deals them to its workers.
+        access: how manifests and listings are reached; TensorFlow reads shards by itself.
+
+    Returns:
+        Repeated features are RaggedTensors in a batch, and so are images that are not resized.
+
+    Raises:
+        ValueError: when an argument is wrong, or a data set has no manifest.
+        RuntimeError: `E-VER-MISSING` or `E-VER-SIZE` when a shard is not what was written.
+    """
+    from readers.parsed_features import TensorForm
+    from readers.tf_data import Reading, load_data_sets, share_of
+
+    host, hosts = share_of(host, hosts, input_context)
+    if drop_remainder is None:
+        drop_remainder = hosts > 1
+    reading = Reading(batch_size, shuffle, seed, host, hosts, drop_remainder, known_cardinality)
+    form = TensorForm(decode_images, image_size, max_objects)
+    return load_data_sets(data_sets, split, reading, form, access)
+
+
+def steps_per_epoch(
+    data_sets: str | Sequence[str],
+    split: str,
+    global_batch: int,
+    hosts: int = 1,
+    *,
+    access: Access = DEFAULT_ACCESS,
+) -> int:
+    """Return how many batches of a split every host can read, as `load` deals it to hosts.
+
+    Args:
+        data_sets: as of `load`.
+        split: such as `train`.
+        global_batch: records of a batch, on all hosts together.
+        hosts: their number.
+        access: how manifests are reached.
+
+    Raises:
+        ValueError: when the hosts cannot share a batch, or the split does not fill one.
+    """
+    from readers.data_sets import find_data_sets
+    from readers.hosts import steps
+
+    shards = find_data_sets(data_sets, access).shards(split)
+    return steps(sum(shard.entry.records for shard in shards), global_batch, hosts)

@@ -63,7 +63,10 @@ def modules(package: str) -> list[str]:
     return sorted(".".join(parts).removesuffix(".__init__") for parts in names)
 
 
-LATE = {"schemas.gray_png", "schemas.masks", "schemas.panoptic"}  # where masks are made, by numpy
+LATE = {
+    *("schemas.gray_png", "schemas.masks", "schemas.panoptic"),  # where masks are made, by numpy
+    *("readers.tf_data", "readers.parsed_features"),  # where TensorFlow reads
+}
 
 
 # Workers import these: TensorFlow costs seconds and 0.4 GB a process, Pillow decodes natively.

@@ -1,0 +1,638 @@
+"""`readers.load`: which records come, in which order, on which host, as which tensors."""
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+import readers
+from schemas.features import Content, Feature, FeatureSpec, Kind
+from schemas.layouts.detection import DetectionLayout
+from schemas.layouts.tfds import TfdsLayout
+from schemas.manifest import Label
+from tests.conftest import jpeg_bytes
+from tests.gcs_stand_in import GcsStandIn
+from tests.written_sets import write_data_set
+
+NUMBERS = FeatureSpec("numbers", (Feature("n", Kind.INT64, False, "number of the record"),))
+OBJECTS = FeatureSpec(
+    "objects",
+    (
+        Feature("image", Kind.BYTES, False, "an image file", Content.IMAGE),
+        Feature("objects/bbox", Kind.FLOAT, True, "boxes", Content.BOX_YXYX),
+        Feature("objects/label", Kind.INT64, True, "ids", Content.CLASS_LABEL),
+        Feature("caption", Kind.BYTES, True, "captions", Content.TEXT),
+    ),
+)
+STEPS = FeatureSpec(
+    "steps",
+    (
+        Feature("id", Kind.INT64, False, "number"),
+        Feature("token", Kind.INT64, False, "one a step", per_step=True),
+        Feature("box", Kind.FLOAT, True, "any a step", per_step=True),
+    ),
+)
+PNG_4_BY_3 = {"L": 90, "RGB": (200, 100, 50), "RGBA": (200, 100, 50, 128), "LA": (90, 128)}
+
+
+def numbered(*counts: int) -> list[list[dict[str, list[int]]]]:
+    """Return shards of so many records, numbered through."""
+    numbers = iter(range(sum(counts)))
+    return [[{"n": [next(numbers)]} for _ in range(count)] for count in counts]
+
+
+def numbers_of(dataset: tf.data.Dataset) -> list[int]:
+    return [int(record["n"]) for record in dataset]
+
+
+def write_numbers(folder: Path, *counts: int, order: str = "shuffled") -> str:
+    options = {"order": f"all={order}"}
+    return str(write_data_set(folder, NUMBERS, {"train": numbered(*counts)}, options=options))
+
+
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Sixteen shards, some of which lost records to rejects."""
+    counts = [8, 8, 3, 8, 8, 8, 0, 8, 8, 8, 8, 7, 8, 8, 8, 5]
+    return write_numbers(tmp_path_factory.mktemp("uneven"), *counts)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Four photos of two sizes, of 0 to 3 objects."""
+    records = [
+        {
+            "image": [jpeg_bytes(20 + 4 * (place % 2), 16, color=place)],
+            "objects/bbox": [place / 4] * 4 * place,
+            "objects/label": list(range(place)),
+            "caption": [b"a", b"b"][: place % 2 + 1],
+        }
+        for place in range(4)
+    ]
+    folder = tmp_path_factory.mktemp("photos")
+    return str(write_data_set(folder, OBJECTS, {"train": [records]}))
+
+
+# --- tensors ---
+
+
+def spec_text(dataset: tf.data.Dataset) -> dict[str, str]:
+    """Return shape and type by key, ragged ones named."""
+    return {
+        key: f"{'ragged ' if isinstance(spec, tf.RaggedTensorSpec) else ''}"
+        f"{list(spec.shape)} {spec.dtype.name}"
+        for key, spec in dataset.element_spec.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "image", "bbox", "label", "caption"),
+    [
+        (
+            {},
+            "[None, None, 3] uint8",
+            "[None, 4] float32",
+            "[None] int64",
+            "[None] string",
+        ),
+        (
+            {"batch_size": 2},
+            "ragged [None, None, None, 3] uint8",
+            "ragged [None, None, 4] float32",
+            "ragged [None, None] int64",
+            "ragged [None, None] string",
+        ),
+        (
+            {"batch_size": 2, "decode_images": False, "drop_remainder": True},
+            "[2] string",
+            "ragged [2, None, 4] float32",
+            "ragged [2, None] int64",
+            "ragged [2, None] string",
+        ),
+        (
+            {"max_objects": 2, "image_size": (7, 9)},
+            "[7, 9, 3] uint8",
+            "[2, 4] float32",
+            "[2] int64",
+            "[None] string",
+        ),
+        (
+            {"max_objects": 2, "image_size": (7, 9), "batch_size": 2, "drop_remainder": True},
+            "[2, 7, 9, 3] uint8",
+            "[2, 2, 4] float32",
+            "[2, 2] int64",
+            "ragged [2, None] string",
+        ),
+    ],
+)
+def test_types(
+    photos: str, options: dict[str, Any], image: str, bbox: str, label: str, caption: str
+) -> None:
+    dataset = readers.load(photos, "train", **options)
+    assert spec_text(dataset) == {
+        "caption": caption,
+        "image": image,
+        "objects/bbox": bbox,
+        "objects/label": label,
+    }
+    assert len(list(dataset)) == len(dataset) == (4 if "batch_size" not in options else 2)
+
+
+@pytest.mark.parametrize("decode_images", [True, False])
+def test_lists_are_padded_and_cut(photos: str, decode_images: bool) -> None:
+    """Parsed singly or as a batch."""
+    (batch,) = readers.load(
+        photos, "train", batch_size=4, max_objects=2, decode_images=decode_images
+    )
+    assert batch["objects/label"].numpy().tolist() == [[-1, -1], [0, -1], [0, 1], [0, 1]]
+    nothing = [-1.0] * 4
+    assert batch["objects/bbox"].numpy().tolist() == [
+        [nothing, nothing],
+        [[0.25] * 4, nothing],
+        [[0.5] * 4] * 2,
+        [[0.75] * 4] * 2,
+    ]
+    assert batch["caption"].to_list() == [[b"a"], [b"a", b"b"]] * 2
+
+
+def test_images_are_pixels_or_bytes(photos: str) -> None:
+    """Ragged in a batch, since they differ in size, or resized to one."""
+    encoded = [r["image"].numpy() for r in readers.load(photos, "train", decode_images=False)]
+    (batch,) = readers.load(photos, "train", batch_size=4)
+    for row, data in zip(batch["image"], encoded, strict=True):
+        assert np.array_equal(row.to_tensor(), tf.io.decode_jpeg(data))
+    (resized,) = readers.load(photos, "train", batch_size=4, image_size=(8, 10))
+    for row, data in zip(resized["image"].numpy(), encoded, strict=True):
+        whole = tf.cast(tf.io.decode_jpeg(data), tf.float32)
+        wanted = tf.image.resize(whole, (8, 10), antialias=True)
+        assert np.abs(row - wanted).max() <= 0.51
+
+
+def picture(mode: str, form: str, **save: Any) -> bytes:
+    out = io.BytesIO()
+    Image.new(mode, (4, 3), PNG_4_BY_3.get(mode, 0)).save(out, form, **save)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "pixel"),
+    [
+        (picture("RGB", "PNG"), [200, 100, 50]),
+        (picture("L", "PNG"), [90] * 3),
+        (picture("LA", "PNG"), [90] * 3),
+        (picture("RGBA", "PNG"), [200, 100, 50]),  # not blended
+        (picture("I;16", "PNG"), [0] * 3),
+        (picture("L", "JPEG"), [90] * 3),
+        (picture("RGB", "BMP"), [200, 100, 50]),
+        (picture("L", "GIF"), [90] * 3),
+        (
+            picture("L", "GIF", save_all=True, append_images=[Image.new("L", (4, 3), 7)]),
+            [90] * 3,  # the first picture of an animation
+        ),
+    ],
+)
+def test_every_kind_of_image_becomes_rgb(tmp_path: Path, data: bytes, pixel: list[int]) -> None:
+    spec = FeatureSpec("one", OBJECTS.features[:1])
+    write_data_set(tmp_path, spec, {"train": [[{"image": [data]}]]})
+    (record,) = readers.load(str(tmp_path), "train")
+    assert record["image"].shape == (3, 4, 3)
+    assert record["image"].dtype == tf.uint8
+    assert record["image"].numpy().reshape(-1, 3).tolist() == [pixel] * 12
+
+
+def test_sixteen_bits_become_the_upper_eight(tmp_path: Path) -> None:
+    out = io.BytesIO()
+    Image.fromarray(np.full((3, 4), 0x9C40, np.uint16)).save(out, "PNG")
+    spec = FeatureSpec("one", OBJECTS.features[:1])
+    write_data_set(tmp_path, spec, {"train": [[{"image": [out.getvalue()]}]]})
+    (record,) = readers.load(str(tmp_path), "train")
+    assert record["image"].numpy()[0, 0].tolist() == [0x9C] * 3
+
+
+DETECTION = DetectionLayout(features=("boxes", "masks", "polygons", "keypoints", "captions")).spec
+PEOPLE = (Label(1, "cat"), Label(2, "person", keypoints=("nose", "left eye", "right eye")))
+
+
+def person(spec: FeatureSpec, objects: int) -> dict[str, list]:
+    """Return values of an image of so many objects of three keypoints."""
+    texts = {Kind.BYTES: b"x", Kind.FLOAT: 0.5, Kind.INT64: 1}
+    counts = {"image/caption": 2, "image/object/polygon": 6 * objects}
+    values: dict[str, list] = {}
+    for feature in spec.features:
+        count = counts.get(feature.key, objects if feature.repeated else 1)
+        if re.search("keypoint/(x|y|visibility|text)$", feature.key):
+            count = 3 * objects
+        values[feature.key] = [texts[feature.kind]] * count
+    return values
+
+
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_lists_of_objects_in_the_detection_layout(tmp_path: Path, batch_size: int | None) -> None:
+    """Keypoints are grouped by objects; polygons and captions are of none, and stay."""
+    records = [person(DETECTION, objects) for objects in (1, 5)]
+    write_data_set(tmp_path, DETECTION, {"train": [records]}, PEOPLE)
+    dataset = readers.load(
+        str(tmp_path), "train", max_objects=4, batch_size=batch_size, decode_images=False
+    )
+    found = {key: list(spec.shape)[batch_size is not None :] for key, spec in spec_items(dataset)}
+    points = {f"image/object/keypoint/{k}" for k in ("x", "y", "visibility", "text")}
+    free = {"image/object/polygon", "image/object/polygon_length", "image/caption"}
+    for feature in DETECTION.features:
+        wanted: list[int | None] = []
+        if feature.repeated:
+            wanted = [4]
+        if feature.key in points:
+            wanted = [4, 3]
+        if feature.key in free:
+            wanted = [None]
+        assert found[feature.key] == wanted, feature.key
+    first = next(iter(dataset))
+    first = {key: value if batch_size is None else value[0] for key, value in first.items()}
+    assert first["image/object/keypoint/x"].numpy().tolist() == [[0.5] * 3] + [[-1.0] * 3] * 3
+    assert first["image/object/keypoint/text"].numpy().tolist() == [[b"x"] * 3] + [[b""] * 3] * 3
+    assert first["image/object/mask"].numpy().tolist() == [b"x", b"", b"", b""]
+
+
+def spec_items(dataset: tf.data.Dataset) -> list[tuple[str, Any]]:
+    return list(dataset.element_spec.items())
+
+
+def test_keypoints_of_two_numbers_have_no_static_shape(tmp_path: Path) -> None:
+    for name, labels in (("a", PEOPLE), ("b", PEOPLE[:1])):
+        write_data_set(tmp_path / name, DETECTION, {"train": [[person(DETECTION, 1)]]}, labels)
+    roots = [str(tmp_path / name) for name in "ab"]
+    message = (
+        "max_objects must come with as many keypoints for all objects, got 0 and 3: read the data"
+        " sets apart"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        readers.load(roots, "train", max_objects=4)
+    assert len(readers.load(roots, "train", decode_images=False)) == 2
+
+
+def test_panoptic_segments_are_objects_too(tmp_path: Path) -> None:
+    spec = TfdsLayout(features=("boxes", "panoptic")).spec
+    values = {
+        f.key: [0.5] * 4 if "bbox" in f.key else [b"" if f.kind is Kind.BYTES else 3]
+        for f in spec.features
+    }
+    write_data_set(tmp_path, spec, {"train": [[values]]})
+    (record,) = readers.load(str(tmp_path), "train", max_objects=2, decode_images=False)
+    for key in ("objects", "panoptic_objects"):
+        assert record[f"{key}/bbox"].numpy().tolist() == [[0.5] * 4, [-1.0] * 4]
+        assert record[f"{key}/is_crowd"].numpy().tolist() == [3, -1]
+
+
+@pytest.mark.parametrize("batch_size", [None, 3])
+def test_sequence_examples(tmp_path: Path, batch_size: int | None) -> None:
+    records = [
+        {"id": [n], "token": [[i] for i in range(n)], "box": [[0.5] * i for i in range(n)]}
+        for n in range(3)
+    ]
+    write_data_set(tmp_path, STEPS, {"train": [records]})
+    dataset = readers.load(str(tmp_path), "train", batch_size=batch_size)
+    tokens, boxes = [[], [0], [0, 1]], [[], [[]], [[], [0.5]]]
+    if batch_size is None:
+        assert [r["token"].numpy().tolist() for r in dataset] == tokens
+        assert [r["box"].to_list() for r in dataset] == boxes
+    else:
+        (batch,) = dataset
+        assert batch["id"].numpy().tolist() == [0, 1, 2]
+        assert batch["token"].to_list() == tokens
+        assert batch["box"].to_list() == boxes
+
+
+# --- order ---
+
+
+def test_the_order_is_the_same_each_time(tmp_path: Path) -> None:
+    out = write_numbers(tmp_path, *[50] * 20)
+    dataset = readers.load(out, "train")
+    first = numbers_of(dataset)
+    assert sorted(first) == list(range(1000))
+    assert first == numbers_of(dataset) == numbers_of(readers.load(out, "train"))
+    assert first[:17] == [*range(0, 16 * 50, 50), 1]  # sixteen files are read at once
+
+
+def test_a_split_in_its_input_s_order_is_read_so(tmp_path: Path) -> None:
+    out = write_numbers(tmp_path, *[5] * 20, order="input")
+    assert numbers_of(readers.load(out, "train")) == list(range(100))
+
+
+def test_shuffled_records_come_in_another_order_in_each_epoch(tmp_path: Path) -> None:
+    out = write_numbers(tmp_path, *[50] * 20)
+    for shuffle in (True, 100):
+        dataset = readers.load(out, "train", shuffle=shuffle)
+        first, second = numbers_of(dataset), numbers_of(dataset)
+        assert sorted(first) == sorted(second) == list(range(1000))
+        assert first != second
+        assert first != numbers_of(readers.load(out, "train"))
+
+
+def test_a_seed_gives_the_same_orders_in_each_run(tmp_path: Path) -> None:
+    out = write_numbers(tmp_path, *[50] * 20)
+
+    def epochs(seed: int) -> list[list[int]]:
+        dataset = readers.load(out, "train", shuffle=100, seed=seed)
+        return [numbers_of(dataset) for _ in range(2)]
+
+    assert epochs(1) == epochs(1)
+    assert epochs(1) != epochs(2)
+    assert epochs(1)[0] != epochs(1)[1]
+
+
+def test_the_buffer_has_as_many_records_as_asked_for(tmp_path: Path) -> None:
+    """One file: then its order is changed by the buffer alone."""
+    out = write_numbers(tmp_path, 1000)
+    order = numbers_of(readers.load(out, "train", shuffle=10, seed=0))
+    assert all(number < place + 10 for place, number in enumerate(order))
+    order = numbers_of(readers.load(out, "train", shuffle=True, seed=0))
+    assert any(number > place + 500 for place, number in enumerate(order))
+
+
+# --- hosts ---
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 3, 8, 16])
+def test_hosts_share_a_split(uneven: str, hosts: int) -> None:
+    shares = [
+        numbers_of(readers.load(uneven, "train", host=host, hosts=hosts, drop_remainder=False))
+        for host in range(hosts)
+    ]
+    assert sorted(number for share in shares for number in share) == list(range(111))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@pytest.mark.parametrize("hosts", range(1, 17))
+def test_steps_are_the_batches_of_every_host(uneven: str, hosts: int) -> None:
+    """As many as are read, too: hosts drop the remainder where there are several."""
+    steps = readers.steps_per_epoch(uneven, "train", 3 * hosts, hosts)
+    assert steps == 111 // hosts // 3
+    seen: list[int] = []
+    for host in range(hosts):
+        dataset = readers.load(
+            uneven, "train", batch_size=3, host=host, hosts=hosts, drop_remainder=True
+        )
+        assert dataset.cardinality() == steps
+        if host in (0, hosts - 1):
+            batches = [batch["n"].numpy().tolist() for batch in dataset]
+            assert [len(batch) for batch in batches] == [3] * steps
+            seen += [number for batch in batches for number in batch]
+    assert len(set(seen)) == len(seen) or hosts == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "lengths"),
+    [
+        ({"batch_size": 50}, [50, 50, 11]),
+        ({"batch_size": 50, "drop_remainder": True}, [50, 50]),
+        ({"batch_size": 20, "hosts": 2}, [20, 20]),
+        ({"batch_size": 20, "hosts": 2, "drop_remainder": False}, [20, 20, 15]),
+        ({"batch_size": 20, "hosts": 2, "host": 1, "drop_remainder": False}, [20, 20, 16]),
+    ],
+)
+def test_the_remainder(uneven: str, options: dict[str, Any], lengths: list[int]) -> None:
+    dataset = readers.load(uneven, "train", **options)
+    assert [len(batch["n"]) for batch in dataset] == lengths
+    assert len(dataset) == len(lengths)
+
+
+def test_a_strategy_s_context_tells_the_host(uneven: str) -> None:
+    context = tf.distribute.InputContext(num_input_pipelines=4, input_pipeline_id=3)
+    by_context = numbers_of(readers.load(uneven, "train", input_context=context))
+    assert by_context == numbers_of(readers.load(uneven, "train", host=3, hosts=4))
+    assert len(by_context) == 111 // 4
+
+
+def test_a_host_without_records_reads_nothing(tmp_path: Path) -> None:
+    out = write_numbers(tmp_path, 2)
+    dataset = readers.load(out, "train", host=2, hosts=3, drop_remainder=False)
+    assert len(dataset) == 0
+    assert numbers_of(dataset) == []
+
+
+# --- what is refused ---
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0: give such as 64"),
+        (
+            {"shuffle": -1},
+            "shuffle must be True, False or a number of records, got -1: give such as 1024",
+        ),
+        ({"seed": 3}, "seed must come with shuffle, got 3 without: leave it out"),
+        ({"max_objects": 0}, "max_objects must be at least 1, got 0: give such as 100"),
+        (
+            {"max_objects": 3},
+            "max_objects must come with lists of objects, got layout 'numbers' without any:"
+            " leave it out",
+        ),
+        (
+            {"image_size": (0, 5)},
+            "image_size must be a height and a width in px, got (0, 5): give such as (224, 224)",
+        ),
+        (
+            {"image_size": (5, 5, 3)},
+            "image_size must be a height and a width in px, got (5, 5, 3): give such as (224, 224)",
+        ),
+        (
+            {"image_size": (5, 5), "decode_images": False},
+            "image_size must come with decode_images, got (5, 5) without: leave it out, or have"
+            " images decoded",
+        ),
+        ({"host": 2, "hosts": 2}, "host must be 0 to 1, got 2: hosts are counted from 0"),
+        (
+            {"hosts": 2, "input_context": tf.distribute.InputContext(2, 1)},
+            "input_context must come without host and hosts, got 0 and 2: leave them out, it tells"
+            " them",
+        ),
+        (
+            {"hosts": 4, "batch_size": 30},
+            "drop_remainder must leave a batch, got 111 records for 4 hosts and batches of 30: give"
+            " fewer hosts or a smaller batch_size, or set it False",
+        ),
+    ],
+)
+def test_arguments_that_are_refused(uneven: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        readers.load(uneven, "train", **options)
+
+
+def test_the_steps_of_a_batch_that_hosts_cannot_share(uneven: str) -> None:
+    with pytest.raises(ValueError, match=r"^global_batch must be a multiple of hosts, got 30 "):
+        readers.steps_per_epoch(uneven, "train", 30, 4)
+
+
+def test_a_shard_that_is_gone_or_short_is_named(tmp_path: Path) -> None:
+    out = write_numbers(tmp_path, 3, 3)
+    shard = tmp_path / "train-00001-of-00002-3.tfrec"
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-1])
+    with pytest.raises(RuntimeError, match=f"^E-VER-SIZE {re.escape(str(shard))}: "):
+        readers.load(out, "train")
+    shard.unlink()
+    with pytest.raises(RuntimeError, match=f"^E-VER-MISSING {re.escape(str(shard))}: "):
+        readers.load(out, "train")
+
+
+def test_records_that_are_fewer_than_told_end_the_reading(tmp_path: Path) -> None:
+    """A file of the right length with one record of the size of two."""
+    spec = FeatureSpec("texts", (Feature("t", Kind.BYTES, False, "text"),))
+    two = write_data_set(
+        tmp_path / "two", spec, {"train": [[{"t": [b"a" * 9]}, {"t": [b"b" * 9]}]]}
+    )
+    (shard,) = two.glob("*.tfrec")
+    for length in range(9, 99):
+        one = write_data_set(tmp_path / f"{length}", spec, {"train": [[{"t": [b"a" * length]}]]})
+        (other,) = one.glob("*.tfrec")
+        if other.stat().st_size == shard.stat().st_size:
+            break
+    shard.write_bytes(other.read_bytes())
+    with pytest.raises(tf.errors.FailedPreconditionError, match="expected to contain 2 elements"):
+        list(readers.load(str(two), "train"))
+    assert len(list(readers.load(str(two), "train", known_cardinality=False))) == 1
+
+
+# --- where it runs ---
+
+
+def graph_of(dataset: tf.data.Dataset) -> tf.compat.v1.GraphDef:
+    """Return a dataset as it is sent to other machines."""
+    variant = tf.data.experimental.to_variant(dataset)
+    serialized = tf.raw_ops.DatasetToGraphV2(input_dataset=variant).numpy()
+    return tf.compat.v1.GraphDef.FromString(serialized)
+
+
+def nodes_of(graph: tf.compat.v1.GraphDef) -> list[Any]:
+    return [*graph.node, *(n for function in graph.library.function for n in function.node_def)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"batch_size": 2, "decode_images": False, "max_objects": 3},
+        {"batch_size": 2, "image_size": (8, 8), "max_objects": 3, "shuffle": True, "hosts": 2},
+    ],
+)
+def test_the_graph_holds_no_python(photos: str, options: Mapping[str, Any]) -> None:
+    ops = {node.op for node in nodes_of(graph_of(readers.load(photos, "train", **options)))}
+    assert {"TFRecordDataset", "AssertCardinalityDataset"} <= ops
+    assert {op for op in ops if "Py" in op or "Generator" in op} == set()
+
+
+def test_a_graph_with_python_would_be_seen(photos: str) -> None:
+    dataset = readers.load(photos, "train").map(
+        lambda record: tf.py_function(lambda text: text, [record["caption"]], tf.string)
+    )
+    assert {node.op for node in nodes_of(graph_of(dataset))} & {"EagerPyFunc", "PyFunc"}
+
+
+@pytest.fixture(scope="module")
+def two_devices() -> list[str]:
+    """Two logical devices of this machine's, where TensorFlow has not begun yet; else one."""
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    try:
+        two = [tf.config.LogicalDeviceConfiguration() for _ in range(2)]
+        tf.config.set_logical_device_configuration(cpu, two)
+    except RuntimeError:  # it has
+        pass
+    return [device.name for device in tf.config.list_logical_devices("CPU")]
+
+
+def test_a_mirrored_strategy_takes_its_share_by_context(
+    uneven: str, two_devices: list[str]
+) -> None:
+    strategy = tf.distribute.MirroredStrategy(two_devices)
+    contexts: list[tf.distribute.InputContext] = []
+
+    def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        contexts.append(context)
+        batch_size = context.get_per_replica_batch_size(10)
+        return readers.load(
+            uneven, "train", batch_size=batch_size, input_context=context, drop_remainder=True
+        )
+
+    distributed = strategy.distribute_datasets_from_function(make)
+    assert [context.num_input_pipelines for context in contexts] == [1]
+
+    @tf.function
+    def total(batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        sums = strategy.run(lambda values: tf.reduce_sum(values["n"]), (batch,))
+        return strategy.reduce("SUM", sums, axis=None)
+
+    steps = readers.steps_per_epoch(uneven, "train", 10)
+    iterator = iter(distributed)
+    totals = [int(total(next(iterator))) for _ in range(steps)]
+    assert sum(totals) == sum(numbers_of(readers.load(uneven, "train"))[: steps * 10])
+
+
+def test_a_mirrored_strategy_divides_global_batches(uneven: str, two_devices: list[str]) -> None:
+    strategy = tf.distribute.MirroredStrategy(two_devices)
+    dataset = readers.load(uneven, "train", batch_size=10)
+    numbers: list[int] = []
+    for batch in strategy.experimental_distribute_dataset(dataset):
+        for values in strategy.experimental_local_results(batch["n"]):
+            numbers += values.numpy().tolist()
+    assert sorted(numbers) == list(range(111))
+
+
+def test_a_worker_of_many_is_not_given_some_of_the_files(uneven: str) -> None:
+    """By data: each reads all files, since fewer records than told would be an error."""
+    policy = readers.load(uneven, "train").options().experimental_distribute.auto_shard_policy
+    assert policy == tf.data.experimental.AutoShardPolicy.DATA
+
+
+@pytest.fixture(scope="module")
+def service() -> Any:
+    """The address of a tf.data service of two workers in this process."""
+    service = tf.data.experimental.service
+    dispatcher = service.DispatchServer()
+    config = service.WorkerConfig(dispatcher.target.partition("://")[2])
+    workers = [service.WorkerServer(config) for _ in range(2)]
+    yield dispatcher.target
+    del workers, dispatcher
+
+
+@pytest.mark.parametrize(("policy", "known", "times"), [("OFF", True, 2), ("DYNAMIC", False, 1)])
+def test_the_tf_data_service_takes_it(
+    uneven: str, service: str, policy: str, known: bool, times: int
+) -> None:
+    """Either each worker sends everything, or they are dealt the files."""
+    dataset = readers.load(uneven, "train", batch_size=8, known_cardinality=known)
+    sharding = getattr(tf.data.experimental.service.ShardingPolicy, policy)
+    distribute = tf.data.experimental.service.distribute(sharding, service)
+    numbers = [n for batch in dataset.apply(distribute) for n in batch["n"].numpy()]
+    assert sorted(numbers) == sorted(list(range(111)) * times)
+
+
+def test_shards_in_a_bucket_are_left_to_tensorflow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose endpoint is Google's alone: so here it is seen what it is asked for, not read."""
+    out = Path(write_numbers(tmp_path, 2, 2))
+    with GcsStandIn() as stand_in:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", stand_in.url)
+        for path in out.glob("*.*"):
+            stand_in.put("bucket", f"set/{path.name}", path.read_bytes())
+        dataset = readers.load("gs://bucket/set", "train")
+        assert readers.steps_per_epoch("gs://bucket/set", "train", 4) == 1
+    graph = graph_of(dataset).SerializeToString()
+    for path in out.glob("*.tfrec"):
+        assert f"gs://bucket/set/{path.name}".encode() in graph
+    assert len(dataset) == 4
+
+
+def test_data_sets_are_read_as_one(tmp_path: Path) -> None:
+    roots: Sequence[str] = [write_numbers(tmp_path / str(day), day + 1, day) for day in range(3)]
+    dataset = readers.load(roots, "train")
+    assert len(dataset) == len(list(dataset)) == 9
+    assert readers.steps_per_epoch(roots, "train", 4, 2) == 2
