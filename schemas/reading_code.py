@@ -47,9 +47,9 @@ def _load(split: str) -> ReadingCode:
         "import readers",
         "",
         _ROOT,
-        f'dataset = readers.load(root, "{split}", batch_size=8)',
-        "for batch in dataset.take(1):",
-        "    print(batch.keys())",
+        f'dataset = readers.load(root, "{split}", shuffle=True)  # or batch_size=8, see its help',
+        "for record in dataset.take(1):",
+        "    print(record.keys())",
     ]
     return ReadingCode("tf.data", "`pip install 'beam-tfrec[tensorflow]'`", lines)
 
