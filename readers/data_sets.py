@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from schemas.faults import fault_line
 from schemas.features import Content, Feature, FeatureSpec, Kind
 from schemas.manifest import MANIFEST_NAME, FeatureEntry, Label, Manifest, ShardEntry, read_manifest
 from schemas.shards import index_names, shard_stem
@@ -68,37 +67,10 @@ class DataSets:
             raise ValueError(f"split must be one of {', '.join(names)}, got {split!r}: give it")
         return found
 
-    def check_files(self, split: str) -> None:
-        """Make sure that a split's shards are there and as long as they were written.
-
-        One listing of each data set; no shard is opened.
-
-        Raises:
-            RuntimeError: `E-VER-MISSING` or `E-VER-SIZE`, naming the first that is not.
-        """
-        shards = self.shards(split)
-        for place in sorted({shard.data_set for shard in shards}):
-            self._check_listed([shard for shard in shards if shard.data_set == place])
-
     def is_in_input_order(self, split: str) -> bool:
         """Return whether records lie in the order of their source, in any of the data sets."""
         orders = [_orders(manifest) for manifest in self.manifests if split in manifest.splits]
         return any(order.get(split, order.get("all")) == "input" for order in orders)
-
-    def _check_listed(self, shards: Sequence[ShardFile]) -> None:
-        """Check shards of one data set."""
-        listing = self.storage(shards[0]).list(recursive=False)
-        sizes = {entry.name: entry.size_bytes for entry in listing if entry.kind == "file"}
-        wrong = [shard for shard in shards if sizes.get(shard.entry.file) != shard.entry.bytes]
-        if not wrong:
-            return
-        entry, where = wrong[0].entry, self.uri(wrong[0])
-        more = f" ({len(wrong) - 1} more shards are wrong)" if len(wrong) > 1 else ""
-        remedy = "copy the data set again, or make it again"
-        if entry.file not in sizes:
-            raise RuntimeError(fault_line("E-VER-MISSING", where, f"no such file{more}", remedy))
-        what = f"{sizes[entry.file]} bytes, of {entry.bytes} that were written{more}"
-        raise RuntimeError(fault_line("E-VER-SIZE", where, what, remedy))
 
     def uri(self, shard: ShardFile) -> str:
         """Return the path or URI of a shard's file."""

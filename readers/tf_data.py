@@ -11,6 +11,7 @@ import tensorflow as tf
 from readers.data_sets import DataSets, find_data_sets
 from readers.hosts import Part, deal
 from readers.parsed_features import TensorForm, batch_parser, image_keys, parser
+from readers.shard_files import list_shards
 from transforms.storage import Access, is_local
 
 SHUFFLED_RECORDS = 1024
@@ -67,15 +68,15 @@ def load_data_sets(
 ) -> tf.data.Dataset:
     """Return what `readers.load` does."""
     data_sets = find_data_sets(roots, access)
-    shards = data_sets.shards(split)
-    counts = [shard.entry.records for shard in shards]
+    shards = list_shards(data_sets, split)
+    counts = [shard.file.entry.records for shard in shards]
     dropping = reading.drop_remainder
     parts = deal(counts, reading.host, reading.hosts, drop_remainder=dropping)
     records = sum(part.records for part in parts)
     if dropping:
         _refuse_nothing(records, sum(counts), reading)
-    data_sets.check_files(split)
-    dataset = _read(data_sets, split, parts, reading)
+    in_order = not reading.shuffle and data_sets.is_in_input_order(split)
+    dataset = _read([(shards[part.shard].uri, part) for part in parts], reading, in_order)
     if reading.known_cardinality:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(records))
     if reading.buffer_records:
@@ -112,12 +113,9 @@ def _refuse_nothing(records: int, total: int, reading: Reading) -> None:
         )
 
 
-def _read(
-    data_sets: DataSets, split: str, parts: Sequence[Part], reading: Reading
-) -> tf.data.Dataset:
-    """Return the serialized records of parts of shards, several files at a time."""
-    shards = data_sets.shards(split)
-    uris = [data_sets.uri(shards[part.shard]) for part in parts]
+def _read(parts: Sequence[tuple[str, Part]], reading: Reading, in_order: bool) -> tf.data.Dataset:
+    """Return the serialized records of parts of files, of several files at a time."""
+    uris = [uri for uri, _ in parts]
     buffer_bytes = None if all(map(is_local, uris)) else _REMOTE_BUFFER_BYTES
 
     def read_part(uri: tf.Tensor, first: tf.Tensor, records: tf.Tensor) -> tf.data.Dataset:
@@ -126,13 +124,12 @@ def _read(
 
     columns = (
         tf.constant(uris, tf.string, [len(uris)]),
-        tf.constant([part.first for part in parts], tf.int64, [len(uris)]),
-        tf.constant([part.records for part in parts], tf.int64, [len(uris)]),
+        tf.constant([part.first for _, part in parts], tf.int64, [len(uris)]),
+        tf.constant([part.records for _, part in parts], tf.int64, [len(uris)]),
     )
     pieces = tf.data.Dataset.from_tensor_slices(columns)
     if reading.shuffle:
         pieces = pieces.shuffle(max(1, len(parts)), reading.seed)
-    in_order = not reading.shuffle and data_sets.is_in_input_order(split)
     files_at_once = 1 if in_order else _FILES_AT_ONCE
     return pieces.interleave(read_part, files_at_once, num_parallel_calls=tf.data.AUTOTUNE)
 

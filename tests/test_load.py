@@ -18,7 +18,7 @@ from schemas.layouts.tfds import TfdsLayout
 from schemas.manifest import Label
 from tests.conftest import jpeg_bytes
 from tests.gcs_stand_in import GcsStandIn
-from tests.written_sets import write_data_set
+from tests.written_sets import write_values
 
 NUMBERS = FeatureSpec("numbers", (Feature("n", Kind.INT64, False, "number of the record"),))
 OBJECTS = FeatureSpec(
@@ -53,7 +53,7 @@ def numbers_of(dataset: tf.data.Dataset) -> list[int]:
 
 def write_numbers(folder: Path, *counts: int, order: str = "shuffled") -> str:
     options = {"order": f"all={order}"}
-    return str(write_data_set(folder, NUMBERS, {"train": numbered(*counts)}, options=options))
+    return str(write_values(folder, NUMBERS, {"train": numbered(*counts)}, options=options))
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> str:
         for place in range(4)
     ]
     folder = tmp_path_factory.mktemp("photos")
-    return str(write_data_set(folder, OBJECTS, {"train": [records]}))
+    return str(write_values(folder, OBJECTS, {"train": [records]}))
 
 
 # --- tensors ---
@@ -199,7 +199,7 @@ def picture(mode: str, form: str, **save: Any) -> bytes:
 )
 def test_every_kind_of_image_becomes_rgb(tmp_path: Path, data: bytes, pixel: list[int]) -> None:
     spec = FeatureSpec("one", OBJECTS.features[:1])
-    write_data_set(tmp_path, spec, {"train": [[{"image": [data]}]]})
+    write_values(tmp_path, spec, {"train": [[{"image": [data]}]]})
     (record,) = readers.load(str(tmp_path), "train")
     assert record["image"].shape == (3, 4, 3)
     assert record["image"].dtype == tf.uint8
@@ -210,7 +210,7 @@ def test_sixteen_bits_become_the_upper_eight(tmp_path: Path) -> None:
     out = io.BytesIO()
     Image.fromarray(np.full((3, 4), 0x9C40, np.uint16)).save(out, "PNG")
     spec = FeatureSpec("one", OBJECTS.features[:1])
-    write_data_set(tmp_path, spec, {"train": [[{"image": [out.getvalue()]}]]})
+    write_values(tmp_path, spec, {"train": [[{"image": [out.getvalue()]}]]})
     (record,) = readers.load(str(tmp_path), "train")
     assert record["image"].numpy()[0, 0].tolist() == [0x9C] * 3
 
@@ -236,7 +236,7 @@ def person(spec: FeatureSpec, objects: int) -> dict[str, list]:
 def test_lists_of_objects_in_the_detection_layout(tmp_path: Path, batch_size: int | None) -> None:
     """Keypoints are grouped by objects; polygons and captions are of none, and stay."""
     records = [person(DETECTION, objects) for objects in (1, 5)]
-    write_data_set(tmp_path, DETECTION, {"train": [records]}, PEOPLE)
+    write_values(tmp_path, DETECTION, {"train": [records]}, PEOPLE)
     dataset = readers.load(
         str(tmp_path), "train", max_objects=4, batch_size=batch_size, decode_images=False
     )
@@ -265,7 +265,7 @@ def spec_items(dataset: tf.data.Dataset) -> list[tuple[str, Any]]:
 
 def test_keypoints_of_two_numbers_have_no_static_shape(tmp_path: Path) -> None:
     for name, labels in (("a", PEOPLE), ("b", PEOPLE[:1])):
-        write_data_set(tmp_path / name, DETECTION, {"train": [[person(DETECTION, 1)]]}, labels)
+        write_values(tmp_path / name, DETECTION, {"train": [[person(DETECTION, 1)]]}, labels)
     roots = [str(tmp_path / name) for name in "ab"]
     message = (
         "max_objects must come with as many keypoints for all objects, got 0 and 3: read the data"
@@ -282,7 +282,7 @@ def test_panoptic_segments_are_objects_too(tmp_path: Path) -> None:
         f.key: [0.5] * 4 if "bbox" in f.key else [b"" if f.kind is Kind.BYTES else 3]
         for f in spec.features
     }
-    write_data_set(tmp_path, spec, {"train": [[values]]})
+    write_values(tmp_path, spec, {"train": [[values]]})
     (record,) = readers.load(str(tmp_path), "train", max_objects=2, decode_images=False)
     for key in ("objects", "panoptic_objects"):
         assert record[f"{key}/bbox"].numpy().tolist() == [[0.5] * 4, [-1.0] * 4]
@@ -295,7 +295,7 @@ def test_sequence_examples(tmp_path: Path, batch_size: int | None) -> None:
         {"id": [n], "token": [[i] for i in range(n)], "box": [[0.5] * i for i in range(n)]}
         for n in range(3)
     ]
-    write_data_set(tmp_path, STEPS, {"train": [records]})
+    write_values(tmp_path, STEPS, {"train": [records]})
     dataset = readers.load(str(tmp_path), "train", batch_size=batch_size)
     tokens, boxes = [[], [0], [0, 1]], [[], [[]], [[], [0.5]]]
     if batch_size is None:
@@ -486,12 +486,10 @@ def test_a_shard_that_is_gone_or_short_is_named(tmp_path: Path) -> None:
 def test_records_that_are_fewer_than_told_end_the_reading(tmp_path: Path) -> None:
     """A file of the right length with one record of the size of two."""
     spec = FeatureSpec("texts", (Feature("t", Kind.BYTES, False, "text"),))
-    two = write_data_set(
-        tmp_path / "two", spec, {"train": [[{"t": [b"a" * 9]}, {"t": [b"b" * 9]}]]}
-    )
+    two = write_values(tmp_path / "two", spec, {"train": [[{"t": [b"a" * 9]}, {"t": [b"b" * 9]}]]})
     (shard,) = two.glob("*.tfrec")
     for length in range(9, 99):
-        one = write_data_set(tmp_path / f"{length}", spec, {"train": [[{"t": [b"a" * length]}]]})
+        one = write_values(tmp_path / f"{length}", spec, {"train": [[{"t": [b"a" * length]}]]})
         (other,) = one.glob("*.tfrec")
         if other.stat().st_size == shard.stat().st_size:
             break

@@ -1,0 +1,217 @@
+"""Data sets by their manifests: what is found, what cannot be read as one, what is refused."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from readers.data_sets import find_data_sets
+from schemas.features import Content, Feature, FeatureSpec, Kind
+from schemas.layouts.detection import DETECTION
+from schemas.manifest import FORMAT_VERSION, Label
+from tests.coco_command import MakeCoco, committed
+from tests.written_sets import Values, write_values
+
+N = Feature("n", Kind.INT64, False, "number")
+LABEL = Feature("label", Kind.INT64, False, "class", Content.CLASS_LABEL)
+SPEC = FeatureSpec("small", (N, LABEL))
+RECORD: Values = {"n": [1], "label": [0]}
+CAT, DOG = Label(0, "cat"), Label(1, "dog")
+
+
+def write(folder: Path, *counts: int, labels: tuple[Label, ...] = (CAT,), **given: Any) -> str:
+    """Write a data set of shards of so many records; return its path."""
+    shards = [[RECORD] * count for count in counts or (2,)]
+    spec = given.pop("spec", SPEC)
+    splits = dict.fromkeys(given.pop("splits", ("train",)), shards)
+    return str(write_values(folder, spec, splits, labels, **given))
+
+
+def edit(root: str, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change a data set's manifest."""
+    path = Path(root) / "manifest.json"
+    manifest = json.loads(path.read_bytes())
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+def refusal(*roots: str) -> str:
+    with pytest.raises(ValueError) as refused:
+        find_data_sets(roots)
+    return str(refused.value)
+
+
+def test_shards_in_their_order(tmp_path: Path) -> None:
+    root = write(tmp_path, 3, 0, 2, splits=("train", "val"))
+    found = find_data_sets(root)
+    shards = found.shards("train")
+    assert [(s.data_set, s.entry.file, s.entry.records) for s in shards] == [
+        (0, "train-00000-of-00003-3.tfrec", 3),
+        (0, "train-00001-of-00003-0.tfrec", 0),
+        (0, "train-00002-of-00003-2.tfrec", 2),
+    ]
+    assert [s.index_name for s in shards] == [
+        f"index/train-0000{n}-of-00003.parquet" for n in range(3)
+    ]
+    assert found.uri(shards[2]) == f"{root}/train-00002-of-00003-2.tfrec"
+    assert found.storage(shards[0]).stat(shards[0].entry.file) is not None
+    assert found.spec == SPEC
+
+
+def test_several_are_one(tmp_path: Path) -> None:
+    """One of them may lack a split; labels are those of all."""
+    one = write(tmp_path / "one", 3)
+    two = write(tmp_path / "two", 1, 1, labels=(CAT, DOG), splits=("train", "val"))
+    found = find_data_sets([one, two])
+    assert [(s.data_set, s.entry.records) for s in found.shards("train")] == [
+        (0, 3),
+        (1, 1),
+        (1, 1),
+    ]
+    assert [found.uri(s) for s in found.shards("val")] == [
+        f"{two}/val-0000{n}-of-00002-1.tfrec" for n in range(2)
+    ]
+    assert found.labels == (CAT, DOG)
+
+
+def test_a_split_that_there_is_not(tmp_path: Path) -> None:
+    found = find_data_sets(write(tmp_path, splits=("train", "val")))
+    message = "split must be one of train, val, got 'test': give it"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        found.shards("test")
+
+
+def test_no_data_set() -> None:
+    assert refusal() == "data_sets must be at least one path, got none: give an output"
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_an_output_without_a_manifest(tmp_path: Path, there: bool) -> None:
+    """Shards alone are none: the run is not over."""
+    root = str(tmp_path / "out")
+    if there:
+        (Path(write(tmp_path / "out")) / "manifest.json").unlink()
+    assert refusal(root) == (
+        f"data_sets must be outputs with a manifest.json, got {root!r} without one: it is not"
+        " complete; run the command that makes it again to finish it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("other", "what"),
+    [
+        (FeatureSpec("small", (Feature("n", Kind.FLOAT, False, "x"), LABEL)), "n"),
+        (FeatureSpec("small", (Feature("n", Kind.INT64, True, "x"), LABEL)), "n"),
+        (FeatureSpec("small", (Feature("n", Kind.INT64, False, "x", optional=True), LABEL)), "n"),
+        (FeatureSpec("small", (Feature("m", Kind.INT64, False, "x"), LABEL)), "m and n"),
+    ],
+)
+def test_other_features(tmp_path: Path, other: FeatureSpec, what: str) -> None:
+    one = write(tmp_path / "one")
+    two = write(tmp_path / "two", 0, spec=other)
+    assert refusal(one, two) == (
+        f"data_sets must hold the same features, got {one!r} and {two!r}, which differ in {what}:"
+        " read them apart"
+    )
+
+
+def test_more_features(tmp_path: Path) -> None:
+    one = write(tmp_path / "one")
+    more = FeatureSpec("small", (N, LABEL, Feature("x", Kind.INT64, False, "more")))
+    two = write(tmp_path / "two", 0, spec=more)
+    assert refusal(one, two) == (
+        f"data_sets must hold the same features, got 2 of them in {one!r} and 3 in {two!r}: read"
+        " them apart"
+    )
+
+
+def test_docs_may_differ(tmp_path: Path) -> None:
+    other = FeatureSpec("other", (Feature("n", Kind.INT64, False, "in other words"), LABEL))
+    roots = [write(tmp_path / "one"), write(tmp_path / "two", spec=other)]
+    assert len(find_data_sets(roots).shards("train")) == 2
+
+
+def test_one_number_for_two_classes(tmp_path: Path) -> None:
+    one, two = write(tmp_path / "one"), write(tmp_path / "two", labels=(Label(0, "cow"),))
+    assert refusal(one, two) == (
+        f"data_sets must have one label map, got label 0 as 'cat' and, in {two!r}, 'cow': write"
+        " the later one with --since, or read them apart"
+    )
+
+
+def test_a_later_pair_contradicts_too(tmp_path: Path) -> None:
+    """Of labels that the first has not."""
+    one = write(tmp_path / "one")
+    two = write(tmp_path / "two", labels=(CAT, DOG))
+    three = write(tmp_path / "three", labels=(CAT, Label(1, "cow")))
+    assert refusal(one, two, three).startswith(
+        f"data_sets must have one label map, got label 1 as 'dog' and, in {three!r}, 'cow': "
+    )
+
+
+def test_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:
+    root = write(tmp_path)
+    edit(root, lambda manifest: manifest.update(format_version=FORMAT_VERSION + 1, features=7))
+    with pytest.raises(RuntimeError) as refused:
+        find_data_sets(root)
+    assert str(refused.value) == (
+        f"E-OUT-FOREIGN {root}/manifest.json: format version {FORMAT_VERSION + 1}, this program"
+        f" reads {FORMAT_VERSION}; upgrade beam-tfrec"
+    )
+
+
+@pytest.mark.parametrize("text", ["{}", "[", '{"format": "other", "format_version": 1}', "\0"])
+def test_what_is_no_manifest_of_ours(tmp_path: Path, text: str) -> None:
+    root = write(tmp_path)
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(RuntimeError, match=r"^E-OUT-FOREIGN .*: no manifest of beam-tfrec \("):
+        find_data_sets(root)
+
+
+def test_the_first_format_is_read(tmp_path: Path) -> None:
+    """Its features had no `optional` and `per_step`, its plan no `found`."""
+    root = write(tmp_path)
+
+    def as_in_format_1(manifest: dict[str, Any]) -> None:
+        manifest["format_version"] = manifest["plan"]["format_version"] = 1
+        del manifest["plan"]["found"]
+        assert all(
+            feature.keys() & {"optional", "per_step"} == set() for feature in manifest["features"]
+        )
+
+    edit(root, as_in_format_1)
+    found = find_data_sets(root)
+    assert [f.key for f in found.spec.features] == ["n", "label"]
+    assert len(found.shards("train")) == 1
+
+
+def test_what_a_run_wrote_is_found(make_coco: MakeCoco, tmp_path: Path) -> None:
+    committed(make_coco(5), tmp_path / "out", "--num_shards", 2, "--order", "input")
+    found = find_data_sets(str(tmp_path / "out"))
+    assert found.spec.name == "detection"
+    assert set(found.spec.features) == set(DETECTION.features)
+    assert [label.name for label in found.labels] == ["person", "crowd of people"]
+    assert [shard.entry.records for shard in found.shards("train")] == [3, 2]
+    assert found.is_in_input_order("train")
+
+
+@pytest.mark.parametrize(
+    ("order", "is_in_order"),
+    [
+        ("all=shuffled", False),
+        ("all=input", True),
+        ("all=shuffled train=input", True),
+        ("all=input train=shuffled", False),
+        ("all=shuffled val=input", False),
+    ],
+)
+def test_the_order_of_a_split(tmp_path: Path, order: str, is_in_order: bool) -> None:
+    found = find_data_sets(write(tmp_path, options={"order": order}))
+    assert found.is_in_input_order("train") == is_in_order
+
+
+def test_where_a_manifest_tells_no_order(tmp_path: Path) -> None:
+    assert not find_data_sets(write(tmp_path)).is_in_input_order("train")

@@ -1,0 +1,296 @@
+"""Readers give exactly what the encoder was given: of every layout, by hypothesis, and of every
+source, against what protobuf finds in the shards.
+"""
+
+import json
+import struct
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+import readers
+from pipelines import arrays, coco, folder, pairs, table
+from readers.data_sets import find_data_sets
+from schemas.columns import parse_type
+from schemas.features import Content, Feature, FeatureSpec, Kind
+from schemas.layouts.arrays import ArraysLayout, Encoding
+from schemas.layouts.classification import CLASSIFICATION
+from schemas.layouts.classification_presets import IMAGENET, TENSOR, TUTORIAL
+from schemas.layouts.detection import DetectionLayout
+from schemas.layouts.keras import KerasLayout
+from schemas.layouts.pairs import PAIRS, PAIRS_OF_TENSORS
+from schemas.layouts.table import TableLayout
+from schemas.layouts.tfds import TfdsLayout
+from tests.array_runs import random_images
+from tests.conftest import coco_dict, jpeg_bytes
+from tests.pipeline_command import committed_by
+from tests.written_sets import Values, write_values
+
+Flat = dict[str, list]
+"""Of a record: the values by key, step by step where they are per step; floats as their bits."""
+
+COLUMNS = {
+    name: parse_type(name, text, may_nest=name.startswith("step"))
+    for name, text in {
+        "int": "int64",
+        "maybe": "float?",
+        "text": "bytes?",
+        "many": "int64[]",
+        "texts": "bytes[]",
+        "steps": "float[]",
+        "step lists": "int64[][]",
+        "step texts": "bytes[]",
+    }.items()
+}
+STEPS = tuple(name for name in COLUMNS if name.startswith("step"))
+FLAT_COLUMNS = {name: column for name, column in COLUMNS.items() if name not in STEPS}
+SPECS = {
+    "detection": DetectionLayout(
+        features=(
+            *("boxes", "masks", "polygons", "keypoints"),
+            *("captions", "panoptic", "license", "lvis"),
+        )
+    ).spec,
+    "keras": KerasLayout().spec,
+    "tfds": TfdsLayout(features=("boxes", "panoptic")).spec,
+    "classification": CLASSIFICATION,
+    "imagenet": IMAGENET,
+    "tutorial": TUTORIAL,
+    "tensor": TENSOR,
+    "pairs": PAIRS,
+    "pairs of tensors": PAIRS_OF_TENSORS,
+    "arrays": ArraysLayout(dtype="uint8", label=Kind.BYTES, others=(("x", Kind.FLOAT),)).spec,
+    "arrays of any rank": ArraysLayout(Encoding.RAW, "float32", pictures=False).spec,
+    "table": TableLayout(columns=FLAT_COLUMNS).spec,
+    "table with images": TableLayout(columns=FLAT_COLUMNS, with_image=True).spec,
+    "sequence": TableLayout(columns=COLUMNS, sequence_columns=STEPS).spec,
+}
+VALUES = {
+    Kind.BYTES: st.binary(max_size=12) | st.integers(4000, 5000).map(bytes),
+    Kind.FLOAT: st.floats(width=32, allow_nan=False),
+    Kind.INT64: st.integers(-(2**63), 2**63 - 1) | st.integers(-1, 200),
+}
+
+
+def value_lists(feature: Feature) -> st.SearchStrategy[list]:
+    """Return lists of as many values as a feature may have."""
+    value = VALUES[feature.kind]
+    if feature.content is Content.BOX_YXYX and feature.repeated:
+        boxes = st.lists(st.lists(value, min_size=4, max_size=4), max_size=3)
+        return boxes.map(lambda found: [number for box in found for number in box])
+    if feature.repeated:
+        return st.lists(value, max_size=4)
+    return st.lists(value, min_size=1, max_size=1)
+
+
+def record_values(spec: FeatureSpec) -> st.SearchStrategy[Values]:
+    """Return the values of records; of optional features some have none."""
+    given = {f.key: value_lists(f) for f in spec.features if not f.optional}
+    steps = {f.key for f in spec.features if f.per_step}
+    given |= {key: st.lists(given[key], max_size=3) for key in steps}
+    optional = {f.key: value_lists(f) for f in spec.features if f.optional}
+    return st.fixed_dictionaries(given, optional=optional)
+
+
+def flat(spec: FeatureSpec, values: Mapping[str, Any]) -> Flat:
+    """Return values in one form, whatever container they are in; what is missing is the default."""
+    defaults: dict[Kind, Any] = {Kind.BYTES: b"", Kind.FLOAT: 0.0, Kind.INT64: 0}
+    found: Flat = {}
+    for feature in spec.features:
+        default = [defaults[feature.kind]] if feature.optional else None
+        value = values.get(feature.key, default)
+        if feature.per_step:
+            found[feature.key] = [_as_list(step, feature.kind) for step in value]
+        else:
+            found[feature.key] = _as_list(value, feature.kind)
+    return found
+
+
+def _as_list(value: Any, kind: Kind) -> list:
+    if isinstance(value, tf.Tensor):
+        value = value.numpy()
+    if isinstance(value, np.ndarray):
+        value = value.reshape(-1).tolist()
+    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    if kind is Kind.FLOAT:
+        return [struct.pack("<f", number) for number in values]
+    return values
+
+
+# --- readers, each of which gives all records of the split `train`, one shard after the other ---
+
+
+def by_load(root: str) -> Iterator[Flat]:
+    """Parsed one by one."""
+    spec = find_data_sets(root).spec
+    for record in readers.load(root, "train", decode_images=False):
+        yield flat(spec, record)
+
+
+def by_load_in_batches(root: str) -> Iterator[Flat]:
+    """Parsed a batch at a time; of steps too."""
+    spec = find_data_sets(root).spec
+    for batch in readers.load(root, "train", batch_size=4, decode_images=False):
+        for place in range(batch[spec.features[0].key].shape[0]):
+            yield flat(spec, {key: values[place] for key, values in batch.items()})
+
+
+def by_open(root: str) -> Iterator[Flat]:
+    """At random, without TensorFlow."""
+    records = readers.open(root, "train")
+    for place in range(len(records)):
+        yield flat(records.spec, records[place])
+
+
+READERS: dict[str, Callable[[str], Iterator[Flat]]] = {
+    "load": by_load,
+    "load in batches": by_load_in_batches,
+    "open": by_open,
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("layout", SPECS)
+def test_readers_give_what_the_encoder_was_given(layout: str, reader: str) -> None:
+    spec = SPECS[layout]
+
+    # An example takes TensorFlow half a second, so none is made smaller.
+    @settings(max_examples=5, phases=[Phase.generate])
+    @given(st.lists(record_values(spec), min_size=1, max_size=10))
+    def equal(records: list[Values]) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            write_values(Path(folder), spec, {"train": [records]})
+            found = list(READERS[reader](folder))
+        assert found == [flat(spec, values) for values in records]
+
+    equal()
+
+
+def write_photos(folder: Path, count: int = 3) -> Path:
+    for place in range(count):
+        path = folder / ("cat" if place % 2 else "dog") / f"{place}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg_bytes(color=place))
+    return folder
+
+
+def coco_sources(folder: Path) -> list[object]:
+    """Return flags of photos with boxes, outlines and keypoints."""
+    spec = coco_dict(3)
+    spec["categories"][0] |= {"keypoints": ["nose", "tail"], "skeleton": []}
+    for annotation in spec["annotations"]:
+        annotation["segmentation"] = [[1, 2, 9, 2, 9, 9]]
+        annotation |= {"keypoints": [3, 4, 2, 0, 0, 0], "num_keypoints": 1}
+    for annotation in spec["annotations"]:
+        if annotation["category_id"] == 2:
+            del annotation["keypoints"], annotation["num_keypoints"]
+    for image in spec["images"]:
+        path = folder / "photos" / image["file_name"]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg_bytes(color=image["id"]))
+    (folder / "boxes.json").write_text(json.dumps(spec))
+    return ["--images", folder / "photos", "--annotations", f"train={folder / 'boxes.json'}"]
+
+
+def captioned_sources(folder: Path) -> list[object]:
+    """Return flags of the same photos with captions too."""
+    flags, images = coco_sources(folder), coco_dict(3)["images"]
+    captions = [{"id": n, "image_id": 1, "caption": f"caption {n}"} for n in (1, 2)]
+    told = {"images": images, "annotations": captions}
+    (folder / "captions.json").write_text(json.dumps(told))
+    return [*flags, f"train={folder / 'captions.json'}"]
+
+
+def table_sources(folder: Path) -> list[object]:
+    """Return flags of rows without lists of lists, which sequences alone can hold."""
+    flags = sequence_sources(folder)
+    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    lines = [json.dumps({**row, "boxes": None, "x": 1}) + "\n" for row in rows]
+    (folder / "rows.jsonl").write_text("".join(lines))
+    return [*flags, "--types", "boxes=float[]"]
+
+
+def sequence_sources(folder: Path) -> list[object]:
+    rows = [
+        {"id": 0, "price": 0.5, "tags": ["a"], "tokens": [1, 2], "boxes": [[0.5], []]},
+        {"id": 1, "price": None, "tags": [], "tokens": [], "boxes": []},
+        {"id": 2, "price": -1.5, "tags": ["b", "c"], "tokens": [7], "boxes": [[1.5, 2.5]]},
+    ]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return ["--table", folder / "rows.jsonl"]
+
+
+def pair_sources(folder: Path) -> list[object]:
+    for root, side in (("low", 4), ("high", 8)):
+        (folder / root).mkdir()
+        for place in range(3):
+            picture = Image.fromarray(random_images(1, side, place)[0])
+            picture.save(folder / root / f"{place}.png")
+    return ["--low", folder / "low", "--high", folder / "high", "--low_suffix", ""]
+
+
+def array_sources(folder: Path) -> list[object]:
+    np.save(folder / "x.npy", random_images(3))
+    np.save(folder / "y.npy", np.array(["cat", "dog", "cat"]))
+    return ["--arrays", folder / "x.npy", "--label_array", folder / "y.npy"]
+
+
+def folder_sources(folder: Path) -> list[object]:
+    return ["--images", write_photos(folder / "photos")]
+
+
+Make = Callable[[Path], list[object]]
+ALL_FEATURES = ["--features", "boxes,masks,polygons,keypoints,captions"]
+RUNS: dict[str, tuple[Any, Make, list[object]]] = {
+    "coco": (coco, captioned_sources, ALL_FEATURES),
+    "coco keras": (coco, coco_sources, ["--layout", "keras", "--features", "boxes"]),
+    "coco tfds": (coco, coco_sources, ["--layout", "tfds", "--features", "boxes"]),
+    "folder": (folder, folder_sources, []),
+    "folder imagenet": (folder, folder_sources, ["--layout", "imagenet"]),
+    "folder tutorial": (folder, folder_sources, ["--layout", "tutorial"]),
+    "folder tensor": (folder, folder_sources, ["--layout", "tensor"]),
+    "table": (table, table_sources, []),
+    "table of sequences": (table, sequence_sources, ["--sequence", "tokens,boxes"]),
+    "pairs": (pairs, pair_sources, ["--scale", 2]),
+    "pairs of tensors": (pairs, pair_sources, ["--scale", 2, "--tensors"]),
+    "arrays": (arrays, array_sources, []),
+    "raw arrays": (arrays, array_sources, ["--encoding", "raw"]),
+}
+
+
+def by_protobuf(root: Path) -> Iterator[Flat]:
+    """What `tf.train` finds in the one shard."""
+    spec = find_data_sets(str(root)).spec
+    (shard,) = root.glob("*.tfrec")
+    for record in tf.data.TFRecordDataset(str(shard)).as_numpy_iterator():
+        if not spec.is_sequence:
+            features = tf.train.Example.FromString(record).features.feature
+            yield flat(spec, {key: _list_of(value) for key, value in features.items()})
+            continue
+        found = tf.train.SequenceExample.FromString(record)
+        values: dict[str, list] = {k: _list_of(v) for k, v in found.context.feature.items()}
+        lists = found.feature_lists.feature_list.items()
+        yield flat(spec, values | {k: [_list_of(step) for step in v.feature] for k, v in lists})
+
+
+def _list_of(feature: Any) -> list:
+    return list(getattr(feature, feature.WhichOneof("kind") or "bytes_list").value)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_readers_give_what_lies_in_every_source_s_records(name: str, tmp_path: Path) -> None:
+    pipeline, make, flags = RUNS[name]
+    out = tmp_path / "out"
+    committed_by(pipeline.run, out, *make(tmp_path), *flags, "--num_shards", 1)
+    wanted = list(by_protobuf(out))
+    assert len(wanted) >= 3
+    for reader in READERS.values():
+        assert list(reader(str(out))) == wanted
