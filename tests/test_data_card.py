@@ -1,5 +1,6 @@
 """The data card: what it says, that no text of the data does anything in it, that its code runs."""
 
+import importlib.util
 import itertools
 import json
 import re
@@ -301,6 +302,25 @@ def test_readers_load_reads_every_record(
     dataset = run_code(code_of(card_of(out), "tf.data"), out, monkeypatch)["dataset"]
     ids = {record["image/source_id"] for record in dataset.as_numpy_iterator()}
     assert ids == {f"{number}".encode() for number in range(1, 8)}
+
+
+@pytest.mark.parametrize(("title", "package"), [("PyTorch", "torch"), ("Grain", "grain")])
+def test_what_random_access_reads_is_what_readers_open_gives(
+    title: str, package: str, make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The packages are large; where one is missing its own lines are left out, not ours."""
+    out = tmp_path / "out"
+    committed(make_coco(7), out, "--num_shards", 2)
+    code = code_of(card_of(out), title)
+    if importlib.util.find_spec(package) is None:
+        ours = [line for line in code.splitlines() if re.match("import readers|root =", line)]
+        (opened,) = re.findall(r"readers\.open\(.*?\)", code)
+        code = "\n".join([*ours, f"records = {opened}"])
+    names = run_code(code, out, monkeypatch)
+    records = names.get("records") or names["dataset"]
+    assert sorted(record["image/source_id"] for record in records) == [
+        f"{number}".encode() for number in range(1, 8)
+    ]
 
 
 def test_tfds_reads_a_part_of_a_split(
