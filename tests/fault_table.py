@@ -49,7 +49,14 @@ _REASONS = {
     "u": "a file of the user's may have the name: it is left, and the run goes on",
     "o": "it deletes: a run that lives meanwhile is told of in tests/CHAOS.md",
 }
-_OF_REMOVAL = ("remove_output", "_is_ours", "_keep_excluded", "_read_receipts", "_overwrite")
+_OF_REMOVAL = (
+    "remove_output",
+    "_is_own_document",
+    "_is_ours",
+    "_keep_excluded",
+    "_read_receipts",
+    "_overwrite",
+)
 _CREATE = ("create", "spool.publish")
 _READ_SOURCES = (
     "transforms.leave_out_earlier.read_written",
