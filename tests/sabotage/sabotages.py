@@ -432,9 +432,17 @@ SABOTAGES = (
         4,
         "--overwrite deletes files of others",
         FILES,
-        "if name in doomed or split_of(name, names) in wanted:",
+        "if name in doomed or split_of(name, names) in wanted or _is_own_document(output, name):",
         "if name:",
         ("tests/test_output_files.py::test_removing_deletes_what_is_ours_and_nothing_else",),
+    ),
+    Sabotage(
+        4,
+        "--overwrite deletes a card that the user has written",
+        FILES,
+        "    return name in DOCUMENTS and is_sealed(output.read(name))\n",
+        "    return name in DOCUMENTS\n",
+        ("tests/test_data_card.py::test_a_file_of_the_user_s_is_left",),
     ),
     Sabotage(
         4,
