@@ -16,7 +16,7 @@ from schemas.layouts import Layout
 from schemas.manifest import Manifest
 from schemas.shards import ShardNames
 from transforms.check_images import Check
-from transforms.commit import Commit, CommitJob, PublishPlan, RejectBudget
+from transforms.commit import Commit
 from transforms.convert_images import NO_CONVERSION, Conversion
 from transforms.earlier_sets import NO_EARLIER_SETS, EarlierSets
 from transforms.find_duplicates import FindDuplicates
@@ -26,6 +26,7 @@ from transforms.payload_spool import spool_for
 from transforms.payloads import DetachPayloads
 from transforms.pin_blobs import PinBlobs, PinnedSamples
 from transforms.plan_shards import Order, PlanShards, Sharding
+from transforms.publish_plan import CommitJob, PublishPlan, RejectBudget
 from transforms.sources import SourceSamples, is_there
 from transforms.splits import Splitting
 from transforms.storage import Access

@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from schemas.shards import NAMED_TEMPLATES, ShardNames, is_split_name
-from transforms.commit import RejectBudget
 from transforms.gate import (
     DEFAULT_BYTES,
     DEFAULT_READERS,
@@ -19,6 +18,7 @@ from transforms.gate import (
     GateLimits,
 )
 from transforms.plan_shards import Order, Sharding
+from transforms.publish_plan import RejectBudget
 from transforms.storage import Access
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?i?B?)")

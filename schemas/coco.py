@@ -23,6 +23,7 @@ from schemas.coco_types import NOTHING, CocoImage, CocoInstance, CocoPanoptic, C
 from schemas.faults import fault_line
 from schemas.file_names import blob_name
 from schemas.labels import unite_labels
+from schemas.licenses import License
 from schemas.manifest import Label, SourceFile
 from schemas.picture_fields import BadAnnotation, ObjectFields, Segmentation
 
@@ -103,6 +104,11 @@ class CocoFiles:
             for image, value in zip(file.images, file.image_values, strict=False):
                 if value:
                     self._image_values.setdefault(image.id, value)
+
+    @property
+    def licenses(self) -> list[License]:
+        """The licenses that the files name, by id, which has two where files do not agree."""
+        return sorted({license for file in self._files for license in file.licenses})
 
     @property
     def num_annotations(self) -> int:

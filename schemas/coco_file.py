@@ -30,6 +30,7 @@ from schemas.faults import fault_line
 from schemas.file_names import blob_name, name_of_url
 from schemas.json_sections import first_keys, parse_sections
 from schemas.labels import check_labels
+from schemas.licenses import License, read_licenses
 
 _ID = operator.attrgetter("id")
 _AREA = operator.attrgetter("area")
@@ -91,6 +92,7 @@ class CocoFile:
         categories: in the file's order; an id has one name. Empty for captions.
         annotations: in the file's order.
         num_ids: different ids of the annotations.
+        licenses: that it names, by id.
         image_values: of the field of images that was asked for, in their order; empty where an
             image has none.
     """
@@ -125,6 +127,7 @@ class CocoFile:
             self.refuse_text("images", "id")
             if not set(map(type, ids)) <= {int}:
                 self.refuse_text("annotations", _ID_FIELDS[self.kind is Kind.PANOPTIC])
+        self.licenses: list[License] = read_licenses(sections.find("licenses"))
         _check_images(self.images, where)
         check_labels([(category.id, category.name) for category in self.categories], where)
 

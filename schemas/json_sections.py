@@ -47,6 +47,11 @@ class Sections:
         self._data = data
         self._where = where
 
+    def find(self, name: str) -> msgspec.Raw:
+        """Return the last value of a key that may be there; `null` where it is not."""
+        values = dict(zip(self.names, self._values, strict=True))
+        return values.get(name, msgspec.Raw(b"null"))
+
     def take(self, name: str) -> msgspec.Raw:
         """Return the value of a key that must be there, once.
 

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from schemas.faults import fault_line
+from schemas.licenses import LicenseCount
 
 T = TypeVar("T")
 
@@ -147,6 +148,7 @@ class SplitSummary(msgspec.Struct, frozen=True, omit_defaults=True):
         images_without_samples: of those, images of which no object can be used.
         sources: the annotation files, where there are several; not in the JSON where there is one.
         share: of the data set's records, where splits are drawn; else not in the JSON.
+        licenses: of its records' images, where the annotation files tell; else not in the JSON.
     """
 
     listed: int
@@ -168,6 +170,7 @@ class SplitSummary(msgspec.Struct, frozen=True, omit_defaults=True):
     images_without_samples: int = 0
     sources: list[SourceFile] = []
     share: float | None = None
+    licenses: list[LicenseCount] = []
 
 
 class ShardEntry(msgspec.Struct, frozen=True):

@@ -47,7 +47,7 @@ class ShardPlan(msgspec.Struct, frozen=True, array_like=True):
         return shard_stem(self.split, self.index, self.num_shards)
 
 
-class ShardInfo(msgspec.Struct, frozen=True, kw_only=True):
+class ShardInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What was made of a shard; as JSON it is the shard's receipt.
 
     Attributes:
@@ -66,6 +66,7 @@ class ShardInfo(msgspec.Struct, frozen=True, kw_only=True):
         repairs: what was mended, with counts, such as `box_clipped`.
         traits: what is unusual about its images, with counts, such as `cmyk`.
         rejected: its rejected samples and dropped annotations, in order.
+        licenses: records by their image's license id; not in the JSON where none has one.
     """
 
     plan: str
@@ -83,6 +84,7 @@ class ShardInfo(msgspec.Struct, frozen=True, kw_only=True):
     repairs: dict[str, int]
     traits: dict[str, int]
     rejected: list[Rejected]
+    licenses: dict[str, int] = {}
 
     @property
     def name(self) -> str:

@@ -21,6 +21,9 @@ LABEL_FILES = {
 """Names of class labels lie in these files, by key, where labels are counted from 0."""
 
 PLAIN_SHARD_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y}.tfrec"  # train-00000-of-00016.tfrec
+NOT_PLAIN_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y} (TFDS needs shards written with --shard_names plain)"
+"""Names no file: TFDS looks for it where it cannot express the shards' names, and its error is that
+this is not there."""
 
 _Json = dict[str, object]
 

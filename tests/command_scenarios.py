@@ -30,10 +30,10 @@ from tests.memory_store import (
     undisturbed,
 )
 from tests.small_runs import build_shards, commit_run, plan_run
-from transforms.commit import RejectBudget, _publish
 from transforms.earlier_sets import Since
 from transforms.output_files import EXCLUDED_NAME
 from transforms.plan_shards import Sharding
+from transforms.publish_plan import RejectBudget, _publish
 
 OLDER_COPY = b"of an older run"
 DAY = datetime.date(2026, 11, 20)

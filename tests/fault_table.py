@@ -46,9 +46,17 @@ _REASONS = {
     "p": "what is read first is the data set that is meant; read again, it is compared",
     "x": "whatever has the name is what this run then reads and plans with",
     "l": "of an earlier run, as a rule of this output: what is written there is created once",
+    "u": "a file of the user's may have the name: it is left, and the run goes on",
     "o": "it deletes: a run that lives meanwhile is told of in tests/CHAOS.md",
 }
-_OF_REMOVAL = ("remove_output", "_is_ours", "_keep_excluded", "_read_receipts", "_overwrite")
+_OF_REMOVAL = (
+    "remove_output",
+    "_is_own_document",
+    "_is_ours",
+    "_keep_excluded",
+    "_read_receipts",
+    "_overwrite",
+)
 _CREATE = ("create", "spool.publish")
 _READ_SOURCES = (
     "transforms.leave_out_earlier.read_written",
@@ -66,6 +74,8 @@ def why_not(site: Site, outcome: Outcome) -> str:
         return "n"
     if outcome is Outcome.TAKEN_BY_OTHER and site.function in ("_overwrite", "_keep_excluded"):
         return "x"
+    if outcome is Outcome.TAKEN_BY_OTHER and site.function == "create_or_leave":
+        return "u"
     if outcome is Outcome.TAKEN_BY_OTHER and site.function == "commit":
         return "e"
     if outcome is Outcome.STANDS_STILL and site.function in _OF_REMOVAL:

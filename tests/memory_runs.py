@@ -13,7 +13,7 @@ from tests.conftest import coco_dict, jpeg_bytes
 from tests.invariants import check_output
 from tests.memory_store import MemoryStore, Process
 from tests.small_runs import SmallRun, build_run, plan_run
-from transforms.commit import RejectBudget
+from transforms.publish_plan import RejectBudget
 
 NUM_IMAGES, NUM_SHARDS = 10, 4
 FOREIGN = {"notes.txt": b"of the user", "old/train-00000-of-00001-1.tfrec": b"of the user, too"}

@@ -20,7 +20,7 @@ from schemas.shards import ShardInfo, ShardNames, ShardPlan
 from tests.children import die_at, without_anonymous_files
 from tests.conftest import coco_dict, jpeg_bytes
 from transforms.blobs import listing_digest, pin_sample
-from transforms.commit import CommitJob, commit, make_job_plan, publish_plan
+from transforms.commit import commit
 from transforms.earlier_sets import NO_EARLIER_SETS, EarlierSets, manifest_of
 from transforms.gate import GateLimits, WorkerGate
 from transforms.leave_out_earlier import (
@@ -43,6 +43,7 @@ from transforms.plan_shards import (
     make_shard_table,
     rank_bucket,
 )
+from transforms.publish_plan import CommitJob, make_job_plan, publish_plan
 from transforms.read_coco import CocoRules, CocoSource, read_coco
 from transforms.sources import SplitSource, excluded_keys, read_identified, uri_identity
 from transforms.storage import open_storage, read_uri, split_uri

@@ -18,18 +18,19 @@ from tests.coco_command import (
     source_ids,
 )
 from tests.faulty_sources import grow, make_dangling, make_directory, make_fifo, rewrite
-from transforms import commit, read_arrays
+from transforms import publish_plan as publishing
+from transforms import read_arrays
 
 
 def after_planning(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
     """Do something between the plan and the first shard."""
-    publish = commit.publish_plan
+    publish = publishing.publish_plan
 
     def publish_then_change(*args: Any) -> None:
         publish(*args)
         change()
 
-    monkeypatch.setattr(commit, "publish_plan", publish_then_change)
+    monkeypatch.setattr(publishing, "publish_plan", publish_then_change)
 
 
 @pytest.mark.parametrize(

@@ -49,8 +49,8 @@ from tests.coco_command import (
     write_coco,
 )
 from tests.conftest import SHARED_DATA, coco_dict, jpeg_bytes
-from transforms.commit import RejectBudget
 from transforms.plan_shards import PlanShards, Sharding
+from transforms.publish_plan import RejectBudget
 from transforms.read_coco import ReadCoco
 
 SPLITS = ("train", "val")

@@ -42,24 +42,21 @@ from tests.small_runs import (
     write_set,
 )
 from transforms.blobs import PinTally
-from transforms.commit import (
-    Commit,
-    CommitJob,
-    PublishPlan,
-    RejectBudget,
-    check_budget,
-    find_complete,
-    first_difference,
-    job_digest,
-    make_job_plan,
-    publish_plan,
-    refuse_empty,
-    reject_text,
-)
+from transforms.commit import Commit, find_complete, job_digest, refuse_empty
 from transforms.earlier_sets import EarlierSet, EarlierSets, InheritedLabel
 from transforms.output_files import SIDE_FILES
 from transforms.plan_shards import ShardTable
 from transforms.progress import PROGRESS
+from transforms.publish_plan import (
+    CommitJob,
+    PublishPlan,
+    RejectBudget,
+    check_budget,
+    first_difference,
+    make_job_plan,
+    publish_plan,
+    reject_text,
+)
 from transforms.sources import SplitSource
 from transforms.storage import Entry, Storage, open_storage
 from transforms.storage.local import LocalStorage

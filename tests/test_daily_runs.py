@@ -25,7 +25,7 @@ from tests.coco_command import (
 from tests.conftest import coco_dict, jpeg_bytes
 from tests.gcs_stand_in import GcsStandIn, Kind
 from tests.invariants import check_growth, files_of, keyed_records
-from transforms import commit
+from transforms import publish_plan
 from transforms.earlier_sets import list_days
 
 DAYS = ("2026-11-18", "2026-11-19", "2026-11-20")
@@ -265,14 +265,14 @@ def test_two_days_that_begin_at_once_see_each_other(
 ) -> None:
     """Neither was there when the other one looked for what is earlier."""
     source.grow(3)
-    publish = commit.publish_plan
+    publish = publish_plan.publish_plan
 
     def publish_beside_another(*given: Any) -> None:
         publish(*given)
         source.of(DAYS[1]).mkdir()
         (source.of(DAYS[1]) / "_plan.json").write_bytes(b"{}")
 
-    monkeypatch.setattr(commit, "publish_plan", publish_beside_another)
+    monkeypatch.setattr(publish_plan, "publish_plan", publish_beside_another)
     assert source.run(DAYS[0]).ended == (5, "E-OUT-DATES")
     assert not list(source.of(DAYS[0]).glob("*.tfrec"))
 

@@ -139,6 +139,7 @@ def check_completes(ended: Ended, job: Job) -> None:
         "index/train-00000-of-00001.parquet",
         "index/train-00000-of-00001.idx",
         "features.json",
+        "README.md",
         "manifest.json",
     ],
 )

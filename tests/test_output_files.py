@@ -10,7 +10,6 @@ from schemas.shards import PLAIN, ShardNames
 from tests.memory_runs import FOREIGN, make_sources, run_on
 from tests.memory_store import Killed, Moment, kill_at
 from tests.small_runs import SmallRun, build_run, contents, plan_run, write_set
-from transforms.commit import publish_plan
 from transforms.output_files import (
     create_or_compare,
     refuse_foreign,
@@ -20,6 +19,7 @@ from transforms.output_files import (
     split_of,
     top_level,
 )
+from transforms.publish_plan import publish_plan
 from transforms.storage import Storage, open_storage
 
 STEMS = ["train-00000-of-00002", "train-00001-of-00002"]

@@ -161,7 +161,9 @@ def test_nothing_tells_tfds_of_examples(tmp_path: Path, capsys: pytest.CaptureFi
     convert(tmp_path / "out", "--table", table, *ARGV, "--label_column", "kind")
 
     assert sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_file()) == [
+        "README.md",
         "_plan.json",
+        "croissant.json",
         "label_map.pbtxt",
         "manifest.json",
         "rejected.jsonl",

@@ -787,11 +787,11 @@ def test_writers_of_one_shard_at_once_make_one_set_of_files(
         assert contents(out) == contents(tmp_path / "alone")
 
 
-CALLS_OF_A_RUN = 68
+CALLS_OF_A_RUN = 76
 """Calls of writev, fsync and link in a run of two shards with three images each.
 
 A small file takes 4 (write, sync, link, sync of the folder), a shard 1 + 3 and 3 small files, the
-probe and the plan 1 small file each, the commit 7.
+probe and the plan 1 small file each, the commit 9.
 """
 
 

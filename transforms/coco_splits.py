@@ -146,6 +146,7 @@ class CocoSplits:
                 skipped_annotations=dict(sorted((+counts.skipped_annotations).items())),
                 repairs=dict(sorted((+repairs).items())),
                 sources=sources,
+                licenses=files.licenses,
             )
 
     def _draw(self, image: CocoImage, given: str) -> str:

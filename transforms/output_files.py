@@ -1,10 +1,13 @@
 """The files of a data set: which names are ours, creating them, and deleting no one else's."""
 
 import contextlib
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from schemas.faults import fault_line
+from schemas.croissant import CROISSANT_NAME
+from schemas.data_card import CARD_NAME
+from schemas.faults import fault_line, printable
 from schemas.manifest import (
     DUPLICATES_NAME,
     MANIFEST_NAME,
@@ -15,6 +18,7 @@ from schemas.manifest import (
     from_json,
     read_manifest,
 )
+from schemas.seals import is_sealed
 from schemas.shards import (
     INDEX_DIR,
     NAMED_TEMPLATES,
@@ -46,6 +50,9 @@ SIDE_FILES = (
     "dataset_info.json",
     *LABEL_FILES.values(),
 )
+DOCUMENTS = (CARD_NAME, CROISSANT_NAME)
+"""What describes a data set, at names that users may have files of their own at: these stay."""
+
 EXCLUDED_NAME = "_excluded.jsonl"
 """A copy of what `--exclude` named, where `--overwrite` would have deleted it."""
 
@@ -56,7 +63,9 @@ _OWN_NAMES = {
     DUPLICATES_NAME,
     EXCLUDED_NAME,
     *SIDE_FILES,
+    *DOCUMENTS,
 }
+_LOG = logging.getLogger(__name__)
 _SOURCES_NAME = re.compile(rf"{SOURCES_DIR}/[0-9a-f]{{32}}\.json")
 
 
@@ -89,6 +98,17 @@ def create_or_compare(output: Storage, name: str, data: bytes) -> None:
         raise conflict(join_uri(output.root, name), "has other content than this run's")
 
 
+def create_or_leave(output: Storage, name: str, data: bytes) -> None:
+    """Create a file that describes the data set, where there is none; another one is left alone."""
+    if output.create(name, data):
+        return
+    there = output.stat(name)
+    is_file = there is not None and there.kind == "file" and there.size_bytes == len(data)
+    if not is_file or output.read(name) != data:
+        where = printable(join_uri(output.root, name))
+        _LOG.info("%s is another than this run's, and is left as it is", where)
+
+
 def conflict(where: str, what: str) -> RuntimeError:
     """Return the fault of a file that holds something else than this run makes."""
     remedy = "give another --output, or --overwrite"
@@ -107,7 +127,7 @@ def refuse_foreign(output: Storage, names: ShardNames) -> None:
     Raises:
         RuntimeError: `E-OUT-FOREIGN`.
     """
-    own = _OWN_NAMES - {EXCLUDED_NAME, PLAN_NAME}
+    own = _OWN_NAMES - {EXCLUDED_NAME, PLAN_NAME, *DOCUMENTS}
     ours = {name for name in top_level(output) if name in own or split_of(name, names) is not None}
     for name in sorted({*ours, *receipts(output)}):
         raise foreign(output, f"{name} is there, but no {PLAN_NAME} that tells of it")
@@ -134,8 +154,9 @@ def remove_output(
 ) -> None:
     """Delete a data set of ours, manifest first, so that none is ever there in part.
 
-    Deleted are the files that receipts name, those of our names for these splits, and the side
-    files; anything else stays. The plan goes last: until then a rerun knows what this was.
+    Deleted are the files that receipts name, those of our names for these splits, the side files,
+    and the documents that nobody has edited; anything else stays. The plan goes last: until then a
+    rerun knows what this was.
 
     Args:
         output: what holds the data set.
@@ -157,7 +178,7 @@ def remove_output(
     if excluded is not None:
         doomed.remove(EXCLUDED_NAME)
     for name in sorted(top_level(output)):
-        if name in doomed or split_of(name, names) in wanted:
+        if name in doomed or split_of(name, names) in wanted or _is_own_document(output, name):
             output.delete(name)
     for name in _names_in(INDEX_DIR, is_index_name, output):
         output.delete(name)
@@ -172,6 +193,10 @@ def _keep_excluded(output: Storage, data: bytes) -> None:
     if not output.create(EXCLUDED_NAME, data) and output.read(EXCLUDED_NAME) != data:
         output.delete(EXCLUDED_NAME)
         output.create(EXCLUDED_NAME, data)
+
+
+def _is_own_document(output: Storage, name: str) -> bool:
+    return name in DOCUMENTS and is_sealed(output.read(name))
 
 
 def _is_ours(output: Storage) -> bool:

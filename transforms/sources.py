@@ -20,6 +20,7 @@ from apache_beam.transforms.window import GlobalWindows
 from schemas.columns import ColumnFacts, add_facts
 from schemas.faults import Rejected, Scope, fault_line
 from schemas.labels import unite_labels
+from schemas.licenses import License
 from schemas.manifest import Label, SourceFile, from_json
 from schemas.samples import Sample
 from transforms import coders
@@ -58,6 +59,7 @@ class SplitSource(msgspec.Struct, frozen=True):
         class_names: names of their classes, sorted, where these have no numbers.
         columns: what was seen of a table's columns, by name.
         rows: how many rows it was seen in.
+        licenses: that they name, whether or not any image has them.
     """
 
     split: str
@@ -82,6 +84,7 @@ class SplitSource(msgspec.Struct, frozen=True):
     class_names: list[str] = []
     columns: list[ColumnFacts] = []
     rows: int = 0
+    licenses: list[License] = []
 
     @property
     def listed(self) -> int:
@@ -169,6 +172,7 @@ def add_split_sources(parts: Iterable[SplitSource]) -> SplitSource:
         class_names=names,
         columns=add_facts(column for part in several for column in part.columns),
         rows=sum(part.rows for part in several),
+        licenses=sorted({license for part in several for license in part.licenses}),
     )
 
 

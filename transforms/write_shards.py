@@ -413,6 +413,7 @@ class _GrowingShard:
         self._rejected: list[Rejected] = []
         self._repairs: Counter[str] = Counter()
         self._traits: Counter[str] = Counter()
+        self._licenses: Counter[str] = Counter()
 
     def append(self, sample: Sample, record: Record) -> None:
         """Append a record and note what it holds."""
@@ -428,6 +429,8 @@ class _GrowingShard:
         if self._bytes - self._written_bytes >= _WRITTEN_AT_ONCE_BYTES:
             self._write()
         self._annotations_written += len(sample.annotation_ids) - len(built.dropped)
+        if built.license_id is not None:
+            self._licenses[str(built.license_id)] += 1
         if built.repairs:
             self._repairs.update(built.repairs)
         for image in images:
@@ -467,6 +470,7 @@ class _GrowingShard:
             repairs=dict(sorted(self._repairs.items())),
             traits=dict(sorted(self._traits.items())),
             rejected=self._rejected,
+            licenses=dict(sorted(self._licenses.items())),
         )
 
     def _write(self) -> None:

@@ -54,6 +54,7 @@ class Built(NamedTuple):
         repairs: names of what was mended, one entry a time, such as `box_clipped`.
         labels: class labels of the record, for the index.
         feature_lists: of a SequenceExample, whose context the features are; None for an Example.
+        license_id: of its image, as the annotation files number licenses; None where unknown.
     """
 
     features: FeatureValues
@@ -61,6 +62,7 @@ class Built(NamedTuple):
     repairs: list[str]
     labels: list[int]
     feature_lists: FeatureListValues | None = None
+    license_id: int | None = None
 
 
 class Unfit(NamedTuple):

@@ -163,7 +163,8 @@ class PictureLayout(Layout):
         self._check(values)
         features = {key: (kind, values[key]) for key, kind in self._kinds}
         label_ids = [found.label.id for found in picture.objects]
-        return Built(features, picture.dropped, picture.repairs, label_ids)
+        license_id = picture.fields.license_id
+        return Built(features, picture.dropped, picture.repairs, label_ids, license_id=license_id)
 
     def _check(self, values: Values) -> None:
         """Refuse values that would be lost, or that no reader of the spec could parse."""

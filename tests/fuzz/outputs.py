@@ -26,7 +26,7 @@ from schemas.manifest import (
 )
 from schemas.shards import ShardInfo
 from tests.fuzz.target import Target, require_fault_line
-from transforms.commit import first_difference
+from transforms.publish_plan import first_difference
 from transforms.shard_index import (
     INDEX_SCHEMA,
     IndexRow,

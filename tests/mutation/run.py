@@ -78,6 +78,10 @@ TARGETS = (
         ("transforms/commit.py", "tests/test_commit.py", "tests/test_coders.py"),
     ),
     Target(
+        "transforms/publish_plan.py",
+        ("transforms/publish_plan.py", "tests/test_commit.py", "tests/test_coders.py"),
+    ),
+    Target(
         "transforms/earlier_sets.py",
         (
             "transforms/earlier_sets.py",

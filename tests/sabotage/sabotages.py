@@ -40,6 +40,7 @@ LOCAL = "transforms/storage/local.py"
 OTHERS = "transforms/storage/beam_filesystem.py"
 PAYLOADS = "transforms/payloads.py"
 PLAN = "transforms/plan_shards.py"
+PUBLISH = "transforms/publish_plan.py"
 RETRIES = "transforms/retries.py"
 SAMPLES = "transforms/coco_samples.py"
 SEGMENTATIONS = "schemas/segmentations.py"
@@ -132,7 +133,7 @@ SABOTAGES = (
     Sabotage(
         1,
         "two days that begin at once write the same samples",
-        COMMIT,
+        PUBLISH,
         "    check_turn(job.earlier, job.output, job.layout.name, job.access)\n",
         "",
         ("tests/test_daily_runs.py::test_two_days_that_begin_at_once_see_each_other",),
@@ -164,7 +165,7 @@ SABOTAGES = (
     Sabotage(
         1,
         "a share of rejects is of all samples, of the earlier ones too",
-        COMMIT,
+        PUBLISH,
         "listed = sum(file.listed - file.earlier_images for file in files)",
         "listed = sum(file.listed for file in files)",
         ("tests/test_commit.py::test_the_budget_is_of_what_earlier_data_sets_do_not_hold",),
@@ -245,7 +246,7 @@ SABOTAGES = (
     Sabotage(
         2,
         "the output's path reaches the plan",
-        COMMIT,
+        PUBLISH,
         "options=dict(job.options),",
         'options={**job.options, "output": job.output},',
         ("tests/test_commit.py::test_neither_paths_nor_clocks_reach_the_data_set",),
@@ -406,9 +407,9 @@ SABOTAGES = (
         4,
         "the manifest is written before the side files",
         COMMIT,
-        "    for name, text in side_files(manifest, layout).items():\n",
+        "    for name, text in metadata_files(manifest, layout).items():\n",
         "    create_or_compare(output, MANIFEST_NAME, to_json(manifest))\n"
-        "    for name, text in side_files(manifest, layout).items():\n",
+        "    for name, text in metadata_files(manifest, layout).items():\n",
         ("tests/test_commit.py::test_the_manifest_is_the_last_of_the_files",),
     ),
     Sabotage(
@@ -431,7 +432,7 @@ SABOTAGES = (
     Sabotage(
         4,
         "an output of another plan is taken",
-        COMMIT,
+        PUBLISH,
         "if data != to_json(plan):",
         "if not data:",
         ("tests/test_commit.py::test_another_plan_there_stops_the_run_and_says_what_differs",),
@@ -451,9 +452,17 @@ SABOTAGES = (
         4,
         "--overwrite deletes files of others",
         FILES,
-        "if name in doomed or split_of(name, names) in wanted:",
+        "if name in doomed or split_of(name, names) in wanted or _is_own_document(output, name):",
         "if name:",
         ("tests/test_output_files.py::test_removing_deletes_what_is_ours_and_nothing_else",),
+    ),
+    Sabotage(
+        4,
+        "--overwrite deletes a card that the user has written",
+        FILES,
+        "    return name in DOCUMENTS and is_sealed(output.read(name))\n",
+        "    return name in DOCUMENTS\n",
+        ("tests/test_data_card.py::test_a_file_of_the_user_s_is_left",),
     ),
     Sabotage(
         4,
@@ -466,8 +475,8 @@ SABOTAGES = (
     Sabotage(
         4,
         "shards are built although the budget is spent",
-        COMMIT,
-        '    _check_budget_aloud(rejected, files, job, "rejected")\n',
+        PUBLISH,
+        '    check_budget_aloud(rejected, files, job, "rejected")\n',
         "",
         (
             "tests/test_commit.py::test_rejects_over_budget_stop_before_the_first_shard_and_are_shown",

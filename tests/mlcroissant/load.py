@@ -1,0 +1,46 @@
+"""Load a `croissant.json` with MLCommons' reader, and print what it says and all records as JSON.
+
+    python load.py OUT/croissant.json
+
+Its warnings stand in `warnings`; what it calls an error ends it.
+"""
+
+import json
+import sys
+
+import mlcroissant
+
+
+def main(path: str) -> None:
+    data_set = mlcroissant.Dataset(jsonld=path)
+    issues = data_set.metadata.ctx.issues
+    sets = {
+        record_set.id: [as_text(record) for record in data_set.records(record_set.id)]
+        for record_set in data_set.metadata.record_sets
+    }
+    metadata = data_set.metadata
+    print(
+        json.dumps(
+            {
+                "warnings": sorted(issues.warnings),
+                "errors": sorted(issues.errors),
+                "name": metadata.name,
+                "version": metadata.version,
+                "licenses": [[found.name, found.url] for found in metadata.license or []],
+                "files": {file.id: getattr(file, "sha256", None) for file in metadata.distribution},
+                "sets": sets,
+            }
+        )
+    )
+
+
+def as_text(record: dict) -> dict:
+    """Return a record of JSON's types."""
+    return {
+        name: value.decode() if isinstance(value, bytes) else value
+        for name, value in record.items()
+    }
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,213 @@
+"""`croissant.json`: what it says; and, where it is installed, what MLCommons' own reader loads.
+
+`.ci/run` installs `mlcroissant` in an environment of its own and names its Python in
+MLCROISSANT_PYTHON: its pandas and pyarrow must not touch ours.
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+
+from pipelines import table
+from schemas.croissant import croissant_json
+from schemas.licenses import LicenseCount
+from schemas.manifest import Label
+from schemas.seals import is_sealed
+from tests.coco_command import MakeCoco, command, committed, manifest_of, run_coco
+from tests.pipeline_command import committed_by
+from tests.test_manifest import MANIFEST
+from tests.test_markdown import HOSTILE
+
+PYTHON = os.environ.get("MLCROISSANT_PYTHON", "")
+LOAD = Path(__file__).parent / "mlcroissant" / "load.py"
+LOCK = Path(__file__).parent / "mlcroissant" / "requirements.lock"
+RECOMMENDED = ("http://mlcommons.org/croissant/citeAs", "https://schema.org/datePublished")
+
+by_mlcroissant = pytest.mark.skipif(
+    not PYTHON, reason="MLCROISSANT_PYTHON names no Python; .ci/run installs one"
+)
+
+
+def described(manifest: Any = MANIFEST) -> dict[str, Any]:
+    return json.loads(croissant_json(manifest))
+
+
+def loaded(out: Path) -> dict[str, Any]:
+    """Return what mlcroissant makes of an output."""
+    done = subprocess.run(
+        [PYTHON, str(LOAD), str(out / "croissant.json")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    assert "Could not match" not in done.stderr
+    return json.loads(done.stdout)
+
+
+def test_it_tells_of_the_data_set() -> None:
+    found = described()
+    assert found["@context"]["cr"] == "http://mlcommons.org/croissant/"
+    assert {key: found[key] for key in ("@type", "conformsTo", "name", "version")} == {
+        "@type": "sc:Dataset",
+        "conformsTo": "http://mlcommons.org/croissant/1.0",
+        "name": "beam_tfrec_detection",
+        "version": "2.0.0",
+    }
+    assert found["isLiveDataset"] is False
+    assert found["description"] == (
+        "detection records in TFRecord files written by beam-tfrec (train 9);"
+        " see README.md and manifest.json."
+    )
+    shard, index = found["distribution"]
+    assert shard == {
+        "@type": "cr:FileObject",
+        "@id": "train-00000-of-00001-9.tfrec",
+        "name": "train-00000-of-00001-9.tfrec",
+        "contentUrl": "train-00000-of-00001-9.tfrec",
+        "contentSize": "1000 B",
+        "encodingFormat": "application/x-tfrecord",
+        "sha256": "00",
+    }
+    assert (index["@type"], index["includes"]) == ("cr:FileSet", "index/*.parquet")
+    sets = {record_set["@id"]: record_set for record_set in found["recordSet"]}
+    assert list(sets) == ["splits", "features", "labels", "records"]
+    assert sets["splits"]["data"] == [{"splits/name": "train"}]
+    assert sets["labels"]["data"] == [
+        {"labels/id": 1, "labels/name": "person"},
+        {"labels/id": 90, "labels/name": "Zahnbürste"},
+    ]
+
+
+def test_it_is_sealed_and_the_same_for_the_same_manifest() -> None:
+    assert is_sealed(croissant_json(MANIFEST).encode())
+    assert croissant_json(MANIFEST) == croissant_json(msgspec.structs.replace(MANIFEST))
+    assert croissant_json(MANIFEST).isascii()
+
+
+def test_what_there_is_none_of_is_not_there() -> None:
+    plan = msgspec.structs.replace(MANIFEST.plan, labels=[])
+    found = described(msgspec.structs.replace(MANIFEST, plan=plan, shards=[]))
+    assert "license" not in found
+    assert "distribution" not in found
+    assert [record_set["@id"] for record_set in found["recordSet"]] == ["splits", "features"]
+
+
+def test_licenses_are_listed_once_with_links_that_are_links() -> None:
+    licenses = [
+        LicenseCount(1, 5, "CC BY", "https://creativecommons.org/licenses/by/4.0/"),
+        LicenseCount(2, 1, "", "javascript:alert(1)"),
+        LicenseCount(3, 1),
+    ]
+    split = msgspec.structs.replace(MANIFEST.splits["train"], licenses=licenses)
+    found = described(msgspec.structs.replace(MANIFEST, splits={"train": split, "val": split}))
+    assert found["license"] == [
+        {
+            "@type": "sc:CreativeWork",
+            "name": "CC BY",
+            "url": "https://creativecommons.org/licenses/by/4.0/",
+        },
+        {"@type": "sc:CreativeWork", "name": "javascript:alert(1)"},
+        {"@type": "sc:CreativeWork", "name": "license 3"},
+    ]
+
+
+def test_its_lock_has_hashes_and_names_no_host() -> None:
+    text = LOCK.read_text()
+    assert "mlcroissant==" in text
+    assert "://" not in text
+    assert text.count("==") <= text.count("--hash=sha256:")
+
+
+@by_mlcroissant
+def test_mlcroissant_accepts_and_loads_it(make_coco: MakeCoco, tmp_path: Path) -> None:
+    def with_license(spec: dict[str, Any]) -> None:
+        spec["licenses"] = [{"id": 4, "name": "CC BY", "url": "http://x.org/by"}]
+        for image in spec["images"]:
+            image["license"] = 4
+
+    sources, out = make_coco(9, edit=with_license), tmp_path / "out"
+    manifest = committed(sources, out, "--num_shards", 2)
+    found = loaded(out)
+
+    assert found["errors"] == []
+    assert len(found["warnings"]) == 2
+    assert all(any(name in said for name in RECOMMENDED) for said in found["warnings"])
+    assert found["licenses"] == [["CC BY", "http://x.org/by"]]
+    assert found["files"] == {
+        **{shard["file"]: shard["sha256"] for shard in manifest["shards"]},
+        "index": None,
+    }
+    check_records(found, out)
+
+
+def check_records(found: dict[str, Any], out: Path) -> None:
+    """Compare what was loaded with indexes and manifest."""
+    manifest = manifest_of(out)
+    assert found["sets"]["splits"] == [{"splits/name": name} for name in manifest["splits"]]
+    assert found["sets"].get("labels", []) == [
+        {"labels/id": label["id"], "labels/name": label["name"]}
+        for label in manifest["plan"]["labels"]
+    ]
+    assert [
+        (row["features/key"], row["features/type"], row["features/repeated"])
+        for row in found["sets"]["features"]
+    ] == [(f["key"], f["kind"], f["repeated"]) for f in manifest["features"]]
+    wanted = [
+        {
+            "records/key": row["key"],
+            "records/split": path.name.split("-")[0],
+            "records/shard": int(path.name.split("-")[1]),
+            "records/offset": row["offset"],
+            "records/size": row["size"],
+            "records/labels": row["labels"],
+        }
+        for path in sorted((out / "index").glob("*.parquet"))
+        for row in pq.read_table(path).to_pylist()
+    ]
+    by_place = ("records/split", "records/shard", "records/offset")
+    assert sorted(found["sets"]["records"], key=lambda row: [row[name] for name in by_place]) == (
+        wanted
+    )
+
+
+@by_mlcroissant
+@pytest.mark.parametrize("names", ["plain", "a b%{split}#{index}:x.tfrec"])
+def test_mlcroissant_loads_several_splits_of_any_names(
+    names: str, make_coco: MakeCoco, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    flags = ("--split_by", "hash", "--splits", "train=60,val=40", "--shard_names", names)
+    run = run_coco(*command(make_coco(20), out, *flags))
+    assert run.code == 0, run.err
+    found = loaded(out)
+    assert found["errors"] == []
+    check_records(found, out)
+
+
+@by_mlcroissant
+def test_mlcroissant_loads_a_table_without_labels(tmp_path: Path) -> None:
+    source, out = tmp_path / "t.csv", tmp_path / "out"
+    source.write_text("id,x\n1,0.5\n2,\n")
+    committed_by(table.run, out, "--table", source)
+    found = loaded(out)
+    assert found["errors"] == []
+    check_records(found, out)
+
+
+@by_mlcroissant
+def test_mlcroissant_accepts_hostile_texts(tmp_path: Path) -> None:
+    labels = [Label(number, text) for number, text in enumerate(HOSTILE)]
+    plan = msgspec.structs.replace(MANIFEST.plan, labels=labels)
+    (tmp_path / "index").mkdir()
+    manifest = msgspec.structs.replace(MANIFEST, plan=plan, shards=[])
+    (tmp_path / "croissant.json").write_text(croissant_json(manifest))
+    found = loaded(tmp_path)
+    assert found["errors"] == []
+    assert [row["labels/name"] for row in found["sets"]["labels"]] == HOSTILE

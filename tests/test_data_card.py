@@ -1,0 +1,453 @@
+"""The data card: what it says, that no text of the data does anything in it, that its code runs."""
+
+import importlib.util
+import itertools
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from markdown_it import MarkdownIt
+
+from pipelines import table
+from schemas.data_card import data_card
+from schemas.licenses import LicenseCount
+from schemas.manifest import (
+    Annotations,
+    FeatureEntry,
+    JobPlan,
+    Label,
+    Manifest,
+    PlannedSplit,
+    SharedContents,
+    SourceFile,
+    read_manifest,
+)
+from schemas.reading_code import reading_code
+from schemas.seals import is_sealed
+from tests.coco_command import (
+    MakeCoco,
+    Run,
+    Sources,
+    command,
+    committed,
+    examples,
+    run_coco,
+    shard_paths,
+    snapshot,
+    value,
+)
+from tests.pipeline_command import committed_by
+from tests.test_manifest import MANIFEST
+from tests.test_markdown import HOSTILE
+
+PARSER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+BY = "http://creativecommons.org/licenses/by/2.0/"
+
+GOLDEN = """\
+# TFRecord data set of layout detection
+
+9 records (`tf.train.Example`) in 1 shards of uncompressed TFRecord, 1,000 bytes, written by \
+beam-tfrec in format version 2.
+`manifest.json` names every shard with its size and checksums. It was written last: it says that \
+the data set is complete, and a reader takes the files from it.
+
+## Splits
+
+| split | records | shards | bytes | samples in the sources | annotations written | annotations \
+in the sources |
+|---|---|---|---|---|---|---|
+| train | 9 | 1 | 1,000 | 13 | 15 | 20 |
+
+## What is not as in the sources
+
+Every sample and annotation rejected or dropped is a line of `rejected.jsonl`.
+
+| split | what | reason | count |
+|---|---|---|---|
+| train | samples rejected | E-IMG-EMPTY: the file has no bytes | 3 |
+| train | samples excluded | on request | 1 |
+| train | annotations dropped | E-BOX-EMPTY: the box has no width or height in float32 | 2 |
+| train | annotations lost | with their images | 2 |
+| train | annotations excluded | on request | 1 |
+| train | mended | box\\_clipped | 4 |
+| train | unusual | cmyk | 1 |
+
+## Classes
+
+| label | name |
+|---|---|
+| 1 | person |
+| 90 | Zahnbürste |
+
+## Features of every record
+
+| key | type | values | content | meaning, unit, order |
+|---|---|---|---|---|
+| image/width | int64 | 1 | plain | image width in px |
+
+## Licenses
+
+The sources say nothing of licenses.
+
+## How it was made
+"""
+
+
+def convert(sources: Sources, out: Path, *flags: object) -> Run:
+    """Run the command, which must succeed, whatever its shards are called."""
+    run = run_coco(*command(sources, out, *flags))
+    assert run.code == 0, run.err
+    return run
+
+
+def card_of(out: Path) -> str:
+    return (out / "README.md").read_text()
+
+
+def section(card: str, title: str) -> str:
+    """Return what stands below a heading of the second level."""
+    return card.partition(f"\n## {title}\n\n")[2].partition("\n## ")[0]
+
+
+def rows(card: str, title: str) -> list[list[str]]:
+    """Return the cells of a section's table, without its head."""
+    lines = [line for line in section(card, title).splitlines() if line.startswith("| ")]
+    return [line[2:-2].split(" | ") for line in lines[1:]]
+
+
+def code_of(card: str, title: str) -> str:
+    """Return the code below a heading of the third level."""
+    return re.findall(rf"^### {title}\n.*?^```python\n(.*?)^```$", card, re.DOTALL | re.MULTILINE)[
+        0
+    ]
+
+
+def changed(**changes: Any) -> Manifest:
+    return msgspec.structs.replace(MANIFEST, **changes)
+
+
+def with_split(**changes: Any) -> Manifest:
+    return changed(splits={"train": msgspec.structs.replace(MANIFEST.splits["train"], **changes)})
+
+
+def test_a_card_as_a_whole() -> None:
+    marker, _, card = data_card(MANIFEST).partition("\n")
+    assert re.fullmatch(r"<!-- beam-tfrec-sha256:[0-9a-f]{64}: made by beam-tfrec; .* -->", marker)
+    assert card[: len(GOLDEN)] == GOLDEN
+
+
+def test_a_card_is_the_same_for_the_same_manifest_and_sealed() -> None:
+    assert data_card(MANIFEST) == data_card(
+        msgspec.json.decode(msgspec.json.encode(MANIFEST), type=Manifest)
+    )
+    assert is_sealed(data_card(MANIFEST).encode())
+
+
+def test_everything_left_out_has_a_line() -> None:
+    manifest = with_split(
+        skipped={"license": 2},
+        earlier=5,
+        annotations=Annotations(9, 1, {}, 0, 0, earlier=3, skipped={"crowd": 5}),
+    )
+    found = {
+        (row[1], row[2]): row[3]
+        for row in rows(data_card(manifest), "What is not as in the sources")
+    }
+    assert found["samples skipped", "license"] == "2"
+    assert found["samples in earlier data sets", ""] == "5"
+    assert found["annotations in earlier data sets", ""] == "3"
+    assert found["annotations skipped", "crowd"] == "5"
+
+
+def test_long_lists_are_cut_and_say_so() -> None:
+    labels = [Label(number, f"class {number}") for number in range(1234)]
+    features = [FeatureEntry(f"f{n:04}", "float", True, "x", "plain") for n in range(1234)]
+    plan = msgspec.structs.replace(MANIFEST.plan, labels=labels)
+    card = data_card(changed(plan=plan, features=features))
+    assert rows(card, "Classes")[-1] == ["49", "class 49"]
+    assert "And 1,184 more, in `label_map.pbtxt`." in card
+    assert rows(card, "Features of every record")[-1][0] == "f0199"
+    assert "And 1,034 more, in `manifest.json`." in card
+    assert code_of(card, "tf.data, without this package").count("tf.io.RaggedFeature") == 1234
+
+
+@pytest.mark.parametrize(
+    ("options", "layout", "kind"),
+    [
+        ({"orphans": "stop"}, "detection", "COCO annotation files and their images"),
+        ({"key_column": ""}, "table", "rows of tables"),
+        ({"join_by": "stem"}, "detection", "images with a JSON file beside each"),
+        ({"low_suffix": ""}, "pairs", "pairs of images"),
+        ({}, "arrays", "arrays in `.npy` and `.npz` files"),
+        ({}, "imagenet", "images in folders of classes"),
+        ({}, "mine", "sources of the user's own"),
+    ],
+)
+def test_the_kind_of_source_is_told(options: Mapping[str, str], layout: str, kind: str) -> None:
+    plan = msgspec.structs.replace(MANIFEST.plan, options={"empty": "", "seed": "7", **options})
+    made = section(data_card(changed(plan=plan, layout=layout)), "How it was made")
+    assert made.startswith(f"From {kind}. ")
+    assert "| seed | 7 |" in made
+    assert "empty" not in made
+
+
+def test_no_text_of_the_data_is_markup() -> None:
+    """Every place that a stranger's text can reach, with every text that could do something."""
+    source = SourceFile("instances", 1, 2, 3)
+    for text in HOSTILE:
+        manifest = Manifest(
+            layout=text,
+            plan=JobPlan(
+                format_version=2,
+                options={text: text, "split_by": text},
+                labels=[Label(1, text), Label(2, "b", text=text)],
+                splits={"train": PlannedSplit(1, 1)},
+                samples="00",
+            ),
+            splits={
+                "train": msgspec.structs.replace(
+                    MANIFEST.splits["train"],
+                    repairs={text: 1},
+                    traits={text: 1},
+                    rejected={text: 1},
+                    skipped={text: 1},
+                    licenses=[LicenseCount(1, 1, text, text), LicenseCount(2, 1, text, BY)],
+                    sources=[source],
+                )
+            },
+            shards=MANIFEST.shards,
+            features=[FeatureEntry(text or "x", "bytes", True, text, "text")],
+            duplicates=[SharedContents(("train", "val"), 1, "00", (text, text))],
+        )
+        check_harmless(data_card(manifest), text)
+
+
+def check_harmless(card: str, text: str) -> None:
+    """Check that a card's structure is ours, and that it links where a license may alone."""
+    tokens = PARSER.parse(card)
+    assert [token.content for token in tokens if token.type == "html_block"] == [
+        card.partition("\n")[0] + "\n"
+    ]
+    headings = [
+        after.content
+        for token, after in itertools.pairwise(tokens)
+        if token.type == "heading_open" and token.tag == "h2"
+    ]
+    assert headings == [
+        *("Splits", "What is not as in the sources", "Classes", "Features of every record"),
+        *("Licenses", "How it was made", "How to read it", "Files"),
+    ]
+    assert not {token.type for token in tokens} & {"list_item_open", "blockquote_open", "hr"}
+    inline = [child for token in tokens for child in token.children or []]
+    allowed = {"text", "text_special", "code_inline", "softbreak", "link_open", "link_close"}
+    assert {child.type for child in inline} <= {*allowed, "strong_open", "strong_close"}
+    links = {child.attrs["href"] for child in inline if child.type == "link_open"}
+    assert links <= {BY, "http://evil"}
+    fences = [token for token in tokens if token.type == "fence"]
+    assert len(fences) == 4
+    for fence in fences:
+        compile(fence.content, "card", "exec")
+    spec = fences[1].content
+    assert f"{text or 'x'!a}: tf.io.RaggedFeature(tf.string)," in spec or repr(text) in spec
+
+
+# --- the code ---
+
+
+def run_code(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Run a block in the folder of the data set, as a user does, and return its names."""
+    monkeypatch.chdir(folder)
+    names: dict[str, Any] = {}
+    exec(compile(code, "README.md", "exec"), names)
+    return names
+
+
+def test_every_way_to_read_is_run_here() -> None:
+    plan = msgspec.structs.replace(
+        MANIFEST.plan, options={"shard_names": "{split}-{index:05}-of-{num_shards:05}.tfrec"}
+    )
+    titles = [way.title for way in reading_code(changed(plan=plan))]
+    assert titles == ["tf.data", "tf.data, without this package", "PyTorch", "Grain", "TFDS"]
+
+
+@pytest.mark.parametrize("names", ["counted", "plain", "a b%{split}#{index}.tfrec"])
+def test_plain_tf_data_reads_every_record(
+    names: str, make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    convert(make_coco(7), out, "--num_shards", 2, "--shard_names", names)
+    code = code_of(card_of(out), "tf.data, without this package")
+    dataset = run_code(code, out, monkeypatch)["dataset"]
+    found = list(dataset.as_numpy_iterator())
+    wanted = examples(out)
+    assert [record["image/source_id"] for record in found] == [
+        value(example, "image/source_id")[0] for example in wanted
+    ]
+    for record, example in zip(found, wanted, strict=True):
+        assert record.keys() == example.features.feature.keys()
+        for key, got in record.items():
+            assert np.atleast_1d(got).tolist() == value(example, key)
+
+
+def test_readers_load_reads_every_record(
+    make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    committed(make_coco(7), out, "--num_shards", 2)
+    dataset = run_code(code_of(card_of(out), "tf.data"), out, monkeypatch)["dataset"]
+    ids = {record["image/source_id"] for record in dataset.as_numpy_iterator()}
+    assert ids == {f"{number}".encode() for number in range(1, 8)}
+
+
+@pytest.mark.parametrize(("title", "package"), [("PyTorch", "torch"), ("Grain", "grain")])
+def test_what_random_access_reads_is_what_readers_open_gives(
+    title: str, package: str, make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The packages are large; where one is missing its own lines are left out, not ours."""
+    out = tmp_path / "out"
+    committed(make_coco(7), out, "--num_shards", 2)
+    code = code_of(card_of(out), title)
+    if importlib.util.find_spec(package) is None:
+        ours = [line for line in code.splitlines() if re.match("import readers|root =", line)]
+        (opened,) = re.findall(r"readers\.open\(.*?\)", code)
+        code = "\n".join([*ours, f"records = {opened}"])
+    names = run_code(code, out, monkeypatch)
+    records = names.get("records") or names["dataset"]
+    assert sorted(record["image/source_id"] for record in records) == [
+        f"{number}".encode() for number in range(1, 8)
+    ]
+
+
+def test_tfds_reads_a_part_of_a_split(
+    make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    committed(make_coco(7), out, "--num_shards", 2, "--shard_names", "plain")
+    names = run_code(code_of(card_of(out), "TFDS"), out, monkeypatch)
+    assert len(names["dataset"]) == len(list(names["dataset"])) == 4  # half of 7, rounded
+    builder = names["builder"]
+    assert len(builder.as_dataset(split="train")) == 7
+    parts = [builder.as_dataset(split=part) for part in ("train[:3]", "train[3:]")]
+    assert list(map(len, parts)) == [3, 4]
+    ids = [record["image"]["source_id"].numpy() for part in parts for record in part]
+    assert ids == [value(example, "image/source_id")[0] for example in examples(out)]
+
+
+@pytest.mark.parametrize("names", ["counted", "file_{split}_{index:02}.tfrec"])
+def test_tfds_says_which_flag_it_needs(names: str, make_coco: MakeCoco, tmp_path: Path) -> None:
+    import tensorflow_datasets as tfds
+
+    out = tmp_path / "out"
+    convert(make_coco(7), out, "--num_shards", 2, "--shard_names", names)
+    assert "`--shard_names plain`" in section(card_of(out), "How to read it")
+    builder = tfds.builder_from_directory(str(out))
+    assert builder.info.splits["train"].num_examples == 7
+    with pytest.raises(Exception, match="--shard_names plain"):
+        list(builder.as_dataset(split="train"))
+
+
+def test_steps_and_missing_cells_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [{"id": 1, "tokens": [5, 6], "x": 0.5}, {"id": 2, "tokens": []}]
+    source = tmp_path / "t.jsonl"
+    source.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    out = tmp_path / "out"
+    committed_by(table.run, out, "--table", source, "--sequence", "tokens", "--order", "input")
+    card = card_of(out)
+    assert "TFDS reads Examples alone" in card
+    assert "`tf.train.SequenceExample`" in card
+    dataset = run_code(code_of(card, "tf.data, without this package"), out, monkeypatch)["dataset"]
+    found = [(c["id"], c["x"], s["tokens"].tolist()) for c, s in dataset.as_numpy_iterator()]
+    assert found == [(1, 0.5, [5, 6]), (2, 0.0, [])]
+
+
+def test_a_data_set_without_records_has_a_card_without_code(
+    make_coco: MakeCoco, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    committed(make_coco(0), out, "--allow_empty")
+    assert "How to read it" not in card_of(out)
+    assert is_sealed((out / "croissant.json").read_bytes())
+
+
+# --- files of the user's at its name ---
+
+DOCUMENTS = ["README.md", "croissant.json"]
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_file_of_the_user_s_is_left(
+    name: str, make_coco: MakeCoco, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sources, out = make_coco(3), tmp_path / "out"
+    out.mkdir()
+    (out / name).write_text("mine")
+    before = snapshot(out)
+    run = convert(sources, out)
+    assert run.err.count(f"{out}/{name} is another than this run's, and is left as it is") == 1
+    for flags in ((), ("--overwrite",), ("--num_shards", "3", "--overwrite")):
+        convert(sources, out, *flags)
+        assert snapshot(out)[name] == before[name]
+    other = next(document for document in DOCUMENTS if document != name)
+    assert is_sealed((out / other).read_bytes())
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_an_edited_one_is_the_user_s(name: str, make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources, out = make_coco(3), tmp_path / "out"
+    committed(sources, out)
+    with (out / name).open("a") as card:
+        card.write("\nThese photos are mine.\n")
+    edited = snapshot(out)[name]
+    committed(sources, out, "--num_shards", 3, "--overwrite")
+    assert snapshot(out)[name] == edited
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_overwrite_makes_a_new_one_of_ours(name: str, make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources, out = make_coco(3), tmp_path / "out"
+    committed(sources, out, "--num_shards", 1)
+    first = (out / name).read_text()
+    committed(sources, out, "--num_shards", 3, "--overwrite")
+    assert (out / name).read_text() != first
+    committed(sources, tmp_path / "fresh", "--num_shards", 3)
+    assert (out / name).read_text() == (tmp_path / "fresh" / name).read_text()
+
+
+def test_a_folder_of_that_name_is_left(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources, out = make_coco(3), tmp_path / "out"
+    (out / "README.md").mkdir(parents=True)
+    run = convert(sources, out)
+    assert f"{out}/README.md is another than this run's" in run.err
+    convert(sources, out, "--overwrite")
+    assert (out / "README.md").is_dir()
+
+
+def test_a_run_that_died_before_its_manifest_resumes(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources, out = make_coco(3), tmp_path / "out"
+    committed(sources, out)
+    before = snapshot(out)
+    (out / "manifest.json").unlink()
+    (out / "croissant.json").unlink()
+    run = convert(sources, out)
+    assert "another than this run's" not in run.err
+    after = snapshot(out)
+    assert {name: data for name, (_, data) in after.items()} == {
+        name: data for name, (_, data) in before.items()
+    }
+    assert after["README.md"] == before["README.md"]  # not written again
+
+
+def test_images_beside_their_data_set_are_recognised(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """What a run writes into a root of images must not be a change of its sources."""
+    images, annotations = make_coco(3)
+    committed((images, annotations), images)
+    run = convert((images, annotations), images)
+    assert "already complete" in run.out + run.err
+    assert len(shard_paths(images)) > 0
+    manifest = read_manifest((images / "manifest.json").read_bytes(), "manifest.json")
+    assert (images / "README.md").read_text() == data_card(manifest)

@@ -1,0 +1,162 @@
+"""Licenses: read from COCO's files as far as they go, counted by record, told in the manifest."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.licenses import License, LicenseCount, count_licenses, is_link, read_licenses
+from tests.coco_command import committed, digests, examples, manifest_of, run_coco, value
+
+BY = {"id": 4, "name": "Attribution License", "url": "http://creativecommons.org/licenses/by/2.0/"}
+MakeCoco = Callable[..., tuple[Path, Path]]
+
+
+@pytest.mark.parametrize(
+    ("section", "licenses"),
+    [
+        (b"null", []),
+        (b"{}", []),
+        (b'"CC BY"', []),
+        (b"[]", []),
+        (json.dumps([BY]).encode(), [License(4, BY["name"], BY["url"])]),
+        (b'[{"id": 1}]', [License(1)]),
+        (b'[{"id": 1, "name": null}, {"id": 2}]', [License(2)]),
+        (b'[{"name": "no id"}, 5, [1], {"id": "1"}, {"id": 1.5}, {"id": true}]', []),
+        (b'[{"id": 18446744073709551616}]', []),
+        (b'[{"id": 1, "name": "%b"}]' % (b"x" * 2001), []),
+        (b'[{"id": 2}, {"id": 1}, {"id": 2}]', [License(1), License(2)]),
+    ],
+)
+def test_what_is_no_entry_is_passed_over(section: bytes, licenses: list[License]) -> None:
+    assert read_licenses(section) == licenses
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists))
+def test_any_json_is_read(content: object) -> None:
+    read_licenses(json.dumps(content).encode())
+
+
+def test_counts_of_shards_add_up() -> None:
+    licenses = [License(4, "CC BY", "http://a"), License(4, "by", "http://a"), License(9)]
+    assert count_licenses([{"4": 2, "9": 1}, {"4": 1}, {}, {"7": 5}], licenses) == [
+        LicenseCount(4, 3, "CC BY or by", "http://a"),
+        LicenseCount(7, 5),
+        LicenseCount(9, 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("url", "is_one"),
+    [
+        (BY["url"], True),
+        ("https://x.org/a?b=c#d", True),
+        ("javascript:alert(1)", False),
+        ("http://x.org/ a", False),
+        ("http://x.org/<b>", False),
+        ("http://x.org/)[y](javascript:alert(1)", False),
+        ("http://x.org/a|b", False),
+        ("http://x.org/\u202e", False),
+        ("http://x.org/\n", False),
+        ("ftp://x.org", False),
+        ("", False),
+    ],
+)
+def test_only_plain_urls_are_links(url: str, is_one: bool) -> None:
+    assert is_link(url) is is_one
+
+
+def licensed(*ids: object, licenses: object = None) -> Callable[[dict], None]:
+    """Return an edit that gives the images these licenses, in turn."""
+
+    def edit(spec: dict[str, Any]) -> None:
+        for place, image in enumerate(spec["images"]):
+            image["license"] = ids[place % len(ids)]
+        spec["licenses"] = [BY] if licenses is None else licenses
+
+    return edit
+
+
+def test_records_are_counted_by_the_license_of_their_image(
+    make_coco: MakeCoco, tmp_path: Path
+) -> None:
+    sources, out = make_coco(9, edit=licensed(4, 5, None)), tmp_path / "out"
+    broken = sources[0] / "a000.jpg"
+    broken.write_bytes(broken.read_bytes()[:-9])
+    manifest = committed(
+        sources, out, "--num_shards", 2, "--max_rejected", 1, "--features", "boxes,license"
+    )
+
+    assert manifest["splits"]["train"]["licenses"] == [
+        {"id": 4, "records": 2, "name": BY["name"], "url": BY["url"]},
+        {"id": 5, "records": 3},
+    ]
+    in_records = [value(example, "image/license") for example in examples(out)]
+    assert sorted(in_records) == [[]] * 3 + [[4]] * 2 + [[5]] * 3
+    card = (out / "README.md").read_text()
+    assert f"| train | 4 | {BY['name']} | <{BY['url']}> | 2 |\n| train | 5 |  |  | 3 |" in card
+    assert "3 records of train have none." in card
+    croissant = json.loads((out / "croissant.json").read_bytes())
+    assert [found["name"] for found in croissant["license"]] == [BY["name"], "license 5"]
+
+
+def test_records_of_one_object_count_for_themselves(make_coco: MakeCoco, tmp_path: Path) -> None:
+    manifest = committed(
+        make_coco(3, edit=licensed(4)), tmp_path / "out", "--layout", "keras", "--num_shards", 1
+    )
+    split = manifest["splits"]["train"]
+    assert [found["records"] for found in split["licenses"]] == [split["records"]] == [6]
+
+
+def test_files_without_licenses_have_the_manifest_and_receipts_that_they_had(
+    make_coco: MakeCoco, tmp_path: Path
+) -> None:
+    sources, out = make_coco(3), tmp_path / "out"
+    assert "licenses" not in committed(sources, out)["splits"]["train"]
+    for receipt in (out / "_receipts").iterdir():
+        assert b"licenses" not in receipt.read_bytes()
+    assert "The sources say nothing of licenses." in (out / "README.md").read_text()
+    assert "license" not in json.loads((out / "croissant.json").read_bytes())
+
+
+def test_no_shard_depends_on_the_licenses(make_coco: MakeCoco, tmp_path: Path) -> None:
+    committed(make_coco(3, name="a"), tmp_path / "a")
+    committed(make_coco(3, name="b", edit=licensed(4)), tmp_path / "b")
+    assert digests(tmp_path / "a", "*.tfrec") == digests(tmp_path / "b", "*.tfrec")
+
+
+@pytest.mark.parametrize(
+    "licenses",
+    [
+        None,
+        "all rights reserved",
+        [BY, {"id": 4, "name": "]|<script>\n", "url": "javascript:alert(1)"}, {"id": None}, 7],
+    ],
+)
+def test_hostile_licenses_stop_nothing(
+    licenses: object, make_coco: MakeCoco, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    committed(make_coco(3, edit=licensed(4, licenses=licenses or {})), out)
+    card = (out / "README.md").read_text()
+    assert "<script>" not in card
+    assert "<javascript" not in card
+    assert all(
+        line.count(" | ") == 4 for line in card.splitlines() if line.startswith("| train | 4")
+    )
+
+
+def test_a_kept_shard_s_licenses_are_counted(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources, out = make_coco(4, edit=licensed(4)), tmp_path / "out"
+    committed(sources, out, "--num_shards", 2)
+    (out / "manifest.json").rename(tmp_path / "manifest.json")
+    run = run_coco(
+        "--images", sources[0], "--annotations", sources[1], "--output", out, "--num_shards", 2
+    )
+    assert run.code == 0, run.err
+    assert (out / "manifest.json").read_bytes() == (tmp_path / "manifest.json").read_bytes()
+    assert manifest_of(out)["splits"]["train"]["licenses"][0]["records"] == 4

@@ -1,0 +1,100 @@
+"""Text of strangers in Markdown, as a parser that we did not write sees it."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from schemas.markdown import _UNSEEN, code_block, escaped, table
+
+PARSER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+HOSTILE = [
+    "|",
+    "a|b\\|c",
+    "`code`",
+    "```\nimport os",
+    "<script>alert(1)</script>",
+    "<!-- ",
+    "-->",
+    "&lt;",
+    "[x](javascript:alert(1))",
+    "![x](http://evil/x.png)",
+    "<http://evil>",
+    "*a* _b_ **c** ~~d~~",
+    "line\nbreak\r\nmore",
+    "# title",
+    "- item",
+    "1. item",
+    "\u202egnp.exe",
+    "zero\u200bwidth",
+    "$x$ @someone",
+    "\\",
+    "\x00\x1b[31m",
+    "",
+    " ",
+]
+
+
+def cells(markdown: str) -> list[str]:
+    """Return the text of a table's cells, which must hold nothing but text."""
+    tokens = PARSER.parse(markdown)
+    assert {token.type.split("_")[0] for token in tokens} <= {
+        *("table", "thead", "tbody", "tr", "th", "td", "inline")
+    }
+    inline = [token for token in tokens if token.type == "inline"]
+    return ["".join(map(text_of, token.children or [])) for token in inline]
+
+
+def text_of(token: Token) -> str:
+    assert token.type in ("text", "text_special"), token
+    return token.content
+
+
+@given(st.text(max_size=60))
+@pytest.mark.parametrize("text", HOSTILE)
+def test_text_in_a_cell_is_text(text: str, other: str) -> None:
+    lines = table(["a", "b"], [[escaped(text), "x"], [escaped(other), "y"]])
+    assert all("\n" not in line for line in lines)
+    found = cells("\n".join(lines))
+    assert found[:3] == ["a", "b", shown(text)]
+    assert found[3:] == ["x", shown(other), "y"]
+
+
+def shown(text: str) -> str:
+    """Return what a reader sees, as Python escapes what cannot be seen."""
+    return re.sub(_UNSEEN, lambda found: ascii(found[0])[1:-1], text).strip()
+
+
+BIDI = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+INVISIBLE = "\xad\u200b\u200c\u200d\u2060\ufeff\U000e0041"
+
+
+@given(st.characters(categories=["Cc", "Cs", "Zl", "Zp"]) | st.sampled_from(BIDI + INVISIBLE))
+def test_what_is_not_seen_or_moves_other_text_is_spelled_out(character: str) -> None:
+    assert escaped(character).isascii()
+    assert escaped(character).isprintable()
+
+
+@pytest.mark.parametrize("text", ["http://evil.org", "https://x", "www.evil.org", "a@b.org"])
+def test_github_makes_no_link_of_it(text: str) -> None:
+    assert re.search(r"(?<!\\)://|www\.|(?<!\\)@", escaped(text)) is None
+    (token,) = (t for t in PARSER.parse(escaped(text)) if t.type == "inline")
+    assert "".join(map(text_of, token.children or [])) == text
+
+
+def test_long_text_is_cut() -> None:
+    assert escaped("x" * 100) == "x" * 100
+    assert escaped("x" * 101) == "x" * 99 + "…"
+
+
+def test_tables_and_code() -> None:
+    assert table(["a", "b"], [[1, "x"], [2, "y"]]) == [
+        "| a | b |",
+        "|---|---|",
+        "| 1 | x |",
+        "| 2 | y |",
+    ]
+    assert code_block("python", ["x = 1"]) == ["```python", "x = 1", "```"]

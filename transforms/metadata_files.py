@@ -1,0 +1,50 @@
+"""The files that other tools read beside the shards, from the manifest."""
+
+from schemas.croissant import CROISSANT_NAME, croissant_json
+from schemas.data_card import CARD_NAME, data_card
+from schemas.layouts import Layout
+from schemas.manifest import FORMAT_VERSION, Manifest
+from schemas.shards import PLAIN
+from schemas.text_protos import label_map_pbtxt, schema_pbtxt
+from schemas.tfds_metadata import (
+    NOT_PLAIN_TEMPLATE,
+    PLAIN_SHARD_TEMPLATE,
+    TfdsSplit,
+    dataset_info_json,
+    features_json,
+    label_files,
+)
+
+
+def metadata_files(manifest: Manifest, layout: Layout) -> dict[str, str]:
+    """Return what other tools read beside the shards, by file name."""
+    labels = [(label.id, label.name) for label in manifest.plan.labels]
+    is_plain = manifest.plan.options.get("shard_names") == PLAIN
+    template = PLAIN_SHARD_TEMPLATE if is_plain else NOT_PLAIN_TEMPLATE
+    splits = [
+        TfdsSplit(
+            name=split,
+            shard_lengths=tuple(e.records for e in manifest.shards if e.split == split),
+            shards_bytes=summary.bytes,
+            filepath_template=template,
+        )
+        for split, summary in manifest.splits.items()
+        if summary.shards
+    ]
+    names = [label.name for label in manifest.plan.labels] if layout.first_label_id == 0 else []
+    texts = {"label_map.pbtxt": label_map_pbtxt(labels), "schema.pbtxt": schema_pbtxt(layout.spec)}
+    if layout.spec.is_sequence:  # TFDS would take them for Examples, and find the context alone
+        return texts
+    description = f"{layout.name} Examples written by beam-tfrec; see manifest.json."
+    return texts | {
+        "features.json": features_json(layout.spec, len(names)),
+        "dataset_info.json": dataset_info_json(
+            f"beam_tfrec_{layout.name}", f"{FORMAT_VERSION}.0.0", description, splits
+        ),
+        **(label_files(layout.spec, names) if names else {}),
+    }
+
+
+def documents(manifest: Manifest) -> dict[str, str]:
+    """Return what describes the data set to people and search engines, by file name."""
+    return {CARD_NAME: data_card(manifest), CROISSANT_NAME: croissant_json(manifest)}

@@ -1,0 +1,328 @@
+"""Publish the plan before the first shard: `_plan.json` claims an output for one plan.
+
+What a run may reject is decided here too, since it is asked before the first shard and at the end.
+"""
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import apache_beam as beam
+import msgspec
+
+from schemas.columns import found_of_columns
+from schemas.faults import Rejected, Scope, fault_line, reject_order
+from schemas.label_files import read_label_file, refuse_unlisted
+from schemas.layouts import Layout
+from schemas.manifest import (
+    FORMAT_VERSION,
+    PLAN_NAME,
+    JobPlan,
+    Label,
+    PlannedSplit,
+    from_json,
+    to_json,
+)
+from schemas.shards import ShardNames
+from transforms import coders
+from transforms.earlier_sets import (
+    NO_EARLIER_SETS,
+    EarlierSets,
+    add_labels,
+    check_turn,
+    number_labels,
+    number_names,
+)
+from transforms.output_files import foreign, refuse_foreign
+from transforms.plan_shards import ShardTable
+from transforms.progress import PROGRESS
+from transforms.sources import SplitSource, merge_labels
+from transforms.splits import USUAL_SPLITS
+from transforms.storage import DEFAULT_ACCESS, Access, Storage, open_storage, read_uri
+
+_LOG = logging.getLogger(__name__)
+_SHOWN_REJECTS = 10
+
+coders.register(PlannedSplit)
+
+
+@dataclass(frozen=True)
+class RejectBudget:
+    """How many samples may be rejected: a count, or a percentage of the listed samples.
+
+    Attributes:
+        count: samples; used when `percent` is None.
+        percent: 0 to 100.
+    """
+
+    count: int = 0
+    percent: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no number of samples."""
+        if self.count < 0 or not 0 <= (self.percent or 0) <= 100:
+            given = self.count if self.percent is None else f"{self.percent}%"
+            raise ValueError(f"max_rejected must be a count or 0% to 100%, got {given}")
+
+    def allowed(self, listed: int) -> int:
+        """Return how many of the listed samples may be rejected.
+
+        >>> RejectBudget(percent=1.0).allowed(250)
+        2
+        """
+        return self.count if self.percent is None else int(listed * self.percent / 100)
+
+    def __str__(self) -> str:
+        """Return it as the command line takes it."""
+        return str(self.count) if self.percent is None else f"{self.percent:g}%"
+
+
+@dataclass(frozen=True)
+class CommitJob:
+    """What publishing and committing need to know of a run.
+
+    Attributes:
+        output: URI of the data set.
+        layout: what an Example holds.
+        options: options that decide bytes or membership, by name, beyond the plan's own.
+        names: how shard files are called.
+        budget: how many samples may be rejected.
+        allow_empty: accept a split without images.
+        accept_command: the command that accepts `COUNT` rejects, for the message.
+        access: how stores are reached.
+        earlier: the data sets that this one adds to.
+        label_file: URI of the classes in their order; empty to number their names as they sort.
+        optional_splits: those that are not there where they have no samples.
+    """
+
+    output: str
+    layout: Layout
+    options: Mapping[str, str] = field(default_factory=dict)
+    names: ShardNames = field(default_factory=ShardNames)
+    budget: RejectBudget = field(default_factory=RejectBudget)
+    allow_empty: bool = False
+    accept_command: str = "--max_rejected COUNT"
+    access: Access = DEFAULT_ACCESS
+    earlier: EarlierSets = NO_EARLIER_SETS
+    label_file: str = ""
+    optional_splits: Collection[str] = ()
+
+
+def make_job_plan(
+    table: ShardTable,
+    files: Sequence[SplitSource],
+    rejected: Sequence[Rejected],
+    job: CommitJob,
+    label_file: bytes | None = None,
+) -> JobPlan:
+    """Return the plan of a run, when its samples and their rejects so far allow one.
+
+    Args:
+        table: how many samples the shards get.
+        files: what the sources held.
+        rejected: rejects so far.
+        job: the run.
+        label_file: what `job.label_file` holds; None where there is none.
+
+    Raises:
+        RuntimeError: `E-SET-EMPTY`, `E-BUDGET`, `E-ANN-LABELS`, or `E-ARG` where the files do not
+            hold what the layout asks for.
+    """
+    columns = [column for file in files for column in file.columns]
+    known = {name for file in files for name in file.found}
+    known |= {*found_of_columns(columns, sum(file.rows for file in files))}
+    found = sorted(known)
+    _refuse_without_samples(files, job)
+    check_budget_aloud(rejected, files, job, "rejected")
+    _check_found(found, job)  # where all rows are rejects, nothing is: these tell why
+    numbered = _numbered(files, job, label_file)
+    labels = add_labels(job.earlier.labels, numbered, job.label_file or job.output)
+    return JobPlan(
+        format_version=FORMAT_VERSION,
+        options=dict(job.options),
+        labels=[inherited.label for inherited in labels],
+        splits={file.split: table.planned(file.split) for file in files},
+        samples=table.digest,
+        found=found,
+    )
+
+
+def publish_plan(plan: JobPlan, output: Storage, names: ShardNames) -> None:
+    """Claim an output for a plan, or find it claimed by the same one.
+
+    Raises:
+        RuntimeError: `E-OUT-PLAN` naming the first difference to the plan there; `E-OUT-FOREIGN`
+            when there is none but files of our names are.
+    """
+    if output.stat(PLAN_NAME) is None:
+        try:
+            refuse_foreign(output, names)
+        except RuntimeError:
+            if output.stat(PLAN_NAME) is None:  # else they are of a run that began just now
+                raise
+        if output.create(PLAN_NAME, to_json(plan)):
+            return
+    data = output.read(PLAN_NAME)
+    if data != to_json(plan):
+        try:
+            other = from_json(data, JobPlan)
+        except ValueError:
+            raise foreign(output, f"{PLAN_NAME} is no plan of beam-tfrec") from None
+        raise other_plan(output, first_difference(other, msgspec.to_builtins(plan)))
+
+
+def first_difference(plan: JobPlan, wanted: Mapping[str, Any]) -> str:
+    """Return in words the first thing in which a plan differs from the wanted parts of one."""
+    other, mine = msgspec.to_builtins(plan), wanted
+    for part in ("format_version", "options", "splits", "labels"):
+        if part not in mine or other[part] == mine[part]:
+            continue
+        if not isinstance(mine[part], dict):
+            return f"the output was made with other {part}"
+        names = sorted({*other[part], *mine[part]})
+        for name in sorted(names, key=lambda name: not mine[part].get(name)):  # what is asked first
+            theirs, ours = other[part].get(name), mine[part].get(name)
+            if theirs != ours:
+                return f"{part} {name} was {_show(theirs)}, is {_show(ours)} now"
+    return "the output was made from other images or annotations"
+
+
+def check_budget(rejects: Iterable[Rejected], files: Iterable[SplitSource], job: CommitJob) -> None:
+    """Stop when more samples are rejected than accepted, of those that earlier data sets lack.
+
+    Raises:
+        RuntimeError: `E-BUDGET`, with the command that accepts them.
+    """
+    samples = sorted((r for r in rejects if r.scope is Scope.SAMPLE), key=reject_order)
+    count = len({(reject.split, reject.key) for reject in samples})
+    listed = sum(file.listed - file.earlier_images for file in files)
+    if count > job.budget.allowed(listed):
+        first = samples[0]
+        what = (
+            f"{count} of {listed} samples rejected, --max_rejected is {job.budget}"
+            f" (first {(first.file_name or first.key)!r}, {first.detail})"
+        )
+        before, _, after = job.accept_command.rpartition("COUNT")
+        remedy = f"mend them, or accept with {before}{count}{after}"
+        raise RuntimeError(fault_line("E-BUDGET", job.output, what, remedy))
+
+
+def check_budget_aloud(
+    rejects: Sequence[Rejected], files: Sequence[SplitSource], job: CommitJob, remedy: str
+) -> None:
+    """Check the budget, and log the first of the rejects that are too many.
+
+    Raises:
+        RuntimeError: `E-BUDGET`.
+    """
+    try:
+        check_budget(rejects, files, job)
+    except RuntimeError:
+        samples = [reject for reject in rejects if reject.scope is Scope.SAMPLE]
+        for reject in sorted(samples, key=reject_order)[:_SHOWN_REJECTS]:
+            _LOG.warning("%s", reject_text(reject, remedy))
+        raise
+
+
+def reject_text(reject: Rejected, remedy: str) -> str:
+    """Return a reject as a line of the log."""
+    of_sample = reject.scope is Scope.SAMPLE
+    where = reject.file_name or ("sample" if of_sample else "annotation")
+    ids = f"key {reject.key}" if of_sample else f"id {reject.annotation_ids[0]}"
+    return fault_line(reject.code, f"{where} ({ids})", reject.detail, remedy)
+
+
+def other_plan(output: Storage, what: str) -> RuntimeError:
+    """Return the fault of an output that another plan has claimed."""
+    remedy = "give the same options and sources, another --output, or --overwrite"
+    return RuntimeError(fault_line("E-OUT-PLAN", output.root, what, remedy))
+
+
+def _refuse_without_samples(files: Sequence[SplitSource], job: CommitJob) -> None:
+    if job.allow_empty:
+        return
+    if not files:
+        what, remedy = "no samples in any split", "check the sources, or give --allow_empty"
+        raise RuntimeError(fault_line("E-SET-EMPTY", job.output, what, remedy))
+    for file in files:
+        if not file.images:
+            what = f"no {job.layout.sample_noun}s in its sources"
+            remedy = "check them, or give --allow_empty"
+            if "split_by" in job.options:
+                what = f"no sample is of it by {job.options['split_by']}"
+                remedy = "give a larger share, correct --splits, or give --allow_empty"
+            raise RuntimeError(fault_line("E-SET-EMPTY", f"split {file.split}", what, remedy))
+
+
+def _numbered(
+    files: Sequence[SplitSource], job: CommitJob, label_file: bytes | None
+) -> list[Label]:
+    """Return the labels: by the label file, by the sources, or by the names of their classes."""
+    first_id = job.layout.first_label_id
+    names = {name for file in files for name in file.class_names}
+    if label_file is not None:
+        labels = read_label_file(label_file, 1 if first_id is None else first_id, job.label_file)
+        refuse_unlisted(labels, names, job.label_file)
+        return labels
+    if not names:
+        return number_labels(job.earlier.labels, merge_labels(files), first_id)
+    return number_names(job.earlier.labels, names, 1 if first_id is None else first_id)
+
+
+def _check_found(found: Sequence[str], job: CommitJob) -> None:
+    try:
+        job.layout.resolved(found)
+    except ValueError as error:
+        what, _, remedy = str(error).rpartition(": ")
+        raise RuntimeError(fault_line("E-ARG", job.output, what, remedy)) from None
+
+
+def _show(value: object) -> str:
+    return "not there" if value is None else repr(value)
+
+
+@dataclass(eq=False)
+class PublishPlan(beam.PTransform):
+    """The shard table -> the run's `JobPlan`, one element, once the output is claimed for it.
+
+    Stops the run before its first shard when the samples, their rejects so far or the output do not
+    allow it.
+
+    Attributes:
+        job: what the run is.
+        files: the annotation files.
+        rejected: rejects so far.
+    """
+
+    job: CommitJob
+    files: beam.PCollection[SplitSource]
+    rejected: beam.PCollection[Rejected]
+
+    def expand(self, table: beam.PCollection[ShardTable]) -> beam.PCollection[JobPlan]:
+        """Publish the plan."""
+        files, rejected = beam.pvalue.AsList(self.files), beam.pvalue.AsList(self.rejected)
+        return table | "Publish" >> beam.Map(_publish, files, rejected, self.job)
+
+
+def _publish(
+    table: ShardTable, files: list[SplitSource], rejected: list[Rejected], job: CommitJob
+) -> JobPlan:
+    label_file = read_uri(job.label_file, job.access) if job.label_file else None
+    plan = make_job_plan(table, files, rejected, job, label_file)
+    _warn_of_splits(files)
+    output = open_storage(job.output, job.access)
+    output.probe()
+    publish_plan(plan, output, job.names)
+    check_turn(job.earlier, job.output, job.layout.name, job.access)
+    planned = plan.splits.values()
+    PROGRESS.plan(sum(split.samples for split in planned), sum(split.shards for split in planned))
+    return plan
+
+
+def _warn_of_splits(files: Sequence[SplitSource]) -> None:
+    """Tell of classes that are called like splits: a folder too far up looks like that."""
+    names = sorted({name for file in files for name in file.class_names})
+    if names and {*names} <= {*USUAL_SPLITS}:
+        given = ",".join(names)
+        _LOG.warning("the classes are called %s: if these are splits, say --split_folders", given)
