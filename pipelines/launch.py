@@ -84,7 +84,6 @@ class RunConfig(Generic[C]):
             config.roots.values(),
             self._others(),
             config.output,
-            has_payloads=config.layout.has_payloads,
         )
         for uri in self.uris():
             check_uri(uri)

@@ -246,10 +246,6 @@ NEEDED = (*SOURCES, "--output", "no-such-output")
             "kms_key must come with an output on gs://, got k; leave it out",
         ),
         (
-            (*NEEDED, "--spool_dir", "d"),
-            "spool_dir must come with an output that is not local, got d; leave it out",
-        ),
-        (
             (*NEEDED, "--max_reads_per_second=-1"),
             "max_reads_per_second must be a number of requests, or 0 for no limit, got -1.0;"
             " give one such as 1000",

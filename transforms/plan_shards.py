@@ -27,6 +27,7 @@ from schemas.shards import ShardPlan, shard_stem
 from transforms import coders
 from transforms.batches import BatchByKey, num_groups
 from transforms.blobs import PinTally, none_allowed, refuse_mostly_missing
+from transforms.group_batches import GroupBatches
 from transforms.payloads import (
     PAYLOADS_HELD_BYTES,
     Boundaries,
@@ -35,6 +36,7 @@ from transforms.payloads import (
     attach_payloads,
     make_boundaries,
 )
+from transforms.run_spool import RunSpool
 
 DEFAULT_SHARD_BYTES = 150_000_000
 MIN_SHARDS = 16
@@ -481,6 +483,7 @@ class PlanShards(beam.PTransform):
         payloads: what `DetachPayloads` took from the samples, those of rejected ones too.
         allowed_missing: how many of so many named images may be missing; a named function or bound
             method.
+        spool: where samples wait at both group-bys; None where they travel.
     """
 
     sharding: Sharding
@@ -488,6 +491,7 @@ class PlanShards(beam.PTransform):
     tallies: beam.PCollection[tuple[str, PinTally]] | None = None
     payloads: beam.PCollection[Payload] | None = None
     allowed_missing: Callable[[int], int] = none_allowed
+    spool: RunSpool | None = None
 
     def expand(self, samples: beam.PCollection[Sample]) -> PlannedShards:
         """Count, rank and group."""
@@ -519,14 +523,14 @@ class PlanShards(beam.PTransform):
         as_table = beam.pvalue.AsSingleton(table)
         runs = (
             in_buckets
-            | "GroupBuckets" >> beam.GroupByKey()
+            | "GroupBuckets" >> GroupBatches(BucketBatch, self.spool)
             | "RankBuckets" >> beam.FlatMap(_rank, as_table, self.sharding)
         )
         if self.payloads is not None:
             runs = (runs, self._payload_runs(self.payloads, runs)) | "AndPayloads" >> beam.Flatten()
         shards = (
             runs
-            | "GroupShards" >> beam.GroupByKey()
+            | "GroupShards" >> GroupBatches(ShardRun, self.spool)
             | "MakeShardPlans" >> beam.Map(_make_plan, as_table)
         )
         return PlannedShards(shards, table)
