@@ -24,6 +24,7 @@ def batch(first: int, number: int) -> BucketBatch:
 
 
 KEYED = [(("train", 0), batch(0, 3)), (("val", 2), batch(3, 0)), (("train", 0), batch(5, 1))]
+OTHERS = [(("val", 2), batch(8, 2))]
 
 
 @pytest.mark.parametrize("spooled", [False, True])
@@ -32,12 +33,14 @@ def test_batches_are_grouped(test_pipeline: Callable[[], beam.Pipeline], spooled
         spool = spool_for(pipeline) if spooled else None
         created = pipeline | beam.Create(KEYED, reshuffle=False)
         keyed = created | beam.Map(_as_it_is).with_output_types(tuple[Bucket, BucketBatch])
-        grouped = keyed | GroupBatches(BucketBatch, spool)
+        others = pipeline | "Others" >> beam.Create(OTHERS, reshuffle=False)
+        others |= "Typed" >> beam.Map(_as_it_is).with_output_types(tuple[Bucket, BucketBatch])
+        grouped = (keyed, others) | GroupBatches(BucketBatch, spool)
         found = grouped | beam.Map(_in_order)
 
         expected = [
             (("train", 0), [batch(0, 3), batch(5, 1)]),
-            (("val", 2), [batch(3, 0)]),
+            (("val", 2), [batch(8, 2), batch(3, 0)]),
         ]
         assert_that(found, equal_to(expected))
 
@@ -62,7 +65,7 @@ def test_only_places_meet_at_the_group_by(test_pipeline: Callable[[], beam.Pipel
     pipeline = test_pipeline()
     keyed = pipeline | beam.Create(KEYED, reshuffle=False)
     keyed |= beam.Map(_as_it_is).with_output_types(tuple[Bucket, BucketBatch])
-    keyed | GroupBatches(BucketBatch, spool_for(pipeline))
+    (keyed,) | GroupBatches(BucketBatch, spool_for(pipeline))
 
     proto = pipeline.to_runner_api()
     (group,) = [t for t in proto.components.transforms.values() if "group_by_key" in t.spec.urn]

@@ -71,6 +71,16 @@ def test_giving_undoes_taking(payloads: list[bytes]) -> None:
     assert [spool.give(light) for light in map(spool.take, samples)] == samples
 
 
+def test_more_than_waits_in_memory(spool: RunSpool) -> None:
+    parts = [bytes([n]) * size for n, size in enumerate([5, 2**20, 7, 2**19, 2**19, 3 * 2**20, 1])]
+
+    places = [spool.put(part) for part in parts]
+
+    assert [spool.get(place) for place in reversed(places)] == parts[::-1]
+    later = spool.put(b"later")
+    assert (spool.get(later), spool.get(places[0])) == (b"later", parts[0])
+
+
 def test_threads_share_the_file(spool: RunSpool) -> None:
     def take(first: int) -> None:
         taken[first] = [spool.take(sample(str(n), b"%d" % n * n)) for n in range(first, first + 50)]
@@ -137,13 +147,14 @@ def test_a_full_disk_is_told() -> None:
         pytest.skip("no /dev/full here")
     spool = spool_for(beam.Pipeline(runner="FnApiRunner"))
     assert spool is not None
-    spool.take(sample("1", b"x"))
+    light = spool.take(sample("1", b"x"))
     full = os.open("/dev/full", os.O_RDWR)
     os.dup2(full, run_spool._OPEN[spool.number]._file.fileno())
     os.close(full)
 
-    with pytest.raises(RuntimeError, match=r"^E-IO-NOSPACE .*: No space left on device; give a"):
-        spool.take(sample("2", b"y"))
+    for use in (lambda: spool.take(sample("2", b"y" * 2**20)), lambda: spool.give(light)):
+        with pytest.raises(RuntimeError, match=r"^E-IO-NOSPACE .*: No space left on device; give"):
+            use()
 
 
 def test_the_file_has_no_name(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ FnApiRunner keeps a group-by's input, its output and what it hands to the next s
 run's spool the batches cost it a few bytes each, whatever they hold.
 """
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -18,8 +18,9 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(eq=False)
 class GroupBatches(beam.PTransform):
-    """(key, batch) -> (key, batches of that key), as `GroupByKey` gives them, in any order.
+    """Several of (key, batch) -> (key, batches of that key), in any order.
 
+    They are put away before they come together, which FnApiRunner holds copies of as well.
     What is declared is `Iterable[batch]` where they travel. Places are declared as anything, since
     Beam now and then encodes what passes between two steps to know its size.
 
@@ -31,17 +32,21 @@ class GroupBatches(beam.PTransform):
     batch: type
     spool: RunSpool | None = None
 
-    def expand(self, keyed: beam.PCollection) -> beam.PCollection:
+    def expand(self, sides: tuple[beam.PCollection, ...]) -> beam.PCollection:
         """Group by key."""
         if self.spool is None:
-            return keyed | "Travel" >> beam.GroupByKey()
+            return _together(sides) | "Travel" >> beam.GroupByKey()
         coder = StructCoder(self.batch)
-        return (
-            keyed
-            | "Put" >> beam.Map(_put, coder, self.spool)
-            | "Wait" >> beam.GroupByKey()
-            | "Get" >> beam.Map(_get, coder, self.spool)
-        )
+        put = [
+            side | f"Put{place}" >> beam.Map(_put, coder, self.spool)
+            for place, side in enumerate(sides)
+        ]
+        waiting = _together(put) | "Wait" >> beam.GroupByKey()
+        return waiting | "Get" >> beam.Map(_get, coder, self.spool)
+
+
+def _together(sides: Sequence[beam.PCollection]) -> beam.PCollection:
+    return sides[0] if len(sides) == 1 else sides | "Together" >> beam.Flatten()
 
 
 @dataclass(frozen=True)

@@ -228,7 +228,6 @@ class LeaveOutEarlier(beam.PTransform):
                 self._written(samples.pipeline)
                 | "BatchWritten" >> _batches(_partition_of_written, _written_batch, count),
             )
-            | "BothSides" >> beam.Flatten()
             | "JoinOnKey" >> GroupBatches(_JoinBatch, self.spool)
             | "LeaveOut" >> beam.ParDo(_LeaveOut()).with_outputs("rejected", "tallies", main="new")
         )

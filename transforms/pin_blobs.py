@@ -149,7 +149,6 @@ class _PinPlace(beam.PTransform):
                 samples | "BatchSamples" >> _batches(of_sample, _samples_batch, count),
                 self.listing | "BatchEntries" >> _batches(of_entry, _entries_batch, count),
             )
-            | "BothSides" >> beam.Flatten()
             | "JoinOnName" >> GroupBatches(_JoinBatch, self.spool)
             | "Pin"
             >> beam.ParDo(_Pin(self.place)).with_outputs("rejected", "tallies", main="samples")

@@ -221,13 +221,16 @@ def order_key(sample: Sample | Payload, order: Order, seed: int) -> int:
     """
     if order is Order.INPUT:
         return sample.position
-    digest = hashlib.blake2b(
-        f"{sample.split}\0{sample.key}".encode(),
-        key=str(seed).encode(),
-        digest_size=_DIGEST_BITS // 8,
-        person=b"tfrec-order",
-    )
+    digest = _order_hash(seed).copy()  # made anew, it takes twice as long
+    digest.update(f"{sample.split}\0{sample.key}".encode())
     return int.from_bytes(digest.digest(), "big")
+
+
+@functools.cache
+def _order_hash(seed: int) -> "hashlib.blake2b":
+    return hashlib.blake2b(
+        key=str(seed).encode(), digest_size=_DIGEST_BITS // 8, person=b"tfrec-order"
+    )
 
 
 def bucket_of(key: int, order: Order, num_buckets: int) -> int:
@@ -522,14 +525,15 @@ class PlanShards(beam.PTransform):
         )
         as_table = beam.pvalue.AsSingleton(table)
         runs = (
-            in_buckets
+            (in_buckets,)
             | "GroupBuckets" >> GroupBatches(BucketBatch, self.spool)
             | "RankBuckets" >> beam.FlatMap(_rank, as_table, self.sharding)
         )
+        sides = [runs]
         if self.payloads is not None:
-            runs = (runs, self._payload_runs(self.payloads, runs)) | "AndPayloads" >> beam.Flatten()
+            sides.append(self._payload_runs(self.payloads, runs))
         shards = (
-            runs
+            tuple(sides)
             | "GroupShards" >> GroupBatches(ShardRun, self.spool)
             | "MakeShardPlans" >> beam.Map(_make_plan, as_table)
         )

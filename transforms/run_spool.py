@@ -25,6 +25,7 @@ from transforms.storage.local import coded
 
 _PLACE = struct.Struct(">QQ")  # offset and length
 _CHECKED_PLACE = struct.Struct(">QQI")  # and the CRC-32C of what lies there
+_WRITTEN_AT_ONCE_BYTES = 2**20
 _ELSEWHERE = "give a --spool_dir that can be written and has room, then run again"
 _NUMBERS = itertools.count()
 
@@ -110,30 +111,32 @@ class RunSpool:
 
 
 class _SpoolFile:
-    """An unnamed file that several threads append to and read."""
+    """An unnamed file that several threads append to and read.
+
+    What is appended waits for its neighbours: a call of the system costs more than a sample.
+    """
 
     def __init__(self, folder: str) -> None:
         self._where = folder or tempfile.gettempdir()
         self._file = tempfile.TemporaryFile(dir=self._where, buffering=0)
-        self._end = 0
+        self._waiting = bytearray()
+        self._written = 0
         self._appending = threading.Lock()
 
     def append(self, data: bytes) -> tuple[int, int]:
         """Write data behind all others; return offset and length."""
         with self._appending:
-            offset, self._end = self._end, self._end + len(data)
-        rest = memoryview(data)
-        at = offset
-        try:
-            while rest:
-                written = os.pwrite(self._file.fileno(), rest, at)
-                rest, at = rest[written:], at + written
-        except OSError as error:
-            raise coded(error, self._where, _ELSEWHERE) from error
+            offset = self._written + len(self._waiting)
+            self._waiting += data
+            if len(self._waiting) >= _WRITTEN_AT_ONCE_BYTES:
+                self._write()
         return offset, len(data)
 
     def read(self, offset: int, length: int) -> bytes:
         """Return what was written there."""
+        with self._appending:
+            if offset + length > self._written:
+                self._write()
         try:
             return os.pread(self._file.fileno(), length, offset)
         except OSError as error:
@@ -142,6 +145,19 @@ class _SpoolFile:
     def close(self) -> None:
         """Give the disk's room back."""
         self._file.close()
+
+    def _write(self) -> None:
+        """Write what waits; it still waits when the disk refuses it."""
+        rest = memoryview(bytes(self._waiting))
+        at = self._written
+        try:
+            while rest:
+                written = os.pwrite(self._file.fileno(), rest, at)
+                rest, at = rest[written:], at + written
+        except OSError as error:
+            raise coded(error, self._where, _ELSEWHERE) from error
+        self._written = at
+        self._waiting.clear()
 
 
 _OPEN: dict[int, _SpoolFile] = {}
