@@ -180,7 +180,7 @@ def write_data_set(
     root: beam.Pipeline, config: DataSetConfig, read: SourceSamples
 ) -> beam.PCollection[Manifest]:
     """Build the graph behind the reader: shards from samples, one manifest from the shards."""
-    spool = spool_for(root, config.access.spool_dir)
+    spool = spool_for(read.files.pipeline, config.access.spool_dir)
     job = ShardJob(
         roots=config.roots,
         output=config.output,
