@@ -20,6 +20,7 @@ from transforms.blobs import ListBlobs
 from transforms.pin_blobs import PinBlobs
 from transforms.plan_shards import PlanShards, Sharding
 from transforms.read_coco import ReadCoco
+from transforms.run_spool import spool_for
 
 
 def count_samples(shard: ShardPlan) -> None:
@@ -35,10 +36,11 @@ def main() -> None:
     keep_freed_memory()
     with beam.Pipeline(runner="FnApiRunner") as root:
         read = root | ReadCoco({"train": [annotations]})
-        pinned = read.samples | PinBlobs(root | ListBlobs({"train": images}))
+        spool = spool_for(root)
+        pinned = read.samples | PinBlobs(root | ListBlobs({"train": images}), spool=spool)
         layout = DetectionLayout()
         planned = pinned.samples | PlanShards(
-            Sharding(num_shards={"": 16}), layout.record_bytes, pinned.tallies
+            Sharding(num_shards={"": 16}), layout.record_bytes, pinned.tallies, spool=spool
         )
         _ = planned.shards | beam.Map(count_samples)
     peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -22,11 +22,11 @@ from transforms.earlier_sets import NO_EARLIER_SETS, EarlierSets
 from transforms.find_duplicates import FindDuplicates
 from transforms.gate import GateLimits
 from transforms.leave_out_earlier import LeaveOutEarlier
-from transforms.payload_spool import spool_for
 from transforms.payloads import DetachPayloads
 from transforms.pin_blobs import PinBlobs, PinnedSamples
 from transforms.plan_shards import Order, PlanShards, Sharding
 from transforms.publish_plan import CommitJob, PublishPlan, RejectBudget
+from transforms.run_spool import RunSpool, spool_for
 from transforms.sources import SourceSamples, is_there
 from transforms.splits import Splitting
 from transforms.storage import Access
@@ -160,8 +160,8 @@ class DataSetConfig:
 
     @property
     def keeps_on_disk(self) -> bool:
-        """Whether a worker may keep something in its `spool_dir`, wherever the output is."""
-        return self.layout.has_payloads
+        """Whether workers keep something in their `spool_dir`, wherever the output is."""
+        return False
 
     def located(self) -> Self:
         """Return the configuration with what the sources tell of places; asked for once a run."""
@@ -205,7 +205,7 @@ def write_data_set(
     root: beam.Pipeline, config: DataSetConfig, read: SourceSamples
 ) -> beam.PCollection[Manifest]:
     """Build the graph behind the reader: shards from samples, one manifest from the shards."""
-    spool = spool_for(root, config.access.spool_dir) if config.layout.has_payloads else None
+    spool = spool_for(read.files.pipeline, config.access.spool_dir)
     job = ShardJob(
         roots=config.roots,
         output=config.output,
@@ -243,14 +243,16 @@ def write_data_set(
         read.files,
         config.access,
         "" if config.splitting.is_given else next(iter(config.given)),
+        spool,
     )
-    pinned = _pinned(root, config, read, new.samples, new.named)
+    pinned = _pinned(root, config, read._replace(samples=new.samples), new.named, spool)
     planned = pinned.samples | "PlanShards" >> PlanShards(
         config.sharding,
         functools.partial(record_bytes, layout=config.layout, conversion=config.conversion),
         pinned.tallies,
         payloads,
         config.budget.allowed,
+        spool,
     )
     rejected = (new.rejected, pinned.rejected) | "RejectedEarly" >> beam.Flatten()
     plan = planned.table | "PublishPlan" >> PublishPlan(commit_job, new.files, rejected)
@@ -267,15 +269,16 @@ def _pinned(
     root: beam.Pipeline,
     config: DataSetConfig,
     read: SourceSamples,
-    samples: Any,
     named: Any,
+    spool: RunSpool | None,
 ) -> PinnedSamples:
     """Pin samples whose reader did not."""
     tallies = read.tallies
     if read.listing is None:
         if tallies is None:
             tallies = root | "NoTallies" >> beam.Create([])
-        return PinnedSamples(samples, root | "NoneRejected" >> beam.Create([]), tallies)
+        return PinnedSamples(read.samples, root | "NoneRejected" >> beam.Create([]), tallies)
     if tallies is not None:
         named = tallies if named is None else (tallies, named) | "AllTallies" >> beam.Flatten()
-    return samples | "PinBlobs" >> PinBlobs(read.listing, named, config.root_places)
+    pin = PinBlobs(read.listing, named, config.root_places, spool)
+    return read.samples | "PinBlobs" >> pin

@@ -40,6 +40,7 @@ from transforms.storage import (
     Storage,
     check_uri,
     find_uri,
+    is_local,
     join_uri,
     name_below,
     open_storage,
@@ -84,7 +85,6 @@ class RunConfig(Generic[C]):
             config.roots.values(),
             self._others(),
             config.output,
-            has_payloads=config.keeps_on_disk,
         )
         for uri in self.uris():
             check_uri(uri)
@@ -117,6 +117,7 @@ def execute(run: RunConfig[C], build: Build[C], beam_args: Sequence[str]) -> Non
     """
     options = prepare(_Options(list(beam_args)))
     check_engine(options, run.uris(), waits=run.waits)
+    _check_spool(run.config, runner_of(options))
     if is_dry_run(options):  # which asks no store
         _run_graph(partial(build, config=run.config), options, waits=False)
         return
@@ -180,6 +181,16 @@ def _say_what_was_made(uri: str, output: Storage, seconds: float) -> None:
     manifest = read_manifest(output.read(MANIFEST_NAME), join_uri(uri, MANIFEST_NAME))
     for line in summarize(manifest, uri, seconds).splitlines():
         say(line, sys.stdout)
+
+
+def _check_spool(config: DataSetConfig, runner: str) -> None:
+    """Refuse a folder for spools where nothing is kept in one."""
+    is_used = runner == "FnApiRunner" or not is_local(config.output) or config.keeps_on_disk
+    if config.access.spool_dir and not is_used:
+        raise ValueError(
+            f"spool_dir must come with a run in this process, or an output that is not local, got"
+            f" {config.access.spool_dir} and {runner}: leave it out"
+        )
 
 
 def _with_earlier_sets(run: RunConfig[C]) -> C:

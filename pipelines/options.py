@@ -213,8 +213,8 @@ def _add_output_and_limits(parser: FlagParser) -> None:
         default="",
         metavar="DIR",
         help="where a worker keeps shards on their way to a store that is not local, as large as"
-        " --shards_in_flight of them, a run in this process polygons, masks and rows of tables, and"
-        " unpacked members of .npz files (default: the system's temporary folder)",
+        " --shards_in_flight of them, and unpacked members of .npz files; and a run in this process"
+        " its samples while they are sorted (default: the system's temporary folder)",
     )
     group.add_argument(
         "--max_reads_per_second",

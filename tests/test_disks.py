@@ -215,7 +215,7 @@ def test_spool_that_is_read_only(job: Job, disk: Path) -> None:
     assert ended.first.ended == (6, "E-IO-READONLY")
     assert ended.first.fault == (
         f"E-IO-READONLY {disk}: Read-only file system;"
-        " give a --spool_dir that can be written and has room, then run again to resume"
+        " give a --spool_dir that can be written and has room, then run again"
     )
     assert ended.there == {}
     check_completes(ended, job)

@@ -246,8 +246,9 @@ NEEDED = (*SOURCES, "--output", "no-such-output")
             "kms_key must come with an output on gs://, got k; leave it out",
         ),
         (
-            (*NEEDED, "--spool_dir", "d"),
-            "spool_dir must come with an output that is not local, got d; leave it out",
+            (*NEEDED, "--runner", "PrismRunner", "--spool_dir", "d"),
+            "spool_dir must come with a run in this process, or an output that is not local, got d"
+            " and PrismRunner; leave it out",
         ),
         (
             (*NEEDED, "--max_reads_per_second=-1"),

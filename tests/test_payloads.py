@@ -336,5 +336,4 @@ def test_without_payloads_the_graph_has_no_more_steps(
         "OnceRanked",
         "MakeBoundaries",
         "FindShards",
-        "AndPayloads",
     }

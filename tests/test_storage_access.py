@@ -45,18 +45,13 @@ REFUSED = {
         ([GCS], [GCS], S3),
         "kms_key must come with an output on gs://, got k: leave it out",
     ),
-    "a spool for a local output": (
-        Access(spool_dir="/tmp"),
-        ([GCS], [GCS], LOCAL),
-        "spool_dir must come with an output that is not local, got /tmp: leave it out",
-    ),
     "a rate for local images": (
         Access(max_reads_per_second=5),
         ([LOCAL], [GCS], GCS),
         "max_reads_per_second must come with images that are not local, got 5: leave it out",
     ),
     "the first of two": (
-        Access(anonymous=True, spool_dir="/tmp"),
+        Access(anonymous=True, kms_key="k"),
         ([LOCAL], [LOCAL], LOCAL),
         f"anonymous {NEEDS_REMOTE}, got True: leave it out",
     ),
@@ -81,7 +76,7 @@ ACCEPTED = {
     "who pays for annotations": (Access(billing_project="p"), ([LOCAL], [LOCAL, GCS], LOCAL)),
     "who pays for the output": (Access(billing_project="p"), ([LOCAL], [LOCAL], GCS)),
     "a key": (Access(kms_key="k"), ([LOCAL], [LOCAL], GCS)),
-    "a spool": (Access(spool_dir="/tmp"), ([LOCAL], [LOCAL], S3)),
+    "a spool": (Access(spool_dir="/tmp"), ([LOCAL], [LOCAL], LOCAL)),
     "a rate, some images far": (Access(max_reads_per_second=5), ([LOCAL, GCS], [LOCAL], LOCAL)),
 }
 
@@ -91,10 +86,6 @@ def test_what_has_an_effect_is_accepted(
     access: Access, uris: tuple[list[str], list[str], str]
 ) -> None:
     access.check_needed(*uris)
-
-
-def test_payloads_are_spooled_wherever_the_output_is() -> None:
-    Access(spool_dir="/tmp").check_needed([LOCAL], [LOCAL], LOCAL, has_payloads=True)
 
 
 @pytest.mark.parametrize("rate", [-1, -0.001, math.inf, math.nan])

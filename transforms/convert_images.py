@@ -18,6 +18,7 @@ from schemas.resizing import MAX_SIDE_PX, Resize, Resized, ResizeMode, resized
 from schemas.turns import inverse_orientation, turn_array, turn_size
 from transforms.check_images import Check, check_image, decoding
 from transforms.decode_images import decode_image, over_white, upper_bits
+from transforms.encode_jpeg import encode_jpeg
 from transforms.image_findings import (
     MAX_PIXELS,
     BadImage,
@@ -370,10 +371,8 @@ def _resampled(image: "Image.Image", wanted: Resized, box_px: BoxPx) -> "Image.I
 
 
 def _jpeg(image: "Image.Image", metadata: Metadata, quality: int) -> bytes:
-    out = io.BytesIO()
     image.info = {}
-    image.save(out, "JPEG", quality=quality)
-    encoded = out.getvalue()
+    encoded = encode_jpeg(image, quality=quality)
     behind = 4 + int.from_bytes(encoded[4:6], "big")  # the JFIF segment
     return b"".join([encoded[:behind], metadata.jpeg_segments(), encoded[behind:]])
 

@@ -22,6 +22,8 @@ from transforms import coders
 from transforms.batches import BatchByKey, is_in_process, num_groups
 from transforms.blobs import PinTally, RejectedOutput
 from transforms.earlier_sets import EarlierSet, manifest_of
+from transforms.group_batches import GroupBatches
+from transforms.run_spool import RunSpool
 from transforms.shard_index import index_from_parquet
 from transforms.sources import SplitSource
 from transforms.storage import DEFAULT_ACCESS, Access, join_uri, open_storage
@@ -202,6 +204,7 @@ class LeaveOutEarlier(beam.PTransform):
         files: the annotation files.
         access: how stores are reached.
         root: name of the root that all samples are of; empty where each split has its own.
+        spool: where both sides wait at the group-by; None where they travel.
     """
 
     earlier: tuple[EarlierSet, ...]
@@ -210,6 +213,7 @@ class LeaveOutEarlier(beam.PTransform):
     files: beam.PCollection[SplitSource]
     access: Access = DEFAULT_ACCESS
     root: str = ""
+    spool: RunSpool | None = None
 
     def expand(self, samples: beam.PCollection[Sample]) -> NewSamples:
         """Join samples with the keys of what was written."""
@@ -224,8 +228,7 @@ class LeaveOutEarlier(beam.PTransform):
                 self._written(samples.pipeline)
                 | "BatchWritten" >> _batches(_partition_of_written, _written_batch, count),
             )
-            | "BothSides" >> beam.Flatten()
-            | "JoinOnKey" >> beam.GroupByKey()
+            | "JoinOnKey" >> GroupBatches(_JoinBatch, self.spool)
             | "LeaveOut" >> beam.ParDo(_LeaveOut()).with_outputs("rejected", "tallies", main="new")
         )
         tallies = left.tallies | "AddTallies" >> beam.CombinePerKey(add_earlier_tallies)

@@ -17,7 +17,7 @@ import msgspec
 from schemas.faults import fault_line
 from schemas.samples import Sample, digest_payload
 from transforms import coders
-from transforms.payload_spool import PayloadSpool
+from transforms.run_spool import RunSpool
 
 PAYLOADS_HELD_BYTES = 8_000_000
 """How much of payloads is held back, so that those of one shard travel together."""
@@ -146,7 +146,7 @@ class DetachPayloads(beam.PTransform):
         spool: where payloads go, of a run in this process; None to let them travel.
     """
 
-    spool: PayloadSpool | None = None
+    spool: RunSpool | None = None
 
     def expand(self, samples: beam.PCollection[Sample]) -> DetachedSamples:
         """Divide every sample."""

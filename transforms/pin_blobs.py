@@ -24,6 +24,8 @@ from transforms.blobs import (
     listing_digest,
     pin_sample,
 )
+from transforms.group_batches import GroupBatches
+from transforms.run_spool import RunSpool
 from transforms.storage import Entry
 
 _PARTITIONS = 4096  # of the join, on a cluster: each is held in memory
@@ -68,23 +70,25 @@ class PinBlobs(beam.PTransform):
         named: samples per root name that are there without being listed; None for none.
         places: names of the roots of every sample's first blob, of the second ones, and so on,
             which not every sample has; none where there is one blob a sample, in any root.
+        spool: where both sides wait at the group-by; None where they travel.
     """
 
     listing: beam.PCollection[tuple[BlobName, Entry]]
     named: beam.PCollection[tuple[str, PinTally]] | None = None
     places: tuple[frozenset[str], ...] = ()
+    spool: RunSpool | None = None
 
     def expand(self, samples: beam.PCollection[Sample]) -> PinnedSamples:
         """Join samples with the listing."""
         first, *others = self.places or [frozenset()]
         listing = self.listing | "FirstRoots" >> _of_roots(first) if others else self.listing
-        pinned = samples | _PinPlace(listing, 0)
+        pinned = samples | _PinPlace(listing, 0, self.spool)
         rejected, tallies = [pinned.rejected], [pinned.tallies]
         if self.named is not None:
             tallies.append(self.named)
         for place, roots in enumerate(others, start=1):
             listing = self.listing | f"Roots{place}" >> _of_roots(roots)
-            pinned = pinned.samples | f"Place{place}" >> _PinFurther(listing, place)
+            pinned = pinned.samples | f"Place{place}" >> _PinFurther(listing, place, self.spool)
             rejected.append(pinned.rejected)
             tallies.append(pinned.tallies)
         return PinnedSamples(
@@ -118,11 +122,12 @@ class _PinFurther(beam.PTransform):
 
     listing: beam.PCollection[tuple[BlobName, Entry]]
     place: int
+    spool: RunSpool | None
 
     def expand(self, samples: beam.PCollection[Sample]) -> PinnedSamples:
         having = samples | "Having" >> beam.Filter(_has_place, self.place)
         lacking = samples | "Lacking" >> beam.Filter(_lacks_place, self.place)
-        pinned = having | _PinPlace(self.listing, self.place)
+        pinned = having | _PinPlace(self.listing, self.place, self.spool)
         together = (pinned.samples, lacking) | "Together" >> beam.Flatten()
         return PinnedSamples(together, pinned.rejected, pinned.tallies)
 
@@ -133,6 +138,7 @@ class _PinPlace(beam.PTransform):
 
     listing: beam.PCollection[tuple[BlobName, Entry]]
     place: int
+    spool: RunSpool | None
 
     def expand(self, samples: beam.PCollection[Sample]) -> PinnedSamples:
         count = num_groups(samples.pipeline, _PARTITIONS)
@@ -143,8 +149,7 @@ class _PinPlace(beam.PTransform):
                 samples | "BatchSamples" >> _batches(of_sample, _samples_batch, count),
                 self.listing | "BatchEntries" >> _batches(of_entry, _entries_batch, count),
             )
-            | "BothSides" >> beam.Flatten()
-            | "JoinOnName" >> beam.GroupByKey()
+            | "JoinOnName" >> GroupBatches(_JoinBatch, self.spool)
             | "Pin"
             >> beam.ParDo(_Pin(self.place)).with_outputs("rejected", "tallies", main="samples")
         )

@@ -27,6 +27,7 @@ from schemas.shards import ShardPlan, shard_stem
 from transforms import coders
 from transforms.batches import BatchByKey, num_groups
 from transforms.blobs import PinTally, none_allowed, refuse_mostly_missing
+from transforms.group_batches import GroupBatches
 from transforms.payloads import (
     PAYLOADS_HELD_BYTES,
     Boundaries,
@@ -35,6 +36,7 @@ from transforms.payloads import (
     attach_payloads,
     make_boundaries,
 )
+from transforms.run_spool import RunSpool
 
 DEFAULT_SHARD_BYTES = 150_000_000
 MIN_SHARDS = 16
@@ -219,13 +221,16 @@ def order_key(sample: Sample | Payload, order: Order, seed: int) -> int:
     """
     if order is Order.INPUT:
         return sample.position
-    digest = hashlib.blake2b(
-        f"{sample.split}\0{sample.key}".encode(),
-        key=str(seed).encode(),
-        digest_size=_DIGEST_BITS // 8,
-        person=b"tfrec-order",
-    )
+    digest = _order_hash(seed).copy()  # made anew, it takes twice as long
+    digest.update(f"{sample.split}\0{sample.key}".encode())
     return int.from_bytes(digest.digest(), "big")
+
+
+@functools.cache
+def _order_hash(seed: int) -> "hashlib.blake2b":
+    return hashlib.blake2b(
+        key=str(seed).encode(), digest_size=_DIGEST_BITS // 8, person=b"tfrec-order"
+    )
 
 
 def bucket_of(key: int, order: Order, num_buckets: int) -> int:
@@ -481,6 +486,7 @@ class PlanShards(beam.PTransform):
         payloads: what `DetachPayloads` took from the samples, those of rejected ones too.
         allowed_missing: how many of so many named images may be missing; a named function or bound
             method.
+        spool: where samples wait at both group-bys; None where they travel.
     """
 
     sharding: Sharding
@@ -488,6 +494,7 @@ class PlanShards(beam.PTransform):
     tallies: beam.PCollection[tuple[str, PinTally]] | None = None
     payloads: beam.PCollection[Payload] | None = None
     allowed_missing: Callable[[int], int] = none_allowed
+    spool: RunSpool | None = None
 
     def expand(self, samples: beam.PCollection[Sample]) -> PlannedShards:
         """Count, rank and group."""
@@ -518,15 +525,16 @@ class PlanShards(beam.PTransform):
         )
         as_table = beam.pvalue.AsSingleton(table)
         runs = (
-            in_buckets
-            | "GroupBuckets" >> beam.GroupByKey()
+            (in_buckets,)
+            | "GroupBuckets" >> GroupBatches(BucketBatch, self.spool)
             | "RankBuckets" >> beam.FlatMap(_rank, as_table, self.sharding)
         )
+        sides = [runs]
         if self.payloads is not None:
-            runs = (runs, self._payload_runs(self.payloads, runs)) | "AndPayloads" >> beam.Flatten()
+            sides.append(self._payload_runs(self.payloads, runs))
         shards = (
-            runs
-            | "GroupShards" >> beam.GroupByKey()
+            tuple(sides)
+            | "GroupShards" >> GroupBatches(ShardRun, self.spool)
             | "MakeShardPlans" >> beam.Map(_make_plan, as_table)
         )
         return PlannedShards(shards, table)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from schemas.images import EncodedImage, ImageInfo
 from schemas.turns import SWAPPING, turn_size
 from transforms.check_images import Check, check_image, decoding, require_same_size
+from transforms.encode_jpeg import encode_jpeg
 from transforms.image_exif import upright_exif
 from transforms.image_findings import MAX_PIXELS, BadImage, ImageFault, unreadable
 from transforms.image_jpeg import jpeg_for_decoder, jpeg_profiles
@@ -163,9 +164,7 @@ def _turn_jpeg(data: bytes, info: ImageInfo, orientation: int) -> bytes:
         turned = transposed(image, orientation)
     if subsampling < 0 or (subsampling == _SUBSAMPLING_422 and orientation in SWAPPING):
         subsampling = _SUBSAMPLING_444  # Pillow writes no 4:4:0, and none that is rarer
-    out = io.BytesIO()
-    turned.save(out, "JPEG", quality=JPEG_QUALITY, subsampling=subsampling)
-    encoded = out.getvalue()
+    encoded = encode_jpeg(turned, quality=JPEG_QUALITY, subsampling=subsampling)
     marker, length = struct.unpack_from(">HH", encoded, 2)  # JFIF, or Adobe where inks are four
     behind = 4 + length
     # Without Adobe's segment inks are not inverted: neither those that were decoded nor these.

@@ -41,10 +41,10 @@ from transforms.gate import GateLimits, WorkerGate
 from transforms.image_kinds import name_kind
 from transforms.npz import UNPACKED
 from transforms.output_files import conflict, create_or_compare
-from transforms.payload_spool import PayloadSpool, payload_bytes
 from transforms.progress import PROGRESS
 from transforms.quantities import counted, megabytes
 from transforms.read_blobs import read_blob
+from transforms.run_spool import RunSpool, payload_bytes
 from transforms.shard_index import (
     IndexRow,
     Source,
@@ -101,7 +101,7 @@ class ShardJob:
     access: Access = DEFAULT_ACCESS
     orientation: Orientation = Orientation.KEEP
     conversion: Conversion = NO_CONVERSION
-    spool: PayloadSpool | None = None
+    spool: RunSpool | None = None
 
 
 def write_shard(shard: ShardPlan, job: ShardJob, plan: JobPlan, gate: WorkerGate) -> ShardInfo:

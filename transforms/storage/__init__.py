@@ -41,8 +41,8 @@ class Access:
         anonymous: send no credentials, for public buckets.
         billing_project: project that pays for requests; empty for the bucket's own.
         kms_key: name of the key that encrypts what is written; empty for the bucket's own.
-        spool_dir: folder for shards on their way to a store, and for large samples of a run in
-            process; empty for the system's.
+        spool_dir: folder for shards on their way to a store, and for samples of a run in process;
+            empty for the system's.
         max_reads_per_second: of a worker process and a bucket; 0 for as many as it answers.
     """
 
@@ -65,8 +65,6 @@ class Access:
         images: Collection[str],
         annotations: Collection[str],
         output: str,
-        *,
-        has_payloads: bool = False,
     ) -> None:
         """Refuse what would have no effect where these URIs lie.
 
@@ -74,7 +72,6 @@ class Access:
             images: roots of them.
             annotations: everything else that is read.
             output: of the data set.
-            has_payloads: whether a worker may keep samples, or unpacked files, on its disk.
 
         Raises:
             ValueError: with the value and the remedy.
@@ -84,7 +81,6 @@ class Access:
             ("anonymous", not all(map(is_local, uris)), "a path that is not local"),
             ("billing_project", any(map(_is_gcs, uris)), "a path on gs://"),
             ("kms_key", _is_gcs(output), "an output on gs://"),
-            ("spool_dir", has_payloads or not is_local(output), "an output that is not local"),
             ("max_reads_per_second", not all(map(is_local, images)), "images that are not local"),
         )
         for name, has_effect, where in rules:

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.samples import Sample, content_digest, digest_payload
-from transforms import payload_spool
-from transforms.payload_spool import PayloadSpool, payload_bytes, spool_for
+from transforms import run_spool
 from transforms.payloads import DetachPayloads, attach_payloads
+from transforms.run_spool import RunSpool, payload_bytes, spool_for
 
 
 def sample(key: str, payload: bytes = b"") -> Sample:
@@ -24,7 +24,7 @@ def sample(key: str, payload: bytes = b"") -> Sample:
 
 
 @pytest.fixture
-def spool() -> Iterator[PayloadSpool]:
+def spool() -> Iterator[RunSpool]:
     pipeline = beam.Pipeline(runner="FnApiRunner")
     found = spool_for(pipeline)
     assert found is not None
@@ -32,7 +32,7 @@ def spool() -> Iterator[PayloadSpool]:
     del pipeline
 
 
-def test_a_sample_keeps_the_place_and_the_digest(spool: PayloadSpool) -> None:
+def test_a_sample_keeps_the_place_and_the_digest(spool: RunSpool) -> None:
     first, second = spool.take(sample("1", b"abc")), spool.take(sample("2", b"polygons"))
 
     assert (first.payload, second.payload) == (b"", b"")
@@ -44,7 +44,7 @@ def test_a_sample_keeps_the_place_and_the_digest(spool: PayloadSpool) -> None:
     assert spool.give(first) == sample("1", b"abc")
 
 
-def test_a_sample_without_payload_stays_itself(spool: PayloadSpool) -> None:
+def test_a_sample_without_payload_stays_itself(spool: RunSpool) -> None:
     whole = sample("1")
 
     assert spool.take(whole) is whole
@@ -53,7 +53,7 @@ def test_a_sample_without_payload_stays_itself(spool: PayloadSpool) -> None:
 
 
 @pytest.mark.parametrize("with_position", [False, True])
-def test_the_content_is_the_same_before_and_after(spool: PayloadSpool, with_position: bool) -> None:
+def test_the_content_is_the_same_before_and_after(spool: RunSpool, with_position: bool) -> None:
     whole = sample("1", b"polygons")
 
     assert content_digest(spool.take(whole), with_position=with_position) == content_digest(
@@ -71,7 +71,17 @@ def test_giving_undoes_taking(payloads: list[bytes]) -> None:
     assert [spool.give(light) for light in map(spool.take, samples)] == samples
 
 
-def test_threads_share_the_file(spool: PayloadSpool) -> None:
+def test_more_than_waits_in_memory(spool: RunSpool) -> None:
+    parts = [bytes([n]) * size for n, size in enumerate([5, 2**20, 7, 2**19, 2**19, 3 * 2**20, 1])]
+
+    places = [spool.put(part) for part in parts]
+
+    assert [spool.get(place) for place in reversed(places)] == parts[::-1]
+    later = spool.put(b"later")
+    assert (spool.get(later), spool.get(places[0])) == (b"later", parts[0])
+
+
+def test_threads_share_the_file(spool: RunSpool) -> None:
     def take(first: int) -> None:
         taken[first] = [spool.take(sample(str(n), b"%d" % n * n)) for n in range(first, first + 50)]
 
@@ -87,14 +97,14 @@ def test_threads_share_the_file(spool: PayloadSpool) -> None:
             assert spool.give(one).payload == b"%d" % n * n
 
 
-def test_shards_plan_without_what_lies_there(spool: PayloadSpool) -> None:
+def test_shards_plan_without_what_lies_there(spool: RunSpool) -> None:
     light = spool.take(sample("1", b"polygons"))
 
     assert attach_payloads([light], {}, "train-00000-of-00001") == [light]
 
 
 def test_the_transform_puts_them_there(
-    spool: PayloadSpool, test_pipeline: Callable[[], beam.Pipeline]
+    spool: RunSpool, test_pipeline: Callable[[], beam.Pipeline]
 ) -> None:
     with test_pipeline() as pipeline:
         samples = pipeline | beam.Create([sample("1", b"polygons"), sample("2")])
@@ -110,7 +120,7 @@ def _without_payload(light: Sample) -> Sample:
     return light
 
 
-def test_other_bytes_there_stop_the_run(spool: PayloadSpool) -> None:
+def test_other_bytes_there_stop_the_run(spool: RunSpool) -> None:
     light = spool.take(sample("7", b"polygons"))
     other = msgspec.structs.replace(light, payload_digest=digest_payload(b"others"))
 
@@ -137,13 +147,14 @@ def test_a_full_disk_is_told() -> None:
         pytest.skip("no /dev/full here")
     spool = spool_for(beam.Pipeline(runner="FnApiRunner"))
     assert spool is not None
-    spool.take(sample("1", b"x"))
+    light = spool.take(sample("1", b"x"))
     full = os.open("/dev/full", os.O_RDWR)
-    os.dup2(full, payload_spool._OPEN[spool.number]._file.fileno())
+    os.dup2(full, run_spool._OPEN[spool.number]._file.fileno())
     os.close(full)
 
-    with pytest.raises(RuntimeError, match=r"^E-IO-NOSPACE .*: No space left on device; give a"):
-        spool.take(sample("2", b"y"))
+    for use in (lambda: spool.take(sample("2", b"y" * 2**20)), lambda: spool.give(light)):
+        with pytest.raises(RuntimeError, match=r"^E-IO-NOSPACE .*: No space left on device; give"):
+            use()
 
 
 def test_the_file_has_no_name(tmp_path: Path) -> None:
@@ -160,15 +171,40 @@ def test_it_goes_with_its_pipeline() -> None:
     spool = spool_for(pipeline)
     assert spool is not None
     spool.take(sample("1", b"polygons"))
-    assert spool.number in payload_spool._OPEN
+    assert spool.number in run_spool._OPEN
 
     del pipeline
     gc.collect()
 
-    assert spool.number not in payload_spool._OPEN
+    assert spool.number not in run_spool._OPEN
 
 
 def test_processes_that_share_no_memory_have_none() -> None:
     options = PipelineOptions(["--direct_running_mode", "multi_processing"])
 
     assert spool_for(beam.Pipeline(runner="FnApiRunner", options=options)) is None
+
+
+@given(st.lists(st.binary(max_size=300), max_size=20))
+def test_getting_undoes_putting(parts: list[bytes]) -> None:
+    pipeline = beam.Pipeline(runner="FnApiRunner")
+    spool = spool_for(pipeline)
+    assert spool is not None
+
+    assert [spool.get(place) for place in map(spool.put, parts)] == parts
+
+
+@pytest.mark.parametrize("there", [b"abd", b"ab", b""])
+def test_other_bytes_at_a_place_stop_the_run(spool: RunSpool, there: bytes) -> None:
+    place = spool.put(b"abc")
+    pipeline = beam.Pipeline(runner="FnApiRunner")
+    elsewhere = spool_for(pipeline)
+    assert elsewhere is not None
+    elsewhere.put(there)
+
+    with pytest.raises(RuntimeError) as raised:
+        elsewhere.get(place)
+
+    assert str(raised.value) == (
+        "E-IO-RETRIES temporary folder: 3 bytes at 0 are not what was put there; look at the disk"
+    )

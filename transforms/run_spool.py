@@ -1,7 +1,8 @@
-"""Payloads of a run in this process: in a file on its disk, and not in its memory.
+"""What waits of a run in this process: in a file on its disk, and not in its memory.
 
-A runner in process holds some six copies of every sample. What is large of them waits in an
-unnamed file until the sample's shard is built. It is gone with the process, or with the run.
+A runner in process holds some six copies of all that crosses a group-by. So batches of samples,
+and payloads until the sample's shard is built, lie in an unnamed file. It is gone with the
+process, or with the run.
 """
 
 import itertools
@@ -13,6 +14,7 @@ import weakref
 from dataclasses import dataclass
 
 import apache_beam as beam
+import google_crc32c
 import msgspec
 from apache_beam.options.pipeline_options import DirectOptions
 
@@ -21,14 +23,16 @@ from schemas.samples import Sample, digest_payload
 from transforms.batches import is_in_process
 from transforms.storage.local import coded
 
-_PLACE = struct.Struct(">QQ")
+_PLACE = struct.Struct(">QQ")  # offset and length
+_CHECKED_PLACE = struct.Struct(">QQI")  # and the CRC-32C of what lies there
+_WRITTEN_AT_ONCE_BYTES = 2**20
 _ELSEWHERE = "give a --spool_dir that can be written and has room, then run again"
 _NUMBERS = itertools.count()
 
 
 @dataclass(frozen=True)
-class PayloadSpool:
-    """Names a run's file of payloads; steps that are pickled find the same one in this process.
+class RunSpool:
+    """Names a run's file; steps that are pickled find the same one in this process.
 
     Attributes:
         number: of the run in this process.
@@ -37,6 +41,26 @@ class PayloadSpool:
 
     number: int
     folder: str = ""
+
+    def put(self, data: bytes) -> bytes:
+        """Return the place of data that lies in the file now.
+
+        Raises:
+            RuntimeError: `E-IO-…` when the file cannot be written.
+        """
+        return _CHECKED_PLACE.pack(*self._file().append(data), google_crc32c.value(data))
+
+    def get(self, place: bytes) -> bytes:
+        """Return the data that `put` gave a place.
+
+        Raises:
+            RuntimeError: `E-IO-…` when the file cannot be read, or gives something else.
+        """
+        offset, length, crc32c = _CHECKED_PLACE.unpack(place)
+        data = self._file().read(offset, length)
+        if len(data) != length or google_crc32c.value(data) != crc32c:
+            raise self._other_bytes(f"{length} bytes at {offset} are not what was put there")
+        return data
 
     def take(self, sample: Sample) -> Sample:
         """Return a sample whose payload lies in the file; itself where it has none.
@@ -64,10 +88,13 @@ class PayloadSpool:
         payload = self._file().read(*_PLACE.unpack(sample.payload_place))
         if digest_payload(payload) != sample.payload_digest:
             what = f"the payload of key {sample.key!r} is not what was put there"
-            raise RuntimeError(fault_line("E-IO-RETRIES", self._where, what, "look at the disk"))
+            raise self._other_bytes(what)
         return msgspec.structs.replace(
             sample, payload=payload, payload_digest=b"", payload_place=b""
         )
+
+    def _other_bytes(self, what: str) -> RuntimeError:
+        return RuntimeError(fault_line("E-IO-RETRIES", self._where, what, "look at the disk"))
 
     @property
     def _where(self) -> str:
@@ -84,30 +111,32 @@ class PayloadSpool:
 
 
 class _SpoolFile:
-    """An unnamed file that several threads append to and read."""
+    """An unnamed file that several threads append to and read.
+
+    What is appended waits for its neighbours: a call of the system costs more than a sample.
+    """
 
     def __init__(self, folder: str) -> None:
         self._where = folder or tempfile.gettempdir()
         self._file = tempfile.TemporaryFile(dir=self._where, buffering=0)
-        self._end = 0
+        self._waiting = bytearray()
+        self._written = 0
         self._appending = threading.Lock()
 
     def append(self, data: bytes) -> tuple[int, int]:
         """Write data behind all others; return offset and length."""
         with self._appending:
-            offset, self._end = self._end, self._end + len(data)
-        rest = memoryview(data)
-        at = offset
-        try:
-            while rest:
-                written = os.pwrite(self._file.fileno(), rest, at)
-                rest, at = rest[written:], at + written
-        except OSError as error:
-            raise coded(error, self._where, _ELSEWHERE) from error
+            offset = self._written + len(self._waiting)
+            self._waiting += data
+            if len(self._waiting) >= _WRITTEN_AT_ONCE_BYTES:
+                self._write()
         return offset, len(data)
 
     def read(self, offset: int, length: int) -> bytes:
         """Return what was written there."""
+        with self._appending:
+            if offset + length > self._written:
+                self._write()
         try:
             return os.pread(self._file.fileno(), length, offset)
         except OSError as error:
@@ -116,6 +145,19 @@ class _SpoolFile:
     def close(self) -> None:
         """Give the disk's room back."""
         self._file.close()
+
+    def _write(self) -> None:
+        """Write what waits; it still waits when the disk refuses it."""
+        rest = memoryview(bytes(self._waiting))
+        at = self._written
+        try:
+            while rest:
+                written = os.pwrite(self._file.fileno(), rest, at)
+                rest, at = rest[written:], at + written
+        except OSError as error:
+            raise coded(error, self._where, _ELSEWHERE) from error
+        self._written = at
+        self._waiting.clear()
 
 
 _OPEN: dict[int, _SpoolFile] = {}
@@ -127,12 +169,12 @@ def payload_bytes(sample: Sample) -> int:
     return _PLACE.unpack(sample.payload_place)[1] if sample.payload_place else 0
 
 
-def spool_for(pipeline: beam.Pipeline, folder: str = "") -> PayloadSpool | None:
+def spool_for(pipeline: beam.Pipeline, folder: str = "") -> RunSpool | None:
     """Return a spool that lives as long as a pipeline; None where its steps share no process."""
     mode = pipeline.options.view_as(DirectOptions).direct_running_mode
     if not is_in_process(pipeline) or mode == "multi_processing":
         return None
-    spool = PayloadSpool(next(_NUMBERS), folder)
+    spool = RunSpool(next(_NUMBERS), folder)
     weakref.finalize(pipeline, _close, spool.number)
     return spool
 

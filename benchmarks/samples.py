@@ -1,0 +1,105 @@
+"""Plan generated samples in this process: prints time and memory a sample.
+
+`python benchmarks/samples.py [NUMBER] [--pinned]` makes samples of 200 bytes of fields and a blob
+each, joins them with a listing of their files (not with `--pinned`), and plans 16 shards of 25,000
+or more, whose samples are counted and let go. Time is CPU time and includes that of making the
+samples. Memory is the peak of the process beyond what it takes for ten thousand.
+"""
+
+import argparse
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import apache_beam as beam
+
+from pipelines.launch import keep_freed_memory, spare_the_collector
+from schemas.samples import Blob, Sample
+from schemas.shards import ShardPlan
+from transforms.blobs import BlobName
+from transforms.pin_blobs import PinBlobs
+from transforms.plan_shards import PlanShards, Sharding
+from transforms.run_spool import spool_for
+from transforms.storage import Entry
+
+IN_PIECES_OF = 10_000
+FEWEST = 10_000
+RECORDS_PER_SHARD = 62_500
+FIELDS = bytes(range(200))
+
+
+def make_samples(first: int) -> Iterator[Sample]:
+    """Yield a piece of the samples, pinned or not yet."""
+    for n in range(first, first + IN_PIECES_OF):
+        blob = Blob("train", f"{n:012}.jpg", 1000, f"{n}")
+        yield Sample("train", str(n), n, (blob,), FIELDS, (n,))
+
+
+def make_entries(first: int) -> Iterator[tuple[BlobName, Entry]]:
+    """Yield the files of a piece."""
+    for n in range(first, first + IN_PIECES_OF):
+        name = f"{n:012}.jpg"
+        yield ("train", name), Entry(name, 1000, f"{n}")
+
+
+def record_bytes(_: Sample) -> int:
+    """Return what an Example would take."""
+    return 1000
+
+
+def count(shard: ShardPlan) -> int:
+    """Return how many samples a shard has."""
+    return len(shard.samples)
+
+
+def plan(number: int, *, pinned: bool) -> float:
+    """Return the seconds of CPU time that planning takes."""
+    begun_s = time.process_time()
+    with beam.Pipeline(runner="FnApiRunner") as root:
+        spool = spool_for(root)
+        pieces = list(range(0, number, IN_PIECES_OF))
+        samples = root | beam.Create(pieces, reshuffle=False) | beam.FlatMap(make_samples)
+        tallies = None
+        if not pinned:
+            listing = (
+                root
+                | "Pieces" >> beam.Create(pieces, reshuffle=False)
+                | "Listing" >> beam.FlatMap(make_entries)
+            )
+            joined = samples | PinBlobs(listing, spool=spool)
+            samples, tallies = joined.samples, joined.tallies
+        sharding = Sharding(records_per_shard=RECORDS_PER_SHARD)
+        planned = samples | PlanShards(sharding, record_bytes, tallies, spool=spool)
+        _ = planned.shards | beam.Map(count)
+    return time.process_time() - begun_s
+
+
+def peak_bytes() -> int:
+    """Return the highest resident set of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def main() -> None:
+    """Plan as many samples as the arguments say."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("number", type=int, nargs="?", default=1_000_000)
+    parser.add_argument("--pinned", action="store_true", help="without the join with a listing")
+    flags = parser.parse_args()
+    spare_the_collector()
+    keep_freed_memory()
+    plan(FEWEST, pinned=flags.pinned)
+    base_bytes = peak_bytes()
+    seconds = plan(flags.number, pinned=flags.pinned)
+    grown = peak_bytes() - base_bytes
+    print(
+        f"{flags.number} samples: {seconds:.2f} s of CPU, {seconds / flags.number * 1e6:.1f} us and"
+        f" {grown / flags.number:.0f} bytes a sample, peak {peak_bytes() / 1e6:.0f} MB"
+    )
+
+
+if __name__ == "__main__":
+    main()
