@@ -4,33 +4,27 @@ Neither Beam nor TensorFlow is imported.
 """
 
 import argparse
-import functools
 import os
 import posixpath
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TypeVar
+from functools import partial
 
 from pipelines.command import guarded
 from pipelines.flags import FlagParser, add_reading_flags, not_empty, parse_several_per_split
 from schemas.faults import EXIT_DAMAGE, printable
-from schemas.findings import Findings
+from schemas.findings import Findings, Verified
 from schemas.inferred import InferredSchema
 from schemas.manifest import MANIFEST_NAME, read_manifest
 from transforms.quantities import counted, megabytes
 from transforms.storage import Access, check_uri, join_uri, open_storage
-from transforms.verify_data_set import Verified, verify_data_set
 from transforms.verify_files import FileReport, schema_findings, verify_file
-from transforms.verify_shard import ShardReport, ShardRules, ShardTask, verify_shard
-from transforms.verify_sources import verify_sources
 
 _PROGRAM = "beam-tfrec verify"
 _SUFFIXES = (".tfrec", ".tfrecord", ".tfrecords")
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -187,16 +181,21 @@ def summary(found: Verified, seconds: float) -> str:
 
 
 def _verify_data_set(root: str, config: VerifyConfig) -> Verified:
+    from transforms.verify_data_set import verify_data_set  # pyarrow takes 0.2 s
+    from transforms.verify_shard import verify_shard
+    from transforms.verify_sources import verify_sources
+
     with ThreadPoolExecutor(config.workers) as pool:
-
-        def verify_shards(tasks: Sequence[ShardTask], rules: ShardRules) -> Iterable[ShardReport]:
-            return pool.map(functools.partial(verify_shard, rules=rules), tasks)
-
-        found = verify_data_set(root, config.access, verify_shards, deep=config.deep)
+        found = verify_data_set(
+            root,
+            config.access,
+            lambda tasks, rules: pool.map(partial(verify_shard, rules=rules), tasks),
+            deep=config.deep,
+        )
         if config.sources:
             storage = open_storage(root, config.access)
             where = join_uri(root, MANIFEST_NAME)
-            manifest = read_manifest(storage.read(MANIFEST_NAME), where)
+            manifest = read_manifest(storage.read(MANIFEST_NAME), where, "path")
             sources = verify_sources(root, manifest, config.sources, config.access, pool.map)
             found.findings.extend(sources.findings)
             found.notes += (f"{counted(sources.files, 'source file')} compared with the index",)
@@ -206,7 +205,7 @@ def _verify_data_set(root: str, config: VerifyConfig) -> Verified:
 
 def _verify_files(files: Sequence[str], config: VerifyConfig) -> Verified:
     found, schema = Verified(Findings()), InferredSchema()
-    verify_one = functools.partial(verify_file, access=config.access, deep=config.deep)
+    verify_one = partial(verify_file, access=config.access, deep=config.deep)
     with ThreadPoolExecutor(config.workers) as pool:
         for uri, report in zip(files, pool.map(verify_one, files), strict=True):
             found.findings.extend(report.findings)

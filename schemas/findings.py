@@ -1,5 +1,7 @@
 """What is wrong with data that was looked at: every finding counted, the first of a kind kept."""
 
+from dataclasses import dataclass
+
 import msgspec
 
 from schemas.faults import fault_line
@@ -66,6 +68,25 @@ class Findings(msgspec.Struct):
             if more := self.counts[code] - len(kept):
                 lines.append(f"{code}: {more} more")
         return lines
+
+
+@dataclass
+class Verified:
+    """What was looked at, and what is wrong with it.
+
+    Attributes:
+        findings: what is wrong.
+        files: looked at.
+        records: whole ones that were read, or that indexes tell of where shards were not read.
+        bytes: read of shards.
+        notes: what else is to be said, a line each.
+    """
+
+    findings: Findings
+    files: int = 0
+    records: int = 0
+    bytes: int = 0
+    notes: tuple[str, ...] = ()
 
 
 def at_record(file: str, number: int, offset: int, key: str | None = None) -> str:

@@ -3,13 +3,12 @@
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
 from schemas.example_rules import rules_of
 from schemas.faults import Rejected, Scope
-from schemas.findings import Findings
+from schemas.findings import Findings, Verified
 from schemas.manifest import (
     DUPLICATES_NAME,
     FORMAT_VERSION,
@@ -45,25 +44,6 @@ _PLAIN_BYTES = ("table", "arrays")  # layouts whose sources are not what their i
 
 VerifyShards = Callable[[Sequence[ShardTask], ShardRules], Iterable[ShardReport]]
 """Verifies shards, in threads or elsewhere; reports come in the order of the tasks."""
-
-
-@dataclass
-class Verified:
-    """What was looked at, and what is wrong with it.
-
-    Attributes:
-        findings: what is wrong.
-        files: looked at.
-        records: whole ones that were read, or that indexes tell of where shards were not read.
-        bytes: read of shards.
-        notes: what else is to be said, a line each.
-    """
-
-    findings: Findings
-    files: int = 0
-    records: int = 0
-    bytes: int = 0
-    notes: tuple[str, ...] = ()
 
 
 def verify_data_set(

@@ -15,7 +15,7 @@ from schemas.order import Order, shuffle_key
 from schemas.shards import ShardInfo, index_names, receipt_name
 from transforms.shard_index import IndexRow, index_from_parquet, index_to_text
 from transforms.storage import DEFAULT_ACCESS, Access, Entry, Storage, open_storage
-from transforms.walk_frames import BadFrame, Record, walk_frames
+from transforms.walk_frames import BadFrame, ReadSpan, Record, walk_frames
 
 RESTORE = "restore it from a copy, or delete it and manifest.json and run the command again"
 _INDEX_REMEDY = "restore the index from a copy, or delete it and manifest.json and run again"
@@ -100,8 +100,21 @@ def verify_shard(task: ShardTask, rules: ShardRules) -> ShardReport:
     if not rules.reads:
         report.records = len(rows or ())
     elif task.file is not None and task.file.kind == "file":
-        _check_bytes(task, task.file, rows, rules, storage, report)
+        _add_bytes(report, verify_bytes(task.entry, rows, rules, *_opened(storage, task.file)))
     return report
+
+
+def _opened(storage: Storage, file: Entry) -> tuple[ReadSpan, int]:
+    def read(start: int, end: int) -> bytes:
+        return storage.read(file.name, file, (start, end))
+
+    return read, file.size_bytes
+
+
+def _add_bytes(report: ShardReport, of_bytes: ShardReport) -> None:
+    report.findings.extend(of_bytes.findings)
+    report.records, report.read_bytes = of_bytes.records, of_bytes.read_bytes
+    report.too_large = of_bytes.too_large
 
 
 def _read_index(task: ShardTask, storage: Storage, findings: Findings) -> list[IndexRow] | None:
@@ -222,31 +235,33 @@ class _Digests:
                 yield f"the file's {name} is {value}, the manifest says {wanted}"
 
 
-def _check_bytes(
-    task: ShardTask,
-    file: Entry,
+def verify_bytes(
+    entry: ShardEntry,
     rows: Sequence[IndexRow] | None,
     rules: ShardRules,
-    storage: Storage,
-    report: ShardReport,
-) -> None:
-    """Read a shard once: its checksums, frames and records, against manifest and index."""
-    entry, findings, digests = task.entry, Findings(), _Digests()
+    read: ReadSpan,
+    size_bytes: int,
+) -> ShardReport:
+    """Return what is wrong with a shard's bytes, which are read once.
+
+    Args:
+        entry: of the shard in the manifest.
+        rows: of its index; None where that cannot be read.
+        rules: of the data set.
+        read: reads the file.
+        size_bytes: of the file.
+    """
+    report, digests = ShardReport(), _Digests()
+    findings = report.findings
     by_offset = {row.offset: row for row in rows or ()}
-    frames = walk_frames(
-        lambda start, end: storage.read(file.name, file, (start, end)),
-        file.size_bytes,
-        digests.add,
-        sorted(by_offset),
-    )
-    for found in frames:
+    for found in walk_frames(read, size_bytes, digests.add, sorted(by_offset)):
         row = by_offset.pop(found.offset, None)
         where = at_record(entry.file, found.number, found.offset, None if row is None else row.key)
         if isinstance(found, BadFrame):
             findings.add(found.code, where, found.what, RESTORE)
             continue
         report.records += 1
-        _check_record(where, found, row, entry.split, rules, report, findings)
+        _check_record(where, found, row, entry.split, rules, report)
         if rows is not None and (row is None or row.size != found.size + 16):
             what = (
                 "the index has no such record"
@@ -256,7 +271,7 @@ def _check_bytes(
             findings.add(
                 "E-VER-INDEX", where, f"{what}, its frame has {found.size + 16}", _INDEX_REMEDY
             )
-    report.read_bytes += digests.bytes
+    report.read_bytes = digests.bytes
     if not findings.counts.keys() & {"E-VER-FRAME", "E-VER-CRC"}:
         if report.records != entry.records:
             what = f"{report.records} records, the manifest says {entry.records}"
@@ -267,7 +282,7 @@ def _check_bytes(
     if not findings:
         for what in digests.wrong(entry):
             findings.add("E-VER-CRC", entry.file, what, RESTORE)
-    report.findings.extend(findings)
+    return report
 
 
 def _check_record(
@@ -277,7 +292,6 @@ def _check_record(
     split: str,
     rules: ShardRules,
     report: ShardReport,
-    findings: Findings,
 ) -> None:
     if record.data is None:
         report.too_large += 1
@@ -286,4 +300,4 @@ def _check_record(
     if rules.hashes and row is not None and split not in rules.converted:
         sources = [source.sha256 for source in row.sources]
     for what in rules.examples.find_wrong(record.data, sources, hashes=rules.hashes):
-        findings.add("E-VER-EXAMPLE", where, what, RESTORE)
+        report.findings.add("E-VER-EXAMPLE", where, what, RESTORE)

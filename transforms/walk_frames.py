@@ -23,6 +23,7 @@ UNKNOWN_SIZE = 2**63
 _PIECE_BYTES = 4 << 20
 _GUESSED_BYTES = 64 << 20  # a length whose checksum is wrong is tried up to here
 _HEADER_BYTES = 12
+_CUT_OFF = "the file ends within the record"
 _LENGTH = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
 
@@ -175,7 +176,8 @@ def _read_frame(window: _Window, offset: int, number: int) -> tuple[Record | Bad
     else:
         data, wrong = _data(window, offset, size)
     if wrong:
-        return BadFrame(number, offset, "E-VER-CRC", wrong), offset + whole_bytes
+        code = "E-VER-FRAME" if wrong == _CUT_OFF else "E-VER-CRC"
+        return BadFrame(number, offset, code, wrong), offset + whole_bytes
     return Record(number, offset, size, data), offset + whole_bytes
 
 
@@ -192,12 +194,12 @@ def _wrong_in_pieces(window: _Window, at: int, size: int) -> str:
     while at < end:
         wanted = min(_PIECE_BYTES, end - at)
         if not window.has(at, wanted):
-            return "the file ends within the record"
+            return _CUT_OFF
         place = window.place(at)
         crc = google_crc32c.extend(crc, window.piece[place : place + wanted])
         at += wanted
     if not window.has(end, _CRC.size):
-        return "the file ends within the record's checksum"
+        return _CUT_OFF
     return _wrong_checksum(crc, window.piece, window.place(end))
 
 
