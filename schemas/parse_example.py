@@ -2,8 +2,9 @@
 
 Every message is taken that protobuf's C parser takes, with the same values: fields in any order and
 in several parts, lists packed or not, the last of equal map keys, unknown fields passed over (in a
-map's entry too, as C++ does; Python's upb takes the whole entry for unknown then). All else is a `ValueError` that names the byte. Nothing is believed of a length but what is there, so
-memory is bounded by the message's size. Most messages are written as `schemas.example` writes them:
+map's entry too, as C++ does; Python's upb takes the whole entry for unknown then). All else is a
+`ValueError` that names the byte. Nothing is believed of a length but what is there, so memory is
+bounded by the message's size. Most messages are written as `schemas.example` writes them:
 `_plain_entry` reads such an entry at once, and leaves any other to the walk through its fields.
 Source of the format: https://protobuf.dev/programming-guides/encoding/.
 """

@@ -1,0 +1,99 @@
+"""What a record becomes: a dict of NumPy values by key, equal to what TensorFlow parses.
+
+| feature | bytes | float | int64 |
+|---|---|---|---|
+| one value | `bytes` | `numpy.float32` | `numpy.int64` |
+| optional, and not there | `b""` | `numpy.float32(0)` | `numpy.int64(0)` |
+| repeated | `list` of `bytes` | array float32 [n] | array int64 [n] |
+| one value a step | `list` of `bytes` | array float32 [steps] | array int64 [steps] |
+| repeated, per step | `list` of these | `list` of arrays | `list` of arrays |
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from schemas.features import Feature, FeatureSpec, Kind
+from schemas.parse_example import NO_VALUES, Values, parse_example, parse_sequence_example
+
+Record = dict[str, Any]
+"""A record's values by key; every key of its features is there, and no other."""
+
+_DTYPES = {Kind.FLOAT: np.float32, Kind.INT64: np.int64}
+
+
+def record_parser(spec: FeatureSpec) -> Callable[[bytes], Record]:
+    """Return what makes records of serialized Examples, or SequenceExamples if such is the spec.
+
+    Arrays are the caller's own, and can be written to. The parser raises `ValueError` where
+    `tf.io.parse_single_example` with `parse_spec` would fail: bytes that are no Example, values of
+    another kind, and none or several where there must be one.
+    """
+    whole = [(f.key, f.kind, _converter(f)) for f in spec.features if not f.per_step]
+    steps = [(f.key, f.kind, _converter(f), f.repeated) for f in spec.features if f.per_step]
+
+    def parse(data: bytes) -> Record:
+        features = parse_example(data)
+        return {key: convert(_of_kind(features, key, kind)) for key, kind, convert in whole}
+
+    def parse_sequence(data: bytes) -> Record:
+        context, lists = parse_sequence_example(data)
+        record = {key: convert(_of_kind(context, key, kind)) for key, kind, convert in whole}
+        for key, kind, convert, is_repeated in steps:
+            per_step = [convert(_checked(key, v, kind)) for v in lists.get(key, ())]
+            record[key] = per_step if is_repeated else _as_one(per_step, kind)
+        return record
+
+    return parse_sequence if spec.is_sequence else parse
+
+
+def _of_kind(features: Mapping[str, Values], key: str, kind: Kind) -> Values:
+    return _checked(key, features.get(key, NO_VALUES), kind)
+
+
+def _checked(key: str, values: Values, kind: Kind) -> Values:
+    if values.kind is not kind and values.kind is not None:
+        raise ValueError(f"{key} is of kind {values.kind.value}, not {kind.value}")
+    return values
+
+
+def _converter(feature: Feature) -> Callable[[Values], Any]:
+    """Return what makes a record's value of a feature's values."""
+    key, kind = feature.key, feature.kind
+    if feature.repeated:
+        return _bytes if kind is Kind.BYTES else _array_of(_DTYPES[kind])
+    default = _default(kind) if feature.optional else None
+
+    def convert(values: Values) -> Any:
+        if len(values.values) == 1:
+            one = values.values[0]
+            return one if isinstance(one, bytes) else _view(values, _DTYPES[kind])[0]
+        if values.kind is None and default is not None:
+            return default
+        raise ValueError(f"{key} has {len(values.values)} values, not one")
+
+    return convert
+
+
+def _default(kind: Kind) -> Any:
+    return b"" if kind is Kind.BYTES else _DTYPES[kind](0)
+
+
+def _bytes(values: Values) -> Any:
+    return list(values.values)
+
+
+def _array_of(dtype: Any) -> Callable[[Values], Any]:
+    return lambda values: _view(values, dtype)
+
+
+def _view(values: Values, dtype: Any) -> Any:
+    """Return numbers as NumPy's array, which has the memory of Python's."""
+    if not values.values:
+        return np.empty(0, dtype)
+    return np.frombuffer(values.values, dtype)  # type: ignore[arg-type]  # of numbers, no list
+
+
+def _as_one(per_step: Sequence[Any], kind: Kind) -> Any:
+    return list(per_step) if kind is Kind.BYTES else np.array(per_step, _DTYPES[kind])

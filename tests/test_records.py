@@ -1,0 +1,392 @@
+"""`readers.open`: a split as a sequence, equal to what TensorFlow parses of it."""
+
+import multiprocessing
+import pickle
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import readers
+from readers.record_values import record_parser
+from schemas.example import encode_example
+from schemas.features import Feature, FeatureSpec, Kind, parse_sequence_spec, parse_spec
+from schemas.manifest import Label
+from schemas.sequence_example import encode_sequence_example
+from tests.small_data_sets import write_data_set
+from tests.small_runs import build_run, plan_run, write_set
+
+SPEC = FeatureSpec(
+    "small",
+    (
+        Feature("image/encoded", Kind.BYTES, False, "a file"),
+        Feature("id", Kind.INT64, False, "a number"),
+        Feature("weight", Kind.FLOAT, False, "kg", optional=True),
+        Feature("name", Kind.BYTES, False, "of it", optional=True),
+        Feature("age", Kind.INT64, False, "in years", optional=True),
+        Feature("boxes", Kind.FLOAT, True, "edges"),
+        Feature("labels", Kind.INT64, True, "ids"),
+        Feature("texts", Kind.BYTES, True, "words"),
+    ),
+)
+SEQUENCE_SPEC = FeatureSpec(
+    "steps",
+    (
+        Feature("id", Kind.INT64, False, "a number"),
+        Feature("tokens", Kind.INT64, False, "ids", per_step=True),
+        Feature("scores", Kind.FLOAT, False, "in [0, 1]", per_step=True),
+        Feature("words", Kind.BYTES, False, "of the step", per_step=True),
+        Feature("boxes", Kind.FLOAT, True, "of the step", per_step=True),
+        Feature("texts", Kind.BYTES, True, "of the step", per_step=True),
+    ),
+)
+LABELS = [Label(1, "cat"), Label(2, "dog")]
+COUNTS = [5, 4, 1]
+
+
+def example(number: int, size_bytes: int = 50) -> bytes:
+    return encode_example(
+        {
+            "image/encoded": (Kind.BYTES, [bytes([number % 256]) * size_bytes]),
+            "id": (Kind.INT64, [number]),
+            **({"weight": (Kind.FLOAT, [number / 3])} if number % 2 else {}),
+            "boxes": (Kind.FLOAT, [0.1] * (number % 3)),
+            "labels": (Kind.INT64, list(range(number % 3))),
+            "texts": (Kind.BYTES, [b"x"] * (number % 3)),
+        }
+    )
+
+
+def make_shards(counts: Sequence[int], size_bytes: int = 50) -> list[dict[str, bytes]]:
+    shards, first = [], 0
+    for count in counts:
+        shards.append({f"k{n}": example(n, size_bytes) for n in range(first, first + count)})
+        first += count
+    return shards
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    return write_data_set(tmp_path / "out", SPEC, {"train": make_shards(COUNTS)}, LABELS)
+
+
+def ids(records: Any) -> list[int]:
+    return [int(record["id"]) for record in records]
+
+
+def plain(value: Any) -> Any:
+    """Return a value with its types and the bits of its numbers, to be compared."""
+    if isinstance(value, np.ndarray | np.generic):
+        if value.dtype == object:
+            return [plain(item) for item in value.tolist()]
+        return type(value), value.dtype, value.shape, value.tobytes()
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return value
+
+
+# --- as a sequence ---
+
+
+def test_a_split_is_a_sequence(output: Path) -> None:
+    records = readers.open(str(output), "train")
+    assert len(records) == 10
+    assert ids(records) == list(range(10))
+    assert [int(records[i]["id"]) for i in range(-10, 10)] == [*range(10), *range(10)]
+    assert int(records[np.int64(3)]["id"]) == 3
+    assert records.labels == tuple(LABELS)
+    assert records.spec.features == SPEC.features
+    assert records.split == "train"
+    assert ids(reversed(records)) == list(range(10))[::-1]
+
+
+@pytest.mark.parametrize("index", [10, -11, 2**70])
+def test_beyond_its_end_is_an_index_error(output: Path, index: int) -> None:
+    records = readers.open(str(output), "train")
+    for ask in (lambda: records[index], lambda: records.__getitems__([0, index])):
+        with pytest.raises(IndexError, match=f"^index must be -10 to 9, got {index}: there are 10"):
+            ask()
+
+
+def test_an_index_of_text_is_a_type_error(output: Path) -> None:
+    with pytest.raises(TypeError):
+        readers.open(str(output), "train")["k3"]  # type: ignore[call-overload]
+
+
+SLICES = [slice(2, 7), slice(None, None, -1), slice(-3, None), slice(1, 9, 3), slice(4, 4)]
+
+
+@pytest.mark.parametrize("part", SLICES, ids=str)
+def test_a_slice_is_a_sequence_too(output: Path, part: slice) -> None:
+    view = readers.open(str(output), "train")[part]
+    expected = list(range(10))[part]
+    assert (len(view), ids(view)) == (len(expected), expected)
+    assert ids(view.__getitems__(range(len(view)))) == expected
+    assert ids(view[::-1][1:]) == expected[::-1][1:]
+    assert [view.find(f"k{n}") for n in expected] == list(range(len(expected)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(-10, 9), max_size=30))
+def test_many_come_in_the_order_asked_for(output_of_ten: Path, indices: list[int]) -> None:
+    records = readers.open(str(output_of_ten), "train")
+    found = records.__getitems__(indices)
+    assert ids(found) == [index % 10 for index in indices]
+    assert len({id(record) for record in found}) == len(found)
+
+
+@pytest.fixture(scope="module")
+def output_of_ten(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ten") / "out"
+    return write_data_set(folder, SPEC, {"train": make_shards(COUNTS)})
+
+
+def test_keys_are_found(output: Path) -> None:
+    records = readers.open(str(output), "train")
+    assert [records.key(i) for i in (0, 4, 5, -1)] == ["k0", "k4", "k5", "k9"]
+    assert [records.find(f"k{n}") for n in (0, 4, 5, 9)] == [0, 4, 5, 9]
+    with pytest.raises(KeyError, match="k10"):
+        records.find("k10")
+    with pytest.raises(KeyError):
+        records[:4].find("k4")
+
+
+def test_it_says_what_it_is_alike_in_each_process(output: Path) -> None:
+    records = readers.open(str(output), "train")
+    text = f"<Records of train in {str(output)!r}: range(0, 10)>"
+    assert repr(records) == repr(pickle.loads(pickle.dumps(records))) == text
+    assert repr(records[2:4]) == text.replace("range(0, 10)", "range(2, 4)")
+
+
+# --- hosts and data sets ---
+
+
+@pytest.mark.parametrize("hosts", range(1, 13))
+def test_hosts_share_a_split(output: Path, hosts: int) -> None:
+    shares = [readers.open(str(output), "train", host=h, hosts=hosts) for h in range(hosts)]
+    counts = [len(share) for share in shares]
+    assert max(counts) - min(counts) <= 1
+    assert sorted(n for share in shares for n in ids(share)) == list(range(10))
+    for share in shares:
+        assert ids(share.__getitems__(range(len(share)))) == ids(share)
+        assert [share.find(share.key(i)) for i in range(len(share))] == list(range(len(share)))
+    even = [
+        len(readers.open(str(output), "train", host=h, hosts=hosts, drop_remainder=True))
+        for h in range(hosts)
+    ]
+    assert even == [10 // hosts] * hosts
+
+
+def test_several_data_sets_are_one(output: Path, tmp_path: Path) -> None:
+    other = write_data_set(tmp_path / "2", SPEC, {"train": [{"k10": example(10)}]}, LABELS)
+    records = readers.open([str(output), str(other)], "train")
+    assert ids(records) == list(range(11))
+    assert ids(records.__getitems__([10, 0])) == [10, 0]
+
+
+def test_a_split_that_there_is_not(output: Path) -> None:
+    with pytest.raises(ValueError, match=r"^split must be one of train, got 'val'"):
+        readers.open(str(output), "val")
+
+
+def test_a_host_that_there_is_not(output: Path) -> None:
+    with pytest.raises(ValueError, match=r"^host must be 0 to 1, got 2"):
+        readers.open(str(output), "train", host=2, hosts=2)
+
+
+# --- values, against TensorFlow ---
+
+
+def tensorflow_record(spec: FeatureSpec, data: bytes) -> dict:
+    import tensorflow as tf
+
+    if spec.is_sequence:
+        context, steps = parse_sequence_spec(spec)
+        features, lists = tf.io.parse_single_sequence_example(data, context, steps)
+        return {**features, **lists}
+    return tf.io.parse_single_example(data, parse_spec(spec))
+
+
+def as_record(feature: Feature, tensor: Any) -> Any:
+    """Return TensorFlow's tensor as the documentation says that a record has it."""
+    import tensorflow as tf
+
+    if isinstance(tensor, tf.sparse.SparseTensor):
+        if feature.per_step:
+            rows: list = [[] for _ in range(tensor.dense_shape[0].numpy())]
+            for (row, _), value in zip(tensor.indices.numpy(), tensor.values.numpy(), strict=True):
+                rows[row].append(value)
+            if feature.kind is Kind.BYTES:
+                return rows
+            return [np.array(row, tensor.dtype.as_numpy_dtype) for row in rows]
+        tensor = tensor.values
+    value = tensor.numpy()
+    return value.tolist() if isinstance(value, np.ndarray) and value.dtype == object else value
+
+
+def check_against_tensorflow(spec: FeatureSpec, data: bytes) -> None:
+    ours = record_parser(spec)(data)
+    theirs = tensorflow_record(spec, data)
+    assert list(ours) == [feature.key for feature in spec.features]
+    for feature in spec.features:
+        expected = as_record(feature, theirs[feature.key])
+        assert plain(ours[feature.key]) == plain(expected), feature.key
+
+
+FLOATS = st.floats(width=32)
+INT64S = st.integers(-(2**63), 2**63 - 1)
+VALUES = {Kind.BYTES: st.binary(max_size=5), Kind.FLOAT: FLOATS, Kind.INT64: INT64S}
+
+
+def features_of(spec: FeatureSpec) -> st.SearchStrategy[dict]:
+    def lists(feature: Feature) -> st.SearchStrategy:
+        size = {} if feature.repeated else {"min_size": 1, "max_size": 1}
+        return st.tuples(
+            st.just(feature.kind), st.lists(VALUES[feature.kind], **{"max_size": 4, **size})
+        )
+
+    whole = [feature for feature in spec.features if not feature.per_step]
+    return st.fixed_dictionaries(
+        {f.key: lists(f) for f in whole if not f.optional and not f.repeated},
+        optional={f.key: lists(f) for f in whole if f.optional or f.repeated},
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(features_of(SPEC))
+def test_values_are_those_that_tensorflow_parses(features: dict) -> None:
+    check_against_tensorflow(SPEC, encode_example({**features, "more": (Kind.INT64, [1])}))
+
+
+@settings(max_examples=100, deadline=None)
+@given(features_of(SEQUENCE_SPEC), st.data())
+def test_steps_are_those_that_tensorflow_parses(context: dict, data: st.DataObject) -> None:
+    lists = {}
+    for feature in SEQUENCE_SPEC.features:
+        if feature.per_step:
+            size = {"max_size": 3} if feature.repeated else {"min_size": 1, "max_size": 1}
+            steps = st.lists(st.lists(VALUES[feature.kind], **size), max_size=3)
+            lists[feature.key] = (feature.kind, data.draw(steps))
+    check_against_tensorflow(SEQUENCE_SPEC, encode_sequence_example(context, lists))
+
+
+def test_missing_values_have_these_types() -> None:
+    data = encode_example({"image/encoded": (Kind.BYTES, [b""]), "id": (Kind.INT64, [7])})
+    record = record_parser(SPEC)(data)
+    assert {key: plain(value) for key, value in record.items()} == {
+        "image/encoded": b"",
+        "id": plain(np.int64(7)),
+        "weight": plain(np.float32(0)),
+        "name": b"",
+        "age": plain(np.int64(0)),
+        "boxes": plain(np.empty(0, np.float32)),
+        "labels": plain(np.empty(0, np.int64)),
+        "texts": [],
+    }
+
+
+def test_arrays_are_the_caller_s_own(output: Path) -> None:
+    records = readers.open(str(output), "train")
+    one, same = records.__getitems__([2, 2])
+    one["boxes"][0] = 9
+    assert same["boxes"][0] == records[2]["boxes"][0] == np.float32(0.1)
+
+
+WHOLE = {"image/encoded": (Kind.BYTES, [b""]), "id": (Kind.INT64, [7])}
+WRONG = {
+    "none where there must be one": ({"id": (Kind.INT64, [7])}, "image/encoded has 0 values"),
+    "an empty list, likewise": ({**WHOLE, "id": (Kind.INT64, [])}, "id has 0 values, not one"),
+    "an empty list is no default": ({**WHOLE, "age": (Kind.INT64, [])}, "age has 0 values"),
+    "two": ({**WHOLE, "id": (Kind.INT64, [1, 2])}, "id has 2 values, not one"),
+    "another kind": ({**WHOLE, "id": (Kind.FLOAT, [1])}, "id is of kind float, not int64"),
+    "another kind, empty": ({**WHOLE, "boxes": (Kind.INT64, [])}, "boxes is of kind int64, not f"),
+}
+
+
+@pytest.mark.parametrize(("features", "error"), WRONG.values(), ids=WRONG)
+def test_what_tensorflow_refuses_is_refused(features: Mapping, error: str) -> None:
+    import tensorflow as tf
+
+    data = encode_example(features)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        tensorflow_record(SPEC, data)
+    with pytest.raises(ValueError, match="^" + re.escape(error)):
+        record_parser(SPEC)(data)
+
+
+def test_a_record_that_is_no_example_is_told_with_its_place(tmp_path: Path) -> None:
+    records = {"a": example(0), "b": b"\x0a\x05", "c": encode_example({})}
+    output = write_data_set(tmp_path / "out", SPEC, {"train": [records]})
+    opened = readers.open(str(output), "train")
+    at = len(example(0)) + 16
+    with pytest.raises(RuntimeError) as caught:
+        opened[1]
+    assert str(caught.value).startswith(
+        f"E-VER-EXAMPLE {output}/train-00000-of-00001-3.tfrec: record 1 (key b) at byte {at}:"
+        " byte 1: a length of 5 bytes, 0 are left; "
+    )
+    with pytest.raises(RuntimeError, match=r"record 2 \(key c\) at byte .*: image/encoded has 0 v"):
+        opened[2]
+    assert int(opened[0]["id"]) == 0
+
+
+def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
+    images, annotations = write_set(tmp_path, 12)
+    output = tmp_path / "out"
+    build_run(plan_run(images, annotations, output, num_shards=3))
+    records = readers.open(str(output), "train")
+    import tensorflow as tf
+
+    files = sorted(str(path) for path in output.glob("*.tfrec"))
+    raw = list(tf.data.TFRecordDataset(files).as_numpy_iterator())
+    assert len(records) == len(raw) == 12
+    for data, record in zip(raw, records, strict=True):
+        theirs = tensorflow_record(records.spec, data)
+        for feature in records.spec.features:
+            expected = as_record(feature, theirs[feature.key])
+            assert plain(record[feature.key]) == plain(expected)
+    sources = {record["image/filename"].decode(): record["image/encoded"] for record in records}
+    assert sources == {path.name: path.read_bytes() for path in images.iterdir()}
+
+
+# --- processes and threads ---
+
+
+def test_it_can_be_pickled_after_use(output: Path) -> None:
+    records = readers.open(str(output), "train")
+    list(records)
+    again = pickle.loads(pickle.dumps(records[3:]))
+    assert ids(again) == list(range(3, 10))
+
+
+def read_in_child(records: Any) -> list[int]:
+    return [*ids(records), *ids(records.__getitems__([9, 0]))]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_processes_read_too(output: Path, method: str) -> None:
+    records = readers.open(str(output), "train")
+    expected = read_in_child(records)
+    context: Any = multiprocessing.get_context(method)
+    with context.Pool(2) as pool:
+        assert pool.map(read_in_child, [records, records[:]]) == [expected] * 2
+
+
+def test_threads_share_it(output: Path) -> None:
+    records = readers.open(str(output), "train")
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda n: int(records[n % 10]["id"]), range(400)))
+    assert found == [n % 10 for n in range(400)]
+
+
+def test_torch_fetches_batches_at_once(output: Path) -> None:
+    """What `torch.utils.data._utils.fetch` does."""
+    records = readers.open(str(output), "train")
+    assert hasattr(records, "__getitems__") and hasattr(records, "__len__")
+    assert ids(records.__getitems__([3, 1, 2])) == [3, 1, 2]
