@@ -33,7 +33,7 @@ class VerifyConfig:
 
     Attributes:
         paths: data sets, folders of TFRecord files, and such files.
-        deep: read remote shards too, compare SHA-256 of images, decode those of foreign files.
+        deep: read remote shards too, compare SHA-256, decode the images of foreign files.
         sources: roots of source files by split, `""` for every split; empty to hash none.
         workers: shards or files at once.
         access: how stores are reached.
@@ -74,9 +74,9 @@ def parser() -> FlagParser:
     found.add_argument(
         "--deep",
         action="store_true",
-        help="read every byte of data sets that are not local, compare SHA-256 of images, and"
-        " decode the pixels of images in other files (default: sizes and checksums as the store"
-        " lists them; local bytes are always read)",
+        help="read every byte of data sets that are not local too, where else sizes and checksums"
+        " are compared as the store lists them; compare SHA-256 of shards and images, beyond"
+        " CRC-32C; decode the pixels of images in other files (default: none of it)",
     )
     found.add_argument(
         "--sources",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from schemas.features import Content, Kind
 from schemas.manifest import FeatureEntry, Label, Manifest
 from schemas.parse_example import Values, parse_example, parse_sequence_example
+from schemas.plain_examples import PlainEntry, is_plain, plain_entry
 
 _SHA256_KEY = "image/key/sha256"
 _IMAGE_KEY = "image/encoded"
@@ -38,12 +39,14 @@ class ExampleRules:
         steps: rules by key, of a SequenceExample's feature lists; empty for Examples.
         labels: ids of the label map; empty where there is none.
         images: keys of image files.
+        plain: entries of an Example in which all is right; none where that cannot be told so.
     """
 
     context: Mapping[str, Rule]
     steps: Mapping[str, Rule] = field(default_factory=dict)
     labels: frozenset[int] = frozenset()
     images: tuple[str, ...] = ()
+    plain: tuple[PlainEntry, ...] = ()
 
     def find_wrong(
         self, data: bytes, sources: Sequence[str] = (), *, hashes: bool = False
@@ -55,6 +58,8 @@ class ExampleRules:
             sources: SHA-256 of what it was made of, hex, where images are those files; else none.
             hashes: whether to compare SHA-256 of images.
         """
+        if self.plain and not hashes and is_plain(data, self.plain):
+            return
         try:
             if self.steps:
                 context, steps = parse_sequence_example(data)
@@ -112,12 +117,21 @@ def make_rules(features: Sequence[FeatureEntry], labels: Sequence[Label]) -> Exa
         for feature in features
     }
     steps = {feature.key for feature in features if feature.per_step}
+    ids = frozenset(label.id for label in labels)
+    has_plain = not steps and not any(feature.optional for feature in features)
     return ExampleRules(
         {key: rule for key, rule in rules.items() if key not in steps},
         {key: rule for key, rule in rules.items() if key in steps},
-        frozenset(label.id for label in labels),
+        ids,
         tuple(f.key for f in features if f.content == Content.IMAGE.value and f.key not in steps),
+        tuple(_plain_entries(rules, ids)) if has_plain else (),
     )
+
+
+def _plain_entries(rules: Mapping[str, Rule], ids: frozenset[int]) -> Iterator[PlainEntry]:
+    for key, rule in sorted(rules.items()):
+        labels = ids if rule.is_label and ids else None
+        yield plain_entry(key, rule.kind, repeated=rule.repeated, labels=labels)
 
 
 def _wrong_hashes(

@@ -192,10 +192,10 @@ FAULTS = {
         ["E-VER-MANIFEST OUT/manifest.json: no manifest (Input data was truncated); " + COPY],
     ),
     "another hash in the manifest": (
-        lambda out: edit(out / "manifest.json", lambda m: m["shards"][0].update(sha256="0" * 64)),
+        lambda out: edit(out / "manifest.json", lambda m: m["shards"][0].update(crc32c="0" * 8)),
         [
-            "E-VER-MANIFEST _receipts/train-00000-of-00002.json: sha256 is",
-            "E-VER-CRC {0}: the file's SHA-256 is",
+            "E-VER-MANIFEST _receipts/train-00000-of-00002.json: crc32c is",
+            "E-VER-CRC {0}: the file's CRC-32C is",
         ],
     ),
 }
@@ -260,6 +260,18 @@ def test_a_key_that_comes_twice(order: str, out: Path, capsys: pytest.CaptureFix
     shutil.copy(one.with_suffix(".idx"), other.with_suffix(".idx"))
     twice = [line for line in lines(out, capsys) if "twice" in line or " by seed " in line]
     assert twice and all(line.startswith("E-VER-ORDER train-00001-of-00002") for line in twice)
+
+
+def test_deep_compares_sha256(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit(out / "manifest.json", lambda m: m["shards"][0].update(sha256="0" * 64))
+    receipt, *others = lines(out, capsys)
+    assert receipt.startswith("E-VER-MANIFEST _receipts/train-00000-of-00002.json: sha256 is")
+    assert not others
+    deep = lines(out, capsys, deep=True)
+    assert deep[0] == receipt
+    assert [line.partition(" is ")[0] for line in deep[1:]] == [
+        f"E-VER-CRC {shards(out)[0].name}: the file's SHA-256"
+    ]
 
 
 def test_a_newer_format_is_no_damage(out: Path) -> None:

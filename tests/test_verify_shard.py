@@ -112,11 +112,10 @@ def test_a_record_that_was_written_anew_is_found_by_the_file_s_hashes(shard: Sha
     anew[-1] ^= 1  # of the last feature, whose value may be any
     data = b"".join(frame_record([bytes(anew)])) + shard.data[first:]
     shallow = dataclasses.replace(shard, rules=dataclasses.replace(shard.rules, hashes=False))
-    findings = shallow.verify(data).findings
-    assert [finding.what.partition(" is ")[0] for finding in findings.kept["E-VER-CRC"]] == [
-        "the file's CRC-32C",
-        "the file's SHA-256",
-    ]
+    said = ["the file's CRC-32C", "the file's SHA-256"]
+    for verifier, wanted in ((shallow, said[:1]), (shard, said)):
+        (found,) = verifier.verify(data).findings.kept.values()
+        assert [finding.what.partition(" is ")[0] for finding in found] == wanted
 
 
 def damaged_rules(shard: Shard) -> Iterator[tuple[ShardRules, str]]:

@@ -55,7 +55,7 @@ def verify_data_set(
         root: its path or URI.
         access: how its store is reached.
         verify_shards: does that for its shards.
-        deep: read the bytes of shards that are not local, and compare SHA-256 of images.
+        deep: read the bytes of shards that are not local, and compare SHA-256.
 
     Raises:
         RuntimeError: where the store fails, or the manifest is of a newer format.

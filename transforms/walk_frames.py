@@ -20,7 +20,7 @@ MAX_RECORD_BYTES = 512 << 20
 UNKNOWN_SIZE = 2**63
 """Of a file that is known to end only where it does."""
 
-_PIECE_BYTES = 4 << 20
+_PIECE_BYTES = 2 << 20
 _GUESSED_BYTES = 64 << 20  # a length whose checksum is wrong is tried up to here
 _HEADER_BYTES = 12
 _CUT_OFF = "the file ends within the record"
@@ -101,7 +101,10 @@ def _with_rest(found: Record | BadFrame, window: "_Window") -> Record | BadFrame
 
 
 class _Window:
-    """A piece of a file; it only moves on, and shows each byte once on the way."""
+    """A piece of a file; it only moves on, and shows each byte once on the way.
+
+    A record that was cut out of the piece is shown as it is, while the processor has it at hand.
+    """
 
     def __init__(
         self, read: ReadSpan, size_bytes: int, seen: Callable[[bytes], object] | None
@@ -111,6 +114,7 @@ class _Window:
         self._read = read
         self._seen = seen
         self._base = 0
+        self._shown = 0
 
     def has(self, offset: int, wanted: int) -> bool:
         """Move on to hold so many bytes from an offset, and return whether there are as many."""
@@ -130,24 +134,37 @@ class _Window:
             return self._base + len(self.piece) - offset
         return self.size_bytes - offset
 
+    def show(self, data: bytes, start: int) -> None:
+        """Show a record that begins at an offset, its header and its checksum."""
+        if self._seen is None:
+            return
+        self._show_to(start)
+        self._seen(data)
+        self._shown += len(data)
+        self._show_to(self._shown + _CRC.size)
+
     def finish(self) -> None:
         """Show what is left."""
         if self.size_bytes != UNKNOWN_SIZE:
             self._pass(self.size_bytes)
 
+    def _show_to(self, offset: int) -> None:
+        """Show the piece up to an offset, or as far as it goes."""
+        end = min(offset, self._base + len(self.piece))
+        if self._seen is not None and self._shown < end:
+            self._seen(self.piece[self._shown - self._base : end - self._base])
+            self._shown = end
+
     def _pass(self, offset: int) -> None:
         """Leave behind what is before an offset."""
-        while True:
-            ahead = offset - self._base
-            if self._seen is not None:
-                self._seen(self.piece[:ahead])
-            self._base += min(ahead, len(self.piece))
-            if self._base == offset:
-                break
+        self._show_to(offset)
+        while self._base + len(self.piece) < offset:
+            self._base += len(self.piece)
             self.piece = self._read(self._base, min(self._base + _PIECE_BYTES, self.size_bytes))
             if not self.piece:
                 break
-        self.piece = b""
+            self._show_to(offset)
+        self._base, self.piece = offset, b""
 
 
 def _read_frame(window: _Window, offset: int, number: int) -> tuple[Record | BadFrame, int | None]:
@@ -178,6 +195,8 @@ def _read_frame(window: _Window, offset: int, number: int) -> tuple[Record | Bad
     if wrong:
         code = "E-VER-FRAME" if wrong == _CUT_OFF else "E-VER-CRC"
         return BadFrame(number, offset, code, wrong), offset + whole_bytes
+    if data is not None:
+        window.show(data, offset + _HEADER_BYTES)
     return Record(number, offset, size, data), offset + whole_bytes
 
 
