@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from pipelines.command import guarded
+from pipelines.command import guarded, say
 from pipelines.flags import FlagParser, add_reading_flags, not_empty
 from schemas.faults import fault_line, printable
 from schemas.inferred import InferredSchema
@@ -109,8 +109,12 @@ def config_of(flags: argparse.Namespace) -> ShowConfig:
 
 def run(argv: Sequence[str]) -> None:
     """Show what is asked for."""
-    for line in show(config_of(parser().parse_args(argv)), draws(sys.stdout, os.environ)):
-        print(line)
+    is_drawn = draws(sys.stdout, os.environ)
+    for line in show(config_of(parser().parse_args(argv)), is_drawn):
+        if is_drawn:  # escape sequences of ours; what is in records was escaped
+            print(line)
+        else:
+            say(line, sys.stdout)
 
 
 def draws(stream: TextIO, environment: Mapping[str, str]) -> bool:

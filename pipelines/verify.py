@@ -13,12 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
-from pipelines.command import guarded
+from pipelines.command import guarded, say
 from pipelines.flags import FlagParser, add_reading_flags, not_empty, parse_several_per_split
-from schemas.faults import EXIT_DAMAGE, printable
+from schemas.faults import EXIT_DAMAGE
 from schemas.findings import Findings, Verified
 from schemas.inferred import InferredSchema
-from schemas.manifest import MANIFEST_NAME, read_manifest
+from schemas.manifest import MANIFEST_NAME
 from transforms.quantities import counted, megabytes
 from transforms.storage import Access, check_uri, join_uri, open_storage
 from transforms.verify_files import FileReport, schema_findings, verify_file
@@ -127,11 +127,9 @@ def verify(config: VerifyConfig) -> bool:
         _add(found, _verify_data_set(root, config))
     if files:
         _add(found, _verify_files(files, config))
-    for line in found.findings.lines():
-        print(line)
-    for note in found.notes:
-        print(printable(note))
-    print(summary(found, time.perf_counter() - began))
+    seconds = time.perf_counter() - began
+    for line in (*found.findings.lines(), *found.notes, summary(found, seconds)):
+        say(line, sys.stdout)
     return bool(found.findings)
 
 
@@ -181,10 +179,13 @@ def summary(found: Verified, seconds: float) -> str:
 
 
 def _verify_data_set(root: str, config: VerifyConfig) -> Verified:
-    from transforms.verify_data_set import verify_data_set  # pyarrow takes 0.2 s
+    from transforms.verify_data_set import find_manifest, verify_data_set  # pyarrow takes 0.2 s
     from transforms.verify_shard import verify_shard
-    from transforms.verify_sources import verify_sources
+    from transforms.verify_sources import check_sources, verify_sources
 
+    manifest = find_manifest(open_storage(root, config.access), Findings())
+    if manifest is not None and config.sources:
+        check_sources(manifest, config.sources)
     with ThreadPoolExecutor(config.workers) as pool:
         found = verify_data_set(
             root,
@@ -192,10 +193,7 @@ def _verify_data_set(root: str, config: VerifyConfig) -> Verified:
             lambda tasks, rules: pool.map(partial(verify_shard, rules=rules), tasks),
             deep=config.deep,
         )
-        if config.sources:
-            storage = open_storage(root, config.access)
-            where = join_uri(root, MANIFEST_NAME)
-            manifest = read_manifest(storage.read(MANIFEST_NAME), where, "path")
+        if manifest is not None and config.sources:
             sources = verify_sources(root, manifest, config.sources, config.access, pool.map)
             found.findings.extend(sources.findings)
             found.notes += (f"{counted(sources.files, 'source file')} compared with the index",)

@@ -313,6 +313,18 @@ def test_sources_of_a_split_that_is_none(out: Path) -> None:
         verify(VerifyConfig((str(out),), sources={"test": (str(out),)}))
 
 
+def test_sources_of_a_damaged_manifest(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (out / "manifest.json").write_bytes(b"{")
+    (line,) = lines(out, capsys, sources={"": (str(out),)})
+    assert line.startswith("E-VER-MANIFEST OUT/manifest.json: no manifest")
+
+
+def test_items_of_arrays_have_no_sources_of_their_own(out: Path) -> None:
+    edit(out / "manifest.json", lambda m: m.update(layout="arrays"))
+    with pytest.raises(ValueError, match="sources must be files of their own, got items of arrays"):
+        verify(VerifyConfig((str(out),), sources={"": (str(out),)}))
+
+
 def test_sources_come_with_one_data_set(out: Path) -> None:
     with pytest.raises(ValueError, match="sources must come with one data set, got 2"):
         verify(VerifyConfig((str(out), str(out)), sources={"": (str(out),)}))

@@ -61,7 +61,7 @@ def verify_data_set(
         RuntimeError: where the store fails, or the manifest is of a newer format.
     """
     storage, findings = open_storage(root, access), Findings()
-    manifest = _read_manifest(storage, findings)
+    manifest = find_manifest(storage, findings)
     if manifest is None:
         return Verified(findings, 1)
     tasks = _tasks(manifest, storage)
@@ -75,6 +75,20 @@ def verify_data_set(
     _add_reports(_checked_order(tasks, reports, rules, findings), found)
     found.notes += _notes(tasks, rules)
     return found
+
+
+def find_manifest(storage: Storage, findings: Findings) -> Manifest | None:
+    """Return the manifest of a data set; None with a finding where it is damaged.
+
+    Raises:
+        RuntimeError: `E-OUT-FOREIGN` where it is another program's, or of a newer format.
+    """
+    data, where = storage.read(MANIFEST_NAME), join_uri(storage.root, MANIFEST_NAME)
+    try:
+        return from_json(data, Manifest) if _is_ours(data) else read_manifest(data, where, "path")
+    except ValueError as error:
+        findings.add("E-VER-MANIFEST", where, f"no manifest ({error})", "restore it from a copy")
+    return None
 
 
 def shard_rules(manifest: Manifest, root: str, access: Access, *, deep: bool) -> ShardRules:
@@ -100,15 +114,6 @@ def order_of(plan: JobPlan, split: str) -> Order:
     """Return a split's order by the options of a plan, such as `all=shuffled train=input`."""
     orders = dict(part.split("=") for part in plan.options.get("order", "").split())
     return Order(orders.get(split, orders.get("all", Order.SHUFFLED.value)))
-
-
-def _read_manifest(storage: Storage, findings: Findings) -> Manifest | None:
-    data, where = storage.read(MANIFEST_NAME), join_uri(storage.root, MANIFEST_NAME)
-    try:
-        return from_json(data, Manifest) if _is_ours(data) else read_manifest(data, where, "path")
-    except ValueError as error:
-        findings.add("E-VER-MANIFEST", where, f"no manifest ({error})", "restore it from a copy")
-    return None
 
 
 def _is_ours(data: bytes) -> bool:

@@ -51,6 +51,23 @@ MapSources = Callable[
 """`map`, or one that does several at once."""
 
 
+def check_sources(manifest: Manifest, sources: Mapping[str, Sequence[str]]) -> None:
+    """Refuse roots that could not be compared with an index.
+
+    Raises:
+        ValueError: where there is no such split, or records are made of parts of files.
+    """
+    for split in sources:
+        if split and split not in manifest.splits:
+            names = ", ".join(sorted(manifest.splits))
+            raise ValueError(f"sources must be of splits {names}, got {split!r}: name one of them")
+    if manifest.layout == _ARRAYS:
+        raise ValueError(
+            "sources must be files of their own, got items of arrays, of which an index does not"
+            " say where they lie: leave --sources out"
+        )
+
+
 def verify_sources(
     root: str,
     manifest: Manifest,
@@ -68,10 +85,8 @@ def verify_sources(
         map_sources: hashes them.
 
     Raises:
-        ValueError: where there is no such split, or records are made of parts of files.
-        RuntimeError: where a store fails.
+        RuntimeError: `E-ARG` where a root is no folder, `E-IO-…` where a store fails.
     """
-    _check_splits(manifest, sources)
     opened = {uri: open_storage(uri, access) for given in sources.values() for uri in given}
     for storage in opened.values():
         storage.require_folder()
@@ -94,18 +109,6 @@ def verify_sources(
                 where += f" (of key {task.key!r} in {task.split})"
                 found.findings.add("E-VER-SOURCE", where, wrong, _REMEDY)
     return found
-
-
-def _check_splits(manifest: Manifest, sources: Mapping[str, Sequence[str]]) -> None:
-    for split in sources:
-        if split and split not in manifest.splits:
-            names = ", ".join(sorted(manifest.splits))
-            raise ValueError(f"sources must be of splits {names}, got {split!r}: name one of them")
-    if manifest.layout == _ARRAYS:
-        raise ValueError(
-            "sources must be files of their own, got items of arrays, of which an index does not"
-            " say where they lie: leave --sources out"
-        )
 
 
 def _indexes(
