@@ -33,29 +33,35 @@ def record_parser(spec: FeatureSpec) -> Callable[[bytes], Record]:
     whole = [(f.key, f.kind, _converter(f)) for f in spec.features if not f.per_step]
     steps = [(f.key, f.kind, _converter(f), f.repeated) for f in spec.features if f.per_step]
 
+    def of_whole(features: Mapping[str, Values]) -> Record:
+        record = {}
+        for key, kind, convert in whole:
+            values = features.get(key, NO_VALUES)
+            if values.kind is not kind:
+                _check_kind(key, values, kind)
+            record[key] = convert(values)
+        return record
+
     def parse(data: bytes) -> Record:
-        features = parse_example(data)
-        return {key: convert(_of_kind(features, key, kind)) for key, kind, convert in whole}
+        return of_whole(parse_example(data))
 
     def parse_sequence(data: bytes) -> Record:
         context, lists = parse_sequence_example(data)
-        record = {key: convert(_of_kind(context, key, kind)) for key, kind, convert in whole}
+        record = of_whole(context)
         for key, kind, convert, is_repeated in steps:
-            per_step = [convert(_checked(key, v, kind)) for v in lists.get(key, ())]
+            steps_values = lists.get(key, [])
+            for values in steps_values:
+                _check_kind(key, values, kind)
+            per_step = [convert(values) for values in steps_values]
             record[key] = per_step if is_repeated else _as_one(per_step, kind)
         return record
 
     return parse_sequence if spec.is_sequence else parse
 
 
-def _of_kind(features: Mapping[str, Values], key: str, kind: Kind) -> Values:
-    return _checked(key, features.get(key, NO_VALUES), kind)
-
-
-def _checked(key: str, values: Values, kind: Kind) -> Values:
+def _check_kind(key: str, values: Values, kind: Kind) -> None:
     if values.kind is not kind and values.kind is not None:
         raise ValueError(f"{key} is of kind {values.kind.value}, not {kind.value}")
-    return values
 
 
 def _converter(feature: Feature) -> Callable[[Values], Any]:
@@ -65,10 +71,11 @@ def _converter(feature: Feature) -> Callable[[Values], Any]:
         return _bytes if kind is Kind.BYTES else _array_of(_DTYPES[kind])
     default = _default(kind) if feature.optional else None
 
+    scalar: Callable[[Any], Any] = bytes if kind is Kind.BYTES else _DTYPES[kind]
+
     def convert(values: Values) -> Any:
         if len(values.values) == 1:
-            one = values.values[0]
-            return one if isinstance(one, bytes) else _view(values, _DTYPES[kind])[0]
+            return scalar(values.values[0])
         if values.kind is None and default is not None:
             return default
         raise ValueError(f"{key} has {len(values.values)} values, not one")

@@ -188,7 +188,7 @@ class Records(Sequence[Record]):
         return Member(shard, first + place - self._firsts[part], position)
 
     def _read(self, reader: ShardReader, members: Iterable[Member]) -> Iterator[tuple[Span, bytes]]:
-        return reader.read_ahead(reader.spans(members))
+        return reader.read_spans(reader.spans(members))
 
     def _record(self, reader: ShardReader, member: Member, data: bytes, span: Span) -> Record:
         offsets = reader.offsets(member.shard)

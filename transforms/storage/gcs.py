@@ -51,6 +51,7 @@ from transforms.storage.object_reads import (
     TooManyFiles,
     get_span,
     get_whole,
+    is_forked,
     limits_told,
     said,
     status_of,
@@ -242,7 +243,7 @@ class GcsStorage:
     def _read_once(self, name: str, wanted: Entry, span: Span | None) -> bytes:
         path, pinned = self._prefix + name, {"version": wanted.pin}
         try:
-            if not _is_plain(path):
+            if not _is_plain(path) or is_forked():
                 data = self._download(path, wanted, span)
             else:
                 store = _store(self._bucket_name, self._access, _emulator())
@@ -268,7 +269,7 @@ class GcsStorage:
         return data
 
     def _download(self, path: str, wanted: Entry, span: Span | None) -> bytes:
-        """Read an object that obstore cannot name, in one piece."""
+        """Read an object that obstore cannot name, or not in this process, in one piece."""
         blob = self._bucket().blob(path, generation=int(wanted.pin))
         part = {} if span is None else {"start": span[0], "end": span[1] - 1}
         if span is not None and span[0] == span[1]:
@@ -341,6 +342,9 @@ def _client(access: Access, emulator: str) -> Client:
     for scheme in ("https://", "http://"):
         client._http.mount(scheme, adapter)
     return client
+
+
+os.register_at_fork(after_in_child=_client.cache_clear)  # connections are their process's
 
 
 @functools.lru_cache(maxsize=64)

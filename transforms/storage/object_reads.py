@@ -1,6 +1,7 @@
 """Reads by obstore, which all object stores share: timeouts, pieces, and what its errors say."""
 
 import errno
+import functools
 import os
 import re
 from collections.abc import Callable
@@ -73,6 +74,19 @@ def get_span(
     start, end = span
     pieces = ((first, min(first + _PIECE_BYTES, end)) for first in range(start, end, _PIECE_BYTES))
     return b"".join([_get(store, path, {**pinned, "range": piece}, rate) for piece in pieces])
+
+
+def is_forked() -> bool:
+    """Return whether obstore would wait for ever: its threads stayed in the process before a fork.
+
+    They begin with the first request of a process, and cannot begin again in one forked from it.
+    """
+    return _process_of_threads() != os.getpid()
+
+
+@functools.cache
+def _process_of_threads() -> int:
+    return os.getpid()
 
 
 def _get(store: ObjectStore, path: str, options: Any, rate: RequestRate) -> bytes:

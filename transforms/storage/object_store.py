@@ -40,6 +40,7 @@ from transforms.storage.object_reads import (
     TooManyFiles,
     get_span,
     get_whole,
+    is_forked,
     limits_told,
     said,
     status_of,
@@ -138,6 +139,10 @@ class ObjectStorage:
         self.require_folder()
 
     def _client(self) -> Client:
+        if is_forked():
+            what = "a process that was forked cannot read it"
+            remedy = "start processes by spawn or forkserver"
+            raise RuntimeError(fault_line("E-ARG", self.root, what, remedy))
         try:
             return _client(self._bucket, self._access.anonymous)
         except obstore_errors.BaseError as error:  # of settings: waiting would not mend them

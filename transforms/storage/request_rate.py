@@ -12,6 +12,7 @@ replies costs a fifth of the rate for some seconds, one among few nothing.
 import contextlib
 import functools
 import math
+import os
 import threading
 import time
 from collections import deque
@@ -156,3 +157,6 @@ def rate_of(
 ) -> RequestRate:
     """Return this process's rate of reads of a store, with a limit or, if that is 0, none."""
     return RequestRate(is_throttling, limit_per_s or math.inf)
+
+
+os.register_at_fork(after_in_child=rate_of.cache_clear)  # a lock may be held by no thread

@@ -1,0 +1,187 @@
+"""Read records: in order, at random from the page cache, and from a bucket that takes its time.
+
+`.venv/bin/python benchmarks/readers.py [LATENCY_MS]` writes shards of random bytes of 160 kB as
+photos, of detection records and of records of two features, and reads them with `readers.open` and,
+where it is installed (`pip install tfrecord`), with PyTorch's `tfrecord` package, which needs no
+PyTorch. Contenders alternate, in one process each round; figures are medians, ratios are taken
+within a round. The bucket is the tests' stand-in, in a process of its own on the same machine,
+which answers each request after 30 ms: it takes as much CPU as we do, and may well be the limit.
+"""
+
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import readers
+from schemas.example import FeatureValues, encode_example
+from schemas.features import Content, Feature, FeatureSpec, Kind
+from tests.gcs_stand_in import GcsStandIn
+from tests.small_data_sets import write_data_set
+
+SHARDS, RECORDS_PER_SHARD = 8, 250
+IMAGE_BYTES = 160_000
+OBJECTS = 7
+BATCH = 256
+ROUNDS = 5
+BUCKET_READS = 3_000
+EDGES = ("xmin", "xmax", "ymin", "ymax")
+IMAGE = Feature("image/encoded", Kind.BYTES, False, "a photo", Content.IMAGE)
+CLASSIFICATION = FeatureSpec(
+    "classification",
+    (IMAGE, Feature("image/class/label", Kind.INT64, False, "an id")),
+)
+DETECTION = FeatureSpec(
+    "detection",
+    (
+        IMAGE,
+        Feature("image/height", Kind.INT64, False, "px"),
+        Feature("image/width", Kind.INT64, False, "px"),
+        Feature("image/filename", Kind.BYTES, False, "a name"),
+        Feature("image/source_id", Kind.BYTES, False, "an id"),
+        Feature("image/key/sha256", Kind.BYTES, False, "hex"),
+        Feature("image/format", Kind.BYTES, False, "jpeg"),
+        *(Feature(f"image/object/bbox/{edge}", Kind.FLOAT, True, "edges") for edge in EDGES),
+        Feature("image/object/class/text", Kind.BYTES, True, "names"),
+        Feature("image/object/class/label", Kind.INT64, True, "ids"),
+        Feature("image/object/is_crowd", Kind.INT64, True, "0 or 1"),
+        Feature("image/object/area", Kind.FLOAT, True, "px"),
+    ),
+)
+
+
+def values_of(spec: FeatureSpec, draw: random.Random) -> FeatureValues:
+    """Return values of every feature."""
+    some = {Kind.BYTES: b"some text", Kind.FLOAT: 0.5, Kind.INT64: 640}
+    values = {
+        f.key: (f.kind, [some[f.kind]] * (OBJECTS if f.repeated else 1)) for f in spec.features
+    }
+    return {**values, IMAGE.key: (Kind.BYTES, [draw.randbytes(IMAGE_BYTES)])}
+
+
+def write_records(folder: Path, spec: FeatureSpec) -> Path:
+    """Write a data set of random bytes."""
+    draw = random.Random(0)
+    shards = [
+        {f"{shard}-{n}": encode_example(values_of(spec, draw)) for n in range(RECORDS_PER_SHARD)}
+        for shard in range(SHARDS)
+    ]
+    return write_data_set(folder / spec.name, spec, {"train": shards})
+
+
+def ours_in_order(output: Path) -> int:
+    """Read all records with `readers.open`."""
+    return sum(1 for _ in readers.open(str(output), "train"))
+
+
+def theirs_in_order(output: Path) -> int:
+    """Read all records with the `tfrecord` package."""
+    from tfrecord.reader import tfrecord_loader
+
+    paths = sorted(output.glob("*.tfrec"))
+    return sum(1 for path in paths for _ in tfrecord_loader(str(path), None, None))
+
+
+def one_by_one(output: Path) -> int:
+    """Read records at random, each alone."""
+    records = readers.open(str(output), "train")
+    order = random.Random(1).sample(range(len(records)), len(records))
+    return sum(1 for place in order if records[place])
+
+
+def in_batches(root: str, count: int = 0) -> int:
+    """Read records at random, a batch at a time."""
+    records = readers.open(root, "train")
+    draw = random.Random(1)
+    order = [draw.randrange(len(records)) for _ in range(count or len(records))]
+    for start in range(0, len(order), BATCH):
+        records.__getitems__(order[start : start + BATCH])
+    return len(order)
+
+
+def per_s(read: Callable[[], int]) -> float:
+    """Return records a second."""
+    started_s = time.perf_counter()
+    count = read()
+    return count / (time.perf_counter() - started_s)
+
+
+def compare(output: Path) -> None:
+    """Print medians and ratios of all contenders."""
+    contenders: dict[str, Callable[[], int]] = {
+        "in order": lambda: ours_in_order(output),
+        "at random, one by one": lambda: one_by_one(output),
+        f"at random, {BATCH} at once": lambda: in_batches(str(output)),
+    }
+    try:
+        import tfrecord  # noqa: F401
+
+        contenders["in order, tfrecord package"] = lambda: theirs_in_order(output)
+    except ImportError:
+        print("no tfrecord package: ours alone", file=sys.stderr)
+    rates: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(ROUNDS + 1):
+        names = list(contenders)
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            rate = per_s(contenders[name])
+            if number:  # the first round fills the page cache
+                rates[name].append(rate)
+    for name, found in rates.items():
+        print(f"{output.name}, {name}: {statistics.median(found):,.0f} records/s")
+    theirs = rates.get("in order, tfrecord package")
+    if theirs:
+        ratios = [a / b for a, b in zip(rates["in order"], theirs, strict=True)]
+        print(f"{output.name}, in order, ours / theirs: {statistics.median(ratios):.2f}")
+
+
+def serve(output: str, latency_s: float, sender: Connection) -> None:
+    """Serve a data set until told to stop."""
+    with GcsStandIn() as gcs:
+        gcs.make_bucket("b")
+        for path in Path(output).rglob("*.*"):
+            gcs.put("b", f"out/{path.relative_to(output)}", path.read_bytes())
+        gcs.latency_s = latency_s
+        sender.send(gcs.url)
+        sender.recv()
+
+
+@contextmanager
+def serving(output: Path, latency_s: float) -> Iterator[str]:
+    """Serve from another process; gives the address."""
+    context = get_context("spawn")
+    receiver, sender = context.Pipe()
+    server = context.Process(target=serve, args=(str(output), latency_s, sender))
+    server.start()
+    yield receiver.recv()
+    receiver.send(None)
+    server.join()
+
+
+def main() -> None:
+    """Measure and print."""
+    latency_ms = float(sys.argv[1]) if len(sys.argv) > 1 else 30.0
+    with tempfile.TemporaryDirectory() as folder:
+        for spec in (CLASSIFICATION, DETECTION):
+            compare(write_records(Path(folder), spec))
+        with serving(Path(folder) / DETECTION.name, latency_ms / 1000) as url:
+            os.environ["STORAGE_EMULATOR_HOST"] = url
+            for name, read in {
+                f"at random, {BATCH} at once": lambda: in_batches("gs://b/out", BUCKET_READS),
+                "in order": lambda: sum(1 for _ in readers.open("gs://b/out", "train")),
+            }.items():
+                found = [per_s(read) for _ in range(ROUNDS)]
+                rate = statistics.median(found)
+                print(f"a bucket with {latency_ms:g} ms, {name}: {rate:,.0f} records/s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,395 @@
+"""Damage of every kind to shards and indexes, read by `readers.open`: always a code and a place."""
+
+import ast
+import functools
+import multiprocessing
+import operator
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import pytest
+
+import readers
+from readers import shard_reader
+from schemas.faults import find_fault
+from schemas.tfrecord import masked_crc
+from tests.call_sites import STORAGE_METHODS
+from tests.gcs_stand_in import Fault, GcsStandIn, What
+from tests.gcs_stand_in import Kind as Request
+from tests.small_data_sets import write_data_set
+from tests.test_records import COUNTS, SPEC, example, ids, make_shards, plain
+
+KEYS = ("k0", "k1", "k2")
+SHARD = "train-00000-of-00001-3.tfrec"
+INDEX = "index/train-00000-of-00001.parquet"
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    return write_data_set(tmp_path / "out", SPEC, {"train": make_shards([3], 10)})
+
+
+def fault_of(read: Callable[[], Any]) -> tuple[str, str]:
+    """Return code and line of what a read ends with."""
+    with pytest.raises(RuntimeError) as caught:
+        read()
+    found = find_fault(str(caught.value))
+    assert found is not None
+    assert found[1] == str(caught.value)
+    return found
+
+
+def offsets(records: Any) -> list[int]:
+    return list(records._own_reader().offsets(0))
+
+
+def test_every_flipped_bit_of_a_shard_is_told_with_record_and_byte(output: Path) -> None:
+    records = readers.open(str(output), "train")
+    begins = offsets(records)
+    path = output / SHARD
+    data = path.read_bytes()
+    whole = [plain(list(record.values())) for record in records]
+    file = path.open("r+b")
+    stat = path.stat()
+    for bit in range(8 * len(data)):
+        at = bit // 8
+        number = max(n for n in range(3) if begins[n] <= at)
+        flipped = bytearray(data)
+        flipped[at] ^= 1 << bit % 8
+        file.seek(0)
+        file.write(flipped)
+        file.flush()
+        # As a disk does it: size and time of change are those of the whole file.
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        code, line = fault_of(functools.partial(operator.getitem, records, number))
+        in_header = at - begins[number] < 12
+        assert code == ("E-VER-FRAME" if in_header else "E-VER-CRC"), bit
+        where = f"{code} {path}: record {number} (key k{number}) at byte {begins[number]}: "
+        assert line.startswith(where)
+        if bit % 8 != at % 8:  # by each way of reading some bit of every byte
+            continue
+        assert fault_of(lambda: list(records))[1] == line
+        assert fault_of(lambda: records.__getitems__([0, 1, 2]))[1] == line
+        others = [n for n in range(3) if n != number]
+        found = records.__getitems__(others)
+        assert [plain(list(record.values())) for record in found] == [whole[n] for n in others]
+    file.close()
+
+
+def test_every_truncation_of_a_shard_is_told_with_its_first_record(output: Path) -> None:
+    begins = offsets(readers.open(str(output), "train"))
+    path = output / SHARD
+    data = path.read_bytes()
+    for size in range(len(data)):
+        path.write_bytes(data[:size])
+        number = max(n for n in range(3) if begins[n] <= size)
+        code, line = fault_of(lambda: readers.open(str(output), "train"))
+        assert code == "E-VER-SIZE"
+        assert line.startswith(
+            f"E-VER-SIZE {path}: {size} bytes, of {len(data)} that were written: record {number}"
+            f" at byte {begins[number]} is cut off; "
+        )
+
+
+def test_a_longer_shard_is_told(output: Path) -> None:
+    with (output / SHARD).open("ab") as file:
+        file.write(b"x")
+    code, line = fault_of(lambda: readers.open(str(output), "train"))
+    assert code == "E-VER-SIZE" and "bytes, of " in line and "cut off" not in line
+
+
+def test_a_missing_shard_is_told(output: Path) -> None:
+    (output / SHARD).unlink()
+    code, line = fault_of(lambda: readers.open(str(output), "train"))
+    assert (code, line.split("; ")[0]) == (
+        "E-VER-MISSING",
+        f"E-VER-MISSING {output}/{SHARD}: no such file",
+    )
+    (output / SHARD).mkdir()
+    assert fault_of(lambda: readers.open(str(output), "train"))[1].startswith(
+        f"E-VER-MISSING {output}/{SHARD}: a directory, not a file; "
+    )
+
+
+def test_a_missing_index_is_told(output: Path) -> None:
+    (output / INDEX).unlink()
+    records = readers.open(str(output), "train")
+    for read in (lambda: records[0], lambda: list(records), lambda: records.find("k0")):
+        _, line = fault_of(read)
+        assert line.startswith(f"E-VER-MISSING {output}/{INDEX}: no such file; ")
+
+
+def test_a_shard_that_changes_under_a_reader_is_told(output: Path) -> None:
+    records = readers.open(str(output), "train")
+    assert int(records[0]["id"]) == 0
+    data = (output / SHARD).read_bytes()
+    (output / SHARD).write_bytes(data)
+    assert fault_of(lambda: records[0])[0] == "E-SRC-CHANGED"
+    (output / SHARD).write_bytes(data[:-1])
+    assert fault_of(lambda: list(records))[0] == "E-SRC-CHANGED"
+    (output / SHARD).unlink()
+    assert fault_of(lambda: records[0])[0] == "E-SRC-CHANGED"
+
+
+def test_an_index_of_another_shard_is_told(tmp_path: Path) -> None:
+    one = write_data_set(tmp_path / "1", SPEC, {"train": make_shards([3], 10)})
+    for name, counts, size in (("more", [4], 10), ("longer", [3], 11)):
+        other = write_data_set(tmp_path / name, SPEC, {"train": make_shards(counts, size)})
+        (one / INDEX).write_bytes((other / INDEX).read_bytes())
+        records = readers.open(str(one), "train")
+        _, line = fault_of(functools.partial(operator.getitem, records, 0))
+        assert line.startswith(f"E-VER-INDEX {one}/{INDEX}: index must be of ")
+
+
+def test_an_index_of_other_lengths_but_the_same_sum_is_told(tmp_path: Path) -> None:
+    records = {f"k{n}": example(n, size) for n, size in enumerate((10, 20, 30))}
+    other = {f"k{n}": example(n, size) for n, size in enumerate((30, 20, 10))}
+    one = write_data_set(tmp_path / "1", SPEC, {"train": [records]})
+    two = write_data_set(tmp_path / "2", SPEC, {"train": [other]})
+    (one / INDEX).write_bytes((two / INDEX).read_bytes())
+    opened = readers.open(str(one), "train")
+    _, line = fault_of(lambda: opened[0])
+    assert line.startswith(f"E-VER-INDEX {one}/{SHARD}: record 0 (key k0) at byte 0: ")
+    assert fault_of(lambda: opened[1])[0] == "E-VER-FRAME"  # nothing begins there
+
+
+def read_all(root: str) -> list:
+    """Return all values and the keys, each apart, or the codes of what they end with."""
+    records = readers.open(root, "train")
+    found: list = []
+    for read in (
+        lambda: [plain(list(record.values())) for record in records],
+        lambda: [records.key(n) for n in range(len(records))],
+    ):
+        try:
+            found.append(read())
+        except RuntimeError as error:
+            found.append(str(error).split(" ")[0])
+    return found
+
+
+def damaged_indexes(data: bytes) -> Iterator[bytes]:
+    """Yield an index with one bit flipped, or cut off: some of all ways, evenly spread."""
+    for bit in range(0, 8 * len(data), 19):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        yield bytes(flipped)
+    for size in range(0, len(data), 17):
+        yield data[:size]
+
+
+def test_a_damaged_index_is_told_or_does_no_harm(output: Path) -> None:
+    values, keys = read_all(str(output))
+    assert keys == list(KEYS)
+    path = output / INDEX
+    data = path.read_bytes()
+    told = 0
+    for damaged in damaged_indexes(data):
+        path.write_bytes(damaged)
+        found, found_keys = read_all(str(output))
+        assert found in (values, "E-VER-INDEX")
+        assert found_keys == "E-VER-INDEX" or len(found_keys) == 3
+        told += found == "E-VER-INDEX"
+    assert told > len(data) / 17  # all that were cut off, and more
+
+
+# --- limits ---
+
+
+def test_a_length_of_2_to_the_62_takes_no_memory(output: Path) -> None:
+    path = output / SHARD
+    data = bytearray(path.read_bytes())
+    length = (2**62).to_bytes(8, "little")
+    data[:12] = length + masked_crc(google_crc32c.value(length)).to_bytes(4, "little")
+    path.write_bytes(bytes(data))
+    program = f"""
+import resource, readers
+records = readers.open({str(output)!r}, "train")
+records[1]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    records[0]
+except RuntimeError as error:
+    grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    print(str(error).split(" ")[0], grown_kb)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    code, grown_kb = run.stdout.split()
+    assert code == "E-VER-FRAME"
+    assert int(grown_kb) < 64_000
+
+
+def test_what_is_read_ahead_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spans are begun only while those before them leave room."""
+    output = write_data_set(tmp_path / "out", SPEC, {"train": make_shards([40], 10_000)})
+    monkeypatch.setattr(shard_reader, "LOCAL_SPAN_BYTES", 20_000)
+    monkeypatch.setattr(shard_reader, "AHEAD_BYTES", 50_000)
+    monkeypatch.setattr(shard_reader, "_SLOW_S", 0.0)  # as where files come from afar
+    records = readers.open(str(output), "train")
+    reader = records._own_reader()
+    begun, most = [0], 0
+    read = reader.read
+
+    def counted(shard: int, start: int, end: int) -> bytes:
+        begun[0] += end - start
+        return read(shard, start, end)
+
+    monkeypatch.setattr(reader, "read", counted)
+    taken = 0
+    for record in records:
+        taken += len(record["image/encoded"])
+        most = max(most, begun[0] - taken)
+    assert taken == 400_000
+    assert 20_000 < most < 80_000
+
+
+def test_reading_a_large_split_takes_little_memory(tmp_path: Path) -> None:
+    output = write_data_set(tmp_path / "out", SPEC, {"train": make_shards([25] * 4, 1_000_000)})
+    program = f"""
+import resource, readers
+records = readers.open({str(output)!r}, "train")
+records[0]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+assert sum(len(record["image/encoded"]) for record in records) == 100_000_000
+for place in range(0, 100, 3):
+    records.__getitems__([place, 99 - place])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert int(run.stdout) < 30_000  # kB
+
+
+# --- a bucket ---
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsStandIn]:
+    output = write_data_set(tmp_path / "out", SPEC, {"train": make_shards(COUNTS)})
+    with GcsStandIn() as running:
+        running.make_bucket("b")
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.url)
+        for path in output.rglob("*.*"):
+            running.put("b", f"out/{path.relative_to(output)}", path.read_bytes())
+        yield running
+        assert running.faults_left() == [], "a fault was asked for and never met"
+
+
+def test_a_bucket_is_read_in_place(bucket: GcsStandIn) -> None:
+    records = readers.open("gs://b/out", "train")
+    assert ids(records) == list(range(10))
+    assert ids(records.__getitems__([7, 0, 7])) == [7, 0, 7]
+    assert [records.find(records.key(n)) for n in range(10)] == list(range(10))
+
+
+def test_opening_a_bucket_takes_one_listing(bucket: GcsStandIn) -> None:
+    readers.open("gs://b/out", "train")
+    assert bucket.count(Request.LIST) == 1
+    assert bucket.count(Request.READ) == 1  # the manifest
+
+
+TROUBLE = {
+    "503": Fault(What.STATUS, Request.READ, status=503, times=2),
+    "429": Fault(What.STATUS, Request.READ, status=429, times=2),
+    "a reset": Fault(What.RESET, Request.READ, times=2),
+    "a short body": Fault(What.SHORT_BODY, Request.READ),
+    "half of a body": Fault(What.TRUNCATED_BODY, Request.READ),
+}
+
+
+@pytest.mark.parametrize("fault", TROUBLE.values(), ids=TROUBLE)
+@pytest.mark.parametrize("when", ["opening", "reading"])
+def test_transient_trouble_is_tried_again(bucket: GcsStandIn, fault: Fault, when: str) -> None:
+    if when == "opening":
+        bucket.inject(fault)
+    records = readers.open("gs://b/out", "train")
+    if when == "reading":
+        bucket.inject(fault)
+    assert ids(records) == list(range(10))
+    assert ids(records.__getitems__([9, 8])) == [9, 8]
+
+
+def test_a_bit_that_flips_on_the_way_is_told(bucket: GcsStandIn) -> None:
+    """Of a part of an object the store tells no checksum: the records' own finds it."""
+    records = readers.open("gs://b/out", "train")
+    shard = records._shards[0].entry.name
+    bucket.inject(Fault(What.FLIPPED_BIT, Request.READ, f"out/{shard}"))
+    code, line = fault_of(lambda: list(records))
+    assert code in ("E-VER-CRC", "E-VER-FRAME")
+    assert re.match(rf"{code} gs://b/out/{shard}: record \d \(key k\d\) at byte \d+: ", line)
+    assert ids(records) == list(range(10))
+
+
+def test_a_shard_that_vanished_is_told(bucket: GcsStandIn) -> None:
+    records = readers.open("gs://b/out", "train")
+    shard = records._shards[1].entry.name
+    bucket.remove("b", f"out/{shard}")
+    assert fault_of(lambda: records[5])[0] == "E-SRC-CHANGED"
+    assert fault_of(lambda: list(records))[0] == "E-SRC-CHANGED"
+    assert fault_of(lambda: readers.open("gs://b/out", "train"))[1].startswith(
+        f"E-VER-MISSING gs://b/out/{shard}: no such file; "
+    )
+
+
+def test_a_shard_that_was_replaced_is_told(bucket: GcsStandIn) -> None:
+    records = readers.open("gs://b/out", "train")
+    entry = records._shards[0].entry
+    data = bytearray(bucket.get("b", f"out/{entry.name}"))
+    data[20] ^= 1
+    bucket.put("b", f"out/{entry.name}", bytes(data))
+    assert fault_of(lambda: records[0])[0] == "E-SRC-CHANGED"
+    code, line = fault_of(lambda: readers.open("gs://b/out", "train"))  # by the listing alone
+    assert code == "E-VER-CRC"
+    assert line.startswith(f"E-VER-CRC gs://b/out/{entry.name}: the store's CRC-32C is ")
+
+
+def test_a_denied_read_is_told(bucket: GcsStandIn) -> None:
+    records = readers.open("gs://b/out", "train")
+    bucket.inject(Fault(What.STATUS, Request.READ, status=403))
+    assert fault_of(lambda: records[0])[0] == "E-IO-AUTH"
+
+
+def ids_in_child(records: Any) -> list[int]:
+    return ids(records)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_processes_read_a_bucket(bucket: GcsStandIn, method: str) -> None:
+    records = readers.open("gs://b/out", "train")
+    assert ids(records) == list(range(10))
+    context: Any = multiprocessing.get_context(method)
+    with context.Pool(2) as pool:
+        found = pool.map_async(ids_in_child, [records] * 4).get(60)
+    assert found == [list(range(10))] * 4
+
+
+# --- what readers may do to a store ---
+
+
+def test_readers_create_and_delete_nothing() -> None:
+    """The table of faults (`tests/CHAOS.md`) has no rows of readers for this reason."""
+    called = {
+        node.func.attr
+        for path in (Path(__file__).parents[1] / "readers").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    }
+    assert {"list", "stat", "read"} <= called & STORAGE_METHODS
+    assert not called & {"create", "spool", "delete", "probe", "publish", "write"}
