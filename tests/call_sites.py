@@ -19,7 +19,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 PACKAGES = ("transforms", "pipelines")
 STORES = PROJECT / "transforms/storage"  # what lies below the protocol is no user of it
 LOOKING = ("verify", "show", "find_records")
-"""What modules are called that are no part of a run: `test_verify_in_stores` sees them only read."""
+"""What modules are called that are no part of a run; `test_verify_in_stores` sees verify read."""
 
 
 def _methods(protocol: type) -> set[str]:
