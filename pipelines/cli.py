@@ -5,7 +5,7 @@ import importlib
 import signal
 import sys
 
-COMMANDS = ("coco", "folder", "table", "sidecar", "pairs", "arrays")
+COMMANDS = ("coco", "folder", "table", "sidecar", "pairs", "arrays", "verify", "show")
 """Each names the module of `pipelines` that has its `main`."""
 
 

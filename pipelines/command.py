@@ -1,5 +1,6 @@
 """A command around a pipeline: one line a fault, exit codes, interruptions, what is logged."""
 
+import functools
 import logging
 import os
 import shlex
@@ -14,7 +15,7 @@ from typing import NoReturn, TextIO
 
 from pipelines.child_processes import end_children
 from pipelines.engine_faults import engine_fault
-from pipelines.engines import JOB_ELSEWHERE
+from pipelines.job_elsewhere import JOB_ELSEWHERE
 from pipelines.progress_display import stop_drawing
 from schemas.faults import EXIT_BUG, FAULTS, fault_line, find_fault, printable
 from transforms.progress import PROGRESS
@@ -66,10 +67,30 @@ def quoted(argument: str) -> str:
     return "$'" + "".join(chr(b) if b in plain else f"\\x{b:02x}" for b in raw) + "'"
 
 
-def guarded(run: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:
-    """Run a command and return its exit code; a fault prints as one line."""
-    signal.signal(signal.SIGINT, _interrupted)
-    signal.signal(signal.SIGTERM, _interrupted)
+def shards_done() -> str:
+    """Return how far a run is, and how it is gone on with."""
+    if JOB_ELSEWHERE.page:
+        return f"the job goes on: {JOB_ELSEWHERE.page}; to end it: {JOB_ELSEWHERE.cancel}"
+    done, planned = PROGRESS.shards_done, PROGRESS.shards_planned
+    shards = f"{done} of {planned} shards done" if planned else "before the first shard"
+    return f"{shards}; run again to resume"
+
+
+def guarded(
+    run: Callable[[Sequence[str]], None],
+    argv: Sequence[str],
+    how_far: Callable[[], str] = shards_done,
+) -> int:
+    """Run a command and return its exit code; a fault prints as one line.
+
+    Args:
+        run: the command.
+        argv: its arguments.
+        how_far: what is said when it is interrupted.
+    """
+    interrupted = functools.partial(_interrupted, how_far)
+    signal.signal(signal.SIGINT, interrupted)
+    signal.signal(signal.SIGTERM, interrupted)
     stderr = sys.stderr
     try:
         _log_to_stderr()
@@ -113,23 +134,15 @@ def _what_and_remedy(message: str) -> tuple[str, str]:
     return (what, remedy) if what else (message, "see --help")
 
 
-def _interrupted(number: int, _: FrameType | None) -> NoReturn:
+def _interrupted(how_far: Callable[[], str], number: int, _: FrameType | None) -> NoReturn:
     """End at once: every file there is whole, so a crash and an exit are the same."""
     try:
         stop_drawing()
         # In one piece: other threads are logging.
-        os.write(_STDERR, f"\ninterrupted; {_how_far()}\n".encode())
+        os.write(_STDERR, f"\ninterrupted; {how_far()}\n".encode())
     finally:  # whatever has become of stderr
         end_children()
         os._exit(128 + number)
-
-
-def _how_far() -> str:
-    if JOB_ELSEWHERE.page:
-        return f"the job goes on: {JOB_ELSEWHERE.page}; to end it: {JOB_ELSEWHERE.cancel}"
-    done, planned = PROGRESS.shards_done, PROGRESS.shards_planned
-    shards = f"{done} of {planned} shards done" if planned else "before the first shard"
-    return f"{shards}; run again to resume"
 
 
 class _Handler(logging.StreamHandler):

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from pipelines.engines import JOB_ELSEWHERE
+from pipelines.job_elsewhere import JOB_ELSEWHERE
 from schemas.faults import fault_line
 
 # A job service's text; Dataflow's; a request's, by gRPC.

@@ -2,7 +2,6 @@
 
 import socket
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
@@ -17,6 +16,7 @@ from apache_beam.options.pipeline_options import (
 )
 from apache_beam.runners.runner import PipelineState
 
+from pipelines.job_elsewhere import JOB_ELSEWHERE
 from schemas.faults import fault_line
 from transforms.quantities import counted, megabytes
 from transforms.storage import is_local
@@ -26,22 +26,6 @@ _PAGE = "https://console.cloud.google.com/dataflow/jobs/{0.region}/{1}?project={
 _CANCEL = "gcloud dataflow jobs cancel {1} --project {0.project} --region {0.region}"
 _CONNECT_S = 10.0
 _AGAIN = "see the job's log, then run again to resume"
-
-
-@dataclass
-class JobElsewhere:
-    """The job that this process waits for, or none; an interruption does not end it.
-
-    Attributes:
-        page: where it is seen.
-        cancel: the command that ends it.
-    """
-
-    page: str = ""
-    cancel: str = ""
-
-
-JOB_ELSEWHERE = JobElsewhere()
 
 
 def runner_of(options: PipelineOptions) -> str:

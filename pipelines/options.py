@@ -5,10 +5,11 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Any, NoReturn
+from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from pipelines.flags import FlagParser, add_reading_flags, not_empty, parse_several_per_split
 from schemas.shards import NAMED_TEMPLATES, ShardNames, is_split_name
 from transforms.gate import (
     DEFAULT_BYTES,
@@ -25,18 +26,6 @@ _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?i?B?)")
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {"ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _RESERVED_SPLITS = {"all"}
-
-
-class FlagParser(argparse.ArgumentParser):
-    """An argument parser that raises `ValueError` and takes no abbreviations."""
-
-    def __init__(self, prog: str, description: str) -> None:
-        """Take the command's name and what it does."""
-        super().__init__(prog=prog, description=description, allow_abbrev=False)
-
-    def error(self, message: str) -> NoReturn:
-        """Raise instead of exiting."""
-        raise ValueError(f"{message}: see --help")
 
 
 def parse_flags(parser: FlagParser, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -228,18 +217,7 @@ def _add_output_and_limits(parser: FlagParser) -> None:
 
 
 def _add_access_flags(parser: FlagParser) -> None:
-    group = parser.add_argument_group("Google Cloud Storage")
-    group.add_argument(
-        "--anonymous",
-        action="store_true",
-        help="send no credentials, for public buckets (default: Application Default Credentials)",
-    )
-    group.add_argument(
-        "--billing_project",
-        default="",
-        metavar="PROJECT",
-        help="project that pays for requests to requester-pays buckets (default: the bucket's)",
-    )
+    group = add_reading_flags(parser)
     group.add_argument(
         "--kms_key",
         default="",
@@ -342,28 +320,6 @@ def parse_per_split(name: str, values: Sequence[str], bare: str = "") -> dict[st
     return per_split
 
 
-def parse_several_per_split(
-    name: str, values: Sequence[str], bare: str = ""
-) -> dict[str, tuple[str, ...]]:
-    """Return the values per split of `train=a train=b val=c`, bare ones under `bare`.
-
-    >>> parse_several_per_split("annotations", ["train=a.json", "b.json"], bare="train")
-    {'train': ('a.json', 'b.json')}
-
-    Raises:
-        ValueError: when a value is empty.
-    """
-    per_split: dict[str, tuple[str, ...]] = {}
-    for value in values:
-        split, equals, rest = value.partition("=")
-        if not equals or not is_split_name(split):
-            split, rest = bare, value
-        if not rest:
-            raise ValueError(f"{name} of {split or 'all splits'} must not be empty: give a value")
-        per_split[split] = (*per_split.get(split, ()), rest)
-    return per_split
-
-
 def parse_numbers(name: str, text: str) -> tuple[int, ...]:
     """Return the whole numbers of a list with commas.
 
@@ -384,13 +340,6 @@ def check_split_names(splits: Mapping[str, Any]) -> None:
                 f"a split must be lower-case letters, digits and _, a letter first, and not 'all';"
                 f" got {split!r}: rename it"
             )
-
-
-def not_empty(text: str) -> str:
-    """Return a flag's value, which may not be empty."""
-    if not text:  # such as an unset variable of a shell script
-        raise argparse.ArgumentTypeError("must not be empty")
-    return text
 
 
 def _int(name: str, text: str) -> int:

@@ -33,7 +33,7 @@ from transforms.blobs import ListBlobs
 from transforms.check_images import Check
 from transforms.group_rows import GroupReader, GroupRows, RowReader
 from transforms.listed_files import ListFiles
-from transforms.payload_spool import spool_for
+from transforms.run_spool import spool_for
 from transforms.read_table import TableReader, find_image_root
 from transforms.sources import Item, ReadSamples
 from transforms.storage import split_uri
@@ -280,7 +280,7 @@ def build(root: beam.Pipeline, config: TableConfig) -> beam.PCollection[Manifest
     pieces: beam.PCollection = files | "DivideTables" >> DivideTables(config.access)
     read_piece: Callable[[Any], Iterable[Item]] = reader
     if config.group_rows:
-        spool = spool_for(root, config.access.spool_dir)
+        spool = spool_for(pieces.pipeline, config.access.spool_dir)
         pieces |= "GroupRows" >> GroupRows(RowReader(reader, config.order_rows, spool))
         read_piece = GroupReader(reader, config.order_rows, spool)
     read = pieces | "ReadTable" >> ReadSamples(

@@ -138,6 +138,13 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
         "E-VER-CRC": Fault(Scope.RUN, "a record's bytes are not those written", EXIT_DAMAGE),
         "E-VER-EXAMPLE": Fault(Scope.RUN, "a record is not what the manifest says", EXIT_DAMAGE),
         "E-VER-INDEX": Fault(Scope.RUN, "an index is not that of its shard", EXIT_DAMAGE),
+        "E-VER-MANIFEST": Fault(
+            Scope.RUN, "manifest, plan, receipts and rejects contradict", EXIT_DAMAGE
+        ),
+        "E-VER-FOREIGN": Fault(Scope.RUN, "a file of our names is not the data set's", EXIT_DAMAGE),
+        "E-VER-ORDER": Fault(Scope.RUN, "records are not in the order of the plan", EXIT_DAMAGE),
+        "E-VER-SOURCE": Fault(Scope.RUN, "a source is not what a record was made of", EXIT_DAMAGE),
+        "E-VER-IMAGE": Fault(Scope.RUN, "an image in a record is damaged", EXIT_DAMAGE),
         "E-JOB": Fault(Scope.RUN, "the engine refused, lost or cancelled the job", EXIT_STORAGE),
     }
 )

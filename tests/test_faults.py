@@ -102,6 +102,11 @@ EXIT_CODES = {
         "E-VER-CRC",
         "E-VER-EXAMPLE",
         "E-VER-INDEX",
+        "E-VER-MANIFEST",
+        "E-VER-FOREIGN",
+        "E-VER-ORDER",
+        "E-VER-SOURCE",
+        "E-VER-IMAGE",
     },
 }
 

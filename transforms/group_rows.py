@@ -20,7 +20,7 @@ from schemas.faults import Rejected
 from schemas.layouts import Unfit
 from schemas.row_fields import LARGE_ROW_BYTES, fields_of_row, labels_of
 from schemas.samples import Sample, pack
-from transforms.payload_spool import PayloadSpool, payload_bytes
+from transforms.run_spool import RunSpool, payload_bytes
 from transforms.read_table import (
     NOT_A_TABLE,
     STAGE,
@@ -175,7 +175,7 @@ class RowReader:
 
     table: TableReader
     order_column: str = ""
-    spool: PayloadSpool | None = None
+    spool: RunSpool | None = None
 
     def __call__(self, piece: TablePiece) -> Iterator[tuple[_GroupKey, Sample]]:
         """Yield every row with what it comes together with."""
@@ -218,7 +218,7 @@ class GroupReader:
 
     table: TableReader
     order_column: str = ""
-    spool: PayloadSpool | None = None
+    spool: RunSpool | None = None
 
     def __call__(self, together: tuple[_GroupKey, Iterable[Sample]]) -> Iterator[Item]:
         """Yield the sample of a group and what its columns hold, or a reject."""

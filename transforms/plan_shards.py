@@ -7,7 +7,6 @@ breaking change and raises the format version.
 """
 
 import bisect
-import enum
 import functools
 import hashlib
 import itertools
@@ -22,6 +21,7 @@ from apache_beam.transforms.window import GlobalWindows
 
 from schemas.faults import fault_line
 from schemas.manifest import PlannedSplit
+from schemas.order import DIGEST_BITS, Order, shuffle_key
 from schemas.samples import Sample, content_digest
 from schemas.shards import ShardPlan, shard_stem
 from transforms import coders
@@ -42,7 +42,6 @@ DEFAULT_SHARD_BYTES = 150_000_000
 MIN_SHARDS = 16
 MIN_RECORDS_TO_SPREAD = 64
 _MAX_NUMBER = 2**63 - 1
-_DIGEST_BITS = 128
 _POSITIONS_PER_BUCKET = 4096
 _BUCKETS = 4096  # on a cluster: each is held in memory, a quarter of a million of a billion samples
 DIGEST_MODULUS = 2**256
@@ -52,13 +51,6 @@ Bucket = tuple[str, int]
 """A split and a stretch of its order."""
 Shard = tuple[str, int]
 """A split and the index of one of its shards."""
-
-
-class Order(enum.Enum):
-    """A split's order: a seeded uniform shuffle, or the order of the annotation file."""
-
-    SHUFFLED = "shuffled"
-    INPUT = "input"
 
 
 @dataclass(frozen=True)
@@ -216,21 +208,11 @@ coders.register(BucketBatch, Ranks, ShardRun, ShardTable, Tally)
 def order_key(sample: Sample | Payload, order: Order, seed: int) -> int:
     """Return the number that a split is sorted by; ties go by key.
 
-    Shuffled: the first 128 bits of a keyed hash of split and key, hence a uniform order that no
-    runner, worker or arrival order changes. Input: the sample's position.
+    Shuffled: `shuffle_key`. Input: the sample's position.
     """
     if order is Order.INPUT:
         return sample.position
-    digest = _order_hash(seed).copy()  # made anew, it takes twice as long
-    digest.update(f"{sample.split}\0{sample.key}".encode())
-    return int.from_bytes(digest.digest(), "big")
-
-
-@functools.cache
-def _order_hash(seed: int) -> "hashlib.blake2b":
-    return hashlib.blake2b(
-        key=str(seed).encode(), digest_size=_DIGEST_BITS // 8, person=b"tfrec-order"
-    )
+    return shuffle_key(sample.split, sample.key, seed)
 
 
 def bucket_of(key: int, order: Order, num_buckets: int) -> int:
@@ -243,7 +225,7 @@ def bucket_of(key: int, order: Order, num_buckets: int) -> int:
     """
     if order is Order.INPUT:
         return key // _POSITIONS_PER_BUCKET
-    return key * num_buckets >> _DIGEST_BITS
+    return key * num_buckets >> DIGEST_BITS
 
 
 def find_bucket_of(sample: Sample, sharding: Sharding, num_buckets: int) -> Bucket:
@@ -429,7 +411,7 @@ def find_shard(payload: Payload, boundaries: Boundaries, sharding: Sharding) -> 
 
 def _place_of(sample: Sample | Payload, sharding: Sharding) -> bytes:
     number = order_key(sample, sharding.order_of(sample.split), sharding.seed)
-    return number.to_bytes(_DIGEST_BITS // 8, "big")
+    return number.to_bytes(DIGEST_BITS // 8, "big")
 
 
 def _runs(

@@ -1,0 +1,215 @@
+"""Show what a data set or any TFRecord file holds: `python -m pipelines.show --help`.
+
+Neither Beam nor TensorFlow is imported, Pillow where a terminal draws pictures.
+"""
+
+import argparse
+import itertools
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TextIO
+
+from pipelines.command import guarded, say
+from pipelines.flags import FlagParser, add_reading_flags, not_empty
+from schemas.faults import fault_line, printable
+from schemas.inferred import InferredSchema
+from schemas.manifest import MANIFEST_NAME
+from transforms.draw_images import draw
+from transforms.find_records import FoundRecord, manifest_of, records_of_file, records_of_set
+from transforms.quantities import counted
+from transforms.show_record import Picture, pictures_of, record_lines
+from transforms.storage import Access, check_uri, join_uri, open_storage
+from transforms.verify_files import parse_record
+
+_PROGRAM = "beam-tfrec show"
+_DEFAULT_LIMIT = 3
+_SCHEMA_RECORDS = 100
+
+
+@dataclass(frozen=True)
+class ShowConfig:
+    """What is to be shown.
+
+    Attributes:
+        path: a data set or a TFRecord file.
+        key: of the record to be shown; None for any.
+        record: number of the record to be shown, from 0, in its file or split; None for any.
+        limit: records to be shown where neither is given.
+        split: of a data set; empty for its only or first one.
+        images: folder that pictures are saved to; empty for none.
+        access: how the store is reached.
+    """
+
+    path: str
+    key: str | None = None
+    record: int | None = None
+    limit: int = _DEFAULT_LIMIT
+    split: str = ""
+    images: str = ""
+    access: Access = field(default_factory=Access)
+
+    def __post_init__(self) -> None:
+        """Refuse what names no record."""
+        if self.limit < 0:
+            raise ValueError(f"limit must be at least 0, got {self.limit}: give a larger number")
+        if self.record is not None and self.record < 0:
+            raise ValueError(f"record must be at least 0, got {self.record}: they count from 0")
+        check_uri(self.path)
+
+
+def parser() -> FlagParser:
+    """Return the parser of the command line."""
+    found = FlagParser(_PROGRAM, "Show the features and records of a data set or TFRecord file.")
+    found.add_argument(
+        "path",
+        type=not_empty,
+        metavar="PATH",
+        help="a data set (a folder or URI with a manifest.json), or a TFRecord file of any origin",
+    )
+    which = found.add_mutually_exclusive_group()
+    which.add_argument("--key", metavar="K", help="show the record with this key, of a data set")
+    which.add_argument(
+        "--record", type=int, metavar="N", help="show record N, from 0, of the file or split"
+    )
+    which.add_argument(
+        "--limit",
+        type=int,
+        default=_DEFAULT_LIMIT,
+        metavar="N",
+        help=f"show the first N records (default {_DEFAULT_LIMIT})",
+    )
+    found.add_argument(
+        "--split", default="", metavar="S", help="split of a data set (default: its first)"
+    )
+    found.add_argument(
+        "--images",
+        default="",
+        metavar="DIR",
+        help="save pictures of the records shown there, those of tensors as PNG; nothing is"
+        " overwritten (default: a terminal with 24-bit colours draws them)",
+    )
+    add_reading_flags(found)
+    return found
+
+
+def config_of(flags: argparse.Namespace) -> ShowConfig:
+    """Return what the flags ask for."""
+    return ShowConfig(
+        path=flags.path,
+        key=flags.key,
+        record=flags.record,
+        limit=flags.limit,
+        split=flags.split,
+        images=flags.images,
+        access=Access(flags.anonymous, flags.billing_project),
+    )
+
+
+def run(argv: Sequence[str]) -> None:
+    """Show what is asked for."""
+    is_drawn = draws(sys.stdout, os.environ)
+    for line in show(config_of(parser().parse_args(argv)), is_drawn):
+        if is_drawn:  # escape sequences of ours; what is in records was escaped
+            print(line)
+        else:
+            say(line, sys.stdout)
+
+
+def draws(stream: TextIO, environment: Mapping[str, str]) -> bool:
+    """Return whether a stream is a terminal with 24-bit colours."""
+    return stream.isatty() and environment.get("COLORTERM") in ("truecolor", "24bit")
+
+
+def show(config: ShowConfig, is_drawn: bool = False) -> Iterator[str]:
+    """Yield the schema, and the records with their values, a line each.
+
+    Raises:
+        ValueError: where the configuration does not suit the path.
+        RuntimeError: `E-ARG` where there is no such record, `E-IO-…` where the store fails.
+    """
+    if open_storage(config.path, config.access).stat(MANIFEST_NAME) is not None:
+        manifest = manifest_of(config.path, config.access)
+        split = config.split or manifest.shards[0].split if manifest.shards else config.split
+        yield from _manifest_lines(config)
+        first = config.record or 0
+        records = records_of_set(config.path, config.access, split, first, config.key)
+    else:
+        _refuse_for_file(config)
+        yield from _schema_lines(config)
+        records = records_of_file(config.path, config.access, config.record or 0)
+    is_one = config.key is not None or config.record is not None
+    shown = 0
+    for record in itertools.islice(records, 1 if is_one else config.limit):
+        yield from record_lines(record)
+        yield from _pictures(record, config, is_drawn)
+        shown += 1
+    if is_one and not shown:
+        what = f"has no record {config.record if config.key is None else config.key!r}"
+        raise RuntimeError(fault_line("E-ARG", config.path, what, "give another --record or --key"))
+
+
+def _refuse_for_file(config: ShowConfig) -> None:
+    for name, value in (("key", config.key), ("split", config.split or None)):
+        if value is not None:
+            raise ValueError(
+                f"{name} must come with a data set, got {value!r} for a file, which has no index:"
+                " give --record"
+            )
+
+
+def _manifest_lines(config: ShowConfig) -> Iterator[str]:
+    manifest = manifest_of(config.path, config.access)
+    splits = ", ".join(
+        f"{split} {counted(summary.records, 'record')}"
+        for split, summary in manifest.splits.items()
+    )
+    yield f"{printable(config.path)}: layout {printable(manifest.layout)}; {splits}"
+    width = max((len(feature.key) for feature in manifest.features), default=0)
+    for feature in manifest.features:
+        count = "0..n" if feature.repeated else "0..1" if feature.optional else "1"
+        count += " a step" if feature.per_step else ""
+        line = f"  {feature.key.ljust(width)}  {feature.kind.ljust(5)}  {count}  {feature.doc}"
+        yield printable(line)
+
+
+def _schema_lines(config: ShowConfig) -> Iterator[str]:
+    """Yield what the first records of a file hold."""
+    schema = InferredSchema()
+    records = records_of_file(config.path, config.access)
+    for record in itertools.islice(records, _SCHEMA_RECORDS):
+        found = None if record.data is None else parse_record(record.data)
+        if found is not None:
+            schema.add(found, (record.file, record.number, record.offset))
+    if schema.records:
+        yield f"features of the first {counted(schema.records, 'Example')}:"
+        yield from (f"  {line}" for line in schema.lines())
+
+
+def _pictures(record: FoundRecord, config: ShowConfig, is_drawn: bool) -> Iterator[str]:
+    if not config.images and not is_drawn:
+        return
+    for picture in pictures_of(record):
+        if config.images:
+            yield _saved(picture, config.images)
+        else:
+            yield from draw(picture.data)
+
+
+def _saved(picture: Picture, folder: str) -> str:
+    storage = open_storage(folder)
+    where = printable(join_uri(folder, picture.name))
+    if storage.stat("") is None:
+        storage.probe()
+    is_new = storage.create(picture.name, picture.data)
+    return f"  saved {where}" if is_new else f"  {where} is there already: left as it is"
+
+
+def main() -> None:
+    """Run the command line."""
+    sys.exit(guarded(run, sys.argv[1:], lambda: "nothing was changed; run again"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,240 @@
+"""The command `beam-tfrec show`: schemas, values, pictures; of ours and of other programs."""
+
+import io
+import os
+import struct
+from pathlib import Path
+
+import numpy
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from pipelines.show import ShowConfig, draws, run, show
+from schemas.plain_png import can_be_png, plain_png
+from schemas.shown_values import Tensor, read_tensor, show_bytes, show_tensor
+from schemas.tensors import TENSOR_TYPES, encode_tensor
+from tests.conftest import jpeg_bytes
+from tests.small_runs import build_run, plan_run, write_set
+from tests.test_verify_files import example, sequence_example, write
+from transforms.draw_images import draw
+
+JPEG = jpeg_bytes(8, 6)
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("show")
+    images, annotations = write_set(folder, 5, width=8, height=6)
+    build_run(plan_run(images, annotations, folder / "out", num_shards=2))
+    return folder / "out"
+
+
+def shown(path: Path, **config: object) -> list[str]:
+    lines = [line.replace(f"{path.parent}/", "") for line in show(ShowConfig(str(path), **config))]
+    return [line for line in lines if "   0..n" not in line]
+
+
+def test_values_of_a_foreign_record(tmp_path: Path) -> None:
+    record = example(
+        image=[JPEG],
+        broken=[JPEG[:-3]],
+        tensor=[tf.io.serialize_tensor(tf.constant([[1.5, 2], [3, 4]])).numpy()],
+        text=["caf\u00e9 \u202e".encode()],
+        raw=[b"\x00\xff" * 20],
+        long=[b"a" * 1000],
+        numbers=list(range(20)),
+        floats=[0.1, 1e30],
+        none=[],
+    )
+    path = write(tmp_path / "a.tfrecord", [record])
+    lines = shown(path)
+    assert lines[0] == "features of the first 1 Example:"
+    assert lines[10:] == [
+        f"a.tfrecord record 0 at byte 0: {len(record)} bytes",
+        f"  broken   bytes  damaged image of {len(JPEG) - 3} bytes: no end marker in"
+        f" {len(JPEG) - 3} bytes",
+        "  floats   float  0.1, 1e+30",
+        f"  image    bytes  jpeg 8 x 6, {len(JPEG)} bytes",
+        f"  long     bytes  '{'a' * 80}'... (1000 bytes)",
+        "  none     int64  no values",
+        "  numbers  int64  0, 1, 2, 3, 4, 5, 6, 7, ... (20 values)",
+        "  raw      bytes  40 bytes: 00 ff 00 ff 00 ff 00 ff 00 ff 00 ff 00 ff 00 ff ...",
+        "  tensor   bytes  tensor float32 [2, 2]: 1.5, 2, 3, 4",
+        "  text     bytes  'caf\\xe9 \\u202e'",
+    ]
+
+
+def test_records_that_are_no_examples(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tfrecord", [b"hello, world\n", b"\xff\x00"])
+    assert shown(path) == [
+        "a.tfrecord record 0 at byte 0: 13 bytes, no Example",
+        "  'hello, world\\n'",
+        "a.tfrecord record 1 at byte 29: 2 bytes, no Example",
+        "  2 bytes: ff 00",
+    ]
+
+
+def test_steps(tmp_path: Path) -> None:
+    record = sequence_example({"id": [b"a"]}, {"score": [[0.5], [1.0, 2.0], [3.0], [], [4.0]]})
+    assert shown(write(tmp_path / "a.tfrecord", [record]))[-2:] == [
+        "  id     bytes  'a'",
+        "  score  float  5 steps: 0.5 | 1, 2 | 3 | no values | ...",
+    ]
+
+
+@pytest.mark.parametrize("compression", ["", "GZIP"])
+def test_one_record_of_a_file(compression: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tfrecord", [example(x=[n]) for n in range(9)], compression)
+    size = len(example(x=[1]))
+    assert shown(path, record=7)[-2:] == [
+        f"a.tfrecord record 7 at byte {7 * (16 + size)}: {size} bytes",
+        "  x  int64  7",
+    ]
+    assert sum("record" in line for line in shown(path, limit=2)) == 2
+    with pytest.raises(RuntimeError, match=r"E-ARG .*a.tfrecord: has no record 9; give another"):
+        shown(path, record=9)
+
+
+def test_a_damaged_record_is_said_to_be(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tfrecord", [example(x=[1])])
+    path.write_bytes(path.read_bytes()[:-1])
+    assert shown(path)[-1].startswith("a.tfrecord record 0 at byte 0: damaged, a record of ")
+
+
+def test_a_data_set_by_index(out: Path) -> None:
+    whole = shown(out, limit=9)
+    assert whole[0] == "out: layout detection; train 5 records"
+    places = [line for line in whole if line.startswith("out/train-")]
+    assert len(places) == 5
+    for number, place in enumerate(places):
+        assert place in shown(out, record=number)
+        key = place.partition("(key '")[2].partition("'")[0]
+        one = shown(out, key=key)
+        assert place in one and f"  image/source_id           bytes  '{key}'" in one
+    with pytest.raises(RuntimeError, match="has no record 'none'"):
+        shown(out, key="none")
+    with pytest.raises(RuntimeError, match="has no record 5"):
+        shown(out, record=5)
+    with pytest.raises(ValueError, match="split must be one of train, got 'val'"):
+        shown(out, split="val")
+
+
+@pytest.mark.parametrize(("name", "value"), [("key", "1"), ("split", "train")])
+def test_a_file_has_neither_keys_nor_splits(name: str, value: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tfrecord", [])
+    with pytest.raises(ValueError, match=f"{name} must come with a data set"):
+        shown(path, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [({"limit": -1}, "limit must be at least 0"), ({"record": -1}, "record must be at least 0")],
+)
+def test_numbers_that_are_none(config: dict[str, int], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        ShowConfig("a", **config)
+
+
+def test_pictures_are_saved_and_nothing_is_overwritten(tmp_path: Path) -> None:
+    pixels = numpy.arange(24, dtype=numpy.uint8).reshape(2, 4, 3)
+    record = example(
+        **{"../image": [JPEG], "pixels": [encode_tensor(pixels)], "pair": [JPEG, JPEG], "x": [1]}
+    )
+    path, folder = write(tmp_path / "a.tfrecord", [record]), tmp_path / "saved/here"
+    lines = shown(path, images=str(folder))
+    names = ["record0-.._image.jpeg", "record0-pair-0.jpeg", "record0-pair-1.jpeg"]
+    names.append("record0-pixels.png")
+    assert sorted(lines[-4:]) == [f"  saved saved/here/{name}" for name in names]
+    assert sorted(os.listdir(folder)) == names
+    assert (folder / names[0]).read_bytes() == JPEG
+    with Image.open(folder / names[3]) as image:
+        assert (numpy.asarray(image) == pixels).all()
+    (folder / names[0]).write_bytes(b"mine")
+    assert f"  saved/here/{names[0]} is there already: left as it is" in shown(
+        path, images=str(folder)
+    )
+    assert (folder / names[0]).read_bytes() == b"mine"
+
+
+def test_pictures_of_a_data_set_are_named_by_key(out: Path, tmp_path: Path) -> None:
+    shown(out, key="3", images=str(tmp_path))
+    assert os.listdir(tmp_path) == ["3-image_encoded.jpeg"]
+
+
+def test_a_terminal_with_colours_draws(tmp_path: Path) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    assert draws(Terminal(), {"COLORTERM": "truecolor"})
+    assert not draws(Terminal(), {})
+    assert not draws(io.StringIO(), {"COLORTERM": "24bit"})
+    path = write(tmp_path / "a.tfrecord", [example(image=[JPEG])])
+    lines = list(show(ShowConfig(str(path)), is_drawn=True))
+    assert lines[-3:] == list(draw(JPEG))
+
+
+def test_a_picture_is_drawn_two_pixels_a_character() -> None:
+    out = io.BytesIO()
+    Image.frombytes("RGB", (1, 3), bytes([255, 0, 0, 0, 255, 0, 0, 0, 255])).save(out, "PNG")
+    assert list(draw(out.getvalue())) == [
+        "  \x1b[38;2;255;0;0;48;2;0;255;0m\u2580\x1b[0m",
+        "  \x1b[38;2;0;0;255;48;2;0;0;255m\u2580\x1b[0m",
+    ]
+    assert list(draw(JPEG[:-5])) == [f"  not drawn: no end marker in {len(JPEG) - 5} bytes"]
+
+
+@pytest.mark.parametrize("dtype", [name for name in TENSOR_TYPES if name != "bfloat16"])
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 3), (300, 2)])
+def test_tensors_of_tensorflow_are_read(dtype: str, shape: tuple[int, ...]) -> None:
+    values = numpy.arange(numpy.prod(shape), dtype="int64").reshape(shape).astype(dtype)
+    data = tf.io.serialize_tensor(tf.constant(values)).numpy()
+    assert read_tensor(data) == Tensor(dtype, shape, values.tobytes())
+
+
+def test_tensors_are_shown() -> None:
+    halves = struct.pack("<2H", 0x3F80, 0xC000)
+    assert show_tensor(Tensor("bfloat16", (2,), halves)) == "tensor bfloat16 [2]: 1, -2"
+    assert show_tensor(Tensor("bool", (2,), b"\1\0")) == "tensor bool [2]: True, False"
+    assert show_tensor(Tensor("int8", (), b"\xff")) == "tensor int8 []: -1"
+    assert show_tensor(Tensor("int8", (0, 2), b"")) == "tensor int8 [0, 2]: no values"
+    many = show_tensor(Tensor("uint8", (300,), bytes(300)))
+    assert many == "tensor uint8 [300]: 0, 0, 0, 0, 0, 0, 0, 0, ... (300 values)"
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_shown_in_one_printable_line(data: bytes) -> None:
+    read_tensor(data)
+    text = show_bytes(data)
+    assert text.isascii() and text.isprintable()
+
+
+@given(st.binary(min_size=300, max_size=400) | st.text(min_size=90).map(str.encode))
+def test_long_bytes_are_shown_in_few_characters(data: bytes) -> None:
+    assert len(show_bytes(data)) < 900  # 80 characters, the widest escaped by 10
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
+@pytest.mark.parametrize("shape", [(2, 3), (2, 3, 1), (2, 3, 2), (2, 3, 3), (2, 3, 4)])
+def test_pixels_become_png(dtype: str, shape: tuple[int, ...]) -> None:
+    """TensorFlow reads back what was in the tensor."""
+    assert can_be_png(dtype, shape)
+    values = (numpy.arange(numpy.prod(shape)) * 257 % 65536).astype(dtype).reshape(shape)
+    read = tf.io.decode_png(plain_png(dtype, shape, values.tobytes()), dtype=tf.as_dtype(dtype))
+    assert (read.numpy() == values.reshape(*shape[:2], -1)).all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [("float32", (2, 3)), ("uint8", (2,)), ("uint8", (2, 3, 5)), ("uint8", (0, 3))],
+)
+def test_other_tensors_do_not(dtype: str, shape: tuple[int, ...]) -> None:
+    assert not can_be_png(dtype, shape)
+
+
+def test_the_command_prints_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run([str(write(tmp_path / "a.tfrecord", [example(x=[1])])), "--limit", "1"])
+    assert capsys.readouterr().out.splitlines()[-1] == "  x  int64  1"

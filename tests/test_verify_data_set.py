@@ -1,0 +1,335 @@
+"""Planted faults of a data set, each named by `verify`; and what it says of whole ones."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipelines.verify import VerifyConfig, verify
+from tests.small_runs import build_run, plan_run, write_set
+from transforms.commit import RejectBudget
+from transforms.shard_index import index_from_parquet, index_to_parquet
+
+RESTORE = "restore it from a copy, or delete it and manifest.json and run the command again"
+INDEX = "restore the index from a copy, or delete it and manifest.json and run again"
+COPY = "restore it from a copy"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with images, annotations, and `out` of two splits, two shards each."""
+    folder = tmp_path_factory.mktemp("whole")
+    images, annotations = write_set(folder, 6)
+    (images / "a005.jpg").write_bytes(b"no image")
+    roots = {"train": images, "val": images}
+    files: dict = {"train": annotations, "val": annotations}
+    run = plan_run(roots, files, folder / "out", num_shards=2, budget=RejectBudget(2))
+    build_run(run)
+    return folder
+
+
+@pytest.fixture
+def out(whole: Path, tmp_path: Path) -> Path:
+    shutil.copytree(whole / "out", tmp_path / "out")
+    return tmp_path / "out"
+
+
+def lines(out: Path, capsys: pytest.CaptureFixture[str], **config: object) -> list[str]:
+    """Return what verify prints but for its last line, and see to it that both agree."""
+    found = verify(VerifyConfig((str(out),), **config))
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-1].endswith("all is well") is not found
+    return [line.replace(str(out), "OUT") for line in printed[:-1]]
+
+
+def edit(path: Path, change: Callable[[dict], None]) -> None:
+    content = json.loads(path.read_bytes())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def rows_moved(path: Path) -> None:
+    rows = index_from_parquet(path.read_bytes())
+    path.write_bytes(index_to_parquet(rows[::-1]))
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_whole_data_set(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lines(out, capsys) == []
+    assert lines(out, capsys, deep=True, workers=3) == []
+
+
+def shards(out: Path) -> list[Path]:
+    return sorted(out.glob("train-*.tfrec"))
+
+
+FAULTS = {
+    "a shard is gone": (
+        lambda out: shards(out)[0].unlink(),
+        ["E-VER-MISSING OUT/{0}: is not there; " + RESTORE],
+    ),
+    "a folder in its place": (
+        lambda out: (shards(out)[0].unlink(), (out / names[0]).mkdir()),
+        ["E-VER-MISSING OUT/{0}: is a directory; " + RESTORE],
+    ),
+    "a shard is cut off": (
+        lambda out: shards(out)[0].write_bytes(shards(out)[0].read_bytes()[:-1]),
+        [
+            "E-VER-SIZE OUT/{0}: has {bytes-1} bytes, the manifest says {bytes}; " + RESTORE,
+            "E-VER-FRAME {0} record {last} (key '{key}') at byte {offset}: a record of {size} bytes"
+            " is cut off: {size+3} bytes are left for it and its checksum; the last {size+15} bytes"
+            " of the file were not read; " + RESTORE,
+        ],
+    ),
+    "a stray shard of an older run": (
+        lambda out: (out / "train-00000-of-00004-9.tfrec").touch(),
+        [
+            "E-VER-FOREIGN train-00000-of-00004-9.tfrec: is called like a shard, and the manifest"
+            " names no such shard; move it away: no reader of the manifest sees it, a reader of a"
+            " glob does"
+        ],
+    ),
+    "a stray index": (
+        lambda out: (out / "index/train-00000-of-00004.idx").touch(),
+        [
+            "E-VER-FOREIGN index/train-00000-of-00004.idx: is of an index, and the manifest names"
+            " no such shard; move it away: no reader of the manifest sees it, a reader of a glob"
+            " does"
+        ],
+    ),
+    "a stray receipt": (
+        lambda out: (out / "_receipts/train-00000-of-00004.json").touch(),
+        [
+            "E-VER-FOREIGN _receipts/train-00000-of-00004.json: is a receipt, and the manifest"
+            " names no such shard; move it away: no reader of the manifest sees it, a reader of a"
+            " glob does"
+        ],
+    ),
+    "a user's own file": (lambda out: (out / "notes.txt").touch(), []),
+    "an index is gone": (
+        lambda out: (out / "index/train-00000-of-00002.parquet").unlink(),
+        ["E-VER-MISSING index/train-00000-of-00002.parquet: is not there; " + RESTORE],
+    ),
+    "an index in text is another's": (
+        lambda out: shutil.copy(
+            out / "index/train-00001-of-00002.idx", out / "index/train-00000-of-00002.idx"
+        ),
+        [
+            "E-VER-INDEX index/train-00000-of-00002.idx: is not the text form of"
+            " index/train-00000-of-00002.parquet; " + INDEX
+        ],
+    ),
+    "an index is none": (
+        lambda out: (out / "index/train-00000-of-00002.parquet").write_bytes(b"PAR1 is none"),
+        ["E-VER-INDEX index/train-00000-of-00002.parquet: index must be a Parquet file"],
+    ),
+    "rows in another order": (
+        lambda out: rows_moved(out / "index/train-00000-of-00002.parquet"),
+        [
+            "E-VER-INDEX index/train-00000-of-00002.idx: is not the text form",
+            "E-VER-INDEX index/train-00000-of-00002.parquet record 0",
+            "E-VER-ORDER {0} record 1",
+        ],
+    ),
+    "a receipt is gone": (
+        lambda out: (out / "_receipts/train-00000-of-00002.json").unlink(),
+        ["E-VER-MISSING _receipts/train-00000-of-00002.json: is not there; " + RESTORE],
+    ),
+    "a receipt says otherwise": (
+        lambda out: edit(
+            out / "_receipts/train-00000-of-00002.json", lambda info: info.update(planned=7)
+        ),
+        [
+            "E-VER-MANIFEST _receipts/train-00000-of-00002.json: planned is 7, the manifest says 3;"
+            " " + RESTORE
+        ],
+    ),
+    "a receipt is none": (
+        lambda out: (out / "_receipts/train-00000-of-00002.json").write_bytes(b"{"),
+        ["E-VER-MANIFEST _receipts/train-00000-of-00002.json: no receipt (Input data"],
+    ),
+    "another plan": (
+        lambda out: edit(out / "_plan.json", lambda plan: plan.update(samples="0" * 64)),
+        ["E-VER-MANIFEST _plan.json: is not the plan of the manifest; " + RESTORE],
+    ),
+    "another label map": (
+        lambda out: (out / "label_map.pbtxt").write_bytes(b""),
+        ["E-VER-MANIFEST label_map.pbtxt: is not that of the labels in the manifest; " + COPY],
+    ),
+    "a reject is lost": (
+        lambda out: (out / "rejected.jsonl").write_bytes(
+            (out / "rejected.jsonl").read_bytes().splitlines(keepends=True)[1]
+        ),
+        [
+            "E-VER-MANIFEST rejected.jsonl: 0 of each sample rejected as E-IMG-TYPE in split train,"
+            " the manifest says 1; " + COPY
+        ],
+    ),
+    "a line that is no reject": (
+        lambda out: (out / "rejected.jsonl").write_bytes(
+            (out / "rejected.jsonl").read_bytes() + b"\n"
+        ),
+        ["E-VER-MANIFEST rejected.jsonl line 3: no reject (Input data was truncated); " + COPY],
+    ),
+    "sums do not hold": (
+        lambda out: edit(out / "manifest.json", lambda m: m["splits"]["train"].update(records=6)),
+        [
+            "E-VER-MANIFEST manifest.json: records of split train are 5 by its entries, 6 by its"
+            " sums; " + COPY,
+            "E-VER-MANIFEST manifest.json: rejects of shards of split train are 0 by its entries, 1"
+            " by its sums; " + COPY,
+        ],
+    ),
+    "a manifest that is none": (
+        lambda out: (out / "manifest.json").write_bytes(b"{"),
+        ["E-VER-MANIFEST OUT/manifest.json: no manifest (Input data was truncated); " + COPY],
+    ),
+    "another hash in the manifest": (
+        lambda out: edit(out / "manifest.json", lambda m: m["shards"][0].update(crc32c="0" * 8)),
+        [
+            "E-VER-MANIFEST _receipts/train-00000-of-00002.json: crc32c is",
+            "E-VER-CRC {0}: the file's CRC-32C is",
+        ],
+    ),
+}
+names: list[str] = []
+
+
+@pytest.mark.parametrize(("plant", "said"), FAULTS.values(), ids=FAULTS)
+def test_a_planted_fault_is_named(
+    plant: Callable[[Path], object],
+    said: list[str],
+    out: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    names[:] = [path.name for path in shards(out)]
+    values = filled(out)
+    plant(out)
+    printed = lines(out, capsys)
+    expected = [values(line) for line in said]
+    assert len(printed) == len(expected), printed
+    for line, wanted in zip(printed, expected, strict=True):
+        assert line.startswith(wanted), (line, wanted)
+
+
+def filled(out: Path) -> Callable[[str], str]:
+    """Return what fills in the names and numbers of the first shard."""
+    data = (out / "index/train-00000-of-00002.parquet").read_bytes()
+    rows, shard = index_from_parquet(data), shards(out)[0]
+    size, total = rows[-1].size - 16, shard.stat().st_size
+    values = {
+        "0": shard.name,
+        "bytes-1": total - 1,
+        "bytes": total,
+        "last": len(rows) - 1,
+        "key": rows[-1].key,
+        "offset": rows[-1].offset,
+        "size": size,
+        "size+3": size + 3,
+        "size+15": size + 15,
+    }
+
+    def fill(line: str) -> str:
+        for name, value in values.items():
+            line = line.replace(f"{{{name}}}", str(value))
+        return line
+
+    return fill
+
+
+def test_the_order_across_shards(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Another seed in the plan: the shards are in no order by it, and each is said to be."""
+    edit(out / "manifest.json", lambda m: m["plan"]["options"].update(seed="7"))
+    printed = lines(out, capsys)
+    assert any(line.startswith("E-VER-ORDER ") for line in printed)
+    assert any(": by seed 7 it comes before the one of key " in line for line in printed)
+
+
+@pytest.mark.parametrize("order", ["shuffled", "input"])
+def test_a_key_that_comes_twice(order: str, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit(out / "manifest.json", lambda m: m["plan"]["options"].update(order=f"all={order}"))
+    one, other = (out / f"index/train-0000{n}-of-00002.parquet" for n in (0, 1))
+    shutil.copy(one, other)
+    shutil.copy(one.with_suffix(".idx"), other.with_suffix(".idx"))
+    twice = [line for line in lines(out, capsys) if "twice" in line or " by seed " in line]
+    assert twice and all(line.startswith("E-VER-ORDER train-00001-of-00002") for line in twice)
+
+
+def test_deep_compares_sha256(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit(out / "manifest.json", lambda m: m["shards"][0].update(sha256="0" * 64))
+    receipt, *others = lines(out, capsys)
+    assert receipt.startswith("E-VER-MANIFEST _receipts/train-00000-of-00002.json: sha256 is")
+    assert not others
+    deep = lines(out, capsys, deep=True)
+    assert deep[0] == receipt
+    assert [line.partition(" is ")[0] for line in deep[1:]] == [
+        f"E-VER-CRC {shards(out)[0].name}: the file's SHA-256"
+    ]
+
+
+def test_a_newer_format_is_no_damage(out: Path) -> None:
+    edit(out / "manifest.json", lambda m: m.update(format_version=99))
+    with pytest.raises(RuntimeError, match=r"E-OUT-FOREIGN .* upgrade beam-tfrec"):
+        verify(VerifyConfig((str(out),)))
+
+
+def test_sources_are_hashed(
+    whole: Path, out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = tmp_path / "images"
+    shutil.copytree(whole / "images", images)
+    both = {"": (str(images),)}
+    assert lines(out, capsys, sources=both) == ["10 source files compared with the index"]
+    flip(images / "a000.jpg", 100)
+    (images / "a001.jpg").unlink()
+    with (images / "a002.jpg").open("ab") as file:
+        file.write(b"\0")
+    printed = lines(out, capsys, sources={"val": (str(images),)}, workers=2)
+    assert printed[-1] == "5 source files compared with the index"
+    said = {line.split(":")[0]: line.partition(": ")[2] for line in printed[:-1]}
+    where = f"E-VER-SOURCE {images}/a00{{}}.jpg (of key '{{}}' in val)"
+    assert said.keys() == {where.format(n, n + 1) for n in range(3)}
+    assert said[where.format(0, 1)].startswith("has the SHA-256 ")
+    assert (
+        said[where.format(1, 2)]
+        == "is not there; restore it from a copy, or make the data set again"
+    )
+    assert said[where.format(2, 3)].startswith("has ")
+    # A second root that has them.
+    assert lines(out, capsys, sources={"val": (str(images), str(whole / "images"))}) == [
+        "5 source files compared with the index"
+    ]
+
+
+def test_sources_of_a_split_that_is_none(out: Path) -> None:
+    with pytest.raises(ValueError, match="sources must be of splits train, val, got 'test'"):
+        verify(VerifyConfig((str(out),), sources={"test": (str(out),)}))
+
+
+def test_sources_of_a_damaged_manifest(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (out / "manifest.json").write_bytes(b"{")
+    (line,) = lines(out, capsys, sources={"": (str(out),)})
+    assert line.startswith("E-VER-MANIFEST OUT/manifest.json: no manifest")
+
+
+def test_items_of_arrays_have_no_sources_of_their_own(out: Path) -> None:
+    edit(out / "manifest.json", lambda m: m.update(layout="arrays"))
+    with pytest.raises(ValueError, match="sources must be files of their own, got items of arrays"):
+        verify(VerifyConfig((str(out),), sources={"": (str(out),)}))
+
+
+def test_sources_come_with_one_data_set(out: Path) -> None:
+    with pytest.raises(ValueError, match="sources must come with one data set, got 2"):
+        verify(VerifyConfig((str(out), str(out)), sources={"": (str(out),)}))
+
+
+def test_workers_must_be_some() -> None:
+    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
+        VerifyConfig(("out",), workers=0)

@@ -1,0 +1,101 @@
+"""Data sets in a store that lists checksums: nothing is read of shards, unless it is asked for."""
+
+import pytest
+
+from pipelines.verify import VerifyConfig, find_paths, verify
+from tests.memory_runs import Sources, make_sources, run_on
+from tests.memory_store import MemoryStore, Moment, Process, Step
+
+NOTE = "sizes and checksums as the store lists them were compared: --deep reads all bytes"
+pytestmark = pytest.mark.usefixtures("memory_served")
+
+
+@pytest.fixture(scope="module")
+def sources(memory_served: None) -> Sources:
+    return make_sources()
+
+
+@pytest.fixture
+def store(sources: Sources) -> MemoryStore:
+    found = sources.store.copy()
+    run_on(found.start())
+    return found
+
+
+def verified(
+    process: Process, capsys: pytest.CaptureFixture[str], *, deep: bool = False
+) -> list[str]:
+    root = f"{process.uri}/out"
+    verify(VerifyConfig((root,), deep=deep, workers=2))
+    return [line.replace(root, "OUT") for line in capsys.readouterr().out.splitlines()]
+
+
+def shard_reads(process: Process) -> int:
+    reads = [step for step in process.steps if step.operation == "read"]
+    return sum(step.name.endswith(".tfrec") for step in reads)
+
+
+def test_a_listing_is_enough(store: MemoryStore, capsys: pytest.CaptureFixture[str]) -> None:
+    process = store.start()
+    note, summary = verified(process, capsys)
+    assert note == NOTE
+    assert summary.startswith("4 files, 9 records, 0.0 MB read in ")
+    assert summary.endswith("all is well")
+    assert shard_reads(process) == 0
+
+
+def test_deep_reads_everything(store: MemoryStore, capsys: pytest.CaptureFixture[str]) -> None:
+    process = store.start()
+    (summary,) = verified(process, capsys, deep=True)
+    assert summary.endswith("all is well")
+    assert shard_reads(process) == 4
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_changed_shard_is_found_by_its_checksum(
+    deep: bool, store: MemoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (name,) = (name for name in store.files("out/") if name.startswith("train-00002"))
+    data = bytearray(store.files("out/")[name])
+    data[20] ^= 1
+    store.put(f"out/{name}", bytes(data))
+    found = verified(store.start(), capsys, deep=deep)
+    assert found[0].startswith(f"E-VER-CRC OUT/{name}: has the CRC-32C ")
+    of_record = [line for line in found if line.startswith(f"E-VER-CRC {name} record 0 (key ")]
+    assert len(of_record) == deep
+
+
+def test_a_shard_that_is_gone_or_of_another_size(
+    store: MemoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other, *_ = sorted(name for name in store.files("out/") if name.startswith("train-"))
+    store.remove(f"out/{one}")
+    store.put(f"out/{other}", b"short")
+    found = verified(store.start(), capsys)
+    assert found[0].startswith(f"E-VER-MISSING OUT/{one}: is not there; ")
+    assert found[1].startswith(f"E-VER-SIZE OUT/{other}: has 5 bytes, the manifest says ")
+
+
+def test_a_store_that_fails_is_no_damage(store: MemoryStore) -> None:
+    def fail(step: Step, now: Moment) -> None:
+        if step.operation == "read" and now is Moment.BEFORE and "index" in step.name:
+            raise RuntimeError("E-IO-RETRIES out: kept failing; run again")
+
+    with pytest.raises(RuntimeError, match="E-IO-RETRIES"):
+        verify(VerifyConfig((f"{store.start(fail).uri}/out",)))
+
+
+def test_verify_writes_nothing(store: MemoryStore, capsys: pytest.CaptureFixture[str]) -> None:
+    before = store.files()
+    process = store.start()
+    verified(process, capsys, deep=True)
+    assert store.files() == before
+    assert {step.operation for step in process.steps} <= {"list", "read", "stat"}
+
+
+def test_paths_are_told_apart(store: MemoryStore) -> None:
+    process = store.start()
+    config = VerifyConfig((f"{process.uri}/out", f"{process.uri}/out/old"))
+    data_sets, files = find_paths(config)
+    assert data_sets == [f"{process.uri}/out"]
+    assert files == [f"{process.uri}/out/old/train-00000-of-00001-1.tfrec"]

@@ -1,0 +1,201 @@
+"""Every flipped bit and every cut of a small shard is found, and named by record, key and byte."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from schemas.manifest import Manifest, from_json
+from schemas.order import Order
+from schemas.tfrecord import frame_record
+from tests.small_runs import build_run, plan_run, write_set
+from transforms.shard_index import IndexRow, index_from_parquet
+from transforms.storage import Access
+from transforms.verify_data_set import order_of, shard_rules
+from transforms.verify_shard import ShardReport, ShardRules, verify_bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """A small shard, and what verify needs to know of it."""
+
+    data: bytes
+    rows: list[IndexRow]
+    manifest: Manifest
+    rules: ShardRules
+
+    def verify(self, data: bytes, rows: list[IndexRow] | None = None) -> ShardReport:
+        entry = self.manifest.shards[0]
+        found = self.rows if rows is None else rows
+        return verify_bytes(entry, found, self.rules, lambda s, e: data[s:e], len(data))
+
+    def record_of(self, at: int) -> tuple[int, IndexRow]:
+        """Return number and row of the record whose frame holds a byte."""
+        return next((n, r) for n, r in enumerate(self.rows) if at < r.offset + r.size)
+
+
+@pytest.fixture(scope="module")
+def shard(tmp_path_factory: pytest.TempPathFactory) -> Shard:
+    folder = tmp_path_factory.mktemp("shard")
+    images, annotations = write_set(folder, 3, width=8, height=8)
+    out = folder / "out"
+    build_run(plan_run(images, annotations, out, num_shards=1))
+    manifest = from_json((out / "manifest.json").read_bytes(), Manifest)
+    rules = shard_rules(manifest, str(out), Access(), deep=True)
+    rows = index_from_parquet((out / "index/train-00000-of-00001.parquet").read_bytes())
+    return Shard((out / manifest.shards[0].file).read_bytes(), rows, manifest, rules)
+
+
+def test_a_whole_shard_has_no_findings(shard: Shard) -> None:
+    report = shard.verify(shard.data)
+    assert not report.findings
+    assert (report.records, report.read_bytes) == (3, len(shard.data))
+
+
+def test_every_flipped_bit_is_found_and_named(shard: Shard) -> None:
+    for bit in range(8 * len(shard.data)):
+        at = bit // 8
+        data = bytearray(shard.data)
+        data[at] ^= 1 << bit % 8
+        report = shard.verify(bytes(data))
+        (code,) = report.findings.counts
+        (finding,) = report.findings.kept[code]
+        number, row = shard.record_of(at)
+        in_header = at - row.offset < 12
+        assert code == ("E-VER-FRAME" if in_header else "E-VER-CRC"), bit
+        file = shard.manifest.shards[0].file
+        assert finding.where == f"{file} record {number} (key {row.key!r}) at byte {row.offset}"
+        assert report.records == 2, bit  # the others are read
+
+
+def test_every_cut_is_found_and_named(shard: Shard) -> None:
+    file = shard.manifest.shards[0].file
+    for size in range(len(shard.data)):
+        report = shard.verify(shard.data[:size])
+        number, row = shard.record_of(size)
+        assert set(report.findings.counts) == {"E-VER-FRAME"}, size
+        place = f"(key {row.key!r}) at byte {row.offset}"
+        lines = [finding.where for finding in report.findings.kept["E-VER-FRAME"]]
+        if size == row.offset:  # between two records
+            assert lines == [file, f"{file} {place}"], size
+        else:
+            assert lines == [f"{file} record {number} {place}"], size
+        assert report.records == number
+
+
+def test_bytes_behind_the_last_record_are_found(shard: Shard) -> None:
+    report = shard.verify(shard.data + b"\0" * 20)
+    file = shard.manifest.shards[0].file
+    assert report.findings.lines() == [
+        f"E-VER-FRAME {file} record 3 at byte {len(shard.data)}: the length 0 has the checksum"
+        " 00000000, not 07980329; the last 20 bytes of the file were not read; restore it from a"
+        " copy, or delete it and manifest.json and run the command again"
+    ]
+
+
+def test_a_shard_with_valid_frames_of_other_bytes_is_not_it(shard: Shard) -> None:
+    one, other = shard.rows[:2]
+    swapped = (
+        shard.data[other.offset : other.offset + other.size]
+        + shard.data[: one.size]
+        + shard.data[other.offset + other.size :]
+    )
+    report = shard.verify(swapped)
+    assert report.findings
+    assert "E-VER-INDEX" in report.findings.counts
+
+
+def test_a_record_that_was_written_anew_is_found_by_the_file_s_hashes(shard: Shard) -> None:
+    first = shard.rows[0].size
+    anew = bytearray(shard.data[12 : first - 4])
+    anew[-1] ^= 1  # of the last feature, whose value may be any
+    data = b"".join(frame_record([bytes(anew)])) + shard.data[first:]
+    shallow = dataclasses.replace(shard, rules=dataclasses.replace(shard.rules, hashes=False))
+    said = ["the file's CRC-32C", "the file's SHA-256"]
+    for verifier, wanted in ((shallow, said[:1]), (shard, said)):
+        (found,) = verifier.verify(data).findings.kept.values()
+        assert [finding.what.partition(" is ")[0] for finding in found] == wanted
+
+
+def damaged_rules(shard: Shard) -> Iterator[tuple[ShardRules, str]]:
+    """Yield rules that the shard does not follow, and what is said."""
+    features = {feature.key: feature for feature in shard.manifest.features}
+
+    def with_features(**changes: object) -> ShardRules:
+        changed = [
+            msgspec.structs.replace(feature, **changes)
+            if feature.key == "image/height"
+            else feature
+            for feature in features.values()
+        ]
+        manifest = msgspec.structs.replace(shard.manifest, features=changed)
+        return shard_rules(manifest, "out", Access(), deep=False)
+
+    yield with_features(kind="float"), "feature 'image/height' is of int64, not of float"
+    yield with_features(key="image/tall"), "feature 'image/tall' is not there"
+    yield with_features(key="image/tall", optional=True), "'image/height' is not in the manifest"
+    without = [f for f in features.values() if f.key != "image/height"]
+    manifest = msgspec.structs.replace(shard.manifest, features=without)
+    rules = shard_rules(manifest, "out", Access(), deep=False)
+    yield rules, "feature 'image/height' is not in the manifest"
+    once = [
+        msgspec.structs.replace(f, repeated=False) if f.key == "image/object/area" else f
+        for f in features.values()
+    ]
+    manifest = msgspec.structs.replace(shard.manifest, features=once)
+    rules = shard_rules(manifest, "out", Access(), deep=False)
+    yield rules, "feature 'image/object/area' has 2 values, not one"
+    plan = msgspec.structs.replace(shard.manifest.plan, labels=shard.manifest.plan.labels[:1])
+    manifest = msgspec.structs.replace(shard.manifest, plan=plan)
+    rules = shard_rules(manifest, "out", Access(), deep=False)
+    yield rules, "'image/object/class/label' has the label 2, which is not in the label map"
+    steps = [
+        msgspec.structs.replace(f, per_step=True) if f.key == "image/object/area" else f
+        for f in features.values()
+    ]
+    manifest = msgspec.structs.replace(shard.manifest, features=steps)
+    rules = shard_rules(manifest, "out", Access(), deep=False)
+    yield rules, "feature 'image/object/area' is not in the manifest"
+
+
+def test_records_are_compared_with_the_manifest_s_features(shard: Shard) -> None:
+    for rules, said in damaged_rules(shard):
+        report = dataclasses.replace(shard, rules=rules).verify(shard.data)
+        first = report.findings.kept["E-VER-EXAMPLE"][0]
+        assert said in first.what
+        assert first.where.endswith(f"record 0 (key {shard.rows[0].key!r}) at byte 0")
+        assert report.findings.counts["E-VER-EXAMPLE"] in (3, 6)
+
+
+def test_images_are_compared_with_their_sources(shard: Shard) -> None:
+    other = msgspec.structs.replace(shard.rows[0].sources[0], sha256="0" * 64)
+    rows = [msgspec.structs.replace(shard.rows[0], sources=[other]), *shard.rows[1:]]
+    (finding,) = shard.verify(shard.data, rows).findings.kept["E-VER-EXAMPLE"]
+    digest = shard.rows[0].sources[0].sha256
+    assert finding.what == (
+        f"'image/encoded' has the SHA-256 {digest}, which is none of its sources by the index"
+    )
+    shallow = dataclasses.replace(shard, rules=dataclasses.replace(shard.rules, hashes=False))
+    assert not shallow.verify(shard.data, rows).findings
+
+
+def test_an_index_that_says_otherwise(shard: Shard) -> None:
+    rows = [msgspec.structs.replace(shard.rows[0], size=17), *shard.rows[1:]]
+    (finding,) = shard.verify(shard.data, rows).findings.kept["E-VER-INDEX"]
+    assert finding.what == f"the index says 17 bytes, its frame has {shard.rows[0].size}"
+
+
+@pytest.mark.parametrize(
+    ("options", "orders"),
+    [
+        ({}, (Order.SHUFFLED, Order.SHUFFLED)),
+        ({"order": "all=input"}, (Order.INPUT, Order.INPUT)),
+        ({"order": "all=shuffled train=input"}, (Order.INPUT, Order.SHUFFLED)),
+    ],
+)
+def test_orders_of_a_plan(
+    shard: Shard, options: dict[str, str], orders: tuple[Order, Order]
+) -> None:
+    plan = msgspec.structs.replace(shard.manifest.plan, options=options)
+    assert (order_of(plan, "train"), order_of(plan, "val")) == orders

@@ -1,0 +1,146 @@
+"""Frames of files that are whole, damaged, cut off, or claim what they do not have."""
+
+import struct
+import tracemalloc
+from collections.abc import Sequence
+
+import google_crc32c
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.tfrecord import frame_record, masked_crc
+from transforms import walk_frames as module
+from transforms.walk_frames import UNKNOWN_SIZE, BadFrame, Record, walk_frames
+
+ABC = b"".join(b"".join(frame_record([data])) for data in (b"abc", b"", b"defgh"))
+"""Three records, at bytes 0, 19 and 35; 56 bytes."""
+STARTS = [0, 19, 35]
+
+
+def walked(data: bytes, starts: Sequence[int] = ()) -> list[Record | BadFrame]:
+    """Walk through bytes, and see to it that each was shown once."""
+    shown: list[bytes] = []
+    found = list(walk_frames(lambda start, end: data[start:end], len(data), shown.append, starts))
+    assert b"".join(shown) == data
+    return found
+
+
+def changed(at: int, by: int = 1) -> bytes:
+    data = bytearray(ABC)
+    data[at] ^= by
+    return bytes(data)
+
+
+def test_records_come_with_number_offset_size_and_bytes() -> None:
+    assert walked(ABC) == [
+        Record(0, 0, 3, b"abc"),
+        Record(1, 19, 0, b""),
+        Record(2, 35, 5, b"defgh"),
+    ]
+    assert walked(b"") == []
+
+
+def test_a_damaged_record_is_passed_over() -> None:
+    assert walked(changed(13)) == [
+        BadFrame(0, 0, "E-VER-CRC", "its data's checksum is f20336ab, the frame's 21f1576e"),
+        Record(1, 19, 0, b""),
+        Record(2, 35, 5, b"defgh"),
+    ]
+
+
+def test_a_length_whose_checksum_alone_is_damaged_is_believed_where_the_data_agrees() -> None:
+    first, *others = walked(changed(8))
+    assert first[:3] == (0, 0, "E-VER-FRAME")
+    assert others == [Record(1, 19, 0, b""), Record(2, 35, 5, b"defgh")]
+
+
+def test_behind_a_damaged_length_the_index_tells_how_to_go_on() -> None:
+    data = changed(0)  # 3 becomes 2
+    (alone,) = walked(data)
+    assert alone == BadFrame(
+        0,
+        0,
+        "E-VER-FRAME",
+        "the length 2 has the checksum 0e4999b0, not 340b2778;"
+        " the last 56 bytes of the file were not read",
+    )
+    first, *others = walked(data, STARTS)
+    assert first == alone._replace(what=alone.what.partition(";")[0])
+    assert others == [Record(1, 19, 0, b""), Record(2, 35, 5, b"defgh")]
+
+
+@pytest.mark.parametrize(
+    ("end", "what"),
+    [
+        (40, "the file ends within a frame's header, after 5 bytes of it"),
+        (50, "a record of 5 bytes is cut off: 3 bytes are left for it and its checksum"),
+        (55, "a record of 5 bytes is cut off: 8 bytes are left for it and its checksum"),
+    ],
+)
+def test_a_file_that_is_cut_off(end: int, what: str) -> None:
+    last = walked(ABC[:end])[-1]
+    assert isinstance(last, BadFrame)
+    assert last[:3] == (2, 35, "E-VER-FRAME")
+    assert last.what.startswith(what)
+
+
+def claiming(size: int) -> bytes:
+    """Return 96 bytes that begin with a valid header of a record of this size."""
+    length = struct.pack("<Q", size)
+    return (length + struct.pack("<I", masked_crc(google_crc32c.value(length)))).ljust(96, b"\0")
+
+
+@pytest.mark.parametrize("size", [81, 2**31, 2**62, 2**64 - 1])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_length_is_not_believed(size: int, known: bool) -> None:
+    data = claiming(size)
+    tracemalloc.start()
+    size_bytes = len(data) if known else UNKNOWN_SIZE
+    (found,) = walk_frames(lambda start, end: data[start:end], size_bytes)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert isinstance(found, BadFrame)
+    assert found[:3] == (0, 0, "E-VER-FRAME")
+    assert peak < 1 << 20
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_record_beyond_the_limit_is_checksummed_in_pieces(
+    damaged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_RECORD_BYTES", 10)
+    monkeypatch.setattr(module, "_PIECE_BYTES", 8)
+    data = bytearray(b"".join(frame_record([bytes(range(100))])) + ABC)
+    data[50] ^= damaged
+    first, *others = walked(bytes(data))
+    assert others == [
+        Record(n + 1, at + 116, len(d), d)
+        for n, at, d in ((0, 0, b"abc"), (1, 19, b""), (2, 35, b"defgh"))
+    ]
+    if damaged:
+        assert first[:3] == (0, 0, "E-VER-CRC")
+    else:
+        assert first == Record(0, 0, 100, None)
+
+
+@given(
+    st.lists(st.binary(max_size=40)),
+    st.integers(1, 64),
+    st.booleans(),
+)
+def test_any_records_in_pieces_of_any_size(
+    records: list[bytes], piece_bytes: int, known: bool
+) -> None:
+    data = b"".join(part for record in records for part in frame_record([record]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_PIECE_BYTES", piece_bytes)
+        size_bytes = len(data) if known else UNKNOWN_SIZE
+        found = list(walk_frames(lambda start, end: data[start:end], size_bytes))
+    assert [record.data for record in found if isinstance(record, Record)] == records
+    assert len(found) == len(records)
+
+
+@given(st.binary(max_size=200), st.lists(st.integers(0, 220), unique=True))
+def test_any_bytes_end(data: bytes, starts: list[int]) -> None:
+    walked(data, sorted(starts))

@@ -1,0 +1,117 @@
+"""A record as people read it, and the pictures in it."""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from schemas.faults import printable
+from schemas.features import Kind
+from schemas.findings import at_record
+from schemas.parse_example import Sequences, Values
+from schemas.plain_png import can_be_png, plain_png
+from schemas.shown_values import MAX_VALUES, read_tensor, show_bytes, show_numbers, show_tensor
+from transforms.check_images import ImageFault, check_image
+from transforms.find_records import FoundRecord
+from transforms.verify_files import looks_like_image, parse_record
+
+_MAX_STEPS = 4
+_NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+_MAX_NAME = 100
+
+
+class Picture(NamedTuple):
+    """A picture of a record, fit to be saved.
+
+    Attributes:
+        name: for a file, made of the record's and the feature's.
+        data: of an image file.
+    """
+
+    name: str
+    data: bytes
+
+
+def record_lines(record: FoundRecord) -> Iterator[str]:
+    """Yield where a record is and what it holds, a feature a line."""
+    where = at_record(printable(record.file), record.number, record.offset, record.key)
+    if record.wrong:
+        yield f"{printable(where)}: damaged, {record.wrong}"
+        return
+    if record.data is None:
+        yield f"{printable(where)}: too large to be shown"
+        return
+    found = parse_record(record.data)
+    what = "" if found is not None else ", no Example"
+    yield f"{printable(where)}: {len(record.data)} bytes{what}"
+    if found is None:
+        yield f"  {show_bytes(record.data)}"
+    else:
+        yield from _feature_lines(found)
+
+
+def pictures_of(record: FoundRecord) -> Iterator[Picture]:
+    """Yield the pictures of a record: image files as they are, tensors of pixels as PNG."""
+    found = None if record.data is None else parse_record(record.data)
+    if found is None:
+        return
+    owner = f"record{record.number}" if record.key is None else record.key
+    features = [(key, [values]) for key, values in found.context.items()]
+    for key, steps in [*features, *found.feature_lists.items()]:
+        parts = [v for values in steps if values.kind is Kind.BYTES for v in values.values]
+        for place, value in enumerate(parts):
+            named = f"{owner}-{key}" if len(parts) == 1 else f"{owner}-{key}-{place}"
+            if picture := _picture(value):
+                data, suffix = picture
+                yield Picture(f"{_file_name(named)}.{suffix}", data)
+
+
+def _picture(value: bytes) -> tuple[bytes, str] | None:
+    if looks_like_image(value):
+        info = check_image(value)
+        return None if isinstance(info, ImageFault) else (value, info.format)
+    tensor = read_tensor(value)
+    if tensor is None or not can_be_png(tensor.dtype, tensor.shape):
+        return None
+    return plain_png(*tensor), "png"
+
+
+def _file_name(text: str) -> str:
+    """Return a name for a file, which no key can lead elsewhere.
+
+    >>> _file_name("../a b-image/encoded")
+    'a_b-image_encoded'
+    """
+    return _NO_NAME.sub("_", text).lstrip("._")[:_MAX_NAME] or "_"
+
+
+def _feature_lines(found: Sequences) -> Iterator[str]:
+    rows = [
+        (printable(key), "" if values.kind is None else values.kind.value, _show(values))
+        for key, values in sorted(found.context.items())
+    ]
+    for key, steps in sorted(found.feature_lists.items()):
+        kind = next((v.kind.value for v in steps if v.kind is not None), "")
+        shown = " | ".join(map(_show, steps[:_MAX_STEPS]))
+        more = " | ..." if len(steps) > _MAX_STEPS else ""
+        rows.append((printable(key), kind, f"{len(steps)} steps: {shown}{more}"))
+    width = max((len(key) for key, _, _ in rows), default=0)
+    for key, kind, shown in rows:
+        yield f"  {key.ljust(width)}  {kind.ljust(5)}  {shown}"
+
+
+def _show(values: Values) -> str:
+    if not isinstance(values.values, list):
+        return show_numbers(values.values, len(values.values))
+    shown = ", ".join(_show_value(value) for value in values.values[:MAX_VALUES])
+    count = len(values.values)
+    return f"{shown}, ... ({count} values)" if count > MAX_VALUES else shown or "no values"
+
+
+def _show_value(value: bytes) -> str:
+    if looks_like_image(value):
+        info = check_image(value)
+        if isinstance(info, ImageFault):
+            return f"damaged image of {len(value)} bytes: {info.detail}"
+        return f"{info.format} {info.width_px} x {info.height_px}, {len(value)} bytes"
+    tensor = read_tensor(value)
+    return show_bytes(value) if tensor is None else show_tensor(tensor)

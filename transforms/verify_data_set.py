@@ -1,0 +1,309 @@
+"""Verify a data set of ours: manifest, plan, rejects and listing, and every shard of it."""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+
+from schemas.example_rules import rules_of
+from schemas.faults import Rejected, Scope
+from schemas.findings import Findings, Verified
+from schemas.manifest import (
+    DUPLICATES_NAME,
+    FORMAT_VERSION,
+    MANIFEST_NAME,
+    PLAN_NAME,
+    REJECTED_NAME,
+    JobPlan,
+    Manifest,
+    from_json,
+    plan_digest,
+    read_manifest,
+)
+from schemas.order import Order
+from schemas.shards import (
+    INDEX_DIR,
+    NAMED_TEMPLATES,
+    RECEIPTS_DIR,
+    ShardNames,
+    index_names,
+    is_index_name,
+    receipt_name,
+    shard_stem,
+)
+from schemas.text_protos import label_map_pbtxt
+from transforms.output_files import receipts, split_of
+from transforms.storage import Access, Storage, is_local, join_uri, open_storage
+from transforms.verify_shard import RESTORE, ShardReport, ShardRules, ShardTask, order_fault
+
+_MOVE = "move it away: no reader of the manifest sees it, a reader of a glob does"
+_LABEL_MAP = "label_map.pbtxt"
+_CONVERTED = ("image_turned", "image_converted")
+_PLAIN_BYTES = ("table", "arrays")  # layouts whose sources are not what their images hold
+
+VerifyShards = Callable[[Sequence[ShardTask], ShardRules], Iterable[ShardReport]]
+"""Verifies shards, in threads or elsewhere; reports come in the order of the tasks."""
+
+
+def verify_data_set(
+    root: str, access: Access, verify_shards: VerifyShards, *, deep: bool = False
+) -> Verified:
+    """Return what is wrong with a data set that has a manifest.
+
+    Args:
+        root: its path or URI.
+        access: how its store is reached.
+        verify_shards: does that for its shards.
+        deep: read the bytes of shards that are not local, and compare SHA-256.
+
+    Raises:
+        RuntimeError: where the store fails, or the manifest is of a newer format.
+    """
+    storage, findings = open_storage(root, access), Findings()
+    manifest = find_manifest(storage, findings)
+    if manifest is None:
+        return Verified(findings, 1)
+    tasks = _tasks(manifest, storage)
+    _check_manifest(manifest, findings)
+    _check_side_files(manifest, storage, findings)
+    _check_listing(tasks, storage, findings)
+    _check_foreign(manifest, tasks, storage, findings)
+    rules = shard_rules(manifest, root, access, deep=deep)
+    found = Verified(findings, len(tasks))
+    reports = verify_shards(tasks, rules)
+    _add_reports(_checked_order(tasks, reports, rules, findings), found)
+    found.notes += _notes(tasks, rules)
+    return found
+
+
+def find_manifest(storage: Storage, findings: Findings) -> Manifest | None:
+    """Return the manifest of a data set; None with a finding where it is damaged.
+
+    Raises:
+        RuntimeError: `E-OUT-FOREIGN` where it is another program's, or of a newer format.
+    """
+    data, where = storage.read(MANIFEST_NAME), join_uri(storage.root, MANIFEST_NAME)
+    try:
+        return from_json(data, Manifest) if _is_ours(data) else read_manifest(data, where, "path")
+    except ValueError as error:
+        findings.add("E-VER-MANIFEST", where, f"no manifest ({error})", "restore it from a copy")
+    return None
+
+
+def shard_rules(manifest: Manifest, root: str, access: Access, *, deep: bool) -> ShardRules:
+    """Return what all shards of a data set are to be like."""
+    return ShardRules(
+        root=root,
+        examples=rules_of(manifest),
+        orders={split: order_of(manifest.plan, split) for split in manifest.splits},
+        seed=int(manifest.plan.options.get("seed", 0)),
+        reads=deep or is_local(root),
+        hashes=deep,
+        converted=frozenset(
+            split
+            for split, summary in manifest.splits.items()
+            if manifest.layout in _PLAIN_BYTES
+            or any(name in summary.repairs for name in _CONVERTED)
+        ),
+        access=access,
+    )
+
+
+def order_of(plan: JobPlan, split: str) -> Order:
+    """Return a split's order by the options of a plan, such as `all=shuffled train=input`."""
+    orders = dict(part.split("=") for part in plan.options.get("order", "").split())
+    return Order(orders.get(split, orders.get("all", Order.SHUFFLED.value)))
+
+
+def _is_ours(data: bytes) -> bool:
+    """Return whether to look further; what is clearly another program's is no finding of ours."""
+    try:
+        head = from_json(data, _Head)
+    except ValueError:
+        return True
+    return head.format == "beam-tfrec" and head.format_version <= FORMAT_VERSION
+
+
+class _Head(msgspec.Struct):
+    format: str
+    format_version: int
+
+
+def _tasks(manifest: Manifest, storage: Storage) -> list[ShardTask]:
+    """Return the shards by split, then index, as the manifest lists them."""
+    listed = {entry.name: entry for entry in storage.list(recursive=False)}
+    counts = Counter(entry.split for entry in manifest.shards)
+    places: dict[str, Iterator[int]] = {split: itertools.count() for split in counts}
+    digest = plan_digest(manifest.plan)
+    return [
+        ShardTask(
+            entry,
+            shard_stem(entry.split, next(places[entry.split]), counts[entry.split]),
+            digest,
+            listed.get(entry.file),
+        )
+        for entry in manifest.shards
+    ]
+
+
+def _check_manifest(manifest: Manifest, findings: Findings) -> None:
+    """Check the sums of shards, splits and plan."""
+    for split, summary in manifest.splits.items():
+        entries = [entry for entry in manifest.shards if entry.split == split]
+        planned = manifest.plan.splits.get(split)
+        sums = {
+            "shards": (len(entries), summary.shards),
+            "planned shards": (len(entries), planned and planned.shards),
+            "records": (sum(entry.records for entry in entries), summary.records),
+            "bytes": (sum(entry.bytes for entry in entries), summary.bytes),
+            "planned samples": (sum(entry.planned for entry in entries), summary.planned),
+            "samples of the plan": (summary.planned, planned and planned.samples),
+            "rejects of shards": (summary.planned - summary.records, summary.rejected_in_shards),
+        }
+        for what, (found, said) in sums.items():
+            if found != said:
+                text = f"{what} of split {split} are {found} by its entries, {said} by its sums"
+                findings.add("E-VER-MANIFEST", MANIFEST_NAME, text, "restore it from a copy")
+    for split in sorted({entry.split for entry in manifest.shards} - manifest.splits.keys()):
+        text = f"shards are of split {split}, which it does not tell of"
+        findings.add("E-VER-MANIFEST", MANIFEST_NAME, text, "restore it from a copy")
+
+
+def _check_side_files(manifest: Manifest, storage: Storage, findings: Findings) -> None:
+    plan = _read(PLAN_NAME, storage, findings)
+    if plan is not None and _as_plan(plan) != manifest.plan:
+        findings.add("E-VER-MANIFEST", PLAN_NAME, "is not the plan of the manifest", RESTORE)
+    labels = _read(_LABEL_MAP, storage, findings)
+    wanted = label_map_pbtxt([(label.id, label.name) for label in manifest.plan.labels])
+    if labels is not None and labels != wanted.encode():
+        what = "is not that of the labels in the manifest"
+        findings.add("E-VER-MANIFEST", _LABEL_MAP, what, "restore it from a copy")
+    rejected = _read(REJECTED_NAME, storage, findings)
+    if rejected is not None:
+        _check_rejects(manifest, rejected, findings)
+    if manifest.duplicates:
+        _read(DUPLICATES_NAME, storage, findings)
+
+
+def _as_plan(data: bytes) -> JobPlan | None:
+    try:
+        return from_json(data, JobPlan)
+    except ValueError:
+        return None
+
+
+def _check_rejects(manifest: Manifest, data: bytes, findings: Findings) -> None:
+    """Compare what was rejected with the counts by split and reason."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for number, line in enumerate(data.splitlines(), 1):
+        try:
+            reject = from_json(line, Rejected)
+            counts[reject.split, reject.scope.value, reject.code] += 1
+        except (ValueError, KeyError) as error:
+            where = f"{REJECTED_NAME} line {number}"
+            findings.add("E-VER-MANIFEST", where, f"no reject ({error})", "restore it from a copy")
+    said: Counter[tuple[str, str, str]] = Counter()
+    for split, summary in manifest.splits.items():
+        for code, count in summary.rejected.items():
+            said[split, Scope.SAMPLE.value, code] = count
+        for code, count in summary.annotations.dropped.items():
+            said[split, Scope.ANNOTATION.value, code] = count
+    for split, scope, code in sorted(counts.keys() | said.keys()):
+        found, wanted = counts[split, scope, code], said[split, scope, code]
+        if found != wanted:
+            what = f"{found} of each {scope} rejected as {code} in split {split}, the manifest says"
+            findings.add(
+                "E-VER-MANIFEST", REJECTED_NAME, f"{what} {wanted}", "restore it from a copy"
+            )
+
+
+def _read(name: str, storage: Storage, findings: Findings) -> bytes | None:
+    if storage.stat(name) is None:
+        findings.add("E-VER-MISSING", name, "is not there", "restore it from a copy")
+        return None
+    return storage.read(name)
+
+
+def _check_listing(tasks: Sequence[ShardTask], storage: Storage, findings: Findings) -> None:
+    """Compare shards with the listing, which may know their checksums."""
+    for task in tasks:
+        entry, file = task.entry, task.file
+        where = join_uri(storage.root, entry.file)
+        if file is None or file.kind != "file":
+            what = "is not there" if file is None else f"is a {file.kind}"
+            findings.add("E-VER-MISSING", where, what, RESTORE)
+        elif file.size_bytes != entry.bytes:
+            what = f"has {file.size_bytes} bytes, the manifest says {entry.bytes}"
+            findings.add("E-VER-SIZE", where, what, RESTORE)
+        elif file.crc32c is not None and f"{file.crc32c:08x}" != entry.crc32c:
+            what = (
+                f"has the CRC-32C {file.crc32c:08x} by its store, the manifest says {entry.crc32c}"
+            )
+            findings.add("E-VER-CRC", where, what, RESTORE)
+
+
+def _check_foreign(
+    manifest: Manifest, tasks: Sequence[ShardTask], storage: Storage, findings: Findings
+) -> None:
+    """Name files that could be taken for the data set's, and are not."""
+    names = ShardNames(manifest.plan.options.get("shard_names", NAMED_TEMPLATES["counted"]))
+    ours = {entry.file for entry in manifest.shards}
+    found = [e.name for e in storage.list(recursive=False) if split_of(e.name, names) is not None]
+    ours |= {name for task in tasks for name in index_names(task.stem)}
+    folder = storage.list(f"{INDEX_DIR}/", recursive=False)
+    found += [entry.name for entry in folder if is_index_name(entry.name)]
+    ours |= {receipt_name(task.stem) for task in tasks}
+    for name in sorted({*found, *receipts(storage)} - ours):
+        what = "is of an index" if name.startswith(INDEX_DIR) else "is called like a shard"
+        if name.startswith(RECEIPTS_DIR):
+            what = "is a receipt"
+        findings.add("E-VER-FOREIGN", name, f"{what}, and the manifest names no such shard", _MOVE)
+
+
+def _checked_order(
+    tasks: Sequence[ShardTask],
+    reports: Iterable[ShardReport],
+    rules: ShardRules,
+    findings: Findings,
+) -> Iterator[ShardReport]:
+    """Pass reports on; see to it that no key comes twice in a split, and shards are in order."""
+    seen: dict[str, set[bytes]] = {}
+    last: dict[str, tuple[int, str]] = {}
+    for task, report in zip(tasks, reports, strict=True):
+        split, file = task.entry.split, task.entry.file
+        keys = seen.setdefault(split, set())
+        if twice := len(report.keys) - len(set(report.keys) - keys):
+            what = f"{twice} of its keys come twice in split {split}"
+            findings.add("E-VER-ORDER", file, what, RESTORE)
+        keys.update(report.keys)
+        if report.ends is not None:
+            first, end = report.ends
+            if split in last and last[split] >= first:
+                what, remedy = order_fault(last[split][1], first[1], rules.seed)
+                where = f"{file} record 0 (key {first[1]!r}) at byte 0"
+                findings.add("E-VER-ORDER", where, what, remedy)
+            last[split] = end
+        yield report
+
+
+def _add_reports(reports: Iterable[ShardReport], found: Verified) -> None:
+    of_shards, too_large = Findings(), 0
+    for report in reports:
+        of_shards.extend(report.findings)
+        found.records += report.records
+        found.bytes += report.read_bytes
+        too_large += report.too_large
+    found.findings.extend(of_shards)
+    if too_large:
+        found.notes += (f"{too_large} records are too large to be looked into",)
+
+
+def _notes(tasks: Sequence[ShardTask], rules: ShardRules) -> tuple[str, ...]:
+    """Say what was not looked at."""
+    if rules.reads:
+        return ()
+    without = sum(task.file is not None and task.file.crc32c is None for task in tasks)
+    if without:
+        return (f"the store gives no checksums of {without} shards: --deep reads their bytes",)
+    return ("sizes and checksums as the store lists them were compared: --deep reads all bytes",)

@@ -1,0 +1,230 @@
+"""Walk through a TFRecord file of any origin: every frame with both checksums, a piece at a time.
+
+No length is believed: it is compared with what is left of the file, and a record beyond
+`MAX_RECORD_BYTES` is checksummed in pieces and not kept. Where a frame's header is damaged the walk
+goes on if it can know where the next one begins: by the data's checksum, or by an index.
+Source of the format: tensorflow/core/lib/io/record_writer.h.
+"""
+
+import bisect
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import google_crc32c
+
+from schemas.tfrecord import FRAME_BYTES, masked_crc
+
+MAX_RECORD_BYTES = 512 << 20
+"""A larger record is checksummed, but handed to nobody."""
+UNKNOWN_SIZE = 2**63
+"""Of a file that is known to end only where it does."""
+
+_PIECE_BYTES = 2 << 20
+_GUESSED_BYTES = 64 << 20  # a length whose checksum is wrong is tried up to here
+_HEADER_BYTES = 12
+_CUT_OFF = "the file ends within the record"
+_LENGTH = struct.Struct("<QI")
+_CRC = struct.Struct("<I")
+
+ReadSpan = Callable[[int, int], bytes]
+"""Returns a file's bytes from the first number to before the second, fewer where it ends."""
+
+
+class Record(NamedTuple):
+    """A whole record.
+
+    Attributes:
+        number: its place in the file, from 0.
+        offset: of its frame, in bytes.
+        size: of the record without framing, in bytes.
+        data: its bytes; None of one that is larger than `MAX_RECORD_BYTES`.
+    """
+
+    number: int
+    offset: int
+    size: int
+    data: bytes | None
+
+
+class BadFrame(NamedTuple):
+    """A frame that is damaged.
+
+    Attributes:
+        number: its place in the file, from 0.
+        offset: where it begins, in bytes.
+        code: `E-VER-FRAME` where its header is damaged or its end missing, else `E-VER-CRC`.
+        what: is wrong.
+    """
+
+    number: int
+    offset: int
+    code: str
+    what: str
+
+
+def walk_frames(
+    read: ReadSpan,
+    size_bytes: int,
+    seen: Callable[[bytes], object] | None = None,
+    starts: Sequence[int] = (),
+) -> Iterator[Record | BadFrame]:
+    """Yield every record, and every frame that is none.
+
+    Args:
+        read: reads the file.
+        size_bytes: of the file, or `UNKNOWN_SIZE`.
+        seen: gets all bytes of the file in their order, as for a checksum.
+        starts: offsets of its frames by an index, ascending, to go on at behind a damaged one.
+    """
+    window = _Window(read, size_bytes, seen)
+    offset = number = 0
+    while window.has(offset, 1):
+        found, following = _read_frame(window, offset, number)
+        if following is None:
+            place = bisect.bisect_right(starts, offset)
+            if place == len(starts) or starts[place] >= size_bytes:
+                yield _with_rest(found, window)
+                break
+            following, number = starts[place], place - 1
+        yield found
+        offset, number = following, number + 1
+    window.finish()
+
+
+def _with_rest(found: Record | BadFrame, window: "_Window") -> Record | BadFrame:
+    assert isinstance(found, BadFrame)
+    if window.size_bytes == UNKNOWN_SIZE:
+        return found._replace(what=f"{found.what}; what follows was not read")
+    left = window.size_bytes - found.offset
+    return found._replace(what=f"{found.what}; the last {left} bytes of the file were not read")
+
+
+class _Window:
+    """A piece of a file; it only moves on, and shows each byte once on the way.
+
+    A record that was cut out of the piece is shown as it is, while the processor has it at hand.
+    """
+
+    def __init__(
+        self, read: ReadSpan, size_bytes: int, seen: Callable[[bytes], object] | None
+    ) -> None:
+        self.size_bytes = size_bytes
+        self.piece = b""
+        self._read = read
+        self._seen = seen
+        self._base = 0
+        self._shown = 0
+
+    def has(self, offset: int, wanted: int) -> bool:
+        """Move on to hold so many bytes from an offset, and return whether there are as many."""
+        if offset + wanted > self._base + len(self.piece):
+            self._pass(offset)
+            end = min(offset + max(wanted, _PIECE_BYTES), self.size_bytes)
+            self.piece = self._read(offset, end) if offset < end else b""
+        return offset + wanted <= self._base + len(self.piece)
+
+    def place(self, offset: int) -> int:
+        """Return where an offset is in the piece."""
+        return offset - self._base
+
+    def left(self, offset: int) -> int:
+        """Return how many bytes there are from an offset on, or at least are at hand."""
+        if self.size_bytes == UNKNOWN_SIZE:
+            return self._base + len(self.piece) - offset
+        return self.size_bytes - offset
+
+    def show(self, data: bytes, start: int) -> None:
+        """Show a record that begins at an offset, its header and its checksum."""
+        if self._seen is None:
+            return
+        self._show_to(start)
+        self._seen(data)
+        self._shown += len(data)
+        self._show_to(self._shown + _CRC.size)
+
+    def finish(self) -> None:
+        """Show what is left."""
+        if self.size_bytes != UNKNOWN_SIZE:
+            self._pass(self.size_bytes)
+
+    def _show_to(self, offset: int) -> None:
+        """Show the piece up to an offset, or as far as it goes."""
+        end = min(offset, self._base + len(self.piece))
+        if self._seen is not None and self._shown < end:
+            self._seen(self.piece[self._shown - self._base : end - self._base])
+            self._shown = end
+
+    def _pass(self, offset: int) -> None:
+        """Leave behind what is before an offset."""
+        self._show_to(offset)
+        while self._base + len(self.piece) < offset:
+            self._base += len(self.piece)
+            self.piece = self._read(self._base, min(self._base + _PIECE_BYTES, self.size_bytes))
+            if not self.piece:
+                break
+            self._show_to(offset)
+        self._base, self.piece = offset, b""
+
+
+def _read_frame(window: _Window, offset: int, number: int) -> tuple[Record | BadFrame, int | None]:
+    """Return what is at an offset, and where the next frame begins, None where nobody knows."""
+    if not window.has(offset, _HEADER_BYTES):
+        what = f"the file ends within a frame's header, after {window.left(offset)} bytes of it"
+        return BadFrame(number, offset, "E-VER-FRAME", what), None
+    place = window.place(offset)
+    size, crc = _LENGTH.unpack_from(window.piece, place)
+    wanted_crc = masked_crc(google_crc32c.value(window.piece[place : place + 8]))
+    whole_bytes = FRAME_BYTES + size
+    is_there = whole_bytes <= window.size_bytes - offset
+    if crc != wanted_crc:
+        what = f"the length {size} has the checksum {crc:08x}, not {wanted_crc:08x}"
+        is_whole = is_there and size <= _GUESSED_BYTES and window.has(offset, whole_bytes)
+        is_right = is_whole and not _data(window, offset, size)[1]
+        return BadFrame(
+            number, offset, "E-VER-FRAME", what
+        ), offset + whole_bytes if is_right else None
+    if not is_there or (size <= MAX_RECORD_BYTES and not window.has(offset, whole_bytes)):
+        left = max(window.left(offset) - _HEADER_BYTES, 0)
+        what = f"a record of {size} bytes is cut off: {left} bytes are left for it and its checksum"
+        return BadFrame(number, offset, "E-VER-FRAME", what), None
+    if size > MAX_RECORD_BYTES:
+        data, wrong = None, _wrong_in_pieces(window, offset + _HEADER_BYTES, size)
+    else:
+        data, wrong = _data(window, offset, size)
+    if wrong:
+        code = "E-VER-FRAME" if wrong == _CUT_OFF else "E-VER-CRC"
+        return BadFrame(number, offset, code, wrong), offset + whole_bytes
+    if data is not None:
+        window.show(data, offset + _HEADER_BYTES)
+    return Record(number, offset, size, data), offset + whole_bytes
+
+
+def _data(window: _Window, offset: int, size: int) -> tuple[bytes, str]:
+    """Return a record that is at hand, and what is wrong with its checksum, empty for nothing."""
+    start = window.place(offset) + _HEADER_BYTES
+    data = window.piece[start : start + size]
+    return data, _wrong_checksum(google_crc32c.value(data), window.piece, start + size)
+
+
+def _wrong_in_pieces(window: _Window, at: int, size: int) -> str:
+    """Return what is wrong with the checksum of a record that is too large to be kept."""
+    crc, end = 0, at + size
+    while at < end:
+        wanted = min(_PIECE_BYTES, end - at)
+        if not window.has(at, wanted):
+            return _CUT_OFF
+        place = window.place(at)
+        crc = google_crc32c.extend(crc, window.piece[place : place + wanted])
+        at += wanted
+    if not window.has(end, _CRC.size):
+        return _CUT_OFF
+    return _wrong_checksum(crc, window.piece, window.place(end))
+
+
+def _wrong_checksum(crc: int, piece: bytes, place: int) -> str:
+    (given,) = _CRC.unpack_from(piece, place)
+    wanted = masked_crc(crc)
+    return (
+        "" if given == wanted else f"its data's checksum is {wanted:08x}, the frame's {given:08x}"
+    )
