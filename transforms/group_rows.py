@@ -20,7 +20,6 @@ from schemas.faults import Rejected
 from schemas.layouts import Unfit
 from schemas.row_fields import LARGE_ROW_BYTES, fields_of_row, labels_of
 from schemas.samples import Sample, pack
-from transforms.run_spool import RunSpool, payload_bytes
 from transforms.read_table import (
     NOT_A_TABLE,
     STAGE,
@@ -31,6 +30,7 @@ from transforms.read_table import (
     place_of,
     position_of,
 )
+from transforms.run_spool import RunSpool, payload_bytes
 from transforms.sources import Item, SourceNote
 from transforms.storage import open_storage
 from transforms.table_pieces import TablePiece
