@@ -20,6 +20,7 @@ from transforms.join_files import JoinFiles, NamedFile, Sides
 from transforms.listed_files import ListFiles
 from transforms.read_folder import FOLDER
 from transforms.read_pairs import HIGH, LOW, PairNames, PairReader, pair_root
+from transforms.run_spool import spool_for
 from transforms.sources import ReadSamples
 
 _REMEDY = "check --low and --high, and what names of low images end in with --low_suffix"
@@ -93,10 +94,11 @@ def build(root: beam.Pipeline, config: PairsConfig) -> beam.PCollection[Manifest
         config.roots, config.output, config.names, config.access, numbered=config.in_order
     )
     sides = Sides("--low", "--high", _REMEDY, allowed=config.budget.allowed)
+    spool = spool_for(listed.files.pipeline, config.access.spool_dir)
     pairs = (
         listed.files
         | "NamePairs" >> beam.FlatMap(PairNames(config.low_suffix)).with_output_types(NamedFile)
-        | "JoinFiles" >> JoinFiles(sides)
+        | "JoinFiles" >> JoinFiles(sides, spool)
     )
     read = pairs | "ReadPairs" >> ReadSamples(
         PairReader(config.splitting), config.source_files, config.exclude, config.access

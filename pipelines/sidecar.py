@@ -25,6 +25,7 @@ from schemas.side_files import SideFormat
 from transforms.join_files import JoinFiles, NamedFile, Sides
 from transforms.listed_files import ListFiles
 from transforms.read_sidecar import SideReader
+from transforms.run_spool import spool_for
 from transforms.side_contents import SideContents, SideObjects, SideValues
 from transforms.side_files import (
     NameByField,
@@ -136,9 +137,10 @@ def build(root: beam.Pipeline, config: SidecarConfig) -> beam.PCollection[Manife
         files |= "NameByField" >> NameByField(
             config.join_by, config.annotation_roots, config.access
         )
+    spool = spool_for(files.pipeline, config.access.spool_dir)
     texts = (
         files
-        | "JoinFiles" >> JoinFiles(_sides(config))
+        | "JoinFiles" >> JoinFiles(_sides(config), spool)
         | "ReadSideFiles" >> ReadSideFiles(config.annotation_roots, config.access)
     )
     reader = SideReader(config.splitting, config.contents, config.allow_unannotated, config.join_by)

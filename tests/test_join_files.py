@@ -19,6 +19,7 @@ from transforms.join_files import (
     tally_of,
 )
 from transforms.listed_files import ListedFile
+from transforms.run_spool import spool_for
 from transforms.storage import Entry
 
 SIDES = Sides("--low", "--high", "check both")
@@ -72,9 +73,13 @@ def test_most_names_must_have_a_partner(tally: JoinTally, sides: Sides, refused:
         refuse_mostly_alone("train", tally, sides)
 
 
-def test_sources_are_joined_apart(test_pipeline: Callable[[], beam.Pipeline]) -> None:
+@pytest.mark.parametrize("spooled", [False, True])
+def test_sources_are_joined_apart(
+    test_pipeline: Callable[[], beam.Pipeline], spooled: bool
+) -> None:
     files = [named(f"{n}", side, source=s) for n in range(40) for side in (0, 1) for s in "ab"]
     with test_pipeline() as pipeline:
-        joined = pipeline | beam.Create(files) | JoinFiles(SIDES)
+        spool = spool_for(pipeline) if spooled else None
+        joined = pipeline | beam.Create(files) | JoinFiles(SIDES, spool)
         pairs = joined | beam.Map(lambda one: (one.source, one.name, one.first == one.second))
         assert_that(pairs, equal_to([(s, f"{n}", True) for n in range(40) for s in "ab"]))

@@ -2,19 +2,19 @@
 
 import functools
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
 
 import apache_beam as beam
 import msgspec
-from apache_beam.transforms.window import GlobalWindows
 
 from schemas.faults import fault_line
 from transforms import coders
 from transforms.batches import BatchByKey, num_groups
 from transforms.blobs import first_name, none_allowed
+from transforms.group_batches import GroupBatches
 from transforms.listed_files import ListedFile
+from transforms.run_spool import RunSpool
 
 OTHER_SIDE = 2
 _PARTITIONS = 4096  # of the join, on a cluster: each is held in memory
@@ -82,7 +82,6 @@ class _Batch(msgspec.Struct, frozen=True, array_like=True):
 
 
 coders.register(NamedFile, JoinedFiles, JoinTally, _Batch)
-_TallyOutput = beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, JoinTally]]
 
 
 @dataclass(frozen=True)
@@ -159,30 +158,30 @@ class JoinFiles(beam.PTransform):
     """Named files -> those of each name together, each name of a source once, in any order.
 
     A group-by on (source, name) in partitions, whose size is all that a worker holds. Stops before
-    anything comes out where most names have no partner.
+    anything comes out where most names have no partner: they are joined to be counted, and again
+    when the counts are there, which holds less than what was joined would take.
 
     Attributes:
         sides: what they are, and what may be missing.
+        spool: where files wait at the group-by; None where they travel.
     """
 
     sides: Sides
+    spool: RunSpool | None = None
 
     def expand(self, files: beam.PCollection[NamedFile]) -> beam.PCollection[JoinedFiles]:
         """Join on the name."""
         count = num_groups(files.pipeline, _PARTITIONS)
         batch = beam.ParDo(BatchByKey(functools.partial(_partition_of, count=count), _Batch, count))
-        found = (
-            files
-            | "BatchFiles" >> batch.with_output_types(tuple[_Partition, _Batch])
-            | "JoinOnName" >> beam.GroupByKey()
-            | "Join" >> beam.ParDo(_Join()).with_outputs("tallies", main="joined")
-        )
+        batches = files | "BatchFiles" >> batch.with_output_types(tuple[_Partition, _Batch])
+        together = (batches,) | "JoinOnName" >> GroupBatches(_Batch, self.spool)
         checked = (
-            found.tallies
+            together
+            | "Tally" >> beam.Map(_tally)
             | "AddTallies" >> beam.CombinePerKey(add_join_tallies)
             | "RefuseMostlyAlone" >> beam.Map(_checked, self.sides)
         )
-        return found.joined | "OnceChecked" >> beam.Map(_pass, beam.pvalue.AsList(checked))
+        return together | "Join" >> beam.FlatMap(_join, beam.pvalue.AsList(checked))
 
 
 def _partition_of(named: NamedFile, count: int) -> _Partition:
@@ -195,26 +194,12 @@ def _checked(element: tuple[str, JoinTally], sides: Sides) -> str:
     return source
 
 
-def _pass(joined: JoinedFiles, _: list[str]) -> JoinedFiles:
-    return joined
+def _tally(grouped: tuple[_Partition, Iterable[_Batch]]) -> tuple[str, JoinTally]:
+    return grouped[0][0], tally_of(_join(grouped, []))
 
 
-class _Join(beam.DoFn):
-    """Joins partitions; its tallies leave once a bundle."""
-
-    def start_bundle(self) -> None:
-        self._tallies: dict[str, JoinTally] = {}
-
-    def process(
-        self, element: tuple[_Partition, Iterable[_Batch]]
-    ) -> Iterator[JoinedFiles | _TallyOutput]:
-        (source, _), batches = element
-        joined = join_files(source, [named for batch in batches for named in batch.files])
-        so_far = self._tallies.get(source, JoinTally())
-        self._tallies[source] = add_join_tallies([so_far, tally_of(joined)])
-        yield from joined
-
-    def finish_bundle(self) -> Iterator:
-        for source, tally in self._tallies.items():
-            windowed = GlobalWindows.windowed_value_at_end_of_window((source, tally))
-            yield beam.pvalue.TaggedOutput("tallies", windowed)
+def _join(
+    grouped: tuple[_Partition, Iterable[_Batch]], _checked_sources: list[str]
+) -> list[JoinedFiles]:
+    (source, _), batches = grouped
+    return join_files(source, [named for batch in batches for named in batch.files])
