@@ -45,6 +45,16 @@ def test_batches_are_grouped(test_pipeline: Callable[[], beam.Pipeline], spooled
         assert_that(found, equal_to(expected))
 
 
+def test_building_the_graph_warns_of_nothing(
+    test_pipeline: Callable[[], beam.Pipeline], caplog: pytest.LogCaptureFixture
+) -> None:
+    with test_pipeline() as pipeline:
+        created = pipeline | beam.Create(KEYED, reshuffle=False)
+        _ = (created,) | GroupBatches(BucketBatch)
+
+    assert not caplog.records
+
+
 def _as_it_is(keyed: tuple[Bucket, BucketBatch]) -> tuple[Bucket, BucketBatch]:
     return keyed
 

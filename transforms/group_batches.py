@@ -32,7 +32,7 @@ class GroupBatches(beam.PTransform):
     batch: type
     spool: RunSpool | None = None
 
-    def expand(self, sides: tuple[beam.PCollection, ...]) -> beam.PCollection:
+    def expand(self, sides: Any) -> beam.PCollection:  # Beam warns of a tuple in so many words
         """Group by key."""
         if self.spool is None:
             return _together(sides) | "Travel" >> beam.GroupByKey()
