@@ -34,7 +34,8 @@ def runner_of(options: PipelineOptions) -> str:
     Beam's `DirectRunner` first looks for a Prism executable and fetches one.
     """
     name = options.view_as(StandardOptions).runner or ""
-    return "FnApiRunner" if name.lower().removesuffix("runner") in _IN_PROCESS else name
+    last = name.lower().rpartition(".")[2]  # Beam takes a whole path, too
+    return "FnApiRunner" if last.removesuffix("runner") in _IN_PROCESS else name
 
 
 def is_dry_run(options: PipelineOptions) -> bool:

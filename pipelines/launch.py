@@ -36,6 +36,7 @@ from transforms.earlier_sets import Since, dividing_options, find_earlier_sets
 from transforms.output_files import EXCLUDED_NAME, remove_output
 from transforms.progress import PROGRESS
 from transforms.quantities import counted
+from transforms.run_spool import close_spools, shares_memory
 from transforms.storage import (
     Storage,
     check_uri,
@@ -117,7 +118,7 @@ def execute(run: RunConfig[C], build: Build[C], beam_args: Sequence[str]) -> Non
     """
     options = prepare(_Options(list(beam_args)))
     check_engine(options, run.uris(), waits=run.waits)
-    _check_spool(run.config, runner_of(options))
+    _check_spool(run.config, options)
     if is_dry_run(options):  # which asks no store
         _run_graph(partial(build, config=run.config), options, waits=False)
         return
@@ -171,10 +172,13 @@ def _run_graph(
 ) -> None:
     with _temporary_folder_told():
         pipeline = beam.Pipeline(runner=runner_of(options), options=options)
-    build(pipeline)
-    with _beam_held_back():
-        for line in follow(pipeline.run(), options, waits=waits):
-            say(line, sys.stdout)
+    try:
+        build(pipeline)
+        with _beam_held_back():
+            for line in follow(pipeline.run(), options, waits=waits):
+                say(line, sys.stdout)
+    finally:
+        close_spools(pipeline)
 
 
 def _say_what_was_made(uri: str, output: Storage, seconds: float) -> None:
@@ -183,13 +187,16 @@ def _say_what_was_made(uri: str, output: Storage, seconds: float) -> None:
         say(line, sys.stdout)
 
 
-def _check_spool(config: DataSetConfig, runner: str) -> None:
+def _check_spool(config: DataSetConfig, options: PipelineOptions) -> None:
     """Refuse a folder for spools where nothing is kept in one."""
-    is_used = runner == "FnApiRunner" or not is_local(config.output) or config.keeps_on_disk
+    runner = runner_of(options)
+    in_here = runner == "FnApiRunner" and shares_memory(options)
+    is_used = in_here or not is_local(config.output) or config.keeps_on_disk
     if config.access.spool_dir and not is_used:
+        several = "" if shares_memory(options) else " in several processes"
         raise ValueError(
             f"spool_dir must come with a run in this process, or an output that is not local, got"
-            f" {config.access.spool_dir} and {runner}: leave it out"
+            f" {config.access.spool_dir} and {runner}{several}: leave it out"
         )
 
 
@@ -273,7 +280,8 @@ def spare_the_collector() -> None:
 
     Samples make no cycles, but their number triggers collections of everything that was imported.
     """
-    gc.freeze()
+    if not gc.get_freeze_count():  # a second time would keep an earlier run for good
+        gc.freeze()
     gc.enable()
     gc.set_threshold(_COLLECT_AFTER_OBJECTS, 20, 20)
 

@@ -18,6 +18,8 @@ from tests.servers import free_port
         (["--runner", "DirectRunner"], "FnApiRunner"),
         (["--runner", "direct"], "FnApiRunner"),  # Beam knows runners without their last word
         (["--runner", "FnApiRunner"], "FnApiRunner"),
+        (["--runner", "apache_beam.runners.portability.fn_api_runner.FnApiRunner"], "FnApiRunner"),
+        (["--runner", "apache_beam.runners.direct.DirectRunner"], "FnApiRunner"),
         (["--runner", "PrismRunner"], "PrismRunner"),
         (["--runner", "dataflow"], "dataflow"),
     ],

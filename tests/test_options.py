@@ -251,6 +251,11 @@ NEEDED = (*SOURCES, "--output", "no-such-output")
             " and PrismRunner; leave it out",
         ),
         (
+            (*NEEDED, "--direct_running_mode", "multi_processing", "--spool_dir", "d"),
+            "spool_dir must come with a run in this process, or an output that is not local, got d"
+            " and FnApiRunner in several processes; leave it out",
+        ),
+        (
             (*NEEDED, "--max_reads_per_second=-1"),
             "max_reads_per_second must be a number of requests, or 0 for no limit, got -1.0;"
             " give one such as 1000",

@@ -4,6 +4,7 @@ import gc
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import apache_beam as beam
@@ -13,6 +14,8 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines import table
+from pipelines.launch import spare_the_collector
 from schemas.samples import Sample, content_digest, digest_payload
 from transforms import run_spool
 from transforms.payloads import DetachPayloads, attach_payloads
@@ -177,6 +180,31 @@ def test_it_goes_with_its_pipeline() -> None:
     gc.collect()
 
     assert spool.number not in run_spool._OPEN
+
+
+def test_a_command_that_has_run_gives_the_disk_back(tmp_path: Path) -> None:
+    """Though its pipeline is garbage that may lie there for long."""
+    (tmp_path / "t.csv").write_text("a\n1\n")
+    before = {*run_spool._OPEN}
+
+    for shards in ("1", "1", "9"):
+        output = str(tmp_path / f"out{len(os.listdir(tmp_path))}")
+        arguments = ["--table", str(tmp_path / "t.csv"), "--output", output, "--num_shards", shards]
+        with pytest.raises(ValueError, match="E-ARG") if shards == "9" else nullcontext():
+            table.run(arguments)
+        assert {*run_spool._OPEN} <= before
+
+
+def test_the_collector_is_spared_once() -> None:
+    """What is frozen is never collected: a second time it would be the first run's pipeline."""
+    spare_the_collector()
+    frozen = gc.get_freeze_count()
+    garbage: list[object] = []
+    garbage.append(garbage)
+
+    spare_the_collector()
+
+    assert gc.get_freeze_count() <= frozen
 
 
 def test_processes_that_share_no_memory_have_none() -> None:

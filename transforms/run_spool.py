@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import apache_beam as beam
 import google_crc32c
 import msgspec
-from apache_beam.options.pipeline_options import DirectOptions
+from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 
 from schemas.faults import fault_line
 from schemas.samples import Sample, digest_payload
@@ -162,6 +162,9 @@ class _SpoolFile:
 
 _OPEN: dict[int, _SpoolFile] = {}
 _OPENING = threading.Lock()
+_CLOSERS: weakref.WeakKeyDictionary[beam.Pipeline, list[weakref.finalize]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def payload_bytes(sample: Sample) -> int:
@@ -170,13 +173,24 @@ def payload_bytes(sample: Sample) -> int:
 
 
 def spool_for(pipeline: beam.Pipeline, folder: str = "") -> RunSpool | None:
-    """Return a spool that lives as long as a pipeline; None where its steps share no process."""
-    mode = pipeline.options.view_as(DirectOptions).direct_running_mode
-    if not is_in_process(pipeline) or mode == "multi_processing":
+    """Return a spool that lives as long as a pipeline; None where its steps share no memory."""
+    if not is_in_process(pipeline) or not shares_memory(pipeline.options):
         return None
     spool = RunSpool(next(_NUMBERS), folder)
-    weakref.finalize(pipeline, _close, spool.number)
+    closer = weakref.finalize(pipeline, _close, spool.number)
+    _CLOSERS.setdefault(pipeline, []).append(closer)
     return spool
+
+
+def shares_memory(options: PipelineOptions) -> bool:
+    """Return whether what runs in process stays in this one, and starts no others."""
+    return bool(options.view_as(DirectOptions).direct_running_mode != "multi_processing")
+
+
+def close_spools(pipeline: beam.Pipeline) -> None:
+    """Give back the disk's room now: a pipeline that has run may be found unused much later."""
+    for closer in _CLOSERS.pop(pipeline, []):
+        closer()
 
 
 def _close(number: int) -> None:
