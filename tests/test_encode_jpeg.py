@@ -1,6 +1,8 @@
 """JPEGs are encoded beside other threads, to the bytes that Pillow gives."""
 
+import errno
 import io
+import os
 import sys
 
 import numpy as np
@@ -31,9 +33,31 @@ def test_bytes_are_those_of_pillow(mode: str, size_px: tuple[int, int], options:
 def test_elsewhere_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     image = picture("RGB", (64, 48))
     here = encode_jpeg(image, quality=80)
-    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.delattr(os, "memfd_create", raising=False)
 
     assert encode_jpeg(image, quality=80) == here
+
+
+def test_where_the_system_refuses_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = picture("RGB", (64, 48))
+    here = encode_jpeg(image, quality=80)
+
+    def refuse(name: str) -> int:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "memfd_create", refuse, raising=False)
+
+    assert encode_jpeg(image, quality=80) == here
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="files are counted in /proc")
+def test_no_file_stays_open_after_a_fault() -> None:
+    open_files = len(os.listdir("/proc/self/fd"))
+
+    with pytest.raises(OSError, match="cannot write mode RGBA as JPEG"):
+        encode_jpeg(picture("RGBA", (8, 8)), quality=80)
+
+    assert len(os.listdir("/proc/self/fd")) == open_files
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="files in memory are Linux's")

@@ -6,8 +6,7 @@ it encodes to a file of the system. So there is one, in memory and without a nam
 
 import io
 import os
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -21,14 +20,21 @@ def encode_jpeg(image: "Image.Image", **options: Any) -> bytes:
     Raises:
         MemoryError: where the system has no room for the file.
     """
-    if sys.platform != "linux":
-        out = io.BytesIO()
-        image.save(out, "JPEG", **options)
-        return out.getvalue()
-    with open(os.memfd_create("jpeg"), "w+b", buffering=0) as file:
+    with _file_in_memory() as file:
         image.save(file, "JPEG", **options)
         file.seek(0)
-        encoded = file.readall()
+        encoded = file.read()
     if not encoded.endswith(_END_OF_IMAGE):  # Pillow does not look at what a write leaves out
         raise MemoryError(f"{len(encoded)} bytes of a JPEG could be kept, not the rest")
     return encoded
+
+
+def _file_in_memory() -> IO[bytes]:
+    """Return a file of the system, or an object of Python where there is none to be had.
+
+    macOS has none, nor has a Python that was built for an old Linux; a sandbox may forbid it.
+    """
+    try:
+        return open(os.memfd_create("jpeg"), "w+b", buffering=0)
+    except (AttributeError, OSError):
+        return io.BytesIO()
