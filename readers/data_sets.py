@@ -55,7 +55,7 @@ class DataSets:
         """Return the shards of a split in their order, data set by data set.
 
         Raises:
-            ValueError: when none of the data sets has such a split.
+            ValueError: when none of the data sets has such a split, or a record of it.
         """
         found = [
             shard
@@ -64,6 +64,8 @@ class DataSets:
         ]
         if not found:
             names = sorted({name for manifest in self.manifests for name in manifest.splits})
+            if split in names:
+                raise ValueError(f"split must have records, got {split!r} of none: leave it out")
             raise ValueError(f"split must be one of {', '.join(names)}, got {split!r}: give it")
         return found
 

@@ -84,6 +84,16 @@ def test_a_split_that_there_is_not(tmp_path: Path) -> None:
         found.shards("test")
 
 
+def test_a_split_without_records(tmp_path: Path) -> None:
+    """As `--allow_empty` writes it."""
+    root = write(tmp_path, 1)
+    edit(root, lambda manifest: manifest["shards"].clear())
+    found = find_data_sets(root)
+    message = "split must have records, got 'train' of none: leave it out"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        found.shards("train")
+
+
 def test_no_data_set() -> None:
     assert refusal() == "data_sets must be at least one path, got none: give an output"
 
