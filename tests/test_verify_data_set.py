@@ -316,6 +316,19 @@ def test_what_a_folder_calls_records_and_nobody_can_read(
     ]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [lambda m: m["plan"]["labels"][0].update(id=2**40), lambda m: m["shards"].clear()],
+    ids=["label", "shards"],
+)
+def test_what_no_side_file_can_say(
+    change: Callable[[dict], None], out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit(out / "manifest.json", change)
+    what = "E-VER-MANIFEST manifest.json: has labels, features or shards that no run writes ("
+    assert any(line.startswith(what) for line in lines(out, capsys))
+
+
 def filled(out: Path) -> Callable[[str], str]:
     """Return what fills in the names and numbers of the first shard."""
     data = (out / "index/train-00000-of-00002.parquet").read_bytes()

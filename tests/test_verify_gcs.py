@@ -1,4 +1,4 @@
-"""`verify` and `show` of a data set on Google Cloud Storage, on the stand-in, by the real clients."""
+"""`verify` and `show` of a data set on the stand-in of Google Cloud Storage, by real clients."""
 
 from collections.abc import Iterator
 from pathlib import Path

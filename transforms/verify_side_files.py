@@ -13,6 +13,7 @@ from schemas.findings import Findings
 from schemas.manifest import (
     DUPLICATES_NAME,
     FORMAT_VERSION,
+    MANIFEST_NAME,
     PLAN_NAME,
     REJECTED_NAME,
     JobPlan,
@@ -40,18 +41,26 @@ def check_side_files(manifest: Manifest, storage: Storage, findings: Findings) -
     plan = read_if_there(PLAN_NAME, storage, findings, COPY)
     if plan is not None and _as_plan(plan) != manifest.plan:
         findings.add("E-VER-MANIFEST", PLAN_NAME, "is not the plan of the manifest", RESTORE)
-    labels = read_if_there(_LABEL_MAP, storage, findings, COPY)
-    wanted = label_map_pbtxt([(label.id, label.name) for label in manifest.plan.labels])
-    if labels is not None and labels != wanted.encode():
-        what = "is not that of the labels in the manifest"
-        findings.add("E-VER-MANIFEST", _LABEL_MAP, what, COPY)
+    try:
+        _check_label_map(manifest, storage, findings)
+        if manifest.format_version == FORMAT_VERSION:  # an older one's program wrote them otherwise
+            _check_metadata(manifest, storage, findings)
+    except ValueError as error:
+        what = f"has labels, features or shards that no run writes ({error})"
+        findings.add("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
     rejected = read_if_there(REJECTED_NAME, storage, findings, COPY)
     if rejected is not None:
         _check_rejects(manifest, rejected, findings)
     if manifest.duplicates:
         _check_duplicates(manifest, storage, findings)
-    if manifest.format_version == FORMAT_VERSION:  # an older one's program wrote them otherwise
-        _check_metadata(manifest, storage, findings)
+
+
+def _check_label_map(manifest: Manifest, storage: Storage, findings: Findings) -> None:
+    labels = read_if_there(_LABEL_MAP, storage, findings, COPY)
+    wanted = label_map_pbtxt([(label.id, label.name) for label in manifest.plan.labels])
+    if labels is not None and labels != wanted.encode():
+        what = "is not that of the labels in the manifest"
+        findings.add("E-VER-MANIFEST", _LABEL_MAP, what, COPY)
 
 
 def _as_plan(data: bytes) -> JobPlan | None:
