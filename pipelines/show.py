@@ -145,6 +145,8 @@ def show(config: ShowConfig, is_drawn: bool = False) -> Iterator[str]:
         yield from record_lines(record)
         yield from _pictures(record, config, is_drawn)
         shown += 1
+    if not is_one and not shown and config.limit:
+        yield f"{printable(config.path)}: no records"
     if is_one and not shown:
         what = f"has no record {config.record if config.key is None else config.key!r}"
         raise RuntimeError(fault_line("E-ARG", config.path, what, "give another --record or --key"))

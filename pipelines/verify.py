@@ -18,7 +18,7 @@ from pipelines.flags import FlagParser, add_reading_flags, not_empty, parse_seve
 from schemas.faults import EXIT_DAMAGE
 from schemas.findings import Findings, Verified
 from schemas.inferred import InferredSchema
-from schemas.manifest import MANIFEST_NAME
+from schemas.manifest import MANIFEST_NAME, PLAN_NAME
 from transforms.quantities import counted, megabytes
 from transforms.storage import Access, check_uri, join_uri, open_storage
 from transforms.verify_files import FileReport, schema_findings, verify_file
@@ -118,7 +118,7 @@ def verify(config: VerifyConfig) -> bool:
     """Verify and print; return whether anything is wrong."""
     began = time.perf_counter()
     found = Verified(Findings())
-    data_sets, files = find_paths(config)
+    data_sets, files = find_paths(config, found.findings)
     if config.sources and len(data_sets) != 1:
         raise ValueError(
             f"sources must come with one data set, got {len(data_sets)}: give them apart"
@@ -133,8 +133,11 @@ def verify(config: VerifyConfig) -> bool:
     return bool(found.findings)
 
 
-def find_paths(config: VerifyConfig) -> tuple[list[str], list[str]]:
+def find_paths(config: VerifyConfig, findings: Findings) -> tuple[list[str], list[str]]:
     """Return the data sets and the TFRecord files among the paths.
+
+    Findings are a manifest that a plan is without, and what a folder calls TFRecords and nobody can
+    read, such as a dangling link.
 
     Raises:
         RuntimeError: `E-ARG` where a path is nothing, or a folder without either.
@@ -149,11 +152,20 @@ def find_paths(config: VerifyConfig) -> tuple[list[str], list[str]]:
         if storage.stat(MANIFEST_NAME) is not None:
             data_sets.append(path)
             continue
-        names = [e.name for e in storage.list(recursive=False) if e.kind == "file"]
-        records = sorted(name for name in names if is_record_file(name))
-        if not records:
+        records = [e for e in storage.list(recursive=False) if is_record_file(e.name)]
+        if storage.stat(PLAN_NAME) is not None:
+            what = f"is not there, and {PLAN_NAME} is: the data set is not complete"
+            remedy = "run its command again, or restore it from a copy"
+            findings.add("E-VER-MISSING", join_uri(path, MANIFEST_NAME), what, remedy)
+        elif not records:
             files.append(path)  # of another name; if it is no file, its reader says so
-        files += (join_uri(path, name) for name in records)
+        for entry in sorted(records, key=lambda entry: entry.name):
+            where = join_uri(path, entry.name)
+            if entry.kind == "file":
+                files.append(where)
+            else:
+                remedy = "mend or rename it, or take it out of the folder"
+                findings.add("E-VER-MISSING", where, f"is a {entry.kind}, and not read", remedy)
     return data_sets, files
 
 

@@ -1,7 +1,9 @@
 """The command `beam-tfrec show`: schemas, values, pictures; of ours and of other programs."""
 
+import gzip
 import io
 import os
+import shutil
 import struct
 from pathlib import Path
 
@@ -102,6 +104,27 @@ def test_a_damaged_record_is_said_to_be(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tfrecord", [example(x=[1])])
     path.write_bytes(path.read_bytes()[:-1])
     assert shown(path)[-1].startswith("a.tfrecord record 0 at byte 0: damaged, a record of ")
+
+
+def test_a_compressed_file_that_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "a.tfrecord.gz"
+    path.write_bytes(gzip.compress(os.urandom(1000))[:500])
+    what = "damaged, its GZIP data is damaged (the stream is cut off)"
+    assert shown(path) == [f"a.tfrecord.gz record 0 at byte 0: {what}"]
+
+
+def test_a_file_without_records(tmp_path: Path) -> None:
+    path = tmp_path / "a.tfrecord"
+    path.touch()
+    assert shown(path) == ["a.tfrecord: no records"]
+
+
+def test_an_index_that_is_gone_is_damage(out: Path, tmp_path: Path) -> None:
+    shutil.copytree(out, tmp_path / "out")
+    for path in (tmp_path / "out/index").glob("*.parquet"):
+        path.unlink()
+    with pytest.raises(RuntimeError, match=r"E-VER-MISSING .*\.parquet: is not there, or no file"):
+        shown(tmp_path / "out")
 
 
 def test_a_data_set_by_index(out: Path) -> None:

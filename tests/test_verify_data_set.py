@@ -1,6 +1,7 @@
 """Planted faults of a data set, each named by `verify`; and what it says of whole ones."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from pipelines.verify import VerifyConfig, verify
 from tests.small_runs import build_run, plan_run, write_set
-from transforms.commit import RejectBudget
+from transforms.publish_plan import RejectBudget
 from transforms.shard_index import index_from_parquet, index_to_parquet
 
 RESTORE = "restore it from a copy, or delete it and manifest.json and run the command again"
@@ -70,6 +71,8 @@ def shards(out: Path) -> list[Path]:
     return sorted(out.glob("train-*.tfrec"))
 
 
+TOOLS = ("dataset_info.json", "schema.pbtxt", "features.json")
+SMALL = ("_plan.json", "rejected.jsonl", "index/train-00000-of-00002.parquet")
 FAULTS = {
     "a shard is gone": (
         lambda out: shards(out)[0].unlink(),
@@ -111,6 +114,34 @@ FAULTS = {
             " names no such shard; move it away: no reader of the manifest sees it, a reader of a"
             " glob does"
         ],
+    ),
+    "a description of features is another's": (
+        lambda out: edit(out / "features.json", lambda found: found.update(proto3Json=[])),
+        ["E-VER-MANIFEST features.json: is not what follows from the manifest; " + RESTORE],
+    ),
+    "a description of features is none": (
+        lambda out: (out / "features.json").write_bytes(b"[" * 100_000),
+        ["E-VER-MANIFEST features.json: is not what follows from the manifest; " + RESTORE],
+    ),
+    "counts of TFDS are edited": (
+        lambda out: edit(out / "dataset_info.json", lambda info: info["splits"].pop()),
+        ["E-VER-MANIFEST dataset_info.json: is not what follows from the manifest; " + RESTORE],
+    ),
+    "a schema is cut off": (
+        lambda out: (out / "schema.pbtxt").write_bytes((out / "schema.pbtxt").read_bytes()[:-2]),
+        ["E-VER-MANIFEST schema.pbtxt: is not what follows from the manifest; " + RESTORE],
+    ),
+    "side files are gone": (
+        lambda out: [(out / name).unlink() for name in TOOLS],
+        [f"E-VER-MISSING {name}: is not there; " + RESTORE for name in TOOLS],
+    ),
+    "folders in place of small files": (
+        lambda out: [((out / name).unlink(), (out / name).mkdir()) for name in SMALL],
+        [f"E-VER-MISSING {name}: is a directory; " for name in SMALL],
+    ),
+    "documents are edited, or gone": (
+        lambda out: ((out / "README.md").write_text("mine"), (out / "croissant.json").unlink()),
+        [],
     ),
     "a user's own file": (lambda out: (out / "notes.txt").touch(), []),
     "an index is gone": (
@@ -187,6 +218,30 @@ FAULTS = {
             " by its sums; " + COPY,
         ],
     ),
+    "fates do not add up": (
+        lambda out: edit(out / "manifest.json", lambda m: m["splits"]["train"].update(listed=7)),
+        [
+            "E-VER-MANIFEST manifest.json: listed samples of split train are 6 by its entries, 7 by"
+            " its sums; " + COPY
+        ],
+    ),
+    "no order at all": (
+        lambda out: edit(
+            out / "manifest.json", lambda m: m["plan"]["options"].update(order="all=backwards")
+        ),
+        [
+            "E-VER-MANIFEST manifest.json: says what no run of this program does ('backwards' is"
+            " not a valid Order); " + COPY
+        ],
+    ),
+    "no seed at all": (
+        lambda out: edit(out / "manifest.json", lambda m: m["plan"]["options"].update(seed="x")),
+        ["E-VER-MANIFEST manifest.json: says what no run of this program does ("],
+    ),
+    "no kind at all": (
+        lambda out: edit(out / "manifest.json", lambda m: m["features"][0].update(kind="double")),
+        ["E-VER-MANIFEST manifest.json: says what no run of this program does ("],
+    ),
     "a manifest that is none": (
         lambda out: (out / "manifest.json").write_bytes(b"{"),
         ["E-VER-MANIFEST OUT/manifest.json: no manifest (Input data was truncated); " + COPY],
@@ -217,6 +272,61 @@ def test_a_planted_fault_is_named(
     assert len(printed) == len(expected), printed
     for line, wanted in zip(printed, expected, strict=True):
         assert line.startswith(wanted), (line, wanted)
+
+
+def test_shared_contents(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, wrong = out / "duplicates.jsonl", "E-VER-MANIFEST duplicates.jsonl"
+    whole = [b'{"sha256":"%d","records":{"val":1,"train":2},"samples":{}}\n' % n for n in range(3)]
+    pair = {"splits": ["train", "val"], "contents": 3, "sha256": "0", "names": ["a", "b"]}
+    edit(out / "manifest.json", lambda m: m.update(duplicates=[pair]))
+    assert lines(out, capsys) == [f"E-VER-MISSING duplicates.jsonl: is not there; {COPY}"]
+    path.write_bytes(b"".join(whole))
+    assert lines(out, capsys) == []
+    for found in (whole[1:], [*whole, whole[0]]):
+        path.write_bytes(b"".join(found))
+        what = f"{len(found)} contents that train and val share, the manifest says 3"
+        assert lines(out, capsys) == [f"{wrong}: {what}; {COPY}"]
+    path.write_bytes(b"".join([*whole, b"{}\n"]))
+    (line,) = lines(out, capsys)
+    assert line.startswith(f"{wrong} line 4: no shared content (")
+
+
+def test_a_data_set_without_its_manifest(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its shards alone may all be well."""
+    (out / "manifest.json").unlink()
+    what = "is not there, and _plan.json is: the data set is not complete"
+    remedy = "run its command again, or restore it from a copy"
+    assert lines(out, capsys)[0] == f"E-VER-MISSING OUT/manifest.json: {what}; {remedy}"
+    for path in out.glob("*.tfrec"):
+        path.unlink()
+    assert lines(out, capsys) == [f"E-VER-MISSING OUT/manifest.json: {what}; {remedy}"]
+
+
+def test_what_a_folder_calls_records_and_nobody_can_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.tfrecord").touch()
+    (tmp_path / "b.tfrecord").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "c.tfrecord")
+    kinds = {"b": "dangling link", "c": "fifo"}
+    assert lines(tmp_path, capsys) == [
+        f"E-VER-MISSING OUT/{name}.tfrecord: is a {kind}, and not read; mend or rename it, or take"
+        " it out of the folder"
+        for name, kind in kinds.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda m: m["plan"]["labels"][0].update(id=2**40), lambda m: m["shards"].clear()],
+    ids=["label", "shards"],
+)
+def test_what_no_side_file_can_say(
+    change: Callable[[dict], None], out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit(out / "manifest.json", change)
+    what = "E-VER-MANIFEST manifest.json: has labels, features or shards that no run writes ("
+    assert any(line.startswith(what) for line in lines(out, capsys))
 
 
 def filled(out: Path) -> Callable[[str], str]:

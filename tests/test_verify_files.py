@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from pipelines.verify import VerifyConfig, find_paths, verify
+from schemas.findings import Findings
 from schemas.tfrecord import frame_record
 from tests.coco_command import PROJECT
 from tests.conftest import jpeg_bytes
@@ -214,7 +215,7 @@ def test_more_features_than_are_listed(tmp_path: Path, capsys: pytest.CaptureFix
 def test_a_folder_is_its_record_files(tmp_path: Path) -> None:
     for name in ("b.tfrecord", "a.tfrec", "t.tfrecord-00000-of-00001", "c.tfrecord.gz", "d.json"):
         (tmp_path / name).touch()
-    data_sets, files = find_paths(VerifyConfig((str(tmp_path),)))
+    data_sets, files = find_paths(VerifyConfig((str(tmp_path),)), Findings())
     assert data_sets == []
     assert [Path(name).name for name in files] == [
         "a.tfrec",

@@ -3,6 +3,7 @@
 import pytest
 
 from pipelines.verify import VerifyConfig, find_paths, verify
+from schemas.findings import Findings
 from tests.memory_runs import Sources, make_sources, run_on
 from tests.memory_store import MemoryStore, Moment, Process, Step
 
@@ -96,6 +97,6 @@ def test_verify_writes_nothing(store: MemoryStore, capsys: pytest.CaptureFixture
 def test_paths_are_told_apart(store: MemoryStore) -> None:
     process = store.start()
     config = VerifyConfig((f"{process.uri}/out", f"{process.uri}/out/old"))
-    data_sets, files = find_paths(config)
+    data_sets, files = find_paths(config, Findings())
     assert data_sets == [f"{process.uri}/out"]
     assert files == [f"{process.uri}/out/old/train-00000-of-00001-1.tfrec"]

@@ -1,6 +1,7 @@
 """Find records to look at: of any TFRecord file in order, of a data set by its index."""
 
 import itertools
+import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -36,13 +37,20 @@ class FoundRecord(NamedTuple):
 def records_of_file(uri: str, access: Access, first: int = 0) -> Iterator[FoundRecord]:
     """Yield a TFRecord file's records from one on, damaged ones too."""
     opened = open_records(*find_uri(uri, access))
-    for found in walk_frames(opened.read, opened.size_bytes):
-        if found.number < first:
-            continue
-        if isinstance(found, BadFrame):
-            yield FoundRecord(uri, found.number, found.offset, None, None, found.what)
-        else:
-            yield FoundRecord(uri, found.number, found.offset, None, found.data)
+    number = end = 0
+    try:
+        for found in walk_frames(opened.read, opened.size_bytes):
+            number = found.number + 1
+            if isinstance(found, BadFrame):
+                record = FoundRecord(uri, found.number, found.offset, None, None, found.what)
+            else:
+                record = FoundRecord(uri, found.number, found.offset, None, found.data)
+                end = found.offset + found.size + FRAME_BYTES
+            if found.number >= first:
+                yield record
+    except zlib.error as error:
+        what = f"its {opened.compression} data is damaged ({error})"
+        yield FoundRecord(uri, number, end, None, None, what)
 
 
 def records_of_set(
@@ -63,8 +71,13 @@ def records_of_set(
             first -= entry.records
             continue
         name = index_names(shard_stem(split, number, len(entries)))[0]
+        index = storage.stat(name)
+        if index is None or index.kind != "file":
+            what, remedy = "is not there, or no file", "look with beam-tfrec verify"
+            where = join_uri(root, name)
+            raise RuntimeError(fault_line("E-VER-MISSING", where, what, remedy))
         try:
-            rows = index_from_parquet(storage.read(name))
+            rows = index_from_parquet(storage.read(name, index))
         except ValueError as error:
             what, remedy = " ".join(str(error).split()), "look with beam-tfrec verify"
             raise RuntimeError(fault_line("E-VER-INDEX", name, what, remedy)) from None

@@ -91,8 +91,11 @@ def index_from_parquet(data: bytes) -> list[IndexRow]:
         MemoryError: when it does not fit, which says nothing about the file.
     """
     try:
-        rows = pq.read_table(pa.BufferReader(data), schema=INDEX_SCHEMA).to_pylist()
-        return msgspec.convert(rows, list[IndexRow])
+        # Not `pq.read_table`: its threads outlive it, and now and then abort Python as it ends.
+        file = pq.ParquetFile(pa.BufferReader(data))
+        table = file.read(INDEX_SCHEMA.names, use_threads=False)
+        table.validate(full=True)
+        return msgspec.convert(table.to_pylist(), list[IndexRow])
     except MemoryError:  # of which pyarrow's is an ArrowException too
         raise
     except (pa.ArrowException, OSError, msgspec.ValidationError) as error:
@@ -118,7 +121,7 @@ def first_sources_from_parquet(data: bytes) -> list[FirstSource]:
     """
     try:
         columns = pq.ParquetFile(pa.BufferReader(data))
-        table = columns.read(["key", "sources"])
+        table = columns.read(["key", "sources"], use_threads=False)
         keys, sources = table["key"].to_pylist(), table["sources"].combine_chunks()
         names = sources.values.field("name").to_pylist()
         sha256s = sources.values.field("sha256").to_pylist()

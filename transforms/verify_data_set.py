@@ -7,16 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 
 from schemas.example_rules import rules_of
-from schemas.faults import Rejected, Scope
 from schemas.findings import Findings, Verified
 from schemas.manifest import (
-    DUPLICATES_NAME,
     FORMAT_VERSION,
     MANIFEST_NAME,
-    PLAN_NAME,
-    REJECTED_NAME,
     JobPlan,
     Manifest,
+    SplitSummary,
     from_json,
     plan_digest,
     read_manifest,
@@ -32,13 +29,12 @@ from schemas.shards import (
     receipt_name,
     shard_stem,
 )
-from schemas.text_protos import label_map_pbtxt
 from transforms.output_files import receipts, split_of
 from transforms.storage import Access, Storage, is_local, join_uri, open_storage
 from transforms.verify_shard import RESTORE, ShardReport, ShardRules, ShardTask, order_fault
+from transforms.verify_side_files import COPY, check_side_files
 
 _MOVE = "move it away: no reader of the manifest sees it, a reader of a glob does"
-_LABEL_MAP = "label_map.pbtxt"
 _CONVERTED = ("image_turned", "image_converted")
 _PLAIN_BYTES = ("table", "arrays")  # layouts whose sources are not what their images hold
 
@@ -64,12 +60,17 @@ def verify_data_set(
     manifest = find_manifest(storage, findings)
     if manifest is None:
         return Verified(findings, 1)
+    try:
+        rules, names = shard_rules(manifest, root, access, deep=deep), _names(manifest)
+    except ValueError as error:
+        what = f"says what no run of this program does ({error})"
+        findings.add("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
+        return Verified(findings, 1)
     tasks = _tasks(manifest, storage)
     _check_manifest(manifest, findings)
-    _check_side_files(manifest, storage, findings)
+    check_side_files(manifest, storage, findings)
     _check_listing(tasks, storage, findings)
-    _check_foreign(manifest, tasks, storage, findings)
-    rules = shard_rules(manifest, root, access, deep=deep)
+    _check_foreign(names, tasks, storage, findings)
     found = Verified(findings, len(tasks))
     reports = verify_shards(tasks, rules)
     _add_reports(_checked_order(tasks, reports, rules, findings), found)
@@ -87,7 +88,7 @@ def find_manifest(storage: Storage, findings: Findings) -> Manifest | None:
     try:
         return from_json(data, Manifest) if _is_ours(data) else read_manifest(data, where, "path")
     except ValueError as error:
-        findings.add("E-VER-MANIFEST", where, f"no manifest ({error})", "restore it from a copy")
+        findings.add("E-VER-MANIFEST", where, f"no manifest ({error})", COPY)
     return None
 
 
@@ -96,7 +97,10 @@ def shard_rules(manifest: Manifest, root: str, access: Access, *, deep: bool) ->
     return ShardRules(
         root=root,
         examples=rules_of(manifest),
-        orders={split: order_of(manifest.plan, split) for split in manifest.splits},
+        orders={
+            split: order_of(manifest.plan, split)
+            for split in {*manifest.splits, *(entry.split for entry in manifest.shards)}
+        },
         seed=int(manifest.plan.options.get("seed", 0)),
         reads=deep or is_local(root),
         hashes=deep,
@@ -112,8 +116,12 @@ def shard_rules(manifest: Manifest, root: str, access: Access, *, deep: bool) ->
 
 def order_of(plan: JobPlan, split: str) -> Order:
     """Return a split's order by the options of a plan, such as `all=shuffled train=input`."""
-    orders = dict(part.split("=") for part in plan.options.get("order", "").split())
+    orders = dict(part.partition("=")[::2] for part in plan.options.get("order", "").split())
     return Order(orders.get(split, orders.get("all", Order.SHUFFLED.value)))
+
+
+def _names(manifest: Manifest) -> ShardNames:
+    return ShardNames(manifest.plan.options.get("shard_names", NAMED_TEMPLATES["counted"]))
 
 
 def _is_ours(data: bytes) -> bool:
@@ -160,69 +168,27 @@ def _check_manifest(manifest: Manifest, findings: Findings) -> None:
             "planned samples": (sum(entry.planned for entry in entries), summary.planned),
             "samples of the plan": (summary.planned, planned and planned.samples),
             "rejects of shards": (summary.planned - summary.records, summary.rejected_in_shards),
+            "listed samples": (_listed_samples(summary), summary.listed),
+            "listed annotations": (_listed_annotations(summary), summary.annotations.listed),
         }
         for what, (found, said) in sums.items():
             if found != said:
                 text = f"{what} of split {split} are {found} by its entries, {said} by its sums"
-                findings.add("E-VER-MANIFEST", MANIFEST_NAME, text, "restore it from a copy")
+                findings.add("E-VER-MANIFEST", MANIFEST_NAME, text, COPY)
     for split in sorted({entry.split for entry in manifest.shards} - manifest.splits.keys()):
         text = f"shards are of split {split}, which it does not tell of"
-        findings.add("E-VER-MANIFEST", MANIFEST_NAME, text, "restore it from a copy")
+        findings.add("E-VER-MANIFEST", MANIFEST_NAME, text, COPY)
 
 
-def _check_side_files(manifest: Manifest, storage: Storage, findings: Findings) -> None:
-    plan = _read(PLAN_NAME, storage, findings)
-    if plan is not None and _as_plan(plan) != manifest.plan:
-        findings.add("E-VER-MANIFEST", PLAN_NAME, "is not the plan of the manifest", RESTORE)
-    labels = _read(_LABEL_MAP, storage, findings)
-    wanted = label_map_pbtxt([(label.id, label.name) for label in manifest.plan.labels])
-    if labels is not None and labels != wanted.encode():
-        what = "is not that of the labels in the manifest"
-        findings.add("E-VER-MANIFEST", _LABEL_MAP, what, "restore it from a copy")
-    rejected = _read(REJECTED_NAME, storage, findings)
-    if rejected is not None:
-        _check_rejects(manifest, rejected, findings)
-    if manifest.duplicates:
-        _read(DUPLICATES_NAME, storage, findings)
+def _listed_samples(summary: SplitSummary) -> int:
+    fates = summary.excluded, summary.rejected_before_planning, summary.planned, summary.earlier
+    return sum(fates) + sum(summary.skipped.values())
 
 
-def _as_plan(data: bytes) -> JobPlan | None:
-    try:
-        return from_json(data, JobPlan)
-    except ValueError:
-        return None
-
-
-def _check_rejects(manifest: Manifest, data: bytes, findings: Findings) -> None:
-    """Compare what was rejected with the counts by split and reason."""
-    counts: Counter[tuple[str, str, str]] = Counter()
-    for number, line in enumerate(data.splitlines(), 1):
-        try:
-            reject = from_json(line, Rejected)
-            counts[reject.split, reject.scope.value, reject.code] += 1
-        except (ValueError, KeyError) as error:
-            where = f"{REJECTED_NAME} line {number}"
-            findings.add("E-VER-MANIFEST", where, f"no reject ({error})", "restore it from a copy")
-    said: Counter[tuple[str, str, str]] = Counter()
-    for split, summary in manifest.splits.items():
-        for code, count in summary.rejected.items():
-            said[split, Scope.SAMPLE.value, code] = count
-        for code, count in summary.annotations.dropped.items():
-            said[split, Scope.ANNOTATION.value, code] = count
-    for split, scope, code in sorted(counts.keys() | said.keys()):
-        found, wanted = counts[split, scope, code], said[split, scope, code]
-        if found != wanted:
-            what = f"{found} of each {scope} rejected as {code} in split {split}, the manifest says"
-            findings.add(
-                "E-VER-MANIFEST", REJECTED_NAME, f"{what} {wanted}", "restore it from a copy"
-            )
-
-
-def _read(name: str, storage: Storage, findings: Findings) -> bytes | None:
-    if storage.stat(name) is None:
-        findings.add("E-VER-MISSING", name, "is not there", "restore it from a copy")
-        return None
-    return storage.read(name)
+def _listed_annotations(summary: SplitSummary) -> int:
+    fate = summary.annotations
+    known = fate.written, fate.lost, fate.excluded, fate.earlier
+    return sum(known) + sum(fate.dropped.values()) + sum(fate.skipped.values())
 
 
 def _check_listing(tasks: Sequence[ShardTask], storage: Storage, findings: Findings) -> None:
@@ -244,11 +210,10 @@ def _check_listing(tasks: Sequence[ShardTask], storage: Storage, findings: Findi
 
 
 def _check_foreign(
-    manifest: Manifest, tasks: Sequence[ShardTask], storage: Storage, findings: Findings
+    names: ShardNames, tasks: Sequence[ShardTask], storage: Storage, findings: Findings
 ) -> None:
     """Name files that could be taken for the data set's, and are not."""
-    names = ShardNames(manifest.plan.options.get("shard_names", NAMED_TEMPLATES["counted"]))
-    ours = {entry.file for entry in manifest.shards}
+    ours = {task.entry.file for task in tasks}
     found = [e.name for e in storage.list(recursive=False) if split_of(e.name, names) is not None]
     ours |= {name for task in tasks for name in index_names(task.stem)}
     folder = storage.list(f"{INDEX_DIR}/", recursive=False)

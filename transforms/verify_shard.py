@@ -120,29 +120,34 @@ def _add_bytes(report: ShardReport, of_bytes: ShardReport) -> None:
 def _read_index(task: ShardTask, storage: Storage, findings: Findings) -> list[IndexRow] | None:
     parquet_name, text_name = index_names(task.stem)
     rows = None
-    data = _read_if_there(parquet_name, storage, findings)
+    data = read_if_there(parquet_name, storage, findings)
     if data is not None:
         try:
             rows = index_from_parquet(data)
         except ValueError as error:
             findings.add("E-VER-INDEX", parquet_name, " ".join(str(error).split()), _INDEX_REMEDY)
-    text = _read_if_there(text_name, storage, findings)
+    text = read_if_there(text_name, storage, findings)
     if rows is not None and text is not None and text != index_to_text(rows):
         what = f"is not the text form of {parquet_name}"
         findings.add("E-VER-INDEX", text_name, what, _INDEX_REMEDY)
     return rows
 
 
-def _read_if_there(name: str, storage: Storage, findings: Findings) -> bytes | None:
-    if storage.stat(name) is None:
-        findings.add("E-VER-MISSING", name, "is not there", RESTORE)
+def read_if_there(
+    name: str, storage: Storage, findings: Findings, remedy: str = RESTORE
+) -> bytes | None:
+    """Return a small file of a data set; None with a finding where there is none."""
+    entry = storage.stat(name)
+    if entry is None or entry.kind != "file":
+        what = "is not there" if entry is None else f"is a {entry.kind}"
+        findings.add("E-VER-MISSING", name, what, remedy)
         return None
-    return storage.read(name)
+    return storage.read(name, entry)
 
 
 def _check_receipt(task: ShardTask, storage: Storage, findings: Findings) -> None:
     name, entry = receipt_name(task.stem), task.entry
-    data = _read_if_there(name, storage, findings)
+    data = read_if_there(name, storage, findings)
     if data is None:
         return
     try:
