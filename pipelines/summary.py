@@ -1,5 +1,6 @@
 """The summary of a finished run, from its manifest."""
 
+from schemas.data_card import CARD_NAME
 from schemas.faults import printable
 from schemas.manifest import (
     DUPLICATES_NAME,
@@ -111,17 +112,15 @@ def _reading_lines(manifest: Manifest, output: str) -> list[str]:
     lines = [f"  rejects: {printable(rejects)}; everything else: {printable(manifest_uri)}"]
     if not manifest.shards:
         return lines
-    first = manifest.shards[0].split
+    where = f"{output!a}, {manifest.shards[0].split!a}"
+    card = printable(join_uri(output, CARD_NAME))
     lines += [
         "  read it:",
-        "    import json, tensorflow as tf",
-        f"    shards = json.load(tf.io.gfile.GFile({manifest_uri!a}))['shards']",
-        f"    files = [{join_uri(output, '')!a} + s['file'] for s in shards"
-        f" if s['split'] == {first!r}]",
-        "    dataset = tf.data.TFRecordDataset(files)",
+        "    import readers",
+        f"    dataset = readers.load({where})  # tf.data; readers.open({where}) without TensorFlow",
+        f"  read it by other tools: {card}",
     ]
-    if any(feature.per_step for feature in manifest.features):
-        lines.append("  records are SequenceExamples: schemas.features.parse_sequence_spec")
-    elif manifest.plan.options.get("shard_names") != PLAIN:
+    is_sequence = any(feature.per_step for feature in manifest.features)
+    if not is_sequence and manifest.plan.options.get("shard_names") != PLAIN:
         lines.append("  tfds.builder_from_directory wants --shard_names plain")
     return lines
