@@ -12,6 +12,7 @@ COPY setup.py pyproject.toml README.md ./
 COPY schemas schemas
 COPY transforms transforms
 COPY pipelines pipelines
+COPY readers readers
 RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir=/wheels .
 
 FROM gcr.io/dataflow-templates-base/python311-template-launcher-base:20230622_RC00 AS launcher

@@ -5,7 +5,10 @@ import importlib
 import signal
 import sys
 
-COMMANDS = ("coco", "folder", "table", "sidecar", "pairs", "arrays", "verify", "show")
+PIPELINES = ("coco", "folder", "table", "sidecar", "pairs", "arrays")
+"""Those that make data sets, with Beam."""
+
+COMMANDS = (*PIPELINES, "verify", "show")
 """Each names the module of `pipelines` that has its `main`."""
 
 

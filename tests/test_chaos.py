@@ -53,7 +53,7 @@ from transforms.plan_shards import Sharding
 from transforms.storage import open_storage
 from transforms.write_shards import write_shard
 
-STEPS_OF_A_RUN = 65
+STEPS_OF_A_RUN = 67
 """Steps of a run of 10 images into 4 shards, from the listing of its images to its manifest.
 
 To plan 5, to claim the output 5, a shard 9 and one an image, to commit 9.

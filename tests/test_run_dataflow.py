@@ -340,14 +340,14 @@ def test_help_names_every_option_and_pipeline(launcher: Launcher) -> None:
         assert run.stdout.startswith("usage: ./run_dataflow.sh PIPELINE --project P")
     options = re.findall(r"^  --([a-z_]+)", run.stdout, re.MULTILINE)
     assert len(options) == 18
-    assert all(name in run.stdout for name in cli.COMMANDS)
+    assert all(name in run.stdout for name in cli.PIPELINES)
     for name in options:
         assert "unknown option" not in launcher("coco", f"--{name}=1").stderr
 
 
 def test_pipelines_are_those_of_the_command() -> None:
     (names,) = re.findall(r'^PIPELINES="(.*)"', SCRIPT.read_text(), re.MULTILINE)
-    assert tuple(names.split()) == cli.COMMANDS
+    assert tuple(names.split()) == cli.PIPELINES
 
 
 # --- Python
