@@ -154,7 +154,10 @@ class Records(Sequence[Record]):
 
         Raises:
             KeyError: when there is none.
+            TypeError: when the key is no text, as all keys are.
         """
+        if not isinstance(key, str):
+            raise TypeError(f"key must be text, got {key!r}: give {str(key)!r}")
         shards = [part.shard for part in self._parts]
         all_keys = self._own_reader().keys(shards)
         for part, first, keys in zip(self._parts, self._firsts, all_keys, strict=True):
