@@ -16,11 +16,12 @@ from transforms.storage import DEFAULT_ACCESS, Access
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    from readers.data_sets import Root
     from readers.records import Records
 
 
 def load(
-    data_sets: str | Sequence[str],
+    data_sets: "Root | Sequence[Root]",
     split: str,
     *,
     batch_size: int | None = None,
@@ -76,7 +77,7 @@ def load(
 
 
 def open(
-    data_sets: str | Sequence[str],
+    data_sets: "Root | Sequence[Root]",
     split: str,
     *,
     host: int = 0,
@@ -118,7 +119,7 @@ def open(
 
 
 def steps_per_epoch(
-    data_sets: str | Sequence[str],
+    data_sets: "Root | Sequence[Root]",
     split: str,
     global_batch: int,
     hosts: int = 1,

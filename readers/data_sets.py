@@ -1,5 +1,6 @@
 """Find the shards of committed data sets: by their manifests, never by a glob."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,7 +9,10 @@ from typing import NamedTuple
 from schemas.features import Content, Feature, FeatureSpec, Kind
 from schemas.manifest import MANIFEST_NAME, FeatureEntry, Label, Manifest, ShardEntry, read_manifest
 from schemas.shards import index_names, shard_stem
-from transforms.storage import DEFAULT_ACCESS, Access, Storage, join_uri, open_storage
+from transforms.storage import DEFAULT_ACCESS, Access, Storage, is_local, join_uri, open_storage
+
+Root = str | os.PathLike[str]
+"""Path or URI of an output."""
 
 
 class ShardFile(NamedTuple):
@@ -30,7 +34,7 @@ class DataSets:
     """Committed data sets that are read as one, such as those of several days.
 
     Attributes:
-        roots: path or URI of each.
+        roots: path or URI of each; paths are absolute, so that they outlive a change of directory.
         manifests: of each, in the same order.
         access: how their stores are reached.
     """
@@ -83,14 +87,15 @@ class DataSets:
         return open_storage(self.roots[shard.data_set], self.access)
 
 
-def find_data_sets(roots: str | Sequence[str], access: Access = DEFAULT_ACCESS) -> DataSets:
+def find_data_sets(roots: Root | Sequence[Root], access: Access = DEFAULT_ACCESS) -> DataSets:
     """Return the data sets at these paths or URIs.
 
     Raises:
         ValueError: when none is given, one has no manifest, or they cannot be read as one.
         RuntimeError: `E-OUT-FOREIGN` when a manifest is none of ours or of a newer format.
     """
-    given = (roots,) if isinstance(roots, str) else tuple(roots)
+    one_or_more = (roots,) if isinstance(roots, str | os.PathLike) else roots
+    given = tuple(map(_absolute, one_or_more))
     if not given:
         raise ValueError("data_sets must be at least one path, got none: give an output")
     data_sets = DataSets(given, tuple(_manifest(root, access) for root in given), access)
@@ -98,12 +103,21 @@ def find_data_sets(roots: str | Sequence[str], access: Access = DEFAULT_ACCESS) 
     return data_sets
 
 
+def _absolute(root: Root) -> str:
+    """Return a root that means the same wherever the process goes."""
+    text = os.fspath(root)
+    if not isinstance(text, str):
+        raise ValueError(f"data_sets must be paths or URIs, got {root!r}: give text")
+    is_relative = text and is_local(text) and not text.startswith(("/", "file://"))
+    return os.path.join(os.getcwd(), text) if is_relative else text
+
+
 def _manifest(root: str, access: Access) -> Manifest:
     storage = open_storage(root, access)
     if storage.stat(MANIFEST_NAME) is None:
         raise ValueError(
-            f"data_sets must be outputs with a {MANIFEST_NAME}, got {root!r} without one: it is"
-            " not complete; run the command that makes it again to finish it"
+            f"data_sets must be outputs with a {MANIFEST_NAME}, got {root!r} without one: give"
+            " the folder of an output; where its run was not finished, run that command again"
         )
     return read_manifest(storage.read(MANIFEST_NAME), join_uri(root, MANIFEST_NAME), "output")
 

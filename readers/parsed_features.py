@@ -3,8 +3,10 @@
 All of it is TensorFlow's own operations, so that graphs can be sent to other machines.
 """
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import SupportsIndex
 
 import tensorflow as tf
 
@@ -52,7 +54,7 @@ class TensorForm:
                 f"image_size must come with decode_images, got {self.image_size} without: leave it"
                 " out, or have images decoded"
             )
-        if self.image_size is not None and (len(self.image_size) != 2 or min(self.image_size) < 1):
+        if self.image_size is not None and not _is_size(self.image_size):
             raise ValueError(
                 f"image_size must be a height and a width in px, got {self.image_size}: give such"
                 " as (224, 224)"
@@ -61,6 +63,14 @@ class TensorForm:
             raise ValueError(
                 f"max_objects must be at least 1, got {self.max_objects}: give such as 100"
             )
+
+
+def _is_size(size: object) -> bool:
+    return (
+        isinstance(size, tuple | list)
+        and len(size) == 2
+        and all(isinstance(side, SupportsIndex) and operator.index(side) > 0 for side in size)
+    )
 
 
 def image_keys(spec: FeatureSpec) -> list[str]:

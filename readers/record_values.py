@@ -95,14 +95,12 @@ def _bytes(values: Values) -> Any:
 
 
 def _array_of(dtype: Any) -> Callable[[Values], Any]:
-    return lambda values: _view(values, dtype)
+    def convert(values: Values) -> Any:
+        """Return numbers as NumPy's array, which has the memory of Python's."""
+        numbers = values.values
+        return np.frombuffer(numbers, dtype) if numbers else np.empty(0, dtype)  # type: ignore[arg-type]
 
-
-def _view(values: Values, dtype: Any) -> Any:
-    """Return numbers as NumPy's array, which has the memory of Python's."""
-    if not values.values:
-        return np.empty(0, dtype)
-    return np.frombuffer(values.values, dtype)  # type: ignore[arg-type]  # of numbers, no list
+    return convert
 
 
 def _as_one(per_step: Sequence[Any], kind: Kind) -> Any:

@@ -112,7 +112,7 @@ class Records(Sequence[Record]):
         offsets = reader.offsets(member.shard)
         start, end = offsets[member.number], offsets[member.number + 1]
         span = Span(member.shard, start, end, [member])
-        return self._record(reader, member, reader.read(member.shard, start, end), span)
+        return next(self._records(reader, span, reader.read(member.shard, start, end)))
 
     def __getitems__(self, indices: Iterable[SupportsIndex]) -> list[Record]:
         """Return several records in the order asked for, read in parallel, neighbours at once.
@@ -128,7 +128,8 @@ class Records(Sequence[Record]):
         reader.load_offsets({member.shard for member in members})
         found: list[tuple[int, Record]] = []
         for span, data in self._read(reader, members):
-            found += ((m.position, self._record(reader, m, data, span)) for m in span.members)
+            positions = (member.position for member in span.members)
+            found += zip(positions, self._records(reader, span, data), strict=True)
         return [record for _, record in sorted(found, key=operator.itemgetter(0))]
 
     def __iter__(self) -> Iterator[Record]:
@@ -136,8 +137,7 @@ class Records(Sequence[Record]):
         reader = self._own_reader()
         members = (self._member(place, place) for place in range(len(self)))
         for span, data in self._read(reader, members):
-            for member in span.members:
-                yield self._record(reader, member, data, span)
+            yield from self._records(reader, span, data)
 
     def key(self, index: SupportsIndex) -> str:
         """Return the key of a record: the sample's, unique in its split of a data set.
@@ -154,7 +154,10 @@ class Records(Sequence[Record]):
 
         Raises:
             KeyError: when there is none.
+            TypeError: when the key is no text, as all keys are.
         """
+        if not isinstance(key, str):
+            raise TypeError(f"key must be text, got {key!r}: give {str(key)!r}")
         shards = [part.shard for part in self._parts]
         all_keys = self._own_reader().keys(shards)
         for part, first, keys in zip(self._parts, self._firsts, all_keys, strict=True):
@@ -217,20 +220,23 @@ class Records(Sequence[Record]):
     def _read(self, reader: ShardReader, members: Iterable[Member]) -> Iterator[tuple[Span, bytes]]:
         return reader.read_spans(reader.spans(members))
 
-    def _record(self, reader: ShardReader, member: Member, data: bytes, span: Span) -> Record:
-        offsets = reader.offsets(member.shard)
-        offset = offsets[member.number]
-        start, end = offset - span.start, offsets[member.number + 1] - span.start
-        try:
-            check_frame(data, start, end, np.frombuffer(data, np.uint8))
-            return self._parse(data, start + HEADER_BYTES, end - CHECKSUM_BYTES)
-        except FrameError as error:
-            code = error.code
-            if code == "E-VER-FRAME" and self._is_frame(member, data, start, offset):
-                code = "E-VER-INDEX"
-            raise self._damage(code, reader, member, str(error)) from None
-        except ValueError as error:
-            raise self._damage("E-VER-EXAMPLE", reader, member, str(error)) from None
+    def _records(self, reader: ShardReader, span: Span, data: bytes) -> Iterator[Record]:
+        offsets = reader.offsets(span.shard)
+        uncopied = np.frombuffer(data, np.uint8)
+        for member in span.members:
+            offset = offsets[member.number]
+            start, end = offset - span.start, offsets[member.number + 1] - span.start
+            try:
+                check_frame(data, start, end, uncopied)
+                record = self._parse(data, start + HEADER_BYTES, end - CHECKSUM_BYTES)
+            except FrameError as error:
+                code = error.code
+                if code == "E-VER-FRAME" and self._is_frame(member, data, start, offset):
+                    code = "E-VER-INDEX"
+                raise self._damage(code, reader, member, str(error)) from None
+            except ValueError as error:
+                raise self._damage("E-VER-EXAMPLE", reader, member, str(error)) from None
+            yield record
 
     def _is_frame(self, member: Member, data: bytes, at: int, offset: int) -> bool:
         """Return whether there is a frame, if one that the index does not tell of."""

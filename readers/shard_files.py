@@ -51,8 +51,7 @@ def _checked(data_sets: DataSets, file: ShardFile, listed: Mapping[str, Entry]) 
     written, uri = file.entry, data_sets.uri(file)
     entry = listed.get(written.file)
     if entry is None or entry.kind != "file":
-        what = "no such file" if entry is None else f"a {entry.kind}, not a file"
-        raise RuntimeError(fault_line("E-VER-MISSING", uri, what, REMEDY))
+        raise RuntimeError(fault_line("E-VER-MISSING", uri, _not_a_file(entry), REMEDY))
     if entry.size_bytes != written.bytes:
         storage = data_sets.storage(file)
         what = f"{entry.size_bytes} bytes, of {written.bytes} that were written"
@@ -62,6 +61,10 @@ def _checked(data_sets: DataSets, file: ShardFile, listed: Mapping[str, Entry]) 
         what = f"the store's CRC-32C is {entry.crc32c:08x}, {written.crc32c} was written"
         raise RuntimeError(fault_line("E-VER-CRC", uri, what, REMEDY))
     return ListedShard(file, entry, uri)
+
+
+def _not_a_file(entry: Entry | None) -> str:
+    return "no such file" if entry is None else f"a {entry.kind}, not a file"
 
 
 def _first_cut(file: ShardFile, storage: Storage, size_bytes: int) -> str:
@@ -107,7 +110,7 @@ def _decoded(file: ShardFile, storage: Storage, decode: Callable[[bytes], T]) ->
     entry = storage.stat(file.index_name)
     where = join_uri(storage.root, file.index_name)
     if entry is None or entry.kind != "file":
-        raise RuntimeError(fault_line("E-VER-MISSING", where, "no such file", REMEDY))
+        raise RuntimeError(fault_line("E-VER-MISSING", where, _not_a_file(entry), REMEDY))
     try:
         return decode(storage.read(file.index_name, entry))
     except ValueError as error:

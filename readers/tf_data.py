@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from readers.data_sets import DataSets, find_data_sets
+from readers.data_sets import DataSets, Root, find_data_sets
 from readers.hosts import Part, deal
 from readers.parsed_features import TensorForm, batch_parser, image_keys, parser
 from readers.shard_files import list_shards
@@ -64,7 +64,7 @@ class Reading:
 
 
 def load_data_sets(
-    roots: str | Sequence[str], split: str, reading: Reading, form: TensorForm, access: Access
+    roots: Root | Sequence[Root], split: str, reading: Reading, form: TensorForm, access: Access
 ) -> tf.data.Dataset:
     """Return what `readers.load` does."""
     data_sets = find_data_sets(roots, access)
@@ -80,7 +80,9 @@ def load_data_sets(
     if reading.known_cardinality:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(records))
     if reading.buffer_records:
-        dataset = dataset.shuffle(reading.buffer_records, reading.seed)
+        # TensorFlow allocates the buffer's slots at once, 24 bytes each, before any record comes.
+        buffered = max(1, min(reading.buffer_records, records))
+        dataset = dataset.shuffle(buffered, reading.seed)
     dataset = _parse(dataset, data_sets, reading, form)
     return dataset.with_options(_options(reading)).prefetch(tf.data.AUTOTUNE)
 

@@ -29,7 +29,9 @@ from schemas.wire_fields import (
 _INT64_MASK = 0xFFFF_FFFF_FFFF_FFFF
 _FIRST, _SECOND, _THIRD = (number << 3 | LENGTH_DELIMITED for number in (1, 2, 3))
 _ONE_FLOAT, _ONE_INT64 = 1 << 3 | FIXED32, 1 << 3 | VARINT
-_LEAST_ENTRY_BYTES = 8  # of an entry, a key, a value and a list: a tag and a length each
+_HEADER_BYTES = (
+    10  # of an entry, its key, value, list and the list's content: a tag and a length each
+)
 _KINDS = {_FIRST: Kind.BYTES, _SECOND: Kind.FLOAT, _THIRD: Kind.INT64}
 
 List = list[bytes] | array.array
@@ -82,6 +84,9 @@ def parse_example(data: bytes, start: int = 0, end: int | None = None) -> dict[s
     end = len(data) if end is None else end
     features: dict[str, Values] = {}
     try:
+        if (first := _only_field(data, start, end)) is not None:
+            _read_features(data, first, end, features, MAX_DEPTH - 1)
+            return features
         for tag, first, last in fields(data, start, end, MAX_DEPTH):
             if tag == _FIRST:
                 _read_features(data, first, last, features, MAX_DEPTH - 1)
@@ -117,7 +122,11 @@ def parse_sequence_example(data: bytes, start: int = 0, end: int | None = None) 
 def _read_features(data: bytes, at: int, end: int, into: dict[str, Values], depth: int) -> None:
     """Read a `tf.train.Features`; of equal keys the last one counts."""
     while at < end:
-        if entry := _plain_or_none(data, at, end):
+        try:
+            entry = _plain_entry(data, at, end)
+        except IndexError:  # lengths that lead out of the buffer: the walk tells where
+            entry = None
+        if entry is not None:
             key, into[key], at = entry
             continue
         tag, first, at = field(data, at, end, depth)
@@ -215,6 +224,9 @@ def _read_int64s(data: bytes, at: int, end: int, into: array.array) -> None:
     if packed.isascii():  # then each varint is the number itself
         into.extend(packed)
         return
+    if len(packed) == 2 and packed[1] < 0x80:  # such as the width of an image
+        into.append(packed[0] & 0x7F | packed[1] << 7)
+        return
     value = shift = 0
     for byte in packed:
         value |= (byte & 0x7F) << shift
@@ -230,11 +242,17 @@ def _read_int64s(data: bytes, at: int, end: int, into: array.array) -> None:
         raise MalformedError(at, "a list of integers whose last is cut off")
 
 
-def _plain_or_none(data: bytes, at: int, end: int) -> tuple[str, Values, int] | None:
+def _only_field(data: bytes, at: int, end: int) -> int | None:
+    """Return where the value begins of a message's first field, if there is nothing behind it."""
     try:
-        return _plain_entry(data, at, end)
-    except IndexError:  # lengths that lead out of the buffer: the walk tells where
-        return None
+        if at < end and data[at] == _FIRST:
+            last = at + 1
+            if (size := data[last]) >= 0x80:
+                size, last = _short_varint(data, last)
+            return last + 1 if last + 1 + size == end else None
+    except IndexError:
+        pass
+    return None
 
 
 def _plain_entry(data: bytes, at: int, end: int) -> tuple[str, Values, int] | None:
@@ -243,46 +261,54 @@ def _plain_entry(data: bytes, at: int, end: int) -> tuple[str, Values, int] | No
     That is: one key, then one value of one list, which is packed where it is of numbers, and every
     length as short as it may be. None says nothing about what else it is.
     """
-    if at + _LEAST_ENTRY_BYTES > end or data[at + 1] >= 0x80:
+    if at + _HEADER_BYTES > end or data[at + 1] >= 0x80:
         return _long_plain_entry(data, at, end)
-    first = at + _LEAST_ENTRY_BYTES + data[at + 3]
+    first = at + _HEADER_BYTES + data[at + 3]
     known = _plain_header(data[at:first])
     if known is None:
         return _long_plain_entry(data, at, end)
-    key, tag, size = known
+    key, kind, size = known
     stop = first + size
     if stop > end:
         return None
-    if size < 2 or data[first] != _FIRST or data[first + 1] != size - 2:
-        if tag == _FIRST:  # several values, or none
-            return _plain_bytes(data, first, stop, key)
-        return (key, Values(_KINDS[tag], _empty(tag)), stop) if not size else None
-    content = data[first + 2 : stop]
-    if tag == _FIRST:
-        return key, _values((Kind.BYTES, [content])), stop
-    if tag == _SECOND and size % 4 == 2 and sys.byteorder == "little":
-        return key, _values((Kind.FLOAT, array.array("f", content))), stop
-    if tag == _THIRD and content.isascii():
-        return key, _values((Kind.INT64, array.array("q", tuple(content)))), stop
-    return _plain_numbers(data, first, stop, key, tag)
+    if kind is None:
+        return _plain_bytes(data, first - 2, stop, key)
+    content = data[first:stop]
+    if kind is Kind.BYTES:
+        return key, _values((kind, [content])), stop
+    if kind is Kind.FLOAT:
+        return key, _values((kind, array.array("f", content))), stop
+    if content.isascii():  # then each varint is the number itself
+        return key, _values((kind, array.array("q", tuple(content)))), stop
+    values = array.array("q")
+    _read_int64s(data, first, stop, values)
+    return key, _values((kind, values)), stop
 
 
 @functools.lru_cache(maxsize=4096)
-def _plain_header(header: bytes) -> tuple[str, int, int] | None:
-    """Return key, tag and bytes of the list whose entry begins so, None for no plain beginning.
+def _plain_header(header: bytes) -> tuple[str, Kind | None, int] | None:
+    """Return key, kind and bytes of the content whose entry begins so, None for no plain beginning.
 
-    Headers repeat from record to record. All lengths are below 128, one byte each.
+    Headers repeat from record to record. All lengths are below 128, one byte each. Several values
+    that are bytes have no kind; theirs are the bytes behind the first one's tag and length.
     """
-    size = len(header) - _LEAST_ENTRY_BYTES
+    size = len(header) - _HEADER_BYTES
     if size < 0 or header[0] != _FIRST or header[2] != _FIRST or header[3] != size:
         return None
-    value_tag, value_bytes, list_tag, list_bytes = header[-4:]
-    if value_tag != _SECOND or list_tag not in _KINDS or list_bytes >= 0x80:
+    value_tag, value_bytes, list_tag, list_bytes, tag, content_bytes = header[-6:]
+    if value_tag != _SECOND or list_tag not in _KINDS or not 2 <= list_bytes < 0x80:
         return None
     if value_bytes != list_bytes + 2 or header[1] != size + 6 + list_bytes or header[1] >= 0x80:
         return None
+    kind: Kind | None = _KINDS[list_tag]
+    if tag != _FIRST or content_bytes != list_bytes - 2:
+        if kind is not Kind.BYTES:
+            return None
+        kind = None
+    if kind is Kind.FLOAT and (content_bytes % 4 or sys.byteorder == "big"):
+        return None
     try:
-        return str(header[4:-4], "utf-8"), list_tag, list_bytes
+        return str(header[4:-6], "utf-8"), kind, list_bytes - 2
     except UnicodeDecodeError:
         return None
 

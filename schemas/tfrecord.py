@@ -4,7 +4,7 @@ Source of the format: tensorflow/core/lib/io/record_writer.h.
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import google_crc32c
@@ -16,6 +16,7 @@ HEADER_BYTES, CHECKSUM_BYTES = 12, 4
 """Of them, those before the record, and those behind it."""
 
 _LENGTH = struct.Struct("<Q")
+_HEADER = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
 _MASK_DELTA = 0xA282EAD8
 
@@ -40,14 +41,12 @@ class FrameError(ValueError):
     Attributes:
         code: `E-VER-FRAME` when nobody knows where the record ends, `E-VER-CRC` when its bytes are
             not those written.
-        at: where the frame begins, in the buffer or the file.
     """
 
-    def __init__(self, code: str, at: int, what: str) -> None:
-        """Take code, place and text."""
+    def __init__(self, code: str, what: str) -> None:
+        """Take code and text."""
         super().__init__(what)
         self.code = code
-        self.at = at
 
 
 def frame_bytes(data: bytes, at: int, left_bytes: int) -> int:
@@ -63,36 +62,17 @@ def frame_bytes(data: bytes, at: int, left_bytes: int) -> int:
     Raises:
         FrameError: when there is no frame, or it is longer than what is left of the file.
     """
-    header = data[at : at + HEADER_BYTES]
-    if len(header) < HEADER_BYTES:
-        what = f"{len(header)} bytes, of {HEADER_BYTES} of a frame's header"
-        raise FrameError("E-VER-FRAME", at, what)
-    (length,), (crc,) = _LENGTH.unpack(header[:8]), _CRC.unpack(header[8:])
-    if masked_crc(google_crc32c.value(header[:8])) != crc:
+    if len(data) - at < HEADER_BYTES:
+        what = f"{max(len(data) - at, 0)} bytes, of {HEADER_BYTES} of a frame's header"
+        raise FrameError("E-VER-FRAME", what)
+    length, crc = _HEADER.unpack_from(data, at)
+    if masked_crc(google_crc32c.value(data[at : at + _LENGTH.size])) != crc:
         what = f"a length of {length} bytes, of which the checksum is another"
-        raise FrameError("E-VER-FRAME", at, what)
+        raise FrameError("E-VER-FRAME", what)
     if length + FRAME_BYTES > left_bytes:
         what = f"a record of {length} bytes, {max(left_bytes - FRAME_BYTES, 0)} are left for it"
-        raise FrameError("E-VER-FRAME", at, what)
+        raise FrameError("E-VER-FRAME", what)
     return length + FRAME_BYTES
-
-
-def read_frame(data: bytes, at: int, end: int) -> bytes:
-    """Return the record whose frame is a part of a buffer, after a look at both checksums.
-
-    Args:
-        data: bytes that hold the frame.
-        at: where it begins.
-        end: where it must end.
-
-    Raises:
-        FrameError: when it is damaged, or ends elsewhere.
-
-    >>> read_frame(b"".join(frame_record([b"12345"])), 0, 21)
-    b'12345'
-    """
-    check_frame(data, at, end, data)
-    return data[at + HEADER_BYTES : end - CHECKSUM_BYTES]
 
 
 def check_frame(data: bytes, at: int, end: int, uncopied: Any) -> None:
@@ -109,57 +89,13 @@ def check_frame(data: bytes, at: int, end: int, uncopied: Any) -> None:
     """
     size = frame_bytes(data, at, end - at)
     if size != end - at:
-        raise FrameError("E-VER-FRAME", at, f"a frame of {size} bytes, not of {end - at}")
-    (crc,) = _CRC.unpack(data[end - CHECKSUM_BYTES : end])
+        raise FrameError("E-VER-FRAME", f"a frame of {size} bytes, not of {end - at}")
+    (crc,) = _CRC.unpack_from(data, end - CHECKSUM_BYTES)
     record = uncopied[at + HEADER_BYTES : end - CHECKSUM_BYTES]
     found = masked_crc(google_crc32c.value(record))
     if found != crc:
         what = f"the checksum of its {len(record)} bytes is {found:08x}, stored is {crc:08x}"
-        raise FrameError("E-VER-CRC", at, what)
-
-
-def scan_records(chunks: Iterable[bytes], file_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """Yield offset and bytes of every record of a file, in their order.
-
-    No more is held than a record and a chunk, whatever lengths the file claims.
-
-    Args:
-        chunks: of the file, from its beginning to its end.
-        file_bytes: size of the file.
-
-    Raises:
-        FrameError: at the first damage, with its offset in the file.
-
-    >>> list(scan_records([b"".join(frame_record([b"12"]) + frame_record([b"345"]))], 37))
-    [(0, b'12'), (18, b'345')]
-    """
-    source = iter(chunks)
-    buffer, at, begins = b"", 0, 0  # `begins`: of the buffer, in the file
-    while begins + at < file_bytes:
-        left = file_bytes - begins - at
-        try:
-            if len(buffer) - at < HEADER_BYTES:
-                begins, buffer, at = begins + at, _filled(source, buffer[at:], HEADER_BYTES), 0
-            size = frame_bytes(buffer, at, left)
-            if len(buffer) - at < size:
-                begins, buffer, at = begins + at, _filled(source, buffer[at:], size), 0
-            if len(buffer) - at < size:
-                what = f"a record of {size - FRAME_BYTES} bytes, and the file has ended"
-                raise FrameError("E-VER-FRAME", at, what)
-            record = read_frame(buffer, at, at + size)
-        except FrameError as error:
-            raise FrameError(error.code, begins + error.at, str(error)) from None
-        yield begins + at, record
-        at += size
-
-
-def _filled(source: Iterator[bytes], begun: bytes, size: int) -> bytes:
-    """Return bytes with as many chunks behind them as it takes to have so many, if there are."""
-    parts, have = [begun], len(begun)
-    while have < size and (chunk := next(source, b"")):
-        parts.append(chunk)
-        have += len(chunk)
-    return b"".join(parts)
+        raise FrameError("E-VER-CRC", what)
 
 
 def masked_crc(crc: int) -> int:

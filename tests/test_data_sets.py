@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import readers
 from readers.data_sets import find_data_sets
 from schemas.features import Content, Feature, FeatureSpec, Kind
 from schemas.layouts.detection import DETECTION
@@ -98,6 +99,27 @@ def test_no_data_set() -> None:
     assert refusal() == "data_sets must be at least one path, got none: give an output"
 
 
+def test_paths_are_taken_as_objects_too(tmp_path: Path) -> None:
+    one, other = Path(write(tmp_path / "a", 1)), Path(write(tmp_path / "b", 1))
+    assert find_data_sets(one).roots == (str(one),)
+    assert find_data_sets([one, f"file://{other}"]).roots == (str(one), f"file://{other}")
+    with pytest.raises(ValueError, match=r"^data_sets must be paths or URIs, got b'out': give"):
+        find_data_sets([b"out"])  # type: ignore[list-item]
+
+
+def test_relative_paths_outlive_a_change_of_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Path(write(tmp_path / "a", 2))
+    monkeypatch.chdir(root.parent)
+    found = find_data_sets(root.name)
+    records = readers.open(root.name, "train")
+    dataset = readers.load(root.name, "train")
+    monkeypatch.chdir("/")
+    assert found.roots == (str(root),)
+    assert len(list(records)) == len(list(dataset)) == 2
+
+
 @pytest.mark.parametrize("there", [True, False])
 def test_an_output_without_a_manifest(tmp_path: Path, there: bool) -> None:
     """Shards alone are none: the run is not over."""
@@ -105,8 +127,8 @@ def test_an_output_without_a_manifest(tmp_path: Path, there: bool) -> None:
     if there:
         (Path(write(tmp_path / "out")) / "manifest.json").unlink()
     assert refusal(root) == (
-        f"data_sets must be outputs with a manifest.json, got {root!r} without one: it is not"
-        " complete; run the command that makes it again to finish it"
+        f"data_sets must be outputs with a manifest.json, got {root!r} without one: give the"
+        " folder of an output; where its run was not finished, run that command again"
     )
 
 

@@ -329,6 +329,15 @@ def test_a_split_in_its_input_s_order_is_read_so(tmp_path: Path) -> None:
     assert numbers_of(readers.load(out, "train")) == list(range(100))
 
 
+def test_a_buffer_is_no_larger_than_the_split(tmp_path: Path) -> None:
+    """TensorFlow would take 24 bytes a slot, at once: here 24 EB."""
+    out = write_numbers(tmp_path / "out", 5, 5)
+    found = [numbers_of(readers.load(out, "train", shuffle=n, seed=0)) for n in (10, 10**18)]
+    assert found[0] == found[1]
+    nothing = readers.load(out, "train", host=11, hosts=12, shuffle=True, drop_remainder=False)
+    assert numbers_of(nothing) == []
+
+
 def test_shuffled_records_come_in_another_order_in_each_epoch(tmp_path: Path) -> None:
     out = write_numbers(tmp_path, *[50] * 20)
     for shuffle in (True, 100):
@@ -431,6 +440,14 @@ def test_a_host_without_records_reads_nothing(tmp_path: Path) -> None:
         (
             {"shuffle": -1},
             "shuffle must be True, False or a number of records, got -1: give such as 1024",
+        ),
+        (
+            {"image_size": 224},
+            "image_size must be a height and a width in px, got 224: give such as (224, 224)",
+        ),
+        (
+            {"image_size": (2.5, 3)},
+            "image_size must be a height and a width in px, got (2.5, 3): give such as (224, 224)",
         ),
         ({"seed": 3}, "seed must come with shuffle, got 3 without: leave it out"),
         ({"max_objects": 0}, "max_objects must be at least 1, got 0: give such as 100"),

@@ -106,6 +106,21 @@ def test_a_split_is_a_sequence(output: Path) -> None:
     assert ids(reversed(records)) == list(range(10))[::-1]
 
 
+def test_a_key_is_text(output: Path) -> None:
+    """An image's id is a number in COCO's file, and text as a key."""
+    with pytest.raises(TypeError, match=r"^key must be text, got 42: give '42'$"):
+        readers.open(str(output), "train").find(42)  # type: ignore[arg-type]
+
+
+def test_an_index_that_is_a_folder(output: Path) -> None:
+    (index,) = output.glob("index/train-00000-*.parquet")
+    index.unlink()
+    index.mkdir()
+    message = rf"^E-VER-MISSING {re.escape(str(index))}: a directory, not a file; "
+    with pytest.raises(RuntimeError, match=message):
+        readers.open(str(output), "train")[0]
+
+
 @pytest.mark.parametrize("index", [10, -11, 2**70])
 def test_beyond_its_end_is_an_index_error(output: Path, index: int) -> None:
     records = readers.open(str(output), "train")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from schemas.tfrecord import FRAME_BYTES, masked_crc
+from schemas.tfrecord import FRAME_BYTES, HEADER_BYTES, masked_crc
 
 MAX_RECORD_BYTES = 512 << 20
 """A larger record is checksummed, but handed to nobody."""
@@ -22,7 +22,6 @@ UNKNOWN_SIZE = 2**63
 
 _PIECE_BYTES = 2 << 20
 _GUESSED_BYTES = 64 << 20  # a length whose checksum is wrong is tried up to here
-_HEADER_BYTES = 12
 _CUT_OFF = "the file ends within the record"
 _LENGTH = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
@@ -169,7 +168,7 @@ class _Window:
 
 def _read_frame(window: _Window, offset: int, number: int) -> tuple[Record | BadFrame, int | None]:
     """Return what is at an offset, and where the next frame begins, None where nobody knows."""
-    if not window.has(offset, _HEADER_BYTES):
+    if not window.has(offset, HEADER_BYTES):
         what = f"the file ends within a frame's header, after {window.left(offset)} bytes of it"
         return BadFrame(number, offset, "E-VER-FRAME", what), None
     place = window.place(offset)
@@ -185,24 +184,24 @@ def _read_frame(window: _Window, offset: int, number: int) -> tuple[Record | Bad
             number, offset, "E-VER-FRAME", what
         ), offset + whole_bytes if is_right else None
     if not is_there or (size <= MAX_RECORD_BYTES and not window.has(offset, whole_bytes)):
-        left = max(window.left(offset) - _HEADER_BYTES, 0)
+        left = max(window.left(offset) - HEADER_BYTES, 0)
         what = f"a record of {size} bytes is cut off: {left} bytes are left for it and its checksum"
         return BadFrame(number, offset, "E-VER-FRAME", what), None
     if size > MAX_RECORD_BYTES:
-        data, wrong = None, _wrong_in_pieces(window, offset + _HEADER_BYTES, size)
+        data, wrong = None, _wrong_in_pieces(window, offset + HEADER_BYTES, size)
     else:
         data, wrong = _data(window, offset, size)
     if wrong:
         code = "E-VER-FRAME" if wrong == _CUT_OFF else "E-VER-CRC"
         return BadFrame(number, offset, code, wrong), offset + whole_bytes
     if data is not None:
-        window.show(data, offset + _HEADER_BYTES)
+        window.show(data, offset + HEADER_BYTES)
     return Record(number, offset, size, data), offset + whole_bytes
 
 
 def _data(window: _Window, offset: int, size: int) -> tuple[bytes, str]:
     """Return a record that is at hand, and what is wrong with its checksum, empty for nothing."""
-    start = window.place(offset) + _HEADER_BYTES
+    start = window.place(offset) + HEADER_BYTES
     data = window.piece[start : start + size]
     return data, _wrong_checksum(google_crc32c.value(data), window.piece, start + size)
 
