@@ -110,7 +110,7 @@ def check_resumes(sources: Sources, store: MemoryStore) -> None:
 
 def test_a_run_takes_as_many_steps_as_there_are_kills(sources: Sources) -> None:
     assert sources.steps == STEPS_OF_A_RUN
-    assert len(sources.undisturbed) == NUM_SHARDS * 4 + 8
+    assert len(sources.undisturbed) == NUM_SHARDS * 4 + 10
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
