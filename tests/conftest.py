@@ -22,7 +22,8 @@ if settings.get_current_profile_name() == "default":  # else somebody has chosen
     settings.register_profile("patient", settings.default, deadline=None)
     settings.load_profile("patient")
 
-collect_ignore = ["torch_reader/read.py"]  # imports what its own environment has
+# These import what environments of their own have.
+collect_ignore = ["mlcroissant/load.py", "tfdv/validate.py", "torch_reader/read.py"]
 
 SHARED_DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
 

@@ -230,9 +230,9 @@ SABOTAGES = (
     Sabotage(
         2,
         "the order is Python's hash()",
-        PLAN,
+        "schemas/order.py",
         'int.from_bytes(digest.digest(), "big")',
-        "hash(digest.digest()) % 2**_DIGEST_BITS",
+        "hash(digest.digest()) % 2**DIGEST_BITS",
         ("tests/test_plan_shards.py::test_the_shuffled_order_is_for_ever",),
     ),
     Sabotage(
