@@ -142,7 +142,8 @@ def execute(run: RunConfig[C], build: Build[C], beam_args: Sequence[str]) -> Non
     spare_the_collector()
     keep_freed_memory()
     loggers = [logging.getLogger(name) for name in OUR_LOGGERS]
-    with showing_progress(PROGRESS, loggers, known=runs_workers_here(options)):
+    noun, known = config.layout.sample_noun, runs_workers_here(options)
+    with showing_progress(PROGRESS, loggers, noun, known=known):
         _run_graph(partial(build, config=config), options, waits=run.waits)
     if run.waits and not makes_template(options):
         _say_what_was_made(config.output, output, time.monotonic() - started_s)

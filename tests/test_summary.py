@@ -262,7 +262,7 @@ def test_bar_on_a_terminal(many: list[object]) -> None:
     lines = lines_left(shown)
     bars = [line for line in lines if "%|" in line]
     assert len(bars) == 1, lines  # it ends once, full, on a line of its own
-    done = r"converting: 100%\|\S+\| 120/120 \[.*60/60 shards, 0\.\d MB, 1 reject"
+    done = r"converting: 100%\|\S+\| 120/120 \[.*60/60 shards, 0\.\d MB/s, 1 reject"
     assert re.match(done, bars[0])
     wrote = [s for s in lines if re.fullmatch(r"wrote train-\d+-of-00060-\d\.tfrec .*", s)]
     assert len(wrote) == 60
@@ -302,7 +302,7 @@ def test_no_bar_off_a_terminal(many: list[object]) -> None:
 
 
 def test_no_display_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with showing_progress(Progress(), []):
+    with showing_progress(Progress(), [], "image"):
         pass
     assert capsys.readouterr() == ("", "")
 
