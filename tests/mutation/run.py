@@ -160,7 +160,7 @@ RESULTS = ROOT / "build" / "mutation"
 KILLED, SURVIVED, TIMEOUT = "killed", "survived", "timeout"
 _NOTICED = (KILLED, TIMEOUT)
 _LEAST_S = 5  # for a mutant that loops, beside ten times what its test takes
-_OURS = ("tests", "schemas", "transforms", "pipelines", "conftest", "__main__")
+_OURS = ("tests", "schemas", "transforms", "pipelines", "readers", "conftest", "__main__")
 _PLUGINS_LEFT_OUT = ("xdist", "cov", "unraisableexception", "threadexception")
 
 

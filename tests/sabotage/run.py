@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.sabotage.sabotages import SABOTAGES, Sabotage
 
 ROOT = Path(__file__).resolve().parents[2]
-COPIED = ("schemas", "transforms", "pipelines", "tests", "pyproject.toml", "setup.py")
+COPIED = ("schemas", "transforms", "pipelines", "readers", "tests", "pyproject.toml", "setup.py")
 TIMEOUT_S = 600
 _TELL_OF_CI = ("CI", "BUILD_NUMBER")
 _RED = ("AssertionError", "assert ", "Failed: DID NOT RAISE", "RuntimeError: E-")
