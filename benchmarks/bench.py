@@ -30,7 +30,7 @@ PROJECT = HERE.parent
 PEERS_PYTHON = HERE / ".venv/bin/python"
 OUR_PYTHON = PROJECT / ".venv/bin/python"
 
-OUR_PACKAGES = ("schemas", "transforms", "pipelines")
+OUR_PACKAGES = ("schemas", "transforms", "pipelines", "readers")
 SHARDS = 16
 TRIAL_IMAGES = 64
 TARGETS = {"keras_loop": 0.70, "beam_naive": 0.12, "webdataset": None}
