@@ -118,11 +118,11 @@ def execute(run: RunConfig[C], build: Build[C], beam_args: Sequence[str]) -> Non
     """
     options = prepare(_Options(list(beam_args)))
     check_engine(options, run.uris(), waits=run.waits)
-    _check_spool(run.config, options)
+    check_spool(run.config, options)
     if is_dry_run(options):  # which asks no store
         _run_graph(partial(build, config=run.config), options, waits=False)
         return
-    config = _with_earlier_sets(run).located()
+    config = with_earlier_sets(run).located()
     output = open_storage(config.output, config.access)
     started_s = time.monotonic()
     if run.overwrite or not run.trust_manifest:
@@ -188,7 +188,7 @@ def _say_what_was_made(uri: str, output: Storage, seconds: float) -> None:
         say(line, sys.stdout)
 
 
-def _check_spool(config: DataSetConfig, options: PipelineOptions) -> None:
+def check_spool(config: DataSetConfig, options: PipelineOptions) -> None:
     """Refuse a folder for spools where nothing is kept in one."""
     runner = runner_of(options)
     in_here = runner == "FnApiRunner" and shares_memory(options)
@@ -201,7 +201,7 @@ def _check_spool(config: DataSetConfig, options: PipelineOptions) -> None:
         )
 
 
-def _with_earlier_sets(run: RunConfig[C]) -> C:
+def with_earlier_sets(run: RunConfig[C]) -> C:
     """Find the earlier data sets, before anything is made or deleted."""
     config = run.config
     if run.since is None or not run.since.names:
