@@ -1,8 +1,8 @@
 """A stand-in of the Dataflow service: it takes jobs over HTTP and runs what was staged for them.
 
 It serves what Beam asks of the REST API (https://cloud.google.com/dataflow/docs/reference/rest):
-create a job, get it, list its messages and metrics. A job runs in a process of its own, from the
-files in its staging bucket alone, and its error text becomes the job's error message.
+create a job, list jobs, get one, list its messages and metrics. A job runs in a process of its own,
+from the files in its staging bucket alone, and its error text becomes the job's error message.
 """
 
 import json
@@ -43,12 +43,14 @@ class DataflowStandIn:
     Attributes:
         jobs: by id, in the order in which they came.
         refusal: status that the next jobs get instead of being taken, or None.
+        disabled: whether the project has not enabled the API.
     """
 
     def __init__(self, execute: Execute) -> None:
         """Take what runs a job."""
         self.jobs: dict[str, Job] = {}
         self.refusal: HTTPStatus | None = None
+        self.disabled = False
         self._execute = execute
         self._running: list[threading.Thread] = []
         stand_in = self
@@ -88,6 +90,18 @@ class DataflowStandIn:
         running.start()
         return self.get(job_id)
 
+    def list(self) -> tuple[HTTPStatus, dict[str, Any]]:
+        """Return all jobs, or that there is no such service in the project."""
+        if self.disabled:
+            what = "Dataflow API has not been used in project 1234 before or it is disabled."
+            info = {"@type": "type.googleapis.com/google.rpc.ErrorInfo"}
+            details = [{**info, "reason": "SERVICE_DISABLED", "domain": "googleapis.com"}]
+            error = {"code": 403, "message": what, "status": "PERMISSION_DENIED"}
+            return HTTPStatus.FORBIDDEN, {"error": {**error, "details": details}}
+        if self.refusal is not None:
+            return self.refusal, {"error": {"code": self.refusal, "message": "not allowed here"}}
+        return HTTPStatus.OK, {"jobs": [self.get(job_id)[1] for job_id in self.jobs]}
+
     def get(self, job_id: str) -> tuple[HTTPStatus, dict[str, Any]]:
         """Return a job's state."""
         job = self.jobs[job_id]
@@ -120,6 +134,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Print nothing."""
 
     def do_GET(self) -> None:
+        if self.path.split("?")[0].endswith("/jobs"):
+            self._send(*self.service.list())
+            return
         job_id, _, what = self.path.split("?")[0].partition("/jobs/")[2].partition("/")
         answers = {"": self.service.get, "messages": self.service.messages}
         self._send(*answers[what](job_id) if what in answers else (HTTPStatus.OK, {}))

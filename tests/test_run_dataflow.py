@@ -75,6 +75,16 @@ def test_check_only_prints_the_command_and_checks_the_graph_without_gcloud(
     assert launcher.programs.calls("gcloud") == launcher.programs.calls("docker") == []
 
 
+def test_the_doctor_looks_at_the_job_that_would_be_submitted(launcher: Launcher) -> None:
+    launcher.programs.answer("pipelines.doctor", out="12 ok\n", code=6)
+    run = launcher.submit("--job_name", "j", "--doctor")
+    assert (run.returncode, run.stdout, run.stderr) == (6, "12 ok\n", "")
+    ((_, *words),) = launcher.programs.calls("-m pipelines.doctor")
+    launcher.submit("--job_name", "j", "--check_only")
+    assert [*words[:3], *words[3:]] == ["-m", "pipelines.doctor", "coco", *launcher.job()[2:-1]]
+    assert launcher.programs.calls("gcloud") == launcher.programs.calls("docker") == []
+
+
 def test_printed_command_is_the_one_that_runs(launcher: Launcher) -> None:
     options = ("--job_name", "j", "--labels", "a=b", "--no_public_ips", "--sdk_container_image")
     printed = launcher.submit(*options, IMAGE, "--check_only").stdout

@@ -109,7 +109,7 @@ def judge_pillow(version: str | None, decodes: bool | None) -> Iterator[Diagnosi
     """Yield a warning where images of strangers may meet an old decoder.
 
     >>> [d.line[:60] for d in judge_pillow("12.1.0", True)]
-    ['warning  pillow: 12.1.0 has a critical JPEG overflow (CVE-202']
+    ['warning  pillow: 12.1.0 has a critical JPEG overflow (CVE-20']
     """
     if version is None or Version(version) >= Version(SAFE_PILLOW) or decodes is False:
         return
