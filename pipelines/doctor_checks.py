@@ -26,12 +26,12 @@ from pipelines.launch import RunConfig, with_earlier_sets
 from transforms.check_images import Check as ImageCheck
 from transforms.doctor.buckets import bucket_of, check_bucket
 from transforms.doctor.coco_samples import CocoRun, ReadAnnotations, read_annotations, too_large
-from transforms.doctor.diagnosis import Diagnosis, fine
+from transforms.doctor.diagnosis import Diagnosis, Mark, fine, warning
 from transforms.doctor.existing import look_at_existing
 from transforms.doctor.google_identity import check_identity
 from transforms.doctor.machine import Needs, judge_room, nearest_folder
 from transforms.doctor.outputs import check_output
-from transforms.doctor.run_checks import Check
+from transforms.doctor.run_checks import Check, run_checks
 from transforms.doctor.sampled_images import (
     Sampled,
     Treatment,
@@ -110,6 +110,10 @@ def _existing(run: RunConfig) -> Iterator[Diagnosis]:
 
 def _images(run: RunConfig, options: PipelineOptions) -> Iterator[Diagnosis]:
     """Yield what comes of some images, and whether there is room for what comes of all."""
+    if blocked := [d for d in run_checks(check_sources(run)) if d.mark is Mark.WRONG]:
+        what = f"not sampled, since {blocked[0].where} is as told above"  # soon, if nothing answers
+        yield warning("images", what, "mend that first")
+        return
     config = run.config.located()
     treatment = Treatment(config.check, config.orientation, config.conversion)
     sampled = Sampled([], 0)

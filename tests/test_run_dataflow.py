@@ -349,7 +349,7 @@ def test_help_names_every_option_and_pipeline(launcher: Launcher) -> None:
         assert (run.returncode, run.stderr) == (0, "")
         assert run.stdout.startswith("usage: ./run_dataflow.sh PIPELINE --project P")
     options = re.findall(r"^  --([a-z_]+)", run.stdout, re.MULTILINE)
-    assert len(options) == 18
+    assert len(options) == 19
     assert all(name in run.stdout for name in cli.PIPELINES)
     for name in options:
         assert "unknown option" not in launcher("coco", f"--{name}=1").stderr
