@@ -1,7 +1,9 @@
 """`verify --runner`: the lines of the command in process, on the faults of its tests."""
 
+import hashlib
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -9,7 +11,11 @@ import pytest
 
 from pipelines import verify_job
 from pipelines.verify import VerifyConfig, verify
+from schemas.findings import Findings
+from schemas.manifest import ShardEntry
+from tests.coco_command import PROJECT
 from tests.conftest import jpeg_bytes
+from tests.test_verify_command import run
 from tests.test_verify_data_set import (
     FAULTS,
     edit,
@@ -20,8 +26,12 @@ from tests.test_verify_data_set import (
     whole,
 )
 from tests.test_verify_files import example, write
+from transforms.shard_reports import ShardReport, ShardsFound, ShardTask, find_twice
+from transforms.verify_files import FilesFound
+from transforms.verify_parts import Around, KeysOfShard, gather, merge_parts, partition_keys
 
 __all__ = ["whole"]
+PRISM = PROJECT / ".tools" / "prism"
 TIME = re.compile(r"in \d+\.\d s( \(\d+\.\d\d GB/s\))?")
 
 
@@ -46,7 +56,7 @@ def elsewhere(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[b
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    return [TIME.sub("", line) for line in capsys.readouterr().out.splitlines()]
+    return without_time(capsys.readouterr().out.splitlines())
 
 
 def keys_twice(out: Path) -> None:
@@ -126,3 +136,102 @@ def test_contents_that_splits_share_are_counted_as_in_process(
     found, told = elsewhere(capsys, folder / "out", "--deep")
     assert (found, told) == here(capsys, folder / "out", deep=True)
     assert found and told[0].startswith("E-VER-MANIFEST duplicates.jsonl line 1: 2 records of")
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 7])
+def test_keys_that_meet_in_partitions_are_those_that_come_twice(partitions: int) -> None:
+    digests = [hashlib.blake2b(bytes([n]), digest_size=16).digest() for n in range(20)]
+    shards = [
+        (task_of(0, "train", "a"), digests[:10]),
+        (task_of(1, "train", "b"), [*digests[8:12], *digests[11:13]]),
+        (task_of(2, "val", "c"), digests[:5]),
+        (task_of(3, "train", "d"), [digests[0], digests[19], digests[19]]),
+    ]
+    parts: dict[int, list[KeysOfShard]] = {}
+    for task, given in reversed(shards):
+        for partition, some in partition_keys(task, given, partitions):
+            parts.setdefault(partition, []).append(some)
+    twice: Counter[tuple[int, str, str]] = Counter()
+    for found in parts.values():
+        in_order = sorted(found, key=lambda keys: keys.place)
+        for keys in find_twice((k.place, k.split, k.file, k.digests) for k in in_order):
+            twice[keys.place, keys.split, keys.file] += keys.keys
+    assert twice == {(1, "train", "b"): 3, (3, "train", "d"): 2}
+    assert (len(parts) > 1) is (partitions > 1)
+
+
+def task_of(place: int, split: str, file: str) -> ShardTask:
+    return ShardTask(ShardEntry(file, split, 0, 0, 0, "", ""), "", "", None, place)
+
+
+def test_parts_are_added_up_in_their_order() -> None:
+    parts = [((number,), report_of(number)) for number in range(100)]
+    total = merge_parts([((0, run), merge_parts(parts[run::7])) for run in range(7)])
+    in_order = merge_parts([((0, run), merge_parts(parts[10 * run :][:10])) for run in range(10)])
+    assert (total.shards, in_order.shards) == (100, 100)
+    kept = [finding.where for finding in in_order.findings.kept["E-VER-CRC"]]
+    assert kept == [f"{number}.tfrec" for number in range(20)]
+    assert in_order.findings.lines()[-1] == "E-VER-CRC: 80 more"
+
+
+def report_of(number: int) -> ShardsFound:
+    found, report = ShardsFound(), ShardReport()
+    report.findings.add("E-VER-CRC", f"{number}.tfrec", "is another", "restore it")
+    found.add(task_of(number, "train", f"{number}.tfrec"), report)
+    return found
+
+
+def test_reports_that_are_lost_are_no_clean_bill() -> None:
+    around = Around(Findings(), [], files=2)
+    with pytest.raises(RuntimeError, match="the sum of reports does not hold: 1 came of 2"):
+        gather(around, {}, [], FilesFound(files=1), None)
+
+
+USAGE = {
+    "an unknown flag": (("a", "--shallow"), "unrecognized arguments: --shallow"),
+    "threads": (("a", "--workers", "2"), "workers must come without --runner, got 2"),
+    "a template": (
+        ("gs://b/a", "--template_location", "gs://b/t"),
+        "template_location must come with --runner DataflowRunner",
+    ),
+    "no job service": (("a", "--job_endpoint", "localhost:1"), "job_endpoint must come with"),
+    "no path": (("no/such",), "E-ARG no/such: no such file; give the path of a file"),
+    "sources of files": ((__file__, "--sources", "b"), "sources must come with one data set"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "said"), USAGE.values(), ids=USAGE)
+def test_usage_is_told_before_a_job(arguments: tuple[str, ...], said: str) -> None:
+    with pytest.raises((ValueError, RuntimeError), match=re.escape(said)):
+        verify_job.verify_elsewhere(["--runner", "DirectRunner", *arguments])
+
+
+def test_beams_flags_are_told_from_paths() -> None:
+    words = "--runner FlinkRunner a b --flink_master=h:1 --deep --labels x=y --labels z=w"
+    flags = verify_job.parser().parse_args([*words.split(), "--no_use_public_ips"])
+    assert (flags.paths, flags.deep) == (["a", "b"], True)
+    assert flags.beam_args == [
+        *("--runner=FlinkRunner", "--flink_master=h:1"),
+        *("--labels=x=y", "--labels=z=w", "--no_use_public_ips"),
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deep", [(), ("--deep",)], ids=["local", "deep"])
+def test_on_prism_the_command_says_the_same(deep: tuple[str, ...], folder: Path) -> None:
+    """Its workers get all that they hold as bytes."""
+    if not PRISM.exists():
+        pytest.skip("no .tools/prism; `make engines` builds it, with Go")
+    out = folder / "out"
+    note_shared_contents(out)
+    given = (out, "--sources", folder / "images", *deep)
+    prism = ("--runner", "PrismRunner", "--prism_location", PRISM)
+    for plant, code in ((lambda _: None, 0), (keys_twice, 7), (bits_flipped, 7)):
+        plant(out)
+        here, there = run(*given), run(*given, *prism)
+        assert (here[0], here[2]) == (code, "")
+        assert (there[0], *map(without_time, there[1:2])) == (code, without_time(here[1]))
+
+
+def without_time(lines: list[str]) -> list[str]:
+    return [TIME.sub("", line) for line in lines]

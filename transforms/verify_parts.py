@@ -133,8 +133,8 @@ def partition_keys(
 def merge_parts(parts: Iterable[tuple[Place, Part]]) -> Part:
     """Return the sum of parts in the order of their places; at least one."""
     in_order = [part for _, part in sorted(parts, key=operator.itemgetter(0))]
-    total = in_order[0]
-    for part in in_order[1:]:
+    total = type(in_order[0])()  # parts are elements, which stay as they are
+    for part in in_order:
         total.extend(part)
     return total
 

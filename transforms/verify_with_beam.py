@@ -15,6 +15,7 @@ from apache_beam.pvalue import AsList, AsSingleton, TaggedOutput
 
 from schemas.findings import Findings, Verified
 from transforms import coders
+from transforms.progress import COUNTERS
 from transforms.shard_reports import ShardsFound, ShardTask, Twice, find_twice
 from transforms.storage import Access, open_storage
 from transforms.verify_data_set import find_manifest
@@ -41,8 +42,6 @@ from transforms.verify_sources import (
     source_roots,
     sources_of_index,
 )
-
-_METRICS = "beam_tfrec"
 
 coders.register(ShardTask, SourcesIndex, SourceBatch, KeysOfShard)
 
@@ -296,4 +295,4 @@ def _write_result(
 
 def _count(**counts: int) -> None:
     for name, count in counts.items():
-        Metrics.counter(_METRICS, f"{name}_verified").inc(count)
+        Metrics.counter(COUNTERS, f"{name}_verified").inc(count)
