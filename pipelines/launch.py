@@ -120,7 +120,7 @@ def execute(run: RunConfig[C], build: Build[C], beam_args: Sequence[str]) -> Non
     check_engine(options, run.uris(), waits=run.waits)
     check_spool(run.config, options)
     if is_dry_run(options):  # which asks no store
-        _run_graph(partial(build, config=run.config), options, waits=False)
+        run_graph(partial(build, config=run.config), options, waits=False)
         return
     config = with_earlier_sets(run).located()
     output = open_storage(config.output, config.access)
@@ -133,7 +133,7 @@ def execute(run: RunConfig[C], build: Build[C], beam_args: Sequence[str]) -> Non
     if _is_complete(config, output, trust_manifest=run.trust_manifest):
         say(f"already complete: {join_uri(config.output, MANIFEST_NAME)}", sys.stdout)
         if makes_template(options):
-            _run_graph(build_nothing, options, waits=False)
+            run_graph(build_nothing, options, waits=False)
         return
     _check_sources(config)
     if run.since and run.since.names:
@@ -144,7 +144,7 @@ def execute(run: RunConfig[C], build: Build[C], beam_args: Sequence[str]) -> Non
     loggers = [logging.getLogger(name) for name in OUR_LOGGERS]
     noun, known = config.layout.sample_noun, runs_workers_here(options)
     with showing_progress(PROGRESS, loggers, noun, known=known):
-        _run_graph(partial(build, config=config), options, waits=run.waits)
+        run_graph(partial(build, config=config), options, waits=run.waits)
     if run.waits and not makes_template(options):
         _say_what_was_made(config.output, output, time.monotonic() - started_s)
 
@@ -168,9 +168,30 @@ def _is_complete(config: DataSetConfig, output: Storage, *, trust_manifest: bool
     return complete is not None
 
 
-def _run_graph(
+def beam_options(beam_args: Sequence[str], uris: Sequence[str]) -> PipelineOptions:
+    """Return Beam's options for a graph that is waited for, checked as far as can be.
+
+    Args:
+        beam_args: Beam's flags.
+        uris: everything that workers read and write.
+
+    Raises:
+        ValueError: with the value and the remedy.
+        RuntimeError: `E-JOB` when nothing answers where the job service should be.
+    """
+    options = prepare(_Options(list(beam_args)))
+    check_engine(options, uris, waits=True)
+    return options
+
+
+def run_graph(
     build: Callable[[beam.Pipeline], object], options: PipelineOptions, *, waits: bool
 ) -> None:
+    """Build a graph, give it to its engine, say what is to be said, and wait for its end if asked.
+
+    Raises:
+        Exception: the runner's, when the job has failed or was cancelled.
+    """
     with _temporary_folder_told():
         pipeline = beam.Pipeline(runner=runner_of(options), options=options)
     try:

@@ -34,14 +34,14 @@ def parse_flags(parser: FlagParser, argv: Sequence[str]) -> tuple[argparse.Names
     Raises:
         ValueError: when a flag is neither ours nor Beam's, which Beam would drop with a warning.
     """
-    beam_parser = _beam_parser()
-    known = [*parser._option_string_actions, *beam_parser._option_string_actions]
+    of_beam = beam_parser()
+    known = [*parser._option_string_actions, *of_beam._option_string_actions]
     for argument in argv:  # first, since a misspelt flag also leaves a required one missing
         flag = argument.split("=")[0]
         if flag.startswith("--") and " " not in flag and flag not in known:
             raise _unknown(flag, known)
     flags, others = parser.parse_known_args(list(argv))
-    _, unknown = beam_parser.parse_known_args(others)
+    _, unknown = of_beam.parse_known_args(others)
     if unknown:
         raise _unknown(unknown[0], known)
     return flags, others
@@ -55,10 +55,11 @@ def _unknown(argument: str, known: Sequence[str]) -> ValueError:
 
 def beam_flags() -> set[str]:
     """Return every flag that Beam's own options know."""
-    return set(_beam_parser()._option_string_actions)
+    return set(beam_parser()._option_string_actions)
 
 
-def _beam_parser() -> FlagParser:
+def beam_parser() -> FlagParser:
+    """Return a parser of every flag that Beam's own options know."""
     parser = FlagParser("beam", "Beam's own options")
     parser.conflict_handler = "resolve"
     for options in _subclasses(PipelineOptions):

@@ -1,14 +1,13 @@
 """Verify data sets and any TFRecord files: `python -m pipelines.verify --help`.
 
-Neither Beam nor TensorFlow is imported.
+Neither TensorFlow is imported nor Beam, but for `--runner`.
 """
 
 import argparse
 import os
-import posixpath
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,14 +16,14 @@ from pipelines.command import guarded, say
 from pipelines.flags import FlagParser, add_reading_flags, not_empty, parse_several_per_split
 from schemas.faults import EXIT_DAMAGE
 from schemas.findings import Findings, Verified
-from schemas.inferred import InferredSchema
-from schemas.manifest import MANIFEST_NAME, PLAN_NAME
 from transforms.quantities import counted, megabytes
-from transforms.storage import Access, check_uri, join_uri, open_storage
-from transforms.verify_files import FileReport, schema_findings, verify_file
+from transforms.storage import Access, check_uri, open_storage
+from transforms.verify_files import FilesFound, verify_file
+from transforms.verify_paths import find_paths
 
 _PROGRAM = "beam-tfrec verify"
-_SUFFIXES = (".tfrec", ".tfrecord", ".tfrecords")
+RUNNER = "--runner"
+"""Beam's flag that makes it a pipeline."""
 
 
 @dataclass(frozen=True)
@@ -35,19 +34,19 @@ class VerifyConfig:
         paths: data sets, folders of TFRecord files, and such files.
         deep: read remote shards too, compare SHA-256, decode the images of foreign files.
         sources: roots of source files by split, `""` for every split; empty to hash none.
-        workers: shards or files at once.
+        workers: shards or files at once, of this process; None for one a core.
         access: how stores are reached.
     """
 
     paths: tuple[str, ...]
     deep: bool = False
     sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    workers: int = 1
+    workers: int | None = None
     access: Access = field(default_factory=Access)
 
     def __post_init__(self) -> None:
         """Refuse what could not be done."""
-        if self.workers < 1:
+        if self.workers is not None and self.workers < 1:
             raise ValueError(
                 f"workers must be at least 1, got {self.workers}: give a larger number"
             )
@@ -89,9 +88,15 @@ def parser() -> FlagParser:
     found.add_argument(
         "--workers",
         type=int,
-        default=_cores(),
         metavar="N",
         help="shards or files looked at at once, by a thread each (default: a core each)",
+    )
+    found.add_argument(
+        RUNNER,
+        metavar="NAME",
+        help="verify as a pipeline on this runner of Beam, such as DataflowRunner, FlinkRunner or"
+        " PrismRunner, with Beam's own flags beside it; workers elsewhere hand the result back in"
+        " --temp_location (default: in this process, without Beam)",
     )
     add_reading_flags(found)
     return found
@@ -110,73 +115,59 @@ def config_of(flags: argparse.Namespace) -> VerifyConfig:
 
 def run(argv: Sequence[str]) -> None:
     """Verify, print what was found, and end with exit code 7 where that is damage."""
-    if verify(config_of(parser().parse_args(argv))):
+    if any(argument.partition("=")[0] == RUNNER for argument in argv):
+        from pipelines.verify_job import verify_elsewhere  # imports Beam
+
+        is_wrong = verify_elsewhere(argv)
+    else:
+        is_wrong = verify(config_of(parser().parse_args(argv)))
+    if is_wrong:
         sys.exit(EXIT_DAMAGE)
 
 
 def verify(config: VerifyConfig) -> bool:
     """Verify and print; return whether anything is wrong."""
     began = time.perf_counter()
+    return say_found(verify_here(config), time.perf_counter() - began)
+
+
+def verify_here(config: VerifyConfig) -> Verified:
+    """Return what is wrong, found by threads of this process."""
     found = Verified(Findings())
-    data_sets, files = find_paths(config, found.findings)
-    if config.sources and len(data_sets) != 1:
+    data_sets, files = find_paths(config.paths, config.access, found.findings)
+    check_sources_given(config, data_sets)
+    for root in data_sets:
+        found.extend(_verify_data_set(root, config))
+    if files:
+        found.extend(_verify_files(files, config))
+    return found
+
+
+def check_sources_given(config: VerifyConfig, data_sets: Sequence[str]) -> None:
+    """Refuse sources that could not be compared.
+
+    Raises:
+        ValueError: with the value and the remedy.
+    """
+    if not config.sources:
+        return
+    if len(data_sets) != 1:
         raise ValueError(
             f"sources must come with one data set, got {len(data_sets)}: give them apart"
         )
-    for root in data_sets:
-        _add(found, _verify_data_set(root, config))
-    if files:
-        _add(found, _verify_files(files, config))
-    seconds = time.perf_counter() - began
+    from transforms.verify_data_set import find_manifest  # pyarrow takes 0.2 s
+    from transforms.verify_sources import check_sources
+
+    manifest = find_manifest(open_storage(data_sets[0], config.access), Findings())
+    if manifest is not None:
+        check_sources(manifest, config.sources, config.access)
+
+
+def say_found(found: Verified, seconds: float) -> bool:
+    """Print what was found; return whether anything is wrong."""
     for line in (*found.findings.lines(), *found.notes, summary(found, seconds)):
         say(line, sys.stdout)
     return bool(found.findings)
-
-
-def find_paths(config: VerifyConfig, findings: Findings) -> tuple[list[str], list[str]]:
-    """Return the data sets and the TFRecord files among the paths.
-
-    Findings are a manifest that a plan is without, and what a folder calls TFRecords and nobody can
-    read, such as a dangling link.
-
-    Raises:
-        RuntimeError: `E-ARG` where a path is nothing, or a folder without either.
-    """
-    data_sets: list[str] = []
-    files: list[str] = []
-    for path in config.paths:
-        if is_record_file(path):
-            files.append(path)
-            continue
-        storage = open_storage(path, config.access)
-        if storage.stat(MANIFEST_NAME) is not None:
-            data_sets.append(path)
-            continue
-        records = [e for e in storage.list(recursive=False) if is_record_file(e.name)]
-        if storage.stat(PLAN_NAME) is not None:
-            what = f"is not there, and {PLAN_NAME} is: the data set is not complete"
-            remedy = "run its command again, or restore it from a copy"
-            findings.add("E-VER-MISSING", join_uri(path, MANIFEST_NAME), what, remedy)
-        elif not records:
-            files.append(path)  # of another name; if it is no file, its reader says so
-        for entry in sorted(records, key=lambda entry: entry.name):
-            where = join_uri(path, entry.name)
-            if entry.kind == "file":
-                files.append(where)
-            else:
-                remedy = "mend or rename it, or take it out of the folder"
-                findings.add("E-VER-MISSING", where, f"is a {entry.kind}, and not read", remedy)
-    return data_sets, files
-
-
-def is_record_file(name: str) -> bool:
-    """Return whether a file is called like TFRecords: those of TFDS end in `-00000-of-00016`.
-
-    >>> is_record_file("a.tfrecord-00000-of-00002"), is_record_file("out")
-    (True, False)
-    """
-    stem = posixpath.basename(name).removesuffix(".gz")
-    return any(stem.endswith(suffix) or f"{suffix}-" in stem for suffix in _SUFFIXES)
 
 
 def summary(found: Verified, seconds: float) -> str:
@@ -193,66 +184,30 @@ def summary(found: Verified, seconds: float) -> str:
 def _verify_data_set(root: str, config: VerifyConfig) -> Verified:
     from transforms.verify_data_set import find_manifest, verify_data_set  # pyarrow takes 0.2 s
     from transforms.verify_shard import verify_shard
-    from transforms.verify_sources import check_sources, verify_sources
+    from transforms.verify_sources import verify_sources
 
-    manifest = find_manifest(open_storage(root, config.access), Findings())
-    if manifest is not None and config.sources:
-        check_sources(manifest, config.sources)
-    with ThreadPoolExecutor(config.workers) as pool:
+    with ThreadPoolExecutor(config.workers or _cores()) as pool:
         found = verify_data_set(
             root,
             config.access,
             lambda tasks, rules: pool.map(partial(verify_shard, rules=rules), tasks),
             deep=config.deep,
         )
-        if manifest is not None and config.sources:
-            sources = verify_sources(root, manifest, config.sources, config.access, pool.map)
-            found.findings.extend(sources.findings)
-            found.notes += (f"{counted(sources.files, 'source file')} compared with the index",)
-            found.bytes += sources.bytes
+        manifest = None
+        if config.sources:
+            manifest = find_manifest(open_storage(root, config.access), Findings())
+        if manifest is not None:
+            verify_sources(root, manifest, config.sources, config.access, pool.map).add_to(found)
     return found
 
 
 def _verify_files(files: Sequence[str], config: VerifyConfig) -> Verified:
-    found, schema = Verified(Findings()), InferredSchema()
+    found = FilesFound()
     verify_one = partial(verify_file, access=config.access, deep=config.deep)
-    with ThreadPoolExecutor(config.workers) as pool:
+    with ThreadPoolExecutor(config.workers or _cores()) as pool:
         for uri, report in zip(files, pool.map(verify_one, files), strict=True):
-            found.findings.extend(report.findings)
-            found.files += 1
-            found.records += report.records
-            found.bytes += report.bytes
-            found.notes += tuple(_file_notes(uri, report))
-            schema.extend(report.schema)
-    found.findings.extend(schema_findings(schema))
-    found.notes += tuple(schema_lines(schema))
-    return found
-
-
-def schema_lines(schema: InferredSchema) -> Iterator[str]:
-    """Yield what records turned out to hold."""
-    if schema.records:
-        yield f"features of {counted(schema.records, 'Example')}:"
-        yield from (f"  {line}" for line in schema.lines())
-    if schema.others and schema.first_other:
-        file, number, offset = schema.first_other
-        first = f"the first is record {number} of {file} at byte {offset}"
-        yield f"{counted(schema.others, 'record')} of other bytes than Examples: {first}"
-
-
-def _file_notes(uri: str, report: FileReport) -> Iterator[str]:
-    if report.compression:
-        yield f"{uri}: {report.compression}; readers must be told so"
-    if report.too_large:
-        yield f"{uri}: {counted(report.too_large, 'record')} too large to be looked into"
-
-
-def _add(found: Verified, other: Verified) -> None:
-    found.findings.extend(other.findings)
-    found.files += other.files
-    found.records += other.records
-    found.bytes += other.bytes
-    found.notes += other.notes
+            found.add(uri, report)
+    return found.verified()
 
 
 def _cores() -> int:

@@ -1,7 +1,7 @@
 """What a manifest says of every record, and whether a record is like that."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from schemas.features import Content, Kind
@@ -11,6 +11,15 @@ from schemas.plain_examples import PlainEntry, is_plain, plain_entry
 
 _SHA256_KEY = "image/key/sha256"
 _IMAGE_KEY = "image/encoded"
+_SHOWN_LABELS = 10
+_PANOPTIC = "panoptic_objects/"  # whose labels no index has
+_INDEXED_LAYOUTS = frozenset(
+    [
+        *("detection", "keras", "tfds", "table", "arrays"),
+        *("classification", "imagenet", "tutorial", "tensor"),
+    ]
+)
+"""Those of ours that write the labels of an index into the record; a user's own may not."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +49,7 @@ class ExampleRules:
         labels: ids of the label map; empty where there is none.
         images: keys of image files.
         plain: entries of an Example in which all is right; none where that cannot be told so.
+        row_label: key of the labels that an index has too; empty where there is none.
     """
 
     context: Mapping[str, Rule]
@@ -47,18 +57,25 @@ class ExampleRules:
     labels: frozenset[int] = frozenset()
     images: tuple[str, ...] = ()
     plain: tuple[PlainEntry, ...] = ()
+    row_label: str = ""
 
     def find_wrong(
-        self, data: bytes, sources: Sequence[str] = (), *, hashes: bool = False
+        self,
+        data: bytes,
+        sources: Sequence[str] = (),
+        row_labels: Sequence[int] | None = None,
+        *,
+        hashes: bool = False,
     ) -> Iterator[str]:
         """Yield what is wrong with a record.
 
         Args:
             data: its bytes.
             sources: SHA-256 of what it was made of, hex, where images are those files; else none.
+            row_labels: of the record by the index; None where that has no such record.
             hashes: whether to compare SHA-256 of images.
         """
-        if self.plain and not hashes and is_plain(data, self.plain):
+        if self.plain and not hashes and is_plain(data, self.plain, row_labels):
             return
         try:
             if self.steps:
@@ -77,6 +94,8 @@ class ExampleRules:
             if rule := self.steps.get(key):
                 for values in of_steps:
                     yield from self._wrong_values(key, values, rule)
+        if self.row_label and row_labels is not None:
+            yield from self._wrong_labels(context, row_labels)
         if hashes:
             yield from _wrong_hashes(context, self.images, sources)
 
@@ -99,14 +118,26 @@ class ExampleRules:
         elif rule.is_label and self.labels and (unknown := set(values.values) - self.labels):
             yield f"feature {key!r} has the label {min(unknown)}, which is not in the label map"
 
+    def _wrong_labels(
+        self, context: Mapping[str, Values], row_labels: Sequence[int]
+    ) -> Iterator[str]:
+        found = context.get(self.row_label)
+        if found is not None and list(found.values) != list(row_labels):
+            yield (
+                f"feature {self.row_label!r} has the labels {_some(found.values)}, the index says"
+                f" {_some(row_labels)}"
+            )
+
 
 def rules_of(manifest: Manifest) -> ExampleRules:
     """Return what a manifest says of every record."""
-    return make_rules(manifest.features, manifest.plan.labels)
+    return make_rules(manifest.features, manifest.plan.labels, manifest.layout)
 
 
-def make_rules(features: Sequence[FeatureEntry], labels: Sequence[Label]) -> ExampleRules:
-    """Return what every record with these features is to be."""
+def make_rules(
+    features: Sequence[FeatureEntry], labels: Sequence[Label], layout: str = ""
+) -> ExampleRules:
+    """Return what every record with these features is to be, of a layout if it is one of ours."""
     rules = {
         feature.key: Rule(
             Kind(feature.kind),
@@ -119,19 +150,40 @@ def make_rules(features: Sequence[FeatureEntry], labels: Sequence[Label]) -> Exa
     steps = {feature.key for feature in features if feature.per_step}
     ids = frozenset(label.id for label in labels)
     has_plain = not steps and not any(feature.optional for feature in features)
+    row_label = _row_label(rules, steps) if layout in _INDEXED_LAYOUTS else ""
     return ExampleRules(
         {key: rule for key, rule in rules.items() if key not in steps},
         {key: rule for key, rule in rules.items() if key in steps},
         ids,
         tuple(f.key for f in features if f.content == Content.IMAGE.value and f.key not in steps),
-        tuple(_plain_entries(rules, ids)) if has_plain else (),
+        tuple(_plain_entries(rules, ids, row_label)) if has_plain else (),
+        row_label,
     )
 
 
-def _plain_entries(rules: Mapping[str, Rule], ids: frozenset[int]) -> Iterator[PlainEntry]:
+def _row_label(rules: Mapping[str, Rule], steps: Collection[str]) -> str:
+    """Return the key of the labels that an index has too; empty where there is not just one."""
+    keys = [key for key, rule in rules.items() if rule.is_label and key not in steps]
+    keys = [key for key in keys if not key.startswith(_PANOPTIC)]
+    return keys[0] if len(keys) == 1 else ""
+
+
+def _some(labels: Sequence[object]) -> str:
+    """Return labels as text, the first of many."""
+    shown = " ".join(map(str, labels[:_SHOWN_LABELS]))
+    more = len(labels) - _SHOWN_LABELS
+    return f"[{shown}{f' and {more} more' if more > 0 else ''}]"
+
+
+def _plain_entries(
+    rules: Mapping[str, Rule], ids: frozenset[int], row_label: str
+) -> Iterator[PlainEntry]:
     for key, rule in sorted(rules.items()):
         labels = ids if rule.is_label and ids else None
-        yield plain_entry(key, rule.kind, repeated=rule.repeated, labels=labels)
+        is_in_index = key == row_label
+        yield plain_entry(
+            key, rule.kind, repeated=rule.repeated, labels=labels, is_in_index=is_in_index
+        )
 
 
 def _wrong_hashes(

@@ -88,6 +88,14 @@ class Verified:
     bytes: int = 0
     notes: tuple[str, ...] = ()
 
+    def extend(self, other: "Verified") -> None:
+        """Note what was looked at behind these."""
+        self.findings.extend(other.findings)
+        self.files += other.files
+        self.records += other.records
+        self.bytes += other.bytes
+        self.notes += other.notes
+
 
 def at_record(file: str, number: int, offset: int, key: str | None = None) -> str:
     """Return where a record is, in words.

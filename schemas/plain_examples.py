@@ -24,6 +24,7 @@ class PlainEntry(NamedTuple):
         kind: of its values.
         repeated: whether there may be any number of them, instead of one.
         labels: ids that they may be; None where they may be any.
+        is_in_index: whether they are what an index has as the record's labels.
     """
 
     head: bytes
@@ -31,19 +32,32 @@ class PlainEntry(NamedTuple):
     kind: Kind
     repeated: bool
     labels: frozenset[int] | None
+    is_in_index: bool = False
 
 
 def plain_entry(
-    key: str, kind: Kind, *, repeated: bool, labels: frozenset[int] | None = None
+    key: str,
+    kind: Kind,
+    *,
+    repeated: bool,
+    labels: frozenset[int] | None = None,
+    is_in_index: bool = False,
 ) -> PlainEntry:
     """Return what the entry of a feature is to be."""
     name = key.encode()
     head = b"\x0a" + varint(len(name)) + name + b"\x12"
-    return PlainEntry(head, _TAGS[kind], kind, repeated, labels)
+    return PlainEntry(head, _TAGS[kind], kind, repeated, labels, is_in_index)
 
 
-def is_plain(data: bytes, entries: Sequence[PlainEntry]) -> bool:
+def is_plain(
+    data: bytes, entries: Sequence[PlainEntry], row_labels: Sequence[int] | None = None
+) -> bool:
     """Return whether bytes are certainly an Example of exactly these features.
+
+    Args:
+        data: the bytes.
+        entries: of the features, by key.
+        row_labels: what an index has as the record's labels; None where nobody asks.
 
     >>> entry = plain_entry("a", Kind.INT64, repeated=False)
     >>> is_plain(bytes.fromhex("0a0c0a0a0a016112051a030a0101"), [entry])
@@ -52,18 +66,21 @@ def is_plain(data: bytes, entries: Sequence[PlainEntry]) -> bool:
     try:
         if data[0] != _FIRST:
             return False
+        packed = None if row_labels is None else bytes(row_labels)
         size, at = _length(data, 1)
-        return at + size == len(data) and _are_entries(data, at, entries)
-    except IndexError:
+        return at + size == len(data) and _are_entries(data, at, entries, packed)
+    except (IndexError, ValueError):  # of a label that is no byte
         return False
 
 
-def _are_entries(data: bytes, at: int, entries: Sequence[PlainEntry]) -> bool:
+def _are_entries(
+    data: bytes, at: int, entries: Sequence[PlainEntry], row_labels: bytes | None
+) -> bool:
     """Return whether bytes from a place on are these entries.
 
     Lengths of one byte are read in place: a call for each would take as long as all else.
     """
-    for head, tag, kind, repeated, labels in entries:
+    for head, tag, kind, repeated, labels, is_in_index in entries:
         if data[at] != _FIRST:
             return False
         size, at = (data[at + 1], at + 2) if data[at + 1] < 128 else _length(data, at + 1)
@@ -91,6 +108,8 @@ def _are_entries(data: bytes, at: int, entries: Sequence[PlainEntry]) -> bool:
                     return False
             elif not _are_int64s(data[at:end], repeated, labels):
                 return False
+        if is_in_index and row_labels is not None and data[at:end] != row_labels:
+            return False
         at = end
     return at == len(data)
 

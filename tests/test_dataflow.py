@@ -274,6 +274,48 @@ def test_a_refused_job(gcs: GcsStandIn, dataflow: DataflowStandIn) -> None:
     assert "403" in run.fault and "not allowed here" in run.fault
 
 
+@pytest.mark.slow
+def test_a_data_set_is_verified_by_a_job_whose_result_comes_back(
+    gcs: GcsStandIn, dataflow: DataflowStandIn
+) -> None:
+    made = (*SOURCES, "--output", "gs://out/coco", "--num_shards", "4", "--max_rejected", "1")
+    assert spawn_coco(*made, STORAGE_EMULATOR_HOST=gcs.url).code == 0
+    name = min(name for name in gcs.objects("out") if name.endswith(".tfrec"))
+    data = bytearray(gcs.objects("out")[name])
+    data[100] ^= 1
+    gcs.put("out", name, bytes(data))
+
+    told = [verify(gcs, *job) for job in ((), (*JOB, "--dataflow_endpoint", dataflow.url))]
+
+    (here, there) = (run.out.splitlines() for run in told)
+    assert [run.code for run in told] == [7, 7], [run.err for run in told]
+    assert there[0].startswith(f"submitted: {WHERE}")
+    assert there[1:-1] == here[:-1]
+    assert [line.split()[0] for line in here[:-1]] == ["E-VER-CRC", "E-VER-CRC"]
+    assert [n for n in gcs.objects("staging") if n.startswith("temp/beam-tfrec-verify-")]
+    assert len(dataflow.jobs) == 1
+
+
+def test_a_dry_run_of_verify_asks_no_store_and_knows_no_data(gcs: GcsStandIn) -> None:
+    before = len(gcs.requests)
+    run = verify(gcs, *JOB, "--dry_run=True")
+    assert (run.code, run.out.startswith("valid: ")) == (0, True), run.err
+    assert len(gcs.requests) == before
+
+
+def verify(gcs: GcsStandIn, *flags: str) -> Run:
+    """Verify the data set, all bytes of it."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "pipelines.verify", "gs://out/coco", "--deep", *flags],
+        cwd=PROJECT,
+        env={**os.environ, "STORAGE_EMULATOR_HOST": gcs.url},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    return Run(ended.returncode, ended.stdout, ended.stderr)
+
+
 class Held:
     """A job that runs until it is let go."""
 

@@ -2,15 +2,19 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pipelines.verify import VerifyConfig, verify
 from tests.small_runs import build_run, plan_run, write_set
+from transforms.find_duplicates import duplicates_jsonl, find_duplicates
 from transforms.publish_plan import RejectBudget
+from transforms.quantities import counted
 from transforms.shard_index import index_from_parquet, index_to_parquet
 
 RESTORE = "restore it from a copy, or delete it and manifest.json and run the command again"
@@ -289,6 +293,106 @@ def test_shared_contents(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path.write_bytes(b"".join([*whole, b"{}\n"]))
     (line,) = lines(out, capsys)
     assert line.startswith(f"{wrong} line 4: no shared content (")
+
+
+def note_shared_contents(out: Path) -> None:
+    """Have the data set tell of what its splits share, as a run of a pipeline does."""
+    records = [
+        (split, bytes.fromhex(row.sources[0].sha256), row.sources[0].name, row.key)
+        for split in ("train", "val")
+        for path in sorted((out / "index").glob(f"{split}-*.parquet"))
+        for row in index_from_parquet(path.read_bytes())
+    ]
+    found = find_duplicates(records)
+    pairs = msgspec.to_builtins(found.pairs)
+    edit(out / "manifest.json", lambda m: m.update(duplicates=pairs))
+    (out / "duplicates.jsonl").write_bytes(duplicates_jsonl(found.lines))
+
+
+SHARED_LINES = {
+    "a count": (
+        (b'"records":{"train":1', b'"records":{"train":2'),
+        "2 records of split train, the indexes have 1",
+    ),
+    "a content": ((b'{"sha256":"', b'{"sha256":"f'), "1 records of split train, the indexes have"),
+    "a key": ((b'"key":"', b'"key":"9'), "names 1 records of split train, of which 0 are in it"),
+    "a name": ((b'"name":"', b'"name":"9'), "names 1 records of split train, of which 0 are in it"),
+}
+
+
+@pytest.mark.parametrize(("change", "said"), SHARED_LINES.values(), ids=SHARED_LINES)
+def test_shared_contents_are_looked_for_in_the_indexes(
+    change: tuple[bytes, bytes], said: str, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note_shared_contents(out)
+    path = out / "duplicates.jsonl"
+    assert len(path.read_bytes().splitlines()) == 5
+    assert lines(out, capsys, deep=True) == []
+    path.write_bytes(path.read_bytes().replace(*change, 1))
+    assert lines(out, capsys) == []
+    printed = lines(out, capsys, deep=True)
+    assert printed[0].startswith(f"E-VER-MANIFEST duplicates.jsonl line 1: {said}")
+
+
+def test_a_record_that_was_taken_out_is_one_finding(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = sorted(out.glob("val-*.tfrec"))[-1]
+    rows = index_from_parquet((out / "index/val-00001-of-00002.parquet").read_bytes())
+    data = path.read_bytes()
+    first, second = rows[:2]
+    assert first.size != second.size
+    path.write_bytes(data[first.size :])
+    assert lines(out, capsys) == [
+        f"E-VER-FRAME {path.name} record 0 (key {first.key!r}) at byte 0: without 1 record of"
+        f" {first.size} bytes that the index has; all others are as it says; {RESTORE}"
+    ]
+    path.write_bytes(data[: second.offset])
+    left = len(data) - second.offset
+    assert lines(out, capsys) == [
+        f"E-VER-FRAME {path.name} record 1 (key {second.key!r}) at byte {second.offset}: the file"
+        f" ends here, without {counted(len(rows) - 1, 'record')} of {left} bytes that the index"
+        f" has; {RESTORE}"
+    ]
+    path.write_bytes(data + data[second.offset : second.offset + second.size])
+    assert lines(out, capsys) == [
+        f"E-VER-FRAME {path.name} record {len(rows)} at byte {len(data)}: here 1 record of"
+        f" {second.size} bytes that the index does not tell of; all others are as it says;"
+        f" {RESTORE}"
+    ]
+
+
+def test_labels_are_compared_with_the_records_own(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = out / "index/train-00000-of-00002.parquet"
+    rows = index_from_parquet(path.read_bytes())
+    first = msgspec.structs.replace(rows[0], labels=[*rows[0].labels, 1])
+    path.write_bytes(index_to_parquet([first, *rows[1:]]))
+    assert lines(out, capsys) == [
+        f"E-VER-EXAMPLE {shards(out)[0].name} record 0 (key {first.key!r}) at byte 0: feature"
+        " 'image/object/class/label' has the labels"
+        f" [{' '.join(map(str, rows[0].labels))}], the index says"
+        f" [{' '.join(map(str, first.labels))}]; {RESTORE}"
+    ]
+
+
+def test_a_folder_without_records_is_told_so(tmp_path: Path) -> None:
+    what = "holds no manifest.json and no TFRecord files (.tfrec, .tfrecord, .tfrecords)"
+    for path in (f"{tmp_path}", f"{tmp_path}/"):
+        with pytest.raises(RuntimeError, match=re.escape(f"E-ARG {path}: {what}")):
+            verify(VerifyConfig((path,)))
+
+
+def test_rows_have_no_source_files(
+    out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in (out / "index").glob("*.parquet"):
+        rows = index_from_parquet(path.read_bytes())
+        path.write_bytes(index_to_parquet([msgspec.structs.replace(r, sources=[]) for r in rows]))
+    assert lines(out, capsys, sources={"": (str(tmp_path),)}) == [
+        "no source file was compared: the index names none, as of rows and of no records"
+    ]
 
 
 def test_a_data_set_without_its_manifest(out: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,10 +2,11 @@
 
 import pytest
 
-from pipelines.verify import VerifyConfig, find_paths, verify
+from pipelines.verify import VerifyConfig, verify
 from schemas.findings import Findings
 from tests.memory_runs import Sources, make_sources, run_on
 from tests.memory_store import MemoryStore, Moment, Process, Step
+from transforms.verify_paths import find_paths
 
 NOTE = "sizes and checksums as the store lists them were compared: --deep reads all bytes"
 pytestmark = pytest.mark.usefixtures("memory_served")
@@ -97,6 +98,6 @@ def test_verify_writes_nothing(store: MemoryStore, capsys: pytest.CaptureFixture
 def test_paths_are_told_apart(store: MemoryStore) -> None:
     process = store.start()
     config = VerifyConfig((f"{process.uri}/out", f"{process.uri}/out/old"))
-    data_sets, files = find_paths(config, Findings())
+    data_sets, files = find_paths(config.paths, config.access, Findings())
     assert data_sets == [f"{process.uri}/out"]
     assert files == [f"{process.uri}/out/old/train-00000-of-00001-1.tfrec"]

@@ -1,6 +1,7 @@
 """Every flipped bit and every cut of a small shard is found, and named by record, key and byte."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 
 import msgspec
@@ -11,9 +12,10 @@ from schemas.order import Order
 from schemas.tfrecord import frame_record
 from tests.small_runs import build_run, plan_run, write_set
 from transforms.shard_index import IndexRow, index_from_parquet
+from transforms.shard_reports import ShardReport, ShardRules
 from transforms.storage import Access
 from transforms.verify_data_set import order_of, shard_rules
-from transforms.verify_shard import ShardReport, ShardRules, verify_bytes
+from transforms.verify_shard import Gap, find_gap, verify_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,10 +79,7 @@ def test_every_cut_is_found_and_named(shard: Shard) -> None:
         assert set(report.findings.counts) == {"E-VER-FRAME"}, size
         place = f"(key {row.key!r}) at byte {row.offset}"
         lines = [finding.where for finding in report.findings.kept["E-VER-FRAME"]]
-        if size == row.offset:  # between two records
-            assert lines == [file, f"{file} {place}"], size
-        else:
-            assert lines == [f"{file} record {number} {place}"], size
+        assert lines == [f"{file} record {number} {place}"], size
         assert report.records == number
 
 
@@ -184,6 +183,36 @@ def test_an_index_that_says_otherwise(shard: Shard) -> None:
     rows = [msgspec.structs.replace(shard.rows[0], size=17), *shard.rows[1:]]
     (finding,) = shard.verify(shard.data, rows).findings.kept["E-VER-INDEX"]
     assert finding.what == f"the index says 17 bytes, its frame has {shard.rows[0].size}"
+
+
+def rows_of(*sizes: int) -> list[IndexRow]:
+    starts = [0, *itertools.accumulate(sizes)]
+    return [IndexRow(f"{n}", starts[n], size, [], []) for n, size in enumerate(sizes)]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "gap"),
+    [
+        ((20, 30, 40), (20, 40), Gap(1, 20, 1, 30, True, False, "1", True)),
+        ((20, 30, 40), (30, 40), Gap(0, 0, 1, 20, True, False, "0", True)),
+        ((20, 30, 40), (20,), Gap(1, 20, 2, 70, True, True, "1", True)),
+        ((20, 20, 20), (20, 20), Gap(2, 40, 1, 20, True, True, "2", False)),
+        ((20, 30), (20, 25, 30), Gap(1, 20, 1, 25, False, False, None, True)),
+        ((20, 30), (), Gap(0, 0, 2, 50, True, True, "0", True)),
+        ((20, 30), (20, 31), None),  # another record, not one more or less
+        ((20, 30, 40), (30, 20), None),
+        ((20, 30), (20, 30), None),
+    ],
+)
+def test_records_that_are_gone_or_too_many(
+    wanted: tuple[int, ...], found: tuple[int, ...], gap: Gap | None
+) -> None:
+    assert find_gap(rows_of(*wanted), found) == gap
+
+
+def test_an_index_with_holes_tells_of_no_gap() -> None:
+    rows = rows_of(20, 30, 40)
+    assert find_gap([rows[0], rows[2]], [20, 30, 40]) is None
 
 
 @pytest.mark.parametrize(

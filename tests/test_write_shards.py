@@ -854,6 +854,7 @@ def test_the_pipeline_writes_what_the_function_writes(
         "records": 11,
         "rejected": 1,
         "bytes": sum(info.bytes for info in direct),
+        "shards_done": 5,
     }
     assert (PROGRESS.done, PROGRESS.rejected, PROGRESS.shards_done) == (12, 1, 5)
     assert PROGRESS.bytes == sum(info.bytes for info in direct)
@@ -977,6 +978,7 @@ def test_dropped_annotations_are_no_rejected_samples_in_the_counters(
         "records": 4,
         "rejected": 0,
         "bytes": direct[0].bytes,
+        "shards_done": 1,
     }
 
 

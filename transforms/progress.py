@@ -5,6 +5,9 @@ They are for people. The manifest's sums come from receipts, which no retry can 
 
 import threading
 
+COUNTERS = "beam_tfrec"
+"""Namespace of a job's counters in Beam, which a runner elsewhere shows."""
+
 
 class Progress:
     """Counts of a run in this process.

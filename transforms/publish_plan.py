@@ -10,6 +10,7 @@ from typing import Any
 
 import apache_beam as beam
 import msgspec
+from apache_beam.metrics import Metrics
 
 from schemas.columns import found_of_columns
 from schemas.faults import Rejected, Scope, fault_line, reject_order
@@ -36,7 +37,7 @@ from transforms.earlier_sets import (
 )
 from transforms.output_files import foreign, refuse_foreign
 from transforms.plan_shards import ShardTable
-from transforms.progress import PROGRESS
+from transforms.progress import COUNTERS, PROGRESS
 from transforms.sources import SplitSource, merge_labels
 from transforms.splits import USUAL_SPLITS
 from transforms.storage import DEFAULT_ACCESS, Access, Storage, open_storage, read_uri
@@ -287,7 +288,8 @@ class PublishPlan(beam.PTransform):
     """The shard table -> the run's `JobPlan`, one element, once the output is claimed for it.
 
     Stops the run before its first shard when the samples, their rejects so far or the output do not
-    allow it.
+    allow it. Counters `samples_planned` and `shards_planned` in the namespace `beam_tfrec` are for
+    display.
 
     Attributes:
         job: what the run is.
@@ -315,8 +317,11 @@ def _publish(
     output.probe()
     publish_plan(plan, output, job.names)
     check_turn(job.earlier, job.output, job.layout.name, job.access)
-    planned = plan.splits.values()
-    PROGRESS.plan(sum(split.samples for split in planned), sum(split.shards for split in planned))
+    samples = sum(split.samples for split in plan.splits.values())
+    shards = sum(split.shards for split in plan.splits.values())
+    PROGRESS.plan(samples, shards)
+    Metrics.counter(COUNTERS, "samples_planned").inc(samples)
+    Metrics.counter(COUNTERS, "shards_planned").inc(shards)
     return plan
 
 

@@ -3,6 +3,8 @@
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import msgspec
 
@@ -30,9 +32,17 @@ from schemas.shards import (
     shard_stem,
 )
 from transforms.output_files import receipts, split_of
+from transforms.shard_reports import (
+    ShardReport,
+    ShardRules,
+    ShardsFound,
+    ShardTask,
+    Twice,
+    add_shards,
+    find_twice,
+)
 from transforms.storage import Access, Storage, is_local, join_uri, open_storage
-from transforms.verify_shard import RESTORE, ShardReport, ShardRules, ShardTask, order_fault
-from transforms.verify_side_files import COPY, check_side_files
+from transforms.verify_side_files import COPY, check_shared, check_side_files
 
 _MOVE = "move it away: no reader of the manifest sees it, a reader of a glob does"
 _CONVERTED = ("image_turned", "image_converted")
@@ -40,6 +50,20 @@ _PLAIN_BYTES = ("table", "arrays")  # layouts whose sources are not what their i
 
 VerifyShards = Callable[[Sequence[ShardTask], ShardRules], Iterable[ShardReport]]
 """Verifies shards, in threads or elsewhere; reports come in the order of the tasks."""
+
+
+class AroundShards(NamedTuple):
+    """What was found around the shards of a data set, and what is left to be done.
+
+    Attributes:
+        found: what is wrong, and how many shards are looked at; notes come behind the shards'.
+        tasks: the shards, in the manifest's order.
+        rules: of all shards; None where there is no manifest to tell.
+    """
+
+    found: Verified
+    tasks: list[ShardTask]
+    rules: ShardRules | None
 
 
 def verify_data_set(
@@ -56,26 +80,50 @@ def verify_data_set(
     Raises:
         RuntimeError: where the store fails, or the manifest is of a newer format.
     """
+    found, tasks, rules = verify_around(root, access, deep=deep)
+    if rules is None:
+        return found
+    shards = ShardsFound()
+    reports = _passed_on(tasks, verify_shards(tasks, rules), shards)
+    twice = find_twice((t.place, t.entry.split, t.entry.file, r.keys) for t, r in reports)
+    return add_up(found, shards, twice, rules)
+
+
+def add_up(
+    around: Verified, shards: ShardsFound, twice: Iterable[Twice], rules: ShardRules
+) -> Verified:
+    """Return what is wrong with a data set: around its shards, between them and in them."""
+    found = Verified(Findings(), around.files)
+    found.findings.extend(around.findings)
+    add_shards(found, shards, twice, rules.seed)
+    check_shared(rules.shared, shards.shared, found.findings)
+    found.notes += around.notes
+    return found
+
+
+def verify_around(root: str, access: Access, *, deep: bool) -> AroundShards:
+    """Return what is wrong with a data set but for its shards, and what those are to be like.
+
+    Raises:
+        RuntimeError: where the store fails, or the manifest is of a newer format.
+    """
     storage, findings = open_storage(root, access), Findings()
     manifest = find_manifest(storage, findings)
     if manifest is None:
-        return Verified(findings, 1)
+        return AroundShards(Verified(findings, 1), [], None)
     try:
         rules, names = shard_rules(manifest, root, access, deep=deep), _names(manifest)
     except ValueError as error:
         what = f"says what no run of this program does ({error})"
         findings.add("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
-        return Verified(findings, 1)
+        return AroundShards(Verified(findings, 1), [], None)
     tasks = _tasks(manifest, storage)
     _check_manifest(manifest, findings)
-    check_side_files(manifest, storage, findings)
-    _check_listing(tasks, storage, findings)
+    shared = check_side_files(manifest, storage, findings)
+    if deep:
+        rules = replace(rules, shared=shared)
     _check_foreign(names, tasks, storage, findings)
-    found = Verified(findings, len(tasks))
-    reports = verify_shards(tasks, rules)
-    _add_reports(_checked_order(tasks, reports, rules, findings), found)
-    found.notes += _notes(tasks, rules)
-    return found
+    return AroundShards(Verified(findings, len(tasks), notes=_notes(tasks, rules)), tasks, rules)
 
 
 def find_manifest(storage: Storage, findings: Findings) -> Manifest | None:
@@ -150,8 +198,9 @@ def _tasks(manifest: Manifest, storage: Storage) -> list[ShardTask]:
             shard_stem(entry.split, next(places[entry.split]), counts[entry.split]),
             digest,
             listed.get(entry.file),
+            place,
         )
-        for entry in manifest.shards
+        for place, entry in enumerate(manifest.shards)
     ]
 
 
@@ -191,24 +240,6 @@ def _listed_annotations(summary: SplitSummary) -> int:
     return sum(known) + sum(fate.dropped.values()) + sum(fate.skipped.values())
 
 
-def _check_listing(tasks: Sequence[ShardTask], storage: Storage, findings: Findings) -> None:
-    """Compare shards with the listing, which may know their checksums."""
-    for task in tasks:
-        entry, file = task.entry, task.file
-        where = join_uri(storage.root, entry.file)
-        if file is None or file.kind != "file":
-            what = "is not there" if file is None else f"is a {file.kind}"
-            findings.add("E-VER-MISSING", where, what, RESTORE)
-        elif file.size_bytes != entry.bytes:
-            what = f"has {file.size_bytes} bytes, the manifest says {entry.bytes}"
-            findings.add("E-VER-SIZE", where, what, RESTORE)
-        elif file.crc32c is not None and f"{file.crc32c:08x}" != entry.crc32c:
-            what = (
-                f"has the CRC-32C {file.crc32c:08x} by its store, the manifest says {entry.crc32c}"
-            )
-            findings.add("E-VER-CRC", where, what, RESTORE)
-
-
 def _check_foreign(
     names: ShardNames, tasks: Sequence[ShardTask], storage: Storage, findings: Findings
 ) -> None:
@@ -226,42 +257,13 @@ def _check_foreign(
         findings.add("E-VER-FOREIGN", name, f"{what}, and the manifest names no such shard", _MOVE)
 
 
-def _checked_order(
-    tasks: Sequence[ShardTask],
-    reports: Iterable[ShardReport],
-    rules: ShardRules,
-    findings: Findings,
-) -> Iterator[ShardReport]:
-    """Pass reports on; see to it that no key comes twice in a split, and shards are in order."""
-    seen: dict[str, set[bytes]] = {}
-    last: dict[str, tuple[int, str]] = {}
+def _passed_on(
+    tasks: Sequence[ShardTask], reports: Iterable[ShardReport], shards: ShardsFound
+) -> Iterator[tuple[ShardTask, ShardReport]]:
+    """Pass reports on, and add them up."""
     for task, report in zip(tasks, reports, strict=True):
-        split, file = task.entry.split, task.entry.file
-        keys = seen.setdefault(split, set())
-        if twice := len(report.keys) - len(set(report.keys) - keys):
-            what = f"{twice} of its keys come twice in split {split}"
-            findings.add("E-VER-ORDER", file, what, RESTORE)
-        keys.update(report.keys)
-        if report.ends is not None:
-            first, end = report.ends
-            if split in last and last[split] >= first:
-                what, remedy = order_fault(last[split][1], first[1], rules.seed)
-                where = f"{file} record 0 (key {first[1]!r}) at byte 0"
-                findings.add("E-VER-ORDER", where, what, remedy)
-            last[split] = end
-        yield report
-
-
-def _add_reports(reports: Iterable[ShardReport], found: Verified) -> None:
-    of_shards, too_large = Findings(), 0
-    for report in reports:
-        of_shards.extend(report.findings)
-        found.records += report.records
-        found.bytes += report.read_bytes
-        too_large += report.too_large
-    found.findings.extend(of_shards)
-    if too_large:
-        found.notes += (f"{too_large} records are too large to be looked into",)
+        shards.add(task, report)
+        yield task, report
 
 
 def _notes(tasks: Sequence[ShardTask], rules: ShardRules) -> tuple[str, ...]:

@@ -9,11 +9,12 @@ import google_crc32c
 import msgspec
 
 from schemas.features import Kind
-from schemas.findings import Findings, at_record
+from schemas.findings import Findings, Verified, at_record
 from schemas.inferred import FeatureFacts, InferredSchema, Place, conflicts
 from schemas.parse_example import Sequences, Values, parse_sequence_example
 from schemas.tfrecord import masked_crc
 from transforms.check_images import Check, ImageFault, check_image
+from transforms.quantities import counted
 from transforms.storage import Access, Entry, Storage, find_uri
 from transforms.walk_frames import (
     UNKNOWN_SIZE,
@@ -50,6 +51,50 @@ class FileReport(msgspec.Struct):
     bytes: int = 0
     compression: str = ""
     too_large: int = 0
+
+
+class FilesFound(msgspec.Struct):
+    """What files hold together; what those behind them hold adds up.
+
+    Attributes:
+        findings: what is wrong with each.
+        schema: of all records.
+        files: looked at.
+        records: whole ones.
+        bytes: of the files.
+        notes: what is to be said of some, a line each.
+    """
+
+    findings: Findings = msgspec.field(default_factory=Findings)
+    schema: InferredSchema = msgspec.field(default_factory=InferredSchema)
+    files: int = 0
+    records: int = 0
+    bytes: int = 0
+    notes: list[str] = []
+
+    def add(self, uri: str, report: FileReport) -> None:
+        """Add a file's report."""
+        notes = list(_file_notes(uri, report))
+        self.extend(
+            FilesFound(report.findings, report.schema, 1, report.records, report.bytes, notes)
+        )
+
+    def extend(self, other: "FilesFound") -> None:
+        """Add what the files behind these hold."""
+        self.findings.extend(other.findings)
+        self.schema.extend(other.schema)
+        self.files += other.files
+        self.records += other.records
+        self.bytes += other.bytes
+        self.notes += other.notes
+
+    def verified(self) -> Verified:
+        """Return what is to be said of all files."""
+        found = Verified(Findings(), self.files, self.records, self.bytes, tuple(self.notes))
+        found.findings.extend(self.findings)
+        found.findings.extend(schema_findings(self.schema))
+        found.notes += tuple(schema_lines(self.schema))
+        return found
 
 
 def verify_file(uri: str, access: Access, *, deep: bool = False) -> FileReport:
@@ -94,6 +139,24 @@ def schema_findings(schema: InferredSchema) -> Findings:
             what = f"{facts.no_images} values of {key!r} are no image, {images} are (the first)"
             findings.add("E-VER-IMAGE", at_record(*facts.first_no_image), what, _MEND)
     return findings
+
+
+def schema_lines(schema: InferredSchema) -> Iterator[str]:
+    """Yield what records turned out to hold."""
+    if schema.records:
+        yield f"features of {counted(schema.records, 'Example')}:"
+        yield from (f"  {line}" for line in schema.lines())
+    if schema.others and schema.first_other:
+        file, number, offset = schema.first_other
+        first = f"the first is record {number} of {file} at byte {offset}"
+        yield f"{counted(schema.others, 'record')} of other bytes than Examples: {first}"
+
+
+def _file_notes(uri: str, report: FileReport) -> Iterator[str]:
+    if report.compression:
+        yield f"{uri}: {report.compression}; readers must be told so"
+    if report.too_large:
+        yield f"{uri}: {counted(report.too_large, 'record')} too large to be looked into"
 
 
 def parse_record(data: bytes) -> Sequences | None:

@@ -1,88 +1,22 @@
-"""Verify one shard of a data set: its bytes, its records, its index, its receipt."""
+"""Verify one shard of a data set: its bytes and its records, beside its index and receipt."""
 
 import hashlib
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import google_crc32c
 import msgspec
 
-from schemas.example_rules import ExampleRules
-from schemas.findings import Findings, at_record
-from schemas.manifest import ShardEntry, from_json
-from schemas.order import Order, shuffle_key
-from schemas.shards import ShardInfo, index_names, receipt_name
-from transforms.shard_index import IndexRow, index_from_parquet, index_to_text
-from transforms.storage import DEFAULT_ACCESS, Access, Entry, Storage, open_storage
+from schemas.findings import Finding, Findings, at_record
+from schemas.manifest import ShardEntry
+from schemas.tfrecord import FRAME_BYTES
+from transforms.quantities import counted
+from transforms.shard_index import IndexRow
+from transforms.shard_reports import RESTORE, ShardReport, ShardRules, ShardTask
+from transforms.storage import Entry, Storage, join_uri, open_storage
+from transforms.verify_index import INDEX_REMEDY, check_receipt, check_rows, read_index
 from transforms.walk_frames import BadFrame, ReadSpan, Record, walk_frames
-
-RESTORE = "restore it from a copy, or delete it and manifest.json and run the command again"
-_INDEX_REMEDY = "restore the index from a copy, or delete it and manifest.json and run again"
-
-OrderKey = tuple[int, str]
-"""What a shuffled split is sorted by."""
-
-
-class ShardTask(msgspec.Struct, frozen=True):
-    """One shard to be verified.
-
-    Attributes:
-        entry: as in the manifest.
-        stem: what names its index and receipt.
-        plan: digest of the plan, hex.
-        file: as listed; None where it is not there.
-    """
-
-    entry: ShardEntry
-    stem: str
-    plan: str
-    file: Entry | None
-
-
-@dataclass(frozen=True)
-class ShardRules:
-    """What all shards of a data set have in common.
-
-    Attributes:
-        root: path or URI of the data set.
-        examples: what every record is to be.
-        orders: order of each split.
-        seed: of the shuffle.
-        reads: read the shards' bytes, and not their indexes and receipts alone.
-        hashes: compare SHA-256 of shards and of images.
-        converted: splits in which images are not their files' own bytes.
-        access: how the store is reached.
-    """
-
-    root: str
-    examples: ExampleRules
-    orders: dict[str, Order]
-    seed: int
-    reads: bool
-    hashes: bool
-    converted: frozenset[str]
-    access: Access = DEFAULT_ACCESS
-
-
-class ShardReport(msgspec.Struct):
-    """What was found in a shard.
-
-    Attributes:
-        findings: what is wrong.
-        records: whole ones.
-        read_bytes: read of it.
-        ends: order key of the first and the last record by the index; none where it has no order.
-        keys: 16 bytes of a digest of each key, of a split in the input's order.
-        too_large: records that were checksummed, but not looked into.
-    """
-
-    findings: Findings = msgspec.field(default_factory=Findings)
-    records: int = 0
-    read_bytes: int = 0
-    ends: tuple[OrderKey, OrderKey] | None = None
-    keys: list[bytes] = []
-    too_large: int = 0
 
 
 def verify_shard(task: ShardTask, rules: ShardRules) -> ShardReport:
@@ -93,15 +27,111 @@ def verify_shard(task: ShardTask, rules: ShardRules) -> ShardReport:
     """
     storage = open_storage(rules.root, rules.access)
     report = ShardReport()
-    rows = _read_index(task, storage, report.findings)
+    rows = read_index(task, storage, report.findings)
     if rows is not None:
-        _check_rows(task, rows, rules, report)
-    _check_receipt(task, storage, report.findings)
+        check_rows(task, rows, rules, report)
+    check_receipt(task, storage, report.findings)
+    gap = None
     if not rules.reads:
         report.records = len(rows or ())
     elif task.file is not None and task.file.kind == "file":
-        _add_bytes(report, verify_bytes(task.entry, rows, rules, *_opened(storage, task.file)))
+        of_bytes, gap = _walk(task.entry, rows, rules, *_opened(storage, task.file))
+        _add_bytes(report, of_bytes)
+    found = listing_fault(task, storage.root)
+    if found is not None and not (gap and found.code == "E-VER-SIZE"):  # of which the gap tells
+        of_listing = Findings()
+        of_listing.add(*msgspec.structs.astuple(found))
+        of_listing.extend(report.findings)
+        report.findings = of_listing
     return report
+
+
+def listing_fault(task: ShardTask, root: str) -> Finding | None:
+    """Compare a shard with the listing, which may know its checksum."""
+    entry, file = task.entry, task.file
+    where = join_uri(root, entry.file)
+    if file is None or file.kind != "file":
+        what = "is not there" if file is None else f"is a {file.kind}"
+        return Finding("E-VER-MISSING", where, what, RESTORE)
+    if file.size_bytes != entry.bytes:
+        what = f"has {file.size_bytes} bytes, the manifest says {entry.bytes}"
+        return Finding("E-VER-SIZE", where, what, RESTORE)
+    if file.crc32c is not None and f"{file.crc32c:08x}" != entry.crc32c:
+        what = f"has the CRC-32C {file.crc32c:08x} by its store, the manifest says {entry.crc32c}"
+        return Finding("E-VER-CRC", where, what, RESTORE)
+    return None
+
+
+class Gap(NamedTuple):
+    """Where a file has fewer records than its index, or more; all others are the same.
+
+    Attributes:
+        number: of the first such record, from 0.
+        offset: where it is, or was, in bytes.
+        records: how many there are.
+        bytes: of them, with framing.
+        is_missing: whether the file lacks them, and not the index.
+        at_end: whether no other record follows.
+        key: of the first; None where the index has none.
+        is_sure: whether they are these: a record before them is not as large.
+    """
+
+    number: int
+    offset: int
+    records: int
+    bytes: int
+    is_missing: bool
+    at_end: bool
+    key: str | None
+    is_sure: bool
+
+
+def find_gap(rows: Sequence[IndexRow], sizes: Sequence[int]) -> Gap | None:
+    """Return where records were taken out of a file, or put into it; None for anything else.
+
+    Args:
+        rows: of the index, by offset.
+        sizes: of the file's records with their framing, in bytes, in their order.
+    """
+    wanted = [row.size for row in rows]
+    if [row.offset for row in rows] != [0, *itertools.accumulate(wanted)][: len(rows)]:
+        return None
+    pairs = zip(wanted, sizes, strict=False)
+    head = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    last = zip(wanted[head:][::-1], sizes[head:][::-1], strict=False)
+    tail = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], last))
+    missing, extra = wanted[head : len(wanted) - tail], sizes[head : len(sizes) - tail]
+    if bool(missing) == bool(extra):
+        return None
+    return Gap(
+        number=head,
+        offset=sum(wanted[:head]),
+        records=len(missing or extra),
+        bytes=sum(missing or extra),
+        is_missing=bool(missing),
+        at_end=not tail,
+        key=rows[head].key if missing else None,
+        is_sure=head == 0 or wanted[head - 1] != (missing or extra)[-1],
+    )
+
+
+def verify_bytes(
+    entry: ShardEntry,
+    rows: Sequence[IndexRow] | None,
+    rules: ShardRules,
+    read: ReadSpan,
+    size_bytes: int,
+) -> ShardReport:
+    """Return what is wrong with a shard's bytes, which are read once.
+
+    Args:
+        entry: of the shard in the manifest.
+        rows: of its index; None where that cannot be read.
+        rules: of the data set.
+        read: reads the file.
+        size_bytes: of the file.
+    """
+    return _walk(entry, rows, rules, read, size_bytes)[0]
 
 
 def _opened(storage: Storage, file: Entry) -> tuple[ReadSpan, int]:
@@ -115,109 +145,6 @@ def _add_bytes(report: ShardReport, of_bytes: ShardReport) -> None:
     report.findings.extend(of_bytes.findings)
     report.records, report.read_bytes = of_bytes.records, of_bytes.read_bytes
     report.too_large = of_bytes.too_large
-
-
-def _read_index(task: ShardTask, storage: Storage, findings: Findings) -> list[IndexRow] | None:
-    parquet_name, text_name = index_names(task.stem)
-    rows = None
-    data = read_if_there(parquet_name, storage, findings)
-    if data is not None:
-        try:
-            rows = index_from_parquet(data)
-        except ValueError as error:
-            findings.add("E-VER-INDEX", parquet_name, " ".join(str(error).split()), _INDEX_REMEDY)
-    text = read_if_there(text_name, storage, findings)
-    if rows is not None and text is not None and text != index_to_text(rows):
-        what = f"is not the text form of {parquet_name}"
-        findings.add("E-VER-INDEX", text_name, what, _INDEX_REMEDY)
-    return rows
-
-
-def read_if_there(
-    name: str, storage: Storage, findings: Findings, remedy: str = RESTORE
-) -> bytes | None:
-    """Return a small file of a data set; None with a finding where there is none."""
-    entry = storage.stat(name)
-    if entry is None or entry.kind != "file":
-        what = "is not there" if entry is None else f"is a {entry.kind}"
-        findings.add("E-VER-MISSING", name, what, remedy)
-        return None
-    return storage.read(name, entry)
-
-
-def _check_receipt(task: ShardTask, storage: Storage, findings: Findings) -> None:
-    name, entry = receipt_name(task.stem), task.entry
-    data = read_if_there(name, storage, findings)
-    if data is None:
-        return
-    try:
-        info = from_json(data, ShardInfo)
-    except ValueError as error:
-        findings.add("E-VER-MANIFEST", name, f"no receipt ({error})", RESTORE)
-        return
-    said = {field: getattr(info, field) for field in msgspec.structs.asdict(entry)}
-    wanted = {**msgspec.structs.asdict(entry), "plan": task.plan, "name": task.stem}
-    said |= {"plan": info.plan, "name": info.name}
-    for field, value in wanted.items():
-        if said[field] != value:
-            what = f"{field} is {said[field]!r}, the manifest says {value!r}"
-            findings.add("E-VER-MANIFEST", name, what, RESTORE)
-
-
-def _check_rows(
-    task: ShardTask, rows: Sequence[IndexRow], rules: ShardRules, report: ShardReport
-) -> None:
-    name, entry, findings = index_names(task.stem)[0], task.entry, report.findings
-    if len(rows) != entry.records:
-        what = f"{len(rows)} records, the manifest says {entry.records}"
-        findings.add("E-VER-INDEX", name, what, _INDEX_REMEDY)
-    at = 0
-    for number, row in enumerate(rows):
-        if row.offset != at:
-            what = f"the record is said to begin at byte {row.offset}, the one before ends at {at}"
-            findings.add("E-VER-INDEX", at_record(name, number, at, row.key), what, _INDEX_REMEDY)
-            break
-        at += row.size
-    else:
-        if at != entry.bytes:
-            what = f"its records end at byte {at}, the manifest says {entry.bytes} bytes"
-            findings.add("E-VER-INDEX", name, what, _INDEX_REMEDY)
-    labels = rules.examples.labels
-    for number, row in enumerate(rows):
-        if labels and (unknown := set(row.labels) - labels):
-            what = f"the label {min(unknown)} is not in the label map"
-            where = at_record(name, number, row.offset, row.key)
-            findings.add("E-VER-INDEX", where, what, _INDEX_REMEDY)
-    _check_order(task, rows, rules, report)
-
-
-def _check_order(
-    task: ShardTask, rows: Sequence[IndexRow], rules: ShardRules, report: ShardReport
-) -> None:
-    split = task.entry.split
-    if not rows:
-        return
-    if rules.orders[split] is Order.INPUT:
-        report.keys = [digest_key(row.key) for row in rows]
-        return
-    in_order = [(shuffle_key(split, row.key, rules.seed), row.key) for row in rows]
-    report.ends = in_order[0], in_order[-1]
-    for number, (one, other) in enumerate(itertools.pairwise(in_order), 1):
-        if one >= other:
-            where = at_record(task.entry.file, number, rows[number].offset, other[1])
-            report.findings.add("E-VER-ORDER", where, *order_fault(one[1], other[1], rules.seed))
-
-
-def order_fault(before: str, key: str, seed: int) -> tuple[str, str]:
-    """Return what is wrong where a record stands behind one that it must precede."""
-    if before == key:
-        return "its key comes twice", RESTORE
-    return f"by seed {seed} it comes before the one of key {before!r}, not behind it", RESTORE
-
-
-def digest_key(key: str) -> bytes:
-    """Return 16 bytes that stand for a key."""
-    return hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 class _Digests:
@@ -243,54 +170,69 @@ class _Digests:
                 yield f"the file's {name} is {value}, the manifest says {wanted}"
 
 
-def verify_bytes(
+def _walk(
     entry: ShardEntry,
     rows: Sequence[IndexRow] | None,
     rules: ShardRules,
     read: ReadSpan,
     size_bytes: int,
-) -> ShardReport:
-    """Return what is wrong with a shard's bytes, which are read once.
-
-    Args:
-        entry: of the shard in the manifest.
-        rows: of its index; None where that cannot be read.
-        rules: of the data set.
-        read: reads the file.
-        size_bytes: of the file.
-    """
+) -> tuple[ShardReport, Gap | None]:
+    """Return what is wrong with a shard's bytes, and where records are gone or too many."""
     report, digests = ShardReport(), _Digests(rules.hashes)
-    findings = report.findings
+    findings, unlike = report.findings, Findings()
     by_offset = {row.offset: row for row in rows or ()}
+    sizes: list[int] = []
     for found in walk_frames(read, size_bytes, digests.add, sorted(by_offset)):
         row = by_offset.pop(found.offset, None)
         where = at_record(entry.file, found.number, found.offset, None if row is None else row.key)
         if isinstance(found, BadFrame):
             findings.add(found.code, where, found.what, RESTORE)
             continue
-        report.records += 1
-        _check_record(where, found, row, entry.split, rules, report)
-        if rows is not None and (row is None or row.size != found.size + 16):
-            what = (
-                "the index has no such record"
-                if row is None
-                else f"the index says {row.size} bytes"
-            )
-            findings.add(
-                "E-VER-INDEX", where, f"{what}, its frame has {found.size + 16}", _INDEX_REMEDY
-            )
-    report.read_bytes = digests.bytes
-    if not findings.counts.keys() & {"E-VER-FRAME", "E-VER-CRC"}:
-        if report.records != entry.records:
-            what = f"{report.records} records, the manifest says {entry.records}"
-            findings.add("E-VER-FRAME", entry.file, what, RESTORE)
-        for row in sorted(by_offset.values(), key=lambda row: row.offset)[:1]:
-            where = f"{entry.file} (key {row.key!r}) at byte {row.offset}"
-            findings.add("E-VER-FRAME", where, "no record begins where the index says", RESTORE)
+        sizes.append(found.size + FRAME_BYTES)
+        is_like = row is not None and row.size == sizes[-1]
+        _check_record(where, found, row if is_like else None, entry.split, rules, report)
+        if rows is not None and not is_like:
+            said = "has no such record" if row is None else f"says {row.size} bytes"
+            what = f"the index {said}, its frame has {sizes[-1]}"
+            unlike.add("E-VER-INDEX", where, what, INDEX_REMEDY)
+    report.records, report.read_bytes = len(sizes), digests.bytes
+    is_whole = not findings.counts.keys() & {"E-VER-FRAME", "E-VER-CRC"}
+    gap = None
+    if is_whole and rows is not None and (unlike or len(sizes) != len(rows)):
+        gap = find_gap(sorted(rows, key=lambda row: row.offset), sizes)
+    if gap is not None:
+        where = at_record(entry.file, gap.number, gap.offset, gap.key)
+        findings.add("E-VER-FRAME", where, _told(gap), RESTORE)
+        return report, gap
+    findings.extend(unlike)
+    if is_whole:
+        _check_count(entry, by_offset.values(), report)
     if not findings:
         for what in digests.wrong(entry):
             findings.add("E-VER-CRC", entry.file, what, RESTORE)
-    return report
+    return report, None
+
+
+def _check_count(entry: ShardEntry, left: Iterable[IndexRow], report: ShardReport) -> None:
+    """Compare how many records there are with the manifest, and with what is left of the index."""
+    if report.records != entry.records:
+        what = f"{report.records} records, the manifest says {entry.records}"
+        report.findings.add("E-VER-FRAME", entry.file, what, RESTORE)
+    for row in sorted(left, key=lambda row: row.offset)[:1]:
+        where = f"{entry.file} (key {row.key!r}) at byte {row.offset}"
+        what = "no record begins where the index says"
+        report.findings.add("E-VER-FRAME", where, what, RESTORE)
+
+
+def _told(gap: Gap) -> str:
+    """Return in words where records are gone or too many."""
+    records = f"{counted(gap.records, 'record')} of {gap.bytes} bytes"
+    if not gap.is_missing:
+        return f"here {records} that the index does not tell of; all others are as it says"
+    if gap.at_end:
+        return f"the file ends here, without {records} that the index has"
+    place = "" if gap.is_sure else ", here or before,"
+    return f"without {records} that the index has{place}; all others are as it says"
 
 
 def _check_record(
@@ -307,5 +249,6 @@ def _check_record(
     sources: list[str] = []
     if rules.hashes and row is not None and split not in rules.converted:
         sources = [source.sha256 for source in row.sources]
-    for what in rules.examples.find_wrong(record.data, sources, hashes=rules.hashes):
+    row_labels = None if row is None else row.labels
+    for what in rules.examples.find_wrong(record.data, sources, row_labels, hashes=rules.hashes):
         report.findings.add("E-VER-EXAMPLE", where, what, RESTORE)

@@ -3,7 +3,7 @@
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -22,8 +22,9 @@ from schemas.manifest import (
 )
 from schemas.text_protos import label_map_pbtxt
 from transforms.metadata_files import metadata_of_spec
+from transforms.shard_reports import RESTORE, SharedContent, SharedCount
 from transforms.storage import Storage
-from transforms.verify_shard import RESTORE, read_if_there
+from transforms.verify_index import read_if_there
 
 COPY = "restore it from a copy"
 MAX_DUPLICATES = 10_000
@@ -36,8 +37,14 @@ _MAX_SEQUENCES = 2
 _MAX_TRIES = 1000  # of a millisecond each, where features.json is another
 
 
-def check_side_files(manifest: Manifest, storage: Storage, findings: Findings) -> None:
-    """Compare plan, label map, rejects, duplicates and what other tools read with the manifest."""
+def check_side_files(
+    manifest: Manifest, storage: Storage, findings: Findings
+) -> dict[str, SharedContent]:
+    """Compare plan, label map, rejects, duplicates and what other tools read with the manifest.
+
+    Returns:
+        What `duplicates.jsonl` says, to be counted in the indexes.
+    """
     plan = read_if_there(PLAN_NAME, storage, findings, COPY)
     if plan is not None and _as_plan(plan) != manifest.plan:
         findings.add("E-VER-MANIFEST", PLAN_NAME, "is not the plan of the manifest", RESTORE)
@@ -51,8 +58,7 @@ def check_side_files(manifest: Manifest, storage: Storage, findings: Findings) -
     rejected = read_if_there(REJECTED_NAME, storage, findings, COPY)
     if rejected is not None:
         _check_rejects(manifest, rejected, findings)
-    if manifest.duplicates:
-        _check_duplicates(manifest, storage, findings)
+    return _check_duplicates(manifest, storage, findings) if manifest.duplicates else {}
 
 
 def _check_label_map(manifest: Manifest, storage: Storage, findings: Findings) -> None:
@@ -93,33 +99,76 @@ def _check_rejects(manifest: Manifest, data: bytes, findings: Findings) -> None:
             findings.add("E-VER-MANIFEST", REJECTED_NAME, f"{what} {wanted}", COPY)
 
 
-class _Shared(msgspec.Struct):
-    """What a line of `duplicates.jsonl` is compared for."""
+class _Record(msgspec.Struct, frozen=True):
+    name: str
+    key: str
+
+
+class _Shared(msgspec.Struct, frozen=True):
+    """A line of `duplicates.jsonl`: a content, its records per split, and some of them."""
 
     sha256: str
     records: dict[str, int]
+    samples: dict[str, list[_Record]]
 
 
-def _check_duplicates(manifest: Manifest, storage: Storage, findings: Findings) -> None:
+def _check_duplicates(
+    manifest: Manifest, storage: Storage, findings: Findings
+) -> dict[str, SharedContent]:
     """Compare the contents that splits share with the counts by pair of splits."""
     data = read_if_there(DUPLICATES_NAME, storage, findings, COPY)
     if data is None or not manifest.duplicates:
-        return
+        return {}
     counts: Counter[tuple[str, str]] = Counter()
+    shared: dict[str, SharedContent] = {}
     lines = data.splitlines()
     for number, line in enumerate(lines, 1):
         try:
-            counts.update(itertools.combinations(sorted(from_json(line, _Shared).records), 2))
+            found = from_json(line, _Shared)
         except ValueError as error:
             where = f"{DUPLICATES_NAME} line {number}"
             findings.add("E-VER-MANIFEST", where, f"no shared content ({error})", COPY)
+            continue
+        counts.update(itertools.combinations(sorted(found.records), 2))
+        named = {
+            split: frozenset((record.name, record.key) for record in records)
+            for split, records in found.samples.items()
+        }
+        shared[found.sha256] = SharedContent(number, found.records, named)
     said = {pair.splits: pair.contents for pair in manifest.duplicates}
     is_whole = len(lines) < MAX_DUPLICATES  # else it has the first of them
     for pair in sorted(counts.keys() | said.keys()):
-        found, wanted = counts[pair], said.get(pair, 0)
-        if found > wanted or (is_whole and found != wanted):
-            what = f"{found} contents that {' and '.join(pair)} share, the manifest says {wanted}"
+        count, wanted = counts[pair], said.get(pair, 0)
+        if count > wanted or (is_whole and count != wanted):
+            what = f"{count} contents that {' and '.join(pair)} share, the manifest says {wanted}"
             findings.add("E-VER-MANIFEST", DUPLICATES_NAME, what, COPY)
+    return shared
+
+
+def check_shared(
+    shared: Mapping[str, SharedContent],
+    counts: Mapping[str, Mapping[str, SharedCount]],
+    findings: Findings,
+) -> None:
+    """Compare what `duplicates.jsonl` says of each content with the indexes.
+
+    Args:
+        shared: what it says, by SHA-256.
+        counts: of the indexes, by split and SHA-256.
+        findings: what is wrong is added to them.
+    """
+    for sha256, line in shared.items():
+        where = f"{DUPLICATES_NAME} line {line.number}"
+        for split in sorted({*line.records, *line.named, *counts}):
+            found = counts.get(split, {}).get(sha256, SharedCount())
+            said, named = line.records.get(split, 0), len(line.named.get(split, ()))
+            what = ""
+            if found.records != said:
+                what = f"{said} records of split {split}, the indexes have {found.records}"
+            elif found.named != named:
+                what = f"names {named} records of split {split}, of which {found.named} are in it"
+            if what:
+                findings.add("E-VER-MANIFEST", where, what, COPY)
 
 
 def _check_metadata(manifest: Manifest, storage: Storage, findings: Findings) -> None:

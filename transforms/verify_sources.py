@@ -1,14 +1,16 @@
 """Verify sources: that the files which a data set was made of still have its bytes."""
 
+import functools
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
-from schemas.findings import Findings
+import msgspec
+
+from schemas.findings import Findings, Verified
 from schemas.manifest import Manifest
 from schemas.shards import index_names, shard_stem
+from transforms.quantities import counted
 from transforms.shard_index import Source, index_from_parquet
 from transforms.storage import Access, Storage, join_uri, open_storage
 
@@ -16,7 +18,7 @@ _REMEDY = "restore it from a copy, or make the data set again"
 _ARRAYS = "arrays"
 
 
-class SourceTask(NamedTuple):
+class SourceTask(msgspec.Struct, frozen=True, array_like=True):
     """A source file to be hashed.
 
     Attributes:
@@ -30,9 +32,22 @@ class SourceTask(NamedTuple):
     source: Source
 
 
-@dataclass
-class VerifiedSources:
-    """What was hashed.
+class SourcesIndex(msgspec.Struct, frozen=True, array_like=True):
+    """An index whose sources are to be hashed.
+
+    Attributes:
+        place: of its shard in the manifest, from 0.
+        split: of its shard.
+        name: of the index below the data set.
+    """
+
+    place: int
+    split: str
+    name: str
+
+
+class SourcesFound(msgspec.Struct):
+    """What was hashed; what was hashed behind it adds up.
 
     Attributes:
         findings: what is wrong.
@@ -40,9 +55,24 @@ class VerifiedSources:
         bytes: of them.
     """
 
-    findings: Findings
+    findings: Findings = msgspec.field(default_factory=Findings)
     files: int = 0
     bytes: int = 0
+
+    def extend(self, other: "SourcesFound") -> None:
+        """Add what was hashed behind these."""
+        self.findings.extend(other.findings)
+        self.files += other.files
+        self.bytes += other.bytes
+
+    def add_to(self, found: Verified) -> None:
+        """Add it to what was found of the data set."""
+        found.findings.extend(self.findings)
+        found.bytes += self.bytes
+        note = f"{counted(self.files, 'source file')} compared with the index"
+        if not self.files:
+            note = "no source file was compared: the index names none, as of rows and of no records"
+        found.notes += (note,)
 
 
 MapSources = Callable[
@@ -51,11 +81,12 @@ MapSources = Callable[
 """`map`, or one that does several at once."""
 
 
-def check_sources(manifest: Manifest, sources: Mapping[str, Sequence[str]]) -> None:
+def check_sources(manifest: Manifest, sources: Mapping[str, Sequence[str]], access: Access) -> None:
     """Refuse roots that could not be compared with an index.
 
     Raises:
         ValueError: where there is no such split, or records are made of parts of files.
+        RuntimeError: `E-ARG` where a root is no folder.
     """
     for split in sources:
         if split and split not in manifest.splits:
@@ -66,6 +97,8 @@ def check_sources(manifest: Manifest, sources: Mapping[str, Sequence[str]]) -> N
             "sources must be files of their own, got items of arrays, of which an index does not"
             " say where they lie: leave --sources out"
         )
+    for uri in {uri for given in sources.values() for uri in given}:
+        open_storage(uri, access).require_folder()
 
 
 def verify_sources(
@@ -74,7 +107,7 @@ def verify_sources(
     sources: Mapping[str, Sequence[str]],
     access: Access,
     map_sources: MapSources,
-) -> VerifiedSources:
+) -> SourcesFound:
     """Return which source files are gone, or have other bytes than the index says.
 
     Args:
@@ -85,57 +118,72 @@ def verify_sources(
         map_sources: hashes them.
 
     Raises:
-        RuntimeError: `E-ARG` where a root is no folder, `E-IO-…` where a store fails.
+        RuntimeError: `E-IO-…` where a store fails.
     """
-    opened = {uri: open_storage(uri, access) for given in sources.values() for uri in given}
-    for storage in opened.values():
-        storage.require_folder()
-    roots = {
-        split: [opened[uri] for uri in (*sources.get(split, ()), *sources.get("", ()))]
-        for split in manifest.splits
-    }
-    found = VerifiedSources(Findings())
-
-    def check(task: SourceTask) -> tuple[int, str]:
-        return _check_source(task.source, roots[task.split])
-
-    for index in _indexes(manifest, open_storage(root, access), roots):
-        tasks = list(index)
-        for task, (size, wrong) in zip(tasks, map_sources(check, tasks), strict=True):
-            found.files += 1
-            found.bytes += size
-            if wrong:
-                where = join_uri(roots[task.split][0].root, task.source.name)
-                where += f" (of key {task.key!r} in {task.split})"
-                found.findings.add("E-VER-SOURCE", where, wrong, _REMEDY)
+    storage, found = open_storage(root, access), SourcesFound()
+    for index in indexes_of_sources(manifest, sources):
+        roots = source_roots(index.split, sources, access)
+        found.extend(compare_sources(sources_of_index(index, storage), roots, map_sources))
     return found
 
 
-def _indexes(
-    manifest: Manifest, storage: Storage, roots: Mapping[str, Sequence[Storage]]
-) -> Iterator[Iterator[SourceTask]]:
-    """Yield the sources of each shard, every file once a shard; of an unreadable index none."""
+def source_roots(split: str, sources: Mapping[str, Sequence[str]], access: Access) -> list[Storage]:
+    """Return where the sources of a split may lie."""
+    return [open_storage(uri, access) for uri in (*sources.get(split, ()), *sources.get("", ()))]
+
+
+def compare_sources(
+    tasks: Sequence[SourceTask], roots: Sequence[Storage], map_sources: MapSources = map
+) -> SourcesFound:
+    """Return which sources of a shard are gone, or have other bytes than the index says."""
+    found = SourcesFound()
+    check = functools.partial(_check_source, roots=roots)
+    for task, (size, wrong) in zip(tasks, map_sources(check, tasks), strict=True):
+        found.files += 1
+        found.bytes += size
+        if wrong:
+            where = join_uri(roots[0].root, task.source.name)
+            where += f" (of key {task.key!r} in {task.split})"
+            found.findings.add("E-VER-SOURCE", where, wrong, _REMEDY)
+    return found
+
+
+def indexes_of_sources(
+    manifest: Manifest, sources: Mapping[str, Sequence[str]]
+) -> Iterator[SourcesIndex]:
+    """Yield the indexes of the splits whose sources are given, in the manifest's order."""
+    place = 0
     for split, group in itertools.groupby(manifest.shards, lambda entry: entry.split):
         entries = list(group)
-        for number in range(len(entries) if roots.get(split) else 0):
-            name = index_names(shard_stem(split, number, len(entries)))[0]
-            if storage.stat(name) is None:
-                continue  # a finding of its shard
-            try:
-                rows = index_from_parquet(storage.read(name))
-            except ValueError:
-                continue  # likewise
-            tasks = {
-                (source.name, source.sha256): SourceTask(split, row.key, source)
-                for row in rows
-                for source in row.sources
-            }
-            yield iter(tasks.values())
+        for number in range(len(entries)):
+            if split in sources or "" in sources:
+                name = index_names(shard_stem(split, number, len(entries)))[0]
+                yield SourcesIndex(place, split, name)
+            place += 1
 
 
-def _check_source(source: Source, roots: Sequence[Storage]) -> tuple[int, str]:
+def sources_of_index(index: SourcesIndex, storage: Storage) -> list[SourceTask]:
+    """Return the sources of a shard, every file once; of an unreadable index none.
+
+    Such an index is a finding of its shard.
+    """
+    if storage.stat(index.name) is None:
+        return []
+    try:
+        rows = index_from_parquet(storage.read(index.name))
+    except ValueError:
+        return []
+    tasks = {
+        (source.name, source.sha256): SourceTask(index.split, row.key, source)
+        for row in rows
+        for source in row.sources
+    }
+    return list(tasks.values())
+
+
+def _check_source(task: SourceTask, roots: Sequence[Storage]) -> tuple[int, str]:
     """Return how many bytes were read, and what is wrong; empty for nothing."""
-    read_bytes, wrong = 0, "is not there"
+    source, read_bytes, wrong = task.source, 0, "is not there"
     for storage in roots:
         entry = storage.stat(source.name)
         if entry is None or entry.kind != "file":

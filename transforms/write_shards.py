@@ -41,7 +41,7 @@ from transforms.gate import GateLimits, WorkerGate
 from transforms.image_kinds import name_kind
 from transforms.npz import UNPACKED
 from transforms.output_files import conflict, create_or_compare
-from transforms.progress import PROGRESS
+from transforms.progress import COUNTERS, PROGRESS
 from transforms.quantities import counted, megabytes
 from transforms.read_blobs import read_blob
 from transforms.run_spool import RunSpool, payload_bytes
@@ -67,7 +67,6 @@ from transforms.turn_images import Orientation, turn_along, turn_upright
 
 _LOG = logging.getLogger(__name__)
 _STAGE = "write_shards"
-_METRICS = "beam_tfrec"
 _SIGNAL_S = 10.0  # how often a runner hears of throttling
 _WRITTEN_AT_ONCE_BYTES = 1 << 20  # a write for each record would wait for the interpreter each time
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # of an object: another one in every run
@@ -568,8 +567,9 @@ class WriteShards(beam.PTransform):
     Shards are built by the worker process's gate, at most `limits.shards_in_flight` at once, and
     their images are read ahead within `limits.bytes_in_flight`. A shard that an earlier attempt
     finished is kept. Rejects travel in the infos, so that a retry cannot double or lose them.
-    Counters `records`, `rejected` and `bytes` in the namespace `beam_tfrec` are for display;
-    `cumulativeThrottlingSeconds` keeps Dataflow from adding workers to a store that throttles.
+    Counters `records`, `rejected`, `bytes` and `shards_done` in the namespace `beam_tfrec` are for
+    display; `cumulativeThrottlingSeconds` keeps Dataflow from adding workers to a store that
+    throttles.
 
     Attributes:
         job: what all shards have in common.
@@ -603,7 +603,7 @@ class _WriteShards(beam.DoFn):
         far = not all(map(is_local, self._job.roots.values()))
         self._gate = self._shared.acquire(lambda: WorkerGate(self._limits, far=far))
         UNPACKED.enter(self._job.access.spool_dir)
-        self._signaler = ThrottlingSignaler(_METRICS)
+        self._signaler = ThrottlingSignaler(COUNTERS)
         THROTTLED.take(1)  # what was waited before is no wait of this step
 
     def teardown(self) -> None:
@@ -648,6 +648,7 @@ class _WriteShards(beam.DoFn):
 
 def _counted(info: ShardInfo) -> ShardInfo:
     rejected = sum(reject.scope is Scope.SAMPLE for reject in info.rejected)
-    for name, count in (("records", info.records), ("rejected", rejected), ("bytes", info.bytes)):
-        Metrics.counter(_METRICS, name).inc(count)
+    counts = {"records": info.records, "rejected": rejected, "bytes": info.bytes, "shards_done": 1}
+    for name, count in counts.items():
+        Metrics.counter(COUNTERS, name).inc(count)
     return info

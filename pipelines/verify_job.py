@@ -1,0 +1,130 @@
+"""`verify` as a Beam pipeline: the same command with `--runner`, the same lines and exit codes."""
+
+import argparse
+import contextlib
+import secrets
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import apache_beam as beam
+import msgspec
+from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
+
+from pipelines import verify
+from pipelines.engines import is_dry_run, makes_template, runner_of, runs_workers_here
+from pipelines.flags import FlagParser
+from pipelines.launch import beam_options, run_graph
+from pipelines.options import beam_parser
+from schemas.findings import Findings, Verified
+from transforms.storage import open_storage
+from transforms.verify_parts import VerifyJob
+from transforms.verify_paths import find_paths
+from transforms.verify_with_beam import VerifyEverything
+
+
+def verify_elsewhere(argv: Sequence[str]) -> bool:
+    """Verify on a runner of Beam and print; return whether anything is wrong.
+
+    Raises:
+        ValueError: with the value and the remedy.
+        RuntimeError: the fault that ended the job, as a line of `E-…` somewhere in its text.
+    """
+    began = time.perf_counter()
+    flags = parser().parse_args(argv)
+    config = verify.config_of(flags)
+    if config.workers is not None:
+        raise ValueError(
+            f"workers must come without --runner, got {config.workers}: leave it out, and give the"
+            " runner's own flag, such as --max_num_workers"
+        )
+    roots = [uri for given in config.sources.values() for uri in given]
+    options = beam_options(flags.beam_args, [*config.paths, *roots])
+    if makes_template(options):
+        raise ValueError(
+            "template_location must come with a pipeline that makes a data set, got verify: leave"
+            " it out"
+        )
+    if is_dry_run(options):  # which asks no store
+        run_graph(partial(_build, job=_job(config, "dry_run")), options, waits=False)
+        return False
+    data_sets, _ = find_paths(config.paths, config.access, Findings())
+    verify.check_sources_given(config, data_sets)
+    with _result_folder(options) as folder:
+        job = _job(config, folder)
+        run_graph(partial(_build, job=job), options, waits=True)
+        found = _read_result(job)
+    return verify.say_found(found, time.perf_counter() - began)
+
+
+def parser() -> FlagParser:
+    """Return the parser of the command line, which takes Beam's flags too, as `beam_args`."""
+    found = verify.parser()
+    found.conflict_handler = "resolve"
+    group = found.add_argument_group("Beam's own options")
+    for action in beam_parser()._actions:
+        if action.option_strings and action.dest != "help":
+            group.add_argument(
+                *action.option_strings,
+                nargs=action.nargs,
+                action=_Collect,
+                dest="beam_args",
+                default=[],
+                help=argparse.SUPPRESS,
+            )
+    return found
+
+
+class _Collect(argparse.Action):
+    """Keeps a flag of Beam's as it was given."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        """Append the flag and its value."""
+        given = [option_string]
+        if isinstance(values, str):
+            given = [f"{option_string}={values}"]
+        elif values:
+            given = [option_string, *values]
+        namespace.beam_args = [*namespace.beam_args, *given]
+
+
+def _job(config: verify.VerifyConfig, folder: str) -> VerifyJob:
+    name = f"beam-tfrec-verify-{secrets.token_hex(8)}.json"
+    return VerifyJob(config.paths, folder, name, config.deep, config.sources, config.access)
+
+
+def _build(root: beam.Pipeline, job: VerifyJob) -> beam.PCollection[Verified]:
+    return root | "Verify" >> VerifyEverything(job)
+
+
+@contextlib.contextmanager
+def _result_folder(options: PipelineOptions) -> Iterator[str]:
+    """Give the folder that workers leave the result in.
+
+    Raises:
+        ValueError: where workers are elsewhere, and none is given.
+    """
+    cloud = options.view_as(GoogleCloudOptions)
+    if given := cloud.temp_location or cloud.staging_location:
+        yield given
+        return
+    if not runs_workers_here(options):
+        raise ValueError(
+            f"temp_location must be given for {runner_of(options)}, whose workers hand the result"
+            " back there, got none: add a folder or URI that workers and this machine see"
+        )
+    with tempfile.TemporaryDirectory(prefix="beam-tfrec-") as folder:
+        yield folder
+
+
+def _read_result(job: VerifyJob) -> Verified:
+    data = open_storage(job.folder).read(job.name)
+    return msgspec.json.decode(data, type=Verified)

@@ -1,0 +1,237 @@
+"""`verify --runner`: the lines of the command in process, on the faults of its tests."""
+
+import hashlib
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from pipelines import verify_job
+from pipelines.verify import VerifyConfig, verify
+from schemas.findings import Findings
+from schemas.manifest import ShardEntry
+from tests.coco_command import PROJECT
+from tests.conftest import jpeg_bytes
+from tests.test_verify_command import run
+from tests.test_verify_data_set import (
+    FAULTS,
+    edit,
+    flip,
+    names,
+    note_shared_contents,
+    shards,
+    whole,
+)
+from tests.test_verify_files import example, write
+from transforms.shard_reports import ShardReport, ShardsFound, ShardTask, find_twice
+from transforms.verify_files import FilesFound
+from transforms.verify_parts import Around, KeysOfShard, gather, merge_parts, partition_keys
+
+__all__ = ["whole"]
+PRISM = PROJECT / ".tools" / "prism"
+TIME = re.compile(r"in \d+\.\d s( \(\d+\.\d\d GB/s\))?")
+
+
+@pytest.fixture
+def folder(whole: Path, tmp_path: Path) -> Path:
+    """A folder with `images` and the data set `out`, to be damaged."""
+    shutil.copytree(whole, tmp_path / "set")
+    names[:] = [path.name for path in shards(tmp_path / "set/out")]
+    return tmp_path / "set"
+
+
+def here(
+    capsys: pytest.CaptureFixture[str], *paths: Path, **config: object
+) -> tuple[bool, list[str]]:
+    found = verify(VerifyConfig(tuple(map(str, paths)), **config))
+    return found, lines(capsys)
+
+
+def elsewhere(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[bool, list[str]]:
+    found = verify_job.verify_elsewhere(["--runner", "FnApiRunner", *map(str, arguments)])
+    return found, lines(capsys)
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return without_time(capsys.readouterr().out.splitlines())
+
+
+def keys_twice(out: Path) -> None:
+    """Have both shards of val hold the same keys, in a split without an order of its own."""
+    edit(out / "manifest.json", lambda m: m["plan"]["options"].update(order="all=input"))
+    for name in ("parquet", "idx"):
+        one, other = (out / f"index/val-0000{n}-of-00002.{name}" for n in (0, 1))
+        shutil.copy(one, other)
+
+
+def bits_flipped(out: Path) -> None:
+    for path in out.glob("*.tfrec"):
+        flip(path, 200)
+
+
+PLANTED: Mapping[str, Callable[[Path], object]] = {
+    "nothing": lambda _: None,
+    "keys twice": keys_twice,
+    "bits flipped in each shard": bits_flipped,
+    "another seed": lambda out: edit(
+        out / "manifest.json", lambda m: m["plan"]["options"].update(seed="7")
+    ),
+    "no plan": lambda out: (out / "manifest.json").unlink(),
+    **{
+        name: FAULTS[name][0]
+        for name in (
+            "a shard is gone",
+            "a shard is cut off",
+            "a stray shard of an older run",
+            "an index is none",
+            "a receipt says otherwise",
+            "sums do not hold",
+            "a manifest that is none",
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("plant", PLANTED.values(), ids=PLANTED)
+def test_planted_faults_are_told_as_in_process(
+    plant: Callable[[Path], object], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plant(folder / "out")
+    found, told = elsewhere(capsys, folder / "out", "--deep")
+    assert (found, told) == here(capsys, folder / "out", deep=True)
+    assert found is (plant is not PLANTED["nothing"])
+
+
+def test_sources_and_several_paths_in_one_job(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, images = folder / "out", folder / "images"
+    flip(images / "a001.jpg", 100)
+    write(tmp_path / "a.tfrecord", [example(image=[jpeg_bytes(8, 8)[:-20]]), example(image=[b""])])
+    write(tmp_path / "b.tfrecord", [example(image=[jpeg_bytes(8, 8)], x=[1]), b"no Example"])
+    write(tmp_path / "c.tfrecord.gz", [example(x=[1.5])], "GZIP")
+    several = (out, tmp_path / "b.tfrecord", tmp_path)
+    found, told = elsewhere(capsys, *several, "--sources", images)
+    assert (found, told) == here(capsys, *several, sources={"": (str(images),)})
+    codes = {line.split()[0] for line in told if line.startswith("E-")}
+    assert codes == {"E-VER-SOURCE", "E-VER-IMAGE", "E-VER-EXAMPLE"}
+    assert "10 source files compared with the index" in told
+    assert any("GZIP" in line for line in told)
+    assert any(
+        line.startswith("2 records of other bytes than Examples: the first") for line in told
+    )
+
+
+def test_contents_that_splits_share_are_counted_as_in_process(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note_shared_contents(folder / "out")
+    found, told = elsewhere(capsys, folder / "out", "--deep")
+    assert not found
+    path = folder / "out/duplicates.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"train":1', b'"train":2', 1))
+    found, told = elsewhere(capsys, folder / "out", "--deep")
+    assert (found, told) == here(capsys, folder / "out", deep=True)
+    assert found and told[0].startswith("E-VER-MANIFEST duplicates.jsonl line 1: 2 records of")
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 7])
+def test_keys_that_meet_in_partitions_are_those_that_come_twice(partitions: int) -> None:
+    digests = [hashlib.blake2b(bytes([n]), digest_size=16).digest() for n in range(20)]
+    shards = [
+        (task_of(0, "train", "a"), digests[:10]),
+        (task_of(1, "train", "b"), [*digests[8:12], *digests[11:13]]),
+        (task_of(2, "val", "c"), digests[:5]),
+        (task_of(3, "train", "d"), [digests[0], digests[19], digests[19]]),
+    ]
+    parts: dict[int, list[KeysOfShard]] = {}
+    for task, given in reversed(shards):
+        for partition, some in partition_keys(task, given, partitions):
+            parts.setdefault(partition, []).append(some)
+    twice: Counter[tuple[int, str, str]] = Counter()
+    for found in parts.values():
+        in_order = sorted(found, key=lambda keys: keys.place)
+        for keys in find_twice((k.place, k.split, k.file, k.digests) for k in in_order):
+            twice[keys.place, keys.split, keys.file] += keys.keys
+    assert twice == {(1, "train", "b"): 3, (3, "train", "d"): 2}
+    assert (len(parts) > 1) is (partitions > 1)
+
+
+def task_of(place: int, split: str, file: str) -> ShardTask:
+    return ShardTask(ShardEntry(file, split, 0, 0, 0, "", ""), "", "", None, place)
+
+
+def test_parts_are_added_up_in_their_order() -> None:
+    parts = [((number,), report_of(number)) for number in range(100)]
+    total = merge_parts([((0, run), merge_parts(parts[run::7])) for run in range(7)])
+    in_order = merge_parts([((0, run), merge_parts(parts[10 * run :][:10])) for run in range(10)])
+    assert (total.shards, in_order.shards) == (100, 100)
+    kept = [finding.where for finding in in_order.findings.kept["E-VER-CRC"]]
+    assert kept == [f"{number}.tfrec" for number in range(20)]
+    assert in_order.findings.lines()[-1] == "E-VER-CRC: 80 more"
+
+
+def report_of(number: int) -> ShardsFound:
+    found, report = ShardsFound(), ShardReport()
+    report.findings.add("E-VER-CRC", f"{number}.tfrec", "is another", "restore it")
+    found.add(task_of(number, "train", f"{number}.tfrec"), report)
+    return found
+
+
+def test_reports_that_are_lost_are_no_clean_bill() -> None:
+    around = Around(Findings(), [], files=2)
+    with pytest.raises(RuntimeError, match="the sum of reports does not hold: 1 came of 2"):
+        gather(around, {}, [], FilesFound(files=1), None)
+
+
+USAGE = {
+    "an unknown flag": (("a", "--shallow"), "unrecognized arguments: --shallow"),
+    "threads": (("a", "--workers", "2"), "workers must come without --runner, got 2"),
+    "a template": (
+        ("gs://b/a", "--template_location", "gs://b/t"),
+        "template_location must come with --runner DataflowRunner",
+    ),
+    "no job service": (("a", "--job_endpoint", "localhost:1"), "job_endpoint must come with"),
+    "no path": (("no/such",), "E-ARG no/such: no such file; give the path of a file"),
+    "sources of files": ((__file__, "--sources", "b"), "sources must come with one data set"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "said"), USAGE.values(), ids=USAGE)
+def test_usage_is_told_before_a_job(arguments: tuple[str, ...], said: str) -> None:
+    with pytest.raises((ValueError, RuntimeError), match=re.escape(said)):
+        verify_job.verify_elsewhere(["--runner", "DirectRunner", *arguments])
+
+
+def test_beams_flags_are_told_from_paths() -> None:
+    words = "--runner FlinkRunner a b --flink_master=h:1 --deep --labels x=y --labels z=w"
+    flags = verify_job.parser().parse_args([*words.split(), "--no_use_public_ips"])
+    assert (flags.paths, flags.deep) == (["a", "b"], True)
+    assert flags.beam_args == [
+        *("--runner=FlinkRunner", "--flink_master=h:1"),
+        *("--labels=x=y", "--labels=z=w", "--no_use_public_ips"),
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deep", [(), ("--deep",)], ids=["local", "deep"])
+def test_on_prism_the_command_says_the_same(deep: tuple[str, ...], folder: Path) -> None:
+    """Its workers get all that they hold as bytes."""
+    if not PRISM.exists():
+        pytest.skip("no .tools/prism; `make engines` builds it, with Go")
+    out = folder / "out"
+    note_shared_contents(out)
+    given = (out, "--sources", folder / "images", *deep)
+    prism = ("--runner", "PrismRunner", "--prism_location", PRISM)
+    for plant, code in ((lambda _: None, 0), (keys_twice, 7), (bits_flipped, 7)):
+        plant(out)
+        here, there = run(*given), run(*given, *prism)
+        assert (here[0], here[2]) == (code, "")
+        assert (there[0], *map(without_time, there[1:2])) == (code, without_time(here[1]))
+
+
+def without_time(lines: list[str]) -> list[str]:
+    return [TIME.sub("", line) for line in lines]
