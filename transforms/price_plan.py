@@ -242,7 +242,7 @@ def _by_class(workload: Workload) -> dict[str, Reads]:
             known = storage_class if storage_class in total else "STANDARD"
             files, size = total[known].files + reads.files, total[known].bytes + reads.bytes
             total[known] = Reads(files, size)
-    return {name: reads for name, reads in total.items() if reads.files}
+    return {name: reads for name, reads in total.items() if reads != Reads()}
 
 
 def _by_root(workload: Workload) -> dict[str, int]:
