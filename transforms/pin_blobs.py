@@ -29,7 +29,7 @@ from transforms.run_spool import RunSpool
 from transforms.source_reads import ReadCounts
 from transforms.storage import Entry
 
-_PARTITIONS = 4096  # of the join, on a cluster: each is held in memory
+_PARTITIONS = 16_384  # of the join, on a cluster: each is held in memory
 
 _Partition = tuple[str, int]
 
