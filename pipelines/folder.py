@@ -20,7 +20,7 @@ from schemas.layouts.classification_presets import ImagenetLayout, TensorLayout,
 from schemas.manifest import Manifest
 from transforms.convert_images import Color, Encoding
 from transforms.listed_files import ListFiles
-from transforms.read_folder import FOLDER, FolderReader
+from transforms.read_folder import FOLDER, FolderReader, is_read
 from transforms.sources import ReadSamples
 from transforms.storage import join_uri
 
@@ -73,7 +73,7 @@ class FolderConfig(DataSetConfig):
 def build(root: beam.Pipeline, config: FolderConfig) -> beam.PCollection[Manifest]:
     """Build the graph: samples from the listing, shards from the samples, one manifest."""
     listed = root | "ListFiles" >> ListFiles(
-        config.roots, config.output, config.names, config.access, numbered=config.in_order
+        config.roots, config.output, config.names, config.access, config.in_order, is_read
     )
     read = listed.files | "ReadFolder" >> ReadSamples(
         FolderReader(config.splitting), config.source_files, config.exclude, config.access

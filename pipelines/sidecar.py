@@ -128,10 +128,15 @@ class SidecarConfig(DataSetConfig):
 
 def build(root: beam.Pipeline, config: SidecarConfig) -> beam.PCollection[Manifest]:
     """Build the graph: files joined by name, samples from them, one manifest."""
-    listed = root | "ListFiles" >> ListFiles(
-        config.listed_roots, config.output, config.names, config.access, numbered=config.in_order
-    )
     names = SideNames(config.globs, whole=bool(config.join_by))
+    listed = root | "ListFiles" >> ListFiles(
+        config.listed_roots,
+        config.output,
+        config.names,
+        config.access,
+        config.in_order,
+        names.reads,
+    )
     files = listed.files | "NameFiles" >> beam.FlatMap(names).with_output_types(NamedFile)
     if config.join_by:
         files |= "NameByField" >> NameByField(

@@ -12,7 +12,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.transforms.window import GlobalWindows
 
 _HELD_PER_GROUP = 32  # more values at once leave the processor's caches
-_MAX_HELD = 32_768  # some 20 MB of samples
+_MAX_HELD = 65_536  # some 100 MB of samples, on a cluster alone
 _GROUPS_IN_PROCESS = 128
 
 

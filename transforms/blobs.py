@@ -13,10 +13,13 @@ import msgspec
 from schemas.faults import Rejected, fault_line
 from schemas.samples import Blob, Sample
 from schemas.shards import ShardNames
+from schemas.workload import Reads
 from transforms import coders
 from transforms.batches import is_in_process
 from transforms.output_files import source_entries
-from transforms.storage import DEFAULT_ACCESS, EVERYTHING, Access, Entry, open_storage
+from transforms.source_reads import add_reads
+from transforms.storage import DEFAULT_ACCESS, Access, Entry, Storage, open_storage
+from transforms.storage.listing_cuts import find_cuts
 
 MAX_IMAGE_BYTES = 256 * 2**20
 _STAGE = "pin_blobs"
@@ -40,6 +43,7 @@ class PinTally(msgspec.Struct, frozen=True):
         listing: digest of the listing, hex; see `listing_digest`.
         first_missing: smallest missing name.
         first_unreferenced: smallest listed name that no sample names.
+        reads: of files that samples name, or a reader takes from the listing, by storage class.
     """
 
     named: int = 0
@@ -48,6 +52,7 @@ class PinTally(msgspec.Struct, frozen=True):
     listing: str = "0"
     first_missing: str = ""
     first_unreferenced: str = ""
+    reads: dict[str, Reads] = {}
 
 
 coders.register(PinTally)
@@ -94,6 +99,22 @@ def _rejected(sample: Sample, place: int, code: str, detail: str) -> Rejected:
     )
 
 
+def reads_by_uri(
+    tallies: Iterable[tuple[str, PinTally]], roots: Mapping[str, str]
+) -> dict[tuple[str, str], Reads]:
+    """Return what a run reads, by root's URI and storage class, as `Workload` has it.
+
+    Args:
+        tallies: per root name.
+        roots: URI per root name.
+    """
+    parts = [
+        {(roots[root], storage_class): reads for storage_class, reads in tally.reads.items()}
+        for root, tally in tallies
+    ]
+    return add_reads(parts)
+
+
 def _listing_fault(entry: Entry) -> tuple[str, str] | None:
     if entry.kind == "dangling link":
         return "E-IMG-MISSING", "a link to nothing"
@@ -112,7 +133,10 @@ def is_cut(name: str) -> bool:
 
 
 def list_ranges(
-    roots: Mapping[str, str], cuts: Mapping[str, Iterable[str]], access: Access
+    roots: Mapping[str, str],
+    cuts: Mapping[str, Iterable[str]],
+    access: Access,
+    cut_unknown: Callable[[Storage], list[str]] | None = None,
 ) -> list[tuple[str, list[str]]]:
     """Return the bounds of every root's listing, by its name, and where it may be divided.
 
@@ -120,13 +144,16 @@ def list_ranges(
         roots: URI per root name.
         cuts: names per root name, in any order.
         access: how stores are reached.
+        cut_unknown: finds names in a root of which none is known; None where one lister lists all.
     """
-    return [
-        (root, ["", *sorted(set(cuts.get(root, ()))), ""])
-        if open_storage(uri, access).lists_by_name
-        else (root, list(EVERYTHING))
-        for root, uri in sorted(roots.items())
-    ]
+    bounds = []
+    for root, uri in sorted(roots.items()):
+        storage = open_storage(uri, access)
+        known = sorted(set(cuts.get(root, ()))) if storage.lists_by_name else []
+        if not known and cut_unknown is not None and storage.lists_by_name:
+            known = cut_unknown(storage)
+        bounds.append((root, ["", *known, ""]))
+    return bounds
 
 
 def listing_digest(entries: Iterable[Entry]) -> int:
@@ -155,6 +182,7 @@ def add_pin_tallies(tallies: Iterable[PinTally]) -> PinTally:
         listing=f"{sum(int(part.listing, 16) for part in parts) % DIGEST_MODULUS:x}",
         first_missing=first_name(part.first_missing for part in parts),
         first_unreferenced=first_name(part.first_unreferenced for part in parts),
+        reads=add_reads(part.reads for part in parts),
     )
 
 
@@ -216,14 +244,21 @@ class ListBlobs(beam.PTransform):
 
     def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection[tuple[BlobName, Entry]]:
         """List every root: on a cluster its ranges one by one, in process all by one lister."""
+        in_process = is_in_process(root.pipeline)
         cuts = root | "NoCuts" >> beam.Create([]) if self.cuts is None else self.cuts
         ranges = (
             root
             | "Once" >> beam.Impulse()
             | "Ranges"
-            >> beam.FlatMap(_list_ranges, beam.pvalue.AsList(cuts), self.roots, self.access)
+            >> beam.FlatMap(
+                _list_ranges,
+                beam.pvalue.AsList(cuts),
+                self.roots,
+                self.access,
+                None if in_process else find_cuts,
+            )
         )
-        if not is_in_process(root.pipeline):
+        if not in_process:
             ranges |= "Divide" >> beam.FlatMap(_divide) | "Spread" >> beam.Reshuffle()
         return ranges | "List" >> beam.FlatMap(
             _list_range, self.roots, self.output, self.names, self.access
@@ -231,12 +266,16 @@ class ListBlobs(beam.PTransform):
 
 
 def _list_ranges(
-    _: bytes, cuts: list[tuple[str, list[str]]], roots: Mapping[str, str], access: Access
+    _: bytes,
+    cuts: list[tuple[str, list[str]]],
+    roots: Mapping[str, str],
+    access: Access,
+    cut_unknown: Callable[[Storage], list[str]] | None,
 ) -> list[tuple[str, list[str]]]:
     of_root: dict[str, list[str]] = {}
     for root, names in cuts:
         of_root.setdefault(root, []).extend(names)
-    return list_ranges(roots, of_root, access)
+    return list_ranges(roots, of_root, access, cut_unknown)
 
 
 def _divide(element: tuple[str, list[str]]) -> Iterator[tuple[str, list[str]]]:

@@ -17,7 +17,7 @@ from transforms.listed_files import ListedFile
 from transforms.run_spool import RunSpool
 
 OTHER_SIDE = 2
-_PARTITIONS = 4096  # of the join, on a cluster: each is held in memory
+_PARTITIONS = 16_384  # of the join, on a cluster: each is held in memory
 
 _Partition = tuple[str, int]
 

@@ -43,7 +43,7 @@ MIN_SHARDS = 16
 MIN_RECORDS_TO_SPREAD = 64
 _MAX_NUMBER = 2**63 - 1
 _POSITIONS_PER_BUCKET = 4096
-_BUCKETS = 4096  # on a cluster: each is held in memory, a quarter of a million of a billion samples
+_BUCKETS = 16_384  # on a cluster: each is held in memory, 61,000 of a billion samples
 DIGEST_MODULUS = 2**256
 """Digests of sets are sums modulo this."""
 

@@ -143,6 +143,22 @@ def name_between(low: str, high: str, alphabet: set[str]) -> str | None:
     return middle if low < middle and (not high or middle < high) else None
 
 
+def number_of(names: Sequence[str], alphabet: set[str]) -> list[int]:
+    """Return names as numbers whose digits are the alphabet's characters, for their distances.
+
+    What all have in common is left out. The last one is larger than any where it is empty.
+
+    >>> number_of(["img_00", "img_05", "img_10"], set("0123456789"))[1] // 10**10
+    5
+    """
+    digits = sorted(alphabet)
+    *names, end = names
+    common = min((_common_length(name, end or names[-1]) for name in names), default=0)
+    common = 0 if not end else common
+    numbers = [_number(name[common:], digits) for name in names]
+    return [*numbers, _number(end[common:], digits) if end else len(digits) ** _COMPARED_CHARS]
+
+
 def _common_length(low: str, high: str) -> int:
     differing = (place for place, (a, b) in enumerate(zip(low, high, strict=False)) if a != b)
     return next(differing, min(len(low), len(high)))
