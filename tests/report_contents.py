@@ -321,6 +321,10 @@ def hostile_report() -> Report:
         for_classes=(1, 2),
         for_split=False,
     )
+    odd = [
+        replace(shown, jpeg=drawn_jpeg(size, random.Random(1), ()), size_px=size, for_split=True)
+        for size in ((320, 16), (10, 320), (4, 4), (1, 1))
+    ]
     rejected = Rejected(
         code=XSS,
         stage=XSS,
@@ -336,7 +340,7 @@ def hostile_report() -> Report:
         XSS,
         [split, replace(split, name=BIDI)],
         {1: XSS, 2: BIDI},
-        [shown, replace(shown, split=BIDI)],
+        [shown, replace(shown, split=BIDI), *odd],
         [rejected],
         [(XSS, BIDI)],
         [(XSS, BIDI, XSS, "{{ 7 * 7 }}")],

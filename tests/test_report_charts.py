@@ -141,7 +141,7 @@ def test_ticks_never_lie_on_each_other() -> None:
     chart = width_chart([Series("a", {0: 1, 60: 1})])
     places = [tick.at for tick in chart.x_ticks]
 
-    assert all(b - a >= 40 for a, b in pairwise(places))
+    assert all(b - a >= 46 for a, b in pairwise(places))
     assert spread_ticks([]) == []
 
 

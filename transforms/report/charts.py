@@ -23,7 +23,7 @@ MOST_SERIES = 8
 _MOST_BARS = 3  # side by side; more splits are lines
 _MOST_COLUMNS = 60
 _MOST_OCTAVES = 64  # either way; no file or picture is larger
-_TICK_GAP = 40
+_TICK_GAP = 46
 
 
 class Tick(NamedTuple):
