@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from schemas.faults import fault_line
+from schemas.features import Content, Feature, FeatureSpec, Kind
 from schemas.licenses import LicenseCount
 
 T = TypeVar("T")
@@ -250,7 +251,11 @@ def to_json(value: Any) -> bytes:
       "shards": 2
     }
     """
-    return msgspec.json.format(msgspec.json.encode(value, order="sorted"), indent=2) + b"\n"
+    try:
+        data = msgspec.json.encode(value, order="sorted")
+    except TypeError:  # of keys that are numbers: msgspec sorts texts alone
+        data = msgspec.json.encode(msgspec.to_builtins(value, str_keys=True), order="sorted")
+    return msgspec.json.format(data, indent=2) + b"\n"
 
 
 def from_json(data: bytes, into: type[T]) -> T:
@@ -297,9 +302,26 @@ def read_manifest(data: bytes, where: str, flag: str = "--output") -> Manifest:
         raise RuntimeError(fault_line("E-OUT-FOREIGN", where, what, remedy)) from None
 
 
+def spec_of(manifest: Manifest) -> FeatureSpec:
+    """Return the features of every record of a data set."""
+    return FeatureSpec(manifest.layout, tuple(map(_feature, manifest.features)))
+
+
 def manifest_json_schema() -> dict[str, Any]:
     """Return the manifest's JSON Schema (2020-12)."""
     return msgspec.json.schema(Manifest)
+
+
+def _feature(entry: FeatureEntry) -> Feature:
+    return Feature(
+        key=entry.key,
+        kind=Kind(entry.kind),
+        repeated=entry.repeated,
+        doc=entry.doc,
+        content=Content(entry.content),
+        optional=entry.optional,
+        per_step=entry.per_step,
+    )
 
 
 class _Head(msgspec.Struct):

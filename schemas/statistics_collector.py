@@ -1,0 +1,402 @@
+"""Collect a shard's statistics, a record at a time: the same from what is written and what is read.
+
+Only what stands in a record counts, floats as float32, so that who reads a shard finds what its
+writer found. Memory is bounded, whatever records hold.
+"""
+
+import array
+import bisect
+import functools
+import hashlib
+import math
+import operator
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from schemas.feature_roles import BoxForm, ObjectRoles, Roles, corners_of
+from schemas.features import Kind
+from schemas.shown_values import tensor_shape
+from schemas.statistics import (
+    ASPECT_BINS_PER_OCTAVE,
+    EXACT_OBJECTS,
+    MAX_CLASSES,
+    MAX_SHARD_SAMPLES,
+    NO_STATISTICS,
+    SAMPLES_PER_CLASS,
+    SAMPLES_PER_SPLIT,
+    SIZE_BINS_PER_OCTAVE,
+    SPLIT_LABEL,
+    SampledRecord,
+    Statistics,
+    count_bin,
+    draw_samples,
+    expected_runs,
+    leave_out_classes,
+    log_bin,
+    share_bin,
+    whole_bin,
+)
+
+TENSOR_FORMAT, RAW_FORMAT = "tensor", "raw"
+"""Formats of pictures that are no image files."""
+
+_DRAWN_AT_ONCE = 4 * MAX_SHARD_SAMPLES  # drawn records of classes, before most are let go
+_COUNTED_AT_ONCE = 512
+_BOXES_AT_ONCE = 4096
+_MAX_HASHES = 4096
+_CLASS_TABLES = ("class_records", "class_objects")
+_COUNTED = (
+    *("formats", "widths_px", "heights_px", "aspects", "image_bytes", "objects"),
+    *_CLASS_TABLES,
+)
+_EDGES, _XYWH_PX = BoxForm.EDGES, BoxForm.XYWH_PX
+_FLOAT, _INT64 = Kind.FLOAT, Kind.INT64  # an Enum's members are slow to find
+_LARGEST = b"\xff" * 8
+_PERSON = b"tfrec-report"
+_PICTURE_RANKS = (2, 3)
+_NOTHING: tuple[Kind | None, Sequence] = (None, ())
+
+RecordValues = Mapping[str, tuple[Kind | None, Sequence]]
+"""Per feature its kind and values, as they are encoded or parsed."""
+
+
+class StoredPicture(NamedTuple):
+    """A picture in a record.
+
+    Attributes:
+        format: as in `Statistics.formats`.
+        width_px: as stored, at least 1.
+        height_px: likewise.
+        bytes: of its value.
+    """
+
+    format: str
+    width_px: int
+    height_px: int
+    bytes: int
+
+
+class StatisticsCollector:
+    """A shard's statistics while its records are added, in their order.
+
+    What is counted is gathered for some hundred records and then counted in one go, for half of
+    what it takes one by one.
+
+    Attributes:
+        roles: of the records' features.
+        odd_records: records whose boxes lack edges or numbers; none of their boxes counts.
+    """
+
+    def __init__(self, split: str, roles: Roles) -> None:
+        self.odd_records = 0
+        self.roles = roles
+        self._objects_of = roles.objects[0] if roles.objects else None
+        self._records = 0
+        self._pictures: list[tuple[str, int, tuple[int, int, int]]] = []
+        self._objects: list[int] = []
+        self._object_labels: list[int] = []
+        self._record_labels: list[int] = []
+        self._counts: dict[str, Counter] = {name: Counter() for name in _COUNTED}
+        self._left_out = dict.fromkeys(_CLASS_TABLES, 0)
+        self._sides = _Sides()
+        self._runs = _Runs()
+        self._drawing = _Drawing(split)
+
+    @property
+    def odd_boxes(self) -> int:
+        """Boxes without an area, or with an edge that is no finite number."""
+        self._sides.count()
+        return self._sides.odd
+
+    def add(
+        self,
+        values: RecordValues,
+        pictures: Sequence[StoredPicture],
+        labels: Sequence[int],
+        place: tuple[int, int, str],
+    ) -> None:
+        """Add a record.
+
+        Args:
+            values: of its features.
+            pictures: its image files.
+            labels: its classes, by which it is counted where its features hold no class ids.
+            place: offset and size of its frame in bytes, and its key.
+        """
+        number = self._records
+        self._records = number + 1
+        if not pictures and self.roles.pixels:
+            pictures = self._plain_pictures(values)
+        for format, width_px, height_px, size_bytes in pictures:
+            size_bin = whole_bin(size_bytes, SIZE_BINS_PER_OCTAVE)
+            self._pictures.append((format, size_bin, _size_bins(width_px, height_px)))
+        if (objects := self._objects_of) is not None:
+            labels = _values(values, objects.labels, _INT64) if objects.labels else labels
+            self._add_objects(objects, values, len(labels), pictures)
+            self._object_labels.extend(labels)
+        elif self.roles.class_label:
+            labels = _values(values, self.roles.class_label, _INT64)
+        classes = set(labels)
+        self._record_labels.extend(classes)
+        self._runs.pending.append(labels[0] if len(labels) else None)
+        self._drawing.add(classes, number, place)
+        if number % _COUNTED_AT_ONCE == 0 or len(labels) >= _COUNTED_AT_ONCE:
+            self._count()
+
+    def statistics(self) -> Statistics:
+        """Return those of all records that were added."""
+        if not self._records:
+            return NO_STATISTICS
+        self._count()
+        runs, expected = self._runs.counted()
+        for name in _CLASS_TABLES:
+            self._leave_out_classes(name)
+        counts: dict[str, Any] = {
+            name: dict(sorted(counts.items())) for name, counts in self._counts.items()
+        }
+        for name in _CLASS_TABLES:  # which a layout may give as numbers of NumPy
+            counts[name] = {int(label): count for label, count in counts[name].items()}
+        return Statistics(
+            records=self._records,
+            **counts,
+            box_sides=self._sides.counted(),
+            runs=runs,
+            expected_runs=expected,
+            samples=self._drawing.drawn(),
+            unlisted_class_records=self._left_out["class_records"],
+            unlisted_class_objects=self._left_out["class_objects"],
+        )
+
+    def _count(self) -> None:
+        """Count what was gathered."""
+        counts = self._counts
+        if self._pictures:
+            formats, image_bytes, sizes = zip(*self._pictures, strict=True)
+            widths, heights, aspects = zip(*sizes, strict=True)
+            counts["formats"].update(formats)
+            counts["image_bytes"].update(image_bytes)
+            counts["widths_px"].update(widths)
+            counts["heights_px"].update(heights)
+            counts["aspects"].update(aspects)
+        counts["objects"].update(self._objects)
+        counts["class_records"].update(self._record_labels)
+        counts["class_objects"].update(self._object_labels)
+        for gathered in (self._pictures, self._objects, self._record_labels, self._object_labels):
+            gathered.clear()
+        for name in _CLASS_TABLES:
+            if len(counts[name]) > 2 * MAX_CLASSES:
+                self._leave_out_classes(name)
+        self._sides.count()
+        self._runs.count()
+
+    def _leave_out_classes(self, name: str) -> None:
+        self._left_out[name] += leave_out_classes(self._counts[name])
+
+    def _plain_pictures(self, values: RecordValues) -> list[StoredPicture]:
+        """Return a record's pictures that are no image files."""
+        found = []
+        for key in self.roles.pixels:
+            for value in _values(values, key, Kind.BYTES)[:1]:
+                shape, format = tensor_shape(value), TENSOR_FORMAT
+                if shape is None:
+                    sizes = (_ints(values, key) for key in (self.roles.height, self.roles.width))
+                    shape, format = tuple(sum(size[:1]) for size in sizes), RAW_FORMAT
+                height, width = shape[:2] if len(shape) in _PICTURE_RANKS else (0, 0)
+                if value and width > 0 and height > 0:
+                    found.append(StoredPicture(format, width, height, len(value)))
+        return found
+
+    def _add_objects(
+        self,
+        objects: ObjectRoles,
+        values: RecordValues,
+        labels: int,
+        pictures: Sequence[StoredPicture],
+    ) -> None:
+        """Add a record's boxes, and how many objects it has, by these or by their labels."""
+        try:
+            boxes = self._sides.add(objects, values, pictures)
+        except ValueError:
+            self.odd_records += 1
+            boxes = 0
+        count = boxes if boxes >= labels else labels
+        self._objects.append(count if count <= EXACT_OBJECTS else count_bin(count))
+
+
+def _values(values: RecordValues, key: str, kind: Kind) -> Sequence:
+    found, held = values.get(key, _NOTHING)
+    return held if found is kind else ()
+
+
+def _ints(values: RecordValues, key: str) -> list[int]:
+    kind, held = values.get(key, _NOTHING)
+    return list(map(int, held)) if kind is _INT64 else []
+
+
+@functools.lru_cache(maxsize=4096)
+def _size_bins(width_px: int, height_px: int) -> tuple[int, int, int]:
+    width, height = (whole_bin(side, SIZE_BINS_PER_OCTAVE) for side in (width_px, height_px))
+    return width, height, log_bin(width_px / height_px, ASPECT_BINS_PER_OCTAVE)
+
+
+class _Sides:
+    """Sides of boxes; see `Statistics.box_sides`.
+
+    Attributes:
+        odd: boxes without an area, or with an edge that is no finite number.
+    """
+
+    def __init__(self) -> None:
+        self.odd = 0
+        self._edges: tuple[list[float], ...] = ([], [], [], [])
+        self._exponents: Counter[int] = Counter()
+
+    def add(
+        self, objects: ObjectRoles, values: RecordValues, pictures: Sequence[StoredPicture]
+    ) -> int:
+        """Add a record's boxes and return how many there are.
+
+        Raises:
+            ValueError: when edges or numbers are missing.
+        """
+        left, top, right, bottom = self._edges
+        if objects.form is _EDGES:
+            found = [values.get(key, _NOTHING) for key in objects.boxes]
+            lefts, tops, rights, bottoms = [held if k is _FLOAT else () for k, held in found]
+            count = len(lefts)
+            if not count == len(tops) == len(rights) == len(bottoms):
+                raise ValueError("boxes have some edges more often than others")
+            left.extend(lefts)  # `+=` of a list and an array of NumPy would be a sum
+            top.extend(tops)
+            right.extend(rights)
+            bottom.extend(bottoms)
+        else:
+            numbers = array.array("f", iter(_values(values, objects.boxes[0], Kind.FLOAT)))
+            count = len(numbers) // 4
+            if objects.form is _XYWH_PX and not pictures and count:
+                return count  # of a picture whose size nobody knows
+            size_px = pictures[0][1:3] if pictures else (0, 0)
+            for corners in corners_of(objects, lambda _: numbers, size_px):
+                for gathered, edge in zip(self._edges, corners, strict=True):
+                    gathered.append(edge)
+        if len(left) >= _BOXES_AT_ONCE:
+            self.count()
+        return count
+
+    def count(self) -> None:
+        """Count what was gathered."""
+        corners = zip(*(array.array("f", edge) for edge in self._edges), strict=True)
+        frexp, largest = math.frexp, math.inf
+        exponents = [
+            frexp(share)[1]
+            for left, top, right, bottom in corners
+            if (width := right - left) > 0.0 and 0.0 < (share := width * (bottom - top)) < largest
+        ]
+        self.odd += len(self._edges[0]) - len(exponents)
+        self._exponents.update(exponents)
+        for edge in self._edges:
+            edge.clear()
+
+    def counted(self) -> dict[int, int]:
+        """Return boxes by bin."""
+        bins: Counter[int] = Counter()
+        for exponent, count in self._exponents.items():
+            bins[share_bin(math.ldexp(0.5, exponent))] += count
+        return dict(sorted(bins.items()))
+
+
+class _Runs:
+    """Runs of neighbours of one class.
+
+    Where there are more than `MAX_CLASSES`, each record of a class that came later counts as of a
+    class of its own in what a shuffle would have; for so many that is nearly so.
+
+    Attributes:
+        pending: leading classes of records that were not counted yet, None for none.
+    """
+
+    def __init__(self) -> None:
+        self.pending: list[int | None] = []
+        self._runs = 0
+        self._last: int | None = None
+        self._counts: Counter[int | None] = Counter()
+        self._others = 0
+
+    def count(self) -> None:
+        """Count what is pending."""
+        if not self.pending:
+            return
+        self._runs += self._runs == 0 or self.pending[0] != self._last
+        self._runs += sum(map(operator.ne, self.pending, self.pending[1:]))
+        self._last = self.pending[-1]
+        self._counts.update(self.pending)
+        self.pending.clear()
+        if len(self._counts) > MAX_CLASSES:
+            latest = list(self._counts)[MAX_CLASSES:]
+            self._others += sum(self._counts.pop(label) for label in latest)
+
+    def counted(self) -> tuple[int, float]:
+        """Return how many there are, and would be in a shuffle; 0 where no record has a class."""
+        if self._counts.keys() <= {None}:
+            return 0, 0.0
+        return self._runs, expected_runs([*self._counts.values()], self._others)
+
+
+class _Drawing:
+    """Records of the smallest digests, for their split and for each of their classes."""
+
+    def __init__(self, split: str) -> None:
+        self._split = split
+        self._begun: dict[int, tuple[Callable[[], hashlib.blake2b], bytes]] = {}
+        self._drawn: dict[int, list[SampledRecord]] = {}
+        self._held = 0
+
+    def add(self, classes: Iterable[int], number: int, place: tuple[int, int, str]) -> None:
+        """Draw a record, or do not."""
+        key = place[2].encode()
+        begun = self._begun
+        for label in (SPLIT_LABEL, *classes):
+            copy, last = begun.get(label) or self._begin(label)
+            hashed = copy()
+            hashed.update(key)
+            digest = hashed.digest()
+            if digest <= last:
+                drawn = int.from_bytes(digest, "big") >> 1
+                self._draw(SampledRecord(drawn, int(label), number, *place))
+
+    def drawn(self) -> list[SampledRecord]:
+        """Return the records that were drawn, by label and digest."""
+        drawn = (sample for samples in self._drawn.values() for sample in samples)
+        return draw_samples(drawn, MAX_SHARD_SAMPLES)
+
+    def _draw(self, sample: SampledRecord) -> None:
+        label = sample.label
+        most = SAMPLES_PER_SPLIT if label == SPLIT_LABEL else SAMPLES_PER_CLASS
+        drawn = self._drawn.setdefault(label, [])
+        bisect.insort(drawn, sample)
+        self._held += 1
+        if len(drawn) > most:
+            self._held -= 1
+            del drawn[most:]
+        if len(drawn) == most:
+            last = (drawn[-1].digest << 1 | 1).to_bytes(8, "big")
+            self._begun[label] = self._begun[label][0], last
+        if self._held > _DRAWN_AT_ONCE:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Keep what can still be drawn, which is what is drawn of those that came."""
+        drawn = self.drawn()
+        self._drawn, self._begun, self._held = {}, {}, len(drawn)
+        for sample in drawn:
+            self._drawn.setdefault(sample.label, []).append(sample)
+
+    def _begin(self, label: int) -> tuple[Callable[[], hashlib.blake2b], bytes]:
+        """Return what hashes keys for a label, and the largest digest that is drawn still."""
+        if len(self._begun) >= _MAX_HASHES:
+            self._begun.clear()
+        text = f"{self._split}\0{int(label)}\0".encode()
+        begun = hashlib.blake2b(text, digest_size=8, person=_PERSON).copy, _LARGEST
+        self._begun[label] = begun
+        return begun
