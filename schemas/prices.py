@@ -5,9 +5,10 @@ region like us-central1. Other regions differ, most by up to a third. A GB is 2^
 counts.
 
 Sources: https://cloud.google.com/dataflow/pricing, https://cloud.google.com/storage/pricing,
-https://cloud.google.com/vpc/network-pricing. On the day in the table these were compared with what
-the second page said: storage, operations of the STANDARD class, retrieval and internet. The others
-are older readings of the same pages; compare them before large sums hang on them.
+https://cloud.google.com/vpc/network-pricing. Storage, operations of the STANDARD class, retrieval
+and internet are as a transcription of the second page of the day in the table has them. Dataflow's
+are older. Operations of the colder classes and transfer between places were not compared with
+anything: look them up, and give a table of your own, before large sums hang on them.
 """
 
 import datetime
