@@ -48,6 +48,18 @@ def makes_template(options: PipelineOptions) -> bool:
     return bool(options.view_as(GoogleCloudOptions).template_location)
 
 
+def region_of(options: PipelineOptions) -> str:
+    """Return the region of a job on Dataflow; empty for what runs elsewhere, or here."""
+    is_dataflow = runner_of(options).lower().removesuffix("runner") == "dataflow"
+    return (options.view_as(GoogleCloudOptions).region or "") if is_dataflow else ""
+
+
+def max_workers_of(options: PipelineOptions) -> int:
+    """Return how many workers a job may have; 0 where the engine decides."""
+    workers = options.view_as(WorkerOptions)
+    return workers.max_num_workers or workers.num_workers or 0
+
+
 def runs_workers_here(options: PipelineOptions) -> bool:
     """Return whether workers are threads of this process, which then knows how far they are."""
     environment = options.view_as(PortableOptions).environment_type
