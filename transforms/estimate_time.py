@@ -27,7 +27,7 @@ _RECORD_S = 130e-6  # to open, read, look through, encode and index a file; of a
 _ROW_S = 45e-6  # the same of a record without a file
 _SHARD_S = 0.012  # its files, and waiting for the disk
 _END_S = 0.08  # side files and manifest
-_DISK_BYTES_PER_S = 1.2e9  # that shards are pushed to disk with
+_DISK_BYTES_PER_S = 400e6  # that a disk takes; it could not be measured without writing
 _REQUEST_S = 0.03  # of a store elsewhere
 _NETWORK_BYTES_PER_S = 100e6
 _REQUEST_CPU_S = 0.5e-3  # a read from a store elsewhere with its TLS, beyond the bytes
@@ -97,14 +97,15 @@ def _handle(data: bytes) -> None:
 
 def writing_seconds(work: Work, trial: Trial, speed: Speed) -> float:
     """Return about how long the shards and the commit take on this machine, by the clock."""
-    waits_s = _END_S + work.shards * _SHARD_S
+    fixed_s, waits_s = _END_S + work.shards * _SHARD_S, 0.0
     if work.far_reads:
         requests_s = work.files * _REQUEST_S / 32
-        waits_s += max(requests_s, work.source_bytes / _NETWORK_BYTES_PER_S)
+        waits_s = max(requests_s, work.source_bytes / _NETWORK_BYTES_PER_S)
     if work.far_writes:
         waits_s += max(work.shards * 4 * _REQUEST_S, work.bytes / _NETWORK_BYTES_PER_S)
-    busy_s = _busy_seconds(work, trial, speed)
-    return max(waits_s, busy_s) if work.far_reads or work.far_writes else waits_s + busy_s
+    else:
+        waits_s = max(waits_s, work.bytes / _DISK_BYTES_PER_S)
+    return fixed_s + max(waits_s, _busy_seconds(work, trial, speed))
 
 
 def cpu_seconds(work: Work, trial: Trial, speed: Speed) -> float:
