@@ -20,7 +20,7 @@ from schemas.layouts.classification_presets import ImagenetLayout, TensorLayout,
 from schemas.manifest import Manifest
 from transforms.convert_images import Color, Encoding
 from transforms.listed_files import ListFiles
-from transforms.read_folder import FOLDER, FolderReader
+from transforms.read_folder import FOLDER, FolderReader, is_read
 from transforms.sources import ReadSamples, SourceSamples
 from transforms.storage import join_uri
 
@@ -73,7 +73,7 @@ class FolderConfig(DataSetConfig):
 def read_sources(root: beam.Pipeline, config: FolderConfig) -> SourceSamples:
     """Build the part of the graph before plan and shards: samples from the listing."""
     listed = root | "ListFiles" >> ListFiles(
-        config.roots, config.output, config.names, config.access, numbered=config.in_order
+        config.roots, config.output, config.names, config.access, config.in_order, is_read
     )
     read = listed.files | "ReadFolder" >> ReadSamples(
         FolderReader(config.splitting), config.source_files, config.exclude, config.access

@@ -18,7 +18,7 @@ from schemas.layouts.pairs import PairsLayout
 from schemas.manifest import Manifest
 from transforms.join_files import JoinFiles, NamedFile, Sides
 from transforms.listed_files import ListFiles
-from transforms.read_folder import FOLDER
+from transforms.read_folder import FOLDER, is_read
 from transforms.read_pairs import HIGH, LOW, PairNames, PairReader, pair_root
 from transforms.run_spool import spool_for
 from transforms.sources import ReadSamples, SourceSamples
@@ -91,7 +91,7 @@ class PairsConfig(DataSetConfig):
 def read_sources(root: beam.Pipeline, config: PairsConfig) -> SourceSamples:
     """Build the part of the graph before plan and shards: samples from pairs of files."""
     listed = root | "ListFiles" >> ListFiles(
-        config.roots, config.output, config.names, config.access, numbered=config.in_order
+        config.roots, config.output, config.names, config.access, config.in_order, is_read
     )
     sides = Sides("--low", "--high", _REMEDY, allowed=config.budget.allowed)
     spool = spool_for(listed.files.pipeline, config.access.spool_dir)

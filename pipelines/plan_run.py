@@ -56,6 +56,7 @@ from transforms.publish_plan import (
     warn_of_splits,
 )
 from transforms.quantities import counted, megabytes
+from transforms.source_reads import add_reads
 from transforms.sources import SourceSamples, SplitSource
 from transforms.storage import find_uri, is_local, open_storage, read_uri
 from transforms.try_records import Trial, try_records
@@ -152,7 +153,7 @@ def plan_run(
     work = _work(config, gathered.outlines, sizes)
     left = _share_of(work, 1 - there / max(work.shards, 1))
     speed = measure_speed(config.limits)
-    reads = _reads(config, gathered.outlines)
+    reads = _reads(config, gathered)
     written_files = _FILES_A_SHARD * work.shards + _OTHER_FILES
     run_plan = RunPlan(
         output=config.output,
@@ -301,21 +302,42 @@ def _share_of(work: Work, share: float) -> Work:
     )
 
 
-def _reads(config: DataSetConfig, outlines: Iterable[ShardOutline]) -> dict[tuple[str, str], Reads]:
-    """Return what is read, by URI; the classes of stores are not told of here."""
-    reads: dict[tuple[str, str], Reads] = {}
-    for outline in outlines:
+def _reads(config: DataSetConfig, gathered: GatheredPlan) -> dict[tuple[str, str], Reads]:
+    """Return what is read, by URI and storage class."""
+    uris = {**config.listed_roots, **config.roots}
+    of_samples: dict[str, Reads] = {}
+    for outline in gathered.outlines:
         for root, (files, size) in outline.reads.items():
-            _add(reads, config.roots[root], files, size)
+            known = of_samples.get(root, Reads())
+            of_samples[root] = Reads(known.files + files, known.bytes + size)
+    listed = {root: tally.reads for root, tally in gathered.tallies}
+    parts = [
+        {(uris[root], name): reads for name, reads in by_class.items()}
+        for root in sorted({*listed, *of_samples})
+        for by_class in [_by_class(listed.get(root, {}), of_samples.get(root, Reads()))]
+    ]
     for uri in dict.fromkeys(uri for uris in config.source_files.values() for uri in uris):
         _, entry = find_uri(uri, config.access)
-        _add(reads, uri, 1, entry.size_bytes)
-    return reads
+        parts.append({(uri, entry.storage_class): Reads(1, entry.size_bytes)})
+    return add_reads(parts)
 
 
-def _add(reads: dict[tuple[str, str], Reads], uri: str, files: int, size: int) -> None:
-    known = reads.get((uri, ""), Reads())
-    reads[uri, ""] = Reads(known.files + files, known.bytes + size)
+def _by_class(listed: Mapping[str, Reads], of_samples: Reads) -> Mapping[str, Reads]:
+    """Return what is read of a root, by storage class.
+
+    A listing counts a file once; a sample may be a part of one, or be of a file of others, too.
+    """
+    files = sum(reads.files for reads in listed.values())
+    if not files:
+        return {"": of_samples}
+    if files >= of_samples.files:
+        return listed
+    times = of_samples.files / files
+    size = sum(reads.bytes for reads in listed.values()) or 1
+    return {
+        name: Reads(round(times * reads.files), round(of_samples.bytes * reads.bytes / size))
+        for name, reads in listed.items()
+    }
 
 
 def _joins(config: DataSetConfig) -> int:

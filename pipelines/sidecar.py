@@ -128,10 +128,15 @@ class SidecarConfig(DataSetConfig):
 
 def read_sources(root: beam.Pipeline, config: SidecarConfig) -> SourceSamples:
     """Build the part of the graph before plan and shards: samples from joined files."""
-    listed = root | "ListFiles" >> ListFiles(
-        config.listed_roots, config.output, config.names, config.access, numbered=config.in_order
-    )
     names = SideNames(config.globs, whole=bool(config.join_by))
+    listed = root | "ListFiles" >> ListFiles(
+        config.listed_roots,
+        config.output,
+        config.names,
+        config.access,
+        config.in_order,
+        names.reads,
+    )
     files = listed.files | "NameFiles" >> beam.FlatMap(names).with_output_types(NamedFile)
     if config.join_by:
         files |= "NameByField" >> NameByField(

@@ -37,7 +37,7 @@ from transforms.read_table import TableReader, find_image_root
 from transforms.run_spool import spool_for
 from transforms.sources import Item, ReadSamples, SourceSamples
 from transforms.storage import split_uri
-from transforms.table_files import ListTables, PickTables
+from transforms.table_files import ListTables, PickTables, is_table
 from transforms.table_pieces import DivideTables
 from transforms.turn_images import Orientation
 
@@ -260,10 +260,14 @@ def read_sources(root: beam.Pipeline, config: TableConfig) -> SourceSamples:
     files = root | "ListTables" >> ListTables(config.table_files, config.access)
     tallies = listing = None
     if config.table_roots:
-        listed = root | "ListFiles" >> ListFiles(
-            config.table_roots, config.output, config.names, config.access
-        )
         globs = {f"{split}{_LISTED}": glob for split, (_, glob) in config._listed().items()}
+        listed = root | "ListFiles" >> ListFiles(
+            config.table_roots,
+            config.output,
+            config.names,
+            config.access,
+            is_read=functools.partial(is_table, patterns=globs),
+        )
         splits = {f"{split}{_LISTED}": split for split in config.tables}
         picked = listed.files | "PickTables" >> PickTables(config.table_roots, globs, splits)
         files = (files, picked) | "AllTables" >> beam.Flatten()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from schemas.faults import Rejected
 from schemas.samples import Blob, Sample
+from schemas.workload import Reads
 from tests.gcs_stand_in import GcsStandIn
 from transforms.blobs import (
     MAX_IMAGE_BYTES,
@@ -25,6 +26,7 @@ from transforms.blobs import (
     listing_digest,
     panoptic_root,
     pin_sample,
+    reads_by_uri,
     refuse_mostly_missing,
 )
 from transforms.pin_blobs import PinBlobs, _Counts
@@ -155,13 +157,14 @@ def test_a_name_that_is_listed_twice_does_not_cancel_out() -> None:
 
 def test_tallies_add_up() -> None:
     tallies = [
-        PinTally(3, 2, 1, f"{2**256 - 1:x}", "b", "z"),
-        PinTally(4, 0, 2, "3", "", "y"),
+        PinTally(3, 2, 1, f"{2**256 - 1:x}", "b", "z", {"STANDARD": Reads(1, 10)}),
+        PinTally(4, 0, 2, "3", "", "y", {"NEARLINE": Reads(2, 5), "STANDARD": Reads(2, 20)}),
         PinTally(5, 1, 0, "0", "a", ""),
         PinTally(),
     ]
 
-    total = PinTally(12, 3, 3, "2", "a", "y")  # digests add modulo 2^256
+    reads = {"NEARLINE": Reads(2, 5), "STANDARD": Reads(3, 30)}
+    total = PinTally(12, 3, 3, "2", "a", "y", reads)  # digests add modulo 2^256
     assert add_pin_tallies(tallies) == total
     assert add_pin_tallies(tallies[::-1]) == total
     assert add_pin_tallies([add_pin_tallies(tallies[:2]), *tallies[2:]]) == total
@@ -316,7 +319,8 @@ def test_samples_are_joined_with_the_listing(
             label="rejected",
         )
         digest = f"{listing_digest(entries):x}"
-        tally = PinTally(6, 3, 2, digest, "also not there.jpg", "spare 1.jpg")
+        reads = {"": Reads(2, 20)}  # once a sample, and nothing that is rejected
+        tally = PinTally(6, 3, 2, digest, "also not there.jpg", "spare 1.jpg", reads)
         assert_that(pinned.tallies, equal_to([("train", tally)]), label="tallies")
 
 
@@ -339,8 +343,8 @@ def test_a_name_is_looked_for_in_its_own_root(test_pipeline: Callable[[], beam.P
             label="samples",
         )
         tallies = [
-            ("train", PinTally(1, 0, 0, f"{listing_digest([in_train]):x}")),
-            ("val", PinTally(1, 0, 0, f"{listing_digest([in_val]):x}")),
+            (root, PinTally(1, listing=f"{listing_digest([entry]):x}", reads={"": Reads(1, size)}))
+            for root, entry, size in (("train", in_train, 10), ("val", in_val, 20))
         ]
         assert_that(pinned.tallies, equal_to(tallies), label="tallies")
 
@@ -386,10 +390,19 @@ def test_samples_of_two_blobs_are_joined_with_both_roots(
         ]
         assert_that(pinned.rejected, equal_to(gone), label="rejected")
         tallies = [
-            ("train", PinTally(9, 1, 0, f"{listing_digest(photos):x}", "not there.jpg", "")),
+            (
+                "train",
+                PinTally(
+                    *(9, 1, 0, f"{listing_digest(photos):x}", "not there.jpg", ""),
+                    {"": Reads(3, 50)},
+                ),
+            ),
             (
                 PANOPTIC,
-                PinTally(2, 1, 1, f"{listing_digest(pngs):x}", "not there.png", "spare.png"),
+                PinTally(
+                    *(2, 1, 1, f"{listing_digest(pngs):x}", "not there.png", "spare.png"),
+                    {"": Reads(1, 1)},
+                ),
             ),
         ]
         assert_that(pinned.tallies, equal_to(tallies), label="tallies")
@@ -418,8 +431,38 @@ def test_many_samples_each_come_out_once(test_pipeline: Callable[[], beam.Pipeli
         described = pinned.samples | beam.Map(lambda s: (s.key, *s.blobs))
         expected = [(str(n), Blob("train", f"{n}.jpg", n, f"pin {n}")) for n in range(1, 3001)]
         assert_that(described, equal_to(expected), label="samples")
-        tally = PinTally(3000, 0, 0, f"{listing_digest(entries):x}")
+        reads = {"": Reads(3000, 3000 * 3001 // 2)}
+        tally = PinTally(3000, listing=f"{listing_digest(entries):x}", reads=reads)
         assert_that(pinned.tallies, equal_to([("train", tally)]), label="tallies")
+
+
+def test_reads_are_counted_by_storage_class(test_pipeline: Callable[[], beam.Pipeline]) -> None:
+    entries = [
+        Entry("a.jpg", 10, "1", storage_class="STANDARD"),
+        Entry("b.jpg", 200, "2", storage_class="COLDLINE"),
+        Entry("unnamed.jpg", 9, "3", storage_class="ARCHIVE"),
+        Entry("large.jpg", MAX_IMAGE_BYTES + 1, "4", storage_class="ARCHIVE"),  # rejected unread
+    ]
+    names = ["a.jpg", "b.jpg", "b.jpg", "large.jpg"]
+    samples = [sample(str(n), name) for n, name in enumerate(names)]
+
+    with test_pipeline() as pipeline:
+        pinned = pin(pipeline, samples, [(("train", entry.name), entry) for entry in entries])
+        reads = pinned.tallies | beam.Map(lambda tally: (tally[0], tally[1].reads))
+        expected = {"COLDLINE": Reads(2, 400), "STANDARD": Reads(1, 10)}
+        assert_that(reads, equal_to([("train", expected)]))
+
+
+def test_reads_of_roots_are_told_by_uri() -> None:
+    tallies = [
+        ("train", PinTally(reads={"NEARLINE": Reads(1, 10), "STANDARD": Reads(2, 20)})),
+        ("val", PinTally(reads={"NEARLINE": Reads(3, 30)})),
+    ]
+
+    assert reads_by_uri(tallies, {"train": "gs://b/all", "val": "gs://b/all"}) == {
+        ("gs://b/all", "NEARLINE"): Reads(4, 40),
+        ("gs://b/all", "STANDARD"): Reads(2, 20),
+    }
 
 
 def test_samples_without_any_listing_are_all_missing(

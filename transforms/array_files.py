@@ -14,6 +14,7 @@ import msgspec
 from schemas.faults import fault_line
 from schemas.npy import HEAD_BYTES, NPY_TEXT_TYPES, TEXT, NpyHeader, parse_npy_header
 from schemas.tensors import BFLOAT16
+from transforms.listed_files import ListedFile, is_file
 from transforms.npz import NPY, NPZ, SAVE_AGAIN, find_member, list_members, read_packed
 from transforms.read_folder import HIDDEN, is_folder, why_skipped
 from transforms.storage import DEFAULT_ACCESS, Access, Entry, find_uri, join_uri, open_storage
@@ -210,6 +211,12 @@ def _is_meant(entry: Entry, folder: str) -> bool:
         what, remedy = "its name does not end in .npy or .npz, in small letters", "rename it"
         raise RuntimeError(fault_line("E-ARG", join_uri(folder, name), what, remedy))
     return True
+
+
+def is_read(file: ListedFile) -> bool:
+    """Return whether a listed file is one of arrays, by its name."""
+    name = file.entry.name
+    return is_file(file) and name.endswith((NPY, NPZ)) and why_skipped(name) != HIDDEN
 
 
 def _image_of(names: Sequence[str], source: ArraySource, where: str) -> str:

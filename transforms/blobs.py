@@ -13,9 +13,11 @@ import msgspec
 from schemas.faults import Rejected, fault_line
 from schemas.samples import Blob, Sample
 from schemas.shards import ShardNames
+from schemas.workload import Reads
 from transforms import coders
 from transforms.batches import is_in_process
 from transforms.output_files import source_entries
+from transforms.source_reads import add_reads
 from transforms.storage import DEFAULT_ACCESS, EVERYTHING, Access, Entry, open_storage
 
 MAX_IMAGE_BYTES = 256 * 2**20
@@ -40,6 +42,7 @@ class PinTally(msgspec.Struct, frozen=True):
         listing: digest of the listing, hex; see `listing_digest`.
         first_missing: smallest missing name.
         first_unreferenced: smallest listed name that no sample names.
+        reads: of files that samples name, or a reader takes from the listing, by storage class.
     """
 
     named: int = 0
@@ -48,6 +51,7 @@ class PinTally(msgspec.Struct, frozen=True):
     listing: str = "0"
     first_missing: str = ""
     first_unreferenced: str = ""
+    reads: dict[str, Reads] = {}
 
 
 coders.register(PinTally)
@@ -92,6 +96,22 @@ def _rejected(sample: Sample, place: int, code: str, detail: str) -> Rejected:
         file_name=sample.blobs[place].name,
         detail=detail,
     )
+
+
+def reads_by_uri(
+    tallies: Iterable[tuple[str, PinTally]], roots: Mapping[str, str]
+) -> dict[tuple[str, str], Reads]:
+    """Return what a run reads, by root's URI and storage class, as `Workload` has it.
+
+    Args:
+        tallies: per root name.
+        roots: URI per root name.
+    """
+    parts = [
+        {(roots[root], storage_class): reads for storage_class, reads in tally.reads.items()}
+        for root, tally in tallies
+    ]
+    return add_reads(parts)
 
 
 def _listing_fault(entry: Entry) -> tuple[str, str] | None:
@@ -155,6 +175,7 @@ def add_pin_tallies(tallies: Iterable[PinTally]) -> PinTally:
         listing=f"{sum(int(part.listing, 16) for part in parts) % DIGEST_MODULUS:x}",
         first_missing=first_name(part.first_missing for part in parts),
         first_unreferenced=first_name(part.first_unreferenced for part in parts),
+        reads=add_reads(part.reads for part in parts),
     )
 
 

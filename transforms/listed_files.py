@@ -1,6 +1,6 @@
 """Source roots as the files that they hold, for readers that begin with a listing."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from schemas.shards import ShardNames
 from transforms import coders
 from transforms.batches import is_in_process
 from transforms.blobs import BlobName, ListBlobs, PinTally, add_pin_tallies, listing_digest
+from transforms.source_reads import ReadCounts
 from transforms.storage import DEFAULT_ACCESS, Access, Entry
 
 
@@ -37,7 +38,7 @@ class ListedFiles(NamedTuple):
 
     Attributes:
         files: everything that the roots hold.
-        tallies: the digest of every root's listing.
+        tallies: the digest of every root's listing, and what a reader reads of it.
     """
 
     files: beam.PCollection[ListedFile]
@@ -54,6 +55,11 @@ def number_files(root: str, entries: Iterable[Entry]) -> list[ListedFile]:
     return [ListedFile(root, entry, position) for position, entry in enumerate(in_order)]
 
 
+def is_file(listed: ListedFile) -> bool:
+    """Return whether a listed name is a file."""
+    return listed.entry.kind == "file"
+
+
 @dataclass(eq=False)
 class ListFiles(beam.PTransform):
     """Root -> everything that source roots hold, in any order, with digests of the listings.
@@ -67,6 +73,7 @@ class ListFiles(beam.PTransform):
         access: how stores are reached.
         numbered: give every file its place in the sorted listing, which one worker sorts in memory,
             a root at a time.
+        is_read: whether a reader reads a file, for what that costs; a named function or method.
     """
 
     roots: Mapping[str, str]
@@ -74,6 +81,7 @@ class ListFiles(beam.PTransform):
     names: ShardNames = field(default_factory=ShardNames)
     access: Access = DEFAULT_ACCESS
     numbered: bool = False
+    is_read: Callable[[ListedFile], bool] = is_file
 
     def expand(self, root: beam.pvalue.PBegin) -> ListedFiles:
         """List every root."""
@@ -81,7 +89,9 @@ class ListFiles(beam.PTransform):
         if not is_in_process(root.pipeline):
             # One listing for both, where a runner may list again for each.
             listing |= "Keep" >> beam.Reshuffle()
-        parts = listing | "Digest" >> beam.ParDo(_Digest()).with_output_types(tuple[str, PinTally])
+        parts = listing | "Digest" >> beam.ParDo(_Digest(self.is_read)).with_output_types(
+            tuple[str, PinTally]
+        )
         none = root | "NoEntries" >> beam.Create([(name, PinTally()) for name in self.roots])
         tallies = (
             (parts, none)
@@ -110,17 +120,24 @@ def _by_root(listed: tuple[BlobName, Entry]) -> tuple[str, Entry]:
 
 
 class _Digest(beam.DoFn):
-    """Adds up the digests of a bundle."""
+    """Adds up the digests of a bundle, and what is read."""
+
+    def __init__(self, is_read: Callable[[ListedFile], bool]) -> None:
+        self._is_read = is_read
 
     def start_bundle(self) -> None:
         self._totals: dict[str, int] = {}
+        self._reads: dict[str, ReadCounts] = {}
 
     def process(self, listed: tuple[BlobName, Entry]) -> Iterator[tuple[str, PinTally]]:
         (root, _), entry = listed
         self._totals[root] = self._totals.get(root, 0) + listing_digest([entry])
+        if self._is_read(ListedFile(root, entry)):
+            self._reads.setdefault(root, ReadCounts()).add(entry)
         return iter(())
 
     def finish_bundle(self) -> Iterator:
         for root, total in self._totals.items():
-            tally = root, add_pin_tallies([PinTally(listing=f"{total:x}")])
+            reads = self._reads.get(root, ReadCounts()).reads()
+            tally = root, add_pin_tallies([PinTally(listing=f"{total:x}", reads=reads)])
             yield GlobalWindows.windowed_value_at_end_of_window(tally)

@@ -26,6 +26,7 @@ from transforms.blobs import (
 )
 from transforms.group_batches import GroupBatches
 from transforms.run_spool import RunSpool
+from transforms.source_reads import ReadCounts
 from transforms.storage import Entry
 
 _PARTITIONS = 4096  # of the join, on a cluster: each is held in memory
@@ -200,13 +201,15 @@ class _Pin(beam.DoFn):
             samples += batch.samples
             entries |= {entry.name: entry for entry in batch.entries}
         names = [sample.blobs[self._place].name for sample in samples]
+        counts = self._counts.setdefault(root, _Counts())
         for sample, name in zip(samples, names, strict=True):
             pinned = pin_sample(sample, entries.get(name), self._place)
             if isinstance(pinned, Rejected):
                 yield RejectedOutput("rejected", pinned)
             else:
+                counts.reads.add(entries[name])
                 yield pinned
-        self._counts.setdefault(root, _Counts()).add(names, entries)
+        counts.add(names, entries)
 
     def finish_bundle(self) -> Iterator:
         for root, counts in self._counts.items():
@@ -215,7 +218,11 @@ class _Pin(beam.DoFn):
 
 
 class _Counts:
-    """The tally of a bundle while it grows."""
+    """The tally of a bundle while it grows.
+
+    Attributes:
+        reads: of the blobs that samples are pinned to.
+    """
 
     def __init__(self) -> None:
         self._named = 0
@@ -224,6 +231,7 @@ class _Counts:
         self._num_unreferenced = 0
         self._first_missing = ""
         self._first_unreferenced = ""
+        self.reads = ReadCounts()
 
     def add(self, names: list[str], entries: Mapping[str, Entry]) -> None:
         self._named += len(names)
@@ -244,4 +252,5 @@ class _Counts:
             listing=f"{self._listing % DIGEST_MODULUS:x}",
             first_missing=self._first_missing,
             first_unreferenced=self._first_unreferenced,
+            reads=self.reads.reads(),
         )

@@ -21,6 +21,7 @@ from transforms.array_files import (
     OpenedFile,
     StoredArray,
     check_side,
+    is_read,
     open_file,
     open_side,
     read_rows,
@@ -280,7 +281,9 @@ class PlanArrays(beam.PTransform):
         )
         tallies = None
         if folders:
-            listed = root | "ListFiles" >> ListFiles(folders, self.output, self.names, self.access)
+            listed = root | "ListFiles" >> ListFiles(
+                folders, self.output, self.names, self.access, is_read=is_read
+            )
             tallies = listed.tallies
             files = (files, listed.files) | "AllFiles" >> beam.Flatten()
         if not is_in_process(root.pipeline):

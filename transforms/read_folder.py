@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from schemas.class_fields import ClassFields
 from schemas.faults import Rejected
 from schemas.samples import Blob, Sample, pack
-from transforms.blobs import pin_sample
+from transforms.blobs import MAX_IMAGE_BYTES, pin_sample
 from transforms.listed_files import ListedFile
 from transforms.sources import Item, SourceNote
 from transforms.splits import Splitting
@@ -74,6 +74,13 @@ def read_folder_file(file: ListedFile, splitting: Splitting) -> Iterator[Item]:
 def is_folder(entry: Entry) -> bool:
     """Return whether a listed name is a folder; one of another kind could not be listed itself."""
     return entry.kind.startswith("directory")
+
+
+def is_read(file: ListedFile) -> bool:
+    """Return whether a listed file is read: one that can be meant as an image."""
+    entry = file.entry
+    readable = entry.kind == "file" and 0 < entry.size_bytes <= MAX_IMAGE_BYTES
+    return readable and not why_skipped(entry.name)
 
 
 def why_skipped(name: str) -> str:

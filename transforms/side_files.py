@@ -103,6 +103,10 @@ class SideNames:
         else:
             yield NamedFile(source, name if self.whole else posixpath.splitext(name)[0], 0, file)
 
+    def reads(self, file: ListedFile) -> bool:
+        """Return whether a listed file is an image or an annotation file."""
+        return file.entry.kind == "file" and any(named.side != OTHER_SIDE for named in self(file))
+
 
 def named_image(side_name: str, value: str) -> str:
     r"""Return the name of the image that an annotation file names.

@@ -9,7 +9,7 @@ import msgspec
 from schemas.faults import fault_line
 from schemas.table_names import is_called_a_table, matches
 from transforms import coders
-from transforms.listed_files import ListedFile
+from transforms.listed_files import ListedFile, is_file
 from transforms.storage import Access, Entry, find_uri, join_uri, split_uri
 
 
@@ -114,6 +114,13 @@ class PickTables(beam.PTransform):
             | "GroupRoots" >> beam.GroupByKey()
             | "Number" >> beam.FlatMap(_number, self.roots, self.splits)
         )
+
+
+def is_table(listed: ListedFile, patterns: Mapping[str, str]) -> bool:
+    """Return whether a listed file is one that is read as a table."""
+    name = listed.entry.name
+    is_meant = is_called_a_table(name) and matches(name, patterns[listed.root])
+    return is_file(listed) and is_meant
 
 
 def _is_picked(listed: ListedFile, patterns: Mapping[str, str], roots: Mapping[str, str]) -> bool:

@@ -9,6 +9,7 @@ https://cloud.google.com/storage/docs/json_api/v1, .../docs/xml-api/overview, ..
 import base64
 import gzip
 import json
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from email.utils import format_datetime
@@ -158,7 +159,7 @@ class Protocol:
             content["prefixes"] = page.prefixes
         if page.objects:
             content["items"] = [found.metadata(call.bucket) for found in page.objects]
-        return _json_reply(content)
+        return _json_reply(_of_fields(content, call.query.get("fields", "")))
 
     def _stat(self, call: Call) -> Reply:
         found = self._find(call)
@@ -216,7 +217,8 @@ class Protocol:
     def _bucket(self, call: Call) -> Reply:
         bucket = self._store.bucket(call.bucket)
         content = {"kind": "storage#bucket", "id": bucket.name, "name": bucket.name}
-        return _json_reply(content | bucket.properties)
+        content |= bucket.properties
+        return _json_reply(_of_fields(content, call.query.get("fields", "")))
 
     def _test_permissions(self, call: Call) -> Reply:
         granted = [name for name in call.properties["permissions"] if name in self.permissions]
@@ -304,6 +306,18 @@ def _check_parameters(call: Call) -> None:
     unserved |= _UNSERVED_HEADERS & set(call.headers)
     if unserved:
         raise invalid(f"not served by the stand-in: {', '.join(sorted(unserved))}")
+
+
+def _of_fields(content: dict[str, Any], fields: str) -> dict[str, Any]:
+    """Return what a mask such as `items(name,size),prefixes` leaves of a reply; all without one."""
+    if not fields:
+        return content
+    kept: dict[str, Any] = {}
+    for name, _, inner in re.findall(r"([^,()]+)(\(([^()]*)\))?", fields):
+        if name in content:
+            value = content[name]
+            kept[name] = [_of_fields(item, inner) for item in value] if inner else value
+    return kept
 
 
 def _json_reply(content: dict[str, Any]) -> Reply:

@@ -102,6 +102,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
         crc32c: CRC-32C of the bytes where the store gives it without reading them.
         kind: `file`, or what else it is: `directory`, `fifo`, `socket`, `device`, `dangling link`,
             or one of these with `whose name is no UTF-8` behind it, which cannot be read.
+        storage_class: that the store bills it as, such as `NEARLINE`; empty where it tells none.
     """
 
     name: str
@@ -109,6 +110,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     pin: str
     crc32c: int | None = None
     kind: str = "file"
+    storage_class: str = ""
 
 
 class Spool(Protocol):
@@ -208,6 +210,18 @@ def open_storage(root: str, access: Access = DEFAULT_ACCESS) -> Storage:
     from transforms.storage.beam_filesystem import BeamStorage
 
     return BeamStorage(root, access)
+
+
+def bucket_location(uri: str, access: Access = DEFAULT_ACCESS) -> str | None:
+    """Return where the bucket of a `gs://` URI is, such as `us-central1`, `us` or `nam4`.
+
+    None for any other path, and where the account may not ask.
+    """
+    if not _is_gcs(uri):
+        return None
+    from transforms.storage.gcs import GcsStorage
+
+    return GcsStorage(uri, access).location()
 
 
 def within(entries: Iterator[Entry], bounds: Bounds) -> Iterator[Entry]:

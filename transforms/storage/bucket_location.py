@@ -1,0 +1,1 @@
+"""Where a bucket is, for what it costs to carry its bytes to a job."""
