@@ -81,6 +81,7 @@ def make_run(
         since,
         waits=not flags.no_wait,
         plan=PlanFormat(flags.plan) if flags.plan else None,
+        prices=flags.prices or "",
     )
 
 

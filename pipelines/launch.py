@@ -23,14 +23,13 @@ from pipelines.engines import (
     check_engine,
     follow,
     is_dry_run,
+    job_of,
     makes_template,
-    max_workers_of,
     prepare,
-    region_of,
     runner_of,
     runs_workers_here,
 )
-from pipelines.plan_run import PlanFormat, ReadSources, build_plan, plan_run
+from pipelines.plan_run import Asked, PlanFormat, ReadSources, build_plan, plan_run
 from pipelines.plan_text import plan_json, plan_lines
 from pipelines.progress_display import showing_progress
 from pipelines.summary import summarize
@@ -78,6 +77,7 @@ class RunConfig(Generic[C]):
         since: which earlier data sets it adds to; None for none.
         waits: stay until the job has ended, and say what it made.
         plan: how to say what the run would make, instead of running; None to run.
+        prices: URI of a file of unit prices, for a plan; empty for list prices.
     """
 
     config: C
@@ -86,6 +86,7 @@ class RunConfig(Generic[C]):
     since: Since | None = None
     waits: bool = True
     plan: PlanFormat | None = None
+    prices: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what has no effect where the paths lie, or could name no object."""
@@ -97,6 +98,11 @@ class RunConfig(Generic[C]):
         )
         for uri in self.uris():
             check_uri(uri)
+        on_gcs = any(uri.startswith("gs://") for uri in self.uris())
+        if self.prices and not (self.plan and on_gcs):
+            raise ValueError(
+                f"prices must come with --plan and a path on gs://, got {self.prices}: leave it out"
+            )
 
     def uris(self) -> list[str]:
         """Return everything that workers read and write."""
@@ -192,15 +198,8 @@ def _plan(
     slot = new_slot()
     graph = partial(build_plan, config=config, read_sources=read_sources, slot=slot)
     _run_graph(graph, _Options([]), waits=True)  # here, whatever runner is to write
-    planned = plan_run(
-        config,
-        slot.take(),
-        time.monotonic() - started_s,
-        overwrite=run.overwrite,
-        complete=complete,
-        region=region_of(options),
-        workers=max_workers_of(options),
-    )
+    asked = Asked(run.overwrite, complete, job_of(options), run.prices)
+    planned = plan_run(config, slot.take(), asked, time.monotonic() - started_s)
     noun = config.layout.sample_noun
     lines = plan_json(planned.plan) if form is PlanFormat.JSON else plan_lines(planned.plan, noun)
     for line in lines:

@@ -159,6 +159,12 @@ def _add_output_and_limits(parser: FlagParser) -> None:
         " nothing (default: run; --plan alone: text)",
     )
     group.add_argument(
+        "--prices",
+        type=not_empty,
+        metavar="FILE",
+        help="TOML file of unit prices for a --plan with gs:// paths (default: list prices)",
+    )
+    group.add_argument(
         "--overwrite",
         action="store_true",
         help="delete what an earlier run left in --output, its manifest first: from then on there"

@@ -9,7 +9,8 @@ from transforms.outline_shards import ShardOutline
 from transforms.try_records import Trial, Tried
 
 Shard = tuple[str, int]
-_INDEX_BYTES = 190  # a row of the Parquet file and a line of the text one: hash, name and numbers
+_ROW_BYTES = 40  # of the index: key and numbers, as a row of Parquet and a line of text
+_SOURCE_BYTES = 130  # more in there for each source: name, pin and hash
 _SMALL_FILES_BYTES = 40_000  # manifest without its shards, label map, schema and documents
 _RECEIPT_BYTES = 750  # and the shard's entry in the manifest
 
@@ -73,9 +74,11 @@ def forecast_shards(
     return forecasts
 
 
-def side_bytes(records: int, shards: int) -> int:
+def side_bytes(records: int, files: int, shards: int) -> int:
     """Return about how many bytes an output takes besides its shards: indexes, receipts, others."""
-    return records * _INDEX_BYTES + shards * _RECEIPT_BYTES + _SMALL_FILES_BYTES
+    return (
+        records * _ROW_BYTES + files * _SOURCE_BYTES + shards * _RECEIPT_BYTES + _SMALL_FILES_BYTES
+    )
 
 
 def _by_shard(tried: Iterable[Tried], outlines: Iterable[ShardOutline]) -> dict[Shard, list[Tried]]:
