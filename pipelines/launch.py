@@ -185,20 +185,22 @@ def _plan(
         raise ValueError("plan must come without dry_run and template_location: leave one out")
     started_s = time.monotonic()
     config = _with_earlier_sets(run).located()
-    output = open_storage(config.output, config.access)
-    _check_sources(config)
+    output, trust = open_storage(config.output, config.access), run.trust_manifest
+    if run.overwrite or not trust:
+        _check_sources(config)
     refuse_no_place(output)
-    trust = run.trust_manifest
     complete = not run.overwrite and _is_complete(config, output, trust_manifest=trust)
     if complete and trust:  # then its sources need not be there
         say(f"already complete: {join_uri(config.output, MANIFEST_NAME)}", sys.stdout)
         return
+    _check_sources(config)
     spare_the_collector()
     keep_freed_memory()
     slot = new_slot()
     graph = partial(build_plan, config=config, read_sources=read_sources, slot=slot)
     _run_graph(graph, _Options([]), waits=True)  # here, whatever runner is to write
-    asked = Asked(run.overwrite, complete, job_of(options), run.prices)
+    elsewhere = "" if runs_workers_here(options) else runner_of(options)
+    asked = Asked(run.overwrite, complete, job_of(options), run.prices, elsewhere)
     planned = plan_run(config, slot.take(), asked, time.monotonic() - started_s)
     noun = config.layout.sample_noun
     lines = plan_json(planned.plan) if form is PlanFormat.JSON else plan_lines(planned.plan, noun)

@@ -26,6 +26,7 @@ from schemas.run_plan import (
 )
 from schemas.samples import Sample
 from schemas.workload import Workload
+from transforms.commit import refuse_empty, to_have_samples
 from transforms.earlier_sets import check_turn
 from transforms.estimate_sizes import Shard, forecast_shards, side_bytes
 from transforms.estimate_time import (
@@ -92,12 +93,14 @@ class Asked:
         complete: it would find its data set complete.
         job: on Dataflow, if it is to be one.
         prices: URI of a file of unit prices; empty for list prices.
+        runner: that writes elsewhere; empty where this process does.
     """
 
     overwrite: bool = False
     complete: bool = False
     job: CloudJob = field(default_factory=CloudJob)
     prices: str = ""
+    runner: str = ""
 
 
 @dataclass(frozen=True)
@@ -166,7 +169,7 @@ def plan_run(
         writing_s=0.0 if asked.complete else writing_seconds(left, trial, speed),
         cpu_s=cpu_s,
         costs=_costs(config, workload, asked),
-        notes=_notes(config, gathered, left, state),
+        notes=_notes(config, gathered, left, state, asked.runner),
         refused="" if fault is None else str(fault),
     )
     return PlannedRun(plan, fault)
@@ -245,9 +248,17 @@ def _look(
     try:
         state, there = look_at_output(plan, output, config.names, splits, overwrite=asked.overwrite)
         check_turn(config.earlier, config.output, config.layout.name, config.access)
+        _refuse_empty(config, gathered, plan)
     except RuntimeError as error:
         return REFUSED, 0, error
     return state, there, None
+
+
+def _refuse_empty(config: DataSetConfig, gathered: GatheredPlan, plan: JobPlan) -> None:
+    """Stop at splits of which nothing is left, as the commit would."""
+    job = commit_job_of(config)
+    for file in to_have_samples(gathered.files, plan, job):
+        refuse_empty(file, plan.splits[file.split].samples, job)
 
 
 def _work(
@@ -283,8 +294,12 @@ def _sampled(trial: Trial) -> Sampled:
     return Sampled(len(known), trial.images_read, known_rejects(rejects, Scope.SAMPLE))
 
 
-def _notes(config: DataSetConfig, gathered: GatheredPlan, left: Work, state: str) -> list[str]:
+def _notes(
+    config: DataSetConfig, gathered: GatheredPlan, left: Work, state: str, runner: str
+) -> list[str]:
     notes: list[str] = []
+    if runner:
+        notes.append(f"planned in this process, and timed for it; the run is to be on {runner}")
     for root, tally in sorted(gathered.tallies):
         if tally.unreferenced and not config.earlier.sets:  # else they may be of earlier samples
             files, name = counted(tally.unreferenced, "file"), tally.first_unreferenced
