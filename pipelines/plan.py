@@ -4,17 +4,23 @@ import importlib
 import sys
 
 from pipelines.cli import PIPELINES
+from pipelines.flags import FlagParser
 from schemas.faults import EXIT_USAGE, fault_line
+
+
+def parser() -> FlagParser:
+    """Return what is said of the command; all flags are the pipeline's."""
+    flags = FlagParser("beam-tfrec plan", "What a run would make; nothing is written.")
+    flags.usage = f"beam-tfrec plan {{{','.join(PIPELINES)}}} ..."
+    flags.epilog = "Flags are those of the run: beam-tfrec PIPELINE --help. See docs/plan.md."
+    return flags
 
 
 def main() -> None:
     """Run the pipeline that the first argument names, to plan."""
     program, (pipeline, *arguments) = sys.argv[0], sys.argv[1:] or ["--help"]
     if pipeline in ("-h", "--help"):
-        print(
-            f"usage: beam-tfrec plan {{{','.join(PIPELINES)}}} ...  (as beam-tfrec PIPELINE ...);"
-            " says what a run would make, and writes nothing"
-        )
+        parser().print_help()
         sys.exit(0)
     if pipeline not in PIPELINES:
         what = f"no pipeline is called {pipeline!r}"
