@@ -15,7 +15,7 @@ no_public_ips='' allow_cross_region='' wait='' check_only='' doctor=''
 
 # What is made of the command line.
 pipeline='' python='' output='' answer=''
-flags=() sources=() words=()
+flags=() sources=() words=() plans=''
 
 usage() {
   cat <<'EOF'
@@ -163,6 +163,7 @@ check_flags() {
     if [[ $word == --* ]]; then
       flag=${word%%=*}
       refuse_ours "$flag"
+      [[ $flag != --plan ]] || plans=yes
       [[ $word != *=* ]] || note_path "$flag" "${word#*=}"
     else
       note_path "$flag" "$word"
@@ -388,6 +389,7 @@ main() {
   if [[ -n $doctor ]]; then
     exec "$python" -m pipelines.doctor "$pipeline" "${words[@]:3}"
   fi
+  [[ -z $plans ]] || exec "${words[@]}" # here: there is no job to check or build for
   check_gcloud
   check_buckets
   check_network

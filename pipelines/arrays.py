@@ -20,7 +20,7 @@ from schemas.tensors import BFLOAT16
 from transforms.array_files import ArraySource
 from transforms.npz import NPY
 from transforms.read_arrays import ArrayReader, PlanArrays
-from transforms.sources import ReadSamples
+from transforms.sources import ReadSamples, SourceSamples
 from transforms.splits import GIVEN
 
 _FEATURE_NAME = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
@@ -153,8 +153,8 @@ def _keys_of(source: ArraySource) -> str:
     return "array" if source.image else "file:row"  # one file, or in each of several archives
 
 
-def build(root: beam.Pipeline, config: ArraysConfig) -> beam.PCollection[Manifest]:
-    """Build the graph: samples from ranges of arrays, shards from the samples, one manifest."""
+def read_sources(root: beam.Pipeline, config: ArraysConfig) -> SourceSamples:
+    """Build the part of the graph before plan and shards: samples from ranges of arrays."""
     planned = root | "PlanArrays" >> PlanArrays(
         config.sources, config.output, config.names, config.access
     )
@@ -165,7 +165,12 @@ def build(root: beam.Pipeline, config: ArraysConfig) -> beam.PCollection[Manifes
         config.exclude,
         config.access,
     )
-    return write_data_set(root, config, read._replace(tallies=planned.tallies))
+    return read._replace(tallies=planned.tallies)
+
+
+def build(root: beam.Pipeline, config: ArraysConfig) -> beam.PCollection[Manifest]:
+    """Build the graph: samples from ranges of arrays, shards from the samples, one manifest."""
+    return write_data_set(root, config, read_sources(root, config))
 
 
 def parser() -> FlagParser:
@@ -250,7 +255,7 @@ def configure(argv: Sequence[str]) -> tuple[RunConfig[ArraysConfig], list[str]]:
 def run(argv: Sequence[str]) -> None:
     """Convert as the arguments say; returns when the data set is committed."""
     run_config, beam_args = configure(argv)
-    execute(run_config, build, beam_args)
+    execute(run_config, build, beam_args, read_sources)
 
 
 def main() -> None:

@@ -137,8 +137,8 @@ def _check_annotations(annotations: Mapping[str, Sequence[str]]) -> None:
             )
 
 
-def build(root: beam.Pipeline, config: CocoConfig) -> beam.PCollection[Manifest]:
-    """Build the graph: samples from the annotations, shards from the samples, one manifest."""
+def read_sources(root: beam.Pipeline, config: CocoConfig) -> SourceSamples:
+    """Build the part of the graph before plan and shards: samples from the annotations."""
     read = root | "ReadCoco" >> ReadCoco(
         config.annotations,
         config.reading(),
@@ -150,8 +150,12 @@ def build(root: beam.Pipeline, config: CocoConfig) -> beam.PCollection[Manifest]
     listing = root | "ListBlobs" >> ListBlobs(
         config.roots, config.output, config.names, config.access, read.cuts
     )
-    found = SourceSamples(read.samples, read.rejected, read.files, listing)
-    return write_data_set(root, config, found)
+    return SourceSamples(read.samples, read.rejected, read.files, listing)
+
+
+def build(root: beam.Pipeline, config: CocoConfig) -> beam.PCollection[Manifest]:
+    """Build the graph: samples from the annotations, shards from the samples, one manifest."""
+    return write_data_set(root, config, read_sources(root, config))
 
 
 def parser() -> FlagParser:
@@ -269,7 +273,7 @@ def configure(argv: Sequence[str]) -> tuple[RunConfig[CocoConfig], list[str]]:
 def run(argv: Sequence[str]) -> None:
     """Convert as the arguments say; returns when the data set is committed."""
     run_config, beam_args = configure(argv)
-    execute(run_config, build, beam_args)
+    execute(run_config, build, beam_args, read_sources)
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ from transforms.progress import PROGRESS
 _LOG = logging.getLogger(__name__)
 OUR_LOGGERS = ("pipelines", "transforms")
 _STDERR = 2
+_OF_ONE_RUN = ("--max_rejected", "--overwrite", "--plan")
 _IN_A_STEP = "[while running '"  # as Beam says; what a step finds wrong with a flag is a fault line
 _OUT_OF_MEMORY = "memory", "out of memory", "lower --bytes_in_flight, or give more"
 _OUT_OF_THREADS = "threads", "no more can be started", "raise ulimit -u, or give more memory"
@@ -41,16 +42,22 @@ def accepting_command(program: str, argv: Sequence[str]) -> str:
 
     >>> accepting_command("beam-tfrec coco", ["--output", "o", "--max_rejected", "1"])
     'beam-tfrec coco --output o --max_rejected COUNT'
+    >>> accepting_command("beam-tfrec coco", ["--plan", "json", "--overwrite", "--output", "o"])
+    'beam-tfrec coco --output o --max_rejected COUNT'
     """
     kept: list[str] = []
-    skip = False
+    left_out = ""
     for argument in argv:
-        if argument in ("--max_rejected", "--overwrite"):
-            skip = argument == "--max_rejected"
-        elif skip or argument.startswith("--max_rejected="):
-            skip = False
-        else:
+        is_value = left_out == "--max_rejected" or not argument.startswith("--")
+        if left_out in ("--max_rejected", "--plan") and is_value:
+            left_out = ""
+            continue
+        flag, equals, _ = argument.partition("=")
+        left_out = flag if flag in _OF_ONE_RUN else ""
+        if not left_out:
             kept.append(argument)
+        elif equals:
+            left_out = ""
     return f"{program} {' '.join(map(quoted, kept))} --max_rejected COUNT"
 
 

@@ -5,16 +5,19 @@ rest is here. See `pipelines/folder.py` for how little that leaves.
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import apache_beam as beam
 
 from pipelines.options import check_split_names
+from schemas.faults import Rejected
 from schemas.layouts import Layout
 from schemas.manifest import Manifest
+from schemas.samples import Sample
 from schemas.shards import ShardNames
+from transforms.blobs import PinTally
 from transforms.check_images import Check
 from transforms.commit import Commit
 from transforms.convert_images import NO_CONVERSION, Conversion
@@ -24,10 +27,10 @@ from transforms.gate import GateLimits
 from transforms.leave_out_earlier import LeaveOutEarlier
 from transforms.payloads import DetachPayloads
 from transforms.pin_blobs import PinBlobs, PinnedSamples
-from transforms.plan_shards import Order, PlanShards, Sharding
+from transforms.plan_shards import Order, PlannedShards, PlanShards, Sharding
 from transforms.publish_plan import CommitJob, PublishPlan, RejectBudget
 from transforms.run_spool import RunSpool, spool_for
-from transforms.sources import SourceSamples, is_there
+from transforms.sources import SourceSamples, SplitSource, is_there
 from transforms.splits import Splitting
 from transforms.storage import Access
 from transforms.turn_images import Orientation
@@ -201,35 +204,34 @@ def keys_option(made_of: Mapping[str, str]) -> dict[str, str]:
     return {"keys": told} if told else {}
 
 
-def write_data_set(
+class PlannedDataSet(NamedTuple):
+    """What is known of a data set before its first shard.
+
+    Attributes:
+        shards: what `PlanShards` makes, and its table.
+        files: what the sources held, one element a split.
+        rejected: samples and annotations that are rejects already.
+        tallies: what was seen of every root.
+        spool: where payloads lie; None where they are in the samples.
+    """
+
+    shards: PlannedShards
+    files: beam.PCollection[SplitSource]
+    rejected: beam.PCollection[Rejected]
+    tallies: beam.PCollection[tuple[str, PinTally]]
+    spool: RunSpool | None
+
+
+def estimated_bytes(config: DataSetConfig) -> Callable[[Sample], int]:
+    """Return what estimates the size of a sample's record, which the number of shards is from."""
+    return functools.partial(record_bytes, layout=config.layout, conversion=config.conversion)
+
+
+def plan_data_set(
     root: beam.Pipeline, config: DataSetConfig, read: SourceSamples
-) -> beam.PCollection[Manifest]:
-    """Build the graph behind the reader: shards from samples, one manifest from the shards."""
+) -> PlannedDataSet:
+    """Build the graph behind the reader up to the planned shards; nothing is written by it."""
     spool = spool_for(read.files.pipeline, config.access.spool_dir)
-    job = ShardJob(
-        roots=config.roots,
-        output=config.output,
-        layout=config.layout,
-        names=config.names,
-        check=config.check,
-        access=config.access,
-        orientation=config.orientation,
-        conversion=config.conversion,
-        spool=spool,
-    )
-    commit_job = CommitJob(
-        output=config.output,
-        layout=config.layout,
-        options=config.options(),
-        names=config.names,
-        budget=config.budget,
-        allow_empty=config.allow_empty,
-        accept_command=config.accept_command,
-        access=config.access,
-        earlier=config.earlier,
-        label_file=config.label_file,
-        optional_splits=config.splitting.optional_splits,
-    )
     if config.splitting.optional_splits:
         there = read.files | "SplitsThere" >> beam.Filter(is_there, config.splitting)
         read = read._replace(files=there)
@@ -248,21 +250,61 @@ def write_data_set(
     pinned = _pinned(root, config, read._replace(samples=new.samples), new.named, spool)
     planned = pinned.samples | "PlanShards" >> PlanShards(
         config.sharding,
-        functools.partial(record_bytes, layout=config.layout, conversion=config.conversion),
+        estimated_bytes(config),
         pinned.tallies,
         payloads,
         config.budget.allowed,
         spool,
     )
     rejected = (new.rejected, pinned.rejected) | "RejectedEarly" >> beam.Flatten()
-    plan = planned.table | "PublishPlan" >> PublishPlan(commit_job, new.files, rejected)
-    infos = planned.shards | "WriteShards" >> WriteShards(job, plan, config.limits)
+    return PlannedDataSet(planned, new.files, rejected, pinned.tallies, spool)
+
+
+def commit_job_of(config: DataSetConfig) -> CommitJob:
+    """Return what publishing and committing need to know of a run."""
+    return CommitJob(
+        output=config.output,
+        layout=config.layout,
+        options=config.options(),
+        names=config.names,
+        budget=config.budget,
+        allow_empty=config.allow_empty,
+        accept_command=config.accept_command,
+        access=config.access,
+        earlier=config.earlier,
+        label_file=config.label_file,
+        optional_splits=config.splitting.optional_splits,
+    )
+
+
+def shard_job_of(config: DataSetConfig, spool: RunSpool | None) -> ShardJob:
+    """Return what all shards of a run have in common."""
+    return ShardJob(
+        roots=config.roots,
+        output=config.output,
+        layout=config.layout,
+        names=config.names,
+        check=config.check,
+        access=config.access,
+        orientation=config.orientation,
+        conversion=config.conversion,
+        spool=spool,
+    )
+
+
+def write_data_set(
+    root: beam.Pipeline, config: DataSetConfig, read: SourceSamples
+) -> beam.PCollection[Manifest]:
+    """Build the graph behind the reader: shards from samples, one manifest from the shards."""
+    (shards, table), files, rejected, tallies, spool = plan_data_set(root, config, read)
+    commit_job = commit_job_of(config)
+    plan = table | "PublishPlan" >> PublishPlan(commit_job, files, rejected)
+    job = shard_job_of(config, spool)
+    infos = shards | "WriteShards" >> WriteShards(job, plan, config.limits)
     duplicates = None
     if len(config.splits) > 1:
         duplicates = infos | "FindDuplicates" >> FindDuplicates(config.output, config.access)
-    return infos | "Commit" >> Commit(
-        commit_job, plan, new.files, rejected, pinned.tallies, duplicates
-    )
+    return infos | "Commit" >> Commit(commit_job, plan, files, rejected, tallies, duplicates)
 
 
 def _pinned(

@@ -18,6 +18,7 @@ from pipelines.options import (
     limits_of,
     sharding_of,
 )
+from pipelines.plan_run import PlanFormat
 from pipelines.split_flags import add_split_flags, splitting_of
 from schemas.run_date import expand_date
 from transforms.earlier_sets import Since
@@ -73,7 +74,15 @@ def make_run(
         accept_command=accepting_command(_program(command), with_run_date(argv, flags, date)),
     )
     since = Since(tuple(flags.since), date)
-    return RunConfig(config, flags.overwrite, flags.trust_manifest, since, waits=not flags.no_wait)
+    return RunConfig(
+        config,
+        flags.overwrite,
+        flags.trust_manifest,
+        since,
+        waits=not flags.no_wait,
+        plan=PlanFormat(flags.plan) if flags.plan else None,
+        prices=flags.prices or "",
+    )
 
 
 def _program(command: str) -> str:

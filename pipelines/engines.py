@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
@@ -46,6 +47,30 @@ def is_dry_run(options: PipelineOptions) -> bool:
 def makes_template(options: PipelineOptions) -> bool:
     """Return whether the job is only described, as a Flex Template's launcher asks."""
     return bool(options.view_as(GoogleCloudOptions).template_location)
+
+
+@dataclass(frozen=True)
+class CloudJob:
+    """A job on Dataflow, as far as it was asked for.
+
+    Attributes:
+        region: where it runs; empty for what runs elsewhere, or here.
+        workers: at most; 0 where the engine decides.
+        machine_type: of a worker; empty for the engine's choice.
+    """
+
+    region: str = ""
+    workers: int = 0
+    machine_type: str = ""
+
+
+def job_of(options: PipelineOptions) -> CloudJob:
+    """Return the job on Dataflow that options ask for; one without a region for any other."""
+    if runner_of(options).lower().removesuffix("runner") != "dataflow":
+        return CloudJob()
+    cloud, workers = options.view_as(GoogleCloudOptions), options.view_as(WorkerOptions)
+    most = workers.max_num_workers or workers.num_workers or 0
+    return CloudJob(cloud.region or "", most, workers.machine_type or "")
 
 
 def runs_workers_here(options: PipelineOptions) -> bool:

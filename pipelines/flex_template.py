@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def _flags(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    unused = {"help", "no_wait"}  # a template's launcher never waits
+    unused = {"help", "no_wait", "plan", "prices"}  # a launcher never waits, and makes a job
     return (action for action in parser._actions if action.dest not in unused)
 
 

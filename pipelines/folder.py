@@ -21,7 +21,7 @@ from schemas.manifest import Manifest
 from transforms.convert_images import Color, Encoding
 from transforms.listed_files import ListFiles
 from transforms.read_folder import FOLDER, FolderReader, is_read
-from transforms.sources import ReadSamples
+from transforms.sources import ReadSamples, SourceSamples
 from transforms.storage import join_uri
 
 LAYOUTS: Mapping[str, type[ClassifiedLayout]] = {
@@ -70,15 +70,20 @@ class FolderConfig(DataSetConfig):
         return self.images
 
 
-def build(root: beam.Pipeline, config: FolderConfig) -> beam.PCollection[Manifest]:
-    """Build the graph: samples from the listing, shards from the samples, one manifest."""
+def read_sources(root: beam.Pipeline, config: FolderConfig) -> SourceSamples:
+    """Build the part of the graph before plan and shards: samples from the listing."""
     listed = root | "ListFiles" >> ListFiles(
         config.roots, config.output, config.names, config.access, config.in_order, is_read
     )
     read = listed.files | "ReadFolder" >> ReadSamples(
         FolderReader(config.splitting), config.source_files, config.exclude, config.access
     )
-    return write_data_set(root, config, read._replace(tallies=listed.tallies))
+    return read._replace(tallies=listed.tallies)
+
+
+def build(root: beam.Pipeline, config: FolderConfig) -> beam.PCollection[Manifest]:
+    """Build the graph: samples from the listing, shards from the samples, one manifest."""
+    return write_data_set(root, config, read_sources(root, config))
 
 
 def parser() -> FlagParser:
@@ -187,7 +192,7 @@ def configure(argv: Sequence[str]) -> tuple[RunConfig[FolderConfig], list[str]]:
 def run(argv: Sequence[str]) -> None:
     """Convert as the arguments say; returns when the data set is committed."""
     run_config, beam_args = configure(argv)
-    execute(run_config, build, beam_args)
+    execute(run_config, build, beam_args, read_sources)
 
 
 def main() -> None:

@@ -23,16 +23,21 @@ from pipelines.engines import (
     check_engine,
     follow,
     is_dry_run,
+    job_of,
     makes_template,
     prepare,
     runner_of,
     runs_workers_here,
 )
+from pipelines.plan_run import Asked, PlanFormat, ReadSources, build_plan, plan_run
+from pipelines.plan_text import plan_json, plan_lines
 from pipelines.progress_display import showing_progress
 from pipelines.summary import summarize
 from schemas.manifest import MANIFEST_NAME, Manifest, read_manifest
 from transforms.commit import find_complete
 from transforms.earlier_sets import Since, dividing_options, find_earlier_sets
+from transforms.look_at_output import refuse_no_place
+from transforms.outline_shards import new_slot
 from transforms.output_files import EXCLUDED_NAME, remove_output
 from transforms.progress import PROGRESS
 from transforms.quantities import counted
@@ -71,6 +76,8 @@ class RunConfig(Generic[C]):
         trust_manifest: take a complete output of the same options for up to date.
         since: which earlier data sets it adds to; None for none.
         waits: stay until the job has ended, and say what it made.
+        plan: how to say what the run would make, instead of running; None to run.
+        prices: URI of a file of unit prices, for a plan; empty for list prices.
     """
 
     config: C
@@ -78,6 +85,8 @@ class RunConfig(Generic[C]):
     trust_manifest: bool = False
     since: Since | None = None
     waits: bool = True
+    plan: PlanFormat | None = None
+    prices: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what has no effect where the paths lie, or could name no object."""
@@ -89,6 +98,11 @@ class RunConfig(Generic[C]):
         )
         for uri in self.uris():
             check_uri(uri)
+        on_gcs = any(uri.startswith("gs://") for uri in self.uris())
+        if self.prices and not (self.plan and on_gcs):
+            raise ValueError(
+                f"prices must come with --plan and a path on gs://, got {self.prices}: leave it out"
+            )
 
     def uris(self) -> list[str]:
         """Return everything that workers read and write."""
@@ -110,8 +124,19 @@ class Build(Protocol[B]):
         """Build the graph."""
 
 
-def execute(run: RunConfig[C], build: Build[C], beam_args: Sequence[str]) -> None:
-    """Run a pipeline until its data set is committed, unless it is complete already.
+def execute(
+    run: RunConfig[C],
+    build: Build[C],
+    beam_args: Sequence[str],
+    read_sources: ReadSources[C],
+) -> None:
+    """Run a pipeline until its data set is committed, unless it is complete already; or plan it.
+
+    Args:
+        run: what is asked for.
+        build: the pipeline's.
+        beam_args: Beam's part of the command line.
+        read_sources: the pipeline's, by which it is planned.
 
     Raises:
         RuntimeError: the fault that ended the run, as a line of `E-…` somewhere in its text.
@@ -119,6 +144,9 @@ def execute(run: RunConfig[C], build: Build[C], beam_args: Sequence[str]) -> Non
     options = prepare(_Options(list(beam_args)))
     check_engine(options, run.uris(), waits=run.waits)
     check_spool(run.config, options)
+    if run.plan is not None:
+        _plan(run, run.plan, read_sources, options)
+        return
     if is_dry_run(options):  # which asks no store
         run_graph(partial(build, config=run.config), options, waits=False)
         return
@@ -147,6 +175,39 @@ def execute(run: RunConfig[C], build: Build[C], beam_args: Sequence[str]) -> Non
         run_graph(partial(build, config=config), options, waits=run.waits)
     if run.waits and not makes_template(options):
         _say_what_was_made(config.output, output, time.monotonic() - started_s)
+
+
+def _plan(
+    run: RunConfig[C], form: PlanFormat, read_sources: ReadSources[C], options: PipelineOptions
+) -> None:
+    """Say what a run would make, and end as it would before its first shard."""
+    if is_dry_run(options) or makes_template(options):
+        raise ValueError("plan must come without dry_run and template_location: leave one out")
+    started_s = time.monotonic()
+    config = with_earlier_sets(run).located()
+    output, trust = open_storage(config.output, config.access), run.trust_manifest
+    if run.overwrite or not trust:
+        _check_sources(config)
+    refuse_no_place(output)
+    complete = not run.overwrite and _is_complete(config, output, trust_manifest=trust)
+    if complete and trust:  # then its sources need not be there
+        say(f"already complete: {join_uri(config.output, MANIFEST_NAME)}", sys.stdout)
+        return
+    _check_sources(config)
+    spare_the_collector()
+    keep_freed_memory()
+    slot = new_slot()
+    graph = partial(build_plan, config=config, read_sources=read_sources, slot=slot)
+    _run_graph(graph, _Options([]), waits=True)  # here, whatever runner is to write
+    elsewhere = "" if runs_workers_here(options) else runner_of(options)
+    asked = Asked(run.overwrite, complete, job_of(options), run.prices, elsewhere)
+    planned = plan_run(config, slot.take(), asked, time.monotonic() - started_s)
+    noun = config.layout.sample_noun
+    lines = plan_json(planned.plan) if form is PlanFormat.JSON else plan_lines(planned.plan, noun)
+    for line in lines:
+        say(line, sys.stdout)
+    if planned.fault is not None:
+        raise planned.fault
 
 
 def _source_files(config: DataSetConfig) -> list[str]:

@@ -152,6 +152,20 @@ def _add_output_and_limits(parser: FlagParser) -> None:
         help="folder or URI that the data set goes to (required)",
     )
     group.add_argument(
+        "--plan",
+        nargs="?",
+        const="text",
+        choices=["text", "json"],
+        help="say what the run would make, how large and in what time, as text or json, and write"
+        " nothing (default: run; --plan alone: text)",
+    )
+    group.add_argument(
+        "--prices",
+        type=not_empty,
+        metavar="FILE",
+        help="TOML file of unit prices for a --plan with gs:// paths (default: list prices)",
+    )
+    group.add_argument(
         "--overwrite",
         action="store_true",
         help="delete what an earlier run left in --output, its manifest first: from then on there"

@@ -21,7 +21,7 @@ from transforms.listed_files import ListFiles
 from transforms.read_folder import FOLDER, is_read
 from transforms.read_pairs import HIGH, LOW, PairNames, PairReader, pair_root
 from transforms.run_spool import spool_for
-from transforms.sources import ReadSamples
+from transforms.sources import ReadSamples, SourceSamples
 
 _REMEDY = "check --low and --high, and what names of low images end in with --low_suffix"
 
@@ -88,8 +88,8 @@ class PairsConfig(DataSetConfig):
         return {**super().options(), "low_suffix": self.low_suffix}
 
 
-def build(root: beam.Pipeline, config: PairsConfig) -> beam.PCollection[Manifest]:
-    """Build the graph: pairs from two listings, samples from the pairs, one manifest."""
+def read_sources(root: beam.Pipeline, config: PairsConfig) -> SourceSamples:
+    """Build the part of the graph before plan and shards: samples from pairs of files."""
     listed = root | "ListFiles" >> ListFiles(
         config.roots, config.output, config.names, config.access, config.in_order, is_read
     )
@@ -103,7 +103,12 @@ def build(root: beam.Pipeline, config: PairsConfig) -> beam.PCollection[Manifest
     read = pairs | "ReadPairs" >> ReadSamples(
         PairReader(config.splitting), config.source_files, config.exclude, config.access
     )
-    return write_data_set(root, config, read._replace(tallies=listed.tallies))
+    return read._replace(tallies=listed.tallies)
+
+
+def build(root: beam.Pipeline, config: PairsConfig) -> beam.PCollection[Manifest]:
+    """Build the graph: pairs from two listings, samples from the pairs, one manifest."""
+    return write_data_set(root, config, read_sources(root, config))
 
 
 def parser() -> FlagParser:
@@ -174,7 +179,7 @@ def _low_suffix_of(flags: argparse.Namespace) -> str:
 def run(argv: Sequence[str]) -> None:
     """Convert as the arguments say; returns when the data set is committed."""
     run_config, beam_args = configure(argv)
-    execute(run_config, build, beam_args)
+    execute(run_config, build, beam_args, read_sources)
 
 
 def main() -> None:

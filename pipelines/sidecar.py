@@ -34,7 +34,7 @@ from transforms.side_files import (
     annotations_root,
     divide_glob,
 )
-from transforms.sources import ReadSamples
+from transforms.sources import ReadSamples, SourceSamples
 
 AUTO, FLAT = "auto", "flat"
 _FEATURES = ("boxes", "masks", "polygons")
@@ -126,8 +126,8 @@ class SidecarConfig(DataSetConfig):
         return self.format.value if self.format else AUTO
 
 
-def build(root: beam.Pipeline, config: SidecarConfig) -> beam.PCollection[Manifest]:
-    """Build the graph: files joined by name, samples from them, one manifest."""
+def read_sources(root: beam.Pipeline, config: SidecarConfig) -> SourceSamples:
+    """Build the part of the graph before plan and shards: samples from joined files."""
     names = SideNames(config.globs, whole=bool(config.join_by))
     listed = root | "ListFiles" >> ListFiles(
         config.listed_roots,
@@ -152,7 +152,12 @@ def build(root: beam.Pipeline, config: SidecarConfig) -> beam.PCollection[Manife
     read = texts | "ReadSidecar" >> ReadSamples(
         reader, config.source_files, config.exclude, config.access
     )
-    return write_data_set(root, config, read._replace(tallies=listed.tallies))
+    return read._replace(tallies=listed.tallies)
+
+
+def build(root: beam.Pipeline, config: SidecarConfig) -> beam.PCollection[Manifest]:
+    """Build the graph: files joined by name, samples from them, one manifest."""
+    return write_data_set(root, config, read_sources(root, config))
 
 
 def _sides(config: SidecarConfig) -> Sides:
@@ -300,7 +305,7 @@ def configure(argv: Sequence[str]) -> tuple[RunConfig[SidecarConfig], list[str]]
 def run(argv: Sequence[str]) -> None:
     """Convert as the arguments say; returns when the data set is committed."""
     run_config, beam_args = configure(argv)
-    execute(run_config, build, beam_args)
+    execute(run_config, build, beam_args, read_sources)
 
 
 def main() -> None:

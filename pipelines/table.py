@@ -35,7 +35,7 @@ from transforms.group_rows import GroupReader, GroupRows, RowReader
 from transforms.listed_files import ListFiles
 from transforms.read_table import TableReader, find_image_root
 from transforms.run_spool import spool_for
-from transforms.sources import Item, ReadSamples
+from transforms.sources import Item, ReadSamples, SourceSamples
 from transforms.storage import split_uri
 from transforms.table_files import ListTables, PickTables, is_table
 from transforms.table_pieces import DivideTables
@@ -255,8 +255,8 @@ def _check_tables(split: str, uris: Sequence[str]) -> None:
         )
 
 
-def build(root: beam.Pipeline, config: TableConfig) -> beam.PCollection[Manifest]:
-    """Build the graph: samples from rows, shards from the samples, one manifest."""
+def read_sources(root: beam.Pipeline, config: TableConfig) -> SourceSamples:
+    """Build the part of the graph before plan and shards: samples from rows."""
     files = root | "ListTables" >> ListTables(config.table_files, config.access)
     tallies = listing = None
     if config.table_roots:
@@ -294,7 +294,12 @@ def build(root: beam.Pipeline, config: TableConfig) -> beam.PCollection[Manifest
         listing = root | "ListBlobs" >> ListBlobs(
             config.roots, config.output, config.names, config.access
         )
-    return write_data_set(root, config, read._replace(listing=listing, tallies=tallies))
+    return read._replace(listing=listing, tallies=tallies)
+
+
+def build(root: beam.Pipeline, config: TableConfig) -> beam.PCollection[Manifest]:
+    """Build the graph: samples from rows, shards from the samples, one manifest."""
+    return write_data_set(root, config, read_sources(root, config))
 
 
 def configure(argv: Sequence[str]) -> tuple[RunConfig[TableConfig], list[str]]:
@@ -340,7 +345,7 @@ def _check_since(run_config: RunConfig[TableConfig]) -> None:
 def run(argv: Sequence[str]) -> None:
     """Convert as the arguments say; returns when the data set is committed."""
     run_config, beam_args = configure(argv)
-    execute(run_config, build, beam_args)
+    execute(run_config, build, beam_args, read_sources)
 
 
 def main() -> None:

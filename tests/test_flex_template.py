@@ -18,7 +18,7 @@ from tests.coco_command import PROJECT, MakeCoco, digests, run_coco
 
 METADATA = json.loads((PROJECT / "metadata.json").read_text())
 PARAMETERS = {parameter["name"]: parameter for parameter in METADATA["parameters"]}
-UNUSED = {"help", "no_wait"}
+UNUSED = {"help", "no_wait", "plan", "prices"}
 FLAGS = {flag.dest: flag for flag in coco.parser()._actions if flag.dest not in UNUSED}
 
 

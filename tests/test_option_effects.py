@@ -676,5 +676,23 @@ def test_no_wait(bucket: GcsStandIn) -> None:
         assert len(dataflow.jobs) == 1
 
 
+@shows("--plan", "--prices")
+def test_plan(make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More is in `tests/test_plan_run.py` and `tests/test_plan_output.py`."""
+    made, out = make_coco(3), tmp_path / "out"
+    run = run_coco(*command(made, out, "--plan"))
+    assert (run.code, out.exists()) == (0, False), run.err
+    assert "train: 3 of 3 images in 1 shard" in run.out
+    told = json.loads(run_coco(*command(made, out, "--plan", "json")).out)
+    assert committed(made, out)["splits"]["train"]["bytes"] == told["splits"]["train"]["bytes"]
+    (tmp_path / "prices.toml").write_text('taken = "2026-01-02"\n')
+    with GcsStandIn() as gcs:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
+        gcs.make_bucket("out")
+        flags = ("--plan", "--prices", tmp_path / "prices.toml")
+        run = run_coco(*command(made, out, *flags, "--output", "gs://out/set"))
+        assert "2026-01-02" in run.out, run.err
+
+
 def test_every_flag_has_a_test_that_shows_its_effect() -> None:
     assert sorted(SHOWN) == OUR_FLAGS

@@ -85,6 +85,14 @@ def test_the_doctor_looks_at_the_job_that_would_be_submitted(launcher: Launcher)
     assert launcher.programs.calls("gcloud") == launcher.programs.calls("docker") == []
 
 
+@pytest.mark.parametrize("flag", ["--plan", "--plan=json"])
+def test_a_plan_asks_nobody_and_builds_nothing(flag: str, launcher: Launcher) -> None:
+    run = launcher.submit("--build_container", "host:5000/i", flags=(flag, *FLAGS))
+    assert (run.returncode, run.stderr) == (0, "")
+    assert launcher.job()[-len(FLAGS) - 1 :] == [flag, *FLAGS]
+    assert launcher.programs.calls("gcloud") == launcher.programs.calls("docker") == []
+
+
 def test_printed_command_is_the_one_that_runs(launcher: Launcher) -> None:
     options = ("--job_name", "j", "--labels", "a=b", "--no_public_ips", "--sdk_container_image")
     printed = launcher.submit(*options, IMAGE, "--check_only").stdout

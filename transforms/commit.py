@@ -87,7 +87,7 @@ def commit(
     manifest = make_manifest(shards, plan, files, rejects, layout, duplicates)
     create_or_compare(output, REJECTED_NAME, b"".join(map(_json_line, rejects)))
     check_budget_aloud(rejects, files, job, f"rejected, see {REJECTED_NAME}")
-    for file in _to_have_samples(files, plan, job):
+    for file in to_have_samples(files, plan, job):
         refuse_empty(file, manifest.splits[file.split].records, job)
     if duplicates.lines:
         create_or_compare(output, DUPLICATES_NAME, duplicates_jsonl(duplicates.lines))
@@ -242,7 +242,7 @@ def _with_shares(splits: Mapping[str, SplitSummary]) -> dict[str, SplitSummary]:
     }
 
 
-def _to_have_samples(
+def to_have_samples(
     files: Sequence[SplitSource], plan: JobPlan, job: CommitJob
 ) -> list[SplitSource]:
     """Return the files of splits that must not come out empty.

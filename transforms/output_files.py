@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from schemas.croissant import CROISSANT_NAME
 from schemas.data_card import CARD_NAME
@@ -121,15 +121,20 @@ def foreign(output: Storage, what: str) -> RuntimeError:
     return RuntimeError(fault_line("E-OUT-FOREIGN", output.root, what, remedy))
 
 
-def refuse_foreign(output: Storage, names: ShardNames) -> None:
+def refuse_foreign(output: Storage, names: ShardNames, gone: Collection[str] = ()) -> None:
     """Refuse an output that has no plan, but files of our names.
+
+    Args:
+        output: what may hold them.
+        names: how shard files are called.
+        gone: names that will not be there.
 
     Raises:
         RuntimeError: `E-OUT-FOREIGN`.
     """
     own = _OWN_NAMES - {EXCLUDED_NAME, PLAN_NAME, *DOCUMENTS}
     ours = {name for name in top_level(output) if name in own or split_of(name, names) is not None}
-    for name in sorted({*ours, *receipts(output)}):
+    for name in sorted({*ours, *receipts(output)}.difference(gone)):
         raise foreign(output, f"{name} is there, but no {PLAN_NAME} that tells of it")
 
 
@@ -167,26 +172,35 @@ def remove_output(
     Raises:
         RuntimeError: `E-OUT-FOREIGN` when plan or manifest there are none of ours.
     """
-    if not _is_ours(output):
-        return
-    if excluded is not None:
+    doomed = removed_names(output, names, splits, keeps_excluded=excluded is not None)
+    if doomed and excluded is not None:
         _keep_excluded(output, excluded)
-    output.delete(MANIFEST_NAME)
+    for name in doomed:
+        output.delete(name)
+
+
+def removed_names(
+    output: Storage, names: ShardNames, splits: Iterable[str], *, keeps_excluded: bool = False
+) -> list[str]:
+    """Return what `remove_output` deletes, in that order; none where there is no data set of ours.
+
+    Raises:
+        RuntimeError: `E-OUT-FOREIGN` when plan or manifest there are none of ours.
+    """
+    if not _is_ours(output):
+        return []
     wanted = {"", *splits}
-    doomed = {info.file for info in _read_receipts(output)}
-    doomed |= {*SIDE_FILES, REJECTED_NAME, DUPLICATES_NAME, EXCLUDED_NAME}
-    if excluded is not None:
-        doomed.remove(EXCLUDED_NAME)
+    named = {info.file for info in _read_receipts(output)}
+    named |= {*SIDE_FILES, REJECTED_NAME, DUPLICATES_NAME, EXCLUDED_NAME}
+    if keeps_excluded:
+        named.remove(EXCLUDED_NAME)
+    doomed = [MANIFEST_NAME]
     for name in sorted(top_level(output)):
-        if name in doomed or split_of(name, names) in wanted or _is_own_document(output, name):
-            output.delete(name)
-    for name in _names_in(INDEX_DIR, is_index_name, output):
-        output.delete(name)
-    for name in _names_in(SOURCES_DIR, _is_sources_name, output):
-        output.delete(name)
-    for name in receipts(output):
-        output.delete(name)
-    output.delete(PLAN_NAME)
+        if name in named or split_of(name, names) in wanted or _is_own_document(output, name):
+            doomed.append(name)
+    doomed += _names_in(INDEX_DIR, is_index_name, output)
+    doomed += _names_in(SOURCES_DIR, _is_sources_name, output)
+    return [*doomed, *receipts(output), PLAN_NAME]
 
 
 def _keep_excluded(output: Storage, data: bytes) -> None:

@@ -153,17 +153,32 @@ def publish_plan(plan: JobPlan, output: Storage, names: ShardNames) -> None:
     """Claim an output for a plan, or find it claimed by the same one.
 
     Raises:
+        RuntimeError: as `is_claimed`.
+    """
+    if is_claimed(plan, output, names) or output.create(PLAN_NAME, to_json(plan)):
+        return
+    _refuse_other(plan, output)
+
+
+def is_claimed(plan: JobPlan, output: Storage, names: ShardNames) -> bool:
+    """Return whether an output is claimed by this plan, not by none; nothing is written.
+
+    Raises:
         RuntimeError: `E-OUT-PLAN` naming the first difference to the plan there; `E-OUT-FOREIGN`
             when there is none but files of our names are.
     """
     if output.stat(PLAN_NAME) is None:
         try:
             refuse_foreign(output, names)
+            return False
         except RuntimeError:
             if output.stat(PLAN_NAME) is None:  # else they are of a run that began just now
                 raise
-        if output.create(PLAN_NAME, to_json(plan)):
-            return
+    _refuse_other(plan, output)
+    return True
+
+
+def _refuse_other(plan: JobPlan, output: Storage) -> None:
     data = output.read(PLAN_NAME)
     if data != to_json(plan):
         try:
@@ -312,7 +327,7 @@ def _publish(
 ) -> JobPlan:
     label_file = read_uri(job.label_file, job.access) if job.label_file else None
     plan = make_job_plan(table, files, rejected, job, label_file)
-    _warn_of_splits(files)
+    warn_of_splits(files)
     output = open_storage(job.output, job.access)
     output.probe()
     publish_plan(plan, output, job.names)
@@ -325,7 +340,7 @@ def _publish(
     return plan
 
 
-def _warn_of_splits(files: Sequence[SplitSource]) -> None:
+def warn_of_splits(files: Sequence[SplitSource]) -> None:
     """Tell of classes that are called like splits: a folder too far up looks like that."""
     names = sorted({name for file in files for name in file.class_names})
     if names and {*names} <= {*USUAL_SPLITS}:

@@ -218,6 +218,26 @@ def build_shard(
     roots: Mapping[str, Storage],
 ) -> ShardInfo:
     """Return what was made of a shard after reading its images and committing its files."""
+    conversion = job.conversion.for_pixels(job.layout.pixels_dtype)
+    make_record = record_maker(job, plan, gate, roots)
+    roles = roles_of_spec(job.layout.resolved(plan.found).spec)
+    with contextlib.closing(output.spool()) as spool:
+        growing = GrowingShard(shard, spool, conversion, roles)
+        size_of = functools.partial(bytes_in_flight, conversion=conversion)
+        for sample, record in gate.read_in_order(shard.samples, size_of, make_record):
+            if isinstance(record, Unfit):
+                growing.reject(sample, record)
+            else:
+                growing.append(sample, record)
+        info = growing.info(plan_digest(plan), job.names)
+        _commit_shard(info, growing.rows, spool, output)
+    return info
+
+
+def record_maker(
+    job: ShardJob, plan: JobPlan, gate: WorkerGate, roots: Mapping[str, Storage]
+) -> Callable[[Sample], "Record | Unfit"]:
+    """Return what reads a sample's images and makes its record; it is called by many threads."""
     labels = labels_by_category(plan.labels)
     layout = job.layout.resolved(plan.found)
     conversion = job.conversion.for_pixels(layout.pixels_dtype)
@@ -240,17 +260,7 @@ def build_shard(
                 return images
             return build_record(sample, images, layout, labels)
 
-    with contextlib.closing(output.spool()) as spool:
-        growing = GrowingShard(shard, spool, conversion, roles_of_spec(layout.spec))
-        size_of = functools.partial(_bytes_in_flight, conversion=conversion)
-        for sample, record in gate.read_in_order(shard.samples, size_of, make_record):
-            if isinstance(record, Unfit):
-                growing.reject(sample, record)
-            else:
-                growing.append(sample, record)
-        info = growing.info(plan_digest(plan), job.names)
-        _commit_shard(info, growing.rows, spool, output)
-    return info
+    return make_record
 
 
 def read_images(sample: Sample, roots: Mapping[str, Storage]) -> list[bytes]:
@@ -442,7 +452,7 @@ def record_bytes(sample: Sample, layout: Layout, conversion: Conversion) -> int:
     return listed_bytes - sum(files_bytes) + sum(map(pixels.pixels_bytes, files_bytes))
 
 
-def _bytes_in_flight(sample: Sample, conversion: Conversion) -> int:
+def bytes_in_flight(sample: Sample, conversion: Conversion) -> int:
     """Return about what a sample takes until it is written: its files, and its plain pixels."""
     files_bytes = sum(blob.read_bytes for blob in sample.blobs)
     return (

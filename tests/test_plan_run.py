@@ -1,0 +1,244 @@
+"""`--plan` of every pipeline: what it tells is what the run then makes, and it writes nothing."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipelines import arrays, coco, folder, pairs, sidecar, table
+from tests.array_runs import npy_bytes, random_images
+from tests.coco_command import MakeCoco, Sources
+from tests.conftest import jpeg_bytes
+from tests.faulty_sources import cut_off, forbid_image_reads
+from tests.pipeline_command import run_pipeline
+from tests.plan_command import CONVERTED, EXACTLY, plan_only, plan_then_run
+from tests.side_folders import labelme, sa1b, shape, sources, write_side_files
+from transforms import outline_shards
+
+
+def flags_of(made: Sources) -> tuple[object, ...]:
+    images, annotations = made
+    return "--images", images, "--annotations", annotations
+
+
+@pytest.fixture
+def few_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only ten records are tried, so that the size of most is estimated."""
+    monkeypatch.setattr(outline_shards, "MAX_TRIED", 10)
+
+
+def test_coco_in_several_splits(make_coco: MakeCoco, tmp_path: Path) -> None:
+    train, val = make_coco(23), make_coco(7, name="val")
+    plan, _ = plan_then_run(
+        coco.run,
+        tmp_path,
+        *("--images", f"train={train[0]}", f"val={val[0]}"),
+        *("--annotations", f"train={train[1]}", f"val={val[1]}"),
+        *("--num_shards", "train=4", "val=3"),
+        within=EXACTLY,
+    )
+    told = plan["splits"]["train"]
+    assert told["hosts"] == [1, 2, 4]  # of 6, 6, 6 and 5 records
+    assert plan["splits"]["val"]["hosts"] == [1, 3]
+    assert told["classes"] == {
+        "number": 2,
+        "samples": {"least": 23, "median": 23, "most": 23},
+        "least_of": "crowd of people",
+        "most_of": "person",
+    }
+    assert plan["sampled"] == {"records": 30, "images_read": False, "rejected": {}}
+    assert plan["read_files"] == 32
+    photos = [p.stat().st_size for made in (train, val) for p in [*made[0].iterdir(), made[1]]]
+    assert plan["read_bytes"] == sum(photos)
+    assert plan["costs"] == []
+
+
+def test_no_image_is_read_where_files_pass_as_they_are(
+    make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make_coco(4)
+    forbid_image_reads(monkeypatch)
+    ended, plan = plan_only(coco.run, tmp_path, *flags_of(made), "--output", tmp_path / "out")
+    assert ended.code == 0, ended.err
+    assert not plan["sampled"]["images_read"]
+
+
+def test_sizes_of_records_that_were_not_tried(
+    make_coco: MakeCoco, tmp_path: Path, few_tried: None
+) -> None:
+    def vary(spec: dict) -> None:
+        for place, image in enumerate(spec["images"]):
+            (tmp_path / "train-images" / image["file_name"]).write_bytes(
+                jpeg_bytes(color=place) + bytes(place * 10)  # behind the picture
+            )
+        spec["annotations"] = [a for a in spec["annotations"] if a["id"] % 3]
+
+    made = make_coco(120, edit=vary, objects=5)
+    plan, _ = plan_then_run(coco.run, tmp_path, *flags_of(made), "--num_shards", 3)
+    assert plan["sampled"]["records"] == 10
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--resize", "32"],
+        ["--reencode", "png"],
+        ["--orientation", "upright", "--color", "gray"],
+    ],
+    ids=lambda flags: flags[0],
+)
+def test_converted_images_are_tried(
+    flags: list[str], make_coco: MakeCoco, tmp_path: Path, few_tried: None
+) -> None:
+    def vary(spec: dict) -> None:
+        for place, image in enumerate(spec["images"]):
+            image["width"] = 64 + 2 * place
+            data = jpeg_bytes(image["width"], 48, color=place)
+            (tmp_path / "train-images" / image["file_name"]).write_bytes(data)
+
+    made = make_coco(60, edit=vary)
+    arguments = (*flags_of(made), "--num_shards", 3, *flags)
+    plan, _ = plan_then_run(coco.run, tmp_path, *arguments, within=CONVERTED)
+    assert plan["sampled"] == {"records": 10, "images_read": True, "rejected": {}}
+
+
+def test_rejects_among_images_that_are_tried(make_coco: MakeCoco, tmp_path: Path) -> None:
+    made = make_coco(6)
+    cut_off(made[0] / "a003.jpg")
+    arguments = (*flags_of(made), "--resize", 32, "--max_rejected", 1)
+    plan, _ = plan_then_run(coco.run, tmp_path, *arguments, within=EXACTLY)
+    (known,) = plan["sampled"]["rejected"].values()
+    assert known["count"] == 1
+    assert known["first"].startswith("E-IMG-TRUNCATED a003.jpg (key 4): ")
+
+
+def test_a_record_for_each_object(make_coco: MakeCoco, tmp_path: Path) -> None:
+    made = make_coco(5, objects=3)
+    plan, _ = plan_then_run(
+        coco.run, tmp_path, *flags_of(made), "--layout", "keras", within=EXACTLY
+    )
+    assert plan["splits"]["train"]["copies_per_image"] == 3.0
+    assert plan["splits"]["train"]["listed"] == 15
+
+
+def test_masks_and_polygons_and_filters(make_coco: MakeCoco, tmp_path: Path) -> None:
+    def outline(spec: dict) -> None:
+        for annotation in spec["annotations"]:
+            x, y, width, height = annotation["bbox"]
+            annotation["segmentation"] = [[x, y, x + width, y, x + width, y + height]]
+
+    made = make_coco(9, edit=outline)
+    excluded = tmp_path / "rejected.jsonl"
+    line = {"code": "E-IMG-SIZE", "stage": "s", "split": "train", "key": "2", "shard": ""}
+    excluded.write_text(json.dumps({**line, "file_name": "a001.jpg", "detail": ""}) + "\n")
+    flags = ("--features", "boxes,masks,polygons", "--exclude", excluded, "--num_shards", 2)
+    plan, _ = plan_then_run(coco.run, tmp_path, *flags_of(made), *flags, within=EXACTLY)
+    assert plan["splits"]["train"]["left_out"] == {"excluded": 1}
+    assert plan["shuffled_bytes"] > 8 * 500  # of every sample, with its polygons
+
+
+def test_folders_with_splits_by_hash(tmp_path: Path) -> None:
+    for place in range(40):
+        photo = tmp_path / "in" / ("cat", "dog", "emu")[place % 3] / f"{place}.jpg"
+        photo.parent.mkdir(parents=True, exist_ok=True)
+        photo.write_bytes(jpeg_bytes(color=place))
+    (tmp_path / "in" / "cat" / "notes.txt").write_text("no image")
+    flags = ("--split_by", "hash", "--splits", "train=80,val=20", "--records_per_shard", 7)
+    plan, _ = plan_then_run(folder.run, tmp_path, "--images", tmp_path / "in", *flags)
+    train, val = plan["splits"]["train"], plan["splits"]["val"]
+    assert train["planned"] + val["planned"] == 40
+    assert train["classes"]["number"] == 3
+    assert train["left_out"] | val["left_out"] == {"not_called_an_image": 1}
+    assert train["hosts"] == [1] or train["planned"] % 7 == 0  # the last shard is not full
+
+
+def test_folders_as_plain_pixels(tmp_path: Path) -> None:
+    for place in range(8):
+        photo = tmp_path / "in" / "cat" / f"{place}.jpg"
+        photo.parent.mkdir(parents=True, exist_ok=True)
+        photo.write_bytes(jpeg_bytes(40 + place, 30, color=place))
+    flags = ("--layout", "tensor", "--dtype", "uint8")
+    plan, _ = plan_then_run(
+        folder.run, tmp_path, "--images", tmp_path / "in", *flags, within=EXACTLY
+    )
+    assert plan["sampled"]["images_read"]
+
+
+def test_rows_of_a_table(tmp_path: Path, few_tried: None) -> None:
+    with open(tmp_path / "rows.csv", "w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["id", "text", "kind"])
+        rows.writerows([n, "word " * (n % 90), ("cat", "dog")[n % 2]] for n in range(200))
+        file.write("201,short\n")
+    flags = ("--label_column", "kind", "--num_shards", 4, "--max_rejected", 1)
+    plan, _ = plan_then_run(table.run, tmp_path, "--table", tmp_path / "rows.csv", *flags)
+    told = plan["splits"]["train"]
+    assert told["classes"]["samples"] == {"least": 100, "median": 100, "most": 100}
+    assert told["rejected"]["E-ROW-CSV"]["count"] == 1
+    assert plan["read_bytes"] == (tmp_path / "rows.csv").stat().st_size
+
+
+def test_files_beside_images(tmp_path: Path) -> None:
+    mask = {"id": 1, "bbox": [0, 0, 8, 6], "area": 48}
+    files = {
+        "1": labelme(shape(), shape("dog")),
+        "a/2": labelme(),
+        "a/b/3": sa1b(mask, width=64, height=48),
+    }
+    arguments = sources(write_side_files(tmp_path, files))
+    plan, _ = plan_then_run(sidecar.run, tmp_path, *arguments, within=EXACTLY)
+    assert plan["splits"]["train"]["classes"]["number"] == 3
+
+
+def test_pairs(tmp_path: Path) -> None:
+    for side, scale in (("lr", 1), ("hr", 4)):
+        (tmp_path / side).mkdir()
+        for place in range(5):
+            data = jpeg_bytes(16 * scale, 12 * scale, color=place)
+            (tmp_path / side / f"{place}.jpg").write_bytes(data)
+    flags = ("--low", tmp_path / "lr", "--high", tmp_path / "hr", "--scale", 4)
+    plan, _ = plan_then_run(pairs.run, tmp_path, *flags, "--num_shards", 2, within=EXACTLY)
+    assert plan["read_files"] == 10
+
+
+def test_items_of_arrays(tmp_path: Path, few_tried: None) -> None:
+    (tmp_path / "x.npy").write_bytes(npy_bytes(random_images(50)))
+    (tmp_path / "y.npy").write_bytes(npy_bytes(np.arange(50) % 5))
+    flags = ("--arrays", tmp_path / "x.npy", "--label_array", "y", "--num_shards", 3)
+    plan, _ = plan_then_run(arrays.run, tmp_path, *flags)
+    assert plan["splits"]["train"]["classes"]["samples"] == {
+        "least": 10,
+        "median": 10,
+        "most": 10,
+    }
+
+
+def test_a_disk_without_room_is_told_of(tmp_path: Path) -> None:
+    """The array has holes, so that there is room for itself."""
+    side = 2**15
+    items = 2 * shutil.disk_usage(tmp_path).free // side**2 + 1
+    text = f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({items}, {side}, {side}), }}"
+    head = b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + text.ljust(117).encode() + b"\n"
+    with open(tmp_path / "vast.npy", "wb") as file:
+        file.write(head)
+        file.truncate(len(head) + items * side**2)
+    flags = ("--arrays", tmp_path / "vast.npy", "--output", tmp_path / "out", "--num_shards", 9)
+    ended = run_pipeline(arrays.run, *flags, "--plan", "json")
+    assert ended.code == 0, ended.err
+    (note,) = json.loads(ended.out)["notes"]
+    assert note.startswith(f"{tmp_path / 'out'} has room for ")
+    assert note.endswith("the run would end with E-IO-NOSPACE")
+    assert [path.name for path in tmp_path.iterdir()] == ["vast.npy"]
+
+
+def test_since_leaves_out_what_is_there(make_coco: MakeCoco, tmp_path: Path) -> None:
+    first, both = make_coco(4), make_coco(9, name="both")
+    plan_then_run(coco.run, tmp_path, *flags_of(first), within=EXACTLY)
+    (tmp_path / "out").rename(tmp_path / "earlier")
+    flags = ("--since", tmp_path / "earlier")
+    plan, _ = plan_then_run(coco.run, tmp_path, *flags_of(both), *flags, within=EXACTLY)
+    assert plan["splits"]["train"]["planned"] == 5
+    assert plan["splits"]["train"]["left_out"] == {"earlier": 4}
