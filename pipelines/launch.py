@@ -198,7 +198,7 @@ def _plan(
     keep_freed_memory()
     slot = new_slot()
     graph = partial(build_plan, config=config, read_sources=read_sources, slot=slot)
-    _run_graph(graph, _Options([]), waits=True)  # here, whatever runner is to write
+    run_graph(graph, _Options([]), waits=True)  # here, whatever runner is to write
     elsewhere = "" if runs_workers_here(options) else runner_of(options)
     asked = Asked(run.overwrite, complete, job_of(options), run.prices, elsewhere)
     planned = plan_run(config, slot.take(), asked, time.monotonic() - started_s)
