@@ -11,6 +11,7 @@ own rank among all (the smallest labels, the smallest digests), and so it stays 
 import bisect
 import functools
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
@@ -46,7 +47,7 @@ Histogram = dict[Bin, Count]
 """Count by bin."""
 
 
-class SampledRecord(msgspec.Struct, frozen=True, array_like=True, order=True):
+class SampledRecord(msgspec.Struct, frozen=True, array_like=True):
     """A record that was drawn to be shown: those of the smallest digests are.
 
     Attributes:
@@ -64,6 +65,10 @@ class SampledRecord(msgspec.Struct, frozen=True, array_like=True, order=True):
     offset: Count
     size: Count
     key: str
+
+
+SampleTuple = tuple[int, int, int, int, int, str]
+"""The values of a `SampledRecord`."""
 
 
 class Statistics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -218,17 +223,22 @@ def draw_samples(samples: Iterable[SampledRecord], most: int) -> list[SampledRec
     many, one of each goes before a second of any. Drawing again of parts that were drawn by no
     smaller `most` gives what drawing of all would have.
     """
-    by_label: dict[int, list[SampledRecord]] = {}
-    for sample in sorted(set(samples)):
-        drawn = by_label.setdefault(sample.label, [])
-        if len(drawn) < (SAMPLES_PER_SPLIT if sample.label == SPLIT_LABEL else SAMPLES_PER_CLASS):
-            drawn.append(sample)
-    of_split = by_label.pop(SPLIT_LABEL, [])
-    ranked = sorted(
-        (rank, found) for drawn in by_label.values() for rank, found in enumerate(drawn)
-    )
-    of_classes = [found for _, found in ranked[: most - SAMPLES_PER_SPLIT]]
-    return sorted([*of_split, *of_classes], key=_label_and_digest)
+    return draw_tuples({msgspec.structs.astuple(sample) for sample in samples}, most)
+
+
+def draw_tuples(samples: Iterable[SampleTuple], most: int) -> list[SampledRecord]:
+    """Do what `draw_samples` does, of values that are compared ten times as fast."""
+    by_label: dict[int, list[SampleTuple]] = {}
+    for sample in sorted(samples):
+        by_label.setdefault(sample[1], []).append(sample)
+    drawn = by_label.pop(SPLIT_LABEL, [])[:SAMPLES_PER_SPLIT]
+    left = most - SAMPLES_PER_SPLIT
+    for rank in range(SAMPLES_PER_CLASS):
+        of_rank = sorted(found[rank] for found in by_label.values() if len(found) > rank)
+        drawn += of_rank[:left]
+        left -= min(left, len(of_rank))
+    drawn.sort(key=operator.itemgetter(1, 0, 2, 3, 4, 5))
+    return [SampledRecord(*sample) for sample in drawn]
 
 
 _COUNTERS = (
@@ -236,10 +246,6 @@ _COUNTERS = (
     *("class_records", "class_objects"),
 )
 _TOTALS = ("records", "runs", "unlisted_class_records", "unlisted_class_objects")
-
-
-def _label_and_digest(sample: SampledRecord) -> tuple[int, SampledRecord]:
-    return sample.label, sample
 
 
 def _add_counts(counts: dict, more: dict) -> None:

@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from schemas.feature_roles import BoxForm, ObjectRoles, Roles, corners_of
 from schemas.features import Kind
 from schemas.shown_values import tensor_shape
@@ -28,9 +30,10 @@ from schemas.statistics import (
     SIZE_BINS_PER_OCTAVE,
     SPLIT_LABEL,
     SampledRecord,
+    SampleTuple,
     Statistics,
     count_bin,
-    draw_samples,
+    draw_tuples,
     expected_runs,
     leave_out_classes,
     log_bin,
@@ -59,6 +62,9 @@ _NOTHING: tuple[Kind | None, Sequence] = (None, ())
 
 RecordValues = Mapping[str, tuple[Kind | None, Sequence]]
 """Per feature its kind and values, as they are encoded or parsed."""
+
+
+_Copy = Callable[[], "hashlib.blake2b"]
 
 
 class StoredPicture(NamedTuple):
@@ -348,8 +354,8 @@ class _Drawing:
 
     def __init__(self, split: str) -> None:
         self._split = split
-        self._begun: dict[int, tuple[Callable[[], hashlib.blake2b], bytes]] = {}
-        self._drawn: dict[int, list[SampledRecord]] = {}
+        self._begun: dict[int, tuple[_Copy, bytes]] = {}
+        self._drawn: dict[int, list[SampleTuple]] = {}
         self._held = 0
 
     def add(self, classes: Iterable[int], number: int, place: tuple[int, int, str]) -> None:
@@ -363,24 +369,25 @@ class _Drawing:
             digest = hashed.digest()
             if digest <= last:
                 drawn = int.from_bytes(digest, "big") >> 1
-                self._draw(SampledRecord(drawn, int(label), number, *place))
+                self._draw((drawn, int(label), number, *place))
 
     def drawn(self) -> list[SampledRecord]:
         """Return the records that were drawn, by label and digest."""
         drawn = (sample for samples in self._drawn.values() for sample in samples)
-        return draw_samples(drawn, MAX_SHARD_SAMPLES)
+        return draw_tuples(drawn, MAX_SHARD_SAMPLES)
 
-    def _draw(self, sample: SampledRecord) -> None:
-        label = sample.label
+    def _draw(self, sample: SampleTuple) -> None:
+        label = sample[1]
+        drawn = self._drawn.get(label)
+        if drawn is None:
+            drawn = self._drawn[label] = []
         most = SAMPLES_PER_SPLIT if label == SPLIT_LABEL else SAMPLES_PER_CLASS
-        drawn = self._drawn.setdefault(label, [])
         bisect.insort(drawn, sample)
         self._held += 1
-        if len(drawn) > most:
-            self._held -= 1
+        if len(drawn) >= most:
+            self._held -= len(drawn) - most
             del drawn[most:]
-        if len(drawn) == most:
-            last = (drawn[-1].digest << 1 | 1).to_bytes(8, "big")
+            last = (drawn[-1][0] << 1 | 1).to_bytes(8, "big")
             self._begun[label] = self._begun[label][0], last
         if self._held > _DRAWN_AT_ONCE:
             self._let_go()
@@ -388,15 +395,21 @@ class _Drawing:
     def _let_go(self) -> None:
         """Keep what can still be drawn, which is what is drawn of those that came."""
         drawn = self.drawn()
-        self._drawn, self._begun, self._held = {}, {}, len(drawn)
+        self._drawn, self._held = {}, len(drawn)
+        self._begun.clear()
         for sample in drawn:
-            self._drawn.setdefault(sample.label, []).append(sample)
+            self._drawn.setdefault(sample.label, []).append(msgspec.structs.astuple(sample))
 
-    def _begin(self, label: int) -> tuple[Callable[[], hashlib.blake2b], bytes]:
+    def _begin(self, label: int) -> tuple[_Copy, bytes]:
         """Return what hashes keys for a label, and the largest digest that is drawn still."""
         if len(self._begun) >= _MAX_HASHES:
             self._begun.clear()
-        text = f"{self._split}\0{int(label)}\0".encode()
-        begun = hashlib.blake2b(text, digest_size=8, person=_PERSON).copy, _LARGEST
-        self._begun[label] = begun
+        begun = self._begun[label] = _hash_of(self._split, int(label)), _LARGEST
         return begun
+
+
+@functools.lru_cache(maxsize=4096)
+def _hash_of(split: str, label: int) -> _Copy:
+    """Return what gives a hash that only the key is missing from; shards have it in common."""
+    text = f"{split}\0{label}\0".encode()
+    return hashlib.blake2b(text, digest_size=8, person=_PERSON).copy
