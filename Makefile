@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
 
-.PHONY: demo test test-slow chaos sabotage mutation engines setup lint types fuzz bench lock clean \
+.PHONY: demo test test-slow test-flink chaos sabotage mutation engines setup lint types fuzz bench lock clean \
         container flex_template template_given metadata cloud-smoke
 .DEFAULT_GOAL := demo
 
@@ -36,10 +36,12 @@ demo: setup
 endif
 
 test: setup
-	@$(PY) -m pytest -q -n 2 -m "not slow and not chaos"
+	@$(PY) -m pytest -q -n 2 --dist worksteal -m "not slow and not chaos"
 
 test-slow: setup
-	@$(PY) -m pytest -q -n 2 -m "slow and not chaos" --ignore tests/test_flink.py
+	@$(PY) -m pytest -q -n 2 --dist worksteal -m "slow and not chaos" --ignore tests/test_flink.py
+
+test-flink: setup
 	@$(PY) -m pytest -q tests/test_flink.py  # one after the other: they share a cluster
 
 # Faults by the thousand, up to 20 minutes; then what they covered (tests/CHAOS.md).

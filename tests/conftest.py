@@ -13,13 +13,16 @@ from apache_beam.testing.test_pipeline import TestPipeline
 from hypothesis import settings
 from PIL import Image
 
+from tests.drawn_examples import share_of
 from tests.fault_table import as_markdown
 from tests.memory_store import served
 from transforms.storage.request_rate import rate_of
 
 if settings.get_current_profile_name() == "default":  # else somebody has chosen: CI, mutation
     # Tests are timed nowhere: on a busy machine an example may take any time.
-    settings.register_profile("patient", settings.default, deadline=None)
+    settings.register_profile(
+        "patient", settings.default, deadline=None, max_examples=share_of(100)
+    )
     settings.load_profile("patient")
 
 # These import what environments of their own have.

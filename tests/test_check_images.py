@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image, ImageFile, PngImagePlugin
 
+from tests.drawn_examples import draw
 from tests.small_images import (
     EOI,
     GIF_FRAME,
@@ -534,14 +535,14 @@ def assert_sound(data: bytes) -> None:
 
 
 class TestHostileBytes:
-    @settings(max_examples=500, deadline=None)
+    @draw(500)
     @given(st.binary(max_size=300))
     @example(b"\xff\xd8\xff")
     @example(b"\xff\xd8" + b"\xff" * 100)
     def test_any_bytes(self, data):
         assert_sound(data)
 
-    @settings(max_examples=1000, deadline=None)
+    @draw(1000)
     @given(
         st.sampled_from([b"\xff\xd8\xff", PNG_SIGNATURE, ihdr(), b"GIF89a", b"BM", gif()[:19]]),
         st.binary(max_size=200),
@@ -549,7 +550,7 @@ class TestHostileBytes:
     def test_any_bytes_behind_a_signature(self, signature, data):
         assert_sound((PNG_SIGNATURE if signature == ihdr() else b"") + signature + data)
 
-    @settings(max_examples=1000, deadline=None)
+    @draw(1000)
     @given(
         st.sampled_from(sorted(WHOLE)),
         st.lists(st.tuples(st.integers(min_value=0), st.integers(0, 255)), min_size=1, max_size=6),

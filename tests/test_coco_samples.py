@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.faults import Rejected
@@ -16,6 +16,7 @@ from schemas.manifest import Label, SourceFile
 from schemas.picture_fields import ObjectFields, PictureFields, Segmentation, SegmentFields
 from schemas.samples import Blob, Sample
 from tests.coco_texts import annotation, coco, image
+from tests.drawn_examples import draw
 from transforms.coco_samples import CocoRules, CocoSource, read_coco
 from transforms.sources import SplitSource
 
@@ -431,7 +432,7 @@ RULES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@draw(300)
 @given(FILES, st.permutations(range(4)), RULES, st.sampled_from([(), ("1",)]))
 def test_sums_hold_and_no_order_matters(
     files: tuple, order: list[int], rules: dict, exclude: tuple[str, ...]

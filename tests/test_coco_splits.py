@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.faults import Rejected
@@ -30,6 +30,7 @@ from tests.coco_command import (
     value,
 )
 from tests.coco_texts import coco, image
+from tests.drawn_examples import draw
 from tests.test_coco_samples import FILES, RULES
 from transforms.coco_samples import CocoRules, CocoSource, read_coco
 from transforms.sources import SplitSource
@@ -298,7 +299,7 @@ def test_panoptic_images_come_along(shared_data: Path, tmp_path: Path) -> None:
     assert records(tmp_path / "out") == records(tmp_path / "whole")
 
 
-@settings(max_examples=200, deadline=None)
+@draw(200)
 @given(FILES, RULES, st.booleans(), st.sampled_from(["", "group", "field"]))
 def test_sums_hold_per_split_and_add_up(
     files: tuple, rules: dict, per_annotation: bool, by: str

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from schemas.faults import find_fault
 from schemas.picture_fields import ObjectFields
 from tests.coco_texts import SMALL, join, malformed, read
+from tests.drawn_examples import draw
 
 REAL = {
     "annotations_only/taco_annotations.json": (1500, 4784, 60, 2),  # two ids stand twice
@@ -94,7 +95,7 @@ PIECES = st.sampled_from([*WORDS.split(), b"9" * 25, b"[" * 99, b" "])
 SPLICE = st.tuples(st.integers(0, len(SMALL)), st.integers(0, 12), PIECES | st.binary(max_size=4))
 
 
-@settings(max_examples=500, deadline=None)
+@draw(500)
 @given(st.lists(SPLICE, min_size=1, max_size=4))
 def test_spliced_files_are_read_or_refused_in_one_line(
     splices: list[tuple[int, int, bytes]],
@@ -128,7 +129,7 @@ def replaced(value: Any, path: list[int], node: Any) -> Any:
     return [*value[:place], replaced(value[place], path[1:], node), *value[place + 1 :]]
 
 
-@settings(max_examples=500, deadline=None)
+@draw(500)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=4), NODES)
 @example([1, 0, 4], -1)
 def test_files_with_any_value_anywhere_are_read_or_refused_in_one_line(

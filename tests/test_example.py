@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from schemas.example import FeatureValues, encode_example, encode_example_parts
 from schemas.features import Kind
+from tests.drawn_examples import draw
 
 
 def tensorflow_example(features: FeatureValues) -> Any:
@@ -127,11 +128,7 @@ def check_against_tensorflow(features: FeatureValues) -> None:
 
 
 def many(examples: int) -> Callable:
-    return settings(
-        max_examples=examples,
-        deadline=None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    )
+    return draw(examples, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
 @many(2_000)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.table import configure
@@ -18,6 +18,7 @@ from schemas.manifest import read_manifest
 from schemas.row_fields import row_of
 from schemas.samples import Sample
 from tests.conftest import jpeg_bytes
+from tests.drawn_examples import draw
 from tests.test_sequence_pipeline import parsed_singly
 from tests.test_table_pipeline import convert, fault, shard_digests, write_json
 from transforms import group_rows, table_pieces
@@ -202,7 +203,7 @@ ROW = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@draw(60)
 @given(st.lists(st.lists(ROW, max_size=8), max_size=3), st.randoms(use_true_random=False))
 def test_groups_do_not_depend_on_what_arrives_when(
     tables: list[list[dict[str, Any]]], rng: random.Random

@@ -34,6 +34,7 @@ from schemas.samples import Blob, Sample, pack
 from schemas.segmentations import ParsedSegmentation, parse_segmentation
 from schemas.tfds_metadata import TfdsSplit, dataset_info_json, features_json
 from schemas.tfrecord import frame_record
+from tests.drawn_examples import draw
 from tests.test_segmentations import ANNOTATION_FILES, counts_of_images, real_objects
 
 EXIF_ORIENTATION = 0x0112
@@ -94,7 +95,7 @@ polygon_lists = st.lists(
 )
 
 
-@settings(max_examples=5000, deadline=None)
+@draw(5000)
 @given(polygon_lists, st.integers(1, 70), st.integers(1, 50))
 def test_any_polygons_are_drawn_as_pycocotools_does(
     polygons: list[list[float]], width: int, height: int
@@ -104,7 +105,7 @@ def test_any_polygons_are_drawn_as_pycocotools_does(
     assert np.array_equal(mask, ann_to_mask(polygons, width, height))
 
 
-@settings(max_examples=2500, deadline=None)
+@draw(2500)
 @given(counts_of_images())
 def test_any_run_lengths_are_the_mask_of_pycocotools(found: tuple[list[int], int, int]) -> None:
     counts, width, height = found

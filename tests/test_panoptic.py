@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -24,6 +24,7 @@ from schemas.panoptic import paint_values, read_places
 from schemas.picture_fields import PictureFields, SegmentFields
 from schemas.samples import Blob, Sample, pack
 from schemas.turns import inverse_orientation, turn_array
+from tests.drawn_examples import draw
 from tests.small_images import chunk, idat, ihdr, png
 from tests.turned_images import as_stored, as_viewed, encoded, jpeg_of, oriented, png_of
 from transforms.convert_images import NO_CONVERSION
@@ -313,7 +314,7 @@ def test_a_panoptic_image_is_turned_with_its_photo() -> None:
 
 
 @given(st.integers(1, 30), st.integers(1, 30), st.data())
-@settings(max_examples=50)
+@draw(50)
 def test_a_gray_png_is_read_back(width: int, height: int, data: st.DataObject) -> None:
     raw = data.draw(st.binary(min_size=width * height, max_size=width * height))
     pixels = np.frombuffer(raw, np.uint8).reshape(height, width)

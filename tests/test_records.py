@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import readers
@@ -19,6 +19,7 @@ from schemas.example import encode_example
 from schemas.features import Feature, FeatureSpec, Kind, parse_sequence_spec, parse_spec
 from schemas.manifest import Label
 from schemas.sequence_example import encode_sequence_example
+from tests.drawn_examples import draw
 from tests.small_data_sets import write_data_set
 from tests.small_runs import build_run, plan_run, write_set
 
@@ -147,7 +148,7 @@ def test_a_slice_is_a_sequence_too(output: Path, part: slice) -> None:
     assert [view.find(f"k{n}") for n in expected] == list(range(len(expected)))
 
 
-@settings(max_examples=60, deadline=None)
+@draw(60)
 @given(st.lists(st.integers(-10, 9), max_size=30))
 def test_many_come_in_the_order_asked_for(output_of_ten: Path, indices: list[int]) -> None:
     records = readers.open(str(output_of_ten), "train")
@@ -273,13 +274,13 @@ def features_of(spec: FeatureSpec) -> st.SearchStrategy[dict]:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@draw(150)
 @given(features_of(SPEC))
 def test_values_are_those_that_tensorflow_parses(features: dict) -> None:
     check_against_tensorflow(SPEC, encode_example({**features, "more": (Kind.INT64, [1])}))
 
 
-@settings(max_examples=100, deadline=None)
+@draw(100)
 @given(features_of(SEQUENCE_SPEC), st.data())
 def test_steps_are_those_that_tensorflow_parses(context: dict, data: st.DataObject) -> None:
     lists = {}

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pycocotools import mask as coco_mask
 
@@ -25,6 +25,7 @@ from schemas.segmentations import (
     parse_segmentation,
     polygon_area_px2,
 )
+from tests.drawn_examples import draw
 
 ANNOTATION_FILES = [
     "coco_train/annotations/instances.json",
@@ -224,7 +225,7 @@ def counts_of_images(draw: st.DrawFn) -> tuple[list[int], int, int]:
     return [count for place, count in enumerate(counts) if count or not place], width, height
 
 
-@settings(max_examples=5000, deadline=None)
+@draw(5000)
 @given(counts_of_images())
 def test_compressed_counts_are_those_of_pycocotools(found: tuple[list[int], int, int]) -> None:
     counts, width, height = found

@@ -4,9 +4,10 @@ import json
 
 import pytest
 from google.cloud import storage
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.drawn_examples import draw
 from tests.gcs_stand_in import GcsStandIn, Kind
 from tests.gcs_stand_in.bucket import Bucket, ListQuery
 from tests.gcs_stand_in.clients import ask, crc32c_of, read, store
@@ -47,7 +48,7 @@ class TestListings:
             entries = len(names) + len(prefixes)
             assert gcs.count(Kind.LIST) == max(-(-entries // page_size), 1)
 
-    @settings(max_examples=60, deadline=None)
+    @draw(60)
     @given(
         names=st.sets(st.text("ab/\u00ff", min_size=1, max_size=4), max_size=12),
         prefix=st.text("ab/", max_size=2),
