@@ -3,7 +3,15 @@
 A shard's are in its receipt, so that a data set's are a sum over receipts. Numbers are whole but
 `expected_runs`, so that equal shards have equal bytes. Bins are of equal width in octaves: a bin
 of `per_octave` holds the values from `2 ** (bin / per_octave)` up to the next one's first.
+
+Adding up is associative and commutative, whatever is left out: what stays is decided by a value's
+own rank among all (the smallest labels, the smallest digests), and so it stays in every part.
 """
+
+import bisect
+import functools
+import math
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -12,11 +20,28 @@ SIZE_BINS_PER_OCTAVE = 2
 
 ASPECT_BINS_PER_OCTAVE = 4
 
+MAX_CLASSES = 65_536
+"""Of a table of classes: those of the smallest labels. The others' counts are one number."""
+
+SPLIT_LABEL = -1
+"""The label of what was drawn for its split."""
+
+SAMPLES_PER_SPLIT = 24
+SAMPLES_PER_CLASS = 4
+MAX_SHARD_SAMPLES = 256
+"""Of a shard, for its split and its classes together."""
+
+MAX_SAMPLES = 4096
+"""Of several shards together."""
+
+_EXACT_OBJECTS = 16
+_MANTISSA_BITS = 52
+
 Histogram = dict[int, int]
 """Count by bin."""
 
 
-class SampledRecord(msgspec.Struct, frozen=True, array_like=True):
+class SampledRecord(msgspec.Struct, frozen=True, array_like=True, order=True):
     """A record that was drawn to be shown: those of the smallest digests are.
 
     Attributes:
@@ -41,7 +66,8 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         records: how many there are.
-        formats: pictures by format, `jpeg`.
+        formats: pictures by format: `jpeg`, `png`, `gif`, `bmp`, of a serialized tensor `tensor`,
+            of plain values `raw`.
         widths_px: pictures by width, as stored in the record.
         heights_px: likewise.
         aspects: pictures by width / height, of `ASPECT_BINS_PER_OCTAVE`; may be below 0.
@@ -49,12 +75,15 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         objects: records by objects that they hold; the number itself to 16, beyond it rounded down
             to the next power of two.
         box_sides: objects by the square root of their box's share of the picture, a bin of 0 being
-            the whole picture's and all others below.
-        class_records: records that hold a class, by label id.
+            the whole picture's and all others below. Of those alone whose boxes have an area.
+        class_records: records that hold a class, by label id; see `MAX_CLASSES`.
         class_objects: objects of a class, by label id; empty where records have no objects.
         runs: of neighbours of the same leading class, over all shards; 0 where records have none.
+            A record's leading class is its first; one without any is as of a class of its own.
         expected_runs: of a uniform shuffle of the same shards, rounded to a thousandth.
         samples: drawn records, by label and digest.
+        unlisted_class_records: counts of classes beyond `MAX_CLASSES` that `class_records` lacks.
+        unlisted_class_objects: likewise.
     """
 
     records: int = 0
@@ -70,3 +99,153 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     runs: int = 0
     expected_runs: float = 0.0
     samples: list[SampledRecord] = []
+    unlisted_class_records: int = 0
+    unlisted_class_objects: int = 0
+
+
+NO_STATISTICS = Statistics()
+"""Of a shard without records, and of one that was made before there were statistics."""
+
+
+def log_bin(value: float, per_octave: int) -> int:
+    """Return the bin of a value above 0; the same on every machine, since it is only compared.
+
+    >>> log_bin(640, 2), log_bin(724, 2), log_bin(725, 2), log_bin(0.75, 4)
+    (18, 18, 19, -2)
+    """
+    if not 0 < value < math.inf:
+        raise ValueError(f"value must be above 0 and finite, got {value}: leave it out")
+    mantissa, exponent = math.frexp(value)
+    first = bisect.bisect_right(_bounds(per_octave), mantissa) - 1
+    return (exponent - 1) * per_octave + first
+
+
+def bin_start(bin: int, per_octave: int) -> float:
+    """Return the first value of a bin.
+
+    >>> bin_start(18, 2), round(bin_start(19, 2), 3), bin_start(-4, 4)
+    (512.0, 724.077, 0.5)
+    """
+    octave, place = divmod(bin, per_octave)
+    return math.ldexp(_bounds(per_octave)[place], octave + 1)
+
+
+def count_bin(count: int) -> int:
+    """Return the bin of a number of objects.
+
+    >>> count_bin(16), count_bin(17), count_bin(63)
+    (16, 16, 32)
+    """
+    return count if count <= _EXACT_OBJECTS else 1 << count.bit_length() - 1
+
+
+def share_bin(share: float) -> int:
+    """Return the bin of a box that takes a share above 0 of its picture, by its square root.
+
+    Half an octave of sides is an octave of areas, so that no root is drawn.
+
+    >>> share_bin(1.0), share_bin(0.5), share_bin(0.49), share_bin(7.0)
+    (0, -1, -2, 0)
+    """
+    return min(math.frexp(share)[1] - 1, 0)
+
+
+def expected_runs(class_counts: Iterable[int]) -> float:
+    """Return how many runs of equal classes a uniform shuffle has, rounded to a thousandth.
+
+    Of N records it is `N + 1 - sum(n ** 2) / N`: 1, and 1 for every neighbour of another class.
+
+    >>> expected_runs([2, 2]), expected_runs([3]), expected_runs([1, 1, 1]), expected_runs([])
+    (3.0, 1.0, 3.0, 0.0)
+    """
+    counts = list(class_counts)
+    records = sum(counts)
+    if not records:
+        return 0.0
+    by_records = records * (records + 1) - sum(count * count for count in counts)
+    return (2000 * by_records + records) // (2 * records) / 1000
+
+
+def add_statistics(parts: Iterable[Statistics]) -> Statistics:
+    """Return the statistics of all records together, of parts in any order."""
+    sums: dict[str, dict] = {name: {} for name in _COUNTERS}
+    totals = dict.fromkeys(_TOTALS, 0)
+    thousandths = 0
+    samples: list[SampledRecord] = []
+    for part in parts:
+        for name, counts in sums.items():
+            _add_counts(counts, getattr(part, name))
+        for name in totals:
+            totals[name] += getattr(part, name)
+        thousandths += round(part.expected_runs * 1000)  # floats alone would not add up
+        samples += part.samples
+        if len(samples) > 2 * MAX_SAMPLES:
+            samples = draw_samples(samples, MAX_SAMPLES)
+    for name in ("class_records", "class_objects"):
+        totals[f"unlisted_{name}"] += leave_out_classes(sums[name])
+    return Statistics(
+        **{name: dict(sorted(counts.items())) for name, counts in sums.items()},
+        **totals,
+        expected_runs=thousandths / 1000,
+        samples=draw_samples(samples, MAX_SAMPLES),
+    )
+
+
+def leave_out_classes(counts: Histogram) -> int:
+    """Take all but the smallest `MAX_CLASSES` labels out of a table; return what they counted."""
+    left_out = sorted(counts)[MAX_CLASSES:] if len(counts) > MAX_CLASSES else []
+    return sum(counts.pop(label) for label in left_out)
+
+
+def draw_samples(samples: Iterable[SampledRecord], most: int) -> list[SampledRecord]:
+    """Return the records that are drawn of those that were: the smallest digests', by label.
+
+    There are `SAMPLES_PER_SPLIT` for splits and `SAMPLES_PER_CLASS` a class; where classes are too
+    many, one of each goes before a second of any. Drawing again of parts that were drawn by no
+    smaller `most` gives what drawing of all would have.
+    """
+    by_label: dict[int, list[SampledRecord]] = {}
+    for sample in sorted(set(samples)):
+        drawn = by_label.setdefault(sample.label, [])
+        if len(drawn) < (SAMPLES_PER_SPLIT if sample.label == SPLIT_LABEL else SAMPLES_PER_CLASS):
+            drawn.append(sample)
+    of_split = by_label.pop(SPLIT_LABEL, [])
+    ranked = sorted((rank, found) for drawn in by_label.values() for rank, found in enumerate(drawn))
+    of_classes = [found for _, found in ranked[: most - SAMPLES_PER_SPLIT]]
+    return sorted([*of_split, *of_classes], key=_label_and_digest)
+
+
+_COUNTERS = (
+    *("formats", "widths_px", "heights_px", "aspects", "image_bytes", "objects", "box_sides"),
+    *("class_records", "class_objects"),
+)
+_TOTALS = ("records", "runs", "unlisted_class_records", "unlisted_class_objects")
+
+
+def _label_and_digest(sample: SampledRecord) -> tuple[int, SampledRecord]:
+    return sample.label, sample
+
+
+def _add_counts(counts: dict, more: dict) -> None:
+    for name, count in more.items():
+        counts[name] = counts.get(name, 0) + count
+
+
+@functools.cache
+def _bounds(per_octave: int) -> Sequence[float]:
+    """Return the first mantissa, in [0.5, 1), of each bin of an octave.
+
+    Each is the smallest double that is not below the power, found in whole numbers: powers and
+    logarithms of C libraries differ in their last bit, and receipts must not.
+    """
+    return [_root(place, per_octave) for place in range(per_octave)]
+
+
+def _root(place: int, per_octave: int) -> float:
+    """Return the smallest double of at least `2 ** (place / per_octave) / 2`."""
+    low, high = (1 << _MANTISSA_BITS) - 1, 1 << _MANTISSA_BITS + 1
+    power = 1 << _MANTISSA_BITS * per_octave + place
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if middle**per_octave >= power else (middle, high)
+    return math.ldexp(high, -_MANTISSA_BITS - 1)
