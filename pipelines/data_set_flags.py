@@ -19,6 +19,7 @@ from pipelines.options import (
     sharding_of,
 )
 from pipelines.split_flags import add_split_flags, splitting_of
+from schemas.manifest import REPORT_NAME
 from schemas.run_date import expand_date
 from transforms.earlier_sets import Since
 
@@ -37,6 +38,26 @@ def add_data_set_flags(parser: FlagParser, *, images: bool = True) -> None:
         add_image_flags(parser)
     add_daily_flags(parser)
     add_output_flags(parser)
+    _add_report_flags(parser)
+
+
+def _add_report_flags(parser: FlagParser) -> None:
+    group = parser.add_argument_group("report")
+    which = group.add_mutually_exclusive_group()
+    which.add_argument(
+        "--report",
+        action="store_const",
+        const=True,
+        help=f"make {REPORT_NAME} behind the manifest, and where it is missing beside a complete"
+        " --output (default: where the run is in this process and --output is local)",
+    )
+    which.add_argument(
+        "--no_report",
+        action="store_const",
+        const=False,
+        dest="report",
+        help=f"make no {REPORT_NAME}: beam-tfrec report makes it later (default: see --report)",
+    )
 
 
 def make_run(
@@ -73,7 +94,14 @@ def make_run(
         accept_command=accepting_command(_program(command), with_run_date(argv, flags, date)),
     )
     since = Since(tuple(flags.since), date)
-    return RunConfig(config, flags.overwrite, flags.trust_manifest, since, waits=not flags.no_wait)
+    return RunConfig(
+        config,
+        flags.overwrite,
+        flags.trust_manifest,
+        since,
+        waits=not flags.no_wait,
+        report=flags.report,
+    )
 
 
 def _program(command: str) -> str:

@@ -11,15 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
-from schemas.statistics import SampledRecord
+from schemas.statistics import SPLIT_LABEL, SampledRecord
 
 MAX_PICTURES = 192
 """Of a report that is asked for."""
 
 MOST_OF_A_SPLIT = 24
 MOST_OF_A_CLASS = 6
-
-_SPLIT = -1  # the label of what was drawn for its split
 
 
 class Candidate(NamedTuple):
@@ -75,16 +73,27 @@ def pick_samples(
     by_split: dict[str, list[Candidate]] = {}
     by_class: dict[int, list[Candidate]] = {}
     for found in sorted(candidates, key=_drawing_order):
-        if found.sample.label == _SPLIT:
+        if found.sample.label == SPLIT_LABEL:
             by_split.setdefault(found.split, []).append(found)
         else:
             by_class.setdefault(found.sample.label, []).append(found)
-    picked = _of_splits(by_split, most if not by_class else max(len(by_split), most // 3))
-    picked = _merged(picked[:most])
+    of_splits = _of_splits(by_split, most // 3 if by_class else most)
+    picked = _merged(of_splits[:most])
     for found in _of_classes(by_class, class_records, most - len(picked)):
         if _place(found) in picked or len(picked) < most:
             _add(picked, found)
     return [_picked(founds) for founds in picked.values()]
+
+
+def fewest(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Return those that may be picked, whatever is added to them: of each split and class few."""
+    kept: dict[tuple[str, int], list[Candidate]] = {}
+    for found in sorted(candidates, key=_drawing_order):
+        label = found.sample.label
+        own = kept.setdefault((found.split if label == SPLIT_LABEL else "", label), [])
+        if len(own) < (MOST_OF_A_SPLIT if label == SPLIT_LABEL else MOST_OF_A_CLASS):
+            own.append(found)
+    return [found for own in kept.values() for found in own]
 
 
 def spaced_classes(class_records: Mapping[int, int], most: int) -> list[int]:
@@ -148,6 +157,6 @@ def _picked(founds: Sequence[Candidate]) -> PickedRecord:
         offset=sample.offset,
         size=sample.size,
         key=sample.key,
-        for_split=_SPLIT in labels,
-        for_classes=tuple(sorted(labels - {_SPLIT})),
+        for_split=SPLIT_LABEL in labels,
+        for_classes=tuple(sorted(labels - {SPLIT_LABEL})),
     )
