@@ -28,9 +28,20 @@ def escaped(text: str) -> str:
     >>> escaped("a|b <script>\n"), escaped("http://x.org/_a_")
     ('a\\|b &lt;script&gt;\\\\n', 'http\\://x.org/\\_a\\_')
     """
-    shown = text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"
-    seen = _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], shown)
-    return _LINK.sub(lambda found: f"\\{found[0]}", seen.translate(_MARKS))
+    marked = seen(text, _MOST_CHARACTERS).translate(_MARKS)
+    return _LINK.sub(lambda found: f"\\{found[0]}", marked)
+
+
+def seen(text: str, most_characters: int) -> str:
+    r"""Return the first characters of a text, with those that cannot be seen as Python escapes them.
+
+    What is left stays dangerous to Markdown and HTML.
+
+    >>> seen("gpj\u202e.exe\n", 100), seen("abcdef", 4)
+    ('gpj\\u202e.exe\\n', 'abc…')
+    """
+    shown = text if len(text) <= most_characters else f"{text[: most_characters - 1]}…"
+    return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], shown)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
