@@ -8,7 +8,7 @@ import sys
 PIPELINES = ("coco", "folder", "table", "sidecar", "pairs", "arrays")
 """Those that make data sets, with Beam."""
 
-COMMANDS = (*PIPELINES, "verify", "show")
+COMMANDS = (*PIPELINES, "verify", "show", "report")
 """Each names the module of `pipelines` that has its `main`."""
 
 
