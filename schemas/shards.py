@@ -8,6 +8,7 @@ import msgspec
 
 from schemas.faults import Rejected
 from schemas.samples import Sample
+from schemas.statistics import NO_STATISTICS, Statistics
 
 COUNTED = "{split}-{index:05}-of-{num_shards:05}-{records}.tfrec"
 PLAIN = "{split}-{index:05}-of-{num_shards:05}.tfrec"
@@ -67,6 +68,8 @@ class ShardInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         traits: what is unusual about its images, with counts, such as `cmyk`.
         rejected: its rejected samples and dropped annotations, in order.
         licenses: records by their image's license id; not in the JSON where none has one.
+        statistics: of its records, for reports; not in the JSON where there are none, as in
+            receipts from before there was such a thing.
     """
 
     plan: str
@@ -85,6 +88,7 @@ class ShardInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     traits: dict[str, int]
     rejected: list[Rejected]
     licenses: dict[str, int] = {}
+    statistics: Statistics = NO_STATISTICS
 
     @property
     def name(self) -> str:

@@ -53,6 +53,22 @@ def read_tensor(data: bytes) -> Tensor | None:
     >>> read_tensor(bytes.fromhex("0804120412020804220401020304"))
     Tensor(dtype='uint8', shape=(4,), content=b'\\x01\\x02\\x03\\x04')
     """
+    found = _read_header(data)
+    return None if found is None else Tensor(found[0], found[1], data[found[2] :])
+
+
+def tensor_shape(data: bytes) -> tuple[int, ...] | None:
+    """Return the shape of what `read_tensor` would return, whose values are not copied.
+
+    >>> tensor_shape(bytes.fromhex("0804120412020804220401020304"))
+    (4,)
+    """
+    found = _read_header(data)
+    return None if found is None else found[1]
+
+
+def _read_header(data: bytes) -> tuple[str, tuple[int, ...], int] | None:
+    """Return type and shape of a serialized tensor, and where its values begin."""
     try:
         number, at = _varint(data, _expect(data, 0, _TYPE))
         size, at = _varint(data, _expect(data, at, _SHAPE))
@@ -70,7 +86,7 @@ def read_tensor(data: bytes) -> Tensor | None:
     dtype, value_bytes = _TYPES[number]
     if at + size != len(data) or math.prod(shape) * value_bytes != size:
         return None
-    return Tensor(dtype, tuple(shape), data[at:])
+    return dtype, tuple(shape), at
 
 
 def _dimension(data: bytes, at: int) -> tuple[int, int]:

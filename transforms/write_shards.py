@@ -10,27 +10,28 @@ import functools
 import hashlib
 import logging
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import apache_beam as beam
-import google_crc32c
+import msgspec
 from apache_beam.io.components.adaptive_throttler import ThrottlingSignaler
 from apache_beam.metrics import Metrics
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.shared import Shared
 
 from schemas.example import MAX_EXAMPLE_BYTES, encode_example_parts
-from schemas.faults import FAULTS, Rejected, Scope, fault_line, printable
+from schemas.faults import FAULTS, Scope, fault_line, printable
+from schemas.feature_roles import roles_of_spec
 from schemas.images import RAW, EncodedImage
 from schemas.layouts import Built, Labels, Layout, Unfit, labels_by_category
 from schemas.manifest import JobPlan, from_json, plan_digest, to_json
 from schemas.samples import Sample
 from schemas.sequence_example import encode_sequence_example_parts
 from schemas.shards import ShardInfo, ShardNames, ShardPlan, index_names, receipt_name
+from schemas.statistics import NO_STATISTICS
 from schemas.tfrecord import frame_record
 from transforms import coders
 from transforms.blobs import is_panoptic
@@ -38,6 +39,7 @@ from transforms.check_images import MAX_PIXELS, Check, ImageFault, check_image
 from transforms.convert_images import NO_CONVERSION, Conversion, convert_along, convert_image
 from transforms.foreign_images import FOREIGN_KINDS, check_foreign
 from transforms.gate import GateLimits, WorkerGate
+from transforms.growing_shard import GrowingShard, Record
 from transforms.image_kinds import name_kind
 from transforms.npz import UNPACKED
 from transforms.output_files import conflict, create_or_compare
@@ -47,7 +49,6 @@ from transforms.read_blobs import read_blob
 from transforms.run_spool import RunSpool, payload_bytes
 from transforms.shard_index import (
     IndexRow,
-    Source,
     index_from_parquet,
     index_to_parquet,
     index_to_text,
@@ -66,10 +67,8 @@ from transforms.storage.request_rate import THROTTLED
 from transforms.turn_images import Orientation, turn_along, turn_upright
 
 _LOG = logging.getLogger(__name__)
-_STAGE = "write_shards"
 _METRICS = "beam_tfrec"
 _SIGNAL_S = 10.0  # how often a runner hears of throttling
-_WRITTEN_AT_ONCE_BYTES = 1 << 20  # a write for each record would wait for the interpreter each time
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # of an object: another one in every run
 
 T = TypeVar("T")
@@ -243,7 +242,7 @@ def build_shard(
             return build_record(sample, images, layout, labels)
 
     with contextlib.closing(output.spool()) as spool:
-        growing = _GrowingShard(shard, spool, conversion)
+        growing = GrowingShard(shard, spool, conversion, roles_of_spec(layout.spec))
         size_of = functools.partial(_bytes_in_flight, conversion=conversion)
         for sample, record in gate.read_in_order(shard.samples, size_of, make_record):
             if isinstance(record, Unfit):
@@ -346,14 +345,6 @@ def _turned_and_converted(
     return turn_upright(image) if found is image and upright else found
 
 
-class Record(NamedTuple):
-    """A framed record in parts, and what it was built from."""
-
-    parts: list[bytes]
-    built: Built
-    images: Sequence[EncodedImage]
-
-
 def build_record(
     sample: Sample,
     images: Sequence[EncodedImage],
@@ -396,120 +387,11 @@ def _or_unfit(make: Callable[[], T]) -> T | Unfit:
         return Unfit("E-EX-FAILED", printable(f"{type(error).__name__}: {reason}"))
 
 
-class _GrowingShard:
-    """A shard while its records are appended; they are written some at a time."""
-
-    def __init__(self, shard: ShardPlan, spool: Spool, conversion: Conversion) -> None:
-        self._converts = conversion.changes
-        self.rows: list[IndexRow] = []
-        self._shard = shard
-        self._spool = spool
-        self._bytes = 0
-        self._unwritten: list[bytes] = []
-        self._crc32c = 0
-        self._sha256 = hashlib.sha256()
-        self._written = self._written_bytes = 0
-        self._annotations_written = 0
-        self._rejected: list[Rejected] = []
-        self._repairs: Counter[str] = Counter()
-        self._traits: Counter[str] = Counter()
-        self._licenses: Counter[str] = Counter()
-
-    def append(self, sample: Sample, record: Record) -> None:
-        """Append a record and note what it holds."""
-        parts, built, images = record
-        size = sum(map(len, parts))
-        self._unwritten += parts
-        sources = [
-            Source(blob.name, blob.size_bytes, blob.pin, image.source_sha256 or image.sha256)
-            for blob, image in zip(sample.blobs, images, strict=True)
-        ]
-        self.rows.append(IndexRow(sample.key, self._bytes, size, sources, built.labels))
-        self._bytes += size
-        if self._bytes - self._written_bytes >= _WRITTEN_AT_ONCE_BYTES:
-            self._write()
-        self._annotations_written += len(sample.annotation_ids) - len(built.dropped)
-        if built.license_id is not None:
-            self._licenses[str(built.license_id)] += 1
-        if built.repairs:
-            self._repairs.update(built.repairs)
-        for image in images:
-            if image.info.traits:
-                self._traits.update(image.info.traits)
-            if image.turned != 1:
-                self._repairs["image_turned"] += 1
-            if self._converts:
-                is_converted = image.window is not None or image.pixels is not None
-                self._repairs["image_converted" if is_converted else "image_unchanged"] += 1
-        for dropped in built.dropped:
-            self._note(sample, dropped.code, dropped.detail, (dropped.annotation_id,))
-
-    def reject(self, sample: Sample, unfit: Unfit) -> None:
-        """Note a sample that gets no record."""
-        self._note(sample, unfit.code, unfit.detail, sample.annotation_ids, unfit.place)
-        PROGRESS.add_samples(1, 1, 0)
-
-    def info(self, plan: str, names: ShardNames) -> ShardInfo:
-        """Return what was made of the shard."""
-        shard = self._shard
-        records = len(self.rows)
-        self._write()
-        return ShardInfo(
-            plan=plan,
-            split=shard.split,
-            index=shard.index,
-            num_shards=shard.num_shards,
-            file=names.file_name(shard.split, shard.index, shard.num_shards, records),
-            planned=len(shard.samples),
-            records=records,
-            bytes=self._bytes,
-            crc32c=f"{self._crc32c:08x}",
-            sha256=self._sha256.hexdigest(),
-            annotations_listed=sum(len(sample.annotation_ids) for sample in shard.samples),
-            annotations_written=self._annotations_written,
-            repairs=dict(sorted(self._repairs.items())),
-            traits=dict(sorted(self._traits.items())),
-            rejected=self._rejected,
-            licenses=dict(sorted(self._licenses.items())),
-        )
-
-    def _write(self) -> None:
-        self._spool.write(self._unwritten)
-        for part in self._unwritten:
-            self._crc32c = google_crc32c.extend(self._crc32c, part)
-            self._sha256.update(part)
-        written = len(self.rows) - self._written
-        PROGRESS.add_samples(written, 0, self._bytes - self._written_bytes)
-        self._unwritten = []
-        self._written, self._written_bytes = len(self.rows), self._bytes
-
-    def _note(
-        self,
-        sample: Sample,
-        code: str,
-        detail: str,
-        annotation_ids: tuple[int | str, ...],
-        place: int = 0,
-    ) -> None:
-        self._rejected.append(
-            Rejected(
-                code=code,
-                stage=_STAGE,
-                split=sample.split,
-                key=sample.key,
-                annotation_ids=annotation_ids,
-                file_name=sample.blobs[place].name if place < len(sample.blobs) else "",
-                detail=detail,
-                shard=self._shard.name,
-            )
-        )
-
-
 def _commit_shard(info: ShardInfo, rows: Sequence[IndexRow], spool: Spool, output: Storage) -> None:
     twin = output.stat(info.file) is not None
     if twin:  # before anything is claimed: a rerun would take a foreign file for the claim's
         _compare_twin(info, output)
-    create_or_compare(output, receipt_name(info.name), to_json(info))
+    _claim(info, output)
     parquet_name, text_name = index_names(info.name)
     if not output.create(parquet_name, index_to_parquet(rows)) and not same_but_pins(
         rows, read_index(parquet_name, output, index_from_parquet)
@@ -518,6 +400,16 @@ def _commit_shard(info: ShardInfo, rows: Sequence[IndexRow], spool: Spool, outpu
     create_or_compare(output, text_name, index_to_text(rows))
     if not twin and not spool.publish(info.file):
         _compare_twin(info, output)
+
+
+def _claim(info: ShardInfo, output: Storage) -> None:
+    """Create a shard's receipt, or find it there; an earlier version's has no statistics."""
+    name = receipt_name(info.name)
+    if output.create(name, to_json(info)):
+        return
+    without_statistics = msgspec.structs.replace(info, statistics=NO_STATISTICS)
+    if output.read(name) not in (to_json(info), to_json(without_statistics)):
+        raise conflict(join_uri(output.root, name), "has other content than this run's")
 
 
 def read_index(name: str, output: Storage, decode: Callable[[bytes], T]) -> T:
@@ -564,6 +456,8 @@ def _bytes_in_flight(sample: Sample, conversion: Conversion) -> int:
 @dataclass(eq=False)
 class WriteShards(beam.PTransform):
     """Shard plans -> what was made of them, one `ShardInfo` a shard, in any order.
+
+    They go without their statistics, which receipts have.
 
     Shards are built by the worker process's gate, at most `limits.shards_in_flight` at once, and
     their images are read ahead within `limits.bytes_in_flight`. A shard that an earlier attempt
@@ -647,7 +541,11 @@ class _WriteShards(beam.DoFn):
 
 
 def _counted(info: ShardInfo) -> ShardInfo:
+    """Count what was made, and return it without its statistics, which its receipt has.
+
+    A step that holds the infos of a million shards would hold 15 GB of them.
+    """
     rejected = sum(reject.scope is Scope.SAMPLE for reject in info.rejected)
     for name, count in (("records", info.records), ("rejected", rejected), ("bytes", info.bytes)):
         Metrics.counter(_METRICS, name).inc(count)
-    return info
+    return msgspec.structs.replace(info, statistics=NO_STATISTICS)

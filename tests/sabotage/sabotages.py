@@ -44,6 +44,7 @@ PUBLISH = "transforms/publish_plan.py"
 RETRIES = "transforms/retries.py"
 SAMPLES = "transforms/coco_samples.py"
 SEGMENTATIONS = "schemas/segmentations.py"
+GROWING = "transforms/growing_shard.py"
 WRITE = "transforms/write_shards.py"
 
 SABOTAGES = (
@@ -424,9 +425,8 @@ SABOTAGES = (
         4,
         "a data file is there before its receipt",
         WRITE,
-        "    create_or_compare(output, receipt_name(info.name), to_json(info))\n",
-        "    twin = twin or spool.publish(info.file)\n"
-        "    create_or_compare(output, receipt_name(info.name), to_json(info))\n",
+        "    _claim(info, output)\n",
+        "    twin = twin or spool.publish(info.file)\n    _claim(info, output)\n",
         ("tests/test_write_shards.py",),
     ),
     Sabotage(
@@ -495,7 +495,7 @@ SABOTAGES = (
     Sabotage(
         6,
         "a worker imports TensorFlow",
-        WRITE,
+        GROWING,
         "import google_crc32c\n",
         "import google_crc32c\nimport tensorflow\n",
         ("tests/test_imports.py::test_importing_a_package_leaves_out",),
