@@ -16,7 +16,7 @@ from schemas.features import FeatureSpec, Kind
 from schemas.layouts.arrays import ArraysLayout, Encoding
 from schemas.layouts.detection import DetectionLayout
 from schemas.layouts.tfds import TfdsLayout
-from schemas.manifest import Manifest, from_json
+from schemas.manifest import Manifest, from_json, spec_of
 from schemas.shards import index_names, shard_stem
 from schemas.tensors import encode_tensor
 from schemas.turns import inverse_orientation, turn_array
@@ -24,8 +24,8 @@ from tests.coco_command import run_coco
 from tests.turned_images import as_viewed, jpeg_of, oriented, png_of
 from transforms.report.colors import class_color
 from transforms.report.contents import Outline, ShownPicture
-from transforms.report.draw_pictures import Drawn, Legend, draw_record
-from transforms.report.gather import spec_of
+from transforms.report.draw_pictures import Drawn, draw_record
+from transforms.report.outlines import Legend
 from transforms.report.pick_samples import PickedRecord
 from transforms.report.read_samples import ReadRecord, read_record
 from transforms.report.small_pictures import SIDE_PX

@@ -17,6 +17,7 @@ from transforms.report.contents import Outline, ShownPicture
 from transforms.report.outlines import (
     MAX_OUTLINES,
     Features,
+    Legend,
     captions_of,
     class_text,
     labels_of,
@@ -44,18 +45,6 @@ _IDS_OF_BYTES = {number: number for number in range(1, 255)}  # 0 is background,
 _FAR = 10.0  # widths of a picture: polygons may reach beyond it
 _DEPTHS = (1, 3, 4, 2)
 _PLAIN_DTYPES = {1: "uint8", 2: "uint16"}
-
-
-class Legend(NamedTuple):
-    """What the numbers of classes mean.
-
-    Attributes:
-        names: of classes, by label id.
-        labels: label id by the id that the annotation files have, as in panoptic masks.
-    """
-
-    names: Mapping[int, str]
-    labels: Mapping[int, int]
 
 
 class Drawn(NamedTuple):
@@ -105,7 +94,7 @@ def draw_record(record: ReadRecord, roles: Roles, legend: Legend, most_bytes: in
             notes += [f"{where}: {what}" for what in wrong]
         jpeg, size_px = encode_jpeg(image, most_bytes)
         pictures.append(_picture(picked, key if shown[1:] else "", small, jpeg, size_px, outlines))
-    labels, captions = labels_of(features, roles), captions_of(features, roles)
+    labels, captions = labels_of(features, roles, legend), captions_of(features, roles)
     told = tuple(replace(picture, labels=labels, captions=captions) for picture in pictures)
     return Drawn(told, tuple(notes), named_classes(features, roles))
 
@@ -166,7 +155,7 @@ def _with_objects(
     """Return a record's first picture with its masks, its outlines, and what is wrong with them."""
     image, notes = small.image, list[str]()
     try:
-        outlines = outlines_of(features, roles, small.stored_size_px, legend.names)
+        outlines = outlines_of(features, roles, small.stored_size_px, legend)
     except ValueError as error:
         outlines, notes = [], [f"boxes are not shown: {error}"]
     if len(outlines) > MAX_OUTLINES:

@@ -8,7 +8,7 @@ data sets have equal reports.
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
@@ -17,7 +17,6 @@ import msgspec
 from schemas.data_card import source_kind
 from schemas.faults import Rejected, fault_line, find_fault
 from schemas.feature_roles import Roles, roles_of_spec
-from schemas.features import Content, Feature, FeatureSpec, Kind
 from schemas.manifest import (
     MANIFEST_NAME,
     REJECTED_NAME,
@@ -27,20 +26,23 @@ from schemas.manifest import (
     SplitSummary,
     from_json,
     read_manifest,
+    spec_of,
 )
 from schemas.shards import ShardInfo, receipt_name, shard_stem
-from schemas.statistics import Statistics, add_statistics
+from schemas.statistics import NO_STATISTICS, Statistics, add_statistics
 from transforms.quantities import counted
 from transforms.report.contents import Report, ShardFacts, SplitReport
-from transforms.report.draw_pictures import Drawn, Legend, draw_record
+from transforms.report.draw_pictures import Drawn, draw_record
 from transforms.report.first_rejects import first_rejects
 from transforms.report.make_pictures import (
+    MAX_NOTES,
     Pictures,
     in_order,
     make_pictures,
     most_bytes_each,
     num_threads,
 )
+from transforms.report.outlines import Legend
 from transforms.report.pick_samples import (
     MAX_PICTURES,
     Candidate,
@@ -49,10 +51,8 @@ from transforms.report.pick_samples import (
     pick_samples,
 )
 from transforms.report.read_samples import read_record
+from transforms.report.scan_records import scan_shard
 from transforms.storage import Access, Storage, is_local, join_uri, open_storage
-
-ScanShard = Callable[[str, Roles], Statistics]
-"""Returns the statistics of a shard's file, by reading it."""
 
 _KEPT_CANDIDATES = 20_000  # before most are let go
 _ADDED_AT_ONCE = 64
@@ -64,21 +64,23 @@ class _Shard(NamedTuple):
     Attributes:
         entry: of the manifest.
         receipt: its receipt's name.
+        place: among the manifest's shards.
     """
 
     entry: ShardEntry
     receipt: str
+    place: int
 
 
 def make_report(
-    root: str, access: Access, scan: ScanShard | None = None, most: int = MAX_PICTURES
+    root: str, access: Access, *, scans: bool = True, most: int = MAX_PICTURES
 ) -> Report:
     """Return the report of a data set that has a manifest.
 
     Args:
         root: its path or URI.
         access: how its store is reached.
-        scan: reads a shard whose receipt has no statistics; None to refuse that.
+        scans: read shards whose receipts have no statistics, rather than refuse.
         most: records that are shown.
 
     Raises:
@@ -90,11 +92,10 @@ def make_report(
     roles = roles_of_spec(spec_of(manifest))
     gathered = _Gathered()
     shards = list(_shards(manifest))
-    read = functools.partial(_statistics_of, storage, roles, scan)
-    for shard, (statistics, note) in zip(
-        shards, in_order(read, shards, num_threads(local=is_local(root))), strict=True
-    ):
-        gathered.add(shard.entry, statistics, note)
+    read = functools.partial(_statistics_of, storage, access, manifest, scans)
+    threads = num_threads(local=is_local(root))
+    for shard, (statistics, notes) in zip(shards, in_order(read, shards, threads), strict=True):
+        gathered.add(shard.entry, statistics, notes)
     pictures = _pictures(storage, manifest, roles, gathered, most)
     rejects, wrong = _rejects(storage, manifest)
     return Report(
@@ -112,15 +113,6 @@ def make_report(
         versions=[("format of the data set", str(manifest.format_version)), *program_versions()],
         notes=[*gathered.notes, *wrong, *pictures.notes],
     )
-
-
-def spec_of(manifest: Manifest) -> FeatureSpec:
-    """Return the features of a data set's records."""
-    features = tuple(
-        Feature(f.key, Kind(f.kind), f.repeated, f.doc, Content(f.content), f.optional, f.per_step)
-        for f in manifest.features
-    )
-    return FeatureSpec(manifest.layout, features)
 
 
 def program_versions() -> list[tuple[str, str]]:
@@ -143,10 +135,9 @@ class _Gathered:
         self.notes: list[str] = []
         self._candidates: list[Candidate] = []
 
-    def add(self, entry: ShardEntry, statistics: Statistics, note: str) -> None:
+    def add(self, entry: ShardEntry, statistics: Statistics, notes: Sequence[str]) -> None:
         """Add a shard; the drawn records of many are as few as those of one."""
-        if note:
-            self.notes.append(note)
+        self.notes += notes[: MAX_NOTES - len(self.notes)]
         parts = self._parts.setdefault(entry.split, [])
         parts.append(msgspec.structs.replace(statistics, samples=[]))
         if len(parts) >= _ADDED_AT_ONCE:
@@ -176,26 +167,32 @@ def _shards(manifest: Manifest) -> Iterator[_Shard]:
     """Yield the shards of the manifest, which are there by split, then index."""
     totals = Counter(entry.split for entry in manifest.shards)
     seen: Counter[str] = Counter()
-    for entry in manifest.shards:
+    for place, entry in enumerate(manifest.shards):
         stem = shard_stem(entry.split, seen[entry.split], totals[entry.split])
         seen[entry.split] += 1
-        yield _Shard(entry, receipt_name(stem))
+        yield _Shard(entry, receipt_name(stem), place)
 
 
 def _statistics_of(
-    storage: Storage, roles: Roles, scan: ScanShard | None, shard: _Shard
-) -> tuple[Statistics, str]:
-    """Return a shard's statistics, and a note where they are not its receipt's."""
+    storage: Storage, access: Access, manifest: Manifest, scans: bool, shard: _Shard
+) -> tuple[Statistics, list[str]]:
+    """Return a shard's statistics, and notes where they are not its receipt's."""
     statistics, wrong = _told_by_receipt(storage, shard)
     if statistics is not None:
-        return statistics, ""
-    where = join_uri(storage.root, shard.receipt)
-    if scan is None:
+        return statistics, []
+    if not scans:
+        where = join_uri(storage.root, shard.receipt)
         remedy = "make the report with beam-tfrec report, which reads the shards"
         raise RuntimeError(fault_line("E-VER-MISSING", where, wrong, remedy))
-    scanned = scan(join_uri(storage.root, shard.entry.file), roles)
-    is_damaged = wrong != _NO_STATISTICS
-    return scanned, f"{shard.receipt} {wrong}: the shard was read instead" if is_damaged else ""
+    notes = [] if wrong == _NO_STATISTICS else [f"{shard.receipt} {wrong}: its shard was read"]
+    try:
+        found = scan_shard(storage.root, access, manifest, shard.place)
+    except RuntimeError as error:
+        fault = find_fault(str(error))
+        if fault is None or not fault[0].startswith("E-VER-"):
+            raise
+        return NO_STATISTICS, [*notes, fault[1]]
+    return found.statistics, [*notes, *found.notes]
 
 
 _NO_STATISTICS = "has no statistics, as of an earlier version"

@@ -1,7 +1,7 @@
 """Make the pictures of a report: records are read and drawn side by side, few of them at a time."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import NamedTuple, TypeVar
@@ -9,7 +9,6 @@ from typing import NamedTuple, TypeVar
 from schemas.faults import find_fault
 from transforms.report.contents import ShownPicture
 from transforms.report.draw_pictures import MAX_PICTURES_OF_A_RECORD, Drawn
-from transforms.report.pick_samples import PickedRecord
 
 REMOTE_READERS = 16
 """Requests at a time to a store that is not local, whose replies take long."""
@@ -51,10 +50,13 @@ def most_bytes_each(records: int, pictures_each: int) -> int:
     return MAX_JPEG_BYTES // max(1, records * min(pictures_each, MAX_PICTURES_OF_A_RECORD))
 
 
-def make_pictures(
-    picks: Sequence[PickedRecord], draw: Callable[[PickedRecord], Drawn], threads: int
-) -> Pictures:
+def make_pictures(items: Iterable[T], draw: Callable[[T], Drawn], threads: int) -> Pictures:
     """Return what `draw` makes of records; a store that fails ends it with a note.
+
+    Args:
+        items: records, or where they are.
+        draw: makes pictures of one, in a thread.
+        threads: how many.
 
     Raises:
         MemoryError: and whatever else says nothing of a record.
@@ -62,7 +64,7 @@ def make_pictures(
     made = Pictures([], [], {})
     unsaid = 0
     try:
-        for drawn in in_order(draw, picks, threads):
+        for drawn in in_order(draw, items, threads):
             made.pictures.extend(drawn.pictures)
             room = MAX_NOTES - len(made.notes)
             made.notes.extend(drawn.notes[:room])
@@ -79,7 +81,7 @@ def make_pictures(
     return made
 
 
-def in_order(work: Callable[[T], V], items: Sequence[T], threads: int) -> Iterator[V]:
+def in_order(work: Callable[[T], V], items: Iterable[T], threads: int) -> Iterator[V]:
     """Yield what threads make of items, in their order, few of them ahead."""
     with ThreadPoolExecutor(threads, "report") as pool:
         waiting = iter(items)

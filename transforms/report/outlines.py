@@ -7,7 +7,7 @@ out; those beyond the picture end at its edge.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 from schemas.feature_roles import Corners, ObjectRoles, PointRoles, Roles, corners_of
 from schemas.features import Kind
@@ -26,8 +26,22 @@ Features = Mapping[str, Values]
 """A record's context, by key."""
 
 
+class Legend(NamedTuple):
+    """What the numbers and names of classes mean.
+
+    Attributes:
+        names: of classes, by label id.
+        labels: label id by the id that the annotation files have, as in panoptic masks.
+        by_name: label id by name, where records have names alone.
+    """
+
+    names: Mapping[int, str]
+    labels: Mapping[int, int] = {}
+    by_name: Mapping[str, int] = {}
+
+
 def outlines_of(
-    features: Features, roles: Roles, size_px: tuple[int, int], names: Mapping[int, str]
+    features: Features, roles: Roles, size_px: tuple[int, int], legend: Legend
 ) -> list[Outline]:
     """Return the boxes and keypoints of a record's first list of objects, in its order.
 
@@ -35,7 +49,7 @@ def outlines_of(
         features: of the record.
         roles: of its features.
         size_px: width and height of its picture, as stored.
-        names: of classes, by label id.
+        legend: of the classes.
 
     Raises:
         ValueError: where edges of boxes are missing.
@@ -47,11 +61,13 @@ def outlines_of(
     labels = object_labels(features, objects, len(corners))
     texts = _texts(features, objects.texts)
     texts = texts if len(texts) == len(corners) else []
+    if texts and not objects.labels:
+        labels = [legend.by_name.get(text) for text in texts]
     points = list(_keypoints(features, roles.keypoints, len(corners)))
     return [
         Outline(
             label=label,
-            text=text or class_text(label, names),
+            text=text or class_text(label, legend.names),
             box=_box(found) if found else None,
             keypoints=keypoints or (),
         )
@@ -70,11 +86,18 @@ def class_text(label: int | None, names: Mapping[int, str]) -> str:
     return "" if label is None else names.get(label, str(label))
 
 
-def labels_of(features: Features, roles: Roles) -> tuple[int, ...]:
+def labels_of(features: Features, roles: Roles, legend: Legend) -> tuple[int, ...]:
     """Return the ids of a record's classes, sorted: its own, and those of its objects."""
-    keys = [roles.class_label, *(objects.labels for objects in roles.objects)]
-    given = values_of(features, Kind.INT64)
-    return tuple(sorted({int(label) for key in keys for label in given(key)[:_MAX_LABELS]}))
+    keys = [(roles.class_label, roles.class_text)]
+    keys += [(objects.labels, objects.texts) for objects in roles.objects]
+    found: set[int] = set()
+    for labels_key, texts_key in keys:
+        if labels_key:
+            found.update(map(int, values_of(features, Kind.INT64)(labels_key)[:_MAX_LABELS]))
+        else:
+            names = _texts(features, texts_key, _MAX_LABELS)
+            found.update(legend.by_name[name] for name in names if name in legend.by_name)
+    return tuple(sorted(found))
 
 
 def named_classes(features: Features, roles: Roles) -> dict[int, str]:

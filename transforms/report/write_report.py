@@ -15,7 +15,7 @@ from transforms.report.gather import make_report
 from transforms.report.report_file import report_file
 from transforms.storage import Access, join_uri, open_storage
 
-MAX_PICTURES_OF_A_RUN = 96
+MAX_PICTURES_OF_A_RUN = 72
 """Fewer than of a report that is asked for: somebody waits for the run."""
 
 _LOG = logging.getLogger(__name__)
@@ -34,7 +34,8 @@ def write_report(root: str, access: Access) -> bool:
         if output.stat(REPORT_NAME) is not None:
             _LOG.info("%s is there already, and is left as it is", where)
             return True
-        page = report_file(make_report(root, access, most=MAX_PICTURES_OF_A_RUN))
+        report = make_report(root, access, scans=False, most=MAX_PICTURES_OF_A_RUN)
+        page = report_file(report)
         output.create(REPORT_NAME, page)  # else a twin has made it meanwhile
         return True
     except Exception as error:  # of memory too: the data set is complete, and is not to fail by it
