@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from schemas.features import Content, Feature, FeatureSpec, Kind
-from schemas.manifest import MANIFEST_NAME, FeatureEntry, Label, Manifest, ShardEntry, read_manifest
+from schemas.features import FeatureSpec
+from schemas.manifest import MANIFEST_NAME, Label, Manifest, ShardEntry, read_manifest, spec_of
 from schemas.shards import index_names, shard_stem
 from transforms.storage import DEFAULT_ACCESS, Access, Storage, is_local, join_uri, open_storage
 
@@ -46,8 +46,7 @@ class DataSets:
     @cached_property
     def spec(self) -> FeatureSpec:
         """The features of every record."""
-        first = self.manifests[0]
-        return FeatureSpec(first.layout, tuple(map(_feature, first.features)))
+        return spec_of(self.manifests[0])
 
     @cached_property
     def labels(self) -> tuple[Label, ...]:
@@ -165,15 +164,3 @@ def _shards_of(place: int, manifest: Manifest, split: str) -> list[ShardFile]:
         ShardFile(place, entry, index_names(stem)[0])
         for entry, stem in zip(entries, stems, strict=True)
     ]
-
-
-def _feature(entry: FeatureEntry) -> Feature:
-    return Feature(
-        key=entry.key,
-        kind=Kind(entry.kind),
-        repeated=entry.repeated,
-        doc=entry.doc,
-        content=Content(entry.content),
-        optional=entry.optional,
-        per_step=entry.per_step,
-    )

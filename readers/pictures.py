@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from schemas.features import Content, FeatureSpec
+from schemas.feature_roles import Corners, ObjectRoles, corners_of, roles_of_spec
+from schemas.features import FeatureSpec
 from transforms.check_images import decoding
 from transforms.image_findings import BadImage, require_size
 
@@ -26,9 +27,6 @@ _MAX_BOXES = 100
 _MAX_CHARACTERS = 100  # of a value in the table
 _FORMATS = ("JPEG", "PNG", "GIF", "BMP")  # all that records hold
 _COLORS = ("#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#008080", "#9a6324", "#808000")
-_EDGES = tuple(f"image/object/bbox/{edge}" for edge in ("xmin", "ymin", "xmax", "ymax"))
-_TEXTS = ("image/object/class/text",)
-_LABELS = ("image/object/class/label", "objects/label", "category_id")
 
 
 class Box(NamedTuple):
@@ -63,7 +61,7 @@ class Picture:
 
     def _repr_html_(self) -> str:
         """Return its pictures, with boxes on the first, and a table of the other features."""
-        keys = [f.key for f in self.spec.features if f.content is Content.IMAGE and not f.repeated]
+        keys = roles_of_spec(self.spec).images
         found = [key for key in keys if isinstance(self.record.get(key), bytes)]
         shown = [
             _picture_html(self.record, key, self.spec, self.names if place == 0 else None)
@@ -91,41 +89,32 @@ def boxes_of(
         spec: the features of its data set.
         names: of the class labels, by id.
     """
-    corners = list(_corners(record, size_px, spec))
-    texts = _texts(record, names or {}, len(corners))
-    return [
-        Box(x, y, x_end - x, y_end - y, text)
-        for (x, y, x_end, y_end), text in zip(corners, texts, strict=True)
-    ]
+    boxes: list[Box] = []
+    for objects in roles_of_spec(spec).objects:
+        corners = _corners(record, objects, size_px)
+        texts = _texts(record, objects, names or {}, len(corners))
+        boxes += (
+            Box(x, y, x_end - x, y_end - y, text)
+            for (x, y, x_end, y_end), text in zip(corners, texts, strict=True)
+        )
+    return boxes
 
 
 def _corners(
-    record: Mapping[str, Any], size_px: tuple[int, int], spec: FeatureSpec
-) -> Iterator[tuple[float, float, float, float]]:
-    """Yield x and y of each box's top left and bottom right corner."""
-    if all(edge in record for edge in _EDGES):
-        edges = [_listed(record[edge]) for edge in _EDGES]
-        if len(set(map(len, edges))) > 1:
-            raise ValueError("boxes have some edges more often than others")
-        yield from zip(*edges, strict=True)
-    for feature in spec.features:
-        if feature.content is Content.BOX_YXYX and not feature.per_step:
-            for y, x, y_end, x_end in _fours(record.get(feature.key, ())):
-                yield x, y, x_end, y_end
-    if spec.name == "keras":
-        width, height = size_px
-        for x, y, w, h in _fours(record.get("bbox", ())):
-            yield x / width, y / height, (x + w) / width, (y + h) / height
+    record: Mapping[str, Any], objects: ObjectRoles, size_px: tuple[int, int]
+) -> list[Corners]:
+    """Return x and y of each box's top left and bottom right corner."""
+    return list(corners_of(objects, lambda key: _listed(record.get(key, ())), size_px))
 
 
-def _texts(record: Mapping[str, Any], names: Mapping[int, str], count: int) -> list[str]:
+def _texts(
+    record: Mapping[str, Any], objects: ObjectRoles, names: Mapping[int, str], count: int
+) -> list[str]:
     """Return what boxes are called: as the record says, as the label map does, or their ids."""
-    for key in _TEXTS:
-        if len(texts := _listed(record.get(key, ()))) == count:
-            return [_short(text) for text in texts]
-    for key in _LABELS:
-        if len(labels := _listed(record.get(key, ()))) == count:
-            return [names.get(label, str(label)) for label in labels]
+    if objects.texts and len(texts := _listed(record.get(objects.texts, ()))) == count:
+        return [_short(text) for text in texts]
+    if objects.labels and len(labels := _listed(record.get(objects.labels, ()))) == count:
+        return [names.get(label, str(label)) for label in labels]
     return [""] * count
 
 
@@ -192,13 +181,6 @@ def _data_uri(image: "Image.Image") -> str:
     out = io.BytesIO()
     image.save(out, "JPEG", quality=90)
     return "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode()
-
-
-def _fours(values: Any) -> Iterator[tuple[float, float, float, float]]:
-    numbers = _listed(values)
-    if len(numbers) % 4:
-        raise ValueError(f"boxes have four numbers each, got {len(numbers)}")
-    return zip(*[iter(numbers)] * 4, strict=True)
 
 
 def _listed(values: Any) -> list:

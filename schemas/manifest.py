@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from schemas.faults import fault_line
+from schemas.features import Content, Feature, FeatureSpec, Kind
 from schemas.licenses import LicenseCount
 
 T = TypeVar("T")
@@ -302,9 +303,26 @@ def read_manifest(data: bytes, where: str, flag: str = "--output") -> Manifest:
         raise RuntimeError(fault_line("E-OUT-FOREIGN", where, what, remedy)) from None
 
 
+def spec_of(manifest: Manifest) -> FeatureSpec:
+    """Return the features of every record of a data set."""
+    return FeatureSpec(manifest.layout, tuple(map(_feature, manifest.features)))
+
+
 def manifest_json_schema() -> dict[str, Any]:
     """Return the manifest's JSON Schema (2020-12)."""
     return msgspec.json.schema(Manifest)
+
+
+def _feature(entry: FeatureEntry) -> Feature:
+    return Feature(
+        key=entry.key,
+        kind=Kind(entry.kind),
+        repeated=entry.repeated,
+        doc=entry.doc,
+        content=Content(entry.content),
+        optional=entry.optional,
+        per_step=entry.per_step,
+    )
 
 
 class _Head(msgspec.Struct):

@@ -78,12 +78,13 @@ class StatisticsCollector:
     what it takes one by one.
 
     Attributes:
+        roles: of the records' features.
         odd_records: records whose boxes lack edges or numbers; none of their boxes counts.
     """
 
     def __init__(self, split: str, roles: Roles) -> None:
         self.odd_records = 0
-        self._roles = roles
+        self.roles = roles
         self._objects_of = roles.objects[0] if roles.objects else None
         self._records = 0
         self._formats = _Tally()
@@ -121,15 +122,15 @@ class StatisticsCollector:
         """
         number = self._records
         self._records = number + 1
-        if not pictures and self._roles.pixels:
+        if not pictures and self.roles.pixels:
             pictures = self._plain_pictures(values)
         for picture in pictures:
             self._add_picture(picture)
         if self._objects_of is not None:
             size_px = pictures[0][1:3] if pictures else (0, 0)
             labels = self._add_objects(self._objects_of, values, labels, size_px)
-        elif self._roles.class_label:
-            labels = _ints(values, self._roles.class_label)
+        else:
+            labels = _labels(values, self.roles.class_label, labels)
         classes = set(labels)
         self._class_records.pending += classes
         self._runs.pending.append(labels[0] if labels else None)
@@ -173,11 +174,11 @@ class StatisticsCollector:
     def _plain_pictures(self, values: RecordValues) -> list[StoredPicture]:
         """Return a record's pictures that are no image files."""
         found = []
-        for key in self._roles.pixels:
+        for key in self.roles.pixels:
             for value in _values(values, key, Kind.BYTES)[:1]:
                 shape, format = tensor_shape(value), TENSOR_FORMAT
                 if shape is None:
-                    sizes = (_ints(values, key) for key in (self._roles.height, self._roles.width))
+                    sizes = (_ints(values, key) for key in (self.roles.height, self.roles.width))
                     shape, format = tuple(sum(size[:1]) for size in sizes), RAW_FORMAT
                 height, width = shape[:2] if len(shape) in _PICTURE_RANKS else (0, 0)
                 if value and width > 0 and height > 0:
@@ -199,10 +200,9 @@ class StatisticsCollector:
         values: RecordValues,
         labels: Sequence[int],
         size_px: tuple[int, int],
-    ) -> Sequence[int]:
+    ) -> list[int]:
         """Add a record's objects and return their labels."""
-        if objects.labels:
-            labels = _ints(values, objects.labels)
+        labels = _labels(values, objects.labels, labels)
         try:
             boxes = self._sides.add(objects, values, size_px)
         except ValueError:
@@ -217,6 +217,10 @@ class StatisticsCollector:
 def _values(values: RecordValues, key: str, kind: Kind) -> Sequence:
     found, held = values.get(key, _NOTHING)
     return held if found is kind else ()
+
+
+def _labels(values: RecordValues, key: str, others: Sequence[int]) -> list[int]:
+    return _ints(values, key) if key else list(map(int, others))
 
 
 def _ints(values: RecordValues, key: str) -> list[int]:
@@ -281,10 +285,10 @@ class _Sides:
             count = len(lefts)
             if not count == len(tops) == len(rights) == len(bottoms):
                 raise ValueError("boxes have some edges more often than others")
-            left += lefts
-            top += tops
-            right += rights
-            bottom += bottoms
+            left.extend(lefts)  # `+=` of a list and an array of NumPy would be a sum
+            top.extend(tops)
+            right.extend(rights)
+            bottom.extend(bottoms)
         else:
             numbers = array.array("f", iter(_values(values, objects.boxes[0], Kind.FLOAT)))
             count = len(numbers) // 4
