@@ -15,6 +15,7 @@ setup(
     packages=find_packages(
         include=["schemas", "schemas.*", "transforms", "transforms.*", "pipelines", "readers"]
     ),
+    package_data={"transforms.report": ["assets/*"]},
     install_requires=[
         "apache-beam>=2.77",
         "google-cloud-storage>=3.1",

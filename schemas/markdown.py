@@ -33,7 +33,7 @@ def escaped(text: str) -> str:
 
 
 def seen(text: str, most_characters: int) -> str:
-    r"""Return the first characters of a text, with those that cannot be seen as Python escapes them.
+    r"""Return the first characters of a text, those that cannot be seen as Python escapes them.
 
     What is left stays dangerous to Markdown and HTML.
 

@@ -23,7 +23,9 @@ if settings.get_current_profile_name() == "default":  # else somebody has chosen
     settings.load_profile("patient")
 
 # These import what environments of their own have.
-collect_ignore = ["mlcroissant/load.py", "tfdv/validate.py", "torch_reader/read.py"]
+collect_ignore = [
+    *("browser/look.py", "mlcroissant/load.py", "tfdv/validate.py", "torch_reader/read.py"),
+]
 
 SHARED_DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
 

@@ -23,7 +23,7 @@ MOST_SERIES = 8
 _MOST_BARS = 3  # side by side; more splits are lines
 _MOST_COLUMNS = 60
 _MOST_OCTAVES = 64  # either way; no file or picture is larger
-_TICK_GAP = 40
+_TICK_GAP = 46
 
 
 class Tick(NamedTuple):
@@ -327,7 +327,8 @@ def _bars(
                 continue
             top = min(height_of(row[number] / most), BOTTOM - 1.5)  # what is there is seen
             x = LEFT + (place + 0.07) * step + number * width
-            said = f"{series[number].name}, {column.text}: {' = '.join(_cells(column.counts[number], row[number]))}"
+            cells = _cells(column.counts[number], row[number])
+            said = f"{series[number].name}, {column.text}: {' = '.join(cells)}"
             bar_width = max(width - 0.6, 0.8)
             yield Bar(_round(x), top, _round(bar_width), _round(BOTTOM - top), number, said)
 

@@ -26,10 +26,8 @@ from transforms.report.figures import count_text, short_count
 FEW_CLASSES = 12
 """With fewer there is no curve: the table says all."""
 
-BAR_WIDTH = 200
-"""Of the longest bar in a row, in the units of its SVG."""
-
-_MOST_FREQUENT, _MOST_RARE = 1500, 500  # rows; those between are counted
+_MOST_ROWS, _MOST_CELLS = 2000, 8000  # more splits make fewer rows
+_RARE = 4  # one in so many rows is of the rarest; those between are counted
 _MOST_POINTS = 160  # of a curve
 _FLOOR = 0.6  # where the log axis begins, so that a class of one has a bar
 
@@ -45,7 +43,7 @@ class ClassRow:
         total: records that hold it, in all splits.
         records: in each split.
         objects: likewise; empty where records have no objects.
-        bars: their lengths, in each split.
+        bars: their lengths in each split, in percents of the longest.
     """
 
     label: int
@@ -89,6 +87,8 @@ def list_classes(
     labels = found | class_names.keys()
     counts = {label: tuple(s.class_records.get(label, 0) for _, s in splits) for label in labels}
     most = max((max(row) for row in counts.values()), default=0)
+    shown = min(_MOST_ROWS, _MOST_CELLS // (len(splits) + 2))
+    rare = shown // _RARE
     order = sorted(labels, key=lambda label: (-sum(counts[label]), label))
     rows = [
         ClassRow(
@@ -101,13 +101,13 @@ def list_classes(
             tuple(_bar_length(count, most) for count in counts[label][:MOST_SERIES]),
         )
         for place, label in enumerate(order)
-        if place < _MOST_FREQUENT or place >= len(order) - _MOST_RARE
+        if place < shown - rare or place >= len(order) - rare
     ]
     left_out = len(order) - len(rows)
     return Classes(
-        rows[:_MOST_FREQUENT],
+        rows[: shown - rare],
         left_out,
-        rows[_MOST_FREQUENT:],
+        rows[shown - rare :],
         len(order),
         sum(1 for label in order if not any(counts[label])),
         _bar_ticks(most),
@@ -116,25 +116,27 @@ def list_classes(
 
 
 def _bar_length(count: int, most: int) -> float:
-    """Return a bar's length on a log scale.
+    """Return a bar's length on a log scale, in percents.
 
     >>> _bar_length(0, 1000), _bar_length(1, 1000) > 0, _bar_length(1000, 1000)
-    (0.0, True, 200.0)
+    (0.0, True, 100.0)
     """
     if count <= 0:
         return 0.0
-    return round(BAR_WIDTH * math.log(count / _FLOOR) / math.log(most / _FLOOR), 1)
+    return round(100 * math.log(count / _FLOOR) / math.log(most / _FLOOR), 1)
 
 
 def _bar_ticks(most: int) -> list[Tick]:
     powers = [10**n for n in range(len(str(most)))] if most > 0 else []
-    ticks = [Tick(100 * _bar_length(n, most) / BAR_WIDTH, short_count(n)) for n in powers]
-    return spread_ticks([Tick(round(tick.at, 1), tick.text) for tick in reversed(ticks)], 12)
+    ticks = [Tick(_bar_length(n, most), short_count(n)) for n in powers]
+    return spread_ticks(reversed(ticks), 12)
 
 
 def _rank_chart(splits: Sequence[tuple[str, Statistics]]) -> Chart:
     """Return how many records hold the class of a rank, both axes logarithmic."""
-    ranked = [sorted((n for n in s.class_records.values() if n > 0), reverse=True) for _, s in splits]
+    ranked = [
+        sorted((n for n in s.class_records.values() if n > 0), reverse=True) for _, s in splits
+    ]
     longest, most = max(map(len, ranked)), max(row[0] for row in ranked if row)
     x_end, y_end = math.log(max(longest, 2)), math.log(most / _FLOOR)
 
@@ -157,22 +159,27 @@ def _rank_chart(splits: Sequence[tuple[str, Statistics]]) -> Chart:
         [name for name, _ in shown],
         ["rank", *(name for name, _ in splits)],
         [
-            [count_text(rank), *(count_text(r[rank - 1]) if rank <= len(r) else "–" for r in ranked)]
+            [
+                count_text(rank),
+                *(count_text(r[rank - 1]) if rank <= len(r) else "–" for r in ranked),
+            ]
             for rank in ranks
-            if str(rank)[0] in "125" and not str(rank)[1:].strip("0") or rank == longest
+            if rank == longest or _is_round(rank)
         ],
         [f"{count_text(len(row))} classes" for row in ranked][:MOST_SERIES],
         curves=[
             Curve(
                 number,
-                " ".join(
-                    f"{x_of(rank)},{y_of(row[rank - 1])}"
-                    for rank in _spread_ranks(len(row))
-                ),
+                " ".join(f"{x_of(rank)},{y_of(row[rank - 1])}" for rank in _spread_ranks(len(row))),
             )
             for number, row in enumerate(ranked[:MOST_SERIES])
         ],
     )
+
+
+def _is_round(rank: int) -> bool:
+    """Return whether a number is 1, 2 or 5 of a power of ten."""
+    return str(rank).rstrip("0") in {"1", "2", "5"}
 
 
 def _spread_ranks(most: int) -> list[int]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _PACKAGE = "transforms.report"
 _ASSETS = "assets"
-_MOST_CHARACTERS = 600  # of any text; names of files have 255 bytes
+_MOST_CHARACTERS = 300  # of any text; names of files have 255 bytes
 
 
 def render_page(report: Report) -> bytes:

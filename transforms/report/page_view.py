@@ -46,8 +46,8 @@ _CHARTS: tuple[tuple[Callable[[Sequence[Series]], Chart], str], ...] = (
     (box_chart, "box_sides"),
 )
 _PRIVATE = {
-    "gps": "with the place where it was taken in its EXIF data (GPS)",
-    "serial": "with the serial number of a camera or lens in its EXIF data",
+    "gps": "with GPS positions in their EXIF data",
+    "serial": "with serial numbers of cameras or lenses in their EXIF data",
 }
 
 
@@ -210,8 +210,8 @@ def _totals(report: Report) -> list[tuple[str, str]]:
     objects = sum(sum(s.class_objects.values()) for s in statistics)
     totals = [
         ("records", count_text(sum(s.records for s in statistics))),
-        ("in shards", count_text(len(shards))),
-        ("of TFRecord", bytes_text(sum(shard.bytes for shard in shards))),
+        ("shards", count_text(len(shards))),
+        ("size of shards", bytes_text(sum(shard.bytes for shard in shards))),
     ]
     totals += [("splits", count_text(len(report.splits)))] if len(report.splits) > 1 else []
     totals += [("classes", count_text(len(labels)))] if labels else []

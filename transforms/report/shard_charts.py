@@ -23,17 +23,17 @@ from transforms.report.charts import (
 from transforms.report.contents import ShardFacts
 from transforms.report.figures import bytes_text, count_text
 
-MOST_ROWS = 200
+MOST_ROWS = 100
 """Shards in a table; the others are counted."""
 
 _MOST_COLUMNS = 96
 
 
 class _Group(NamedTuple):
-    """Neighbouring shards: the first one's place, how many, and their values."""
+    """Neighbouring shards: the first one's place, how many they are, and their values."""
 
     first: int
-    count: int
+    shards: int
     low: float
     mean: float
     high: float
@@ -41,7 +41,9 @@ class _Group(NamedTuple):
 
 def shard_size_chart(name: str, shards: Sequence[ShardFacts]) -> Chart:
     """Return the bytes of a split's shards, in their order."""
-    groups = _grouped([(place, float(shard.bytes)) for place, shard in enumerate(shards)], len(shards))
+    groups = _grouped(
+        [(place, float(shard.bytes)) for place, shard in enumerate(shards)], len(shards)
+    )
     most = max((group.high for group in groups), default=0.0)
     steps = nice_steps(most)
     bars, whiskers = [], []
@@ -50,9 +52,11 @@ def shard_size_chart(name: str, shards: Sequence[ShardFacts]) -> Chart:
         top = height_of(group.mean / steps[-1])
         said = _said(group, bytes_text(group.low), bytes_text(group.mean), bytes_text(group.high))
         bars.append(Bar(left, top, round(right - left, 1), round(BOTTOM - top, 1), 0, said))
-        if group.count > 1:
+        if group.shards > 1:
             middle = round((left + right) / 2, 1)
-            heights = (height_of(value / steps[-1]) for value in (group.low, group.high, group.mean))
+            heights = (
+                height_of(value / steps[-1]) for value in (group.low, group.high, group.mean)
+            )
             whiskers.append(Whisker(middle, *heights))
     return Chart(
         f"Shard sizes, {name}",
@@ -102,7 +106,12 @@ def shuffle_chart(name: str, shards: Sequence[ShardFacts]) -> Chart | None:
         [name],
         ["shard", "runs", "of a uniform shuffle", "ratio"],
         [
-            [s.file, count_text(s.runs), f"{s.expected_runs:,.1f}", f"{s.runs / s.expected_runs:.3f}"]
+            [
+                s.file,
+                count_text(s.runs),
+                f"{s.expected_runs:,.1f}",
+                f"{s.runs / s.expected_runs:.3f}",
+            ]
             for s in known[:MOST_ROWS]
         ],
         [f"{sum(s.runs for s in known) / sum(s.expected_runs for s in known):.3f} over all shards"],
@@ -133,15 +142,15 @@ def _grouped(values: Sequence[tuple[int, float]], shards: int) -> list[_Group]:
 
 def _span(group: _Group, shards: int) -> tuple[float, float]:
     step = (RIGHT - LEFT) / shards
-    left, right = LEFT + group.first * step, LEFT + (group.first + group.count) * step
-    gap = min(1.0, 0.08 * (right - left))
+    left, right = LEFT + group.first * step, LEFT + (group.first + group.shards) * step
+    gap = min(1.0, 0.04 * (right - left))
     return round(left + gap, 1), round(right - gap, 1)
 
 
 def _said(group: _Group, low: str, mean: str, high: str) -> str:
-    if group.count == 1:
+    if group.shards == 1:
         return f"shard {group.first}: {mean}"
-    return f"shards {group.first} to {group.first + group.count - 1}: {low} to {high}, mean {mean}"
+    return f"shards {group.first} to {group.first + group.shards - 1}: {low} to {high}, mean {mean}"
 
 
 def _shard_ticks(shards: int) -> list[Tick]:
@@ -159,4 +168,5 @@ def _size_note(shards: Sequence[ShardFacts]) -> str:
     if not sizes or not sum(sizes):
         return "none"
     over = max(sizes) * len(sizes) / sum(sizes) - 1
-    return f"{bytes_text(min(sizes))} to {bytes_text(max(sizes))}, the largest {100 * over:.1f} % over the mean"
+    ends = f"{bytes_text(min(sizes))} to {bytes_text(max(sizes))}"
+    return f"{ends}, the largest {100 * over:.1f} % over the mean"

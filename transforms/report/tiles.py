@@ -17,14 +17,14 @@ from transforms.report.figures import count_text
 TILE_PX = (232, 174)
 """Width and height that a tile's picture is fitted into."""
 
-MOST_PICTURE_BYTES = 3_300_000
+MOST_PICTURE_BYTES = 2_900_000
 """Of all JPEGs; as text they are a third more."""
 
 _MOST_ENLARGED = 6  # times; a larger one says nothing more
-_MOST_MARKS = 9_000  # on all pictures: boxes count for three, keypoints for one
+_MOST_MARKS = 7_000  # on all pictures: boxes count for three, keypoints for one
 _MOST_OUTLINES = 100  # on a picture
 _MOST_KEYPOINTS = 60  # of an outline
-_LABELED = 5  # outlines whose texts are on a tile; the others' are on the enlarged picture
+_LABELED = 3  # outlines whose texts are on a tile; the others' are on the enlarged picture
 _MOST_CAPTIONS = 8
 _BOX_MARKS = 3
 
@@ -160,12 +160,22 @@ def make_sheets(
         name = _class_name(label, names)
         classes.append(ClassSheet(label, name, class_color(label), here, above))
     # What was drawn for nothing that we know is shown with its split.
-    rest = {place: [t for t in tiles if t.id not in placed and t.split == place] for place, _, _ in by_split}
+    rest = {
+        place: [t for t in tiles if t.id not in placed and t.split == place]
+        for place, _, _ in by_split
+    }
     return Sheets(
-        [(place, name, [*group, *rest[place]]) for place, name, group in by_split if group or rest[place]],
+        [
+            (place, name, [*group, *rest[place]])
+            for place, name, group in by_split
+            if group or rest[place]
+        ],
         classes,
         len(pictures) - len(shown),
-        sorted({label[:2] for tile in tiles for label in tile.labels}, key=lambda found: (found[1].casefold(), found)),
+        sorted(
+            {label[:2] for tile in tiles for label in tile.labels},
+            key=lambda found: (found[1].casefold(), found),
+        ),
     )
 
 
@@ -196,7 +206,10 @@ def make_tile(
         _alt(picture, names),
         marks,
         sum(1 for o in picture.outlines if o.box is not None or o.keypoints) - len(marks),
-        [(label, _class_name(label, names), class_color(label)) for label in sorted(set(picture.labels))],
+        [
+            (label, _class_name(label, names), class_color(label))
+            for label in sorted(set(picture.labels))
+        ],
         picture.captions[:_MOST_CAPTIONS],
         max(0, len(picture.captions) - _MOST_CAPTIONS),
     )
@@ -227,7 +240,7 @@ def _mark(outline: Outline, height_px: int, names: Mapping[int, str], is_minor: 
         color,
         ink_on(color),
         text,
-        tuple(map(_percents, box)) if box else None,  # type: ignore[arg-type]
+        None if box is None else _percents_of(box),
         tuple((_percents(px), _percents(py)) for px, py in points),
         (_percents(side), _percents(max(y, 0.0)), "end" if is_right else "start"),
         is_below,
@@ -246,9 +259,7 @@ def _usable_box(outline: Outline) -> tuple[float, float, float, float] | None:
 
 
 def _usable_points(outline: Outline) -> list[tuple[float, float]]:
-    return [
-        (x, y) for x, y in outline.keypoints if -100 < x < 100 and -100 < y < 100
-    ]
+    return [(x, y) for x, y in outline.keypoints if -100 < x < 100 and -100 < y < 100]
 
 
 def _area(outline: Outline) -> float:
@@ -256,13 +267,18 @@ def _area(outline: Outline) -> float:
     return box[2] * box[3] if box else 0.0
 
 
+def _percents_of(box: tuple[float, float, float, float]) -> tuple[str, str, str, str]:
+    left, top, width, height = map(_percents, box)
+    return left, top, width, height
+
+
 def _percents(part: float) -> str:
-    """Return a part in percents, to a thousandth.
+    """Return a part in percents, to a hundredth: 0.1 px of a thousand.
 
     >>> _percents(0.125), _percents(1 / 3), _percents(-0.0)
-    ('12.5%', '33.333%', '0%')
+    ('12.5%', '33.33%', '0%')
     """
-    return f"{round(100 * part, 3) + 0.0:.9g}%"
+    return f"{round(100 * part, 2) + 0.0:.9g}%"
 
 
 def _with_room(pictures: Sequence[ShownPicture]) -> list[ShownPicture]:

@@ -1,0 +1,244 @@
+"""The page in Chromium: what people do with it, by mouse, by keys and without scripts.
+
+`.ci/run` installs Playwright and axe-core in an environment of their own and names its Python in
+BROWSER_PYTHON; CHROMIUM names the browser, where it is not on PATH.
+"""
+
+import io
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from schemas.markdown import seen as made_visible
+from tests.report_contents import (
+    BIDI,
+    KNOWN_BOX,
+    XSS,
+    hostile_report,
+    one_box_report,
+    rich_report,
+)
+from transforms.report.page import render_page
+
+PROJECT = Path(__file__).parents[1]
+PYTHON = os.environ.get("BROWSER_PYTHON", "")
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or ""
+pytestmark = [
+    pytest.mark.skipif(
+        not PYTHON, reason="BROWSER_PYTHON names no Python with Playwright; .ci/run installs one"
+    ),
+    pytest.mark.skipif(not CHROMIUM, reason="no chromium on PATH, and CHROMIUM names none"),
+]
+LOOKS = (
+    *("filters", "drawn", "lightbox", "keyboard", "sizes", "schemes", "hostile", "policy", "axe"),
+    *("without_script", "known_box", "printed"),
+)
+LIGHT, DARK = "rgb(245, 246, 248)", "rgb(16, 19, 23)"
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What a browser saw in four pages, look by look."""
+    folder = tmp_path_factory.mktemp("pages")
+    reports = {
+        "rich": rich_report(),
+        "few": rich_report(12, 5, 16),
+        "one": one_box_report(),
+        "hostile": hostile_report(),
+    }
+    for name, report in reports.items():
+        (folder / f"{name}.html").write_bytes(render_page(report))
+    command = [PYTHON, "-m", "tests.browser.look", CHROMIUM, str(folder)]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_pages_write_no_errors_ask_no_network_and_open_no_dialogs(
+    look: str, seen: dict[str, dict[str, Any]]
+) -> None:
+    assert set(seen) == set(LOOKS)
+    assert seen[look]["problems"] == []
+
+
+def test_pictures_are_filtered_by_split_and_class(seen: dict[str, dict[str, Any]]) -> None:
+    pictures = rich_report().pictures
+    bicycles = [shown.split for shown in pictures if 2 in shown.labels]
+    of_val = bicycles.count("val")
+
+    assert seen["filters"] == {
+        "all": 96,
+        "val": 48,
+        "bicycles of val": of_val,
+        "said": f"{of_val} of 96 pictures",
+        "cleared": 96,
+        "found": ["bicycle", "motorcycle"],
+        "by name": ["airplane", "backpack", "bear"],
+        "by rank": ["person", "bicycle", "car"],
+        "by link": len(bicycles),
+        "problems": [],
+    }
+    assert 0 < of_val < len(bicycles) < 96
+
+
+@pytest.mark.parametrize("switch", ["boxes", "points", "names"])
+def test_what_is_drawn_can_be_switched_off(switch: str, seen: dict[str, dict[str, Any]]) -> None:
+    assert seen["drawn"][switch] == [True, 0]
+
+
+def test_a_picture_is_enlarged_by_keys_and_gives_the_focus_back(
+    seen: dict[str, dict[str, Any]],
+) -> None:
+    assert seen["lightbox"] == {
+        "open": True,
+        "places": [f"{place} of 96" for place in (3, 4, 3, 2, 1, 96)],
+        "stops": ["previous", "next", "close", "previous", "close", "next", "previous"],
+        "facts": ["record", "89 of val-00009-of-00016-512.tfrec"],
+        "enlarged": True,
+        "closed": True,
+        "focus is back": True,
+        "filtered": True,
+        "closed by a click beside it": True,
+        "problems": [],
+    }
+
+
+def test_all_that_can_be_clicked_is_reached_by_tab(seen: dict[str, dict[str, Any]]) -> None:
+    looked = seen["keyboard"]
+    *stops, end = looked["stops"]
+
+    assert end == "" and len(stops) == looked["clickable"] == len(set(stops))
+    assert stops[0] == "skip"
+    assert {"open", "filter-class", "skip-pictures", "show-boxes", "#shards"} <= set(stops)
+    assert looked["skip link is seen"]
+    assert looked["skips to"] == "main"
+    assert looked["scheme by keys"] == "dark"
+
+
+@pytest.mark.parametrize("page", ["rich", "hostile"])
+@pytest.mark.parametrize("width", [400, 1400])
+def test_pages_fit_and_drawings_lie_on_their_pictures(
+    page: str, width: int, seen: dict[str, dict[str, Any]]
+) -> None:
+    wider_px, misplaced = seen["sizes"][f"{page} {width}"]
+
+    assert (wider_px, misplaced) == (0, 0)
+
+
+def test_light_and_dark_as_the_system_says_or_the_switch(seen: dict[str, dict[str, Any]]) -> None:
+    assert seen["schemes"] == {
+        "light": LIGHT,
+        "light, switched": DARK,
+        "dark": DARK,
+        "dark, switched": LIGHT,
+        "problems": [],
+    }
+
+
+def test_strangers_texts_show_as_texts(seen: dict[str, dict[str, Any]]) -> None:
+    looked = seen["hostile"]
+
+    assert (looked["elements"], looked["scripts"], looked["heading"]) == (0, 1, XSS)
+    assert looked["options"] == ["all", XSS, made_visible(BIDI, 300)]
+    assert made_visible(BIDI, 300) in looked["text"]
+    assert all(c.isprintable() or c in "\n\t" for c in looked["text"])
+
+
+def test_the_policy_is_enforced(seen: dict[str, dict[str, Any]]) -> None:
+    assert seen["policy"] == {
+        "refused": True,
+        "directives": ["style attribute", "img-src", "style-src"],
+        "innerHTML": "TypeError",
+        "problems": [],
+    }
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    "view",
+    [
+        *("one 1400 {}", "hostile 1400 {}", "few 1400 {}", "few 400 {}"),
+        *("few 1400 {}, enlarged", "few 400 {}, enlarged"),
+    ],
+)
+def test_axe_finds_nothing_serious(view: str, scheme: str, seen: dict[str, dict[str, Any]]) -> None:
+    assert seen["axe"][view.format(scheme)] == []
+
+
+def test_all_is_there_without_javascript(seen: dict[str, dict[str, Any]]) -> None:
+    assert seen["without_script"] == {
+        "tiles": 96,
+        "facts": 96,
+        "controls": 0,
+        "scheme": "dark",
+        "problems": [],
+    }
+
+
+def test_paper_gets_pictures_and_no_controls(seen: dict[str, dict[str, Any]]) -> None:
+    assert seen["printed"] == {
+        "controls": 0,
+        "tiles": 96,
+        "class rows": 60,
+        "background": "rgb(255, 255, 255)",
+        "motion": "auto",
+        "problems": [],
+    }
+
+
+@pytest.mark.parametrize("where", ["tile 1400", "tile 400", "enlarged"])
+def test_a_known_box_is_laid_out_where_it_belongs(
+    where: str, seen: dict[str, dict[str, Any]]
+) -> None:
+    places = seen["known_box"][where]
+    left, top, width, height = places["image"]
+    x, y, w, h = KNOWN_BOX
+    corners = [(left + x * width, top + y * height)]
+    corners.append((corners[0][0] + w * width, corners[0][1] + h * height))
+
+    assert width > 150
+    assert places["box"] == pytest.approx([*corners[0], w * width, h * height], abs=0.1)
+    assert [tuple(dot) for dot in places["dots"]] == [
+        pytest.approx(corner, abs=0.1) for corner in corners
+    ]
+
+
+def test_a_known_box_is_painted_on_the_edges_of_what_it_holds(
+    seen: dict[str, dict[str, Any]],
+) -> None:
+    """The picture is black, and white inside the box: its edges are where one becomes the other."""
+    plain, boxed = (_picture(seen["known_box"][name]) for name in ("png, boxes off", "png"))
+    assert plain.size == boxed.size
+    middle = plain.height * 5 // 16  # of the box
+    edges = [
+        _crossing(plain, middle, range(plain.width)),
+        _crossing(plain, middle, range(plain.width - 1, -1, -1)),
+    ]
+    painted = [x for x in range(boxed.width) if _is_colored(boxed.getpixel((x, middle)))]
+    first = [x for x in painted if x < plain.width // 2]
+    second = [x for x in painted if x >= plain.width // 2]
+
+    assert first and second
+    assert sum(first) / len(first) == pytest.approx(edges[0] - 0.5, abs=1)
+    assert sum(second) / len(second) == pytest.approx(edges[1] + 0.5, abs=1)
+
+
+def _picture(png_hex: str) -> Image.Image:
+    return Image.open(io.BytesIO(bytes.fromhex(png_hex))).convert("RGB")
+
+
+def _crossing(image: Image.Image, y: int, columns: range) -> int:
+    """Return the first column that is rather white than black."""
+    gray = image.convert("L")
+    return next(x for x in columns if gray.getpixel((x, y)) > 127)
+
+
+def _is_colored(pixel: Any) -> bool:
+    return max(pixel) - min(pixel) > 60
