@@ -46,16 +46,13 @@ def _add_report_flags(parser: FlagParser) -> None:
     which = group.add_mutually_exclusive_group()
     which.add_argument(
         "--report",
-        action="store_const",
-        const=True,
+        action="store_true",
         help=f"make {REPORT_NAME} behind the manifest, and where it is missing beside a complete"
         " --output (default: where the run is in this process and --output is local)",
     )
     which.add_argument(
         "--no_report",
-        action="store_const",
-        const=False,
-        dest="report",
+        action="store_true",
         help=f"make no {REPORT_NAME}: beam-tfrec report makes it later (default: see --report)",
     )
 
@@ -100,7 +97,7 @@ def make_run(
         flags.trust_manifest,
         since,
         waits=not flags.no_wait,
-        report=flags.report,
+        report=True if flags.report else False if flags.no_report else None,
     )
 
 
