@@ -129,6 +129,14 @@ def inside(bar: Bar) -> bool:
     return LEFT <= bar.x < bar.x + bar.width <= RIGHT + 0.1 and TOP <= bar.y < BOTTOM
 
 
+@given(st.dictionaries(st.integers(0, 2**63), st.integers(1, 10**15), min_size=1))
+def test_no_record_is_lost_whatever_the_numbers_of_objects(histogram: dict[int, int]) -> None:
+    chart = object_chart([Series("a", histogram)])
+
+    assert sum(int(row[1].replace(",", "")) for row in chart.rows) == sum(histogram.values())
+    assert all(inside(bar) for bar in chart.bars)
+
+
 @given(st.floats(1e-6, 1e12))
 def test_axes_end_at_a_round_number_just_beyond(most: float) -> None:
     steps = nice_steps(most)

@@ -200,6 +200,7 @@ def box_chart(series: Sequence[Series]) -> Chart:
 
 def object_chart(series: Sequence[Series]) -> Chart:
     """Return records by how many objects they hold."""
+    series = [Series(name, _by_first(histogram)) for name, histogram in series]
     most = max((number for _, histogram in series for number in histogram), default=0)
     firsts = [*range(min(most, 16) + 1), *(2**n for n in range(5, most.bit_length()))]
     columns = [
@@ -366,6 +367,19 @@ def _median(histogram: Mapping[int, int]) -> int:
         if so_far >= half:
             return number
     return 0
+
+
+def _by_first(histogram: Mapping[int, int]) -> dict[int, int]:
+    """Return a histogram of objects whose bins are those of statistics, whatever they were.
+
+    >>> _by_first({3: 1, 16: 2, 20: 4, 32: 8})
+    {3: 1, 16: 6, 32: 8}
+    """
+    found: dict[int, int] = {}
+    for number, count in sorted(histogram.items()):
+        first = number if number <= 16 else 1 << (number.bit_length() - 1)
+        found[max(0, first)] = found.get(max(0, first), 0) + count
+    return found
 
 
 def _objects_text(first: int) -> str:

@@ -13,6 +13,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from schemas.markdown import seen
+from transforms.report.charts import BOTTOM, HEIGHT, LEFT, MOST_SERIES, RIGHT, WIDTH
 from transforms.report.contents import Report
 from transforms.report.figures import count_text
 from transforms.report.page_view import make_view
@@ -68,6 +69,9 @@ def _environment() -> "Environment":
         lstrip_blocks=True,
     )
     environment.filters["count"] = count_text
+    environment.globals.update(
+        width=WIDTH, height=HEIGHT, left=LEFT, right=RIGHT, bottom=BOTTOM, most_series=MOST_SERIES
+    )
     return environment
 
 
