@@ -12,7 +12,7 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from schemas.feature_roles import BoxForm, ObjectRoles, Roles, corners_of
 from schemas.features import Kind
@@ -45,6 +45,12 @@ _DRAWN_AT_ONCE = 4 * MAX_SHARD_SAMPLES  # drawn records of classes, before most 
 _COUNTED_AT_ONCE = 512
 _BOXES_AT_ONCE = 4096
 _MAX_HASHES = 4096
+_CLASS_TABLES = ("class_records", "class_objects")
+_COUNTED = (
+    *("formats", "widths_px", "heights_px", "aspects", "image_bytes", "objects"),
+    *_CLASS_TABLES,
+)
+_EDGES, _XYWH_PX = BoxForm.EDGES, BoxForm.XYWH_PX
 _FLOAT, _INT64 = Kind.FLOAT, Kind.INT64  # an Enum's members are slow to find
 _LARGEST = b"\xff" * 8
 _PERSON = b"tfrec-report"
@@ -87,15 +93,13 @@ class StatisticsCollector:
         self.roles = roles
         self._objects_of = roles.objects[0] if roles.objects else None
         self._records = 0
-        self._formats = _Tally()
-        self._widths = _Tally()
-        self._heights = _Tally()
-        self._aspects = _Tally()
-        self._bytes = _Tally()
-        self._objects = _Tally()
+        self._pictures: list[tuple[str, int, tuple[int, int, int]]] = []
+        self._objects: list[int] = []
+        self._object_labels: list[int] = []
+        self._record_labels: list[int] = []
+        self._counts: dict[str, Counter] = {name: Counter() for name in _COUNTED}
+        self._left_out = dict.fromkeys(_CLASS_TABLES, 0)
         self._sides = _Sides()
-        self._class_records = _Tally()
-        self._class_objects = _Tally()
         self._runs = _Runs()
         self._drawing = _Drawing(split)
 
@@ -124,18 +128,20 @@ class StatisticsCollector:
         self._records = number + 1
         if not pictures and self.roles.pixels:
             pictures = self._plain_pictures(values)
-        for picture in pictures:
-            self._add_picture(picture)
-        if self._objects_of is not None:
-            size_px = pictures[0][1:3] if pictures else (0, 0)
-            labels = self._add_objects(self._objects_of, values, labels, size_px)
-        else:
-            labels = _labels(values, self.roles.class_label, labels)
+        for format, width_px, height_px, size_bytes in pictures:
+            size_bin = whole_bin(size_bytes, SIZE_BINS_PER_OCTAVE)
+            self._pictures.append((format, size_bin, _size_bins(width_px, height_px)))
+        if (objects := self._objects_of) is not None:
+            labels = _values(values, objects.labels, _INT64) if objects.labels else labels
+            self._add_objects(objects, values, len(labels), pictures)
+            self._object_labels.extend(labels)
+        elif self.roles.class_label:
+            labels = _values(values, self.roles.class_label, _INT64)
         classes = set(labels)
-        self._class_records.pending += classes
-        self._runs.pending.append(labels[0] if labels else None)
+        self._record_labels.extend(classes)
+        self._runs.pending.append(labels[0] if len(labels) else None)
         self._drawing.add(classes, number, place)
-        if self._records % _COUNTED_AT_ONCE == 0 or len(labels) >= _COUNTED_AT_ONCE:
+        if number % _COUNTED_AT_ONCE == 0 or len(labels) >= _COUNTED_AT_ONCE:
             self._count()
 
     def statistics(self) -> Statistics:
@@ -144,32 +150,48 @@ class StatisticsCollector:
             return NO_STATISTICS
         self._count()
         runs, expected = self._runs.counted()
+        for name in _CLASS_TABLES:
+            self._leave_out_classes(name)
+        counts: dict[str, Any] = {
+            name: dict(sorted(counts.items())) for name, counts in self._counts.items()
+        }
+        for name in _CLASS_TABLES:  # which a layout may give as numbers of NumPy
+            counts[name] = {int(label): count for label, count in counts[name].items()}
         return Statistics(
             records=self._records,
-            formats=self._formats.counted(),
-            widths_px=self._widths.counted(),
-            heights_px=self._heights.counted(),
-            aspects=self._aspects.counted(),
-            image_bytes=self._bytes.counted(),
-            objects=self._objects.counted(),
+            **counts,
             box_sides=self._sides.counted(),
-            class_records=self._class_records.counted(),
-            class_objects=self._class_objects.counted(),
             runs=runs,
             expected_runs=expected,
             samples=self._drawing.drawn(),
-            unlisted_class_records=self._class_records.left_out,
-            unlisted_class_objects=self._class_objects.left_out,
+            unlisted_class_records=self._left_out["class_records"],
+            unlisted_class_objects=self._left_out["class_objects"],
         )
 
     def _count(self) -> None:
         """Count what was gathered."""
-        for tally in (self._formats, self._widths, self._heights, self._aspects, self._bytes):
-            tally.count()
-        for tally in (self._objects, self._class_records, self._class_objects):
-            tally.count()
+        counts = self._counts
+        if self._pictures:
+            formats, image_bytes, sizes = zip(*self._pictures, strict=True)
+            widths, heights, aspects = zip(*sizes, strict=True)
+            counts["formats"].update(formats)
+            counts["image_bytes"].update(image_bytes)
+            counts["widths_px"].update(widths)
+            counts["heights_px"].update(heights)
+            counts["aspects"].update(aspects)
+        counts["objects"].update(self._objects)
+        counts["class_records"].update(self._record_labels)
+        counts["class_objects"].update(self._object_labels)
+        for gathered in (self._pictures, self._objects, self._record_labels, self._object_labels):
+            gathered.clear()
+        for name in _CLASS_TABLES:
+            if len(counts[name]) > 2 * MAX_CLASSES:
+                self._leave_out_classes(name)
         self._sides.count()
         self._runs.count()
+
+    def _leave_out_classes(self, name: str) -> None:
+        self._left_out[name] += leave_out_classes(self._counts[name])
 
     def _plain_pictures(self, values: RecordValues) -> list[StoredPicture]:
         """Return a record's pictures that are no image files."""
@@ -185,42 +207,26 @@ class StatisticsCollector:
                     found.append(StoredPicture(format, width, height, len(value)))
         return found
 
-    def _add_picture(self, picture: StoredPicture) -> None:
-        format, width_px, height_px, size_bytes = picture
-        width, height, aspect = _size_bins(width_px, height_px)
-        self._formats.pending.append(format)
-        self._widths.pending.append(width)
-        self._heights.pending.append(height)
-        self._aspects.pending.append(aspect)
-        self._bytes.pending.append(whole_bin(size_bytes, SIZE_BINS_PER_OCTAVE))
-
     def _add_objects(
         self,
         objects: ObjectRoles,
         values: RecordValues,
-        labels: Sequence[int],
-        size_px: tuple[int, int],
-    ) -> list[int]:
-        """Add a record's objects and return their labels."""
-        labels = _labels(values, objects.labels, labels)
+        labels: int,
+        pictures: Sequence[StoredPicture],
+    ) -> None:
+        """Add a record's boxes, and how many objects it has, by these or by their labels."""
         try:
-            boxes = self._sides.add(objects, values, size_px)
+            boxes = self._sides.add(objects, values, pictures)
         except ValueError:
             self.odd_records += 1
             boxes = 0
-        count = boxes if boxes >= len(labels) else len(labels)
-        self._objects.pending.append(count if count <= EXACT_OBJECTS else count_bin(count))
-        self._class_objects.pending += labels
-        return labels
+        count = boxes if boxes >= labels else labels
+        self._objects.append(count if count <= EXACT_OBJECTS else count_bin(count))
 
 
 def _values(values: RecordValues, key: str, kind: Kind) -> Sequence:
     found, held = values.get(key, _NOTHING)
     return held if found is kind else ()
-
-
-def _labels(values: RecordValues, key: str, others: Sequence[int]) -> list[int]:
-    return _ints(values, key) if key else list(map(int, others))
 
 
 def _ints(values: RecordValues, key: str) -> list[int]:
@@ -232,32 +238,6 @@ def _ints(values: RecordValues, key: str) -> list[int]:
 def _size_bins(width_px: int, height_px: int) -> tuple[int, int, int]:
     width, height = (whole_bin(side, SIZE_BINS_PER_OCTAVE) for side in (width_px, height_px))
     return width, height, log_bin(width_px / height_px, ASPECT_BINS_PER_OCTAVE)
-
-
-class _Tally:
-    """Counts by what is counted; of classes those of the smallest labels stay.
-
-    Attributes:
-        pending: to be counted.
-        left_out: of classes that did not stay.
-    """
-
-    def __init__(self) -> None:
-        self.pending: list = []
-        self.left_out = 0
-        self._counts: Counter = Counter()
-
-    def count(self) -> None:
-        """Count what is pending."""
-        self._counts.update(self.pending)
-        self.pending.clear()
-        if len(self._counts) > 2 * MAX_CLASSES:
-            self.left_out += leave_out_classes(self._counts)
-
-    def counted(self) -> dict:
-        """Return the counts in order."""
-        self.left_out += leave_out_classes(self._counts)
-        return dict(sorted(self._counts.items()))
 
 
 class _Sides:
@@ -272,14 +252,16 @@ class _Sides:
         self._edges: tuple[list[float], ...] = ([], [], [], [])
         self._exponents: Counter[int] = Counter()
 
-    def add(self, objects: ObjectRoles, values: RecordValues, size_px: tuple[int, int]) -> int:
+    def add(
+        self, objects: ObjectRoles, values: RecordValues, pictures: Sequence[StoredPicture]
+    ) -> int:
         """Add a record's boxes and return how many there are.
 
         Raises:
             ValueError: when edges or numbers are missing.
         """
         left, top, right, bottom = self._edges
-        if objects.form is BoxForm.EDGES:
+        if objects.form is _EDGES:
             found = [values.get(key, _NOTHING) for key in objects.boxes]
             lefts, tops, rights, bottoms = [held if k is _FLOAT else () for k, held in found]
             count = len(lefts)
@@ -292,8 +274,9 @@ class _Sides:
         else:
             numbers = array.array("f", iter(_values(values, objects.boxes[0], Kind.FLOAT)))
             count = len(numbers) // 4
-            if objects.form is BoxForm.XYWH_PX and not all(size_px) and count:
+            if objects.form is _XYWH_PX and not pictures and count:
                 return count  # of a picture whose size nobody knows
+            size_px = pictures[0][1:3] if pictures else (0, 0)
             for corners in corners_of(objects, lambda _: numbers, size_px):
                 for gathered, edge in zip(self._edges, corners, strict=True):
                     gathered.append(edge)
@@ -371,7 +354,7 @@ class _Drawing:
 
     def add(self, classes: Iterable[int], number: int, place: tuple[int, int, str]) -> None:
         """Draw a record, or do not."""
-        key = place[2].encode("utf-8", "surrogatepass")
+        key = place[2].encode()
         begun = self._begun
         for label in (SPLIT_LABEL, *classes):
             copy, last = begun.get(label) or self._begin(label)
@@ -380,7 +363,7 @@ class _Drawing:
             digest = hashed.digest()
             if digest <= last:
                 drawn = int.from_bytes(digest, "big") >> 1
-                self._draw(SampledRecord(drawn, label, number, *place))
+                self._draw(SampledRecord(drawn, int(label), number, *place))
 
     def drawn(self) -> list[SampledRecord]:
         """Return the records that were drawn, by label and digest."""
@@ -413,7 +396,7 @@ class _Drawing:
         """Return what hashes keys for a label, and the largest digest that is drawn still."""
         if len(self._begun) >= _MAX_HASHES:
             self._begun.clear()
-        text = f"{self._split}\0{label}\0".encode()
+        text = f"{self._split}\0{int(label)}\0".encode()
         begun = hashlib.blake2b(text, digest_size=8, person=_PERSON).copy, _LARGEST
         self._begun[label] = begun
         return begun

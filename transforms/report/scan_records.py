@@ -111,9 +111,9 @@ def scan_file(
         kinds, images = _infer(record for _, record in head)
         roles = roles_of_keys(kinds, images)
         records = itertools.chain(head, records)
-    collector = StatisticsCollector("", roles)
+    collector, name = StatisticsCollector("", roles), printable(file.name.rpartition("/")[2])
     for frame, found in records:
-        key = f"{file.name.rpartition('/')[2]}-{frame.number}"
+        key = f"{name}-{frame.number}"
         scanning.add(collector, frame, found, key, scanning.labels(roles, found.context))
     return Scan(
         collector.statistics(), roles, file.size_bytes, kinds, scanning.notes(uri, collector)
