@@ -8,7 +8,7 @@ import sys
 PIPELINES = ("coco", "folder", "table", "sidecar", "pairs", "arrays")
 """Those that make data sets, with Beam."""
 
-COMMANDS = (*PIPELINES, "plan", "verify", "show", "doctor")
+COMMANDS = (*PIPELINES, "plan", "verify", "show", "report", "doctor")
 """Each names the module of `pipelines` that has its `main`."""
 
 

@@ -29,6 +29,7 @@ from transforms.payloads import DetachPayloads
 from transforms.pin_blobs import PinBlobs, PinnedSamples
 from transforms.plan_shards import Order, PlannedShards, PlanShards, Sharding
 from transforms.publish_plan import CommitJob, PublishPlan, RejectBudget
+from transforms.report.write_report import WriteReport
 from transforms.run_spool import RunSpool, spool_for
 from transforms.sources import SourceSamples, SplitSource, is_there
 from transforms.splits import Splitting
@@ -58,6 +59,7 @@ class DataSetConfig:
         access: how stores are reached.
         accept_command: the command that accepts `COUNT` rejects, for the message.
         earlier: data sets whose samples are left out; see `find_earlier_sets`.
+        report: make `report.html` behind the manifest; it decides nothing of the data set.
     """
 
     output: str
@@ -76,6 +78,7 @@ class DataSetConfig:
     access: Access = field(default_factory=Access)
     accept_command: str = "--max_rejected COUNT"
     earlier: EarlierSets = NO_EARLIER_SETS
+    report: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what does not fit together."""
@@ -304,7 +307,10 @@ def write_data_set(
     duplicates = None
     if len(config.splits) > 1:
         duplicates = infos | "FindDuplicates" >> FindDuplicates(config.output, config.access)
-    return infos | "Commit" >> Commit(commit_job, plan, files, rejected, tallies, duplicates)
+    manifests = infos | "Commit" >> Commit(commit_job, plan, files, rejected, tallies, duplicates)
+    if config.report:
+        return manifests | "WriteReport" >> WriteReport(config.output, config.access)
+    return manifests
 
 
 def _pinned(

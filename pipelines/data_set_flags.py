@@ -20,6 +20,7 @@ from pipelines.options import (
 )
 from pipelines.plan_run import PlanFormat
 from pipelines.split_flags import add_split_flags, splitting_of
+from schemas.manifest import REPORT_NAME
 from schemas.run_date import expand_date
 from transforms.earlier_sets import Since
 
@@ -38,6 +39,23 @@ def add_data_set_flags(parser: FlagParser, *, images: bool = True) -> None:
         add_image_flags(parser)
     add_daily_flags(parser)
     add_output_flags(parser)
+    _add_report_flags(parser)
+
+
+def _add_report_flags(parser: FlagParser) -> None:
+    group = parser.add_argument_group("report")
+    which = group.add_mutually_exclusive_group()
+    which.add_argument(
+        "--report",
+        action="store_true",
+        help=f"make {REPORT_NAME} behind the manifest, and where it is missing beside a complete"
+        " --output (default: where the run is in this process and --output is local)",
+    )
+    which.add_argument(
+        "--no_report",
+        action="store_true",
+        help=f"make no {REPORT_NAME}: beam-tfrec report makes it later (default: see --report)",
+    )
 
 
 def make_run(
@@ -82,6 +100,7 @@ def make_run(
         waits=not flags.no_wait,
         plan=PlanFormat(flags.plan) if flags.plan else None,
         prices=flags.prices or "",
+        report=True if flags.report else False if flags.no_report else None,
     )
 
 

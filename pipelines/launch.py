@@ -33,7 +33,7 @@ from pipelines.plan_run import Asked, PlanFormat, ReadSources, build_plan, plan_
 from pipelines.plan_text import plan_json, plan_lines
 from pipelines.progress_display import showing_progress
 from pipelines.summary import summarize
-from schemas.manifest import MANIFEST_NAME, Manifest, read_manifest
+from schemas.manifest import MANIFEST_NAME, REPORT_NAME, Manifest, read_manifest
 from transforms.commit import find_complete
 from transforms.earlier_sets import Since, dividing_options, find_earlier_sets
 from transforms.look_at_output import refuse_no_place
@@ -41,6 +41,7 @@ from transforms.outline_shards import new_slot
 from transforms.output_files import EXCLUDED_NAME, remove_output
 from transforms.progress import PROGRESS
 from transforms.quantities import counted
+from transforms.report.write_report import has_report, write_report
 from transforms.run_spool import close_spools, shares_memory
 from transforms.storage import (
     Storage,
@@ -78,6 +79,7 @@ class RunConfig(Generic[C]):
         waits: stay until the job has ended, and say what it made.
         plan: how to say what the run would make, instead of running; None to run.
         prices: URI of a file of unit prices, for a plan; empty for list prices.
+        report: whether a report is made; None where that follows from runner and output.
     """
 
     config: C
@@ -87,6 +89,7 @@ class RunConfig(Generic[C]):
     waits: bool = True
     plan: PlanFormat | None = None
     prices: str = ""
+    report: bool | None = None
 
     def __post_init__(self) -> None:
         """Refuse what has no effect where the paths lie, or could name no object."""
@@ -147,6 +150,7 @@ def execute(
     if run.plan is not None:
         _plan(run, run.plan, read_sources, options)
         return
+    run = replace(run, config=replace(run.config, report=_wants_report(run, options)))
     if is_dry_run(options):  # which asks no store
         run_graph(partial(build, config=run.config), options, waits=False)
         return
@@ -160,6 +164,8 @@ def execute(
         config = _overwrite(config, output)
     if _is_complete(config, output, trust_manifest=run.trust_manifest):
         say(f"already complete: {join_uri(config.output, MANIFEST_NAME)}", sys.stdout)
+        if config.report:
+            _make_missing_report(config)
         if makes_template(options):
             run_graph(build_nothing, options, waits=False)
         return
@@ -174,7 +180,7 @@ def execute(
     with showing_progress(PROGRESS, loggers, noun, known=known):
         run_graph(partial(build, config=config), options, waits=run.waits)
     if run.waits and not makes_template(options):
-        _say_what_was_made(config.output, output, time.monotonic() - started_s)
+        _say_what_was_made(config, output, time.monotonic() - started_s)
 
 
 def _plan(
@@ -264,9 +270,24 @@ def run_graph(
         close_spools(pipeline)
 
 
-def _say_what_was_made(uri: str, output: Storage, seconds: float) -> None:
+def _wants_report(run: RunConfig, options: PipelineOptions) -> bool:
+    """Return whether a report is asked for, or made since it costs nobody a request."""
+    if run.report is not None:
+        return run.report
+    return runner_of(options) == "FnApiRunner" and is_local(run.config.output)
+
+
+def _make_missing_report(config: DataSetConfig) -> None:
+    """Make the report that a run did not come to, or was not asked for."""
+    if not has_report(config.output, config.access) and write_report(config.output, config.access):
+        say(f"report: {join_uri(config.output, REPORT_NAME)}", sys.stdout)
+
+
+def _say_what_was_made(config: DataSetConfig, output: Storage, seconds: float) -> None:
+    uri = config.output
     manifest = read_manifest(output.read(MANIFEST_NAME), join_uri(uri, MANIFEST_NAME))
-    for line in summarize(manifest, uri, seconds).splitlines():
+    is_reported = config.report and has_report(uri, config.access)
+    for line in summarize(manifest, uri, seconds, has_report=is_reported).splitlines():
         say(line, sys.stdout)
 
 

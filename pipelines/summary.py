@@ -6,6 +6,7 @@ from schemas.manifest import (
     DUPLICATES_NAME,
     MANIFEST_NAME,
     REJECTED_NAME,
+    REPORT_NAME,
     Manifest,
     SharedContents,
     SourceFile,
@@ -19,7 +20,7 @@ _SAMPLES = {"table": "samples", "sequence": "samples", "pairs": "pairs", "arrays
 """What samples are called, by the layout, where they are no images."""
 
 
-def summarize(manifest: Manifest, output: str, seconds: float) -> str:
+def summarize(manifest: Manifest, output: str, seconds: float, *, has_report: bool = False) -> str:
     """Return what was made, what was rejected and why, and how to read it."""
     records = sum(split.records for split in manifest.splits.values())
     samples = _SAMPLES.get(manifest.layout, "images")
@@ -30,6 +31,8 @@ def summarize(manifest: Manifest, output: str, seconds: float) -> str:
         lines += _split_lines(name, split, samples, annotated)
     for pair in manifest.duplicates or ():
         lines.append(_shared_line(pair, output))
+    if has_report:
+        lines.append(f"  look at it: {printable(join_uri(output, REPORT_NAME))}")
     lines += _reading_lines(manifest, output)
     return "\n".join(lines) + "\n"
 

@@ -58,6 +58,12 @@ def data_card(manifest: Manifest) -> str:
     return sealed("\n".join(lines) + "\n")
 
 
+def source_kind(manifest: Manifest) -> str:
+    """Return what a data set was made from, in words."""
+    kinds = [text for option, text in _SOURCES.items() if option in manifest.plan.options]
+    return (kinds or [_SOURCES_BY_LAYOUT.get(manifest.layout, "sources of the user's own")])[0]
+
+
 def _what_it_is(manifest: Manifest) -> Iterator[str]:
     splits = manifest.splits.values()
     records, shards = sum(s.records for s in splits), sum(s.shards for s in splits)
@@ -211,10 +217,9 @@ def _link(url: str) -> str:
 
 def _sources(manifest: Manifest) -> Iterator[str]:
     options = manifest.plan.options
-    kinds = [text for option, text in _SOURCES.items() if option in options]
-    kind = (kinds or [_SOURCES_BY_LAYOUT.get(manifest.layout, "sources of the user's own")])[0]
     yield "## How it was made"
     yield ""
+    kind = source_kind(manifest)
     yield f"From {kind}. The same sources and these options give the same bytes again."
     yield ""
     files = [

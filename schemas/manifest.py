@@ -18,6 +18,7 @@ MANIFEST_NAME = "manifest.json"
 PLAN_NAME = "_plan.json"
 REJECTED_NAME = "rejected.jsonl"
 DUPLICATES_NAME = "duplicates.jsonl"
+REPORT_NAME = "report.html"
 SOURCES_DIR = "_sources"
 
 

@@ -18,7 +18,7 @@ from transforms.storage import Spool, Storage
 PROJECT = Path(__file__).resolve().parent.parent
 PACKAGES = ("transforms", "pipelines")
 STORES = PROJECT / "transforms/storage"  # what lies below the protocol is no user of it
-LOOKING = ("verify", "show", "find_records", "scan_records", "doctor", "look_at")
+LOOKING = ("verify", "show", "find_records", "report", "doctor", "look_at")
 """What modules, or their folders, are called that are no part of a run; `test_verify_in_stores`
 sees verify read."""
 

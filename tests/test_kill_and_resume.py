@@ -60,7 +60,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     annotations = write_coco(folder, spec)
     arguments: list[object] = [
         *("--images", images, "--annotations", annotations),
-        *("--num_shards", NUM_SHARDS, "--max_rejected", 2),
+        *("--no_report", "--num_shards", NUM_SHARDS, "--max_rejected", 2),
     ]
     started_s = time.monotonic()
     run = spawn_coco(*arguments, "--output", folder / "out")

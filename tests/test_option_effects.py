@@ -647,6 +647,22 @@ def test_spool_dir(bucket: GcsStandIn, tmp_path: Path) -> None:
     assert run_coco(*IN_BUCKET, "--spool_dir", tmp_path).code == 0
 
 
+@shows("--report", "--no_report")
+def test_report(bucket: GcsStandIn, make_coco: MakeCoco, tmp_path: Path) -> None:
+    """More is in `tests/test_write_report.py`."""
+    assert run_coco(*IN_BUCKET).code == 0
+    assert "out/report.html" not in bucket.objects("b")
+    run = run_coco(*IN_BUCKET, "--report")
+    assert run.out.splitlines() == [
+        "already complete: gs://b/out/manifest.json",
+        "report: gs://b/out/report.html",
+    ]
+    assert b"data:image/jpeg;base64," in bucket.objects("b")["out/report.html"]
+    for flags, is_made in (((), True), (("--no_report",), False)):
+        committed(make_coco(1, name=f"of {is_made}"), tmp_path / str(is_made), *flags)
+        assert (tmp_path / str(is_made) / "report.html").exists() == is_made
+
+
 @shows("--max_reads_per_second")
 def test_max_reads_per_second(bucket: GcsStandIn, tmp_path: Path) -> None:
     started_s = time.monotonic()

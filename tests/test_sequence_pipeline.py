@@ -167,6 +167,7 @@ def test_nothing_tells_tfds_of_examples(tmp_path: Path, capsys: pytest.CaptureFi
         "label_map.pbtxt",
         "manifest.json",
         "rejected.jsonl",
+        "report.html",
         "schema.pbtxt",
         "train-00000-of-00001-4.tfrec",
     ]

@@ -13,6 +13,7 @@ from schemas.manifest import (
     MANIFEST_NAME,
     PLAN_NAME,
     REJECTED_NAME,
+    REPORT_NAME,
     SOURCES_DIR,
     JobPlan,
     from_json,
@@ -50,7 +51,7 @@ SIDE_FILES = (
     "dataset_info.json",
     *LABEL_FILES.values(),
 )
-DOCUMENTS = (CARD_NAME, CROISSANT_NAME)
+DOCUMENTS = (CARD_NAME, CROISSANT_NAME, REPORT_NAME)
 """What describes a data set, at names that users may have files of their own at: these stay."""
 
 EXCLUDED_NAME = "_excluded.jsonl"

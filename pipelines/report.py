@@ -1,0 +1,198 @@
+"""Make the report of data sets and of any TFRecord files: `python -m pipelines.report --help`.
+
+Neither Beam nor TensorFlow is imported.
+"""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TextIO
+
+from pipelines.command import guarded, say
+from pipelines.flags import FlagParser, add_reading_flags, not_empty
+from schemas.faults import fault_line
+from schemas.findings import Findings
+from schemas.manifest import REPORT_NAME
+from schemas.seals import is_sealed
+from transforms.quantities import counted
+from transforms.report.contents import Report
+from transforms.report.gather import make_report
+from transforms.report.gather_files import report_of_files
+from transforms.report.report_file import report_file
+from transforms.storage import Access, check_uri, join_uri, open_storage, split_uri
+from transforms.verify_paths import find_paths
+
+_PROGRAM = "beam-tfrec report"
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """What is to be reported on.
+
+    Attributes:
+        paths: data sets, folders of TFRecord files, and such files.
+        output: of the page; empty for `report.html` in each data set.
+        access: how stores are reached.
+    """
+
+    paths: tuple[str, ...]
+    output: str = ""
+    access: Access = field(default_factory=Access)
+
+    def __post_init__(self) -> None:
+        """Refuse what could name no object."""
+        for uri in (*self.paths, *filter(None, [self.output])):
+            check_uri(uri)
+
+
+def parser() -> FlagParser:
+    """Return the parser of the command line."""
+    found = FlagParser(
+        _PROGRAM,
+        "Make a page that shows what data sets or any TFRecord files hold: counts, rejects,"
+        " histograms, and pictures with boxes, masks and keypoints. One file, without outside"
+        " assets.",
+    )
+    found.add_argument(
+        "paths",
+        nargs="+",
+        type=not_empty,
+        metavar="PATH",
+        help="a data set (a folder or URI with a manifest.json), a TFRecord file of any origin, or"
+        " a folder of such files, which are read whole",
+    )
+    found.add_argument(
+        "--output",
+        type=not_empty,
+        metavar="FILE",
+        help=f"where the page goes; a report of ours that is there is made anew, any other file"
+        f" stays (default: {REPORT_NAME} in each data set; needed for other files)",
+    )
+    add_reading_flags(found)
+    return found
+
+
+def config_of(flags: argparse.Namespace) -> ReportConfig:
+    """Return what the flags ask for."""
+    access = Access(flags.anonymous, flags.billing_project)
+    return ReportConfig(tuple(flags.paths), flags.output or "", access)
+
+
+def run(argv: Sequence[str]) -> None:
+    """Make the reports that are asked for, and say where they are."""
+    config = config_of(parser().parse_args(argv))
+    for uri, report in make_reports(config):
+        say(f"report: {uri} ({_summary(report)})", sys.stdout)
+
+
+def make_reports(config: ReportConfig) -> Iterator[tuple[str, Report]]:
+    """Make the reports and yield each with its place.
+
+    Raises:
+        ValueError: where it is not said where a page is to go.
+        RuntimeError: `E-ARG` where a path is nothing, `E-OUT-CONFLICT` where a page would take the
+            place of another file, `E-IO-…` where a store fails.
+    """
+    findings = Findings()
+    data_sets, files = find_paths(config.paths, config.access, findings)
+    _check_output(config, data_sets, files)
+    places = [config.output or join_uri(root, REPORT_NAME) for root in data_sets]
+    for place in places or [config.output]:
+        refuse_taken(place, config.access)
+    for root, place in zip(data_sets, places, strict=True):
+        report = make_report(root, config.access)
+        put_page(place, report_file(report), config.access)
+        yield place, report
+    if files:
+        with _progress(sys.stderr, len(files)) as seen:
+            report = report_of_files(files, config.access, list(findings.lines()), seen)
+        put_page(config.output, report_file(report), config.access)
+        yield config.output, report
+
+
+def refuse_taken(uri: str, access: Access) -> bool:
+    """Refuse a place where a file is that is no report as we wrote it; return whether one is there.
+
+    Raises:
+        RuntimeError: `E-OUT-CONFLICT`.
+    """
+    root, name = split_uri(uri)
+    storage = open_storage(root, access)
+    there = storage.stat(name)
+    if there is None:
+        return False
+    if there.kind != "file" or not is_sealed(storage.read(name)):
+        what = "is there, and is no report as this program wrote it"
+        remedy = "give another --output, or move it away"
+        raise RuntimeError(fault_line("E-OUT-CONFLICT", uri, what, remedy))
+    return True
+
+
+def put_page(uri: str, page: bytes, access: Access) -> None:
+    """Create a page, in the place of an earlier one of ours.
+
+    Raises:
+        RuntimeError: `E-OUT-CONFLICT` where there is another file.
+    """
+    root, name = split_uri(uri)
+    storage = open_storage(root, access)
+    if storage.stat("") is None:
+        storage.probe()
+    if refuse_taken(uri, access):
+        storage.delete(name)
+    if not storage.create(name, page):  # somebody has put one there meanwhile
+        raise RuntimeError(
+            fault_line("E-OUT-CONFLICT", uri, "was made meanwhile", "look at it, or run again")
+        )
+
+
+def _check_output(config: ReportConfig, data_sets: Sequence[str], files: Sequence[str]) -> None:
+    """Refuse to guess a place, and to put several pages into one."""
+    if files and data_sets:
+        raise ValueError(
+            f"paths must be data sets or other files, got {data_sets[0]} and {files[0]}: give them"
+            " apart"
+        )
+    if files and not config.output:
+        raise ValueError(
+            f"output must be given for files that are no data set, got none for {files[0]}: add"
+            f" --output {REPORT_NAME}"
+        )
+    if config.output and len(data_sets) > 1:
+        raise ValueError(
+            f"output must come with one data set, got {len(data_sets)}: give them apart"
+        )
+
+
+@contextlib.contextmanager
+def _progress(stream: TextIO, files: int) -> Iterator[Callable[[int, int], object]]:
+    """Give what tells a terminal how far the reading is, on one line that is cleared at the end."""
+    if not stream.isatty():
+        yield lambda done, records: None
+        return
+    try:
+        yield lambda done, records: print(
+            f"\r{done} of {counted(files, 'file')}, {counted(records, 'record')} ",
+            end="",
+            file=stream,
+            flush=True,
+        )
+    finally:
+        print("\r\x1b[K", end="", file=stream, flush=True)
+
+
+def _summary(report: Report) -> str:
+    records = sum(split.statistics.records for split in report.splits)
+    notes = f", {counted(len(report.notes), 'note')}" if report.notes else ""
+    return f"{counted(records, 'record')}, {counted(len(report.pictures), 'picture')}{notes}"
+
+
+def main() -> None:
+    """Run the command line."""
+    sys.exit(guarded(run, sys.argv[1:], lambda: "nothing was changed; run again"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,462 @@
+"""Pictures of records: boxes are where they are, and nothing that a record holds is a failure."""
+
+import io
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from schemas.example import encode_example_parts
+from schemas.feature_roles import Roles, roles_of_keys, roles_of_spec
+from schemas.features import FeatureSpec, Kind
+from schemas.layouts.arrays import ArraysLayout, Encoding
+from schemas.layouts.detection import DetectionLayout
+from schemas.layouts.tfds import TfdsLayout
+from schemas.manifest import Manifest, from_json, spec_of
+from schemas.shards import index_names, shard_stem
+from schemas.tensors import encode_tensor
+from schemas.turns import inverse_orientation, turn_array
+from tests.coco_command import run_coco
+from tests.turned_images import as_viewed, jpeg_of, oriented, png_of
+from transforms.report.colors import class_color
+from transforms.report.contents import Outline, ShownPicture
+from transforms.report.draw_pictures import Drawn, draw_record
+from transforms.report.outlines import Legend
+from transforms.report.pick_samples import PickedRecord
+from transforms.report.read_samples import ReadRecord, read_record
+from transforms.report.small_pictures import SIDE_PX
+from transforms.shard_index import index_from_parquet
+from transforms.storage import open_storage
+
+WIDTH, HEIGHT = 120, 80
+BOX_XYWH_PX = (30, 20, 48, 16)
+RED, GRAY = (255, 0, 0), (128, 128, 128)
+LEGEND = Legend({1: "square", 2: "circle"}, {1: 1, 2: 2})
+PICKED = PickedRecord("train", "a.tfrec", 3, 0, 100, "a", True, (1,))
+MOST_BYTES = 30_000
+
+
+def rectangle(width: int = WIDTH, height: int = HEIGHT) -> np.ndarray:
+    """Return gray pixels with a red rectangle in the known box."""
+    pixels = np.full((height, width, 3), GRAY, np.uint8)
+    x, y, w, h = BOX_XYWH_PX
+    pixels[y : y + h, x : x + w] = RED
+    return pixels
+
+
+def pixels_of(jpeg: bytes) -> np.ndarray:
+    with Image.open(io.BytesIO(jpeg)) as image:
+        assert image.format == "JPEG"
+        return np.asarray(image.convert("RGB"))
+
+
+def is_red(pixels: np.ndarray) -> np.ndarray:
+    """Return where pixels are nearer to red than to gray."""
+    return pixels[..., 0].astype(int) - pixels[..., 1] > 128
+
+
+def check_box(picture: ShownPicture, tolerance_px: int = 1) -> None:
+    """Check that the picture's only box is where its red pixels are."""
+    (outline,) = picture.outlines
+    assert outline.box is not None
+    red = is_red(pixels_of(picture.jpeg))
+    width, height = picture.size_px
+    assert red.shape == (height, width)
+    rows, columns = np.flatnonzero(red.any(axis=1)), np.flatnonzero(red.any(axis=0))
+    left, top, w, h = outline.box
+    found = [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
+    told = [left * width, top * height, (left + w) * width, (top + h) * height]
+    assert np.allclose(found, told, atol=tolerance_px), (found, told)
+
+
+def drawn_of(out: Path) -> Iterator[Drawn]:
+    """Yield what is made of each record of a data set, by its indexes."""
+    storage = open_storage(str(out))
+    manifest = from_json(storage.read("manifest.json"), Manifest)
+    roles = roles_of_spec(spec_of(manifest))
+    names = {label.id: label.name for label in manifest.plan.labels}
+    legend = Legend(names, {label.annotated_id: label.id for label in manifest.plan.labels})
+    (entry,) = manifest.shards
+    index = index_from_parquet(storage.read(index_names(shard_stem(entry.split, 0, 1))[0]))
+    for number, row in enumerate(index):
+        picked = PickedRecord(
+            entry.split, entry.file, number, row.offset, row.size, row.key, True, ()
+        )
+        record = read_record(storage, storage.stat(entry.file), picked)
+        yield draw_record(record, roles, legend, MOST_BYTES)
+
+
+def convert(
+    folder: Path, data: bytes, size_px: tuple[int, int], *flags: object, **annotation: Any
+) -> ShownPicture:
+    """Return the picture of a data set of one image with the known box."""
+    (folder / "images").mkdir()
+    (folder / "images/a.jpg").write_bytes(data)
+    width, height = size_px
+    spec = {
+        "images": [{"id": 1, "file_name": "a.jpg", "width": width, "height": height}],
+        "annotations": [
+            {
+                "id": 1,
+                "image_id": 1,
+                "category_id": 1,
+                "bbox": BOX_XYWH_PX,
+                "area": 768,
+                "iscrowd": 0,
+                **annotation,
+            }
+        ],
+        "categories": [{"id": 1, "name": "square"}],
+    }
+    (folder / "a.json").write_text(json.dumps(spec))
+    sources = ("--images", folder / "images", "--annotations", folder / "a.json")
+    run = run_coco(*sources, "--output", folder / "out", "--no_report", *flags)
+    assert run.code == 0, run.err
+    (drawn,) = drawn_of(folder / "out")
+    assert drawn.notes == ()
+    (picture,) = drawn.pictures
+    return picture
+
+
+LAYOUTS = ("detection", "keras", "tfds")
+LABELS = {"detection": 1, "keras": 1, "tfds": 0}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_box_is_where_it_is(layout: str, tmp_path: Path) -> None:
+    data = jpeg_of(rectangle(), quality=95, subsampling=0)
+    picture = convert(tmp_path, data, (WIDTH, HEIGHT), "--layout", layout)
+    assert picture.size_px == picture.stored_size_px == (WIDTH, HEIGHT)
+    assert [(o.label, o.text) for o in picture.outlines] == [(LABELS[layout], "square")]
+    assert picture.labels == (LABELS[layout],)
+    check_box(picture)
+
+
+@pytest.mark.parametrize("orientation", ["keep", "upright"])
+@pytest.mark.parametrize("exif", [5, 6, 7, 8])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_box_of_a_turned_photo_is_where_it_is(
+    layout: str, exif: int, orientation: str, tmp_path: Path
+) -> None:
+    """The annotations are of the picture as viewed, the file is as the camera wrote it."""
+    stored = turn_array(rectangle(), inverse_orientation(exif))
+    data = oriented(jpeg_of(stored, quality=95, subsampling=0), exif)
+    assert is_red(as_viewed(data))[20:36, 30:78].mean() > 0.9  # Pillow sees it there too
+    flags = ("--layout", layout, "--orientation", orientation)
+    picture = convert(tmp_path, data, (WIDTH, HEIGHT), *flags)
+    size_px = (WIDTH, HEIGHT) if orientation == "upright" else (HEIGHT, WIDTH)
+    assert picture.stored_size_px == size_px
+    assert b"Exif" not in picture.jpeg
+    check_box(picture)
+
+
+def test_a_box_of_a_large_photo_is_where_it_is(tmp_path: Path) -> None:
+    """It is decoded smaller, which must move nothing."""
+    pixels = np.kron(rectangle(), np.ones((9, 9, 1), np.uint8))[: 9 * HEIGHT - 5]
+    bbox = [9 * value for value in BOX_XYWH_PX]
+    size_px = (9 * WIDTH, 9 * HEIGHT - 5)
+    picture = convert(tmp_path, jpeg_of(pixels), size_px, bbox=bbox)
+    assert picture.stored_size_px == size_px
+    assert picture.size_px[0] == SIDE_PX and abs(picture.size_px[1] - SIDE_PX * 715 / 1080) <= 1
+    check_box(picture, tolerance_px=2)
+
+
+# --- records by hand ---
+
+DETECTION = roles_of_spec(
+    DetectionLayout(features=("boxes", "masks", "polygons", "keypoints")).spec
+)
+BOXES = {
+    "image/object/bbox/xmin": (Kind.FLOAT, [0.25]),
+    "image/object/bbox/xmax": (Kind.FLOAT, [0.65]),
+    "image/object/bbox/ymin": (Kind.FLOAT, [0.25]),
+    "image/object/bbox/ymax": (Kind.FLOAT, [0.45]),
+    "image/object/class/label": (Kind.INT64, [1]),
+}
+GRAY_PNG = png_of(np.full((HEIGHT, WIDTH), 100, np.uint8))
+
+
+def drawn(
+    features: dict[str, tuple[Kind, Sequence]], roles: Roles = DETECTION, legend: Legend = LEGEND
+) -> Drawn:
+    data = b"".join(encode_example_parts(features))
+    return draw_record(ReadRecord(PICKED, data), roles, legend, MOST_BYTES)
+
+
+def drawn_image(value: bytes) -> Drawn:
+    return drawn({"image/encoded": (Kind.BYTES, [value])})
+
+
+def shown_pixels(made: Drawn) -> np.ndarray:
+    (picture,) = made.pictures
+    assert made.notes == ()
+    return pixels_of(picture.jpeg)
+
+
+def saved(image: Image.Image, file_format: str, **save: Any) -> bytes:
+    out = io.BytesIO()
+    image.save(out, file_format, **save)
+    return out.getvalue()
+
+
+def palette_image() -> Image.Image:
+    return Image.fromarray(rectangle()).quantize(4)
+
+
+def with_alpha() -> Image.Image:
+    """Return the rectangle on a background that cannot be seen."""
+    image = Image.fromarray(rectangle()).convert("RGBA")
+    image.putalpha(Image.fromarray((is_red(rectangle()) * 255).astype(np.uint8)))
+    return image
+
+
+COLORED = {
+    "jpeg": jpeg_of(rectangle(), quality=95, subsampling=0),
+    "png": png_of(rectangle()),
+    "palette": saved(palette_image(), "PNG"),
+    "gif": saved(palette_image(), "GIF"),
+    "bmp": saved(Image.fromarray(rectangle()), "BMP"),
+    "alpha": saved(with_alpha(), "PNG"),
+    "webp": saved(Image.fromarray(rectangle()), "WEBP", lossless=True),
+    "cmyk": saved(Image.fromarray(rectangle()).convert("CMYK"), "JPEG", quality=95, subsampling=0),
+    "tensor": encode_tensor(rectangle()),
+    "floats": encode_tensor((rectangle() / 255).astype(np.float32)),
+    "halves": encode_tensor((rectangle() / 255).astype(np.float16)),
+}
+
+
+@pytest.mark.parametrize("kind", COLORED)
+def test_pictures_of_every_kind_show_the_rectangle(kind: str) -> None:
+    made = drawn_image(COLORED[kind])
+    red = is_red(shown_pixels(made))
+    assert red[22:34, 32:76].all()
+    assert not red[:17].any() and not red[39:].any()
+    assert made.pictures[0].stored_size_px == (WIDTH, HEIGHT)
+
+
+def test_what_cannot_be_seen_is_white() -> None:
+    assert (shown_pixels(drawn_image(COLORED["alpha"]))[5:15, 5:20] > 250).all()
+
+
+@pytest.mark.parametrize("as_tensor", [False, True], ids=["png", "tensor"])
+def test_gray_of_16_bits_keeps_its_brightness(as_tensor: bool) -> None:
+    levels = np.full((HEIGHT, WIDTH), 100 * 257, np.uint16)
+    value = encode_tensor(levels) if as_tensor else saved(Image.fromarray(levels), "PNG")
+    assert np.abs(shown_pixels(drawn_image(value)).astype(int) - 100).max() <= 2
+
+
+def test_numbers_are_stretched() -> None:
+    blocks = np.kron(np.array([[-5, 0], [5, 5]], np.int64), np.ones((16, 16), np.int64))
+    pixels = shown_pixels(drawn_image(encode_tensor(blocks)))[8::16, 8::16, 0]
+    assert np.abs(pixels.astype(int) - [[0, 128], [255, 255]]).max() <= 3
+
+
+def test_plain_values_are_a_picture_by_the_size_in_their_record() -> None:
+    roles = roles_of_spec(ArraysLayout(Encoding.RAW, "uint8").spec)
+    size = {"height": (Kind.INT64, [HEIGHT]), "width": (Kind.INT64, [WIDTH])}
+    made = drawn({"raw_image": (Kind.BYTES, [rectangle().tobytes()]), **size}, roles)
+    assert is_red(shown_pixels(made))[22:34, 32:76].all()
+
+
+def test_a_picture_has_nothing_but_its_pixels() -> None:
+    profile = b"\0" * 36 + b"acsp" + b"\0" * 88
+    image = Image.fromarray(rectangle())
+    exif = Image.Exif()
+    exif[0x010E] = "secret place"
+    data = saved(image, "JPEG", exif=exif, comment=b"secret words", icc_profile=profile)
+    (picture,) = drawn_image(data).pictures
+    assert b"secret" in data and b"secret" not in picture.jpeg
+    assert b"ICC_PROFILE" in data and b"ICC_PROFILE" not in picture.jpeg
+    with Image.open(io.BytesIO(picture.jpeg)) as shown:
+        assert set(shown.info) <= {"jfif", "jfif_version", "jfif_unit", "jfif_density"}
+
+
+def test_a_picture_takes_no_more_bytes_than_it_may() -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (400, 400, 3)).astype(np.uint8)
+    (picture,) = drawn_image(png_of(noise)).pictures
+    assert len(picture.jpeg) <= MOST_BYTES
+    assert pixels_of(picture.jpeg).shape == (*picture.size_px[::-1], 3)
+
+
+# --- what is drawn on them ---
+
+
+def test_masks_are_tinted_where_they_are() -> None:
+    """The mask is not the box: a triangle in it."""
+    mask = np.tril(np.ones((HEIGHT, WIDTH), np.uint8))
+    image = {"image/encoded": (Kind.BYTES, [GRAY_PNG])}
+    made = drawn({**image, **BOXES, "image/object/mask": (Kind.BYTES, [png_of(mask)])})
+    (outline,) = made.pictures[0].outlines
+    assert outline.has_mask
+    pixels = shown_pixels(made).astype(int)
+    color = np.array(list(bytes.fromhex(class_color(1)[1:])))
+    assert np.abs(pixels[60, 10] - (color + 100) / 2).max() < 12
+    assert np.abs(pixels[20, 100] - 100).max() < 12
+
+
+def test_polygons_are_tinted_where_there_are_no_masks() -> None:
+    square = [0.25, 0.25, 0.65, 0.25, 0.65, 0.45, 0.25, 0.45]
+    polygons = {
+        "image/object/polygon": (Kind.FLOAT, square),
+        "image/object/polygon_count": (Kind.INT64, [1]),
+        "image/object/polygon_length": (Kind.INT64, [8]),
+    }
+    made = drawn({"image/encoded": (Kind.BYTES, [GRAY_PNG]), **BOXES, **polygons})
+    assert made.pictures[0].outlines[0].has_mask
+    pixels = shown_pixels(made).astype(int)
+    assert pixels[28, 60, 2] - pixels[28, 60, 0] > 30  # class 1 is blue
+    assert np.abs(pixels[60, 60] - 100).max() < 12
+
+
+def test_panoptic_masks_of_tfds_are_tinted_by_segment() -> None:
+    numbers = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
+    numbers[:40, :, 1] = 2  # segment 512
+    numbers[40:, :, 0] = 9
+    objects = {
+        "panoptic_objects/id": (Kind.INT64, [512, 9]),
+        "panoptic_objects/label": (Kind.INT64, [2, 1]),
+        "panoptic_objects/bbox": (Kind.FLOAT, [0.0, 0.0, 0.5, 1.0, 0.5, 0.0, 1.0, 1.0]),
+    }
+    images = {"image": (Kind.BYTES, [GRAY_PNG]), "panoptic_image": (Kind.BYTES, [png_of(numbers)])}
+    layout = TfdsLayout(features=("panoptic",))
+    made = drawn({**images, **objects}, roles_of_spec(layout.spec))
+    (picture,) = made.pictures
+    tinted = {(o.label, o.text) for o in picture.outlines if o.has_mask}
+    assert tinted == {(1, "square"), (2, "circle")}
+    pixels = shown_pixels(made).astype(int)
+    assert pixels[20, 60, 1] - pixels[20, 60, 2] > 30  # class 2 is green
+    assert pixels[60, 60, 2] - pixels[60, 60, 0] > 30
+
+
+def test_category_masks_have_the_ids_of_the_annotation_files() -> None:
+    mask = np.zeros((HEIGHT, WIDTH), np.uint8)
+    mask[:, 60:] = 90
+    roles = roles_of_spec(DetectionLayout(features=("panoptic",)).spec)
+    features = {
+        "image/encoded": (Kind.BYTES, [GRAY_PNG]),
+        "image/panoptic/category_mask": (Kind.BYTES, [png_of(mask)]),
+    }
+    made = drawn(features, roles, Legend({2: "toothbrush"}, {90: 2}))
+    assert made.pictures[0].outlines == (Outline(2, "toothbrush", has_mask=True),)
+
+
+def test_keypoints_are_each_objects_own() -> None:
+    edges = {key: (kind, list(values) * 2) for key, (kind, values) in BOXES.items()}
+    keypoints = {
+        "image/object/keypoint/x": (Kind.FLOAT, [0.25, 0.0, 0.5, 0.75]),
+        "image/object/keypoint/y": (Kind.FLOAT, [0.5, 0.0, 0.5, 0.25]),
+        "image/object/keypoint/visibility": (Kind.INT64, [2, 0, 1, 2]),
+    }
+    made = drawn({"image/encoded": (Kind.BYTES, [GRAY_PNG]), **edges, **keypoints})
+    first, second = made.pictures[0].outlines
+    assert first.keypoints == ((0.25, 0.5),)
+    assert second.keypoints == ((0.5, 0.5), (0.75, 0.25))
+
+
+@pytest.mark.parametrize(
+    ("xmin", "box"),
+    [
+        (float("nan"), None),
+        (float("inf"), None),
+        (0.9, None),  # behind the right edge of the box
+        (-5.0, (0.0, 0.25, 0.65, 0.2)),
+    ],
+)
+def test_boxes_of_strangers(xmin: float, box: Any) -> None:
+    features = {**BOXES, "image/object/bbox/xmin": (Kind.FLOAT, [xmin])}
+    made = drawn({"image/encoded": (Kind.BYTES, [GRAY_PNG]), **features})
+    (outline,) = made.pictures[0].outlines
+    assert (outline.box is None) == (box is None)
+    assert box is None or np.allclose(outline.box, box)
+
+
+def test_crowded_pictures_have_some_of_their_boxes() -> None:
+    many = {key: (kind, list(values) * 230) for key, (kind, values) in BOXES.items()}
+    made = drawn({"image/encoded": (Kind.BYTES, [GRAY_PNG]), **many})
+    assert len(made.pictures[0].outlines) == 100
+    assert made.notes == ("a.tfrec record 3 (key 'a') at byte 0: 100 of 230 objects are drawn",)
+
+
+def test_pairs_are_two_pictures_and_captions_are_told() -> None:
+    kinds = {"lr": Kind.BYTES, "hr": Kind.BYTES, "caption": Kind.BYTES}
+    roles = roles_of_keys(kinds, ["lr", "hr"])
+    features = {"lr": (Kind.BYTES, [GRAY_PNG]), "hr": (Kind.BYTES, [GRAY_PNG])}
+    made = drawn({**features, "caption": (Kind.BYTES, [b"a <b>", b"\xff", b"a <b>"])}, roles)
+    assert [picture.name for picture in made.pictures] == ["hr", "lr"]
+    assert made.pictures[0].captions == ("a <b>", "\ufffd")
+
+
+def test_records_tell_what_their_classes_are_called() -> None:
+    texts = {"image/object/class/text": (Kind.BYTES, [b"kite"])}
+    made = drawn({"image/encoded": (Kind.BYTES, [GRAY_PNG]), **BOXES, **texts})
+    assert made.named == {1: "kite"}
+    assert made.pictures[0].outlines[0].text == "kite"
+
+
+# --- what is no failure ---
+
+BOMB = saved(Image.new("1", (10_000, 10_000)), "PNG")
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        (COLORED["jpeg"][:-200], "no end marker"),
+        (b"GIF89a" + bytes(10), "size 0 x 0"),
+        (BOMB, "10000 x 10000 = 100000000 pixels, limit 67108864"),
+        (b"<html>Not Found</html>", "HTML"),
+        (encode_tensor(np.zeros((2, 2, 7), np.uint8)), "a tensor of uint8 [2, 2, 7]"),
+        (encode_tensor(np.zeros((0, 2), np.uint8)), "which is no picture"),
+    ],
+)
+def test_what_is_no_picture_is_a_note(value: bytes, what: str) -> None:
+    made = drawn_image(value)
+    assert made.pictures == ()
+    (note,) = made.notes
+    assert note.startswith("a.tfrec record 3 (key 'a') at byte 0: image/encoded is not shown: ")
+    assert what in note
+
+
+def test_damaged_pixels_are_a_note() -> None:
+    data = bytearray(png_of(rectangle()))
+    data[60:64] = b"\0\0\0\0"  # of the compressed pixels, whose checksum is then wrong
+    made = drawn_image(bytes(data))
+    assert made.pictures == () and len(made.notes) == 1
+
+
+@pytest.mark.parametrize("mask", [b"no mask", BOMB[:100]])
+def test_a_damaged_mask_is_a_note(mask: bytes) -> None:
+    image = {"image/encoded": (Kind.BYTES, [GRAY_PNG])}
+    made = drawn({**image, **BOXES, "image/object/mask": (Kind.BYTES, [mask])})
+    assert [o.has_mask for o in made.pictures[0].outlines] == [False]
+    assert "a mask is not shown" in made.notes[0]
+
+
+def test_boxes_without_an_edge_are_a_note() -> None:
+    features = {**BOXES, "image/object/bbox/xmin": (Kind.FLOAT, [])}
+    made = drawn({"image/encoded": (Kind.BYTES, [GRAY_PNG]), **features})
+    assert made.pictures[0].outlines == ()
+    assert "boxes are not shown: boxes have some edges more often than others" in made.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("record", "what"),
+    [
+        (ReadRecord(PICKED, b"", "damaged, its checksum"), "damaged, its checksum"),
+        (ReadRecord(PICKED, b"no Example at all"), "it is no Example"),
+    ],
+)
+def test_a_damaged_record_is_a_note(record: ReadRecord, what: str) -> None:
+    where = "a.tfrec record 3 (key 'a') at byte 0"
+    assert draw_record(record, DETECTION, LEGEND, MOST_BYTES) == Drawn(
+        (), (f"{where} is not shown: {what}",), {}
+    )
+
+
+def test_a_record_without_a_picture_is_nothing() -> None:
+    spec = FeatureSpec("table", DetectionLayout().spec.features)
+    assert drawn(dict(BOXES), roles_of_spec(spec)).pictures == ()

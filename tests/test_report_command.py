@@ -1,0 +1,180 @@
+import contextlib
+import io
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipelines import report
+from schemas.seals import is_sealed
+from tests.coco_command import Run, committed, settings_kept, snapshot
+from tests.conftest import coco_dict, jpeg_bytes
+from tests.pipeline_command import run_pipeline
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def data_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    (folder / "images").mkdir()
+    spec = coco_dict(4)
+    for place, image in enumerate(spec["images"]):
+        (folder / "images" / image["file_name"]).write_bytes(jpeg_bytes(color=place))
+    (folder / "a.json").write_text(json.dumps(spec))
+    committed((folder / "images", folder / "a.json"), folder / "out", "--no_report")
+    return folder / "out"
+
+
+@pytest.fixture
+def out(data_set: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(data_set, tmp_path / "out"))
+
+
+def run(*arguments: object) -> Run:
+    return run_pipeline(report.run, *arguments)
+
+
+def test_a_data_set_gets_its_report(out: Path) -> None:
+    before = snapshot(out)
+    ended = run(out)
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out == f"report: {out}/report.html (4 records, 4 pictures)\n"
+    page = (out / "report.html").read_bytes()
+    assert is_sealed(page) and page.count(b"data:image/jpeg;base64,") == 4
+    after = snapshot(out)
+    del after["report.html"]
+    assert after == before
+
+
+def test_ours_is_made_anew(out: Path) -> None:
+    assert run(out).code == 0
+    first = (out / "report.html").read_bytes()
+    (out / "report.html").write_bytes(first)
+    assert run(out).code == 0
+    assert (out / "report.html").read_bytes() == first
+    receipt = out / "_receipts/train-00000-of-00001.json"
+    receipt.unlink()
+    assert run(out).out.endswith("(4 records, 4 pictures, 1 note)\n")
+    assert b"its shard was read" in (out / "report.html").read_bytes()
+
+
+@pytest.mark.parametrize("text", ["mine", "edited"])
+def test_another_file_stays(text: str, out: Path) -> None:
+    page = out / "report.html"
+    if text == "edited":
+        assert run(out).code == 0
+        text = page.read_text() + "edited"
+    page.write_text(text)
+    for arguments in ([out], [out, "--output", page]):
+        ended = run(*arguments)
+        assert ended.ended == (5, "E-OUT-CONFLICT")
+        assert ended.fault == (
+            f"E-OUT-CONFLICT {page}: is there, and is no report as this program wrote it; give"
+            " another --output, or move it away"
+        )
+        assert page.read_text() == text
+
+
+def test_a_folder_at_its_name_stays(out: Path) -> None:
+    (out / "report.html").mkdir()
+    assert run(out).ended == (5, "E-OUT-CONFLICT")
+
+
+def test_elsewhere(out: Path, tmp_path: Path) -> None:
+    page = tmp_path / "new/folder/page.html"
+    ended = run(out, "--output", page)
+    assert ended.code == 0, ended.err
+    assert is_sealed(page.read_bytes()) and not (out / "report.html").exists()
+
+
+def test_several_data_sets_get_one_each(out: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(out, tmp_path / "other"))
+    assert run(out, other).code == 0
+    assert (out / "report.html").read_bytes() == (other / "report.html").read_bytes()
+    ended = run(out, other, "--output", tmp_path / "a.html")
+    assert ended.ended == (2, "E-ARG") and "output must come with one data set" in ended.fault
+
+
+def test_files_and_folders_of_any_origin(out: Path, tmp_path: Path) -> None:
+    """A data set's shards without what lies beside them are a stranger's files."""
+    (shard,) = out.glob("*.tfrec")
+    shutil.copy(shard, tmp_path / "a.tfrecord")
+    (tmp_path / "folder").mkdir()
+    shutil.copy(shard, tmp_path / "folder/b.tfrecord-00000-of-00001")
+    page = tmp_path / "page.html"
+    ended = run(tmp_path / "a.tfrecord", tmp_path / "folder", "--output", page)
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out == f"report: {page} (8 records, 8 pictures)\n"
+
+
+def test_files_need_an_output(out: Path) -> None:
+    (shard,) = out.glob("*.tfrec")
+    ended = run(shard)
+    assert ended.ended == (2, "E-ARG")
+    assert "add --output report.html" in ended.fault
+
+
+def test_data_sets_and_files_are_not_mixed(out: Path, tmp_path: Path) -> None:
+    (shard,) = out.glob("*.tfrec")
+    ended = run(out, shard, "--output", tmp_path / "a.html")
+    assert ended.ended == (2, "E-ARG") and "give them apart" in ended.fault
+
+
+def test_an_incomplete_data_set_is_its_files_and_says_so(out: Path, tmp_path: Path) -> None:
+    (out / "manifest.json").unlink()
+    page = tmp_path / "page.html"
+    ended = run(out, "--output", page)
+    assert ended.code == 0, ended.err
+    assert ended.out.endswith("(4 records, 4 pictures, 1 note)\n")
+    assert b"the data set is not complete" in page.read_bytes()
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    ended = run(tmp_path / "none.tfrecord", "--output", tmp_path / "a.html")
+    assert ended.ended == (2, "E-ARG") and "no such file" in ended.fault
+    assert not (tmp_path / "a.html").exists()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_is_told_how_far_it_is(out: Path, tmp_path: Path) -> None:
+    (shard,) = out.glob("*.tfrec")
+    terminal = Terminal()
+    with settings_kept(), contextlib.redirect_stderr(terminal):
+        report.run([str(shard), "--output", str(tmp_path / "a.html")])
+    assert terminal.getvalue() == "\r1 of 1 file, 4 records \r\x1b[K"
+
+
+@pytest.mark.parametrize("what", ["data set", "file"])
+def test_neither_beam_nor_tensorflow_is_imported(what: str, out: Path, tmp_path: Path) -> None:
+    (shard,) = out.glob("*.tfrec")
+    path = out if what == "data set" else shard
+    program = (
+        f"import sys; sys.argv = ['beam-tfrec', 'report', {str(path)!r}, '--output',"
+        f" {str(tmp_path / 'a.html')!r}]\n"
+        "from pipelines import cli\n"
+        "try: cli.main()\n"
+        "except SystemExit as end: assert not end.code\n"
+        "print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=True
+    )
+    loaded = set(found.stdout.splitlines()[-1].split())
+    assert {"PIL", "jinja2"} <= loaded
+    assert not loaded & {"apache_beam", "tensorflow", "pyarrow"}
+
+
+def test_verify_takes_a_report_for_ours(out: Path) -> None:
+    from pipelines import verify
+
+    assert run(out).code == 0
+    ended = run_pipeline(verify.run, out, "--deep")
+    assert ended.code == 0 and "all is well" in ended.out

@@ -1,0 +1,325 @@
+"""`report.html` behind the commit: asked for or not, never in a user's way, and never a failure."""
+
+import json
+import logging
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.testing.test_pipeline import TestPipeline
+from apache_beam.testing.util import assert_that, equal_to
+
+from pipelines import folder
+from schemas.manifest import Manifest, from_json
+from schemas.seals import is_sealed
+from tests.coco_command import (
+    PROJECT,
+    MakeCoco,
+    check_committed,
+    command,
+    committed,
+    digests,
+    run_coco,
+    snapshot,
+)
+from tests.conftest import jpeg_bytes
+from tests.memory_runs import FOREIGN, Sources, make_sources, run_on
+from tests.memory_store import Killed, MemoryStore, Moment, Process, fail_at, kill_at
+from tests.pipeline_command import run_pipeline
+from transforms.report import write_report as module
+from transforms.report.write_report import WriteReport, has_report, write_report
+from transforms.storage import Access
+
+REPORT = "report.html"
+
+
+# --- asked for or not ---
+
+
+def test_a_local_run_in_this_process_makes_one(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources, out = make_coco(3), tmp_path / "out"
+    run = run_coco(*command(sources, out))
+    assert run.code == 0, run.err
+    assert f"  look at it: {out}/report.html" in run.out.splitlines()
+    page = (out / REPORT).read_bytes()
+    assert is_sealed(page) and len(page) < 5_000_000
+    assert page.count(b"data:image/jpeg;base64,") == 3
+    check_committed(out)
+
+
+def test_no_report_makes_none(make_coco: MakeCoco, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run = run_coco(*command(make_coco(3), out, "--no_report"))
+    assert run.code == 0 and not (out / REPORT).exists()
+    assert "report.html" not in run.out
+
+
+def test_both_at_once_are_refused(make_coco: MakeCoco, tmp_path: Path) -> None:
+    run = run_coco(*command(make_coco(3), tmp_path / "out", "--report", "--no_report"))
+    assert run.ended == (2, "E-ARG")
+    assert "argument --no_report: not allowed with argument --report" in run.fault
+    assert not (tmp_path / "out").exists()
+
+
+def test_it_is_no_part_of_the_plan(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources = make_coco(3)
+    committed(sources, tmp_path / "with")
+    committed(sources, tmp_path / "without", "--no_report")
+    with_one, without = digests(tmp_path / "with"), digests(tmp_path / "without")
+    assert with_one.pop(REPORT)
+    assert with_one == without
+
+
+def test_equal_data_sets_have_equal_reports(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources = make_coco(5)
+    committed(sources, tmp_path / "one", "--num_shards", 2)
+    committed(sources, tmp_path / "other", "--num_shards", 2, "--shards_in_flight", 1)
+    assert (tmp_path / "one" / REPORT).read_bytes() == (tmp_path / "other" / REPORT).read_bytes()
+
+
+def test_a_complete_data_set_gets_the_one_that_it_lacks(
+    make_coco: MakeCoco, tmp_path: Path
+) -> None:
+    sources, out = make_coco(3), tmp_path / "out"
+    committed(sources, out)
+    whole = snapshot(out)
+    (out / REPORT).unlink()
+    run = run_coco(*command(sources, out, "--no_report"))
+    assert run.code == 0 and not (out / REPORT).exists()
+    run = run_coco(*command(sources, out))
+    assert run.out.splitlines() == [
+        f"already complete: {out}/manifest.json",
+        f"report: {out}/report.html",
+    ]
+    made = snapshot(out)
+    assert made[REPORT][1] == whole[REPORT][1]
+    assert {**made, REPORT: whole[REPORT]} == whole  # nothing else was touched
+    run = run_coco(*command(sources, out))
+    assert run.out.splitlines() == [f"already complete: {out}/manifest.json"]
+
+
+def test_every_pipeline_has_it(tmp_path: Path) -> None:
+    (tmp_path / "in/a").mkdir(parents=True)
+    (tmp_path / "in/a/1.jpg").write_bytes(jpeg_bytes())
+    arguments = ("--images", tmp_path / "in", "--output", tmp_path / "out")
+    run = run_pipeline(folder.run, *arguments)
+    assert run.code == 0, run.err
+    assert b"data:image/jpeg;base64," in (tmp_path / "out" / REPORT).read_bytes()
+
+
+# --- files of the user's ---
+
+
+def test_a_file_of_the_user_s_stays(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources, out = make_coco(3), tmp_path / "out"
+    out.mkdir()
+    (out / REPORT).write_text("mine")
+    for flags in ((), (), ("--overwrite",), ("--overwrite", "--num_shards", 3)):
+        run = run_coco(*command(sources, out, *flags))
+        assert run.code == 0, run.err
+        assert (out / REPORT).read_text() == "mine"
+    assert f"{out}/report.html is there already, and is left as it is" in run.err
+
+
+def test_overwrite_makes_a_new_one_of_ours(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources, out = make_coco(3), tmp_path / "out"
+    committed(sources, out)
+    first = (out / REPORT).read_bytes()
+    committed(sources, out, "--overwrite", "--seed", 1, "--no_report")
+    assert not (out / REPORT).exists()
+    committed(sources, out, "--overwrite", "--seed", 2)
+    assert (out / REPORT).read_bytes() != first
+
+
+def test_an_edited_one_is_the_user_s(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources, out = make_coco(3), tmp_path / "out"
+    committed(sources, out)
+    with (out / REPORT).open("a") as page:
+        page.write("<p>mine")
+    edited = snapshot(out)[REPORT]
+    committed(sources, out, "--overwrite", "--num_shards", 3)
+    assert snapshot(out)[REPORT] == edited
+
+
+def test_an_output_in_the_image_root_is_read_again_without_it(
+    make_coco: MakeCoco, tmp_path: Path
+) -> None:
+    """Else the report of the first run would be a source of the second, and it not complete."""
+    images, annotations = make_coco(3)
+    committed((images, annotations), images)
+    assert (images / REPORT).exists()
+    run = run_coco(*command((images, annotations), images))
+    assert run.out.startswith("already complete")
+
+
+# --- no failure ---
+
+
+def test_a_report_that_cannot_be_made_is_a_warning(
+    make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The receipts are gone before it reads them: there is nothing that it could tell."""
+    sources, out = make_coco(3), tmp_path / "out"
+    committed(sources, out, "--no_report")
+    receipt = out / "_receipts/train-00000-of-00001.json"
+    data = json.loads(receipt.read_bytes())
+    receipt.write_text(json.dumps(data | {"statistics": {}}))
+    before = snapshot(out)
+    run = run_coco(*command(sources, out))
+    assert run.code == 0
+    (warning,) = run.err.splitlines()
+    assert warning == (
+        f"no report: {receipt}: has no statistics, as of an earlier version; make the report with"
+        " beam-tfrec report, which reads the shards; the data set is complete; to make it:"
+        f" beam-tfrec report {out}"
+    )
+    assert snapshot(out) == before
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "no report: MemoryError; the data set is complete"),
+        (RecursionError("too deep\nhere"), "no report: RecursionError: too deep here; the data"),
+        (KeyError("a\u202e"), "no report: KeyError: 'a\\u202e'; the data set is complete"),
+    ],
+)
+def test_whatever_goes_wrong_is_said(
+    error: Exception,
+    said: str,
+    make_coco: MakeCoco,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(module, "make_report", fail)
+    run = run_coco(*command(make_coco(3), tmp_path / "out"))
+    assert run.code == 0
+    (warning,) = [line for line in run.err.splitlines() if "no report" in line]
+    assert warning.startswith(said)
+    assert "look at it" not in run.out
+    check_committed(tmp_path / "out")
+
+
+def test_the_transform_passes_the_manifest_on(make_coco: MakeCoco, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    committed(make_coco(3), out, "--no_report")
+    manifest = from_json((out / "manifest.json").read_bytes(), Manifest)
+    for _ in range(2):  # a runner may execute it twice
+        with TestPipeline(runner="FnApiRunner") as root:
+            passed = root | beam.Create([manifest]) | WriteReport(str(out), Access())
+            assert_that(passed, equal_to([manifest]))
+    assert is_sealed((out / REPORT).read_bytes())
+
+
+# --- killed, failed and doubled between manifest and report ---
+
+
+@pytest.fixture(scope="module")
+def complete(memory_served: None) -> tuple[Sources, MemoryStore]:
+    """Return sources and the store with the data set of a run that ended at its manifest."""
+    sources = make_sources()
+    store = sources.store.copy()
+    run_on(store.start())
+    assert sources.check(store)
+    return sources, store
+
+
+def report_on(process: Process) -> bool:
+    return write_report(f"{process.uri}/out", Access())
+
+
+def check_data_set(sources: Sources, store: MemoryStore) -> bytes | None:
+    """Check that a data set is whole; return its report, which is whole or not there."""
+    files = store.files("out/")
+    page = files.pop(REPORT, None)
+    assert page is None or is_sealed(page)
+    for name, data in {**sources.undisturbed, **FOREIGN}.items():
+        assert files.pop(name) == data
+    assert not files
+    return page
+
+
+@pytest.fixture(scope="module")
+def page_and_steps(complete: tuple[Sources, MemoryStore]) -> tuple[bytes, int]:
+    sources, store = complete[0], complete[1].copy()
+    process = store.start()
+    assert report_on(process)
+    page = check_data_set(sources, store)
+    assert page is not None
+    return page, len(process.steps)
+
+
+@pytest.mark.parametrize("moment", list(Moment))
+def test_killed_at_every_step_and_made_by_the_next_run(
+    moment: Moment, complete: tuple[Sources, MemoryStore], page_and_steps: tuple[bytes, int]
+) -> None:
+    sources, (page, steps) = complete[0], page_and_steps
+    for number in range(1, steps + 1):
+        store = complete[1].copy()
+        with pytest.raises(Killed):
+            report_on(store.start(kill_at(number, moment)))
+        check_data_set(sources, store)
+        process = store.start()
+        assert report_on(process) and has_report(f"{process.uri}/out", Access())
+        assert check_data_set(sources, store) == page
+
+
+@pytest.mark.parametrize("code", ["E-IO-RETRIES", "E-IO-AUTH"])
+@pytest.mark.parametrize("moment", list(Moment))
+def test_failed_at_every_step_and_said(
+    moment: Moment,
+    code: str,
+    complete: tuple[Sources, MemoryStore],
+    page_and_steps: tuple[bytes, int],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Where pictures fail the page says so, else there is a warning; never an error."""
+    caplog.set_level(logging.WARNING, "transforms")
+    page, steps = page_and_steps
+    for number in range(1, steps + 1):
+        store = complete[1].copy()
+        caplog.clear()
+        is_made = report_on(store.start(fail_at(number, moment, code)))
+        found = check_data_set(complete[0], store)
+        warnings = [record.getMessage() for record in caplog.records]
+        if is_made:
+            assert warnings == [] and found is not None
+            assert found == page or b"pictures are missing" in found
+        else:
+            (warning,) = warnings
+            assert warning.startswith("no report: ") and "injected" in warning
+            assert found is None or moment is Moment.AFTER
+
+
+def test_a_twin_s_report_is_taken(
+    complete: tuple[Sources, MemoryStore], page_and_steps: tuple[bytes, int]
+) -> None:
+    store = complete[1].copy()
+    assert report_on(store.start()) and report_on(store.start())
+    assert check_data_set(complete[0], store) == page_and_steps[0]
+
+
+def test_killed_behind_the_manifest(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """By SIGKILL, as a process of its own: the next run makes what this one did not come to."""
+    sources, out = make_coco(3), tmp_path / "out"
+    program = (
+        "import os, signal, sys\n"
+        "from pipelines import coco\n"
+        "from transforms.report import write_report\n"
+        "write_report.make_report = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "coco.run(sys.argv[1:])\n"
+    )
+    arguments = [sys.executable, "-c", program, *command(sources, out)]
+    killed = subprocess.run(arguments, cwd=PROJECT, capture_output=True, timeout=60)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert not (out / REPORT).exists()
+    check_committed(out)
+    run = run_coco(*command(sources, out))
+    assert run.code == 0 and is_sealed((out / REPORT).read_bytes())

@@ -1,0 +1,221 @@
+"""Draw the pictures of a record: small, with masks tinted in, and outlines to be drawn on them.
+
+A pure function of a record's bytes, safe in threads; Pillow gives up the interpreter's lock while
+it decodes. Nothing that a record holds is a failure: what cannot be shown is a note.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from schemas.feature_roles import Roles
+from schemas.features import Kind
+from schemas.findings import at_record
+from schemas.shown_values import Tensor
+from transforms.image_findings import BadImage
+from transforms.report.contents import Outline, ShownPicture
+from transforms.report.outlines import (
+    MAX_OUTLINES,
+    Features,
+    Legend,
+    captions_of,
+    class_text,
+    labels_of,
+    named_classes,
+    object_labels,
+    outlines_of,
+    values_of,
+)
+from transforms.report.pick_samples import PickedRecord
+from transforms.report.read_samples import ReadRecord
+from transforms.report.small_pictures import Small, encode_jpeg, small_picture, small_tensor
+from transforms.report.tint_masks import tint_numbers, tint_objects, tint_polygons
+from transforms.verify_files import parse_record
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+MAX_PICTURES_OF_A_RECORD = 4
+
+_PANOPTIC_IMAGE, _PANOPTIC_IDS = "panoptic_image", "panoptic_objects/id"  # of TFDS
+_CATEGORIES = "image/panoptic/category_mask"
+_SEMANTIC = "image/segmentation/class/encoded"
+_POLYGON = "image/object/polygon"
+_IDS_OF_BYTES = {number: number for number in range(1, 255)}  # 0 is background, 255 void
+_FAR = 10.0  # widths of a picture: polygons may reach beyond it
+_DEPTHS = (1, 3, 4, 2)
+_PLAIN_DTYPES = {1: "uint8", 2: "uint16"}
+
+
+class Drawn(NamedTuple):
+    """What was made of a record.
+
+    Attributes:
+        pictures: of it, the one with outlines first.
+        notes: what could not be shown, a line each.
+        named: what the record calls its classes, by label id.
+    """
+
+    pictures: tuple[ShownPicture, ...]
+    notes: tuple[str, ...]
+    named: Mapping[int, str]
+
+
+def draw_record(record: ReadRecord, roles: Roles, legend: Legend, most_bytes: int) -> Drawn:
+    """Return the pictures of a record.
+
+    Args:
+        record: as read.
+        roles: of its features.
+        legend: of the numbers of classes.
+        most_bytes: of each picture's JPEG.
+
+    Raises:
+        MemoryError, RecursionError, OSError: of the machine, not of the record.
+    """
+    picked, where = record.picked, _where(record.picked)
+    if record.wrong:
+        return Drawn((), (f"{where} is not shown: {record.wrong}",), {})
+    found = parse_record(record.data)
+    if found is None:
+        return Drawn((), (f"{where} is not shown: it is no Example",), {})
+    features, pictures, notes = found.context, list[ShownPicture](), list[str]()
+    shown = [key for key in (*roles.images, *roles.pixels) if key != _PANOPTIC_IMAGE]
+    shown = [key for key in shown if _first_value(features, key)][:MAX_PICTURES_OF_A_RECORD]
+    for key in shown:
+        try:
+            small = _small(features, key, roles)
+        except BadImage as error:
+            notes.append(f"{where}: {key} is not shown: {error.fault.detail}")
+            continue
+        image, outlines = small.image, list[Outline]()
+        if not pictures:
+            image, outlines, wrong = _with_objects(features, small, roles, legend)
+            notes += [f"{where}: {what}" for what in wrong]
+        jpeg, size_px = encode_jpeg(image, most_bytes)
+        pictures.append(_picture(picked, key if shown[1:] else "", small, jpeg, size_px, outlines))
+    labels, captions = labels_of(features, roles, legend), captions_of(features, roles)
+    told = tuple(replace(picture, labels=labels, captions=captions) for picture in pictures)
+    return Drawn(told, tuple(notes), named_classes(features, roles))
+
+
+def _where(picked: PickedRecord) -> str:
+    return at_record(picked.file, picked.number, picked.offset, picked.key or None)
+
+
+def _picture(
+    picked: PickedRecord,
+    name: str,
+    small: Small,
+    jpeg: bytes,
+    size_px: tuple[int, int],
+    outlines: Sequence[Outline],
+) -> ShownPicture:
+    return ShownPicture(
+        split=picked.split,
+        key=picked.key,
+        file=picked.file,
+        number=picked.number,
+        name=name,
+        jpeg=jpeg,
+        size_px=size_px,
+        stored_size_px=small.stored_size_px,
+        for_classes=picked.for_classes,
+        for_split=picked.for_split,
+        outlines=tuple(outlines),
+    )
+
+
+def _first_value(features: Features, key: str) -> bytes:
+    return next(iter(values_of(features, Kind.BYTES)(key)), b"")
+
+
+def _small(features: Features, key: str, roles: Roles) -> Small:
+    value = _first_value(features, key)
+    plain = _plain_pixels(features, value, roles) if key in roles.pixels else None
+    return small_picture(value) if plain is None else small_tensor(plain)
+
+
+def _plain_pixels(features: Features, value: bytes, roles: Roles) -> Tensor | None:
+    """Return values without a header as the picture that the record gives the size of."""
+    sides = [values_of(features, Kind.INT64)(key)[:1] for key in (roles.height, roles.width)]
+    if not all(side and side[0] > 0 for side in sides):
+        return None
+    height, width = (int(side[0]) for side in sides)
+    for bytes_each, dtype in _PLAIN_DTYPES.items():
+        for depth in _DEPTHS:
+            if len(value) == height * width * depth * bytes_each:
+                return Tensor(dtype, (height, width, depth), value)
+    return None
+
+
+def _with_objects(
+    features: Features, small: Small, roles: Roles, legend: Legend
+) -> tuple["Image.Image", list[Outline], list[str]]:
+    """Return a record's first picture with its masks, its outlines, and what is wrong with them."""
+    image, notes = small.image, list[str]()
+    try:
+        outlines = outlines_of(features, roles, small.stored_size_px, legend)
+    except ValueError as error:
+        outlines, notes = [], [f"boxes are not shown: {error}"]
+    if len(outlines) > MAX_OUTLINES:
+        notes.append(f"{MAX_OUTLINES} of {len(outlines)} objects are drawn")
+        outlines = outlines[:MAX_OUTLINES]
+    labels = [outline.label for outline in outlines]
+    masks = values_of(features, Kind.BYTES)(roles.masks)[: len(outlines)]
+    if outlines and len(masks) == len(outlines):
+        image, is_in, wrong = tint_objects(image.convert("RGB"), masks, labels)
+        notes += [f"a mask is not shown: {wrong}"] if wrong else []
+        outlines = [replace(o, has_mask=has) for o, has in zip(outlines, is_in, strict=True)]
+    elif polygons := list(_polygons(features, len(outlines))):
+        image = tint_polygons(image.convert("RGB"), list(zip(polygons, labels, strict=False)))
+        has_polygons = [*map(bool, polygons), *[False] * len(outlines)]
+        outlines = [replace(o, has_mask=h) for o, h in zip(outlines, has_polygons, strict=False)]
+    if numbers := _numbered_mask(features, roles, legend):
+        try:
+            image, seen = tint_numbers(image.convert("RGB"), *numbers)
+        except BadImage as error:
+            return image, outlines, [*notes, f"a mask is not shown: {error.fault.detail}"]
+        outlines += [Outline(n, class_text(n, legend.names), has_mask=True) for n in seen]
+    return image, outlines, notes
+
+
+def _polygons(features: Features, objects: int) -> Iterator[list[Sequence[float]]]:
+    """Yield the polygons of each object, of three points and more; none where counts do not fit."""
+    values = list(values_of(features)(_POLYGON))
+    counts, lengths = (
+        values_of(features, Kind.INT64)(f"{_POLYGON}_{what}") for what in ("count", "length")
+    )
+    fits = sum(lengths) == len(values) and sum(counts) == len(lengths) and len(counts) >= objects
+    if not values or not fits or min(lengths) < 0 or min(counts) < 0:
+        return
+    ends, at = iter(lengths), 0
+    for count in counts[:objects]:
+        own = []
+        for _ in range(count):
+            length = next(ends)
+            own.append(values[at : at + length])
+            at += length
+        yield [points for points in own if _is_polygon(points)]
+
+
+def _is_polygon(points: Sequence[float]) -> bool:
+    is_near = all(-_FAR < value < _FAR for value in points)  # false of what is no number
+    return is_near and len(points) >= 6 and len(points) % 2 == 0
+
+
+def _numbered_mask(
+    features: Features, roles: Roles, legend: Legend
+) -> tuple[bytes, Mapping[int, int]] | None:
+    """Return a mask of several classes, and the labels of its numbers."""
+    if value := _first_value(features, _PANOPTIC_IMAGE):
+        ids = values_of(features, Kind.INT64)(_PANOPTIC_IDS)
+        for objects in roles.objects:
+            labels = object_labels(features, objects, len(ids))
+            if objects.labels.startswith("panoptic_objects/") and None not in labels:
+                return value, {i: n for i, n in zip(ids, labels, strict=True) if n is not None}
+    if _CATEGORIES in roles.segmentations and (value := _first_value(features, _CATEGORIES)):
+        return value, legend.labels or _IDS_OF_BYTES
+    if _SEMANTIC in roles.segmentations and (value := _first_value(features, _SEMANTIC)):
+        return value, _IDS_OF_BYTES
+    return None

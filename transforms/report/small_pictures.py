@@ -1,0 +1,176 @@
+"""Make small pictures of what records hold: image files of any kind, and tensors of pixels.
+
+What a record holds is a stranger's. The structure of a file is looked at before Pillow gets it, its
+size is limited before a pixel is decoded, and what comes out is encoded anew: without EXIF, profile
+or any other byte of the original. Pixels are shown as they are stored, not turned by EXIF, since
+that is where boxes are.
+"""
+
+import io
+import math
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+from schemas.images import EncodedImage
+from schemas.shown_values import Tensor, read_tensor
+from schemas.tensors import BFLOAT16
+from transforms.check_images import Check, check_image, decoding
+from transforms.decode_images import decode_image, over_white, upper_bits
+from transforms.foreign_images import FOREIGN_KINDS, check_foreign
+from transforms.image_findings import BadImage, ImageFault, require_size, unreadable
+from transforms.image_kinds import name_kind
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from PIL import Image
+
+SIDE_PX = 320
+"""The longest side of a picture that is shown; smaller ones stay as they are."""
+
+MAX_PIXELS = 1 << 26
+"""Of a picture that is decoded; of a larger one a note tells."""
+
+_LARGE_PIXELS = 1 << 24
+_large = threading.Lock()  # one large picture is decoded at a time: 64 Mpx take up to 0.5 GB
+_QUALITIES = (75, 55, 35)
+_CHANNELS = (1, 2, 3, 4)
+_MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
+
+
+class Small(NamedTuple):
+    """A picture, scaled down.
+
+    Attributes:
+        image: of mode `L` or `RGB`.
+        stored_size_px: width and height that it has in the record.
+    """
+
+    image: "Image.Image"
+    stored_size_px: tuple[int, int]
+
+
+def small_picture(value: bytes) -> Small:
+    """Return the picture of an image file's bytes, or of a tensor of pixels.
+
+    Raises:
+        BadImage: where it is neither, damaged or too large.
+        MemoryError, RecursionError, OSError: of the machine, not of the picture.
+    """
+    tensor = read_tensor(value)
+    if tensor is not None:
+        return small_tensor(tensor)
+    info = check_image(value, Check.HEADER, max_pixels=MAX_PIXELS)
+    if isinstance(info, ImageFault) and name_kind(value) in FOREIGN_KINDS:
+        info = check_foreign(value, MAX_PIXELS)
+    if isinstance(info, ImageFault):
+        raise BadImage(info.code, info.detail)
+    least_px = small_size(info.size_px)
+    source = EncodedImage("", value, "", info)
+    if info.width_px * info.height_px > _LARGE_PIXELS:
+        with _large:
+            return Small(_decoded(source, least_px), info.size_px)
+    return Small(_decoded(source, least_px), info.size_px)
+
+
+def small_tensor(tensor: Tensor) -> Small:
+    """Return the picture that a tensor is: height, width and 1 to 4 channels.
+
+    Floats are parts of white where all lie in [0, 1]; other numbers than bytes are stretched from
+    their least to their largest, those of 16 bits from 0.
+
+    Raises:
+        BadImage: where its shape is no picture's, or too large.
+    """
+    if not is_picture(tensor):
+        raise unreadable(f"a tensor of {tensor.dtype} {list(tensor.shape)}, which is no picture")
+    height, width = tensor.shape[:2]
+    require_size(width, height, MAX_PIXELS)
+    from PIL import Image
+
+    levels = _levels(_values(tensor), tensor.dtype)
+    planes = levels.reshape(height, width, -1)
+    plain = planes[:, :, 0] if planes.shape[2] == 1 else planes
+    image = Image.fromarray(plain, _MODES[planes.shape[2]])
+    return Small(_scaled(over_white(image), small_size((width, height))), (width, height))
+
+
+def is_picture(tensor: Tensor) -> bool:
+    """Return whether a tensor can be shown: height x width, and 1 to 4 channels if any.
+
+    >>> is_picture(Tensor("uint8", (2, 3, 3), b"")), is_picture(Tensor("uint8", (2, 3, 5), b""))
+    (True, False)
+    """
+    sides, channels = tensor.shape[:2], tensor.shape[2:] or (1,)
+    is_numeric = tensor.dtype != "bool" and "complex" not in tensor.dtype
+    return is_numeric and len(sides) == 2 and all(sides) and channels in {(n,) for n in _CHANNELS}
+
+
+def small_size(size_px: tuple[int, int]) -> tuple[int, int]:
+    """Return the size of a picture whose longest side is at most `SIDE_PX`.
+
+    >>> small_size((640, 480)), small_size((30, 20)), small_size((10_000, 1))
+    ((320, 240), (30, 20), (320, 1))
+    """
+    scale = min(1.0, SIDE_PX / max(size_px))
+    width, height = (max(1, int(side * scale)) for side in size_px)
+    return width, height
+
+
+def encode_jpeg(image: "Image.Image", most_bytes: int) -> tuple[bytes, tuple[int, int]]:
+    """Return a picture as a JPEG of at most so many bytes, and its size.
+
+    Of lesser quality, and then of half the size, where it would be larger.
+    """
+    while True:
+        for quality in _QUALITIES:
+            out = io.BytesIO()
+            image.save(out, "JPEG", quality=quality)
+            if out.tell() <= most_bytes or max(image.size) == 1:
+                return out.getvalue(), image.size
+        image = image.resize((max(1, image.width // 2), max(1, image.height // 2)))
+
+
+def _decoded(source: EncodedImage, least_px: tuple[int, int]) -> "Image.Image":
+    with decoding():
+        image = decode_image(source, least_px).image
+        if image.mode == "I;16":
+            image = upper_bits(image)
+        return _scaled(over_white(image), least_px)
+
+
+def _scaled(image: "Image.Image", size_px: tuple[int, int]) -> "Image.Image":
+    """Return a picture of this size within a pixel, and nothing else of what its file held."""
+    from PIL import Image
+
+    image.info.clear()  # Pillow would write comments and profiles again
+    width, height = (abs(a - b) for a, b in zip(image.size, size_px, strict=True))
+    if width <= 1 and height <= 1:  # a JPEG decoded to a half is rounded up
+        return image
+    return image.resize(size_px, Image.Resampling.BOX, reducing_gap=2.0)
+
+
+def _values(tensor: Tensor) -> "NDArray":
+    import numpy as np
+
+    if tensor.dtype == BFLOAT16:  # the upper half of a float32
+        bits = np.frombuffer(tensor.content, "<u2").astype(np.uint32) << 16
+        return bits.view(np.float32)
+    return np.frombuffer(tensor.content, np.dtype(tensor.dtype).newbyteorder("<"))
+
+
+def _levels(values: "NDArray", dtype: str) -> "NDArray[np.uint8]":
+    import numpy as np
+
+    if dtype == "uint8":
+        return values.astype(np.uint8)
+    numbers = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    low, high = float(numbers.min()), float(numbers.max())
+    if dtype == "uint16":
+        low, high = 0.0, 65535.0
+    elif "float" in dtype and low >= 0.0 and high <= 1.0:
+        low, high = 0.0, 1.0
+    span = high - low
+    if not math.isfinite(span) or span == 0.0:
+        return np.zeros(numbers.shape, np.uint8)
+    return ((numbers - low) * (255 / span)).round().astype(np.uint8)

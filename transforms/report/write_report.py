@@ -1,0 +1,86 @@
+"""Write `report.html` beside a data set that is complete: best effort, behind its manifest.
+
+The manifest stays the commit point. A report that cannot be made is a warning with the command that
+makes it later; it fails no run. A file of this name that is there is left as it is.
+"""
+
+import logging
+from dataclasses import dataclass
+
+import apache_beam as beam
+
+from schemas.faults import find_fault, printable
+from schemas.manifest import REPORT_NAME, Manifest
+from transforms.report.gather import make_report
+from transforms.report.report_file import report_file
+from transforms.storage import Access, join_uri, open_storage
+
+MAX_PICTURES_OF_A_RUN = 72
+"""Fewer than of a report that is asked for: somebody waits for the run."""
+
+_LOG = logging.getLogger(__name__)
+
+
+def write_report(root: str, access: Access) -> bool:
+    """Make the report of a complete data set, where there is none; return whether there is one now.
+
+    Args:
+        root: path or URI of the data set.
+        access: how its store is reached.
+    """
+    where = printable(join_uri(root, REPORT_NAME))
+    try:
+        output = open_storage(root, access)
+        if output.stat(REPORT_NAME) is not None:
+            _LOG.info("%s is there already, and is left as it is", where)
+            return True
+        report = make_report(root, access, scans=False, most=MAX_PICTURES_OF_A_RUN)
+        page = report_file(report)
+        output.create(REPORT_NAME, page)  # else a twin has made it meanwhile
+        return True
+    except Exception as error:  # of memory too: the data set is complete, and is not to fail by it
+        _LOG.warning(
+            "no report: %s; the data set is complete; to make it: beam-tfrec report %s",
+            _told(error),
+            printable(root),
+        )
+        _LOG.debug("no report", exc_info=True)
+    return False
+
+
+def has_report(root: str, access: Access) -> bool:
+    """Return whether a data set has a file where its report would be."""
+    return open_storage(root, access).stat(REPORT_NAME) is not None
+
+
+def _told(error: Exception) -> str:
+    """Return what went wrong, on a line; of a fault its line without the code: it ends no run."""
+    fault = find_fault(str(error))
+    text = str(error) if fault is None else fault[1].partition(" ")[2]
+    named = text if fault is not None else f"{type(error).__name__}: {text}".removesuffix(": ")
+    return printable(" ".join(named.split()))
+
+
+@dataclass(eq=False)
+class WriteReport(beam.PTransform):
+    """The manifest, once it is written -> the same, once there is a report or a warning.
+
+    One element in, one out. Executed twice it finds what it made. It rejects nothing, has no
+    counters, and never fails.
+
+    Attributes:
+        output: URI of the data set.
+        access: how its store is reached.
+    """
+
+    output: str
+    access: Access
+
+    def expand(self, manifests: beam.PCollection[Manifest]) -> beam.PCollection[Manifest]:
+        """Write the report."""
+        return manifests | "MakeReport" >> beam.Map(_reported, self.output, self.access)
+
+
+def _reported(manifest: Manifest, output: str, access: Access) -> Manifest:
+    write_report(output, access)
+    return manifest
