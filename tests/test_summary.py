@@ -51,6 +51,7 @@ OUT: 11 records in ? s (? images/s)
   val: 3 of 3 images in 1 shard, 0.0 MB; 6 of 6 annotations
   warning: 3 sources of train with the bytes of one of val, such as a002.jpg and\
  a002.jpg: OUT/duplicates.jsonl
+  look at it: OUT/report.html
   rejects: OUT/rejected.jsonl; everything else: OUT/manifest.json
   read it:
     import readers
