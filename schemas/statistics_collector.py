@@ -91,13 +91,15 @@ class StatisticsCollector:
 
     Attributes:
         roles: of the records' features.
-        odd_records: records whose boxes lack edges or numbers; none of their boxes counts.
     """
 
     def __init__(self, split: str, roles: Roles) -> None:
-        self.odd_records = 0
+        self._odd_records = 0
         self.roles = roles
         self._objects_of = roles.objects[0] if roles.objects else None
+        objects = self._objects_of
+        self._keys = (roles.class_label,) if objects is None else (objects.labels, *objects.boxes)
+        self._pending: list[tuple] = []  # some hundred records, so that the work on them is hot
         self._records = 0
         self._pictures: list[tuple[str, int, tuple[int, int, int]]] = []
         self._objects: list[int] = []
@@ -110,9 +112,15 @@ class StatisticsCollector:
         self._drawing = _Drawing(split)
 
     @property
+    def odd_records(self) -> int:
+        """Records whose boxes lack edges or numbers; none of their boxes counts."""
+        self._count()
+        return self._odd_records
+
+    @property
     def odd_boxes(self) -> int:
         """Boxes without an area, or with an edge that is no finite number."""
-        self._sides.count()
+        self._count()
         return self._sides.odd
 
     def add(
@@ -130,10 +138,24 @@ class StatisticsCollector:
             labels: its classes, by which it is counted where its features hold no class ids.
             place: offset and size of its frame in bytes, and its key.
         """
-        number = self._records
-        self._records = number + 1
         if not pictures and self.roles.pixels:
             pictures = self._plain_pictures(values)
+        found = [values.get(key, _NOTHING) for key in self._keys]
+        self._pending.append((found, pictures, labels, place))
+        is_large = max([len(held) for _, held in found]) >= _COUNTED_AT_ONCE
+        if is_large or len(self._pending) >= _COUNTED_AT_ONCE:
+            self._count()
+
+    def _gather(
+        self,
+        values: RecordValues,
+        pictures: Sequence[StoredPicture],
+        labels: Sequence[int],
+        place: tuple[int, int, str],
+    ) -> None:
+        """Gather what is to be counted of a record."""
+        number = self._records
+        self._records = number + 1
         for format, width_px, height_px, size_bytes in pictures:
             size_bin = whole_bin(size_bytes, SIZE_BINS_PER_OCTAVE)
             self._pictures.append((format, size_bin, _size_bins(width_px, height_px)))
@@ -147,14 +169,12 @@ class StatisticsCollector:
         self._record_labels.extend(classes)
         self._runs.pending.append(labels[0] if len(labels) else None)
         self._drawing.add(classes, number, place)
-        if number % _COUNTED_AT_ONCE == 0 or len(labels) >= _COUNTED_AT_ONCE:
-            self._count()
 
     def statistics(self) -> Statistics:
         """Return those of all records that were added."""
+        self._count()
         if not self._records:
             return NO_STATISTICS
-        self._count()
         runs, expected = self._runs.counted()
         for name in _CLASS_TABLES:
             self._leave_out_classes(name)
@@ -175,7 +195,10 @@ class StatisticsCollector:
         )
 
     def _count(self) -> None:
-        """Count what was gathered."""
+        """Count the records that were added since."""
+        for found, *rest in self._pending:
+            self._gather(dict(zip(self._keys, found, strict=True)), *rest)
+        self._pending.clear()
         counts = self._counts
         if self._pictures:
             formats, image_bytes, sizes = zip(*self._pictures, strict=True)
@@ -224,7 +247,7 @@ class StatisticsCollector:
         try:
             boxes = self._sides.add(objects, values, pictures)
         except ValueError:
-            self.odd_records += 1
+            self._odd_records += 1
             boxes = 0
         count = boxes if boxes >= labels else labels
         self._objects.append(count if count <= EXACT_OBJECTS else count_bin(count))

@@ -27,6 +27,7 @@ class Sabotage(NamedTuple):
     tests: tuple[str, ...]
 
 
+COLLECTOR = "schemas/statistics_collector.py"
 COMMIT = "transforms/commit.py"
 EARLIER = "transforms/earlier_sets.py"
 FRAMES = "schemas/layouts/frames.py"
@@ -270,6 +271,14 @@ SABOTAGES = (
     ),
     Sabotage(
         2,
+        "any receipt is taken for an earlier version's",
+        WRITE,
+        "if output.read(name) not in (to_json(info), to_json(without_statistics)):",
+        "if not output.read(name):",
+        ("tests/test_write_shards.py::test_a_receipt_of_something_else_is_a_conflict",),
+    ),
+    Sabotage(
+        2,
         "a shard is kept whose sources have other bytes now",
         WRITE,
         "if sha256 != source.sha256:",
@@ -490,6 +499,14 @@ SABOTAGES = (
         "self._used + size > self._limit",
         "size < 0",
         ("tests/test_gate.py::test_bytes_in_flight_stay_within_the_limit",),
+    ),
+    Sabotage(
+        5,
+        "a shard holds some records of every class that it has seen",
+        COLLECTOR,
+        "if self._held > _DRAWN_AT_ONCE:",
+        "if self._held < 0:",
+        ("tests/test_statistics.py::test_what_is_held_while_a_shard_grows_is_bounded",),
     ),
     # 6. Workers never import TensorFlow.
     Sabotage(
