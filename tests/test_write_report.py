@@ -58,6 +58,18 @@ def test_no_report_makes_none(make_coco: MakeCoco, tmp_path: Path) -> None:
     assert "report.html" not in run.out
 
 
+def test_a_pillow_with_a_hole_is_handed_no_photo(
+    make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    assert run_coco(*command(make_coco(3), out, "--no_report")).code == 0
+    monkeypatch.setattr(module, "version", lambda _: "12.1.0")
+    assert write_report(str(out), Access())
+    page = (out / REPORT).read_text()
+    assert "no pictures: Pillow 12.1.0 has a critical JPEG overflow" in page
+    assert "data:image/jpeg" not in page
+
+
 def test_both_at_once_are_refused(make_coco: MakeCoco, tmp_path: Path) -> None:
     run = run_coco(*command(make_coco(3), tmp_path / "out", "--report", "--no_report"))
     assert run.ended == (2, "E-ARG")

@@ -29,7 +29,18 @@ from transforms.image_kinds import name_kind
 from transforms.image_png import SIGNATURE as PNG_SIGNATURE
 from transforms.image_png import png_for_decoder, read_png
 
-__all__ = ["MAX_PIXELS", "TRAITS", "Check", "ImageFault", "ImageInfo", "check_image"]
+__all__ = [
+    "MAX_PIXELS",
+    "SAFE_PILLOW_MAJOR",
+    "TRAITS",
+    "Check",
+    "ImageFault",
+    "ImageInfo",
+    "check_image",
+]
+
+SAFE_PILLOW_MAJOR = 13
+"""Versions before have a critical JPEG overflow (CVE-2026-112403); see README on security."""
 
 _JPEG_SIGNATURE, _BMP_SIGNATURE = b"\xff\xd8\xff", b"BM"
 _READERS = (

@@ -12,11 +12,11 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from transforms.check_images import SAFE_PILLOW_MAJOR
 from transforms.doctor.diagnosis import Diagnosis, fine, warning, wrong
 from transforms.quantities import counted
 
 OLDEST_PYTHON = (3, 11)
-SAFE_PILLOW = "13"
 _DISTRIBUTION = "beam-tfrec"
 _SETUP = Path(__file__).resolve().parents[2] / "setup.py"
 _IMPORT_S = 60.0
@@ -111,11 +111,11 @@ def judge_pillow(version: str | None, decodes: bool | None) -> Iterator[Diagnosi
     >>> [d.line[:60] for d in judge_pillow("12.1.0", True)]
     ['warning  pillow: 12.1.0 has a critical JPEG overflow (CVE-20']
     """
-    if version is None or Version(version) >= Version(SAFE_PILLOW) or decodes is False:
+    if version is None or Version(version).major >= SAFE_PILLOW_MAJOR or decodes is False:
         return
     what = f"{version} has a critical JPEG overflow (CVE-2026-112403)"
     what += ", and these flags have it decode images" if decodes else ""
-    remedy = f"do not let it decode images of strangers, or install Pillow {SAFE_PILLOW}"
+    remedy = f"do not let it decode images of strangers, or install Pillow {SAFE_PILLOW_MAJOR}"
     yield warning("pillow", what, f"{remedy} as requirements.lock does (README, security)")
 
 

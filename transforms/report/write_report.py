@@ -5,12 +5,14 @@ makes it later; it fails no run. A file of this name that is there is left as it
 """
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.metadata import version
 
 import apache_beam as beam
 
 from schemas.faults import find_fault, printable
 from schemas.manifest import REPORT_NAME, Manifest
+from transforms.check_images import SAFE_PILLOW_MAJOR
 from transforms.report.gather import make_report
 from transforms.report.report_file import report_file
 from transforms.storage import Access, join_uri, open_storage
@@ -34,8 +36,9 @@ def write_report(root: str, access: Access) -> bool:
         if output.stat(REPORT_NAME) is not None:
             _LOG.info("%s is there already, and is left as it is", where)
             return True
-        report = make_report(root, access, scans=False, most=MAX_PICTURES_OF_A_RUN)
-        page = report_file(report)
+        most, notes = pictures_of_a_run(version("pillow"))
+        report = make_report(root, access, scans=False, most=most)
+        page = report_file(replace(report, notes=[*report.notes, *notes]))
         output.create(REPORT_NAME, page)  # else a twin has made it meanwhile
         return True
     except Exception as error:  # of memory too: the data set is complete, and is not to fail by it
@@ -46,6 +49,23 @@ def write_report(root: str, access: Access) -> bool:
         )
         _LOG.debug("no report", exc_info=True)
     return False
+
+
+def pictures_of_a_run(pillow: str) -> tuple[int, tuple[str, ...]]:
+    """Return how many records the report of a run shows, and what is to be said of it.
+
+    Nobody asked for it, so it hands no photo to a decoder with a known hole.
+
+    >>> pictures_of_a_run("13.0.0")
+    (72, ())
+    >>> pictures_of_a_run("12.1.0")[0]
+    0
+    """
+    if int(pillow.partition(".")[0]) >= SAFE_PILLOW_MAJOR:
+        return MAX_PICTURES_OF_A_RUN, ()
+    what = f"no pictures: Pillow {pillow} has a critical JPEG overflow (CVE-2026-112403)"
+    remedy = f"install pillow>={SAFE_PILLOW_MAJOR}, then make it anew"
+    return 0, (f"{what}; {remedy} with beam-tfrec report",)
 
 
 def has_report(root: str, access: Access) -> bool:
