@@ -33,8 +33,13 @@ OUR_PYTHON = PROJECT / ".venv/bin/python"
 OUR_PACKAGES = ("schemas", "transforms", "pipelines", "readers")
 SHARDS = 16
 TRIAL_IMAGES = 64
-TARGETS = {"keras_loop": 0.70, "beam_naive": 0.12, "webdataset": None}
-"""The ratios the project is measured by: ours / peer, at most; None is reported only."""
+TARGETS = (
+    ("ours", "keras_loop", 0.60),
+    ("ours", "beam_naive", 0.10),
+    ("ours", "webdataset", 0.95),
+    ("ours_report", "ours", 1.15),
+)
+"""The ratios of times the project is measured by: a contender, another, and the most."""
 
 
 @dataclass(frozen=True)
@@ -90,20 +95,20 @@ def _peer(script: str, *flags: str, **options) -> Contender:
     return Contender(command, **options)
 
 
+OURS = (
+    *(str(OUR_PYTHON), "-m", "pipelines.coco"),
+    *("--images", "train={images}"),
+    *("--annotations", "train={annotations}"),
+    *("--output", "{out}"),
+    *("--num_shards", str(SHARDS)),
+)
+
 CONTENDERS = {
     "cat": _peer("cat_files.py", records=None),
     "floor": _peer("floor.py"),
     "floor_2": _peer("floor.py", "--processes", "2"),
-    "ours": Contender(
-        (
-            *(str(OUR_PYTHON), "-m", "pipelines.coco"),
-            *("--images", "train={images}"),
-            *("--annotations", "train={annotations}"),
-            *("--output", "{out}"),
-            *("--num_shards", str(SHARDS)),
-        ),
-        exact=True,
-    ),
+    "ours": Contender((*OURS, "--no_report"), exact=True),
+    "ours_report": Contender(OURS, exact=True),
     "webdataset": _peer("webdataset_writer.py", records=count_tar_samples),
     "keras_loop": _peer("keras_loop.py"),
     "tfds": _peer("tfds_writer.py"),
@@ -248,12 +253,11 @@ def comparison_table(results: Results, names: list[str], images: int) -> str:
     if "ours" not in names:
         return "\n".join(rows)
     rows += ["", "| ratio, median of the rounds | measured | at most |", "|---|---|---|"]
-    for base, limit in TARGETS.items():
-        ratio = results.ratio("ours", base)
-        verdict = "–" if limit is None else f"{limit:.2f}"
-        if ratio is not None and limit is not None:
+    for name, base, limit in TARGETS:
+        ratio, verdict = results.ratio(name, base), f"{limit:.2f}"
+        if ratio is not None:
             verdict += ", met" if ratio <= limit else ", MISSED"
-        rows.append(f"| ours / {base} | {_number(ratio, '.2f')} | {verdict} |")
+        rows.append(f"| {name} / {base} | {_number(ratio, '.2f')} | {verdict} |")
     return "\n".join(rows)
 
 

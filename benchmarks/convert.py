@@ -52,7 +52,7 @@ def contenders(drawn: Path, urls: Path, out: Path, peer: Path) -> dict[str, list
     """Return the command of each."""
     ours = [str(OUR_PYTHON), "-m", "pipelines.coco", "--images", str(drawn / "images")]
     ours += ["--annotations", str(drawn / "instances.json")]
-    ours += ["--output", str(out), "--resize", "512", "--quality", "90", "--workers"]
+    ours += ["--no_report", "--output", str(out), "--resize", "512", "--quality", "90", "--workers"]
     theirs = [str(peer), str(HERE / "peers/img2dataset_resize.py"), str(urls), str(out)]
     found: dict[str, list[str]] = {}
     for workers in WORKERS:
