@@ -508,7 +508,7 @@ def test_one_line_reads_the_clock() -> None:
         for package in ("schemas", "transforms", "pipelines")
         for path in sorted((PROJECT / package).rglob("*.py"))
         for line in path.read_text().splitlines()
-        if clock.search(line)
+        if clock.search(line) and "doctor" not in path.parts  # which compares clocks, and runs none
     ]
 
     assert found == ["pipelines/daily.py: return datetime.datetime.now(datetime.UTC).date()"]

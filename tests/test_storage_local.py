@@ -1386,7 +1386,7 @@ def test_a_listing_s_entry_is_never_changed_and_travels_without_names() -> None:
     entry = Entry("a", 1, "2", 3)
     with pytest.raises(AttributeError, match="immutable"):
         entry.pin = "4"  # type: ignore[misc]
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(entry)) == ["a", 1, "2", 3, "file"]
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(entry)) == ["a", 1, "2", 3, "file", ""]
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ class StructCoder(coders.Coder):
 
     def __reduce__(self) -> tuple:
         """Pickle by the type: encoders and decoders do not pickle."""
-        return StructCoder, (self._struct,)
+        return type(self), (self._struct,)
 
     def __eq__(self, other: object) -> bool:
         """Return whether both encode the same struct."""
@@ -64,10 +64,24 @@ class StructCoder(coders.Coder):
         return hash(self._struct)
 
 
-def register(*structs: type) -> None:
+class IntKeysCoder(StructCoder):
+    """The coder of a struct with dicts of whole numbers, whose keys msgspec sorts only as text."""
+
+    def __init__(self, struct: type) -> None:
+        """Take the struct's type."""
+        super().__init__(struct)
+        encode = self._encode
+        self._encode = lambda value: encode(msgspec.to_builtins(value, str_keys=True))
+        self._decode = lambda data: msgspec.convert(
+            msgspec.msgpack.decode(data), struct, str_keys=True
+        )
+
+
+def register(*structs: type, coder: type[StructCoder] = StructCoder) -> None:
     """Give each struct its coder wherever Beam meets it in a type hint."""
     for struct in structs:
-        coders.registry.register_coder(struct, StructCoder)
+        coders.registry.register_coder(struct, coder)
 
 
-register(Blob, Entry, Manifest, Rejected, Sample, ShardInfo, ShardPlan)
+register(Blob, Entry, Manifest, Rejected, Sample, ShardPlan)
+register(ShardInfo, coder=IntKeysCoder)
