@@ -15,12 +15,11 @@ from pipelines.flags import FlagParser, add_reading_flags, not_empty
 from schemas.faults import fault_line
 from schemas.findings import Findings
 from schemas.manifest import REPORT_NAME
-from schemas.seals import is_sealed
 from transforms.quantities import counted
 from transforms.report.contents import Report
 from transforms.report.gather import make_report
 from transforms.report.gather_files import report_of_files
-from transforms.report.report_file import report_file
+from transforms.report.report_file import is_own_report, report_file
 from transforms.storage import Access, check_uri, join_uri, open_storage, split_uri
 from transforms.verify_paths import find_paths
 
@@ -120,10 +119,9 @@ def refuse_taken(uri: str, access: Access) -> bool:
     """
     root, name = split_uri(uri)
     storage = open_storage(root, access)
-    there = storage.stat(name)
-    if there is None:
+    if storage.stat(name) is None:
         return False
-    if there.kind != "file" or not is_sealed(storage.read(name)):
+    if not is_own_report(storage, name):
         what = "is there, and is no report as this program wrote it"
         remedy = "give another --output, or move it away"
         raise RuntimeError(fault_line("E-OUT-CONFLICT", uri, what, remedy))

@@ -39,6 +39,7 @@ MAX_SAMPLES = 4096
 EXACT_OBJECTS = 16
 """Numbers of objects up to it have a bin each."""
 
+_ADDED_AT_ONCE = 64  # parts of a sum
 _MANTISSA_BITS = 52
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -208,6 +209,23 @@ def add_statistics(parts: Iterable[Statistics]) -> Statistics:
     fields: dict[str, Any] = {name: dict(sorted(sums.items())) for name, sums in counts.items()}
     drawn = draw_samples(samples, MAX_SAMPLES)
     return Statistics(**fields, **totals, expected_runs=thousandths / 1000, samples=drawn)
+
+
+class StatisticsSum:
+    """A sum of many parts without their drawn records, of which few are held at a time."""
+
+    def __init__(self) -> None:
+        self._parts: list[Statistics] = []
+
+    def add(self, part: Statistics) -> None:
+        """Add a part."""
+        self._parts.append(msgspec.structs.replace(part, samples=[]))
+        if len(self._parts) >= _ADDED_AT_ONCE:
+            self._parts = [self.total()]
+
+    def total(self) -> Statistics:
+        """Return the sum of all parts so far."""
+        return add_statistics(self._parts)
 
 
 def leave_out_classes(counts: dict[int, int]) -> int:

@@ -5,17 +5,14 @@ writer found. Memory is bounded, whatever records hold.
 """
 
 import array
-import bisect
 import functools
-import hashlib
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
+from schemas.drawn_records import Drawing
 from schemas.feature_roles import BoxForm, ObjectRoles, Roles, corners_of
 from schemas.features import Kind
 from schemas.shown_values import tensor_shape
@@ -23,17 +20,10 @@ from schemas.statistics import (
     ASPECT_BINS_PER_OCTAVE,
     EXACT_OBJECTS,
     MAX_CLASSES,
-    MAX_SHARD_SAMPLES,
     NO_STATISTICS,
-    SAMPLES_PER_CLASS,
-    SAMPLES_PER_SPLIT,
     SIZE_BINS_PER_OCTAVE,
-    SPLIT_LABEL,
-    SampledRecord,
-    SampleTuple,
     Statistics,
     count_bin,
-    draw_tuples,
     expected_runs,
     leave_out_classes,
     log_bin,
@@ -44,10 +34,8 @@ from schemas.statistics import (
 TENSOR_FORMAT, RAW_FORMAT = "tensor", "raw"
 """Formats of pictures that are no image files."""
 
-_DRAWN_AT_ONCE = 4 * MAX_SHARD_SAMPLES  # drawn records of classes, before most are let go
 _COUNTED_AT_ONCE = 512
 _BOXES_AT_ONCE = 4096
-_MAX_HASHES = 4096
 _CLASS_TABLES = ("class_records", "class_objects")
 _COUNTED = (
     *("formats", "widths_px", "heights_px", "aspects", "image_bytes", "objects"),
@@ -55,16 +43,11 @@ _COUNTED = (
 )
 _EDGES, _XYWH_PX = BoxForm.EDGES, BoxForm.XYWH_PX
 _FLOAT, _INT64 = Kind.FLOAT, Kind.INT64  # an Enum's members are slow to find
-_LARGEST = b"\xff" * 8
-_PERSON = b"tfrec-report"
 _PICTURE_RANKS = (2, 3)
 _NOTHING: tuple[Kind | None, Sequence] = (None, ())
 
 RecordValues = Mapping[str, tuple[Kind | None, Sequence]]
 """Per feature its kind and values, as they are encoded or parsed."""
-
-
-_Copy = Callable[[], "hashlib.blake2b"]
 
 
 class StoredPicture(NamedTuple):
@@ -109,7 +92,7 @@ class StatisticsCollector:
         self._left_out = dict.fromkeys(_CLASS_TABLES, 0)
         self._sides = _Sides()
         self._runs = _Runs()
-        self._drawing = _Drawing(split)
+        self._drawing = Drawing(split)
 
     @property
     def odd_records(self) -> int:
@@ -370,69 +353,3 @@ class _Runs:
         if self._counts.keys() <= {None}:
             return 0, 0.0
         return self._runs, expected_runs([*self._counts.values()], self._others)
-
-
-class _Drawing:
-    """Records of the smallest digests, for their split and for each of their classes."""
-
-    def __init__(self, split: str) -> None:
-        self._split = split
-        self._begun: dict[int, tuple[_Copy, bytes]] = {}
-        self._drawn: dict[int, list[SampleTuple]] = {}
-        self._held = 0
-
-    def add(self, classes: Iterable[int], number: int, place: tuple[int, int, str]) -> None:
-        """Draw a record, or do not."""
-        key = place[2].encode()
-        begun = self._begun
-        for label in (SPLIT_LABEL, *classes):
-            copy, last = begun.get(label) or self._begin(label)
-            hashed = copy()
-            hashed.update(key)
-            digest = hashed.digest()
-            if digest <= last:
-                drawn = int.from_bytes(digest, "big") >> 1
-                self._draw((drawn, int(label), number, *place))
-
-    def drawn(self) -> list[SampledRecord]:
-        """Return the records that were drawn, by label and digest."""
-        drawn = (sample for samples in self._drawn.values() for sample in samples)
-        return draw_tuples(drawn, MAX_SHARD_SAMPLES)
-
-    def _draw(self, sample: SampleTuple) -> None:
-        label = sample[1]
-        drawn = self._drawn.get(label)
-        if drawn is None:
-            drawn = self._drawn[label] = []
-        most = SAMPLES_PER_SPLIT if label == SPLIT_LABEL else SAMPLES_PER_CLASS
-        bisect.insort(drawn, sample)
-        self._held += 1
-        if len(drawn) >= most:
-            self._held -= len(drawn) - most
-            del drawn[most:]
-            last = (drawn[-1][0] << 1 | 1).to_bytes(8, "big")
-            self._begun[label] = self._begun[label][0], last
-        if self._held > _DRAWN_AT_ONCE:
-            self._let_go()
-
-    def _let_go(self) -> None:
-        """Keep what can still be drawn, which is what is drawn of those that came."""
-        drawn = self.drawn()
-        self._drawn, self._held = {}, len(drawn)
-        self._begun.clear()
-        for sample in drawn:
-            self._drawn.setdefault(sample.label, []).append(msgspec.structs.astuple(sample))
-
-    def _begin(self, label: int) -> tuple[_Copy, bytes]:
-        """Return what hashes keys for a label, and the largest digest that is drawn still."""
-        if len(self._begun) >= _MAX_HASHES:
-            self._begun.clear()
-        begun = self._begun[label] = _hash_of(self._split, int(label)), _LARGEST
-        return begun
-
-
-@functools.lru_cache(maxsize=4096)
-def _hash_of(split: str, label: int) -> _Copy:
-    """Return what gives a hash that only the key is missing from; shards have it in common."""
-    text = f"{split}\0{label}\0".encode()
-    return hashlib.blake2b(text, digest_size=8, person=_PERSON).copy

@@ -331,8 +331,8 @@ def test_damage_in_files_of_strangers_is_told(tmp_path: Path) -> None:
     packed.write_bytes(gzip.compress(b"".join(whole))[:-40])
     report = report_of_files([str(path), str(packed)], ACCESS)
     assert report.splits[0].shards[0].records == 4
-    assert any("1 damaged records" in note for note in report.notes)
-    assert any("damaged GZIP data" in note for note in report.notes)
+    assert any("1 damaged record; record 4 at byte" in note for note in report.notes)
+    assert any("its GZIP data is damaged or cut off" in note for note in report.notes)
     assert len([p for p in report.pictures if p.file == "a.tfrecord"]) == 4
 
 
@@ -361,7 +361,7 @@ def test_records_that_are_no_examples(tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecord"
     path.write_bytes(b"".join(frame_record([b"no Example"])))
     report = report_of_files([str(path)], ACCESS)
-    assert report.pictures == [] and "1 records that are no Examples" in report.notes[0]
+    assert report.pictures == [] and "1 record without an Example" in report.notes[0]
     assert report.splits[0].shards == [ShardFacts("a.tfrecord", 0, path.stat().st_size)]
 
 

@@ -172,6 +172,15 @@ def test_neither_beam_nor_tensorflow_is_imported(what: str, out: Path, tmp_path:
     assert not loaded & {"apache_beam", "tensorflow", "pyarrow"}
 
 
+def test_a_large_file_of_the_user_s_is_not_read_to_know_it(out: Path, tmp_path: Path) -> None:
+    page = tmp_path / "disk.img"
+    with page.open("wb") as file:
+        file.truncate(1 << 40)  # of no blocks; no machine has the memory
+    ended = run(out, "--output", page)
+    assert ended.code == 5 and "is no report as this program wrote it" in ended.err
+    assert page.stat().st_size == 1 << 40
+
+
 def test_verify_takes_a_report_for_ours(out: Path) -> None:
     from pipelines import verify
 

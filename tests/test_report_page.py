@@ -220,6 +220,19 @@ def _split(name: str) -> SplitReport:
     return SplitReport(name, Statistics(records=3), [ShardFacts(f"{name}-00000-of-00001", 3, 900)])
 
 
+def test_totals_hold_the_classes_that_no_table_has() -> None:
+    statistics = Statistics(
+        records=9,
+        class_records={1: 4, 2: 3},
+        class_objects={1: 5, 2: 3},
+        unlisted_class_records=2,
+        unlisted_class_objects=40,
+    )
+    page = render_page(Report("a", "", [SplitReport("train", statistics, [])]))
+    text = re.sub(r"\s+", " ", " ".join(Found(page).texts))
+    assert "classes 2+ objects 48" in text
+
+
 def test_sums_rejects_and_totals_are_on_the_page(rich: bytes) -> None:
     text = re.sub(r"\s+", " ", " ".join(Found(rich).texts))
 

@@ -211,7 +211,10 @@ def test_damaged_records_of_ours_are_told_and_the_others_count(out: Path, at: in
     shard_of(out).write_bytes(bytes(data))
     (scan,) = scans_of(out)
     assert scan.statistics.records == 3
-    assert scan.notes == [f"{shard_of(out).name}: not counted: 1 damaged records"]
+    (note,) = scan.notes
+    assert note.startswith(
+        f"{shard_of(out).name}: not counted: 1 damaged record; record 0 at byte 0: "
+    )
     (receipt,) = receipts_of(out)
     left = [sample for sample in receipt.samples if sample.number]
     scanned = {(found.digest, found.label, found.key) for found in scan.statistics.samples}
@@ -227,7 +230,7 @@ def test_without_an_index_keys_are_numbers(out: Path, data: bytes | None) -> Non
     (receipt,), (scan,) = receipts_of(out), scans_of(out)
     assert without_samples(scan.statistics) == without_samples(receipt)
     name = shard_of(out).name
-    assert scan.notes == [f"{name}: not counted: 1 index that tells of no keys"]
+    assert scan.notes == [f"{name}: its index is damaged or missing, and tells of no keys"]
     assert {sample.key for sample in scan.statistics.samples} == {f"{name}-{n}" for n in range(4)}
 
 
@@ -334,15 +337,17 @@ def test_what_does_not_count_is_told(tmp_path: Path) -> None:
     )
     damaged = bytearray(frame_record([COCO])[0] + b"".join(frame_record([COCO])[1:]))
     damaged[-1] ^= 1
+    whole = file.stat().st_size
     file.write_bytes(file.read_bytes() + damaged)
     found = scan_file(str(file), DEFAULT_ACCESS)
     assert found.statistics.records == 3
-    assert found.notes == [
-        f"{file}: not counted: 1 boxes without an area",
-        f"{file}: not counted: 1 damaged records",
-        f"{file}: not counted: 1 images that are damaged or none",
-        f"{file}: not counted: 1 records that are no Examples",
-        f"{file}: not counted: 1 records whose boxes lack edges or numbers",
+    damage = f"record 4 at byte {whole}: its data's checksum is "
+    assert [note.partition(damage)[0] for note in found.notes] == [
+        f"{file}: not counted: 1 damaged record; ",
+        f"{file}: not counted: 1 image that cannot be read",
+        f"{file}: not counted: 1 object with a box without an area",
+        f"{file}: not counted: 1 record with boxes that lack edges or numbers",
+        f"{file}: not counted: 1 record without an Example",
     ]
     assert found.statistics.class_objects == {1: 3}
 
@@ -420,7 +425,7 @@ def test_odd_records_end_no_scan(
     found = scan_file(str(file), DEFAULT_ACCESS)
 
     assert found.statistics.records <= len(records)
-    assert all(note.startswith(f"{file}: not counted: ") for note in found.notes)
+    assert all(note.startswith(f"{file}: ") for note in found.notes)
     assert not found.notes or len(found.notes) == len(set(found.notes))
     again = msgspec.json.decode(msgspec.json.encode(found.statistics), type=Statistics)
     assert again == found.statistics

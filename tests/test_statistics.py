@@ -26,6 +26,7 @@ from schemas.statistics import (
     SAMPLES_PER_SPLIT,
     SampledRecord,
     Statistics,
+    StatisticsSum,
     add_statistics,
     bin_start,
     count_bin,
@@ -370,6 +371,16 @@ def test_parts_add_up_in_any_order_and_nesting(
         assert add_statistics(left) == whole
         assert add_statistics([whole]) == whole
         assert add_statistics([whole, NO_STATISTICS]) == whole
+
+
+@given(st.lists(PARTS, max_size=9), st.integers(1, 3))
+def test_a_sum_is_of_all_parts_but_their_samples(parts: list[Statistics], at_once: int) -> None:
+    with small_limits(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(statistics, "_ADDED_AT_ONCE", at_once)
+        found = StatisticsSum()
+        for part in parts:
+            found.add(part)
+        assert found.total() == msgspec.structs.replace(add_statistics(parts), samples=[])
 
 
 @given(SAMPLES, SAMPLES, st.integers(3, 12))

@@ -134,6 +134,7 @@ def test_a_file_of_the_user_s_stays(make_coco: MakeCoco, tmp_path: Path) -> None
         run = run_coco(*command(sources, out, *flags))
         assert run.code == 0, run.err
         assert (out / REPORT).read_text() == "mine"
+        assert "report.html" not in run.out  # nobody is sent to a page that is none of ours
     assert f"{out}/report.html is there already, and is left as it is" in run.err
 
 

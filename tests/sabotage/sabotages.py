@@ -27,8 +27,8 @@ class Sabotage(NamedTuple):
     tests: tuple[str, ...]
 
 
-COLLECTOR = "schemas/statistics_collector.py"
 COMMIT = "transforms/commit.py"
+DRAWN = "schemas/drawn_records.py"
 EARLIER = "transforms/earlier_sets.py"
 FRAMES = "schemas/layouts/frames.py"
 FILES = "transforms/output_files.py"
@@ -503,7 +503,7 @@ SABOTAGES = (
     Sabotage(
         5,
         "a shard holds some records of every class that it has seen",
-        COLLECTOR,
+        DRAWN,
         "if self._held > _DRAWN_AT_ONCE:",
         "if self._held < 0:",
         ("tests/test_statistics.py::test_what_is_held_while_a_shard_grows_is_bounded",),

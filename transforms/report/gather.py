@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
-import msgspec
-
 from schemas.data_card import source_kind
 from schemas.faults import Rejected, fault_line, find_fault
 from schemas.feature_roles import Roles, roles_of_spec
@@ -29,7 +27,7 @@ from schemas.manifest import (
     spec_of,
 )
 from schemas.shards import ShardInfo, receipt_name, shard_stem
-from schemas.statistics import NO_STATISTICS, Statistics, add_statistics
+from schemas.statistics import NO_STATISTICS, Statistics, StatisticsSum
 from transforms.quantities import counted
 from transforms.report.contents import Report, ShardFacts, SplitReport
 from transforms.report.draw_pictures import Drawn, draw_record
@@ -45,17 +43,13 @@ from transforms.report.make_pictures import (
 from transforms.report.outlines import Legend
 from transforms.report.pick_samples import (
     MAX_PICTURES,
-    Candidate,
+    Candidates,
     PickedRecord,
-    fewest,
     pick_samples,
 )
 from transforms.report.read_samples import read_record
 from transforms.report.scan_records import scan_shard
 from transforms.storage import Access, Storage, is_local, join_uri, open_storage
-
-_KEPT_CANDIDATES = 20_000  # before most are let go
-_ADDED_AT_ONCE = 64
 
 
 class _Shard(NamedTuple):
@@ -130,37 +124,32 @@ class _Gathered:
     """What receipts say, while they are read: sums, and the records that may be shown."""
 
     def __init__(self) -> None:
-        self._parts: dict[str, list[Statistics]] = {}
+        self._sums: dict[str, StatisticsSum] = {}
         self.shards: dict[str, list[ShardFacts]] = {}
         self.notes: list[str] = []
-        self._candidates: list[Candidate] = []
+        self._candidates = Candidates()
 
     def add(self, entry: ShardEntry, statistics: Statistics, notes: Sequence[str]) -> None:
         """Add a shard; the drawn records of many are as few as those of one."""
         self.notes += notes[: MAX_NOTES - len(self.notes)]
-        parts = self._parts.setdefault(entry.split, [])
-        parts.append(msgspec.structs.replace(statistics, samples=[]))
-        if len(parts) >= _ADDED_AT_ONCE:
-            parts[:] = [add_statistics(parts)]
+        self._sums.setdefault(entry.split, StatisticsSum()).add(statistics)
         self.shards.setdefault(entry.split, []).append(
             ShardFacts(
                 entry.file, entry.records, entry.bytes, statistics.runs, statistics.expected_runs
             )
         )
-        self._candidates += (Candidate(entry.split, entry.file, s) for s in statistics.samples)
-        if len(self._candidates) > _KEPT_CANDIDATES:
-            self._candidates = fewest(self._candidates)
+        self._candidates.add(entry.split, entry.file, statistics.samples)
 
     def statistics(self, split: str) -> Statistics:
         """Return those of a split's records, without the drawn ones."""
-        return add_statistics(self._parts.get(split, []))
+        return self._sums[split].total() if split in self._sums else NO_STATISTICS
 
     def picked(self, most: int) -> list[PickedRecord]:
         """Return the records that are to be shown."""
         counts: Counter[int] = Counter()
-        for split in self._parts:
+        for split in self._sums:
             counts.update(self.statistics(split).class_records)
-        return pick_samples(self._candidates, counts, most)
+        return pick_samples(self._candidates.kept, counts, most)
 
 
 def _shards(manifest: Manifest) -> Iterator[_Shard]:

@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-import msgspec
-
 from schemas.feature_roles import Roles
 from schemas.features import Kind
-from schemas.statistics import add_statistics
+from schemas.statistics import StatisticsSum
 from transforms.quantities import counted
 from transforms.report.contents import Report, ShardFacts, SplitReport
 from transforms.report.draw_pictures import Drawn, draw_record
@@ -21,9 +19,8 @@ from transforms.report.make_pictures import Pictures, make_pictures, most_bytes_
 from transforms.report.outlines import Legend
 from transforms.report.pick_samples import (
     MAX_PICTURES,
-    Candidate,
+    Candidates,
     PickedRecord,
-    fewest,
     pick_samples,
 )
 from transforms.report.read_samples import ReadRecord, read_compressed, read_record
@@ -35,15 +32,19 @@ _MAX_NOTES = 100
 
 
 class _File(NamedTuple):
-    """A file that was read.
+    """A file that was read, without its statistics: those of thousands of files would be much.
 
     Attributes:
-        name: that it is told by.
-        scan: what was found in it, without the drawn records.
+        facts: with the name that it is told by.
+        roles: of its features.
+        kinds: likewise, by key.
+        notes: what is not counted and why, a line each.
     """
 
-    name: str
-    scan: Scan
+    facts: ShardFacts
+    roles: Roles
+    kinds: Mapping[str, Kind]
+    notes: Sequence[str]
 
 
 def report_of_files(
@@ -63,29 +64,28 @@ def report_of_files(
     Raises:
         RuntimeError: `E-ARG` where a file is none, `E-IO-…` where a store fails.
     """
-    classes, files, candidates = ClassNames(), dict[str, _File](), list[Candidate]()
-    records = 0
+    classes, files, candidates = ClassNames(), dict[str, _File](), Candidates()
+    statistics, records = StatisticsSum(), 0
     for name, uri in zip(short_names(uris), uris, strict=True):
         scan = scan_file(uri, access, None, classes)
-        candidates += (Candidate("", uri, sample) for sample in scan.statistics.samples)
-        candidates = fewest(candidates)
-        bare = msgspec.structs.replace(scan.statistics, samples=[])
-        files[uri] = _File(name, Scan(bare, scan.roles, scan.bytes, scan.kinds, scan.notes))
-        records += bare.records
+        candidates.add("", uri, scan.statistics.samples)
+        statistics.add(scan.statistics)
+        files[uri] = _File(_facts(name, scan), scan.roles, scan.kinds, scan.notes)
+        records += scan.statistics.records
         seen(len(files), records)
-    statistics = add_statistics(file.scan.statistics for file in files.values())
-    each = max(len(f.scan.roles.images) + len(f.scan.roles.pixels) for f in files.values())
-    picks = pick_samples(candidates, statistics.class_records, MAX_PICTURES // max(1, each))
+    found = statistics.total()
+    each = max(len(file.roles.images) + len(file.roles.pixels) for file in files.values())
+    picks = pick_samples(candidates.kept, found.class_records, MAX_PICTURES // max(1, each))
     legend = Legend(classes.by_label, by_name=classes.labels)
     pictures = _pictures(picks, files, legend, access, most_bytes_each(len(picks), each))
-    told = [note for file in files.values() for note in file.scan.notes]
+    told = [note for file in files.values() for note in file.notes]
     return Report(
         title=_title(uris),
         layout="",
-        splits=[SplitReport("", statistics, [_facts(file) for file in files.values()])],
+        splits=[SplitReport("", found, [file.facts for file in files.values()])],
         class_names=dict(sorted(classes.by_label.items())),
         pictures=pictures.pictures,
-        features=list(_features(file.scan for file in files.values())),
+        features=list(_features(files.values())),
         sources=[counted(len(files), "TFRecord file")],
         versions=program_versions(),
         notes=[*notes, *_first(told), *pictures.notes],
@@ -110,9 +110,9 @@ def _title(uris: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {counted(len(names) - 1, 'other')}"
 
 
-def _facts(file: _File) -> ShardFacts:
-    found = file.scan.statistics
-    return ShardFacts(file.name, found.records, file.scan.bytes, found.runs, found.expected_runs)
+def _facts(name: str, scan: Scan) -> ShardFacts:
+    found = scan.statistics
+    return ShardFacts(name, found.records, scan.bytes, found.runs, found.expected_runs)
 
 
 def _first(notes: Sequence[str]) -> list[str]:
@@ -137,12 +137,12 @@ def _pictures(
         if isinstance(read, PickedRecord):
             read = read_record(storage, entry, picked._replace(file=entry.name))
         file = files[picked.file]
-        named = read._replace(picked=picked._replace(file=file.name))
-        return draw_record(named, file.scan.roles, legend, most_bytes)
+        named = read._replace(picked=picked._replace(file=file.facts.file))
+        return draw_record(named, file.roles, legend, most_bytes)
 
     is_near = all(map(is_local, found))
     made = make_pictures(_to_draw(picks, found), draw, num_threads(local=is_near))
-    places = {(files[p.file].name, p.number): place for place, p in enumerate(picks)}
+    places = {(files[p.file].facts.file, p.number): place for place, p in enumerate(picks)}
     made.pictures.sort(key=lambda shown: places[shown.file, shown.number])
     return made
 
@@ -157,14 +157,14 @@ def _to_draw(
         yield from read_compressed(opened.read, own) if opened.compression else own
 
 
-def _features(scans: Iterable[Scan]) -> Iterator[tuple[str, str, str, str]]:
+def _features(files: Iterable[_File]) -> Iterator[tuple[str, str, str, str]]:
     """Yield a row a feature of any of the files."""
     kinds: dict[str, Kind] = {}
     meanings: dict[str, str] = {}
-    for scan in scans:
-        for key, kind in scan.kinds.items():
+    for file in files:
+        for key, kind in file.kinds.items():
             kinds.setdefault(key, kind)
-        meanings |= _meanings(scan.roles)
+        meanings |= _meanings(file.roles)
     for key, kind in sorted(kinds.items()):
         yield key, kind.value, "", meanings.get(key, "")
 

@@ -207,14 +207,15 @@ def _totals(report: Report) -> list[tuple[str, str]]:
     rejected = sum(count for split in report.splits for _, count in split.rejected)
     labels = {label for s in statistics for label in (*s.class_records, *s.class_objects)}
     labels |= report.class_names.keys()
-    objects = sum(sum(s.class_objects.values()) for s in statistics)
+    objects = sum(sum(s.class_objects.values()) + s.unlisted_class_objects for s in statistics)
+    more = "+" if any(s.unlisted_class_records for s in statistics) else ""
     totals = [
         ("records", count_text(sum(s.records for s in statistics))),
         ("shards", count_text(len(shards))),
         ("size of shards", bytes_text(sum(shard.bytes for shard in shards))),
     ]
     totals += [("splits", count_text(len(report.splits)))] if len(report.splits) > 1 else []
-    totals += [("classes", count_text(len(labels)))] if labels else []
+    totals += [("classes", count_text(len(labels)) + more)] if labels else []
     totals += [("objects", count_text(objects))] if objects else []
     return [*totals, ("rejected", count_text(rejected))] if rejected else totals
 

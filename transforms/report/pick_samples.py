@@ -19,6 +19,8 @@ MAX_PICTURES = 192
 MOST_OF_A_SPLIT = 24
 MOST_OF_A_CLASS = 6
 
+_KEPT_CANDIDATES = 20_000  # before most are let go
+
 
 class Candidate(NamedTuple):
     """A record that a shard has drawn.
@@ -56,6 +58,26 @@ class PickedRecord(NamedTuple):
     key: str
     for_split: bool
     for_classes: tuple[int, ...]
+
+
+class Candidates:
+    """Records that shards have drawn, of which those that cannot be picked are let go.
+
+    Attributes:
+        kept: the others, in any order.
+    """
+
+    def __init__(self) -> None:
+        self.kept: list[Candidate] = []
+        self._most = _KEPT_CANDIDATES
+
+    def add(self, split: str, file: str, samples: Iterable[SampledRecord]) -> None:
+        """Add those of a shard."""
+        self.kept += (Candidate(split, file, sample) for sample in samples)
+        if len(self.kept) > self._most:
+            self.kept = fewest(self.kept)
+            # Of many classes many stay: to sort them again for each shard would take hours.
+            self._most = max(_KEPT_CANDIDATES, 2 * len(self.kept))
 
 
 def pick_samples(

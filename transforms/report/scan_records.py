@@ -22,6 +22,7 @@ from schemas.shards import index_names, shard_stem
 from schemas.statistics import MAX_CLASSES, Statistics
 from schemas.statistics_collector import RecordValues, StatisticsCollector
 from schemas.tfrecord import FRAME_BYTES
+from transforms.quantities import counted
 from transforms.storage import Access, Storage, find_uri, join_uri, open_storage
 from transforms.stored_pictures import image_values, stored_pictures
 from transforms.verify_files import OpenedRecords, looks_like_image, open_records, parse_record
@@ -35,6 +36,7 @@ MAX_HEAD_BYTES = 32 << 20
 """Of the records of a file whose features are looked at to tell their roles."""
 
 _ANY_FORMAT = ""
+_DAMAGED = ("damaged record", "")
 
 
 @dataclass
@@ -175,7 +177,9 @@ class _Scanning:
 
     def __init__(self, names: ClassNames) -> None:
         self._names = names
-        self._uncounted: Counter[str] = Counter()
+        self._uncounted: Counter[tuple[str, str]] = Counter()  # by a noun, and what is wrong
+        self._damage = ""  # of the last damaged record
+        self._told: list[str] = []
 
     def rows(self, storage: Storage, name: str) -> dict[int, "IndexRow"]:
         """Return the rows of an index by the offsets of their records; none where it is damaged."""
@@ -187,7 +191,7 @@ class _Scanning:
                 raise ValueError("is not there")
             return {row.offset: row for row in index_from_parquet(storage.read(name, entry))}
         except ValueError:
-            self._uncounted["index that tells of no keys"] += 1
+            self._told.append("its index is damaged or missing, and tells of no keys")
             return {}
 
     def walk(self, opened: OpenedRecords, starts: Sequence[int] = ()) -> Iterator[_Found]:
@@ -195,15 +199,17 @@ class _Scanning:
         try:
             for frame in walk_frames(opened.read, opened.size_bytes, starts=starts):
                 if isinstance(frame, BadFrame):
-                    self._uncounted["damaged records"] += 1
+                    self._uncounted[_DAMAGED] += 1
+                    self._damage = f"; record {frame.number} at byte {frame.offset}: {frame.what}"
                 elif frame.data is None:
-                    self._uncounted["records that are too large to be read"] += 1
+                    self._uncounted["record", " too large to be read"] += 1
                 elif (found := parse_record(frame.data)) is None:
-                    self._uncounted["records that are no Examples"] += 1
+                    self._uncounted["record", " without an Example"] += 1
                 else:
                     yield frame, found
         except zlib.error:
-            self._uncounted[f"the rest of its damaged {opened.compression} data"] += 1
+            what = f"its {opened.compression} data is damaged or cut off, and not read to its end"
+            self._told.append(what)
 
     def labels(self, roles: Roles, values: RecordValues) -> list[int]:
         """Return the classes of a record that tells them by name alone, and learn of names."""
@@ -236,19 +242,23 @@ class _Scanning:
         pictures = stored_pictures(values, roles)
         damaged = sum(1 for value in image_values(values, roles) if value) - len(pictures)
         if damaged:
-            self._uncounted["images that are damaged or none"] += damaged
+            self._uncounted["image", " that cannot be read"] += damaged
         collector.add(values, pictures, labels, (frame.offset, frame.size + FRAME_BYTES, key))
 
     def notes(self, where: str, collector: StatisticsCollector) -> list[str]:
         """Return what does not count, a line each."""
         uncounted = self._uncounted + Counter(
             {
-                "boxes without an area": collector.odd_boxes,
-                "records whose boxes lack edges or numbers": collector.odd_records,
+                ("object", " with a box without an area"): collector.odd_boxes,
+                ("record", " with boxes that lack edges or numbers"): collector.odd_records,
             }
         )
-        name = printable(where)
-        return [f"{name}: not counted: {n} {what}" for what, n in sorted(uncounted.items())]
+        found = [
+            f"not counted: {counted(n, noun)}{wrong}{self._damage if key == _DAMAGED else ''}"
+            for key, n in sorted(uncounted.items())
+            for noun, wrong in [key]
+        ]
+        return [f"{printable(where)}: {what}" for what in (*found, *self._told)]
 
 
 def _head(records: Iterator[_Found]) -> Iterator[_Found]:

@@ -14,7 +14,7 @@ from schemas.faults import find_fault, printable
 from schemas.manifest import REPORT_NAME, Manifest
 from transforms.check_images import SAFE_PILLOW_MAJOR
 from transforms.report.gather import make_report
-from transforms.report.report_file import report_file
+from transforms.report.report_file import is_own_report, report_file
 from transforms.storage import Access, join_uri, open_storage
 
 MAX_PICTURES_OF_A_RUN = 72
@@ -24,7 +24,9 @@ _LOG = logging.getLogger(__name__)
 
 
 def write_report(root: str, access: Access) -> bool:
-    """Make the report of a complete data set, where there is none; return whether there is one now.
+    """Make the report of a complete data set, where there is no file of that name.
+
+    Returns whether there is a report now: a file of the user's is none.
 
     Args:
         root: path or URI of the data set.
@@ -35,7 +37,7 @@ def write_report(root: str, access: Access) -> bool:
         output = open_storage(root, access)
         if output.stat(REPORT_NAME) is not None:
             _LOG.info("%s is there already, and is left as it is", where)
-            return True
+            return is_own_report(output, REPORT_NAME)
         most, notes = pictures_of_a_run(version("pillow"))
         report = make_report(root, access, scans=False, most=most)
         page = report_file(replace(report, notes=[*report.notes, *notes]))
@@ -69,8 +71,8 @@ def pictures_of_a_run(pillow: str) -> tuple[int, tuple[str, ...]]:
 
 
 def has_report(root: str, access: Access) -> bool:
-    """Return whether a data set has a file where its report would be."""
-    return open_storage(root, access).stat(REPORT_NAME) is not None
+    """Return whether a data set has a report of ours; a file of the user's in its place is none."""
+    return is_own_report(open_storage(root, access), REPORT_NAME)
 
 
 def _told(error: Exception) -> str:
