@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import os
 import secrets
 import tempfile
 import time
@@ -20,7 +21,7 @@ from pipelines.launch import beam_options, run_graph
 from pipelines.options import beam_parser
 from schemas.findings import Findings, Verified
 from transforms.storage import open_storage
-from transforms.verify_parts import VerifyJob
+from transforms.verify_parts import VerifyJob, check_folder
 from transforms.verify_paths import find_paths
 from transforms.verify_with_beam import VerifyEverything
 
@@ -41,6 +42,7 @@ def verify_elsewhere(argv: Sequence[str]) -> bool:
             " runner's own flag, such as --max_num_workers"
         )
     roots = [uri for given in config.sources.values() for uri in given]
+    _check_text([*config.paths, *roots])
     options = beam_options(flags.beam_args, [*config.paths, *roots])
     if makes_template(options):
         raise ValueError(
@@ -96,6 +98,19 @@ class _Collect(argparse.Action):
         namespace.beam_args = [*namespace.beam_args, *given]
 
 
+def _check_text(uris: Sequence[str]) -> None:
+    """Refuse paths that could not be sent to workers.
+
+    Raises:
+        ValueError: with the value and the remedy.
+    """
+    for uri in uris:
+        if not uri.isascii() and os.fsencode(uri).decode("utf-8", "replace") != uri:
+            raise ValueError(
+                f"paths must be UTF-8 with --runner, got {uri!r}: rename it, or leave --runner out"
+            )
+
+
 def _job(config: verify.VerifyConfig, folder: str) -> VerifyJob:
     name = f"beam-tfrec-verify-{secrets.token_hex(8)}.json"
     return VerifyJob(config.paths, folder, name, config.deep, config.sources, config.access)
@@ -111,9 +126,11 @@ def _result_folder(options: PipelineOptions) -> Iterator[str]:
 
     Raises:
         ValueError: where workers are elsewhere, and none is given.
+        RuntimeError: `E-ARG` where it is a path of nothing, which else the job's end would tell.
     """
     cloud = options.view_as(GoogleCloudOptions)
     if given := cloud.temp_location or cloud.staging_location:
+        check_folder(given)
         yield given
         return
     if not runs_workers_here(options):

@@ -28,7 +28,15 @@ from tests.test_verify_data_set import (
 from tests.test_verify_files import example, write
 from transforms.shard_reports import ShardReport, ShardsFound, ShardTask, find_twice
 from transforms.verify_files import FilesFound
-from transforms.verify_parts import Around, KeysOfShard, gather, merge_parts, partition_keys
+from transforms.verify_parts import (
+    Around,
+    KeysOfShard,
+    VerifyJob,
+    gather,
+    look_around,
+    merge_parts,
+    partition_keys,
+)
 
 __all__ = ["whole"]
 PRISM = PROJECT / ".tools" / "prism"
@@ -196,6 +204,14 @@ USAGE = {
     ),
     "no job service": (("a", "--job_endpoint", "localhost:1"), "job_endpoint must come with"),
     "no path": (("no/such",), "E-ARG no/such: no such file; give the path of a file"),
+    "a path of other bytes": (
+        ("caf\udce9",),
+        "paths must be UTF-8 with --runner, got 'caf\\udce9'",
+    ),
+    "no folder for the result": (
+        (__file__, "--temp_location", "no/such"),
+        "E-ARG no/such: no such folder; give the path of a folder",
+    ),
     "sources of files": ((__file__, "--sources", "b"), "sources must come with one data set"),
 }
 
@@ -214,6 +230,12 @@ def test_beams_flags_are_told_from_paths() -> None:
         *("--runner=FlinkRunner", "--flink_master=h:1"),
         *("--labels=x=y", "--labels=z=w", "--no_use_public_ips"),
     ]
+
+
+def test_workers_that_do_not_see_the_results_folder_read_nothing() -> None:
+    job = VerifyJob(paths=("no/such/file",), folder="no/such/folder", name="result.json")
+    with pytest.raises(RuntimeError, match="E-ARG no/such/folder: no such folder"):
+        look_around(job)
 
 
 @pytest.mark.slow

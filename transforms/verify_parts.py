@@ -14,7 +14,7 @@ import msgspec
 
 from schemas.findings import Findings, Verified
 from transforms.shard_reports import ShardRules, ShardsFound, ShardTask, Twice
-from transforms.storage import DEFAULT_ACCESS, Access
+from transforms.storage import DEFAULT_ACCESS, Access, is_local, open_storage
 from transforms.verify_data_set import add_up, verify_around
 from transforms.verify_files import FilesFound
 from transforms.verify_paths import find_paths
@@ -105,8 +105,23 @@ class KeysOfShard(msgspec.Struct, frozen=True, array_like=True):
 Part = TypeVar("Part", ShardsFound, FilesFound, SourcesFound)
 
 
+def check_folder(folder: str) -> None:
+    """Refuse a folder for the result that is not there, before all is read in vain.
+
+    Raises:
+        RuntimeError: `E-ARG` where a path is no folder on this machine; a store is asked nothing.
+    """
+    if is_local(folder):
+        open_storage(folder).require_folder()
+
+
 def look_around(job: VerifyJob) -> tuple[Around, list[list[ShardTask]], list[str]]:
-    """Return what is seen at once, the shards of each data set, and the other files."""
+    """Return what is seen at once, the shards of each data set, and the other files.
+
+    Raises:
+        RuntimeError: where the result could not be left, a path is nothing, or a store fails.
+    """
+    check_folder(job.folder)
     around = Around(Findings(), [], 0)
     names, files = find_paths(job.paths, job.access, around.findings)
     shards: list[list[ShardTask]] = []

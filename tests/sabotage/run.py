@@ -20,6 +20,7 @@ from tests.sabotage.sabotages import SABOTAGES, Sabotage
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("schemas", "transforms", "pipelines", "readers", "tests", "pyproject.toml", "setup.py")
+_NOT_COPIED = shutil.ignore_patterns("__pycache__", ".venv")  # that of fuzzing may just be made
 TIMEOUT_S = 600
 _TELL_OF_CI = ("CI", "BUILD_NUMBER")
 _RED = ("AssertionError", "assert ", "Failed: DID NOT RAISE", "RuntimeError: E-")
@@ -55,7 +56,7 @@ def copy_tree(folder: Path) -> Path:
     for name in COPIED:
         source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, tree / name, ignore=_NOT_COPIED)
         else:
             shutil.copy(source, tree / name)
     return tree
