@@ -23,7 +23,8 @@ from transforms.progress import PROGRESS
 _LOG = logging.getLogger(__name__)
 OUR_LOGGERS = ("pipelines", "transforms")
 _STDERR = 2
-_OF_ONE_RUN = ("--max_rejected", "--overwrite", "--plan")
+_OF_ONE_RUN = ("--max_rejected", "--overwrite", "--plan", "--prices")
+_WITH_VALUE = ("--max_rejected", "--prices")
 _IN_A_STEP = "[while running '"  # as Beam says; what a step finds wrong with a flag is a fault line
 _OUT_OF_MEMORY = "memory", "out of memory", "lower --bytes_in_flight, or give more"
 _OUT_OF_THREADS = "threads", "no more can be started", "raise ulimit -u, or give more memory"
@@ -42,14 +43,15 @@ def accepting_command(program: str, argv: Sequence[str]) -> str:
 
     >>> accepting_command("beam-tfrec coco", ["--output", "o", "--max_rejected", "1"])
     'beam-tfrec coco --output o --max_rejected COUNT'
-    >>> accepting_command("beam-tfrec coco", ["--plan", "json", "--overwrite", "--output", "o"])
+    >>> flags = ["--plan", "json", "--prices", "p.toml", "--overwrite", "--output", "o"]
+    >>> accepting_command("beam-tfrec coco", flags)
     'beam-tfrec coco --output o --max_rejected COUNT'
     """
     kept: list[str] = []
     left_out = ""
     for argument in argv:
-        is_value = left_out == "--max_rejected" or not argument.startswith("--")
-        if left_out in ("--max_rejected", "--plan") and is_value:
+        is_value = left_out in _WITH_VALUE or not argument.startswith("--")
+        if left_out in (*_WITH_VALUE, "--plan") and is_value:
             left_out = ""
             continue
         flag, equals, _ = argument.partition("=")

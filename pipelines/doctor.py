@@ -113,11 +113,19 @@ def _machine_checks(needs: Needs, *, decodes: bool | None) -> list[Check]:
     ]
 
 
+def _put_away() -> str:
+    """Remove what an interrupted doctor would leave, and return what is said."""
+    # Not imported here: in a signal's handler another thread may hold what that waits for.
+    if built := sys.modules.get("transforms.doctor.worker_package"):
+        built.stop_builds()
+    return "nothing was changed; run again"
+
+
 def main() -> None:
     """Run the command line."""
     code: object = EXIT_BUG
     try:
-        code = guarded(run, sys.argv[1:], lambda: "nothing was changed; run again")
+        code = guarded(run, sys.argv[1:], _put_away)
     except SystemExit as ended:
         code = ended.code or 0
     if is_any_left():  # what still waits for an answer would keep Python from ending

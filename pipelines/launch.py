@@ -29,7 +29,14 @@ from pipelines.engines import (
     runner_of,
     runs_workers_here,
 )
-from pipelines.plan_run import Asked, PlanFormat, ReadSources, build_plan, plan_run
+from pipelines.plan_run import (
+    Asked,
+    PlanFormat,
+    ReadSources,
+    build_plan,
+    plan_run,
+    trusted_plan,
+)
 from pipelines.plan_text import plan_json, plan_lines
 from pipelines.progress_display import showing_progress
 from pipelines.summary import summarize
@@ -147,10 +154,10 @@ def execute(
     options = prepare(_Options(list(beam_args)))
     check_engine(options, run.uris(), waits=run.waits)
     check_spool(run.config, options)
+    run = replace(run, config=replace(run.config, report=_wants_report(run, options)))
     if run.plan is not None:
         _plan(run, run.plan, read_sources, options)
         return
-    run = replace(run, config=replace(run.config, report=_wants_report(run, options)))
     if is_dry_run(options):  # which asks no store
         run_graph(partial(build, config=run.config), options, waits=False)
         return
@@ -197,7 +204,10 @@ def _plan(
     refuse_no_place(output)
     complete = not run.overwrite and _is_complete(config, output, trust_manifest=trust)
     if complete and trust:  # then its sources need not be there
-        say(f"already complete: {join_uri(config.output, MANIFEST_NAME)}", sys.stdout)
+        there = f"already complete: {join_uri(config.output, MANIFEST_NAME)}"
+        as_json = form is PlanFormat.JSON
+        for line in plan_json(trusted_plan(config.output)) if as_json else [there]:
+            say(line, sys.stdout)
         return
     _check_sources(config)
     spare_the_collector()

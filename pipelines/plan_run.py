@@ -28,11 +28,12 @@ from schemas.samples import Sample
 from schemas.workload import Workload
 from transforms.commit import refuse_empty, to_have_samples
 from transforms.earlier_sets import check_turn
-from transforms.estimate_sizes import Shard, forecast_shards, side_bytes
+from transforms.estimate_sizes import Shard, forecast_shards, report_bytes, side_bytes
 from transforms.estimate_time import (
     Work,
     cpu_seconds,
     measure_speed,
+    report_seconds,
     shuffled_bytes,
     writing_seconds,
 )
@@ -152,7 +153,8 @@ def plan_run(
     files = sorted(gathered.files, key=lambda file: file.split)
     work, speed = _work(config, gathered.outlines, sizes), measure_speed(config.limits)
     left = _share_of(work, 1 - there / max(work.shards, 1))
-    cpu_s = planning_cpu_s + cpu_seconds(work, trial, speed)
+    report_s = report_seconds(work.records, speed) if config.report else 0.0
+    cpu_s = planning_cpu_s + cpu_seconds(work, trial, speed) + report_s
     workload = _workload(config, gathered, asked.job, work, tried, cpu_s)
     plan = RunPlan(
         output=config.output,
@@ -166,13 +168,37 @@ def plan_run(
         written_bytes=workload.written_bytes,
         shuffled_bytes=workload.shuffled_bytes,
         planning_s=planning_s,
-        writing_s=0.0 if asked.complete else writing_seconds(left, trial, speed),
+        writing_s=0.0 if asked.complete else writing_seconds(left, trial, speed) + report_s,
         cpu_s=cpu_s,
         costs=_costs(config, workload, asked),
         notes=_notes(config, gathered, left, state, asked.runner),
         refused="" if fault is None else str(fault),
     )
     return PlannedRun(plan, fault)
+
+
+def trusted_plan(output: str) -> RunPlan:
+    """Return the plan of a run that ends at once by `--trust_manifest`, its sources not looked at.
+
+    Args:
+        output: URI of the data set, which is complete.
+    """
+    return RunPlan(
+        output=output,
+        state=COMPLETE,
+        shards_there=0,
+        splits={},
+        sampled=Sampled(0, False, {}),
+        read_files=0,
+        read_bytes=0,
+        written_files=0,
+        written_bytes=0,
+        shuffled_bytes=0,
+        planning_s=0.0,
+        writing_s=0.0,
+        cpu_s=0.0,
+        notes=["not planned anew: --trust_manifest takes the manifest's word, no source was read"],
+    )
 
 
 def _workload(
@@ -187,11 +213,12 @@ def _workload(
     roots = {**config.listed_roots, **config.roots}
     listed = sum(tally.named - tally.missing + tally.unreferenced for _, tally in gathered.tallies)
     joins = len(config.root_places) + bool(config.earlier.sets)
+    report = report_bytes(work.records, work.bytes) if config.report else 0
     return Workload(
         samples=work.records,
         listed_names=max(listed, work.files),
-        written_files=_FILES_A_SHARD * work.shards + _OTHER_FILES,
-        written_bytes=work.bytes + side_bytes(work.records, work.files, work.shards),
+        written_files=_FILES_A_SHARD * work.shards + _OTHER_FILES + bool(report),
+        written_bytes=work.bytes + side_bytes(work.records, work.files, work.shards) + report,
         shuffled_bytes=shuffled_bytes(tried, work.records, joins),
         cpu_s=cpu_s,
         output=config.output,

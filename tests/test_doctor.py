@@ -399,6 +399,17 @@ def test_a_file_in_the_place_of_the_output(make_coco: MakeCoco, tmp_path: Path) 
     assert (tmp_path / "out").read_text() == "mine"
 
 
+@pytest.mark.parametrize("below", ["file/out", "file/deep/out", "link"])
+def test_a_file_or_a_broken_link_on_the_way_to_the_output(below: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    before = snapshot(tmp_path)
+    (line,) = probe(tmp_path / below)
+    assert line.startswith(f"wrong    E-IO-READONLY {tmp_path / below}: ")
+    assert line.endswith("is no folder; give an --output that is a folder")
+    assert snapshot(tmp_path) == before
+
+
 # --- probes that were killed
 
 
@@ -480,6 +491,34 @@ def test_the_package_for_workers(tmp_path: Path) -> None:
     assert "no package can be built of it (ModuleNotFoundError: No module named 'noth" in found.what
     assert sorted(os.listdir(PROJECT)) == before
     assert not [*tmp_path.glob("*.egg-info")]
+
+
+def test_a_build_that_is_interrupted_leaves_no_folder(tmp_path: Path) -> None:
+    """The build itself asks for the end, so that it is in the midst of it."""
+    setup = tmp_path / "mine" / "setup.py"
+    setup.parent.mkdir()
+    setup.write_text(
+        "import os, signal, time\nos.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(60)\n"
+    )
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    job = (
+        *("--runner", "DataflowRunner", "--project", "my-project", "--region", "us-central1"),
+        *("--temp_location", "gs://staging/temp", "--no_auth", "--setup_file", setup),
+    )
+    arguments = ("coco", *command(("gs://in/photos", "gs://in/a.json"), "gs://out/coco", *job))
+    nobody = "http://127.0.0.1:9"
+    run = subprocess.run(
+        [sys.executable, "-m", "pipelines.doctor", *arguments, "--dataflow_endpoint", nobody],
+        cwd=PROJECT,
+        env={**os.environ, "TMPDIR": str(temporary), "STORAGE_EMULATOR_HOST": nobody},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert run.returncode == 143
+    assert "interrupted; nothing was changed; run again" in run.stderr
+    assert [*temporary.iterdir()] == []
 
 
 @pytest.mark.parametrize(

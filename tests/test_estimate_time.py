@@ -8,6 +8,7 @@ from transforms.estimate_time import (
     Work,
     cpu_seconds,
     measure_speed,
+    report_seconds,
     shuffled_bytes,
     writing_seconds,
 )
@@ -60,3 +61,9 @@ def test_shuffled_bytes_are_those_of_the_coders() -> None:
     assert shuffled_bytes([sample] * 64, 6400, joins=1) == 100 * one
     assert shuffled_bytes([sample] * 64, 64, joins=2) > 1.25 * one
     assert shuffled_bytes([], 0, joins=1) == 0
+
+
+def test_a_report_has_so_many_pictures_at_most() -> None:
+    assert report_seconds(0, QUICK) == 0
+    assert 0.3 < report_seconds(72, QUICK) / QUICK.slower < 0.5
+    assert report_seconds(72, QUICK) == report_seconds(10**9, QUICK) > report_seconds(1, QUICK)

@@ -86,6 +86,18 @@ def test_trusted_manifests_are_not_planned_anew(make_coco: MakeCoco, tmp_path: P
     made[1].unlink()
     run = run_coco(*command(made, out, "--trust_manifest", "--plan"))
     assert (run.code, run.out) == (0, f"already complete: {out}/manifest.json\n")
+    told = planned(made, out, "--trust_manifest")
+    assert (told["output"], told["state"], told["splits"]) == (str(out), "complete", {})
+
+
+def test_the_report_counts_where_one_is_made(make_coco: MakeCoco, tmp_path: Path) -> None:
+    made, out = make_coco(6), tmp_path / "out"
+    without, with_it = (planned(made, out, flag) for flag in ("--no_report", "--report"))
+    assert with_it["written_files"] - without["written_files"] == 1
+    assert with_it["written_bytes"] > without["written_bytes"] + 100_000
+    assert run_coco(*command(made, out, "--report")).code == 0
+    files = [path for path in out.rglob("*") if path.is_file()]
+    assert with_it["written_files"] == len(files)
 
 
 def test_another_plan_is_there(make_coco: MakeCoco, tmp_path: Path) -> None:

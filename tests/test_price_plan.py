@@ -87,6 +87,14 @@ def test_a_run_of_this_process_pays_for_requests_alone() -> None:
     )
 
 
+def test_quantities_of_a_small_run_are_told() -> None:
+    small = dataclasses.replace(MILLION, listed_names=12, written_files=14, workers=1)
+    lines = [" ".join(line.split()) for line in price_lines(small, LIST_PRICES, PLACES)]
+    assert "listings 0.001 1,000 requests 0.005 0.00" in lines
+    assert "files created 0.014 1,000 requests 0.005 0.00" in lines
+    assert any(line.startswith("assumed: 1 worker n2-standard-4 (") for line in lines)
+
+
 def test_what_lies_on_disks_costs_nothing() -> None:
     local = dataclasses.replace(
         MILLION, reads={("/photos", ""): Reads(9, GB)}, output="/out", region=""

@@ -6,12 +6,15 @@ from typing import NamedTuple
 from schemas.run_plan import ShardForecast
 from schemas.samples import Sample
 from transforms.outline_shards import ShardOutline
+from transforms.report.write_report import MAX_PICTURES_OF_A_RUN
 from transforms.try_records import Trial, Tried
 
 Shard = tuple[str, int]
 _ROW_BYTES = 40  # of the index: key and numbers, as a row of Parquet and a line of text
 _SOURCE_BYTES = 130  # more in there for each source: name, pin and hash
 _SMALL_FILES_BYTES = 40_000  # manifest without its shards, label map, schema and documents
+_PICTURE_BYTES = 20_000  # of a report, at most: a small JPEG in Base64
+_PAGE_BYTES = 100_000  # of a report, without its pictures
 _RECEIPT_BYTES = 750  # and the shard's entry in the manifest
 
 
@@ -79,6 +82,18 @@ def side_bytes(records: int, files: int, shards: int) -> int:
     return (
         records * _ROW_BYTES + files * _SOURCE_BYTES + shards * _RECEIPT_BYTES + _SMALL_FILES_BYTES
     )
+
+
+def report_bytes(records: int, records_bytes: int) -> int:
+    """Return about how large a run's report gets; 0 of no records.
+
+    >>> report_bytes(2, 6_000), report_bytes(1000, 10**9), report_bytes(0, 0)
+    (106000, 1540000, 0)
+    """
+    if not records:
+        return 0
+    pictures = min(records, MAX_PICTURES_OF_A_RUN)
+    return _PAGE_BYTES + pictures * min(records_bytes // records, _PICTURE_BYTES)
 
 
 def _by_shard(tried: Iterable[Tried], outlines: Iterable[ShardOutline]) -> dict[Shard, list[Tried]]:

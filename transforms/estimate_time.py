@@ -18,6 +18,7 @@ from transforms.coders import StructCoder
 from transforms.gate import GateLimits, usable_cores
 from transforms.payloads import detach_payload
 from transforms.plan_shards import BucketBatch, ShardRun, Tally
+from transforms.report.write_report import MAX_PICTURES_OF_A_RUN
 from transforms.try_records import Trial
 
 _CALIBRATED_BYTES = 4 * 2**20
@@ -27,6 +28,7 @@ _RECORD_S = 130e-6  # to open, read, look through, encode and index a file; of a
 _ROW_S = 45e-6  # the same of a record without a file
 _SHARD_S = 0.012  # its files, and waiting for the disk
 _END_S = 0.08  # side files and manifest
+_REPORT_S, _PICTURE_S = 0.08, 0.004  # of a core: the page, and each of its pictures
 _DISK_BYTES_PER_S = 400e6  # that a disk takes; it could not be measured without writing
 _REQUEST_S = 0.03  # of a store elsewhere
 _NETWORK_BYTES_PER_S = 100e6
@@ -112,6 +114,13 @@ def cpu_seconds(work: Work, trial: Trial, speed: Speed) -> float:
     """Return about how many seconds of a core the shards take."""
     requests_s = work.files * _REQUEST_CPU_S if work.far_reads else 0.0
     return _busy_seconds(work, trial, speed) * speed.workers + requests_s
+
+
+def report_seconds(records: int, speed: Speed) -> float:
+    """Return about how long a run's report takes, which one core makes; 0 of no records."""
+    if not records:
+        return 0.0
+    return (_REPORT_S + min(records, MAX_PICTURES_OF_A_RUN) * _PICTURE_S) * speed.slower
 
 
 def _busy_seconds(work: Work, trial: Trial, speed: Speed) -> float:

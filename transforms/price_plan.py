@@ -260,8 +260,9 @@ def _assumptions(workload: Workload, prices: Prices, machine: Machine) -> Iterat
     )
     if workload.region:
         workers, hours = worker_hours(workload, machine)
+        noun = "worker" if workers == 1 else "workers"
         yield (
-            f"{workers:,} workers {machine.name} ({machine.vcpus} vCPU, {machine.memory_gb:g} GB,"
+            f"{workers:,} {noun} {machine.name} ({machine.vcpus} vCPU, {machine.memory_gb:g} GB,"
             f" disk {machine.disk_gb:g} GB), {hours:,.1f} hours together: vCPUs busy for"
             f" {BUSY:.0%} of it, {START_HOURS * 60:.0f} minutes of each to start and stop"
         )
@@ -316,7 +317,7 @@ def _is_gcs(uri: str) -> bool:
 
 
 def _row(item: PricedItem) -> tuple[str, ...]:
-    digits = 1 if item.quantity < 10_000 else 0
+    digits = 3 if item.quantity < 1 else 1 if item.quantity < 10_000 else 0
     quantity, price = f"{item.quantity:,.{digits}f}", f"{item.unit_price:.6f}".rstrip("0")
     return item.name, quantity, item.unit, price.rstrip("."), f"{item.amount:,.2f}"
 

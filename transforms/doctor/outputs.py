@@ -65,9 +65,11 @@ def check_by_object(storage: Storage) -> Iterator[Diagnosis]:
 
 def _check_folder(path: str) -> Iterator[Diagnosis]:
     """Probe in a folder of our own, in the output or in what is there of its path."""
-    above = nearest_folder(path)
-    if os.path.exists(path) and not os.path.isdir(path):
-        yield wrong("E-IO-READONLY", path, "is no folder", "give an --output that is a folder")
+    above, in_place = nearest_folder(path), _nearest(path)
+    if not os.path.isdir(in_place):  # a file, or a link to nothing
+        is_it = in_place == os.path.abspath(path)
+        what = "is no folder" if is_it else f"{in_place} is no folder"
+        yield wrong("E-IO-READONLY", path, what, "give an --output that is a folder")
         return
     folder = os.path.join(above, PROBE_NAME)
     if os.path.lexists(folder):
@@ -85,6 +87,14 @@ def _check_folder(path: str) -> Iterator[Diagnosis]:
         _remove_probe(folder)
     in_what = "" if above == os.path.abspath(path) else f", which is to be made in {above}"
     yield fine(path, f"files can be created (one was, and deleted){in_what}")
+
+
+def _nearest(path: str) -> str:
+    """Return a path, or the nearest one above it that is there, whatever it is."""
+    path = os.path.abspath(path)
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return path
 
 
 def _remove_probe(folder: str) -> bool:

@@ -1,6 +1,7 @@
 """Python and the packages: versions against what we and they ask for, and whether they import."""
 
 import ast
+import functools
 import importlib.metadata
 import json
 import re
@@ -127,13 +128,12 @@ def judge_tensorflow(version: str | None) -> Diagnosis:
 
 def check_imports() -> Iterator[Diagnosis]:
     """Yield what does not import, tried in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-c", _TRY_IMPORTS, *_MODULES],
-        capture_output=True,
-        text=True,
-        timeout=_IMPORT_S,
-        cwd=_SETUP.parent,
-    )
+    try:
+        done = _try_imports()
+    except subprocess.TimeoutExpired:
+        what = f"not done within {_IMPORT_S:.0f} s"
+        yield warning("imports", what, "look at the disk that the packages are on")
+        return
     if done.returncode:
         what = f"the process that tried ended with {done.returncode}"
         yield wrong("E-ARG", "imports", what, "install the packages of requirements.lock anew")
@@ -144,6 +144,17 @@ def check_imports() -> Iterator[Diagnosis]:
         yield wrong("E-ARG", f"import {name}", " ".join(said.split())[:200], remedy)
     if not failed:
         yield fine("imports", f"Apache Beam and {len(_MODULES) - 1} others import")
+
+
+@functools.cache  # what is installed stays so while a process runs
+def _try_imports() -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", _TRY_IMPORTS, *_MODULES],
+        capture_output=True,
+        text=True,
+        timeout=_IMPORT_S,
+        cwd=_SETUP.parent,
+    )
 
 
 def version_of(name: str) -> str | None:

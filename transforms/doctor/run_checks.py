@@ -49,8 +49,9 @@ class _Running:
         """Return what was found, once the check has ended or its time is over."""
         left_s = self.started_s + self.check.deadline_s - time.monotonic()
         self.thread.join(max(left_s, 0))
+        is_late = self.thread.is_alive()  # asked first: what it finds before it ends is not lost
         found = list(self.found)
-        if self.thread.is_alive():
+        if is_late:
             what = f"no answer within {self.check.deadline_s:.0f} s"
             remedy = "look at the network and the storage, then run again"
             found.append(wrong("E-IO-RETRIES", self.check.subject, what, remedy))

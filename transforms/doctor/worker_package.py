@@ -1,5 +1,6 @@
 """The package that workers get: built in a folder that goes again, and looked into."""
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -18,6 +19,9 @@ _BUILD_S = 90.0
 _MAX_COPIED_BYTES = 2**20
 _NOT_LINKED = (".git", "build", "dist")
 _SHOWN = 3
+_TRIES = 3
+_RUNNING: list["subprocess.Popen[str]"] = []
+_FOLDERS: list[str] = []
 
 
 def check_worker_package(setup_file: str) -> Iterator[Diagnosis]:
@@ -37,8 +41,8 @@ def check_worker_package(setup_file: str) -> Iterator[Diagnosis]:
             "E-ARG", setup_file, "has no folder before it, without which Beam fails", remedy
         )
         return
-    with tempfile.TemporaryDirectory(prefix="doctor-") as folder:
-        said = build_package(path.resolve().parent, Path(folder))
+    with _own_folder() as folder:
+        said = build_package(path.resolve().parent, folder)
         archives = list(Path(folder, "made").glob("*.tar.gz"))
         if not archives:
             remedy = f"mend {setup_file}"
@@ -63,15 +67,39 @@ def build_package(source: Path, folder: Path) -> str:
     made = str(folder / "made")
     legacy = ["setup.py", "-q", "sdist", "--formats=gztar", "--dist-dir", made]
     build = ["-m", "build", "--no-isolation", "--sdist", "--outdir", made, "."]
-    done = subprocess.run(
+    running = subprocess.Popen(
         [sys.executable, "-B", *(legacy if (tree / "setup.py").exists() else build)],
         cwd=tree,
-        capture_output=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=_BUILD_S,
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
     )
-    return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    _RUNNING.append(running)
+    with running:
+        try:
+            said = running.communicate(timeout=_BUILD_S)[1]
+        except subprocess.TimeoutExpired:
+            running.kill()
+            return f"not done within {_BUILD_S:.0f} s"
+    return (said.strip().splitlines() or [f"exit code {running.returncode}"])[-1]
+
+
+@contextlib.contextmanager
+def _own_folder() -> Iterator[Path]:
+    """Give a folder for a build, which goes again, by `stop_builds` too."""
+    with tempfile.TemporaryDirectory(prefix="doctor-", ignore_cleanup_errors=True) as folder:
+        _FOLDERS.append(folder)
+        yield Path(folder)
+
+
+def stop_builds() -> None:
+    """End what is being built and remove its folder, for a process that ends at once."""
+    for running in _RUNNING:
+        running.kill()
+    for folder in _FOLDERS:
+        for _ in range(_TRIES):  # its thread may yet put files there
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def judge_contents(where: str, packed: Iterable[str], needed: Iterable[str]) -> Diagnosis:
