@@ -16,15 +16,14 @@ from pipelines.doctor_engine import (
     check_flags,
     check_network,
     check_service,
-    is_dataflow,
-    region_of,
     staging_of,
 )
 from pipelines.doctor_sources import check_sources
-from pipelines.engines import runner_of
+from pipelines.engines import is_dataflow, job_of, runner_of
 from pipelines.launch import RunConfig, with_earlier_sets
+from schemas.places import bucket_of
 from transforms.check_images import Check as ImageCheck
-from transforms.doctor.buckets import bucket_of, check_bucket
+from transforms.doctor.buckets import check_bucket
 from transforms.doctor.coco_samples import CocoRun, ReadAnnotations, read_annotations, too_large
 from transforms.doctor.diagnosis import Diagnosis, Mark, fine, warning
 from transforms.doctor.existing import look_at_existing
@@ -73,7 +72,7 @@ def decodes(config: DataSetConfig) -> bool:
 def checks_of(run: RunConfig, options: PipelineOptions) -> list[Check]:
     """Return the checks of a run."""
     config = run.config
-    access, region, staging = config.access, region_of(options), staging_of(options)
+    access, region, staging = config.access, job_of(options).region, staging_of(options)
     on_gcs = [uri for uri in (*run.uris(), *staging) if uri.startswith("gs://")]
     asks = asks_google(options)
     checks = [Check("flags", lambda: check_flags(run, options))]

@@ -10,7 +10,7 @@ from apache_beam.options.pipeline_options import (
     WorkerOptions,
 )
 
-from pipelines.engines import check_engine, runner_of
+from pipelines.engines import check_engine, is_dataflow, job_of, runner_of
 from pipelines.launch import RunConfig, check_spool
 from transforms.doctor.diagnosis import Diagnosis, fine, warning, wrong
 from transforms.doctor.google_identity import NOBODY, Identity, find_identity
@@ -20,16 +20,6 @@ from transforms.doctor.worker_package import check_worker_package
 _ACCOUNT = re.compile(r"[a-z0-9][a-z0-9.-]*@[a-z0-9.-]+\.gserviceaccount\.com")
 _SUBNETWORK = re.compile(r"(.*/)?regions/(?P<region>[a-z0-9-]+)/subnetworks/[a-z0-9-]+")
 _DEFAULT_ACCOUNT = "Compute Engine's default account"
-
-
-def is_dataflow(options: PipelineOptions) -> bool:
-    """Return whether a run is a job of Dataflow."""
-    return runner_of(options).lower().removesuffix("runner") == "dataflow"
-
-
-def region_of(options: PipelineOptions) -> str:
-    """Return where a job's workers are, empty where they are not Google's."""
-    return str(options.view_as(GoogleCloudOptions).region or "") if is_dataflow(options) else ""
 
 
 def staging_of(options: PipelineOptions) -> list[str]:
@@ -49,7 +39,7 @@ def check_flags(run: RunConfig, options: PipelineOptions) -> Iterator[Diagnosis]
     check_engine(options, run.uris(), waits=run.waits)
     check_spool(run.config, options)
     where = "this process" if runner_of(options) == "FnApiRunner" else runner_of(options)
-    yield fine("engine", f"{where}{f' in {region}' if (region := region_of(options)) else ''}")
+    yield fine("engine", f"{where}{f' in {region}' if (region := job_of(options).region) else ''}")
 
 
 def check_service(options: PipelineOptions) -> Iterator[Diagnosis]:
@@ -98,7 +88,7 @@ def check_account(options: PipelineOptions) -> Iterator[Diagnosis]:
 
 def check_network(options: PipelineOptions) -> Iterator[Diagnosis]:
     """Yield whether the flags of the network go together."""
-    workers, region = options.view_as(WorkerOptions), region_of(options)
+    workers, region = options.view_as(WorkerOptions), job_of(options).region
     if subnetwork := workers.subnetwork:
         named = _SUBNETWORK.fullmatch(subnetwork)
         if named is None:

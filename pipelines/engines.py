@@ -39,6 +39,11 @@ def runner_of(options: PipelineOptions) -> str:
     return "FnApiRunner" if last.removesuffix("runner") in _IN_PROCESS else name
 
 
+def is_dataflow(options: PipelineOptions) -> bool:
+    """Return whether a run is a job of Dataflow."""
+    return runner_of(options).lower().removesuffix("runner") == "dataflow"
+
+
 def is_dry_run(options: PipelineOptions) -> bool:
     """Return whether Beam is asked to check a job without submitting it."""
     return bool(options.view_as(TestOptions).dry_run)
@@ -66,7 +71,7 @@ class CloudJob:
 
 def job_of(options: PipelineOptions) -> CloudJob:
     """Return the job on Dataflow that options ask for; one without a region for any other."""
-    if runner_of(options).lower().removesuffix("runner") != "dataflow":
+    if not is_dataflow(options):
         return CloudJob()
     cloud, workers = options.view_as(GoogleCloudOptions), options.view_as(WorkerOptions)
     most = workers.max_num_workers or workers.num_workers or 0
@@ -92,11 +97,10 @@ def check_engine(options: PipelineOptions, uris: Iterable[str], *, waits: bool) 
         ValueError: with the value and the remedy.
         RuntimeError: `E-JOB` when nothing answers where the job service should be.
     """
-    runner = runner_of(options)
-    if runner.lower().removesuffix("runner") == "dataflow":
+    if is_dataflow(options):
         _check_dataflow(options, uris)
     else:
-        _check_not_dataflow(options, runner, waits=waits)
+        _check_not_dataflow(options, runner_of(options), waits=waits)
     _check_endpoint(options.view_as(PortableOptions).job_endpoint)
 
 

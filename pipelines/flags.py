@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from schemas.shards import is_split_name
+from transforms.storage import Access
 
 
 class FlagParser(argparse.ArgumentParser):
@@ -34,6 +35,11 @@ def add_reading_flags(parser: FlagParser) -> argparse._ArgumentGroup:
         help="project that pays for requests to requester-pays buckets (default: the bucket's)",
     )
     return group
+
+
+def reading_access(flags: argparse.Namespace) -> Access:
+    """Return how stores are read, as the flags of `add_reading_flags` say."""
+    return Access(flags.anonymous, flags.billing_project)
 
 
 def parse_several_per_split(

@@ -19,11 +19,7 @@ from pipelines.engines import CloudJob
 from schemas.faults import Scope
 from schemas.layouts import labels_by_category
 from schemas.manifest import JobPlan
-from schemas.run_plan import (
-    RunPlan,
-    Sampled,
-    ShardForecast,
-)
+from schemas.run_plan import RunPlan, Sampled, ShardForecast
 from schemas.samples import Sample
 from schemas.workload import Workload
 from transforms.commit import refuse_empty, to_have_samples
@@ -50,12 +46,7 @@ from transforms.outline_shards import (
 )
 from transforms.price_plan import N1_STANDARD_1, N2_STANDARD_4, price_lines
 from transforms.price_table import find_locations, load_prices
-from transforms.publish_plan import (
-    CommitJob,
-    RejectBudget,
-    make_job_plan,
-    warn_of_splits,
-)
+from transforms.publish_plan import CommitJob, RejectBudget, make_job_plan, warn_of_splits
 from transforms.quantities import counted, megabytes
 from transforms.sources import SourceSamples
 from transforms.storage import is_local, open_storage, read_uri

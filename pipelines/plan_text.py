@@ -7,9 +7,8 @@ import msgspec
 
 from schemas.faults import printable
 from schemas.run_plan import ClassSizes, Known, RunPlan, SplitForecast, Spread, spread_of
-from transforms.quantities import counted
+from transforms.quantities import bytes_text, counted
 
-_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 _MAX_HOSTS = 12  # that are listed
 _STATES = {
     "free": "nothing of a data set is there",
@@ -36,8 +35,8 @@ def plan_lines(plan: RunPlan, noun: str) -> list[str]:
         lines += _split_lines(name, split, noun)
     lines += _sampled_lines(plan)
     lines.append(
-        f"  reads {counted(plan.read_files, 'file')}, {sized(plan.read_bytes)};"
-        f" writes {counted(plan.written_files, 'file')}, {sized(plan.written_bytes)}"
+        f"  reads {counted(plan.read_files, 'file')}, {bytes_text(plan.read_bytes)};"
+        f" writes {counted(plan.written_files, 'file')}, {bytes_text(plan.written_bytes)}"
     )
     seconds = plan.planning_s + plan.writing_s
     lines.append(
@@ -45,7 +44,7 @@ def plan_lines(plan: RunPlan, noun: str) -> list[str]:
         f" {plan.writing_s:.1f} s to write); {plan.cpu_s:.1f} s of a core"
     )
     if plan.costs:
-        lines.append(f"  through group-bys of a cluster: {sized(plan.shuffled_bytes)}")
+        lines.append(f"  through group-bys of a cluster: {bytes_text(plan.shuffled_bytes)}")
     lines += [f"  {line}" for line in plan.costs]
     lines += [f"  note: {printable(note)}" for note in plan.notes]
     lines.append("  nothing was written")
@@ -57,36 +56,19 @@ def plan_json(plan: RunPlan) -> list[str]:
     return json.dumps(msgspec.to_builtins(plan), indent=2).splitlines()
 
 
-def sized(size: float) -> str:
-    """Return a size in bytes as people read it.
-
-    >>> sized(19_300_000_000), sized(1_234), sized(12)
-    ('19.3 GB', '1.23 kB', '12 bytes')
-    """
-    for unit_bytes, unit in _UNITS:
-        if size >= unit_bytes:
-            return f"{size / unit_bytes:.3g} {unit}" if size < 999 * unit_bytes else _whole(size)
-    return counted(round(size), "byte")
-
-
-def _whole(size: float) -> str:
-    unit_bytes, unit = next(found for found in _UNITS if size >= found[0])
-    return f"{size / unit_bytes:,.0f} {unit}"
-
-
 def _split_lines(name: str, split: SplitForecast, noun: str) -> list[str]:
     what = "object" if split.images is not None else noun
     shards, sizes = split.shards, [shard.bytes for shard in split.shards]
     lines = [
         f"  {name}: {split.planned} of {counted(split.listed, what)} in"
-        f" {counted(len(shards), 'shard')}, about {sized(split.bytes)}"
+        f" {counted(len(shards), 'shard')}, about {bytes_text(split.bytes)}"
     ]
     records = spread_of([shard.records for shard in shards])
     spread = spread_of(sizes)
     if spread is not None and records is not None:
         lines.append(
-            f"    a shard: {_range(records)} records; {sized(spread.least)} to"
-            f" {sized(spread.most)}, median {sized(spread.median)}"
+            f"    a shard: {_range(records)} records; {bytes_text(spread.least)} to"
+            f" {bytes_text(spread.most)}, median {bytes_text(spread.median)}"
         )
         shown = ", ".join(map(str, split.hosts[:_MAX_HOSTS]))
         more = ", ..." if len(split.hosts) > _MAX_HOSTS else ""

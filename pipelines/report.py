@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TextIO
 
 from pipelines.command import guarded, say
-from pipelines.flags import FlagParser, add_reading_flags, not_empty
+from pipelines.flags import FlagParser, add_reading_flags, not_empty, reading_access
 from schemas.faults import fault_line
 from schemas.findings import Findings
 from schemas.manifest import REPORT_NAME
@@ -75,8 +75,7 @@ def parser() -> FlagParser:
 
 def config_of(flags: argparse.Namespace) -> ReportConfig:
     """Return what the flags ask for."""
-    access = Access(flags.anonymous, flags.billing_project)
-    return ReportConfig(tuple(flags.paths), flags.output or "", access)
+    return ReportConfig(tuple(flags.paths), flags.output or "", reading_access(flags))
 
 
 def run(argv: Sequence[str]) -> None:

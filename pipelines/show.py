@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TextIO
 
 from pipelines.command import guarded, say
-from pipelines.flags import FlagParser, add_reading_flags, not_empty
+from pipelines.flags import FlagParser, add_reading_flags, not_empty, reading_access
 from schemas.faults import fault_line, printable
 from schemas.inferred import InferredSchema
 from schemas.manifest import MANIFEST_NAME
@@ -103,7 +103,7 @@ def config_of(flags: argparse.Namespace) -> ShowConfig:
         limit=flags.limit,
         split=flags.split,
         images=flags.images,
-        access=Access(flags.anonymous, flags.billing_project),
+        access=reading_access(flags),
     )
 
 
@@ -170,10 +170,8 @@ def _manifest_lines(config: ShowConfig) -> Iterator[str]:
     yield f"{printable(config.path)}: layout {printable(manifest.layout)}; {splits}"
     width = max((len(feature.key) for feature in manifest.features), default=0)
     for feature in manifest.features:
-        count = "0..n" if feature.repeated else "0..1" if feature.optional else "1"
-        count += " a step" if feature.per_step else ""
-        line = f"  {feature.key.ljust(width)}  {feature.kind.ljust(5)}  {count}  {feature.doc}"
-        yield printable(line)
+        line = f"  {feature.key.ljust(width)}  {feature.kind.ljust(5)}  {feature.num_values}"
+        yield printable(f"{line}  {feature.doc}")
 
 
 def _schema_lines(config: ShowConfig) -> Iterator[str]:

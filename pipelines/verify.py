@@ -4,7 +4,6 @@ Neither TensorFlow is imported nor Beam, but for `--runner`.
 """
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -13,9 +12,16 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from pipelines.command import guarded, say
-from pipelines.flags import FlagParser, add_reading_flags, not_empty, parse_several_per_split
+from pipelines.flags import (
+    FlagParser,
+    add_reading_flags,
+    not_empty,
+    parse_several_per_split,
+    reading_access,
+)
 from schemas.faults import EXIT_DAMAGE
 from schemas.findings import Findings, Verified
+from transforms.gate import usable_cores
 from transforms.quantities import counted, megabytes
 from transforms.storage import Access, check_uri, open_storage
 from transforms.verify_files import FilesFound, verify_file
@@ -109,7 +115,7 @@ def config_of(flags: argparse.Namespace) -> VerifyConfig:
         deep=flags.deep,
         sources=parse_several_per_split("sources", flags.sources),
         workers=flags.workers,
-        access=Access(flags.anonymous, flags.billing_project),
+        access=reading_access(flags),
     )
 
 
@@ -186,7 +192,7 @@ def _verify_data_set(root: str, config: VerifyConfig) -> Verified:
     from transforms.verify_shard import verify_shard
     from transforms.verify_sources import verify_sources
 
-    with ThreadPoolExecutor(config.workers or _cores()) as pool:
+    with ThreadPoolExecutor(config.workers or usable_cores()) as pool:
         found = verify_data_set(
             root,
             config.access,
@@ -204,14 +210,10 @@ def _verify_data_set(root: str, config: VerifyConfig) -> Verified:
 def _verify_files(files: Sequence[str], config: VerifyConfig) -> Verified:
     found = FilesFound()
     verify_one = partial(verify_file, access=config.access, deep=config.deep)
-    with ThreadPoolExecutor(config.workers or _cores()) as pool:
+    with ThreadPoolExecutor(config.workers or usable_cores()) as pool:
         for uri, report in zip(files, pool.map(verify_one, files), strict=True):
             found.add(uri, report)
     return found.verified()
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def main() -> None:

@@ -202,6 +202,16 @@ class FeatureEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     optional: bool = False
     per_step: bool = False
 
+    @property
+    def num_values(self) -> str:
+        """How many values a record has, or a step of it.
+
+        >>> FeatureEntry("a", "int64", True, "", "", per_step=True).num_values
+        '0..n a step'
+        """
+        values = "0..n" if self.repeated else "0..1" if self.optional else "1"
+        return f"{values} a step" if self.per_step else values
+
 
 class SharedContents(msgspec.Struct, frozen=True):
     """Contents that two splits have in common: sources of the same bytes.

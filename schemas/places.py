@@ -1,6 +1,6 @@
 """Where buckets and jobs are: regions, dual-regions and multi-regions of Google Cloud."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 DUAL_REGIONS: Mapping[str, tuple[str, ...]] = {
     "asia1": ("asia-northeast1", "asia-northeast2"),
@@ -13,6 +13,7 @@ DUAL_REGIONS: Mapping[str, tuple[str, ...]] = {
 """Source: https://cloud.google.com/storage/docs/locations#predefined."""
 
 MULTI_REGIONS = ("asia", "eu", "us")
+_OUTSIDE_EU = ("europe-west2", "europe-west6")  # London, Zurich
 _CONTINENTS = (
     ("northamerica", "north-america"),
     ("nam", "north-america"),
@@ -26,6 +27,15 @@ _CONTINENTS = (
 )
 
 
+def bucket_of(uri: str) -> str:
+    """Return the name of the bucket of a `gs://` URI.
+
+    >>> bucket_of("gs://photos/train")
+    'photos'
+    """
+    return uri.removeprefix("gs://").partition("/")[0]
+
+
 def regions_of(location: str) -> tuple[str, ...]:
     """Return the regions that a bucket's location names; none for a multi-region.
 
@@ -35,6 +45,37 @@ def regions_of(location: str) -> tuple[str, ...]:
     if location in MULTI_REGIONS:
         return ()
     return DUAL_REGIONS.get(location, tuple(location.split("+")))
+
+
+def holds_region(location: str, data_locations: Sequence[str], region: str) -> bool:
+    """Return whether a bucket there holds its data in a region.
+
+    Args:
+        location: of the bucket, in any case.
+        data_locations: regions of one whose owner has chosen two.
+        region: of the job.
+
+    >>> holds_region("EU", [], "europe-west4"), holds_region("EU", [], "europe-west2")
+    (True, False)
+    >>> holds_region("EUR5", [], "europe-west2"), holds_region("US", ["US-EAST1"], "us-west1")
+    (True, False)
+    """
+    place = location.lower()
+    regions = [name.lower() for name in data_locations] or regions_of(place)
+    if regions:
+        return region in regions
+    if place == "eu":
+        return region.startswith("europe-") and region not in _OUTSIDE_EU
+    return region.startswith(f"{place}-")
+
+
+def is_multi_region(location: str) -> bool:
+    """Return whether reads from a bucket there cost money from each of its regions.
+
+    >>> is_multi_region("US"), is_multi_region("us-central1")
+    (True, False)
+    """
+    return location.lower() in MULTI_REGIONS
 
 
 def continent_of(location: str) -> str | None:

@@ -62,6 +62,8 @@ class SplitForecast(msgspec.Struct, frozen=True):
         bytes: of them, together.
         hosts: numbers of hosts that `files[h::hosts]` serves alike: as many files each, and records
             that differ by one at most.
+        copies_per_image: how many records hold an image of which any does, where a sample is an
+            object of one; else None.
         classes: None where there are none.
     """
 

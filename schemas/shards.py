@@ -2,6 +2,7 @@
 
 import re
 import string
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -94,6 +95,23 @@ class ShardInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def name(self) -> str:
         """What names the shard whatever its file is called: `train-00003-of-00016`."""
         return shard_stem(self.split, self.index, self.num_shards)
+
+
+def shard_stems(splits: Sequence[str]) -> list[str]:
+    """Return the stems of a data set's shards.
+
+    Args:
+        splits: that of each shard, in the manifest's order.
+
+    >>> shard_stems(["train", "train", "val"])
+    ['train-00000-of-00002', 'train-00001-of-00002', 'val-00000-of-00001']
+    """
+    totals, seen = Counter(splits), Counter[str]()
+    stems = []
+    for split in splits:
+        stems.append(shard_stem(split, seen[split], totals[split]))
+        seen[split] += 1
+    return stems
 
 
 def shard_stem(split: str, index: int, num_shards: int) -> str:

@@ -157,6 +157,9 @@ def digests(out: Path, *patterns: str) -> dict[str, str]:
     }
 
 
+REPORTED = ("--report",)
+"""What a run elsewhere needs to have all files of one in process, to the byte."""
+
 DATA = ("*.tfrec", "manifest.json", "rejected.jsonl", "_plan.json", "_receipts/*", "index/*.idx")
 """What must be equal in every run from equal sources: all but what tells of their mtimes."""
 

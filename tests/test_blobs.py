@@ -26,7 +26,6 @@ from transforms.blobs import (
     listing_digest,
     panoptic_root,
     pin_sample,
-    reads_by_uri,
     refuse_mostly_missing,
 )
 from transforms.pin_blobs import PinBlobs, _Counts
@@ -451,18 +450,6 @@ def test_reads_are_counted_by_storage_class(test_pipeline: Callable[[], beam.Pip
         reads = pinned.tallies | beam.Map(lambda tally: (tally[0], tally[1].reads))
         expected = {"COLDLINE": Reads(2, 400), "STANDARD": Reads(1, 10)}
         assert_that(reads, equal_to([("train", expected)]))
-
-
-def test_reads_of_roots_are_told_by_uri() -> None:
-    tallies = [
-        ("train", PinTally(reads={"NEARLINE": Reads(1, 10), "STANDARD": Reads(2, 20)})),
-        ("val", PinTally(reads={"NEARLINE": Reads(3, 30)})),
-    ]
-
-    assert reads_by_uri(tallies, {"train": "gs://b/all", "val": "gs://b/all"}) == {
-        ("gs://b/all", "NEARLINE"): Reads(4, 40),
-        ("gs://b/all", "STANDARD"): Reads(2, 20),
-    }
 
 
 def test_samples_without_any_listing_are_all_missing(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.array_runs import random_images
-from tests.coco_command import PROJECT, Run, check_committed, digests
+from tests.coco_command import PROJECT, REPORTED, Run, check_committed, digests
 from tests.conftest import jpeg_bytes
 from tests.side_folders import labelme, shape, sources, write_side_files
 from tests.test_pairs import write_pairs
@@ -117,7 +117,7 @@ def test_the_files_of_a_run_in_process_come_from_prism(pipeline: str, tmp_path: 
     assert here.code == 0, here.err
 
     prism = ("--runner", "PrismRunner", "--prism_location", PRISM)
-    there = spawn(command, *given, "--output", tmp_path / "there", *prism)
+    there = spawn(command, *given, "--output", tmp_path / "there", *REPORTED, *prism)
 
     assert there.code == 0, there.err
     manifest = check_committed(tmp_path / "there")

@@ -16,6 +16,7 @@ import pytest
 
 from tests.coco_command import (
     PROJECT,
+    REPORTED,
     Sources,
     check_committed,
     check_visible,
@@ -75,7 +76,7 @@ def test_the_bytes_are_those_of_a_run_in_process(
     accepted = ("--max_rejected", "1")
     assert spawn_coco(*arguments(thirty_images, tmp_path / "here"), *accepted).code == 0
 
-    run = spawn_coco(*arguments(thirty_images, tmp_path / "there"), *accepted, *engine)
+    run = spawn_coco(*arguments(thirty_images, tmp_path / "there"), *accepted, *REPORTED, *engine)
 
     assert run.code == 0, run.err
     manifest = check_committed(tmp_path / "there")
@@ -88,7 +89,7 @@ def test_many_photos_and_real_ones_make_the_bytes_of_a_run_in_process(
 ) -> None:
     assert spawn_coco(*large_sources, "--output", tmp_path / "here").code == 0
 
-    run = spawn_coco(*large_sources, "--output", tmp_path / "there", *engine)
+    run = spawn_coco(*large_sources, "--output", tmp_path / "there", *REPORTED, *engine)
 
     assert run.code == 0, run.err
     check_committed(tmp_path / "there")

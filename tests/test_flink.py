@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.coco_command import (
+    REPORTED,
     MakeCoco,
     Run,
     Sources,
@@ -68,7 +69,7 @@ def test_over_budget_then_accepted_with_the_bytes_of_a_run_in_process(
     over = flink.run(*command(thirty_images, there, "--num_shards", 4))
     assert over.ended == (4, "E-BUDGET")
     written = {path: path.stat().st_mtime_ns for path in shard_paths(there)}
-    run = flink.run(*command(thirty_images, there, *accepted))
+    run = flink.run(*command(thirty_images, there, *accepted), *REPORTED)
 
     assert run.code == 0, run.err
     assert run.out.startswith(f"{there}: 29 records in ")
@@ -82,7 +83,7 @@ def test_many_photos_and_real_ones_make_the_bytes_of_a_run_in_process(
 ) -> None:
     assert run_coco(*large_sources, "--output", tmp_path / "here").code == 0
 
-    run = flink.run(*large_sources, "--output", tmp_path / "there")
+    run = flink.run(*large_sources, "--output", tmp_path / "there", *REPORTED)
 
     assert run.code == 0, run.err
     check_committed(tmp_path / "there")
@@ -98,7 +99,8 @@ def test_a_worker_killed_among_the_shards_is_replaced_and_the_bytes_are_the_same
     jar = ("--flink_job_server_jar", JOB_SERVER_JAR, "--job_server_jvm_properties=-Xmx512m")
 
     there = tmp_path / "there"
-    process = start_coco(*command(thirty_images, there, *shards), *flink.cluster.flags, *jar)
+    given = (*command(thirty_images, there, *shards), *REPORTED)
+    process = start_coco(*given, *flink.cluster.flags, *jar)
     while process.poll() is None and len(shard_paths(there)) < 20:
         time.sleep(0.002)
     workers, visible = flink.cluster.workers(), len(shard_paths(there))

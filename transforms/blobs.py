@@ -99,22 +99,6 @@ def _rejected(sample: Sample, place: int, code: str, detail: str) -> Rejected:
     )
 
 
-def reads_by_uri(
-    tallies: Iterable[tuple[str, PinTally]], roots: Mapping[str, str]
-) -> dict[tuple[str, str], Reads]:
-    """Return what a run reads, by root's URI and storage class, as `Workload` has it.
-
-    Args:
-        tallies: per root name.
-        roots: URI per root name.
-    """
-    parts = [
-        {(roots[root], storage_class): reads for storage_class, reads in tally.reads.items()}
-        for root, tally in tallies
-    ]
-    return add_reads(parts)
-
-
 def _listing_fault(entry: Entry) -> tuple[str, str] | None:
     if entry.kind == "dangling link":
         return "E-IMG-MISSING", "a link to nothing"

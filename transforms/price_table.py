@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import msgspec
 
 from schemas.faults import fault_line
+from schemas.places import bucket_of
 from schemas.prices import LIST_PRICES, Prices, merge_prices
 from transforms.storage import DEFAULT_ACCESS, Access, bucket_location, read_uri
 
@@ -45,7 +46,7 @@ def find_locations(uris: Iterable[str], access: Access = DEFAULT_ACCESS) -> dict
     found: dict[str, str | None] = {}
     for uri in sorted(uris):
         if uri.startswith("gs://"):
-            bucket = uri.removeprefix("gs://").partition("/")[0]
+            bucket = bucket_of(uri)
             if bucket not in buckets:
                 buckets[bucket] = bucket_location(uri, access)
             found[uri] = buckets[bucket]

@@ -1,7 +1,5 @@
 """Verify a data set of ours: manifest, plan, rejects and listing, and every shard of it."""
 
-import itertools
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -29,7 +27,7 @@ from schemas.shards import (
     index_names,
     is_index_name,
     receipt_name,
-    shard_stem,
+    shard_stems,
 )
 from transforms.output_files import receipts, split_of
 from transforms.shard_reports import (
@@ -189,18 +187,11 @@ class _Head(msgspec.Struct):
 def _tasks(manifest: Manifest, storage: Storage) -> list[ShardTask]:
     """Return the shards by split, then index, as the manifest lists them."""
     listed = {entry.name: entry for entry in storage.list(recursive=False)}
-    counts = Counter(entry.split for entry in manifest.shards)
-    places: dict[str, Iterator[int]] = {split: itertools.count() for split in counts}
+    stems = shard_stems([entry.split for entry in manifest.shards])
     digest = plan_digest(manifest.plan)
     return [
-        ShardTask(
-            entry,
-            shard_stem(entry.split, next(places[entry.split]), counts[entry.split]),
-            digest,
-            listed.get(entry.file),
-            place,
-        )
-        for place, entry in enumerate(manifest.shards)
+        ShardTask(entry, stem, digest, listed.get(entry.file), place)
+        for place, (entry, stem) in enumerate(zip(manifest.shards, stems, strict=True))
     ]
 
 

@@ -2,14 +2,13 @@
 
 import functools
 import hashlib
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from schemas.findings import Findings, Verified
 from schemas.manifest import Manifest
-from schemas.shards import index_names, shard_stem
+from schemas.shards import index_names, shard_stems
 from transforms.quantities import counted
 from transforms.shard_index import Source, index_from_parquet
 from transforms.storage import Access, Storage, join_uri, open_storage
@@ -152,14 +151,10 @@ def indexes_of_sources(
     manifest: Manifest, sources: Mapping[str, Sequence[str]]
 ) -> Iterator[SourcesIndex]:
     """Yield the indexes of the splits whose sources are given, in the manifest's order."""
-    place = 0
-    for split, group in itertools.groupby(manifest.shards, lambda entry: entry.split):
-        entries = list(group)
-        for number in range(len(entries)):
-            if split in sources or "" in sources:
-                name = index_names(shard_stem(split, number, len(entries)))[0]
-                yield SourcesIndex(place, split, name)
-            place += 1
+    splits = [entry.split for entry in manifest.shards]
+    for place, (split, stem) in enumerate(zip(splits, shard_stems(splits), strict=True)):
+        if split in sources or "" in sources:
+            yield SourcesIndex(place, split, index_names(stem)[0])
 
 
 def sources_of_index(index: SourcesIndex, storage: Storage) -> list[SourceTask]:

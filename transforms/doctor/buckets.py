@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
+from schemas.places import bucket_of, holds_region, is_multi_region
 from transforms.doctor.diagnosis import Diagnosis, fine, warning, wrong
 from transforms.doctor.google_identity import Identity, identity_for_storage
 from transforms.doctor.google_requests import DENIED, Reply, ask, clock_skew_s, storage_url
-from transforms.doctor.regions import holds_region, is_multi_region
 from transforms.storage import Access
 
 PROBE_NAME = "_doctor_probe"
@@ -23,15 +23,6 @@ PROBE_NAME = "_doctor_probe"
 
 _MOST_SKEW_S = 60
 _FIELDS = "location,locationType,customPlacementConfig,storageClass"
-
-
-def bucket_of(uri: str) -> str:
-    """Return the name of a URI's bucket.
-
-    >>> bucket_of("gs://photos/train")
-    'photos'
-    """
-    return uri.removeprefix("gs://").partition("/")[0]
 
 
 def check_bucket(bucket: str, access: Access, region: str) -> Iterator[Diagnosis]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import msgspec
 
+from schemas.places import bucket_of
 from transforms.doctor.diagnosis import Diagnosis, fine, of_error, warning, wrong
 from transforms.doctor.google_identity import identity_for_storage
 from transforms.image_kinds import name_kind
@@ -96,8 +97,8 @@ def with_permission(error: RuntimeError, uri: str, access: Access, permission: s
         principal = identity_for_storage(access).principal
     except RuntimeError:  # there are no credentials at all, which the store has said already
         return told
-    bucket = uri.removeprefix("gs://").partition("/")[0]
-    remedy = f"grant it roles/storage.objectViewer on gs://{bucket}, or --anonymous if it is public"
+    where = f"gs://{bucket_of(uri)}"
+    remedy = f"grant it roles/storage.objectViewer on {where}, or --anonymous if it is public"
     return replace(told, what=f"{principal} has no {permission} ({told.what})", remedy=remedy)
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from schemas.statistics import ASPECT_BINS_PER_OCTAVE, SIZE_BINS_PER_OCTAVE, Histogram
-from transforms.report.figures import bytes_text, count_text, percent_text
+from transforms.quantities import bytes_text
+from transforms.report.figures import count_text, percent_text
 
 WIDTH, HEIGHT = 420, 246
 LEFT, RIGHT, TOP, BOTTOM = 48, 412, 26, 200

@@ -22,19 +22,6 @@ def short_count(count: float) -> str:
     return f"{count:g}"
 
 
-def bytes_text(size: float) -> str:
-    """Return a size in bytes, three digits of it, in decimal units.
-
-    >>> [bytes_text(n) for n in (0, 999, 1000, 152_345, 10**8, 2_000_000_000_000)]
-    ['0 B', '999 B', '1 kB', '152 kB', '100 MB', '2 TB']
-    """
-    for power, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
-        if size >= 0.9995 * 10**power:
-            value = size / 10**power
-            return f"{value:.0f} {unit}" if value >= 99.95 else f"{value:.3g} {unit}"
-    return f"{size:.0f} B"
-
-
 def percent_text(part: float) -> str:
     """Return a part as percents, two digits of it at least.
 

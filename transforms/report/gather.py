@@ -26,7 +26,7 @@ from schemas.manifest import (
     read_manifest,
     spec_of,
 )
-from schemas.shards import ShardInfo, receipt_name, shard_stem
+from schemas.shards import ShardInfo, receipt_name, shard_stems
 from schemas.statistics import NO_STATISTICS, Statistics, StatisticsSum
 from transforms.quantities import counted
 from transforms.report.contents import Report, ShardFacts, SplitReport
@@ -98,7 +98,7 @@ def make_report(
         splits=[
             _split_report(name, split, gathered) for name, split in sorted(manifest.splits.items())
         ],
-        class_names={label.id: label.text or label.name for label in manifest.plan.labels},
+        class_names=_class_names(manifest),
         pictures=pictures.pictures,
         rejects=rejects,
         options=sorted(manifest.plan.options.items()),
@@ -153,12 +153,8 @@ class _Gathered:
 
 
 def _shards(manifest: Manifest) -> Iterator[_Shard]:
-    """Yield the shards of the manifest, which are there by split, then index."""
-    totals = Counter(entry.split for entry in manifest.shards)
-    seen: Counter[str] = Counter()
-    for place, entry in enumerate(manifest.shards):
-        stem = shard_stem(entry.split, seen[entry.split], totals[entry.split])
-        seen[entry.split] += 1
+    stems = shard_stems([entry.split for entry in manifest.shards])
+    for place, (entry, stem) in enumerate(zip(manifest.shards, stems, strict=True)):
         yield _Shard(entry, receipt_name(stem), place)
 
 
@@ -210,10 +206,9 @@ def _pictures(
     """Return the pictures of drawn records, read by ranges of their shards."""
     each = max(1, len(roles.images) + len(roles.pixels))
     picks = gathered.picked(most // each)
-    labels = manifest.plan.labels
     legend = Legend(
-        {label.id: label.text or label.name for label in labels},
-        {label.annotated_id: label.id for label in labels},
+        _class_names(manifest),
+        {label.annotated_id: label.id for label in manifest.plan.labels},
     )
     most_bytes = most_bytes_each(len(picks), each)
     stat = functools.cache(storage.stat)
@@ -224,6 +219,10 @@ def _pictures(
         )
 
     return make_pictures(picks, draw, num_threads(local=is_local(storage.root)))
+
+
+def _class_names(manifest: Manifest) -> dict[int, str]:
+    return {label.id: label.text or label.name for label in manifest.plan.labels}
 
 
 def _rejects(storage: Storage, manifest: Manifest) -> tuple[list[Rejected], list[str]]:
@@ -294,9 +293,7 @@ def _counts(counts: Mapping[str, int]) -> Sequence[tuple[str, int]]:
 
 
 def _feature_row(feature: FeatureEntry) -> tuple[str, str, str, str]:
-    count = "0..n" if feature.repeated else "0..1" if feature.optional else "1"
-    count += " a step" if feature.per_step else ""
-    return feature.key, feature.kind, count, feature.doc
+    return feature.key, feature.kind, feature.num_values, feature.doc
 
 
 def _sources(manifest: Manifest) -> Iterator[str]:

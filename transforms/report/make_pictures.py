@@ -1,12 +1,12 @@
 """Make the pictures of a report: records are read and drawn side by side, few of them at a time."""
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from schemas.faults import find_fault
+from transforms.gate import usable_cores
 from transforms.report.contents import ShownPicture
 from transforms.report.draw_pictures import MAX_PICTURES_OF_A_RECORD, Drawn
 
@@ -41,8 +41,7 @@ class Pictures(NamedTuple):
 
 def num_threads(*, local: bool) -> int:
     """Return how many records are worked on at once: decoding takes a core, waiting takes none."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(cores or 1, 1 if local else REMOTE_READERS)
+    return max(usable_cores(), 1 if local else REMOTE_READERS)
 
 
 def most_bytes_each(records: int, pictures_each: int) -> int:

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 from schemas.faults import FAULTS, Rejected
 from schemas.statistics import Statistics
 from transforms.image_findings import TRAITS
+from transforms.quantities import bytes_text
 from transforms.report.charts import (
     Chart,
     Series,
@@ -23,7 +24,7 @@ from transforms.report.charts import (
 )
 from transforms.report.class_charts import Classes, list_classes
 from transforms.report.contents import Report, SplitReport
-from transforms.report.figures import bytes_text, count_text
+from transforms.report.figures import count_text
 from transforms.report.shard_charts import shard_size_chart, shuffle_chart
 from transforms.report.tiles import Sheets, make_sheets
 

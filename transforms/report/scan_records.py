@@ -18,7 +18,7 @@ from schemas.features import Kind
 from schemas.inferred import FeatureFacts, InferredSchema
 from schemas.manifest import Manifest, spec_of
 from schemas.parse_example import Sequences
-from schemas.shards import index_names, shard_stem
+from schemas.shards import index_names, shard_stems
 from schemas.statistics import MAX_CLASSES, Statistics
 from schemas.statistics_collector import RecordValues, StatisticsCollector
 from schemas.tfrecord import FRAME_BYTES
@@ -135,8 +135,7 @@ def scan_shard(root: str, access: Access, manifest: Manifest, place: int) -> Sca
         RuntimeError: `E-VER-MISSING` where there is no such shard, `E-IO-…` where the store fails.
     """
     entry = manifest.shards[place]
-    of_split = [shard.file for shard in manifest.shards if shard.split == entry.split]
-    stem = shard_stem(entry.split, of_split.index(entry.file), len(of_split))
+    stem = shard_stems([shard.split for shard in manifest.shards])[place]
     storage = open_storage(root, access)
     file = storage.stat(entry.file)
     if file is None or file.kind != "file":

@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from transforms.quantities import bytes_text
 from transforms.report.charts import (
     BOTTOM,
     LEFT,
@@ -21,7 +22,7 @@ from transforms.report.charts import (
     spread_ticks,
 )
 from transforms.report.contents import ShardFacts
-from transforms.report.figures import bytes_text, count_text
+from transforms.report.figures import count_text
 
 MOST_ROWS = 100
 """Shards in a table; the others are counted."""
