@@ -121,7 +121,7 @@ def test_what_earlier_data_sets_hold_is_left_out_as_in_process(
     assert first.code == 0, first.err
     assert spawn_coco(*arguments(thirty_images, tmp_path / "here"), *accepted).code == 0
 
-    run = spawn_coco(*arguments(thirty_images, tmp_path / "there"), *accepted, *engine)
+    run = spawn_coco(*arguments(thirty_images, tmp_path / "there"), *accepted, *REPORTED, *engine)
 
     assert run.code == 0, run.err
     split = check_committed(tmp_path / "there")["splits"]["train"]
@@ -210,7 +210,7 @@ def test_what_is_killed_among_the_shards_ends_the_run_and_the_next_one_resumes(
     assert not (tmp_path / "out/manifest.json").exists()
     kept = {path: path.stat().st_mtime_ns for path in shard_paths(tmp_path / "out")}
     assert 20 <= check_visible(tmp_path / "out") < 300
-    resumed = spawn_coco(*job)
+    resumed = spawn_coco(*job, *REPORTED)
     assert resumed.code == 0, resumed.err
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     undisturbed = spawn_coco(*job[: -len(engine)], "--output", tmp_path / "here")
