@@ -196,7 +196,7 @@ def _plan(
     """Say what a run would make, and end as it would before its first shard."""
     if is_dry_run(options) or makes_template(options):
         raise ValueError("plan must come without dry_run and template_location: leave one out")
-    started_s = time.monotonic()
+    started_s = time.monotonic() - time.process_time()  # a small run is mostly its start
     config = with_earlier_sets(run).located()
     output, trust = open_storage(config.output, config.access), run.trust_manifest
     if run.overwrite or not trust:
