@@ -7,7 +7,7 @@ rest is here. See `pipelines/folder.py` for how little that leaves.
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import apache_beam as beam
 
@@ -205,6 +205,16 @@ def keys_option(made_of: Mapping[str, str]) -> dict[str, str]:
     if len({*made_of.values()}) > 1:
         told = " ".join(f"{split}={of or 'row'}" for split, of in sorted(made_of.items()))
     return {"keys": told} if told else {}
+
+
+C = TypeVar("C", contravariant=True)
+
+
+class ReadSources(Protocol[C]):
+    """A pipeline's `read_sources`."""
+
+    def __call__(self, root: beam.Pipeline, config: C) -> SourceSamples:
+        """Build the part of the graph before plan and shards."""
 
 
 class PlannedDataSet(NamedTuple):

@@ -18,7 +18,7 @@ from pipelines.options import (
     limits_of,
     sharding_of,
 )
-from pipelines.plan_run import PlanFormat
+from pipelines.plan_text import PlanFormat
 from pipelines.split_flags import add_split_flags, splitting_of
 from schemas.manifest import REPORT_NAME
 from schemas.run_date import expand_date

@@ -17,7 +17,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from pipelines.command import OUR_LOGGERS, quoted, say
-from pipelines.data_set import DataSetConfig
+from pipelines.data_set import DataSetConfig, ReadSources
 from pipelines.engines import (
     build_nothing,
     check_engine,
@@ -29,22 +29,12 @@ from pipelines.engines import (
     runner_of,
     runs_workers_here,
 )
-from pipelines.plan_run import (
-    Asked,
-    PlanFormat,
-    ReadSources,
-    build_plan,
-    plan_run,
-    trusted_plan,
-)
-from pipelines.plan_text import plan_json, plan_lines
+from pipelines.plan_text import PlanFormat, plan_json, plan_lines
 from pipelines.progress_display import showing_progress
 from pipelines.summary import summarize
 from schemas.manifest import MANIFEST_NAME, REPORT_NAME, Manifest, read_manifest
 from transforms.commit import find_complete
 from transforms.earlier_sets import Since, dividing_options, find_earlier_sets
-from transforms.look_at_output import refuse_no_place
-from transforms.outline_shards import new_slot
 from transforms.output_files import EXCLUDED_NAME, remove_output
 from transforms.progress import PROGRESS
 from transforms.quantities import counted
@@ -194,6 +184,15 @@ def _plan(
     run: RunConfig[C], form: PlanFormat, read_sources: ReadSources[C], options: PipelineOptions
 ) -> None:
     """Say what a run would make, and end as it would before its first shard."""
+    from pipelines.plan_run import (  # a run need not wait for what plans alone use
+        Asked,
+        build_plan,
+        plan_run,
+        trusted_plan,
+    )
+    from transforms.look_at_output import refuse_no_place
+    from transforms.outline_shards import new_slot
+
     if is_dry_run(options) or makes_template(options):
         raise ValueError("plan must come without dry_run and template_location: leave one out")
     started_s = time.monotonic() - time.process_time()  # a small run is mostly its start

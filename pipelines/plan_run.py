@@ -1,15 +1,15 @@
 """Plan a run without doing it: what `--plan` says."""
 
-import enum
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import apache_beam as beam
 
 from pipelines.data_set import (
     DataSetConfig,
+    ReadSources,
     commit_job_of,
     estimated_bytes,
     plan_data_set,
@@ -48,7 +48,6 @@ from transforms.price_plan import N1_STANDARD_1, N2_STANDARD_4, price_lines
 from transforms.price_table import find_locations, load_prices
 from transforms.publish_plan import CommitJob, RejectBudget, make_job_plan, warn_of_splits
 from transforms.quantities import counted, megabytes
-from transforms.sources import SourceSamples
 from transforms.storage import is_local, open_storage, read_uri
 from transforms.try_records import Trial, try_records
 
@@ -58,22 +57,7 @@ _MACHINES = {"": N1_STANDARD_1, **{known.name: known for known in (N1_STANDARD_1
 _OTHER_FILES = 10  # plan, manifest, rejects, note of sources, card, metadata
 
 
-class PlanFormat(enum.Enum):
-    """How a plan is printed."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
-B = TypeVar("B", contravariant=True)
 C = TypeVar("C", bound=DataSetConfig)
-
-
-class ReadSources(Protocol[B]):
-    """A pipeline's `read_sources`."""
-
-    def __call__(self, root: beam.Pipeline, config: B) -> SourceSamples:
-        """Build the part of the graph before plan and shards."""
 
 
 @dataclass(frozen=True)

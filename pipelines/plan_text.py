@@ -1,5 +1,6 @@
 """What `--plan` prints."""
 
+import enum
 import json
 from collections.abc import Mapping
 
@@ -8,6 +9,14 @@ import msgspec
 from schemas.faults import printable
 from schemas.run_plan import ClassSizes, Known, RunPlan, SplitForecast, Spread, spread_of
 from transforms.quantities import bytes_text, counted
+
+
+class PlanFormat(enum.Enum):
+    """How a plan is printed."""
+
+    TEXT = "text"
+    JSON = "json"
+
 
 _MAX_HOSTS = 12  # that are listed
 _STATES = {
