@@ -395,3 +395,25 @@ def wait_until(is_so: Callable[[], bool]) -> None:
     while not is_so():
         assert time.monotonic() < deadline_s, "it does not come to pass"
         time.sleep(0.001)
+
+
+@pytest.mark.parametrize(("readers", "for_themselves"), [(2, True), (3, False)])
+def test_callers_that_are_all_the_readers_read_for_themselves(
+    readers: int, for_themselves: bool
+) -> None:
+    gate = gate_of(100 * MIB, readers)
+    both_are_there, both_are_seen = threading.Barrier(2), threading.Barrier(2)
+    found: list[bool] = []
+
+    def consume_all() -> None:
+        results = gate.read_in_order([MIB] * 30, same, lambda _: threading.current_thread())
+        threads = [next(results)[1]]
+        both_are_there.wait(SOON_S)  # what was begun before is read by the readers
+        threads += [next(results)[1] for _ in range(28)]
+        both_are_seen.wait(SOON_S)
+        found.append(threads[-1] is threading.current_thread())
+        assert len(list(results)) == 1
+
+    run_threads(consume_all, consume_all)
+
+    assert found == [for_themselves] * 2

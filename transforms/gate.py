@@ -107,6 +107,8 @@ class WorkerGate:
         self._readers = ThreadPoolExecutor(self.readers, "read-image")
         self._budget = ByteBudget(limits.bytes_in_flight)
         self._pixels = ByteBudget(workers * _PIXELS_A_WORKER)
+        self._consumers = 0
+        self._counting = threading.Lock()
 
     @contextlib.contextmanager
     def decoding(self, pixels: int) -> Iterator[None]:
@@ -127,41 +129,76 @@ class WorkerGate:
 
         Bytes are reserved before they are read and given back when the consumer has moved on. A
         caller waits for bytes only while it holds none, so that two cannot wait for each other.
+
+        Where there are as many callers as readers may be at it, each reads for itself: an image
+        then stays with one core, and no more threads than cores want the interpreter.
         """
         pending: deque[_Reading[T, R]] = deque()
         ahead = 2 * self.readers
         at_once = min(_BATCHES_BYTES, self._limits.bytes_in_flight) // self.readers
-        try:
-            for batch, size in _batches(items, size_of, at_once):
-                while len(pending) >= ahead or not self._budget.acquire(size, wait=not pending):
-                    yield from self._take_first(pending)
-                try:
-                    results = self._readers.submit(_read_all, read, batch)
-                except RuntimeError:  # no more threads: the next bundle finds its bytes free
-                    self._budget.release(size)
-                    raise
-                pending.append(_Reading(batch, size, results))
-            while pending:
-                yield from self._take_first(pending)
-        finally:
-            for reading in pending:  # an error elsewhere ended the shard
-                reading.results.cancel() or reading.results.exception()
-                self._budget.release(reading.size)
+        with self._consuming():
+            try:
+                for batch, size in _batches(items, size_of, at_once):
+                    while pending and pending[0].results is None:
+                        yield from self._take_first(pending, read)
+                    while len(pending) >= ahead or not self._budget.acquire(size, wait=not pending):
+                        yield from self._take_first(pending, read)
+                    pending.append(_Reading(batch, size, self._begin(batch, size, read)))
+                while pending:
+                    yield from self._take_first(pending, read)
+            finally:
+                for reading in pending:  # an error elsewhere ended the shard
+                    reading.end()
+                    self._budget.release(reading.size)
 
-    def _take_first(self, pending: "deque[_Reading[T, R]]") -> Iterator[tuple[T, R]]:
+    def _begin(self, batch: list[T], size: int, read: Callable[[T], R]) -> Future[list[R]] | None:
+        """Give a batch to the readers, unless the callers are all the readers there may be."""
+        if self._consumers == self.readers:
+            return None
+        try:
+            return self._readers.submit(_read_all, read, batch)
+        except RuntimeError:  # no more threads: the next bundle finds its bytes free
+            self._budget.release(size)
+            raise
+
+    def _take_first(
+        self, pending: "deque[_Reading[T, R]]", read: Callable[[T], R]
+    ) -> Iterator[tuple[T, R]]:
         first = pending[0]
-        yield from zip(first.batch, first.results.result(), strict=True)
+        results = map(read, first.batch) if first.results is None else first.results.result()
+        yield from zip(first.batch, results, strict=True)
         pending.popleft()
         self._budget.release(first.size)
+
+    @contextlib.contextmanager
+    def _consuming(self) -> Iterator[None]:
+        with self._counting:
+            self._consumers += 1
+        try:
+            yield
+        finally:
+            with self._counting:
+                self._consumers -= 1
 
 
 @dataclass(frozen=True)
 class _Reading(Generic[T, R]):
-    """Items that one reader takes in one go, and the bytes reserved for them."""
+    """Items that one reader takes in one go, and the bytes reserved for them.
+
+    Attributes:
+        batch: the items.
+        size: their bytes.
+        results: what a reader makes of them; None where the caller does when their turn has come.
+    """
 
     batch: list[T]
     size: int
-    results: Future[list[R]]
+    results: Future[list[R]] | None
+
+    def end(self) -> None:
+        """Wait until nobody reads them any more."""
+        if self.results is not None:
+            self.results.cancel() or self.results.exception()
 
 
 def _batches(
