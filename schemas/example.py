@@ -95,7 +95,7 @@ def bytes_list(values: Sequence[bytes]) -> list[bytes]:
         if not isinstance(value, bytes):
             raise TypeError(f"bytes features take bytes, got {type(value).__name__}")
     parts = [b""] * (2 * len(values))
-    parts[::2] = map(_value_head, map(len, values))
+    parts[::2] = [_VALUE_HEADS[n] if n < 128 else _value_head(n) for n in map(len, values)]
     parts[1::2] = values
     return parts
 
@@ -118,11 +118,12 @@ def packed_int64s(values: Sequence[int]) -> bytes:
     """Return values as varints."""
     if len(values) == 1:
         return _int64_varint(values[0])
-    if not len(values):
-        return b""
-    if min(values) >= 0 and max(values) < 128:  # then each varint is the number itself
-        return bytes(iter(values))  # an array's buffer would be taken for them without `iter`
-    return b"".join(map(_int64_varint, values))
+    try:  # an array's buffer would be taken for the numbers without `iter`
+        packed = bytes(values if type(values) is list else iter(values))
+    except ValueError:  # beyond a byte
+        return b"".join(map(_int64_varint, values))
+    # Below 128 each varint is the number itself.
+    return packed if packed.isascii() else b"".join(map(_int64_varint, values))
 
 
 def _head(key: str, list_tag: bytes, value_bytes: int) -> bytes:
@@ -134,11 +135,16 @@ def _head(key: str, list_tag: bytes, value_bytes: int) -> bytes:
 
 def _list_head(key: str, list_tag: bytes, list_bytes: int) -> bytes:
     """Return a map entry up to its list: the outer lengths stand first on the wire."""
-    name = key.encode()
     list_header = list_tag + varint(list_bytes)
     feature_header = b"\x12" + varint(len(list_header) + list_bytes) + list_header
-    entry = b"\x0a" + varint(len(name)) + name + feature_header
+    entry = _key_field(key) + feature_header
     return b"\x0a" + varint(len(entry) + list_bytes) + entry
+
+
+@functools.lru_cache(maxsize=4096)
+def _key_field(key: str) -> bytes:
+    name = key.encode()
+    return b"\x0a" + varint(len(name)) + name
 
 
 # Keys and small lengths repeat from record to record; an image's seldom does.
@@ -167,17 +173,14 @@ def varint(value: int) -> bytes:
     """
     if value < 128:
         return _SMALL_VARINTS[value]
-    if value < 16_384:
-        return bytes((value & 0x7F | 0x80, value >> 7))
-    if value < 2_097_152:
-        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
-    groups = bytearray()
+    groups = _CONTINUED[value & 0x7F]
+    value >>= 7
     while value >= 128:
-        groups.append(value & 0x7F | 0x80)
+        groups += _CONTINUED[value & 0x7F]
         value >>= 7
-    groups.append(value)
-    return bytes(groups)
+    return groups + _SMALL_VARINTS[value]
 
 
 _SMALL_VARINTS = [bytes([value]) for value in range(128)]
+_CONTINUED = [bytes([value | 0x80]) for value in range(128)]  # further groups follow
 _VALUE_HEADS = [b"\x0a" + size for size in _SMALL_VARINTS]

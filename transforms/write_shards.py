@@ -289,8 +289,8 @@ def check_images(
     for place, (blob, data) in enumerate(zip(sample.blobs, contents, strict=True)):
         info = _or_unfit(check_image, data, check)
         if isinstance(info, ImageFault) and conversion.takes_foreign and not is_panoptic(blob):
-            if name_kind(data) in FOREIGN_KINDS:
-                info = _or_unfit(check_foreign, data, MAX_PIXELS)
+            is_foreign = name_kind(data) in FOREIGN_KINDS
+            info = _or_unfit(check_foreign, data, MAX_PIXELS) if is_foreign else info
         if isinstance(info, (ImageFault, Unfit)):
             return Unfit(info.code, info.detail, place)
         sha256 = hashlib.sha256(data).hexdigest()
