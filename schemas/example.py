@@ -11,7 +11,7 @@ import array
 import functools
 import operator
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from schemas.features import Kind
 
@@ -22,6 +22,9 @@ FeatureValues = Mapping[str, tuple[Kind, Sequence]]
 """Per feature key its kind and its values: bytes, numbers rounded to float32, or int64."""
 
 UNCOPIED_BYTES = 4096  # below it, a copy costs less than one more part to hand on
+
+_BYTES, _FLOATS, _INT64S = b"\x0a", b"\x12", b"\x1a"  # tags of the lists of a Feature
+_FLOAT, _INT64 = Kind.FLOAT, Kind.INT64  # an Enum's members are slow to find
 
 
 def encode_example(features: FeatureValues) -> bytes:
@@ -41,81 +44,121 @@ def encode_example_parts(features: FeatureValues) -> list[bytes]:
             to an infinity.
 
     Returns:
-        At least one part; bytes values of 4 kB and more stand among them as they were given.
+        At least one part; values of 4 kB and more stand among them as they were given or packed.
 
     Raises:
         OverflowError: when an integer does not fit int64.
         TypeError: when a value does not fit its kind.
     """
-    parts: list[bytes] = []
-    small: list[bytes] = []
+    pieces: list[bytes] = []
+    large: list[int] = []  # places of those that stay uncopied
     for key in sorted(features):  # code points sort as their UTF-8 does
         kind, values = features[key]
-        if kind is Kind.BYTES:
-            list_parts = bytes_list(values)
-            small.append(_entry_header(key, b"\x0a", sum(map(len, list_parts))))
-            for part in list_parts:
-                if len(part) < UNCOPIED_BYTES:
-                    small.append(part)
-                else:
-                    parts += (b"".join(small), part)
-                    small = []
-            continue
-        if kind is Kind.FLOAT:
-            tag, packed = b"\x12", float_list(values)
+        if kind is _FLOAT:
+            tag, value = _FLOATS, packed_floats(values)
+        elif kind is _INT64:
+            tag, value = _INT64S, packed_int64s(values)
+        elif len(values) == 1 and type(values[0]) is bytes:
+            tag, value = _BYTES, values[0]
         else:
-            tag, packed = b"\x1a", int64_list(values)
-        small += (_entry_header(key, tag, len(packed)), packed)
-    parts.append(b"".join(small))
+            content = bytes_list(values)
+            size = sum(map(len, content))
+            pieces.append(_known_list_head(key, _BYTES, size))
+            if size >= UNCOPIED_BYTES:
+                first = len(pieces)
+                large += [first + n for n, p in enumerate(content) if len(p) >= UNCOPIED_BYTES]
+            pieces += content
+            continue
+        if len(value) < UNCOPIED_BYTES:
+            pieces += (_small_head(key, tag, len(value)), value)
+        else:
+            pieces += (_head(key, tag, len(value)), value)
+            large.append(len(pieces) - 1)
+    parts = _joined_but(large, pieces)
     parts[0] = b"\x0a" + varint(sum(map(len, parts))) + parts[0]
     return parts
 
 
+def _joined_but(large: Iterable[int], pieces: Sequence[bytes]) -> list[bytes]:
+    """Return pieces with all joined that are between those at the given places."""
+    parts: list[bytes] = []
+    begin = 0
+    for place in large:
+        parts += (b"".join(pieces[begin:place]), pieces[place])
+        begin = place + 1
+    return [*parts, b"".join(pieces[begin:])]
+
+
 def bytes_list(values: Sequence[bytes]) -> list[bytes]:
     """Return the content of a `tf.train.BytesList` in parts, the values among them as given."""
-    parts: list[bytes] = []
     for value in values:
         if not isinstance(value, bytes):
             raise TypeError(f"bytes features take bytes, got {type(value).__name__}")
-        parts += (b"\x0a" + varint(len(value)), value)
+    parts = [b""] * (2 * len(values))
+    parts[::2] = [_VALUE_HEADS[n] if n < 128 else _value_head(n) for n in map(len, values)]
+    parts[1::2] = values
     return parts
 
 
-def float_list(values: Sequence[float]) -> bytes:
-    """Return the content of a `tf.train.FloatList`."""
-    if not len(values):
-        return b""
-    packed = array.array("f", iter(values))  # bytes would be taken for raw floats without `iter`
+def packed_list(packed: bytes) -> bytes:
+    """Return the content of a `tf.train.FloatList` or `Int64List` of packed values."""
+    return _value_head(len(packed)) + packed if packed else b""
+
+
+def packed_floats(values: Sequence[float]) -> bytes:
+    """Return values as float32, little endian."""
+    # Bytes would be taken for raw floats without `iter`.
+    packed = array.array("f", values if type(values) is list else iter(values))
     if sys.byteorder == "big":
         packed.byteswap()
-    return b"\x0a" + varint(4 * len(packed)) + packed.tobytes()
+    return packed.tobytes()
 
 
-def int64_list(values: Sequence[int]) -> bytes:
-    """Return the content of a `tf.train.Int64List`."""
-    if not len(values):
-        return b""
-    if min(values) >= 0 and max(values) < 128:  # then each varint is the number itself
-        packed = bytes(iter(values))  # an array's buffer would be taken for them without `iter`
-    else:
-        packed = b"".join(map(_int64_varint, values))
-    return b"\x0a" + varint(len(packed)) + packed
+def packed_int64s(values: Sequence[int]) -> bytes:
+    """Return values as varints."""
+    if len(values) == 1:
+        return _int64_varint(values[0])
+    try:  # an array's buffer would be taken for the numbers without `iter`
+        packed = bytes(values if type(values) is list else iter(values))
+    except ValueError:  # beyond a byte
+        return b"".join(map(_int64_varint, values))
+    # Below 128 each varint is the number itself.
+    return packed if packed.isascii() else b"".join(map(_int64_varint, values))
 
 
-@functools.lru_cache(maxsize=65_536)
-def _entry_header(key: str, list_tag: bytes, list_bytes: int) -> bytes:
-    """Return a map entry up to its values: the outer lengths stand first on the wire.
+def _head(key: str, list_tag: bytes, value_bytes: int) -> bytes:
+    """Return a map entry up to its one value, which packed numbers are, too."""
+    has_value = value_bytes or list_tag == _BYTES  # an empty text is one, no numbers are none
+    value_head = _value_head(value_bytes) if has_value else b""
+    return _list_head(key, list_tag, len(value_head) + value_bytes) + value_head
 
-    Keys and lengths repeat from record to record, which makes this most of the encoder's work.
-    """
-    name = key.encode()
+
+def _list_head(key: str, list_tag: bytes, list_bytes: int) -> bytes:
+    """Return a map entry up to its list: the outer lengths stand first on the wire."""
     list_header = list_tag + varint(list_bytes)
     feature_header = b"\x12" + varint(len(list_header) + list_bytes) + list_header
-    entry = b"\x0a" + varint(len(name)) + name + feature_header
+    entry = _key_field(key) + feature_header
     return b"\x0a" + varint(len(entry) + list_bytes) + entry
 
 
+@functools.lru_cache(maxsize=4096)
+def _key_field(key: str) -> bytes:
+    name = key.encode()
+    return b"\x0a" + varint(len(name)) + name
+
+
+# Keys and small lengths repeat from record to record; an image's seldom does.
+_small_head = functools.lru_cache(maxsize=65_536)(_head)
+_known_list_head = functools.lru_cache(maxsize=4096)(_list_head)
+
+
+def _value_head(value_bytes: int) -> bytes:
+    return _VALUE_HEADS[value_bytes] if value_bytes < 128 else b"\x0a" + varint(value_bytes)
+
+
 def _int64_varint(value: int) -> bytes:
+    if value >= 0 and value < 128:
+        return _SMALL_VARINTS[operator.index(value)]
     number = operator.index(value)  # NumPy's integers too
     if not -(2**63) <= number < 2**63:
         raise OverflowError(f"int64 features take -2^63 to 2^63-1, got {number}")
@@ -130,12 +173,14 @@ def varint(value: int) -> bytes:
     """
     if value < 128:
         return _SMALL_VARINTS[value]
-    groups = bytearray()
+    groups = _CONTINUED[value & 0x7F]
+    value >>= 7
     while value >= 128:
-        groups.append(value & 0x7F | 0x80)
+        groups += _CONTINUED[value & 0x7F]
         value >>= 7
-    groups.append(value)
-    return bytes(groups)
+    return groups + _SMALL_VARINTS[value]
 
 
 _SMALL_VARINTS = [bytes([value]) for value in range(128)]
+_CONTINUED = [bytes([value | 0x80]) for value in range(128)]  # further groups follow
+_VALUE_HEADS = [b"\x0a" + size for size in _SMALL_VARINTS]

@@ -1,7 +1,8 @@
 """What is known of an image file before and beside its pixels."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
 
 if TYPE_CHECKING:  # few layouts need numpy
     from numpy.typing import NDArray
@@ -10,8 +11,7 @@ Crop = tuple[float, float, float, float]
 """What is cut out of a picture: `xmin, ymin, xmax, ymax` in [0, 1] of its width and height."""
 
 
-@dataclass(frozen=True, slots=True)
-class ImageInfo:
+class ImageInfo(msgspec.Struct, frozen=True, gc=False):
     """What an image file's header says, by its content.
 
     Attributes:
@@ -52,8 +52,7 @@ class Window(NamedTuple):
     crop: Crop | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedImage:
+class EncodedImage(msgspec.Struct, frozen=True, gc=False):
     """An image that was read and checked, as it is to be written.
 
     Attributes:

@@ -13,8 +13,9 @@ from schemas.example import (
     FeatureValues,
     bytes_list,
     encode_example_parts,
-    float_list,
-    int64_list,
+    packed_floats,
+    packed_int64s,
+    packed_list,
     varint,
 )
 from schemas.features import Kind
@@ -63,14 +64,13 @@ def _steps(kind: Kind, steps: Sequence[Sequence]) -> list[bytes]:
     parts: list[bytes] = []
     for values in steps:
         if kind is Kind.BYTES:
-            content = bytes_list(values)
-            parts.append(_step_header(b"\x0a", sum(map(len, content))))
-            parts += content
+            listed = bytes_list(values)
+            parts.append(_step_header(b"\x0a", sum(map(len, listed))))
+            parts += listed
             continue
-        tag, packed = (
-            (b"\x12", float_list(values)) if kind is Kind.FLOAT else (b"\x1a", int64_list(values))
-        )
-        parts += (_step_header(tag, len(packed)), packed)
+        is_float = kind is Kind.FLOAT
+        content = packed_list((packed_floats if is_float else packed_int64s)(values))
+        parts += (_step_header(b"\x12" if is_float else b"\x1a", len(content)), content)
     return parts
 
 

@@ -44,9 +44,13 @@ _COUNTED = (
 _EDGES, _XYWH_PX = BoxForm.EDGES, BoxForm.XYWH_PX
 _FLOAT, _INT64 = Kind.FLOAT, Kind.INT64  # an Enum's members are slow to find
 _PICTURE_RANKS = (2, 3)
-_NOTHING: tuple[Kind | None, Sequence] = (None, ())
 
-RecordValues = Mapping[str, tuple[Kind | None, Sequence]]
+Held = tuple[Kind | None, Sequence]
+"""A feature's kind and values."""
+
+_NOTHING: Held = (None, ())
+
+RecordValues = Mapping[str, Held]
 """Per feature its kind and values, as they are encoded or parsed."""
 
 
@@ -84,7 +88,7 @@ class StatisticsCollector:
         self._keys = (roles.class_label,) if objects is None else (objects.labels, *objects.boxes)
         self._pending: list[tuple] = []  # some hundred records, so that the work on them is hot
         self._records = 0
-        self._pictures: list[tuple[str, int, tuple[int, int, int]]] = []
+        self._pictures: list[StoredPicture] = []
         self._objects: list[int] = []
         self._object_labels: list[int] = []
         self._record_labels: list[int] = []
@@ -131,23 +135,21 @@ class StatisticsCollector:
 
     def _gather(
         self,
-        values: RecordValues,
+        found: Sequence[Held],
         pictures: Sequence[StoredPicture],
         labels: Sequence[int],
         place: tuple[int, int, str],
     ) -> None:
-        """Gather what is to be counted of a record."""
+        """Gather what is to be counted of a record, of which `found` has the values of `_keys`."""
         number = self._records
         self._records = number + 1
-        for format, width_px, height_px, size_bytes in pictures:
-            size_bin = whole_bin(size_bytes, SIZE_BINS_PER_OCTAVE)
-            self._pictures.append((format, size_bin, _size_bins(width_px, height_px)))
+        self._pictures += pictures
+        label_kind, label_ids = found[0]
+        if self._keys[0]:
+            labels = label_ids if label_kind is _INT64 else ()
         if (objects := self._objects_of) is not None:
-            labels = _values(values, objects.labels, _INT64) if objects.labels else labels
-            self._add_objects(objects, values, len(labels), pictures)
+            self._add_objects(objects, found[1:], len(labels), pictures)
             self._object_labels.extend(labels)
-        elif self.roles.class_label:
-            labels = _values(values, self.roles.class_label, _INT64)
         classes = set(labels)
         self._record_labels.extend(classes)
         self._runs.pending.append(labels[0] if len(labels) else None)
@@ -179,15 +181,16 @@ class StatisticsCollector:
 
     def _count(self) -> None:
         """Count the records that were added since."""
-        for found, *rest in self._pending:
-            self._gather(dict(zip(self._keys, found, strict=True)), *rest)
+        for record in self._pending:
+            self._gather(*record)
         self._pending.clear()
         counts = self._counts
         if self._pictures:
-            formats, image_bytes, sizes = zip(*self._pictures, strict=True)
+            formats, widths_px, heights_px, image_bytes = zip(*self._pictures, strict=True)
+            sizes = map(_size_bins, widths_px, heights_px)
             widths, heights, aspects = zip(*sizes, strict=True)
             counts["formats"].update(formats)
-            counts["image_bytes"].update(image_bytes)
+            counts["image_bytes"].update(whole_bin(n, SIZE_BINS_PER_OCTAVE) for n in image_bytes)
             counts["widths_px"].update(widths)
             counts["heights_px"].update(heights)
             counts["aspects"].update(aspects)
@@ -222,13 +225,13 @@ class StatisticsCollector:
     def _add_objects(
         self,
         objects: ObjectRoles,
-        values: RecordValues,
+        found: Sequence[Held],
         labels: int,
         pictures: Sequence[StoredPicture],
     ) -> None:
         """Add a record's boxes, and how many objects it has, by these or by their labels."""
         try:
-            boxes = self._sides.add(objects, values, pictures)
+            boxes = self._sides.add(objects, found, pictures)
         except ValueError:
             self._odd_records += 1
             boxes = 0
@@ -265,16 +268,15 @@ class _Sides:
         self._exponents: Counter[int] = Counter()
 
     def add(
-        self, objects: ObjectRoles, values: RecordValues, pictures: Sequence[StoredPicture]
+        self, objects: ObjectRoles, found: Sequence[Held], pictures: Sequence[StoredPicture]
     ) -> int:
-        """Add a record's boxes and return how many there are.
+        """Add a record's boxes, of which `found` has the values, and return how many there are.
 
         Raises:
             ValueError: when edges or numbers are missing.
         """
         left, top, right, bottom = self._edges
         if objects.form is _EDGES:
-            found = [values.get(key, _NOTHING) for key in objects.boxes]
             lefts, tops, rights, bottoms = [held if k is _FLOAT else () for k, held in found]
             count = len(lefts)
             if not count == len(tops) == len(rights) == len(bottoms):
@@ -284,7 +286,8 @@ class _Sides:
             right.extend(rights)
             bottom.extend(bottoms)
         else:
-            numbers = array.array("f", iter(_values(values, objects.boxes[0], Kind.FLOAT)))
+            kind, held = found[0]
+            numbers = array.array("f", iter(held if kind is _FLOAT else ()))
             count = len(numbers) // 4
             if objects.form is _XYWH_PX and not pictures and count:
                 return count  # of a picture whose size nobody knows

@@ -2,12 +2,12 @@
 
 import io
 import struct
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from msgspec.structs import replace
 from PIL import Image, ImageOps
 
 from schemas.images import EncodedImage, Window

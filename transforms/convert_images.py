@@ -10,6 +10,8 @@ import io
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from schemas.boxes import unturn_box
 from schemas.example import MAX_EXAMPLE_BYTES
 from schemas.images import Crop, EncodedImage, Window
@@ -280,14 +282,16 @@ def _to_pixels(
     pixels = pixels_of(picture, stored.size_px, box_px, conversion.pixels_dtype)
     if orientation != 1:
         pixels = turn_array(pixels, orientation)
-    info = replace(
+    info = msgspec.structs.replace(
         image.info,
         width_px=wanted.size_px[0],
         height_px=wanted.size_px[1],
         orientation=image.info.orientation if orientation == 1 else 1,
     )
     window = None if wanted == Resized(whole_px) else Window(whole_px, wanted.crop)
-    return replace(image, info=info, turned=orientation, pixels=pixels, window=window)
+    return msgspec.structs.replace(
+        image, info=info, turned=orientation, pixels=pixels, window=window
+    )
 
 
 def _require_room(wanted: Resized, conversion: Conversion) -> None:

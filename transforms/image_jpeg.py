@@ -189,13 +189,13 @@ def _read_scans(jpeg: _Jpeg, position: int) -> int:
 
 def _read_segments(jpeg: _Jpeg, position: int) -> tuple[int, int]:
     """Read segments up to a scan's head (SOS) or the end (EOI); return which, and its end."""
-    data, size, note = jpeg.data, len(jpeg.data), jpeg.segments.append
+    data, size, note, readers = jpeg.data, len(jpeg.data), jpeg.segments.append, _READERS
     for _ in range(MAX_SEGMENTS):
         try:
             first, marker, length = _SEGMENT_HEAD(data, position)
         except struct.error:
             return _last_marker(data, position)
-        if first != 0xFF or marker not in _READERS:
+        if first != 0xFF or marker not in readers:
             if first == 0xFF and marker == _EOI:
                 return _EOI, position + 2
             position = _skip_to_marker(jpeg, position)
@@ -205,7 +205,7 @@ def _read_segments(jpeg: _Jpeg, position: int) -> tuple[int, int]:
             end = _end_of_empty(marker, position)
         if end > size:
             raise truncated(f"segment ff{marker:02x} ends at byte {end} of {size}")
-        reader = _READERS[marker]
+        reader = readers[marker]
         if reader is not None:
             reader(jpeg, marker, data[position + 4 : end])
         note((marker, position, end))

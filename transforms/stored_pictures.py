@@ -36,4 +36,7 @@ def image_values(values: RecordValues, roles: Roles) -> Iterator[bytes]:
 
 
 def _known(value: bytes, images: Sequence[EncodedImage]) -> ImageInfo | None:
-    return next((image.info for image in images if image.data is value), None)
+    for image in images:
+        if image.data is value:
+            return image.info
+    return None

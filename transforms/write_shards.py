@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import apache_beam as beam
 import msgspec
@@ -70,6 +70,7 @@ _LOG = logging.getLogger(__name__)
 _SIGNAL_S = 10.0  # how often a runner hears of throttling
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # of an object: another one in every run
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 coders.register(JobPlan)
@@ -286,10 +287,10 @@ def check_images(
     """
     images: list[EncodedImage] = []
     for place, (blob, data) in enumerate(zip(sample.blobs, contents, strict=True)):
-        info = _or_unfit(functools.partial(check_image, data, check))
-        takes_foreign = conversion.takes_foreign and not is_panoptic(blob)
-        if takes_foreign and isinstance(info, ImageFault) and name_kind(data) in FOREIGN_KINDS:
-            info = _or_unfit(functools.partial(check_foreign, data, MAX_PIXELS))
+        info = _or_unfit(check_image, data, check)
+        if isinstance(info, ImageFault) and conversion.takes_foreign and not is_panoptic(blob):
+            is_foreign = name_kind(data) in FOREIGN_KINDS
+            info = _or_unfit(check_foreign, data, MAX_PIXELS) if is_foreign else info
         if isinstance(info, (ImageFault, Unfit)):
             return Unfit(info.code, info.detail, place)
         sha256 = hashlib.sha256(data).hexdigest()
@@ -328,11 +329,10 @@ def convert_images(
     converted: list[EncodedImage] = []
     for place, (blob, image) in enumerate(zip(sample.blobs, images, strict=True)):
         if is_panoptic(blob):
-            convert = functools.partial(_along, image, converted[0])
+            found = _or_unfit(_along, image, converted[0])
         else:
             upright = orientation is Orientation.UPRIGHT
-            convert = functools.partial(_turned_and_converted, image, upright, conversion)
-        found = _or_unfit(convert)
+            found = _or_unfit(_turned_and_converted, image, upright, conversion)
         if isinstance(found, (ImageFault, Unfit)):
             return Unfit(found.code, found.detail, place)
         converted.append(found)
@@ -361,7 +361,7 @@ def build_record(
     labels: Labels,
 ) -> Record | Unfit:
     """Return a sample's record, or why there is none."""
-    encoded = _or_unfit(lambda: _encode(layout.build(sample, images, labels)))
+    encoded = _or_unfit(_build, sample, images, layout, labels)
     if isinstance(encoded, Unfit):
         return encoded
     parts, built = encoded
@@ -371,7 +371,10 @@ def build_record(
     return Record(frame_record(parts), built, images)
 
 
-def _encode(built: Built | Unfit) -> tuple[list[bytes], Built] | Unfit:
+def _build(
+    sample: Sample, images: Sequence[EncodedImage], layout: Layout, labels: Labels
+) -> tuple[list[bytes], Built] | Unfit:
+    built = layout.build(sample, images, labels)
     if isinstance(built, Unfit):
         known = built.code in FAULTS and FAULTS[built.code].scope is Scope.SAMPLE
         return built if known else Unfit("E-EX-FAILED", f"{built.code}: {built.detail}")
@@ -380,13 +383,13 @@ def _encode(built: Built | Unfit) -> tuple[list[bytes], Built] | Unfit:
     return encode_example_parts(built.features), built
 
 
-def _or_unfit(make: Callable[[], T]) -> T | Unfit:
+def _or_unfit(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | Unfit:
     """Return what a pure function of bytes makes, its exception as a reject.
 
     The one place where that happens. Trouble of the machine passes: it says nothing of the sample.
     """
     try:
-        return make()
+        return make(*args, **kwargs)
     except (MemoryError, RecursionError):
         raise
     except Exception as error:

@@ -82,7 +82,7 @@ def choose_frame(
         turned: EXIF orientation by which the written image was turned upright; 1 for not.
         window: what it shows of the picture that it was made of, where it was converted.
     """
-    written, crop = window or Window(info.size_px)
+    written, crop = (info.size_px, None) if window is None else window
     if json_size == written and info.orientation == turned == 1:
         return Frame(*written, crop=crop)  # nearly every picture
     stored = turn_size(written, turned)

@@ -164,7 +164,7 @@ class PictureLayout(Layout):
         features = {key: (kind, values[key]) for key, kind in self._kinds}
         label_ids = [found.label.id for found in picture.objects]
         license_id = picture.fields.license_id
-        return Built(features, picture.dropped, picture.repairs, label_ids, license_id=license_id)
+        return Built(features, picture.dropped, picture.repairs, label_ids, None, license_id)
 
     def _check(self, values: Values) -> None:
         """Refuse values that would be lost, or that no reader of the spec could parse."""
@@ -234,7 +234,7 @@ def place_picture(
     if isinstance(frame, Unfit):
         return frame
     repairs = [*frame.repairs]
-    to_image = *frame[:3], frame.crop
+    width_px, height_px, orientation, _, crop = frame
     objects: list[PictureObject] = []
     dropped: list[BadAnnotation] = []
     segmentations = _segmentations(sample.payload, len(fields.objects))
@@ -242,7 +242,7 @@ def place_picture(
         sample.annotation_ids, fields.objects, segmentations, strict=False
     ):
         bbox = instance.bbox_xywh_px
-        box = place_box(bbox, *to_image)
+        box = place_box(bbox, width_px, height_px, orientation, crop)
         if not isinstance(box, PlacedBox):
             dropped.append(BadAnnotation(annotation_id, *box))
             continue
