@@ -17,7 +17,6 @@ from pipelines.child_processes import end_children
 from pipelines.engine_faults import engine_fault
 from pipelines.job_elsewhere import JOB_ELSEWHERE
 from pipelines.progress_display import stop_drawing
-from pipelines.start import collect_again
 from schemas.faults import EXIT_BUG, FAULTS, fault_line, find_fault, printable
 from transforms.progress import PROGRESS
 
@@ -98,7 +97,6 @@ def guarded(
         argv: its arguments.
         how_far: what is said when it is interrupted.
     """
-    collect_again()
     interrupted = functools.partial(_interrupted, how_far)
     signal.signal(signal.SIGINT, interrupted)
     signal.signal(signal.SIGTERM, interrupted)

@@ -11,7 +11,6 @@ import signal
 import sys
 import weakref
 from collections.abc import Callable, Sequence
-from importlib.abc import MetaPathFinder
 from typing import Any
 
 PIPELINES = ("coco", "folder", "table", "sidecar", "pairs", "arrays")
@@ -30,7 +29,7 @@ Specs = tuple[set[Any], set[Any]]
 """States and timers of a DoFn, as Beam declares them."""
 
 
-class _NotInstalled(MetaPathFinder):
+class _NotInstalled:
     """Says of what a run in this process has no use for that it is not installed."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> None:
@@ -81,13 +80,6 @@ def begin_module() -> None:
     module = sys.orig_argv[len(sys.orig_argv) - len(arguments) - 1].removeprefix("-m")
     if module.startswith("pipelines."):
         begin(module.removeprefix("pipelines."), arguments)
-
-
-def collect_again() -> None:
-    """Let the cycle collector work, but not on what was imported without it."""
-    if not gc.isenabled():
-        gc.freeze()
-        gc.enable()
 
 
 def _is_local(arguments: Sequence[str]) -> bool:
