@@ -18,12 +18,14 @@ LOOK = """
 import gc, json, sys
 import pipelines.coco
 from pipelines.options import beam_flags
+from apache_beam.runners.worker.statesampler import StateSampler
 from apache_beam.transforms import userstate
 print(json.dumps({
     "modules": list(sys.modules),
     "collects": gc.isenabled(),
     "finders": [type(finder).__name__ for finder in sys.meta_path],
     "finds_specs": type(userstate.get_dofn_specs).__name__,
+    "samples_after_ms": StateSampler("test", None).sampling_period_ms,
     "flags": sorted(beam_flags()),
 }))
 """
@@ -55,22 +57,25 @@ def test_a_local_run_imports_beam_without_clients() -> None:
     assert light["flags"] == whole["flags"]
     assert light["finders"] == whole["finders"]
     assert light["finds_specs"] == "_RememberedSpecs"
+    assert light["samples_after_ms"] == 10
 
 
 def test_a_library_finds_python_and_beam_as_they_were() -> None:
     whole = json.loads(python(LOOK))
     assert whole["collects"]
     assert whole["finds_specs"] == "function"
+    assert whole["samples_after_ms"] == 200
     assert "apache_beam.io.gcp.gcsfilesystem" in whole["modules"]
 
 
 def test_what_was_left_out_can_be_imported_later() -> None:
     program = """
 import apache_beam.io.gcp.gcsfilesystem, google.cloud.dataflow, pymongo
+from apache_beam.internal.http_client import get_new_http
 from apache_beam.io.filesystems import FileSystems
-print(type(FileSystems.get_filesystem('gs://b/o')).__name__)
+print(type(FileSystems.get_filesystem('gs://b/o')).__name__, type(get_new_http()).__name__)
 """
-    assert python(BEGIN + program) == "GCSFileSystem\n"
+    assert python(BEGIN + program) == "GCSFileSystem Http\n"
 
 
 @pytest.mark.parametrize(
