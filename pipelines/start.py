@@ -28,6 +28,10 @@ _LEFT_OUT = (
 
 _SAMPLING_MS = 10  # behind a long step a run waits for half of this on average; Beam's are 200
 
+_WORKERS = "apache_beam.runners.portability.fn_api_runner.worker_handlers"
+"""Keeps side inputs, which a run reads once each, and walks through all their objects to size them.
+"""
+
 Specs = tuple[set[Any], set[Any]]
 """States and timers of a DoFn, as Beam declares them."""
 
@@ -116,3 +120,5 @@ def _hasten_beam() -> None:
     userstate.get_dofn_specs = _RememberedSpecs(userstate.get_dofn_specs)
     samplers: Any = importlib.import_module("apache_beam.runners.worker.statesampler")
     samplers.StateSampler = partial(samplers.StateSampler, sampling_period_ms=_SAMPLING_MS)
+    workers: Any = importlib.import_module(_WORKERS)
+    workers.STATE_CACHE_SIZE_MB = 0

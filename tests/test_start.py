@@ -18,6 +18,7 @@ LOOK = """
 import gc, json, sys
 import pipelines.coco
 from pipelines.options import beam_flags
+from apache_beam.runners.portability.fn_api_runner import worker_handlers
 from apache_beam.runners.worker.statesampler import StateSampler
 from apache_beam.transforms import userstate
 print(json.dumps({
@@ -26,6 +27,7 @@ print(json.dumps({
     "finders": [type(finder).__name__ for finder in sys.meta_path],
     "finds_specs": type(userstate.get_dofn_specs).__name__,
     "samples_after_ms": StateSampler("test", None).sampling_period_ms,
+    "keeps_mb": worker_handlers.STATE_CACHE_SIZE_MB,
     "flags": sorted(beam_flags()),
 }))
 """
@@ -58,6 +60,7 @@ def test_a_local_run_imports_beam_without_clients() -> None:
     assert light["finders"] == whole["finders"]
     assert light["finds_specs"] == "_RememberedSpecs"
     assert light["samples_after_ms"] == 10
+    assert light["keeps_mb"] == 0
 
 
 def test_a_library_finds_python_and_beam_as_they_were() -> None:
@@ -65,6 +68,7 @@ def test_a_library_finds_python_and_beam_as_they_were() -> None:
     assert whole["collects"]
     assert whole["finds_specs"] == "function"
     assert whole["samples_after_ms"] == 200
+    assert whole["keeps_mb"] == 100
     assert "apache_beam.io.gcp.gcsfilesystem" in whole["modules"]
 
 
