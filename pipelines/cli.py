@@ -1,12 +1,9 @@
 """The console command `beam-tfrec`: each pipeline is a subcommand of the same name."""
 
-import gc
 import importlib
-import signal
 import sys
 
-PIPELINES = ("coco", "folder", "table", "sidecar", "pairs", "arrays")
-"""Those that make data sets, with Beam."""
+from pipelines.start import PIPELINES, begin
 
 COMMANDS = (*PIPELINES, "plan", "verify", "show", "report", "doctor")
 """Each names the module of `pipelines` that has its `main`."""
@@ -24,8 +21,7 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(2)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # as `pipelines` does for `python -m`
-    gc.disable()
+    begin(command, arguments)
     pipeline = importlib.import_module(f"pipelines.{command}")  # Beam takes half a second
     sys.argv = [f"beam-tfrec {command}", *arguments]
     pipeline.main()
