@@ -86,10 +86,17 @@ class CocoFiles:
         self.found = _found_in(self._files)
         self.orphans: list[Orphan] = []
         image_ids = [image.id for image in self.images]
-        self._by_image = [file.by_image(image_ids) for file in self._files]
-        for file, grouped in zip(self._files, self._by_image, strict=True):
-            if sum(map(len, grouped.values())) < len(file.annotations):
-                self.orphans += file.orphans(grouped)
+        self._columns = self._files[0].columns if len(self._files) == 1 else None
+        self._by_image: list[dict[int | str, list[Any]]] = []
+        if self._columns is None:
+            self._by_image = [file.by_image(image_ids) for file in self._files]
+            for file, grouped in zip(self._files, self._by_image, strict=True):
+                if sum(map(len, grouped.values())) < file.num_annotations:
+                    self.orphans += file.orphans(grouped)
+        else:
+            self._grouped = self._columns.group(image_ids)
+            if self._grouped.ends[-1:] != [len(self._columns)]:
+                self.orphans += self._files[0].orphans(image_ids)
         self._joined: Counter[CocoFile] = Counter()
         num_keypoints = {label.id: len(label.keypoints) for label in self.labels}
         self._num_keypoints = num_keypoints
@@ -113,7 +120,7 @@ class CocoFiles:
     @property
     def num_annotations(self) -> int:
         """Annotations of all files less those joined, once all images have been made."""
-        return sum(len(file.annotations) for file in self._files) - self._joined.total()
+        return sum(file.num_annotations for file in self._files) - self._joined.total()
 
     @property
     def num_repeated_ids(self) -> int:
@@ -131,7 +138,7 @@ class CocoFiles:
             SourceFile(
                 kind=file.kind.value,
                 images=len(file.images),
-                annotations=len(file.annotations),
+                annotations=file.num_annotations,
                 categories=len(file.categories),
                 joined_annotations=self._joined[file],
                 images_not_listed=len(self.images) - len(file.images),
@@ -166,6 +173,11 @@ class CocoFiles:
 
     def annotated_images(self) -> Iterator[AnnotatedImage]:
         """Yield every image with its annotations, in the order of `images`."""
+        if self._columns is not None:
+            of_images = self._columns.by_image(self._grouped, self._num_keypoints)
+            for image, found in zip(self.images, of_images, strict=True):
+                yield AnnotatedImage(image, *found)
+            return
         if len(self._files) == 1 and self._files[0].kind.has_objects:
             grouped = self._by_image[0]
             for image in self.images:

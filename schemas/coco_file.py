@@ -1,10 +1,11 @@
 """One COCO annotation file: what kind it is, and a strict parser of its entries.
 
-Everything is decoded in one typed pass. Polygons are skipped unparsed unless they are asked for,
-and a box stays a slice of the file until its image is made, which keeps a 450 MB file at twice its
-size in memory.
+A file of objects goes by in pieces, of which columns are kept: a sixth of its size. Any other is
+held as a whole and decoded in one typed pass, where a box stays a slice of the file until its image
+is made: twice its size. Polygons are skipped unparsed unless they are asked for.
 """
 
+import functools
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from schemas.coco_columns import InstanceColumns
+from schemas.coco_pieces import CocoPieces, read_in_pieces
 from schemas.coco_types import (
     NOTHING,
     CocoAnnotation,
@@ -25,9 +28,11 @@ from schemas.coco_types import (
     Id,
     Int64,
     Kind,
+    kind_of,
 )
 from schemas.faults import fault_line
 from schemas.file_names import blob_name, name_of_url
+from schemas.json_pieces import HeldText, Text
 from schemas.json_sections import first_keys, parse_sections
 from schemas.labels import check_labels
 from schemas.licenses import License, read_licenses
@@ -62,6 +67,11 @@ class CocoStrictness:
     segmentations: bool = False
     image_field: str = ""
 
+    @property
+    def is_usual(self) -> bool:
+        """Whether ids are integers, and nothing is kept but boxes and what is beside them."""
+        return self == STRICT
+
 
 STRICT = CocoStrictness()
 
@@ -90,46 +100,84 @@ class CocoFile:
         kind: what it holds.
         images: in the file's order, ids and names unique.
         categories: in the file's order; an id has one name. Empty for captions.
-        annotations: in the file's order.
+        columns: its annotations, where it was read in pieces.
         num_ids: different ids of the annotations.
         licenses: that it names, by id.
         image_values: of the field of images that was asked for, in their order; empty where an
             image has none.
     """
 
-    def __init__(self, data: bytes, where: str, strictness: CocoStrictness = STRICT) -> None:
+    def __init__(
+        self,
+        data: bytes | Text,
+        where: str,
+        strictness: CocoStrictness = STRICT,
+        *,
+        in_pieces: bool = True,
+    ) -> None:
         """Parse a file.
 
         Args:
             data: its bytes, UTF-8 with or without a BOM.
             where: the file's name, for messages.
             strictness: how its values are taken.
+            in_pieces: read it in pieces where it can be; else entries are there at once.
 
         Raises:
             RuntimeError: an `E-ANN-…` line when the file breaks a rule.
         """
         self.where = where
         self._strictness = strictness
-        sections = parse_sections(data, where)
+        text = HeldText(data) if isinstance(data, bytes) else data
+        self.images: list[CocoImage] = []
+        self.image_values: list[str] = []
+        self.categories: list[CocoCategory] = []
+        self.columns: InstanceColumns | None = None
+        pieces = read_in_pieces(text) if in_pieces and strictness.is_usual else None
+        licenses = self._parse_whole(text.whole()) if pieces is None else self._take(pieces)
+        self.licenses: list[License] = read_licenses(licenses)
+        _check_images(self.images, where)
+        check_labels([(category.id, category.name) for category in self.categories], where)
+
+    @functools.cached_property
+    def annotations(self) -> list[Any]:
+        """The annotations in the file's order; made when they are asked for, where columns are."""
+        assert self.columns is not None  # else they are there
+        return self.columns.entries()
+
+    @property
+    def num_annotations(self) -> int:
+        """How many annotations there are."""
+        return len(self.annotations if self.columns is None else self.columns)
+
+    def _take(self, pieces: CocoPieces) -> msgspec.Raw:
+        """Take a file that went by in pieces; return its licenses."""
+        self.kind = Kind.INSTANCES
+        self.images, self.columns = pieces.images, pieces.columns
+        categories = pieces.sections["categories"]
+        self.categories = self._decode(categories, "categories", CocoCategory)
+        self.num_ids = self.columns.count_ids()
+        return pieces.sections.get("licenses", msgspec.Raw(b"null"))
+
+    def _parse_whole(self, data: bytes) -> msgspec.Raw:
+        """Take a file of any kind, or say what is wrong with it; return its licenses."""
+        sections = parse_sections(data, self.where)
         images, annotations = sections.take("images"), sections.take("annotations")
         self.kind = self._kind_by_keys(annotations)
         categories = NOTHING if self.kind is Kind.CAPTIONS else sections.take("categories")
-        self.images: list[CocoImage] = self._decode(images, "images", CocoImage)
-        field = strictness.image_field
-        self.image_values: list[str] = self._decode_field(images, field) if field else []
-        self.categories: list[CocoCategory] = (
-            self._decode(categories, "categories", CocoCategory) if memoryview(categories) else []
-        )
-        self.annotations: list[Any] = self._decode_annotations(annotations)
+        self.images = self._decode(images, "images", CocoImage)
+        if field := self._strictness.image_field:
+            self.image_values = self._decode_field(images, field)
+        if memoryview(categories):
+            self.categories = self._decode(categories, "categories", CocoCategory)
+        self.annotations = self._decode_annotations(annotations)
         ids = set(map(_ID, self.annotations))
         self.num_ids = len(ids)
-        if not strictness.string_ids:
+        if not self._strictness.string_ids:
             self.refuse_text("images", "id")
             if not set(map(type, ids)) <= {int}:
                 self.refuse_text("annotations", _ID_FIELDS[self.kind is Kind.PANOPTIC])
-        self.licenses: list[License] = read_licenses(sections.find("licenses"))
-        _check_images(self.images, where)
-        check_labels([(category.id, category.name) for category in self.categories], where)
+        return sections.find("licenses")
 
     def by_image(self, image_ids: Iterable[int | str]) -> dict[int | str, list[Any]]:
         """Return the annotations of every image, in the file's order, without orphans."""
@@ -293,19 +341,6 @@ def _as_text(value: str | float | None) -> str:
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() else repr(value)
     return "" if value is None else str(value)
-
-
-def kind_of(keys: Sequence[str]) -> Kind | None:
-    """Return what an annotation with these keys is, or None.
-
-    >>> kind_of(["id", "image_id", "caption"])
-    <Kind.CAPTIONS: 'captions'>
-    """
-    if "segments_info" in keys:
-        return Kind.PANOPTIC
-    if "category_id" in keys or "bbox" in keys:
-        return Kind.INSTANCES
-    return Kind.CAPTIONS if "caption" in keys else None
 
 
 def _keys_at(section: msgspec.Raw, place: int) -> list[str]:

@@ -43,13 +43,13 @@ class ObjectOpener:
         """Return the object of an annotation, or (code, detail) of why there is none."""
         category_id = instance.category_id
         if category_id not in self._num_keypoints:
-            return _unknown_category(category_id)
+            return unknown_category(category_id)
         try:
             bbox = _DECODE_BBOX(instance.bbox)
         except msgspec.ValidationError:
-            return _bbox_fault(instance.bbox)
+            return bbox_fault(instance.bbox)
         if not (bbox[2] > 0 and bbox[3] > 0):
-            return _bbox_fault(instance.bbox)
+            return bbox_fault(instance.bbox)
         area = instance.area
         if area is None:
             area = area_px2(_parse_segmentation(instance, image), bbox)
@@ -130,14 +130,14 @@ def open_segments(
     opened: list[SegmentFields] = []
     for segment in segments:
         if segment.category_id not in num_keypoints:
-            code, detail = _unknown_category(segment.category_id)
+            code, detail = unknown_category(segment.category_id)
             return code, f"segment {segment.id}: {detail}"
         try:
             bbox = _DECODE_BBOX(segment.bbox)
         except msgspec.ValidationError:
             bbox = (0.0, 0.0, 0.0, 0.0)
         if not (bbox[2] > 0 and bbox[3] > 0):
-            code, detail = _bbox_fault(segment.bbox)
+            code, detail = bbox_fault(segment.bbox)
             return code, f"segment {segment.id}: {detail}"
         area = bbox[2] * bbox[3] if segment.area is None else segment.area
         crowd = int(bool(segment.iscrowd))
@@ -146,7 +146,8 @@ def open_segments(
     return opened
 
 
-def _unknown_category(category_id: int) -> tuple[str, str]:
+def unknown_category(category_id: int) -> tuple[str, str]:
+    """Return (code, detail) of an annotation of a category that there is not."""
     return "E-ANN-CATEGORY", f"category_id {category_id} is not in categories"
 
 
@@ -157,7 +158,8 @@ def _parse_segmentation(
     return parse_segmentation(raw, image.width, image.height)
 
 
-def _bbox_fault(raw: msgspec.Raw) -> tuple[str, str]:
+def bbox_fault(raw: msgspec.Raw) -> tuple[str, str]:
+    """Return (code, detail) of what is wrong with the JSON of a bbox that is no box."""
     try:
         bbox = msgspec.json.decode(raw)
     except msgspec.ValidationError:

@@ -5,6 +5,7 @@ for what LVIS adds. What is large or seldom asked for stays a slice of the file 
 """
 
 import enum
+from collections.abc import Sequence
 from typing import Annotated, Generic, TypeVar
 
 import msgspec
@@ -35,6 +36,19 @@ class Kind(enum.Enum):
     def has_objects(self) -> bool:
         """Whether its annotations are objects with boxes."""
         return self in (Kind.INSTANCES, Kind.KEYPOINTS)
+
+
+def kind_of(keys: Sequence[str]) -> Kind | None:
+    """Return what an annotation with these keys is, or None.
+
+    >>> kind_of(["id", "image_id", "caption"])
+    <Kind.CAPTIONS: 'captions'>
+    """
+    if "segments_info" in keys:
+        return Kind.PANOPTIC
+    if "category_id" in keys or "bbox" in keys:
+        return Kind.INSTANCES
+    return Kind.CAPTIONS if "caption" in keys else None
 
 
 class CocoImage(msgspec.Struct, Generic[AnyId, NumberId], gc=False, kw_only=True):

@@ -19,8 +19,8 @@ _GZIP = b"\x1f\x8b"
 _UTF8_BOM = b"\xef\xbb\xbf"
 _OPEN_OR_CLOSE = bytes.maketrans(b"{}", b"[]")
 _NOT_A_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-_STRING_OR_BRACKET = re.compile(rb"(%b)\s*(:?)|[][{}]" % _STRING.pattern, re.DOTALL)
+STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+STRING_OR_BRACKET = re.compile(rb"(%b)\s*(:?)|[][{}]" % STRING.pattern, re.DOTALL)
 _ARRAY_OF_OBJECTS = re.compile(rb"\s*\[\s*\{")
 _DECODED_AT_ONCE_BYTES = 2**20
 _BYTE_OFFSET = re.compile(r"\(byte (\d+)\)")
@@ -164,7 +164,7 @@ def _key_offsets(data: bytes, name: str) -> Iterator[int]:
 def _keys_and_brackets(data: bytes | memoryview) -> Iterator[tuple[int, int, bytes]]:
     """Yield (depth, byte offset, key or nothing): slow, for the messages of refused files."""
     depth = 0
-    for match in _STRING_OR_BRACKET.finditer(data):
+    for match in STRING_OR_BRACKET.finditer(data):
         key, colon = match.groups()
         if key is None:
             depth += 1 if match[0] in b"[{" else -1
@@ -187,7 +187,7 @@ def nests_deeper(data: bytes, levels: int) -> bool:
     brackets = data.translate(_OPEN_OR_CLOSE, _NOT_A_BRACKET)
     if not _peel(brackets, levels):
         return False
-    brackets = _STRING.sub(b"", data).translate(_OPEN_OR_CLOSE, _NOT_A_BRACKET)
+    brackets = STRING.sub(b"", data).translate(_OPEN_OR_CLOSE, _NOT_A_BRACKET)
     return bool(_peel(brackets, levels))
 
 

@@ -14,7 +14,8 @@ from schemas.faults import Rejected, find_fault
 from schemas.manifest import Label
 from schemas.picture_fields import ObjectFields, PictureFields
 from schemas.samples import Blob, Sample, pack
-from transforms.read_coco import CocoRules, CocoSource, ReadCoco, read_coco
+from transforms.coco_samples import CocoRules, CocoSource, read_coco
+from transforms.read_coco import ReadCoco
 from transforms.sources import SplitSource, excluded_keys, merge_labels, uri_identity
 
 STRICT, DROPPING = CocoRules(), CocoRules(drop_orphans=True)

@@ -10,6 +10,7 @@ from schemas.coco import AnnotatedImage, CocoFiles, license_of
 from schemas.coco_file import CocoFile, CocoStrictness
 from schemas.coco_types import CocoImage, Kind
 from schemas.faults import FAULTS, Rejected, fault_line
+from schemas.json_pieces import Text
 from schemas.picture_fields import BadAnnotation, ObjectFields, PictureFields
 from schemas.samples import Blob, Sample, pack
 from transforms.blobs import is_cut, panoptic_root
@@ -84,15 +85,15 @@ def _number(value: float) -> str:
 
 
 class CocoSource(NamedTuple):
-    """An annotation file as it was read.
+    """An annotation file.
 
     Attributes:
-        data: its bytes.
+        data: its bytes; where it is alone, a text that gives them suffices.
         where: its name, for messages.
         identity: by which it is recognised; equal bytes have an equal one.
     """
 
-    data: bytes
+    data: bytes | Text
     where: str
     identity: str = ""
 
@@ -124,13 +125,29 @@ def read_coco(
             `E-SRC-SPLIT` where a field does not say the split or group of an image.
     """
     files = parse_sources(sources, rules)
+    yield from read_files(
+        files, split, rules, exclude, identity, panoptic=panoptic, splitting=splitting
+    )
+
+
+def read_files(
+    files: CocoFiles,
+    split: str,
+    rules: CocoRules,
+    exclude: Mapping[str, Mapping[str, str]] = NOTHING_EXCLUDED,
+    identity: str = "",
+    *,
+    panoptic: bool = False,
+    splitting: Splitting = _GIVEN,
+) -> Iterator[Sample | Rejected | SplitSource]:
+    """Yield what `read_coco` does, of files that `parse_sources` gave."""
     _check_kinds(files, split, rules, panoptic=panoptic)
     splits = CocoSplits(files, split, splitting, exclude)
     reader = _ImageReader(files, splits, split, rules)
     yield from reader.orphans()
     for annotated in files.annotated_images():
         yield from reader.samples_of(annotated)
-    several = files.sources() if len(sources) > 1 else []
+    several = sources if len(sources := files.sources()) > 1 else []
     yield from splits.sources(identity, several, per_annotation=rules.per_annotation)
 
 
@@ -148,7 +165,10 @@ def parse_sources(sources: Sequence[CocoSource], rules: CocoRules) -> CocoFiles:
     strictness = CocoStrictness(
         rules.string_ids, rules.float_ids, rules.segmentations, rules.image_field
     )
-    files = [CocoFile(source.data, source.where, strictness) for source in in_order]
+    alone = len(sources) == 1  # files of several are joined entry by entry
+    files = [
+        CocoFile(source.data, source.where, strictness, in_pieces=alone) for source in in_order
+    ]
     return CocoFiles(files, segmentations=rules.segmentations)
 
 

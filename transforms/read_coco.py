@@ -6,10 +6,12 @@ from typing import NamedTuple
 
 import apache_beam as beam
 
+from schemas.coco import CocoFiles
 from schemas.faults import Rejected
 from schemas.samples import Sample
 from transforms.blobs import RejectedOutput, panoptic_root
-from transforms.coco_samples import CocoRules, CocoSource, read_coco
+from transforms.coco_samples import CocoRules, CocoSource, parse_sources, read_files
+from transforms.source_text import open_source
 from transforms.sources import (
     SplitSource,
     SplitSourceOutput,
@@ -41,9 +43,9 @@ class CocoSamples(NamedTuple):
 class ReadCoco(beam.PTransform):
     """Root -> the samples of COCO annotation files, with the annotations dropped on the way.
 
-    The files of a split are read by one worker, as a whole, and joined there; their samples' order
-    does not matter downstream. The annotations of an image come by ascending id, whatever the order
-    of files or in them.
+    The files of a split are read by one worker, several as a whole, and joined there; their
+    samples' order does not matter downstream. The annotations of an image come by ascending id,
+    whatever the order of files or in them.
 
     Attributes:
         uris: annotation files per split, in any order.
@@ -114,17 +116,18 @@ class _ReadSplit(beam.DoFn):
         self, element: tuple[str, tuple[str, ...]]
     ) -> Iterator[Sample | RejectedOutput | SplitSourceOutput]:
         split, uris = element
-        sources = [self._read(uri) for uri in uris]
-        excluded = [self._read(uri) for uri in (self._exclude,) if uri]
+        files, identities = self._parse(uris)
         keys: dict[str, dict[str, str]] = {}
-        for source in excluded:
-            keys |= excluded_keys(source.data, source.where)
-        items = read_coco(
-            sources,
+        excluded: list[str] = []
+        if self._exclude:
+            data, identity = read_identified(self._exclude, self._access)
+            keys, excluded = excluded_keys(data, self._exclude), [identity]
+        items = read_files(
+            files,
             split,
             self._rules,
             keys,
-            join_identities((s.identity for s in sources), *(s.identity for s in excluded)),
+            join_identities(identities, *excluded),
             panoptic=split in self._panoptic_splits,
             splitting=self._splitting,
         )
@@ -135,6 +138,15 @@ class _ReadSplit(beam.DoFn):
                 yield RejectedOutput("rejected", item)
             else:
                 yield SplitSourceOutput("files", item)
+
+    def _parse(self, uris: Sequence[str]) -> tuple[CocoFiles, list[str]]:
+        """Return the files of a split, and by what each is recognised."""
+        if len(uris) == 1:
+            text = open_source(uris[0], self._access)
+            files = parse_sources([CocoSource(text, uris[0])], self._rules)
+            return files, [text.identity]
+        sources = [self._read(uri) for uri in uris]
+        return parse_sources(sources, self._rules), [source.identity for source in sources]
 
     def _read(self, uri: str) -> CocoSource:
         data, identity = read_identified(uri, self._access)

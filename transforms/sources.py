@@ -236,7 +236,19 @@ def read_identified(uri: str, access: Access = DEFAULT_ACCESS) -> tuple[bytes, s
     """
     storage, entry = find_uri(uri, access)
     data = storage.read(entry.name, entry)
-    return data, _pin_identity(entry) if _is_known_by_pin(entry) else file_identity(data)
+    return data, identity_of(entry, google_crc32c.value(data))
+
+
+def identity_of(entry: Entry, crc32c: int) -> str:
+    """Return by what `uri_identity` recognises a file as it was listed, and read.
+
+    Args:
+        entry: as listed.
+        crc32c: of the bytes that were read.
+    """
+    if _is_known_by_pin(entry):
+        return _pin_identity(entry)
+    return _file_identity(entry.size_bytes, crc32c)
 
 
 def file_identity(data: bytes) -> str:

@@ -18,7 +18,7 @@ from tests.conftest import coco_dict
 from tests.fuzz.choices import Choices
 from tests.fuzz.names import require_below_root
 from tests.fuzz.target import Target, require_fault_line
-from transforms.read_coco import CocoRules, CocoSource, read_coco
+from transforms.coco_samples import CocoRules, CocoSource, read_coco
 from transforms.sources import SplitSource
 
 _RULES = (
