@@ -32,10 +32,10 @@ from transforms.plan_shards import (
     ShardTable,
     Tally,
     add_tallies,
-    bucket_of,
+    buckets_of,
     count_shards,
     equal_shares,
-    find_bucket_of,
+    find_buckets,
     make_bucket_batch,
     make_shard_plan,
     make_shard_table,
@@ -301,7 +301,7 @@ def test_buckets_sort_as_their_keys_do(order: Order, largest: int) -> None:
     choose = random.Random(0)
     keys = sorted({0, 1, largest, *(choose.randint(0, largest) for _ in range(2000))})
 
-    buckets = [bucket_of(key, order, 4096) for key in keys]
+    buckets = buckets_of(keys, order, 4096)
 
     assert buckets == sorted(buckets)
     assert len(set(buckets)) > 1000
@@ -763,11 +763,11 @@ def test_a_bucket_that_begins_inside_a_shard_goes_on_into_the_next() -> None:
 
 def test_a_bucket_is_found_by_its_split_s_own_order() -> None:
     sharding = Sharding(order={"val": INPUT, "": SHUFFLED}, seed=5)
-    one = sample("a", "train", position=5000)
+    mixed = [sample("a", split, position=5000) for split in ("train", "val", "train")]
 
-    assert find_bucket_of(sample("a", "val", position=5000), sharding, 100) == ("val", 1)
     shuffled = int.from_bytes(digest("train", "a", 5), "big") * 100 >> 128
-    assert find_bucket_of(one, sharding, 100) == ("train", shuffled)
+    expected = [("train", shuffled), ("val", 1), ("train", shuffled)]
+    assert list(find_buckets(mixed, sharding, 100)) == expected
 
 
 def test_a_table_knows_of_what_is_not_there_that_it_is_empty() -> None:
