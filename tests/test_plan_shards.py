@@ -20,6 +20,7 @@ from schemas.faults import find_fault
 from schemas.manifest import PlannedSplit
 from schemas.samples import Blob, Sample
 from schemas.shards import ShardPlan
+from transforms import run_spool
 from transforms.blobs import PinTally
 from transforms.coders import StructCoder
 from transforms.plan_shards import (
@@ -795,3 +796,34 @@ def test_options_are_these_texts(sharding: Sharding, told: tuple[str, ...]) -> N
 @pytest.mark.parametrize("struct", [BucketBatch, Ranks, ShardRun, ShardTable, Tally])
 def test_elements_have_their_compact_coder(struct: type) -> None:
     assert isinstance(coders.registry.get_coder(struct), StructCoder)
+
+
+_MANY = "50 samples are many for one process: sorting them takes some"
+_CLUSTER = "a cluster (--runner) divides them among its workers"
+
+
+@pytest.mark.parametrize(
+    ("most", "spooled", "expected"),
+    [
+        (49, True, [f"{_MANY} 5 kB of memory, and 50 kB or more in --spool_dir; {_CLUSTER}"]),
+        (49, False, [f"{_MANY} 100 kB of memory; {_CLUSTER}"]),
+        (50, True, []),
+        (50, False, []),
+    ],
+)
+def test_a_run_in_process_warns_of_more_samples_than_it_was_measured_with(
+    test_pipeline: Callable[[], beam.Pipeline],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    most: int,
+    spooled: bool,
+    expected: list[str],
+) -> None:
+    monkeypatch.setattr(run_spool, "MOST_SPOOLED" if spooled else "MOST_HELD", most)
+    with test_pipeline() as pipeline:
+        samples = pipeline | beam.Create(numbered(50)).with_output_types(Sample)
+        spool = run_spool.spool_for(pipeline) if spooled else None
+        _ = samples | PlanShards(Sharding({"": 2}), kilobyte, spool=spool)
+
+    told = [record for record in caplog.records if record.name == run_spool.__name__]
+    assert [record.getMessage() for record in told] == expected

@@ -25,7 +25,7 @@ from schemas.order import DIGEST_BITS, Order, shuffle_key, shuffle_keys
 from schemas.samples import Sample, content_digest
 from schemas.shards import ShardPlan, shard_stem
 from transforms import coders
-from transforms.batches import BatchByKey, num_groups
+from transforms.batches import BatchByKey, is_in_process, num_groups
 from transforms.blobs import PinTally, none_allowed, refuse_mostly_missing
 from transforms.group_batches import GroupBatches
 from transforms.payloads import (
@@ -36,7 +36,7 @@ from transforms.payloads import (
     attach_payloads,
     make_boundaries,
 )
-from transforms.run_spool import RunSpool
+from transforms.run_spool import RunSpool, warn_of_many
 
 DEFAULT_SHARD_BYTES = 150_000_000
 MIN_SHARDS = 16
@@ -473,8 +473,9 @@ class PlanShards(beam.PTransform):
     """Samples -> shard plans: exact counts per shard, a global order, references only.
 
     Two group-bys: samples by bucket, then by shard. Deterministic: what comes out depends on the
-    samples and on `sharding` alone. Each sample comes out once, or the run stops. Payloads that
-    were detached are in the second group-by only, and come out in their samples.
+    samples and on `sharding` alone. Each sample comes out once, or the run stops. A run in process
+    warns of very many. Payloads that were detached are in the second group-by only, and come out
+    in their samples.
 
     Attributes:
         sharding: number of shards and order.
@@ -508,6 +509,8 @@ class PlanShards(beam.PTransform):
             | "AddTallies" >> beam.CombinePerKey(add_tallies)
         )
         pins: Any = [] if self.tallies is None else beam.pvalue.AsList(self.tallies)
+        here = is_in_process(samples.pipeline)
+        warn = functools.partial(warn_of_many, spooled=self.spool is not None) if here else None
         table = (
             samples.pipeline
             | "Once" >> beam.Impulse()
@@ -518,6 +521,7 @@ class PlanShards(beam.PTransform):
                 pins,
                 self.sharding,
                 self.allowed_missing,
+                warn,
             )
         )
         as_table = beam.pvalue.AsSingleton(table)
@@ -561,9 +565,13 @@ def _make_table(
     pins: list[tuple[str, PinTally]],
     sharding: Sharding,
     allowed_missing: Callable[[int], int],
+    warn: Callable[[int], None] | None,
 ) -> ShardTable:
     refuse_mostly_missing(pins, allowed_missing)
-    return make_shard_table(tallies, sharding)
+    table = make_shard_table(tallies, sharding)
+    if warn is not None:
+        warn(sum(ranks.planned.samples for ranks in table.splits.values()))
+    return table
 
 
 def _rank(
