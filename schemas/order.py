@@ -3,6 +3,7 @@
 import enum
 import functools
 import hashlib
+from collections.abc import Iterable
 
 DIGEST_BITS = 128
 
@@ -20,13 +21,25 @@ def shuffle_key(split: str, key: str, seed: int) -> int:
     The first 128 bits of a keyed hash of split and key, hence a uniform order that no runner,
     worker or arrival order changes.
     """
-    digest = _keyed_hash(seed).copy()  # made anew, it takes twice as long
-    digest.update(f"{split}\0{key}".encode())
-    return int.from_bytes(digest.digest(), "big")
+    return shuffle_keys(split, [key], seed)[0]
+
+
+def shuffle_keys(split: str, keys: Iterable[str], seed: int) -> list[int]:
+    """Return the `shuffle_key` of each of a split's keys; many at once take less time."""
+    begun = _begun_hash(split, seed)
+    numbers = []
+    for key in keys:
+        digest = begun.copy()
+        digest.update(key.encode())
+        numbers.append(int.from_bytes(digest.digest(), "big"))
+    return numbers
 
 
 @functools.cache
-def _keyed_hash(seed: int) -> "hashlib.blake2b":
-    return hashlib.blake2b(
+def _begun_hash(split: str, seed: int) -> "hashlib.blake2b":
+    """Return the hash of what all keys of a split have in common: half of all there is to hash."""
+    begun = hashlib.blake2b(
         key=str(seed).encode(), digest_size=DIGEST_BITS // 8, person=b"tfrec-order"
     )
+    begun.update(f"{split}\0".encode())
+    return begun

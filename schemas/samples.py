@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 _PACK = msgspec.msgpack.Encoder()
+_EMPTY_DIGEST = hashlib.blake2b(digest_size=32)
 
 
 class Blob(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -85,26 +86,19 @@ def content_digest(sample: Sample, *, with_position: bool) -> int:
     Pins stay out, since a touched or copied source is the same data. The position counts only
     where the order follows the input, and a payload that travels apart as if it were here.
     """
-    blobs = [
-        (blob.root, blob.name, blob.size_bytes, blob.crc32c)
-        if blob.length < 0
-        else (
-            blob.root,
-            blob.name,
-            blob.size_bytes,
-            blob.crc32c,
-            blob.offset,
-            blob.length,
-            blob.member,
-        )
-        for blob in sample.blobs
-    ]
+    blobs = []
+    for blob in sample.blobs:
+        content: tuple = blob.root, blob.name, blob.size_bytes, blob.crc32c
+        if blob.length >= 0:
+            content += blob.offset, blob.length, blob.member
+        blobs.append(content)
     position = sample.position if with_position else -1
-    content = [sample.split, sample.key, position, blobs, sample.fields, sample.annotation_ids]
+    told = [sample.split, sample.key, position, blobs, sample.fields, sample.annotation_ids]
     if payload_digest := sample.payload_digest or digest_payload(sample.payload):
-        content.append(payload_digest)
-    packed = _PACK.encode(content)
-    return int.from_bytes(hashlib.blake2b(packed, digest_size=32).digest(), "big")
+        told.append(payload_digest)
+    digest = _EMPTY_DIGEST.copy()  # made anew, it takes a quarter longer
+    digest.update(_PACK.encode(told))
+    return int.from_bytes(digest.digest(), "big")
 
 
 def pack(value: Any) -> bytes:

@@ -38,7 +38,7 @@ from transforms.plan_shards import (
     Sharding,
     ShardRun,
     ShardTable,
-    find_bucket_of,
+    find_buckets,
     make_bucket_batch,
     make_shard_plan,
     make_shard_table,
@@ -170,8 +170,9 @@ def batch_samples(
 ) -> dict[Bucket, BucketBatch]:
     """Return the samples by bucket."""
     buckets: dict[Bucket, list[Sample]] = {}
-    for sample in samples:
-        buckets.setdefault(find_bucket_of(sample, sharding, 4096), []).append(sample)
+    given = list(samples)
+    for bucket, sample in zip(find_buckets(given, sharding, 4096), given, strict=True):
+        buckets.setdefault(bucket, []).append(sample)
     return {
         bucket: make_bucket_batch(members, sharding, layout.record_bytes)
         for bucket, members in buckets.items()

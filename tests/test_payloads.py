@@ -33,7 +33,7 @@ from transforms.plan_shards import (
     Sharding,
     ShardRun,
     find_boundary,
-    find_bucket_of,
+    find_buckets,
     find_shard,
     make_bucket_batch,
     make_shard_plan,
@@ -69,8 +69,8 @@ def plan(
 ) -> list[ShardPlan]:
     """Plan shards as the pipeline does, in plain Python."""
     buckets: dict = {}
-    for one in samples:
-        buckets.setdefault(find_bucket_of(one, sharding, num_buckets), []).append(one)
+    for bucket, one in zip(find_buckets(samples, sharding, num_buckets), samples, strict=True):
+        buckets.setdefault(bucket, []).append(one)
     batches = {b: make_bucket_batch(members, sharding, kilobyte) for b, members in buckets.items()}
     table = make_shard_table([(b, batch.tally) for b, batch in batches.items()], sharding)
     runs: list[tuple[Shard, ShardRun]] = []

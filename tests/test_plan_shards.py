@@ -20,6 +20,7 @@ from schemas.faults import find_fault
 from schemas.manifest import PlannedSplit
 from schemas.samples import Blob, Sample
 from schemas.shards import ShardPlan
+from transforms import run_spool
 from transforms.blobs import PinTally
 from transforms.coders import StructCoder
 from transforms.plan_shards import (
@@ -32,10 +33,10 @@ from transforms.plan_shards import (
     ShardTable,
     Tally,
     add_tallies,
-    bucket_of,
+    buckets_of,
     count_shards,
     equal_shares,
-    find_bucket_of,
+    find_buckets,
     make_bucket_batch,
     make_shard_plan,
     make_shard_table,
@@ -301,7 +302,7 @@ def test_buckets_sort_as_their_keys_do(order: Order, largest: int) -> None:
     choose = random.Random(0)
     keys = sorted({0, 1, largest, *(choose.randint(0, largest) for _ in range(2000))})
 
-    buckets = [bucket_of(key, order, 4096) for key in keys]
+    buckets = buckets_of(keys, order, 4096)
 
     assert buckets == sorted(buckets)
     assert len(set(buckets)) > 1000
@@ -763,11 +764,11 @@ def test_a_bucket_that_begins_inside_a_shard_goes_on_into_the_next() -> None:
 
 def test_a_bucket_is_found_by_its_split_s_own_order() -> None:
     sharding = Sharding(order={"val": INPUT, "": SHUFFLED}, seed=5)
-    one = sample("a", "train", position=5000)
+    mixed = [sample("a", split, position=5000) for split in ("train", "val", "train")]
 
-    assert find_bucket_of(sample("a", "val", position=5000), sharding, 100) == ("val", 1)
     shuffled = int.from_bytes(digest("train", "a", 5), "big") * 100 >> 128
-    assert find_bucket_of(one, sharding, 100) == ("train", shuffled)
+    expected = [("train", shuffled), ("val", 1), ("train", shuffled)]
+    assert list(find_buckets(mixed, sharding, 100)) == expected
 
 
 def test_a_table_knows_of_what_is_not_there_that_it_is_empty() -> None:
@@ -795,3 +796,34 @@ def test_options_are_these_texts(sharding: Sharding, told: tuple[str, ...]) -> N
 @pytest.mark.parametrize("struct", [BucketBatch, Ranks, ShardRun, ShardTable, Tally])
 def test_elements_have_their_compact_coder(struct: type) -> None:
     assert isinstance(coders.registry.get_coder(struct), StructCoder)
+
+
+_MANY = "50 samples are many for one process: sorting them takes some"
+_CLUSTER = "a cluster (--runner) divides them among its workers"
+
+
+@pytest.mark.parametrize(
+    ("most", "spooled", "expected"),
+    [
+        (49, True, [f"{_MANY} 5 kB of memory, and 50 kB or more in --spool_dir; {_CLUSTER}"]),
+        (49, False, [f"{_MANY} 100 kB of memory; {_CLUSTER}"]),
+        (50, True, []),
+        (50, False, []),
+    ],
+)
+def test_a_run_in_process_warns_of_more_samples_than_it_was_measured_with(
+    test_pipeline: Callable[[], beam.Pipeline],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    most: int,
+    spooled: bool,
+    expected: list[str],
+) -> None:
+    monkeypatch.setattr(run_spool, "MOST_SPOOLED" if spooled else "MOST_HELD", most)
+    with test_pipeline() as pipeline:
+        samples = pipeline | beam.Create(numbered(50)).with_output_types(Sample)
+        spool = run_spool.spool_for(pipeline) if spooled else None
+        _ = samples | PlanShards(Sharding({"": 2}), kilobyte, spool=spool)
+
+    told = [record for record in caplog.records if record.name == run_spool.__name__]
+    assert [record.getMessage() for record in told] == expected

@@ -37,29 +37,33 @@ class BatchByKey(beam.DoFn):
     """
 
     def __init__(
-        self, key_of: Callable[[Any], Hashable], to_batch: Callable[[list], Any], groups: int
+        self,
+        keys_of: Callable[[list], Iterable[Hashable]],
+        to_batch: Callable[[list], Any],
+        groups: int,
     ) -> None:
-        """Take what gives a value's key, what makes a batch, and how many keys there are."""
-        self._key_of = key_of
+        """Take what gives the keys of values, what makes a batch, and how many keys there are."""
+        self._keys_of = keys_of
         self._to_batch = to_batch
         self._max_held = min(_HELD_PER_GROUP * groups, _MAX_HELD)
 
     def start_bundle(self) -> None:
         """Hold nothing yet."""
-        self._held: dict[Hashable, list] = {}
-        self._count = 0
+        self._held: list = []
 
     def process(self, value: Any) -> Iterable[tuple[Hashable, Any]]:
         """Hold a value back, or let all go when they are many."""
-        self._held.setdefault(self._key_of(value), []).append(value)
-        self._count += 1
-        return () if self._count < self._max_held else self._release()
+        self._held.append(value)
+        return () if len(self._held) < self._max_held else self._release()
 
     def finish_bundle(self) -> Iterator:
         """Let everything go."""
         yield from map(GlobalWindows.windowed_value_at_end_of_window, self._release())
 
     def _release(self) -> Iterator[tuple[Hashable, Any]]:
-        held, self._held, self._count = self._held, {}, 0
-        for key, values in held.items():
+        held, self._held = self._held, []
+        by_key: dict[Hashable, list] = {}
+        for key, value in zip(self._keys_of(held), held, strict=True):
+            by_key.setdefault(key, []).append(value)
+        for key, values in by_key.items():
             yield key, self._to_batch(values)

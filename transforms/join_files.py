@@ -172,7 +172,9 @@ class JoinFiles(beam.PTransform):
     def expand(self, files: beam.PCollection[NamedFile]) -> beam.PCollection[JoinedFiles]:
         """Join on the name."""
         count = num_groups(files.pipeline, _PARTITIONS)
-        batch = beam.ParDo(BatchByKey(functools.partial(_partition_of, count=count), _Batch, count))
+        batch = beam.ParDo(
+            BatchByKey(functools.partial(_partitions_of, count=count), _Batch, count)
+        )
         batches = files | "BatchFiles" >> batch.with_output_types(tuple[_Partition, _Batch])
         together = (batches,) | "JoinOnName" >> GroupBatches(_Batch, self.spool)
         checked = (
@@ -184,8 +186,8 @@ class JoinFiles(beam.PTransform):
         return together | "Join" >> beam.FlatMap(_join, beam.pvalue.AsList(checked))
 
 
-def _partition_of(named: NamedFile, count: int) -> _Partition:
-    return named.source, zlib.crc32(named.name.encode()) % count
+def _partitions_of(files: list[NamedFile], count: int) -> list[_Partition]:
+    return [(named.source, zlib.crc32(named.name.encode()) % count) for named in files]
 
 
 def _checked(element: tuple[str, JoinTally], sides: Sides) -> str:

@@ -222,11 +222,11 @@ class LeaveOutEarlier(beam.PTransform):
         count = num_groups(samples.pipeline, _PARTITIONS)
         left = (
             (
-                samples | "BatchSamples" >> _batches(_partition_of_sample, _samples_batch, count),
+                samples | "BatchSamples" >> _batches(_partitions_of_samples, _samples_batch, count),
                 self.rejected
-                | "BatchRejected" >> _batches(_partition_of_reject, _rejected_batch, count),
+                | "BatchRejected" >> _batches(_partitions_of_rejects, _rejected_batch, count),
                 self._written(samples.pipeline)
-                | "BatchWritten" >> _batches(_partition_of_written, _written_batch, count),
+                | "BatchWritten" >> _batches(_partitions_of_written, _written_batch, count),
             )
             | "JoinOnKey" >> GroupBatches(_JoinBatch, self.spool)
             | "LeaveOut" >> beam.ParDo(_LeaveOut()).with_outputs("rejected", "tallies", main="new")
@@ -254,22 +254,26 @@ def _list_indexes(
     return list_indexes(manifest_of(earlier, access), earlier.uri, splits)
 
 
-def _batches(key_of: Callable, to_batch: Callable[[list], _JoinBatch], count: int) -> beam.ParDo:
-    batch = beam.ParDo(BatchByKey(functools.partial(key_of, count=count), to_batch, count))
+def _batches(keys_of: Callable, to_batch: Callable[[list], _JoinBatch], count: int) -> beam.ParDo:
+    batch = beam.ParDo(BatchByKey(functools.partial(keys_of, count=count), to_batch, count))
     return batch.with_output_types(tuple[_Partition, _JoinBatch])
 
 
-def _partition_of_sample(sample: Sample, count: int) -> _Partition:
-    return sample.split, zlib.crc32(sample.key.encode()) % count
+def _partitions_of_samples(samples: list[Sample], count: int) -> list[_Partition]:
+    return [(sample.split, zlib.crc32(sample.key.encode()) % count) for sample in samples]
 
 
-def _partition_of_reject(reject: Rejected, count: int) -> _Partition:
-    spread_by = reject.key or str(reject.annotation_ids)  # an orphan is no sample's
-    return reject.split, zlib.crc32(spread_by.encode()) % count
+def _partitions_of_rejects(rejects: list[Rejected], count: int) -> list[_Partition]:
+    # An orphan is no sample's: what spreads it are its annotations.
+    spread_by = [reject.key or str(reject.annotation_ids) for reject in rejects]
+    return [
+        (reject.split, zlib.crc32(by.encode()) % count)
+        for reject, by in zip(rejects, spread_by, strict=True)
+    ]
 
 
-def _partition_of_written(written: Written, count: int) -> _Partition:
-    return written.split, zlib.crc32(written.key.encode()) % count
+def _partitions_of_written(written: list[Written], count: int) -> list[_Partition]:
+    return [(one.split, zlib.crc32(one.key.encode()) % count) for one in written]
 
 
 def _samples_batch(samples: list[Sample]) -> _JoinBatch:

@@ -143,8 +143,8 @@ class _PinPlace(beam.PTransform):
 
     def expand(self, samples: beam.PCollection[Sample]) -> PinnedSamples:
         count = num_groups(samples.pipeline, _PARTITIONS)
-        of_sample = functools.partial(_partition_of_sample, place=self.place, count=count)
-        of_entry = functools.partial(_partition_of_entry, count=count)
+        of_sample = functools.partial(_partitions_of_samples, place=self.place, count=count)
+        of_entry = functools.partial(_partitions_of_entries, count=count)
         pinned = (
             (
                 samples | "BatchSamples" >> _batches(of_sample, _samples_batch, count),
@@ -157,19 +157,18 @@ class _PinPlace(beam.PTransform):
         return PinnedSamples(pinned.samples, pinned.rejected, pinned.tallies)
 
 
-def _batches(key_of: Callable, to_batch: Callable[[list], _JoinBatch], count: int) -> beam.ParDo:
-    batch = beam.ParDo(BatchByKey(key_of, to_batch, count))
+def _batches(keys_of: Callable, to_batch: Callable[[list], _JoinBatch], count: int) -> beam.ParDo:
+    batch = beam.ParDo(BatchByKey(keys_of, to_batch, count))
     return batch.with_output_types(tuple[_Partition, _JoinBatch])
 
 
-def _partition_of_sample(sample: Sample, place: int, count: int) -> _Partition:
-    blob = sample.blobs[place]
-    return blob.root, zlib.crc32(blob.name.encode()) % count
+def _partitions_of_samples(samples: list[Sample], place: int, count: int) -> list[_Partition]:
+    blobs = [sample.blobs[place] for sample in samples]
+    return [(blob.root, zlib.crc32(blob.name.encode()) % count) for blob in blobs]
 
 
-def _partition_of_entry(listed: tuple[BlobName, Entry], count: int) -> _Partition:
-    (root, name), _ = listed
-    return root, zlib.crc32(name.encode()) % count
+def _partitions_of_entries(listed: list[tuple[BlobName, Entry]], count: int) -> list[_Partition]:
+    return [(root, zlib.crc32(name.encode()) % count) for (root, name), _ in listed]
 
 
 def _samples_batch(samples: list[Sample]) -> _JoinBatch:

@@ -21,11 +21,11 @@ from apache_beam.transforms.window import GlobalWindows
 
 from schemas.faults import fault_line
 from schemas.manifest import PlannedSplit
-from schemas.order import DIGEST_BITS, Order, shuffle_key
+from schemas.order import DIGEST_BITS, Order, shuffle_key, shuffle_keys
 from schemas.samples import Sample, content_digest
 from schemas.shards import ShardPlan, shard_stem
 from transforms import coders
-from transforms.batches import BatchByKey, num_groups
+from transforms.batches import BatchByKey, is_in_process, num_groups
 from transforms.blobs import PinTally, none_allowed, refuse_mostly_missing
 from transforms.group_batches import GroupBatches
 from transforms.payloads import (
@@ -36,7 +36,7 @@ from transforms.payloads import (
     attach_payloads,
     make_boundaries,
 )
-from transforms.run_spool import RunSpool
+from transforms.run_spool import RunSpool, warn_of_many
 
 DEFAULT_SHARD_BYTES = 150_000_000
 MIN_SHARDS = 16
@@ -215,23 +215,34 @@ def order_key(sample: Sample | Payload, order: Order, seed: int) -> int:
     return shuffle_key(sample.split, sample.key, seed)
 
 
-def bucket_of(key: int, order: Order, num_buckets: int) -> int:
-    """Return the bucket of an order key; buckets sort as their keys do.
+def order_keys(split: str, samples: Iterable[Sample], order: Order, seed: int) -> list[int]:
+    """Return the `order_key` of each of a split's samples."""
+    if order is Order.INPUT:
+        return [sample.position for sample in samples]
+    return shuffle_keys(split, [sample.key for sample in samples], seed)
+
+
+def buckets_of(keys: Iterable[int], order: Order, num_buckets: int) -> list[int]:
+    """Return the buckets of order keys; buckets sort as their keys do.
 
     The plan does not depend on their number. Input orders have as many as they need.
 
-    >>> bucket_of(2**128 - 1, Order.SHUFFLED, 100), bucket_of(4096, Order.INPUT, 100)
-    (99, 1)
+    >>> buckets_of([0, 2**128 - 1], Order.SHUFFLED, 100), buckets_of([4096], Order.INPUT, 100)
+    ([0, 99], [1])
     """
     if order is Order.INPUT:
-        return key // _POSITIONS_PER_BUCKET
-    return key * num_buckets >> DIGEST_BITS
+        return [key // _POSITIONS_PER_BUCKET for key in keys]
+    return [key * num_buckets >> DIGEST_BITS for key in keys]
 
 
-def find_bucket_of(sample: Sample, sharding: Sharding, num_buckets: int) -> Bucket:
-    """Return the bucket that a sample falls into."""
-    order = sharding.order_of(sample.split)
-    return sample.split, bucket_of(order_key(sample, order, sharding.seed), order, num_buckets)
+def find_buckets(
+    samples: Iterable[Sample], sharding: Sharding, num_buckets: int
+) -> Iterator[Bucket]:
+    """Yield the bucket that each sample falls into."""
+    for split, neighbours in itertools.groupby(samples, operator.attrgetter("split")):
+        order = sharding.order_of(split)
+        keys = order_keys(split, neighbours, order, sharding.seed)
+        yield from ((split, bucket) for bucket in buckets_of(keys, order, num_buckets))
 
 
 def equal_shares(rank: int, total: int, num_shards: int) -> tuple[int, int]:
@@ -359,8 +370,10 @@ def rank_bucket(
         what += " others came"
         remedy = "run again when the sources are at rest"
         raise RuntimeError(fault_line("E-SRC-CHANGED", f"split {split}", what, remedy))
-    keyed = [(order_key(s, order, sharding.seed), s.key, s) for s in members]
-    in_order = [sample for _, _, sample in sorted(keyed, key=operator.itemgetter(0, 1))]
+    keys = order_keys(split, members, order, sharding.seed)
+    names = [sample.key for sample in members]
+    ranked = sorted(zip(keys, names, range(len(members)), strict=True))
+    in_order = [members[at] for _, _, at in ranked]
     _refuse_duplicates(in_order)
     yield from _runs(split, in_order, ranks, first_rank)
 
@@ -426,6 +439,8 @@ def _runs(
 
 
 def _refuse_duplicates(in_order: Sequence[Sample]) -> None:
+    if len({sample.key for sample in in_order}) == len(in_order):
+        return
     keys: dict[str, Sample] = {}
     for sample in in_order:
         other = keys.setdefault(sample.key, sample)
@@ -458,8 +473,9 @@ class PlanShards(beam.PTransform):
     """Samples -> shard plans: exact counts per shard, a global order, references only.
 
     Two group-bys: samples by bucket, then by shard. Deterministic: what comes out depends on the
-    samples and on `sharding` alone. Each sample comes out once, or the run stops. Payloads that
-    were detached are in the second group-by only, and come out in their samples.
+    samples and on `sharding` alone. Each sample comes out once, or the run stops. A run in process
+    warns of very many. Payloads that were detached are in the second group-by only, and come out
+    in their samples.
 
     Attributes:
         sharding: number of shards and order.
@@ -481,11 +497,11 @@ class PlanShards(beam.PTransform):
     def expand(self, samples: beam.PCollection[Sample]) -> PlannedShards:
         """Count, rank and group."""
         buckets = num_groups(samples.pipeline, _BUCKETS)
-        find_bucket = functools.partial(find_bucket_of, sharding=self.sharding, num_buckets=buckets)
+        find = functools.partial(find_buckets, sharding=self.sharding, num_buckets=buckets)
         make_batch = functools.partial(
             make_bucket_batch, sharding=self.sharding, record_bytes=self.record_bytes
         )
-        batch = beam.ParDo(BatchByKey(find_bucket, make_batch, buckets))
+        batch = beam.ParDo(BatchByKey(find, make_batch, buckets))
         in_buckets = samples | "FindBuckets" >> batch.with_output_types(tuple[Bucket, BucketBatch])
         counted = (
             in_buckets
@@ -493,6 +509,8 @@ class PlanShards(beam.PTransform):
             | "AddTallies" >> beam.CombinePerKey(add_tallies)
         )
         pins: Any = [] if self.tallies is None else beam.pvalue.AsList(self.tallies)
+        here = is_in_process(samples.pipeline)
+        warn = functools.partial(warn_of_many, spooled=self.spool is not None) if here else None
         table = (
             samples.pipeline
             | "Once" >> beam.Impulse()
@@ -503,6 +521,7 @@ class PlanShards(beam.PTransform):
                 pins,
                 self.sharding,
                 self.allowed_missing,
+                warn,
             )
         )
         as_table = beam.pvalue.AsSingleton(table)
@@ -546,9 +565,13 @@ def _make_table(
     pins: list[tuple[str, PinTally]],
     sharding: Sharding,
     allowed_missing: Callable[[int], int],
+    warn: Callable[[int], None] | None,
 ) -> ShardTable:
     refuse_mostly_missing(pins, allowed_missing)
-    return make_shard_table(tallies, sharding)
+    table = make_shard_table(tallies, sharding)
+    if warn is not None:
+        warn(sum(ranks.planned.samples for ranks in table.splits.values()))
+    return table
 
 
 def _rank(

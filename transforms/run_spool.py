@@ -6,6 +6,7 @@ process, or with the run.
 """
 
 import itertools
+import logging
 import os
 import struct
 import tempfile
@@ -21,7 +22,18 @@ from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 from schemas.faults import fault_line
 from schemas.samples import Sample, digest_payload
 from transforms.batches import is_in_process
+from transforms.quantities import bytes_text
 from transforms.storage.local import coded
+
+_LOG = logging.getLogger(__name__)
+
+MOST_SPOOLED = 10_000_000
+"""Samples that planning in one process was measured with; see `benchmarks/README.md`."""
+MOST_HELD = 1_000_000
+"""The same where nothing waits on disk."""
+_SPOOLED_MEMORY_BYTES = 100  # a sample, and the others
+_SPOOLED_DISK_BYTES = 1_000
+_HELD_MEMORY_BYTES = 2_000
 
 _PLACE = struct.Struct(">QQ")  # offset and length
 _CHECKED_PLACE = struct.Struct(">QQI")  # and the CRC-32C of what lies there
@@ -180,6 +192,26 @@ def spool_for(pipeline: beam.Pipeline, folder: str = "") -> RunSpool | None:
     closer = weakref.finalize(pipeline, _close, spool.number)
     _CLOSERS.setdefault(pipeline, []).append(closer)
     return spool
+
+
+def warn_of_many(samples: int, *, spooled: bool) -> None:
+    """Tell of more samples than one process was measured with, and what they take to be sorted.
+
+    Args:
+        samples: planned in this process.
+        spooled: whether they wait on disk.
+    """
+    if samples <= (MOST_SPOOLED if spooled else MOST_HELD):
+        return
+    memory = bytes_text(samples * (_SPOOLED_MEMORY_BYTES if spooled else _HELD_MEMORY_BYTES))
+    disk = bytes_text(samples * _SPOOLED_DISK_BYTES)
+    _LOG.warning(
+        "%d samples are many for one process: sorting them takes some %s of memory%s;"
+        " a cluster (--runner) divides them among its workers",
+        samples,
+        memory,
+        f", and {disk} or more in --spool_dir" if spooled else "",
+    )
 
 
 def shares_memory(options: PipelineOptions) -> bool:

@@ -8,7 +8,7 @@ import msgspec
 
 from schemas.findings import Findings, at_record
 from schemas.manifest import from_json
-from schemas.order import Order, shuffle_key
+from schemas.order import Order, shuffle_keys
 from schemas.shards import ShardInfo, index_names, receipt_name
 from transforms.shard_index import IndexRow, index_from_parquet, index_to_text
 from transforms.shard_reports import (
@@ -112,7 +112,8 @@ def _check_order(
     if rules.orders[split] is Order.INPUT:
         report.keys = [digest_key(row.key) for row in rows]
         return
-    in_order = [(shuffle_key(split, row.key, rules.seed), row.key) for row in rows]
+    keys = [row.key for row in rows]
+    in_order = list(zip(shuffle_keys(split, keys, rules.seed), keys, strict=True))
     report.ends = in_order[0], in_order[-1]
     for number, (one, other) in enumerate(itertools.pairwise(in_order), 1):
         if one >= other:

@@ -160,8 +160,8 @@ SABOTAGES = (
         1,
         "a sample of another split is taken for an earlier one",
         JOIN,
-        "return written.split, zlib",
-        'return "train", zlib',
+        "(one.split, zlib",
+        '("train", zlib',
         ("tests/test_daily_runs.py::test_the_same_key_in_another_split_is_another_sample",),
     ),
     Sabotage(
@@ -225,8 +225,8 @@ SABOTAGES = (
         2,
         "a bucket is not sorted",
         PLAN,
-        "sorted(keyed, key=operator.itemgetter(0, 1))",
-        "keyed",
+        "ranked = sorted(",
+        "ranked = list(",
         ("tests/test_plan_shards.py::test_a_bucket_s_samples_come_as_runs_of_shards",),
     ),
     Sabotage(
