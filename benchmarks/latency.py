@@ -163,9 +163,8 @@ def measure_reads(folder: Path, bucket: Bucket, rounds: int) -> None:
 def measure_memory(folder: Path, bucket: Bucket) -> None:
     """Print the peak for each limit of bytes in flight."""
     for limit in MEMORY_LIMITS:
-        flags = ("--bytes_in_flight", limit, "--readers", "512")
-        took = run(LONG, folder, bucket, str(folder / "out"), *flags)
-        print(f"--bytes_in_flight {limit}, 512 readers: peak {took.peak_mb:.0f} MB")
+        took = run(LONG, folder, bucket, str(folder / "out"), "--bytes_in_flight", limit)
+        print(f"--bytes_in_flight {limit}: peak {took.peak_mb:.0f} MB")
 
 
 def measure_uploads(photos: Path, folder: Path, delay_ms: float, rounds: int) -> None:

@@ -116,13 +116,37 @@ func (b *bucket) list(query url.Values) listing {
 	return found
 }
 
+// session is an upload that comes in pieces, one after the other.
+type session struct {
+	name    string
+	size    int64
+	sum     uint32
+	started time.Time
+}
+
+// take adds a piece.
+func (s *session) take(body io.Reader) error {
+	piece := make([]byte, 1<<18)
+	for {
+		count, err := body.Read(piece)
+		s.size += int64(count)
+		s.sum = crc32.Update(s.sum, castagnoli, piece[:count])
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
 // service answers requests.
 type service struct {
 	url            string
 	delay          time.Duration
 	uploadBytesPer float64 // a second
 	buckets        map[string]*bucket
-	sessions       sync.Map // of uploads: id -> the object's name
+	sessions       sync.Map // of uploads, by id
 }
 
 func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -196,17 +220,23 @@ func (s *service) upload(w http.ResponseWriter, r *http.Request, b *bucket) {
 	query := r.URL.Query()
 	started := time.Now()
 	if r.Method == http.MethodPut {
-		name, _ := s.sessions.Load(query.Get("upload_id"))
-		sum := crc32.New(castagnoli)
-		size, err := io.CopyBuffer(sum, onlyReader{r.Body}, make([]byte, 1<<18))
-		s.finish(w, b, name.(string), size, sum.Sum32(), nil, started, err)
+		given, _ := s.sessions.Load(query.Get("upload_id"))
+		begun := given.(*session)
+		err := begun.take(r.Body)
+		_, total, _ := strings.Cut(r.Header.Get("Content-Range"), "/")
+		if err == nil && total != strconv.FormatInt(begun.size, 10) {
+			w.Header().Set("Range", fmt.Sprintf("bytes=0-%d", begun.size-1))
+			w.WriteHeader(http.StatusPermanentRedirect)
+			return
+		}
+		s.finish(w, b, begun.name, begun.size, begun.sum, nil, begun.started, err)
 		return
 	}
 	if query.Get("uploadType") == "resumable" {
 		var given object
 		json.NewDecoder(r.Body).Decode(&given)
 		id := strconv.FormatInt(started.UnixNano(), 10)
-		s.sessions.Store(id, given.Name)
+		s.sessions.Store(id, &session{name: given.Name, started: started})
 		w.Header().Set("Location", fmt.Sprintf("%s%s?upload_id=%s", s.url, r.URL.Path, id))
 		if b.find(given.Name) != nil {
 			refuse(w, http.StatusPreconditionFailed, "taken")
@@ -249,9 +279,6 @@ func (s *service) finish(w http.ResponseWriter, b *bucket, name string, size int
 	}
 	reply(w, found)
 }
-
-// onlyReader hides that a body can be copied otherwise than through the buffer.
-type onlyReader struct{ io.Reader }
 
 func describe(name string, size int64, sum uint32) *object {
 	encoded := base64.StdEncoding.EncodeToString(binary.BigEndian.AppendUint32(nil, sum))
