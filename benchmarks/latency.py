@@ -1,102 +1,207 @@
-"""Read images from a bucket that takes its time over each request: the pipeline against one reader.
+"""Read photos from a bucket that answers each request late, and write shards to it.
 
-`.venv/bin/python benchmarks/latency.py [LATENCY_MS]` serves small photos from the tests' stand-in
-of Cloud Storage, in a process of its own, which answers each request after 30 ms. One after the
-other, a reader gets some 30 a second. The pipeline's rate is marginal: the images of a longer run
-beyond those of a shorter one, by the time beyond, so that start-up does not count. The stand-in
-takes CPU of the same machine, and holds the interpreter's lock: it may well be the limit.
+    .venv/bin/python benchmarks/latency.py                       30 ms, three rounds
+    .venv/bin/python benchmarks/latency.py --delay 100 --rounds 5
+
+The photos are those of bench.py, drawn if need be, under more names than there are. The bucket is
+`benchmarks/bucket`, which Go builds (nothing else needs Go but tests of other engines): the tests'
+stand-in, in Python, takes more CPU than what is measured. It runs on the same machine; its CPU is
+counted apart. Rates are marginal: the images of a longer run beyond those of a shorter one, by the
+time beyond, so that start-up does not count. Linux only; prints Markdown.
 """
 
+import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from bench import HERE, OUR_PYTHON, PROJECT, draw
+from measure import run_measured
 
-from tests.conftest import coco_dict, jpeg_bytes
-from tests.gcs_stand_in import GcsStandIn
-from transforms.storage import open_storage
+sys.path.insert(0, str(PROJECT))
 
-SHORT, LONG = 2_000, 8_000
-SEQUENTIAL = 100
-IMAGE_BYTES = 20_000
-ROUNDS = 3
+from transforms.gate import DEFAULT_REMOTE_READERS
+from transforms.storage import Entry, Storage, open_storage
+
+PHOTOS = 5_000
+SHORT, LONG = 2_000, 10_000
+IMAGES_PER_SHARD = 312
+SEQUENTIAL = 200
+LIMIT_S = 600
+CLOCK_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+MEMORY_LIMITS = ("16MiB", "64MiB", "256MiB")
+UPLOAD_MB_PER_S = 150
 
 
-def serve(images: int, latency_s: float, sender: Connection) -> None:
-    """Serve images until told to stop."""
-    with GcsStandIn() as gcs:
-        data = jpeg_bytes(quality=90)
-        padded = data + bytes(IMAGE_BYTES - len(data))
-        for number in range(images):
-            gcs.put("in", f"photos/a{number:03}.jpg", padded)
-        for count in (SHORT, LONG):
-            gcs.put("in", f"{count}.json", json.dumps(coco_dict(count)).encode())
-        gcs.latency_s = latency_s
-        sender.send(gcs.url)
-        sender.recv()
+class Bucket(NamedTuple):
+    """A server of buckets: where it is, and its process."""
+
+    url: str
+    pid: int
+
+    def cpu_s(self) -> float:
+        """Return the CPU time that it has taken."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) * CLOCK_TICK_S
+
+
+class Took(NamedTuple):
+    """What some images took: seconds by the clock, of our CPU and of the server's; peak in MB."""
+
+    wall_s: float
+    cpu_s: float
+    server_cpu_s: float
+    peak_mb: float = 0.0
+
+
+def build_bucket() -> Path:
+    """Return the server's program, built where its source has changed."""
+    if not shutil.which("go"):
+        raise SystemExit("the bucket is built from source: install Go 1.24 or newer")
+    program = PROJECT / ".tools/bucket"
+    subprocess.run(["go", "build", "-o", program, "."], cwd=HERE / "bucket", check=True)
+    return program
 
 
 @contextmanager
-def serving(images: int, latency_s: float) -> Iterator[str]:
-    """Serve from another process; gives the address."""
-    context = get_context("spawn")
-    receiver, sender = context.Pipe()
-    server = context.Process(target=serve, args=(images, latency_s, sender))
-    server.start()
-    yield receiver.recv()
-    receiver.send(None)
-    server.join()
+def serving(photos: Path, delay_ms: float, upload_mb_per_s: float = 0) -> Iterator[Bucket]:
+    """Serve the photos as `gs://in/0/…`, `gs://in/1/…`, and an empty `gs://out`."""
+    flags = [f"-delay={delay_ms}ms", f"-upload={upload_mb_per_s}", f"-copies={LONG // PHOTOS}"]
+    command = [build_bucket(), *flags, f"in={photos / 'images'}", "out="]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        os.environ["STORAGE_EMULATOR_HOST"] = server.stdout.readline().strip()
+        try:
+            yield Bucket(os.environ["STORAGE_EMULATOR_HOST"], server.pid)
+        finally:
+            server.kill()
 
 
-def sequential_s() -> float:
-    """Return what one reader takes an image."""
-    storage = open_storage("gs://in/photos")
-    names = [f"a{number:03}.jpg" for number in range(SEQUENTIAL)]
-    entries = [storage.stat(name) for name in names]
-    started_s = time.perf_counter()
-    for entry in entries:
-        assert entry is not None
-        storage.read(entry.name, entry)
-    return (time.perf_counter() - started_s) / SEQUENTIAL
+def write_annotations(photos: Path, count: int, path: Path) -> None:
+    """Write the photos' annotations for so many names."""
+    given = json.loads((photos / "instances.json").read_bytes())
+    by_image: dict[int, list[dict]] = {}
+    for annotation in given["annotations"]:
+        by_image.setdefault(annotation["image_id"], []).append(annotation)
+    images: list[dict] = []
+    annotations: list[dict] = []
+    for number in range(count):
+        copy, place = divmod(number, len(given["images"]))
+        image = given["images"][place]
+        images.append({**image, "id": number, "file_name": f"{copy}/{image['file_name']}"})
+        for found in by_image.get(image["id"], []):
+            annotations.append({**found, "id": len(annotations), "image_id": number})
+    path.write_text(json.dumps({**given, "images": images, "annotations": annotations}))
 
 
-def run_s(count: int, folder: Path) -> float:
-    """Return what the command takes for so many images, listed among all."""
+def read_all(storage: Storage, entries: Sequence[Entry], threads: int, bucket: Bucket) -> Took:
+    """Read by so many threads, and build nothing."""
+
+    def read(part: Sequence[Entry]) -> None:
+        for entry in part:
+            storage.read(entry.name, entry)
+
+    started = Took(time.perf_counter(), time.process_time(), bucket.cpu_s())
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(read, [entries[first::threads] for first in range(threads)]))
+    ended = Took(time.perf_counter(), time.process_time(), bucket.cpu_s())
+    return Took(*(after - before for before, after in zip(started[:3], ended[:3], strict=True)))
+
+
+def run(count: int, folder: Path, bucket: Bucket, output: str, *flags: str) -> Took:
+    """Run the command on so many images."""
+    annotations = folder / f"{count}.json"
     command = [
-        *(sys.executable, "-m", "pipelines.coco", "--images", "gs://in/photos"),
-        *("--annotations", f"gs://in/{count}.json", "--output", str(folder / f"out-{count}")),
-        *("--num_shards", str(count // 250)),
+        *(str(OUR_PYTHON), "-m", "pipelines.coco", "--images", "gs://in", "--annotations"),
+        *(str(annotations), "--output", output, "--no_report"),
+        *("--num_shards", str(-(-count // IMAGES_PER_SHARD)), *flags),
     ]
-    started_s = time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True)
-    return time.perf_counter() - started_s
+    before_s = bucket.cpu_s()
+    found = run_measured(command, PROJECT, LIMIT_S)
+    if found.exit_code:
+        raise SystemExit(f"exit {found.exit_code}: {found.last_line}")
+    shutil.rmtree(output, ignore_errors=True)
+    return Took(found.wall_s, found.cpu_s, bucket.cpu_s() - before_s, found.peak_mb)
+
+
+def row(name: str, one_s: float, images: int, took: Took) -> None:
+    """Print a row of the first table."""
+    each_us = (1e6 * seconds / images for seconds in (took.cpu_s, took.server_cpu_s))
+    rate = images / took.wall_s
+    peak = f"{took.peak_mb:.0f}" if took.peak_mb else ""
+    cpu, server = (f"{us:.0f}" for us in each_us)
+    print(f"| {name} | {rate:,.0f} | {rate * one_s:.0f} | {cpu} | {server} | {peak} |", flush=True)
+
+
+def measure_reads(folder: Path, bucket: Bucket, rounds: int) -> None:
+    """Print rates of reading alone and of the command."""
+    storage = open_storage("gs://in")
+    entries = list(storage.list())
+    print("| | images/s | x one reader | our CPU, us | the server's | peak MB |")
+    print("|---|---|---|---|---|---|")
+    for number in range(rounds):
+        sequential = read_all(storage, entries[:SEQUENTIAL], 1, bucket)
+        one_s = sequential.wall_s / SEQUENTIAL
+        row("one reader", one_s, SEQUENTIAL, sequential)
+        threads = DEFAULT_REMOTE_READERS
+        row(f"{threads} readers", one_s, LONG, read_all(storage, entries, threads, bucket))
+        out = [str(folder / f"out-{number}-{count}") for count in (SHORT, LONG)]
+        short, long = run(SHORT, folder, bucket, out[0]), run(LONG, folder, bucket, out[1])
+        beyond = Took(*(b - a for a, b in zip(short[:3], long[:3], strict=True)), long.peak_mb)
+        row("the command, marginal", one_s, LONG - SHORT, beyond)
+
+
+def measure_memory(folder: Path, bucket: Bucket) -> None:
+    """Print the peak for each limit of bytes in flight."""
+    for limit in MEMORY_LIMITS:
+        took = run(LONG, folder, bucket, str(folder / "out"), "--bytes_in_flight", limit)
+        print(f"--bytes_in_flight {limit}: peak {took.peak_mb:.0f} MB")
+
+
+def measure_uploads(photos: Path, folder: Path, delay_ms: float, rounds: int) -> None:
+    """Print what a slow upload of every shard adds to building them."""
+    num_shards = -(-LONG // IMAGES_PER_SHARD)
+    shards_bytes = sum(p.stat().st_size for p in (photos / "images").iterdir()) * LONG / PHOTOS
+    alone_s = shards_bytes / (UPLOAD_MB_PER_S * 1e6)
+    for number in range(rounds):
+        with serving(photos, delay_ms, UPLOAD_MB_PER_S) as bucket:
+            built = run(LONG, folder, bucket, str(folder / "out"))
+            both = run(LONG, folder, bucket, f"gs://out/{number}")
+        print(
+            f"built on this disk {built.wall_s:.1f} s; {num_shards} uploads at {UPLOAD_MB_PER_S}"
+            f" MB/s, one after the other, {alone_s:.1f} s; both {both.wall_s:.1f} s, of the sum"
+            f" {both.wall_s / (built.wall_s + alone_s):.2f}"
+        )
 
 
 def main() -> None:
     """Measure and print."""
-    latency_ms = float(sys.argv[1]) if len(sys.argv) > 1 else 30.0
-    with serving(LONG, latency_ms / 1000) as url:
-        os.environ["STORAGE_EMULATOR_HOST"] = url
-        for _ in range(ROUNDS):
-            one_s = sequential_s()
-            with tempfile.TemporaryDirectory() as folder:
-                short_s, long_s = run_s(SHORT, Path(folder)), run_s(LONG, Path(folder))
-            each_s = (long_s - short_s) / (LONG - SHORT)
-            print(
-                f"one reader {1 / one_s:.0f} images/s; {SHORT} images in {short_s:.2f} s,"
-                f" {LONG} in {long_s:.2f} s: {1 / each_s:.0f} images/s, {one_s / each_s:.1f} x;"
-                f" start-up and all {SHORT * one_s / short_s:.1f} x and"
-                f" {LONG * one_s / long_s:.1f} x"
-            )
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--delay", type=float, default=30, help="ms before each answer")
+    parser.add_argument("--rounds", type=int, default=3, help="(default 3)")
+    parser.add_argument("--photos", type=Path, default=HERE / f"data/photos-{PHOTOS}")
+    args = parser.parse_args()
+    if not args.photos.exists():
+        draw(args.photos.parent, PHOTOS)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        for count in (SHORT, LONG):
+            write_annotations(args.photos, count, folder / f"{count}.json")
+        with serving(args.photos, args.delay) as bucket:
+            measure_reads(folder, bucket, args.rounds)
+            measure_memory(folder, bucket)
+        measure_uploads(args.photos, folder, args.delay, args.rounds)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ from transforms.doctor.sampled_images import (
     look_at_images,
 )
 from transforms.output_files import top_level
-from transforms.storage import is_local, open_storage
+from transforms.storage import is_local, open_storage, uploads_in_pieces
 from transforms.turn_images import Orientation
 
 _IMAGES_S = 240.0
@@ -54,7 +54,8 @@ def needs_of(run: RunConfig, options: PipelineOptions) -> Needs:
     config = run.config
     spools = 0
     if not (is_dataflow(options) or is_local(config.output)):
-        spools = config.limits.shards_in_flight * config.sharding.shard_bytes
+        shards = config.limits.shards_at_once(uploads_aside=uploads_in_pieces(config.output))
+        spools = shards * config.sharding.shard_bytes
     return Needs(
         spool_dir=config.access.spool_dir,
         spool_bytes=spools + _ANY_SPOOL_BYTES,

@@ -188,7 +188,8 @@ def _add_output_and_limits(parser: FlagParser) -> None:
         type=int,
         default=DEFAULT_SHARDS,
         metavar="N",
-        help=f"shards that a worker process builds at once (default {DEFAULT_SHARDS})",
+        help="shards that a worker process builds at once, and at most as many more that it uploads"
+        f" to gs:// (default {DEFAULT_SHARDS})",
     )
     group.add_argument(
         "--bytes_in_flight",
@@ -217,8 +218,9 @@ def _add_output_and_limits(parser: FlagParser) -> None:
         default="",
         metavar="DIR",
         help="where a worker keeps shards on their way to a store that is not local, as large as"
-        " --shards_in_flight of them, and unpacked members of .npz files; and a run in this process"
-        " its samples while they are sorted (default: the system's temporary folder)",
+        " --shards_in_flight of them, twice that for gs://, and unpacked members of .npz files; and"
+        " a run in this process its samples while they are sorted (default: the system's temporary"
+        " folder)",
     )
     group.add_argument(
         "--max_reads_per_second",

@@ -200,6 +200,16 @@ def test_as_many_shards_are_built_at_once_as_allowed(shards: int) -> None:
     assert max(peaks) == shards
 
 
+@pytest.mark.parametrize(("aside", "shards"), [(False, 3), (True, 6)])
+def test_as_many_shards_are_uploaded_beside_those_that_are_built(aside: bool, shards: int) -> None:
+    gate = WorkerGate(GateLimits(shards_in_flight=3), uploads_aside=aside)
+    together = threading.Barrier(shards)
+
+    list(gate.builders.map(lambda _: together.wait(SOON_S), range(shards)))
+
+    assert gate.shards == shards
+
+
 def test_shards_that_share_a_small_budget_do_not_wait_for_each_other() -> None:
     choose = random.Random(0)
     for _ in range(150):
@@ -340,8 +350,8 @@ def test_the_defaults_are_those_that_the_help_names() -> None:
     [
         (1, GateLimits(), False, 2),
         (8, GateLimits(), False, 8),
-        (8, GateLimits(), True, 32),  # what waits for a store takes no core
-        (64, GateLimits(), True, 64),
+        (8, GateLimits(), True, 64),  # what waits for a store takes no core
+        (96, GateLimits(), True, 96),
         (8, GateLimits(workers=3), False, 3),
         (8, GateLimits(readers=5), False, 5),
         (8, GateLimits(readers=5), True, 5),

@@ -220,6 +220,7 @@ REPLY = requests.Response()
         (GENERIC("Server returned non-2xx status code: 499"), False),
         (api.from_http_status(408, "late"), True),
         (api.from_http_status(410, "a forgotten session"), True),
+        (api.from_http_status(308, "half of an upload"), True),
         (api.BadRequest("no"), False),
         (auth_errors.RefreshError("revoked"), False),
         (requests.exceptions.InvalidURL(), False),

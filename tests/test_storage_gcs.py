@@ -1,8 +1,11 @@
+import base64
 import gzip
+import io
 import math
 import os
 import re
 import resource
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -398,6 +401,39 @@ def test_uploads_have_the_precondition_that_nothing_is_there(
     for kind in (Kind.UPLOAD, Kind.RESUMABLE_START):
         (request,) = (request for request in stand_in.requests if request.kind is kind)
         assert request.query["ifGenerationMatch"] == "0"
+
+
+def test_a_large_upload_is_one_request_that_the_store_compares_with_its_checksum(
+    stand_in: GcsStandIn, storage: Storage
+) -> None:
+    storage.create("large", LARGE)
+
+    (sent,) = (each for each in stand_in.requests if each.kind is Kind.RESUMABLE_PUT)
+    encoded = base64.b64encode(google_crc32c.value(LARGE).to_bytes(4, "big")).decode()
+    assert sent.headers["x-goog-hash"] == f"crc32c={encoded}"
+    assert sent.headers["content-range"] == f"bytes 0-{len(LARGE) - 1}/{len(LARGE)}"
+
+
+class CountingFile(io.BytesIO):
+    """A file that knows how much of it was ever asked for at once."""
+
+    most_bytes = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        data = super().read(size)
+        CountingFile.most_bytes = max(CountingFile.most_bytes, len(data))
+        return data
+
+
+def test_a_large_upload_is_never_held_in_memory(
+    storage: Storage, outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: CountingFile())
+
+    storage.create("large", LARGE)
+
+    assert outside.get("large") == LARGE
+    assert 0 < CountingFile.most_bytes <= 1 << 20
 
 
 def test_one_request_an_image_and_one_a_thousand_names(

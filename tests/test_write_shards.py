@@ -999,6 +999,33 @@ def test_as_many_shards_are_built_at_once_as_asked(
     assert MEETING["peak"] == shards_in_flight
 
 
+def test_uploads_beside_do_not_let_more_shards_be_built(
+    test_pipeline: Callable[[], beam.Pipeline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write_shards, "uploads_in_pieces", lambda root: True)
+    test_as_many_shards_are_built_at_once_as_asked(test_pipeline, tmp_path, 2)
+
+
+def test_a_shard_that_is_uploaded_lets_another_be_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_set(tmp_path / "data", 2)
+    (tmp_path / "out").mkdir()
+    run = plan_run(*data, tmp_path / "out", num_shards=1)
+    gate = WorkerGate(GateLimits(shards_in_flight=1), uploads_aside=True)
+    commit = write_shards._commit_shard
+    free: list[bool] = []
+
+    def look(*args: Any) -> None:
+        with gate.building:
+            free.append(True)
+        commit(*args)
+
+    monkeypatch.setattr(write_shards, "_commit_shard", look)
+    write_shards.write_shard(run.shards[0], run.job, run.plan, gate)
+    assert free == [True]
+
+
 def test_a_fault_of_a_shard_ends_the_pipeline_with_its_line(
     test_pipeline: Callable[[], beam.Pipeline], tmp_path: Path
 ) -> None:

@@ -62,6 +62,7 @@ from transforms.storage import (
     is_local,
     join_uri,
     open_storage,
+    uploads_in_pieces,
 )
 from transforms.storage.request_rate import THROTTLED
 from transforms.turn_images import Orientation, turn_along, turn_upright
@@ -225,11 +226,12 @@ def build_shard(
     with contextlib.closing(output.spool()) as spool:
         growing = GrowingShard(shard, spool, conversion, roles)
         size_of = functools.partial(bytes_in_flight, conversion=conversion)
-        for sample, record in gate.read_in_order(shard.samples, size_of, make_record):
-            if isinstance(record, Unfit):
-                growing.reject(sample, record)
-            else:
-                growing.append(sample, record)
+        with gate.building:
+            for sample, record in gate.read_in_order(shard.samples, size_of, make_record):
+                if isinstance(record, Unfit):
+                    growing.reject(sample, record)
+                else:
+                    growing.append(sample, record)
         info = growing.info(plan_digest(plan), job.names)
         _commit_shard(info, growing.rows, spool, output)
     return info
@@ -472,8 +474,9 @@ class WriteShards(beam.PTransform):
     They go without their statistics, which receipts have.
 
     Shards are built by the worker process's gate, at most `limits.shards_in_flight` at once, and
-    their images are read ahead within `limits.bytes_in_flight`. A shard that an earlier attempt
-    finished is kept. Rejects travel in the infos, so that a retry cannot double or lose them.
+    as many are uploaded beside them; images are read ahead within `limits.bytes_in_flight`. A shard
+    that an earlier attempt finished is kept. Rejects travel in the infos, so that a retry cannot
+    double or lose them.
     Counters `records`, `rejected`, `bytes` and `shards_done` in the namespace `beam_tfrec` are for
     display; `cumulativeThrottlingSeconds` keeps Dataflow from adding workers to a store that
     throttles.
@@ -508,7 +511,10 @@ class _WriteShards(beam.DoFn):
 
     def setup(self) -> None:
         far = not all(map(is_local, self._job.roots.values()))
-        self._gate = self._shared.acquire(lambda: WorkerGate(self._limits, far=far))
+        uploads_aside = uploads_in_pieces(self._job.output)
+        self._gate = self._shared.acquire(
+            lambda: WorkerGate(self._limits, far=far, uploads_aside=uploads_aside)
+        )
         UNPACKED.enter(self._job.access.spool_dir)
         self._signaler = ThrottlingSignaler(COUNTERS)
         THROTTLED.take(1)  # what was waited before is no wait of this step
@@ -520,7 +526,7 @@ class _WriteShards(beam.DoFn):
         self._running: set[Future[ShardInfo]] = set()
 
     def process(self, shard: ShardPlan, plan: JobPlan) -> Iterator[ShardInfo]:
-        if len(self._running) >= self._limits.shards_in_flight:
+        if len(self._running) >= self._gate.shards:
             yield from self._take_finished()
         build = self._gate.builders.submit(write_shard, shard, self._job, plan, self._gate)
         self._running.add(build)

@@ -364,8 +364,8 @@ SABOTAGES = (
         4,
         "gs://: an object that is there is replaced",
         GCS,
-        "if_generation_match=0, ",
-        "",
+        '{"if_generation_match": 0}',
+        "{}",
         ("tests/test_storage_gcs.py::test_two_creators_make_one_object",),
     ),
     Sabotage(

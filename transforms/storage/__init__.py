@@ -252,6 +252,15 @@ def is_local(root: str) -> bool:
     return scheme is None or scheme[1] == "file"
 
 
+def uploads_in_pieces(root: str) -> bool:
+    """Return whether a shard goes from the worker's disk to a store, a piece in memory at a time.
+
+    >>> uploads_in_pieces("gs://b/out"), uploads_in_pieces("s3://b/out"), uploads_in_pieces("/out")
+    (True, False, False)
+    """
+    return not is_local(root) and root.partition("://")[0] not in OBJECT_STORES
+
+
 def split_uri(uri: str) -> tuple[str, str]:
     """Return (root, name) of a single file's path or URI.
 

@@ -60,9 +60,14 @@ from transforms.storage.request_rate import rate_of
 from transforms.storage.uploaded_spool import UploadedSpool
 
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
-_CONNECTIONS = 64  # of the listing and uploading client, at most
+_HOSTS = 10
+_CONNECTIONS = 64  # of the listing and uploading client to a host, at most
 _NAMES_PER_PAGE = 1000  # the store's limit
 _LISTING_THREADS = 8
+_IN_ONE_REQUEST_BYTES = (
+    8 << 20
+)  # of an upload, with the object's metadata; a larger one has a session
+_SENT_AT_ONCE_BYTES = 1 << 18  # urllib3's 16 kB would take the interpreter's lock 16 times as often
 _TIMEOUT_S = (5, 60)  # to connect, and between two bytes
 _LISTED = "items(name,size,generation,crc32c,storageClass),prefixes,nextPageToken"
 _LOCATED = "location,customPlacementConfig"
@@ -88,7 +93,10 @@ _TRANSIENT = (
     client_errors.DataCorruption,
     client_errors.InvalidResponse,
 )
-_TRANSIENT_STATUS = {408, 410, 429}  # 410: an upload session that the store has forgotten
+_TRANSIENT_STATUS = {308, 408, 410, 429}
+"""308: not all of an upload came; 410: its session is one that the store has forgotten."""
+_CREATE_ONLY: dict[str, Any] = {"if_generation_match": 0}
+_CREATED = {HTTPStatus.OK, HTTPStatus.CREATED}
 T = TypeVar("T")
 
 
@@ -314,7 +322,7 @@ class GcsStorage:
             return blob.download_as_bytes(raw_download=True, checksum=None, **part, **_call())
 
     def _upload(self, name: str, file: IO[bytes]) -> bool:
-        """Upload in one piece; a try that failed starts over from the file's beginning."""
+        """Upload a file that appears when all of it came; a failed try starts over."""
         return self._run(name, lambda: self._upload_once(name, file))
 
     def _upload_once(self, name: str, file: IO[bytes]) -> bool:
@@ -323,12 +331,32 @@ class GcsStorage:
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
         try:
-            blob.upload_from_file(
-                file, size=size, if_generation_match=0, checksum="crc32c", **_call()
-            )
+            if size > _IN_ONE_REQUEST_BYTES:
+                self._upload_by_session(blob, file, size)
+            else:
+                blob.upload_from_file(file, size=size, checksum="crc32c", **_CREATE_ONLY, **_call())
         except api.PreconditionFailed:
             return False
         return True
+
+    def _upload_by_session(self, blob: Blob, file: IO[bytes], size: int) -> None:
+        """Upload as the file is read; Google's client would hold 100 MiB of it, five times over."""
+        session = blob.create_resumable_upload_session(
+            size=size, checksum=None, **_CREATE_ONLY, **_call()
+        )
+        crc32c = base64.b64encode(_crc32c_of(file).to_bytes(4, "big")).decode()
+        file.seek(0)
+        reply = self._client()._http.put(
+            session,
+            data=file,
+            headers={
+                "content-range": f"bytes 0-{size - 1}/{size}",
+                "x-goog-hash": f"crc32c={crc32c}",  # the store refuses other bytes
+            },
+            timeout=_TIMEOUT_S,
+        )
+        if reply.status_code not in _CREATED:
+            raise api.from_http_response(reply)
 
     def _run(self, name: str, operation: Callable[[], T]) -> T:
         try:
@@ -374,7 +402,8 @@ def _client(access: Access, emulator: str) -> Client:
         credentials=credentials,
         client_options={"api_endpoint": emulator},  # where there is none, the store's
     )
-    adapter = requests.adapters.HTTPAdapter(pool_maxsize=_CONNECTIONS)
+    adapter = requests.adapters.HTTPAdapter()
+    adapter.init_poolmanager(_HOSTS, _CONNECTIONS, blocksize=_SENT_AT_ONCE_BYTES)
     for scheme in ("https://", "http://"):
         client._http.mount(scheme, adapter)
     return client
@@ -433,6 +462,13 @@ def _entry(name: str, blob: Blob) -> Entry:
     crc32c = _crc32c(blob.crc32c)
     storage_class = blob.storage_class or ""
     return Entry(name, blob.size, str(blob.generation), crc32c, storage_class=storage_class)
+
+
+def _crc32c_of(file: IO[bytes]) -> int:
+    crc = 0
+    while piece := file.read(_SENT_AT_ONCE_BYTES):
+        crc = google_crc32c.extend(crc, piece)
+    return crc
 
 
 def _crc32c(encoded: str | None) -> int | None:

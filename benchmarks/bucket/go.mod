@@ -1,0 +1,3 @@
+module bucket
+
+go 1.24
