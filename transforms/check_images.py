@@ -195,6 +195,7 @@ def _is_seen_to_last(data: bytes, info: ImageInfo, max_pixels: int) -> bool:
     jpeg, row_px = higher
     with JpegImagePlugin.JpegImageFile(io.BytesIO(jpeg)) as image:
         require_same_size((image.width, min(image.height, info.height_px)), info)
+        image.decodermaxblock = len(jpeg)  # handed over at once, not in pieces
         image.draft(None, (1, 1))
         image.load()
         return image.getpixel((0, row_px // _DRAFT)) not in _GRAYS
