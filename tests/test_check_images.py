@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from PIL import Image, ImageFile, PngImagePlugin
+from PIL import Image, ImageFile, JpegImagePlugin, PngImagePlugin
 
 from tests.drawn_examples import draw
 from tests.small_images import (
@@ -288,6 +288,19 @@ def noise(mode: str = "RGB", size: tuple[int, int] = (33, 21)) -> Image.Image:
     return Image.frombytes("RGB", size, pixels).convert(mode)
 
 
+# Modes and options of JPEGs whose data is laid out in different ways.
+JPEG_KINDS = [
+    ("RGB", {"subsampling": "4:4:4"}),
+    ("RGB", {"subsampling": "4:2:2"}),
+    ("RGB", {"subsampling": "4:2:0"}),
+    ("RGB", {"keep_rgb": True}),
+    ("RGB", {"restart_marker_rows": 1}),
+    ("RGB", {"restart_marker_blocks": 2}),
+    ("RGB", {"progressive": True}),
+    ("L", {}),
+    ("CMYK", {}),
+]
+
 # Small files of every kind, for the tests that go through all of their bytes.
 WHOLE = {
     "jpeg": encoded(noise(), "JPEG"),
@@ -436,6 +449,36 @@ class TestDecode:
         shorter = data[: first_scan + 4] + data[data.index(b"\xff\xc4", first_scan) :]
         assert isinstance(check_image(shorter), ImageInfo)
         assert check_image(shorter, Check.DECODE).code == "E-IMG-DAMAGED"
+
+    @pytest.mark.parametrize("size", [(40, 40), (33, 17), (64, 9), (24, 24), (5, 40)])
+    @pytest.mark.parametrize(("mode", "options"), JPEG_KINDS)
+    def test_data_that_lasts_is_told_from_data_that_does_not(self, mode, options, size):
+        gray = Image.new(mode, size, "gray")  # what libjpeg goes on with
+        for picture in (noise(mode, size), gray):
+            data = encoded(picture, "JPEG", **options)
+            assert check_image(data, Check.DECODE) == check_image(data)
+        data = encoded(noise(mode, size), "JPEG", **options)
+        fault = ImageFault("E-IMG-DAMAGED", "compressed pixels run out before the last row")
+        assert check_image(data[:-42] + EOI, Check.DECODE) == fault
+
+    @pytest.mark.parametrize(
+        ("picture", "decoded_px"),
+        [
+            (noise(size=(33, 21)), [(5, 6)]),  # 48 rows, an eighth of them
+            (Image.new("RGB", (33, 21), "gray"), [(5, 6), (5, 3), (5, 3)]),  # gray to its end
+            (noise(size=(7, 21)), [(2, 6), (2, 6)]),  # too narrow for an eighth
+        ],
+    )
+    def test_a_jpeg_is_decoded_once_where_its_data_is_seen_to_last(
+        self, picture, decoded_px, monkeypatch
+    ):
+        found, load_end = [], ImageFile.ImageFile.load_end
+        plugin = JpegImagePlugin.JpegImageFile
+        monkeypatch.setattr(
+            plugin, "load_end", lambda image: found.append(image.size) or load_end(image)
+        )
+        check_image(encoded(picture, "JPEG"), Check.DECODE)
+        assert found == decoded_px
 
     def test_arithmetic_coding_may_leave_out_zeros(self):
         data = jpeg(QUANTIZATION, frame(marker=0xC9), GRAY_SCAN, data=b"")

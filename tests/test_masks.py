@@ -25,17 +25,23 @@ from schemas.manifest import Label
 from schemas.masks import (
     MAX_MASK_PX,
     Mask,
+    decode_drawn_counts,
     mask_of,
     mask_png_of,
     scaled_mask_of,
 )
 from schemas.picture_fields import ObjectFields, PictureFields, Segmentation
 from schemas.samples import Blob, Sample, pack
-from schemas.segmentations import ParsedSegmentation, parse_segmentation
+from schemas.segmentations import ParsedSegmentation, decode_rle_counts, parse_segmentation
 from schemas.tfds_metadata import TfdsSplit, dataset_info_json, features_json
 from schemas.tfrecord import frame_record
 from tests.drawn_examples import draw
-from tests.test_segmentations import ANNOTATION_FILES, counts_of_images, real_objects
+from tests.test_segmentations import (
+    ANNOTATION_FILES,
+    counts_of_images,
+    encode_rle_counts,
+    real_objects,
+)
 
 EXIF_ORIENTATION = 0x0112
 LABELS = {1: Label(1, "person")}
@@ -114,6 +120,12 @@ def test_any_run_lengths_are_the_mask_of_pycocotools(found: tuple[list[int], int
     mask = mask_of(Segmentation(rle_counts=counts), width, height)
 
     assert np.array_equal(mask, ann_to_mask(rle, width, height))
+
+
+@given(st.lists(st.integers(0, 2**30), min_size=1, max_size=12))
+def test_drawn_counts_are_decoded_as_any(counts: list[int]) -> None:
+    text = encode_rle_counts(counts)
+    assert decode_drawn_counts(text.encode()).tolist() == decode_rle_counts(text) == counts
 
 
 def test_no_segmentation_is_no_pixel() -> None:
