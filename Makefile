@@ -128,8 +128,8 @@ cloud-smoke: setup
 	@$(PY) -m tests.cloud_smoke --project "$(PROJECT)" --bucket "$(BUCKET)" --region "$(REGION)" \
 		$(if $(SERVICE_ACCOUNT),--service_account "$(SERVICE_ACCOUNT)") $(if $(MINUTES),--minutes "$(MINUTES)")
 
-bench:
-	@$(PYTHON) benchmarks/bench.py
+bench: setup
+	@$(PYTHON) benchmarks/bench.py $(if $(SECTION),--section $(SECTION))
 
 # Resolves requirements.in anew, then requirements-worker.in to the same versions; needs `uv` (pip install uv).
 lock:
