@@ -180,6 +180,8 @@ def _make(environment: Environment) -> None:
     digest = hashlib.sha256(lock.read_bytes()).hexdigest()
     if stamp.exists() and stamp.read_text() == digest:
         return
+    if folder.is_symlink():
+        raise SystemExit(f"{folder} is a link: setting it up would empty what it leads to")
     print(f"setting up {folder} from {lock.name} (once, some minutes)", file=sys.stderr)
     subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
     install = "install --quiet --disable-pip-version-check --require-hashes --no-deps -r"

@@ -165,7 +165,10 @@ class Marginal:
 
 
 def marginal(results: dict[int, Results], name: str) -> Marginal | None:
-    """Return a contender's marginal cost, of the two largest sets it did; None without two."""
+    """Return a contender's marginal cost, of the two largest sets it did.
+
+    None without two, or where other work on the machine made the larger one take no longer.
+    """
     done = [n for n in sorted(results) if results[n].median(name, "wall_s") is not None][-2:]
     if len(done) < 2:
         return None
@@ -173,10 +176,10 @@ def marginal(results: dict[int, Results], name: str) -> Marginal | None:
     a, b = results[fewer], results[more]
 
     def a_photo(quantity: str) -> float:
-        difference = (b.median(name, quantity) or 0) - (a.median(name, quantity) or 0)
-        return max(difference, 1e-9) / (more - fewer)
+        return ((b.median(name, quantity) or 0) - (a.median(name, quantity) or 0)) / (more - fewer)
 
-    return Marginal(fewer, more, a_photo("wall_s"), a_photo("cpu_s"))
+    cost = Marginal(fewer, more, a_photo("wall_s"), a_photo("cpu_s"))
+    return cost if min(cost.wall_s, cost.cpu_s) > 0 else None
 
 
 def marginal_section(
@@ -204,6 +207,8 @@ def marginal_section(
 
     section = Section(conditions, list(MARGINAL_COLUMNS))
     section.rows = [_row(name, list(results.values()), cells, name in costs) for name in names]
+    if len(costs) < len(names):
+        section.remarks = ["Not run: not twice, or in no longer a time for more photos (noise)."]
     section.targets = marginal_targets(costs)
     section.points = [
         Point(name, images, wall_s, each.median(name, "peak_mb") or 0)

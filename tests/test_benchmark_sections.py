@@ -1,6 +1,7 @@
 import doctest
 import json
 import sys
+from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
@@ -92,6 +93,30 @@ class TestRounds:
         assert (found.last_line, fault) == (str(outputs), None)
 
 
+class TestContenders:
+    def environment(self, folder: Path) -> contenders.Environment:
+        lock = folder / "requirements.lock"
+        lock.write_text("peer==1.0\n")
+        return contenders.Environment(folder / ".venv", lock)
+
+    def test_an_environment_that_is_a_link_is_not_emptied(self, tmp_path):
+        (tmp_path / "theirs").mkdir()
+        (tmp_path / "theirs/kept").touch()
+        environment = self.environment(tmp_path)
+        environment.folder.symlink_to(tmp_path / "theirs")
+        with pytest.raises(SystemExit, match=r"\.venv is a link: setting it up would empty"):
+            contenders._make(environment)
+        assert (tmp_path / "theirs/kept").exists()
+
+    def test_an_environment_of_the_same_lock_is_left_as_it_is(self, tmp_path):
+        environment = self.environment(tmp_path)
+        environment.folder.mkdir()
+        digest = sha256(environment.lock.read_bytes()).hexdigest()
+        (environment.folder / ".installed").write_text(digest)
+        contenders._make(environment)
+        assert [path.name for path in environment.folder.iterdir()] == [".installed"]
+
+
 def verdicts(section: figures.Section) -> dict[str, tuple[float | None, str]]:
     return {
         target.what: (target.measured and round(target.measured, 3), target.verdict())
@@ -144,6 +169,10 @@ class TestWriting:
         ray = writing.marginal(self.marginal_results(), "ray_data")
         assert ray == writing.Marginal(500, 5000, pytest.approx(2e-3), pytest.approx(4e-3))
         assert writing.marginal(self.marginal_results(), "cat") is None
+
+    def test_noise_is_no_rate(self):
+        quicker = {500: results_of({"ours": 2.0}), 5000: results_of({"ours": 1.9})}
+        assert writing.marginal(quicker, "ours") is None
 
     def test_marginal_section(self, monkeypatch):
         monkeypatch.setattr(writing.os, "cpu_count", lambda: 2)
