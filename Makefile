@@ -14,6 +14,7 @@ $(VENV)/.installed: requirements.lock setup.py
 	@command -v $(PYTHON) >/dev/null || { echo "beam-tfrec needs Python 3.11: install it, or say make PYTHON=/path/to/python3.11"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "beam-tfrec needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) -V 2>&1)"; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' || { echo "beam-tfrec needs Python's venv module: install python3.11-venv"; exit 1; }
+	@test ! -L $(VENV) || { echo "$(VENV) is a link: setting it up would empty what it leads to"; exit 1; }
 	@echo "setting up $(VENV) (once, a minute or two)"
 	@$(PYTHON) -m venv --clear $(VENV)
 	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --compile -r requirements.lock
@@ -129,7 +130,7 @@ cloud-smoke: setup
 		$(if $(SERVICE_ACCOUNT),--service_account "$(SERVICE_ACCOUNT)") $(if $(MINUTES),--minutes "$(MINUTES)")
 
 bench:
-	@$(PYTHON) benchmarks/bench.py
+	@$(PYTHON) benchmarks/bench.py $(if $(SECTION),--section $(SECTION))
 
 # Resolves requirements.in anew, then requirements-worker.in to the same versions; needs `uv` (pip install uv).
 lock:

@@ -19,8 +19,8 @@ import sys
 import tarfile
 from pathlib import Path
 
-import bench
-from bench import HERE, OUR_PYTHON, PROJECT
+from contenders import HERE, OUR_PYTHON, PROJECT
+from figures import machine
 from measure import Run, run_measured
 
 VENV = HERE / ".venv-img2dataset"
@@ -128,7 +128,7 @@ def main(argv: list[str] | None = None) -> int:
             print(f"round {round_number + 1}: {name}", file=sys.stderr)
             out = drawn.with_name(f"{drawn.name}-converted")
             runs[name].append(measured(commands[name], out, args.images, args.limit))
-    print(f"{args.images:,} photos, {args.rounds} rounds, medians; {bench.machine()}.\n")
+    print(f"{args.images:,} photos, {args.rounds} rounds, medians; {machine()}.\n")
     print(table(runs, args.images))
     return 0
 

@@ -69,22 +69,34 @@ class Recipe:
         scale: pixels, and so bytes, of a photo as a multiple of the usual.
         seed: of everything drawn.
         photos: `jpeg`; `sparse` for holes of a photo's size; `none` for annotations only.
+        distinct: photos that are drawn, 0 for all; the others are copies of theirs whose comments,
+            and so whose bytes and hashes, differ.
     """
 
     images: int
     scale: float = 1.0
     seed: int = 0
     photos: str = "jpeg"
+    distinct: int = 0
 
     def __post_init__(self) -> None:
         if self.images < 1:
             raise ValueError(f"images must be at least 1, got {self.images}")
         if not self.scale > 0:
             raise ValueError(f"scale must be above 0, got {self.scale}")
+        if self.distinct < 0:
+            raise ValueError(f"distinct must be 0 or above, got {self.distinct}")
 
     def stamp(self) -> str:
         """Return what `generation.json` holds once everything is drawn."""
-        return json.dumps({"format": FORMAT, **asdict(self)}, indent=2) + "\n"
+        values = {"format": FORMAT, **asdict(self)}
+        if not self.distinct:
+            del values["distinct"]
+        return json.dumps(values, indent=2) + "\n"
+
+    def drawn_as(self, index: int) -> int:
+        """Return the index of the photo that this one has the pixels of."""
+        return index % self.distinct if self.distinct else index
 
 
 def image_id(index: int) -> int:
@@ -116,6 +128,17 @@ def photo(index: int, recipe: Recipe) -> bytes:
     return stream.getvalue()
 
 
+def with_comment(jpeg: bytes, comment: bytes) -> bytes:
+    """Return a JPEG with a comment after its first segment; the pixels stay.
+
+    >>> with_comment(bytes.fromhex("ffd8ffe00004aabbffd9"), b"7").hex()
+    'ffd8ffe00004aabbfffe000337ffd9'
+    """
+    end = 4 + int.from_bytes(jpeg[4:6], "big")
+    segment = b"\xff\xfe" + (len(comment) + 2).to_bytes(2, "big") + comment
+    return jpeg[:end] + segment + jpeg[end:]
+
+
 def _field(rng: np.random.Generator, width: int, height: int, cells: int) -> np.ndarray:
     """Draw `cells` random colours across and stretch them smoothly over the photo."""
     colours = rng.integers(0, 256, (cells * 3 // 4, cells, 3), dtype=np.uint8)
@@ -141,7 +164,8 @@ def _noise_plane(seed: int) -> np.ndarray:
 
 def entries(index: int, recipe: Recipe) -> tuple[str, list[str]]:
     """Return the JSON of one image and of its annotations."""
-    width, height = size_px(np.random.default_rng([recipe.seed, index]), recipe.scale)
+    of_photo = np.random.default_rng([recipe.seed, recipe.drawn_as(index)])
+    width, height = size_px(of_photo, recipe.scale)
     key = image_id(index)
     image = {
         "license": index % 8 + 1,
@@ -276,9 +300,19 @@ def _draw_one(job: tuple[int, Recipe, Path]) -> tuple[str, list[str]]:
             rng = np.random.default_rng([recipe.seed, index, 2])
             os.truncate(unfinished, int(rng.integers(*SPARSE_BYTES)))
         else:
-            unfinished.write_bytes(photo(index, recipe))
+            unfinished.write_bytes(_photo_or_copy(index, recipe, folder))
         unfinished.rename(path)
     return entries(index, recipe)
+
+
+def _photo_or_copy(index: int, recipe: Recipe, folder: Path) -> bytes:
+    """Draw a photo, or copy the one that has its pixels."""
+    original = recipe.drawn_as(index)
+    if original == index:
+        return photo(index, recipe)
+    path = folder / f"{image_id(original):012}.jpg"
+    jpeg = path.read_bytes() if path.exists() else photo(original, recipe)
+    return with_comment(jpeg, b"copy %d" % (index // recipe.distinct))
 
 
 def _write_json(path: Path, images: list[str], annotations: Iterator[str]) -> None:
@@ -306,6 +340,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="bytes a photo, times (default 1)")
     parser.add_argument("--seed", type=int, default=0, help="of everything drawn (default 0)")
     parser.add_argument("--processes", type=int, default=2, help="drawing processes (default 2)")
+    parser.add_argument("--distinct", type=int, default=0, help="photos to draw; copy these after")
     parser.add_argument("--annotations-only", action="store_true", help="draw no photos")
     parser.add_argument(
         "--sparse-images",
@@ -319,7 +354,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.annotations_only:
         photos = "sparse" if args.sparse_images else "none"
     try:
-        recipe = Recipe(args.images, args.scale, args.seed, photos)
+        recipe = Recipe(args.images, args.scale, args.seed, photos, args.distinct)
         drawn = generate(recipe, args.out, args.processes)
     except ValueError as error:
         print(error, file=sys.stderr)

@@ -14,8 +14,20 @@ import subprocess
 import sys
 from pathlib import Path
 
-import bench
-from bench import HERE, OUR_PYTHON, PROJECT, SHARDS, Contender, Data, Results
+from contenders import (
+    CONTENDERS,
+    HERE,
+    OUR_PACKAGES,
+    OUR_PYTHON,
+    PROJECT,
+    SHARDS,
+    Contender,
+    Data,
+    compile_all,
+)
+from figures import machine
+from rounds import Results, run_rounds
+from writing import TRIAL_IMAGES
 
 LOCK = PROJECT / "tests/model_garden/requirements.lock"
 VENV = HERE / ".venv-model-garden"
@@ -91,20 +103,19 @@ def main(argv: list[str] | None = None) -> int:
         "{annotations}",
         "{out}",
     )
-    bench.CONTENDERS |= {
-        "ours": Contender(OURS, exact=True),
-        "model_garden": Contender(theirs),
-        "cat": Contender((sys.executable, *CAT), records=None),  # warms the page cache
-    }
+    CONTENDERS["ours"] = Contender(OURS, exact=True)
+    CONTENDERS["model_garden"] = Contender(theirs)
+    # Warms the page cache.
+    CONTENDERS["cat"] = Contender((sys.executable, *CAT), records=None)
     names = ["ours", "model_garden"]
-    bench.compile_all(OUR_PYTHON, *(PROJECT / name for name in bench.OUR_PACKAGES))
-    bench.compile_all(python, HERE / "peers", python.parent.parent / "lib")
+    compile_all(OUR_PYTHON, *(PROJECT / name for name in OUR_PACKAGES))
+    compile_all(python, HERE / "peers", python.parent.parent / "lib")
     data_dir = args.data_dir.resolve()
     data_dir.mkdir(parents=True, exist_ok=True)
-    described = bench.machine()
-    trial = bench.run_rounds(names, draw(python, data_dir, bench.TRIAL_IMAGES), 1, args.limit)
+    described = machine()
+    trial = run_rounds(names, draw(python, data_dir, TRIAL_IMAGES), 1, args.limit)
     data = draw(python, data_dir, args.images)
-    results = bench.run_rounds(names, data, args.rounds, args.limit)
+    results = run_rounds(names, data, args.rounds, args.limit)
     print(f"{args.images:,} photos, {args.rounds} rounds, medians; {described}.\n")
     print(masks_table(results, args.images))
     return int(bool(trial.failures or results.failures))

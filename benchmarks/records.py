@@ -20,6 +20,26 @@ def count_tar_samples(out: Path) -> int:
     return count
 
 
+def count_offsets(out: Path) -> int:
+    """Return the samples of LitData's chunks and MosaicML's shards below a folder.
+
+    Both begin with their number and that many offsets and one more, the last the file's size; all
+    are little-endian uint32.
+
+    Raises:
+        ValueError: a file is shorter or longer than its offsets say.
+    """
+    count = 0
+    for path in (each for each in out.rglob("*") if each.suffix in {".bin", ".mds"}):
+        with path.open("rb") as stream:
+            (samples,) = struct.unpack("<I", stream.read(4))
+            stream.seek(4 + 4 * samples)
+            if stream.read(4) != struct.pack("<I", path.stat().st_size):
+                raise ValueError(f"{path.name}: {samples:,} samples do not end where the file does")
+        count += samples
+    return count
+
+
 def shard_sizes(out: Path) -> list[int]:
     """Return the records of each `.tfrec` file of a folder, in the order of the names."""
     return [records_in(path) for path in sorted(out.glob("*.tfrec"))]

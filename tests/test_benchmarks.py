@@ -1,8 +1,10 @@
 import doctest
 import json
+import struct
 import subprocess
 import sys
 import time
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from PIL import Image
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 sys.path.append(str(BENCHMARKS))  # scripts, not a package
 
-import bench  # noqa: E402
+import contenders  # noqa: E402
 import generate  # noqa: E402
 import measure  # noqa: E402
 import records  # noqa: E402
@@ -34,7 +36,7 @@ def photo_sizes(folder: Path) -> list[int]:
     return [path.stat().st_size for path in (folder / "images").iterdir()]
 
 
-@pytest.mark.parametrize("module", [bench, generate, records])
+@pytest.mark.parametrize("module", [generate, records])
 def test_docstrings(module):
     assert doctest.testmod(module).failed == 0
 
@@ -67,6 +69,20 @@ class TestGenerate:
         (tmp_path / "images/000000000013.jpg").rename(tmp_path / "images/000000000013.part")
         assert generate.generate(recipe, tmp_path, processes=1)
         assert contents(tmp_path) == whole
+
+    def test_copies_have_the_pixels_of_a_photo_and_bytes_of_their_own(self, tmp_path):
+        generate.generate(generate.Recipe(7, distinct=3), tmp_path, processes=1)
+        photos = [path.read_bytes() for path in sorted((tmp_path / "images").iterdir())]
+        assert len(set(photos)) == 7
+        pixels = [Image.open(BytesIO(photo)).tobytes() for photo in photos]
+        assert pixels[1] == pixels[4]
+        assert pixels[0] == pixels[3] == pixels[6]
+        assert len(set(pixels)) == 3
+        assert photos[:3] == [generate.photo(index, generate.Recipe(3)) for index in range(3)]
+        images = json.loads((tmp_path / "instances.json").read_bytes())["images"]
+        for entry in images:
+            photo = Image.open(tmp_path / "images" / entry["file_name"])
+            assert photo.size == (entry["width"], entry["height"])
 
     def test_other_data_is_not_drawn_over(self, tmp_path):
         generate.generate(generate.Recipe(1), tmp_path, processes=1)
@@ -142,6 +158,7 @@ class TestGenerate:
         [
             ({"images": 0}, "images must be at least 1, got 0"),
             ({"images": 1, "scale": 0}, "scale must be above 0, got 0"),
+            ({"images": 1, "distinct": -1}, "distinct must be 0 or above, got -1"),
         ],
     )
     def test_recipes_that_cannot_be_drawn(self, recipe, message):
@@ -189,108 +206,6 @@ class TestMeasure:
         assert self.run("import sys; print(sys.dont_write_bytecode)").last_line == "False"
 
 
-ROUNDS = [
-    {"ours": 1.0, "loop": 2.0},
-    {"ours": 9.0, "loop": 10.0},  # a slow minute: both sides move, the ratio little
-    {"ours": 1.2, "loop": 2.0},
-]
-
-
-class TestBench:
-    @pytest.mark.parametrize(
-        ("rounds", "ratio"),
-        [
-            (ROUNDS, 0.6),
-            (ROUNDS[:2], 0.7),
-            ([*ROUNDS, {"ours": 1.0}], 0.6),  # a round in which the base failed
-            ([{"ours": 1.0}], None),
-            ([], None),
-        ],
-    )
-    def test_median_of_ratios_within_rounds(self, rounds, ratio):
-        assert bench.median_ratio(rounds, "ours", "loop") == (
-            None if ratio is None else pytest.approx(ratio)
-        )
-
-    def results(self) -> bench.Results:
-        def run(wall_s: float, peak_mb: float) -> measure.Run:
-            return measure.Run(wall_s, wall_s, peak_mb, 0, "")
-
-        rounds = [
-            {"ours": run(2, 200), "keras_loop": run(4, 600), "webdataset": run(2, 150)},
-            {"ours": run(3, 220), "keras_loop": run(4, 600), "webdataset": run(2, 150)},
-        ]
-        return bench.Results(rounds, {"tfds": "exit 1: no | space"})
-
-    def test_comparison_table(self):
-        names = ["ours", "webdataset", "keras_loop", "tfds"]
-        assert bench.comparison_table(self.results(), names, 5000).split("\n") == [
-            "| | wall s | x loop | images/s | CPU s | peak MB |",
-            "|---|---|---|---|---|---|",
-            "| ours | 2.50 | 0.62 | 2,000 | 2.5 | 210 |",
-            "| webdataset | 2.00 | 0.50 | 2,500 | 2.0 | 150 |",
-            "| keras_loop | 4.00 | 1.00 | 1,250 | 4.0 | 600 |",
-            "| tfds | failed: exit 1: no \\| space | | | | |",
-            "",
-            "| ratio, median of the rounds | measured | at most |",
-            "|---|---|---|",
-            "| ours / keras_loop | 0.62 | 0.60, MISSED |",
-            "| ours / beam_naive | – | 0.10 |",
-            "| ours / webdataset | 1.25 | 0.95, MISSED |",
-            "| ours_report / ours | – | 1.15 |",
-        ]
-
-    def test_growth_and_double_tables(self):
-        small, large = self.results(), self.results()
-        large.rounds = [{"ours": measure.Run(12.5, 20, 231, 0, "")}]
-        assert bench.growth_table(small, large, ["ours", "tfds"], (100, 1000)).split("\n")[2:] == [
-            "| ours | 40 | 80 | 90 | 210 | 231 |",
-            "| tfds | failed: exit 1: no \\| space | | | | |",
-        ]
-        assert bench.double_table(small, large, ["ours", "tfds"]).split("\n")[2:] == [
-            "| ours | 210 | 231 | +10.0% |",
-            "| tfds | failed: exit 1: no \\| space | | |",
-        ]
-
-    @pytest.mark.parametrize(
-        ("argv", "names", "images", "rounds"),
-        [
-            ([], list(bench.CONTENDERS), 5000, 5),
-            (["--quick", "--only", "cat,ours"], ["cat", "ours"], 300, 2),
-            (["--marginal", "--skip", "floor"], ["ours"], 5000, 3),
-            (["--double", "--images", "10", "--rounds", "1"], ["ours"], 10, 1),
-        ],
-    )
-    def test_command_line(self, argv, names, images, rounds):
-        args = bench.parse(argv)
-        assert (args.names, args.images, args.rounds) == (names, images, rounds)
-
-    def test_an_unknown_contender_is_refused(self, capsys):
-        with pytest.raises(SystemExit):
-            bench.parse(["--only", "wat"])
-        assert "'wat' is none of cat, floor" in capsys.readouterr().err
-
-    def test_a_failing_contender_does_not_end_the_run(self, monkeypatch, tmp_path, capsys):
-        (tmp_path / "data/images").mkdir(parents=True)
-        (tmp_path / "data/instances.json").touch()
-        say = "import sys; print('no such thing'); sys.exit(2)"
-        contenders = {
-            "cat": bench.Contender((sys.executable, "-c", "pass"), records=None),
-            "bad": bench.Contender((sys.executable, "-c", say)),
-            "slow": bench.Contender((sys.executable, "-c", "import time; time.sleep(60)")),
-            "empty": bench.Contender((sys.executable, "-c", "pass")),
-        }
-        monkeypatch.setattr(bench, "CONTENDERS", contenders)
-        results = bench.run_rounds(list(contenders), bench.Data(tmp_path / "data", 7), 2, 1.5)
-        assert [list(runs) for runs in results.rounds] == [["cat"], ["cat"]]
-        assert results.failures == {
-            "bad": "exit 2: no such thing",
-            "slow": "took more than 2 s",
-            "empty": "wrote 0 of 7 records",
-        }
-        assert [path.name for path in tmp_path.iterdir()] == ["data"]  # outputs are deleted
-
-
 class TestRecords:
     @pytest.fixture(scope="class")
     def shards(self, drawn, tmp_path_factory):
@@ -320,11 +235,11 @@ class TestRecords:
         out.mkdir()
         for path in shards.iterdir():
             (out / path.name).write_bytes(path.read_bytes())
-        ours, data = bench.CONTENDERS["ours"], bench.Data(tmp_path, IMAGES)
+        ours, data = contenders.CONTENDERS["ours"], contenders.Data(tmp_path, IMAGES)
         assert ours.fault(data, out) == "no manifest.json"
         (out / "manifest.json").touch()
         assert ours.fault(data, out) is None
-        assert ours.fault(bench.Data(tmp_path, 131), out) == "wrote 130 of 131 records"
+        assert ours.fault(contenders.Data(tmp_path, 131), out) == "wrote 130 of 131 records"
         last = out / "train-00015-of-00016.tfrec"
         first = out / "train-00000-of-00016.tfrec"
         first.write_bytes(first.read_bytes() + last.read_bytes())
@@ -340,3 +255,16 @@ class TestRecords:
         path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
         with pytest.raises(ValueError, match=r"x.tfrec: no record at byte 0"):
             records.records_in(path)
+
+    def test_chunks_are_counted_by_their_offsets(self, tmp_path):
+        samples = [b"one", b"", b"three"]
+        ends = [0, 3, 3, 8]
+        head = struct.pack("<5I", 3, *(20 + end for end in ends))
+        for name in ("chunk-0-0.bin", "00001/shard.00000.mds"):
+            path = tmp_path / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(head + b"".join(samples))
+        assert records.count_offsets(tmp_path) == 6
+        path.write_bytes(head + b"".join(samples)[:-1])
+        with pytest.raises(ValueError, match=r"mds: 3 samples do not end where the file does"):
+            records.count_offsets(tmp_path)

@@ -53,3 +53,10 @@ def object_columns(row: dict, names: dict[int, str]) -> dict[str, list]:
         "is_crowd": [annotation["iscrowd"] for annotation in objects],
         "area": [annotation["area"] for annotation in objects],
     }
+
+
+def object_text(row: dict, names: dict[int, str]) -> bytes:
+    """Return the same features as JSON, for formats without lists of any length."""
+    columns = object_columns(row, names)
+    columns["class/text"] = [name.decode() for name in columns["class/text"]]
+    return json.dumps(columns).encode()
