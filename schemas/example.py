@@ -10,6 +10,7 @@ tensorflow/core/example/{example,feature}.proto, https://protobuf.dev/programmin
 import array
 import functools
 import operator
+import struct
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -106,12 +107,28 @@ def packed_list(packed: bytes) -> bytes:
 
 
 def packed_floats(values: Sequence[float]) -> bytes:
-    """Return values as float32, little endian."""
-    # Bytes would be taken for raw floats without `iter`.
-    packed = array.array("f", values if type(values) is list else iter(values))
+    """Return values as float32, little endian; those beyond its range as infinities."""
+    try:
+        return _floats_struct(len(values)).pack(*values)
+    except (OverflowError, struct.error):
+        packed = array.array("f", iter(values))  # without `iter` bytes would be taken for floats
     if sys.byteorder == "big":
         packed.byteswap()
     return packed.tobytes()
+
+
+def as_float32(values: Sequence[float]) -> tuple[float, ...]:
+    """Return values as a record holds them.
+
+    >>> as_float32([0.1, 1e39])
+    (0.10000000149011612, inf)
+    """
+    return _floats_struct(len(values)).unpack(packed_floats(values))
+
+
+@functools.lru_cache(maxsize=256)
+def _floats_struct(count: int) -> struct.Struct:
+    return struct.Struct(f"<{count}f")
 
 
 def packed_int64s(values: Sequence[int]) -> bytes:

@@ -4,7 +4,6 @@ Only what stands in a record counts, floats as float32, so that who reads a shar
 writer found. Memory is bounded, whatever records hold.
 """
 
-import array
 import functools
 import math
 import operator
@@ -13,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from schemas.drawn_records import Drawing
+from schemas.example import as_float32
 from schemas.feature_roles import BoxForm, ObjectRoles, Roles, corners_of
 from schemas.features import Kind
 from schemas.shown_values import tensor_shape
@@ -287,7 +287,7 @@ class _Sides:
             bottom.extend(bottoms)
         else:
             kind, held = found[0]
-            numbers = array.array("f", iter(held if kind is _FLOAT else ()))
+            numbers = as_float32(held if kind is _FLOAT else ())
             count = len(numbers) // 4
             if objects.form is _XYWH_PX and not pictures and count:
                 return count  # of a picture whose size nobody knows
@@ -301,7 +301,7 @@ class _Sides:
 
     def count(self) -> None:
         """Count what was gathered."""
-        corners = zip(*(array.array("f", edge) for edge in self._edges), strict=True)
+        corners = zip(*map(as_float32, self._edges), strict=True)
         frexp, largest = math.frexp, math.inf
         exponents = [
             frexp(share)[1]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from schemas import example
 from schemas.example import FeatureValues, encode_example, encode_example_parts
 from schemas.features import Kind
 from tests.drawn_examples import draw
@@ -186,6 +187,24 @@ def test_large_values_are_handed_on_uncopied(size_bytes: int) -> None:
     features = {"a": (Kind.BYTES, [first, b"small", second]), "b": (Kind.INT64, [1])}
     parts = encode_example_parts(features)
     assert [part is first or part is second for part in parts] == [False, True, False, True, False]
+
+
+def test_many_numbers_are_a_part_of_their_own() -> None:
+    features = {"a": (Kind.FLOAT, [0.5] * 1024), "b": (Kind.INT64, [1])}
+    parts = encode_example_parts(features)
+    assert [len(part) for part in parts[1:]] == [
+        4096,
+        len(encode_example({"b": features["b"]})) - 2,
+    ]
+
+
+def test_lengths_of_images_leave_no_trace_in_memory() -> None:
+    encode_example({"a": (Kind.BYTES, [bytes(5000)])})
+    known = [head.cache_info().currsize for head in (example._small_head, example._known_list_head)]
+    encode_example({"a": (Kind.BYTES, [bytes(5001)])})
+    assert [
+        head.cache_info().currsize for head in (example._small_head, example._known_list_head)
+    ] == known
 
 
 def test_small_values_are_joined_into_one_part() -> None:

@@ -137,7 +137,7 @@ class Conversion:
     @property
     def changes(self) -> bool:
         """Whether anything is asked of images that could change one."""
-        keeps = self.color in (None, Color.KEEP)
+        keeps = self.color is None or self.color is Color.KEEP  # asked of every image
         return bool(self.resize or self.reencode or self.pixels_dtype) or not keeps
 
     @property

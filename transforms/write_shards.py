@@ -459,11 +459,10 @@ def record_bytes(sample: Sample, layout: Layout, conversion: Conversion) -> int:
 
 def bytes_in_flight(sample: Sample, conversion: Conversion) -> int:
     """Return about what a sample takes until it is written: its files, and its plain pixels."""
-    files_bytes = sum(blob.read_bytes for blob in sample.blobs)
+    files_bytes = [blob.read_bytes for blob in sample.blobs]
+    size = payload_bytes(sample) + sum(files_bytes)
     return (
-        payload_bytes(sample)
-        + files_bytes
-        + sum(conversion.pixels_bytes(blob.read_bytes) for blob in sample.blobs)
+        size + sum(map(conversion.pixels_bytes, files_bytes)) if conversion.pixels_dtype else size
     )
 
 
