@@ -170,7 +170,7 @@ def read_sources(root: beam.Pipeline, config: ArraysConfig) -> SourceSamples:
 
 def build(root: beam.Pipeline, config: ArraysConfig) -> beam.PCollection[Manifest]:
     """Build the graph: samples from ranges of arrays, shards from the samples, one manifest."""
-    return write_data_set(root, config, read_sources(root, config))
+    return write_data_set(config, read_sources(root, config))
 
 
 def parser() -> FlagParser:

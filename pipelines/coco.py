@@ -155,7 +155,7 @@ def read_sources(root: beam.Pipeline, config: CocoConfig) -> SourceSamples:
 
 def build(root: beam.Pipeline, config: CocoConfig) -> beam.PCollection[Manifest]:
     """Build the graph: samples from the annotations, shards from the samples, one manifest."""
-    return write_data_set(root, config, read_sources(root, config))
+    return write_data_set(config, read_sources(root, config))
 
 
 def parser() -> FlagParser:

@@ -7,7 +7,7 @@ rest is here. See `pipelines/folder.py` for how little that leaves.
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 import apache_beam as beam
 
@@ -26,7 +26,7 @@ from transforms.find_duplicates import FindDuplicates
 from transforms.gate import GateLimits
 from transforms.leave_out_earlier import LeaveOutEarlier
 from transforms.payloads import DetachPayloads
-from transforms.pin_blobs import PinBlobs, PinnedSamples
+from transforms.pin_blobs import PinBlobs
 from transforms.plan_shards import Order, PlannedShards, PlanShards, Sharding
 from transforms.publish_plan import CommitJob, PublishPlan, RejectBudget
 from transforms.report.write_report import WriteReport
@@ -208,6 +208,7 @@ def keys_option(made_of: Mapping[str, str]) -> dict[str, str]:
 
 
 C = TypeVar("C", contravariant=True)
+Tallies = beam.PCollection[tuple[str, PinTally]]
 
 
 class ReadSources(Protocol[C]):
@@ -224,14 +225,14 @@ class PlannedDataSet(NamedTuple):
         shards: what `PlanShards` makes, and its table.
         files: what the sources held, one element a split.
         rejected: samples and annotations that are rejects already.
-        tallies: what was seen of every root.
+        tallies: what was seen of every root; None where there are no files to pin.
         spool: where payloads lie; None where they are in the samples.
     """
 
     shards: PlannedShards
     files: beam.PCollection[SplitSource]
     rejected: beam.PCollection[Rejected]
-    tallies: beam.PCollection[tuple[str, PinTally]]
+    tallies: Tallies | None
     spool: RunSpool | None
 
 
@@ -240,9 +241,7 @@ def estimated_bytes(config: DataSetConfig) -> Callable[[Sample], int]:
     return functools.partial(record_bytes, layout=config.layout, conversion=config.conversion)
 
 
-def plan_data_set(
-    root: beam.Pipeline, config: DataSetConfig, read: SourceSamples
-) -> PlannedDataSet:
+def plan_data_set(config: DataSetConfig, read: SourceSamples) -> PlannedDataSet:
     """Build the graph behind the reader up to the planned shards; nothing is written by it."""
     spool = spool_for(read.files.pipeline, config.access.spool_dir)
     if config.splitting.optional_splits:
@@ -260,17 +259,22 @@ def plan_data_set(
         "" if config.splitting.is_given else next(iter(config.given)),
         spool,
     )
-    pinned = _pinned(root, config, read._replace(samples=new.samples), new.named, spool)
-    planned = pinned.samples | "PlanShards" >> PlanShards(
+    samples, rejected, tallies = new.samples, new.rejected, read.tallies
+    if read.listing is not None:  # else the reader has pinned its samples
+        named = _all_named(tallies, new.named)
+        pin = PinBlobs(read.listing, named, config.root_places, spool)
+        pinned = samples | "PinBlobs" >> pin
+        samples, tallies = pinned.samples, pinned.tallies
+        rejected = (rejected, pinned.rejected) | "RejectedEarly" >> beam.Flatten()
+    planned = samples | "PlanShards" >> PlanShards(
         config.sharding,
         estimated_bytes(config),
-        pinned.tallies,
+        tallies,
         payloads,
         config.budget.allowed,
         spool,
     )
-    rejected = (new.rejected, pinned.rejected) | "RejectedEarly" >> beam.Flatten()
-    return PlannedDataSet(planned, new.files, rejected, pinned.tallies, spool)
+    return PlannedDataSet(planned, new.files, rejected, tallies, spool)
 
 
 def commit_job_of(config: DataSetConfig) -> CommitJob:
@@ -305,11 +309,9 @@ def shard_job_of(config: DataSetConfig, spool: RunSpool | None) -> ShardJob:
     )
 
 
-def write_data_set(
-    root: beam.Pipeline, config: DataSetConfig, read: SourceSamples
-) -> beam.PCollection[Manifest]:
+def write_data_set(config: DataSetConfig, read: SourceSamples) -> beam.PCollection[Manifest]:
     """Build the graph behind the reader: shards from samples, one manifest from the shards."""
-    (shards, table), files, rejected, tallies, spool = plan_data_set(root, config, read)
+    (shards, table), files, rejected, tallies, spool = plan_data_set(config, read)
     commit_job = commit_job_of(config)
     plan = table | "PublishPlan" >> PublishPlan(commit_job, files, rejected)
     job = shard_job_of(config, spool)
@@ -323,20 +325,7 @@ def write_data_set(
     return manifests
 
 
-def _pinned(
-    root: beam.Pipeline,
-    config: DataSetConfig,
-    read: SourceSamples,
-    named: Any,
-    spool: RunSpool | None,
-) -> PinnedSamples:
-    """Pin samples whose reader did not."""
-    tallies = read.tallies
-    if read.listing is None:
-        if tallies is None:
-            tallies = root | "NoTallies" >> beam.Create([])
-        return PinnedSamples(read.samples, root | "NoneRejected" >> beam.Create([]), tallies)
-    if tallies is not None:
-        named = tallies if named is None else (tallies, named) | "AllTallies" >> beam.Flatten()
-    pin = PinBlobs(read.listing, named, config.root_places, spool)
-    return read.samples | "PinBlobs" >> pin
+def _all_named(listed: Tallies | None, left_out: Tallies | None) -> Tallies | None:
+    if listed is None or left_out is None:
+        return left_out if listed is None else listed
+    return (listed, left_out) | "AllTallies" >> beam.Flatten()

@@ -83,7 +83,7 @@ def read_sources(root: beam.Pipeline, config: FolderConfig) -> SourceSamples:
 
 def build(root: beam.Pipeline, config: FolderConfig) -> beam.PCollection[Manifest]:
     """Build the graph: samples from the listing, shards from the samples, one manifest."""
-    return write_data_set(root, config, read_sources(root, config))
+    return write_data_set(config, read_sources(root, config))
 
 
 def parser() -> FlagParser:

@@ -108,7 +108,7 @@ def read_sources(root: beam.Pipeline, config: PairsConfig) -> SourceSamples:
 
 def build(root: beam.Pipeline, config: PairsConfig) -> beam.PCollection[Manifest]:
     """Build the graph: pairs from two listings, samples from the pairs, one manifest."""
-    return write_data_set(root, config, read_sources(root, config))
+    return write_data_set(config, read_sources(root, config))
 
 
 def parser() -> FlagParser:

@@ -96,7 +96,7 @@ def build_plan(
     root: beam.Pipeline, config: C, read_sources: ReadSources[C], slot: PlanSlot
 ) -> beam.PCollection[None]:
     """Build the graph up to the planned shards, of which only outlines are kept."""
-    planned = plan_data_set(root, config, read_sources(root, config))
+    planned = plan_data_set(config, read_sources(root, config))
     (shards, table), files, rejected, tallies, spool = planned
     outlines = shards | "OutlineShards" >> OutlineShards(
         config.layout, estimated_bytes(config), table, spool

@@ -157,7 +157,7 @@ def read_sources(root: beam.Pipeline, config: SidecarConfig) -> SourceSamples:
 
 def build(root: beam.Pipeline, config: SidecarConfig) -> beam.PCollection[Manifest]:
     """Build the graph: files joined by name, samples from them, one manifest."""
-    return write_data_set(root, config, read_sources(root, config))
+    return write_data_set(config, read_sources(root, config))
 
 
 def _sides(config: SidecarConfig) -> Sides:

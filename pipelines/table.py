@@ -299,7 +299,7 @@ def read_sources(root: beam.Pipeline, config: TableConfig) -> SourceSamples:
 
 def build(root: beam.Pipeline, config: TableConfig) -> beam.PCollection[Manifest]:
     """Build the graph: samples from rows, shards from the samples, one manifest."""
-    return write_data_set(root, config, read_sources(root, config))
+    return write_data_set(config, read_sources(root, config))
 
 
 def configure(argv: Sequence[str]) -> tuple[RunConfig[TableConfig], list[str]]:

@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import apache_beam as beam
 import msgspec
@@ -232,14 +232,14 @@ class ListBlobs(beam.PTransform):
     def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection[tuple[BlobName, Entry]]:
         """List every root: on a cluster its ranges one by one, in process all by one lister."""
         in_process = is_in_process(root.pipeline)
-        cuts = root | "NoCuts" >> beam.Create([]) if self.cuts is None else self.cuts
+        cuts: Any = [] if self.cuts is None else beam.pvalue.AsList(self.cuts)
         ranges = (
             root
             | "Once" >> beam.Impulse()
             | "Ranges"
             >> beam.FlatMap(
                 _list_ranges,
-                beam.pvalue.AsList(cuts),
+                cuts,
                 self.roots,
                 self.access,
                 None if in_process else find_cuts,

@@ -380,7 +380,7 @@ class Commit(beam.PTransform):
         plan: as published.
         files: the annotation files.
         rejected: rejects from before the shards.
-        tallies: what pinning saw of every root.
+        tallies: what pinning saw of every root; None where nothing is pinned.
         duplicates: what splits have in common; None where there is one split.
     """
 
@@ -388,7 +388,7 @@ class Commit(beam.PTransform):
     plan: beam.PCollection[JobPlan]
     files: beam.PCollection[SplitSource]
     rejected: beam.PCollection[Rejected]
-    tallies: beam.PCollection[tuple[str, PinTally]]
+    tallies: beam.PCollection[tuple[str, PinTally]] | None
     duplicates: beam.PCollection[Duplicates] | None = None
 
     def expand(self, infos: beam.PCollection[ShardInfo]) -> beam.PCollection[Manifest]:
@@ -398,7 +398,7 @@ class Commit(beam.PTransform):
             beam.pvalue.AsList(infos),
             beam.pvalue.AsList(self.files),
             beam.pvalue.AsList(self.rejected),
-            beam.pvalue.AsList(self.tallies),
+            [] if self.tallies is None else beam.pvalue.AsList(self.tallies),
             self.job,
             NO_DUPLICATES if self.duplicates is None else beam.pvalue.AsSingleton(self.duplicates),
         )

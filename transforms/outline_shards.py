@@ -228,14 +228,14 @@ class GatherPlan(beam.PTransform):
         outlines: of all shards.
         files: what the sources held.
         rejected: rejects so far.
-        tallies: what pinning saw.
+        tallies: what pinning saw; None where nothing is pinned.
         slot: where to.
     """
 
     outlines: beam.PCollection[ShardOutline]
     files: beam.PCollection[SplitSource]
     rejected: beam.PCollection[Rejected]
-    tallies: beam.PCollection[tuple[str, PinTally]]
+    tallies: beam.PCollection[tuple[str, PinTally]] | None
     slot: PlanSlot
 
     def expand(self, table: beam.PCollection[ShardTable]) -> beam.PCollection[None]:
@@ -245,7 +245,7 @@ class GatherPlan(beam.PTransform):
             beam.pvalue.AsList(self.outlines),
             beam.pvalue.AsList(self.files),
             beam.pvalue.AsList(self.rejected),
-            beam.pvalue.AsList(self.tallies),
+            [] if self.tallies is None else beam.pvalue.AsList(self.tallies),
             self.slot,
         )
 

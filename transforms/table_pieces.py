@@ -19,6 +19,7 @@ import msgspec
 from schemas.faults import fault_line
 from schemas.table_names import format_of
 from transforms import coders
+from transforms.batches import is_in_process
 from transforms.storage import Access, Entry, Storage, open_storage
 from transforms.storage.stored_file import open_stored, read_chunks
 from transforms.table_files import TableFile
@@ -284,13 +285,12 @@ class DivideTables(beam.PTransform):
     access: Access
 
     def expand(self, files: beam.PCollection[TableFile]) -> beam.PCollection[TablePiece]:
-        """Divide every file."""
-        return (
-            files
-            | "OneByOne" >> beam.Reshuffle()
-            | "Divide" >> beam.FlatMap(_divide, self.access)
-            | "Spread" >> beam.Reshuffle()
-        )
+        """Divide every file, one by one on a cluster."""
+        in_process = is_in_process(files.pipeline)
+        if not in_process:
+            files |= "OneByOne" >> beam.Reshuffle()
+        pieces = files | "Divide" >> beam.FlatMap(_divide, self.access)
+        return pieces if in_process else pieces | "Spread" >> beam.Reshuffle()
 
 
 def _divide(file: TableFile, access: Access) -> Iterator[TablePiece]:
