@@ -402,21 +402,24 @@ def make_shard_plan(shard: Shard, runs: Iterable[ShardRun], table: ShardTable) -
     """
     split, index = shard
     ranks = table.splits[split]
-    samples: list[msgspec.Raw] = []
+    opened: list[tuple[int, list[Sample]]] = []
     payloads: dict[str, bytes] = {}
-    gaps = 0
-    for run in sorted(runs, key=lambda run: run.first_place):
+    for run in runs:
         payloads |= run.payloads
         if run.samples:
-            gaps += run.first_place != len(samples)
-            samples += run.samples
+            opened.append((run.first_place, [*map(read_sample, run.samples)]))
+    samples: list[Sample] = []
+    gaps = 0
+    for first_place, members in sorted(opened, key=operator.itemgetter(0)):
+        gaps += first_place != len(samples)
+        samples += members
     planned = ranks.shard_samples(index)
     where = shard_stem(split, index, ranks.planned.shards)
     if gaps or len(samples) != planned:
         what = f"{planned} samples are planned, {len(samples)} came"
         remedy = "run again when the sources are at rest"
         raise RuntimeError(fault_line("E-SRC-CHANGED", where, what, remedy))
-    attached = attach_payloads([*map(read_sample, samples)], payloads, where)
+    attached = attach_payloads(samples, payloads, where)
     return ShardPlan(split, index, ranks.planned.shards, attached)
 
 
