@@ -6,6 +6,7 @@ shard writer opens.
 """
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -71,6 +72,18 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     payload_place: bytes = b""
 
 
+class SampleStart(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The first fields of a `Sample`, by which it is ordered; read from a whole one's bytes."""
+
+    split: str
+    key: str
+    position: int
+
+
+read_start = msgspec.msgpack.Decoder(SampleStart).decode
+read_sample = msgspec.msgpack.Decoder(Sample).decode
+
+
 def digest_payload(payload: bytes) -> bytes:
     """Return 16 bytes that stand for a payload; none for an empty one.
 
@@ -99,6 +112,11 @@ def content_digest(sample: Sample, *, with_position: bool) -> int:
     digest = _EMPTY_DIGEST.copy()  # made anew, it takes a quarter longer
     digest.update(_PACK.encode(told))
     return int.from_bytes(digest.digest(), "big")
+
+
+def pack_each(samples: Iterable[Sample]) -> list[msgspec.Raw]:
+    """Return samples as `read_sample` reads them, and `read_start` their first fields."""
+    return [msgspec.Raw(_PACK.encode(sample)) for sample in samples]
 
 
 def pack(value: Any) -> bytes:

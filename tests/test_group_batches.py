@@ -10,7 +10,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.samples import Blob, Sample
+from schemas.samples import Blob, Sample, pack_each
 from schemas.shards import ShardPlan
 from transforms.coders import StructCoder
 from transforms.group_batches import GroupBatches, SpooledBatches
@@ -20,7 +20,7 @@ from transforms.run_spool import RunSpool, spool_for
 
 def batch(first: int, number: int) -> BucketBatch:
     samples = [Sample("train", f"é{n}", n, (), b"x" * n) for n in range(first, first + number)]
-    return BucketBatch(samples, Tally(number, 7, "ab"))
+    return BucketBatch(pack_each(samples), Tally(number, 7, "ab"))
 
 
 KEYED = [(("train", 0), batch(0, 3)), (("val", 2), batch(3, 0)), (("train", 0), batch(5, 1))]
@@ -140,7 +140,7 @@ def test_runs_of_shards_can_wait_too() -> None:
     spool = spool_for(pipeline)
     assert spool is not None
     coder = StructCoder(ShardRun)
-    run = ShardRun(7, [Sample("train", "1", 0, (), b"")], {"2": b"payload"})
+    run = ShardRun(7, pack_each([Sample("train", "1", 0, (), b"")]), {"2": b"payload"})
 
     shard: Shard = ("train", 1)
     assert (shard, *SpooledBatches((spool.put(coder.encode(run)),), coder, spool)) == (shard, run)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.faults import find_fault
-from schemas.samples import Blob, Sample, content_digest, digest_payload
+from schemas.samples import Blob, Sample, content_digest, digest_payload, pack_each
 from schemas.shards import ShardPlan
 from transforms import payloads as payloads_module
 from transforms.coders import StructCoder
@@ -167,7 +167,10 @@ def test_a_payload_that_is_not_what_was_planned_stops_the_run(
 
 def test_a_shard_begins_with_its_first_run() -> None:
     by_input = Sharding(order={"": INPUT})
-    runs = ShardRun(0, [sample("a", position=260), sample("b")]), ShardRun(2, [sample("c")])
+    runs = (
+        ShardRun(0, pack_each([sample("a", position=260), sample("b")])),
+        ShardRun(2, pack_each([sample("c")])),
+    )
 
     assert [find_boundary(("train", 3), run, by_input) for run in runs] == [
         Boundary("train", 3, bytes(14) + b"\x01\x04", "a"),

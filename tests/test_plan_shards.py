@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from schemas.faults import find_fault
 from schemas.manifest import PlannedSplit
-from schemas.samples import Blob, Sample
+from schemas.samples import Blob, Sample, pack_each, read_sample
 from schemas.shards import ShardPlan
 from transforms import run_spool
 from transforms.blobs import PinTally
@@ -378,8 +378,8 @@ def test_a_bucket_s_samples_come_as_runs_of_shards() -> None:
     runs = ranked(samples[::-1], samples, TWO_SHARDS)
 
     assert runs == [
-        (("train", 0), ShardRun(0, samples[:3])),
-        (("train", 1), ShardRun(0, samples[3:])),
+        (("train", 0), ShardRun(0, pack_each(samples[:3]))),
+        (("train", 1), ShardRun(0, pack_each(samples[3:]))),
     ]
 
 
@@ -396,9 +396,9 @@ def test_ranks_go_on_from_bucket_to_bucket() -> None:
     runs = [list(rank_bucket(bucket, [batch], table, TWO_SHARDS)) for bucket, batch in buckets]
 
     assert runs == [
-        [(("train", 0), ShardRun(0, samples[:3]))],
-        [(("train", 1), ShardRun(0, samples[3:5]))],
-        [(("train", 1), ShardRun(2, samples[5:]))],
+        [(("train", 0), ShardRun(0, pack_each(samples[:3])))],
+        [(("train", 1), ShardRun(0, pack_each(samples[3:5])))],
+        [(("train", 1), ShardRun(2, pack_each(samples[5:])))],
     ]
 
 
@@ -435,12 +435,12 @@ def test_a_bucket_that_was_not_counted_at_all_stops_the_run() -> None:
     "runs",
     [
         [],
-        [ShardRun(0, numbered(2))],
-        [ShardRun(0, numbered(4))],
-        [ShardRun(1, numbered(3))],
-        [ShardRun(0, numbered(2)), ShardRun(1, numbered(1))],  # overlap
-        [ShardRun(0, numbered(1)), ShardRun(2, numbered(1))],  # gap
-        [ShardRun(0, numbered(3)), ShardRun(0, numbered(3))],  # twice
+        [ShardRun(0, pack_each(numbered(2)))],
+        [ShardRun(0, pack_each(numbered(4)))],
+        [ShardRun(1, pack_each(numbered(3)))],
+        [ShardRun(0, pack_each(numbered(2))), ShardRun(1, pack_each(numbered(1)))],  # overlap
+        [ShardRun(0, pack_each(numbered(1))), ShardRun(2, pack_each(numbered(1)))],  # gap
+        [ShardRun(0, pack_each(numbered(3))), ShardRun(0, pack_each(numbered(3)))],  # twice
     ],
 )
 def test_a_shard_that_is_not_as_planned_stops_the_run(runs: list[ShardRun]) -> None:
@@ -459,7 +459,11 @@ def test_a_shard_that_is_not_as_planned_stops_the_run(runs: list[ShardRun]) -> N
 def test_a_shard_s_runs_come_in_any_order() -> None:
     table = table_of(TWO_SHARDS, {"train": 12})
     samples = numbered(6)
-    runs = [ShardRun(0, samples[:1]), ShardRun(1, samples[1:4]), ShardRun(4, samples[4:])]
+    runs = [
+        ShardRun(0, pack_each(samples[:1])),
+        ShardRun(1, pack_each(samples[1:4])),
+        ShardRun(4, pack_each(samples[4:])),
+    ]
 
     for shuffled in itertools.permutations(runs):
         plan = make_shard_plan(("train", 1), list(shuffled), table)
@@ -738,7 +742,7 @@ def test_a_bucket_of_many_is_in_its_order_and_not_in_that_of_the_keys(order: Ord
     expected = keys[::-1]
     if order is SHUFFLED:
         expected = sorted(keys, key=lambda key: digest("train", key, 3))
-    assert (shard, [s.key for s in run.samples]) == (("train", 0), expected)
+    assert (shard, [read_sample(s).key for s in run.samples]) == (("train", 0), expected)
 
 
 def test_samples_of_one_position_go_by_their_keys() -> None:
@@ -746,7 +750,7 @@ def test_samples_of_one_position_go_by_their_keys() -> None:
 
     ((_, run),) = ranked(samples, samples, Sharding({"": 1}, order={"": INPUT}))
 
-    assert [s.key for s in run.samples] == ["a", "b", "c"]
+    assert [read_sample(s).key for s in run.samples] == ["a", "b", "c"]
 
 
 def test_a_bucket_that_begins_inside_a_shard_goes_on_into_the_next() -> None:
@@ -756,9 +760,9 @@ def test_a_bucket_that_begins_inside_a_shard_goes_on_into_the_next() -> None:
     table = make_shard_table([(("train", 0), first.tally), (("train", 1), second.tally)], sharding)
 
     assert list(rank_bucket(("train", 1), [second], table, sharding)) == [
-        (("train", 0), ShardRun(1, samples[1:3])),
-        (("train", 1), ShardRun(0, samples[3:5])),
-        (("train", 2), ShardRun(0, samples[5:])),
+        (("train", 0), ShardRun(1, pack_each(samples[1:3]))),
+        (("train", 1), ShardRun(0, pack_each(samples[3:5]))),
+        (("train", 2), ShardRun(0, pack_each(samples[5:]))),
     ]
 
 

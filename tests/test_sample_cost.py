@@ -3,7 +3,7 @@
 import msgspec
 
 from schemas.picture_fields import PictureFields
-from schemas.samples import Sample
+from schemas.samples import Sample, pack_each
 from tests.coco_texts import annotation, coco, image
 from transforms import pin_blobs
 from transforms.coco_samples import CocoRules, CocoSource, read_coco
@@ -48,8 +48,8 @@ def test_all_group_bys_of_a_sample_take_little() -> None:
     tally = Tally(BATCH, BATCH * 190_123, "f" * 64)
     batches = (
         pin_blobs._JoinBatch(samples=samples),
-        BucketBatch(samples, tally),
-        ShardRun(1000, samples),
+        BucketBatch(pack_each(samples), tally),
+        ShardRun(1000, pack_each(samples)),
     )
 
     encoded = sum(len(StructCoder(type(batch)).encode(batch)) for batch in batches)

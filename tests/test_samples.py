@@ -1,7 +1,16 @@
 import msgspec
 import pytest
 
-from schemas.samples import Blob, Sample, content_digest, pack
+from schemas.samples import (
+    Blob,
+    Sample,
+    SampleStart,
+    content_digest,
+    pack,
+    pack_each,
+    read_sample,
+    read_start,
+)
 
 BLOB = Blob("train", "dir/a.jpg", size_bytes=1234, pin="1700000000", crc32c=0xDEADBEEF)
 SAMPLE = Sample("train", "42", 7, (BLOB,), pack([640, 480, []]), (11, 12))
@@ -85,3 +94,10 @@ def test_elements_cannot_be_changed() -> None:
         SAMPLE.key = "43"
     with pytest.raises(AttributeError, match="immutable type: 'Blob'"):
         BLOB.name = "b.jpg"
+
+
+def test_the_start_of_a_sample_is_read_from_the_bytes_of_all_of_it() -> None:
+    (packed,) = pack_each([SAMPLE])
+
+    assert read_start(packed) == SampleStart(SAMPLE.split, SAMPLE.key, SAMPLE.position)
+    assert read_sample(packed) == SAMPLE

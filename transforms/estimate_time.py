@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import google_crc32c
 import msgspec
 
-from schemas.samples import Sample
+from schemas.samples import Sample, pack_each
 from transforms.coders import StructCoder
 from transforms.gate import GateLimits, usable_cores
 from transforms.payloads import detach_payload
@@ -150,6 +150,7 @@ def shuffled_bytes(samples: Iterable[Sample], total: int, joins: int) -> int:
     bucket, run = StructCoder(BucketBatch), StructCoder(ShardRun)
     for batch in batches:
         tally = Tally(len(batch), len(batch) * 200_000, _DIGEST)
-        ranked, placed = bucket.encode(BucketBatch(batch, tally)), run.encode(ShardRun(0, batch))
+        packed = pack_each(batch)
+        ranked, placed = bucket.encode(BucketBatch(packed, tally)), run.encode(ShardRun(0, packed))
         once += len(ranked) + (1 + joins) * len(placed)
     return round(once * total / len(kept))

@@ -27,7 +27,7 @@ from transforms.storage.local import coded
 
 _LOG = logging.getLogger(__name__)
 
-MOST_SPOOLED = 10_000_000
+MOST_SPOOLED = 5_000_000
 """Samples that planning in one process was measured with; see `benchmarks/README.md`."""
 MOST_HELD = 1_000_000
 """The same where nothing waits on disk."""

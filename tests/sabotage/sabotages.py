@@ -94,7 +94,7 @@ SABOTAGES = (
         1,
         "two samples of one key are written",
         PLAN,
-        "    _refuse_duplicates(in_order)\n",
+        "    _refuse_duplicates(starts)\n",
         "",
         ("tests/test_plan_shards.py::test_two_samples_of_one_key_stop_the_run",),
     ),
