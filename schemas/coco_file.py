@@ -154,10 +154,10 @@ class CocoFile:
         """Take a file that went by in pieces; return its licenses."""
         self.kind = Kind.INSTANCES
         self.images, self.columns = pieces.images, pieces.columns
-        categories = pieces.sections["categories"]
+        categories = msgspec.Raw(pieces.sections["categories"])
         self.categories = self._decode(categories, "categories", CocoCategory)
         self.num_ids = self.columns.count_ids()
-        return pieces.sections.get("licenses", msgspec.Raw(b"null"))
+        return msgspec.Raw(pieces.sections.get("licenses", b"null"))
 
     def _parse_whole(self, data: bytes) -> msgspec.Raw:
         """Take a file of any kind, or say what is wrong with it; return its licenses."""

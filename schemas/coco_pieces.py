@@ -31,7 +31,7 @@ class CocoPieces:
 
     images: list[CocoImage] = field(default_factory=list)
     columns: InstanceColumns = field(default_factory=InstanceColumns)
-    sections: dict[str, msgspec.Raw] = field(default_factory=dict)
+    sections: dict[str, bytes] = field(default_factory=dict)
 
 
 def read_in_pieces(text: Text) -> CocoPieces | None:
@@ -67,11 +67,10 @@ def _add(read: CocoPieces, name: str, part: bytes, *, is_first: bool) -> None:
             raise ValueError("annotations are no objects")
         read.columns.extend(_DECODE_INSTANCES(part))
     else:
-        section = _DECODE_ANY(part)
+        _DECODE_ANY(part)
         if name in ("categories", "licenses"):
-            if not is_first:
-                raise ValueError(f"section {name!r} is long")
-            read.sections[name] = section
+            before = read.sections.get(name)
+            read.sections[name] = part if before is None else b"%b,%b" % (before[:-1], part[1:])
     if nests_deeper(part, MAX_NESTING - 1):  # the object itself is a level
         raise ValueError("values nest too deep")
 

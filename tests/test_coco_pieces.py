@@ -4,6 +4,7 @@ import json
 import tracemalloc
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from schemas.coco import CocoFiles
@@ -11,9 +12,9 @@ from schemas.coco_file import CocoFile
 from schemas.json_pieces import HeldText
 from tests.coco_texts import SMALL, annotation, coco, image, small
 from transforms import source_text
-from transforms.source_text import SourceText, open_source
+from transforms.source_text import SourceText
 from transforms.sources import uri_identity
-from transforms.storage import Entry, find_uri
+from transforms.storage import find_uri
 
 TWO = [image(), image(2, "b.jpg")]
 
@@ -50,11 +51,12 @@ def told(data: bytes, *, in_pieces: bool, piece_bytes: int = 100) -> object:
         coco(TWO, [annotation(), annotation(6, bbox=[1, 2]), annotation(7, bbox=[1, 2, 3, -1e-9])]),
         coco(TWO, [annotation(), annotation(4, category_id=8, bbox=[0, 0, 0, 0])]),
         coco(TWO, [annotation(1, image_id=7), annotation(2), annotation(3, image_id=-7)]),
+        coco(TWO, [annotation()], [{"id": n, "name": f"class {n}"} for n in range(30)]),
         coco(TWO, [annotation(2**63 - 1), annotation(-(2**63), image_id=2)]),
     ],
 )
 def test_pieces_say_what_the_whole_says(data: bytes) -> None:
-    assert CocoFile(data, "f.json").columns is not None
+    assert CocoFile(HeldText(data, 100), "f.json").columns is not None
     assert told(data, in_pieces=True) == told(data, in_pieces=False)
 
 
@@ -121,7 +123,7 @@ def long_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_file_read_in_pieces_is_recognised(long_file: str) -> None:
-    text = open_source(long_file)
+    text = SourceText(long_file)
 
     assert len(list(text.pieces())) == 3
     assert text.identity == uri_identity([long_file], "")
@@ -129,7 +131,7 @@ def test_a_file_read_in_pieces_is_recognised(long_file: str) -> None:
 
 
 def test_a_file_that_changes_between_pieces_is_refused(long_file: str) -> None:
-    pieces = open_source(long_file).pieces()
+    pieces = SourceText(long_file).pieces()
     next(pieces)
     Path(long_file).write_bytes(SMALL.replace(b"cat", b"dogs"))
 
@@ -137,13 +139,15 @@ def test_a_file_that_changes_between_pieces_is_refused(long_file: str) -> None:
         list(pieces)
 
 
-def test_pieces_of_another_checksum_than_the_store_has_are_no_text(long_file: str) -> None:
+def test_pieces_of_another_checksum_than_the_store_has_are_no_text(
+    long_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     storage, entry = find_uri(long_file)
-    pin, size = entry.pin, entry.size_bytes
-    text = SourceText(storage, Entry(entry.name, size, pin, crc32c=1))
+    listed = storage, msgspec.structs.replace(entry, crc32c=1)
+    monkeypatch.setattr(source_text, "find_uri", lambda *_: listed)
 
     with pytest.raises(ValueError, match="has crc32c 1"):
-        list(text.pieces())
+        list(SourceText(long_file).pieces())
 
 
 def test_a_file_that_is_text_of_one_line_or_many_is_the_same() -> None:

@@ -11,7 +11,7 @@ from schemas.faults import Rejected
 from schemas.samples import Sample
 from transforms.blobs import RejectedOutput, panoptic_root
 from transforms.coco_samples import CocoRules, CocoSource, parse_sources, read_files
-from transforms.source_text import open_source
+from transforms.source_text import SourceText
 from transforms.sources import (
     SplitSource,
     SplitSourceOutput,
@@ -142,7 +142,7 @@ class _ReadSplit(beam.DoFn):
     def _parse(self, uris: Sequence[str]) -> tuple[CocoFiles, list[str]]:
         """Return the files of a split, and by what each is recognised."""
         if len(uris) == 1:
-            text = open_source(uris[0], self._access)
+            text = SourceText(uris[0], self._access)
             files = parse_sources([CocoSource(text, uris[0])], self._rules)
             return files, [text.identity]
         sources = [self._read(uri) for uri in uris]
