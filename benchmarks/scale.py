@@ -45,7 +45,7 @@ SHARD_BYTES = 150_000_000
 RECORD_EXTRA_BYTES = 450
 """Of a record, beside its image: seven boxes and what belongs to them."""
 
-SHUFFLED_BYTES = 1_520
+SHUFFLED_BYTES = 820
 """Of an image through the three group-bys and its listing's, see `tests/test_sample_cost.py`."""
 
 CPU_S = 0.001

@@ -19,7 +19,7 @@ from schemas.shards import ShardInfo, ShardPlan
 from schemas.statistics import SampledRecord, Statistics
 from schemas.workload import Reads
 from transforms.blobs import PinTally
-from transforms.coders import StructCoder, register
+from transforms.coders import CompressedCoder, StructCoder, register
 from transforms.plan_shards import Tally
 from transforms.sources import SplitSource
 from transforms.storage import Entry
@@ -77,7 +77,8 @@ by_type = pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value)
 def test_beam_finds_the_coder_by_the_type(value: Any) -> None:
     coder = coders.registry.get_coder(type(value))
 
-    assert coder == StructCoder(type(value))
+    assert isinstance(coder, StructCoder)
+    assert coder.to_type_hint() is type(value)
     assert coder.to_type_hint() is type(value)
     assert coder.is_deterministic()
 
@@ -156,3 +157,13 @@ def test_pipelines_use_the_coder_of_a_registered_struct(
         assert_that(moved, equal_to([_Point(2), _Point(3)]))
 
     assert coders.registry.get_coder(moved.element_type) == StructCoder(_Point)
+
+
+def test_what_is_compressed_comes_back_and_takes_less() -> None:
+    compressed, plain = CompressedCoder(ShardPlan), StructCoder(ShardPlan)
+    plan = ShardPlan("train", 0, 1, [SAMPLE] * 32)
+
+    assert compressed.decode(compressed.encode(plan)) == plan
+    assert len(compressed.encode(plan)) < len(plain.encode(plan)) / 2
+    assert compressed != plain
+    assert compressed == CompressedCoder(ShardPlan)

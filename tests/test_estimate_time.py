@@ -55,11 +55,11 @@ def test_this_machine_is_measured() -> None:
 
 
 def test_shuffled_bytes_are_those_of_the_coders() -> None:
-    sample = boxes_only()
-    one = shuffled_bytes([sample] * 64, 64, joins=1)
+    samples = [boxes_only(number) for number in range(64)]
+    one = shuffled_bytes(samples, 64, joins=1)
     assert 0.8 * MOST_GROUPED_BYTES < one / 64 <= MOST_GROUPED_BYTES
-    assert shuffled_bytes([sample] * 64, 6400, joins=1) == 100 * one
-    assert shuffled_bytes([sample] * 64, 64, joins=2) > 1.25 * one
+    assert shuffled_bytes(samples, 6400, joins=1) == 100 * one
+    assert shuffled_bytes(samples, 64, joins=2) > 1.25 * one
     assert shuffled_bytes([], 0, joins=1) == 0
 
 

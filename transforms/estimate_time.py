@@ -14,7 +14,7 @@ import google_crc32c
 import msgspec
 
 from schemas.samples import Sample, pack_each
-from transforms.coders import StructCoder
+from transforms.coders import CompressedCoder
 from transforms.gate import GateLimits, usable_cores
 from transforms.payloads import detach_payload
 from transforms.plan_shards import BucketBatch, ShardRun, Tally
@@ -147,7 +147,7 @@ def shuffled_bytes(samples: Iterable[Sample], total: int, joins: int) -> int:
     light = [sample for sample, _ in parts]
     once = sum(len(payload.compressed) for _, payload in parts if payload)
     batches = [light[start : start + _BATCH] for start in range(0, len(light), _BATCH)]
-    bucket, run = StructCoder(BucketBatch), StructCoder(ShardRun)
+    bucket, run = CompressedCoder(BucketBatch), CompressedCoder(ShardRun)
     for batch in batches:
         tally = Tally(len(batch), len(batch) * 200_000, _DIGEST)
         packed = pack_each(batch)

@@ -80,7 +80,8 @@ class _JoinBatch(msgspec.Struct, frozen=True, array_like=True):
     written: list[Written] = []
 
 
-coders.register(EarlierIndex, EarlierTally, Written, _JoinBatch)
+coders.register(EarlierIndex, EarlierTally, Written)
+coders.register(_JoinBatch, coder=coders.CompressedCoder)
 _TallyOutput = beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, EarlierTally]]
 
 

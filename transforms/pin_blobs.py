@@ -41,7 +41,7 @@ class _JoinBatch(msgspec.Struct, frozen=True, array_like=True):
     entries: list[Entry] = []
 
 
-coders.register(_JoinBatch)
+coders.register(_JoinBatch, coder=coders.CompressedCoder)
 
 
 class PinnedSamples(NamedTuple):

@@ -215,7 +215,8 @@ class ShardRun(msgspec.Struct, frozen=True, array_like=True):
     payloads: dict[str, bytes] = {}
 
 
-coders.register(BucketBatch, Ranks, ShardRun, ShardTable, Tally)
+coders.register(Ranks, ShardTable, Tally)
+coders.register(BucketBatch, ShardRun, coder=coders.CompressedCoder)
 
 
 def order_key(sample: Sample | SampleStart | Payload, order: Order, seed: int) -> int:
