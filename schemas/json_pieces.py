@@ -68,7 +68,7 @@ def divide_object(pieces: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
         ValueError: when it is no object, a key stands twice, or an end cannot be found.
 
     >>> list(divide_object([b'{"a": [{"b": 1}, {"b"', b': 2}], "c": "x"}']))
-    [('a', b'[{"b": 1}]'), ('a', b'[{"b": 2}]'), ('c', b'"x"')]
+    [('a', b'[{"b": 1}]'), ('a', b'[ {"b": 2}]'), ('c', b'"x"')]
     """
     window = _Window(pieces)
     window.take(_OPEN_OBJECT)
