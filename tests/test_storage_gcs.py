@@ -469,6 +469,23 @@ def test_bytes_changed_on_their_way_are_sent_again(
     assert outside.get("new") == data
 
 
+@pytest.mark.parametrize("data", [b"12345", LARGE], ids=["small", "large"])
+def test_a_slow_store_may_take_its_time_to_receive_as_to_answer(
+    data: bytes, storage: gcs.GcsStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = storage._client()._http
+    request, timeouts = session.request, []
+
+    def look(method: str, url: str, data: Any = None, **given: Any) -> Any:
+        timeouts.append((len(data), given["timeout"]))
+        return request(method, url, data=data, **given)
+
+    monkeypatch.setattr(session, "request", look)
+    storage.create("new", data)
+
+    assert max(timeouts)[1] == 60
+
+
 class Renewed(AnonymousCredentials):
     """Credentials whose token is another after a refusal."""
 

@@ -347,7 +347,9 @@ class GcsStorage:
             if size > _IN_ONE_REQUEST_BYTES:
                 self._upload_by_session(blob, file, size)
             else:
-                blob.upload_from_file(file, size=size, checksum="crc32c", **_CREATE_ONLY, **_call())
+                blob.upload_from_file(
+                    file, size=size, checksum="crc32c", **_CREATE_ONLY, **_sending()
+                )
         except api.PreconditionFailed:
             return False
         return True
@@ -366,7 +368,7 @@ class GcsStorage:
                 "content-range": f"bytes 0-{size - 1}/{size}",
                 "x-goog-hash": f"crc32c={crc32c}",  # the store refuses other bytes
             },
-            timeout=_TIMEOUT_S,
+            timeout=_sending()["timeout"],
         )
         if reply.status_code == HTTPStatus.NOT_FOUND:  # the session; a bucket was there before it
             raise api.from_http_status(HTTPStatus.GONE, f"upload session: {reply.text}")
@@ -470,6 +472,11 @@ def _credentials() -> Any:
 
 def _call() -> dict[str, Any]:
     return {"retry": None, "timeout": _TIMEOUT_S}
+
+
+def _sending() -> dict[str, Any]:
+    """Return the same for what sends much: urllib3 takes the time to connect for each send."""
+    return {**_call(), "timeout": _TIMEOUT_S[1]}
 
 
 def _entry(name: str, blob: Blob) -> Entry:
