@@ -98,9 +98,13 @@ def _is_local(arguments: Sequence[str]) -> bool:
 
 def _import_beam() -> None:
     """Import Beam without the clients of databases and of Google's services, a third of it."""
-    from importlib.metadata import version  # 10 ms, which commands without Beam do not wait for
+    # 10 ms, which commands without Beam do not wait for.
+    from importlib.metadata import PackageNotFoundError, version
 
-    if not version("apache-beam").startswith(_KNOWN_BEAM):
+    try:
+        if not version("apache-beam").startswith(_KNOWN_BEAM):
+            return
+    except PackageNotFoundError:  # as where packages are bundled without what tells of them
         return
     finder, beam_logger = _NotInstalled(), logging.getLogger("apache_beam")
     level = beam_logger.level

@@ -427,3 +427,24 @@ def test_callers_that_are_all_the_readers_read_for_themselves(
     run_threads(consume_all, consume_all)
 
     assert found == [for_themselves] * 2
+
+
+def test_a_caller_that_reads_for_itself_is_one_of_the_readers() -> None:
+    """When another one comes, that one's images are read by the readers."""
+    gate = gate_of(100 * MIB, 1)
+    is_read, most = threading.Event(), []
+
+    def read_other(_: int) -> None:
+        is_read.set()
+
+    def read(_: int) -> None:
+        other.start()
+        wait_until(lambda: len(gate._readers._threads) == 1)
+        most.append(is_read.wait(0.1))
+
+    other = threading.Thread(target=lambda: list(gate.read_in_order([1], same, read_other)))
+    list(gate.read_in_order([1], same, read))
+    other.join()
+
+    assert most == [False]
+    assert is_read.is_set()

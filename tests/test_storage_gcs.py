@@ -16,10 +16,11 @@ from typing import Any
 import google_crc32c
 import pytest
 import requests
+from google.auth.credentials import AnonymousCredentials
 
 from tests.call_sites import SPOOL_METHODS, STORAGE_METHODS
 from tests.children import limited, outcome_of
-from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
+from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What, store
 from tests.storage_contract import Outside, StorageContract, files_in
 from transforms import retries
 from transforms.storage import (
@@ -412,6 +413,98 @@ def test_a_large_upload_is_one_request_that_the_store_compares_with_its_checksum
     encoded = base64.b64encode(google_crc32c.value(LARGE).to_bytes(4, "big")).decode()
     assert sent.headers["x-goog-hash"] == f"crc32c={encoded}"
     assert sent.headers["content-range"] == f"bytes 0-{len(LARGE) - 1}/{len(LARGE)}"
+
+
+@pytest.mark.parametrize("status", [308, 404, 410, 429, 503])
+def test_a_large_upload_starts_over_where_its_session_does_not_go_on(
+    status: int, stand_in: GcsStandIn, storage: Storage, outside: Outside
+) -> None:
+    stand_in.inject(Fault(What.STATUS, Kind.RESUMABLE_PUT, status=status))
+
+    assert storage.create("large", LARGE) is True
+    assert outside.get("large") == LARGE
+    assert stand_in.count(Kind.RESUMABLE_START) == 2
+
+
+def test_a_large_upload_whose_reply_was_lost_finds_its_twin(
+    stand_in: GcsStandIn, storage: Storage, outside: Outside
+) -> None:
+    stand_in.inject(Fault(What.LOST_REPLY, Kind.RESUMABLE_PUT))
+
+    assert storage.create("large", LARGE) is False
+    assert outside.get("large") == LARGE
+
+
+def test_a_name_taken_while_a_large_upload_goes_on_is_kept(
+    stand_in: GcsStandIn, storage: Storage, outside: Outside
+) -> None:
+    def take() -> None:
+        outside.put({"large": b"another's"})
+
+    stand_in.inject(Fault(What.STALL, Kind.RESUMABLE_PUT, seconds=0.0, strike=take))
+
+    assert storage.create("large", LARGE) is False
+    assert outside.get("large") == b"another's"
+
+
+@pytest.mark.parametrize("data", [b"12345", LARGE], ids=["small", "large"])
+def test_bytes_changed_on_their_way_are_sent_again(
+    data: bytes,
+    stand_in: GcsStandIn,
+    storage: Storage,
+    outside: Outside,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compare, flipped = store._check_hash, [1]
+
+    def as_if_a_bit_was_flipped(what: str, provided: str | None, calculated: str) -> None:
+        if what == "CRC32C" and flipped:
+            calculated = "AAAAAA==" if flipped.pop() else calculated
+        compare(what, provided, calculated)
+
+    monkeypatch.setattr(store, "_check_hash", as_if_a_bit_was_flipped)
+
+    assert storage.create("new", data) is True
+    assert not flipped
+    assert outside.get("new") == data
+
+
+@pytest.mark.parametrize("data", [b"12345", LARGE], ids=["small", "large"])
+def test_a_slow_store_may_take_its_time_to_receive_as_to_answer(
+    data: bytes, storage: gcs.GcsStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = storage._client()._http
+    request, timeouts = session.request, []
+
+    def look(method: str, url: str, data: Any = None, **given: Any) -> Any:
+        timeouts.append((len(data), given["timeout"]))
+        return request(method, url, data=data, **given)
+
+    monkeypatch.setattr(session, "request", look)
+    storage.create("new", data)
+
+    assert max(timeouts)[1] == 60
+
+
+class Renewed(AnonymousCredentials):
+    """Credentials whose token is another after a refusal."""
+
+    times = 0
+
+    def refresh(self, request: Any) -> None:
+        self.times += 1
+
+
+@pytest.mark.parametrize("kind", [Kind.RESUMABLE_START, Kind.RESUMABLE_PUT])
+def test_credentials_renewed_during_a_large_upload_send_all_of_it_again(
+    kind: Kind, stand_in: GcsStandIn, storage: gcs.GcsStorage, outside: Outside
+) -> None:
+    credentials = storage._client()._http.credentials = Renewed()
+    stand_in.inject(Fault(What.STATUS, kind, status=401))
+
+    assert storage.create("large", LARGE) is True
+    assert credentials.times == 1
+    assert outside.get("large") == LARGE
 
 
 class CountingFile(io.BytesIO):

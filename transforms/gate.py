@@ -117,6 +117,7 @@ class WorkerGate:
         self.building = threading.BoundedSemaphore(limits.shards_in_flight)
         self.builders = ThreadPoolExecutor(self.shards, "build-shard")
         self._readers = ThreadPoolExecutor(self.readers, "read-image")
+        self._reading = threading.BoundedSemaphore(self.readers)  # also by callers for themselves
         self._budget = ByteBudget(limits.bytes_in_flight)
         self._pixels = ByteBudget(workers * _PIXELS_A_WORKER)
         self._consumers = 0
@@ -145,6 +146,11 @@ class WorkerGate:
         Where there are as many callers as readers may be at it, each reads for itself: an image
         then stays with one core, and no more threads than cores want the interpreter.
         """
+
+        def read_in_turn(item: T) -> R:
+            with self._reading:
+                return read(item)
+
         pending: deque[_Reading[T, R]] = deque()
         ahead = 2 * self.readers
         at_once = min(_BATCHES_BYTES, self._limits.bytes_in_flight) // self.readers
@@ -152,12 +158,12 @@ class WorkerGate:
             try:
                 for batch, size in _batches(items, size_of, at_once):
                     while pending and pending[0].results is None:
-                        yield from self._take_first(pending, read)
+                        yield from self._take_first(pending, read_in_turn)
                     while len(pending) >= ahead or not self._budget.acquire(size, wait=not pending):
-                        yield from self._take_first(pending, read)
-                    pending.append(_Reading(batch, size, self._begin(batch, size, read)))
+                        yield from self._take_first(pending, read_in_turn)
+                    pending.append(_Reading(batch, size, self._begin(batch, size, read_in_turn)))
                 while pending:
-                    yield from self._take_first(pending, read)
+                    yield from self._take_first(pending, read_in_turn)
             finally:
                 for reading in pending:  # an error elsewhere ended the shard
                     reading.end()

@@ -12,7 +12,7 @@ import contextlib
 import functools
 import os
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import IO, Any, NoReturn, TypeVar
 
@@ -60,14 +60,11 @@ from transforms.storage.request_rate import rate_of
 from transforms.storage.uploaded_spool import UploadedSpool
 
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
-_HOSTS = 10
-_CONNECTIONS = 64  # of the listing and uploading client to a host, at most
+_CONNECTIONS = 64  # of the listing and uploading client, at most
 _NAMES_PER_PAGE = 1000  # the store's limit
 _LISTING_THREADS = 8
-_IN_ONE_REQUEST_BYTES = (
-    8 << 20
-)  # of an upload, with the object's metadata; a larger one has a session
-_SENT_AT_ONCE_BYTES = 1 << 18  # urllib3's 16 kB would take the interpreter's lock 16 times as often
+_IN_ONE_REQUEST_BYTES = 8 << 20  # with the object's metadata; a larger upload has a session
+_SENT_AT_ONCE_BYTES = 1 << 18  # of a file; 16 kB take the interpreter's lock 16 times as often
 _TIMEOUT_S = (5, 60)  # to connect, and between two bytes
 _LISTED = "items(name,size,generation,crc32c,storageClass),prefixes,nextPageToken"
 _LOCATED = "location,customPlacementConfig"
@@ -128,6 +125,22 @@ class _ListReply(msgspec.Struct, rename="camel"):
 
 
 _decode_list_reply = functools.partial(msgspec.json.decode, type=_ListReply, strict=False)
+
+
+class _Body:
+    """A file that every request sends from its start, also one repeated for another token."""
+
+    def __init__(self, file: IO[bytes], size: int) -> None:
+        self._file = file
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._file.seek(0)
+        while piece := self._file.read(_SENT_AT_ONCE_BYTES):
+            yield piece
 
 
 class GcsStorage:
@@ -334,7 +347,9 @@ class GcsStorage:
             if size > _IN_ONE_REQUEST_BYTES:
                 self._upload_by_session(blob, file, size)
             else:
-                blob.upload_from_file(file, size=size, checksum="crc32c", **_CREATE_ONLY, **_call())
+                blob.upload_from_file(
+                    file, size=size, checksum="crc32c", **_CREATE_ONLY, **_sending()
+                )
         except api.PreconditionFailed:
             return False
         return True
@@ -344,17 +359,19 @@ class GcsStorage:
         session = blob.create_resumable_upload_session(
             size=size, checksum=None, **_CREATE_ONLY, **_call()
         )
-        crc32c = base64.b64encode(_crc32c_of(file).to_bytes(4, "big")).decode()
-        file.seek(0)
+        body = _Body(file, size)
+        crc32c = base64.b64encode(_crc32c_of(body).to_bytes(4, "big")).decode()
         reply = self._client()._http.put(
             session,
-            data=file,
+            data=body,
             headers={
                 "content-range": f"bytes 0-{size - 1}/{size}",
                 "x-goog-hash": f"crc32c={crc32c}",  # the store refuses other bytes
             },
-            timeout=_TIMEOUT_S,
+            timeout=_sending()["timeout"],
         )
+        if reply.status_code == HTTPStatus.NOT_FOUND:  # the session; a bucket was there before it
+            raise api.from_http_status(HTTPStatus.GONE, f"upload session: {reply.text}")
         if reply.status_code not in _CREATED:
             raise api.from_http_response(reply)
 
@@ -402,8 +419,7 @@ def _client(access: Access, emulator: str) -> Client:
         credentials=credentials,
         client_options={"api_endpoint": emulator},  # where there is none, the store's
     )
-    adapter = requests.adapters.HTTPAdapter()
-    adapter.init_poolmanager(_HOSTS, _CONNECTIONS, blocksize=_SENT_AT_ONCE_BYTES)
+    adapter = requests.adapters.HTTPAdapter(pool_maxsize=_CONNECTIONS)
     for scheme in ("https://", "http://"):
         client._http.mount(scheme, adapter)
     return client
@@ -458,15 +474,20 @@ def _call() -> dict[str, Any]:
     return {"retry": None, "timeout": _TIMEOUT_S}
 
 
+def _sending() -> dict[str, Any]:
+    """Return the same for what sends much: urllib3 takes the time to connect for each send."""
+    return {**_call(), "timeout": _TIMEOUT_S[1]}
+
+
 def _entry(name: str, blob: Blob) -> Entry:
     crc32c = _crc32c(blob.crc32c)
     storage_class = blob.storage_class or ""
     return Entry(name, blob.size, str(blob.generation), crc32c, storage_class=storage_class)
 
 
-def _crc32c_of(file: IO[bytes]) -> int:
+def _crc32c_of(pieces: Iterable[bytes]) -> int:
     crc = 0
-    while piece := file.read(_SENT_AT_ONCE_BYTES):
+    for piece in pieces:
         crc = google_crc32c.extend(crc, piece)
     return crc
 
@@ -478,8 +499,13 @@ def _crc32c(encoded: str | None) -> int | None:
 def _is_transient(error: Exception) -> bool:
     status = _status_of(error)
     if status is not None:
-        return status in _TRANSIENT_STATUS or status >= 500
+        return status in _TRANSIENT_STATUS or status >= 500 or _tells_other_bytes(error)
     return isinstance(error, _TRANSIENT)
+
+
+def _tells_other_bytes(error: Exception) -> bool:
+    """Return whether the store refused an upload of which other bytes came than were sent."""
+    return isinstance(error, api.BadRequest) and "calculated CRC32C" in str(error)
 
 
 def _is_throttling(error: Exception) -> bool:
