@@ -161,10 +161,10 @@ class CocoFiles:
         for kinds in _KINDS_OF_IDS:
             seen: set[int | str] = set()
             for file in self._files:
-                for annotation in file.annotations if file.kind in kinds else ():
-                    if annotation.id not in seen:
-                        seen.add(annotation.id)
-                        first[split_of(annotation.image_id)] += 1
+                for annotation_id, image_id in file.ids_and_images() if file.kind in kinds else ():
+                    if annotation_id not in seen:
+                        seen.add(annotation_id)
+                        first[split_of(image_id)] += 1
         return first
 
     def has(self, *kinds: Kind) -> bool:

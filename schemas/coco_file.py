@@ -7,7 +7,7 @@ is made: twice its size. Polygons are skipped unparsed unless they are asked for
 
 import functools
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -179,6 +179,12 @@ class CocoFile:
                 self.refuse_text("annotations", _ID_FIELDS[self.kind is Kind.PANOPTIC])
         return sections.find("licenses")
 
+    def ids_and_images(self) -> Iterator[tuple[int | str, int | str]]:
+        """Yield the id of every annotation and that of its image, in the file's order."""
+        if self.columns is None:
+            return ((annotation.id, annotation.image_id) for annotation in self.annotations)
+        return zip(self.columns.ids, self.columns.image_ids, strict=True)
+
     def by_image(self, image_ids: Iterable[int | str]) -> dict[int | str, list[Any]]:
         """Return the annotations of every image, in the file's order, without orphans."""
         grouped: dict[int | str, list[Any]] = {image_id: [] for image_id in image_ids}
@@ -196,12 +202,12 @@ class CocoFile:
         """
         known = set(image_ids)
         found = [
-            Orphan(self.where, f"$.annotations[{place}]", annotation.id, annotation.image_id)
-            for place, annotation in enumerate(self.annotations)
-            if annotation.image_id not in known
+            Orphan(self.where, f"$.annotations[{place}]", annotation_id, image_id)
+            for place, (annotation_id, image_id) in enumerate(self.ids_and_images())
+            if image_id not in known
         ]
-        if found and not self._strictness.string_ids:
-            self.refuse_text("annotations", "image_id")
+        if found and self.columns is None and not self._strictness.string_ids:
+            self.refuse_text("annotations", "image_id")  # columns hold no text
         return found
 
     def path_of(self, annotation: CocoAnnotation) -> str:

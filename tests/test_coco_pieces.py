@@ -113,6 +113,17 @@ def test_little_of_a_file_is_held() -> None:
     assert peak_bytes < 3_000_000
 
 
+def test_orphans_and_first_ids_are_found_without_entries() -> None:
+    data = coco(TWO, [annotation(1, image_id=7), annotation(2), annotation(2, image_id=2)])
+    file = CocoFile(HeldText(data, 100), "f.json")
+
+    files = CocoFiles([file])
+
+    assert [(orphan.path, orphan.image_id) for orphan in files.orphans] == [("$.annotations[0]", 7)]
+    assert files.count_first_ids(str) == {"7": 1, "1": 1}
+    assert "annotations" not in vars(file)
+
+
 @pytest.fixture
 def long_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A file that is read in three pieces."""

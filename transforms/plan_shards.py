@@ -462,7 +462,7 @@ def _refuse_duplicates(samples: Sequence[SampleStart]) -> None:
     if len({sample.key for sample in samples}) == len(samples):
         return
     keys: dict[str, SampleStart] = {}
-    for sample in sorted(samples, key=operator.attrgetter("position")):
+    for sample in sorted(samples, key=operator.attrgetter("position", "key")):
         other = keys.setdefault(sample.key, sample)
         if other is not sample:
             what = f"key {sample.key!r} stands for two samples (at {other.position} and"

@@ -251,11 +251,6 @@ def identity_of(entry: Entry, crc32c: int) -> str:
     return _file_identity(entry.size_bytes, crc32c)
 
 
-def file_identity(data: bytes) -> str:
-    """Return by what a file is recognised: size and CRC-32C."""
-    return _file_identity(len(data), google_crc32c.value(data))
-
-
 def _file_identity(size_bytes: int, crc32c: int) -> str:
     return f"{size_bytes}:{crc32c:08x}"
 
