@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from schemas.json_sections import STRING, STRING_OR_BRACKET
+from schemas.json_sections import STRING
 
 MOST_HELD_BYTES = 2**23
 """The longest value that is no array of objects, and the longest entry of one."""
@@ -25,6 +25,8 @@ _OPEN_ARRAY = re.compile(rb"\[[ \t\r\n]*(?=[^ \t\r\n])")
 _NEXT_ENTRY = re.compile(rb"\}[ \t\r\n]*(,)[ \t\r\n]*\{")
 _CLOSE_ARRAY = re.compile(rb"\}[ \t\r\n]*(\])[ \t\r\n]*(?=[,}])")
 _SCALAR = re.compile(rb"[-+.\w]+(?=[^-+.\w])")
+_STRING_BRACKET_OR_QUOTE = re.compile(rb"(%b)|[][{}]|\"" % STRING.pattern, re.DOTALL)
+"""A quote is where a string begins that does not end."""
 
 
 class Text(Protocol):
@@ -139,28 +141,43 @@ class _Window:
                 raise ValueError("an array of objects does not end")
 
     def _value(self) -> bytes:
-        while (end := _end_of_value(self.text)) is None:
+        at = depth = 0
+        while True:
+            at, depth, has_ended = _scan_value(self.text, at, depth)
+            if has_ended:
+                break
             if not self._grow_within(MOST_HELD_BYTES):
                 raise ValueError("a value does not end")
-        value, self.text = self.text[:end], self.text[end:]
+        value, self.text = self.text[:at], self.text[at:]
         return value
 
     def _grow_within(self, most_bytes: int) -> bool:
         return len(self.text) <= most_bytes and self.grow()
 
 
-def _end_of_value(text: bytes) -> int | None:
-    """Return where a value ends that is not long; None where it goes on."""
+def _scan_value(text: bytes, at: int, depth: int) -> tuple[int, int, bool]:
+    """Return how far a value was looked at, how many brackets are open there, and if it ends there.
+
+    Args:
+        text: begins with the value.
+        at: how far it was looked at before there was as much of it.
+        depth: brackets that were open there.
+
+    >>> _scan_value(b'["a", {"b', 0, 0), _scan_value(b'["a", {"b": "c"}], ', 7, 2)
+    ((7, 2, False), (17, 0, True))
+    """
     if text[:1] not in (b"[", b"{", b'"'):
-        match = _SCALAR.match(text)
-        return match.end() if match else None
-    depth = 0
-    for match in STRING_OR_BRACKET.finditer(text):
+        scalar = _SCALAR.match(text)
+        return (scalar.end(), 0, True) if scalar else (0, 0, False)
+    for match in _STRING_BRACKET_OR_QUOTE.finditer(text, at):
+        if match[0] == b'"':
+            return match.start(), depth, False
         if match[1] is None:
             depth += 1 if match[0] in b"[{" else -1
         if depth == 0:
-            return match.end() if match[1] is None else match.end(1)
-    return None
+            return match.end(), 0, True
+        at = match.end()
+    return at, depth, False
 
 
 def _end_of_array(text: bytes) -> int | None:

@@ -20,6 +20,8 @@ _UTF8_BOM = b"\xef\xbb\xbf"
 _OPEN_OR_CLOSE = bytes.maketrans(b"{}", b"[]")
 _NOT_A_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
 STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_STRING_OR_REST = re.compile(STRING.pattern[:-1] + rb'(?:"|\\?\Z)', re.DOTALL)
+"""An end is not looked for again from each quote of a text in which there is none."""
 STRING_OR_BRACKET = re.compile(rb"(%b)\s*(:?)|[][{}]" % STRING.pattern, re.DOTALL)
 _ARRAY_OF_OBJECTS = re.compile(rb"\s*\[\s*\{")
 _DECODED_AT_ONCE_BYTES = 2**20
@@ -187,7 +189,7 @@ def nests_deeper(data: bytes, levels: int) -> bool:
     brackets = data.translate(_OPEN_OR_CLOSE, _NOT_A_BRACKET)
     if not _peel(brackets, levels):
         return False
-    brackets = STRING.sub(b"", data).translate(_OPEN_OR_CLOSE, _NOT_A_BRACKET)
+    brackets = _STRING_OR_REST.sub(b"", data).translate(_OPEN_OR_CLOSE, _NOT_A_BRACKET)
     return bool(_peel(brackets, levels))
 
 

@@ -292,3 +292,8 @@ VALUES = st.recursive(
 @given(VALUES, st.integers(1, 6))
 def test_nests_deeper_counts_levels(value: Any, levels: int) -> None:
     assert nests_deeper(json.dumps(value).encode(), levels) is (depth(value) > levels)
+
+
+def test_a_text_that_does_not_end_is_looked_at_once() -> None:
+    """From each of its quotes to its end it would take an hour."""
+    assert nests_deeper(b'{"info": ["' + b'\\"' * 1_000_000, 1)

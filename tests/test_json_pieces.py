@@ -3,6 +3,7 @@ import json
 import msgspec
 import pytest
 
+from schemas import json_pieces
 from schemas.json_pieces import HeldText, divide_object
 from tests.coco_texts import SMALL
 
@@ -32,6 +33,23 @@ def test_entries_that_hold_objects_come_out_in_one_part_or_as_no_json() -> None:
     assert put_together(data, 5) == json.loads(data)
     with pytest.raises(msgspec.DecodeError):
         put_together(DEEP, 1000)
+
+
+@pytest.mark.parametrize("value", ['"' * 300_000, "[[{" * 5 + '"}' * 50_000, [[1, "]"]] * 20_000])
+def test_long_values_are_looked_at_once(value: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text of quotes would else be tried from each of them to its end."""
+    looked_at: list[int] = []
+    scan = json_pieces._scan_value
+
+    def scan_and_note(text: bytes, at: int, depth: int) -> tuple[int, int, bool]:
+        looked_at.append(scan(text, at, depth)[0] - at)
+        return scan(text, at, depth)
+
+    monkeypatch.setattr(json_pieces, "_scan_value", scan_and_note)
+    data = json.dumps({"info": value, "a": [{}]}).encode()
+
+    assert put_together(data, 2**16) == json.loads(data)
+    assert sum(looked_at) < len(data)
 
 
 def test_long_arrays_of_objects_come_in_parts() -> None:
