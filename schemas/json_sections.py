@@ -22,7 +22,7 @@ _NOT_A_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
 STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _STRING_OR_REST = re.compile(STRING.pattern[:-1] + rb'(?:"|\\?\Z)', re.DOTALL)
 """An end is not looked for again from each quote of a text in which there is none."""
-STRING_OR_BRACKET = re.compile(rb"(%b)\s*(:?)|[][{}]" % STRING.pattern, re.DOTALL)
+_STRING_OR_BRACKET = re.compile(rb"(%b)\s*(:?)|[][{}]" % STRING.pattern, re.DOTALL)
 _ARRAY_OF_OBJECTS = re.compile(rb"\s*\[\s*\{")
 _DECODED_AT_ONCE_BYTES = 2**20
 _BYTE_OFFSET = re.compile(r"\(byte (\d+)\)")
@@ -166,7 +166,7 @@ def _key_offsets(data: bytes, name: str) -> Iterator[int]:
 def _keys_and_brackets(data: bytes | memoryview) -> Iterator[tuple[int, int, bytes]]:
     """Yield (depth, byte offset, key or nothing): slow, for the messages of refused files."""
     depth = 0
-    for match in STRING_OR_BRACKET.finditer(data):
+    for match in _STRING_OR_BRACKET.finditer(data):
         key, colon = match.groups()
         if key is None:
             depth += 1 if match[0] in b"[{" else -1
