@@ -30,11 +30,11 @@ from schemas.layouts.detection import DetectionLayout
 from schemas.manifest import Label
 from schemas.resizing import Resize
 from schemas.samples import Sample
+from transforms.build_records import check_images, convert_images
 from transforms.check_images import Check
 from transforms.coco_samples import CocoRules, CocoSource, read_coco
 from transforms.convert_images import NO_CONVERSION, Conversion
 from transforms.turn_images import JPEG_QUALITY, Orientation
-from transforms.write_shards import check_images, convert_images
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent

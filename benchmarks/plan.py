@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+from transforms.pipeline_spool import spool_for
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import apache_beam as beam
@@ -20,7 +22,6 @@ from transforms.blobs import ListBlobs
 from transforms.pin_blobs import PinBlobs
 from transforms.plan_shards import PlanShards, Sharding
 from transforms.read_coco import ReadCoco
-from transforms.run_spool import spool_for
 
 
 def count_samples(shard: ShardPlan) -> None:

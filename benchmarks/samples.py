@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from transforms.pipeline_spool import spool_for
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import apache_beam as beam
@@ -23,7 +25,6 @@ from schemas.shards import ShardPlan
 from transforms.blobs import BlobName
 from transforms.pin_blobs import PinBlobs
 from transforms.plan_shards import PlanShards, Sharding
-from transforms.run_spool import spool_for
 from transforms.storage import Entry
 
 IN_PIECES_OF = 10_000

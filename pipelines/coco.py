@@ -27,7 +27,8 @@ from schemas.layouts import Layout
 from schemas.layouts.detection import DetectionLayout
 from schemas.layouts.frames import SizeMismatch
 from schemas.manifest import Manifest
-from transforms.blobs import ListBlobs, panoptic_root
+from schemas.samples import panoptic_root
+from transforms.blobs import ListBlobs
 from transforms.read_coco import CocoRules, ReadCoco
 from transforms.sources import SourceSamples
 

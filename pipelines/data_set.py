@@ -18,6 +18,7 @@ from schemas.manifest import Manifest
 from schemas.samples import Sample
 from schemas.shards import ShardNames
 from transforms.blobs import PinTally
+from transforms.build_records import record_bytes
 from transforms.check_images import Check
 from transforms.commit import Commit
 from transforms.convert_images import NO_CONVERSION, Conversion
@@ -27,15 +28,17 @@ from transforms.gate import GateLimits
 from transforms.leave_out_earlier import LeaveOutEarlier
 from transforms.payloads import DetachPayloads
 from transforms.pin_blobs import PinBlobs
+from transforms.pipeline_spool import spool_for
 from transforms.plan_shards import Order, PlannedShards, PlanShards, Sharding
 from transforms.publish_plan import CommitJob, PublishPlan, RejectBudget
 from transforms.report.write_report import WriteReport
-from transforms.run_spool import RunSpool, spool_for
+from transforms.run_spool import RunSpool
+from transforms.shard_job import ShardJob
 from transforms.sources import SourceSamples, SplitSource, is_there
 from transforms.splits import Splitting
 from transforms.storage import Access
 from transforms.turn_images import Orientation
-from transforms.write_shards import ShardJob, WriteShards, record_bytes
+from transforms.write_shards import WriteShards
 
 
 @dataclass(frozen=True, kw_only=True)

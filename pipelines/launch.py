@@ -36,10 +36,10 @@ from schemas.manifest import MANIFEST_NAME, REPORT_NAME, Manifest, read_manifest
 from transforms.commit import find_complete
 from transforms.earlier_sets import Since, dividing_options, find_earlier_sets
 from transforms.output_files import EXCLUDED_NAME, remove_output
+from transforms.pipeline_spool import close_spools, shares_memory
 from transforms.progress import PROGRESS
 from transforms.quantities import counted
 from transforms.report.write_report import has_report, write_report
-from transforms.run_spool import close_spools, shares_memory
 from transforms.storage import (
     Storage,
     check_uri,

@@ -18,9 +18,9 @@ from schemas.layouts.pairs import PairsLayout
 from schemas.manifest import Manifest
 from transforms.join_files import JoinFiles, NamedFile, Sides
 from transforms.listed_files import ListFiles
+from transforms.pipeline_spool import spool_for
 from transforms.read_folder import FOLDER, is_read
 from transforms.read_pairs import HIGH, LOW, PairNames, PairReader, pair_root
-from transforms.run_spool import spool_for
 from transforms.sources import ReadSamples, SourceSamples
 
 _REMEDY = "check --low and --high, and what names of low images end in with --low_suffix"

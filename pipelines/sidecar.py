@@ -24,8 +24,8 @@ from schemas.manifest import Manifest
 from schemas.side_files import SideFormat
 from transforms.join_files import JoinFiles, NamedFile, Sides
 from transforms.listed_files import ListFiles
+from transforms.pipeline_spool import spool_for
 from transforms.read_sidecar import SideReader
-from transforms.run_spool import spool_for
 from transforms.side_contents import SideContents, SideObjects, SideValues
 from transforms.side_files import (
     NameByField,

@@ -33,8 +33,8 @@ from transforms.blobs import ListBlobs
 from transforms.check_images import Check
 from transforms.group_rows import GroupReader, GroupRows, RowReader
 from transforms.listed_files import ListFiles
+from transforms.pipeline_spool import spool_for
 from transforms.read_table import TableReader, find_image_root
-from transforms.run_spool import spool_for
 from transforms.sources import Item, ReadSamples, SourceSamples
 from transforms.storage import split_uri
 from transforms.table_files import ListTables, PickTables, is_table

@@ -13,6 +13,7 @@ import msgspec
 
 _PACK = msgspec.msgpack.Encoder()
 _EMPTY_DIGEST = hashlib.blake2b(digest_size=32)
+_PANOPTIC_SUFFIX = "/panoptic"
 
 
 class Blob(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -122,3 +123,18 @@ def pack_each(samples: Iterable[Sample]) -> list[msgspec.Raw]:
 def pack(value: Any) -> bytes:
     """Return the MessagePack form of a field value or struct; equal values give equal bytes."""
     return _PACK.encode(value)
+
+
+def panoptic_root(split: str) -> str:
+    """Return the name of the root of a split's panoptic images; that of its photos is its own."""
+    return f"{split}{_PANOPTIC_SUFFIX}"
+
+
+def is_panoptic_root(root: str) -> bool:
+    """Return whether `panoptic_root` gave a root its name."""
+    return root.endswith(_PANOPTIC_SUFFIX)
+
+
+def is_panoptic(blob: Blob) -> bool:
+    """Return whether a blob is a panoptic image, which lies on another's pixels."""
+    return is_panoptic_root(blob.root)

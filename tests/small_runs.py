@@ -20,6 +20,7 @@ from schemas.shards import ShardInfo, ShardNames, ShardPlan
 from tests.children import die_at, without_anonymous_files
 from tests.conftest import coco_dict, jpeg_bytes
 from transforms.blobs import listing_digest, pin_sample
+from transforms.build_shard import write_shard
 from transforms.coco_samples import CocoRules, CocoSource, read_coco
 from transforms.commit import commit
 from transforms.earlier_sets import NO_EARLIER_SETS, EarlierSets, manifest_of
@@ -45,9 +46,9 @@ from transforms.plan_shards import (
     rank_bucket,
 )
 from transforms.publish_plan import CommitJob, make_job_plan, publish_plan
+from transforms.shard_job import ShardJob
 from transforms.sources import SplitSource, excluded_keys, read_identified, uri_identity
 from transforms.storage import open_storage, read_uri, split_uri
-from transforms.write_shards import ShardJob, write_shard
 
 NAMES = ShardNames()
 STRICT = CocoRules()

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.faults import Rejected
-from schemas.samples import Blob, Sample
+from schemas.samples import Blob, Sample, panoptic_root
 from schemas.workload import Reads
 from tests.gcs_stand_in import GcsStandIn
 from transforms.blobs import (
@@ -24,7 +24,6 @@ from transforms.blobs import (
     is_cut,
     list_ranges,
     listing_digest,
-    panoptic_root,
     pin_sample,
     refuse_mostly_missing,
 )

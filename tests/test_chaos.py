@@ -47,11 +47,11 @@ from tests.memory_store import (
     meanwhile_at,
 )
 from tests.small_runs import batch_samples, build_run, build_shards, place_samples
+from transforms.build_shard import write_shard
 from transforms.gate import GateLimits, WorkerGate
 from transforms.output_files import remove_output
 from transforms.plan_shards import Sharding
 from transforms.storage import open_storage
-from transforms.write_shards import write_shard
 
 STEPS_OF_A_RUN = 67
 """Steps of a run of 10 images into 4 shards, from the listing of its images to its manifest.

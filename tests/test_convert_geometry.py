@@ -14,13 +14,12 @@ from schemas.layouts.tfds import TfdsLayout
 from schemas.manifest import Label
 from schemas.picture_fields import ObjectFields, PictureFields, Segmentation, SegmentFields
 from schemas.resizing import Resize, ResizeMode
-from schemas.samples import Blob, Sample, pack
+from schemas.samples import Blob, Sample, pack, panoptic_root
 from tests.test_orientation import run_lengths
 from tests.turned_images import as_stored, as_viewed, encoded, oriented, png_of
-from transforms.blobs import panoptic_root
+from transforms.build_records import convert_images
 from transforms.convert_images import Color, Conversion, Encoding
 from transforms.turn_images import Orientation
-from transforms.write_shards import convert_images
 
 WIDTH_PX, HEIGHT_PX = 120, 80
 RED, GREEN, BLUE = range(3)

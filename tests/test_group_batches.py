@@ -14,8 +14,9 @@ from schemas.samples import Blob, Sample, pack_each
 from schemas.shards import ShardPlan
 from transforms.coders import StructCoder
 from transforms.group_batches import GroupBatches, SpooledBatches
+from transforms.pipeline_spool import spool_for
 from transforms.plan_shards import Bucket, BucketBatch, PlanShards, Shard, Sharding, ShardRun, Tally
-from transforms.run_spool import RunSpool, spool_for
+from transforms.run_spool import RunSpool
 
 
 def batch(first: int, number: int) -> BucketBatch:

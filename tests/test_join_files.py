@@ -19,7 +19,7 @@ from transforms.join_files import (
     tally_of,
 )
 from transforms.listed_files import ListedFile
-from transforms.run_spool import spool_for
+from transforms.pipeline_spool import spool_for
 from transforms.storage import Entry
 
 SIDES = Sides("--low", "--high", "check both")

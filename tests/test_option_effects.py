@@ -32,7 +32,7 @@ from tests.dataflow_stand_in import DataflowStandIn
 from tests.gcs_stand_in import GcsStandIn, Kind
 from tests.small_images import chunk, idat, ihdr, png
 from tests.turned_images import as_stored, oriented
-from transforms import write_shards
+from transforms import build_records, build_shard
 from transforms.storage import Access, gcs
 from transforms.storage.local import LocalStorage
 
@@ -527,8 +527,8 @@ class Concurrency:
 def test_shards_in_flight(
     limit: int, make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    building = Concurrency(write_shards.build_shard, 0.02)
-    monkeypatch.setattr(write_shards, "build_shard", building)
+    building = Concurrency(build_shard.build_shard, 0.02)
+    monkeypatch.setattr(build_shard, "build_shard", building)
     committed(make_coco(12), tmp_path / "out", "--num_shards", 12, "--shards_in_flight", limit)
     assert building.most == limit
 
@@ -572,8 +572,8 @@ def test_readers(
 def test_workers(
     limit: int, large_images: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checks = Concurrency(write_shards.check_image, 0.02)
-    monkeypatch.setattr(write_shards, "check_image", checks)
+    checks = Concurrency(build_records.check_image, 0.02)
+    monkeypatch.setattr(build_records, "check_image", checks)
     flags = ("--num_shards", 1, "--readers", 6, "--workers", limit)
     committed(large_images, tmp_path / "out", *flags)
     assert checks.most == limit

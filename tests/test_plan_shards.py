@@ -20,7 +20,7 @@ from schemas.faults import find_fault
 from schemas.manifest import PlannedSplit
 from schemas.samples import Blob, Sample, pack_each, read_sample
 from schemas.shards import ShardPlan
-from transforms import run_spool
+from transforms import pipeline_spool
 from transforms.blobs import PinTally
 from transforms.coders import StructCoder
 from transforms.plan_shards import (
@@ -823,11 +823,11 @@ def test_a_run_in_process_warns_of_more_samples_than_it_was_measured_with(
     spooled: bool,
     expected: list[str],
 ) -> None:
-    monkeypatch.setattr(run_spool, "MOST_SPOOLED" if spooled else "MOST_HELD", most)
+    monkeypatch.setattr(pipeline_spool, "MOST_SPOOLED" if spooled else "MOST_HELD", most)
     with test_pipeline() as pipeline:
         samples = pipeline | beam.Create(numbered(50)).with_output_types(Sample)
-        spool = run_spool.spool_for(pipeline) if spooled else None
+        spool = pipeline_spool.spool_for(pipeline) if spooled else None
         _ = samples | PlanShards(Sharding({"": 2}), kilobyte, spool=spool)
 
-    told = [record for record in caplog.records if record.name == run_spool.__name__]
+    told = [record for record in caplog.records if record.name == pipeline_spool.__name__]
     assert [record.getMessage() for record in told] == expected

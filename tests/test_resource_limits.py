@@ -34,7 +34,7 @@ from tests.faulty_sources import failing_reads
 from tests.gcs_stand_in import GcsStandIn
 from tests.gcs_stand_in.sources import SOURCES, put_sources
 from tests.small_runs import write_set
-from transforms import write_shards
+from transforms import build_records
 from transforms.check_images import Check
 
 
@@ -325,7 +325,7 @@ def test_out_of_memory_is_never_a_reject(
     def exhaust(data: bytes, check: Check) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(write_shards, "check_image", exhaust)
+    monkeypatch.setattr(build_records, "check_image", exhaust)
     run = run_coco(*command(make_coco(3), tmp_path / "out", "--max_rejected", "100%"))
     assert run.ended == (6, "E-IO-LIMIT")
     assert not (tmp_path / "out/rejected.jsonl").exists()

@@ -19,7 +19,8 @@ from pipelines.launch import spare_the_collector
 from schemas.samples import Sample, content_digest, digest_payload
 from transforms import run_spool
 from transforms.payloads import DetachPayloads, attach_payloads
-from transforms.run_spool import RunSpool, payload_bytes, spool_for
+from transforms.pipeline_spool import spool_for
+from transforms.run_spool import RunSpool, payload_bytes
 
 
 def sample(key: str, payload: bytes = b"") -> Sample:

@@ -42,23 +42,19 @@ from tests.small_runs import (
     touch,
     write_set,
 )
-from transforms import write_shards
+from transforms import build_records, write_shards
+from transforms.build_records import build_record
+from transforms.build_shard import _commit_shard, build_shard, check_sources, write_shard
 from transforms.check_images import Check, check_image
 from transforms.coders import StructCoder
 from transforms.gate import GateLimits, WorkerGate
+from transforms.growing_shard import Record
 from transforms.progress import PROGRESS
 from transforms.shard_index import IndexRow, Source, index_from_parquet, index_to_parquet
+from transforms.shard_job import ShardJob
 from transforms.storage import Spool, open_storage
 from transforms.storage.local import LocalStorage
-from transforms.write_shards import (
-    Record,
-    ShardJob,
-    WriteShards,
-    build_record,
-    build_shard,
-    check_sources,
-    write_shard,
-)
+from transforms.write_shards import WriteShards
 
 STEM = "train-00000-of-00001"
 RECEIPT, PARQUET, IDX = f"_receipts/{STEM}.json", f"index/{STEM}.parquet", f"index/{STEM}.idx"
@@ -564,7 +560,7 @@ def test_a_worker_with_another_codec_than_planned_writes_nothing(
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     """Returns what was logged since it was last asked: whether shards were kept or written."""
-    caplog.set_level(logging.INFO, logger="transforms.write_shards")
+    caplog.set_level(logging.INFO, logger="transforms.build_shard")
 
     def since() -> list[str]:
         words = [record.getMessage().split()[0] for record in caplog.records]
@@ -1013,7 +1009,7 @@ def test_a_shard_that_is_uploaded_lets_another_be_built(
     (tmp_path / "out").mkdir()
     run = plan_run(*data, tmp_path / "out", num_shards=1)
     gate = WorkerGate(GateLimits(shards_in_flight=1), uploads_aside=True)
-    commit = write_shards._commit_shard
+    commit = _commit_shard
     free: list[bool] = []
 
     def look(*args: Any) -> None:
@@ -1021,8 +1017,8 @@ def test_a_shard_that_is_uploaded_lets_another_be_built(
             free.append(True)
         commit(*args)
 
-    monkeypatch.setattr(write_shards, "_commit_shard", look)
-    write_shards.write_shard(run.shards[0], run.job, run.plan, gate)
+    monkeypatch.setattr("transforms.build_shard._commit_shard", look)
+    write_shard(run.shards[0], run.job, run.plan, gate)
     assert free == [True]
 
 
@@ -1050,7 +1046,7 @@ def test_a_fault_of_a_shard_ends_the_pipeline_with_its_line(
 def test_the_log_tells_of_each_shard_its_records_and_size(
     data: tuple[Path, Path], out: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger="transforms.write_shards")
+    caplog.set_level(logging.INFO, logger="transforms.build_shard")
     info = build(plan(data, out))
     build(plan(data, out))
 
@@ -1197,7 +1193,7 @@ def test_an_image_whose_check_breaks_is_rejected(
             raise ZeroDivisionError("a header of its own")
         return check_image(image, check)
 
-    monkeypatch.setattr(write_shards, "check_image", break_at)
+    monkeypatch.setattr(build_records, "check_image", break_at)
 
     detail = "ZeroDivisionError: a header of its own"
     check_that_key_2_is_rejected(plan(data, out), out, "E-EX-FAILED", detail)
@@ -1207,10 +1203,10 @@ def test_an_example_of_the_largest_size_is_written(monkeypatch: pytest.MonkeyPat
     whole = build_record(Sample("train", "1", 0, (), b""), [], KeyLayout(), {})
     assert isinstance(whole, Record)
     size = sum(map(len, whole.parts)) - 16  # of the frame
-    monkeypatch.setattr(write_shards, "MAX_EXAMPLE_BYTES", size)
+    monkeypatch.setattr(build_records, "MAX_EXAMPLE_BYTES", size)
     assert build_record(Sample("train", "1", 0, (), b""), [], KeyLayout(), {}) == whole
 
-    monkeypatch.setattr(write_shards, "MAX_EXAMPLE_BYTES", size - 1)
+    monkeypatch.setattr(build_records, "MAX_EXAMPLE_BYTES", size - 1)
     assert build_record(Sample("train", "1", 0, (), b""), [], KeyLayout(), {}) == Unfit(
         "E-EX-TOO-LARGE", f"{size} bytes, the limit is {size - 1}"
     )

@@ -11,7 +11,7 @@ import apache_beam as beam
 import msgspec
 
 from schemas.faults import Rejected, fault_line
-from schemas.samples import Blob, Sample, pack
+from schemas.samples import Blob, Sample, is_panoptic_root, pack
 from schemas.shards import ShardNames
 from schemas.workload import Reads
 from transforms import coders
@@ -23,7 +23,6 @@ from transforms.storage.listing_cuts import find_cuts
 
 MAX_IMAGE_BYTES = 256 * 2**20
 _STAGE = "pin_blobs"
-_PANOPTIC_SUFFIX = "/panoptic"
 DIGEST_MODULUS = 2**256
 _EMPTY_DIGEST = hashlib.blake2b(digest_size=32)
 _NAMES_A_CUT = 50_000
@@ -57,16 +56,6 @@ class PinTally(msgspec.Struct, frozen=True):
 
 
 coders.register(PinTally)
-
-
-def panoptic_root(split: str) -> str:
-    """Return the name of the root of a split's panoptic images; that of its photos is its own."""
-    return f"{split}{_PANOPTIC_SUFFIX}"
-
-
-def is_panoptic(blob: Blob) -> bool:
-    """Return whether a blob is a panoptic image, which lies on another's pixels."""
-    return blob.root.endswith(_PANOPTIC_SUFFIX)
 
 
 def pin_sample(sample: Sample, entry: Entry | None, place: int = 0) -> Sample | Rejected:
@@ -206,7 +195,7 @@ def refuse_mostly_missing(
                 f"{tally.missing} of {tally.named} images are not there, the first"
                 f" {tally.first_missing!r}; listed names look like {names_like!r}"
             )
-            flag = "--panoptic_images" if root.endswith(_PANOPTIC_SUFFIX) else "--images"
+            flag = "--panoptic_images" if is_panoptic_root(root) else "--images"
             remedy = f"give the folder that file_name is relative to with {flag}"
             raise RuntimeError(fault_line("E-SET-MISSING", f"images of {root}", what, remedy))
 

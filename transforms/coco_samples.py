@@ -12,8 +12,8 @@ from schemas.coco_types import CocoImage, Kind
 from schemas.faults import FAULTS, Rejected, fault_line
 from schemas.json_pieces import Text
 from schemas.picture_fields import BadAnnotation, ObjectFields, PictureFields
-from schemas.samples import Blob, Sample, pack
-from transforms.blobs import is_cut, panoptic_root
+from schemas.samples import Blob, Sample, pack, panoptic_root
+from transforms.blobs import is_cut
 from transforms.coco_splits import NOTHING_EXCLUDED, CocoSplits, SplitCounts
 from transforms.sources import SplitSource
 from transforms.splits import Splitting

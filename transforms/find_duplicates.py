@@ -17,9 +17,9 @@ from schemas.manifest import SharedContents
 from schemas.shards import ShardInfo, index_names
 from transforms import coders
 from transforms.batches import is_in_process
+from transforms.build_shard import read_index
 from transforms.shard_index import FirstSource, first_sources_from_parquet
 from transforms.storage import DEFAULT_ACCESS, Access, open_storage
-from transforms.write_shards import read_index
 
 MAX_LINES = 10_000
 """Of `duplicates.jsonl`; the manifest has the exact counts."""

@@ -43,7 +43,8 @@ from transforms.payloads import (
     attach_payloads,
     make_boundaries,
 )
-from transforms.run_spool import RunSpool, warn_of_many
+from transforms.pipeline_spool import warn_of_many
+from transforms.run_spool import RunSpool
 
 DEFAULT_SHARD_BYTES = 150_000_000
 MIN_SHARDS = 16

@@ -8,8 +8,8 @@ import apache_beam as beam
 
 from schemas.coco import CocoFiles
 from schemas.faults import Rejected
-from schemas.samples import Sample
-from transforms.blobs import RejectedOutput, panoptic_root
+from schemas.samples import Sample, panoptic_root
+from transforms.blobs import RejectedOutput
 from transforms.coco_samples import CocoRules, CocoSource, parse_sources, read_files
 from transforms.source_text import SourceText
 from transforms.sources import (

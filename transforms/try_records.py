@@ -17,19 +17,14 @@ from schemas.layouts.pairs import PairsLayout
 from schemas.layouts.pictures import PictureLayout
 from schemas.manifest import JobPlan
 from schemas.picture_fields import PictureFields
-from schemas.samples import Blob, Sample
-from transforms.blobs import is_panoptic
+from schemas.samples import Blob, Sample, is_panoptic
+from transforms.build_records import build_record, bytes_in_flight, record_maker
 from transforms.gate import GateLimits, WorkerGate
+from transforms.growing_shard import Record
 from transforms.outline_shards import PICTURE_FIELDS
+from transforms.shard_job import ShardJob
 from transforms.storage import is_local, open_storage
 from transforms.turn_images import Orientation
-from transforms.write_shards import (
-    Record,
-    ShardJob,
-    build_record,
-    bytes_in_flight,
-    record_maker,
-)
 
 MAX_TRYING_S = 10.0
 MIN_TRIED = 16

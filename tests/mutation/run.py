@@ -99,10 +99,9 @@ TARGETS = (
             " or duplicate_key_stops or too_many_shards_stop or missing_images"
         ),
     ),
-    Target(
-        "transforms/write_shards.py",
-        ("tests/test_write_shards.py",),
-        but="killed_at_any_call or at_once",
+    *(
+        Target(module, ("tests/test_write_shards.py",), but="killed_at_any_call or at_once")
+        for module in ("transforms/build_records.py", "transforms/build_shard.py")
     ),
     Target(
         "transforms/blobs.py",

@@ -46,7 +46,8 @@ RETRIES = "transforms/retries.py"
 SAMPLES = "transforms/coco_samples.py"
 SEGMENTATIONS = "schemas/segmentations.py"
 GROWING = "transforms/growing_shard.py"
-WRITE = "transforms/write_shards.py"
+BUILD_RECORDS = "transforms/build_records.py"
+BUILD_SHARD = "transforms/build_shard.py"
 
 SABOTAGES = (
     # 1. Nothing is lost silently.
@@ -264,7 +265,7 @@ SABOTAGES = (
     Sabotage(
         2,
         "another attempt's file of other content is accepted",
-        WRITE,
+        BUILD_SHARD,
         "    found = output.stat(info.file)\n",
         "    return\n    found = output.stat(info.file)\n",
         ("tests/test_write_shards.py::test_a_file_of_equal_size_but_other_bytes_is_a_conflict",),
@@ -272,7 +273,7 @@ SABOTAGES = (
     Sabotage(
         2,
         "any receipt is taken for an earlier version's",
-        WRITE,
+        BUILD_SHARD,
         "if output.read(name) not in (to_json(info), to_json(without_statistics)):",
         "if not output.read(name):",
         ("tests/test_write_shards.py::test_a_receipt_of_something_else_is_a_conflict",),
@@ -280,7 +281,7 @@ SABOTAGES = (
     Sabotage(
         2,
         "a shard is kept whose sources have other bytes now",
-        WRITE,
+        BUILD_SHARD,
         "if sha256 != source.sha256:",
         "if not sha256:",
         ("tests/test_write_shards.py::test_a_source_with_other_bytes_stops_the_resumed_run",),
@@ -433,7 +434,7 @@ SABOTAGES = (
     Sabotage(
         4,
         "a data file is there before its receipt",
-        WRITE,
+        BUILD_SHARD,
         "    _claim(info, output)\n",
         "    twin = twin or spool.publish(info.file)\n    _claim(info, output)\n",
         ("tests/test_write_shards.py",),
@@ -449,7 +450,7 @@ SABOTAGES = (
     Sabotage(
         4,
         "a shard of another plan is kept",
-        WRITE,
+        BUILD_SHARD,
         "if info.plan != plan:",
         "if not info.plan:",
         (
@@ -521,7 +522,7 @@ SABOTAGES = (
     Sabotage(
         7,
         "an image that the storage does not give is rejected",
-        WRITE,
+        BUILD_RECORDS,
         "        contents = read_images(sample, roots)\n",
         "        try:\n"
         "            contents = read_images(sample, roots)\n"
@@ -534,7 +535,7 @@ SABOTAGES = (
     Sabotage(
         7,
         "too little memory is a reject",
-        WRITE,
+        BUILD_RECORDS,
         "    except (MemoryError, RecursionError):\n        raise\n",
         "",
         ("tests/test_write_shards.py::test_trouble_of_the_machine_is_never_a_reject",),

@@ -12,6 +12,13 @@ from schemas.layouts import Labels, Layout, Unfit
 from schemas.samples import Blob, Sample
 from schemas.shards import ShardNames
 from transforms.blobs import pin_sample
+from transforms.build_records import (
+    build_record,
+    check_images,
+    convert_images,
+    num_decoded,
+    read_images,
+)
 from transforms.check_images import Check
 from transforms.convert_images import NO_CONVERSION, Conversion
 from transforms.doctor.choose_samples import Chosen, Listed
@@ -22,13 +29,6 @@ from transforms.quantities import counted
 from transforms.read_folder import why_skipped
 from transforms.storage import Access, Storage, open_storage
 from transforms.turn_images import Orientation
-from transforms.write_shards import (
-    build_record,
-    check_images,
-    convert_images,
-    num_decoded,
-    read_images,
-)
 
 _READERS = 8
 _LONGEST_S = 60.0

@@ -1,0 +1,216 @@
+"""Make the records of a shard: read the images, check and convert them, encode the Examples."""
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import ParamSpec, TypeVar
+
+from schemas.example import MAX_EXAMPLE_BYTES, encode_example_parts
+from schemas.faults import FAULTS, Scope, printable
+from schemas.images import RAW, EncodedImage
+from schemas.layouts import Built, Labels, Layout, Unfit, labels_by_category
+from schemas.manifest import JobPlan
+from schemas.samples import Sample, is_panoptic
+from schemas.sequence_example import encode_sequence_example_parts
+from schemas.tfrecord import frame_record
+from transforms.check_images import MAX_PIXELS, Check, ImageFault, check_image
+from transforms.convert_images import NO_CONVERSION, Conversion, convert_along, convert_image
+from transforms.foreign_images import FOREIGN_KINDS, check_foreign
+from transforms.gate import WorkerGate
+from transforms.growing_shard import Record
+from transforms.image_kinds import name_kind
+from transforms.read_blobs import read_blob
+from transforms.run_spool import payload_bytes
+from transforms.shard_job import ShardJob
+from transforms.storage import (
+    Storage,
+)
+from transforms.turn_images import Orientation, turn_along, turn_upright
+
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # of an object: another one in every run
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def record_maker(
+    job: ShardJob, plan: JobPlan, gate: WorkerGate, roots: Mapping[str, Storage]
+) -> Callable[[Sample], "Record | Unfit"]:
+    """Return what reads a sample's images and makes its record; it is called by many threads."""
+    labels = labels_by_category(plan.labels)
+    layout = job.layout.resolved(plan.found)
+    conversion = job.conversion.for_pixels(layout.pixels_dtype)
+
+    def make_record(sample: Sample) -> Record | Unfit:
+        if job.spool is not None:
+            sample = job.spool.give(sample)
+        contents = read_images(sample, roots)
+        with gate.working:
+            if not layout.reads_images:
+                return build_record(sample, take_as_they_are(sample, contents), layout, labels)
+            images = check_images(sample, contents, job.check, conversion)
+            if isinstance(images, Unfit):
+                return images
+            pixels = num_decoded(images, job.orientation, conversion)
+            if pixels:
+                with gate.decoding(pixels):
+                    images = convert_images(sample, images, job.orientation, conversion)
+            if isinstance(images, Unfit):
+                return images
+            return build_record(sample, images, layout, labels)
+
+    return make_record
+
+
+def read_images(sample: Sample, roots: Mapping[str, Storage]) -> list[bytes]:
+    """Return the bytes of a sample's blobs, in their order.
+
+    Reading lies outside the reject boundary: an error of the storage fails the shard.
+
+    Raises:
+        RuntimeError: `E-SRC-CHANGED` or a storage fault.
+    """
+    return [read_blob(roots[blob.root], blob) for blob in sample.blobs]
+
+
+def check_images(
+    sample: Sample,
+    contents: Sequence[bytes],
+    check: Check,
+    conversion: Conversion = NO_CONVERSION,
+) -> list[EncodedImage] | Unfit:
+    """Return a sample's images in its blobs' order, or the first one's fault.
+
+    Where all are encoded again, those of formats that TensorFlow does not read are welcome.
+    """
+    images: list[EncodedImage] = []
+    for place, (blob, data) in enumerate(zip(sample.blobs, contents, strict=True)):
+        info = _or_unfit(check_image, data, check)
+        if isinstance(info, ImageFault) and conversion.takes_foreign and not is_panoptic(blob):
+            is_foreign = name_kind(data) in FOREIGN_KINDS
+            info = _or_unfit(check_foreign, data, MAX_PIXELS) if is_foreign else info
+        if isinstance(info, (ImageFault, Unfit)):
+            return Unfit(info.code, info.detail, place)
+        sha256 = hashlib.sha256(data).hexdigest()
+        images.append(EncodedImage(blob.name, data, sha256, info))
+    return images
+
+
+def take_as_they_are(sample: Sample, contents: Sequence[bytes]) -> list[EncodedImage]:
+    """Return a sample's blobs that are no image files, in their order."""
+    return [
+        EncodedImage(blob.name, data, hashlib.sha256(data).hexdigest(), RAW)
+        for blob, data in zip(sample.blobs, contents, strict=True)
+    ]
+
+
+def num_decoded(
+    images: Sequence[EncodedImage], orientation: Orientation, conversion: Conversion
+) -> int:
+    """Return how many pixels `convert_images` may decode; 0 where it leaves all as they are."""
+    turns = orientation is Orientation.UPRIGHT and any(i.info.orientation != 1 for i in images)
+    if not turns and not conversion.changes:
+        return 0
+    return sum(image.info.width_px * image.info.height_px for image in images)
+
+
+def convert_images(
+    sample: Sample,
+    images: Sequence[EncodedImage],
+    orientation: Orientation,
+    conversion: Conversion,
+) -> list[EncodedImage] | Unfit:
+    """Return a sample's images as they are to be written, or the first one's fault.
+
+    They are turned upright if that is asked for, and converted; a panoptic one with its photo.
+    """
+    converted: list[EncodedImage] = []
+    for place, (blob, image) in enumerate(zip(sample.blobs, images, strict=True)):
+        if is_panoptic(blob):
+            found = _or_unfit(_along, image, converted[0])
+        else:
+            upright = orientation is Orientation.UPRIGHT
+            found = _or_unfit(_turned_and_converted, image, upright, conversion)
+        if isinstance(found, (ImageFault, Unfit)):
+            return Unfit(found.code, found.detail, place)
+        converted.append(found)
+    return converted
+
+
+def _along(image: EncodedImage, photo: EncodedImage) -> EncodedImage | ImageFault:
+    turned = turn_along(image, photo)
+    return turned if isinstance(turned, ImageFault) else convert_along(turned, photo)
+
+
+def _turned_and_converted(
+    image: EncodedImage, upright: bool, conversion: Conversion
+) -> EncodedImage | ImageFault:
+    """Turn and convert in one go; what is only turned is turned by the means of its format."""
+    found: EncodedImage | ImageFault = image
+    if conversion.changes:
+        found = convert_image(image, conversion, image.info.orientation if upright else 1)
+    return turn_upright(image) if found is image and upright else found
+
+
+def build_record(
+    sample: Sample,
+    images: Sequence[EncodedImage],
+    layout: Layout,
+    labels: Labels,
+) -> Record | Unfit:
+    """Return a sample's record, or why there is none."""
+    encoded = _or_unfit(_build, sample, images, layout, labels)
+    if isinstance(encoded, Unfit):
+        return encoded
+    parts, built = encoded
+    size = sum(map(len, parts))
+    if size > MAX_EXAMPLE_BYTES:
+        return Unfit("E-EX-TOO-LARGE", f"{size} bytes, the limit is {MAX_EXAMPLE_BYTES}")
+    return Record(frame_record(parts), built, images)
+
+
+def _build(
+    sample: Sample, images: Sequence[EncodedImage], layout: Layout, labels: Labels
+) -> tuple[list[bytes], Built] | Unfit:
+    built = layout.build(sample, images, labels)
+    if isinstance(built, Unfit):
+        known = built.code in FAULTS and FAULTS[built.code].scope is Scope.SAMPLE
+        return built if known else Unfit("E-EX-FAILED", f"{built.code}: {built.detail}")
+    if built.feature_lists is not None:
+        return encode_sequence_example_parts(built.features, built.feature_lists), built
+    return encode_example_parts(built.features), built
+
+
+def _or_unfit(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | Unfit:
+    """Return what a pure function of bytes makes, its exception as a reject.
+
+    The one place where that happens. Trouble of the machine passes: it says nothing of the sample.
+    """
+    try:
+        return make(*args, **kwargs)
+    except (MemoryError, RecursionError):
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        reason = (_ADDRESS.sub("0x", str(error)).splitlines() or [""])[0][:200]
+        return Unfit("E-EX-FAILED", printable(f"{type(error).__name__}: {reason}"))
+
+
+def record_bytes(sample: Sample, layout: Layout, conversion: Conversion) -> int:
+    """Return about the size of a sample's record; of plain pixels, where the layout wants them."""
+    listed_bytes = layout.record_bytes(sample)
+    if not layout.pixels_dtype:
+        return listed_bytes
+    pixels = conversion.for_pixels(layout.pixels_dtype)
+    files_bytes = [blob.read_bytes for blob in sample.blobs]
+    return listed_bytes - sum(files_bytes) + sum(map(pixels.pixels_bytes, files_bytes))
+
+
+def bytes_in_flight(sample: Sample, conversion: Conversion) -> int:
+    """Return about what a sample takes until it is written: its files, and its plain pixels."""
+    files_bytes = [blob.read_bytes for blob in sample.blobs]
+    size = payload_bytes(sample) + sum(files_bytes)
+    return (
+        size + sum(map(conversion.pixels_bytes, files_bytes)) if conversion.pixels_dtype else size
+    )

@@ -1,0 +1,205 @@
+"""Build a shard from its images, and commit its file with a receipt and an index.
+
+The order of a shard's files is the protocol: the receipt claims the content, the index describes
+it, and the data file appears last, whole. Each is created only if its name is free; a name that is
+taken must hold the same content, left by an earlier run or by a twin of this one.
+"""
+
+import contextlib
+import functools
+import hashlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from schemas.faults import fault_line
+from schemas.feature_roles import roles_of_spec
+from schemas.layouts import Unfit
+from schemas.manifest import JobPlan, from_json, plan_digest, to_json
+from schemas.shards import ShardInfo, ShardPlan, index_names, receipt_name
+from schemas.statistics import NO_STATISTICS
+from transforms.build_records import bytes_in_flight, record_maker
+from transforms.gate import WorkerGate
+from transforms.growing_shard import GrowingShard
+from transforms.output_files import conflict, create_or_compare
+from transforms.progress import PROGRESS
+from transforms.quantities import counted, megabytes
+from transforms.read_blobs import read_blob
+from transforms.shard_index import (
+    IndexRow,
+    index_from_parquet,
+    index_to_parquet,
+    index_to_text,
+    same_but_pins,
+)
+from transforms.shard_job import ShardJob, check_codecs
+from transforms.storage import (
+    Spool,
+    Storage,
+    join_uri,
+    open_storage,
+)
+
+_LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def write_shard(shard: ShardPlan, job: ShardJob, plan: JobPlan, gate: WorkerGate) -> ShardInfo:
+    """Return what was made of a shard: kept when it is there already, else built and committed.
+
+    Raises:
+        RuntimeError: `E-OUT-CONFLICT` when files of other content have its names, `E-SRC-CHANGED`
+            when a source is not what was listed or what the kept shard was made from, `E-ARG` when
+            this worker would make other bytes than planned, or a storage fault.
+    """
+    output = open_storage(job.output, job.access)
+    roots = {name: open_storage(uri, job.access) for name, uri in job.roots.items()}
+    kept = find_written(shard, output, plan_digest(plan))
+    if kept is not None:
+        info, rows = kept
+        check_sources(shard, rows, roots)
+        PROGRESS.add_samples(info.planned, info.planned - info.records, info.bytes)
+        _LOG.info("kept %s", _described(info))
+    else:
+        check_codecs(job, plan)
+        info = build_shard(shard, job, plan, gate, output, roots)
+        _LOG.info("wrote %s", _described(info))
+    PROGRESS.add_shard()
+    return info
+
+
+def _described(info: ShardInfo) -> str:
+    return f"{info.file} ({counted(info.records, 'record')}, {megabytes(info.bytes)})"
+
+
+def find_written(
+    shard: ShardPlan, output: Storage, plan: str
+) -> tuple[ShardInfo, list[IndexRow]] | None:
+    """Return the receipt and index of a shard that an earlier attempt finished, else None.
+
+    A receipt without its file is a claim that was not fulfilled: the shard is built again, and must
+    come out the same.
+
+    Raises:
+        RuntimeError: `E-OUT-CONFLICT` when receipt and file disagree.
+    """
+    receipt = receipt_name(shard.name)
+    if output.stat(receipt) is None:
+        return None
+    where = join_uri(output.root, receipt)
+    try:
+        info = from_json(output.read(receipt), ShardInfo)
+    except ValueError as error:
+        raise conflict(where, f"is no receipt ({error})") from None
+    if info.plan != plan:
+        raise conflict(where, f"belongs to plan {info.plan}, this run's is {plan}")
+    if info.name != shard.name:
+        raise conflict(where, f"is the receipt of {info.name}")
+    written = output.stat(info.file)
+    parquet_name, text_name = index_names(shard.name)
+    if written is None or output.stat(parquet_name) is None or output.stat(text_name) is None:
+        return None
+    if written.size_bytes != info.bytes:
+        what = f"has {written.size_bytes} bytes, its receipt says {info.bytes}"
+        raise conflict(join_uri(output.root, info.file), what)
+    rows = read_index(parquet_name, output, index_from_parquet)
+    blobs = {sample.key: len(sample.blobs) for sample in shard.samples}
+    found = [len(row.sources) for row in rows]
+    if found != [blobs.get(row.key) for row in rows] or len(rows) != info.records:
+        raise conflict(join_uri(output.root, parquet_name), "describes other records")
+    return info, rows
+
+
+def check_sources(shard: ShardPlan, rows: Sequence[IndexRow], roots: Mapping[str, Storage]) -> None:
+    """Hash again what was touched since a kept shard was made from it.
+
+    Raises:
+        RuntimeError: `E-SRC-CHANGED` when its content is another.
+    """
+    samples = {sample.key: sample for sample in shard.samples}
+    for row in rows:
+        for source, blob in zip(row.sources, samples[row.key].blobs, strict=True):
+            if source.pin == blob.pin:
+                continue
+            root = roots[blob.root]
+            sha256 = hashlib.sha256(read_blob(root, blob)).hexdigest()
+            if sha256 != source.sha256:
+                what = f"other bytes than when {shard.name} was written"
+                remedy = "restore it, or give another --output, or --overwrite"
+                where = join_uri(root.root, blob.name)
+                raise RuntimeError(fault_line("E-SRC-CHANGED", where, what, remedy))
+
+
+def build_shard(
+    shard: ShardPlan,
+    job: ShardJob,
+    plan: JobPlan,
+    gate: WorkerGate,
+    output: Storage,
+    roots: Mapping[str, Storage],
+) -> ShardInfo:
+    """Return what was made of a shard after reading its images and committing its files."""
+    conversion = job.conversion.for_pixels(job.layout.pixels_dtype)
+    make_record = record_maker(job, plan, gate, roots)
+    roles = roles_of_spec(job.layout.resolved(plan.found).spec)
+    with contextlib.closing(output.spool()) as spool:
+        growing = GrowingShard(shard, spool, conversion, roles)
+        size_of = functools.partial(bytes_in_flight, conversion=conversion)
+        with gate.building:
+            for sample, record in gate.read_in_order(shard.samples, size_of, make_record):
+                if isinstance(record, Unfit):
+                    growing.reject(sample, record)
+                else:
+                    growing.append(sample, record)
+        info = growing.info(plan_digest(plan), job.names)
+        _commit_shard(info, growing.rows, spool, output)
+    return info
+
+
+def _commit_shard(info: ShardInfo, rows: Sequence[IndexRow], spool: Spool, output: Storage) -> None:
+    twin = output.stat(info.file) is not None
+    if twin:  # before anything is claimed: a rerun would take a foreign file for the claim's
+        _compare_twin(info, output)
+    _claim(info, output)
+    parquet_name, text_name = index_names(info.name)
+    if not output.create(parquet_name, index_to_parquet(rows)) and not same_but_pins(
+        rows, read_index(parquet_name, output, index_from_parquet)
+    ):
+        raise conflict(join_uri(output.root, parquet_name), "describes other records")
+    create_or_compare(output, text_name, index_to_text(rows))
+    if not twin and not spool.publish(info.file):
+        _compare_twin(info, output)
+
+
+def _claim(info: ShardInfo, output: Storage) -> None:
+    """Create a shard's receipt, or find it there; an earlier version's has no statistics."""
+    name = receipt_name(info.name)
+    if output.create(name, to_json(info)):
+        return
+    without_statistics = msgspec.structs.replace(info, statistics=NO_STATISTICS)
+    if output.read(name) not in (to_json(info), to_json(without_statistics)):
+        raise conflict(join_uri(output.root, name), "has other content than this run's")
+
+
+def read_index(name: str, output: Storage, decode: Callable[[bytes], T]) -> T:
+    """Return what `decode` makes of a shard's index.
+
+    Raises:
+        RuntimeError: `E-OUT-CONFLICT` when the file is none.
+    """
+    try:
+        return decode(output.read(name))
+    except ValueError as error:
+        raise conflict(join_uri(output.root, name), str(error)) from None
+
+
+def _compare_twin(info: ShardInfo, output: Storage) -> None:
+    """Accept a file that another attempt at the same shard put there, if it is the same."""
+    found = output.stat(info.file)
+    crc32c = f"{output.crc32c(info.file):08x}"
+    if found is None or (found.size_bytes, crc32c) != (info.bytes, info.crc32c):
+        what = f"has CRC-32C {crc32c}, this run made {info.bytes} bytes of {info.crc32c}"
+        raise conflict(join_uri(output.root, info.file), what)
