@@ -19,12 +19,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import apache_beam as beam
 
-from pipelines.launch import keep_freed_memory, spare_the_collector
 from schemas.samples import Blob, Sample
 from schemas.shards import ShardPlan
 from transforms.blobs import BlobName
 from transforms.pin_blobs import PinBlobs
 from transforms.plan_shards import PlanShards, Sharding
+from transforms.process_memory import keep_freed_memory, spare_the_collector
 from transforms.storage import Entry
 
 IN_PIECES_OF = 10_000

@@ -1,8 +1,6 @@
 """Run a pipeline whole: what is complete already, the graph and its engine, what was made."""
 
 import contextlib
-import ctypes
-import gc
 import logging
 import os
 import sys
@@ -37,13 +35,16 @@ from transforms.commit import find_complete
 from transforms.earlier_sets import Since, dividing_options, find_earlier_sets
 from transforms.output_files import EXCLUDED_NAME, remove_output
 from transforms.pipeline_spool import close_spools, shares_memory
+from transforms.process_memory import keep_freed_memory, spare_the_collector
 from transforms.progress import PROGRESS
 from transforms.quantities import counted
 from transforms.report.write_report import has_report, write_report
+from transforms.shard_builders import builders_beside
 from transforms.storage import (
     Storage,
     check_uri,
     find_uri,
+    is_beams,
     is_local,
     join_uri,
     name_below,
@@ -53,10 +54,6 @@ from transforms.storage import (
 from transforms.storage.local import coded
 
 _LOG = logging.getLogger(__name__)
-_COLLECT_AFTER_OBJECTS = 500_000
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
-_KEPT_BLOCK_BYTES = 128 * 2**20
-_KEPT_BYTES = 2**30
 
 
 B = TypeVar("B", contravariant=True)
@@ -174,7 +171,10 @@ def execute(
     keep_freed_memory()
     loggers = [logging.getLogger(name) for name in OUR_LOGGERS]
     noun, known = config.layout.sample_noun, runs_workers_here(options)
-    with showing_progress(PROGRESS, loggers, noun, known=known):
+    with (
+        showing_progress(PROGRESS, loggers, noun, known=known),
+        _builders_beside(config, options),
+    ):
         run_graph(partial(build, config=config), options, waits=run.waits)
     if run.waits and not makes_template(options):
         _say_what_was_made(config, output, time.monotonic() - started_s)
@@ -277,6 +277,28 @@ def run_graph(
                 say(line, sys.stdout)
     finally:
         close_spools(pipeline)
+
+
+@contextlib.contextmanager
+def _builders_beside(config: DataSetConfig, options: PipelineOptions) -> Iterator[None]:
+    """Have other processes build shards, too, where that is for them to do as for this one.
+
+    Not where they would reach stores by options of Beam's, ask one bucket for more than it is to be
+    asked, unpack the same archives, or not know the user's own layout.
+    """
+    uris = [*config.roots.values(), config.output]
+    in_here = runner_of(options) == "FnApiRunner" and shares_memory(options)
+    if (
+        in_here
+        and not config.keeps_on_disk
+        and not config.access.max_reads_per_second
+        and type(config.layout).__module__.startswith("schemas.")
+        and not any(map(is_beams, uris))
+    ):
+        with builders_beside(config.limits, OUR_LOGGERS):
+            yield
+    else:
+        yield
 
 
 def _wants_report(run: RunConfig, options: PipelineOptions) -> bool:
@@ -386,26 +408,3 @@ def _beam_held_back() -> Iterator[None]:
         return
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
         yield
-
-
-def spare_the_collector() -> None:
-    """Keep Python's cycle collector from walking through Beam again and again.
-
-    Samples make no cycles, but their number triggers collections of everything that was imported.
-    """
-    if not gc.get_freeze_count():  # a second time would keep an earlier run for good
-        gc.freeze()
-    gc.enable()
-    gc.set_threshold(_COLLECT_AFTER_OBJECTS, 20, 20)
-
-
-def keep_freed_memory() -> None:
-    """Have the C library keep large freed blocks for the next ones, where it is glibc.
-
-    Beam copies samples some fifteen times, in buffers of megabytes; returning each to the kernel,
-    which clears it for the next one, took a tenth of the time of planning.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, _KEPT_BLOCK_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)

@@ -42,6 +42,7 @@ ARE_NEITHER = {
     "file",  # of this machine, or a stream over a storage
     "packed",  # a compressed member of an archive
     "reader",  # of a split's annotation files
+    "self._connection",  # to a process beside this one
     "self._file",  # of this machine, for payloads
     "self._file()",
     "os",  # the signal handler's last line

@@ -307,7 +307,7 @@ def test_codecs_are_named_where_they_decide_bytes() -> None:
 _TURN_IN_THREADS = """
 import threading
 from pathlib import Path
-from pipelines.launch import keep_freed_memory
+from transforms.process_memory import keep_freed_memory
 from tests.turned_images import encoded
 from transforms.turn_images import turn_upright
 

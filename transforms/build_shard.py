@@ -21,7 +21,7 @@ from schemas.manifest import JobPlan, from_json, plan_digest, to_json
 from schemas.shards import ShardInfo, ShardPlan, index_names, receipt_name
 from schemas.statistics import NO_STATISTICS
 from transforms.build_records import bytes_in_flight, record_maker
-from transforms.gate import WorkerGate
+from transforms.gate import GateLimits, WorkerGate
 from transforms.growing_shard import GrowingShard
 from transforms.output_files import conflict, create_or_compare
 from transforms.progress import PROGRESS
@@ -38,13 +38,21 @@ from transforms.shard_job import ShardJob, check_codecs
 from transforms.storage import (
     Spool,
     Storage,
+    is_local,
     join_uri,
     open_storage,
+    uploads_in_pieces,
 )
 
 _LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+
+def gate_for(limits: GateLimits, job: ShardJob) -> WorkerGate:
+    """Return a gate that suits where a run's images and its output lie."""
+    far = not all(map(is_local, job.roots.values()))
+    return WorkerGate(limits, far=far, uploads_aside=uploads_in_pieces(job.output))
 
 
 def write_shard(shard: ShardPlan, job: ShardJob, plan: JobPlan, gate: WorkerGate) -> ShardInfo:

@@ -34,19 +34,29 @@ class GateLimits:
         bytes_in_flight: image bytes read or being read; one larger image goes alone.
         readers: images read at once; None for a number that suits where they lie.
         workers: images checked and encoded at once; None for the cores of the worker's machine.
+        processes: that build shards side by side; each has its part of all these.
     """
 
     shards_in_flight: int = DEFAULT_SHARDS
     bytes_in_flight: int = DEFAULT_BYTES
     readers: int | None = None
     workers: int | None = None
+    processes: int = 1
 
     def __post_init__(self) -> None:
         """Refuse limits under which nothing could run."""
-        for name in ("shards_in_flight", "bytes_in_flight", "readers", "workers"):
+        for name in ("shards_in_flight", "bytes_in_flight", "readers", "workers", "processes"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}: give a larger number")
+
+    def part(self, of: int) -> int:
+        """Return a process's part of a number, at least one.
+
+        >>> GateLimits(processes=2).part(64), GateLimits(processes=2).part(1)
+        (32, 1)
+        """
+        return max(1, of // self.processes)
 
     def shards_at_once(self, *, uploads_aside: bool) -> int:
         """Return how many shards may be built or uploaded at once, hence wait in spools."""
@@ -129,18 +139,17 @@ class WorkerGate:
             uploads_aside: as many shards as are built may be uploaded beside them. Else shards that
                 share the readers are finished together, uploaded together, and nobody reads.
         """
-        self._limits = limits
-        workers = limits.workers or usable_cores()
-        self.readers = limits.readers or max(
-            workers, DEFAULT_REMOTE_READERS if far else DEFAULT_READERS
-        )
+        workers = limits.part(limits.workers or usable_cores())
+        usual = max(workers, limits.part(DEFAULT_REMOTE_READERS if far else DEFAULT_READERS))
+        self.readers = limits.part(limits.readers) if limits.readers else usual
+        self._bytes = limits.part(limits.bytes_in_flight)
         self.working = Slots(workers)
-        self.shards = limits.shards_at_once(uploads_aside=uploads_aside)
-        self.building = threading.BoundedSemaphore(limits.shards_in_flight)
+        self.shards = limits.part(limits.shards_at_once(uploads_aside=uploads_aside))
+        self.building = threading.BoundedSemaphore(limits.part(limits.shards_in_flight))
         self.builders = ThreadPoolExecutor(self.shards, "build-shard")
         self._readers = ThreadPoolExecutor(self.readers, "read-image")
         self._reading = Slots(self.readers)  # also by callers for themselves
-        self._budget = ByteBudget(limits.bytes_in_flight)
+        self._budget = ByteBudget(self._bytes)
         self._pixels = ByteBudget(workers * _PIXELS_A_WORKER)
         self._consumers = 0
         self._counting = threading.Lock()
@@ -175,7 +184,7 @@ class WorkerGate:
 
         pending: deque[_Reading[T, R]] = deque()
         ahead = 2 * self.readers
-        at_once = min(_BATCHES_BYTES, self._limits.bytes_in_flight) // self.readers
+        at_once = min(_BATCHES_BYTES, self._bytes) // self.readers
         with self._consuming():
             try:
                 for batch, size in _batches(items, size_of, at_once):

@@ -4,9 +4,19 @@ They are for people. The manifest's sums come from receipts, which no retry can 
 """
 
 import threading
+from typing import NamedTuple
 
 COUNTERS = "beam_tfrec"
 """Namespace of a job's counters in Beam, which a runner elsewhere shows."""
+
+
+class Counts(NamedTuple):
+    """What was done in some time; see `Progress`."""
+
+    done: int
+    rejected: int
+    bytes: int
+    shards_done: int
 
 
 class Progress:
@@ -48,6 +58,19 @@ class Progress:
         """Note a shard that is there."""
         with self._lock:
             self.shards_done += 1
+
+    def take(self) -> Counts:
+        """Return what was done, and count from zero again: another process adds it to its own."""
+        with self._lock:
+            counts = Counts(self.done, self.rejected, self.bytes, self.shards_done)
+            self.done = self.rejected = self.bytes = self.shards_done = 0
+            return counts
+
+    def add(self, counts: Counts) -> None:
+        """Note what another process has done."""
+        self.add_samples(counts.done, counts.rejected, counts.bytes)
+        with self._lock:
+            self.shards_done += counts.shards_done
 
 
 PROGRESS = Progress()

@@ -11,6 +11,7 @@ import struct
 import tempfile
 import threading
 from dataclasses import dataclass
+from typing import IO
 
 import google_crc32c
 import msgspec
@@ -90,6 +91,19 @@ class RunSpool:
             sample, payload=payload, payload_digest=b"", payload_place=b""
         )
 
+    def written_file(self) -> int:
+        """Return the descriptor of the file, in which all that was put is now, for `adopt`.
+
+        Raises:
+            RuntimeError: `E-IO-…` when the file cannot be written.
+        """
+        return self._file().written()
+
+    def adopt(self, descriptor: int) -> None:
+        """Read from the file of another process, whose spool this one is a copy of."""
+        with _OPENING:
+            _OPEN[self.number] = _SpoolFile(os.fdopen(descriptor, "rb", buffering=0), self._where)
+
     def _other_bytes(self, what: str) -> RuntimeError:
         return RuntimeError(fault_line("E-IO-RETRIES", self._where, what, "look at the disk"))
 
@@ -101,9 +115,10 @@ class RunSpool:
         with _OPENING:
             if self.number not in _OPEN:
                 try:
-                    _OPEN[self.number] = _SpoolFile(self.folder)
+                    file = tempfile.TemporaryFile(dir=self.folder or None, buffering=0)
                 except OSError as error:
                     raise coded(error, self._where, _ELSEWHERE) from error
+                _OPEN[self.number] = _SpoolFile(file, self.folder or tempfile.gettempdir())
             return _OPEN[self.number]
 
 
@@ -113,9 +128,9 @@ class _SpoolFile:
     What is appended waits for its neighbours: a call of the system costs more than a sample.
     """
 
-    def __init__(self, folder: str) -> None:
-        self._where = folder or tempfile.gettempdir()
-        self._file = tempfile.TemporaryFile(dir=self._where, buffering=0)
+    def __init__(self, file: IO[bytes], where: str) -> None:
+        self._file = file
+        self._where = where
         self._waiting = bytearray()
         self._written = 0
         self._appending = threading.Lock()
@@ -138,6 +153,12 @@ class _SpoolFile:
             return os.pread(self._file.fileno(), length, offset)
         except OSError as error:
             raise coded(error, self._where, _ELSEWHERE) from error
+
+    def written(self) -> int:
+        """Return the file's descriptor, once nothing waits."""
+        with self._appending:
+            self._write()
+        return self._file.fileno()
 
     def close(self) -> None:
         """Give the disk's room back."""

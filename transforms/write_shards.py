@@ -1,4 +1,4 @@
-"""Write shards: hand each to the worker process's gate, and let out what was made of it."""
+"""Write shards: hand each to those who build them, and let out what was made of it."""
 
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -16,15 +16,11 @@ from schemas.manifest import JobPlan
 from schemas.shards import ShardInfo, ShardPlan
 from schemas.statistics import NO_STATISTICS
 from transforms import coders
-from transforms.build_shard import write_shard
-from transforms.gate import GateLimits, WorkerGate
+from transforms.gate import GateLimits
 from transforms.npz import UNPACKED
 from transforms.progress import COUNTERS
+from transforms.shard_builders import ShardBuilders
 from transforms.shard_job import ShardJob
-from transforms.storage import (
-    is_local,
-    uploads_in_pieces,
-)
 from transforms.storage.request_rate import THROTTLED
 
 _SIGNAL_S = 10.0  # how often a runner hears of throttling
@@ -63,7 +59,7 @@ class WriteShards(beam.PTransform):
 
 
 class _WriteShards(beam.DoFn):
-    """Hands shards to the gate and lets their infos out with the bundle.
+    """Hands shards to those who build them, and lets their infos out with the bundle.
 
     A bundle of several shards builds them side by side, and one shard is built while another is
     made durable, whatever number of threads the runner gives.
@@ -75,11 +71,7 @@ class _WriteShards(beam.DoFn):
         self._shared = shared
 
     def setup(self) -> None:
-        far = not all(map(is_local, self._job.roots.values()))
-        uploads_aside = uploads_in_pieces(self._job.output)
-        self._gate = self._shared.acquire(
-            lambda: WorkerGate(self._limits, far=far, uploads_aside=uploads_aside)
-        )
+        self._builders = self._shared.acquire(lambda: ShardBuilders(self._limits, self._job))
         UNPACKED.enter(self._job.access.spool_dir)
         self._signaler = ThrottlingSignaler(COUNTERS)
         THROTTLED.take(1)  # what was waited before is no wait of this step
@@ -91,10 +83,9 @@ class _WriteShards(beam.DoFn):
         self._running: set[Future[ShardInfo]] = set()
 
     def process(self, shard: ShardPlan, plan: JobPlan) -> Iterator[ShardInfo]:
-        if len(self._running) >= self._gate.shards:
+        if len(self._running) >= self._builders.at_once:
             yield from self._take_finished()
-        build = self._gate.builders.submit(write_shard, shard, self._job, plan, self._gate)
-        self._running.add(build)
+        self._running.add(self._builders.submit(shard, self._job, plan))
 
     def finish_bundle(self) -> Iterator:
         while self._running:
@@ -106,7 +97,7 @@ class _WriteShards(beam.DoFn):
         finished: set[Future[ShardInfo]] = set()
         while not finished:
             finished, self._running = wait(self._running, _SIGNAL_S, FIRST_COMPLETED)
-            if throttled_s := THROTTLED.take(self._gate.readers):
+            if throttled_s := THROTTLED.take(self._builders.readers):
                 self._signaler.signal_throttled(throttled_s)
         return (_counted(self._info_of(future)) for future in finished)
 

@@ -252,6 +252,16 @@ def is_local(root: str) -> bool:
     return scheme is None or scheme[1] == "file"
 
 
+def is_beams(root: str) -> bool:
+    """Return whether a root is reached by one of Beam's filesystems, which have Beam's options.
+
+    >>> is_beams("hdfs://host/out"), is_beams("gs://b/out"), is_beams("/out")
+    (True, False, False)
+    """
+    known = is_local(root) or _is_gcs(root)
+    return not known and root.partition("://")[0] not in OBJECT_STORES
+
+
 def uploads_in_pieces(root: str) -> bool:
     """Return whether a shard goes from the worker's disk to a store, a piece in memory at a time.
 

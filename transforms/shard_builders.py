@@ -1,0 +1,92 @@
+"""Who builds the shards of a process: its own threads, and processes beside it."""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+
+from schemas.manifest import JobPlan
+from schemas.shards import ShardInfo, ShardPlan
+from transforms.build_shard import gate_for, write_shard
+from transforms.builder_process import BuilderProcess
+from transforms.gate import GateLimits, usable_cores
+from transforms.shard_job import ShardJob
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass
+class _Builder:
+    """One of those who build, and how many shards it has now."""
+
+    submit: Callable[[ShardPlan, ShardJob, JobPlan], Future[ShardInfo]]
+    has: int = 0
+
+
+class ShardBuilders:
+    """All who build shards for a process, within its limits.
+
+    Attributes:
+        at_once: shards that are built or made durable at once.
+        readers: images that this process itself reads at once.
+    """
+
+    def __init__(self, limits: GateLimits, job: ShardJob) -> None:
+        """Start no threads yet; they come with the first work.
+
+        Args:
+            limits: of all who build.
+            job: what all shards have in common.
+        """
+        beside = [process for process in _BESIDE if process.is_ready()]
+        gate = gate_for(replace(limits, processes=1 + len(beside)), job)
+
+        def build_here(shard: ShardPlan, job: ShardJob, plan: JobPlan) -> Future[ShardInfo]:
+            return gate.builders.submit(write_shard, shard, job, plan, gate)
+
+        self.readers = gate.readers
+        self.at_once = gate.shards * (1 + len(beside))
+        self._builders = [_Builder(build_here), *(_Builder(process.submit) for process in beside)]
+        self._choosing = threading.Lock()
+
+    def submit(self, shard: ShardPlan, job: ShardJob, plan: JobPlan) -> Future[ShardInfo]:
+        """Have a shard built by who has the fewest."""
+        with self._choosing:
+            builder = min(self._builders, key=lambda builder: builder.has)
+            builder.has += 1
+
+        def count_down(_: Future[ShardInfo]) -> None:
+            with self._choosing:
+                builder.has -= 1
+
+        built = builder.submit(shard, job, plan)
+        built.add_done_callback(count_down)
+        return built
+
+
+_BESIDE: list[BuilderProcess] = []
+"""Those beside this process, of the run that it has in hand."""
+
+
+@contextlib.contextmanager
+def builders_beside(limits: GateLimits, loggers: Sequence[str]) -> Iterator[None]:
+    """Have processes build shards beside this one: one a core and a shard in flight, all in all.
+
+    Args:
+        limits: of the run, which all share.
+        loggers: names of those whose lines are to be heard here.
+    """
+    processes = min(limits.shards_in_flight, limits.workers or usable_cores())
+    shared = replace(limits, processes=processes)
+    try:
+        for _ in range(processes - 1):
+            _BESIDE.append(BuilderProcess(shared, loggers))
+    except OSError as error:  # then fewer do
+        _LOG.info("builds shards in fewer processes: %s", error)
+    try:
+        yield
+    finally:
+        while _BESIDE:
+            _BESIDE.pop().end()
