@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 import msgspec
 
 from schemas.coco_columns import InstanceColumns
-from schemas.coco_types import NOTHING, CocoImage, CocoInstance, Int64, Kind, kind_of
+from schemas.coco_types import NOTHING, CocoBoxed, CocoImage, CocoInstance, Int64, Kind, kind_of
 from schemas.json_pieces import Text, divide_object
 from schemas.json_sections import MAX_NESTING, first_keys, nests_deeper
 
 _DECODE_IMAGES = msgspec.json.Decoder(list[CocoImage[Int64, Int64]]).decode
+_DECODE_BOXED = msgspec.json.Decoder(list[CocoBoxed]).decode
 _DECODE_INSTANCES = msgspec.json.Decoder(list[CocoInstance[Int64, Int64]]).decode
 _DECODE_ANY = msgspec.json.Decoder(msgspec.Raw).decode
 _NEEDED = {"images", "annotations", "categories"}
@@ -65,7 +66,7 @@ def _add(read: CocoPieces, name: str, part: bytes, *, is_first: bool) -> None:
         keys = first_keys(msgspec.Raw(part)) if is_first else []
         if keys and kind_of(keys) != Kind.INSTANCES:
             raise ValueError("annotations are no objects")
-        read.columns.extend(_DECODE_INSTANCES(part))
+        _extend(read.columns, part)
     else:
         _DECODE_ANY(part)
         if name in ("categories", "licenses"):
@@ -73,6 +74,15 @@ def _add(read: CocoPieces, name: str, part: bytes, *, is_first: bool) -> None:
             read.sections[name] = part if before is None else b"%b,%b" % (before[:-1], part[1:])
     if nests_deeper(part, MAX_NESTING - 1):  # the object itself is a level
         raise ValueError("values nest too deep")
+
+
+def _extend(columns: InstanceColumns, part: bytes) -> None:
+    try:
+        boxed = _DECODE_BOXED(part)
+    except msgspec.DecodeError:  # few parts hold an entry that is none: these are read again
+        columns.extend(_DECODE_INSTANCES(part))
+    else:
+        columns.extend_boxed(boxed)
 
 
 def _let_go(image: CocoImage) -> None:

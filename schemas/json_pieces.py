@@ -133,7 +133,7 @@ class _Window:
             end = _end_of_array(self.text)
             at = _end_of_entries(self.text) if end is None else end
             if at is not None:
-                yield b"[%b]" % self.text[:at]
+                yield b"".join((b"[", memoryview(self.text)[:at], b"]"))
                 self.text = self.text[at + 1 :]
             if end is not None:
                 return

@@ -50,6 +50,7 @@ def told(data: bytes, *, in_pieces: bool, piece_bytes: int = 100) -> object:
         coco(TWO, [annotation(), annotation(6, bbox=[1, 2, 0, 4.5]), annotation(7, bbox=None)]),
         coco(TWO, [annotation(), annotation(6, bbox=[1, 2]), annotation(7, bbox=[1, 2, 3, -1e-9])]),
         coco(TWO, [annotation(), annotation(4, category_id=8, bbox=[0, 0, 0, 0])]),
+        coco(TWO, [annotation(), annotation(6, bbox=[1, 2, 3, 4])]).replace(b"4]", b"4e999]"),
         coco(TWO, [annotation(1, image_id=7), annotation(2), annotation(3, image_id=-7)]),
         coco(TWO, [annotation()], [{"id": n, "name": f"class {n}"} for n in range(30)]),
         coco(TWO, [annotation(2**63 - 1), annotation(-(2**63), image_id=2)]),
@@ -65,6 +66,7 @@ def test_pieces_say_what_the_whole_says(data: bytes) -> None:
     [
         small(b'"area":9.5', b'"area":null'),
         small(b'"area":9.5', b'"area":9.5,"keypoints":[]'),
+        small(b'"area":9.5', b'"area":9.5,"keypoints":null'),
         small(b'"area":9.5', b'"caption":"a"'),
         small(b'"area":9.5', b'"area":"9.5"'),
         small(b'"area":9.5', b'"area":9.5,"x":"\xff"'),
