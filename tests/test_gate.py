@@ -4,10 +4,13 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 import pytest
 
 from transforms.gate import DEFAULT_BYTES, DEFAULT_SHARDS, GateLimits, WorkerGate, usable_cores
+
+R = TypeVar("R")
 
 MIB = 2**20
 SOON_S = 30
@@ -56,9 +59,13 @@ def same(size: int) -> int:
     return size
 
 
+def as_read(_: object, data: R) -> R:
+    return data
+
+
 def consume(gate: WorkerGate, sizes: Iterable[int], meter: Meter) -> list[tuple[int, str]]:
     results = []
-    for size, data in gate.read_in_order(sizes, same, meter.read):
+    for size, data in gate.read_in_order(sizes, same, meter.read, as_read):
         results.append((size, data))
         meter.let_go(size)
     return results
@@ -86,7 +93,7 @@ def run_threads(*targets: Callable[[], object]) -> None:
 
 def assert_all_bytes_are_free(gate: WorkerGate, limit: int) -> None:
     """Read as much as there is: it would wait for ever if anything were still reserved."""
-    run_threads(lambda: list(gate.read_in_order([limit], same, str)))
+    run_threads(lambda: list(gate.read_in_order([limit], same, str, as_read)))
 
 
 @pytest.mark.parametrize("readers", [1, 2, 5])
@@ -109,7 +116,7 @@ def test_order_is_kept_when_later_reads_are_done_first() -> None:
             later_is_read.set()
         return item.upper()
 
-    results = gate_of(8 * MIB).read_in_order(["first", "later"], lambda _: 2 * MIB, read)
+    results = gate_of(8 * MIB).read_in_order(["first", "later"], lambda _: 2 * MIB, read, as_read)
 
     assert list(results) == [("first", "FIRST"), ("later", "LATER")]
 
@@ -157,7 +164,7 @@ def test_reads_run_ahead_of_the_consumer() -> None:
     # With room for four, the reader is at the fourth while the first is not yet let go.
     meter = Meter(4 * MIB)
     gate = gate_of(4 * MIB, readers=4)
-    results = gate.read_in_order([MIB] * 10, same, meter.read)
+    results = gate.read_in_order([MIB] * 10, same, meter.read, as_read)
     next(results)
 
     wait_until(lambda: meter.peak_bytes == 4 * MIB)
@@ -174,7 +181,7 @@ def test_as_many_images_are_read_at_once_as_there_are_readers(readers: int) -> N
         together.wait(SOON_S)  # passes only if all readers are here
         return meter.read(size)
 
-    list(gate_of(100 * MIB, readers).read_in_order([2 * MIB] * 3 * readers, same, read))
+    list(gate_of(100 * MIB, readers).read_in_order([2 * MIB] * 3 * readers, same, read, as_read))
 
     assert meter.peak_reads <= readers
 
@@ -252,7 +259,7 @@ def test_shards_that_fail_or_stop_at_random_leave_all_bytes_free() -> None:
 
 def begin(gate: WorkerGate, sizes: list[int], meter: Meter, stop_after: int | None) -> None:
     """Consume until told to stop, or until a read fails."""
-    results = gate.read_in_order(sizes, same, meter.read)
+    results = gate.read_in_order(sizes, same, meter.read, as_read)
     with contextlib.suppress(OSError):
         for place, _ in enumerate(results):
             if place == stop_after:
@@ -269,7 +276,7 @@ def test_an_error_of_a_read_comes_in_its_place() -> None:
     seen = []
 
     with pytest.raises(OSError, match=f"^cannot read {MIB + 3}$"):
-        for size, _ in gate.read_in_order(sizes, same, meter.read):
+        for size, _ in gate.read_in_order(sizes, same, meter.read, as_read):
             seen.append(size - MIB)
             meter.let_go(size)
 
@@ -283,7 +290,7 @@ def test_an_error_of_the_consumer_gives_all_bytes_back() -> None:
     gate = gate_of(limit)
 
     with pytest.raises(ZeroDivisionError):
-        for _ in gate.read_in_order([MIB] * 8, same, str):
+        for _ in gate.read_in_order([MIB] * 8, same, str, as_read):
             raise ZeroDivisionError
 
     assert_all_bytes_are_free(gate, limit)
@@ -298,7 +305,7 @@ def test_an_error_of_the_items_gives_all_bytes_back() -> None:
         raise LookupError("no more")
 
     with pytest.raises(LookupError, match="no more"):
-        list(gate.read_in_order(items(), same, str))
+        list(gate.read_in_order(items(), same, str, as_read))
 
     assert_all_bytes_are_free(gate, limit)
 
@@ -307,7 +314,7 @@ def test_an_error_of_the_items_gives_all_bytes_back() -> None:
 def test_closing_early_gives_all_bytes_back(consumed: int) -> None:
     limit = 4 * MIB
     gate, meter = gate_of(limit, readers=3), Meter(limit)
-    results = gate.read_in_order([MIB] * 20, same, meter.read)
+    results = gate.read_in_order([MIB] * 20, same, meter.read, as_read)
     for _ in range(consumed):
         next(results)
 
@@ -326,7 +333,7 @@ def test_items_are_taken_only_as_far_as_they_are_read_ahead() -> None:
             taken.append(place)
             yield 2 * MIB
 
-    results = gate_of(8 * MIB).read_in_order(items(), same, str)
+    results = gate_of(8 * MIB).read_in_order(items(), same, str, as_read)
     next(results)
     results.close()
 
@@ -370,13 +377,13 @@ def test_no_more_images_are_worked_on_than_there_are_workers(workers: int) -> No
     all_here = threading.Barrier(workers)
     meter = Meter(100 * MIB)
 
-    def work(_: int) -> str:
+    def work(*_: object) -> str:
         with gate.working:
             all_here.wait(SOON_S)  # breaks if fewer get in
             return meter.read(MIB)
 
     at_once = range(2 * gate.readers)  # all are submitted, so that none waits for the consumer
-    list(gate.read_in_order(at_once, lambda _: MIB, work))
+    list(gate.read_in_order(at_once, lambda _: MIB, str, work))
     assert meter.peak_reads <= workers
 
 
@@ -391,9 +398,9 @@ def test_bytes_are_free_again_where_no_thread_can_be_started(
     with monkeypatch.context() as patch:
         patch.setattr(gate._readers, "submit", refuse)
         with pytest.raises(RuntimeError, match="can't start"):
-            list(gate.read_in_order([1], lambda _: MIB, str))
+            list(gate.read_in_order([1], lambda _: MIB, str, as_read))
 
-    assert list(gate.read_in_order([1], lambda _: MIB, str)) == [(1, "1")]
+    assert list(gate.read_in_order([1], lambda _: MIB, str, as_read)) == [(1, "1")]
 
 
 def test_all_cores_are_used_that_the_process_may_use() -> None:
@@ -407,26 +414,58 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-@pytest.mark.parametrize(("readers", "for_themselves"), [(2, True), (3, False)])
-def test_callers_that_are_all_the_readers_read_for_themselves(
-    readers: int, for_themselves: bool
+@pytest.mark.parametrize(
+    ("readers", "workers", "reads", "makes"),
+    [
+        (2, 2, True, True),
+        (3, 2, False, True),  # readers wait for a store, say; no core is without its caller
+        (3, 3, False, False),
+        (2, 3, True, True),
+    ],
+)
+def test_callers_read_and_make_for_themselves_where_they_are_enough(
+    readers: int, workers: int, reads: bool, makes: bool
 ) -> None:
-    gate = gate_of(100 * MIB, readers)
+    gate = WorkerGate(GateLimits(2, 100 * MIB, readers, workers))
     both_are_there, both_are_seen = threading.Barrier(2), threading.Barrier(2)
-    found: list[bool] = []
+    found: list[tuple[bool, bool]] = []
+
+    def here(_: object) -> int:
+        return threading.get_ident()
+
+    def make(_: object, read_by: int) -> tuple[int, int]:
+        return read_by, threading.get_ident()
 
     def consume_all() -> None:
-        results = gate.read_in_order([MIB] * 30, same, lambda _: threading.current_thread())
+        results = gate.read_in_order([MIB] * 30, same, here, make)
         threads = [next(results)[1]]
         both_are_there.wait(SOON_S)  # what was begun before is read by the readers
         threads += [next(results)[1] for _ in range(28)]
         both_are_seen.wait(SOON_S)
-        found.append(threads[-1] is threading.current_thread())
+        read_by, made_by = threads[-1]
+        found.append((read_by == threading.get_ident(), made_by == threading.get_ident()))
         assert len(list(results)) == 1
 
     run_threads(consume_all, consume_all)
 
-    assert found == [for_themselves] * 2
+    assert found == [(reads, makes)] * 2
+
+
+def test_an_error_of_what_is_made_comes_in_its_place() -> None:
+    limit = 4 * MIB
+    gate = WorkerGate(GateLimits(1, limit, readers=4, workers=1))
+    seen = []
+
+    def make(size: int, _: object) -> None:
+        if size == MIB + 3:
+            raise OSError("cannot make it")
+
+    with pytest.raises(OSError, match=r"^cannot make it$"):
+        for size, _ in gate.read_in_order([MIB + place for place in range(8)], same, str, make):
+            seen.append(size - MIB)
+
+    assert seen == [0, 1, 2]
+    assert_all_bytes_are_free(gate, limit)
 
 
 def test_a_caller_that_reads_for_itself_is_one_of_the_readers() -> None:
@@ -442,8 +481,10 @@ def test_a_caller_that_reads_for_itself_is_one_of_the_readers() -> None:
         wait_until(lambda: len(gate._readers._threads) == 1)
         most.append(is_read.wait(0.1))
 
-    other = threading.Thread(target=lambda: list(gate.read_in_order([1], same, read_other)))
-    list(gate.read_in_order([1], same, read))
+    other = threading.Thread(
+        target=lambda: list(gate.read_in_order([1], same, read_other, as_read))
+    )
+    list(gate.read_in_order([1], same, read, as_read))
     other.join()
 
     assert most == [False]

@@ -34,17 +34,16 @@ T = TypeVar("T")
 
 
 def record_maker(
-    job: ShardJob, plan: JobPlan, gate: WorkerGate, roots: Mapping[str, Storage]
-) -> Callable[[Sample], "Record | Unfit"]:
-    """Return what reads a sample's images and makes its record; it is called by many threads."""
+    job: ShardJob, plan: JobPlan, gate: WorkerGate
+) -> Callable[[Sample, Sequence[bytes]], "Record | Unfit"]:
+    """Return what makes a sample's record of its images; it is called by many threads."""
     labels = labels_by_category(plan.labels)
     layout = job.layout.resolved(plan.found)
     conversion = job.conversion.for_pixels(layout.pixels_dtype)
 
-    def make_record(sample: Sample) -> Record | Unfit:
+    def make_record(sample: Sample, contents: Sequence[bytes]) -> Record | Unfit:
         if job.spool is not None:
             sample = job.spool.give(sample)
-        contents = read_images(sample, roots)
         with gate.working:
             if not layout.reads_images:
                 return build_record(sample, take_as_they_are(sample, contents), layout, labels)

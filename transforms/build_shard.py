@@ -20,7 +20,7 @@ from schemas.layouts import Unfit
 from schemas.manifest import JobPlan, from_json, plan_digest, to_json
 from schemas.shards import ShardInfo, ShardPlan, index_names, receipt_name
 from schemas.statistics import NO_STATISTICS
-from transforms.build_records import bytes_in_flight, record_maker
+from transforms.build_records import bytes_in_flight, read_images, record_maker
 from transforms.gate import GateLimits, WorkerGate
 from transforms.growing_shard import GrowingShard
 from transforms.output_files import conflict, create_or_compare
@@ -151,13 +151,14 @@ def build_shard(
 ) -> ShardInfo:
     """Return what was made of a shard after reading its images and committing its files."""
     conversion = job.conversion.for_pixels(job.layout.pixels_dtype)
-    make_record = record_maker(job, plan, gate, roots)
+    read = functools.partial(read_images, roots=roots)
+    make_record = record_maker(job, plan, gate)
     roles = roles_of_spec(job.layout.resolved(plan.found).spec)
     with contextlib.closing(output.spool()) as spool:
         growing = GrowingShard(shard, spool, conversion, roles)
         size_of = functools.partial(bytes_in_flight, conversion=conversion)
         with gate.building:
-            for sample, record in gate.read_in_order(shard.samples, size_of, make_record):
+            for sample, record in gate.read_in_order(shard.samples, size_of, read, make_record):
                 if isinstance(record, Unfit):
                     growing.reject(sample, record)
                 else:

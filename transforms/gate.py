@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 DEFAULT_SHARDS = 2
 DEFAULT_BYTES = 256 * 2**20
@@ -22,6 +22,7 @@ _PIXELS_A_WORKER = 1 << 25  # decoded at once: 128 MB, and as much again while t
 _BATCHES_BYTES = 2 << 20  # what all readers take at a time, together
 
 T = TypeVar("T")
+C = TypeVar("C")
 R = TypeVar("R")
 
 
@@ -122,7 +123,7 @@ class WorkerGate:
 
     Attributes:
         readers: images read at once.
-        working: held by a reader while it checks and encodes; what it waits for may be many.
+        working: held while an image is checked and encoded; what is waited for may be many.
         shards: built or made durable at once.
         building: held while a shard is built, not while it is uploaded.
         builders: the threads that build shards and make them durable.
@@ -139,7 +140,7 @@ class WorkerGate:
             uploads_aside: as many shards as are built may be uploaded beside them. Else shards that
                 share the readers are finished together, uploaded together, and nobody reads.
         """
-        workers = limits.part(limits.workers or usable_cores())
+        self._workers = workers = limits.part(limits.workers or usable_cores())
         usual = max(workers, limits.part(DEFAULT_REMOTE_READERS if far else DEFAULT_READERS))
         self.readers = limits.part(limits.readers) if limits.readers else usual
         self._bytes = limits.part(limits.bytes_in_flight)
@@ -167,55 +168,66 @@ class WorkerGate:
             self._pixels.release(pixels)
 
     def read_in_order(
-        self, items: Iterable[T], size_of: Callable[[T], int], read: Callable[[T], R]
+        self,
+        items: Iterable[T],
+        size_of: Callable[[T], int],
+        read: Callable[[T], C],
+        make: Callable[[T, C], R],
     ) -> Iterator[tuple[T, R]]:
-        """Yield every item with what `read` made of it, in order, read ahead by the readers.
+        """Yield every item with what `make` makes of what `read` gives, in order, read ahead.
 
         Bytes are reserved before they are read and given back when the consumer has moved on. A
         caller waits for bytes only while it holds none, so that two cannot wait for each other.
 
         Where there are as many callers as readers may be at it, each reads for itself: an image
-        then stays with one core, and no more threads than cores want the interpreter.
+        then stays with one core, and no more threads than cores want the interpreter. Where readers
+        are more, and callers as many as may work at once, readers only read, and callers make.
         """
 
-        def read_in_turn(item: T) -> R:
+        def read_in_turn(item: T) -> C:
             with self._reading:
                 return read(item)
 
+        def read_and_make(item: T) -> R:
+            with self._reading:
+                return make(item, read(item))
+
+        steps = _Steps(read_in_turn, make, read_and_make)
         pending: deque[_Reading[T, R]] = deque()
         ahead = 2 * self.readers
         at_once = min(_BATCHES_BYTES, self._bytes) // self.readers
         with self._consuming():
             try:
                 for batch, size in _batches(items, size_of, at_once):
-                    while pending and pending[0].results is None:
-                        yield from self._take_first(pending, read_in_turn)
+                    while pending and pending[0].begun is None:
+                        yield from self._take_first(pending)
                     while len(pending) >= ahead or not self._budget.acquire(size, wait=not pending):
-                        yield from self._take_first(pending, read_in_turn)
-                    pending.append(_Reading(batch, size, self._begin(batch, size, read_in_turn)))
+                        yield from self._take_first(pending)
+                    pending.append(self._begin(batch, size, steps))
                 while pending:
-                    yield from self._take_first(pending, read_in_turn)
+                    yield from self._take_first(pending)
             finally:
                 for reading in pending:  # an error elsewhere ended the shard
                     reading.end()
                     self._budget.release(reading.size)
 
-    def _begin(self, batch: list[T], size: int, read: Callable[[T], R]) -> Future[list[R]] | None:
+    def _begin(self, batch: list[T], size: int, steps: "_Steps[T, C, R]") -> "_Reading[T, R]":
         """Give a batch to the readers, unless the callers are all the readers there may be."""
         if self._consumers == self.readers:
-            return None
+            return _Reading(batch, size, None, lambda: map(steps.read_and_make, batch))
         try:
-            return self._readers.submit(_read_all, read, batch)
+            if self._consumers < self._workers:
+                made = self._readers.submit(_do_all, steps.read_and_make, batch)
+                return _Reading(batch, size, made, made.result)
+            read = self._readers.submit(_do_all, steps.read, batch)
+            return _Reading(batch, size, read, lambda: map(steps.make, batch, read.result()))
         except RuntimeError:  # no more threads: the next bundle finds its bytes free
             self._budget.release(size)
             raise
 
-    def _take_first(
-        self, pending: "deque[_Reading[T, R]]", read: Callable[[T], R]
-    ) -> Iterator[tuple[T, R]]:
+    def _take_first(self, pending: "deque[_Reading[T, R]]") -> Iterator[tuple[T, R]]:
         first = pending[0]
-        results = map(read, first.batch) if first.results is None else first.results.result()
-        yield from zip(first.batch, results, strict=True)
+        yield from zip(first.batch, first.results(), strict=True)
         pending.popleft()
         self._budget.release(first.size)
 
@@ -230,6 +242,14 @@ class WorkerGate:
                 self._consumers -= 1
 
 
+class _Steps(NamedTuple, Generic[T, C, R]):
+    """What is done with an item: it is read, and something is made of that; or both in one go."""
+
+    read: Callable[[T], C]
+    make: Callable[[T, C], R]
+    read_and_make: Callable[[T], R]
+
+
 @dataclass(frozen=True)
 class _Reading(Generic[T, R]):
     """Items that one reader takes in one go, and the bytes reserved for them.
@@ -237,17 +257,19 @@ class _Reading(Generic[T, R]):
     Attributes:
         batch: the items.
         size: their bytes.
-        results: what a reader makes of them; None where the caller does when their turn has come.
+        begun: what a reader does with them; None where the caller does it when their turn has come.
+        results: gives what is made of them: waits for the reader, then makes what it has not made.
     """
 
     batch: list[T]
     size: int
-    results: Future[list[R]] | None
+    begun: Future | None
+    results: Callable[[], Iterable[R]]
 
     def end(self) -> None:
         """Wait until nobody reads them any more."""
-        if self.results is not None:
-            self.results.cancel() or self.results.exception()
+        if self.begun is not None:
+            self.begun.cancel() or self.begun.exception()
 
 
 def _batches(
@@ -270,5 +292,5 @@ def _batches(
         yield batch, total
 
 
-def _read_all(read: Callable[[T], R], batch: Iterable[T]) -> list[R]:
-    return [read(item) for item in batch]
+def _do_all(step: Callable[[T], R], batch: Iterable[T]) -> list[R]:
+    return [step(item) for item in batch]

@@ -18,7 +18,7 @@ from schemas.layouts.pictures import PictureLayout
 from schemas.manifest import JobPlan
 from schemas.picture_fields import PictureFields
 from schemas.samples import Blob, Sample, is_panoptic
-from transforms.build_records import build_record, bytes_in_flight, record_maker
+from transforms.build_records import build_record, bytes_in_flight, read_images, record_maker
 from transforms.gate import GateLimits, WorkerGate
 from transforms.growing_shard import Record
 from transforms.outline_shards import PICTURE_FIELDS
@@ -137,12 +137,13 @@ def _try_with_images(
     far = not all(map(is_local, job.roots.values()))
     gate = WorkerGate(limits, far=far)
     roots = {name: open_storage(uri, job.access) for name, uri in job.roots.items()}
-    make_record = record_maker(job, plan, gate, roots)
+    read = functools.partial(read_images, roots=roots)
+    make_record = record_maker(job, plan, gate)
     conversion = job.conversion.for_pixels(job.layout.pixels_dtype)
     size_of = functools.partial(bytes_in_flight, conversion=conversion)
     tried: list[Tried] = []
     ends_s = time.perf_counter() + MAX_TRYING_S
-    for sample, record in gate.read_in_order(samples, size_of, make_record):
+    for sample, record in gate.read_in_order(samples, size_of, read, make_record):
         if isinstance(record, Unfit):
             tried.append(Tried(sample, 0, _reject(sample, record)))
         else:
