@@ -35,6 +35,21 @@ def shuffle_keys(split: str, keys: Iterable[str], seed: int) -> list[int]:
     return numbers
 
 
+def places_in_order(keys: list[int], names: list[str]) -> list[int]:
+    """Return the places of what is sorted by (key, name). It decides bytes.
+
+    Floats take two thirds of the time of large numbers, and a third where they are 78,000.
+    Rounding keeps an order unless it makes two equal.
+
+    >>> places_in_order([2**100 + 1, 7, 2**100], ["a", "b", "c"])
+    [1, 2, 0]
+    """
+    rounded = [*map(float, keys)]
+    if len({*rounded}) == len(rounded):
+        return sorted(range(len(keys)), key=rounded.__getitem__)
+    return [place for _, _, place in sorted(zip(keys, names, range(len(keys)), strict=True))]
+
+
 @functools.cache
 def _begun_hash(split: str, seed: int) -> "hashlib.blake2b":
     """Return the hash of what all keys of a split have in common: half of all there is to hash."""

@@ -1,5 +1,6 @@
 import hashlib
 import itertools
+import operator
 import random
 import traceback
 from collections import Counter
@@ -18,12 +19,14 @@ from hypothesis import strategies as st
 
 from schemas.faults import find_fault
 from schemas.manifest import PlannedSplit
+from schemas.order import places_in_order
 from schemas.samples import Blob, Sample, pack_each, read_sample
 from schemas.shards import ShardPlan
 from transforms import pipeline_spool
 from transforms.blobs import PinTally
 from transforms.coders import StructCoder
 from transforms.plan_shards import (
+    MOST_IN_RUN,
     BucketBatch,
     Order,
     PlanShards,
@@ -383,6 +386,18 @@ def test_a_bucket_s_samples_come_as_runs_of_shards() -> None:
     ]
 
 
+def test_a_run_is_not_longer_than_what_caches_hold() -> None:
+    samples = numbered(5)
+    sharding = Sharding({"": 1}, order={"": INPUT})
+    many = numbered(2 * MOST_IN_RUN + 1)
+
+    assert ranked(samples, samples, sharding) == [(("train", 0), ShardRun(0, pack_each(samples)))]
+    assert ranked(many, many, sharding) == [
+        (("train", 0), ShardRun(start, pack_each(many[start : start + MOST_IN_RUN])))
+        for start in (0, MOST_IN_RUN, 2 * MOST_IN_RUN)
+    ]
+
+
 def test_ranks_go_on_from_bucket_to_bucket() -> None:
     samples = numbered(3) + [sample(str(p), position=p) for p in (4096, 4097, 9000)]
     buckets = [
@@ -400,6 +415,16 @@ def test_ranks_go_on_from_bucket_to_bucket() -> None:
         [(("train", 1), ShardRun(0, pack_each(samples[3:5])))],
         [(("train", 1), ShardRun(2, pack_each(samples[5:])))],
     ]
+
+
+_CLOSE_TOGETHER = st.builds(operator.add, st.sampled_from([0, 2**127]), st.integers(0, 3))
+
+
+@given(st.lists(st.tuples(_CLOSE_TOGETHER | st.integers(0, 2**128 - 1), st.sampled_from("abc"))))
+def test_places_are_exact_where_rounding_is_not(items: list[tuple[int, str]]) -> None:
+    keys, names = [key for key, _ in items], [name for _, name in items]
+
+    assert places_in_order(keys, names) == sorted(range(len(items)), key=items.__getitem__)
 
 
 @pytest.mark.parametrize(

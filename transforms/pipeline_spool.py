@@ -13,7 +13,7 @@ from transforms.run_spool import RunSpool, close_spool
 
 _LOG = logging.getLogger(__name__)
 
-MOST_SPOOLED = 5_000_000
+MOST_SPOOLED = 10_000_000
 """Samples that planning in one process was measured with; see `benchmarks/README.md`."""
 MOST_HELD = 1_000_000
 """The same where nothing waits on disk."""

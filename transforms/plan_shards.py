@@ -21,7 +21,7 @@ from apache_beam.transforms.window import GlobalWindows
 
 from schemas.faults import fault_line
 from schemas.manifest import PlannedSplit
-from schemas.order import DIGEST_BITS, Order, shuffle_key, shuffle_keys
+from schemas.order import DIGEST_BITS, Order, places_in_order, shuffle_key, shuffle_keys
 from schemas.samples import (
     Sample,
     SampleStart,
@@ -51,6 +51,8 @@ MIN_SHARDS = 16
 MIN_RECORDS_TO_SPREAD = 64
 _MAX_NUMBER = 2**63 - 1
 _POSITIONS_PER_BUCKET = 4096
+MOST_IN_RUN = 4096
+"""Samples of some megabytes, which are packed and read in the processor's caches."""
 _BUCKETS = 16_384  # on a cluster: each is held in memory, 61,000 of a billion samples
 DIGEST_MODULUS = 2**256
 """Digests of sets are sums modulo this."""
@@ -378,21 +380,23 @@ def rank_bucket(
     ranks = table.splits[split]
     first_rank, counted = ranks.find(number)
     members: list[msgspec.Raw] = []
+    names: list[str] = []
+    keys: list[int] = []
     tallies: list[Tally] = []
-    for batch in batches:
+    for batch in batches:  # all is read of one while it is in the processor's caches
+        starts = [*map(read_start, batch.samples)]
         members += batch.samples
+        names += [start.key for start in starts]
+        keys += order_keys(split, starts, order, sharding.seed)
         tallies.append(batch.tally)
     if add_tallies(tallies) != counted:
         what = f"{counted.samples} samples were counted in bucket {number}, now {len(members)}"
         what += " others came"
         remedy = "run again when the sources are at rest"
         raise RuntimeError(fault_line("E-SRC-CHANGED", f"split {split}", what, remedy))
-    starts = [*map(read_start, members)]
-    keys = order_keys(split, starts, order, sharding.seed)
-    names = [start.key for start in starts]
-    ranked = sorted(zip(keys, names, range(len(members)), strict=True))
-    _refuse_duplicates(starts)
-    yield from _runs(split, [members[at] for _, _, at in ranked], ranks, first_rank)
+    _refuse_duplicates(names, members)
+    in_order = [members[at] for at in places_in_order(keys, names)]
+    yield from _runs(split, in_order, ranks, first_rank)
 
 
 def make_shard_plan(shard: Shard, runs: Iterable[ShardRun], table: ShardTable) -> ShardPlan:
@@ -454,16 +458,17 @@ def _runs(
     start = 0
     while start < len(in_order):
         index, place = ranks.shard_of(first_rank + start)
-        end = start + ranks.shard_samples(index) - place
+        left = ranks.shard_samples(index) - place
+        end = start + min(left, MOST_IN_RUN)
         yield (split, index), ShardRun(place, in_order[start:end])
         start = end
 
 
-def _refuse_duplicates(samples: Sequence[SampleStart]) -> None:
-    if len({sample.key for sample in samples}) == len(samples):
+def _refuse_duplicates(names: Sequence[str], members: Iterable[msgspec.Raw]) -> None:
+    if len({*names}) == len(names):
         return
     keys: dict[str, SampleStart] = {}
-    for sample in sorted(samples, key=operator.attrgetter("position", "key")):
+    for sample in sorted(map(read_start, members), key=operator.attrgetter("position", "key")):
         other = keys.setdefault(sample.key, sample)
         if other is not sample:
             what = f"key {sample.key!r} stands for two samples (at {other.position} and"

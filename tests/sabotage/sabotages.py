@@ -95,7 +95,7 @@ SABOTAGES = (
         1,
         "two samples of one key are written",
         PLAN,
-        "    _refuse_duplicates(starts)\n",
+        "    _refuse_duplicates(names, members)\n",
         "",
         ("tests/test_plan_shards.py::test_two_samples_of_one_key_stop_the_run",),
     ),
@@ -225,9 +225,9 @@ SABOTAGES = (
     Sabotage(
         2,
         "a bucket is not sorted",
-        PLAN,
-        "ranked = sorted(",
-        "ranked = list(",
+        "schemas/order.py",
+        "return sorted(range(len(keys)), key=rounded.__getitem__)",
+        "return list(range(len(keys)))",
         ("tests/test_plan_shards.py::test_a_bucket_s_samples_come_as_runs_of_shards",),
     ),
     Sabotage(
