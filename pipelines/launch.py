@@ -295,7 +295,7 @@ def _builders_beside(config: DataSetConfig, options: PipelineOptions) -> Iterato
         and type(config.layout).__module__.startswith("schemas.")
         and not any(map(is_beams, uris))
     ):
-        with builders_beside(config.limits, OUR_LOGGERS):
+        with builders_beside(config.limits, config.output, OUR_LOGGERS):
             yield
     else:
         yield

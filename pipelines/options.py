@@ -188,30 +188,32 @@ def _add_output_and_limits(parser: FlagParser) -> None:
         type=int,
         default=DEFAULT_SHARDS,
         metavar="N",
-        help="shards that a worker process builds at once, and at most as many more that it uploads"
-        f" to gs:// (default {DEFAULT_SHARDS})",
+        help="shards built at once by a worker process, or by all processes of a run on this"
+        " machine, and at most as many more uploaded to gs://"
+        f" (default {DEFAULT_SHARDS}; 1: one process)",
     )
     group.add_argument(
         "--bytes_in_flight",
         default=f"{DEFAULT_BYTES // 2**20}MiB",
         metavar="SIZE",
-        help="image bytes that a worker process holds at once; a larger image goes alone"
+        help="image bytes held at once by a worker process, or by all processes of a run on this"
+        " machine; an image larger than a process's part goes alone there"
         f" (default {DEFAULT_BYTES // 2**20}MiB)",
     )
     group.add_argument(
         "--readers",
         type=int,
         metavar="N",
-        help="images that a worker process reads at once"
-        f" (default {DEFAULT_READERS}, or {DEFAULT_REMOTE_READERS} for images elsewhere, and at"
-        " least as many as --workers)",
+        help="images read at once by a worker process, or by all processes of a run on this"
+        f" machine (default {DEFAULT_READERS}, or {DEFAULT_REMOTE_READERS} for images elsewhere,"
+        " and at least as many as --workers; 1: one process)",
     )
     group.add_argument(
         "--workers",
         type=int,
         metavar="N",
-        help="images that a worker process checks and encodes at once, on a core each (default: all"
-        " cores it may use)",
+        help="images checked and encoded at once by a worker process, or by all processes of a run"
+        " on this machine, on a core each (default: all cores it may use; 1: one process)",
     )
     group.add_argument(
         "--spool_dir",
@@ -280,7 +282,7 @@ def access_of(flags: argparse.Namespace) -> Access:
 
 
 def limits_of(flags: argparse.Namespace) -> GateLimits:
-    """Return the limits of a worker process that the flags ask for."""
+    """Return the limits that the flags ask for, of a worker process or a run on this machine."""
     return GateLimits(
         shards_in_flight=flags.shards_in_flight,
         bytes_in_flight=parse_size("bytes_in_flight", flags.bytes_in_flight),

@@ -13,7 +13,8 @@ import multiprocessing.util
 import os
 import resource
 import signal
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from typing import Any
 KILLED = 77
 """Exit code of a child that `die_at` ended."""
 
+_BESIDE = "transforms.build_beside"
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.small_runs", "tests.bucket_runs"])
 # Now, while temporary files have short paths: its socket's may be no longer than 107 bytes.
@@ -169,3 +171,26 @@ def _check(result: int) -> None:
     if result:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
+
+
+def builders_beside(pid: int) -> list[int]:
+    """Return the processes that build shards beside another one, which started them."""
+    listed = Path(f"/proc/{pid}/task").glob("*/children")
+    started = [int(child) for children in listed for child in _text_of(children).split()]
+    return [child for child in started if _BESIDE in _text_of(Path(f"/proc/{child}/cmdline"))]
+
+
+def wait_until_gone(pids: Iterable[int], timeout_s: float = 10) -> None:
+    """Wait until none of these processes runs any more."""
+    deadline_s = time.monotonic() + timeout_s
+    while left := [pid for pid in pids if _BESIDE in _text_of(Path(f"/proc/{pid}/cmdline"))]:
+        assert time.monotonic() < deadline_s, f"{left} still run after {timeout_s} s"
+        time.sleep(0.01)
+
+
+def _text_of(path: Path) -> str:
+    """Return what a file of `/proc` says; nothing once its process has ended."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -90,6 +90,17 @@ def test_importing_a_package_leaves_out(package: str, some: str, barred: set[str
     assert loaded & barred == set()
 
 
+def test_what_builds_shards_beside_a_run_starts_without_beam() -> None:
+    """A second and a hundred megabytes that each such process would cost."""
+    program = "import sys, transforms.build_beside\nprint(*sorted(sys.modules))"
+    run = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    loaded = {name.split(".")[0] for name in run.stdout.split()}
+    assert "transforms" in loaded
+    assert loaded & {"apache_beam", "tensorflow", "pipelines"} == set()
+
+
 def test_every_package_is_shipped() -> None:
     """A wheel without one of them works from a clone, and fails where it is installed."""
     (included,) = re.findall(r"include=\[(.*?)\]", (ROOT / "setup.py").read_text(), re.DOTALL)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests import children
 from tests.coco_command import (
     PROJECT,
     MakeCoco,
@@ -87,8 +88,12 @@ def whole_size(path: Path, out: Path) -> int:
 
 
 def kill(process: subprocess.Popen[str]) -> Run:
+    """Kill a run, and wait until those who build shards beside it have ended with it."""
+    beside = children.builders_beside(process.pid)
     process.kill()
-    return finish(process)
+    run = finish(process)
+    children.wait_until_gone(beside)
+    return run
 
 
 def check_resumes(job: Job, out: Path) -> None:

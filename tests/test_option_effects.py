@@ -523,6 +523,7 @@ class Concurrency:
 
 
 @shows("--shards_in_flight")
+@pytest.mark.usefixtures("no_builders_beside")
 @pytest.mark.parametrize("limit", [1, 3])
 def test_shards_in_flight(
     limit: int, make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -559,6 +560,7 @@ def large_images(make_coco: MakeCoco) -> tuple[Path, Path]:
 
 
 @shows("--readers")
+@pytest.mark.usefixtures("no_builders_beside")
 @pytest.mark.parametrize("limit", [1, 4])
 def test_readers(
     limit: int, large_images: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -568,6 +570,7 @@ def test_readers(
 
 
 @shows("--workers")
+@pytest.mark.usefixtures("no_builders_beside")
 @pytest.mark.parametrize("limit", [1, 3])
 def test_workers(
     limit: int, large_images: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -580,6 +583,7 @@ def test_workers(
 
 
 @shows("--bytes_in_flight")
+@pytest.mark.usefixtures("no_builders_beside")
 @pytest.mark.parametrize(
     ("limit", "expected"),
     [("256MiB", 4), ("1.3MB", 2), ("700kB", 1), ("1B", 1)],  # an image too large goes alone

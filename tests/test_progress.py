@@ -1,6 +1,6 @@
 import threading
 
-from transforms.progress import PROGRESS, Progress
+from transforms.progress import PROGRESS, Counts, Progress
 
 
 def counts_of(progress: Progress) -> dict[str, int]:
@@ -53,6 +53,28 @@ def test_threads_lose_no_counts() -> None:
 
     assert (progress.done, progress.rejected, progress.bytes) == (16_000, 16_000, 160_000)
     assert progress.shards_done == 16_000
+
+
+def test_what_one_process_takes_another_adds() -> None:
+    here, beside = Progress(), Progress()
+    here.plan(samples=10, shards=2)
+    here.add_samples(done=3, rejected=1, written_bytes=500)
+    beside.add_samples(done=4, rejected=2, written_bytes=700)
+    beside.add_shard()
+
+    taken = beside.take()
+    here.add(taken)
+
+    assert taken == Counts(done=4, rejected=2, bytes=700, shards_done=1)
+    assert beside.take() == Counts(0, 0, 0, 0)
+    assert counts_of(here) == {
+        "planned": 10,
+        "done": 7,
+        "rejected": 3,
+        "bytes": 1200,
+        "shards_planned": 2,
+        "shards_done": 1,
+    }
 
 
 def test_a_process_has_one_set_of_counts() -> None:

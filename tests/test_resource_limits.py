@@ -258,11 +258,24 @@ def large_images(folder: Path) -> Sources:
 def test_memory(more_mib: int, tmp_path: Path) -> None:
     """Too little for the threads, or for two images: never a reject, and well with enough."""
     sources, out = large_images(tmp_path), tmp_path / "out"
-    arguments = command(sources, out, "--num_shards", 3, "--max_rejected", "100%")
+    alone = ("--workers", 1)  # a process beside this one has as much again
+    arguments = command(sources, out, "--num_shards", 3, "--max_rejected", "100%", *alone)
     run = Run(*children.outcome_of(convert_within, more_mib << 20, arguments))
     assert run.ended == (6, "E-IO-LIMIT"), run.err
     assert not (out / "rejected.jsonl").exists()
     assert committed(sources, out, *arguments[6:])["splits"]["train"]["records"] == 6
+
+
+@pytest.mark.parametrize("more_mib", [32, 80])
+def test_memory_with_a_process_beside(more_mib: int, tmp_path: Path) -> None:
+    """Whether one does without the other, or both with less: all is there, or one line says why."""
+    sources, out = large_images(tmp_path), tmp_path / "out"
+    flags = ("--num_shards", 3, "--max_rejected", "100%", "--workers", 2)
+    run = Run(*children.outcome_of(convert_within, more_mib << 20, command(sources, out, *flags)))
+    check_visible(out)
+    assert run.code == 0 or run.ended == (6, "E-IO-LIMIT"), run.err
+    assert not (out / "rejected.jsonl").exists() or rejected_of(out) == []
+    assert committed(sources, out, *flags)["splits"]["train"]["records"] == 6
 
 
 @pytest.mark.slow

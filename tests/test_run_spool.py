@@ -237,3 +237,21 @@ def test_other_bytes_at_a_place_stop_the_run(spool: RunSpool, there: bytes) -> N
     assert str(raised.value) == (
         "E-IO-RETRIES temporary folder: 3 bytes at 0 are not what was put there; look at the disk"
     )
+
+
+def test_another_process_reads_what_was_put_there(spool: RunSpool) -> None:
+    """What waits in this process's memory, too."""
+    light, place = spool.take(sample("1", b"polygons")), spool.put(b"abc")
+    theirs = RunSpool(10**9)  # as its copy is called in a process of its own
+
+    theirs.adopt(os.dup(spool.written_file()))
+
+    assert theirs.give(light) == sample("1", b"polygons")
+    assert theirs.get(place) == b"abc"
+    run_spool.close_spool(theirs.number)
+    assert spool.get(place) == b"abc"
+
+
+def test_what_cannot_be_written_is_for_nobody_else(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"^E-IO-READONLY .*gone: .*give a --spool_dir"):
+        RunSpool(10**9, str(tmp_path / "gone")).written_file()

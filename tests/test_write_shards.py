@@ -998,7 +998,7 @@ def test_as_many_shards_are_built_at_once_as_asked(
 def test_uploads_beside_do_not_let_more_shards_be_built(
     test_pipeline: Callable[[], beam.Pipeline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write_shards, "uploads_in_pieces", lambda root: True)
+    monkeypatch.setattr("transforms.build_shard.uploads_in_pieces", lambda root: True)
     test_as_many_shards_are_built_at_once_as_asked(test_pipeline, tmp_path, 2)
 
 

@@ -14,13 +14,21 @@ import time
 import traceback
 from concurrent.futures import Future
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import recv_handle
 
 import msgspec
 
 from schemas.shards import ShardInfo, ShardPlan
 from transforms.build_shard import gate_for, write_shard
-from transforms.builder_process import Answer, Begin, Build, Failed, Logged, Made, Ready
+from transforms.builder_process import (
+    Answer,
+    Begin,
+    Build,
+    Failed,
+    Logged,
+    Made,
+    Ready,
+    receive_file,
+)
 from transforms.process_memory import keep_freed_memory
 from transforms.progress import PROGRESS
 
@@ -38,26 +46,34 @@ class _Teller(logging.Handler):
         self._sending = threading.Lock()
 
     def tell(self, *answers: Answer) -> None:
-        """Tell something; when nobody listens any more, `serve` ends."""
-        with self._sending, contextlib.suppress(OSError):
-            for answer in answers:
+        """Tell what was counted, and then what was done; when nobody listens, `serve` ends."""
+        with self._sending, contextlib.suppress(ConnectionError):
+            counts = PROGRESS.take()  # here: none may be told behind the shard they belong to
+            for answer in (counts, *answers) if any(counts) else answers:
                 self._connection.send(answer)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Tell a line of the log."""
-        self.tell(Logged(record.name, record.levelno, record.getMessage()))
+        try:
+            self.tell(Logged(record.name, record.levelno, self.format(record)))
+        except Exception:
+            self.handleError(record)
 
     def tell_result(self, number: int, built: Future[ShardInfo]) -> None:
-        """Tell what was made of a shard, and first what was counted on the way."""
-        error = built.exception()
-        result = Made(number, built.result()) if error is None else _failed(number, error)
-        self.tell(PROGRESS.take(), result)
+        """Tell what was made of a shard."""
+        try:
+            error = built.exception()
+            self.tell(
+                Made(number, built.result()) if error is None else Failed(number, _told(error))
+            )
+        except BaseException:  # as for want of memory: the other process would wait for ever
+            os._exit(1)
 
     def tell_progress(self) -> None:
         """Tell now and then how far this process has come: a large shard takes a while."""
         while True:
             time.sleep(_TOLD_EVERY_S)
-            self.tell(PROGRESS.take())
+            self.tell()
 
 
 def serve(connection: Connection) -> None:
@@ -72,7 +88,7 @@ def serve(connection: Connection) -> None:
     begin: Begin = connection.recv()
     job, plan = begin.job, begin.plan
     if job.spool is not None:
-        job.spool.adopt(recv_handle(connection))
+        job.spool.adopt(receive_file(connection))
     for name, level in begin.logged.items():
         logger = logging.getLogger(name)
         logger.addHandler(teller)
@@ -81,28 +97,38 @@ def serve(connection: Connection) -> None:
     gate = gate_for(begin.limits, job)
     while True:
         build: Build = connection.recv()
-        shard = _SHARD.decode(build.shard)
-        built = gate.builders.submit(write_shard, shard, job, plan, gate)
+        built: Future[ShardInfo]
+        try:
+            shard = _SHARD.decode(build.shard)
+            built = gate.builders.submit(write_shard, shard, job, plan, gate)
+        except Exception as error:  # as for want of threads
+            built = Future()
+            built.set_exception(error)
         built.add_done_callback(functools.partial(teller.tell_result, build.number))
 
 
-def _failed(number: int, error: BaseException) -> Failed:
-    """Return an error as it can be told, with its traceback, which does not travel."""
+def _told(error: BaseException) -> BaseException:
+    """Return an error as it can be told, with the text of what led to it, which does not travel."""
     told = error
+    led_to_it = "".join(traceback.format_exception(error))
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # as of libraries whose errors take other arguments than they keep
         told = RuntimeError(f"{type(error).__name__}: {error}")
-    told.add_note("".join(traceback.format_tb(error.__traceback__)))
-    return Failed(number, told)
+    told.add_note(led_to_it)
+    return told
 
 
 def main() -> None:
     """Serve the process at the other end of the connection whose descriptor is the argument."""
     keep_freed_memory()
-    with contextlib.suppress(EOFError, ConnectionError):
+    try:
         serve(Connection(int(sys.argv[1])))
-    os._exit(0)  # whatever is being built: it stays invisible, or is whole
+    except (EOFError, ConnectionError):
+        os._exit(0)  # whatever is being built: it stays invisible, or is whole
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)  # at once: threads that build would be waited for
 
 
 if __name__ == "__main__":

@@ -6,16 +6,17 @@ whichever way this process ends, the other one learns of it at once.
 """
 
 import contextlib
+import errno
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
-from multiprocessing.connection import Pipe
-from multiprocessing.reduction import send_handle
+from multiprocessing.connection import Connection, Pipe
 from typing import NamedTuple
 
 import msgspec
@@ -103,27 +104,28 @@ class BuilderProcess:
 
         Raises:
             OSError: when no process can be started.
+            RuntimeError: when no thread can be started that listens to it.
+            MemoryError: when there is too little for either.
         """
         self._limits = limits
         self._loggers = loggers
-        self._connection, theirs = Pipe()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},  # the same modules
-                stdin=subprocess.DEVNULL,
-                stderr=None if _LOG.isEnabledFor(logging.DEBUG) else subprocess.DEVNULL,
-                process_group=0,  # Ctrl-C is for this process, which ends the other
-            )
         self._asking = threading.Lock()
         self._asked = 0
+        self._is_told = False
         self._running: dict[int, Future[ShardInfo]] = {}
         self._is_ready = False
         self._ended = ""  # the line of that, once it has
         self._begun = threading.Event()  # one or the other
         self._listener = threading.Thread(target=self._listen, name=_MODULE, daemon=True)
-        self._listener.start()
+        self._connection, theirs = Pipe()
+        with contextlib.ExitStack() as begun:
+            begun.push(self._connection)
+            with theirs:
+                self._process = _started(theirs.fileno())
+            begun.callback(self._process.wait)
+            begun.callback(self._process.kill)
+            self._listener.start()
+            begun.pop_all()
 
     def is_ready(self) -> bool:
         """Return whether it can build shards, once that is known; else it could not start."""
@@ -138,35 +140,41 @@ class BuilderProcess:
             job: what all shards of the run have in common, the same each time.
             plan: of the run, the same each time.
 
-        Raises:
-            RuntimeError: `E-IO-…` when what the job's spool holds cannot be written.
+        Returns:
+            What was made of it, or why nothing was.
         """
         future: Future[ShardInfo] = Future()
         future.set_running_or_notify_cancel()  # it cannot be taken back
-        build = msgspec.msgpack.encode(shard)
         with self._asking:
             if self._ended:
                 future.set_exception(RuntimeError(self._ended))
                 return future
-            with contextlib.suppress(OSError):  # it has ended, as the listener learns, too
-                if not self._asked:
-                    self._begin(job, plan)
-                self._asked += 1
-                self._running[self._asked] = future
-                self._connection.send(Build(self._asked, build))
+            self._asked += 1
+            self._running[self._asked] = future
+            try:
+                if not self._is_told:
+                    self._tell_job(job, plan)
+                self._connection.send(Build(self._asked, msgspec.msgpack.encode(shard)))
+            except ConnectionError:
+                pass  # it has ended, as the listener learns, too
+            except Exception as error:
+                del self._running[self._asked]
+                future.set_exception(error)
         return future
 
     def end(self) -> None:
         """Have it end, whatever it does, and wait for that."""
-        self._process.terminate()
+        self._process.kill()  # what SIGTERM does may be inherited, or wait until it goes on
         self._listener.join()
         self._connection.close()
 
-    def _begin(self, job: ShardJob, plan: JobPlan) -> None:
+    def _tell_job(self, job: ShardJob, plan: JobPlan) -> None:
+        spool = job.spool.written_file() if job.spool is not None else None
         levels = {name: logging.getLogger(name).getEffectiveLevel() for name in self._loggers}
         self._connection.send(Begin(self._limits, levels, job, plan))
-        if job.spool is not None:
-            send_handle(self._connection, job.spool.written_file(), self._process.pid)
+        self._is_told = True
+        if spool is not None:
+            send_file(self._connection, spool)
 
     def _listen(self) -> None:
         """Take what it tells, until it has ended."""
@@ -176,7 +184,7 @@ class BuilderProcess:
         except (EOFError, OSError):
             pass
         finally:
-            self._process.terminate()  # if it was this process that could not listen
+            self._process.kill()  # if it was this process that could not listen
             ended = _described(self._process.wait())
             with self._asking:
                 self._ended = fault_line("E-IO-LIMIT", "processes", ended, _LOWER)
@@ -199,12 +207,48 @@ class BuilderProcess:
                 PROGRESS.add(answer)
 
 
+def send_file(connection: Connection, descriptor: int) -> None:
+    """Have the process at the other end of a connection open a file, too."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as stream:
+        socket.send_fds(stream, [b"f"], [descriptor])
+
+
+def receive_file(connection: Connection) -> int:
+    """Return the descriptor of the file that was sent.
+
+    Raises:
+        OSError: when it cannot be opened here.
+    """
+    with socket.socket(fileno=os.dup(connection.fileno())) as stream:
+        _, descriptors, _, _ = socket.recv_fds(stream, 1, 1)
+    if not descriptors:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    return descriptors[0]
+
+
+def _started(connection: int) -> "subprocess.Popen[bytes]":
+    """Start the process, with what this one was started with and its modules."""
+    modules = os.pathsep.join(path for path in sys.path if isinstance(path, str))
+    return subprocess.Popen(
+        [sys.executable or "", "-P", "-m", _MODULE, str(connection)],
+        pass_fds=[connection],
+        env={**os.environ, "PYTHONPATH": modules},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,  # whoever reads this process's need not wait for the other one
+        stderr=None if _LOG.isEnabledFor(logging.DEBUG) else subprocess.DEVNULL,
+        process_group=0,  # Ctrl-C is for this process, which ends the other
+    )
+
+
 def _described(exit_code: int) -> str:
     """Return how a process that builds shards has ended.
 
     >>> _described(-9), _described(1)
     ('one that built shards was ended by SIGKILL', 'one that built shards ended with exit code 1')
+    >>> _described(-40)
+    'one that built shards was ended by signal 40'
     """
     if exit_code < 0:
-        return f"one that built shards was ended by {signal.Signals(-exit_code).name}"
+        named = {each.value: each.name for each in signal.Signals}
+        return f"one that built shards was ended by {named.get(-exit_code, f'signal {-exit_code}')}"
     return f"one that built shards ended with exit code {exit_code}"

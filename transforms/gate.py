@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class GateLimits:
-    """The limits of a worker process.
+    """The limits of a worker process, or of several that share them on one machine.
 
     Attributes:
         shards_in_flight: shards built at once; as many more may be on their way to a store.
@@ -135,7 +135,7 @@ class WorkerGate:
         """Start nothing yet; threads come with the first work.
 
         Args:
-            limits: of this process.
+            limits: of which this process has its part.
             far: images lie in a store that answers many requests at once, each of them late.
             uploads_aside: as many shards as are built may be uploaded beside them. Else shards that
                 share the readers are finished together, uploaded together, and nobody reads.

@@ -40,7 +40,7 @@ class ShardBuilders:
             limits: of all who build.
             job: what all shards have in common.
         """
-        beside = [process for process in _BESIDE if process.is_ready()]
+        beside = [process for process in _BESIDE.get(job.output, ()) if process.is_ready()]
         gate = gate_for(replace(limits, processes=1 + len(beside)), job)
 
         def build_here(shard: ShardPlan, job: ShardJob, plan: JobPlan) -> Future[ShardInfo]:
@@ -66,27 +66,49 @@ class ShardBuilders:
         return built
 
 
-_BESIDE: list[BuilderProcess] = []
-"""Those beside this process, of the run that it has in hand."""
+_BESIDE: dict[str, list[BuilderProcess]] = {}
+"""Those beside this process by the URI of the output that they build for: each knows one run."""
 
 
 @contextlib.contextmanager
-def builders_beside(limits: GateLimits, loggers: Sequence[str]) -> Iterator[None]:
+def builders_beside(limits: GateLimits, output: str, loggers: Sequence[str]) -> Iterator[None]:
     """Have processes build shards beside this one: one a core and a shard in flight, all in all.
 
     Args:
         limits: of the run, which all share.
+        output: URI of the data set that they build for.
         loggers: names of those whose lines are to be heard here.
     """
-    processes = min(limits.shards_in_flight, limits.workers or usable_cores())
+    if output in _BESIDE:  # another run of this process has them
+        yield
+        return
+    beside = _BESIDE[output] = []
+    try:
+        _start(beside, limits, loggers)
+        yield
+    finally:
+        del _BESIDE[output]
+        for process in beside:
+            process.end()
+
+
+def _start(beside: list[BuilderProcess], limits: GateLimits, loggers: Sequence[str]) -> None:
+    processes = processes_at_most(limits)
     shared = replace(limits, processes=processes)
     try:
         for _ in range(processes - 1):
-            _BESIDE.append(BuilderProcess(shared, loggers))
-    except OSError as error:  # then fewer do
+            beside.append(BuilderProcess(shared, loggers))
+    except (OSError, RuntimeError, MemoryError) as error:  # then fewer do
         _LOG.info("builds shards in fewer processes: %s", error)
-    try:
-        yield
-    finally:
-        while _BESIDE:
-            _BESIDE.pop().end()
+
+
+def processes_at_most(limits: GateLimits) -> int:
+    """Return how many processes may build shards, so that each has a part of every limit.
+
+    >>> processes_at_most(GateLimits(shards_in_flight=4, workers=3, readers=8))
+    3
+    >>> processes_at_most(GateLimits(shards_in_flight=4, workers=3, readers=1))
+    1
+    """
+    workers = limits.workers or usable_cores()
+    return min(limits.shards_in_flight, workers, limits.readers or workers)

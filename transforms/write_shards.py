@@ -34,10 +34,10 @@ class WriteShards(beam.PTransform):
 
     They go without their statistics, which receipts have.
 
-    Shards are built by the worker process's gate, at most `limits.shards_in_flight` at once, and
-    as many are uploaded beside them; images are read ahead within `limits.bytes_in_flight`. A shard
-    that an earlier attempt finished is kept. Rejects travel in the infos, so that a retry cannot
-    double or lose them.
+    Shards are built by the worker process and those beside it (`transforms/shard_builders.py`), at
+    most `limits.shards_in_flight` at once, and as many are uploaded beside them; images are read
+    ahead within `limits.bytes_in_flight`. A shard that an earlier attempt finished is kept. Rejects
+    travel in the infos, so that a retry cannot double or lose them.
     Counters `records`, `rejected`, `bytes` and `shards_done` in the namespace `beam_tfrec` are for
     display; `cumulativeThrottlingSeconds` keeps Dataflow from adding workers to a store that
     throttles.
@@ -45,7 +45,7 @@ class WriteShards(beam.PTransform):
     Attributes:
         job: what all shards have in common.
         plan: one element, the published plan; no shard is begun before it.
-        limits: of every worker process.
+        limits: of every worker process with those beside it.
     """
 
     job: ShardJob
