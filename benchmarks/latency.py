@@ -7,7 +7,8 @@ The photos are those of bench.py, drawn if need be, under more names than there 
 `benchmarks/bucket`, which Go builds (nothing else needs Go but tests of other engines): the tests'
 stand-in, in Python, takes more CPU than what is measured. It runs on the same machine; its CPU is
 counted apart. Rates are marginal: the images of a longer run beyond those of a shorter one, by the
-time beyond, so that start-up does not count. Linux only; prints Markdown.
+time beyond, so that start-up does not count. What the transfer takes is what the command takes more
+than for the same photos on this disk. Linux only; prints Markdown.
 """
 
 import argparse
@@ -32,8 +33,10 @@ sys.path.insert(0, str(PROJECT))
 from transforms.gate import DEFAULT_REMOTE_READERS
 from transforms.storage import Entry, Storage, open_storage
 
+IN = "gs://in"
 PHOTOS = 5_000
 SHORT, LONG = 2_000, 10_000
+SHORT_HERE, LONG_HERE = 1_000, 5_000
 IMAGES_PER_SHARD = 312
 SEQUENTIAL = 200
 LIMIT_S = 600
@@ -86,8 +89,8 @@ def serving(photos: Path, delay_ms: float, upload_mb_per_s: float = 0) -> Iterat
             server.kill()
 
 
-def write_annotations(photos: Path, count: int, path: Path) -> None:
-    """Write the photos' annotations for so many names."""
+def write_annotations(photos: Path, count: int, path: Path, *, here: bool = False) -> None:
+    """Write the photos' annotations for so many names, of the bucket or of their folder here."""
     given = json.loads((photos / "instances.json").read_bytes())
     by_image: dict[int, list[dict]] = {}
     for annotation in given["annotations"]:
@@ -97,7 +100,8 @@ def write_annotations(photos: Path, count: int, path: Path) -> None:
     for number in range(count):
         copy, place = divmod(number, len(given["images"]))
         image = given["images"][place]
-        images.append({**image, "id": number, "file_name": f"{copy}/{image['file_name']}"})
+        name = image["file_name"] if here else f"{copy}/{image['file_name']}"
+        images.append({**image, "id": number, "file_name": name})
         for found in by_image.get(image["id"], []):
             annotations.append({**found, "id": len(annotations), "image_id": number})
     path.write_text(json.dumps({**given, "images": images, "annotations": annotations}))
@@ -117,13 +121,13 @@ def read_all(storage: Storage, entries: Sequence[Entry], threads: int, bucket: B
     return Took(*(after - before for before, after in zip(started[:3], ended[:3], strict=True)))
 
 
-def run(count: int, folder: Path, bucket: Bucket, output: str, *flags: str) -> Took:
-    """Run the command on so many images."""
-    annotations = folder / f"{count}.json"
+def run(annotations: Path, bucket: Bucket, output: str, *flags: str, images: str = IN) -> Took:
+    """Run the command on as many images as the annotations' file is called after."""
+    num_shards = -(-int(annotations.stem) // IMAGES_PER_SHARD)
     command = [
-        *(str(OUR_PYTHON), "-m", "pipelines.coco", "--images", "gs://in", "--annotations"),
+        *(str(OUR_PYTHON), "-m", "pipelines.coco", "--images", images, "--annotations"),
         *(str(annotations), "--output", output, "--no_report"),
-        *("--num_shards", str(-(-count // IMAGES_PER_SHARD)), *flags),
+        *("--num_shards", str(num_shards), *flags),
     ]
     before_s = bucket.cpu_s()
     found = run_measured(command, PROJECT, LIMIT_S)
@@ -142,28 +146,43 @@ def row(name: str, one_s: float, images: int, took: Took) -> None:
     print(f"| {name} | {rate:,.0f} | {rate * one_s:.0f} | {cpu} | {server} | {peak} |", flush=True)
 
 
-def measure_reads(folder: Path, bucket: Bucket, rounds: int) -> None:
-    """Print rates of reading alone and of the command."""
-    storage = open_storage("gs://in")
+def beyond(short: Took, long: Took) -> Took:
+    """Return what the longer run took more."""
+    return Took(*(b - a for a, b in zip(short[:3], long[:3], strict=True)), long.peak_mb)
+
+
+def measure_reads(photos: Path, folder: Path, bucket: Bucket, rounds: int) -> None:
+    """Print rates of reading alone and of the command, and what it takes for the transfer."""
+    here = {"images": str(photos / "images")}
+    storage = open_storage(IN)
     entries = list(storage.list())
     print("| | images/s | x one reader | our CPU, us | the server's | peak MB |")
     print("|---|---|---|---|---|---|")
-    for number in range(rounds):
+    for _ in range(rounds):
         sequential = read_all(storage, entries[:SEQUENTIAL], 1, bucket)
         one_s = sequential.wall_s / SEQUENTIAL
         row("one reader", one_s, SEQUENTIAL, sequential)
         threads = DEFAULT_REMOTE_READERS
         row(f"{threads} readers", one_s, LONG, read_all(storage, entries, threads, bucket))
-        out = [str(folder / f"out-{number}-{count}") for count in (SHORT, LONG)]
-        short, long = run(SHORT, folder, bucket, out[0]), run(LONG, folder, bucket, out[1])
-        beyond = Took(*(b - a for a, b in zip(short[:3], long[:3], strict=True)), long.peak_mb)
-        row("the command, marginal", one_s, LONG - SHORT, beyond)
+        out = str(folder / "out")
+        far = beyond(*(run(folder / f"{count}.json", bucket, out) for count in (SHORT, LONG)))
+        row("the command, marginal", one_s, LONG - SHORT, far)
+        near = beyond(
+            *(
+                run(folder / f"here/{count}.json", bucket, out, **here)
+                for count in (SHORT_HERE, LONG_HERE)
+            )
+        )
+        row("from this disk, marginal", one_s, LONG_HERE - SHORT_HERE, near)
+        transfer_s = far.cpu_s / (LONG - SHORT) - near.cpu_s / (LONG_HERE - SHORT_HERE)
+        print(f"| the transfer, marginal | | | {1e6 * transfer_s:.0f} | | |", flush=True)
 
 
 def measure_memory(folder: Path, bucket: Bucket) -> None:
     """Print the peak for each limit of bytes in flight."""
     for limit in MEMORY_LIMITS:
-        took = run(LONG, folder, bucket, str(folder / "out"), "--bytes_in_flight", limit)
+        out = str(folder / "out")
+        took = run(folder / f"{LONG}.json", bucket, out, "--bytes_in_flight", limit)
         print(f"--bytes_in_flight {limit}: peak {took.peak_mb:.0f} MB")
 
 
@@ -174,8 +193,9 @@ def measure_uploads(photos: Path, folder: Path, delay_ms: float, rounds: int) ->
     alone_s = shards_bytes / (UPLOAD_MB_PER_S * 1e6)
     for number in range(rounds):
         with serving(photos, delay_ms, UPLOAD_MB_PER_S) as bucket:
-            built = run(LONG, folder, bucket, str(folder / "out"))
-            both = run(LONG, folder, bucket, f"gs://out/{number}")
+            annotations = folder / f"{LONG}.json"
+            built = run(annotations, bucket, str(folder / "out"))
+            both = run(annotations, bucket, f"gs://out/{number}")
         print(
             f"built on this disk {built.wall_s:.1f} s; {num_shards} uploads at {UPLOAD_MB_PER_S}"
             f" MB/s, one after the other, {alone_s:.1f} s; both {both.wall_s:.1f} s, of the sum"
@@ -196,10 +216,13 @@ def main() -> None:
         draw(args.photos.parent, PHOTOS)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
+        (folder / "here").mkdir()
         for count in (SHORT, LONG):
             write_annotations(args.photos, count, folder / f"{count}.json")
+        for count in (SHORT_HERE, LONG_HERE):
+            write_annotations(args.photos, count, folder / f"here/{count}.json", here=True)
         with serving(args.photos, args.delay) as bucket:
-            measure_reads(folder, bucket, args.rounds)
+            measure_reads(args.photos, folder, bucket, args.rounds)
             measure_memory(folder, bucket)
         measure_uploads(args.photos, folder, args.delay, args.rounds)
 

@@ -255,17 +255,19 @@ class TestPrograms:
             "| | images/s | x one reader | our CPU, us | the server's | peak MB |",
             "|---|---|---|---|---|---|",
             "| one reader | 31 | 1 | 500 | 90 | |",
-            "| the command, marginal | 1,000 | 31 | 350 | 90 | 300 |",
-            "| the command, marginal | 2,400 | 33 | 250 | 90 | 300 |",
+            "| the command, marginal | 1,000 | 31 | 950 | 90 | 300 |",
+            "| the transfer, marginal | | | 350 | | |",
+            "| the command, marginal | 2,400 | 33 | 850 | 90 | 300 |",
+            "| the transfer, marginal | | | 250 | | |",
             "--bytes_in_flight 16MiB: peak 240 MB",
         ]
         section = programs.store_section(lines, None)
         assert verdicts(section) == {
-            "from the bucket, images/s": (1700, "met"),
-            "from the bucket, x one reader": (32, "met"),
-            "from the bucket, us of our CPU an image": (300, "MISSED"),
+            "a bucket: the command, marginal, images/s": (1700, "met"),
+            "a bucket: the command, marginal, x one reader": (32, "met"),
+            "a bucket: the transfer, marginal, us of our CPU an image": (300, "MISSED"),
         }
-        assert section.remarks == ["\n".join(lines[:5]) + "\n\n" + lines[5]]
+        assert section.remarks == ["\n".join(lines[:7]) + "\n\n" + lines[7]]
 
     def test_decoding(self):
         lines = [
