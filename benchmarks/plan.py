@@ -9,8 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-from transforms.pipeline_spool import spool_for
-
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import apache_beam as beam
@@ -19,6 +17,7 @@ from schemas.layouts.detection import DetectionLayout
 from schemas.shards import ShardPlan
 from transforms.blobs import ListBlobs
 from transforms.pin_blobs import PinBlobs
+from transforms.pipeline_spool import spool_for
 from transforms.plan_shards import PlanShards, Sharding
 from transforms.process_memory import keep_freed_memory, spare_the_collector
 from transforms.read_coco import ReadCoco

@@ -13,8 +13,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from transforms.pipeline_spool import spool_for
-
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import apache_beam as beam
@@ -23,6 +21,7 @@ from schemas.samples import Blob, Sample
 from schemas.shards import ShardPlan
 from transforms.blobs import BlobName
 from transforms.pin_blobs import PinBlobs
+from transforms.pipeline_spool import spool_for
 from transforms.plan_shards import PlanShards, Sharding
 from transforms.process_memory import keep_freed_memory, spare_the_collector
 from transforms.storage import Entry
