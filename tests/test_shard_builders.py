@@ -174,7 +174,7 @@ def test_the_other_process_is_killed(job: Job, tmp_path: Path) -> None:
     check_rerun(job, tmp_path / "out")
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGUSR1])  # none is caught
 def test_the_run_is_ended(number: signal.Signals, job: Job, tmp_path: Path) -> None:
     """And the other process with it: `with_shards_to_build` waits for that."""
     with with_shards_to_build(job, tmp_path / "out") as (process, _):
