@@ -36,6 +36,7 @@ class GateLimits:
         readers: images read at once; None for a number that suits where they lie.
         workers: images checked and encoded at once; None for the cores of the worker's machine.
         processes: that build shards side by side; each has its part of all these.
+        place: of this process among them, from 0; what is left over goes to the first ones.
     """
 
     shards_in_flight: int = DEFAULT_SHARDS
@@ -43,6 +44,7 @@ class GateLimits:
     readers: int | None = None
     workers: int | None = None
     processes: int = 1
+    place: int = 0
 
     def __post_init__(self) -> None:
         """Refuse limits under which nothing could run."""
@@ -56,8 +58,11 @@ class GateLimits:
 
         >>> GateLimits(processes=2).part(64), GateLimits(processes=2).part(1)
         (32, 1)
+        >>> [GateLimits(processes=3, place=place).part(5) for place in range(3)]
+        [2, 2, 1]
         """
-        return max(1, of // self.processes)
+        whole, left_over = divmod(of, self.processes)
+        return max(1, whole + (self.place < left_over))
 
     def shards_at_once(self, *, uploads_aside: bool) -> int:
         """Return how many shards may be built or uploaded at once, hence wait in spools."""
