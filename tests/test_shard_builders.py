@@ -1,6 +1,7 @@
 """Runs whose shards are built by this process and by one beside it."""
 
 import contextlib
+import logging
 import os
 import re
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -203,6 +205,17 @@ def test_where_none_can_start_a_run_builds_alone(
     assert len(built_here) == 6
 
 
+def test_one_that_is_not_ready_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = plan_run(*write_set(tmp_path / "data", 1), tmp_path / "out", num_shards=1)
+    process = SimpleNamespace(is_ready=lambda: False)
+    monkeypatch.setitem(shard_builders._BESIDE, run.job.output, [process])
+    with caplog.at_level(logging.INFO, "transforms"):
+        assert ShardBuilders(GateLimits(workers=2), run.job).readers == 2
+    assert caplog.messages == ["builds shards in fewer processes: of 1 beside this one 0 are ready"]
+
+
 # Who gets a process beside.
 
 
@@ -238,6 +251,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 def test_each_has_a_part_of_every_limit(limits: GateLimits, processes: int, asked: Asked) -> None:
     with shard_builders.builders_beside(limits, "out", []):
         assert [each.processes for each in asked.limits] == [processes + 1] * processes
+        assert [each.place for each in asked.limits] == [*range(1, processes + 1)]
 
 
 def test_a_process_has_its_part() -> None:
@@ -246,6 +260,16 @@ def test_a_process_has_its_part() -> None:
     assert (gate.shards, gate.readers, gate._bytes) == (2, 3, 500)
     assert gate.working._free.qsize() == 1
     assert GateLimits(processes=3).part(2) == 1
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 4])
+def test_all_parts_are_the_whole(processes: int) -> None:
+    """On three cores two processes use three."""
+    shared = GateLimits(shards_in_flight=5, workers=7, readers=9, processes=processes)
+    gates = [WorkerGate(replace(shared, place=place)) for place in range(processes)]
+    assert sum(gate.shards for gate in gates) == 5
+    assert sum(gate.readers for gate in gates) == 9
+    assert sum(gate.working._free.qsize() for gate in gates) == 7
 
 
 class OwnLayout(DetectionLayout):
@@ -314,14 +338,18 @@ def test_shards_go_to_who_has_the_fewest(tmp_path: Path, monkeypatch: pytest.Mon
 
     process = SimpleNamespace(submit=taking("beside"), is_ready=lambda: True)
     monkeypatch.setitem(shard_builders._BESIDE, run.job.output, [process])
-    builders = ShardBuilders(GateLimits(shards_in_flight=4, workers=2), run.job)
+    builders = ShardBuilders(GateLimits(shards_in_flight=5, workers=2), run.job)
     builders._builders[0].submit = taking("here")
-    assert builders.at_once == 4
-    for shard in run.shards[:4]:
+    assert builders.at_once == 5
+    for shard in run.shards[:5]:
         builders.submit(shard, run.job, run.plan)
-    assert (len(given["here"]), len(given["beside"])) == (2, 2)
-    for built in given["beside"]:
-        built.set_result(None)
-    for shard in run.shards[4:]:
-        builders.submit(shard, run.job, run.plan)
-    assert (len(given["here"]), len(given["beside"])) == (2, 4)
+    assert (len(given["here"]), len(given["beside"])) == (3, 2)
+
+    def submit_last(_: Future) -> None:
+        """As who waits for the first finished may, before other callbacks are called."""
+        builders.submit(run.shards[5], run.job, run.plan)
+
+    first = given["here"][0]
+    first._done_callbacks.insert(0, submit_last)
+    first.set_result(None)
+    assert (len(given["here"]), len(given["beside"])) == (4, 2)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 DEFAULT_SHARDS = 2
 DEFAULT_BYTES = 256 * 2**20
@@ -36,6 +36,7 @@ class GateLimits:
         readers: images read at once; None for a number that suits where they lie.
         workers: images checked and encoded at once; None for the cores of the worker's machine.
         processes: that build shards side by side; each has its part of all these.
+        place: of this process among them, from 0; what is left over goes to the first ones.
     """
 
     shards_in_flight: int = DEFAULT_SHARDS
@@ -43,6 +44,7 @@ class GateLimits:
     readers: int | None = None
     workers: int | None = None
     processes: int = 1
+    place: int = 0
 
     def __post_init__(self) -> None:
         """Refuse limits under which nothing could run."""
@@ -56,8 +58,11 @@ class GateLimits:
 
         >>> GateLimits(processes=2).part(64), GateLimits(processes=2).part(1)
         (32, 1)
+        >>> [GateLimits(processes=3, place=place).part(5) for place in range(3)]
+        [2, 2, 1]
         """
-        return max(1, of // self.processes)
+        whole, left_over = divmod(of, self.processes)
+        return max(1, whole + (self.place < left_over))
 
     def shards_at_once(self, *, uploads_aside: bool) -> int:
         """Return how many shards may be built or uploaded at once, hence wait in spools."""
@@ -183,16 +188,6 @@ class WorkerGate:
         then stays with one core, and no more threads than cores want the interpreter. Where readers
         are more, and callers as many as may work at once, readers only read, and callers make.
         """
-
-        def read_in_turn(item: T) -> C:
-            with self._reading:
-                return read(item)
-
-        def read_and_make(item: T) -> R:
-            with self._reading:
-                return make(item, read(item))
-
-        steps = _Steps(read_in_turn, make, read_and_make)
         pending: deque[_Reading[T, R]] = deque()
         ahead = 2 * self.readers
         at_once = min(_BATCHES_BYTES, self._bytes) // self.readers
@@ -203,7 +198,7 @@ class WorkerGate:
                         yield from self._take_first(pending)
                     while len(pending) >= ahead or not self._budget.acquire(size, wait=not pending):
                         yield from self._take_first(pending)
-                    pending.append(self._begin(batch, size, steps))
+                    pending.append(self._begin(batch, size, read, make))
                 while pending:
                     yield from self._take_first(pending)
             finally:
@@ -211,16 +206,31 @@ class WorkerGate:
                     reading.end()
                     self._budget.release(reading.size)
 
-    def _begin(self, batch: list[T], size: int, steps: "_Steps[T, C, R]") -> "_Reading[T, R]":
+    def _begin(
+        self,
+        batch: list[T],
+        size: int,
+        read: Callable[[T], C],
+        make: Callable[[T, C], R],
+    ) -> "_Reading[T, R]":
         """Give a batch to the readers, unless the callers are all the readers there may be."""
+
+        def read_in_turn(item: T) -> C:
+            with self._reading:
+                return read(item)
+
+        def read_and_make(item: T) -> R:
+            with self._reading:
+                return make(item, read(item))
+
         if self._consumers == self.readers:
-            return _Reading(batch, size, None, lambda: map(steps.read_and_make, batch))
+            return _Reading(batch, size, None, lambda: map(read_and_make, batch))
         try:
             if self._consumers < self._workers:
-                made = self._readers.submit(_do_all, steps.read_and_make, batch)
+                made = self._readers.submit(_do_all, read_and_make, batch)
                 return _Reading(batch, size, made, made.result)
-            read = self._readers.submit(_do_all, steps.read, batch)
-            return _Reading(batch, size, read, lambda: map(steps.make, batch, read.result()))
+            contents = self._readers.submit(_do_all, read_in_turn, batch)
+            return _Reading(batch, size, contents, lambda: map(make, batch, contents.result()))
         except RuntimeError:  # no more threads: the next bundle finds its bytes free
             self._budget.release(size)
             raise
@@ -240,14 +250,6 @@ class WorkerGate:
         finally:
             with self._counting:
                 self._consumers -= 1
-
-
-class _Steps(NamedTuple, Generic[T, C, R]):
-    """What is done with an item: it is read, and something is made of that; or both in one go."""
-
-    read: Callable[[T], C]
-    make: Callable[[T, C], R]
-    read_and_make: Callable[[T], R]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from schemas.manifest import JobPlan
 from schemas.shards import ShardInfo, ShardPlan
@@ -13,16 +13,21 @@ from transforms.build_shard import gate_for, write_shard
 from transforms.builder_process import BuilderProcess
 from transforms.gate import GateLimits, usable_cores
 from transforms.shard_job import ShardJob
+from transforms.storage import uploads_in_pieces
 
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass
 class _Builder:
-    """One of those who build, and how many shards it has now."""
+    """One of those who build, and what it was given and has not made yet."""
 
     submit: Callable[[ShardPlan, ShardJob, JobPlan], Future[ShardInfo]]
-    has: int = 0
+    building: list[Future[ShardInfo]] = field(default_factory=list)
+
+    def num_building(self) -> int:
+        self.building = [shard for shard in self.building if not shard.done()]
+        return len(self.building)
 
 
 class ShardBuilders:
@@ -40,29 +45,27 @@ class ShardBuilders:
             limits: of all who build.
             job: what all shards have in common.
         """
-        beside = [process for process in _BESIDE.get(job.output, ()) if process.is_ready()]
+        started = _BESIDE.get(job.output, ())
+        beside = [process for process in started if process.is_ready()]
+        if len(beside) < len(started):
+            told = "builds shards in fewer processes: of %d beside this one %d are ready"
+            _LOG.info(told, len(started), len(beside))
         gate = gate_for(replace(limits, processes=1 + len(beside)), job)
 
         def build_here(shard: ShardPlan, job: ShardJob, plan: JobPlan) -> Future[ShardInfo]:
             return gate.builders.submit(write_shard, shard, job, plan, gate)
 
         self.readers = gate.readers
-        self.at_once = gate.shards * (1 + len(beside))
+        self.at_once = limits.shards_at_once(uploads_aside=uploads_in_pieces(job.output))
         self._builders = [_Builder(build_here), *(_Builder(process.submit) for process in beside)]
         self._choosing = threading.Lock()
 
     def submit(self, shard: ShardPlan, job: ShardJob, plan: JobPlan) -> Future[ShardInfo]:
-        """Have a shard built by who has the fewest."""
+        """Have a shard built by who has the fewest; of several, by who has the largest part."""
         with self._choosing:
-            builder = min(self._builders, key=lambda builder: builder.has)
-            builder.has += 1
-
-        def count_down(_: Future[ShardInfo]) -> None:
-            with self._choosing:
-                builder.has -= 1
-
-        built = builder.submit(shard, job, plan)
-        built.add_done_callback(count_down)
+            builder = min(self._builders, key=_Builder.num_building)
+            built = builder.submit(shard, job, plan)
+            builder.building.append(built)
         return built
 
 
@@ -94,9 +97,9 @@ def builders_beside(limits: GateLimits, output: str, loggers: Sequence[str]) -> 
 
 def _start(beside: list[BuilderProcess], limits: GateLimits, loggers: Sequence[str]) -> None:
     processes = processes_at_most(limits)
-    shared = replace(limits, processes=processes)
     try:
-        for _ in range(processes - 1):
+        for place in range(1, processes):
+            shared = replace(limits, processes=processes, place=place)
             beside.append(BuilderProcess(shared, loggers))
     except (OSError, RuntimeError, MemoryError) as error:  # then fewer do
         _LOG.info("builds shards in fewer processes: %s", error)
