@@ -6,7 +6,6 @@ whole. No image, bucket or cluster is needed, and 2 GB of memory. `workload_of` 
 docs/costs.md prices.
 """
 
-import functools
 import multiprocessing
 import resource
 import sys
@@ -32,7 +31,7 @@ from transforms.plan_shards import (
     BucketBatch,
     Sharding,
     add_tallies,
-    make_bucket_batch,
+    make_bucket_batches,
     make_shard_table,
     rank_bucket,
 )
@@ -116,14 +115,12 @@ def make_info(index: int, shards: int) -> ShardInfo:
 def rank_group(samples: int) -> float:
     """Rank a bucket of so many samples; return seconds."""
     sharding = Sharding()
-    make = functools.partial(
-        make_bucket_batch, sharding=sharding, record_bytes=lambda sample: IMAGE_BYTES
-    )
     coder = StructCoder(BucketBatch)
-    encoded = [
-        coder.encode(make([make_sample(n) for n in range(first, first + _HELD)]))
-        for first in range(0, samples, _HELD)
-    ]
+    encoded = []
+    for first in range(0, samples, _HELD):
+        held = map(make_sample, range(first, first + _HELD))
+        ((_, batch),) = make_bucket_batches(held, sharding, lambda sample: IMAGE_BYTES, 1)
+        encoded.append(coder.encode(batch))
     tally = add_tallies(coder.decode(batch).tally for batch in encoded)
     table = make_shard_table([(("train", 0), tally)], sharding)
     started_s = time.perf_counter()

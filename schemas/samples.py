@@ -100,19 +100,27 @@ def content_digest(sample: Sample, *, with_position: bool) -> int:
     Pins stay out, since a touched or copied source is the same data. The position counts only
     where the order follows the input, and a payload that travels apart as if it were here.
     """
-    blobs = []
-    for blob in sample.blobs:
-        content: tuple = blob.root, blob.name, blob.size_bytes, blob.crc32c
-        if blob.length >= 0:
-            content += blob.offset, blob.length, blob.member
-        blobs.append(content)
-    position = sample.position if with_position else -1
-    told = [sample.split, sample.key, position, blobs, sample.fields, sample.annotation_ids]
-    if payload_digest := sample.payload_digest or digest_payload(sample.payload):
-        told.append(payload_digest)
-    digest = _EMPTY_DIGEST.copy()  # made anew, it takes a quarter longer
-    digest.update(_PACK.encode(told))
-    return int.from_bytes(digest.digest(), "big")
+    return add_content_digests([sample], with_position=with_position)
+
+
+def add_content_digests(samples: Iterable[Sample], *, with_position: bool) -> int:
+    """Return the sum of samples' `content_digest`; a call for each would take a quarter longer."""
+    total = 0
+    for sample in samples:
+        blobs = []
+        for blob in sample.blobs:
+            content: tuple = blob.root, blob.name, blob.size_bytes, blob.crc32c
+            if blob.length >= 0:
+                content += blob.offset, blob.length, blob.member
+            blobs.append(content)
+        position = sample.position if with_position else -1
+        told = [sample.split, sample.key, position, blobs, sample.fields, sample.annotation_ids]
+        if sample.payload_digest or sample.payload:
+            told.append(sample.payload_digest or digest_payload(sample.payload))
+        digest = _EMPTY_DIGEST.copy()  # made anew, it takes a quarter longer
+        digest.update(_PACK.encode(told))
+        total += int.from_bytes(digest.digest(), "big")
+    return total
 
 
 def pack_each(samples: Iterable[Sample]) -> list[msgspec.Raw]:

@@ -39,8 +39,7 @@ from transforms.plan_shards import (
     Sharding,
     ShardRun,
     ShardTable,
-    find_buckets,
-    make_bucket_batch,
+    make_bucket_batches,
     make_shard_plan,
     make_shard_table,
     rank_bucket,
@@ -170,14 +169,7 @@ def batch_samples(
     samples: Iterable[Sample], sharding: Sharding, layout: Layout
 ) -> dict[Bucket, BucketBatch]:
     """Return the samples by bucket."""
-    buckets: dict[Bucket, list[Sample]] = {}
-    given = list(samples)
-    for bucket, sample in zip(find_buckets(given, sharding, 4096), given, strict=True):
-        buckets.setdefault(bucket, []).append(sample)
-    return {
-        bucket: make_bucket_batch(members, sharding, layout.record_bytes)
-        for bucket, members in buckets.items()
-    }
+    return dict(make_bucket_batches(samples, sharding, layout.record_bytes, 4096))
 
 
 def place_samples(

@@ -21,7 +21,7 @@ from transforms.run_spool import RunSpool
 
 def batch(first: int, number: int) -> BucketBatch:
     samples = [Sample("train", f"é{n}", n, (), b"x" * n) for n in range(first, first + number)]
-    return BucketBatch(pack_each(samples), Tally(number, 7, "ab"))
+    return BucketBatch(pack_each(samples), bytes(8 * number), Tally(number, 7, "ab"))
 
 
 KEYED = [(("train", 0), batch(0, 3)), (("val", 2), batch(3, 0)), (("train", 0), batch(5, 1))]

@@ -33,9 +33,8 @@ from transforms.plan_shards import (
     Sharding,
     ShardRun,
     find_boundary,
-    find_buckets,
     find_shard,
-    make_bucket_batch,
+    make_bucket_batches,
     make_shard_plan,
     make_shard_table,
     rank_bucket,
@@ -68,10 +67,7 @@ def plan(
     num_buckets: int = 16,
 ) -> list[ShardPlan]:
     """Plan shards as the pipeline does, in plain Python."""
-    buckets: dict = {}
-    for bucket, one in zip(find_buckets(samples, sharding, num_buckets), samples, strict=True):
-        buckets.setdefault(bucket, []).append(one)
-    batches = {b: make_bucket_batch(members, sharding, kilobyte) for b, members in buckets.items()}
+    batches = dict(make_bucket_batches(samples, sharding, kilobyte, num_buckets))
     table = make_shard_table([(b, batch.tally) for b, batch in batches.items()], sharding)
     runs: list[tuple[Shard, ShardRun]] = []
     for bucket, batch in batches.items():

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from schemas.faults import find_fault
 from schemas.manifest import PlannedSplit
-from schemas.order import places_in_order
+from schemas.order import pack_rounded, places_in_order
 from schemas.samples import Blob, Sample, pack_each, read_sample
 from schemas.shards import ShardPlan
 from transforms import pipeline_spool
@@ -39,12 +39,13 @@ from transforms.plan_shards import (
     buckets_of,
     count_shards,
     equal_shares,
-    find_buckets,
     make_bucket_batch,
+    make_bucket_batches,
     make_shard_plan,
     make_shard_table,
     members_digest,
     order_key,
+    order_keys,
     rank_bucket,
 )
 
@@ -65,7 +66,9 @@ def kilobyte(_: Sample) -> int:
 
 
 def batch_of(samples: Sequence[Sample], order: Order = SHUFFLED) -> BucketBatch:
-    return make_bucket_batch(list(samples), Sharding(order={"": order}), kilobyte)
+    keys = order_keys(samples[0].split, samples, order, seed=0)
+    keyed = list(zip(keys, samples, strict=True))
+    return make_bucket_batch(keyed, Sharding(order={"": order}), kilobyte)
 
 
 def fault_of(error: BaseException) -> str:
@@ -369,9 +372,10 @@ TWO_SHARDS = Sharding({"": 2}, order={"": INPUT})
 
 def ranked(samples: Sequence[Sample], counted: Sequence[Sample], sharding: Sharding) -> list:
     """Rank samples of one bucket by a table that was made of those counted before."""
-    table = make_shard_table([(("train", 0), batch_of(counted, INPUT).tally)], sharding)
+    order = sharding.order_of("train")
+    table = make_shard_table([(("train", 0), batch_of(counted, order).tally)], sharding)
     # Cut in two, as bundles would.
-    batches = [batch_of(part, INPUT) for part in (samples[:1], samples[1:]) if part]
+    batches = [batch_of(part, order) for part in (samples[:1], samples[1:]) if part]
     return list(rank_bucket(("train", 0), batches, table, sharding))
 
 
@@ -420,11 +424,28 @@ def test_ranks_go_on_from_bucket_to_bucket() -> None:
 _CLOSE_TOGETHER = st.builds(operator.add, st.sampled_from([0, 2**127]), st.integers(0, 3))
 
 
-@given(st.lists(st.tuples(_CLOSE_TOGETHER | st.integers(0, 2**128 - 1), st.sampled_from("abc"))))
-def test_places_are_exact_where_rounding_is_not(items: list[tuple[int, str]]) -> None:
-    keys, names = [key for key, _ in items], [name for _, name in items]
+@given(st.lists(_CLOSE_TOGETHER | st.integers(0, 2**128 - 1)))
+def test_places_are_told_where_rounding_tells_them_all(keys: list[int]) -> None:
+    places = places_in_order(pack_rounded(keys))
 
-    assert places_in_order(keys, names) == sorted(range(len(items)), key=items.__getitem__)
+    if len({*map(float, keys)}) < len(keys):
+        assert places is None
+    else:
+        assert places == sorted(range(len(keys)), key=keys.__getitem__)
+
+
+@given(st.sets(st.text(), min_size=1))
+def test_a_bucket_is_ranked_by_whole_hashes_where_rounding_tells_too_little(keys: set[str]) -> None:
+    samples = [sample(key) for key in sorted(keys)]
+    expected = sorted(samples, key=lambda one: digest("train", one.key, 0))
+    sharding = Sharding({"": 1})
+    batch = batch_of(samples)
+    table = make_shard_table([(("train", 0), batch.tally)], sharding)
+
+    for rounded in (batch.rounded, pack_rounded([7] * len(samples))):
+        alike = msgspec.structs.replace(batch, rounded=rounded)
+        ((_, run),) = rank_bucket(("train", 0), [alike], table, sharding)
+        assert run.samples == pack_each(expected)
 
 
 @pytest.mark.parametrize(
@@ -495,11 +516,12 @@ def test_a_shard_s_runs_come_in_any_order() -> None:
         assert plan == ShardPlan("train", 1, 2, samples)
 
 
-def test_two_samples_of_one_key_stop_the_run() -> None:
+@pytest.mark.parametrize("order", Order)
+def test_two_samples_of_one_key_stop_the_run(order: Order) -> None:
     samples = [sample("a", position=3), sample("b"), sample("a", position=9)]
 
     with pytest.raises(RuntimeError) as raised:
-        ranked(samples, samples, TWO_SHARDS)
+        ranked(samples, samples, Sharding({"": 2}, order={"": order}))
 
     assert str(raised.value) == (
         "E-SET-DUPLICATE split train: key 'a' stands for two samples (at 3 and 9);"
@@ -747,7 +769,7 @@ def test_what_goes_through_a_group_by_holds_no_names_of_fields() -> None:
     def wire(element: object) -> object:
         return msgspec.msgpack.decode(msgspec.msgpack.encode(element))
 
-    assert wire(BucketBatch([], tally)) == [[], [1, 1000, "ff"]]
+    assert wire(BucketBatch([], b"", tally)) == [[], b"", [1, 1000, "ff"]]
     assert wire(ShardRun(7, [])) == [7, [], {}]
 
 
@@ -758,7 +780,8 @@ def test_what_goes_through_a_group_by_holds_no_names_of_fields() -> None:
 def test_a_bucket_of_many_is_in_its_order_and_not_in_that_of_the_keys(order: Order) -> None:
     samples = [sample(str(place), position=1000 - place) for place in range(50)]
     sharding = Sharding({"": 1}, order={"": order}, seed=3)
-    batch = make_bucket_batch(samples, sharding, kilobyte)
+    keyed = list(zip(order_keys("train", samples, order, 3), samples, strict=True))
+    batch = make_bucket_batch(keyed, sharding, kilobyte)
     table = make_shard_table([(("train", 0), batch.tally)], sharding)
 
     ((shard, run),) = rank_bucket(("train", 0), [batch], table, sharding)
@@ -797,7 +820,12 @@ def test_a_bucket_is_found_by_its_split_s_own_order() -> None:
 
     shuffled = int.from_bytes(digest("train", "a", 5), "big") * 100 >> 128
     expected = [("train", shuffled), ("val", 1), ("train", shuffled)]
-    assert list(find_buckets(mixed, sharding, 100)) == expected
+    batches = dict(make_bucket_batches(mixed, sharding, kilobyte, 100))
+    assert list(batches) == expected[:2]
+    assert [batch.samples for batch in batches.values()] == [
+        pack_each([mixed[0], mixed[2]]),
+        pack_each(mixed[1:2]),
+    ]
 
 
 def test_a_table_knows_of_what_is_not_there_that_it_is_empty() -> None:

@@ -5,6 +5,7 @@ import random
 import msgspec
 from apache_beam import coders
 
+from schemas.order import pack_rounded, shuffle_keys
 from schemas.picture_fields import PictureFields
 from schemas.samples import Sample, pack_each
 from tests.coco_texts import annotation, coco, image
@@ -55,9 +56,10 @@ def grouped_bytes() -> float:
     """Return what a sample of a batch takes over all group-bys."""
     samples = [boxes_only(number) for number in range(BATCH)]
     tally = Tally(BATCH, BATCH * 190_123, "f" * 64)
+    rounded = pack_rounded(shuffle_keys("train", [sample.key for sample in samples], 0))
     batches = (  # of the three
         pin_blobs._JoinBatch(samples=samples),
-        BucketBatch(pack_each(samples), tally),
+        BucketBatch(pack_each(samples), rounded, tally),
         ShardRun(1000, pack_each(samples)),
     )
     get_coder = coders.registry.get_coder

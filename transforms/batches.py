@@ -4,6 +4,7 @@ Runners pay for every element that crosses a group-by, in process some 20 us. Sa
 many, so that price is several times that of everything done with them.
 """
 
+import functools
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any
 
@@ -30,21 +31,17 @@ def is_in_process(pipeline: beam.Pipeline) -> bool:
     return isinstance(pipeline.runner, FnApiRunner)
 
 
-class BatchByKey(beam.DoFn):
+class MakeBatches(beam.DoFn):
     """Value -> (key, batch): every value once, in batches that a bundle happens to give.
 
     Holds a bounded number of values. Nothing may depend on how values fall into batches.
     """
 
     def __init__(
-        self,
-        keys_of: Callable[[list], Iterable[Hashable]],
-        to_batch: Callable[[list], Any],
-        groups: int,
+        self, to_batches: Callable[[list], Iterable[tuple[Hashable, Any]]], groups: int
     ) -> None:
-        """Take what gives the keys of values, what makes a batch, and how many keys there are."""
-        self._keys_of = keys_of
-        self._to_batch = to_batch
+        """Take what makes batches of values, one a key, and how many keys there are."""
+        self._to_batches = to_batches
         self._max_held = min(_HELD_PER_GROUP * groups, _MAX_HELD)
 
     def start_bundle(self) -> None:
@@ -62,8 +59,26 @@ class BatchByKey(beam.DoFn):
 
     def _release(self) -> Iterator[tuple[Hashable, Any]]:
         held, self._held = self._held, []
-        by_key: dict[Hashable, list] = {}
-        for key, value in zip(self._keys_of(held), held, strict=True):
-            by_key.setdefault(key, []).append(value)
-        for key, values in by_key.items():
-            yield key, self._to_batch(values)
+        yield from self._to_batches(held)
+
+
+class BatchByKey(MakeBatches):
+    """Value -> (key, batch), where a batch is made of its values alone."""
+
+    def __init__(
+        self,
+        keys_of: Callable[[list], Iterable[Hashable]],
+        to_batch: Callable[[list], Any],
+        groups: int,
+    ) -> None:
+        """Take what gives the keys of values, what makes a batch, and how many keys there are."""
+        super().__init__(functools.partial(_by_key, keys_of=keys_of, to_batch=to_batch), groups)
+
+
+def _by_key(
+    values: list, keys_of: Callable[[list], Iterable[Hashable]], to_batch: Callable[[list], Any]
+) -> Iterator[tuple[Hashable, Any]]:
+    by_key: dict[Hashable, list] = {}
+    for key, value in zip(keys_of(values), values, strict=True):
+        by_key.setdefault(key, []).append(value)
+    return ((key, to_batch(of_key)) for key, of_key in by_key.items())

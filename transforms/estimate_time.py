@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import google_crc32c
 import msgspec
 
+from schemas.order import pack_rounded, shuffle_keys
 from schemas.samples import Sample, pack_each
 from transforms.coders import CompressedCoder
 from transforms.gate import GateLimits, usable_cores
@@ -151,6 +152,8 @@ def shuffled_bytes(samples: Iterable[Sample], total: int, joins: int) -> int:
     for batch in batches:
         tally = Tally(len(batch), len(batch) * 200_000, _DIGEST)
         packed = pack_each(batch)
-        ranked, placed = bucket.encode(BucketBatch(packed, tally)), run.encode(ShardRun(0, packed))
+        rounded = pack_rounded(shuffle_keys("", [sample.key for sample in batch], 0))
+        ranked = bucket.encode(BucketBatch(packed, rounded, tally))
+        placed = run.encode(ShardRun(0, packed))
         once += len(ranked) + (1 + joins) * len(placed)
     return round(once * total / len(kept))

@@ -97,7 +97,7 @@ def attach_payloads(
     """
     attached: list[Sample] = []
     for sample in samples:
-        if sample.payload_place:
+        if sample.payload_place or not (sample.payload_digest or sample.key in payloads):
             attached.append(sample)
             continue
         compressed = payloads.get(sample.key)

@@ -21,18 +21,25 @@ from apache_beam.transforms.window import GlobalWindows
 
 from schemas.faults import fault_line
 from schemas.manifest import PlannedSplit
-from schemas.order import DIGEST_BITS, Order, places_in_order, shuffle_key, shuffle_keys
+from schemas.order import (
+    DIGEST_BITS,
+    Order,
+    pack_rounded,
+    places_in_order,
+    shuffle_key,
+    shuffle_keys,
+)
 from schemas.samples import (
     Sample,
     SampleStart,
-    content_digest,
+    add_content_digests,
     pack_each,
     read_sample,
     read_start,
 )
 from schemas.shards import ShardPlan, shard_stem
 from transforms import coders
-from transforms.batches import BatchByKey, is_in_process, num_groups
+from transforms.batches import MakeBatches, is_in_process, num_groups
 from transforms.blobs import PinTally, none_allowed, refuse_mostly_missing
 from transforms.group_batches import GroupBatches
 from transforms.payloads import (
@@ -146,12 +153,14 @@ class BucketBatch(msgspec.Struct, frozen=True, array_like=True):
     """Samples of one bucket with their tally: what was counted of them goes wherever they go.
 
     Attributes:
-        samples: packed, as they stay until their shard is planned: to be ranked, the start of each
-            is read, which takes a fraction of the time and memory of the whole.
+        samples: packed, as they stay until their shard is planned.
+        rounded: the order key of each, as `pack_rounded` gives them: to be ranked, a sample is
+            neither opened nor its key hashed again.
         tally: of them.
     """
 
     samples: list[msgspec.Raw]
+    rounded: bytes
     tally: Tally
 
 
@@ -254,14 +263,23 @@ def buckets_of(keys: Iterable[int], order: Order, num_buckets: int) -> list[int]
     return [key * num_buckets >> DIGEST_BITS for key in keys]
 
 
-def find_buckets(
-    samples: Iterable[Sample], sharding: Sharding, num_buckets: int
-) -> Iterator[Bucket]:
-    """Yield the bucket that each sample falls into."""
+def make_bucket_batches(
+    samples: Iterable[Sample],
+    sharding: Sharding,
+    record_bytes: Callable[[Sample], int],
+    num_buckets: int,
+) -> Iterator[tuple[Bucket, BucketBatch]]:
+    """Yield samples by the bucket that they fall into."""
+    by_bucket: dict[Bucket, list[tuple[int, Sample]]] = {}
     for split, neighbours in itertools.groupby(samples, operator.attrgetter("split")):
+        members = list(neighbours)
         order = sharding.order_of(split)
-        keys = order_keys(split, neighbours, order, sharding.seed)
-        yield from ((split, bucket) for bucket in buckets_of(keys, order, num_buckets))
+        keys = order_keys(split, members, order, sharding.seed)
+        buckets = buckets_of(keys, order, num_buckets)
+        for number, keyed in zip(buckets, zip(keys, members, strict=True), strict=True):
+            by_bucket.setdefault((split, number), []).append(keyed)
+    for bucket, of_bucket in by_bucket.items():
+        yield bucket, make_bucket_batch(of_bucket, sharding, record_bytes)
 
 
 def equal_shares(rank: int, total: int, num_shards: int) -> tuple[int, int]:
@@ -316,18 +334,18 @@ def count_shards(split: str, total: int, output_bytes: int, sharding: Sharding) 
 
 def members_digest(samples: Iterable[Sample], order: Order) -> int:
     """Return a 256-bit digest of a set of samples, the same in any order; digests of parts add."""
-    with_position = order is Order.INPUT
-    digests = (content_digest(sample, with_position=with_position) for sample in samples)
-    return sum(digests) % DIGEST_MODULUS
+    return add_content_digests(samples, with_position=order is Order.INPUT) % DIGEST_MODULUS
 
 
 def make_bucket_batch(
-    samples: list[Sample], sharding: Sharding, record_bytes: Callable[[Sample], int]
+    keyed: Sequence[tuple[int, Sample]], sharding: Sharding, record_bytes: Callable[[Sample], int]
 ) -> BucketBatch:
-    """Return samples of one bucket, at least one, with their tally."""
+    """Return samples of one bucket, at least one, each behind its order key, with their tally."""
+    keys, samples = zip(*keyed, strict=True)
     digest = members_digest(samples, sharding.order_of(samples[0].split))
     output_bytes = sum(map(record_bytes, samples))
-    return BucketBatch(pack_each(samples), Tally(len(samples), output_bytes, f"{digest:x}"))
+    tally = Tally(len(samples), output_bytes, f"{digest:x}")
+    return BucketBatch(pack_each(samples), pack_rounded(keys), tally)
 
 
 def add_tallies(tallies: Iterable[Tally]) -> Tally:
@@ -376,27 +394,28 @@ def rank_bucket(
             samples share a key.
     """
     split, number = bucket
-    order = sharding.order_of(split)
     ranks = table.splits[split]
     first_rank, counted = ranks.find(number)
     members: list[msgspec.Raw] = []
-    names: list[str] = []
-    keys: list[int] = []
+    rounded: list[bytes] = []
     tallies: list[Tally] = []
-    for batch in batches:  # all is read of one while it is in the processor's caches
-        starts = [*map(read_start, batch.samples)]
+    for batch in batches:
         members += batch.samples
-        names += [start.key for start in starts]
-        keys += order_keys(split, starts, order, sharding.seed)
+        rounded.append(batch.rounded)
         tallies.append(batch.tally)
     if add_tallies(tallies) != counted:
         what = f"{counted.samples} samples were counted in bucket {number}, now {len(members)}"
         what += " others came"
         remedy = "run again when the sources are at rest"
         raise RuntimeError(fault_line("E-SRC-CHANGED", f"split {split}", what, remedy))
-    _refuse_duplicates(names, members)
-    in_order = [members[at] for at in places_in_order(keys, names)]
-    yield from _runs(split, in_order, ranks, first_rank)
+    order = sharding.order_of(split)
+    # Samples of one key have one hash of it, but their positions do not tell.
+    places = places_in_order(b"".join(rounded)) if order is Order.SHUFFLED else None
+    if places is None:
+        starts = [*map(read_start, members)]
+        _refuse_duplicates(starts)
+        places = _exact_places(starts, order_keys(split, starts, order, sharding.seed))
+    yield from _runs(split, [members[at] for at in places], ranks, first_rank)
 
 
 def make_shard_plan(shard: Shard, runs: Iterable[ShardRun], table: ShardTable) -> ShardPlan:
@@ -464,11 +483,13 @@ def _runs(
         start = end
 
 
-def _refuse_duplicates(names: Sequence[str], members: Iterable[msgspec.Raw]) -> None:
-    if len({*names}) == len(names):
-        return
+def _exact_places(starts: Sequence[SampleStart], keys: Sequence[int]) -> list[int]:
+    return sorted(range(len(starts)), key=lambda at: (keys[at], starts[at].key))
+
+
+def _refuse_duplicates(starts: Sequence[SampleStart]) -> None:
     keys: dict[str, SampleStart] = {}
-    for sample in sorted(map(read_start, members), key=operator.attrgetter("position", "key")):
+    for sample in sorted(starts, key=operator.attrgetter("position", "key")):
         other = keys.setdefault(sample.key, sample)
         if other is not sample:
             what = f"key {sample.key!r} stands for two samples (at {other.position} and"
@@ -523,11 +544,13 @@ class PlanShards(beam.PTransform):
     def expand(self, samples: beam.PCollection[Sample]) -> PlannedShards:
         """Count, rank and group."""
         buckets = num_groups(samples.pipeline, _BUCKETS)
-        find = functools.partial(find_buckets, sharding=self.sharding, num_buckets=buckets)
-        make_batch = functools.partial(
-            make_bucket_batch, sharding=self.sharding, record_bytes=self.record_bytes
+        to_batches = functools.partial(
+            make_bucket_batches,
+            sharding=self.sharding,
+            record_bytes=self.record_bytes,
+            num_buckets=buckets,
         )
-        batch = beam.ParDo(BatchByKey(find, make_batch, buckets))
+        batch = beam.ParDo(MakeBatches(to_batches, buckets))
         in_buckets = samples | "FindBuckets" >> batch.with_output_types(tuple[Bucket, BucketBatch])
         counted = (
             in_buckets

@@ -95,7 +95,7 @@ SABOTAGES = (
         1,
         "two samples of one key are written",
         PLAN,
-        "    _refuse_duplicates(names, members)\n",
+        "        _refuse_duplicates(starts)\n",
         "",
         ("tests/test_plan_shards.py::test_two_samples_of_one_key_stop_the_run",),
     ),
@@ -226,9 +226,11 @@ SABOTAGES = (
         2,
         "a bucket is not sorted",
         "schemas/order.py",
-        "return sorted(range(len(keys)), key=rounded.__getitem__)",
-        "return list(range(len(keys)))",
-        ("tests/test_plan_shards.py::test_a_bucket_s_samples_come_as_runs_of_shards",),
+        "places = numbers.argsort()",
+        "places = np.arange(len(numbers))",
+        (
+            "tests/test_plan_shards.py::test_a_bucket_of_many_is_in_its_order_and_not_in_that_of_the_keys",
+        ),
     ),
     Sabotage(
         2,
