@@ -42,32 +42,27 @@ class Run:
 
 
 def run_measured(command: list[str], cwd: Path, limit_s: float) -> Run:
-    """Run a command in a session of its own; kill all of it after `limit_s` seconds.
-
-    Variables named PYTHON* are dropped from its environment: PYTHONDONTWRITEBYTECODE would make
-    every run compile its imports anew.
-    """
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    """Run a command in a session of its own; kill all of it after `limit_s` seconds."""
     with tempfile.TemporaryFile() as output:
         start = time.perf_counter()
         process = subprocess.Popen(
             command,
             cwd=cwd,
-            env=environment,
+            env=environment(),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
         late = threading.Event()
-        timer = threading.Timer(limit_s, lambda: (late.set(), _kill_session(process.pid)))
+        timer = threading.Timer(limit_s, lambda: (late.set(), kill_session(process.pid)))
         sampler = _PeakSampler(process.pid)
         timer.start()
         sampler.start()
         try:
             _, status, usage = os.wait4(process.pid, 0)
         except BaseException:
-            _kill_session(process.pid)
+            kill_session(process.pid)
             process.wait()
             raise
         finally:
@@ -84,7 +79,15 @@ def run_measured(command: list[str], cwd: Path, limit_s: float) -> Run:
         )
 
 
-def _kill_session(pid: int) -> None:
+def environment() -> dict[str, str]:
+    """Return this process's without what is named PYTHON*.
+
+    PYTHONDONTWRITEBYTECODE would make every run compile its imports anew.
+    """
+    return {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+
+
+def kill_session(pid: int) -> None:
     """Kill the processes that `run_measured` started."""
     with contextlib.suppress(ProcessLookupError):  # it has just ended
         os.killpg(pid, signal.SIGKILL)
@@ -117,27 +120,27 @@ class _PeakSampler(threading.Thread):
         pids = [self._root]
         while not self._done.wait(SAMPLE_EVERY_S):
             if samples % LOOK_FOR_CHILDREN_EVERY == 0:
-                pids = list(_tree(self._root))
+                pids = list(tree(self._root))
             samples += 1
-            self.peak_bytes = max(self.peak_bytes, sum(map(_resident_bytes, pids)))
+            self.peak_bytes = max(self.peak_bytes, sum(map(resident_bytes, pids)))
 
     def stop(self) -> None:
         self._done.set()
         self.join()
 
 
-def _tree(pid: int):
+def tree(pid: int):
     """Yield a process and its descendants."""
     yield pid
     try:
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in (task / "children").read_text().split():
-                yield from _tree(int(child))
+                yield from tree(int(child))
     except OSError:
         return  # it has ended
 
 
-def _resident_bytes(pid: int) -> int:
+def resident_bytes(pid: int) -> int:
     """Return a process's resident set, 0 once it has ended."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as stream:

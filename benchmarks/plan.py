@@ -1,50 +1,67 @@
-"""Read, group and plan a large annotation file, without writing: prints seconds and peak memory.
+"""A large annotation file, through the whole command: when the first shard is being written.
 
-`python benchmarks/plan.py IMAGES ANNOTATIONS` runs the pipeline's own transforms up to the shard
-plans, in this process. Make the input with `generate.py --annotations-only --sparse-images`.
+`python benchmarks/plan.py IMAGES ANNOTATIONS` starts the command, waits for the first shard's
+anonymous file, and ends it: seconds from the start of the process, its import of Beam included, and
+the peak memory of all its processes until then. Make the input with
+`generate.py --annotations-only --sparse-images`. Linux only.
 """
 
-import resource
+import os
+import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import apache_beam as beam
+from benchmarks.measure import environment, kill_session, resident_bytes, tree
 
-from schemas.layouts.detection import DetectionLayout
-from schemas.shards import ShardPlan
-from transforms.blobs import ListBlobs
-from transforms.pin_blobs import PinBlobs
-from transforms.pipeline_spool import spool_for
-from transforms.plan_shards import PlanShards, Sharding
-from transforms.process_memory import keep_freed_memory, spare_the_collector
-from transforms.read_coco import ReadCoco
+PROJECT = Path(__file__).resolve().parent.parent
+LOOKED_EVERY_S = 0.01
 
 
-def count_samples(shard: ShardPlan) -> None:
-    """Print a shard's size."""
-    print(f"{shard.name}: {len(shard.samples)} samples")
+def writes_shard(pid: int, out: Path) -> bool:
+    """Return whether a process has a file open below a folder that has no name."""
+    links = Path(f"/proc/{pid}/fd")
+    try:
+        opened = [os.readlink(link) for link in links.iterdir()]
+    except OSError:
+        return False  # it has ended, or closed one
+    return any(path.startswith(f"{out}/") and path.endswith(" (deleted)") for path in opened)
 
 
 def main() -> None:
-    """Plan the data set that the arguments name."""
+    """Plan the data set that the arguments name; print seconds and peak memory."""
     images, annotations = sys.argv[1:]
-    started_s = time.perf_counter()
-    spare_the_collector()
-    keep_freed_memory()
-    with beam.Pipeline(runner="FnApiRunner") as root:
-        read = root | ReadCoco({"train": [annotations]})
-        spool = spool_for(root)
-        pinned = read.samples | PinBlobs(root | ListBlobs({"train": images}), spool=spool)
-        layout = DetectionLayout()
-        planned = pinned.samples | PlanShards(
-            Sharding(num_shards={"": 16}), layout.record_bytes, pinned.tallies, spool=spool
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder).resolve() / "out"
+        flags = ["--images", images, "--annotations", annotations, "--output", str(out)]
+        command = [sys.executable, "-m", "pipelines.coco", "--no_report", *flags]
+        pids: list[int] = []
+        peak_bytes, started_s = 0, time.perf_counter()
+        process = subprocess.Popen(
+            command,
+            cwd=PROJECT,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
-        _ = planned.shards | beam.Map(count_samples)
-    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(f"planned in {time.perf_counter() - started_s:.2f} s, peak {peak_kb / 1000:.0f} MB")
+        try:
+            # Before there is a plan, such a file is to find out whether there can be any.
+            while not ((out / "_plan.json").exists() and any(writes_shard(p, out) for p in pids)):
+                if process.poll() is not None:
+                    raise SystemExit(f"the command has ended with exit code {process.returncode}")
+                time.sleep(LOOKED_EVERY_S)
+                pids = list(tree(process.pid))
+                peak_bytes = max(peak_bytes, sum(map(resident_bytes, pids)))
+            took_s = time.perf_counter() - started_s
+        finally:
+            kill_session(process.pid)
+            process.wait()
+    print(f"the first shard was begun after {took_s:.2f} s, peak {peak_bytes / 1e6:.0f} MB")
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ def run_planning(options: Options) -> Section:
 
 
 def run_annotations(options: Options) -> Section:
-    """Read and plan an annotation file of 450 MB, 835,000 annotations."""
+    """Read an annotation file of 450 MB, 835,000 annotations, until the first shard is begun."""
     images = 1_200 if options.quick else 120_000
     folder = options.data_dir / f"annotations-{images}"
     draw = [str(PEERS_PYTHON), str(HERE / "generate.py"), "--out", str(folder)]
@@ -125,7 +125,9 @@ def run_annotations(options: Options) -> Section:
     say(f"annotations: {folder}")
     subprocess.run(draw, check=True, stdout=sys.stderr)
     size = (folder / "instances.json").stat().st_size
-    conditions = f"{images:,} images, an annotation file of {size / 1e6:,.0f} MB, planned."
+    conditions = (
+        f"{images:,} images, an annotation file of {size / 1e6:,.0f} MB, until a shard is begun."
+    )
     section = _section(PLAN, conditions)
     for number in range(1 if options.quick else 3):
         lines, fault = PLAN.lines(str(folder / "images"), str(folder / "instances.json"))

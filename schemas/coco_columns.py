@@ -87,6 +87,16 @@ class InstanceColumns:
         """Take further entries whose boxes are known to be boxes."""
         self._extend(entries, map(_BBOX, entries))
 
+    def append(self, other: "InstanceColumns") -> None:
+        """Take those of other columns behind these."""
+        self._odd_boxes |= {len(self) + place: raw for place, raw in other._odd_boxes.items()}
+        self.ids += other.ids
+        self.image_ids += other.image_ids
+        self._category_ids += other._category_ids
+        self._boxes += other._boxes
+        self._areas += other._areas
+        self._crowds += other._crowds
+
     def entries(self) -> list[CocoInstance[Int64, Int64]]:
         """Return them as they are decoded from the file, their boxes written anew."""
         boxes = zip(*[iter(self._boxes)] * 4, strict=True)

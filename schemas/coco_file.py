@@ -7,7 +7,7 @@ is made: twice its size. Polygons are skipped unparsed unless they are asked for
 
 import functools
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -112,8 +112,7 @@ class CocoFile:
         data: bytes | Text,
         where: str,
         strictness: CocoStrictness = STRICT,
-        *,
-        in_pieces: bool = True,
+        read_pieces: Callable[[Text], CocoPieces | None] | None = read_in_pieces,
     ) -> None:
         """Parse a file.
 
@@ -121,7 +120,7 @@ class CocoFile:
             data: its bytes, UTF-8 with or without a BOM.
             where: the file's name, for messages.
             strictness: how its values are taken.
-            in_pieces: read it in pieces where it can be; else entries are there at once.
+            read_pieces: reads it in pieces, where that can be; None to have entries at once.
 
         Raises:
             RuntimeError: an `E-ANN-…` line when the file breaks a rule.
@@ -133,7 +132,7 @@ class CocoFile:
         self.image_values: list[str] = []
         self.categories: list[CocoCategory] = []
         self.columns: InstanceColumns | None = None
-        pieces = read_in_pieces(text) if in_pieces and strictness.is_usual else None
+        pieces = read_pieces(text) if read_pieces and strictness.is_usual else None
         licenses = self._parse_whole(text.whole()) if pieces is None else self._take(pieces)
         self.licenses: list[License] = read_licenses(licenses)
         _check_images(self.images, where)

@@ -175,9 +175,14 @@ def _check(result: int) -> None:
 
 def builders_beside(pid: int) -> list[int]:
     """Return the processes that build shards beside another one, which started them."""
+    return processes_beside(pid, _BESIDE)
+
+
+def processes_beside(pid: int, module: str) -> list[int]:
+    """Return the processes that run a module beside another one, which started them."""
     listed = Path(f"/proc/{pid}/task").glob("*/children")
     started = [int(child) for children in listed for child in _text_of(children).split()]
-    return [child for child in started if _BESIDE in _text_of(Path(f"/proc/{child}/cmdline"))]
+    return [child for child in started if module in _text_of(Path(f"/proc/{child}/cmdline"))]
 
 
 def wait_until_gone(pids: Iterable[int], timeout_s: float = 10) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from schemas.coco import CocoFiles
 from schemas.coco_file import CocoFile
+from schemas.coco_pieces import read_in_pieces
 from schemas.json_pieces import HeldText
 from tests.coco_texts import SMALL, annotation, coco, image, small
 from transforms import source_text
@@ -23,7 +24,8 @@ def told(data: bytes, *, in_pieces: bool, piece_bytes: int = 100) -> object:
     """Return all that a file says of its images, or the line that refuses it."""
     try:
         text = HeldText(data, piece_bytes)
-        files = CocoFiles([CocoFile(text, "f.json", in_pieces=in_pieces)])
+        read_pieces = read_in_pieces if in_pieces else None
+        files = CocoFiles([CocoFile(text, "f.json", read_pieces=read_pieces)])
     except RuntimeError as error:
         return str(error)
     of_images = [

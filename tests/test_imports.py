@@ -90,9 +90,10 @@ def test_importing_a_package_leaves_out(package: str, some: str, barred: set[str
     assert loaded & barred == set()
 
 
-def test_what_builds_shards_beside_a_run_starts_without_beam() -> None:
+@pytest.mark.parametrize("module", ["build_beside", "read_rest"])
+def test_what_runs_beside_a_run_starts_without_beam(module: str) -> None:
     """A second and a hundred megabytes that each such process would cost."""
-    program = "import sys, transforms.build_beside\nprint(*sorted(sys.modules))"
+    program = f"import sys, transforms.{module}\nprint(*sorted(sys.modules))"
     run = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )

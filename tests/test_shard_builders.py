@@ -200,7 +200,7 @@ def test_the_run_is_interrupted(
 def test_where_none_can_start_a_run_builds_alone(
     built_here: list[str], make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("transforms.builder_process.sys.executable", "/bin/false")
+    monkeypatch.setattr("transforms.process_beside.sys.executable", "/bin/false")
     committed(make_coco(6), tmp_path / "out", "--num_shards", 6, *TWO)
     assert len(built_here) == 6
 

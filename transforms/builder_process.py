@@ -11,8 +11,6 @@ import logging
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -25,10 +23,9 @@ from schemas.faults import fault_line
 from schemas.manifest import JobPlan
 from schemas.shards import ShardInfo, ShardPlan
 from transforms.gate import GateLimits
+from transforms.process_beside import start_beside
 from transforms.progress import PROGRESS, Counts
 from transforms.shard_job import ShardJob
-
-_LOG = logging.getLogger(__name__)
 
 _MODULE = "transforms.build_beside"
 _STARTS_WITHIN_S = 30.0
@@ -121,7 +118,7 @@ class BuilderProcess:
         with contextlib.ExitStack() as begun:
             begun.push(self._connection)
             with theirs:
-                self._process = _started(theirs.fileno())
+                self._process = start_beside(_MODULE, theirs.fileno())
             begun.callback(self._process.wait)
             begun.callback(self._process.kill)
             self._listener.start()
@@ -224,20 +221,6 @@ def receive_file(connection: Connection) -> int:
     if not descriptors:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     return descriptors[0]
-
-
-def _started(connection: int) -> "subprocess.Popen[bytes]":
-    """Start the process, with what this one was started with and its modules."""
-    modules = os.pathsep.join(path for path in sys.path if isinstance(path, str))
-    return subprocess.Popen(
-        [sys.executable or "", "-P", "-m", _MODULE, str(connection)],
-        pass_fds=[connection],
-        env={**os.environ, "PYTHONPATH": modules},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,  # whoever reads this process's need not wait for the other one
-        stderr=None if _LOG.isEnabledFor(logging.DEBUG) else subprocess.DEVNULL,
-        process_group=0,  # Ctrl-C is for this process, which ends the other
-    )
 
 
 def _described(exit_code: int) -> str:

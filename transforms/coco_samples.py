@@ -1,13 +1,14 @@
 """Samples from the annotation files of a split: which images and annotations, and their sums."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from schemas.boxes import PlacedBox, place_box
 from schemas.coco import AnnotatedImage, CocoFiles, license_of
 from schemas.coco_file import CocoFile, CocoStrictness
+from schemas.coco_pieces import CocoPieces, read_in_pieces
 from schemas.coco_types import CocoImage, Kind
 from schemas.faults import FAULTS, Rejected, fault_line
 from schemas.json_pieces import Text
@@ -91,11 +92,13 @@ class CocoSource(NamedTuple):
         data: its bytes; where it is alone, a text that gives them suffices.
         where: its name, for messages.
         identity: by which it is recognised; equal bytes have an equal one.
+        read_pieces: reads it in pieces, where it is alone.
     """
 
     data: bytes | Text
     where: str
     identity: str = ""
+    read_pieces: Callable[[Any], CocoPieces | None] = read_in_pieces
 
 
 def read_coco(
@@ -167,7 +170,8 @@ def parse_sources(sources: Sequence[CocoSource], rules: CocoRules) -> CocoFiles:
     )
     alone = len(sources) == 1  # files of several are joined entry by entry
     files = [
-        CocoFile(source.data, source.where, strictness, in_pieces=alone) for source in in_order
+        CocoFile(source.data, source.where, strictness, source.read_pieces if alone else None)
+        for source in in_order
     ]
     return CocoFiles(files, segmentations=rules.segmentations)
 

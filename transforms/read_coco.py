@@ -10,6 +10,7 @@ from schemas.coco import CocoFiles
 from schemas.faults import Rejected
 from schemas.samples import Sample, panoptic_root
 from transforms.blobs import RejectedOutput
+from transforms.coco_halves import read_in_halves
 from transforms.coco_samples import CocoRules, CocoSource, parse_sources, read_files
 from transforms.source_text import SourceText
 from transforms.sources import (
@@ -143,7 +144,8 @@ class _ReadSplit(beam.DoFn):
         """Return the files of a split, and by what each is recognised."""
         if len(uris) == 1:
             text = SourceText(uris[0], self._access)
-            files = parse_sources([CocoSource(text, uris[0])], self._rules)
+            source = CocoSource(text, uris[0], read_pieces=read_in_halves)
+            files = parse_sources([source], self._rules)
             return files, [text.identity]
         sources = [self._read(uri) for uri in uris]
         return parse_sources(sources, self._rules), [source.identity for source in sources]
