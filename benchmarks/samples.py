@@ -22,8 +22,9 @@ from schemas.shards import ShardPlan
 from transforms.blobs import BlobName
 from transforms.pin_blobs import PinBlobs
 from transforms.pipeline_spool import spool_for
-from transforms.plan_shards import PlanShards, Sharding
+from transforms.plan_shards import PlanShards
 from transforms.process_memory import keep_freed_memory, spare_the_collector
+from transforms.shard_table import Sharding
 from transforms.storage import Entry
 
 IN_PIECES_OF = 10_000

@@ -27,14 +27,8 @@ from transforms.coders import StructCoder
 from transforms.commit import make_manifest
 from transforms.metadata_files import documents
 from transforms.pin_blobs import _JoinBatch, _Pin
-from transforms.plan_shards import (
-    BucketBatch,
-    Sharding,
-    add_tallies,
-    make_bucket_batches,
-    make_shard_table,
-    rank_bucket,
-)
+from transforms.plan_shards import BucketBatch, make_bucket_batches, rank_bucket
+from transforms.shard_table import Sharding, add_tallies, make_shard_table
 from transforms.sources import SplitSource
 from transforms.storage import Entry
 from transforms.storage.listing_cuts import PARTS, cut_listing

@@ -18,8 +18,9 @@ from transforms.gate import (
     DEFAULT_SHARDS,
     GateLimits,
 )
-from transforms.plan_shards import Order, Sharding
+from transforms.plan_shards import Order
 from transforms.publish_plan import RejectBudget
+from transforms.shard_table import Sharding
 from transforms.storage import Access
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?i?B?)")

@@ -32,8 +32,8 @@ from tests.memory_store import (
 from tests.small_runs import build_shards, commit_run, plan_run
 from transforms.earlier_sets import Since
 from transforms.output_files import EXCLUDED_NAME
-from transforms.plan_shards import Sharding
 from transforms.publish_plan import RejectBudget, _publish
+from transforms.shard_table import Sharding
 
 OLDER_COPY = b"of an older run"
 DAY = datetime.date(2026, 11, 20)

@@ -33,19 +33,21 @@ from transforms.leave_out_earlier import (
 )
 from transforms.output_files import source_entries
 from transforms.plan_shards import (
-    Bucket,
     BucketBatch,
-    Shard,
-    Sharding,
     ShardRun,
-    ShardTable,
     make_bucket_batches,
     make_shard_plan,
-    make_shard_table,
     rank_bucket,
 )
 from transforms.publish_plan import CommitJob, make_job_plan, publish_plan
 from transforms.shard_job import ShardJob
+from transforms.shard_table import (
+    Bucket,
+    Shard,
+    Sharding,
+    ShardTable,
+    make_shard_table,
+)
 from transforms.sources import SplitSource, excluded_keys, read_identified, uri_identity
 from transforms.storage import open_storage, read_uri, split_uri
 

@@ -50,7 +50,7 @@ from tests.small_runs import batch_samples, build_run, build_shards, place_sampl
 from transforms.build_shard import write_shard
 from transforms.gate import GateLimits, WorkerGate
 from transforms.output_files import remove_output
-from transforms.plan_shards import Sharding
+from transforms.shard_table import Sharding
 from transforms.storage import open_storage
 
 STEPS_OF_A_RUN = 67

@@ -49,9 +49,10 @@ from tests.coco_command import (
     write_coco,
 )
 from tests.conftest import SHARED_DATA, coco_dict, jpeg_bytes
-from transforms.plan_shards import PlanShards, Sharding
+from transforms.plan_shards import PlanShards
 from transforms.publish_plan import RejectBudget
 from transforms.read_coco import ReadCoco
+from transforms.shard_table import Sharding
 
 SPLITS = ("train", "val")
 EDGES = ("xmin", "ymin", "xmax", "ymax")

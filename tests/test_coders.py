@@ -20,7 +20,7 @@ from schemas.statistics import SampledRecord, Statistics
 from schemas.workload import Reads
 from transforms.blobs import PinTally
 from transforms.coders import CompressedCoder, StructCoder, register
-from transforms.plan_shards import Tally
+from transforms.shard_table import Tally
 from transforms.sources import SplitSource
 from transforms.storage import Entry
 

@@ -45,7 +45,6 @@ from transforms.blobs import PinTally
 from transforms.commit import Commit, find_complete, job_digest, refuse_empty
 from transforms.earlier_sets import EarlierSet, EarlierSets, InheritedLabel
 from transforms.output_files import SIDE_FILES
-from transforms.plan_shards import ShardTable
 from transforms.progress import PROGRESS
 from transforms.publish_plan import (
     CommitJob,
@@ -57,6 +56,7 @@ from transforms.publish_plan import (
     publish_plan,
     reject_text,
 )
+from transforms.shard_table import ShardTable
 from transforms.sources import SplitSource
 from transforms.storage import Entry, Storage, open_storage
 from transforms.storage.local import LocalStorage

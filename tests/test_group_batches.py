@@ -15,8 +15,14 @@ from schemas.shards import ShardPlan
 from transforms.coders import StructCoder
 from transforms.group_batches import GroupBatches, SpooledBatches
 from transforms.pipeline_spool import spool_for
-from transforms.plan_shards import Bucket, BucketBatch, PlanShards, Shard, Sharding, ShardRun, Tally
+from transforms.plan_shards import BucketBatch, PlanShards, ShardRun
 from transforms.run_spool import RunSpool
+from transforms.shard_table import (
+    Bucket,
+    Shard,
+    Sharding,
+    Tally,
+)
 
 
 def batch(first: int, number: int) -> BucketBatch:

@@ -29,16 +29,14 @@ from transforms.payloads import (
 from transforms.plan_shards import (
     Order,
     PlanShards,
-    Shard,
-    Sharding,
     ShardRun,
     find_boundary,
     find_shard,
     make_bucket_batches,
     make_shard_plan,
-    make_shard_table,
     rank_bucket,
 )
+from transforms.shard_table import Shard, Sharding, make_shard_table
 
 SHUFFLED, INPUT = Order.SHUFFLED, Order.INPUT
 

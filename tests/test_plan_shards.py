@@ -30,23 +30,25 @@ from transforms.plan_shards import (
     BucketBatch,
     Order,
     PlanShards,
-    Ranks,
-    Sharding,
     ShardRun,
-    ShardTable,
-    Tally,
-    add_tallies,
     buckets_of,
-    count_shards,
-    equal_shares,
     make_bucket_batch,
     make_bucket_batches,
     make_shard_plan,
-    make_shard_table,
     members_digest,
     order_key,
     order_keys,
     rank_bucket,
+)
+from transforms.shard_table import (
+    Ranks,
+    Sharding,
+    ShardTable,
+    Tally,
+    add_tallies,
+    count_shards,
+    equal_shares,
+    make_shard_table,
 )
 
 SHUFFLED, INPUT = Order.SHUFFLED, Order.INPUT

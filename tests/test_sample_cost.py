@@ -13,7 +13,8 @@ from transforms import pin_blobs
 from transforms.coco_samples import CocoRules, CocoSource, read_coco
 from transforms.coders import StructCoder
 from transforms.payloads import detach_payload
-from transforms.plan_shards import BucketBatch, ShardRun, Tally
+from transforms.plan_shards import BucketBatch, ShardRun
+from transforms.shard_table import Tally
 
 MOST_ENCODED_BYTES = 485
 MOST_GROUPED_BYTES = 760

@@ -18,8 +18,9 @@ from schemas.samples import Sample, pack_each
 from transforms.coders import CompressedCoder
 from transforms.gate import GateLimits, usable_cores
 from transforms.payloads import detach_payload
-from transforms.plan_shards import BucketBatch, ShardRun, Tally
+from transforms.plan_shards import BucketBatch, ShardRun
 from transforms.report.write_report import MAX_PICTURES_OF_A_RUN
+from transforms.shard_table import Tally
 from transforms.try_records import Trial
 
 _CALIBRATED_BYTES = 4 * 2**20

@@ -27,8 +27,8 @@ from schemas.samples import Sample
 from schemas.shards import ShardPlan
 from transforms import coders
 from transforms.blobs import PinTally
-from transforms.plan_shards import ShardTable
 from transforms.run_spool import RunSpool
+from transforms.shard_table import ShardTable
 from transforms.sources import SplitSource
 
 MAX_TRIED = 256

@@ -6,13 +6,11 @@ value is a table of counts. Output bytes depend on every function here: changing
 breaking change and raises the format version.
 """
 
-import bisect
 import functools
-import hashlib
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -20,7 +18,6 @@ import msgspec
 from apache_beam.transforms.window import GlobalWindows
 
 from schemas.faults import fault_line
-from schemas.manifest import PlannedSplit
 from schemas.order import (
     DIGEST_BITS,
     Order,
@@ -52,101 +49,22 @@ from transforms.payloads import (
 )
 from transforms.pipeline_spool import warn_of_many
 from transforms.run_spool import RunSpool
+from transforms.shard_table import (
+    DIGEST_MODULUS,
+    Bucket,
+    Ranks,
+    Shard,
+    Sharding,
+    ShardTable,
+    Tally,
+    add_tallies,
+    make_shard_table,
+)
 
-DEFAULT_SHARD_BYTES = 150_000_000
-MIN_SHARDS = 16
-MIN_RECORDS_TO_SPREAD = 64
-_MAX_NUMBER = 2**63 - 1
 _POSITIONS_PER_BUCKET = 4096
 MOST_IN_RUN = 4096
 """Samples of some megabytes, which are packed and read in the processor's caches."""
 _BUCKETS = 16_384  # on a cluster: each is held in memory, 61,000 of a billion samples
-DIGEST_MODULUS = 2**256
-"""Digests of sets are sums modulo this."""
-
-Bucket = tuple[str, int]
-"""A split and a stretch of its order."""
-Shard = tuple[str, int]
-"""A split and the index of one of its shards."""
-
-
-@dataclass(frozen=True)
-class Sharding:
-    """How many shards, and in which order; per split where a mapping has it, else for all (`""`).
-
-    Attributes:
-        num_shards: shards per split; a multiple of `hosts`.
-        records_per_shard: records of every shard but the last; excludes the others.
-        shard_bytes: output bytes to aim at, where neither of them is given.
-        hosts: hosts that will read `files[h::hosts]`.
-        order: order per split.
-        seed: of the shuffle.
-    """
-
-    num_shards: Mapping[str, int] = field(default_factory=dict)
-    records_per_shard: int | None = None
-    shard_bytes: int = DEFAULT_SHARD_BYTES
-    hosts: int = 1
-    order: Mapping[str, Order] = field(default_factory=dict)
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse values that could not be planned."""
-        numbers = [("num_shards", n) for n in self.num_shards.values()]
-        numbers += [("shard_size", self.shard_bytes), ("hosts", self.hosts)]
-        if self.records_per_shard is not None:
-            numbers.append(("records_per_shard", self.records_per_shard))
-        for name, number in numbers:
-            if number < 1:
-                raise ValueError(f"{name} must be at least 1, got {number}: give a larger number")
-            if number > _MAX_NUMBER:
-                raise ValueError(f"{name} must be below 2^63, got {number}: give a smaller number")
-        if len(str(self.seed)) > hashlib.blake2b.MAX_KEY_SIZE:
-            raise ValueError(f"seed must be at most 64 digits, got {self.seed}: give a smaller one")
-        if self.records_per_shard is not None and self.hosts > 1:
-            raise ValueError(
-                f"records_per_shard {self.records_per_shard} fills shards one by one, which gives"
-                f" no multiple of hosts {self.hosts}: give num_shards instead"
-            )
-        for number in self.num_shards.values():
-            if number % self.hosts:
-                below, above = number - number % self.hosts, number + -number % self.hosts
-                raise ValueError(
-                    f"num_shards must be a multiple of hosts {self.hosts}, got {number}:"
-                    f" give {f'{below} or ' if below else ''}{above}"
-                )
-        if self.num_shards and self.records_per_shard is not None:
-            raise ValueError(
-                f"num_shards {dict(self.num_shards)} and records_per_shard"
-                f" {self.records_per_shard} exclude each other: give one"
-            )
-
-    def order_of(self, split: str) -> Order:
-        """Return a split's order."""
-        return self.order.get(split, self.order.get("", Order.SHUFFLED))
-
-    def options(self) -> dict[str, str]:
-        """Return the options that decide bytes, for the plan."""
-        orders = {"all": self.order_of("").value}
-        orders |= {split: order.value for split, order in self.order.items() if split}
-        shards = {split or "all": number for split, number in self.num_shards.items()}
-        by_size = not shards and self.records_per_shard is None
-        return {
-            "hosts": str(self.hosts) if by_size else "",
-            "num_shards": _as_text(shards),
-            "order": _as_text(orders),
-            "records_per_shard": str(self.records_per_shard or ""),
-            "seed": str(self.seed),
-            "shard_size": str(self.shard_bytes) if by_size else "",
-        }
-
-
-class Tally(msgspec.Struct, frozen=True, array_like=True):
-    """The samples of a bucket: their number, estimated output bytes, `members_digest` in hex."""
-
-    samples: int
-    bytes: int
-    digest: str
 
 
 class BucketBatch(msgspec.Struct, frozen=True, array_like=True):
@@ -164,55 +82,6 @@ class BucketBatch(msgspec.Struct, frozen=True, array_like=True):
     tally: Tally
 
 
-class Ranks(msgspec.Struct, frozen=True):
-    """Where a split's buckets stand in its order.
-
-    Attributes:
-        planned: samples and shards of the split.
-        full: records of a full shard where shards are filled one by one, else 0 for equal shares.
-        buckets: the buckets that hold samples, in order.
-        first_ranks: rank of each bucket's first sample.
-        tallies: what each bucket holds.
-    """
-
-    planned: PlannedSplit
-    full: int
-    buckets: list[int]
-    first_ranks: list[int]
-    tallies: list[Tally]
-
-    def find(self, bucket: int) -> tuple[int, Tally]:
-        """Return the rank of a bucket's first sample and what the bucket holds."""
-        place = bisect.bisect_left(self.buckets, bucket)
-        if place == len(self.buckets) or self.buckets[place] != bucket:
-            return 0, Tally(0, 0, "0")
-        return self.first_ranks[place], self.tallies[place]
-
-    def shard_of(self, rank: int) -> tuple[int, int]:
-        """Return (shard, place in it) of a rank."""
-        if self.full:
-            return divmod(rank, self.full)
-        return equal_shares(rank, self.planned.samples, self.planned.shards)
-
-    def shard_samples(self, index: int) -> int:
-        """Return how many samples a shard holds."""
-        if self.full:
-            return min(self.full, self.planned.samples - index * self.full)
-        base, extra = divmod(self.planned.samples, self.planned.shards)
-        return base + (index < extra)
-
-
-class ShardTable(msgspec.Struct, frozen=True):
-    """The whole plan but the samples: ranks per split, and the digest of all samples, hex."""
-
-    splits: dict[str, Ranks]
-    digest: str
-
-    def planned(self, split: str) -> PlannedSplit:
-        """Return a split's samples and shards; none when no sample of it is left."""
-        return self.splits[split].planned if split in self.splits else PlannedSplit(0, 0)
-
-
 class ShardRun(msgspec.Struct, frozen=True, array_like=True):
     """Neighbours in a shard's order, or payloads of some of its samples.
 
@@ -227,7 +96,6 @@ class ShardRun(msgspec.Struct, frozen=True, array_like=True):
     payloads: dict[str, bytes] = {}
 
 
-coders.register(Ranks, ShardTable, Tally)
 coders.register(BucketBatch, ShardRun, coder=coders.CompressedCoder)
 
 
@@ -282,56 +150,6 @@ def make_bucket_batches(
         yield bucket, make_bucket_batch(of_bucket, sharding, record_bytes)
 
 
-def equal_shares(rank: int, total: int, num_shards: int) -> tuple[int, int]:
-    """Return (shard, place in it) of a rank, the first `total % num_shards` shards one larger.
-
-    >>> [equal_shares(rank, 5, 2) for rank in range(5)]
-    [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
-    """
-    base, extra = divmod(total, num_shards)
-    larger = extra * (base + 1)
-    if rank < larger:
-        return divmod(rank, base + 1)
-    shard, place = divmod(rank - larger, base)
-    return extra + shard, place
-
-
-def count_shards(split: str, total: int, output_bytes: int, sharding: Sharding) -> int:
-    """Return a split's number of shards.
-
-    Args:
-        split: its name.
-        total: its samples, at least 1.
-        output_bytes: estimated size of all its records.
-        sharding: what was asked for.
-
-    Raises:
-        ValueError: `E-ARG` when more shards are asked for than there are samples.
-
-    >>> count_shards("train", 118_287, 19_000_000_000, Sharding(hosts=8))
-    128
-    """
-    asked = sharding.num_shards.get(split, sharding.num_shards.get(""))
-    if asked is None and sharding.records_per_shard is not None:
-        return -(-total // sharding.records_per_shard)
-    if asked is None:
-        wanted = -(-output_bytes // sharding.shard_bytes)
-        if total >= MIN_SHARDS * MIN_RECORDS_TO_SPREAD:
-            wanted = max(wanted, MIN_SHARDS)
-        asked = -(-wanted // sharding.hosts) * sharding.hosts
-        what = (
-            f"--shard_size {sharding.shard_bytes} and --hosts {sharding.hosts} make {asked} shards"
-        )
-    else:
-        what = f"--num_shards {asked}"
-    if asked > total:
-        largest = total - total % sharding.hosts
-        remedy = f"give at most --num_shards {largest}" if largest else "give fewer --hosts"
-        where = f"split {split}"
-        raise ValueError(fault_line("E-ARG", where, f"{what}, but {total} samples", remedy))
-    return asked
-
-
 def members_digest(samples: Iterable[Sample], order: Order) -> int:
     """Return a 256-bit digest of a set of samples, the same in any order; digests of parts add."""
     return add_content_digests(samples, with_position=order is Order.INPUT) % DIGEST_MODULUS
@@ -346,41 +164,6 @@ def make_bucket_batch(
     output_bytes = sum(map(record_bytes, samples))
     tally = Tally(len(samples), output_bytes, f"{digest:x}")
     return BucketBatch(pack_each(samples), pack_rounded(keys), tally)
-
-
-def add_tallies(tallies: Iterable[Tally]) -> Tally:
-    """Return the sum of tallies."""
-    parts = list(tallies)
-    digest = sum(int(part.digest, 16) for part in parts) % DIGEST_MODULUS
-    counts, sizes = (part.samples for part in parts), (part.bytes for part in parts)
-    return Tally(sum(counts), sum(sizes), f"{digest:x}")
-
-
-def make_shard_table(tallies: Iterable[tuple[Bucket, Tally]], sharding: Sharding) -> ShardTable:
-    """Return the plan of all splits from the tallies of their buckets.
-
-    Raises:
-        ValueError: `E-ARG` when more shards are asked for than there are samples.
-    """
-    by_split: dict[str, dict[int, Tally]] = {}
-    for (split, bucket), tally in sorted(tallies):
-        by_split.setdefault(split, {})[bucket] = tally
-    splits: dict[str, Ranks] = {}
-    for split, buckets in by_split.items():
-        counts = [tally.samples for tally in buckets.values()]
-        *first_ranks, total = itertools.accumulate(counts, initial=0)
-        output_bytes = sum(tally.bytes for tally in buckets.values())
-        num_shards = count_shards(split, total, output_bytes, sharding)
-        planned = PlannedSplit(total, num_shards)
-        splits[split] = Ranks(
-            planned,
-            sharding.records_per_shard or 0,
-            list(buckets),
-            first_ranks,
-            list(buckets.values()),
-        )
-    every = add_tallies(tally for buckets in by_split.values() for tally in buckets.values())
-    return ShardTable(splits, f"{int(every.digest, 16):064x}")
 
 
 def rank_bucket(
@@ -488,6 +271,8 @@ def _exact_places(starts: Sequence[SampleStart], keys: Sequence[int]) -> list[in
 
 
 def _refuse_duplicates(starts: Sequence[SampleStart]) -> None:
+    if len({start.key for start in starts}) == len(starts):
+        return
     keys: dict[str, SampleStart] = {}
     for sample in sorted(starts, key=operator.attrgetter("position", "key")):
         other = keys.setdefault(sample.key, sample)
@@ -497,10 +282,6 @@ def _refuse_duplicates(starts: Sequence[SampleStart]) -> None:
             remedy = "give every sample a key of its own"
             where = f"split {sample.split}"
             raise RuntimeError(fault_line("E-SET-DUPLICATE", where, what, remedy))
-
-
-def _as_text(values: Mapping) -> str:
-    return " ".join(f"{name}={value}" for name, value in sorted(values.items()))
 
 
 class PlannedShards(NamedTuple):

@@ -91,13 +91,16 @@ TARGETS = (
             "::test_days_are_not_searched_where_folders_are_not_listed",
         ),
     ),
-    Target(
-        "transforms/plan_shards.py",
-        ("transforms/plan_shards.py", "tests/test_plan_shards.py"),
-        but=(
-            "sorting_and_cutting_would and not totals2 or workers_do_not or estimated_bytes"
-            " or duplicate_key_stops or too_many_shards_stop or missing_images"
-        ),
+    *(
+        Target(
+            module,
+            (module, "tests/test_plan_shards.py"),
+            but=(
+                "sorting_and_cutting_would and not totals2 or workers_do_not or estimated_bytes"
+                " or duplicate_key_stops or too_many_shards_stop or missing_images"
+            ),
+        )
+        for module in ("transforms/plan_shards.py", "transforms/shard_table.py")
     ),
     *(
         Target(module, ("tests/test_write_shards.py",), but="killed_at_any_call or at_once")

@@ -44,6 +44,7 @@ PLAN = "transforms/plan_shards.py"
 PUBLISH = "transforms/publish_plan.py"
 RETRIES = "transforms/retries.py"
 SAMPLES = "transforms/coco_samples.py"
+SHARD_TABLE = "transforms/shard_table.py"
 SEGMENTATIONS = "schemas/segmentations.py"
 GROWING = "transforms/growing_shard.py"
 BUILD_RECORDS = "transforms/build_records.py"
@@ -357,7 +358,7 @@ SABOTAGES = (
     Sabotage(
         3,
         "the last shards, not the first, hold one more",
-        PLAN,
+        SHARD_TABLE,
         "return base + (index < extra)",
         "return base + (index >= self.planned.shards - extra)",
         ("tests/test_plan_shards.py::test_hosts_that_read_every_hth_file_get_equal_shares",),
