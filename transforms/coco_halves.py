@@ -13,6 +13,7 @@ from transforms.gate import usable_cores
 from transforms.process_beside import start_beside
 from transforms.source_text import SourceText
 from transforms.storage import Entry, Storage, is_local
+from transforms.storage.stored_file import read_chunks
 
 SHORTEST_BYTES = 2**27
 """Of a file that two read: to start a process takes what decoding 30 MB does."""
@@ -52,7 +53,7 @@ def _find_cut(storage: Storage, entry: Entry) -> int | None:
     """Return where, behind the middle of a file, an annotation ends and a comma stands."""
     middle = entry.size_bytes // 2
     end = min(middle + _LOOKED_AT_BYTES, entry.size_bytes)
-    at = find_cut(storage.read(entry.name, entry, (middle, end)))
+    at = find_cut(next(read_chunks(storage, entry, middle, end, _LOOKED_AT_BYTES), b""))
     return None if at is None else middle + at
 
 
@@ -73,7 +74,7 @@ class _RestReader:
             begun.callback(self._process.wait)
             begun.callback(self._process.kill)
             self._connection.send((uri, entry, start))
-            self._begun = begun.pop_all()
+            begun.pop_all()
 
     def take(self) -> CocoPieces | None:
         """Return what it has read; None when it could not."""
@@ -86,4 +87,6 @@ class _RestReader:
 
     def close(self) -> None:
         """Have it end, whatever it does."""
-        self._begun.close()
+        self._process.kill()
+        self._process.wait()
+        self._connection.close()
