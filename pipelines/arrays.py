@@ -20,7 +20,7 @@ from schemas.tensors import BFLOAT16
 from transforms.array_files import ArraySource
 from transforms.npz import NPY
 from transforms.read_arrays import ArrayReader, PlanArrays
-from transforms.sources import ReadSamples, SourceSamples
+from transforms.read_samples import ReadSamples, SourceSamples
 from transforms.splits import GIVEN
 
 _FEATURE_NAME = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)

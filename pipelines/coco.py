@@ -28,9 +28,9 @@ from schemas.layouts.detection import DetectionLayout
 from schemas.layouts.frames import SizeMismatch
 from schemas.manifest import Manifest
 from schemas.samples import panoptic_root
-from transforms.blobs import ListBlobs
+from transforms.list_blobs import ListBlobs
 from transforms.read_coco import CocoRules, ReadCoco
-from transforms.sources import SourceSamples
+from transforms.read_samples import SourceSamples
 
 
 @dataclass(frozen=True)

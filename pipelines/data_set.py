@@ -31,11 +31,12 @@ from transforms.pin_blobs import PinBlobs
 from transforms.pipeline_spool import spool_for
 from transforms.plan_shards import Order, PlannedShards, PlanShards
 from transforms.publish_plan import CommitJob, PublishPlan, RejectBudget
+from transforms.read_samples import SourceSamples
 from transforms.report.write_report import WriteReport
 from transforms.run_spool import RunSpool
 from transforms.shard_job import ShardJob
 from transforms.shard_table import Sharding
-from transforms.sources import SourceSamples, SplitSource, is_there
+from transforms.sources import SplitSource, is_there
 from transforms.splits import Splitting
 from transforms.storage import Access
 from transforms.turn_images import Orientation

@@ -21,7 +21,7 @@ from schemas.manifest import Manifest
 from transforms.convert_images import Color, Encoding
 from transforms.listed_files import ListFiles
 from transforms.read_folder import FOLDER, FolderReader, is_read
-from transforms.sources import ReadSamples, SourceSamples
+from transforms.read_samples import ReadSamples, SourceSamples
 from transforms.storage import join_uri
 
 LAYOUTS: Mapping[str, type[ClassifiedLayout]] = {

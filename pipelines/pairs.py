@@ -21,7 +21,7 @@ from transforms.listed_files import ListFiles
 from transforms.pipeline_spool import spool_for
 from transforms.read_folder import FOLDER, is_read
 from transforms.read_pairs import HIGH, LOW, PairNames, PairReader, pair_root
-from transforms.sources import ReadSamples, SourceSamples
+from transforms.read_samples import ReadSamples, SourceSamples
 
 _REMEDY = "check --low and --high, and what names of low images end in with --low_suffix"
 

@@ -25,6 +25,7 @@ from schemas.side_files import SideFormat
 from transforms.join_files import JoinFiles, NamedFile, Sides
 from transforms.listed_files import ListFiles
 from transforms.pipeline_spool import spool_for
+from transforms.read_samples import ReadSamples, SourceSamples
 from transforms.read_sidecar import SideReader
 from transforms.side_contents import SideContents, SideObjects, SideValues
 from transforms.side_files import (
@@ -34,7 +35,6 @@ from transforms.side_files import (
     annotations_root,
     divide_glob,
 )
-from transforms.sources import ReadSamples, SourceSamples
 
 AUTO, FLAT = "auto", "flat"
 _FEATURES = ("boxes", "masks", "polygons")

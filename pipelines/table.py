@@ -29,13 +29,14 @@ from schemas.table_names import (
     root_and_pattern,
     what_is_named,
 )
-from transforms.blobs import ListBlobs
 from transforms.check_images import Check
 from transforms.group_rows import GroupReader, GroupRows, RowReader
+from transforms.list_blobs import ListBlobs
 from transforms.listed_files import ListFiles
 from transforms.pipeline_spool import spool_for
+from transforms.read_samples import ReadSamples, SourceSamples
 from transforms.read_table import TableReader, find_image_root
-from transforms.sources import Item, ReadSamples, SourceSamples
+from transforms.sources import Item
 from transforms.storage import split_uri
 from transforms.table_files import ListTables, PickTables, is_table
 from transforms.table_pieces import DivideTables

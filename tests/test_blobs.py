@@ -18,15 +18,14 @@ from schemas.workload import Reads
 from tests.gcs_stand_in import GcsStandIn
 from transforms.blobs import (
     MAX_IMAGE_BYTES,
-    ListBlobs,
     PinTally,
     add_pin_tallies,
     is_cut,
-    list_ranges,
     listing_digest,
     pin_sample,
     refuse_mostly_missing,
 )
+from transforms.list_blobs import ListBlobs, list_ranges
 from transforms.pin_blobs import PinBlobs, _Counts
 from transforms.storage import DEFAULT_ACCESS, Entry
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.gcs_stand_in import GcsStandIn, Kind
-from transforms.blobs import ListBlobs, list_ranges
+from transforms.list_blobs import ListBlobs, list_ranges
 from transforms.storage import DEFAULT_ACCESS, open_storage
 from transforms.storage.listing_cuts import _behind_folder, cut_listing, find_cuts
 

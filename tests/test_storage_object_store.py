@@ -13,7 +13,7 @@ from obstore.store import MemoryStore
 from tests.obstore_folder import ObstoreFolder
 from tests.storage_contract import Outside, StorageContract, files_in
 from transforms import retries
-from transforms.blobs import list_ranges
+from transforms.list_blobs import list_ranges
 from transforms.storage import Access, Entry, Storage, object_store, open_storage, request_rate
 from transforms.storage.request_rate import WaitedTime
 

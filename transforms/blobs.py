@@ -1,25 +1,16 @@
-"""List what roots hold, and tell what that says of a sample; `pin_blobs` joins the two."""
+"""What a listing of the roots says of a sample; `list_blobs` lists, `pin_blobs` joins the two."""
 
 import hashlib
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any, Literal
+from collections.abc import Callable, Iterable
 
-import apache_beam as beam
 import msgspec
 
 from schemas.faults import Rejected, fault_line
 from schemas.samples import Blob, Sample, is_panoptic_root, pack
-from schemas.shards import ShardNames
 from schemas.workload import Reads
-from transforms import coders
-from transforms.batches import is_in_process
-from transforms.output_files import source_entries
 from transforms.source_reads import add_reads
-from transforms.storage import DEFAULT_ACCESS, Access, Entry, Storage, open_storage
-from transforms.storage.listing_cuts import find_cuts
+from transforms.storage import Entry
 
 MAX_IMAGE_BYTES = 256 * 2**20
 _STAGE = "pin_blobs"
@@ -29,8 +20,6 @@ _NAMES_A_CUT = 50_000
 
 BlobName = tuple[str, str]
 """A blob's root and name: what samples and listings are joined on."""
-RejectedOutput = beam.pvalue.TaggedOutput[Literal["rejected"], Rejected]
-"""The second output of a step that rejects."""
 
 
 class PinTally(msgspec.Struct, frozen=True):
@@ -53,9 +42,6 @@ class PinTally(msgspec.Struct, frozen=True):
     first_missing: str = ""
     first_unreferenced: str = ""
     reads: dict[str, Reads] = {}
-
-
-coders.register(PinTally)
 
 
 def pin_sample(sample: Sample, entry: Entry | None, place: int = 0) -> Sample | Rejected:
@@ -105,30 +91,6 @@ def _listing_fault(entry: Entry) -> tuple[str, str] | None:
 def is_cut(name: str) -> bool:
     """Return whether a listing may be divided at this name, as at one in 50,000."""
     return zlib.crc32(name.encode()) % _NAMES_A_CUT == 0
-
-
-def list_ranges(
-    roots: Mapping[str, str],
-    cuts: Mapping[str, Iterable[str]],
-    access: Access,
-    cut_unknown: Callable[[Storage], list[str]] | None = None,
-) -> list[tuple[str, list[str]]]:
-    """Return the bounds of every root's listing, by its name, and where it may be divided.
-
-    Args:
-        roots: URI per root name.
-        cuts: names per root name, in any order.
-        access: how stores are reached.
-        cut_unknown: finds names in a root of which none is known; None where one lister lists all.
-    """
-    bounds = []
-    for root, uri in sorted(roots.items()):
-        storage = open_storage(uri, access)
-        known = sorted(set(cuts.get(root, ()))) if storage.lists_by_name else []
-        if not known and cut_unknown is not None and storage.lists_by_name:
-            known = cut_unknown(storage)
-        bounds.append((root, ["", *known, ""]))
-    return bounds
 
 
 def listing_digest(entries: Iterable[Entry]) -> int:
@@ -198,75 +160,3 @@ def refuse_mostly_missing(
             flag = "--panoptic_images" if is_panoptic_root(root) else "--images"
             remedy = f"give the folder that file_name is relative to with {flag}"
             raise RuntimeError(fault_line("E-SET-MISSING", f"images of {root}", what, remedy))
-
-
-@dataclass(eq=False)
-class ListBlobs(beam.PTransform):
-    """Root -> everything that the roots hold, as `((root name, name), Entry)`, in any order.
-
-    Attributes:
-        roots: URI per root name, such as `{"train": "gs://b/train2017"}`.
-        output: URI of the data set; its files are no sources where it lies in a root.
-        names: how its shard files are called.
-        access: how stores are reached.
-        cuts: per root name, names at which its listing may be divided; None for none known.
-    """
-
-    roots: Mapping[str, str]
-    output: str = ""
-    names: ShardNames = field(default_factory=ShardNames)
-    access: Access = DEFAULT_ACCESS
-    cuts: beam.PCollection[tuple[str, list[str]]] | None = None
-
-    def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection[tuple[BlobName, Entry]]:
-        """List every root: on a cluster its ranges one by one, in process all by one lister."""
-        in_process = is_in_process(root.pipeline)
-        cuts: Any = [] if self.cuts is None else beam.pvalue.AsList(self.cuts)
-        ranges = (
-            root
-            | "Once" >> beam.Impulse()
-            | "Ranges"
-            >> beam.FlatMap(
-                _list_ranges,
-                cuts,
-                self.roots,
-                self.access,
-                None if in_process else find_cuts,
-            )
-        )
-        if not in_process:
-            ranges |= "Divide" >> beam.FlatMap(_divide) | "Spread" >> beam.Reshuffle()
-        return ranges | "List" >> beam.FlatMap(
-            _list_range, self.roots, self.output, self.names, self.access
-        )
-
-
-def _list_ranges(
-    _: bytes,
-    cuts: list[tuple[str, list[str]]],
-    roots: Mapping[str, str],
-    access: Access,
-    cut_unknown: Callable[[Storage], list[str]] | None,
-) -> list[tuple[str, list[str]]]:
-    of_root: dict[str, list[str]] = {}
-    for root, names in cuts:
-        of_root.setdefault(root, []).extend(names)
-    return list_ranges(roots, of_root, access, cut_unknown)
-
-
-def _divide(element: tuple[str, list[str]]) -> Iterator[tuple[str, list[str]]]:
-    root, bounds = element
-    for start, end in pairwise(bounds):
-        yield root, [start, end]
-
-
-def _list_range(
-    element: tuple[str, list[str]],
-    roots: Mapping[str, str],
-    output: str,
-    names: ShardNames,
-    access: Access,
-) -> Iterator[tuple[BlobName, Entry]]:
-    root, bounds = element
-    for entry in source_entries(roots[root], output, names, access, bounds):
-        yield (root, entry.name), entry

@@ -1,6 +1,6 @@
 """Beam coders for our structs: MessagePack instead of pickle.
 
-Importing this module registers them; every module that names a struct in a type hint imports it.
+Importing this module registers them: whatever makes a graph imports it, or imports what does.
 """
 
 import zlib
@@ -15,6 +15,8 @@ from schemas.faults import Rejected
 from schemas.manifest import Manifest
 from schemas.samples import Blob, Sample
 from schemas.shards import ShardInfo, ShardPlan
+from transforms.blobs import PinTally
+from transforms.sources import SourceNote, SplitSource
 from transforms.storage import Entry
 
 
@@ -106,5 +108,5 @@ def register(*structs: type, coder: type[StructCoder] = StructCoder) -> None:
         coders.registry.register_coder(struct, coder)
 
 
-register(Blob, Entry, Manifest, Rejected, Sample, ShardPlan)
+register(Blob, Entry, Manifest, PinTally, Rejected, Sample, ShardPlan, SourceNote, SplitSource)
 register(ShardInfo, coder=IntKeysCoder)

@@ -20,13 +20,14 @@ from schemas.samples import Sample
 from schemas.shards import index_names, shard_stem
 from transforms import coders
 from transforms.batches import BatchByKey, is_in_process, num_groups
-from transforms.blobs import PinTally, RejectedOutput
+from transforms.blobs import PinTally
 from transforms.earlier_sets import EarlierSet, manifest_of
 from transforms.group_batches import GroupBatches
 from transforms.run_spool import RunSpool
 from transforms.shard_index import index_from_parquet
 from transforms.sources import SplitSource
 from transforms.storage import DEFAULT_ACCESS, Access, join_uri, open_storage
+from transforms.tagged_outputs import RejectedOutput
 
 _PARTITIONS = 4096  # of the join, on a cluster: each is held in memory
 

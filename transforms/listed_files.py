@@ -11,7 +11,8 @@ from apache_beam.transforms.window import GlobalWindows
 from schemas.shards import ShardNames
 from transforms import coders
 from transforms.batches import is_in_process
-from transforms.blobs import BlobName, ListBlobs, PinTally, add_pin_tallies, listing_digest
+from transforms.blobs import BlobName, PinTally, add_pin_tallies, listing_digest
+from transforms.list_blobs import ListBlobs
 from transforms.source_reads import ReadCounts
 from transforms.storage import DEFAULT_ACCESS, Access, Entry
 

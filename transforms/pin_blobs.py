@@ -18,7 +18,6 @@ from transforms.blobs import (
     DIGEST_MODULUS,
     BlobName,
     PinTally,
-    RejectedOutput,
     add_pin_tallies,
     first_name,
     listing_digest,
@@ -28,6 +27,7 @@ from transforms.group_batches import GroupBatches
 from transforms.run_spool import RunSpool
 from transforms.source_reads import ReadCounts
 from transforms.storage import Entry
+from transforms.tagged_outputs import RejectedOutput
 
 _PARTITIONS = 16_384  # of the join, on a cluster: each is held in memory
 

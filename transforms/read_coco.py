@@ -9,19 +9,13 @@ import apache_beam as beam
 from schemas.coco import CocoFiles
 from schemas.faults import Rejected
 from schemas.samples import Sample, panoptic_root
-from transforms.blobs import RejectedOutput
 from transforms.coco_halves import read_in_halves
 from transforms.coco_samples import CocoRules, CocoSource, parse_sources, read_files
 from transforms.source_text import SourceText
-from transforms.sources import (
-    SplitSource,
-    SplitSourceOutput,
-    excluded_keys,
-    join_identities,
-    read_identified,
-)
+from transforms.sources import SplitSource, excluded_keys, join_identities, read_identified
 from transforms.splits import Splitting
 from transforms.storage import DEFAULT_ACCESS, Access
+from transforms.tagged_outputs import RejectedOutput, SplitSourceOutput
 
 
 class CocoSamples(NamedTuple):
