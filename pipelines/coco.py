@@ -28,9 +28,13 @@ from schemas.layouts.detection import DetectionLayout
 from schemas.layouts.frames import SizeMismatch
 from schemas.manifest import Manifest
 from schemas.samples import panoptic_root
+from transforms.batches import is_in_process
+from transforms.coco_reading import CocoReading
+from transforms.coco_samples import CocoRules
 from transforms.list_blobs import ListBlobs
-from transforms.read_coco import CocoRules, ReadCoco
+from transforms.read_coco import ReadCoco
 from transforms.read_samples import SourceSamples
+from transforms.storage import is_local
 
 
 @dataclass(frozen=True)
@@ -102,15 +106,18 @@ class CocoConfig(DataSetConfig):
         (files,) = self.annotations.values()
         return dict.fromkeys(self.splits, files)
 
-    def reading(self) -> CocoRules:
-        """Return the rules with what the layout asks for of the annotation files."""
-        return replace(
+    def reading(self) -> CocoReading:
+        """Return how annotation files are read, with what the layout asks for of them."""
+        rules = replace(
             self.rules,
             per_annotation=self.layout.per_annotation,
             segmentations=self.layout.reads_segmentations,
             annotated_size=getattr(self.layout, "on_size_mismatch", None)
             is not SizeMismatch.TRUST_IMAGE,
             image_field=next(iter(self.splitting.fields.values()), ""),
+        )
+        return CocoReading(
+            rules, self.exclude, self.access, frozenset(self.panoptic_images), self.splitting
         )
 
     def options(self) -> dict[str, str]:
@@ -140,17 +147,15 @@ def _check_annotations(annotations: Mapping[str, Sequence[str]]) -> None:
 
 def read_sources(root: beam.Pipeline, config: CocoConfig) -> SourceSamples:
     """Build the part of the graph before plan and shards: samples from the annotations."""
-    read = root | "ReadCoco" >> ReadCoco(
-        config.annotations,
-        config.reading(),
-        config.exclude,
-        config.access,
-        tuple(config.panoptic_images),
-        config.splitting,
-    )
-    listing = root | "ListBlobs" >> ListBlobs(
-        config.roots, config.output, config.names, config.access, read.cuts
-    )
+    reading = config.reading()
+    list_blobs = ListBlobs(config.roots, config.output, config.names, config.access)
+    if is_in_process(root) and all(map(is_local, config.roots.values())):
+        # Folders are listed in one go, and meanwhile a process beside reads.
+        listing = root | "ListBlobs" >> list_blobs
+        read = root | "ReadCoco" >> ReadCoco(config.annotations, reading, listing)
+    else:
+        read = root | "ReadCoco" >> ReadCoco(config.annotations, reading)
+        listing = root | "ListBlobs" >> replace(list_blobs, cuts=read.cuts)
     return SourceSamples(read.samples, read.rejected, read.files, listing)
 
 

@@ -24,7 +24,7 @@ from pipelines.launch import RunConfig, with_earlier_sets
 from schemas.places import bucket_of
 from transforms.check_images import Check as ImageCheck
 from transforms.doctor.buckets import check_bucket
-from transforms.doctor.coco_samples import CocoRun, ReadAnnotations, read_annotations, too_large
+from transforms.doctor.coco_samples import ReadAnnotations, read_annotations, too_large
 from transforms.doctor.diagnosis import Diagnosis, Mark, fine, warning
 from transforms.doctor.existing import look_at_existing
 from transforms.doctor.google_identity import check_identity
@@ -117,9 +117,9 @@ def _images(run: RunConfig, options: PipelineOptions) -> Iterator[Diagnosis]:
     config = run.config.located()
     treatment = Treatment(config.check, config.orientation, config.conversion)
     sampled = Sampled([], 0)
-    if isinstance(config, CocoConfig) and not too_large(coco := _coco_run(config)):
+    if isinstance(config, CocoConfig) and not too_large(config.annotations, config.access):
         found = ReadAnnotations()
-        yield from read_annotations(coco, found)
+        yield from read_annotations(config.annotations, config.reading(), found)
         sampled = found.sampled
         layout = found.resolved(config.layout)
         treatment = Treatment(
@@ -150,14 +150,3 @@ def _room(
         needed_bytes = _REFERENCE_BYTES * sampled.listed
         free_bytes = shutil.disk_usage(folder).free
         yield judge_room(folder, free_bytes, needed_bytes, "references of samples")
-
-
-def _coco_run(config: CocoConfig) -> CocoRun:
-    return CocoRun(
-        config.annotations,
-        config.reading(),
-        config.exclude,
-        frozenset(config.panoptic_images),
-        config.splitting,
-        config.access,
-    )

@@ -7,7 +7,9 @@ Python and Beam as they were.
 import gc
 import importlib
 import logging
+import os
 import signal
+import stat
 import sys
 import weakref
 from collections.abc import Callable, Sequence
@@ -25,6 +27,9 @@ _LEFT_OUT = (
     "google.cloud.dataflow",
 )
 """What Beam imports where it is installed, and does without where it is not."""
+
+_LONG_BYTES = 2**26
+"""Of an annotation file that is worth a process: to start one takes what decoding 30 MB does."""
 
 _SAMPLING_MS = 10  # behind a long step a run waits for half of this on average; Beam's are 200
 
@@ -72,8 +77,14 @@ def begin(command: str, arguments: Sequence[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while Beam is imported just ends it
     if command not in (*PIPELINES, "plan"):
         return
+    # Of NumPy's library, whose threads would turn at full speed until they are sure of no work.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     gc.disable()  # imports make no garbage, but make the collector look; `launch` goes on
-    if _is_local(arguments) and "apache_beam" not in sys.modules:
+    if "apache_beam" in sys.modules:
+        return
+    if "coco" in (command, *arguments[:1]):
+        _begin_reading(arguments)
+    if _is_local(arguments):
         _import_beam()
 
 
@@ -94,6 +105,44 @@ def _is_local(arguments: Sequence[str]) -> bool:
     (True, False, False)
     """
     return not any("://" in word or word.split("=")[0] == "--runner" for word in arguments)
+
+
+def _begin_reading(arguments: Sequence[str]) -> None:
+    """Have long annotation files read beside this process, which is busy importing Beam.
+
+    Where samples are made in this process; what is guessed wrongly here is read in vain.
+    """
+    if any(word.startswith(("--runner", "--direct_")) for word in arguments):
+        return
+    if files := _long_files(arguments):
+        importlib.import_module("transforms.coco_reader_process").begin_reading(files)
+
+
+def _long_files(arguments: Sequence[str]) -> list[str]:
+    """Return the long ones of the annotation files that are spoken of, if each split has but one.
+
+    Several of a split are not gone through ahead of time.
+    """
+    words: list[str] = []
+    flag = ""
+    for word in arguments:
+        value = word
+        if word.startswith("-"):
+            flag, _, value = word.partition("=")
+        if flag == "--annotations" and value:
+            words.append(value)
+    parts = [word.partition("=") for word in words]
+    if len({before if is_split else "" for before, is_split, _ in parts}) < len(words):
+        return []
+    return [path for path in (behind or before for before, _, behind in parts) if _is_long(path)]
+
+
+def _is_long(path: str) -> bool:
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):  # the command says what is wrong with it
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_size >= _LONG_BYTES
 
 
 def _import_beam() -> None:

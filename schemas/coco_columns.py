@@ -36,7 +36,7 @@ class GroupedPlaces(NamedTuple):
     """Places of objects in their file, by image.
 
     Attributes:
-        places: those of the first image, of the second and so on, and of no image last.
+        places: those of the first image, in the file's order, of the second and so on.
         ends: where the places of each image end.
     """
 
@@ -87,16 +87,6 @@ class InstanceColumns:
         """Take further entries whose boxes are known to be boxes."""
         self._extend(entries, map(_BBOX, entries))
 
-    def append(self, other: "InstanceColumns") -> None:
-        """Take those of other columns behind these."""
-        self._odd_boxes |= {len(self) + place: raw for place, raw in other._odd_boxes.items()}
-        self.ids += other.ids
-        self.image_ids += other.image_ids
-        self._category_ids += other._category_ids
-        self._boxes += other._boxes
-        self._areas += other._areas
-        self._crowds += other._crowds
-
     def entries(self) -> list[CocoInstance[Int64, Int64]]:
         """Return them as they are decoded from the file, their boxes written anew."""
         boxes = zip(*[iter(self._boxes)] * 4, strict=True)
@@ -137,13 +127,15 @@ class InstanceColumns:
         """
         import numpy as np
 
-        known, wanted = (np.array(ids, np.int64) for ids in (image_ids, self.image_ids))
-        by_id = np.argsort(known)
-        at = np.searchsorted(known[by_id], wanted)
-        ranks = np.append(by_id, len(known))[at]
-        ranks[np.append(known, 0)[ranks] != wanted] = len(known)
-        counts = np.bincount(ranks, minlength=len(known) + 1)
-        return GroupedPlaces(np.argsort(ranks, kind="stable"), np.cumsum(counts[:-1]).tolist())
+        in_order = np.argsort(self.image_ids, kind="stable")
+        wanted = np.array(self.image_ids, np.int64)[in_order]
+        known = np.array(image_ids, np.int64)
+        starts = np.searchsorted(wanted, known)
+        counts = np.searchsorted(wanted, known, side="right") - starts
+        ends = np.cumsum(counts)
+        total = ends[-1] if len(ends) else 0
+        places = in_order[np.repeat(starts - (ends - counts), counts) + np.arange(total)]
+        return GroupedPlaces(places, ends.tolist())
 
     def by_image(
         self, grouped: GroupedPlaces, category_ids: Collection[int]

@@ -4,7 +4,6 @@ Only what is as it should be is read this way. Whatever else a file holds, and a
 with it, is left to those who read it as a whole and can say what it is.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -18,69 +17,35 @@ _DECODE_IMAGES = msgspec.json.Decoder(list[CocoImage[Int64, Int64]]).decode
 _DECODE_BOXED = msgspec.json.Decoder(list[CocoBoxed]).decode
 _DECODE_INSTANCES = msgspec.json.Decoder(list[CocoInstance[Int64, Int64]]).decode
 _DECODE_ANY = msgspec.json.Decoder(msgspec.Raw).decode
-_ANNOTATIONS = "annotations"
-_NEEDED = {"images", _ANNOTATIONS, "categories"}
+_NEEDED = {"images", "annotations", "categories"}
 
 
 @dataclass
 class CocoPieces:
-    """What a file of objects holds, or a half of it.
+    """What a file of objects holds.
 
     Attributes:
         images: its images.
         columns: its annotations.
         sections: its categories and licenses, as JSON.
-        keys: of all its sections, in their order.
     """
 
     images: list[CocoImage] = field(default_factory=list)
     columns: InstanceColumns = field(default_factory=InstanceColumns)
     sections: dict[str, bytes] = field(default_factory=dict)
-    keys: list[str] = field(default_factory=list)
 
 
 def read_in_pieces(text: Text) -> CocoPieces | None:
     """Return what a file of objects holds; None where it must be read as a whole."""
-    return _whole(_read(divide_object(text.pieces())))
-
-
-def read_front(pieces: Iterable[bytes]) -> CocoPieces | None:
-    """Return what a file holds before it was cut between two annotations, as it seemed."""
-    return _read(divide_object(pieces, is_front=True))
-
-
-def read_rest(pieces: Iterable[bytes]) -> CocoPieces | None:
-    """Return what a file holds from there on where it was cut between two annotations."""
-    return _read(divide_object(pieces, begins_in=_ANNOTATIONS))
-
-
-def join_halves(front: CocoPieces | None, rest: CocoPieces | None) -> CocoPieces | None:
-    """Return what a file holds whose halves were read; None where it must be read as a whole."""
-    if front is None or rest is None or front.keys[-1:] != [_ANNOTATIONS]:
-        return None
-    if set(front.keys) & set(rest.keys) != {_ANNOTATIONS}:
-        return None
-    front.columns.append(rest.columns)
-    sections = front.sections | rest.sections
-    keys = [*front.keys, *rest.keys[1:]]
-    return _whole(CocoPieces(front.images + rest.images, front.columns, sections, keys))
-
-
-def _read(parts: Iterable[tuple[str, bytes]]) -> CocoPieces | None:
     read = CocoPieces()
+    seen: set[str] = set()
     try:
-        for name, part in parts:
-            is_first = name not in read.keys
-            if is_first:
-                read.keys.append(name)
-            _add(read, name, part, is_first=is_first)
+        for name, part in divide_object(text.pieces()):
+            _add(read, name, part, is_first=name not in seen)
+            seen.add(name)
     except (ValueError, RecursionError):  # msgspec's errors, and those of no UTF-8, are ValueErrors
         return None
-    return read
-
-
-def _whole(read: CocoPieces | None) -> CocoPieces | None:
-    return None if read is None or _NEEDED - {*read.keys} else read
+    return read if seen >= _NEEDED else None
 
 
 def _add(read: CocoPieces, name: str, part: bytes, *, is_first: bool) -> None:
@@ -97,7 +62,7 @@ def _add(read: CocoPieces, name: str, part: bytes, *, is_first: bool) -> None:
         for image in images:
             _let_go(image)
         read.images += images
-    elif name == _ANNOTATIONS:
+    elif name == "annotations":
         keys = first_keys(msgspec.Raw(part)) if is_first else []
         if keys and kind_of(keys) != Kind.INSTANCES:
             raise ValueError("annotations are no objects")

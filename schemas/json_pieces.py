@@ -61,42 +61,21 @@ class HeldText:
         return self._data
 
 
-def divide_object(
-    pieces: Iterable[bytes], *, begins_in: str = "", is_front: bool = False
-) -> Iterator[tuple[str, bytes]]:
+def divide_object(pieces: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
     """Yield (key, JSON) of the values of an object; an array of objects in parts, arrays each.
 
     What comes out is the object's if every text of it is well-formed, which nobody has looked at.
-    An object that was cut at the comma behind an entry of an array of objects is divided in two
-    calls, of its front and of its rest; they are the object's if the last key of the front is that
-    of the array, and no other is in both.
-
-    Args:
-        pieces: of its text.
-        begins_in: key of the array in which a rest begins; empty for one that begins the object.
-        is_front: whether the text ends where the object was cut.
 
     Raises:
-        ValueError: when it is no object, a key stands twice, or an end cannot be found; when what
-            should be a front is all of an object.
+        ValueError: when it is no object, a key stands twice, or an end cannot be found.
 
     >>> list(divide_object([b'{"a": [{"b": 1}, {"b"', b': 2}], "c": "x"}']))
     [('a', b'[{"b": 1}]'), ('a', b'[ {"b": 2}]'), ('c', b'"x"')]
-    >>> list(divide_object([b'{"c": "x", "a": [{"b": 1}'], is_front=True))
-    [('c', b'"x"'), ('a', b'[{"b": 1}]')]
-    >>> list(divide_object([b' {"b": 2}], "d": 3}'], begins_in="a"))
-    [('a', b'[ {"b": 2}]'), ('d', b'3')]
     """
-    window = _Window(pieces, is_front=is_front)
+    window = _Window(pieces)
+    window.take(_OPEN_OBJECT)
     seen: set[str] = set()
     closed = False
-    if begins_in:
-        seen.add(begins_in)
-        for value in window.entries():
-            yield begins_in, value
-        closed = window.closes()
-    else:
-        window.take(_OPEN_OBJECT)
     while not closed:
         key = msgspec.json.decode(window.take(_KEY)[1], type=str)
         if key in seen:
@@ -104,23 +83,9 @@ def divide_object(
         seen.add(key)
         for value in window.values():
             yield key, value
-        if window.is_cut:
-            return
-        closed = window.closes()
-    if is_front:
-        raise ValueError("the object ends before it was cut")
+        closed = window.take(_COMMA_OR_CLOSE)[1] == b"}"
     if window.text or window.grow():
         raise ValueError("something stands behind the object")
-
-
-def find_cut(text: bytes) -> int | None:
-    """Return where the comma stands behind the first entry of an array that a text has the end of.
-
-    >>> find_cut(b'1}, {"a": 2}, {"a": {}, "b')
-    2
-    """
-    match = _NEXT_ENTRY.search(text)
-    return match.start(1) if match else None
 
 
 class _Window:
@@ -128,14 +93,11 @@ class _Window:
 
     Attributes:
         text: it.
-        is_cut: whether the text has ended where the object was cut.
     """
 
-    def __init__(self, pieces: Iterable[bytes], *, is_front: bool) -> None:
+    def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)
-        self._is_front = is_front
         self.text = b""
-        self.is_cut = False
 
     def grow(self) -> bool:
         piece = next(self._pieces, b"")
@@ -155,10 +117,6 @@ class _Window:
         self.text = self.text[match.end() :]
         return match
 
-    def closes(self) -> bool:
-        """Take what stands behind a value; return whether it ends the object."""
-        return self.take(_COMMA_OR_CLOSE)[1] == b"}"
-
     def values(self) -> Iterator[bytes]:
         """Yield the value that stands first, an array of objects in parts."""
         if self.text.startswith(b"["):
@@ -166,28 +124,21 @@ class _Window:
                 pass
         if opening := _OPEN_ARRAY_OF_OBJECTS.match(self.text):
             self.text = self.text[opening.end() :]
-            yield from self.entries()
+            yield from self._entries()
         else:
             yield self._value()
 
-    def entries(self) -> Iterator[bytes]:
-        """Yield the entries of an array of objects that stand first, in parts, and take its end."""
+    def _entries(self) -> Iterator[bytes]:
         while True:
             end = _end_of_array(self.text)
             at = _end_of_entries(self.text) if end is None else end
             if at is not None:
-                yield _array(memoryview(self.text)[:at])
+                yield b"".join((b"[", memoryview(self.text)[:at], b"]"))
                 self.text = self.text[at + 1 :]
             if end is not None:
                 return
-            if len(self.text) > MOST_HELD_BYTES:
-                raise ValueError("an entry of an array does not end")
-            if not self.grow():
-                break
-        if not self._is_front:
-            raise ValueError("an array of objects does not end")
-        self.is_cut = True
-        yield _array(self.text)
+            if not self._grow_within(MOST_HELD_BYTES):
+                raise ValueError("an array of objects does not end")
 
     def _value(self) -> bytes:
         at = depth = 0
@@ -202,10 +153,6 @@ class _Window:
 
     def _grow_within(self, most_bytes: int) -> bool:
         return len(self.text) <= most_bytes and self.grow()
-
-
-def _array(entries: bytes | memoryview) -> bytes:
-    return b"".join((b"[", entries, b"]"))
 
 
 def _scan_value(text: bytes, at: int, depth: int) -> tuple[int, int, bool]:

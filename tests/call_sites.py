@@ -41,7 +41,8 @@ ARE_NEITHER = {
     "columns",  # of an index's bytes
     "file",  # of this machine, or a stream over a storage
     "packed",  # a compressed member of an archive
-    "reader",  # of a split's annotation files
+    "ask.reading",  # of annotation files
+    "reading",  # of annotation files
     "self._connection",  # to a process beside this one
     "self._file",  # of this machine, for payloads
     "self._file()",

@@ -24,6 +24,7 @@ from tests.small_runs import SmallRun, build_shards, plan_run, write_set
 from transforms import build_beside, builder_process
 from transforms.builder_process import BuilderProcess, receive_file, send_file
 from transforms.gate import GateLimits
+from transforms.process_beside import told_error
 from transforms.progress import PROGRESS
 from transforms.run_spool import RunSpool, close_spool
 
@@ -141,7 +142,7 @@ class OddError(Exception):
 
 
 def test_an_error_that_does_not_travel_is_told_as_text() -> None:
-    told = build_beside._told(OddError(7, "the end"))
+    told = told_error(OddError(7, "the end"))
     assert repr(told) == "RuntimeError('OddError: code 7 at the end')"
     pickle.loads(pickle.dumps(told))
 
@@ -153,7 +154,7 @@ def test_what_led_to_an_error_is_told_with_it() -> None:
         except MemoryError as error:
             raise ValueError("no picture") from error
     except ValueError as error:
-        travelled = pickle.loads(pickle.dumps(build_beside._told(error)))
+        travelled = pickle.loads(pickle.dumps(told_error(error)))
     assert repr(travelled) == "ValueError('no picture')"
     (note,) = travelled.__notes__
     assert "MemoryError" in note

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from schemas import json_pieces
-from schemas.json_pieces import HeldText, divide_object, find_cut
+from schemas.json_pieces import HeldText, divide_object
 from tests.coco_texts import SMALL
 
 DEEP = b' {"a" : [ {"b": [{"c": "}, {"}, {}]} , {"b": []}\n]\t, "d":null,"e\\"": {"f": [1]} }\n'
@@ -83,52 +83,3 @@ def test_long_arrays_of_objects_come_in_parts() -> None:
 def test_what_cannot_be_divided_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"stands|end|no "):
         list(divide_object([data]))
-
-
-def put_halves_together(data: bytes, cut: int, piece_bytes: int) -> dict:
-    """Return an object as the parts of its front, and of its rest within `a`, say it is."""
-    front, rest = (HeldText(half, piece_bytes) for half in (data[:cut], data[cut + 1 :]))
-    found: dict = {}
-    for key, part in [
-        *divide_object(front.pieces(), is_front=True),
-        *divide_object(rest.pieces(), begins_in="a"),
-    ]:
-        value = msgspec.json.decode(part)
-        found[key] = found[key] + value if key in found else value
-    return found
-
-
-@pytest.mark.parametrize("indent", [None, 1])
-@pytest.mark.parametrize("piece_bytes", [*range(1, 40), 10_000])
-def test_front_and_rest_make_the_object_wherever_an_entry_ends(
-    indent: int | None, piece_bytes: int
-) -> None:
-    whole = {"x": 1, "a": [{"id": n, "c": [[n]]} for n in range(4)], "y": [{"z": 2}]}
-    data = json.dumps(whole, indent=indent).encode()
-    cuts = [match.start(1) for match in json_pieces._NEXT_ENTRY.finditer(data)]
-
-    assert len(cuts) == 3
-    assert [put_halves_together(data, cut, piece_bytes) for cut in cuts] == [whole] * 3
-
-
-@pytest.mark.parametrize("inner", [b'"}, {"', b'[{"id": 5}, {"id": 6}]', b'{"d": "}, {"}'])
-def test_a_cut_within_an_entry_makes_no_json(inner: bytes) -> None:
-    data = b'{"a": [{"id": 1, "b": %b}, {"id": 2}]}' % inner
-
-    within, _ = (match.start(1) for match in json_pieces._NEXT_ENTRY.finditer(data))
-
-    json.loads(data)
-    with pytest.raises(ValueError, match=r"truncated|malformed|stands|no "):
-        put_halves_together(data, within, 10_000)
-
-
-@pytest.mark.parametrize("data", [b'{"a": [{"b": 1}], "c": 2', b'{"a": [{"b": 1}]}', b'{"a": 1'])
-def test_a_front_that_ends_elsewhere_is_no_front(data: bytes) -> None:
-    with pytest.raises(ValueError, match=r"no |end"):
-        list(divide_object([data], is_front=True))
-
-
-def test_a_cut_is_found_behind_an_entry() -> None:
-    text = b'5}]}  ,\n {"id": 2}, {"id": 3}'
-    assert find_cut(text) == text.index(b",")
-    assert find_cut(b'{"id": 2}]') is None

@@ -42,7 +42,7 @@ def test_boxes_are_looked_for_in_the_image_where_its_size_is_trusted(policy: Siz
     config = CocoConfig(
         {"train": "i"}, {"train": ["a"]}, output="o", layout=KerasLayout(on_size_mismatch=policy)
     )
-    assert config.reading().annotated_size is (policy is not SizeMismatch.TRUST_IMAGE)
+    assert config.reading().rules.annotated_size is (policy is not SizeMismatch.TRUST_IMAGE)
 
 
 def test_the_recipe_s_own_parsing_reads_it() -> None:

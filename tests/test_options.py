@@ -598,7 +598,7 @@ def test_annotation_files_in_the_order_given() -> None:
 
 def test_what_a_layout_asks_for_of_annotation_files() -> None:
     plain, masks, keras = (
-        configure([*SOURCES, "--output=o", *flags.split()])[0].config.reading()
+        configure([*SOURCES, "--output=o", *flags.split()])[0].config.reading().rules
         for flags in ("", "--features boxes,masks", "--layout keras")
     )
     assert (plain.segmentations, plain.per_annotation) == (False, False)

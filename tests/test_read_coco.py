@@ -14,6 +14,7 @@ from schemas.faults import Rejected, find_fault
 from schemas.manifest import Label
 from schemas.picture_fields import ObjectFields, PictureFields
 from schemas.samples import Blob, Sample, pack
+from transforms.coco_reading import CocoReading
 from transforms.coco_samples import CocoRules, CocoSource, read_coco
 from transforms.read_coco import ReadCoco
 from transforms.sources import SplitSource, excluded_keys, merge_labels, uri_identity
@@ -380,7 +381,7 @@ def test_the_pipeline_reads_every_file(
     test_pipeline: Callable[[], beam.Pipeline], uris: dict[str, list[str]]
 ) -> None:
     with test_pipeline() as pipeline:
-        out = pipeline | ReadCoco(uris, DROPPING)
+        out = pipeline | ReadCoco(uris, CocoReading(DROPPING))
         val = Sample(
             "val", "1", 0, (Blob("val", "1.jpg"),), pack(PictureFields(64, 48, [], image_id=1)), ()
         )
@@ -430,7 +431,7 @@ def test_the_pipeline_leaves_out_what_an_earlier_run_rejected(
     Path(exclude).write_bytes(msgspec.json.encode(reject("E-IMG-TYPE", "")) + b"\n")
 
     with test_pipeline() as pipeline:
-        out = pipeline | ReadCoco({"train": uris["train"]}, exclude=exclude)
+        out = pipeline | ReadCoco({"train": uris["train"]}, CocoReading(exclude=exclude))
         assert_that(out.samples, equal_to([sample("2", 1)]), label="samples")
         both = f"{identity(uris['train'])} without {identity([exclude])}"
         file = file_of("train", both, 2, 2, 1, 1, 0, LABELS)

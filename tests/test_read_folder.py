@@ -9,7 +9,8 @@ from schemas.faults import Rejected
 from schemas.samples import Blob, Sample, pack
 from transforms.listed_files import ListedFile
 from transforms.read_folder import FolderReader, why_skipped
-from transforms.sources import Item, SourceNote, SplitCounter, _Read
+from transforms.read_samples import _Read
+from transforms.sources import Item, SourceNote, SplitCounter
 from transforms.splits import GIVEN, HASH, Splitting
 from transforms.storage import DEFAULT_ACCESS, Entry
 

@@ -2,10 +2,12 @@
 
 import gc
 import json
+import os
 import subprocess
 import sys
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 
 import apache_beam as beam
 import pytest
@@ -182,3 +184,59 @@ def test_specs_keep_no_dofn_alive_and_pass_to_no_other() -> None:
     remembered._known[id(another)] = gone, specs  # as if it lay where the first one was
     assert known in remembered._known
     assert remembered(another) == (set(), set())
+
+
+LONG, LONGER, SHORT = "long.json", "longer.json", "short.json"
+
+
+@pytest.fixture
+def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What is read ahead of time, in a folder with files of three sizes."""
+    monkeypatch.chdir(tmp_path)
+    for path, size in ((LONG, start._LONG_BYTES), (LONGER, 2**30), (SHORT, 9)):
+        Path(path).touch()
+        os.truncate(path, size)
+    files: list[list[str]] = []
+    monkeypatch.setattr("transforms.coco_reader_process.begin_reading", files.append)
+    return files
+
+
+@pytest.mark.parametrize(
+    ("words", "files"),
+    [
+        (f"--images i --annotations {LONG} --output o", [LONG]),
+        (f"--annotations={LONG}", [LONG]),
+        (f"--annotations train={LONG} val={LONGER} --images {LONG}", [LONG, LONGER]),
+        (f"--annotations train={LONG} val={SHORT}", [LONG]),
+        (f"--annotations train={LONG} --annotations val={LONGER}", [LONG, LONGER]),
+        (f"--annotations {LONG} --output gs://bucket/o", [LONG]),
+        (f"--annotations {SHORT}", None),
+        ("--annotations nothing.json .", None),
+        (f"--annotations {LONG} {SHORT}", None),  # of one split
+        (f"--annotations train={LONG} train={SHORT}", None),
+        (f"--annotations {LONG} --runner FlinkRunner", None),
+        (f"--annotations {LONG} --direct_num_workers=2", None),
+        (f"--images {LONG}", None),
+        ("", None),
+    ],
+)
+def test_long_annotation_files_are_read_ahead(
+    words: str, files: list[str] | None, begun: list[list[str]]
+) -> None:
+    start._begin_reading(words.split())
+    assert begun == ([] if files is None else [files])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_read"),
+    [(["coco"], True), (["plan", "coco"], True), (["folder"], False), (["plan", "table"], False)],
+)
+def test_only_coco_reads_ahead(
+    arguments: list[str], is_read: bool, begun: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "apache_beam")
+    monkeypatch.setattr(start, "_import_beam", lambda: None)
+    with settings_kept():
+        command, *others = arguments
+        start.begin(command, [*others, "--annotations", LONG])
+    assert begun == ([[LONG]] if is_read else [])

@@ -26,8 +26,9 @@ def num_groups(pipeline: beam.Pipeline, on_a_cluster: int) -> int:
     return _GROUPS_IN_PROCESS if is_in_process(pipeline) else on_a_cluster
 
 
-def is_in_process(pipeline: beam.Pipeline) -> bool:
+def is_in_process(root: beam.Pipeline | beam.pvalue.PBegin) -> bool:
     """Return whether a pipeline runs in this process, one element after the other."""
+    pipeline = root.pipeline if isinstance(root, beam.pvalue.PBegin) else root
     return isinstance(pipeline.runner, FnApiRunner)
 
 

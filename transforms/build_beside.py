@@ -7,7 +7,6 @@ import contextlib
 import functools
 import logging
 import os
-import pickle
 import sys
 import threading
 import time
@@ -29,6 +28,7 @@ from transforms.builder_process import (
     Ready,
     receive_file,
 )
+from transforms.process_beside import told_error
 from transforms.process_memory import keep_freed_memory
 from transforms.progress import PROGRESS
 
@@ -64,7 +64,7 @@ class _Teller(logging.Handler):
         try:
             error = built.exception()
             self.tell(
-                Made(number, built.result()) if error is None else Failed(number, _told(error))
+                Made(number, built.result()) if error is None else Failed(number, told_error(error))
             )
         except BaseException:  # as for want of memory: the other process would wait for ever
             os._exit(1)
@@ -105,18 +105,6 @@ def serve(connection: Connection) -> None:
             built = Future()
             built.set_exception(error)
         built.add_done_callback(functools.partial(teller.tell_result, build.number))
-
-
-def _told(error: BaseException) -> BaseException:
-    """Return an error as it can be told, with the text of what led to it, which does not travel."""
-    told = error
-    led_to_it = "".join(traceback.format_exception(error))
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # as of libraries whose errors take other arguments than they keep
-        told = RuntimeError(f"{type(error).__name__}: {error}")
-    told.add_note(led_to_it)
-    return told
 
 
 def main() -> None:

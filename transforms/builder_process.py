@@ -9,7 +9,6 @@ import contextlib
 import errno
 import logging
 import os
-import signal
 import socket
 import threading
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from schemas.faults import fault_line
 from schemas.manifest import JobPlan
 from schemas.shards import ShardInfo, ShardPlan
 from transforms.gate import GateLimits
-from transforms.process_beside import start_beside
+from transforms.process_beside import described_end, start_beside
 from transforms.progress import PROGRESS, Counts
 from transforms.shard_job import ShardJob
 
@@ -182,7 +181,7 @@ class BuilderProcess:
             pass
         finally:
             self._process.kill()  # if it was this process that could not listen
-            ended = _described(self._process.wait())
+            ended = f"one that built shards {described_end(self._process.wait())}"
             with self._asking:
                 self._ended = fault_line("E-IO-LIMIT", "processes", ended, _LOWER)
                 for future in self._running.values():
@@ -221,17 +220,3 @@ def receive_file(connection: Connection) -> int:
     if not descriptors:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     return descriptors[0]
-
-
-def _described(exit_code: int) -> str:
-    """Return how a process that builds shards has ended.
-
-    >>> _described(-9), _described(1)
-    ('one that built shards was ended by SIGKILL', 'one that built shards ended with exit code 1')
-    >>> _described(-40)
-    'one that built shards was ended by signal 40'
-    """
-    if exit_code < 0:
-        named = {each.value: each.name for each in signal.Signals}
-        return f"one that built shards was ended by {named.get(-exit_code, f'signal {-exit_code}')}"
-    return f"one that built shards ended with exit code {exit_code}"

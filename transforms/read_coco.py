@@ -1,20 +1,16 @@
 """Read the annotation files of every split into samples."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import apache_beam as beam
 
-from schemas.coco import CocoFiles
 from schemas.faults import Rejected
 from schemas.samples import Sample, panoptic_root
-from transforms.coco_halves import read_in_halves
-from transforms.coco_samples import CocoRules, CocoSource, parse_sources, read_files
-from transforms.source_text import SourceText
-from transforms.sources import SplitSource, excluded_keys, join_identities, read_identified
-from transforms.splits import Splitting
-from transforms.storage import DEFAULT_ACCESS, Access
+from transforms.coco_reader_process import end_reading, read_split
+from transforms.coco_reading import CocoReading
+from transforms.sources import SplitSource
 from transforms.tagged_outputs import RejectedOutput, SplitSourceOutput
 
 
@@ -43,40 +39,29 @@ class ReadCoco(beam.PTransform):
     whatever the order of files or in them.
 
     Attributes:
-        uris: annotation files per split, in any order.
-        rules: how strictly files are taken, and what of them is wanted.
-        exclude: URI of a `rejected.jsonl` whose samples are left out; empty for none.
-        access: how stores are reached.
-        panoptic_splits: splits that have a root of panoptic PNGs.
-        splitting: which split of the data set an image belongs to; where it draws them, files are
-            given for one.
+        uris: annotation files per split, in any order; where the splitting draws splits, of one.
+        reading: how they are read.
+        after: what is to be there before any is; None for nothing.
     """
 
     uris: Mapping[str, Sequence[str]]
-    rules: CocoRules = field(default_factory=CocoRules)
-    exclude: str = ""
-    access: Access = DEFAULT_ACCESS
-    panoptic_splits: Collection[str] = ()
-    splitting: Splitting = field(default_factory=Splitting)
+    reading: CocoReading = field(default_factory=CocoReading)
+    after: beam.PCollection | None = None
 
     def expand(self, root: beam.pvalue.PBegin) -> CocoSamples:
         """Read every file."""
+        once = root | "Once" >> beam.Impulse()
+        if self.after is not None:
+            once |= beam.WaitOn(self.after)
         read = (
-            root
-            | "Once" >> beam.Impulse()
+            once
             | "ListFiles" >> beam.FlatMap(_list_files, self.uris)
             | "ReadFiles"
-            >> beam.ParDo(
-                _ReadSplit(
-                    self.rules,
-                    self.exclude,
-                    self.access,
-                    frozenset(self.panoptic_splits),
-                    self.splitting,
-                )
-            ).with_outputs("rejected", "files", main="samples")
+            >> beam.ParDo(_ReadSplit(self.reading)).with_outputs(
+                "rejected", "files", main="samples"
+            )
         )
-        root_of_all = "" if self.splitting.is_given else next(iter(self.uris))
+        root_of_all = "" if self.reading.splitting.is_given else next(iter(self.uris))
         cuts = read.files | "Cuts" >> beam.FlatMap(_cuts_of, root_of_all)
         return CocoSamples(read.samples, read.rejected, read.files, cuts)
 
@@ -93,40 +78,13 @@ def _cuts_of(file: SplitSource, root_of_all: str) -> Iterator[tuple[str, list[st
 
 
 class _ReadSplit(beam.DoFn):
-    def __init__(
-        self,
-        rules: CocoRules,
-        exclude: str,
-        access: Access,
-        panoptic_splits: frozenset[str],
-        splitting: Splitting,
-    ) -> None:
-        self._rules = rules
-        self._exclude = exclude
-        self._access = access
-        self._panoptic_splits = panoptic_splits
-        self._splitting = splitting
+    def __init__(self, reading: CocoReading) -> None:
+        self._reading = reading
 
     def process(
         self, element: tuple[str, tuple[str, ...]]
     ) -> Iterator[Sample | RejectedOutput | SplitSourceOutput]:
-        split, uris = element
-        files, identities = self._parse(uris)
-        keys: dict[str, dict[str, str]] = {}
-        excluded: list[str] = []
-        if self._exclude:
-            data, identity = read_identified(self._exclude, self._access)
-            keys, excluded = excluded_keys(data, self._exclude), [identity]
-        items = read_files(
-            files,
-            split,
-            self._rules,
-            keys,
-            join_identities(identities, *excluded),
-            panoptic=split in self._panoptic_splits,
-            splitting=self._splitting,
-        )
-        for item in items:
+        for item in read_split(self._reading, *element):
             if isinstance(item, Sample):
                 yield item
             elif isinstance(item, Rejected):
@@ -134,16 +92,5 @@ class _ReadSplit(beam.DoFn):
             else:
                 yield SplitSourceOutput("files", item)
 
-    def _parse(self, uris: Sequence[str]) -> tuple[CocoFiles, list[str]]:
-        """Return the files of a split, and by what each is recognised."""
-        if len(uris) == 1:
-            text = SourceText(uris[0], self._access)
-            source = CocoSource(text, uris[0], read_pieces=read_in_halves)
-            files = parse_sources([source], self._rules)
-            return files, [text.identity]
-        sources = [self._read(uri) for uri in uris]
-        return parse_sources(sources, self._rules), [source.identity for source in sources]
-
-    def _read(self, uri: str) -> CocoSource:
-        data, identity = read_identified(uri, self._access)
-        return CocoSource(data, uri, identity)
+    def finish_bundle(self) -> None:
+        end_reading()  # the bundle of all splits; what it holds is of use to nobody else

@@ -1,6 +1,5 @@
 """A long source file as a text in pieces, and by what it is recognised once it was read."""
 
-import functools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -18,25 +17,13 @@ class SourceText:
     """A source file whose bytes nobody holds but who reads it.
 
     A file that changes between two pieces is refused, as its pin tells.
-
-    Attributes:
-        uri: of the file.
     """
 
     def __init__(self, uri: str, access: Access = DEFAULT_ACCESS) -> None:
         """Take the file's URI; nothing is read yet."""
-        self.uri = uri
+        self._uri = uri
         self._access = access
         self._identity = ""
-
-    @functools.cached_property
-    def found(self) -> tuple[Storage, Entry]:
-        """The file as it is first found, which its pieces are of.
-
-        Raises:
-            RuntimeError: `E-ARG` when there is no such file, or a storage fault.
-        """
-        return find_uri(self.uri, self._access)
 
     @property
     def identity(self) -> str:
@@ -44,23 +31,19 @@ class SourceText:
         assert self._identity
         return self._identity
 
-    def pieces(self, until: int | None = None) -> Iterator[bytes]:
+    def pieces(self) -> Iterator[bytes]:
         """Yield the file from its beginning; each piece is read while the last one is in use.
-
-        Args:
-            until: offset at which to end; what is behind is read for the checksum alone. None for
-                the file's end.
 
         Raises:
             RuntimeError: `E-ARG` when there is no such file, or a storage fault.
             ValueError: when they have another checksum than the store has of the file.
         """
-        storage, entry = self.found
+        storage, entry = find_uri(self._uri, self._access)
         if entry.size_bytes <= _BYTES_AT_ONCE:  # as one object, whose checksum a store checks
-            yield self.whole()[:until]
+            yield self.whole()
             return
         with ThreadPoolExecutor(max_workers=1) as reader:
-            pieces = self._read(storage, entry, entry.size_bytes if until is None else until)
+            pieces = self._read(storage, entry)
             ahead = reader.submit(next, pieces, b"")
             while piece := ahead.result():
                 ahead = reader.submit(next, pieces, b"")
@@ -72,16 +55,14 @@ class SourceText:
         Raises:
             RuntimeError: `E-ARG` when there is no such file, or a storage fault.
         """
-        data, self._identity = read_identified(self.uri, self._access)
+        data, self._identity = read_identified(self._uri, self._access)
         return data
 
-    def _read(self, storage: Storage, entry: Entry, until: int) -> Iterator[bytes]:
-        crc32c, left = 0, until
+    def _read(self, storage: Storage, entry: Entry) -> Iterator[bytes]:
+        crc32c = 0
         for piece in read_chunks(storage, entry, 0, entry.size_bytes, _BYTES_AT_ONCE):
             crc32c = google_crc32c.extend(crc32c, piece)
-            if left > 0:
-                yield piece[:left]
-            left -= len(piece)
+            yield piece
         if entry.crc32c not in (None, crc32c):
             raise ValueError(f"{entry.name} has crc32c {entry.crc32c}, what was read {crc32c}")
         self._identity = identity_of(entry, crc32c)
