@@ -15,10 +15,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.measure import environment, kill_session, resident_bytes, tree
+from benchmarks.measure import SAMPLE_EVERY_S, environment, kill_session, resident_bytes, tree
 
 PROJECT = Path(__file__).resolve().parent.parent
-LOOKED_EVERY_S = 0.01
 
 
 def writes_shard(pid: int, out: Path) -> bool:
@@ -54,7 +53,7 @@ def main() -> None:
             while not ((out / "_plan.json").exists() and any(writes_shard(p, out) for p in pids)):
                 if process.poll() is not None:
                     raise SystemExit(f"the command has ended with exit code {process.returncode}")
-                time.sleep(LOOKED_EVERY_S)
+                time.sleep(SAMPLE_EVERY_S)
                 pids = list(tree(process.pid))
                 peak_bytes = max(peak_bytes, sum(map(resident_bytes, pids)))
             took_s = time.perf_counter() - started_s

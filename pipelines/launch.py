@@ -270,6 +270,8 @@ def run_graph(
     """
     with _temporary_folder_told():
         pipeline = beam.Pipeline(runner=runner_of(options), options=options)
+        # For steps in other languages, of which there are none: what a signal ends leaves it there.
+        os.rmdir(pipeline.local_tempdir)
     try:
         build(pipeline)
         with _beam_held_back():

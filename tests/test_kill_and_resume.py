@@ -157,11 +157,14 @@ def test_killed_beside_a_twin(seed: int, job: Job, tmp_path: Path) -> None:
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
 )
 def test_interrupted(number: signal.Signals, code: int, job: Job, tmp_path: Path) -> None:
-    process = start_coco(*job.into(tmp_path / "out"))
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    process = start_coco(*job.into(tmp_path / "out"), TMPDIR=str(temporary))
     wait_for_shards(process, tmp_path / "out", 40)
     process.send_signal(number)
     run = finish(process)
     assert (run.code, run.out) == (code, "")
+    assert list(temporary.iterdir()) == []
     lines = [line for line in run.err.splitlines() if line and not line.startswith("wrote ")]
     assert len(lines) == 1, run.err
     done, planned = map(int, INTERRUPTED.fullmatch(lines[0]).groups())
