@@ -1,6 +1,10 @@
 """Reads by obstore: in pieces of a large object, and what its errors say."""
 
+import contextlib
 import errno
+import os
+import resource
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import obstore
@@ -87,25 +91,69 @@ def test_a_piece_is_of_64_mebibytes() -> None:
     assert object_reads._PIECE_BYTES == 67_108_864
 
 
-def test_too_many_open_files_are_no_trouble_of_the_network() -> None:
+def failing(error: Exception) -> Callable[[], None]:
     def fail() -> None:
-        raise GENERIC("error trying to connect: Too many open files (os error 24)")
+        raise error
 
+    return fail
+
+
+def is_generic(error: Exception) -> bool:
+    return isinstance(error, GENERIC)
+
+
+def test_too_many_open_files_are_no_trouble_of_the_network() -> None:
+    error = GENERIC("error trying to connect: Too many open files (os error 24)")
     with pytest.raises(TooManyFiles) as told:
-        limits_told(fail)
+        limits_told(failing(error), is_generic)
     assert (told.value.errno, told.value.strerror) == (errno.EMFILE, "Too many open files")
+
+
+@contextlib.contextmanager
+def no_file_opening() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    ("error", "number"),
+    [
+        (GENERIC("dns error: Device or resource busy"), errno.EMFILE),
+        (GENERIC("no CA certificates were loaded"), errno.EMFILE),
+        (obstore_errors.NotFoundError("no such object"), None),
+    ],
+)
+def test_trouble_while_no_file_can_be_opened_is_that(error: Exception, number: int | None) -> None:
+    """A client that can open no file says that it finds no address, or no certificates."""
+    with pytest.raises((TooManyFiles, type(error))) as told, no_file_opening():
+        limits_told(failing(error), is_generic)
+    assert getattr(told.value, "errno", None) == number
+
+
+@pytest.mark.parametrize(
+    ("number", "told"), [(errno.ENFILE, TooManyFiles), (errno.ENOENT, GENERIC)]
+)
+def test_a_system_without_files_to_open_is_told(
+    number: int, told: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_none(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "open", open_none)
+    with pytest.raises(told):
+        limits_told(failing(GENERIC("dns error")), is_generic)
 
 
 def test_other_errors_pass_through() -> None:
     error = GENERIC("connection reset")
-
-    def fail() -> None:
-        raise error
-
     with pytest.raises(obstore_errors.GenericError) as told:
-        limits_told(fail)
+        limits_told(failing(error), is_generic)
     assert told.value is error
-    assert limits_told(lambda: 7) == 7
+    assert limits_told(lambda: 7, is_generic) == 7
 
 
 @pytest.mark.parametrize(

@@ -378,7 +378,7 @@ class GcsStorage:
     def _run(self, name: str, operation: Callable[[], T]) -> T:
         try:
             where = functools.partial(self._uri, name)
-            told = functools.partial(limits_told, operation)
+            told = functools.partial(limits_told, operation, _is_transient)
             return retry(told, _is_transient, where, sleep=self._rate.sleep)
         except TooManyFiles as error:
             raise coded(error, self._uri(name)) from error

@@ -36,18 +36,34 @@ class TooManyFiles(OSError):
     """What clients take for trouble of the network: waiting would not mend it."""
 
 
-def limits_told(operation: Callable[[], T]) -> T:
+def limits_told(operation: Callable[[], T], is_transient: Callable[[Exception], bool]) -> T:
     """Run an operation; tell where it failed for want of a descriptor.
 
     Raises:
-        TooManyFiles: when a client's error says so in its text.
+        TooManyFiles: when a client's error says so in its text, or is one to wait for while no
+            file can be opened.
     """
     try:
         return operation()
     except Exception as error:
-        if os.strerror(errno.EMFILE) not in str(error):
+        number = errno.EMFILE if os.strerror(errno.EMFILE) in str(error) else 0
+        if not number and is_transient(error):
+            number = _why_no_file_opens()
+        if not number:
             raise
-        raise TooManyFiles(errno.EMFILE, os.strerror(errno.EMFILE)) from error
+        raise TooManyFiles(number, os.strerror(number)) from error
+
+
+def _why_no_file_opens() -> int:
+    """Return the number of the limit that is met, or 0.
+
+    Clients say of it that a name has no address, or that there are no certificates.
+    """
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return error.errno if error.errno in (errno.EMFILE, errno.ENFILE) else 0
+    return 0
 
 
 def get_whole(

@@ -219,7 +219,7 @@ class ObjectStorage:
     def _run(self, name: str, operation: Callable[[], T], *passing: type[Exception]) -> T:
         where = functools.partial(self._uri, name)
         try:
-            told = functools.partial(limits_told, operation)
+            told = functools.partial(limits_told, operation, _is_transient)
             return retry(told, _is_transient, where, sleep=self._rate.sleep)
         except passing:
             raise
