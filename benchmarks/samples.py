@@ -23,7 +23,7 @@ from transforms.blobs import BlobName
 from transforms.pin_blobs import PinBlobs
 from transforms.pipeline_spool import spool_for
 from transforms.plan_shards import PlanShards
-from transforms.process_memory import keep_freed_memory, spare_the_collector
+from transforms.processes.process_memory import keep_freed_memory, spare_the_collector
 from transforms.shard_table import Sharding
 from transforms.storage import Entry
 

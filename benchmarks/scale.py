@@ -29,7 +29,7 @@ from transforms.metadata_files import documents
 from transforms.pin_blobs import _JoinBatch, _Pin
 from transforms.plan_shards import BucketBatch, make_bucket_batches, rank_bucket
 from transforms.shard_table import Sharding, add_tallies, make_shard_table
-from transforms.sources import SplitSource
+from transforms.sources.split_sources import SplitSource
 from transforms.storage import Entry
 from transforms.storage.listing_cuts import PARTS, cut_listing
 

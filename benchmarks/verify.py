@@ -30,9 +30,9 @@ from schemas.manifest import FeatureEntry, Label, ShardEntry
 from schemas.order import Order
 from schemas.tfrecord import frame_record
 from transforms.shard_index import IndexRow
-from transforms.shard_reports import ShardReport, ShardRules
 from transforms.storage import Storage, open_storage
-from transforms.verify_shard import verify_bytes
+from transforms.verify.shard import verify_bytes
+from transforms.verify.shard_reports import ShardReport, ShardRules
 
 IMAGE_BYTES = 160_000
 OBJECTS = 7

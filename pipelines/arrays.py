@@ -17,10 +17,10 @@ from schemas.layouts import Layout
 from schemas.layouts.arrays import FEATURE_KEYS, ArraysLayout, Encoding
 from schemas.manifest import Manifest
 from schemas.tensors import BFLOAT16
-from transforms.array_files import ArraySource
-from transforms.npz import NPY
-from transforms.read_arrays import ArrayReader, PlanArrays
-from transforms.read_samples import ReadSamples, SourceSamples
+from transforms.sources.array_files import ArraySource
+from transforms.sources.npz import NPY
+from transforms.sources.read_arrays import ArrayReader, PlanArrays
+from transforms.sources.read_samples import ReadSamples, SourceSamples
 from transforms.splits import GIVEN
 
 _FEATURE_NAME = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)

@@ -29,11 +29,11 @@ from schemas.layouts.frames import SizeMismatch
 from schemas.manifest import Manifest
 from schemas.samples import panoptic_root
 from transforms.batches import is_in_process
-from transforms.coco_reading import CocoReading
-from transforms.coco_samples import CocoRules
 from transforms.list_blobs import ListBlobs
-from transforms.read_coco import ReadCoco
-from transforms.read_samples import SourceSamples
+from transforms.sources.coco_reading import CocoReading
+from transforms.sources.coco_samples import CocoRules
+from transforms.sources.read_coco import ReadCoco
+from transforms.sources.read_samples import SourceSamples
 from transforms.storage import is_local
 
 

@@ -19,27 +19,27 @@ from schemas.samples import Sample
 from schemas.shards import ShardNames
 from transforms.blobs import PinTally
 from transforms.build_records import record_bytes
-from transforms.check_images import Check
 from transforms.commit import Commit
-from transforms.convert_images import NO_CONVERSION, Conversion
 from transforms.earlier_sets import NO_EARLIER_SETS, EarlierSets
 from transforms.find_duplicates import FindDuplicates
 from transforms.gate import GateLimits
+from transforms.images.check_images import Check
+from transforms.images.convert_images import NO_CONVERSION, Conversion
+from transforms.images.turn_images import Orientation
 from transforms.leave_out_earlier import LeaveOutEarlier
 from transforms.payloads import DetachPayloads
 from transforms.pin_blobs import PinBlobs
 from transforms.pipeline_spool import spool_for
 from transforms.plan_shards import Order, PlannedShards, PlanShards
 from transforms.publish_plan import CommitJob, PublishPlan, RejectBudget
-from transforms.read_samples import SourceSamples
 from transforms.report.write_report import WriteReport
 from transforms.run_spool import RunSpool
 from transforms.shard_job import ShardJob
 from transforms.shard_table import Sharding
-from transforms.sources import SplitSource, is_there
+from transforms.sources.read_samples import SourceSamples
+from transforms.sources.split_sources import SplitSource, is_there
 from transforms.splits import Splitting
 from transforms.storage import Access
-from transforms.turn_images import Orientation
 from transforms.write_shards import WriteShards
 
 

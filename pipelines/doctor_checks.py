@@ -22,7 +22,6 @@ from pipelines.doctor_sources import check_sources
 from pipelines.engines import is_dataflow, job_of, runner_of
 from pipelines.launch import RunConfig, with_earlier_sets
 from schemas.places import bucket_of
-from transforms.check_images import Check as ImageCheck
 from transforms.doctor.buckets import check_bucket
 from transforms.doctor.coco_samples import ReadAnnotations, read_annotations, too_large
 from transforms.doctor.diagnosis import Diagnosis, Mark, fine, warning
@@ -39,9 +38,10 @@ from transforms.doctor.sampled_images import (
     judge_images,
     look_at_images,
 )
+from transforms.images.check_images import Check as ImageCheck
+from transforms.images.turn_images import Orientation
 from transforms.output_files import top_level
 from transforms.storage import is_local, open_storage, uploads_in_pieces
-from transforms.turn_images import Orientation
 
 _IMAGES_S = 240.0
 _BUILD_S = 120.0

@@ -9,16 +9,16 @@ from pipelines.data_set import DataSetConfig
 from pipelines.launch import RunConfig
 from pipelines.sidecar import SidecarConfig
 from pipelines.table import TableConfig
-from transforms.array_files import ArraySource, open_file
 from transforms.doctor.diagnosis import Diagnosis, fine, wrong
 from transforms.doctor.run_checks import Check
 from transforms.doctor.sources import check_file, check_root, check_side_files
-from transforms.listed_files import ListedFile
 from transforms.quantities import counted
-from transforms.side_files import SideNames, annotations_root, divide_glob
+from transforms.sources.array_files import ArraySource, open_file
+from transforms.sources.listed_files import ListedFile
+from transforms.sources.side_files import SideNames, annotations_root, divide_glob
+from transforms.sources.table_files import stat_tables
+from transforms.sources.table_pieces import first_piece
 from transforms.storage import Access, find_uri, join_uri, open_storage, split_uri
-from transforms.table_files import stat_tables
-from transforms.table_pieces import first_piece
 
 _ARRAY_FILES = 5
 _SOURCE = "source"

@@ -18,10 +18,10 @@ from schemas.layouts import PIXEL_DTYPES, Layout
 from schemas.layouts.classification import ClassificationLayout, ClassifiedLayout
 from schemas.layouts.classification_presets import ImagenetLayout, TensorLayout, TutorialLayout
 from schemas.manifest import Manifest
-from transforms.convert_images import Color, Encoding
-from transforms.listed_files import ListFiles
-from transforms.read_folder import FOLDER, FolderReader, is_read
-from transforms.read_samples import ReadSamples, SourceSamples
+from transforms.images.convert_images import Color, Encoding
+from transforms.sources.listed_files import ListFiles
+from transforms.sources.read_folder import FOLDER, FolderReader, is_read
+from transforms.sources.read_samples import ReadSamples, SourceSamples
 from transforms.storage import join_uri
 
 LAYOUTS: Mapping[str, type[ClassifiedLayout]] = {

@@ -5,9 +5,9 @@ from typing import Any, TypeVar
 
 from pipelines.options import FlagParser
 from schemas.resizing import Resize, ResizeMode
-from transforms.check_images import Check
-from transforms.convert_images import DEFAULT_QUALITY, Color, Conversion, Encoding
-from transforms.turn_images import JPEG_QUALITY, Orientation
+from transforms.images.check_images import Check
+from transforms.images.convert_images import DEFAULT_QUALITY, Color, Conversion, Encoding
+from transforms.images.turn_images import JPEG_QUALITY, Orientation
 
 
 def add_image_flags(parser: FlagParser) -> None:

@@ -35,11 +35,11 @@ from transforms.commit import find_complete
 from transforms.earlier_sets import Since, dividing_options, find_earlier_sets
 from transforms.output_files import EXCLUDED_NAME, remove_output
 from transforms.pipeline_spool import close_spools, shares_memory
-from transforms.process_memory import keep_freed_memory, spare_the_collector
+from transforms.processes.process_memory import keep_freed_memory, spare_the_collector
+from transforms.processes.shard_builders import builders_beside
 from transforms.progress import PROGRESS
 from transforms.quantities import counted
 from transforms.report.write_report import has_report, write_report
-from transforms.shard_builders import builders_beside
 from transforms.storage import (
     Storage,
     check_uri,
@@ -190,8 +190,8 @@ def _plan(
         plan_run,
         trusted_plan,
     )
+    from transforms.forecast.outline_shards import new_slot
     from transforms.look_at_output import refuse_no_place
-    from transforms.outline_shards import new_slot
 
     if is_dry_run(options) or makes_template(options):
         raise ValueError("plan must come without dry_run and template_location: leave one out")

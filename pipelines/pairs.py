@@ -16,12 +16,12 @@ from pipelines.options import FlagParser, parse_flags, parse_per_split, shard_na
 from schemas.layouts import Layout
 from schemas.layouts.pairs import PairsLayout
 from schemas.manifest import Manifest
-from transforms.join_files import JoinFiles, NamedFile, Sides
-from transforms.listed_files import ListFiles
 from transforms.pipeline_spool import spool_for
-from transforms.read_folder import FOLDER, is_read
-from transforms.read_pairs import HIGH, LOW, PairNames, PairReader, pair_root
-from transforms.read_samples import ReadSamples, SourceSamples
+from transforms.sources.join_files import JoinFiles, NamedFile, Sides
+from transforms.sources.listed_files import ListFiles
+from transforms.sources.read_folder import FOLDER, is_read
+from transforms.sources.read_pairs import HIGH, LOW, PairNames, PairReader, pair_root
+from transforms.sources.read_samples import ReadSamples, SourceSamples
 
 _REMEDY = "check --low and --high, and what names of low images end in with --low_suffix"
 

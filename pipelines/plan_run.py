@@ -24,8 +24,8 @@ from schemas.samples import Sample
 from schemas.workload import Workload
 from transforms.commit import refuse_empty, to_have_samples
 from transforms.earlier_sets import check_turn
-from transforms.estimate_sizes import Shard, forecast_shards, report_bytes, side_bytes
-from transforms.estimate_time import (
+from transforms.forecast.estimate_sizes import Shard, forecast_shards, report_bytes, side_bytes
+from transforms.forecast.estimate_time import (
     Work,
     cpu_seconds,
     measure_speed,
@@ -33,10 +33,7 @@ from transforms.estimate_time import (
     shuffled_bytes,
     writing_seconds,
 )
-from transforms.forecast_reads import forecast_reads
-from transforms.forecast_splits import forecast_split, known_rejects
-from transforms.look_at_output import COMPLETE, REFUSED, free_bytes, look_at_output
-from transforms.outline_shards import (
+from transforms.forecast.outline_shards import (
     GatheredPlan,
     GatherPlan,
     OutlineShards,
@@ -44,12 +41,15 @@ from transforms.outline_shards import (
     ShardOutline,
     choose_tried,
 )
-from transforms.price_plan import N1_STANDARD_1, N2_STANDARD_4, price_lines
-from transforms.price_table import find_locations, load_prices
+from transforms.forecast.price_plan import N1_STANDARD_1, N2_STANDARD_4, price_lines
+from transforms.forecast.price_table import find_locations, load_prices
+from transforms.forecast.reads import forecast_reads
+from transforms.forecast.splits import forecast_split, known_rejects
+from transforms.forecast.try_records import Trial, try_records
+from transforms.look_at_output import COMPLETE, REFUSED, free_bytes, look_at_output
 from transforms.publish_plan import CommitJob, RejectBudget, make_job_plan, warn_of_splits
 from transforms.quantities import counted, megabytes
 from transforms.storage import is_local, open_storage, read_uri
-from transforms.try_records import Trial, try_records
 
 _ALL = RejectBudget(percent=100)
 _FILES_A_SHARD = 4  # data, receipt and two indexes

@@ -16,12 +16,12 @@ from pipelines.flags import FlagParser, add_reading_flags, not_empty, reading_ac
 from schemas.faults import fault_line, printable
 from schemas.inferred import InferredSchema
 from schemas.manifest import MANIFEST_NAME
-from transforms.draw_images import draw
 from transforms.find_records import FoundRecord, manifest_of, records_of_file, records_of_set
+from transforms.images.draw_images import draw
 from transforms.quantities import counted
 from transforms.show_record import Picture, pictures_of, record_lines
 from transforms.storage import Access, check_uri, join_uri, open_storage
-from transforms.verify_files import parse_record
+from transforms.verify.files import parse_record
 
 _PROGRAM = "beam-tfrec show"
 _DEFAULT_LIMIT = 3

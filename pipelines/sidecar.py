@@ -22,13 +22,13 @@ from schemas.layouts.frames import SizeMismatch
 from schemas.layouts.table import TableLayout
 from schemas.manifest import Manifest
 from schemas.side_files import SideFormat
-from transforms.join_files import JoinFiles, NamedFile, Sides
-from transforms.listed_files import ListFiles
 from transforms.pipeline_spool import spool_for
-from transforms.read_samples import ReadSamples, SourceSamples
-from transforms.read_sidecar import SideReader
-from transforms.side_contents import SideContents, SideObjects, SideValues
-from transforms.side_files import (
+from transforms.sources.join_files import JoinFiles, NamedFile, Sides
+from transforms.sources.listed_files import ListFiles
+from transforms.sources.read_samples import ReadSamples, SourceSamples
+from transforms.sources.read_sidecar import SideReader
+from transforms.sources.side_contents import SideContents, SideObjects, SideValues
+from transforms.sources.side_files import (
     NameByField,
     ReadSideFiles,
     SideNames,

@@ -115,7 +115,7 @@ def _begin_reading(arguments: Sequence[str]) -> None:
     if any(word.startswith(("--runner", "--direct_")) for word in arguments):
         return
     if files := _long_files(arguments):
-        importlib.import_module("transforms.coco_reader_process").begin_reading(files)
+        importlib.import_module("transforms.processes.coco_reader_process").begin_reading(files)
 
 
 def _long_files(arguments: Sequence[str]) -> list[str]:

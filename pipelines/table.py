@@ -29,18 +29,18 @@ from schemas.table_names import (
     root_and_pattern,
     what_is_named,
 )
-from transforms.check_images import Check
-from transforms.group_rows import GroupReader, GroupRows, RowReader
+from transforms.images.check_images import Check
+from transforms.images.turn_images import Orientation
 from transforms.list_blobs import ListBlobs
-from transforms.listed_files import ListFiles
 from transforms.pipeline_spool import spool_for
-from transforms.read_samples import ReadSamples, SourceSamples
-from transforms.read_table import TableReader, find_image_root
-from transforms.sources import Item
+from transforms.sources.group_rows import GroupReader, GroupRows, RowReader
+from transforms.sources.listed_files import ListFiles
+from transforms.sources.read_samples import ReadSamples, SourceSamples
+from transforms.sources.read_table import TableReader, find_image_root
+from transforms.sources.split_sources import Item
+from transforms.sources.table_files import ListTables, PickTables, is_table
+from transforms.sources.table_pieces import DivideTables
 from transforms.storage import split_uri
-from transforms.table_files import ListTables, PickTables, is_table
-from transforms.table_pieces import DivideTables
-from transforms.turn_images import Orientation
 
 _LISTED = "/tables"  # behind a split: the name of the root that its tables are listed in
 

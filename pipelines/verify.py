@@ -24,8 +24,8 @@ from schemas.findings import Findings, Verified
 from transforms.gate import usable_cores
 from transforms.quantities import counted, megabytes
 from transforms.storage import Access, check_uri, open_storage
-from transforms.verify_files import FilesFound, verify_file
-from transforms.verify_paths import find_paths
+from transforms.verify.files import FilesFound, verify_file
+from transforms.verify.paths import find_paths
 
 _PROGRAM = "beam-tfrec verify"
 RUNNER = "--runner"
@@ -161,8 +161,8 @@ def check_sources_given(config: VerifyConfig, data_sets: Sequence[str]) -> None:
         raise ValueError(
             f"sources must come with one data set, got {len(data_sets)}: give them apart"
         )
-    from transforms.verify_data_set import find_manifest  # pyarrow takes 0.2 s
-    from transforms.verify_sources import check_sources
+    from transforms.verify.data_set import find_manifest  # pyarrow takes 0.2 s
+    from transforms.verify.sources import check_sources
 
     manifest = find_manifest(open_storage(data_sets[0], config.access), Findings())
     if manifest is not None:
@@ -188,9 +188,9 @@ def summary(found: Verified, seconds: float) -> str:
 
 
 def _verify_data_set(root: str, config: VerifyConfig) -> Verified:
-    from transforms.verify_data_set import find_manifest, verify_data_set  # pyarrow takes 0.2 s
-    from transforms.verify_shard import verify_shard
-    from transforms.verify_sources import verify_sources
+    from transforms.verify.data_set import find_manifest, verify_data_set  # pyarrow takes 0.2 s
+    from transforms.verify.shard import verify_shard
+    from transforms.verify.sources import verify_sources
 
     with ThreadPoolExecutor(config.workers or usable_cores()) as pool:
         found = verify_data_set(

@@ -21,9 +21,9 @@ from pipelines.launch import beam_options, run_graph
 from pipelines.options import beam_parser
 from schemas.findings import Findings, Verified
 from transforms.storage import open_storage
-from transforms.verify_parts import VerifyJob, check_folder
-from transforms.verify_paths import find_paths
-from transforms.verify_with_beam import VerifyEverything
+from transforms.verify.parts import VerifyJob, check_folder
+from transforms.verify.paths import find_paths
+from transforms.verify.with_beam import VerifyEverything
 
 
 def verify_elsewhere(argv: Sequence[str]) -> bool:

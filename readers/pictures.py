@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from schemas.feature_roles import Corners, ObjectRoles, corners_of, roles_of_spec
 from schemas.features import FeatureSpec
-from transforms.check_images import decoding
-from transforms.image_findings import BadImage, require_size
+from transforms.images.check_images import decoding
+from transforms.images.findings import BadImage, require_size
 
 if TYPE_CHECKING:
     from PIL import Image

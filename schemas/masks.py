@@ -16,7 +16,7 @@ from schemas.segmentations import is_drawable
 
 Mask = NDArray[np.uint8]
 
-MAX_MASK_PX = 178_956_970  # the largest image there is, see `transforms.image_findings`
+MAX_MASK_PX = 178_956_970  # the largest image there is, see `transforms.images.findings`
 
 
 def mask_of(segmentation: Segmentation, width_px: int, height_px: int) -> Mask:

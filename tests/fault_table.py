@@ -61,7 +61,7 @@ _CREATE = ("create", "spool.publish")
 _READ_SOURCES = (
     "transforms.leave_out_earlier.read_written",
     "transforms.read_blobs.read_blob",
-    "transforms.sources.read_identified",
+    "transforms.sources.split_sources.read_identified",
 )
 
 

@@ -21,7 +21,6 @@ from tests.children import die_at, without_anonymous_files
 from tests.conftest import coco_dict, jpeg_bytes
 from transforms.blobs import listing_digest, pin_sample
 from transforms.build_shard import write_shard
-from transforms.coco_samples import CocoRules, CocoSource, read_coco
 from transforms.commit import commit
 from transforms.earlier_sets import NO_EARLIER_SETS, EarlierSets, manifest_of
 from transforms.gate import GateLimits, WorkerGate
@@ -48,7 +47,13 @@ from transforms.shard_table import (
     ShardTable,
     make_shard_table,
 )
-from transforms.sources import SplitSource, excluded_keys, read_identified, uri_identity
+from transforms.sources.coco_samples import CocoRules, CocoSource, read_coco
+from transforms.sources.split_sources import (
+    SplitSource,
+    excluded_keys,
+    read_identified,
+    uri_identity,
+)
 from transforms.storage import open_storage, read_uri, split_uri
 
 NAMES = ShardNames()

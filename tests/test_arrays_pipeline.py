@@ -389,7 +389,7 @@ def test_what_does_not_fit_together(flags: tuple[str, ...], message: str) -> Non
 def test_a_large_file_is_known_by_its_pin(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("transforms.sources._MAX_HASHED_BYTES", 1000)
+    monkeypatch.setattr("transforms.sources.split_sources._MAX_HASHED_BYTES", 1000)
     out, arguments = tmp_path / "out", ("--arrays", source / "x.npy")
     committed(out, *arguments)
     manifest = (out / "manifest.json").read_bytes()
@@ -458,7 +458,7 @@ def test_pieces_are_spread_over_a_cluster(
 ) -> None:
     arguments = ("--arrays", source, "--label_array", "y")
     committed(tmp_path / "here", *arguments)
-    monkeypatch.setattr("transforms.read_arrays.is_in_process", lambda pipeline: False)
+    monkeypatch.setattr("transforms.sources.read_arrays.is_in_process", lambda pipeline: False)
     committed(tmp_path / "spread", *arguments)
     here, spread = (shard_paths(tmp_path / name) for name in ("here", "spread"))
     assert [path.read_bytes() for path in here] == [path.read_bytes() for path in spread]

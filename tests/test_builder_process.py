@@ -21,10 +21,10 @@ from schemas.samples import Sample
 from tests.children import builders_beside
 from tests.coco_command import digests
 from tests.small_runs import SmallRun, build_shards, plan_run, write_set
-from transforms import build_beside, builder_process
-from transforms.builder_process import BuilderProcess, receive_file, send_file
 from transforms.gate import GateLimits
-from transforms.process_beside import told_error
+from transforms.processes import build_beside, builder_process
+from transforms.processes.builder_process import BuilderProcess, receive_file, send_file
+from transforms.processes.process_beside import told_error
 from transforms.progress import PROGRESS
 from transforms.run_spool import RunSpool, close_spool
 
@@ -222,7 +222,7 @@ def test_it_finds_the_modules_of_this_process(
 ) -> None:
     """And not those of the folder that it is in, nor does it mind what is no path."""
     (tmp_path / "transforms").mkdir()
-    (tmp_path / "transforms" / "build_beside.py").write_text("raise SystemExit(1)")
+    (tmp_path / "transforms" / "__init__.py").write_text("raise SystemExit(1)")
     monkeypatch.setattr(sys, "path", [*(path for path in sys.path if path), tmp_path])
     monkeypatch.chdir(tmp_path)
     run = planned(tmp_path)

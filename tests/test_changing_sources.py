@@ -19,7 +19,7 @@ from tests.coco_command import (
 )
 from tests.faulty_sources import grow, make_dangling, make_directory, make_fifo, rewrite
 from transforms import publish_plan as publishing
-from transforms import read_arrays
+from transforms.sources import read_arrays
 
 
 def after_planning(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:

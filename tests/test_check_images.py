@@ -36,7 +36,7 @@ from tests.small_images import (
     png,
     segment,
 )
-from transforms.check_images import TRAITS, Check, ImageFault, ImageInfo, check_image
+from transforms.images.check_images import TRAITS, Check, ImageFault, ImageInfo, check_image
 
 ROOT = Path(__file__).parents[1]
 SHARED_DATA = ROOT.parent / "shared" / "data"
@@ -538,7 +538,7 @@ class TestDecode:
 def test_the_header_check_imports_no_decoder():
     code = (
         "import sys\n"
-        "from transforms.check_images import check_image\n"
+        "from transforms.images.check_images import check_image\n"
         f"check_image({jpeg()!r}), check_image({png()!r})\n"
         "print([name for name in ('PIL', 'tensorflow', 'apache_beam') if name in sys.modules])\n"
     )

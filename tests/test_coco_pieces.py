@@ -12,9 +12,9 @@ from schemas.coco_file import CocoFile
 from schemas.coco_pieces import read_in_pieces
 from schemas.json_pieces import HeldText
 from tests.coco_texts import SMALL, annotation, coco, image, small
-from transforms import source_text
-from transforms.source_text import SourceText
-from transforms.sources import uri_identity
+from transforms.sources import source_text
+from transforms.sources.source_text import SourceText
+from transforms.sources.split_sources import uri_identity
 from transforms.storage import find_uri
 
 TWO = [image(), image(2, "b.jpg")]

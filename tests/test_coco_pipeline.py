@@ -51,8 +51,8 @@ from tests.coco_command import (
 from tests.conftest import SHARED_DATA, coco_dict, jpeg_bytes
 from transforms.plan_shards import PlanShards
 from transforms.publish_plan import RejectBudget
-from transforms.read_coco import ReadCoco
 from transforms.shard_table import Sharding
+from transforms.sources.read_coco import ReadCoco
 
 SPLITS = ("train", "val")
 EDGES = ("xmin", "ymin", "xmax", "ymax")

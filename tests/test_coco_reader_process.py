@@ -16,17 +16,19 @@ from schemas.samples import Sample
 from tests.children import processes_beside, wait_until_gone
 from tests.coco_command import PROJECT, MakeCoco, committed, digests, finish, run_coco, spawn_coco
 from tests.coco_texts import annotation, coco, image
-from transforms import coco_reader_process, list_blobs, read_coco
-from transforms.coco_reader_process import (
+from transforms import list_blobs
+from transforms.processes import coco_reader_process
+from transforms.processes.coco_reader_process import (
     Ask,
     CocoReaderProcess,
     begin_reading,
     end_reading,
     read_split,
 )
-from transforms.coco_reading import CocoReading, Item
-from transforms.coco_samples import CocoRules
-from transforms.read_coco_beside import parts_of
+from transforms.processes.read_coco_beside import parts_of
+from transforms.sources import read_coco
+from transforms.sources.coco_reading import CocoReading, Item
+from transforms.sources.coco_samples import CocoRules
 
 IMAGES = [image(n, f"{n}.jpg", license=n % 3) for n in range(1, 700)]
 ODD = {3: {"bbox": None}, 17: {"bbox": [1, 2]}, 18: {"bbox": [0, 0, 0, 0]}, 30: {"image_id": 9000}}
@@ -37,7 +39,7 @@ DROPPING = CocoReading(CocoRules(drop_orphans=True))
 RUN = """
 import sys
 from pipelines import cli, start
-from transforms import coco_reader_process
+from transforms.processes import coco_reader_process
 
 coco_reader_process.usable_cores = lambda: 2
 start._LONG_BYTES = 1
@@ -164,7 +166,7 @@ def test_where_none_can_start_files_are_read_here(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("transforms.process_beside.sys.executable", program)
+    monkeypatch.setattr("transforms.processes.process_beside.sys.executable", program)
     with caplog.at_level(logging.INFO, "transforms"):
         begin_reading([file])
         samples, _ = told(read_split(DROPPING, "train", [file]))
@@ -215,9 +217,9 @@ def test_it_ends_with_the_process_that_began_it(then: str, tmp_path: Path) -> No
     path.write_bytes(coco([image(n, f"{n:0200}.jpg") for n in range(20_000)], []))
     program = (
         "import sys\n"
-        "from transforms import coco_reader_process\n"
+        "from transforms.processes import coco_reader_process\n"
         "coco_reader_process.usable_cores = lambda: 2\n"
-        "from transforms.coco_reading import CocoReading\n"
+        "from transforms.sources.coco_reading import CocoReading\n"
         "asked = coco_reader_process.Ask('train', (sys.argv[1],), CocoReading())\n"
         "coco_reader_process.begin_reading([])\n"
         f"print('begun', flush=True); {then}; print('waits', flush=True); input()\n"

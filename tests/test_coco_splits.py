@@ -32,8 +32,8 @@ from tests.coco_command import (
 from tests.coco_texts import coco, image
 from tests.drawn_examples import draw
 from tests.test_coco_samples import FILES, RULES
-from transforms.coco_samples import CocoRules, CocoSource, read_coco
-from transforms.sources import SplitSource
+from transforms.sources.coco_samples import CocoRules, CocoSource, read_coco
+from transforms.sources.split_sources import SplitSource
 from transforms.splits import HASH, Splitting
 
 BY_HASH = ("--split_by", "hash", "--splits", "train=60,val=20,test=20")

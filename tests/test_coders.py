@@ -10,7 +10,7 @@ from apache_beam.testing.util import assert_that, equal_to
 
 import transforms.commit
 import transforms.plan_shards
-import transforms.read_coco
+import transforms.sources.read_coco
 import transforms.write_shards  # noqa: F401  (they register the structs that only they name)
 from schemas.faults import Rejected
 from schemas.manifest import JobPlan, Label, PlannedSplit
@@ -21,7 +21,7 @@ from schemas.workload import Reads
 from transforms.blobs import PinTally
 from transforms.coders import CompressedCoder, StructCoder, register
 from transforms.shard_table import Tally
-from transforms.sources import SplitSource
+from transforms.sources.split_sources import SplitSource
 from transforms.storage import Entry
 
 BLOB = Blob("train", "a/b.jpg", 100, "1700000000000000001", 0xFFFF_FFFF)

@@ -57,7 +57,7 @@ from transforms.publish_plan import (
     reject_text,
 )
 from transforms.shard_table import ShardTable
-from transforms.sources import SplitSource
+from transforms.sources.split_sources import SplitSource
 from transforms.storage import Entry, Storage, open_storage
 from transforms.storage.local import LocalStorage
 

@@ -15,10 +15,10 @@ from schemas.layouts import PIXEL_DTYPES
 from schemas.resizing import Resize, ResizeMode
 from tests.small_images import chunk, png
 from tests.turned_images import as_stored, as_viewed, encoded, jpeg_of, oriented, png_of
-from transforms.check_images import ImageFault, ImageInfo, check_image
-from transforms.convert_images import Color, Conversion, Encoding, convert_image
-from transforms.foreign_images import check_foreign
-from transforms.image_findings import MAX_PIXELS
+from transforms.images.check_images import ImageFault, ImageInfo, check_image
+from transforms.images.convert_images import Color, Conversion, Encoding, convert_image
+from transforms.images.findings import MAX_PIXELS
+from transforms.images.foreign_images import check_foreign
 
 PLAIN = Conversion(pixels_dtype="uint8", color=Color.KEEP)
 NOISE = np.random.default_rng(6).integers(0, 256, (24, 40, 3), np.uint8)

@@ -32,10 +32,10 @@ from tests.coco_command import (
 )
 from tests.conftest import jpeg_bytes
 from tests.turned_images import as_stored, oriented
-from transforms.convert_images import Color, Conversion, Encoding
 from transforms.gate import GateLimits, WorkerGate
+from transforms.images.convert_images import Color, Conversion, Encoding
+from transforms.images.turn_images import Orientation
 from transforms.shard_index import index_from_parquet
-from transforms.turn_images import Orientation
 
 
 def webp(color: tuple[int, int, int] = (9, 200, 30)) -> bytes:

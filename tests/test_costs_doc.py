@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from schemas.prices import LIST_PRICES, merge_prices
-from transforms.price_plan import price_lines
+from transforms.forecast.price_plan import price_lines
 
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.append(str(PROJECT / "benchmarks"))  # scripts, not a package

@@ -5,9 +5,9 @@ import pytest
 from schemas.faults import Rejected
 from schemas.run_plan import ShardForecast, served_hosts
 from schemas.samples import Blob, Sample
-from transforms.estimate_sizes import Line, fit_line, forecast_shards
-from transforms.outline_shards import ShardOutline, choose_tried, trial_digest
-from transforms.try_records import Trial, Tried
+from transforms.forecast.estimate_sizes import Line, fit_line, forecast_shards
+from transforms.forecast.outline_shards import ShardOutline, choose_tried, trial_digest
+from transforms.forecast.try_records import Trial, Tried
 
 REJECTED = Rejected(code="E-EX-EMPTY", stage="plan", split="train", key="1")
 

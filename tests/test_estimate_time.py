@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tests.test_sample_cost import MOST_GROUPED_BYTES, boxes_only
-from transforms.estimate_time import (
+from transforms.forecast.estimate_time import (
     Speed,
     Work,
     cpu_seconds,
@@ -12,8 +12,8 @@ from transforms.estimate_time import (
     shuffled_bytes,
     writing_seconds,
 )
+from transforms.forecast.try_records import Trial, Tried
 from transforms.gate import GateLimits
-from transforms.try_records import Trial, Tried
 
 WORK = Work(records=5000, files=5000, source_bytes=793_000_000, bytes=796_000_000, shards=16)
 QUICK, SLOW = Speed(1.2e9, 2), Speed(0.3e9, 2)

@@ -237,7 +237,7 @@ def test_large_annotations_are_recognised_too(
     make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By their pin: a run must note them as the next one looks for them."""
-    monkeypatch.setattr("transforms.sources._MAX_HASHED_BYTES", 100)
+    monkeypatch.setattr("transforms.sources.split_sources._MAX_HASHED_BYTES", 100)
     sources, out = make_coco(5), tmp_path / "out"
     committed(sources, out)
     assert run_coco(*command(sources, out)).out == f"already complete: {out}/manifest.json\n"

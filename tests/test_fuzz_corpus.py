@@ -15,7 +15,7 @@ from tests.fuzz.names import require_below_root
 from tests.fuzz.target import require_fault_line
 from tests.fuzz.targets import TARGETS
 from tests.fuzz.watch import watch
-from transforms.check_images import Check, ImageInfo, check_image
+from transforms.images.check_images import Check, ImageInfo, check_image
 
 ROOT = Path(__file__).parent.parent
 

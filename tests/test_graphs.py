@@ -57,5 +57,5 @@ def test_tables_are_spread_over_workers_that_there_are(monkeypatch: pytest.Monke
         return {label.split("/")[1] for label in groups if label.startswith("DivideTables/")}
 
     assert spread() == set()
-    monkeypatch.setattr("transforms.table_pieces.is_in_process", lambda pipeline: False)
+    monkeypatch.setattr("transforms.sources.table_pieces.is_in_process", lambda pipeline: False)
     assert spread() == {"OneByOne", "Spread"}

@@ -21,8 +21,8 @@ from tests.conftest import jpeg_bytes
 from tests.drawn_examples import draw
 from tests.test_sequence_pipeline import parsed_singly
 from tests.test_table_pipeline import convert, fault, shard_digests, write_json
-from transforms import group_rows, table_pieces
-from transforms.group_rows import (
+from transforms.sources import group_rows, table_pieces
+from transforms.sources.group_rows import (
     GroupReader,
     JoinedRows,
     OpenedRow,
@@ -30,11 +30,11 @@ from transforms.group_rows import (
     join_rows,
     order_rows,
 )
-from transforms.read_table import TableReader
+from transforms.sources.read_table import TableReader
+from transforms.sources.table_files import TableFile
+from transforms.sources.table_pieces import divide_file
 from transforms.splits import Splitting
 from transforms.storage import DEFAULT_ACCESS, open_storage
-from transforms.table_files import TableFile
-from transforms.table_pieces import divide_file
 
 ARGV = ["--group_rows", "clip", "--sequence", "token"]
 

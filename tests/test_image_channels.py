@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from schemas.images import ImageInfo
-from transforms.check_images import check_image
+from transforms.images.check_images import check_image
 
 # Pillow's mode, the format, how it is saved.
 IMAGES: dict[str, tuple[str, str, dict[str, Any]]] = {

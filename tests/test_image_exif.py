@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.small_images import entry, exif
-from transforms.image_exif import read_exif
+from transforms.images.exif import read_exif
 
 ROTATED = entry(0x0112, 3, 1, b"\0\6")
 SERIAL = entry(0xA431, 2, 4, b"123\0")

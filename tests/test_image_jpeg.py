@@ -16,8 +16,8 @@ from tests.small_images import (
     jpeg,
     segment,
 )
-from transforms.image_findings import MAX_PIXELS, BadImage, ImageFault
-from transforms.image_jpeg import MAX_SCANS, MAX_SEGMENTS, jpeg_for_decoder, read_jpeg
+from transforms.images.findings import MAX_PIXELS, BadImage, ImageFault
+from transforms.images.jpeg import MAX_SCANS, MAX_SEGMENTS, jpeg_for_decoder, read_jpeg
 
 PROGRESSIVE_SCAN = segment(0xDA, b"\1\1\0\0\0\0")
 

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from schemas.images import ImageInfo
 from tests.small_images import IEND, PNG_SIGNATURE, chunk, entry, exif, idat, ihdr, png
-from transforms import image_png
-from transforms.image_findings import MAX_PIXELS, BadImage
-from transforms.image_png import png_for_decoder, read_png
+from transforms.images import png as module
+from transforms.images.findings import MAX_PIXELS, BadImage
+from transforms.images.png import png_for_decoder, read_png
 
 PLTE = chunk(b"PLTE", b"rgb")
 
@@ -167,7 +167,7 @@ def test_tensorflows_limit_holds_above_ours():
 
 
 def test_number_of_chunks_is_limited(monkeypatch):
-    monkeypatch.setattr(image_png, "MAX_CHUNKS", 3)
+    monkeypatch.setattr(module, "MAX_CHUNKS", 3)
     assert read_png(png(), MAX_PIXELS) == info("gray")
     with pytest.raises(BadImage, match="more than 3 chunks"):
         read_png(png(ihdr(), chunk(b"tEXt"), idat()), MAX_PIXELS)
@@ -232,5 +232,5 @@ def test_interlaced_rows_are_those_of_pixels_counted_one_by_one(width_px, height
             row = passes[8 * (y % 8) + x % 8], y
             pixels[row] = pixels.get(row, 0) + 1
     expected = sum(1 + (count * bits + 7) // 8 for count in pixels.values())
-    header = image_png._Header(width_px, height_px, bits, 0, 0, 0, 1)
-    assert image_png._raw_bytes(header) == expected
+    header = module._Header(width_px, height_px, bits, 0, 0, 0, 1)
+    assert module._raw_bytes(header) == expected

@@ -6,7 +6,8 @@ import apache_beam as beam
 import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
-from transforms.join_files import (
+from transforms.pipeline_spool import spool_for
+from transforms.sources.join_files import (
     OTHER_SIDE,
     JoinedFiles,
     JoinFiles,
@@ -18,8 +19,7 @@ from transforms.join_files import (
     refuse_mostly_alone,
     tally_of,
 )
-from transforms.listed_files import ListedFile
-from transforms.pipeline_spool import spool_for
+from transforms.sources.listed_files import ListedFile
 from transforms.storage import Entry
 
 SIDES = Sides("--low", "--high", "check both")

@@ -18,7 +18,7 @@ from schemas.picture_fields import BadAnnotation, ObjectFields
 from schemas.samples import Blob
 from schemas.tfrecord import frame_record
 from tests.small_pictures import LABELS, image_of, object_at, sample_of
-from transforms.coco_samples import to_sample
+from transforms.sources.coco_samples import to_sample
 
 AUTO, REJECT = SizeMismatch.AUTO, SizeMismatch.REJECT
 TRUST_IMAGE, TRUST_JSON = SizeMismatch.TRUST_IMAGE, SizeMismatch.TRUST_JSON

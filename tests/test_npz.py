@@ -12,8 +12,8 @@ import pytest
 
 from schemas.npy import parse_npy_header
 from tests.array_runs import npy_bytes
-from transforms import npz
-from transforms.npz import UnpackedMembers, find_member, list_members, read_packed
+from transforms.sources import npz
+from transforms.sources.npz import UnpackedMembers, find_member, list_members, read_packed
 from transforms.storage import Entry, Storage, open_storage
 
 IMAGES = np.random.default_rng(0).integers(0, 4, (50, 8, 8), dtype=np.uint8)

@@ -27,8 +27,8 @@ from tests.turned_images import (
     oriented,
     png_of,
 )
+from transforms.images.turn_images import turn_upright
 from transforms.shard_index import index_from_parquet
-from transforms.turn_images import turn_upright
 
 WIDTH_PX, HEIGHT_PX = 7, 5
 PERSON = Label(1, "person", keypoints=("nose", "tail"))

@@ -28,8 +28,8 @@ from tests.drawn_examples import draw
 from tests.small_images import chunk, idat, ihdr, png
 from tests.turned_images import as_stored, as_viewed, encoded, jpeg_of, oriented, png_of
 from transforms.build_records import convert_images
-from transforms.convert_images import NO_CONVERSION
-from transforms.turn_images import Orientation
+from transforms.images.convert_images import NO_CONVERSION
+from transforms.images.turn_images import Orientation
 
 KEYS = (
     "image/segmentation/class/encoded",

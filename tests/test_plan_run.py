@@ -16,7 +16,7 @@ from tests.faulty_sources import cut_off, forbid_image_reads
 from tests.pipeline_command import run_pipeline
 from tests.plan_command import CONVERTED, EXACTLY, plan_only, plan_then_run
 from tests.side_folders import labelme, sa1b, shape, sources, write_side_files
-from transforms import outline_shards
+from transforms.forecast import outline_shards
 
 
 def flags_of(made: Sources) -> tuple[object, ...]:

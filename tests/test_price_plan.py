@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from schemas.prices import LIST_PRICES
 from schemas.workload import Reads, Workload
-from transforms.price_plan import (
+from transforms.forecast.price_plan import (
     GB,
     N1_STANDARD_1,
     N2_STANDARD_4,

@@ -8,7 +8,7 @@ import pytest
 from schemas.places import continent_of, regions_of
 from schemas.prices import LIST_PRICES, STORAGE_CLASSES, each_price, merge_prices
 from tests.gcs_stand_in import GcsStandIn, Kind
-from transforms.price_table import find_locations, load_prices
+from transforms.forecast.price_table import find_locations, load_prices
 
 DATED = {"taken": "2027-01-31"}
 

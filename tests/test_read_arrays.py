@@ -11,10 +11,10 @@ from schemas.array_fields import ArrayFields
 from schemas.faults import Rejected
 from schemas.samples import Sample
 from tests.array_runs import npy_bytes, random_images
-from transforms import array_files, read_arrays
-from transforms.array_files import ArraySource, open_file
-from transforms.read_arrays import ArrayReader, plan_pieces
-from transforms.sources import SourceNote
+from transforms.sources import array_files, read_arrays
+from transforms.sources.array_files import ArraySource, open_file
+from transforms.sources.read_arrays import ArrayReader, plan_pieces
+from transforms.sources.split_sources import SourceNote
 from transforms.splits import HASH, Splitting
 from transforms.storage import open_storage
 

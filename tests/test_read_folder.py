@@ -7,10 +7,10 @@ import pytest
 from schemas.class_fields import ClassFields
 from schemas.faults import Rejected
 from schemas.samples import Blob, Sample, pack
-from transforms.listed_files import ListedFile
-from transforms.read_folder import FolderReader, why_skipped
-from transforms.read_samples import _Read
-from transforms.sources import Item, SourceNote, SplitCounter
+from transforms.sources.listed_files import ListedFile
+from transforms.sources.read_folder import FolderReader, why_skipped
+from transforms.sources.read_samples import _Read
+from transforms.sources.split_sources import Item, SourceNote, SplitCounter
 from transforms.splits import GIVEN, HASH, Splitting
 from transforms.storage import DEFAULT_ACCESS, Entry
 

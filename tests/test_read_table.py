@@ -10,14 +10,14 @@ from schemas.columns import BOOL, FLOAT, INT, LIST, TEXT, ColumnFacts, add_facts
 from schemas.faults import Rejected
 from schemas.row_fields import labels_of, row_bytes, row_of
 from schemas.samples import Blob, Sample
-from transforms import table_pieces
-from transforms.read_table import TableReader, find_image_root, name_in_root
-from transforms.sources import SourceNote
+from transforms.sources import table_pieces
+from transforms.sources.read_table import TableReader, find_image_root, name_in_root
+from transforms.sources.split_sources import SourceNote
+from transforms.sources.table_files import TableFile
+from transforms.sources.table_pieces import TablePiece, divide_file
+from transforms.sources.table_rows import BadRow, Row, rows_of
 from transforms.splits import HASH, Splitting
 from transforms.storage import DEFAULT_ACCESS, open_storage
-from transforms.table_files import TableFile
-from transforms.table_pieces import TablePiece, divide_file
-from transforms.table_rows import BadRow, Row, rows_of
 
 GIVEN = Splitting()
 

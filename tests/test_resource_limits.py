@@ -36,7 +36,7 @@ from tests.gcs_stand_in import GcsStandIn
 from tests.gcs_stand_in.sources import SOURCES, put_sources
 from tests.small_runs import write_set
 from transforms import build_records
-from transforms.check_images import Check
+from transforms.images.check_images import Check
 
 
 def as_ordinary_user(arguments: list[str]) -> subprocess.Popen[str]:

@@ -19,7 +19,7 @@ from schemas.samples import Sample, content_digest, digest_payload
 from transforms import run_spool
 from transforms.payloads import DetachPayloads, attach_payloads
 from transforms.pipeline_spool import spool_for
-from transforms.process_memory import spare_the_collector
+from transforms.processes.process_memory import spare_the_collector
 from transforms.run_spool import RunSpool, payload_bytes
 
 

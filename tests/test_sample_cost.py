@@ -10,11 +10,11 @@ from schemas.picture_fields import PictureFields
 from schemas.samples import Sample, pack_each
 from tests.coco_texts import annotation, coco, image
 from transforms import pin_blobs
-from transforms.coco_samples import CocoRules, CocoSource, read_coco
 from transforms.coders import StructCoder
 from transforms.payloads import detach_payload
 from transforms.plan_shards import BucketBatch, ShardRun
 from transforms.shard_table import Tally
+from transforms.sources.coco_samples import CocoRules, CocoSource, read_coco
 
 MOST_ENCODED_BYTES = 485
 MOST_GROUPED_BYTES = 760

@@ -34,10 +34,10 @@ from tests.coco_command import (
     start_coco,
 )
 from tests.small_runs import plan_run, write_set
-from transforms import shard_builders
 from transforms.gate import GateLimits, WorkerGate
+from transforms.processes import shard_builders
+from transforms.processes.shard_builders import ShardBuilders
 from transforms.progress import PROGRESS
-from transforms.shard_builders import ShardBuilders
 from transforms.storage import Access
 
 TWO = ("--workers", 2)
@@ -200,7 +200,7 @@ def test_the_run_is_interrupted(
 def test_where_none_can_start_a_run_builds_alone(
     built_here: list[str], make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("transforms.process_beside.sys.executable", "/bin/false")
+    monkeypatch.setattr("transforms.processes.process_beside.sys.executable", "/bin/false")
     committed(make_coco(6), tmp_path / "out", "--num_shards", 6, *TWO)
     assert len(built_here) == 6
 

@@ -21,7 +21,7 @@ from schemas.tensors import TENSOR_TYPES, encode_tensor
 from tests.conftest import jpeg_bytes
 from tests.small_runs import build_run, plan_run, write_set
 from tests.test_verify_files import example, sequence_example, write
-from transforms.draw_images import draw
+from transforms.images.draw_images import draw
 
 JPEG = jpeg_bytes(8, 6)
 

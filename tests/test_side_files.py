@@ -16,8 +16,8 @@ from schemas.picture_fields import BadAnnotation, ObjectFields, Segmentation
 from schemas.sa1b import parse_sa1b
 from schemas.side_files import SideFile, SideFormat, format_of, open_objects, value_at
 from tests.side_folders import labelme, sa1b, shape
-from transforms.side_contents import SideFault, SideObjects, SideSample, SideValues
-from transforms.side_files import divide_glob, named_image
+from transforms.sources.side_contents import SideFault, SideObjects, SideSample, SideValues
+from transforms.sources.side_files import divide_glob, named_image
 
 TRIANGLE = [1.0, 2.0, 9.0, 2.0, 9.0, 8.0]
 RLE = {"size": [3, 4], "counts": "336"}  # runs of 3, 3, 6

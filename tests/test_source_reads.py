@@ -9,13 +9,13 @@ from apache_beam.testing.util import assert_that, equal_to
 
 from schemas.workload import Reads
 from tests.gcs_stand_in import GcsStandIn
-from transforms import array_files, read_folder
 from transforms.blobs import MAX_IMAGE_BYTES
-from transforms.listed_files import ListedFile, ListFiles, is_file
-from transforms.side_files import SideNames
 from transforms.source_reads import ReadCounts, add_reads
+from transforms.sources import array_files, read_folder
+from transforms.sources.listed_files import ListedFile, ListFiles, is_file
+from transforms.sources.side_files import SideNames
+from transforms.sources.table_files import is_table
 from transforms.storage import Entry
-from transforms.table_files import is_table
 
 
 @pytest.fixture

@@ -197,7 +197,7 @@ def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         Path(path).touch()
         os.truncate(path, size)
     files: list[list[str]] = []
-    monkeypatch.setattr("transforms.coco_reader_process.begin_reading", files.append)
+    monkeypatch.setattr("transforms.processes.coco_reader_process.begin_reading", files.append)
     return files
 
 

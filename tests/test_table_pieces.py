@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.table_names import Named, format_of, matches, root_and_pattern, what_is_named
-from transforms import table_pieces
-from transforms.storage import DEFAULT_ACCESS, Entry, open_storage
-from transforms.table_files import TableFile, number_tables, stat_tables
-from transforms.table_pieces import (
+from transforms.sources import table_pieces
+from transforms.sources.table_files import TableFile, number_tables, stat_tables
+from transforms.sources.table_pieces import (
     AUTOML_COLUMNS,
     divide_file,
     divide_lines,
@@ -19,6 +18,7 @@ from transforms.table_pieces import (
     is_automl_row,
     lines_of,
 )
+from transforms.storage import DEFAULT_ACCESS, Entry, open_storage
 
 
 def table(path: Path) -> TableFile:

@@ -195,7 +195,7 @@ def test_lists_are_of_any_length(tmp_path: Path) -> None:
 
 
 def test_pieces_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from transforms import table_pieces
+    from transforms.sources import table_pieces
 
     table = write_json(tmp_path / "t.jsonl", ROWS)
     whole = convert(tmp_path / "whole", "--table", table)

@@ -34,8 +34,8 @@ from tests.turned_images import (
     oriented,
     png_of,
 )
-from transforms.check_images import ImageFault, ImageInfo, check_image
-from transforms.turn_images import JPEG_QUALITY, Orientation, codec_versions, turn_upright
+from transforms.images.check_images import ImageFault, ImageInfo, check_image
+from transforms.images.turn_images import JPEG_QUALITY, Orientation, codec_versions, turn_upright
 
 TURNING = range(2, 9)
 
@@ -307,9 +307,9 @@ def test_codecs_are_named_where_they_decide_bytes() -> None:
 _TURN_IN_THREADS = """
 import threading
 from pathlib import Path
-from transforms.process_memory import keep_freed_memory
+from transforms.processes.process_memory import keep_freed_memory
 from tests.turned_images import encoded
-from transforms.turn_images import turn_upright
+from transforms.images.turn_images import turn_upright
 
 def resident_mb():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20

@@ -12,10 +12,10 @@ from schemas.order import Order
 from schemas.tfrecord import frame_record
 from tests.small_runs import build_run, plan_run, write_set
 from transforms.shard_index import IndexRow, index_from_parquet
-from transforms.shard_reports import ShardReport, ShardRules
 from transforms.storage import Access
-from transforms.verify_data_set import order_of, shard_rules
-from transforms.verify_shard import Gap, find_gap, verify_bytes
+from transforms.verify.data_set import order_of, shard_rules
+from transforms.verify.shard import Gap, find_gap, verify_bytes
+from transforms.verify.shard_reports import ShardReport, ShardRules
 
 
 @dataclasses.dataclass(frozen=True)

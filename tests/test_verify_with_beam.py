@@ -26,9 +26,8 @@ from tests.test_verify_data_set import (
     whole,
 )
 from tests.test_verify_files import example, write
-from transforms.shard_reports import ShardReport, ShardsFound, ShardTask, find_twice
-from transforms.verify_files import FilesFound
-from transforms.verify_parts import (
+from transforms.verify.files import FilesFound
+from transforms.verify.parts import (
     Around,
     KeysOfShard,
     VerifyJob,
@@ -37,6 +36,7 @@ from transforms.verify_parts import (
     merge_parts,
     partition_keys,
 )
+from transforms.verify.shard_reports import ShardReport, ShardsFound, ShardTask, find_twice
 
 __all__ = ["whole"]
 PRISM = PROJECT / ".tools" / "prism"

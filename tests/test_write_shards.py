@@ -45,10 +45,10 @@ from tests.small_runs import (
 from transforms import build_records, write_shards
 from transforms.build_records import build_record
 from transforms.build_shard import _commit_shard, build_shard, check_sources, write_shard
-from transforms.check_images import Check, check_image
 from transforms.coders import StructCoder
 from transforms.gate import GateLimits, WorkerGate
 from transforms.growing_shard import Record
+from transforms.images.check_images import Check, check_image
 from transforms.progress import PROGRESS
 from transforms.shard_index import IndexRow, Source, index_from_parquet, index_to_parquet
 from transforms.shard_job import ShardJob

@@ -10,7 +10,7 @@ from PIL import Image, ImageOps
 
 from schemas.images import EncodedImage
 from tests.small_images import PNG_SIGNATURE, chunk, entry, exif, segment
-from transforms.check_images import ImageInfo, check_image
+from transforms.images.check_images import ImageInfo, check_image
 
 _ORIENTATION = 0x0112
 _HEAD_END = len(PNG_SIGNATURE) + 25

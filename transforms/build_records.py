@@ -13,19 +13,19 @@ from schemas.manifest import JobPlan
 from schemas.samples import Sample, is_panoptic
 from schemas.sequence_example import encode_sequence_example_parts
 from schemas.tfrecord import frame_record
-from transforms.check_images import MAX_PIXELS, Check, ImageFault, check_image
-from transforms.convert_images import NO_CONVERSION, Conversion, convert_along, convert_image
-from transforms.foreign_images import FOREIGN_KINDS, check_foreign
 from transforms.gate import WorkerGate
 from transforms.growing_shard import Record
-from transforms.image_kinds import name_kind
+from transforms.images.check_images import MAX_PIXELS, Check, ImageFault, check_image
+from transforms.images.convert_images import NO_CONVERSION, Conversion, convert_along, convert_image
+from transforms.images.foreign_images import FOREIGN_KINDS, check_foreign
+from transforms.images.kinds import name_kind
+from transforms.images.turn_images import Orientation, turn_along, turn_upright
 from transforms.read_blobs import read_blob
 from transforms.run_spool import payload_bytes
 from transforms.shard_job import ShardJob
 from transforms.storage import (
     Storage,
 )
-from transforms.turn_images import Orientation, turn_along, turn_upright
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # of an object: another one in every run
 

@@ -48,7 +48,7 @@ from transforms.output_files import (
 )
 from transforms.publish_plan import CommitJob, check_budget_aloud, first_difference, other_plan
 from transforms.quantities import counted
-from transforms.sources import SplitSource, uri_identity
+from transforms.sources.split_sources import SplitSource, uri_identity
 from transforms.storage import DEFAULT_ACCESS, Access, Storage, join_uri, open_storage
 
 _LOG = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from schemas.manifest import MANIFEST_NAME, Manifest, ShardEntry, read_manifest
 from schemas.shards import index_names, shard_stem
 from schemas.tfrecord import FRAME_BYTES
 from transforms.storage import Access, Storage, find_uri, join_uri, open_storage
-from transforms.verify_files import open_records
+from transforms.verify.files import open_records
 from transforms.walk_frames import BadFrame, walk_frames
 
 

@@ -14,7 +14,7 @@ from schemas.layouts import Built, Unfit
 from schemas.samples import Sample
 from schemas.shards import ShardInfo, ShardNames, ShardPlan
 from schemas.statistics_collector import StatisticsCollector
-from transforms.convert_images import Conversion
+from transforms.images.convert_images import Conversion
 from transforms.progress import PROGRESS
 from transforms.shard_index import IndexRow, Source
 from transforms.storage import Spool

@@ -25,7 +25,7 @@ from transforms.earlier_sets import EarlierSet, manifest_of
 from transforms.group_batches import GroupBatches
 from transforms.run_spool import RunSpool
 from transforms.shard_index import index_from_parquet
-from transforms.sources import SplitSource
+from transforms.sources.split_sources import SplitSource
 from transforms.storage import DEFAULT_ACCESS, Access, join_uri, open_storage
 from transforms.tagged_outputs import RejectedOutput
 

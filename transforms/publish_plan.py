@@ -38,7 +38,7 @@ from transforms.earlier_sets import (
 from transforms.output_files import foreign, refuse_foreign
 from transforms.progress import COUNTERS, PROGRESS
 from transforms.shard_table import ShardTable
-from transforms.sources import SplitSource, merge_labels
+from transforms.sources.split_sources import SplitSource, merge_labels
 from transforms.splits import USUAL_SPLITS
 from transforms.storage import DEFAULT_ACCESS, Access, Storage, open_storage, read_uri
 

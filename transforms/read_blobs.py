@@ -1,7 +1,7 @@
 """Read the bytes that a blob stands for: a file, a span of one, or of a compressed member."""
 
 from schemas.samples import Blob
-from transforms.npz import UNPACKED
+from transforms.sources.npz import UNPACKED
 from transforms.storage import Entry, Storage
 
 

@@ -7,14 +7,14 @@ from schemas.faults import fault_line
 from schemas.layouts import Layout
 from schemas.manifest import JobPlan
 from schemas.shards import ShardNames
-from transforms.check_images import Check
-from transforms.convert_images import NO_CONVERSION, Conversion
+from transforms.images.check_images import Check
+from transforms.images.convert_images import NO_CONVERSION, Conversion
+from transforms.images.turn_images import Orientation
 from transforms.run_spool import RunSpool
 from transforms.storage import (
     DEFAULT_ACCESS,
     Access,
 )
-from transforms.turn_images import Orientation
 
 
 @dataclass(frozen=True)

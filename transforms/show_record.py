@@ -10,9 +10,9 @@ from schemas.findings import at_record
 from schemas.parse_example import Sequences, Values
 from schemas.plain_png import can_be_png, plain_png
 from schemas.shown_values import MAX_VALUES, read_tensor, show_bytes, show_numbers, show_tensor
-from transforms.check_images import ImageFault, check_image
 from transforms.find_records import FoundRecord
-from transforms.verify_files import looks_like_image, parse_record
+from transforms.images.check_images import ImageFault, check_image
+from transforms.verify.files import looks_like_image, parse_record
 
 _MAX_STEPS = 4
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")

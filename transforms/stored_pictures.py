@@ -6,7 +6,7 @@ from schemas.feature_roles import Roles
 from schemas.features import Kind
 from schemas.images import EncodedImage, ImageInfo
 from schemas.statistics_collector import RecordValues, StoredPicture
-from transforms.check_images import ImageFault, check_image
+from transforms.images.check_images import ImageFault, check_image
 
 
 def stored_pictures(

@@ -5,7 +5,7 @@ from typing import Literal
 import apache_beam as beam
 
 from schemas.faults import Rejected
-from transforms.sources import SplitSource
+from transforms.sources.split_sources import SplitSource
 
 RejectedOutput = beam.pvalue.TaggedOutput[Literal["rejected"], Rejected]
 """The second output of a step that rejects."""

@@ -17,10 +17,10 @@ from schemas.shards import ShardInfo, ShardPlan
 from schemas.statistics import NO_STATISTICS
 from transforms import coders
 from transforms.gate import GateLimits
-from transforms.npz import UNPACKED
+from transforms.processes.shard_builders import ShardBuilders
 from transforms.progress import COUNTERS
-from transforms.shard_builders import ShardBuilders
 from transforms.shard_job import ShardJob
+from transforms.sources.npz import UNPACKED
 from transforms.storage.request_rate import THROTTLED
 
 _SIGNAL_S = 10.0  # how often a runner hears of throttling
@@ -34,7 +34,7 @@ class WriteShards(beam.PTransform):
 
     They go without their statistics, which receipts have.
 
-    Shards are built by the worker process and those beside it (`transforms/shard_builders.py`), at
+    Shards are built by the worker process and those beside it (`processes/shard_builders.py`), at
     most `limits.shards_in_flight` at once, and as many are uploaded beside them; images are read
     ahead within `limits.bytes_in_flight`. A shard that an earlier attempt finished is kept. Rejects
     travel in the infos, so that a retry cannot double or lose them.

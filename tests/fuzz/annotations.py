@@ -18,8 +18,8 @@ from tests.conftest import coco_dict
 from tests.fuzz.choices import Choices
 from tests.fuzz.names import require_below_root
 from tests.fuzz.target import Target, require_fault_line
-from transforms.coco_samples import CocoRules, CocoSource, read_coco
-from transforms.sources import SplitSource
+from transforms.sources.coco_samples import CocoRules, CocoSource, read_coco
+from transforms.sources.split_sources import SplitSource
 
 _RULES = (
     CocoRules(),

@@ -15,7 +15,7 @@ from tests.fuzz.choices import Choices
 from tests.fuzz.images import with_right_checksums
 from tests.fuzz.outputs import run_manifest, run_rejected
 from tests.fuzz.target import Target
-from transforms.check_images import check_image
+from transforms.images.check_images import check_image
 
 LONG_BYTES = 2**18
 

@@ -14,14 +14,21 @@ from schemas.images import EncodedImage
 from schemas.turns import turn_size
 from tests import small_images as small
 from tests.fuzz.target import Target
-from transforms.check_images import MAX_PIXELS, TRAITS, Check, ImageFault, ImageInfo, check_image
-from transforms.image_bmp import read_bmp
-from transforms.image_exif import read_exif
-from transforms.image_findings import BadImage
-from transforms.image_gif import read_gif
-from transforms.image_jpeg import read_jpeg
-from transforms.image_png import read_png
-from transforms.turn_images import turn_upright
+from transforms.images.bmp import read_bmp
+from transforms.images.check_images import (
+    MAX_PIXELS,
+    TRAITS,
+    Check,
+    ImageFault,
+    ImageInfo,
+    check_image,
+)
+from transforms.images.exif import read_exif
+from transforms.images.findings import BadImage
+from transforms.images.gif import read_gif
+from transforms.images.jpeg import read_jpeg
+from transforms.images.png import read_png
+from transforms.images.turn_images import turn_upright
 
 _FEW_PIXELS = 2**14
 """What a decode may take, so that thousands of inputs a second can be decoded."""

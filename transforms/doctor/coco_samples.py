@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from schemas.faults import Rejected
 from schemas.layouts import Layout, labels_by_category
 from schemas.samples import Sample
-from transforms.coco_reading import CocoReading
 from transforms.doctor.choose_samples import Chosen
 from transforms.doctor.diagnosis import Diagnosis, fine
 from transforms.doctor.sampled_images import Sampled
 from transforms.quantities import counted, megabytes
-from transforms.sources import SplitSource, merge_labels
+from transforms.sources.coco_reading import CocoReading
+from transforms.sources.split_sources import SplitSource, merge_labels
 from transforms.storage import Access, find_uri
 
 MAX_PARSED_BYTES = 600_000_000

@@ -13,8 +13,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from transforms.check_images import SAFE_PILLOW_MAJOR
 from transforms.doctor.diagnosis import Diagnosis, fine, warning, wrong
+from transforms.images.check_images import SAFE_PILLOW_MAJOR
 from transforms.quantities import counted
 
 OLDEST_PYTHON = (3, 11)

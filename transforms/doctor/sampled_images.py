@@ -19,16 +19,16 @@ from transforms.build_records import (
     num_decoded,
     read_images,
 )
-from transforms.check_images import Check
-from transforms.convert_images import NO_CONVERSION, Conversion
 from transforms.doctor.choose_samples import Chosen, Listed
 from transforms.doctor.diagnosis import Diagnosis, fine, warning, wrong
+from transforms.images.check_images import Check
+from transforms.images.convert_images import NO_CONVERSION, Conversion
+from transforms.images.turn_images import Orientation
 from transforms.output_files import source_entries
 from transforms.publish_plan import RejectBudget
 from transforms.quantities import counted
-from transforms.read_folder import why_skipped
+from transforms.sources.read_folder import why_skipped
 from transforms.storage import Access, Storage, open_storage
-from transforms.turn_images import Orientation
 
 _READERS = 8
 _LONGEST_S = 60.0

@@ -9,7 +9,7 @@ import msgspec
 from schemas.places import bucket_of
 from transforms.doctor.diagnosis import Diagnosis, fine, of_error, warning, wrong
 from transforms.doctor.google_identity import identity_for_storage
-from transforms.image_kinds import name_kind
+from transforms.images.kinds import name_kind
 from transforms.quantities import counted, megabytes
 from transforms.storage import Access, Entry, Storage, find_uri, open_storage
 

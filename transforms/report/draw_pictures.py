@@ -12,7 +12,7 @@ from schemas.feature_roles import Roles
 from schemas.features import Kind
 from schemas.findings import at_record
 from schemas.shown_values import Tensor
-from transforms.image_findings import BadImage
+from transforms.images.findings import BadImage
 from transforms.report.contents import Outline, ShownPicture
 from transforms.report.outlines import (
     MAX_OUTLINES,
@@ -30,7 +30,7 @@ from transforms.report.pick_samples import PickedRecord
 from transforms.report.read_samples import ReadRecord
 from transforms.report.small_pictures import Small, encode_jpeg, small_picture, small_tensor
 from transforms.report.tint_masks import tint_numbers, tint_objects, tint_polygons
-from transforms.verify_files import parse_record
+from transforms.verify.files import parse_record
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -26,7 +26,7 @@ from transforms.report.pick_samples import (
 from transforms.report.read_samples import ReadRecord, read_compressed, read_record
 from transforms.report.scan_records import ClassNames, Scan, scan_file
 from transforms.storage import Access, Entry, Storage, find_uri, is_local
-from transforms.verify_files import open_records
+from transforms.verify.files import open_records
 
 _MAX_NOTES = 100
 

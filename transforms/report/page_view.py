@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from schemas.faults import FAULTS, Rejected
 from schemas.statistics import Statistics
-from transforms.image_findings import TRAITS
+from transforms.images.findings import TRAITS
 from transforms.quantities import bytes_text
 from transforms.report.charts import (
     Chart,

@@ -25,7 +25,7 @@ from schemas.tfrecord import FRAME_BYTES
 from transforms.quantities import counted
 from transforms.storage import Access, Storage, find_uri, join_uri, open_storage
 from transforms.stored_pictures import image_values, stored_pictures
-from transforms.verify_files import OpenedRecords, looks_like_image, open_records, parse_record
+from transforms.verify.files import OpenedRecords, looks_like_image, open_records, parse_record
 from transforms.walk_frames import BadFrame, Record, walk_frames
 
 if TYPE_CHECKING:

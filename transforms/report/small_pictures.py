@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from schemas.images import EncodedImage
 from schemas.shown_values import Tensor, read_tensor
 from schemas.tensors import BFLOAT16
-from transforms.check_images import Check, check_image, decoding
-from transforms.decode_images import decode_image, over_white, upper_bits
-from transforms.foreign_images import FOREIGN_KINDS, check_foreign
-from transforms.image_findings import BadImage, ImageFault, require_size, unreadable
-from transforms.image_kinds import name_kind
+from transforms.images.check_images import Check, check_image, decoding
+from transforms.images.decode_images import decode_image, over_white, upper_bits
+from transforms.images.findings import BadImage, ImageFault, require_size, unreadable
+from transforms.images.foreign_images import FOREIGN_KINDS, check_foreign
+from transforms.images.kinds import name_kind
 
 if TYPE_CHECKING:
     import numpy as np

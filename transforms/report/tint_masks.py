@@ -9,8 +9,8 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from transforms.check_images import Check, check_image, decoding
-from transforms.image_findings import BadImage, ImageFault
+from transforms.images.check_images import Check, check_image, decoding
+from transforms.images.findings import BadImage, ImageFault
 from transforms.report.colors import class_color
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import apache_beam as beam
 
 from schemas.faults import find_fault, printable
 from schemas.manifest import REPORT_NAME, Manifest
-from transforms.check_images import SAFE_PILLOW_MAJOR
+from transforms.images.check_images import SAFE_PILLOW_MAJOR
 from transforms.report.gather import make_report
 from transforms.report.report_file import is_own_report, report_file
 from transforms.storage import Access, join_uri, open_storage

@@ -1,0 +1,1 @@
+"""Images as files: walked, checked, decoded, turned, converted and encoded."""

@@ -1,0 +1,209 @@
+"""Walk a GIF's blocks: its frames, whether it is whole, whether TensorFlow reads what viewers show.
+
+`tf.io.decode_image` returns every frame, at the width of the widest and the height of the highest,
+whatever the canvas is: a GIF where these differ has another size for its annotations than for its
+reader. Format: GIF89a specification (1990); decoder: giflib, called by TensorFlow's gif_io.cc.
+"""
+
+import struct
+from dataclasses import dataclass
+
+from schemas.images import ImageInfo
+from transforms.images.findings import damaged, require_size, too_many_pixels, truncated, unreadable
+
+SIGNATURES = (b"GIF87a", b"GIF89a")
+
+MAX_PIXELS = (2**31 - 1) // 3
+"""Of all frames together: TensorFlow counts their bytes as RGB in 31 bits."""
+
+MAX_FRAMES = 10_000
+
+MAX_SUB_BLOCKS = 2**21
+"""Bounds the walk to about a second; encoders fill all but the last of a frame with 255 bytes."""
+
+_IMAGE, _EXTENSION, _TRAILER = 0x2C, 0x21, 0x3B
+_GRAPHIC_CONTROL = b"\xf9\x04"
+
+_SCREEN = struct.Struct("<HHB").unpack_from
+_IMAGE_HEAD = struct.Struct("<HHHHB").unpack_from
+
+
+@dataclass(frozen=True, slots=True)
+class GifFrame:
+    """One frame: indices into a colour table, compressed.
+
+    Attributes:
+        width_px: columns; at most the canvas's.
+        height_px: rows; at most the canvas's.
+        interlaced: whether the rows are stored in four passes.
+        colours: size of the colour table, 2 to 256.
+        transparent: the index that shows the frame before, -1 without one.
+        code_bits: LZW minimum code size, 2 to 8.
+        start: where its sub-blocks begin in the file.
+        end: one past their terminator.
+    """
+
+    width_px: int
+    height_px: int
+    interlaced: bool
+    colours: int
+    transparent: int
+    code_bits: int
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class _Gif:
+    """What the walk has found so far; `transparent` is None until a control block says more."""
+
+    data: bytes
+    width_px: int
+    height_px: int
+    colours: int
+    frames: list[GifFrame]
+    transparent: int | None = None
+    sub_blocks: int = 0
+
+
+def read_gif(data: bytes, max_pixels: int) -> ImageInfo:
+    """Return the facts of a GIF that is whole, without decompressing its frames.
+
+    Args:
+        data: the file; starts with one of `SIGNATURES`.
+        max_pixels: limit on the pixels of all frames together.
+
+    Raises:
+        BadImage: where a block is cut off, unknown or impossible, or TensorFlow reads another size.
+    """
+    gif, end = _walk(data, max_pixels)
+    traits = {"palette"}
+    if len(gif.frames) > 1:
+        traits.add("animated")
+    if any(frame.transparent >= 0 for frame in gif.frames):
+        traits.add("alpha")
+    if any(frame.interlaced for frame in gif.frames):
+        traits.add("interlaced")
+    if end != len(data):
+        traits.add("trailing_bytes")
+    return ImageInfo("gif", gif.width_px, gif.height_px, 1, tuple(sorted(traits)))
+
+
+def gif_frames(data: bytes, max_pixels: int) -> list[GifFrame]:
+    """Return all frames of a GIF, in order.
+
+    Raises:
+        BadImage: as `read_gif`.
+    """
+    return _walk(data, max_pixels)[0].frames
+
+
+def _walk(data: bytes, max_pixels: int) -> tuple[_Gif, int]:
+    """Read the blocks through the trailer; return what they say, and one past the trailer."""
+    if len(data) < 13:
+        raise truncated(f"{len(data)} bytes, a GIF's header takes 13")
+    width_px, height_px, flags = _SCREEN(data, 6)
+    require_size(width_px, height_px, max_pixels)
+    gif = _Gif(data, width_px, height_px, _colours(flags), [])
+    position = 13 + 3 * gif.colours
+    try:
+        while data[position] != _TRAILER:
+            position = _read_block(gif, position)
+    except (IndexError, struct.error):
+        raise truncated(f"no trailer in {len(data)} bytes, {len(gif.frames)} frames") from None
+    _require_frames(gif, max_pixels)
+    return gif, position + 1
+
+
+def _read_block(gif: _Gif, position: int) -> int:
+    """Read one extension or frame; return where the next block begins.
+
+    Raises:
+        IndexError: where the data ends first; so does struct.error.
+    """
+    kind = gif.data[position]
+    if kind == _EXTENSION:
+        # Of several control blocks before a frame giflib takes the first.
+        if gif.data.startswith(_GRAPHIC_CONTROL, position + 1) and gif.transparent is None:
+            flags, transparent = gif.data[position + 3], gif.data[position + 6]
+            gif.transparent = transparent if flags & 1 else -1
+        return _skip_sub_blocks(gif, position + 2)
+    if kind == _IMAGE:
+        return _read_frame(gif, position)
+    raise damaged(f"block {kind:02x} at byte {position}")
+
+
+def _read_frame(gif: _Gif, position: int) -> int:
+    left, top, width_px, height_px, flags = _IMAGE_HEAD(gif.data, position + 1)
+    number = len(gif.frames)
+    if number == MAX_FRAMES:
+        raise too_many_pixels(f"more than {MAX_FRAMES} frames")
+    if not (width_px and height_px):
+        raise damaged(f"frame {number} is {width_px} x {height_px}")
+    if left + width_px > gif.width_px or top + height_px > gif.height_px:
+        raise damaged(
+            f"frame {number} of {width_px} x {height_px} at {left}, {top} "
+            f"leaves the canvas of {gif.width_px} x {gif.height_px}"
+        )
+    colours = _colours(flags)
+    position += 10 + 3 * colours
+    code_bits = gif.data[position]
+    if not 2 <= code_bits <= 8:
+        raise damaged(f"frame {number} has codes of {code_bits} bits")
+    if not (colours or gif.colours):
+        raise unreadable(f"GIF without a colour table for frame {number}")
+    end = _skip_sub_blocks(gif, position + 1)
+    gif.frames.append(
+        GifFrame(
+            width_px=width_px,
+            height_px=height_px,
+            interlaced=bool(flags & 0x40),
+            colours=colours or gif.colours,
+            transparent=-1 if gif.transparent is None else gif.transparent,
+            code_bits=code_bits,
+            start=position + 1,
+            end=end,
+        )
+    )
+    gif.transparent = None
+    return end
+
+
+def _colours(flags: int) -> int:
+    """Return the entries of the colour table that a descriptor's flags announce.
+
+    >>> _colours(0x80), _colours(0xF7), _colours(0x77)
+    (2, 256, 0)
+    """
+    return 2 << (flags & 7) if flags & 0x80 else 0
+
+
+def _skip_sub_blocks(gif: _Gif, position: int) -> int:
+    """Return one past the terminator of the sub-blocks at `position`."""
+    data = gif.data
+    for count in range(MAX_SUB_BLOCKS - gif.sub_blocks):
+        size = data[position]
+        position += size + 1
+        if size == 0:
+            gif.sub_blocks += count + 1
+            return position
+    raise damaged(f"more than {MAX_SUB_BLOCKS} sub-blocks")
+
+
+def _require_frames(gif: _Gif, max_pixels: int) -> None:
+    """Refuse frames that TensorFlow would not read, or not at the canvas's size."""
+    if not gif.frames:
+        raise damaged("no frame")
+    widest = max(frame.width_px for frame in gif.frames)
+    highest = max(frame.height_px for frame in gif.frames)
+    if (widest, highest) != (gif.width_px, gif.height_px):
+        raise unreadable(
+            f"GIF of {gif.width_px} x {gif.height_px}, which TensorFlow reads as "
+            f"{widest} x {highest}, its largest frame"
+        )
+    pixels = widest * highest * len(gif.frames)
+    limit = min(max_pixels, MAX_PIXELS)
+    if pixels > limit:
+        raise too_many_pixels(
+            f"{len(gif.frames)} frames of {widest} x {highest} = {pixels} pixels, limit {limit}"
+        )

@@ -1,0 +1,271 @@
+"""Walk a PNG's chunks: what it is, whether it is whole and unaltered, what its decoder needs of it.
+
+Refused are wrong checksums anywhere, what breaks the PNG specification (third edition) in a chunk
+that the pixels depend on, and what libpng, which TensorFlow decodes with, does not read.
+"""
+
+import struct
+import zlib
+from collections.abc import Container, Iterator
+from typing import NamedTuple
+
+from schemas.images import ImageInfo
+from transforms.images.exif import read_exif
+from transforms.images.findings import damaged, require_size, too_many_pixels, truncated
+
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+MAX_SIDE_PX = 1_000_000
+"""libpng's limit on width and height, as TensorFlow builds it."""
+
+MAX_PIXELS = 2**29 - 1
+"""TensorFlow refuses a PNG of more pixels."""
+
+MAX_CHUNKS = 2**20
+"""Bounds the walk to about a second; encoders write one chunk per 8 kB and more."""
+
+_SURPLUS_BYTES = 2**20  # libpng and Pillow ignore pixels behind the last row; a bomb is refused
+_INFLATE_BYTES = 2**20
+
+# By colour type: samples a pixel, the bit depths allowed (table 8 of the specification), traits.
+_COLOUR_TYPES = {
+    0: (1, (1, 2, 4, 8, 16), ("gray",)),
+    2: (3, (8, 16), ()),
+    3: (1, (1, 2, 4, 8), ("palette",)),
+    4: (2, (8, 16), ("alpha", "gray")),
+    6: (4, (8, 16), ("alpha",)),
+}
+_PALETTE_TYPE = 3
+_CHUNK_TRAITS = {b"tRNS": "alpha", b"acTL": "animated", b"iCCP": "icc_profile"}
+_KNOWN_CRITICAL = frozenset({b"IHDR", b"PLTE", b"IDAT", b"IEND"})
+_IEND = b"\0\0\0\0IEND\xae\x42\x60\x82"
+
+# The first column and row of each pass of an interlaced image, and the steps between its pixels.
+_PASSES = (
+    (0, 0, 8, 8),
+    (4, 0, 8, 8),
+    (0, 4, 4, 8),
+    (2, 0, 4, 4),
+    (0, 2, 2, 4),
+    (1, 0, 2, 2),
+    (0, 1, 1, 2),
+)
+
+_CHUNK_HEAD = struct.Struct(">I4s").unpack_from
+_CHECKSUM = struct.Struct(">I").unpack_from
+
+
+class _Header(NamedTuple):
+    width_px: int
+    height_px: int
+    bit_depth: int
+    colour_type: int
+    compression: int
+    filtering: int
+    interlace: int
+
+
+def read_png(data: bytes, max_pixels: int) -> ImageInfo:
+    """Return the facts of a PNG that is whole: every chunk there, every checksum right.
+
+    The compressed pixels are not looked at: their checksum says that they are as they were written.
+
+    Args:
+        data: the file; starts with `SIGNATURE`.
+        max_pixels: limit on width x height.
+
+    Raises:
+        BadImage: where a chunk is cut off, altered, missing, misplaced, or critical and unknown.
+    """
+    header = _read_header(data, max_pixels)
+    traits = set(_COLOUR_TYPES[header.colour_type][2])
+    if header.bit_depth == 16:
+        traits.add("16_bit")
+    if header.interlace:
+        traits.add("interlaced")
+    orientation, end, seen = 1, 0, set[bytes]()
+    for name, start, end in _chunks(data):
+        _require_place(name, end - start - 12, header, seen)
+        if name in _CHUNK_TRAITS:
+            traits.add(_CHUNK_TRAITS[name])
+        elif name == b"eXIf" and name not in seen:
+            # Some writers copy the prefix along that EXIF has in JPEG.
+            orientation, exif_traits = read_exif(
+                data[start + 8 : end - 4].removeprefix(b"Exif\0\0")
+            )
+            traits.update(exif_traits)
+        seen.add(name)
+    if end != len(data):
+        traits.add("trailing_bytes")
+    return ImageInfo(
+        "png",
+        header.width_px,
+        header.height_px,
+        orientation,
+        tuple(sorted(traits)),
+        _channels(header.colour_type, seen),
+    )
+
+
+def png_for_decoder(data: bytes, max_pixels: int) -> bytes:
+    """Return the PNG with its header, palette and pixels only, after inflating the pixels once.
+
+    Metadata does not touch the pixels, is what a decoder is most often attacked with, and makes
+    Pillow refuse what libpng reads. A second run of IDAT chunks is left out, as libpng does. The
+    pixels' own end and checksum are proven here, because Pillow stops reading at the last row.
+
+    Raises:
+        BadImage: where the compressed pixels are damaged, too few, or far too many.
+    """
+    header = _read_header(data, max_pixels)
+    view = memoryview(data)
+    kept, pixels, before = [view[: len(SIGNATURE)]], list[memoryview](), b""
+    for name, start, end in _chunks(data):
+        if name == b"IDAT" and (before == b"IDAT" or not pixels):
+            pixels.append(view[start + 8 : end - 4])
+        elif pixels:
+            break
+        if name in _KNOWN_CRITICAL:
+            kept.append(view[start:end])
+        before = name
+    _require_pixels(pixels, _raw_bytes(header))
+    return b"".join([*kept, _IEND])
+
+
+def png_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield name and body of every chunk through IEND.
+
+    Raises:
+        BadImage: where one is cut off or altered.
+    """
+    for name, start, end in _chunks(data):
+        yield name, data[start + 8 : end - 4]
+
+
+def png_chunk(name: bytes, body: bytes) -> bytes:
+    """Return a chunk: length, name, body, checksum.
+
+    >>> png_chunk(b"IEND", b"").hex()
+    '0000000049454e44ae426082'
+    """
+    return b"".join(
+        [
+            len(body).to_bytes(4, "big"),
+            name,
+            body,
+            zlib.crc32(body, zlib.crc32(name)).to_bytes(4, "big"),
+        ]
+    )
+
+
+def _read_header(data: bytes, max_pixels: int) -> _Header:
+    """Read the IHDR chunk (specification 11.2.1), whose checksum the chunk walk looks at."""
+    if len(data) < 33:
+        raise truncated(f"{len(data)} bytes, a PNG's header takes 33")
+    length, name = _CHUNK_HEAD(data, 8)
+    if length != 13 or name != b"IHDR":
+        raise damaged(f"first chunk is {name!r} of {length} bytes")
+    header = _Header(*struct.unpack_from(">IIBBBBB", data, 16))
+    require_size(header.width_px, header.height_px, max_pixels)
+    if max(header.width_px, header.height_px) > MAX_SIDE_PX:
+        raise too_many_pixels(
+            f"{header.width_px} x {header.height_px} pixels, libpng's limit {MAX_SIDE_PX}"
+        )
+    require_size(header.width_px, header.height_px, MAX_PIXELS)
+    _, depths, _ = _COLOUR_TYPES.get(header.colour_type, (0, (), ()))
+    if header.bit_depth not in depths:
+        raise damaged(f"colour type {header.colour_type} of {header.bit_depth} bits")
+    if header.compression or header.filtering or header.interlace > 1:
+        raise damaged(
+            f"compression {header.compression}, filter {header.filtering}, "
+            f"interlace {header.interlace}"
+        )
+    return header
+
+
+def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Yield name, start and end of every chunk through IEND, its checksum found right."""
+    view, size, position = memoryview(data), len(data), len(SIGNATURE)
+    for _ in range(MAX_CHUNKS):
+        if position + 12 > size:
+            raise truncated(f"no IEND chunk in {size} bytes")
+        length, name = _CHUNK_HEAD(data, position)
+        end = position + 12 + length
+        if not name.isalpha():
+            raise damaged(f"chunk name {name!r} at byte {position}")
+        if end > size:
+            raise truncated(f"chunk {name!r} ends at byte {end} of {size}")
+        if zlib.crc32(view[position + 4 : end - 4]) != _CHECKSUM(data, end - 4)[0]:
+            raise damaged(f"wrong checksum of chunk {name!r} at byte {position}")
+        yield name, position, end
+        if name == b"IEND":
+            return
+        position = end
+    raise damaged(f"more than {MAX_CHUNKS} chunks")
+
+
+def _require_place(name: bytes, length: int, header: _Header, seen: set[bytes]) -> None:
+    """Refuse a critical chunk that is unknown, repeated, or not where the pixels need it."""
+    if name == b"IDAT":
+        if header.colour_type == _PALETTE_TYPE and b"PLTE" not in seen:
+            raise damaged("no palette before the pixels")
+    elif name == b"IEND":
+        if b"IDAT" not in seen:
+            raise damaged("no pixels")
+    elif name in _KNOWN_CRITICAL:
+        if name in seen:
+            raise damaged(f"two {name!r} chunks")
+        is_needed = name == b"PLTE" and header.colour_type == _PALETTE_TYPE
+        if is_needed and (length % 3 or not 3 <= length <= 768):
+            raise damaged(f"palette of {length} bytes")
+    elif name[:1].isupper():
+        raise damaged(f"unknown critical chunk {name!r}")
+
+
+def _channels(colour_type: int, seen: Container[bytes]) -> int:
+    """Return the samples of a decoded pixel; a transparent colour counts in palettes alone.
+
+    As in TensorFlow's png_io.cc.
+
+    >>> _channels(0, {b"tRNS"}), _channels(_PALETTE_TYPE, {b"tRNS"})
+    (1, 4)
+    """
+    if colour_type == _PALETTE_TYPE:
+        return 4 if b"tRNS" in seen else 3
+    return _COLOUR_TYPES[colour_type][0]
+
+
+def _raw_bytes(header: _Header) -> int:
+    """Return the size of the inflated pixels: in each row a filter byte, then packed samples.
+
+    >>> _raw_bytes(_Header(5, 2, 1, 0, 0, 0, 0))
+    4
+    >>> _raw_bytes(_Header(5, 2, 8, 2, 0, 0, 1))  # rows of 1, 1, 1, 2 and 5 pixels
+    35
+    """
+    bits = header.bit_depth * _COLOUR_TYPES[header.colour_type][0]
+    passes = _PASSES if header.interlace else ((0, 0, 1, 1),)
+    total = 0
+    for left, top, step_x, step_y in passes:
+        columns = -(-(header.width_px - left) // step_x)
+        rows = -(-(header.height_px - top) // step_y)
+        if columns > 0 and rows > 0:
+            total += rows * (1 + -(-columns * bits // 8))
+    return total
+
+
+def _require_pixels(pieces: list[memoryview], wanted_bytes: int) -> None:
+    """Inflate the pixels, a piece at a time and thrown away, through their end and checksum."""
+    inflate, inflated_bytes = zlib.decompressobj(), 0
+    try:
+        for piece in pieces:
+            left: bytes | memoryview = piece
+            while left and not inflate.eof:
+                inflated_bytes += len(inflate.decompress(left, _INFLATE_BYTES))
+                if inflated_bytes > wanted_bytes + _SURPLUS_BYTES:
+                    raise damaged(f"compressed pixels go on behind the {wanted_bytes} bytes needed")
+                left = inflate.unconsumed_tail
+    except zlib.error:
+        raise damaged(f"compressed pixels break off at byte {inflated_bytes}") from None
+    if not inflate.eof or inflated_bytes < wanted_bytes:
+        raise damaged(f"compressed pixels end at byte {inflated_bytes} of {wanted_bytes}")

@@ -1,0 +1,1 @@
+"""Processes beside a run, without Beam: they build its shards and read its long files."""

@@ -1,0 +1,1 @@
+"""Samples from sources: COCO's files, folders, tables, side files, pairs and arrays."""

@@ -1,0 +1,96 @@
+"""Read the annotation files of every split into samples."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import apache_beam as beam
+
+from schemas.faults import Rejected
+from schemas.samples import Sample, panoptic_root
+from transforms.processes.coco_reader_process import end_reading, read_split
+from transforms.sources.coco_reading import CocoReading
+from transforms.sources.split_sources import SplitSource
+from transforms.tagged_outputs import RejectedOutput, SplitSourceOutput
+
+
+class CocoSamples(NamedTuple):
+    """What `ReadCoco` returns.
+
+    Attributes:
+        samples: one a listed image, its blob not yet pinned.
+        rejected: annotations dropped.
+        files: one summary a split of the data set.
+        cuts: per root, names at which its listing can be divided.
+    """
+
+    samples: beam.PCollection[Sample]
+    rejected: beam.PCollection[Rejected]
+    files: beam.PCollection[SplitSource]
+    cuts: beam.PCollection[tuple[str, list[str]]]
+
+
+@dataclass(eq=False)
+class ReadCoco(beam.PTransform):
+    """Root -> the samples of COCO annotation files, with the annotations dropped on the way.
+
+    The files of a split are read by one worker, several as a whole, and joined there; their
+    samples' order does not matter downstream. The annotations of an image come by ascending id,
+    whatever the order of files or in them.
+
+    Attributes:
+        uris: annotation files per split, in any order; where the splitting draws splits, of one.
+        reading: how they are read.
+        after: what is to be there before any is; None for nothing.
+    """
+
+    uris: Mapping[str, Sequence[str]]
+    reading: CocoReading = field(default_factory=CocoReading)
+    after: beam.PCollection | None = None
+
+    def expand(self, root: beam.pvalue.PBegin) -> CocoSamples:
+        """Read every file."""
+        once = root | "Once" >> beam.Impulse()
+        if self.after is not None:
+            once |= beam.WaitOn(self.after)
+        read = (
+            once
+            | "ListFiles" >> beam.FlatMap(_list_files, self.uris)
+            | "ReadFiles"
+            >> beam.ParDo(_ReadSplit(self.reading)).with_outputs(
+                "rejected", "files", main="samples"
+            )
+        )
+        root_of_all = "" if self.reading.splitting.is_given else next(iter(self.uris))
+        cuts = read.files | "Cuts" >> beam.FlatMap(_cuts_of, root_of_all)
+        return CocoSamples(read.samples, read.rejected, read.files, cuts)
+
+
+def _list_files(_: bytes, uris: Mapping[str, Sequence[str]]) -> list[tuple[str, tuple[str, ...]]]:
+    return [(split, tuple(uris[split])) for split in sorted(uris)]
+
+
+def _cuts_of(file: SplitSource, root_of_all: str) -> Iterator[tuple[str, list[str]]]:
+    root = root_of_all or file.split
+    yield root, file.cuts
+    if file.panoptic_cuts:
+        yield panoptic_root(root), file.panoptic_cuts
+
+
+class _ReadSplit(beam.DoFn):
+    def __init__(self, reading: CocoReading) -> None:
+        self._reading = reading
+
+    def process(
+        self, element: tuple[str, tuple[str, ...]]
+    ) -> Iterator[Sample | RejectedOutput | SplitSourceOutput]:
+        for item in read_split(self._reading, *element):
+            if isinstance(item, Sample):
+                yield item
+            elif isinstance(item, Rejected):
+                yield RejectedOutput("rejected", item)
+            else:
+                yield SplitSourceOutput("files", item)
+
+    def finish_bundle(self) -> None:
+        end_reading()  # the bundle of all splits; what it holds is of use to nobody else

@@ -1,0 +1,289 @@
+"""Rows of a piece of a table, whatever its format: the cells of each, or why it has none."""
+
+import csv
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from schemas.columns import Cell
+from transforms.sources.table_pieces import (
+    PIECE_BYTES,
+    TablePiece,
+    csv_dialect,
+    lines_of,
+    open_parquet,
+    table_fault,
+)
+from transforms.storage import Storage
+from transforms.storage.stored_file import read_chunks
+
+_PARQUET_BATCH_ROWS = 256
+_MAX_DEPTH = 64
+_PLAIN = frozenset([bool, int, float, str, bytes, type(None)])
+_AUTOML_SETS = {"training": "train"}
+
+
+class Row(NamedTuple):
+    """A row that could be read.
+
+    Attributes:
+        number: in its file, from 0, blank lines counted.
+        line: in its file, from 1; 0 in Parquet.
+        cells: by column; those that are missing may be None or not there.
+    """
+
+    number: int
+    line: int
+    cells: dict[str, Cell]
+
+
+class BadRow(NamedTuple):
+    """A row that could not be read: where it is, a SAMPLE code and what is wrong."""
+
+    number: int
+    line: int
+    code: str
+    detail: str
+
+
+def rows_of(piece: TablePiece, storage: Storage) -> Iterator[Row | BadRow]:
+    """Yield the rows of a piece, in their order; its file is read some megabytes at a time.
+
+    Raises:
+        RuntimeError: `E-TAB-FORMAT` where the rest of the file cannot be told apart into rows.
+    """
+    if piece.format == "parquet":
+        return _parquet_rows(piece, storage)
+    entry = piece.file.entry
+    chunks = read_chunks(storage, entry, piece.start, piece.end, PIECE_BYTES)
+    lines = lines_of(chunks, piece.file.where)
+    if piece.format == "jsonl":
+        return _json_rows(lines, piece)
+    return _csv_rows(lines, piece)
+
+
+def _json_rows(lines: Iterable[bytes], piece: TablePiece) -> Iterator[Row | BadRow]:
+    decode = msgspec.json.Decoder().decode
+    for place, line in enumerate(lines):
+        where = piece.first_row + place, piece.first_line + place
+        try:
+            value = decode(line)
+        except UnicodeDecodeError as error:
+            yield BadRow(*where, "E-ROW-TEXT", f"no UTF-8 at byte {error.start} of a text")
+            continue
+        except (msgspec.DecodeError, RecursionError) as error:
+            if line.strip():
+                yield BadRow(*where, "E-ROW-JSON", f"no JSON: {error}")
+            continue
+        if not isinstance(value, dict):
+            yield BadRow(*where, "E-ROW-JSON", f"no object but {type(value).__name__}")
+            continue
+        yield _flat(*where, value)
+
+
+def _flat(number: int, line: int, cells: dict[str, Any]) -> Row | BadRow:
+    """Return a row, the members of its objects as columns `object.member`."""
+    if not any(type(value) is dict for value in cells.values()):
+        return Row(number, line, cells)
+    flat: dict[str, Any] = {}
+    try:
+        _flatten(cells, "", flat, 0)
+    except ValueError as error:
+        return BadRow(number, line, "E-ROW-TYPE", str(error))
+    return Row(number, line, flat)
+
+
+def _flatten(cells: dict[str, Any], prefix: str, into: dict[str, Any], depth: int) -> None:
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"objects in more than {_MAX_DEPTH} others")
+    for name, value in cells.items():
+        if type(value) is dict:
+            _flatten(value, f"{prefix}{name}.", into, depth + 1)
+            continue
+        if prefix + name in into:
+            raise ValueError(f"column {prefix + name!r} is there twice")
+        into[prefix + name] = value
+
+
+class _Decoded:
+    """Lines as text, with a note of what is no UTF-8."""
+
+    def __init__(self, lines: Iterable[bytes]) -> None:
+        self.has_other_bytes = False
+        self.has_ended = False
+        self._lines = iter(lines)
+
+    def __iter__(self) -> "_Decoded":
+        return self
+
+    def __next__(self) -> str:
+        try:
+            line = next(self._lines)
+        except StopIteration:
+            self.has_ended = True
+            raise
+        try:
+            return line.decode()
+        except UnicodeDecodeError:
+            self.has_other_bytes = True
+            return line.decode(errors="replace")
+
+
+def _csv_rows(lines: Iterable[bytes], piece: TablePiece) -> Iterator[Row | BadRow]:
+    text = _Decoded(lines)
+    reader = csv.reader(text, **csv_dialect(piece.format))
+    number = piece.first_row - 1
+    while True:
+        number += 1
+        line = piece.first_line + reader.line_num
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            if text.has_ended or "field limit" in str(error):
+                what = f"the quotes that open in line {line} or behind it are never closed"
+                remedy = "close them, or double those that belong to a cell"
+                raise table_fault("E-TAB-FORMAT", piece.file.where, what, remedy) from None
+            text.has_other_bytes = False
+            yield BadRow(number, line, "E-ROW-CSV", str(error))
+            continue
+        if text.has_other_bytes:
+            text.has_other_bytes = False
+            yield BadRow(number, line, "E-ROW-TEXT", "no UTF-8")
+        elif cells:
+            yield _csv_row(number, line, cells, piece)
+
+
+def _csv_row(number: int, line: int, cells: list[str], piece: TablePiece) -> Row | BadRow:
+    if piece.format == "automl":
+        return _automl_row(number, line, cells)
+    columns = piece.columns
+    if len(cells) != len(columns):
+        detail = f"{len(cells)} cells, the header has {len(columns)}"
+        return BadRow(number, line, "E-ROW-CSV", detail)
+    return Row(
+        number, line, {name: cell or None for name, cell in zip(columns, cells, strict=True)}
+    )
+
+
+def _automl_row(number: int, line: int, cells: list[str]) -> Row | BadRow:
+    """Return a row of AutoML Vision's table: a set, which may be left out, a URI, and labels."""
+    found = [cell.strip() for cell in cells]
+    if "://" in found[0]:
+        found.insert(0, "")
+    if len(found) < 2 or "://" not in found[1]:
+        return BadRow(number, line, "E-ROW-CSV", "neither SET,URI,LABEL… nor URI,LABEL…")
+    split, uri, *labels = found
+    labels = [label for label in labels if label]
+    split = split.lower()
+    return Row(
+        number,
+        line,
+        {
+            "split": _AUTOML_SETS.get(split, split) or None,
+            "uri": uri,
+            "label": labels if len(labels) > 1 else labels[0] if labels else None,
+        },
+    )
+
+
+def _parquet_rows(piece: TablePiece, storage: Storage) -> Iterator[Row | BadRow]:
+    import pyarrow
+
+    parquet = open_parquet(storage, piece.file.entry, piece.file.where)
+    number = piece.first_row
+    batches = parquet.iter_batches(
+        _PARQUET_BATCH_ROWS, row_groups=[*range(piece.start, piece.end)], use_threads=False
+    )
+    while True:
+        try:
+            batch = next(batches, None)
+        except (pyarrow.ArrowException, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # the machine's, not the file's
+            what = f"row group {piece.start} cannot be read ({str(error).splitlines()[0][:120]})"
+            raise table_fault("E-TAB-FORMAT", piece.file.where, what, "write it anew") from None
+        if batch is None:
+            return
+        for cells in _cells_of(batch):
+            if isinstance(cells, ValueError | OverflowError):
+                code = "E-ROW-TEXT" if isinstance(cells, UnicodeDecodeError) else "E-ROW-TYPE"
+                yield BadRow(number, 0, code, f"a value that cannot be read: {cells}")
+            else:
+                yield _flat(number, 0, {name: _plain(value) for name, value in cells.items()})
+            number += 1
+
+
+def _cells_of(batch: Any) -> Iterator[dict[str, Any] | ValueError | OverflowError]:
+    """Yield the cells of every row of an Arrow batch, or why Python has no such values."""
+    if any("[ns" in str(column.type) for column in batch.columns):
+        rows = (batch.slice(place, 1) for place in range(batch.num_rows))
+        yield from map(_cells_of_row, rows)
+        return
+    try:
+        yield from batch.to_pylist()
+    except (ValueError, OverflowError):  # no UTF-8, or a date that Python has not
+        for place in range(batch.num_rows):
+            yield _cells_of_row(batch.slice(place, 1))
+
+
+def _cells_of_row(row: Any) -> dict[str, Any] | ValueError | OverflowError:
+    try:
+        return {
+            name: _value_of(column[0])
+            for name, column in zip(row.schema.names, row.columns, strict=True)
+        }
+    except (ValueError, OverflowError) as error:
+        return error
+
+
+def _value_of(scalar: Any) -> Any:
+    """Return an Arrow scalar's value; times in nanoseconds as text, since Python has none."""
+    import pyarrow.types as arrow
+
+    kind = scalar.type
+    if not scalar.is_valid or "[ns" not in str(kind):
+        return scalar.as_py()
+    if arrow.is_struct(kind):
+        return {name: _value_of(member) for name, member in scalar.items()}
+    if arrow.is_dictionary(kind):
+        return _value_of(scalar.value)
+    if arrow.is_timestamp(kind) or arrow.is_time(kind) or arrow.is_duration(kind):
+        return _time_of_ns(scalar.value, kind)
+    return [_value_of(member) for member in scalar.values]
+
+
+def _time_of_ns(value_ns: int, kind: Any) -> Any:
+    """Return a time, as text where it has more digits than Python's times do."""
+    import pyarrow
+    import pyarrow.types as arrow
+
+    value_us, rest_ns = divmod(value_ns, 1000)
+    if arrow.is_duration(kind):
+        in_us = pyarrow.duration("us")
+    else:
+        in_us = pyarrow.time64("us") if arrow.is_time(kind) else pyarrow.timestamp("us", kind.tz)
+    time = pyarrow.scalar(value_us, in_us).as_py()
+    if not rest_ns:
+        return time
+    if arrow.is_duration(kind):
+        raise ValueError(f"a duration of {value_ns} ns, no whole number of microseconds")
+    text = time.isoformat(timespec="microseconds")
+    end = text.index(".") + 7
+    return f"{text[:end]}{rest_ns:03}{text[end:]}"
+
+
+def _plain(value: Any) -> Any:
+    """Return a Parquet value as JSON could have it: times, dates and decimals are text."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is list:
+        return [_plain(member) for member in value]
+    if kind is dict:
+        return {name: _plain(member) for name, member in value.items()}
+    if kind is tuple:  # an entry of a map: what no feature can hold
+        return value
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
