@@ -25,10 +25,10 @@ import numpy as np
 from PIL import Image, ImageOps, JpegImagePlugin
 from pycocotools import mask as coco_mask
 
+from schemas.geometry.resizing import Resize
 from schemas.layouts import Labels, Layout
 from schemas.layouts.detection import DetectionLayout
 from schemas.manifest import Label
-from schemas.resizing import Resize
 from schemas.samples import Sample
 from transforms.build_records import check_images, convert_images
 from transforms.images.check_images import Check

@@ -4,7 +4,7 @@ import argparse
 from typing import Any, TypeVar
 
 from pipelines.options import FlagParser
-from schemas.resizing import Resize, ResizeMode
+from schemas.geometry.resizing import Resize, ResizeMode
 from transforms.images.check_images import Check
 from transforms.images.convert_images import DEFAULT_QUALITY, Color, Conversion, Encoding
 from transforms.images.turn_images import JPEG_QUALITY, Orientation

@@ -16,12 +16,12 @@ from pipelines.launch import RunConfig, execute
 from pipelines.layout_flags import add_size_flag, feature_names
 from pipelines.options import FlagParser, not_empty, parse_flags, parse_per_split, shard_names_of
 from pipelines.table_flags import parse_types
+from schemas.annotations.side_files import SideFormat
 from schemas.layouts import Layout
 from schemas.layouts.detection import DetectionLayout
 from schemas.layouts.frames import SizeMismatch
 from schemas.layouts.table import TableLayout
 from schemas.manifest import Manifest
-from schemas.side_files import SideFormat
 from transforms.pipeline_spool import spool_for
 from transforms.sources.join_files import JoinFiles, NamedFile, Sides
 from transforms.sources.listed_files import ListFiles

@@ -1,6 +1,6 @@
 """The summary of a finished run, from its manifest."""
 
-from schemas.data_card import CARD_NAME
+from schemas.documents.data_card import CARD_NAME
 from schemas.faults import printable
 from schemas.manifest import (
     DUPLICATES_NAME,

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 import msgspec
 
+from schemas.documents.text_protos import MAX_LABEL_ID, MIN_LABEL_ID
 from schemas.faults import fault_line
 from schemas.manifest import Label
-from schemas.text_protos import MAX_LABEL_ID, MIN_LABEL_ID
 
 
 def check_labels(labels: Iterable[tuple[int, str]], where: str) -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from schemas.boxes import BBoxXywhPx
+from schemas.geometry.boxes import BBoxXywhPx
 
 
 class Segmentation(msgspec.Struct, frozen=True, array_like=True, gc=False):

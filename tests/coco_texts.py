@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from schemas.coco import AnnotatedImage, CocoFiles
-from schemas.coco_file import CocoFile, CocoStrictness
+from schemas.annotations.coco import AnnotatedImage, CocoFiles
+from schemas.annotations.coco_file import CocoFile, CocoStrictness
 from schemas.faults import find_fault
 from schemas.picture_fields import ObjectFields
 

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from schemas.boxes import PlacedBox, check_bbox, place_box, unturn_box
+from schemas.geometry.boxes import PlacedBox, check_bbox, place_box, unturn_box
 
 EXIF_ORIENTATION = 0x0112
 

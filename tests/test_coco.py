@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.coco_types import Kind
-from schemas.json_sections import nests_deeper
+from schemas.annotations.coco_types import Kind
+from schemas.annotations.json_sections import nests_deeper
 from tests.coco_texts import SMALL, SMALL_OBJECT, malformed, parse, read, refused, small
 
 

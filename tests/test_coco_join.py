@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.coco import CocoFiles
-from schemas.coco_file import CocoFile
-from schemas.coco_types import Kind
+from schemas.annotations.coco import CocoFiles
+from schemas.annotations.coco_file import CocoFile
+from schemas.annotations.coco_types import Kind
 from schemas.manifest import Label, SourceFile
 from schemas.picture_fields import BadAnnotation, ObjectFields, SegmentFields
 from tests.coco_texts import SMALL_OBJECT, annotated, annotation, coco, image, join, parse

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.coco import license_of
-from schemas.file_names import name_of_url
+from schemas.annotations.coco import license_of
+from schemas.annotations.file_names import name_of_url
 from schemas.picture_fields import Segmentation
 from tests.coco_texts import annotated, annotation, coco, image, join, parse, refused, small
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from schemas.coco import CocoFiles
-from schemas.coco_file import CocoFile
-from schemas.coco_pieces import read_in_pieces
-from schemas.json_pieces import HeldText
+from schemas.annotations.coco import CocoFiles
+from schemas.annotations.coco_file import CocoFile
+from schemas.annotations.coco_pieces import read_in_pieces
+from schemas.annotations.json_pieces import HeldText
 from tests.coco_texts import SMALL, annotation, coco, image, small
 from transforms.sources import source_text
 from transforms.sources.source_text import SourceText

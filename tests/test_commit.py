@@ -15,6 +15,8 @@ import msgspec
 import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
+from schemas.documents.text_protos import label_map_pbtxt, schema_pbtxt
+from schemas.documents.tfds_metadata import LABEL_FILES, features_json
 from schemas.faults import Rejected, find_fault
 from schemas.layouts.detection import DetectionLayout
 from schemas.manifest import (
@@ -29,8 +31,6 @@ from schemas.manifest import (
     to_json,
 )
 from schemas.shards import ShardInfo, ShardNames
-from schemas.text_protos import label_map_pbtxt, schema_pbtxt
-from schemas.tfds_metadata import LABEL_FILES, features_json
 from tests.small_runs import (
     SmallRun,
     build_run,

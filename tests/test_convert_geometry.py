@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from schemas.geometry.resizing import Resize, ResizeMode
 from schemas.images import EncodedImage
 from schemas.layouts import Built, Layout, Unfit
 from schemas.layouts.detection import DetectionLayout
@@ -13,7 +14,6 @@ from schemas.layouts.keras import KerasLayout
 from schemas.layouts.tfds import TfdsLayout
 from schemas.manifest import Label
 from schemas.picture_fields import ObjectFields, PictureFields, Segmentation, SegmentFields
-from schemas.resizing import Resize, ResizeMode
 from schemas.samples import Blob, Sample, pack, panoptic_root
 from tests.test_orientation import run_lengths
 from tests.turned_images import as_stored, as_viewed, encoded, oriented, png_of

@@ -10,9 +10,9 @@ import tensorflow as tf
 from msgspec.structs import replace
 from PIL import Image, ImageOps
 
+from schemas.geometry.resizing import Resize, ResizeMode
 from schemas.images import EncodedImage, Window
 from schemas.layouts import PIXEL_DTYPES
-from schemas.resizing import Resize, ResizeMode
 from tests.small_images import chunk, png
 from tests.turned_images import as_stored, as_viewed, encoded, jpeg_of, oriented, png_of
 from transforms.images.check_images import ImageFault, ImageInfo, check_image

@@ -13,10 +13,10 @@ from PIL import Image
 
 from pipelines import folder
 from schemas.features import Feature, FeatureSpec, Kind
+from schemas.geometry.resizing import Resize, ResizeMode
 from schemas.images import EncodedImage
 from schemas.layouts import Built, Labels, Unfit
 from schemas.layouts.classification import ClassificationLayout
-from schemas.resizing import Resize, ResizeMode
 from schemas.samples import Sample
 from tests.coco_command import (
     MakeCoco,

@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines import table
-from schemas.croissant import croissant_json
+from schemas.documents.croissant import croissant_json
+from schemas.documents.seals import is_sealed
 from schemas.licenses import LicenseCount
 from schemas.manifest import Label
-from schemas.seals import is_sealed
 from tests.coco_command import MakeCoco, command, committed, manifest_of, run_coco
 from tests.pipeline_command import committed_by
 from tests.test_manifest import MANIFEST

@@ -14,7 +14,9 @@ import pytest
 from markdown_it import MarkdownIt
 
 from pipelines import table
-from schemas.data_card import data_card
+from schemas.documents.data_card import data_card
+from schemas.documents.reading_code import reading_code
+from schemas.documents.seals import is_sealed
 from schemas.licenses import LicenseCount
 from schemas.manifest import (
     Annotations,
@@ -27,8 +29,6 @@ from schemas.manifest import (
     SourceFile,
     read_manifest,
 )
-from schemas.reading_code import reading_code
-from schemas.seals import is_sealed
 from tests.coco_command import (
     MakeCoco,
     Run,

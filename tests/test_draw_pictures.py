@@ -13,13 +13,13 @@ from PIL import Image
 from schemas.example import encode_example_parts
 from schemas.feature_roles import Roles, roles_of_keys, roles_of_spec
 from schemas.features import FeatureSpec, Kind
+from schemas.geometry.turns import inverse_orientation, turn_array
 from schemas.layouts.arrays import ArraysLayout, Encoding
 from schemas.layouts.detection import DetectionLayout
 from schemas.layouts.tfds import TfdsLayout
 from schemas.manifest import Manifest, from_json, spec_of
 from schemas.shards import index_names, shard_stem
 from schemas.tensors import encode_tensor
-from schemas.turns import inverse_orientation, turn_array
 from tests.coco_command import run_coco
 from tests.turned_images import as_viewed, jpeg_of, oriented, png_of
 from transforms.report.colors import class_color

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.geometry.turns import inverse_orientation, turn_size
 from schemas.images import ImageInfo
 from schemas.layouts import Unfit
 from schemas.layouts.frames import Frame, SizeMismatch, aspects_agree, choose_frame
-from schemas.turns import inverse_orientation, turn_size
 
 AUTO, REJECT = SizeMismatch.AUTO, SizeMismatch.REJECT
 TRUST_IMAGE, TRUST_JSON = SizeMismatch.TRUST_IMAGE, SizeMismatch.TRUST_JSON

@@ -64,7 +64,8 @@ def modules(package: str) -> list[str]:
 
 
 LATE = {
-    *("schemas.gray_png", "schemas.masks", "schemas.panoptic"),  # where masks are made, by numpy
+    # where masks are made, by numpy
+    *("schemas.gray_png", "schemas.geometry.masks", "schemas.geometry.panoptic"),
     *("readers.tf_data", "readers.parsed_features"),  # where TensorFlow reads
 }
 
@@ -73,7 +74,7 @@ LATE = {
 @pytest.mark.parametrize(
     ("package", "some", "barred"),
     [
-        ("schemas", "schemas.coco", {"tensorflow", "apache_beam", "numpy", "PIL", "pyarrow"}),
+        ("schemas", "schemas.samples", {"tensorflow", "apache_beam", "numpy", "PIL", "pyarrow"}),
         ("transforms", "transforms.write_shards", {"tensorflow"}),
         ("readers", "readers.hosts", {"tensorflow", "apache_beam", "PIL", "pyarrow"}),
     ],

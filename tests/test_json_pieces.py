@@ -3,8 +3,8 @@ import json
 import msgspec
 import pytest
 
-from schemas import json_pieces
-from schemas.json_pieces import HeldText, divide_object
+from schemas.annotations import json_pieces
+from schemas.annotations.json_pieces import HeldText, divide_object
 from tests.coco_texts import SMALL
 
 DEEP = b' {"a" : [ {"b": [{"c": "}, {"}, {}]} , {"b": []}\n]\t, "d":null,"e\\"": {"f": [1]} }\n'

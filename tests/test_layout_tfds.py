@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from schemas.documents.tfds_metadata import TfdsSplit, dataset_info_json, features_json, label_files
 from schemas.example import encode_example_parts
 from schemas.features import Kind
 from schemas.images import EncodedImage, ImageInfo
@@ -18,7 +19,6 @@ from schemas.layouts.tfds import TfdsLayout
 from schemas.manifest import Label
 from schemas.picture_fields import ObjectFields, SegmentFields
 from schemas.samples import Sample
-from schemas.tfds_metadata import TfdsSplit, dataset_info_json, features_json, label_files
 from schemas.tfrecord import frame_record
 from tests.conftest import jpeg_bytes
 from tests.small_images import chunk, ihdr, png

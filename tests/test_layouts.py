@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from PIL import Image
 
-from schemas.coco import CocoFile, CocoFiles
+from schemas.annotations.coco import CocoFile, CocoFiles
 from schemas.example import encode_example_parts
 from schemas.features import Kind
 from schemas.images import EncodedImage, ImageInfo

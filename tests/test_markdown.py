@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from schemas.markdown import _UNSEEN, code_block, escaped, table
+from schemas.documents.markdown import _UNSEEN, code_block, escaped, table
 
 PARSER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
 HOSTILE = [

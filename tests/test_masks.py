@@ -13,16 +13,15 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 from pycocotools import mask as coco_mask
 
+from schemas.annotations.segmentations import (
+    ParsedSegmentation,
+    decode_rle_counts,
+    parse_segmentation,
+)
+from schemas.documents.tfds_metadata import TfdsSplit, dataset_info_json, features_json
 from schemas.example import encode_example_parts
 from schemas.features import FeatureSpec, Kind
-from schemas.gray_png import _zeros, encode_gray_png
-from schemas.images import EncodedImage, ImageInfo
-from schemas.layouts import Built
-from schemas.layouts.detection import DetectionLayout
-from schemas.layouts.frames import SizeMismatch
-from schemas.layouts.masks import MASKS, POLYGONS, mask_codecs, segmentation_bytes
-from schemas.manifest import Label
-from schemas.masks import (
+from schemas.geometry.masks import (
     MAX_MASK_PX,
     Mask,
     decode_drawn_counts,
@@ -30,10 +29,15 @@ from schemas.masks import (
     mask_png_of,
     scaled_mask_of,
 )
+from schemas.gray_png import _zeros, encode_gray_png
+from schemas.images import EncodedImage, ImageInfo
+from schemas.layouts import Built
+from schemas.layouts.detection import DetectionLayout
+from schemas.layouts.frames import SizeMismatch
+from schemas.layouts.masks import MASKS, POLYGONS, mask_codecs, segmentation_bytes
+from schemas.manifest import Label
 from schemas.picture_fields import ObjectFields, PictureFields, Segmentation
 from schemas.samples import Blob, Sample, pack
-from schemas.segmentations import ParsedSegmentation, decode_rle_counts, parse_segmentation
-from schemas.tfds_metadata import TfdsSplit, dataset_info_json, features_json
 from schemas.tfrecord import frame_record
 from tests.drawn_examples import draw
 from tests.test_segmentations import (

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from schemas.documents.text_protos import schema_pbtxt
+from schemas.documents.tfds_metadata import TfdsSplit, dataset_info_json, features_json
 from schemas.example import encode_example
 from schemas.features import Content, Feature, FeatureSpec, Kind, parse_spec
 from schemas.manifest import FeatureEntry, from_json, to_json
-from schemas.text_protos import schema_pbtxt
-from schemas.tfds_metadata import TfdsSplit, dataset_info_json, features_json
 from schemas.tfrecord import frame_record
 
 OPTIONAL = FeatureSpec(

@@ -14,16 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from schemas import panoptic
+from schemas.geometry import panoptic
+from schemas.geometry.panoptic import paint_values, read_places
+from schemas.geometry.turns import inverse_orientation, turn_array
 from schemas.gray_png import encode_gray_png, png_codec
 from schemas.images import EncodedImage
 from schemas.layouts import Built, Unfit
 from schemas.layouts import panoptic as panoptic_group
 from schemas.layouts.detection import DetectionLayout
-from schemas.panoptic import paint_values, read_places
 from schemas.picture_fields import PictureFields, SegmentFields
 from schemas.samples import Blob, Sample, pack
-from schemas.turns import inverse_orientation, turn_array
 from tests.drawn_examples import draw
 from tests.small_images import chunk, idat, ihdr, png
 from tests.turned_images import as_stored, as_viewed, encoded, jpeg_of, oriented, png_of

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipelines.coco import configure
-from schemas.turns import turn_array
+from schemas.geometry.turns import turn_array
 from tests.coco_command import MakeCoco, examples, run_coco, value
 from tests.small_images import png
 from tests.turned_images import as_stored, oriented, png_of

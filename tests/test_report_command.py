@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipelines import report
-from schemas.seals import is_sealed
+from schemas.documents.seals import is_sealed
 from tests.coco_command import Run, committed, settings_kept, snapshot
 from tests.conftest import coco_dict, jpeg_bytes
 from tests.pipeline_command import run_pipeline

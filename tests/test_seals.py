@@ -1,6 +1,6 @@
 import pytest
 
-from schemas.seals import BLANK_SEAL, is_sealed, sealed
+from schemas.documents.seals import BLANK_SEAL, is_sealed, sealed
 
 TEXT = f"<!-- {BLANK_SEAL} -->\n# Straße\n"
 

@@ -14,9 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pycocotools import mask as coco_mask
 
-from schemas.faults import FAULTS, Scope
-from schemas.picture_fields import Segmentation
-from schemas.segmentations import (
+from schemas.annotations.segmentations import (
     MAX_OUTLINE_PX,
     ParsedSegmentation,
     decode_rle_counts,
@@ -25,6 +23,8 @@ from schemas.segmentations import (
     parse_segmentation,
     polygon_area_px2,
 )
+from schemas.faults import FAULTS, Scope
+from schemas.picture_fields import Segmentation
 from tests.drawn_examples import draw
 
 ANNOTATION_FILES = [
@@ -347,9 +347,9 @@ def test_what_is_drawable_is_known_without_measuring_it(polygon: list[float]) ->
 
 DRAW_THE_LARGEST = """
 import random
-from schemas.masks import mask_of
+from schemas.geometry.masks import mask_of
 from schemas.picture_fields import Segmentation
-from schemas.segmentations import MAX_OUTLINE_PX, is_drawable
+from schemas.annotations.segmentations import MAX_OUTLINE_PX, is_drawable
 draw = random.Random(0)
 size = MAX_OUTLINE_PX
 drawn = 0

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.documents.text_protos import schema_pbtxt
+from schemas.documents.tfds_metadata import features_json
 from schemas.example import FeatureValues, encode_example
 from schemas.features import (
     Feature,
@@ -24,8 +26,6 @@ from schemas.sequence_example import (
     encode_sequence_example,
     encode_sequence_example_parts,
 )
-from schemas.text_protos import schema_pbtxt
-from schemas.tfds_metadata import features_json
 from tests.test_example import (
     BYTES,
     FEATURES,

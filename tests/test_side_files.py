@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.annotations.labelme import outline_of, parse_labelme
+from schemas.annotations.sa1b import parse_sa1b
+from schemas.annotations.side_files import SideFile, SideFormat, format_of, open_objects, value_at
 from schemas.columns import ColumnType
 from schemas.faults import FAULTS, Scope
 from schemas.features import Kind
-from schemas.labelme import outline_of, parse_labelme
 from schemas.picture_fields import BadAnnotation, ObjectFields, Segmentation
-from schemas.sa1b import parse_sa1b
-from schemas.side_files import SideFile, SideFormat, format_of, open_objects, value_at
 from tests.side_folders import labelme, sa1b, shape
 from transforms.sources.side_contents import SideFault, SideObjects, SideSample, SideValues
 from transforms.sources.side_files import divide_glob, named_image

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensorflow_metadata.proto.v0 import schema_pb2
 
+from schemas.documents.text_protos import label_map_pbtxt, schema_pbtxt
 from schemas.features import Content, Feature, FeatureSpec, Kind
-from schemas.text_protos import label_map_pbtxt, schema_pbtxt
 from tests.test_features import DETECTION
 
 SCHEMA_OF_EVERY_CASE = """\

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from schemas.boxes import unturn_box
-from schemas.points import place_points
-from schemas.turns import inverse_orientation, turn_array, turn_size, unturn_points
+from schemas.geometry.boxes import unturn_box
+from schemas.geometry.points import place_points
+from schemas.geometry.turns import inverse_orientation, turn_array, turn_size, unturn_points
 
 _TAG = 0x0112
 ORIENTATIONS = st.integers(1, 8)

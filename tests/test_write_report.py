@@ -14,8 +14,8 @@ from apache_beam.testing.test_pipeline import TestPipeline
 from apache_beam.testing.util import assert_that, equal_to
 
 from pipelines import folder
+from schemas.documents.seals import is_sealed
 from schemas.manifest import Manifest, from_json
-from schemas.seals import is_sealed
 from tests.coco_command import (
     PROJECT,
     MakeCoco,

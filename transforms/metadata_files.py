@@ -1,13 +1,9 @@
 """The files that other tools read beside the shards, from the manifest."""
 
-from schemas.croissant import CROISSANT_NAME, croissant_json
-from schemas.data_card import CARD_NAME, data_card
-from schemas.features import FeatureSpec
-from schemas.layouts import Layout
-from schemas.manifest import FORMAT_VERSION, Manifest
-from schemas.shards import PLAIN
-from schemas.text_protos import label_map_pbtxt, schema_pbtxt
-from schemas.tfds_metadata import (
+from schemas.documents.croissant import CROISSANT_NAME, croissant_json
+from schemas.documents.data_card import CARD_NAME, data_card
+from schemas.documents.text_protos import label_map_pbtxt, schema_pbtxt
+from schemas.documents.tfds_metadata import (
     NOT_PLAIN_TEMPLATE,
     PLAIN_SHARD_TEMPLATE,
     TfdsSplit,
@@ -15,6 +11,10 @@ from schemas.tfds_metadata import (
     features_json,
     label_files,
 )
+from schemas.features import FeatureSpec
+from schemas.layouts import Layout
+from schemas.manifest import FORMAT_VERSION, Manifest
+from schemas.shards import PLAIN
 
 
 def metadata_files(manifest: Manifest, layout: Layout) -> dict[str, str]:

@@ -5,8 +5,10 @@ import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from schemas.croissant import CROISSANT_NAME
-from schemas.data_card import CARD_NAME
+from schemas.documents.croissant import CROISSANT_NAME
+from schemas.documents.data_card import CARD_NAME
+from schemas.documents.seals import is_sealed
+from schemas.documents.tfds_metadata import LABEL_FILES
 from schemas.faults import fault_line, printable
 from schemas.manifest import (
     DUPLICATES_NAME,
@@ -19,7 +21,6 @@ from schemas.manifest import (
     from_json,
     read_manifest,
 )
-from schemas.seals import is_sealed
 from schemas.shards import (
     INDEX_DIR,
     NAMED_TEMPLATES,
@@ -30,7 +31,6 @@ from schemas.shards import (
     is_index_name,
     receipt_name,
 )
-from schemas.tfds_metadata import LABEL_FILES
 from transforms.storage import (
     DEFAULT_ACCESS,
     EVERYTHING,

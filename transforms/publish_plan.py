@@ -12,9 +12,9 @@ import apache_beam as beam
 import msgspec
 from apache_beam.metrics import Metrics
 
+from schemas.annotations.label_files import read_label_file, refuse_unlisted
 from schemas.columns import found_of_columns
 from schemas.faults import Rejected, Scope, fault_line, reject_order
-from schemas.label_files import read_label_file, refuse_unlisted
 from schemas.layouts import Layout
 from schemas.manifest import (
     FORMAT_VERSION,

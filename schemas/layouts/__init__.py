@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple, Protocol, Self
 
-from schemas.coco import BadAnnotation
+from schemas.annotations.coco import BadAnnotation
 from schemas.example import FeatureValues
 from schemas.features import FeatureSpec
 from schemas.images import EncodedImage

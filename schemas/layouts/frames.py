@@ -15,10 +15,10 @@
 import enum
 from typing import NamedTuple
 
-from schemas.boxes import unturn_box
+from schemas.geometry.boxes import unturn_box
+from schemas.geometry.turns import inverse_orientation, turn_size
 from schemas.images import Crop, ImageInfo, Window
 from schemas.layouts import Unfit
-from schemas.turns import inverse_orientation, turn_size
 
 
 class SizeMismatch(enum.Enum):

@@ -20,11 +20,11 @@ from importlib.metadata import version
 import msgspec
 
 from schemas.features import Feature, Kind
+from schemas.geometry.turns import inverse_orientation, turn_array, turn_size
 from schemas.layouts.groups import FeatureGroup
 from schemas.layouts.pictures import Picture, Values
 from schemas.picture_fields import Segmentation
 from schemas.samples import Sample
-from schemas.turns import inverse_orientation, turn_array, turn_size
 
 # From 459 objects of COCO 2017: masks of 769 bytes in images of 0.29 Mpx, polygons of 177 bytes. Of
 # TACO, 9.9 kB in 9.0 Mpx and 212 bytes.
@@ -69,8 +69,8 @@ def _mask_values(picture: Picture) -> Values:
 
 
 def _mask_png(segmentation: Segmentation, picture: Picture) -> bytes:
+    from schemas.geometry.masks import mask_png_of, scaled_mask_of
     from schemas.gray_png import encode_gray_png  # late: these import numpy
-    from schemas.masks import mask_png_of, scaled_mask_of
 
     info, frame = picture.image.info, picture.frame
     frame_size_px = frame.width_px, frame.height_px

@@ -4,11 +4,11 @@ Its readers take masks of 8 bits, and the classes of COCO: what does not fit is 
 """
 
 from schemas.features import Feature, Kind
+from schemas.geometry.turns import inverse_orientation, turn_array, turn_size
 from schemas.images import EncodedImage
 from schemas.layouts import Unfit
 from schemas.layouts.groups import FeatureGroup
 from schemas.layouts.pictures import Picture, Values
-from schemas.turns import inverse_orientation, turn_array, turn_size
 
 MAX_PANOPTIC_PX = 1 << 26
 """Of a panoptic image; its decoding and three masks take up to 8 bytes a pixel, 0.5 GiB."""
@@ -35,8 +35,8 @@ PLACE = 1
 def _panoptic_values(picture: Picture) -> Values | Unfit:
     import numpy as np  # late: it takes a tenth of a second, and few have panoptic images
 
+    from schemas.geometry.panoptic import paint_values, read_places
     from schemas.gray_png import encode_gray_png
-    from schemas.panoptic import paint_values, read_places
 
     png, segments = picture.panoptic_image, picture.fields.segments
     if png is None or segments is None:
@@ -73,7 +73,7 @@ def orientation_to_photo(png: EncodedImage, photo: EncodedImage) -> int | Unfit:
     was made of the stored one has been turned along with it. One that is no PNG of RGB, or of
     another size, says nothing of the photo's pixels: it is the reason why there is no Example.
     """
-    from schemas.panoptic import is_rgb_png  # late, as above
+    from schemas.geometry.panoptic import is_rgb_png  # late, as above
 
     if png.info.format != "png" or not is_rgb_png(png.data):
         return Unfit("E-IMG-TYPE", "a panoptic image must be a PNG of RGB, 8 bits each", PLACE)

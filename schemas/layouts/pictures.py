@@ -7,14 +7,14 @@ from functools import cached_property
 
 import msgspec
 
-from schemas.boxes import BBoxXywhPx, PlacedBox, place_box
 from schemas.features import FeatureSpec, Kind
+from schemas.geometry.boxes import BBoxXywhPx, PlacedBox, place_box
+from schemas.geometry.points import place_points
 from schemas.images import EncodedImage
 from schemas.layouts import Built, Labels, Layout, Unfit
 from schemas.layouts.frames import Frame, SizeMismatch, choose_frame
 from schemas.manifest import Label
 from schemas.picture_fields import BadAnnotation, PictureFields, Segmentation
-from schemas.points import place_points
 from schemas.samples import Sample
 
 _FIELDS = msgspec.msgpack.Decoder(PictureFields)

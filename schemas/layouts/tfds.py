@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from schemas.boxes import PlacedBox
 from schemas.features import Content, Feature, Kind
+from schemas.geometry.boxes import PlacedBox
 from schemas.layouts import Unfit
 from schemas.layouts.groups import FeatureGroup, GroupedLayout
 from schemas.layouts.panoptic import PLACE, orientation_to_photo

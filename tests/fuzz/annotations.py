@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
+from schemas.documents.text_protos import label_map_pbtxt
 from schemas.faults import FAULTS, Rejected, Scope
 from schemas.manifest import Label
 from schemas.picture_fields import PictureFields, Segmentation
 from schemas.samples import Sample, content_digest
-from schemas.text_protos import label_map_pbtxt
 from tests.conftest import coco_dict
 from tests.fuzz.choices import Choices
 from tests.fuzz.names import require_below_root

@@ -5,8 +5,8 @@ import re
 import string
 from collections.abc import Iterator
 
+from schemas.annotations.file_names import blob_name
 from schemas.faults import printable
-from schemas.file_names import blob_name
 from schemas.shards import NAMED_TEMPLATES, ShardNames, is_split_name
 from tests.fuzz.choices import Choices
 from tests.fuzz.target import Target

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 from pycocotools import mask as coco_mask
 
+from schemas.annotations.segmentations import ParsedSegmentation, parse_segmentation
 from schemas.faults import FAULTS, Scope
+from schemas.geometry.masks import mask_of, mask_png_of
 from schemas.gray_png import encode_gray_png
-from schemas.masks import mask_of, mask_png_of
-from schemas.segmentations import ParsedSegmentation, parse_segmentation
 from tests.fuzz.target import Target
 
 _WIDTH_PX, _HEIGHT_PX = 40, 30

@@ -59,13 +59,13 @@ _IN_CHILDREN = (
 TARGETS = (
     Target("schemas/shards.py", ("schemas/shards.py", "tests/test_shards.py")),
     Target(
-        "schemas/segmentations.py",
-        ("schemas/segmentations.py", "tests/test_segmentations.py"),
+        "schemas/annotations/segmentations.py",
+        ("schemas/annotations/segmentations.py", "tests/test_segmentations.py"),
         but="are_what_pycocotools or are_those_of_pycocotools or bounded_memory",
     ),
     Target(
-        "schemas/masks.py",
-        ("schemas/masks.py", "tests/test_masks.py"),
+        "schemas/geometry/masks.py",
+        ("schemas/geometry/masks.py", "tests/test_masks.py"),
         but="to_the_pixel or as_pycocotools_does or mask_of_pycocotools or near_the_real or tfds",
     ),
     Target(

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from schemas.boxes import unturn_box
 from schemas.example import MAX_EXAMPLE_BYTES
+from schemas.geometry.boxes import unturn_box
+from schemas.geometry.resizing import MAX_SIDE_PX, Resize, Resized, ResizeMode, resized
+from schemas.geometry.turns import inverse_orientation, turn_array, turn_size
 from schemas.images import Crop, EncodedImage, Window
 from schemas.layouts import PIXEL_DTYPES
-from schemas.resizing import MAX_SIDE_PX, Resize, Resized, ResizeMode, resized
-from schemas.turns import inverse_orientation, turn_array, turn_size
 from transforms.images.check_images import Check, check_image, decoding
 from transforms.images.decode_images import decode_image, over_white, upper_bits
 from transforms.images.encode_jpeg import encode_jpeg

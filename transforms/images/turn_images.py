@@ -13,8 +13,8 @@ import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from schemas.geometry.turns import SWAPPING, turn_size
 from schemas.images import EncodedImage, ImageInfo
-from schemas.turns import SWAPPING, turn_size
 from transforms.images.check_images import Check, check_image, decoding, require_same_size
 from transforms.images.encode_jpeg import encode_jpeg
 from transforms.images.exif import upright_exif

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
-from schemas.data_card import source_kind
+from schemas.documents.data_card import source_kind
 from schemas.faults import Rejected, fault_line, find_fault
 from schemas.feature_roles import Roles, roles_of_spec
 from schemas.manifest import (

@@ -12,7 +12,7 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from schemas.markdown import seen
+from schemas.documents.markdown import seen
 from transforms.report.charts import BOTTOM, HEIGHT, LEFT, MOST_SERIES, RIGHT, WIDTH
 from transforms.report.contents import Report
 from transforms.report.figures import count_text

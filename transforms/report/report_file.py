@@ -1,6 +1,6 @@
 """The file of a report: its page, sealed, so that one that nobody has edited is known as ours."""
 
-from schemas.seals import BLANK_SEAL, is_sealed, sealed
+from schemas.documents.seals import BLANK_SEAL, is_sealed, sealed
 from transforms.report.contents import Report
 from transforms.storage import Storage
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from schemas.coco import CocoFiles
-from schemas.coco_pieces import CocoPieces, read_in_pieces
+from schemas.annotations.coco import CocoFiles
+from schemas.annotations.coco_pieces import CocoPieces, read_in_pieces
+from schemas.annotations.json_pieces import Text
 from schemas.faults import Rejected
-from schemas.json_pieces import Text
 from schemas.samples import Sample
 from transforms.sources.coco_samples import CocoRules, CocoSource, parse_sources, read_files
 from transforms.sources.source_text import SourceText

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from schemas.boxes import PlacedBox, place_box
-from schemas.coco import AnnotatedImage, CocoFiles, license_of
-from schemas.coco_file import CocoFile, CocoStrictness
-from schemas.coco_pieces import CocoPieces, read_in_pieces
-from schemas.coco_types import CocoImage, Kind
+from schemas.annotations.coco import AnnotatedImage, CocoFiles, license_of
+from schemas.annotations.coco_file import CocoFile, CocoStrictness
+from schemas.annotations.coco_pieces import CocoPieces, read_in_pieces
+from schemas.annotations.coco_types import CocoImage, Kind
+from schemas.annotations.json_pieces import Text
 from schemas.faults import FAULTS, Rejected, fault_line
-from schemas.json_pieces import Text
+from schemas.geometry.boxes import PlacedBox, place_box
 from schemas.picture_fields import BadAnnotation, ObjectFields, PictureFields
 from schemas.samples import Blob, Sample, pack, panoptic_root
 from transforms.blobs import is_cut

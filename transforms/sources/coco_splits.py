@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from schemas.coco import AnnotatedImage, CocoFiles
-from schemas.coco_file import Orphan
-from schemas.coco_types import CocoImage
+from schemas.annotations.coco import AnnotatedImage, CocoFiles
+from schemas.annotations.coco_file import Orphan
+from schemas.annotations.coco_types import CocoImage
 from schemas.manifest import SourceFile
 from transforms.blobs import is_cut
 from transforms.sources.split_sources import SplitSource

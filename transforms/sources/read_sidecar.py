@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from schemas.annotations.side_files import value_at
 from schemas.faults import Rejected
 from schemas.picture_fields import BadAnnotation
 from schemas.samples import Blob, Sample
-from schemas.side_files import value_at
 from transforms.blobs import MAX_IMAGE_BYTES, pin_sample
 from transforms.sources.listed_files import ListedFile
 from transforms.sources.read_folder import why_skipped

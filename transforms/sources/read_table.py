@@ -5,9 +5,9 @@ import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from schemas.annotations.file_names import blob_name
 from schemas.columns import BIG_INT, TEXT, Cell, ColumnFacts, kind_of_text, kind_of_value, text_of
 from schemas.faults import Rejected
-from schemas.file_names import blob_name
 from schemas.row_fields import fields_of_row, labels_of
 from schemas.samples import Blob, Sample
 from schemas.shards import ShardNames

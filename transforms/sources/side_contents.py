@@ -4,19 +4,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from schemas.columns import ColumnFacts, ColumnType, kind_of_value, values_of
-from schemas.labelme import parse_labelme
-from schemas.picture_fields import BadAnnotation, PictureFields
-from schemas.row_fields import fields_of_row
-from schemas.sa1b import parse_sa1b
-from schemas.samples import pack
-from schemas.side_files import (
+from schemas.annotations.labelme import parse_labelme
+from schemas.annotations.sa1b import parse_sa1b
+from schemas.annotations.side_files import (
     SideFile,
     SideFormat,
     cells_at,
     format_of,
     open_objects,
 )
+from schemas.columns import ColumnFacts, ColumnType, kind_of_value, values_of
+from schemas.picture_fields import BadAnnotation, PictureFields
+from schemas.row_fields import fields_of_row
+from schemas.samples import pack
 from transforms.sources.split_sources import SourceNote
 
 _PARSERS: Mapping[SideFormat, Callable[[bytes], SideFile | str]] = {

@@ -12,9 +12,9 @@ import apache_beam as beam
 import msgspec
 from apache_beam.transforms.window import GlobalWindows
 
-from schemas.file_names import blob_name
+from schemas.annotations.file_names import blob_name
+from schemas.annotations.side_files import value_at
 from schemas.samples import Blob
-from schemas.side_files import value_at
 from transforms import coders
 from transforms.blobs import MAX_IMAGE_BYTES
 from transforms.gate import DEFAULT_READERS, DEFAULT_REMOTE_READERS

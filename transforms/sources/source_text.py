@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import google_crc32c
 
-from schemas.json_pieces import HeldText
+from schemas.annotations.json_pieces import HeldText
 from transforms.sources.split_sources import identity_of, read_identified
 from transforms.storage import DEFAULT_ACCESS, Access, Entry, Storage, find_uri
 from transforms.storage.stored_file import read_chunks

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
+from schemas.documents.text_protos import label_map_pbtxt
 from schemas.faults import Rejected, Scope
 from schemas.features import Content, Feature, FeatureSpec, Kind
 from schemas.findings import Findings
@@ -20,7 +21,6 @@ from schemas.manifest import (
     Manifest,
     from_json,
 )
-from schemas.text_protos import label_map_pbtxt
 from transforms.metadata_files import metadata_of_spec
 from transforms.storage import Storage
 from transforms.verify.index import read_if_there

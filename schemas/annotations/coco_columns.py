@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from schemas.boxes import BBoxXywhPx
-from schemas.coco_objects import bbox_fault, unknown_category
-from schemas.coco_types import NOTHING, CocoBoxed, CocoInstance, Int64
+from schemas.annotations.coco_objects import bbox_fault, unknown_category
+from schemas.annotations.coco_types import NOTHING, CocoBoxed, CocoInstance, Int64
+from schemas.geometry.boxes import BBoxXywhPx
 from schemas.picture_fields import BadAnnotation, ObjectFields
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from schemas.coco_columns import InstanceColumns
-from schemas.coco_pieces import CocoPieces, read_in_pieces
-from schemas.coco_types import (
+from schemas.annotations.coco_columns import InstanceColumns
+from schemas.annotations.coco_pieces import CocoPieces, read_in_pieces
+from schemas.annotations.coco_types import (
     NOTHING,
     CocoAnnotation,
     CocoCaption,
@@ -30,10 +30,10 @@ from schemas.coco_types import (
     Kind,
     kind_of,
 )
+from schemas.annotations.file_names import blob_name, name_of_url
+from schemas.annotations.json_pieces import HeldText, Text
+from schemas.annotations.json_sections import first_keys, parse_sections
 from schemas.faults import fault_line
-from schemas.file_names import blob_name, name_of_url
-from schemas.json_pieces import HeldText, Text
-from schemas.json_sections import first_keys, parse_sections
 from schemas.labels import check_labels
 from schemas.licenses import License, read_licenses
 

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pycocotools import mask as coco_mask
 
-from schemas.boxes import crop_points
+from schemas.annotations.segmentations import is_drawable
+from schemas.geometry.boxes import crop_points
 from schemas.gray_png import encode_columns
 from schemas.images import Crop
 from schemas.picture_fields import Segmentation
-from schemas.segmentations import is_drawable
 
 Mask = NDArray[np.uint8]
 

@@ -10,9 +10,9 @@ from typing import Annotated
 
 import msgspec
 
-from schemas.coco_types import CocoOutlined
+from schemas.annotations.coco_types import CocoOutlined
+from schemas.annotations.side_files import SideFile, decode
 from schemas.picture_fields import BadAnnotation
-from schemas.side_files import SideFile, decode
 
 _CIRCLE_CORNERS = 64
 # Rounded, since libraries differ in the last bit of a cosine.

@@ -8,10 +8,18 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from schemas.coco_columns import InstanceColumns
-from schemas.coco_types import NOTHING, CocoBoxed, CocoImage, CocoInstance, Int64, Kind, kind_of
-from schemas.json_pieces import Text, divide_object
-from schemas.json_sections import MAX_NESTING, first_keys, nests_deeper
+from schemas.annotations.coco_columns import InstanceColumns
+from schemas.annotations.coco_types import (
+    NOTHING,
+    CocoBoxed,
+    CocoImage,
+    CocoInstance,
+    Int64,
+    Kind,
+    kind_of,
+)
+from schemas.annotations.json_pieces import Text, divide_object
+from schemas.annotations.json_sections import MAX_NESTING, first_keys, nests_deeper
 
 _DECODE_IMAGES = msgspec.json.Decoder(list[CocoImage[Int64, Int64]]).decode
 _DECODE_BOXED = msgspec.json.Decoder(list[CocoBoxed]).decode

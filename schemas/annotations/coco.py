@@ -12,16 +12,23 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from schemas.coco_file import CocoFile, Orphan, refuse_twins
-from schemas.coco_objects import (
+from schemas.annotations.coco_file import CocoFile, Orphan, refuse_twins
+from schemas.annotations.coco_objects import (
     ObjectOpener,
     PanopticImage,
     decode_segments,
     open_segments,
 )
-from schemas.coco_types import NOTHING, CocoImage, CocoInstance, CocoPanoptic, CocoSegment, Kind
+from schemas.annotations.coco_types import (
+    NOTHING,
+    CocoImage,
+    CocoInstance,
+    CocoPanoptic,
+    CocoSegment,
+    Kind,
+)
+from schemas.annotations.file_names import blob_name
 from schemas.faults import fault_line
-from schemas.file_names import blob_name
 from schemas.labels import unite_labels
 from schemas.licenses import License
 from schemas.manifest import Label, SourceFile

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from schemas.boxes import crop_points
+from schemas.geometry.boxes import crop_points
+from schemas.geometry.turns import unturn_points
 from schemas.images import Crop
-from schemas.turns import unturn_points
 
 
 def place_points(

@@ -7,6 +7,9 @@ data sets have equal cards; every text of the data is escaped.
 
 from collections.abc import Iterator, Mapping
 
+from schemas.documents.markdown import code_block, escaped, table
+from schemas.documents.reading_code import is_read_by_tfds, reading_code
+from schemas.documents.seals import BLANK_SEAL, sealed
 from schemas.faults import FAULTS
 from schemas.licenses import is_link
 from schemas.manifest import (
@@ -18,9 +21,6 @@ from schemas.manifest import (
     Manifest,
     SplitSummary,
 )
-from schemas.markdown import code_block, escaped, table
-from schemas.reading_code import is_read_by_tfds, reading_code
-from schemas.seals import BLANK_SEAL, sealed
 
 CARD_NAME = "README.md"
 

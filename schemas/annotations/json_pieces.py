@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from schemas.json_sections import STRING
+from schemas.annotations.json_sections import STRING
 
 MOST_HELD_BYTES = 2**23
 """The longest value that is no array of objects, and the longest entry of one."""

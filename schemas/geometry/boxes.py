@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from schemas.geometry.turns import unturn_points
 from schemas.images import Crop
-from schemas.turns import unturn_points
 
 _FLOAT32_X4 = struct.Struct("<4f")
 

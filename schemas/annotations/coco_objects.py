@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from schemas.boxes import BBoxXywhPx, check_bbox
-from schemas.coco_types import (
+from schemas.annotations.coco_types import (
     NOTHING,
     CocoImage,
     CocoInstance,
@@ -15,8 +14,13 @@ from schemas.coco_types import (
     CocoSegment,
     Int64,
 )
+from schemas.annotations.segmentations import (
+    ParsedSegmentation,
+    parse_segmentation,
+    polygon_area_px2,
+)
+from schemas.geometry.boxes import BBoxXywhPx, check_bbox
 from schemas.picture_fields import ObjectFields, Segmentation, SegmentFields
-from schemas.segmentations import ParsedSegmentation, parse_segmentation, polygon_area_px2
 
 _DECODE_BBOX = msgspec.json.Decoder(BBoxXywhPx).decode  # a JSON number is finite, or refused
 _DECODE_KEYPOINTS = msgspec.json.Decoder(list[float] | None).decode

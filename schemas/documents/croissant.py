@@ -10,9 +10,9 @@ import json
 import urllib.parse
 from collections.abc import Mapping, Sequence
 
+from schemas.documents.seals import BLANK_SEAL, sealed
 from schemas.licenses import is_link
 from schemas.manifest import FORMAT_VERSION, Manifest, ShardEntry
-from schemas.seals import BLANK_SEAL, sealed
 from schemas.shards import INDEX_DIR
 
 CROISSANT_NAME = "croissant.json"

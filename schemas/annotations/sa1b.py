@@ -5,9 +5,9 @@ Source of the format: https://ai.meta.com/datasets/segment-anything-downloads.
 
 import msgspec
 
-from schemas.coco_types import NOTHING, CocoOutlined, Int64, PositiveInt
+from schemas.annotations.coco_types import NOTHING, CocoOutlined, Int64, PositiveInt
+from schemas.annotations.side_files import SideFile, decode
 from schemas.picture_fields import BadAnnotation
-from schemas.side_files import SideFile, decode
 
 CLASS_NAME = "object"
 """The one class of everything that SA-1B outlines."""

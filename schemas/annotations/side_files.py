@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from schemas.coco_objects import ObjectOpener
-from schemas.coco_types import NOTHING, CocoImage, CocoOutlined
+from schemas.annotations.coco_objects import ObjectOpener
+from schemas.annotations.coco_types import NOTHING, CocoImage, CocoOutlined
 from schemas.picture_fields import BadAnnotation, ObjectFields, Segmentation
 
 _UTF8_BOM = b"\xef\xbb\xbf"

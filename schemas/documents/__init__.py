@@ -1,0 +1,1 @@
+"""The files beside shards that people and other tools read, from a manifest alone."""

@@ -1,0 +1,1 @@
+"""Places in pictures: boxes, points and masks, and what turning and resizing does to them."""
