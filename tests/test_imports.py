@@ -69,12 +69,14 @@ LATE = {
     *("readers.tf_data", "readers.parsed_features"),  # where TensorFlow reads
 }
 
+NOT_IN_SCHEMAS = {"tensorflow", "apache_beam", "numpy", "PIL", "pyarrow"}
+
 
 # Workers import these: TensorFlow costs seconds and 0.4 GB a process, Pillow decodes natively.
 @pytest.mark.parametrize(
     ("package", "some", "barred"),
     [
-        ("schemas", "schemas.samples", {"tensorflow", "apache_beam", "numpy", "PIL", "pyarrow"}),
+        ("schemas", "schemas.annotations.coco", NOT_IN_SCHEMAS),
         ("transforms", "transforms.write_shards", {"tensorflow"}),
         ("readers", "readers.hosts", {"tensorflow", "apache_beam", "PIL", "pyarrow"}),
     ],
