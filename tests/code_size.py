@@ -1,0 +1,107 @@
+"""Print how large each part of the project is, and fail above its budget.
+
+`python tests/code_size.py` counts lines of code: without blank lines, comments and docstrings.
+Tests count by all their lines. A change that needs more room takes it from elsewhere.
+"""
+
+import ast
+import io
+import sys
+import tokenize
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("pipelines", "readers", "schemas", "transforms")
+
+
+class Budget(NamedTuple):
+    """A part of the project.
+
+    Attributes:
+        name: as the table shows it.
+        at_most: lines.
+        patterns: of its files, below the project's root.
+        all_lines: count every line, not code alone.
+    """
+
+    name: str
+    at_most: int
+    patterns: Sequence[str]
+    all_lines: bool = False
+
+
+BUDGETS = (
+    Budget("pipelines", 2600, ["pipelines/**/*.py"]),
+    Budget("transforms/*.py, processes", 3100, ["transforms/*.py", "transforms/processes/**/*.py"]),
+    Budget("transforms/sources", 1900, ["transforms/sources/**/*.py"]),
+    Budget("report", 1100, ["transforms/report/**/*.py"]),
+    Budget("report's template", 500, ["transforms/report/assets/*"], all_lines=True),
+    Budget("transforms/images", 1000, ["transforms/images/**/*.py"]),
+    Budget("transforms/storage", 1100, ["transforms/storage/**/*.py"]),
+    Budget("verify", 800, ["transforms/verify/**/*.py"]),
+    Budget("forecast", 250, ["transforms/forecast/**/*.py"]),
+    Budget("doctor", 0, ["transforms/doctor/**/*.py"]),
+    Budget("schemas/*.py", 2000, ["schemas/*.py"]),
+    Budget("schemas/annotations", 1000, ["schemas/annotations/**/*.py"]),
+    Budget(
+        "schemas/layouts, documents, geometry",
+        1950,
+        [f"schemas/{folder}/**/*.py" for folder in ("layouts", "documents", "geometry")],
+    ),
+    Budget("readers", 800, ["readers/**/*.py"]),
+    Budget("all four packages", 17_600, [f"{package}/**/*.py" for package in PACKAGES]),
+    Budget("tests, all lines", 30_000, ["tests/**/*.py"], all_lines=True),
+)
+MOST_MODULES = 120
+
+
+def code_lines(source: str) -> int:
+    """Return the number of lines that hold code.
+
+    >>> code_lines('"Docstring."\\n\\nx = (1,  # why\\n     2)\\n# a comment\\n')
+    2
+    """
+    ignored = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in ignored and token.type != tokenize.ENDMARKER:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    return len(lines - set(_docstring_lines(ast.parse(source))))
+
+
+def _docstring_lines(tree: ast.Module) -> Iterator[int]:
+    """Yield the lines of strings that stand alone, which say things and do nothing."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str())):
+                yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+def files_of(budget: Budget) -> list[Path]:
+    """Return the files of a part, each once."""
+    found = {path for pattern in budget.patterns for path in ROOT.glob(pattern) if path.is_file()}
+    return sorted(path for path in found if not {"__pycache__", ".venv"} & {*path.parts})
+
+
+def size(budget: Budget) -> int:
+    """Return the number of lines of a part."""
+    texts = [path.read_text(encoding="utf-8") for path in files_of(budget)]
+    return sum(len(text.splitlines()) if budget.all_lines else code_lines(text) for text in texts)
+
+
+def main() -> int:
+    """Print the table; return 1 if anything is above its budget."""
+    rows = [(budget.name, size(budget), budget.at_most) for budget in BUDGETS]
+    modules = sum(len([*ROOT.glob(f"{package}/**/*.py")]) for package in PACKAGES)
+    rows.append(("modules", modules, MOST_MODULES))
+    width = max(len(name) for name, _, _ in rows)
+    for name, lines, at_most in rows:
+        over = f"  {lines - at_most:,} too many" if lines > at_most else ""
+        print(f"{name:{width}} {lines:>8,} of {at_most:>7,}{over}")
+    return int(any(lines > at_most for _, lines, at_most in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
