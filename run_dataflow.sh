@@ -11,7 +11,7 @@ project='' region='' staging='' job_name='' service_account='' network='' subnet
 sdk_container_image='' build_container=''
 machine_type=n2-standard-4 max_workers=10 disk_size_gb=50
 labels=() experiments=()
-no_public_ips='' allow_cross_region='' wait='' check_only='' doctor=''
+no_public_ips='' allow_cross_region='' wait='' check_only=''
 
 # What is made of the command line.
 pipeline='' python='' output='' answer=''
@@ -33,8 +33,6 @@ the job
   --labels KEY=VALUE         beside tool=beam-tfrec and command=PIPELINE; may be repeated
   --wait                     wait, and exit as the pipeline does (default: submit, print its page)
   --check_only               print the command and check the job graph, without any network
-  --doctor                   submit nothing: look at credentials, permissions, sources, a sample of
-                             images, output, staging, the API and the package (docs/doctor.md)
 workers
   --machine_type TYPE        default n2-standard-4
   --max_workers N            that autoscaling may start (default 10)
@@ -85,8 +83,8 @@ parse_options() {
     case $1 in
       --) flags=("${@:2}"); return ;;
       -h | --help) usage; exit 0 ;;
-      --wait | --check_only | --doctor | --no_public_ips | --allow_cross_region) printf -v "${1#--}" yes ;;
-      --wait=* | --check_only=* | --doctor=* | --no_public_ips=* | --allow_cross_region=*)
+      --wait | --check_only | --no_public_ips | --allow_cross_region) printf -v "${1#--}" yes ;;
+      --wait=* | --check_only=* | --no_public_ips=* | --allow_cross_region=*)
         fail E-ARG "${1%%=*} takes no value" "write it without one" ;;
       --*=*) set_option "${1%%=*}" "${1#*=}" ;;
       --*) set_option "$1" "${2-}"; shift ;;
@@ -385,9 +383,6 @@ main() {
   if [[ -n $check_only ]]; then
     print_command
     exec "${words[@]}" --dry_run=True
-  fi
-  if [[ -n $doctor ]]; then
-    exec "$python" -m pipelines.doctor "$pipeline" "${words[@]:3}"
   fi
   [[ -z $plans ]] || exec "${words[@]}" # here: there is no job to check or build for
   check_gcloud

@@ -79,7 +79,7 @@ SAMPLES = Program(
         Figure("peak MB", "MB"),
     ),
 )
-PLAN = Program("plan", (Figure("s", r"s, peak", 5), Figure("peak MB", "MB", 600)))
+PLAN = Program("plan", (Figure("s", r"s, peak", 8), Figure("peak MB", "MB", 1000)))
 COST = Program(
     "sample_cost",
     (

@@ -155,9 +155,7 @@ def _keys_of(source: ArraySource) -> str:
 
 def read_sources(root: beam.Pipeline, config: ArraysConfig) -> SourceSamples:
     """Build the part of the graph before plan and shards: samples from ranges of arrays."""
-    planned = root | "PlanArrays" >> PlanArrays(
-        config.sources, config.output, config.names, config.access
-    )
+    planned = root | "PlanArrays" >> PlanArrays(config.sources, config.access)
     labels = {split: source.label for split, source in config.sources.items()}
     read = planned.pieces | "ReadArrays" >> ReadSamples(
         ArrayReader(config.splitting, labels, config.access),

@@ -15,7 +15,9 @@ from pipelines.launch import RunConfig, execute
 from pipelines.layout_flags import add_layout_flags, add_size_flag, layout_of
 from pipelines.options import (
     FlagParser,
+    add_drop_flag,
     check_split_names,
+    drop_budget_of,
     parse_flags,
     parse_numbers,
     parse_per_split,
@@ -28,13 +30,11 @@ from schemas.layouts.detection import DetectionLayout
 from schemas.layouts.frames import SizeMismatch
 from schemas.manifest import Manifest
 from schemas.samples import panoptic_root
-from transforms.batches import is_in_process
 from transforms.list_blobs import ListBlobs
 from transforms.sources.coco_reading import CocoReading
 from transforms.sources.coco_samples import CocoRules
 from transforms.sources.read_coco import ReadCoco
 from transforms.sources.read_samples import SourceSamples
-from transforms.storage import is_local
 
 
 @dataclass(frozen=True)
@@ -147,15 +147,8 @@ def _check_annotations(annotations: Mapping[str, Sequence[str]]) -> None:
 
 def read_sources(root: beam.Pipeline, config: CocoConfig) -> SourceSamples:
     """Build the part of the graph before plan and shards: samples from the annotations."""
-    reading = config.reading()
-    list_blobs = ListBlobs(config.roots, config.output, config.names, config.access)
-    if is_in_process(root) and all(map(is_local, config.roots.values())):
-        # Folders are listed in one go, and meanwhile a process beside reads.
-        listing = root | "ListBlobs" >> list_blobs
-        read = root | "ReadCoco" >> ReadCoco(config.annotations, reading, listing)
-    else:
-        read = root | "ReadCoco" >> ReadCoco(config.annotations, reading)
-        listing = root | "ListBlobs" >> replace(list_blobs, cuts=read.cuts)
+    read = root | "ReadCoco" >> ReadCoco(config.annotations, config.reading())
+    listing = root | "ListBlobs" >> ListBlobs(config.roots, config.access, cuts=read.cuts)
     return SourceSamples(read.samples, read.rejected, read.files, listing)
 
 
@@ -216,6 +209,7 @@ def parser() -> FlagParser:
     add_size_flag(group)
     add_layout_flags(flags)
     add_data_set_flags(flags)
+    add_drop_flag(flags)
     return flags
 
 
@@ -271,6 +265,7 @@ def configure(argv: Sequence[str]) -> tuple[RunConfig[CocoConfig], list[str]]:
         layout=layout_of(flags),
         rules=rules_of(flags),
         panoptic_images=parse_per_split("panoptic_images", flags.panoptic_images, bare=flags.split),
+        drop_budget=drop_budget_of(flags),
         names=shard_names_of(flags, plain=flags.layout == "tfds"),
     )
     return make_run(make_config, flags, argv, "coco"), beam_args

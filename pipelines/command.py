@@ -1,9 +1,11 @@
 """A command around a pipeline: one line a fault, exit codes, interruptions, what is logged."""
 
+import contextlib
 import functools
 import logging
 import os
 import shlex
+import shutil
 import signal
 import string
 import sys
@@ -13,18 +15,18 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import NoReturn, TextIO
 
-from pipelines.child_processes import end_children
+from pipelines.child_processes import end_by_signal
 from pipelines.engine_faults import engine_fault
 from pipelines.job_elsewhere import JOB_ELSEWHERE
 from pipelines.progress_display import stop_drawing
 from schemas.faults import EXIT_BUG, FAULTS, fault_line, find_fault, printable
+from transforms import retries
 from transforms.progress import PROGRESS
 
 _LOG = logging.getLogger(__name__)
 OUR_LOGGERS = ("pipelines", "transforms")
-_STDERR = 2
-_OF_ONE_RUN = ("--max_rejected", "--overwrite", "--plan", "--prices")
-_WITH_VALUE = ("--max_rejected", "--prices")
+_RETRY_SAID_EVERY_S = 60.0
+_OF_ONE_RUN = ("--overwrite", "--plan")
 _IN_A_STEP = "[while running '"  # as Beam says; what a step finds wrong with a flag is a fault line
 _OUT_OF_MEMORY = "memory", "out of memory", "lower --bytes_in_flight, or give more"
 _OUT_OF_THREADS = "threads", "no more can be started", "raise ulimit -u, or give more memory"
@@ -38,29 +40,29 @@ _SPENT = {
 """What Python and libraries say, wherever they are, when a limit of the machine is reached."""
 
 
-def accepting_command(program: str, argv: Sequence[str]) -> str:
-    """Return the command line that accepts `COUNT` rejects.
+def accepting_command(program: str, argv: Sequence[str], budget: str = "--max_rejected") -> str:
+    """Return the command line that accepts `COUNT` rejects, or drops, by the flag of their budget.
 
     >>> accepting_command("beam-tfrec coco", ["--output", "o", "--max_rejected", "1"])
     'beam-tfrec coco --output o --max_rejected COUNT'
-    >>> flags = ["--plan", "json", "--prices", "p.toml", "--overwrite", "--output", "o"]
+    >>> flags = ["--plan", "json", "--overwrite", "--output", "o"]
     >>> accepting_command("beam-tfrec coco", flags)
     'beam-tfrec coco --output o --max_rejected COUNT'
     """
     kept: list[str] = []
     left_out = ""
     for argument in argv:
-        is_value = left_out in _WITH_VALUE or not argument.startswith("--")
-        if left_out in (*_WITH_VALUE, "--plan") and is_value:
+        is_value = left_out == budget or not argument.startswith("--")
+        if left_out in (budget, "--plan") and is_value:
             left_out = ""
             continue
         flag, equals, _ = argument.partition("=")
-        left_out = flag if flag in _OF_ONE_RUN else ""
+        left_out = flag if flag in (budget, *_OF_ONE_RUN) else ""
         if not left_out:
             kept.append(argument)
         elif equals:
             left_out = ""
-    return f"{program} {' '.join(map(quoted, kept))} --max_rejected COUNT"
+    return f"{program} {' '.join(map(quoted, kept))} {budget} COUNT"
 
 
 def quoted(argument: str) -> str:
@@ -80,7 +82,7 @@ def shards_done() -> str:
     """Return how far a run is, and how it is gone on with."""
     if JOB_ELSEWHERE.page:
         return f"the job goes on: {JOB_ELSEWHERE.page}; to end it: {JOB_ELSEWHERE.cancel}"
-    done, planned = PROGRESS.shards_done, PROGRESS.shards_planned
+    done, planned = PROGRESS.shards_finished(), PROGRESS.shards_planned
     shards = f"{done} of {planned} shards done" if planned else "before the first shard"
     return f"{shards}; run again to resume"
 
@@ -144,14 +146,13 @@ def _what_and_remedy(message: str) -> tuple[str, str]:
 
 
 def _interrupted(how_far: Callable[[], str], number: int, _: FrameType | None) -> NoReturn:
-    """End at once: every file there is whole, so a crash and an exit are the same."""
-    try:
+    said = "run again"
+    with contextlib.suppress(Exception):
         stop_drawing()
-        # In one piece: other threads are logging.
-        os.write(_STDERR, f"\ninterrupted; {how_far()}\n".encode())
-    finally:  # whatever has become of stderr
-        end_children()
-        os._exit(128 + number)
+        said = how_far()
+    if JOB_ELSEWHERE.temporary:
+        shutil.rmtree(JOB_ELSEWHERE.temporary, ignore_errors=True)
+    end_by_signal(number, said)
 
 
 class _Handler(logging.StreamHandler):
@@ -159,6 +160,21 @@ class _Handler(logging.StreamHandler):
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Drop the record."""
+
+
+class _OneRetryAMinute(logging.Filter):
+    """Passes one line a minute on retries: an outage stops all threads at once."""
+
+    _said_at_s = -_RETRY_SAID_EVERY_S
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record is to be printed."""
+        if record.name != retries.__name__:
+            return True
+        is_due = record.created >= self._said_at_s + _RETRY_SAID_EVERY_S
+        if is_due:
+            self._said_at_s = record.created
+        return is_due
 
 
 class _PrintableFormatter(logging.Formatter):
@@ -174,6 +190,7 @@ def _thread_ended(error: threading.ExceptHookArgs) -> None:
 
 def _log_to_stderr() -> None:
     handler = _Handler(sys.stderr)
+    handler.addFilter(_OneRetryAMinute())
     handler.setFormatter(_PrintableFormatter("%(message)s"))
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # it logs every error twice
     logging.getLogger().handlers = [logging.NullHandler()]  # job services tell their errors there

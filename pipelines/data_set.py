@@ -39,7 +39,7 @@ from transforms.shard_table import Sharding
 from transforms.sources.read_samples import SourceSamples
 from transforms.sources.split_sources import SplitSource, is_there
 from transforms.splits import Splitting
-from transforms.storage import Access
+from transforms.storage import Access, name_below
 from transforms.write_shards import WriteShards
 
 
@@ -57,14 +57,18 @@ class DataSetConfig:
         orientation: what is done about EXIF orientations.
         conversion: what else is done to pixels.
         budget: how many samples may be rejected.
+        drop_budget: how many annotations of each split may be dropped; None for 1 %, rounded up,
+            and never all.
         exclude: URI of a `rejected.jsonl` whose samples are left out; empty for none.
         allow_empty: accept a split without samples.
         label_file: URI of the classes in their order; empty to number their names as they sort.
         limits: of every worker process.
         access: how stores are reached.
         accept_command: the command that accepts `COUNT` rejects, for the message.
+        accept_drops_command: the command that accepts `COUNT` dropped annotations of a split.
         earlier: data sets whose samples are left out; see `find_earlier_sets`.
         report: make `report.html` behind the manifest; it decides nothing of the data set.
+        replaces: `--overwrite` has just deleted a data set of ours in the output.
     """
 
     output: str
@@ -76,14 +80,17 @@ class DataSetConfig:
     orientation: Orientation = Orientation.KEEP
     conversion: Conversion = NO_CONVERSION
     budget: RejectBudget = field(default_factory=RejectBudget)
+    drop_budget: RejectBudget | None = None
     exclude: str = ""
     allow_empty: bool = False
     label_file: str = ""
     limits: GateLimits = field(default_factory=GateLimits)
     access: Access = field(default_factory=Access)
-    accept_command: str = "--max_rejected COUNT"
+    accept_command: str = "budget=RejectBudget(count=COUNT)"
+    accept_drops_command: str = "drop_budget=RejectBudget(count=COUNT)"
     earlier: EarlierSets = NO_EARLIER_SETS
     report: bool = False
+    replaces: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what does not fit together."""
@@ -101,7 +108,8 @@ class DataSetConfig:
                     f"{name} must name splits of {self._source_of_splits}, got {sorted(unknown)}:"
                     f" give {sorted(self.splits)}"
                 )
-        self.names.check_splits(list(self.splits))
+        self.names.check_splits(list(self.splits), self.sharding.num_shards)
+        self._check_output()
 
     @property
     def given(self) -> tuple[str, ...]:
@@ -169,10 +177,40 @@ class DataSetConfig:
                     f" {has or 'they have none, leave it out'}"
                 )
 
+    def _check_output(self) -> None:
+        """Refuse an output that is a source, lies in one, or holds one."""
+        folders = {*self.listed_roots.values()}
+        files = {uri for uris in self.source_files.values() for uri in uris}
+        for source in sorted(folders | files | {*filter(None, [self.exclude])}):
+            below = name_below(source, self.output)
+            if below == "":
+                relation = f"which is the source {source!r}"
+            elif below and source in folders:
+                relation = f"which lies in the source {source!r}"
+            elif source in folders and name_below(self.output, source):
+                relation = f"which holds the source {source!r}"
+            else:
+                continue
+            raise ValueError(
+                f"output must lie apart from all sources, got {self.output!r}, {relation}:"
+                f" {self._output_remedy}"
+            )
+
+    @property
+    def _output_remedy(self) -> str:
+        return "give a folder that neither holds a source nor lies in one"
+
     @property
     def keeps_on_disk(self) -> bool:
         """Whether workers keep something in their `spool_dir`, wherever the output is."""
         return False
+
+    @property
+    def decodes_images(self) -> bool:
+        """Whether image files go to a native decoder, before the report."""
+        conversion = self.conversion.for_pixels(self.layout.pixels_dtype)
+        turns, checks = self.orientation is Orientation.UPRIGHT, self.check is Check.DECODE
+        return self.layout.reads_images and (conversion.changes or turns or checks)
 
     def located(self) -> Self:
         """Return the configuration with what the sources tell of places; asked for once a run."""
@@ -290,12 +328,15 @@ def commit_job_of(config: DataSetConfig) -> CommitJob:
         options=config.options(),
         names=config.names,
         budget=config.budget,
+        drop_budget=config.drop_budget,
         allow_empty=config.allow_empty,
         accept_command=config.accept_command,
+        accept_drops_command=config.accept_drops_command,
         access=config.access,
         earlier=config.earlier,
         label_file=config.label_file,
         optional_splits=config.splitting.optional_splits,
+        replaces=config.replaces,
     )
 
 

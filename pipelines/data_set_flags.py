@@ -79,6 +79,7 @@ def make_run(
         ValueError: with the value and the remedy.
     """
     date = run_date_of(flags)
+    program, given = _program(command), with_run_date(argv, flags, date)
     config = make_config(
         output=expand_date(flags.output, date),
         sharding=sharding_of(flags),
@@ -89,7 +90,8 @@ def make_run(
         allow_empty=flags.allow_empty,
         limits=limits_of(flags),
         access=access_of(flags),
-        accept_command=accepting_command(_program(command), with_run_date(argv, flags, date)),
+        accept_command=accepting_command(program, given),
+        accept_drops_command=accepting_command(program, given, "--max_dropped"),
     )
     since = Since(tuple(flags.since), date)
     return RunConfig(
@@ -99,7 +101,6 @@ def make_run(
         since,
         waits=not flags.no_wait,
         plan=PlanFormat(flags.plan) if flags.plan else None,
-        prices=flags.prices or "",
         report=True if flags.report else False if flags.no_report else None,
     )
 

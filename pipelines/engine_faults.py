@@ -6,16 +6,19 @@ from collections.abc import Iterator
 from pipelines.job_elsewhere import JOB_ELSEWHERE
 from schemas.faults import fault_line
 
-# A job service's text; Dataflow's; a request's, by gRPC.
+# A job service's text; Dataflow's; that of a download; a request's, by gRPC.
 _SAID = re.compile(
     r"\APipeline \S+ failed in state \w+: ([^\n]*)"
     r"|\ADataflow pipeline failed\. State: \w+, Error:\n(?!None\b)\s*([^\n]*)"
+    r"|\A(Unable to fetch remote [^\n]*)"
     r'|^\s*details = "([^"]*)"',
     re.MULTILINE,
 )
 _OF_ENGINES = {"DataflowRuntimeException", "DataflowJobAlreadyExistsError"}
 _OF_REQUESTS = ("grpc.", "google.api_core.", "google.auth.")
 _PYTHON_FAILED = "Traceback (most recent call last)"
+# The job service's own traceback, where a worker of its own has gone.
+_WORKER_LOST = re.compile(r"^RuntimeError: Channel closed prematurely\.\s*\Z", re.MULTILINE)
 _LONGEST = 300
 
 
@@ -31,6 +34,8 @@ def engine_fault(error: BaseException) -> tuple[str, str] | None:
     for cause in _causes(error):
         text = str(cause)
         said = _SAID.search(text)
+        if said and _WORKER_LOST.search(text):
+            return _line("a worker has ended: channel closed prematurely")
         if _PYTHON_FAILED in text:
             return None
         if not (said or _is_of_an_engine(cause)):
@@ -38,9 +43,13 @@ def engine_fault(error: BaseException) -> tuple[str, str] | None:
         first_line = text.strip().partition("\n")[0]
         what = next(filter(None, said.groups()), "") if said else first_line
         what = what.strip()[:_LONGEST] or "no answer from its job service"
-        where = JOB_ELSEWHERE.page or "engine"
-        return "E-JOB", fault_line("E-JOB", where, what, "see its log, then run again to resume")
+        return _line(what)
     return None
+
+
+def _line(what: str) -> tuple[str, str]:
+    where = JOB_ELSEWHERE.page or "engine"
+    return "E-JOB", fault_line("E-JOB", where, what, "see its log, then run again to resume")
 
 
 def _is_of_an_engine(error: BaseException) -> bool:

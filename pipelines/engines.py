@@ -2,15 +2,17 @@
 
 import socket
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import (
+    FlinkRunnerOptions,
     GoogleCloudOptions,
     PipelineOptions,
     PortableOptions,
+    PrismRunnerOptions,
     SetupOptions,
+    SparkRunnerOptions,
     StandardOptions,
     TestOptions,
     WorkerOptions,
@@ -25,6 +27,12 @@ from transforms.storage import is_local
 _IN_PROCESS = {"", "direct", "fnapi"}
 _PAGE = "https://console.cloud.google.com/dataflow/jobs/{0.region}/{1}?project={0.project}"
 _CANCEL = "gcloud dataflow jobs cancel {1} --project {0.project} --region {0.region}"
+_PROGRAMS = {
+    "prism": (PrismRunnerOptions, "prism_location"),
+    "spark": (SparkRunnerOptions, "spark_job_server_jar"),
+    "flink": (FlinkRunnerOptions, "flink_job_server_jar"),
+}
+"""Runners that start a program, and the option that names it. Beam would download it otherwise."""
 _CONNECT_S = 10.0
 _AGAIN = "see the job's log, then run again to resume"
 
@@ -52,30 +60,6 @@ def is_dry_run(options: PipelineOptions) -> bool:
 def makes_template(options: PipelineOptions) -> bool:
     """Return whether the job is only described, as a Flex Template's launcher asks."""
     return bool(options.view_as(GoogleCloudOptions).template_location)
-
-
-@dataclass(frozen=True)
-class CloudJob:
-    """A job on Dataflow, as far as it was asked for.
-
-    Attributes:
-        region: where it runs; empty for what runs elsewhere, or here.
-        workers: at most; 0 where the engine decides.
-        machine_type: of a worker; empty for the engine's choice.
-    """
-
-    region: str = ""
-    workers: int = 0
-    machine_type: str = ""
-
-
-def job_of(options: PipelineOptions) -> CloudJob:
-    """Return the job on Dataflow that options ask for; one without a region for any other."""
-    if not is_dataflow(options):
-        return CloudJob()
-    cloud, workers = options.view_as(GoogleCloudOptions), options.view_as(WorkerOptions)
-    most = workers.max_num_workers or workers.num_workers or 0
-    return CloudJob(cloud.region or "", most, workers.machine_type or "")
 
 
 def runs_workers_here(options: PipelineOptions) -> bool:
@@ -115,6 +99,11 @@ def _check_not_dataflow(options: PipelineOptions, runner: str, *, waits: bool) -
     if not waits and (not endpoint or runs_workers_here(options)):
         what = "a job that goes on without this process"
         raise ValueError(f"no_wait must come with {what}, got {runner}: leave it out")
+    started = runner.lower().rpartition(".")[2].removesuffix("runner")
+    if started in _PROGRAMS and not endpoint:
+        view, name = _PROGRAMS[started]
+        if not getattr(options.view_as(view), name):
+            raise ValueError(f"{name} must be given for {runner}, got none: add --{name}")
 
 
 def _check_endpoint(address: str | None) -> None:

@@ -28,6 +28,7 @@ _REGEXES = {
     "bytes_in_flight": _SIZE,
     "num_shards": rf"{_SPLIT}[0-9]+( +{_SPLIT}[0-9]+)*",
     "order": rf"{_SPLIT}(shuffled|input)( +{_SPLIT}(shuffled|input))*",
+    "max_dropped": r"[0-9]+(\.[0-9]+%|%)?",
     "max_rejected": r"[0-9]+(\.[0-9]+%|%)?",
 }
 _OF_A_TYPE = {int: "-?[0-9]+", float: r"[0-9]+(\.[0-9]+)?"}
@@ -94,7 +95,7 @@ def main() -> None:
 
 
 def _flags(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    unused = {"help", "no_wait", "plan", "prices"}  # a launcher never waits, and makes a job
+    unused = {"help", "no_wait", "plan"}  # a launcher never waits, and makes a job
     return (action for action in parser._actions if action.dest not in unused)
 
 

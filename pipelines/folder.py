@@ -72,9 +72,7 @@ class FolderConfig(DataSetConfig):
 
 def read_sources(root: beam.Pipeline, config: FolderConfig) -> SourceSamples:
     """Build the part of the graph before plan and shards: samples from the listing."""
-    listed = root | "ListFiles" >> ListFiles(
-        config.roots, config.output, config.names, config.access, config.in_order, is_read
-    )
+    listed = root | "ListFiles" >> ListFiles(config.roots, config.access, config.in_order, is_read)
     read = listed.files | "ReadFolder" >> ReadSamples(
         FolderReader(config.splitting), config.source_files, config.exclude, config.access
     )

@@ -10,10 +10,12 @@ class JobElsewhere:
     Attributes:
         page: where it is seen.
         cancel: the command that ends it.
+        temporary: folder of the runner's temporary files, deleted when this process ends.
     """
 
     page: str = ""
     cancel: str = ""
+    temporary: str = ""
 
 
 JOB_ELSEWHERE = JobElsewhere()

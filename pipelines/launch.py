@@ -1,14 +1,17 @@
 """Run a pipeline whole: what is complete already, the graph and its engine, what was made."""
 
+import atexit
 import contextlib
 import logging
 import os
+import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.metadata import version
 from typing import Generic, Protocol, TypeVar
 
 import apache_beam as beam
@@ -20,19 +23,21 @@ from pipelines.engines import (
     build_nothing,
     check_engine,
     follow,
+    is_dataflow,
     is_dry_run,
-    job_of,
     makes_template,
     prepare,
     runner_of,
     runs_workers_here,
 )
+from pipelines.job_elsewhere import JOB_ELSEWHERE
 from pipelines.plan_text import PlanFormat, plan_json, plan_lines
 from pipelines.progress_display import showing_progress
 from pipelines.summary import summarize
 from schemas.manifest import MANIFEST_NAME, REPORT_NAME, Manifest, read_manifest
 from transforms.commit import find_complete
 from transforms.earlier_sets import Since, dividing_options, find_earlier_sets
+from transforms.images.check_images import SAFE_PILLOW_MAJOR
 from transforms.output_files import EXCLUDED_NAME, remove_output
 from transforms.pipeline_spool import close_spools, shares_memory
 from transforms.processes.process_memory import keep_freed_memory, spare_the_collector
@@ -51,14 +56,13 @@ from transforms.storage import (
     open_storage,
     read_uri,
 )
-from transforms.storage.local import coded
+from transforms.storage.local import RunLock, coded, without_new_empty_folders
 
 _LOG = logging.getLogger(__name__)
 
 
 B = TypeVar("B", contravariant=True)
 C = TypeVar("C", bound=DataSetConfig)
-V = TypeVar("V", bound=PipelineOptions)
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,6 @@ class RunConfig(Generic[C]):
         since: which earlier data sets it adds to; None for none.
         waits: stay until the job has ended, and say what it made.
         plan: how to say what the run would make, instead of running; None to run.
-        prices: URI of a file of unit prices, for a plan; empty for list prices.
         report: whether a report is made; None where that follows from runner and output.
     """
 
@@ -82,7 +85,6 @@ class RunConfig(Generic[C]):
     since: Since | None = None
     waits: bool = True
     plan: PlanFormat | None = None
-    prices: str = ""
     report: bool | None = None
 
     def __post_init__(self) -> None:
@@ -95,11 +97,6 @@ class RunConfig(Generic[C]):
         )
         for uri in self.uris():
             check_uri(uri)
-        on_gcs = any(uri.startswith("gs://") for uri in self.uris())
-        if self.prices and not (self.plan and on_gcs):
-            raise ValueError(
-                f"prices must come with --plan and a path on gs://, got {self.prices}: leave it out"
-            )
 
     def uris(self) -> list[str]:
         """Return everything that workers read and write."""
@@ -138,7 +135,17 @@ def execute(
     Raises:
         RuntimeError: the fault that ended the run, as a line of `E-…` somewhere in its text.
     """
-    options = prepare(_Options(list(beam_args)))
+    with without_new_empty_folders(run.config.output):
+        _execute(run, build, beam_args, read_sources)
+
+
+def _execute(
+    run: RunConfig[C],
+    build: Build[C],
+    beam_args: Sequence[str],
+    read_sources: ReadSources[C],
+) -> None:
+    options = prepare(PipelineOptions(list(beam_args)))
     check_engine(options, run.uris(), waits=run.waits)
     check_spool(run.config, options)
     run = replace(run, config=replace(run.config, report=_wants_report(run, options)))
@@ -154,8 +161,23 @@ def execute(
     if run.overwrite or not run.trust_manifest:
         _check_sources(config)
     output.probe()
-    if run.overwrite:
-        config = _overwrite(config, output)
+    with contextlib.closing(RunLock(config.output)) as lock:
+        lock.take(alone=run.overwrite)
+        if run.overwrite:
+            config = _overwrite(config, output)
+            lock.take(alone=False)
+        _run_to_the_end(run, config, output, build, options, started_s)
+
+
+def _run_to_the_end(
+    run: RunConfig[C],
+    config: C,
+    output: Storage,
+    build: Build[C],
+    options: PipelineOptions,
+    started_s: float,
+) -> None:
+    """Run the graph unless the output is complete, and say what was made."""
     if _is_complete(config, output, trust_manifest=run.trust_manifest):
         say(f"already complete: {join_uri(config.output, MANIFEST_NAME)}", sys.stdout)
         if config.report:
@@ -164,6 +186,8 @@ def execute(
             run_graph(build_nothing, options, waits=False)
         return
     _check_sources(config)
+    if config.decodes_images:
+        _warn_of_pillow(version("pillow"))
     if run.since and run.since.names:
         _LOG.info("adding to %s", counted(len(config.earlier.sets), "earlier data set"))
     PROGRESS.reset()
@@ -178,6 +202,17 @@ def execute(
         run_graph(partial(build, config=config), options, waits=run.waits)
     if run.waits and not makes_template(options):
         _say_what_was_made(config, output, time.monotonic() - started_s)
+
+
+def _warn_of_pillow(installed: str) -> None:
+    """Warn where images would go to a decoder with a known hole."""
+    if int(installed.partition(".")[0]) < SAFE_PILLOW_MAJOR:
+        _LOG.warning(
+            "images are decoded by Pillow %s, which has a critical JPEG overflow"
+            " (CVE-2026-112403); install pillow>=%d, as requirements.lock does",
+            installed,
+            SAFE_PILLOW_MAJOR,
+        )
 
 
 def _plan(
@@ -195,7 +230,6 @@ def _plan(
 
     if is_dry_run(options) or makes_template(options):
         raise ValueError("plan must come without dry_run and template_location: leave one out")
-    started_s = time.monotonic() - time.process_time()  # a small run is mostly its start
     config = with_earlier_sets(run).located()
     output, trust = open_storage(config.output, config.access), run.trust_manifest
     if run.overwrite or not trust:
@@ -213,10 +247,10 @@ def _plan(
     keep_freed_memory()
     slot = new_slot()
     graph = partial(build_plan, config=config, read_sources=read_sources, slot=slot)
-    run_graph(graph, _Options([]), waits=True)  # here, whatever runner is to write
+    run_graph(graph, PipelineOptions([]), waits=True)  # here, whatever runner is to write
     elsewhere = "" if runs_workers_here(options) else runner_of(options)
-    asked = Asked(run.overwrite, complete, job_of(options), run.prices, elsewhere)
-    planned = plan_run(config, slot.take(), asked, time.monotonic() - started_s)
+    asked = Asked(run.overwrite, complete, elsewhere)
+    planned = plan_run(config, slot.take(), asked)
     noun = config.layout.sample_noun
     lines = plan_json(planned.plan) if form is PlanFormat.JSON else plan_lines(planned.plan, noun)
     for line in lines:
@@ -236,7 +270,6 @@ def _is_complete(config: DataSetConfig, output: Storage, *, trust_manifest: bool
         config.source_files,
         config.listed_roots,
         config.exclude,
-        config.names,
         trust_manifest=trust_manifest,
         access=config.access,
         optional_splits=config.splitting.optional_splits,
@@ -255,7 +288,7 @@ def beam_options(beam_args: Sequence[str], uris: Sequence[str]) -> PipelineOptio
         ValueError: with the value and the remedy.
         RuntimeError: `E-JOB` when nothing answers where the job service should be.
     """
-    options = prepare(_Options(list(beam_args)))
+    options = prepare(PipelineOptions(list(beam_args)))
     check_engine(options, uris, waits=True)
     return options
 
@@ -268,6 +301,7 @@ def run_graph(
     Raises:
         Exception: the runner's, when the job has failed or was cancelled.
     """
+    _collect_temporary_files(options)
     with _temporary_folder_told():
         pipeline = beam.Pipeline(runner=runner_of(options), options=options)
         # For steps in other languages, of which there are none: what a signal ends leaves it there.
@@ -353,16 +387,6 @@ def with_earlier_sets(run: RunConfig[C]) -> C:
     return replace(config, earlier=earlier)
 
 
-class _Options(PipelineOptions):
-    """Beam's options, each view made once: Beam asks for some 400 and parses all flags for each."""
-
-    def view_as(self, cls: type[V]) -> V:
-        views = self.__dict__.setdefault("_views", {})
-        if cls not in views:
-            views[cls] = super().view_as(cls)
-        return views[cls]
-
-
 def _check_sources(config: DataSetConfig) -> None:
     """Find the files and folders that the user named, before anything is made or deleted."""
     for uri in (*_source_files(config), *filter(None, [config.exclude])):
@@ -374,22 +398,34 @@ def _check_sources(config: DataSetConfig) -> None:
 def _overwrite(config: C, output: Storage) -> C:
     """Delete the data set that is there; what is to be excluded by its rejects is kept."""
     if not config.exclude or name_below(config.output, config.exclude) is None:
-        remove_output(output, config.names, config.splits)
-        return config
+        return replace(config, replaces=remove_output(output, config.names, config.splits))
     excluded = read_uri(config.exclude, config.access)
-    remove_output(output, config.names, config.splits, excluded)
+    replaces = remove_output(output, config.names, config.splits, excluded)
     output.create(EXCLUDED_NAME, excluded)  # where there was no data set of ours
     kept = join_uri(config.output, EXCLUDED_NAME)
     command = config.accept_command
     for form in ("--exclude {}", "--exclude={}"):
         given, instead = form.format(config.exclude), form.format(kept)
         command = command.replace(_quoted_words(given), _quoted_words(instead))
-    return replace(config, exclude=kept, accept_command=command)
+    return replace(config, exclude=kept, accept_command=command, replaces=replaces)
 
 
 def _quoted_words(text: str) -> str:
     flag, space, path = text.partition(" ")
     return f"{flag}{space}{quoted(path)}" if flag == "--exclude" else quoted(text)
+
+
+def _collect_temporary_files(options: PipelineOptions) -> None:
+    """Have a runner's temporary files in a folder that goes when this process ends.
+
+    Beam leaves three folders for every job. Not for Dataflow: one of them is its cache of packages.
+    """
+    if JOB_ELSEWHERE.temporary or runner_of(options) == "FnApiRunner" or is_dataflow(options):
+        return
+    with _temporary_folder_told():
+        JOB_ELSEWHERE.temporary = tempfile.tempdir = tempfile.mkdtemp(prefix="beam-tfrec-")
+    # Registered before a job server of Beam's, hence called after that has ended.
+    atexit.register(shutil.rmtree, tempfile.tempdir, ignore_errors=True)
 
 
 @contextlib.contextmanager

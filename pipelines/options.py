@@ -27,6 +27,7 @@ _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?i?B?)")
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {"ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _RESERVED_SPLITS = {"all"}
+_MAX_SPLIT_CHARS = 200  # of 255 that a file name may have
 
 
 def parse_flags(parser: FlagParser, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -79,10 +80,9 @@ def add_output_flags(parser: FlagParser) -> None:
     number = group.add_mutually_exclusive_group()
     number.add_argument(
         "--shard_size",
-        default="150MB",
         metavar="SIZE",
-        help="output bytes a shard to aim at, decimal units or KiB/MiB/GiB (default 150MB); at"
-        " least 16 shards a split where each keeps 64 records",
+        help="output bytes a shard to aim at, decimal units or KiB/MiB/GiB (default: 150MB, and at"
+        " least 16 shards a split where each keeps 64 records; a given size is obeyed)",
     )
     number.add_argument(
         "--num_shards",
@@ -108,7 +108,8 @@ def add_output_flags(parser: FlagParser) -> None:
         metavar="NAMES",
         help="counted (train-00000-of-00016-750.tfrec, the default), plain (without the record"
         " count, as TFDS wants it; the default of --layout tfds), or a template of {split}"
-        " {index:05} {num_shards:05} {records}",
+        " {index:05} {num_shards:05} {records}; with --num_shards 1 also a name such as"
+        " test.tfrecord",
     )
     group.add_argument(
         "--order",
@@ -143,6 +144,17 @@ def _add_reject_flags(parser: FlagParser) -> None:
     )
 
 
+def add_drop_flag(parser: FlagParser) -> None:
+    """Add the flag of pipelines that have annotations."""
+    parser.add_argument_group("dropped annotations").add_argument(
+        "--max_dropped",
+        metavar="COUNT|SHARE%",
+        help="annotations of each split that may be dropped, such as boxes without an area: a"
+        " count, or a percentage of those listed (default 1 in 100, rounded up, but never all of"
+        " a split). More end the run with exit code 4, as with --max_rejected",
+    )
+
+
 def _add_output_and_limits(parser: FlagParser) -> None:
     group = parser.add_argument_group("output and limits")
     group.add_argument(
@@ -157,14 +169,8 @@ def _add_output_and_limits(parser: FlagParser) -> None:
         nargs="?",
         const="text",
         choices=["text", "json"],
-        help="say what the run would make, how large and in what time, as text or json, and write"
-        " nothing (default: run; --plan alone: text)",
-    )
-    group.add_argument(
-        "--prices",
-        type=not_empty,
-        metavar="FILE",
-        help="TOML file of unit prices for a --plan with gs:// paths (default: list prices)",
+        help="say what the run would make and how large, as text or json, and write nothing"
+        " (default: run; --plan alone: text)",
     )
     group.add_argument(
         "--overwrite",
@@ -248,13 +254,14 @@ def _add_access_flags(parser: FlagParser) -> None:
 
 def sharding_of(flags: argparse.Namespace) -> Sharding:
     """Return the sharding that the flags ask for."""
+    size = flags.shard_size
     return Sharding(
         num_shards={
             split: _int("num_shards", value)
             for split, value in parse_per_split("num_shards", flags.num_shards or []).items()
         },
         records_per_shard=flags.records_per_shard,
-        shard_bytes=parse_size("shard_size", flags.shard_size),
+        shard_bytes=None if size is None else parse_size("shard_size", size),
         hosts=flags.hosts,
         order={
             split: _choice("order", value, Order)
@@ -294,14 +301,22 @@ def limits_of(flags: argparse.Namespace) -> GateLimits:
 
 def budget_of(flags: argparse.Namespace) -> RejectBudget:
     """Return the reject budget that the flags ask for."""
-    text = flags.max_rejected
+    return _budget("max_rejected", flags.max_rejected)
+
+
+def drop_budget_of(flags: argparse.Namespace) -> RejectBudget | None:
+    """Return how many annotations the flags allow to be dropped; None for the default."""
+    return None if flags.max_dropped is None else _budget("max_dropped", flags.max_dropped)
+
+
+def _budget(name: str, text: str) -> RejectBudget:
     try:
         if text.endswith("%"):
             return RejectBudget(percent=float(text[:-1]))
         return RejectBudget(count=int(text))
     except ValueError:
         raise ValueError(
-            f"max_rejected must be a count such as 5 or a percentage such as 1%, got {text!r}"
+            f"{name} must be a count such as 5 or a percentage such as 1%, got {text!r}"
         ) from None
 
 
@@ -355,6 +370,11 @@ def parse_numbers(name: str, text: str) -> tuple[int, ...]:
 def check_split_names(splits: Mapping[str, Any]) -> None:
     """Refuse names that cannot be splits; `all` is TFDS's word for every split."""
     for split in splits:
+        if len(split) > _MAX_SPLIT_CHARS:
+            raise ValueError(
+                f"a split must have at most {_MAX_SPLIT_CHARS} characters, got {len(split)}:"
+                " give a shorter one"
+            )
         if not is_split_name(split) or split in _RESERVED_SPLITS:
             raise ValueError(
                 f"a split must be lower-case letters, digits and _, a letter first, and not 'all';"

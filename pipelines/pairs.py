@@ -90,9 +90,7 @@ class PairsConfig(DataSetConfig):
 
 def read_sources(root: beam.Pipeline, config: PairsConfig) -> SourceSamples:
     """Build the part of the graph before plan and shards: samples from pairs of files."""
-    listed = root | "ListFiles" >> ListFiles(
-        config.roots, config.output, config.names, config.access, config.in_order, is_read
-    )
+    listed = root | "ListFiles" >> ListFiles(config.roots, config.access, config.in_order, is_read)
     sides = Sides("--low", "--high", _REMEDY, allowed=config.budget.allowed)
     spool = spool_for(listed.files.pipeline, config.access.spool_dir)
     pairs = (

@@ -18,12 +18,12 @@ def parser() -> FlagParser:
 
 def main() -> None:
     """Run the pipeline that the first argument names, to plan."""
-    program, (pipeline, *arguments) = sys.argv[0], sys.argv[1:] or ["--help"]
+    program, (pipeline, *arguments) = sys.argv[0], sys.argv[1:] or [""]
     if pipeline in ("-h", "--help"):
         parser().print_help()
         sys.exit(0)
     if pipeline not in PIPELINES:
-        what = f"no pipeline is called {pipeline!r}"
+        what = f"no pipeline is called {pipeline!r}" if sys.argv[1:] else "no pipeline"
         remedy = f"give one of {', '.join(PIPELINES)}"
         print(fault_line("E-ARG", "command line", what, remedy), file=sys.stderr)
         sys.exit(EXIT_USAGE)

@@ -47,14 +47,6 @@ def plan_lines(plan: RunPlan, noun: str) -> list[str]:
         f"  reads {counted(plan.read_files, 'file')}, {bytes_text(plan.read_bytes)};"
         f" writes {counted(plan.written_files, 'file')}, {bytes_text(plan.written_bytes)}"
     )
-    seconds = plan.planning_s + plan.writing_s
-    lines.append(
-        f"  time here: about {seconds:.1f} s ({plan.planning_s:.1f} s to plan,"
-        f" {plan.writing_s:.1f} s to write); {plan.cpu_s:.1f} s of a core"
-    )
-    if plan.costs:
-        lines.append(f"  through group-bys of a cluster: {bytes_text(plan.shuffled_bytes)}")
-    lines += [f"  {line}" for line in plan.costs]
     lines += [f"  note: {printable(note)}" for note in plan.notes]
     lines.append("  nothing was written")
     return lines

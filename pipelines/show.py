@@ -20,7 +20,7 @@ from transforms.find_records import FoundRecord, manifest_of, records_of_file, r
 from transforms.images.draw_images import draw
 from transforms.quantities import counted
 from transforms.show_record import Picture, pictures_of, record_lines
-from transforms.storage import Access, check_uri, join_uri, open_storage
+from transforms.storage import Access, check_uri, join_uri, open_storage, split_uri
 from transforms.verify.files import parse_record
 
 _PROGRAM = "beam-tfrec show"
@@ -37,7 +37,7 @@ class ShowConfig:
         key: of the record to be shown; None for any.
         record: number of the record to be shown, from 0, in its file or split; None for any.
         limit: records to be shown where neither is given.
-        split: of a data set; empty for its only or first one.
+        split: of a data set; empty for its first one, or for all of them where a key is given.
         images: folder that pictures are saved to; empty for none.
         access: how the store is reached.
     """
@@ -81,7 +81,10 @@ def parser() -> FlagParser:
         help=f"show the first N records (default {_DEFAULT_LIMIT})",
     )
     found.add_argument(
-        "--split", default="", metavar="S", help="split of a data set (default: its first)"
+        "--split",
+        default="",
+        metavar="S",
+        help="split of a data set (default: its first; for --key all)",
     )
     found.add_argument(
         "--images",
@@ -129,19 +132,24 @@ def show(config: ShowConfig, is_drawn: bool = False) -> Iterator[str]:
         ValueError: where the configuration does not suit the path.
         RuntimeError: `E-ARG` where there is no such record, `E-IO-…` where the store fails.
     """
+    is_one = config.key is not None or config.record is not None
+    limit, first = 1 if is_one else config.limit, config.record or 0
+    records: Iterator[FoundRecord]
     if open_storage(config.path, config.access).stat(MANIFEST_NAME) is not None:
-        manifest = manifest_of(config.path, config.access)
-        split = config.split or manifest.shards[0].split if manifest.shards else config.split
         yield from _manifest_lines(config)
-        first = config.record or 0
-        records = records_of_set(config.path, config.access, split, first, config.key)
+        records = itertools.chain.from_iterable(
+            itertools.islice(
+                records_of_set(config.path, config.access, split, first, config.key), limit
+            )
+            for split in _splits_to_search(config)
+        )
     else:
+        _require_file(config)
         _refuse_for_file(config)
         yield from _schema_lines(config)
-        records = records_of_file(config.path, config.access, config.record or 0)
-    is_one = config.key is not None or config.record is not None
+        records = itertools.islice(records_of_file(config.path, config.access, first), limit)
     shown = 0
-    for record in itertools.islice(records, 1 if is_one else config.limit):
+    for record in records:
         yield from record_lines(record)
         yield from _pictures(record, config, is_drawn)
         shown += 1
@@ -150,6 +158,25 @@ def show(config: ShowConfig, is_drawn: bool = False) -> Iterator[str]:
     if is_one and not shown:
         what = f"has no record {config.record if config.key is None else config.key!r}"
         raise RuntimeError(fault_line("E-ARG", config.path, what, "give another --record or --key"))
+
+
+def _splits_to_search(config: ShowConfig) -> list[str]:
+    """Return the given split, else every split for a key, and the first one for other records."""
+    manifest = manifest_of(config.path, config.access)
+    splits = [*dict.fromkeys(shard.split for shard in manifest.shards)]
+    if config.split or not splits:
+        return [config.split]
+    return splits if config.key is not None else splits[:1]
+
+
+def _require_file(config: ShowConfig) -> None:
+    root, name = split_uri(config.path)
+    entry = open_storage(root, config.access).stat(name)
+    if entry is None or entry.kind == "directory":
+        holds = "no such file, and no folder with" if entry is None else "holds no"
+        what = f"{holds} {MANIFEST_NAME}"
+        remedy = "give a data set or a TFRecord file"
+        raise RuntimeError(fault_line("E-ARG", config.path, what, remedy))
 
 
 def _refuse_for_file(config: ShowConfig) -> None:

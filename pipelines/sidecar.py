@@ -14,12 +14,21 @@ from pipelines.data_set import DataSetConfig, write_data_set
 from pipelines.data_set_flags import add_data_set_flags, make_run
 from pipelines.launch import RunConfig, execute
 from pipelines.layout_flags import add_size_flag, feature_names
-from pipelines.options import FlagParser, not_empty, parse_flags, parse_per_split, shard_names_of
+from pipelines.options import (
+    FlagParser,
+    add_drop_flag,
+    drop_budget_of,
+    not_empty,
+    parse_flags,
+    parse_per_split,
+    shard_names_of,
+)
 from pipelines.table_flags import parse_types
 from schemas.annotations.side_files import SideFormat
 from schemas.layouts import Layout
 from schemas.layouts.detection import DetectionLayout
 from schemas.layouts.frames import SizeMismatch
+from schemas.layouts.groups import instead_of
 from schemas.layouts.table import TableLayout
 from schemas.manifest import Manifest
 from transforms.pipeline_spool import spool_for
@@ -131,8 +140,6 @@ def read_sources(root: beam.Pipeline, config: SidecarConfig) -> SourceSamples:
     names = SideNames(config.globs, whole=bool(config.join_by))
     listed = root | "ListFiles" >> ListFiles(
         config.listed_roots,
-        config.output,
-        config.names,
         config.access,
         config.in_order,
         names.reads,
@@ -232,6 +239,7 @@ def parser() -> FlagParser:
     )
     add_class_flags(flags, "default 1")
     add_data_set_flags(flags)
+    add_drop_flag(flags)
     return flags
 
 
@@ -247,7 +255,7 @@ def layout_of(flags: argparse.Namespace) -> Layout:
     if unknown := [name for name in features or () if name not in _FEATURES]:
         raise ValueError(
             f"features must be of {', '.join(_FEATURES)}, got {flags.features!r}:"
-            f" leave out {', '.join(map(repr, unknown))}"
+            f" {instead_of(unknown, _FEATURES)}"
         )
     return DetectionLayout(
         on_size_mismatch=SizeMismatch(flags.on_size_mismatch),
@@ -297,6 +305,7 @@ def configure(argv: Sequence[str]) -> tuple[RunConfig[SidecarConfig], list[str]]
         allow_unannotated=flags.allow_unannotated,
         layout=layout_of(flags),
         label_file=label_file_of(flags),
+        drop_budget=drop_budget_of(flags),
         names=shard_names_of(flags),
     )
     return make_run(make_config, flags, argv, "sidecar"), beam_args

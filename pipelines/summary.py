@@ -13,6 +13,8 @@ from schemas.manifest import (
     SplitSummary,
 )
 from schemas.shards import PLAIN
+from transforms.images.check_images import Check
+from transforms.images.findings import SUSPICIOUS_TRAITS
 from transforms.quantities import counted, megabytes
 from transforms.storage import join_uri
 
@@ -29,6 +31,7 @@ def summarize(manifest: Manifest, output: str, seconds: float, *, has_report: bo
     annotated = any(split.annotations.listed for split in manifest.splits.values())
     for name, split in manifest.splits.items():
         lines += _split_lines(name, split, samples, annotated)
+    lines += _suspicious_lines(manifest)
     for pair in manifest.duplicates or ():
         lines.append(_shared_line(pair, output))
     if has_report:
@@ -54,7 +57,6 @@ def _split_lines(name: str, split: SplitSummary, samples: str, annotated: bool) 
         "excluded": {samples: split.excluded} if split.excluded else {},
         f"skipped {samples}": split.skipped,
         "skipped annotations": fate.skipped if split.images is None else {},
-        "annotations dropped": fate.dropped,
         "annotations lost with images": {"annotations": fate.lost} if fate.lost else {},
         "repeated ids": {"annotations": repeated} if repeated else {},
         "mended": split.repairs,
@@ -64,6 +66,10 @@ def _split_lines(name: str, split: SplitSummary, samples: str, annotated: bool) 
         if counts:
             terms = ", ".join(f"{count} {reason}" for reason, count in counts.items())
             lines.append(f"    {what}: {terms}")
+    if fate.dropped:
+        codes = ", ".join(f"{count} {code}" for code, count in fate.dropped.items())
+        dropped = f"{sum(fate.dropped.values())} of {counted(fate.listed, 'annotation')} dropped"
+        lines.append(f"    warning: {dropped}: {codes}; see {REJECTED_NAME}")
     if split.earlier and split.listed == split.earlier + split.excluded:
         lines.append("    nothing is new: the split is empty here")
     return lines
@@ -80,6 +86,17 @@ def _shared_line(pair: SharedContents, output: str) -> str:
         f"  warning: {counted(pair.contents, 'source')} of {one} with the bytes of one of {other},"
         f" such as {names[0]} and {names[1]}: {printable(join_uri(output, DUPLICATES_NAME))}"
     )
+
+
+def _suspicious_lines(manifest: Manifest) -> list[str]:
+    """Name what the header check found suspicious, in all splits together."""
+    if manifest.plan.options.get("check") == Check.DECODE.value:
+        return []
+    traits = [split.traits for split in manifest.splits.values()]
+    counts = {name: sum(found.get(name, 0) for found in traits) for name in SUSPICIOUS_TRAITS}
+    found = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    advice = "such images may be damaged; --check decode makes sure"
+    return [f"  suspicious: {found}: {advice}"] if found else []
 
 
 def _copies_line(split: SplitSummary, images: int) -> str:

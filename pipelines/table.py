@@ -70,7 +70,6 @@ class TableConfig(DataSetConfig):
 
     def __post_init__(self) -> None:
         """Refuse what does not fit together."""
-        super().__post_init__()
         for split, uris in self.tables.items():
             _check_tables(split, uris)
         if bool(self.image_column) != self.layout.with_image:
@@ -90,6 +89,7 @@ class TableConfig(DataSetConfig):
             raise ValueError(
                 f"image_root must name splits of --table, got {unknown}: give {sorted(self.given)}"
             )
+        super().__post_init__()
 
     @property
     def given(self) -> tuple[str, ...]:
@@ -156,6 +156,12 @@ class TableConfig(DataSetConfig):
     @property
     def _source_of_splits(self) -> str:
         return "--table" if self.splitting.is_given else "--splits"
+
+    @property
+    def _output_remedy(self) -> str:
+        if not self.image_column:
+            return super()._output_remedy
+        return "give another folder, or the folder of the images as image_root"
 
     def _keys(self) -> dict[str, str]:
         """Return the option that tells what keys are made of, where no column gives them."""
@@ -264,8 +270,6 @@ def read_sources(root: beam.Pipeline, config: TableConfig) -> SourceSamples:
         globs = {f"{split}{_LISTED}": glob for split, (_, glob) in config._listed().items()}
         listed = root | "ListFiles" >> ListFiles(
             config.table_roots,
-            config.output,
-            config.names,
             config.access,
             is_read=functools.partial(is_table, patterns=globs),
         )
@@ -292,9 +296,7 @@ def read_sources(root: beam.Pipeline, config: TableConfig) -> SourceSamples:
         read_piece, config.source_files, config.exclude, config.access
     )
     if config.image_column:
-        listing = root | "ListBlobs" >> ListBlobs(
-            config.roots, config.output, config.names, config.access
-        )
+        listing = root | "ListBlobs" >> ListBlobs(config.roots, config.access)
     return read._replace(listing=listing, tallies=tallies)
 
 

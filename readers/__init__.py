@@ -65,13 +65,13 @@ def load(
         ValueError: when an argument is wrong, or a data set has no manifest.
         RuntimeError: `E-VER-MISSING` or `E-VER-SIZE` when a shard is not what was written.
     """
+    from readers.hosts import drops_remainder
     from readers.parsed_features import TensorForm
     from readers.tf_data import Reading, load_data_sets, share_of
 
     host, hosts = share_of(host, hosts, input_context)
-    if drop_remainder is None:
-        drop_remainder = hosts > 1
-    reading = Reading(batch_size, shuffle, seed, host, hosts, drop_remainder, known_cardinality)
+    dropping = drops_remainder(drop_remainder, hosts)
+    reading = Reading(batch_size, shuffle, seed, host, hosts, dropping, known_cardinality)
     form = TensorForm(decode_images, image_size, max_objects)
     return load_data_sets(data_sets, split, reading, form, access)
 
@@ -124,22 +124,28 @@ def steps_per_epoch(
     global_batch: int,
     hosts: int = 1,
     *,
+    drop_remainder: bool | None = None,
     access: Access = DEFAULT_ACCESS,
 ) -> int:
-    """Return how many batches of a split every host can read, as `load` deals it to hosts.
+    """Return how many batches of a split every host reads in an epoch, as `load` has them.
+
+    With equal arguments this is `len(load(…))`, where `batch_size` is `global_batch / hosts`. With
+    `drop_remainder=False` some of several hosts may have one batch more.
 
     Args:
         data_sets: as of `load`.
         split: such as `train`.
         global_batch: records of a batch, on all hosts together.
         hosts: their number.
+        drop_remainder: as of `load`, with the same default.
         access: how manifests are reached.
 
     Raises:
-        ValueError: when the hosts cannot share a batch, or the split does not fill one.
+        ValueError: when the hosts cannot share a batch, or a host would have none.
     """
     from readers.data_sets import find_data_sets
     from readers.hosts import steps
 
     shards = find_data_sets(data_sets, access).shards(split)
-    return steps(sum(shard.entry.records for shard in shards), global_batch, hosts)
+    records = sum(shard.entry.records for shard in shards)
+    return steps(records, global_batch, hosts, drop_remainder=drop_remainder)

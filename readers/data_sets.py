@@ -7,8 +7,16 @@ from functools import cached_property
 from typing import NamedTuple
 
 from schemas.features import FeatureSpec
-from schemas.manifest import MANIFEST_NAME, Label, Manifest, ShardEntry, read_manifest, spec_of
-from schemas.shards import index_names, shard_stem
+from schemas.manifest import (
+    MANIFEST_NAME,
+    Label,
+    Manifest,
+    ShardEntry,
+    index_names_of,
+    read_manifest,
+    refuse_contradictions,
+    spec_of,
+)
 from transforms.storage import DEFAULT_ACCESS, Access, Storage, is_local, join_uri, open_storage
 
 Root = str | os.PathLike[str]
@@ -91,7 +99,8 @@ def find_data_sets(roots: Root | Sequence[Root], access: Access = DEFAULT_ACCESS
 
     Raises:
         ValueError: when none is given, one has no manifest, or they cannot be read as one.
-        RuntimeError: `E-OUT-FOREIGN` when a manifest is none of ours or of a newer format.
+        RuntimeError: `E-OUT-FOREIGN` when a manifest is none of ours or of a newer format,
+            `E-VER-MANIFEST` when it contradicts itself.
     """
     one_or_more = (roots,) if isinstance(roots, str | os.PathLike) else roots
     given = tuple(map(_absolute, one_or_more))
@@ -118,7 +127,10 @@ def _manifest(root: str, access: Access) -> Manifest:
             f"data_sets must be outputs with a {MANIFEST_NAME}, got {root!r} without one: give"
             " the folder of an output; where its run was not finished, run that command again"
         )
-    return read_manifest(storage.read(MANIFEST_NAME), join_uri(root, MANIFEST_NAME), "output")
+    where = join_uri(root, MANIFEST_NAME)
+    manifest = read_manifest(storage.read(MANIFEST_NAME), where, "output")
+    refuse_contradictions(manifest, where)
+    return manifest
 
 
 def _refuse_different(data_sets: DataSets) -> None:
@@ -158,9 +170,5 @@ def _by_key(manifest: Manifest) -> list[tuple[str, str, bool, bool, bool]]:
 
 
 def _shards_of(place: int, manifest: Manifest, split: str) -> list[ShardFile]:
-    entries = [entry for entry in manifest.shards if entry.split == split]
-    stems = [shard_stem(split, number, len(entries)) for number in range(len(entries))]
-    return [
-        ShardFile(place, entry, index_names(stem)[0])
-        for entry, stem in zip(entries, stems, strict=True)
-    ]
+    names = zip(manifest.shards, index_names_of(manifest), strict=True)
+    return [ShardFile(place, entry, name) for entry, (name, _) in names if entry.split == split]

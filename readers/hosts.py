@@ -66,14 +66,28 @@ stop=2)])
     return sorted(part for part in dealt[host] if part.records)
 
 
-def steps(records: int, global_batch: int, hosts: int = 1) -> int:
-    """Return how many batches every host can read of a split, with `drop_remainder`.
+def drops_remainder(asked: bool | None, hosts: int) -> bool:
+    """Return whether to drop the remainder: as asked, by default where there are several hosts."""
+    return hosts > 1 if asked is None else asked
+
+
+def steps(
+    records: int, global_batch: int, hosts: int = 1, *, drop_remainder: bool | None = None
+) -> int:
+    """Return how many batches every host reads of a split in an epoch.
+
+    Args:
+        records: of the split.
+        global_batch: records of a batch, on all hosts together.
+        hosts: their number.
+        drop_remainder: see `drops_remainder`. Without it the last batch may be short, and some
+            hosts may have one batch more.
 
     Raises:
-        ValueError: when the hosts cannot share a batch, or the split does not fill one.
+        ValueError: when the hosts cannot share a batch, or a host would have none.
 
-    >>> steps(1000, 64, 8)
-    15
+    >>> steps(1000, 64, 8), steps(1000, 64), steps(1000, 64, drop_remainder=True)
+    (15, 16, 15)
     """
     check_host(0, hosts)
     if global_batch < 1 or global_batch % hosts:
@@ -81,7 +95,8 @@ def steps(records: int, global_batch: int, hosts: int = 1) -> int:
             f"global_batch must be a multiple of hosts, got {global_batch} and {hosts}: each host"
             " reads batches of global_batch / hosts"
         )
-    count = records // hosts // (global_batch // hosts)
+    whole, left = divmod(records // hosts, global_batch // hosts)
+    count = whole + (left > 0 and not drops_remainder(drop_remainder, hosts))
     if not count:
         raise ValueError(
             f"global_batch must be at most the split's {records} records, got {global_batch} for"

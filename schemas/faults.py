@@ -80,10 +80,15 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
             Scope.ANNOTATION, "the annotation's category is not in the file", EXIT_INVALID_INPUT
         ),
         "E-BOX-SHAPE": Fault(Scope.ANNOTATION, "the bbox is not four numbers"),
-        "E-BOX-NOT-FINITE": Fault(Scope.ANNOTATION, "the bbox holds a number beyond float64"),
+        "E-BOX-NOT-FINITE": Fault(
+            Scope.ANNOTATION, "the bbox holds NaN, infinity or a number beyond float64"
+        ),
         "E-BOX-EMPTY": Fault(Scope.ANNOTATION, "the box has no width or height in float32"),
         "E-BOX-OUTSIDE": Fault(Scope.ANNOTATION, "the box lies wholly outside the image"),
         "E-SEG-SHAPE": Fault(Scope.ANNOTATION, "the segmentation is neither polygons nor an RLE"),
+        "E-SEG-EMPTY": Fault(
+            Scope.ANNOTATION, "no pixel of the panoptic PNG shows any of its segments"
+        ),
         "E-RLE-SIZE": Fault(Scope.ANNOTATION, "the RLE's size is not the image's"),
         "E-RLE-SUM": Fault(Scope.ANNOTATION, "the RLE's counts do not sum to its pixels"),
         "E-RLE-CHARS": Fault(Scope.ANNOTATION, "the compressed RLE cannot be decoded"),
@@ -119,7 +124,9 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
         "E-SRC-SPLIT": Fault(
             Scope.RUN, "a field says no split that there is, or no group", EXIT_INVALID_INPUT
         ),
-        "E-BUDGET": Fault(Scope.RUN, "more rejects than accepted", EXIT_BUDGET),
+        "E-BUDGET": Fault(
+            Scope.RUN, "more rejects or dropped annotations than accepted", EXIT_BUDGET
+        ),
         "E-OUT-PLAN": Fault(Scope.RUN, "the output holds another plan", EXIT_CONFLICT),
         "E-OUT-FOREIGN": Fault(Scope.RUN, "files of another run are there", EXIT_CONFLICT),
         "E-OUT-DATES": Fault(
@@ -149,6 +156,60 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
     }
 )
 
+
+REPAIRS: Mapping[str, str] = MappingProxyType(
+    {
+        "area_replaced": "the area is negative: that of the outline is written, or else the box's",
+        "box_clipped": "the box goes over the image's edge: the part inside is written",
+        "boxes_rescaled": "the image has another size than the annotation file says, and the same"
+        " aspect ratio: all its annotations are scaled",
+        "boxes_turned": "annotations were made in the picture as EXIF turns it, or as it is stored:"
+        " all of the image are turned to what is written",
+        "crowd_replaced": "`iscrowd` is neither 0 nor 1: 1 is written",
+        "frame_assumed": "sizes do not tell whether annotations were made in the stored or in the"
+        " turned picture: the stored one is assumed",
+        "image_converted": "the image was resized or encoded again, as asked for",
+        "image_turned": "the image's pixels were turned as EXIF says, as asked for",
+        "image_unchanged": "the image is already as the conversion would make it: its own bytes are"
+        " written",
+        "keypoints_dropped": "keypoints are not three numbers for each name of the category, or a"
+        " visibility is not 0, 1 or 2: the object is written without them",
+        "mask_empty": "the object has no outline that can be drawn: its mask is all 0",
+        "panoptic_pixels_unlisted": "pixels of the panoptic PNG have the id of no segment: masks"
+        " are 0 there",
+        "panoptic_segment_empty": "no pixel of the panoptic PNG shows the segment: no mask has it",
+        "polygon_dropped": "the polygon has an odd number of coordinates, less than three points,"
+        " no area, or is too large to be drawn: the object's other polygons are written",
+        "segment_left_out": "the panoptic segment's box lies outside the image: the segment is left"
+        " out",
+        "segmentation_empty": "the segmentation has no polygon left, or no pixel: the object is"
+        " written without an outline, and its mask is all 0",
+        "segmentation_missing": "the object has no segmentation: it is written without an outline,"
+        " and its mask is all 0",
+        "size_from_image": "the image has another size than the annotation file says: annotations"
+        " are taken as pixels of the image, as asked for",
+        "size_from_json": "the image has another size than the annotation file says: annotations"
+        " are taken as pixels of that size, as asked for",
+        "unknown_category_dropped": "a list of the image has a category that is not in the file:"
+        " the list is written without it",
+        "unknown_category_left_out": "a list of the image has a category that no record can name:"
+        " the list is written without it",
+    }
+)
+"""What is counted as mended, in `repairs` of the manifest: what was found, and what is written."""
+
+FILTERS: Mapping[str, str] = MappingProxyType(
+    {
+        "crowd": "the object is a crowd, and `--skip_crowd` was given",
+        "hidden": "the file's name, or its folder's, begins with a dot",
+        "license": "the image has none of the licenses of `--licenses`",
+        "not_called_a_table": "the file's name ends as no table's does",
+        "not_called_an_image": "the file's name ends as no image's does",
+        "small_box": "the object's box has a side below `--min_box_px`",
+        "unannotated": "the image has no object left, and `--skip_unannotated` was given",
+    }
+)
+"""What is counted as left out, in `skipped` of the manifest."""
 
 _CODE = re.compile(rf"\b({'|'.join(FAULTS)}) ")
 

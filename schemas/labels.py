@@ -4,13 +4,12 @@ from collections.abc import Iterable
 
 import msgspec
 
-from schemas.documents.text_protos import MAX_LABEL_ID, MIN_LABEL_ID
 from schemas.faults import fault_line
 from schemas.manifest import Label
 
 
 def check_labels(labels: Iterable[tuple[int, str]], where: str) -> None:
-    """Refuse labels that a label map cannot hold: ids are int32, and ids and names pair up.
+    """Refuse labels whose ids and names do not pair up.
 
     Raises:
         RuntimeError: `E-ANN-LABELS`.
@@ -23,8 +22,6 @@ def check_labels(labels: Iterable[tuple[int, str]], where: str) -> None:
             what = f"category {label_id} is both {names[label_id]!r} and {name!r}"
         elif ids.setdefault(name, label_id) != label_id:
             what = f"{name!r} is both category {ids[name]} and {label_id}"
-        elif not MIN_LABEL_ID <= label_id <= MAX_LABEL_ID:
-            what = f"category id {label_id} of {name!r} does not fit a label map's int32"
         if what:
             remedy = "give each id one name and each name one id"
             raise RuntimeError(fault_line("E-ANN-LABELS", where, what, remedy))

@@ -1,6 +1,7 @@
 """`Manifest`: the committed description of a whole data set, and the plan that precedes it."""
 
 import hashlib
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -8,11 +9,14 @@ import msgspec
 from schemas.faults import fault_line
 from schemas.features import Content, Feature, FeatureSpec, Kind
 from schemas.licenses import LicenseCount
+from schemas.shards import COUNTED, FileSum, ShardNames, index_names, shard_stems
 
 T = TypeVar("T")
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Raised by every change of output bytes; readers accept older versions and refuse newer ones."""
+
+_FIRST_VERSION_WITH_SUMS = 3
 
 MANIFEST_NAME = "manifest.json"
 PLAN_NAME = "_plan.json"
@@ -175,8 +179,12 @@ class SplitSummary(msgspec.Struct, frozen=True, omit_defaults=True):
     licenses: list[LicenseCount] = []
 
 
-class ShardEntry(msgspec.Struct, frozen=True):
-    """One shard file: name, split, planned samples, records, size and checksums in hex."""
+class ShardEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One shard file: name, split, planned samples, records, size and checksums in hex.
+
+    `index_stem` names its index, and `receipt` is the sum of its receipt. Both are missing before
+    format version 3.
+    """
 
     file: str
     split: str
@@ -185,6 +193,8 @@ class ShardEntry(msgspec.Struct, frozen=True):
     bytes: int
     crc32c: str
     sha256: str
+    index_stem: str = ""
+    receipt: FileSum | None = None
 
 
 class FeatureEntry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -241,6 +251,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         shards: by split, then index.
         features: what every Example holds, by key.
         duplicates: pairs of splits that share contents; not in the JSON where none do.
+        files: sums of the files beside shards, indexes and receipts, by name, as the run wrote
+            them; none before format version 3. Users may edit the documents among them.
     """
 
     format: str = "beam-tfrec"
@@ -251,6 +263,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     shards: list[ShardEntry]
     features: list[FeatureEntry]
     duplicates: list[SharedContents] | msgspec.UnsetType = msgspec.UNSET
+    files: dict[str, FileSum] = {}
 
 
 def to_json(value: Any) -> bytes:
@@ -311,6 +324,93 @@ def read_manifest(data: bytes, where: str, flag: str = "--output") -> Manifest:
     except ValueError as error:
         what, remedy = f"no manifest of beam-tfrec ({error})", f"give another {flag}"
         raise RuntimeError(fault_line("E-OUT-FOREIGN", where, what, remedy)) from None
+
+
+def has_sums(manifest: Manifest) -> bool:
+    """Return whether its run wrote sums of all files, as from format version 3 on."""
+    return manifest.format_version >= _FIRST_VERSION_WITH_SUMS
+
+
+def refuse_contradictions(manifest: Manifest, where: str) -> None:
+    """Refuse a manifest that contradicts itself: its shards would give other records.
+
+    Args:
+        manifest: of a data set that is to be read.
+        where: its name, for messages.
+
+    Raises:
+        RuntimeError: `E-VER-MANIFEST` with the first contradiction.
+    """
+    for what in contradictions(manifest):
+        remedy = "run `beam-tfrec verify` on its folder, and restore the manifest from a copy"
+        raise RuntimeError(fault_line("E-VER-MANIFEST", where, what, remedy))
+
+
+def contradictions(manifest: Manifest) -> Iterator[str]:
+    """Yield where a manifest contradicts itself, in words."""
+    if manifest.format_version != manifest.plan.format_version:
+        versions = f"{manifest.format_version}, its plan has {manifest.plan.format_version}"
+        yield f"its format version is {versions}"
+    by_split: dict[str, list[ShardEntry]] = {split: [] for split in manifest.splits}
+    for entry in manifest.shards:
+        by_split.setdefault(entry.split, []).append(entry)
+    for split, summary in manifest.splits.items():
+        entries = by_split[split]
+        planned = manifest.plan.splits.get(split)
+        sums = {
+            "shards": (len(entries), summary.shards),
+            "planned shards": (len(entries), planned and planned.shards),
+            "records": (sum(entry.records for entry in entries), summary.records),
+            "bytes": (sum(entry.bytes for entry in entries), summary.bytes),
+            "planned samples": (sum(entry.planned for entry in entries), summary.planned),
+            "samples of the plan": (summary.planned, planned and planned.samples),
+            "rejects of shards": (summary.planned - summary.records, summary.rejected_in_shards),
+            "listed samples": (_listed_samples(summary), summary.listed),
+            "listed annotations": (_listed_annotations(summary), summary.annotations.listed),
+        }
+        for what, (found, said) in sums.items():
+            if found != said:
+                yield f"{what} of split {split} are {found} by its entries, {said} by its sums"
+        yield from _misnamed(entries, manifest.plan)
+    for split in sorted(by_split.keys() - manifest.splits.keys()):
+        yield f"shards are of split {split}, which it does not tell of"
+    for split in sorted(manifest.plan.splits.keys() - manifest.splits.keys()):
+        yield f"its plan has a split {split}, which it does not tell of"
+
+
+def _misnamed(entries: Sequence[ShardEntry], plan: JobPlan) -> Iterator[str]:
+    """Yield the first shard of a split that has another name than its place and records give."""
+    try:
+        names = ShardNames(plan.options.get("shard_names", COUNTED))
+    except ValueError as error:
+        yield str(error)
+        return
+    for index, entry in enumerate(entries):
+        planned = plan.splits.get(entry.split)
+        num_shards = len(entries) if planned is None else planned.shards
+        wanted = names.file_name(entry.split, index, num_shards, entry.records)
+        if entry.file != wanted:
+            shard = f"shard {index} of split {entry.split}"
+            yield f"{shard} is the file {entry.file!r}, by place and records it is {wanted!r}"
+            return
+
+
+def _listed_samples(summary: SplitSummary) -> int:
+    fates = summary.excluded, summary.rejected_before_planning, summary.planned, summary.earlier
+    return sum(fates) + sum(summary.skipped.values())
+
+
+def _listed_annotations(summary: SplitSummary) -> int:
+    fate = summary.annotations
+    known = fate.written, fate.lost, fate.excluded, fate.earlier
+    return sum(known) + sum(fate.dropped.values()) + sum(fate.skipped.values())
+
+
+def index_names_of(manifest: Manifest) -> list[tuple[str, str]]:
+    """Return the names of each shard's index: Parquet, and DALI's text form."""
+    stems = shard_stems([entry.split for entry in manifest.shards])
+    pairs = zip(manifest.shards, stems, strict=True)
+    return [index_names(entry.index_stem or stem) for entry, stem in pairs]
 
 
 def spec_of(manifest: Manifest) -> FeatureSpec:

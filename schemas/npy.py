@@ -127,7 +127,9 @@ def _value_type(descr: object, dtype: str | None) -> tuple[str, int, bool]:
     match = _DESCR.fullmatch(descr) if isinstance(descr, str) else None
     if match is None or match[4]:
         what = f"fields {descr!r}" if isinstance(descr, list | tuple) else repr(descr)
-        raise _unknown_type(what[:80], "save an array of each field")
+        is_time = match is not None and match[2] in "mM"
+        remedy = "save values.astype('int64')" if is_time else "save an array of each field"
+        raise _unknown_type(what[:80], remedy)
     order, code = match[1], match[2] + match[3]
     is_big = order == ">"
     if match[2] == "O":

@@ -108,11 +108,6 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
         read_bytes: of them.
         written_files: side files included.
         written_bytes: of them.
-        shuffled_bytes: that go through group-bys, where these are of several machines.
-        planning_s: seconds that planning took now.
-        writing_s: seconds that the rest is expected to take on this machine.
-        cpu_s: seconds of one core that all of it is expected to take.
-        costs: what it costs on Google Cloud, a line each; none where it has nothing there.
         notes: what to think of before running it, a line each.
         refused: the line of the fault with which the run would end before its first shard.
     """
@@ -126,11 +121,6 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     read_bytes: int
     written_files: int
     written_bytes: int
-    shuffled_bytes: int
-    planning_s: float
-    writing_s: float
-    cpu_s: float
-    costs: list[str] = []
     notes: list[str] = []
     refused: str = ""
 

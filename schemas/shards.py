@@ -5,6 +5,7 @@ import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+import google_crc32c
 import msgspec
 
 from schemas.faults import Rejected
@@ -16,6 +17,7 @@ PLAIN = "{split}-{index:05}-of-{num_shards:05}.tfrec"
 NAMED_TEMPLATES: Mapping[str, str] = {"counted": COUNTED, "plain": PLAIN}
 RECEIPTS_DIR = "_receipts"
 INDEX_DIR = "index"
+_MAX_NAME_BYTES = 255  # of a file on most disks
 _NUMBER_FORMAT = re.compile(r"(0[0-9]{1,2})?d?")  # what `matches` can read back
 _FIELD_FORMATS = {
     "split": re.compile(""),
@@ -25,7 +27,8 @@ _FIELD_FORMATS = {
 }
 _NUMBER_BEHIND_FIELD = re.compile(r"\}[0-9]*\{(index|num_shards|records)")
 _SPLIT_GROUP = "[a-z][a-z0-9_]*"
-_INDEX_NAME = re.compile(rf"{INDEX_DIR}/{_SPLIT_GROUP}-[0-9]+-of-[0-9]+\.(parquet|idx)")
+_INDEX_NAME = re.compile(rf"{INDEX_DIR}/([^/]+)\.(?:parquet|idx)")
+_SHARD_SUFFIXES = (".tfrec", ".tfrecord", ".tfrecords", ".record")
 
 
 class ShardPlan(msgspec.Struct, frozen=True, array_like=True):
@@ -47,6 +50,13 @@ class ShardPlan(msgspec.Struct, frozen=True, array_like=True):
     def name(self) -> str:
         """What names the shard whatever its file is called: `train-00003-of-00016`."""
         return shard_stem(self.split, self.index, self.num_shards)
+
+
+class FileSum(msgspec.Struct, frozen=True):
+    """What shows that a file is as it was written: its size, and its CRC-32C in hex."""
+
+    bytes: int
+    crc32c: str
 
 
 class ShardInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -71,6 +81,7 @@ class ShardInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         licenses: records by their image's license id; not in the JSON where none has one.
         statistics: of its records, for reports; not in the JSON where there are none, as in
             receipts from before there was such a thing.
+        receipt: sum of the receipt itself, once it is stored; never in the receipt.
     """
 
     plan: str
@@ -90,11 +101,21 @@ class ShardInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rejected: list[Rejected]
     licenses: dict[str, int] = {}
     statistics: Statistics = NO_STATISTICS
+    receipt: FileSum | None = None
 
     @property
     def name(self) -> str:
         """What names the shard whatever its file is called: `train-00003-of-00016`."""
         return shard_stem(self.split, self.index, self.num_shards)
+
+
+def file_sum(data: bytes) -> FileSum:
+    """Return the sum of a file's bytes.
+
+    >>> file_sum(b"123456789")
+    FileSum(bytes=9, crc32c='e3069283')
+    """
+    return FileSum(len(data), f"{google_crc32c.value(data):08x}")
 
 
 def shard_stems(splits: Sequence[str]) -> list[str]:
@@ -115,7 +136,9 @@ def shard_stems(splits: Sequence[str]) -> list[str]:
 
 
 def shard_stem(split: str, index: int, num_shards: int) -> str:
-    """Return the name that receipts and indexes of a shard carry; never with a record count.
+    """Return the name that a shard's receipt carries; never with a record count.
+
+    Before format version 3, indexes carried it too.
 
     >>> shard_stem("train", 3, 16)
     'train-00003-of-00016'
@@ -129,18 +152,32 @@ def receipt_name(stem: str) -> str:
     return f"{RECEIPTS_DIR}/{stem}.json"
 
 
+def index_stem(file: str) -> str:
+    """Return the stem of a shard's index names: the file's own, so that one name finds both.
+
+    >>> index_stem("train-00003-of-00016-750.tfrec"), index_stem("00003.gz")
+    ('train-00003-of-00016-750', '00003.gz')
+    """
+    return min((file.removesuffix(suffix) for suffix in _SHARD_SUFFIXES), key=len)
+
+
 def index_names(stem: str) -> tuple[str, str]:
     """Return the names of a shard's index: Parquet, and DALI's text form."""
     return f"{INDEX_DIR}/{stem}.parquet", f"{INDEX_DIR}/{stem}.idx"
 
 
-def is_index_name(name: str) -> bool:
-    """Return whether a file of the output can be a shard's index.
+def is_index_name(name: str, names: "ShardNames") -> bool:
+    """Return whether a file of the output can be a shard's index, of older data sets too.
 
-    >>> is_index_name("index/train-00003-of-00016.parquet"), is_index_name("index/notes.txt")
-    (True, False)
+    >>> is_index_name("index/train-00003-of-00016-750.parquet", ShardNames())
+    True
+    >>> is_index_name("index/notes.parquet", ShardNames())
+    False
     """
-    return _INDEX_NAME.fullmatch(name) is not None
+    match = _INDEX_NAME.fullmatch(name)
+    grammars = (names, *map(ShardNames, NAMED_TEMPLATES.values()))
+    files = [match[1] + suffix for suffix in ("", *_SHARD_SUFFIXES)] if match else []
+    return any(grammar.matches(file) is not None for grammar in grammars for file in files)
 
 
 class ShardNames(msgspec.Struct, frozen=True):
@@ -150,8 +187,9 @@ class ShardNames(msgspec.Struct, frozen=True):
         template: of the fields `split`, `index`, `num_shards`, `records`.
 
     Raises:
-        ValueError: when the template has another field, lacks `{index}`, holds a `/`, formats a
-            number otherwise than `:05` or in two ways, or puts a number right behind another field.
+        ValueError: when the template has another field, holds a `/`, formats a number otherwise
+            than `:05` or in two ways, puts a number right after another field, or has neither
+            `{index}` nor a usual suffix. Without `{index}` it names one shard a split.
     """
 
     template: str = COUNTED
@@ -159,10 +197,15 @@ class ShardNames(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         """Refuse a template that could not name every shard once."""
         fields = self._fields()
-        if "index" not in fields or not fields <= _FIELD_FORMATS.keys():
+        if not fields <= _FIELD_FORMATS.keys():
             raise ValueError(
                 f"shard_names must be counted, plain or a template with {{index}} and at most"
                 f" {{split}}, {{num_shards}}, {{records}}; got {self.template!r}"
+            )
+        if "index" not in fields and not self.template.endswith(_SHARD_SUFFIXES):
+            raise ValueError(  # it might be the name of another file of the data set
+                "shard_names without {index} must end in .tfrec, .tfrecord, .tfrecords or .record,"
+                f" got {self.template!r}: add one"
             )
         if "/" in self.template or self.template.startswith((".", "_")):
             raise ValueError(
@@ -181,13 +224,31 @@ class ShardNames(msgspec.Struct, frozen=True):
                 " put a '-' between them"
             )
 
-    def check_splits(self, splits: Sequence[str]) -> None:
-        """Refuse a template that would call the shards of two splits alike."""
+    def check_splits(self, splits: Sequence[str], num_shards: Mapping[str, int]) -> None:
+        """Refuse a template that would call two shards alike.
+
+        Args:
+            splits: of the data set.
+            num_shards: that are asked for, by split; under `""` for the others.
+        """
+        asked = {num_shards.get(split, num_shards.get("")) for split in splits}
+        if asked - {1} and "index" not in self._fields():
+            raise ValueError(
+                f"shard_names must hold {{index}} for several shards, got {self.template!r}:"
+                " add it, or give --num_shards 1"
+            )
         if len(splits) > 1 and "split" not in self._fields():
             raise ValueError(
                 f"shard_names must hold {{split}} for splits {sorted(splits)},"
                 f" got {self.template!r}: add it"
             )
+        for split in splits:
+            size_bytes = len(self.file_name(split, 0, 1, 10**9).encode())
+            if size_bytes > _MAX_NAME_BYTES:
+                raise ValueError(
+                    f"shard_names must make names of at most {_MAX_NAME_BYTES} bytes, got one of"
+                    f" {size_bytes} for split {split}: give a shorter template or split"
+                )
 
     def file_name(self, split: str, index: int, num_shards: int, records: int) -> str:
         """Return a shard's file name.

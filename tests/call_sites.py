@@ -18,7 +18,7 @@ from transforms.storage import Spool, Storage
 PROJECT = Path(__file__).resolve().parent.parent
 PACKAGES = ("transforms", "pipelines")
 STORES = PROJECT / "transforms/storage"  # what lies below the protocol is no user of it
-LOOKING = ("verify", "show", "find_records", "report", "doctor", "look_at")
+LOOKING = ("verify", "show", "find_records", "report", "look_at")
 """What modules, or their folders, are called that are no part of a run; `test_verify_in_stores`
 sees verify read."""
 
@@ -41,8 +41,7 @@ ARE_NEITHER = {
     "columns",  # of an index's bytes
     "file",  # of this machine, or a stream over a storage
     "packed",  # a compressed member of an archive
-    "ask.reading",  # of annotation files
-    "reading",  # of annotation files
+    "self._reading",  # of annotation files
     "self._connection",  # to a process beside this one
     "self._file",  # of this machine, for payloads
     "self._file()",

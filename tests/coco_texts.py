@@ -26,7 +26,7 @@ def small(old: bytes, new: bytes) -> bytes:
 
 
 def coco(images: list, annotations: list, categories: list | None = None) -> bytes:
-    labels = [{"id": 3, "name": "cat"}] if categories is None else categories
+    labels = [{"id": 3, "name": "cat", "isthing": 1}] if categories is None else categories
     return json.dumps({"images": images, "annotations": annotations, "categories": labels}).encode()
 
 

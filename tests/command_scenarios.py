@@ -29,7 +29,7 @@ from tests.memory_store import (
     Step,
     undisturbed,
 )
-from tests.small_runs import build_shards, commit_run, plan_run
+from tests.small_runs import commit_run, plan_run, write_all
 from transforms.earlier_sets import Since
 from transforms.output_files import EXCLUDED_NAME
 from transforms.publish_plan import RejectBudget, _publish
@@ -96,10 +96,11 @@ def _build_plainly(_: beam.Pipeline, config: CocoConfig) -> None:
         budget=config.budget,
         earlier=config.earlier,
     )
-    job = dataclasses.replace(run.commit_job, options=config.options())
+    replaced = {"options": config.options(), "replaces": config.replaces}
+    job = dataclasses.replace(run.commit_job, **replaced)
     run = dataclasses.replace(run, commit_job=job)
     _publish(run.table, run.files, run.rejected, job)
-    commit_run(run, build_shards(run))
+    commit_run(run, write_all(run))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -261,6 +262,11 @@ SCENARIOS = [
         besides=functools.partial(twin_at, "top_level", "output.list", 1),
     ),
     Scenario("--overwrite", OVERWRITE, prepare=finished),
+    Scenario(
+        "--overwrite behind an index",
+        OVERWRITE,
+        prepare=functools.partial(killed_behind, "create", 4),
+    ),
     Scenario("--overwrite without the rejected", EXCLUDING, prepare=finished),
     Scenario("the same, with an older copy there", EXCLUDING, prepare=finished_with_an_older_copy),
     Scenario("--since", GROWING, prepare=two_days_before, twin=GROWING),

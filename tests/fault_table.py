@@ -52,7 +52,9 @@ _REASONS = {
 _OF_REMOVAL = (
     "remove_output",
     "_is_own_document",
-    "_is_ours",
+    "_has_plan",
+    "_find_manifest",
+    "_is_own_index",
     "_keep_excluded",
     "_read_receipts",
     "_overwrite",

@@ -60,12 +60,17 @@ def _undisturbed(store: MemoryStore, **planned: int) -> tuple[Mapping[str, bytes
     return {name: files[name] for name in files if name not in FOREIGN}, len(process.steps)
 
 
-def plan_on(process: Process, num_shards: int = NUM_SHARDS, seed: int = 0) -> SmallRun:
+def plan_on(
+    process: Process, num_shards: int = NUM_SHARDS, seed: int = 0, *, replaces: bool = False
+) -> SmallRun:
     """Read and list what a process needs for its plan."""
     sources = (f"{process.uri}/photos", f"{process.uri}/instances.json", f"{process.uri}/out")
-    return plan_run(*sources, num_shards, seed=seed, budget=RejectBudget(1))
+    budget = RejectBudget(1)
+    return plan_run(*sources, num_shards, seed=seed, budget=budget, replaces=replaces)
 
 
-def run_on(process: Process, num_shards: int = NUM_SHARDS, seed: int = 0) -> Manifest:
+def run_on(
+    process: Process, num_shards: int = NUM_SHARDS, seed: int = 0, *, replaces: bool = False
+) -> Manifest:
     """Plan, build and commit, in a process."""
-    return build_run(plan_on(process, num_shards, seed))
+    return build_run(plan_on(process, num_shards, seed, replaces=replaces))

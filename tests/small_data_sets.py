@@ -7,6 +7,7 @@ import google_crc32c
 
 from schemas.features import FeatureSpec
 from schemas.manifest import (
+    FORMAT_VERSION,
     Annotations,
     FeatureEntry,
     JobPlan,
@@ -17,7 +18,7 @@ from schemas.manifest import (
     SplitSummary,
     to_json,
 )
-from schemas.shards import ShardNames, index_names, shard_stem
+from schemas.shards import COUNTED, ShardNames, index_names, index_stem
 from schemas.tfrecord import FRAME_BYTES, frame_record
 from transforms.shard_index import IndexRow, index_to_parquet, index_to_text
 
@@ -34,20 +35,24 @@ def write_data_set(
 ) -> Path:
     """Write a data set and return its folder; the options are the plan's."""
     (output / "index").mkdir(parents=True)
+    names = ShardNames((options or {}).get("shard_names", COUNTED))
     entries: list[ShardEntry] = []
     for split, shards in splits.items():
         for index, records in enumerate(shards):
-            entries.append(_write_shard(output, split, index, len(shards), records))
+            entries.append(_write_shard(output, names, split, index, len(shards), records))
     manifest = Manifest(
         layout=spec.name,
         plan=JobPlan(
-            2,
+            FORMAT_VERSION,
             dict(options or {}),
             list(labels),
             {split: PlannedSplit(sum(map(len, s)), len(s)) for split, s in splits.items()},
             "",
         ),
-        splits={split: _summary(shards) for split, shards in splits.items()},
+        splits={
+            split: _summary(shards, sum(e.bytes for e in entries if e.split == split))
+            for split, shards in splits.items()
+        },
         shards=entries,
         features=[
             FeatureEntry(
@@ -61,7 +66,12 @@ def write_data_set(
 
 
 def _write_shard(
-    output: Path, split: str, index: int, num_shards: int, records: Mapping[str, bytes]
+    output: Path,
+    names: ShardNames,
+    split: str,
+    index: int,
+    num_shards: int,
+    records: Mapping[str, bytes],
 ) -> ShardEntry:
     rows: list[IndexRow] = []
     framed: list[bytes] = []
@@ -71,16 +81,17 @@ def _write_shard(
         framed += frame_record([record])
         offset += len(record) + FRAME_BYTES
     data = b"".join(framed)
-    name = ShardNames().file_name(split, index, num_shards, len(records))
+    name = names.file_name(split, index, num_shards, len(records))
     (output / name).write_bytes(data)
-    parquet, text = index_names(shard_stem(split, index, num_shards))
+    stem = index_stem(name)
+    parquet, text = index_names(stem)
     (output / parquet).write_bytes(index_to_parquet(rows))
     (output / text).write_bytes(index_to_text(rows))
     crc32c = f"{google_crc32c.value(data):08x}"
-    return ShardEntry(name, split, len(records), len(records), len(data), crc32c, "")
+    return ShardEntry(name, split, len(records), len(records), len(data), crc32c, "", stem)
 
 
-def _summary(shards: Shards) -> SplitSummary:
+def _summary(shards: Shards, size_bytes: int) -> SplitSummary:
     records = sum(map(len, shards))
     return SplitSummary(
         listed=records,
@@ -90,7 +101,7 @@ def _summary(shards: Shards) -> SplitSummary:
         rejected_in_shards=0,
         records=records,
         shards=len(shards),
-        bytes=0,
+        bytes=size_bytes,
         annotations=Annotations(0, 0, {}, 0, 0),
         repeated_annotation_ids=0,
         rejected={},

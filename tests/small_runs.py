@@ -14,7 +14,7 @@ from pathlib import Path
 from schemas.faults import Rejected
 from schemas.layouts import Layout
 from schemas.layouts.detection import DetectionLayout
-from schemas.manifest import JobPlan, Manifest
+from schemas.manifest import PLAN_NAME, JobPlan, Manifest, to_json
 from schemas.samples import Sample
 from schemas.shards import ShardInfo, ShardNames, ShardPlan
 from tests.children import die_at, without_anonymous_files
@@ -30,7 +30,6 @@ from transforms.leave_out_earlier import (
     list_indexes,
     read_written,
 )
-from transforms.output_files import source_entries
 from transforms.plan_shards import (
     BucketBatch,
     ShardRun,
@@ -54,7 +53,7 @@ from transforms.sources.split_sources import (
     read_identified,
     uri_identity,
 )
-from transforms.storage import open_storage, read_uri, split_uri
+from transforms.storage import list_uri, open_storage, read_uri, split_uri
 
 NAMES = ShardNames()
 STRICT = CocoRules()
@@ -112,7 +111,7 @@ def plan_run(
     samples: list[Sample] = []
     files: list[SplitSource] = []
     rejected: list[Rejected] = []
-    listed = {root: list(source_entries(uri, str(output), NAMES)) for root, uri in roots.items()}
+    listed = {root: list(list_uri(uri)) for root, uri in roots.items()}
     entries = {(root, entry.name): entry for root in listed for entry in listed[root]}
     for split, given in uris.items():
         several = [given] if isinstance(given, (str, Path)) else given
@@ -190,8 +189,19 @@ def place_samples(
     return [make_shard_plan(shard, placed[shard], table) for shard in sorted(placed)]
 
 
+def claim(run: SmallRun) -> None:
+    """Put a run's plan into its output, whatever is there."""
+    open_storage(run.job.output).create(PLAN_NAME, to_json(run.plan))
+
+
 def build_shards(run: SmallRun, limits: GateLimits = LIMITS) -> list[ShardInfo]:
-    """Write every shard, one after the other."""
+    """Claim the output and write every shard, one after the other."""
+    claim(run)
+    return write_all(run, limits)
+
+
+def write_all(run: SmallRun, limits: GateLimits = LIMITS) -> list[ShardInfo]:
+    """Write every shard into an output that is claimed."""
     gate = WorkerGate(limits)
     try:
         return [write_shard(shard, run.job, run.plan, gate) for shard in run.shards]
@@ -208,8 +218,8 @@ def build_run(run: SmallRun) -> Manifest:
     """Probe, publish, build and commit."""
     output = open_storage(run.job.output)
     output.probe()
-    publish_plan(run.plan, output, run.job.names)
-    return commit_run(run, build_shards(run))
+    publish_plan(run.plan, output, run.job.names, replaces=run.commit_job.replaces)
+    return commit_run(run, write_all(run))
 
 
 def build_and_die(

@@ -448,8 +448,8 @@ def test_archives_are_unpacked_where_they_are_told_to(source: Path, tmp_path: Pa
     spool.mkdir()
     committed(tmp_path / "out", *arguments)
     assert [*spool.iterdir()] == []
-    in_prism = ("--runner", "PrismRunner", "--spool_dir", spool, "--output", tmp_path / "other")
-    run = run_arrays("--arrays", source / "x.npy", *in_prism)
+    in_prism = ("--runner", "PrismRunner", "--prism_location", "p", "--spool_dir", spool)
+    run = run_arrays("--arrays", source / "x.npy", *in_prism, "--output", tmp_path / "other")
     assert run.ended == (2, "E-ARG") and "spool_dir must come with a run in this" in run.fault
 
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from schemas.faults import Rejected
 from schemas.samples import Blob, Sample, panoptic_root
-from schemas.workload import Reads
 from tests.gcs_stand_in import GcsStandIn
 from transforms.blobs import (
     MAX_IMAGE_BYTES,
@@ -154,14 +153,13 @@ def test_a_name_that_is_listed_twice_does_not_cancel_out() -> None:
 
 def test_tallies_add_up() -> None:
     tallies = [
-        PinTally(3, 2, 1, f"{2**256 - 1:x}", "b", "z", {"STANDARD": Reads(1, 10)}),
-        PinTally(4, 0, 2, "3", "", "y", {"NEARLINE": Reads(2, 5), "STANDARD": Reads(2, 20)}),
+        PinTally(3, 2, 1, f"{2**256 - 1:x}", "b", "z", 1, 10),
+        PinTally(4, 0, 2, "3", "", "y", 4, 25),
         PinTally(5, 1, 0, "0", "a", ""),
         PinTally(),
     ]
 
-    reads = {"NEARLINE": Reads(2, 5), "STANDARD": Reads(3, 30)}
-    total = PinTally(12, 3, 3, "2", "a", "y", reads)  # digests add modulo 2^256
+    total = PinTally(12, 3, 3, "2", "a", "y", 5, 35)  # digests add modulo 2^256
     assert add_pin_tallies(tallies) == total
     assert add_pin_tallies(tallies[::-1]) == total
     assert add_pin_tallies([add_pin_tallies(tallies[:2]), *tallies[2:]]) == total
@@ -182,11 +180,18 @@ def test_up_to_half_of_the_images_may_be_missing(tally: PinTally) -> None:
         (
             PinTally(2, 2, 1, "0", "000000000030.jpg", "train2017/000000000030.jpg"),
             "2 of 2 images are not there, the first '000000000030.jpg';"
-            " listed names look like 'train2017/000000000030.jpg'",
+            " listed names look like 'train2017/000000000030.jpg'; give the folder that file_name"
+            " is relative to with --images",
         ),
         (
-            PinTally(5, 3, 0, "0", "a.jpg", ""),  # an empty folder
-            "3 of 5 images are not there, the first 'a.jpg'; listed names look like 'nothing'",
+            PinTally(5, 5, 0, "0", "a.jpg", ""),
+            "5 of 5 images are not there, the first 'a.jpg'; no file is listed; give the folder"
+            " that file_name is relative to with --images",
+        ),
+        (
+            PinTally(5, 3, 0, "0", "a.jpg", ""),
+            "3 of 5 images are not there, the first 'a.jpg'; all listed files are wanted; add the"
+            " missing ones, or accept them with --max_rejected 3",
         ),
     ],
 )
@@ -194,8 +199,7 @@ def test_more_missing_images_stop_the_run(tally: PinTally, what: str) -> None:
     with pytest.raises(RuntimeError) as raised:
         refuse_mostly_missing([("val", PinTally(named=9)), ("train", tally)])
 
-    remedy = "give the folder that file_name is relative to with --images"
-    assert str(raised.value) == f"E-SET-MISSING images of train: {what}; {remedy}"
+    assert str(raised.value) == f"E-SET-MISSING images of train: {what}"
 
 
 @pytest.mark.parametrize(
@@ -316,8 +320,8 @@ def test_samples_are_joined_with_the_listing(
             label="rejected",
         )
         digest = f"{listing_digest(entries):x}"
-        reads = {"": Reads(2, 20)}  # once a sample, and nothing that is rejected
-        tally = PinTally(6, 3, 2, digest, "also not there.jpg", "spare 1.jpg", reads)
+        # Two files are read: one per sample, and none of a reject.
+        tally = PinTally(6, 3, 2, digest, "also not there.jpg", "spare 1.jpg", 2, 20)
         assert_that(pinned.tallies, equal_to([("train", tally)]), label="tallies")
 
 
@@ -340,7 +344,7 @@ def test_a_name_is_looked_for_in_its_own_root(test_pipeline: Callable[[], beam.P
             label="samples",
         )
         tallies = [
-            (root, PinTally(1, listing=f"{listing_digest([entry]):x}", reads={"": Reads(1, size)}))
+            (root, PinTally(1, 0, 0, f"{listing_digest([entry]):x}", "", "", 1, size))
             for root, entry, size in (("train", in_train, 10), ("val", in_val, 20))
         ]
         assert_that(pinned.tallies, equal_to(tallies), label="tallies")
@@ -391,14 +395,14 @@ def test_samples_of_two_blobs_are_joined_with_both_roots(
                 "train",
                 PinTally(
                     *(9, 1, 0, f"{listing_digest(photos):x}", "not there.jpg", ""),
-                    {"": Reads(3, 50)},
+                    *(3, 50),
                 ),
             ),
             (
                 PANOPTIC,
                 PinTally(
                     *(2, 1, 1, f"{listing_digest(pngs):x}", "not there.png", "spare.png"),
-                    {"": Reads(1, 1)},
+                    *(1, 1),
                 ),
             ),
         ]
@@ -428,26 +432,9 @@ def test_many_samples_each_come_out_once(test_pipeline: Callable[[], beam.Pipeli
         described = pinned.samples | beam.Map(lambda s: (s.key, *s.blobs))
         expected = [(str(n), Blob("train", f"{n}.jpg", n, f"pin {n}")) for n in range(1, 3001)]
         assert_that(described, equal_to(expected), label="samples")
-        reads = {"": Reads(3000, 3000 * 3001 // 2)}
-        tally = PinTally(3000, listing=f"{listing_digest(entries):x}", reads=reads)
+        digest = f"{listing_digest(entries):x}"
+        tally = PinTally(3000, 0, 0, digest, "", "", 3000, 3000 * 3001 // 2)
         assert_that(pinned.tallies, equal_to([("train", tally)]), label="tallies")
-
-
-def test_reads_are_counted_by_storage_class(test_pipeline: Callable[[], beam.Pipeline]) -> None:
-    entries = [
-        Entry("a.jpg", 10, "1", storage_class="STANDARD"),
-        Entry("b.jpg", 200, "2", storage_class="COLDLINE"),
-        Entry("unnamed.jpg", 9, "3", storage_class="ARCHIVE"),
-        Entry("large.jpg", MAX_IMAGE_BYTES + 1, "4", storage_class="ARCHIVE"),  # rejected unread
-    ]
-    names = ["a.jpg", "b.jpg", "b.jpg", "large.jpg"]
-    samples = [sample(str(n), name) for n, name in enumerate(names)]
-
-    with test_pipeline() as pipeline:
-        pinned = pin(pipeline, samples, [(("train", entry.name), entry) for entry in entries])
-        reads = pinned.tallies | beam.Map(lambda tally: (tally[0], tally[1].reads))
-        expected = {"COLDLINE": Reads(2, 400), "STANDARD": Reads(1, 10)}
-        assert_that(reads, equal_to([("train", expected)]))
 
 
 def test_samples_without_any_listing_are_all_missing(

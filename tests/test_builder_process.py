@@ -20,7 +20,7 @@ import pytest
 from schemas.samples import Sample
 from tests.children import builders_beside
 from tests.coco_command import digests
-from tests.small_runs import SmallRun, build_shards, plan_run, write_set
+from tests.small_runs import SmallRun, build_shards, claim, plan_run, write_set
 from transforms.gate import GateLimits
 from transforms.processes import build_beside, builder_process
 from transforms.processes.builder_process import BuilderProcess, receive_file, send_file
@@ -32,12 +32,14 @@ SHARED = GateLimits(processes=2, workers=2)
 
 
 def planned(folder: Path, output: str = "out") -> SmallRun:
-    """Plan three shards of six images."""
+    """Plan three shards of six images, and claim the output for them."""
     images, annotations = folder / "data" / "images", folder / "data" / "instances.json"
     if not images.exists():
         write_set(folder / "data", 6)
     (folder / output).mkdir()
-    return plan_run(images, annotations, folder / output, num_shards=3)
+    run = plan_run(images, annotations, folder / output, num_shards=3)
+    claim(run)
+    return run
 
 
 @contextlib.contextmanager
@@ -163,6 +165,7 @@ def test_what_led_to_an_error_is_told_with_it() -> None:
 
 def test_one_that_is_killed_fails_what_it_was_asked(tmp_path: Path) -> None:
     run = planned(tmp_path)
+    before = digests(tmp_path / "out")
     with beside() as process:
         pid = pid_of(process)
         os.kill(pid, signal.SIGSTOP)  # it has none of them when it is killed
@@ -172,7 +175,7 @@ def test_one_that_is_killed_fails_what_it_was_asked(tmp_path: Path) -> None:
         for built in (*asked, *submit_all(process, run)):
             with pytest.raises(RuntimeError, match=line):
                 built.result(30)
-    assert digests(tmp_path / "out") == {}
+    assert digests(tmp_path / "out") == before
 
 
 def test_one_that_is_halted_ends_when_it_is_told(tmp_path: Path) -> None:

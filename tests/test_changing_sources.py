@@ -17,7 +17,7 @@ from tests.coco_command import (
     snapshot,
     source_ids,
 )
-from tests.faulty_sources import grow, make_dangling, make_directory, make_fifo, rewrite
+from tests.faulty_sources import grow, make_dangling, make_directory, make_fifo, make_loop, rewrite
 from transforms import publish_plan as publishing
 from transforms.sources import read_arrays
 
@@ -26,15 +26,16 @@ def after_planning(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]
     """Do something between the plan and the first shard."""
     publish = publishing.publish_plan
 
-    def publish_then_change(*args: Any) -> None:
-        publish(*args)
+    def publish_then_change(*given: Any, **options: Any) -> int:
+        shards_there = publish(*given, **options)
         change()
+        return shards_there
 
     monkeypatch.setattr(publishing, "publish_plan", publish_then_change)
 
 
 @pytest.mark.parametrize(
-    "change", [Path.unlink, grow, rewrite, make_directory, make_fifo, make_dangling]
+    "change", [Path.unlink, grow, rewrite, make_directory, make_fifo, make_dangling, make_loop]
 )
 def test_source_changed_during_the_run(
     change: Callable[[Path], object],

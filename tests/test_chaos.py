@@ -46,17 +46,17 @@ from tests.memory_store import (
     lose_reply_of,
     meanwhile_at,
 )
-from tests.small_runs import batch_samples, build_run, build_shards, place_samples
+from tests.small_runs import batch_samples, build_run, build_shards, claim, place_samples
 from transforms.build_shard import write_shard
 from transforms.gate import GateLimits, WorkerGate
 from transforms.output_files import remove_output
 from transforms.shard_table import Sharding
 from transforms.storage import open_storage
 
-STEPS_OF_A_RUN = 67
+STEPS_OF_A_RUN = 81
 """Steps of a run of 10 images into 4 shards, from the listing of its images to its manifest.
 
-To plan 5, to claim the output 5, a shard 9 and one an image, to commit 9.
+To plan 5, to claim the output 6, a shard 11 and one an image, to commit 14.
 """
 STEPS = range(1, STEPS_OF_A_RUN + 1)
 MOMENTS = list(Moment)
@@ -309,8 +309,8 @@ def test_a_zombie_changes_nothing(moment: Moment, sources: Sources) -> None:
 
 def overwrite(process: Process, **planned: int) -> None:
     """Do what `--overwrite` does, by another plan."""
-    remove_output(open_storage(f"{process.uri}/out"), ShardNames(), ["train"])
-    run_on(process, **planned)
+    replaces = remove_output(open_storage(f"{process.uri}/out"), ShardNames(), ["train"])
+    run_on(process, replaces=replaces, **planned)
 
 
 def check_stray(files: Mapping[str, bytes], mine: Mapping[str, bytes]) -> None:
@@ -357,7 +357,7 @@ def check_overwritten_meanwhile(
 ) -> bool:
     """Have one run overwrite what another one is about to finish; return whether both were told.
 
-    Nobody can lock an output, so the one that is not told of the other may find its data set gone.
+    Nobody can lock a bucket, so the one that is not told of the other may find its data set gone.
     But whoever overwrites is told unless what is there in the end is its own, whole; and no file is
     ever there that is not one of the two runs', whole.
     """
@@ -368,6 +368,9 @@ def check_overwritten_meanwhile(
     old, new = interleave(
         seed, [whole_run(store), lambda disturb: overwrite(store.start(disturb), **planned)]
     )
+    again = store.copy()
+    overwrite(again.start(), **planned)
+    assert others.check(again), "what is left cannot be overwritten"
     files = store.files("out/")
     for outcome in (old, new):
         if isinstance(outcome, Exception):
@@ -507,6 +510,7 @@ def test_bytes_in_flight_are_bounded(memory_served: None) -> None:
     run = plan_on(process, num_shards=2)
     limits = GateLimits(shards_at_once, bytes_in_flight=2 * image_bytes, readers=8)
     gate = WorkerGate(limits)
+    claim(run)
 
     with gate.builders as builders:
         list(builders.map(lambda shard: write_shard(shard, run.job, run.plan, gate), run.shards))

@@ -88,7 +88,6 @@ def test_every_step_is_done_once(project: Path) -> None:
         ("directory engines", "engines could not be fetched"),
         ("-r tests/tfdv", "--- schema_used_by_tfdv failed"),
         ("directory sabotage", "--- sabotage failed"),
-        ("tests/test_storage_s3_server.py", "--- on_moto failed"),
         ("VENV=.venv-3.13", "newest_python could not be fetched"),
     ],
 )

@@ -77,6 +77,15 @@ def test_same_exit_codes(script: Path, tmp_path: Path) -> None:
     assert by_module == (2, "", line)
 
 
+def test_a_removed_command_says_what_to_do(script: Path) -> None:
+    run = run_program(script, "doctor", "coco")
+    line = (
+        "E-ARG command line: doctor was removed;"
+        " run the command with --plan, which checks sources, output and credentials\n"
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (2, "", line)
+
+
 def test_from_any_folder(script: Path, make_coco: MakeCoco, tmp_path: Path) -> None:
     """Relative paths are relative to where the user stands."""
     make_coco(2)
@@ -109,7 +118,7 @@ def test_each_command_is_the_module_of_its_name(
     assert usage == module.parser().format_help()
 
 
-@pytest.mark.parametrize("words", [("--help",), ("-h",), ()])
+@pytest.mark.parametrize("words", [("--help",), ("-h",)])
 def test_help_names_the_commands(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -119,6 +128,18 @@ def test_help_names_the_commands(
         f"usage: beam-tfrec {commands} ...  (beam-tfrec COMMAND --help)\n",
         "",
     )
+
+
+@pytest.mark.parametrize("words", [(), ("plan",)])
+def test_a_missing_command_is_wrong_and_all_are_listed(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with settings_kept():
+        assert call(monkeypatch, *words) == 2
+    out, err = capsys.readouterr()
+    what, names = ("pipeline", cli.PIPELINES) if words else ("command", cli.COMMANDS)
+    line = f"E-ARG command line: no {what}; give one of {', '.join(names)}\n"
+    assert (out, err) == ("", line)
 
 
 @pytest.mark.parametrize("word", ["cocoo", "", "--imagse", "new\nline \u202e"])

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from schemas.annotations.coco import CocoFiles
 from schemas.annotations.coco_file import CocoFile
 from schemas.annotations.coco_types import Kind
 from schemas.manifest import Label, SourceFile
-from schemas.picture_fields import BadAnnotation, ObjectFields, SegmentFields
+from schemas.picture_fields import BadAnnotation, SegmentFields
 from tests.coco_texts import SMALL_OBJECT, annotated, annotation, coco, image, join, parse
 
 NAMES = ["nose", "left_eye"]
@@ -334,7 +335,7 @@ def test_a_panoptic_annotation_with_a_bad_segment_is_set_aside(
 
 
 def test_segments_stay_in_order_their_area_the_box_s_where_there_is_none() -> None:
-    first = {"id": 2, "category_id": 3, "bbox": [0, 0, 5, 2], "iscrowd": True}
+    first = {"id": 2, "category_id": 3, "bbox": [0, 0, 5, 2], "iscrowd": True, "area": math.nan}
     (found,) = annotated(panoptic({**PANOPTIC, "segments_info": [SEGMENT, first]}))
     assert found.panoptic is not None
     assert found.panoptic.segments == [
@@ -364,10 +365,12 @@ def test_keypoints_that_cannot_be_are_dropped_and_the_object_kept(points: Any) -
     assert joined.repairs == {"keypoints_dropped": 1}
 
 
-def test_keypoints_without_names_only_need_to_be_triples() -> None:
-    joined = join(coco([image()], [annotation(keypoints=[1, 2, 2])]))
-    ((_, found),) = next(iter(joined.annotated_images())).objects
-    assert found == ObjectFields(3, (1.0, 2.0, 3.0, 4.0), 9.5, 0, [1.0, 2.0, 2.0])
+@pytest.mark.parametrize("points", [[1, 2, 2], [0, 0, 0]])
+def test_keypoints_without_names_are_dropped_and_the_object_kept(points: list[int]) -> None:
+    joined = join(coco([image()], [annotation(keypoints=points)]))
+    (found,) = joined.annotated_images()
+    assert found.objects == [SMALL_OBJECT]
+    assert joined.repairs == {"keypoints_dropped": 1}
 
 
 @pytest.mark.parametrize("points", [None, []])

@@ -325,7 +325,7 @@ class Given(NamedTuple):
             *("--images", *(f"{split}={self.folder / split}" for split in SPLITS)),
             *("--annotations", *(f"{split}={self.folder / split}.json" for split in SPLITS)),
             *("--output", out, "--num_shards", "train=5", "val=2"),
-            *("--orphans", "drop", "--max_rejected", "2", *flags),
+            *("--orphans", "drop", "--max_rejected", "2", "--max_dropped", "2", *flags),
         ]
 
 

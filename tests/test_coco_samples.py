@@ -274,17 +274,17 @@ def test_a_sample_of_every_object() -> None:
         [image(1), image(2, "b.jpg"), image(3, "c.jpg")],
         [
             annotation(11),
-            annotation(10),
             annotation(12, image_id=3, bbox=[64, 0, 5, 5]),  # outside
             annotation(13, image_id=3, bbox=[0, 0, 0, 5]),
             annotation(14, image_id=3),
+            annotation(10),
         ],
     )
     samples, rejected, file = read(data, per_annotation=True)
     fields = [_FIELDS(sample.fields) for sample in samples]
     assert [(s.key, s.position, s.annotation_ids, s.blobs[0].name) for s in samples] == [
-        ("10", 0, (10,), "a.jpg"),
-        ("11", 1, (11,), "a.jpg"),
+        ("10", 4, (10,), "a.jpg"),
+        ("11", 0, (11,), "a.jpg"),
         ("14", 3, (14,), "c.jpg"),
     ]
     assert [(f.image_id, f.objects) for f in fields] == [(1, [PLAIN]), (1, [PLAIN]), (3, [PLAIN])]

@@ -17,7 +17,6 @@ from schemas.manifest import JobPlan, Label, PlannedSplit
 from schemas.samples import Blob, Sample
 from schemas.shards import ShardInfo, ShardPlan
 from schemas.statistics import SampledRecord, Statistics
-from schemas.workload import Reads
 from transforms.blobs import PinTally
 from transforms.coders import CompressedCoder, StructCoder, register
 from transforms.shard_table import Tally
@@ -39,8 +38,8 @@ VALUES = [
     BLOB,
     SAMPLE,
     REJECTED,
-    Entry("a", 1, "2", None, "fifo", "NEARLINE"),
-    PinTally(3, 2, 1, "ff", "a", "b", {"NEARLINE": Reads(3, 10**15)}),
+    Entry("a", 1, "2", None, "fifo"),
+    PinTally(3, 2, 1, "ff", "a", "b", 3, 10**15),
     Tally(3, 10**15, "ff"),
     ShardPlan("train", 0, 2, [SAMPLE]),
     ShardInfo(

@@ -30,7 +30,7 @@ from schemas.manifest import (
     read_manifest,
     to_json,
 )
-from schemas.shards import ShardInfo, ShardNames
+from schemas.shards import ShardInfo, ShardNames, file_sum
 from tests.small_runs import (
     SmallRun,
     build_run,
@@ -51,6 +51,7 @@ from transforms.publish_plan import (
     PublishPlan,
     RejectBudget,
     check_budget,
+    check_drops,
     first_difference,
     make_job_plan,
     publish_plan,
@@ -89,8 +90,9 @@ def run(data: tuple[Path, Path], out: Path) -> SmallRun:
     return plan_run(*data, out)
 
 
-def with_budget(run: SmallRun, budget: RejectBudget) -> SmallRun:
-    return dataclasses.replace(run, commit_job=dataclasses.replace(run.commit_job, budget=budget))
+def with_budget(run: SmallRun, budget: RejectBudget, drops: RejectBudget | None = None) -> SmallRun:
+    job = dataclasses.replace(run.commit_job, budget=budget, drop_budget=drops)
+    return dataclasses.replace(run, commit_job=job)
 
 
 def put(folder: Path, names: list[str], data: bytes = b"of the user") -> None:
@@ -117,7 +119,7 @@ def reject(key: str = "1", code: str = "E-IMG-MISSING", **changes: Any) -> Rejec
 
 def test_the_plan_holds_what_decides_the_data_set(run: SmallRun) -> None:
     assert run.plan == JobPlan(
-        format_version=2,
+        format_version=3,
         options={
             "category_ids": "original",
             "features": "by default",
@@ -328,22 +330,79 @@ def test_over_budget_the_message_accepts_it() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("listed", "budget", "accepted"),
+    [
+        (0, None, 0),
+        (1, None, 0),  # never all of them
+        (2, None, 1),
+        (100, None, 1),
+        (101, None, 2),
+        (4, RejectBudget(percent=100), 4),
+        (4, RejectBudget(percent=49), 1),
+        (4, RejectBudget(count=0), 0),
+    ],
+)
+def test_so_many_annotations_of_a_split_may_be_dropped(
+    listed: int, budget: RejectBudget | None, accepted: int
+) -> None:
+    left_out = {"excluded_annotations": 2, "earlier_annotations": 3}
+    file = SplitSource(
+        "train", "", annotations=listed + 9, skipped_annotations={"a": 4}, **left_out
+    )
+    job = dataclasses.replace(JOB, drop_budget=budget)
+    dropped = [reject("1", "E-BOX-EMPTY", annotation_ids=(i,)) for i in range(accepted + 1)]
+    check_drops(dropped[1:], [file], job)
+    of_another_split = [reject("1", "E-BOX-EMPTY", split="val", annotation_ids=(1,))]
+    check_drops([*dropped[1:], *of_another_split], [file], job)
+    with pytest.raises(RuntimeError) as raised:
+        check_drops(dropped, [file], job)
+
+    assert str(raised.value) == (
+        f"E-BUDGET gs://b/out: {accepted + 1} of {listed} annotations of train dropped"
+        f" ({accepted + 1} E-BOX-EMPTY), {accepted} accepted (first id 0 of '1.jpg', gone);"
+        f" mend them, or accept with drop_budget=RejectBudget(count={accepted + 1})"
+    )
+
+
+@pytest.mark.parametrize("allow_empty", [False, True])
+def test_where_nothing_would_be_left_the_cause_is_named(allow_empty: bool) -> None:
+    """A command that accepts the rejects would end in `E-SET-EMPTY`, but for `--allow_empty`."""
+    job = dataclasses.replace(JOB, accept_command="run COUNT", allow_empty=allow_empty)
+    files = [msgspec.structs.replace(summary(), excluded_images=6, skipped={"crowd": 1})]
+    rejects = [reject("1"), *(reject(key, "E-IMG-EMPTY", detail="0 bytes") for key in "23")]
+
+    with pytest.raises(RuntimeError) as raised:
+        check_budget(rejects, [*files, summary("val")], job)
+
+    text = "E-BUDGET gs://b/out: 3 of 20 samples rejected, --max_rejected is 0"
+    assert str(raised.value) == (
+        f"{text} (first '1.jpg', gone); mend them, or accept with run 3"
+        if allow_empty
+        else f"{text} (first '2.jpg', 0 bytes), and split train has none left:"
+        " 2 of its 3 rejects say 'the file has no bytes'; mend its sources"
+    )
+
+
 # --- publishing the plan ---
 
 
 def test_a_plan_is_published_and_found_again(run: SmallRun, out: Path, output: Storage) -> None:
-    publish_plan(run.plan, output, run.job.names)
+    assert publish_plan(run.plan, output, run.job.names) == 0
     before = contents(out)
-    publish_plan(run.plan, output, run.job.names)
+    assert publish_plan(run.plan, output, run.job.names) == 0
 
     assert (out / "_plan.json").read_bytes() == to_json(run.plan)
     assert contents(out) == before
     assert list(before) == ["_plan.json"]
 
+    (out / "train-00000-of-00002-3.tfrec").write_bytes(b"of an earlier run")
+    assert publish_plan(run.plan, output, run.job.names) == 1
 
-PLAN = JobPlan(2, {"seed": "0", "order": ""}, LABELS, {"train": PlannedSplit(6, 2)}, "ff")
+
+PLAN = JobPlan(3, {"seed": "0", "order": ""}, LABELS, {"train": PlannedSplit(6, 2)}, "ff")
 CHANGES = [
-    ({"format_version": 3}, "the output was made with other format_version"),
+    ({"format_version": 4}, "the output was made with other format_version"),
     ({"options": {"seed": "1", "order": ""}}, "options seed was '1', is '0' now"),
     ({"options": {"seed": "0"}}, "options order was not there, is '' now"),
     (
@@ -445,6 +504,12 @@ def test_of_two_runs_at_once_plans_agree_or_one_stops(tmp_path: Path, other_seed
 # --- committing ---
 
 
+BESIDE_SHARDS = {
+    *("_plan.json", "rejected.jsonl", "label_map.pbtxt", "schema.pbtxt", "features.json"),
+    *("dataset_info.json", "README.md", "croissant.json"),
+}
+
+
 def test_the_manifest_tells_everything(data: tuple[Path, Path], run: SmallRun, out: Path) -> None:
     (data[0] / "a004.jpg").write_bytes(b"<html>")  # is listed as it will be read
     run = with_budget(plan_run(*data, out), RejectBudget(1))
@@ -482,10 +547,13 @@ def test_the_manifest_tells_everything(data: tuple[Path, Path], run: SmallRun, o
                 bytes=(out / info["file"]).stat().st_size,
                 crc32c=info["crc32c"],
                 sha256=contents(out)[info["file"]],
+                index_stem=info["file"].removesuffix(".tfrec"),
+                receipt=file_sum((out / f"_receipts/{stem}.json").read_bytes()),
             )
-            for info in infos
+            for info, stem in zip(infos, STEMS, strict=True)
         ],
         features=manifest.features,
+        files={name: file_sum((out / name).read_bytes()) for name in BESIDE_SHARDS},
     )
     keys = [feature.key for feature in manifest.features]
     assert keys == sorted(feature.key for feature in DetectionLayout().spec.features)
@@ -525,7 +593,7 @@ def test_rejects_are_lines_in_order(data: tuple[Path, Path], out: Path) -> None:
     spec["annotations"][1]["bbox"] = [1, 1, 0.0, 5.0]
     data[1].write_text(json.dumps(spec))
 
-    manifest = build_run(with_budget(plan_run(*data, out), RejectBudget(2)))
+    manifest = build_run(with_budget(plan_run(*data, out), RejectBudget(2), RejectBudget(2)))
 
     lines = [json.loads(line) for line in (out / "rejected.jsonl").read_text().splitlines()]
     stem = next(line["shard"] for line in lines if line["key"] == "5")
@@ -728,6 +796,7 @@ def add(path: Path) -> None:
             add,
             "_receipts/train-00002-of-00003.json is not of this plan",
         ),
+        (f"index/{STEMS[0]}-3.idx", remove, f"index/{STEMS[0]}-3.idx is gone"),
         ("train-00000-of-00003-2.tfrec", add, "train-00000-of-00003-2.tfrec is no shard of this"),
         ("train-00000-of-00002-2.tfrec", add, "train-00000-of-00002-2.tfrec is no shard of this"),
         ("test-00000-of-00001.tfrec", add, "test-00000-of-00001.tfrec is no shard of this plan"),
@@ -744,6 +813,19 @@ def test_a_listing_that_is_not_the_plan_s_means_no_manifest(
         commit_run(run, infos)
 
     assert str(raised.value).startswith(f"E-OUT-FOREIGN {out}: {what}")
+    assert contents(out) == before
+
+
+def test_a_run_that_was_overwritten_commits_nothing(
+    run: SmallRun, out: Path, output: Storage
+) -> None:
+    infos = build_shards(run)
+    (out / "_plan.json").write_bytes(b"{}")
+    before = contents(out)
+
+    with pytest.raises(RuntimeError, match=rf"^E-OUT-PLAN {out}: _plan\.json is of another run"):
+        commit_run(run, infos)
+
     assert contents(out) == before
 
 
@@ -829,7 +911,6 @@ def look(run: SmallRun, data: tuple[Path, Path], **changes: Any) -> Manifest | N
         "annotations": {"train": [str(data[1])]},
         "roots": {"train": str(data[0])},
         "exclude": "",
-        "names": ShardNames(),
         "trust_manifest": False,
     }
     return find_complete(open_storage(run.job.output), **{**arguments, **changes})
@@ -870,6 +951,38 @@ def test_what_changed_since_is_not_found_complete(
 
     assert look(run, data) is None
     assert look(run, data, trust_manifest=True) == manifest
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"{STEMS[1]}-3.tfrec",
+        f"index/{STEMS[0]}-3.parquet",
+        f"index/{STEMS[0]}-3.idx",
+        f"_receipts/{STEMS[0]}.json",
+    ],
+)
+def test_what_lacks_a_file_is_not_complete(
+    data: tuple[Path, Path], run: SmallRun, out: Path, name: str
+) -> None:
+    manifest = build_run(run)
+    before = contents(out)
+    (out / name).unlink()
+
+    assert look(run, data) is None
+    assert look(run, data, trust_manifest=True) == manifest
+    assert build_run(run) == manifest
+    assert contents(out) == before
+
+
+def test_a_shard_of_another_size_is_not_complete(
+    data: tuple[Path, Path], run: SmallRun, out: Path
+) -> None:
+    build_run(run)
+    grow(out / f"{STEMS[1]}-3.tfrec")
+
+    with pytest.raises(RuntimeError, match=rf"^E-OUT-CONFLICT {out}/{STEMS[1]}-3\.tfrec: has "):
+        look(run, data)
 
 
 def test_a_touched_annotation_file_is_the_same(data: tuple[Path, Path], run: SmallRun) -> None:
@@ -936,7 +1049,6 @@ def test_an_empty_root_is_recognised_too(tmp_path: Path, out: Path) -> None:
         {split: [str(path)] for split, path in annotations.items()},
         {split: str(path) for split, path in images.items()},
         "",
-        ShardNames(),
         trust_manifest=False,
     )
     assert found == manifest
@@ -1027,7 +1139,7 @@ def test_a_job_that_says_nothing_more_has_no_options_and_no_budget() -> None:
     job = CommitJob("gs://b/out", DetectionLayout())
 
     assert (dict(job.options), job.budget, job.allow_empty) == ({}, RejectBudget(0), False)
-    assert (job.names, job.accept_command) == (ShardNames(), "--max_rejected COUNT")
+    assert (job.names, job.accept_command) == (ShardNames(), "budget=RejectBudget(count=COUNT)")
 
 
 def test_a_whole_percentage_reads_without_decimals() -> None:
@@ -1160,7 +1272,7 @@ def test_tfds_reads_each_split_s_own_shards(tmp_path: Path, out: Path) -> None:
     manifest = build_run(plan_run(images, annotations, out))
 
     info = json.loads((out / "dataset_info.json").read_text())
-    assert (info["name"], info["version"]) == ("beam_tfrec_detection", "2.0.0")
+    assert (info["name"], info["version"]) == ("beam_tfrec_detection", "3.0.0")
     assert info["description"] == "detection Examples written by beam-tfrec; see manifest.json."
     assert {
         split["name"]: (split["shardLengths"], split["numBytes"]) for split in info["splits"]

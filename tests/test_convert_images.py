@@ -12,13 +12,22 @@ from PIL import Image, ImageOps
 
 from schemas.geometry.resizing import Resize, ResizeMode
 from schemas.images import EncodedImage, Window
-from schemas.layouts import PIXEL_DTYPES
-from tests.small_images import chunk, png
+from schemas.layouts import PIXEL_DTYPES, Unfit
+from schemas.samples import Blob, Sample
+from tests.small_images import EOI, GIF_FRAME, chunk, gif, gif_frame, png
 from tests.turned_images import as_stored, as_viewed, encoded, jpeg_of, oriented, png_of
+from transforms.build_records import convert_images
 from transforms.images.check_images import ImageFault, ImageInfo, check_image
-from transforms.images.convert_images import Color, Conversion, Encoding, convert_image
+from transforms.images.convert_images import (
+    NO_CONVERSION,
+    Color,
+    Conversion,
+    Encoding,
+    convert_image,
+)
 from transforms.images.findings import MAX_PIXELS
 from transforms.images.foreign_images import check_foreign
+from transforms.images.turn_images import Orientation
 
 PLAIN = Conversion(pixels_dtype="uint8", color=Color.KEEP)
 NOISE = np.random.default_rng(6).integers(0, 256, (24, 40, 3), np.uint8)
@@ -408,6 +417,31 @@ def test_damage_inside_is_a_fault() -> None:
     data = whole[: start - 4] + chunk(b"IDAT", bytes(length)) + whole[start + 8 + length :]
     found = convert_image(encoded(data), Conversion(Resize(8, 8)))
     assert isinstance(found, ImageFault) and found.code == "E-IMG-DAMAGED"
+
+
+CUT_JPEG = jpeg_of(NOISE)[:-400] + EOI
+DAMAGED_SECOND_FRAME = gif(GIF_FRAME, gif_frame([0, 1, 1]))
+RUN_OUT = "compressed pixels run out before the last row"
+
+
+@pytest.mark.parametrize(
+    ("data", "orientation", "conversion", "detail"),
+    [
+        (CUT_JPEG, Orientation.KEEP, Conversion(Resize(8, 8), reencode=Encoding.JPEG), RUN_OUT),
+        (CUT_JPEG, Orientation.KEEP, Conversion(reencode=Encoding.PNG), RUN_OUT),
+        (CUT_JPEG, Orientation.KEEP, PLAIN, RUN_OUT),
+        (oriented(CUT_JPEG, 6), Orientation.UPRIGHT, NO_CONVERSION, RUN_OUT),
+        (DAMAGED_SECOND_FRAME, Orientation.KEEP, PLAIN, "ValueError: not enough image data"),
+        # Nothing is decoded of an image that stays as it is.
+        (CUT_JPEG, Orientation.UPRIGHT, Conversion(reencode=Encoding.JPEG), ""),
+    ],
+)
+def test_what_is_decoded_must_pass_the_decode_check(
+    data: bytes, orientation: Orientation, conversion: Conversion, detail: str
+) -> None:
+    sample, image = Sample("train", "1", 0, (Blob("train", "a.jpg"),), b""), encoded(data)
+    found = convert_images(sample, [image], orientation, conversion)
+    assert found == (Unfit("E-IMG-DAMAGED", detail, 0) if detail else [image])
 
 
 def test_trouble_of_the_machine_is_no_fault_of_the_image(monkeypatch: pytest.MonkeyPatch) -> None:

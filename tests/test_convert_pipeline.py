@@ -5,6 +5,7 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import apache_beam as beam
 import pytest
@@ -31,8 +32,10 @@ from tests.coco_command import (
     value,
 )
 from tests.conftest import jpeg_bytes
+from tests.small_images import EOI
 from tests.turned_images import as_stored, oriented
 from transforms.gate import GateLimits, WorkerGate
+from transforms.images.check_images import Check
 from transforms.images.convert_images import Color, Conversion, Encoding
 from transforms.images.turn_images import Orientation
 from transforms.shard_index import index_from_parquet
@@ -91,9 +94,12 @@ def test_what_cannot_be_converted_is_a_reject(make_coco: MakeCoco, tmp_path: Pat
     sources, out = make_coco(3), tmp_path / "out"
     (sources[0] / "a001.jpg").write_bytes(webp())
     (sources[0] / "a002.jpg").write_bytes(b"<html>404</html>")
+    lost = jpeg_bytes(64, 48)[:-20] + EOI
+    (sources[0] / "a000.jpg").write_bytes(lost)
     assert run_coco(*command(sources, tmp_path / "kept"), "--resize", "20").code == 4
     found = [(line["file_name"], line["code"]) for line in rejected_of(tmp_path / "kept")]
-    assert found == [("a001.jpg", "E-IMG-TYPE"), ("a002.jpg", "E-IMG-TYPE")]
+    types = [("a001.jpg", "E-IMG-TYPE"), ("a002.jpg", "E-IMG-TYPE")]
+    assert found == [("a000.jpg", "E-IMG-DAMAGED"), *types]
     assert run_coco(*command(sources, out), "--reencode", "jpeg").code == 4
     assert [line["file_name"] for line in rejected_of(out)] == ["a002.jpg"]
 
@@ -209,6 +215,37 @@ def test_folders_are_converted(test_pipeline: Callable[[], beam.Pipeline], tmp_p
     for example in examples(out):
         assert value(example, "image/format") == [b"jpeg"]
         assert tf.io.decode_jpeg(value(example, "image/encoded")[0]).shape == (16, 16, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "decodes"),
+    [
+        ({}, False),
+        ({"check": Check.DECODE}, True),
+        ({"orientation": Orientation.UPRIGHT}, True),
+        ({"conversion": Conversion(Resize(4, 2))}, True),
+        ({"layout": PixelsLayout()}, True),
+    ],
+)
+def test_a_config_knows_whether_images_are_decoded(options: dict[str, Any], decodes: bool) -> None:
+    config = folder.FolderConfig(output="out", images={"train": "images"}, **options)
+    assert config.decodes_images is decodes
+
+
+def test_a_run_that_decodes_warns_once_of_an_old_pillow(
+    make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = tmp_path / "site" / "pillow-12.1.0.dist-info"
+    old.mkdir(parents=True)
+    (old / "METADATA").write_text("Metadata-Version: 2.1\nName: pillow\nVersion: 12.1.0\n")
+    monkeypatch.syspath_prepend(str(old.parent))  # where Python finds versions first
+    run = run_coco(*command(make_coco(2), tmp_path / "out"), "--check", "decode")
+    assert run.code == 0, run.err
+    warning = (
+        "images are decoded by Pillow 12.1.0, which has a critical JPEG overflow"
+        " (CVE-2026-112403); install pillow>=13, as requirements.lock does"
+    )
+    assert run.err.splitlines().count(warning) == 1
 
 
 def test_pixels_are_decoded_within_a_budget() -> None:

@@ -6,6 +6,7 @@ MLCROISSANT_PYTHON: its pandas and pyarrow must not touch ours.
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines import table
-from schemas.documents.croissant import croissant_json
+from schemas.documents.croissant import croissant_json, index_name_regex
 from schemas.documents.seals import is_sealed
 from schemas.licenses import LicenseCount
 from schemas.manifest import Label
+from schemas.shards import COUNTED, PLAIN
 from tests.coco_command import MakeCoco, command, committed, manifest_of, run_coco
 from tests.pipeline_command import committed_by
 from tests.test_manifest import MANIFEST
@@ -58,7 +60,7 @@ def test_it_tells_of_the_data_set() -> None:
         "@type": "sc:Dataset",
         "conformsTo": "http://mlcommons.org/croissant/1.0",
         "name": "beam_tfrec_detection",
-        "version": "2.0.0",
+        "version": "3.0.0",
     }
     assert found["isLiveDataset"] is False
     assert found["description"] == (
@@ -83,6 +85,28 @@ def test_it_tells_of_the_data_set() -> None:
         {"labels/id": 1, "labels/name": "person"},
         {"labels/id": 90, "labels/name": "Zahnbürste"},
     ]
+
+
+@pytest.mark.parametrize(
+    ("template", "name", "split", "index"),
+    [
+        (COUNTED, "train-00003-of-00016-750.parquet", "train", "00003"),
+        (PLAIN, "val_2-00003-of-00016.parquet", "val_2", "00003"),
+        ("a b%{split}#{index}:x.tfrec", "a b%train#12:x.parquet", "train", "12"),
+        ("file_{index:02}-{records}.tfrec", "file_00-4096.parquet", None, "00"),
+        ("{split}.tfrecord", "test.parquet", "test", None),
+        ("test.tfrecord", "test.parquet", None, None),
+    ],
+)
+def test_an_index_name_tells_its_split_and_shard(
+    template: str, name: str, split: str | None, index: str | None
+) -> None:
+    for wanted, value in (("split", split), ("index", index)):
+        regex = index_name_regex(template, wanted)
+        assert (regex == "") is (value is None)
+        for text in (name, f"index/{name}", value) if value else ():
+            match = re.match(regex, text)
+            assert match is not None and match[1] == value
 
 
 def test_it_is_sealed_and_the_same_for_the_same_manifest() -> None:
@@ -162,14 +186,15 @@ def check_records(found: dict[str, Any], out: Path) -> None:
     wanted = [
         {
             "records/key": row["key"],
-            "records/split": path.name.split("-")[0],
-            "records/shard": int(path.name.split("-")[1]),
+            "records/split": shard["split"],
+            "records/shard": index,
             "records/offset": row["offset"],
             "records/size": row["size"],
             "records/labels": row["labels"],
         }
-        for path in sorted((out / "index").glob("*.parquet"))
-        for row in pq.read_table(path).to_pylist()
+        for split in manifest["splits"]
+        for index, shard in enumerate(s for s in manifest["shards"] if s["split"] == split)
+        for row in pq.read_table(out / f"index/{shard['index_stem']}.parquet").to_pylist()
     ]
     by_place = ("records/split", "records/shard", "records/offset")
     assert sorted(found["sets"]["records"], key=lambda row: [row[name] for name in by_place]) == (

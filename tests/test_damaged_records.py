@@ -27,7 +27,7 @@ from tests.test_records import COUNTS, SPEC, example, ids, make_shards, plain
 
 KEYS = ("k0", "k1", "k2")
 SHARD = "train-00000-of-00001-3.tfrec"
-INDEX = "index/train-00000-of-00001.parquet"
+INDEX = "index/train-00000-of-00001-3.parquet"
 
 
 @pytest.fixture
@@ -141,7 +141,8 @@ def test_an_index_of_another_shard_is_told(tmp_path: Path) -> None:
     one = write_data_set(tmp_path / "1", SPEC, {"train": make_shards([3], 10)})
     for name, counts, size in (("more", [4], 10), ("longer", [3], 11)):
         other = write_data_set(tmp_path / name, SPEC, {"train": make_shards(counts, size)})
-        (one / INDEX).write_bytes((other / INDEX).read_bytes())
+        (index,) = other.glob("index/*.parquet")
+        (one / INDEX).write_bytes(index.read_bytes())
         records = readers.open(str(one), "train")
         _, line = fault_of(functools.partial(operator.getitem, records, 0))
         assert line.startswith(f"E-VER-INDEX {one}/{INDEX}: index must be of ")

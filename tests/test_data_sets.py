@@ -1,5 +1,6 @@
 """Data sets by their manifests: what is found, what cannot be read as one, what is refused."""
 
+import datetime
 import json
 import re
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from schemas.layouts.detection import DETECTION
 from schemas.manifest import FORMAT_VERSION, Label
 from tests.coco_command import MakeCoco, committed
 from tests.written_sets import Values, write_values
+from transforms.earlier_sets import Since, find_earlier_sets
 
 N = Feature("n", Kind.INT64, False, "number")
 LABEL = Feature("label", Kind.INT64, False, "class", Content.CLASS_LABEL)
@@ -31,7 +33,7 @@ def write(folder: Path, *counts: int, labels: tuple[Label, ...] = (CAT,), **give
     return str(write_values(folder, spec, splits, labels, **given))
 
 
-def edit(root: str, change: Callable[[dict[str, Any]], None]) -> None:
+def edit(root: str, change: Callable[[dict[str, Any]], object]) -> None:
     """Change a data set's manifest."""
     path = Path(root) / "manifest.json"
     manifest = json.loads(path.read_bytes())
@@ -55,7 +57,7 @@ def test_shards_in_their_order(tmp_path: Path) -> None:
         (0, "train-00002-of-00003-2.tfrec", 2),
     ]
     assert [s.index_name for s in shards] == [
-        f"index/train-0000{n}-of-00003.parquet" for n in range(3)
+        f"index/train-0000{n}-of-00003-{records}.parquet" for n, records in enumerate((3, 0, 2))
     ]
     assert found.uri(shards[2]) == f"{root}/train-00002-of-00003-2.tfrec"
     assert found.storage(shards[0]).stat(shards[0].entry.file) is not None
@@ -87,9 +89,7 @@ def test_a_split_that_there_is_not(tmp_path: Path) -> None:
 
 def test_a_split_without_records(tmp_path: Path) -> None:
     """As `--allow_empty` writes it."""
-    root = write(tmp_path, 1)
-    edit(root, lambda manifest: manifest["shards"].clear())
-    found = find_data_sets(root)
+    found = find_data_sets(str(write_values(tmp_path, SPEC, {"train": []})))
     message = "split must have records, got 'train' of none: leave it out"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         found.shards("train")
@@ -193,6 +193,82 @@ def test_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:
         f"E-OUT-FOREIGN {root}/manifest.json: format version {FORMAT_VERSION + 1}, this program"
         f" reads {FORMAT_VERSION}; upgrade beam-tfrec"
     )
+
+
+PLAIN_NAMES = {"shard_names": "{split}-{index:05}-of-{num_shards:05}.tfrec"}
+NAMED = "the file 'train-0000{0}-of-00003-{1}.tfrec', by place and records it is"
+CONTRADICTIONS: dict[str, tuple[dict[str, str], Callable[[dict[str, Any]], object], str]] = {
+    "an entry is dropped": (
+        {},
+        lambda m: m["shards"].pop(1),
+        "shards of split train are 2 by its entries, 3 by its sums",
+    ),
+    "an entry is doubled in another's place": (
+        {},
+        lambda m: m["shards"].__setitem__(1, m["shards"][2]),
+        "records of split train are 5 by its entries, 6 by its sums",
+    ),
+    "two entries are swapped": (
+        {},
+        lambda m: m["shards"].__setitem__(slice(0, 2), m["shards"][1::-1]),
+        f"shard 0 of split train is {NAMED.format(1, 2)} 'train-00000-of-00003-2.tfrec'",
+    ),
+    "two entries of plain names are swapped": (
+        PLAIN_NAMES,
+        lambda m: m["shards"].__setitem__(slice(0, 2), m["shards"][1::-1]),
+        "shard 0 of split train is the file 'train-00001-of-00003.tfrec', by place and records it"
+        " is 'train-00000-of-00003.tfrec'",
+    ),
+    "a count of records is another": (
+        {},
+        lambda m: m["shards"][0].update(records=2),
+        "records of split train are 5 by its entries, 6 by its sums",
+    ),
+    "two counts of records change places": (
+        {},
+        lambda m: [m["shards"][0].update(records=2), m["shards"][1].update(records=3)],
+        f"shard 0 of split train is {NAMED.format(0, 3)} 'train-00000-of-00003-2.tfrec'",
+    ),
+    "a split is dropped": (
+        {},
+        lambda m: (m["splits"].clear(), m["shards"].clear()),
+        "its plan has a split train, which it does not tell of",
+    ),
+    "a name template is none": (
+        {},
+        lambda m: m["plan"]["options"].update(shard_names="{other}"),
+        "shard_names must be counted, plain or a template",
+    ),
+    "its version is an older one's": (
+        {},
+        lambda m: m.update(format_version=1),
+        "its format version is 1, its plan has",
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "change", "what"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
+def test_a_manifest_that_contradicts_itself(
+    options: dict[str, str],
+    change: Callable[[dict[str, Any]], object],
+    what: str,
+    tmp_path: Path,
+) -> None:
+    """Readers and `--since` refuse it before any record is read."""
+    root = write(tmp_path, 3, 2, 1, options=options)
+    edit(root, change)
+    since = Since([root], datetime.date(2026, 11, 20))
+    for read in (
+        lambda: readers.load(root, "train"),
+        lambda: readers.open(root, "train"),
+        lambda: find_earlier_sets(since, "/nowhere/out", "small"),
+    ):
+        with pytest.raises(RuntimeError) as refused:
+            read()
+        assert str(refused.value).startswith(f"E-VER-MANIFEST {root}/manifest.json: {what}")
+        assert str(refused.value).endswith(
+            "; run `beam-tfrec verify` on its folder, and restore the manifest from a copy"
+        )
 
 
 @pytest.mark.parametrize("text", ["{}", "[", '{"format": "other", "format_version": 1}', "\0"])

@@ -123,6 +123,9 @@ def without(flag: str) -> list[str]:
         (["--no_wait"], "no_wait must come with a job that goes on without this process"),
         (["--runner", "PrismRunner", "--no_wait"], "no_wait must come with a job that goes on"),
         (["--job_endpoint", "localhost:1"], "job_endpoint must come with --runner"),
+        (["--runner", "PrismRunner"], "prism_location must be given for PrismRunner, got none"),
+        (["--runner", "SparkRunner"], "spark_job_server_jar must be given for SparkRunner"),
+        (["--runner", "flinkrunner"], "flink_job_server_jar must be given for flinkrunner"),
     ],
 )
 def test_mistakes_are_told_before_a_store_is_asked(flags: list[str], said: str) -> None:

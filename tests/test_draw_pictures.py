@@ -17,8 +17,7 @@ from schemas.geometry.turns import inverse_orientation, turn_array
 from schemas.layouts.arrays import ArraysLayout, Encoding
 from schemas.layouts.detection import DetectionLayout
 from schemas.layouts.tfds import TfdsLayout
-from schemas.manifest import Manifest, from_json, spec_of
-from schemas.shards import index_names, shard_stem
+from schemas.manifest import Manifest, from_json, index_names_of, spec_of
 from schemas.tensors import encode_tensor
 from tests.coco_command import run_coco
 from tests.turned_images import as_viewed, jpeg_of, oriented, png_of
@@ -81,7 +80,7 @@ def drawn_of(out: Path) -> Iterator[Drawn]:
     names = {label.id: label.name for label in manifest.plan.labels}
     legend = Legend(names, {label.annotated_id: label.id for label in manifest.plan.labels})
     (entry,) = manifest.shards
-    index = index_from_parquet(storage.read(index_names(shard_stem(entry.split, 0, 1))[0]))
+    index = index_from_parquet(storage.read(index_names_of(manifest)[0][0]))
     for number, row in enumerate(index):
         picked = PickedRecord(
             entry.split, entry.file, number, row.offset, row.size, row.key, True, ()

@@ -8,7 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.manifest import JobPlan, Label, Manifest, to_json
+from schemas.example import encode_example
+from schemas.features import Feature, FeatureSpec, Kind
+from schemas.manifest import FORMAT_VERSION, JobPlan, Label, Manifest, to_json
+from tests.small_data_sets import write_data_set
 from transforms.earlier_sets import (
     NO_EARLIER_SETS,
     EarlierSet,
@@ -29,10 +32,9 @@ TODAY = datetime.date(2026, 11, 20)
 
 
 def manifest(seed: str = "0", labels: tuple[Label, ...] = (CAT,), **changes: Any) -> Manifest:
-    plan = JobPlan(1, {"seed": seed}, list(labels), {}, "ff")
-    return Manifest(
-        **{"layout": "detection", "plan": plan, **changes}, splits={}, shards=[], features=[]
-    )
+    plan = JobPlan(2, {"seed": seed}, list(labels), {}, "ff")
+    known: dict[str, Any] = {"layout": "detection", "plan": plan, "format_version": 2, "shards": []}
+    return Manifest(**{**known, **changes}, splits={}, features=[])
 
 
 def put(folder: Path, content: Manifest | str) -> str:
@@ -165,6 +167,30 @@ def test_a_name_without_a_manifest_is_refused(tmp_path: Path) -> None:
     assert refused(f"{tmp_path}/nothing").startswith(f"E-ARG {tmp_path}/nothing: no manifest.json")
 
 
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (None, "lacks train-00000-of-00001-1.tfrec, one of 1 missing shard"),
+        (b"abcd", "has 4 bytes or a checksum that"),
+    ],
+)
+def test_a_data_set_without_one_of_its_shards_is_refused(
+    tmp_path: Path, data: bytes | None, what: str
+) -> None:
+    """Else its records would be left out, and be in no data set at all."""
+    spec = FeatureSpec("one", (Feature("n", Kind.INT64, False, "a number"),))
+    record = encode_example({"n": (Kind.INT64, [7])})
+    one = write_data_set(tmp_path / "one", spec, {"train": [{"1": record}]})
+    (shard,) = one.glob("*.tfrec")
+    shard.unlink()
+    if data is not None:
+        shard.write_bytes(data)
+
+    line = refused(str(one))
+    assert line.startswith(f"E-OUT-CONFLICT {one}")
+    assert what in line
+
+
 def test_another_layout_is_refused(tmp_path: Path) -> None:
     other = put(tmp_path / "keras", manifest(layout="keras"))
 
@@ -175,10 +201,13 @@ def test_another_layout_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:
-    newer = put(tmp_path / "newer", msgspec.structs.replace(manifest(), format_version=3))
+    newer = put(
+        tmp_path / "newer", msgspec.structs.replace(manifest(), format_version=FORMAT_VERSION + 1)
+    )
 
     assert refused(newer) == (
-        f"E-OUT-FOREIGN {newer}/manifest.json: format version 3, this program reads 2;"
+        f"E-OUT-FOREIGN {newer}/manifest.json: format version {FORMAT_VERSION + 1},"
+        f" this program reads {FORMAT_VERSION};"
         " upgrade beam-tfrec"
     )
 
@@ -291,7 +320,7 @@ def test_the_option_is_this_for_ever(tmp_path: Path) -> None:
 
     assert EarlierSets(sets).options() == {"since": "2 data sets 73f03305f891920bddf573a3a54e12d4"}
     (earlier,) = find(put(tmp_path / "one", manifest())).sets
-    assert earlier.digest == "e5a7e0a85b41b8e8c608fdc3a54f6373"
+    assert earlier.digest == "3942dcf0eb15e0f8d504980cd3635e22"
 
 
 def test_no_data_sets_are_no_option() -> None:

@@ -12,6 +12,11 @@ BUG = (
     "Pipeline job-1 failed in state FAILED: bundle failed:\nTraceback (most recent call last):\n"
     '  File "transforms/commit.py", line 3, in commit\nKeyError: 3\n'
 )
+LOST = (
+    "Pipeline job-1 failed in state FAILED: Error running pipeline.\nTraceback (most recent call"
+    ' last):\n  File "data_plane.py", line 594, in input_elements\nRuntimeError: Channel closed'
+    " prematurely.\n"
+)
 
 
 class _Lost(grpc.RpcError):
@@ -38,8 +43,13 @@ CANCELLED = "Dataflow pipeline failed. State: CANCELLED, Error:\nNone"
             Forbidden("POST https://dataflow.googleapis.com: no"),
             "403 POST https://dataflow.googleapis.com: no",
         ),
+        (RuntimeError(LOST), "a worker has ended: channel closed prematurely"),
         (RuntimeError(PANIC), "panic: send on closed channel"),
         (_Lost(), "reset"),
+        (
+            RuntimeError("Unable to fetch remote prism binary at https://x/p.zip: no route"),
+            "Unable to fetch remote prism binary at https://x/p.zip: no route",
+        ),
         (grpc.FutureTimeoutError(), "no answer from its job service"),
         (RuntimeError(f"Pipeline job-1 failed in state FAILED: {'x' * 5000}"), "x" * 300),
     ],
@@ -75,6 +85,7 @@ def test_a_bug_while_a_fault_of_the_engine_was_handled_stays_one() -> None:
     "error",
     [
         RuntimeError(BUG),
+        RuntimeError(LOST + "KeyError: 3\n"),
         RuntimeError("failed in state FAILED: 3"),  # not from the start: a text that quotes one
         DataflowRuntimeException(BUG),
         KeyError("details"),

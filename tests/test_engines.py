@@ -135,15 +135,16 @@ def test_what_earlier_data_sets_hold_is_left_out_as_in_process(
 def test_a_run_over_budget_is_committed_by_the_next_without_building_again(
     engine: list[str], thirty_images: Sources, tmp_path: Path
 ) -> None:
-    over = spawn_coco(*arguments(thirty_images, tmp_path), *engine)
+    out = tmp_path / "out"
+    over = spawn_coco(*arguments(thirty_images, out), *engine)
     assert (over.code, over.err.splitlines()[-1].split()[0]) == (4, "E-BUDGET")
-    written = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.tfrec")}
+    written = {path: path.stat().st_mtime_ns for path in out.glob("*.tfrec")}
     assert len(written) == 4
 
-    accepted = spawn_coco(*arguments(thirty_images, tmp_path), "--max_rejected", "1", *engine)
+    accepted = spawn_coco(*arguments(thirty_images, out), "--max_rejected", "1", *engine)
 
     assert accepted.code == 0, accepted.err
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.tfrec")} == written
+    assert {path: path.stat().st_mtime_ns for path in out.glob("*.tfrec")} == written
 
 
 def test_faults_are_one_line_with_their_exit_code(
@@ -188,6 +189,25 @@ def test_a_refused_upload_ends_the_run_and_the_next_one_resumes(
         assert resumed.code == 0, resumed.err
         shards = {name for name in gcs.objects("out") if name.endswith(".tfrec")}
         assert len(shards) == 4
+
+
+def test_a_killed_worker_of_a_job_service_is_one_line(
+    make_coco: Callable[..., Sources], tmp_path: Path
+) -> None:
+    module = "apache_beam.runners.portability.local_job_service_main"
+    workers = ENGINES["job service, a process of workers"]
+    job = arguments(make_coco(600), tmp_path / "out")[:-1]
+    with started(lambda port: [sys.executable, "-m", module, "-p", str(port)]) as (port, service):
+        endpoint = ("--runner", "PortableRunner", "--job_endpoint", f"localhost:{port}")
+        process = start_coco(*job, "300", *endpoint, *workers)
+        while process.poll() is None and len(shard_paths(tmp_path / "out")) < 20:
+            time.sleep(0.002)
+        for pid in children_of(service):
+            for worker in (*children_of(pid), pid):
+                os.kill(worker, signal.SIGKILL)
+        ended = finish(process)
+
+    assert ended.ended == (6, "E-JOB"), ended.err
 
 
 @pytest.mark.parametrize("engine", ["Prism"], indirect=True)

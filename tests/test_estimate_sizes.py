@@ -35,7 +35,7 @@ def test_records_beside_their_files_follow_the_tried_ones() -> None:
     tried = [Tried(s, s.blobs[0].size_bytes + 100 + len(s.key)) for s in first[:2]]
     found = forecast_shards(
         [outline(0, first, first[:2]), outline(1, second, [])],
-        Trial(tried, 0.1, images_read=False),
+        Trial(tried, images_read=False),
         record_bytes,
     )
     assert found == {
@@ -48,7 +48,7 @@ def test_converted_records_follow_the_estimate_as_a_whole() -> None:
     samples = [sample(key, 1000 * place) for place, key in enumerate("abcd", start=1)]
     tried = [Tried(s, record_bytes(s) // 2) for s in samples[:2]]
     shards = [outline(0, samples, samples[:2])]
-    found = forecast_shards(shards, Trial(tried, 0.1, images_read=True), record_bytes)
+    found = forecast_shards(shards, Trial(tried, images_read=True), record_bytes)
     assert found["train", 0].bytes == sum(record_bytes(s) // 2 for s in samples)
 
 
@@ -56,13 +56,13 @@ def test_as_many_of_the_others_are_rejects() -> None:
     samples = [sample(key) for key in "abcdefgh"]
     tried = [Tried(s, 500) for s in samples[:3]] + [Tried(samples[3], 0, REJECTED)]
     shards = [outline(0, samples[:4], samples[:4]), outline(1, samples[4:], [])]
-    found = forecast_shards(shards, Trial(tried, 0.1, images_read=True), record_bytes)
+    found = forecast_shards(shards, Trial(tried, images_read=True), record_bytes)
     assert found == {("train", 0): ShardForecast(4, 1500), ("train", 1): ShardForecast(4, 1500)}
 
 
 def test_without_any_record_the_estimate_stands() -> None:
     samples = [sample("a"), sample("b")]
-    trial = Trial([Tried(s, None) for s in samples], 0.1, images_read=False)
+    trial = Trial([Tried(s, None) for s in samples], images_read=False)
     found = forecast_shards([outline(0, samples, samples)], trial, record_bytes)
     assert found == {("train", 0): ShardForecast(2, sum(map(record_bytes, samples)))}
 

@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +26,18 @@ from tests.coco_command import (
 )
 from tests.faulty_sources import cut_off, forbid_image_reads
 from transforms.storage.local import LocalStorage
+
+
+def test_a_failed_run_leaves_no_empty_folder(make_coco: MakeCoco, tmp_path: Path) -> None:
+    images, annotations = make_coco(2)
+    annotations.write_text("{}")
+    (tmp_path / "mine").mkdir()
+    for out in ("new", "mine", "mine/deep/er"):
+        run = run_coco(*command((images, annotations), tmp_path / out))
+        assert run.ended == (3, "E-ANN-SECTION")
+    assert not (tmp_path / "new").exists()
+    assert list((tmp_path / "mine").iterdir()) == []
+
 
 # Of another run, and nobody's.
 
@@ -159,12 +173,19 @@ def spoil_shard(out: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
+def flip_a_byte(out: Path) -> None:
+    path = shard_paths(out)[0]
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
 def spoil_receipt(out: Path) -> None:
     (out / "_receipts/train-00000-of-00002.json").write_text("{")
 
 
 def spoil_index(out: Path) -> None:
-    (out / "index/train-00000-of-00002.parquet").write_text("PAR1")
+    next(out.glob("index/train-00000-*.parquet")).write_text("PAR1")
 
 
 def spoil_plan(out: Path) -> None:
@@ -175,6 +196,7 @@ def spoil_plan(out: Path) -> None:
     ("spoil", "code"),
     [
         (spoil_shard, "E-OUT-CONFLICT"),
+        (flip_a_byte, "E-OUT-CONFLICT"),
         (spoil_receipt, "E-OUT-CONFLICT"),
         (spoil_index, "E-OUT-CONFLICT"),
         (spoil_plan, "E-OUT-FOREIGN"),
@@ -214,6 +236,18 @@ def test_lost_files_are_made_again(pattern: str, make_coco: MakeCoco, tmp_path: 
     for path in lost:
         path.unlink()
     committed(sources, out, "--num_shards", 2)
+    assert digests(out) == before
+
+
+def test_what_a_complete_data_set_lost_is_made_again(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources, out = make_coco(4), tmp_path / "out"
+    committed(sources, out, "--num_shards", 2)
+    before = digests(out)
+    for path in shard_paths(out):
+        path.unlink()
+    run = run_coco(*command(sources, out, "--num_shards", 2))
+    assert run.code == 0
+    assert "the data set lacks 2 files, such as train-00000-of-00002-2.tfrec" in run.err
     assert digests(out) == before
 
 
@@ -301,6 +335,24 @@ def test_two_runs_of_one_plan(make_coco: MakeCoco, tmp_path: Path) -> None:
     check_committed(out)
     committed(sources, tmp_path / "alone", "--num_shards", 20)
     assert digests(out) == digests(tmp_path / "alone")
+
+
+def test_overwrite_under_a_run_at_work(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """It ends before it deletes anything, and the run at work does not notice."""
+    sources, out = make_coco(200), tmp_path / "out"
+    process = start_coco(*command(sources, out, "--num_shards", 100))
+    while process.poll() is None and len(shard_paths(out)) < 3:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGSTOP)
+    try:
+        run = run_coco(*command(sources, out, "--num_shards", 50, "--overwrite"))
+    finally:
+        process.send_signal(signal.SIGCONT)
+    assert run.ended == (5, "E-OUT-FOREIGN")
+    assert "another run is at work there" in run.fault
+    assert finish(process).code == 0
+    assert len(check_committed(out)["shards"]) == 100
+    committed(sources, out, "--num_shards", 50, "--overwrite")
 
 
 def test_probes_at_once(tmp_path: Path) -> None:

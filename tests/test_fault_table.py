@@ -240,7 +240,7 @@ def test_the_note_of_a_run_that_was_overwritten_says_nothing_of_the_data_set_the
     noting = at_first(
         lambda step: step.name.startswith("_sources/"), Moment.BEFORE, overwrite_with_others
     )
-    with pytest.raises(RuntimeError, match=r"^E-OUT-CONFLICT \S*/manifest\.json: "):
+    with pytest.raises(RuntimeError, match=r"^E-OUT-PLAN \S*: _plan\.json is of another run"):
         run_command(store.start(noting))
     store.put("instances.json", old)
 

@@ -1,6 +1,7 @@
 import re
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 import apache_beam as beam
 import msgspec
@@ -24,7 +25,9 @@ from schemas.faults import (
     printable,
     reject_order,
 )
+from tests.faults_doc import as_markdown
 
+DOC = Path(__file__).resolve().parent.parent / "docs" / "faults.md"
 LINE = "E-ANN-JSON gs://b/a.json: the file ends at byte offset 3; repair the file"
 
 EXIT_CODES = {
@@ -58,6 +61,7 @@ EXIT_CODES = {
         "E-BOX-EMPTY",
         "E-BOX-OUTSIDE",
         "E-SEG-SHAPE",
+        "E-SEG-EMPTY",
         "E-RLE-SIZE",
         "E-RLE-SUM",
         "E-RLE-CHARS",
@@ -305,3 +309,8 @@ def test_a_reject_s_line_is_this() -> None:
     )
     assert msgspec.json.encode(rejected) == line
     assert msgspec.json.decode(line, type=Rejected) == rejected
+
+
+def test_the_document_of_codes_and_counts_is_that_of_the_code() -> None:
+    """`python -m tests.faults_doc > docs/faults.md` writes it anew."""
+    assert DOC.read_text() == as_markdown()

@@ -74,6 +74,13 @@ def test_contents_of_several_splits() -> None:
     assert find_duplicates([]) == NO_DUPLICATES
 
 
+def test_files_of_one_name_are_told_with_their_keys() -> None:
+    found = find_duplicates([("train", A, "z.npz", "0"), ("val", A, "z.npz", "1")])
+    assert found.pairs[0].names == ("z.npz (key 0)", "z.npz (key 1)")
+    found = find_duplicates([("train", A, "a/1.jpg", "a/1.jpg"), ("val", A, "a/1.jpg", "a/1.jpg")])
+    assert found.pairs[0].names == ("a/1.jpg", "a/1.jpg")
+
+
 @given(st.permutations(RECORDS), st.integers(1, 20))
 def test_neither_order_nor_partitions_matter(records: list, partitions: int) -> None:
     parts: dict[int, list] = {}

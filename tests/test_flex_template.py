@@ -18,7 +18,7 @@ from tests.coco_command import PROJECT, MakeCoco, digests, run_coco
 
 METADATA = json.loads((PROJECT / "metadata.json").read_text())
 PARAMETERS = {parameter["name"]: parameter for parameter in METADATA["parameters"]}
-UNUSED = {"help", "no_wait", "plan", "prices"}
+UNUSED = {"help", "no_wait", "plan"}
 FLAGS = {flag.dest: flag for flag in coco.parser()._actions if flag.dest not in UNUSED}
 
 
@@ -80,6 +80,7 @@ def test_a_flag_that_is_added_is_described() -> None:
         ("num_shards", ["16", "train=512 val=16"], ["some", "train=", "1.5"]),
         ("order", ["input", "train=shuffled val=input"], ["random"]),
         ("max_rejected", ["0", "10", "1%", "0.5%"], ["0.5", "-1", "%"]),
+        ("max_dropped", ["0", "100%"], ["0.5", "%"]),
         ("overwrite", ["true", "false"], ["yes", "True", "1"]),
         ("seed", ["0", "-3"], ["x", "1.0"]),
         ("max_reads_per_second", ["0", "12.5"], ["fast", "-1"]),

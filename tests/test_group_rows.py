@@ -329,9 +329,10 @@ def test_every_format_gives_the_same(tmp_path: Path) -> None:
 
 def test_captions_of_an_image_and_its_class(tmp_path: Path) -> None:
     """An image with several rows is one record: the most usual table of captions."""
+    (tmp_path / "photos").mkdir()
     for name in ("0.jpg", "1.jpg"):
-        (tmp_path / name).write_bytes(jpeg_bytes(color=int(name[0])))
-    table = tmp_path / "t.csv"
+        (tmp_path / "photos" / name).write_bytes(jpeg_bytes(color=int(name[0])))
+    table = tmp_path / "photos" / "t.csv"
     table.write_text("image,kind,caption\n1.jpg,cat,a cat\n0.jpg,dog,a dog\n1.jpg,cat,\n")
     argv = ["--image_column", "image", "--label_column", "kind", "--order", "input"]
     convert(
@@ -465,7 +466,8 @@ def test_a_group_that_no_record_could_hold(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_an_image_outside_of_the_root(tmp_path: Path) -> None:
-    table = write_json(tmp_path / "t.jsonl", [{"image": "../x.jpg", "c": 1}] * 2)
+    (tmp_path / "rows").mkdir()
+    table = write_json(tmp_path / "rows" / "t.jsonl", [{"image": "../x.jpg", "c": 1}] * 2)
     argv = ["--group_rows", "image", "--image_column", "image", "--sequence", "c"]
     convert(tmp_path / "out", "--table", table, *argv, "--max_rejected", 1, "--allow_empty")
     (line,) = (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()

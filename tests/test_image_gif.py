@@ -24,7 +24,7 @@ ACCEPTED = [
         gif(gif_frame([0] * 4, flags=0x80, palette=bytes(6)), colours=0),
         info("palette"),
     ),
-    ("extensions", gif(COMMENT, b"!\x00\0", GIF_FRAME, b"!\xff\3NET\0"), info("palette")),
+    ("extensions", gif(COMMENT, b"!\x00\1\0\0", GIF_FRAME, b"!\xff\3NET\0"), info("palette")),
     ("trailing bytes", gif(end=b";;"), info("palette", "trailing_bytes")),
     (
         "frames that fill the canvas together",
@@ -51,6 +51,21 @@ REFUSED = [
         "E-IMG-PIXELS: 60000 x 60000 = 3600000000 pixels, limit 178956970",
     ),
     ("no frame", gif(COMMENT), "E-IMG-DAMAGED: no frame"),
+    (
+        "comment without data",  # as in Pillow's hopper_zero_comment_subblocks.gif
+        gif(b"!\xfe\0", GIF_FRAME),
+        "E-IMG-TYPE: GIF extension without data at byte 19, which TensorFlow misreads",
+    ),
+    (
+        "control block without data before a larger frame",  # TensorFlow reads the first alone
+        gif(gif_frame([0], 1, 1), b"!\xf9\0", GIF_FRAME),
+        "E-IMG-TYPE: GIF extension without data at byte 34, which TensorFlow misreads",
+    ),
+    (
+        "cut before an extension's data",
+        gif(GIF_FRAME, b"!\xfe", end=b""),
+        "E-IMG-TRUNCATED: no trailer in 38 bytes, 1 frames",
+    ),
     ("unknown block", gif(GIF_FRAME, b"\0"), "E-IMG-DAMAGED: block 00 at byte 36"),
     (
         "frame without columns",
@@ -121,7 +136,7 @@ def test_tensorflows_limit_holds_above_ours():
 def test_number_of_sub_blocks_is_limited_over_the_whole_file(monkeypatch):
     monkeypatch.setattr("transforms.images.gif.MAX_SUB_BLOCKS", 5)
     assert read_gif(gif(COMMENT, GIF_FRAME), MAX_PIXELS) == info("palette")
-    for data in (gif(COMMENT, COMMENT, GIF_FRAME), gif(*[b"!\0\0"] * 6, GIF_FRAME)):
+    for data in (gif(COMMENT, COMMENT, GIF_FRAME), gif(*[b"!\0\1\0\0"] * 6, GIF_FRAME)):
         with pytest.raises(BadImage, match="more than 5 sub-blocks"):
             read_gif(data, MAX_PIXELS)
 

@@ -66,8 +66,8 @@ BROKEN: dict[str, tuple[Callable[[Files], None], str]] = {
     ),
     "a side file is gone": (drop("features.json"), "not all that it commits"),
     "an index points elsewhere": (
-        spoil(f"index/{STEM}.idx", lambda data: b"9" + data),
-        f"2: index/{STEM}.idx",
+        spoil(f"index/{STEM}-3.idx", lambda data: b"9" + data),
+        f"2: index/{STEM}-3.idx",
     ),
 }
 
@@ -88,7 +88,7 @@ MISCOUNTED: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
     "planned": ("manifest.json", first_split(planned=99), "1: samples|1: plan"),
     "records": ("manifest.json", first_split(records=1), "1: plan of train"),
     "rejects": ("rejected.jsonl", lambda _: b"", "1: rejects of train"),
-    "offsets": (f"index/{STEM}.idx", lambda data: b"9" + data, "4: index of"),
+    "offsets": (f"index/{STEM}-3.idx", lambda data: b"9" + data, "4: index of"),
 }
 
 

@@ -174,11 +174,31 @@ def test_interrupted(number: signal.Signals, code: int, job: Job, tmp_path: Path
     check_resumes(job, tmp_path / "out")
 
 
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_job_service_leaves_no_temporary_folder(
+    interrupted: bool, job: Job, tmp_path: Path
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    service = ("--runner", "PortableRunner", "--job_endpoint", "embed")
+    process = start_coco(
+        *(*job.into(tmp_path / "out"), *service, "--environment_type", "LOOPBACK"),
+        TMPDIR=str(temporary),
+    )
+    if interrupted:
+        wait_for_shards(process, tmp_path / "out", 2)
+        assert list(temporary.iterdir()) != []
+        process.send_signal(signal.SIGTERM)
+    run = finish(process)
+    assert (run.code, list(temporary.iterdir())) == (143 if interrupted else 0, []), run.err
+
+
 def test_interrupted_before_the_first_shard(tmp_path: Path) -> None:
     """While it waits for an annotation file that never comes."""
     os.mkfifo(tmp_path / "fifo.json")
+    (tmp_path / "images").mkdir()
     process = start_coco(
-        *("--images", tmp_path, "--annotations", tmp_path / "fifo.json"),
+        *("--images", tmp_path / "images", "--annotations", tmp_path / "fifo.json"),
         *("--output", tmp_path / "out"),
     )
     while process.poll() is None and not (tmp_path / "out").exists():
@@ -212,16 +232,63 @@ def test_interrupted_with_what_the_engine_started(number: signal.Signals) -> Non
     pytest.fail("the child runs on")
 
 
-def test_interrupted_while_it_starts(job: Job, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "log",
+    ["log()", "(threading.Thread(target=log, daemon=True).start(), time.sleep(60))"],
+    ids=["main thread", "other thread"],
+)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_while_nobody_reads_stderr(number: signal.Signals, log: str) -> None:
+    code = f"""
+import logging, threading, time
+from pipelines.command import guarded
+def log():
+    print("logging", flush=True)
+    logging.getLogger("pipelines").warning("x" * 10**6)
+guarded(lambda _: {log}, [])
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        try:
+            process.stdout.readline()
+            time.sleep(0.3)
+            process.send_signal(number)
+            assert process.wait(10) == 128 + number
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("closed", "arguments", "code", "out"),
+    [
+        ("2>&-", "coco --nothing", 2, ""),
+        ("2>&-", "verify --help", 0, "usage: beam-tfrec verify"),
+        (">&- 2>&-", "verify --help", 0, ""),
+        ("2>&-", "folder --images {0}/photos --output {0}/out --num_shards 1", 0, "{0}/out: 1 rec"),
+    ],
+)
+def test_a_closed_stderr(closed: str, arguments: str, code: int, out: str, tmp_path: Path) -> None:
+    """Nothing is said there, and no file that is opened later takes its place."""
+    (tmp_path / "photos/cat").mkdir(parents=True)
+    (tmp_path / "photos/cat/a.jpg").write_bytes(jpeg_bytes())
+    line = f"{sys.executable} -m pipelines.cli {arguments} {closed}".format(tmp_path)
+    ran = subprocess.run(["sh", "-c", line], cwd=PROJECT, capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (code, "")
+    assert ran.stdout.startswith(out.format(tmp_path))
+    assert bool(ran.stdout) is bool(out)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_while_it_starts(number: signal.Signals, job: Job, tmp_path: Path) -> None:
     """Importing Beam takes most of a second, in which people change their minds too."""
     process = start_coco(*job.into(tmp_path / "out"))
     mapped = Path(f"/proc/{process.pid}/maps")
     while "apache_beam" not in mapped.read_text():  # else it would meet Python's own start
         time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     run = finish(process)
-    assert run.code in (130, -signal.SIGINT)
-    assert "Traceback" not in run.err
+    assert (run.code, run.err) == (128 + number, "\ninterrupted; nothing was changed; run again\n")
 
 
 NO_NETWORK = """

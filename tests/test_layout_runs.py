@@ -61,6 +61,23 @@ def test_contiguous_ids_in_records_label_map_and_manifest(
     ]
 
 
+def test_ids_that_label_maps_refuse_can_be_contiguous(make_coco: MakeCoco, tmp_path: Path) -> None:
+    def odd_ids(spec: dict) -> None:
+        sparse_ids(spec)
+        new = {13: -1, 90: 2**40}
+        for entry in spec["categories"]:
+            entry["id"] = new[entry["id"]]
+        for entry in spec["annotations"]:
+            entry["category_id"] = new[entry["category_id"]]
+
+    sources, out = make_coco(2, edit=odd_ids), tmp_path / "out"
+    assert run_coco(*command(sources, out)).ended == (3, "E-ANN-LABELS")
+    committed(sources, out, "--category_ids", "contiguous")
+    assert label_map(out) == [(1, "person"), (2, "crowd of people")]
+    assert [label["category_id"] for label in labels_of(out)] == [-1, 2**40]
+    assert value(examples(out)[0], "image/object/class/label") == [1, 2]
+
+
 def test_the_numbering_is_a_part_of_the_plan(make_coco: MakeCoco, tmp_path: Path) -> None:
     """Even where it happens to be the file's own."""
     sources = make_coco(2)
@@ -132,7 +149,8 @@ def test_features_that_no_file_holds_end_the_run_before_its_first_shard(
     run = run_coco(*command(sources, out), "--features", "boxes,captions")
     assert run.ended == (2, "E-ARG")
     assert run.fault.startswith(
-        f"E-ARG {out}: features name captions, but no annotation file holds captions, only boxes"
+        "E-ARG layout detection: features name captions, but no annotation file holds captions,"
+        " only boxes"
     )
     assert run.fault.endswith("; give such a file, or leave captions out")
     assert [path for path in out.rglob("*") if path.is_file()] == []

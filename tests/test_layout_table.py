@@ -209,8 +209,8 @@ REFUSED = [
     (
         TableLayout(),
         ("int64 a//b",),
-        "key must be names joined by single slashes, got 'a//b': remove the empty part, as in"
-        " 'image/height'",
+        "a column must be called by names with single slashes between, got 'a//b': rename it, as"
+        " in 'a/b'",
     ),
 ]
 

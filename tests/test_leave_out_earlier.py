@@ -138,7 +138,7 @@ def test_an_annotation_file_tells_what_was_left_out() -> None:
 
 def index(uri: str, split: str, number: int, records: int) -> EarlierIndex:
     (shard,) = Path(uri).glob(f"{split}-0000{number}-of-00002-*.tfrec")
-    name = f"index/{split}-0000{number}-of-00002.parquet"
+    name = f"index/{shard.stem}.parquet"
     return EarlierIndex(uri, split, name, records, shard.stat().st_size)
 
 
@@ -166,7 +166,7 @@ def test_an_index_that_is_not_the_manifest_s_stops_the_run(
     earlier: EarlierSet, tmp_path: Path
 ) -> None:
     """A key that is missing would be a sample that is written twice."""
-    path = tmp_path / "out" / "index" / "train-00001-of-00002.parquet"
+    path = tmp_path / "out" / "index" / "train-00001-of-00002-2.parquet"
     path.write_bytes(index_to_parquet([IndexRow("4", 0, 20, [], [])]))
 
     with pytest.raises(RuntimeError) as raised:
@@ -181,7 +181,7 @@ def test_an_index_that_is_not_the_manifest_s_stops_the_run(
 
 def test_an_index_of_another_data_set_stops_the_run(earlier: EarlierSet, tmp_path: Path) -> None:
     """As many records, of other keys: those would be left out, and what is there written again."""
-    path = tmp_path / "out" / "index" / "train-00001-of-00002.parquet"
+    path = tmp_path / "out" / "index" / "train-00001-of-00002-2.parquet"
     rows = [IndexRow(key, 0, 20, [], []) for key in ("8", "9")]
     path.write_bytes(index_to_parquet(rows))
 
@@ -190,7 +190,7 @@ def test_an_index_of_another_data_set_stops_the_run(earlier: EarlierSet, tmp_pat
 
 
 def test_a_damaged_index_stops_the_run(earlier: EarlierSet, tmp_path: Path) -> None:
-    path = tmp_path / "out" / "index" / "train-00001-of-00002.parquet"
+    path = tmp_path / "out" / "index" / "train-00001-of-00002-2.parquet"
     path.write_bytes(b"no index")
 
     with pytest.raises(RuntimeError, match=rf"^E-SRC-CHANGED {path}: index must be a Parquet"):

@@ -385,7 +385,7 @@ def test_hosts_share_a_split(uneven: str, hosts: int) -> None:
 @pytest.mark.parametrize("hosts", range(1, 17))
 def test_steps_are_the_batches_of_every_host(uneven: str, hosts: int) -> None:
     """As many as are read, too: hosts drop the remainder where there are several."""
-    steps = readers.steps_per_epoch(uneven, "train", 3 * hosts, hosts)
+    steps = readers.steps_per_epoch(uneven, "train", 3 * hosts, hosts, drop_remainder=True)
     assert steps == 111 // hosts // 3
     seen: list[int] = []
     for host in range(hosts):
@@ -414,6 +414,59 @@ def test_the_remainder(uneven: str, options: dict[str, Any], lengths: list[int])
     dataset = readers.load(uneven, "train", **options)
     assert [len(batch["n"]) for batch in dataset] == lengths
     assert len(dataset) == len(lengths)
+
+
+@pytest.mark.parametrize("batch_size", [15, 16])
+@pytest.mark.parametrize("drop_remainder", [None, False, True])
+@pytest.mark.parametrize("hosts", [1, 2, 7])
+def test_steps_are_the_shortest_host_s_batches(
+    tmp_path: Path, hosts: int, drop_remainder: bool | None, batch_size: int
+) -> None:
+    out = write_numbers(tmp_path, 60, 60)
+    lengths = [
+        len(
+            readers.load(
+                out,
+                "train",
+                batch_size=batch_size,
+                host=host,
+                hosts=hosts,
+                drop_remainder=drop_remainder,
+            )
+        )
+        for host in range(hosts)
+    ]
+    steps = readers.steps_per_epoch(
+        out, "train", batch_size * hosts, hosts, drop_remainder=drop_remainder
+    )
+    assert steps == min(lengths)
+
+
+def test_keras_trains_as_many_steps_in_each_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the README's lines: 120 records are one batch of 64 and one of 56."""
+    spec = FeatureSpec("objects", OBJECTS.features[2:3])
+    shard = [{"objects/label": [1, 2]}] * 60
+    write_values(tmp_path / "out", spec, {"train": [shard, shard]})
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(python_of("../README.md", "steps = readers.steps_per_epoch"), names)
+    pairs = names["dataset"].map(lambda batch: (batch["objects/label"], batch["objects/label"]))
+    model = tf.keras.Sequential([tf.keras.layers.Dense(100)])
+    model.compile(loss="mse")
+    epochs: list[list[int]] = []
+
+    class Count(tf.keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
+            epochs.append([])
+
+        def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+            epochs[-1].append(batch)
+
+    model.fit(pairs, epochs=3, steps_per_epoch=names["steps"], callbacks=[Count()], verbose=0)
+    assert names["steps"] == len(names["dataset"]) == 2
+    assert epochs == [[0, 1]] * 3
 
 
 def test_a_strategy_s_context_tells_the_host(uneven: str) -> None:
@@ -586,7 +639,6 @@ def total(batch):
     return strategy.reduce("SUM", sums, axis=None)
 
 iterator = iter(batches)
-steps = readers.steps_per_epoch(out, "train", global_batch)
 print(strategy.num_replicas_in_sync, sum(int(total(next(iterator))) for _ in range(steps)))
 
 dataset = readers.load(out, "train", batch_size=global_batch)

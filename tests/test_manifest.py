@@ -142,7 +142,7 @@ def test_a_manifest_survives_its_json() -> None:
     assert read_manifest(data, "manifest.json") == MANIFEST
     assert data.endswith(b"}\n")
     assert json.loads(data)["format"] == "beam-tfrec"
-    assert json.loads(data)["format_version"] == FORMAT_VERSION == 2
+    assert json.loads(data)["format_version"] == FORMAT_VERSION == 3
 
 
 def test_what_a_later_version_of_the_same_format_adds_is_passed_over() -> None:
@@ -161,19 +161,19 @@ def without(field: str) -> bytes:
 NO_MANIFEST = "E-OUT-FOREIGN m.json: no manifest of beam-tfrec ("
 REFUSED = {
     "newer": (
-        edited(format_version=3),
-        "E-OUT-FOREIGN m.json: format version 3, this program reads 2; upgrade beam-tfrec",
+        edited(format_version=4),
+        "E-OUT-FOREIGN m.json: format version 4, this program reads 3; upgrade beam-tfrec",
     ),
     "newer, with other fields": (
         b'{"format": "beam-tfrec", "format_version": 7, "tables": []}',
-        "E-OUT-FOREIGN m.json: format version 7, this program reads 2; upgrade beam-tfrec",
+        "E-OUT-FOREIGN m.json: format version 7, this program reads 3; upgrade beam-tfrec",
     ),
     "another format in our shape": (
         edited(format="parquet-set"),
         NO_MANIFEST + "format 'parquet-set'); give another --output",
     ),
     "another format, newer": (
-        edited(format="parquet-set", format_version=3),
+        edited(format="parquet-set", format_version=4),
         NO_MANIFEST + "format 'parquet-set'); give another --output",
     ),
     "no version": (

@@ -39,6 +39,30 @@ def test_number_labels(earlier: list[Label], first_id: int | None, numbered: lis
     assert number_labels(known(*earlier), [CUP, CAT], first_id) == numbered
 
 
+@pytest.mark.parametrize("category_id", [-1, -(2**63), 2**31, 2**40])
+def test_category_ids_that_label_maps_refuse_need_numbers_of_their_own(category_id: int) -> None:
+    label = Label(category_id, "dog")
+    with pytest.raises(RuntimeError) as raised:
+        number_labels([], [CAT, label], None)
+    assert str(raised.value) == (
+        f"E-ANN-LABELS all annotation files: category id {category_id} of 'dog' is not from 0 to"
+        " 2147483647, the numbers that a label map can have;"
+        " number classes anew with --category_ids contiguous"
+    )
+    (numbered,) = number_labels([], [label], 1)
+    assert (numbered.id, numbered.annotated_id) == (1, category_id)
+    assert number_labels(known(label), [label], None) == [label]  # an earlier data set has it
+
+
+def test_category_id_0_is_taken_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    label = Label(0, "dog")
+    assert number_labels([], [CAT, label], None) == [CAT, label]
+    assert caplog.messages == [
+        "category id 0 of dog: the Object Detection API refuses a label map with it;"
+        " --category_ids contiguous numbers classes from 1"
+    ]
+
+
 def test_keypoints_stay_with_their_class() -> None:
     label = Label(17, "cat", keypoints=("nose",))
     assert number_labels([], [label], 1) == [Label(1, "cat", 17, ("nose",))]

@@ -232,6 +232,8 @@ def test_panoptic_images(make_coco: MakeCoco, tmp_path: Path) -> None:
         segment = {"id": 5, "category_id": 1, "bbox": [0, 0, 2, 2], "area": 4, "iscrowd": 0}
         annotation = {"image_id": 1, "file_name": "a.png", "segments_info": [segment]}
         spec["annotations"] = [annotation]
+        for category in spec["categories"]:
+            category["isthing"] = 1
 
     sources = make_coco(1, edit=make_panoptic, width=2, height=2)
     refused = run_coco(*command(sources, tmp_path / "out"))
@@ -367,11 +369,13 @@ def test_hosts(make_coco: MakeCoco, tmp_path: Path) -> None:
         ("plain", ["train-00000-of-00002.tfrec", "train-00001-of-00002.tfrec"]),
         ("file_{index:02}-{records}.tfrec", ["file_00-3.tfrec", "file_01-2.tfrec"]),
         ("{split}-{index:02}-{num_shards}.tfrec", ["train-00-2.tfrec", "train-01-2.tfrec"]),
+        ("test.tfrec", ["test.tfrec"]),
     ],
 )
 def test_shard_names(names: str, expected: list[str], make_coco: MakeCoco, tmp_path: Path) -> None:
-    manifest = committed(make_coco(5), tmp_path / "out", "--shard_names", names, "--num_shards", 2)
-    assert [path.name for path in shard_paths(tmp_path / "out")] == expected
+    number = ("--num_shards", len(expected))
+    manifest = committed(make_coco(5), tmp_path / "out", "--shard_names", names, *number)
+    assert sorted(path.name for path in (tmp_path / "out").glob("*.tfrec")) == expected
     assert [shard["file"] for shard in manifest["shards"]] == expected
 
 
@@ -417,6 +421,24 @@ def test_max_rejected(make_coco: MakeCoco, tmp_path: Path) -> None:
         out = tmp_path / budget
         assert run_coco(*command(sources, out), "--max_rejected", budget).code == code, budget
     assert run_coco(*command(sources, tmp_path / "default")).code == 4
+
+
+@shows("--max_dropped")
+def test_max_dropped(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """The budget is no part of the plan: a run with a larger one commits what is there."""
+
+    def spoil(spec: dict) -> None:
+        for annotation in spec["annotations"][:4]:
+            annotation["bbox"] = [64, 0, 5, 5]  # outside, which only building its record tells
+
+    sources, out = make_coco(8, edit=spoil), tmp_path / "out"
+    for budget, code in (("3", 4), ("24%", 4), ("4", 0)):
+        run = run_coco(*command(sources, out), "--max_dropped", budget)
+        assert run.code == code, budget
+    assert "kept" in run.err and "wrote" not in run.err
+    assert (
+        "    warning: 4 of 16 annotations dropped: 4 E-BOX-OUTSIDE; see rejected.jsonl\n" in run.out
+    )
 
 
 @shows("--exclude")
@@ -696,8 +718,8 @@ def test_no_wait(bucket: GcsStandIn) -> None:
         assert len(dataflow.jobs) == 1
 
 
-@shows("--plan", "--prices")
-def test_plan(make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@shows("--plan")
+def test_plan(make_coco: MakeCoco, tmp_path: Path) -> None:
     """More is in `tests/test_plan_run.py` and `tests/test_plan_output.py`."""
     made, out = make_coco(3), tmp_path / "out"
     run = run_coco(*command(made, out, "--plan"))
@@ -705,13 +727,6 @@ def test_plan(make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "train: 3 of 3 images in 1 shard" in run.out
     told = json.loads(run_coco(*command(made, out, "--plan", "json")).out)
     assert committed(made, out)["splits"]["train"]["bytes"] == told["splits"]["train"]["bytes"]
-    (tmp_path / "prices.toml").write_text('taken = "2026-01-02"\n')
-    with GcsStandIn() as gcs:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
-        gcs.make_bucket("out")
-        flags = ("--plan", "--prices", tmp_path / "prices.toml")
-        run = run_coco(*command(made, out, *flags, "--output", "gs://out/set"))
-        assert "2026-01-02" in run.out, run.err
 
 
 def test_every_flag_has_a_test_that_shows_its_effect() -> None:

@@ -6,21 +6,24 @@ from pathlib import Path
 
 import pytest
 
+import readers
+from pipelines.verify import VerifyConfig, verify
+from schemas.manifest import Manifest, from_json
 from schemas.shards import PLAIN, ShardNames
 from tests.memory_runs import FOREIGN, make_sources, run_on
-from tests.memory_store import Killed, Moment, kill_at
+from tests.memory_store import Killed, MemoryStore, Moment, kill_at
 from tests.small_runs import SmallRun, build_run, contents, plan_run, write_set
+from transforms.find_records import records_of_set
+from transforms.leave_out_earlier import list_indexes, read_written
 from transforms.output_files import (
     create_or_compare,
     refuse_foreign,
     remove_output,
-    source_entries,
-    sources_name,
     split_of,
     top_level,
 )
 from transforms.publish_plan import publish_plan
-from transforms.storage import Storage, open_storage
+from transforms.storage import DEFAULT_ACCESS, Storage, open_storage
 
 STEMS = ["train-00000-of-00002", "train-00001-of-00002"]
 CUSTOM = ShardNames("file_{index:02}-{records}.tfrec")
@@ -79,47 +82,7 @@ def test_only_files_that_lie_in_the_output_itself_are_listed(out: Path, output: 
     put(out, ["a", "b/c"], b"12345")
     (out / "folder").mkdir()
 
-    assert top_level(output) == {"a": 5}
-
-
-DATA_SET = [
-    "manifest.json",
-    "_plan.json",
-    "rejected.jsonl",
-    "features.json",
-    "train-00000-of-00004-10.tfrec",
-    "index/train-00000-of-00004.parquet",
-    "_receipts/train-00000-of-00004.json",
-    "_spool/probe-1",
-    sources_name("ab" * 16),
-]
-
-
-def listed(root: Path, output: str) -> set[str]:
-    entries = source_entries(str(root), output, ShardNames())
-    return {entry.name for entry in entries if entry.kind == "file"}
-
-
-def test_a_data_set_among_its_own_sources_is_no_source(out: Path) -> None:
-    put(out, ["a.jpg", "index/b.jpg", *DATA_SET])
-
-    assert listed(out, str(out)) == {"a.jpg", "index/b.jpg"}
-    assert listed(out, f"file://{out}/") == {"a.jpg", "index/b.jpg"}
-
-
-def test_a_data_set_below_its_sources_is_no_source(tmp_path: Path, out: Path) -> None:
-    put(tmp_path, ["a.jpg", "outdoors/b.jpg"])
-    put(out, [*DATA_SET, "whatever.jpg"])
-
-    assert listed(tmp_path, str(out)) == {"a.jpg", "outdoors/b.jpg"}
-
-
-def test_a_data_set_elsewhere_hides_nothing(tmp_path: Path, out: Path) -> None:
-    put(tmp_path / "images", ["a.jpg", "train-00000-of-00004-10.tfrec", "manifest.json"])
-
-    assert len(listed(tmp_path / "images", str(out))) == 3
-    assert len(listed(tmp_path / "images", "")) == 3
-    assert len(listed(tmp_path / "images", "gs://b/images")) == 3
+    assert {name: entry.size_bytes for name, entry in top_level(output).items()} == {"a": 5}
 
 
 # --- creating ---
@@ -151,6 +114,7 @@ def test_creates_or_compares(out: Path, output: Storage) -> None:
         ("file_00-10.tfrec", CUSTOM),
         ("train-00000-of-00004.tfrec", CUSTOM),
         ("_receipts/train-00000-of-00004.json", ShardNames()),
+        ("index/train-00000-of-00004.parquet", ShardNames()),
     ],
 )
 def test_files_of_our_names_without_a_plan_are_foreign(
@@ -180,6 +144,7 @@ NEIGHBOURS = [
     "_sources/notes.txt",
     "index/notes.txt",
     "index/train-00000-of-00004.parquet.bak",
+    "index/file_00-10.idx",
 ]
 
 
@@ -228,6 +193,54 @@ def test_removing_takes_what_receipts_name(run: SmallRun, out: Path, output: Sto
     remove_output(output, ShardNames(), ["val"])  # of an entirely other run
 
     assert contents(out) == {}
+
+
+def test_older_data_sets_are_read_and_removed_by_their_index_names(
+    run: SmallRun, out: Path, output: Storage
+) -> None:
+    """Before format version 3 indexes had the names of receipts, and no entry said so."""
+    build_run(run)
+    manifest = json.loads((out / "manifest.json").read_bytes())
+    for number, shard in enumerate(manifest["shards"]):
+        old, new = shard.pop("index_stem"), f"train-{number:05}-of-00002"
+        for path in (out / "index").glob(f"{old}.*"):
+            path.rename(path.with_name(f"{new}{path.suffix}"))
+    (out / "manifest.json").write_text(json.dumps(manifest))
+
+    records = readers.open(out, "train")
+    keys = [records.key(place) for place in range(len(records))]
+    (shown,) = records_of_set(str(out), DEFAULT_ACCESS, "train", key=keys[-1])
+    parsed = from_json((out / "manifest.json").read_bytes(), Manifest)
+    written = [w.key for i in list_indexes(parsed, str(out), ["train"]) for w in read_written(i)]
+
+    assert sorted(keys) == sorted(written) == [str(number) for number in range(1, 7)]
+    assert shown.key == keys[-1]
+    assert verify(VerifyConfig((str(out),), deep=True)) is False
+    remove_output(output, run.job.names, ["train"])
+    assert contents(out) == {}
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [
+        ["_plan.json", "manifest.json"],
+        ["_plan.json", "_receipts/*"],
+        ["manifest.json", "_receipts/*"],
+    ],
+)
+def test_any_remains_are_removed_but_no_index_of_the_user_s(
+    run: SmallRun, out: Path, output: Storage, gone: list[str]
+) -> None:
+    build_run(run)
+    for path in [path for pattern in gone for path in out.glob(pattern)]:
+        path.unlink()
+    (out / f"{STEMS[0]}-3.tfrec").unlink()  # so that its receipt only claims the index
+    indexes = [f"index/{STEMS[0]}.parquet", "index/train-00000-of-00099.idx"]
+    put(out, indexes)
+
+    remove_output(output, run.job.names, ["train"])
+
+    assert contents(out).keys() == {*indexes}
 
 
 def test_removing_takes_the_manifest_first_and_the_plan_last(
@@ -326,7 +339,7 @@ def test_without_plan_or_manifest_nothing_is_removed(out: Path, output: Storage)
         (
             "manifest.json",
             b'{"format": "beam-tfrec", "format_version": 99}',
-            "format version 99, this program reads 2; upgrade beam-tfrec",
+            "format version 99, this program reads 3; upgrade beam-tfrec",
         ),
         ("_plan.json", b'{"name": "of another program"}', "_plan.json is no plan of beam-tfrec"),
         ("_plan.json", b"\xff", "_plan.json is no plan of beam-tfrec"),
@@ -355,6 +368,26 @@ def test_the_beginnings_of_a_data_set_are_removed(
     remove_output(output, ShardNames(), ["train"])
 
     assert contents(out) == {}
+
+
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_removing_what_a_run_may_be_writing_is_warned_of(
+    memory_served: None, caplog: pytest.LogCaptureFixture, is_finished: bool
+) -> None:
+    """In a store, which has no locks."""
+    finished = make_sources().store.copy()
+    run_on(finished.start())
+    written_us = 1_800_000_000_000_000
+    objects = {
+        name: o._replace(generation=written_us)
+        for name, o in finished.objects().items()
+        if is_finished or not name.endswith("/manifest.json")
+    }
+
+    remove_output(open_storage(f"{MemoryStore(objects).start().uri}/out"), ShardNames(), ["train"])
+
+    what = "an unfinished run wrote its last shard at 2027-01-15 08:00:00 UTC;"
+    assert (what in caplog.text) is not is_finished
 
 
 def test_after_removing_another_run_can_begin(

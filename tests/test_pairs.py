@@ -248,14 +248,6 @@ def test_since_adds_new_pairs_and_exclude_leaves_out(tmp_path: Path) -> None:
     assert len(names(tmp_path / "four")) == 6
 
 
-def test_output_in_a_root_is_no_source(tmp_path: Path) -> None:
-    roots = write_pairs(tmp_path)
-    out = roots[1] / "out"
-    committed_by(pairs.run, out, *sources(roots))
-    again = run_pipeline(pairs.run, *sources(roots), "--output", out)
-    assert again.out == f"already complete: {out / 'manifest.json'}\n"
-
-
 def test_deleted_partners_of_one_side_are_accepted_where_asked(tmp_path: Path) -> None:
     roots = write_pairs(tmp_path)
     for number in range(5):

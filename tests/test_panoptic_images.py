@@ -158,6 +158,21 @@ def test_a_panoptic_image_of_another_size_is_named(tmp_path: Path) -> None:
     assert reject["detail"] == "7 x 4, its photo is 7 x 5"
 
 
+def test_a_panoptic_image_of_another_kind_is_dropped(tmp_path: Path) -> None:
+    """Its colours are no segment ids: its masks would be empty."""
+    sources, out = small_set(tmp_path), tmp_path / "out"
+    (tmp_path / "panoptic" / "p.png").write_bytes(png_of(np.full((5, 7, 3), 200, np.uint8)))
+    run = run_coco(*sources, "--output", out)
+    assert run.code == 4
+    assert "1 of 1 annotations of train dropped (1 E-SEG-EMPTY), 0 accepted" in run.err
+    assert "none of its 2 segments has a pixel in p.png" in run.err
+    assert run_coco(*sources, "--output", out, "--max_dropped", 1).code == 0
+    assert [value(example, KEYS["category"]) for example in examples(out)] == [[], []]
+    split = json.loads((out / "manifest.json").read_bytes())["splits"]["train"]
+    assert split["annotations"]["dropped"] == {"E-SEG-EMPTY": 1}
+    assert split["annotations"]["written"] == 0 and split["repairs"] == {}
+
+
 @pytest.mark.parametrize("orientation", ["keep", "upright"])
 @pytest.mark.parametrize("in_upright", [False, True])
 def test_panoptic_masks_turn_with_their_photo(

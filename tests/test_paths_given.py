@@ -1,7 +1,9 @@
 """Paths as users type them: what works, and what is refused in one line that names them."""
 
+import importlib
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -82,19 +84,69 @@ def test_file_uris(sources: Sources, tmp_path: Path) -> None:
     check_committed(tmp_path / "out")
 
 
-@pytest.mark.parametrize("out", ["train-images", "train-images/out"])
-def test_output_in_the_image_folder(out: str, sources: Sources, in_tmp: Path) -> None:
-    """The data set's own files are no sources: run again, and it is complete."""
-    before = snapshot(sources[0])
-    arguments = ("--images", "train-images", "--annotations", "train.json", "--output", out)
-    run = run_coco(*arguments)
-    assert run.code == 0, run.err
-    check_committed(in_tmp / out)
-    after = snapshot(sources[0])
-    assert {name: after.get(name) for name in before} == before
-    again = run_coco(*arguments)
-    assert (again.code, again.out) == (0, f"already complete: {out}/manifest.json\n")
-    assert snapshot(sources[0]) == after
+@pytest.mark.parametrize(
+    ("out", "relation"),
+    [
+        ("train-images", "is the source 'train-images'"),
+        ("train-images/out", "lies in the source 'train-images'"),
+        ("link/../train-images/out", "lies in the source 'train-images'"),
+        ("link/out", "lies in the source 'train-images'"),
+        (".", "holds the source 'train-images'"),
+        ("train.json", "is the source 'train.json'"),
+    ],
+)
+def test_an_output_among_the_sources(
+    out: str, relation: str, sources: Sources, in_tmp: Path
+) -> None:
+    """Refused before anything is written."""
+    (in_tmp / "link").symlink_to("train-images")
+    before = snapshot(in_tmp)
+    run = run_coco("--images", "train-images", "--annotations", "train.json", "--output", out)
+    assert run.ended == (2, "E-ARG")
+    assert run.fault.endswith(
+        f": output must lie apart from all sources, got {out!r}, which {relation};"
+        " give a folder that neither holds a source nor lies in one"
+    )
+    assert snapshot(in_tmp) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "refused"),
+    [
+        ("coco --images gs://b/photos --annotations a.json --output gs://b/photos/out", True),
+        ("coco --images gs://b/photos --annotations a.json --output gs://b/photos/", True),
+        ("coco --images gs://b/photos --annotations a.json --output gs://b", True),
+        ("coco --images gs://b/photos --annotations a.json --output gs://b/photos2", False),
+        ("coco --images gs://b/photos --annotations a.json --output photos", False),
+        ("coco --images i --annotations gs://b/out/a.json --output gs://b/out", False),
+        ("coco --images i --annotations a.json --panoptic_images p --output p/out", True),
+        ("coco --images i --annotations a.json --exclude r.jsonl --output r.jsonl", True),
+        ("coco --images i --annotations a.json --exclude o/rejected.jsonl --output o", False),
+        ("folder --images s3://b/i --output s3://b/i/out", True),
+        ("folder --images d --split_folders train,val --output d/val/out", True),
+        ("folder --images d --split_folders train,val --output d/out", False),
+        ("folder --images i --label_file l.txt --output l.txt", True),
+        ("table --table t/a.csv --output t/out", False),
+        ("table --table t/a.csv --output t/a.csv", True),
+        ("table --table t/*.csv --output t/out", True),
+        ("table --table t/ --output t", True),
+        ("table --table t/a.csv --image_column c --output t/out", True),  # below which images lie
+        ("table --table t/a.csv --image_column c --image_root i --output t/out", False),
+        ("sidecar --images i --annotations i --output i/out", True),
+        ("sidecar --images i --annotations a/**/*.json --output a/out", True),
+        ("pairs --low lr --high hr --output lr/out", True),
+        ("pairs --low d/lr --high d/hr --output d", True),
+        ("arrays --arrays d/x.npz --output d/out", False),
+        ("arrays --arrays d/x.npz --output d/x.npz", True),
+        ("arrays --arrays d/ --output d/out", True),
+        ("arrays --arrays x.npy --label_array y.npy --output y.npy", True),
+    ],
+)
+def test_an_output_lies_apart_from_all_sources(arguments: str, refused: bool, in_tmp: Path) -> None:
+    name, *argv = arguments.split()
+    configure = importlib.import_module(f"pipelines.{name}").configure
+    with pytest.raises(ValueError, match="output must lie apart") if refused else nullcontext():
+        configure(argv)
 
 
 @pytest.mark.parametrize(

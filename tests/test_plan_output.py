@@ -1,7 +1,5 @@
 """`--plan` and what lies in the output: told as the run would find it, and left as it is."""
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,7 +7,6 @@ import pytest
 
 from pipelines import coco
 from tests.coco_command import (
-    PROJECT,
     MakeCoco,
     Sources,
     command,
@@ -58,9 +55,8 @@ def test_text_for_people(make_coco: MakeCoco, tmp_path: Path) -> None:
     ]
     assert lines[6] == "  sizes: from 18 records made of what listings say; no image was read"
     assert lines[7].startswith("  reads 19 files, ")
-    assert lines[8].startswith("  time here: about ")
-    assert lines[9:] == [
-        "  note: no record is to hold 1 file of root train, such as z.jpg",
+    assert lines[8:] == [
+        "  note: no record will hold 1 file of root train, such as z.jpg",
         "  nothing was written",
     ]
 
@@ -70,12 +66,11 @@ def test_a_finished_and_an_unfinished_output(make_coco: MakeCoco, tmp_path: Path
     assert planned(made, out, "--num_shards", 3)["state"] == "free"
     committed(made, out, "--num_shards", 3)
     complete = planned(made, out, "--num_shards", 3)
-    assert (complete["state"], complete["writing_s"]) == ("complete", 0.0)
+    assert complete["state"] == "complete"
     (out / "manifest.json").unlink()
     shard_paths(out)[1].unlink()
     begun = planned(made, out, "--num_shards", 3)
     assert (begun["state"], begun["shards_there"]) == ("ours", 2)
-    assert begun["writing_s"] > 0
     run = run_coco(*command(made, out, "--num_shards", 3, "--plan"))
     assert "begun by the same plan, the run goes on: 2 of 3 shards are there" in run.out
 
@@ -209,19 +204,11 @@ def gcs(monkeypatch: pytest.MonkeyPatch, make_coco: MakeCoco) -> Iterator[GcsSta
         yield stand_in
 
 
-def test_buckets_are_only_read(gcs: GcsStandIn, tmp_path: Path) -> None:
+def test_buckets_are_only_read(gcs: GcsStandIn) -> None:
     run = run_coco(*SOURCES, "--output", "gs://out/coco", "--max_rejected", 1, "--plan")
     assert run.code == 0, run.err
     assert {request.method for request in gcs.requests} == {"GET"}
     assert gcs.objects("out") == {}
-    assert "what it costs" in run.out
-    assert "the time assumes 30 ms a request and 100 MB/s to stores elsewhere" in run.out
-    prices = tmp_path / "prices.toml"
-    prices.write_text('taken = "2026-01-02"\n')
-    flags = ("--output", "gs://out/coco", "--max_rejected", 1, "--plan", "--prices", prices)
-    priced = run_coco(*SOURCES, *flags)
-    assert priced.code == 0, priced.err
-    assert "2026-01-02" in priced.out and "2026-01-02" not in run.out
 
 
 def test_jobs_elsewhere_are_planned_here(gcs: GcsStandIn) -> None:
@@ -233,36 +220,8 @@ def test_jobs_elsewhere_are_planned_here(gcs: GcsStandIn) -> None:
     run = run_coco(*SOURCES, "--output", "gs://out/c", "--max_rejected", 1, *job, "--plan")
     assert run.code == 0, run.err
     assert {request.method for request in gcs.requests} == {"GET"}
-    assert "Dataflow Shuffle" in run.out
-    assert "through group-bys of a cluster: " in run.out
-    assert "assumed: 3 workers n1-standard-1" in run.out
-    assert "note: planned in this process, and timed for it; the run is to be on Data" in run.out
+    assert "note: planned in this process; the run will use Data" in run.out
     flags = ("--output", "gs://out/c", *job)
     refused = run_coco(*SOURCES, *flags, "--plan", "--dry_run=True")
     assert refused.ended == (2, "E-ARG")
     assert "plan must come without dry_run" in refused.fault
-
-
-def test_prices_without_anything_to_price(make_coco: MakeCoco, tmp_path: Path) -> None:
-    run = run_coco(*command(make_coco(2), tmp_path / "out", "--prices", "p.toml", "--plan"))
-    assert run.ended == (2, "E-ARG")
-    assert "prices must come with --plan and a path on gs://" in run.fault
-
-
-def test_the_command_plan(make_coco: MakeCoco, tmp_path: Path) -> None:
-    made, out = make_coco(3), tmp_path / "out"
-
-    def plan(*arguments: object) -> "subprocess.CompletedProcess[str]":
-        start = [sys.executable, "-m", "pipelines.plan", *map(str, arguments)]
-        return subprocess.run(start, cwd=PROJECT, capture_output=True, text=True, timeout=60)
-
-    ended = plan("coco", *command(made, out))
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.startswith(f"plan of {out}: nothing of a data set is there\n")
-    assert not out.exists()
-    assert plan("coco", *command(made, out), "--plan", "json").stdout.startswith("{")
-    assert plan("coco", *command(made, out), "--num_shard", 2).returncode == 2
-    unknown = plan("verify", out)
-    assert (unknown.returncode, unknown.stdout) == (2, "")
-    assert unknown.stderr.startswith("E-ARG command line: no pipeline is called 'verify'; give one")
-    assert plan("--help").stdout.startswith("usage: beam-tfrec plan {coco,folder,")

@@ -53,7 +53,6 @@ def test_coco_in_several_splits(make_coco: MakeCoco, tmp_path: Path) -> None:
     assert plan["read_files"] == 32
     photos = [p.stat().st_size for made in (train, val) for p in [*made[0].iterdir(), made[1]]]
     assert plan["read_bytes"] == sum(photos)
-    assert plan["costs"] == []
 
 
 def test_no_image_is_read_where_files_pass_as_they_are(
@@ -137,7 +136,6 @@ def test_masks_and_polygons_and_filters(make_coco: MakeCoco, tmp_path: Path) -> 
     flags = ("--features", "boxes,masks,polygons", "--exclude", excluded, "--num_shards", 2)
     plan, _ = plan_then_run(coco.run, tmp_path, *flags_of(made), *flags, within=EXACTLY)
     assert plan["splits"]["train"]["left_out"] == {"excluded": 1}
-    assert plan["shuffled_bytes"] > 8 * 150  # of every sample, with its polygons
 
 
 def test_folders_with_splits_by_hash(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 import hashlib
 import itertools
+import logging
 import operator
 import random
 import traceback
@@ -41,6 +42,7 @@ from transforms.plan_shards import (
     rank_bucket,
 )
 from transforms.shard_table import (
+    DEFAULT_SHARD_BYTES,
     Ranks,
     Sharding,
     ShardTable,
@@ -141,6 +143,8 @@ MB = 10**6
         (1024, 1, Sharding(), 16),
         (1024, 3000 * MB, Sharding(), 20),  # 16 are a minimum only
         (1024, 1, Sharding(hosts=6), 18),
+        (1024, 1, Sharding(shard_bytes=150 * MB), 1),  # a given size is obeyed
+        (1024, 1, Sharding(shard_bytes=150 * MB, hosts=6), 6),
         (1024, 1, Sharding({"": 3}), 3),  # what is asked for is not raised
         (100, 1, Sharding({"": 100}), 100),
         (100, 1, Sharding({"train": 8, "": 4}), 8),
@@ -153,6 +157,17 @@ MB = 10**6
 )
 def test_counts_shards(total: int, output_bytes: int, sharding: Sharding, shards: int) -> None:
     assert count_shards("train", total, output_bytes, sharding) == shards
+
+
+def test_the_least_number_of_shards_is_logged_where_it_decides(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO):
+        table_of(Sharding(), {"train": 1025, "val": 100})
+        table_of(Sharding(shard_bytes=MB), {"train": 1025})
+    assert caplog.messages == [
+        "split train: 16 shards, the least by default; for fewer give --shard_size"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -239,6 +254,8 @@ def test_options_tell_of_everything_that_decides_the_plan() -> None:
     assert Sharding(records_per_shard=5).options()["records_per_shard"] == "5"
     assert Sharding(records_per_shard=5).options()["shard_size"] == ""
     assert Sharding().options()["shard_size"] == "150000000"
+    given = Sharding(shard_bytes=150_000_000).options()["shard_size"]
+    assert given == "150000000 as given"  # has no least number of shards
     assert Sharding(hosts=8).options()["hosts"] == "8"
 
 
@@ -728,7 +745,8 @@ def test_shards_that_are_filled_one_by_one_are_no_multiple_of_hosts() -> None:
 
 
 def test_the_defaults_are_those_that_the_help_names() -> None:
-    assert Sharding() == Sharding({}, None, 150_000_000, 1, {}, 0)
+    assert Sharding() == Sharding({}, None, None, 1, {}, 0)
+    assert DEFAULT_SHARD_BYTES == 150_000_000
     assert Sharding().order_of("train") is SHUFFLED
 
 

@@ -25,6 +25,16 @@ def test_counts_what_it_is_told() -> None:
     }
 
 
+def test_shards_of_earlier_runs_are_finished_before_they_are_looked_at() -> None:
+    progress = Progress()
+    progress.plan(samples=400, shards=40, shards_there=15)
+    assert progress.shards_finished() == 15
+    progress.add_shard()
+    progress.keep_shard()
+    progress.add_shard()
+    assert progress.shards_finished() == 16
+
+
 def test_a_new_run_begins_at_zero() -> None:
     progress = Progress()
     progress.plan(samples=10, shards=2)

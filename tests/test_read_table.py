@@ -99,12 +99,12 @@ def test_quotes_that_are_never_closed_stop_the_run(
 
 
 def test_rows_of_json_lines(tmp_path: Path) -> None:
-    data = b'{"a": 1, "b": null}\n\n {"a": [1.5, true]} \n{"p": {"x": 1, "q": {"y": "z"}}}'
+    data = b'{"a": 1, "b": null}\n\n {"a": [1.5, true]} \n{"p": {"x": 1, "q": {"y": ":\\":"}}}'
 
     assert rows(tmp_path / "t.jsonl", data) == [
         Row(0, 1, {"a": 1, "b": None}),
         Row(2, 3, {"a": [1.5, True]}),
-        Row(3, 4, {"p.x": 1, "p.q.y": "z"}),
+        Row(3, 4, {"p.x": 1, "p.q.y": ':":'}),
     ]
 
 
@@ -112,6 +112,9 @@ BAD_JSON = [
     (b"{", "E-ROW-JSON", "no JSON: Input data was truncated"),
     (b"[1]", "E-ROW-JSON", "no object but list"),
     (b"null", "E-ROW-JSON", "no object but NoneType"),
+    (b'{"a": 1, "a": 2}', "E-ROW-JSON", "a key is there twice"),
+    (b'{"a": [{"b": "x:y", "b": ":"}]}', "E-ROW-JSON", "a key is there twice"),
+    (rb'{"a": "\ud800"}', "E-ROW-JSON", "no JSON: half of a surrogate pair at byte 7"),
     (b'{"a": NaN}', "E-ROW-JSON", "no JSON: JSON is malformed: invalid character (byte 6)"),
     (
         b'{"a": 1} {"a": 2}',

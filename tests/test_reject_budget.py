@@ -106,10 +106,34 @@ def test_budget_is_compared_before_the_first_shard(make_coco: MakeCoco, tmp_path
     assert check_committed(out)["splits"]["train"]["rejected"] == {"E-IMG-MISSING": 1}
 
 
-def test_dropped_annotations_are_outside_the_budget(make_coco: MakeCoco, tmp_path: Path) -> None:
+def test_dropped_annotations_are_no_rejected_samples(make_coco: MakeCoco, tmp_path: Path) -> None:
     sources = make_coco(3, edit=lambda spec: spec["annotations"][0].update(bbox=[1, 1, 0, 0]))
     committed(sources, tmp_path / "out", "--max_rejected", 0)
     assert len(rejected_of(tmp_path / "out")) == 1
+
+
+@pytest.mark.parametrize(
+    ("bbox", "code", "shards"),
+    [("1,1,5,5", "E-BOX-SHAPE", 0), ([64, 0, 5, 5], "E-BOX-OUTSIDE", 1)],
+    ids=["known before the first shard", "known once shards are built"],
+)
+def test_a_data_set_without_one_label_is_over_budget(
+    bbox: object, code: str, shards: int, make_coco: MakeCoco, tmp_path: Path
+) -> None:
+    def spoil(spec: dict) -> None:
+        for annotation in spec["annotations"]:
+            annotation["bbox"] = bbox
+
+    out = tmp_path / "out"
+    run = run_coco(*command(make_coco(3, edit=spoil), out, "--max_rejected", 1))
+    assert run.code == 4
+    said = f"E-BUDGET {out}: 6 of 6 annotations of train dropped (6 {code}), 1 accepted (first id 1"
+    assert run.err.splitlines()[-1].startswith(said)
+    assert len(shard_paths(out)) == shards and not (out / "manifest.json").exists()
+    assert accepting(run)[-4:] == ["--max_rejected", "1", "--max_dropped", "6"]
+    second = run_coco(*accepting(run))
+    assert second.code == 0, second.err
+    assert check_committed(out)["splits"]["train"]["annotations"]["dropped"] == {code: 6}
 
 
 def test_exclude_makes_the_data_set_of_the_others(make_coco: MakeCoco, tmp_path: Path) -> None:

@@ -134,6 +134,8 @@ def test_an_incomplete_data_set_is_its_files_and_says_so(out: Path, tmp_path: Pa
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:
+    ended = run(tmp_path / "none")
+    assert ended.ended == (2, "E-ARG") and "none: no such file, and no folder with" in ended.fault
     ended = run(tmp_path / "none.tfrecord", "--output", tmp_path / "a.html")
     assert ended.ended == (2, "E-ARG") and "no such file" in ended.fault
     assert not (tmp_path / "a.html").exists()

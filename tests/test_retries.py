@@ -2,7 +2,9 @@ import random
 
 import pytest
 
+from pipelines.command import guarded
 from schemas.faults import find_fault
+from tests.coco_command import settings_kept
 from transforms.retries import DEADLINE_S, retry
 
 
@@ -109,6 +111,52 @@ def test_tries_end_by_elapsed_time() -> None:
         " run again to resume when the storage is well",
     )
     assert isinstance(raised.value.__cause__, TimeoutError)
+
+
+@pytest.mark.parametrize(
+    ("failures", "takes_s", "told"),
+    [
+        (3, 0, []),
+        (3, 11, ["retrying gs://b/a.jpg for up to 889 s more (TimeoutError: 503)"]),
+        (2, 60, ["retrying gs://b/a.jpg for up to 840 s more (TimeoutError: 503)"]),
+    ],
+)
+def test_long_retries_are_told_once(
+    failures: int, takes_s: float, told: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = VirtualClock()
+    run(clock, Flaky(clock, failures, TimeoutError("503\nmore"), takes_s))
+
+    assert caplog.messages == told
+
+
+def test_retries_are_told_before_the_wait_that_outlasts_10_s(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = VirtualClock()
+    told_at_s: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        told_at_s.extend([clock.now_s - 1000] * (len(caplog.messages) - len(told_at_s)))
+        clock.sleep(seconds)
+
+    operation = Flaky(clock, 20, TimeoutError())
+    retry(operation, is_timeout, lambda: "a.jpg", clock=clock, sleep=sleep)
+    assert len(told_at_s) == 1
+    assert told_at_s[0] <= 10
+
+
+def test_an_outage_that_stops_all_threads_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def stopped(argv: object) -> None:
+        for _ in range(64):
+            clock = VirtualClock()
+            run(clock, Flaky(clock, 1, TimeoutError("503"), takes_s=60))
+
+    with settings_kept():
+        assert guarded(stopped, []) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "retrying gs://b/a.jpg for up to 840 s more (TimeoutError: 503)"
+    ]
 
 
 def test_no_wait_reaches_beyond_the_deadline() -> None:

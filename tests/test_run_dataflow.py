@@ -75,16 +75,6 @@ def test_check_only_prints_the_command_and_checks_the_graph_without_gcloud(
     assert launcher.programs.calls("gcloud") == launcher.programs.calls("docker") == []
 
 
-def test_the_doctor_looks_at_the_job_that_would_be_submitted(launcher: Launcher) -> None:
-    launcher.programs.answer("pipelines.doctor", out="12 ok\n", code=6)
-    run = launcher.submit("--job_name", "j", "--doctor")
-    assert (run.returncode, run.stdout, run.stderr) == (6, "12 ok\n", "")
-    ((_, *words),) = launcher.programs.calls("-m pipelines.doctor")
-    launcher.submit("--job_name", "j", "--check_only")
-    assert [*words[:3], *words[3:]] == ["-m", "pipelines.doctor", "coco", *launcher.job()[2:-1]]
-    assert launcher.programs.calls("gcloud") == launcher.programs.calls("docker") == []
-
-
 @pytest.mark.parametrize("flag", ["--plan", "--plan=json"])
 def test_a_plan_asks_nobody_and_builds_nothing(flag: str, launcher: Launcher) -> None:
     run = launcher.submit("--build_container", "host:5000/i", flags=(flag, *FLAGS))
@@ -357,7 +347,7 @@ def test_help_names_every_option_and_pipeline(launcher: Launcher) -> None:
         assert (run.returncode, run.stderr) == (0, "")
         assert run.stdout.startswith("usage: ./run_dataflow.sh PIPELINE --project P")
     options = re.findall(r"^  --([a-z_]+)", run.stdout, re.MULTILINE)
-    assert len(options) == 19
+    assert len(options) == 18
     assert all(name in run.stdout for name in cli.PIPELINES)
     for name in options:
         assert "unknown option" not in launcher("coco", f"--{name}=1").stderr

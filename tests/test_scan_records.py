@@ -18,9 +18,9 @@ from pipelines import arrays, folder, pairs, table
 from schemas.example import encode_example
 from schemas.features import Kind
 from schemas.layouts.detection import DetectionLayout
-from schemas.manifest import Manifest, from_json, read_manifest
+from schemas.manifest import Manifest, from_json, index_names_of, read_manifest
 from schemas.sequence_example import encode_sequence_example
-from schemas.shards import ShardInfo, index_names, receipt_name, shard_stem
+from schemas.shards import ShardInfo, receipt_name, shard_stem
 from schemas.statistics import Statistics
 from schemas.tensors import encode_tensor
 from schemas.tfrecord import frame_record
@@ -109,11 +109,12 @@ def table_of(*flags: str, images: bool = False) -> Callable[..., None]:
             {"id": n, "kind": "ab"[n % 2], "steps": [n, n], "photo": f"{n}.jpg"} for n in range(8)
         ]
         rows = rows if images else [{**row, "photo": ""} for row in rows]
-        file = out.parent / "rows.jsonl"
+        file, photos = out.parent / "rows.jsonl", out.parent / "photos"
         file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         for n in range(8 if images else 0):
-            (out.parent / f"{n}.jpg").write_bytes(jpeg_bytes(8 + n, 8))
-        pictures = ["--image_root", out.parent, "--image_column", "photo"] if images else []
+            photos.mkdir(exist_ok=True)
+            (photos / f"{n}.jpg").write_bytes(jpeg_bytes(8 + n, 8))
+        pictures = ["--image_root", photos, "--image_column", "photo"] if images else []
         run(table.run, "--table", file, "--output", out, "--num_shards", 2, *pictures, *flags)
 
     return make
@@ -223,7 +224,7 @@ def test_damaged_records_of_ours_are_told_and_the_others_count(out: Path, at: in
 
 @pytest.mark.parametrize("data", [b"", b"no index", None])
 def test_without_an_index_keys_are_numbers(out: Path, data: bytes | None) -> None:
-    index = out / index_names(shard_stem("train", 0, 1))[0]
+    index = out / index_names_of(manifest_of(out))[0][0]
     index.unlink()
     if data is not None:
         index.write_bytes(data)

@@ -177,9 +177,10 @@ def test_nothing_tells_tfds_of_examples(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_images_and_classes_are_context(tmp_path: Path) -> None:
-    (tmp_path / "0.jpg").write_bytes(jpeg_bytes())
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "0.jpg").write_bytes(jpeg_bytes())
     row = {"image": "0.jpg", "kind": "cat", "captions": ["a cat", "nothing else"]}
-    table = write_json(tmp_path / "t.jsonl", [row])
+    table = write_json(tmp_path / "photos" / "t.jsonl", [row])
     argv = ["--image_column", "image", "--label_column", "kind", "--sequence", "captions"]
     convert(tmp_path / "out", "--table", table, *argv)
 
@@ -261,7 +262,7 @@ def test_columns_that_are_no_sequences_stop_the_run(
     table = write_json(tmp_path / "t.jsonl", rows)
 
     found = fault(tmp_path / "out", "--table", table, "--sequence", "c")
-    assert found.startswith(f"E-ARG {tmp_path}/out: {line}")
+    assert found.startswith(f"E-ARG layout sequence: {line}")
 
 
 REFUSED = [

@@ -1,5 +1,6 @@
 import itertools
 import re
+from contextlib import nullcontext
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from schemas.shards import (
     ShardNames,
     ShardPlan,
     index_names,
+    index_stem,
     is_index_name,
     is_split_name,
     receipt_name,
@@ -141,12 +143,13 @@ FIELDS = (
     "shard_names must be counted, plain or a template with {index} and at most {split},"
     " {num_shards}, {records}; got "
 )
+SUFFIX = "shard_names without {index} must end in .tfrec, .tfrecord, .tfrecords or .record, got "
 HIDDEN = "shard_names must name files in the output itself, not hidden ones, got "
 APART = "shard_names must keep numbers apart from other fields, got "
 BAD_TEMPLATES = {
-    "no index": ("{split}.tfrec", FIELDS + "'{split}.tfrec'"),
-    "an index in literal braces": ("{{index}}.tfrec", FIELDS + "'{{index}}.tfrec'"),
-    "nothing": ("", FIELDS + "''"),
+    "a name of one shard that may be any file's": ("README.md", SUFFIX + "'README.md': add one"),
+    "an index in literal braces": ("{{index}}", SUFFIX + "'{{index}}': add one"),
+    "nothing": ("", SUFFIX + "'': add one"),
     "another field": ("{index}-{shard}", FIELDS + "'{index}-{shard}'"),
     "a field without a name": ("{}{index}", FIELDS + "'{}{index}'"),
     "an attribute": ("{index.real}", FIELDS + "'{index.real}'"),
@@ -233,17 +236,41 @@ def test_bad_templates_are_refused(template: str, message: str) -> None:
 @pytest.mark.parametrize("template", ["{index}.tfrec", "{{split}}-{index}.tfrec"])
 def test_a_template_without_split_is_refused_for_two_splits(template: str) -> None:
     names = ShardNames(template)
-    names.check_splits(["train"])
+    names.check_splits(["train"], {})
     message = (
         f"shard_names must hold {{split}} for splits ['train', 'val'], got {template!r}: add it"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        names.check_splits(["val", "train"])
+        names.check_splits(["val", "train"], {})
 
 
 @pytest.mark.parametrize("template", [COUNTED, PLAIN])
 def test_named_templates_take_any_splits(template: str) -> None:
-    ShardNames(template).check_splits(["train", "val", "test"])
+    ShardNames(template).check_splits(["train", "val", "test"], {})
+
+
+@pytest.mark.parametrize(
+    ("template", "num_shards", "is_refused"),
+    [
+        ("{split}.tfrecord", {"": 1}, False),
+        ("{split}.tfrecord", {"train": 1, "val": 1}, False),
+        ("{split}.tfrecord", {"train": 1}, True),
+        ("{split}.tfrecord", {"": 2, "train": 1}, True),
+        ("{split}-{records}.record", {}, True),
+    ],
+)
+def test_a_template_without_index_is_for_one_shard_a_split(
+    template: str, num_shards: dict[str, int], is_refused: bool
+) -> None:
+    names = ShardNames(template)
+    message = (
+        f"shard_names must hold {{index}} for several shards, got {template!r}: add it, or give"
+        " --num_shards 1"
+    )
+    with (
+        pytest.raises(ValueError, match=f"^{re.escape(message)}$") if is_refused else nullcontext()
+    ):
+        names.check_splits(["train", "val"], num_shards)
 
 
 @pytest.mark.parametrize(
@@ -254,12 +281,11 @@ def test_named_templates_take_any_splits(template: str) -> None:
         (("a", 99_999, 100_000), "a-099999-of-100000"),
     ],
 )
-def test_stems_name_receipts_and_indexes(shard: tuple, stem: str) -> None:
+def test_stems_name_receipts(shard: tuple, stem: str) -> None:
     assert shard_stem(*shard) == stem
     assert ShardPlan(*shard, samples=[]).name == stem
     assert receipt_name(stem) == f"_receipts/{stem}.json"
-    assert index_names(stem) == (f"index/{stem}.parquet", f"index/{stem}.idx")
-    assert [is_index_name(name) for name in index_names(stem)] == [True, True]
+    assert [is_index_name(name, ShardNames()) for name in index_names(stem)] == [True, True]
     assert ShardNames(PLAIN).file_name(*shard, records=1) == f"{stem}.tfrec"
 
 
@@ -272,10 +298,33 @@ def test_stems_name_receipts_and_indexes(shard: tuple, stem: str) -> None:
         "train-00000-of-00001.idx",
         "index/train-00000-of-00001.idx.bak",
         "index/train-00000-of-00001xidx",
+        "index/file_00-4096.idx",
     ],
 )
 def test_other_files_are_no_index(name: str) -> None:
-    assert not is_index_name(name)
+    assert not is_index_name(name, ShardNames())
+
+
+@pytest.mark.parametrize(
+    ("template", "data_pattern"),
+    [
+        (COUNTED, "out/{}.tfrec"),
+        (PLAIN, "out/{}.tfrec"),
+        ("file_{index:02}-{records}.tfrec", "out/{}.tfrec"),
+        ("{split}_{index:03}.tfrecord", "out/{}.tfrecord"),
+        ("{split}.tfrecords-{index:05}", "out/{}"),
+        ("{index}.gz", "out/{}"),
+    ],
+)
+def test_one_name_finds_a_shard_and_its_index(template: str, data_pattern: str) -> None:
+    """As the PyTorch `tfrecord` package's reader of many files puts it into two patterns."""
+    names = ShardNames(template)
+    for split, index in itertools.product(["train", "val"], range(16)):
+        file = names.file_name(split, index, 16, 750)
+        name = index_stem(file)
+        assert data_pattern.format(name) == f"out/{file}"
+        assert index_names(name) == (f"index/{name}.parquet", f"index/{name}.idx")
+        assert [is_index_name(found, names) for found in index_names(name)] == [True, True]
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,13 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from pipelines.show import ShowConfig, draws, run, show
+from schemas.example import encode_example
+from schemas.features import Feature, FeatureSpec, Kind
 from schemas.plain_png import can_be_png, plain_png
 from schemas.shown_values import Tensor, read_tensor, show_bytes, show_tensor
 from schemas.tensors import TENSOR_TYPES, encode_tensor
 from tests.conftest import jpeg_bytes
+from tests.small_data_sets import write_data_set
 from tests.small_runs import build_run, plan_run, write_set
 from tests.test_verify_files import example, sequence_example, write
 from transforms.images.draw_images import draw
@@ -143,6 +146,35 @@ def test_a_data_set_by_index(out: Path) -> None:
         shown(out, record=5)
     with pytest.raises(ValueError, match="split must be one of train, got 'val'"):
         shown(out, split="val")
+
+
+def test_a_key_is_sought_in_all_splits(tmp_path: Path) -> None:
+    record = encode_example({"n": (Kind.INT64, [7])})
+    spec = FeatureSpec("one", (Feature("n", Kind.INT64, False, "a number"),))
+    splits = {"train": [{"1": record}], "val": [{"2": record}, {"1": record, "3": record}]}
+    write_data_set(tmp_path / "out", spec, splits)
+
+    def found(**config: object) -> list[str]:
+        lines = shown(tmp_path / "out", **config)
+        return [line.partition(" at byte")[0] for line in lines if " at byte" in line]
+
+    assert found(key="3") == ["out/val-00001-of-00002-2.tfrec record 1 (key '3')"]
+    both = "out/train-00000-of-00001-1.tfrec record 0", "out/val-00001-of-00002-2.tfrec record 0"
+    assert found(key="1") == [f"{place} (key '1')" for place in both]
+    assert found(key="1", split="val") == [f"{both[1]} (key '1')"]
+    with pytest.raises(RuntimeError, match="has no record '3'"):
+        found(key="3", split="train")
+
+
+def test_neither_a_file_nor_a_data_set(tmp_path: Path) -> None:
+    with pytest.raises(
+        RuntimeError, match=r"none: no such file, and no folder with manifest\.json;"
+    ):
+        shown(tmp_path / "none")
+    with pytest.raises(
+        RuntimeError, match=r"holds no manifest\.json; give a data set or a TFRecord"
+    ):
+        shown(tmp_path)
 
 
 @pytest.mark.parametrize(("name", "value"), [("key", "1"), ("split", "train")])

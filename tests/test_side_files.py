@@ -147,11 +147,12 @@ def test_bad_annotations_of_sa1b_are_dropped(one: dict, bad: tuple[object, str])
     ("data", "what"),
     [
         (b"", "the file ends within its JSON (byte 0)"),
+        (rb'{"shapes": "\ud800"}', "JSON is malformed: half of a surrogate pair (byte 12)"),
         (b'{"shapes": [', "the file ends within its JSON (byte 12)"),
         (b'{"shapes": [}]}', "JSON is malformed: invalid character (byte 12)"),
         (b'{"shapes": 5}', "Expected `array`, got `int` - at `$.shapes`"),
         (b"[1]", "Expected `object`, got `array`"),
-        ('{"shapes": []}'.encode("utf-16"), "JSON is malformed: invalid character (byte 0)"),
+        ('{"shapes": []}'.encode("utf-16"), "not UTF-8 (byte 0): save the file as UTF-8"),
         (b'{"images": []}', "neither shapes (LabelMe) nor image and annotations (SA-1B)"),
         (b'{"shapes": [], "imageWidth": -1}', "Expected `int` >= 0 - at `$.imageWidth`"),
         (

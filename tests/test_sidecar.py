@@ -84,6 +84,7 @@ def test_everything_that_can_be_wrong_with_a_sample_is_one_reject(tmp_path: Path
     files = {
         **good,
         "broken": b'{"shapes": [}',
+        "gbk": json.dumps(labelme(shape("\u72d7")), ensure_ascii=False).encode("gbk"),
         "alone": None,
         "gone": CAT_AND_DOG,
         "two": labelme(),
@@ -95,13 +96,14 @@ def test_everything_that_can_be_wrong_with_a_sample_is_one_reject(tmp_path: Path
     (images / "gone.jpg").unlink()
     (images / "two.png").write_bytes((images / "two.jpg").read_bytes())
     (images / "good7.jpg").write_bytes(b"")
-    manifest = committed_by(sidecar.run, tmp_path / "out", *sources(folders), "--max_rejected", 7)
+    manifest = committed_by(sidecar.run, tmp_path / "out", *sources(folders), "--max_rejected", 8)
     twice = "2 images and 1 annotation files have its name"
     broken = "broken.json: JSON is malformed: invalid character (byte 12)"
     assert rejects(tmp_path / "out") == [
         ("E-ANN-MISSING", "alone.jpg", "no annotation file has its name"),
         ("E-ANN-SHAPE", "bad.jpg", "shape_type is 'point'"),
         ("E-ANN-FILE", "broken.jpg", broken),
+        ("E-ANN-FILE", "gbk.jpg", "gbk.json: not UTF-8 (byte 136): save the file as UTF-8"),
         ("E-IMG-MISSING", "gone.json", "no such image"),
         ("E-IMG-EMPTY", "good7.jpg", "0 bytes"),
         ("E-SRC-TWICE", "two.jpg", twice),
@@ -109,7 +111,7 @@ def test_everything_that_can_be_wrong_with_a_sample_is_one_reject(tmp_path: Path
         ("E-SRC-TWICE", "two.png", twice),
     ]
     summary = manifest["splits"]["train"]
-    assert (summary["listed"], summary["records"]) == (15, 8)
+    assert (summary["listed"], summary["records"]) == (16, 8)
     assert summary["annotations"] == {
         "dropped": {"E-ANN-SHAPE": 1},
         "excluded": 0,

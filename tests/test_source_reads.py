@@ -1,16 +1,13 @@
-"""What readers take from a listing, counted by storage class."""
+"""Which listed files a source reads, and how many bytes that is."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import apache_beam as beam
 import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
-from schemas.workload import Reads
-from tests.gcs_stand_in import GcsStandIn
 from transforms.blobs import MAX_IMAGE_BYTES
-from transforms.source_reads import ReadCounts, add_reads
 from transforms.sources import array_files, read_folder
 from transforms.sources.listed_files import ListedFile, ListFiles, is_file
 from transforms.sources.side_files import SideNames
@@ -18,31 +15,8 @@ from transforms.sources.table_files import is_table
 from transforms.storage import Entry
 
 
-@pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsStandIn]:
-    with GcsStandIn() as running:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.url)
-        yield running
-
-
 def file(name: str, size: int = 1, kind: str = "file", root: str = "train") -> ListedFile:
     return ListedFile(root, Entry(name, size, "", kind=kind))
-
-
-def test_counts_add_up_by_class() -> None:
-    counts = ReadCounts()
-    for entry in (
-        Entry("a", 3, "", storage_class="STANDARD"),
-        Entry("b", 4, "", storage_class="NEARLINE"),
-        Entry("c", 5, "", storage_class="STANDARD"),
-    ):
-        counts.add(entry)
-
-    assert counts.reads() == {"NEARLINE": Reads(1, 4), "STANDARD": Reads(2, 8)}
-    assert add_reads([counts.reads(), {"NEARLINE": Reads(1, 1)}, {}]) == {
-        "NEARLINE": Reads(2, 5),
-        "STANDARD": Reads(2, 8),
-    }
 
 
 @pytest.mark.parametrize(
@@ -108,29 +82,21 @@ def test_tables_that_a_glob_does_not_mean_are_not_read() -> None:
     assert not is_table(file("b.csv"), {"train": "a*.csv"})
 
 
-def test_a_listing_tells_what_its_reader_reads(
-    stand_in: GcsStandIn, test_pipeline: Callable[[], beam.Pipeline]
-) -> None:
-    stand_in.put("b", "cat/1.jpg", b"1" * 10, storageClass="NEARLINE")
-    stand_in.put("b", "cat/2.jpg", b"2" * 20)
-    stand_in.put("b", "cat/notes.txt", b"3" * 300)
-
-    with test_pipeline() as pipeline:
-        roots = {"train": "gs://b", "val": "gs://b/dog"}
-        listed = pipeline | ListFiles(roots, is_read=read_folder.is_read)
-        reads = listed.tallies | beam.MapTuple(lambda root, tally: (root, tally.reads))
-        expected = {"NEARLINE": Reads(1, 10), "STANDARD": Reads(1, 20)}
-        assert_that(reads, equal_to([("train", expected), ("val", {})]))
-
-
-def test_every_file_is_read_unless_a_reader_says_otherwise(
+def test_a_listing_counts_what_its_reader_reads(
     tmp_path: Path, test_pipeline: Callable[[], beam.Pipeline]
 ) -> None:
-    (tmp_path / "notes.txt").write_bytes(b"123")
-    (tmp_path / "folder").mkdir()
+    for name, size in (("cat/1.jpg", 10), ("cat/2.jpg", 20), ("cat/notes.txt", 300)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(bytes(size))
 
     with test_pipeline() as pipeline:
-        listed = pipeline | ListFiles({"train": str(tmp_path)})
-        reads = listed.tallies | beam.MapTuple(lambda root, tally: (root, tally.reads))
-        assert_that(reads, equal_to([("train", {"": Reads(1, 3)})]))
+        folders = pipeline | "All" >> ListFiles({"train": str(tmp_path)})
+        images = pipeline | "Images" >> ListFiles(
+            {"train": str(tmp_path)}, is_read=read_folder.is_read
+        )
+        for label, listed, reads in (("all", folders, (3, 330)), ("images", images, (2, 30))):
+            found = listed.tallies | f"Reads of {label}" >> beam.MapTuple(
+                lambda root, tally: (root, (tally.read_files, tally.read_bytes))
+            )
+            assert_that(found, equal_to([("train", reads)]), label=label)
     assert is_file(file("a")) and not is_file(file("a", kind="directory"))

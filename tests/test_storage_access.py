@@ -18,7 +18,6 @@ from transforms.storage import (
 )
 from transforms.storage.gcs import GcsStorage
 from transforms.storage.local import LocalStorage
-from transforms.storage.object_store import ObjectStorage
 
 LOCAL, GCS, S3 = "photos", "gs://b/photos", "s3://b/photos"
 NEEDS_REMOTE = "must come with a path that is not local"
@@ -123,12 +122,6 @@ SCHEMES = {
     "photos": LocalStorage,
     "file:///photos": LocalStorage,
     "gs://b/photos": GcsStorage,
-    "s3://b/photos": ObjectStorage,
-    "s3a://b/photos": ObjectStorage,
-    "az://c/photos": ObjectStorage,
-    "azure://c/photos": ObjectStorage,
-    "abfs://c@a.dfs.core.windows.net/photos": ObjectStorage,
-    "abfss://c@a.dfs.core.windows.net/photos": ObjectStorage,
 }
 
 

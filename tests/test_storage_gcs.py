@@ -27,7 +27,6 @@ from transforms.storage import (
     Access,
     Entry,
     Storage,
-    bucket_location,
     gcs,
     object_reads,
     open_storage,
@@ -545,7 +544,7 @@ def test_one_request_an_image_and_one_a_thousand_names(
 def test_a_listing_asks_for_what_it_needs_alone(stand_in: GcsStandIn, storage: Storage) -> None:
     asked = {
         "prefix": "root/",
-        "fields": "items(name,size,generation,crc32c,storageClass),prefixes,nextPageToken",
+        "fields": "items(name,size,generation,crc32c),prefixes,nextPageToken",
         "prettyPrint": "false",
     }
     storage.require_folder()
@@ -616,72 +615,9 @@ def test_a_listing_knows_sizes_generations_and_checksums(
     stand_in.put("b", "rooted", b"")
 
     assert sorted(storage.list(), key=lambda entry: entry.name) == [
-        Entry("a", 9, str(generation), 0xE3069283, "file", "STANDARD"),
-        Entry("folder/", 0, pin_of(storage, "folder/"), 0, "directory", "STANDARD"),
+        Entry("a", 9, str(generation), 0xE3069283, "file"),
+        Entry("folder/", 0, pin_of(storage, "folder/"), 0, "directory"),
     ]
-
-
-def test_objects_have_storage_classes_of_their_own(stand_in: GcsStandIn, storage: Storage) -> None:
-    stand_in.put("b", "root/a", b"1", storageClass="ARCHIVE")
-    stand_in.put("b", "root/b", b"1", storageClass="NEARLINE")
-
-    assert {entry.name: entry.storage_class for entry in storage.list()} == {
-        "a": "ARCHIVE",
-        "b": "NEARLINE",
-    }
-    found = storage.stat("a")
-    assert found is not None and found.storage_class == "ARCHIVE"
-
-
-@pytest.mark.parametrize(
-    ("properties", "location"),
-    [
-        ({"location": "US-CENTRAL1", "locationType": "region"}, "us-central1"),
-        ({"location": "EU", "locationType": "multi-region"}, "eu"),
-        ({"location": "NAM4", "locationType": "dual-region"}, "nam4"),
-        (
-            {
-                "location": "US",
-                "locationType": "dual-region",
-                "customPlacementConfig": {"dataLocations": ["US-EAST1", "US-WEST1"]},
-            },
-            "us-east1+us-west1",
-        ),
-    ],
-)
-def test_a_bucket_tells_where_it_is(
-    properties: dict[str, Any], location: str, stand_in: GcsStandIn
-) -> None:
-    stand_in.make_bucket("there", **properties)
-
-    assert bucket_location("gs://there/photos") == location
-
-
-def test_where_a_bucket_is_may_be_kept_from_the_account(stand_in: GcsStandIn) -> None:
-    stand_in.make_bucket("there", location="EU")
-    stand_in.allow("storage.objects.get", "storage.objects.list")
-
-    assert bucket_location("gs://there") is None
-    assert stand_in.count(Kind.BUCKET, 403) == 1
-
-
-def test_the_payer_of_requests_asks_where_a_bucket_is(stand_in: GcsStandIn) -> None:
-    stand_in.make_bucket("there", location="EU", billing={"requesterPays": True})
-
-    assert bucket_location("gs://there", Access(billing_project="payer")) == "eu"
-    with pytest.raises(RuntimeError, match=r"^E-IO-RETRIES gs://there: .*requester pays"):
-        bucket_location("gs://there")
-
-
-def test_a_bucket_that_is_not_there_is_nowhere(stand_in: GcsStandIn) -> None:
-    with pytest.raises(RuntimeError, match=r"^E-ARG gs://nowhere: .*; give a bucket that exists"):
-        bucket_location("gs://nowhere")
-
-
-def test_other_stores_have_no_location(stand_in: GcsStandIn) -> None:
-    assert bucket_location("s3://there") is None
-    assert bucket_location("/photos") is None
-    assert stand_in.requests == []
 
 
 def pin_of(storage: Storage, name: str) -> str:

@@ -21,7 +21,14 @@ import pytest
 from pipelines.progress_display import showing_progress
 from pipelines.summary import summarize
 from schemas.manifest import Annotations, JobPlan, Manifest, ShardEntry, SourceFile, SplitSummary
-from tests.coco_command import PROJECT, check_visible, run_coco, source_ids, spawn_coco
+from tests.coco_command import (
+    PROJECT,
+    check_visible,
+    command,
+    run_coco,
+    source_ids,
+    spawn_coco,
+)
 from tests.small_images import png
 from transforms.progress import Progress
 
@@ -44,13 +51,14 @@ SUMMARY = """\
 OUT: 11 records in ? s (? images/s)
   train: 8 of 10 images in 2 shards, 0.0 MB; 14 of 20 annotations
     rejected: 1 E-IMG-EMPTY, 1 E-IMG-TRUNCATED
-    annotations dropped: 1 E-BOX-EMPTY, 1 E-BOX-OUTSIDE
     annotations lost with images: 4 annotations
     mended: 1 box_clipped
     unusual: 1 trailing_bytes
+    warning: 2 of 20 annotations dropped: 1 E-BOX-EMPTY, 1 E-BOX-OUTSIDE; see rejected.jsonl
   val: 3 of 3 images in 1 shard, 0.0 MB; 6 of 6 annotations
-  warning: 3 sources of train with the bytes of one of val, such as a002.jpg and\
- a002.jpg: OUT/duplicates.jsonl
+  suspicious: 1 trailing_bytes: such images may be damaged; --check decode makes sure
+  warning: 3 sources of train with the bytes of one of val, such as a002.jpg (key 3)\
+ and a002.jpg (key 3): OUT/duplicates.jsonl
   look at it: OUT/report.html
   rejects: OUT/rejected.jsonl; everything else: OUT/manifest.json
   read it:
@@ -73,6 +81,7 @@ def test_summary_of_a_run(make_coco: MakeCoco, tmp_path: Path) -> None:
         *("--images", f"train={train[0]}", f"val={val[0]}"),
         *("--annotations", f"train={train[1]}", f"val={val[1]}"),
         *("--output", out, "--num_shards", "train=2", "val=1", "--max_rejected", "2"),
+        *("--max_dropped", "2"),
     )
     assert run.code == 0, run.err
     assert masked(run.out, out) == SUMMARY
@@ -117,7 +126,7 @@ def test_what_the_summary_says_reads_it(where: str, make_coco: MakeCoco, tmp_pat
     assert len(opened) == 5
 
 
-def summary_of(layout: str = "detection", **split: Any) -> str:
+def summary_of(layout: str = "detection", check: str = "header", **split: Any) -> str:
     fate = Annotations(listed=9, written=9, dropped={}, lost=0, excluded=0)
     plain: dict[str, Any] = {
         "listed": 4,
@@ -136,7 +145,7 @@ def summary_of(layout: str = "detection", **split: Any) -> str:
     }
     summary = SplitSummary(**plain | split)
     shard = ShardEntry("f.tfrec", "dev", 4, 4, 1, "0", "0")
-    plan = JobPlan(1, {"shard_names": "x"}, [], {}, "0")
+    plan = JobPlan(1, {"shard_names": "x", "check": check}, [], {}, "0")
     manifest = Manifest(
         layout=layout, plan=plan, splits={"dev": summary}, shards=[shard], features=[]
     )
@@ -187,6 +196,12 @@ def test_summary_tells_of_every_annotation_file() -> None:
         "    captions: 3 images, 5 annotations, 1 images not listed, 2 images of another size",
         "    keypoints: 4 images, 7 annotations, 1 categories, 6 annotations joined",
     ]
+
+
+@pytest.mark.parametrize(("check", "lines"), [("header", 1), ("decode", 0)])
+def test_summary_names_suspicious_images_that_were_not_decoded(check: str, lines: int) -> None:
+    text = summary_of(check=check, traits={"gray": 5, "junk_bytes": 2, "trailing_bytes": 1})
+    assert text.count("  suspicious: 2 junk_bytes, 1 trailing_bytes: such images may be") == lines
 
 
 def test_summary_tells_how_often_a_photo_is_stored() -> None:
@@ -345,7 +360,7 @@ def test_log_never_tells_more_than_a_line_a_shard(make_coco: MakeCoco, tmp_path:
     for annotation in spec["annotations"]:
         annotation["bbox"] = [1, 1, 0, 0]
     annotations.write_text(json.dumps(spec))
-    run = run_coco("--images", images, "--annotations", annotations, "--output", tmp_path / "out")
+    run = run_coco(*command((images, annotations), tmp_path / "out", "--max_dropped", "100%"))
     assert run.code == 0
     assert len(run.err.splitlines()) == 1
     assert sorted(source_ids(tmp_path / "out")) == list(range(1, 51))

@@ -263,7 +263,7 @@ def test_a_table_without_rows(tmp_path: Path) -> None:
     assert line.startswith("E-SET-EMPTY split train: no samples in its sources; check them")
     line = fault(tmp_path / "out", *argv, "--allow_empty")
     assert line.startswith(
-        f"E-ARG {tmp_path}/out: types must name the columns where no row tells of any, got none;"
+        "E-ARG layout table: types must name the columns where no row tells of any, got none;"
         " give such as --types age=int64, or a table with rows"
     )
     manifest = convert(tmp_path / "out", *argv, "--allow_empty", "--types", "a=int64,b=bytes?")
@@ -597,9 +597,7 @@ def test_what_files_do_not_hold(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a\n1\n")
 
     line = fault(tmp_path / "out", "--table", tmp_path / "t.csv", "--types", "b=int64")
-    assert line.startswith(
-        f"E-ARG {tmp_path}/out: types must name a column, got 'b'; give one of a"
-    )
+    assert line.startswith("E-ARG layout table: types must name a column, got 'b'; give one of a")
 
 
 REFUSED = [

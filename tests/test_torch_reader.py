@@ -36,7 +36,11 @@ IN_ORDER = (
     "tfrecord, by index",
     "tfrecord, without index",
 )
-EACH_ONCE = ("DataLoader, two hosts", "tfrecord, DataLoader of 2 workers")
+EACH_ONCE = (
+    "DataLoader, two hosts",
+    "tfrecord, DataLoader of 2 workers",
+    "tfrecord, several files",
+)
 SHUFFLED = "DataLoader, shuffled"
 GRAIN = ("Grain, shuffled", "Grain, resumed", "Grain, 2 workers", "Grain, 2 workers, resumed")
 INDEX = "tfrecord2idx"

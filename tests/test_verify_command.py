@@ -45,8 +45,8 @@ def test_damage_is_exit_code_7(tmp_path: Path) -> None:
 USAGE = {
     "nothing": ((), "the following arguments are required: PATH"),
     "an unknown flag": (("a", "--shallow"), "unrecognized arguments: --shallow"),
-    "no path": (("no/such",), "E-ARG no/such: no such file; give the path of a file"),
-    "a folder of nothing": ((PROJECT / "docs",), "holds no manifest.json and no TFRecord files"),
+    "no path": (("no/such",), "E-ARG no/such: no such file, and no folder with manifest.json or"),
+    "a folder of nothing": ((PROJECT / "docs",), "holds no manifest.json or TFRecord files"),
     "workers": (("a", "--workers", "0"), "workers must be at least 1, got 0"),
     "sources of files": ((__file__, "--sources", "b"), "sources must come with one data set"),
     "an empty source": ((__file__, "--sources", "val="), "sources of val must not be empty"),

@@ -1,5 +1,6 @@
 """Planted faults of a data set, each named by `verify`; and what it says of whole ones."""
 
+import datetime
 import json
 import os
 import re
@@ -8,10 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
 
+import readers
+from pipelines.show import ShowConfig, show
 from pipelines.verify import VerifyConfig, verify
+from schemas.documents.seals import BLANK_SEAL, sealed
+from schemas.manifest import JobPlan, from_json, plan_digest
+from schemas.shards import file_sum
 from tests.small_runs import build_run, plan_run, write_set
+from transforms.earlier_sets import Since, find_earlier_sets
 from transforms.find_duplicates import duplicates_jsonl, find_duplicates
 from transforms.publish_plan import RejectBudget
 from transforms.quantities import counted
@@ -71,12 +79,89 @@ def test_a_whole_data_set(out: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert lines(out, capsys, deep=True, workers=3) == []
 
 
+OF_THE_USER = ("README.md", "croissant.json", "report.html")
+KINDS = (
+    *("manifest.json", "_plan.json", "label_map.pbtxt", "rejected.jsonl", "duplicates.jsonl"),
+    *("features.json", "dataset_info.json", "schema.pbtxt", *OF_THE_USER, "_sources/*.json"),
+    *("_receipts/*.json", "index/*.parquet", "index/*.idx", "*.tfrec"),
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_flipped_bit_of_any_file_is_found(
+    kind: str, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In documents, which users may edit, it is a note."""
+    note_shared_contents(out)
+    page = sealed(f"<!-- {BLANK_SEAL} --><p>report</p>")
+    (out / "report.html").write_text(page)
+    assert lines(out, capsys) == []
+    path = min(out.glob(kind))
+    data = path.read_bytes()
+    step = max(1, 8 * len(data) // 25) | 1
+    for bit in range(0, 8 * len(data), step):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        try:
+            found = verify(VerifyConfig((str(out),)))
+        except RuntimeError as error:  # of a manifest: another program's, or a later one's
+            assert str(error).startswith("E-OUT-FOREIGN"), bit
+            continue
+        printed = capsys.readouterr().out.splitlines()[:-1]
+        assert found is (kind not in OF_THE_USER), (bit, printed)
+        assert printed, bit
+        if not found:
+            assert printed == [f"{kind} is not as {'a' if kind[0] == 'r' else 'the'} run wrote it"]
+
+
+def as_format_2(out: Path) -> None:
+    """Take away what format version 3 added."""
+
+    def change(manifest: dict) -> None:
+        manifest["format_version"] = manifest["plan"]["format_version"] = 2
+        del manifest["files"]
+        for entry in manifest["shards"]:
+            del entry["receipt"]
+
+    edit(out / "manifest.json", change)
+    edit(out / "_plan.json", lambda plan: plan.update(format_version=2))
+    digest = plan_digest(from_json((out / "_plan.json").read_bytes(), JobPlan))
+    for path in (out / "_receipts").iterdir():
+        edit(path, lambda receipt: receipt.update(plan=digest))
+    for path in (out / "index").glob("*.parquet"):
+        pq.write_table(pq.read_table(path).replace_schema_metadata(), path)
+
+
+def test_a_data_set_of_format_2_is_read(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    as_format_2(out)
+    assert lines(out, capsys, deep=True) == []
+    assert len(list(readers.open(str(out), "train"))) == 5
+    assert any("image/encoded" in line for line in show(ShowConfig(str(out), limit=1)))
+    since = Since([str(out)], datetime.date(2026, 11, 20))
+    assert len(find_earlier_sets(since, "/nowhere/out", "detection").sets) == 1
+
+
+def test_a_sum_that_the_manifest_lacks(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def change(manifest: dict) -> None:
+        del manifest["files"]["rejected.jsonl"], manifest["shards"][0]["receipt"]
+        manifest["files"]["../notes.txt"] = {"bytes": 1, "crc32c": "00000000"}
+
+    edit(out / "manifest.json", change)
+    assert lines(out, capsys) == [
+        f"E-VER-MANIFEST manifest.json: has no sum of rejected.jsonl; {COPY}",
+        f"E-VER-MANIFEST manifest.json: has a sum of ../notes.txt, which no run writes; {COPY}",
+        "E-VER-CRC _receipts/train-00000-of-00002.json: its size or CRC-32C is not the manifest's;"
+        f" {RESTORE}",
+    ]
+
+
 def shards(out: Path) -> list[Path]:
     return sorted(out.glob("train-*.tfrec"))
 
 
 TOOLS = ("dataset_info.json", "schema.pbtxt", "features.json")
-SMALL = ("_plan.json", "rejected.jsonl", "index/train-00000-of-00002.parquet")
+SMALL = ("_plan.json", "rejected.jsonl", "index/train-00000-of-00002-2.parquet")
 FAULTS = {
     "a shard is gone": (
         lambda out: shards(out)[0].unlink(),
@@ -145,31 +230,31 @@ FAULTS = {
     ),
     "documents are edited, or gone": (
         lambda out: ((out / "README.md").write_text("mine"), (out / "croissant.json").unlink()),
-        [],
+        ["README.md is not as the run wrote it", "croissant.json is gone"],
     ),
     "a user's own file": (lambda out: (out / "notes.txt").touch(), []),
     "an index is gone": (
-        lambda out: (out / "index/train-00000-of-00002.parquet").unlink(),
-        ["E-VER-MISSING index/train-00000-of-00002.parquet: is not there; " + RESTORE],
+        lambda out: (out / "index/train-00000-of-00002-2.parquet").unlink(),
+        ["E-VER-MISSING index/train-00000-of-00002-2.parquet: is not there; " + RESTORE],
     ),
     "an index in text is another's": (
         lambda out: shutil.copy(
-            out / "index/train-00001-of-00002.idx", out / "index/train-00000-of-00002.idx"
+            out / "index/train-00001-of-00002-3.idx", out / "index/train-00000-of-00002-2.idx"
         ),
         [
-            "E-VER-INDEX index/train-00000-of-00002.idx: is not the text form of"
-            " index/train-00000-of-00002.parquet; " + INDEX
+            "E-VER-INDEX index/train-00000-of-00002-2.idx: is not the text form of"
+            " index/train-00000-of-00002-2.parquet; " + INDEX
         ],
     ),
     "an index is none": (
-        lambda out: (out / "index/train-00000-of-00002.parquet").write_bytes(b"PAR1 is none"),
-        ["E-VER-INDEX index/train-00000-of-00002.parquet: index must be a Parquet file"],
+        lambda out: (out / "index/train-00000-of-00002-2.parquet").write_bytes(b"PAR1 is none"),
+        ["E-VER-INDEX index/train-00000-of-00002-2.parquet: index must be a Parquet file"],
     ),
     "rows in another order": (
-        lambda out: rows_moved(out / "index/train-00000-of-00002.parquet"),
+        lambda out: rows_moved(out / "index/train-00000-of-00002-2.parquet"),
         [
-            "E-VER-INDEX index/train-00000-of-00002.idx: is not the text form",
-            "E-VER-INDEX index/train-00000-of-00002.parquet record 0",
+            "E-VER-INDEX index/train-00000-of-00002-2.idx: is not the text form",
+            "E-VER-INDEX index/train-00000-of-00002-2.parquet record 0",
             "E-VER-ORDER {0} record 1",
         ],
     ),
@@ -306,7 +391,14 @@ def note_shared_contents(out: Path) -> None:
     found = find_duplicates(records)
     pairs = msgspec.to_builtins(found.pairs)
     edit(out / "manifest.json", lambda m: m.update(duplicates=pairs))
-    (out / "duplicates.jsonl").write_bytes(duplicates_jsonl(found.lines))
+    write_with_sum(out, "duplicates.jsonl", duplicates_jsonl(found.lines))
+
+
+def write_with_sum(out: Path, name: str, data: bytes) -> None:
+    """Write a file, and its sum into the manifest."""
+    (out / name).write_bytes(data)
+    written = msgspec.to_builtins(file_sum(data))
+    edit(out / "manifest.json", lambda m: m["files"].update({name: written}))
 
 
 SHARED_LINES = {
@@ -328,7 +420,7 @@ def test_shared_contents_are_looked_for_in_the_indexes(
     path = out / "duplicates.jsonl"
     assert len(path.read_bytes().splitlines()) == 5
     assert lines(out, capsys, deep=True) == []
-    path.write_bytes(path.read_bytes().replace(*change, 1))
+    write_with_sum(out, path.name, path.read_bytes().replace(*change, 1))
     assert lines(out, capsys) == []
     printed = lines(out, capsys, deep=True)
     assert printed[0].startswith(f"E-VER-MANIFEST duplicates.jsonl line 1: {said}")
@@ -338,7 +430,7 @@ def test_a_record_that_was_taken_out_is_one_finding(
     out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = sorted(out.glob("val-*.tfrec"))[-1]
-    rows = index_from_parquet((out / "index/val-00001-of-00002.parquet").read_bytes())
+    rows = index_from_parquet((out / "index/val-00001-of-00002-2.parquet").read_bytes())
     data = path.read_bytes()
     first, second = rows[:2]
     assert first.size != second.size
@@ -365,7 +457,7 @@ def test_a_record_that_was_taken_out_is_one_finding(
 def test_labels_are_compared_with_the_records_own(
     out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = out / "index/train-00000-of-00002.parquet"
+    path = out / "index/train-00000-of-00002-2.parquet"
     rows = index_from_parquet(path.read_bytes())
     first = msgspec.structs.replace(rows[0], labels=[*rows[0].labels, 1])
     path.write_bytes(index_to_parquet([first, *rows[1:]]))
@@ -378,7 +470,7 @@ def test_labels_are_compared_with_the_records_own(
 
 
 def test_a_folder_without_records_is_told_so(tmp_path: Path) -> None:
-    what = "holds no manifest.json and no TFRecord files (.tfrec, .tfrecord, .tfrecords)"
+    what = "holds no manifest.json or TFRecord files (.tfrec, .tfrecord, .tfrecords)"
     for path in (f"{tmp_path}", f"{tmp_path}/"):
         with pytest.raises(RuntimeError, match=re.escape(f"E-ARG {path}: {what}")):
             verify(VerifyConfig((path,)))
@@ -403,6 +495,9 @@ def test_a_data_set_without_its_manifest(out: Path, capsys: pytest.CaptureFixtur
     assert lines(out, capsys)[0] == f"E-VER-MISSING OUT/manifest.json: {what}; {remedy}"
     for path in out.glob("*.tfrec"):
         path.unlink()
+    assert lines(out, capsys) == [f"E-VER-MISSING OUT/manifest.json: {what}; {remedy}"]
+    (out / "_plan.json").unlink()
+    what = what.replace("_plan.json is", "_receipts are")
     assert lines(out, capsys) == [f"E-VER-MISSING OUT/manifest.json: {what}; {remedy}"]
 
 
@@ -435,7 +530,7 @@ def test_what_no_side_file_can_say(
 
 def filled(out: Path) -> Callable[[str], str]:
     """Return what fills in the names and numbers of the first shard."""
-    data = (out / "index/train-00000-of-00002.parquet").read_bytes()
+    data = (out / "index/train-00000-of-00002-2.parquet").read_bytes()
     rows, shard = index_from_parquet(data), shards(out)[0]
     size, total = rows[-1].size - 16, shard.stat().st_size
     values = {
@@ -469,7 +564,7 @@ def test_the_order_across_shards(out: Path, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize("order", ["shuffled", "input"])
 def test_a_key_that_comes_twice(order: str, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     edit(out / "manifest.json", lambda m: m["plan"]["options"].update(order=f"all={order}"))
-    one, other = (out / f"index/train-0000{n}-of-00002.parquet" for n in (0, 1))
+    one, other = sorted((out / "index").glob("train-*.parquet"))
     shutil.copy(one, other)
     shutil.copy(one.with_suffix(".idx"), other.with_suffix(".idx"))
     twice = [line for line in lines(out, capsys) if "twice" in line or " by seed " in line]

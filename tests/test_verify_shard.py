@@ -45,7 +45,7 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> Shard:
     build_run(plan_run(images, annotations, out, num_shards=1))
     manifest = from_json((out / "manifest.json").read_bytes(), Manifest)
     rules = shard_rules(manifest, str(out), Access(), deep=True)
-    rows = index_from_parquet((out / "index/train-00000-of-00001.parquet").read_bytes())
+    rows = index_from_parquet((out / "index/train-00000-of-00001-3.parquet").read_bytes())
     return Shard((out / manifest.shards[0].file).read_bytes(), rows, manifest, rules)
 
 

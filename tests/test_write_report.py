@@ -158,17 +158,6 @@ def test_an_edited_one_is_the_user_s(make_coco: MakeCoco, tmp_path: Path) -> Non
     assert snapshot(out)[REPORT] == edited
 
 
-def test_an_output_in_the_image_root_is_read_again_without_it(
-    make_coco: MakeCoco, tmp_path: Path
-) -> None:
-    """Else the report of the first run would be a source of the second, and it not complete."""
-    images, annotations = make_coco(3)
-    committed((images, annotations), images)
-    assert (images / REPORT).exists()
-    run = run_coco(*command((images, annotations), images))
-    assert run.out.startswith("already complete")
-
-
 # --- no failure ---
 
 

@@ -26,8 +26,9 @@ from schemas.layouts import Built, Labels, Unfit
 from schemas.layouts.detection import DetectionLayout
 from schemas.manifest import JobPlan, plan_digest, to_json
 from schemas.samples import Blob, Sample
-from schemas.shards import PLAIN, ShardInfo, ShardNames, ShardPlan
+from schemas.shards import PLAIN, ShardInfo, ShardNames, ShardPlan, file_sum
 from schemas.statistics import NO_STATISTICS, Statistics
+from tests import small_runs
 from tests.children import KILLED, exit_code_of
 from tests.conftest import jpeg_bytes
 from tests.invariants import check_output, files_of
@@ -37,9 +38,10 @@ from tests.small_runs import (
     build_and_die,
     build_run,
     build_shards,
-    contents,
+    claim,
     plan_run,
     touch,
+    write_all,
     write_set,
 )
 from transforms import build_records, write_shards
@@ -57,7 +59,7 @@ from transforms.storage.local import LocalStorage
 from transforms.write_shards import WriteShards
 
 STEM = "train-00000-of-00001"
-RECEIPT, PARQUET, IDX = f"_receipts/{STEM}.json", f"index/{STEM}.parquet", f"index/{STEM}.idx"
+RECEIPT, PARQUET, IDX = f"_receipts/{STEM}.json", f"index/{STEM}-4.parquet", f"index/{STEM}-4.idx"
 DATA = f"{STEM}-4.tfrec"
 OTHER_IMAGE = jpeg_bytes(color=99)
 
@@ -83,6 +85,11 @@ def plan(data: tuple[Path, Path], out: Path, **options: Any) -> SmallRun:
 def build(run: SmallRun) -> ShardInfo:
     (info,) = build_shards(run)
     return info
+
+
+def contents(out: Path) -> dict[str, str]:
+    """Return what is there beside the plan that claims the output."""
+    return {n: sha for n, sha in small_runs.contents(out).items() if n != "_plan.json"}
 
 
 def keys_in_order(run: SmallRun) -> list[str]:
@@ -164,6 +171,7 @@ def test_the_receipt_tells_what_was_written(data: tuple[Path, Path], out: Path) 
         traits={},
         rejected=[],
         statistics=info.statistics,
+        receipt=file_sum((out / RECEIPT).read_bytes()),
     )
     assert msgspec.structs.replace(info.statistics, samples=[]) == Statistics(
         records=4,
@@ -184,7 +192,9 @@ def test_the_receipt_tells_what_was_written(data: tuple[Path, Path], out: Path) 
     for label in (-1, 1, 2):
         drawn = [found for found in info.statistics.samples if found.label == label]
         assert {(found.number, found.offset, found.size, found.key) for found in drawn} == places
-    assert msgspec.json.decode((out / RECEIPT).read_bytes(), type=ShardInfo) == info
+    assert msgspec.json.decode(
+        (out / RECEIPT).read_bytes(), type=ShardInfo
+    ) == msgspec.structs.replace(info, receipt=None)
     assert sorted(contents(out)) == sorted([RECEIPT, PARQUET, IDX, DATA])
 
 
@@ -278,6 +288,7 @@ def test_the_bytes_of_a_shard_are_for_ever(tmp_path: Path, out: Path) -> None:
             )
         ],
         statistics=info.statistics,
+        receipt=file_sum((out / RECEIPT).read_bytes()),
     )
     assert hashlib.sha256(to_json(info.statistics)).hexdigest() == GOLDEN_STATISTICS
 
@@ -293,9 +304,10 @@ def test_shards_are_called_as_asked(data: tuple[Path, Path], out: Path) -> None:
 def test_samples_without_blobs_make_records_too(out: Path) -> None:
     samples = [Sample("train", str(row), row, (), b"") for row in range(3)]
     shard = ShardPlan("train", 0, 1, samples)
-    job = ShardJob({}, str(out), KeyLayout())
+    job, empty = ShardJob({}, str(out), KeyLayout()), JobPlan(1, {}, [], {}, "")
+    (out / "_plan.json").write_bytes(to_json(empty))
 
-    info = write_shard(shard, job, JobPlan(1, {}, [], {}, ""), WorkerGate(GateLimits()))
+    info = write_shard(shard, job, empty, WorkerGate(GateLimits()))
 
     assert read_examples(out / info.file) == [{"key": [str(row).encode()]} for row in range(3)]
 
@@ -364,7 +376,7 @@ def check_that_key_2_is_rejected(run: SmallRun, out: Path, code: str, detail: st
     kept = [key for key in keys_in_order(run) if key != "2"]
     examples = read_examples(out / info.file)
     assert [example["image/source_id"] for example in examples] == [[k.encode()] for k in kept]
-    rows = index_from_parquet((out / PARQUET).read_bytes())
+    rows = index_from_parquet((out / f"index/{STEM}-3.parquet").read_bytes())
     assert [row.key for row in rows] == kept
 
 
@@ -752,6 +764,15 @@ def test_a_foreign_file_at_the_data_s_name_is_a_conflict(
     assert (out / DATA).read_bytes() == foreign
 
 
+def test_a_run_that_was_overwritten_claims_no_shard(data: tuple[Path, Path], out: Path) -> None:
+    run = plan(data, out)
+
+    with pytest.raises(RuntimeError, match=rf"^E-OUT-PLAN {out}: _plan\.json is gone since"):
+        write_all(run)
+
+    assert contents(out) == {}
+
+
 def test_a_file_of_equal_size_but_other_bytes_is_a_conflict(
     data: tuple[Path, Path], out: Path, tmp_path: Path
 ) -> None:
@@ -796,7 +817,8 @@ def test_a_receipt_without_statistics_is_the_same_claim(data: tuple[Path, Path],
     earlier = forget_statistics(out)
     (out / DATA).unlink()
 
-    assert build(plan(data, out)) == info
+    receipt = file_sum((out / RECEIPT).read_bytes())
+    assert build(plan(data, out)) == msgspec.structs.replace(info, receipt=receipt)
 
     assert (out / DATA).read_bytes() == written
     assert msgspec.json.decode((out / RECEIPT).read_bytes(), type=ShardInfo) == earlier
@@ -906,6 +928,7 @@ def without_statistics(info: ShardInfo) -> ShardInfo:
 def write_in_pipeline(
     pipeline: beam.Pipeline, run: SmallRun, limits: GateLimits, expected: list[ShardInfo]
 ) -> Any:
+    claim(run)
     with pipeline as root:
         shards = root | "Shards" >> beam.Create(run.shards).with_output_types(ShardPlan)
         published = root | "Plan" >> beam.Create([run.plan]).with_output_types(JobPlan)
@@ -985,6 +1008,7 @@ def test_as_many_shards_are_built_at_once_as_asked(
     limits = GateLimits(shards_in_flight, readers=6, workers=6)
     barrier = threading.Barrier(shards_in_flight)
     MEETING.update(lock=threading.Lock(), now=0, peak=0, barrier=barrier)
+    claim(run)
 
     with test_pipeline() as pipeline:
         shards = pipeline | "Shards" >> beam.Create(run.shards).with_output_types(ShardPlan)
@@ -998,7 +1022,7 @@ def test_as_many_shards_are_built_at_once_as_asked(
 def test_uploads_beside_do_not_let_more_shards_be_built(
     test_pipeline: Callable[[], beam.Pipeline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("transforms.build_shard.uploads_in_pieces", lambda root: True)
+    monkeypatch.setattr("transforms.build_shard.is_local", lambda root: False)
     test_as_many_shards_are_built_at_once_as_asked(test_pipeline, tmp_path, 2)
 
 
@@ -1008,6 +1032,7 @@ def test_a_shard_that_is_uploaded_lets_another_be_built(
     data = write_set(tmp_path / "data", 2)
     (tmp_path / "out").mkdir()
     run = plan_run(*data, tmp_path / "out", num_shards=1)
+    claim(run)
     gate = WorkerGate(GateLimits(shards_in_flight=1), uploads_aside=True)
     commit = _commit_shard
     free: list[bool] = []
@@ -1124,6 +1149,7 @@ class MeasuredStorage(LocalStorage):
 
 def test_a_shard_is_written_about_a_megabyte_at_a_time(tmp_path: Path, out: Path) -> None:
     run = plan(write_set(tmp_path / "eight", 8), out, layout=LargeLayout())
+    claim(run)
     output = MeasuredStorage(str(out))
     gate = WorkerGate(GateLimits())
     roots = {name: open_storage(uri) for name, uri in run.job.roots.items()}
@@ -1256,6 +1282,7 @@ class RacingSpool:
 def build_beside_another(run: SmallRun, output: RacingStorage) -> ShardInfo:
     roots = {name: open_storage(uri) for name, uri in run.job.roots.items()}
     gate = WorkerGate(GateLimits())
+    (Path(output.root) / "_plan.json").write_bytes(to_json(run.plan))
     return build_shard(run.shards[0], run.job, run.plan, gate, output, roots)
 
 
@@ -1307,6 +1334,7 @@ def test_a_bundle_waits_for_one_of_its_shards_before_it_begins_too_many(tmp_path
     first, second, third = run.shards
     HELD.update({sample.key: threading.Event() for s in run.shards for sample in s.samples})
     limits = GateLimits(shards_in_flight=2, readers=3, workers=3)
+    claim(run)
     bundle = write_shards._WriteShards(run.job, limits, Shared())
     bundle.setup()
     bundle.start_bundle()

@@ -8,8 +8,6 @@ import msgspec
 
 from schemas.faults import Rejected, fault_line
 from schemas.samples import Blob, Sample, is_panoptic_root, pack
-from schemas.workload import Reads
-from transforms.source_reads import add_reads
 from transforms.storage import Entry
 
 MAX_IMAGE_BYTES = 256 * 2**20
@@ -32,7 +30,8 @@ class PinTally(msgspec.Struct, frozen=True):
         listing: digest of the listing, hex; see `listing_digest`.
         first_missing: smallest missing name.
         first_unreferenced: smallest listed name that no sample names.
-        reads: of files that samples name, or a reader takes from the listing, by storage class.
+        read_files: files that samples name, or that a reader takes from the listing.
+        read_bytes: their size.
     """
 
     named: int = 0
@@ -41,7 +40,8 @@ class PinTally(msgspec.Struct, frozen=True):
     listing: str = "0"
     first_missing: str = ""
     first_unreferenced: str = ""
-    reads: dict[str, Reads] = {}
+    read_files: int = 0
+    read_bytes: int = 0
 
 
 def pin_sample(sample: Sample, entry: Entry | None, place: int = 0) -> Sample | Rejected:
@@ -120,7 +120,8 @@ def add_pin_tallies(tallies: Iterable[PinTally]) -> PinTally:
         listing=f"{sum(int(part.listing, 16) for part in parts) % DIGEST_MODULUS:x}",
         first_missing=first_name(part.first_missing for part in parts),
         first_unreferenced=first_name(part.first_unreferenced for part in parts),
-        reads=add_reads(part.reads for part in parts),
+        read_files=sum(part.read_files for part in parts),
+        read_bytes=sum(part.read_bytes for part in parts),
     )
 
 
@@ -152,11 +153,17 @@ def refuse_mostly_missing(
     for root, tally in tallies:
         accepted = tally.missing <= allowed(tally.named) and not tally.unreferenced
         if 2 * tally.missing > tally.named and not accepted:
-            names_like = tally.first_unreferenced or "nothing"
-            what = (
-                f"{tally.missing} of {tally.named} images are not there, the first"
-                f" {tally.first_missing!r}; listed names look like {names_like!r}"
-            )
             flag = "--panoptic_images" if is_panoptic_root(root) else "--images"
             remedy = f"give the folder that file_name is relative to with {flag}"
+            listed = "no file is listed"
+            if tally.first_unreferenced:
+                listed = f"listed names look like {tally.first_unreferenced!r}"
+            elif tally.missing < tally.named:
+                listed = "all listed files are wanted"
+                remedy = "add the missing ones, or accept them with"
+                remedy += f" --max_rejected {tally.missing}"
+            what = (
+                f"{tally.missing} of {tally.named} images are not there, the first"
+                f" {tally.first_missing!r}; {listed}"
+            )
             raise RuntimeError(fault_line("E-SET-MISSING", f"images of {root}", what, remedy))

@@ -15,10 +15,16 @@ from schemas.sequence_example import encode_sequence_example_parts
 from schemas.tfrecord import frame_record
 from transforms.gate import WorkerGate
 from transforms.growing_shard import Record
-from transforms.images.check_images import MAX_PIXELS, Check, ImageFault, check_image
+from transforms.images.check_images import (
+    MAX_PIXELS,
+    Check,
+    ImageFault,
+    ImageInfo,
+    check_image,
+)
 from transforms.images.convert_images import NO_CONVERSION, Conversion, convert_along, convert_image
-from transforms.images.foreign_images import FOREIGN_KINDS, check_foreign
-from transforms.images.kinds import name_kind
+from transforms.images.foreign_images import check_foreign
+from transforms.images.kinds import FOREIGN_KINDS, name_kind
 from transforms.images.turn_images import Orientation, turn_along, turn_upright
 from transforms.read_blobs import read_blob
 from transforms.run_spool import payload_bytes
@@ -28,6 +34,10 @@ from transforms.storage import (
 )
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # of an object: another one in every run
+
+# Formats of which a conversion decodes less than `Check.DECODE` looks at: damaged data of a JPEG is
+# filled up, and of a GIF only the first frame is taken. PNGs are proven wherever they are decoded.
+_UNPROVEN = frozenset({"jpeg", "gif"})
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,7 +63,7 @@ def record_maker(
             pixels = num_decoded(images, job.orientation, conversion)
             if pixels:
                 with gate.decoding(pixels):
-                    images = convert_images(sample, images, job.orientation, conversion)
+                    images = convert_images(sample, images, job.orientation, conversion, job.check)
             if isinstance(images, Unfit):
                 return images
             return build_record(sample, images, layout, labels)
@@ -118,10 +128,12 @@ def convert_images(
     images: Sequence[EncodedImage],
     orientation: Orientation,
     conversion: Conversion,
+    checked: Check = Check.HEADER,
 ) -> list[EncodedImage] | Unfit:
     """Return a sample's images as they are to be written, or the first one's fault.
 
-    They are turned upright if that is asked for, and converted; a panoptic one with its photo.
+    They are turned upright if that is asked for, and converted; a panoptic one with its photo. One
+    whose pixels are decoded for that has to pass `Check.DECODE`, which `checked` says it has.
     """
     converted: list[EncodedImage] = []
     for place, (blob, image) in enumerate(zip(sample.blobs, images, strict=True)):
@@ -130,6 +142,9 @@ def convert_images(
         else:
             upright = orientation is Orientation.UPRIGHT
             found = _or_unfit(_turned_and_converted, image, upright, conversion)
+            if found is not image and checked is Check.HEADER and image.info.format in _UNPROVEN:
+                proven = _or_unfit(check_image, image.data, Check.DECODE)
+                found = found if isinstance(proven, ImageInfo) else proven
         if isinstance(found, (ImageFault, Unfit)):
             return Unfit(found.code, found.detail, place)
         converted.append(found)

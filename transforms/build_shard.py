@@ -18,12 +18,20 @@ from schemas.faults import fault_line
 from schemas.feature_roles import roles_of_spec
 from schemas.layouts import Unfit
 from schemas.manifest import JobPlan, from_json, plan_digest, to_json
-from schemas.shards import ShardInfo, ShardPlan, index_names, receipt_name
+from schemas.shards import (
+    FileSum,
+    ShardInfo,
+    ShardPlan,
+    file_sum,
+    index_names,
+    index_stem,
+    receipt_name,
+)
 from schemas.statistics import NO_STATISTICS
 from transforms.build_records import bytes_in_flight, read_images, record_maker
 from transforms.gate import GateLimits, WorkerGate
 from transforms.growing_shard import GrowingShard
-from transforms.output_files import conflict, create_or_compare
+from transforms.output_files import check_claim, conflict, create_or_compare
 from transforms.progress import PROGRESS
 from transforms.quantities import counted, megabytes
 from transforms.read_blobs import read_blob
@@ -41,7 +49,6 @@ from transforms.storage import (
     is_local,
     join_uri,
     open_storage,
-    uploads_in_pieces,
 )
 
 _LOG = logging.getLogger(__name__)
@@ -52,7 +59,7 @@ T = TypeVar("T")
 def gate_for(limits: GateLimits, job: ShardJob) -> WorkerGate:
     """Return a gate that suits where a run's images and its output lie."""
     far = not all(map(is_local, job.roots.values()))
-    return WorkerGate(limits, far=far, uploads_aside=uploads_in_pieces(job.output))
+    return WorkerGate(limits, far=far, uploads_aside=not is_local(job.output))
 
 
 def write_shard(shard: ShardPlan, job: ShardJob, plan: JobPlan, gate: WorkerGate) -> ShardInfo:
@@ -70,6 +77,7 @@ def write_shard(shard: ShardPlan, job: ShardJob, plan: JobPlan, gate: WorkerGate
         info, rows = kept
         check_sources(shard, rows, roots)
         PROGRESS.add_samples(info.planned, info.planned - info.records, info.bytes)
+        PROGRESS.keep_shard()
         _LOG.info("kept %s", _described(info))
     else:
         check_codecs(job, plan)
@@ -99,7 +107,8 @@ def find_written(
         return None
     where = join_uri(output.root, receipt)
     try:
-        info = from_json(output.read(receipt), ShardInfo)
+        data = output.read(receipt)
+        info = msgspec.structs.replace(from_json(data, ShardInfo), receipt=file_sum(data))
     except ValueError as error:
         raise conflict(where, f"is no receipt ({error})") from None
     if info.plan != plan:
@@ -107,7 +116,7 @@ def find_written(
     if info.name != shard.name:
         raise conflict(where, f"is the receipt of {info.name}")
     written = output.stat(info.file)
-    parquet_name, text_name = index_names(shard.name)
+    parquet_name, text_name = index_names(index_stem(info.file))
     if written is None or output.stat(parquet_name) is None or output.stat(text_name) is None:
         return None
     if written.size_bytes != info.bytes:
@@ -118,6 +127,7 @@ def find_written(
     found = [len(row.sources) for row in rows]
     if found != [blobs.get(row.key) for row in rows] or len(rows) != info.records:
         raise conflict(join_uri(output.root, parquet_name), "describes other records")
+    _compare_twin(info, output)
     return info, rows
 
 
@@ -164,16 +174,20 @@ def build_shard(
                 else:
                     growing.append(sample, record)
         info = growing.info(plan_digest(plan), job.names)
-        _commit_shard(info, growing.rows, spool, output)
-    return info
+        receipt = _commit_shard(info, growing.rows, spool, output)
+    return msgspec.structs.replace(info, receipt=receipt)
 
 
-def _commit_shard(info: ShardInfo, rows: Sequence[IndexRow], spool: Spool, output: Storage) -> None:
+def _commit_shard(
+    info: ShardInfo, rows: Sequence[IndexRow], spool: Spool, output: Storage
+) -> FileSum:
+    """Create a shard's files, and return the sum of its receipt."""
     twin = output.stat(info.file) is not None
     if twin:  # before anything is claimed: a rerun would take a foreign file for the claim's
         _compare_twin(info, output)
-    _claim(info, output)
-    parquet_name, text_name = index_names(info.name)
+    check_claim(output, info.plan)
+    receipt = _claim(info, output)
+    parquet_name, text_name = index_names(index_stem(info.file))
     if not output.create(parquet_name, index_to_parquet(rows)) and not same_but_pins(
         rows, read_index(parquet_name, output, index_from_parquet)
     ):
@@ -181,16 +195,19 @@ def _commit_shard(info: ShardInfo, rows: Sequence[IndexRow], spool: Spool, outpu
     create_or_compare(output, text_name, index_to_text(rows))
     if not twin and not spool.publish(info.file):
         _compare_twin(info, output)
+    return receipt
 
 
-def _claim(info: ShardInfo, output: Storage) -> None:
+def _claim(info: ShardInfo, output: Storage) -> FileSum:
     """Create a shard's receipt, or find it there; an earlier version's has no statistics."""
-    name = receipt_name(info.name)
-    if output.create(name, to_json(info)):
-        return
+    name, data = receipt_name(info.name), to_json(info)
+    if output.create(name, data):
+        return file_sum(data)
     without_statistics = msgspec.structs.replace(info, statistics=NO_STATISTICS)
-    if output.read(name) not in (to_json(info), to_json(without_statistics)):
+    found = output.read(name)
+    if found not in (data, to_json(without_statistics)):
         raise conflict(join_uri(output.root, name), "has other content than this run's")
+    return file_sum(found)
 
 
 def read_index(name: str, output: Storage, decode: Callable[[bytes], T]) -> T:
@@ -206,9 +223,13 @@ def read_index(name: str, output: Storage, decode: Callable[[bytes], T]) -> T:
 
 
 def _compare_twin(info: ShardInfo, output: Storage) -> None:
-    """Accept a file that another attempt at the same shard put there, if it is the same."""
+    """Accept a file that another attempt at the same shard put there, if it is the same.
+
+    Raises:
+        RuntimeError: `E-OUT-CONFLICT` when it is another one.
+    """
     found = output.stat(info.file)
     crc32c = f"{output.crc32c(info.file):08x}"
     if found is None or (found.size_bytes, crc32c) != (info.bytes, info.crc32c):
-        what = f"has CRC-32C {crc32c}, this run made {info.bytes} bytes of {info.crc32c}"
+        what = f"has CRC-32C {crc32c}, its receipt says {info.bytes} bytes of {info.crc32c}"
         raise conflict(join_uri(output.root, info.file), what)

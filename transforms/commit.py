@@ -20,6 +20,7 @@ from schemas.licenses import count_licenses
 from schemas.manifest import (
     DUPLICATES_NAME,
     MANIFEST_NAME,
+    PLAN_NAME,
     REJECTED_NAME,
     Annotations,
     FeatureEntry,
@@ -32,16 +33,28 @@ from schemas.manifest import (
     read_manifest,
     to_json,
 )
-from schemas.shards import ShardInfo, ShardNames, receipt_name, shard_stem
+from schemas.shards import (
+    ShardInfo,
+    ShardNames,
+    file_sum,
+    index_stem,
+    shard_stem,
+)
 from transforms.blobs import PinTally, listing_digest
 from transforms.find_duplicates import NO_DUPLICATES, Duplicates, duplicates_jsonl
 from transforms.metadata_files import documents, metadata_files
 from transforms.output_files import (
+    SOURCES_NOTE,
+    beside_shard,
+    check_claim,
     create_or_compare,
     create_or_leave,
     foreign,
+    indexes,
+    is_shard,
+    leftover,
+    missing_files,
     receipts,
-    source_entries,
     sources_name,
     split_of,
     top_level,
@@ -49,7 +62,7 @@ from transforms.output_files import (
 from transforms.publish_plan import CommitJob, check_budget_aloud, first_difference, other_plan
 from transforms.quantities import counted
 from transforms.sources.split_sources import SplitSource, uri_identity
-from transforms.storage import DEFAULT_ACCESS, Access, Storage, join_uri, open_storage
+from transforms.storage import DEFAULT_ACCESS, Access, Storage, join_uri, list_uri, open_storage
 
 _LOG = logging.getLogger(__name__)
 
@@ -78,6 +91,8 @@ def commit(
         RuntimeError: `E-BUDGET`, `E-OUT-FOREIGN`, `E-OUT-CONFLICT`, or a sum that does not hold.
     """
     output = open_storage(job.output, job.access)
+    digest = plan_digest(plan)
+    check_claim(output, digest)
     shards = sorted(infos, key=lambda info: (info.split, info.index))
     _check_output(shards, plan, output, job.names)
     rejects = sorted(
@@ -85,18 +100,26 @@ def commit(
     )
     layout = job.layout.resolved(plan.found)
     manifest = make_manifest(shards, plan, files, rejects, layout, duplicates)
-    create_or_compare(output, REJECTED_NAME, b"".join(map(_json_line, rejects)))
+    rejected_lines = b"".join(map(_json_line, rejects))
+    create_or_compare(output, REJECTED_NAME, rejected_lines)
     check_budget_aloud(rejects, files, job, f"rejected, see {REJECTED_NAME}")
     for file in to_have_samples(files, plan, job):
         refuse_empty(file, manifest.splits[file.split].records, job)
+    contents: dict[str, bytes] = {}
     if duplicates.lines:
-        create_or_compare(output, DUPLICATES_NAME, duplicates_jsonl(duplicates.lines))
-    for name, text in metadata_files(manifest, layout).items():
-        create_or_compare(output, name, text.encode())
-    for name, text in documents(manifest).items():
-        create_or_leave(output, name, text.encode())
+        contents[DUPLICATES_NAME] = duplicates_jsonl(duplicates.lines)
+    contents |= {name: text.encode() for name, text in metadata_files(manifest, layout).items()}
+    for name, data in contents.items():
+        create_or_compare(output, name, data)
+    texts = {name: text.encode() for name, text in documents(manifest).items()}
+    for name, data in texts.items():
+        create_or_leave(output, name, data)
     identities = {file.split: file.identity for file in files}
-    output.create(sources_name(job_digest(plan, identities, listings)), b"{}\n")
+    output.create(sources_name(job_digest(plan, identities, listings)), SOURCES_NOTE)
+    contents |= {PLAN_NAME: to_json(plan), REJECTED_NAME: rejected_lines, **texts}
+    sums = {name: file_sum(data) for name, data in contents.items()}
+    manifest = msgspec.structs.replace(manifest, files=sums)
+    check_claim(output, digest)
     create_or_compare(output, MANIFEST_NAME, to_json(manifest))
     return manifest
 
@@ -136,6 +159,8 @@ def make_manifest(
                 bytes=info.bytes,
                 crc32c=info.crc32c,
                 sha256=info.sha256,
+                index_stem=index_stem(info.file),
+                receipt=info.receipt,
             )
             for info in shards
         ],
@@ -187,7 +212,6 @@ def find_complete(
     annotations: Mapping[str, Sequence[str]],
     roots: Mapping[str, str],
     exclude: str,
-    names: ShardNames,
     *,
     trust_manifest: bool,
     access: Access = DEFAULT_ACCESS,
@@ -195,8 +219,9 @@ def find_complete(
 ) -> Manifest | None:
     """Return the manifest when the output is complete for this job, else None.
 
-    Costs one listing of the roots and a pass over the annotation files; no image is read. A source
-    that was only touched is not recognised here: the run then finds every shard kept.
+    Costs one listing of the roots and of the output, and a pass over the annotation files; no image
+    and no shard is read. A source that was only touched is not recognised here: the run then finds
+    every shard kept. It also builds again what the output lacks.
 
     Args:
         output: of the data set.
@@ -204,13 +229,13 @@ def find_complete(
         annotations: URIs per split, in any order.
         roots: URI per root name.
         exclude: URI of samples left out, or empty.
-        names: how shard files are called.
         trust_manifest: compare the options alone.
         access: how stores are reached.
         optional_splits: those that are not there where they have no samples.
 
     Raises:
-        RuntimeError: `E-OUT-PLAN` when the data set was made with other options.
+        RuntimeError: `E-OUT-PLAN` when the data set was made with other options, `E-OUT-CONFLICT`
+            when a shard is not the one that was committed.
     """
     if output.stat(MANIFEST_NAME) is None:
         return None
@@ -225,12 +250,15 @@ def find_complete(
         for split, uris in annotations.items()
         if split in manifest.plan.splits or split not in optional_splits
     }
-    listings = {
-        root: f"{listing_digest(source_entries(uri, output.root, names, access)):x}"
-        for root, uri in roots.items()
-    }
+    listings = {root: f"{listing_digest(list_uri(uri, access)):x}" for root, uri in roots.items()}
     note = sources_name(job_digest(manifest.plan, identities, listings))
-    return manifest if output.stat(note) is not None else None
+    if output.stat(note) is None:
+        return None
+    if missing := missing_files(output, manifest):
+        found, first = counted(len(missing), "file"), printable(missing[0])
+        _LOG.warning("the data set lacks %s, such as %s: makes it whole again", found, first)
+        return None
+    return manifest
 
 
 def _with_shares(splits: Mapping[str, SplitSummary]) -> dict[str, SplitSummary]:
@@ -265,18 +293,21 @@ def _check_output(
     }
     if sorted(info.name for info in shards) != sorted(planned):
         raise RuntimeError(f"{len(planned)} shards are planned, {len(shards)} came back")
-    written = set(receipts(output))
-    sizes = top_level(output)
-    for name in sorted(written ^ {receipt_name(stem) for stem in planned}):
-        raise foreign(output, f"{name} is {'not of this plan' if name in written else 'gone'}")
+    written = {*receipts(output), *indexes(output, names)}
+    there = top_level(output)
+    for name in sorted(written ^ {name for info in shards for name in beside_shard(info)}):
+        if name in written:
+            raise leftover(output, f"{name} is not of this plan")
+        raise foreign(output, f"{name} is gone")
     for info in shards:
-        if sizes.get(info.file) != info.bytes:
-            found = sizes.get(info.file, "no")
-            raise foreign(output, f"{info.file} has {found} bytes, its receipt says {info.bytes}")
+        found = there.get(info.file)
+        if found is None or not is_shard(found, info):
+            size = "no" if found is None else found.size_bytes
+            raise foreign(output, f"{info.file} has {size} bytes, its receipt says {info.bytes}")
     files = {info.file for info in shards}
-    for name in sorted(sizes):
+    for name in sorted(there):
         if name not in files and split_of(name, names) is not None:
-            raise foreign(output, f"{name} is no shard of this plan")
+            raise leftover(output, f"{name} is no shard of this plan")
 
 
 def _summarize(

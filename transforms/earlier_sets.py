@@ -8,6 +8,7 @@ The keys of the samples are read by the workers, see `transforms/leave_out_earli
 import datetime
 import enum
 import hashlib
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,10 +16,19 @@ from typing import NamedTuple
 
 import msgspec
 
-from schemas.faults import fault_line
-from schemas.manifest import MANIFEST_NAME, PLAN_NAME, Label, Manifest, read_manifest
+from schemas.documents.text_protos import MAX_LABEL_ID
+from schemas.faults import fault_line, printable
+from schemas.manifest import (
+    MANIFEST_NAME,
+    PLAN_NAME,
+    Label,
+    Manifest,
+    read_manifest,
+    refuse_contradictions,
+)
 from schemas.run_date import DATE, date_in, expand_date
 from transforms import coders
+from transforms.output_files import missing_shards
 from transforms.quantities import counted
 from transforms.splits import splitting_in
 from transforms.storage import (
@@ -31,6 +41,7 @@ from transforms.storage import (
     source_changed,
 )
 
+_LOG = logging.getLogger(__name__)
 _FLAG = "--since"
 _OPTIONS_OF_KEYS = ("key_column", "group_rows", "keys")
 _READERS = 16
@@ -182,8 +193,9 @@ def find_earlier_sets(
 
     Raises:
         RuntimeError: `E-ARG` for a name that is no finished data set, or one of another layout or
-            split otherwise;
-            `E-OUT-FOREIGN` for a manifest that cannot be read; `E-OUT-DATES` for days out of turn;
+            split otherwise; `E-OUT-CONFLICT` for one of which a shard is missing or another;
+            `E-OUT-FOREIGN` for a manifest that cannot be read; `E-VER-MANIFEST` for one that
+            contradicts itself; `E-OUT-DATES` for days out of turn;
             `E-ANN-LABELS` when two data sets contradict.
     """
     uris: list[str] = []
@@ -261,14 +273,29 @@ def number_labels(
             known. None to take category ids as they are.
 
     Raises:
-        RuntimeError: `E-ARG` when earlier data sets are numbered in another way.
+        RuntimeError: `E-ARG` when earlier data sets are numbered in another way; `E-ANN-LABELS`
+            when a category id taken as it is can be no number of a class.
 
     >>> [label.id for label in number_labels([], [Label(90, "cup"), Label(3, "cat")], 1)]
     [1, 2]
     """
     _check_numbering(known, first_id)
     if first_id is None:
-        return list(labels)
+        kept = list(labels)
+        inherited_ids = {inherited.label.id for inherited in known}
+        for label in kept:
+            if not (0 <= label.id <= MAX_LABEL_ID or label.id in inherited_ids):
+                what = f"category id {label.id} of {label.name!r} is not from 0 to {MAX_LABEL_ID}"
+                what += ", the numbers that a label map can have"
+                remedy = "number classes anew with --category_ids contiguous"
+                raise RuntimeError(fault_line("E-ANN-LABELS", "all annotation files", what, remedy))
+            if label.id == 0:
+                _LOG.warning(
+                    "category id 0 of %s: the Object Detection API refuses a label map with it;"
+                    " --category_ids contiguous numbers classes from 1",
+                    printable(label.name),
+                )
+        return kept
     ids = {inherited.label.annotated_id: inherited.label.id for inherited in known}
     numbered: list[Label] = []
     for label in sorted(labels):
@@ -413,12 +440,18 @@ def _read_set(uri: str, access: Access) -> tuple[EarlierSet, str, list[Label], d
         what = f"no {MANIFEST_NAME}, hence no finished data set"
         raise _refused(uri, what, f"finish it, or give {_FLAG} others")
     earlier, manifest = _read(storage)
+    if missing := missing_shards(storage, manifest):  # whose records would be in no data set
+        what = f"lacks {missing[0]}, one of {counted(len(missing), 'missing shard')}"
+        remedy = f"restore it, run its command again, or give {_FLAG} others"
+        raise RuntimeError(fault_line("E-OUT-CONFLICT", uri, what, remedy))
     return earlier, manifest.layout, manifest.plan.labels, dividing_options(manifest.plan.options)
 
 
 def _read(storage: Storage) -> tuple[EarlierSet, Manifest]:
     data = storage.read(MANIFEST_NAME)
-    manifest = read_manifest(data, join_uri(storage.root, MANIFEST_NAME), _FLAG)
+    where = join_uri(storage.root, MANIFEST_NAME)
+    manifest = read_manifest(data, where, _FLAG)
+    refuse_contradictions(manifest, where)
     digest = hashlib.blake2b(data, digest_size=16).hexdigest()
     return EarlierSet(digest, storage.root), manifest
 

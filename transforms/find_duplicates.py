@@ -14,7 +14,7 @@ import apache_beam as beam
 import msgspec
 
 from schemas.manifest import SharedContents
-from schemas.shards import ShardInfo, index_names
+from schemas.shards import ShardInfo, index_names, index_stem
 from transforms import coders
 from transforms.batches import is_in_process
 from transforms.build_shard import read_index
@@ -166,10 +166,17 @@ def _pairs(line: Duplicate) -> list[SharedContents]:
             splits=splits,
             contents=1,
             sha256=line.sha256,
-            names=(line.samples[splits[0]][0].name, line.samples[splits[1]][0].name),
+            names=_names(line.samples[splits[0]][0], line.samples[splits[1]][0]),
         )
         for splits in itertools.combinations(sorted(line.records), 2)
     ]
+
+
+def _names(one: RecordOf, other: RecordOf) -> tuple[str, str]:
+    """Return what two records are called: with their keys where the files have the same name."""
+    if one.name == other.name != one.key:
+        return f"{one.name} (key {one.key})", f"{other.name} (key {other.key})"
+    return one.name, other.name
 
 
 def _add_pair(one: SharedContents, other: SharedContents) -> SharedContents:
@@ -220,7 +227,7 @@ class FindDuplicates(beam.PTransform):
 def _read_contents(
     info: ShardInfo, output: str, access: Access, count: int
 ) -> Iterator[tuple[int, _Contents]]:
-    name, _ = index_names(info.name)
+    name, _ = index_names(index_stem(info.file))
     sources = read_index(name, open_storage(output, access), first_sources_from_parquet)
     yield from contents_of(info.split, sources, count).items()
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from schemas.faults import fault_line
-from schemas.manifest import MANIFEST_NAME, Manifest, ShardEntry, read_manifest
-from schemas.shards import index_names, shard_stem
+from schemas.manifest import MANIFEST_NAME, Manifest, ShardEntry, index_names_of, read_manifest
 from schemas.tfrecord import FRAME_BYTES
 from transforms.storage import Access, Storage, find_uri, join_uri, open_storage
 from transforms.verify.files import open_records
@@ -65,12 +64,10 @@ def records_of_set(
     from transforms.shard_index import index_from_parquet  # pyarrow takes 0.2 s
 
     storage = open_storage(root, access)
-    entries = _entries(manifest_of(root, access), split)
-    for number, entry in enumerate(entries):
+    for entry, name in _indexed(manifest_of(root, access), split):
         if key is None and first >= entry.records:
             first -= entry.records
             continue
-        name = index_names(shard_stem(split, number, len(entries)))[0]
         index = storage.stat(name)
         if index is None or index.kind != "file":
             what, remedy = "is not there, or no file", "look with beam-tfrec verify"
@@ -93,12 +90,14 @@ def manifest_of(root: str, access: Access) -> Manifest:
     return read_manifest(storage.read(MANIFEST_NAME), join_uri(root, MANIFEST_NAME), "path")
 
 
-def _entries(manifest: Manifest, split: str) -> list[ShardEntry]:
-    entries = [entry for entry in manifest.shards if entry.split == split]
-    if not entries:
+def _indexed(manifest: Manifest, split: str) -> list[tuple[ShardEntry, str]]:
+    """Return a split's shards with the names of their Parquet indexes."""
+    indexed = zip(manifest.shards, index_names_of(manifest), strict=True)
+    found = [(entry, name) for entry, (name, _) in indexed if entry.split == split]
+    if not found:
         names = ", ".join(sorted(manifest.splits))
         raise ValueError(f"split must be one of {names}, got {split!r}: name one of them")
-    return entries
+    return found
 
 
 def _read_record(

@@ -15,9 +15,8 @@ import apache_beam as beam
 import msgspec
 
 from schemas.faults import Rejected, Scope, fault_line
-from schemas.manifest import Manifest
+from schemas.manifest import Manifest, index_names_of
 from schemas.samples import Sample
-from schemas.shards import index_names, shard_stem
 from transforms import coders
 from transforms.batches import BatchByKey, is_in_process, num_groups
 from transforms.blobs import PinTally
@@ -143,10 +142,9 @@ def list_indexes(manifest: Manifest, data_set: str, splits: Collection[str]) -> 
     """Return the indexes of a data set's shards, of those splits that a run has."""
     indexes: list[EarlierIndex] = []
     for split in sorted(manifest.plan.splits.keys() & set(splits)):
-        shards = [shard for shard in manifest.shards if shard.split == split]
-        for index, shard in enumerate(shards):  # in the order of their indexes
-            name, _ = index_names(shard_stem(split, index, len(shards)))
-            indexes.append(EarlierIndex(data_set, split, name, shard.records, shard.bytes))
+        for shard, (name, _) in zip(manifest.shards, index_names_of(manifest), strict=True):
+            if shard.split == split:
+                indexes.append(EarlierIndex(data_set, split, name, shard.records, shard.bytes))
     return indexes
 
 

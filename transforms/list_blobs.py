@@ -1,17 +1,15 @@
 """List what the roots of images hold."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import apache_beam as beam
 
-from schemas.shards import ShardNames
 from transforms.batches import is_in_process
 from transforms.blobs import BlobName
-from transforms.output_files import source_entries
-from transforms.storage import DEFAULT_ACCESS, Access, Entry, Storage, open_storage
+from transforms.storage import DEFAULT_ACCESS, Access, Entry, Storage, list_uri, open_storage
 from transforms.storage.listing_cuts import find_cuts
 
 
@@ -45,15 +43,11 @@ class ListBlobs(beam.PTransform):
 
     Attributes:
         roots: URI per root name, such as `{"train": "gs://b/train2017"}`.
-        output: URI of the data set; its files are no sources where it lies in a root.
-        names: how its shard files are called.
         access: how stores are reached.
         cuts: per root name, names at which its listing may be divided; None for none known.
     """
 
     roots: Mapping[str, str]
-    output: str = ""
-    names: ShardNames = field(default_factory=ShardNames)
     access: Access = DEFAULT_ACCESS
     cuts: beam.PCollection[tuple[str, list[str]]] | None = None
 
@@ -75,9 +69,7 @@ class ListBlobs(beam.PTransform):
         )
         if not in_process:
             ranges |= "Divide" >> beam.FlatMap(_divide) | "Spread" >> beam.Reshuffle()
-        return ranges | "List" >> beam.FlatMap(
-            _list_range, self.roots, self.output, self.names, self.access
-        )
+        return ranges | "List" >> beam.FlatMap(_list_range, self.roots, self.access)
 
 
 def _list_ranges(
@@ -102,10 +94,8 @@ def _divide(element: tuple[str, list[str]]) -> Iterator[tuple[str, list[str]]]:
 def _list_range(
     element: tuple[str, list[str]],
     roots: Mapping[str, str],
-    output: str,
-    names: ShardNames,
     access: Access,
 ) -> Iterator[tuple[BlobName, Entry]]:
     root, bounds = element
-    for entry in source_entries(roots[root], output, names, access, bounds):
+    for entry in list_uri(roots[root], access, bounds):
         yield (root, entry.name), entry

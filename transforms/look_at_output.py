@@ -8,13 +8,11 @@ from schemas.manifest import JobPlan
 from schemas.shards import ShardNames
 from transforms.output_files import receipts, refuse_foreign, removed_names, split_of, top_level
 from transforms.publish_plan import is_claimed
-from transforms.storage import OBJECT_STORES, Storage, is_local
+from transforms.storage import Storage, is_beams, is_local
 from transforms.storage.local import coded
 
 FREE, OURS, COMPLETE, OVERWRITTEN, REFUSED = "free", "ours", "complete", "overwritten", "refused"
 """What an output can be found to be: see `RunPlan.state`."""
-
-_READABLE_STORES = ("gs", *OBJECT_STORES)
 
 
 def refuse_no_place(output: Storage) -> None:
@@ -24,7 +22,7 @@ def refuse_no_place(output: Storage) -> None:
         RuntimeError: `E-IO-…` as `Storage.probe` would.
     """
     if not is_local(output.root):
-        if output.root.partition("://")[0] in _READABLE_STORES:
+        if not is_beams(output.root):
             output.require_folder()
         return
     if os.path.exists(output.root) and not os.path.isdir(output.root):

@@ -1,6 +1,8 @@
 """The files of a data set: which names are ours, creating them, and deleting no one else's."""
 
 import contextlib
+import datetime
+import hashlib
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -18,30 +20,30 @@ from schemas.manifest import (
     REPORT_NAME,
     SOURCES_DIR,
     JobPlan,
+    Manifest,
+    ShardEntry,
     from_json,
+    index_names_of,
     read_manifest,
 )
 from schemas.shards import (
     INDEX_DIR,
     NAMED_TEMPLATES,
+    PLAIN,
     RECEIPTS_DIR,
     ShardInfo,
     ShardNames,
     index_names,
+    index_stem,
     is_index_name,
     receipt_name,
+    shard_stems,
 )
 from transforms.storage import (
-    DEFAULT_ACCESS,
-    EVERYTHING,
-    SPOOL_DIR,
-    Access,
-    Bounds,
     Entry,
     Storage,
+    is_local,
     join_uri,
-    name_below,
-    open_storage,
 )
 
 SIDE_FILES = (
@@ -57,6 +59,9 @@ DOCUMENTS = (CARD_NAME, CROISSANT_NAME, REPORT_NAME)
 EXCLUDED_NAME = "_excluded.jsonl"
 """A copy of what `--exclude` named, where `--overwrite` would have deleted it."""
 
+SOURCES_NOTE = b"{}\n"
+"""What each note of a finished run holds: its name says everything."""
+
 _OWN_NAMES = {
     MANIFEST_NAME,
     PLAN_NAME,
@@ -68,25 +73,12 @@ _OWN_NAMES = {
 }
 _LOG = logging.getLogger(__name__)
 _SOURCES_NAME = re.compile(rf"{SOURCES_DIR}/[0-9a-f]{{32}}\.json")
+_TEXT_INDEX = re.compile(rb"([0-9]+ [0-9]+\n)*")
 
 
 def sources_name(job: str) -> str:
     """Return the name of the note that a job with this digest is complete."""
     return f"{SOURCES_DIR}/{job}.json"
-
-
-def source_entries(
-    root: str,
-    output: str,
-    names: ShardNames,
-    access: Access = DEFAULT_ACCESS,
-    bounds: Bounds = EVERYTHING,
-) -> Iterator[Entry]:
-    """Yield what a source root holds, without the data set where that lies in the root too."""
-    below = name_below(root, output) if output else None
-    for entry in open_storage(root, access).list(bounds=bounds):
-        if below is None or not _is_in_output(entry.name, below, names):
-            yield entry
 
 
 def create_or_compare(output: Storage, name: str, data: bytes) -> None:
@@ -122,31 +114,121 @@ def foreign(output: Storage, what: str) -> RuntimeError:
     return RuntimeError(fault_line("E-OUT-FOREIGN", output.root, what, remedy))
 
 
-def refuse_foreign(output: Storage, names: ShardNames, gone: Collection[str] = ()) -> None:
+def is_foreign(error: RuntimeError) -> bool:
+    """Return whether an error is `E-OUT-FOREIGN`, and no trouble of the storage."""
+    return str(error).startswith("E-OUT-FOREIGN ")
+
+
+def leftover(output: Storage, what: str) -> RuntimeError:
+    """Return the fault of an output that holds what another run of ours may have left there."""
+    what += ": a run that was still at work may have written it"
+    remedy = "run again with --overwrite when no other run is at work, or move it away"
+    return RuntimeError(fault_line("E-OUT-FOREIGN", output.root, what, remedy))
+
+
+def check_claim(output: Storage, plan: str) -> None:
+    """Check that an output is still claimed by this run's plan: `--overwrite` may have deleted it.
+
+    Args:
+        output: of the run.
+        plan: digest of the plan, hex.
+
+    Raises:
+        RuntimeError: `E-OUT-PLAN` when another run has taken the output.
+    """
+    there = output.stat(PLAN_NAME) is not None
+    if there and hashlib.blake2b(output.read(PLAN_NAME), digest_size=16).hexdigest() == plan:
+        return
+    what = f"{PLAN_NAME} is {'of another run' if there else 'gone'} since this run began"
+    what += ": a run with --overwrite has taken the output"
+    remedy = "let it end, or stop it and run again with --overwrite"
+    raise RuntimeError(fault_line("E-OUT-PLAN", output.root, what, remedy))
+
+
+def refuse_foreign(
+    output: Storage, names: ShardNames, gone: Collection[str] = (), splits: Collection[str] = ()
+) -> None:
     """Refuse an output that has no plan, but files of our names.
 
     Args:
         output: what may hold them.
         names: how shard files are called.
         gone: names that will not be there.
+        splits: of the run, whose shards another run of ours may have left.
 
     Raises:
         RuntimeError: `E-OUT-FOREIGN`.
     """
     own = _OWN_NAMES - {EXCLUDED_NAME, PLAN_NAME, *DOCUMENTS}
     ours = {name for name in top_level(output) if name in own or split_of(name, names) is not None}
-    for name in sorted({*ours, *receipts(output)}.difference(gone)):
-        raise foreign(output, f"{name} is there, but no {PLAN_NAME} that tells of it")
+    ours |= {*indexes(output, names), *receipts(output)}
+    for name in sorted(ours.difference(gone)):
+        what = f"{name} is there, but no {PLAN_NAME} that names it"
+        ours_to_delete = not gone and _is_removable(output, names, splits, name)
+        raise leftover(output, what) if ours_to_delete else foreign(output, what)
 
 
-def top_level(output: Storage) -> dict[str, int]:
-    """Return the sizes of the files that lie in the output itself, by name."""
-    return {e.name: e.size_bytes for e in output.list(recursive=False) if e.kind == "file"}
+def top_level(output: Storage) -> dict[str, Entry]:
+    """Return the files that lie in the output itself, by name."""
+    return {e.name: e for e in output.list(recursive=False) if e.kind == "file"}
 
 
 def receipts(output: Storage) -> list[str]:
     """Return the names of the receipts that are there."""
     return _names_in(RECEIPTS_DIR, _is_receipt_name, output)
+
+
+def source_notes(output: Storage) -> list[str]:
+    """Return the names of the notes by which finished runs recognise themselves."""
+    return _names_in(SOURCES_DIR, _is_sources_name, output)
+
+
+def indexes(output: Storage, names: ShardNames) -> list[str]:
+    """Return the names of the indexes that are there, of older data sets too."""
+    return _names_in(INDEX_DIR, lambda name: is_index_name(name, names), output)
+
+
+def beside_shard(info: ShardInfo) -> tuple[str, ...]:
+    """Return the names of a shard's receipt and indexes."""
+    return (receipt_name(info.name), *index_names(index_stem(info.file)))
+
+
+def is_shard(found: Entry, wanted: ShardInfo | ShardEntry) -> bool:
+    """Return whether a listed file has a shard's size, and its checksum where that is listed."""
+    same = found.crc32c is None or f"{found.crc32c:08x}" == wanted.crc32c
+    return same and found.size_bytes == wanted.bytes
+
+
+def missing_shards(output: Storage, manifest: Manifest) -> list[str]:
+    """Return the shards that a data set lacks, by one listing.
+
+    Raises:
+        RuntimeError: `E-OUT-CONFLICT` when a shard is not the one that was committed.
+    """
+    there, missing = top_level(output), []
+    for shard in manifest.shards:
+        found = there.get(shard.file)
+        if found is None:
+            missing.append(shard.file)
+        elif not is_shard(found, shard):
+            what = f"has {found.size_bytes} bytes or a checksum that {MANIFEST_NAME} does not name"
+            remedy = "restore it, or delete it and run its command again, which builds it anew"
+            where = join_uri(output.root, shard.file)
+            raise RuntimeError(fault_line("E-OUT-CONFLICT", where, what, remedy))
+    return missing
+
+
+def missing_files(output: Storage, manifest: Manifest) -> list[str]:
+    """Return the shards, receipts and indexes that a data set lacks, by three listings.
+
+    Raises:
+        RuntimeError: as `missing_shards`.
+    """
+    stems = shard_stems([shard.split for shard in manifest.shards])
+    index = {name for names in index_names_of(manifest) for name in names}
+    wanted = {*map(receipt_name, stems), *index}
+    there = {*receipts(output), *_names_in(INDEX_DIR, index.__contains__, output)}
+    return [*missing_shards(output, manifest), *sorted(wanted - there)]
 
 
 def split_of(name: str, names: ShardNames) -> str | None:
@@ -157,12 +239,12 @@ def split_of(name: str, names: ShardNames) -> str | None:
 
 def remove_output(
     output: Storage, names: ShardNames, splits: Iterable[str], excluded: bytes | None = None
-) -> None:
+) -> bool:
     """Delete a data set of ours, manifest first, so that none is ever there in part.
 
-    Deleted are the files that receipts name, those of our names for these splits, the side files,
-    and the documents that nobody has edited; anything else stays. The plan goes last: until then a
-    rerun knows what this was.
+    Deleted are the files that receipts and manifest name, shards of our names for these splits,
+    indexes that are ours, the side files, and the documents without edits; anything else
+    stays. The plan goes last: until then a rerun knows what this was.
 
     Args:
         output: what holds the data set.
@@ -170,14 +252,20 @@ def remove_output(
         splits: whose.
         excluded: what `EXCLUDED_NAME` is to hold before anything goes, its original perhaps.
 
+    Returns:
+        Whether there was a data set of ours, or a part of one.
+
     Raises:
         RuntimeError: `E-OUT-FOREIGN` when plan or manifest there are none of ours.
     """
     doomed = removed_names(output, names, splits, keeps_excluded=excluded is not None)
+    if doomed:
+        _warn_of_live_run(output)
     if doomed and excluded is not None:
         _keep_excluded(output, excluded)
     for name in doomed:
         output.delete(name)
+    return bool(doomed)
 
 
 def removed_names(
@@ -188,20 +276,49 @@ def removed_names(
     Raises:
         RuntimeError: `E-OUT-FOREIGN` when plan or manifest there are none of ours.
     """
-    if not _is_ours(output):
+    manifest, infos = _find_manifest(output), list(_read_receipts(output))
+    if not (_has_plan(output) or manifest or infos):
         return []
+    there = top_level(output)
+    shards = {info.file: index_names(index_stem(info.file)) for info in infos}
+    if manifest is not None:
+        files = [shard.file for shard in manifest.shards]
+        shards |= zip(files, index_names_of(manifest), strict=True)
     wanted = {"", *splits}
-    named = {info.file for info in _read_receipts(output)}
-    named |= {*SIDE_FILES, REJECTED_NAME, DUPLICATES_NAME, EXCLUDED_NAME}
+    named = {*shards, *SIDE_FILES, REJECTED_NAME, DUPLICATES_NAME, EXCLUDED_NAME}
     if keeps_excluded:
         named.remove(EXCLUDED_NAME)
     doomed = [MANIFEST_NAME]
-    for name in sorted(top_level(output)):
+    for name in sorted(there):
         if name in named or split_of(name, names) in wanted or _is_own_document(output, name):
             doomed.append(name)
-    doomed += _names_in(INDEX_DIR, is_index_name, output)
-    doomed += _names_in(SOURCES_DIR, _is_sources_name, output)
+    # A receipt alone only claims an index: the name may have been taken by a file of the user's.
+    finished = {name for file in shards.keys() & there for name in shards[file]}
+    for name in _names_in(INDEX_DIR, lambda _: True, output):
+        if name in finished or (is_index_name(name, names) and _is_own_index(output, name)):
+            doomed.append(name)
+    doomed += source_notes(output)
     return [*doomed, *receipts(output), PLAN_NAME]
+
+
+def _warn_of_live_run(output: Storage) -> None:
+    """Say when the youngest receipt was written: its run may still be at work.
+
+    Only of unfinished data sets in stores, where no lock says so. Cloud Storage's generations are
+    microseconds.
+    """
+    if is_local(output.root) or output.stat(MANIFEST_NAME) is not None:
+        return
+    pins = [entry.pin for entry in _entries_in(RECEIPTS_DIR, _is_receipt_name, output)]
+    newest_us = max((int(pin) for pin in pins if pin.isdecimal()), default=0)
+    if newest_us:
+        written = datetime.datetime.fromtimestamp(newest_us / 1e6, datetime.UTC)
+        _LOG.warning(
+            "%s: an unfinished run wrote its last shard at %s UTC; if it is still at work, both"
+            " runs may end with exit code 5: then stop one and run the other with --overwrite",
+            printable(output.root),
+            f"{written:%Y-%m-%d %H:%M:%S}",
+        )
 
 
 def _keep_excluded(output: Storage, data: bytes) -> None:
@@ -214,13 +331,38 @@ def _is_own_document(output: Storage, name: str) -> bool:
     return name in DOCUMENTS and is_sealed(output.read(name))
 
 
-def _is_ours(output: Storage) -> bool:
-    """Return whether the output holds a data set of ours, or its beginnings."""
-    has_manifest = output.stat(MANIFEST_NAME) is not None
-    if has_manifest:
-        read_manifest(output.read(MANIFEST_NAME), join_uri(output.root, MANIFEST_NAME))
+def _is_own_index(output: Storage, name: str) -> bool:
+    """Return whether an index that no finished shard names is one of ours, by its content."""
+    from transforms.shard_index import index_from_parquet  # pyarrow takes 0.2 s
+
+    data = output.read(name)
+    if not name.endswith(".parquet"):
+        return _TEXT_INDEX.fullmatch(data) is not None
+    try:
+        index_from_parquet(data)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_removable(output: Storage, names: ShardNames, splits: Collection[str], name: str) -> bool:
+    try:
+        return name in removed_names(output, names, splits)
+    except RuntimeError as error:
+        if not is_foreign(error):
+            raise
+        return False
+
+
+def _find_manifest(output: Storage) -> Manifest | None:
+    if output.stat(MANIFEST_NAME) is None:
+        return None
+    return read_manifest(output.read(MANIFEST_NAME), join_uri(output.root, MANIFEST_NAME))
+
+
+def _has_plan(output: Storage) -> bool:
     if output.stat(PLAN_NAME) is None:
-        return has_manifest
+        return False
     try:
         from_json(output.read(PLAN_NAME), JobPlan)
     except ValueError:
@@ -236,22 +378,19 @@ def _read_receipts(output: Storage) -> Iterator[ShardInfo]:
 
 
 def _names_in(folder: str, is_ours: Callable[[str], bool], output: Storage) -> list[str]:
+    return sorted(entry.name for entry in _entries_in(folder, is_ours, output))
+
+
+def _entries_in(folder: str, is_ours: Callable[[str], bool], output: Storage) -> Iterator[Entry]:
     entries = output.list(f"{folder}/", recursive=False)
-    return sorted(e.name for e in entries if e.kind == "file" and is_ours(e.name))
+    return (entry for entry in entries if entry.kind == "file" and is_ours(entry.name))
 
 
 def _is_receipt_name(name: str) -> bool:
     stem = name.removeprefix(f"{RECEIPTS_DIR}/").removesuffix(".json")
-    return name == receipt_name(stem) and is_index_name(index_names(stem)[0])
+    is_stem = ShardNames(PLAIN).matches(f"{stem}.tfrec") is not None
+    return is_stem and name == receipt_name(stem)
 
 
 def _is_sources_name(name: str) -> bool:
     return _SOURCES_NAME.fullmatch(name) is not None
-
-
-def _is_in_output(name: str, below: str, names: ShardNames) -> bool:
-    if below:
-        return name == below or name.startswith(f"{below}/")
-    in_folder = is_index_name(name) or _is_receipt_name(name) or _is_sources_name(name)
-    in_folder = in_folder or name.startswith(f"{SPOOL_DIR}/")
-    return name in _OWN_NAMES or in_folder or split_of(name, names) is not None

@@ -25,7 +25,6 @@ from transforms.blobs import (
 )
 from transforms.group_batches import GroupBatches
 from transforms.run_spool import RunSpool
-from transforms.source_reads import ReadCounts
 from transforms.storage import Entry
 from transforms.tagged_outputs import RejectedOutput
 
@@ -206,7 +205,7 @@ class _Pin(beam.DoFn):
             if isinstance(pinned, Rejected):
                 yield RejectedOutput("rejected", pinned)
             else:
-                counts.reads.add(entries[name])
+                counts.add_read(entries[name])
                 yield pinned
         counts.add(names, entries)
 
@@ -217,11 +216,7 @@ class _Pin(beam.DoFn):
 
 
 class _Counts:
-    """The tally of a bundle while it grows.
-
-    Attributes:
-        reads: of the blobs that samples are pinned to.
-    """
+    """The tally of a bundle while it grows."""
 
     def __init__(self) -> None:
         self._named = 0
@@ -230,7 +225,8 @@ class _Counts:
         self._num_unreferenced = 0
         self._first_missing = ""
         self._first_unreferenced = ""
-        self.reads = ReadCounts()
+        self._read_files = 0
+        self._read_bytes = 0
 
     def add(self, names: list[str], entries: Mapping[str, Entry]) -> None:
         self._named += len(names)
@@ -243,6 +239,11 @@ class _Counts:
         self._first_missing = first_name([self._first_missing, *missing])
         self._first_unreferenced = first_name([self._first_unreferenced, *unreferenced])
 
+    def add_read(self, entry: Entry) -> None:
+        """Count a blob that a sample is pinned to."""
+        self._read_files += 1
+        self._read_bytes += entry.size_bytes
+
     def tally(self) -> PinTally:
         return PinTally(
             named=self._named,
@@ -251,5 +252,6 @@ class _Counts:
             listing=f"{self._listing % DIGEST_MODULUS:x}",
             first_missing=self._first_missing,
             first_unreferenced=self._first_unreferenced,
-            reads=self.reads.reads(),
+            read_files=self._read_files,
+            read_bytes=self._read_bytes,
         )

@@ -17,6 +17,7 @@ class Counts(NamedTuple):
     rejected: int
     bytes: int
     shards_done: int
+    shards_kept: int = 0
 
 
 class Progress:
@@ -29,6 +30,8 @@ class Progress:
         bytes: written to shards.
         shards_planned: shards of the run.
         shards_done: shards written or kept.
+        shards_kept: of them, kept.
+        shards_there: shards that were there when the plan was published.
     """
 
     def __init__(self) -> None:
@@ -41,11 +44,19 @@ class Progress:
         with self._lock:
             self.planned = self.done = self.rejected = self.bytes = 0
             self.shards_planned = self.shards_done = 0
+            self.shards_kept = self.shards_there = 0
 
-    def plan(self, samples: int, shards: int) -> None:
-        """Note what is to be done."""
+    def plan(self, samples: int, shards: int, shards_there: int = 0) -> None:
+        """Note what is to be done, and how many shards are there already."""
         with self._lock:
             self.planned, self.shards_planned = samples, shards
+            self.shards_there = shards_there
+
+    def shards_finished(self) -> int:
+        """Return how many shards are there: those of earlier runs, and those of this one."""
+        with self._lock:
+            new = self.shards_done - self.shards_kept
+            return min(max(self.shards_there, self.shards_kept) + new, self.shards_planned)
 
     def add_samples(self, done: int, rejected: int, written_bytes: int) -> None:
         """Note samples that were written or rejected."""
@@ -59,11 +70,18 @@ class Progress:
         with self._lock:
             self.shards_done += 1
 
+    def keep_shard(self) -> None:
+        """Note that the next shard is one of an earlier run."""
+        with self._lock:
+            self.shards_kept += 1
+
     def take(self) -> Counts:
         """Return what was done, and count from zero again: another process adds it to its own."""
         with self._lock:
-            counts = Counts(self.done, self.rejected, self.bytes, self.shards_done)
-            self.done = self.rejected = self.bytes = self.shards_done = 0
+            counts = Counts(
+                self.done, self.rejected, self.bytes, self.shards_done, self.shards_kept
+            )
+            self.done = self.rejected = self.bytes = self.shards_done = self.shards_kept = 0
             return counts
 
     def add(self, counts: Counts) -> None:
@@ -71,6 +89,7 @@ class Progress:
         self.add_samples(counts.done, counts.rejected, counts.bytes)
         with self._lock:
             self.shards_done += counts.shards_done
+            self.shards_kept += counts.shards_kept
 
 
 PROGRESS = Progress()

@@ -4,6 +4,7 @@ What a run may reject is decided here too, since it is asked before the first sh
 """
 
 import logging
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from apache_beam.metrics import Metrics
 
 from schemas.annotations.label_files import read_label_file, refuse_unlisted
 from schemas.columns import found_of_columns
-from schemas.faults import Rejected, Scope, fault_line, reject_order
+from schemas.faults import FAULTS, Rejected, Scope, fault_line, reject_order
 from schemas.layouts import Layout
 from schemas.manifest import (
     FORMAT_VERSION,
@@ -35,7 +36,13 @@ from transforms.earlier_sets import (
     number_labels,
     number_names,
 )
-from transforms.output_files import foreign, refuse_foreign
+from transforms.output_files import (
+    foreign,
+    is_foreign,
+    refuse_foreign,
+    split_of,
+    top_level,
+)
 from transforms.progress import COUNTERS, PROGRESS
 from transforms.shard_table import ShardTable
 from transforms.sources.split_sources import SplitSource, merge_labels
@@ -89,12 +96,16 @@ class CommitJob:
         options: options that decide bytes or membership, by name, beyond the plan's own.
         names: how shard files are called.
         budget: how many samples may be rejected.
+        drop_budget: how many annotations of each split may be dropped; None for 1 %, rounded up,
+            and never all.
         allow_empty: accept a split without images.
         accept_command: the command that accepts `COUNT` rejects, for the message.
+        accept_drops_command: the command that accepts `COUNT` dropped annotations of a split.
         access: how stores are reached.
         earlier: the data sets that this one adds to.
         label_file: URI of the classes in their order; empty to number their names as they sort.
         optional_splits: those that are not there where they have no samples.
+        replaces: `--overwrite` has just deleted a data set of ours in the output.
     """
 
     output: str
@@ -102,12 +113,15 @@ class CommitJob:
     options: Mapping[str, str] = field(default_factory=dict)
     names: ShardNames = field(default_factory=ShardNames)
     budget: RejectBudget = field(default_factory=RejectBudget)
+    drop_budget: RejectBudget | None = None
     allow_empty: bool = False
-    accept_command: str = "--max_rejected COUNT"
+    accept_command: str = "budget=RejectBudget(count=COUNT)"
+    accept_drops_command: str = "drop_budget=RejectBudget(count=COUNT)"
     access: Access = DEFAULT_ACCESS
     earlier: EarlierSets = NO_EARLIER_SETS
     label_file: str = ""
     optional_splits: Collection[str] = ()
+    replaces: bool = False
 
 
 def make_job_plan(
@@ -149,15 +163,27 @@ def make_job_plan(
     )
 
 
-def publish_plan(plan: JobPlan, output: Storage, names: ShardNames) -> None:
+def publish_plan(
+    plan: JobPlan, output: Storage, names: ShardNames, *, replaces: bool = False
+) -> int:
     """Claim an output for a plan, or find it claimed by the same one.
+
+    A run that replaces a data set claims first and looks second. Whatever a run that was still at
+    work left there then has a plan, so that the next `--overwrite` knows it as ours.
+
+    Returns:
+        How many shards are there already.
 
     Raises:
         RuntimeError: as `is_claimed`.
     """
-    if is_claimed(plan, output, names) or output.create(PLAN_NAME, to_json(plan)):
-        return
-    _refuse_other(plan, output)
+    if not replaces and is_claimed(plan, output, names):
+        return sum(split_of(name, names) is not None for name in top_level(output))
+    if not output.create(PLAN_NAME, to_json(plan)):
+        _refuse_other(plan, output)
+    if replaces:
+        refuse_foreign(output, names, splits=plan.splits)
+    return 0
 
 
 def is_claimed(plan: JobPlan, output: Storage, names: ShardNames) -> bool:
@@ -171,8 +197,10 @@ def is_claimed(plan: JobPlan, output: Storage, names: ShardNames) -> bool:
         try:
             refuse_foreign(output, names)
             return False
-        except RuntimeError:
-            if output.stat(PLAN_NAME) is None:  # else they are of a run that began just now
+        except RuntimeError as error:
+            if (
+                not is_foreign(error) or output.stat(PLAN_NAME) is None
+            ):  # else they are of a run that began just now
                 raise
     _refuse_other(plan, output)
     return True
@@ -208,37 +236,101 @@ def check_budget(rejects: Iterable[Rejected], files: Iterable[SplitSource], job:
     """Stop when more samples are rejected than accepted, of those that earlier data sets lack.
 
     Raises:
-        RuntimeError: `E-BUDGET`, with the command that accepts them.
+        RuntimeError: `E-BUDGET`, with the command that accepts them; with their most frequent cause
+            where a split would be left without samples, which no command accepts.
     """
     samples = sorted((r for r in rejects if r.scope is Scope.SAMPLE), key=reject_order)
     count = len({(reject.split, reject.key) for reject in samples})
     listed = sum(file.listed - file.earlier_images for file in files)
     if count > job.budget.allowed(listed):
-        first = samples[0]
-        what = (
-            f"{count} of {listed} samples rejected, --max_rejected is {job.budget}"
-            f" (first {(first.file_name or first.key)!r}, {first.detail})"
-        )
+        first, emptied, cause = samples[0], _first_emptied(samples, files, job), ""
         before, _, after = job.accept_command.rpartition("COUNT")
         remedy = f"mend them, or accept with {before}{count}{after}"
+        if emptied:
+            codes = [reject.code for reject in samples if reject.split == emptied]
+            ((code, most),) = Counter(codes).most_common(1)
+            first = next(r for r in samples if (r.split, r.code) == (emptied, code))
+            cause = f", and split {emptied} has none left: {most} of its {len(codes)} rejects say"
+            cause += f" {FAULTS[code].meaning!r}"
+            remedy = "mend its sources"
+        what = (
+            f"{count} of {listed} samples rejected, --max_rejected is {job.budget}"
+            f" (first {(first.file_name or first.key)!r}, {first.detail}){cause}"
+        )
         raise RuntimeError(fault_line("E-BUDGET", job.output, what, remedy))
+
+
+def check_drops(rejects: Iterable[Rejected], files: Iterable[SplitSource], job: CommitJob) -> None:
+    """Stop when more annotations of a split are dropped than accepted.
+
+    Their number is compared with that of the annotations to be written: those that are listed,
+    without those that are excluded, filtered out or in earlier data sets.
+
+    Raises:
+        RuntimeError: `E-BUDGET`, with the command that accepts them.
+    """
+    dropped: dict[str, list[Rejected]] = {}
+    for reject in rejects:
+        if reject.scope is Scope.ANNOTATION:
+            dropped.setdefault(reject.split, []).append(reject)
+    over: list[tuple[int, str]] = []
+    for file in sorted(files, key=lambda file: file.split):
+        of_split = sorted(dropped.get(file.split, ()), key=reject_order)
+        left_out = file.excluded_annotations + sum(file.skipped_annotations.values())
+        listed = file.annotations - file.earlier_annotations - left_out
+        allowed = _allowed_drops(listed, job.drop_budget)
+        if len(of_split) > allowed:
+            codes = Counter(reject.code for reject in of_split)
+            counts = ", ".join(f"{count} {code}" for code, count in sorted(codes.items()))
+            first = of_split[0]
+            what = (
+                f"{len(of_split)} of {listed} annotations of {file.split} dropped ({counts}),"
+                f" {allowed} accepted (first id {first.annotation_ids[0]}"
+                f" of {first.file_name!r}, {first.detail})"
+            )
+            over.append((len(of_split), what))
+    if over:
+        before, _, after = job.accept_drops_command.rpartition("COUNT")
+        remedy = f"mend them, or accept with {before}{max(over)[0]}{after}"
+        raise RuntimeError(fault_line("E-BUDGET", job.output, over[0][1], remedy))
+
+
+def _allowed_drops(listed: int, budget: RejectBudget | None) -> int:
+    """Return how many annotations may be dropped; by default 1 %, rounded up, and never all."""
+    if budget is None:
+        return min(-(-listed // 100), max(listed - 1, 0))
+    return budget.allowed(listed)
+
+
+def _first_emptied(
+    samples: Iterable[Rejected], files: Iterable[SplitSource], job: CommitJob
+) -> str:
+    """Return the first split that must have samples and has lost all to rejects, or nothing."""
+    lost = Counter(split for split, _ in {(reject.split, reject.key) for reject in samples})
+    for file in files:
+        may_be_empty = job.allow_empty or file.split in job.optional_splits or file.earlier_images
+        left = file.listed - file.excluded_images - sum(file.skipped.values()) - lost[file.split]
+        if lost[file.split] and left <= 0 and not may_be_empty:
+            return file.split
+    return ""
 
 
 def check_budget_aloud(
     rejects: Sequence[Rejected], files: Sequence[SplitSource], job: CommitJob, remedy: str
 ) -> None:
-    """Check the budget, and log the first of the rejects that are too many.
+    """Check both budgets, and log the first of the rejects that are too many.
 
     Raises:
         RuntimeError: `E-BUDGET`.
     """
-    try:
-        check_budget(rejects, files, job)
-    except RuntimeError:
-        samples = [reject for reject in rejects if reject.scope is Scope.SAMPLE]
-        for reject in sorted(samples, key=reject_order)[:_SHOWN_REJECTS]:
-            _LOG.warning("%s", reject_text(reject, remedy))
-        raise
+    for check, scope in ((check_budget, Scope.SAMPLE), (check_drops, Scope.ANNOTATION)):
+        try:
+            check(rejects, files, job)
+        except RuntimeError:
+            found = [reject for reject in rejects if reject.scope is scope]
+            for reject in sorted(found, key=reject_order)[:_SHOWN_REJECTS]:
+                _LOG.warning("%s", reject_text(reject, remedy))
+            raise
 
 
 def reject_text(reject: Rejected, remedy: str) -> str:
@@ -291,7 +383,8 @@ def _check_found(found: Sequence[str], job: CommitJob) -> None:
         job.layout.resolved(found)
     except ValueError as error:
         what, _, remedy = str(error).rpartition(": ")
-        raise RuntimeError(fault_line("E-ARG", job.output, what, remedy)) from None
+        where = f"layout {job.layout.name}"
+        raise RuntimeError(fault_line("E-ARG", where, what, remedy)) from None
 
 
 def _show(value: object) -> str:
@@ -330,11 +423,11 @@ def _publish(
     warn_of_splits(files)
     output = open_storage(job.output, job.access)
     output.probe()
-    publish_plan(plan, output, job.names)
+    shards_there = publish_plan(plan, output, job.names, replaces=job.replaces)
     check_turn(job.earlier, job.output, job.layout.name, job.access)
     samples = sum(split.samples for split in plan.splits.values())
     shards = sum(split.shards for split in plan.splits.values())
-    PROGRESS.plan(samples, shards)
+    PROGRESS.plan(samples, shards, shards_there)
     Metrics.counter(COUNTERS, "samples_planned").inc(samples)
     Metrics.counter(COUNTERS, "shards_planned").inc(shards)
     return plan

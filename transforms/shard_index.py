@@ -6,6 +6,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import google_crc32c
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,6 +30,11 @@ INDEX_SCHEMA = pa.schema(
         pa.field("labels", pa.list_(pa.int64()), nullable=False),
     ]
 )
+
+
+_SEAL = b"beam-tfrec-crc32c:"
+_BLANK_SEAL = _SEAL + b"0" * 8
+"""What an index says of itself while its CRC-32C is computed, which then stands there."""
 
 
 class Source(msgspec.Struct, frozen=True, gc=False):
@@ -59,7 +65,11 @@ class IndexRow(msgspec.Struct, frozen=True):
 
 
 def index_to_parquet(rows: Sequence[IndexRow]) -> bytes:
-    """Return the rows as a Parquet file, its bytes equal for equal rows and pyarrow."""
+    """Return the rows as a Parquet file, its bytes equal for equal rows and pyarrow.
+
+    The file holds its own CRC-32C. The manifest cannot hold it: an index has the times of local
+    sources, and a manifest is the same for the same data.
+    """
     columns = {
         "key": [row.key for row in rows],
         "offset": [row.offset for row in rows],
@@ -68,8 +78,21 @@ def index_to_parquet(rows: Sequence[IndexRow]) -> bytes:
         "labels": [row.labels for row in rows],
     }
     out = io.BytesIO()
-    pq.write_table(pa.table(columns, schema=INDEX_SCHEMA), out, compression="zstd")
-    return out.getvalue()
+    schema = INDEX_SCHEMA.with_metadata({"seal": _BLANK_SEAL})
+    table = pa.table(columns, schema=schema)
+    pq.write_table(table, out, compression="zstd")
+    return _sealed(out.getvalue())
+
+
+def is_index_as_written(data: bytes) -> bool:
+    """Return whether a Parquet index still has the bytes of which it holds the CRC-32C."""
+    at = data.rfind(_SEAL)
+    return at >= 0 and _sealed(data[:at] + _BLANK_SEAL + data[at + len(_BLANK_SEAL) :]) == data
+
+
+def _sealed(blank: bytes) -> bytes:
+    at = blank.rindex(_BLANK_SEAL) + len(_SEAL)
+    return blank[:at] + b"%08x" % google_crc32c.value(blank) + blank[at + 8 :]
 
 
 def _sources_column(rows: Sequence[IndexRow]) -> pa.ListArray:

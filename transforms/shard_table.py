@@ -7,6 +7,7 @@ format version.
 import bisect
 import hashlib
 import itertools
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -16,6 +17,8 @@ from schemas.faults import fault_line
 from schemas.manifest import PlannedSplit
 from schemas.order import Order
 from transforms import coders
+
+_LOG = logging.getLogger(__name__)
 
 DEFAULT_SHARD_BYTES = 150_000_000
 MIN_SHARDS = 16
@@ -37,7 +40,8 @@ class Sharding:
     Attributes:
         num_shards: shards per split; a multiple of `hosts`.
         records_per_shard: records of every shard but the last; excludes the others.
-        shard_bytes: output bytes to aim at, where neither of them is given.
+        shard_bytes: output bytes to aim at, where neither of them is given; None for the default,
+            which comes with a least number of shards.
         hosts: hosts that will read `files[h::hosts]`.
         order: order per split.
         seed: of the shuffle.
@@ -45,7 +49,7 @@ class Sharding:
 
     num_shards: Mapping[str, int] = field(default_factory=dict)
     records_per_shard: int | None = None
-    shard_bytes: int = DEFAULT_SHARD_BYTES
+    shard_bytes: int | None = None
     hosts: int = 1
     order: Mapping[str, Order] = field(default_factory=dict)
     seed: int = 0
@@ -53,7 +57,9 @@ class Sharding:
     def __post_init__(self) -> None:
         """Refuse values that could not be planned."""
         numbers = [("num_shards", n) for n in self.num_shards.values()]
-        numbers += [("shard_size", self.shard_bytes), ("hosts", self.hosts)]
+        numbers.append(("hosts", self.hosts))
+        if self.shard_bytes is not None:
+            numbers.append(("shard_size", self.shard_bytes))
         if self.records_per_shard is not None:
             numbers.append(("records_per_shard", self.records_per_shard))
         for name, number in numbers:
@@ -91,13 +97,16 @@ class Sharding:
         orders |= {split: order.value for split, order in self.order.items() if split}
         shards = {split or "all": number for split, number in self.num_shards.items()}
         by_size = not shards and self.records_per_shard is None
+        size = f"{DEFAULT_SHARD_BYTES}"
+        if self.shard_bytes is not None:  # the same number, given, may make fewer shards
+            size = f"{self.shard_bytes} as given"
         return {
             "hosts": str(self.hosts) if by_size else "",
             "num_shards": _as_text(shards),
             "order": _as_text(orders),
             "records_per_shard": str(self.records_per_shard or ""),
             "seed": str(self.seed),
-            "shard_size": str(self.shard_bytes) if by_size else "",
+            "shard_size": size if by_size else "",
         }
 
 
@@ -176,7 +185,7 @@ def equal_shares(rank: int, total: int, num_shards: int) -> tuple[int, int]:
 
 
 def count_shards(split: str, total: int, output_bytes: int, sharding: Sharding) -> int:
-    """Return a split's number of shards.
+    """Return a split's number of shards; log it where the default's least number decides.
 
     Args:
         split: its name.
@@ -194,13 +203,15 @@ def count_shards(split: str, total: int, output_bytes: int, sharding: Sharding) 
     if asked is None and sharding.records_per_shard is not None:
         return -(-total // sharding.records_per_shard)
     if asked is None:
-        wanted = -(-output_bytes // sharding.shard_bytes)
-        if total >= MIN_SHARDS * MIN_RECORDS_TO_SPREAD:
+        shard_bytes = sharding.shard_bytes or DEFAULT_SHARD_BYTES
+        by_size = wanted = -(-output_bytes // shard_bytes)
+        if sharding.shard_bytes is None and total >= MIN_SHARDS * MIN_RECORDS_TO_SPREAD:
             wanted = max(wanted, MIN_SHARDS)
         asked = -(-wanted // sharding.hosts) * sharding.hosts
-        what = (
-            f"--shard_size {sharding.shard_bytes} and --hosts {sharding.hosts} make {asked} shards"
-        )
+        what = f"--shard_size {shard_bytes} and --hosts {sharding.hosts} make {asked} shards"
+        if wanted > by_size:
+            text = "split %s: %d shards, the least by default; for fewer give --shard_size"
+            _LOG.info(text, split, asked)
     else:
         what = f"--num_shards {asked}"
     if asked > total:

@@ -21,6 +21,7 @@ from schemas.annotations.coco_objects import (
 )
 from schemas.annotations.coco_types import (
     NOTHING,
+    CocoCategory,
     CocoImage,
     CocoInstance,
     CocoPanoptic,
@@ -93,23 +94,20 @@ class CocoFiles:
         self.found = _found_in(self._files)
         self.orphans: list[Orphan] = []
         image_ids = [image.id for image in self.images]
-        self._columns = self._files[0].columns if len(self._files) == 1 else None
-        self._by_image: list[dict[int | str, list[Any]]] = []
-        if self._columns is None:
-            self._by_image = [file.by_image(image_ids) for file in self._files]
-            for file, grouped in zip(self._files, self._by_image, strict=True):
-                if sum(map(len, grouped.values())) < file.num_annotations:
-                    self.orphans += file.orphans(grouped)
-        else:
-            self._grouped = self._columns.group(image_ids)
-            if self._grouped.ends[-1:] != [len(self._columns)]:
-                self.orphans += self._files[0].orphans(image_ids)
+        self._by_image = [file.by_image(image_ids) for file in self._files]
+        for file, grouped in zip(self._files, self._by_image, strict=True):
+            if sum(map(len, grouped.values())) < len(file.annotations):
+                self.orphans += file.orphans(grouped)
         self._joined: Counter[CocoFile] = Counter()
         num_keypoints = {label.id: len(label.keypoints) for label in self.labels}
         self._num_keypoints = num_keypoints
         self._opener = ObjectOpener(num_keypoints)
         self._stuff = {
-            category.id for file in files for category in file.categories if not category.isthing
+            category.id
+            for file in self._files
+            if file.kind is Kind.PANOPTIC
+            for place, category in enumerate(file.categories)
+            if not _is_thing(category, place, file)
         }
         self._segmentations = segmentations
         self._num_ids = _count_ids(self._files)
@@ -127,7 +125,7 @@ class CocoFiles:
     @property
     def num_annotations(self) -> int:
         """Annotations of all files less those joined, once all images have been made."""
-        return sum(file.num_annotations for file in self._files) - self._joined.total()
+        return sum(len(file.annotations) for file in self._files) - self._joined.total()
 
     @property
     def num_repeated_ids(self) -> int:
@@ -145,7 +143,7 @@ class CocoFiles:
             SourceFile(
                 kind=file.kind.value,
                 images=len(file.images),
-                annotations=file.num_annotations,
+                annotations=len(file.annotations),
                 categories=len(file.categories),
                 joined_annotations=self._joined[file],
                 images_not_listed=len(self.images) - len(file.images),
@@ -174,17 +172,20 @@ class CocoFiles:
                         first[split_of(image_id)] += 1
         return first
 
+    def places(self) -> dict[int | str, int]:
+        """Return the place of each annotation id, counted through all files from 0."""
+        places: dict[int | str, int] = {}
+        for file in self._files:
+            for annotation_id, _ in file.ids_and_images():
+                places.setdefault(annotation_id, len(places))
+        return places
+
     def has(self, *kinds: Kind) -> bool:
         """Return whether a file is of one of these kinds."""
         return any(file.kind in kinds for file in self._files)
 
     def annotated_images(self) -> Iterator[AnnotatedImage]:
         """Yield every image with its annotations, in the order of `images`."""
-        if self._columns is not None:
-            of_images = self._columns.by_image(self._grouped, self._num_keypoints)
-            for image, found in zip(self.images, of_images, strict=True):
-                yield AnnotatedImage(image, *found)
-            return
         if len(self._files) == 1 and self._files[0].kind.has_objects:
             grouped = self._by_image[0]
             for image in self.images:
@@ -288,7 +289,7 @@ class CocoFiles:
             what += f" beside {file.path_of(entry)} of {file.where}"
             raise _fault("E-ANN-DUPLICATE", other.where, what, "remove one")
         decoded = self._decode_segments(file, entry)
-        segments = open_segments(decoded, self._num_keypoints, self._stuff)
+        segments = open_segments(decoded, self._num_keypoints, self._stuff, self._opener.repairs)
         if isinstance(segments, tuple):
             return BadAnnotation(entry.image_id, *segments)
         try:
@@ -361,6 +362,14 @@ def _labels_of(files: Sequence[CocoFile]) -> list[Label]:
         for category in file.categories
     ]
     return unite_labels(labels, " and ".join(file.where for file in files))
+
+
+def _is_thing(category: CocoCategory, place: int, file: CocoFile) -> bool:
+    if category.isthing is msgspec.UNSET:
+        what = f"$.categories[{place}] (id {category.id}, {category.name!r}) has no isthing"
+        remedy = "give each category of a panoptic file isthing: 1 if countable, 0 if stuff"
+        raise file.wrong_type(what, remedy)
+    return bool(category.isthing)
 
 
 def _found_in(files: Sequence[CocoFile]) -> list[str]:

@@ -1,20 +1,16 @@
 """One COCO annotation file: what kind it is, and a strict parser of its entries.
 
-A file of objects goes by in pieces, of which columns are kept: a sixth of its size. Any other is
-held as a whole and decoded in one typed pass, where a box stays a slice of the file until its image
-is made: twice its size. Polygons are skipped unparsed unless they are asked for.
+A file is held whole and decoded in one typed pass: twice its size in memory. A box stays a slice
+of the file until its image is made. Segmentations are skipped unparsed unless they are asked for.
 """
 
-import functools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
 
-from schemas.annotations.coco_columns import InstanceColumns
-from schemas.annotations.coco_pieces import CocoPieces, read_in_pieces
 from schemas.annotations.coco_types import (
     NOTHING,
     CocoAnnotation,
@@ -31,8 +27,11 @@ from schemas.annotations.coco_types import (
     kind_of,
 )
 from schemas.annotations.file_names import blob_name, name_of_url
-from schemas.annotations.json_pieces import HeldText, Text
-from schemas.annotations.json_sections import first_keys, parse_sections
+from schemas.annotations.json_sections import (
+    first_keys,
+    mend_numbers,
+    parse_sections,
+)
 from schemas.faults import fault_line
 from schemas.labels import check_labels
 from schemas.licenses import License, read_licenses
@@ -67,11 +66,6 @@ class CocoStrictness:
     segmentations: bool = False
     image_field: str = ""
 
-    @property
-    def is_usual(self) -> bool:
-        """Whether ids are integers, and nothing is kept but boxes and what is beside them."""
-        return self == STRICT
-
 
 STRICT = CocoStrictness()
 
@@ -100,89 +94,52 @@ class CocoFile:
         kind: what it holds.
         images: in the file's order, ids and names unique.
         categories: in the file's order; an id has one name. Empty for captions.
-        columns: its annotations, where it was read in pieces.
+        annotations: in the file's order.
         num_ids: different ids of the annotations.
         licenses: that it names, by id.
         image_values: of the field of images that was asked for, in their order; empty where an
             image has none.
     """
 
-    def __init__(
-        self,
-        data: bytes | Text,
-        where: str,
-        strictness: CocoStrictness = STRICT,
-        read_pieces: Callable[[Text], CocoPieces | None] | None = read_in_pieces,
-    ) -> None:
+    def __init__(self, data: bytes, where: str, strictness: CocoStrictness = STRICT) -> None:
         """Parse a file.
 
         Args:
             data: its bytes, UTF-8 with or without a BOM.
             where: the file's name, for messages.
             strictness: how its values are taken.
-            read_pieces: reads it in pieces, where that can be; None to have entries at once.
 
         Raises:
             RuntimeError: an `E-ANN-…` line when the file breaks a rule.
         """
         self.where = where
         self._strictness = strictness
-        text = HeldText(data) if isinstance(data, bytes) else data
         self.images: list[CocoImage] = []
         self.image_values: list[str] = []
         self.categories: list[CocoCategory] = []
-        self.columns: InstanceColumns | None = None
-        pieces = read_pieces(text) if read_pieces and strictness.is_usual else None
-        licenses = self._parse_whole(text.whole()) if pieces is None else self._take(pieces)
-        self.licenses: list[License] = read_licenses(licenses)
-        _check_images(self.images, where)
-        check_labels([(category.id, category.name) for category in self.categories], where)
-
-    @functools.cached_property
-    def annotations(self) -> list[Any]:
-        """The annotations in the file's order; made when they are asked for, where columns are."""
-        assert self.columns is not None  # else they are there
-        return self.columns.entries()
-
-    @property
-    def num_annotations(self) -> int:
-        """How many annotations there are."""
-        return len(self.annotations if self.columns is None else self.columns)
-
-    def _take(self, pieces: CocoPieces) -> msgspec.Raw:
-        """Take a file that went by in pieces; return its licenses."""
-        self.kind = Kind.INSTANCES
-        self.images, self.columns = pieces.images, pieces.columns
-        categories = msgspec.Raw(pieces.sections["categories"])
-        self.categories = self._decode(categories, "categories", CocoCategory)
-        self.num_ids = self.columns.count_ids()
-        return msgspec.Raw(pieces.sections.get("licenses", b"null"))
-
-    def _parse_whole(self, data: bytes) -> msgspec.Raw:
-        """Take a file of any kind, or say what is wrong with it; return its licenses."""
-        sections = parse_sections(data, self.where)
+        sections = parse_sections(data, where)
         images, annotations = sections.take("images"), sections.take("annotations")
         self.kind = self._kind_by_keys(annotations)
         categories = NOTHING if self.kind is Kind.CAPTIONS else sections.take("categories")
         self.images = self._decode(images, "images", CocoImage)
-        if field := self._strictness.image_field:
+        if field := strictness.image_field:
             self.image_values = self._decode_field(images, field)
         if memoryview(categories):
             self.categories = self._decode(categories, "categories", CocoCategory)
-        self.annotations = self._decode_annotations(annotations)
+        self.annotations: list[Any] = self._decode_annotations(annotations)
         ids = set(map(_ID, self.annotations))
         self.num_ids = len(ids)
-        if not self._strictness.string_ids:
+        if not strictness.string_ids:
             self.refuse_text("images", "id")
             if not set(map(type, ids)) <= {int}:
                 self.refuse_text("annotations", _ID_FIELDS[self.kind is Kind.PANOPTIC])
-        return sections.find("licenses")
+        self.licenses: list[License] = read_licenses(sections.find("licenses"))
+        _check_images(self.images, where)
+        check_labels([(category.id, category.name) for category in self.categories], where)
 
     def ids_and_images(self) -> Iterator[tuple[int | str, int | str]]:
         """Yield the id of every annotation and that of its image, in the file's order."""
-        if self.columns is None:
-            return ((annotation.id, annotation.image_id) for annotation in self.annotations)
-        return zip(self.columns.ids, self.columns.image_ids, strict=True)
+        return ((annotation.id, annotation.image_id) for annotation in self.annotations)
 
     def by_image(self, image_ids: Iterable[int | str]) -> dict[int | str, list[Any]]:
         """Return the annotations of every image, in the file's order, without orphans."""
@@ -205,8 +162,8 @@ class CocoFile:
             for place, (annotation_id, image_id) in enumerate(self.ids_and_images())
             if image_id not in known
         ]
-        if found and self.columns is None and not self._strictness.string_ids:
-            self.refuse_text("annotations", "image_id")  # columns hold no text
+        if found and not self._strictness.string_ids:
+            self.refuse_text("annotations", "image_id")
         return found
 
     def path_of(self, annotation: CocoAnnotation) -> str:
@@ -264,7 +221,7 @@ class CocoFile:
         if self._strictness.segmentations:
             entry = CocoOutlined
         entries = self._decode(section, "annotations", entry)
-        if entry is CocoInstance and None in map(_AREA, entries):
+        if entry is CocoInstance and any(a is None or a < 0 for a in map(_AREA, entries)):
             entries = self._decode(section, "annotations", CocoOutlined)  # areas are found by them
         if operator.countOf(map(_KEYPOINTS, entries), NOTHING) < len(entries):
             self.kind = Kind.KEYPOINTS
@@ -278,6 +235,10 @@ class CocoFile:
             entries = msgspec.json.decode(section, type=into)
         except msgspec.ValidationError as error:
             what, _, at = str(error).partition(" - at `$")  # no path: the section itself
+            if at.endswith((".area`", ".width`", ".height`")):  # seldom, so files are not scanned
+                mended = mend_numbers(section)
+                if bytes(mended) != bytes(section):
+                    return self._decode(mended, name, entry)
             if name == "annotations":
                 self._refuse_mixture(section, at)
             remedy = "correct the file"

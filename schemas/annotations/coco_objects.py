@@ -14,6 +14,7 @@ from schemas.annotations.coco_types import (
     CocoSegment,
     Int64,
 )
+from schemas.annotations.json_sections import mend_numbers
 from schemas.annotations.segmentations import (
     ParsedSegmentation,
     parse_segmentation,
@@ -32,8 +33,8 @@ class ObjectOpener:
     """Opens what an annotation file holds as slices.
 
     Attributes:
-        repairs: what was mended so far, with counts: `keypoints_dropped`, and what
-            `parse_segmentation` mends.
+        repairs: what was mended so far, with counts: `area_replaced`, `crowd_replaced`,
+            `keypoints_dropped`, and what `parse_segmentation` mends.
     """
 
     def __init__(self, num_keypoints: Mapping[Any, int]) -> None:
@@ -54,10 +55,10 @@ class ObjectOpener:
             return bbox_fault(instance.bbox)
         if not (bbox[2] > 0 and bbox[3] > 0):
             return bbox_fault(instance.bbox)
-        area = instance.area
+        area = _not_negative(instance.area, self.repairs)
         if area is None:
             area = area_px2(_parse_segmentation(instance, image), bbox)
-        crowd = int(bool(instance.iscrowd))
+        crowd = _crowd_of(instance.iscrowd, self.repairs)
         if keypoints is NOTHING:
             return ObjectFields(category_id, bbox, area, crowd)
         points = self._open_keypoints(keypoints, category_id)
@@ -79,8 +80,7 @@ class ObjectOpener:
             points = _DECODE_KEYPOINTS(raw) or []
         except msgspec.ValidationError:
             points = [float("nan")]
-        names = self._num_keypoints[category_id]
-        right_length = len(points) == 3 * names if names else len(points) % 3 == 0
+        right_length = len(points) == 3 * self._num_keypoints[category_id]
         if points and not (right_length and _VISIBILITIES.issuperset(points[2::3])):
             self.repairs["keypoints_dropped"] += 1
             return []
@@ -116,11 +116,17 @@ def decode_segments(raw: msgspec.Raw) -> list[CocoSegment]:
     Raises:
         msgspec.ValidationError: when one has a wrong type.
     """
-    return _DECODE_SEGMENTS(raw)
+    try:
+        return _DECODE_SEGMENTS(raw)
+    except msgspec.ValidationError:
+        return _DECODE_SEGMENTS(mend_numbers(raw))
 
 
 def open_segments(
-    segments: list[CocoSegment], num_keypoints: Mapping[int, int], stuff: Collection[int]
+    segments: list[CocoSegment],
+    num_keypoints: Mapping[int, int],
+    stuff: Collection[int],
+    repairs: Counter[str],
 ) -> list[SegmentFields] | tuple[str, str]:
     """Return the segments of a panoptic image, or (code, detail) of why there are none.
 
@@ -130,6 +136,7 @@ def open_segments(
         segments: as the file has them.
         num_keypoints: by the ids of all categories.
         stuff: ids of categories that are no things.
+        repairs: where `area_replaced` and `crowd_replaced` are counted.
     """
     opened: list[SegmentFields] = []
     for segment in segments:
@@ -143,11 +150,27 @@ def open_segments(
         if not (bbox[2] > 0 and bbox[3] > 0):
             code, detail = bbox_fault(segment.bbox)
             return code, f"segment {segment.id}: {detail}"
-        area = bbox[2] * bbox[3] if segment.area is None else segment.area
-        crowd = int(bool(segment.iscrowd))
+        area = _not_negative(segment.area, repairs)
+        area = bbox[2] * bbox[3] if area is None else area
+        crowd = _crowd_of(segment.iscrowd, repairs)
         category_id, is_thing = segment.category_id, int(segment.category_id not in stuff)
         opened.append(SegmentFields(segment.id, category_id, bbox, area, crowd, is_thing))
     return opened
+
+
+def _not_negative(area: float | None, repairs: Counter[str]) -> float | None:
+    """Return an annotated area; None, counted, where it is below 0."""
+    if area is None or area >= 0:
+        return area
+    repairs["area_replaced"] += 1
+    return None
+
+
+def _crowd_of(iscrowd: int, repairs: Counter[str]) -> int:
+    """Return 0 or 1; any other number counts as 1, and is counted."""
+    if iscrowd not in (0, 1):
+        repairs["crowd_replaced"] += 1
+    return int(bool(iscrowd))
 
 
 def unknown_category(category_id: int) -> tuple[str, str]:
@@ -167,5 +190,5 @@ def bbox_fault(raw: msgspec.Raw) -> tuple[str, str]:
     try:
         bbox = msgspec.json.decode(raw)
     except msgspec.ValidationError:
-        return "E-BOX-NOT-FINITE", "bbox holds a number beyond float64"
+        return "E-BOX-NOT-FINITE", "bbox holds a number that is not finite"
     return check_bbox(bbox) or ("E-BOX-SHAPE", "bbox is not four numbers")

@@ -12,7 +12,6 @@ import msgspec
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 PositiveInt = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
-PositiveFloat = Annotated[float, msgspec.Meta(gt=0)]
 SegmentId = Annotated[int, msgspec.Meta(ge=0, le=2**24 - 1)]
 Id = Int64 | str
 FloatId = Int64 | float | str
@@ -80,7 +79,7 @@ class CocoCategory(msgspec.Struct, Generic[NumberId], gc=False, kw_only=True):
     id: NumberId
     name: str
     keypoints: list[str] | None = None
-    isthing: int | bool = 1
+    isthing: int | bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class CocoInstance(msgspec.Struct, Generic[AnyId, NumberId], gc=False, kw_only=True):
@@ -93,21 +92,6 @@ class CocoInstance(msgspec.Struct, Generic[AnyId, NumberId], gc=False, kw_only=T
     area: float | None = None
     iscrowd: int | bool = 0
     keypoints: msgspec.Raw = NOTHING
-
-
-class CocoBoxed(msgspec.Struct, gc=False, kw_only=True):
-    """An object's entry of `annotations` as nearly all are: with an area and a box that is one.
-
-    No value of a file is of the type of `keypoints`: an entry that has any is none of these.
-    """
-
-    id: Int64
-    image_id: Int64
-    category_id: Int64
-    bbox: tuple[float, float, PositiveFloat, PositiveFloat]
-    area: float
-    iscrowd: int | bool = 0
-    keypoints: msgspec.UnsetType = msgspec.UNSET
 
 
 class CocoOutlined(CocoInstance[AnyId, NumberId], Generic[AnyId, NumberId], gc=False, kw_only=True):

@@ -6,6 +6,7 @@ with it is told by byte offset and by what stands there.
 
 import codecs
 import itertools
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -24,8 +25,16 @@ _STRING_OR_REST = re.compile(STRING.pattern[:-1] + rb'(?:"|\\?\Z)', re.DOTALL)
 """An end is not looked for again from each quote of a text in which there is none."""
 _STRING_OR_BRACKET = re.compile(rb"(%b)\s*(:?)|[][{}]" % STRING.pattern, re.DOTALL)
 _ARRAY_OF_OBJECTS = re.compile(rb"\s*\[\s*\{")
+_BEGINS_AS_JSON = re.compile(rb"[\s\0\xff\xfe]*[\[{]")  # UTF-16 and UTF-32 too
 _DECODED_AT_ONCE_BYTES = 2**20
 _BYTE_OFFSET = re.compile(r"\(byte (\d+)\)")
+_STRING_OR_NOT_FINITE = re.compile(
+    rb"%b|(?<=[ \t\r\n:,[])(NaN|-?Infinity)(?=[ \t\r\n,}\]])" % STRING.pattern, re.DOTALL
+)
+_LONE_SURROGATE = re.compile(rb"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})(?=[^\\]|\\[^u])")
+_NOT_FINITE = b"1e999"
+_WHOLE_SIZE = re.compile(rb'("(?:width|height)"[ \t\r\n]*:[ \t\r\n]*[0-9]+)\.0+(?![0-9eE])')
+_AREA = re.compile(rb'("area"[ \t\r\n]*:[ \t\r\n]*)(-?[0-9][-+.0-9eE]*)')
 
 
 class _EveryKey:
@@ -82,9 +91,12 @@ def parse_sections(data: bytes, where: str) -> Sections:
     """
     if data.startswith(_UTF8_BOM):
         data = b" " * len(_UTF8_BOM) + data[len(_UTF8_BOM) :]  # every byte keeps its offset
+    if data.isspace() or not data:
+        what, remedy = "the file is empty", "give a COCO annotation file"
+        raise RuntimeError(fault_line("E-ANN-JSON", where, what, remedy))
     _refuse_other_encodings(data, where)
     try:
-        pairs = msgspec.json.decode(data, type=dict[_EveryKey, msgspec.Raw], dec_hook=_key_hook)
+        pairs = _decode_pairs(data)
     except msgspec.ValidationError as error:
         what = f"the file is no JSON object ({error})"
         raise RuntimeError(
@@ -99,6 +111,58 @@ def parse_sections(data: bytes, where: str) -> Sections:
     if nests_deeper(data, MAX_NESTING):
         raise _nests_too_deep(data, where)
     return Sections(pairs, data, where)
+
+
+def _decode_pairs(data: bytes) -> dict[_EveryKey, msgspec.Raw]:
+    """Decode an object, in which `NaN` and `Infinity`, as Python writes them, become `1e999`."""
+    decoder = msgspec.json.Decoder(dict[_EveryKey, msgspec.Raw], dec_hook=_key_hook)
+    try:
+        return decoder.decode(data)
+    except msgspec.DecodeError as error:
+        match = _BYTE_OFFSET.search(str(error))
+        at = int(match[1]) if match else len(data)
+        if data[at : at + 3] not in (b"NaN", b"Inf"):
+            raise
+    tokens = [match for match in _STRING_OR_NOT_FINITE.finditer(data) if match[1]]
+
+    def replaced(padded: bool) -> bytes:
+        parts: list[bytes] = []
+        kept = 0
+        for token in tokens:
+            number = b"0".ljust(len(token[1])) if padded else _NOT_FINITE
+            parts += data[kept : token.start()], number
+            kept = token.end()
+        return b"".join((*parts, data[kept:]))
+
+    decoder.decode(replaced(padded=True))  # other faults, at their offsets in the file
+    return decoder.decode(replaced(padded=False))
+
+
+def mend_numbers(text: msgspec.Raw) -> msgspec.Raw:
+    """Return JSON with integers for sizes such as `640.0`, and null for areas beyond float64.
+
+    An area that is null counts as not annotated.
+
+    >>> bytes(mend_numbers(msgspec.Raw(b'[{"width": 640.0, "area": 1e999}]')))
+    b'[{"width": 640, "area": null}]'
+    """
+
+    def finite(area: re.Match[bytes]) -> bytes:
+        return area[0] if math.isfinite(float(area[2])) else area[1] + b"null"
+
+    return msgspec.Raw(_WHOLE_SIZE.sub(rb"\1", _AREA.sub(finite, bytes(text))))
+
+
+def lone_surrogate_at(data: bytes) -> int | None:
+    r"""Return the byte offset of the first half of a surrogate pair without its second half.
+
+    msgspec takes one near the end of a text for the end of the text.
+
+    >>> lone_surrogate_at(rb'{"a": "\ud800"}'), lone_surrogate_at(rb'{"a": "\\ud800 \ud83d\ude00"}')
+    (7, None)
+    """
+    match = _LONE_SURROGATE.search(data)
+    return match.start(1) if match else None
 
 
 def first_keys(array: msgspec.Raw) -> list[str]:
@@ -127,10 +191,13 @@ def _refuse_other_encodings(data: bytes, where: str) -> None:
     if data.startswith(_GZIP):
         what, remedy = "byte offset 0 holds gzip's signature, not JSON", "gunzip the file"
         raise RuntimeError(fault_line("E-ANN-JSON", where, what, remedy))
+    offset = _first_not_utf8(data)
+    if (offset is not None or b"\0" in data[:4]) and not _BEGINS_AS_JSON.match(data):
+        what = f"byte offset 0 holds {data[:4].hex(' ')}, not JSON"
+        raise RuntimeError(fault_line("E-ANN-JSON", where, what, "give a COCO annotation file"))
     if data.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in data[:4]:
         what = f"byte offset 0 holds {data[:4].hex(' ')}: UTF-16 or UTF-32, not UTF-8"
         raise RuntimeError(fault_line("E-ANN-JSON", where, what, "save the file as UTF-8"))
-    offset = _first_not_utf8(data)
     if offset is not None:
         what = f"no UTF-8 at byte offset {offset}, where {_standing_at(data, offset)!r} stands"
         raise RuntimeError(fault_line("E-ANN-JSON", where, what, "save the file as UTF-8"))
@@ -204,6 +271,10 @@ def _peel(brackets: bytes, levels: int) -> bytes:
 def _what_stands_there(error: msgspec.DecodeError, data: bytes) -> str:
     match = _BYTE_OFFSET.search(str(error))
     offset = int(match[1]) if match else len(data)
+    if match is None and (at := lone_surrogate_at(data)) is not None:
+        return (
+            f"half of a surrogate pair at byte offset {at}, where {_standing_at(data, at)!r} stands"
+        )
     reason = str(error).removeprefix("JSON is malformed: ").split(" (byte")[0]
     if reason == "trailing characters":
         offset -= 1  # msgspec names the byte after the first of them

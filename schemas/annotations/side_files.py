@@ -13,6 +13,7 @@ import msgspec
 
 from schemas.annotations.coco_objects import ObjectOpener
 from schemas.annotations.coco_types import NOTHING, CocoImage, CocoOutlined
+from schemas.annotations.json_sections import lone_surrogate_at
 from schemas.picture_fields import BadAnnotation, ObjectFields, Segmentation
 
 _UTF8_BOM = b"\xef\xbb\xbf"
@@ -89,13 +90,19 @@ def decode(
     'JSON is malformed: invalid character (byte 6)'
     """
     try:
+        data.decode()  # first: decoders take other text where they skip it or leave it for later
+    except UnicodeDecodeError as error:
+        return f"not UTF-8 (byte {error.start}): save the file as UTF-8"
+    try:
         found = decoder.decode(data.removeprefix(_UTF8_BOM))
         twice = _repeated(data.removeprefix(_UTF8_BOM), sections)
         return f"two {twice} keys" if twice else found
     except RecursionError:
         return "JSON is nested too deeply"
-    except ValueError as error:  # no JSON, another type, or text that is no UTF-8
+    except ValueError as error:  # no JSON, or another type
         what = str(error)
+        if what == _TRUNCATED and (at := lone_surrogate_at(data)) is not None:
+            return f"JSON is malformed: half of a surrogate pair (byte {at})"
         return what if what != _TRUNCATED else f"the file ends within its JSON (byte {len(data)})"
 
 

@@ -7,13 +7,15 @@ the tables of splits, features and classes, which stand in the file itself.
 """
 
 import json
+import re
+import string
 import urllib.parse
 from collections.abc import Mapping, Sequence
 
 from schemas.documents.seals import BLANK_SEAL, sealed
 from schemas.licenses import is_link
 from schemas.manifest import FORMAT_VERSION, Manifest, ShardEntry
-from schemas.shards import INDEX_DIR
+from schemas.shards import COUNTED, INDEX_DIR, index_stem
 
 CROISSANT_NAME = "croissant.json"
 
@@ -57,7 +59,6 @@ _CONTEXT: _Json = {  # the standard's own, which every file repeats
     "subField": "cr:subField",
     "transform": "cr:transform",
 }
-_STEM = r"(?:-[0-9]+-of-[0-9]+\.parquet)"
 
 
 def croissant_json(manifest: Manifest) -> str:
@@ -146,7 +147,7 @@ def _record_sets(manifest: Manifest) -> list[_Json]:
         *_inline("splits", "The splits.", splits, {"dataType": "cr:Split"}, key="name"),
         *_inline("features", "The features of every record.", features, {}, key="key"),
         *_inline("labels", "The classes, by the labels in the records.", labels, {}, key="id"),
-        *([_RECORDS] if manifest.shards else []),
+        *([_records(manifest.plan.options.get("shard_names", COUNTED))] if manifest.shards else []),
     ]
 
 
@@ -184,28 +185,57 @@ def _of_index(field_id: str, data_type: str, extract: _Json, regex: str = "") ->
     return _field(field_id, data_type, source=source)
 
 
-_RECORDS: _Json = {
-    "@type": "cr:RecordSet",
-    "@id": "records",
-    "name": "records",
-    "description": (
-        "Every record, from the indexes: where its framed bytes lie in the shard of this number"
-        " and split, and its labels."
-    ),
-    "key": [{"@id": "records/split"}, {"@id": "records/key"}],
-    "field": [
-        _of_index("records/key", "sc:Text", {"column": "key"}),
-        # A value may pass through the expression twice, and must come out of it as it went in.
-        _of_index("records/split", "sc:Text", {"fileProperty": "filename"}, f"^(.*?){_STEM}?$")
-        | {"references": {"field": {"@id": "splits/name"}}},
-        _of_index(
-            "records/shard",
-            "sc:Integer",
-            {"fileProperty": "fullpath"},
-            r"^.*-([0-9]+)-of-[0-9]+\.parquet$",
+def _records(template: str) -> _Json:
+    """Return the record set of all records, of shards whose names follow a template."""
+    split, shard = index_name_regex(template, "split"), index_name_regex(template, "index")
+    of_split = _of_index("records/split", "sc:Text", {"fileProperty": "filename"}, split) | {
+        "references": {"field": {"@id": "splits/name"}}
+    }
+    # Another property than the split's: a reader replaces a property's values in place.
+    of_shard = _of_index("records/shard", "sc:Integer", {"fileProperty": "fullpath"}, shard)
+    return {
+        "@type": "cr:RecordSet",
+        "@id": "records",
+        "name": "records",
+        "description": (
+            "Every record, from the indexes: where its framed bytes lie in the shard of this number"
+            " and split, and its labels."
         ),
-        _of_index("records/offset", "sc:Integer", {"column": "offset"}),
-        _of_index("records/size", "sc:Integer", {"column": "size"}),
-        _of_index("records/labels", "sc:Integer", {"column": "labels"}) | {"repeated": True},
-    ],
-}
+        "key": [*([{"@id": "records/split"}] if split else []), {"@id": "records/key"}],
+        "field": [
+            _of_index("records/key", "sc:Text", {"column": "key"}),
+            *([of_split] if split else []),
+            *([of_shard] if shard else []),
+            _of_index("records/offset", "sc:Integer", {"column": "offset"}),
+            _of_index("records/size", "sc:Integer", {"column": "size"}),
+            _of_index("records/labels", "sc:Integer", {"column": "labels"}) | {"repeated": True},
+        ],
+    }
+
+
+def index_name_regex(template: str, wanted: str) -> str:
+    r"""Return an expression whose group is a field of an index's file name.
+
+    A value may pass through it twice, so it also matches the field alone.
+
+    Args:
+        template: of the shards' names.
+        wanted: `split` or `index`.
+
+    Returns:
+        The expression; empty where the template lacks the field.
+
+    >>> index_name_regex("{split}-{index:05}.tfrec", "index")
+    '^(?:(?:.*/)?[a-z][a-z0-9_]*\\-)?([0-9]+)(?:\\.parquet)?$'
+    """
+    fields = {"split": "[a-z][a-z0-9_]*"}
+    around = [""]
+    for literal, field, _, _ in string.Formatter().parse(f"{index_stem(template)}.parquet"):
+        around[-1] += re.escape(literal)
+        if field == wanted and len(around) == 1:
+            around.append("")
+        elif field is not None:
+            around[-1] += fields.get(field, "[0-9]+")
+    if len(around) == 1:
+        return ""
+    return f"^(?:(?:.*/)?{around[0]})?({fields.get(wanted, '[0-9]+')})(?:{around[1]})?$"

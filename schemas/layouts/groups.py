@@ -1,6 +1,7 @@
 """Groups of features, as `--features` names them, and the layouts that are made of them."""
 
 import dataclasses
+import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -52,7 +53,7 @@ def check_asked(layout: str, groups: Sequence[FeatureGroup], asked: Sequence[str
     if unknown:
         raise ValueError(
             f"features of layout {layout} must be of {', '.join(names)}, got {','.join(asked)!r}:"
-            f" leave out {', '.join(map(repr, unknown))}"
+            f" {instead_of(unknown, names)}"
         )
     for group in groups:
         if group.name in asked and group.per_object and "boxes" not in asked:
@@ -60,6 +61,18 @@ def check_asked(layout: str, groups: Sequence[FeatureGroup], asked: Sequence[str
                 f"features {group.name} are of objects, which need boxes, got {','.join(asked)!r}:"
                 " add boxes"
             )
+
+
+def instead_of(unknown: Sequence[str], names: Sequence[str]) -> str:
+    """Return what to do about names that are unknown.
+
+    >>> instead_of(["box"], ["boxes", "masks"]), instead_of(["depth"], ["boxes", "masks"])
+    ("did you mean 'boxes'?", "leave out 'depth'")
+    """
+    close = difflib.get_close_matches(unknown[0], names, n=1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"leave out {', '.join(map(repr, unknown))}"
 
 
 def choose_groups(

@@ -9,6 +9,7 @@ from schemas.images import EncodedImage
 from schemas.layouts import Unfit
 from schemas.layouts.groups import FeatureGroup
 from schemas.layouts.pictures import Picture, Values
+from schemas.picture_fields import BadAnnotation
 
 MAX_PANOPTIC_PX = 1 << 26
 """Of a panoptic image; its decoding and three masks take up to 8 bytes a pixel, 0.5 GiB."""
@@ -56,6 +57,10 @@ def _panoptic_values(picture: Picture) -> Values | Unfit:
         if error.errno is not None:  # of the machine
             raise
         return Unfit("E-IMG-DAMAGED", f"panoptic pixels: {error}", PLACE)
+    if segments and found.num_empty == len(segments):
+        detail = f"none of its {len(segments)} segments has a pixel in {png.name}"
+        picture.dropped.append(BadAnnotation(picture.fields.image_id, "E-SEG-EMPTY", detail))
+        return {_SEMANTIC: [], _CATEGORY: [], _INSTANCE: []}
     if found.has_unlisted_pixels:
         picture.repairs.append("panoptic_pixels_unlisted")
     picture.repairs.extend(["panoptic_segment_empty"] * found.num_empty)

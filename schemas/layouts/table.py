@@ -212,6 +212,11 @@ def _refuse_keys(layout: TableLayout) -> None:
             raise ValueError(
                 f"a column must not be called as a feature of images is, got {name!r}: rename it"
             )
+        if not all(name.split("/")):
+            raise ValueError(
+                f"a column must be called by names with single slashes between, got {name!r}:"
+                " rename it, as in 'a/b'"
+            )
         layout._column_feature(name)
 
 

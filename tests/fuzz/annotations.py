@@ -18,6 +18,7 @@ from tests.conftest import coco_dict
 from tests.fuzz.choices import Choices
 from tests.fuzz.names import require_below_root
 from tests.fuzz.target import Target, require_fault_line
+from transforms.earlier_sets import number_labels
 from transforms.sources.coco_samples import CocoRules, CocoSource, read_coco
 from transforms.sources.split_sources import SplitSource
 
@@ -134,7 +135,8 @@ def _require_sample(sample: Sample) -> None:
 
 
 def _require_label_map(labels: Sequence[Label]) -> None:
-    text = label_map_pbtxt([(label.id, label.name) for label in set(labels)])
+    numbered = number_labels([], set(labels), 1)
+    text = label_map_pbtxt([(label.id, label.name) for label in numbered])
     assert text.count("\nitem {\n") + text.startswith("item {\n") == len(set(labels))
 
 

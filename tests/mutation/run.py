@@ -148,13 +148,8 @@ TARGETS = (
         ("transforms/storage/name_ranges.py", "tests/test_name_ranges.py"),
     ),
     Target(
-        "transforms/storage/object_store.py",
-        ("tests/test_storage_object_store.py",),
-        but="keeps_looking",
-    ),
-    Target(
         "transforms/storage/object_reads.py",
-        ("tests/test_object_reads.py", "tests/test_storage_object_store.py"),
+        ("tests/test_object_reads.py",),
         but="keeps_looking",
     ),
 )

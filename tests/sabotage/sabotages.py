@@ -28,6 +28,7 @@ class Sabotage(NamedTuple):
 
 
 COMMIT = "transforms/commit.py"
+DATA_SET = "pipelines/data_set.py"
 DRAWN = "schemas/drawn_records.py"
 EARLIER = "transforms/earlier_sets.py"
 FRAMES = "schemas/layouts/frames.py"
@@ -59,6 +60,14 @@ SABOTAGES = (
         "if total != sum(parts):",
         "if total < 0:",
         ("tests/test_commit.py::test_a_sum_that_does_not_hold_means_no_manifest",),
+    ),
+    Sabotage(
+        1,
+        "all annotations may be dropped",
+        PUBLISH,
+        "if len(of_split) > allowed:",
+        "if len(of_split) < 0:",
+        ("tests/test_commit.py::test_so_many_annotations_of_a_split_may_be_dropped",),
     ),
     Sabotage(
         1,
@@ -277,8 +286,8 @@ SABOTAGES = (
         2,
         "any receipt is taken for an earlier version's",
         BUILD_SHARD,
-        "if output.read(name) not in (to_json(info), to_json(without_statistics)):",
-        "if not output.read(name):",
+        "if found not in (data, to_json(without_statistics)):",
+        "if not found:",
         ("tests/test_write_shards.py::test_a_receipt_of_something_else_is_a_conflict",),
     ),
     Sabotage(
@@ -421,9 +430,9 @@ SABOTAGES = (
         4,
         "the manifest is written before the side files",
         COMMIT,
-        "    for name, text in metadata_files(manifest, layout).items():\n",
+        "    for name, data in contents.items():\n",
         "    create_or_compare(output, MANIFEST_NAME, to_json(manifest))\n"
-        "    for name, text in metadata_files(manifest, layout).items():\n",
+        "    for name, data in contents.items():\n",
         ("tests/test_commit.py::test_the_manifest_is_the_last_of_the_files",),
     ),
     Sabotage(
@@ -438,8 +447,8 @@ SABOTAGES = (
         4,
         "a data file is there before its receipt",
         BUILD_SHARD,
-        "    _claim(info, output)\n",
-        "    twin = twin or spool.publish(info.file)\n    _claim(info, output)\n",
+        "    receipt = _claim(info, output)\n",
+        "    twin = twin or spool.publish(info.file)\n    receipt = _claim(info, output)\n",
         ("tests/test_write_shards.py",),
     ),
     Sabotage(
@@ -481,9 +490,33 @@ SABOTAGES = (
         4,
         "--overwrite deletes what no run of ours made",
         FILES,
-        "    if not _is_ours(output):\n        return []\n",
+        "    if not (_has_plan(output) or manifest or infos):\n        return []\n",
         "",
         ("tests/test_output_files.py::test_without_plan_or_manifest_nothing_is_removed",),
+    ),
+    Sabotage(
+        4,
+        "a run that was overwritten goes on to claim shards",
+        BUILD_SHARD,
+        "    check_claim(output, info.plan)\n",
+        "",
+        ("tests/test_write_shards.py::test_a_run_that_was_overwritten_claims_no_shard",),
+    ),
+    Sabotage(
+        1,
+        "a data set that lacks shards is taken for complete",
+        COMMIT,
+        "if missing := missing_files(output, manifest):",
+        "if missing := missing_files(output, manifest)[:0]:",
+        ("tests/test_commit.py::test_what_lacks_a_file_is_not_complete",),
+    ),
+    Sabotage(
+        2,
+        "a shard is kept whatever its bytes are",
+        BUILD_SHARD,
+        "    _compare_twin(info, output)\n    return info, rows\n",
+        "    return info, rows\n",
+        ("tests/test_existing_outputs.py::test_spoilt_output_is_refused_untouched",),
     ),
     Sabotage(
         4,
@@ -494,6 +527,14 @@ SABOTAGES = (
         (
             "tests/test_commit.py::test_rejects_over_budget_stop_before_the_first_shard_and_are_shown",
         ),
+    ),
+    Sabotage(
+        4,
+        "an output among the sources is written",
+        DATA_SET,
+        "        self._check_output()\n",
+        "",
+        ("tests/test_paths_given.py::test_an_output_lies_apart_from_all_sources",),
     ),
     # 5. Bounded memory.
     Sabotage(

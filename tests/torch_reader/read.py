@@ -23,7 +23,7 @@ import tfrecord
 import torch
 from grain.experimental import TFRecordIterDataset
 from tfrecord import example_pb2
-from tfrecord.torch.dataset import TFRecordDataset
+from tfrecord.torch.dataset import MultiTFRecordDataset, TFRecordDataset
 from torch.utils.data import DataLoader
 
 import readers
@@ -154,6 +154,13 @@ def tfrecord_workers(out: str, split: str) -> Iterator[str]:
         yield from DataLoader(records, batch_size=None, num_workers=2)
 
 
+def tfrecord_multi(out: str, split: str) -> Iterator[str]:
+    """The `tfrecord` package's data set of many files, which puts a name into two patterns."""
+    names = {shard.stem: 1.0 for shard in _shards(out, split)}
+    patterns = f"{out}/{{}}.tfrec", f"{out}/index/{{}}.idx"
+    yield from MultiTFRecordDataset(*patterns, names, transform=digest, infinite=False)
+
+
 def tfrecord2idx(out: str, split: str) -> Iterator[str]:
     """Names of shards whose index file is, byte for byte, that of the package's own tool."""
     tool = [sys.executable, "-m", "tfrecord.tools.tfrecord2idx"]
@@ -184,6 +191,7 @@ WAYS: dict[str, Way] = {
     "tfrecord, by index": tfrecord_package,
     "tfrecord, without index": partial(tfrecord_package, index=False),
     "tfrecord, DataLoader of 2 workers": tfrecord_workers,
+    "tfrecord, several files": tfrecord_multi,
     "tfrecord2idx": tfrecord2idx,
 }
 
@@ -195,8 +203,8 @@ def _shards(out: str, split: str) -> list[Path]:
 
 
 def _index(shard: Path) -> Path:
-    """Return the shard's index file: shards are called SPLIT-NUMBER-of-NUMBER-RECORDS.tfrec."""
-    return shard.parent / "index" / f"{shard.stem.rpartition('-')[0]}.idx"
+    """Return the shard's index file, which is called like the shard."""
+    return shard.parent / "index" / f"{shard.stem}.idx"
 
 
 def _values(feature: example_pb2.Feature) -> list:

@@ -52,12 +52,10 @@ class Trial(NamedTuple):
 
     Attributes:
         tried: one after the other.
-        seconds: by the clock that it took, with as many workers as the run has.
         images_read: whether their images were read.
     """
 
     tried: list[Tried]
-    seconds: float
     images_read: bool
 
 
@@ -83,16 +81,14 @@ def try_records(
     Raises:
         RuntimeError: `E-SRC-CHANGED` or a storage fault where images are read.
     """
-    started_s = time.perf_counter()
     if needs_images(job, samples):
-        tried = _try_with_images(samples, job, plan, limits)
-        return Trial(tried, time.perf_counter() - started_s, True)
+        return Trial(_try_with_images(samples, job, plan, limits), images_read=True)
     layout, labels = job.layout.resolved(plan.found), labels_by_category(plan.labels)
     tried = [
         _without_images(sample, build_record(sample, stand_ins(sample, layout), layout, labels))
         for sample in samples
     ]
-    return Trial(tried, time.perf_counter() - started_s, False)
+    return Trial(tried, images_read=False)
 
 
 def stand_ins(sample: Sample, layout: Layout) -> list[EncodedImage]:

@@ -25,7 +25,7 @@ from transforms.images.findings import (
 from transforms.images.gif import SIGNATURES as GIF_SIGNATURES
 from transforms.images.gif import GifFrame, gif_frames, read_gif
 from transforms.images.jpeg import jpeg_for_decoder, jpeg_with_further_row, read_jpeg
-from transforms.images.kinds import name_kind
+from transforms.images.kinds import FOREIGN_KINDS, name_kind
 from transforms.images.png import SIGNATURE as PNG_SIGNATURE
 from transforms.images.png import png_for_decoder, read_png
 
@@ -114,7 +114,8 @@ def _read_header(data: bytes, max_pixels: int) -> ImageInfo:
             return read(data, max_pixels)
         if any(signature.startswith(data) for signature in signatures):
             raise truncated(f"{len(data)} bytes, a signature takes more")
-    raise unreadable(name_kind(data))
+    kind = name_kind(data)
+    raise unreadable(f"{kind}, which --reencode converts" if kind in FOREIGN_KINDS else kind)
 
 
 def _decode(data: bytes, info: ImageInfo, max_pixels: int) -> None:

@@ -17,9 +17,6 @@ from transforms.images.kinds import name_kind
 if TYPE_CHECKING:
     from PIL import Image
 
-FOREIGN_KINDS = frozenset({"WebP", "TIFF", "AVIF"})
-"""What `name_kind` calls the formats that are converted."""
-
 _WEBP_HEADER_BYTES = 30
 _GRAY_MODES = frozenset({"1", "L", "LA", "I;16", "I;16B", "I;16L"})
 _ALPHA_MODES = frozenset({"LA", "PA", "RGBA", "La", "RGBa"})

@@ -123,6 +123,10 @@ def _read_block(gif: _Gif, position: int) -> int:
     """
     kind = gif.data[position]
     if kind == _EXTENSION:
+        if gif.data[position + 2] == 0:  # giflib takes the next block for this one's data
+            raise unreadable(
+                f"GIF extension without data at byte {position}, which TensorFlow misreads"
+            )
         # Of several control blocks before a frame giflib takes the first.
         if gif.data.startswith(_GRAPHIC_CONTROL, position + 1) and gif.transparent is None:
             flags, transparent = gif.data[position + 3], gif.data[position + 6]

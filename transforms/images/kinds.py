@@ -35,6 +35,9 @@ _SIGNATURES = (
     (rb"(\xef\xbb\xbf)?\s*[\[{]", "JSON"),
     (rb"\0{16}", "zero bytes"),
 )
+FOREIGN_KINDS = frozenset({"WebP", "TIFF", "AVIF"})
+"""What `name_kind` calls the formats that can be converted."""
+
 _KINDS = [(re.compile(rb"(?si:" + signature + rb")"), kind) for signature, kind in _SIGNATURES]
 _TEXT = re.compile(rb"[\t\n\f\r\x20-\x7e\x80-\xff]+")
 _LOOKED_AT_BYTES = 256

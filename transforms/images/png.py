@@ -6,7 +6,7 @@ that the pixels depend on, and what libpng, which TensorFlow decodes with, does 
 
 import struct
 import zlib
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from schemas.images import ImageInfo
@@ -68,7 +68,9 @@ class _Header(NamedTuple):
 def read_png(data: bytes, max_pixels: int) -> ImageInfo:
     """Return the facts of a PNG that is whole: every chunk there, every checksum right.
 
-    The compressed pixels are not looked at: their checksum says that they are as they were written.
+    The checksums of the compressed pixels say that they are as they were written. They are inflated
+    only where IDAT chunks are empty or interrupted by others: libpng then needs all pixels in the
+    first run of them.
 
     Args:
         data: the file; starts with `SIGNATURE`.
@@ -78,23 +80,36 @@ def read_png(data: bytes, max_pixels: int) -> ImageInfo:
         BadImage: where a chunk is cut off, altered, missing, misplaced, or critical and unknown.
     """
     header = _read_header(data, max_pixels)
+    pixels_bytes, before, is_interrupted = 0, b"", False
     traits = set(_COLOUR_TYPES[header.colour_type][2])
     if header.bit_depth == 16:
         traits.add("16_bit")
     if header.interlace:
         traits.add("interlaced")
     orientation, end, seen = 1, 0, set[bytes]()
+    colours, is_transparent = 0, False
     for name, start, end in _chunks(data):
-        _require_place(name, end - start - 12, header, seen)
+        length = end - start - 12
+        _require_place(name, length, header, seen)
         if name in _CHUNK_TRAITS:
             traits.add(_CHUNK_TRAITS[name])
+            if name == b"tRNS" and b"IDAT" not in seen:  # libpng ignores one that does not fit
+                is_transparent |= 0 < length <= colours
+        elif name == b"PLTE":
+            colours = min(length // 3, 1 << header.bit_depth)
         elif name == b"eXIf" and name not in seen:
             # Some writers copy the prefix along that EXIF has in JPEG.
             orientation, exif_traits = read_exif(
                 data[start + 8 : end - 4].removeprefix(b"Exif\0\0")
             )
             traits.update(exif_traits)
+        elif name == b"IDAT":
+            pixels_bytes += length
+            is_interrupted |= before != name and name in seen
         seen.add(name)
+        before = name
+    if is_interrupted or not pixels_bytes:
+        png_for_decoder(data, max_pixels)
     if end != len(data):
         traits.add("trailing_bytes")
     return ImageInfo(
@@ -103,7 +118,7 @@ def read_png(data: bytes, max_pixels: int) -> ImageInfo:
         header.height_px,
         orientation,
         tuple(sorted(traits)),
-        _channels(header.colour_type, seen),
+        _channels(header.colour_type, is_transparent),
     )
 
 
@@ -222,16 +237,16 @@ def _require_place(name: bytes, length: int, header: _Header, seen: set[bytes]) 
         raise damaged(f"unknown critical chunk {name!r}")
 
 
-def _channels(colour_type: int, seen: Container[bytes]) -> int:
+def _channels(colour_type: int, is_transparent: bool) -> int:
     """Return the samples of a decoded pixel; a transparent colour counts in palettes alone.
 
     As in TensorFlow's png_io.cc.
 
-    >>> _channels(0, {b"tRNS"}), _channels(_PALETTE_TYPE, {b"tRNS"})
+    >>> _channels(0, True), _channels(_PALETTE_TYPE, True)
     (1, 4)
     """
     if colour_type == _PALETTE_TYPE:
-        return 4 if b"tRNS" in seen else 3
+        return 4 if is_transparent else 3
     return _COLOUR_TYPES[colour_type][0]
 
 

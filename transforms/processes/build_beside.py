@@ -31,6 +31,7 @@ from transforms.processes.builder_process import (
 from transforms.processes.process_beside import told_error
 from transforms.processes.process_memory import keep_freed_memory
 from transforms.progress import PROGRESS
+from transforms.storage.local import RunLock
 
 _TOLD_EVERY_S = 0.2
 
@@ -87,6 +88,8 @@ def serve(connection: Connection) -> None:
     teller.tell(Ready())
     begin: Begin = connection.recv()
     job, plan = begin.job, begin.plan
+    lock = RunLock(job.output)  # held until this process ends: it may outlive the other one a bit
+    lock.take(alone=False)
     if job.spool is not None:
         job.spool.adopt(receive_file(connection))
     for name, level in begin.logged.items():

@@ -16,7 +16,6 @@ def spare_the_collector() -> None:
     """
     if not gc.get_freeze_count():  # a second time would keep an earlier run for good
         gc.freeze()
-    gc.enable()
     gc.set_threshold(_COLLECT_AFTER_OBJECTS, 20, 20)
 
 

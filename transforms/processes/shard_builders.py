@@ -13,7 +13,7 @@ from transforms.build_shard import gate_for, write_shard
 from transforms.gate import GateLimits, usable_cores
 from transforms.processes.builder_process import BuilderProcess
 from transforms.shard_job import ShardJob
-from transforms.storage import uploads_in_pieces
+from transforms.storage import is_local
 
 _LOG = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class ShardBuilders:
             return gate.builders.submit(write_shard, shard, job, plan, gate)
 
         self.readers = gate.readers
-        self.at_once = limits.shards_at_once(uploads_aside=uploads_in_pieces(job.output))
+        self.at_once = limits.shards_at_once(uploads_aside=not is_local(job.output))
         self._builders = [_Builder(build_here), *(_Builder(process.submit) for process in beside)]
         self._choosing = threading.Lock()
 

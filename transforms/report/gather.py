@@ -302,6 +302,8 @@ def _sources(manifest: Manifest) -> Iterator[str]:
     for name, split in sorted(manifest.splits.items()):
         if split.images is not None:
             yield f"{name}: {counted(split.listed, 'object')} of {counted(split.images, 'image')}"
+        elif not split.sources:  # the manifest names the files only where there are several
+            yield f"{name}: {counted(split.listed, 'sample')}"
         for file in split.sources:
             yield (
                 f"{name}: {file.kind}, {counted(file.images, 'image')},"

@@ -16,9 +16,8 @@ from schemas.faults import fault_line, printable
 from schemas.feature_roles import Roles, roles_of_keys, roles_of_spec
 from schemas.features import Kind
 from schemas.inferred import FeatureFacts, InferredSchema
-from schemas.manifest import Manifest, spec_of
+from schemas.manifest import Manifest, index_names_of, spec_of
 from schemas.parse_example import Sequences
-from schemas.shards import index_names, shard_stems
 from schemas.statistics import MAX_CLASSES, Statistics
 from schemas.statistics_collector import RecordValues, StatisticsCollector
 from schemas.tfrecord import FRAME_BYTES
@@ -135,7 +134,6 @@ def scan_shard(root: str, access: Access, manifest: Manifest, place: int) -> Sca
         RuntimeError: `E-VER-MISSING` where there is no such shard, `E-IO-…` where the store fails.
     """
     entry = manifest.shards[place]
-    stem = shard_stems([shard.split for shard in manifest.shards])[place]
     storage = open_storage(root, access)
     file = storage.stat(entry.file)
     if file is None or file.kind != "file":
@@ -143,7 +141,7 @@ def scan_shard(root: str, access: Access, manifest: Manifest, place: int) -> Sca
         where = join_uri(root, entry.file)
         raise RuntimeError(fault_line("E-VER-MISSING", where, what, remedy))
     scanning = _Scanning(_names_of(manifest))
-    rows = scanning.rows(storage, index_names(stem)[0])
+    rows = scanning.rows(storage, index_names_of(manifest)[place][0])
     roles = roles_of_spec(spec_of(manifest))
     collector = StatisticsCollector(entry.split, roles)
     for frame, found in scanning.walk(open_records(storage, file), sorted(rows)):

@@ -17,8 +17,8 @@ from schemas.tensors import BFLOAT16
 from transforms.images.check_images import Check, check_image, decoding
 from transforms.images.decode_images import decode_image, over_white, upper_bits
 from transforms.images.findings import BadImage, ImageFault, require_size, unreadable
-from transforms.images.foreign_images import FOREIGN_KINDS, check_foreign
-from transforms.images.kinds import name_kind
+from transforms.images.foreign_images import check_foreign
+from transforms.images.kinds import FOREIGN_KINDS, name_kind
 
 if TYPE_CHECKING:
     import numpy as np

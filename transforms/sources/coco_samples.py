@@ -1,15 +1,13 @@
 """Samples from the annotation files of a split: which images and annotations, and their sums."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from schemas.annotations.coco import AnnotatedImage, CocoFiles, license_of
 from schemas.annotations.coco_file import CocoFile, CocoStrictness
-from schemas.annotations.coco_pieces import CocoPieces, read_in_pieces
 from schemas.annotations.coco_types import CocoImage, Kind
-from schemas.annotations.json_pieces import Text
 from schemas.faults import FAULTS, Rejected, fault_line
 from schemas.geometry.boxes import PlacedBox, place_box
 from schemas.picture_fields import BadAnnotation, ObjectFields, PictureFields
@@ -89,16 +87,14 @@ class CocoSource(NamedTuple):
     """An annotation file.
 
     Attributes:
-        data: its bytes; where it is alone, a text that gives them suffices.
+        data: its bytes.
         where: its name, for messages.
         identity: by which it is recognised; equal bytes have an equal one.
-        read_pieces: reads it in pieces, where it is alone.
     """
 
-    data: bytes | Text
+    data: bytes
     where: str
     identity: str = ""
-    read_pieces: Callable[[Any], CocoPieces | None] = read_in_pieces
 
 
 def read_coco(
@@ -168,11 +164,7 @@ def parse_sources(sources: Sequence[CocoSource], rules: CocoRules) -> CocoFiles:
     strictness = CocoStrictness(
         rules.string_ids, rules.float_ids, rules.segmentations, rules.image_field
     )
-    alone = len(sources) == 1  # files of several are joined entry by entry
-    files = [
-        CocoFile(source.data, source.where, strictness, source.read_pieces if alone else None)
-        for source in in_order
-    ]
+    files = [CocoFile(source.data, source.where, strictness) for source in in_order]
     return CocoFiles(files, segmentations=rules.segmentations)
 
 
@@ -203,6 +195,7 @@ class _ImageReader:
         self._has_objects = files.has(Kind.INSTANCES, Kind.KEYPOINTS)
         self._filters_objects = rules.skip_crowd or rules.min_box_px > 0
         self._position = 0
+        self._places = files.places() if rules.per_annotation else {}
 
     def orphans(self) -> Iterator[Rejected]:
         """Yield the annotations without an image, unless they stop the run."""
@@ -254,7 +247,6 @@ class _ImageReader:
         """
         image, listed = annotated.image, counts.samples
         if not self._has_license(image):
-            self._position += len(annotated.objects)
             counts.samples += len(annotated.objects)
             counts.skip("license", len(annotated.objects), annotated.num_annotations)
             counts.without_samples += not annotated.objects
@@ -262,8 +254,7 @@ class _ImageReader:
         for bad in annotated.bad:
             yield self._rejected(bad, image, str(bad.annotation_id), counts)
         for place, (annotation_id, found) in enumerate(annotated.objects):
-            key, position = str(annotation_id), self._position
-            self._position += 1
+            key, position = str(annotation_id), self._places[annotation_id]
             if fault := self._fault_of_place(found, image):
                 yield self._rejected(BadAnnotation(annotation_id, *fault), image, key, counts)
                 continue

@@ -1,19 +1,24 @@
 """Source roots as the files that they hold, for readers that begin with a listing."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import apache_beam as beam
 import msgspec
 from apache_beam.transforms.window import GlobalWindows
 
-from schemas.shards import ShardNames
 from transforms import coders
 from transforms.batches import is_in_process
-from transforms.blobs import BlobName, PinTally, add_pin_tallies, listing_digest
+from transforms.blobs import (
+    DIGEST_MODULUS,
+    BlobName,
+    PinTally,
+    add_pin_tallies,
+    listing_digest,
+)
 from transforms.list_blobs import ListBlobs
-from transforms.source_reads import ReadCounts
 from transforms.storage import DEFAULT_ACCESS, Access, Entry
 
 
@@ -69,8 +74,6 @@ class ListFiles(beam.PTransform):
 
     Attributes:
         roots: URI per root name.
-        output: URI of the data set; its files are no sources where it lies in a root.
-        names: how its shard files are called.
         access: how stores are reached.
         numbered: give every file its place in the sorted listing, which one worker sorts in memory,
             a root at a time.
@@ -78,15 +81,13 @@ class ListFiles(beam.PTransform):
     """
 
     roots: Mapping[str, str]
-    output: str = ""
-    names: ShardNames = field(default_factory=ShardNames)
     access: Access = DEFAULT_ACCESS
     numbered: bool = False
     is_read: Callable[[ListedFile], bool] = is_file
 
     def expand(self, root: beam.pvalue.PBegin) -> ListedFiles:
         """List every root."""
-        listing = root | "ListBlobs" >> ListBlobs(self.roots, self.output, self.names, self.access)
+        listing = root | "ListBlobs" >> ListBlobs(self.roots, self.access)
         if not is_in_process(root.pipeline):
             # One listing for both, where a runner may list again for each.
             listing |= "Keep" >> beam.Reshuffle()
@@ -127,18 +128,23 @@ class _Digest(beam.DoFn):
         self._is_read = is_read
 
     def start_bundle(self) -> None:
-        self._totals: dict[str, int] = {}
-        self._reads: dict[str, ReadCounts] = {}
+        self._digests: dict[str, int] = {}
+        self._read_files: Counter[str] = Counter()
+        self._read_bytes: Counter[str] = Counter()
 
     def process(self, listed: tuple[BlobName, Entry]) -> Iterator[tuple[str, PinTally]]:
         (root, _), entry = listed
-        self._totals[root] = self._totals.get(root, 0) + listing_digest([entry])
+        self._digests[root] = self._digests.get(root, 0) + listing_digest([entry])
         if self._is_read(ListedFile(root, entry)):
-            self._reads.setdefault(root, ReadCounts()).add(entry)
+            self._read_files[root] += 1
+            self._read_bytes[root] += entry.size_bytes
         return iter(())
 
     def finish_bundle(self) -> Iterator:
-        for root, total in self._totals.items():
-            reads = self._reads.get(root, ReadCounts()).reads()
-            tally = root, add_pin_tallies([PinTally(listing=f"{total:x}", reads=reads)])
-            yield GlobalWindows.windowed_value_at_end_of_window(tally)
+        for root, digest in self._digests.items():
+            tally = PinTally(
+                listing=f"{digest % DIGEST_MODULUS:x}",
+                read_files=self._read_files[root],
+                read_bytes=self._read_bytes[root],
+            )
+            yield GlobalWindows.windowed_value_at_end_of_window((root, tally))

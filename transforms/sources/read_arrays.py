@@ -14,7 +14,6 @@ from schemas.faults import Rejected, fault_line
 from schemas.layouts.arrays import found_in
 from schemas.npy import NPY_TEXT_TYPES
 from schemas.samples import Blob, Sample, pack
-from schemas.shards import ShardNames
 from transforms import coders
 from transforms.batches import is_in_process
 from transforms.blobs import PinTally
@@ -261,14 +260,10 @@ class PlanArrays(beam.PTransform):
 
     Attributes:
         sources: by the name of the root that each is.
-        output: URI of the data set; its files are no sources where it lies in a folder.
-        names: how its shard files are called.
         access: how stores are reached.
     """
 
     sources: Mapping[str, ArraySource]
-    output: str
-    names: ShardNames
     access: Access = DEFAULT_ACCESS
 
     def expand(self, root: beam.pvalue.PBegin) -> PlannedArrays:
@@ -281,9 +276,7 @@ class PlanArrays(beam.PTransform):
         )
         tallies = None
         if folders:
-            listed = root | "ListFiles" >> ListFiles(
-                folders, self.output, self.names, self.access, is_read=is_read
-            )
+            listed = root | "ListFiles" >> ListFiles(folders, self.access, is_read=is_read)
             tallies = listed.tallies
             files = (files, listed.files) | "AllFiles" >> beam.Flatten()
         if not is_in_process(root.pipeline):

@@ -8,7 +8,6 @@ import apache_beam as beam
 
 from schemas.faults import Rejected
 from schemas.samples import Sample, panoptic_root
-from transforms.processes.coco_reader_process import end_reading, read_split
 from transforms.sources.coco_reading import CocoReading
 from transforms.sources.split_sources import SplitSource
 from transforms.tagged_outputs import RejectedOutput, SplitSourceOutput
@@ -41,20 +40,16 @@ class ReadCoco(beam.PTransform):
     Attributes:
         uris: annotation files per split, in any order; where the splitting draws splits, of one.
         reading: how they are read.
-        after: what is to be there before any is; None for nothing.
     """
 
     uris: Mapping[str, Sequence[str]]
     reading: CocoReading = field(default_factory=CocoReading)
-    after: beam.PCollection | None = None
 
     def expand(self, root: beam.pvalue.PBegin) -> CocoSamples:
         """Read every file."""
-        once = root | "Once" >> beam.Impulse()
-        if self.after is not None:
-            once |= beam.WaitOn(self.after)
         read = (
-            once
+            root
+            | "Once" >> beam.Impulse()
             | "ListFiles" >> beam.FlatMap(_list_files, self.uris)
             | "ReadFiles"
             >> beam.ParDo(_ReadSplit(self.reading)).with_outputs(
@@ -84,13 +79,10 @@ class _ReadSplit(beam.DoFn):
     def process(
         self, element: tuple[str, tuple[str, ...]]
     ) -> Iterator[Sample | RejectedOutput | SplitSourceOutput]:
-        for item in read_split(self._reading, *element):
+        for item in self._reading.read(*element):
             if isinstance(item, Sample):
                 yield item
             elif isinstance(item, Rejected):
                 yield RejectedOutput("rejected", item)
             else:
                 yield SplitSourceOutput("files", item)
-
-    def finish_bundle(self) -> None:
-        end_reading()  # the bundle of all splits; what it holds is of use to nobody else

@@ -10,15 +10,13 @@ from schemas.columns import BIG_INT, TEXT, Cell, ColumnFacts, kind_of_text, kind
 from schemas.faults import Rejected
 from schemas.row_fields import fields_of_row, labels_of
 from schemas.samples import Blob, Sample
-from schemas.shards import ShardNames
 from schemas.table_names import Named, is_called_a_table, matches, root_and_pattern, what_is_named
-from transforms.output_files import source_entries
 from transforms.sources.split_sources import Item, SourceNote
 from transforms.sources.table_files import TableFile, number_tables, stat_tables
 from transforms.sources.table_pieces import TablePiece, first_piece, table_fault
 from transforms.sources.table_rows import BadRow, Row, rows_of
 from transforms.splits import Splitting
-from transforms.storage import Access, is_local, open_storage
+from transforms.storage import Access, is_local, list_uri, open_storage
 
 STAGE = "read_table"
 NOT_A_TABLE = "not_called_a_table"
@@ -236,7 +234,7 @@ def _tables_of(split: str, uris: Sequence[str], access: Access) -> list[TableFil
     root, pattern = root_and_pattern(uris[0])
     entries = (
         entry
-        for entry in source_entries(root, "", ShardNames(), access)
+        for entry in list_uri(root, access)
         if entry.kind == "file" and is_called_a_table(entry.name) and matches(entry.name, pattern)
     )
     return number_tables(split, root, entries)

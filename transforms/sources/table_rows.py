@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from schemas.annotations.json_sections import STRING, lone_surrogate_at
 from schemas.columns import Cell
 from transforms.sources.table_pieces import (
     PIECE_BYTES,
@@ -74,12 +75,28 @@ def _json_rows(lines: Iterable[bytes], piece: TablePiece) -> Iterator[Row | BadR
             continue
         except (msgspec.DecodeError, RecursionError) as error:
             if line.strip():
-                yield BadRow(*where, "E-ROW-JSON", f"no JSON: {error}")
+                at = lone_surrogate_at(line)
+                half = f"half of a surrogate pair at byte {at}"
+                yield BadRow(*where, "E-ROW-JSON", f"no JSON: {error if at is None else half}")
             continue
         if not isinstance(value, dict):
             yield BadRow(*where, "E-ROW-JSON", f"no object but {type(value).__name__}")
             continue
+        if line.count(b":") > len(value) and _count_given_keys(line) > _count_keys(value):
+            yield BadRow(*where, "E-ROW-JSON", "a key is there twice")
+            continue
         yield _flat(*where, value)
+
+
+def _count_given_keys(line: bytes) -> int:
+    """Return how many keys the objects of a JSON text have, those that are there twice included."""
+    return STRING.sub(b"", line).count(b":")
+
+
+def _count_keys(value: Any) -> int:
+    if type(value) is dict:
+        return len(value) + sum(map(_count_keys, value.values()))
+    return sum(map(_count_keys, value)) if type(value) is list else 0
 
 
 def _flat(number: int, line: int, cells: dict[str, Any]) -> Row | BadRow:

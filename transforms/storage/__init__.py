@@ -16,9 +16,6 @@ import msgspec
 
 from schemas.faults import fault_line
 
-OBJECT_STORES = ("s3", "s3a", "az", "azure", "abfs", "abfss")
-"""Schemes of S3 and of Azure Blob Storage."""
-
 SPOOL_DIR = "_spool"
 """Where named spools live in an output, when the store has no anonymous files."""
 
@@ -102,7 +99,6 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
         crc32c: CRC-32C of the bytes where the store gives it without reading them.
         kind: `file`, or what else it is: `directory`, `fifo`, `socket`, `device`, `dangling link`,
             or one of these with `whose name is no UTF-8` behind it, which cannot be read.
-        storage_class: that the store bills it as, such as `NEARLINE`; empty where it tells none.
     """
 
     name: str
@@ -110,7 +106,6 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     pin: str
     crc32c: int | None = None
     kind: str = "file"
-    storage_class: str = ""
 
 
 class Spool(Protocol):
@@ -203,25 +198,9 @@ def open_storage(root: str, access: Access = DEFAULT_ACCESS) -> Storage:
         from transforms.storage.gcs import GcsStorage
 
         return GcsStorage(root, access)
-    if root.partition("://")[0] in OBJECT_STORES:
-        from transforms.storage.object_store import ObjectStorage
-
-        return ObjectStorage(root, access)
     from transforms.storage.beam_filesystem import BeamStorage
 
     return BeamStorage(root, access)
-
-
-def bucket_location(uri: str, access: Access = DEFAULT_ACCESS) -> str | None:
-    """Return where the bucket of a `gs://` URI is, such as `us-central1`, `us` or `nam4`.
-
-    None for any other path, and where the account may not ask.
-    """
-    if not _is_gcs(uri):
-        return None
-    from transforms.storage.gcs import GcsStorage
-
-    return GcsStorage(uri, access).location()
 
 
 def within(entries: Iterator[Entry], bounds: Bounds) -> Iterator[Entry]:
@@ -258,17 +237,7 @@ def is_beams(root: str) -> bool:
     >>> is_beams("hdfs://host/out"), is_beams("gs://b/out"), is_beams("/out")
     (True, False, False)
     """
-    known = is_local(root) or _is_gcs(root)
-    return not known and root.partition("://")[0] not in OBJECT_STORES
-
-
-def uploads_in_pieces(root: str) -> bool:
-    """Return whether a shard goes from the worker's disk to a store, a piece in memory at a time.
-
-    >>> uploads_in_pieces("gs://b/out"), uploads_in_pieces("s3://b/out"), uploads_in_pieces("/out")
-    (True, False, False)
-    """
-    return not is_local(root) and root.partition("://")[0] not in OBJECT_STORES
+    return not is_local(root) and not _is_gcs(root)
 
 
 def split_uri(uri: str) -> tuple[str, str]:
@@ -306,6 +275,13 @@ def read_uri(uri: str, access: Access = DEFAULT_ACCESS) -> bytes:
     return storage.read(entry.name, entry)
 
 
+def list_uri(
+    root: str, access: Access = DEFAULT_ACCESS, bounds: Bounds = EVERYTHING
+) -> Iterator[Entry]:
+    """Return everything below a root that the user named."""
+    return open_storage(root, access).list(bounds=bounds)
+
+
 def name_below(root: str, uri: str) -> str | None:
     """Return a path's name relative to a root that holds it, None when it lies elsewhere.
 
@@ -320,8 +296,8 @@ def name_below(root: str, uri: str) -> str | None:
 
 
 def _canonical(uri: str) -> str:
-    if _URI.match(uri) and not uri.startswith("file://"):
-        return uri.rstrip("/")
+    if "\0" in uri or (_URI.match(uri) and not uri.startswith("file://")):
+        return uri.rstrip("/")  # no path of this machine
     return os.path.realpath(uri.removeprefix("file://"))
 
 

@@ -66,8 +66,7 @@ _LISTING_THREADS = 8
 _IN_ONE_REQUEST_BYTES = 8 << 20  # with the object's metadata; a larger upload has a session
 _SENT_AT_ONCE_BYTES = 1 << 18  # of a file; 16 kB take the interpreter's lock 16 times as often
 _TIMEOUT_S = (5, 60)  # to connect, and between two bytes
-_LISTED = "items(name,size,generation,crc32c,storageClass),prefixes,nextPageToken"
-_LOCATED = "location,customPlacementConfig"
+_LISTED = "items(name,size,generation,crc32c),prefixes,nextPageToken"
 _DENIED = (
     api.Forbidden,
     api.Unauthorized,
@@ -104,18 +103,6 @@ class _Listed(msgspec.Struct, rename="camel"):
     size: int
     generation: str
     crc32c: str = ""
-    storage_class: str = ""
-
-
-class _Placement(msgspec.Struct, frozen=True, rename="camel"):
-    """The two regions of a bucket that chose them."""
-
-    data_locations: Sequence[str] = ()
-
-
-class _BucketReply(msgspec.Struct, rename="camel"):
-    location: str
-    custom_placement_config: _Placement = _Placement()
 
 
 class _ListReply(msgspec.Struct, rename="camel"):
@@ -230,23 +217,6 @@ class GcsStorage:
         """
         self.require_folder()
 
-    def location(self) -> str | None:
-        """Return where the bucket is, in small letters: a region, several, or `us`, `eu`, `asia`.
-
-        None where the account has no `storage.buckets.get`, which nothing else needs.
-        Two regions are joined by `+`, but where Google has a name for them, such as `nam4`.
-        """
-        return self._run("", self._location_once)
-
-    def _location_once(self) -> str | None:
-        try:
-            reply = self._ask("", {"fields": _LOCATED})
-        except (api.Forbidden, api.Unauthorized):
-            return None
-        found = msgspec.json.decode(reply, type=_BucketReply)
-        regions = found.custom_placement_config.data_locations
-        return "+".join(regions or [found.location]).lower()
-
     def _delete_once(self, name: str) -> None:
         with contextlib.suppress(*_GONE):
             self._bucket().blob(self._prefix + name).delete(**_call())
@@ -292,7 +262,7 @@ class GcsStorage:
         name = item.name[len(self._prefix) :]
         kind = "directory" if item.name.endswith("/") else "file"
         crc32c = _crc32c(item.crc32c)
-        return Entry(name, item.size, item.generation, crc32c, kind, item.storage_class)
+        return Entry(name, item.size, item.generation, crc32c, kind)
 
     def _folder(self, prefix: str) -> Entry:
         return Entry(prefix[len(self._prefix) : -1], 0, "", kind="directory")
@@ -481,8 +451,7 @@ def _sending() -> dict[str, Any]:
 
 def _entry(name: str, blob: Blob) -> Entry:
     crc32c = _crc32c(blob.crc32c)
-    storage_class = blob.storage_class or ""
-    return Entry(name, blob.size, str(blob.generation), crc32c, storage_class=storage_class)
+    return Entry(name, blob.size, str(blob.generation), crc32c)
 
 
 def _crc32c_of(pieces: Iterable[bytes]) -> int:

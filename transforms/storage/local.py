@@ -14,8 +14,11 @@ import functools
 import os
 import posixpath
 import stat
+import time
 import uuid
+import weakref
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import google_crc32c
@@ -30,6 +33,7 @@ from transforms.storage import (
     Span,
     Spool,
     ends_early,
+    is_local,
     join_uri,
     source_changed,
     within,
@@ -47,6 +51,7 @@ _MAX_PARTS = 1024  # IOV_MAX
 _PIECE_BYTES = 4 << 20
 _SYNC_BYTES = 1 << 20
 _FOLDER_TRIES = 10
+_LOCK_TRIES, _LOCK_WAIT_S = 50, 0.1  # a killed run's processes need a moment to end
 _KINDS = (
     (stat.S_ISDIR, "directory"),
     (stat.S_ISFIFO, "fifo"),
@@ -89,6 +94,24 @@ def coded(error: OSError, where: str, elsewhere: str = "") -> RuntimeError:
         remedy = elsewhere or remedy
     what = error.strerror or type(error).__name__
     return RuntimeError(fault_line(code, where, what, remedy))
+
+
+@contextlib.contextmanager
+def without_new_empty_folders(root: str) -> Iterator[None]:
+    """Remove the folders of a root that were not there before, if the block fails.
+
+    Only empty ones go. A root that is not local is left alone.
+    """
+    path = Path(os.path.abspath(root.removeprefix("file://")))
+    folders = [path, *path.parents] if is_local(root) else []
+    missing = [folder for folder in folders if not os.path.lexists(folder)]
+    try:
+        yield
+    except BaseException:
+        for folder in missing:  # the innermost first
+            with contextlib.suppress(OSError, ValueError):
+                folder.rmdir()
+        raise
 
 
 class LocalStorage:
@@ -173,7 +196,10 @@ class LocalStorage:
 
     def probe(self) -> None:
         """Make the root, and link and unlink a file there; drop spools whose writers are dead."""
-        self._run("", lambda: os.makedirs(self.root, exist_ok=True))
+        try:
+            self._run("", lambda: os.makedirs(self.root, exist_ok=True))
+        except RecursionError as error:
+            raise coded(OSError(errno.ENAMETOOLONG, "too many levels"), self.root) from error
         name = f"{SPOOL_DIR}/probe-{uuid.uuid4().hex}"
         self.create(name, b"")
         self.delete(name)
@@ -254,6 +280,8 @@ class LocalStorage:
         except passing:
             raise
         except OSError as error:
+            if passing and error.errno == errno.ELOOP:  # a loop of links leads to nothing
+                raise FileNotFoundError(error.errno, error.strerror) from error
             raise coded(error, self._uri(name)) from error
 
     @contextlib.contextmanager
@@ -271,6 +299,55 @@ class LocalStorage:
 
     def _uri(self, name: str) -> str:
         return join_uri(self.root, name) if name else self.root
+
+
+class RunLock:
+    """An advisory lock on a local output: runs share it, and who deletes holds it alone.
+
+    It is on the folder itself, so that no file is left behind. The kernel releases it when its
+    process ends, however that ends. A store has no such lock, nor have some network filesystems:
+    there it has no effect.
+    """
+
+    def __init__(self, root: str) -> None:
+        """Open the folder; nothing is locked yet.
+
+        Raises:
+            RuntimeError: `E-IO-…` when it cannot be opened.
+        """
+        self._root, self._fd = root, -1
+        if is_local(root):
+            folder = root.removeprefix("file://")
+            try:
+                self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except OSError as error:
+                raise coded(error, root) from error
+            self._close = weakref.finalize(self, os.close, self._fd)
+
+    def take(self, *, alone: bool) -> None:
+        """Take the lock, or change how it is held.
+
+        Raises:
+            RuntimeError: `E-OUT-FOREIGN` when another run is in the way for some seconds.
+        """
+        if self._fd < 0:
+            return
+        for _ in range(_LOCK_TRIES):
+            try:
+                fcntl.flock(self._fd, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                time.sleep(_LOCK_WAIT_S)
+            except OSError:  # this filesystem has no such locks
+                return
+        what = "another run is at work there" if alone else "another run deletes what is there"
+        remedy = "wait until it has ended, or stop it, then run again"
+        raise RuntimeError(fault_line("E-OUT-FOREIGN", self._root, what, remedy))
+
+    def close(self) -> None:
+        """Release the lock."""
+        if self._fd >= 0:
+            self._close()
 
 
 class _LocalSpool:

@@ -13,8 +13,10 @@ from schemas.manifest import (
     MANIFEST_NAME,
     JobPlan,
     Manifest,
-    SplitSummary,
+    contradictions,
     from_json,
+    has_sums,
+    index_names_of,
     plan_digest,
     read_manifest,
 )
@@ -24,7 +26,6 @@ from schemas.shards import (
     NAMED_TEMPLATES,
     RECEIPTS_DIR,
     ShardNames,
-    index_names,
     is_index_name,
     receipt_name,
     shard_stems,
@@ -40,7 +41,7 @@ from transforms.verify.shard_reports import (
     add_shards,
     find_twice,
 )
-from transforms.verify.side_files import COPY, check_shared, check_side_files
+from transforms.verify.side_files import COPY, check_shared, check_side_files, check_sums
 
 _MOVE = "move it away: no reader of the manifest sees it, a reader of a glob does"
 _CONVERTED = ("image_turned", "image_converted")
@@ -116,12 +117,15 @@ def verify_around(root: str, access: Access, *, deep: bool) -> AroundShards:
         findings.add("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
         return AroundShards(Verified(findings, 1), [], None)
     tasks = _tasks(manifest, storage)
-    _check_manifest(manifest, findings)
+    for what in contradictions(manifest):
+        findings.add("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
     shared = check_side_files(manifest, storage, findings)
+    notes = check_sums(manifest, storage, findings)
     if deep:
         rules = replace(rules, shared=shared)
     _check_foreign(names, tasks, storage, findings)
-    return AroundShards(Verified(findings, len(tasks), notes=_notes(tasks, rules)), tasks, rules)
+    notes += _notes(tasks, rules)
+    return AroundShards(Verified(findings, len(tasks), notes=notes), tasks, rules)
 
 
 def find_manifest(storage: Storage, findings: Findings) -> Manifest | None:
@@ -157,6 +161,7 @@ def shard_rules(manifest: Manifest, root: str, access: Access, *, deep: bool) ->
             or any(name in summary.repairs for name in _CONVERTED)
         ),
         access=access,
+        has_sums=has_sums(manifest),
     )
 
 
@@ -188,47 +193,11 @@ def _tasks(manifest: Manifest, storage: Storage) -> list[ShardTask]:
     """Return the shards by split, then index, as the manifest lists them."""
     listed = {entry.name: entry for entry in storage.list(recursive=False)}
     stems = shard_stems([entry.split for entry in manifest.shards])
-    digest = plan_digest(manifest.plan)
+    names, digest = index_names_of(manifest), plan_digest(manifest.plan)
     return [
-        ShardTask(entry, stem, digest, listed.get(entry.file), place)
+        ShardTask(entry, stem, names[place], digest, listed.get(entry.file), place)
         for place, (entry, stem) in enumerate(zip(manifest.shards, stems, strict=True))
     ]
-
-
-def _check_manifest(manifest: Manifest, findings: Findings) -> None:
-    """Check the sums of shards, splits and plan."""
-    for split, summary in manifest.splits.items():
-        entries = [entry for entry in manifest.shards if entry.split == split]
-        planned = manifest.plan.splits.get(split)
-        sums = {
-            "shards": (len(entries), summary.shards),
-            "planned shards": (len(entries), planned and planned.shards),
-            "records": (sum(entry.records for entry in entries), summary.records),
-            "bytes": (sum(entry.bytes for entry in entries), summary.bytes),
-            "planned samples": (sum(entry.planned for entry in entries), summary.planned),
-            "samples of the plan": (summary.planned, planned and planned.samples),
-            "rejects of shards": (summary.planned - summary.records, summary.rejected_in_shards),
-            "listed samples": (_listed_samples(summary), summary.listed),
-            "listed annotations": (_listed_annotations(summary), summary.annotations.listed),
-        }
-        for what, (found, said) in sums.items():
-            if found != said:
-                text = f"{what} of split {split} are {found} by its entries, {said} by its sums"
-                findings.add("E-VER-MANIFEST", MANIFEST_NAME, text, COPY)
-    for split in sorted({entry.split for entry in manifest.shards} - manifest.splits.keys()):
-        text = f"shards are of split {split}, which it does not tell of"
-        findings.add("E-VER-MANIFEST", MANIFEST_NAME, text, COPY)
-
-
-def _listed_samples(summary: SplitSummary) -> int:
-    fates = summary.excluded, summary.rejected_before_planning, summary.planned, summary.earlier
-    return sum(fates) + sum(summary.skipped.values())
-
-
-def _listed_annotations(summary: SplitSummary) -> int:
-    fate = summary.annotations
-    known = fate.written, fate.lost, fate.excluded, fate.earlier
-    return sum(known) + sum(fate.dropped.values()) + sum(fate.skipped.values())
 
 
 def _check_foreign(
@@ -237,9 +206,9 @@ def _check_foreign(
     """Name files that could be taken for the data set's, and are not."""
     ours = {task.entry.file for task in tasks}
     found = [e.name for e in storage.list(recursive=False) if split_of(e.name, names) is not None]
-    ours |= {name for task in tasks for name in index_names(task.stem)}
+    ours |= {name for task in tasks for name in task.index}
     folder = storage.list(f"{INDEX_DIR}/", recursive=False)
-    found += [entry.name for entry in folder if is_index_name(entry.name)]
+    found += [entry.name for entry in folder if is_index_name(entry.name, names)]
     ours |= {receipt_name(task.stem) for task in tasks}
     for name in sorted({*found, *receipts(storage)} - ours):
         what = "is of an index" if name.startswith(INDEX_DIR) else "is called like a shard"

@@ -9,8 +9,13 @@ import msgspec
 from schemas.findings import Findings, at_record
 from schemas.manifest import from_json
 from schemas.order import Order, shuffle_keys
-from schemas.shards import ShardInfo, index_names, receipt_name
-from transforms.shard_index import IndexRow, index_from_parquet, index_to_text
+from schemas.shards import ShardInfo, file_sum, receipt_name
+from transforms.shard_index import (
+    IndexRow,
+    index_from_parquet,
+    index_to_text,
+    is_index_as_written,
+)
 from transforms.storage import Storage
 from transforms.verify.shard_reports import (
     RESTORE,
@@ -24,9 +29,14 @@ from transforms.verify.shard_reports import (
 INDEX_REMEDY = "restore the index from a copy, or delete it and manifest.json and run again"
 
 
-def read_index(task: ShardTask, storage: Storage, findings: Findings) -> list[IndexRow] | None:
-    """Return the rows of a shard's index; None with a finding where it cannot be read."""
-    parquet_name, text_name = index_names(task.stem)
+def read_index(
+    task: ShardTask, storage: Storage, findings: Findings, *, has_sum: bool
+) -> list[IndexRow] | None:
+    """Return the rows of a shard's index; None with a finding where it cannot be read.
+
+    Where it can, and holds its own CRC-32C, that is compared.
+    """
+    parquet_name, text_name = task.index
     rows = None
     data = read_if_there(parquet_name, storage, findings)
     if data is not None:
@@ -34,6 +44,9 @@ def read_index(task: ShardTask, storage: Storage, findings: Findings) -> list[In
             rows = index_from_parquet(data)
         except ValueError as error:
             findings.add("E-VER-INDEX", parquet_name, " ".join(str(error).split()), INDEX_REMEDY)
+        if rows is not None and has_sum and not is_index_as_written(data):
+            what = "its bytes do not have the CRC-32C that they say"
+            findings.add("E-VER-INDEX", parquet_name, what, INDEX_REMEDY)
     text = read_if_there(text_name, storage, findings)
     if rows is not None and text is not None and text != index_to_text(rows):
         what = f"is not the text form of {parquet_name}"
@@ -53,8 +66,8 @@ def read_if_there(
     return storage.read(name, entry)
 
 
-def check_receipt(task: ShardTask, storage: Storage, findings: Findings) -> None:
-    """Compare a shard's receipt with the manifest."""
+def check_receipt(task: ShardTask, storage: Storage, findings: Findings, *, has_sum: bool) -> None:
+    """Compare a shard's receipt with the manifest, and with the sum there where it has one."""
     name, entry = receipt_name(task.stem), task.entry
     data = read_if_there(name, storage, findings)
     if data is None:
@@ -64,20 +77,21 @@ def check_receipt(task: ShardTask, storage: Storage, findings: Findings) -> None
     except ValueError as error:
         findings.add("E-VER-MANIFEST", name, f"no receipt ({error})", RESTORE)
         return
-    said = {field: getattr(info, field) for field in msgspec.structs.asdict(entry)}
     wanted = {**msgspec.structs.asdict(entry), "plan": task.plan, "name": task.stem}
-    said |= {"plan": info.plan, "name": info.name}
-    for field, value in wanted.items():
-        if said[field] != value:
-            what = f"{field} is {said[field]!r}, the manifest says {value!r}"
-            findings.add("E-VER-MANIFEST", name, what, RESTORE)
+    del wanted["index_stem"], wanted["receipt"]
+    wrong = {field: value for field, value in wanted.items() if getattr(info, field) != value}
+    for field, value in wrong.items():
+        what = f"{field} is {getattr(info, field)!r}, the manifest says {value!r}"
+        findings.add("E-VER-MANIFEST", name, what, RESTORE)
+    if has_sum and not wrong and file_sum(data) != entry.receipt:
+        findings.add("E-VER-CRC", name, "its size or CRC-32C is not the manifest's", RESTORE)
 
 
 def check_rows(
     task: ShardTask, rows: Sequence[IndexRow], rules: ShardRules, report: ShardReport
 ) -> None:
     """Compare a shard's index with the manifest, and note what takes all shards to compare."""
-    name, entry, findings = index_names(task.stem)[0], task.entry, report.findings
+    name, entry, findings = task.index[0], task.entry, report.findings
     if len(rows) != entry.records:
         what = f"{len(rows)} records, the manifest says {entry.records}"
         findings.add("E-VER-INDEX", name, what, INDEX_REMEDY)

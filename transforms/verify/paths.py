@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from schemas.faults import fault_line
 from schemas.findings import Findings
 from schemas.manifest import MANIFEST_NAME, PLAN_NAME
+from schemas.shards import RECEIPTS_DIR
+from transforms.output_files import receipts
 from transforms.storage import Access, join_uri, open_storage, split_uri
 
 SUFFIXES = (".tfrec", ".tfrecord", ".tfrecords")
@@ -34,8 +36,10 @@ def find_paths(
             data_sets.append(path)
             continue
         records = [e for e in storage.list(recursive=False) if is_record_file(e.name)]
-        if storage.stat(PLAN_NAME) is not None:
-            what = f"is not there, and {PLAN_NAME} is: the data set is not complete"
+        has_plan = storage.stat(PLAN_NAME) is not None
+        if has_plan or receipts(storage):
+            remains = f"{PLAN_NAME} is" if has_plan else f"{RECEIPTS_DIR} are"
+            what = f"is not there, and {remains}: the data set is not complete"
             remedy = "run its command again, or restore it from a copy"
             findings.add("E-VER-MISSING", join_uri(path, MANIFEST_NAME), what, remedy)
         elif not records:
@@ -61,7 +65,7 @@ def is_record_file(name: str) -> bool:
 
 
 def _file_of_any_name(path: str, access: Access) -> str:
-    """Return a path that is to be a file; of a folder it is said what is not in it.
+    """Return a path that must be a file, since it is no folder of anything to verify.
 
     Raises:
         RuntimeError: `E-ARG`.
@@ -69,8 +73,9 @@ def _file_of_any_name(path: str, access: Access) -> str:
     root, name = split_uri(path.rstrip("/") or path)
     entry = open_storage(root, access).stat(name) if name not in ("", ".", "..") else None
     is_folder = name in ("", ".", "..") or (entry is not None and entry.kind == "directory")
-    if is_folder:
-        what = f"holds no {MANIFEST_NAME} and no TFRecord files ({', '.join(SUFFIXES)})"
+    if entry is None or is_folder:
+        holds = "holds no" if is_folder else "no such file, and no folder with"
+        what = f"{holds} {MANIFEST_NAME} or TFRecord files ({', '.join(SUFFIXES)})"
         remedy = "give a data set, a folder of such files, or the path of each"
         raise RuntimeError(fault_line("E-ARG", path, what, remedy))
     return path

@@ -27,10 +27,10 @@ def verify_shard(task: ShardTask, rules: ShardRules) -> ShardReport:
     """
     storage = open_storage(rules.root, rules.access)
     report = ShardReport()
-    rows = read_index(task, storage, report.findings)
+    rows = read_index(task, storage, report.findings, has_sum=rules.has_sums)
     if rows is not None:
         check_rows(task, rows, rules, report)
-    check_receipt(task, storage, report.findings)
+    check_receipt(task, storage, report.findings, has_sum=rules.has_sums)
     gap = None
     if not rules.reads:
         report.records = len(rows or ())

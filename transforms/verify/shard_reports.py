@@ -38,7 +38,8 @@ class ShardTask(msgspec.Struct, frozen=True):
 
     Attributes:
         entry: as in the manifest.
-        stem: what names its index and receipt.
+        stem: what names its receipt.
+        index: names of its index, Parquet and text.
         plan: digest of the plan, hex.
         file: as listed; None where it is not there.
         place: of the shard in the manifest, from 0.
@@ -46,6 +47,7 @@ class ShardTask(msgspec.Struct, frozen=True):
 
     entry: ShardEntry
     stem: str
+    index: tuple[str, str]
     plan: str
     file: Entry | None
     place: int = 0
@@ -64,6 +66,7 @@ class ShardRules:
         hashes: compare SHA-256 of shards and of images.
         converted: splits in which images are not their files' own bytes.
         access: how the store is reached.
+        has_sums: whether the manifest has the sums of receipts, and each index its own.
         shared: by SHA-256 what `duplicates.jsonl` says, to be counted in the indexes; empty for
             nothing.
     """
@@ -76,6 +79,7 @@ class ShardRules:
     hashes: bool
     converted: frozenset[str]
     access: Access = DEFAULT_ACCESS
+    has_sums: bool = True
     shared: dict[str, SharedContent] = field(default_factory=dict)
 
 

@@ -7,6 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
+from schemas.documents.croissant import CROISSANT_NAME
+from schemas.documents.data_card import CARD_NAME
+from schemas.documents.seals import is_sealed
 from schemas.documents.text_protos import label_map_pbtxt
 from schemas.faults import Rejected, Scope
 from schemas.features import Content, Feature, FeatureSpec, Kind
@@ -17,11 +20,15 @@ from schemas.manifest import (
     MANIFEST_NAME,
     PLAN_NAME,
     REJECTED_NAME,
+    REPORT_NAME,
     JobPlan,
     Manifest,
     from_json,
+    has_sums,
 )
+from schemas.shards import file_sum
 from transforms.metadata_files import metadata_of_spec
+from transforms.output_files import DOCUMENTS, SIDE_FILES, SOURCES_NOTE, source_notes
 from transforms.storage import Storage
 from transforms.verify.index import read_if_there
 from transforms.verify.shard_reports import RESTORE, SharedContent, SharedCount
@@ -32,6 +39,8 @@ MAX_DUPLICATES = 10_000
 
 _LABEL_MAP = "label_map.pbtxt"
 _FEATURES = "features.json"
+_ALWAYS_THERE = {PLAN_NAME, REJECTED_NAME, _LABEL_MAP, CARD_NAME, CROISSANT_NAME}
+_WITH_SUMS = {*_ALWAYS_THERE, DUPLICATES_NAME, *SIDE_FILES}
 _NOT_OF_THE_MANIFEST = "is not what follows from the manifest"
 _MAX_SEQUENCES = 2
 _MAX_TRIES = 1000  # of a millisecond each, where features.json is another
@@ -59,6 +68,45 @@ def check_side_files(
     if rejected is not None:
         _check_rejects(manifest, rejected, findings)
     return _check_duplicates(manifest, storage, findings) if manifest.duplicates else {}
+
+
+def check_sums(manifest: Manifest, storage: Storage, findings: Findings) -> tuple[str, ...]:
+    """Compare what lies beside the shards with the sums in the manifest, byte for byte.
+
+    Returns:
+        Notes on documents that are not as the run wrote them: these are the user's to edit.
+    """
+    notes: list[str] = []
+    said = {found.where.partition(" ")[0] for kept in findings.kept.values() for found in kept}
+    for name in sorted(_ALWAYS_THERE - manifest.files.keys() if has_sums(manifest) else ()):
+        findings.add("E-VER-MANIFEST", MANIFEST_NAME, f"has no sum of {name}", COPY)
+    for name, wanted in sorted(manifest.files.items()):
+        if name not in _WITH_SUMS:
+            what = f"has a sum of {name}, which no run writes"
+            findings.add("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
+        elif name in DOCUMENTS:
+            data = _read_file(name, storage)
+            if data is None or file_sum(data) != wanted:
+                notes.append(f"{name} is {'gone' if data is None else 'not as the run wrote it'}")
+        elif name not in said:
+            data = read_if_there(name, storage, findings, COPY)
+            if data is not None and (there := file_sum(data)) != wanted:
+                what = f"has {there.bytes} bytes of CRC-32C {there.crc32c}, the manifest says"
+                what = f"{what} {wanted.bytes} of {wanted.crc32c}"
+                findings.add("E-VER-CRC", name, what, COPY)
+    report = _read_file(REPORT_NAME, storage)
+    if report is not None and not is_sealed(report):
+        notes.append(f"{REPORT_NAME} is not as a run wrote it")
+    for name in source_notes(storage):
+        if storage.read(name) != SOURCES_NOTE:
+            remedy = "delete it: the next run of the command writes it again"
+            findings.add("E-VER-CRC", name, "holds other bytes than a run writes", remedy)
+    return tuple(notes)
+
+
+def _read_file(name: str, storage: Storage) -> bytes | None:
+    entry = storage.stat(name)
+    return None if entry is None or entry.kind != "file" else storage.read(name, entry)
 
 
 def _check_label_map(manifest: Manifest, storage: Storage, findings: Findings) -> None:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from schemas.findings import Findings, Verified
-from schemas.manifest import Manifest
-from schemas.shards import index_names, shard_stems
+from schemas.manifest import Manifest, index_names_of
 from transforms.quantities import counted
 from transforms.shard_index import Source, index_from_parquet
 from transforms.storage import Access, Storage, join_uri, open_storage
@@ -151,10 +150,10 @@ def indexes_of_sources(
     manifest: Manifest, sources: Mapping[str, Sequence[str]]
 ) -> Iterator[SourcesIndex]:
     """Yield the indexes of the splits whose sources are given, in the manifest's order."""
-    splits = [entry.split for entry in manifest.shards]
-    for place, (split, stem) in enumerate(zip(splits, shard_stems(splits), strict=True)):
+    for place, (name, _) in enumerate(index_names_of(manifest)):
+        split = manifest.shards[place].split
         if split in sources or "" in sources:
-            yield SourcesIndex(place, split, index_names(stem)[0])
+            yield SourcesIndex(place, split, name)
 
 
 def sources_of_index(index: SourcesIndex, storage: Storage) -> list[SourceTask]:

@@ -1,0 +1,228 @@
+"""The oracle: checksums of what every source and layout makes of `tests/data`.
+
+`python -m tests.oracle` writes each data set and compares it with `tests/data/golden.json`: the
+SHA-256 of shards and manifest, and the code of each rejected file. A change of code that should
+not change bytes must leave it green. `--write` records what is written now; only an announced
+change of bytes or verdicts may do that.
+"""
+
+import argparse
+import functools
+import hashlib
+import json
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import PIL
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipelines import arrays, coco, folder, pairs, sidecar, table
+from tests.pipeline_command import run_pipeline
+
+DATA = Path(__file__).resolve().parent / "data"
+GOLDEN = DATA / "golden.json"
+
+Golden = dict[str, dict[str, str]]
+"""Per case: SHA-256 by file name, and code by name of a rejected image."""
+
+
+class Case(NamedTuple):
+    """One data set.
+
+    Attributes:
+        run: the pipeline.
+        flags: of its command, but for the output; `DATA` and `MADE` stand for folders.
+        codecs: whether its bytes depend on the versions of Pillow, Python or zlib.
+    """
+
+    run: Callable[[Sequence[str]], None]
+    flags: str
+    codecs: bool = False
+
+
+_TRAIN = "--images DATA/coco_train/images --annotations DATA/coco_train/annotations/instances.json"
+_PANOPTIC = (
+    f"{_TRAIN} DATA/coco_train/annotations/panoptic.json"
+    " --panoptic_images DATA/coco_train/annotations/panoptic"
+)
+_VAL = (
+    "--images val=DATA/coco_val/images --annotations val=DATA/coco_val/annotations/instances.json"
+    " val=DATA/coco_val/annotations/captions.json"
+    " val=DATA/coco_val/annotations/person_keypoints.json"
+)
+_CLASSES = "--images DATA/classes"
+_PAIRS = "--low DATA/pairs/lr --high DATA/pairs/hr"
+_SIDE = "--images DATA/coco_train/images --annotations MADE/labelme --allow_unannotated"
+_ODD = "--table MADE/odd.csv --image_column image --image_root DATA/odd --max_rejected 100%"
+
+CASES: Mapping[str, Case] = {
+    "coco detection": Case(coco.run, f"{_TRAIN} --num_shards 2"),
+    "coco detection, captions and keypoints": Case(coco.run, f"{_VAL} --num_shards 2"),
+    "coco detection, panoptic": Case(coco.run, _PANOPTIC, codecs=True),
+    "coco detection, masks and polygons": Case(
+        coco.run, f"{_TRAIN} --features boxes,masks,polygons,license", codecs=True
+    ),
+    "coco detection, RLE masks": Case(
+        coco.run,
+        "--images DATA/coco_train/images --features boxes,masks --layout detection"
+        " --annotations DATA/coco_train/annotations/instances_rle_from_panoptic.json",
+        codecs=True,
+    ),
+    "coco detection, in order of the input": Case(coco.run, f"{_TRAIN} --order input"),
+    "coco detection, another seed": Case(coco.run, f"{_TRAIN} --num_shards 2 --seed 7"),
+    "coco detection, split by hash": Case(
+        coco.run, f"{_TRAIN} --split_by hash --splits train=60,val=40"
+    ),
+    "coco detection, contiguous ids": Case(coco.run, f"{_TRAIN} --category_ids contiguous"),
+    "coco detection, resized": Case(
+        coco.run, f"{_TRAIN} --features boxes,masks --resize 128 --reencode png", codecs=True
+    ),
+    "coco keras": Case(coco.run, f"{_TRAIN} --layout keras --records_per_shard 16"),
+    "coco keras, in order of the input": Case(coco.run, f"{_TRAIN} --layout keras --order input"),
+    "coco tfds": Case(coco.run, f"{_TRAIN} --layout tfds --shard_names plain"),
+    "coco tfds, panoptic": Case(coco.run, f"{_PANOPTIC} --layout tfds --max_rejected 1"),
+    "folder classification": Case(folder.run, _CLASSES),
+    "folder imagenet": Case(folder.run, f"{_CLASSES} --layout imagenet"),
+    "folder tutorial": Case(folder.run, f"{_CLASSES} --layout tutorial", codecs=True),
+    "folder tensor": Case(
+        folder.run, f"{_CLASSES} --layout tensor --resize 16x16 --dtype float32", codecs=True
+    ),
+    "table of CSV": Case(table.run, "--table MADE/rows.csv --label_column name"),
+    "table of JSON Lines, sequences": Case(
+        table.run, "--table MADE/rows.jsonl --sequence steps --key_column id"
+    ),
+    "table of Parquet, with images": Case(
+        table.run,
+        "--table MADE/rows.parquet --image_column image --image_root DATA/coco_val/images",
+    ),
+    "sidecar of LabelMe": Case(sidecar.run, f"{_SIDE} --features boxes,polygons", codecs=True),
+    "sidecar of LabelMe, masks": Case(sidecar.run, f"{_SIDE} --features boxes,masks", codecs=True),
+    "sidecar, fields": Case(
+        sidecar.run, f"{_SIDE} --format flat --fields imagePath=bytes imageWidth=int64"
+    ),
+    "pairs": Case(pairs.run, f"{_PAIRS} --scale 4"),
+    "pairs, tensors": Case(pairs.run, f"{_PAIRS} --tensors", codecs=True),
+    "arrays of .npy": Case(arrays.run, "--arrays MADE/images.npy --label_array MADE/labels.npy"),
+    "arrays of .npz, raw": Case(
+        arrays.run, "--arrays MADE/all.npz --label_array labels --encoding raw"
+    ),
+    "odd images, header check": Case(table.run, _ODD),
+    "odd images, decode check": Case(table.run, f"{_ODD} --check decode"),
+    "odd images, as upright PNG": Case(
+        table.run, f"{_ODD} --orientation upright --reencode png", codecs=True
+    ),
+}
+
+
+def write_case(case: Case, made: Path, output: Path) -> dict[str, str]:
+    """Write one data set; return what the golden file holds of it.
+
+    Args:
+        case: the data set.
+        made: folder of `make_sources`.
+        output: folder that does not exist yet.
+    """
+    flags = case.flags.replace("DATA/", f"{DATA}/").replace("MADE/", f"{made}/")
+    ended = run_pipeline(case.run, *flags.split(" "), "--output", output, "--no_report")
+    assert ended.code == 0, ended.err
+    found = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(output.glob("*"))
+        if path.suffix == ".tfrec" or path.name == "manifest.json"
+    }
+    lines = (output / "rejected.jsonl").read_text().splitlines()
+    rejected = [json.loads(line) for line in lines]
+    return found | {line["file_name"]: line["code"] for line in rejected if line["file_name"]}
+
+
+def make_sources(made: Path) -> None:
+    """Write the sources that are made by code: LabelMe's files, tables and arrays."""
+    spec = json.loads((DATA / "coco_train/annotations/instances.json").read_text())
+    names = {category["id"]: category["name"] for category in spec["categories"]}
+    (made / "labelme").mkdir()
+    for image in spec["images"]:
+        shapes = list(_shapes(image["id"], spec["annotations"], names))
+        if not shapes:
+            continue
+        whole = {
+            "imagePath": image["file_name"],
+            "imageWidth": image["width"],
+            "imageHeight": image["height"],
+            "shapes": shapes,
+        }
+        stem = Path(image["file_name"]).stem
+        (made / "labelme" / f"{stem}.json").write_text(json.dumps(whole))
+    photos = sorted(path.name for path in (DATA / "coco_val/images").iterdir())
+    rows = [
+        {"id": 10 * i, "name": f"name {i % 3}", "value": i / 8, "steps": [[i], [i, i + 1]]}
+        for i in range(40)
+    ]
+    (made / "rows.csv").write_text(
+        "id,name,value\n" + "".join(f"{r['id']},{r['name']},{r['value']}\n" for r in rows)
+    )
+    (made / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with_images = [{"image": name, "score": place / 4} for place, name in enumerate(photos)]
+    pq.write_table(pa.Table.from_pylist(with_images), made / "rows.parquet")
+    odd = sorted(path.name for path in (DATA / "odd").iterdir())
+    (made / "odd.csv").write_text("image\n" + "".join(f"{name}\n" for name in odd))
+    images = np.arange(12 * 4 * 5 * 3, dtype=np.uint16).reshape(12, 4, 5, 3)
+    labels = np.arange(12, dtype=np.int64) % 3
+    np.save(made / "images.npy", images)
+    np.save(made / "labels.npy", labels)
+    np.savez_compressed(made / "all.npz", images=images.astype(np.float32), labels=labels)
+
+
+def _shapes(image_id: int, annotations: list[Any], names: Mapping[int, str]) -> Iterator[Any]:
+    for annotation in annotations:
+        if annotation["image_id"] == image_id and not annotation["iscrowd"]:
+            corners = np.asarray(annotation["segmentation"][0]).reshape(-1, 2).tolist()
+            label = names[annotation["category_id"]]
+            yield {"label": label, "shape_type": "polygon", "points": corners}
+
+
+@functools.cache
+def golden() -> Golden:
+    """Return what `tests/data/golden.json` holds."""
+    held: Golden = json.loads(GOLDEN.read_text())
+    return held
+
+
+def codecs() -> dict[str, str]:
+    """Return the versions that the bytes of some cases depend on."""
+    # From Python 3.12 on, sum() of floats rounds otherwise: outlines' areas differ in the last bit.
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return {"pillow": PIL.__version__, "python": python, "zlib": zlib.ZLIB_RUNTIME_VERSION}
+
+
+def main() -> int:
+    """Compare every case, or record it."""
+    parser = argparse.ArgumentParser(prog="python -m tests.oracle", description=__doc__)
+    parser.add_argument("--write", action="store_true", help="record what is written now")
+    write = parser.parse_args().write
+    found: Golden = {"codecs": codecs()}
+    with tempfile.TemporaryDirectory() as scratch:
+        made = Path(scratch, "made")
+        made.mkdir()
+        make_sources(made)
+        for place, (name, case) in enumerate(CASES.items()):
+            found[name] = write_case(case, made, Path(scratch, str(place)))
+    if write:
+        GOLDEN.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+    different = [
+        f"{name}: {file} was {was}, is {found[name].get(file)}"
+        for name in found
+        for file, was in golden().get(name, {"case": "absent"}).items()
+        if found[name].get(file) != was
+    ]
+    print("\n".join(different) or f"{len(CASES)} data sets are as recorded")
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

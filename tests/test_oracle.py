@@ -1,0 +1,22 @@
+"""Every source and layout makes the bytes and the verdicts that the oracle has recorded."""
+
+from pathlib import Path
+
+import pytest
+
+from tests import oracle
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    oracle.make_sources(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", oracle.CASES)
+def test_bytes_are_as_recorded(name: str, made: Path, tmp_path: Path) -> None:
+    case, recorded = oracle.CASES[name], oracle.golden()
+    if case.codecs and oracle.codecs() != recorded["codecs"]:
+        pytest.skip(f"recorded with {recorded['codecs']}, here are {oracle.codecs()}")
+    assert oracle.write_case(case, made, tmp_path / "out") == recorded[name]
