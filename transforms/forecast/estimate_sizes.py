@@ -7,7 +7,7 @@ from schemas.run_plan import ShardForecast
 from schemas.samples import Sample
 from transforms.forecast.outline_shards import ShardOutline
 from transforms.forecast.try_records import Trial, Tried
-from transforms.report.write_report import MAX_PICTURES_OF_A_RUN
+from transforms.report.contents import MAX_PICTURES
 
 Shard = tuple[str, int]
 _ROW_BYTES = 40  # of the index: key and numbers, as a row of Parquet and a line of text
@@ -92,7 +92,7 @@ def report_bytes(records: int, records_bytes: int) -> int:
     """
     if not records:
         return 0
-    pictures = min(records, MAX_PICTURES_OF_A_RUN)
+    pictures = min(records, MAX_PICTURES)
     return _PAGE_BYTES + pictures * min(records_bytes // records, _PICTURE_BYTES)
 
 
