@@ -70,6 +70,7 @@ def test_a_plain_parquet_reader_sees_every_column() -> None:
         "list<element: struct<name: string not null, size: int64 not null,"
         " pin: string not null, sha256: string not null>>",
         "list<element: int64>",
+        *["int64"] * 3,
     ]
 
 

@@ -1,7 +1,7 @@
 """Look at pages in Chromium, and print what was seen as JSON.
 
-`python -m tests.browser.look CHROMIUM FOLDER` opens the pages of a folder. Nothing of the project is imported: this runs where Playwright is, and
-`tests/test_report_in_browser.py` compares.
+`python -m tests.browser.look CHROMIUM FOLDER` opens the pages of a folder. It imports nothing of
+the project, since it runs where Playwright is; `tests/test_report_in_browser.py` compares.
 """
 
 import io
