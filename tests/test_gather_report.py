@@ -260,7 +260,7 @@ def test_other_files_are_read_whole(tmp_path: Path) -> None:
     assert split.class_records == {0: 4, 1: 3, 2: 3, 7: 4}
     assert split.histograms["image_width"] == {64: 14} and "objects" in split.histograms
     assert {(p.file, p.number) for p in report.pictures} == {("a.tfrecord", n) for n in range(10)}
-    assert report.features == [("class", "int64", "", "class"), ("image", "bytes", "", "picture")]
+    assert report.features == [("class", "int64", "", ""), ("image", "bytes", "", "")]
     assert report.notes == [
         "a note before",
         "b.tfrecord.gz: no pictures, since it is GZIP compressed",
