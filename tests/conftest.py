@@ -19,7 +19,7 @@ from tests.fault_table import as_markdown
 from tests.memory_store import served
 from transforms.storage.request_rate import rate_of
 
-if settings.get_current_profile_name() == "default":  # else somebody has chosen: CI, mutation
+if settings.get_current_profile_name() == "default":  # CI chooses its own
     # Tests are timed nowhere: on a busy machine an example may take any time.
     settings.register_profile(
         "patient", settings.default, deadline=None, max_examples=share_of(100)
