@@ -20,7 +20,16 @@ from schemas.manifest import JobPlan
 from schemas.run_plan import RunPlan, Sampled, ShardForecast
 from transforms.commit import refuse_empty, to_have_samples
 from transforms.earlier_sets import check_turn
-from transforms.forecast.estimate_sizes import Shard, forecast_shards, report_bytes, side_bytes
+from transforms.forecast.forecast_run import (
+    Shard,
+    Tried,
+    forecast_reads,
+    forecast_shards,
+    forecast_split,
+    known_rejects,
+    needs_images,
+    try_records,
+)
 from transforms.forecast.outline_shards import (
     GatheredPlan,
     GatherPlan,
@@ -29,9 +38,6 @@ from transforms.forecast.outline_shards import (
     ShardOutline,
     choose_tried,
 )
-from transforms.forecast.reads import forecast_reads
-from transforms.forecast.splits import forecast_split, known_rejects
-from transforms.forecast.try_records import Trial, try_records
 from transforms.look_at_output import COMPLETE, REFUSED, free_bytes, look_at_output
 from transforms.publish_plan import CommitJob, RejectBudget, make_job_plan, warn_of_splits
 from transforms.quantities import counted, megabytes
@@ -40,7 +46,10 @@ from transforms.storage import open_storage, read_uri
 _ALL = RejectBudget(percent=100)
 _FILES_A_SHARD = 4  # data, receipt and two indexes
 _OTHER_FILES = 10  # plan, manifest, rejects, note of sources, card, metadata
-
+_OTHER_BYTES = 40_000  # of these, without the manifest's shards
+_RECEIPT_BYTES = 750  # and the shard's entry in the manifest
+_ROW_BYTES = 40  # of both indexes: key and numbers
+_SOURCE_BYTES = 130  # more in there for each source: name, pin and hash
 
 C = TypeVar("C", bound=DataSetConfig)
 
@@ -98,9 +107,14 @@ def plan_run(config: DataSetConfig, gathered: GatheredPlan, asked: Asked) -> Pla
     """
     job_plan, fault = _job_plan(config, gathered)
     state, there, fault = _look(config, gathered, job_plan, asked, fault)
-    tried = choose_tried(s for outline in gathered.outlines for s in outline.tried)
-    trial = try_records(tried, shard_job_of(config, None), job_plan, config.limits)
-    sizes = forecast_shards(gathered.outlines, trial, estimated_bytes(config))
+    kept, job = (
+        [s for outline in gathered.outlines for s in outline.tried],
+        shard_job_of(config, None),
+    )
+    tried: list[Tried] = []
+    if needs_images(job, kept):
+        tried = try_records(choose_tried(kept), job, job_plan, config.limits)
+    sizes = forecast_shards(gathered.outlines, tried, estimated_bytes(config))
     labels = labels_by_category(job_plan.labels)
     files = sorted(gathered.files, key=lambda file: file.split)
     source_files = dict.fromkeys(uri for uris in config.source_files.values() for uri in uris)
@@ -112,7 +126,7 @@ def plan_run(config: DataSetConfig, gathered: GatheredPlan, asked: Asked) -> Pla
         state=state,
         shards_there=there,
         splits={file.split: forecast_split(file, gathered, sizes, labels) for file in files},
-        sampled=_sampled(trial),
+        sampled=_sampled(tried),
         read_files=reads.files,
         read_bytes=reads.bytes,
         written_files=written_files,
@@ -134,7 +148,7 @@ def trusted_plan(output: str) -> RunPlan:
         state=COMPLETE,
         shards_there=0,
         splits={},
-        sampled=Sampled(0, False, {}),
+        sampled=Sampled(0, {}),
         read_files=0,
         read_bytes=0,
         written_files=0,
@@ -147,12 +161,12 @@ def _writes(
     config: DataSetConfig, outlines: Sequence[ShardOutline], sizes: Mapping[Shard, ShardForecast]
 ) -> tuple[int, int]:
     """Return about how many files are written, and their bytes."""
-    records = sum(outline.records for outline in outlines)
+    shards, records = len(outlines), sum(outline.records for outline in outlines)
     sources = sum(files for outline in outlines for files, _ in outline.reads.values())
+    side_bytes = shards * _RECEIPT_BYTES + records * _ROW_BYTES + sources * _SOURCE_BYTES
     record_bytes = sum(size.bytes for size in sizes.values())
-    report = report_bytes(records, record_bytes) if config.report else 0
-    files = _FILES_A_SHARD * len(outlines) + _OTHER_FILES + bool(report)
-    return files, record_bytes + side_bytes(records, sources, len(outlines)) + report
+    files = _FILES_A_SHARD * shards + _OTHER_FILES + (config.report and records > 0)
+    return files, record_bytes + side_bytes + _OTHER_BYTES
 
 
 def _job_plan(config: DataSetConfig, gathered: GatheredPlan) -> tuple[JobPlan, RuntimeError | None]:
@@ -202,10 +216,9 @@ def _refuse_empty(config: DataSetConfig, gathered: GatheredPlan, plan: JobPlan) 
         refuse_empty(file, plan.splits[file.split].samples, job)
 
 
-def _sampled(trial: Trial) -> Sampled:
-    known = [tried for tried in trial.tried if tried.bytes is not None]
-    rejects = [tried.rejected for tried in known if tried.rejected is not None]
-    return Sampled(len(known), trial.images_read, known_rejects(rejects, Scope.SAMPLE))
+def _sampled(tried: Sequence[Tried]) -> Sampled:
+    rejects = [each.rejected for each in tried if each.rejected is not None]
+    return Sampled(len(tried), known_rejects(rejects, Scope.SAMPLE))
 
 
 def _notes(

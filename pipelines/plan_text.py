@@ -114,8 +114,8 @@ def _known_lines(what: str, known: Mapping[str, Known]) -> list[str]:
 
 def _sampled_lines(plan: RunPlan) -> list[str]:
     sampled = plan.sampled
+    if not sampled.records:
+        return ["  sizes: from the listed sizes of files; no image was read"]
     records = counted(sampled.records, "record")
-    if not sampled.images_read:
-        return [f"  sizes: from {records} made of what listings say; no image was read"]
-    lines = [f"  sizes: from {records} made of their images, which were read and converted"]
+    lines = [f"  sizes: from {records} of images that were read and converted"]
     return lines + _known_lines("of these would be rejects", sampled.rejected)
