@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines import table
+from pipelines.launch import spare_the_collector
 from schemas.samples import Sample, content_digest, digest_payload
 from transforms import run_spool
 from transforms.payloads import DetachPayloads, attach_payloads
 from transforms.pipeline_spool import spool_for
-from transforms.processes.process_memory import spare_the_collector
 from transforms.run_spool import RunSpool, payload_bytes
 
 

@@ -36,7 +36,6 @@ FILES = "transforms/output_files.py"
 FILES_OF_SPLIT = "schemas/annotations/coco.py"
 GATE = "transforms/gate.py"
 GCS = "transforms/storage/gcs.py"
-GROUPS = "transforms/sources/group_rows.py"
 JOIN = "transforms/leave_out_earlier.py"
 LOCAL = "transforms/storage/local.py"
 OTHERS = "transforms/storage/beam_filesystem.py"
@@ -207,14 +206,6 @@ SABOTAGES = (
         "    if not known.file_name:\n",
         ("tests/test_coco_join.py::test_files_that_contradict_stop_the_run",),
     ),
-    Sabotage(
-        1,
-        "what rows of a group disagree on is taken from the first",
-        GROUPS,
-        "if other := _first_other(rows, name):",
-        "if (other := _first_other(rows, name)) and not rows:",
-        ("tests/test_group_rows.py::test_what_is_not",),
-    ),
     # 2. Same input, same options, same seed: the same bytes.
     Sabotage(
         2,
@@ -351,17 +342,6 @@ SABOTAGES = (
         'return [*argv, "--date", date.isoformat()]',
         "return list(argv)",
         ("tests/test_options.py::test_the_command_that_accepts_rejects_is_of_the_same_day",),
-    ),
-    Sabotage(
-        2,
-        "the rows of a group are in the order of their arrival",
-        GROUPS,
-        "in_place = sorted(rows, key=lambda row: row.position)",
-        "in_place = list(rows)",
-        (
-            "tests/test_group_rows.py::test_without_a_column_rows_are_as_they_lie",
-            "tests/test_group_rows.py::test_groups_do_not_depend_on_what_arrives_when",
-        ),
     ),
     # 3. Shards are exact.
     Sabotage(
