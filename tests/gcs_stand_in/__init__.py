@@ -27,7 +27,7 @@ obstore connects by the base address alone (a `service_account_key` with `gcs_ba
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Self
@@ -258,6 +258,13 @@ class GcsStandIn:
             return Outcome(error_reply(call, error, headers), fault)
         if fault.what is What.RESET:
             return Outcome(Reply(HTTPStatus.OK), fault)
+        if fault.what is What.FLIPPED_UPLOAD:
+            call = replace(call, body=_flipped(call.body), media=_flipped(call.media))
         if fault.what is What.GONE:
             self._store.lose_upload(call.query.get("upload_id", ""))
         return Outcome(self._protocol.answer(call), fault)
+
+
+def _flipped(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :] if data else data

@@ -35,6 +35,7 @@ class What(Enum):
     SHORT_BODY = auto()  # half of the body that Content-Length promises, then the end
     TRUNCATED_BODY = auto()  # half of the body, and Content-Length agrees with it
     FLIPPED_BIT = auto()  # one bit in the middle of the body
+    FLIPPED_UPLOAD = auto()  # one bit in the middle of what is uploaded
     GONE = auto()  # the session of a resumable upload is lost: 410 from now on
 
 

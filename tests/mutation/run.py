@@ -114,43 +114,35 @@ TARGETS = (
     Target("transforms/pin_blobs.py", ("tests/test_blobs.py",), but="many_samples"),
     Target(
         "transforms/storage/__init__.py",
-        (
-            "transforms/storage/__init__.py",
-            "tests/test_storage_access.py",
-            "tests/test_storage_local.py",
-            "tests/test_storage_beam_filesystem.py::test_opens_uris_of_schemes_that_beam_knows",
-            "tests/test_storage_gcs.py::test_a_path_without_a_bucket_is_refused",
-        ),
+        ("transforms/storage/__init__.py", "tests/test_storage_access.py"),
+    ),
+    Target(
+        "transforms/storage/local.py",
+        ("tests/test_storage.py", "tests/test_storage_local.py"),
         but=_IN_CHILDREN,
     ),
-    Target("transforms/storage/local.py", ("tests/test_storage_local.py",), but=_IN_CHILDREN),
     Target(
-        "transforms/storage/uploaded_spool.py",
-        ("tests/test_uploaded_spool.py", "tests/test_storage_beam_filesystem.py"),
+        "transforms/storage/disk.py",
+        ("tests/test_storage_local.py", "tests/test_storage_beam_filesystem.py"),
+        but=_IN_CHILDREN,
     ),
     Target(
         "transforms/storage/beam_filesystem.py",
-        ("tests/test_storage_beam_filesystem.py",),
-        but="keeps_looking or full_disk",
+        ("tests/test_storage.py", "tests/test_storage_beam_filesystem.py"),
+        but="observer or full_disk",
     ),
-    Target(
-        "transforms/storage/gcs.py",
-        (
-            "tests/test_gcs_clients.py",
-            "tests/test_storage_gcs.py",
-            "tests/test_blobs.py::test_a_listing_is_divided_at_names_of_the_samples",
-        ),
-        but="full_disk or keeps_looking or does_not_pass_ends",
+    *(
+        Target(
+            module,
+            ("tests/test_storage.py", "tests/test_storage_gcs.py"),
+            but="full_disk or observer or in_memory",
+        )
+        for module in ("transforms/storage/gcs.py", "transforms/storage/gcs_clients.py")
     ),
-    Target("transforms/storage/request_rate.py", ("tests/test_request_rate.py",)),
+    Target("transforms/storage/retries.py", ("tests/test_retries.py",)),
     Target(
-        "transforms/storage/name_ranges.py",
-        ("transforms/storage/name_ranges.py", "tests/test_name_ranges.py"),
-    ),
-    Target(
-        "transforms/storage/object_reads.py",
-        ("tests/test_object_reads.py",),
-        but="keeps_looking",
+        "transforms/storage/listing.py",
+        ("transforms/storage/listing.py", "tests/test_listing.py"),
     ),
 )
 RESULTS = ROOT / "build" / "mutation"
