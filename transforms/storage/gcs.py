@@ -54,12 +54,14 @@ from transforms.storage.gcs_clients import (
 from transforms.storage.listing import Page, list_in_ranges
 from transforms.storage.retries import rate_of, retry
 
+IN_ONE_REQUEST_BYTES = 8 << 20
+"""Uploaded in one request with the metadata; a larger object takes a session."""
+
 PIECE_BYTES = 64 << 20
 """Read by one request; a larger object takes several."""
 
 _NAMES_PER_PAGE = 1000  # the store's limit
 _LISTING_THREADS = 8
-_IN_ONE_REQUEST_BYTES = 8 << 20  # with the object's metadata; a larger upload has a session
 _SENT_AT_ONCE_BYTES = 1 << 18  # of a file; 16 kB take the interpreter's lock 16 times as often
 _FIELDS = "name,size,generation,crc32c"
 _CREATE_ONLY = {"ifGenerationMatch": "0"}
@@ -262,7 +264,7 @@ class GcsStorage:
 
     def _upload_once(self, name: str, file: IO[bytes]) -> bool:
         size = file.seek(0, os.SEEK_END)
-        send = self._send_whole if size <= _IN_ONE_REQUEST_BYTES else self._send_by_session
+        send = self._send_whole if size <= IN_ONE_REQUEST_BYTES else self._send_by_session
         reply = send(self._prefix + name, _Body(file, size))
         if reply.status_code == HTTPStatus.PRECONDITION_FAILED:
             return False
