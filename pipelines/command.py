@@ -20,8 +20,8 @@ from pipelines.engine_faults import engine_fault
 from pipelines.job_elsewhere import JOB_ELSEWHERE
 from pipelines.progress_display import stop_drawing
 from schemas.faults import EXIT_BUG, FAULTS, fault_line, find_fault, printable
-from transforms import retries
 from transforms.progress import PROGRESS
+from transforms.storage import retries
 
 _LOG = logging.getLogger(__name__)
 OUR_LOGGERS = ("pipelines", "transforms")

@@ -56,7 +56,7 @@ from transforms.storage import (
     open_storage,
     read_uri,
 )
-from transforms.storage.local import RunLock, coded, without_new_empty_folders
+from transforms.storage.disk import RunLock, coded, without_new_empty_folders
 
 _LOG = logging.getLogger(__name__)
 _COLLECT_AFTER_OBJECTS = 500_000

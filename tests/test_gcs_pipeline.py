@@ -15,6 +15,7 @@ from tests.conftest import rounds
 from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
 from tests.gcs_stand_in.sources import SOURCES, put_sources
 from tests.invariants import check_output, data_files
+from transforms.storage import gcs
 
 MakeCoco = Callable[..., tuple[Path, Path]]
 SHARDS = ("--num_shards", "4")
@@ -270,7 +271,7 @@ def sha256(data: bytes) -> str:
 def test_large_shards_are_uploaded_whole(
     stand_in: GcsStandIn, local: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("google.cloud.storage.blob._MAX_MULTIPART_SIZE", 1000)
+    monkeypatch.setattr(gcs, "IN_ONE_REQUEST_BYTES", 1000)
     stand_in.inject(Fault(What.GONE), Fault(What.LOST_REPLY, Kind.RESUMABLE_PUT, after=3))
 
     run = convert()

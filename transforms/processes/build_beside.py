@@ -30,7 +30,7 @@ from transforms.processes.builder_process import (
 )
 from transforms.processes.process_beside import told_error
 from transforms.progress import PROGRESS
-from transforms.storage.local import RunLock
+from transforms.storage.disk import RunLock
 
 _TOLD_EVERY_S = 0.2
 
