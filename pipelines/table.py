@@ -17,6 +17,7 @@ from pipelines.options import (
     parse_flags,
     parse_per_split,
     parse_several_per_split,
+    parse_size,
     shard_names_of,
 )
 from pipelines.table_flags import layout_of, parser
@@ -39,7 +40,7 @@ from transforms.sources.read_samples import ReadSamples, SourceSamples
 from transforms.sources.read_table import TableReader, find_image_root
 from transforms.sources.split_sources import Item
 from transforms.sources.table_files import ListTables, PickTables, is_table
-from transforms.sources.table_pieces import DivideTables
+from transforms.sources.table_pieces import DEFAULT_MAX_CELL_BYTES, DivideTables
 from transforms.storage import split_uri
 
 _LISTED = "/tables"  # behind a split: the name of the root that its tables are listed in
@@ -57,6 +58,7 @@ class TableConfig(DataSetConfig):
         key_column: gives the rows' keys; empty for their numbers.
         group_rows: column whose equal values make rows one sample, its key; empty for a row each.
         order_rows: column by which the rows of a group are ordered; empty for their own order.
+        max_cell_bytes: a row with a larger cell is rejected; in a file of lines, a larger row.
         layout: what an Example holds.
     """
 
@@ -66,6 +68,7 @@ class TableConfig(DataSetConfig):
     key_column: str = ""
     group_rows: str = ""
     order_rows: str = ""
+    max_cell_bytes: int = DEFAULT_MAX_CELL_BYTES
     layout: TableLayout = field(default_factory=TableLayout, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -85,6 +88,10 @@ class TableConfig(DataSetConfig):
                 " alone: name the column"
             )
         _check_groups(self)
+        if self.max_cell_bytes < 1:
+            raise ValueError(
+                f"max_cell_bytes must be positive, got {self.max_cell_bytes}: give such as 100MB"
+            )
         if unknown := sorted({*self.image_root} - {"", *self.given}):
             raise ValueError(
                 f"image_root must name splits of --table, got {unknown}: give {sorted(self.given)}"
@@ -140,7 +147,7 @@ class TableConfig(DataSetConfig):
             return self
         roots = {
             split: self.image_root.get(split)
-            or find_image_root(split, uris, self.image_column, self.access)
+            or find_image_root(split, uris, self.image_column, self.access, self.max_cell_bytes)
             or self._folder(split)
             for split, uris in self.tables.items()
         }
@@ -151,6 +158,8 @@ class TableConfig(DataSetConfig):
         columns = {"image_column": self.image_column, "key_column": self.key_column}
         grouping = {"group_rows": self.group_rows, "order_rows": self.order_rows}
         asked = {name: column for name, column in grouping.items() if column}
+        if self.max_cell_bytes != DEFAULT_MAX_CELL_BYTES:
+            asked["max_cell_bytes"] = str(self.max_cell_bytes)
         return {**super().options(), **columns, **asked, **self._keys()}
 
     @property
@@ -285,6 +294,7 @@ def read_sources(root: beam.Pipeline, config: TableConfig) -> SourceSamples:
         config.layout.label_columns,
         config.group_rows or config.key_column,
         config.layout.sequence_columns,
+        config.max_cell_bytes,
     )
     pieces: beam.PCollection = files | "DivideTables" >> DivideTables(config.access)
     read_piece: Callable[[Any], Iterable[Item]] = reader
@@ -320,6 +330,7 @@ def configure(argv: Sequence[str]) -> tuple[RunConfig[TableConfig], list[str]]:
         key_column=flags.key_column or "",
         group_rows=flags.group_rows or "",
         order_rows=flags.order_rows or "",
+        max_cell_bytes=parse_size("max_cell_bytes", flags.max_cell_bytes),
         layout=layout_of(flags),
         label_file=label_file_of(flags),
         names=shard_names_of(flags),

@@ -33,8 +33,7 @@ from transforms.sources.read_table import (
 )
 from transforms.sources.split_sources import Item, SourceNote
 from transforms.sources.table_pieces import TablePiece
-from transforms.sources.table_rows import BadRow, Row, rows_of
-from transforms.storage import open_storage
+from transforms.sources.table_rows import BadRow, Row
 
 _GROUP, _ROW, _FILE = "group", "row", "file"  # a row without a group, or a file left out, is alone
 _GroupKey = tuple[str, str, str]
@@ -185,7 +184,7 @@ class RowReader:
             return
         self.table.check_header(piece, "group_rows")
         check_columns(piece, "order_rows", [self.order_column])
-        for row in rows_of(piece, open_storage(piece.file.root, self.table.access)):
+        for row in self.table.rows_of(piece):
             kind, key, fields, payload = self._read_row(row, piece)
             sample = Sample(given, key, position_of(row, piece), (), fields, payload=payload)
             yield (
