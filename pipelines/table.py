@@ -17,6 +17,7 @@ from pipelines.options import (
     parse_flags,
     parse_per_split,
     parse_several_per_split,
+    parse_size,
     shard_names_of,
 )
 from pipelines.table_flags import layout_of, parser
@@ -36,7 +37,7 @@ from transforms.sources.listed_files import ListFiles
 from transforms.sources.read_samples import ReadSamples, SourceSamples
 from transforms.sources.read_table import TableReader, find_image_root
 from transforms.sources.table_files import ListTables, PickTables, is_table
-from transforms.sources.table_pieces import DivideTables
+from transforms.sources.table_pieces import DEFAULT_MAX_CELL_BYTES, DivideTables
 from transforms.storage import split_uri
 
 _LISTED = "/tables"  # behind a split: the name of the root that its tables are listed in
@@ -52,6 +53,7 @@ class TableConfig(DataSetConfig):
         image_root: URI that images lie below, per split or for all (`""`); none for the table's
             folder, or what the first row's URI begins with.
         key_column: gives the rows' keys; empty for their numbers.
+        max_cell_bytes: a row with a larger cell is rejected; in a file of lines, a larger row.
         layout: what an Example holds.
     """
 
@@ -59,6 +61,7 @@ class TableConfig(DataSetConfig):
     image_column: str = ""
     image_root: Mapping[str, str] = field(default_factory=dict)
     key_column: str = ""
+    max_cell_bytes: int = DEFAULT_MAX_CELL_BYTES
     layout: TableLayout = field(default_factory=TableLayout, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -76,6 +79,10 @@ class TableConfig(DataSetConfig):
             raise ValueError(
                 f"image_root must come with image_column, got {[*self.image_root.values()]}"
                 " alone: name the column"
+            )
+        if self.max_cell_bytes < 1:
+            raise ValueError(
+                f"max_cell_bytes must be positive, got {self.max_cell_bytes}: give such as 100MB"
             )
         if unknown := sorted({*self.image_root} - {"", *self.given}):
             raise ValueError(
@@ -132,7 +139,7 @@ class TableConfig(DataSetConfig):
             return self
         roots = {
             split: self.image_root.get(split)
-            or find_image_root(split, uris, self.image_column, self.access)
+            or find_image_root(split, uris, self.image_column, self.access, self.max_cell_bytes)
             or self._folder(split)
             for split, uris in self.tables.items()
         }
@@ -141,7 +148,10 @@ class TableConfig(DataSetConfig):
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""
         columns = {"image_column": self.image_column, "key_column": self.key_column}
-        return {**super().options(), **columns, **self._keys()}
+        asked = {}
+        if self.max_cell_bytes != DEFAULT_MAX_CELL_BYTES:
+            asked["max_cell_bytes"] = str(self.max_cell_bytes)
+        return {**super().options(), **columns, **asked, **self._keys()}
 
     @property
     def _source_of_splits(self) -> str:
@@ -236,6 +246,7 @@ def read_sources(root: beam.Pipeline, config: TableConfig) -> SourceSamples:
         config.layout.label_columns,
         config.key_column,
         config.layout.sequence_columns,
+        config.max_cell_bytes,
     )
     pieces = files | "DivideTables" >> DivideTables(config.access)
     read = pieces | "ReadTable" >> ReadSamples(
@@ -264,6 +275,7 @@ def configure(argv: Sequence[str]) -> tuple[RunConfig[TableConfig], list[str]]:
         image_column=flags.image_column or "",
         image_root=parse_per_split("image_root", flags.image_root),
         key_column=flags.key_column or "",
+        max_cell_bytes=parse_size("max_cell_bytes", flags.max_cell_bytes),
         layout=layout_of(flags),
         label_file=label_file_of(flags),
         names=shard_names_of(flags),

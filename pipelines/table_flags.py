@@ -8,6 +8,7 @@ from pipelines.data_set_flags import add_data_set_flags
 from pipelines.options import FlagParser, not_empty
 from schemas.columns import ColumnType, parse_type
 from schemas.layouts.table import TableLayout
+from transforms.sources.table_pieces import DEFAULT_MAX_CELL_BYTES
 
 
 def parser() -> FlagParser:
@@ -59,6 +60,13 @@ def parser() -> FlagParser:
         help="types of columns: int64, float or bytes, with [] for lists ([][] for a sequence's"
         " lists of lists), with ? where cells may be missing; a cell that does not fit"
         " rejects its row (default: from all cells)",
+    )
+    group.add_argument(
+        "--max_cell_bytes",
+        default=f"{DEFAULT_MAX_CELL_BYTES // 10**6}MB",
+        metavar="SIZE",
+        help="largest cell of Parquet, and largest row of CSV, TSV and JSON Lines; a larger one"
+        f" rejects its row (default {DEFAULT_MAX_CELL_BYTES // 10**6}MB)",
     )
     group.add_argument(
         "--label_column",

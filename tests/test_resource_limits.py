@@ -3,18 +3,22 @@
 import errno
 import hashlib
 import itertools
+import json
 import os
 import resource
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from pipelines import table
 from tests import children
 from tests.coco_command import (
     PROJECT,
@@ -34,6 +38,7 @@ from tests.coco_command import (
 from tests.faulty_sources import failing_reads
 from tests.gcs_stand_in import GcsStandIn
 from tests.gcs_stand_in.sources import SOURCES, put_sources
+from tests.pipeline_command import run_pipeline
 from tests.small_runs import write_set
 from transforms import build_records
 from transforms.images.check_images import Check
@@ -248,11 +253,17 @@ def test_every_number_of_threads(counted: list[str], job: Job, tmp_path: Path) -
 # Memory.
 
 
-def convert_within(more_bytes: int, arguments: list[str]) -> Run:
+def convert_within(
+    more_bytes: int, arguments: list[str], run: Callable[..., Run] = run_coco
+) -> Run:
     """Run with so much more memory than is taken before; for a child of `children`."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     with children.limited(resource.RLIMIT_AS, pages * resource.getpagesize() + more_bytes):
-        return run_coco(*arguments)
+        return run(*arguments)
+
+
+def run_table(*arguments: str) -> Run:
+    return run_pipeline(table.run, *arguments)
 
 
 def large_images(folder: Path) -> Sources:
@@ -314,6 +325,51 @@ def test_image_of_two_gigabytes_is_not_read(tmp_path: Path) -> None:
     assert [(line["code"], line["detail"]) for line in rejected_of(out)] == [
         ("E-IMG-TOO-LARGE", f"{2 << 30} bytes, the limit is {256 << 20}")
     ]
+
+
+def grown_table(path: Path) -> None:
+    """Write a small table that grows: a cell of 200 MB, or one text many times."""
+    if path.suffix == ".parquet":
+        column = pa.array(["x" * 1_000_000]).take(pa.array([0] * 300, pa.int32()))
+        use_dictionary = path.stem == "dictionary"
+        codec = "snappy" if use_dictionary else "zstd"
+        pq.write_table(
+            pa.table({"a": column}), path, use_dictionary=use_dictionary, compression=codec
+        )
+        return
+    before, after = {"csv": (b"a\n0\n", b"\n2\n"), "jsonl": (b'{"a":0}\n', b'\n{"a":2}\n')}[
+        path.suffix[1:]
+    ]
+    with path.open("wb") as file:
+        file.write(before)
+        file.truncate(200_000_000)
+        file.seek(0, os.SEEK_END)
+        file.write(after)
+
+
+@pytest.mark.parametrize(
+    ("name", "records", "rejects"),
+    [
+        ("cell.csv", 2, 1),
+        ("cell.jsonl", 2, 1),
+        ("dictionary.parquet", 300, 0),
+        ("page.parquet", 0, 300),
+    ],
+)
+def test_tables_that_grow(name: str, records: int, rejects: int, tmp_path: Path) -> None:
+    """Cells and pages that are too large are not kept, others are unpacked a few at a time."""
+    grown_table(tmp_path / name)
+    out = tmp_path / "out"
+    flags = ("--types", "a=bytes", "--max_rejected", "100%", "--allow_empty", "--workers", "1")
+    arguments = ["--table", str(tmp_path / name), "--output", str(out), *flags]
+    run = Run(*children.outcome_of(convert_within, 480 << 20, arguments, run_table))
+    assert run.code == 0, run.err
+    split = json.loads((out / "manifest.json").read_text())["splits"]["train"]
+    assert split["records"] == records
+    assert {line["code"] for line in rejected_of(out)} == (
+        {"E-ROW-TOO-LARGE"} if rejects else set()
+    )
+    assert len(rejected_of(out)) == rejects
 
 
 BOMBS = {
