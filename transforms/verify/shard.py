@@ -16,7 +16,7 @@ from transforms.shard_index import IndexRow
 from transforms.storage import Entry, Storage, join_uri, open_storage
 from transforms.verify.index import INDEX_REMEDY, check_receipt, check_rows, read_index
 from transforms.verify.shard_reports import RESTORE, ShardReport, ShardRules, ShardTask
-from transforms.walk_frames import BadFrame, ReadSpan, Record, walk_frames
+from transforms.walk_frames import BadFrame, Buffer, ReadSpan, Record, walk_frames
 
 
 def verify_shard(task: ShardTask, rules: ShardRules) -> ShardReport:
@@ -155,7 +155,7 @@ class _Digests:
         self._crc32c = 0
         self._sha256 = hashlib.sha256() if hashes else None
 
-    def add(self, data: bytes) -> None:
+    def add(self, data: Buffer) -> None:
         self.bytes += len(data)
         self._crc32c = google_crc32c.extend(self._crc32c, data)
         if self._sha256 is not None:
