@@ -120,7 +120,7 @@ class ArraysConfig(DataSetConfig):
         """Whether a worker unpacks archives there."""
         return any(not source.uri.endswith(NPY) for source in self.sources.values())
 
-    def read(self, root: beam.Pipeline) -> SourceSamples:
+    def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from ranges of arrays."""
         planned = root | "PlanArrays" >> PlanArrays(self.sources, self.access)
         labels = {split: source.label for split, source in self.sources.items()}

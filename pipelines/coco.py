@@ -125,7 +125,7 @@ class CocoConfig(DataSetConfig):
             rules, self.exclude, self.access, frozenset(self.panoptic_images), self.splitting
         )
 
-    def read(self, root: beam.Pipeline) -> SourceSamples:
+    def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from the annotations."""
         read = root | "ReadCoco" >> ReadCoco(self.annotations, self.reading())
         listing = root | "ListBlobs" >> ListBlobs(self.roots, self.access, cuts=read.cuts)

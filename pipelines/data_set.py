@@ -113,7 +113,7 @@ class DataSetConfig:
         self.names.check_splits(list(self.splits), self.sharding.num_shards)
         self._check_output()
 
-    def read(self, root: beam.Pipeline) -> SourceSamples:
+    def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads the sources."""
         raise NotImplementedError
 
@@ -306,7 +306,7 @@ def estimated_bytes(config: DataSetConfig) -> Callable[[Sample], int]:
 
 def plan_data_set(root: beam.Pipeline, config: DataSetConfig) -> PlannedDataSet:
     """Build the graph from the sources to the planned shards. It writes nothing."""
-    read = config.read(root)
+    read = config.read_sources(root)
     spool = spool_for(root, config.access.spool_dir)
     if config.splitting.optional_splits:
         there = read.files | "SplitsThere" >> beam.Filter(is_there, config.splitting)

@@ -61,7 +61,7 @@ class FolderConfig(DataSetConfig):
         """URI per root name of the samples' blobs."""
         return self.images
 
-    def read(self, root: beam.Pipeline) -> SourceSamples:
+    def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from the listing."""
         listed = root | "ListFiles" >> ListFiles(self.roots, self.access, self.in_order, is_read)
         read = listed.files | "ReadFolder" >> self.read_samples(FolderReader(self.splitting))

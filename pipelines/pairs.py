@@ -80,7 +80,7 @@ class PairsConfig(DataSetConfig):
         low, high = (frozenset(pair_root(s, side) for s in self.high) for side in (LOW, HIGH))
         return low, high
 
-    def read(self, root: beam.Pipeline) -> SourceSamples:
+    def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from pairs of files."""
         listed = root | "ListFiles" >> ListFiles(self.roots, self.access, self.in_order, is_read)
         sides = Sides("--low", "--high", _REMEDY, allowed=self.budget.allowed)

@@ -109,7 +109,7 @@ class SidecarConfig(DataSetConfig):
         """Which names are JSON files, per split."""
         return {split: divide_glob(uri)[1] for split, uri in self.annotations.items()}
 
-    def read(self, root: beam.Pipeline) -> SourceSamples:
+    def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from joined files."""
         names = SideNames(self.globs, whole=bool(self.join_by))
         listed = root | "ListFiles" >> ListFiles(

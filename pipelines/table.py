@@ -146,7 +146,7 @@ class TableConfig(DataSetConfig):
                 " first day on the folder or a glob of all files"
             )
 
-    def read(self, root: beam.Pipeline) -> SourceSamples:
+    def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from rows."""
         files = root | "ListTables" >> ListTables(self.table_files, self.access)
         tallies = listing = None
