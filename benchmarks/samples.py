@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import apache_beam as beam
 
-from pipelines.launch import spare_the_collector
+from pipelines.run import spare_the_collector
 from schemas.samples import Blob, Sample
 from schemas.shards import ShardPlan
 from transforms.blobs import BlobName

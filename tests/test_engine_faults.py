@@ -3,8 +3,7 @@ import pytest
 from google.api_core.exceptions import Forbidden
 from google.protobuf.message import DecodeError
 
-from pipelines.command import guarded
-from pipelines.engine_faults import engine_fault
+from pipelines.command import engine_fault, guarded
 from tests.coco_command import settings_kept
 
 PANIC = "Pipeline job-001 failed in state FAILED: panic: send on closed channel\ngoroutine 99:\n"

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from pipelines import coco
+from pipelines.flags import FlagParser
 from pipelines.flex_template import describe, flags_of
-from pipelines.options import FlagParser
 from tests.coco_command import PROJECT, MakeCoco, digests, run_coco
 
 METADATA = json.loads((PROJECT / "metadata.json").read_text())

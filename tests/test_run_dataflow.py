@@ -16,7 +16,7 @@ from apache_beam.options.pipeline_options import (
 )
 
 from pipelines import cli, coco
-from pipelines.options import beam_flags, parse_flags
+from pipelines.engines import beam_flags, parse_flags
 from tests.coco_command import PROJECT
 from tests.dataflow_launcher import FLAGS, IMAGE, REQUIRED, SCRIPT, SOURCES, Launcher, refused
 

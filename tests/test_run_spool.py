@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines import table
-from pipelines.launch import spare_the_collector
+from pipelines.run import spare_the_collector
 from schemas.samples import Sample, content_digest, digest_payload
 from transforms import run_spool
 from transforms.payloads import DetachPayloads, attach_payloads

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from pipelines import folder, launch
+from pipelines import folder
+from pipelines import run as runner
 from schemas.layouts.detection import DetectionLayout
 from tests.children import builders_beside, wait_until_gone
 from tests.coco_command import (
@@ -62,7 +63,7 @@ def built_here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have this process build all shards."""
     with monkeypatch.context() as patch:
-        patch.setattr(launch, "builders_beside", lambda *_: contextlib.nullcontext())
+        patch.setattr(runner, "builders_beside", lambda *_: contextlib.nullcontext())
         yield
 
 
@@ -297,15 +298,15 @@ SUITS_NOT: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("other", SUITS_NOT.values(), ids=SUITS_NOT)
 def test_what_one_process_does_alone(other: dict[str, Any], asked: Asked) -> None:
     options = PipelineOptions([])
-    with launch._builders_beside(SimpleNamespace(**SUITS), options):
+    with runner._builders_beside(SimpleNamespace(**SUITS), options):
         assert len(asked.limits) == 1
-    with launch._builders_beside(SimpleNamespace(**{**SUITS, **other}), options):
+    with runner._builders_beside(SimpleNamespace(**{**SUITS, **other}), options):
         assert len(asked.limits) == 1
 
 
 def test_processes_of_beam_have_none_beside(asked: Asked) -> None:
     for flags in (["--direct_running_mode", "multi_processing"], ["--runner", "FlinkRunner"]):
-        with launch._builders_beside(SimpleNamespace(**SUITS), PipelineOptions(flags)):
+        with runner._builders_beside(SimpleNamespace(**SUITS), PipelineOptions(flags)):
             assert asked.limits == []
 
 

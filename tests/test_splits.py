@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.split_flags import parse_splits
+from pipelines.data_set_flags import parse_splits
 from transforms.splits import HASH, USUAL_SPLITS, Splitting, split_digest
 
 SHARES = {"train": Fraction(80), "val": Fraction(10), "test": Fraction(10)}

@@ -335,7 +335,7 @@ SABOTAGES = (
     Sabotage(
         2,
         "a rerun after midnight makes another data set",
-        "pipelines/daily.py",
+        "pipelines/data_set_flags.py",
         'return [*argv, "--date", date.isoformat()]',
         "return list(argv)",
         ("tests/test_options.py::test_the_command_that_accepts_rejects_is_of_the_same_day",),
