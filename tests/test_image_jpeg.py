@@ -386,7 +386,7 @@ class TestJpegForDecoder:
         )
         assert jpeg_for_decoder(data, MAX_PIXELS) == gray_jpeg_with(jfif, adobe)
 
-    def test_filling_is_behind_the_data_of_every_scan(self):
+    def test_filling_follows_the_data_of_every_scan(self):
         first = jpeg(QUANTIZATION, frame(marker=0xC2), PROGRESSIVE_SCAN, data=b"ab", end=b"")
         data = first + HUFFMAN + PROGRESSIVE_SCAN + b"c\xff\xff" + EOI
         expected = first + b"<>" + HUFFMAN + PROGRESSIVE_SCAN + b"c<>\xff\xff" + EOI

@@ -199,12 +199,6 @@ def test_paths_that_cannot_be(
     assert not (in_tmp / "out/manifest.json").exists()
 
 
-def test_missing_roots_are_told_from_empty_ones(sources: Sources, in_tmp: Path) -> None:
-    run = run_coco("--images", "nowhere", "--annotations", "train.json", "--output", "out")
-    assert "nowhere" in run.fault
-    assert "'nothing'" not in run.fault
-
-
 def test_file_names_with_dots_and_double_slashes(make_coco: MakeCoco, tmp_path: Path) -> None:
     """`./a.jpg` and `b//c.jpg` name files that are there."""
 
