@@ -4,7 +4,6 @@ import contextlib
 import os
 import pickle
 import signal
-import sys
 import types
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -78,19 +77,6 @@ def test_a_fault_keeps_its_line(tmp_path: Path) -> None:
                 built.result(30)
 
 
-class OddError(Exception):
-    """Takes other arguments than it keeps, as some libraries' do."""
-
-    def __init__(self, code: int, place: str) -> None:
-        super().__init__(f"code {code} at {place}")
-
-
-def test_an_error_that_does_not_pickle_arrives_as_text() -> None:
-    told = told_error(OddError(7, "the end"))
-    assert repr(told) == "RuntimeError('OddError: code 7 at the end')"
-    pickle.loads(pickle.dumps(told))
-
-
 def test_the_cause_of_an_error_arrives_with_it() -> None:
     try:
         try:
@@ -126,20 +112,6 @@ def test_a_stopped_process_ends_with_the_run(tmp_path: Path) -> None:
         os.kill(pid_of(process), signal.SIGSTOP)
         asked = submit_all(process, run)
     assert all(built.exception(30) for built in asked)
-
-
-def test_it_finds_the_modules_of_this_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And not those of the folder that it is in, nor does it mind what is no path."""
-    (tmp_path / "transforms").mkdir()
-    (tmp_path / "transforms" / "__init__.py").write_text("raise SystemExit(1)")
-    monkeypatch.setattr(sys, "path", [*(path for path in sys.path if path), tmp_path])
-    monkeypatch.chdir(tmp_path)
-    run = planned(tmp_path)
-    with beside() as process:
-        assert process.is_ready()
-        assert process.submit(run.shards[0], run.job, run.plan).result(30).records == 2
 
 
 def test_a_job_that_cannot_be_sent_fails_its_shard(tmp_path: Path) -> None:

@@ -143,11 +143,3 @@ def test_interrupted_run_cleans_up(cloud: Cloud) -> None:
     assert process.returncode == 143
     assert out.startswith("## beam-tfrec on Dataflow: failed") and "interrupted" in out
     assert cloud.left() == []
-
-
-@pytest.mark.parametrize("missing", ["project", "bucket", "region"])
-def test_missing_arguments_are_named(cloud: Cloud, missing: str) -> None:
-    run = cloud.smoke(f"--{missing}", "")
-    assert run.returncode == 2
-    assert f"{missing.upper()} is missing: make cloud-smoke PROJECT= BUCKET= REGION=" in run.stderr
-    assert not (cloud.folder / "calls").exists()

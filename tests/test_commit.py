@@ -1,9 +1,8 @@
 import dataclasses
 import json
-import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from tests.small_runs import (
     touch,
     write_set,
 )
-from transforms.commit import find_complete, job_digest, refuse_empty
+from transforms.commit import find_complete, refuse_empty
 from transforms.earlier_sets import EarlierSet, EarlierSets, InheritedLabel
 from transforms.publish_plan import (
     CommitJob,
@@ -40,7 +39,6 @@ from transforms.publish_plan import (
     check_drops,
     make_job_plan,
     publish_plan,
-    reject_text,
 )
 from transforms.shard_table import ShardTable
 from transforms.sources.split_sources import SplitSource
@@ -156,45 +154,6 @@ def test_the_budget_counts_new_samples_only(budget: str, code: str) -> None:
         return
     with pytest.raises(RuntimeError, match=rf"^{code} gs://b/out: 1 of 10 samples rejected"):
         check_budget([reject()], files, job)
-
-
-def test_a_split_with_images_in_earlier_data_sets_may_have_none_left() -> None:
-    growing = msgspec.structs.replace(summary(images=10), earlier_images=9)
-    new = summary(images=10)
-
-    refuse_empty(growing, 0, GROWING)
-    with pytest.raises(RuntimeError, match=r"^E-SET-EMPTY split train: none of 10 images is left"):
-        refuse_empty(new, 0, GROWING)
-    with pytest.raises(RuntimeError, match=r"^E-SET-EMPTY split train: no images in its sources"):
-        make_job_plan(ShardTable({}, "0"), [summary(images=0)], [], GROWING)
-
-
-def test_labels_that_contradict_stop_the_run() -> None:
-    files = [summary(), msgspec.structs.replace(summary("val"), labels=[Label(1, "dog")])]
-
-    with pytest.raises(RuntimeError, match=r"^E-ANN-LABELS all annotation files: category 1 is"):
-        make_job_plan(ShardTable({}, "0"), files, [], JOB)
-
-
-@pytest.mark.parametrize(
-    ("rejected", "line"),
-    [
-        (
-            reject("42"),
-            "E-IMG-MISSING 42.jpg (key 42): gone; rejected",
-        ),
-        (
-            reject("1", "E-BOX-EMPTY", annotation_ids=(7,)),
-            "E-BOX-EMPTY 1.jpg (id 7): gone; rejected",
-        ),
-        (
-            reject("", "E-ANN-ORPHAN", annotation_ids=(7,), file_name=""),
-            "E-ANN-ORPHAN annotation (id 7): gone; rejected",
-        ),
-    ],
-)
-def test_a_reject_is_one_line_of_the_log(rejected: Rejected, line: str) -> None:
-    assert reject_text(rejected, "rejected") == line
 
 
 # --- the budget ---
@@ -591,15 +550,6 @@ def test_an_annotation_file_that_says_otherwise_means_no_manifest(
     assert not (out / "manifest.json").exists()
 
 
-def test_rejects_that_came_twice_mean_no_manifest(run: SmallRun, out: Path) -> None:
-    infos = build_shards(run)
-    rejected = [reject("1", annotation_ids=(1, 2))]  # though it was planned and written
-
-    with pytest.raises(RuntimeError, match=r"^the sum of samples of train does not hold: 6 is not"):
-        commit_run(with_budget(dataclasses.replace(run, rejected=rejected), RejectBudget(1)), infos)
-    assert not (out / "manifest.json").exists()
-
-
 def grow(path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"\0")
 
@@ -781,25 +731,6 @@ def test_without_one_of_its_files_a_data_set_is_incomplete(
     assert contents(out) == before
 
 
-def test_a_shard_of_another_size_is_not_complete(
-    data: tuple[Path, Path], run: SmallRun, out: Path
-) -> None:
-    build_run(run)
-    grow(out / f"{STEMS[1]}-3.tfrec")
-
-    with pytest.raises(RuntimeError, match=rf"^E-OUT-CONFLICT {out}/{STEMS[1]}-3\.tfrec: has "):
-        look(run, data)
-
-
-def test_leaving_samples_out_is_another_job(
-    data: tuple[Path, Path], run: SmallRun, tmp_path: Path
-) -> None:
-    build_run(run)
-    put(tmp_path, ["rejected.jsonl"], b"")
-
-    assert look(run, data, exclude=str(tmp_path / "rejected.jsonl")) is None
-
-
 def test_an_empty_root_is_recognised_too(tmp_path: Path, out: Path) -> None:
     # Nothing is pinned in it, hence no tally tells of it.
     train, val = write_set(tmp_path / "train", 2), write_set(tmp_path / "val", 0)
@@ -819,28 +750,6 @@ def test_an_empty_root_is_recognised_too(tmp_path: Path, out: Path) -> None:
     )
     assert found == manifest
     assert manifest.splits["val"].listed == 0
-
-
-@pytest.mark.parametrize(
-    ("changes", "identities", "listings"),
-    [
-        ({"options": {"seed": "1"}}, {"train": "9:ff"}, {"train": "a"}),
-        ({"samples": "00ff"}, {"train": "9:ff"}, {"train": "a"}),
-        ({}, {"train": "9:fe"}, {"train": "a"}),
-        ({}, {"val": "9:ff"}, {"train": "a"}),
-        ({}, {"train": "9:ff"}, {"train": "b"}),
-        ({}, {"train": "9:ff"}, {"train": "a", "val": "a"}),
-        ({}, {"train": "9:ff"}, {}),
-    ],
-)
-def test_every_part_of_a_job_is_in_its_digest(
-    changes: dict[str, Any], identities: Mapping[str, str], listings: Mapping[str, str]
-) -> None:
-    one = job_digest(PLAN, {"train": "9:ff"}, {"train": "a"})
-
-    assert one == job_digest(PLAN, {"train": "9:ff"}, {"train": "a", "val": "0"})
-    plan = msgspec.structs.replace(PLAN, **changes)
-    assert one != job_digest(plan, identities, listings)
 
 
 # --- permissions and counts ---
@@ -883,18 +792,6 @@ def test_a_data_set_of_rejects_alone_is_committed_only_with_permission(
 
     allowed = plan_run(*data, out, allow_empty=True, budget=RejectBudget(percent=100))
     assert build_run(allowed).splits["train"].records == 0
-
-
-def test_rejects_over_budget_are_shown_with_the_file_that_names_all(
-    data: tuple[Path, Path], out: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (data[0] / "a001.jpg").write_bytes(b"<html>")
-
-    with pytest.raises(RuntimeError, match=r"^E-BUDGET "):
-        build_run(plan_run(*data, out))
-
-    warned = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert warned == ["E-IMG-TYPE a001.jpg (key 2): HTML; rejected, see rejected.jsonl"]
 
 
 def test_rejects_of_two_splits_are_counted_apart(tmp_path: Path, out: Path) -> None:

@@ -238,17 +238,6 @@ def test_formats(source: bytes, conversion: Conversion, file_format: str) -> Non
     assert "progressive" not in image.info.traits
 
 
-def test_quality() -> None:
-    sizes = [
-        len(converted(jpeg_of(SMOOTH), Conversion(reencode=Encoding.JPEG, quality=quality)).data)
-        for quality in (10, 60, 95)
-    ]
-    assert sizes == sorted(sizes) and len(set(sizes)) == 3
-    default = converted(png_of(SMOOTH), Conversion(reencode=Encoding.JPEG)).data
-    asked = converted(png_of(SMOOTH), Conversion(reencode=Encoding.JPEG, quality=95)).data
-    assert default == asked
-
-
 def test_alpha_is_laid_on_white_where_it_is_left_out() -> None:
     rgba = np.array([[[200, 100, 0, 255], [200, 100, 0, 0], [200, 100, 0, 51]]], np.uint8)
     on_white = [[200, 100, 0], [255, 255, 255], [244, 224, 204]]  # 0.2 of it, 0.8 of white
@@ -442,12 +431,3 @@ def test_a_decoded_image_must_pass_the_decode_check(
     sample, image = Sample("train", "1", 0, (Blob("train", "a.jpg"),), b""), encoded(data)
     found = convert_images(sample, [image], orientation, conversion)
     assert found == (Unfit("E-IMG-DAMAGED", detail, 0) if detail else [image])
-
-
-def test_trouble_of_the_machine_is_no_fault_of_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    def out_of_memory(*_: object, **__: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(Image.Image, "resize", out_of_memory)
-    with pytest.raises(MemoryError):
-        convert_image(encoded(png_of(NOISE)), Conversion(Resize(8, 8)))

@@ -33,7 +33,7 @@ from tests.coco_command import (
 from tests.conftest import jpeg_bytes
 from tests.small_images import EOI
 from tests.turned_images import as_stored, oriented
-from transforms.images.convert_images import Conversion, Encoding
+from transforms.images.convert_images import Conversion
 from transforms.images.turn_images import Orientation
 from transforms.shard_index import index_from_parquet
 
@@ -120,14 +120,6 @@ def test_contradicting_options_are_refused(
     run = run_coco(*command(make_coco(1), tmp_path / "out"), *flags)
     assert run.code == 2 and message in run.fault
     assert not (tmp_path / "out").exists()
-
-
-def test_options_without_use_for_plain_pixels_are_refused() -> None:
-    for asked in (Conversion(reencode=Encoding.JPEG), Conversion(Resize(9, 9), quality=9)):
-        with pytest.raises(ValueError, match="must be left out where plain pixels are written"):
-            asked.for_pixels("float32")
-    with pytest.raises(ValueError, match=r"pixels_dtype must be of uint8, .*, got 'int7'"):
-        Conversion(pixels_dtype="int7")
 
 
 PIXELS = FeatureSpec(

@@ -141,17 +141,6 @@ def test_a_dry_run_asks_no_store(gcs: GcsStandIn) -> None:
     assert len(gcs.requests) == before
 
 
-def test_the_package_is_staged_where_no_image_holds_it(gcs: GcsStandIn) -> None:
-    template = ("--template_location", "gs://staging/job.json", "--setup_file", "./setup.py")
-    run = spawn_coco(
-        *STORES, *without("--sdk_container_image"), *template, STORAGE_EMULATOR_HOST=gcs.url
-    )
-    assert run.code == 0, run.err
-    (pool,) = json.loads(staged(gcs, "job.json"))["environment"]["workerPools"]
-    names = [package["name"] for package in pool["packages"]]
-    assert names == ["workflow.tar.gz", "submission_environment_dependencies.txt"]
-
-
 def test_the_graph_holds_nothing_of_the_data(
     gcs: GcsStandIn, make_coco: Callable[..., Sources]
 ) -> None:

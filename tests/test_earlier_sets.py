@@ -22,7 +22,6 @@ from transforms.earlier_sets import (
     find_earlier_sets,
     list_days,
     manifest_of,
-    split_pattern,
 )
 from transforms.storage import DEFAULT_ACCESS
 
@@ -70,22 +69,6 @@ def refused(*names: str, **options: Any) -> str:
 # --- names and patterns ---
 
 
-@pytest.mark.parametrize(
-    ("pattern", "root", "folder"),
-    [
-        ("gs://b/coco-{date}", "gs://b", "coco-{date}"),
-        ("gs://b/x/{date}/tfrec", "gs://b/x", "{date}"),
-        ("s3://b/x/{date}-{date}/{date}", "s3://b/x", "{date}-{date}"),
-        ("coco-{date}", ".", "coco-{date}"),
-        ("/{date}", "/", "{date}"),
-        ("data/coco-{date}/", "data", "coco-{date}"),
-        ("file:///data/{date}", "file:///data", "{date}"),
-    ],
-)
-def test_the_folders_of_days_lie_in_one_folder(pattern: str, root: str, folder: str) -> None:
-    assert split_pattern(pattern) == (root, folder)
-
-
 @pytest.mark.parametrize("name", ["gs://coco-{date}/out", "gs://{date}", "s3://{date}/out"])
 def test_buckets_are_not_searched(name: str) -> None:
     with pytest.raises(ValueError) as raised:
@@ -128,13 +111,6 @@ def test_the_first_day_has_none_before_it(tmp_path: Path) -> None:
     for pattern in (f"{tmp_path}/coco-{{date}}", f"{tmp_path}/no/{{date}}"):
         none = find(pattern)
         assert (none.sets, none.labels, none.options()) == ((), (), {})
-
-
-def test_a_named_data_set_may_be_of_any_day(tmp_path: Path) -> None:
-    pattern = days(tmp_path, {"2026-11-19": manifest("19")})
-    named = [put(tmp_path / name, manifest(name)) for name in ("first", "2030-01-01")]
-
-    assert found(*named, pattern) == sorted([*named, f"{tmp_path}/coco-2026-11-19"])
 
 
 def test_the_output_is_never_among_them(tmp_path: Path) -> None:
@@ -237,22 +213,6 @@ def test_a_day_between_others_is_not_filled_in(tmp_path: Path, later: Manifest |
         f"E-OUT-DATES {tmp_path}/coco-2026-11-21: is there already, and was made without {output};"
         " give --date 2026-11-22 or a later one, or delete what is later"
     )
-
-
-@pytest.mark.parametrize(("day", "content"), [("20", "_plan.json"), ("21", "notes.txt")])
-def test_what_is_no_data_set_of_another_day_stops_nothing(
-    tmp_path: Path, day: str, content: str
-) -> None:
-    """Another run of the same day, and a folder that holds something else."""
-    pattern = days(tmp_path, {"2026-11-19": manifest(), f"2026-11-{day}": content})
-
-    assert found(pattern, output=f"{tmp_path}/out") == [f"{tmp_path}/coco-2026-11-19"]
-
-
-def test_another_output_than_the_pattern_s_may_be_of_any_day(tmp_path: Path) -> None:
-    """Nothing that is called as the pattern says leaves out what it writes."""
-    pattern = days(tmp_path, {"2026-11-19": manifest("19"), "2026-11-21": manifest()})
-    assert found(pattern, output=f"{tmp_path}/other") == [f"{tmp_path}/coco-2026-11-19"]
 
 
 @pytest.mark.parametrize(

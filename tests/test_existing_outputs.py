@@ -25,18 +25,6 @@ from tests.coco_command import (
 )
 from tests.faulty_sources import cut_off, forbid_image_reads
 
-
-def test_a_failed_run_leaves_no_empty_folder(make_coco: MakeCoco, tmp_path: Path) -> None:
-    images, annotations = make_coco(2)
-    annotations.write_text("{}")
-    (tmp_path / "mine").mkdir()
-    for out in ("new", "mine", "mine/deep/er"):
-        run = run_coco(*command((images, annotations), tmp_path / out))
-        assert run.ended == (3, "E-ANN-SECTION")
-    assert not (tmp_path / "new").exists()
-    assert list((tmp_path / "mine").iterdir()) == []
-
-
 # Files of other runs and of the user.
 
 

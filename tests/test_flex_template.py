@@ -118,18 +118,6 @@ def test_a_flag_of_a_newer_launcher_is_dropped_with_a_warning(
     assert caplog.messages == ["--of_next_year is not known to this version of Beam: left out"]
 
 
-def test_a_quote_must_be_closed() -> None:
-    with pytest.raises(
-        ValueError, match=r"--images must be quoted as in a shell, got .*: close it"
-    ):
-        flags_of(["--images='train=gs://b/i"], coco.parser())
-
-
-def test_a_switch_is_true_or_false() -> None:
-    with pytest.raises(ValueError, match="--overwrite must be true or false, got 'yes': give one"):
-        flags_of(["--overwrite=yes"], coco.parser())
-
-
 # --- the program
 
 

@@ -154,6 +154,19 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def test_large_shards_are_uploaded_whole(
+    stand_in: GcsStandIn, local: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("google.cloud.storage.blob._MAX_MULTIPART_SIZE", 1000)
+    stand_in.inject(Fault(What.GONE), Fault(What.LOST_REPLY, Kind.RESUMABLE_PUT, after=3))
+
+    run = convert()
+
+    assert run.code == 0, run.err
+    assert stand_in.faults_left() == []
+    assert shards_of(downloaded(stand_in, tmp_path / "downloaded")) == local
+
+
 def test_no_credentials_end_the_run_within_seconds(
     sources: tuple[Path, Path], no_credentials: None
 ) -> None:

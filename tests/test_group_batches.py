@@ -1,45 +1,19 @@
 """Batches that wait in a spool are grouped as those that travel."""
 
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 
 import apache_beam as beam
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from schemas.samples import Blob, Sample, pack_each
+from schemas.samples import Blob, Sample
 from schemas.shards import ShardPlan
 from transforms.coders import StructCoder
-from transforms.group_batches import SpooledBatches
 from transforms.pipeline_spool import spool_for
-from transforms.plan_shards import BucketBatch, PlanShards
+from transforms.plan_shards import PlanShards
 from transforms.shard_table import (
     Sharding,
-    Tally,
 )
-
-
-def batch(first: int, number: int) -> BucketBatch:
-    samples = [Sample("train", f"é{n}", n, (), b"x" * n) for n in range(first, first + number)]
-    return BucketBatch(pack_each(samples), bytes(8 * number), Tally(number, 7, "ab"))
-
-
-@given(st.lists(st.integers(0, 50), max_size=8))
-def test_reading_undoes_putting(sizes: list[int]) -> None:
-    pipeline = beam.Pipeline(runner="FnApiRunner")
-    spool = spool_for(pipeline)
-    assert spool is not None
-    coder = StructCoder(BucketBatch)
-    batches = [batch(place, size) for place, size in enumerate(sizes)]
-    places = tuple(spool.put(coder.encode(one)) for one in batches)
-
-    spooled = SpooledBatches(places, coder, spool)
-
-    assert list(spooled) == batches
-    assert list(pickle.loads(pickle.dumps(spooled))) == batches
-    assert sum(map(len, places)) == 20 * len(sizes)
 
 
 @pytest.mark.parametrize("number", [1, 3000])

@@ -158,18 +158,6 @@ def test_every_image_code_is_reached() -> None:
     assert {case.code for case in IMAGE_FAULTS.values()} == codes - unreached
 
 
-def test_rejects_before_planning_are_one_line_each(make_coco: MakeCoco, tmp_path: Path) -> None:
-    sources = make_coco(5)
-    (sources[0] / "a002.jpg").unlink()
-    (sources[0] / "a004.jpg").write_bytes(b"")
-    lines = run_coco(*command(sources, tmp_path / "out")).err.splitlines()
-    assert [line.split(":")[0] for line in lines[:2]] == [
-        "E-IMG-MISSING a002.jpg (key 3)",
-        "E-IMG-EMPTY a004.jpg (key 5)",
-    ]
-    assert len(lines) == 3
-
-
 def test_mostly_missing_images_stop_before_planning(make_coco: MakeCoco, tmp_path: Path) -> None:
     sources, out = make_coco(5), tmp_path / "out"
     for name in ("a000.jpg", "a001.jpg", "a004.jpg"):

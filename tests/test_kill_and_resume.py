@@ -193,26 +193,6 @@ def test_a_job_service_leaves_no_temporary_folder(
     assert (run.code, list(temporary.iterdir())) == (143 if interrupted else 0, []), run.err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_with_what_the_engine_started(number: signal.Signals) -> None:
-    """Such as a job server; left alone, Java's runs on for ever."""
-    started = "import os, subprocess; from pipelines.command import guarded;"
-    quiet = "stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL"
-    run = f"print(subprocess.Popen(['sleep', '60'], {quiet}).pid, flush=True)"
-    interrupted = f"os.kill(os.getpid(), {number})"
-    code = f"{started} guarded(lambda _: ({run}, {interrupted}), [])"
-    ended = subprocess.run(
-        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True
-    )
-    assert ended.returncode == 128 + number
-    for _ in range(30):
-        if not Path(f"/proc/{int(ended.stdout)}/exe").exists():
-            return
-        time.sleep(0.1)
-    os.kill(int(ended.stdout), signal.SIGKILL)
-    pytest.fail("the child runs on")
-
-
 @pytest.mark.parametrize(
     "log",
     ["log()", "(threading.Thread(target=log, daemon=True).start(), time.sleep(60))"],
@@ -238,26 +218,6 @@ guarded(lambda _: {log}, [])
             assert process.wait(10) == 128 + number
         finally:
             process.kill()
-
-
-@pytest.mark.parametrize(
-    ("closed", "arguments", "code", "out"),
-    [
-        ("2>&-", "coco --nothing", 2, ""),
-        ("2>&-", "verify --help", 0, "usage: beam-tfrec verify"),
-        (">&- 2>&-", "verify --help", 0, ""),
-        ("2>&-", "folder --images {0}/photos --output {0}/out --num_shards 1", 0, "{0}/out: 1 rec"),
-    ],
-)
-def test_a_closed_stderr(closed: str, arguments: str, code: int, out: str, tmp_path: Path) -> None:
-    """Nothing is said there, and no file that is opened later takes its place."""
-    (tmp_path / "photos/cat").mkdir(parents=True)
-    (tmp_path / "photos/cat/a.jpg").write_bytes(jpeg_bytes())
-    line = f"{sys.executable} -m pipelines.cli {arguments} {closed}".format(tmp_path)
-    ran = subprocess.run(["sh", "-c", line], cwd=PROJECT, capture_output=True, text=True)
-    assert (ran.returncode, ran.stderr) == (code, "")
-    assert ran.stdout.startswith(out.format(tmp_path))
-    assert bool(ran.stdout) is bool(out)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -1,4 +1,3 @@
-import dataclasses
 import itertools
 import json
 import os
@@ -19,7 +18,6 @@ from transforms.output_files import (
     create_or_compare,
     refuse_foreign,
     remove_output,
-    split_of,
 )
 from transforms.storage import DEFAULT_ACCESS, Storage, open_storage
 
@@ -55,25 +53,6 @@ def put(folder: Path, names: list[str], data: bytes = b"of the user") -> None:
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
-
-
-# --- names ---
-
-
-@pytest.mark.parametrize(
-    ("name", "names", "split"),
-    [
-        ("train-00000-of-00004-10.tfrec", ShardNames(), "train"),
-        ("val_2-00000-of-00004.tfrec", ShardNames(), "val_2"),
-        ("train-00000-of-00004-10.tfrec", CUSTOM, "train"),  # the standard grammars always count
-        ("file_07-10.tfrec", CUSTOM, ""),
-        ("file_07-10.tfrec", ShardNames(), None),
-        ("Train-00000-of-00004.tfrec", ShardNames(), None),
-        ("manifest.json", ShardNames(), None),
-    ],
-)
-def test_a_shard_s_name_tells_its_split(name: str, names: ShardNames, split: str | None) -> None:
-    assert split_of(name, names) == split
 
 
 # --- creating ---
@@ -164,18 +143,6 @@ def test_removing_deletes_our_files_only(run: SmallRun, out: Path, output: Stora
 
     assert contents(out).keys() == {*NEIGHBOURS, "test-00000-of-00004-10.tfrec"}
     assert (out / "train-00000-of-00009-1.tfrec").is_dir()
-
-
-def test_removing_takes_what_receipts_name(run: SmallRun, out: Path, output: Storage) -> None:
-    named = dataclasses.replace(run.job, names=CUSTOM)
-    commit_job = dataclasses.replace(run.commit_job, names=CUSTOM)
-    run = dataclasses.replace(run, job=named, commit_job=commit_job)
-    build_run(run)
-    assert (out / "file_01-3.tfrec").is_file()
-
-    remove_output(output, ShardNames(), ["val"])  # of an entirely other run
-
-    assert contents(out) == {}
 
 
 def test_older_data_sets_are_read_and_removed_by_their_index_names(
@@ -290,18 +257,6 @@ def test_a_receipt_cannot_make_us_delete_beyond_the_output(
 
 
 NESTED = b'{"a": ' + b"[" * 10_000  # deeper than a parser follows
-
-
-@pytest.mark.parametrize("garbage", [b"\xff garbage", pytest.param(NESTED, id="nested")])
-def test_garbage_receipts_are_removed_like_others(
-    run: SmallRun, out: Path, output: Storage, garbage: bytes
-) -> None:
-    build_run(run)
-    put(out, [f"_receipts/{STEMS[0]}.json"], garbage)
-
-    remove_output(output, run.job.names, ["train"])
-
-    assert contents(out) == {}
 
 
 def test_without_plan_or_manifest_nothing_is_removed(out: Path, output: Storage) -> None:

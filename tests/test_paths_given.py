@@ -58,13 +58,6 @@ def test_outputs(out: str, sources: Sources, in_tmp: Path) -> None:
     assert again.out.count("\n") == 1
 
 
-def test_leading_dashes(sources: Sources, in_tmp: Path) -> None:
-    (in_tmp / "train-images").rename(in_tmp / "-i")
-    run = run_coco("--images=-i", "--annotations", "train.json", "--output=-o")
-    assert run.code == 0, run.err
-    check_committed(in_tmp / "-o")
-
-
 def test_links_to_folders(sources: Sources, in_tmp: Path) -> None:
     (in_tmp / "real").mkdir()
     (in_tmp / "out").symlink_to("real")

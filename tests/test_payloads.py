@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from schemas.samples import Blob, Sample, content_digest, digest_payload
 from schemas.shards import ShardPlan
-from transforms import payloads as payloads_module
 from transforms.payloads import (
     DetachPayloads,
     Payload,
@@ -191,12 +190,3 @@ def test_the_pipeline_brings_payloads_to_their_samples(
     random.Random(1).shuffle(samples)
 
     check_pipeline(test_pipeline(), samples[:200], samples, sharding)
-
-
-def test_payloads_are_held_back_to_a_limit(
-    test_pipeline: Callable[[], beam.Pipeline], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("transforms.plan_shards.PAYLOADS_HELD_BYTES", 100)
-    assert payloads_module.PAYLOADS_HELD_BYTES == 8_000_000
-
-    check_pipeline(test_pipeline(), numbered(100), numbered(100), SHARDINGS["shuffled"])

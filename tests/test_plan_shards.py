@@ -6,11 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 import apache_beam as beam
-import apache_beam.testing.test_pipeline as in_process
 import msgspec
 import numpy as np
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +25,6 @@ from transforms.plan_shards import (
     Order,
     PlanShards,
     ShardRun,
-    buckets_of,
     make_bucket_batch,
     make_shard_plan,
     members_digest,
@@ -39,7 +36,6 @@ from transforms.shard_table import (
     Sharding,
     ShardTable,
     Tally,
-    add_tallies,
     count_shards,
     equal_shares,
     make_shard_table,
@@ -302,17 +298,6 @@ def test_all_permutations_are_equally_likely() -> None:
     assert chi_squared < 180  # 119 degrees of freedom: one seed recipe in 5,000 would fail
 
 
-@pytest.mark.parametrize(("order", "largest"), [(SHUFFLED, 2**128 - 1), (INPUT, 10**9)])
-def test_buckets_sort_as_their_keys_do(order: Order, largest: int) -> None:
-    choose = random.Random(0)
-    keys = sorted({0, 1, largest, *(choose.randint(0, largest) for _ in range(2000))})
-
-    buckets = buckets_of(keys, order, 4096)
-
-    assert buckets == sorted(buckets)
-    assert len(set(buckets)) > 1000
-
-
 # --- digests and tallies ---
 
 BLOB = Blob("train", "a.jpg", 1000, "pin", 7)
@@ -345,19 +330,6 @@ def test_the_digest_covers_what_decides_the_data_set(
 ) -> None:
     for order, expected in ((SHUFFLED, same), (INPUT, same_with_order_input)):
         assert (members_digest([SAMPLE], order) == members_digest([other], order)) is expected
-
-
-@given(st.permutations(list(range(8))), st.integers(0, 8))
-def test_tallies_add_up_in_any_order_and_cut(order: list[int], cut: int) -> None:
-    samples = numbered(8)
-    whole = batch_of(samples).tally
-    shuffled = [samples[place] for place in order]
-
-    parts = [batch_of(part).tally for part in (shuffled[:cut], shuffled[cut:]) if part]
-
-    assert add_tallies(parts) == whole
-    assert (whole.samples, whole.bytes) == (8, 8000)
-    assert add_tallies([]) == Tally(0, 0, "0")
 
 
 def test_a_split_without_samples_has_no_shards() -> None:
@@ -551,15 +523,6 @@ def test_the_pipeline_plans_as_sorting_and_cutting_would(
     arriving = ARRIVAL.sample(samples, len(samples))
 
     check_pipeline(test_pipeline(), arriving, sharding, reference(samples, sharding))
-
-
-def test_workers_do_not_change_the_plan() -> None:
-    samples, sharding = numbered(3000), Sharding({"": 7})
-    flags = ["--direct_num_workers=2", "--direct_running_mode=multi_threading"]
-    options = PipelineOptions(flags)
-    pipeline = in_process.TestPipeline(runner="FnApiRunner", options=options)
-
-    check_pipeline(pipeline, samples[::-1], sharding, reference(samples, sharding))
 
 
 def run_plan(

@@ -1,7 +1,6 @@
 """Limits and permissions of a process: one line with its code, nothing partial, never a reject."""
 
 import errno
-import hashlib
 import itertools
 import os
 import resource
@@ -9,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,8 +30,6 @@ from tests.coco_command import (
     write_coco,
 )
 from tests.faulty_sources import failing_reads
-from tests.gcs_stand_in import GcsStandIn
-from tests.gcs_stand_in.sources import SOURCES, put_sources
 from tests.small_runs import write_set
 
 
@@ -154,41 +151,6 @@ def test_open_files(limit: int, job: Job, tmp_path: Path) -> None:
     job.check(
         run_within(resource.RLIMIT_NOFILE, limit, job.into(tmp_path / "out")), tmp_path / "out"
     )
-
-
-@pytest.fixture
-def stand_in(job: Job, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsStandIn]:
-    with GcsStandIn(latency_s=0.01) as running:
-        put_sources(running, job.sources)
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.url)
-        yield running
-
-
-def check_open_files_of_a_bucket(limit: int, job: Job, stand_in: GcsStandIn) -> int:
-    """Run from bucket to bucket within a limit, then without; return the first exit code."""
-    arguments = [
-        *(*SOURCES, "--output", f"gs://out/{limit}"),
-        *map(str, SHARDS),
-    ]
-    run = run_within(resource.RLIMIT_NOFILE, limit, arguments)
-    if run.code:
-        assert run.ended == (6, "E-IO-LIMIT"), run.err
-        assert f"{limit}/manifest.json" not in stand_in.objects("out")
-    again = run_coco(*arguments)
-    assert again.code == 0, again.err
-    shards = {
-        name.removeprefix(f"{limit}/"): hashlib.sha256(data).hexdigest()
-        for name, data in stand_in.objects("out").items()
-        if name.startswith(f"{limit}/") and name.endswith(".tfrec")
-    }
-    assert shards == {n: d for n, d in job.undisturbed.items() if n.endswith(".tfrec")}
-    return run.code
-
-
-@pytest.mark.parametrize("limit", [8, 14])
-def test_open_files_of_a_bucket(limit: int, job: Job, stand_in: GcsStandIn) -> None:
-    """At the first reads, where a client reports a broken network; and in the shards."""
-    assert check_open_files_of_a_bucket(limit, job, stand_in) == 6
 
 
 # Threads.

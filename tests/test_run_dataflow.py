@@ -376,16 +376,6 @@ def test_closed_bucket_is_named(launcher: Launcher, bucket: str) -> None:
     refused(launcher.submit(), 6, f"E-IO-AUTH run_dataflow: {line}")
 
 
-def test_source_bucket_of_others_may_hide_where_it_lies(launcher: Launcher) -> None:
-    launcher.programs.answer("buckets describe", "gs://in ", err="ERROR: forbidden\n", code=1)
-    run = launcher.submit()
-    assert run.returncode == 0
-    assert run.stderr == (
-        "note: where gs://in lies is not known, which needs storage.buckets.get:"
-        " not compared with us-central1\n"
-    )
-
-
 @pytest.mark.parametrize(
     ("region", "place"),
     [
@@ -462,16 +452,6 @@ def test_private_workers_need_private_google_access(launcher: Launcher) -> None:
     launcher.programs.answer("subnets describe", out="True\n")
     assert launcher.submit(*options).returncode == 0
     assert "--no_use_public_ips" in launcher.job()
-
-
-def test_subnetwork_of_a_shared_network_is_looked_up_in_its_project(launcher: Launcher) -> None:
-    subnetwork = (
-        "https://www.googleapis.com/compute/v1/projects/host/regions/us-central1/subnetworks/s"
-    )
-    launcher.programs.answer("subnets describe", "--project=host", out="True\n")
-    options = ("--no_public_ips", "--sdk_container_image", IMAGE, "--subnetwork", subnetwork)
-    assert launcher.submit(*options).returncode == 0
-    assert f"--subnetwork={subnetwork}" in launcher.job()
 
 
 def test_unknown_subnetwork_is_refused(launcher: Launcher) -> None:

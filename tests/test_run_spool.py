@@ -1,7 +1,6 @@
 """Payloads of a run in process lie in a file without a name."""
 
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -9,7 +8,6 @@ from pathlib import Path
 import apache_beam as beam
 import msgspec
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,14 +43,6 @@ def test_a_sample_keeps_the_place_and_the_digest(spool: RunSpool) -> None:
     assert spool.give(first) == sample("1", b"abc")
 
 
-def test_a_sample_without_payload_stays_itself(spool: RunSpool) -> None:
-    whole = sample("1")
-
-    assert spool.take(whole) is whole
-    assert spool.give(whole) is whole
-    assert payload_bytes(whole) == 0
-
-
 @given(st.lists(st.binary(max_size=300), max_size=20))
 def test_giving_undoes_taking(payloads: list[bytes]) -> None:
     pipeline = beam.Pipeline(runner="FnApiRunner")
@@ -71,22 +61,6 @@ def test_more_than_waits_in_memory(spool: RunSpool) -> None:
     assert [spool.get(place) for place in reversed(places)] == parts[::-1]
     later = spool.put(b"later")
     assert (spool.get(later), spool.get(places[0])) == (b"later", parts[0])
-
-
-def test_threads_share_the_file(spool: RunSpool) -> None:
-    def take(first: int) -> None:
-        taken[first] = [spool.take(sample(str(n), b"%d" % n * n)) for n in range(first, first + 50)]
-
-    taken: dict[int, list[Sample]] = {}
-    threads = [threading.Thread(target=take, args=(first,)) for first in (1, 101, 201)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    for first, light in taken.items():
-        for n, one in enumerate(light, start=first):
-            assert spool.give(one).payload == b"%d" % n * n
 
 
 def test_other_bytes_there_stop_the_run(spool: RunSpool) -> None:
@@ -126,15 +100,6 @@ def test_a_full_disk_is_one_line() -> None:
             use()
 
 
-def test_the_file_has_no_name(tmp_path: Path) -> None:
-    pipeline = beam.Pipeline(runner="FnApiRunner")
-    spool = spool_for(pipeline, str(tmp_path))
-    assert spool is not None
-    spool.take(sample("1", b"polygons"))
-
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_command_that_has_run_gives_the_disk_back(tmp_path: Path) -> None:
     """Though its pipeline is garbage that may lie there for long."""
     (tmp_path / "t.csv").write_text("a\n1\n")
@@ -146,12 +111,6 @@ def test_a_command_that_has_run_gives_the_disk_back(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="E-ARG") if shards == "9" else nullcontext():
             table.run(arguments)
         assert {*run_spool._OPEN} <= before
-
-
-def test_processes_that_share_no_memory_have_none() -> None:
-    options = PipelineOptions(["--direct_running_mode", "multi_processing"])
-
-    assert spool_for(beam.Pipeline(runner="FnApiRunner", options=options)) is None
 
 
 @pytest.mark.parametrize("there", [b"abd", b"ab", b""])

@@ -8,7 +8,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -28,7 +27,6 @@ from tests.coco_command import (
     start_coco,
 )
 from tests.small_runs import write_set
-from transforms.gate import GateLimits
 from transforms.processes import shard_builders
 from transforms.progress import PROGRESS
 
@@ -173,38 +171,3 @@ def test_where_none_can_start_a_run_builds_alone(
 
 
 # How many processes a run starts.
-
-
-class Asked:
-    """Counts who is asked for, and cannot be started."""
-
-    def __init__(self) -> None:
-        self.limits: list[GateLimits] = []
-
-    def __call__(self, limits: GateLimits, *_: object) -> Any:
-        self.limits.append(limits)
-        return SimpleNamespace(end=lambda: None, is_ready=lambda: False)
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    found = Asked()
-    monkeypatch.setattr(shard_builders, "BuilderProcess", found)
-    return found
-
-
-@pytest.mark.parametrize(
-    ("limits", "processes"),
-    [
-        (GateLimits(workers=2), 1),
-        (GateLimits(workers=1), 0),
-        (GateLimits(workers=4, shards_in_flight=1), 0),
-        (GateLimits(workers=3, shards_in_flight=5), 2),
-        (GateLimits(workers=4, shards_in_flight=4, readers=1), 0),
-        (GateLimits(workers=4, shards_in_flight=4, readers=2), 1),
-    ],
-)
-def test_each_has_a_part_of_every_limit(limits: GateLimits, processes: int, asked: Asked) -> None:
-    with shard_builders.builders_beside(limits, "out", []):
-        assert [each.processes for each in asked.limits] == [processes + 1] * processes
-        assert [each.place for each in asked.limits] == [*range(1, processes + 1)]

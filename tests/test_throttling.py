@@ -47,7 +47,9 @@ def test_a_run_fits_into_a_quota(stand_in: GcsStandIn, tmp_path: Path) -> None:
     assert check_committed(tmp_path / "out")["splits"]["train"]["records"] == IMAGES
 
 
-def test_the_runner_counts_seconds_of_throttling(stand_in: GcsStandIn, tmp_path: Path) -> None:
+def test_the_runner_is_told_how_long_a_store_made_it_wait(
+    stand_in: GcsStandIn, tmp_path: Path
+) -> None:
     """So that Dataflow adds no workers to a store that cannot serve those there are."""
     given = [*arguments(tmp_path / "out"), "--readers", "1", "--max_reads_per_second", "20"]
     config = coco.configure(given)[0].config

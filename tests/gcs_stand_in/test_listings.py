@@ -1,12 +1,16 @@
 """Listings, page by page, by both clients."""
 
+import json
+
 import pytest
+from google.cloud import storage
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.drawn_examples import draw
 from tests.gcs_stand_in import GcsStandIn, Kind
-from tests.gcs_stand_in.bucket import ListQuery
+from tests.gcs_stand_in.bucket import Bucket, ListQuery
+from tests.gcs_stand_in.clients import ask, crc32c_of, read, store
 from tests.gcs_stand_in.store import Store
 
 
@@ -85,3 +89,38 @@ class TestListings:
             assert len(page.objects) + len(page.prefixes) == max_results
 
         assert sorted(got) == sorted(wanted)
+
+    def test_a_page_is_a_thousand_at_most(self, gcs: GcsStandIn) -> None:
+        gcs.put_virtual("b", [f"{number:04}" for number in range(2500)], 3)
+
+        status, _, body = ask(gcs, "GET", "/storage/v1/b/b/o?maxResults=5000")
+        assert (status, len(json.loads(body)["items"])) == (200, 1000)
+        assert len(list(gcs.client().list_blobs("b"))) == 2500
+        assert gcs.count(Kind.LIST) == 4
+
+    def test_a_million_names(self, gcs: GcsStandIn, bucket: storage.Bucket) -> None:
+        gcs.put_virtual("b", [f"{number:07}.jpg" for number in range(1_000_000)], 5)
+        gcs.put("b", "0999990.jpgx", b"real")
+
+        tail = list(bucket.list_blobs(start_offset="0999990"))
+        assert [blob.name for blob in tail][:2] == ["0999990.jpg", "0999990.jpgx"]
+        assert len(tail) == 11
+        assert tail[0].crc32c == crc32c_of(bytes(5))
+        assert tail[0].download_as_bytes() == bytes(5)
+        assert read(store(gcs), "0500000.jpg") == bytes(5)
+        tail[0].delete()
+        assert next(iter(bucket.list_blobs(start_offset="0999990"))).name == "0999990.jpgx"
+        bucket.blob("0999991.jpg").upload_from_string(b"now real")
+        assert read(store(gcs), "0999991.jpg") == b"now real"
+        assert len(list(bucket.list_blobs(start_offset="0999990"))) == 10
+
+    @pytest.mark.parametrize(
+        "query", ["pageToken=%21", "maxResults=x", "versions=true", "matchGlob=*"]
+    )
+    def test_refuses_what_it_does_not_serve(self, gcs: GcsStandIn, query: str) -> None:
+        assert ask(gcs, "GET", f"/storage/v1/b/b/o?{query}")[0] == 400
+
+    def test_a_deleted_name_stays_deleted(self) -> None:
+        bucket = Bucket("b", {})
+        bucket.remove("never there")
+        assert (bucket.first_from(""), bucket.get("never there")) == (None, None)

@@ -1,5 +1,6 @@
 """The server itself: many clients, odd requests, its end."""
 
+import http.client
 import threading
 import time
 
@@ -35,6 +36,41 @@ class TestServer:
         assert gcs.requests[1].query["prefix"] == "d/"
         gcs.forget_requests()
         assert gcs.requests == []
+
+    def test_keeps_connections_alive(self, gcs: GcsStandIn) -> None:
+        gcs.put("b", "a", b"1")
+        connection = http.client.HTTPConnection(gcs.url.removeprefix("http://"))
+        for method, path, body in [
+            ("GET", "/b/a", b"1"),
+            ("HEAD", "/b/a", b""),
+            ("GET", "/b/missing", None),
+            ("DELETE", "/storage/v1/b/b/o/a", b""),
+            ("GET", "/storage/v1/b/b/o", b'{"kind": "storage#objects"}'),
+        ]:
+            connection.request(method, path)
+            if method == "GET" and path == "/b/a":
+                first = connection.sock
+            got = connection.getresponse().read()
+            assert body in (None, got)
+            assert connection.sock is first
+        connection.close()
+
+    def test_no_body_where_none_may_be(self, gcs: GcsStandIn) -> None:
+        gcs.put("b", "a", b"12345")
+        with connect(gcs) as connection:
+            connection.sendall(b"HEAD /b/a HTTP/1.1\r\nConnection: close\r\n\r\n")
+            reply = connection.makefile("rb").read()
+        assert b"\r\nContent-Length: 5\r\n" in reply
+        assert reply.endswith(b"\r\n\r\n")
+        status, headers, _ = ask(gcs, "DELETE", "/storage/v1/b/b/o/a")
+        assert (status, headers["Content-Length"]) == (204, None)
+
+    def test_direct_access(self, gcs: GcsStandIn) -> None:
+        gcs.put("b", "a", b"1")
+        assert gcs.get("b", "a") == b"1"
+        gcs.remove("b", "a")
+        with pytest.raises(KeyError, match="No such object: b/a"):
+            gcs.get("b", "a")
 
     def test_closes_without_a_trace(self, capfd: pytest.CaptureFixture[str]) -> None:
         before = set(threading.enumerate())
