@@ -194,11 +194,6 @@ def parser() -> FlagParser:
         "--string_ids", action="store_true", help="accept ids that are text (default: int64 only)"
     )
     group.add_argument(
-        "--float_ids",
-        action="store_true",
-        help="accept ids that are whole numbers written as 1.0 (default: int64 only)",
-    )
-    group.add_argument(
         "--orphans",
         choices=["stop", "drop"],
         default="stop",
@@ -243,7 +238,6 @@ def rules_of(flags: argparse.Namespace) -> CocoRules:
     return CocoRules(
         string_ids=flags.string_ids,
         drop_orphans=flags.orphans == "drop",
-        float_ids=flags.float_ids,
         licenses=() if flags.licenses is None else parse_numbers("licenses", flags.licenses),
         skip_crowd=flags.skip_crowd,
         min_box_px=flags.min_box_px,

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import gc
 import logging
 import os
 import shutil
@@ -40,7 +41,6 @@ from transforms.earlier_sets import Since, dividing_options, find_earlier_sets
 from transforms.images.check_images import SAFE_PILLOW_MAJOR
 from transforms.output_files import EXCLUDED_NAME, remove_output
 from transforms.pipeline_spool import close_spools, shares_memory
-from transforms.processes.process_memory import keep_freed_memory, spare_the_collector
 from transforms.processes.shard_builders import builders_beside
 from transforms.progress import PROGRESS
 from transforms.quantities import counted
@@ -59,6 +59,7 @@ from transforms.storage import (
 from transforms.storage.local import RunLock, coded, without_new_empty_folders
 
 _LOG = logging.getLogger(__name__)
+_COLLECT_AFTER_OBJECTS = 500_000
 
 
 B = TypeVar("B", contravariant=True)
@@ -192,7 +193,6 @@ def _run_to_the_end(
         _LOG.info("adding to %s", counted(len(config.earlier.sets), "earlier data set"))
     PROGRESS.reset()
     spare_the_collector()
-    keep_freed_memory()
     loggers = [logging.getLogger(name) for name in OUR_LOGGERS]
     noun, known = config.layout.sample_noun, runs_workers_here(options)
     with (
@@ -202,6 +202,16 @@ def _run_to_the_end(
         run_graph(partial(build, config=config), options, waits=run.waits)
     if run.waits and not makes_template(options):
         _say_what_was_made(config, output, time.monotonic() - started_s)
+
+
+def spare_the_collector() -> None:
+    """Keep Python's cycle collector from walking through Beam again and again.
+
+    Samples make no cycles, but their number triggers collections of everything that was imported.
+    """
+    if not gc.get_freeze_count():  # a second time would keep an earlier run for good
+        gc.freeze()
+    gc.set_threshold(_COLLECT_AFTER_OBJECTS, 20, 20)
 
 
 def _warn_of_pillow(installed: str) -> None:
@@ -244,7 +254,6 @@ def _plan(
         return
     _check_sources(config)
     spare_the_collector()
-    keep_freed_memory()
     slot = new_slot()
     graph = partial(build_plan, config=config, read_sources=read_sources, slot=slot)
     run_graph(graph, PipelineOptions([]), waits=True)  # here, whatever runner is to write

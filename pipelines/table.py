@@ -2,9 +2,9 @@
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Self
 
 import apache_beam as beam
 
@@ -32,12 +32,9 @@ from schemas.table_names import (
 from transforms.images.check_images import Check
 from transforms.images.turn_images import Orientation
 from transforms.list_blobs import ListBlobs
-from transforms.pipeline_spool import spool_for
-from transforms.sources.group_rows import GroupReader, GroupRows, RowReader
 from transforms.sources.listed_files import ListFiles
 from transforms.sources.read_samples import ReadSamples, SourceSamples
 from transforms.sources.read_table import TableReader, find_image_root
-from transforms.sources.split_sources import Item
 from transforms.sources.table_files import ListTables, PickTables, is_table
 from transforms.sources.table_pieces import DivideTables
 from transforms.storage import split_uri
@@ -55,8 +52,6 @@ class TableConfig(DataSetConfig):
         image_root: URI that images lie below, per split or for all (`""`); none for the table's
             folder, or what the first row's URI begins with.
         key_column: gives the rows' keys; empty for their numbers.
-        group_rows: column whose equal values make rows one sample, its key; empty for a row each.
-        order_rows: column by which the rows of a group are ordered; empty for their own order.
         layout: what an Example holds.
     """
 
@@ -64,8 +59,6 @@ class TableConfig(DataSetConfig):
     image_column: str = ""
     image_root: Mapping[str, str] = field(default_factory=dict)
     key_column: str = ""
-    group_rows: str = ""
-    order_rows: str = ""
     layout: TableLayout = field(default_factory=TableLayout, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -84,7 +77,6 @@ class TableConfig(DataSetConfig):
                 f"image_root must come with image_column, got {[*self.image_root.values()]}"
                 " alone: name the column"
             )
-        _check_groups(self)
         if unknown := sorted({*self.image_root} - {"", *self.given}):
             raise ValueError(
                 f"image_root must name splits of --table, got {unknown}: give {sorted(self.given)}"
@@ -149,9 +141,7 @@ class TableConfig(DataSetConfig):
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""
         columns = {"image_column": self.image_column, "key_column": self.key_column}
-        grouping = {"group_rows": self.group_rows, "order_rows": self.order_rows}
-        asked = {name: column for name, column in grouping.items() if column}
-        return {**super().options(), **columns, **asked, **self._keys()}
+        return {**super().options(), **columns, **self._keys()}
 
     @property
     def _source_of_splits(self) -> str:
@@ -165,7 +155,7 @@ class TableConfig(DataSetConfig):
 
     def _keys(self) -> dict[str, str]:
         """Return the option that tells what keys are made of, where no column gives them."""
-        if self.key_column or self.group_rows:
+        if self.key_column:
             return {}
         alone = {split for split, uris in self.table_files.items() if len(uris) == 1}
         return keys_option({s: "" if s in alone else "file:row" for s in self.tables})
@@ -196,45 +186,6 @@ def _refuse_image_options(config: DataSetConfig) -> None:
             f"{given[0]} must come with image_column, got it without: name the column, or leave"
             f" --{given[0]} out"
         )
-
-
-def _check_groups(config: TableConfig) -> None:
-    """Refuse groups that are no sequences, and columns that could not be of one group."""
-    column, sequence = config.group_rows, config.layout.sequence_columns
-    if config.order_rows and not column:
-        raise ValueError(
-            f"order_rows must come with group_rows, got {config.order_rows!r} alone: name the"
-            " column of the groups, or leave it out"
-        )
-    if not column:
-        return
-    if not sequence:
-        raise ValueError(
-            f"group_rows must come with sequence, got {column!r} alone: name the columns whose"
-            " rows are steps"
-        )
-    if config.key_column:
-        raise ValueError(
-            f"group_rows gives the keys, got {column!r} and key_column {config.key_column!r}:"
-            " leave --key_column out"
-        )
-    if config.order_rows == column:
-        raise ValueError(
-            f"order_rows must be another column than group_rows, got {column!r} for both: leave it"
-            " out"
-        )
-    if config.image_column in sequence:
-        raise ValueError(
-            "sequence must not name image_column where rows are grouped, since a record has one"
-            f" image, got {config.image_column!r}: give frames as a Parquet column of bytes"
-        )
-    of_all = {"group_rows": column, **config.splitting.fields}
-    for option, name in of_all.items():
-        if name in sequence:
-            raise ValueError(
-                f"sequence must not name the column of {option} where rows are grouped, since it is"
-                f" the same in all rows of a group, got {name!r}: leave it out"
-            )
 
 
 def _check_tables(split: str, uris: Sequence[str]) -> None:
@@ -283,17 +234,12 @@ def read_sources(root: beam.Pipeline, config: TableConfig) -> SourceSamples:
         config.image_column,
         config.roots,
         config.layout.label_columns,
-        config.group_rows or config.key_column,
+        config.key_column,
         config.layout.sequence_columns,
     )
-    pieces: beam.PCollection = files | "DivideTables" >> DivideTables(config.access)
-    read_piece: Callable[[Any], Iterable[Item]] = reader
-    if config.group_rows:
-        spool = spool_for(pieces.pipeline, config.access.spool_dir)
-        pieces |= "GroupRows" >> GroupRows(RowReader(reader, config.order_rows, spool))
-        read_piece = GroupReader(reader, config.order_rows, spool)
+    pieces = files | "DivideTables" >> DivideTables(config.access)
     read = pieces | "ReadTable" >> ReadSamples(
-        read_piece, config.source_files, config.exclude, config.access
+        reader, config.source_files, config.exclude, config.access
     )
     if config.image_column:
         listing = root | "ListBlobs" >> ListBlobs(config.roots, config.access)
@@ -318,8 +264,6 @@ def configure(argv: Sequence[str]) -> tuple[RunConfig[TableConfig], list[str]]:
         image_column=flags.image_column or "",
         image_root=parse_per_split("image_root", flags.image_root),
         key_column=flags.key_column or "",
-        group_rows=flags.group_rows or "",
-        order_rows=flags.order_rows or "",
         layout=layout_of(flags),
         label_file=label_file_of(flags),
         names=shard_names_of(flags),
@@ -332,12 +276,7 @@ def configure(argv: Sequence[str]) -> tuple[RunConfig[TableConfig], list[str]]:
 def _check_since(run_config: RunConfig[TableConfig]) -> None:
     """Refuse to add to data sets by numbers of rows that begin again in another file."""
     config, since = run_config.config, run_config.since
-    if (
-        since
-        and since.names
-        and config.table_files
-        and not (config.key_column or config.group_rows)
-    ):
+    if since and since.names and config.table_files and not config.key_column:
         raise ValueError(
             "since must come with key_column where tables are given as files, since the numbers of"
             " rows begin again in each, got no key_column: name the column, or give from the first"

@@ -1,7 +1,7 @@
 """The flags of the command for tables."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from pipelines.class_flags import add_class_flags, first_label_of
 from pipelines.data_set_flags import add_data_set_flags
@@ -78,21 +78,6 @@ def parser() -> FlagParser:
         help="columns of lists, each value or inner list of which is a step: records become"
         " SequenceExamples, with all other columns as their context (default none)",
     )
-    group.add_argument(
-        "--group_rows",
-        type=not_empty,
-        metavar="COLUMN",
-        help="column of text or whole numbers: all rows of one value become one record, of which"
-        " that is the key, with a step a row in the columns of --sequence; the others must say the"
-        " same in all these rows (default: a row is a record)",
-    )
-    group.add_argument(
-        "--order_rows",
-        type=not_empty,
-        metavar="COLUMN",
-        help="column of numbers or text by which the rows of a group are ordered, and no feature"
-        " unless --sequence names it (default: by the files' names, then as they lie in there)",
-    )
     add_class_flags(flags)
     add_data_set_flags(flags)
     return flags
@@ -116,33 +101,6 @@ def parse_types(given: Sequence[str]) -> dict[str, ColumnType]:
             )
         types[name] = parse_type(name, text, may_nest=True)
     return types
-
-
-def types_of_steps(
-    types: Mapping[str, ColumnType], sequence_columns: Sequence[str]
-) -> dict[str, ColumnType]:
-    """Return types of rows' cells as those of groups: the cells of a sequence's rows are a list.
-
-    >>> types = parse_types(["clip=int64,token=int64,box=float[],caption=bytes?"])
-    >>> [str(wanted) for wanted in types_of_steps(types, ["token", "box", "caption"]).values()]
-    ['int64', 'int64[]', 'float[][]', 'bytes[][]']
-
-    Raises:
-        ValueError: when a row's cell would be a list of lists.
-    """
-    return {
-        name: _type_of_steps(name, wanted) if name in sequence_columns else wanted
-        for name, wanted in types.items()
-    }
-
-
-def _type_of_steps(name: str, wanted: ColumnType) -> ColumnType:
-    if wanted.nested:
-        raise ValueError(
-            f"types must be those of a row's cells where rows are steps, got {wanted} of {name!r}:"
-            f" give {name}={wanted.kind.value}[]"
-        )
-    return ColumnType(wanted.kind, repeated=True, nested=wanted.repeated or wanted.optional)
 
 
 def parse_columns(flag: str, given: Sequence[str]) -> tuple[str, ...]:
@@ -173,11 +131,10 @@ def layout_of(flags: argparse.Namespace) -> TableLayout:
             raise ValueError(
                 f"{name} must come with label_column, got {getattr(flags, name)}: name the column"
             )
-    types, sequence = parse_types(flags.types), parse_columns("sequence", flags.sequence)
     return TableLayout(
-        types=types if flags.group_rows is None else types_of_steps(types, sequence),
+        types=parse_types(flags.types),
         label_columns=tuple(flags.label_column),
         with_image=flags.image_column is not None,
         first_label=first_label_of(flags),
-        sequence_columns=sequence,
+        sequence_columns=parse_columns("sequence", flags.sequence),
     )

@@ -289,8 +289,8 @@ PANOPTIC_FAULTS = {
     ),
     "float category": (
         entry(category_id=3.0),
-        "E-ANN-TYPE f0.json: $.annotations[0].segments_info[0].category_id is 3.0;"
-        " correct it, or give --float_ids",
+        "E-ANN-TYPE f0.json: Expected `int`, got `float`"
+        " - at `$.annotations[0].segments_info[0].category_id`; write ids as integers (3, not 3.0)",
     ),
     "climbing name": (
         {**PANOPTIC, "file_name": "../a.png"},

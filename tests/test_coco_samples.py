@@ -1,7 +1,6 @@
 """Samples of a split: joined files, filters, samples of one object each, and all their sums."""
 
 import itertools
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -449,11 +448,3 @@ def test_sums_hold_and_no_order_matters(
     assert found(sources) == found([sources[place] for place in order])
     read(*files, exclude=exclude, panoptic=True, drop_orphans=True, **rules)
     read(*files[:2], exclude=exclude, per_annotation=True, drop_orphans=True, **rules)
-
-
-def test_a_float_written_file_gives_the_same_samples() -> None:
-    plain = coco([image()], [annotation()])
-    spec = json.loads(plain)
-    spec["images"][0]["id"] = spec["annotations"][0]["image_id"] = 1.0
-    samples, _, _ = read(json.dumps(spec).encode(), float_ids=True)
-    assert samples == read(plain)[0]

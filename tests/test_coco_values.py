@@ -22,18 +22,18 @@ from tests.coco_texts import (
     small,
 )
 
-GIVE_FLOAT_IDS = "; correct it, or give --float_ids where it is a whole number"
+WRITE_INTEGERS = "; write ids as integers (3, not 3.0)"
 
 WRONG_TYPES = {
     "image id, fraction": (
         [image(1.5)],
         [],
-        "Expected `int | str`, got `float` - at `$.images[0].id`" + GIVE_FLOAT_IDS,
+        "Expected `int | str`, got `float` - at `$.images[0].id`" + WRITE_INTEGERS,
     ),
     "image id, integral float": (
         [image(1.0)],
         [],
-        "Expected `int | str`, got `float` - at `$.images[0].id`" + GIVE_FLOAT_IDS,
+        "Expected `int | str`, got `float` - at `$.images[0].id`" + WRITE_INTEGERS,
     ),
     "image id, boolean": (
         [image(True)],
@@ -59,7 +59,7 @@ WRONG_TYPES = {
     "annotation id, float": (
         [image()],
         [annotation(), annotation(1.5)],
-        "Expected `int | str`, got `float` - at `$.annotations[1].id`" + GIVE_FLOAT_IDS,
+        "Expected `int | str`, got `float` - at `$.annotations[1].id`" + WRITE_INTEGERS,
     ),
     "annotation id, too large": (
         [image()],
@@ -129,7 +129,7 @@ WRONG_TYPES = {
 
 @pytest.mark.parametrize(("images", "annotations", "what"), WRONG_TYPES.values(), ids=WRONG_TYPES)
 def test_wrong_types(images: Any, annotations: Any, what: str) -> None:
-    remedy = "" if GIVE_FLOAT_IDS in what else "; correct the file"
+    remedy = "" if WRITE_INTEGERS in what else "; correct the file"
     refused(coco(images, annotations), f"E-ANN-TYPE f.json: {what}{remedy}")
 
 

@@ -237,7 +237,6 @@ def test_codecs_are_named_where_they_decide_bytes() -> None:
 _TURN_IN_THREADS = """
 import threading
 from pathlib import Path
-from transforms.processes.process_memory import keep_freed_memory
 from tests.turned_images import encoded
 from transforms.images.turn_images import turn_upright
 
@@ -249,7 +248,6 @@ def turn(turned):
     turned.set()
     done.wait()
 
-keep_freed_memory()
 photo, done = encoded(Path(PHOTO).read_bytes()), threading.Event()
 for thread in range(9):
     turned = threading.Event()

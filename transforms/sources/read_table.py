@@ -53,26 +53,22 @@ class TableReader:
             split = self.splitting.split_of_other(piece.file.split, piece.file.entry.name)
             yield SourceNote(split, skipped=NOT_A_TABLE)
             return
-        self.check_header(piece, "key_column")
+        self._check_header(piece)
         notes: dict[str, ColumnNotes] = {}
         for row in rows_of(piece, open_storage(piece.file.root, self.access)):
             yield self.read_row(row, piece, notes)
         for split, found in notes.items():
             yield found.note(split)
 
-    def check_header(self, piece: TablePiece, key_option: str) -> None:
-        """Refuse a file of which no row could be used.
-
-        Args:
-            piece: of the file.
-            key_option: the option that names the column of keys.
+    def _check_header(self, piece: TablePiece) -> None:
+        """Refuse a file that lacks a named column.
 
         Raises:
             RuntimeError: `E-TAB-HEADER`.
         """
         needed = {
             "image_column": (self.image_column,),
-            key_option: (self.key_column,),
+            "key_column": (self.key_column,),
             "label_column": self.label_columns,
             **{option: (name,) for option, name in self.splitting.fields.items()},
         }
