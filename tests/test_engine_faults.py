@@ -65,7 +65,7 @@ def test_an_engine_that_ended_is_one_line(
     assert capsys.readouterr() == ("", line)
 
 
-def test_the_cause_of_an_error_is_told() -> None:
+def test_the_cause_of_an_error_is_found() -> None:
     outer = RuntimeError("while something else")
     outer.__cause__ = RuntimeError(PANIC)
     assert engine_fault(outer) == engine_fault(RuntimeError(PANIC))
