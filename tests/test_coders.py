@@ -1,12 +1,8 @@
-import pickle
-from collections.abc import Callable
 from typing import Any
 
-import apache_beam as beam
 import msgspec
 import pytest
 from apache_beam import coders
-from apache_beam.testing.util import assert_that, equal_to
 
 import transforms.commit
 import transforms.plan_shards
@@ -17,7 +13,7 @@ from schemas.manifest import JobPlan, Label, PlannedSplit
 from schemas.samples import Blob, Sample
 from schemas.shards import ShardInfo, ShardPlan
 from transforms.blobs import PinTally
-from transforms.coders import CompressedCoder, StructCoder, register
+from transforms.coders import StructCoder
 from transforms.shard_table import Tally
 from transforms.sources.split_sources import SplitSource
 from transforms.storage import Entry
@@ -84,21 +80,6 @@ def test_decoding_gives_back_the_value(value: Any) -> None:
     assert type(decoded) is type(value)
 
 
-@by_type
-def test_a_coder_travels_to_workers(value: Any) -> None:
-    coder = coders.registry.get_coder(type(value))
-    travelled = pickle.loads(pickle.dumps(coder))
-
-    assert travelled == coder
-    assert hash(travelled) == hash(coder)
-    assert travelled.decode(coder.encode(value)) == value
-
-
-def test_coders_of_other_structs_differ() -> None:
-    assert StructCoder(Blob) != StructCoder(Sample)
-    assert StructCoder(Blob) != "StructCoder"
-
-
 def test_equal_values_have_equal_bytes_whatever_a_mapping_s_order() -> None:
     coder = StructCoder(JobPlan)
     one = JobPlan(1, {"a": "1", "b": "2"}, [], {}, "ff")
@@ -111,43 +92,3 @@ def test_equal_values_have_equal_bytes_whatever_a_mapping_s_order() -> None:
 def test_what_is_not_of_the_type_is_refused() -> None:
     with pytest.raises(msgspec.ValidationError):
         StructCoder(Blob).decode(StructCoder(Sample).encode(SAMPLE))
-
-
-def test_a_sample_travels_in_few_bytes() -> None:
-    # What the whole plan's speed and memory rest on: no field names, no pickle.
-    assert len(StructCoder(Sample).encode(SAMPLE)) == 98
-
-
-class _Point(msgspec.Struct, frozen=True):
-    x: int
-
-
-def _move(point: _Point) -> _Point:
-    return _Point(point.x + 1)
-
-
-def test_pipelines_use_the_coder_of_a_registered_struct(
-    test_pipeline: Callable[[], beam.Pipeline],
-) -> None:
-    register(_Point)
-    with test_pipeline() as pipeline:
-        moved = (
-            pipeline
-            | beam.Create([1, 2]).with_output_types(int)
-            | beam.Map(_Point).with_output_types(_Point)
-            | beam.Reshuffle()
-            | beam.Map(_move)
-        )
-        assert_that(moved, equal_to([_Point(2), _Point(3)]))
-
-    assert coders.registry.get_coder(moved.element_type) == StructCoder(_Point)
-
-
-def test_what_is_compressed_comes_back_and_takes_less() -> None:
-    compressed, plain = CompressedCoder(ShardPlan), StructCoder(ShardPlan)
-    plan = ShardPlan("train", 0, 1, [SAMPLE] * 32)
-
-    assert compressed.decode(compressed.encode(plan)) == plan
-    assert len(compressed.encode(plan)) < len(plain.encode(plan)) / 2
-    assert compressed != plain
-    assert compressed == CompressedCoder(ShardPlan)

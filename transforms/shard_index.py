@@ -140,11 +140,47 @@ def index_from_parquet(data: bytes) -> list[IndexRow]:
         columns = [name for name in INDEX_SCHEMA.names if name in names]
         table = file.read(columns, use_threads=False)
         table.validate(full=True)
-        return msgspec.convert(table.to_pylist(), list[IndexRow])
+        return _rows(table)
     except MemoryError:  # of which pyarrow's is an ArrowException too
         raise
-    except (pa.ArrowException, OSError, msgspec.ValidationError) as error:
+    except (pa.ArrowException, OSError, KeyError) as error:
         raise ValueError(f"index must be a Parquet file of records, got {error}") from error
+
+
+def _rows(table: pa.Table) -> list[IndexRow]:
+    """Return a table's rows, made column by column: a dictionary a row takes five times as long."""
+    columns = [table[name].combine_chunks() for name in INDEX_SCHEMA.names]
+    for column, field in zip(columns, INDEX_SCHEMA, strict=True):
+        _require_values(column, field)
+    keys, offsets, sizes, sources, labels = columns
+    parts = [sources.values.field(field.name) for field in _SOURCE]
+    for part, field in zip(parts, _SOURCE, strict=True):
+        _require_values(part, field)
+    found = list(map(Source, *map(_listed, parts)))
+    return list(
+        map(
+            IndexRow,
+            *map(_listed, (keys, offsets, sizes)),
+            _in_lists(sources, found),
+            _in_lists(labels, _listed(labels.values)),
+        )
+    )
+
+
+def _require_values(column: pa.Array, field: pa.Field) -> None:
+    has_null = column.null_count or (pa.types.is_list(column.type) and column.values.null_count)
+    if column.type != field.type or has_null:
+        raise ValueError(f"index must have a {field.name} of every record, got {column.type}")
+
+
+def _listed(column: pa.Array) -> list[Any]:
+    """Return texts or numbers as a list, in a fraction of the time of `to_pylist`."""
+    return column.to_numpy(zero_copy_only=False).tolist()
+
+
+def _in_lists(column: pa.ListArray, values: list[Any]) -> list[list[Any]]:
+    """Return the values of a column of lists, list by list."""
+    return [values[first:end] for first, end in itertools.pairwise(_listed(column.offsets))]
 
 
 class FirstSource(NamedTuple):

@@ -19,7 +19,7 @@ from transforms.processes.shard_builders import ShardBuilders
 from transforms.progress import COUNTERS
 from transforms.shard_job import ShardJob
 from transforms.sources.npz import UNPACKED
-from transforms.storage.request_rate import THROTTLED
+from transforms.storage.retries import THROTTLED
 
 _SIGNAL_S = 10.0  # how often a runner hears of throttling
 
