@@ -149,8 +149,9 @@ def index_from_parquet(data: bytes) -> list[IndexRow]:
 
 def _rows(table: pa.Table) -> list[IndexRow]:
     """Return a table's rows, made column by column: a dictionary a row takes five times as long."""
-    columns = [table[name].combine_chunks() for name in INDEX_SCHEMA.names]
-    for column, field in zip(columns, INDEX_SCHEMA, strict=True):
+    required = [field for field in INDEX_SCHEMA if not field.nullable]
+    columns = [table[field.name].combine_chunks() for field in required]
+    for column, field in zip(columns, required, strict=True):
         _require_values(column, field)
     keys, offsets, sizes, sources, labels = columns
     parts = [sources.values.field(field.name) for field in _SOURCE]
@@ -163,8 +164,19 @@ def _rows(table: pa.Table) -> list[IndexRow]:
             *map(_listed, (keys, offsets, sizes)),
             _in_lists(sources, found),
             _in_lists(labels, _listed(labels.values)),
+            *(_optional(table, field) for field in INDEX_SCHEMA if field.nullable),
         )
     )
+
+
+def _optional(table: pa.Table, field: pa.Field) -> list[int | None]:
+    """Return a column that may have nulls; nothing but None before format version 3."""
+    if field.name not in table.column_names:
+        return [None] * table.num_rows
+    column = table[field.name].combine_chunks()
+    if column.type != field.type:
+        raise ValueError(f"index must have a {field.name} of {field.type}, got {column.type}")
+    return column.to_pylist() if column.null_count else _listed(column)
 
 
 def _require_values(column: pa.Array, field: pa.Field) -> None:
