@@ -13,8 +13,13 @@ from pipelines.flags import FlagParser, add_bare_split, add_per_split, parse_per
 from pipelines.layout_flags import add_class_flags, first_label_of
 from pipelines.run import Command
 from schemas.layouts import PIXEL_DTYPES, Layout
-from schemas.layouts.classification import ClassificationLayout, ClassifiedLayout
-from schemas.layouts.classification_presets import ImagenetLayout, TensorLayout, TutorialLayout
+from schemas.layouts.classification import (
+    ClassificationLayout,
+    ClassifiedLayout,
+    ImagenetLayout,
+    TensorLayout,
+    TutorialLayout,
+)
 from transforms.images.convert_images import Color, Encoding
 from transforms.sources.listed_files import ListFiles
 from transforms.sources.read_folder import FOLDER, FolderReader, is_read

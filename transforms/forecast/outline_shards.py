@@ -13,8 +13,6 @@ from typing import NamedTuple
 import apache_beam as beam
 import msgspec
 
-from schemas.array_fields import ArrayFields
-from schemas.class_fields import ClassFields
 from schemas.faults import Rejected
 from schemas.layouts import Layout
 from schemas.layouts.arrays import ArraysLayout
@@ -22,9 +20,9 @@ from schemas.layouts.classification import ClassifiedLayout
 from schemas.layouts.pictures import PictureLayout
 from schemas.layouts.table import TableLayout
 from schemas.picture_fields import PictureFields
-from schemas.row_fields import labels_of, row_of
 from schemas.samples import Sample
 from schemas.shards import ShardPlan
+from schemas.source_fields import ArrayFields, ClassFields, labels_of, row_of
 from transforms import coders
 from transforms.blobs import PinTally
 from transforms.run_spool import RunSpool

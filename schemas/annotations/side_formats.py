@@ -1,8 +1,4 @@
-"""LabelMe's files: shapes that people drew on an image.
-
-Source of the format: https://github.com/wkentaro/labelme (labelme/_label_file.py, shape.py). Shapes
-of one label and `group_id` are one object, as LabelMe's own converters have it.
-"""
+"""LabelMe's and SA-1B's JSON files, one for each image."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from schemas.annotations.coco_types import CocoOutlined
+from schemas.annotations.coco_types import NOTHING, CocoOutlined, Int64, PositiveInt
 from schemas.annotations.side_files import SideFile, decode
 from schemas.picture_fields import BadAnnotation
 
@@ -24,7 +20,7 @@ _SidePx = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 _PointPx = tuple[float, float]
 
 
-class _File(msgspec.Struct, gc=False):
+class _LabelmeFile(msgspec.Struct, gc=False):
     shapes: list[msgspec.Raw]
     width_px: _SidePx | None = msgspec.field(name="imageWidth", default=None)
     height_px: _SidePx | None = msgspec.field(name="imageHeight", default=None)
@@ -37,7 +33,7 @@ class _Shape(msgspec.Struct, gc=False):
     group_id: int | str | None = None
 
 
-_FILES = msgspec.json.Decoder(_File)
+_LABELME_FILES = msgspec.json.Decoder(_LabelmeFile)
 _DECODE_SHAPE = msgspec.json.Decoder(_Shape).decode
 
 
@@ -51,7 +47,7 @@ def parse_labelme(data: bytes) -> SideFile | str:
     >>> parse_labelme(b'{"shapes": [' + shape + b"]}").bad
     [BadAnnotation(annotation_id=0, code='E-ANN-SHAPE', detail="shape_type is 'point'")]
     """
-    file = decode(_FILES, data, ("shapes",))
+    file = decode(_LABELME_FILES, data, ("shapes",))
     if isinstance(file, str):
         return file
     objects: dict[object, tuple[int, str, list[list[float]]]] = {}
@@ -116,3 +112,60 @@ def _entry(place: int, label: str, outlines: list[list[float]]) -> CocoOutlined:
         bbox=msgspec.Raw(msgspec.json.encode(bbox)),
         segmentation=msgspec.Raw(msgspec.json.encode(outlines)),
     )
+
+
+CLASS_NAME = "object"
+"""The one class of everything that SA-1B outlines."""
+
+_NULL = msgspec.Raw(b"null")
+
+
+class _Image(msgspec.Struct, gc=False):
+    width: PositiveInt
+    height: PositiveInt
+
+
+class _Sa1bFile(msgspec.Struct, gc=False):
+    image: _Image
+    annotations: list[msgspec.Raw]
+
+
+class _Annotation(msgspec.Struct, gc=False):
+    id: Int64
+    bbox: msgspec.Raw = _NULL
+    area: float | None = None
+    segmentation: msgspec.Raw = NOTHING
+
+
+_SA1B_FILES = msgspec.json.Decoder(_Sa1bFile)
+_DECODE_ANNOTATION = msgspec.json.Decoder(_Annotation).decode
+
+
+def parse_sa1b(data: bytes) -> SideFile | str:
+    """Return what an SA-1B file says, or why it says nothing.
+
+    An annotation without an id is known by its place in the file, from 0, as `annotations[0]`.
+    """
+    file = decode(_SA1B_FILES, data, ("image", "annotations"))
+    if isinstance(file, str):
+        return file
+    entries: list[CocoOutlined] = []
+    bad: list[BadAnnotation] = []
+    for place, raw in enumerate(file.annotations):
+        try:
+            found = _DECODE_ANNOTATION(raw)
+        except ValueError as error:
+            bad.append(BadAnnotation(f"annotations[{place}]", "E-ANN-SHAPE", str(error)))
+            continue
+        entries.append(
+            CocoOutlined(
+                id=found.id,
+                image_id=0,
+                category_id=CLASS_NAME,
+                bbox=found.bbox,
+                area=found.area,
+                segmentation=found.segmentation,
+            )
+        )
+    entries.sort(key=lambda entry: entry.id)
+    return SideFile(file.image.width, file.image.height, entries, bad)

@@ -1,4 +1,4 @@
-"""What a `Sample` of a table's row carries; layouts of rows open it."""
+"""What samples of classes, array items and table rows carry; their layouts open it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,6 +7,38 @@ import msgspec
 
 from schemas.columns import Cell, text_of
 from schemas.samples import Sample, pack
+
+
+class ClassFields(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The class of an image.
+
+    Attributes:
+        class_name: as its source has it, such as a folder's name.
+    """
+
+    class_name: str
+
+
+Scalar = int | float | str
+
+
+class ArrayFields(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An item of an array, but for its values.
+
+    Attributes:
+        shape: of the item.
+        dtype: one of `TENSOR_TYPES`.
+        big_endian: whether its values have their highest byte first.
+        label: a number, or the name of its class; None where there are no labels.
+        features: values of other arrays at its row, by their names.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    big_endian: bool = False
+    label: int | str | None = None
+    features: dict[str, Scalar] = {}
+
 
 _BYTES_A_STEP = 6  # beyond its values: the lengths of its Feature, and of the list in there
 LARGE_ROW_BYTES = 256
