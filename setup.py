@@ -24,6 +24,7 @@ setup(
         "msgspec>=0.21",
         "obstore>=0.8",
         "pillow>=11",
+        "protobuf>=4.25",
         "pyarrow>=16",
         "pycocotools>=2.0.10",
         "requests>=2.31",

@@ -228,7 +228,7 @@ class Records(Sequence[Record]):
             start, end = offset - span.start, offsets[member.number + 1] - span.start
             try:
                 check_frame(data, start, end, uncopied)
-                record = self._parse(data, start + HEADER_BYTES, end - CHECKSUM_BYTES)
+                record = self._parse(data[start + HEADER_BYTES : end - CHECKSUM_BYTES])
             except FrameError as error:
                 code = error.code
                 if code == "E-VER-FRAME" and self._is_frame(member, data, start, offset):

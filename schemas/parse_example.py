@@ -1,402 +1,177 @@
-"""What the bytes of a `tf.train.Example` or `SequenceExample` hold, without TensorFlow or protobuf.
+"""Read serialized `tf.train.Example`s and `SequenceExample`s with protobuf's own parser.
 
-Every message is taken that protobuf's C parser takes, with the same values: fields in any order and
-in several parts, lists packed or not, the last of equal map keys, unknown fields passed over (in a
-map's entry too, as C++ does; Python's upb takes the whole entry for unknown then). All else is a
-`ValueError` that names the byte. Nothing is believed of a length but what is there, so memory is
-bounded by the message's size. Most messages are written as `schemas.example` writes them:
-`_plain_entry` reads such an entry at once, and leaves any other to the walk through its fields.
+The message classes live in a private descriptor pool. TensorFlow registers the same names in the
+default pool, and one process may need both.
+
+Protobuf takes more than `schemas.example` writes: fields in any order, lists in several parts or
+unpacked, unknown fields; the last of equal keys counts. Only a map entry that itself holds unknown
+fields is dropped as a whole; no known writer makes such entries.
+Source of the format: tensorflow/core/example/{example,feature}.proto.
 """
 
-import array
-import functools
-import sys
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
 
 from schemas.features import Kind
-from schemas.wire_fields import (
-    FIXED32,
-    LENGTH_DELIMITED,
-    MAX_DEPTH,
-    MAX_LENGTH,
-    MAX_VARINT_BYTES,
-    VARINT,
-    MalformedError,
-    field,
-    fields,
-)
 
-_INT64_MASK = 0xFFFF_FFFF_FFFF_FFFF
-_FIRST, _SECOND, _THIRD = (number << 3 | LENGTH_DELIMITED for number in (1, 2, 3))
-_ONE_FLOAT, _ONE_INT64 = 1 << 3 | FIXED32, 1 << 3 | VARINT
-_HEADER_BYTES = (
-    10  # of an entry, its key, value, list and the list's content: a tag and a length each
-)
-_KINDS = {_FIRST: Kind.BYTES, _SECOND: Kind.FLOAT, _THIRD: Kind.INT64}
+_PACKAGE = "tensorflow"
+_FIELD = descriptor_pb2.FieldDescriptorProto
+_LISTS = {
+    "BytesList": _FIELD.TYPE_BYTES,
+    "FloatList": _FIELD.TYPE_FLOAT,
+    "Int64List": _FIELD.TYPE_INT64,
+}
+_KINDS = {"bytes_list": Kind.BYTES, "float_list": Kind.FLOAT, "int64_list": Kind.INT64}
 
-List = list[bytes] | array.array
-"""Bytes as a list, numbers as an array of type code `f` or `q`, of which numpy makes a view."""
+Message = Any
+"""A message of protobuf's; its classes are made at run time."""
 
 
 class Values(NamedTuple):
-    """What a `tf.train.Feature` holds.
+    """The values of one `tf.train.Feature`.
 
     Attributes:
-        kind: of its list; None of a feature that has none.
-        values: the list's; empty without a kind.
+        kind: kind of its list; None for a feature without a list.
+        values: the list's values; empty without a kind.
     """
 
     kind: Kind | None
-    values: List
-
-
-NO_VALUES = Values(None, [])
-
-_values = functools.partial(tuple.__new__, Values)  # in half the time of the class's own
+    values: Sequence[Any]
 
 
 class Sequences(NamedTuple):
-    """What a `tf.train.SequenceExample` holds.
+    """The values of one `tf.train.SequenceExample`.
 
     Attributes:
-        context: per key the values of the whole.
-        feature_lists: per key the values of every step.
+        context: values of the whole record, by key.
+        feature_lists: values of each step, by key.
     """
 
     context: dict[str, Values]
     feature_lists: dict[str, list[Values]]
 
 
-def parse_example(data: bytes, start: int = 0, end: int | None = None) -> dict[str, Values]:
-    """Return the features of a serialized `tf.train.Example`.
-
-    Args:
-        data: bytes that hold it.
-        start: where it begins.
-        end: where it ends; None for the end of `data`.
+def parse_example(data: bytes) -> dict[str, Values]:
+    """Return the features of a serialized `tf.train.Example`, sorted by key.
 
     Raises:
-        ValueError: when protobuf would refuse it, with the byte's offset from `start`.
+        ValueError: when protobuf cannot parse it.
 
     >>> parse_example(bytes.fromhex("0a0c0a0a0a016112051a030a0101"))
-    {'a': Values(kind=<Kind.INT64: 'int64'>, values=array('q', [1]))}
+    {'a': Values(kind=<Kind.INT64: 'int64'>, values=[1])}
     """
-    end = len(data) if end is None else end
-    features: dict[str, Values] = {}
-    try:
-        if (first := _only_field(data, start, end)) is not None:
-            _read_features(data, first, end, features, MAX_DEPTH - 1)
-            return features
-        for tag, first, last in fields(data, start, end, MAX_DEPTH):
-            if tag == _FIRST:
-                _read_features(data, first, last, features, MAX_DEPTH - 1)
-    except MalformedError as error:
-        raise error.told(start) from None
-    return features
+    return _by_key(read_features(data))
 
 
-def parse_sequence_example(data: bytes, start: int = 0, end: int | None = None) -> Sequences:
-    """Return context and steps of a serialized `tf.train.SequenceExample`.
+def parse_sequence_example(data: bytes) -> Sequences:
+    """Return context and steps of a serialized `tf.train.SequenceExample`, sorted by key.
 
-    Args:
-        data: bytes that hold it.
-        start: where it begins.
-        end: where it ends; None for the end of `data`.
+    An Example is one without steps.
 
     Raises:
-        ValueError: when protobuf would refuse it, with the byte's offset from `start`.
+        ValueError: when protobuf cannot parse it.
     """
-    end = len(data) if end is None else end
-    found = Sequences({}, {})
+    context, lists = read_sequence(data)
+    steps = {key: list(map(values_of, lists[key].feature)) for key in sorted(lists)}
+    return Sequences(_by_key(context), steps)
+
+
+def read_features(data: bytes) -> Mapping[str, Message]:
+    """Return protobuf's `Feature`s of a serialized `tf.train.Example`, by key in no order.
+
+    Raises:
+        ValueError: when protobuf cannot parse it.
+    """
     try:
-        for tag, first, last in fields(data, start, end, MAX_DEPTH):
-            if tag == _FIRST:
-                _read_features(data, first, last, found.context, MAX_DEPTH - 1)
-            elif tag == _SECOND:
-                _read_feature_lists(data, first, last, found.feature_lists, MAX_DEPTH - 1)
-    except MalformedError as error:
-        raise error.told(start) from None
-    return found
+        return _EXAMPLE.FromString(data).features.feature
+    except DecodeError:
+        raise _not_parsed(data) from None
 
 
-def _read_features(data: bytes, at: int, end: int, into: dict[str, Values], depth: int) -> None:
-    """Read a `tf.train.Features`; of equal keys the last one counts."""
-    while at < end:
-        try:
-            entry = _plain_entry(data, at, end)
-        except IndexError:  # lengths that lead out of the buffer: the walk tells where
-            entry = None
-        if entry is not None:
-            key, into[key], at = entry
-            continue
-        tag, first, at = field(data, at, end, depth)
-        if tag == _FIRST:
-            key, parts = _map_entry(data, first, at, depth - 1)
-            feature = _Feature()
-            for part in parts:
-                feature.read(data, *part, depth - 2)
-            into[key] = feature.values()
+def read_sequence(data: bytes) -> tuple[Mapping[str, Message], Mapping[str, Message]]:
+    """Return protobuf's `Feature`s and `FeatureList`s of a `tf.train.SequenceExample`, by key.
+
+    Raises:
+        ValueError: when protobuf cannot parse it.
+    """
+    try:
+        record = _SEQUENCE_EXAMPLE.FromString(data)
+    except DecodeError:
+        raise _not_parsed(data) from None
+    return record.context.feature, record.feature_lists.feature_list
 
 
-def _read_feature_lists(
-    data: bytes, at: int, end: int, into: dict[str, list[Values]], depth: int
-) -> None:
-    """Read a `tf.train.FeatureLists`; of equal keys the last one counts."""
-    for tag, first, last in fields(data, at, end, depth):
-        if tag == _FIRST:
-            key, parts = _map_entry(data, first, last, depth - 1)
-            into[key] = [
-                _one_feature(data, begin, stop, depth - 3)
-                for part in parts
-                for tag, begin, stop in fields(data, *part, depth - 2)
-                if tag == _FIRST
-            ]
+def kind_of(feature: Message) -> Kind | None:
+    """Return the kind of a `Feature`'s list, None where it has no list."""
+    name = feature.WhichOneof("kind")
+    return None if name is None else _KINDS[name]
 
 
-def _map_entry(data: bytes, at: int, end: int, depth: int) -> tuple[str, list[tuple[int, int]]]:
-    """Return the key of a map's entry and where the parts of its value are."""
-    key = ""
-    parts: list[tuple[int, int]] = []
-    for tag, first, last in fields(data, at, end, depth):
-        if tag == _FIRST:
-            key = _text(data, first, last)
-        elif tag == _SECOND:
-            parts.append((first, last))
-    return key, parts
+def values_of(feature: Message) -> Values:
+    """Return the values of a `Feature`."""
+    name = feature.WhichOneof("kind")
+    return Values(None, []) if name is None else Values(_KINDS[name], getattr(feature, name).value)
 
 
-def _one_feature(data: bytes, at: int, end: int, depth: int) -> Values:
-    feature = _Feature()
-    feature.read(data, at, end, depth)
-    return feature.values()
+def _by_key(features: Mapping[str, Message]) -> dict[str, Values]:
+    return {key: values_of(features[key]) for key in sorted(features)}
 
 
-class _Feature:
-    """A `tf.train.Feature` in the making: a list of another kind replaces what came before."""
-
-    def __init__(self) -> None:
-        self._tag = 0
-        self._values: List = []
-
-    def values(self) -> Values:
-        return Values(_KINDS[self._tag], self._values) if self._tag else NO_VALUES
-
-    def read(self, data: bytes, at: int, end: int, depth: int) -> None:
-        for tag, first, last in fields(data, at, end, depth):
-            if tag not in _KINDS:
-                continue
-            if tag != self._tag:
-                self._tag = tag
-                self._values = _empty(tag)
-            _read_list(data, first, last, tag, self._values, depth - 1)
+def _not_parsed(data: bytes) -> ValueError:
+    return ValueError(f"protobuf cannot parse its {len(data)} bytes")
 
 
-def _empty(tag: int) -> List:
-    return [] if tag == _FIRST else array.array("f" if tag == _SECOND else "q")
+def _message_classes() -> tuple[Message, Message]:
+    """Return the classes of Example and SequenceExample."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name="beam_tfrec/example.proto", package=_PACKAGE, syntax="proto3"
+    )
+    for name, kind in _LISTS.items():
+        _add_field(file.message_type.add(name=name), 1, "value", kind, is_repeated=True)
+    feature = file.message_type.add(name="Feature")
+    feature.oneof_decl.add(name="kind")
+    for number, (field_name, name) in enumerate(zip(_KINDS, _LISTS, strict=True), 1):
+        _add_field(feature, number, field_name, name).oneof_index = 0
+    _add_map(file.message_type.add(name="Features"), "feature", "Feature")
+    steps = file.message_type.add(name="FeatureList")
+    _add_field(steps, 1, "feature", "Feature", is_repeated=True)
+    _add_map(file.message_type.add(name="FeatureLists"), "feature_list", "FeatureList")
+    example = file.message_type.add(name="Example")
+    _add_field(example, 1, "features", "Features")
+    sequence = file.message_type.add(name="SequenceExample")
+    _add_field(sequence, 1, "context", "Features")
+    _add_field(sequence, 2, "feature_lists", "FeatureLists")
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    found = (pool.FindMessageTypeByName(f"{_PACKAGE}.{m.name}") for m in (example, sequence))
+    example_class, sequence_class = map(message_factory.GetMessageClass, found)
+    return example_class, sequence_class
 
 
-def _read_list(data: bytes, at: int, end: int, list_tag: int, into: List, depth: int) -> None:
-    """Read a `tf.train.BytesList`, `FloatList` or `Int64List`."""
-    for tag, first, last in fields(data, at, end, depth):
-        if isinstance(into, list):
-            if tag == _FIRST:
-                into.append(bytes(data[first:last]))
-        elif list_tag == _SECOND:
-            if tag in (_FIRST, _ONE_FLOAT):
-                _read_floats(data, first, last, into)
-        elif tag in (_FIRST, _ONE_INT64):
-            _read_int64s(data, first, last, into)
-
-
-def _read_floats(data: bytes, at: int, end: int, into: array.array) -> None:
-    if (end - at) % 4:
-        raise MalformedError(at, f"{end - at} bytes of floats, which have 4 each")
-    if sys.byteorder == "big":
-        swapped = array.array("f", data[at:end])
-        swapped.byteswap()
-        into.extend(swapped)
+def _add_field(
+    message: Message, number: int, name: str, kind: int | str, *, is_repeated: bool = False
+) -> Message:
+    """Add a field of a scalar type, or of the message that `kind` names."""
+    field = message.field.add(name=name, number=number)
+    field.label = _FIELD.LABEL_REPEATED if is_repeated else _FIELD.LABEL_OPTIONAL
+    if isinstance(kind, int):
+        field.type = kind
     else:
-        into.frombytes(data[at:end])
+        field.type = _FIELD.TYPE_MESSAGE
+        field.type_name = f".{_PACKAGE}.{kind}"
+    return field
 
 
-def _read_int64s(data: bytes, at: int, end: int, into: array.array) -> None:
-    packed = bytes(data[at:end])
-    if packed.isascii():  # then each varint is the number itself
-        into.extend(packed)
-        return
-    if len(packed) == 2 and packed[1] < 0x80:  # such as the width of an image
-        into.append(packed[0] & 0x7F | packed[1] << 7)
-        return
-    value = shift = 0
-    for byte in packed:
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            value &= _INT64_MASK
-            into.append(value - (value >> 63 << 64))
-            value = shift = 0
-            continue
-        shift += 7
-        if shift == 7 * MAX_VARINT_BYTES:
-            raise MalformedError(at, "a list with an integer of more than 10 bytes")
-    if shift:
-        raise MalformedError(at, "a list of integers whose last is cut off")
+def _add_map(message: Message, name: str, value: str) -> None:
+    """Add a map from texts to messages, as field 1."""
+    entry = message.nested_type.add(name=f"{name.title().replace('_', '')}Entry")
+    entry.options.map_entry = True
+    _add_field(entry, 1, "key", _FIELD.TYPE_STRING)
+    _add_field(entry, 2, "value", value)
+    _add_field(message, 1, name, f"{message.name}.{entry.name}", is_repeated=True)
 
 
-def _only_field(data: bytes, at: int, end: int) -> int | None:
-    """Return where the value begins of a message's first field, if there is nothing behind it."""
-    try:
-        if at < end and data[at] == _FIRST:
-            last = at + 1
-            if (size := data[last]) >= 0x80:
-                size, last = _short_varint(data, last)
-            return last + 1 if last + 1 + size == end else None
-    except IndexError:
-        pass
-    return None
-
-
-def _plain_entry(data: bytes, at: int, end: int) -> tuple[str, Values, int] | None:
-    """Return key, values and end of a map's entry as encoders write it, None for any other.
-
-    That is: one key, then one value of one list, which is packed where it is of numbers, and every
-    length as short as it may be. None says nothing about what else it is.
-    """
-    if at + _HEADER_BYTES > end or data[at + 1] >= 0x80:
-        return _long_plain_entry(data, at, end)
-    first = at + _HEADER_BYTES + data[at + 3]
-    known = _plain_header(data[at:first])
-    if known is None:
-        return _long_plain_entry(data, at, end)
-    key, kind, size = known
-    stop = first + size
-    if stop > end:
-        return None
-    if kind is None:
-        return _plain_bytes(data, first - 2, stop, key)
-    content = data[first:stop]
-    if kind is Kind.BYTES:
-        return key, _values((kind, [content])), stop
-    if kind is Kind.FLOAT:
-        return key, _values((kind, array.array("f", content))), stop
-    if content.isascii():  # then each varint is the number itself
-        return key, _values((kind, array.array("q", tuple(content)))), stop
-    values = array.array("q")
-    _read_int64s(data, first, stop, values)
-    return key, _values((kind, values)), stop
-
-
-@functools.lru_cache(maxsize=4096)
-def _plain_header(header: bytes) -> tuple[str, Kind | None, int] | None:
-    """Return key, kind and bytes of the content whose entry begins so, None for no plain beginning.
-
-    Headers repeat from record to record. All lengths are below 128, one byte each. Several values
-    that are bytes have no kind; theirs are the bytes behind the first one's tag and length.
-    """
-    size = len(header) - _HEADER_BYTES
-    if size < 0 or header[0] != _FIRST or header[2] != _FIRST or header[3] != size:
-        return None
-    value_tag, value_bytes, list_tag, list_bytes, tag, content_bytes = header[-6:]
-    if value_tag != _SECOND or list_tag not in _KINDS or not 2 <= list_bytes < 0x80:
-        return None
-    if value_bytes != list_bytes + 2 or header[1] != size + 6 + list_bytes or header[1] >= 0x80:
-        return None
-    kind: Kind | None = _KINDS[list_tag]
-    if tag != _FIRST or content_bytes != list_bytes - 2:
-        if kind is not Kind.BYTES:
-            return None
-        kind = None
-    if kind is Kind.FLOAT and (content_bytes % 4 or sys.byteorder == "big"):
-        return None
-    try:
-        return str(header[4:-6], "utf-8"), kind, list_bytes - 2
-    except UnicodeDecodeError:
-        return None
-
-
-def _long_plain_entry(data: bytes, at: int, end: int) -> tuple[str, Values, int] | None:
-    """Return what `_plain_entry` does, of entries with lengths of several bytes too."""
-    try:
-        if data[at] != _FIRST:
-            return None
-        at += 1
-        if (size := data[at]) >= 0x80:
-            size, at = _short_varint(data, at)
-        at += 1
-        if (entry_end := at + size) > end or data[at] != _FIRST:
-            return None
-        key_at = at + 2
-        at = key_at + data[at + 1]  # a longer key than 127 bytes ends somewhere that is no value
-        if data[key_at - 1] >= 0x80 or data[at] != _SECOND:
-            return None
-        key = str(data[key_at:at], "utf-8")
-        for _ in range(2):  # the feature, and its list
-            tag = data[at]
-            at += 1
-            if (size := data[at]) >= 0x80:
-                size, at = _short_varint(data, at)
-            at += 1
-            if at + size != entry_end:
-                return None
-        if tag == _FIRST:
-            return _plain_bytes(data, at, entry_end, key)
-        return _plain_numbers(data, at, entry_end, key, tag)
-    except (IndexError, UnicodeDecodeError):
-        return None
-
-
-def _plain_bytes(data: bytes, at: int, end: int, key: str) -> tuple[str, Values, int] | None:
-    values: list[bytes] = []
-    while at < end:
-        if data[at] != _FIRST:
-            return None
-        at += 1
-        if (size := data[at]) >= 0x80:
-            size, at = _short_varint(data, at)
-        first = at + 1
-        at = first + size
-        if at > end:
-            return None
-        values.append(bytes(data[first:at]))
-    return key, Values(Kind.BYTES, values), end
-
-
-def _plain_numbers(
-    data: bytes, at: int, end: int, key: str, tag: int
-) -> tuple[str, Values, int] | None:
-    values = array.array("f" if tag == _SECOND else "q")
-    if tag not in _KINDS:
-        return None
-    if at == end:
-        return key, Values(_KINDS[tag], values), end
-    if data[at] != _FIRST:
-        return None
-    at += 1
-    if (size := data[at]) >= 0x80:
-        size, at = _short_varint(data, at)
-    at += 1
-    if at + size != end:
-        return None
-    if tag == _SECOND:
-        _read_floats(data, at, end, values)
-    else:
-        _read_int64s(data, at, end, values)
-    return key, Values(_KINDS[tag], values), end
-
-
-def _short_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a varint and the place of its last byte; of a longer one than four bytes, nonsense."""
-    value = data[at] & 0x7F
-    for shift in (7, 14, 21):
-        at += 1
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-    return MAX_LENGTH, at
-
-
-def _text(data: bytes, at: int, end: int) -> str:
-    try:
-        return str(data[at:end], "utf-8")
-    except UnicodeDecodeError as error:
-        raise MalformedError(at + error.start, "a key that is no UTF-8") from None
+_EXAMPLE, _SEQUENCE_EXAMPLE = _message_classes()

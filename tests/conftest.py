@@ -19,7 +19,7 @@ from tests.fault_table import as_markdown
 from tests.memory_store import served
 from transforms.storage.retries import rate_of
 
-if settings.get_current_profile_name() == "default":  # else somebody has chosen: CI, mutation
+if settings.get_current_profile_name() == "default":  # CI chooses its own
     # Tests are timed nowhere: on a busy machine an example may take any time.
     settings.register_profile(
         "patient", settings.default, deadline=None, max_examples=share_of(100)
@@ -92,7 +92,7 @@ def rates_forgotten() -> None:
 @pytest.fixture
 def no_builders_beside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have runs build all shards in this process, where a test has replaced what builds them."""
-    monkeypatch.setattr("pipelines.launch.builders_beside", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr("pipelines.run.builders_beside", lambda *_: contextlib.nullcontext())
 
 
 @pytest.fixture

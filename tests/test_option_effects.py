@@ -83,20 +83,6 @@ def test_string_ids(make_coco: MakeCoco, tmp_path: Path) -> None:
     assert ids == {b"img1", b"img2"}
 
 
-@shows("--float_ids")
-def test_float_ids(make_coco: MakeCoco, tmp_path: Path) -> None:
-    def write_as_floats(spec: dict) -> None:
-        for entry in spec["annotations"]:
-            entry["image_id"] = float(entry["image_id"])
-
-    sources = make_coco(2, edit=write_as_floats)
-    refused = run_coco(*command(sources, tmp_path / "out"))
-    assert refused.ended == (3, "E-ANN-TYPE")
-    assert "give --float_ids" in refused.fault
-    committed(sources, tmp_path / "out", "--float_ids")
-    assert sorted(source_ids(tmp_path / "out")) == [1, 2]
-
-
 @shows("--split_by", "--splits", "--group_by", "--split_seed")
 def test_drawn_splits(make_coco: MakeCoco, tmp_path: Path) -> None:
     """More is in `tests/test_coco_splits.py`."""

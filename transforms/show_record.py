@@ -100,7 +100,7 @@ def _feature_lines(found: Sequences) -> Iterator[str]:
 
 
 def _show(values: Values) -> str:
-    if not isinstance(values.values, list):
+    if values.kind is not Kind.BYTES:
         return show_numbers(values.values, len(values.values))
     shown = ", ".join(_show_value(value) for value in values.values[:MAX_VALUES])
     count = len(values.values)

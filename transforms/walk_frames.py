@@ -7,16 +7,18 @@ Source of the format: tensorflow/core/lib/io/record_writer.h.
 """
 
 import bisect
+import functools
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import google_crc32c
+import numpy as np
 
 from schemas.tfrecord import FRAME_BYTES, HEADER_BYTES, masked_crc
 
 MAX_RECORD_BYTES = 512 << 20
-"""A larger record is checksummed, but handed to nobody."""
+"""A larger record is checksummed, but its bytes are not returned."""
 UNKNOWN_SIZE = 2**63
 """Of a file that is known to end only where it does."""
 
@@ -25,6 +27,9 @@ _GUESSED_BYTES = 64 << 20  # a length whose checksum is wrong is tried up to her
 _CUT_OFF = "the file ends within the record"
 _LENGTH = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
+
+Buffer = Any
+"""Bytes, or a view of some that checksums take."""
 
 ReadSpan = Callable[[int, int], bytes]
 """Returns a file's bytes from the first number to before the second, fewer where it ends."""
@@ -65,7 +70,7 @@ class BadFrame(NamedTuple):
 def walk_frames(
     read: ReadSpan,
     size_bytes: int,
-    seen: Callable[[bytes], object] | None = None,
+    seen: Callable[[Buffer], object] | None = None,
     starts: Sequence[int] = (),
 ) -> Iterator[Record | BadFrame]:
     """Yield every record, and every frame that is none.
@@ -73,8 +78,8 @@ def walk_frames(
     Args:
         read: reads the file.
         size_bytes: of the file, or `UNKNOWN_SIZE`.
-        seen: gets all bytes of the file in their order, as for a checksum.
-        starts: offsets of its frames by an index, ascending, to go on at behind a damaged one.
+        seen: gets all bytes of the file in their order and in buffers, as for a checksum.
+        starts: offsets of its frames by an index, ascending, to go on at after a damaged one.
     """
     window = _Window(read, size_bytes, seen)
     offset = number = 0
@@ -100,13 +105,10 @@ def _with_rest(found: Record | BadFrame, window: "_Window") -> Record | BadFrame
 
 
 class _Window:
-    """A piece of a file; it only moves on, and shows each byte once on the way.
-
-    A record that was cut out of the piece is shown as it is, while the processor has it at hand.
-    """
+    """A piece of a file that only moves on; each byte of the file is shown once on the way."""
 
     def __init__(
-        self, read: ReadSpan, size_bytes: int, seen: Callable[[bytes], object] | None
+        self, read: ReadSpan, size_bytes: int, seen: Callable[[Buffer], object] | None
     ) -> None:
         self.size_bytes = size_bytes
         self.piece = b""
@@ -118,9 +120,10 @@ class _Window:
     def has(self, offset: int, wanted: int) -> bool:
         """Move on to hold so many bytes from an offset, and return whether there are as many."""
         if offset + wanted > self._base + len(self.piece):
-            self._pass(offset)
+            self._show_to(offset)
             end = min(offset + max(wanted, _PIECE_BYTES), self.size_bytes)
-            self.piece = self._read(offset, end) if offset < end else b""
+            self._base, self.piece = offset, self._read(offset, end) if offset < end else b""
+            self._show(self.piece, offset)
         return offset + wanted <= self._base + len(self.piece)
 
     def place(self, offset: int) -> int:
@@ -133,57 +136,41 @@ class _Window:
             return self._base + len(self.piece) - offset
         return self.size_bytes - offset
 
-    def show(self, data: bytes, start: int) -> None:
-        """Show a record that begins at an offset, its header and its checksum."""
-        if self._seen is None:
-            return
-        self._show_to(start)
-        self._seen(data)
-        self._shown += len(data)
-        self._show_to(self._shown + _CRC.size)
-
     def finish(self) -> None:
         """Show what is left."""
         if self.size_bytes != UNKNOWN_SIZE:
-            self._pass(self.size_bytes)
+            self._show_to(self.size_bytes)
 
     def _show_to(self, offset: int) -> None:
-        """Show the piece up to an offset, or as far as it goes."""
-        end = min(offset, self._base + len(self.piece))
-        if self._seen is not None and self._shown < end:
-            self._seen(self.piece[self._shown - self._base : end - self._base])
-            self._shown = end
-
-    def _pass(self, offset: int) -> None:
-        """Leave behind what is before an offset."""
-        self._show_to(offset)
-        while self._base + len(self.piece) < offset:
-            self._base += len(self.piece)
-            self.piece = self._read(self._base, min(self._base + _PIECE_BYTES, self.size_bytes))
-            if not self.piece:
+        """Show all bytes before an offset, also those that no frame holds."""
+        while self._seen is not None and self._shown < offset:
+            end = min(self._shown + _PIECE_BYTES, self.size_bytes)
+            if not (passed := self._read(self._shown, end)):
                 break
-            self._show_to(offset)
-        self._base, self.piece = offset, b""
+            self._show(passed, self._shown)
+
+    def _show(self, piece: bytes, offset: int) -> None:
+        """Show what is new in a piece, whose first bytes may have been in the one before."""
+        if self._seen is not None and self._shown < offset + len(piece):
+            # NumPy's slice copies nothing, and checksums take it.
+            self._seen(np.frombuffer(piece, np.uint8)[self._shown - offset :])
+            self._shown = offset + len(piece)
 
 
 def _read_frame(window: _Window, offset: int, number: int) -> tuple[Record | BadFrame, int | None]:
-    """Return what is at an offset, and where the next frame begins, None where nobody knows."""
+    """Return what is at an offset, and where the next frame begins, None if that is not known."""
     if not window.has(offset, HEADER_BYTES):
         what = f"the file ends within a frame's header, after {window.left(offset)} bytes of it"
         return BadFrame(number, offset, "E-VER-FRAME", what), None
-    place = window.place(offset)
-    size, crc = _LENGTH.unpack_from(window.piece, place)
-    wanted_crc = masked_crc(google_crc32c.value(window.piece[place : place + 8]))
-    whole_bytes = FRAME_BYTES + size
-    is_there = whole_bytes <= window.size_bytes - offset
-    if crc != wanted_crc:
+    size, crc = _LENGTH.unpack_from(window.piece, window.place(offset))
+    end = offset + FRAME_BYTES + size
+    is_there = end <= window.size_bytes
+    if crc != (wanted_crc := _length_crc(size)):
         what = f"the length {size} has the checksum {crc:08x}, not {wanted_crc:08x}"
-        is_whole = is_there and size <= _GUESSED_BYTES and window.has(offset, whole_bytes)
+        is_whole = is_there and size <= _GUESSED_BYTES and window.has(offset, end - offset)
         is_right = is_whole and not _data(window, offset, size)[1]
-        return BadFrame(
-            number, offset, "E-VER-FRAME", what
-        ), offset + whole_bytes if is_right else None
-    if not is_there or (size <= MAX_RECORD_BYTES and not window.has(offset, whole_bytes)):
+        return BadFrame(number, offset, "E-VER-FRAME", what), end if is_right else None
+    if not is_there or (size <= MAX_RECORD_BYTES and not window.has(offset, end - offset)):
         left = max(window.left(offset) - HEADER_BYTES, 0)
         what = f"a record of {size} bytes is cut off: {left} bytes are left for it and its checksum"
         return BadFrame(number, offset, "E-VER-FRAME", what), None
@@ -193,10 +180,14 @@ def _read_frame(window: _Window, offset: int, number: int) -> tuple[Record | Bad
         data, wrong = _data(window, offset, size)
     if wrong:
         code = "E-VER-FRAME" if wrong == _CUT_OFF else "E-VER-CRC"
-        return BadFrame(number, offset, code, wrong), offset + whole_bytes
-    if data is not None:
-        window.show(data, offset + HEADER_BYTES)
-    return Record(number, offset, size, data), offset + whole_bytes
+        return BadFrame(number, offset, code, wrong), end
+    return Record(number, offset, size, data), end
+
+
+@functools.lru_cache(maxsize=4096)
+def _length_crc(size: int) -> int:
+    """Return the checksum of a frame's length; those of a table's rows are often equal."""
+    return masked_crc(google_crc32c.value(size.to_bytes(8, "little")))
 
 
 def _data(window: _Window, offset: int, size: int) -> tuple[bytes, str]:

@@ -16,7 +16,7 @@ from transforms.shard_index import IndexRow
 from transforms.storage import Entry, Storage, join_uri, open_storage
 from transforms.verify.index import INDEX_REMEDY, check_receipt, check_rows, read_index
 from transforms.verify.shard_reports import RESTORE, ShardReport, ShardRules, ShardTask
-from transforms.walk_frames import BadFrame, ReadSpan, Record, walk_frames
+from transforms.walk_frames import BadFrame, Buffer, ReadSpan, Record, walk_frames
 
 
 def verify_shard(task: ShardTask, rules: ShardRules) -> ShardReport:
@@ -155,7 +155,7 @@ class _Digests:
         self._crc32c = 0
         self._sha256 = hashlib.sha256() if hashes else None
 
-    def add(self, data: bytes) -> None:
+    def add(self, data: Buffer) -> None:
         self.bytes += len(data)
         self._crc32c = google_crc32c.extend(self._crc32c, data)
         if self._sha256 is not None:
@@ -184,17 +184,21 @@ def _walk(
     sizes: list[int] = []
     for found in walk_frames(read, size_bytes, digests.add, sorted(by_offset)):
         row = by_offset.pop(found.offset, None)
-        where = at_record(entry.file, found.number, found.offset, None if row is None else row.key)
         if isinstance(found, BadFrame):
-            findings.add(found.code, where, found.what, RESTORE)
+            findings.add(found.code, _where(entry, found, row), found.what, RESTORE)
             continue
-        sizes.append(found.size + FRAME_BYTES)
-        is_like = row is not None and row.size == sizes[-1]
-        _check_record(where, found, row if is_like else None, entry.split, rules, report)
+        frame_bytes = found.size + FRAME_BYTES
+        sizes.append(frame_bytes)
+        is_like = row is not None and row.size == frame_bytes
+        if found.data is None:
+            report.too_large += 1
+        elif wrong := _wrong_record(found.data, row if is_like else None, entry.split, rules):
+            for what in wrong:
+                findings.add("E-VER-EXAMPLE", _where(entry, found, row), what, RESTORE)
         if rows is not None and not is_like:
             said = "has no such record" if row is None else f"says {row.size} bytes"
-            what = f"the index {said}, its frame has {sizes[-1]}"
-            unlike.add("E-VER-INDEX", where, what, INDEX_REMEDY)
+            what = f"the index {said}, its frame has {frame_bytes}"
+            unlike.add("E-VER-INDEX", _where(entry, found, row), what, INDEX_REMEDY)
     report.records, report.read_bytes = len(sizes), digests.bytes
     is_whole = not findings.counts.keys() & {"E-VER-FRAME", "E-VER-CRC"}
     gap = None
@@ -235,20 +239,14 @@ def _told(gap: Gap) -> str:
     return f"without {records} that the index has{place}; all others are as it says"
 
 
-def _check_record(
-    where: str,
-    record: Record,
-    row: IndexRow | None,
-    split: str,
-    rules: ShardRules,
-    report: ShardReport,
-) -> None:
-    if record.data is None:
-        report.too_large += 1
-        return
-    sources: list[str] = []
-    if rules.hashes and row is not None and split not in rules.converted:
-        sources = [source.sha256 for source in row.sources]
-    row_labels = None if row is None else row.labels
-    for what in rules.examples.find_wrong(record.data, sources, row_labels, hashes=rules.hashes):
-        report.findings.add("E-VER-EXAMPLE", where, what, RESTORE)
+def _where(entry: ShardEntry, found: Record | BadFrame, row: IndexRow | None) -> str:
+    return at_record(entry.file, found.number, found.offset, None if row is None else row.key)
+
+
+def _wrong_record(data: bytes, row: IndexRow | None, split: str, rules: ShardRules) -> list[str]:
+    """Return what is wrong with a record, given its row of the index if that has one."""
+    if row is None:
+        return rules.examples.find_wrong(data, hashes=rules.hashes)
+    is_compared = rules.hashes and split not in rules.converted
+    sources = [source.sha256 for source in row.sources] if is_compared else ()
+    return rules.examples.find_wrong(data, sources, row.labels, hashes=rules.hashes)

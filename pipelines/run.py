@@ -1,24 +1,27 @@
-"""Run a pipeline whole: what is complete already, the graph and its engine, what was made."""
+"""Run a source's command: flags, preflight, the graph on its engine, the summary."""
 
+import argparse
 import atexit
 import contextlib
+import gc
 import logging
 import os
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
-from typing import Generic, Protocol, TypeVar
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from pipelines.command import OUR_LOGGERS, quoted, say
-from pipelines.data_set import DataSetConfig, ReadSources
+from pipelines.command import JOB_ELSEWHERE, OUR_LOGGERS, accepting_command, guarded, quoted, say
+from pipelines.data_set import DataSetConfig, build
+from pipelines.data_set_flags import add_data_set_flags, data_set_fields, run_date_of, with_run_date
 from pipelines.engines import (
     build_nothing,
     check_engine,
@@ -26,21 +29,20 @@ from pipelines.engines import (
     is_dataflow,
     is_dry_run,
     makes_template,
+    parse_flags,
     prepare,
     runner_of,
     runs_workers_here,
 )
-from pipelines.job_elsewhere import JOB_ELSEWHERE
-from pipelines.plan_text import PlanFormat, plan_json, plan_lines
+from pipelines.flags import FlagParser
 from pipelines.progress_display import showing_progress
 from pipelines.summary import summarize
-from schemas.manifest import MANIFEST_NAME, REPORT_NAME, Manifest, read_manifest
+from schemas.manifest import MANIFEST_NAME, REPORT_NAME, read_manifest
 from transforms.commit import find_complete
 from transforms.earlier_sets import Since, dividing_options, find_earlier_sets
 from transforms.images.check_images import SAFE_PILLOW_MAJOR
 from transforms.output_files import EXCLUDED_NAME, remove_output
 from transforms.pipeline_spool import close_spools, shares_memory
-from transforms.processes.process_memory import keep_freed_memory, spare_the_collector
 from transforms.processes.shard_builders import builders_beside
 from transforms.progress import PROGRESS
 from transforms.quantities import counted
@@ -59,44 +61,42 @@ from transforms.storage import (
 from transforms.storage.disk import RunLock, coded, without_new_empty_folders
 
 _LOG = logging.getLogger(__name__)
+_COLLECT_AFTER_OBJECTS = 500_000
 
-
-B = TypeVar("B", contravariant=True)
-C = TypeVar("C", bound=DataSetConfig)
+Build = Callable[..., object]
+"""Builds a graph, given a pipeline and `config`."""
 
 
 @dataclass(frozen=True)
-class RunConfig(Generic[C]):
-    """A pipeline's configuration, and what is asked of this run alone.
+class RunConfig:
+    """The configuration of a data set, and what is asked of this run alone.
 
     Attributes:
-        config: of the pipeline.
+        config: of the data set.
         overwrite: delete an earlier data set first.
         trust_manifest: take a complete output of the same options for up to date.
-        since: which earlier data sets it adds to; None for none.
+        since: earlier data sets that it adds to; None for none.
         waits: stay until the job has ended, and say what it made.
-        plan: how to say what the run would make, instead of running; None to run.
+        plan: `text` or `json` to say what the run would make, instead of running; empty to run.
         report: whether a report is made; None where that follows from runner and output.
     """
 
-    config: C
+    config: DataSetConfig
     overwrite: bool = False
     trust_manifest: bool = False
     since: Since | None = None
     waits: bool = True
-    plan: PlanFormat | None = None
+    plan: str = ""
     report: bool | None = None
 
     def __post_init__(self) -> None:
         """Refuse what has no effect where the paths lie, or could name no object."""
         config = self.config
-        config.access.check_needed(
-            config.roots.values(),
-            self._others(),
-            config.output,
-        )
+        config.access.check_needed(config.roots.values(), self._others(), config.output)
         for uri in self.uris():
             check_uri(uri)
+        if self.since and self.since.names:
+            config.check_since()
 
     def uris(self) -> list[str]:
         """Return everything that workers read and write."""
@@ -104,53 +104,103 @@ class RunConfig(Generic[C]):
 
     def _others(self) -> list[str]:
         """Return what is read besides images."""
+        roots, listed_roots = self.config.roots, self.config.listed_roots
+        listed = [uri for root, uri in listed_roots.items() if root not in roots]
         exclude = [self.config.exclude] if self.config.exclude else []
         since = self.since.names if self.since else ()
-        roots = self.config.roots
-        listed = [uri for root, uri in self.config.listed_roots.items() if root not in roots]
         return [*_source_files(self.config), *listed, *exclude, *since]
 
 
-class Build(Protocol[B]):
-    """A pipeline's `build`."""
+@dataclass(frozen=True)
+class Command:
+    """The command of one source.
 
-    def __call__(self, root: beam.Pipeline, config: B) -> beam.PCollection[Manifest]:
-        """Build the graph."""
+    Attributes:
+        name: of its module in `pipelines`.
+        does: one line for `--help`.
+        config: class of its configuration.
+        add_flags: adds the flags of the source and its layouts.
+        fields: what those flags say, as fields of the configuration.
+        images: whether the source has image files.
+    """
+
+    name: str
+    does: str
+    config: type[DataSetConfig]
+    add_flags: Callable[[FlagParser], None]
+    fields: Callable[[argparse.Namespace], dict[str, Any]]
+    images: bool = True
+
+    def parser(self) -> FlagParser:
+        """Return the command's flags."""
+        parser = FlagParser(f"beam-tfrec {self.name}", self.does)
+        self.add_flags(parser)
+        add_data_set_flags(parser, images=self.images)
+        return parser
+
+    def configure(self, argv: Sequence[str]) -> tuple[RunConfig, list[str]]:
+        """Return the run that the arguments ask for, and the arguments that are Beam's.
+
+        Raises:
+            ValueError: with the value and the remedy.
+        """
+        flags, beam_args = parse_flags(self.parser(), argv)
+        fields = self.fields(flags)
+        date = run_date_of(flags)
+        program, given = self._program(), with_run_date(argv, flags, date)
+        config = self.config(
+            **fields,
+            **data_set_fields(flags, date, images=self.images),
+            accept_command=accepting_command(program, given),
+            accept_drops_command=accepting_command(program, given, "--max_dropped"),
+        )
+        run_config = RunConfig(
+            config,
+            flags.overwrite,
+            flags.trust_manifest,
+            Since(tuple(flags.since), date),
+            waits=not flags.no_wait,
+            plan=flags.plan or "",
+            report=True if flags.report else False if flags.no_report else None,
+        )
+        return run_config, beam_args
+
+    def run(self, argv: Sequence[str]) -> None:
+        """Convert as the arguments say; returns when the data set is committed."""
+        execute(*self.configure(argv))
+
+    def main(self) -> None:
+        """Run as a command: one line and an exit code for every fault."""
+        sys.exit(guarded(self.run, sys.argv[1:]))
+
+    def _program(self) -> str:
+        """Return how the user started this; the console command is in its first argument."""
+        is_console = sys.argv[0].startswith("beam-tfrec ")
+        return sys.argv[0] if is_console else f"python -m pipelines.{self.name}"
 
 
-def execute(
-    run: RunConfig[C],
-    build: Build[C],
-    beam_args: Sequence[str],
-    read_sources: ReadSources[C],
-) -> None:
-    """Run a pipeline until its data set is committed, unless it is complete already; or plan it.
+def execute(run: RunConfig, beam_args: Sequence[str], build: Build = build) -> None:
+    """Run until the data set is committed, unless it is complete already; or plan it.
 
     Args:
         run: what is asked for.
-        build: the pipeline's.
         beam_args: Beam's part of the command line.
-        read_sources: the pipeline's, by which it is planned.
+        build: builds the graph.
 
     Raises:
         RuntimeError: the fault that ended the run, as a line of `E-…` somewhere in its text.
     """
     with without_new_empty_folders(run.config.output):
-        _execute(run, build, beam_args, read_sources)
+        _execute(run, beam_args, build)
 
 
-def _execute(
-    run: RunConfig[C],
-    build: Build[C],
-    beam_args: Sequence[str],
-    read_sources: ReadSources[C],
-) -> None:
+def _execute(run: RunConfig, beam_args: Sequence[str], build: Build) -> None:
     options = prepare(PipelineOptions(list(beam_args)))
     check_engine(options, run.uris(), waits=run.waits)
     check_spool(run.config, options)
     run = replace(run, config=replace(run.config, report=_wants_report(run, options)))
-    if run.plan is not None:
-        _plan(run, run.plan, read_sources, options)
+    if run.plan:
+        _plan(run, options)
         return
     if is_dry_run(options):  # which asks no store
         run_graph(partial(build, config=run.config), options, waits=False)
@@ -170,10 +220,10 @@ def _execute(
 
 
 def _run_to_the_end(
-    run: RunConfig[C],
-    config: C,
+    run: RunConfig,
+    config: DataSetConfig,
     output: Storage,
-    build: Build[C],
+    build: Build,
     options: PipelineOptions,
     started_s: float,
 ) -> None:
@@ -192,7 +242,6 @@ def _run_to_the_end(
         _LOG.info("adding to %s", counted(len(config.earlier.sets), "earlier data set"))
     PROGRESS.reset()
     spare_the_collector()
-    keep_freed_memory()
     loggers = [logging.getLogger(name) for name in OUR_LOGGERS]
     noun, known = config.layout.sample_noun, runs_workers_here(options)
     with (
@@ -202,6 +251,16 @@ def _run_to_the_end(
         run_graph(partial(build, config=config), options, waits=run.waits)
     if run.waits and not makes_template(options):
         _say_what_was_made(config, output, time.monotonic() - started_s)
+
+
+def spare_the_collector() -> None:
+    """Keep Python's cycle collector from walking through Beam again and again.
+
+    Samples make no cycles, but their number triggers collections of everything that was imported.
+    """
+    if not gc.get_freeze_count():  # a second time would keep an earlier run for good
+        gc.freeze()
+    gc.set_threshold(_COLLECT_AFTER_OBJECTS, 20, 20)
 
 
 def _warn_of_pillow(installed: str) -> None:
@@ -215,13 +274,13 @@ def _warn_of_pillow(installed: str) -> None:
         )
 
 
-def _plan(
-    run: RunConfig[C], form: PlanFormat, read_sources: ReadSources[C], options: PipelineOptions
-) -> None:
+def _plan(run: RunConfig, options: PipelineOptions) -> None:
     """Say what a run would make, and end as it would before its first shard."""
-    from pipelines.plan_run import (  # a run need not wait for what plans alone use
+    from pipelines.plan import (  # a run need not wait for what plans alone use
         Asked,
         build_plan,
+        plan_json,
+        plan_lines,
         plan_run,
         trusted_plan,
     )
@@ -232,31 +291,31 @@ def _plan(
         raise ValueError("plan must come without dry_run and template_location: leave one out")
     config = with_earlier_sets(run).located()
     output, trust = open_storage(config.output, config.access), run.trust_manifest
+    as_json = run.plan == "json"
     if run.overwrite or not trust:
         _check_sources(config)
     refuse_no_place(output)
     complete = not run.overwrite and _is_complete(config, output, trust_manifest=trust)
     if complete and trust:  # then its sources need not be there
         there = f"already complete: {join_uri(config.output, MANIFEST_NAME)}"
-        as_json = form is PlanFormat.JSON
-        for line in plan_json(trusted_plan(config.output)) if as_json else [there]:
-            say(line, sys.stdout)
+        _say_all(plan_json(trusted_plan(config.output)) if as_json else [there])
         return
     _check_sources(config)
     spare_the_collector()
-    keep_freed_memory()
     slot = new_slot()
-    graph = partial(build_plan, config=config, read_sources=read_sources, slot=slot)
+    graph = partial(build_plan, config=config, slot=slot)
     run_graph(graph, PipelineOptions([]), waits=True)  # here, whatever runner is to write
     elsewhere = "" if runs_workers_here(options) else runner_of(options)
-    asked = Asked(run.overwrite, complete, elsewhere)
-    planned = plan_run(config, slot.take(), asked)
+    planned = plan_run(config, slot.take(), Asked(run.overwrite, complete, elsewhere))
     noun = config.layout.sample_noun
-    lines = plan_json(planned.plan) if form is PlanFormat.JSON else plan_lines(planned.plan, noun)
-    for line in lines:
-        say(line, sys.stdout)
+    _say_all(plan_json(planned.plan) if as_json else plan_lines(planned.plan, noun))
     if planned.fault is not None:
         raise planned.fault
+
+
+def _say_all(lines: Iterable[str]) -> None:
+    for line in lines:
+        say(line, sys.stdout)
 
 
 def _source_files(config: DataSetConfig) -> list[str]:
@@ -371,7 +430,7 @@ def check_spool(config: DataSetConfig, options: PipelineOptions) -> None:
         )
 
 
-def with_earlier_sets(run: RunConfig[C]) -> C:
+def with_earlier_sets(run: RunConfig) -> DataSetConfig:
     """Find the earlier data sets, before anything is made or deleted."""
     config = run.config
     if run.since is None or not run.since.names:
@@ -395,7 +454,7 @@ def _check_sources(config: DataSetConfig) -> None:
         open_storage(uri, config.access).require_folder()
 
 
-def _overwrite(config: C, output: Storage) -> C:
+def _overwrite(config: DataSetConfig, output: Storage) -> DataSetConfig:
     """Delete the data set that is there; what is to be excluded by its rejects is kept."""
     if not config.exclude or name_below(config.output, config.exclude) is None:
         return replace(config, replaces=remove_output(output, config.names, config.splits))

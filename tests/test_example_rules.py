@@ -1,0 +1,130 @@
+"""What a manifest demands of every record."""
+
+from typing import Any
+
+import pytest
+
+from schemas.example import encode_example
+from schemas.example_rules import make_rules
+from schemas.features import Kind
+from schemas.manifest import FeatureEntry, Label
+from schemas.sequence_example import encode_sequence_example
+
+FEATURES = [
+    FeatureEntry("a/image", "bytes", False, "", "image"),
+    FeatureEntry("b/texts", "bytes", True, "", "text"),
+    FeatureEntry("c/float", "float", False, "", "plain"),
+    FeatureEntry("d/floats", "float", True, "", "plain"),
+    FeatureEntry("e/int", "int64", False, "", "plain"),
+    FeatureEntry("f/ints", "int64", True, "", "plain"),
+    FeatureEntry("g/labels", "int64", True, "", "class_label"),
+    FeatureEntry("h/optional", "int64", False, "", "plain", optional=True),
+]
+LABELS = [Label(1, "one"), Label(90, "other")]
+RULES = make_rules(FEATURES, LABELS, "table")
+VALUES: dict[str, tuple[Kind, list[Any]]] = {
+    "a/image": (Kind.BYTES, [b"x" * 300]),
+    "b/texts": (Kind.BYTES, [b"", b"y" * 200]),
+    "c/float": (Kind.FLOAT, [0.5]),
+    "d/floats": (Kind.FLOAT, [0.5] * 40),
+    "e/int": (Kind.INT64, [640]),
+    "f/ints": (Kind.INT64, [1, -2, 2**62]),
+    "g/labels": (Kind.INT64, [1, 90]),
+    "h/optional": (Kind.INT64, [0]),
+}
+NO_LISTS = {
+    key: (kind, [])
+    for key, (kind, values) in VALUES.items()
+    if key in ("b/texts", "d/floats", "f/ints")
+}
+
+
+def without(key: str) -> dict[str, tuple[Kind, list[Any]]]:
+    return {name: values for name, values in VALUES.items() if name != key}
+
+
+# Remark, values, labels of the index, what is wrong.
+CASES: dict[str, tuple[dict, list[int] | None, list[str]]] = {
+    "all is right": (VALUES, [1, 90], []),
+    "a record that the index lacks": (VALUES, None, []),
+    "empty lists": (VALUES | NO_LISTS, [1, 90], []),
+    "an optional feature": (without("h/optional"), [1, 90], []),
+    "a missing feature": (without("e/int"), None, ["feature 'e/int' is not there"]),
+    "one more key": (
+        VALUES | {"z": (Kind.INT64, [1])},
+        None,
+        ["feature 'z' is not in the manifest"],
+    ),
+    "another key": (
+        without("e/int") | {"z": (Kind.INT64, [1])},
+        None,
+        ["feature 'e/int' is not there", "feature 'z' is not in the manifest"],
+    ),
+    "a key instead of an optional one": (
+        without("h/optional") | {"z": (Kind.INT64, [1])},
+        None,
+        ["feature 'z' is not in the manifest"],
+    ),
+    "two images": (
+        VALUES | {"a/image": (Kind.BYTES, [b"x", b"y"])},
+        None,
+        ["feature 'a/image' has 2 values, not one"],
+    ),
+    "no integer": (
+        VALUES | {"e/int": (Kind.INT64, [])},
+        None,
+        ["feature 'e/int' has 0 values, not one"],
+    ),
+    "another kind": (
+        VALUES | {"e/int": (Kind.FLOAT, [1.0])},
+        None,
+        ["feature 'e/int' is of float, not of int64"],
+    ),
+    "an empty list of another kind": (
+        VALUES | {"f/ints": (Kind.BYTES, [])},
+        None,
+        ["feature 'f/ints' is of bytes, not of int64"],
+    ),
+    "an unknown label": (
+        VALUES | {"g/labels": (Kind.INT64, [90, -1])},
+        None,
+        ["feature 'g/labels' has the label -1, which is not in the label map"],
+    ),
+    "other labels than the index": (
+        VALUES,
+        [90, 1],
+        ["feature 'g/labels' has the labels [1 90], the index says [90 1]"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("values", "row_labels", "wrong"), CASES.values(), ids=CASES)
+def test_examples(values: dict, row_labels: list[int] | None, wrong: list[str]) -> None:
+    assert RULES.find_wrong(encode_example(values), row_labels=row_labels) == wrong
+
+
+def test_bytes_that_are_no_example() -> None:
+    data = encode_example(VALUES)
+    for changed in (data[:-1], data + b"\x00", b"\x0a\x05"):
+        what = f"no Example: protobuf cannot parse its {len(changed)} bytes"
+        assert RULES.find_wrong(changed) == [what]
+
+
+def test_steps_of_a_sequence_example() -> None:
+    rules = make_rules(
+        [
+            FeatureEntry("id", "int64", False, "", "plain"),
+            FeatureEntry("one", "float", False, "", "plain", per_step=True),
+            FeatureEntry("some", "int64", True, "", "class_label", per_step=True),
+        ],
+        LABELS,
+    )
+    context = {"id": (Kind.INT64, [1])}
+    right = {"one": (Kind.FLOAT, [[0.5], [1.0]]), "some": (Kind.INT64, [[], [1, 90]])}
+    wrong = {"one": (Kind.FLOAT, [[0.5], [1.0, 2.0]]), "more": (Kind.INT64, [[7]])}
+    assert rules.find_wrong(encode_sequence_example(context, right)) == []
+    assert rules.find_wrong(encode_sequence_example(context, wrong)) == [
+        "feature 'some' is not there",
+        "feature 'more' is not in the manifest",
+        "feature 'one' has 2 values, not one",
+    ]
