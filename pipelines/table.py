@@ -181,6 +181,7 @@ class TableConfig(DataSetConfig):
             self.layout.label_columns,
             self.key_column,
             self.layout.sequence_columns,
+            self.max_cell_bytes,
         )
 
     def options(self) -> dict[str, str]:
