@@ -107,7 +107,7 @@ def test_an_empty_part_behind_a_store_is_refused(uri: str) -> None:
     with pytest.raises(ValueError) as raised:
         check_uri(uri)
     assert str(raised.value) == (
-        f"a path must not hold '//' behind its store, got {uri!r}: write one '/'"
+        f"a path must not hold '//' after its store, got {uri!r}: write one '/'"
     )
 
 
