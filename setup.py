@@ -26,6 +26,7 @@ setup(
         "pillow>=11",
         "pyarrow>=16",
         "pycocotools>=2.0.10",
+        "simplejpeg>=1.8",
         "tqdm>=4.66",
     ],
     extras_require={

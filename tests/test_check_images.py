@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from PIL import Image, ImageFile, JpegImagePlugin, PngImagePlugin
+from PIL import Image, ImageFile, PngImagePlugin
 
 from tests.drawn_examples import draw
 from tests.fuzz.images import with_right_checksums
@@ -146,6 +146,8 @@ ODD = {
 }
 # Their structure is whole, and their pixels do not decode.
 DAMAGED_INSIDE = {"corrupt.jpg"}
+# TensorFlow decodes these with gray or noise where their data is damaged.
+FILLED_UP_BY_TENSORFLOW = {"bad_huffman.jpg", "hopper_bad_exif.jpg"}
 # TensorFlow reads formats that the data set is not to hold, ...
 STRICTER_THAN_TENSORFLOW = {
     "anim_frame1.webp",
@@ -201,8 +203,9 @@ class TestOddFiles:
     def test_verdict(self, name):
         data = (SHARED_DATA / "odd" / name).read_bytes()
         decoded = check_image(data, Check.DECODE)
+        damaged = DAMAGED_INSIDE | FILLED_UP_BY_TENSORFLOW
         assert verdict(check_image(data)) == ODD[name]
-        assert verdict(decoded) == ("E-IMG-DAMAGED" if name in DAMAGED_INSIDE else ODD[name])
+        assert verdict(decoded) == ("E-IMG-DAMAGED" if name in damaged else ODD[name])
 
     def test_sizes_and_orientations_are_those_that_pillow_and_opencv_were_seen_to_read(self):
         seen = json.loads((SHARED_DATA / "odd" / "expected.json").read_text())["files"]
@@ -395,6 +398,9 @@ def test_every_trait_can_be_found_and_is_explained():
     assert list(TRAITS) == sorted(TRAITS)
 
 
+OUT_OF_DATA = "ValueError: Corrupt JPEG data: premature end of data segment"
+
+
 class TestDecode:
     @pytest.mark.parametrize(
         ("remark", "data", "detail"),
@@ -405,17 +411,17 @@ class TestDecode:
                     *(QUANTIZATION, frame(), GRAY_SCAN),
                     data=b"\x3f",
                 ).replace(GRAY_SCAN, segment(0xC4, b"\0\3" + bytes(18)) + HUFFMAN[21:] + GRAY_SCAN),
-                "OSError: broken data stream when reading image file",
+                "ValueError: Bogus Huffman table definition",
             ),
             (
                 "data ends before the first block",
                 WHOLE["jpeg"][: WHOLE["jpeg"].index(b"\xff\xda") + 14] + EOI,
-                "compressed pixels run out before the last row",
+                OUT_OF_DATA,
             ),
             (
                 "end marker in the middle",
                 WHOLE["jpeg"][:-400] + EOI + WHOLE["jpeg"][-400:],
-                "compressed pixels run out before the last row",
+                OUT_OF_DATA,
             ),
             (
                 "filter type 9",
@@ -442,7 +448,7 @@ class TestDecode:
     def test_damage_inside_is_found(self, remark, data, detail, tensorflow_shape):
         assert isinstance(check_image(data), ImageInfo), remark
         assert check_image(data, Check.DECODE) == ImageFault("E-IMG-DAMAGED", detail)
-        if "run out" not in detail:
+        if detail != OUT_OF_DATA:  # which TensorFlow fills up with gray
             assert tensorflow_shape(data) is None
 
     def test_progressive_data_that_runs_out_is_found(self):
@@ -461,27 +467,8 @@ class TestDecode:
             data = encoded(picture, "JPEG", **options)
             assert check_image(data, Check.DECODE) == check_image(data)
         data = encoded(noise(mode, size), "JPEG", **options)
-        fault = ImageFault("E-IMG-DAMAGED", "compressed pixels run out before the last row")
-        assert check_image(data[:-42] + EOI, Check.DECODE) == fault
-
-    @pytest.mark.parametrize(
-        ("picture", "decoded_px"),
-        [
-            (noise(size=(33, 21)), [(5, 6)]),  # 48 rows, an eighth of them
-            (Image.new("RGB", (33, 21), "gray"), [(5, 6), (5, 3), (5, 3)]),  # gray to its end
-            (noise(size=(7, 21)), [(2, 6), (2, 6)]),  # too narrow for an eighth
-        ],
-    )
-    def test_a_jpeg_is_decoded_once_where_its_data_is_seen_to_last(
-        self, picture, decoded_px, monkeypatch
-    ):
-        found, load_end = [], ImageFile.ImageFile.load_end
-        plugin = JpegImagePlugin.JpegImageFile
-        monkeypatch.setattr(
-            plugin, "load_end", lambda image: found.append(image.size) or load_end(image)
-        )
-        check_image(encoded(picture, "JPEG"), Check.DECODE)
-        assert found == decoded_px
+        fault = check_image(data[:-42] + EOI, Check.DECODE)
+        assert fault.code == "E-IMG-DAMAGED" and "Corrupt JPEG data" in fault.detail
 
     def test_arithmetic_coding_may_leave_out_zeros(self):
         data = jpeg(QUANTIZATION, frame(marker=0xC9), GRAY_SCAN, data=b"")
