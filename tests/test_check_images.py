@@ -43,6 +43,8 @@ needs_shared_data = pytest.mark.skipif(
 
 # Their structure is whole, and their pixels do not decode.
 DAMAGED_INSIDE = {"corrupt.jpg"}
+# TensorFlow decodes these with gray or noise where their data is damaged.
+FILLED_UP_BY_TENSORFLOW = {"bad_huffman.jpg", "hopper_bad_exif.jpg"}
 # TensorFlow reads formats that the data set is not to hold, ...
 STRICTER_THAN_TENSORFLOW = {
     "anim_frame1.webp",
@@ -241,6 +243,9 @@ def test_every_trait_can_be_found_and_is_explained():
     assert list(TRAITS) == sorted(TRAITS)
 
 
+OUT_OF_DATA = "ValueError: Corrupt JPEG data: premature end of data segment"
+
+
 class TestDecode:
     @pytest.mark.parametrize(
         ("remark", "data", "detail"),
@@ -251,17 +256,17 @@ class TestDecode:
                     *(QUANTIZATION, frame(), GRAY_SCAN),
                     data=b"\x3f",
                 ).replace(GRAY_SCAN, segment(0xC4, b"\0\3" + bytes(18)) + HUFFMAN[21:] + GRAY_SCAN),
-                "OSError: broken data stream when reading image file",
+                "ValueError: Bogus Huffman table definition",
             ),
             (
                 "data ends before the first block",
                 WHOLE["jpeg"][: WHOLE["jpeg"].index(b"\xff\xda") + 14] + EOI,
-                "compressed pixels run out before the last row",
+                OUT_OF_DATA,
             ),
             (
                 "end marker in the middle",
                 WHOLE["jpeg"][:-400] + EOI + WHOLE["jpeg"][-400:],
-                "compressed pixels run out before the last row",
+                OUT_OF_DATA,
             ),
             (
                 "filter type 9",
@@ -288,7 +293,7 @@ class TestDecode:
     def test_damage_inside_is_found(self, remark, data, detail, tensorflow_shape):
         assert isinstance(check_image(data), ImageInfo), remark
         assert check_image(data, Check.DECODE) == ImageFault("E-IMG-DAMAGED", detail)
-        if "run out" not in detail:
+        if detail != OUT_OF_DATA:  # which TensorFlow fills up with gray
             assert tensorflow_shape(data) is None
 
     def test_progressive_data_that_runs_out_is_found(self):
@@ -307,8 +312,8 @@ class TestDecode:
             data = encoded(picture, "JPEG", **options)
             assert check_image(data, Check.DECODE) == check_image(data)
         data = encoded(noise(mode, size), "JPEG", **options)
-        fault = ImageFault("E-IMG-DAMAGED", "compressed pixels run out before the last row")
-        assert check_image(data[:-42] + EOI, Check.DECODE) == fault
+        fault = check_image(data[:-42] + EOI, Check.DECODE)
+        assert fault.code == "E-IMG-DAMAGED" and "Corrupt JPEG data" in fault.detail
 
     def test_arithmetic_coding_may_leave_out_zeros(self):
         data = jpeg(QUANTIZATION, frame(marker=0xC9), GRAY_SCAN, data=b"")

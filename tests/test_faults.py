@@ -52,6 +52,7 @@ EXIT_CODES = {
         "E-ROW-TYPE",
         "E-ROW-KEY",
         "E-ROW-PATH",
+        "E-ROW-TOO-LARGE",
         "E-EX-TOO-LARGE",
         "E-EX-EMPTY",
         "E-EX-FAILED",

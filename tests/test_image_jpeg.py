@@ -277,18 +277,6 @@ class TestJpegForDecoder:
         )
         assert jpeg_for_decoder(data, MAX_PIXELS) == gray_jpeg_with(jfif, adobe)
 
-    def test_filling_follows_the_data_of_every_scan(self):
-        first = jpeg(QUANTIZATION, frame(marker=0xC2), PROGRESSIVE_SCAN, data=b"ab", end=b"")
-        data = first + HUFFMAN + PROGRESSIVE_SCAN + b"c\xff\xff" + EOI
-        expected = first + b"<>" + HUFFMAN + PROGRESSIVE_SCAN + b"c<>\xff\xff" + EOI
-        assert jpeg_for_decoder(data, MAX_PIXELS, b"<>") == expected
-
-    def test_filling_of_empty_data_is_not_moved_into_the_scan_header(self):
-        header = segment(0xDA, b"\1\1\0\0\x3f\xff")
-        data = jpeg(QUANTIZATION, frame(), header, data=b"")
-        expected = jpeg(QUANTIZATION, frame(), header, data=b"<>")
-        assert jpeg_for_decoder(data, MAX_PIXELS, b"<>") == expected
-
     def test_finds_what_the_header_check_does_not_look_for(self):
         data = jpeg(end=GRAY_SCAN + EOI)
         assert read_jpeg(data, MAX_PIXELS) == info("gray")

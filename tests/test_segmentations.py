@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pycocotools import mask as coco_mask
 
+from schemas.annotations.coco_objects import area_px2
 from schemas.annotations.segmentations import (
     MAX_OUTLINE_PX,
     ParsedSegmentation,
@@ -309,11 +310,21 @@ def test_any_bytes_are_a_segmentation_or_a_fault(data: bytes) -> None:
         ([0, 0, 2, 2, 0, 2, 2, 0], 0.0, 8.0),  # a bow tie: one half the other way around
         ([1e6, 1e6, 1e6 + 1, 1e6, 1e6 + 1, 1e6 + 1], 0.5, 3.0),  # far from 0
         ([0.1, 0.1, 0.1, 0.1, 0.1, 0.1], 0.0, 0.0),
+        # `sum` of Python 3.12 and newer would make it 3.509999999999934
+        ([41.8, 21.6, 38.1, 0.1, 22.3, 36.1, 11.4, 47.3, 45.1, 1.5], 3.509999999999927, 134.6),
     ],
 )
 def test_area_and_outline(polygon_px: list[float], area_px2: float, outline: float) -> None:
     assert polygon_area_px2(polygon_px) == area_px2
     assert outline_px(polygon_px) == outline
+
+
+def test_the_area_of_several_polygons() -> None:
+    """The last bit is the same in all versions of Python; `sum` would make it 8.0 in some."""
+    strips = [[0.0, 0.0, x, 0.0, x, 1.0, 0.0, 1.0] for x in (1.9, 3.8, 0.3, 2.0)]
+    parsed = ParsedSegmentation(Segmentation(polygons_px=strips), [])
+
+    assert area_px2(parsed, (0.0, 0.0, 9.0, 9.0)) == 7.999999999999999
 
 
 LONGEST = [0.0, 0.0, MAX_OUTLINE_PX / 2, 0.0, 0.0, 1.0]  # there and back, and a step down
