@@ -7,8 +7,8 @@ import pytest
 from schemas.faults import Rejected
 from schemas.samples import Blob, Sample, pack
 from schemas.source_fields import ClassFields
-from transforms.sources.listed_files import ListedFile
-from transforms.sources.read_folder import FolderReader, why_skipped
+from transforms.sources.listed_files import ListedFile, why_skipped
+from transforms.sources.read_folder import FolderReader
 from transforms.sources.read_samples import _Read
 from transforms.sources.split_sources import Item, SourceNote, SplitCounter
 from transforms.splits import GIVEN, HASH, Splitting
