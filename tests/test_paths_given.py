@@ -58,16 +58,6 @@ def test_outputs(out: str, sources: Sources, in_tmp: Path) -> None:
     assert again.out.count("\n") == 1
 
 
-def test_links_to_folders(sources: Sources, in_tmp: Path) -> None:
-    (in_tmp / "real").mkdir()
-    (in_tmp / "out").symlink_to("real")
-    (in_tmp / "images").symlink_to("train-images")
-    (in_tmp / "ann.json").symlink_to("train.json")
-    run = run_coco("--images", "images", "--annotations", "ann.json", "--output", "out")
-    assert run.code == 0, run.err
-    check_committed(in_tmp / "real")
-
-
 def test_file_uris(sources: Sources, tmp_path: Path) -> None:
     run = run_coco(
         *("--images", f"file://{sources[0]}", "--annotations", f"file://{sources[1]}"),
