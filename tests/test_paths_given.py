@@ -34,14 +34,10 @@ def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize(
     "out",
     [
-        "relative",
         "./dotted/../relative/",
         "deep/er/than/that",
-        "with space",
-        "new\nline",
-        "caf\u00e9 \u202e",
-        "a[1]*?{x}",
-        "percent%20",
+        "caf\u00e9 \u202e\n",
+        "a[1]*?{x}%20",
     ],
 )
 def test_outputs(out: str, sources: Sources, in_tmp: Path) -> None:
