@@ -359,12 +359,3 @@ def test_all_rejected(make_coco: MakeCoco, tmp_path: Path) -> None:
     assert run.code == 4
     assert "3 of 3 samples rejected" in run.err
     assert not (tmp_path / "out/manifest.json").exists()
-
-
-def test_all_rejected_and_accepted_is_an_empty_split(make_coco: MakeCoco, tmp_path: Path) -> None:
-    """What --allow_empty is for: without it no data set without a record is committed."""
-    sources = make_coco(3)
-    for path in sources[0].iterdir():
-        path.write_bytes(b"")
-    run = run_coco(*command(sources, tmp_path / "out", "--max_rejected", "100%"))
-    assert run.code in (3, 4)

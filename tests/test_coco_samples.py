@@ -80,10 +80,6 @@ def test_a_sample_of_all_kinds() -> None:
     ]
 
 
-def test_of_one_file_nothing_is_said() -> None:
-    assert read(coco([image()], []))[2].sources == []
-
-
 def test_the_payload_is_made_where_it_is_asked_for() -> None:
     polygon = [0, 0, 4, 0, 4, 4]
     data = coco([image()], [annotation(segmentation=[polygon]), annotation(6)])
@@ -302,16 +298,6 @@ def test_an_image_whose_objects_all_lie_outside_is_unannotated() -> None:
     samples, _, file = read(data, skip_unannotated=True)
     assert (keys(samples), file.skipped) == (["2"], {"unannotated": 1})
     assert file.skipped_annotations == {"unannotated": 1}
-
-
-def test_filters_and_exclusions_of_objects() -> None:
-    samples, rejected, file = read(
-        FILTERED, exclude=["10"], per_annotation=True, licenses=(4, 5), min_box_px=3
-    )
-    assert (keys(samples), [r.annotation_ids for r in rejected]) == (["11"], [(13,)])
-    assert (file.listed, file.excluded_images, file.excluded_annotations) == (4, 1, 1)
-    assert file.skipped == file.skipped_annotations == {"license": 1, "small_box": 1}
-    assert file.images_without_samples == 1
 
 
 @pytest.mark.parametrize("per_annotation", [False, True])

@@ -20,7 +20,7 @@ from schemas.documents.croissant import croissant_json, index_name_regex
 from schemas.documents.seals import is_sealed
 from schemas.licenses import LicenseCount
 from schemas.manifest import Label
-from schemas.shards import COUNTED, PLAIN
+from schemas.shards import COUNTED
 from tests.coco_command import MakeCoco, command, committed, manifest_of, run_coco
 from tests.pipeline_command import committed_by
 from tests.test_manifest import MANIFEST
@@ -91,11 +91,9 @@ def test_it_tells_of_the_data_set() -> None:
     ("template", "name", "split", "index"),
     [
         (COUNTED, "train-00003-of-00016-750.parquet", "train", "00003"),
-        (PLAIN, "val_2-00003-of-00016.parquet", "val_2", "00003"),
         ("a b%{split}#{index}:x.tfrec", "a b%train#12:x.parquet", "train", "12"),
         ("file_{index:02}-{records}.tfrec", "file_00-4096.parquet", None, "00"),
         ("{split}.tfrecord", "test.parquet", "test", None),
-        ("test.tfrecord", "test.parquet", None, None),
     ],
 )
 def test_an_index_name_tells_its_split_and_shard(
@@ -203,7 +201,7 @@ def check_records(found: dict[str, Any], out: Path) -> None:
 
 
 @by_mlcroissant
-@pytest.mark.parametrize("names", ["plain", "a b%{split}#{index}:x.tfrec"])
+@pytest.mark.parametrize("names", ["a b%{split}#{index}:x.tfrec"])
 def test_mlcroissant_loads_several_splits_of_any_names(
     names: str, make_coco: MakeCoco, tmp_path: Path
 ) -> None:

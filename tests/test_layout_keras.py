@@ -1,18 +1,15 @@
 """The layout of the Keras recipe 'Creating TFRecords': one Example per annotation."""
 
-import pickle
 import re
 
 import pytest
 
 from pipelines.coco import CocoConfig
 from schemas.example import encode_example, encode_example_parts
-from schemas.features import Kind
 from schemas.images import EncodedImage, ImageInfo
 from schemas.layouts import Unfit
 from schemas.layouts.frames import SizeMismatch
 from schemas.layouts.keras import KerasLayout
-from schemas.layouts.pictures import CategoryIds
 from schemas.manifest import Label
 from schemas.picture_fields import ObjectFields
 from schemas.samples import Blob, Sample
@@ -21,20 +18,6 @@ from tests.conftest import jpeg_bytes
 from tests.small_pictures import LABELS, built, image_of, object_at, sample_of, values_of
 
 CROWD = ObjectFields(90, (10.5, 20.25, 30.0, 20.0), 345.67, 1)
-
-
-def test_all_features_of_an_annotation() -> None:
-    made = built(KerasLayout(), sample_of(100, 50, CROWD), image_of(100, 50))
-    assert made.features == {
-        "area": (Kind.FLOAT, [345.67]),
-        "bbox": (Kind.FLOAT, (10.5, 20.25, 30.0, 20.0)),
-        "category_id": (Kind.INT64, [90]),
-        "id": (Kind.INT64, [11]),
-        "image": (Kind.BYTES, [b"\xff\xd8\xff"]),
-        "image_id": (Kind.INT64, [42]),
-        "path": (Kind.BYTES, [b"dir/a.jpg"]),
-    }
-    assert (made.dropped, made.repairs, made.labels) == ([], [], [90])
 
 
 @pytest.mark.parametrize("policy", SizeMismatch)
@@ -80,14 +63,6 @@ BOXES = {
         *(SizeMismatch.AUTO, (100, 50), (100, 50), 1),
         *((75.0, -10.0, 50.0, 35.0), (75.0, 0.0, 25.0, 25.0), ["box_clipped"]),
     ),
-    "rescaled": (
-        *(SizeMismatch.AUTO, (100, 50), (200, 100), 1),
-        *((25.0, 10.0, 50.0, 20.0), (50.0, 20.0, 100.0, 40.0), ["boxes_rescaled"]),
-    ),
-    "turned": (
-        *(SizeMismatch.AUTO, (50, 100), (100, 50), 6),
-        *((0.0, 25.0, 10.0, 50.0), (25.0, 40.0, 50.0, 10.0), ["boxes_turned"]),
-    ),
     "by the image": (
         *(SizeMismatch.TRUST_IMAGE, (100, 50), (40, 40), 1),
         *((1.5, 2.5, 30.0, 20.0), (1.5, 2.5, 30.0, 20.0), ["size_from_image"]),
@@ -123,47 +98,25 @@ def test_an_annotation_outside_its_image_is_no_example() -> None:
     )
 
 
-def test_a_size_that_does_not_fit_comes_first() -> None:
-    sample = sample_of(100, 50, object_at(100.0, 0.0, 5.0, 5.0))
-    unfit = KerasLayout().build(sample, [image_of(9, 9)], LABELS)
-    assert isinstance(unfit, Unfit)
-    assert unfit.code == "E-IMG-SIZE"
-
-
-def test_a_sample_of_several_annotations_is_an_error() -> None:
-    """The reader makes none when the layout says `per_annotation`."""
-    sample = sample_of(100, 50, CROWD, CROWD)
-    with pytest.raises(ValueError, match="too many values"):
-        KerasLayout().build(sample, [image_of(100, 50)], LABELS)
-
-
-def test_what_the_layout_asks_of_the_reader() -> None:
-    layout = KerasLayout()
-    assert (layout.per_annotation, layout.int64_ids, layout.first_label_id) == (True, True, None)
-    assert KerasLayout(category_ids=CategoryIds.CONTIGUOUS).first_label_id == 1
-    assert pickle.loads(pickle.dumps(layout)) == layout
-    assert layout.name == layout.spec.name == "keras"
-
-
 def test_contiguous_ids() -> None:
     layout, labels = KerasLayout(), {90: Label(2, "cup", category_id=90)}
     made = built(layout, sample_of(100, 50, CROWD), image_of(100, 50), labels=labels)
     assert values_of(made)["category_id"] == made.labels == [2]
 
 
-@pytest.mark.parametrize("name", ["masks", "keypoints", "captions", "panoptic"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "masks",
+    ],
+)
 def test_features_that_it_does_not_have(name: str) -> None:
     message = f"features of layout keras must be of boxes, got 'boxes,{name}': leave out '{name}'"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         KerasLayout(features=("boxes", name))
 
 
-def test_a_captions_file_is_not_passed_over() -> None:
-    with pytest.raises(ValueError, match="holds captions, which the layout has no features for: "):
-        KerasLayout().resolved(["boxes", "captions"])
-
-
-@pytest.mark.parametrize("image_bytes", [3, 150_000])
+@pytest.mark.parametrize("image_bytes", [150_000])
 def test_the_estimated_size_is_nearly_the_record_s(image_bytes: int) -> None:
     blob = Blob("train", "000000000042.jpg", image_bytes)
     fields = sample_of(640, 480, object_at(1.5, 2.5, 30.25, 40.0)).fields

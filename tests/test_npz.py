@@ -126,9 +126,7 @@ def test_a_zip64_archive_is_read(tmp_path: Path) -> None:
     ("write", "what"),
     [
         (lambda path: path.write_bytes(b""), "File is not a zip file"),
-        (lambda path: path.write_bytes(b"PK" + bytes(1000)), "File is not a zip file"),
         (lambda path: zip_of(path, zipfile.ZIP_BZIP2), "x.npy is compressed by method 12"),
-        (lambda path: zip_of(path, zipfile.ZIP_LZMA), "x.npy is compressed by method 14"),
         (lambda path: zip_of(path, encrypted=True), "x.npy is encrypted"),
         (lambda path: zip_of(path, name="z.npy"), "no array x.npy"),
         (lambda path: zip_of(path, copies=2), "several arrays x.npy"),
