@@ -1,4 +1,4 @@
-"""Every fault of annotations, and of the data set they make, through the command."""
+"""Faults of annotation files, one per code, through the whole command."""
 
 import json
 import math
@@ -118,7 +118,7 @@ def test_labels_of_two_splits_must_agree(make_coco: MakeCoco, tmp_path: Path) ->
 
 
 def test_bad_boxes_are_dropped_and_counted(make_coco: MakeCoco, tmp_path: Path) -> None:
-    """One box an image, but for the first, whose good one stays beside the bad."""
+    """One box per image; the second image also holds a good box, which stays."""
     boxes = {
         "E-BOX-NOT-FINITE": [["1e999", 1, 1, 1], [math.nan, 1, 1, 1], [1, 1, 1, -math.inf]],
         "E-BOX-SHAPE": [[1, 2, 3], [1, 2, 3, 4, 5], "1,2,3,4", None, [1, 2, 3, "4"], {}],

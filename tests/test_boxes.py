@@ -103,11 +103,7 @@ def test_place_box(bbox_xywh_px: tuple, placed: object) -> None:
 
 # The box covers the left half, the top fifth, and hangs over the left edge, in the upright frame.
 @pytest.mark.parametrize(
-    ("orientation", "edges"),
-    [
-        (5, (0.0, 0.0, 0.25, 0.5)),
-        (6, (0.0, 0.5, 0.25, 1.0)),
-    ],
+    ("orientation", "edges"), [(5, (0.0, 0.0, 0.25, 0.5)), (6, (0.0, 0.5, 0.25, 1.0))]
 )
 def test_place_box_turns_what_it_clipped(orientation: int, edges: tuple) -> None:
     placed = place_box((-10.0, 0.0, 60.0, 12.5), 100, 50, orientation)

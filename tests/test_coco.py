@@ -20,8 +20,8 @@ ACCEPTED = {
     "other sections and fields": small(
         b'{"images":[{', b'{"info":{"images":[]},"images":[{"x":[1],'
     ),
-    "a number that nobody reads beyond float64": small(b'"area"', b'"score":1e999,"area"'),
-    "text that nobody reads beyond ASCII": small(b'"area"', '"note":"é€😀","area"'.encode()),
+    "an unread number beyond float64": small(b'"area"', b'"score":1e999,"area"'),
+    "unread text beyond ASCII": small(b'"area"', '"note":"é€😀","area"'.encode()),
     "sizes that are whole floats": small(b'64,"height":48}', b'64.0,"height": 48.00}'),
     "a crowd flag": small(b'"area"', b'"iscrowd":0,"area"'),
     "a crowd flag as a boolean": small(b'"area"', b'"iscrowd":false,"area"'),
@@ -31,7 +31,7 @@ ACCEPTED = {
 
 
 @pytest.mark.parametrize("data", ACCEPTED.values(), ids=ACCEPTED)
-def test_what_is_accepted(data: bytes) -> None:
+def test_accepted_files(data: bytes) -> None:
     assert read(data) == [(1, [SMALL_OBJECT], [])]
 
 
@@ -49,7 +49,7 @@ NOT_JSON = {
         b"{ NaN:1}",
         malformed("object keys must be strings at byte offset 2, where 'NaN:1}' stands"),
     ),
-    "a comma too many, after NaN and behind a byte order mark": (
+    "a comma too many, after NaN and a byte order mark": (
         b"\xef\xbb\xbf" + small(b"[1,2,3,4]", b"[NaN,-Infinity,Infinity,4,]"),
         malformed(
             'trailing comma in array at byte offset 152, where \'],"area":9.5}],"cate\' stands'
@@ -65,7 +65,7 @@ NOT_JSON = {
         small(b'1,"file', b'1 "file'),
         malformed("expected ',' or '}' at byte offset 19, where '\"file_name\":\"a.jpg\",' stands"),
     ),
-    "more behind the end": (
+    "more after the end": (
         SMALL + b"\n{}",
         malformed("trailing characters at byte offset 184, where '{}' stands"),
     ),
@@ -81,7 +81,7 @@ NOT_JSON = {
             'unexpected end of hex escape at byte offset 38, where \'.jpg","width":64,"he\' stands'
         ),
     ),
-    "text behind the error beyond ASCII": (
+    "text beyond ASCII after the error": (
         small(b"64", "é€😀".encode()),
         malformed(
             "invalid character at byte offset 47,"
@@ -95,7 +95,7 @@ NOT_JSON = {
             "save the file as UTF-8",
         ),
     ),
-    "no UTF-8 in what nobody reads": (
+    "no UTF-8 in unread text": (
         small(b'"area"', b'"note":"\xe9","area"'),
         malformed(
             r"no UTF-8 at byte offset 141, where '\\xe9" '","area":9.5}],"cat\' stands',
@@ -129,12 +129,12 @@ NOT_JSON = {
 
 
 @pytest.mark.parametrize(("data", "line"), NOT_JSON.values(), ids=NOT_JSON)
-def test_no_json(data: bytes, line: str) -> None:
+def test_malformed_json(data: bytes, line: str) -> None:
     refused(data, line)
 
 
 @pytest.mark.parametrize("start", range(2**20 - 4, 2**20 + 2))
-def test_utf8_is_checked_across_the_pieces_that_it_is_decoded_in(start: int) -> None:
+def test_utf8_is_checked_across_piece_borders(start: int) -> None:
     head = b'{"info":"' + b"x" * (start - 9)
     good = head + "€".encode() + b'",' + SMALL[1:]
     assert good.index("€".encode()) == start
@@ -224,6 +224,6 @@ def test_nests_deeper_counts_levels(value: Any, levels: int) -> None:
     assert nests_deeper(json.dumps(value).encode(), levels) is (depth(value) > levels)
 
 
-def test_a_text_that_does_not_end_is_looked_at_once() -> None:
+def test_text_without_end_is_scanned_once() -> None:
     """From each of its quotes to its end it would take an hour."""
     assert nests_deeper(b'{"info": ["' + b'\\"' * 1_000_000, 1)

@@ -1,4 +1,4 @@
-"""COCO files whose images are drawn into splits: `--split_by hash`, `--group_by`, a field."""
+"""COCO images drawn into splits: `--split_by hash`, `--group_by`, a field."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -152,32 +152,6 @@ def test_a_group_that_is_none_stops(
     run = run_coco(*command(sources, tmp_path / "out", *BY_HASH, "--group_by", "scene"))
     assert run.ended == (3, code)
     assert run.fault.endswith(line)
-
-
-REFUSED = {
-    ("--split_by", "hash"): "splits must have shares with split_by hash",
-    (*BY_HASH, "--num_shards", "dev=2"): "num_shards must name splits of --splits, got ['dev']",
-}
-
-
-@pytest.mark.parametrize(("flags", "message"), REFUSED.items())
-def test_flags_that_do_not_go_together(
-    flags: tuple[str, ...], message: str, make_coco: MakeCoco, tmp_path: Path
-) -> None:
-    run = run_coco(*command(make_coco(1), tmp_path / "out", *flags))
-    assert run.ended == (2, "E-ARG")
-    assert message in run.fault
-
-
-def test_two_sources_are_not_drawn_from(make_coco: MakeCoco, tmp_path: Path) -> None:
-    (one, one_json), (other, other_json) = make_coco(2), make_coco(2, name="val")
-    sources = ("--images", f"train={one}", f"val={other}")
-    sources += ("--annotations", f"train={one_json}", f"val={other_json}")
-    run = run_coco(*sources, "--output", tmp_path / "out", *BY_HASH)
-    assert run.fault.endswith(
-        "split_by hash divides one source, got sources of train and val, whose keys may be the"
-        " same; give one, without SPLIT="
-    )
 
 
 def test_it_resumes_and_knows_when_it_is_complete(make_coco: MakeCoco, tmp_path: Path) -> None:

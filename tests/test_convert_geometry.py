@@ -1,4 +1,4 @@
-"""Annotations of converted images against their pixels: squares are found again by their colour."""
+"""Annotations of converted images match their pixels: squares are found by colour."""
 
 import itertools
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from transforms.images.turn_images import Orientation
 WIDTH_PX, HEIGHT_PX = 120, 80
 RED, GREEN, BLUE = range(3)
 SQUARES = {  # channel: left, top, right, bottom as stored
-    RED: (4, 6, 16, 30),  # of which cuts to the middle leave nothing, or a part
+    RED: (4, 6, 16, 30),  # cuts to the middle remove it, or a part of it
     GREEN: (50, 20, 90, 61),
     BLUE: (12, 50, 44, 74),
 }
@@ -141,7 +141,7 @@ class Scene:
         return built
 
     def shown(self) -> list[int]:
-        """Return the squares of which more than a px is written."""
+        """Return the squares with more than a row of pixels in the written image."""
         return [c for c in SQUARES if self.written[:, :, c].sum() > max(self.size_px)]
 
 
@@ -201,7 +201,7 @@ def test_detection(turn: tuple[int, bool, bool], conversion: Conversion) -> None
 
 @conversions
 @few_turns
-def test_polygons_are_cut_by_nothing(turn: tuple[int, bool, bool], conversion: Conversion) -> None:
+def test_polygons_are_not_clipped(turn: tuple[int, bool, bool], conversion: Conversion) -> None:
     scene = Scene(turn, conversion)
     built = scene.built(DetectionLayout(features=("boxes", "polygons")), outlines="polygons")
     points = np.reshape(values(built, "image/object/polygon"), (-1, 4, 2)) * scene.size_px
@@ -269,7 +269,7 @@ def test_areas_of_cut_objects_are_those_of_their_boxes_shares() -> None:
     assert built.repairs == ["box_clipped"]
 
 
-def test_a_panoptic_image_of_another_size_is_refused_whatever_sizes_come_to() -> None:
+def test_a_panoptic_image_of_another_size_is_refused_before_resizing() -> None:
     photo, other = png_of(drawn()), png_of(drawn()[:64, :64])
     blobs = (Blob("train", "a.png"), Blob(panoptic_root("train"), "b.png"))
     sample = Sample(

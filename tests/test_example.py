@@ -53,16 +53,13 @@ MESSAGES = {
     "an empty string is a value": ({"a": (Kind.BYTES, [b""])}, "0a0b0a090a016112040a020a00"),
     "an empty key": ({"": (Kind.INT64, [])}, "0a080a060a0012021a00"),
     "128 takes two": ({"a": (Kind.INT64, [128])}, "0a0d0a0b0a016112061a040a028001"),
-    "-1 takes ten": (
-        {"a": (Kind.INT64, [-1])},
-        "0a150a130a0161120e1a0c0a0affffffffffffffffff01",
-    ),
+    "-1 takes ten": ({"a": (Kind.INT64, [-1])}, "0a150a130a0161120e1a0c0a0affffffffffffffffff01"),
     "one is a float32": ({"a": (Kind.FLOAT, [1])}, "0a0f0a0d0a0161120812060a040000803f"),
-    "astral keys behind the rest of Unicode": (  # UTF-16 would sort them before
+    "astral keys after the rest of Unicode": (  # UTF-16 would sort them before
         {"\U00010000": (Kind.INT64, []), "\uffff": (Kind.INT64, [])},
         "0a170a090a03efbfbf12021a000a0a0a04f090808012021a00",
     ),
-    "a key before those that continue it": (  # Python's protobuf 6 writes it behind them
+    "a key before those that continue it": (  # Python's protobuf 6 writes it after them
         {"ab": (Kind.INT64, []), "": (Kind.INT64, []), "a": (Kind.INT64, [])},
         "0a1b0a060a0012021a000a070a016112021a000a080a02616212021a00",
     ),
@@ -76,8 +73,7 @@ def test_messages_by_hand(features: FeatureValues, message: str) -> None:
 
 SIZES = [0, 1, 127, 128, 4094, 4095, 4096, 4097, 16_383, 16_384, 131_073]
 BYTES = st.one_of(
-    st.binary(max_size=12),
-    st.sampled_from([bytes([size % 256]) * size for size in SIZES]),
+    st.binary(max_size=12), st.sampled_from([bytes([size % 256]) * size for size in SIZES])
 )
 NUMBERS = st.one_of(
     st.integers(0, 127),

@@ -107,7 +107,7 @@ FOUND = {
         LINE,
     ),
     "before another": (f"{LINE}\nE-IO-AUTH gs://b: refused; log in", LINE),
-    "behind a reject's": (f"E-IMG-EMPTY a.jpg: no bytes; rejected\n{LINE}", LINE),
+    "after a reject's": (f"E-IMG-EMPTY a.jpg: no bytes; rejected\n{LINE}", LINE),
     "with a code in a file's name": (
         "E-ANN-PATH a.json: file_name 'E-IO-AUTH a: b; c'; rename it",
         "E-ANN-PATH a.json: file_name 'E-IO-AUTH a: b; c'; rename it",
@@ -195,6 +195,6 @@ def test_a_reject_s_line_is_this() -> None:
     assert msgspec.json.decode(line, type=Rejected) == rejected
 
 
-def test_the_document_of_codes_and_counts_is_that_of_the_code() -> None:
+def test_the_document_is_up_to_date() -> None:
     """`python -m tests.faults_doc > docs/faults.md` writes it anew."""
     assert DOC.read_text() == as_markdown()

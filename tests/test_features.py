@@ -165,11 +165,7 @@ def test_sequences_have_repeated_features_alone(
 
 
 @pytest.mark.parametrize(
-    ("kind", "content"),
-    [
-        (Kind.FLOAT, Content.FLAG),
-        (Kind.INT64, Content.BOX_YXYX),
-    ],
+    ("kind", "content"), [(Kind.FLOAT, Content.FLAG), (Kind.INT64, Content.BOX_YXYX)]
 )
 def test_contents_of_numbers_have_their_kind(kind: Kind, content: Content) -> None:
     with pytest.raises(ValueError, match=f"content {content.value} of some needs kind "):

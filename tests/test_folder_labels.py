@@ -81,30 +81,18 @@ def test_days_have_to_agree_with_the_label_file(tmp_path: Path) -> None:
     assert labelled(tmp_path / "c") == {"ant/1.jpg": (3, "ant")}
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [
-        "classification",
-    ],
-)
-def test_tensorflow_datasets_knows_the_classes(
-    layout: str, shared_data: Path, tmp_path: Path
-) -> None:
+def test_tensorflow_datasets_knows_the_classes(shared_data: Path, tmp_path: Path) -> None:
     tfds = pytest.importorskip("tensorflow_datasets")
     root, out = shared_data / "classes", tmp_path / "out"
-    committed(out, "--images", root, "--shard_names", "plain", "--layout", layout)
+    committed(out, "--images", root, "--shard_names", "plain")
     builder = tfds.builder_from_directory(out)
-    nested = layout == "classification"
-    features = builder.info.features
-    names = (features["image"]["class"] if nested else features)["label"].names
+    names = builder.info.features["image"]["class"]["label"].names
     assert names == sorted(path.name for path in root.iterdir())
     count = 0
     for one in builder.as_dataset(split="train"):
-        image = one["image"] if nested else one
-        pixels = image["encoded" if nested else "image_raw"]
-        assert pixels.shape == (image["height"], image["width"], 3)
-        if nested:
-            assert names[int(image["class"]["label"])].encode() == image["class"]["text"]
+        image = one["image"]
+        assert image["encoded"].shape == (image["height"], image["width"], 3)
+        assert names[int(image["class"]["label"])].encode() == image["class"]["text"]
         count += 1
     assert count == len(builder.as_dataset(split="train")) == 120
 

@@ -90,10 +90,7 @@ def test_what_is_no_image_is_counted_and_left_out(tmp_path: Path) -> None:
 def test_nothing_but_what_is_left_out(tmp_path: Path) -> None:
     root = write(tmp_path / "in", {"cat/a.txt": b"text"})
     code, line = ended("--images", root, "--output", tmp_path / "out")
-    assert (code, line.split(";")[0]) == (
-        3,
-        "E-SET-EMPTY split train: none of 1 image is left",
-    )
+    assert (code, line.split(";")[0]) == (3, "E-SET-EMPTY split train: none of 1 image is left")
 
 
 def test_rejects_and_the_run_without_them(tmp_path: Path) -> None:
@@ -201,10 +198,7 @@ def test_days_of_another_first_label_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (
-            ("--images", "a", "b"),
-            "images of train must come once, got 'a' and 'b'; remove one",
-        ),
+        (("--images", "a", "b"), "images of train must come once, got 'a' and 'b'; remove one"),
         (
             ("--images", "train=a", "--split_folders", "train"),
             "split_folders must be of one --images DIR, got 'train=a'; give that, or each split"

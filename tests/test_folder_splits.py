@@ -82,19 +82,10 @@ def test_a_photo_without_a_folder_stops_a_grouped_run(scenes: Path, tmp_path: Pa
     )
 
 
-@pytest.mark.parametrize(
-    ("splitting", "message"),
-    [
-        (
-            Splitting("part"),
-            "split_by must name a field that these samples have, got 'part': give folder, or leave"
-            " it out",
-        ),
-    ],
-)
-def test_other_fields_are_not_known(splitting: Splitting, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        FolderConfig(output="out", images={"train": "a"}, splitting=splitting)
+def test_other_fields_are_not_known() -> None:
+    message = "split_by must name a field that these samples have, got 'part': give folder"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}, or leave it out$"):
+        FolderConfig(output="out", images={"train": "a"}, splitting=Splitting("part"))
 
 
 def test_two_folders_are_not_drawn_from() -> None:

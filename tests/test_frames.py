@@ -139,8 +139,8 @@ def test_annotations_lie_on_the_same_pixels_kept_or_upright(policy: SizeMismatch
         assert (kept.orientation, turned.orientation) in (in_stored, (orientation, 1))
         for frame in (kept, turned):
             assert ("boxes_turned" in frame.repairs) == (frame.orientation != 1)
-        told = [[name for name in f.repairs if name != "boxes_turned"] for f in (kept, turned)]
-        assert told[0] == told[1]
+        counted = [[name for name in f.repairs if name != "boxes_turned"] for f in (kept, turned)]
+        assert counted[0] == counted[1]
 
 
 ASPECTS = {

@@ -72,8 +72,7 @@ def test_any_bytes_are_read_or_refused_in_one_line(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "others"),
-    [(["dog", "cow"], ""), (["emu", "cow", "fox"], ", nor are 2 others")],
+    ("names", "others"), [(["dog", "cow"], ""), (["emu", "cow", "fox"], ", nor are 2 others")]
 )
 def test_classes_that_the_file_lacks(names: list[str], others: str) -> None:
     with pytest.raises(RuntimeError) as raised:

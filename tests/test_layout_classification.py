@@ -27,11 +27,7 @@ RGB = ImageInfo("jpeg", 64, 48)
 PIXELS = np.arange(48 * 64 * 3, dtype=np.float32).reshape(48, 64, 3) / np.float32(48 * 64 * 3)
 
 SAMPLE = Sample(
-    "train",
-    NAME,
-    0,
-    (Blob("train", NAME, len(JPEG), "5"),),
-    pack(ClassFields("n01440764")),
+    "train", NAME, 0, (Blob("train", NAME, len(JPEG), "5"),), pack(ClassFields("n01440764"))
 )
 
 
@@ -81,13 +77,7 @@ def test_imagenet() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "channels",
-    [
-        1,
-        3,
-    ],
-)
+@pytest.mark.parametrize("channels", [1, 3])
 def test_tutorial(channels: int) -> None:
     info = ImageInfo("png", 64, 48, channels=channels)
     assert read_back(TutorialLayout(), info=info) == {

@@ -53,44 +53,6 @@ def test_the_recipe_s_own_parsing_reads_it() -> None:
     assert [example[name].numpy() for name in names] == [b"dir/a.jpg", 90, 11, 42]
 
 
-# Policy, annotated size, file's size and orientation, bbox as annotated, bbox written, repairs.
-BOXES = {
-    "as annotated, to the last bit": (
-        *(SizeMismatch.AUTO, (100, 50), (100, 50), 1),
-        *((0.1, 0.2, 30.3, 20.4), (0.1, 0.2, 30.3, 20.4), []),
-    ),
-    "clipped": (
-        *(SizeMismatch.AUTO, (100, 50), (100, 50), 1),
-        *((75.0, -10.0, 50.0, 35.0), (75.0, 0.0, 25.0, 25.0), ["box_clipped"]),
-    ),
-    "by the image": (
-        *(SizeMismatch.TRUST_IMAGE, (100, 50), (40, 40), 1),
-        *((1.5, 2.5, 30.0, 20.0), (1.5, 2.5, 30.0, 20.0), ["size_from_image"]),
-    ),
-}
-
-
-@pytest.mark.parametrize(
-    ("policy", "json_size", "file_size", "orientation", "annotated", "written", "repairs"),
-    BOXES.values(),
-    ids=BOXES,
-)
-def test_boxes_are_in_pixels_of_the_image(
-    policy: SizeMismatch,
-    json_size: tuple[int, int],
-    file_size: tuple[int, int],
-    orientation: int,
-    annotated: tuple[float, ...],
-    written: tuple[float, ...],
-    repairs: list[str],
-) -> None:
-    sample = sample_of(*json_size, object_at(*annotated))
-    made = built(KerasLayout(policy), sample, image_of(*file_size, orientation))
-    bbox = values_of(made)["bbox"]
-    assert bbox == list(written) if repairs == [] else bbox == pytest.approx(written, abs=1e-4)
-    assert made.repairs == repairs
-
-
 def test_an_annotation_outside_its_image_is_no_example() -> None:
     sample = sample_of(100, 50, object_at(100.0, 0.0, 5.0, 5.0))
     assert KerasLayout().build(sample, [image_of(100, 50)], LABELS) == Unfit(
@@ -104,20 +66,15 @@ def test_contiguous_ids() -> None:
     assert values_of(made)["category_id"] == made.labels == [2]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "masks",
-    ],
-)
-def test_features_that_it_does_not_have(name: str) -> None:
+def test_features_that_it_does_not_have() -> None:
+    name = "masks"
     message = f"features of layout keras must be of boxes, got 'boxes,{name}': leave out '{name}'"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         KerasLayout(features=("boxes", name))
 
 
-@pytest.mark.parametrize("image_bytes", [150_000])
-def test_the_estimated_size_is_nearly_the_record_s(image_bytes: int) -> None:
+def test_the_estimated_size_is_nearly_the_record_s() -> None:
+    image_bytes = 150_000
     blob = Blob("train", "000000000042.jpg", image_bytes)
     fields = sample_of(640, 480, object_at(1.5, 2.5, 30.25, 40.0)).fields
     sample = Sample("train", "700001", 0, (blob,), fields, (700_001,))

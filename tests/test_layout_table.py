@@ -76,7 +76,7 @@ def test_given_types_rule() -> None:
     layout = TableLayout(given_types).resolved(found)
 
     assert {name: str(found) for name, found in layout.columns.items()} == {
-        "age": "float?",  # of which a cell is missing
+        "age": "float?",  # one of its cells is missing
         "zip": "bytes?",
         "tags": "int64[]",
         "b": "int64",
@@ -192,20 +192,10 @@ def test_what_does_not_suit_a_table(
     assert refused(layout, *found) == message
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        (
-            {"types": types(l="int64"), "label_columns": ("l",)},
-            "types must not be of a label_column, got 'l': leave one out",
-        ),
-    ],
-)
-def test_flags_that_do_not_fit_together(fields: dict, message: str) -> None:
-    with pytest.raises(ValueError) as raised:
-        TableLayout(**fields)
-
-    assert str(raised.value) == message
+def test_flags_that_do_not_fit_together() -> None:
+    message = "^types must not be of a label_column, got 'l': leave one out$"
+    with pytest.raises(ValueError, match=message):
+        TableLayout(types(l="int64"), ("l",))
 
 
 NAMES = st.sampled_from(["a", "b c", "d/e", "é", "f.g"])

@@ -134,7 +134,7 @@ def tfds() -> Any:
 
 
 def coco_features(tfds: Any, config: str, folder: Path) -> Any:
-    """Return the features of TFDS's own COCO, of which nothing is downloaded."""
+    """Return the features of TFDS's own COCO without any download."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tfds.core.DatasetInfo, "initialize_from_bucket", lambda _: None)
         return tfds.object_detection.Coco(config=config, data_dir=folder / "none").info.features

@@ -107,7 +107,7 @@ def test_a_manifest_survives_its_json() -> None:
     assert json.loads(data)["format_version"] == FORMAT_VERSION == 3
 
 
-def test_what_a_later_version_of_the_same_format_adds_is_passed_over() -> None:
+def test_unknown_fields_are_ignored() -> None:
     more = {**json.loads(to_json(MANIFEST)), "added": [1]}
     assert read_manifest(json.dumps(more).encode(), "manifest.json") == MANIFEST
 
@@ -185,7 +185,7 @@ def test_the_json_schema_refuses_what_is_none(data: bytes, message: str) -> None
         jsonschema.validate(json.loads(data), manifest_json_schema())
 
 
-def test_a_manifest_tells_of_earlier_data_sets_where_there_are_some() -> None:
+def test_earlier_samples_are_in_the_manifest_only_if_there_are_some() -> None:
     """So the others have the bytes that they had before there was such a thing."""
     train = MANIFEST.splits["train"]
     annotations = msgspec.structs.replace(train.annotations, earlier=8)

@@ -143,7 +143,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("given", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_must_not_reach_c_code_is_refused(
+def test_values_that_would_crash_pycocotools_are_refused(
     given: tuple[Segmentation, int, int], message: str
 ) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):

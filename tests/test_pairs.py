@@ -1,4 +1,4 @@
-"""Pairs end to end: what readers of super-resolution sets get, rejects, resume, every flag."""
+"""Pairs end to end: what super-resolution tutorials read, rejects, flags."""
 
 import os
 from pathlib import Path
@@ -7,13 +7,7 @@ from typing import Any
 import pytest
 
 from pipelines import pairs
-from tests.coco_command import (
-    examples,
-    literal_png,
-    rejected_of,
-    shard_paths,
-    value,
-)
+from tests.coco_command import examples, literal_png, rejected_of, shard_paths, value
 from tests.pipeline_command import committed_by, run_pipeline
 
 Roots = tuple[Path, Path]
@@ -98,13 +92,7 @@ def test_folders_and_extensions_may_differ(tmp_path: Path) -> None:
     assert names(tmp_path / "out") == ["a/1.png"]
 
 
-@pytest.mark.parametrize(
-    ("flags", "records"),
-    [
-        ([], 0),
-        (["--scale", 2], 6),
-    ],
-)
+@pytest.mark.parametrize(("flags", "records"), [([], 0), (["--scale", 2], 6)])
 def test_suffix_follows_the_scale_unless_given(
     flags: list[object], records: int, tmp_path: Path
 ) -> None:

@@ -63,10 +63,7 @@ def small_set(folder: Path, orientation: int = 1, *, in_upright: bool = False) -
     dog = {"id": 70_000, "category_id": 18, "bbox": [2, 1, 4, 2], "area": 8, "iscrowd": 0}
     sky = {"id": 9, "category_id": 187, "bbox": [0, 3, 7, 2], "area": 14, "iscrowd": 0}
     annotation = {"image_id": 2, "file_name": "p.png", "segments_info": [sky, dog]}
-    categories = [
-        {"id": 18, "name": "dog", "isthing": 1},
-        {"id": 187, "name": "sky", "isthing": 0},
-    ]
+    categories = [{"id": 18, "name": "dog", "isthing": 1}, {"id": 187, "name": "sky", "isthing": 0}]
     spec = {"images": images, "annotations": [annotation], "categories": categories}
     (folder / "panoptic.json").write_text(json.dumps(spec))
     sources = ["--images", folder / "images", "--annotations", folder / "panoptic.json"]

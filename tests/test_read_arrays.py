@@ -64,7 +64,7 @@ def test_rows_of_a_file_are_samples(tmp_path: Path) -> None:
     }
 
 
-def test_labels_lie_beside_the_images_or_anywhere(tmp_path: Path) -> None:
+def test_labels_lie_next_to_the_images_or_anywhere(tmp_path: Path) -> None:
     save(tmp_path, x=IMAGES, y=[3, 1, 4, 1, 5])
     for label in ("y", f"{tmp_path}/y.npy"):
         found = samples(ArraySource(f"{tmp_path}/x.npy", label=label))
@@ -72,11 +72,7 @@ def test_labels_lie_beside_the_images_or_anywhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "labels",
-    [
-        np.array([0, 200, 2], ">i4"),
-        np.array([[0], [200], [2]], "i8"),
-    ],
+    "labels", [np.array([0, 200, 2], ">i4"), np.array([[0], [200], [2]], "i8")]
 )
 def test_labels_of_every_kind_of_number(tmp_path: Path, labels: np.ndarray) -> None:
     save(tmp_path, x=IMAGES[:3], y=labels)

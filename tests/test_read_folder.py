@@ -1,4 +1,4 @@
-"""Files of folders of classes as samples, literal in, literal out."""
+"""Files in class folders as samples."""
 
 from fractions import Fraction
 

@@ -12,14 +12,7 @@ from hypothesis import strategies as st
 from schemas.documents.text_protos import schema_pbtxt
 from schemas.documents.tfds_metadata import features_json
 from schemas.example import FeatureValues
-from schemas.features import (
-    Feature,
-    FeatureSpec,
-    Kind,
-    RepeatedAs,
-    parse_sequence_spec,
-    parse_spec,
-)
+from schemas.features import Feature, FeatureSpec, Kind, RepeatedAs, parse_sequence_spec, parse_spec
 from schemas.sequence_example import (
     FeatureListValues,
     encode_sequence_example,
@@ -147,7 +140,7 @@ def test_values_that_do_not_fit(
         encode_sequence_example({}, {"a": (kind, steps)})
 
 
-# --- what readers are told ---
+# --- parse spec and schema ---
 
 SPEC = FeatureSpec(
     "table",
@@ -167,21 +160,6 @@ SECOND = encode_sequence_example(
     {"id": (Kind.INT64, [1]), "tags": (Kind.BYTES, [])},
     {"boxes": (Kind.FLOAT, []), "tokens": (Kind.INT64, [[5], [6], [7]])},
 )
-
-
-def test_the_parse_spec_reads_one() -> None:
-    import tensorflow as tf
-
-    context, steps = tf.io.parse_single_sequence_example(
-        FIRST, *parse_sequence_spec(SPEC, RepeatedAs.RAGGED)
-    )
-    assert {key: value.numpy().tolist() for key, value in context.items()} == {
-        "age": 7,
-        "id": 0,
-        "tags": [b"x", b"y"],
-    }
-    assert steps["boxes"].to_list() == [[0.5, 1.0], [], [2.0]]
-    assert steps["tokens"].numpy().tolist() == [3, 4]
 
 
 def test_the_parse_spec_reads_none() -> None:
@@ -215,7 +193,7 @@ def test_a_parse_spec_of_examples_is_refused() -> None:
         parse_spec(SPEC)
 
 
-def test_tfds_is_told_nothing() -> None:
+def test_there_is_no_features_json() -> None:
     with pytest.raises(ValueError, match=r"SequenceExamples: write no features\.json"):
         features_json(SPEC)
 

@@ -1,4 +1,4 @@
-"""Tables to SequenceExamples, end to end: as TensorFlow reads them, and what is refused."""
+"""Tables to SequenceExamples, end to end."""
 
 import json
 from pathlib import Path
@@ -7,14 +7,7 @@ from typing import Any
 import pytest
 
 from pipelines.table import configure
-from schemas.features import (
-    Content,
-    Feature,
-    FeatureSpec,
-    Kind,
-    RepeatedAs,
-    parse_sequence_spec,
-)
+from schemas.features import Content, Feature, FeatureSpec, Kind, RepeatedAs, parse_sequence_spec
 from schemas.layouts.table import TableLayout
 from schemas.manifest import read_manifest
 from schemas.row_fields import fields_of_row
@@ -114,7 +107,7 @@ def test_later_rows_are_added(tmp_path: Path) -> None:
     )
 
 
-def test_nothing_tells_tfds_of_examples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_tfds_files_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = write_json(tmp_path / "t.jsonl", [row | {"kind": "a"} for row in ROWS])
     convert(tmp_path / "out", "--table", table, *ARGV, "--label_column", "kind")
 

@@ -54,8 +54,7 @@ def count_data_items(filenames: list[str]) -> int:
 
 
 @pytest.mark.parametrize(
-    "template",
-    [COUNTED, "file_{index:02}-{records}.tfrec", "{split}-{index:02}-{records}.tfrec"],
+    "template", [COUNTED, "file_{index:02}-{records}.tfrec", "{split}-{index:02}-{records}.tfrec"]
 )
 @given(
     split=st.from_regex("[a-z][a-z0-9_]{0,8}", fullmatch=True),
@@ -161,11 +160,11 @@ BAD_TEMPLATES = {
         "{index:05}-{index:03}",
         "shard_names has two formats of {index} in '{index:05}-{index:03}': use one",
     ),
-    "a number behind a number": (
+    "a number after a number": (
         "{index}{records}.tfrec",
         APART + "'{index}{records}.tfrec': put a '-' between them",
     ),
-    "a number behind a split": (
+    "a number after a split": (
         "{split}{index:05}",
         APART + "'{split}{index:05}': put a '-' between them",
     ),

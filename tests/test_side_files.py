@@ -1,4 +1,4 @@
-"""What LabelMe's and SA-1B's files say, and what is wrong with them."""
+"""Reading LabelMe's and SA-1B's files, good and bad."""
 
 import json
 import math
@@ -74,10 +74,7 @@ def test_a_circle_is_a_polygon_within_a_five_hundredth_of_its_area() -> None:
         (shape("a", "polygon", (1, 2), (3, 4)), "polygon of 2 points"),
         (shape(""), "label is empty"),
         ({"label": "a"}, "Object missing required field `points`"),
-        (
-            shape("a", "polygon", (1, 2, 3)),
-            "Expected `array` of length 2 - at `$.points[0]`",
-        ),
+        (shape("a", "polygon", (1, 2, 3)), "Expected `array` of length 2 - at `$.points[0]`"),
     ],
 )
 def test_shapes_without_an_area_are_dropped(one: object, detail: str) -> None:
@@ -148,7 +145,7 @@ def test_bad_annotations_of_sa1b_are_dropped(one: dict, bad: tuple[object, str])
         (b'{"shapes": ' + b"[" * 100_000, "JSON is nested too deeply"),
     ],
 )
-def test_what_is_no_side_file(data: bytes, what: str) -> None:
+def test_bad_files(data: bytes, what: str) -> None:
     found = format_of(data)
     if not isinstance(found, str):
         opened = (parse_labelme if found is SideFormat.LABELME else parse_sa1b)(data)
@@ -205,14 +202,7 @@ def test_a_byte_order_mark_is_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        ("a.b", "x"),
-        ("n", "3"),
-        ("yes", "true"),
-        ("nothing", ""),
-        ("n.x", ""),
-    ],
+    ("path", "value"), [("a.b", "x"), ("n", "3"), ("yes", "true"), ("nothing", ""), ("n.x", "")]
 )
 def test_values_by_path(path: str, value: str) -> None:
     data = b'{"a": {"b": "x"}, "n": 3, "yes": true, "nothing": null, "list": [1]}'

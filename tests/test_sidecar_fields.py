@@ -1,4 +1,4 @@
-"""Fields of JSON files beside images become features: what readers get, and what is refused."""
+"""Fields of JSON files next to images become features."""
 
 from pathlib import Path
 
