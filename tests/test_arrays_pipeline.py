@@ -1,7 +1,6 @@
 """`pipelines.arrays` end to end, read back with the tutorials' own parsing."""
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -277,22 +276,6 @@ def test_what_stops_a_run(write: Any, ended: tuple[int, str], source: Path, tmp_
 def test_what_does_not_fit_together(flags: tuple[str, ...], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         configure([*flags, "--output", "out"])
-
-
-def test_a_large_file_is_known_by_its_pin(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("transforms.sources.split_sources._MAX_HASHED_BYTES", 1000)
-    out, arguments = tmp_path / "out", ("--arrays", source / "x.npy")
-    committed(out, *arguments)
-    manifest = (out / "manifest.json").read_bytes()
-    assert run_arrays(*arguments, "--output", out).out.startswith("already complete: ")
-
-    os.utime(source / "x.npy", (1_700_000_000, 1_700_000_000))
-
-    run = run_arrays(*arguments, "--output", out)  # finds every shard kept
-    assert run.code == 0 and not run.out.startswith("already complete: ")
-    assert (out / "manifest.json").read_bytes() == manifest
 
 
 def test_rows_that_were_keyed_otherwise_are_not_written_again(source: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""COCO files: what is accepted, and what is no JSON, lacks sections or nests too deep."""
+"""COCO files: accepted ones, malformed JSON, missing sections, deep nesting."""
 
 import gzip
 import json
@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.annotations.json_sections import nests_deeper
+from schemas.faults import find_fault
 from tests.coco_texts import SMALL, SMALL_OBJECT, malformed, parse, read, refused, small
 
 ACCEPTED = {
@@ -227,3 +228,38 @@ def test_nests_deeper_counts_levels(value: Any, levels: int) -> None:
 def test_text_without_end_is_scanned_once() -> None:
     """From each of its quotes to its end it would take an hour."""
     assert nests_deeper(b'{"info": ["' + b'\\"' * 1_000_000, 1)
+
+
+def read_or_refuse(data: bytes) -> str:
+    """Return the code of the one line that refuses a file, or nothing; other errors pass."""
+    try:
+        read(data)
+    except RuntimeError as error:
+        text = str(error)
+        code = text.split()[0]
+        assert find_fault(text) == (code, text)
+        assert code.startswith("E-ANN-")
+        assert text.isascii() and text.isprintable()
+        return code
+    return ""
+
+
+def test_a_file_cut_off_anywhere_is_refused_with_its_end() -> None:
+    for size_bytes in range(1, len(SMALL)):
+        with pytest.raises(RuntimeError, match="E-ANN-JSON") as caught:
+            read(SMALL[:size_bytes])
+        reason = (
+            "invalid number" if SMALL[:size_bytes].endswith(b"9.") else "Input data was truncated"
+        )
+        ends = f"the file ends at byte offset {size_bytes} ({reason})"
+        assert str(caught.value) == malformed(ends)
+
+
+def test_flipped_bits_are_read_or_refused_in_one_line() -> None:
+    codes = set()
+    for place in range(len(SMALL)):
+        for bit in range(8):
+            flipped = bytearray(SMALL)
+            flipped[place] ^= 1 << bit
+            codes.add(read_or_refuse(bytes(flipped)))
+    assert codes == {"", "E-ANN-JSON", "E-ANN-SECTION", "E-ANN-TYPE"}

@@ -32,7 +32,7 @@ MakeCoco = Callable[..., tuple[Path, Path]]
         (b'[{"id": 2}, {"id": 1}, {"id": 2}]', [License(1), License(2)]),
     ],
 )
-def test_what_is_no_entry_is_passed_over(section: bytes, licenses: list[License]) -> None:
+def test_entries_without_an_id_are_ignored(section: bytes, licenses: list[License]) -> None:
     assert read_licenses(section) == licenses
 
 
@@ -102,9 +102,7 @@ def test_records_are_counted_by_the_license_of_their_image(
     assert [found["name"] for found in croissant["license"]] == [BY["name"], "license 5"]
 
 
-def test_files_without_licenses_have_the_manifest_and_receipts_that_they_had(
-    make_coco: MakeCoco, tmp_path: Path
-) -> None:
+def test_files_without_licenses_add_nothing(make_coco: MakeCoco, tmp_path: Path) -> None:
     sources, out = make_coco(3), tmp_path / "out"
     assert "licenses" not in committed(sources, out)["splits"]["train"]
     for receipt in (out / "_receipts").iterdir():

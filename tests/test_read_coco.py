@@ -109,7 +109,7 @@ def test_orphans_are_dropped_on_request(orphan: dict, rejected: Rejected) -> Non
     )
 
 
-# --- several files, and files left out ---
+# --- several files ---
 
 
 def file_with(*labels: tuple[int, str], split: str = "train") -> SplitSource:
@@ -156,7 +156,7 @@ def test_rejected_lines_name_the_samples_to_exclude() -> None:
         pytest.param(b'{"later": ' + b"[" * 10_000, id="nested"),
     ],
 )
-def test_what_is_no_reject_cannot_be_excluded(line: bytes) -> None:
+def test_bad_lines_cannot_be_excluded(line: bytes) -> None:
     good = msgspec.json.encode(reject("E-IMG-TYPE", ""))
 
     with pytest.raises(RuntimeError) as raised:

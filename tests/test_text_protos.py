@@ -139,22 +139,6 @@ def test_label_map_pbtxt(items, text):
     assert label_map_pbtxt(items) == text
 
 
-@pytest.mark.parametrize(
-    ("name", "quoted"),
-    [
-        ('driver\'s "cab"', r"'driver\'s \"cab\"'"),
-        ("a\\n", r"'a\\n'"),
-        ("a\nb\rc\td", r"'a\nb\rc\td'"),
-        ("\0" + "7", r"'\0007'"),  # three digits always: the next one is text
-        ("\x0b\x1b\x7f", r"'\013\033\177'"),
-        ("\x85\u2028\u2029", r"'\302\205\342\200\250\342\200\251'"),
-        ("Fußgänger 行人 👩‍🚀", "'Fußgänger 行人 👩‍🚀'"),
-    ],
-)
-def test_label_map_pbtxt_escapes(name, quoted):
-    assert label_map_pbtxt([(1, name)]) == f"item {{\n  id: 1\n  name: {quoted}\n}}\n"
-
-
 @given(
     st.dictionaries(
         st.integers(-(2**31), 2**31 - 1),
