@@ -7,10 +7,9 @@ compares the CRC-32C. All retries are ours.
 """
 
 import base64
-import json
+import contextlib
 import os
 import urllib.parse
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import IO, Any, TypeVar
@@ -19,7 +18,10 @@ import google_crc32c
 import msgspec
 import obstore
 import requests
+from google.api_core import exceptions as api
 from google.auth.transport.requests import AuthorizedSession
+from google.cloud.storage import Blob
+from google.cloud.storage import exceptions as client_errors
 from obstore import exceptions as obstore_errors
 
 from schemas.faults import fault_line
@@ -40,6 +42,7 @@ from transforms.storage.gcs_clients import (
     SENDING_TIMEOUT_S,
     TIMEOUT_S,
     Refused,
+    client,
     emulator,
     is_denied,
     is_forked,
@@ -50,6 +53,7 @@ from transforms.storage.gcs_clients import (
     reader,
     refused,
     session,
+    status_of,
 )
 from transforms.storage.listing import Page, list_in_ranges
 from transforms.storage.retries import rate_of, retry
@@ -61,8 +65,6 @@ _NAMES_PER_PAGE = 1000  # the store's limit
 _LISTING_THREADS = 8
 _SENT_AT_ONCE_BYTES = 1 << 18  # of a file; 16 kB take the interpreter's lock 16 times as often
 _FIELDS = "name,size,generation,crc32c"
-_CREATE_ONLY = {"ifGenerationMatch": "0"}
-_OCTETS = "application/octet-stream"
 T = TypeVar("T")
 
 
@@ -247,9 +249,8 @@ class GcsStorage:
             return bytes(reply.raw.read(decode_content=False))  # as stored, not unpacked
 
     def _delete_once(self, name: str) -> None:
-        reply = self._ask("DELETE", self._path(name))
-        if reply.status_code != HTTPStatus.NOT_FOUND:
-            _check(reply)
+        with contextlib.suppress(api.NotFound):
+            self._blob(name).delete(timeout=TIMEOUT_S, retry=None)
 
     def _upload(self, name: str, file: IO[bytes]) -> bool:
         """Upload a file, which appears when the store has all of it; a failed try starts over."""
@@ -257,71 +258,60 @@ class GcsStorage:
 
     def _upload_once(self, name: str, file: IO[bytes]) -> bool:
         size = file.seek(0, os.SEEK_END)
-        send = self._send_whole if size <= IN_ONE_REQUEST_BYTES else self._send_by_session
-        reply = send(self._prefix + name, _Body(file, size))
-        if reply.status_code == HTTPStatus.PRECONDITION_FAILED:
-            return False
-        _check(reply)
+        file.seek(0)
+        blob = self._blob(name)
+        try:
+            if size > IN_ONE_REQUEST_BYTES:
+                self._send_by_session(blob, file, size)
+            else:
+                blob.upload_from_file(
+                    file,
+                    size=size,
+                    checksum="crc32c",
+                    if_generation_match=0,
+                    timeout=SENDING_TIMEOUT_S,
+                    retry=None,
+                )
+        except (Refused, api.PreconditionFailed, client_errors.InvalidResponse) as error:
+            if status_of(error) == HTTPStatus.PRECONDITION_FAILED:
+                return False
+            raise
         return True
 
-    def _send_whole(self, path: str, body: _Body) -> requests.Response:
-        """Upload metadata and bytes in one request; the store compares the checksum."""
-        boundary = uuid.uuid4().hex
-        metadata = json.dumps({"name": path, "crc32c": _crc32c_of(body)})
-        parts = (
-            f"--{boundary}\r\ncontent-type: application/json; charset=UTF-8\r\n\r\n{metadata}\r\n"
-            f"--{boundary}\r\ncontent-type: {_OCTETS}\r\n\r\n".encode(),
-            *body,
-            f"\r\n--{boundary}--".encode(),
-        )
-        kind = f"multipart/related; boundary={boundary}"
-        return self._begin_upload("multipart", data=b"".join(parts), headers={"content-type": kind})
-
-    def _send_by_session(self, path: str, body: _Body) -> requests.Response:
+    def _send_by_session(self, blob: Blob, file: IO[bytes], size: int) -> None:
         """Upload as the file is read, in one request of a resumable session."""
-        headers = {"x-upload-content-type": _OCTETS, "x-upload-content-length": str(len(body))}
-        begun = self._begin_upload("resumable", json={"name": path}, headers=headers)
-        if begun.status_code == HTTPStatus.PRECONDITION_FAILED:
-            return begun
-        _check(begun)
+        address = blob.create_resumable_upload_session(
+            size=size, checksum=None, if_generation_match=0, timeout=TIMEOUT_S, retry=None
+        )
+        body = _Body(file, size)
         reply = self._session().put(
-            begun.headers["location"],
+            address,
             data=body,
             headers={
-                "content-range": f"bytes 0-{len(body) - 1}/{len(body)}",
+                "content-range": f"bytes 0-{size - 1}/{size}",
                 "x-goog-hash": f"crc32c={_crc32c_of(body)}",  # the store refuses other bytes
             },
             timeout=SENDING_TIMEOUT_S,
         )
         if reply.status_code == HTTPStatus.NOT_FOUND:  # the session: the bucket exists
             raise Refused(HTTPStatus.GONE, f"upload session: {reply.text}")
-        return reply
-
-    def _begin_upload(self, kind: str, **given: Any) -> requests.Response:
-        asked = {"uploadType": kind, "kmsKeyName": self._access.kms_key, **_CREATE_ONLY}
-        return self._ask("POST", "/o", asked, "/upload", timeout=SENDING_TIMEOUT_S, **given)
+        _check(reply)
 
     def _get(self, path: str, asked: Mapping[str, str], **given: Any) -> requests.Response:
-        """Return the reply to a request that reads, at the rate at which these may start."""
+        """Return the JSON API's reply for a path below the bucket's, at the allowed rate."""
+        address = f"{emulator() or API}/storage/v1/b/{_quote(self._bucket)}{path}"
+        params = {**asked, "prettyPrint": "false", "userProject": self._access.billing_project}
+        present = {name: value for name, value in params.items() if value}
         with self._rate.request():
-            reply = self._ask("GET", path, {**asked, "prettyPrint": "false"}, **given)
+            reply = self._session().get(address, params=present, timeout=TIMEOUT_S, **given)
             _check(reply)
         return reply
 
-    def _ask(
-        self,
-        method: str,
-        path: str,
-        asked: Mapping[str, str] | None = None,
-        service: str = "",
-        **given: Any,
-    ) -> requests.Response:
-        """Return the reply of the JSON API for a path below the bucket's."""
-        address = f"{emulator() or API}{service}/storage/v1/b/{_quote(self._bucket)}{path}"
-        params = {**(asked or {}), "userProject": self._access.billing_project}
-        given = {"timeout": TIMEOUT_S, **given}
-        present = {name: value for name, value in params.items() if value}
-        return self._session().request(method, address, params=present, **given)
+    def _blob(self, name: str) -> Blob:
+        bucket = client(self._access, emulator()).bucket(
+            self._bucket, user_project=self._access.billing_project or None
+        )
+        return bucket.blob(self._prefix + name, kms_key_name=self._access.kms_key or None)
 
     def _session(self) -> AuthorizedSession:
         return session(self._access.anonymous or bool(emulator()))
@@ -355,7 +345,7 @@ class GcsStorage:
             code = "E-IO-AUTH"
         elif is_gone(error):
             code, remedy = "E-ARG", "give a bucket that exists"
-        elif not isinstance(error, (Refused, obstore_errors.BaseError)):
+        elif not isinstance(error, (Refused, api.GoogleAPICallError, obstore_errors.BaseError)):
             return ""
         what = " ".join(str(error).split())[:300]
         return fault_line(code, self._uri(name), what, remedy)
