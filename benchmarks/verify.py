@@ -31,8 +31,8 @@ from schemas.order import Order
 from schemas.tfrecord import frame_record
 from transforms.shard_index import IndexRow
 from transforms.storage import Storage, open_storage
+from transforms.verify.reports import Report, ShardRules
 from transforms.verify.shard import verify_bytes
-from transforms.verify.shard_reports import ShardReport, ShardRules
 
 IMAGE_BYTES = 160_000
 OBJECTS = 7
@@ -82,7 +82,7 @@ def rules_for(root: Path, deep: bool) -> ShardRules:
 
 def verify_one(
     made: tuple[ShardEntry, list[IndexRow]], rules: ShardRules, storage: Storage
-) -> ShardReport:
+) -> Report:
     """Verify a shard's bytes."""
     entry, rows = made
     file = storage.stat(entry.file)

@@ -19,7 +19,7 @@ from transforms.report.gather import make_report
 from transforms.report.gather_files import report_of_files
 from transforms.report.page import is_own_report, report_file
 from transforms.storage import Access, check_uri, join_uri, open_storage, split_uri
-from transforms.verify.paths import find_paths
+from transforms.verify.job import find_paths
 
 _PROGRAM = "beam-tfrec report"
 

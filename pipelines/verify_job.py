@@ -18,11 +18,10 @@ from pipelines import verify
 from pipelines.engines import beam_parser, is_dry_run, makes_template, runner_of, runs_workers_here
 from pipelines.flags import FlagParser
 from pipelines.run import beam_options, run_graph
-from schemas.findings import Findings, Verified
+from schemas.findings import Verified
 from transforms.storage import open_storage
-from transforms.verify.parts import VerifyJob, check_folder
-from transforms.verify.paths import find_paths
-from transforms.verify.with_beam import VerifyEverything
+from transforms.verify.job import VerifyConfig, check_config
+from transforms.verify.with_beam import VerifyEverything, check_folder
 
 
 def verify_elsewhere(argv: Sequence[str]) -> bool:
@@ -49,14 +48,13 @@ def verify_elsewhere(argv: Sequence[str]) -> bool:
             " it out"
         )
     if is_dry_run(options):  # which asks no store
-        run_graph(partial(_build, job=_job(config, "dry_run")), options, waits=False)
+        run_graph(partial(_build, config=config, folder="dry_run", name=""), options, waits=False)
         return False
-    data_sets, _ = find_paths(config.paths, config.access, Findings())
-    verify.check_sources_given(config, data_sets)
+    check_config(config)
     with _result_folder(options) as folder:
-        job = _job(config, folder)
-        run_graph(partial(_build, job=job), options, waits=True)
-        found = _read_result(job)
+        name = f"beam-tfrec-verify-{secrets.token_hex(8)}.json"
+        run_graph(partial(_build, config=config, folder=folder, name=name), options, waits=True)
+        found = msgspec.json.decode(open_storage(folder).read(name), type=Verified)
     return verify.say_found(found, time.perf_counter() - began)
 
 
@@ -110,13 +108,10 @@ def _check_text(uris: Sequence[str]) -> None:
             )
 
 
-def _job(config: verify.VerifyConfig, folder: str) -> VerifyJob:
-    name = f"beam-tfrec-verify-{secrets.token_hex(8)}.json"
-    return VerifyJob(config.paths, folder, name, config.deep, config.sources, config.access)
-
-
-def _build(root: beam.Pipeline, job: VerifyJob) -> beam.PCollection[Verified]:
-    return root | "Verify" >> VerifyEverything(job)
+def _build(
+    root: beam.Pipeline, config: VerifyConfig, folder: str, name: str
+) -> beam.PCollection[Verified]:
+    return root | "Verify" >> VerifyEverything(config, folder, name)
 
 
 @contextlib.contextmanager
@@ -139,8 +134,3 @@ def _result_folder(options: PipelineOptions) -> Iterator[str]:
         )
     with tempfile.TemporaryDirectory(prefix="beam-tfrec-") as folder:
         yield folder
-
-
-def _read_result(job: VerifyJob) -> Verified:
-    data = open_storage(job.folder).read(job.name)
-    return msgspec.json.decode(data, type=Verified)

@@ -22,7 +22,6 @@ from tests.small_runs import build_run, plan_run, write_set
 from transforms.earlier_sets import Since, find_earlier_sets
 from transforms.find_duplicates import duplicates_jsonl, find_duplicates
 from transforms.publish_plan import RejectBudget
-from transforms.quantities import counted
 from transforms.shard_index import index_from_parquet, index_to_parquet
 
 RESTORE = "restore it from a copy, or delete it and manifest.json and run the command again"
@@ -426,32 +425,35 @@ def test_shared_contents_are_looked_for_in_the_indexes(
     assert printed[0].startswith(f"E-VER-MANIFEST duplicates.jsonl line 1: {said}")
 
 
-def test_a_record_that_was_taken_out_is_one_finding(
+def test_records_that_were_taken_out_or_put_in(
     out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = sorted(out.glob("val-*.tfrec"))[-1]
-    rows = index_from_parquet((out / "index/val-00001-of-00002-2.parquet").read_bytes())
+    first, second = index_from_parquet((out / "index/val-00001-of-00002-2.parquet").read_bytes())
     data = path.read_bytes()
-    first, second = rows[:2]
     assert first.size != second.size
-    path.write_bytes(data[first.size :])
-    assert lines(out, capsys) == [
-        f"E-VER-FRAME {path.name} record 0 (key {first.key!r}) at byte 0: without 1 record of"
-        f" {first.size} bytes that the index has; all others are as it says; {RESTORE}"
-    ]
-    path.write_bytes(data[: second.offset])
-    left = len(data) - second.offset
-    assert lines(out, capsys) == [
-        f"E-VER-FRAME {path.name} record 1 (key {second.key!r}) at byte {second.offset}: the file"
-        f" ends here, without {counted(len(rows) - 1, 'record')} of {left} bytes that the index"
-        f" has; {RESTORE}"
-    ]
-    path.write_bytes(data + data[second.offset : second.offset + second.size])
-    assert lines(out, capsys) == [
-        f"E-VER-FRAME {path.name} record {len(rows)} at byte {len(data)}: here 1 record of"
-        f" {second.size} bytes that the index does not tell of; all others are as it says;"
-        f" {RESTORE}"
-    ]
+    end, one = len(data), f"{path.name} record 0 (key {first.key!r}) at byte 0"
+    at_second = f"{path.name} record 1 (key {second.key!r}) at byte {second.offset}"
+    none_begins = "no record begins where the index says"
+    table = {
+        data[first.size :]: [
+            f"E-VER-INDEX {one}: the index says {first.size} bytes, its frame has {second.size}",
+            f"E-VER-FRAME {at_second}: {none_begins}",
+        ],
+        data[: second.offset]: [
+            f"E-VER-FRAME {at_second}: {none_begins}",
+        ],
+        data + data[second.offset :]: [
+            f"E-VER-INDEX {path.name} record 2 at byte {end}: the index has no such record, its"
+            f" frame has {second.size}",
+            f"E-VER-FRAME {path.name}: 3 records, the manifest says 2",
+        ],
+    }
+    for changed, wanted in table.items():
+        path.write_bytes(changed)
+        size, *found = lines(out, capsys)
+        assert size.startswith(f"E-VER-SIZE OUT/{path.name}: has {len(changed)} bytes")
+        assert [line.partition(";")[0] for line in found] == wanted
 
 
 def test_labels_are_compared_with_the_records_own(

@@ -1,7 +1,6 @@
 """Every flipped bit and every cut of a small shard is found, and named by record, key and byte."""
 
 import dataclasses
-import itertools
 from collections.abc import Iterator
 
 import msgspec
@@ -14,8 +13,8 @@ from tests.small_runs import build_run, plan_run, write_set
 from transforms.shard_index import IndexRow, index_from_parquet
 from transforms.storage import Access
 from transforms.verify.data_set import order_of, shard_rules
-from transforms.verify.shard import Gap, find_gap, verify_bytes
-from transforms.verify.shard_reports import ShardReport, ShardRules
+from transforms.verify.reports import Report, ShardRules
+from transforms.verify.shard import verify_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Shard:
     manifest: Manifest
     rules: ShardRules
 
-    def verify(self, data: bytes, rows: list[IndexRow] | None = None) -> ShardReport:
+    def verify(self, data: bytes, rows: list[IndexRow] | None = None) -> Report:
         entry = self.manifest.shards[0]
         found = self.rows if rows is None else rows
         return verify_bytes(entry, found, self.rules, lambda s, e: data[s:e], len(data))
@@ -183,36 +182,6 @@ def test_an_index_that_says_otherwise(shard: Shard) -> None:
     rows = [msgspec.structs.replace(shard.rows[0], size=17), *shard.rows[1:]]
     (finding,) = shard.verify(shard.data, rows).findings.kept["E-VER-INDEX"]
     assert finding.what == f"the index says 17 bytes, its frame has {shard.rows[0].size}"
-
-
-def rows_of(*sizes: int) -> list[IndexRow]:
-    starts = [0, *itertools.accumulate(sizes)]
-    return [IndexRow(f"{n}", starts[n], size, [], []) for n, size in enumerate(sizes)]
-
-
-@pytest.mark.parametrize(
-    ("wanted", "found", "gap"),
-    [
-        ((20, 30, 40), (20, 40), Gap(1, 20, 1, 30, True, False, "1", True)),
-        ((20, 30, 40), (30, 40), Gap(0, 0, 1, 20, True, False, "0", True)),
-        ((20, 30, 40), (20,), Gap(1, 20, 2, 70, True, True, "1", True)),
-        ((20, 20, 20), (20, 20), Gap(2, 40, 1, 20, True, True, "2", False)),
-        ((20, 30), (20, 25, 30), Gap(1, 20, 1, 25, False, False, None, True)),
-        ((20, 30), (), Gap(0, 0, 2, 50, True, True, "0", True)),
-        ((20, 30), (20, 31), None),  # another record, not one more or less
-        ((20, 30, 40), (30, 20), None),
-        ((20, 30), (20, 30), None),
-    ],
-)
-def test_records_that_are_gone_or_too_many(
-    wanted: tuple[int, ...], found: tuple[int, ...], gap: Gap | None
-) -> None:
-    assert find_gap(rows_of(*wanted), found) == gap
-
-
-def test_an_index_with_holes_tells_of_no_gap() -> None:
-    rows = rows_of(20, 30, 40)
-    assert find_gap([rows[0], rows[2]], [20, 30, 40]) is None
 
 
 @pytest.mark.parametrize(

@@ -26,17 +26,15 @@ from tests.test_verify_data_set import (
     whole,
 )
 from tests.test_verify_files import example, write
-from transforms.verify.files import FilesFound
-from transforms.verify.parts import (
+from transforms.verify.job import (
     Around,
     KeysOfShard,
-    VerifyJob,
+    Task,
+    find_twice,
     gather,
-    look_around,
-    merge_parts,
     partition_keys,
 )
-from transforms.verify.shard_reports import ShardReport, ShardsFound, ShardTask, find_twice
+from transforms.verify.reports import Report, ShardTask
 
 __all__ = ["whole"]
 PRISM = PROJECT / ".tools" / "prism"
@@ -156,13 +154,12 @@ def test_keys_that_meet_in_partitions_are_those_that_come_twice(partitions: int)
         (task_of(3, "train", "d"), [digests[0], digests[19], digests[19]]),
     ]
     parts: dict[int, list[KeysOfShard]] = {}
-    for task, given in reversed(shards):
+    for task, given in shards:
         for partition, some in partition_keys(task, given, partitions):
             parts.setdefault(partition, []).append(some)
     twice: Counter[tuple[int, str, str]] = Counter()
     for found in parts.values():
-        in_order = sorted(found, key=lambda keys: keys.place)
-        for keys in find_twice((k.place, k.split, k.file, k.digests) for k in in_order):
+        for keys in find_twice(found):
             twice[keys.place, keys.split, keys.file] += keys.keys
     assert twice == {(1, "train", "b"): 3, (3, "train", "d"): 2}
     assert (len(parts) > 1) is (partitions > 1)
@@ -172,27 +169,10 @@ def task_of(place: int, split: str, file: str) -> ShardTask:
     return ShardTask(ShardEntry(file, split, 0, 0, 0, "", ""), "", ("", ""), "", None, place)
 
 
-def test_parts_are_added_up_in_their_order() -> None:
-    parts = [((number,), report_of(number)) for number in range(100)]
-    total = merge_parts([((0, run), merge_parts(parts[run::7])) for run in range(7)])
-    in_order = merge_parts([((0, run), merge_parts(parts[10 * run :][:10])) for run in range(10)])
-    assert (total.shards, in_order.shards) == (100, 100)
-    kept = [finding.where for finding in in_order.findings.kept["E-VER-CRC"]]
-    assert kept == [f"{number}.tfrec" for number in range(20)]
-    assert in_order.findings.lines()[-1] == "E-VER-CRC: 80 more"
-
-
-def report_of(number: int) -> ShardsFound:
-    found, report = ShardsFound(), ShardReport()
-    report.findings.add("E-VER-CRC", f"{number}.tfrec", "is another", "restore it")
-    found.add(task_of(number, "train", f"{number}.tfrec"), report)
-    return found
-
-
-def test_reports_that_are_lost_are_no_clean_bill() -> None:
-    around = Around(Findings(), [], files=2)
+def test_lost_reports_are_an_error() -> None:
+    around = Around(Findings(), [], tasks=2)
     with pytest.raises(RuntimeError, match="the sum of reports does not hold: 1 came of 2"):
-        gather(around, {}, [], FilesFound(files=1), None)
+        gather(around, [(Task(0, uri="a"), Report(files=1))])
 
 
 USAGE = {
@@ -230,12 +210,6 @@ def test_beams_flags_are_told_from_paths() -> None:
         *("--runner=FlinkRunner", "--flink_master=h:1"),
         *("--labels=x=y", "--labels=z=w", "--no_use_public_ips"),
     ]
-
-
-def test_workers_that_do_not_see_the_results_folder_read_nothing() -> None:
-    job = VerifyJob(paths=("no/such/file",), folder="no/such/folder", name="result.json")
-    with pytest.raises(RuntimeError, match="E-ARG no/such/folder: no such folder"):
-        look_around(job)
 
 
 @pytest.mark.slow

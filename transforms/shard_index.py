@@ -49,7 +49,7 @@ class Source(msgspec.Struct, frozen=True, gc=False):
     sha256: str
 
 
-class IndexRow(msgspec.Struct, frozen=True):
+class IndexRow(msgspec.Struct, frozen=True, gc=False):
     """One record.
 
     Attributes:

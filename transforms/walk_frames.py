@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import google_crc32c
-import numpy as np
 
 from schemas.tfrecord import FRAME_BYTES, HEADER_BYTES, masked_crc
 
@@ -122,7 +121,8 @@ class _Window:
         if offset + wanted > self._base + len(self.piece):
             self._show_to(offset)
             end = min(offset + max(wanted, _PIECE_BYTES), self.size_bytes)
-            self._base, self.piece = offset, self._read(offset, end) if offset < end else b""
+            self._base, self.piece = offset, b""  # first, so that the new piece takes its memory
+            self.piece = self._read(offset, end) if offset < end else b""
             self._show(self.piece, offset)
         return offset + wanted <= self._base + len(self.piece)
 
@@ -152,6 +152,8 @@ class _Window:
     def _show(self, piece: bytes, offset: int) -> None:
         """Show what is new in a piece, whose first bytes may have been in the one before."""
         if self._seen is not None and self._shown < offset + len(piece):
+            import numpy as np  # late: files without checksums of their own do without
+
             # NumPy's slice copies nothing, and checksums take it.
             self._seen(np.frombuffer(piece, np.uint8)[self._shown - offset :])
             self._shown = offset + len(piece)

@@ -1,6 +1,6 @@
-"""Verify a data set of ours: manifest, plan, rejects and listing, and every shard of it."""
+"""Verify a data set around its shards: manifest, plan, rejects, listing and side files."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -32,23 +32,12 @@ from schemas.shards import (
 )
 from transforms.output_files import receipts, split_of
 from transforms.storage import Access, Storage, is_local, join_uri, open_storage
-from transforms.verify.shard_reports import (
-    ShardReport,
-    ShardRules,
-    ShardsFound,
-    ShardTask,
-    Twice,
-    add_shards,
-    find_twice,
-)
-from transforms.verify.side_files import COPY, check_shared, check_side_files, check_sums
+from transforms.verify.reports import ShardRules, ShardTask
+from transforms.verify.side_files import COPY, check_side_files, check_sums
 
 _MOVE = "move it away: no reader of the manifest sees it, a reader of a glob does"
 _CONVERTED = ("image_turned", "image_converted")
 _PLAIN_BYTES = ("table", "arrays")  # layouts whose sources are not what their images hold
-
-VerifyShards = Callable[[Sequence[ShardTask], ShardRules], Iterable[ShardReport]]
-"""Verifies shards, in threads or elsewhere; reports come in the order of the tasks."""
 
 
 class AroundShards(NamedTuple):
@@ -63,41 +52,6 @@ class AroundShards(NamedTuple):
     found: Verified
     tasks: list[ShardTask]
     rules: ShardRules | None
-
-
-def verify_data_set(
-    root: str, access: Access, verify_shards: VerifyShards, *, deep: bool = False
-) -> Verified:
-    """Return what is wrong with a data set that has a manifest.
-
-    Args:
-        root: its path or URI.
-        access: how its store is reached.
-        verify_shards: does that for its shards.
-        deep: read the bytes of shards that are not local, and compare SHA-256.
-
-    Raises:
-        RuntimeError: where the store fails, or the manifest is of a newer format.
-    """
-    found, tasks, rules = verify_around(root, access, deep=deep)
-    if rules is None:
-        return found
-    shards = ShardsFound()
-    reports = _passed_on(tasks, verify_shards(tasks, rules), shards)
-    twice = find_twice((t.place, t.entry.split, t.entry.file, r.keys) for t, r in reports)
-    return add_up(found, shards, twice, rules)
-
-
-def add_up(
-    around: Verified, shards: ShardsFound, twice: Iterable[Twice], rules: ShardRules
-) -> Verified:
-    """Return what is wrong with a data set: around its shards, between them and in them."""
-    found = Verified(Findings(), around.files)
-    found.findings.extend(around.findings)
-    add_shards(found, shards, twice, rules.seed)
-    check_shared(rules.shared, shards.shared, found.findings)
-    found.notes += around.notes
-    return found
 
 
 def verify_around(root: str, access: Access, *, deep: bool) -> AroundShards:
@@ -215,15 +169,6 @@ def _check_foreign(
         if name.startswith(RECEIPTS_DIR):
             what = "is a receipt"
         findings.add("E-VER-FOREIGN", name, f"{what}, and the manifest names no such shard", _MOVE)
-
-
-def _passed_on(
-    tasks: Sequence[ShardTask], reports: Iterable[ShardReport], shards: ShardsFound
-) -> Iterator[tuple[ShardTask, ShardReport]]:
-    """Pass reports on, and add them up."""
-    for task, report in zip(tasks, reports, strict=True):
-        shards.add(task, report)
-        yield task, report
 
 
 def _notes(tasks: Sequence[ShardTask], rules: ShardRules) -> tuple[str, ...]:

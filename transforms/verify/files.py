@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import google_crc32c
-import msgspec
 
 from schemas.features import Kind
-from schemas.findings import Findings, Verified, at_record
+from schemas.findings import Findings, at_record
 from schemas.inferred import FeatureFacts, InferredSchema, Place, conflicts
 from schemas.parse_example import Sequences, Values, parse_sequence_example
 from schemas.tfrecord import masked_crc
 from transforms.images.check_images import Check, ImageFault, check_image
 from transforms.quantities import counted
 from transforms.storage import Access, Entry, Storage, find_uri
+from transforms.verify.reports import Report
 from transforms.walk_frames import (
     UNKNOWN_SIZE,
     BadFrame,
@@ -33,71 +33,7 @@ _INFLATED_BYTES = 1 << 20
 _ZLIB_METHOD = 8
 
 
-class FileReport(msgspec.Struct):
-    """What a file holds.
-
-    Attributes:
-        findings: what is wrong.
-        schema: of its records.
-        records: whole ones.
-        bytes: of the file.
-        compression: `GZIP` or `ZLIB`, as TensorFlow calls them; empty for none.
-        too_large: records that were checksummed, but not looked into.
-    """
-
-    findings: Findings = msgspec.field(default_factory=Findings)
-    schema: InferredSchema = msgspec.field(default_factory=InferredSchema)
-    records: int = 0
-    bytes: int = 0
-    compression: str = ""
-    too_large: int = 0
-
-
-class FilesFound(msgspec.Struct):
-    """What files hold together; what those behind them hold adds up.
-
-    Attributes:
-        findings: what is wrong with each.
-        schema: of all records.
-        files: looked at.
-        records: whole ones.
-        bytes: of the files.
-        notes: what is to be said of some, a line each.
-    """
-
-    findings: Findings = msgspec.field(default_factory=Findings)
-    schema: InferredSchema = msgspec.field(default_factory=InferredSchema)
-    files: int = 0
-    records: int = 0
-    bytes: int = 0
-    notes: list[str] = []
-
-    def add(self, uri: str, report: FileReport) -> None:
-        """Add a file's report."""
-        notes = list(_file_notes(uri, report))
-        self.extend(
-            FilesFound(report.findings, report.schema, 1, report.records, report.bytes, notes)
-        )
-
-    def extend(self, other: "FilesFound") -> None:
-        """Add what the files behind these hold."""
-        self.findings.extend(other.findings)
-        self.schema.extend(other.schema)
-        self.files += other.files
-        self.records += other.records
-        self.bytes += other.bytes
-        self.notes += other.notes
-
-    def verified(self) -> Verified:
-        """Return what is to be said of all files."""
-        found = Verified(Findings(), self.files, self.records, self.bytes, tuple(self.notes))
-        found.findings.extend(self.findings)
-        found.findings.extend(schema_findings(self.schema))
-        found.notes += tuple(schema_lines(self.schema))
-        return found
-
-
-def verify_file(uri: str, access: Access, *, deep: bool = False) -> FileReport:
+def verify_file(uri: str, access: Access, *, deep: bool = False) -> Report:
     """Return what a TFRecord file holds and what is wrong with it.
 
     Args:
@@ -109,9 +45,8 @@ def verify_file(uri: str, access: Access, *, deep: bool = False) -> FileReport:
         RuntimeError: `E-ARG` where there is no such file, `E-IO-…` where the store fails.
     """
     storage, file = find_uri(uri, access)
-    report = FileReport(bytes=file.size_bytes)
+    report = Report(files=1, read_bytes=file.size_bytes)
     opened = open_records(storage, file)
-    report.compression = opened.compression
     check = Check.DECODE if deep else Check.HEADER
     try:
         for found in walk_frames(opened.read, opened.size_bytes):
@@ -122,8 +57,13 @@ def verify_file(uri: str, access: Access, *, deep: bool = False) -> FileReport:
                 report.records += 1
                 _add_record(report, found, uri, check)
     except zlib.error as error:
-        what = f"its {opened.compression} data is damaged behind record {report.records} ({error})"
+        what = f"its {opened.compression} data is damaged after record {report.records} ({error})"
         report.findings.add("E-VER-FRAME", uri, what, RESTORE)
+    if opened.compression:
+        report.notes.append(f"{uri}: {opened.compression}; readers must be told so")
+    if report.too_large:
+        note = f"{counted(report.too_large, 'record')} too large to be looked into"
+        report.notes.append(f"{uri}: {note}")
     return report
 
 
@@ -150,13 +90,6 @@ def schema_lines(schema: InferredSchema) -> Iterator[str]:
         file, number, offset = schema.first_other
         first = f"the first is record {number} of {file} at byte {offset}"
         yield f"{counted(schema.others, 'record')} of other bytes than Examples: {first}"
-
-
-def _file_notes(uri: str, report: FileReport) -> Iterator[str]:
-    if report.compression:
-        yield f"{uri}: {report.compression}; readers must be told so"
-    if report.too_large:
-        yield f"{uri}: {counted(report.too_large, 'record')} too large to be looked into"
 
 
 def parse_record(data: bytes) -> Sequences | None:
@@ -186,7 +119,7 @@ def looks_like_image(value: bytes) -> bool:
     return size_bytes in (0, len(value)) and 0 < pixels_at < 4096
 
 
-def _add_record(report: FileReport, record: Record, uri: str, check: Check) -> None:
+def _add_record(report: Report, record: Record, uri: str, check: Check) -> None:
     place = uri, record.number, record.offset
     if record.data is None:
         report.too_large += 1

@@ -1,118 +1,75 @@
-"""Verify one shard of a data set: its bytes and its records, beside its index and receipt."""
+"""Verify one shard of a data set: its bytes, its records, its index and its receipt."""
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterator, Sequence
 
 import google_crc32c
 import msgspec
 
-from schemas.findings import Finding, Findings, at_record
-from schemas.manifest import ShardEntry
+from schemas.findings import Findings, at_record
+from schemas.manifest import ShardEntry, from_json
+from schemas.order import Order, shuffle_keys
+from schemas.shards import ShardInfo, file_sum, receipt_name
 from schemas.tfrecord import FRAME_BYTES
-from transforms.quantities import counted
-from transforms.shard_index import IndexRow
-from transforms.storage import Entry, Storage, join_uri, open_storage
-from transforms.verify.index import INDEX_REMEDY, check_receipt, check_rows, read_index
-from transforms.verify.shard_reports import RESTORE, ShardReport, ShardRules, ShardTask
+from transforms.shard_index import (
+    IndexRow,
+    index_from_parquet,
+    index_to_text,
+    is_index_as_written,
+)
+from transforms.storage import Storage, join_uri, open_storage
+from transforms.verify.reports import (
+    RESTORE,
+    Report,
+    ShardRules,
+    ShardTask,
+    SharedCount,
+    order_fault,
+)
 from transforms.walk_frames import BadFrame, Buffer, ReadSpan, Record, walk_frames
 
+INDEX_REMEDY = "restore the index from a copy, or delete it and manifest.json and run again"
 
-def verify_shard(task: ShardTask, rules: ShardRules) -> ShardReport:
+
+def verify_shard(task: ShardTask, rules: ShardRules) -> Report:
     """Return what is wrong with a shard.
 
     Raises:
         RuntimeError: where the store fails.
     """
     storage = open_storage(rules.root, rules.access)
-    report = ShardReport()
+    report = Report()
+    check_listing(task, storage.root, report.findings)
     rows = read_index(task, storage, report.findings, has_sum=rules.has_sums)
     if rows is not None:
         check_rows(task, rows, rules, report)
     check_receipt(task, storage, report.findings, has_sum=rules.has_sums)
-    gap = None
+    file = task.file
     if not rules.reads:
         report.records = len(rows or ())
-    elif task.file is not None and task.file.kind == "file":
-        of_bytes, gap = _walk(task.entry, rows, rules, *_opened(storage, task.file))
-        _add_bytes(report, of_bytes)
-    found = listing_fault(task, storage.root)
-    if found is not None and not (gap and found.code == "E-VER-SIZE"):  # of which the gap tells
-        of_listing = Findings()
-        of_listing.add(*msgspec.structs.astuple(found))
-        of_listing.extend(report.findings)
-        report.findings = of_listing
+    elif file is not None and file.kind == "file":
+
+        def read(start: int, end: int) -> bytes:
+            return storage.read(file.name, file, (start, end))
+
+        report.add(verify_bytes(task.entry, rows, rules, read, file.size_bytes))
     return report
 
 
-def listing_fault(task: ShardTask, root: str) -> Finding | None:
-    """Compare a shard with the listing, which may know its checksum."""
+def check_listing(task: ShardTask, root: str, findings: Findings) -> None:
+    """Compare a shard with the listing, which may have its checksum."""
     entry, file = task.entry, task.file
     where = join_uri(root, entry.file)
     if file is None or file.kind != "file":
         what = "is not there" if file is None else f"is a {file.kind}"
-        return Finding("E-VER-MISSING", where, what, RESTORE)
-    if file.size_bytes != entry.bytes:
+        findings.add("E-VER-MISSING", where, what, RESTORE)
+    elif file.size_bytes != entry.bytes:
         what = f"has {file.size_bytes} bytes, the manifest says {entry.bytes}"
-        return Finding("E-VER-SIZE", where, what, RESTORE)
-    if file.crc32c is not None and f"{file.crc32c:08x}" != entry.crc32c:
+        findings.add("E-VER-SIZE", where, what, RESTORE)
+    elif file.crc32c is not None and f"{file.crc32c:08x}" != entry.crc32c:
         what = f"has the CRC-32C {file.crc32c:08x} by its store, the manifest says {entry.crc32c}"
-        return Finding("E-VER-CRC", where, what, RESTORE)
-    return None
-
-
-class Gap(NamedTuple):
-    """Where a file has fewer records than its index, or more; all others are the same.
-
-    Attributes:
-        number: of the first such record, from 0.
-        offset: where it is, or was, in bytes.
-        records: how many there are.
-        bytes: of them, with framing.
-        is_missing: whether the file lacks them, and not the index.
-        at_end: whether no other record follows.
-        key: of the first; None where the index has none.
-        is_sure: whether they are these: a record before them is not as large.
-    """
-
-    number: int
-    offset: int
-    records: int
-    bytes: int
-    is_missing: bool
-    at_end: bool
-    key: str | None
-    is_sure: bool
-
-
-def find_gap(rows: Sequence[IndexRow], sizes: Sequence[int]) -> Gap | None:
-    """Return where records were taken out of a file, or put into it; None for anything else.
-
-    Args:
-        rows: of the index, by offset.
-        sizes: of the file's records with their framing, in bytes, in their order.
-    """
-    wanted = [row.size for row in rows]
-    if [row.offset for row in rows] != [0, *itertools.accumulate(wanted)][: len(rows)]:
-        return None
-    pairs = zip(wanted, sizes, strict=False)
-    head = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-    last = zip(wanted[head:][::-1], sizes[head:][::-1], strict=False)
-    tail = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], last))
-    missing, extra = wanted[head : len(wanted) - tail], sizes[head : len(sizes) - tail]
-    if bool(missing) == bool(extra):
-        return None
-    return Gap(
-        number=head,
-        offset=sum(wanted[:head]),
-        records=len(missing or extra),
-        bytes=sum(missing or extra),
-        is_missing=bool(missing),
-        at_end=not tail,
-        key=rows[head].key if missing else None,
-        is_sure=head == 0 or wanted[head - 1] != (missing or extra)[-1],
-    )
+        findings.add("E-VER-CRC", where, what, RESTORE)
 
 
 def verify_bytes(
@@ -121,7 +78,7 @@ def verify_bytes(
     rules: ShardRules,
     read: ReadSpan,
     size_bytes: int,
-) -> ShardReport:
+) -> Report:
     """Return what is wrong with a shard's bytes, which are read once.
 
     Args:
@@ -131,20 +88,34 @@ def verify_bytes(
         read: reads the file.
         size_bytes: of the file.
     """
-    return _walk(entry, rows, rules, read, size_bytes)[0]
-
-
-def _opened(storage: Storage, file: Entry) -> tuple[ReadSpan, int]:
-    def read(start: int, end: int) -> bytes:
-        return storage.read(file.name, file, (start, end))
-
-    return read, file.size_bytes
-
-
-def _add_bytes(report: ShardReport, of_bytes: ShardReport) -> None:
-    report.findings.extend(of_bytes.findings)
-    report.records, report.read_bytes = of_bytes.records, of_bytes.read_bytes
-    report.too_large = of_bytes.too_large
+    report, digests = Report(), _Digests(rules.hashes)
+    findings, is_unlike = report.findings, False
+    by_offset = {row.offset: row for row in rows or ()}
+    for found in walk_frames(read, size_bytes, digests.add, sorted(by_offset)):
+        row = by_offset.pop(found.offset, None)
+        if isinstance(found, BadFrame):
+            findings.add(found.code, _where(entry, found, row), found.what, RESTORE)
+            continue
+        report.records += 1
+        frame_bytes = found.size + FRAME_BYTES
+        is_like = row is not None and row.size == frame_bytes
+        if found.data is None:
+            report.too_large += 1
+        elif wrong := _wrong_record(found.data, row if is_like else None, entry.split, rules):
+            for what in wrong:
+                findings.add("E-VER-EXAMPLE", _where(entry, found, row), what, RESTORE)
+        if rows is not None and not is_like and not is_unlike:
+            is_unlike = True  # from here on, others may have moved
+            said = "has no such record" if row is None else f"says {row.size} bytes"
+            what = f"the index {said}, its frame has {frame_bytes}"
+            findings.add("E-VER-INDEX", _where(entry, found, row), what, INDEX_REMEDY)
+    report.read_bytes = digests.bytes
+    if not findings.counts.keys() & {"E-VER-FRAME", "E-VER-CRC"}:
+        _check_count(entry, rows or (), by_offset, report)
+    if not findings:
+        for what in digests.wrong(entry):
+            findings.add("E-VER-CRC", entry.file, what, RESTORE)
+    return report
 
 
 class _Digests:
@@ -170,73 +141,18 @@ class _Digests:
                 yield f"the file's {name} is {value}, the manifest says {wanted}"
 
 
-def _walk(
-    entry: ShardEntry,
-    rows: Sequence[IndexRow] | None,
-    rules: ShardRules,
-    read: ReadSpan,
-    size_bytes: int,
-) -> tuple[ShardReport, Gap | None]:
-    """Return what is wrong with a shard's bytes, and where records are gone or too many."""
-    report, digests = ShardReport(), _Digests(rules.hashes)
-    findings, unlike = report.findings, Findings()
-    by_offset = {row.offset: row for row in rows or ()}
-    sizes: list[int] = []
-    for found in walk_frames(read, size_bytes, digests.add, sorted(by_offset)):
-        row = by_offset.pop(found.offset, None)
-        if isinstance(found, BadFrame):
-            findings.add(found.code, _where(entry, found, row), found.what, RESTORE)
-            continue
-        frame_bytes = found.size + FRAME_BYTES
-        sizes.append(frame_bytes)
-        is_like = row is not None and row.size == frame_bytes
-        if found.data is None:
-            report.too_large += 1
-        elif wrong := _wrong_record(found.data, row if is_like else None, entry.split, rules):
-            for what in wrong:
-                findings.add("E-VER-EXAMPLE", _where(entry, found, row), what, RESTORE)
-        if rows is not None and not is_like:
-            said = "has no such record" if row is None else f"says {row.size} bytes"
-            what = f"the index {said}, its frame has {frame_bytes}"
-            unlike.add("E-VER-INDEX", _where(entry, found, row), what, INDEX_REMEDY)
-    report.records, report.read_bytes = len(sizes), digests.bytes
-    is_whole = not findings.counts.keys() & {"E-VER-FRAME", "E-VER-CRC"}
-    gap = None
-    if is_whole and rows is not None and (unlike or len(sizes) != len(rows)):
-        gap = find_gap(sorted(rows, key=lambda row: row.offset), sizes)
-    if gap is not None:
-        where = at_record(entry.file, gap.number, gap.offset, gap.key)
-        findings.add("E-VER-FRAME", where, _told(gap), RESTORE)
-        return report, gap
-    findings.extend(unlike)
-    if is_whole:
-        _check_count(entry, by_offset.values(), report)
-    if not findings:
-        for what in digests.wrong(entry):
-            findings.add("E-VER-CRC", entry.file, what, RESTORE)
-    return report, None
-
-
-def _check_count(entry: ShardEntry, left: Iterable[IndexRow], report: ShardReport) -> None:
-    """Compare how many records there are with the manifest, and with what is left of the index."""
-    if report.records != entry.records:
-        what = f"{report.records} records, the manifest says {entry.records}"
-        report.findings.add("E-VER-FRAME", entry.file, what, RESTORE)
-    for row in sorted(left, key=lambda row: row.offset)[:1]:
-        where = f"{entry.file} (key {row.key!r}) at byte {row.offset}"
+def _check_count(
+    entry: ShardEntry, rows: Sequence[IndexRow], left: Collection[int], report: Report
+) -> None:
+    """Compare which records there are with the manifest, and with the index's offsets left over."""
+    if left:
+        number, row = next((n, row) for n, row in enumerate(rows) if row.offset in left)
+        where = at_record(entry.file, number, row.offset, row.key)
         what = "no record begins where the index says"
         report.findings.add("E-VER-FRAME", where, what, RESTORE)
-
-
-def _told(gap: Gap) -> str:
-    """Return in words where records are gone or too many."""
-    records = f"{counted(gap.records, 'record')} of {gap.bytes} bytes"
-    if not gap.is_missing:
-        return f"here {records} that the index does not tell of; all others are as it says"
-    if gap.at_end:
-        return f"the file ends here, without {records} that the index has"
-    place = "" if gap.is_sure else ", here or before,"
-    return f"without {records} that the index has{place}; all others are as it says"
+    elif report.records != entry.records:
+        what = f"{report.records} records, the manifest says {entry.records}"
+        report.findings.add("E-VER-FRAME", entry.file, what, RESTORE)
 
 
 def _where(entry: ShardEntry, found: Record | BadFrame, row: IndexRow | None) -> str:
@@ -251,3 +167,125 @@ def _wrong_record(data: bytes, row: IndexRow | None, split: str, rules: ShardRul
     sources = [source.sha256 for source in row.sources] if is_compared else ()
     size_px = row.image_height, row.image_width
     return rules.examples.find_wrong(data, sources, row.labels, size_px, hashes=rules.hashes)
+
+
+def read_index(
+    task: ShardTask, storage: Storage, findings: Findings, *, has_sum: bool
+) -> list[IndexRow] | None:
+    """Return the rows of a shard's index; None with a finding where it cannot be read.
+
+    Where it can, and holds its own CRC-32C, that is compared.
+    """
+    parquet_name, text_name = task.index
+    rows = None
+    data = read_if_there(parquet_name, storage, findings)
+    if data is not None:
+        try:
+            rows = index_from_parquet(data)
+        except ValueError as error:
+            findings.add("E-VER-INDEX", parquet_name, " ".join(str(error).split()), INDEX_REMEDY)
+        if rows is not None and has_sum and not is_index_as_written(data):
+            what = "its bytes do not have the CRC-32C that they say"
+            findings.add("E-VER-INDEX", parquet_name, what, INDEX_REMEDY)
+    text = read_if_there(text_name, storage, findings)
+    if rows is not None and text is not None and text != index_to_text(rows):
+        what = f"is not the text form of {parquet_name}"
+        findings.add("E-VER-INDEX", text_name, what, INDEX_REMEDY)
+    return rows
+
+
+def read_if_there(
+    name: str, storage: Storage, findings: Findings, remedy: str = RESTORE
+) -> bytes | None:
+    """Return a small file of a data set; None with a finding where there is none."""
+    entry = storage.stat(name)
+    if entry is None or entry.kind != "file":
+        what = "is not there" if entry is None else f"is a {entry.kind}"
+        findings.add("E-VER-MISSING", name, what, remedy)
+        return None
+    return storage.read(name, entry)
+
+
+def check_receipt(task: ShardTask, storage: Storage, findings: Findings, *, has_sum: bool) -> None:
+    """Compare a shard's receipt with the manifest, and with the sum there where it has one."""
+    name, entry = receipt_name(task.stem), task.entry
+    data = read_if_there(name, storage, findings)
+    if data is None:
+        return
+    try:
+        info = from_json(data, ShardInfo)
+    except ValueError as error:
+        findings.add("E-VER-MANIFEST", name, f"no receipt ({error})", RESTORE)
+        return
+    wanted = {**msgspec.structs.asdict(entry), "plan": task.plan, "name": task.stem}
+    del wanted["index_stem"], wanted["receipt"]
+    wrong = {field: value for field, value in wanted.items() if getattr(info, field) != value}
+    for field, value in wrong.items():
+        what = f"{field} is {getattr(info, field)!r}, the manifest says {value!r}"
+        findings.add("E-VER-MANIFEST", name, what, RESTORE)
+    if has_sum and not wrong and file_sum(data) != entry.receipt:
+        findings.add("E-VER-CRC", name, "its size or CRC-32C is not the manifest's", RESTORE)
+
+
+def check_rows(
+    task: ShardTask, rows: Sequence[IndexRow], rules: ShardRules, report: Report
+) -> None:
+    """Compare a shard's index with the manifest, and note what takes all shards to compare."""
+    name, entry, findings = task.index[0], task.entry, report.findings
+    if len(rows) != entry.records:
+        what = f"{len(rows)} records, the manifest says {entry.records}"
+        findings.add("E-VER-INDEX", name, what, INDEX_REMEDY)
+    at = 0
+    for number, row in enumerate(rows):
+        if row.offset != at:
+            what = f"the record is said to begin at byte {row.offset}, the one before ends at {at}"
+            findings.add("E-VER-INDEX", at_record(name, number, at, row.key), what, INDEX_REMEDY)
+            break
+        at += row.size
+    else:
+        if at != entry.bytes:
+            what = f"its records end at byte {at}, the manifest says {entry.bytes} bytes"
+            findings.add("E-VER-INDEX", name, what, INDEX_REMEDY)
+    labels = rules.examples.labels
+    for number, row in enumerate(rows):
+        if labels and (unknown := set(row.labels) - labels):
+            what = f"the label {min(unknown)} is not in the label map"
+            where = at_record(name, number, row.offset, row.key)
+            findings.add("E-VER-INDEX", where, what, INDEX_REMEDY)
+    _check_order(task, rows, rules, report)
+    if rules.shared:
+        _count_shared(task.entry.split, rows, rules, report)
+
+
+def _check_order(
+    task: ShardTask, rows: Sequence[IndexRow], rules: ShardRules, report: Report
+) -> None:
+    split = task.entry.split
+    if not rows:
+        return
+    if rules.orders[split] is Order.INPUT:
+        report.keys = [digest_key(row.key) for row in rows]
+        return
+    keys = [row.key for row in rows]
+    in_order = list(zip(shuffle_keys(split, keys, rules.seed), keys, strict=True))
+    report.ends = in_order[0], in_order[-1]
+    for number, (one, other) in enumerate(itertools.pairwise(in_order), 1):
+        if one >= other:
+            where = at_record(task.entry.file, number, rows[number].offset, other[1])
+            report.findings.add("E-VER-ORDER", where, *order_fault(one[1], other[1], rules.seed))
+
+
+def digest_key(key: str) -> bytes:
+    """Return 16 bytes that stand for a key."""
+    return hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _count_shared(split: str, rows: Sequence[IndexRow], rules: ShardRules, report: Report) -> None:
+    """Count the records of contents that splits are said to share, each by its first source."""
+    for row in rows:
+        for source in row.sources[:1]:
+            if (shared := rules.shared.get(source.sha256)) is None:
+                continue
+            count = report.shared.setdefault(source.sha256, SharedCount())
+            count.records += 1
+            count.named += (source.name, row.key) in shared.named.get(split, ())

@@ -30,8 +30,8 @@ from schemas.shards import file_sum
 from transforms.metadata_files import metadata_of_spec
 from transforms.output_files import DOCUMENTS, SIDE_FILES, SOURCES_NOTE, source_notes
 from transforms.storage import Storage
-from transforms.verify.index import read_if_there
-from transforms.verify.shard_reports import RESTORE, SharedContent, SharedCount
+from transforms.verify.reports import RESTORE, SharedContent, SharedCount
+from transforms.verify.shard import read_if_there
 
 COPY = "restore it from a copy"
 MAX_DUPLICATES = 10_000
