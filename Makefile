@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
 
-.PHONY: demo test test-slow test-flink chaos sabotage mutation engines setup lint types fuzz bench lock clean \
+.PHONY: demo test test-slow test-flink chaos sabotage engines setup lint types fuzz bench lock clean \
         container flex_template template_given metadata cloud-smoke
 .DEFAULT_GOAL := demo
 
@@ -52,11 +52,6 @@ chaos: setup
 # Takes one guard after the other out of a copy of the project: each must turn a test red.
 sabotage: setup
 	@$(PY) -m tests.sabotage.run
-
-# Edits the core in small ways, one at a time, and tells what no test notices (tests/MUTATION.md).
-# An hour or two; make mutation MODULES="commit gcs" for some.
-mutation: setup
-	@$(PY) -m tests.mutation.run $(MODULES)
 
 # What other engines need: Prism of Beam's own version, built with Go; Flink with Beam's job server, fetched with Maven.
 BEAM_VERSION := $(shell sed -n 's/^apache-beam==\([0-9.]*\).*/\1/p' requirements.lock)

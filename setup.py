@@ -18,7 +18,7 @@ setup(
     package_data={"transforms.report": ["assets/*"]},
     install_requires=[
         "apache-beam>=2.77",
-        "google-cloud-storage>=3.1",
+        "google-auth>=2.30",
         "google-crc32c>=1.5",
         "jinja2>=3.1",
         "msgspec>=0.21",
@@ -27,7 +27,9 @@ setup(
         "protobuf>=4.25",
         "pyarrow>=16",
         "pycocotools>=2.0.10",
+        "requests>=2.31",
         "tqdm>=4.66",
+        "urllib3>=2.0",
     ],
     extras_require={
         "tensorflow": ["tensorflow>=2.16"],

@@ -17,13 +17,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import apache_beam as beam
 
+from pipelines.run import spare_the_collector
 from schemas.samples import Blob, Sample
 from schemas.shards import ShardPlan
 from transforms.blobs import BlobName
 from transforms.pin_blobs import PinBlobs
 from transforms.pipeline_spool import spool_for
 from transforms.plan_shards import PlanShards
-from transforms.processes.process_memory import keep_freed_memory, spare_the_collector
 from transforms.shard_table import Sharding
 from transforms.storage import Entry
 
@@ -91,7 +91,6 @@ def main() -> None:
     parser.add_argument("--pinned", action="store_true", help="without the join with a listing")
     flags = parser.parse_args()
     spare_the_collector()
-    keep_freed_memory()
     plan(FEWEST, pinned=flags.pinned)
     base_bytes = peak_bytes()
     seconds = plan(flags.number, pinned=flags.pinned)

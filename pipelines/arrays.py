@@ -1,26 +1,24 @@
 """NumPy arrays to sharded .tfrec: `python -m pipelines.arrays --help`."""
 
-import functools
+import argparse
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import apache_beam as beam
 
-from pipelines.command import guarded
-from pipelines.data_set import DataSetConfig, keys_option, write_data_set
-from pipelines.data_set_flags import add_data_set_flags, make_run
-from pipelines.launch import RunConfig, execute
-from pipelines.options import FlagParser, not_empty, parse_flags, parse_per_split, shard_names_of
+from pipelines.data_set import DataSetConfig, keys_option
+from pipelines.data_set import build as build
+from pipelines.flags import FlagParser, add_bare_split, add_per_split, not_empty, parse_per_split
+from pipelines.run import Command
 from schemas.layouts import Layout
 from schemas.layouts.arrays import FEATURE_KEYS, ArraysLayout, Encoding
-from schemas.manifest import Manifest
 from schemas.tensors import BFLOAT16
 from transforms.sources.array_files import ArraySource
 from transforms.sources.npz import NPY
 from transforms.sources.read_arrays import ArrayReader, PlanArrays
-from transforms.sources.read_samples import ReadSamples, SourceSamples
+from transforms.sources.read_samples import SourceSamples
 from transforms.splits import GIVEN
 
 _FEATURE_NAME = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
@@ -79,11 +77,6 @@ class ArraysConfig(DataSetConfig):
                 )
 
     @property
-    def given(self) -> tuple[str, ...]:
-        """The splits that sources are given for."""
-        return tuple(self.arrays)
-
-    @property
     def split_fields(self) -> frozenset[str]:
         """Names of what `split_by` and `group_by` may ask of a sample."""
         return frozenset(self.feature_arrays)
@@ -127,6 +120,14 @@ class ArraysConfig(DataSetConfig):
         """Whether a worker unpacks archives there."""
         return any(not source.uri.endswith(NPY) for source in self.sources.values())
 
+    def read_sources(self, root: beam.Pipeline) -> SourceSamples:
+        """Build the part of the graph that reads samples from ranges of arrays."""
+        planned = root | "PlanArrays" >> PlanArrays(self.sources, self.access)
+        labels = {split: source.label for split, source in self.sources.items()}
+        reader = ArrayReader(self.splitting, labels, self.access)
+        read = planned.pieces | "ReadArrays" >> self.read_samples(reader)
+        return read._replace(tallies=planned.tallies)
+
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""
         labels = {
@@ -153,40 +154,17 @@ def _keys_of(source: ArraySource) -> str:
     return "array" if source.image else "file:row"  # one file, or in each of several archives
 
 
-def read_sources(root: beam.Pipeline, config: ArraysConfig) -> SourceSamples:
-    """Build the part of the graph before plan and shards: samples from ranges of arrays."""
-    planned = root | "PlanArrays" >> PlanArrays(config.sources, config.access)
-    labels = {split: source.label for split, source in config.sources.items()}
-    read = planned.pieces | "ReadArrays" >> ReadSamples(
-        ArrayReader(config.splitting, labels, config.access),
-        config.source_files,
-        config.exclude,
-        config.access,
-    )
-    return read._replace(tallies=planned.tallies)
-
-
-def build(root: beam.Pipeline, config: ArraysConfig) -> beam.PCollection[Manifest]:
-    """Build the graph: samples from ranges of arrays, shards from the samples, one manifest."""
-    return write_data_set(config, read_sources(root, config))
-
-
-def parser() -> FlagParser:
-    """Return the command's flags."""
-    flags = FlagParser("beam-tfrec arrays", "NumPy arrays to sharded .tfrec files.")
-    group = flags.add_argument_group("sources (docs/sources.md)")
-    group.add_argument(
+def add_flags(parser: FlagParser) -> None:
+    """Add the flags of the source and its layout."""
+    group = parser.add_argument_group("sources (docs/sources.md)")
+    add_per_split(
+        group,
         "--arrays",
-        nargs="+",
-        action="extend",
-        required=True,
-        metavar="[SPLIT=]PATH",
-        help=".npy or .npz file per split, or a folder of either, whose files are one array after"
-        " the other; samples are the items along the first axis (required)",
+        "PATH",
+        ".npy or .npz file per split, or a folder of either, whose files are one array after the"
+        " other; samples are the items along the first axis (required)",
     )
-    group.add_argument(
-        "--split", default="train", help="split of a path without SPLIT= (default train)"
-    )
+    add_bare_split(group)
     group.add_argument(
         "--image_array",
         nargs="+",
@@ -225,40 +203,19 @@ def parser() -> FlagParser:
         help="what raw_image holds: tensor, for tf.io.parse_tensor, or raw, the values alone, for"
         " tf.io.decode_raw (default tensor)",
     )
-    add_data_set_flags(flags, images=False)
-    return flags
 
 
-def configure(argv: Sequence[str]) -> tuple[RunConfig[ArraysConfig], list[str]]:
-    """Return the run that the arguments ask for, and the arguments that are Beam's.
-
-    Raises:
-        ValueError: with the value and the remedy.
-    """
-    flags, beam_args = parse_flags(parser(), argv)
-    make_config = functools.partial(
-        ArraysConfig,
-        arrays=parse_per_split("arrays", flags.arrays, bare=flags.split),
-        image_array=parse_per_split("image_array", flags.image_array or []),
-        label_array=parse_per_split("label_array", flags.label_array or []),
-        feature_arrays=tuple(flags.feature_arrays.split(",")) if flags.feature_arrays else (),
-        dtype=flags.dtype,
-        one_sample_per_file=flags.one_sample_per_file,
-        layout=ArraysLayout(Encoding(flags.encoding)),
-        names=shard_names_of(flags),
-    )
-    return make_run(make_config, flags, argv, "arrays", images=False), beam_args
-
-
-def run(argv: Sequence[str]) -> None:
-    """Convert as the arguments say; returns when the data set is committed."""
-    run_config, beam_args = configure(argv)
-    execute(run_config, build, beam_args, read_sources)
-
-
-def main() -> None:
-    """Run as a command: one line and an exit code for every fault."""
-    sys.exit(guarded(run, sys.argv[1:]))
+def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of the configuration that are the source's own."""
+    return {
+        "arrays": parse_per_split("arrays", flags.arrays, bare=flags.split),
+        "image_array": parse_per_split("image_array", flags.image_array or []),
+        "label_array": parse_per_split("label_array", flags.label_array or []),
+        "feature_arrays": tuple(flags.feature_arrays.split(",")) if flags.feature_arrays else (),
+        "dtype": flags.dtype,
+        "one_sample_per_file": flags.one_sample_per_file,
+        "layout": ArraysLayout(Encoding(flags.encoding)),
+    }
 
 
 def _of_split(names: Mapping[str, str], split: str) -> str:
@@ -268,6 +225,17 @@ def _of_split(names: Mapping[str, str], split: str) -> str:
 def _named(names: Mapping[str, str]) -> str:
     return " ".join(f"{split}={name}" if split else name for split, name in sorted(names.items()))
 
+
+COMMAND = Command(
+    "arrays",
+    "NumPy arrays to sharded .tfrec files.",
+    ArraysConfig,
+    add_flags,
+    fields_of,
+    images=False,
+)
+
+configure, main, parser, run = COMMAND.configure, COMMAND.main, COMMAND.parser, COMMAND.run
 
 if __name__ == "__main__":
     main()

@@ -1,40 +1,45 @@
 """COCO photos and annotations to sharded .tfrec: `python -m pipelines.coco --help`."""
 
 import argparse
-import functools
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import apache_beam as beam
 
-from pipelines.command import guarded
-from pipelines.data_set import DataSetConfig, write_data_set
-from pipelines.data_set_flags import add_data_set_flags, make_run
-from pipelines.launch import RunConfig, execute
-from pipelines.layout_flags import add_layout_flags, add_size_flag, layout_of
-from pipelines.options import (
+from pipelines.data_set import DataSetConfig, check_split_names
+from pipelines.data_set import build as build
+from pipelines.data_set_flags import add_drop_flag
+from pipelines.flags import (
     FlagParser,
-    add_drop_flag,
-    check_split_names,
-    drop_budget_of,
-    parse_flags,
+    add_bare_split,
+    add_per_split,
     parse_numbers,
     parse_per_split,
     parse_several_per_split,
-    shard_names_of,
 )
+from pipelines.layout_flags import add_size_flag, feature_names
+from pipelines.run import Command
 from schemas.gray_png import png_codec
 from schemas.layouts import Layout
-from schemas.layouts.detection import DetectionLayout
+from schemas.layouts.detection import GROUPS, DetectionLayout
 from schemas.layouts.frames import SizeMismatch
-from schemas.manifest import Manifest
+from schemas.layouts.groups import GroupedLayout
+from schemas.layouts.keras import KerasLayout
+from schemas.layouts.pictures import CategoryIds
+from schemas.layouts.tfds import TfdsLayout
 from schemas.samples import panoptic_root
 from transforms.list_blobs import ListBlobs
 from transforms.sources.coco_reading import CocoReading
 from transforms.sources.coco_samples import CocoRules
 from transforms.sources.read_coco import ReadCoco
 from transforms.sources.read_samples import SourceSamples
+
+LAYOUTS: Mapping[str, type[GroupedLayout]] = {
+    "detection": DetectionLayout,
+    "keras": KerasLayout,
+    "tfds": TfdsLayout,
+}
 
 
 @dataclass(frozen=True)
@@ -120,6 +125,12 @@ class CocoConfig(DataSetConfig):
             rules, self.exclude, self.access, frozenset(self.panoptic_images), self.splitting
         )
 
+    def read_sources(self, root: beam.Pipeline) -> SourceSamples:
+        """Build the part of the graph that reads samples from the annotations."""
+        read = root | "ReadCoco" >> ReadCoco(self.annotations, self.reading())
+        listing = root | "ListBlobs" >> ListBlobs(self.roots, self.access, cuts=read.cuts)
+        return SourceSamples(read.samples, read.rejected, read.files, listing)
+
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""
         return {
@@ -145,58 +156,74 @@ def _check_annotations(annotations: Mapping[str, Sequence[str]]) -> None:
             )
 
 
-def read_sources(root: beam.Pipeline, config: CocoConfig) -> SourceSamples:
-    """Build the part of the graph before plan and shards: samples from the annotations."""
-    read = root | "ReadCoco" >> ReadCoco(config.annotations, config.reading())
-    listing = root | "ListBlobs" >> ListBlobs(config.roots, config.access, cuts=read.cuts)
-    return SourceSamples(read.samples, read.rejected, read.files, listing)
-
-
-def build(root: beam.Pipeline, config: CocoConfig) -> beam.PCollection[Manifest]:
-    """Build the graph: samples from the annotations, shards from the samples, one manifest."""
-    return write_data_set(config, read_sources(root, config))
-
-
-def parser() -> FlagParser:
-    """Return the command's flags."""
-    flags = FlagParser("beam-tfrec coco", "COCO photos and annotations to sharded .tfrec files.")
-    group = flags.add_argument_group("sources")
+def _add_layout_flags(parser: FlagParser) -> None:
+    """Add the flags that choose a layout and what it holds."""
+    group = parser.add_argument_group("records (docs/layouts.md)")
     group.add_argument(
-        "--images",
-        nargs="+",
-        action="extend",
-        required=True,
-        metavar="[SPLIT=]DIR",
-        help="image root per split: file_name is relative to it (required)",
+        "--layout",
+        choices=list(LAYOUTS),
+        default="detection",
+        help="detection: an Example an image, in the keys of Model Garden and the Object Detection"
+        " API; keras: an Example an annotation, as the Keras recipe has it; tfds: an Example an"
+        " image, as TFDS's coco/2017 has it (default detection)",
     )
     group.add_argument(
+        "--features",
+        metavar="NAME,NAME",
+        help=f"what is written of the annotations, of {', '.join(g.name for g in GROUPS)};"
+        f" keras has {', '.join(g.name for g in KerasLayout.groups)} alone, tfds"
+        f" {' and '.join(g.name for g in TfdsLayout.groups)}"
+        " (default: boxes, and what the annotation files hold except"
+        f" {', '.join(g.name for g in GROUPS if not g.by_default)})",
+    )
+    group.add_argument(
+        "--category_ids",
+        choices=[ids.value for ids in CategoryIds],
+        help="class ids of records: original, as the annotation files have them, or contiguous from"
+        " 1, in their order (default original; with --layout tfds contiguous from 0)",
+    )
+
+
+def layout_of(flags: argparse.Namespace) -> GroupedLayout:
+    """Return the layout that the flags ask for.
+
+    Raises:
+        ValueError: when it cannot have such features or class ids.
+    """
+    given: dict[str, CategoryIds] = {}
+    if flags.category_ids is not None:
+        given["category_ids"] = CategoryIds(flags.category_ids)
+    return LAYOUTS[flags.layout](
+        on_size_mismatch=SizeMismatch(flags.on_size_mismatch),
+        features=None if flags.features is None else feature_names(flags.features),
+        **given,
+    )
+
+
+def add_flags(parser: FlagParser) -> None:
+    """Add the flags of the source and its layouts."""
+    group = parser.add_argument_group("sources")
+    add_per_split(
+        group, "--images", "DIR", "image root per split: file_name is relative to it (required)"
+    )
+    add_per_split(
+        group,
         "--annotations",
-        nargs="+",
-        action="extend",
-        required=True,
-        metavar="[SPLIT=]FILE",
-        help="COCO annotation files per split, in any order: instances, person_keypoints, captions"
-        " or panoptic, each known by its content (required)",
+        "FILE",
+        "COCO annotation files per split, in any order: instances, person_keypoints, captions or"
+        " panoptic, each known by its content (required)",
     )
-    group.add_argument(
+    add_per_split(
+        group,
         "--panoptic_images",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="[SPLIT=]DIR",
-        help="root of the panoptic PNGs per split: file_name of a panoptic annotation is relative"
-        " to it (default: none)",
+        "DIR",
+        "root of the panoptic PNGs per split: file_name of a panoptic annotation is relative to it"
+        " (default: none)",
+        required=False,
     )
-    group.add_argument(
-        "--split", default="train", help="split of a path without SPLIT= (default train)"
-    )
+    add_bare_split(group)
     group.add_argument(
         "--string_ids", action="store_true", help="accept ids that are text (default: int64 only)"
-    )
-    group.add_argument(
-        "--float_ids",
-        action="store_true",
-        help="accept ids that are whole numbers written as 1.0 (default: int64 only)",
     )
     group.add_argument(
         "--orphans",
@@ -205,16 +232,14 @@ def parser() -> FlagParser:
         help="annotations of unknown images or categories: stop the run, or drop and count them"
         " (default stop)",
     )
-    _add_filter_flags(flags)
+    _add_filter_flags(parser)
     add_size_flag(group)
-    add_layout_flags(flags)
-    add_data_set_flags(flags)
-    add_drop_flag(flags)
-    return flags
+    _add_layout_flags(parser)
+    add_drop_flag(parser)
 
 
-def _add_filter_flags(flags: FlagParser) -> None:
-    group = flags.add_argument_group("filters, each counted")
+def _add_filter_flags(parser: FlagParser) -> None:
+    group = parser.add_argument_group("filters, each counted")
     group.add_argument(
         "--licenses",
         metavar="ID,ID",
@@ -243,7 +268,6 @@ def rules_of(flags: argparse.Namespace) -> CocoRules:
     return CocoRules(
         string_ids=flags.string_ids,
         drop_orphans=flags.orphans == "drop",
-        float_ids=flags.float_ids,
         licenses=() if flags.licenses is None else parse_numbers("licenses", flags.licenses),
         skip_crowd=flags.skip_crowd,
         min_box_px=flags.min_box_px,
@@ -251,36 +275,23 @@ def rules_of(flags: argparse.Namespace) -> CocoRules:
     )
 
 
-def configure(argv: Sequence[str]) -> tuple[RunConfig[CocoConfig], list[str]]:
-    """Return the run that the arguments ask for, and the arguments that are Beam's.
-
-    Raises:
-        ValueError: with the value and the remedy.
-    """
-    flags, beam_args = parse_flags(parser(), argv)
-    make_config = functools.partial(
-        CocoConfig,
-        images=parse_per_split("images", flags.images, bare=flags.split),
-        annotations=parse_several_per_split("annotations", flags.annotations, bare=flags.split),
-        layout=layout_of(flags),
-        rules=rules_of(flags),
-        panoptic_images=parse_per_split("panoptic_images", flags.panoptic_images, bare=flags.split),
-        drop_budget=drop_budget_of(flags),
-        names=shard_names_of(flags, plain=flags.layout == "tfds"),
-    )
-    return make_run(make_config, flags, argv, "coco"), beam_args
+def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of the configuration that are the source's own."""
+    bare = flags.split
+    return {
+        "images": parse_per_split("images", flags.images, bare),
+        "annotations": parse_several_per_split("annotations", flags.annotations, bare),
+        "panoptic_images": parse_per_split("panoptic_images", flags.panoptic_images, bare),
+        "layout": layout_of(flags),
+        "rules": rules_of(flags),
+    }
 
 
-def run(argv: Sequence[str]) -> None:
-    """Convert as the arguments say; returns when the data set is committed."""
-    run_config, beam_args = configure(argv)
-    execute(run_config, build, beam_args, read_sources)
+COMMAND = Command(
+    "coco", "COCO photos and annotations to sharded .tfrec files.", CocoConfig, add_flags, fields_of
+)
 
-
-def main() -> None:
-    """Run as a command: one line and an exit code for every fault."""
-    sys.exit(guarded(run, sys.argv[1:]))
-
+configure, main, parser, run = COMMAND.configure, COMMAND.main, COMMAND.parser, COMMAND.run
 
 if __name__ == "__main__":
     main()

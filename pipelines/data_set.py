@@ -5,18 +5,17 @@ rest is here. See `pipelines/folder.py` for how little that leaves.
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Self
 
 import apache_beam as beam
 
-from pipelines.options import check_split_names
 from schemas.faults import Rejected
 from schemas.layouts import Layout
 from schemas.manifest import Manifest
 from schemas.samples import Sample
-from schemas.shards import ShardNames
+from schemas.shards import ShardNames, is_split_name
 from transforms.blobs import PinTally
 from transforms.build_records import record_bytes
 from transforms.commit import Commit
@@ -36,11 +35,14 @@ from transforms.report.write_report import WriteReport
 from transforms.run_spool import RunSpool
 from transforms.shard_job import ShardJob
 from transforms.shard_table import Sharding
-from transforms.sources.read_samples import SourceSamples
-from transforms.sources.split_sources import SplitSource, is_there
+from transforms.sources.read_samples import ReadSamples, SourceSamples
+from transforms.sources.split_sources import Item, SplitSource, is_there
 from transforms.splits import Splitting
 from transforms.storage import Access, name_below
 from transforms.write_shards import WriteShards
+
+_RESERVED_SPLITS = {"all"}
+_MAX_SPLIT_CHARS = 200  # of 255 that a file name may have  # of 255 that a file name may have
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,10 +113,14 @@ class DataSetConfig:
         self.names.check_splits(list(self.splits), self.sharding.num_shards)
         self._check_output()
 
+    def read_sources(self, root: beam.Pipeline) -> SourceSamples:
+        """Build the part of the graph that reads the sources."""
+        raise NotImplementedError
+
     @property
     def given(self) -> tuple[str, ...]:
         """The splits that sources are given for."""
-        raise NotImplementedError
+        return tuple(self.roots)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -212,9 +218,16 @@ class DataSetConfig:
         turns, checks = self.orientation is Orientation.UPRIGHT, self.check is Check.DECODE
         return self.layout.reads_images and (conversion.changes or turns or checks)
 
+    def check_since(self) -> None:
+        """Refuse to add to earlier data sets where keys could not be compared."""
+
     def located(self) -> Self:
         """Return the configuration with what the sources tell of places; asked for once a run."""
         return self
+
+    def read_samples(self, reader: Callable[[Any], Iterable[Item]]) -> ReadSamples:
+        """Return the step that reads samples, without those that are excluded."""
+        return ReadSamples(reader, self.source_files, self.exclude, self.access)
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""
@@ -229,6 +242,21 @@ class DataSetConfig:
             "layout": self.layout.name,
             "shard_names": self.names.template,
         }
+
+
+def check_split_names(splits: Mapping[str, Any]) -> None:
+    """Refuse names that cannot be splits; `all` is TFDS's word for every split."""
+    for split in splits:
+        if len(split) > _MAX_SPLIT_CHARS:
+            raise ValueError(
+                f"a split must have at most {_MAX_SPLIT_CHARS} characters, got {len(split)}:"
+                " give a shorter one"
+            )
+        if not is_split_name(split) or split in _RESERVED_SPLITS:
+            raise ValueError(
+                f"a split must be lower-case letters, digits and _, a letter first, and not 'all';"
+                f" got {split!r}: rename it"
+            )
 
 
 def keys_option(made_of: Mapping[str, str]) -> dict[str, str]:
@@ -250,15 +278,7 @@ def keys_option(made_of: Mapping[str, str]) -> dict[str, str]:
     return {"keys": told} if told else {}
 
 
-C = TypeVar("C", contravariant=True)
 Tallies = beam.PCollection[tuple[str, PinTally]]
-
-
-class ReadSources(Protocol[C]):
-    """A pipeline's `read_sources`."""
-
-    def __call__(self, root: beam.Pipeline, config: C) -> SourceSamples:
-        """Build the part of the graph before plan and shards."""
 
 
 class PlannedDataSet(NamedTuple):
@@ -284,9 +304,10 @@ def estimated_bytes(config: DataSetConfig) -> Callable[[Sample], int]:
     return functools.partial(record_bytes, layout=config.layout, conversion=config.conversion)
 
 
-def plan_data_set(config: DataSetConfig, read: SourceSamples) -> PlannedDataSet:
-    """Build the graph behind the reader up to the planned shards; nothing is written by it."""
-    spool = spool_for(read.files.pipeline, config.access.spool_dir)
+def plan_data_set(root: beam.Pipeline, config: DataSetConfig) -> PlannedDataSet:
+    """Build the graph from the sources to the planned shards. It writes nothing."""
+    read = config.read_sources(root)
+    spool = spool_for(root, config.access.spool_dir)
     if config.splitting.optional_splits:
         there = read.files | "SplitsThere" >> beam.Filter(is_there, config.splitting)
         read = read._replace(files=there)
@@ -355,9 +376,9 @@ def shard_job_of(config: DataSetConfig, spool: RunSpool | None) -> ShardJob:
     )
 
 
-def write_data_set(config: DataSetConfig, read: SourceSamples) -> beam.PCollection[Manifest]:
-    """Build the graph behind the reader: shards from samples, one manifest from the shards."""
-    (shards, table), files, rejected, tallies, spool = plan_data_set(config, read)
+def build(root: beam.Pipeline, config: DataSetConfig) -> beam.PCollection[Manifest]:
+    """Build the graph: samples from the sources, shards from samples, one manifest."""
+    (shards, table), files, rejected, tallies, spool = plan_data_set(root, config)
     commit_job = commit_job_of(config)
     plan = table | "PublishPlan" >> PublishPlan(commit_job, files, rejected)
     job = shard_job_of(config, spool)

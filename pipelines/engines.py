@@ -1,7 +1,9 @@
 """Engines: what a runner must be told before it gets a job, and how a job elsewhere ends."""
 
+import argparse
+import difflib
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -19,7 +21,8 @@ from apache_beam.options.pipeline_options import (
 )
 from apache_beam.runners.runner import PipelineState
 
-from pipelines.job_elsewhere import JOB_ELSEWHERE
+from pipelines.command import JOB_ELSEWHERE
+from pipelines.flags import FlagParser
 from schemas.faults import fault_line
 from transforms.quantities import counted, megabytes
 from transforms.storage import is_local
@@ -35,6 +38,50 @@ _PROGRAMS = {
 """Runners that start a program, and the option that names it. Beam would download it otherwise."""
 _CONNECT_S = 10.0
 _AGAIN = "see the job's log, then run again to resume"
+
+
+def parse_flags(parser: FlagParser, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Return our flags' values and the arguments that are Beam's.
+
+    Raises:
+        ValueError: when a flag is neither ours nor Beam's, which Beam would drop with a warning.
+    """
+    of_beam = beam_parser()
+    known = [*parser._option_string_actions, *of_beam._option_string_actions]
+    for argument in argv:  # first, since a misspelt flag also leaves a required one missing
+        flag = argument.split("=")[0]
+        if flag.startswith("--") and " " not in flag and flag not in known:
+            raise _unknown(flag, known)
+    flags, others = parser.parse_known_args(list(argv))
+    _, unknown = of_beam.parse_known_args(others)
+    if unknown:
+        raise _unknown(unknown[0], known)
+    return flags, others
+
+
+def beam_flags() -> set[str]:
+    """Return every flag that Beam's own options know."""
+    return set(beam_parser()._option_string_actions)
+
+
+def beam_parser() -> FlagParser:
+    """Return a parser of every flag that Beam's own options know."""
+    parser = FlagParser("beam", "Beam's own options")
+    parser.conflict_handler = "resolve"
+    for options in _subclasses(PipelineOptions):
+        if options.__module__.startswith("apache_beam."):
+            options._add_argparse_args(parser)
+    return parser
+
+
+def _unknown(argument: str, known: Sequence[str]) -> ValueError:
+    close = difflib.get_close_matches(argument, known, n=1)
+    remedy = f"did you mean {close[0]}?" if close else "see --help"
+    return ValueError(f"unknown argument {argument!r}: {remedy}")
+
+
+def _subclasses(of: Any) -> list[Any]:
+    return [found for child in of.__subclasses__() for found in (child, *_subclasses(child))]
 
 
 def runner_of(options: PipelineOptions) -> str:

@@ -1,11 +1,17 @@
-"""What flags of all commands have in common, those included that import no Beam."""
+"""Flags shared by all commands, and how their texts become values. Imports no Beam."""
 
 import argparse
+import re
 from collections.abc import Sequence
-from typing import NoReturn
+from decimal import Decimal
+from typing import Any, NoReturn
 
 from schemas.shards import is_split_name
 from transforms.storage import Access
+
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?i?B?)")
+_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_UNITS |= {"ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
 class FlagParser(argparse.ArgumentParser):
@@ -42,6 +48,29 @@ def reading_access(flags: argparse.Namespace) -> Access:
     return Access(flags.anonymous, flags.billing_project)
 
 
+def not_empty(text: str) -> str:
+    """Return a flag's value, which may not be empty."""
+    if not text:  # such as an unset variable of a shell script
+        raise argparse.ArgumentTypeError("must not be empty")
+    return text
+
+
+def add_per_split(
+    group: argparse._ActionsContainer, flag: str, value: str, help: str, *, required: bool = True
+) -> None:
+    """Add a flag that takes values such as `train=PATH`, each for a split."""
+    needed: dict[str, Any] = {"required": True} if required else {"default": []}
+    metavar = f"[SPLIT=]{value}"
+    group.add_argument(flag, nargs="+", action="extend", metavar=metavar, help=help, **needed)
+
+
+def add_bare_split(group: argparse._ActionsContainer) -> None:
+    """Add the flag that names the split of values without one."""
+    group.add_argument(
+        "--split", default="train", help="split of a path without SPLIT= (default train)"
+    )
+
+
 def parse_several_per_split(
     name: str, values: Sequence[str], bare: str = ""
 ) -> dict[str, tuple[str, ...]]:
@@ -64,8 +93,56 @@ def parse_several_per_split(
     return per_split
 
 
-def not_empty(text: str) -> str:
-    """Return a flag's value, which may not be empty."""
-    if not text:  # such as an unset variable of a shell script
-        raise argparse.ArgumentTypeError("must not be empty")
-    return text
+def parse_per_split(name: str, values: Sequence[str], bare: str = "") -> dict[str, str]:
+    """Return the value per split of `train=a val=b`, a bare value under `bare`.
+
+    What stands before `=` is a split only if it can name one; else it belongs to the value.
+
+    >>> parse_per_split("images", ["train=gs://b/train", "/data/a=b"], bare="val")
+    {'train': 'gs://b/train', 'val': '/data/a=b'}
+
+    Raises:
+        ValueError: when a split comes twice.
+    """
+    per_split: dict[str, str] = {}
+    for split, given in parse_several_per_split(name, values, bare).items():
+        if len(given) > 1:
+            raise ValueError(
+                f"{name} of {split or 'all splits'} must come once,"
+                f" got {given[0]!r} and {given[1]!r}: remove one"
+            )
+        per_split[split] = given[0]
+    return per_split
+
+
+def parse_size(name: str, text: str) -> int:
+    """Return a size in bytes; units are decimal unless they have an `i`.
+
+    >>> parse_size("shard_size", "150MB"), parse_size("bytes_in_flight", "256MiB")
+    (150000000, 268435456)
+    """
+    match = _SIZE.fullmatch(text.strip())
+    unit = match[2].removesuffix("B") if match else ""
+    if match is None or unit not in _UNITS:
+        raise ValueError(f"{name} must be a size such as 150MB or 256MiB, got {text!r}")
+    return int(Decimal(match[1]) * _UNITS[unit])
+
+
+def parse_numbers(name: str, text: str) -> tuple[int, ...]:
+    """Return the whole numbers of a list with commas.
+
+    >>> parse_numbers("licenses", "4,5")
+    (4, 5)
+
+    Raises:
+        ValueError: when one is none.
+    """
+    return tuple(parse_int(name, part.strip()) for part in text.split(","))
+
+
+def parse_int(name: str, text: str) -> int:
+    """Return a whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{name} must be a whole number, got {text!r}") from None

@@ -13,7 +13,7 @@ from typing import Any
 
 from pipelines import coco
 from pipelines.command import guarded
-from pipelines.options import beam_flags
+from pipelines.engines import beam_flags
 
 _LOG = logging.getLogger("pipelines.flex_template")  # started as a file, it has another name
 _URI = r"[a-z][a-z0-9+.-]*://.+"

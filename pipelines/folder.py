@@ -1,27 +1,29 @@
 """Folders of classes to sharded .tfrec: `python -m pipelines.folder --help`."""
 
 import argparse
-import functools
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import apache_beam as beam
 
-from pipelines.class_flags import add_class_flags, first_label_of, label_file_of
-from pipelines.command import guarded
-from pipelines.data_set import DataSetConfig, write_data_set
-from pipelines.data_set_flags import add_data_set_flags, make_run
-from pipelines.launch import RunConfig, execute
-from pipelines.options import FlagParser, parse_flags, parse_per_split, shard_names_of
+from pipelines.data_set import DataSetConfig
+from pipelines.data_set import build as build
+from pipelines.flags import FlagParser, add_bare_split, add_per_split, parse_per_split
+from pipelines.layout_flags import add_class_flags, first_label_of
+from pipelines.run import Command
 from schemas.layouts import PIXEL_DTYPES, Layout
-from schemas.layouts.classification import ClassificationLayout, ClassifiedLayout
-from schemas.layouts.classification_presets import ImagenetLayout, TensorLayout, TutorialLayout
-from schemas.manifest import Manifest
+from schemas.layouts.classification import (
+    ClassificationLayout,
+    ClassifiedLayout,
+    ImagenetLayout,
+    TensorLayout,
+    TutorialLayout,
+)
 from transforms.images.convert_images import Color, Encoding
 from transforms.sources.listed_files import ListFiles
 from transforms.sources.read_folder import FOLDER, FolderReader, is_read
-from transforms.sources.read_samples import ReadSamples, SourceSamples
+from transforms.sources.read_samples import SourceSamples
 from transforms.storage import join_uri
 
 LAYOUTS: Mapping[str, type[ClassifiedLayout]] = {
@@ -55,11 +57,6 @@ class FolderConfig(DataSetConfig):
                 )
 
     @property
-    def given(self) -> tuple[str, ...]:
-        """The splits that sources are given for."""
-        return tuple(self.images)
-
-    @property
     def split_fields(self) -> frozenset[str]:
         """Names of what `split_by` and `group_by` may ask of a sample."""
         return frozenset([FOLDER])
@@ -69,47 +66,32 @@ class FolderConfig(DataSetConfig):
         """URI per root name of the samples' blobs."""
         return self.images
 
-
-def read_sources(root: beam.Pipeline, config: FolderConfig) -> SourceSamples:
-    """Build the part of the graph before plan and shards: samples from the listing."""
-    listed = root | "ListFiles" >> ListFiles(config.roots, config.access, config.in_order, is_read)
-    read = listed.files | "ReadFolder" >> ReadSamples(
-        FolderReader(config.splitting), config.source_files, config.exclude, config.access
-    )
-    return read._replace(tallies=listed.tallies)
+    def read_sources(self, root: beam.Pipeline) -> SourceSamples:
+        """Build the part of the graph that reads samples from the listing."""
+        listed = root | "ListFiles" >> ListFiles(self.roots, self.access, self.in_order, is_read)
+        read = listed.files | "ReadFolder" >> self.read_samples(FolderReader(self.splitting))
+        return read._replace(tallies=listed.tallies)
 
 
-def build(root: beam.Pipeline, config: FolderConfig) -> beam.PCollection[Manifest]:
-    """Build the graph: samples from the listing, shards from the samples, one manifest."""
-    return write_data_set(config, read_sources(root, config))
-
-
-def parser() -> FlagParser:
-    """Return the command's flags."""
-    flags = FlagParser("beam-tfrec folder", "Folders of classes to sharded .tfrec files.")
-    group = flags.add_argument_group("sources")
-    group.add_argument(
+def add_flags(parser: FlagParser) -> None:
+    """Add the flags of the source and its layouts."""
+    group = parser.add_argument_group("sources")
+    add_per_split(
+        group,
         "--images",
-        nargs="+",
-        action="extend",
-        required=True,
-        metavar="[SPLIT=]DIR",
-        help="folder per split that holds a folder of images for each class, with any folders"
-        " inside (required)",
+        "DIR",
+        "folder per split that holds a folder of images for each class, with any folders inside"
+        " (required)",
     )
-    group.add_argument(
-        "--split", default="train", help="split of a path without SPLIT= (default train)"
-    )
+    add_bare_split(group)
     group.add_argument(
         "--split_folders",
         metavar="SPLIT,...",
         help="the folders of --images DIR that are splits, as in train,val: short for --images"
         " train=DIR/train val=DIR/val (default none: its folders are classes)",
     )
-    _add_layout_flags(flags)
-    add_class_flags(flags)
-    add_data_set_flags(flags)
-    return flags
+    _add_layout_flags(parser)
+    add_class_flags(parser)
 
 
 def images_of(flags: argparse.Namespace) -> dict[str, str]:
@@ -170,33 +152,16 @@ def layout_of(flags: argparse.Namespace) -> ClassifiedLayout:
     return layout(first_label)
 
 
-def configure(argv: Sequence[str]) -> tuple[RunConfig[FolderConfig], list[str]]:
-    """Return the run that the arguments ask for, and the arguments that are Beam's.
-
-    Raises:
-        ValueError: with the value and the remedy.
-    """
-    flags, beam_args = parse_flags(parser(), argv)
-    make_config = functools.partial(
-        FolderConfig,
-        images=images_of(flags),
-        layout=layout_of(flags),
-        label_file=label_file_of(flags),
-        names=shard_names_of(flags),
-    )
-    return make_run(make_config, flags, argv, "folder"), beam_args
+def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of the configuration that are the source's own."""
+    return {"images": images_of(flags), "layout": layout_of(flags)}
 
 
-def run(argv: Sequence[str]) -> None:
-    """Convert as the arguments say; returns when the data set is committed."""
-    run_config, beam_args = configure(argv)
-    execute(run_config, build, beam_args, read_sources)
+COMMAND = Command(
+    "folder", "Folders of classes to sharded .tfrec files.", FolderConfig, add_flags, fields_of
+)
 
-
-def main() -> None:
-    """Run as a command: one line and an exit code for every fault."""
-    sys.exit(guarded(run, sys.argv[1:]))
-
+configure, main, parser, run = COMMAND.configure, COMMAND.main, COMMAND.parser, COMMAND.run
 
 if __name__ == "__main__":
     main()

@@ -1,49 +1,11 @@
-"""Flags of what an Example holds: the layout, its features, and the numbers of its classes."""
+"""Flags of what records hold, where several sources have them: sizes, classes, columns."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Sequence
 
-from pipelines.options import FlagParser
-from schemas.layouts.detection import GROUPS, DetectionLayout
+from pipelines.flags import FlagParser, not_empty
+from schemas.columns import ColumnType, parse_type
 from schemas.layouts.frames import SizeMismatch
-from schemas.layouts.groups import GroupedLayout
-from schemas.layouts.keras import KerasLayout
-from schemas.layouts.pictures import CategoryIds
-from schemas.layouts.tfds import TfdsLayout
-
-LAYOUTS: Mapping[str, type[GroupedLayout]] = {
-    "detection": DetectionLayout,
-    "keras": KerasLayout,
-    "tfds": TfdsLayout,
-}
-
-
-def add_layout_flags(parser: FlagParser) -> None:
-    """Add the flags that choose a layout and what it holds."""
-    group = parser.add_argument_group("records (docs/layouts.md)")
-    group.add_argument(
-        "--layout",
-        choices=list(LAYOUTS),
-        default="detection",
-        help="detection: an Example an image, in the keys of Model Garden and the Object Detection"
-        " API; keras: an Example an annotation, as the Keras recipe has it; tfds: an Example an"
-        " image, as TFDS's coco/2017 has it (default detection)",
-    )
-    group.add_argument(
-        "--features",
-        metavar="NAME,NAME",
-        help=f"what is written of the annotations, of {', '.join(g.name for g in GROUPS)};"
-        f" keras has {', '.join(g.name for g in KerasLayout.groups)} alone, tfds"
-        f" {' and '.join(g.name for g in TfdsLayout.groups)}"
-        " (default: boxes, and what the annotation files hold except"
-        f" {', '.join(g.name for g in GROUPS if not g.by_default)})",
-    )
-    group.add_argument(
-        "--category_ids",
-        choices=[ids.value for ids in CategoryIds],
-        help="class ids of records: original, as the annotation files have them, or contiguous from"
-        " 1, in their order (default original; with --layout tfds contiguous from 0)",
-    )
 
 
 def add_size_flag(parser: argparse._ActionsContainer) -> None:
@@ -58,22 +20,63 @@ def add_size_flag(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def layout_of(flags: argparse.Namespace) -> GroupedLayout:
-    """Return the layout that the flags ask for.
-
-    Raises:
-        ValueError: when it cannot have such features or class ids.
-    """
-    given: dict[str, CategoryIds] = {}
-    if flags.category_ids is not None:
-        given["category_ids"] = CategoryIds(flags.category_ids)
-    return LAYOUTS[flags.layout](
-        on_size_mismatch=SizeMismatch(flags.on_size_mismatch),
-        features=None if flags.features is None else feature_names(flags.features),
-        **given,
-    )
-
-
 def feature_names(text: str) -> tuple[str, ...]:
     """Return the names of a list with commas, each once."""
     return tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+
+
+def add_class_flags(
+    parser: FlagParser, default: str = "default 0; with --layout imagenet 1"
+) -> None:
+    """Add the flags that number classes; the default of the first is told in words."""
+    group = parser.add_argument_group("classes")
+    group.add_argument(
+        "--label_file",
+        type=not_empty,
+        metavar="FILE",
+        help="classes in the order of their numbers, one a line; a tab, or a space behind an"
+        " ImageNet synset, parts the name from what people call it (default: the sources' classes,"
+        " sorted by name)",
+    )
+    group.add_argument(
+        "--first_label",
+        type=int,
+        metavar="N",
+        help=f"number of the first class ({default})",
+    )
+
+
+def first_label_of(flags: argparse.Namespace, default: int = 0) -> int:
+    """Return the number of the first class.
+
+    Args:
+        flags: as parsed.
+        default: the layout's own.
+
+    Raises:
+        ValueError: when it is negative.
+    """
+    first: int = default if flags.first_label is None else flags.first_label
+    if first < 0:
+        raise ValueError(f"first_label must be at least 0, got {first}: give 0 or 1")
+    return first
+
+
+def parse_types(given: Sequence[str]) -> dict[str, ColumnType]:
+    """Return the types of columns.
+
+    >>> {name: str(wanted) for name, wanted in parse_types(["age=int64,tags=bytes[]"]).items()}
+    {'age': 'int64', 'tags': 'bytes[]'}
+
+    Raises:
+        ValueError: when one is none, or of no column, or a second one.
+    """
+    types: dict[str, ColumnType] = {}
+    for part in (part for text in given for part in text.split(",")):
+        name, _, text = part.strip().rpartition("=")
+        if not name or name in types:
+            raise ValueError(
+                f"types must be COLUMN=TYPE, each column once, got {part!r}: give such as age=int64"
+            )
+        types[name] = parse_type(name, text, may_nest=True)
+    return types

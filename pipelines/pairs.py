@@ -1,27 +1,24 @@
 """Low- and high-resolution images to sharded .tfrec: `python -m pipelines.pairs --help`."""
 
 import argparse
-import functools
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import apache_beam as beam
 
-from pipelines.command import guarded
-from pipelines.data_set import DataSetConfig, write_data_set
-from pipelines.data_set_flags import add_data_set_flags, make_run
-from pipelines.launch import RunConfig, execute
-from pipelines.options import FlagParser, parse_flags, parse_per_split, shard_names_of
+from pipelines.data_set import DataSetConfig
+from pipelines.data_set import build as build
+from pipelines.flags import FlagParser, add_bare_split, add_per_split, parse_per_split
+from pipelines.run import Command
 from schemas.layouts import Layout
 from schemas.layouts.pairs import PairsLayout
-from schemas.manifest import Manifest
 from transforms.pipeline_spool import spool_for
 from transforms.sources.join_files import JoinFiles, NamedFile, Sides
 from transforms.sources.listed_files import ListFiles
 from transforms.sources.read_folder import FOLDER, is_read
 from transforms.sources.read_pairs import HIGH, LOW, PairNames, PairReader, pair_root
-from transforms.sources.read_samples import ReadSamples, SourceSamples
+from transforms.sources.read_samples import SourceSamples
 
 _REMEDY = "check --low and --high, and what names of low images end in with --low_suffix"
 
@@ -83,49 +80,35 @@ class PairsConfig(DataSetConfig):
         low, high = (frozenset(pair_root(s, side) for s in self.high) for side in (LOW, HIGH))
         return low, high
 
+    def read_sources(self, root: beam.Pipeline) -> SourceSamples:
+        """Build the part of the graph that reads samples from pairs of files."""
+        listed = root | "ListFiles" >> ListFiles(self.roots, self.access, self.in_order, is_read)
+        sides = Sides("--low", "--high", _REMEDY, allowed=self.budget.allowed)
+        pairs = (
+            listed.files
+            | "NamePairs" >> beam.FlatMap(PairNames(self.low_suffix)).with_output_types(NamedFile)
+            | "JoinFiles" >> JoinFiles(sides, spool_for(root, self.access.spool_dir))
+        )
+        read = pairs | "ReadPairs" >> self.read_samples(PairReader(self.splitting))
+        return read._replace(tallies=listed.tallies)
+
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""
         return {**super().options(), "low_suffix": self.low_suffix}
 
 
-def read_sources(root: beam.Pipeline, config: PairsConfig) -> SourceSamples:
-    """Build the part of the graph before plan and shards: samples from pairs of files."""
-    listed = root | "ListFiles" >> ListFiles(config.roots, config.access, config.in_order, is_read)
-    sides = Sides("--low", "--high", _REMEDY, allowed=config.budget.allowed)
-    spool = spool_for(listed.files.pipeline, config.access.spool_dir)
-    pairs = (
-        listed.files
-        | "NamePairs" >> beam.FlatMap(PairNames(config.low_suffix)).with_output_types(NamedFile)
-        | "JoinFiles" >> JoinFiles(sides, spool)
-    )
-    read = pairs | "ReadPairs" >> ReadSamples(
-        PairReader(config.splitting), config.source_files, config.exclude, config.access
-    )
-    return read._replace(tallies=listed.tallies)
-
-
-def build(root: beam.Pipeline, config: PairsConfig) -> beam.PCollection[Manifest]:
-    """Build the graph: pairs from two listings, samples from the pairs, one manifest."""
-    return write_data_set(config, read_sources(root, config))
-
-
-def parser() -> FlagParser:
-    """Return the command's flags."""
-    flags = FlagParser("beam-tfrec pairs", "Pairs of images to sharded .tfrec files.")
-    group = flags.add_argument_group("sources")
+def add_flags(parser: FlagParser) -> None:
+    """Add the flags of the source and its layout."""
+    group = parser.add_argument_group("sources")
     for side in (LOW, HIGH):
-        group.add_argument(
+        add_per_split(
+            group,
             f"--{side}",
-            nargs="+",
-            action="extend",
-            required=True,
-            metavar="[SPLIT=]DIR",
-            help=f"folder of the {side}-resolution images per split; the two of a pair have the"
-            " same name below their folders, extensions aside (required)",
+            "DIR",
+            f"folder of the {side}-resolution images per split; the two of a pair have the same"
+            " name below their folders, extensions aside (required)",
         )
-    group.add_argument(
-        "--split", default="train", help="split of a path without SPLIT= (default train)"
-    )
+    add_bare_split(group)
     group.add_argument(
         "--low_suffix",
         metavar="TEXT",
@@ -145,26 +128,16 @@ def parser() -> FlagParser:
         help="write lr and hr as serialized TensorProtos of uint8 pixels, height x width x"
         " channels, for tf.io.parse_tensor (default: the image files' bytes)",
     )
-    add_data_set_flags(flags)
-    return flags
 
 
-def configure(argv: Sequence[str]) -> tuple[RunConfig[PairsConfig], list[str]]:
-    """Return the run that the arguments ask for, and the arguments that are Beam's.
-
-    Raises:
-        ValueError: with the value and the remedy.
-    """
-    flags, beam_args = parse_flags(parser(), argv)
-    make_config = functools.partial(
-        PairsConfig,
-        low=parse_per_split("low", flags.low, bare=flags.split),
-        high=parse_per_split("high", flags.high, bare=flags.split),
-        low_suffix=_low_suffix_of(flags),
-        layout=PairsLayout(flags.scale, flags.tensors),
-        names=shard_names_of(flags),
-    )
-    return make_run(make_config, flags, argv, "pairs"), beam_args
+def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of the configuration that are the source's own."""
+    return {
+        "low": parse_per_split("low", flags.low, bare=flags.split),
+        "high": parse_per_split("high", flags.high, bare=flags.split),
+        "low_suffix": _low_suffix_of(flags),
+        "layout": PairsLayout(flags.scale, flags.tensors),
+    }
 
 
 def _low_suffix_of(flags: argparse.Namespace) -> str:
@@ -174,16 +147,11 @@ def _low_suffix_of(flags: argparse.Namespace) -> str:
     return "" if flags.scale is None else f"x{flags.scale}"
 
 
-def run(argv: Sequence[str]) -> None:
-    """Convert as the arguments say; returns when the data set is committed."""
-    run_config, beam_args = configure(argv)
-    execute(run_config, build, beam_args, read_sources)
+COMMAND = Command(
+    "pairs", "Pairs of images to sharded .tfrec files.", PairsConfig, add_flags, fields_of
+)
 
-
-def main() -> None:
-    """Run as a command: one line and an exit code for every fault."""
-    sys.exit(guarded(run, sys.argv[1:]))
-
+configure, main, parser, run = COMMAND.configure, COMMAND.main, COMMAND.parser, COMMAND.run
 
 if __name__ == "__main__":
     main()

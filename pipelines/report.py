@@ -19,7 +19,7 @@ from transforms.quantities import counted
 from transforms.report.contents import Report
 from transforms.report.gather import make_report
 from transforms.report.gather_files import report_of_files
-from transforms.report.report_file import is_own_report, report_file
+from transforms.report.page import is_own_report, report_file
 from transforms.storage import Access, check_uri, join_uri, open_storage, split_uri
 from transforms.verify.job import find_paths
 
@@ -181,7 +181,7 @@ def _progress(stream: TextIO, files: int) -> Iterator[Callable[[int, int], objec
 
 
 def _summary(report: Report) -> str:
-    records = sum(split.statistics.records for split in report.splits)
+    records = sum(split.records for split in report.splits)
     notes = f", {counted(len(report.notes), 'note')}" if report.notes else ""
     return f"{counted(records, 'record')}, {counted(len(report.pictures), 'picture')}{notes}"
 

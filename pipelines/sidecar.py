@@ -2,39 +2,34 @@
 
 import argparse
 import functools
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import apache_beam as beam
 
-from pipelines.class_flags import add_class_flags, first_label_of, label_file_of
-from pipelines.command import guarded
-from pipelines.data_set import DataSetConfig, write_data_set
-from pipelines.data_set_flags import add_data_set_flags, make_run
-from pipelines.launch import RunConfig, execute
-from pipelines.layout_flags import add_size_flag, feature_names
-from pipelines.options import (
-    FlagParser,
-    add_drop_flag,
-    drop_budget_of,
-    not_empty,
-    parse_flags,
-    parse_per_split,
-    shard_names_of,
+from pipelines.data_set import DataSetConfig
+from pipelines.data_set import build as build
+from pipelines.data_set_flags import add_drop_flag
+from pipelines.flags import FlagParser, add_bare_split, add_per_split, not_empty, parse_per_split
+from pipelines.layout_flags import (
+    add_class_flags,
+    add_size_flag,
+    feature_names,
+    first_label_of,
+    parse_types,
 )
-from pipelines.table_flags import parse_types
+from pipelines.run import Command
 from schemas.annotations.side_files import SideFormat
 from schemas.layouts import Layout
 from schemas.layouts.detection import DetectionLayout
 from schemas.layouts.frames import SizeMismatch
 from schemas.layouts.groups import instead_of
 from schemas.layouts.table import TableLayout
-from schemas.manifest import Manifest
 from transforms.pipeline_spool import spool_for
 from transforms.sources.join_files import JoinFiles, NamedFile, Sides
 from transforms.sources.listed_files import ListFiles
-from transforms.sources.read_samples import ReadSamples, SourceSamples
+from transforms.sources.read_samples import SourceSamples
 from transforms.sources.read_sidecar import SideReader
 from transforms.sources.side_contents import SideContents, SideObjects, SideValues
 from transforms.sources.side_files import (
@@ -82,11 +77,6 @@ class SidecarConfig(DataSetConfig):
         super().__post_init__()
 
     @property
-    def given(self) -> tuple[str, ...]:
-        """The splits that sources are given for."""
-        return tuple(self.images)
-
-    @property
     def split_fields(self) -> None:
         """Names of what `split_by` and `group_by` may ask of a sample: what JSON files hold."""
         return None
@@ -119,6 +109,34 @@ class SidecarConfig(DataSetConfig):
         """Which names are JSON files, per split."""
         return {split: divide_glob(uri)[1] for split, uri in self.annotations.items()}
 
+    def read_sources(self, root: beam.Pipeline) -> SourceSamples:
+        """Build the part of the graph that reads samples from joined files."""
+        names = SideNames(self.globs, whole=bool(self.join_by))
+        listed = root | "ListFiles" >> ListFiles(
+            self.listed_roots, self.access, self.in_order, names.reads
+        )
+        files = listed.files | "NameFiles" >> beam.FlatMap(names).with_output_types(NamedFile)
+        if self.join_by:
+            by_field = NameByField(self.join_by, self.annotation_roots, self.access)
+            files |= "NameByField" >> by_field
+        spool = spool_for(root, self.access.spool_dir)
+        texts = (
+            files
+            | "JoinFiles" >> JoinFiles(self._sides, spool)
+            | "ReadSideFiles" >> ReadSideFiles(self.annotation_roots, self.access)
+        )
+        reader = SideReader(self.splitting, self.contents, self.allow_unannotated, self.join_by)
+        read = texts | "ReadSidecar" >> self.read_samples(reader)
+        return read._replace(tallies=listed.tallies)
+
+    @property
+    def _sides(self) -> Sides:
+        remedy = "check --images and --annotations, or name the field that says it with --join_by"
+        if self.join_by:
+            remedy = f"check --images and --annotations, and that {self.join_by} names images"
+        allowed = self.budget.allowed
+        return Sides("--images", "--annotations", remedy, self.allow_unannotated, allowed)
+
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""
         return {
@@ -135,74 +153,19 @@ class SidecarConfig(DataSetConfig):
         return self.format.value if self.format else AUTO
 
 
-def read_sources(root: beam.Pipeline, config: SidecarConfig) -> SourceSamples:
-    """Build the part of the graph before plan and shards: samples from joined files."""
-    names = SideNames(config.globs, whole=bool(config.join_by))
-    listed = root | "ListFiles" >> ListFiles(
-        config.listed_roots,
-        config.access,
-        config.in_order,
-        names.reads,
-    )
-    files = listed.files | "NameFiles" >> beam.FlatMap(names).with_output_types(NamedFile)
-    if config.join_by:
-        files |= "NameByField" >> NameByField(
-            config.join_by, config.annotation_roots, config.access
-        )
-    spool = spool_for(files.pipeline, config.access.spool_dir)
-    texts = (
-        files
-        | "JoinFiles" >> JoinFiles(_sides(config), spool)
-        | "ReadSideFiles" >> ReadSideFiles(config.annotation_roots, config.access)
-    )
-    reader = SideReader(config.splitting, config.contents, config.allow_unannotated, config.join_by)
-    read = texts | "ReadSidecar" >> ReadSamples(
-        reader, config.source_files, config.exclude, config.access
-    )
-    return read._replace(tallies=listed.tallies)
-
-
-def build(root: beam.Pipeline, config: SidecarConfig) -> beam.PCollection[Manifest]:
-    """Build the graph: files joined by name, samples from them, one manifest."""
-    return write_data_set(config, read_sources(root, config))
-
-
-def _sides(config: SidecarConfig) -> Sides:
-    remedy = "check --images and --annotations, or name the field that says it with --join_by"
-    if config.join_by:
-        remedy = f"check --images and --annotations, and that {config.join_by} names images"
-    return Sides(
-        "--images", "--annotations", remedy, config.allow_unannotated, config.budget.allowed
-    )
-
-
-def parser() -> FlagParser:
-    """Return the command's flags."""
-    flags = FlagParser(
-        "beam-tfrec sidecar", "Images with a JSON file of annotations each to sharded .tfrec files."
-    )
-    group = flags.add_argument_group("sources")
-    group.add_argument(
-        "--images",
-        nargs="+",
-        action="extend",
-        required=True,
-        metavar="[SPLIT=]DIR",
-        help="folder of images per split (required)",
-    )
-    group.add_argument(
+def add_flags(parser: FlagParser) -> None:
+    """Add the flags of the source and its layouts."""
+    group = parser.add_argument_group("sources")
+    add_per_split(group, "--images", "DIR", "folder of images per split (required)")
+    add_per_split(
+        group,
         "--annotations",
-        nargs="+",
-        action="extend",
-        required=True,
-        metavar="[SPLIT=]DIR|GLOB",
-        help="folder of JSON files per split, which may be that of the images, or a glob of which *"
-        " and ? stay within a folder, ** does not; an image's file has its name below its folder,"
+        "DIR|GLOB",
+        "folder of JSON files per split, which may be that of the images, or a glob of which * and"
+        " ? stay within a folder, ** does not; an image's file has its name below its folder,"
         " extensions aside (required)",
     )
-    group.add_argument(
-        "--split", default="train", help="split of a path without SPLIT= (default train)"
-    )
+    add_bare_split(group)
     group.add_argument(
         "--format",
         choices=[AUTO, *(known.value for known in SideFormat), FLAT],
@@ -222,7 +185,7 @@ def parser() -> FlagParser:
         help="keep images without a JSON file, as samples without objects (default: reject them)",
     )
     add_size_flag(group)
-    flags.add_argument_group("records (docs/layouts.md)").add_argument(
+    parser.add_argument_group("records (docs/layouts.md)").add_argument(
         "--features",
         metavar="NAME,NAME",
         help=f"what is written of the objects, of {', '.join(_FEATURES)} (default boxes)",
@@ -237,10 +200,8 @@ def parser() -> FlagParser:
         " names beside the image's: int64, float or bytes, with [] for lists; a missing single"
         " value leaves its feature out (default: objects are written)",
     )
-    add_class_flags(flags, "default 1")
-    add_data_set_flags(flags)
-    add_drop_flag(flags)
-    return flags
+    add_class_flags(parser, "default 1")
+    add_drop_flag(parser)
 
 
 def layout_of(flags: argparse.Namespace) -> Layout:
@@ -289,38 +250,27 @@ def _layout_of_fields(flags: argparse.Namespace) -> TableLayout:
     return TableLayout(types, with_image=True)
 
 
-def configure(argv: Sequence[str]) -> tuple[RunConfig[SidecarConfig], list[str]]:
-    """Return the run that the arguments ask for, and the arguments that are Beam's.
-
-    Raises:
-        ValueError: with the value and the remedy.
-    """
-    flags, beam_args = parse_flags(parser(), argv)
-    make_config = functools.partial(
-        SidecarConfig,
-        images=parse_per_split("images", flags.images, bare=flags.split),
-        annotations=parse_per_split("annotations", flags.annotations, bare=flags.split),
-        format=None if flags.format in (None, AUTO, FLAT) else SideFormat(flags.format),
-        join_by=flags.join_by or "",
-        allow_unannotated=flags.allow_unannotated,
-        layout=layout_of(flags),
-        label_file=label_file_of(flags),
-        drop_budget=drop_budget_of(flags),
-        names=shard_names_of(flags),
-    )
-    return make_run(make_config, flags, argv, "sidecar"), beam_args
+def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of the configuration that are the source's own."""
+    return {
+        "images": parse_per_split("images", flags.images, bare=flags.split),
+        "annotations": parse_per_split("annotations", flags.annotations, bare=flags.split),
+        "format": None if flags.format in (None, AUTO, FLAT) else SideFormat(flags.format),
+        "join_by": flags.join_by or "",
+        "allow_unannotated": flags.allow_unannotated,
+        "layout": layout_of(flags),
+    }
 
 
-def run(argv: Sequence[str]) -> None:
-    """Convert as the arguments say; returns when the data set is committed."""
-    run_config, beam_args = configure(argv)
-    execute(run_config, build, beam_args, read_sources)
+COMMAND = Command(
+    "sidecar",
+    "Images with a JSON file of annotations each to sharded .tfrec files.",
+    SidecarConfig,
+    add_flags,
+    fields_of,
+)
 
-
-def main() -> None:
-    """Run as a command: one line and an exit code for every fault."""
-    sys.exit(guarded(run, sys.argv[1:]))
-
+configure, main, parser, run = COMMAND.configure, COMMAND.main, COMMAND.parser, COMMAND.run
 
 if __name__ == "__main__":
     main()

@@ -1,27 +1,27 @@
 """Rows of tables to sharded .tfrec: `python -m pipelines.table --help`."""
 
+import argparse
 import functools
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import apache_beam as beam
 
-from pipelines.class_flags import label_file_of
-from pipelines.command import guarded
-from pipelines.data_set import DataSetConfig, keys_option, write_data_set
-from pipelines.data_set_flags import make_run
-from pipelines.launch import RunConfig, execute
-from pipelines.options import (
-    parse_flags,
+from pipelines.data_set import DataSetConfig, keys_option
+from pipelines.data_set import build as build
+from pipelines.flags import (
+    FlagParser,
+    add_bare_split,
+    add_per_split,
+    not_empty,
     parse_per_split,
     parse_several_per_split,
-    shard_names_of,
+    parse_size,
 )
-from pipelines.table_flags import layout_of, parser
+from pipelines.layout_flags import add_class_flags, first_label_of, parse_types
+from pipelines.run import Command
 from schemas.layouts.table import TableLayout
-from schemas.manifest import Manifest
 from schemas.table_names import (
     FORMATS,
     Named,
@@ -32,14 +32,11 @@ from schemas.table_names import (
 from transforms.images.check_images import Check
 from transforms.images.turn_images import Orientation
 from transforms.list_blobs import ListBlobs
-from transforms.pipeline_spool import spool_for
-from transforms.sources.group_rows import GroupReader, GroupRows, RowReader
 from transforms.sources.listed_files import ListFiles
-from transforms.sources.read_samples import ReadSamples, SourceSamples
+from transforms.sources.read_samples import SourceSamples
 from transforms.sources.read_table import TableReader, find_image_root
-from transforms.sources.split_sources import Item
 from transforms.sources.table_files import ListTables, PickTables, is_table
-from transforms.sources.table_pieces import DivideTables
+from transforms.sources.table_pieces import DEFAULT_MAX_CELL_BYTES, DivideTables
 from transforms.storage import split_uri
 
 _LISTED = "/tables"  # behind a split: the name of the root that its tables are listed in
@@ -55,8 +52,7 @@ class TableConfig(DataSetConfig):
         image_root: URI that images lie below, per split or for all (`""`); none for the table's
             folder, or what the first row's URI begins with.
         key_column: gives the rows' keys; empty for their numbers.
-        group_rows: column whose equal values make rows one sample, its key; empty for a row each.
-        order_rows: column by which the rows of a group are ordered; empty for their own order.
+        max_cell_bytes: a row with a larger cell is rejected; in a file of lines, a larger row.
         layout: what an Example holds.
     """
 
@@ -64,8 +60,7 @@ class TableConfig(DataSetConfig):
     image_column: str = ""
     image_root: Mapping[str, str] = field(default_factory=dict)
     key_column: str = ""
-    group_rows: str = ""
-    order_rows: str = ""
+    max_cell_bytes: int = DEFAULT_MAX_CELL_BYTES
     layout: TableLayout = field(default_factory=TableLayout, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -84,7 +79,10 @@ class TableConfig(DataSetConfig):
                 f"image_root must come with image_column, got {[*self.image_root.values()]}"
                 " alone: name the column"
             )
-        _check_groups(self)
+        if self.max_cell_bytes < 1:
+            raise ValueError(
+                f"max_cell_bytes must be positive, got {self.max_cell_bytes}: give such as 100MB"
+            )
         if unknown := sorted({*self.image_root} - {"", *self.given}):
             raise ValueError(
                 f"image_root must name splits of --table, got {unknown}: give {sorted(self.given)}"
@@ -140,17 +138,58 @@ class TableConfig(DataSetConfig):
             return self
         roots = {
             split: self.image_root.get(split)
-            or find_image_root(split, uris, self.image_column, self.access)
+            or find_image_root(split, uris, self.image_column, self.access, self.max_cell_bytes)
             or self._folder(split)
             for split, uris in self.tables.items()
         }
         return replace(self, image_root=roots)
 
+    def check_since(self) -> None:
+        """Refuse to add to data sets by numbers of rows that begin again in another file."""
+        if self.table_files and not self.key_column:
+            raise ValueError(
+                "since must come with key_column where tables are given as files, since the numbers"
+                " of rows begin again in each, got no key_column: name the column, or give from the"
+                " first day on the folder or a glob of all files"
+            )
+
+    def read_sources(self, root: beam.Pipeline) -> SourceSamples:
+        """Build the part of the graph that reads samples from rows."""
+        files = root | "ListTables" >> ListTables(self.table_files, self.access)
+        tallies = listing = None
+        if self.table_roots:
+            globs = {f"{split}{_LISTED}": glob for split, (_, glob) in self._listed().items()}
+            is_read = functools.partial(is_table, patterns=globs)
+            listed = root | "ListFiles" >> ListFiles(self.table_roots, self.access, is_read=is_read)
+            splits = {f"{split}{_LISTED}": split for split in self.tables}
+            picked = listed.files | "PickTables" >> PickTables(self.table_roots, globs, splits)
+            files = (files, picked) | "AllTables" >> beam.Flatten()
+            tallies = listed.tallies
+        pieces = files | "DivideTables" >> DivideTables(self.access)
+        read = pieces | "ReadTable" >> self.read_samples(self._reader)
+        if self.image_column:
+            listing = root | "ListBlobs" >> ListBlobs(self.roots, self.access)
+        return read._replace(listing=listing, tallies=tallies)
+
+    @property
+    def _reader(self) -> TableReader:
+        return TableReader(
+            self.splitting,
+            self.access,
+            self.image_column,
+            self.roots,
+            self.layout.label_columns,
+            self.key_column,
+            self.layout.sequence_columns,
+            self.max_cell_bytes,
+        )
+
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""
         columns = {"image_column": self.image_column, "key_column": self.key_column}
-        grouping = {"group_rows": self.group_rows, "order_rows": self.order_rows}
-        asked = {name: column for name, column in grouping.items() if column}
+        asked = {}
+        if self.max_cell_bytes != DEFAULT_MAX_CELL_BYTES:
+            asked["max_cell_bytes"] = str(self.max_cell_bytes)
         return {**super().options(), **columns, **asked, **self._keys()}
 
     @property
@@ -165,7 +204,7 @@ class TableConfig(DataSetConfig):
 
     def _keys(self) -> dict[str, str]:
         """Return the option that tells what keys are made of, where no column gives them."""
-        if self.key_column or self.group_rows:
+        if self.key_column:
             return {}
         alone = {split for split, uris in self.table_files.items() if len(uris) == 1}
         return keys_option({s: "" if s in alone else "file:row" for s in self.tables})
@@ -198,45 +237,6 @@ def _refuse_image_options(config: DataSetConfig) -> None:
         )
 
 
-def _check_groups(config: TableConfig) -> None:
-    """Refuse groups that are no sequences, and columns that could not be of one group."""
-    column, sequence = config.group_rows, config.layout.sequence_columns
-    if config.order_rows and not column:
-        raise ValueError(
-            f"order_rows must come with group_rows, got {config.order_rows!r} alone: name the"
-            " column of the groups, or leave it out"
-        )
-    if not column:
-        return
-    if not sequence:
-        raise ValueError(
-            f"group_rows must come with sequence, got {column!r} alone: name the columns whose"
-            " rows are steps"
-        )
-    if config.key_column:
-        raise ValueError(
-            f"group_rows gives the keys, got {column!r} and key_column {config.key_column!r}:"
-            " leave --key_column out"
-        )
-    if config.order_rows == column:
-        raise ValueError(
-            f"order_rows must be another column than group_rows, got {column!r} for both: leave it"
-            " out"
-        )
-    if config.image_column in sequence:
-        raise ValueError(
-            "sequence must not name image_column where rows are grouped, since a record has one"
-            f" image, got {config.image_column!r}: give frames as a Parquet column of bytes"
-        )
-    of_all = {"group_rows": column, **config.splitting.fields}
-    for option, name in of_all.items():
-        if name in sequence:
-            raise ValueError(
-                f"sequence must not name the column of {option} where rows are grouped, since it is"
-                f" the same in all rows of a group, got {name!r}: leave it out"
-            )
-
-
 def _check_tables(split: str, uris: Sequence[str]) -> None:
     if not uris or isinstance(uris, str):
         raise ValueError(f"tables of {split} must be a list of paths, got {uris!r}: give one")
@@ -262,99 +262,134 @@ def _check_tables(split: str, uris: Sequence[str]) -> None:
         )
 
 
-def read_sources(root: beam.Pipeline, config: TableConfig) -> SourceSamples:
-    """Build the part of the graph before plan and shards: samples from rows."""
-    files = root | "ListTables" >> ListTables(config.table_files, config.access)
-    tallies = listing = None
-    if config.table_roots:
-        globs = {f"{split}{_LISTED}": glob for split, (_, glob) in config._listed().items()}
-        listed = root | "ListFiles" >> ListFiles(
-            config.table_roots,
-            config.access,
-            is_read=functools.partial(is_table, patterns=globs),
-        )
-        splits = {f"{split}{_LISTED}": split for split in config.tables}
-        picked = listed.files | "PickTables" >> PickTables(config.table_roots, globs, splits)
-        files = (files, picked) | "AllTables" >> beam.Flatten()
-        tallies = listed.tallies
-    reader = TableReader(
-        config.splitting,
-        config.access,
-        config.image_column,
-        config.roots,
-        config.layout.label_columns,
-        config.group_rows or config.key_column,
-        config.layout.sequence_columns,
+def add_flags(parser: FlagParser) -> None:
+    """Add the flags of the source and its layout."""
+    group = parser.add_argument_group("sources (docs/tables.md)")
+    add_per_split(
+        group,
+        "--table",
+        "FILE|GLOB|DIR",
+        "tables per split: files that end in .csv, .tsv, .jsonl or .parquet, or one folder or"
+        " quoted glob of such files (required)",
     )
-    pieces: beam.PCollection = files | "DivideTables" >> DivideTables(config.access)
-    read_piece: Callable[[Any], Iterable[Item]] = reader
-    if config.group_rows:
-        spool = spool_for(pieces.pipeline, config.access.spool_dir)
-        pieces |= "GroupRows" >> GroupRows(RowReader(reader, config.order_rows, spool))
-        read_piece = GroupReader(reader, config.order_rows, spool)
-    read = pieces | "ReadTable" >> ReadSamples(
-        read_piece, config.source_files, config.exclude, config.access
+    add_bare_split(group)
+    group.add_argument(
+        "--image_column",
+        type=not_empty,
+        metavar="COLUMN",
+        help="column that names each row's image (default: rows have none)",
     )
-    if config.image_column:
-        listing = root | "ListBlobs" >> ListBlobs(config.roots, config.access)
-    return read._replace(listing=listing, tallies=tallies)
+    add_per_split(
+        group,
+        "--image_root",
+        "DIR",
+        "folder or URI that images lie below, per split or for all (default: the table's folder;"
+        " where the first row names a URI, its bucket)",
+        required=False,
+    )
+    group.add_argument(
+        "--key_column",
+        type=not_empty,
+        metavar="COLUMN",
+        help="column of text or whole numbers, each once in its split, that rows are known by"
+        " (default: their number, behind the file's name where there are several)",
+    )
+    group.add_argument(
+        "--types",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="COLUMN=TYPE,...",
+        help="types of columns: int64, float or bytes, with [] for lists ([][] for a sequence's"
+        " lists of lists), with ? where cells may be missing; a cell that does not fit"
+        " rejects its row (default: from all cells)",
+    )
+    group.add_argument(
+        "--max_cell_bytes",
+        default=f"{DEFAULT_MAX_CELL_BYTES // 10**6}MB",
+        metavar="SIZE",
+        help="largest cell of Parquet, and largest row of CSV, TSV and JSON Lines; a larger one"
+        f" rejects its row (default {DEFAULT_MAX_CELL_BYTES // 10**6}MB)",
+    )
+    group.add_argument(
+        "--label_column",
+        action="append",
+        default=[],
+        type=not_empty,
+        metavar="COLUMN",
+        help="column of classes, or one of several: it becomes image/class/label and"
+        " image/class/text (default none)",
+    )
+    group.add_argument(
+        "--sequence",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="COLUMN,...",
+        help="columns of lists, each value or inner list of which is a step: records become"
+        " SequenceExamples, with all other columns as their context (default none)",
+    )
+    add_class_flags(parser)
 
 
-def build(root: beam.Pipeline, config: TableConfig) -> beam.PCollection[Manifest]:
-    """Build the graph: samples from rows, shards from the samples, one manifest."""
-    return write_data_set(config, read_sources(root, config))
+def parse_columns(flag: str, given: Sequence[str]) -> tuple[str, ...]:
+    """Return names of columns, given with commas or spaces between.
 
-
-def configure(argv: Sequence[str]) -> tuple[RunConfig[TableConfig], list[str]]:
-    """Return the run that the arguments ask for, and the arguments that are Beam's.
+    >>> parse_columns("sequence", ["tokens,frames", "times"])
+    ('tokens', 'frames', 'times')
 
     Raises:
-        ValueError: with the value and the remedy.
+        ValueError: when one is empty.
     """
-    flags, beam_args = parse_flags(parser(), argv)
-    make_config = functools.partial(
-        TableConfig,
-        tables=parse_several_per_split("table", flags.table, bare=flags.split),
-        image_column=flags.image_column or "",
-        image_root=parse_per_split("image_root", flags.image_root),
-        key_column=flags.key_column or "",
-        group_rows=flags.group_rows or "",
-        order_rows=flags.order_rows or "",
-        layout=layout_of(flags),
-        label_file=label_file_of(flags),
-        names=shard_names_of(flags),
-    )
-    run_config = make_run(make_config, flags, argv, "table")
-    _check_since(run_config)
-    return run_config, beam_args
-
-
-def _check_since(run_config: RunConfig[TableConfig]) -> None:
-    """Refuse to add to data sets by numbers of rows that begin again in another file."""
-    config, since = run_config.config, run_config.since
-    if (
-        since
-        and since.names
-        and config.table_files
-        and not (config.key_column or config.group_rows)
-    ):
+    names = tuple(name.strip() for text in given for name in text.split(","))
+    if not all(names):
         raise ValueError(
-            "since must come with key_column where tables are given as files, since the numbers of"
-            " rows begin again in each, got no key_column: name the column, or give from the first"
-            " day on the folder or a glob of all files"
+            f"{flag} must be names of columns, got {','.join(given)!r}: remove the empty one"
         )
+    return names
 
 
-def run(argv: Sequence[str]) -> None:
-    """Convert as the arguments say; returns when the data set is committed."""
-    run_config, beam_args = configure(argv)
-    execute(run_config, build, beam_args, read_sources)
+def layout_of(flags: argparse.Namespace) -> TableLayout:
+    """Return the layout that the flags ask for.
+
+    Raises:
+        ValueError: when flags number classes that there are none of.
+    """
+    for name in ("label_file", "first_label"):
+        if getattr(flags, name) is not None and not flags.label_column:
+            raise ValueError(
+                f"{name} must come with label_column, got {getattr(flags, name)}: name the column"
+            )
+    return TableLayout(
+        types=parse_types(flags.types),
+        label_columns=tuple(flags.label_column),
+        with_image=flags.image_column is not None,
+        first_label=first_label_of(flags),
+        sequence_columns=parse_columns("sequence", flags.sequence),
+    )
 
 
-def main() -> None:
-    """Run as a command: one line and an exit code for every fault."""
-    sys.exit(guarded(run, sys.argv[1:]))
+def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of the configuration that are the source's own."""
+    return {
+        "tables": parse_several_per_split("table", flags.table, bare=flags.split),
+        "image_column": flags.image_column or "",
+        "image_root": parse_per_split("image_root", flags.image_root),
+        "key_column": flags.key_column or "",
+        "max_cell_bytes": parse_size("max_cell_bytes", flags.max_cell_bytes),
+        "layout": layout_of(flags),
+    }
 
+
+COMMAND = Command(
+    "table",
+    "Rows of tables, with images or without, to .tfrec files.",
+    TableConfig,
+    add_flags,
+    fields_of,
+)
+
+configure, main, parser, run = COMMAND.configure, COMMAND.main, COMMAND.parser, COMMAND.run
 
 if __name__ == "__main__":
     main()

@@ -15,10 +15,9 @@ import msgspec
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 
 from pipelines import verify
-from pipelines.engines import is_dry_run, makes_template, runner_of, runs_workers_here
+from pipelines.engines import beam_parser, is_dry_run, makes_template, runner_of, runs_workers_here
 from pipelines.flags import FlagParser
-from pipelines.launch import beam_options, run_graph
-from pipelines.options import beam_parser
+from pipelines.run import beam_options, run_graph
 from schemas.findings import Verified
 from transforms.storage import open_storage
 from transforms.verify.job import VerifyConfig, check_config

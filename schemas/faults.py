@@ -66,7 +66,7 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
         "E-ROW-TYPE": Fault(Scope.SAMPLE, "a value does not fit its column's type"),
         "E-ROW-KEY": Fault(Scope.SAMPLE, "the row has no value in the column of keys"),
         "E-ROW-PATH": Fault(Scope.SAMPLE, "the row names no image below the image root"),
-        "E-ROW-GROUP": Fault(Scope.SAMPLE, "the rows of a group are not of one sample"),
+        "E-ROW-TOO-LARGE": Fault(Scope.SAMPLE, "a cell, or the row, is larger than the limit"),
         "E-EX-TOO-LARGE": Fault(Scope.SAMPLE, "the Example would exceed 2^31-1 bytes"),
         "E-EX-EMPTY": Fault(Scope.SAMPLE, "there is no annotation that the Example needs"),
         "E-EX-FAILED": Fault(Scope.SAMPLE, "the Example could not be built"),

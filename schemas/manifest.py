@@ -275,11 +275,7 @@ def to_json(value: Any) -> bytes:
       "shards": 2
     }
     """
-    try:
-        data = msgspec.json.encode(value, order="sorted")
-    except TypeError:  # of keys that are numbers: msgspec sorts texts alone
-        data = msgspec.json.encode(msgspec.to_builtins(value, str_keys=True), order="sorted")
-    return msgspec.json.format(data, indent=2) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(value, order="sorted"), indent=2) + b"\n"
 
 
 def from_json(data: bytes, into: type[T]) -> T:

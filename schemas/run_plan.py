@@ -81,16 +81,14 @@ class SplitForecast(msgspec.Struct, frozen=True):
 
 
 class Sampled(msgspec.Struct, frozen=True):
-    """What sizes were estimated from.
+    """Records that were built of their images, to learn the size of what is converted.
 
     Attributes:
-        records: that were built for it.
-        images_read: whether of their images; else of what listings say of them.
+        records: that were built.
         rejected: of them, samples that would be rejects, by code.
     """
 
     records: int
-    images_read: bool
     rejected: dict[str, Known]
 
 

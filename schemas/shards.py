@@ -10,7 +10,6 @@ import msgspec
 
 from schemas.faults import Rejected
 from schemas.samples import Sample
-from schemas.statistics import NO_STATISTICS, Statistics
 
 COUNTED = "{split}-{index:05}-of-{num_shards:05}-{records}.tfrec"
 PLAIN = "{split}-{index:05}-of-{num_shards:05}.tfrec"
@@ -79,8 +78,6 @@ class ShardInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         traits: what is unusual about its images, with counts, such as `cmyk`.
         rejected: its rejected samples and dropped annotations, in order.
         licenses: records by their image's license id; not in the JSON where none has one.
-        statistics: of its records, for reports; not in the JSON where there are none, as in
-            receipts from before there was such a thing.
         receipt: sum of the receipt itself, once it is stored; never in the receipt.
     """
 
@@ -100,7 +97,6 @@ class ShardInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     traits: dict[str, int]
     rejected: list[Rejected]
     licenses: dict[str, int] = {}
-    statistics: Statistics = NO_STATISTICS
     receipt: FileSum | None = None
 
     @property

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 import apache_beam as beam
 
-from pipelines.coco import CocoConfig, read_sources
-from pipelines.launch import RunConfig, execute
+from pipelines.coco import CocoConfig
+from pipelines.run import RunConfig, execute
 from schemas.manifest import REJECTED_NAME
 from tests.invariants import MANIFEST, check_output
 from tests.memory_runs import FOREIGN, NUM_IMAGES, NUM_SHARDS, make_sources
@@ -71,9 +71,7 @@ def run_command(
     )
     with _collecting_as_before(), contextlib.redirect_stdout(io.StringIO()):
         names = [f"{uri}/{since}"] if since else []
-        execute(
-            RunConfig(config, overwrite, since=Since(names, DAY)), _build_plainly, [], read_sources
-        )
+        execute(RunConfig(config, overwrite, since=Since(names, DAY)), [], _build_plainly)
 
 
 @contextlib.contextmanager

@@ -17,9 +17,9 @@ from PIL import Image
 from tests.drawn_examples import share_of
 from tests.fault_table import as_markdown
 from tests.memory_store import served
-from transforms.storage.request_rate import rate_of
+from transforms.storage.retries import rate_of
 
-if settings.get_current_profile_name() == "default":  # else somebody has chosen: CI, mutation
+if settings.get_current_profile_name() == "default":  # CI chooses its own
     # Tests are timed nowhere: on a busy machine an example may take any time.
     settings.register_profile(
         "patient", settings.default, deadline=None, max_examples=share_of(100)
@@ -92,19 +92,19 @@ def rates_forgotten() -> None:
 @pytest.fixture
 def no_builders_beside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have runs build all shards in this process, where a test has replaced what builds them."""
-    monkeypatch.setattr("pipelines.launch.builders_beside", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr("pipelines.run.builders_beside", lambda *_: contextlib.nullcontext())
 
 
 @pytest.fixture
 def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A machine on which nobody has logged in to Google Cloud."""
-    from transforms.storage import gcs  # here: few tests need Google's client
+    from transforms.storage import gcs_clients  # here: few tests need Google's client
 
     for name in ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
-    gcs._credentials.cache_clear()
+    gcs_clients.credentials.cache_clear()
 
 
 def rounds(few: int, many: int) -> list[Any]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pipelines.arrays import configure, parser
-from pipelines.options import beam_flags
+from pipelines.engines import beam_flags
 from schemas.tensors import TENSOR_TYPES
 from tests.array_runs import npy_bytes, parsed, random_images, run_arrays
 from tests.coco_command import counts, shard_paths

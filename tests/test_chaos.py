@@ -4,7 +4,6 @@ What each may leave is what the oracle says (`tests/invariants.py`). The sweeps 
 no time for are marked `chaos`; what is covered, and what is not, is told in `tests/CHAOS.md`.
 """
 
-import dataclasses
 import gc
 import itertools
 import json
@@ -40,13 +39,12 @@ from tests.memory_store import (
     MemoryStore,
     Moment,
     Process,
-    Step,
     fail_at,
     kill_at,
     lose_reply_of,
     meanwhile_at,
 )
-from tests.small_runs import batch_samples, build_run, build_shards, claim, place_samples
+from tests.small_runs import batch_samples, build_shards, claim, place_samples
 from transforms.build_shard import write_shard
 from transforms.gate import GateLimits, WorkerGate
 from transforms.output_files import remove_output
@@ -72,6 +70,13 @@ def sources(memory_served: None) -> Sources:
 def other(request: pytest.FixtureRequest, memory_served: None) -> tuple[dict[str, int], Sources]:
     """Another plan for the same output, and what it makes."""
     return request.param, make_sources(**request.param)
+
+
+def seeds(few: int, blocks: int) -> list[Any]:
+    """Return blocks of seeds: a few for `make test`, hundreds for `make chaos`."""
+    many = (range(1000 + 100 * block, 1100 + 100 * block) for block in range(blocks))
+    marked = (pytest.param(block, marks=pytest.mark.chaos, id=f"{block[0]}") for block in many)
+    return [pytest.param(range(few), id="few"), *marked]
 
 
 def kill_run(store: MemoryStore, number: int, moment: Moment) -> bool:
@@ -182,73 +187,42 @@ def whole_run(store: MemoryStore, **planned: int) -> Callable[[Disturb], Any]:
     return lambda disturb: run_on(store.start(disturb), **planned)
 
 
-def check_twin_shards(seed: int, sources: Sources, writers: int) -> None:
-    """Have processes that hold one plan write all its shards at once."""
-    store = sources.store.copy()
+@pytest.mark.parametrize("block", seeds(few=30, blocks=20))
+def test_twins_of_shards(block: range, sources: Sources) -> None:
+    """Processes that hold one plan write all its shards at once."""
+    for seed in block:
+        store = sources.store.copy()
 
-    def write(disturb: Disturb) -> Any:
-        return build_shards(plan_on(store.start(disturb)))
+        def write(disturb: Disturb, store: MemoryStore = store) -> Any:
+            return build_shards(plan_on(store.start(disturb)))
 
-    first, *others = interleave(seed, [write] * writers)
-    assert all(infos == first for infos in others), others
-    assert check_visible(store.files("out/")) == NUM_SHARDS
-    assert not check_output(store.files("out/"), sources.undisturbed, FOREIGN)
-
-
-@pytest.mark.parametrize("writers", [2, 3])
-def test_twins_of_shards(writers: int, sources: Sources) -> None:
-    for seed in range(15):
-        check_twin_shards(seed, sources, writers)
+        first, *others = interleave(seed, [write] * (2 + seed % 3))
+        assert all(infos == first for infos in others), others
+        assert check_visible(store.files("out/")) == NUM_SHARDS
+        assert not check_output(store.files("out/"), sources.undisturbed, FOREIGN)
 
 
-@pytest.mark.chaos
-@pytest.mark.parametrize("block", range(20))
-def test_twins_of_shards_in_many_orders(block: int, sources: Sources) -> None:
-    for seed in range(100 * block, 100 * block + 100):
-        check_twin_shards(1000 + seed, sources, writers=2 + seed % 3)
+@pytest.mark.parametrize("block", seeds(few=15, blocks=10))
+def test_twin_runs_of_one_plan(block: range, sources: Sources) -> None:
+    for seed in block:
+        store = sources.store.copy()
+        first, second = interleave(seed, [whole_run(store)] * 2)
+        assert first == second
+        assert sources.check(store)
 
 
-def check_twin_runs(seed: int, sources: Sources) -> None:
-    store = sources.store.copy()
-    first, second = interleave(seed, [whole_run(store)] * 2)
-    assert first == second
-    assert sources.check(store)
-
-
-def test_twin_runs_of_one_plan(sources: Sources) -> None:
-    for seed in range(15):
-        check_twin_runs(seed, sources)
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("block", range(10))
-def test_twin_runs_of_one_plan_in_many_orders(block: int, sources: Sources) -> None:
-    for seed in range(100 * block, 100 * block + 100):
-        check_twin_runs(1000 + seed, sources)
-
-
-def check_killed_twin(seed: int, sources: Sources) -> None:
-    """Kill one of three runs anywhere: the others do not notice."""
-    store = sources.store.copy()
-    choose = random.Random(seed)
-    killer = kill_at(choose.choice(STEPS), choose.choice(MOMENTS))
-    nobody = [lambda step, now: None] * 2
-    dead, *alive = interleave(seed, [whole_run(store)] * 3, [killer, *nobody])
-    assert isinstance(dead, Killed) or dead == alive[0]
-    assert alive[0] == alive[1]
-    assert sources.check(store)
-
-
-def test_a_killed_twin_holds_nobody_up(sources: Sources) -> None:
-    for seed in range(10):
-        check_killed_twin(seed, sources)
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("block", range(5))
-def test_a_killed_twin_in_many_orders(block: int, sources: Sources) -> None:
-    for seed in range(100 * block, 100 * block + 100):
-        check_killed_twin(1000 + seed, sources)
+@pytest.mark.parametrize("block", seeds(few=10, blocks=5))
+def test_a_killed_twin_does_not_stop_the_others(block: range, sources: Sources) -> None:
+    """One of three runs is killed anywhere."""
+    for seed in block:
+        store = sources.store.copy()
+        choose = random.Random(seed)
+        killer = kill_at(choose.choice(STEPS), choose.choice(MOMENTS))
+        undisturbed = [lambda step, now: None] * 2
+        dead, *alive = interleave(seed, [whole_run(store)] * 3, [killer, *undisturbed])
+        assert isinstance(dead, Killed) or dead == alive[0]
+        assert alive[0] == alive[1]
+        assert sources.check(store)
 
 
 def check_rivals(seed: int, sources: Sources, other: tuple[dict[str, int], Sources]) -> int:
@@ -273,18 +247,11 @@ def check_rivals(seed: int, sources: Sources, other: tuple[dict[str, int], Sourc
     return 1 - loser
 
 
-def test_of_two_plans_one_wins(sources: Sources, other: tuple[dict[str, int], Sources]) -> None:
-    winners = [check_rivals(seed, sources, other) for seed in range(15)]
-    assert set(winners) == {0, 1}
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("block", range(5))
-def test_of_two_plans_one_wins_in_many_orders(
-    block: int, sources: Sources, other: tuple[dict[str, int], Sources]
+@pytest.mark.parametrize("block", seeds(few=15, blocks=5))
+def test_of_two_plans_one_wins(
+    block: range, sources: Sources, other: tuple[dict[str, int], Sources]
 ) -> None:
-    for seed in range(100 * block, 100 * block + 100):
-        check_rivals(1000 + seed, sources, other)
+    assert {check_rivals(seed, sources, other) for seed in block} == {0, 1}
 
 
 # --- zombies: a writer that stands still while the world goes on ---
@@ -314,7 +281,7 @@ def overwrite(process: Process, **planned: int) -> None:
 
 
 def check_stray(files: Mapping[str, bytes], mine: Mapping[str, bytes]) -> None:
-    """Check that whatever is there beside a committed data set is a whole file of another run's."""
+    """Check that every extra file in the output is a whole file of another run."""
     for name, data in files.items():
         assert mine.get(name) == data, f"{name} is neither of the one run nor of the other"
 
@@ -326,7 +293,7 @@ def test_a_zombie_wakes_in_another_data_set(
     """It wakes when `--overwrite` has put another plan in its place.
 
     What that run committed stays as it is, and the zombie does not say that it succeeded. It may
-    leave whole files of its own beside, where the other plan has none of that name.
+    leave whole files of its own under names that the other plan does not use.
     """
     planned, others = other
     for number in STEPS:
@@ -355,11 +322,11 @@ def outcome_of(run: Callable[[], Any]) -> Any:
 def check_overwritten_meanwhile(
     seed: int, sources: Sources, other: tuple[dict[str, int], Sources]
 ) -> bool:
-    """Have one run overwrite what another one is about to finish; return whether both were told.
+    """Have one run overwrite what another one is about to finish; return whether both failed.
 
-    Nobody can lock a bucket, so the one that is not told of the other may find its data set gone.
-    But whoever overwrites is told unless what is there in the end is its own, whole; and no file is
-    ever there that is not one of the two runs', whole.
+    A bucket has no locks, so the run that does not notice may find its data set gone. But the run
+    that overwrites fails unless the output is its own data set, whole. No file is ever there that
+    is not a whole file of one of the two runs.
     """
     planned, others = other
     store = sources.store.copy()
@@ -386,18 +353,12 @@ def check_overwritten_meanwhile(
     return isinstance(new, Exception) and isinstance(old, Exception)
 
 
-def test_overwritten_under_way(sources: Sources, other: tuple[dict[str, int], Sources]) -> None:
-    told = [check_overwritten_meanwhile(seed, sources, other) for seed in range(15)]
-    assert set(told) == {False, True}
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("block", range(5))
-def test_overwritten_under_way_in_many_orders(
-    block: int, sources: Sources, other: tuple[dict[str, int], Sources]
+@pytest.mark.parametrize("block", seeds(few=15, blocks=5))
+def test_overwritten_under_way(
+    block: range, sources: Sources, other: tuple[dict[str, int], Sources]
 ) -> None:
-    for seed in range(100 * block, 100 * block + 100):
-        check_overwritten_meanwhile(1000 + seed, sources, other)
+    noticed = {check_overwritten_meanwhile(seed, sources, other) for seed in block}
+    assert noticed == {False, True}
 
 
 # --- sources that change between two executions of a step ---
@@ -446,53 +407,6 @@ def test_samples_that_are_not_those_counted_stop_the_run(
         place_samples(batches, counted.table, sharding)
 
 
-def test_a_shard_that_does_not_come_back_is_missed(sources: Sources) -> None:
-    """All its samples were gone when they were to be placed, so that nobody asks for it."""
-    store = sources.store.copy()
-    run = plan_on(store.start())
-    run = dataclasses.replace(run, shards=run.shards[:-1])
-
-    with pytest.raises(RuntimeError, match="4 shards are planned, 3 came back"):
-        build_run(run)
-    assert not sources.check(store)
-
-
-SHARD, RECEIPT = "train-00001-of-00004-3.tfrec", "_receipts/train-00003-of-00004.json"
-
-
-@pytest.mark.parametrize(
-    ("name", "kept_bytes"), [(SHARD, None), (SHARD, 100), (SHARD, 0), (RECEIPT, None)]
-)
-def test_a_shard_that_is_lost_before_the_commit_is_missed(
-    name: str, kept_bytes: int | None, sources: Sources
-) -> None:
-    """By somebody else's hand: the listing that the commit looks at is a fresh one."""
-    store = sources.store.copy()
-
-    def lose(step: Step, now: Moment) -> None:
-        if (step.operation, now) == ("list", Moment.BEFORE) and store.get("out/" + name):
-            store.remove(f"out/{name}")
-            if kept_bytes is not None:
-                store.put(f"out/{name}", sources.undisturbed[name][:kept_bytes])
-
-    with pytest.raises(RuntimeError, match=rf"^E-OUT-FOREIGN \S*/out: {name} "):
-        run_on(store.start(lose))
-    assert "manifest.json" not in store.files("out/")
-
-
-@pytest.mark.parametrize("name", ["a004.jpg", "a009.jpg"])
-def test_a_source_that_changes_before_it_is_read_stops_the_run(name: str, sources: Sources) -> None:
-    store = sources.store.copy()
-
-    def change(step: Step, now: Moment) -> None:
-        if (step.operation, step.name, now) == ("read", name, Moment.BEFORE):
-            store.put(f"photos/{name}", jpeg_bytes(color=99))
-
-    with pytest.raises(RuntimeError, match=rf"^E-SRC-CHANGED \S*/photos/{name}: generation"):
-        run_on(store.start(change))
-    assert not sources.check(store)
-
-
 # --- memory ---
 
 
@@ -503,7 +417,7 @@ def test_bytes_in_flight_are_bounded(memory_served: None) -> None:
     spec = coco_dict(images)
     for place, image in enumerate(spec["images"]):
         jpeg = jpeg_bytes(color=place)
-        data = jpeg + noise.randbytes(image_bytes - len(jpeg))  # bytes behind the end are kept
+        data = jpeg + noise.randbytes(image_bytes - len(jpeg))  # bytes after the end are kept
         store.put(f"photos/{image['file_name']}", data)
     store.put("instances.json", json.dumps(spec).encode())
     process = store.start()

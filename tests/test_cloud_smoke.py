@@ -122,38 +122,12 @@ def check_calls(cloud: Cloud, name: str) -> None:
         "compute instances delete",
     ],
 )
-def test_what_fails_is_told_and_what_was_made_is_deleted(cloud: Cloud, fails: str) -> None:
+def test_a_failure_is_reported_and_everything_deleted(cloud: Cloud, fails: str) -> None:
     run = cloud.smoke(FAKE_CLOUD_FAILS=fails)
     assert run.returncode == 1
     assert run.stdout.startswith("## beam-tfrec on Dataflow: failed")
     (fault,) = [line for line in run.stdout.splitlines() if line.startswith("- **failed**: ")]
     assert "ERROR: quota exceeded" in fault or "flex_template" in fault
-    assert cloud.left() == []
-
-
-@pytest.mark.slow
-def test_torn_shard_is_a_failure(cloud: Cloud) -> None:
-    run = cloud.smoke(FAKE_CLOUD_TEARS="/scheduled")
-    assert run.returncode == 1
-    assert "| submitted: complete, and the same bytes |" in run.stdout
-    assert "| scheduled: complete, and the same bytes |" not in run.stdout
-    assert "- **failed**: " in run.stdout
-    assert cloud.left() == []
-
-
-@pytest.mark.slow
-def test_job_that_fails_is_told(cloud: Cloud) -> None:
-    run = cloud.smoke(FAKE_CLOUD_STATE="JOB_STATE_FAILED")
-    assert run.returncode == 1
-    assert "-a ended as JOB_STATE_FAILED" in run.stdout
-    assert cloud.left() == []
-
-
-@pytest.mark.slow
-def test_time_that_is_up_ends_it(cloud: Cloud) -> None:
-    run = cloud.smoke("--minutes", "0.2", FAKE_CLOUD_STATE="JOB_STATE_RUNNING")
-    assert run.returncode == 1
-    assert "not done within 0.2 minutes" in run.stdout or "no end in sight" in run.stdout
     assert cloud.left() == []
 
 
@@ -169,19 +143,3 @@ def test_interrupted_run_cleans_up(cloud: Cloud) -> None:
     assert process.returncode == 143
     assert out.startswith("## beam-tfrec on Dataflow: failed") and "interrupted" in out
     assert cloud.left() == []
-
-
-@pytest.mark.slow
-def test_what_cannot_be_deleted_is_told(cloud: Cloud) -> None:
-    run = cloud.smoke(FAKE_CLOUD_FAILS="repositories delete")
-    assert run.returncode == 0
-    assert "- **left behind**: gcloud artifacts repositories delete: exit code 1" in run.stdout
-    assert [name.split()[0] for name in cloud.left()] == ["repository"]
-
-
-@pytest.mark.parametrize("missing", ["project", "bucket", "region"])
-def test_missing_arguments_are_named(cloud: Cloud, missing: str) -> None:
-    run = cloud.smoke(f"--{missing}", "")
-    assert run.returncode == 2
-    assert f"{missing.upper()} is missing: make cloud-smoke PROJECT= BUCKET= REGION=" in run.stderr
-    assert not (cloud.folder / "calls").exists()

@@ -8,19 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.annotations.coco_types import Kind
 from schemas.annotations.json_sections import nests_deeper
 from tests.coco_texts import SMALL, SMALL_OBJECT, malformed, parse, read, refused, small
-
-
-def test_a_small_file() -> None:
-    file = parse(SMALL)
-    assert read(SMALL) == [(1, [SMALL_OBJECT], [])]
-    assert [(c.id, c.name) for c in file.categories] == [(3, "cat")]
-    assert [(i.id, i.file_name, i.width, i.height) for i in file.images] == [(1, "a.jpg", 64, 48)]
-    assert file.kind is Kind.INSTANCES
-    assert (len(file.annotations), file.num_ids) == (1, 1)
-
 
 ACCEPTED = {
     "a byte order mark": b"\xef\xbb\xbf" + SMALL,
@@ -52,14 +41,6 @@ NOT_JSON = {
         b"\xff\xd8\xff\xe0\0\x10JFIF",
         malformed("byte offset 0 holds ff d8 ff e0, not JSON", "give a COCO annotation file"),
     ),
-    "a TIFF": (
-        b"II*\0\x08\0\0\0",
-        malformed("byte offset 0 holds 49 49 2a 00, not JSON", "give a COCO annotation file"),
-    ),
-    "a byte order mark alone": (
-        b"\xef\xbb\xbf",
-        malformed("the file is empty", "give a COCO annotation file"),
-    ),
     "cut off": (
         SMALL[:100],
         malformed("the file ends at byte offset 100 (Input data was truncated)"),
@@ -67,10 +48,6 @@ NOT_JSON = {
     "NaN where a key is meant": (
         b"{ NaN:1}",
         malformed("object keys must be strings at byte offset 2, where 'NaN:1}' stands"),
-    ),
-    "NaN behind a digit": (
-        small(b"[1,", b"[1NaN,"),
-        malformed("expected ',' or ']' at byte offset 125, where 'NaN,2,3,4],\"area\":9.' stands"),
     ),
     "a comma too many, after NaN and behind a byte order mark": (
         b"\xef\xbb\xbf" + small(b"[1,2,3,4]", b"[NaN,-Infinity,Infinity,4,]"),
@@ -88,21 +65,9 @@ NOT_JSON = {
         small(b'1,"file', b'1 "file'),
         malformed("expected ',' or '}' at byte offset 19, where '\"file_name\":\"a.jpg\",' stands"),
     ),
-    "single quotes": (
-        b"{'images':[]}",
-        malformed("object keys must be strings at byte offset 1, where \"'images':[]}\" stands"),
-    ),
     "more behind the end": (
         SMALL + b"\n{}",
         malformed("trailing characters at byte offset 184, where '{}' stands"),
-    ),
-    "a raw newline in text": (
-        small(b"a.jpg", b"a\n.jpg"),
-        malformed('invalid character at byte offset 33, where \'\\n.jpg","width":64,"h\' stands'),
-    ),
-    "a control character": (
-        small(b"64", b"\x1b[31m"),
-        malformed("invalid character at byte offset 47, where '\\x1b[31m,\"height\":48}],' stands"),
     ),
     "a bad escape": (
         small(b"a.jpg", rb"\a.jpg"),
@@ -115,10 +80,6 @@ NOT_JSON = {
         malformed(
             'unexpected end of hex escape at byte offset 38, where \'.jpg","width":64,"he\' stands'
         ),
-    ),
-    "half a surrogate pair at the end": (
-        SMALL[:-3] + rb', "a": "\ud800"}]}',
-        malformed("half of a surrogate pair at byte offset 188, where '\\\\ud800\"}]}' stands"),
     ),
     "text behind the error beyond ASCII": (
         small(b"64", "é€😀".encode()),
@@ -147,12 +108,6 @@ NOT_JSON = {
             "byte offset 0 holds ff fe 7b 00: UTF-16 or UTF-32, not UTF-8", "save the file as UTF-8"
         ),
     ),
-    "UTF-16, big endian": (
-        SMALL.decode().encode("utf-16-be"),
-        malformed(
-            "byte offset 0 holds 00 7b 00 22: UTF-16 or UTF-32, not UTF-8", "save the file as UTF-8"
-        ),
-    ),
     "UTF-16, little endian": (
         SMALL.decode().encode("utf-16-le"),
         malformed(
@@ -163,23 +118,10 @@ NOT_JSON = {
         gzip.compress(SMALL),
         malformed("byte offset 0 holds gzip's signature, not JSON", "gunzip the file"),
     ),
-    "UTF-32": (
-        SMALL.decode().encode("utf-32"),
-        malformed(
-            "byte offset 0 holds ff fe 00 00: UTF-16 or UTF-32, not UTF-8", "save the file as UTF-8"
-        ),
-    ),
     "an array": (
         b"[" + SMALL + b"]",
         malformed(
             "the file is no JSON object (Expected `object`, got `array`)",
-            "give a COCO annotation file",
-        ),
-    ),
-    "a number": (
-        b"1",
-        malformed(
-            "the file is no JSON object (Expected `object`, got `int`)",
             "give a COCO annotation file",
         ),
     ),
@@ -206,30 +148,14 @@ SECTIONS = {
         small(b'"images"', b'"photos"'),
         "section 'images' is missing (found photos, annotations, categories)",
     ),
-    "no annotations": (
-        b'{"images":[],"categories":[]}',
-        "section 'annotations' is missing (found images, categories)",
-    ),
-    "no categories": (
-        b'{"info":{},"images":[],"annotations":[]}',
-        "section 'categories' is missing (found info, images, annotations)",
-    ),
     "nothing": (b"{}", "section 'images' is missing (found nothing)"),
     "sections one level down": (
         b'{"coco":' + SMALL + b"}",
         "section 'images' is missing (found coco)",
     ),
-    "many others": (
-        b'{"a":1,"b":1,"c":1,"d":1,"e":1,"f":1,"g":1,"h":1,"i":1}',
-        "section 'images' is missing (found a, b, c, d, e, f, g, h)",
-    ),
     "two images": (
         b'{"images":[],' + SMALL[1:],
         "section 'images' stands at byte offset 1 and again at 13",
-    ),
-    "two images behind a byte order mark": (
-        b'\xef\xbb\xbf{"images":[],' + SMALL[1:],
-        "section 'images' stands at byte offset 4 and again at 16",
     ),
     "one of them escaped": (
         rb'{"im\u0061ges":[],' + SMALL[1:],
@@ -254,13 +180,9 @@ def nested(levels: int, core: bytes = b"") -> bytes:
 
 
 NESTING = {
-    "63": nested(63),
     "64": nested(64),
-    "64, with objects": nested(63, b'{"a":1}'),
     "64, and brackets in text": nested(64, b'"' + b"[" * 99 + b'"'),
     "closing brackets in text": nested(64, b'"]]}}", "}"'),
-    "an escaped quote before brackets": nested(64, rb'"\"[[[[\"", "\\", "[[["'),
-    "many side by side": nested(63, b"[]" + b",[]" * 200),
 }
 
 
@@ -271,9 +193,6 @@ def test_nesting_up_to_64_is_accepted(data: bytes) -> None:
 
 TOO_DEEP = {
     "65": (nested(65), 71, "[]]]]]]]]]]]]]]]]]]]"),
-    "65, an object last": (nested(64, b'{"a":1}'), 71, '{"a":1}]]]]]]]]]]]]]'),
-    "65, with text before": (nested(65, b'"]]]]"'), 71, '["]]]]"]]]]]]]]]]]]]'),
-    "65 behind closing brackets in text": (nested(64, rb'"\"]]", []'), 79, "[]]]]]]]]]]]]]]]]]]]"),
     "too deep for the parser": (nested(100_000), 71, "[[[[[[[[[[[[[[[[[[[["),
     "too deep and cut off": (b'{"a":' * 100_000, 320, '{"a":{"a":{"a":{"a":'),
 }

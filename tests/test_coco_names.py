@@ -11,21 +11,13 @@ from tests.coco_texts import coco, image, parse, refused
 
 NAMES = {
     "plain": ("a.jpg", "a.jpg"),
-    "folders": ("train2017/b/a.jpg", "train2017/b/a.jpg"),
     "a dot": ("./a.jpg", "a.jpg"),
     "dots": ("././b/./a.jpg", "b/a.jpg"),
-    "dots in names": ("..a/b../...", "..a/b../..."),
-    "hidden": (".a.jpg", ".a.jpg"),
     "glob characters": ("a[1]*?{b}.jpg", "a[1]*?{b}.jpg"),
     "a backslash": ("b\\a.jpg", "b\\a.jpg"),  # a character like others, but for Windows
     "Unicode": ("Straße/图/😀.jpg", "Straße/图/😀.jpg"),
     "decomposed": ("u\u0308.jpg", "u\u0308.jpg"),  # bytes count, not looks
-    "white space": (" a b\t\n.jpg ", " a b\t\n.jpg "),
-    "percent signs": ("%2e%2e/a.jpg", "%2e%2e/a.jpg"),  # nothing decodes them
-    "a colon": ("b:a.jpg", "b:a.jpg"),
-    "a tilde": ("~/a.jpg", "~/a.jpg"),
     "two slashes": ("b//a.jpg", "b//a.jpg"),  # an object store knows such names
-    "a query": ("a.jpg?x=1#y", "a.jpg?x=1#y"),
 }
 
 
@@ -39,7 +31,6 @@ BAD_NAMES = {
     "empty": ("", "names no file"),
     "a dot": (".", "names no file"),
     "a folder": ("b/", "names no file"),
-    "a folder by a dot": ("./", "names no file"),
     "absolute": ("/etc/passwd", "is not relative to the image root"),
     "absolute behind a dot": (".//etc/passwd", "is not relative to the image root"),
     "two slashes": ("//host/a.jpg", "is not relative to the image root"),
@@ -47,13 +38,9 @@ BAD_NAMES = {
     "a scheme in capitals": ("HTTP://b/a.jpg", "is not relative to the image root"),
     "a scheme behind a dot": ("./gs://b/a.jpg", "is not relative to the image root"),
     "a drive": ("C:\\a.jpg", "is not relative to the image root"),
-    "a drive with a slash": ("c:/a.jpg", "is not relative to the image root"),
     "up": ("../a.jpg", "climbs out of the image root"),
-    "up alone": ("..", "climbs out of the image root"),
     "up and down again": ("b/../a.jpg", "climbs out of the image root"),
-    "up at the end": ("b/..", "climbs out of the image root"),
     "up with backslashes": ("b\\..\\..\\a.jpg", "climbs out of the image root"),
-    "up with both": ("b/..\\a.jpg", "climbs out of the image root"),
     "up behind a dot": ("./../a.jpg", "climbs out of the image root"),
     "NUL": ("a\0.jpg", "holds a NUL"),
 }

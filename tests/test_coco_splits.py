@@ -16,7 +16,6 @@ from schemas.samples import Sample
 from tests.coco_command import (
     DATA,
     MakeCoco,
-    check_committed,
     command,
     committed,
     digests,
@@ -64,30 +63,6 @@ def test_the_splits_together_are_the_undivided_data_set(
         assert summary["annotations"]["listed"] == 2 * len(expected)
         assert summary["share"] == len(expected) / 40
     assert "share" not in manifest_of(tmp_path / "whole")["splits"]["train"]
-
-
-def test_the_summary_tells_the_shares(make_coco: MakeCoco, tmp_path: Path) -> None:
-    run = run_coco(*command(make_coco(40), tmp_path / "out", *BY_HASH))
-    assert run.code == 0, run.err
-    count = sum(drawn(key) == "val" for key in range(1, 41))
-    line = f"  val: {count} of {count} images ({100 * count / 40:.2f}% of all) in 1 shard, "
-    assert any(found.startswith(line) for found in run.out.splitlines()), run.out
-
-
-def test_adding_images_moves_none(make_coco: MakeCoco, tmp_path: Path) -> None:
-    few, more = make_coco(30), make_coco(60, name="more")
-    committed(few, tmp_path / "few", *BY_HASH)
-    committed(more, tmp_path / "more", *BY_HASH, "--seed", 9)
-    for split in SPLITS:
-        later = set(source_ids(tmp_path / "more", split))
-        assert {key for key in later if key <= 30} == set(source_ids(tmp_path / "few", split))
-
-
-def test_the_order_of_the_file_is_kept_in_every_split(make_coco: MakeCoco, tmp_path: Path) -> None:
-    committed(make_coco(40), tmp_path / "out", *BY_HASH, "--order", "input", "--num_shards", 2)
-    for split in SPLITS:
-        expected = [key for key in range(1, 41) if drawn(key) == split]
-        assert source_ids(tmp_path / "out", f"{split}-") == expected
 
 
 def test_a_drawn_split_without_images_stops(make_coco: MakeCoco, tmp_path: Path) -> None:
@@ -168,12 +143,6 @@ FIELDS: list[tuple[Any, str, str]] = [
         ["a"],
         "E-ANN-TYPE",
         "Expected `int | float | str | null`, got `array` - at `$.images[2].scene`; write text or a"
-        " number, or split by another field",
-    ),
-    (
-        True,
-        "E-ANN-TYPE",
-        "Expected `int | float | str | null`, got `bool` - at `$.images[2].scene`; write text or a"
         " number, or split by another field",
     ),
 ]
@@ -258,18 +227,6 @@ def test_what_was_rejected_can_be_excluded(make_coco: MakeCoco, tmp_path: Path) 
     assert again.out.startswith("already complete")
 
 
-def test_earlier_data_sets_are_added_to(make_coco: MakeCoco, tmp_path: Path) -> None:
-    few, more = make_coco(30), make_coco(60, name="more")
-    committed(few, tmp_path / "few", *BY_HASH)
-    since = ("--since", tmp_path / "few")
-    manifest = committed(more, tmp_path / "new", *BY_HASH, *since)
-    assert sum(summary["earlier"] for summary in manifest["splits"].values()) == 30
-    assert sorted(source_ids(tmp_path / "new")) == list(range(31, 61))
-    other = run_coco(*command(more, tmp_path / "other", *BY_HASH, "--split_seed", 1, *since))
-    assert other.ended == (2, "E-ARG")
-    assert "its samples were split or keyed otherwise" in other.fault
-
-
 def test_orphans_have_a_split(make_coco: MakeCoco, tmp_path: Path) -> None:
     def orphan(spec: dict) -> None:
         spec["annotations"] += [
@@ -286,18 +243,6 @@ def test_orphans_have_a_split(make_coco: MakeCoco, tmp_path: Path) -> None:
     )
     committed(sources, tmp_path / "part", "--split_by", "part", *flags)
     assert {reject["split"] for reject in rejected_of(tmp_path / "part")} == {"val"}
-
-
-def test_panoptic_images_come_along(shared_data: Path, tmp_path: Path) -> None:
-    root = shared_data / "coco_train"
-    files = [root / "annotations" / name for name in ("instances.json", "panoptic.json")]
-    flags: list[object] = ["--images", root / "images", "--annotations", *files]
-    flags += ["--panoptic_images", root / "annotations" / "panoptic", "--allow_empty"]
-    assert run_coco(*flags, "--output", tmp_path / "whole").code == 0
-    run = run_coco(*flags, "--output", tmp_path / "out", *BY_HASH)
-    assert run.code == 0, run.err
-    check_committed(tmp_path / "out")
-    assert records(tmp_path / "out") == records(tmp_path / "whole")
 
 
 @draw(200)

@@ -22,89 +22,38 @@ from tests.coco_texts import (
     small,
 )
 
-GIVE_FLOAT_IDS = "; correct it, or give --float_ids where it is a whole number"
+WRITE_INTEGERS = "; write ids as integers (3, not 3.0)"
 
 WRONG_TYPES = {
-    "image id, fraction": (
-        [image(1.5)],
-        [],
-        "Expected `int | str`, got `float` - at `$.images[0].id`" + GIVE_FLOAT_IDS,
-    ),
-    "image id, integral float": (
-        [image(1.0)],
-        [],
-        "Expected `int | str`, got `float` - at `$.images[0].id`" + GIVE_FLOAT_IDS,
-    ),
     "image id, boolean": (
         [image(True)],
         [],
         "Expected `int | str`, got `bool` - at `$.images[0].id`",
     ),
-    "image id, null": ([image(None)], [], "Expected `int | str`, got `null` - at `$.images[0].id`"),
     "image id, 2^63": (
         [image(2**63)],
         [],
         "Expected `int` <= 9223372036854775807 - at `$.images[0].id`",
     ),
-    "image id, 2^64": (
-        [image(2**64)],
-        [],
-        "Expected `int` <= 9223372036854775807 - at `$.images[0].id`",
-    ),
-    "image id, -2^63-1": (
-        [image(-(2**63) - 1)],
-        [],
-        "Expected `int` >= -9223372036854775808 - at `$.images[0].id`",
-    ),
     "annotation id, float": (
         [image()],
         [annotation(), annotation(1.5)],
-        "Expected `int | str`, got `float` - at `$.annotations[1].id`" + GIVE_FLOAT_IDS,
-    ),
-    "annotation id, too large": (
-        [image()],
-        [annotation(2**63)],
-        "Expected `int` <= 9223372036854775807 - at `$.annotations[0].id`",
-    ),
-    "annotation's image id, boolean": (
-        [image()],
-        [annotation(image_id=True)],
-        "Expected `int | str`, got `bool` - at `$.annotations[0].image_id`",
+        "Expected `int | str`, got `float` - at `$.annotations[1].id`" + WRITE_INTEGERS,
     ),
     "category id, text": (
         [image()],
         [annotation(category_id="3")],
         "Expected `int`, got `str` - at `$.annotations[0].category_id`",
     ),
-    "no category id": (
-        [image()],
-        [{"id": 5, "image_id": 1, "bbox": [1, 2, 3, 4]}],
-        "Object missing required field `category_id` - at `$.annotations[0]`",
-    ),
-    "area, text": (
-        [image()],
-        [annotation(area="9")],
-        "Expected `float | null`, got `str` - at `$.annotations[0].area`",
-    ),
     "crowd flag, float": (
         [image()],
         [annotation(iscrowd=1.0)],
         "Expected `bool | int`, got `float` - at `$.annotations[0].iscrowd`",
     ),
-    "file name, number": (
-        [image(1, 7)],
-        [],
-        "Expected `str`, got `int` - at `$.images[0].file_name`",
-    ),
     "no file name": (
         [{"id": 1, "width": 1, "height": 1}],
         [],
         "Object missing required field `file_name` - at `$.images[0]`",
-    ),
-    "no width": (
-        [{"id": 1, "file_name": "a.jpg", "height": 1}],
-        [],
-        "Object missing required field `width` - at `$.images[0]`",
     ),
     "width 0": ([image(width=0)], [], "Expected `int` >= 1 - at `$.images[0].width`"),
     "height, 2^31": (
@@ -112,33 +61,13 @@ WRONG_TYPES = {
         [],
         "Expected `int` <= 2147483647 - at `$.images[0].height`",
     ),
-    "height, float": (
-        [image(height=1.5)],
-        [],
-        "Expected `int`, got `float` - at `$.images[0].height`",
-    ),
-    "an image, number": ([image(), 3], [], "Expected `object`, got `int` - at `$.images[1]`"),
-    "images, null": (None, [], "Expected `array`, got `null` - at `$.images`"),
-    "annotations, an object": (
-        [],
-        {"5": {}},
-        "Expected `array`, got `object` - at `$.annotations`",
-    ),
 }
 
 
 @pytest.mark.parametrize(("images", "annotations", "what"), WRONG_TYPES.values(), ids=WRONG_TYPES)
 def test_wrong_types(images: Any, annotations: Any, what: str) -> None:
-    remedy = "" if GIVE_FLOAT_IDS in what else "; correct the file"
+    remedy = "" if WRITE_INTEGERS in what else "; correct the file"
     refused(coco(images, annotations), f"E-ANN-TYPE f.json: {what}{remedy}")
-
-
-def test_a_category_of_a_wrong_type() -> None:
-    refused(
-        coco([image()], [], [{"id": 3, "name": "cat"}, {"id": 4, "name": None}]),
-        "E-ANN-TYPE f.json: Expected `str`, got `null` - at `$.categories[1].name`;"
-        " correct the file",
-    )
 
 
 @pytest.mark.parametrize("value", [-(2**63), -1, 0, 2**63 - 1])
@@ -251,14 +180,10 @@ def test_an_orphan_is_known_whatever_else_is_wrong_with_it() -> None:
 NOT_FINITE = "bbox holds a number that is not finite"
 BAD_BOXES = {
     "three numbers": (b"[1,2,3]", "E-BOX-SHAPE", "bbox is 3 values, not four numbers"),
-    "five numbers": (b"[1,2,3,4,5]", "E-BOX-SHAPE", "bbox is 5 values, not four numbers"),
-    "none": (b"[]", "E-BOX-SHAPE", "bbox is 0 values, not four numbers"),
     "null": (b"null", "E-BOX-SHAPE", "bbox is NoneType, not four numbers"),
     "an object": (b'{"x":1}', "E-BOX-SHAPE", "bbox is dict, not four numbers"),
     "text": (b'"1234"', "E-BOX-SHAPE", "bbox is str, not four numbers"),
     "text for a number": (b'[1,2,"3",4]', "E-BOX-SHAPE", "bbox holds something that is no number"),
-    "a boolean": (b"[1,2,true,4]", "E-BOX-SHAPE", "bbox holds something that is no number"),
-    "null for a number": (b"[1,2,null,4]", "E-BOX-SHAPE", "bbox holds something that is no number"),
     "a float beyond float64": (b"[1,2,1e999,4]", "E-BOX-NOT-FINITE", NOT_FINITE),
     "NaN": (b"[1, NaN ,3,4]", "E-BOX-NOT-FINITE", NOT_FINITE),
     "Infinity": (b"[1,2,3,Infinity]", "E-BOX-NOT-FINITE", NOT_FINITE),
@@ -269,7 +194,6 @@ BAD_BOXES = {
         NOT_FINITE,
     ),
     "no width": (b"[1,2,0,4]", "E-BOX-EMPTY", "width 0 and height 4"),
-    "no height": (b"[1,2,3,0.0]", "E-BOX-EMPTY", "width 3 and height 0.0"),
     "negative width": (b"[1,2,-3.5,4]", "E-BOX-EMPTY", "width -3.5 and height 4"),
     "a width below float64": (b"[1,2,1e-999,4]", "E-BOX-EMPTY", "width 0.0 and height 4"),
 }

@@ -1,23 +1,15 @@
 import dataclasses
 import json
-import logging
 import os
-import re
 import shutil
-import threading
-import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import apache_beam as beam
 import msgspec
 import pytest
-from apache_beam.testing.util import assert_that, equal_to
 
-from schemas.documents.text_protos import label_map_pbtxt, schema_pbtxt
-from schemas.documents.tfds_metadata import LABEL_FILES, features_json
-from schemas.faults import Rejected, find_fault
+from schemas.faults import Rejected
 from schemas.layouts.detection import DetectionLayout
 from schemas.manifest import (
     Annotations,
@@ -25,12 +17,9 @@ from schemas.manifest import (
     Label,
     Manifest,
     PlannedSplit,
-    ShardEntry,
-    SplitSummary,
-    read_manifest,
     to_json,
 )
-from schemas.shards import ShardInfo, ShardNames, file_sum
+from schemas.shards import ShardInfo, ShardNames
 from tests.small_runs import (
     SmallRun,
     build_run,
@@ -41,26 +30,19 @@ from tests.small_runs import (
     touch,
     write_set,
 )
-from transforms.blobs import PinTally
-from transforms.commit import Commit, find_complete, job_digest, refuse_empty
+from transforms.commit import find_complete, refuse_empty
 from transforms.earlier_sets import EarlierSet, EarlierSets, InheritedLabel
-from transforms.output_files import SIDE_FILES
-from transforms.progress import PROGRESS
 from transforms.publish_plan import (
     CommitJob,
-    PublishPlan,
     RejectBudget,
     check_budget,
     check_drops,
-    first_difference,
     make_job_plan,
     publish_plan,
-    reject_text,
 )
 from transforms.shard_table import ShardTable
 from transforms.sources.split_sources import SplitSource
-from transforms.storage import Entry, Storage, open_storage
-from transforms.storage.local import LocalStorage
+from transforms.storage import Storage, open_storage
 
 LABELS = [Label(1, "person"), Label(2, "crowd of people")]
 STEMS = ["train-00000-of-00002", "train-00001-of-00002"]
@@ -117,35 +99,6 @@ def reject(key: str = "1", code: str = "E-IMG-MISSING", **changes: Any) -> Rejec
     return Rejected(code=code, key=key, **{**whole, **changes})
 
 
-def test_the_plan_holds_what_decides_the_data_set(run: SmallRun) -> None:
-    assert run.plan == JobPlan(
-        format_version=3,
-        options={
-            "category_ids": "original",
-            "features": "by default",
-            "hosts": "",
-            "num_shards": "all=2",
-            "on_size_mismatch": "auto",
-            "order": "all=shuffled",
-            "records_per_shard": "",
-            "seed": "0",
-            "shard_size": "",
-        },
-        labels=LABELS,
-        splits={"train": PlannedSplit(6, 2)},
-        samples=run.table.digest,
-        found=["boxes"],
-    )
-
-
-def test_a_split_whose_samples_are_all_rejected_is_planned_empty() -> None:
-    job = dataclasses.replace(JOB, budget=RejectBudget(percent=100))
-
-    plan = make_job_plan(ShardTable({}, "0"), [summary(images=1)], [reject()], job)
-
-    assert plan.splits == {"train": PlannedSplit(0, 0)}
-
-
 def test_a_split_without_images_needs_permission() -> None:
     files = [summary(), summary("val", images=0)]
 
@@ -189,20 +142,8 @@ def test_the_label_map_begins_with_the_earlier_ones() -> None:
     assert plan.labels == [*LABELS, Label(7, "kite")]
 
 
-@pytest.mark.parametrize("label", [Label(7, "dragon"), Label(8, "kite")])
-def test_a_class_that_is_another_one_than_earlier_stops_the_run(label: Label) -> None:
-    files = [msgspec.structs.replace(summary(), labels=[label])]
-
-    with pytest.raises(RuntimeError) as raised:
-        make_job_plan(ShardTable({}, "0"), files, [], GROWING)
-
-    what = f"category {label.id} is {label.name!r}, but gs://b/first has 7 for 'kite'"
-    remedy = "give each class the id and the name that it had"
-    assert str(raised.value) == f"E-ANN-LABELS gs://b/out: {what}; {remedy}"
-
-
 @pytest.mark.parametrize(("budget", "code"), [("9%", "E-BUDGET"), ("10%", ""), ("1", "")])
-def test_the_budget_is_of_what_earlier_data_sets_do_not_hold(budget: str, code: str) -> None:
+def test_the_budget_counts_new_samples_only(budget: str, code: str) -> None:
     """Else a percentage would allow more each day, and in the end all that is new."""
     files = [msgspec.structs.replace(summary(images=1000), earlier_images=990)]
     share = float(budget[:-1]) if budget.endswith("%") else None
@@ -213,45 +154,6 @@ def test_the_budget_is_of_what_earlier_data_sets_do_not_hold(budget: str, code: 
         return
     with pytest.raises(RuntimeError, match=rf"^{code} gs://b/out: 1 of 10 samples rejected"):
         check_budget([reject()], files, job)
-
-
-def test_a_split_with_images_in_earlier_data_sets_may_have_none_left() -> None:
-    growing = msgspec.structs.replace(summary(images=10), earlier_images=9)
-    new = summary(images=10)
-
-    refuse_empty(growing, 0, GROWING)
-    with pytest.raises(RuntimeError, match=r"^E-SET-EMPTY split train: none of 10 images is left"):
-        refuse_empty(new, 0, GROWING)
-    with pytest.raises(RuntimeError, match=r"^E-SET-EMPTY split train: no images in its sources"):
-        make_job_plan(ShardTable({}, "0"), [summary(images=0)], [], GROWING)
-
-
-def test_labels_that_contradict_stop_the_run() -> None:
-    files = [summary(), msgspec.structs.replace(summary("val"), labels=[Label(1, "dog")])]
-
-    with pytest.raises(RuntimeError, match=r"^E-ANN-LABELS all annotation files: category 1 is"):
-        make_job_plan(ShardTable({}, "0"), files, [], JOB)
-
-
-@pytest.mark.parametrize(
-    ("rejected", "line"),
-    [
-        (
-            reject("42"),
-            "E-IMG-MISSING 42.jpg (key 42): gone; rejected",
-        ),
-        (
-            reject("1", "E-BOX-EMPTY", annotation_ids=(7,)),
-            "E-BOX-EMPTY 1.jpg (id 7): gone; rejected",
-        ),
-        (
-            reject("", "E-ANN-ORPHAN", annotation_ids=(7,), file_name=""),
-            "E-ANN-ORPHAN annotation (id 7): gone; rejected",
-        ),
-    ],
-)
-def test_a_reject_is_one_line_of_the_log(rejected: Rejected, line: str) -> None:
-    assert reject_text(rejected, "rejected") == line
 
 
 # --- the budget ---
@@ -285,7 +187,7 @@ def test_a_budget_is_a_count_or_a_share(budget: RejectBudget, listed: int, allow
         ({"percent": float("nan")}, "nan%"),
     ],
 )
-def test_what_is_no_number_of_samples_is_refused(budget: dict[str, Any], given: str) -> None:
+def test_a_bad_budget_is_refused(budget: dict[str, Any], given: str) -> None:
     with pytest.raises(ValueError) as raised:
         RejectBudget(**budget)
 
@@ -293,7 +195,8 @@ def test_what_is_no_number_of_samples_is_refused(budget: dict[str, Any], given: 
 
 
 def test_a_budget_reads_as_the_command_line_takes_it() -> None:
-    assert (str(RejectBudget(5)), str(RejectBudget(percent=0.5))) == ("5", "0.5%")
+    budgets = RejectBudget(5), RejectBudget(percent=0.5), RejectBudget(percent=5.0)
+    assert list(map(str, budgets)) == ["5", "0.5%", "5%"]
 
 
 @pytest.mark.parametrize(
@@ -318,7 +221,7 @@ def test_samples_are_counted_once_and_annotations_never(
             check_budget(rejects, files, too_small)
 
 
-def test_over_budget_the_message_accepts_it() -> None:
+def test_over_budget_the_message_has_the_command_that_accepts() -> None:
     job = dataclasses.replace(JOB, budget=RejectBudget(percent=1), accept_command="run COUNT")
 
     with pytest.raises(RuntimeError) as raised:
@@ -343,7 +246,7 @@ def test_over_budget_the_message_accepts_it() -> None:
         (4, RejectBudget(count=0), 0),
     ],
 )
-def test_so_many_annotations_of_a_split_may_be_dropped(
+def test_the_budget_of_dropped_annotations(
     listed: int, budget: RejectBudget | None, accepted: int
 ) -> None:
     left_out = {"excluded_annotations": 2, "earlier_annotations": 3}
@@ -366,7 +269,7 @@ def test_so_many_annotations_of_a_split_may_be_dropped(
 
 
 @pytest.mark.parametrize("allow_empty", [False, True])
-def test_where_nothing_would_be_left_the_cause_is_named(allow_empty: bool) -> None:
+def test_where_all_samples_are_rejected_the_cause_is_named(allow_empty: bool) -> None:
     """A command that accepts the rejects would end in `E-SET-EMPTY`, but for `--allow_empty`."""
     job = dataclasses.replace(JOB, accept_command="run COUNT", allow_empty=allow_empty)
     files = [msgspec.structs.replace(summary(), excluded_images=6, skipped={"crowd": 1})]
@@ -425,7 +328,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("changes", "what"), CHANGES)
-def test_another_plan_there_stops_the_run_and_says_what_differs(
+def test_another_plan_stops_the_run_and_names_the_difference(
     out: Path, output: Storage, changes: dict[str, Any], what: str
 ) -> None:
     put(out, ["_plan.json"], to_json(msgspec.structs.replace(PLAN, **changes)))
@@ -439,17 +342,14 @@ def test_another_plan_there_stops_the_run_and_says_what_differs(
     assert contents(out) == before
 
 
-def test_parts_that_are_not_asked_for_are_not_compared() -> None:
-    assert first_difference(PLAN, {"options": {"seed": "1", "order": ""}}) == (
-        "options seed was '0', is '1' now"
-    )
-
-
 NESTED = b'{"a": ' + b"[" * 10_000  # deeper than a parser follows
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"\xff", b"[1]", pytest.param(NESTED, id="nested")])
-def test_what_is_no_plan_is_foreign(out: Path, output: Storage, data: bytes) -> None:
+NOT_UTF_8 = to_json(PLAN).replace(b'"seed"', b'"see\xff"')
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[1]", pytest.param(NESTED, id="nested"), NOT_UTF_8])
+def test_a_file_that_is_not_a_plan_is_foreign(out: Path, output: Storage, data: bytes) -> None:
     put(out, ["_plan.json"], data)
 
     with pytest.raises(RuntimeError) as raised:
@@ -461,103 +361,7 @@ def test_what_is_no_plan_is_foreign(out: Path, output: Storage, data: bytes) -> 
     assert (out / "_plan.json").read_bytes() == data
 
 
-def test_an_output_with_files_of_another_run_is_not_claimed(out: Path, output: Storage) -> None:
-    put(out, ["train-00000-of-00004-10.tfrec"])
-    before = contents(out)
-
-    with pytest.raises(RuntimeError, match=rf"^E-OUT-FOREIGN {out}: train-00000-of-00004-10\.tfr"):
-        publish_plan(PLAN, output, ShardNames())
-
-    assert contents(out) == before
-
-
-@pytest.mark.parametrize("other_seed", [False, True])
-def test_of_two_runs_at_once_plans_agree_or_one_stops(tmp_path: Path, other_seed: bool) -> None:
-    mine = PLAN
-    theirs = msgspec.structs.replace(PLAN, options={"seed": "1", "order": ""})
-    for attempt in range(20):
-        out = tmp_path / f"out{attempt}"
-        out.mkdir()
-        together = threading.Barrier(2)
-        errors: list[str] = []
-
-        def publish(plan: JobPlan, out: Path, together: threading.Barrier, errors: list) -> None:
-            together.wait()
-            try:
-                publish_plan(plan, open_storage(str(out)), ShardNames())
-            except RuntimeError as error:
-                errors.append(str(error).split()[0])
-
-        plans = [mine, theirs if other_seed else mine]
-        threads = [
-            threading.Thread(target=publish, args=(plan, out, together, errors)) for plan in plans
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-        assert errors == (["E-OUT-PLAN"] if other_seed else [])
-        assert (out / "_plan.json").read_bytes() in {to_json(plan) for plan in plans}
-
-
 # --- committing ---
-
-
-BESIDE_SHARDS = {
-    *("_plan.json", "rejected.jsonl", "label_map.pbtxt", "schema.pbtxt", "features.json"),
-    *("dataset_info.json", "README.md", "croissant.json"),
-}
-
-
-def test_the_manifest_tells_everything(data: tuple[Path, Path], run: SmallRun, out: Path) -> None:
-    (data[0] / "a004.jpg").write_bytes(b"<html>")  # is listed as it will be read
-    run = with_budget(plan_run(*data, out), RejectBudget(1))
-
-    manifest = build_run(run)
-
-    infos = [msgspec.json.decode((out / f"_receipts/{s}.json").read_bytes()) for s in STEMS]
-    assert [info["records"] + len(info["rejected"]) for info in infos] == [3, 3]
-    assert manifest == Manifest(
-        layout="detection",
-        plan=run.plan,
-        splits={
-            "train": SplitSummary(
-                listed=6,
-                excluded=0,
-                rejected_before_planning=0,
-                planned=6,
-                rejected_in_shards=1,
-                records=5,
-                shards=2,
-                bytes=sum(info["bytes"] for info in infos),
-                annotations=Annotations(listed=12, written=10, dropped={}, lost=2, excluded=0),
-                repeated_annotation_ids=0,
-                rejected={"E-IMG-TYPE": 1},
-                repairs={},
-                traits={},
-            )
-        },
-        shards=[
-            ShardEntry(
-                file=info["file"],
-                split="train",
-                planned=3,
-                records=info["records"],
-                bytes=(out / info["file"]).stat().st_size,
-                crc32c=info["crc32c"],
-                sha256=contents(out)[info["file"]],
-                index_stem=info["file"].removesuffix(".tfrec"),
-                receipt=file_sum((out / f"_receipts/{stem}.json").read_bytes()),
-            )
-            for info, stem in zip(infos, STEMS, strict=True)
-        ],
-        features=manifest.features,
-        files={name: file_sum((out / name).read_bytes()) for name in BESIDE_SHARDS},
-    )
-    keys = [feature.key for feature in manifest.features]
-    assert keys == sorted(feature.key for feature in DetectionLayout().spec.features)
-    assert read_manifest((out / "manifest.json").read_bytes(), "manifest.json") == manifest
 
 
 def test_the_manifest_is_the_last_of_the_files(
@@ -645,24 +449,6 @@ def test_rejects_are_lines_in_order(data: tuple[Path, Path], out: Path) -> None:
     assert split.annotations == Annotations(
         listed=12, written=6, dropped={"E-BOX-EMPTY": 1, "E-BOX-OUTSIDE": 1}, lost=4, excluded=0
     )
-
-
-def test_splits_are_counted_apart(tmp_path: Path, out: Path) -> None:
-    train, val = write_set(tmp_path / "train", 4), write_set(tmp_path / "val", 2, objects=3)
-    images, annotations = ({"train": t, "val": v} for t, v in zip(train, val, strict=True))
-
-    manifest = build_run(plan_run(images, annotations, out))
-
-    assert {name: (s.records, s.annotations.written) for name, s in manifest.splits.items()} == {
-        "train": (4, 8),
-        "val": (2, 6),
-    }
-    assert [(shard.split, shard.records) for shard in manifest.shards] == [
-        ("train", 2),
-        ("train", 2),
-        ("val", 1),
-        ("val", 1),
-    ]
 
 
 def drop_last(infos: list[ShardInfo]) -> list[ShardInfo]:
@@ -764,15 +550,6 @@ def test_an_annotation_file_that_says_otherwise_means_no_manifest(
     assert not (out / "manifest.json").exists()
 
 
-def test_rejects_that_came_twice_mean_no_manifest(run: SmallRun, out: Path) -> None:
-    infos = build_shards(run)
-    rejected = [reject("1", annotation_ids=(1, 2))]  # though it was planned and written
-
-    with pytest.raises(RuntimeError, match=r"^the sum of samples of train does not hold: 6 is not"):
-        commit_run(with_budget(dataclasses.replace(run, rejected=rejected), RejectBudget(1)), infos)
-    assert not (out / "manifest.json").exists()
-
-
 def grow(path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"\0")
 
@@ -802,7 +579,7 @@ def add(path: Path) -> None:
         ("test-00000-of-00001.tfrec", add, "test-00000-of-00001.tfrec is no shard of this plan"),
     ],
 )
-def test_a_listing_that_is_not_the_plan_s_means_no_manifest(
+def test_without_exactly_the_planned_files_there_is_no_manifest(
     run: SmallRun, out: Path, name: str, edit: Callable[[Path], None], what: str
 ) -> None:
     infos = build_shards(run)
@@ -813,19 +590,6 @@ def test_a_listing_that_is_not_the_plan_s_means_no_manifest(
         commit_run(run, infos)
 
     assert str(raised.value).startswith(f"E-OUT-FOREIGN {out}: {what}")
-    assert contents(out) == before
-
-
-def test_a_run_that_was_overwritten_commits_nothing(
-    run: SmallRun, out: Path, output: Storage
-) -> None:
-    infos = build_shards(run)
-    (out / "_plan.json").write_bytes(b"{}")
-    before = contents(out)
-
-    with pytest.raises(RuntimeError, match=rf"^E-OUT-PLAN {out}: _plan\.json is of another run"):
-        commit_run(run, infos)
-
     assert contents(out) == before
 
 
@@ -853,14 +617,6 @@ def test_over_budget_there_are_rejects_and_no_manifest(data: tuple[Path, Path], 
 
     assert manifest.splits["train"].records == 4
     assert (out / "manifest.json").is_file()
-
-
-def test_committing_again_changes_nothing(run: SmallRun, out: Path) -> None:
-    first = build_run(run)
-    before = contents(out)
-
-    assert build_run(run) == first
-    assert contents(out) == before
 
 
 @pytest.mark.parametrize("name", ["rejected.jsonl", "features.json", "manifest.json"])
@@ -943,7 +699,7 @@ def spare_image(data: tuple[Path, Path]) -> None:
         lambda data: data[1].write_text(data[1].read_text() + " "),
     ],
 )
-def test_what_changed_since_is_not_found_complete(
+def test_changed_sources_are_not_found_complete(
     data: tuple[Path, Path], run: SmallRun, edit: Callable[[tuple[Path, Path]], Any]
 ) -> None:
     manifest = build_run(run)
@@ -962,7 +718,7 @@ def test_what_changed_since_is_not_found_complete(
         f"_receipts/{STEMS[0]}.json",
     ],
 )
-def test_what_lacks_a_file_is_not_complete(
+def test_without_one_of_its_files_a_data_set_is_incomplete(
     data: tuple[Path, Path], run: SmallRun, out: Path, name: str
 ) -> None:
     manifest = build_run(run)
@@ -973,65 +729,6 @@ def test_what_lacks_a_file_is_not_complete(
     assert look(run, data, trust_manifest=True) == manifest
     assert build_run(run) == manifest
     assert contents(out) == before
-
-
-def test_a_shard_of_another_size_is_not_complete(
-    data: tuple[Path, Path], run: SmallRun, out: Path
-) -> None:
-    build_run(run)
-    grow(out / f"{STEMS[1]}-3.tfrec")
-
-    with pytest.raises(RuntimeError, match=rf"^E-OUT-CONFLICT {out}/{STEMS[1]}-3\.tfrec: has "):
-        look(run, data)
-
-
-def test_a_touched_annotation_file_is_the_same(data: tuple[Path, Path], run: SmallRun) -> None:
-    manifest = build_run(run)
-    touch(data[1])
-
-    assert look(run, data) == manifest
-
-
-def test_touched_sources_are_recognised_after_the_next_run(
-    data: tuple[Path, Path], run: SmallRun, out: Path
-) -> None:
-    manifest = build_run(run)
-    touch(data[0] / "a000.jpg")
-
-    assert build_run(plan_run(*data, out)) == manifest
-    assert look(run, data) == manifest
-
-
-def test_leaving_samples_out_is_another_job(
-    data: tuple[Path, Path], run: SmallRun, tmp_path: Path
-) -> None:
-    build_run(run)
-    put(tmp_path, ["rejected.jsonl"], b"")
-
-    assert look(run, data, exclude=str(tmp_path / "rejected.jsonl")) is None
-
-
-@pytest.mark.parametrize("trust_manifest", [False, True])
-def test_a_data_set_of_other_options_is_refused(
-    data: tuple[Path, Path], run: SmallRun, out: Path, trust_manifest: bool
-) -> None:
-    build_run(run)
-    before = contents(out)
-
-    with pytest.raises(RuntimeError) as raised:
-        look(run, data, options={**run.plan.options, "seed": "1"}, trust_manifest=trust_manifest)
-
-    assert str(raised.value).startswith(f"E-OUT-PLAN {out}: options seed was '0', is '1' now; give")
-    assert contents(out) == before
-
-
-def test_a_manifest_that_is_none_is_foreign(
-    data: tuple[Path, Path], run: SmallRun, out: Path
-) -> None:
-    put(out, ["manifest.json"])
-
-    with pytest.raises(RuntimeError, match=r"^E-OUT-FOREIGN .*/manifest\.json: no manifest of"):
-        look(run, data)
 
 
 def test_an_empty_root_is_recognised_too(tmp_path: Path, out: Path) -> None:
@@ -1055,95 +752,7 @@ def test_an_empty_root_is_recognised_too(tmp_path: Path, out: Path) -> None:
     assert manifest.splits["val"].listed == 0
 
 
-@pytest.mark.parametrize(
-    ("changes", "identities", "listings"),
-    [
-        ({"options": {"seed": "1"}}, {"train": "9:ff"}, {"train": "a"}),
-        ({"samples": "00ff"}, {"train": "9:ff"}, {"train": "a"}),
-        ({}, {"train": "9:fe"}, {"train": "a"}),
-        ({}, {"val": "9:ff"}, {"train": "a"}),
-        ({}, {"train": "9:ff"}, {"train": "b"}),
-        ({}, {"train": "9:ff"}, {"train": "a", "val": "a"}),
-        ({}, {"train": "9:ff"}, {}),
-    ],
-)
-def test_every_part_of_a_job_is_in_its_digest(
-    changes: dict[str, Any], identities: Mapping[str, str], listings: Mapping[str, str]
-) -> None:
-    one = job_digest(PLAN, {"train": "9:ff"}, {"train": "a"})
-
-    assert one == job_digest(PLAN, {"train": "9:ff"}, {"train": "a", "val": "0"})
-    plan = msgspec.structs.replace(PLAN, **changes)
-    assert one != job_digest(plan, identities, listings)
-
-
-# --- pipelines ---
-
-
-def test_pipelines_publish_and_commit(
-    test_pipeline: Callable[[], beam.Pipeline],
-    data: tuple[Path, Path],
-    run: SmallRun,
-    out: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.INFO, logger="transforms.commit")
-    alone = tmp_path / "alone"
-    expected = build_run(plan_run(*data, alone))
-    publish_plan(run.plan, open_storage(str(out)), run.job.names)
-    infos = build_shards(run)
-    tally = PinTally(6, 0, 1, run.listings["train"], "", "spare\n.jpg")
-    PROGRESS.reset()
-
-    with test_pipeline() as pipeline:
-        table = pipeline | "Table" >> beam.Create([run.table]).with_output_types(ShardTable)
-        files = pipeline | "Files" >> beam.Create(run.files).with_output_types(SplitSource)
-        rejected = pipeline | "Rejected" >> beam.Create([]).with_output_types(Rejected)
-        shards = pipeline | "Infos" >> beam.Create(infos).with_output_types(ShardInfo)
-        tallies = pipeline | "Tallies" >> beam.Create([("train", tally)])
-        plan = table | PublishPlan(run.commit_job, files, rejected)
-        manifests = shards | Commit(run.commit_job, plan, files, rejected, tallies)
-        assert_that(plan, equal_to([run.plan]), label="plan")
-        assert_that(manifests, equal_to([expected]), label="manifest")
-
-    assert contents(out) == contents(alone)
-    assert (PROGRESS.planned, PROGRESS.shards_planned) == (6, 2)
-    assert [record.getMessage() for record in caplog.records] == [
-        "no record was to hold 1 file of root train, such as spare\\n.jpg"
-    ]
-
-
-def test_a_claimed_output_stops_the_pipeline(
-    test_pipeline: Callable[[], beam.Pipeline], run: SmallRun, out: Path
-) -> None:
-    put(out, ["_plan.json"], to_json(PLAN))
-
-    with pytest.raises(RuntimeError) as raised, test_pipeline() as pipeline:
-        table = pipeline | "Table" >> beam.Create([run.table]).with_output_types(ShardTable)
-        files = pipeline | "Files" >> beam.Create(run.files).with_output_types(SplitSource)
-        rejected = pipeline | "Rejected" >> beam.Create([]).with_output_types(Rejected)
-        _ = table | PublishPlan(run.commit_job, files, rejected)
-
-    fault = find_fault("".join(traceback.format_exception(raised.value)))
-    assert fault is not None
-    assert fault[1].startswith(
-        f"E-OUT-PLAN {out}: options category_ids was not there, is 'original' now; give"
-    )
-
-
-# --- permissions, two runs that meet, and what lies beside the shards ---
-
-
-def test_a_job_that_says_nothing_more_has_no_options_and_no_budget() -> None:
-    job = CommitJob("gs://b/out", DetectionLayout())
-
-    assert (dict(job.options), job.budget, job.allow_empty) == ({}, RejectBudget(0), False)
-    assert (job.names, job.accept_command) == (ShardNames(), "budget=RejectBudget(count=COUNT)")
-
-
-def test_a_whole_percentage_reads_without_decimals() -> None:
-    assert str(RejectBudget(percent=5.0)) == "5%"
+# --- permissions and counts ---
 
 
 @pytest.mark.parametrize(
@@ -1155,7 +764,7 @@ def test_a_whole_percentage_reads_without_decimals() -> None:
         (0, 0, False, False),  # was refused or allowed before the plan
     ],
 )
-def test_a_split_of_which_nothing_is_left_needs_permission(
+def test_a_split_with_nothing_left_needs_permission(
     images: int, samples: int, allow_empty: bool, stops: bool
 ) -> None:
     job = dataclasses.replace(JOB, allow_empty=allow_empty)
@@ -1185,66 +794,6 @@ def test_a_data_set_of_rejects_alone_is_committed_only_with_permission(
     assert build_run(allowed).splits["train"].records == 0
 
 
-class OutputTakenMeanwhile(LocalStorage):
-    """An output of which another run makes plan and first shard between two looks at it."""
-
-    def __init__(self, root: Path, plan: JobPlan | None) -> None:
-        super().__init__(str(root))
-        self._root = root
-        self._other_plan = plan
-
-    def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[Entry]:
-        if self._other_plan is not None:
-            put(self._root, ["_plan.json"], to_json(self._other_plan))
-        put(self._root, ["train-00000-of-00002-3.tfrec"])
-        return super().list(prefix, recursive=recursive)
-
-
-def test_of_a_run_that_began_just_now_nothing_is_foreign(out: Path) -> None:
-    publish_plan(PLAN, OutputTakenMeanwhile(out, PLAN), ShardNames())
-
-    assert (out / "_plan.json").read_bytes() == to_json(PLAN)
-
-
-def test_of_another_run_that_began_just_now_the_plan_is_compared(out: Path) -> None:
-    theirs = msgspec.structs.replace(PLAN, samples="fe")
-
-    with pytest.raises(RuntimeError, match=r"^E-OUT-PLAN .*: the output was made from other imag"):
-        publish_plan(PLAN, OutputTakenMeanwhile(out, theirs), ShardNames())
-
-
-def test_what_appeared_just_now_without_a_plan_is_foreign(out: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"^E-OUT-FOREIGN .*: train-00000-of-00002-3\.tfrec is"):
-        publish_plan(PLAN, OutputTakenMeanwhile(out, None), ShardNames())
-    assert not (out / "_plan.json").exists()
-
-
-def test_a_plan_whose_text_is_no_utf_8_is_foreign(out: Path, output: Storage) -> None:
-    put(out, ["_plan.json"], to_json(PLAN).replace(b'"seed"', b'"see\xff"'))
-
-    with pytest.raises(RuntimeError, match=r"^E-OUT-FOREIGN .*: _plan\.json is no plan of beam-"):
-        publish_plan(PLAN, output, ShardNames())
-
-
-def test_rejects_over_budget_are_shown_with_the_file_that_names_all(
-    data: tuple[Path, Path], out: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (data[0] / "a001.jpg").write_bytes(b"<html>")
-
-    with pytest.raises(RuntimeError, match=r"^E-BUDGET "):
-        build_run(plan_run(*data, out))
-
-    warned = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert warned == ["E-IMG-TYPE a001.jpg (key 2): HTML; rejected, see rejected.jsonl"]
-
-
-def test_the_note_of_the_sources_is_an_empty_object(run: SmallRun, out: Path) -> None:
-    build_run(run)
-
-    (note,) = (out / "_sources").iterdir()
-    assert note.read_bytes() == b"{}\n"
-
-
 def test_rejects_of_two_splits_are_counted_apart(tmp_path: Path, out: Path) -> None:
     train, val = write_set(tmp_path / "train", 4), write_set(tmp_path / "val", 3)
     (train[0] / "a000.jpg").unlink()
@@ -1265,58 +814,6 @@ def test_rejects_of_two_splits_are_counted_apart(tmp_path: Path, out: Path) -> N
     }
 
 
-def test_tfds_reads_each_split_s_own_shards(tmp_path: Path, out: Path) -> None:
-    train, val = write_set(tmp_path / "train", 5), write_set(tmp_path / "val", 3)
-    images, annotations = ({"train": t, "val": v} for t, v in zip(train, val, strict=True))
-
-    manifest = build_run(plan_run(images, annotations, out))
-
-    info = json.loads((out / "dataset_info.json").read_text())
-    assert (info["name"], info["version"]) == ("beam_tfrec_detection", "3.0.0")
-    assert info["description"] == "detection Examples written by beam-tfrec; see manifest.json."
-    assert {
-        split["name"]: (split["shardLengths"], split["numBytes"]) for split in info["splits"]
-    } == {
-        "train": (["3", "2"], str(manifest.splits["train"].bytes)),
-        "val": (["2", "1"], str(manifest.splits["val"].bytes)),
-    }
-
-
-def test_the_side_files_are_what_their_writers_make(run: SmallRun, out: Path) -> None:
-    build_run(run)
-
-    spec = DetectionLayout().spec
-    labels = [(label.id, label.name) for label in LABELS]
-    assert {
-        name: (out / name).read_text()
-        for name in SIDE_FILES
-        if name != "dataset_info.json" and name not in LABEL_FILES.values()
-    } == {
-        "label_map.pbtxt": label_map_pbtxt(labels),
-        "schema.pbtxt": schema_pbtxt(spec),
-        "features.json": features_json(spec),
-    }
-
-
-def test_a_job_s_digest_is_32_hex_digits_whatever_the_order_of_its_parts() -> None:
-    one = job_digest({"a": "1", "b": "2"}, {"t": "9:ff", "v": "8:ff"}, {"t": "a", "v": "b"})
-
-    assert one == job_digest({"b": "2", "a": "1"}, {"v": "8:ff", "t": "9:ff"}, {"v": "b", "t": "a"})
-    assert re.fullmatch("[0-9a-f]{32}", one)
-
-
-def test_annotations_are_not_shown_among_the_samples_over_budget(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    rejects = [reject("1", "E-BOX-EMPTY", annotation_ids=(7,)), reject("2")]
-
-    with pytest.raises(RuntimeError, match=r"^E-BUDGET gs://b/out: 1 of 10 samples rejected"):
-        make_job_plan(ShardTable({}, "0"), [summary()], rejects, JOB)
-
-    shown = [record.getMessage() for record in caplog.records]
-    assert shown == ["E-IMG-MISSING 2.jpg (key 2): gone; rejected"]
-
-
 def test_repairs_and_traits_of_all_shards_add_up(data: tuple[Path, Path], out: Path) -> None:
     spec = json.loads(data[1].read_text())
     for annotation in spec["annotations"][::2]:
@@ -1331,30 +828,3 @@ def test_repairs_and_traits_of_all_shards_add_up(data: tuple[Path, Path], out: P
     assert [info.repairs for info in infos] == [{"box_clipped": 3}, {"box_clipped": 3}]
     assert split.repairs == {"box_clipped": 6}
     assert list(split.traits.items()) == [("animated", 2), ("cmyk", 4)]
-
-
-def test_pipelines_make_the_output_and_say_nothing_of_sources_that_are_all_named(
-    test_pipeline: Callable[[], beam.Pipeline],
-    data: tuple[Path, Path],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.INFO, logger="transforms.commit")
-    shutil.rmtree(data[0])  # no image is left: a plan without shards
-    data[0].mkdir()
-    out = tmp_path / "not" / "there"
-    run = plan_run(*data, out, allow_empty=True, budget=RejectBudget(6))
-
-    with test_pipeline() as pipeline:
-        table = pipeline | "Table" >> beam.Create([run.table]).with_output_types(ShardTable)
-        files = pipeline | "Files" >> beam.Create(run.files).with_output_types(SplitSource)
-        rejected = pipeline | "Rejected" >> beam.Create(run.rejected).with_output_types(Rejected)
-        shards = pipeline | "Infos" >> beam.Create([]).with_output_types(ShardInfo)
-        tallies = pipeline | "Tallies" >> beam.Create([("train", PinTally(6, 6, 0, "0"))])
-        plan = table | PublishPlan(run.commit_job, files, rejected)
-        _ = shards | Commit(run.commit_job, plan, files, rejected, tallies)
-
-    manifest = read_manifest((out / "manifest.json").read_bytes(), "manifest.json")
-    assert manifest.splits["train"].rejected == {"E-IMG-MISSING": 6}
-    assert [record.getMessage() for record in caplog.records] == []
-    assert not (out / "_spool").exists()

@@ -24,7 +24,7 @@ from transforms.images.turn_images import Orientation
 WIDTH_PX, HEIGHT_PX = 120, 80
 RED, GREEN, BLUE = range(3)
 SQUARES = {  # channel: left, top, right, bottom as stored
-    RED: (4, 6, 16, 30),  # of which cuts to the middle leave nothing, or a part
+    RED: (4, 6, 16, 30),  # a cut to the middle leaves nothing of it, or a part
     GREEN: (50, 20, 90, 61),
     BLUE: (12, 50, 44, 74),
 }
@@ -50,6 +50,8 @@ TURNS = [
 ]
 turns = pytest.mark.parametrize("turn", TURNS, ids=lambda turn: f"EXIF {turn}")
 conversions = pytest.mark.parametrize("conversion", CONVERSIONS.values(), ids=CONVERSIONS)
+PAIRS = list(itertools.product(TURNS, CONVERSIONS.values()))
+some = pytest.mark.parametrize(("turn", "conversion"), PAIRS[::5])  # every turn, every conversion
 
 
 def drawn() -> np.ndarray:
@@ -133,7 +135,7 @@ class Scene:
         return built
 
     def shown(self) -> list[int]:
-        """Return the squares of which more than a px is written."""
+        """Return the squares that cover more than a row of pixels."""
         return [c for c in SQUARES if self.written[:, :, c].sum() > max(self.size_px)]
 
 
@@ -193,8 +195,7 @@ def test_detection(turn: tuple[int, bool, bool], conversion: Conversion) -> None
         assert scene.images[0].info.size_px == (width_px, height_px)
 
 
-@conversions
-@turns
+@some
 def test_polygons_are_cut_by_nothing(turn: tuple[int, bool, bool], conversion: Conversion) -> None:
     scene = Scene(turn, conversion)
     built = scene.built(DetectionLayout(features=("boxes", "polygons")), outlines="polygons")
@@ -204,8 +205,7 @@ def test_polygons_are_cut_by_nothing(turn: tuple[int, bool, bool], conversion: C
         assert near([*clipped.min(axis=0), *clipped.max(axis=0)], scene, channel)
 
 
-@conversions
-@turns
+@some
 def test_keras(turn: tuple[int, bool, bool], conversion: Conversion) -> None:
     scene = Scene(turn, conversion)
     for channel in SQUARES:
@@ -217,8 +217,7 @@ def test_keras(turn: tuple[int, bool, bool], conversion: Conversion) -> None:
         assert near([x, y, x + width, y + height], scene, channel)
 
 
-@conversions
-@turns
+@some
 def test_tfds_with_its_panoptic_image(turn: tuple[int, bool, bool], conversion: Conversion) -> None:
     scene = Scene(turn, conversion)
     layout = TfdsLayout(features=("boxes", "panoptic"))
@@ -242,8 +241,7 @@ def test_tfds_with_its_panoptic_image(turn: tuple[int, bool, bool], conversion: 
             assert not (mask & ~grown(found)).any() and not (found & ~grown(mask)).any()
 
 
-@conversions
-@turns
+@some
 def test_panoptic_masks(turn: tuple[int, bool, bool], conversion: Conversion) -> None:
     scene = Scene(turn, conversion)
     built = scene.built(DetectionLayout(features=("boxes", "panoptic")))

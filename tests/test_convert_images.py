@@ -76,7 +76,7 @@ def test_odd_files_have_the_pixels_that_tensorflow_reads(shared_data: Path) -> N
         data = path.read_bytes()
         info = check_image(data)
         if not isinstance(info, ImageInfo) or path.name == "corrupt.jpg":
-            continue  # of which even its end is a matter of taste
+            continue  # decoders differ on where its data ends
         found = pixels(data)
         channels = {1: 1, 2: 2, 3: 3, 4: 4}[found.shape[2]]
         if channels == 2:  # which TensorFlow has no name for, unless the file has two
@@ -202,7 +202,7 @@ def test_a_result_of_too_many_pixels_is_refused_before_it_is_made() -> None:
 # --- what is written
 
 
-def test_what_no_option_changes_passes_byte_for_byte() -> None:
+def test_an_image_that_no_option_changes_passes_byte_for_byte() -> None:
     photo, gray, drawing = jpeg_of(SMOOTH), jpeg_of(SMOOTH[:, :, 0]), png_of(NOISE)
     for data, conversion in (
         (photo, Conversion(Resize(64, None))),
@@ -236,17 +236,6 @@ def test_formats(source: bytes, conversion: Conversion, file_format: str) -> Non
     assert image.source_sha256 == encoded(source).sha256
     assert image.sha256 == encoded(image.data).sha256
     assert "progressive" not in image.info.traits
-
-
-def test_quality() -> None:
-    sizes = [
-        len(converted(jpeg_of(SMOOTH), Conversion(reencode=Encoding.JPEG, quality=quality)).data)
-        for quality in (10, 60, 95)
-    ]
-    assert sizes == sorted(sizes) and len(set(sizes)) == 3
-    default = converted(png_of(SMOOTH), Conversion(reencode=Encoding.JPEG)).data
-    asked = converted(png_of(SMOOTH), Conversion(reencode=Encoding.JPEG, quality=95)).data
-    assert default == asked
 
 
 def test_alpha_is_laid_on_white_where_it_is_left_out() -> None:
@@ -393,7 +382,7 @@ def test_a_transparent_gray_of_16_bits_is_that_one_alone() -> None:
 
 
 @pytest.mark.parametrize("size_px", [(65_501, 2), (2, 65_501)])
-def test_what_is_too_long_for_a_jpeg_is_rejected_as_such(size_px: tuple[int, int]) -> None:
+def test_an_image_too_long_for_a_jpeg_is_rejected(size_px: tuple[int, int]) -> None:
     data = saved(Image.new("L", size_px), "PNG")
     found = convert_image(encoded(data), Conversion(reencode=Encoding.JPEG))
     what = f"{size_px[0]} x {size_px[1]} px, a JPEG has sides of up to 65500"
@@ -436,18 +425,9 @@ RUN_OUT = "compressed pixels run out before the last row"
         (CUT_JPEG, Orientation.UPRIGHT, Conversion(reencode=Encoding.JPEG), ""),
     ],
 )
-def test_what_is_decoded_must_pass_the_decode_check(
+def test_a_decoded_image_must_pass_the_decode_check(
     data: bytes, orientation: Orientation, conversion: Conversion, detail: str
 ) -> None:
     sample, image = Sample("train", "1", 0, (Blob("train", "a.jpg"),), b""), encoded(data)
     found = convert_images(sample, [image], orientation, conversion)
     assert found == (Unfit("E-IMG-DAMAGED", detail, 0) if detail else [image])
-
-
-def test_trouble_of_the_machine_is_no_fault_of_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    def out_of_memory(*_: object, **__: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(Image.Image, "resize", out_of_memory)
-    with pytest.raises(MemoryError):
-        convert_image(encoded(png_of(NOISE)), Conversion(Resize(8, 8)))

@@ -5,7 +5,6 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import apache_beam as beam
 import pytest
@@ -14,7 +13,7 @@ from PIL import Image
 
 from pipelines import folder
 from schemas.features import Feature, FeatureSpec, Kind
-from schemas.geometry.resizing import Resize, ResizeMode
+from schemas.geometry.resizing import Resize
 from schemas.images import EncodedImage
 from schemas.layouts import Built, Labels, Unfit
 from schemas.layouts.classification import ClassificationLayout
@@ -34,9 +33,7 @@ from tests.coco_command import (
 from tests.conftest import jpeg_bytes
 from tests.small_images import EOI
 from tests.turned_images import as_stored, oriented
-from transforms.gate import GateLimits, WorkerGate
-from transforms.images.check_images import Check
-from transforms.images.convert_images import Color, Conversion, Encoding
+from transforms.images.convert_images import Conversion
 from transforms.images.turn_images import Orientation
 from transforms.shard_index import index_from_parquet
 
@@ -84,13 +81,7 @@ def test_bytes_are_the_same_whatever_the_threads(make_coco: MakeCoco, tmp_path: 
     assert "Pillow" in plan["conversion_codecs"]
 
 
-def test_nothing_asked_leaves_the_plan_as_it_was(make_coco: MakeCoco, tmp_path: Path) -> None:
-    manifest = committed(make_coco(1), tmp_path / "out")
-    asked = {"resize", "reencode", "quality", "color", "conversion_codecs", "pixels"}
-    assert not asked & set(manifest["plan"]["options"])
-
-
-def test_what_cannot_be_converted_is_a_reject(make_coco: MakeCoco, tmp_path: Path) -> None:
+def test_an_image_that_cannot_be_converted_is_a_reject(make_coco: MakeCoco, tmp_path: Path) -> None:
     sources, out = make_coco(3), tmp_path / "out"
     (sources[0] / "a001.jpg").write_bytes(webp())
     (sources[0] / "a002.jpg").write_bytes(b"<html>404</html>")
@@ -123,20 +114,12 @@ def test_what_cannot_be_converted_is_a_reject(make_coco: MakeCoco, tmp_path: Pat
         ),
     ],
 )
-def test_what_does_not_fit_together_is_refused(
+def test_contradicting_options_are_refused(
     flags: list[str], message: str, make_coco: MakeCoco, tmp_path: Path
 ) -> None:
     run = run_coco(*command(make_coco(1), tmp_path / "out"), *flags)
     assert run.code == 2 and message in run.fault
     assert not (tmp_path / "out").exists()
-
-
-def test_what_plain_pixels_do_not_go_with_is_refused() -> None:
-    for asked in (Conversion(reencode=Encoding.JPEG), Conversion(Resize(9, 9), quality=9)):
-        with pytest.raises(ValueError, match="must be left out where plain pixels are written"):
-            asked.for_pixels("float32")
-    with pytest.raises(ValueError, match=r"pixels_dtype must be of uint8, .*, got 'int7'"):
-        Conversion(pixels_dtype="int7")
 
 
 PIXELS = FeatureSpec(
@@ -200,38 +183,6 @@ def test_a_layout_gets_plain_pixels(
     assert len(shard_paths(out)) == 1
 
 
-def test_folders_are_converted(test_pipeline: Callable[[], beam.Pipeline], tmp_path: Path) -> None:
-    images, out = tmp_path / "images", tmp_path / "out"
-    (images / "cat").mkdir(parents=True)
-    (images / "cat" / "a.jpg").write_bytes(webp())
-    Image.new("CMYK", (30, 60)).save(images / "cat" / "b.jpg")
-    config = folder.FolderConfig(
-        output=str(out),
-        images={"train": str(images)},
-        conversion=Conversion(Resize(16, 16), ResizeMode.FILL, Encoding.JPEG, 90, Color.RGB),
-    )
-    with test_pipeline() as pipeline:
-        folder.build(pipeline, config)
-    for example in examples(out):
-        assert value(example, "image/format") == [b"jpeg"]
-        assert tf.io.decode_jpeg(value(example, "image/encoded")[0]).shape == (16, 16, 3)
-
-
-@pytest.mark.parametrize(
-    ("options", "decodes"),
-    [
-        ({}, False),
-        ({"check": Check.DECODE}, True),
-        ({"orientation": Orientation.UPRIGHT}, True),
-        ({"conversion": Conversion(Resize(4, 2))}, True),
-        ({"layout": PixelsLayout()}, True),
-    ],
-)
-def test_a_config_knows_whether_images_are_decoded(options: dict[str, Any], decodes: bool) -> None:
-    config = folder.FolderConfig(output="out", images={"train": "images"}, **options)
-    assert config.decodes_images is decodes
-
-
 def test_a_run_that_decodes_warns_once_of_an_old_pillow(
     make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,12 +197,3 @@ def test_a_run_that_decodes_warns_once_of_an_old_pillow(
         " (CVE-2026-112403); install pillow>=13, as requirements.lock does"
     )
     assert run.err.splitlines().count(warning) == 1
-
-
-def test_pixels_are_decoded_within_a_budget() -> None:
-    """A picture as large as the budget waits until others are done, and others for it."""
-    gate = WorkerGate(GateLimits(workers=1))
-    with gate.decoding(1 << 24), gate.decoding(1 << 24):
-        assert not gate._pixels.acquire(1, wait=False)
-    assert gate._pixels.acquire(1 << 27, wait=False)  # larger than all, but alone
-    assert not gate._pixels.acquire(1, wait=False)

@@ -13,7 +13,6 @@ import sys
 import threading
 import venv
 from collections.abc import Callable, Iterator, Mapping
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ JOB = (
 WHERE = "https://console.cloud.google.com/dataflow/jobs/us-central1/2026-01-01_00_00_00-0"
 MAX_GRAPH_BYTES = 100_000
 WANTED = ("--max_rejected", "1", "--features", "boxes,masks,polygons")
-"""What a job and a run here are both told."""
+"""Flags of both the job and the run here."""
 
 
 @pytest.fixture
@@ -128,18 +127,10 @@ def without(flag: str) -> list[str]:
         (["--runner", "flinkrunner"], "flink_job_server_jar must be given for flinkrunner"),
     ],
 )
-def test_mistakes_are_told_before_a_store_is_asked(flags: list[str], said: str) -> None:
+def test_mistakes_are_refused_before_any_request(flags: list[str], said: str) -> None:
     run = run_coco(*STORES, *flags)
     assert run.ended == (2, "E-ARG")
     assert said in run.fault
-
-
-def test_either_staging_or_temporary_location_will_do(gcs: GcsStandIn) -> None:
-    flags = without("--staging_location")
-    assert run_coco(*STORES, *flags, "--dry_run=True").code == 0
-    flags.remove("--temp_location")
-    flags.remove("gs://staging/temp")
-    assert "temp_location must be given" in run_coco(*STORES, *flags).fault
 
 
 def test_a_dry_run_asks_no_store(gcs: GcsStandIn) -> None:
@@ -148,37 +139,6 @@ def test_a_dry_run_asks_no_store(gcs: GcsStandIn) -> None:
     assert run.code == 0, run.err
     assert run.out.startswith("valid: ") and "nothing was submitted" in run.out
     assert len(gcs.requests) == before
-
-
-@pytest.mark.slow
-def test_the_job_is_what_the_flags_say(gcs: GcsStandIn) -> None:
-    job, _ = described(
-        gcs,
-        *("--machine_type", "n2-highcpu-8", "--number_of_worker_harness_threads", "4"),
-        *("--max_num_workers", "20", "--disk_size_gb", "60", "--no_use_public_ips"),
-        *("--labels", "tool=beam-tfrec", "--service_account_email", "w@my-project.iam"),
-    )
-
-    (pool,) = job["environment"]["workerPools"]
-    assert (pool["machineType"], pool["numThreadsPerWorker"]) == ("n2-highcpu-8", 4)
-    assert (pool["diskSizeGb"], pool["autoscalingSettings"]["maxNumWorkers"]) == (60, 20)
-    assert pool["ipConfiguration"] == "WORKER_IP_PRIVATE"
-    assert job["labels"] == {"tool": "beam-tfrec"}
-    assert job["environment"]["serviceAccountEmail"] == "w@my-project.iam"
-    (image,) = pool["sdkHarnessContainerImages"]
-    assert image["containerImage"] == IMAGE
-    assert "workflow.tar.gz" not in {package["name"] for package in pool["packages"]}
-
-
-def test_the_package_is_staged_where_no_image_holds_it(gcs: GcsStandIn) -> None:
-    template = ("--template_location", "gs://staging/job.json", "--setup_file", "./setup.py")
-    run = spawn_coco(
-        *STORES, *without("--sdk_container_image"), *template, STORAGE_EMULATOR_HOST=gcs.url
-    )
-    assert run.code == 0, run.err
-    (pool,) = json.loads(staged(gcs, "job.json"))["environment"]["workerPools"]
-    names = [package["name"] for package in pool["packages"]]
-    assert names == ["workflow.tar.gz", "submission_environment_dependencies.txt"]
 
 
 def test_the_graph_holds_nothing_of_the_data(
@@ -192,13 +152,6 @@ def test_the_graph_holds_nothing_of_the_data(
     assert len(large) < MAX_GRAPH_BYTES
     assert len(json.dumps(job)) < MAX_GRAPH_BYTES
     assert b"a007" not in small
-
-
-def test_a_repeat_of_a_finished_run_describes_a_job_that_does_nothing(gcs: GcsStandIn) -> None:
-    here = spawn_coco(*STORES, "--max_rejected", "1", STORAGE_EMULATOR_HOST=gcs.url)
-    assert here.code == 0, here.err
-    _, graph = described(gcs, "--max_rejected", "1")
-    assert b"AlreadyComplete" in graph and b"WriteShards" not in graph
 
 
 @pytest.mark.slow
@@ -270,14 +223,6 @@ def test_faults_of_the_job_end_with_their_exit_code(
 
 
 @pytest.mark.slow
-def test_a_refused_job(gcs: GcsStandIn, dataflow: DataflowStandIn) -> None:
-    dataflow.refusal = HTTPStatus.FORBIDDEN
-    run = submit(gcs, dataflow)
-    assert run.ended == (6, "E-JOB")
-    assert "403" in run.fault and "not allowed here" in run.fault
-
-
-@pytest.mark.slow
 def test_a_data_set_is_verified_by_a_job_whose_result_comes_back(
     gcs: GcsStandIn, dataflow: DataflowStandIn
 ) -> None:
@@ -297,13 +242,6 @@ def test_a_data_set_is_verified_by_a_job_whose_result_comes_back(
     assert [line.split()[0] for line in here[:-1]] == ["E-VER-CRC", "E-VER-CRC"]
     assert [n for n in gcs.objects("staging") if n.startswith("temp/beam-tfrec-verify-")]
     assert len(dataflow.jobs) == 1
-
-
-def test_a_dry_run_of_verify_asks_no_store_and_knows_no_data(gcs: GcsStandIn) -> None:
-    before = len(gcs.requests)
-    run = verify(gcs, *JOB, "--dry_run=True")
-    assert (run.code, run.out.startswith("valid: ")) == (0, True), run.err
-    assert len(gcs.requests) == before
 
 
 def verify(gcs: GcsStandIn, *flags: str) -> Run:
@@ -361,16 +299,3 @@ def test_an_interruption_leaves_the_job_and_tells_how_to_end_it(
     assert run.code == 130
     assert f"interrupted; the job goes on: {WHERE}" in run.err
     assert "gcloud dataflow jobs cancel 2026-01-01_00_00_00-0 --project my-project" in run.err
-
-
-@pytest.mark.slow
-def test_a_cancelled_job_is_no_bug(gcs: GcsStandIn, held: Held) -> None:
-    with DataflowStandIn(held) as dataflow:
-        waiting = submitting(gcs, dataflow)
-        assert waiting.stdout and waiting.stdout.readline().startswith("submitted: ")
-        (job,) = dataflow.jobs.values()
-        job.state = "JOB_STATE_CANCELLED"
-        held.let_go.set()
-        run = finish(waiting)
-    assert run.ended == (6, "E-JOB")
-    assert "CANCELLED" in run.fault

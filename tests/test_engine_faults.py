@@ -3,8 +3,7 @@ import pytest
 from google.api_core.exceptions import Forbidden
 from google.protobuf.message import DecodeError
 
-from pipelines.command import guarded
-from pipelines.engine_faults import engine_fault
+from pipelines.command import engine_fault, guarded
 from tests.coco_command import settings_kept
 
 PANIC = "Pipeline job-001 failed in state FAILED: panic: send on closed channel\ngoroutine 99:\n"
@@ -66,7 +65,7 @@ def test_an_engine_that_ended_is_one_line(
     assert capsys.readouterr() == ("", line)
 
 
-def test_the_cause_of_an_error_is_told() -> None:
+def test_the_cause_of_an_error_is_found() -> None:
     outer = RuntimeError("while something else")
     outer.__cause__ = RuntimeError(PANIC)
     assert engine_fault(outer) == engine_fault(RuntimeError(PANIC))

@@ -47,7 +47,7 @@ def test_progress_is_known_where_workers_are_threads_of_the_command(
     assert runs_workers_here(PipelineOptions(flags)) is here
 
 
-def test_a_job_service_that_is_not_there_is_told_at_once(
+def test_a_missing_job_service_is_one_line(
     make_coco: Callable[..., Sources], tmp_path: Path
 ) -> None:
     endpoint = ("--runner", "PortableRunner", "--job_endpoint", f"localhost:{free_port()}")

@@ -60,19 +60,6 @@ def of_table(folder: Path) -> list[object]:
     return [*paths, "--label_column", "kind"]
 
 
-def of_groups(folder: Path) -> list[object]:
-    """Rows of clips in several files, in no order; a clip whose rows disagree; no JSON."""
-    tables = folder / "tables"
-    tables.mkdir()
-    rows = [{"clip": f"c{n % 20}", "n": -n, "token": [n] * (n % 3), "fps": 25} for n in range(60)]
-    rows[13]["fps"] = 30
-    for place in range(3):
-        lines = [*map(json.dumps, rows[place::3]), *["no JSON"] * (place == 1)]
-        (tables / f"{place}.jsonl").write_text("\n".join(lines))
-    columns = ["--group_rows", "clip", "--order_rows", "n", "--sequence", "token"]
-    return ["--table", tables, *columns, "--max_rejected", "2"]
-
-
 def of_pairs(folder: Path) -> list[object]:
     """Pairs, and an image without its partner."""
     low, high = write_pairs(folder, 12)
@@ -99,7 +86,6 @@ def of_arrays(folder: Path) -> list[object]:
 PIPELINES = {
     "folder": of_folder,
     "table": of_table,
-    "table of groups": of_groups,
     "pairs": of_pairs,
     "sidecar": of_sidecar,
     "arrays": of_arrays,

@@ -52,7 +52,6 @@ EXIT_CODES = {
         "E-ROW-TYPE",
         "E-ROW-KEY",
         "E-ROW-PATH",
-        "E-ROW-GROUP",
         "E-EX-TOO-LARGE",
         "E-EX-EMPTY",
         "E-EX-FAILED",

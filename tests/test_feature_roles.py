@@ -16,8 +16,12 @@ from schemas.feature_roles import (
 )
 from schemas.features import Content, Feature, FeatureSpec, Kind
 from schemas.layouts.arrays import ArraysLayout, Encoding
-from schemas.layouts.classification import ClassificationLayout
-from schemas.layouts.classification_presets import ImagenetLayout, TensorLayout, TutorialLayout
+from schemas.layouts.classification import (
+    ClassificationLayout,
+    ImagenetLayout,
+    TensorLayout,
+    TutorialLayout,
+)
 from schemas.layouts.detection import DetectionLayout
 from schemas.layouts.keras import KerasLayout
 from schemas.layouts.pairs import PairsLayout

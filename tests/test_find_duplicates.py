@@ -16,16 +16,7 @@ from transforms.find_duplicates import (
     Duplicates,
     RecordOf,
     add_duplicates,
-    contents_of,
-    duplicates_jsonl,
     find_duplicates,
-)
-from transforms.shard_index import (
-    FirstSource,
-    IndexRow,
-    Source,
-    first_sources_from_parquet,
-    index_to_parquet,
 )
 
 A, B, C = (bytes([place]) * 32 for place in (0xA, 0xB, 0xC))
@@ -74,7 +65,7 @@ def test_contents_of_several_splits() -> None:
     assert find_duplicates([]) == NO_DUPLICATES
 
 
-def test_files_of_one_name_are_told_with_their_keys() -> None:
+def test_files_of_one_name_are_named_with_their_keys() -> None:
     found = find_duplicates([("train", A, "z.npz", "0"), ("val", A, "z.npz", "1")])
     assert found.pairs[0].names == ("z.npz (key 0)", "z.npz (key 1)")
     found = find_duplicates([("train", A, "a/1.jpg", "a/1.jpg"), ("val", A, "a/1.jpg", "a/1.jpg")])
@@ -106,38 +97,6 @@ def test_lines_are_bounded_and_counts_are_not(monkeypatch: pytest.MonkeyPatch) -
     assert [record.key for record in found.lines[0].samples["val"]] == ["0", "1"]
 
 
-def test_lines_spell_records_out() -> None:
-    lines = [json.loads(line) for line in duplicates_jsonl(FOUND.lines).splitlines()]
-    assert lines[0] == {
-        "sha256": A.hex(),
-        "records": {"train": 2, "val": 1},
-        "samples": {
-            "train": [{"name": "a.jpg", "key": "1"}, {"name": "a2.jpg", "key": "3"}],
-            "val": [{"name": "b.jpg", "key": "2"}],
-        },
-    }
-    assert len(lines) == 2
-
-
-def test_the_first_source_of_a_record_counts_and_a_row_has_none() -> None:
-    photo, mask = Source("a.jpg", 1, "p", A.hex()), Source("a.png", 1, "p", B.hex())
-    rows = [IndexRow("1", 0, 9, [photo, mask], []), IndexRow("2", 9, 9, [], [])]
-    found = first_sources_from_parquet(index_to_parquet(rows))
-    assert found == [FirstSource("1", "a.jpg", A.hex())]
-    (part,) = contents_of("val", found, 16).values()
-    assert (part.split, part.sha256s, part.names, part.keys) == ("val", [A], ["a.jpg"], ["1"])
-
-
-@pytest.mark.parametrize("data", [b"no Parquet", b""])
-def test_what_is_no_index_is_told(data: bytes) -> None:
-    with pytest.raises(ValueError, match=r"^index must be a Parquet file of records, got "):
-        first_sources_from_parquet(data)
-
-
-def test_an_index_of_no_records_has_no_sources() -> None:
-    assert first_sources_from_parquet(index_to_parquet([])) == []
-
-
 @pytest.fixture
 def both(make_coco: MakeCoco) -> tuple[list[object], Path]:
     """Six photos of train, four of val; val's second is one of train's under another name."""
@@ -150,7 +109,7 @@ def both(make_coco: MakeCoco) -> tuple[list[object], Path]:
     return [*sources, "--num_shards", "2"], val
 
 
-def test_a_photo_of_two_splits_is_told_of(both: tuple, tmp_path: Path) -> None:
+def test_a_photo_in_two_splits_is_reported(both: tuple, tmp_path: Path) -> None:
     sources, val = both
     out = tmp_path / "out"
     run = run_coco(*sources, "--output", out)
@@ -184,16 +143,6 @@ def _is_ours(sources: list[object], out: Path) -> None:
         if path.is_file() and path.name != "duplicates.jsonl":
             path.unlink()
     assert run_coco(*sources, "--output", out).ended == (5, "E-OUT-FOREIGN")
-
-
-def test_nothing_in_common_leaves_no_trace(both: tuple, tmp_path: Path) -> None:
-    sources, val = both
-    path = sorted(val.iterdir())[1]
-    path.write_bytes(path.read_bytes() + b"\7")
-    run = run_coco(*sources, "--output", tmp_path / "out")
-    assert run.code == 0 and "warning" not in run.out
-    assert "duplicates" not in manifest_of(tmp_path / "out")
-    assert not (tmp_path / "out" / "duplicates.jsonl").exists()
 
 
 def test_copies_in_one_split_are_none(make_coco: MakeCoco, tmp_path: Path) -> None:

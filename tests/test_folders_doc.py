@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipelines import folder
-from pipelines.options import parse_flags
+from pipelines.engines import parse_flags
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 FOLDERS, LAYOUTS = ((DOCS / name).read_text() for name in ("folders.md", "layouts.md"))

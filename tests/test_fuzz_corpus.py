@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 
 from schemas.faults import fault_line
-from schemas.tfrecord import frame_record
-from tests.fuzz import framing, growth
-from tests.fuzz.corpus import CORPUS, read_corpus
-from tests.fuzz.names import require_below_root
+from tests.fuzz.corpus import read_corpus
 from tests.fuzz.target import require_fault_line
 from tests.fuzz.targets import TARGETS
 from tests.fuzz.watch import watch
@@ -42,12 +39,6 @@ def test_tensorflow_decodes_what_the_decode_check_accepts(name: str) -> None:
     assert accepted >= 3
 
 
-def test_every_corpus_has_its_target_and_stays_small() -> None:
-    sizes = {path.stem: path.stat().st_size for path in CORPUS.iterdir()}
-    assert sizes.keys() == TARGETS.keys()
-    assert sum(sizes.values()) < 500_000
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -59,38 +50,13 @@ def test_every_corpus_has_its_target_and_stays_small() -> None:
         RuntimeError("Traceback: " + fault_line("E-ANN-JSON", "a", "b", "c")),
     ],
 )
-def test_what_is_no_fault_line_is_told(error: Exception) -> None:
+def test_a_broken_fault_line_is_found(error: Exception) -> None:
     require_fault_line(RuntimeError(fault_line("E-ANN-JSON", "a", "b", "c")), "E-ANN-")
     with pytest.raises((AssertionError, KeyError)):
         require_fault_line(error, "E-ANN-")
 
 
-@pytest.mark.parametrize("name", ["/a", "../a", "a/../../b", "a\\..\\b", ".", "", "a\0", "gs://b"])
-def test_what_leaves_the_root_is_told(name: str) -> None:
-    require_below_root("a/b.jpg")
-    with pytest.raises(AssertionError):
-        require_below_root(name)
-
-
-def test_the_reader_of_frames_sees_damage() -> None:
-    framed = b"".join(frame_record([b"12", b"345"]) + frame_record([b""]))
-    assert framing.read(framed) == [b"12345", b""]
-    assert framing.read(framed[:-1]) is None
-    assert framing.read(framed + b"\0") is None
-
-
-def test_growth_makes_inputs_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[bytes] = []
-    monkeypatch.setattr(growth, "_READERS", (seen.append,))
-
-    growth.run(bytes([0, 2]) + b"ab" + bytes([3]) + b"cde" + b"f")
-
-    (data,) = seen
-    assert data.startswith(b"abcdecde") and data.endswith(b"cdef")
-    assert growth.LONG_BYTES - 3 <= len(data) <= growth.LONG_BYTES
-
-
-def test_an_input_that_takes_too_much_memory_is_told() -> None:
+def test_an_input_that_takes_too_much_memory_is_found() -> None:
     program = "from tests.fuzz.one import bounded, peak_mib\nlimit = peak_mib() + 32\n"
     program += "run = bounded(lambda data: data * 2**20, limit)\nrun(b'ab')\n\nrun(bytes(64))"
     command = [sys.executable, "-c", program]
@@ -127,18 +93,3 @@ def test_a_finding_ends_the_watch(tmp_path: Path) -> None:
     progress = watch([sys.executable, "-c", program], tmp_path / "log.txt", seconds=60, quiet=60)
 
     assert progress.artifact == tmp_path / "crash-1"
-
-
-def test_a_fuzzer_that_cannot_run_is_no_success(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"^the fuzzer ended with 1: see .*log\.txt$"):
-        watch([sys.executable, "-c", "exit(1)"], tmp_path / "log.txt", seconds=60, quiet=60)
-
-
-def test_targets_that_do_not_exist_are_refused() -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.fuzz", "jpeg", "tiff"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == 2 and "no targets: tiff" in run.stderr

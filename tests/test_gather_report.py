@@ -1,30 +1,28 @@
-"""What a report says of a data set: as its files say, whatever became of some of them."""
+"""What a report says of a data set, of one of an earlier version, of damage, and of other files."""
 
 import gzip
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
-import numpy as np
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from schemas.example import encode_example_parts
 from schemas.faults import Rejected
 from schemas.features import Kind
-from schemas.statistics import Statistics, add_statistics
+from schemas.tensors import encode_tensor
 from schemas.tfrecord import frame_record
-from tests.coco_command import committed, run_coco
+from tests.coco_command import run_coco
 from tests.conftest import coco_dict, jpeg_bytes
-from tests.turned_images import jpeg_of
-from transforms.report.contents import Outline, Report, ShardFacts
-from transforms.report.first_rejects import first_rejects
-from transforms.report.gather import make_report
+from transforms.report.contents import Outline, Report
+from transforms.report.gather import first_rejects, make_report
 from transforms.report.gather_files import report_of_files, short_names
-from transforms.report.make_pictures import MAX_JPEG_BYTES, in_order, make_pictures
-from transforms.report.pick_samples import MAX_PICTURES, PickedRecord
-from transforms.report.read_samples import read_record
-from transforms.report.report_file import report_file
+from transforms.report.index_sums import IndexSums, pick_records
+from transforms.report.page import report_file
+from transforms.shard_index import IndexRow, table_of_rows
 from transforms.storage import Access, open_storage
 
 ACCESS = Access()
@@ -60,125 +58,71 @@ def out(data_set: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def report(data_set: Path) -> Report:
-    return make_report(str(data_set), ACCESS, scans=False)
-
-
-def shards_of(out: Path, split: str = "train") -> list[Path]:
-    return sorted(out.glob(f"{split}-*.tfrec"))
+    return make_report(str(data_set), ACCESS)
 
 
 # --- a data set ---
 
 
-def test_the_sums_are_the_manifest_s(report: Report) -> None:
+def test_a_report_says_what_manifest_and_indexes_say(report: Report, data_set: Path) -> None:
+    manifest = json.loads((data_set / "manifest.json").read_bytes())
     train, val = report.splits
-    assert (train.name, val.name) == ("train", "val")
-    assert dict(train.sums) == {
-        "listed": 12,
-        "rejected before planning": 0,
-        "planned": 12,
-        "rejected in shards": 1,
-        "records": 11,
-    }
-    assert dict(train.annotations) == {
-        "listed": 24,
-        "dropped": 1,
-        "lost with images": 2,
-        "written": 21,
-    }
-    assert train.rejected == [("E-IMG-TRUNCATED", 1)]
-    assert train.dropped == [("E-BOX-OUTSIDE", 1)]
-    assert (train.statistics.records, val.statistics.records) == (11, 4)
-    assert train.statistics.class_objects == {1: 11, 2: 10}
+    assert (report.title, train.name, val.name) == ("out", "train", "val")
+    assert (train.records, train.shards, val.records, val.shards) == (11, 3, 4, 1)
+    assert train.sums == [("listed", 12), ("rejected in shards", 1), ("records", 11)]
+    assert train.annotations == [
+        *(("listed", 24), ("dropped", 1)),
+        *(("lost with images", 2), ("written", 21)),
+    ]
+    assert (train.rejected, train.dropped) == ([("E-IMG-TRUNCATED", 1)], [("E-BOX-OUTSIDE", 1)])
+    assert train.histograms["image_width"] == {64: 11}
+    assert train.histograms["image_height"] == {48: 11}
+    assert train.histograms["objects"] == {2: 10, 1: 1}
+    assert sum(train.histograms["record_bytes"].values()) == 11
+    assert train.class_objects == train.class_records == {1: 11, 2: 10}
     assert report.class_names == {1: "person", 2: "crowd of people"}
+    assert dict(report.options) == manifest["plan"]["options"]
+    assert [row[0] for row in report.features] == [f["key"] for f in manifest["features"]]
+    assert sorted(found.code for found in report.rejects) == ["E-BOX-OUTSIDE", "E-IMG-TRUNCATED"]
     assert report.notes == []
 
 
-def test_the_shards_are_the_manifest_s(report: Report, data_set: Path) -> None:
-    manifest = json.loads((data_set / "manifest.json").read_bytes())
-    told = [
-        (shard.file, shard.records, shard.bytes)
-        for split in report.splits
-        for shard in split.shards
-    ]
-    assert told == [(s["file"], s["records"], s["bytes"]) for s in manifest["shards"]]
-    receipt = json.loads((data_set / "_receipts/train-00001-of-00003.json").read_bytes())
-    assert report.splits[0].shards[1].runs == receipt["statistics"]["runs"] > 0
-    assert dict(report.options) == manifest["plan"]["options"]
-    assert [row[0] for row in report.features] == [f["key"] for f in manifest["features"]]
-
-
-def test_all_records_of_a_small_data_set_are_shown(report: Report) -> None:
-    assert len(report.pictures) == 15
-    assert sum(picture.for_split for picture in report.pictures) == 15
-    assert {picture.split for picture in report.pictures} == {"train", "val"}
-    assert all(picture.labels == (1, 2) for picture in report.pictures if len(picture.outlines) > 1)
+def test_all_records_of_a_small_data_set_are_shown(report: Report, data_set: Path) -> None:
+    assert len({(shown.split, shown.key) for shown in report.pictures}) == 15
     outline = report.pictures[0].outlines[0]
     assert (outline.label, outline.text) == (1, "person")
     assert outline.box == pytest.approx((1.5 / 64, 2 / 48, 10 / 64, 12.25 / 48))
-
-
-def test_the_first_of_each_reason_is_an_example(report: Report, data_set: Path) -> None:
-    lines = [json.loads(line) for line in (data_set / "rejected.jsonl").read_bytes().splitlines()]
-    firsts = {line["code"]: line["key"] for line in reversed(lines)}
-    assert {found.code: found.key for found in report.rejects} == firsts
-    assert len(report.rejects) == 2 < len(lines)
-
-
-def test_a_report_holds_no_path(report: Report, data_set: Path) -> None:
     assert str(data_set.parent).encode() not in report_file(report)
-    assert report.title == "TFRecord data set of layout detection"
 
 
-# --- what is damaged is a note ---
-
-
-def test_a_receipt_that_is_gone_is_made_up_for_by_its_shard(out: Path, report: Report) -> None:
-    (out / "_receipts/train-00001-of-00003.json").unlink()
-    (out / "_receipts/val-00000-of-00001.json").write_text("{}")
+def test_before_format_version_3_there_are_no_sizes_of_pictures(out: Path, report: Report) -> None:
+    for path in (out / "index").glob("*.parquet"):
+        pq.write_table(pq.read_table(path).drop(["image_height", "image_width", "objects"]), path)
     found = make_report(str(out), ACCESS)
-    assert [split.statistics for split in found.splits] == [s.statistics for s in report.splits]
+    assert [*found.splits[0].histograms] == ["record_bytes"]
+    assert found.splits[0].class_records == report.splits[0].class_records
     assert found.pictures == report.pictures
-    assert len(found.notes) == 2
-    assert found.notes[0] == (
-        "_receipts/train-00001-of-00003.json is not there: its shard was read"
-    )
+    (note,) = found.notes
+    assert note.startswith("No charts of picture sizes and objects: format version 3 has no such")
 
 
-def test_receipts_without_statistics_are_made_up_for_in_silence(out: Path, report: Report) -> None:
-    for receipt in (out / "_receipts").iterdir():
-        data = json.loads(receipt.read_bytes())
-        del data["statistics"]
-        receipt.write_text(json.dumps(data))
-    found = make_report(str(out), ACCESS)
-    assert found == report
-    with pytest.raises(RuntimeError, match=r"E-VER-MISSING .*has no statistics.*beam-tfrec report"):
-        make_report(str(out), ACCESS, scans=False)
-
-
-def test_a_receipt_of_another_shard_is_not_believed(out: Path, report: Report) -> None:
-    receipts = out / "_receipts"
-    shutil.copy(receipts / "train-00000-of-00003.json", receipts / "train-00001-of-00003.json")
-    found = make_report(str(out), ACCESS)
-    assert found.splits[0].statistics == report.splits[0].statistics
-    assert "is not of the manifest's shard" in found.notes[0]
+# --- damage becomes a note ---
 
 
 def test_a_damaged_record_is_a_note(out: Path, report: Report) -> None:
-    shard = shards_of(out)[0]
+    shard = sorted(out.glob("train-*.tfrec"))[0]
     data = bytearray(shard.read_bytes())
     data[200] ^= 1
     shard.write_bytes(data)
     found = make_report(str(out), ACCESS)
-    assert len(found.pictures) == 14
+    assert len(found.pictures) == 14 and found.splits == report.splits
     (note,) = found.notes
-    assert note.startswith(f"{shard.name} record 0 (key ") and "is not shown: damaged" in note
-    assert found.splits == report.splits
+    assert note.startswith(f"{shard.name} record 0 at byte 0 (key ") or "is not shown" in note
 
 
 @pytest.mark.parametrize("how", ["gone", "cut", "folder"])
 def test_a_shard_that_is_not_whole_is_a_note(how: str, out: Path) -> None:
-    shard = shards_of(out)[0]
+    shard = sorted(out.glob("train-*.tfrec"))[0]
     size = shard.stat().st_size
     shard.unlink()
     if how == "cut":
@@ -186,9 +130,21 @@ def test_a_shard_that_is_not_whole_is_a_note(how: str, out: Path) -> None:
     elif how == "folder":
         shard.mkdir()
     found = make_report(str(out), ACCESS)
-    assert 11 <= len(found.pictures) < 15
     assert all("is not shown: " in note for note in found.notes)
-    assert len(found.notes) + len(found.pictures) == 15
+    assert len(found.notes) + len(found.pictures) == 15 > len(found.pictures)
+
+
+@pytest.mark.parametrize("data", [None, b"", b"no index"])
+def test_an_index_that_cannot_be_read_is_a_note(data: bytes | None, out: Path) -> None:
+    index = sorted(out.glob("index/val-*.parquet"))[0]
+    index.unlink()
+    if data is not None:
+        index.write_bytes(data)
+    found = make_report(str(out), ACCESS)
+    assert found.splits[1].records == 4 and found.splits[1].class_records == {}
+    assert len(found.pictures) == 11
+    (note,) = found.notes
+    assert note.startswith("not counted: val-00000-of-00001-4.tfrec: ")
 
 
 def test_rejects_that_cannot_be_read_are_a_note(out: Path) -> None:
@@ -197,95 +153,68 @@ def test_rejects_that_cannot_be_read_are_a_note(out: Path) -> None:
     assert note.startswith("rejected.jsonl cannot be read: ")
 
 
-def test_notes_are_few(out: Path) -> None:
-    for shard in shards_of(out):
+def test_there_are_few_notes(out: Path) -> None:
+    for shard in out.glob("train-*.tfrec"):
         shard.write_bytes(bytes(shard.stat().st_size))
     found = make_report(str(out), ACCESS)
     assert len(found.pictures) == 4 and len(found.notes) == 11
-    assert found.notes[-1] == "1 more like these are not told"
-
-
-# --- rejects of any number ---
-
-
-def rejected(code: str, key: int) -> Rejected:
-    return Rejected(code=code, stage="s", split="train", key=str(key), detail="é" * 100)
+    assert found.notes[-1] == "and 1 more notes like these"
 
 
 def test_rejects_are_read_no_further_than_needed(tmp_path: Path) -> None:
-    import msgspec
-
     codes = ["E-IMG-TYPE"] * 5000 + ["E-IMG-EMPTY"] + ["E-IMG-TYPE"] * 5000
-    lines = [msgspec.json.encode(rejected(code, n)) for n, code in enumerate(codes)]
-    (tmp_path / "rejected.jsonl").write_bytes(b"\n".join(lines) + b"\n" + b"no JSON\n" * 200_000)
-    assert len(b"\n".join(lines)) > 2 << 20  # more than one piece
+    rejects = [
+        Rejected(code=code, stage="s", split="train", key=str(n), detail="é" * 100)
+        for n, code in enumerate(codes)
+    ]
+    lines = b"\n".join(map(msgspec.json.encode, rejects))
+    assert len(lines) > 2 << 20  # more than one piece
+    (tmp_path / "rejected.jsonl").write_bytes(lines + b"\n" + b"no JSON\n" * 200_000)
     found = first_rejects(open_storage(str(tmp_path)), {"E-IMG-TYPE", "E-IMG-EMPTY"})
     assert [(r.code, r.key) for r in found] == [("E-IMG-TYPE", "0"), ("E-IMG-EMPTY", "5000")]
-    assert first_rejects(open_storage(str(tmp_path / "nowhere")), set()) == []
 
 
-# --- records by ranges ---
+# --- what indexes add up to ---
 
 
-@pytest.mark.parametrize(
-    ("offset", "size", "what"),
-    [
-        (0, 1 << 40, "are too many to be shown"),
-        (-5, 100, "there is no record of 100 bytes at byte -5"),
-        (0, 10, "there is no record of 10 bytes at byte 0"),
-        (1 << 40, 100, "the file ends before it"),
-        (1, 100, "damaged, "),
-        (0, 100, "damaged, "),
-    ],
-)
-def test_places_that_are_no_record(offset: int, size: int, what: str, data_set: Path) -> None:
-    storage, shard = open_storage(str(data_set)), shards_of(data_set)[0]
-    picked = PickedRecord("train", shard.name, 0, offset, size, "k", True, ())
-    found = read_record(storage, storage.stat(shard.name), picked)
-    assert found.data == b"" and what in found.wrong
+def index_of(labels: list[list[int]]) -> pa.Table:
+    return table_of_rows(
+        [IndexRow(str(n), 100 * n, 100, [], own, 48, 64, len(own)) for n, own in enumerate(labels)]
+    )
 
 
-def test_work_is_done_in_order_and_few_ahead() -> None:
-    begun: list[int] = []
-
-    def work(number: int) -> int:
-        begun.append(number)
-        return -number
-
-    made = in_order(work, iter(range(1000)), 3)
-    assert [next(made), next(made)] == [0, -1]
-    assert len(begun) <= 8
-    assert list(made) == [-number for number in range(2, 1000)]
-
-
-def test_memory_errors_are_nobody_s_note() -> None:
-    def fail(_: int) -> Any:
-        raise MemoryError
-
-    with pytest.raises(MemoryError):
-        make_pictures([1], fail, 1)
+def test_classes_are_counted_by_record_and_by_object() -> None:
+    sums = IndexSums("train", 2)
+    sums.add(0, "a", index_of([[1, 1, 2], [], [2]]))
+    sums.add(1, "b", index_of([[3], [2, 3, 3]]))
+    assert sums.records == 5
+    assert sums.class_records == {1: 1, 2: 3, 3: 2}
+    assert sums.class_objects == {1: 2, 2: 3, 3: 3}
+    assert sums.histograms["objects"] == {3: 2, 0: 1, 1: 2}
+    assert [(p.file, p.number) for p in sums.of_class(2)] == [("a", 0), ("a", 2)]
+    assert [(p.file, p.number) for p in sums.of_class(3)] == [("b", 0), ("b", 1)]
 
 
-# --- many pictures ---
+def test_large_record_sizes_are_counted_to_four_digits() -> None:
+    sums = IndexSums("", 1)
+    sizes = [17, 9_999, 12_345, 1_234_567, 1_234_999]
+    sums.add(0, "a", table_of_rows([IndexRow("", 0, size, [], []) for size in sizes]))
+    assert sums.histograms["record_bytes"] == {17: 1, 9_999: 1, 12_340: 1, 1_234_000: 2}
 
 
-def test_a_page_of_many_pictures_is_small(tmp_path: Path) -> None:
-    """400 photos full of noise, of 120 classes: the page keeps below its 5 MB."""
-    images = tmp_path / "images"
-    images.mkdir()
-    spec = coco_dict(400, objects=1, width=400, height=400)
-    noise = np.random.default_rng(0).integers(0, 256, (400, 400, 3)).astype(np.uint8)
-    spec["categories"] = [{"id": n, "name": f"class {n}"} for n in range(1, 121)]
-    for place, image in enumerate(spec["images"]):
-        spec["annotations"][place]["category_id"] = 1 + place % 120
-        (images / image["file_name"]).write_bytes(jpeg_of(noise, quality=60 + place % 8))
-    (tmp_path / "a.json").write_text(json.dumps(spec))
-    committed((images, tmp_path / "a.json"), tmp_path / "out", "--no_report")
-    report = make_report(str(tmp_path / "out"), ACCESS)
-    assert 150 <= len(report.pictures) <= MAX_PICTURES
-    assert sum(len(picture.jpeg) for picture in report.pictures) <= MAX_JPEG_BYTES
-    assert len(report_file(report)) < 5_000_000
-    assert {label for picture in report.pictures for label in picture.labels} == set(range(1, 121))
+def test_records_shown_are_spread_and_cover_classes() -> None:
+    """Of 1,000 classes in a tail, those shown reach from the most frequent to the rarest."""
+    sums = IndexSums("train", 10)
+    for place in range(10):
+        rows = [[n * n // 100] for n in range(place, 1000, 10)]
+        sums.add(place, f"{place}", index_of(rows))
+    picked = pick_records([sums], 72)
+    assert 60 < len(picked) == len(set(picked)) <= 72
+    assert {record.file for record in picked[:24]} == {str(n) for n in range(10)}
+    numbers = [int(record.file) + 10 * record.number for record in picked]
+    assert {0, 9980} <= {n * n // 100 for n in numbers}  # the most frequent and the rarest class
+    assert pick_records([sums], 72) == picked
+    assert len(pick_records([IndexSums("", 3)], 72)) == 0
 
 
 # --- files of any origin ---
@@ -295,82 +224,127 @@ def record(features: dict[str, tuple[Kind, list]]) -> bytes:
     return b"".join(frame_record(encode_example_parts(features)))
 
 
-def classified(label: int, text: str = "") -> bytes:
-    features: dict[str, tuple[Kind, list]] = {
-        "image": (Kind.BYTES, [jpeg_bytes(color=label)]),
-        "class": (Kind.INT64, [label]),
-    }
-    if text:
-        features["class/text"] = (Kind.BYTES, [text.encode()])
-    return record(features)
+def classified(label: int) -> bytes:
+    return record(
+        {"image": (Kind.BYTES, [jpeg_bytes(color=label)]), "class": (Kind.INT64, [label])}
+    )
 
 
-def test_files_of_strangers(tmp_path: Path) -> None:
+def test_other_files_are_read_whole(tmp_path: Path) -> None:
     plain, packed = tmp_path / "a.tfrecord", tmp_path / "b.tfrecord.gz"
     plain.write_bytes(b"".join(classified(n % 3) for n in range(10)))
     packed.write_bytes(gzip.compress(b"".join(classified(7) for _ in range(4))))
-    report = report_of_files([str(plain), str(packed)], ACCESS, ["said before"])
+    report = report_of_files([str(plain), str(packed)], ACCESS, ["a note before"])
     (split,) = report.splits
     assert (report.title, split.name, report.layout) == ("a.tfrecord and 1 other", "", "")
-    assert split.statistics.class_records == {0: 4, 1: 3, 2: 3, 7: 4}
-    assert [(s.file, s.records, s.bytes) for s in split.shards] == [
-        ("a.tfrecord", 10, plain.stat().st_size),
-        ("b.tfrecord.gz", 4, packed.stat().st_size),
-    ]
-    assert len(report.pictures) == 14
-    assert {p.file for p in report.pictures if 7 in p.for_classes} == {"b.tfrecord.gz"}
+    assert (split.records, split.shards) == (14, 2)
+    assert split.bytes == plain.stat().st_size + packed.stat().st_size
+    assert split.class_records == {0: 4, 1: 3, 2: 3, 7: 4}
+    assert split.histograms["image_width"] == {64: 14} and "objects" in split.histograms
+    assert {(p.file, p.number) for p in report.pictures} == {("a.tfrecord", n) for n in range(10)}
     assert report.features == [("class", "int64", "", "class"), ("image", "bytes", "", "picture")]
-    assert report.notes == ["said before"]
+    assert report.notes == [
+        "a note before",
+        "b.tfrecord.gz: no pictures, since it is GZIP compressed",
+    ]
 
 
-def test_damage_in_files_of_strangers_is_told(tmp_path: Path) -> None:
-    whole = [classified(n) for n in range(5)]
-    path = tmp_path / "a.tfrecord"
-    path.write_bytes(b"".join(whole)[:-7])
-    packed = tmp_path / "b.tfrecord.gz"
-    packed.write_bytes(gzip.compress(b"".join(whole))[:-40])
+def test_damage_in_other_files_is_counted(tmp_path: Path) -> None:
+    path, packed = tmp_path / "a.tfrecord", tmp_path / "b.tfrecord.gz"
+    whole = b"".join(classified(n) for n in range(5))
+    odd = [b"no Example", *encode_example_parts({"image": (Kind.BYTES, [jpeg_bytes()[:-40]])})]
+    path.write_bytes(b"".join(part for found in odd for part in frame_record([found])) + whole[:-7])
+    packed.write_bytes(gzip.compress(whole)[:-40])
     report = report_of_files([str(path), str(packed)], ACCESS)
-    assert report.splits[0].shards[0].records == 4
-    assert any("1 damaged record; record 4 at byte" in note for note in report.notes)
-    assert any("its GZIP data is damaged or cut off" in note for note in report.notes)
-    assert len([p for p in report.pictures if p.file == "a.tfrecord"]) == 4
+    for note in (
+        "a.tfrecord: not counted: 1 damaged record",
+        "a.tfrecord: not counted: 1 record without an Example",
+        "b.tfrecord.gz: not counted: 1 stretch of damaged or cut-off compressed data",
+    ):
+        assert note in report.notes
+    assert {p.number for p in report.pictures} == {2, 3, 4, 5}
 
 
-def test_classes_by_name_alone_are_found_by_their_name(tmp_path: Path) -> None:
-    def boxed(name: str) -> bytes:
-        return record(
-            {
-                "image/encoded": (Kind.BYTES, [jpeg_bytes()]),
-                **{f"image/object/bbox/{e}": (Kind.FLOAT, [0.25]) for e in ("xmin", "ymin")},
-                **{f"image/object/bbox/{e}": (Kind.FLOAT, [0.5]) for e in ("xmax", "ymax")},
-                "image/object/class/text": (Kind.BYTES, [name.encode()]),
-            }
-        )
+def boxed(name: str) -> dict[str, tuple[Kind, list]]:
+    return {
+        "image/encoded": (Kind.BYTES, [jpeg_bytes()]),
+        **{f"image/object/bbox/{e}": (Kind.FLOAT, [0.25]) for e in ("xmin", "ymin")},
+        **{f"image/object/bbox/{e}": (Kind.FLOAT, [0.5]) for e in ("xmax", "ymax")},
+        "image/object/class/text": (Kind.BYTES, [name.encode()]),
+    }
 
+
+def test_classes_without_numbers_are_found_by_name(tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecord"
-    path.write_bytes(boxed("kite") + boxed("boat"))
+    path.write_bytes(record(boxed("kite")) + record(boxed("boat")))
     report = report_of_files([str(path)], ACCESS)
     assert report.class_names == {0: "kite", 1: "boat"}
-    outlines = {outline for picture in report.pictures for outline in picture.outlines}
+    outlines = {outline for shown in report.pictures for outline in shown.outlines}
     box = (0.25, 0.25, 0.25, 0.25)
     assert outlines == {Outline(0, "kite", box), Outline(1, "boat", box)}
-    assert sorted(picture.labels for picture in report.pictures) == [(0,), (1,)]
 
 
-def test_records_that_are_no_examples(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("features", "columns"),
+    [
+        ({"image": (Kind.BYTES, [jpeg_bytes()]), "target": (Kind.INT64, [1])}, (64, 48, None)),
+        (boxed("kite"), (64, 48, 1)),
+        (
+            {
+                "image": (Kind.BYTES, [jpeg_bytes()]),
+                "bbox": (Kind.FLOAT, [0.0, 0.0, 32.0, 24.0] * 2),
+                "category_id": (Kind.INT64, [7, 7]),
+            },
+            (64, 48, 2),
+        ),
+        (
+            {
+                "image": (Kind.BYTES, [jpeg_bytes()]),
+                "objects/bbox": (Kind.FLOAT, [0.0, 0.0, 0.5, 0.5]),
+                "objects/label": (Kind.INT64, [7]),
+            },
+            (64, 48, 1),
+        ),
+        ({"label": (Kind.INT64, [1])}, (None, None, None)),
+        (
+            {
+                "raw_image": (Kind.BYTES, [bytes(12)]),
+                **{"height": (Kind.INT64, [2]), "width": (Kind.INT64, [6])},
+            },
+            (6, 2, None),
+        ),
+    ],
+)
+def test_layouts_of_others_are_understood(
+    features: dict[str, tuple[Kind, list]],
+    columns: tuple[int | None, int | None, int | None],
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "a.tfrecord"
-    path.write_bytes(b"".join(frame_record([b"no Example"])))
+    path.write_bytes(record(features))
+    histograms = report_of_files([str(path)], ACCESS).splits[0].histograms
+    for name, value in zip(("image_width", "image_height", "objects"), columns, strict=True):
+        assert histograms[name] == ({} if value is None else {value: 1})
+
+
+def test_a_tensor_is_a_picture(tmp_path: Path) -> None:
+    import numpy as np
+
+    tensor = encode_tensor(np.zeros((4, 2, 3), np.uint8))
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(record({"image": (Kind.BYTES, [tensor])}))
     report = report_of_files([str(path)], ACCESS)
-    assert report.pictures == [] and "1 record without an Example" in report.notes[0]
-    assert report.splits[0].shards == [ShardFacts("a.tfrecord", 0, path.stat().st_size)]
+    assert report.splits[0].histograms["image_height"] == {4: 1}
+    assert [shown.stored_size_px for shown in report.pictures] == [(2, 4)]
+
+
+def test_an_empty_file_has_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"")
+    report = report_of_files([str(tmp_path / "a")], ACCESS)
+    assert (report.splits[0].records, report.pictures, report.notes) == (0, [], [])
+    assert report_file(report)
 
 
 def test_short_names() -> None:
     assert short_names(["a/b/x", "a/b/y"]) == ["x", "y"]
     assert short_names(["a/b/x", "a/c/x", "d/x"]) == ["a/b/x", "a/c/x", "d/x"]
-
-
-def test_statistics_of_a_report_have_no_drawn_records(report: Report) -> None:
-    """They are told by pictures: what is added up must not grow with the number of shards."""
-    assert all(split.statistics.samples == [] for split in report.splits)
-    assert add_statistics([]) == Statistics()

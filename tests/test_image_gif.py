@@ -15,15 +15,9 @@ def info(*traits: str, size_px: tuple[int, int] = (2, 2)) -> ImageInfo:
 
 ACCEPTED = [
     ("one frame", gif(), info("palette")),
-    ("version 87a", gif().replace(b"89a", b"87a"), info("palette")),
     ("two frames", gif(GIF_FRAME, GIF_FRAME), info("animated", "palette")),
     ("transparent colour", gif(CONTROL, GIF_FRAME), info("alpha", "palette")),
     ("interlaced", gif(gif_frame([0] * 4, flags=0x40)), info("interlaced", "palette")),
-    (
-        "its own colour table only",
-        gif(gif_frame([0] * 4, flags=0x80, palette=bytes(6)), colours=0),
-        info("palette"),
-    ),
     ("extensions", gif(COMMENT, b"!\x00\1\0\0", GIF_FRAME, b"!\xff\3NET\0"), info("palette")),
     ("trailing bytes", gif(end=b";;"), info("palette", "trailing_bytes")),
     (
@@ -35,16 +29,8 @@ ACCEPTED = [
 
 REFUSED = [
     ("signature only", b"GIF89a", "E-IMG-TRUNCATED: 6 bytes, a GIF's header takes 13"),
-    ("cut in the colour table", gif()[:15], "E-IMG-TRUNCATED: no trailer in 15 bytes, 0 frames"),
-    ("cut in a frame's head", gif()[:25], "E-IMG-TRUNCATED: no trailer in 25 bytes, 0 frames"),
     ("cut in the data", gif()[:33], "E-IMG-TRUNCATED: no trailer in 33 bytes, 0 frames"),
     ("no trailer", gif(end=b""), "E-IMG-TRUNCATED: no trailer in 36 bytes, 1 frames"),
-    (
-        "cut in a control block",
-        gif(GIF_FRAME, b"!\xf9\4\1", end=b""),
-        "E-IMG-TRUNCATED: no trailer in 40 bytes, 1 frames",
-    ),
-    ("canvas without rows", gif(height_px=0), "E-IMG-DAMAGED: size 2 x 0"),
     (
         "canvas of too many pixels",
         gif(width_px=60_000, height_px=60_000),
@@ -52,40 +38,15 @@ REFUSED = [
     ),
     ("no frame", gif(COMMENT), "E-IMG-DAMAGED: no frame"),
     (
-        "comment without data",  # as in Pillow's hopper_zero_comment_subblocks.gif
-        gif(b"!\xfe\0", GIF_FRAME),
-        "E-IMG-TYPE: GIF extension without data at byte 19, which TensorFlow misreads",
-    ),
-    (
         "control block without data before a larger frame",  # TensorFlow reads the first alone
         gif(gif_frame([0], 1, 1), b"!\xf9\0", GIF_FRAME),
         "E-IMG-TYPE: GIF extension without data at byte 34, which TensorFlow misreads",
     ),
-    (
-        "cut before an extension's data",
-        gif(GIF_FRAME, b"!\xfe", end=b""),
-        "E-IMG-TRUNCATED: no trailer in 38 bytes, 1 frames",
-    ),
     ("unknown block", gif(GIF_FRAME, b"\0"), "E-IMG-DAMAGED: block 00 at byte 36"),
-    (
-        "frame without columns",
-        gif(gif_frame([], 0, 2)),
-        "E-IMG-DAMAGED: frame 0 is 0 x 2",
-    ),
     (
         "frame to the right of the canvas",
         gif(GIF_FRAME, gif_frame([0], 1, 1, left=2)),
         "E-IMG-DAMAGED: frame 1 of 1 x 1 at 2, 0 leaves the canvas of 2 x 2",
-    ),
-    (
-        "frame below the canvas",
-        gif(gif_frame([0, 0], 1, 2, top=1)),
-        "E-IMG-DAMAGED: frame 0 of 1 x 2 at 0, 1 leaves the canvas of 2 x 2",
-    ),
-    (
-        "codes of 1 bit",
-        gif(gif_frame([0] * 4, code_bits=1)),
-        "E-IMG-DAMAGED: frame 0 has codes of 1 bits",
     ),
     (
         "codes of 9 bits",

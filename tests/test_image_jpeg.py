@@ -39,23 +39,15 @@ ACCEPTED = [
     ("gray", jpeg(), info("gray")),
     ("YCbCr", jpeg_of(YCBCR), info()),
     ("4:2:0", jpeg_of(b"\1\x22\0\2\x11\0\3\x11\0"), info()),
-    ("4:1:1", jpeg_of(b"\1\x41\0\2\x11\0\3\x11\0"), info()),
-    ("gray with factors of its own", jpeg_of(b"\1\x33\0", scan=GRAY_SCAN), info("gray")),
     (
         "CMYK, 10 blocks in a unit",
         jpeg_of(b"\1\x22\0\2\x11\0\3\x11\0\4\x22\0", scan=scan_of(1, 2, 3, 4)),
         info("cmyk"),
     ),
-    ("components of equal ids", jpeg_of(b"\1\x11\0" * 3, scan=scan_of(1, 1, 1)), info()),
     ("extended sequential", jpeg(QUANTIZATION, frame(marker=0xC1), GRAY_SCAN), info("gray")),
     (
         "one scan a component",
         jpeg_of(YCBCR, scan=scan_of(1) + b"\0" + scan_of(2) + b"\0" + scan_of(3)),
-        info(),
-    ),
-    (
-        "components in another order",
-        jpeg_of(YCBCR, scan=scan_of(3, 1, 2)),
         info(),
     ),
     (
@@ -76,30 +68,17 @@ ACCEPTED = [
         gray_jpeg_with(segment(0xDB, b"\x11" + b"\0\1" * 64 + b"\2" + b"\1" * 64)),
         info("gray"),
     ),
-    (
-        "two Huffman tables in a segment",
-        gray_jpeg_with(segment(0xC4, HUFFMAN[4:22] + HUFFMAN[26:])),
-        info("gray"),
-    ),
     ("restart interval", gray_jpeg_with(segment(0xDD, b"\0\1")), info("gray")),
-    ("number of lines, skipped", gray_jpeg_with(segment(0xDC, b"\0\1")), info("gray")),
     ("markers without a length", gray_jpeg_with(b"\xff\x01\xff\xd0\xff\xd7"), info("gray")),
     ("segments of length 0 and 1", gray_jpeg_with(b"\xff\xfe\0\0\xff\xe1\0\1"), info("gray")),
     ("fill bytes", gray_jpeg_with(b"\xff\xff\xff"), info("gray")),
     ("junk", gray_jpeg_with(segment(0xFE), b"\x00\x01"), info("gray", "junk_bytes")),
-    (
-        "stuffed zero",
-        gray_jpeg_with(segment(0xFE), b"\xff\x00\xff\xff"),
-        info("gray", "junk_bytes"),
-    ),
     ("trailing bytes", jpeg(end=EOI + b"more"), info("gray", "trailing_bytes")),
-    ("trailing end marker, unnoticed", jpeg(end=EOI + b"\0" + EOI), info("gray")),
     (
         "trailing picture of MPF",
         gray_jpeg_with(segment(0xE2, b"MPF\0"), end=EOI + jpeg()),
         info("gray", "multi_picture", "trailing_bytes"),
     ),
-    ("fill bytes before the end", jpeg(data=b"\x3f\xff\xff"), info("gray")),
     ("restart markers in the data", jpeg(data=b"\x3f\xff\xd0\x3f\xff\xd7\x3f"), info("gray")),
     ("comment behind the data", jpeg(end=segment(0xFE, b"\xff") + EOI), info("gray")),
     (
@@ -120,15 +99,9 @@ ACCEPTED = [
         ),
         info("exif_orientation", "gray", orientation=8),
     ),
-    (
-        "XMP, malformed EXIF",
-        gray_jpeg_with(segment(0xE1, b"http"), segment(0xE1, b"Exif\0")),
-        info("gray"),
-    ),
 ]
 
 REFUSED = [
-    ("nothing behind the start", SOI + b"\xff", "E-IMG-TRUNCATED: no end marker in 3 bytes"),
     ("cut in a segment", jpeg()[:30], "E-IMG-TRUNCATED: segment ffdb ends at byte 71 of 30"),
     ("cut in the data", jpeg(end=b""), "E-IMG-TRUNCATED: no end marker in 139 bytes"),
     (
@@ -137,33 +110,12 @@ REFUSED = [
         "E-IMG-TRUNCATED: no end marker in 284 bytes",
     ),
     (
-        "end marker in the second scan's table only",
-        jpeg(QUANTIZATION, frame(marker=0xC2), PROGRESSIVE_SCAN, end=segment(0xC4, EOI)),
-        "E-IMG-DAMAGED: Huffman tables of 2 bytes",
-    ),
-    (
-        "cut behind an end marker in a comment between scans",
-        jpeg(QUANTIZATION, frame(marker=0xC2), PROGRESSIVE_SCAN, end=b"\xff\xfe\0\x99" + EOI),
-        "E-IMG-TRUNCATED: segment fffe ends at byte 250 of 101",
-    ),
-    (
         "end first",
         SOI + EOI + b"\0\0",
         "E-IMG-DAMAGED: end marker at byte 2, before the first scan",
     ),
-    ("end only", SOI + b"\xff" + EOI, "E-IMG-DAMAGED: end marker at byte 3, before the first scan"),
-    (
-        "no marker anywhere",
-        SOI + b"\xff\x00\x11\x22\x33",
-        "E-IMG-TRUNCATED: no marker behind byte 2 of 7",
-    ),
     ("second start", gray_jpeg_with(SOI), "E-IMG-DAMAGED: marker ffd8 at byte 2"),
     ("reserved marker", gray_jpeg_with(segment(0xF0)), "E-IMG-DAMAGED: marker fff0 at byte 2"),
-    (
-        "table without a length",
-        gray_jpeg_with(b"\xff\xdb\0\1"),
-        "E-IMG-DAMAGED: segment ffdb without a length at byte 2",
-    ),
     (
         "too many segments",
         gray_jpeg_with(segment(0xFE) * (MAX_SEGMENTS + 1)),
@@ -175,16 +127,6 @@ REFUSED = [
         "E-IMG-TYPE: JPEG process SOF3: lossless or hierarchical",
     ),
     ("two frames", gray_jpeg_with(frame()), "E-IMG-DAMAGED: two frame headers"),
-    (
-        "short frame",
-        gray_jpeg_with(segment(0xC0, b"\x08")),
-        "E-IMG-DAMAGED: frame header of 1 bytes",
-    ),
-    (
-        "frame of other length",
-        gray_jpeg_with(segment(0xC0, frame()[4:] + b"\0")),
-        "E-IMG-DAMAGED: frame header of 10 bytes",
-    ),
     (
         "height 0, to be told later (DNL)",
         gray_jpeg_with(frame(height_px=0)),
@@ -212,11 +154,6 @@ REFUSED = [
         "E-IMG-TYPE: JPEG of 2 components of 8 bits",
     ),
     (
-        "sampling factor 0",
-        gray_jpeg_with(frame(components=b"\1\x10\0")),
-        "E-IMG-DAMAGED: sampling factors 10",
-    ),
-    (
         "sampling factor 5",
         gray_jpeg_with(frame(components=b"\1\x51\0\2\x11\0\3\x11\0")),
         "E-IMG-DAMAGED: sampling factors 51 11 11",
@@ -232,12 +169,6 @@ REFUSED = [
         "E-IMG-DAMAGED: 11 blocks in a unit, sampling factors 33 11 11",
     ),
     ("scan first", jpeg(GRAY_SCAN), "E-IMG-DAMAGED: scan before the frame header"),
-    ("empty scan header", jpeg(frame(), segment(0xDA)), "E-IMG-DAMAGED: scan header of 0 bytes"),
-    (
-        "no component",
-        jpeg(frame(), segment(0xDA, bytes(4))),
-        "E-IMG-DAMAGED: scan header of 4 bytes",
-    ),
     (
         "long scan header",
         jpeg(frame(), segment(0xDA, b"\1\1\0\0\x3f\0\0")),
@@ -248,31 +179,11 @@ REFUSED = [
         jpeg_of(YCBCR, scan=scan_of(1, 2, 4)),
         "E-IMG-DAMAGED: scan of component 4, the frame has 01 02 03",
     ),
-    (
-        "component twice",
-        jpeg_of(YCBCR, scan=scan_of(1, 2, 2)),
-        "E-IMG-DAMAGED: scan of component 2, the frame has 01 02 03",
-    ),
     ("no quantization", jpeg(frame(), GRAY_SCAN), "E-IMG-DAMAGED: no quantization table 0"),
-    (
-        "no quantization for the third component",
-        jpeg_of(b"\1\x11\0\2\x11\0\3\x11\1"),
-        "E-IMG-DAMAGED: no quantization table 1",
-    ),
-    (
-        "quantization table 4",
-        gray_jpeg_with(segment(0xDB, b"\4" + bytes(64))),
-        "E-IMG-DAMAGED: quantization table 4",
-    ),
     (
         "short quantization table",
         gray_jpeg_with(segment(0xDB, b"\0" + bytes(63))),
         "E-IMG-DAMAGED: quantization tables of 64 bytes",
-    ),
-    (
-        "Huffman table 4",
-        gray_jpeg_with(segment(0xC4, b"\x04" + bytes(16))),
-        "E-IMG-DAMAGED: Huffman table 04 of 0 symbols",
     ),
     (
         "Huffman table of too many symbols",
@@ -280,29 +191,9 @@ REFUSED = [
         "E-IMG-DAMAGED: Huffman table 00 of 510 symbols",
     ),
     (
-        "Huffman table of fewer symbols",
-        gray_jpeg_with(segment(0xC4, b"\0\2" + bytes(16))),
-        "E-IMG-DAMAGED: Huffman tables of 18 bytes",
-    ),
-    (
-        "odd arithmetic conditioning",
-        gray_jpeg_with(segment(0xCC, b"\0")),
-        "E-IMG-DAMAGED: arithmetic conditioning 00",
-    ),
-    (
-        "arithmetic table 32",
-        gray_jpeg_with(segment(0xCC, b"\x20\0")),
-        "E-IMG-DAMAGED: arithmetic conditioning 20 00",
-    ),
-    (
         "arithmetic bounds in the wrong order",
         gray_jpeg_with(segment(0xCC, b"\x00\x01")),
         "E-IMG-DAMAGED: arithmetic conditioning 00 01",
-    ),
-    (
-        "restart interval of 3 bytes",
-        gray_jpeg_with(segment(0xDD, b"\0\0\0")),
-        "E-IMG-DAMAGED: restart interval of 3 bytes",
     ),
     (
         "too many scans",
@@ -386,7 +277,7 @@ class TestJpegForDecoder:
         )
         assert jpeg_for_decoder(data, MAX_PIXELS) == gray_jpeg_with(jfif, adobe)
 
-    def test_filling_is_behind_the_data_of_every_scan(self):
+    def test_filling_follows_the_data_of_every_scan(self):
         first = jpeg(QUANTIZATION, frame(marker=0xC2), PROGRESSIVE_SCAN, data=b"ab", end=b"")
         data = first + HUFFMAN + PROGRESSIVE_SCAN + b"c\xff\xff" + EOI
         expected = first + b"<>" + HUFFMAN + PROGRESSIVE_SCAN + b"c<>\xff\xff" + EOI

@@ -25,9 +25,7 @@ ROTATED = exif(entry(0x0112, 3, 1, b"\0\6"))
 
 ACCEPTED = [
     ("gray", png(), info("gray")),
-    ("gray of 1 bit", png(ihdr(bits=1), idat()), info("gray")),
     ("gray of 16 bits", png(ihdr(bits=16), idat()), info("16_bit", "gray")),
-    ("gray and alpha", png(ihdr(colour_type=4), idat()), info("alpha", "gray")),
     ("RGB", png(ihdr(3, 5, colour_type=2), idat()), info(size_px=(3, 5))),
     ("RGBA", png(ihdr(colour_type=6, interlace=1), idat()), info("alpha", "interlaced")),
     ("palette", png(ihdr(colour_type=3), PLTE, idat()), info("palette")),
@@ -47,11 +45,6 @@ ACCEPTED = [
         png(ihdr(colour_type=3), chunk(b"tRNS", b"\0"), PLTE, idat()),
         OPAQUE_PALETTE,
     ),
-    (
-        "more transparent entries than colours of one bit",
-        png(ihdr(colour_type=3, bits=1), PLTE_OF_THREE, chunk(b"tRNS", bytes(3)), idat()),
-        OPAQUE_PALETTE,
-    ),
     ("animated", png(ihdr(), chunk(b"acTL", bytes(8)), idat()), info("animated", "gray")),
     ("profile", png(ihdr(), chunk(b"iCCP", b"bad"), idat()), info("gray", "icc_profile")),
     (
@@ -64,14 +57,9 @@ ACCEPTED = [
         png(ihdr(), chunk(b"eXIf", b"Exif\0\0" + ROTATED), chunk(b"eXIf", exif(b"")), idat()),
         info("exif_orientation", "gray", orientation=6),
     ),
-    ("malformed EXIF", png(ihdr(), chunk(b"eXIf"), idat()), info("gray")),
     ("unknown, not critical", png(ihdr(), chunk(b"abCd"), idat()), info("gray")),
-    ("palette for gray", png(ihdr(), chunk(b"PLTE", b"rg"), idat()), info("gray")),
-    ("palette behind RGB", png(ihdr(colour_type=2), idat(), PLTE), info()),
     ("trailing bytes", png(end=IEND + b"\0"), info("gray", "trailing_bytes")),
     ("pixels in pieces", png(ihdr(), chunk(b"IDAT"), idat(), idat()), info("gray")),
-    ("pixels again, once they were all there", png(ihdr(), idat(), TEXT, idat()), info("gray")),
-    ("largest side", png(ihdr(1_000_000, 1), idat()), info("gray", size_px=(1_000_000, 1))),
 ]
 
 REFUSED = [
@@ -82,12 +70,6 @@ REFUSED = [
         "E-IMG-DAMAGED: first chunk is b'CgBI' of 4 bytes",
     ),
     (
-        "header of 14 bytes",
-        png(chunk(b"IHDR", bytes(14)), idat()),
-        "E-IMG-DAMAGED: first chunk is b'IHDR' of 14 bytes",
-    ),
-    ("no column", png(ihdr(0, 2), idat()), "E-IMG-DAMAGED: size 0 x 2"),
-    (
         "too many pixels",
         png(ihdr(20_000, 10_000), idat()),
         "E-IMG-PIXELS: 20000 x 10000 = 200000000 pixels, limit 178956970",
@@ -97,41 +79,19 @@ REFUSED = [
         png(ihdr(1_000_001, 1), idat()),
         "E-IMG-PIXELS: 1000001 x 1 pixels, libpng's limit 1000000",
     ),
-    ("3 bits", png(ihdr(bits=3), idat()), "E-IMG-DAMAGED: colour type 0 of 3 bits"),
     ("RGB of 4 bits", png(ihdr(bits=4, colour_type=2)), "E-IMG-DAMAGED: colour type 2 of 4 bits"),
     ("colour type 5", png(ihdr(colour_type=5)), "E-IMG-DAMAGED: colour type 5 of 8 bits"),
-    (
-        "compression 1",
-        png(ihdr(compression=1), idat()),
-        "E-IMG-DAMAGED: compression 1, filter 0, interlace 0",
-    ),
     (
         "filter 64, of MNG",
         png(ihdr(filtering=64), idat()),
         "E-IMG-DAMAGED: compression 0, filter 64, interlace 0",
     ),
-    (
-        "interlace 2",
-        png(ihdr(interlace=2), idat()),
-        "E-IMG-DAMAGED: compression 0, filter 0, interlace 2",
-    ),
     ("no end", png(end=b""), "E-IMG-TRUNCATED: no IEND chunk in 56 bytes"),
-    ("end cut off", png(end=IEND[:-1]), "E-IMG-TRUNCATED: no IEND chunk in 67 bytes"),
     ("cut in the pixels", png()[:50], "E-IMG-TRUNCATED: chunk b'IDAT' ends at byte 56 of 50"),
     (
         "altered header",
         png().replace(b"\x08\0\0\0\0", b"\x10\0\0\0\0"),
         "E-IMG-DAMAGED: wrong checksum of chunk b'IHDR' at byte 8",
-    ),
-    (
-        "altered text",
-        png(ihdr(), chunk(b"tEXt", b"a\0b")[:-1] + b"?", idat()),
-        "E-IMG-DAMAGED: wrong checksum of chunk b'tEXt' at byte 33",
-    ),
-    (
-        "altered end",
-        png(end=IEND[:-1] + b"?"),
-        "E-IMG-DAMAGED: wrong checksum of chunk b'IEND' at byte 56",
     ),
     (
         "chunk name with a line feed",
@@ -144,21 +104,10 @@ REFUSED = [
         "E-IMG-DAMAGED: unknown critical chunk b'ABCD'",
     ),
     ("second header", png(ihdr(), ihdr(), idat()), "E-IMG-DAMAGED: two b'IHDR' chunks"),
-    ("second palette", png(ihdr(), PLTE, PLTE, idat()), "E-IMG-DAMAGED: two b'PLTE' chunks"),
     (
         "palette behind its pixels",
         png(ihdr(colour_type=3), idat(), PLTE),
         "E-IMG-DAMAGED: no palette before the pixels",
-    ),
-    (
-        "palette of no whole colours",
-        png(ihdr(colour_type=3), chunk(b"PLTE", b"rgbr"), idat()),
-        "E-IMG-DAMAGED: palette of 4 bytes",
-    ),
-    (
-        "empty palette",
-        png(ihdr(colour_type=3), chunk(b"PLTE"), idat()),
-        "E-IMG-DAMAGED: palette of 0 bytes",
     ),
     (
         "palette of 257 colours",
@@ -175,11 +124,6 @@ REFUSED = [
         "text between the pixels",
         png(ihdr(), chunk(b"IDAT", PIXELS[:5]), TEXT, chunk(b"IDAT", PIXELS[5:])),
         "E-IMG-DAMAGED: compressed pixels end at byte 2 of 6",
-    ),
-    (
-        "text behind an empty IDAT chunk",
-        png(ihdr(), chunk(b"IDAT"), TEXT, idat()),
-        "E-IMG-DAMAGED: compressed pixels end at byte 0 of 6",
     ),
 ]
 

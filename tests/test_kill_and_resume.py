@@ -1,6 +1,6 @@
 """The command as a process: killed, interrupted, cut off from the network; what it leaves is whole.
 
-Its bytes after any number of such ends and one more run are those of a run that nobody disturbed.
+After any number of such ends, one more run makes the bytes of an undisturbed run.
 """
 
 import os
@@ -56,7 +56,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     images.mkdir()
     spec, noise = coco_dict(NUM_IMAGES), random.Random(0)
     for place, image in enumerate(spec["images"]):
-        data = jpeg_bytes(color=place) + noise.randbytes(3000)  # bytes behind the end are kept
+        data = jpeg_bytes(color=place) + noise.randbytes(3000)  # bytes after the end are kept
         (images / image["file_name"]).write_bytes(data[:500] if place in (7, 70) else data)
     annotations = write_coco(folder, spec)
     arguments: list[object] = [
@@ -88,7 +88,7 @@ def whole_size(path: Path, out: Path) -> int:
 
 
 def kill(process: subprocess.Popen[str]) -> Run:
-    """Kill a run, and wait until those who build shards beside it have ended with it."""
+    """Kill a run, and wait until its builder processes have ended, too."""
     beside = children.builders_beside(process.pid)
     process.kill()
     run = finish(process)
@@ -109,7 +109,7 @@ def check_resumes(job: Job, out: Path) -> None:
     assert check_output(files_of(out), job.undisturbed)
 
 
-@pytest.mark.parametrize("least", [1, 60, 120])
+@pytest.mark.parametrize("least", [1, 90])
 def test_killed_between_shards(least: int, job: Job, tmp_path: Path) -> None:
     process = start_coco(*job.into(tmp_path / "out"))
     wait_for_shards(process, tmp_path / "out", least)
@@ -143,7 +143,7 @@ def test_killed_again_and_again(seed: int, job: Job, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", rounds(few=1, many=10))
-def test_killed_beside_a_twin(seed: int, job: Job, tmp_path: Path) -> None:
+def test_killed_while_a_twin_runs(seed: int, job: Job, tmp_path: Path) -> None:
     """One of two runs to one place dies; the other is not held up by it."""
     out = tmp_path / "out"
     twins = [start_coco(*job.into(out)) for _ in range(2)]
@@ -193,52 +193,13 @@ def test_a_job_service_leaves_no_temporary_folder(
     assert (run.code, list(temporary.iterdir())) == (143 if interrupted else 0, []), run.err
 
 
-def test_interrupted_before_the_first_shard(tmp_path: Path) -> None:
-    """While it waits for an annotation file that never comes."""
-    os.mkfifo(tmp_path / "fifo.json")
-    (tmp_path / "images").mkdir()
-    process = start_coco(
-        *("--images", tmp_path / "images", "--annotations", tmp_path / "fifo.json"),
-        *("--output", tmp_path / "out"),
-    )
-    while process.poll() is None and not (tmp_path / "out").exists():
-        time.sleep(0.01)
-    time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
-    run = finish(process)
-    assert "Traceback" not in run.err
-    if run.code != 2:  # or it has refused a FIFO by then
-        assert run.code == 130
-        assert run.err.strip() == "interrupted; before the first shard; run again to resume"
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_with_what_the_engine_started(number: signal.Signals) -> None:
-    """Such as a job server; left alone, Java's runs on for ever."""
-    started = "import os, subprocess; from pipelines.command import guarded;"
-    quiet = "stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL"
-    run = f"print(subprocess.Popen(['sleep', '60'], {quiet}).pid, flush=True)"
-    interrupted = f"os.kill(os.getpid(), {number})"
-    code = f"{started} guarded(lambda _: ({run}, {interrupted}), [])"
-    ended = subprocess.run(
-        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True
-    )
-    assert ended.returncode == 128 + number
-    for _ in range(30):
-        if not Path(f"/proc/{int(ended.stdout)}/exe").exists():
-            return
-        time.sleep(0.1)
-    os.kill(int(ended.stdout), signal.SIGKILL)
-    pytest.fail("the child runs on")
-
-
 @pytest.mark.parametrize(
     "log",
     ["log()", "(threading.Thread(target=log, daemon=True).start(), time.sleep(60))"],
     ids=["main thread", "other thread"],
 )
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_while_nobody_reads_stderr(number: signal.Signals, log: str) -> None:
+def test_interrupted_while_stderr_is_full(number: signal.Signals, log: str) -> None:
     code = f"""
 import logging, threading, time
 from pipelines.command import guarded
@@ -257,26 +218,6 @@ guarded(lambda _: {log}, [])
             assert process.wait(10) == 128 + number
         finally:
             process.kill()
-
-
-@pytest.mark.parametrize(
-    ("closed", "arguments", "code", "out"),
-    [
-        ("2>&-", "coco --nothing", 2, ""),
-        ("2>&-", "verify --help", 0, "usage: beam-tfrec verify"),
-        (">&- 2>&-", "verify --help", 0, ""),
-        ("2>&-", "folder --images {0}/photos --output {0}/out --num_shards 1", 0, "{0}/out: 1 rec"),
-    ],
-)
-def test_a_closed_stderr(closed: str, arguments: str, code: int, out: str, tmp_path: Path) -> None:
-    """Nothing is said there, and no file that is opened later takes its place."""
-    (tmp_path / "photos/cat").mkdir(parents=True)
-    (tmp_path / "photos/cat/a.jpg").write_bytes(jpeg_bytes())
-    line = f"{sys.executable} -m pipelines.cli {arguments} {closed}".format(tmp_path)
-    ran = subprocess.run(["sh", "-c", line], cwd=PROJECT, capture_output=True, text=True)
-    assert (ran.returncode, ran.stderr) == (code, "")
-    assert ran.stdout.startswith(out.format(tmp_path))
-    assert bool(ran.stdout) is bool(out)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -365,9 +306,7 @@ def test_exit_codes_in_every_mode(mode: str, make_coco: MakeCoco, tmp_path: Path
         assert run.ended == (3, "E-ANN-JSON")
 
 
-@pytest.mark.parametrize(
-    ("mode", "fault"), [("in_memory", False), ("in_memory", True), ("multi_threading", True)]
-)
+@pytest.mark.parametrize(("mode", "fault"), [("in_memory", False), ("multi_threading", True)])
 def test_closed_pipes_neither_hang_nor_fail(
     mode: str, fault: bool, make_coco: MakeCoco, tmp_path: Path
 ) -> None:

@@ -6,15 +6,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from schemas.class_fields import ClassFields
 from schemas.example import encode_example
 from schemas.features import parse_spec
 from schemas.images import EncodedImage, ImageInfo
 from schemas.layouts import Built, Layout, Unfit, labels_by_category
-from schemas.layouts.classification import ClassificationLayout
-from schemas.layouts.classification_presets import ImagenetLayout, TensorLayout, TutorialLayout
+from schemas.layouts.classification import (
+    ClassificationLayout,
+    ImagenetLayout,
+    TensorLayout,
+    TutorialLayout,
+)
 from schemas.manifest import Label
 from schemas.samples import Blob, Sample, pack
+from schemas.source_fields import ClassFields
 from tests.conftest import jpeg_bytes
 
 tf = pytest.importorskip("tensorflow")

@@ -14,8 +14,8 @@ from schemas.images import EncodedImage, ImageInfo
 from schemas.layouts import Built, Unfit, labels_by_category
 from schemas.layouts.table import TableLayout
 from schemas.manifest import Label
-from schemas.row_fields import fields_of_row
 from schemas.samples import Blob, Sample
+from schemas.source_fields import fields_of_row
 
 LABELS = labels_by_category([Label(0, "cat"), Label(1, "n01", text="a dog")])
 IMAGE = EncodedImage("x/1.jpg", b"bytes", "5ha", ImageInfo("jpeg", 6, 4))

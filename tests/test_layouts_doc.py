@@ -10,7 +10,7 @@ import apache_beam as beam
 import pytest
 
 from pipelines import coco
-from pipelines.layout_flags import LAYOUTS
+from pipelines.coco import LAYOUTS
 from schemas.features import FeatureSpec
 from schemas.layouts.pictures import FunctionLayout, PictureLayout
 from tests.coco_command import MakeCoco, Sources, check_committed, examples, value

@@ -14,15 +14,13 @@ from schemas.faults import Rejected
 from schemas.run_date import parse_date
 from schemas.samples import Blob, Sample
 from tests.small_runs import build_run, plan_run, write_set
-from transforms.earlier_sets import EarlierSet, Since, find_earlier_sets, manifest_of
+from transforms.earlier_sets import EarlierSet, Since, find_earlier_sets
 from transforms.leave_out_earlier import (
     EarlierIndex,
     EarlierTally,
     LeaveOutEarlier,
-    add_earlier_tallies,
     count_earlier,
     leave_out_earlier,
-    list_indexes,
     read_written,
 )
 from transforms.shard_index import IndexRow, index_to_parquet
@@ -70,7 +68,7 @@ def earlier(tmp_path: Path) -> EarlierSet:
 # --- pure functions ---
 
 
-def test_what_is_known_is_left_out_with_all_its_annotations() -> None:
+def test_earlier_samples_are_left_out_with_their_annotations() -> None:
     samples = [sample("1"), sample("2", annotations=(5,)), sample("3", annotations=())]
     orphan = dropped("", 99)
 
@@ -122,17 +120,6 @@ def test_every_sample_is_new_or_counted(keys: set[str], known: set[str]) -> None
     assert tally == EarlierTally(len(keys & known), 2 * len(keys & known))
 
 
-def test_tallies_add_up() -> None:
-    assert add_earlier_tallies([EarlierTally(1, 2), EarlierTally(10, 20)]) == EarlierTally(11, 22)
-    assert add_earlier_tallies([]) == EarlierTally()
-
-
-def test_an_annotation_file_tells_what_was_left_out() -> None:
-    counted = count_earlier(file_of("train", 9), EarlierTally(4, 8))
-
-    assert (counted.images, counted.earlier_images, counted.earlier_annotations) == (9, 4, 8)
-
-
 # --- indexes of data sets ---
 
 
@@ -142,27 +129,7 @@ def index(uri: str, split: str, number: int, records: int) -> EarlierIndex:
     return EarlierIndex(uri, split, name, records, shard.stat().st_size)
 
 
-def test_the_indexes_of_a_run_s_splits_are_listed(earlier: EarlierSet) -> None:
-    manifest = manifest_of(earlier)
-
-    assert list_indexes(manifest, earlier.uri, ["train", "test"]) == [
-        index(earlier.uri, "train", 0, 3),
-        index(earlier.uri, "train", 1, 2),
-    ]
-    assert list_indexes(manifest, earlier.uri, ["test"]) == []
-
-
-def test_keys_come_with_their_split(earlier: EarlierSet) -> None:
-    written = [
-        (found.split, found.key)
-        for number, records in ((0, 4), (1, 3))
-        for found in read_written(index(earlier.uri, "val", number, records))
-    ]
-
-    assert sorted(written) == [("val", str(number)) for number in range(1, 8)]
-
-
-def test_an_index_that_is_not_the_manifest_s_stops_the_run(
+def test_an_index_that_differs_from_the_manifest_stops_the_run(
     earlier: EarlierSet, tmp_path: Path
 ) -> None:
     """A key that is missing would be a sample that is written twice."""
@@ -177,16 +144,6 @@ def test_an_index_that_is_not_the_manifest_s_stops_the_run(
         f"E-SRC-CHANGED {path}: 1 records of 20 bytes, the manifest says 2 of {shard_bytes};"
         " restore index/ of that data set, then run again"
     )
-
-
-def test_an_index_of_another_data_set_stops_the_run(earlier: EarlierSet, tmp_path: Path) -> None:
-    """As many records, of other keys: those would be left out, and what is there written again."""
-    path = tmp_path / "out" / "index" / "train-00001-of-00002-2.parquet"
-    rows = [IndexRow(key, 0, 20, [], []) for key in ("8", "9")]
-    path.write_bytes(index_to_parquet(rows))
-
-    with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED .* 2 records of 40 bytes, the manif"):
-        read_written(index(earlier.uri, "train", 1, 2))
 
 
 def test_a_damaged_index_stops_the_run(earlier: EarlierSet, tmp_path: Path) -> None:
@@ -256,16 +213,3 @@ def test_a_key_that_several_data_sets_hold_is_left_out_once(
         assert_that(joined.samples, equal_to([sample("6")]), "samples")
         counted = count_earlier(file_of("train", 2), EarlierTally(1, 2))
         assert_that(joined.files, equal_to([counted]), "files")
-
-
-def test_without_earlier_data_sets_there_is_no_join(
-    test_pipeline: Callable[[], beam.Pipeline],
-) -> None:
-    pipeline = test_pipeline()
-    samples = pipeline | "Samples" >> beam.Create([sample("1")])
-    rejected = pipeline | "Rejected" >> beam.Create([dropped("1", 1)])
-    files = pipeline | "Files" >> beam.Create([file_of("train", 1)])
-
-    new = samples | LeaveOutEarlier((), ("train",), rejected, files)
-
-    assert (new.samples, new.rejected, new.files) == (samples, rejected, files)

@@ -12,8 +12,7 @@ from tests.memory_store import (
     lose_reply_of,
     meanwhile_at,
 )
-from tests.storage_contract import Outside, StorageContract
-from transforms.storage import Storage, open_storage
+from transforms.storage import open_storage
 
 pytestmark = pytest.mark.usefixtures("memory_served")
 
@@ -21,50 +20,6 @@ pytestmark = pytest.mark.usefixtures("memory_served")
 @pytest.fixture
 def store() -> MemoryStore:
     return MemoryStore()
-
-
-class StoreFolder:
-    """What a root's objects look like from outside."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        self._store = store
-
-    def put(self, files: dict[str, bytes], mtime_s: int | None = None) -> None:
-        for name, data in files.items():
-            self._store.put(f"root/{name}", data)
-
-    def get(self, name: str) -> bytes:
-        return self._store.files("root/")[name]
-
-    def names(self) -> list[str]:
-        return list(self._store.files("root/"))
-
-    def sizes(self) -> list[int]:
-        return [len(data) for data in self._store.files("root/").values()]
-
-    def touch(self, name: str) -> None:
-        self.put({name: self.get(name)})
-
-    def remove(self, name: str) -> None:
-        self._store.remove(f"root/{name}")
-
-
-class TestContract(StorageContract):
-    """The store in memory keeps the contract; another generation is another object."""
-
-    grew = shrank = touched = gone = "generation [0-9]+ is gone; run again"
-
-    @pytest.fixture
-    def process(self, store: MemoryStore) -> Process:
-        return store.start()
-
-    @pytest.fixture
-    def storage(self, process: Process) -> Storage:
-        return open_storage(f"{process.uri}/root")
-
-    @pytest.fixture
-    def outside(self, store: MemoryStore) -> Outside:
-        return StoreFolder(store)
 
 
 def create_a(process: Process) -> bool:

@@ -175,7 +175,7 @@ def test_a_member_of_other_bytes_is_refused(tmp_path: Path, unpacked: UnpackedMe
         unpacked.bytes_of(storage, entry_of(storage, "a.npz"), "x.npy", (0, 10))
 
 
-def test_a_full_disk_is_told(
+def test_a_full_disk_is_one_line(
     storage: Storage, unpacked: UnpackedMembers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(**_: object) -> None:

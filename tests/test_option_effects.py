@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import google.auth
 import pytest
 
 from pipelines import coco
@@ -33,7 +34,7 @@ from tests.gcs_stand_in import GcsStandIn, Kind
 from tests.small_images import chunk, idat, ihdr, png
 from tests.turned_images import as_stored, oriented
 from transforms import build_records, build_shard
-from transforms.storage import Access, gcs
+from transforms.storage import Access, gcs_clients
 from transforms.storage.local import LocalStorage
 
 OUR_FLAGS = sorted(set(coco.parser()._option_string_actions) - {"-h", "--help"})
@@ -80,20 +81,6 @@ def test_string_ids(make_coco: MakeCoco, tmp_path: Path) -> None:
     committed(sources, tmp_path / "out", "--string_ids")
     ids = {value(example, "image/source_id")[0] for example in examples(tmp_path / "out")}
     assert ids == {b"img1", b"img2"}
-
-
-@shows("--float_ids")
-def test_float_ids(make_coco: MakeCoco, tmp_path: Path) -> None:
-    def write_as_floats(spec: dict) -> None:
-        for entry in spec["annotations"]:
-            entry["image_id"] = float(entry["image_id"])
-
-    sources = make_coco(2, edit=write_as_floats)
-    refused = run_coco(*command(sources, tmp_path / "out"))
-    assert refused.ended == (3, "E-ANN-TYPE")
-    assert "give --float_ids" in refused.fault
-    committed(sources, tmp_path / "out", "--float_ids")
-    assert sorted(source_ids(tmp_path / "out")) == [1, 2]
 
 
 @shows("--split_by", "--splits", "--group_by", "--split_seed")
@@ -652,15 +639,17 @@ def test_who_pays_and_the_key(bucket: GcsStandIn) -> None:
 
 @shows("--anonymous")
 def test_anonymous(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_credentials() -> None:
+    def no_credentials(**_: object) -> None:
         raise AssertionError("credentials were looked for")
 
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
-    monkeypatch.setattr(gcs, "_credentials", no_credentials)
-    gcs._client(Access(anonymous=True), "")
-    gcs._store("b", Access(anonymous=True), "")
+    for made in (gcs_clients.credentials, gcs_clients.session, gcs_clients.reader):
+        made.cache_clear()
+    monkeypatch.setattr(google.auth, "default", no_credentials)
+    gcs_clients.session(True)
+    gcs_clients.reader("b", Access(anonymous=True), "")
     with pytest.raises(AssertionError, match="credentials were looked for"):
-        gcs._client(Access(billing_project="another"), "")
+        gcs_clients.session(False)
     config = coco.configure([*IN_BUCKET, "--anonymous"])[0].config
     assert config.access == Access(anonymous=True)
 

@@ -12,7 +12,8 @@ import pytest
 
 from pipelines import coco
 from pipelines.coco import CocoConfig, configure
-from pipelines.options import FlagParser, beam_flags, parse_flags, parse_per_split, parse_size
+from pipelines.engines import beam_flags, parse_flags
+from pipelines.flags import FlagParser, parse_per_split, parse_size
 from tests.coco_command import (
     PROJECT,
     MakeCoco,
@@ -524,7 +525,8 @@ def test_one_line_reads_the_clock() -> None:
         for line in path.read_text().splitlines()
         if clock.search(line)
     ]
-    assert found == ["pipelines/daily.py: return datetime.datetime.now(datetime.UTC).date()"]
+    line = "return datetime.datetime.now(datetime.UTC).date()"
+    assert found == [f"pipelines/data_set_flags.py: {line}"]
 
 
 def test_a_dash_and_a_space_begin_a_value() -> None:

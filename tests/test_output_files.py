@@ -1,4 +1,3 @@
-import dataclasses
 import itertools
 import json
 import os
@@ -19,10 +18,7 @@ from transforms.output_files import (
     create_or_compare,
     refuse_foreign,
     remove_output,
-    split_of,
-    top_level,
 )
-from transforms.publish_plan import publish_plan
 from transforms.storage import DEFAULT_ACCESS, Storage, open_storage
 
 STEMS = ["train-00000-of-00002", "train-00001-of-00002"]
@@ -57,32 +53,6 @@ def put(folder: Path, names: list[str], data: bytes = b"of the user") -> None:
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
-
-
-# --- names ---
-
-
-@pytest.mark.parametrize(
-    ("name", "names", "split"),
-    [
-        ("train-00000-of-00004-10.tfrec", ShardNames(), "train"),
-        ("val_2-00000-of-00004.tfrec", ShardNames(), "val_2"),
-        ("train-00000-of-00004-10.tfrec", CUSTOM, "train"),  # the standard grammars always count
-        ("file_07-10.tfrec", CUSTOM, ""),
-        ("file_07-10.tfrec", ShardNames(), None),
-        ("Train-00000-of-00004.tfrec", ShardNames(), None),
-        ("manifest.json", ShardNames(), None),
-    ],
-)
-def test_a_shard_s_name_tells_its_split(name: str, names: ShardNames, split: str | None) -> None:
-    assert split_of(name, names) == split
-
-
-def test_only_files_that_lie_in_the_output_itself_are_listed(out: Path, output: Storage) -> None:
-    put(out, ["a", "b/c"], b"12345")
-    (out / "folder").mkdir()
-
-    assert {name: entry.size_bytes for name, entry in top_level(output).items()} == {"a": 5}
 
 
 # --- creating ---
@@ -148,12 +118,6 @@ NEIGHBOURS = [
 ]
 
 
-def test_other_files_are_not_foreign(out: Path, output: Storage) -> None:
-    put(out, NEIGHBOURS)
-
-    refuse_foreign(output, ShardNames())
-
-
 def test_any_other_file_is_no_obstacle(run: SmallRun, out: Path) -> None:
     put(out, NEIGHBOURS)
     (out / "train-00000-of-00009-1.tfrec").mkdir()  # a folder is no shard
@@ -168,9 +132,7 @@ def test_any_other_file_is_no_obstacle(run: SmallRun, out: Path) -> None:
 # --- removing ---
 
 
-def test_removing_deletes_what_is_ours_and_nothing_else(
-    run: SmallRun, out: Path, output: Storage
-) -> None:
+def test_removing_deletes_our_files_only(run: SmallRun, out: Path, output: Storage) -> None:
     build_run(run)
     put(out, NEIGHBOURS)
     put(out, ["test-00000-of-00004-10.tfrec"])  # our grammar, but not a split of this run
@@ -181,18 +143,6 @@ def test_removing_deletes_what_is_ours_and_nothing_else(
 
     assert contents(out).keys() == {*NEIGHBOURS, "test-00000-of-00004-10.tfrec"}
     assert (out / "train-00000-of-00009-1.tfrec").is_dir()
-
-
-def test_removing_takes_what_receipts_name(run: SmallRun, out: Path, output: Storage) -> None:
-    named = dataclasses.replace(run.job, names=CUSTOM)
-    commit_job = dataclasses.replace(run.commit_job, names=CUSTOM)
-    run = dataclasses.replace(run, job=named, commit_job=commit_job)
-    build_run(run)
-    assert (out / "file_01-3.tfrec").is_file()
-
-    remove_output(output, ShardNames(), ["val"])  # of an entirely other run
-
-    assert contents(out) == {}
 
 
 def test_older_data_sets_are_read_and_removed_by_their_index_names(
@@ -263,7 +213,7 @@ def test_removing_takes_the_manifest_first_and_the_plan_last(
     assert receipts == sorted(receipts), "receipts name the rest, so they go behind it"
 
 
-@pytest.mark.parametrize("stop_after", range(1, 12))
+@pytest.mark.parametrize("stop_after", [1, 4, 8, 11])
 def test_removing_that_was_interrupted_goes_on(
     run: SmallRun,
     out: Path,
@@ -309,18 +259,6 @@ def test_a_receipt_cannot_make_us_delete_beyond_the_output(
 NESTED = b'{"a": ' + b"[" * 10_000  # deeper than a parser follows
 
 
-@pytest.mark.parametrize("garbage", [b"\xff garbage", pytest.param(NESTED, id="nested")])
-def test_garbage_receipts_are_removed_like_others(
-    run: SmallRun, out: Path, output: Storage, garbage: bytes
-) -> None:
-    build_run(run)
-    put(out, [f"_receipts/{STEMS[0]}.json"], garbage)
-
-    remove_output(output, run.job.names, ["train"])
-
-    assert contents(out) == {}
-
-
 def test_without_plan_or_manifest_nothing_is_removed(out: Path, output: Storage) -> None:
     # Whatever the names: no file says that this was ours.
     remove_output(output, ShardNames(), ["train"])
@@ -346,7 +284,7 @@ def test_without_plan_or_manifest_nothing_is_removed(out: Path, output: Storage)
         pytest.param("_plan.json", NESTED, "_plan.json is no plan of beam-tfrec", id="nested"),
     ],
 )
-def test_what_another_program_left_is_not_removed(
+def test_files_of_another_program_are_not_removed(
     out: Path, output: Storage, name: str, data: bytes, what: str
 ) -> None:
     put(out, [name], data)
@@ -357,17 +295,6 @@ def test_what_another_program_left_is_not_removed(
         remove_output(output, ShardNames(), ["train"])
 
     assert contents(out) == before
-
-
-def test_the_beginnings_of_a_data_set_are_removed(
-    run: SmallRun, out: Path, output: Storage
-) -> None:
-    publish_plan(run.plan, output, ShardNames())
-    put(out, ["train-00000-of-00002-3.tfrec"])
-
-    remove_output(output, ShardNames(), ["train"])
-
-    assert contents(out) == {}
 
 
 @pytest.mark.parametrize("is_finished", [False, True])
@@ -390,21 +317,8 @@ def test_removing_what_a_run_may_be_writing_is_warned_of(
     assert (what in caplog.text) is not is_finished
 
 
-def test_after_removing_another_run_can_begin(
-    data: tuple[Path, Path], run: SmallRun, out: Path, output: Storage
-) -> None:
-    build_run(run)
-    other = plan_run(*data, out, num_shards=3)
-    with pytest.raises(RuntimeError, match=r"^E-OUT-PLAN .*: options num_shards was 'all=2', is"):
-        build_run(other)
-
-    remove_output(output, run.job.names, ["train"])
-
-    assert [shard.records for shard in build_run(other).shards] == [2, 2, 2]
-
-
 @pytest.mark.parametrize("older", [None, b"of an older run"])
-def test_what_is_to_be_left_out_is_there_whenever_the_deleting_dies(
+def test_the_excluded_keys_survive_a_kill_at_any_step(
     older: bytes | None, memory_served: None
 ) -> None:
     """The rejects that `--exclude` names lie in the output, and go with it."""

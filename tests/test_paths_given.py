@@ -58,13 +58,6 @@ def test_outputs(out: str, sources: Sources, in_tmp: Path) -> None:
     assert again.out.count("\n") == 1
 
 
-def test_leading_dashes(sources: Sources, in_tmp: Path) -> None:
-    (in_tmp / "train-images").rename(in_tmp / "-i")
-    run = run_coco("--images=-i", "--annotations", "train.json", "--output=-o")
-    assert run.code == 0, run.err
-    check_committed(in_tmp / "-o")
-
-
 def test_links_to_folders(sources: Sources, in_tmp: Path) -> None:
     (in_tmp / "real").mkdir()
     (in_tmp / "out").symlink_to("real")
@@ -197,12 +190,6 @@ def test_paths_that_cannot_be(
     assert ascii(path)[1:-1].split("/")[-1] in run.fault
     assert snapshot(sources[0]) == before
     assert not (in_tmp / "out/manifest.json").exists()
-
-
-def test_missing_roots_are_told_from_empty_ones(sources: Sources, in_tmp: Path) -> None:
-    run = run_coco("--images", "nowhere", "--annotations", "train.json", "--output", "out")
-    assert "nowhere" in run.fault
-    assert "'nothing'" not in run.fault
 
 
 def test_file_names_with_dots_and_double_slashes(make_coco: MakeCoco, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_text_for_people(make_coco: MakeCoco, tmp_path: Path) -> None:
         "    6 images: a photo is stored once for each object, of 3.0 that it has",
         "    classes: 2; 6 (crowd of people) to 12 (person), median 6",
     ]
-    assert lines[6] == "  sizes: from 18 records made of what listings say; no image was read"
+    assert lines[6] == "  sizes: from the listed sizes of files; no image was read"
     assert lines[7].startswith("  reads 19 files, ")
     assert lines[8:] == [
         "  note: no record will hold 1 file of root train, such as z.jpg",
@@ -89,7 +89,6 @@ def test_the_report_counts_where_one_is_made(make_coco: MakeCoco, tmp_path: Path
     made, out = make_coco(6), tmp_path / "out"
     without, with_it = (planned(made, out, flag) for flag in ("--no_report", "--report"))
     assert with_it["written_files"] - without["written_files"] == 1
-    assert with_it["written_bytes"] > without["written_bytes"] + 100_000
     assert run_coco(*command(made, out, "--report")).code == 0
     files = [path for path in out.rglob("*") if path.is_file()]
     assert with_it["written_files"] == len(files)

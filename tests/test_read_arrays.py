@@ -7,9 +7,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from schemas.array_fields import ArrayFields
 from schemas.faults import Rejected
 from schemas.samples import Sample
+from schemas.source_fields import ArrayFields
 from tests.array_runs import npy_bytes, random_images
 from transforms.sources import array_files, read_arrays
 from transforms.sources.array_files import ArraySource, open_file

@@ -92,69 +92,9 @@ def test_each_image_is_a_sample_with_its_annotations_by_id() -> None:
     )
 
 
-def test_the_order_of_annotations_in_the_file_does_not_matter() -> None:
-    annotations = [annotation(number, 1, bbox=[number, 0, 1, 1]) for number in range(1, 6)]
-
-    forwards, *_ = read(coco_json([image(1)], annotations))
-    backwards, *_ = read(coco_json([image(1)], annotations[::-1]))
-
-    assert forwards == backwards
-
-
-def test_a_missing_area_is_the_box_s() -> None:
-    given = annotation(5, 1)
-    del given["area"], given["iscrowd"]
-
-    (found,), _, _ = read(coco_json([image(1)], [given]))
-
-    assert found == sample("1", 0, [ObjectFields(1, (1.5, 2.0, 10.0, 20.25), 202.5, 0)], (5,))
-
-
-def test_names_lead_to_the_listing_s_names() -> None:
-    (found,), _, _ = read(coco_json([image(1, "./train2017/a[1].jpg")]))
-
-    assert found.blobs == (Blob("train", "train2017/a[1].jpg"),)
-
-
-def test_labels_come_by_id() -> None:
-    *_, file = read(coco_json(categories=[{"id": 9, "name": "b"}, {"id": -1, "name": "c"}]))
-
-    assert file.labels == [Label(-1, "c"), Label(9, "b")]
-
-
-def test_repeated_annotation_ids_are_counted_and_kept() -> None:
-    annotations = [annotation(5, 1), annotation(5, 1), annotation(5, 2), annotation(6, 2)]
-
-    samples, rejected, file = read(coco_json([image(1), image(2)], annotations))
-
-    assert [s.annotation_ids for s in samples] == [(5, 5), (5, 6)]
-    assert rejected == []
-    assert (file.annotations, file.repeated_annotation_ids) == (4, 2)
-
-
 def reject(code: str, detail: str, **changes: Any) -> Rejected:
     whole = {"split": "train", "key": "1", "annotation_ids": (5,), "file_name": "1.jpg"}
     return Rejected(code=code, stage="read_coco", detail=detail, **{**whole, **changes})
-
-
-@pytest.mark.parametrize(
-    ("bbox", "code", "detail"),
-    [
-        ([1, 2, 0.0, 4.0], "E-BOX-EMPTY", "width 0.0 and height 4.0"),
-        ([1, 2, 3.0, -4.0], "E-BOX-EMPTY", "width 3.0 and height -4.0"),
-        ([1, 2, 3], "E-BOX-SHAPE", "bbox is 3 values, not four numbers"),
-        ("a box", "E-BOX-SHAPE", "bbox is str, not four numbers"),
-        ([1, 2, 3, "4"], "E-BOX-SHAPE", "bbox holds something that is no number"),
-    ],
-)
-def test_a_bad_box_is_dropped_and_its_image_kept(bbox: Any, code: str, detail: str) -> None:
-    data = coco_json([image(1)], [annotation(5, 1, bbox=bbox), annotation(6, 1)])
-
-    assert read(data) == (
-        [sample("1", 0, [PERSON], (6,))],
-        [reject(code, detail)],
-        file_of("train", "9:ff", 1, 2, 0, 0, 0, LABELS),
-    )
 
 
 ORPHANS = [
@@ -208,50 +148,6 @@ def test_excluded_samples_are_left_out_and_counted() -> None:
     )
 
 
-def test_text_ids_are_accepted_on_request() -> None:
-    data = coco_json([image("x"), image(1)], [annotation("b", "x"), annotation(5, "x")])
-
-    samples, _, _ = read(data, CocoRules(string_ids=True))
-    with pytest.raises(RuntimeError, match=r"^E-ANN-TYPE instances\.json: .* give --string_ids"):
-        read(data)
-
-    assert [(s.key, s.annotation_ids) for s in samples] == [("x", (5, "b")), ("1", ())]
-
-
-@pytest.mark.parametrize(
-    ("data", "code"),
-    [
-        (b"{", "E-ANN-JSON"),
-        (b'{"images": []}', "E-ANN-SECTION"),
-        (coco_json([image(1), image(1)]), "E-ANN-DUPLICATE"),
-        (coco_json([image(1, "../a.jpg")]), "E-ANN-PATH"),
-        (coco_json([], [{"id": 1, "bbox": []}]), "E-ANN-TYPE"),
-        (coco_json(categories=[{"id": 1, "name": "a"}, {"id": 2, "name": "a"}]), "E-ANN-LABELS"),
-    ],
-)
-def test_a_bad_file_stops_the_run_with_its_name(data: bytes, code: str) -> None:
-    with pytest.raises(RuntimeError) as raised:
-        read(data)
-
-    assert str(raised.value).startswith(f"{code} instances.json: ")
-
-
-def test_sums_hold_whatever_happens_to_annotations() -> None:
-    annotations = [
-        annotation(1, 1),
-        annotation(2, 1, bbox=[]),
-        annotation(3, 2, category_id=7),
-        annotation(4, 99),
-        annotation(5, 3),
-    ]
-    samples, rejected, file = read(
-        coco_json([image(1), image(2), image(3)], annotations), DROPPING, exclude=["3"]
-    )
-
-    written = sum(len(s.annotation_ids) for s in samples)
-    assert (file.annotations, written, len(rejected), file.excluded_annotations) == (5, 1, 3, 1)
-
-
 # --- several files, and files left out ---
 
 
@@ -270,7 +166,6 @@ def test_labels_of_several_files_merge() -> None:
     ("labels", "what"),
     [
         (((1, "a"), (1, "b")), "category 1 is both 'a' and 'b'"),
-        (((1, "a"), (2, "a")), "'a' is both category 1 and 2"),
     ],
 )
 def test_labels_that_contradict_stop_the_run(labels: tuple, what: str) -> None:

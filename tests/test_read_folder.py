@@ -4,9 +4,9 @@ from fractions import Fraction
 
 import pytest
 
-from schemas.class_fields import ClassFields
 from schemas.faults import Rejected
 from schemas.samples import Blob, Sample, pack
+from schemas.source_fields import ClassFields
 from transforms.sources.listed_files import ListedFile
 from transforms.sources.read_folder import FolderReader, why_skipped
 from transforms.sources.read_samples import _Read

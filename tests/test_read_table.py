@@ -1,16 +1,20 @@
 """Rows of tables and the samples that they become."""
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from schemas.columns import BOOL, FLOAT, INT, LIST, TEXT, ColumnFacts, add_facts
 from schemas.faults import Rejected
-from schemas.row_fields import labels_of, row_bytes, row_of
 from schemas.samples import Blob, Sample
-from transforms.sources import table_pieces
+from schemas.source_fields import labels_of, row_bytes, row_of
 from transforms.sources.read_table import TableReader, find_image_root, name_in_root
 from transforms.sources.split_sources import SourceNote
 from transforms.sources.table_files import TableFile
@@ -29,10 +33,10 @@ def piece_list(path: Path, place: int = 0, prefix: str = "") -> list[TablePiece]
     return [*divide_file(TableFile("train", str(path.parent), entry, place, prefix), storage)]
 
 
-def rows(path: Path, data: bytes) -> list[Row | BadRow]:
+def rows(path: Path, data: bytes, **limit: int) -> list[Row | BadRow]:
     path.write_bytes(data)
     storage = open_storage(str(path.parent))
-    return [row for piece in piece_list(path) for row in rows_of(piece, storage)]
+    return [row for piece in piece_list(path) for row in rows_of(piece, storage, **limit)]
 
 
 def read(path: Path, data: str, **reader: Any) -> list[Sample | Rejected | SourceNote]:
@@ -51,6 +55,106 @@ def rejects(path: Path, data: str, **reader: Any) -> list[tuple[str, str, str]]:
 
 
 # --- rows ---
+
+
+TOO_LARGE = "E-ROW-TOO-LARGE"
+IN_20_BYTES = "more than 20 bytes; --max_cell_bytes sets the limit"
+
+
+def codes(found: list[Row | BadRow]) -> list[tuple[int, int, str]]:
+    return [(row.number, row.line, getattr(row, "code", "")) for row in found]
+
+
+@pytest.mark.parametrize(
+    ("name", "long_row", "lines"),
+    [
+        ("t.csv", b"1," + b"x" * 30, 1),
+        ("t.csv", b'1,"' + b"x" * 30 + b'"', 1),
+        ("t.csv", b'1,"' + b"xxx,\n" * 9 + b'"', 10),  # a cell of many short lines
+        ("t.csv", b'1,"a ""' + b"x" * 30 + b'"" b,\n"', 2),
+        ("t.csv", b'1,5" ' + b"x" * 30, 1),  # a quote inside of a cell opens none
+        ("t.tsv", b'1\t"' + b"x" * 30, 1),  # nor does any quote here
+        ("t.tsv", b'"\t' * 30, 1),
+        ("t.jsonl", b'{"a":"' + b"x" * 30 + b'"}', 1),
+        ("t.jsonl", b'{"a":[' + b'"x",' * 30 + b'""]}', 1),
+    ],
+)
+def test_a_row_of_lines_that_is_too_large(
+    name: str, long_row: bytes, lines: int, tmp_path: Path
+) -> None:
+    """It is one reject, whatever its cells hold, and the rows around it are read."""
+    header, row = {
+        "csv": (b"a,b\n", b"1,2"),
+        "tsv": (b"a\tb\n", b"1\t2"),
+        "jsonl": (b"", b'{"a":1,"b":2}'),
+    }[name.rpartition(".")[2]]
+    data = header + b"\n".join([row, long_row, row, b""])
+
+    before, large, after = rows(tmp_path / name, data, max_cell_bytes=20)
+
+    first = 1 + bool(header)
+    assert codes([before, large, after]) == [
+        (0, first, ""),
+        (1, first + 1, TOO_LARGE),
+        (2, first + 1 + lines, ""),
+    ]
+    assert large == BadRow(1, first + 1, TOO_LARGE, f"the row has {IN_20_BYTES}")
+
+
+@given(st.text('a,"\n', max_size=60), st.integers(6, 30))
+def test_what_is_too_large_moves_no_other_row(text: str, limit: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path, data = Path(folder, "t.csv"), b"a\n" + text.encode()
+        try:
+            within = rows(path, data, max_cell_bytes=limit)
+        except RuntimeError as error:
+            assert "never closed" in str(error) or "most of them quotes" in str(error)
+            return
+        whole = rows(path, data)
+
+    assert len(within) == len(whole)
+    for found, row in zip(within, whole, strict=True):
+        assert (found.number, found.line) == (row.number, row.line)
+        assert found == row or getattr(found, "code", "") in (TOO_LARGE, "E-ROW-CSV")
+
+
+@pytest.mark.parametrize("use_dictionary", [True, False])
+def test_a_cell_of_parquet_that_is_too_large(use_dictionary: bool, tmp_path: Path) -> None:
+    columns = {
+        "text": ["a", "x" * 21, "x" * 20, None, "b", "c"],
+        "data": [b"a", b"b", b"c", b"y" * 21, None, b"d"],
+        "list": [[1], [2], [], None, [1] * 100, [3]],
+    }
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table(columns), path, use_dictionary=use_dictionary)
+
+    found = rows(path, path.read_bytes(), max_cell_bytes=20)
+
+    assert codes(found) == [
+        (0, 0, ""),
+        (1, 0, TOO_LARGE),
+        (2, 0, ""),
+        (3, 0, TOO_LARGE),
+        (4, 0, TOO_LARGE),
+        (5, 0, ""),
+    ]
+    assert found[1] == BadRow(1, 0, TOO_LARGE, f"a cell has {IN_20_BYTES}")
+    assert found[2] == Row(2, 0, {"text": "x" * 20, "data": b"c", "list": []})
+
+
+def test_pages_of_parquet_that_grow_beyond_reason(tmp_path: Path) -> None:
+    """Their rows are rejected without being unpacked; those of other row groups are read."""
+    path = tmp_path / "t.parquet"
+    long = ["x" * 1_000_000]
+    with pq.ParquetWriter(
+        path, pa.schema([("a", pa.string())]), use_dictionary=False, compression="zstd"
+    ) as writer:
+        for values in (["a"], long * 30, ["b"]):
+            writer.write_table(pa.table({"a": values}))
+
+    found = rows(path, path.read_bytes(), max_cell_bytes=20_000_000)
+
+    assert [getattr(row, "code", "") for row in found] == ["", *[TOO_LARGE] * 30, ""]
 
 
 def test_rows_of_csv(tmp_path: Path) -> None:
@@ -81,16 +185,10 @@ def test_bad_rows_of_csv(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("limit", [1 << 20, 3])
-def test_quotes_that_are_never_closed_stop_the_run(
-    limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = table_pieces.csv.field_size_limit(limit)
-    try:
-        with pytest.raises(RuntimeError) as raised:
-            rows(tmp_path / "t.csv", b'a,b\n1,2\n1,"2\n3,4\n')
-    finally:
-        table_pieces.csv.field_size_limit(before)
+@pytest.mark.parametrize("limit", [1 << 20, 4])
+def test_quotes_that_are_never_closed_stop_the_run(limit: int, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError) as raised:
+        rows(tmp_path / "t.csv", b'a,b\n1,2\n1,"2\n3,4\n', max_cell_bytes=limit)
 
     assert str(raised.value).endswith(
         "t.csv: the quotes that open in line 3 or behind it are never closed; close them, or double"

@@ -22,8 +22,7 @@ from readers.data_sets import find_data_sets
 from schemas.columns import parse_type
 from schemas.features import Content, Feature, FeatureSpec, Kind
 from schemas.layouts.arrays import ArraysLayout, Encoding
-from schemas.layouts.classification import CLASSIFICATION
-from schemas.layouts.classification_presets import IMAGENET, TENSOR, TUTORIAL
+from schemas.layouts.classification import CLASSIFICATION, IMAGENET, TENSOR, TUTORIAL
 from schemas.layouts.detection import DetectionLayout
 from schemas.layouts.keras import KerasLayout
 from schemas.layouts.pairs import PAIRS, PAIRS_OF_TENSORS

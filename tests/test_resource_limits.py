@@ -1,20 +1,23 @@
 """Limits and permissions of a process: one line with its code, nothing partial, never a reject."""
 
 import errno
-import hashlib
 import itertools
+import json
 import os
 import resource
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from pipelines import table
 from tests import children
 from tests.coco_command import (
     PROJECT,
@@ -28,15 +31,11 @@ from tests.coco_command import (
     finish,
     rejected_of,
     run_coco,
-    shard_paths,
     write_coco,
 )
 from tests.faulty_sources import failing_reads
-from tests.gcs_stand_in import GcsStandIn
-from tests.gcs_stand_in.sources import SOURCES, put_sources
+from tests.pipeline_command import run_pipeline
 from tests.small_runs import write_set
-from transforms import build_records
-from transforms.images.check_images import Check
 
 
 def as_ordinary_user(arguments: list[str]) -> subprocess.Popen[str]:
@@ -159,59 +158,6 @@ def test_open_files(limit: int, job: Job, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.slow
-def test_every_number_of_open_files(job: Job, tmp_path: Path) -> None:
-    """From the least with which Python starts to one at which nothing is wanting."""
-    ended = []
-    for limit in range(5, 40):
-        out = tmp_path / str(limit)
-        run = run_within(resource.RLIMIT_NOFILE, limit, job.into(out))
-        job.check(run, out)
-        ended.append(run.code)
-    assert (ended[0], ended[-1]) == (6, 0)
-
-
-@pytest.fixture
-def stand_in(job: Job, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsStandIn]:
-    with GcsStandIn(latency_s=0.01) as running:
-        put_sources(running, job.sources)
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.url)
-        yield running
-
-
-def check_open_files_of_a_bucket(limit: int, job: Job, stand_in: GcsStandIn) -> int:
-    """Run from bucket to bucket within a limit, then without; return the first exit code."""
-    arguments = [
-        *(*SOURCES, "--output", f"gs://out/{limit}"),
-        *map(str, SHARDS),
-    ]
-    run = run_within(resource.RLIMIT_NOFILE, limit, arguments)
-    if run.code:
-        assert run.ended == (6, "E-IO-LIMIT"), run.err
-        assert f"{limit}/manifest.json" not in stand_in.objects("out")
-    again = run_coco(*arguments)
-    assert again.code == 0, again.err
-    shards = {
-        name.removeprefix(f"{limit}/"): hashlib.sha256(data).hexdigest()
-        for name, data in stand_in.objects("out").items()
-        if name.startswith(f"{limit}/") and name.endswith(".tfrec")
-    }
-    assert shards == {n: d for n, d in job.undisturbed.items() if n.endswith(".tfrec")}
-    return run.code
-
-
-@pytest.mark.parametrize("limit", [8, 14])
-def test_open_files_of_a_bucket(limit: int, job: Job, stand_in: GcsStandIn) -> None:
-    """At the first reads, of which a client says that the network is down; and in the shards."""
-    assert check_open_files_of_a_bucket(limit, job, stand_in) == 6
-
-
-@pytest.mark.slow
-def test_every_number_of_open_files_of_a_bucket(job: Job, stand_in: GcsStandIn) -> None:
-    codes = [check_open_files_of_a_bucket(limit, job, stand_in) for limit in range(8, 40)]
-    assert (codes[0], codes[-1]) == (6, 0)
-
-
 # Threads.
 
 
@@ -238,25 +184,24 @@ def test_threads(limit: int, counted: list[str], job: Job, tmp_path: Path) -> No
     job.check(run, tmp_path / "out")
 
 
-@pytest.mark.slow
-def test_every_number_of_threads(counted: list[str], job: Job, tmp_path: Path) -> None:
-    for limit in range(1, 25):
-        out = tmp_path / str(limit)
-        job.check(run_with_threads(limit, job.into(out), counted), out)
-
-
 # Memory.
 
 
-def convert_within(more_bytes: int, arguments: list[str]) -> Run:
+def convert_within(
+    more_bytes: int, arguments: list[str], run: Callable[..., Run] = run_coco
+) -> Run:
     """Run with so much more memory than is taken before; for a child of `children`."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     with children.limited(resource.RLIMIT_AS, pages * resource.getpagesize() + more_bytes):
-        return run_coco(*arguments)
+        return run(*arguments)
+
+
+def run_table(*arguments: str) -> Run:
+    return run_pipeline(table.run, *arguments)
 
 
 def large_images(folder: Path) -> Sources:
-    """Write a set whose images have 16 MB behind their end, in holes of the disk."""
+    """Write a set whose images have 16 MB after their end, in holes of the disk."""
     images, annotations = write_set(folder, 6)
     for path in images.iterdir():
         os.truncate(path, 16 << 20)
@@ -267,7 +212,7 @@ def large_images(folder: Path) -> Sources:
 def test_memory(more_mib: int, tmp_path: Path) -> None:
     """Too little for the threads, or for two images: never a reject, and well with enough."""
     sources, out = large_images(tmp_path), tmp_path / "out"
-    alone = ("--workers", 1)  # a process beside this one has as much again
+    alone = ("--workers", 1)  # a second process has as much again
     arguments = command(sources, out, "--num_shards", 3, "--max_rejected", "100%", *alone)
     run = Run(*children.outcome_of(convert_within, more_mib << 20, arguments))
     assert run.ended == (6, "E-IO-LIMIT"), run.err
@@ -276,7 +221,7 @@ def test_memory(more_mib: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("more_mib", [32, 80])
-def test_memory_with_a_process_beside(more_mib: int, tmp_path: Path) -> None:
+def test_memory_with_two_processes(more_mib: int, tmp_path: Path) -> None:
     """Whether one does without the other, or both with less: all is there, or one line says why."""
     sources, out = large_images(tmp_path), tmp_path / "out"
     flags = ("--num_shards", 3, "--max_rejected", "100%", "--workers", 2)
@@ -285,23 +230,6 @@ def test_memory_with_a_process_beside(more_mib: int, tmp_path: Path) -> None:
     assert run.code == 0 or run.ended == (6, "E-IO-LIMIT"), run.err
     assert not (out / "rejected.jsonl").exists() or rejected_of(out) == []
     assert committed(sources, out, *flags)["splits"]["train"]["records"] == 6
-
-
-@pytest.mark.slow
-def test_memory_of_every_size(tmp_path: Path) -> None:
-    sources = large_images(tmp_path)
-    codes = []
-    for more_mib in range(32, 512, 32):
-        out = tmp_path / str(more_mib)
-        arguments = command(sources, out, "--num_shards", 3, "--max_rejected", "100%")
-        run = Run(*children.outcome_of(convert_within, more_mib << 20, arguments))
-        codes.append(run.code)
-        if run.code:
-            assert run.ended == (6, "E-IO-LIMIT"), run.err
-            assert not (out / "rejected.jsonl").exists()
-        assert committed(sources, out, *arguments[6:])["splits"]["train"]["records"] == 6
-        shutil.rmtree(out)
-    assert (codes[0], codes[-1]) == (6, 0)
 
 
 def test_image_of_two_gigabytes_is_not_read(tmp_path: Path) -> None:
@@ -316,11 +244,56 @@ def test_image_of_two_gigabytes_is_not_read(tmp_path: Path) -> None:
     ]
 
 
+def grown_table(path: Path) -> None:
+    """Write a small table that grows: a cell of 200 MB, or one text many times."""
+    if path.suffix == ".parquet":
+        column = pa.array(["x" * 1_000_000]).take(pa.array([0] * 300, pa.int32()))
+        use_dictionary = path.stem == "dictionary"
+        codec = "snappy" if use_dictionary else "zstd"
+        pq.write_table(
+            pa.table({"a": column}), path, use_dictionary=use_dictionary, compression=codec
+        )
+        return
+    before, after = {"csv": (b"a\n0\n", b"\n2\n"), "jsonl": (b'{"a":0}\n', b'\n{"a":2}\n')}[
+        path.suffix[1:]
+    ]
+    with path.open("wb") as file:
+        file.write(before)
+        file.truncate(200_000_000)
+        file.seek(0, os.SEEK_END)
+        file.write(after)
+
+
+@pytest.mark.parametrize(
+    ("name", "records", "rejects"),
+    [
+        ("cell.csv", 2, 1),
+        ("cell.jsonl", 2, 1),
+        ("dictionary.parquet", 300, 0),
+        ("page.parquet", 0, 300),
+    ],
+)
+def test_tables_that_grow(name: str, records: int, rejects: int, tmp_path: Path) -> None:
+    """Cells and pages that are too large are not kept, others are unpacked a few at a time."""
+    grown_table(tmp_path / name)
+    out = tmp_path / "out"
+    flags = ("--types", "a=bytes", "--max_rejected", "100%", "--allow_empty", "--workers", "1")
+    arguments = ["--table", str(tmp_path / name), "--output", str(out), *flags]
+    run = Run(*children.outcome_of(convert_within, 480 << 20, arguments, run_table))
+    assert run.code == 0, run.err
+    split = json.loads((out / "manifest.json").read_text())["splits"]["train"]
+    assert split["records"] == records
+    assert {line["code"] for line in rejected_of(out)} == (
+        {"E-ROW-TOO-LARGE"} if rejects else set()
+    )
+    assert len(rejected_of(out)) == rejects
+
+
 BOMBS = {
     "65536-uint32-limit.png": "E-IMG-PIXELS",
     "decompression_bomb.gif": "E-IMG-DAMAGED",
     "decompression_bomb_extents.gif": "E-IMG-DAMAGED",
-    "png_decompression_dos.png": None,  # its bomb is in a chunk of text, which nobody unpacks
+    "png_decompression_dos.png": None,  # its bomb is in a chunk of text that is never unpacked
 }
 
 
@@ -341,57 +314,14 @@ def test_decompression_bombs(check: str, shared_data: Path, tmp_path: Path) -> N
     assert found == BOMBS
 
 
-def test_out_of_memory_is_never_a_reject(
-    make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def exhaust(data: bytes, check: Check) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(build_records, "check_image", exhaust)
-    run = run_coco(*command(make_coco(3), tmp_path / "out", "--max_rejected", "100%"))
-    assert run.ended == (6, "E-IO-LIMIT")
-    assert not (tmp_path / "out/rejected.jsonl").exists()
-
-
-def test_transient_trouble_is_retried(
-    make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(name: str, attempt: int) -> None:
-        if attempt < 3:
-            raise OSError(5, "Input/output error")
-
-    failing_reads(monkeypatch, fail)
-    committed(make_coco(3), tmp_path / "out")
-    assert rejected_of(tmp_path / "out") == []
-
-
-@pytest.mark.parametrize(
-    ("number", "code"), [(24, "E-IO-LIMIT"), (13, "E-IO-AUTH"), (28, "E-IO-NOSPACE")]
-)
-def test_trouble_of_the_machine_is_never_a_reject(
-    number: int,
-    code: str,
-    make_coco: MakeCoco,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def fail(name: str, attempt: int) -> None:
-        raise OSError(number, os.strerror(number))
-
-    failing_reads(monkeypatch, fail)
-    run = run_coco(*command(make_coco(3), tmp_path / "out", "--max_rejected", "100%"))
-    assert run.ended == (6, code)
-    assert shard_paths(tmp_path / "out") == []
-
-
 def test_a_fault_leaves_no_shard_being_built(
     make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What goes on behind it would be the next run's twin, or write below its line."""
+    """A shard still being built would disturb the next run, or print after the fault."""
     reads = itertools.count()
 
     def fail(name: str, attempt: int) -> None:
-        if next(reads) == 0:  # the first here, whatever shards the process beside has
+        if next(reads) == 0:  # the first here, whatever shards the second process has
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
         time.sleep(0.1)
 

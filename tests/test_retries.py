@@ -1,18 +1,24 @@
+"""Retries and the rate of requests, in virtual time."""
+
+import heapq
+import itertools
+import math
 import random
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from pipelines.command import guarded
 from schemas.faults import find_fault
 from tests.coco_command import settings_kept
-from transforms.retries import DEADLINE_S, retry
+from transforms.storage.retries import RequestRate, WaitedTime, rate_of, retry
 
 
-class VirtualClock:
+class Clock:
     """Time that passes only by sleeping, and by what an operation is said to take."""
 
     def __init__(self) -> None:
-        self.now_s = 1000.0
+        self.now_s = 0.0
         self.waits_s: list[float] = []
 
     def __call__(self) -> float:
@@ -22,192 +28,307 @@ class VirtualClock:
         self.waits_s.append(seconds)
         self.now_s += seconds
 
+    def retry(self, failures: float, error: Exception, takes_s: float = 0) -> int:
+        """Return the number of tries of an operation that fails so often."""
+        tries = itertools.count(1)
 
-class Flaky:
-    """An operation that fails a number of times, each try taking a while."""
+        def operation() -> int:
+            self.now_s += takes_s
+            number = next(tries)
+            if number <= failures:
+                raise error
+            return number
 
-    def __init__(
-        self, clock: VirtualClock, failures: float, error: Exception, takes_s: float = 0
-    ) -> None:
-        self.tries = 0
-        self._clock = clock
-        self._failures = failures
-        self._error = error
-        self._takes_s = takes_s
+        def is_timeout(error: Exception) -> bool:
+            return isinstance(error, TimeoutError)
 
-    def __call__(self) -> str:
-        self.tries += 1
-        self._clock.now_s += self._takes_s
-        if self.tries <= self._failures:
-            raise self._error
-        return "done"
+        return retry(operation, is_timeout, lambda: "gs://b/a", clock=self, sleep=self.sleep)
 
 
-def is_timeout(error: Exception) -> bool:
-    return isinstance(error, TimeoutError)
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
 
 
-def run(clock: VirtualClock, operation: Flaky, deadline_s: float = DEADLINE_S) -> str:
-    return retry(
-        operation,
-        is_timeout,
-        lambda: "gs://b/a.jpg",
-        deadline_s=deadline_s,
-        clock=clock,
-        sleep=clock.sleep,
-    )
-
-
-def test_what_succeeds_is_not_waited_for() -> None:
-    clock = VirtualClock()
-
-    assert run(clock, Flaky(clock, 0, TimeoutError())) == "done"
-    assert clock.waits_s == []
-
-
-@pytest.mark.parametrize("failures", [1, 2, 20])
-def test_transient_errors_are_tried_again(failures: int) -> None:
-    clock = VirtualClock()
-    operation = Flaky(clock, failures, TimeoutError())
-
-    assert run(clock, operation) == "done"
-    assert operation.tries == failures + 1
+@pytest.mark.parametrize("failures", [0, 1, 2, 20])
+def test_transient_errors_are_tried_again(failures: int, clock: Clock) -> None:
+    assert clock.retry(failures, TimeoutError()) == failures + 1
     assert len(clock.waits_s) == failures
 
 
-def test_each_wait_is_below_a_bound_that_doubles_up_to_30_s() -> None:
-    bounds_s = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0, 30.0]
-    for _ in range(200):
-        clock = VirtualClock()
-        run(clock, Flaky(clock, len(bounds_s), TimeoutError()))
-
-        assert all(0 <= w <= bound for w, bound in zip(clock.waits_s, bounds_s, strict=True))
-
-
-def test_waits_fill_the_whole_range_below_their_bound() -> None:
-    # Full jitter: what is retried by many at once must spread over all of the time.
+def test_waits_fill_the_range_below_a_bound_that_doubles_up_to_30_s() -> None:
+    bounds_s = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0]
     random.seed(0)
     shares: list[float] = []
-    for _ in range(1000):
-        clock = VirtualClock()
-        run(clock, Flaky(clock, 3, TimeoutError()))
-        shares += [w / bound for w, bound in zip(clock.waits_s, (0.1, 0.2, 0.4), strict=True)]
+    for _ in range(1000):  # full jitter spreads the retries of many workers
+        clock = Clock()
+        clock.retry(len(bounds_s), TimeoutError())
+        shares += [w / bound for w, bound in zip(clock.waits_s, bounds_s, strict=True)]
 
     in_tenths = [sum(tenth <= 10 * share < tenth + 1 for share in shares) for tenth in range(10)]
-    assert all(250 < count < 350 for count in in_tenths)
+    assert sum(in_tenths) == len(shares)
+    assert all(1000 < count < 1200 for count in in_tenths)
 
 
-def test_tries_end_by_elapsed_time() -> None:
-    clock = VirtualClock()
-    operation = Flaky(clock, float("inf"), TimeoutError("503"))
-
+@pytest.mark.parametrize(("takes_s", "ends_s"), [(0, 900), (1000, 1000)])
+def test_tries_end_by_elapsed_time(takes_s: float, ends_s: int, clock: Clock) -> None:
     with pytest.raises(RuntimeError) as raised:
-        run(clock, operation, deadline_s=900)
+        clock.retry(math.inf, TimeoutError("503"), takes_s)
 
-    assert clock.now_s == pytest.approx(1900)
+    assert clock.now_s == pytest.approx(ends_s)
+    what = f"still failing after {ends_s} s (TimeoutError: 503)"
     assert find_fault(str(raised.value)) == (
         "E-IO-RETRIES",
-        "E-IO-RETRIES gs://b/a.jpg: still failing after 900 s (TimeoutError: 503);"
-        " run again to resume when the storage is well",
+        f"E-IO-RETRIES gs://b/a: {what}; run again to resume when the storage is well",
     )
     assert isinstance(raised.value.__cause__, TimeoutError)
 
 
 @pytest.mark.parametrize(
-    ("failures", "takes_s", "told"),
+    "error", [FileNotFoundError("a"), ValueError("bug"), MemoryError(), KeyboardInterrupt()]
+)
+def test_other_errors_pass_at_once(error: Exception, clock: Clock) -> None:
+    with pytest.raises(type(error)) as raised:
+        clock.retry(1, error)
+
+    assert raised.value is error
+    assert clock.waits_s == []
+
+
+@pytest.mark.parametrize(
+    ("failures", "takes_s", "logged"),
     [
         (3, 0, []),
-        (3, 11, ["retrying gs://b/a.jpg for up to 889 s more (TimeoutError: 503)"]),
-        (2, 60, ["retrying gs://b/a.jpg for up to 840 s more (TimeoutError: 503)"]),
+        (3, 11, ["retrying gs://b/a for up to 889 s more (TimeoutError: 503)"]),
+        (2, 60, ["retrying gs://b/a for up to 840 s more (TimeoutError: 503)"]),
     ],
 )
-def test_long_retries_are_told_once(
-    failures: int, takes_s: float, told: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    clock = VirtualClock()
-    run(clock, Flaky(clock, failures, TimeoutError("503\nmore"), takes_s))
-
-    assert caplog.messages == told
-
-
-def test_retries_are_told_before_the_wait_that_outlasts_10_s(
+def test_long_retries_are_logged_once(
+    failures: int,
+    takes_s: float,
+    logged: list[str],
+    clock: Clock,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    clock = VirtualClock()
-    told_at_s: list[float] = []
+    clock.retry(failures, TimeoutError("503\nmore"), takes_s)
 
-    def sleep(seconds: float) -> None:
-        told_at_s.extend([clock.now_s - 1000] * (len(caplog.messages) - len(told_at_s)))
-        clock.sleep(seconds)
-
-    operation = Flaky(clock, 20, TimeoutError())
-    retry(operation, is_timeout, lambda: "a.jpg", clock=clock, sleep=sleep)
-    assert len(told_at_s) == 1
-    assert told_at_s[0] <= 10
+    assert caplog.messages == logged
 
 
 def test_an_outage_that_stops_all_threads_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     def stopped(argv: object) -> None:
         for _ in range(64):
-            clock = VirtualClock()
-            run(clock, Flaky(clock, 1, TimeoutError("503"), takes_s=60))
+            Clock().retry(1, TimeoutError("503"), takes_s=60)
 
     with settings_kept():
         assert guarded(stopped, []) == 0
     assert capsys.readouterr().err.splitlines() == [
-        "retrying gs://b/a.jpg for up to 840 s more (TimeoutError: 503)"
+        "retrying gs://b/a for up to 840 s more (TimeoutError: 503)"
     ]
 
 
-def test_no_wait_reaches_beyond_the_deadline() -> None:
-    for _ in range(100):
-        clock = VirtualClock()
-        with pytest.raises(RuntimeError, match="E-IO-RETRIES"):
-            run(clock, Flaky(clock, float("inf"), TimeoutError()), deadline_s=1)
-        assert clock.now_s == pytest.approx(1001)
+# --- the rate of requests ---
 
 
-def test_a_try_that_outlasts_the_deadline_is_the_last() -> None:
-    clock = VirtualClock()
-    operation = Flaky(clock, float("inf"), TimeoutError(), takes_s=1000)
-
-    with pytest.raises(RuntimeError, match="still failing after 1000 s"):
-        run(clock, operation, deadline_s=900)
-
-    assert operation.tries == 1
-    assert clock.waits_s == []
+class TooManyError(Exception):
+    """A store's refusal."""
 
 
-@pytest.mark.parametrize("error", [FileNotFoundError("a.jpg"), ValueError("bug"), MemoryError()])
-def test_permanent_errors_pass_at_once(error: Exception) -> None:
-    clock = VirtualClock()
-    operation = Flaky(clock, 1, error)
-
-    with pytest.raises(type(error)) as raised:
-        run(clock, operation)
-
-    assert raised.value is error
-    assert operation.tries == 1
-    assert clock.waits_s == []
+def is_too_many(error: Exception) -> bool:
+    return isinstance(error, TooManyError)
 
 
-def test_a_permanent_error_behind_transient_ones_passes() -> None:
-    clock = VirtualClock()
-    errors = [TimeoutError(), FileNotFoundError("a.jpg")]
+class Requests:
+    """A rate of requests in virtual time."""
 
-    def operation() -> None:
-        raise errors.pop(0)
+    def __init__(self, limit_per_s: float = math.inf) -> None:
+        self.clock = Clock()
+        self.waited = WaitedTime()
+        self.rate = RequestRate(
+            is_too_many, limit_per_s, clock=self.clock, sleep=self.clock.sleep, waited=self.waited
+        )
 
-    with pytest.raises(FileNotFoundError, match=r"a\.jpg"):
-        retry(operation, is_timeout, lambda: "a.jpg", clock=clock, sleep=clock.sleep)
+    def serve(self, number: int, each_s: float = 0.01) -> None:
+        """Make requests one after the other, each answered after a while."""
+        for _ in range(number):
+            with self.rate.request():
+                self.clock.sleep(each_s)
+
+    def refuse(self, error: type[Exception] = TooManyError) -> None:
+        with pytest.raises(error), self.rate.request():
+            raise error
+
+    def rate_after(self, seconds: float) -> float:
+        self.clock.sleep(seconds)
+        return self.rate.per_s()
 
 
-def test_being_interrupted_is_no_reason_to_try_again() -> None:
-    clock = VirtualClock()
+@pytest.fixture
+def requests() -> Requests:
+    return Requests()
 
-    def operation() -> None:
-        raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        retry(operation, lambda _: True, lambda: "a.jpg", clock=clock, sleep=clock.sleep)
-    assert clock.waits_s == []
+def test_requests_start_freely_until_a_store_throttles(requests: Requests) -> None:
+    requests.serve(1000)
+    requests.refuse(ConnectionResetError)
+
+    assert (requests.clock.now_s, requests.rate.per_s()) == (pytest.approx(10.0), math.inf)
+    assert requests.waited.take(1) == 0
+
+
+def test_a_refusal_slows_down_below_what_was_served(requests: Requests) -> None:
+    requests.serve(500)  # 100 a second
+    requests.refuse()
+
+    curve = [requests.rate_after(seconds) for seconds in (0, 5, 5, 5, 5, 10, 10)]
+    assert curve == pytest.approx([80, 97.5, 100, 102.5, 120, 480, 1920], rel=0.02)
+    assert requests.rate_after(365 * 24 * 3600) > 1e15
+
+
+def test_refusals_of_all_readers_at_once_slow_down_once(requests: Requests) -> None:
+    requests.serve(500)
+    for _ in range(32):  # within some 0.4 s
+        requests.refuse()
+
+    assert requests.rate.per_s() == pytest.approx(80, rel=0.05)
+
+
+def test_a_store_that_gives_nothing_at_most_halves_the_rate_each_second(
+    requests: Requests,
+) -> None:
+    requests.serve(500)
+    rates = []
+    for _ in range(30):
+        requests.refuse()
+        rates.append(requests.rate.per_s())
+        requests.clock.sleep(1.0)
+
+    assert rates[:4] == pytest.approx([80, 34.4, 14.8, 6.4], rel=0.1)
+    assert rates[-1] == pytest.approx(0.8)  # a request a second, less a fifth
+
+
+Act = Callable[[Requests], None]
+SLOWED: dict[str, tuple[list[tuple[int, float]], bool, float]] = {
+    "18 replies say nothing": ([(18, 0.01)], True, math.inf),
+    "19 do": ([(19, 0.01)], True, 0.8 * 100),
+    "replies of one moment count as those of a millisecond": ([(100, 0)], True, 80_000),
+    "few a second are measured over more": ([(40, 0.5)], True, 0.8 * 2),
+    "a pause before the last second does not count": ([(1, 10), (30, 0.02)], True, 0.8 * 50),
+    "a reply that takes nine times the usual": ([(100, 0.2), (1, 1.9)], False, math.inf),
+    "one that takes twelve times the usual": ([(100, 0.2), (1, 2.5)], False, 2.6),
+    "a quick store's slow second": ([(100, 0.01), (1, 0.99)], False, math.inf),
+    "and a bit more": ([(100, 0.01), (1, 1.01)], False, 0.8 * 20),
+    "what is usual follows the store": ([(100, 0.2), (200, 0.5), (1, 3)], False, math.inf),
+}
+
+
+@pytest.mark.parametrize(("served", "refused", "per_s"), SLOWED.values(), ids=SLOWED)
+def test_what_slows_down(
+    served: list[tuple[int, float]], refused: bool, per_s: float, requests: Requests
+) -> None:
+    for number, each_s in served:
+        requests.serve(number, each_s)
+    if refused:
+        requests.refuse()
+
+    assert requests.rate.per_s() == pytest.approx(per_s, rel=0.25)
+
+
+def test_a_limit_is_never_exceeded() -> None:
+    requests = Requests(limit_per_s=50)
+    requests.serve(101, each_s=0.001)
+
+    assert requests.clock.now_s == pytest.approx(2.0, abs=0.01)
+    requests.refuse()
+    assert requests.rate_after(1000) == 50
+
+
+def test_waits_are_reported_in_whole_seconds_of_one_thread() -> None:
+    requests = Requests(limit_per_s=10)
+    requests.serve(96, each_s=0.0)  # 9.5 s
+
+    assert [requests.waited.take(threads) for threads in (4, 4, 1)] == [2, 0, 1]
+
+
+def test_retries_are_waits_once_the_store_throttles(requests: Requests) -> None:
+    requests.rate.sleep(5)
+    assert requests.waited.take(1) == 0
+    requests.serve(20)
+    requests.refuse()
+
+    requests.rate.sleep(5)
+
+    assert requests.waited.take(1) == 5
+
+
+def test_a_process_has_one_rate_a_bucket() -> None:
+    assert rate_of("b", bool, 0) is rate_of("b", bool, 0)
+    assert rate_of("b", bool, 0) is not rate_of("c", bool, 0)
+    assert (rate_of("b", bool, 0).per_s(), rate_of("b", bool, 5).per_s()) == (math.inf, 5)
+
+
+class Bucket:
+    """A token bucket that holds a second's worth, as stores have it."""
+
+    def __init__(self, quota_per_s: float) -> None:
+        self._quota_per_s = self._tokens = quota_per_s
+        self._filled_s = 0.0
+
+    def take(self, now_s: float) -> bool:
+        filled = self._tokens + (now_s - self._filled_s) * self._quota_per_s
+        self._tokens, self._filled_s = min(filled, self._quota_per_s), now_s
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+def simulate(workers: int, threads: int, quota_per_s: float, total_s: float) -> tuple[float, float]:
+    """Let workers read from one bucket; return the used and the refused part of its quota.
+
+    Each thread makes one request after the other, answered after 20 to 45 ms, and waits with full
+    jitter before it repeats a refused one. The first second, a full bucket's, does not count.
+    """
+    choose, numbers = random.Random(0), itertools.count()
+    bucket = Bucket(quota_per_s)
+    served = refused = 0
+    events: list[tuple[float, int, Requests, Iterator[None] | None, float]] = []
+
+    def add(at_s: float, worker: Requests, request: object, bound_s: float) -> None:
+        heapq.heappush(events, (at_s, next(numbers), worker, request, bound_s))  # type: ignore[misc]
+
+    for worker in [Requests() for _ in range(workers)] * threads:
+        add(choose.uniform(0, 0.1), worker, None, 0.1)
+    while events[0][0] < total_s:
+        now_s, _, worker, request, bound_s = heapq.heappop(events)
+        worker.clock.now_s = now_s
+        if request is None:
+            begun = worker.rate.request()
+            begun.__enter__()  # moves its clock to the request's turn
+            add(worker.clock.now_s + choose.uniform(0.02, 0.045), worker, begun, bound_s)
+        elif bucket.take(now_s):
+            request.__exit__(None, None, None)  # type: ignore[attr-defined]
+            served += now_s > 1
+            add(now_s, worker, None, 0.1)
+        else:
+            error = TooManyError()
+            with pytest.raises(TooManyError):
+                request.__exit__(TooManyError, error, None)  # type: ignore[attr-defined]
+                raise error
+            refused += now_s > 1
+            add(now_s + choose.uniform(0, bound_s), worker, None, min(2 * bound_s, 30))
+    quota = quota_per_s * (total_s - 1)
+    return served / quota, refused / quota
+
+
+@pytest.mark.parametrize(
+    ("workers", "threads", "quota_per_s"),
+    [(1, 32, 500), (16, 32, 500), (100, 8, 500), (2, 32, 1500)],
+)
+def test_workers_that_do_not_know_of_each_other_share_a_quota(
+    workers: int, threads: int, quota_per_s: float
+) -> None:
+    used, refused = simulate(workers, threads, quota_per_s, total_s=30)
+
+    assert 0.9 <= used <= 1.05
+    assert refused < 0.25

@@ -16,7 +16,7 @@ from apache_beam.options.pipeline_options import (
 )
 
 from pipelines import cli, coco
-from pipelines.options import beam_flags, parse_flags
+from pipelines.engines import parse_flags
 from tests.coco_command import PROJECT
 from tests.dataflow_launcher import FLAGS, IMAGE, REQUIRED, SCRIPT, SOURCES, Launcher, refused
 
@@ -76,7 +76,7 @@ def test_check_only_prints_the_command_and_checks_the_graph_without_gcloud(
 
 
 @pytest.mark.parametrize("flag", ["--plan", "--plan=json"])
-def test_a_plan_asks_nobody_and_builds_nothing(flag: str, launcher: Launcher) -> None:
+def test_a_plan_calls_no_gcloud_and_no_docker(flag: str, launcher: Launcher) -> None:
     run = launcher.submit("--build_container", "host:5000/i", flags=(flag, *FLAGS))
     assert (run.returncode, run.stderr) == (0, "")
     assert launcher.job()[-len(FLAGS) - 1 :] == [flag, *FLAGS]
@@ -120,23 +120,7 @@ def test_every_option_arrives_where_beam_reads_it(launcher: Launcher) -> None:
     assert debug.experiments is not None and {"e1", "e2"} <= set(debug.experiments)
 
 
-def test_every_flag_it_adds_is_known(launcher: Launcher) -> None:
-    ours = set(coco.parser()._option_string_actions) | {"--no_wait"}
-    for options in ((), ("--sdk_container_image", IMAGE, "--no_public_ips", "--network=n")):
-        launcher.submit(*options)
-    called = [word for call in launcher.programs.calls("-m pipelines") for word in call]
-    flags = {word.split("=")[0] for word in called if word.startswith("--")}
-    assert len(flags) > 15 and flags - beam_flags() - ours == set()
-
-
-def test_package_is_installed_by_setup_file_or_is_in_the_image(launcher: Launcher) -> None:
-    launcher.submit()
-    assert "--setup_file=./setup.py" in launcher.job()
-    launcher.submit("--sdk_container_image", IMAGE)
-    assert "setup_file" not in str(launcher.programs.calls("-m pipelines")[1])
-
-
-def test_it_does_not_wait_unless_told_to(launcher: Launcher) -> None:
+def test_it_waits_only_with_the_flag(launcher: Launcher) -> None:
     launcher.programs.answer("-m pipelines.coco", out="job page\n", code=4)
     run = launcher.submit()
     assert (run.returncode, run.stdout) == (4, "job page\n")
@@ -170,144 +154,98 @@ def test_first_job_of_the_documentation_is_submitted(launcher: Launcher) -> None
 # --- what is refused before anything is asked
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        ((), "no pipeline is called ''; give one first: coco folder table sidecar pairs arrays"),
-        (
-            ("launch",),
-            "no pipeline is called 'launch';"
-            " give one first: coco folder table sidecar pairs arrays",
-        ),
-        (("coco", "x"), "unexpected argument x; the pipeline's own flags go behind --"),
-        (
-            ("coco", "--regio", "r"),
-            "unknown option --regio; see --help; the pipeline's own flags go behind --",
-        ),
-        (("coco", "--wait=true"), "--wait takes no value; write it without one"),
-        (("coco", "--project"), "--project has no value; give one"),
-        (("coco", "--project="), "--project has no value; give one"),
-        (("coco", "--project", "--region", "r"), "--project has no value; give one"),
-        (("coco", *REQUIRED[2:]), "--project is missing; give it, see --help"),
-        (("coco", *REQUIRED[:2], *REQUIRED[4:]), "--region is missing; give it, see --help"),
-        (("coco", *REQUIRED[:4]), "--staging is missing; give it, see --help"),
-        *[
-            (
-                ("coco", *REQUIRED, "--project", project),
-                f"--project {project} is no project id; give the id, not the name or number",
-            )
-            for project in ("My Project", "123456", "p")
-        ],
-        (
-            ("coco", *REQUIRED, "--region", "us-central1-a"),
-            "--region us-central1-a is no region; give one such as europe-west4",
-        ),
-        (
-            ("coco", *REQUIRED, "--staging", "/tmp"),
-            "--staging /tmp is no bucket; give gs://BUCKET/PATH",
-        ),
-        (
-            ("coco", *REQUIRED, "--max_workers", "0"),
-            "--max_workers 0 is no number from 1; give one",
-        ),
-        (
-            ("coco", *REQUIRED, "--disk_size_gb", "5GB"),
-            "--disk_size_gb 5GB is no number from 1; give one",
-        ),
-        (
-            ("coco", *REQUIRED, "--labels", "Team=a"),
-            "--labels Team=a is no label; give key=value in lower case, digits, _ and -",
-        ),
-        (
-            ("coco", *REQUIRED, "--job_name", "My_job"),
-            "--job_name My_job is no name of a job; give lower case, digits and -, a letter first",
-        ),
-        (
-            ("coco", *REQUIRED, "--build_container", "a", "--sdk_container_image", "b"),
-            "--sdk_container_image and --build_container are both given; leave one out",
-        ),
-        (
-            ("coco", *REQUIRED, "--no_public_ips"),
-            "--no_public_ips without an image: workers cannot reach PyPI;"
-            " add --build_container or --sdk_container_image",
-        ),
-        (
-            ("coco", *REQUIRED, "--subnetwork", "regions/us-east1/subnetworks/s"),
-            "--subnetwork regions/us-east1/subnetworks/s is not of us-central1;"
-            " give one that is, or another --region",
-        ),
-        (("coco", *REQUIRED), "--output is missing behind --; give gs://BUCKET/PATH"),
-        (
-            ("coco", *REQUIRED, "--", *SOURCES),
-            "--output is missing behind --; give gs://BUCKET/PATH",
-        ),
-        *[
-            (
-                ("coco", *REQUIRED, "--", *FLAGS, f"{flag}=x", "y"),
-                f"{flag} {path} is a local path, which workers cannot see;"
-                " copy it to a bucket, and give gs://BUCKET/PATH",
-            )
-            for flag, path in [
-                ("--images", "x"),
-                ("--annotations", "x"),
-                ("--exclude", "x"),
-                ("--since", "x"),
-                ("--panoptic_images", "x"),
-                ("--label_file", "x"),
-                ("--table", "x"),
-                ("--image_root", "x"),
-                ("--low", "x"),
-                ("--high", "x"),
-                ("--arrays", "x"),
-            ]
-        ],
-        (
-            ("coco", *REQUIRED, "--", "--images", "train=gs://b/i", "val=photos"),
-            "--images photos is a local path, which workers cannot see;"
-            " copy it to a bucket, and give gs://BUCKET/PATH",
-        ),
-    ],
+PIPELINES = "coco folder table sidecar pairs arrays"
+ALL = shlex.join(REQUIRED)
+PROJECT_ONLY, NO_STAGING = shlex.join(REQUIRED[:2]), shlex.join(REQUIRED[:4])
+SUBNETWORK = "regions/us-east1/subnetworks/s"
+COPY_IT = (
+    "is a local path, which workers cannot see; copy it to a bucket, and give gs://BUCKET/PATH"
 )
-def test_wrong_words_are_refused(launcher: Launcher, words: tuple[str, ...], line: str) -> None:
-    refused(launcher(*words), 2, f"E-ARG run_dataflow: {line}")
+PATHS = (
+    *("images", "annotations", "exclude", "since", "panoptic_images", "label_file", "table"),
+    *("image_root", "low", "high", "arrays"),
+)
+WRONG = {
+    "": f"no pipeline is called ''; give one first: {PIPELINES}",
+    "launch": f"no pipeline is called 'launch'; give one first: {PIPELINES}",
+    "coco x": "unexpected argument x; the pipeline's own flags go behind --",
+    "coco --regio r": ("unknown option --regio; see --help; the pipeline's own flags go behind --"),
+    "coco --wait=true": "--wait takes no value; write it without one",
+    "coco --project": "--project has no value; give one",
+    "coco --project=": "--project has no value; give one",
+    "coco --project --region r": "--project has no value; give one",
+    "coco": "--project is missing; give it, see --help",
+    f"coco {PROJECT_ONLY}": "--region is missing; give it, see --help",
+    f"coco {NO_STAGING}": "--staging is missing; give it, see --help",
+    **{
+        f"coco {ALL} --project '{project}'": (
+            f"--project {project} is no project id; give the id, not the name or number"
+        )
+        for project in ("My Project", "123456", "p")
+    },
+    f"coco {ALL} --region us-central1-a": (
+        "--region us-central1-a is no region; give one such as europe-west4"
+    ),
+    f"coco {ALL} --staging /tmp": "--staging /tmp is no bucket; give gs://BUCKET/PATH",
+    f"coco {ALL} --max_workers 0": "--max_workers 0 is no number from 1; give one",
+    f"coco {ALL} --disk_size_gb 5GB": "--disk_size_gb 5GB is no number from 1; give one",
+    f"coco {ALL} --labels Team=a": (
+        "--labels Team=a is no label; give key=value in lower case, digits, _ and -"
+    ),
+    f"coco {ALL} --job_name My_job": (
+        "--job_name My_job is no name of a job; give lower case, digits and -, a letter first"
+    ),
+    f"coco {ALL} --build_container a --sdk_container_image b": (
+        "--sdk_container_image and --build_container are both given; leave one out"
+    ),
+    f"coco {ALL} --no_public_ips": (
+        "--no_public_ips without an image: workers cannot reach PyPI;"
+        " add --build_container or --sdk_container_image"
+    ),
+    f"coco {ALL} --subnetwork {SUBNETWORK}": (
+        f"--subnetwork {SUBNETWORK} is not of us-central1; give one that is, or another --region"
+    ),
+    f"coco {ALL}": "--output is missing behind --; give gs://BUCKET/PATH",
+    f"coco {ALL} -- {shlex.join(SOURCES)}": "--output is missing behind --; give gs://BUCKET/PATH",
+    **{
+        f"coco {ALL} -- {shlex.join(FLAGS)} --{flag}=x y": f"--{flag} x {COPY_IT}" for flag in PATHS
+    },
+    f"coco {ALL} -- --images train=gs://b/i val=photos": f"--images photos {COPY_IT}",
+}
+
+
+@pytest.mark.parametrize(("words", "line"), WRONG.items(), ids=WRONG)
+def test_wrong_words_are_refused(launcher: Launcher, words: str, line: str) -> None:
+    refused(launcher(*shlex.split(words)), 2, f"E-ARG run_dataflow: {line}")
     assert launcher.programs.calls() == []
 
 
-@pytest.mark.parametrize(
-    ("flag", "instead"),
-    [
-        ("--project", "--project"),
-        ("--region", "--region"),
-        ("--worker_region", "--region"),
-        ("--worker_zone", "--region"),
-        ("--zone", "--region"),
-        ("--job_name", "--job_name"),
-        ("--network", "--network"),
-        ("--subnetwork", "--subnetwork"),
-        ("--sdk_container_image", "--sdk_container_image"),
-        ("--worker_harness_container_image", "--sdk_container_image"),
-        ("--disk_size_gb", "--disk_size_gb"),
-        ("--machine_type", "--machine_type"),
-        ("--worker_machine_type", "--machine_type"),
-        ("--staging_location", "--staging"),
-        ("--temp_location", "--staging"),
-        ("--label", "--labels"),
-        ("--labels", "--labels"),
-        ("--experiment", "--experiments"),
-        ("--experiments", "--experiments"),
-        ("--max_num_workers", "--max_workers"),
-        ("--service_account_email", "--service_account"),
-        ("--use_public_ips", "--no_public_ips"),
-        ("--no_use_public_ips", "--no_public_ips"),
-        ("--dry_run", "--check_only"),
-        ("--no_wait", "--wait"),
-    ],
-)
-def test_what_it_sets_is_refused_behind_the_dashes(
-    launcher: Launcher, flag: str, instead: str
+INSTEAD = {
+    "--project": ("--project",),
+    "--region": ("--region", "--worker_region", "--worker_zone", "--zone"),
+    "--job_name": ("--job_name",),
+    "--network": ("--network",),
+    "--subnetwork": ("--subnetwork",),
+    "--sdk_container_image": ("--sdk_container_image", "--worker_harness_container_image"),
+    "--disk_size_gb": ("--disk_size_gb",),
+    "--machine_type": ("--machine_type", "--worker_machine_type"),
+    "--staging": ("--staging_location", "--temp_location"),
+    "--labels": ("--label", "--labels"),
+    "--experiments": ("--experiment", "--experiments"),
+    "--max_workers": ("--max_num_workers",),
+    "--service_account": ("--service_account_email",),
+    "--no_public_ips": ("--use_public_ips", "--no_use_public_ips"),
+    "--check_only": ("--dry_run",),
+    "--wait": ("--no_wait",),
+}
+
+
+@pytest.mark.parametrize(("instead", "flags"), INSTEAD.items(), ids=INSTEAD)
+def test_a_flag_that_the_script_has_is_refused_after_the_dashes(
+    launcher: Launcher, instead: str, flags: tuple[str, ...]
 ) -> None:
-    for flags in ((flag, "x"), (f"{flag}=x",)):
-        run = launcher.submit(flags=(*FLAGS, *flags))
+    for flag, given in ((f, words) for f in flags for words in ((f, "x"), (f"{f}=x",))):
+        run = launcher.submit(flags=(*FLAGS, *given))
         line = f"E-ARG run_dataflow: {flag} stands behind --; give {instead} before it"
         refused(run, 2, line)
     assert instead in launcher("--help").stdout
@@ -320,19 +258,9 @@ def test_what_it_sets_is_refused_behind_the_dashes(
         *("--number_of_worker_harness_threads", "--template_location"),
     ],
 )
-def test_what_it_decides_is_refused_behind_the_dashes(launcher: Launcher, flag: str) -> None:
+def test_a_flag_that_the_script_decides_is_refused(launcher: Launcher, flag: str) -> None:
     line = f"E-ARG run_dataflow: {flag} is decided by this script; leave it out"
     refused(launcher.submit(flags=(*FLAGS, flag, "x")), 2, line)
-
-
-def test_everything_that_it_adds_is_refused_behind_the_dashes(launcher: Launcher) -> None:
-    for options in ((), ("--sdk_container_image", IMAGE, "--no_public_ips", "--network=n")):
-        launcher.submit(*options, "--service_account=a", "--experiments=e", "--subnetwork=s")
-    calls = launcher.programs.calls("-m pipelines.coco")
-    added = {word.split("=")[0] for call in calls for word in call[3 : call.index("--images")]}
-    assert len(added) > 15
-    for flag in added:
-        assert launcher.submit(flags=(*FLAGS, flag)).returncode == 2, flag
 
 
 def test_other_flags_are_passed_on_unchanged(launcher: Launcher) -> None:
@@ -416,13 +344,6 @@ def test_missing_gcloud_is_named(launcher: Launcher) -> None:
     refused(launcher.submit(), 2, f"E-ARG run_dataflow: {line}")
 
 
-@pytest.mark.parametrize("answer", [{"code": 1}, {"out": "what?\n"}])
-def test_broken_gcloud_is_named(launcher: Launcher, answer: dict) -> None:
-    launcher.programs.answer("gcloud version", **answer)
-    line = "gcloud does not tell its version; run gcloud version, and mend what it says"
-    refused(launcher.submit(), 2, f"E-ARG run_dataflow: {line}")
-
-
 def test_missing_credentials_are_named(launcher: Launcher) -> None:
     launcher.programs.answer("print-access-token", err="none\n", code=1)
     line = "there are no Application Default Credentials; run gcloud auth application-default login"
@@ -434,12 +355,6 @@ def test_each_bucket_is_looked_up_once(launcher: Launcher) -> None:
     assert launcher.submit(flags=flags).stderr == ""
     looked_up = [call[4] for call in launcher.programs.calls("buckets describe")]
     assert looked_up == ["gs://stage", "gs://out", "gs://in", "gs://in2"]
-
-
-def test_other_stores_are_not_looked_up(launcher: Launcher) -> None:
-    flags = ("--images", "s3://b/i", "--annotations", "s3://b/a", "--output", "gs://out/set")
-    assert launcher.submit(flags=flags).returncode == 0
-    assert len(launcher.programs.calls("buckets describe")) == 2
 
 
 @pytest.mark.parametrize("bucket", ["stage", "out", "in"])
@@ -461,16 +376,6 @@ def test_closed_bucket_is_named(launcher: Launcher, bucket: str) -> None:
     refused(launcher.submit(), 6, f"E-IO-AUTH run_dataflow: {line}")
 
 
-def test_source_bucket_of_others_may_hide_where_it_lies(launcher: Launcher) -> None:
-    launcher.programs.answer("buckets describe", "gs://in ", err="ERROR: forbidden\n", code=1)
-    run = launcher.submit()
-    assert run.returncode == 0
-    assert run.stderr == (
-        "note: where gs://in lies is not known, which needs storage.buckets.get:"
-        " not compared with us-central1\n"
-    )
-
-
 @pytest.mark.parametrize(
     ("region", "place"),
     [
@@ -490,7 +395,7 @@ def test_region_that_a_bucket_holds_is_taken(launcher: Launcher, region: str, pl
 @pytest.mark.parametrize(
     ("region", "place"), [("us-east5", "US"), ("europe-west4", "EU"), ("asia-east1", "ASIA")]
 )
-def test_multi_region_is_taken_and_its_price_told(
+def test_multi_region_is_accepted_with_a_note_on_price(
     launcher: Launcher, region: str, place: str
 ) -> None:
     launcher.bucket_lies_in(f"{place}\tmulti-region\t", "in ")
@@ -549,16 +454,6 @@ def test_private_workers_need_private_google_access(launcher: Launcher) -> None:
     assert "--no_use_public_ips" in launcher.job()
 
 
-def test_subnetwork_of_a_shared_network_is_looked_up_in_its_project(launcher: Launcher) -> None:
-    subnetwork = (
-        "https://www.googleapis.com/compute/v1/projects/host/regions/us-central1/subnetworks/s"
-    )
-    launcher.programs.answer("subnets describe", "--project=host", out="True\n")
-    options = ("--no_public_ips", "--sdk_container_image", IMAGE, "--subnetwork", subnetwork)
-    assert launcher.submit(*options).returncode == 0
-    assert f"--subnetwork={subnetwork}" in launcher.job()
-
-
 def test_unknown_subnetwork_is_refused(launcher: Launcher) -> None:
     launcher.programs.answer("subnets describe", err="ERROR: not found\n", code=1)
     options = ("--no_public_ips", "--sdk_container_image", IMAGE, "--subnetwork", "s")
@@ -567,15 +462,6 @@ def test_unknown_subnetwork_is_refused(launcher: Launcher) -> None:
         " correct its name, or ask for compute.subnetworks.get"
     )
     refused(launcher.submit(*options), 6, f"E-IO-AUTH run_dataflow: {line}")
-
-
-def test_private_workers_without_a_subnetwork_are_noted(launcher: Launcher) -> None:
-    run = launcher.submit("--no_public_ips", "--sdk_container_image", IMAGE)
-    assert run.returncode == 0
-    assert run.stderr == (
-        "note: without public IPs, the subnetwork of us-central1 needs Private Google Access:"
-        " not checked without --subnetwork\n"
-    )
 
 
 # --- the image
@@ -601,11 +487,6 @@ def test_image_is_built_by_google_without_docker(launcher: Launcher, docker: str
     ]
 
 
-def test_image_without_a_tag_gets_one_of_its_own(launcher: Launcher) -> None:
-    launcher.submit("--build_container", "host:5000/images/i", "--job_name", "j-1")
-    assert "--sdk_container_image=host:5000/images/i:j-1" in launcher.job()
-
-
 @pytest.mark.parametrize(
     ("fails", "code", "line"),
     [
@@ -617,14 +498,6 @@ def test_image_that_fails_ends_it(launcher: Launcher, fails: str, code: int, lin
     launcher.programs.answer(fails, err="denied\n", code=1)
     run = launcher.submit("--build_container", IMAGE)
     assert run.returncode == code and run.stderr.startswith(f"denied\n{line}")
-    assert launcher.programs.calls("-m pipelines") == []
-
-
-def test_image_that_google_cannot_build_ends_it(launcher: Launcher) -> None:
-    launcher.programs.remove("docker")
-    launcher.programs.answer("builds submit", code=1)
-    line = f"Cloud Build could not build or push {IMAGE}; see what it says above"
-    refused(launcher.submit("--build_container", IMAGE), 6, f"E-IO-AUTH run_dataflow: {line}")
     assert launcher.programs.calls("-m pipelines") == []
 
 

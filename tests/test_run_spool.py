@@ -1,25 +1,20 @@
-"""Payloads of a run in process lie in a file that nobody sees."""
+"""Payloads of a run in process lie in a file without a name."""
 
-import gc
 import os
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
 import apache_beam as beam
 import msgspec
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines import table
-from schemas.samples import Sample, content_digest, digest_payload
+from schemas.samples import Sample, digest_payload
 from transforms import run_spool
-from transforms.payloads import DetachPayloads, attach_payloads
 from transforms.pipeline_spool import spool_for
-from transforms.processes.process_memory import spare_the_collector
 from transforms.run_spool import RunSpool, payload_bytes
 
 
@@ -48,23 +43,6 @@ def test_a_sample_keeps_the_place_and_the_digest(spool: RunSpool) -> None:
     assert spool.give(first) == sample("1", b"abc")
 
 
-def test_a_sample_without_payload_stays_itself(spool: RunSpool) -> None:
-    whole = sample("1")
-
-    assert spool.take(whole) is whole
-    assert spool.give(whole) is whole
-    assert payload_bytes(whole) == 0
-
-
-@pytest.mark.parametrize("with_position", [False, True])
-def test_the_content_is_the_same_before_and_after(spool: RunSpool, with_position: bool) -> None:
-    whole = sample("1", b"polygons")
-
-    assert content_digest(spool.take(whole), with_position=with_position) == content_digest(
-        whole, with_position=with_position
-    )
-
-
 @given(st.lists(st.binary(max_size=300), max_size=20))
 def test_giving_undoes_taking(payloads: list[bytes]) -> None:
     pipeline = beam.Pipeline(runner="FnApiRunner")
@@ -83,45 +61,6 @@ def test_more_than_waits_in_memory(spool: RunSpool) -> None:
     assert [spool.get(place) for place in reversed(places)] == parts[::-1]
     later = spool.put(b"later")
     assert (spool.get(later), spool.get(places[0])) == (b"later", parts[0])
-
-
-def test_threads_share_the_file(spool: RunSpool) -> None:
-    def take(first: int) -> None:
-        taken[first] = [spool.take(sample(str(n), b"%d" % n * n)) for n in range(first, first + 50)]
-
-    taken: dict[int, list[Sample]] = {}
-    threads = [threading.Thread(target=take, args=(first,)) for first in (1, 101, 201)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    for first, light in taken.items():
-        for n, one in enumerate(light, start=first):
-            assert spool.give(one).payload == b"%d" % n * n
-
-
-def test_shards_plan_without_what_lies_there(spool: RunSpool) -> None:
-    light = spool.take(sample("1", b"polygons"))
-
-    assert attach_payloads([light], {}, "train-00000-of-00001") == [light]
-
-
-def test_the_transform_puts_them_there(
-    spool: RunSpool, test_pipeline: Callable[[], beam.Pipeline]
-) -> None:
-    with test_pipeline() as pipeline:
-        samples = pipeline | beam.Create([sample("1", b"polygons"), sample("2")])
-        detached = samples | DetachPayloads(spool)
-        detached.samples | beam.Map(_without_payload)
-
-    assert detached.payloads is None
-
-
-def _without_payload(light: Sample) -> Sample:
-    assert light.payload == b""
-    assert bool(light.payload_place) == (light.key == "1")
-    return light
 
 
 def test_other_bytes_there_stop_the_run(spool: RunSpool) -> None:
@@ -145,7 +84,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
         spool.take(sample("1", b"polygons"))
 
 
-def test_a_full_disk_is_told() -> None:
+def test_a_full_disk_is_one_line() -> None:
     """Room for nothing, by the device that is made for it."""
     if not os.path.exists("/dev/full"):
         pytest.skip("no /dev/full here")
@@ -161,28 +100,6 @@ def test_a_full_disk_is_told() -> None:
             use()
 
 
-def test_the_file_has_no_name(tmp_path: Path) -> None:
-    pipeline = beam.Pipeline(runner="FnApiRunner")
-    spool = spool_for(pipeline, str(tmp_path))
-    assert spool is not None
-    spool.take(sample("1", b"polygons"))
-
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_it_goes_with_its_pipeline() -> None:
-    pipeline = beam.Pipeline(runner="FnApiRunner")
-    spool = spool_for(pipeline)
-    assert spool is not None
-    spool.take(sample("1", b"polygons"))
-    assert spool.number in run_spool._OPEN
-
-    del pipeline
-    gc.collect()
-
-    assert spool.number not in run_spool._OPEN
-
-
 def test_a_command_that_has_run_gives_the_disk_back(tmp_path: Path) -> None:
     """Though its pipeline is garbage that may lie there for long."""
     (tmp_path / "t.csv").write_text("a\n1\n")
@@ -194,33 +111,6 @@ def test_a_command_that_has_run_gives_the_disk_back(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="E-ARG") if shards == "9" else nullcontext():
             table.run(arguments)
         assert {*run_spool._OPEN} <= before
-
-
-def test_the_collector_is_spared_once() -> None:
-    """What is frozen is never collected: a second time it would be the first run's pipeline."""
-    spare_the_collector()
-    frozen = gc.get_freeze_count()
-    garbage: list[object] = []
-    garbage.append(garbage)
-
-    spare_the_collector()
-
-    assert gc.get_freeze_count() <= frozen
-
-
-def test_processes_that_share_no_memory_have_none() -> None:
-    options = PipelineOptions(["--direct_running_mode", "multi_processing"])
-
-    assert spool_for(beam.Pipeline(runner="FnApiRunner", options=options)) is None
-
-
-@given(st.lists(st.binary(max_size=300), max_size=20))
-def test_getting_undoes_putting(parts: list[bytes]) -> None:
-    pipeline = beam.Pipeline(runner="FnApiRunner")
-    spool = spool_for(pipeline)
-    assert spool is not None
-
-    assert [spool.get(place) for place in map(spool.put, parts)] == parts
 
 
 @pytest.mark.parametrize("there", [b"abd", b"ab", b""])
@@ -252,6 +142,6 @@ def test_another_process_reads_what_was_put_there(spool: RunSpool) -> None:
     assert spool.get(place) == b"abc"
 
 
-def test_what_cannot_be_written_is_for_nobody_else(tmp_path: Path) -> None:
+def test_a_missing_folder_cannot_be_shared(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"^E-IO-READONLY .*gone: .*give a --spool_dir"):
         RunSpool(10**9, str(tmp_path / "gone")).written_file()

@@ -91,6 +91,6 @@ def test_the_request_s_parameters_are_flags() -> None:
     assert beams == [f"--sdk_container_image={launch['parameters']['sdk_container_image']}"]
 
 
-def test_every_exit_code_is_told() -> None:
+def test_every_exit_code_is_explained() -> None:
     told = re.findall(r"^\| ([0-9, ]+) \|", DOC, re.MULTILINE)
     assert ", ".join(told) == "0, 1, 2, 3, 4, 5, 6, 130, 143"

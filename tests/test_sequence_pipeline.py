@@ -18,9 +18,9 @@ from schemas.features import (
 )
 from schemas.layouts.table import TableLayout
 from schemas.manifest import read_manifest
-from schemas.row_fields import fields_of_row
 from schemas.samples import Sample
 from schemas.sequence_example import encode_sequence_example
+from schemas.source_fields import fields_of_row
 from tests.conftest import jpeg_bytes
 from tests.test_table_pipeline import convert, fault, records, shard_digests, write_json
 

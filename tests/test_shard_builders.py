@@ -1,29 +1,22 @@
-"""Runs whose shards are built by this process and by one beside it."""
+"""Runs whose shards are built by two processes."""
 
 import contextlib
-import logging
 import os
 import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
 
-from pipelines import folder, launch
-from schemas.layouts.detection import DetectionLayout
+from pipelines import run as runner
 from tests.children import builders_beside, wait_until_gone
 from tests.coco_command import (
     MakeCoco,
     Sources,
-    check_committed,
     check_visible,
     command,
     committed,
@@ -33,15 +26,12 @@ from tests.coco_command import (
     shard_paths,
     start_coco,
 )
-from tests.small_runs import plan_run, write_set
-from transforms.gate import GateLimits, WorkerGate
+from tests.small_runs import write_set
 from transforms.processes import shard_builders
-from transforms.processes.shard_builders import ShardBuilders
 from transforms.progress import PROGRESS
-from transforms.storage import Access
 
 TWO = ("--workers", 2)
-"""Has a process beside this one on a machine of one core, too."""
+"""Starts a second process even on a machine of one core."""
 
 
 @pytest.fixture
@@ -62,7 +52,7 @@ def built_here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have this process build all shards."""
     with monkeypatch.context() as patch:
-        patch.setattr(launch, "builders_beside", lambda *_: contextlib.nullcontext())
+        patch.setattr(runner, "builders_beside", lambda *_: contextlib.nullcontext())
         yield
 
 
@@ -90,19 +80,6 @@ def test_the_bytes_are_those_of_one_process(
         built_here.clear()
         committed(sources, tmp_path / "alone", *flags)
     assert len(built_here) == 12
-    assert digests(tmp_path / "both") == digests(tmp_path / "alone")
-
-
-def test_a_folder_has_the_bytes_of_one_process(
-    built_here: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    images, _ = write_set(tmp_path / "data" / "cat", 12)
-    flags = ["--images", str(images.parent.parent), "--num_shards", "6", "--workers", "2"]
-    folder.run([*flags, "--output", str(tmp_path / "both")])
-    assert 0 < len(built_here) < 6
-    with alone(monkeypatch):
-        folder.run([*flags, "--output", str(tmp_path / "alone")])
-    check_committed(tmp_path / "both")
     assert digests(tmp_path / "both") == digests(tmp_path / "alone")
 
 
@@ -146,7 +123,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
 
 @contextlib.contextmanager
 def with_shards_to_build(job: Job, out: Path) -> Iterator[tuple["subprocess.Popen[str]", int]]:
-    """Start a run; give it, and the process beside it, once there are shards."""
+    """Start a run; yield it and its builder process once there are shards."""
     process = start_coco(*command(job.sources, out, *MANY))
     try:
         while process.poll() is None and not shard_paths(out):
@@ -160,7 +137,7 @@ def with_shards_to_build(job: Job, out: Path) -> Iterator[tuple["subprocess.Pope
 
 
 def check_rerun(job: Job, out: Path) -> None:
-    """Run again; what it makes is what a run makes that nobody disturbed."""
+    """Run again; it makes the bytes of an undisturbed run."""
     assert 0 < check_visible(out) < 120
     assert not (out / "manifest.json").exists()
     committed(job.sources, out, *MANY)
@@ -185,18 +162,6 @@ def test_the_run_is_ended(number: signal.Signals, job: Job, tmp_path: Path) -> N
     check_rerun(job, tmp_path / "out")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_the_run_is_interrupted(
-    number: signal.Signals, code: int, job: Job, tmp_path: Path
-) -> None:
-    with with_shards_to_build(job, tmp_path / "out") as (process, _):
-        process.send_signal(number)
-        run = finish(process)
-    assert run.code == code
-    assert re.search(r"^interrupted; \d+ of 120 shards done; run again to resume$", run.err, re.M)
-    assert "E-" not in run.err
-
-
 def test_where_none_can_start_a_run_builds_alone(
     built_here: list[str], make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,151 +170,4 @@ def test_where_none_can_start_a_run_builds_alone(
     assert len(built_here) == 6
 
 
-def test_one_that_is_not_ready_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = plan_run(*write_set(tmp_path / "data", 1), tmp_path / "out", num_shards=1)
-    process = SimpleNamespace(is_ready=lambda: False)
-    monkeypatch.setitem(shard_builders._BESIDE, run.job.output, [process])
-    with caplog.at_level(logging.INFO, "transforms"):
-        assert ShardBuilders(GateLimits(workers=2), run.job).readers == 2
-    assert caplog.messages == ["builds shards in fewer processes: of 1 beside this one 0 are ready"]
-
-
-# Who gets a process beside.
-
-
-class Asked:
-    """Counts who is asked for, and cannot be started."""
-
-    def __init__(self) -> None:
-        self.limits: list[GateLimits] = []
-
-    def __call__(self, limits: GateLimits, *_: object) -> Any:
-        self.limits.append(limits)
-        return SimpleNamespace(end=lambda: None, is_ready=lambda: False)
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    found = Asked()
-    monkeypatch.setattr(shard_builders, "BuilderProcess", found)
-    return found
-
-
-@pytest.mark.parametrize(
-    ("limits", "processes"),
-    [
-        (GateLimits(workers=2), 1),
-        (GateLimits(workers=1), 0),
-        (GateLimits(workers=4, shards_in_flight=1), 0),
-        (GateLimits(workers=3, shards_in_flight=5), 2),
-        (GateLimits(workers=4, shards_in_flight=4, readers=1), 0),
-        (GateLimits(workers=4, shards_in_flight=4, readers=2), 1),
-    ],
-)
-def test_each_has_a_part_of_every_limit(limits: GateLimits, processes: int, asked: Asked) -> None:
-    with shard_builders.builders_beside(limits, "out", []):
-        assert [each.processes for each in asked.limits] == [processes + 1] * processes
-        assert [each.place for each in asked.limits] == [*range(1, processes + 1)]
-
-
-def test_a_process_has_its_part() -> None:
-    limits = GateLimits(shards_in_flight=4, bytes_in_flight=1000, readers=6, workers=2, processes=2)
-    gate = WorkerGate(limits)
-    assert (gate.shards, gate.readers, gate._bytes) == (2, 3, 500)
-    assert gate.working._free.qsize() == 1
-    assert GateLimits(processes=3).part(2) == 1
-
-
-@pytest.mark.parametrize("processes", [1, 2, 3, 4])
-def test_all_parts_are_the_whole(processes: int) -> None:
-    """On three cores two processes use three."""
-    shared = GateLimits(shards_in_flight=5, workers=7, readers=9, processes=processes)
-    gates = [WorkerGate(replace(shared, place=place)) for place in range(processes)]
-    assert sum(gate.shards for gate in gates) == 5
-    assert sum(gate.readers for gate in gates) == 9
-    assert sum(gate.working._free.qsize() for gate in gates) == 7
-
-
-class OwnLayout(DetectionLayout):
-    """A user's: no module of ours."""
-
-
-SUITS: dict[str, Any] = {
-    "roots": {"train": "/images"},
-    "output": "/out",
-    "keeps_on_disk": False,
-    "access": Access(),
-    "layout": DetectionLayout(),
-    "limits": GateLimits(workers=2),
-}
-SUITS_NOT: dict[str, dict[str, Any]] = {
-    "archives": {"keeps_on_disk": True},
-    "asked slowly": {"access": Access(max_reads_per_second=5)},
-    "own layout": {"layout": OwnLayout()},
-    "root of Beam's": {"roots": {"train": "hdfs://host/images"}},
-    "output of Beam's": {"output": "hdfs://host/out"},
-    "one worker": {"limits": GateLimits(workers=1)},
-}
-
-
-@pytest.mark.parametrize("other", SUITS_NOT.values(), ids=SUITS_NOT)
-def test_what_one_process_does_alone(other: dict[str, Any], asked: Asked) -> None:
-    options = PipelineOptions([])
-    with launch._builders_beside(SimpleNamespace(**SUITS), options):
-        assert len(asked.limits) == 1
-    with launch._builders_beside(SimpleNamespace(**{**SUITS, **other}), options):
-        assert len(asked.limits) == 1
-
-
-def test_processes_of_beam_have_none_beside(asked: Asked) -> None:
-    for flags in (["--direct_running_mode", "multi_processing"], ["--runner", "FlinkRunner"]):
-        with launch._builders_beside(SimpleNamespace(**SUITS), PipelineOptions(flags)):
-            assert asked.limits == []
-
-
-def test_runs_of_one_process_have_their_own(asked: Asked) -> None:
-    """A process knows one job: another run's shards are not for it."""
-    limits = GateLimits(workers=2)
-    with shard_builders.builders_beside(limits, "a", []):
-        with shard_builders.builders_beside(limits, "b", []):
-            assert {name: len(has) for name, has in shard_builders._BESIDE.items()} == {
-                "a": 1,
-                "b": 1,
-            }
-            with shard_builders.builders_beside(limits, "a", []):
-                assert len(asked.limits) == 2
-            assert len(shard_builders._BESIDE["a"]) == 1
-        assert list(shard_builders._BESIDE) == ["a"]
-    assert shard_builders._BESIDE == {}
-
-
-def test_shards_go_to_who_has_the_fewest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = plan_run(*write_set(tmp_path / "data", 6), tmp_path / "out", num_shards=6)
-    given: dict[str, list[Future]] = {"here": [], "beside": []}
-
-    def taking(name: str) -> Callable[..., Future]:
-        def take(*_: object) -> Future:
-            given[name].append(Future())
-            return given[name][-1]
-
-        return take
-
-    process = SimpleNamespace(submit=taking("beside"), is_ready=lambda: True)
-    monkeypatch.setitem(shard_builders._BESIDE, run.job.output, [process])
-    builders = ShardBuilders(GateLimits(shards_in_flight=5, workers=2), run.job)
-    builders._builders[0].submit = taking("here")
-    assert builders.at_once == 5
-    for shard in run.shards[:5]:
-        builders.submit(shard, run.job, run.plan)
-    assert (len(given["here"]), len(given["beside"])) == (3, 2)
-
-    def submit_last(_: Future) -> None:
-        """As who waits for the first finished may, before other callbacks are called."""
-        builders.submit(run.shards[5], run.job, run.plan)
-
-    first = given["here"][0]
-    first._done_callbacks.insert(0, submit_last)
-    first.set_result(None)
-    assert (len(given["here"]), len(given["beside"])) == (4, 2)
+# How many processes a run starts.

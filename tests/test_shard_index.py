@@ -21,8 +21,10 @@ from transforms.shard_index import (
 
 SHA = "ab" * 32
 ROWS = [
-    IndexRow("30", 0, 120, [Source("a.jpg", 100, "1700000000000000001", SHA)], [1, 90, 1]),
-    IndexRow("4", 120, 64, [Source("b/caf\u00e9.jpg", 44, "7", SHA)], []),  # no objects
+    IndexRow(
+        "30", 0, 120, [Source("a.jpg", 100, "1700000000000000001", SHA)], [1, 90, 1], 480, 640, 3
+    ),
+    IndexRow("4", 120, 64, [Source("b/caf\u00e9.jpg", 44, "7", SHA)], [], objects=0),
     IndexRow("pair", 184, 90, [Source("l.png", 1, "8", SHA), Source("h.png", 2, "9", SHA)], [2]),
     IndexRow("table row", 274, 20, [], [0]),  # made of no blob
 ]
@@ -37,6 +39,7 @@ rows = st.builds(
     st.integers(16, 2**31),
     st.lists(sources, max_size=3),
     st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5),
+    *[st.none() | st.integers(0, 2**62)] * 3,
 )
 
 
@@ -57,6 +60,9 @@ def test_a_plain_parquet_reader_sees_every_column() -> None:
             [],
         ],
         "labels": [[1, 90, 1], [], [2], [0]],
+        "image_height": [480, None, None, None],
+        "image_width": [640, None, None, None],
+        "objects": [3, 0, None, None],
     }
     assert [str(column.type) for column in table.schema] == [
         "string",
@@ -65,6 +71,7 @@ def test_a_plain_parquet_reader_sees_every_column() -> None:
         "list<element: struct<name: string not null, size: int64 not null,"
         " pin: string not null, sha256: string not null>>",
         "list<element: int64>",
+        *["int64"] * 3,
     ]
 
 

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.annotations.labelme import outline_of, parse_labelme
-from schemas.annotations.sa1b import parse_sa1b
 from schemas.annotations.side_files import SideFile, SideFormat, format_of, open_objects, value_at
+from schemas.annotations.side_formats import outline_of, parse_labelme, parse_sa1b
 from schemas.columns import ColumnType
 from schemas.faults import FAULTS, Scope
 from schemas.features import Kind

@@ -1,124 +1,65 @@
-import base64
+"""Google Cloud Storage: faults, permissions, credentials, and what its requests ask for."""
+
+import errno
 import gzip
-import io
+import json
 import math
 import os
-import re
 import resource
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
+import google.auth
 import google_crc32c
 import pytest
 import requests
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from google.auth import exceptions as auth
 from google.auth.credentials import AnonymousCredentials
+from obstore import exceptions as obstore_errors
+from obstore.auth.google import GoogleCredentialProvider
 
-from tests.call_sites import SPOOL_METHODS, STORAGE_METHODS
 from tests.children import limited, outcome_of
-from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What, store
-from tests.storage_contract import Outside, StorageContract, files_in
-from transforms import retries
-from transforms.storage import (
-    Access,
-    Entry,
-    Storage,
-    gcs,
-    object_reads,
-    open_storage,
-)
-from transforms.storage.request_rate import RequestRate, WaitedTime
+from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
+from tests.stores import LARGE, Store, opened
+from transforms.storage import Access, Entry, Storage, gcs, gcs_clients, open_storage, retries
 
-LARGE = bytes(range(256)) * 40_000  # over the 8 MB from which an upload is resumable
-
-
-class BucketFolder:
-    """What a root's objects look like from outside."""
-
-    def __init__(self, stand_in: GcsStandIn) -> None:
-        self._gcs = stand_in
-
-    def put(self, files: dict[str, bytes], mtime_s: int | None = None) -> None:
-        for name, data in files.items():
-            self._gcs.put("b", f"root/{name}", data)
-
-    def get(self, name: str) -> bytes:
-        return self._gcs.get("b", f"root/{name}")
-
-    def names(self) -> list[str]:
-        return sorted(name.removeprefix("root/") for name in self._gcs.objects("b"))
-
-    def sizes(self) -> list[int]:
-        return [len(data) for data in self._gcs.objects("b").values()]
-
-    def touch(self, name: str) -> None:
-        self.put({name: self.get(name)})  # as a rewrite with equal bytes does: a new generation
-
-    def remove(self, name: str) -> None:
-        self._gcs.remove("b", f"root/{name}")
+SMALL = b"1234567890"
+GENERIC = obstore_errors.GenericError
 
 
 @pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsStandIn]:
-    with GcsStandIn() as running:
-        running.make_bucket("b")
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.url)
-        yield running
-        assert running.faults_left() == [], "a fault was asked for and never met"
+def store(tmp_path: Path) -> Iterator[Store]:
+    with opened("gcs", tmp_path) as made:
+        yield made
+        assert made.files.stand_in.faults_left() == [], "a fault was asked for and never met"
 
 
 @pytest.fixture
-def outside(stand_in: GcsStandIn) -> Outside:
-    return BucketFolder(stand_in)
+def storage(store: Store) -> Storage:
+    return store.storage
 
 
 @pytest.fixture
-def spools(tmp_path: Path) -> Path:
-    folder = tmp_path / "spools"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
-def storage(stand_in: GcsStandIn, spools: Path) -> Storage:
-    return open_storage("gs://b/root", Access(spool_dir=str(spools)))
+def stand_in(store: Store) -> GcsStandIn:
+    return store.files.stand_in
 
 
 @pytest.fixture
 def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gcs, "_TIMEOUT_S", (1, 0.3))
-    monkeypatch.setattr(gcs, "TIMEOUTS", {"read_timeout": "300ms", "timeout": "1s"})
+    monkeypatch.setattr(gcs, "TIMEOUT_S", (1, 0.3))
+    monkeypatch.setattr(gcs, "SENDING_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(gcs_clients, "READER_TIMEOUTS", {"read_timeout": "300ms", "timeout": "1s"})
 
 
-class TestContract(StorageContract):
-    """Google Cloud Storage keeps the contract; another generation is another object."""
-
-    grew = shrank = touched = gone = "generation [0-9]+ is gone; run again"
-
-    @pytest.fixture
-    def outside(self, stand_in: GcsStandIn) -> Outside:
-        return BucketFolder(stand_in)
-
-    @pytest.fixture(autouse=True)
-    def no_spool_is_left(self, spools: Path) -> Iterator[None]:
-        yield
-        assert files_in(spools) == []
-
-    def test_creates_large_objects_once(self, storage: Storage, outside: Outside) -> None:
-        assert storage.create("large", LARGE) is True
-        assert storage.create("large", LARGE[1:]) is False
-        assert outside.get("large") == LARGE
+def names_in(storage: Storage) -> list[str]:
+    return sorted(entry.name for entry in storage.list())
 
 
 # --- every call site, and everything that can happen to it ---
-
-
-def list_all(storage: Storage) -> list[str]:
-    return sorted(entry.name for entry in storage.list())
 
 
 def read_pinned(storage: Storage) -> bytes:
@@ -126,36 +67,36 @@ def read_pinned(storage: Storage) -> bytes:
     return storage.read("a", entry)
 
 
-def create_small(storage: Storage) -> bytes:
-    # False: a try whose reply was lost has made it.
-    assert storage.create("new", b"12345") in (True, False)
-    return storage.read("new")
+def create(data: bytes) -> Callable[[Storage], int]:
+    def act(storage: Storage) -> int:
+        # False: a try whose reply was lost has made it.
+        assert storage.create("new", data) in (True, False)
+        return storage.crc32c("new")
 
-
-def create_large(storage: Storage) -> int:
-    assert storage.create("new", LARGE) in (True, False)
-    return storage.crc32c("new")
+    return act
 
 
 def delete_a(storage: Storage) -> list[str]:
     storage.delete("a")
-    return list_all(storage)
+    return names_in(storage)
 
 
-SITES: dict[str, tuple[Kind, Callable[[Storage], object], object]] = {
-    "list": (Kind.LIST, list_all, ["a"]),
-    "stat": (Kind.STAT, lambda storage: storage.stat("a").size_bytes, 10),  # type: ignore[union-attr]
+Act = Callable[[Storage], object]
+SITES: dict[str, tuple[Kind, Act, object]] = {
+    "list": (Kind.LIST, names_in, ["a"]),
+    "stat": (Kind.STAT, lambda storage: storage.stat("a").size_bytes, 10),
     "crc32c": (Kind.STAT, lambda storage: storage.crc32c("a"), 0xF3DBD4FE),
-    "read": (Kind.READ, read_pinned, b"1234567890"),
-    "create": (Kind.UPLOAD, create_small, b"12345"),
-    "begin a large upload": (Kind.RESUMABLE_START, create_large, google_crc32c.value(LARGE)),
-    "send a large upload": (Kind.RESUMABLE_PUT, create_large, google_crc32c.value(LARGE)),
+    "read": (Kind.READ, read_pinned, SMALL),
+    "create": (Kind.UPLOAD, create(SMALL), 0xF3DBD4FE),
+    "begin a large upload": (Kind.RESUMABLE_START, create(LARGE), google_crc32c.value(LARGE)),
+    "send a large upload": (Kind.RESUMABLE_PUT, create(LARGE), google_crc32c.value(LARGE)),
     "delete": (Kind.DELETE, delete_a, []),
     "require_folder": (Kind.LIST, lambda storage: storage.require_folder(), None),
     "probe": (Kind.LIST, lambda storage: storage.probe(), None),
 }
-OUTCOMES: dict[str, Callable[[Kind], Fault]] = {
+TRANSIENT: dict[str, Callable[[Kind], Fault]] = {
     "408": lambda kind: Fault(What.STATUS, kind, status=408),
+    "410": lambda kind: Fault(What.STATUS, kind, status=410),
     "429": lambda kind: Fault(What.STATUS, kind, status=429),
     "500": lambda kind: Fault(What.STATUS, kind, status=500),
     "503 twice": lambda kind: Fault(What.STATUS, kind, status=503, times=2),
@@ -163,135 +104,210 @@ OUTCOMES: dict[str, Callable[[Kind], Fault]] = {
     "lost reply": lambda kind: Fault(What.LOST_REPLY, kind),
     "stall": lambda kind: Fault(What.STALL, kind),
 }
-
-
-def test_every_method_of_a_storage_is_among_the_sites() -> None:
-    """Spools are files of the worker's until they are published, by a large upload."""
-    methods = {name.split()[0] for name in SITES} - {"begin", "send"} | {"spool"}
-    assert methods == STORAGE_METHODS
-    assert {"write", "publish", "close"} == SPOOL_METHODS
+at_every_site = pytest.mark.parametrize(("kind", "act", "result"), SITES.values(), ids=SITES)
 
 
 @pytest.mark.usefixtures("short_timeouts")
-@pytest.mark.parametrize("outcome", OUTCOMES.values(), ids=OUTCOMES)
-@pytest.mark.parametrize(("kind", "act", "result"), SITES.values(), ids=SITES)
-def test_what_passes_is_tried_again(
-    kind: Kind,
-    act: Callable[[Storage], object],
-    result: object,
-    outcome: Callable[[Kind], Fault],
-    stand_in: GcsStandIn,
-    storage: Storage,
-    outside: Outside,
+@pytest.mark.parametrize("fault", TRANSIENT.values(), ids=TRANSIENT)
+@at_every_site
+def test_a_transient_error_is_retried(
+    kind: Kind, act: Act, result: object, fault: Callable[[Kind], Fault], store: Store
 ) -> None:
-    outside.put({"a": b"1234567890"})
-    stand_in.inject(outcome(kind))
+    store.files.put("a", SMALL)
+    store.files.stand_in.inject(fault(kind))
 
-    assert act(storage) == result
+    assert act(store.storage) == result
 
 
-@pytest.mark.parametrize(
-    "what", [What.SHORT_BODY, What.TRUNCATED_BODY, What.FLIPPED_BIT, What.STALLED_BODY]
-)
-@pytest.mark.usefixtures("short_timeouts")
-def test_bytes_that_are_not_the_listed_ones_are_read_again(
-    what: What, stand_in: GcsStandIn, storage: Storage, outside: Outside
+PERMANENT = {400: ("E-IO-RETRIES", "look"), 401: ("E-IO-AUTH", "give"), 403: ("E-IO-AUTH", "give")}
+
+
+@pytest.mark.parametrize(("status", "line"), PERMANENT.items())
+@at_every_site
+def test_a_permanent_error_ends_the_run_at_once(
+    kind: Kind, act: Act, result: object, status: int, line: tuple[str, str], store: Store
 ) -> None:
-    outside.put({"a": LARGE})
-    stand_in.inject(Fault(what, Kind.READ))
+    code, remedy = line
+    store.files.put("a", SMALL)
+    store.files.stand_in.inject(Fault(What.STATUS, kind, status=status))
 
-    assert storage.read("a", storage.stat("a")) == LARGE
-    assert stand_in.count(Kind.READ) == 2
-
-
-@pytest.mark.parametrize("what", [What.SHORT_BODY, What.TRUNCATED_BODY])
-def test_a_listing_that_is_cut_is_asked_for_again(
-    what: What, stand_in: GcsStandIn, storage: Storage, outside: Outside
-) -> None:
-    outside.put({f"{number:05}": b"" for number in range(1500)})
-    stand_in.inject(Fault(what, Kind.LIST, after=1))
-
-    assert len(list_all(storage)) == 1500
-    assert stand_in.count(Kind.LIST) == 3
+    with pytest.raises(RuntimeError, match=rf"^{code} gs://b/root\S*: .*; {remedy} "):
+        act(store.storage)
+    assert store.files.stand_in.count(kind) == 1
 
 
-def test_a_lost_upload_session_starts_over(
-    stand_in: GcsStandIn, storage: Storage, outside: Outside
-) -> None:
-    stand_in.inject(Fault(What.GONE))
-
-    assert storage.create("large", LARGE) is True
-    assert outside.get("large") == LARGE
-
-
-def test_what_does_not_pass_ends_the_run(
+def test_retries_end_with_the_deadline(
     stand_in: GcsStandIn, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retries, "_FIRST_WAIT_S", 0.001)
-    monkeypatch.setattr(retries, "_LONGEST_WAIT_S", 0.002)
-    monkeypatch.setattr(
-        gcs, "retry", lambda *args, **given: retries.retry(*args, **given, deadline_s=0.2)
-    )
+    monkeypatch.setattr(retries, "DEADLINE_S", 0.05)
     stand_in.inject(Fault(What.STATUS, Kind.LIST, status=503, times=None))
 
     with pytest.raises(RuntimeError, match=r"^E-IO-RETRIES gs://b/root: still failing after .*503"):
-        list_all(storage)
+        names_in(storage)
 
 
-def test_bytes_that_are_never_the_listed_ones_are_told_with_both_checksums(
-    stand_in: GcsStandIn, storage: Storage, outside: Outside, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        gcs, "retry", lambda *args, **given: retries.retry(*args, **given, deadline_s=0.05)
-    )
-    outside.put({"a": b"1234567890"})
-    stand_in.inject(Fault(What.FLIPPED_BIT, Kind.READ, times=None))
-
-    with pytest.raises(RuntimeError, match=r"^E-IO-RETRIES gs://b/root/a: .*") as told:
-        storage.read("a")
-    assert re.search(
-        r": 10 bytes of CRC-32C [0-9a-f]{8} came, 10 of f3dbd4fe were", str(told.value)
-    )
+# --- bytes that change on their way ---
 
 
-@pytest.mark.parametrize(("kind", "act", "_"), SITES.values(), ids=SITES)
-def test_what_the_store_refuses_is_told_at_once(
-    kind: Kind,
-    act: Callable[[Storage], object],
-    _: object,
-    stand_in: GcsStandIn,
-    storage: Storage,
-    outside: Outside,
-) -> None:
-    outside.put({"a": b"1234567890"})
-    stand_in.inject(Fault(What.STATUS, kind, status=400))
+@pytest.mark.usefixtures("short_timeouts")
+@pytest.mark.parametrize(
+    "what", [What.SHORT_BODY, What.TRUNCATED_BODY, What.FLIPPED_BIT, What.STALLED_BODY]
+)
+@pytest.mark.parametrize("name", ["a", "a//b"])  # obstore cannot read the second one
+def test_a_read_of_other_bytes_is_repeated(what: What, name: str, store: Store) -> None:
+    store.files.put(name, LARGE)
+    store.files.stand_in.inject(Fault(what, Kind.READ))
+
+    assert store.storage.read(name, store.storage.stat(name)) == LARGE
+    assert store.files.stand_in.count(Kind.READ) == 2
+
+
+def test_a_short_read_is_repeated_where_no_checksum_is_listed(store: Store) -> None:
+    store.files.put("a", LARGE)
+    entry = store.storage.stat("a")
+    store.files.stand_in.inject(Fault(What.TRUNCATED_BODY, Kind.READ))
+
+    assert store.storage.read("a", Entry("a", entry.size_bytes, entry.pin)) == LARGE
+    assert store.files.stand_in.count(Kind.READ) == 2
+
+
+def test_both_checksums_are_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries, "DEADLINE_S", 0.05)
+    store.files.put("a", SMALL)
+    store.files.stand_in.inject(Fault(What.FLIPPED_BIT, Kind.READ, times=None))
 
     with pytest.raises(
-        RuntimeError, match=r"^E-IO-RETRIES gs://b/root\S*: .*400.*; look at the sto"
+        RuntimeError, match=r"^E-IO-RETRIES gs://b/root/a: .* CRC-32C \w{8} came, those of f3dbd4fe"
     ):
-        act(storage)
-    assert stand_in.count(kind) == 1
+        store.storage.read("a")
 
 
-# --- permissions and credentials ---
+@pytest.mark.parametrize("what", [What.SHORT_BODY, What.TRUNCATED_BODY])
+def test_a_listing_that_is_cut_is_repeated(what: What, store: Store) -> None:
+    for number in range(1500):
+        store.files.put(f"{number:05}", b"")
+    store.files.stand_in.inject(Fault(what, Kind.LIST, after=1))
+
+    assert len(names_in(store.storage)) == 1500
+    assert store.files.stand_in.count(Kind.LIST) == 3
 
 
-@pytest.mark.parametrize("status", [401, 403])
-@pytest.mark.parametrize(("kind", "act", "_"), SITES.values(), ids=SITES)
-def test_who_may_not_is_told_at_once(
-    kind: Kind,
-    act: Callable[[Storage], object],
-    _: object,
-    status: int,
-    stand_in: GcsStandIn,
-    storage: Storage,
-    outside: Outside,
+@pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
+def test_an_upload_of_other_bytes_is_refused_and_repeated(data: bytes, store: Store) -> None:
+    kind = Kind.UPLOAD if data == SMALL else Kind.RESUMABLE_PUT
+    store.files.stand_in.inject(Fault(What.FLIPPED_UPLOAD, kind))
+
+    assert store.storage.create("new", data) is True
+    assert store.files.all() == {"new": data}
+    assert store.files.stand_in.count(kind) == 2
+
+
+def test_a_generation_that_goes_during_a_read_is_reported(
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outside.put({"a": b"1234567890"})
-    stand_in.inject(Fault(What.STATUS, kind, status=status))
+    monkeypatch.setattr(gcs, "PIECE_BYTES", 4_000_000)
+    store.files.put("a", LARGE)
+    entry = store.storage.stat("a")
+    again = Fault(What.STALL, Kind.READ, seconds=0, after=1, strike=lambda: store.files.touch("a"))
+    store.files.stand_in.inject(again)
 
-    with pytest.raises(RuntimeError, match=r"^E-IO-AUTH gs://b/root\S*: .*; give the account"):
-        act(storage)
+    with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED .*generation [0-9]+ is gone"):
+        store.storage.read("a", entry)
+
+
+# --- uploads ---
+
+
+@pytest.mark.parametrize("status", [308, 404, 410])
+def test_a_large_upload_starts_over_without_its_session(status: int, store: Store) -> None:
+    store.files.stand_in.inject(Fault(What.STATUS, Kind.RESUMABLE_PUT, status=status))
+
+    assert store.storage.create("large", LARGE) is True
+    assert store.files.all() == {"large": LARGE}
+    assert store.files.stand_in.count(Kind.RESUMABLE_START) == 2
+
+
+@pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
+def test_a_lost_reply_looks_like_a_name_that_is_taken(data: bytes, store: Store) -> None:
+    kind = Kind.UPLOAD if data == SMALL else Kind.RESUMABLE_PUT
+    store.files.stand_in.inject(Fault(What.LOST_REPLY, kind))
+
+    assert store.storage.create("new", data) is False
+    assert store.files.all() == {"new": data}
+
+
+def test_a_name_taken_during_a_large_upload_is_kept(store: Store) -> None:
+    def take() -> None:
+        store.files.put("large", b"of another")
+
+    store.files.stand_in.inject(Fault(What.STALL, Kind.RESUMABLE_PUT, seconds=0.0, strike=take))
+
+    assert store.storage.create("large", LARGE) is False
+    assert store.files.all() == {"large": b"of another"}
+
+
+class Renewed(AnonymousCredentials):
+    """Credentials whose token is another after a refusal."""
+
+    times = 0
+
+    def refresh(self, request: object) -> None:
+        self.times += 1
+
+
+@pytest.mark.parametrize("kind", [Kind.UPLOAD, Kind.RESUMABLE_START, Kind.RESUMABLE_PUT])
+def test_an_upload_is_sent_whole_again_with_new_credentials(kind: Kind, store: Store) -> None:
+    data = SMALL if kind is Kind.UPLOAD else LARGE
+    session = gcs_clients.session(True)
+    before, session.credentials = session.credentials, Renewed()
+    store.files.stand_in.inject(Fault(What.STATUS, kind, status=401))
+    try:
+        assert store.storage.create("new", data) is True
+        assert session.credentials.times == 1
+    finally:
+        session.credentials = before
+    assert store.files.all() == {"new": data}
+
+
+def upload_in_little_memory(emulator: str) -> int:
+    """Run in a child: upload 100 MB, and return by how many bytes the memory grew."""
+    os.environ["STORAGE_EMULATOR_HOST"] = emulator
+    spool = open_storage("gs://b/root").spool()
+    for _ in range(100):
+        spool.write([bytes(1_000_000)])
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    spool.publish("large")
+    return 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib)
+
+
+def test_a_large_upload_is_never_held_in_memory(stand_in: GcsStandIn) -> None:
+    assert outcome_of(upload_in_little_memory, stand_in.url) < 30_000_000
+
+
+def create_beyond_a_limit(spools: str) -> str:
+    """Run in a child: create an object larger than a file may be."""
+    storage = open_storage("gs://b/root", Access(spool_dir=spools))
+    with limited(resource.RLIMIT_FSIZE, 65_536):
+        try:
+            storage.create("a.tfrec", bytes(100_000))
+        except RuntimeError as error:
+            return str(error)
+    raise AssertionError("the limit did nothing")
+
+
+def test_a_full_disk_of_the_worker_is_one_line(store: Store) -> None:
+    line = outcome_of(create_beyond_a_limit, str(store.spools))
+    assert line.startswith(f"E-IO-NOSPACE {store.spools}: File too large; ")
+    assert list(store.spools.iterdir()) == []
+
+
+def test_a_folder_for_spools_that_is_not_there_is_named(tmp_path: Path) -> None:
+    gone = str(tmp_path / "gone")
+    with pytest.raises(RuntimeError, match=rf"^E-IO-READONLY {gone}: .*; give a --spool_dir"):
+        open_storage("gs://b/root", Access(spool_dir=gone)).spool()
+
+
+# --- permissions, credentials and limits ---
 
 
 def test_a_refusal_names_the_missing_permission(stand_in: GcsStandIn, storage: Storage) -> None:
@@ -303,20 +319,20 @@ def test_a_refusal_names_the_missing_permission(stand_in: GcsStandIn, storage: S
         storage.create("new", b"1")
 
 
-def test_nobody_needs_permission_to_delete(stand_in: GcsStandIn, storage: Storage) -> None:
+def test_no_permission_to_delete_is_needed(stand_in: GcsStandIn, storage: Storage) -> None:
     stand_in.allow("storage.objects.get", "storage.objects.list", "storage.objects.create")
 
     storage.probe()
     assert storage.create("a", LARGE) is True
     assert storage.create("a", LARGE) is False
     assert storage.read("a", storage.stat("a")) == LARGE
-    assert list_all(storage) == ["a"]
 
 
-def test_a_bucket_that_is_not_there_is_told(stand_in: GcsStandIn) -> None:
-    for act in (Storage.require_folder, Storage.probe):
-        with pytest.raises(RuntimeError, match=r"^E-ARG gs://nowhere/x: .*; give a bucket"):
-            getattr(open_storage("gs://nowhere/x"), act.__name__)()
+def test_a_missing_bucket_is_reported(stand_in: GcsStandIn) -> None:
+    storage = open_storage("gs://nowhere/x")
+    for act in (storage.require_folder, storage.probe, lambda: storage.create("a", b"1")):
+        with pytest.raises(RuntimeError, match=r"^E-ARG gs://nowhere/x.*: .*; give a bucket"):
+            act()
 
 
 def test_a_path_without_a_bucket_is_refused() -> None:
@@ -324,16 +340,143 @@ def test_a_path_without_a_bucket_is_refused() -> None:
         open_storage("gs://")
 
 
-def test_no_credentials_are_told_within_seconds(no_credentials: None) -> None:
+def test_a_private_bucket_refuses_anonymous_requests(
+    stand_in: GcsStandIn, storage: Storage
+) -> None:
+    stand_in.require_token()
+
+    with pytest.raises(RuntimeError, match=r"^E-IO-AUTH gs://b/root: "):
+        names_in(storage)
+
+
+@pytest.mark.usefixtures("new_clients")
+def test_missing_credentials_are_reported_within_seconds() -> None:
     started_s = time.monotonic()
 
     with pytest.raises(RuntimeError, match=r"^E-IO-AUTH gs://b/root: .*credentials"):
-        open_storage("gs://b/root", Access(billing_project="none of its clients yet")).probe()
+        open_storage("gs://b/root").probe()
     assert time.monotonic() - started_s < 5
 
 
-def test_too_many_open_files_are_told_at_once(
-    storage: Storage, outside: Outside, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def new_clients(no_credentials: None) -> Iterator[None]:
+    """Clients are made anew, from no credentials."""
+    made = (gcs_clients.credentials, gcs_clients.session, gcs_clients.reader)
+    for cached in made:
+        cached.cache_clear()
+    yield
+    for cached in made:
+        cached.cache_clear()
+
+
+def log_in(credentials: dict, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = folder / "credentials.json"
+    path.write_text(json.dumps(credentials))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
+
+
+@pytest.mark.usefixtures("new_clients")
+def test_all_clients_use_the_account_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = rsa.generate_private_key(65537, 2048).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    email = "reader@example.iam.gserviceaccount.com"
+    account = {"type": "service_account", "client_email": email, "token_uri": "http://localhost:1"}
+    log_in({**account, "private_key": key.decode()}, tmp_path, monkeypatch)
+
+    credentials = gcs_clients.session(False).credentials
+    provider = gcs_clients.reader("b", Access(), "").credential_provider
+
+    assert credentials.service_account_email == email
+    assert credentials.scopes == ["https://www.googleapis.com/auth/devstorage.read_write"]
+    assert isinstance(provider, GoogleCredentialProvider)
+    assert provider.credentials is credentials
+    assert isinstance(gcs_clients.session(True).credentials, AnonymousCredentials)
+    anonymous = gcs_clients.reader("b", Access(anonymous=True), "")
+    assert anonymous.config["skip_signature"] == "true"
+
+
+@pytest.mark.usefixtures("new_clients")
+def test_credentials_that_are_not_sent_may_be_of_any_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As CI services have them; obstore knows no such."""
+    elsewhere = {"type": "external_account", "credential_source": {"file": "/nowhere"}}
+    log_in(elsewhere, tmp_path, monkeypatch)
+    with GcsStandIn() as running:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.url)
+        running.put("b", "a", b"1")
+        storage = open_storage("gs://b", Access(anonymous=True))
+
+        assert storage.read("a", storage.stat("a")) == b"1"
+        assert not any("authorization" in request.headers for request in running.requests)
+
+
+DENIED = [
+    obstore_errors.PermissionDeniedError("revoked"),
+    obstore_errors.UnauthenticatedError("revoked"),
+    auth.DefaultCredentialsError("revoked"),
+    auth.RefreshError("revoked"),
+]
+
+
+@pytest.mark.usefixtures("new_clients")
+@pytest.mark.parametrize("error", DENIED, ids=lambda error: type(error).__name__)
+def test_an_account_without_access_is_reported(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(google.auth, "default", refuse)
+    with pytest.raises(RuntimeError, match=r"^E-IO-AUTH gs://b/root: revoked; give the account"):
+        open_storage("gs://b/root").require_folder()
+
+
+ERRORS = [
+    (ConnectionResetError(), True),
+    (requests.ConnectionError(), True),
+    (requests.ReadTimeout(), True),
+    (requests.exceptions.ChunkedEncodingError(), True),
+    (auth.TransportError(), True),
+    (GENERIC("connection reset"), True),
+    (GENERIC("Server returned non-2xx status code: 503 Service Unavailable"), True),
+    (GENERIC("Server returned non-2xx status code: 499"), False),
+    (auth.RefreshError("revoked"), False),
+    (requests.exceptions.InvalidURL(), False),
+    (TypeError(), False),
+]
+
+
+@pytest.mark.parametrize(("error", "transient"), ERRORS, ids=lambda value: type(value).__name__)
+def test_which_errors_are_transient(error: Exception, transient: bool) -> None:
+    assert gcs_clients.is_transient(error) is transient
+
+
+NO_FILES = [
+    ("[Errno 24] Too many open files", False, errno.EMFILE),
+    ("dns error: Device or resource busy", True, errno.EMFILE),  # no file can be opened
+    ("connection reset", False, None),
+]
+
+
+@pytest.mark.parametrize(("words", "starved", "number"), NO_FILES)
+def test_too_many_open_files_are_no_trouble_of_the_network(
+    words: str, starved: bool, number: int | None
+) -> None:
+    soft = 0 if starved else resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    with limited(resource.RLIMIT_NOFILE, soft):
+        found = gcs_clients.limit_of_files(GENERIC(words))
+
+    assert getattr(found, "errno", None) == number
+
+
+def test_too_many_open_files_are_reported_at_once(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise requests.ConnectionError("Max retries exceeded: [Errno 24] Too many open files")
@@ -343,251 +486,138 @@ def test_too_many_open_files_are_told_at_once(
         storage.stat("a")
 
 
-def test_waits_of_a_store_that_throttles_are_told(
-    stand_in: GcsStandIn, storage: Storage, outside: Outside, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outside.put({"a": b"1"})
-    waited = WaitedTime()
-    rate = RequestRate(gcs._is_throttling, waited=waited)
-    monkeypatch.setattr(storage, "_rate", rate)
-    monkeypatch.setattr(rate, "_sleep", lambda seconds: None)
-    monkeypatch.setattr(retries, "_FIRST_WAIT_S", 100.0)
-    for _ in range(30):
-        storage.stat("a")
-    stand_in.inject(Fault(What.STATUS, Kind.READ, status=503, times=4))
-
-    assert storage.read("a") == b"1"
-
-    assert waited.take(1) > 1
-    assert rate.per_s() < math.inf
+# --- requests ---
 
 
-# --- what requests carry, and how many there are ---
+def test_requests_name_who_pays_and_the_key(stand_in: GcsStandIn) -> None:
+    storage = open_storage("gs://b/root", Access(billing_project="payer", kms_key="keys/key"))
 
-
-def test_requests_name_who_pays_and_the_key(stand_in: GcsStandIn, spools: Path) -> None:
-    access = Access(billing_project="payer", kms_key="projects/p/key", spool_dir=str(spools))
-    storage = open_storage("gs://b/root", access)
-
-    storage.create("a", b"1")
-    storage.read("a", storage.stat("a"))
-    list_all(storage)
-
-    asked = {request.kind: request for request in stand_in.requests}
-    for kind in (Kind.UPLOAD, Kind.STAT, Kind.LIST):
-        assert asked[kind].query["userProject"] == "payer"
-    assert asked[Kind.READ].headers["x-goog-user-project"] == "payer"
-    assert asked[Kind.UPLOAD].query["kmsKeyName"] == "projects/p/key"
-
-
-def test_nobody_is_named_who_does_not_pay(stand_in: GcsStandIn, storage: Storage) -> None:
-    storage.create("a", b"1")
-    storage.read("a", storage.stat("a"))
-    list_all(storage)
+    for name, data in {"a": b"1", "b": LARGE}.items():
+        storage.create(name, data)
+        storage.read(name, storage.stat(name))
+    names_in(storage)
     storage.delete("a")
 
-    told = [(request.query.keys(), request.headers.keys()) for request in stand_in.requests]
-    assert not [parts for parts in told if "userProject" in parts[0]]
-    assert not [parts for parts in told if "x-goog-user-project" in parts[1]]
-    assert not [parts for parts in told if "kmsKeyName" in parts[0]]
+    for request in stand_in.requests:
+        given = request.query.get("userProject", request.headers.get("x-goog-user-project"))
+        if request.kind is not Kind.RESUMABLE_PUT:  # its session has all that
+            assert given == "payer"
+        if request.kind in (Kind.UPLOAD, Kind.RESUMABLE_START):
+            assert request.query["kmsKeyName"] == "keys/key"
 
 
-def test_uploads_have_the_precondition_that_nothing_is_there(
-    stand_in: GcsStandIn, storage: Storage
-) -> None:
-    storage.create("small", b"1")
-    storage.create("large", LARGE)
+def test_requests_name_no_payer_unasked(stand_in: GcsStandIn, storage: Storage) -> None:
+    storage.create("a", b"1")
+    storage.read("a", storage.stat("a"))
+    names_in(storage)
+    storage.delete("a")
 
-    for kind in (Kind.UPLOAD, Kind.RESUMABLE_START):
-        (request,) = (request for request in stand_in.requests if request.kind is kind)
-        assert request.query["ifGenerationMatch"] == "0"
-
-
-def test_a_large_upload_is_one_request_that_the_store_compares_with_its_checksum(
-    stand_in: GcsStandIn, storage: Storage
-) -> None:
-    storage.create("large", LARGE)
-
-    (sent,) = (each for each in stand_in.requests if each.kind is Kind.RESUMABLE_PUT)
-    encoded = base64.b64encode(google_crc32c.value(LARGE).to_bytes(4, "big")).decode()
-    assert sent.headers["x-goog-hash"] == f"crc32c={encoded}"
-    assert sent.headers["content-range"] == f"bytes 0-{len(LARGE) - 1}/{len(LARGE)}"
+    for request in stand_in.requests:
+        assert not {"userProject", "kmsKeyName"} & request.query.keys()
+        assert "x-goog-user-project" not in request.headers
 
 
-@pytest.mark.parametrize("status", [308, 404, 410, 429, 503])
-def test_a_large_upload_starts_over_where_its_session_does_not_go_on(
-    status: int, stand_in: GcsStandIn, storage: Storage, outside: Outside
-) -> None:
-    stand_in.inject(Fault(What.STATUS, Kind.RESUMABLE_PUT, status=status))
+def test_one_request_an_image_and_one_a_thousand_names(store: Store) -> None:
+    for number in range(2500):
+        store.files.put(f"{number:05}", b"image")
 
-    assert storage.create("large", LARGE) is True
-    assert outside.get("large") == LARGE
-    assert stand_in.count(Kind.RESUMABLE_START) == 2
-
-
-def test_a_large_upload_whose_reply_was_lost_finds_its_twin(
-    stand_in: GcsStandIn, storage: Storage, outside: Outside
-) -> None:
-    stand_in.inject(Fault(What.LOST_REPLY, Kind.RESUMABLE_PUT))
-
-    assert storage.create("large", LARGE) is False
-    assert outside.get("large") == LARGE
-
-
-def test_a_name_taken_while_a_large_upload_goes_on_is_kept(
-    stand_in: GcsStandIn, storage: Storage, outside: Outside
-) -> None:
-    def take() -> None:
-        outside.put({"large": b"another's"})
-
-    stand_in.inject(Fault(What.STALL, Kind.RESUMABLE_PUT, seconds=0.0, strike=take))
-
-    assert storage.create("large", LARGE) is False
-    assert outside.get("large") == b"another's"
-
-
-@pytest.mark.parametrize("data", [b"12345", LARGE], ids=["small", "large"])
-def test_bytes_changed_on_their_way_are_sent_again(
-    data: bytes,
-    stand_in: GcsStandIn,
-    storage: Storage,
-    outside: Outside,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    compare, flipped = store._check_hash, [1]
-
-    def as_if_a_bit_was_flipped(what: str, provided: str | None, calculated: str) -> None:
-        if what == "CRC32C" and flipped:
-            calculated = "AAAAAA==" if flipped.pop() else calculated
-        compare(what, provided, calculated)
-
-    monkeypatch.setattr(store, "_check_hash", as_if_a_bit_was_flipped)
-
-    assert storage.create("new", data) is True
-    assert not flipped
-    assert outside.get("new") == data
-
-
-@pytest.mark.parametrize("data", [b"12345", LARGE], ids=["small", "large"])
-def test_a_slow_store_may_take_its_time_to_receive_as_to_answer(
-    data: bytes, storage: gcs.GcsStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session = storage._client()._http
-    request, timeouts = session.request, []
-
-    def look(method: str, url: str, data: Any = None, **given: Any) -> Any:
-        timeouts.append((len(data), given["timeout"]))
-        return request(method, url, data=data, **given)
-
-    monkeypatch.setattr(session, "request", look)
-    storage.create("new", data)
-
-    assert max(timeouts)[1] == 60
-
-
-class Renewed(AnonymousCredentials):
-    """Credentials whose token is another after a refusal."""
-
-    times = 0
-
-    def refresh(self, request: Any) -> None:
-        self.times += 1
-
-
-@pytest.mark.parametrize("kind", [Kind.RESUMABLE_START, Kind.RESUMABLE_PUT])
-def test_credentials_renewed_during_a_large_upload_send_all_of_it_again(
-    kind: Kind, stand_in: GcsStandIn, storage: gcs.GcsStorage, outside: Outside
-) -> None:
-    credentials = storage._client()._http.credentials = Renewed()
-    stand_in.inject(Fault(What.STATUS, kind, status=401))
-
-    assert storage.create("large", LARGE) is True
-    assert credentials.times == 1
-    assert outside.get("large") == LARGE
-
-
-class CountingFile(io.BytesIO):
-    """A file that knows how much of it was ever asked for at once."""
-
-    most_bytes = 0
-
-    def read(self, size: int | None = -1) -> bytes:
-        data = super().read(size)
-        CountingFile.most_bytes = max(CountingFile.most_bytes, len(data))
-        return data
-
-
-def test_a_large_upload_is_never_held_in_memory(
-    storage: Storage, outside: Outside, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: CountingFile())
-
-    storage.create("large", LARGE)
-
-    assert outside.get("large") == LARGE
-    assert 0 < CountingFile.most_bytes <= 1 << 20
-
-
-def test_one_request_an_image_and_one_a_thousand_names(
-    stand_in: GcsStandIn, storage: Storage, outside: Outside
-) -> None:
-    outside.put({f"{number:05}": b"image" for number in range(2500)})
-
-    entries = sorted(storage.list(), key=lambda entry: entry.name)
-    assert stand_in.count(Kind.LIST) == 3
+    entries = sorted(store.storage.list(), key=lambda entry: entry.name)
     for entry in entries[:50]:
-        assert storage.read(entry.name, entry) == b"image"
-    assert stand_in.count(Kind.READ) == 50
+        assert store.storage.read(entry.name, entry) == b"image"
+
+    stand_in = store.files.stand_in
+    assert (stand_in.count(Kind.LIST), stand_in.count(Kind.READ)) == (3, 50)
     assert len(stand_in.requests) == 53
 
 
-def test_a_listing_asks_for_what_it_needs_alone(stand_in: GcsStandIn, storage: Storage) -> None:
-    asked = {
-        "prefix": "root/",
-        "fields": "items(name,size,generation,crc32c),prefixes,nextPageToken",
-        "prettyPrint": "false",
-    }
-    storage.require_folder()
-    list_all(storage)
-    assert list(storage.list("x/", recursive=False, bounds=("b", "d"))) == []
+def test_a_large_object_is_read_in_pieces(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gcs, "PIECE_BYTES", 4_000_000)
+    store.files.put("a", LARGE)
 
-    everything, folder = {**asked, "maxResults": "1000"}, {"prefix": "root/x/", "delimiter": "/"}
-    within = {"startOffset": "root/b", "endOffset": "root/d"}
-    assert [request.query for request in stand_in.requests] == [
-        {**asked, "maxResults": "1"},
-        everything,
-        {**everything, **folder, **within},
+    assert store.storage.read("a", store.storage.stat("a")) == LARGE
+    assert store.files.stand_in.count(Kind.READ) == 3
+
+
+def test_a_listing_knows_generations_and_checksums(stand_in: GcsStandIn, storage: Storage) -> None:
+    generation = stand_in.put("b", "root/a", b"123456789")
+    folder = stand_in.put("b", "root/folder/", b"")  # as the console makes a folder
+    stand_in.put("b", "rooted", b"")
+
+    assert sorted(storage.list(), key=lambda entry: entry.name) == [
+        Entry("a", 9, str(generation), 0xE3069283, "file"),
+        Entry("folder/", 0, str(folder), 0, "directory"),
     ]
 
 
-def test_ranges_of_names_are_listed_at_the_same_time(
-    stand_in: GcsStandIn, storage: Storage, outside: Outside
-) -> None:
-    names = [f"{number:02}" for number in range(12)]
-    outside.put(dict.fromkeys(names, b""))
-    stand_in.inject(Fault(What.STALL, Kind.LIST, times=8))
+@pytest.mark.parametrize("name", ["a//b.jpg", "./a.jpg", "a/../b.jpg", "a\tb.jpg", "/a.jpg"])
+def test_names_that_a_disk_would_tidy_are_read_as_they_are(name: str, store: Store) -> None:
+    for other in ("a.jpg", "b.jpg", "a/b.jpg"):
+        store.files.put(other, b"other")
+    store.files.put(name, b"literal")
+    entry = store.storage.stat(name)
 
-    with ThreadPoolExecutor(1) as lister:
-        listed = lister.submit(list, storage.list(bounds=["", *names, ""]))
-        wait_for(lambda: stand_in.count(Kind.LIST) >= 8)
-        time.sleep(0.1)
-        most_at_once = stand_in.count(Kind.LIST)
+    assert store.storage.read(name, entry) == b"literal"
+    assert store.storage.read(name, entry, (1, 3)) == b"it"
+    store.files.touch(name)
+    with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED .*generation [0-9]+ is gone"):
+        store.storage.read(name, entry)
+
+
+@pytest.mark.parametrize("name", ["a", "a//b"])
+def test_an_object_stored_packed_is_read_as_stored(
+    name: str, stand_in: GcsStandIn, storage: Storage
+) -> None:
+    packed = gzip.compress(b"instances", mtime=0)
+    stand_in.put("b", f"root/{name}", packed, contentEncoding="gzip")
+
+    assert storage.read(name, storage.stat(name)) == packed
+
+
+@pytest.mark.parametrize("uri", ["gs://b", "gs://b/"])
+def test_a_whole_bucket_is_a_root(uri: str, stand_in: GcsStandIn) -> None:
+    stand_in.put("b", "a/b", b"1")
+    storage = open_storage(uri)
+    assert (storage.root, names_in(storage), storage.read("a/b")) == ("gs://b", ["a/b"], b"1")
+
+
+@pytest.mark.parametrize("kind", [Kind.UPLOAD, Kind.READ])
+def test_32_requests_run_at_once(
+    kind: Kind, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    stand_in = store.files.stand_in
+    for number in range(32):
+        store.files.put(f"{number}", b"1")
+    stand_in.inject(Fault(What.STALL, kind, times=32))
+
+    def act(number: int) -> bool:
+        if kind is Kind.READ:
+            return store.storage.read(f"{number}", store.storage.stat(f"{number}")) == b"1"
+        return store.storage.create(f"new{number}", b"1")
+
+    with ThreadPoolExecutor(32) as pool:
+        made = pool.map(act, range(32))
+        while stand_in.count(kind) < 32:
+            time.sleep(0.01)
         stand_in.release()
 
-    assert sorted(entry.name for entry in listed.result()) == names
-    assert most_at_once == 8
+    assert list(made) == [True] * 32
+    assert "Connection pool is full" not in caplog.text
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    while not condition():
-        time.sleep(0.01)
+def test_reads_slow_down_where_a_store_throttles(store: Store) -> None:
+    store.files.put("a", b"1")
+    for _ in range(30):
+        store.storage.stat("a")
+    store.files.stand_in.inject(Fault(What.STATUS, Kind.READ, status=503))
+
+    assert store.storage.read("a") == b"1"
+    assert retries.rate_of("b", gcs_clients.is_throttling, 0).per_s() < math.inf
 
 
 def list_and_measure(emulator: str, root: str) -> tuple[int, int]:
     """Return how many names a root has, and by how much the memory grew; for a child."""
     os.environ["STORAGE_EMULATOR_HOST"] = emulator  # a child has that of an earlier moment
-    storage = open_storage(root)
-    entries = storage.list()
+    entries = open_storage(root).list()
     next(entries)
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     count = 1 + sum(1 for _ in entries)
@@ -605,167 +635,3 @@ def test_a_million_names_in_one_folder(stand_in: GcsStandIn) -> None:
     asked = [request.query for request in stand_in.requests if request.kind is Kind.LIST]
     assert len(asked) <= 1.1 * 1000 + 50
     assert len({query.get("startOffset") for query in asked}) > 8  # by several at once
-
-
-def test_a_listing_knows_sizes_generations_and_checksums(
-    stand_in: GcsStandIn, storage: Storage
-) -> None:
-    generation = stand_in.put("b", "root/a", b"123456789")
-    stand_in.put("b", "root/folder/", b"")  # as the console makes a folder
-    stand_in.put("b", "rooted", b"")
-
-    assert sorted(storage.list(), key=lambda entry: entry.name) == [
-        Entry("a", 9, str(generation), 0xE3069283, "file"),
-        Entry("folder/", 0, pin_of(storage, "folder/"), 0, "directory"),
-    ]
-
-
-def pin_of(storage: Storage, name: str) -> str:
-    entry = storage.stat(name)
-    assert entry is not None
-    return entry.pin
-
-
-@pytest.mark.parametrize("name", ["a//b.jpg", "./a.jpg", "a/../b.jpg", "a\tb.jpg", "/a.jpg"])
-def test_names_that_a_disk_would_tidy_are_read_as_they_are(
-    name: str, stand_in: GcsStandIn, storage: Storage, outside: Outside
-) -> None:
-    outside.put({name: b"literal", "a.jpg": b"other", "b.jpg": b"other", "a/b.jpg": b"other"})
-    entry = storage.stat(name)
-
-    assert storage.read(name, entry) == b"literal"
-    outside.touch(name)
-    with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED .*generation [0-9]+ is gone"):
-        storage.read(name, entry)
-
-
-@pytest.mark.parametrize("name", ["a", "a//b"])
-def test_an_object_stored_packed_is_read_as_stored(
-    name: str, stand_in: GcsStandIn, storage: Storage
-) -> None:
-    packed = gzip.compress(b"instances", mtime=0)
-    stand_in.put("b", f"root/{name}", packed, contentEncoding="gzip")
-
-    assert storage.read(name, storage.stat(name)) == packed
-
-
-def test_a_generation_that_goes_while_it_is_read_is_told(
-    stand_in: GcsStandIn, storage: Storage, outside: Outside
-) -> None:
-    outside.put({"a": LARGE})
-    entry = storage.stat("a")
-
-    def rewrite_at_the_second(name: str) -> bool:
-        if stand_in.count(Kind.READ) == 1:
-            outside.touch("a")
-        return True
-
-    stand_in.inject(Fault(What.SHORT_BODY, Kind.READ, rewrite_at_the_second))
-    with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED .*generation [0-9]+ is gone"):
-        storage.read("a", entry)
-
-
-def test_a_bucket_that_wants_credentials_says_so_to_the_anonymous(
-    stand_in: GcsStandIn, storage: Storage
-) -> None:
-    stand_in.require_token()
-
-    with pytest.raises(RuntimeError, match=r"^E-IO-AUTH gs://b/root: "):
-        list_all(storage)
-
-
-def test_an_object_larger_than_a_request_is_read_in_several(
-    stand_in: GcsStandIn, storage: Storage, outside: Outside, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(object_reads, "_PIECE_BYTES", 4_000_000)
-    outside.put({"a": LARGE})
-
-    assert storage.read("a", storage.stat("a")) == LARGE
-    assert stand_in.count(Kind.READ) == 3
-
-
-def test_a_whole_bucket_is_a_root(stand_in: GcsStandIn) -> None:
-    stand_in.put("b", "a/b", b"1")
-    for uri in ("gs://b", "gs://b/"):
-        storage = open_storage(uri)
-        assert list_all(storage) == ["a/b"]
-        assert (storage.root, storage.read("a/b")) == ("gs://b", b"1")
-
-
-def test_a_root_loses_nothing_but_slashes_at_its_end(stand_in: GcsStandIn) -> None:
-    stand_in.put("b", "X/a", b"1")
-    for uri in ("gs://b/X", "gs://b/X//"):
-        storage = open_storage(uri)
-        assert (storage.root, list_all(storage)) == ("gs://b/X", ["a"])
-
-
-def test_connections_are_kept_for_as_many_as_upload_at_once(
-    stand_in: GcsStandIn, storage: Storage, caplog: pytest.LogCaptureFixture
-) -> None:
-    stand_in.inject(Fault(What.STALL, Kind.UPLOAD, times=32))
-
-    with ThreadPoolExecutor(32) as uploads:
-        made = uploads.map(lambda number: storage.create(f"{number}", b"1"), range(32))
-        wait_for(lambda: stand_in.count(Kind.UPLOAD) == 32)
-        stand_in.release()
-
-    assert list(made) == [True] * 32
-    assert "Connection pool is full" not in caplog.text
-
-
-def test_many_read_at_once(stand_in: GcsStandIn, storage: Storage, outside: Outside) -> None:
-    outside.put({f"{number:03}": bytes([number]) * 1000 for number in range(200)})
-    entries = list(storage.list())
-    stand_in.inject(Fault(What.STALL, Kind.READ, times=32))
-
-    with ThreadPoolExecutor(32) as readers:
-        data = readers.map(lambda entry: storage.read(entry.name, entry), entries)
-        wait_for(lambda: stand_in.count(Kind.READ) == 32)  # one by one: there is no second
-        stand_in.release()
-
-    assert list(data) == [bytes([int(entry.name)]) * 1000 for entry in entries]
-
-
-def test_two_creators_make_one_object(stand_in: GcsStandIn, storage: Storage) -> None:
-    both = threading.Barrier(2)
-
-    def create(data: bytes) -> bool:
-        both.wait()
-        return storage.create("a", data)
-
-    for _ in range(10):
-        with ThreadPoolExecutor(2) as creators:
-            made = list(creators.map(create, [b"1", b"2"]))
-        assert sorted(made) == [False, True]
-        assert storage.read("a") == (b"1" if made[0] else b"2")
-        storage.delete("a")
-
-
-def create_beyond_a_limit(spools: str) -> str:
-    """Run in a child: create an object larger than a file of its may be."""
-    storage = open_storage("gs://b/root", Access(spool_dir=spools))
-    with limited(resource.RLIMIT_FSIZE, 65_536):
-        try:
-            storage.create("a.tfrec", bytes(100_000))
-        except RuntimeError as error:
-            return str(error)
-    raise AssertionError("the limit did nothing")
-
-
-def test_a_full_disk_of_the_worker_is_one_line(
-    stand_in: GcsStandIn, spools: Path, outside: Outside
-) -> None:
-    assert outcome_of(create_beyond_a_limit, str(spools)).startswith(f"E-IO-NOSPACE {spools}: ")
-    assert outside.names() == []
-
-
-def test_a_body_that_is_cut_short_is_read_again_where_no_checksum_was_listed(
-    stand_in: GcsStandIn, storage: Storage, outside: Outside
-) -> None:
-    outside.put({"a": LARGE})
-    listed = storage.stat("a")
-    assert listed is not None
-    stand_in.inject(Fault(What.TRUNCATED_BODY, Kind.READ))
-
-    assert storage.read("a", Entry(listed.name, listed.size_bytes, listed.pin)) == LARGE
-    assert stand_in.count(Kind.READ) == 2

@@ -132,7 +132,7 @@ def test_files_given_by_name_are_in_the_order_of_their_names(tmp_path: Path) -> 
 def test_lines_are_those_of_the_whole_file(data: bytes, chunk_bytes: int) -> None:
     chunks = [data[at : at + chunk_bytes] for at in range(0, len(data), chunk_bytes)]
 
-    assert [*lines_of(iter(chunks), "t")] == io.BytesIO(data).readlines()
+    assert [*lines_of(iter(chunks), "t", 60)] == io.BytesIO(data).readlines()
 
 
 @given(st.text("ab\n", max_size=60).map(str.encode), st.integers(1, 9), st.integers(0, 5))
@@ -156,14 +156,13 @@ def test_a_quote_anywhere_leaves_a_file_whole() -> None:
     assert len(divide_lines(iter(chunks), 3, may_quote=False)) == 3
 
 
-def test_a_line_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_pieces, "MAX_CELL_BYTES", 5)
-
+def test_a_line_that_cannot_be_shortened() -> None:
     with pytest.raises(RuntimeError) as raised:
-        list(lines_of(iter([b"ab", b"cd", b"ef"]), "a.jsonl"))
+        list(lines_of(iter([b'a"', b'b"', b'c"']), "a.csv", 5))
 
     assert str(raised.value) == (
-        "E-TAB-FORMAT a.jsonl: a line of more than 5 bytes; give a table with a row a line"
+        "E-TAB-FORMAT a.csv: a line of more than 5 bytes, most of them quotes; give a table with a"
+        " row a line"
     )
 
 

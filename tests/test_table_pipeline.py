@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.options import beam_flags
+from pipelines.engines import beam_flags
 from pipelines.table import TableConfig, configure, parser, run
 from schemas.features import RepeatedAs
 from schemas.manifest import Manifest, read_manifest

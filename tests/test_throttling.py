@@ -15,7 +15,7 @@ from pipelines import coco
 from tests.children import outcome_of
 from tests.coco_command import check_committed, run_coco
 from tests.gcs_stand_in import GcsStandIn, Kind
-from transforms.storage import open_storage, request_rate
+from transforms.storage import open_storage, retries
 
 MakeCoco = Callable[..., tuple[Path, Path]]
 IMAGES = 60
@@ -53,7 +53,7 @@ def test_the_runner_is_told_how_long_a_store_made_it_wait(
     """So that Dataflow adds no workers to a store that cannot serve those there are."""
     given = [*arguments(tmp_path / "out"), "--readers", "1", "--max_reads_per_second", "20"]
     config = coco.configure(given)[0].config
-    request_rate.THROTTLED.add(100)  # what was waited before, for instance by listings
+    retries.THROTTLED.add(100)  # what was waited before, for instance by listings
     pipeline = beam.Pipeline(runner="FnApiRunner")
     coco.build(pipeline, config)
 

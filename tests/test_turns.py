@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from schemas.geometry.boxes import unturn_box
-from schemas.geometry.points import place_points
+from schemas.geometry.boxes import place_points, unturn_box
 from schemas.geometry.turns import inverse_orientation, turn_array, turn_size, unturn_points
 
 _TAG = 0x0112

@@ -1,6 +1,5 @@
 """`report.html` behind the commit: asked for or not, never in a user's way, and never a failure."""
 
-import json
 import logging
 import signal
 import subprocess
@@ -30,6 +29,7 @@ from tests.conftest import jpeg_bytes
 from tests.memory_runs import FOREIGN, Sources, make_sources, run_on
 from tests.memory_store import Killed, MemoryStore, Moment, Process, fail_at, kill_at
 from tests.pipeline_command import run_pipeline
+from transforms.report import gather
 from transforms.report import write_report as module
 from transforms.report.write_report import WriteReport, has_report, write_report
 from transforms.storage import Access
@@ -88,9 +88,10 @@ def test_it_is_no_part_of_the_plan(make_coco: MakeCoco, tmp_path: Path) -> None:
 
 def test_equal_data_sets_have_equal_reports(make_coco: MakeCoco, tmp_path: Path) -> None:
     sources = make_coco(5)
-    committed(sources, tmp_path / "one", "--num_shards", 2)
-    committed(sources, tmp_path / "other", "--num_shards", 2, "--shards_in_flight", 1)
-    assert (tmp_path / "one" / REPORT).read_bytes() == (tmp_path / "other" / REPORT).read_bytes()
+    one, other = tmp_path / "one/name", tmp_path / "other/name"
+    committed(sources, one, "--num_shards", 2)
+    committed(sources, other, "--num_shards", 2, "--shards_in_flight", 1)
+    assert (one / REPORT).read_bytes() == (other / REPORT).read_bytes()
 
 
 def test_a_complete_data_set_gets_the_one_that_it_lacks(
@@ -161,27 +162,6 @@ def test_an_edited_one_is_the_user_s(make_coco: MakeCoco, tmp_path: Path) -> Non
 # --- no failure ---
 
 
-def test_a_report_that_cannot_be_made_is_a_warning(
-    make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The receipts are gone before it reads them: there is nothing that it could tell."""
-    sources, out = make_coco(3), tmp_path / "out"
-    committed(sources, out, "--no_report")
-    receipt = out / "_receipts/train-00000-of-00001.json"
-    data = json.loads(receipt.read_bytes())
-    receipt.write_text(json.dumps(data | {"statistics": {}}))
-    before = snapshot(out)
-    run = run_coco(*command(sources, out))
-    assert run.code == 0
-    (warning,) = run.err.splitlines()
-    assert warning == (
-        f"no report: {receipt}: has no statistics, as of an earlier version; make the report with"
-        " beam-tfrec report, which reads the shards; the data set is complete; to make it:"
-        f" beam-tfrec report {out}"
-    )
-    assert snapshot(out) == before
-
-
 @pytest.mark.parametrize(
     ("error", "said"),
     [
@@ -200,7 +180,7 @@ def test_whatever_goes_wrong_is_said(
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr(module, "make_report", fail)
+    monkeypatch.setattr(gather, "make_report", fail)
     run = run_coco(*command(make_coco(3), tmp_path / "out"))
     assert run.code == 0
     (warning,) = [line for line in run.err.splitlines() if "no report" in line]
@@ -314,8 +294,8 @@ def test_killed_behind_the_manifest(make_coco: MakeCoco, tmp_path: Path) -> None
     program = (
         "import os, signal, sys\n"
         "from pipelines import coco\n"
-        "from transforms.report import write_report\n"
-        "write_report.make_report = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "from transforms.report import gather\n"
+        "gather.make_report = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)\n"
         "coco.run(sys.argv[1:])\n"
     )
     arguments = [sys.executable, "-c", program, *command(sources, out)]

@@ -27,7 +27,6 @@ from schemas.shards import (
     index_stem,
     receipt_name,
 )
-from schemas.statistics import NO_STATISTICS
 from transforms.build_records import bytes_in_flight, read_images, record_maker
 from transforms.gate import GateLimits, WorkerGate
 from transforms.growing_shard import GrowingShard
@@ -199,15 +198,10 @@ def _commit_shard(
 
 
 def _claim(info: ShardInfo, output: Storage) -> FileSum:
-    """Create a shard's receipt, or find it there; an earlier version's has no statistics."""
+    """Create a shard's receipt, or find the same one there."""
     name, data = receipt_name(info.name), to_json(info)
-    if output.create(name, data):
-        return file_sum(data)
-    without_statistics = msgspec.structs.replace(info, statistics=NO_STATISTICS)
-    found = output.read(name)
-    if found not in (data, to_json(without_statistics)):
-        raise conflict(join_uri(output.root, name), "has other content than this run's")
-    return file_sum(found)
+    create_or_compare(output, name, data)
+    return file_sum(data)
 
 
 def read_index(name: str, output: Storage, decode: Callable[[bytes], T]) -> T:

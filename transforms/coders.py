@@ -67,19 +67,6 @@ class StructCoder(coders.Coder):
         return hash(self._struct)
 
 
-class IntKeysCoder(StructCoder):
-    """The coder of a struct with dicts of whole numbers, whose keys msgspec sorts only as text."""
-
-    def __init__(self, struct: type) -> None:
-        """Take the struct's type."""
-        super().__init__(struct)
-        encode = self._encode
-        self._encode = lambda value: encode(msgspec.to_builtins(value, str_keys=True))
-        self._decode = lambda data: msgspec.convert(
-            msgspec.msgpack.decode(data), struct, str_keys=True
-        )
-
-
 class CompressedCoder(StructCoder):
     """The coder of batches of samples, which travel at half their size.
 
@@ -108,5 +95,5 @@ def register(*structs: type, coder: type[StructCoder] = StructCoder) -> None:
         coders.registry.register_coder(struct, coder)
 
 
-register(Blob, Entry, Manifest, PinTally, Rejected, Sample, ShardPlan, SourceNote, SplitSource)
-register(ShardInfo, coder=IntKeysCoder)
+register(Blob, Entry, Manifest, PinTally, Rejected, Sample)
+register(ShardInfo, ShardPlan, SourceNote, SplitSource)

@@ -43,7 +43,7 @@ from transforms.storage import (
 
 _LOG = logging.getLogger(__name__)
 _FLAG = "--since"
-_OPTIONS_OF_KEYS = ("key_column", "group_rows", "keys")
+_OPTIONS_OF_KEYS = ("key_column", "keys")
 _READERS = 16
 
 

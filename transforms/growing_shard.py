@@ -1,4 +1,4 @@
-"""A shard while it grows: its records' bytes, its index, and what its receipt will tell of them."""
+"""A shard while it grows: the bytes of its records, its index and its receipt."""
 
 import hashlib
 from collections import Counter
@@ -13,12 +13,11 @@ from schemas.images import EncodedImage
 from schemas.layouts import Built, Unfit
 from schemas.samples import Sample
 from schemas.shards import ShardInfo, ShardNames, ShardPlan
-from schemas.statistics_collector import StatisticsCollector
 from transforms.images.convert_images import Conversion
 from transforms.progress import PROGRESS
+from transforms.record_facts import record_facts
 from transforms.shard_index import IndexRow, Source
 from transforms.storage import Spool
-from transforms.stored_pictures import stored_pictures
 
 _STAGE = "write_shards"
 _WRITTEN_AT_ONCE_BYTES = 1 << 20  # a write for each record would wait for the interpreter each time
@@ -40,7 +39,6 @@ class GrowingShard:
     ) -> None:
         self._converts = conversion.changes
         self._roles = roles
-        self._statistics = StatisticsCollector(shard.split, roles)
         self.rows: list[IndexRow] = []
         self._shard = shard
         self._spool = spool
@@ -64,10 +62,8 @@ class GrowingShard:
             Source(blob.name, blob.size_bytes, blob.pin, image.source_sha256 or image.sha256)
             for blob, image in zip(sample.blobs, images, strict=True)
         ]
-        self.rows.append(IndexRow(sample.key, self._bytes, size, sources, built.labels))
-        pictures = stored_pictures(built.features, self._roles, images)
-        place = self._bytes, size, sample.key
-        self._statistics.add(built.features, pictures, built.labels, place)
+        facts = record_facts(built.features, self._roles, images)
+        self.rows.append(IndexRow(sample.key, self._bytes, size, sources, built.labels, *facts))
         self._bytes += size
         if self._bytes - self._written_bytes >= _WRITTEN_AT_ONCE_BYTES:
             self._write()
@@ -114,7 +110,6 @@ class GrowingShard:
             traits=dict(sorted(self._traits.items())),
             rejected=self._rejected,
             licenses=dict(sorted(self._licenses.items())),
-            statistics=self._statistics.statistics(),
         )
 
     def _write(self) -> None:

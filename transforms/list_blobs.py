@@ -10,7 +10,7 @@ import apache_beam as beam
 from transforms.batches import is_in_process
 from transforms.blobs import BlobName
 from transforms.storage import DEFAULT_ACCESS, Access, Entry, Storage, list_uri, open_storage
-from transforms.storage.listing_cuts import find_cuts
+from transforms.storage.listing import find_cuts
 
 
 def list_ranges(

@@ -9,7 +9,7 @@ from schemas.shards import ShardNames
 from transforms.output_files import receipts, refuse_foreign, removed_names, split_of, top_level
 from transforms.publish_plan import is_claimed
 from transforms.storage import Storage, is_beams, is_local
-from transforms.storage.local import coded
+from transforms.storage.disk import coded
 
 FREE, OURS, COMPLETE, OVERWRITTEN, REFUSED = "free", "ours", "complete", "overwritten", "refused"
 """What an output can be found to be: see `RunPlan.state`."""

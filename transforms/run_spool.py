@@ -18,7 +18,7 @@ import msgspec
 
 from schemas.faults import fault_line
 from schemas.samples import Sample, digest_payload
-from transforms.storage.local import coded
+from transforms.storage.disk import coded
 
 _LOG = logging.getLogger(__name__)
 

@@ -28,6 +28,9 @@ INDEX_SCHEMA = pa.schema(
         pa.field("size", pa.int64(), nullable=False),
         pa.field("sources", pa.list_(_SOURCE), nullable=False),
         pa.field("labels", pa.list_(pa.int64()), nullable=False),
+        pa.field("image_height", pa.int64()),
+        pa.field("image_width", pa.int64()),
+        pa.field("objects", pa.int64()),
     ]
 )
 
@@ -55,6 +58,9 @@ class IndexRow(msgspec.Struct, frozen=True, gc=False):
         size: of the record with its 16 bytes of framing.
         sources: what it was made from.
         labels: its class labels.
+        image_height: of its first picture, in px; None where it has none, as in what follows.
+        image_width: likewise.
+        objects: their number.
     """
 
     key: str
@@ -62,6 +68,9 @@ class IndexRow(msgspec.Struct, frozen=True, gc=False):
     size: int
     sources: list[Source]
     labels: list[int]
+    image_height: int | None = None
+    image_width: int | None = None
+    objects: int | None = None
 
 
 def index_to_parquet(rows: Sequence[IndexRow]) -> bytes:
@@ -70,18 +79,25 @@ def index_to_parquet(rows: Sequence[IndexRow]) -> bytes:
     The file holds its own CRC-32C. The manifest cannot hold it: an index has the times of local
     sources, and a manifest is the same for the same data.
     """
+    out = io.BytesIO()
+    table = table_of_rows(rows).replace_schema_metadata({"seal": _BLANK_SEAL})
+    pq.write_table(table, out, compression="zstd")
+    return _sealed(out.getvalue())
+
+
+def table_of_rows(rows: Sequence[IndexRow]) -> pa.Table:
+    """Return the rows as columns."""
     columns = {
         "key": [row.key for row in rows],
         "offset": [row.offset for row in rows],
         "size": [row.size for row in rows],
         "sources": _sources_column(rows),
         "labels": [row.labels for row in rows],
+        "image_height": [row.image_height for row in rows],
+        "image_width": [row.image_width for row in rows],
+        "objects": [row.objects for row in rows],
     }
-    out = io.BytesIO()
-    schema = INDEX_SCHEMA.with_metadata({"seal": _BLANK_SEAL})
-    table = pa.table(columns, schema=schema)
-    pq.write_table(table, out, compression="zstd")
-    return _sealed(out.getvalue())
+    return pa.table(columns, schema=INDEX_SCHEMA)
 
 
 def is_index_as_written(data: bytes) -> bool:
@@ -120,7 +136,9 @@ def index_from_parquet(data: bytes) -> list[IndexRow]:
     try:
         # Not `pq.read_table`: its threads outlive it, and now and then abort Python as it ends.
         file = pq.ParquetFile(pa.BufferReader(data))
-        table = file.read(INDEX_SCHEMA.names, use_threads=False)
+        names = set(file.schema_arrow.names)  # before format version 3 it had fewer columns
+        columns = [name for name in INDEX_SCHEMA.names if name in names]
+        table = file.read(columns, use_threads=False)
         table.validate(full=True)
         return _rows(table)
     except MemoryError:  # of which pyarrow's is an ArrowException too
@@ -131,28 +149,38 @@ def index_from_parquet(data: bytes) -> list[IndexRow]:
 
 def _rows(table: pa.Table) -> list[IndexRow]:
     """Return a table's rows, made column by column: a dictionary a row takes five times as long."""
-    columns = [table[name].combine_chunks() for name in INDEX_SCHEMA.names]
-    for column, field in zip(columns, INDEX_SCHEMA, strict=True):
-        _require_values(column, field)
-    keys, offsets, sizes, sources, labels = columns
+    columns = {name: table[name].combine_chunks() for name in table.column_names}
+    for field in INDEX_SCHEMA:
+        if not field.nullable or field.name in columns:
+            _require_type(columns[field.name], field)
+    sources, labels = columns["sources"], columns["labels"]
     parts = [sources.values.field(field.name) for field in _SOURCE]
     for part, field in zip(parts, _SOURCE, strict=True):
-        _require_values(part, field)
+        _require_type(part, field)
     found = list(map(Source, *map(_listed, parts)))
+    nullable = [field.name for field in INDEX_SCHEMA if field.nullable]
     return list(
         map(
             IndexRow,
-            *map(_listed, (keys, offsets, sizes)),
+            *(_listed(columns[name]) for name in ("key", "offset", "size")),
             _in_lists(sources, found),
             _in_lists(labels, _listed(labels.values)),
+            *(_or_none(columns.get(name), len(table)) for name in nullable),
         )
     )
 
 
-def _require_values(column: pa.Array, field: pa.Field) -> None:
+def _require_type(column: pa.Array, field: pa.Field) -> None:
     has_null = column.null_count or (pa.types.is_list(column.type) and column.values.null_count)
-    if column.type != field.type or has_null:
+    if column.type != field.type or (has_null and not field.nullable):
         raise ValueError(f"index must have a {field.name} of every record, got {column.type}")
+
+
+def _or_none(column: pa.Array | None, count: int) -> list[int | None]:
+    """Return a column's numbers, None where there are none."""
+    if column is None or column.null_count == count:
+        return [None] * count
+    return column.to_pylist() if column.null_count else _listed(column)
 
 
 def _listed(column: pa.Array) -> list[Any]:
@@ -236,6 +264,32 @@ def keys_from_parquet(data: bytes, records: int) -> list[str]:
     if not all(isinstance(key, str) for key in keys):
         raise ValueError("index must have a key of every record, got none of some")
     return keys
+
+
+def report_columns_from_parquet(data: bytes) -> pa.Table:
+    """Return what a report aggregates of an index: all columns but the sources.
+
+    Before format version 3 an index has no sizes of pictures and no numbers of objects.
+
+    Raises:
+        ValueError: when it is no index.
+        MemoryError: when it does not fit, which says nothing about the file.
+    """
+    try:
+        file = pq.ParquetFile(pa.BufferReader(data))
+        names = [name for name in INDEX_SCHEMA.names if name != "sources"]
+        table = file.read(
+            [name for name in names if name in file.schema_arrow.names], use_threads=False
+        )
+        table.validate(full=True)
+        schema = pa.schema([INDEX_SCHEMA.field(name) for name in table.column_names])
+        if not {"key", "offset", "size", "labels"} <= set(table.column_names):
+            raise ValueError(f"index must have keys, offsets, sizes and labels, got {table.schema}")
+        return table.cast(schema).combine_chunks()
+    except MemoryError:  # of which pyarrow's is an ArrowException too
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise ValueError(f"index must be a Parquet file of records, got {error}") from error
 
 
 def _columns(data: bytes, names: list[str], records: int) -> pa.Table:

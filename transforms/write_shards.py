@@ -5,7 +5,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 
 import apache_beam as beam
-import msgspec
 from apache_beam.io.components.adaptive_throttler import ThrottlingSignaler
 from apache_beam.metrics import Metrics
 from apache_beam.transforms.window import GlobalWindows
@@ -14,14 +13,13 @@ from apache_beam.utils.shared import Shared
 from schemas.faults import Scope
 from schemas.manifest import JobPlan
 from schemas.shards import ShardInfo, ShardPlan
-from schemas.statistics import NO_STATISTICS
 from transforms import coders
 from transforms.gate import GateLimits
 from transforms.processes.shard_builders import ShardBuilders
 from transforms.progress import COUNTERS
 from transforms.shard_job import ShardJob
 from transforms.sources.npz import UNPACKED
-from transforms.storage.request_rate import THROTTLED
+from transforms.storage.retries import THROTTLED
 
 _SIGNAL_S = 10.0  # how often a runner hears of throttling
 
@@ -31,8 +29,6 @@ coders.register(JobPlan)
 @dataclass(eq=False)
 class WriteShards(beam.PTransform):
     """Shard plans -> what was made of them, one `ShardInfo` a shard, in any order.
-
-    They go without their statistics, which receipts have.
 
     Shards are built by the worker process and those beside it (`processes/shard_builders.py`), at
     most `limits.shards_in_flight` at once, and as many are uploaded beside them; images are read
@@ -116,12 +112,9 @@ class _WriteShards(beam.DoFn):
 
 
 def _counted(info: ShardInfo) -> ShardInfo:
-    """Count what was made, and return it without its statistics, which its receipt has.
-
-    A step that holds the infos of a million shards would hold 15 GB of them.
-    """
+    """Count what was made, and return it."""
     rejected = sum(reject.scope is Scope.SAMPLE for reject in info.rejected)
     counts = {"records": info.records, "rejected": rejected, "bytes": info.bytes, "shards_done": 1}
     for name, count in counts.items():
         Metrics.counter(COUNTERS, name).inc(count)
-    return msgspec.structs.replace(info, statistics=NO_STATISTICS)
+    return info

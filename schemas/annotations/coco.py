@@ -306,10 +306,6 @@ class CocoFiles:
             what, _, at = str(error).partition(" - at `$")
             at = f"{file.path_of(entry)}.segments_info{at or '`'}"
             raise file.wrong_type(f"{what} - at `{at}") from None
-        for place, segment in enumerate(segments):
-            if type(segment.category_id) is float:
-                path = f"{file.path_of(entry)}.segments_info[{place}].category_id"
-                segment.category_id = file.whole(segment.category_id, path)
         twins = [found for found, count in Counter(map(_ID, segments)).items() if count > 1]
         if twins:
             what = f"{file.path_of(entry)} (image {entry.image_id}) has segment {twins[0]} twice"

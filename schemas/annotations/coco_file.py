@@ -20,7 +20,6 @@ from schemas.annotations.coco_types import (
     CocoInstance,
     CocoOutlined,
     CocoPanoptic,
-    FloatId,
     Id,
     Int64,
     Kind,
@@ -45,9 +44,7 @@ _ENTRIES = {
     Kind.PANOPTIC: CocoPanoptic,
 }
 _ID_FIELDS = ("id", "image_id", "category_id")
-_LIST_FIELDS = ("neg_category_ids", "not_exhaustive_category_ids")
 _FieldValue = int | float | str | None
-_WHOLE_BELOW = 2**53  # from here on, a float64 may stand for several whole numbers
 
 
 @dataclass(frozen=True)
@@ -56,13 +53,11 @@ class CocoStrictness:
 
     Attributes:
         string_ids: accept ids that are strings.
-        float_ids: accept ids that are whole numbers with a fraction of zero, such as `1.0`.
         segmentations: keep segmentations.
         image_field: name of a field of images whose values are kept as text; empty for none.
     """
 
     string_ids: bool = False
-    float_ids: bool = False
     segmentations: bool = False
     image_field: str = ""
 
@@ -185,21 +180,9 @@ class CocoFile:
 
     def wrong_type(self, what: str, remedy: str = "correct the file") -> RuntimeError:
         """Return the fault of a value of the wrong type."""
+        if "got `float`" in what and what.endswith(("id`", "ids[...]`")):
+            remedy = "write ids as integers (3, not 3.0)"
         return RuntimeError(fault_line("E-ANN-TYPE", self.where, what, remedy))
-
-    def whole(self, value: float, path: str) -> int:
-        """Return the int that a float id stands for.
-
-        Raises:
-            RuntimeError: `E-ANN-TYPE` when it stands for none, or for several.
-        """
-        if not self._strictness.float_ids:
-            raise self.wrong_type(f"{path} is {value!r}", "correct it, or give --float_ids")
-        if not value.is_integer():
-            raise self.wrong_type(f"{path} is {value!r}, no whole number")
-        if abs(value) >= _WHOLE_BELOW:
-            raise self.wrong_type(f"{path} is {value!r}, too large to be exact", "write an integer")
-        return int(value)
 
     def _kind_by_keys(self, annotations: msgspec.Raw) -> Kind:
         """Return the kind by the first annotation; instances where there is none."""
@@ -228,11 +211,11 @@ class CocoFile:
         return entries
 
     def _decode(self, section: msgspec.Raw, name: str, entry: Any) -> Any:
-        """Return a section's entries; ids that are floats made whole, where they are accepted."""
-        ids: tuple = (FloatId, Int64 | float) if self._strictness.float_ids else (Id, Int64)
-        into: Any = list.__class_getitem__(entry[ids[1:] if entry is CocoCategory else ids])
+        """Return a section's entries."""
+        ids: tuple = (Int64,) if entry is CocoCategory else (Id, Int64)
+        into: Any = list.__class_getitem__(entry[ids])
         try:
-            entries = msgspec.json.decode(section, type=into)
+            return msgspec.json.decode(section, type=into)
         except msgspec.ValidationError as error:
             what, _, at = str(error).partition(" - at `$")  # no path: the section itself
             if at.endswith((".area`", ".width`", ".height`")):  # seldom, so files are not scanned
@@ -241,13 +224,7 @@ class CocoFile:
                     return self._decode(mended, name, entry)
             if name == "annotations":
                 self._refuse_mixture(section, at)
-            remedy = "correct the file"
-            if "got `float`" in what and at.endswith(("id`", "ids[...]`")):
-                remedy = "correct it, or give --float_ids where it is a whole number"
-            raise self.wrong_type(f"{what} - at `$.{name}{at or '`'}", remedy) from None
-        if self._strictness.float_ids:
-            self._make_whole(entries, name)
-        return entries
+            raise self.wrong_type(f"{what} - at `$.{name}{at or '`'}") from None
 
     def _decode_field(self, images: msgspec.Raw, name: str) -> list[str]:
         """Return a field of all images as text.
@@ -263,19 +240,6 @@ class CocoFile:
             remedy = "write text or a number, or split by another field"
             raise self.wrong_type(f"{what} - at `$.images{at or '`'}", remedy) from None
         return [_as_text(found.value) for found in entries]
-
-    def _make_whole(self, entries: Sequence[Any], name: str) -> None:
-        for place, entry in enumerate(entries):
-            for field in _ID_FIELDS:
-                value = getattr(entry, field, None)
-                if type(value) is float and (field != "id" or "id" in entry.__struct_fields__):
-                    setattr(entry, field, self.whole(value, f"$.{name}[{place}].{field}"))
-            for field in _LIST_FIELDS if name == "images" else ():
-                values = getattr(entry, field) or []
-                for index, value in enumerate(values):
-                    if type(value) is float:
-                        path = f"$.{name}[{place}].{field}[{index}]"
-                        values[index] = self.whole(value, path)
 
     def _refuse_mixture(self, section: msgspec.Raw, at: str) -> None:
         """Refuse an entry of another kind than the first, which only looks like a wrong type."""

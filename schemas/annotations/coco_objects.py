@@ -25,7 +25,7 @@ from schemas.picture_fields import ObjectFields, Segmentation, SegmentFields
 
 _DECODE_BBOX = msgspec.json.Decoder(BBoxXywhPx).decode  # a JSON number is finite, or refused
 _DECODE_KEYPOINTS = msgspec.json.Decoder(list[float] | None).decode
-_DECODE_SEGMENTS = msgspec.json.Decoder(list[CocoSegment[Int64 | float]]).decode
+_DECODE_SEGMENTS = msgspec.json.Decoder(list[CocoSegment[Int64]]).decode
 _VISIBILITIES = {0.0, 1.0, 2.0}
 
 
@@ -111,7 +111,7 @@ class PanopticImage(NamedTuple):
 
 
 def decode_segments(raw: msgspec.Raw) -> list[CocoSegment]:
-    """Return the entries of `segments_info`, whose category ids may be floats.
+    """Return the entries of `segments_info`.
 
     Raises:
         msgspec.ValidationError: when one has a wrong type.

@@ -14,8 +14,6 @@ Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 PositiveInt = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 SegmentId = Annotated[int, msgspec.Meta(ge=0, le=2**24 - 1)]
 Id = Int64 | str
-FloatId = Int64 | float | str
-"""With numbers such as `1.0`, which are made int64 before anything looks at them."""
 
 NOTHING = msgspec.Raw(b"")
 _NULL = msgspec.Raw(b"null")

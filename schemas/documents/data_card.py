@@ -267,8 +267,8 @@ def _files() -> Iterator[str]:
     yield ""
     rows = {
         f"`{MANIFEST_NAME}`": "shards, sums, features, classes and options; the commit",
-        "`index/`": "key, offset, size, sources and labels of every record: Parquet, and `.idx`"
-        " for DALI and the PyTorch `tfrecord` package",
+        "`index/`": "key, offset, size, sources, labels, image size and number of objects of every"
+        " record: Parquet, and `.idx` for DALI and the PyTorch `tfrecord` package",
         f"`{REJECTED_NAME}`": "what was rejected or dropped, and why",
         "`label_map.pbtxt`": "the classes, for the Object Detection API",
         "`schema.pbtxt`": "the features, for TFX and TensorFlow Data Validation",

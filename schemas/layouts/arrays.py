@@ -8,13 +8,13 @@ from typing import Self
 
 import msgspec
 
-from schemas.array_fields import ArrayFields, Scalar
 from schemas.example import FeatureValues
 from schemas.features import Content, Feature, FeatureSpec, Kind
 from schemas.images import EncodedImage
 from schemas.layouts import Built, Labels, Layout, Unfit
 from schemas.npy import BYTES, TEXT
 from schemas.samples import Sample
+from schemas.source_fields import ArrayFields, Scalar
 from schemas.tensors import TENSOR_TYPES, encode_tensor_parts
 
 _FIELDS = msgspec.msgpack.Decoder(ArrayFields)

@@ -1,6 +1,8 @@
-"""The `classification` layout: one image and its class, in the keys of Model Garden's readers.
+"""Layouts of one image and its class.
 
-Its presets in the keys of others are in `classification_presets.py`.
+`classification` has Model Garden's keys, `imagenet` those of tensorflow/tpu's `imagenet_to_gcs.py`,
+`tutorial` those of TensorFlow's tutorial 'TFRecord and tf.train.Example', and `tensor` those of
+PyImageSearch's article on TFRecords.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,12 +11,13 @@ from typing import ClassVar
 
 import msgspec
 
-from schemas.class_fields import ClassFields
 from schemas.features import Content, Feature, FeatureSpec, Kind
 from schemas.images import EncodedImage
-from schemas.layouts import Built, Labels, Layout, Unfit
+from schemas.layouts import PIXEL_DTYPES, Built, Labels, Layout, Unfit
 from schemas.manifest import Label
 from schemas.samples import Sample
+from schemas.source_fields import ClassFields
+from schemas.tensors import encode_tensor
 
 _FIELDS = msgspec.msgpack.Decoder(ClassFields)
 
@@ -114,3 +117,128 @@ class ClassificationLayout(ClassifiedLayout):
             "image/filename": image.name.encode(),
             "image/key/sha256": image.sha256.encode(),
         }
+
+
+IMAGENET = FeatureSpec(
+    "imagenet",
+    (
+        Feature("image/height", Kind.INT64, False, "image height in px, from the file"),
+        Feature("image/width", Kind.INT64, False, "image width in px, from the file"),
+        Feature("image/colorspace", Kind.BYTES, False, "RGB", Content.TEXT),
+        Feature("image/channels", Kind.INT64, False, "3"),
+        Feature(
+            "image/class/label", Kind.INT64, False, "id in label_map.pbtxt", Content.CLASS_LABEL
+        ),
+        Feature("image/class/synset", Kind.BYTES, False, "name of the class", Content.TEXT),
+        Feature("image/class/text", Kind.BYTES, False, "what the class is called", Content.TEXT),
+        Feature("image/format", Kind.BYTES, False, "JPEG", Content.TEXT),
+        Feature("image/filename", Kind.BYTES, False, "name without folders", Content.TEXT),
+        Feature("image/encoded", Kind.BYTES, False, "the image file's bytes", Content.IMAGE),
+    ),
+)
+
+TUTORIAL = FeatureSpec(
+    "tutorial",
+    (
+        Feature("height", Kind.INT64, False, "image height in px, from the file"),
+        Feature("width", Kind.INT64, False, "image width in px, from the file"),
+        Feature("depth", Kind.INT64, False, "channels, as tf.io.decode_image gives them"),
+        Feature("label", Kind.INT64, False, "id in label_map.pbtxt", Content.CLASS_LABEL),
+        Feature("image_raw", Kind.BYTES, False, "the image file's bytes", Content.IMAGE),
+    ),
+)
+
+TENSOR = FeatureSpec(
+    "tensor",
+    (
+        Feature("image", Kind.BYTES, False, "TensorProto of height x width x channels"),
+        Feature("class_name", Kind.BYTES, False, "name of the class", Content.TEXT),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class ImagenetLayout(ClassifiedLayout):
+    """ImageNet as TPU's scripts write it: JPEGs of RGB, classes from 1 with synset and text.
+
+    Their script encodes what is none again, without a word; here it is refused unless asked for.
+    """
+
+    features: ClassVar[FeatureSpec] = IMAGENET
+    bytes_beside_image: ClassVar[int] = 330
+
+    first_label: int = 1
+
+    def values(self, image: EncodedImage, label: Label) -> Values | Unfit:
+        """Return the value of every feature, or that the image is no JPEG of RGB."""
+        info = image.info
+        if info.format != "jpeg" or info.channels != 3 or "cmyk" in info.traits:
+            colours = "CMYK" if "cmyk" in info.traits else f"{info.channels} channels"
+            what = f"a {info.format} of {colours}, the layout holds JPEGs of RGB"
+            return Unfit("E-IMG-TYPE", what)
+        return {
+            "image/height": info.height_px,
+            "image/width": info.width_px,
+            "image/colorspace": b"RGB",
+            "image/channels": info.channels,
+            "image/class/label": label.id,
+            "image/class/synset": label.name.encode(),
+            "image/class/text": (label.text or label.name).encode(),
+            "image/format": b"JPEG",
+            "image/filename": image.name.rpartition("/")[2].encode(),
+            "image/encoded": image.data,
+        }
+
+
+@dataclass(frozen=True)
+class TutorialLayout(ClassifiedLayout):
+    """TensorFlow's tutorial: size, depth, label and the file's bytes."""
+
+    features: ClassVar[FeatureSpec] = TUTORIAL
+    bytes_beside_image: ClassVar[int] = 110
+
+    def values(self, image: EncodedImage, label: Label) -> Values:
+        """Return the value of every feature."""
+        return {
+            "height": image.info.height_px,
+            "width": image.info.width_px,
+            "depth": image.info.channels,
+            "label": label.id,
+            "image_raw": image.data,
+        }
+
+
+@dataclass(frozen=True)
+class TensorLayout(ClassifiedLayout):
+    """Pixels as a tensor for `tf.io.parse_tensor`, and the class's name.
+
+    Attributes:
+        dtype: of the pixels, one of `PIXEL_DTYPES`.
+    """
+
+    features: ClassVar[FeatureSpec] = TENSOR
+    bytes_beside_image: ClassVar[int] = 90
+
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        """Refuse what pixels cannot be."""
+        if self.dtype not in PIXEL_DTYPES:
+            raise ValueError(
+                f"dtype must be one of {', '.join(PIXEL_DTYPES)}, got {self.dtype!r}: give another"
+            )
+
+    @property
+    def pixels_dtype(self) -> str:
+        """What plain pixels are given as."""
+        return self.dtype
+
+    def options(self) -> dict[str, str]:
+        """Return the options that decide bytes."""
+        return {**super().options(), "dtype": self.dtype}
+
+    def values(self, image: EncodedImage, label: Label) -> Values:
+        """Return the value of every feature."""
+        if image.pixels is None:
+            raise ValueError("pixels must be there: give images that were decoded")
+        return {"image": encode_tensor(image.pixels), "class_name": label.name.encode()}

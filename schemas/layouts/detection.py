@@ -1,16 +1,19 @@
-"""The `detection` layout: Model Garden's and the Object Detection API's keys."""
+"""The `detection` layout: Model Garden's and the Object Detection API's keys.
 
-from collections.abc import Sequence
+The Object Detection API reshapes all keypoints of an image to [objects, keypoints], with one number
+of keypoints for the whole data set. An object without any has as many zeros as others have points.
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from schemas.features import Content, Feature, Kind
 from schemas.layouts.groups import FeatureGroup, GroupedLayout
-from schemas.layouts.keypoints import KEYPOINTS
 from schemas.layouts.masks import MASKS, POLYGONS, mask_codecs, segmentation_bytes
 from schemas.layouts.panoptic import PANOPTIC
-from schemas.layouts.pictures import Picture
-from schemas.layouts.whole_images import CAPTIONS, LICENSE, LVIS
+from schemas.layouts.pictures import Picture, Values
+from schemas.manifest import Label
 from schemas.samples import Sample
 
 _BYTES_PER_OBJECT = 4 * 4 + 4 + 2 + 1 + 10  # box, area, label, crowd flag, a short name
@@ -74,6 +77,136 @@ def _boxes_values(picture: Picture) -> dict[str, Sequence]:
 
 IMAGE = FeatureGroup("image", _IMAGE, _image_values, found_as="images")
 BOXES = FeatureGroup("boxes", _BOXES, _boxes_values, found_as="boxes")
+_KEYPOINTS = (
+    Feature("image/object/keypoint/x", Kind.FLOAT, True, "points / image width, object by object"),
+    Feature("image/object/keypoint/y", Kind.FLOAT, True, "points / image height, object by object"),
+    Feature(
+        "image/object/keypoint/visibility",
+        Kind.INT64,
+        True,
+        "a point: 0 unlabelled (x and y are 0), 1 hidden, 2 visible",
+    ),
+    Feature("image/object/keypoint/num", Kind.INT64, True, "labelled points, an object"),
+    Feature("image/object/keypoint/text", Kind.BYTES, True, "names of the points", Content.TEXT),
+)
+
+
+def keypoint_names(label: Label, labels: Iterable[Label]) -> list[str]:
+    """Return the names of an object's keypoints, as many for every label.
+
+    A class without keypoints has the names of one that has most; one with fewer than others gets
+    nameless ones behind its own.
+
+    >>> dog, fly = Label(1, "dog", keypoints=("nose", "tail")), Label(2, "fly", keypoints=("eye",))
+    >>> keypoint_names(fly, [dog, fly]), keypoint_names(Label(3, "cup"), [dog, fly])
+    (['eye', ''], ['nose', 'tail'])
+    """
+    most = max((other.keypoints for other in labels), key=len, default=())
+    names = label.keypoints or most
+    return [*names, *[""] * (len(most) - len(names))]
+
+
+def _keypoints_values(picture: Picture) -> Values:
+    labels = sorted(picture.labels.values())
+    names_of: dict[int, list[str]] = {}
+    xyv_px: list[float] = []
+    num: list[int] = []
+    text: list[str] = []
+    for found in picture.objects:
+        names = names_of.get(found.label.id)
+        if names is None:
+            names = names_of[found.label.id] = keypoint_names(found.label, labels)
+        if len(found.keypoints_px) > 3 * len(names):
+            raise ValueError(f"{len(found.keypoints_px) // 3} keypoints of {len(names)} names")
+        unlabelled = [0.0] * (3 * len(names) - len(found.keypoints_px))
+        xyv_px += [*found.keypoints_px, *unlabelled]
+        num.append(sum(v > 0 for v in found.keypoints_px[2::3]))
+        text += names
+    xs, ys = _place(picture, xyv_px)
+    return {
+        "image/object/keypoint/x": xs,
+        "image/object/keypoint/y": ys,
+        "image/object/keypoint/visibility": [int(v) for v in xyv_px[2::3]],
+        "image/object/keypoint/num": num,
+        "image/object/keypoint/text": [name.encode() for name in text],
+    }
+
+
+def _place(picture: Picture, xyv_px: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Return the points' x and y in the image, 0 where COCO has zeros for 'unlabelled'."""
+    points = list(zip(xyv_px[0::3], xyv_px[1::3], xyv_px[2::3], strict=True))
+    placed = picture.place([number for x, y, _ in points for number in (x, y)])
+    for index, point in enumerate(points):
+        if point == (0, 0, 0):  # no place in the image, however it is turned
+            placed[2 * index : 2 * index + 2] = 0.0, 0.0
+    return placed[0::2], placed[1::2]
+
+
+KEYPOINTS = FeatureGroup("keypoints", _KEYPOINTS, _keypoints_values, found_as="keypoints")
+
+
+_CAPTIONS = (
+    Feature("image/caption", Kind.BYTES, True, "captions, by annotation id", Content.TEXT),
+)
+_LICENSE = (
+    Feature("image/license", Kind.INT64, True, "id of the license; none where it is not known"),
+)
+_LVIS = (
+    Feature(
+        "image/neg_category_ids",
+        Kind.INT64,
+        True,
+        "class ids of which no object is in the image, verified",
+    ),
+    Feature(
+        "image/not_exhaustive_category_ids",
+        Kind.INT64,
+        True,
+        "class ids of which not all objects are annotated",
+    ),
+)
+
+
+def _captions_values(picture: Picture) -> Values:
+    return {"image/caption": [caption.encode() for caption in picture.fields.captions]}
+
+
+def _license_values(picture: Picture) -> Values:
+    license_id = picture.fields.license_id
+    return {"image/license": [] if license_id is None else [license_id]}
+
+
+def _lvis_values(picture: Picture) -> Values:
+    fields = picture.fields
+    return {
+        "image/neg_category_ids": _label_ids(fields.negative_category_ids, picture),
+        "image/not_exhaustive_category_ids": _label_ids(
+            fields.not_exhaustive_category_ids, picture
+        ),
+    }
+
+
+def _label_ids(category_ids: Iterable[int], picture: Picture) -> list[int]:
+    """Return class ids as records hold them.
+
+    A category that is not in the annotation files has none, whatever the numbering: it is left out,
+    and counted.
+    """
+    label_ids: list[int] = []
+    for category_id in category_ids:
+        label = picture.labels.get(category_id)
+        if label is None:
+            picture.repairs.append("unknown_category_left_out")
+        else:
+            label_ids.append(label.id)
+    return label_ids
+
+
+CAPTIONS = FeatureGroup("captions", _CAPTIONS, _captions_values, found_as="captions")
+LICENSE = FeatureGroup("license", _LICENSE, _license_values, "license", by_default=False)
+LVIS = FeatureGroup("lvis", _LVIS, _lvis_values, found_as="lvis")
+
+
 GROUPS = (BOXES, MASKS, POLYGONS, KEYPOINTS, CAPTIONS, PANOPTIC, LICENSE, LVIS)
 """What `--features` can name."""
 

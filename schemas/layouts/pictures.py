@@ -8,8 +8,7 @@ from functools import cached_property
 import msgspec
 
 from schemas.features import FeatureSpec, Kind
-from schemas.geometry.boxes import BBoxXywhPx, PlacedBox, place_box
-from schemas.geometry.points import place_points
+from schemas.geometry.boxes import BBoxXywhPx, PlacedBox, place_box, place_points
 from schemas.images import EncodedImage
 from schemas.layouts import Built, Labels, Layout, Unfit
 from schemas.layouts.frames import Frame, SizeMismatch, choose_frame

@@ -26,7 +26,6 @@ _RULES = (
     CocoRules(),
     CocoRules(string_ids=True, drop_orphans=True),
     CocoRules(
-        float_ids=True,
         drop_orphans=True,
         segmentations=True,
         licenses=(1, 2),

@@ -1,10 +1,10 @@
 """Texts that pass between program and user: lines of faults, and values of options."""
 
-import argparse
 from collections.abc import Iterator
 from fractions import Fraction
 
-from pipelines.options import budget_of, parse_per_split, parse_size
+from pipelines.data_set_flags import budget_of
+from pipelines.flags import parse_per_split, parse_size
 from schemas.faults import FAULTS, fault_line, find_fault, printable
 from schemas.shards import is_split_name
 from tests.fuzz.choices import Choices
@@ -56,7 +56,7 @@ def run_options(data: bytes) -> None:
         assert len(per_split) == len(values) and all(map(is_split_name, per_split))
         assert all(v.endswith(p) for v, p in zip(values, per_split.values(), strict=True))
     try:
-        budget = budget_of(argparse.Namespace(max_rejected=text))
+        budget = budget_of("max_rejected", text)
     except ValueError:
         return
     assert budget.allowed(1000) >= 0 and (budget.percent is None or budget.allowed(1000) <= 1000)

@@ -29,9 +29,8 @@ from transforms.processes.builder_process import (
     receive_file,
 )
 from transforms.processes.process_beside import told_error
-from transforms.processes.process_memory import keep_freed_memory
 from transforms.progress import PROGRESS
-from transforms.storage.local import RunLock
+from transforms.storage.disk import RunLock
 
 _TOLD_EVERY_S = 0.2
 
@@ -112,7 +111,6 @@ def serve(connection: Connection) -> None:
 
 def main() -> None:
     """Serve the process at the other end of the connection whose descriptor is the argument."""
-    keep_freed_memory()
     try:
         serve(Connection(int(sys.argv[1])))
     except (EOFError, ConnectionError):

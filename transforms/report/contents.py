@@ -1,29 +1,42 @@
-"""What a report says, before it is a page: plain values, texts not yet escaped."""
+"""What a report says, as plain values before it is a page. Texts are not escaped yet."""
 
-from collections.abc import Sequence
+import colorsys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from schemas.faults import Rejected
-from schemas.statistics import Statistics
+
+Counts = Sequence[tuple[str, int]]
+"""Counts by name, in the order of reading."""
+
+Histogram = Mapping[int, int]
+"""Number of records by value."""
+
+MAX_PICTURES = 72
+"""Records that a report shows."""
+
+NO_CLASS_COLOR = "#666666"
+
+_GOLDEN_PART = 0.6180339887  # of a turn: neighbouring labels get different hues
+_LIGHTNESS = (0.45, 0.35, 0.55)
+_SATURATION = 0.75
 
 
 @dataclass(frozen=True)
 class Outline:
-    """Something drawn on a picture, with its class.
+    """A box or keypoints on a picture.
 
     Attributes:
-        label: id of its class; None where it has none.
-        text: what it is called; empty where nobody knows.
-        box: left, top, width, height as parts of the picture's width and height; None for none.
+        label: id of the class, if it has one.
+        text: name to show; may be empty.
+        box: left, top, width, height as parts of the picture's width and height.
         keypoints: x and y of each, likewise.
-        has_mask: whether its mask is tinted in the picture, in the class's color.
     """
 
     label: int | None
     text: str
     box: tuple[float, float, float, float] | None = None
     keypoints: tuple[tuple[float, float], ...] = ()
-    has_mask: bool = False
 
 
 @dataclass(frozen=True)
@@ -33,17 +46,16 @@ class ShownPicture:
     Attributes:
         split: of the record.
         key: of the record.
-        file: its shard's.
+        file: name of its shard.
         number: of the record in the shard, from 0.
-        name: what the picture is where a record has several, such as `image_b`; else empty.
-        jpeg: the picture, pixels as stored in the record, without metadata.
-        size_px: width and height of that.
+        name: feature of the picture if the record has several, such as `image_b`.
+        jpeg: the picture, without metadata.
+        size_px: width and height of the JPEG.
         stored_size_px: width and height in the record.
+        mask: PNG of the same size with the tinted masks; empty for none.
         labels: ids of the record's classes, sorted.
-        for_classes: labels of the classes that it was drawn for.
-        for_split: whether it was drawn for its split.
-        outlines: what is drawn on it.
-        captions: values worth reading, such as a caption or text, a line each.
+        outlines: boxes and keypoints to draw.
+        captions: texts of the record.
     """
 
     split: str
@@ -54,30 +66,10 @@ class ShownPicture:
     jpeg: bytes
     size_px: tuple[int, int]
     stored_size_px: tuple[int, int]
+    mask: bytes = b""
     labels: tuple[int, ...] = ()
-    for_classes: tuple[int, ...] = ()
-    for_split: bool = True
     outlines: tuple[Outline, ...] = ()
     captions: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class ShardFacts:
-    """A shard, in a line.
-
-    Attributes:
-        file: its name.
-        records: in it.
-        bytes: of the file.
-        runs: of neighbours of the same leading class; 0 where records have none.
-        expected_runs: of a uniform shuffle of the same records.
-    """
-
-    file: str
-    records: int
-    bytes: int
-    runs: int = 0
-    expected_runs: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -85,53 +77,60 @@ class SplitReport:
     """A split.
 
     Attributes:
-        name: of the split; empty for files of unknown origin.
-        sums: how many samples were listed, planned, rejected, …, in the order of reading; as in the
-            manifest. Empty for files of unknown origin.
-        annotations: likewise, of annotations.
-        rejected: samples rejected, by reason's code.
-        dropped: annotations dropped, by reason's code.
-        repairs: what was mended, with counts.
-        traits: what is unusual about its images, with counts, such as `gps`.
-        licenses: records by the name of their image's license.
-        statistics: of its records.
-        shards: in their order.
+        name: of the split; empty for files without a manifest.
+        records: number of records.
+        shards: number of files.
+        bytes: of these files.
+        sums: samples listed, planned, rejected and so on; empty for files without a manifest.
+        annotations: the same for annotations.
+        rejected: rejected samples by code.
+        dropped: dropped annotations by code.
+        repairs: repairs by name.
+        traits: unusual images by name of the trait, such as `gps`.
+        licenses: records by license of their image.
+        histograms: number of records by value, by name of an index column.
+        class_records: records that hold a class, by label.
+        class_objects: objects of a class, by label.
     """
 
     name: str
-    statistics: Statistics
-    shards: Sequence[ShardFacts]
-    sums: Sequence[tuple[str, int]] = ()
-    annotations: Sequence[tuple[str, int]] = ()
-    rejected: Sequence[tuple[str, int]] = ()
-    dropped: Sequence[tuple[str, int]] = ()
-    repairs: Sequence[tuple[str, int]] = ()
-    traits: Sequence[tuple[str, int]] = ()
-    licenses: Sequence[tuple[str, int]] = ()
+    records: int
+    shards: int
+    bytes: int
+    sums: Counts = ()
+    annotations: Counts = ()
+    rejected: Counts = ()
+    dropped: Counts = ()
+    repairs: Counts = ()
+    traits: Counts = ()
+    licenses: Counts = ()
+    histograms: Mapping[str, Histogram] = field(default_factory=dict)
+    class_records: Mapping[int, int] = field(default_factory=dict)
+    class_objects: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Report:
-    """All of it.
+    """The whole report.
 
     Attributes:
-        title: the data set's name, or the file's.
-        layout: of the records; empty for files of unknown origin.
+        title: name of the data set's folder, or of the file.
+        layout: of the records; empty for files without a manifest.
         splits: in the order of the manifest.
-        class_names: by label id.
-        pictures: those of splits before those of classes.
-        rejects: examples of what was rejected, the first of each reason.
-        options: by name, of the plan.
-        features: key, kind, how many values, and meaning.
+        class_names: by label.
+        pictures: sample records.
+        rejects: the first reject of each code.
+        options: of the plan, by name.
+        features: key, kind, number of values, meaning.
         sources: where samples came from, a line each.
         versions: of the programs, by name.
-        notes: what else is to be said, a line each.
+        notes: what is missing or damaged, a line each.
     """
 
     title: str
     layout: str
     splits: Sequence[SplitReport]
-    class_names: dict[int, str] = field(default_factory=dict)
+    class_names: Mapping[int, str] = field(default_factory=dict)
     pictures: Sequence[ShownPicture] = ()
     rejects: Sequence[Rejected] = ()
     options: Sequence[tuple[str, str]] = ()
@@ -139,3 +138,16 @@ class Report:
     sources: Sequence[str] = ()
     versions: Sequence[tuple[str, str]] = ()
     notes: Sequence[str] = ()
+
+
+def class_color(label: int | None) -> str:
+    """Return the color of a label as HTML writes it; the same in every report.
+
+    >>> class_color(1), class_color(2), class_color(None)
+    ('#163d9c', '#9be236', '#666666')
+    """
+    if label is None:
+        return NO_CLASS_COLOR
+    hue = label * _GOLDEN_PART % 1
+    levels = colorsys.hls_to_rgb(hue, _LIGHTNESS[label % len(_LIGHTNESS)], _SATURATION)
+    return "#" + "".join(f"{round(255 * level):02x}" for level in levels)

@@ -1,12 +1,11 @@
-"""Draw the pictures of a record: small, with masks tinted in, and outlines to be drawn on them.
+"""Make the pictures of a record: a small JPEG, a layer of masks, and outlines.
 
-A pure function of a record's bytes, safe in threads; Pillow gives up the interpreter's lock while
-it decodes. Nothing that a record holds is a failure: what cannot be shown is a note.
+A pure function of a record's bytes, safe in threads. Whatever a record holds, it is no failure:
+what cannot be shown becomes a note.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from schemas.feature_roles import Roles
 from schemas.features import Kind
@@ -14,6 +13,8 @@ from schemas.findings import at_record
 from schemas.shown_values import Tensor
 from transforms.images.findings import BadImage
 from transforms.report.contents import Outline, ShownPicture
+from transforms.report.index_sums import PickedRecord
+from transforms.report.masks import MaskLayer
 from transforms.report.outlines import (
     MAX_OUTLINES,
     Features,
@@ -21,19 +22,12 @@ from transforms.report.outlines import (
     captions_of,
     class_text,
     labels_of,
-    named_classes,
     object_labels,
     outlines_of,
     values_of,
 )
-from transforms.report.pick_samples import PickedRecord
-from transforms.report.read_samples import ReadRecord
 from transforms.report.small_pictures import Small, encode_jpeg, small_picture, small_tensor
-from transforms.report.tint_masks import tint_numbers, tint_objects, tint_polygons
 from transforms.verify.files import parse_record
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 MAX_PICTURES_OF_A_RECORD = 4
 
@@ -48,82 +42,64 @@ _PLAIN_DTYPES = {1: "uint8", 2: "uint16"}
 
 
 class Drawn(NamedTuple):
-    """What was made of a record.
-
-    Attributes:
-        pictures: of it, the one with outlines first.
-        notes: what could not be shown, a line each.
-        named: what the record calls its classes, by label id.
-    """
+    """The pictures of a record, the one with outlines first, and notes on what is not shown."""
 
     pictures: tuple[ShownPicture, ...]
     notes: tuple[str, ...]
-    named: Mapping[int, str]
 
 
-def draw_record(record: ReadRecord, roles: Roles, legend: Legend, most_bytes: int) -> Drawn:
+def draw_record(
+    data: bytes, picked: PickedRecord, roles: Roles, legend: Legend, most_bytes: int
+) -> Drawn:
     """Return the pictures of a record.
 
     Args:
-        record: as read.
+        data: the record.
+        picked: where it is.
         roles: of its features.
-        legend: of the numbers of classes.
+        legend: of the labels.
         most_bytes: of each picture's JPEG.
 
     Raises:
         MemoryError, RecursionError, OSError: of the machine, not of the record.
     """
-    picked, where = record.picked, _where(record.picked)
-    if record.wrong:
-        return Drawn((), (f"{where} is not shown: {record.wrong}",), {})
-    found = parse_record(record.data)
+    where = at_record(picked.file, picked.number, picked.offset, picked.key or None)
+    found = parse_record(data)
     if found is None:
-        return Drawn((), (f"{where} is not shown: it is no Example",), {})
+        return Drawn((), (f"{where} is not shown: it is no Example",))
     features, pictures, notes = found.context, list[ShownPicture](), list[str]()
-    shown = [key for key in (*roles.images, *roles.pixels) if key != _PANOPTIC_IMAGE]
-    shown = [key for key in shown if _first_value(features, key)][:MAX_PICTURES_OF_A_RECORD]
-    for key in shown:
+    keys = [key for key in (*roles.images, *roles.pixels) if key != _PANOPTIC_IMAGE]
+    keys = [key for key in keys if _first_value(features, key)][:MAX_PICTURES_OF_A_RECORD]
+    for key in keys:
         try:
             small = _small(features, key, roles)
         except BadImage as error:
             notes.append(f"{where}: {key} is not shown: {error.fault.detail}")
             continue
-        image, outlines = small.image, list[Outline]()
+        jpeg, size_px = encode_jpeg(small.image, most_bytes)
+        outlines, mask = list[Outline](), b""
         if not pictures:
-            image, outlines, wrong = _with_objects(features, small, roles, legend)
+            layer = MaskLayer(small.image.size)
+            outlines, wrong = _objects(features, small, roles, legend, layer)
+            mask = layer.png(size_px)
             notes += [f"{where}: {what}" for what in wrong]
-        jpeg, size_px = encode_jpeg(image, most_bytes)
-        pictures.append(_picture(picked, key if shown[1:] else "", small, jpeg, size_px, outlines))
-    labels, captions = labels_of(features, roles, legend), captions_of(features, roles)
-    told = tuple(replace(picture, labels=labels, captions=captions) for picture in pictures)
-    return Drawn(told, tuple(notes), named_classes(features, roles))
-
-
-def _where(picked: PickedRecord) -> str:
-    return at_record(picked.file, picked.number, picked.offset, picked.key or None)
-
-
-def _picture(
-    picked: PickedRecord,
-    name: str,
-    small: Small,
-    jpeg: bytes,
-    size_px: tuple[int, int],
-    outlines: Sequence[Outline],
-) -> ShownPicture:
-    return ShownPicture(
-        split=picked.split,
-        key=picked.key,
-        file=picked.file,
-        number=picked.number,
-        name=name,
-        jpeg=jpeg,
-        size_px=size_px,
-        stored_size_px=small.stored_size_px,
-        for_classes=picked.for_classes,
-        for_split=picked.for_split,
-        outlines=tuple(outlines),
-    )
+        pictures.append(
+            ShownPicture(
+                split=picked.split,
+                key=picked.key,
+                file=picked.file,
+                number=picked.number,
+                name=key if len(keys) > 1 else "",
+                jpeg=jpeg,
+                size_px=size_px,
+                stored_size_px=small.stored_size_px,
+                mask=mask,
+                labels=labels_of(features, roles, legend),
+                outlines=tuple(outlines),
+                captions=captions_of(features, roles),
+            )
+        )
+    return Drawn(tuple(pictures), tuple(notes))
 
 
 def _first_value(features: Features, key: str) -> bytes:
@@ -149,35 +125,34 @@ def _plain_pixels(features: Features, value: bytes, roles: Roles) -> Tensor | No
     return None
 
 
-def _with_objects(
-    features: Features, small: Small, roles: Roles, legend: Legend
-) -> tuple["Image.Image", list[Outline], list[str]]:
-    """Return a record's first picture with its masks, its outlines, and what is wrong with them."""
-    image, notes = small.image, list[str]()
+def _objects(
+    features: Features, small: Small, roles: Roles, legend: Legend, layer: MaskLayer
+) -> tuple[list[Outline], list[str]]:
+    """Return the outlines of a record and what is wrong with them; draw its masks on a layer."""
+    outlines, notes = list[Outline](), list[str]()
     try:
         outlines = outlines_of(features, roles, small.stored_size_px, legend)
     except ValueError as error:
-        outlines, notes = [], [f"boxes are not shown: {error}"]
+        notes = [f"boxes are not shown: {error}"]
     if len(outlines) > MAX_OUTLINES:
         notes.append(f"{MAX_OUTLINES} of {len(outlines)} objects are drawn")
         outlines = outlines[:MAX_OUTLINES]
     labels = [outline.label for outline in outlines]
     masks = values_of(features, Kind.BYTES)(roles.masks)[: len(outlines)]
+    wrong = ""
     if outlines and len(masks) == len(outlines):
-        image, is_in, wrong = tint_objects(image.convert("RGB"), masks, labels)
-        notes += [f"a mask is not shown: {wrong}"] if wrong else []
-        outlines = [replace(o, has_mask=has) for o, has in zip(outlines, is_in, strict=True)]
-    elif polygons := list(_polygons(features, len(outlines))):
-        image = tint_polygons(image.convert("RGB"), list(zip(polygons, labels, strict=False)))
-        has_polygons = [*map(bool, polygons), *[False] * len(outlines)]
-        outlines = [replace(o, has_mask=h) for o, h in zip(outlines, has_polygons, strict=False)]
+        wrong = layer.add_objects(zip(masks, labels, strict=True))
+    else:
+        layer.add_polygons(zip(_polygons(features, len(outlines)), labels, strict=False))
     if numbers := _numbered_mask(features, roles, legend):
+        before = set(layer.labels)
         try:
-            image, seen = tint_numbers(image.convert("RGB"), *numbers)
+            layer.add_numbers(*numbers)
         except BadImage as error:
-            return image, outlines, [*notes, f"a mask is not shown: {error.fault.detail}"]
-        outlines += [Outline(n, class_text(n, legend.names), has_mask=True) for n in seen]
-    return image, outlines, notes
+            wrong = wrong or error.fault.detail
+        new = [label for label in layer.labels if label not in before]
+        outlines += [Outline(label, class_text(label, legend.names)) for label in new]
+    return outlines, [*notes, *([f"a mask is not shown: {wrong}"] if wrong else [])]
 
 
 def _polygons(features: Features, objects: int) -> Iterator[list[Sequence[float]]]:

@@ -1,116 +1,97 @@
-"""Gather what a report says of a data set: from its manifest, receipts, rejects and pictures.
+"""Gather the report of a data set from its manifest, indexes, rejects and sample records.
 
-Nothing is read whole but what is small: statistics are added up from receipts as they come, rejects
-are read to the first of each reason, and pictures are made of records drawn by digest. What is
-damaged or missing is a note, and the rest is told. No clock and no path is in it, so that equal
-data sets have equal reports.
+Indexes are read one at a time. What is missing or damaged becomes a note. Nothing here reads a
+clock, so equal data sets in folders of one name have equal reports.
 """
 
 import functools
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+import posixpath
+from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from schemas.documents.data_card import source_kind
-from schemas.faults import Rejected, fault_line, find_fault
-from schemas.feature_roles import Roles, roles_of_spec
+from schemas.faults import Rejected, find_fault
+from schemas.feature_roles import roles_of_spec
 from schemas.manifest import (
     MANIFEST_NAME,
     REJECTED_NAME,
-    FeatureEntry,
     Manifest,
     ShardEntry,
     SplitSummary,
     from_json,
+    index_names_of,
     read_manifest,
     spec_of,
 )
-from schemas.shards import ShardInfo, receipt_name, shard_stems
-from schemas.statistics import NO_STATISTICS, Statistics, StatisticsSum
 from transforms.quantities import counted
-from transforms.report.contents import Report, ShardFacts, SplitReport
-from transforms.report.draw_pictures import Drawn, draw_record
-from transforms.report.first_rejects import first_rejects
+from transforms.report.contents import MAX_PICTURES, Counts, Report, SplitReport
+from transforms.report.index_sums import IndexSums, PickedRecord, pick_records
 from transforms.report.make_pictures import (
-    MAX_NOTES,
     Pictures,
+    Sample,
+    first_notes,
     in_order,
     make_pictures,
-    most_bytes_each,
     num_threads,
+    pictures_each,
 )
 from transforms.report.outlines import Legend
-from transforms.report.pick_samples import (
-    MAX_PICTURES,
-    Candidates,
-    PickedRecord,
-    pick_samples,
-)
-from transforms.report.read_samples import read_record
-from transforms.report.scan_records import scan_shard
-from transforms.storage import Access, Storage, is_local, join_uri, open_storage
+from transforms.storage import Access, Storage, join_uri, open_storage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_PIECE_BYTES = 1 << 20
+_MAX_LINE_BYTES = 16 << 20  # a reject names all annotations of its sample
 
 
-class _Shard(NamedTuple):
-    """A shard of the manifest.
-
-    Attributes:
-        entry: of the manifest.
-        receipt: its receipt's name.
-        place: among the manifest's shards.
-    """
+@dataclass(frozen=True)
+class _Shard:
+    """A shard, its place in its split, and the name of its index."""
 
     entry: ShardEntry
-    receipt: str
     place: int
+    index_name: str
 
 
-def make_report(
-    root: str, access: Access, *, scans: bool = True, most: int = MAX_PICTURES
-) -> Report:
+def make_report(root: str, access: Access, *, most: int = MAX_PICTURES) -> Report:
     """Return the report of a data set that has a manifest.
 
     Args:
         root: its path or URI.
         access: how its store is reached.
-        scans: read shards whose receipts have no statistics, rather than refuse.
-        most: records that are shown.
+        most: pictures to show.
 
     Raises:
-        RuntimeError: where the store fails, the manifest is none of ours, or a shard would have to
-            be scanned and must not.
+        RuntimeError: when the store fails, or the manifest is not one of ours.
     """
     storage = open_storage(root, access)
     manifest = read_manifest(storage.read(MANIFEST_NAME), join_uri(root, MANIFEST_NAME), "path")
-    roles = roles_of_spec(spec_of(manifest))
-    gathered = _Gathered()
-    shards = list(_shards(manifest))
-    read = functools.partial(_statistics_of, storage, access, manifest, scans)
-    threads = num_threads(local=is_local(root))
-    for shard, (statistics, notes) in zip(shards, in_order(read, shards, threads), strict=True):
-        gathered.add(shard.entry, statistics, notes)
-    pictures = _pictures(storage, manifest, roles, gathered, most)
+    sums, notes = _add_up(storage, manifest)
+    pictures = _pictures(storage, manifest, sums, most)
     rejects, wrong = _rejects(storage, manifest)
     return Report(
-        title=f"TFRecord data set of layout {manifest.layout}",
+        title=posixpath.basename(root.rstrip("/")) or root,
         layout=manifest.layout,
         splits=[
-            _split_report(name, split, gathered) for name, split in sorted(manifest.splits.items())
+            _split_report(name, split, sums[name])
+            for name, split in sorted(manifest.splits.items())
         ],
-        class_names=_class_names(manifest),
+        class_names={label.id: label.text or label.name for label in manifest.plan.labels},
         pictures=pictures.pictures,
         rejects=rejects,
         options=sorted(manifest.plan.options.items()),
-        features=[_feature_row(feature) for feature in manifest.features],
+        features=[(f.key, f.kind, f.num_values, f.doc) for f in manifest.features],
         sources=list(_sources(manifest)),
         versions=[("format of the data set", str(manifest.format_version)), *program_versions()],
-        notes=[*gathered.notes, *wrong, *pictures.notes],
+        notes=[*notes, *wrong, *pictures.notes],
     )
 
 
 def program_versions() -> list[tuple[str, str]]:
-    """Return the versions of what makes reports and their pictures."""
+    """Return the versions of the programs that make reports and their pictures."""
     versions = []
     for name in ("beam-tfrec", "pillow"):
         try:
@@ -120,180 +101,150 @@ def program_versions() -> list[tuple[str, str]]:
     return versions
 
 
-class _Gathered:
-    """What receipts say, while they are read: sums, and the records that may be shown."""
+def first_rejects(storage: Storage, codes: set[str]) -> list[Rejected]:
+    """Return the first reject of each code, reading no further than the last of them.
 
-    def __init__(self) -> None:
-        self._sums: dict[str, StatisticsSum] = {}
-        self.shards: dict[str, list[ShardFacts]] = {}
-        self.notes: list[str] = []
-        self._candidates = Candidates()
+    Raises:
+        ValueError: when a line is not a reject.
+        RuntimeError: when the store fails.
+    """
+    found: dict[str, Rejected] = {}
+    if not codes:
+        return []
+    for line in _lines(storage):
+        rejected = from_json(line, Rejected)
+        found.setdefault(rejected.code, rejected)
+        if codes <= found.keys():
+            break
+    return list(found.values())
 
-    def add(self, entry: ShardEntry, statistics: Statistics, notes: Sequence[str]) -> None:
-        """Add a shard; the drawn records of many are as few as those of one."""
-        self.notes += notes[: MAX_NOTES - len(self.notes)]
-        self._sums.setdefault(entry.split, StatisticsSum()).add(statistics)
-        self.shards.setdefault(entry.split, []).append(
-            ShardFacts(
-                entry.file, entry.records, entry.bytes, statistics.runs, statistics.expected_runs
-            )
+
+def _lines(storage: Storage) -> Iterator[bytes]:
+    file = storage.stat(REJECTED_NAME)
+    if file is None or file.kind != "file":
+        raise ValueError("it is not there")
+    rest = b""
+    for start in range(0, file.size_bytes, _PIECE_BYTES):
+        end = min(start + _PIECE_BYTES, file.size_bytes)
+        *lines, rest = (rest + storage.read(REJECTED_NAME, file, (start, end))).split(b"\n")
+        yield from lines
+        if len(rest) > _MAX_LINE_BYTES:
+            raise ValueError(f"a line has more than {_MAX_LINE_BYTES} bytes")
+    if rest:
+        yield rest
+
+
+def _add_up(storage: Storage, manifest: Manifest) -> tuple[dict[str, IndexSums], list[str]]:
+    """Return the sums of each split's indexes, and notes on what they lack."""
+    sums = {name: IndexSums(name, split.shards) for name, split in manifest.splits.items()}
+    notes = []
+    shards, places = [], dict.fromkeys(sums, 0)
+    for entry, (index, _) in zip(manifest.shards, index_names_of(manifest), strict=True):
+        shards.append(_Shard(entry, places.setdefault(entry.split, 0), index))
+        places[entry.split] += 1
+    read = functools.partial(_read_index, storage)
+    has_columns = True
+    for shard, index in zip(shards, in_order(read, shards, num_threads(storage.root)), strict=True):
+        if isinstance(index, str):
+            notes.append(index)
+        else:
+            sums[shard.entry.split].add(shard.place, shard.entry.file, index)
+            has_columns = has_columns and "objects" in index.column_names
+    if not has_columns:
+        notes.append(
+            f"No charts of picture sizes and objects: format version {manifest.format_version} has"
+            " no such columns in its indexes. Write the data set again to get them."
         )
-        self._candidates.add(entry.split, entry.file, statistics.samples)
-
-    def statistics(self, split: str) -> Statistics:
-        """Return those of a split's records, without the drawn ones."""
-        return self._sums[split].total() if split in self._sums else NO_STATISTICS
-
-    def picked(self, most: int) -> list[PickedRecord]:
-        """Return the records that are to be shown."""
-        counts: Counter[int] = Counter()
-        for split in self._sums:
-            counts.update(self.statistics(split).class_records)
-        return pick_samples(self._candidates.kept, counts, most)
+    return sums, first_notes(notes)
 
 
-def _shards(manifest: Manifest) -> Iterator[_Shard]:
-    stems = shard_stems([entry.split for entry in manifest.shards])
-    for place, (entry, stem) in enumerate(zip(manifest.shards, stems, strict=True)):
-        yield _Shard(entry, receipt_name(stem), place)
+def _read_index(storage: Storage, shard: _Shard) -> "pa.Table | str":
+    """Return the columns of a shard's index, or a note on why they cannot be read."""
+    from transforms.shard_index import report_columns_from_parquet  # pyarrow takes 0.2 s
 
-
-def _statistics_of(
-    storage: Storage, access: Access, manifest: Manifest, scans: bool, shard: _Shard
-) -> tuple[Statistics, list[str]]:
-    """Return a shard's statistics, and notes where they are not its receipt's."""
-    statistics, wrong = _told_by_receipt(storage, shard)
-    if statistics is not None:
-        return statistics, []
-    if not scans:
-        where = join_uri(storage.root, shard.receipt)
-        remedy = "make the report with beam-tfrec report, which reads the shards"
-        raise RuntimeError(fault_line("E-VER-MISSING", where, wrong, remedy))
-    notes = [] if wrong == _NO_STATISTICS else [f"{shard.receipt} {wrong}: its shard was read"]
     try:
-        found = scan_shard(storage.root, access, manifest, shard.place)
-    except RuntimeError as error:
-        fault = find_fault(str(error))
-        if fault is None or not fault[0].startswith("E-VER-"):
-            raise
-        return NO_STATISTICS, [*notes, fault[1]]
-    return found.statistics, [*notes, *found.notes]
-
-
-_NO_STATISTICS = "has no statistics, as of an earlier version"
-
-
-def _told_by_receipt(storage: Storage, shard: _Shard) -> tuple[Statistics | None, str]:
-    try:
-        info = from_json(storage.read(shard.receipt), ShardInfo)
+        return report_columns_from_parquet(storage.read(shard.index_name))
     except ValueError as error:
-        return None, f"is no receipt ({error})"
+        return f"not counted: {shard.entry.file}: {' '.join(str(error).split())}"
     except RuntimeError as error:
         fault = find_fault(str(error))
         if fault is None or not fault[0].startswith("E-SRC-"):
             raise
-        return None, "is not there"
-    if (info.file, info.sha256) != (shard.entry.file, shard.entry.sha256):
-        return None, "is not of the manifest's shard"
-    if info.statistics.records != info.records:
-        return None, _NO_STATISTICS
-    return info.statistics, ""
+        return f"not counted: {shard.entry.file}: its index is not there"
 
 
 def _pictures(
-    storage: Storage, manifest: Manifest, roles: Roles, gathered: _Gathered, most: int
+    storage: Storage, manifest: Manifest, sums: dict[str, IndexSums], most: int
 ) -> Pictures:
-    """Return the pictures of drawn records, read by ranges of their shards."""
-    each = max(1, len(roles.images) + len(roles.pixels))
-    picks = gathered.picked(most // each)
-    legend = Legend(
-        _class_names(manifest),
-        {label.annotated_id: label.id for label in manifest.plan.labels},
-    )
-    most_bytes = most_bytes_each(len(picks), each)
+    roles = roles_of_spec(spec_of(manifest))
     stat = functools.cache(storage.stat)
 
-    def draw(picked: PickedRecord) -> Drawn:
-        return draw_record(
-            read_record(storage, stat(picked.file), picked), roles, legend, most_bytes
-        )
+    def sample(picked: PickedRecord) -> Sample:
+        return Sample(picked, storage, stat(picked.file), roles)
 
-    return make_pictures(picks, draw, num_threads(local=is_local(storage.root)))
-
-
-def _class_names(manifest: Manifest) -> dict[int, str]:
-    return {label.id: label.text or label.name for label in manifest.plan.labels}
+    legend = Legend(
+        {label.id: label.text or label.name for label in manifest.plan.labels},
+        {label.annotated_id: label.id for label in manifest.plan.labels},
+    )
+    splits = [found for _, found in sorted(sums.items())]
+    picked = pick_records(splits, most // pictures_each(roles))
+    return make_pictures(list(map(sample, picked)), legend)
 
 
 def _rejects(storage: Storage, manifest: Manifest) -> tuple[list[Rejected], list[str]]:
-    codes = {
-        code
-        for split in manifest.splits.values()
-        for code in (*split.rejected, *split.annotations.dropped)
-    }
+    splits = manifest.splits.values()
+    codes = {code for split in splits for code in (*split.rejected, *split.annotations.dropped)}
     try:
         return first_rejects(storage, codes), []
     except ValueError as error:
         return [], [f"{REJECTED_NAME} cannot be read: {error}"]
 
 
-def _split_report(name: str, split: SplitSummary, gathered: _Gathered) -> SplitReport:
+def _split_report(name: str, split: SplitSummary, sums: IndexSums) -> SplitReport:
     return SplitReport(
         name=name,
-        statistics=gathered.statistics(name),
-        shards=gathered.shards.get(name, []),
+        records=split.records,
+        shards=split.shards,
+        bytes=split.bytes,
         sums=_sample_sums(split),
         annotations=_annotation_sums(split),
-        rejected=_counts(split.rejected),
-        dropped=_counts(split.annotations.dropped),
-        repairs=_counts(split.repairs),
-        traits=_counts(split.traits),
+        rejected=sorted(split.rejected.items()),
+        dropped=sorted(split.annotations.dropped.items()),
+        repairs=sorted(split.repairs.items()),
+        traits=sorted(split.traits.items()),
         licenses=[(found.name or f"license {found.id}", found.records) for found in split.licenses],
+        histograms=sums.histograms,
+        class_records=sums.class_records,
+        class_objects=sums.class_objects,
     )
 
 
-def _sample_sums(split: SplitSummary) -> list[tuple[str, int]]:
-    return [
-        ("listed", split.listed),
-        *_if_any(
-            ("excluded", split.excluded),
-            ("in earlier data sets", split.earlier),
-            *((f"skipped, {name}", count) for name, count in sorted(split.skipped.items())),
-        ),
+def _sample_sums(split: SplitSummary) -> Counts:
+    between = [
+        ("excluded", split.excluded),
+        ("in earlier data sets", split.earlier),
+        *((f"skipped, {name}", count) for name, count in sorted(split.skipped.items())),
         ("rejected before planning", split.rejected_before_planning),
-        ("planned", split.planned),
         ("rejected in shards", split.rejected_in_shards),
-        ("records", split.records),
     ]
+    return _steps(("listed", split.listed), between, ("records", split.records))
 
 
-def _annotation_sums(split: SplitSummary) -> list[tuple[str, int]]:
+def _annotation_sums(split: SplitSummary) -> Counts:
     fate = split.annotations
-    if not fate.listed:
-        return []
-    return [
-        ("listed", fate.listed),
-        *_if_any(
-            ("excluded", fate.excluded),
-            ("in earlier data sets", fate.earlier),
-            *((f"skipped, {name}", count) for name, count in sorted(fate.skipped.items())),
-        ),
+    between = [
+        ("excluded", fate.excluded),
+        ("in earlier data sets", fate.earlier),
+        *((f"skipped, {name}", count) for name, count in sorted(fate.skipped.items())),
         ("dropped", sum(fate.dropped.values())),
         ("lost with images", fate.lost),
-        ("written", fate.written),
     ]
+    return _steps(("listed", fate.listed), between, ("written", fate.written))
 
 
-def _if_any(*sums: tuple[str, int]) -> list[tuple[str, int]]:
-    return [found for found in sums if found[1]]
-
-
-def _counts(counts: Mapping[str, int]) -> Sequence[tuple[str, int]]:
-    return sorted(counts.items())
-
-
-def _feature_row(feature: FeatureEntry) -> tuple[str, str, str, str]:
-    return feature.key, feature.kind, feature.num_values, feature.doc
+def _steps(first: tuple[str, int], between: Counts, last: tuple[str, int]) -> Counts:
+    """Return the steps that have a count; none if nothing was listed."""
+    return [first, *(step for step in between if step[1]), last] if first[1] else []
 
 
 def _sources(manifest: Manifest) -> Iterator[str]:
@@ -302,7 +253,7 @@ def _sources(manifest: Manifest) -> Iterator[str]:
     for name, split in sorted(manifest.splits.items()):
         if split.images is not None:
             yield f"{name}: {counted(split.listed, 'object')} of {counted(split.images, 'image')}"
-        elif not split.sources:  # the manifest names the files only where there are several
+        elif not split.sources:  # the manifest names the files only if there are several
             yield f"{name}: {counted(split.listed, 'sample')}"
         for file in split.sources:
             yield (

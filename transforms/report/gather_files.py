@@ -1,50 +1,102 @@
-"""Gather what a report says of TFRecord files of any origin: by reading them whole, once.
+"""Gather the report of TFRecord files of any origin, by reading each of them once.
 
-Pictures are then read again, from where the drawn records are.
+Features get their roles from their keys and from the first records. A damaged record is counted in
+a note. Pictures are read afterwards; a compressed file has none, since it has no random access.
 """
 
+import itertools
 import posixpath
+import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import takewhile
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from schemas.feature_roles import Roles
+from schemas.faults import printable
+from schemas.feature_roles import Roles, roles_of_keys
 from schemas.features import Kind
-from schemas.statistics import StatisticsSum
+from schemas.inferred import InferredSchema
+from schemas.parse_example import Sequences, Values
+from schemas.tfrecord import FRAME_BYTES
 from transforms.quantities import counted
-from transforms.report.contents import Report, ShardFacts, SplitReport
-from transforms.report.draw_pictures import Drawn, draw_record
+from transforms.record_facts import record_facts
+from transforms.report.contents import MAX_PICTURES, Report, SplitReport
 from transforms.report.gather import program_versions
-from transforms.report.make_pictures import Pictures, make_pictures, most_bytes_each, num_threads
+from transforms.report.index_sums import IndexSums, PickedRecord, pick_records
+from transforms.report.make_pictures import Sample, first_notes, make_pictures, pictures_each
 from transforms.report.outlines import Legend
-from transforms.report.pick_samples import (
-    MAX_PICTURES,
-    Candidates,
-    PickedRecord,
-    pick_samples,
-)
-from transforms.report.read_samples import ReadRecord, read_compressed, read_record
-from transforms.report.scan_records import ClassNames, Scan, scan_file
-from transforms.storage import Access, Entry, Storage, find_uri, is_local
-from transforms.verify.files import open_records
+from transforms.storage import Access, Entry, Storage, find_uri
+from transforms.verify.files import looks_like_image, open_records, parse_record
+from transforms.walk_frames import BadFrame, Record, walk_frames
 
-_MAX_NOTES = 100
+if TYPE_CHECKING:
+    from transforms.shard_index import IndexRow
+
+MAX_HEAD_RECORDS = 64
+MAX_HEAD_BYTES = 32 << 20
+"""Records of a file that decide the roles of its features."""
+
+MAX_CLASSES = 65_536
+
+_ROWS_AT_ONCE = 100_000
 
 
-class _File(NamedTuple):
-    """A file that was read, without its statistics: those of thousands of files would be much.
+@dataclass
+class ClassNames:
+    """Class names of all files.
 
     Attributes:
-        facts: with the name that it is told by.
-        roles: of its features.
-        kinds: likewise, by key.
-        notes: what is not counted and why, a line each.
+        by_label: name by label, for records that hold both.
+        labels: label by name, in the order of appearance, for records that hold names alone.
     """
 
-    facts: ShardFacts
-    roles: Roles
-    kinds: Mapping[str, Kind]
-    notes: Sequence[str]
+    by_label: dict[int, str] = field(default_factory=dict)
+    labels: dict[str, int] = field(default_factory=dict)
+
+    def labels_in(self, values: Mapping[str, Values], roles: Roles) -> list[int]:
+        """Return the labels of a record, and learn their names."""
+        objects = roles.objects[0] if roles.objects else None
+        keys = (objects.labels, objects.texts) if objects else (roles.class_label, roles.class_text)
+        ids = [int(label) for label in _values_of(values, keys[0], Kind.INT64)]
+        names = [
+            name.decode(errors="replace")[:200] for name in _values_of(values, keys[1], Kind.BYTES)
+        ]
+        if not keys[0]:
+            return self._labels_of(names)
+        if len(ids) == len(names) and len(self.by_label) < MAX_CLASSES:
+            for label, name in zip(ids, names, strict=True):
+                self.by_label.setdefault(label, name)
+        return ids
+
+    def _labels_of(self, names: Iterable[str]) -> list[int]:
+        for name in names:
+            if name not in self.labels and len(self.labels) < MAX_CLASSES:
+                self.labels[name] = len(self.labels)
+                self.by_label[self.labels[name]] = name
+        return [self.labels[name] for name in names if name in self.labels]
+
+
+@dataclass
+class _File:
+    """A file that is being read.
+
+    Attributes:
+        name: as the report shows it.
+        storage: holds it.
+        entry: of it.
+        compression: of it; empty for none.
+        roles: of its features.
+        kinds: of its features, by key.
+        notes: counts of what is not counted, by a noun and what is wrong.
+    """
+
+    name: str
+    storage: Storage
+    entry: Entry
+    compression: str = ""
+    roles: Roles = field(default_factory=Roles)
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    notes: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
 def report_of_files(
@@ -53,42 +105,48 @@ def report_of_files(
     notes: Sequence[str] = (),
     seen: Callable[[int, int], object] = lambda files, records: None,
 ) -> Report:
-    """Return the report of TFRecord files, as of one split without a name.
+    """Return the report of TFRecord files, as one split without a name.
 
     Args:
         uris: their paths or URIs.
         access: how their stores are reached.
-        notes: what is to be said besides.
-        seen: is told after each file how many files and records were read.
+        notes: more notes for the report.
+        seen: called after each file with the numbers of files and records so far.
 
     Raises:
-        RuntimeError: `E-ARG` where a file is none, `E-IO-…` where a store fails.
+        RuntimeError: `E-ARG` when a file is not there, `E-IO-…` when a store fails.
     """
-    classes, files, candidates = ClassNames(), dict[str, _File](), Candidates()
-    statistics, records = StatisticsSum(), 0
-    for name, uri in zip(short_names(uris), uris, strict=True):
-        scan = scan_file(uri, access, None, classes)
-        candidates.add("", uri, scan.statistics.samples)
-        statistics.add(scan.statistics)
-        files[uri] = _File(_facts(name, scan), scan.roles, scan.kinds, scan.notes)
-        records += scan.statistics.records
-        seen(len(files), records)
-    found = statistics.total()
-    each = max(len(file.roles.images) + len(file.roles.pixels) for file in files.values())
-    picks = pick_samples(candidates.kept, found.class_records, MAX_PICTURES // max(1, each))
-    legend = Legend(classes.by_label, by_name=classes.labels)
-    pictures = _pictures(picks, files, legend, access, most_bytes_each(len(picks), each))
-    told = [note for file in files.values() for note in file.notes]
+    names, classes, sums = short_names(uris), ClassNames(), IndexSums("", len(uris))
+    files: dict[str, _File] = {}
+    for place, (name, uri) in enumerate(zip(names, uris, strict=True)):
+        file = files[name] = _File(name, *find_uri(uri, access))
+        _add_file(file, place, sums, classes)
+        seen(len(files), sums.records)
+    each = max(pictures_each(file.roles) for file in files.values())
+    picked = pick_records([sums], MAX_PICTURES // each)
+    samples = [_sample(record, files) for record in picked if not files[record.file].compression]
+    pictures = make_pictures(samples, Legend(classes.by_label, by_name=classes.labels))
+    size_bytes = sum(file.entry.size_bytes for file in files.values())
     return Report(
-        title=_title(uris),
+        title=names[0] if len(names) == 1 else f"{names[0]} and {counted(len(names) - 1, 'other')}",
         layout="",
-        splits=[SplitReport("", found, [file.facts for file in files.values()])],
+        splits=[
+            SplitReport(
+                "",
+                sums.records,
+                len(files),
+                size_bytes,
+                histograms=sums.histograms,
+                class_records=sums.class_records,
+                class_objects=sums.class_objects,
+            )
+        ],
         class_names=dict(sorted(classes.by_label.items())),
         pictures=pictures.pictures,
         features=list(_features(files.values())),
         sources=[counted(len(files), "TFRecord file")],
         versions=program_versions(),
-        notes=[*notes, *_first(told), *pictures.notes],
+        notes=[*notes, *first_notes(list(_notes(files.values()))), *pictures.notes],
     )
 
 
@@ -101,69 +159,103 @@ def short_names(uris: Sequence[str]) -> list[str]:
     if len(uris) == 1:
         return [posixpath.basename(uris[0])]
     folders = zip(*(posixpath.dirname(uri).split("/") for uri in uris), strict=False)
-    shared = len(list(takewhile(lambda parts: len(set(parts)) == 1, folders)))
+    shared = len(list(itertools.takewhile(lambda parts: len(set(parts)) == 1, folders)))
     return ["/".join(uri.split("/")[shared:]) for uri in uris]
 
 
-def _title(uris: Sequence[str]) -> str:
-    names = short_names(uris)
-    return names[0] if len(names) == 1 else f"{names[0]} and {counted(len(names) - 1, 'other')}"
+def _sample(picked: PickedRecord, files: Mapping[str, _File]) -> Sample:
+    file = files[picked.file]
+    return Sample(picked, file.storage, file.entry, file.roles)
 
 
-def _facts(name: str, scan: Scan) -> ShardFacts:
-    found = scan.statistics
-    return ShardFacts(name, found.records, scan.bytes, found.runs, found.expected_runs)
+def _add_file(file: _File, place: int, sums: IndexSums, classes: ClassNames) -> None:
+    """Read a file and add its records, in parts so that memory is bounded."""
+    from transforms.shard_index import table_of_rows
+
+    records = _records(file)
+    head = list(_head(records))
+    _infer_roles(file, [found for _, found in head])
+    rows = (
+        (record.number, _row(file, record, found, classes))
+        for record, found in itertools.chain(head, records)
+    )
+    while part := list(itertools.islice(rows, _ROWS_AT_ONCE)):
+        table = table_of_rows([row for _, row in part])
+        sums.add(place, file.name, table, [number for number, _ in part])
 
 
-def _first(notes: Sequence[str]) -> list[str]:
-    left = len(notes) - _MAX_NOTES
-    return [*notes[:_MAX_NOTES], *([f"{left} more like these are not told"] if left > 0 else [])]
+def _row(file: _File, record: Record, found: Sequences, classes: ClassNames) -> "IndexRow":
+    from transforms.shard_index import IndexRow
+
+    facts = record_facts(found.context, file.roles)
+    if facts.image_height is None and any(found.context.get(key) for key in file.roles.images):
+        file.notes["image", " that cannot be read"] += 1
+    labels = classes.labels_in(found.context, file.roles)
+    key = f"{printable(file.name.rpartition('/')[2])}-{record.number}"
+    return IndexRow(key, record.offset, record.size + FRAME_BYTES, [], labels, *facts)
 
 
-def _pictures(
-    picks: Sequence[PickedRecord],
-    files: Mapping[str, _File],
-    legend: Legend,
-    access: Access,
-    most_bytes: int,
-) -> Pictures:
-    """Return the pictures in the order of the picks, whichever way their files are read."""
-    found = {picked.file: find_uri(picked.file, access) for picked in picks}
-
-    def draw(item: PickedRecord | ReadRecord) -> Drawn:
-        picked = item if isinstance(item, PickedRecord) else item.picked
-        storage, entry = found[picked.file]
-        read = item
-        if isinstance(read, PickedRecord):
-            read = read_record(storage, entry, picked._replace(file=entry.name))
-        file = files[picked.file]
-        named = read._replace(picked=picked._replace(file=file.facts.file))
-        return draw_record(named, file.roles, legend, most_bytes)
-
-    is_near = all(map(is_local, found))
-    made = make_pictures(_to_draw(picks, found), draw, num_threads(local=is_near))
-    places = {(files[p.file].facts.file, p.number): place for place, p in enumerate(picks)}
-    made.pictures.sort(key=lambda shown: places[shown.file, shown.number])
-    return made
+def _records(file: _File) -> Iterator[tuple[Record, Sequences]]:
+    """Yield the records that are Examples or SequenceExamples."""
+    opened = open_records(file.storage, file.entry)
+    file.compression = opened.compression
+    try:
+        for frame in walk_frames(opened.read, opened.size_bytes):
+            if isinstance(frame, BadFrame):
+                file.notes["damaged record", ""] += 1
+            elif frame.data is None:
+                file.notes["record", " too large to be read"] += 1
+            elif (found := parse_record(frame.data)) is None:
+                file.notes["record", " without an Example"] += 1
+            else:
+                yield frame, found
+    except zlib.error:
+        file.notes["stretch", " of damaged or cut-off compressed data"] += 1
 
 
-def _to_draw(
-    picks: Sequence[PickedRecord], found: Mapping[str, tuple[Storage, Entry]]
-) -> Iterator[PickedRecord | ReadRecord]:
-    """Yield the records of compressed files as read, one behind the other; of others the places."""
-    for uri, (storage, entry) in found.items():
-        own = [picked for picked in picks if picked.file == uri]
-        opened = open_records(storage, entry)
-        yield from read_compressed(opened.read, own) if opened.compression else own
+def _head(records: Iterator[tuple[Record, Sequences]]) -> Iterator[tuple[Record, Sequences]]:
+    left_bytes = MAX_HEAD_BYTES
+    for record in itertools.islice(records, MAX_HEAD_RECORDS):
+        yield record
+        left_bytes -= record[0].size
+        if left_bytes <= 0:
+            break
+
+
+def _infer_roles(file: _File, records: Iterable[Sequences]) -> None:
+    """Set the roles of a file's features by the most frequent kind of each."""
+    schema, images = InferredSchema(), Counter[str]()
+    for record in records:
+        schema.add(Sequences(record.context, {}), ("", 0, 0))
+        for key, values in record.context.items():
+            if values.kind is Kind.BYTES:
+                for value in filter(None, values.values):
+                    images[key] += 1 if looks_like_image(value) else -1
+    kinds: dict[str, Kind] = {}
+    for key, facts in schema.features.items():
+        found = {
+            kind: facts.kinds[kind.value].records for kind in Kind if kind.value in facts.kinds
+        }
+        if found:
+            kinds[key] = max(found, key=found.__getitem__)
+    file.kinds = kinds
+    file.roles = roles_of_keys(kinds, {key for key, balance in images.items() if balance > 0})
+
+
+def _notes(files: Iterable[_File]) -> Iterator[str]:
+    for file in files:
+        for (noun, rest), count in sorted(file.notes.items()):
+            yield f"{printable(file.name)}: not counted: {counted(count, noun)}{rest}"
+        if file.compression:
+            yield f"{printable(file.name)}: no pictures, since it is {file.compression} compressed"
 
 
 def _features(files: Iterable[_File]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield a row a feature of any of the files."""
+    """Yield key, kind, number of values and meaning of the features of all files."""
     kinds: dict[str, Kind] = {}
     meanings: dict[str, str] = {}
     for file in files:
-        for key, kind in file.kinds.items():
-            kinds.setdefault(key, kind)
+        kinds = {**file.kinds, **kinds}
         meanings |= _meanings(file.roles)
     for key, kind in sorted(kinds.items()):
         yield key, kind.value, "", meanings.get(key, "")
@@ -176,9 +268,14 @@ def _meanings(roles: Roles) -> dict[str, str]:
     for objects in roles.objects:
         meanings |= dict.fromkeys(objects.boxes, f"boxes, as {objects.form.value}")
         meanings |= {objects.labels: "classes of objects", objects.texts: "their names"}
-    meanings |= {roles.class_label: "class", roles.class_text: "class's name"}
+    meanings |= {roles.class_label: "class", roles.class_text: "name of the class"}
     if roles.keypoints is not None:
         meanings |= {roles.keypoints.x: "keypoints", roles.keypoints.y: "keypoints"}
     meanings |= {roles.masks: "masks of objects"}
     meanings |= dict.fromkeys(roles.segmentations, "mask of all classes")
     return meanings | dict.fromkeys(roles.captions, "caption")
+
+
+def _values_of(values: Mapping[str, Values], key: str, kind: Kind) -> Sequence:
+    found = values.get(key)
+    return found.values if found is not None and found.kind is kind else ()

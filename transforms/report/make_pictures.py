@@ -1,87 +1,105 @@
-"""Make the pictures of a report: records are read and drawn side by side, few of them at a time."""
+"""Read the sample records of a report and draw their pictures, several at a time.
 
-from collections.abc import Callable, Iterable, Iterator
+A record that cannot be read or shown becomes a note. A store that fails ends the pictures, not the
+report.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from schemas.faults import find_fault
+from schemas.feature_roles import Roles
+from schemas.findings import at_record
+from schemas.tfrecord import FRAME_BYTES
 from transforms.gate import usable_cores
 from transforms.report.contents import ShownPicture
-from transforms.report.draw_pictures import MAX_PICTURES_OF_A_RECORD, Drawn
+from transforms.report.draw_pictures import MAX_PICTURES_OF_A_RECORD, Drawn, draw_record
+from transforms.report.index_sums import PickedRecord
+from transforms.report.outlines import Legend
+from transforms.storage import Entry, Storage, is_local
+from transforms.walk_frames import BadFrame, walk_frames
 
-REMOTE_READERS = 16
-"""Requests at a time to a store that is not local, whose replies take long."""
+MAX_RECORD_BYTES = 64 << 20
+"""Larger records are not read for a picture."""
 
 MAX_JPEG_BYTES = 3_000_000
-"""Of all pictures: as text in a page that is a third more, which leaves 1 MB of 5 for the rest."""
+"""Size of all pictures together; in base64 that is 4 MB of a page of 5."""
 
 MAX_NOTES = 10
-"""Of what could not be shown; more are counted."""
 
-_AHEAD = 2  # tasks that wait or are done, a thread: what is done is small
+_REMOTE_READERS = 16
+_AHEAD = 2  # tasks a thread, waiting or done
 
 T = TypeVar("T")
 V = TypeVar("V")
 
 
-class Pictures(NamedTuple):
-    """The pictures of a report.
+class Sample(NamedTuple):
+    """A record to show, and where it is.
 
     Attributes:
-        pictures: in the order of the records that were picked.
-        notes: what could not be shown, a line each.
-        named: what records call their classes, by label id.
+        picked: the record, with the name of its file as the report shows it.
+        storage: holds the file.
+        file: entry of the file; None if it is missing.
+        roles: of the record's features.
     """
+
+    picked: PickedRecord
+    storage: Storage
+    file: Entry | None
+    roles: Roles
+
+
+class Pictures(NamedTuple):
+    """The pictures of a report, and notes on those that could not be shown."""
 
     pictures: list[ShownPicture]
     notes: list[str]
-    named: dict[int, str]
 
 
-def num_threads(*, local: bool) -> int:
-    """Return how many records are worked on at once: decoding takes a core, waiting takes none."""
-    return max(usable_cores(), 1 if local else REMOTE_READERS)
+def num_threads(root: str) -> int:
+    """Return how many records to work on at once."""
+    return max(usable_cores(), 1 if is_local(root) else _REMOTE_READERS)
 
 
-def most_bytes_each(records: int, pictures_each: int) -> int:
-    """Return how large each JPEG may be."""
-    return MAX_JPEG_BYTES // max(1, records * min(pictures_each, MAX_PICTURES_OF_A_RECORD))
+def pictures_each(roles: Roles) -> int:
+    """Return how many pictures a record with these features has at most."""
+    return min(max(1, len(roles.images) + len(roles.pixels)), MAX_PICTURES_OF_A_RECORD)
 
 
-def make_pictures(items: Iterable[T], draw: Callable[[T], Drawn], threads: int) -> Pictures:
-    """Return what `draw` makes of records; a store that fails ends it with a note.
+def make_pictures(samples: Sequence[Sample], legend: Legend) -> Pictures:
+    """Return the pictures of records, in their order."""
+    made = Pictures([], [])
+    if not samples:
+        return made
+    pictures = sum(pictures_each(sample.roles) for sample in samples)
+    most_bytes = MAX_JPEG_BYTES // pictures
 
-    Args:
-        items: records, or where they are.
-        draw: makes pictures of one, in a thread.
-        threads: how many.
+    def draw(sample: Sample) -> Drawn:
+        return _draw(sample, legend, most_bytes)
 
-    Raises:
-        MemoryError: and whatever else says nothing of a record.
-    """
-    made = Pictures([], [], {})
-    unsaid = 0
     try:
-        for drawn in in_order(draw, items, threads):
+        for drawn in in_order(draw, samples, num_threads(samples[0].storage.root)):
             made.pictures.extend(drawn.pictures)
-            room = MAX_NOTES - len(made.notes)
-            made.notes.extend(drawn.notes[:room])
-            unsaid += len(drawn.notes[room:])
-            for label, text in drawn.named.items():
-                made.named.setdefault(label, text)
+            made.notes.extend(drawn.notes)
     except RuntimeError as error:
         fault = find_fault(str(error))
         if fault is None:
             raise
         made.notes.append(f"pictures are missing: {fault[1]}")
-    if unsaid:
-        made.notes.append(f"{unsaid} more like these are not told")
-    return made
+    return Pictures(made.pictures, first_notes(made.notes))
+
+
+def first_notes(notes: Sequence[str]) -> list[str]:
+    """Return the first notes, and how many there are besides."""
+    more = len(notes) - MAX_NOTES
+    return [*notes[:MAX_NOTES], *([f"and {more} more notes like these"] if more > 0 else [])]
 
 
 def in_order(work: Callable[[T], V], items: Iterable[T], threads: int) -> Iterator[V]:
-    """Yield what threads make of items, in their order, few of them ahead."""
+    """Yield what threads make of items, in the items' order, a few of them ahead."""
     with ThreadPoolExecutor(threads, "report") as pool:
         waiting = iter(items)
         running = [pool.submit(work, item) for item in islice(waiting, _AHEAD * threads)]
@@ -93,3 +111,43 @@ def in_order(work: Callable[[T], V], items: Iterable[T], threads: int) -> Iterat
         finally:
             for future in running:
                 future.cancel()
+
+
+def _draw(sample: Sample, legend: Legend, most_bytes: int) -> Drawn:
+    picked = sample.picked
+    where = at_record(picked.file, picked.number, picked.offset, picked.key or None)
+    try:
+        data = _read(sample)
+    except ValueError as error:
+        return Drawn((), (f"{where} is not shown: {error}",))
+    return draw_record(data, picked, sample.roles, legend, most_bytes)
+
+
+def _read(sample: Sample) -> bytes:
+    """Return a record's bytes.
+
+    Raises:
+        ValueError: when it is not there, too large or damaged.
+        RuntimeError: `E-IO-…` when the store fails.
+    """
+    picked, file = sample.picked, sample.file
+    end = picked.offset + picked.size
+    if file is None or file.kind != "file":
+        raise ValueError("the file is not there")
+    if picked.size > MAX_RECORD_BYTES:
+        raise ValueError(f"its {picked.size} bytes are too many")
+    if picked.offset < 0 or picked.size < FRAME_BYTES or end > file.size_bytes:
+        raise ValueError(f"the file has {file.size_bytes} bytes, the record ends at {end}")
+    try:
+        frame = sample.storage.read(file.name, file, (picked.offset, end))
+    except RuntimeError as error:
+        fault = find_fault(str(error))
+        if fault is None or not fault[0].startswith("E-SRC-"):
+            raise
+        raise ValueError("the file changed meanwhile") from None
+    found = next(walk_frames(lambda start, end: frame[start:end], len(frame)), None)
+    if isinstance(found, BadFrame):
+        raise ValueError(f"damaged, {found.what}")
+    if found is None or found.data is None or found.size + FRAME_BYTES != picked.size:
+        raise ValueError("damaged, its frame has another size")
+    return found.data

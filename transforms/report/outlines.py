@@ -1,7 +1,7 @@
-"""What is drawn on a record's picture: its boxes and keypoints, with what their classes are called.
+"""Boxes and keypoints of a record, with the names of their classes.
 
-Values are a stranger's: those that are no numbers, or in numbers that do not fit together, are left
-out; those beyond the picture end at its edge.
+A record can hold anything. Values that are not finite are left out, and so are lists whose lengths
+do not match; boxes that reach beyond the picture are clipped.
 """
 
 import math
@@ -98,18 +98,6 @@ def labels_of(features: Features, roles: Roles, legend: Legend) -> tuple[int, ..
             names = _texts(features, texts_key, _MAX_LABELS)
             found.update(legend.by_name[name] for name in names if name in legend.by_name)
     return tuple(sorted(found))
-
-
-def named_classes(features: Features, roles: Roles) -> dict[int, str]:
-    """Return what a record's classes are called, as far as it tells itself."""
-    pairs = [(roles.class_label, roles.class_text)]
-    pairs += [(objects.labels, objects.texts) for objects in roles.objects]
-    named: dict[int, str] = {}
-    for labels_key, texts_key in pairs:
-        labels, texts = values_of(features, Kind.INT64)(labels_key), _texts(features, texts_key)
-        if len(labels) == len(texts):
-            named |= {int(label): text for label, text in zip(labels, texts, strict=True) if text}
-    return named
 
 
 def captions_of(features: Features, roles: Roles) -> tuple[str, ...]:

@@ -1,37 +1,162 @@
-"""The page: one HTML file with all that it needs, which asks no network for anything.
+"""The page: one HTML file that needs no network.
 
-It is written by a template that escapes every text, after what cannot be seen in it was made
-visible. Its policy lets a browser run the one script and the one style sheet that are in it, known
-by their digests, and show pictures that are in it; so no text of a stranger can become more than
-text, even if it should get past the escaping. Equal reports have equal bytes.
+Strangers' texts reach it as text only: the template escapes them, and characters that cannot be
+seen are made visible. Its policy allows the one script and style sheet in it, by their digests, and
+pictures in it. Equal reports have equal bytes.
 """
 
 import base64
 import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from schemas.documents.markdown import seen
-from transforms.report.charts import BOTTOM, HEIGHT, LEFT, MOST_SERIES, RIGHT, WIDTH
-from transforms.report.contents import Report
-from transforms.report.figures import count_text
-from transforms.report.page_view import make_view
+from schemas.documents.seals import BLANK_SEAL, is_sealed, sealed
+from schemas.faults import FAULTS, Rejected
+from transforms.images.findings import TRAITS
+from transforms.quantities import bytes_text
+from transforms.report.charts import (
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    WIDTH,
+    Chart,
+    count_text,
+    make_charts,
+)
+from transforms.report.contents import Counts, Report, SplitReport
+from transforms.report.tiles import Tiles, class_name, make_tiles
+from transforms.storage import Storage
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+MAX_REPORT_BYTES = 64 << 20
+"""A larger file is not a report of ours, and is not read to find out."""
+
 _PACKAGE = "transforms.report"
 _ASSETS = "assets"
-_MOST_CHARACTERS = 300  # of any text; names of files have 255 bytes
+_MARKER = f"<!-- {BLANK_SEAL}: made by beam-tfrec; once edited it is yours, and stays -->\n"
+_MOST_CHARACTERS = 300  # of any text; file names have 255 bytes
+_MOST_SPLITS = 24
+_MOST_ROWS = 100
+_MOST_CLASSES = 1000
+_WHOLE = "all records"  # shown for a split without a name
+_PRIVATE = {
+    "gps": "with GPS positions in their EXIF data",
+    "serial": "with serial numbers of cameras or lenses in their EXIF data",
+}
+_TABLES = {
+    "Samples rejected": "rejected",
+    "Annotations dropped": "dropped",
+    "Unusual pictures": "traits",
+    "Mended": "repairs",
+    "Licenses of pictures": "licenses",
+}
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Cut(Generic[T]):
+    """The first of many, and how many are left out."""
+
+    shown: Sequence[T]
+    more: int
+
+
+@dataclass(frozen=True)
+class CountRow:
+    """Counts of each split, with a meaning if the name has one."""
+
+    name: str
+    meaning: str
+    counts: Sequence[int]
+    is_private: bool = False
+
+
+@dataclass(frozen=True)
+class CountTable:
+    """Counts by name and split."""
+
+    title: str
+    rows: Cut[CountRow]
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """A class: records that hold it in each split, objects in all, and the length of its bar."""
+
+    label: int
+    name: str
+    records: Sequence[int]
+    objects: int
+    bar: float
+
+
+@dataclass(frozen=True)
+class PageView:
+    """What the template shows.
+
+    Attributes:
+        report: the report itself.
+        totals: name and value.
+        private: warnings of private data.
+        splits: their names.
+        flow: counts from listed samples to records, by split.
+        tables: what was rejected, mended and so on.
+        rejects: reason's meaning, and the first reject.
+        tiles: pictures.
+        charts: histograms.
+        classes: by frequency.
+        absent: number of classes without a record.
+        features: of the report, the first ones; so are the following.
+        sources, options, notes: likewise.
+    """
+
+    report: Report
+    totals: Sequence[tuple[str, str]]
+    private: Sequence[str]
+    splits: Sequence[str]
+    flow: Sequence[CountTable]
+    tables: Sequence[CountTable]
+    rejects: Cut[tuple[str, Rejected]]
+    tiles: Tiles
+    charts: Sequence[Chart]
+    classes: Cut[ClassRow]
+    absent: int
+    features: Cut[tuple[str, str, str, str]]
+    sources: Cut[str]
+    options: Cut[tuple[str, str]]
+    notes: Cut[str]
+
+
+def report_file(report: Report) -> bytes:
+    """Return the bytes of `report.html`, sealed so that an edited one is known as the user's."""
+    return sealed(_MARKER + render_page(report).decode()).encode()
+
+
+def is_own_report(storage: Storage, name: str) -> bool:
+    """Return whether a file is there and is an unedited report of this program."""
+    there = storage.stat(name)
+    if there is None or there.kind != "file" or there.size_bytes > MAX_REPORT_BYTES:
+        return False
+    return is_sealed(storage.read(name))
 
 
 def render_page(report: Report) -> bytes:
     """Return a report as HTML, UTF-8."""
     style, script = _asset("page.css"), _asset("page.js")
-    template = _environment().get_template("page.html.j2")
-    text = template.render(
-        view=make_view(report), style=style, script=script, policy=content_policy(style, script)
+    text = (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            view=make_view(report), style=style, script=script, policy=content_policy(style, script)
+        )
     )
     return text.lstrip().encode()
 
@@ -43,6 +168,104 @@ def content_policy(style: str, script: str) -> str:
         f" script-src '{_digest(script)}'; base-uri 'none'; form-action 'none';"
         " require-trusted-types-for 'script'; trusted-types 'none'"
     )
+
+
+def make_view(report: Report) -> PageView:
+    """Return what the template shows of a report."""
+    splits = report.splits[:_MOST_SPLITS]
+    more = len(report.splits) - len(splits)
+    notes = [*report.notes, *([f"{more} more splits are not shown"] if more else [])]
+    classes = _classes(splits, report.class_names)
+    meanings = [(_meaning(reject.code), reject) for reject in report.rejects]
+    flow = {"Samples": [s.sums for s in splits], "Annotations": [s.annotations for s in splits]}
+    found = {title: [getattr(s, name) for s in splits] for title, name in _TABLES.items()}
+    return PageView(
+        report,
+        _totals(report),
+        list(_private(report.splits)),
+        [split.name or _WHOLE for split in splits],
+        list(_tables(flow)),
+        list(_tables(found)),
+        _cut(meanings),
+        make_tiles(report.pictures, [split.name for split in splits], report.class_names),
+        make_charts([(split.name or _WHOLE, split.histograms) for split in splits]),
+        _cut(classes, _MOST_CLASSES),
+        sum(1 for row in classes if not any(row.records)),
+        _cut(report.features),
+        _cut(report.sources),
+        _cut(report.options),
+        _cut(notes),
+    )
+
+
+def _totals(report: Report) -> list[tuple[str, str]]:
+    splits = report.splits
+    rejected = sum(count for split in splits for _, count in split.rejected)
+    labels = {label for split in splits for label in split.class_records} | set(report.class_names)
+    objects = sum(n * count for s in splits for n, count in s.histograms.get("objects", {}).items())
+    counts = {
+        "splits": len(splits) if len(splits) > 1 else 0,
+        "classes": len(labels),
+        "objects": objects,
+        "rejected": rejected,
+    }
+    return [
+        ("records", count_text(sum(split.records for split in splits))),
+        ("shards", count_text(sum(split.shards for split in splits))),
+        ("size of shards", bytes_text(sum(split.bytes for split in splits))),
+        *((name, count_text(count)) for name, count in counts.items() if count),
+    ]
+
+
+def _private(splits: Sequence[SplitReport]) -> Iterator[str]:
+    for part, what in _PRIVATE.items():
+        count = sum(n for split in splits for name, n in split.traits if part in name)
+        if count:
+            yield f"{count_text(count)} {'picture' if count == 1 else 'pictures'} {what}"
+
+
+def _tables(titles: Mapping[str, Sequence[Counts]]) -> Iterator[CountTable]:
+    """Yield a table for each title that has counts: steps in their order, all else by name."""
+    for title, counts_of_splits in titles.items():
+        names = dict.fromkeys(name for counts in counts_of_splits for name, _ in counts)
+        by_split = [dict(counts) for counts in counts_of_splits]
+        is_unusual = title == "Unusual pictures"
+        rows = [
+            CountRow(
+                name,
+                _meaning(name),
+                [counts.get(name, 0) for counts in by_split],
+                is_unusual and any(part in name for part in _PRIVATE),
+            )
+            for name in names
+        ]
+        if rows:
+            yield CountTable(title, _cut(sorted(rows, key=lambda row: not row.is_private)))
+
+
+def _classes(splits: Sequence[SplitReport], names: Mapping[int, str]) -> list[ClassRow]:
+    """Return the classes, the most frequent first; of equals, the lowest label."""
+    labels = {label for split in splits for label in split.class_records} | set(names)
+    records = {label: [split.class_records.get(label, 0) for split in splits] for label in labels}
+    most = max((sum(row) for row in records.values()), default=0) or 1
+    return [
+        ClassRow(
+            label,
+            class_name(label, names),
+            records[label],
+            sum(split.class_objects.get(label, 0) for split in splits),
+            round(100 * sum(records[label]) / most, 1),
+        )
+        for label in sorted(labels, key=lambda label: (-sum(records[label]), label))
+    ]
+
+
+def _meaning(name: str) -> str:
+    return FAULTS[name].meaning if name in FAULTS else TRAITS.get(name, "")
+
+
+def _cut(items: Sequence[T], most: int = _MOST_ROWS) -> Cut[T]:
+    return Cut(items[:most], max(0, len(items) - most))
 
 
 def _digest(text: str) -> str:
@@ -58,7 +281,7 @@ def _asset(name: str) -> str:
 
 @cache
 def _environment() -> "Environment":
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # takes 50 ms
 
     environment = Environment(
         loader=PackageLoader(_PACKAGE, _ASSETS),
@@ -69,14 +292,12 @@ def _environment() -> "Environment":
         lstrip_blocks=True,
     )
     environment.filters["count"] = count_text
-    environment.globals.update(
-        width=WIDTH, height=HEIGHT, left=LEFT, right=RIGHT, bottom=BOTTOM, most_series=MOST_SERIES
-    )
+    environment.globals.update(width=WIDTH, height=HEIGHT, left=LEFT, right=RIGHT, bottom=BOTTOM)
     return environment
 
 
 def _finalize(value: Any) -> Any:
-    """Make visible what cannot be seen in a text, before it is escaped; a template's stays."""
+    """Make unseen characters of a text visible, before it is escaped; a template's text stays."""
     if isinstance(value, str) and not hasattr(value, "__html__"):
         return seen(value, _MOST_CHARACTERS)
     return f"{value:g}" if isinstance(value, float) else value

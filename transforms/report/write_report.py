@@ -1,7 +1,7 @@
-"""Write `report.html` beside a data set that is complete: best effort, behind its manifest.
+"""Write `report.html` after the manifest.
 
-The manifest stays the commit point. A report that cannot be made is a warning with the command that
-makes it later; it fails no run. A file of this name that is there is left as it is.
+The manifest is the commit point. A report that cannot be made is a warning with the command that
+makes it later; it never fails a run. An existing file of this name is left as it is.
 """
 
 import logging
@@ -13,12 +13,9 @@ import apache_beam as beam
 from schemas.faults import find_fault, printable
 from schemas.manifest import REPORT_NAME, Manifest
 from transforms.images.check_images import SAFE_PILLOW_MAJOR
-from transforms.report.gather import make_report
-from transforms.report.report_file import is_own_report, report_file
+from transforms.report.contents import MAX_PICTURES
+from transforms.report.page import is_own_report, report_file
 from transforms.storage import Access, join_uri, open_storage
-
-MAX_PICTURES_OF_A_RUN = 72
-"""Fewer than of a report that is asked for: somebody waits for the run."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -39,7 +36,9 @@ def write_report(root: str, access: Access) -> bool:
             _LOG.info("%s is there already, and is left as it is", where)
             return is_own_report(output, REPORT_NAME)
         most, notes = pictures_of_a_run(version("pillow"))
-        report = make_report(root, access, scans=False, most=most)
+        from transforms.report.gather import make_report  # pyarrow takes 0.2 s
+
+        report = make_report(root, access, most=most)
         page = report_file(replace(report, notes=[*report.notes, *notes]))
         output.create(REPORT_NAME, page)  # else a twin has made it meanwhile
         return True
@@ -54,9 +53,9 @@ def write_report(root: str, access: Access) -> bool:
 
 
 def pictures_of_a_run(pillow: str) -> tuple[int, tuple[str, ...]]:
-    """Return how many records the report of a run shows, and what is to be said of it.
+    """Return how many records the report of a run shows, and notes for it.
 
-    Nobody asked for it, so it hands no photo to a decoder with a known hole.
+    A run does not hand photos to a decoder with a known hole unless the user asks for it.
 
     >>> pictures_of_a_run("13.0.0")
     (72, ())
@@ -64,7 +63,7 @@ def pictures_of_a_run(pillow: str) -> tuple[int, tuple[str, ...]]:
     0
     """
     if int(pillow.partition(".")[0]) >= SAFE_PILLOW_MAJOR:
-        return MAX_PICTURES_OF_A_RUN, ()
+        return MAX_PICTURES, ()
     what = f"no pictures: Pillow {pillow} has a critical JPEG overflow (CVE-2026-112403)"
     remedy = f"install pillow>={SAFE_PILLOW_MAJOR}, then make it anew"
     return 0, (f"{what}; {remedy} with beam-tfrec report",)

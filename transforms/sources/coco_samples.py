@@ -29,7 +29,6 @@ class CocoRules:
     Attributes:
         string_ids: accept ids that are strings.
         drop_orphans: drop annotations of unknown images or categories, instead of stopping.
-        float_ids: accept ids such as `1.0`.
         segmentations: read segmentations into the samples' payload.
         per_annotation: make a sample of every object, not of every image.
         licenses: ids of the licenses that images may have; empty for any or none.
@@ -44,7 +43,6 @@ class CocoRules:
 
     string_ids: bool = False
     drop_orphans: bool = False
-    float_ids: bool = False
     segmentations: bool = False
     per_annotation: bool = False
     licenses: tuple[int, ...] = ()
@@ -161,9 +159,7 @@ def parse_sources(sources: Sequence[CocoSource], rules: CocoRules) -> CocoFiles:
         if one.data == other.data:
             what = f"has the bytes of {one.where}"
             raise RuntimeError(fault_line("E-ANN-JOIN", other.where, what, "give one of them"))
-    strictness = CocoStrictness(
-        rules.string_ids, rules.float_ids, rules.segmentations, rules.image_field
-    )
+    strictness = CocoStrictness(rules.string_ids, rules.segmentations, rules.image_field)
     files = [CocoFile(source.data, source.where, strictness) for source in in_order]
     return CocoFiles(files, segmentations=rules.segmentations)
 

@@ -7,13 +7,13 @@ from typing import NamedTuple
 import apache_beam as beam
 import msgspec
 
-from schemas.array_fields import ArrayFields
 from schemas.columns import is_beyond_float32
 from schemas.example import MAX_EXAMPLE_BYTES
 from schemas.faults import Rejected, fault_line
 from schemas.layouts.arrays import found_in
 from schemas.npy import NPY_TEXT_TYPES
 from schemas.samples import Blob, Sample, pack
+from schemas.source_fields import ArrayFields
 from transforms import coders
 from transforms.batches import is_in_process
 from transforms.blobs import PinTally

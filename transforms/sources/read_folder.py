@@ -4,9 +4,9 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from schemas.class_fields import ClassFields
 from schemas.faults import Rejected
 from schemas.samples import Blob, Sample, pack
+from schemas.source_fields import ClassFields
 from transforms.blobs import MAX_IMAGE_BYTES, pin_sample
 from transforms.sources.listed_files import ListedFile
 from transforms.sources.split_sources import Item, SourceNote

@@ -8,12 +8,17 @@ from dataclasses import dataclass, field
 from schemas.annotations.file_names import blob_name
 from schemas.columns import BIG_INT, TEXT, Cell, ColumnFacts, kind_of_text, kind_of_value, text_of
 from schemas.faults import Rejected
-from schemas.row_fields import fields_of_row, labels_of
 from schemas.samples import Blob, Sample
+from schemas.source_fields import fields_of_row, labels_of
 from schemas.table_names import Named, is_called_a_table, matches, root_and_pattern, what_is_named
 from transforms.sources.split_sources import Item, SourceNote
 from transforms.sources.table_files import TableFile, number_tables, stat_tables
-from transforms.sources.table_pieces import TablePiece, first_piece, table_fault
+from transforms.sources.table_pieces import (
+    DEFAULT_MAX_CELL_BYTES,
+    TablePiece,
+    first_piece,
+    table_fault,
+)
 from transforms.sources.table_rows import BadRow, Row, rows_of
 from transforms.splits import Splitting
 from transforms.storage import Access, is_local, list_uri, open_storage
@@ -37,6 +42,7 @@ class TableReader:
         label_columns: name each row's classes.
         key_column: gives the rows' keys; empty for their numbers.
         sequence_columns: whose lists are steps, and may hold lists.
+        max_cell_bytes: a row with a larger cell is rejected.
     """
 
     splitting: Splitting
@@ -46,6 +52,7 @@ class TableReader:
     label_columns: tuple[str, ...] = ()
     key_column: str = ""
     sequence_columns: tuple[str, ...] = ()
+    max_cell_bytes: int = DEFAULT_MAX_CELL_BYTES
 
     def __call__(self, piece: TablePiece) -> Iterator[Item]:
         """Yield the sample of every row, or why there is none, and what its columns hold."""
@@ -53,26 +60,22 @@ class TableReader:
             split = self.splitting.split_of_other(piece.file.split, piece.file.entry.name)
             yield SourceNote(split, skipped=NOT_A_TABLE)
             return
-        self.check_header(piece, "key_column")
+        self._check_header(piece)
         notes: dict[str, ColumnNotes] = {}
-        for row in rows_of(piece, open_storage(piece.file.root, self.access)):
+        for row in rows_of(piece, open_storage(piece.file.root, self.access), self.max_cell_bytes):
             yield self.read_row(row, piece, notes)
         for split, found in notes.items():
             yield found.note(split)
 
-    def check_header(self, piece: TablePiece, key_option: str) -> None:
-        """Refuse a file of which no row could be used.
-
-        Args:
-            piece: of the file.
-            key_option: the option that names the column of keys.
+    def _check_header(self, piece: TablePiece) -> None:
+        """Refuse a file that lacks a named column.
 
         Raises:
             RuntimeError: `E-TAB-HEADER`.
         """
         needed = {
             "image_column": (self.image_column,),
-            key_option: (self.key_column,),
+            "key_column": (self.key_column,),
             "label_column": self.label_columns,
             **{option: (name,) for option, name in self.splitting.fields.items()},
         }
@@ -204,7 +207,13 @@ def name_in_root(cell: str, root: str) -> str:
         raise ValueError(f"{cell!r} {error}") from None
 
 
-def find_image_root(split: str, uris: Sequence[str], column: str, access: Access) -> str:
+def find_image_root(
+    split: str,
+    uris: Sequence[str],
+    column: str,
+    access: Access,
+    max_cell_bytes: int = DEFAULT_MAX_CELL_BYTES,
+) -> str:
     """Return the bucket of the image that a split's first row names; empty for a relative path.
 
     Args:
@@ -212,6 +221,7 @@ def find_image_root(split: str, uris: Sequence[str], column: str, access: Access
         uris: of them.
         column: that names images.
         access: how stores are reached.
+        max_cell_bytes: larger cells are passed over.
 
     Raises:
         RuntimeError: where the first table is none.
@@ -219,7 +229,7 @@ def find_image_root(split: str, uris: Sequence[str], column: str, access: Access
     for file in _tables_of(split, uris, access):
         storage = open_storage(file.root, access)
         piece = first_piece(file, storage)
-        for row in () if piece is None else rows_of(piece, storage):
+        for row in () if piece is None else rows_of(piece, storage, max_cell_bytes):
             cell = row.cells.get(column) if isinstance(row, Row) else None
             if isinstance(cell, str):
                 scheme, colon, path = cell.partition("://")

@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from schemas.annotations.labelme import parse_labelme
-from schemas.annotations.sa1b import parse_sa1b
 from schemas.annotations.side_files import (
     SideFile,
     SideFormat,
@@ -13,10 +11,11 @@ from schemas.annotations.side_files import (
     format_of,
     open_objects,
 )
+from schemas.annotations.side_formats import parse_labelme, parse_sa1b
 from schemas.columns import ColumnFacts, ColumnType, kind_of_value, values_of
 from schemas.picture_fields import BadAnnotation, PictureFields
-from schemas.row_fields import fields_of_row
 from schemas.samples import pack
+from schemas.source_fields import fields_of_row
 from transforms.sources.split_sources import SourceNote
 
 _PARSERS: Mapping[SideFormat, Callable[[bytes], SideFile | str]] = {

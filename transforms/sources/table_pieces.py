@@ -8,8 +8,9 @@ inside of quotes; it is read as a stream all the same.
 import codecs
 import csv
 import io
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,13 +27,21 @@ from transforms.storage.stored_file import open_stored, read_chunks
 
 PIECE_BYTES = 8 << 20
 _PARQUET_BUFFER_BYTES = 64 << 10
-MAX_CELL_BYTES = 256 << 20
+DEFAULT_MAX_CELL_BYTES = 100_000_000
+"""Largest cell, and largest row of a file of lines.
+
+BigQuery accepts no larger row, so tables that it loads or exports keep all of theirs. An image or a
+clip that somebody stores in a cell seldom has a tenth of it.
+"""
+
 AUTOML_COLUMNS = ("split", "uri", "label")
 """What the columns of AutoML Vision's table are called, whose files have no header."""
 
 _AUTOML_SETS = {"", "train", "training", "validation", "test", "unassigned"}
 _SCHEMES = ("gs://", "s3://", "az://", "file://")
 _REWRITE = "write the file anew, in UTF-8"
+_RUN = re.compile(rb'([^"\n])[^"\n]*([^"\n])')
+_QUOTES = re.compile(rb'"{3,}')
 
 
 class TablePiece(msgspec.Struct, frozen=True, array_like=True):
@@ -64,33 +73,82 @@ class TablePiece(msgspec.Struct, frozen=True, array_like=True):
 
 
 coders.register(TablePiece)
-csv.field_size_limit(MAX_CELL_BYTES)
+csv.field_size_limit(sys.maxsize)  # the readers of rows have a limit of their own
 
 
-def lines_of(chunks: Iterator[bytes], where: str) -> Iterator[bytes]:
-    """Yield lines with their ends.
+class LongLine(bytes):
+    """A line that is larger than the limit, shortened by `shorten`."""
+
+
+def shorten(line: bytes) -> bytes:
+    r"""Return a short line in which a CSV row ends where it does in this one.
+
+    Only quotes, and what stands next to them, decide whether a row goes on in the next line.
+
+    >>> shorten(b'1,some text,"with ""quotes"", and\n')
+    b'1,"w ""qs"",d\n'
+    """
+    runs_short = _RUN.sub(rb"\1\2", line)
+    return _QUOTES.sub(lambda found: found[0][: 2 - len(found[0]) % 2], runs_short)
+
+
+def keep_line_end(line: bytes) -> bytes:
+    r"""Return the end of a line of a format in which every line is a row.
+
+    >>> keep_line_end(b"{}\n"), keep_line_end(b"{}")
+    (b'\n', b'')
+    """
+    return line[len(line.removesuffix(b"\n")) :]
+
+
+def lines_of(
+    chunks: Iterator[bytes],
+    where: str,
+    max_bytes: int,
+    shorten: Callable[[bytes], bytes] = shorten,
+) -> Iterator[bytes]:
+    """Yield lines with their ends, those of more than `max_bytes` as a `LongLine`.
+
+    Args:
+        chunks: of a file.
+        where: the file is, for messages.
+        max_bytes: of a line.
+        shorten: what is done to longer lines, part by part.
 
     Raises:
-        RuntimeError: `E-TAB-FORMAT` where a line has no end in reach.
+        RuntimeError: `E-TAB-FORMAT` where a shortened line is too large, too.
     """
+
+    def line(parts: list[bytes], line_bytes: int) -> bytes:
+        if line_bytes <= max_bytes:
+            return b"".join(parts)
+        return LongLine(b"".join(map(shorten, parts)))
+
     rest: list[bytes] = []
+    rest_bytes = 0
     for chunk in chunks:
         first, newline, others = chunk.partition(b"\n")
         rest.append(first + newline)
-        if not newline:
-            if sum(map(len, rest)) > MAX_CELL_BYTES:
-                what = f"a line of more than {MAX_CELL_BYTES} bytes"
+        rest_bytes += len(rest[-1])
+        if rest_bytes > max_bytes:
+            rest = [shorten(part) for part in rest]
+            if sum(map(len, rest)) > max_bytes:
+                what = f"a line of more than {max_bytes} bytes, most of them quotes"
                 raise table_fault("E-TAB-FORMAT", where, what, "give a table with a row a line")
+        if not newline:
             continue
-        yield b"".join(rest)
+        yield line(rest, rest_bytes)
         *lines, last = io.BytesIO(others).readlines() or [b""]
-        yield from lines
-        rest = [last]
+        if len(others) <= max_bytes:
+            yield from lines
+        else:
+            yield from (line([whole], len(whole)) for whole in lines)
+        rest, rest_bytes = [last], len(last)
         if last.endswith(b"\n"):
-            yield last
-            rest = []
-    if last_line := b"".join(rest):
-        yield last_line
+            yield line(rest, rest_bytes)
+            rest, rest_bytes = [], 0
+    if rest_bytes:
+        yield line(rest, rest_bytes)
 
 
 def table_fault(code: str, where: str, what: str, remedy: str) -> RuntimeError:
@@ -204,7 +262,7 @@ def _first_record(data: bytes, name_says: str, where: str) -> tuple[list[str], i
     taken: list[bytes] = []
 
     def decoded() -> Iterator[str]:
-        for line in lines_of(iter([data]), where):
+        for line in lines_of(iter([data]), where, PIECE_BYTES):
             taken.append(line)
             yield line.decode()
 
@@ -255,8 +313,10 @@ def _divide_parquet(file: TableFile, storage: Storage) -> Iterator[TablePiece]:
         rows += parquet.metadata.row_group(group).num_rows
 
 
-def open_parquet(storage: Storage, entry: Entry, where: str):  # type: ignore[no-untyped-def]
-    """Return pyarrow's `ParquetFile`.
+def open_parquet(  # type: ignore[no-untyped-def]
+    storage: Storage, entry: Entry, where: str, dictionaries: Sequence[str] = ()
+):
+    """Return pyarrow's `ParquetFile`; columns of `dictionaries` stay packed.
 
     Raises:
         RuntimeError: `E-TAB-FORMAT` when the file is none.
@@ -266,7 +326,7 @@ def open_parquet(storage: Storage, entry: Entry, where: str):  # type: ignore[no
 
     try:
         stored = open_stored(storage, entry, _PARQUET_BUFFER_BYTES, sys.maxsize)
-        return pyarrow.parquet.ParquetFile(stored)
+        return pyarrow.parquet.ParquetFile(stored, read_dictionary=[*dictionaries])
     except (pyarrow.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the machine's, not the file's

@@ -9,17 +9,22 @@ import msgspec
 from schemas.annotations.json_sections import STRING, lone_surrogate_at
 from schemas.columns import Cell
 from transforms.sources.table_pieces import (
+    DEFAULT_MAX_CELL_BYTES,
     PIECE_BYTES,
+    LongLine,
     TablePiece,
     csv_dialect,
+    keep_line_end,
     lines_of,
     open_parquet,
+    shorten,
     table_fault,
 )
 from transforms.storage import Storage
 from transforms.storage.stored_file import read_chunks
 
 _PARQUET_BATCH_ROWS = 256
+_BOMB_RATIO = 500  # pages that grow more are not unpacked where they exceed the limit
 _MAX_DEPTH = 64
 _PLAIN = frozenset([bool, int, float, str, bytes, type(None)])
 _AUTOML_SETS = {"training": "train"}
@@ -48,26 +53,44 @@ class BadRow(NamedTuple):
     detail: str
 
 
-def rows_of(piece: TablePiece, storage: Storage) -> Iterator[Row | BadRow]:
+def rows_of(
+    piece: TablePiece, storage: Storage, max_cell_bytes: int = DEFAULT_MAX_CELL_BYTES
+) -> Iterator[Row | BadRow]:
     """Yield the rows of a piece, in their order; its file is read some megabytes at a time.
+
+    Args:
+        piece: of a table.
+        storage: of its root.
+        max_cell_bytes: a row with a larger cell is a `BadRow`; in a file of lines, a larger row.
 
     Raises:
         RuntimeError: `E-TAB-FORMAT` where the rest of the file cannot be told apart into rows.
     """
     if piece.format == "parquet":
-        return _parquet_rows(piece, storage)
+        return _parquet_rows(piece, storage, max_cell_bytes)
     entry = piece.file.entry
     chunks = read_chunks(storage, entry, piece.start, piece.end, PIECE_BYTES)
-    lines = lines_of(chunks, piece.file.where)
+    may_quote = piece.format in ("csv", "automl")
+    lines = lines_of(
+        chunks, piece.file.where, max_cell_bytes, shorten if may_quote else keep_line_end
+    )
     if piece.format == "jsonl":
-        return _json_rows(lines, piece)
-    return _csv_rows(lines, piece)
+        return _json_rows(lines, piece, max_cell_bytes)
+    return _csv_rows(lines, piece, max_cell_bytes)
 
 
-def _json_rows(lines: Iterable[bytes], piece: TablePiece) -> Iterator[Row | BadRow]:
+def _too_large(number: int, line: int, max_bytes: int, what: str = "the row") -> BadRow:
+    detail = f"{what} has more than {max_bytes} bytes; --max_cell_bytes sets the limit"
+    return BadRow(number, line, "E-ROW-TOO-LARGE", detail)
+
+
+def _json_rows(lines: Iterable[bytes], piece: TablePiece, max_bytes: int) -> Iterator[Row | BadRow]:
     decode = msgspec.json.Decoder().decode
     for place, line in enumerate(lines):
         where = piece.first_row + place, piece.first_line + place
+        if type(line) is LongLine:
+            yield _too_large(*where, max_bytes)
+            continue
         try:
             value = decode(line)
         except UnicodeDecodeError as error:
@@ -124,12 +147,18 @@ def _flatten(cells: dict[str, Any], prefix: str, into: dict[str, Any], depth: in
 
 
 class _Decoded:
-    """Lines as text, with a note of what is no UTF-8."""
+    """Lines as text, with a note of a row that is too large or no UTF-8."""
 
-    def __init__(self, lines: Iterable[bytes]) -> None:
-        self.has_other_bytes = False
+    def __init__(self, lines: Iterable[bytes], max_row_bytes: int) -> None:
         self.has_ended = False
         self._lines = iter(lines)
+        self._max_row_bytes = max_row_bytes
+        self.begin_row()
+
+    def begin_row(self) -> None:
+        """Forget what was noted of the row before."""
+        self.has_other_bytes = self.is_too_large = False
+        self._row_bytes = 0
 
     def __iter__(self) -> "_Decoded":
         return self
@@ -140,6 +169,13 @@ class _Decoded:
         except StopIteration:
             self.has_ended = True
             raise
+        if type(line) is LongLine or self._row_bytes + len(line) > self._max_row_bytes:
+            self.is_too_large = True
+            line = shorten(line)
+        self._row_bytes += len(line)
+        if self._row_bytes > 2 * self._max_row_bytes:  # although shortened: no quote in reach
+            self.has_ended = True
+            raise csv.Error
         try:
             return line.decode()
         except UnicodeDecodeError:
@@ -147,27 +183,28 @@ class _Decoded:
             return line.decode(errors="replace")
 
 
-def _csv_rows(lines: Iterable[bytes], piece: TablePiece) -> Iterator[Row | BadRow]:
-    text = _Decoded(lines)
+def _csv_rows(lines: Iterable[bytes], piece: TablePiece, max_bytes: int) -> Iterator[Row | BadRow]:
+    text = _Decoded(lines, max_bytes)
     reader = csv.reader(text, **csv_dialect(piece.format))
     number = piece.first_row - 1
     while True:
         number += 1
         line = piece.first_line + reader.line_num
+        text.begin_row()
         try:
             cells = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
-            if text.has_ended or "field limit" in str(error):
+            if text.has_ended:
                 what = f"the quotes that open in line {line} or behind it are never closed"
                 remedy = "close them, or double those that belong to a cell"
                 raise table_fault("E-TAB-FORMAT", piece.file.where, what, remedy) from None
-            text.has_other_bytes = False
             yield BadRow(number, line, "E-ROW-CSV", str(error))
             continue
-        if text.has_other_bytes:
-            text.has_other_bytes = False
+        if text.is_too_large:
+            yield _too_large(number, line, max_bytes)
+        elif text.has_other_bytes:
             yield BadRow(number, line, "E-ROW-TEXT", "no UTF-8")
         elif cells:
             yield _csv_row(number, line, cells, piece)
@@ -206,13 +243,24 @@ def _automl_row(number: int, line: int, cells: list[str]) -> Row | BadRow:
     )
 
 
-def _parquet_rows(piece: TablePiece, storage: Storage) -> Iterator[Row | BadRow]:
+def _parquet_rows(piece: TablePiece, storage: Storage, max_bytes: int) -> Iterator[Row | BadRow]:
     import pyarrow
 
-    parquet = open_parquet(storage, piece.file.entry, piece.file.where)
     number = piece.first_row
+    parquet = open_parquet(storage, piece.file.entry, piece.file.where)
+    group = parquet.metadata.row_group(piece.start)
+    chunks = [group.column(place) for place in range(group.num_columns)]
+    texts = [chunk for chunk in chunks if chunk.physical_type == "BYTE_ARRAY"]
+    if bomb := next((chunk for chunk in texts if _is_bomb(chunk, max_bytes)), None):
+        what = f"row group {piece.start} ({bomb.total_compressed_size} bytes, packed)"
+        for place in range(group.num_rows):
+            yield _too_large(number + place, 0, max_bytes, what)
+        return
+    dictionaries = [chunk.path_in_schema for chunk in texts if chunk.has_dictionary_page]
+    parquet = open_parquet(storage, piece.file.entry, piece.file.where, dictionaries)
+    rows = PIECE_BYTES * group.num_rows // max(group.total_byte_size, 1)
     batches = parquet.iter_batches(
-        _PARQUET_BATCH_ROWS, row_groups=[*range(piece.start, piece.end)], use_threads=False
+        max(1, min(rows, _PARQUET_BATCH_ROWS)), row_groups=[piece.start], use_threads=False
     )
     while True:
         try:
@@ -224,13 +272,63 @@ def _parquet_rows(piece: TablePiece, storage: Storage) -> Iterator[Row | BadRow]
             raise table_fault("E-TAB-FORMAT", piece.file.where, what, "write it anew") from None
         if batch is None:
             return
-        for cells in _cells_of(batch):
-            if isinstance(cells, ValueError | OverflowError):
+        for cells in _cells_within(batch, max_bytes):
+            if cells is None:
+                yield _too_large(number, 0, max_bytes, "a cell")
+            elif isinstance(cells, ValueError | OverflowError):
                 code = "E-ROW-TEXT" if isinstance(cells, UnicodeDecodeError) else "E-ROW-TYPE"
                 yield BadRow(number, 0, code, f"a value that cannot be read: {cells}")
             else:
                 yield _flat(number, 0, {name: _plain(value) for name, value in cells.items()})
             number += 1
+
+
+def _is_bomb(chunk: Any, max_bytes: int) -> bool:
+    """Return whether a column's pages, which are unpacked whole, grow beyond reason."""
+    unpacked = chunk.total_uncompressed_size
+    return unpacked > max_bytes and unpacked > _BOMB_RATIO * chunk.total_compressed_size
+
+
+def _cells_within(
+    batch: Any, max_bytes: int
+) -> Iterator[dict[str, Any] | ValueError | OverflowError | None]:
+    """Yield the cells of every row, or None where one is too large, a few megabytes at a time."""
+    if sum(map(_unpacked_bytes, batch.columns)) <= min(PIECE_BYTES, max_bytes):
+        yield from _cells_of(_unpacked(batch))
+        return
+    for place in range(batch.num_rows):
+        row = batch.slice(place, 1)
+        if max(map(_unpacked_bytes, row.columns)) > max_bytes:
+            yield None
+        else:
+            yield from _cells_of(_unpacked(row))
+
+
+def _unpacked_bytes(column: Any) -> int:
+    """Return how many bytes an Arrow column's values have."""
+    import pyarrow.compute
+    import pyarrow.types as arrow
+
+    is_dictionary = arrow.is_dictionary(column.type)
+    kind = column.type.value_type if is_dictionary else column.type
+    if kind not in (pyarrow.string(), pyarrow.binary()):
+        return column.nbytes
+    lengths = pyarrow.compute.binary_length(column.dictionary if is_dictionary else column)
+    return pyarrow.compute.sum(
+        lengths.take(column.indices) if is_dictionary else lengths, min_count=0
+    ).as_py()
+
+
+def _unpacked(batch: Any) -> Any:
+    """Return an Arrow batch with values where it has indices of a dictionary."""
+    import pyarrow
+    import pyarrow.types as arrow
+
+    columns = [
+        column.dictionary_decode() if arrow.is_dictionary(column.type) else column
+        for column in batch.columns
+    ]
+    return pyarrow.record_batch(columns, names=batch.schema.names)
 
 
 def _cells_of(batch: Any) -> Iterator[dict[str, Any] | ValueError | OverflowError]:

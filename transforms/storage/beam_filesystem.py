@@ -1,9 +1,9 @@
 """Any filesystem that Beam knows, through `FileSystems`: the lowest common denominator.
 
-Files are written under `_spool/` and renamed, so that a name appears whole. Beam offers no
-create-only rename: two runs that publish one name in the same instant are told apart only by the
-look just before. Names are handed on literally; Beam's `match` and `delete` treat them as globs, so
-listing matches the root alone, and a root or name with glob characters is refused where it matters.
+Files are written under `_spool/` and renamed, so that they appear whole. Beam has no create-only
+rename: a check just before it is all that keeps two runs from publishing one name. Names are taken
+literally, but Beam's `match` and `delete` treat them as globs. So listing matches the root alone,
+and a root, or a name to delete, must not hold glob characters.
 """
 
 import contextlib
@@ -16,7 +16,6 @@ from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
 from schemas.faults import fault_line
-from transforms.retries import retry
 from transforms.storage import (
     DEFAULT_ACCESS,
     EVERYTHING,
@@ -31,13 +30,13 @@ from transforms.storage import (
     source_changed,
     within,
 )
-from transforms.storage.request_rate import rate_of
-from transforms.storage.uploaded_spool import UploadedSpool
+from transforms.storage.disk import UploadedSpool, publish_whole
+from transforms.storage.retries import rate_of, retry
 
 _GLOB = set("*?[")
 _COPY_BYTES = 1 << 20
 _AS_IT_IS = CompressionTypes.UNCOMPRESSED
-_NO_CLIENT = (ValueError, AssertionError, ImportError)  # as a client that is not there is told
+_NO_CLIENT = (ValueError, AssertionError, ImportError)  # what a missing client raises
 _PERMANENT = (FileNotFoundError, PermissionError, *_NO_CLIENT)
 
 T = TypeVar("T")
@@ -104,9 +103,7 @@ class BeamStorage:
 
     def create(self, name: str, data: bytes) -> bool:
         """Create a small file whole; False when the name is taken."""
-        with contextlib.closing(self.spool()) as spool:
-            spool.write([data])
-            return spool.publish(name)
+        return publish_whole(self.spool(), name, data)
 
     def spool(self) -> Spool:
         """Return a spool on the worker's own disk."""
@@ -122,7 +119,7 @@ class BeamStorage:
             self._run(name, lambda: self._filesystem.delete([self._uri(name)]))
 
     def require_folder(self) -> None:
-        """Ask nothing: an object store has no folders."""
+        """Do nothing: an object store has no folders."""
 
     def probe(self) -> None:
         """Create and delete a file."""
@@ -141,7 +138,7 @@ class BeamStorage:
 
     def _read_once(self, name: str, span: Span | None) -> bytes:
         uri = self._uri(name)
-        try:  # uncompressed: by default Beam gunzips by extension
+        try:  # Beam would unpack by the name's extension
             with self._rate.request():
                 file = self._filesystem.open(uri, compression_type=_AS_IT_IS)
             with file:
@@ -162,7 +159,7 @@ class BeamStorage:
         return crc
 
     def _upload(self, name: str, file: IO[bytes]) -> bool:
-        """Upload under a spool's name, then rename unless the name is taken."""
+        """Upload under a spool's name; then rename it, unless the name is taken."""
         return self._run(name, lambda: self._rename(name, file))
 
     def _rename(self, name: str, spool: IO[bytes]) -> bool:
@@ -197,7 +194,7 @@ class BeamStorage:
 
 
 def _unwrapped(operation: Callable[[], T]) -> T:
-    """Run an operation; of a batch's errors that Beam wraps up, raise the one that will stay."""
+    """Run an operation; raise the permanent error among those that Beam wraps, if there is one."""
     try:
         return operation()
     except BeamIOError as error:
@@ -212,7 +209,7 @@ def _details(error: BeamIOError) -> Iterator[Exception]:
 
 
 def _is_throttling(_: Exception) -> bool:
-    return False  # Beam's clients do not tell; a slow reply does
+    return False  # Beam's clients hide it; a slow reply is the only sign
 
 
 def _is_transient(error: Exception) -> bool:

@@ -1,36 +1,28 @@
 """Google Cloud Storage: one request an image, one a thousand names, and objects that appear whole.
 
-`obstore` reads, for an eighth of the CPU of Google's client; that client lists, which gives
-generations and checksums, and uploads. An upload has the precondition that no object has its name
-yet (`if_generation_match=0`), and shows nothing until the store has all of it: there are no
-temporary objects, no renames, and no need for permission to delete. Every read is pinned to the
-generation that was listed and checked against its CRC-32C. All retries are ours.
+An upload has the precondition that no object has its name yet (`ifGenerationMatch=0`), and shows
+nothing until the store has all of it. There are no temporary objects and no renames, and the
+account needs no permission to delete. Every read asks for the generation that was listed and
+compares the CRC-32C. All retries are ours.
 """
 
 import base64
-import contextlib
-import functools
+import json
 import os
 import urllib.parse
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
-from typing import IO, Any, NoReturn, TypeVar
+from typing import IO, Any, TypeVar
 
-import google.auth
 import google_crc32c
 import msgspec
+import obstore
 import requests
-from google.api_core import exceptions as api
-from google.auth import exceptions as auth
-from google.auth.credentials import AnonymousCredentials
-from google.cloud.storage import Blob, Bucket, Client
-from google.cloud.storage import exceptions as client_errors
+from google.auth.transport.requests import AuthorizedSession
 from obstore import exceptions as obstore_errors
-from obstore.auth.google import GoogleCredentialProvider
-from obstore.store import GCSStore
 
 from schemas.faults import fault_line
-from transforms.retries import retry
 from transforms.storage import (
     EVERYTHING,
     Access,
@@ -42,62 +34,43 @@ from transforms.storage import (
     join_uri,
     source_changed,
 )
-from transforms.storage.local import coded
-from transforms.storage.name_ranges import Page, list_in_ranges
-from transforms.storage.object_reads import (
-    NO_RETRIES,
-    THROTTLING_STATUS,
-    TIMEOUTS,
-    TooManyFiles,
-    get_span,
-    get_whole,
+from transforms.storage.disk import UploadedSpool, coded, publish_whole
+from transforms.storage.gcs_clients import (
+    API,
+    SENDING_TIMEOUT_S,
+    TIMEOUT_S,
+    Refused,
+    emulator,
+    is_denied,
     is_forked,
-    limits_told,
-    said,
-    status_of,
+    is_gone,
+    is_throttling,
+    is_transient,
+    limit_of_files,
+    reader,
+    refused,
+    session,
 )
-from transforms.storage.request_rate import rate_of
-from transforms.storage.uploaded_spool import UploadedSpool
+from transforms.storage.listing import Page, list_in_ranges
+from transforms.storage.retries import rate_of, retry
 
-_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
-_CONNECTIONS = 64  # of the listing and uploading client, at most
+IN_ONE_REQUEST_BYTES = 8 << 20
+"""Uploaded in one request with the metadata; a larger object takes a session."""
+
+PIECE_BYTES = 64 << 20
+"""Read by one request; a larger object takes several."""
+
 _NAMES_PER_PAGE = 1000  # the store's limit
 _LISTING_THREADS = 8
-_IN_ONE_REQUEST_BYTES = 8 << 20  # with the object's metadata; a larger upload has a session
 _SENT_AT_ONCE_BYTES = 1 << 18  # of a file; 16 kB take the interpreter's lock 16 times as often
-_TIMEOUT_S = (5, 60)  # to connect, and between two bytes
-_LISTED = "items(name,size,generation,crc32c),prefixes,nextPageToken"
-_DENIED = (
-    api.Forbidden,
-    api.Unauthorized,
-    obstore_errors.PermissionDeniedError,
-    obstore_errors.UnauthenticatedError,
-    auth.DefaultCredentialsError,  # also 401 to one who sends no credentials
-    auth.RefreshError,
-)
-_GONE = (api.NotFound, FileNotFoundError)
-_TRANSIENT = (
-    ConnectionError,
-    requests.ConnectionError,
-    requests.Timeout,
-    requests.exceptions.ChunkedEncodingError,
-    requests.exceptions.ContentDecodingError,
-    requests.exceptions.JSONDecodeError,  # of a reply that was cut
-    msgspec.DecodeError,
-    auth.TransportError,
-    obstore_errors.GenericError,
-    client_errors.DataCorruption,
-    client_errors.InvalidResponse,
-)
-_TRANSIENT_STATUS = {308, 408, 410, 429}
-"""308: not all of an upload came; 410: its session is one that the store has forgotten."""
-_CREATE_ONLY: dict[str, Any] = {"if_generation_match": 0}
-_CREATED = {HTTPStatus.OK, HTTPStatus.CREATED}
+_FIELDS = "name,size,generation,crc32c"
+_CREATE_ONLY = {"ifGenerationMatch": "0"}
+_OCTETS = "application/octet-stream"
 T = TypeVar("T")
 
 
-class _Listed(msgspec.Struct, rename="camel"):
-    """An object as a listing has it: numbers as strings, the checksum big-endian in base64."""
+class _Object(msgspec.Struct, rename="camel"):
+    """An object's metadata: numbers as strings, the checksum big-endian in base64."""
 
     name: str
     size: int
@@ -106,16 +79,13 @@ class _Listed(msgspec.Struct, rename="camel"):
 
 
 class _ListReply(msgspec.Struct, rename="camel"):
-    items: Sequence[_Listed] = ()
+    items: Sequence[_Object] = ()
     prefixes: Sequence[str] = ()
     next_page_token: str = ""
 
 
-_decode_list_reply = functools.partial(msgspec.json.decode, type=_ListReply, strict=False)
-
-
 class _Body:
-    """A file that every request sends from its start, also one repeated for another token."""
+    """A file that each request sends from its start, also when it is repeated with a new token."""
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         self._file = file
@@ -148,24 +118,24 @@ class GcsStorage:
                 f"a gs:// path must name a bucket, got {root!r}: give gs://BUCKET/PATH"
             )
         self.root = root.rstrip("/")
-        self._bucket_name = bucket
+        self._bucket = bucket
         self._prefix = f"{prefix.rstrip('/')}/" if prefix.rstrip("/") else ""
         self._access = access
-        self._rate = rate_of(bucket, _is_throttling, access.max_reads_per_second)
+        self._rate = rate_of(bucket, is_throttling, access.max_reads_per_second)
 
     def list(
         self, prefix: str = "", *, recursive: bool = True, bounds: Bounds = EVERYTHING
     ) -> Iterator[Entry]:
         """Yield every object below the root or a folder of it, a thousand a request."""
-        delimiter = {} if recursive else {"delimiter": "/"}
+        delimiter = "" if recursive else "/"
 
         def fetch(start: str, end: str, token: str) -> Page:
             asked = {
                 "prefix": self._prefix + prefix,
+                "delimiter": delimiter,
                 "startOffset": self._prefix + start if start else "",
                 "endOffset": self._prefix + end if end else "",
                 "pageToken": token,
-                **delimiter,
             }
             return self._run(prefix, lambda: self._list_page(asked))
 
@@ -173,11 +143,10 @@ class GcsStorage:
 
     def stat(self, name: str) -> Entry | None:
         """Return an object's entry, None when there is none."""
-        blob = self._run(name, lambda: self._stat_once(name))
-        return None if blob is None else _entry(name, blob)
+        return self._run(name, lambda: self._stat_once(name))
 
     def read(self, name: str, expected: Entry | None = None, span: Span | None = None) -> bytes:
-        """Return an object's bytes, in the generation that was listed, and as its checksum says."""
+        """Return an object's bytes, in the generation that was listed, and with its checksum."""
         wanted = expected or self.stat(name)
         if wanted is None:
             raise self._changed(name, "not there")
@@ -186,7 +155,7 @@ class GcsStorage:
         return self._run(name, lambda: self._read_once(name, wanted, span))
 
     def crc32c(self, name: str) -> int:
-        """Return an object's CRC-32C, as the store took it."""
+        """Return an object's CRC-32C, as the store computed it."""
         found = self.stat(name)
         if found is None or found.crc32c is None:
             raise self._changed(name, "not there")
@@ -194,9 +163,7 @@ class GcsStorage:
 
     def create(self, name: str, data: bytes) -> bool:
         """Create a small object whole; False when the name is taken."""
-        with contextlib.closing(self.spool()) as spool:
-            spool.write([data])
-            return spool.publish(name)
+        return publish_whole(self.spool(), name, data)
 
     def spool(self) -> Spool:
         """Return a spool on the worker's own disk."""
@@ -213,156 +180,192 @@ class GcsStorage:
     def probe(self) -> None:
         """Make sure that the bucket can be read.
 
-        Nothing is written for it: who may only create objects could not delete it again.
+        Nothing is written: an account that may only create objects could not delete it again.
         """
         self.require_folder()
 
-    def _delete_once(self, name: str) -> None:
-        with contextlib.suppress(*_GONE):
-            self._bucket().blob(self._prefix + name).delete(**_call())
-
-    def _stat_once(self, name: str) -> Blob | None:
-        with self._rate.request():
-            return self._bucket().get_blob(self._prefix + name, **_call())
-
-    def _bucket(self) -> Bucket:
-        return self._client().bucket(
-            self._bucket_name, user_project=self._access.billing_project or None
-        )
-
-    def _client(self) -> Client:
-        return _client(self._access, _emulator())
-
     def _list_page(self, asked: Mapping[str, str], max_results: int = _NAMES_PER_PAGE) -> Page:
-        """Ask for one page, past Google's client: that spends 12 ms on its JSON, this takes 1."""
-        common = {"maxResults": str(max_results), "fields": _LISTED}
-        given = {name: value for name, value in asked.items() if value}
-        page = _decode_list_reply(self._ask("/o", {**common, **given}))
-        entries = [self._listed(item) for item in page.items]
-        entries += [self._folder(prefix) for prefix in page.prefixes]
-        return Page(entries, page.next_page_token)
+        fields = f"items({_FIELDS}),prefixes,nextPageToken"
+        limits = {"maxResults": str(max_results), "fields": fields}
+        content = self._get("/o", {**asked, **limits}).content
+        page = msgspec.json.decode(content, type=_ListReply, strict=False)
+        folders = [
+            Entry(prefix[len(self._prefix) : -1], 0, "", kind="directory")
+            for prefix in page.prefixes
+        ]
+        return Page([*map(self._entry, page.items), *folders], page.next_page_token)
 
-    def _ask(self, path: str, asked: Mapping[str, str]) -> bytes:
-        """Return the JSON that the bucket's address gives, with a path behind it."""
-        client = self._client()
-        bucket = urllib.parse.quote(self._bucket_name)
-        paying = self._access.billing_project
-        with self._rate.request():
-            reply = client._http.get(
-                f"{client.api_endpoint}/storage/v1/b/{bucket}{path}",
-                params={**asked, "prettyPrint": "false"}
-                | ({"userProject": paying} if paying else {}),
-                timeout=_TIMEOUT_S,
-            )
-            if reply.status_code != HTTPStatus.OK:
-                raise api.from_http_response(reply)
-        return reply.content
+    def _stat_once(self, name: str) -> Entry | None:
+        try:
+            content = self._get(self._path(name), {"fields": _FIELDS}).content
+        except Refused as error:
+            if is_gone(error):
+                return None
+            raise
+        return self._entry(msgspec.json.decode(content, type=_Object, strict=False))
 
-    def _listed(self, item: _Listed) -> Entry:
-        name = item.name[len(self._prefix) :]
-        kind = "directory" if item.name.endswith("/") else "file"
-        crc32c = _crc32c(item.crc32c)
-        return Entry(name, item.size, item.generation, crc32c, kind)
-
-    def _folder(self, prefix: str) -> Entry:
-        return Entry(prefix[len(self._prefix) : -1], 0, "", kind="directory")
+    def _entry(self, found: _Object) -> Entry:
+        crc32c = int.from_bytes(base64.b64decode(found.crc32c), "big") if found.crc32c else None
+        kind = "directory" if found.name.endswith("/") else "file"
+        name = found.name[len(self._prefix) :]
+        return Entry(name, found.size, found.generation, crc32c, kind)
 
     def _read_once(self, name: str, wanted: Entry, span: Span | None) -> bytes:
-        path, pinned = self._prefix + name, {"version": wanted.pin}
+        start, end = span or (0, wanted.size_bytes)
         try:
-            if not _is_plain(path) or is_forked():
-                data = self._download(path, wanted, span)
-            else:
-                store = _store(self._bucket_name, self._access, _emulator())
-                if span is not None:
-                    data = get_span(store, path, span, pinned, self._rate)
-                else:
-                    data = get_whole(store, path, wanted.size_bytes, pinned, self._rate)
-        except _GONE:
-            raise self._changed(name, f"generation {wanted.pin} is gone") from None
-        if span is not None:
-            if len(data) != span[1] - span[0]:
-                what = f"{len(data)} bytes came, {span[1] - span[0]} were asked for"
-                raise obstore_errors.GenericError(what)
-            return data
-        if len(data) != wanted.size_bytes or (
-            wanted.crc32c is not None and google_crc32c.value(data) != wanted.crc32c
-        ):
-            # The generation is what was asked for, so it is the transport that has changed it.
-            raise obstore_errors.GenericError(
-                f"{len(data)} bytes of CRC-32C {google_crc32c.value(data):08x} came,"
-                f" {wanted.size_bytes} of {wanted.crc32c or 0:08x} were listed"
-            )
+            data = self._read_span(name, wanted.pin, start, end)
+        except Exception as error:
+            if is_gone(error):
+                raise self._changed(name, f"generation {wanted.pin} is gone") from None
+            raise
+        # The store was asked for one generation, so other bytes come from the transport: try again.
+        if len(data) != end - start:
+            what = f"{len(data)} bytes came, {end - start} were asked for"
+            raise obstore_errors.GenericError(what)
+        if span is None and wanted.crc32c is not None:
+            crc32c = google_crc32c.value(data)
+            if crc32c != wanted.crc32c:
+                raise obstore_errors.GenericError(
+                    f"bytes of CRC-32C {crc32c:08x} came, those of {wanted.crc32c:08x} were listed"
+                )
         return data
 
-    def _download(self, path: str, wanted: Entry, span: Span | None) -> bytes:
-        """Read an object that obstore cannot name, or not in this process, in one piece."""
-        blob = self._bucket().blob(path, generation=int(wanted.pin))
-        part = {} if span is None else {"start": span[0], "end": span[1] - 1}
-        if span is not None and span[0] == span[1]:
-            return b""  # no range of bytes is empty
-        with self._rate.request():
-            return blob.download_as_bytes(raw_download=True, checksum=None, **part, **_call())
+    def _read_span(self, name: str, generation: str, start: int, end: int) -> bytes:
+        if start == end:
+            return b""
+        path = self._prefix + name
+        if not _is_plain(path) or is_forked():
+            return self._download(name, generation, start, end)
+        store = reader(self._bucket, self._access, emulator())
+        pieces = []
+        for first in range(start, end, PIECE_BYTES):
+            span = first, min(first + PIECE_BYTES, end)
+            options: Any = {"version": generation, "range": span}
+            with self._rate.request():
+                reply = obstore.get(store, path, options=options)
+            pieces.append(bytes(reply.bytes()))
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _download(self, name: str, generation: str, start: int, end: int) -> bytes:
+        """Read an object that obstore cannot name, or in a process that cannot use obstore."""
+        asked = {"alt": "media", "generation": generation}
+        headers = {"accept-encoding": "gzip", "range": f"bytes={start}-{end - 1}"}
+        with self._get(self._path(name), asked, headers=headers, stream=True) as reply:
+            return bytes(reply.raw.read(decode_content=False))  # as stored, not unpacked
+
+    def _delete_once(self, name: str) -> None:
+        reply = self._ask("DELETE", self._path(name))
+        if reply.status_code != HTTPStatus.NOT_FOUND:
+            _check(reply)
 
     def _upload(self, name: str, file: IO[bytes]) -> bool:
-        """Upload a file that appears when all of it came; a failed try starts over."""
+        """Upload a file, which appears when the store has all of it; a failed try starts over."""
         return self._run(name, lambda: self._upload_once(name, file))
 
     def _upload_once(self, name: str, file: IO[bytes]) -> bool:
-        key = self._access.kms_key or None
-        blob = self._bucket().blob(self._prefix + name, kms_key_name=key)
         size = file.seek(0, os.SEEK_END)
-        file.seek(0)
-        try:
-            if size > _IN_ONE_REQUEST_BYTES:
-                self._upload_by_session(blob, file, size)
-            else:
-                blob.upload_from_file(
-                    file, size=size, checksum="crc32c", **_CREATE_ONLY, **_sending()
-                )
-        except api.PreconditionFailed:
+        send = self._send_whole if size <= IN_ONE_REQUEST_BYTES else self._send_by_session
+        reply = send(self._prefix + name, _Body(file, size))
+        if reply.status_code == HTTPStatus.PRECONDITION_FAILED:
             return False
+        _check(reply)
         return True
 
-    def _upload_by_session(self, blob: Blob, file: IO[bytes], size: int) -> None:
-        """Upload as the file is read; Google's client would hold 100 MiB of it, five times over."""
-        session = blob.create_resumable_upload_session(
-            size=size, checksum=None, **_CREATE_ONLY, **_call()
+    def _send_whole(self, path: str, body: _Body) -> requests.Response:
+        """Upload metadata and bytes in one request; the store compares the checksum."""
+        boundary = uuid.uuid4().hex
+        metadata = json.dumps({"name": path, "crc32c": _crc32c_of(body)})
+        parts = (
+            f"--{boundary}\r\ncontent-type: application/json; charset=UTF-8\r\n\r\n{metadata}\r\n"
+            f"--{boundary}\r\ncontent-type: {_OCTETS}\r\n\r\n".encode(),
+            *body,
+            f"\r\n--{boundary}--".encode(),
         )
-        body = _Body(file, size)
-        crc32c = base64.b64encode(_crc32c_of(body).to_bytes(4, "big")).decode()
-        reply = self._client()._http.put(
-            session,
+        kind = f"multipart/related; boundary={boundary}"
+        return self._begin_upload("multipart", data=b"".join(parts), headers={"content-type": kind})
+
+    def _send_by_session(self, path: str, body: _Body) -> requests.Response:
+        """Upload as the file is read, in one request of a resumable session."""
+        headers = {"x-upload-content-type": _OCTETS, "x-upload-content-length": str(len(body))}
+        begun = self._begin_upload("resumable", json={"name": path}, headers=headers)
+        if begun.status_code == HTTPStatus.PRECONDITION_FAILED:
+            return begun
+        _check(begun)
+        reply = self._session().put(
+            begun.headers["location"],
             data=body,
             headers={
-                "content-range": f"bytes 0-{size - 1}/{size}",
-                "x-goog-hash": f"crc32c={crc32c}",  # the store refuses other bytes
+                "content-range": f"bytes 0-{len(body) - 1}/{len(body)}",
+                "x-goog-hash": f"crc32c={_crc32c_of(body)}",  # the store refuses other bytes
             },
-            timeout=_sending()["timeout"],
+            timeout=SENDING_TIMEOUT_S,
         )
-        if reply.status_code == HTTPStatus.NOT_FOUND:  # the session; a bucket was there before it
-            raise api.from_http_status(HTTPStatus.GONE, f"upload session: {reply.text}")
-        if reply.status_code not in _CREATED:
-            raise api.from_http_response(reply)
+        if reply.status_code == HTTPStatus.NOT_FOUND:  # the session: the bucket exists
+            raise Refused(HTTPStatus.GONE, f"upload session: {reply.text}")
+        return reply
+
+    def _begin_upload(self, kind: str, **given: Any) -> requests.Response:
+        asked = {"uploadType": kind, "kmsKeyName": self._access.kms_key, **_CREATE_ONLY}
+        return self._ask("POST", "/o", asked, "/upload", timeout=SENDING_TIMEOUT_S, **given)
+
+    def _get(self, path: str, asked: Mapping[str, str], **given: Any) -> requests.Response:
+        """Return the reply to a request that reads, at the rate at which these may start."""
+        with self._rate.request():
+            reply = self._ask("GET", path, {**asked, "prettyPrint": "false"}, **given)
+            _check(reply)
+        return reply
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        asked: Mapping[str, str] | None = None,
+        service: str = "",
+        **given: Any,
+    ) -> requests.Response:
+        """Return the reply of the JSON API for a path below the bucket's."""
+        address = f"{emulator() or API}{service}/storage/v1/b/{_quote(self._bucket)}{path}"
+        params = {**(asked or {}), "userProject": self._access.billing_project}
+        given = {"timeout": TIMEOUT_S, **given}
+        present = {name: value for name, value in params.items() if value}
+        return self._session().request(method, address, params=present, **given)
+
+    def _session(self) -> AuthorizedSession:
+        return session(self._access.anonymous or bool(emulator()))
+
+    def _path(self, name: str) -> str:
+        return f"/o/{_quote(self._prefix + name)}"
 
     def _run(self, name: str, operation: Callable[[], T]) -> T:
+        def attempt() -> T:
+            try:
+                return operation()
+            except Exception as error:
+                limit = limit_of_files(error)
+                if limit is not None:
+                    raise coded(limit, self._uri(name)) from error
+                raise
+
         try:
-            where = functools.partial(self._uri, name)
-            told = functools.partial(limits_told, operation, _is_transient)
-            return retry(told, _is_transient, where, sleep=self._rate.sleep)
-        except TooManyFiles as error:
-            raise coded(error, self._uri(name)) from error
-        except _DENIED as error:
+            return retry(attempt, is_transient, lambda: self._uri(name), sleep=self._rate.sleep)
+        except Exception as error:
+            line = self._line(name, error)
+            if not line:
+                raise
+            raise RuntimeError(line) from error
+
+    def _line(self, name: str, error: Exception) -> str:
+        """Return an error of the store as a coded line; empty for any other error."""
+        code, remedy = "E-IO-RETRIES", "look at the storage, then run again to resume"
+        if is_denied(error):
             remedy = "give the account permission, or --anonymous for a public bucket"
-            line = fault_line("E-IO-AUTH", self._uri(name), said(error), remedy)
-            raise RuntimeError(line) from error
-        except _GONE as error:
-            line = fault_line("E-ARG", self._uri(name), said(error), "give a bucket that exists")
-            raise RuntimeError(line) from error
-        except (api.GoogleAPICallError, obstore_errors.BaseError) as error:
-            remedy = "look at the storage, then run again to resume"
-            line = fault_line("E-IO-RETRIES", self._uri(name), said(error), remedy)
-            raise RuntimeError(line) from error
+            code = "E-IO-AUTH"
+        elif is_gone(error):
+            code, remedy = "E-ARG", "give a bucket that exists"
+        elif not isinstance(error, (Refused, obstore_errors.BaseError)):
+            return ""
+        what = " ".join(str(error).split())[:300]
+        return fault_line(code, self._uri(name), what, remedy)
 
     def _changed(self, name: str, what: str) -> RuntimeError:
         return source_changed(self._uri(name), what)
@@ -371,122 +374,22 @@ class GcsStorage:
         return join_uri(self.root, name) if name else self.root
 
 
-def _emulator() -> str:
-    """Return the address of an emulator, empty for the store itself."""
-    return os.environ.get("STORAGE_EMULATOR_HOST", "")  # as Google's own clients call it
+def _check(reply: requests.Response) -> None:
+    if reply.status_code >= HTTPStatus.MULTIPLE_CHOICES:
+        raise refused(reply)
 
 
-@functools.lru_cache(maxsize=8)
-def _client(access: Access, emulator: str) -> Client:
-    """Return the process's client that lists and uploads."""
-    credentials: Any = AnonymousCredentials()
-    if not access.anonymous and not emulator:
-        credentials = _credentials()
-    # Else the client asks where a bucket is, for its traces, with a permission of its own.
-    os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
-    client = Client(
-        project=access.billing_project or "none",  # of a request, nothing but its bill asks for it
-        credentials=credentials,
-        client_options={"api_endpoint": emulator},  # where there is none, the store's
-    )
-    adapter = requests.adapters.HTTPAdapter(pool_maxsize=_CONNECTIONS)
-    for scheme in ("https://", "http://"):
-        client._http.mount(scheme, adapter)
-    return client
-
-
-os.register_at_fork(after_in_child=_client.cache_clear)  # connections are their process's
-
-
-@functools.lru_cache(maxsize=64)
-def _store(bucket: str, access: Access, emulator: str) -> GCSStore:
-    """Return the process's client that reads a bucket."""
-    # As stored, and not unpacked on the way where a `Content-Encoding` says that it is packed.
-    headers = {"accept-encoding": "gzip"}
-    options: dict[str, Any] = {**TIMEOUTS, "default_headers": headers}
-    config: Any = {"skip_signature": True}
-    provider: Any = _nobody
-    if access.billing_project:
-        headers["x-goog-user-project"] = access.billing_project
-    if emulator:
-        config["base_url"] = emulator
-        options["allow_http"] = True
-    elif not access.anonymous:
-        config, provider = {}, GoogleCredentialProvider(_credentials())
-    return GCSStore(
-        bucket,
-        config=config,
-        client_options=options,  # type: ignore[arg-type]
-        retry_config=NO_RETRIES,  # type: ignore[arg-type]
-        credential_provider=provider,
-    )
-
-
-def _nobody() -> NoReturn:
-    """Stand where obstore, told to send no credentials, would look for some all the same.
-
-    It reads the machine's, to ignore them, and fails where they are of a kind that it does not know
-    (https://github.com/apache/arrow-rs-object-store/issues/520).
-    """
-    raise auth.DefaultCredentialsError("credentials were asked for, and none are to be sent")
-
-
-@functools.lru_cache(maxsize=1)
-def _credentials() -> Any:
-    """Return Application Default Credentials, found or not within seconds."""
-    # Off Google's machines the client asks for their metadata server, three times three seconds.
-    os.environ.setdefault("GCE_METADATA_DETECT_RETRIES", "1")
-    credentials, _ = google.auth.default(scopes=[_SCOPE])
-    return credentials
-
-
-def _call() -> dict[str, Any]:
-    return {"retry": None, "timeout": _TIMEOUT_S}
-
-
-def _sending() -> dict[str, Any]:
-    """Return the same for what sends much: urllib3 takes the time to connect for each send."""
-    return {**_call(), "timeout": _TIMEOUT_S[1]}
-
-
-def _entry(name: str, blob: Blob) -> Entry:
-    crc32c = _crc32c(blob.crc32c)
-    return Entry(name, blob.size, str(blob.generation), crc32c)
-
-
-def _crc32c_of(pieces: Iterable[bytes]) -> int:
+def _crc32c_of(body: _Body) -> str:
     crc = 0
-    for piece in pieces:
+    for piece in body:
         crc = google_crc32c.extend(crc, piece)
-    return crc
+    return base64.b64encode(crc.to_bytes(4, "big")).decode()
 
 
-def _crc32c(encoded: str | None) -> int | None:
-    return int.from_bytes(base64.b64decode(encoded), "big") if encoded else None
-
-
-def _is_transient(error: Exception) -> bool:
-    status = _status_of(error)
-    if status is not None:
-        return status in _TRANSIENT_STATUS or status >= 500 or _tells_other_bytes(error)
-    return isinstance(error, _TRANSIENT)
-
-
-def _tells_other_bytes(error: Exception) -> bool:
-    """Return whether the store refused an upload of which other bytes came than were sent."""
-    return isinstance(error, api.BadRequest) and "calculated CRC32C" in str(error)
-
-
-def _is_throttling(error: Exception) -> bool:
-    return _status_of(error) in THROTTLING_STATUS
-
-
-def _status_of(error: Exception) -> int | None:
-    if isinstance(error, api.GoogleAPICallError):
-        return error.code
-    return status_of(error)
+def _quote(name: str) -> str:
+    return urllib.parse.quote(name, safe="")
 
 
 def _is_plain(path: str) -> bool:
-    """Return whether obstore reads the object of this name, and not one of a tidier name."""
+    """Return whether obstore reads the object of this very name; it tidies some names."""
     return path.isprintable() and not {"", ".", ".."} & set(path.split("/"))

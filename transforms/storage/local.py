@@ -1,8 +1,8 @@
 """Local paths: listing by `scandir`, pinned reads, and files that appear whole or not at all.
 
-A file is written into an anonymous inode (`O_TMPFILE`), made durable and then linked to its name,
-which fails when the name exists: there is no temporary name to clean up and none to mistake for
-data. Where anonymous files or hard links are missing, a named spool under a lock and
+A file is written into an anonymous inode (`O_TMPFILE`), synced and then linked to its name. The
+link fails when the name exists. No temporary name is left to clean up or to mistake for data.
+Where anonymous files or hard links are missing, a named spool under a lock and
 `renameat2(RENAME_NOREPLACE)` do the same.
 """
 
@@ -14,17 +14,13 @@ import functools
 import os
 import posixpath
 import stat
-import time
 import uuid
-import weakref
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 import google_crc32c
 
 from schemas.faults import fault_line
-from transforms.retries import retry
 from transforms.storage import (
     EVERYTHING,
     SPOOL_DIR,
@@ -33,11 +29,12 @@ from transforms.storage import (
     Span,
     Spool,
     ends_early,
-    is_local,
     join_uri,
     source_changed,
     within,
 )
+from transforms.storage.disk import coded, coding, publish_whole
+from transforms.storage.retries import retry
 
 _TRANSIENT = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.ENETUNREACH}
 _NO_ANONYMOUS_FILE = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT}
@@ -51,7 +48,6 @@ _MAX_PARTS = 1024  # IOV_MAX
 _PIECE_BYTES = 4 << 20
 _SYNC_BYTES = 1 << 20
 _FOLDER_TRIES = 10
-_LOCK_TRIES, _LOCK_WAIT_S = 50, 0.1  # a killed run's processes need a moment to end
 _KINDS = (
     (stat.S_ISDIR, "directory"),
     (stat.S_ISFIFO, "fifo"),
@@ -59,59 +55,7 @@ _KINDS = (
     (stat.S_ISCHR, "device"),
     (stat.S_ISBLK, "device"),
 )
-_CODES = {
-    errno.ENOSPC: ("E-IO-NOSPACE", "free some space, then run again to resume"),
-    errno.EDQUOT: ("E-IO-NOSPACE", "raise the quota, then run again to resume"),
-    errno.EFBIG: ("E-IO-NOSPACE", "ask for smaller shards with --shard_size"),
-    errno.EROFS: ("E-IO-READONLY", "give an --output that can be written"),
-    errno.EEXIST: ("E-IO-READONLY", "give an --output that is a folder"),
-    errno.ENOTDIR: ("E-IO-READONLY", "give an --output that is a folder"),
-    errno.ELOOP: ("E-IO-READONLY", "give an --output that is a folder"),
-    errno.ENAMETOOLONG: ("E-IO-READONLY", "give a shorter --output"),
-    errno.ENOENT: ("E-IO-READONLY", "leave the folder there, and run again"),
-    errno.EACCES: ("E-IO-AUTH", "give this user permission, then run again"),
-    errno.EPERM: ("E-IO-AUTH", "give this user permission, then run again"),
-    errno.EMFILE: ("E-IO-LIMIT", "raise the limit on open files (ulimit -n)"),
-    errno.ENFILE: ("E-IO-LIMIT", "raise the system's limit on open files"),
-    errno.ENOMEM: ("E-IO-LIMIT", "free some memory, then run again to resume"),
-}
-_OF_A_PLACE = {"E-IO-NOSPACE", "E-IO-READONLY", "E-IO-AUTH"}
-
 T = TypeVar("T")
-
-
-def coded(error: OSError, where: str, elsewhere: str = "") -> RuntimeError:
-    """Return an error of the operating system as one `E-IO-…` line.
-
-    Args:
-        error: what the operating system says.
-        where: path or URI of what it says it of.
-        elsewhere: how to give another place, where it is not that of an output.
-    """
-    number = error.errno or 0
-    code, remedy = _CODES.get(number, ("E-IO-RETRIES", "look at the storage"))
-    if code in _OF_A_PLACE and number != errno.EFBIG:
-        remedy = elsewhere or remedy
-    what = error.strerror or type(error).__name__
-    return RuntimeError(fault_line(code, where, what, remedy))
-
-
-@contextlib.contextmanager
-def without_new_empty_folders(root: str) -> Iterator[None]:
-    """Remove the folders of a root that were not there before, if the block fails.
-
-    Only empty ones go. A root that is not local is left alone.
-    """
-    path = Path(os.path.abspath(root.removeprefix("file://")))
-    folders = [path, *path.parents] if is_local(root) else []
-    missing = [folder for folder in folders if not os.path.lexists(folder)]
-    try:
-        yield
-    except BaseException:
-        for folder in missing:  # the innermost first
-            with contextlib.suppress(OSError, ValueError):
-                folder.rmdir()
-        raise
 
 
 class LocalStorage:
@@ -133,7 +77,7 @@ class LocalStorage:
     def list(
         self, prefix: str = "", *, recursive: bool = True, bounds: Bounds = EVERYTHING
     ) -> Iterator[Entry]:
-        """Yield every name below the root or a folder of it; links followed, their loops not."""
+        """Yield every name below the root or a folder of it; follow links, but not in circles."""
         return within(self._walk(prefix, frozenset(), recursive), bounds)
 
     def stat(self, name: str) -> Entry | None:
@@ -152,7 +96,7 @@ class LocalStorage:
             raise self._changed(name, "not there") from None
         wanted = expected or found
         if found.kind != "file":
-            raise self._changed(name, f"a {found.kind} and no file")
+            raise self._changed(name, f"a {found.kind}, not a file")
         if span is not None and found.size_bytes == wanted.size_bytes:
             if len(data) != span[1] - span[0]:
                 raise self._changed(name, ends_early(found.size_bytes, span))
@@ -171,12 +115,7 @@ class LocalStorage:
 
     def create(self, name: str, data: bytes) -> bool:
         """Create a small file whole; False when the name is taken."""
-        spool = self.spool()
-        try:
-            spool.write([data])
-            return spool.publish(name)
-        finally:
-            spool.close()
+        return publish_whole(self.spool(), name, data)
 
     def spool(self) -> Spool:
         """Return an anonymous file in the root's filesystem."""
@@ -195,7 +134,7 @@ class LocalStorage:
             raise RuntimeError(fault_line("E-ARG", self.root, what, "give the path of a folder"))
 
     def probe(self) -> None:
-        """Make the root, and link and unlink a file there; drop spools whose writers are dead."""
+        """Make the root, create and delete a file there; drop the spools of dead writers."""
         try:
             self._run("", lambda: os.makedirs(self.root, exist_ok=True))
         except RecursionError as error:
@@ -210,7 +149,7 @@ class LocalStorage:
         try:
             status = self._run(prefix, lambda: os.stat(directory), _NOT_THERE)
             entries = self._run(prefix, lambda: os.scandir(directory), _NOT_THERE)
-        except _NOT_THERE:  # nothing to list; a folder whose name is no UTF-8 cannot be asked for
+        except _NOT_THERE:  # nothing to list, or a folder whose name is not UTF-8
             return
         above |= {_identity(status)}
         with entries, self._coding(prefix):
@@ -218,7 +157,7 @@ class LocalStorage:
                 name = prefix + _utf8(found.name)
                 try:
                     status = found.stat()
-                except OSError:  # a link to nothing, or trouble
+                except OSError:  # a dangling link, or a real error
                     leads_to = self._run(name, functools.partial(_stat_if_there, found))
                     if leads_to is None:
                         yield Entry(name, 0, "", kind="dangling link")
@@ -235,17 +174,17 @@ class LocalStorage:
     def _read_once(
         self, name: str, expected: Entry | None, span: Span | None
     ) -> tuple[bytes, Entry]:
-        # Not blocking, so that a FIFO in the place of a listed file cannot hang the read.
+        # Non-blocking: a FIFO that replaced a listed file must not hang the read.
         fd = os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             if span is not None:
                 data = _read_span(fd, *span)
             else:
                 size_bytes = expected.size_bytes if expected else os.fstat(fd).st_size
-                data = os.read(fd, size_bytes + 1)  # one more shows a file that grew
+                data = os.read(fd, size_bytes + 1)  # one more byte shows a file that grew
                 while len(data) < size_bytes and (more := os.read(fd, size_bytes + 1 - len(data))):
                     data += more  # the kernel gives at most 2 GB at once
-            status = os.fstat(fd)  # after the read: a write in between shows in the mtime
+            status = os.fstat(fd)  # after the read: the mtime shows a write in between
         except OSError:
             status = os.fstat(fd)
             if stat.S_ISREG(status.st_mode):
@@ -264,7 +203,7 @@ class LocalStorage:
 
     def _drop_dead_spools(self) -> None:
         directory = self._path(SPOOL_DIR)
-        with contextlib.suppress(OSError):  # another run's clean-up may be at it too
+        with contextlib.suppress(OSError):  # another run may clean up, too
             for name in os.listdir(directory):
                 path = os.path.join(directory, name)
                 with contextlib.suppress(OSError), open(path, "rb") as spool:
@@ -280,16 +219,12 @@ class LocalStorage:
         except passing:
             raise
         except OSError as error:
-            if passing and error.errno == errno.ELOOP:  # a loop of links leads to nothing
+            if passing and error.errno == errno.ELOOP:  # a loop of links is a dangling link
                 raise FileNotFoundError(error.errno, error.strerror) from error
             raise coded(error, self._uri(name)) from error
 
-    @contextlib.contextmanager
-    def _coding(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise coded(error, self._uri(name)) from error
+    def _coding(self, name: str) -> contextlib.AbstractContextManager[None]:
+        return coding(self._uri(name))
 
     def _changed(self, name: str, what: str) -> RuntimeError:
         return source_changed(self._uri(name), what)
@@ -301,57 +236,8 @@ class LocalStorage:
         return join_uri(self.root, name) if name else self.root
 
 
-class RunLock:
-    """An advisory lock on a local output: runs share it, and who deletes holds it alone.
-
-    It is on the folder itself, so that no file is left behind. The kernel releases it when its
-    process ends, however that ends. A store has no such lock, nor have some network filesystems:
-    there it has no effect.
-    """
-
-    def __init__(self, root: str) -> None:
-        """Open the folder; nothing is locked yet.
-
-        Raises:
-            RuntimeError: `E-IO-…` when it cannot be opened.
-        """
-        self._root, self._fd = root, -1
-        if is_local(root):
-            folder = root.removeprefix("file://")
-            try:
-                self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            except OSError as error:
-                raise coded(error, root) from error
-            self._close = weakref.finalize(self, os.close, self._fd)
-
-    def take(self, *, alone: bool) -> None:
-        """Take the lock, or change how it is held.
-
-        Raises:
-            RuntimeError: `E-OUT-FOREIGN` when another run is in the way for some seconds.
-        """
-        if self._fd < 0:
-            return
-        for _ in range(_LOCK_TRIES):
-            try:
-                fcntl.flock(self._fd, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                time.sleep(_LOCK_WAIT_S)
-            except OSError:  # this filesystem has no such locks
-                return
-        what = "another run is at work there" if alone else "another run deletes what is there"
-        remedy = "wait until it has ended, or stop it, then run again"
-        raise RuntimeError(fault_line("E-OUT-FOREIGN", self._root, what, remedy))
-
-    def close(self) -> None:
-        """Release the lock."""
-        if self._fd >= 0:
-            self._close()
-
-
 class _LocalSpool:
-    """An inode that gets its name last."""
+    """A file that gets its name last."""
 
     def __init__(self, storage: LocalStorage) -> None:
         self._storage = storage
@@ -372,13 +258,13 @@ class _LocalSpool:
         storage = self._storage
         target = storage._path(name)
         directory = posixpath.dirname(target)
-        with storage._coding(name):  # once each: after a failed fsync a second one proves nothing
+        with storage._coding(name):  # no retry: after a failed fsync a second one proves nothing
             os.fsync(self._fd)
             try:
                 self._name_in(directory, target)
             except FileExistsError:
                 return False
-            with contextlib.suppress(FileNotFoundError):  # a probe, tidied away by another run
+            with contextlib.suppress(FileNotFoundError):  # another run tidied a probe away
                 _fsync_directory(directory)
         return True
 
@@ -419,17 +305,17 @@ class _LocalSpool:
         while True:
             _make_folder(directory)
             self._spool_path = os.path.join(directory, uuid.uuid4().hex)
-            with contextlib.suppress(FileNotFoundError):  # another run's clean-up took the folder
+            with contextlib.suppress(FileNotFoundError):  # another run deleted it
                 fd = os.open(self._spool_path, flags, 0o666)
                 fcntl.flock(fd, fcntl.LOCK_EX)
-                if os.fstat(fd).st_nlink:  # else it took the file before the lock was ours
+                if os.fstat(fd).st_nlink:  # else a clean-up deleted it before we had the lock
                     return fd
                 os.close(fd)
 
     def _begin_sync(self) -> None:
-        """Have the kernel write to disk what is new, so that `publish` need not wait for all of it.
+        """Have the kernel start to write new pages, so that `publish` waits for few of them.
 
-        Of pages that are still to be written, the advice to drop them only starts the writing.
+        The advice to drop pages that are not written yet only starts the writing.
         """
         end = os.lseek(self._fd, 0, os.SEEK_CUR)
         if end - self._synced_bytes >= _SYNC_BYTES and hasattr(os, "posix_fadvise"):
@@ -447,17 +333,17 @@ class _LocalSpool:
     def _name_it(self, directory: str, target: str) -> None:
         source = f"/proc/self/fd/{self._fd}"
         if self._spool_path:
-            source = os.path.abspath(self._spool_path)  # relative ones would begin at `directory`
+            source = os.path.abspath(self._spool_path)  # a relative path would begin at `directory`
         directory_fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            # A directory descriptor makes Python call linkat() with AT_SYMLINK_FOLLOW, which
-            # links the inode behind /proc/self/fd and not that symbolic link.
+            # With a directory descriptor Python calls linkat() with AT_SYMLINK_FOLLOW. That links
+            # the inode itself, not the symbolic link below /proc/self/fd.
             os.link(source, target, src_dir_fd=directory_fd, follow_symlinks=True)
         except FileExistsError:
             raise
         except OSError as error:
             if error.errno not in _NO_LINK or (
-                error.errno == errno.ENOENT and os.path.exists(source)  # then the folder is gone
+                error.errno == errno.ENOENT and os.path.exists(source)  # the folder is gone
             ):
                 raise
             self._rename_no_replace(target)
@@ -494,7 +380,7 @@ def _entry(name: str, status: os.stat_result) -> Entry:
     if stat.S_ISREG(status.st_mode):
         return Entry(name, status.st_size, str(status.st_mtime_ns))
     kind = next((kind for is_kind, kind in _KINDS if is_kind(status.st_mode)), "device")
-    return Entry(name, 0, "", kind=kind)  # a folder's size and mtime are none of a data set's
+    return Entry(name, 0, "", kind=kind)  # a data set ignores sizes and times of folders
 
 
 def _utf8(name: str) -> str:
@@ -517,9 +403,9 @@ def _stat_if_there(found: os.DirEntry[str]) -> os.stat_result | None:
 
 
 def _make_folder(path: str) -> None:
-    """Make a folder unless it is there, though another run may take it away at any moment.
+    """Make a folder unless it is there; another run may delete it at any moment.
 
-    `makedirs` looks again at what is there already, and calls it no folder if it has just gone.
+    `makedirs` checks whether an existing path is a folder, and fails if it has just gone.
     """
     os.makedirs(posixpath.dirname(path) or ".", exist_ok=True)
     with contextlib.suppress(FileExistsError):

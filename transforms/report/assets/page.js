@@ -1,28 +1,22 @@
 "use strict";
-// The page is whole without this: filters, search and the enlarged pictures are what it adds.
+// The page works without this; it adds filters, search and enlarged pictures.
 // Texts are moved as text or as nodes, never as HTML.
 (() => {
   const byId = (id) => document.getElementById(id);
   const all = (selector, from = document) => [...from.querySelectorAll(selector)];
   document.documentElement.classList.add("js");
   const tiles = all(".tile");
-  const isShown = (element) => !element.hidden;
-
+  const shownTiles = () => tiles.filter((tile) => !tile.hidden);
+  const counted = (shown, of, what) => (shown === of ? "" : `${shown} of ${of} ${what}`);
   const listen = (id, event, act) => {
     const element = byId(id);
     if (element) element.addEventListener(event, act);
     return element;
   };
-  const counted = (shown, of, what) => (shown === of ? "" : `${shown} of ${of} ${what}`);
 
   // Pictures by split and class.
   const bySplit = listen("filter-split", "change", () => filterTiles());
   const byClass = listen("filter-class", "change", () => filterTiles());
-  const clear = listen("filter-clear", "click", () => {
-    for (const choice of [bySplit, byClass]) if (choice) choice.value = "";
-    filterTiles();
-    (byClass || bySplit).focus();
-  });
   function filterTiles() {
     const split = bySplit ? bySplit.value : "";
     const label = byClass ? byClass.value : "";
@@ -30,15 +24,7 @@
       const isOfClass = !label || tile.dataset.classes.split(" ").includes(label);
       tile.hidden = !isOfClass || (split !== "" && tile.dataset.split !== split);
     }
-    const isFiltered = split !== "" || label !== "";
-    for (const sheet of all(".sheet")) {
-      sheet.hidden = isFiltered && !all(".tile", sheet).some(isShown);
-      for (const above of all(".above", sheet)) above.hidden = isFiltered;
-    }
-    const apart = document.querySelector(".classes-apart");
-    if (apart) apart.hidden = !all(".class-sheet").some(isShown);
-    clear.disabled = !isFiltered;
-    byId("filter-count").textContent = counted(tiles.filter(isShown).length, tiles.length, "pictures");
+    byId("filter-count").textContent = counted(shownTiles().length, tiles.length, "pictures");
   }
   if (bySplit || byClass) byId("filters").hidden = false;
   for (const link of all("a[data-class]")) {
@@ -49,43 +35,23 @@
     });
   }
 
-  // Classes by name, and in other orders.
-  const table = byId("class-table");
-  if (table) {
-    const body = table.tBodies[0];
-    const rows = all("tr", body);
-    const gap = rows.find((row) => row.classList.contains("gap"));
-    const classRows = rows.filter((row) => row !== gap);
-    const nameOf = (row) => row.querySelector("th").textContent;
-    const numberOf = (row, cell) => Number(row.querySelector(cell).textContent.replaceAll(",", ""));
-    const places = new Map(rows.map((row, place) => [row, place]));
-    const orders = {
-      rank: (a, b) => places.get(a) - places.get(b),
-      rare: (a, b) => places.get(b) - places.get(a),
-      name: (a, b) => nameOf(a).localeCompare(nameOf(b)),
-      id: (a, b) => numberOf(a, ".id") - numberOf(b, ".id"),
-    };
-    const find = listen("class-find", "input", () => {
-      const wanted = find.value.trim().toLowerCase();
-      for (const row of classRows) row.hidden = !nameOf(row).toLowerCase().includes(wanted);
-      if (gap) gap.hidden = wanted !== "";
-      const shown = classRows.filter(isShown).length;
-      byId("class-count").textContent = counted(shown, classRows.length, "classes");
-    });
-    const order = listen("class-order", "change", () => {
-      const hasGap = order.value === "rank" || order.value === "rare";
-      body.append(...(hasGap ? rows : classRows).toSorted(orders[order.value]));
-      if (gap && !hasGap) body.append(gap);
-    });
-    byId("class-filters").hidden = false;
-  }
+  // Classes by name.
+  const find = listen("class-find", "input", () => {
+    const rows = all("#class-table tbody tr");
+    const wanted = find.value.trim().toLowerCase();
+    for (const row of rows) {
+      row.hidden = !row.querySelector("th").textContent.toLowerCase().includes(wanted);
+    }
+    const shown = rows.filter((row) => !row.hidden).length;
+    byId("class-count").textContent = counted(shown, rows.length, "classes");
+  });
+  if (find) byId("class-filter").hidden = false;
 
-  // A picture, enlarged. A dialog keeps the focus, closes by Escape, and gives the focus back.
+  // An enlarged picture. A dialog keeps the focus, closes on Escape, and gives the focus back.
   const box = byId("lightbox");
   if (!box) return;
   const stage = byId("lightbox-picture");
   let current = null;
-  const shownTiles = () => tiles.filter(isShown);
 
   function fit() {
     const image = stage.querySelector("img");
@@ -129,19 +95,10 @@
     if (event.target === box) box.close();
   });
   box.addEventListener("keydown", (event) => {
-    if (event.altKey || event.ctrlKey || event.metaKey) return;
     const steps = { ArrowLeft: -1, ArrowRight: 1 };
-    if (event.key in steps) {
+    if (event.key in steps && !(event.altKey || event.ctrlKey || event.metaKey)) {
       step(steps[event.key]);
       event.preventDefault();
-    } else if (event.key === "Tab") {
-      // Its ends meet: a browser's own dialog lets the focus out to the address bar.
-      const stops = all("button", box);
-      const [leaving, entering] = event.shiftKey ? [stops[0], stops.at(-1)] : [stops.at(-1), stops[0]];
-      if (document.activeElement === leaving || document.activeElement === box) {
-        entering.focus();
-        event.preventDefault();
-      }
     }
   });
   window.addEventListener("resize", fit);

@@ -1,0 +1,286 @@
+"""Every kind of store that tests run on: a `Storage`, and its files as seen from outside.
+
+`FAKE_GCS_SERVER` names a fake-gcs-server, which `.ci/run` installs. Without it, that store is left
+out.
+"""
+
+import contextlib
+import errno
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, Protocol
+
+import pytest
+from apache_beam.io.filesystem import CompressionTypes, FileMetadata, FileSystem
+from apache_beam.io.localfilesystem import LocalFileSystem
+from google.auth.credentials import AnonymousCredentials
+from google.cloud.storage import Bucket, Client
+
+from tests.children import without_anonymous_files
+from tests.gcs_stand_in import GcsStandIn
+from tests.memory_store import MemoryStore, served
+from tests.servers import serving
+from transforms.storage import Access, Storage, open_storage
+
+EMULATOR = os.environ.get("FAKE_GCS_SERVER", "")
+LOCAL = ("local", "local, named spools", "local, renames")
+STORES = (*LOCAL, "beam", "memory", "gcs", *(["fake-gcs-server"] if EMULATOR else []))
+LARGE = bytes(range(256)) * 40_000  # over the 8 MB from which an upload has a session
+
+
+class Files(Protocol):
+    """The files below a root, as another program sees them."""
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write a file, whatever was there."""
+
+    def all(self) -> dict[str, bytes]:
+        """Return the bytes of all files by name, sorted, spools left out."""
+
+    def touch(self, name: str) -> None:
+        """Make a file look modified, its bytes as they were."""
+
+    def remove(self, name: str) -> None:
+        """Delete a file."""
+
+
+class Store(NamedTuple):
+    """A storage, its files from outside, and the folder where uploads wait, if it has one."""
+
+    storage: Storage
+    files: Files
+    spools: Path
+
+
+@contextlib.contextmanager
+def opened(kind: str, folder: Path) -> Iterator[Store]:
+    """Open a new, empty store of a kind.
+
+    Args:
+        kind: one of `STORES`.
+        folder: for files on disk and spools.
+    """
+    spools, root = folder / "spools", folder / "root"
+    spools.mkdir()
+    root.mkdir()
+    access = Access(spool_dir=str(spools))
+    with pytest.MonkeyPatch.context() as patch:
+        if kind in LOCAL:
+            hide_what_a_disk_may_lack(kind, patch)
+            yield Store(open_storage(str(root)), DiskFiles(root), spools)
+        elif kind == "beam":
+            yield Store(open_storage(f"testfs://{root}", access), DiskFiles(root), spools)
+        elif kind == "memory":
+            with served():
+                memory = MemoryStore()
+                process = memory.start()
+                yield Store(open_storage(f"{process.uri}/root"), MemoryFiles(memory), spools)
+        elif kind == "gcs":
+            with GcsStandIn() as stand_in:
+                stand_in.make_bucket("b")
+                patch.setenv("STORAGE_EMULATOR_HOST", stand_in.url)
+                yield Store(open_storage("gs://b/root", access), StandInFiles(stand_in), spools)
+        else:
+            with fake_gcs_bucket() as (address, bucket):
+                patch.setenv("STORAGE_EMULATOR_HOST", address)
+                root_uri = f"gs://{bucket.name}/root"
+                yield Store(open_storage(root_uri, access), BucketFiles(bucket), spools)
+
+
+def hide_what_a_disk_may_lack(kind: str, patch: pytest.MonkeyPatch) -> None:
+    """Refuse `O_TMPFILE`, as NFS does, and hard links, as exFAT does."""
+    if kind != "local":
+        patch.setattr(os, "open", without_anonymous_files(os.open))
+    if kind == "local, renames":
+        patch.setattr(os, "link", failing(errno.EPERM))
+
+
+def failing(code: int) -> Callable[..., Any]:
+    """Return a system call that always fails."""
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
+@contextlib.contextmanager
+def fake_gcs_bucket() -> Iterator[tuple[str, Bucket]]:
+    """Run a fake-gcs-server with a new bucket."""
+
+    def command(port: int) -> list[str]:
+        # It serves reads of the XML API under its public address alone.
+        at = ("-host", "127.0.0.1", "-port", str(port), "-public-host", f"127.0.0.1:{port}")
+        return [EMULATOR, "-scheme", "http", *at, "-backend", "memory"]
+
+    with serving(command) as port:
+        address = f"http://127.0.0.1:{port}"
+        client = Client("test", AnonymousCredentials(), client_options={"api_endpoint": address})
+        yield address, client.create_bucket(f"b-{uuid.uuid4().hex}")
+
+
+class DiskFiles:
+    """Files in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def put(self, name: str, data: bytes) -> None:
+        (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (self.folder / name).write_bytes(data)
+        os.utime(self.folder / name, (1_600_000_000, 1_600_000_000))
+
+    def all(self) -> dict[str, bytes]:
+        paths = sorted(path for path in self.folder.rglob("*") if path.is_file())
+        found = {str(path.relative_to(self.folder)): path.read_bytes() for path in paths}
+        return {name: data for name, data in found.items() if not name.startswith("_spool/")}
+
+    def touch(self, name: str) -> None:
+        os.utime(self.folder / name, (1_700_000_000, 1_700_000_000))
+
+    def remove(self, name: str) -> None:
+        (self.folder / name).unlink()
+
+
+class MemoryFiles:
+    """Objects of a memory store below `root`."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    def put(self, name: str, data: bytes) -> None:
+        self._store.put(f"root/{name}", data)
+
+    def all(self) -> dict[str, bytes]:
+        return self._store.files("root/")
+
+    def touch(self, name: str) -> None:
+        self.put(name, self.all()[name])
+
+    def remove(self, name: str) -> None:
+        self._store.remove(f"root/{name}")
+
+
+class StandInFiles:
+    """Objects of the GCS stand-in below `gs://b/root`."""
+
+    def __init__(self, stand_in: GcsStandIn) -> None:
+        self.stand_in = stand_in
+
+    def put(self, name: str, data: bytes) -> None:
+        self.stand_in.put("b", f"root/{name}", data)
+
+    def all(self) -> dict[str, bytes]:
+        objects = self.stand_in.objects("b")
+        return {name.removeprefix("root/"): data for name, data in objects.items()}
+
+    def touch(self, name: str) -> None:
+        self.put(name, self.all()[name])  # a new generation
+
+    def remove(self, name: str) -> None:
+        self.stand_in.remove("b", f"root/{name}")
+
+
+class BucketFiles:
+    """Objects of a bucket below `root`, by Google's client."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+
+    def put(self, name: str, data: bytes) -> None:
+        self._bucket.blob(f"root/{name}").upload_from_string(data)
+
+    def all(self) -> dict[str, bytes]:
+        blobs = self._bucket.list_blobs()
+        return {blob.name.removeprefix("root/"): blob.download_as_bytes() for blob in blobs}
+
+    def touch(self, name: str) -> None:
+        self.put(name, self.all()[name])
+
+    def remove(self, name: str) -> None:
+        self._bucket.blob(f"root/{name}").delete()
+
+
+DISK = LocalFileSystem(None)
+FAULTS: dict[str, list[Exception]] = {}
+"""Errors that the next calls of an operation of `testfs://` raise, by its name."""
+
+
+class DiskFileSystem(FileSystem):
+    """A filesystem of Beam's for `testfs://`: folders on this disk, and errors on request."""
+
+    @classmethod
+    def scheme(cls) -> str:
+        return "testfs"
+
+    def join(self, basepath: str, *paths: str) -> str:
+        return "/".join([basepath.rstrip("/"), *paths])
+
+    def split(self, path: str) -> tuple[str, str]:
+        head, _, tail = path.rpartition("/")
+        return head, tail
+
+    def mkdirs(self, path: str) -> None:
+        DISK.mkdirs(_on_disk(path))
+
+    def has_dirs(self) -> bool:
+        return True
+
+    def _list(self, dir_or_prefix: str) -> Iterator[FileMetadata]:
+        _fail_if_asked("list")
+        for found in DISK._list(_on_disk(dir_or_prefix)):
+            uri = f"testfs://{found.path}"
+            yield FileMetadata(uri, found.size_in_bytes, found.last_updated_in_seconds)
+
+    def create(
+        self, path: str, mime_type: str = "", compression_type: str = CompressionTypes.AUTO
+    ) -> BinaryIO:
+        _fail_if_asked("create")
+        return DISK.create(_on_disk(path), mime_type, compression_type)
+
+    def open(
+        self, path: str, mime_type: str = "", compression_type: str = CompressionTypes.AUTO
+    ) -> BinaryIO:
+        _fail_if_asked("open")
+        return DISK.open(_on_disk(path), mime_type, compression_type)
+
+    def copy(self, source_file_names: list[str], destination_file_names: list[str]) -> None:
+        raise NotImplementedError
+
+    def rename(self, source_file_names: list[str], destination_file_names: list[str]) -> None:
+        _fail_if_asked("rename")
+        sources = [_on_disk(name) for name in source_file_names]
+        DISK.rename(sources, [_on_disk(name) for name in destination_file_names])
+        _fail_if_asked("rename's reply")
+
+    def exists(self, path: str) -> bool:
+        _fail_if_asked("exists")
+        return DISK.exists(_on_disk(path))
+
+    def size(self, path: str) -> int:
+        return DISK.size(_on_disk(path))
+
+    def last_updated(self, path: str) -> float:
+        return DISK.last_updated(_on_disk(path))
+
+    def checksum(self, path: str) -> str:
+        return DISK.checksum(_on_disk(path))
+
+    def metadata(self, path: str) -> FileMetadata:
+        found = DISK.metadata(_on_disk(path))
+        return FileMetadata(path, found.size_in_bytes, found.last_updated_in_seconds)
+
+    def delete(self, paths: list[str]) -> None:
+        _fail_if_asked("delete")
+        DISK.delete([_on_disk(path) for path in paths])
+
+
+def _on_disk(uri: str) -> str:
+    return uri.removeprefix("testfs://")
+
+
+def _fail_if_asked(operation: str) -> None:
+    if FAULTS.get(operation):
+        raise FAULTS[operation].pop(0)

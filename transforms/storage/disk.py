@@ -1,0 +1,157 @@
+"""The local disk: its errors as coded lines, the lock of an output, and spools of uploads."""
+
+import contextlib
+import errno
+import fcntl
+import os
+import tempfile
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from schemas.faults import fault_line
+from transforms.storage import Spool, is_local
+
+_LOCK_TRIES, _LOCK_WAIT_S = 50, 0.1  # the processes of a killed run need a moment to end
+_ELSEWHERE = "give a --spool_dir that can be written and has room, then run again to resume"
+_CODES = {
+    errno.ENOSPC: ("E-IO-NOSPACE", "free some space, then run again to resume"),
+    errno.EDQUOT: ("E-IO-NOSPACE", "raise the quota, then run again to resume"),
+    errno.EFBIG: ("E-IO-NOSPACE", "ask for smaller shards with --shard_size"),
+    errno.EROFS: ("E-IO-READONLY", "give an --output that can be written"),
+    errno.EEXIST: ("E-IO-READONLY", "give an --output that is a folder"),
+    errno.ENOTDIR: ("E-IO-READONLY", "give an --output that is a folder"),
+    errno.ELOOP: ("E-IO-READONLY", "give an --output that is a folder"),
+    errno.ENAMETOOLONG: ("E-IO-READONLY", "give a shorter --output"),
+    errno.ENOENT: ("E-IO-READONLY", "leave the folder there, and run again"),
+    errno.EACCES: ("E-IO-AUTH", "give this user permission, then run again"),
+    errno.EPERM: ("E-IO-AUTH", "give this user permission, then run again"),
+    errno.EMFILE: ("E-IO-LIMIT", "raise the limit on open files (ulimit -n)"),
+    errno.ENFILE: ("E-IO-LIMIT", "raise the system's limit on open files"),
+    errno.ENOMEM: ("E-IO-LIMIT", "free some memory, then run again to resume"),
+}
+_OF_A_PLACE = {"E-IO-NOSPACE", "E-IO-READONLY", "E-IO-AUTH"}
+
+
+def coded(error: OSError, where: str, elsewhere: str = "") -> RuntimeError:
+    """Return an error of the operating system as one `E-IO-…` line.
+
+    Args:
+        error: the operating system's.
+        where: path or URI that it is about.
+        elsewhere: remedy that names another place, where the path is not the output's.
+    """
+    number = error.errno or 0
+    code, remedy = _CODES.get(number, ("E-IO-RETRIES", "look at the storage"))
+    if code in _OF_A_PLACE and number != errno.EFBIG:
+        remedy = elsewhere or remedy
+    what = error.strerror or type(error).__name__
+    return RuntimeError(fault_line(code, where, what, remedy))
+
+
+@contextlib.contextmanager
+def coding(where: str, elsewhere: str = "") -> Iterator[None]:
+    """Raise an `OSError` of the block as one `E-IO-…` line."""
+    try:
+        yield
+    except OSError as error:
+        raise coded(error, where, elsewhere) from error
+
+
+@contextlib.contextmanager
+def without_new_empty_folders(root: str) -> Iterator[None]:
+    """If the block fails, remove the empty folders of a local root that it made."""
+    path = Path(os.path.abspath(root.removeprefix("file://")))
+    folders = [path, *path.parents] if is_local(root) else []
+    missing = [folder for folder in folders if not os.path.lexists(folder)]
+    try:
+        yield
+    except BaseException:
+        for folder in missing:  # the innermost first
+            with contextlib.suppress(OSError, ValueError):
+                folder.rmdir()
+        raise
+
+
+class RunLock:
+    """An advisory lock on a local output: runs share it, a run that deletes holds it alone.
+
+    It is on the folder itself, so that no file is left. The kernel releases it when its process
+    ends, however that ends. Stores and some network filesystems have no such lock: there it has no
+    effect.
+    """
+
+    def __init__(self, root: str) -> None:
+        """Open the folder; nothing is locked yet.
+
+        Raises:
+            RuntimeError: `E-IO-…` when it cannot be opened.
+        """
+        self._root, self._fd = root, -1
+        if is_local(root):
+            folder = root.removeprefix("file://")
+            with coding(root):
+                self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._close = weakref.finalize(self, os.close, self._fd)
+
+    def take(self, *, alone: bool) -> None:
+        """Take the lock, or change how it is held.
+
+        Raises:
+            RuntimeError: `E-OUT-FOREIGN` when another run holds it for some seconds.
+        """
+        if self._fd < 0:
+            return
+        for _ in range(_LOCK_TRIES):
+            try:
+                fcntl.flock(self._fd, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                time.sleep(_LOCK_WAIT_S)
+            except OSError:  # this filesystem has no such locks
+                return
+        what = "another run is at work there" if alone else "another run deletes what is there"
+        remedy = "wait until it has ended, or stop it, then run again"
+        raise RuntimeError(fault_line("E-OUT-FOREIGN", self._root, what, remedy))
+
+    def close(self) -> None:
+        """Release the lock."""
+        if self._fd >= 0:
+            self._close()
+
+
+class UploadedSpool:
+    """An unnamed local file that is uploaded when it is published."""
+
+    def __init__(self, upload: Callable[[str, IO[bytes]], bool], spool_dir: str) -> None:
+        """Take the upload of a file under a name, and the folder; empty for the system's."""
+        self._upload = upload
+        self._where = spool_dir or "temporary folder"
+        with coding(self._where, _ELSEWHERE):
+            self._where = spool_dir or tempfile.gettempdir()  # finds one that can be written
+        with coding(self._where, _ELSEWHERE):
+            self._file = tempfile.TemporaryFile(dir=self._where)
+
+    def write(self, parts: Sequence[bytes]) -> None:
+        """Append the parts."""
+        with coding(self._where, _ELSEWHERE):
+            self._file.writelines(parts)
+            self._file.flush()  # a full disk must show here, not in close
+
+    def publish(self, name: str) -> bool:
+        """Upload the file; False when the name is taken."""
+        return self._upload(name, self._file)
+
+    def close(self) -> None:
+        """Drop the local file."""
+        with contextlib.suppress(OSError):  # a full disk has been reported by the write
+            self._file.close()
+
+
+def publish_whole(spool: Spool, name: str, data: bytes) -> bool:
+    """Create a small file by a spool; False when the name is taken."""
+    with contextlib.closing(spool):
+        spool.write([data])
+        return spool.publish(name)

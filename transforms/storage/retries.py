@@ -1,0 +1,216 @@
+"""How often to ask a store: retry transient errors, and slow down where it throttles.
+
+Requests start freely until a store says 'too many requests'. What it served in the last second is
+then what it can give. The rate falls a fifth below that, is back there after ten seconds and a
+fifth above it after twenty, along the curve of TCP CUBIC (RFC 9438) with a constant that does not
+depend on the rate. From then on it doubles every five seconds. Workers do not know of each other;
+each finds its share. In simulations, 1 to 1,000 workers used 0.9 to 1 of a quota in the first ten
+seconds and all of it later, with one request in 5 to 300 refused.
+"""
+
+import contextlib
+import functools
+import logging
+import math
+import os
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from schemas.faults import fault_line
+
+_LOG = logging.getLogger(__name__)
+DEADLINE_S = 900.0
+"""Longest time for which an operation is retried."""
+
+_LOGGED_AFTER_S = 10.0
+_FIRST_WAIT_S = 0.1
+_LONGEST_WAIT_S = 30.0
+
+_FALL = 0.2  # below what the store has served
+_RECOVERY_S = 10.0
+_DOUBLING_S = 5.0  # after two recoveries
+_MOST_DOUBLINGS = 64  # as good as no limit; 2**1000 does not fit into a float
+_MEASURED_S = 1.0  # also the shortest time between two falls
+_MEASURED_REPLIES = 20  # at least, however long they took
+_LEAST_PER_S = 1.0
+_SHORTEST_S = 0.001
+_SLOW_S = 1.0  # a reply that takes longer, and ten times the usual time, is a sign of throttling
+_SLOW_TIMES = 10
+_LAST_REPLY_WEIGHT = 0.02  # in the usual time to a reply
+
+T = TypeVar("T")
+
+
+def retry(
+    operation: Callable[[], T],
+    is_transient: Callable[[Exception], bool],
+    where: Callable[[], str],
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> T:
+    """Return the operation's result; try again after transient errors.
+
+    Waits grow from 0.1 s to 30 s, each drawn uniformly below its bound ('full jitter', AWS
+    Architecture Blog, 2015). Tries end by elapsed time. Other errors pass through. Retries that
+    last longer than 10 s are logged once.
+
+    Raises:
+        RuntimeError: `E-IO-RETRIES` when errors are still transient at the deadline.
+    """
+    started_s = clock()
+    bound_s = _FIRST_WAIT_S
+    is_logged = False
+    while True:
+        try:
+            return operation()
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            elapsed_s = clock() - started_s
+            if elapsed_s >= DEADLINE_S:
+                what = f"still failing after {elapsed_s:.0f} s ({type(error).__name__}: {error})"
+                remedy = "run again to resume when the storage is well"
+                raise RuntimeError(fault_line("E-IO-RETRIES", where(), what, remedy)) from error
+            wait_s = min(random.uniform(0, bound_s), DEADLINE_S - elapsed_s)
+            if not is_logged and elapsed_s + wait_s > _LOGGED_AFTER_S:
+                is_logged = True
+                why = f"{type(error).__name__}: {error}".partition("\n")[0]
+                left_s = DEADLINE_S - elapsed_s
+                _LOG.warning("retrying %s for up to %.0f s more (%s)", where(), left_s, why)
+        sleep(wait_s)
+        bound_s = min(2 * bound_s, _LONGEST_WAIT_S)
+
+
+class WaitedTime:
+    """How long threads waited for a store that throttles; reported to the runner."""
+
+    def __init__(self) -> None:
+        """Start at zero."""
+        self._lock = threading.Lock()
+        self._seconds = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Add one thread's wait."""
+        with self._lock:
+            self._seconds += seconds
+
+    def take(self, threads: int) -> int:
+        """Return the whole seconds that each of so many threads waited since the last call."""
+        with self._lock:
+            seconds = int(self._seconds / threads)
+            self._seconds -= seconds * threads
+            return seconds
+
+
+THROTTLED = WaitedTime()
+"""The waits of this process."""
+
+
+class RequestRate:
+    """The rate at which the threads of a process start requests to one bucket."""
+
+    def __init__(
+        self,
+        is_throttling: Callable[[Exception], bool],
+        limit_per_s: float = math.inf,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        waited: WaitedTime = THROTTLED,
+    ) -> None:
+        """Take the test for 'too many requests', and the rate that is never exceeded."""
+        self._is_throttling = is_throttling
+        self._limit_per_s = limit_per_s
+        self._clock = clock
+        self._sleep = sleep
+        self._waited = waited
+        self._lock = threading.Lock()
+        self._served_per_s = math.inf  # when the store last throttled
+        self._slowed_at_s = -math.inf
+        self._next_s = -math.inf  # when the next request may start
+        self._replies: deque[tuple[float, bool]] = deque()  # when, and whether served
+        self._usual_s = math.inf  # from a request to its reply
+
+    @contextlib.contextmanager
+    def request(self) -> Iterator[None]:
+        """Wait for a request's turn; the block ends when its reply begins."""
+        started_s = self._wait_for_turn()
+        try:
+            yield
+        except Exception as error:
+            if self._is_throttling(error):
+                with self._lock:
+                    self._keep_reply(served=False)
+                self._slow_down()
+            raise
+        self._note_reply(self._clock() - started_s)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait before a request is tried again."""
+        if self._served_per_s < math.inf:
+            self._waited.add(seconds)
+        self._sleep(seconds)
+
+    def per_s(self) -> float:
+        """Return the rate at which requests may start now; infinite for no limit."""
+        if self._served_per_s == math.inf:
+            return self._limit_per_s
+        progress = (self._clock() - self._slowed_at_s) / _RECOVERY_S - 1
+        doublings = max(progress - 1, 0) * _RECOVERY_S / _DOUBLING_S
+        factor = (1 + _FALL * min(progress, 1) ** 3) * 2 ** min(doublings, _MOST_DOUBLINGS)
+        return min(self._limit_per_s, self._served_per_s * factor)
+
+    def _wait_for_turn(self) -> float:
+        with self._lock:
+            now_s = self._clock()
+            start_s = max(now_s, self._next_s)
+            self._next_s = start_s + 1 / self.per_s()
+        if start_s > now_s:
+            self._waited.add(start_s - now_s)
+            self._sleep(start_s - now_s)
+        return start_s
+
+    def _note_reply(self, took_s: float) -> None:
+        with self._lock:
+            self._keep_reply(served=True)
+            usual_s = self._usual_s
+            is_first = usual_s == math.inf
+            change_s = 0 if is_first else _LAST_REPLY_WEIGHT * (took_s - usual_s)
+            self._usual_s = took_s if is_first else usual_s + change_s
+        if took_s > max(_SLOW_S, _SLOW_TIMES * usual_s):
+            self._slow_down()
+
+    def _slow_down(self) -> None:
+        with self._lock:
+            now_s = self._clock()
+            if len(self._replies) < _MEASURED_REPLIES or now_s < self._slowed_at_s + _MEASURED_S:
+                return
+            served = sum(is_served for _, is_served in self._replies)
+            served_per_s = served / max(now_s - self._replies[0][0], _SHORTEST_S)
+            before_per_s = self.per_s()
+            # A store that gives nothing for a moment will soon give as much as before.
+            least_per_s = before_per_s / 2 if self._slowed_at_s > -math.inf else _LEAST_PER_S
+            self._served_per_s = max(min(before_per_s, served_per_s), least_per_s, _LEAST_PER_S)
+            self._slowed_at_s = now_s
+
+    def _keep_reply(self, *, served: bool) -> None:
+        now_s = self._clock()
+        self._replies.append((now_s, served))
+        while len(self._replies) > _MEASURED_REPLIES and self._replies[0][0] < now_s - _MEASURED_S:
+            self._replies.popleft()
+
+
+@functools.lru_cache(maxsize=64)
+def rate_of(
+    store: str, is_throttling: Callable[[Exception], bool], limit_per_s: float
+) -> RequestRate:
+    """Return this process's rate of requests to a store; a limit of 0 means none."""
+    return RequestRate(is_throttling, limit_per_s or math.inf)
+
+
+os.register_at_fork(after_in_child=rate_of.cache_clear)  # a copied lock may never be released
