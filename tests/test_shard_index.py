@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from transforms.shard_index import (
     IndexRow,
@@ -115,7 +116,7 @@ def test_the_text_form_is_what_dali_reads() -> None:
 
 def replace_source(**changes: object) -> list[IndexRow]:
     source = {"name": "a.jpg", "size": 100, "pin": "1700000000000000001", "sha256": SHA, **changes}
-    return [IndexRow("30", 0, 120, [Source(**source)], [1, 90, 1])]
+    return [replace(ROWS[0], sources=[Source(**source)])]
 
 
 @pytest.mark.parametrize(
@@ -126,11 +127,11 @@ def replace_source(**changes: object) -> list[IndexRow]:
         (replace_source(name="b.jpg"), False),
         (replace_source(size=101), False),
         (replace_source(sha256="cd" * 32), False),
-        ([IndexRow("31", 0, 120, ROWS[0].sources, [1, 90, 1])], False),
-        ([IndexRow("30", 1, 120, ROWS[0].sources, [1, 90, 1])], False),
-        ([IndexRow("30", 0, 121, ROWS[0].sources, [1, 90, 1])], False),
-        ([IndexRow("30", 0, 120, [], [1, 90, 1])], False),
-        ([IndexRow("30", 0, 120, ROWS[0].sources, [90, 1, 1])], False),
+        ([replace(ROWS[0], key="31")], False),
+        ([replace(ROWS[0], offset=1)], False),
+        ([replace(ROWS[0], size=121)], False),
+        ([replace(ROWS[0], sources=[])], False),
+        ([replace(ROWS[0], labels=[90, 1, 1])], False),
         (ROWS[:2], False),
         ([], False),
     ],
