@@ -28,6 +28,7 @@ setup(
         "pyarrow>=16",
         "pycocotools>=2.0.10",
         "requests>=2.31",
+        "simplejpeg>=1.8",
         "tqdm>=4.66",
         "urllib3>=2.0",
     ],

@@ -2,6 +2,7 @@
 
 import argparse
 import datetime
+import enum
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, TypeVar
@@ -38,18 +39,15 @@ _Choice = TypeVar("_Choice", Check, Color, Encoding, Order, Orientation, ResizeM
 
 
 def add_data_set_flags(parser: FlagParser, *, images: bool = True) -> None:
-    """Add the flags that every pipeline has, behind those of its sources and its layout.
-
-    Args:
-        parser: of the pipeline's command.
-        images: whether it has image files, which flags are about.
-    """
+    """Add the flags that every source has, with those about images where it has image files."""
     _add_split_flags(parser)
     if images:
         _add_image_flags(parser)
     _add_daily_flags(parser)
     _add_shard_flags(parser)
-    _add_report_flags(parser)
+    _add_reject_flags(parser)
+    _add_output_flags(parser)
+    _add_limit_flags(parser)
 
 
 def data_set_fields(
@@ -146,286 +144,263 @@ def budget_of(name: str, text: str) -> RejectBudget:
 
 
 def _add_split_flags(parser: FlagParser) -> None:
-    """Add the flags that divide samples into splits."""
-    group = parser.add_argument_group("splits")
-    group.add_argument(
+    add = parser.add_argument_group("splits (docs/splits.md)").add_argument
+    add(
         "--split_by",
         type=not_empty,
         default=GIVEN,
         metavar="HOW",
-        help="given: as the sources are named; hash: by a keyed hash of each sample's key, so that"
-        " adding data never moves one; or the name of a field that says it (default given)",
+        help="given: as the sources are named; hash: by a hash of each sample's key; or the name of"
+        " a field that says the split (default given)",
     )
-    group.add_argument(
+    add(
         "--splits",
         type=not_empty,
         metavar="SPLIT[=SHARE],...",
-        help="by hash the splits' shares, any positive numbers, such as train=90,val=5,test=5; by a"
-        f" field the splits that it may say (default: for a field {', '.join(USUAL_SPLITS)})",
+        help="by hash the splits' shares, such as train=90,val=5,test=5; by a field its values"
+        f" (default: for a field {', '.join(USUAL_SPLITS)})",
     )
-    group.add_argument(
+    add(
         "--group_by",
         type=not_empty,
         metavar="FIELD",
-        help="draw one split for all samples of which this field is the same, such as a scene or a"
-        " patient (default: for each sample)",
+        help="samples with the same value of this field share a split (default: none)",
     )
-    group.add_argument(
-        "--split_seed", type=int, default=0, metavar="N", help="of the splits by hash (default 0)"
-    )
+    add("--split_seed", type=int, default=0, metavar="N", help="of splits by hash (default 0)")
 
 
 def _add_image_flags(parser: FlagParser) -> None:
-    """Add the flags about images."""
-    group = parser.add_argument_group("images")
-    group.add_argument(
+    add = parser.add_argument_group("images (docs/images.md)").add_argument
+    add(
         "--check",
-        choices=[check.value for check in Check],
+        choices=_values(Check),
         default=Check.HEADER.value,
         help="header: walk through each file's structure; decode: decode its pixels too"
         " (default header)",
     )
-    group.add_argument(
+    add(
         "--orientation",
-        choices=[orientation.value for orientation in Orientation],
+        choices=_values(Orientation),
         default=Orientation.KEEP.value,
-        help="pictures that EXIF asks to be turned: keep them as stored, with boxes to match, or"
-        " turn pixels, boxes, polygons, masks and keypoints upright; PNG without loss, JPEG encoded"
-        f" again at quality {JPEG_QUALITY} with its chroma subsampling (default keep)",
+        help="upright: turn pixels and annotations as EXIF asks; PNG without loss, JPEG at quality"
+        f" {JPEG_QUALITY}; keep: leave images as stored (default keep)",
     )
-    _add_conversion_flags(parser)
-
-
-def _add_conversion_flags(parser: FlagParser) -> None:
-    group = parser.add_argument_group("conversion of images (docs/images.md)")
-    group.add_argument(
+    add(
         "--resize",
         metavar="N|WxH|max:N",
-        help="width and height in px of the box that images are resized to, N for a square; or the"
-        " most that the longer side may have, nothing enlarged; annotations follow"
-        " (default: sizes stay)",
+        help="box in px that images are resized to, N for a square; or the longest side that they"
+        " may have; annotations follow (default: sizes stay)",
     )
-    group.add_argument(
+    add(
         "--resize_mode",
-        choices=[mode.value for mode in ResizeMode],
-        help="fit: the largest size inside the box with the image's aspect; fill: the box, what is"
-        " beyond it cut off on both sides; stretch: the box, whatever the aspect (default fit;"
-        " stretch where plain pixels are written)",
+        choices=_values(ResizeMode),
+        help="fit: the largest size inside the box; fill: the whole box, the rest cut off; stretch:"
+        " the box, whatever the aspect (default fit; stretch for plain pixels)",
     )
-    group.add_argument(
+    add(
         "--reencode",
-        choices=[encoding.value for encoding in Encoding],
-        help="encode every image as this that is not; WebP, TIFF and AVIF are taken too (default:"
-        " changed images in their own format, GIF and BMP as PNG, all others byte for byte)",
+        choices=_values(Encoding),
+        help="encode every image as this (default: changed images in their own format, GIF and BMP"
+        " as PNG, all others stay byte for byte)",
     )
-    group.add_argument(
+    add(
         "--quality",
         type=int,
         metavar="1..100",
-        help="by libjpeg's scale, of JPEGs that are made; with --reencode jpeg every image is"
-        f" (default {DEFAULT_QUALITY})",
+        help=f"of JPEGs that are encoded, by libjpeg's scale (default {DEFAULT_QUALITY})",
     )
-    group.add_argument(
+    add(
         "--color",
-        choices=[color.value for color in Color],
-        help="rgb: three channels; gray: one; keep: those of the file, inks as RGB once they are"
-        " decoded; what rgb, gray and JPEG leave out of alpha is laid on white (default keep; rgb"
-        " where plain pixels are written)",
+        choices=_values(Color),
+        help="rgb: three channels; gray: one; keep: those of the file (default keep; rgb for plain"
+        " pixels); alpha that is dropped is laid on white",
     )
 
 
 def _add_daily_flags(parser: FlagParser) -> None:
-    """Add the flags that every pipeline has for its daily runs."""
-    group = parser.add_argument_group("daily runs")
-    group.add_argument(
+    add = parser.add_argument_group("daily runs (docs/scheduled-runs.md)").add_argument
+    add(
         "--date",
         metavar="YYYY-MM-DD",
-        help=f"day that stands for {DATE} in --output and --since, such as that of a run to resume"
-        " (default: today in UTC, when the command starts)",
+        help=f"replaces {DATE} in --output and --since (default: today in UTC)",
     )
-    group.add_argument(
+    add(
         "--since",
         nargs="+",
         action="extend",
         default=[],
         type=not_empty,
         metavar="DIR",
-        help="earlier data sets: what they hold is left out, their label ids stay; with"
-        f" {DATE}, all finished ones of that name and an earlier day (default none)",
+        help="earlier data sets, whose samples are left out and whose label ids stay; with"
+        f" {DATE}, all finished ones of an earlier day (default none)",
     )
 
 
 def _add_shard_flags(parser: FlagParser) -> None:
-    """Add the flags that every pipeline has: shards, rejects, limits, output."""
     group = parser.add_argument_group("shards")
-    number = group.add_mutually_exclusive_group()
-    number.add_argument(
+    add_number = group.add_mutually_exclusive_group().add_argument
+    add_number(
         "--shard_size",
         metavar="SIZE",
-        help="output bytes a shard to aim at, decimal units or KiB/MiB/GiB (default: 150MB, and at"
-        " least 16 shards a split where each keeps 64 records; a given size is obeyed)",
+        help="output bytes a shard, in decimal units or KiB/MiB/GiB (default: 150MB, and at least"
+        " 16 shards a split where each keeps 64 records)",
     )
-    number.add_argument(
+    add_number(
         "--num_shards",
         nargs="+",
         metavar="[SPLIT=]N",
-        help="exact number of shards, for all splits or each (default: from --shard_size)",
+        help="number of shards, for all splits or each (default: from --shard_size)",
     )
-    number.add_argument(
+    add_number(
         "--records_per_shard",
         type=int,
         metavar="N",
-        help="fill every shard but a split's last with N records (default: equal shares)",
+        help="records of every shard but a split's last (default: equal shares)",
     )
-    group.add_argument(
+    add = group.add_argument
+    add(
         "--hosts",
         type=int,
         default=1,
         metavar="N",
-        help="hosts that will read files[h::N]; shards become a multiple of it (default 1)",
+        help="hosts that read files[h::N]; shards become a multiple of it (default 1)",
     )
-    group.add_argument(
+    add(
         "--shard_names",
         metavar="NAMES",
-        help="counted (train-00000-of-00016-750.tfrec, the default), plain (without the record"
-        " count, as TFDS wants it; the default of --layout tfds), or a template of {split}"
-        " {index:05} {num_shards:05} {records}; with --num_shards 1 also a name such as"
-        " test.tfrecord",
+        help="counted (train-00000-of-00016-750.tfrec), plain (without the record count, as TFDS"
+        " wants it), or a template of {split} {index:05} {num_shards:05} {records}; a plain file"
+        " name with --num_shards 1 (default counted; plain with --layout tfds)",
     )
-    group.add_argument(
+    add(
         "--order",
         nargs="+",
         default=["shuffled"],
         metavar="[SPLIT=]ORDER",
-        help="shuffled (globally, by --seed; the default) or input, for all splits or each",
+        help="shuffled (globally, by --seed) or input, for all splits or each (default shuffled)",
     )
-    group.add_argument("--seed", type=int, default=0, help="of the shuffle (default 0)")
-    _add_reject_flags(parser)
-    _add_output_and_limits(parser)
+    add("--seed", type=int, default=0, help="of the shuffle (default 0)")
 
 
 def _add_reject_flags(parser: FlagParser) -> None:
-    group = parser.add_argument_group("rejects")
-    group.add_argument(
+    add = parser.add_argument_group("rejects").add_argument
+    add(
         "--max_rejected",
         default="0",
         metavar="K|P%",
-        help="samples that may be rejected: a count, or a percentage of those listed (default 0)."
-        " More end the run with exit code 4 after all shards are built; run it again with a"
-        " larger number to commit what is there",
+        help="samples that may be rejected, a count or a percentage of those listed; more end the"
+        " run with exit code 4 after all shards are built (default 0)",
     )
-    group.add_argument(
+    add(
         "--exclude",
         type=not_empty,
         metavar="REJECTED.jsonl",
-        help="leave out the samples that this file of an earlier run names (default none)",
+        help="leave out the samples that an earlier run's file names (default none)",
     )
-    group.add_argument(
-        "--allow_empty", action="store_true", help="accept a split without images (default: stop)"
-    )
+    add("--allow_empty", action="store_true", help="accept an empty split (default: stop)")
 
 
 def add_drop_flag(parser: FlagParser) -> None:
-    """Add the flag of pipelines that have annotations."""
+    """Add the flag of sources that have annotations."""
     parser.add_argument_group("dropped annotations").add_argument(
         "--max_dropped",
         metavar="COUNT|SHARE%",
-        help="annotations of each split that may be dropped, such as boxes without an area: a"
-        " count, or a percentage of those listed (default 1 in 100, rounded up, but never all of"
-        " a split). More end the run with exit code 4, as with --max_rejected",
+        help="annotations of each split that may be dropped, a count or a percentage of those"
+        " listed; more end the run with exit code 4 (default 1 in 100, never all of a split)",
     )
 
 
-def _add_output_and_limits(parser: FlagParser) -> None:
-    group = parser.add_argument_group("output and limits")
-    group.add_argument(
+def _add_output_flags(parser: FlagParser) -> None:
+    add = parser.add_argument_group("output").add_argument
+    add(
         "--output",
         type=not_empty,
         required=True,
         metavar="DIR",
-        help="folder or URI that the data set goes to (required)",
+        help="folder or URI of the data set (required)",
     )
-    group.add_argument(
+    add(
         "--plan",
         nargs="?",
         const="text",
         choices=["text", "json"],
-        help="say what the run would make and how large, as text or json, and write nothing"
-        " (default: run; --plan alone: text)",
+        help="only say what the run would make, as text or json (default: run)",
     )
-    group.add_argument(
+    add(
         "--overwrite",
         action="store_true",
-        help="delete what an earlier run left in --output, its manifest first: from then on there"
-        " is no data set until this run ends (default: resume the same run, refuse another)",
+        help="first delete what an earlier run left in --output, its manifest before the rest"
+        " (default: resume the same run, refuse another)",
     )
-    group.add_argument(
+    add(
         "--trust_manifest",
         action="store_true",
-        help="take a complete --output made with the same options for up to date, without listing"
-        " the sources (default: list them)",
+        help="take a complete --output of the same options for up to date (default: list the"
+        " sources)",
     )
-    group.add_argument(
+    add(
         "--no_wait",
         action="store_true",
-        help="end once a runner elsewhere has taken the job (default: wait for its end, say what"
-        " was made, and exit with the code of its fault)",
+        help="end once a runner elsewhere has taken the job (default: wait for its end)",
     )
-    group.add_argument(
+    which = parser.add_argument_group("report").add_mutually_exclusive_group()
+    which.add_argument(
+        "--report",
+        action="store_true",
+        help=f"make {REPORT_NAME} after the manifest, or for a complete --output that lacks it"
+        " (default: for local runs with a local --output)",
+    )
+    which.add_argument(
+        "--no_report", action="store_true", help=f"make no {REPORT_NAME} (default: see --report)"
+    )
+
+
+def _add_limit_flags(parser: FlagParser) -> None:
+    group = parser.add_argument_group("limits, of each worker or of all processes of a local run")
+    add = group.add_argument
+    add(
         "--shards_in_flight",
         type=int,
         default=DEFAULT_SHARDS,
         metavar="N",
-        help="shards built at once by a worker process, or by all processes of a run on this"
-        " machine, and at most as many more uploaded to gs://"
+        help="shards built at once, and at most as many uploaded to gs://"
         f" (default {DEFAULT_SHARDS}; 1: one process)",
     )
-    group.add_argument(
+    add(
         "--bytes_in_flight",
         default=f"{DEFAULT_BYTES // 2**20}MiB",
         metavar="SIZE",
-        help="image bytes held at once by a worker process, or by all processes of a run on this"
-        " machine; an image larger than a process's part goes alone there"
-        f" (default {DEFAULT_BYTES // 2**20}MiB)",
+        help=f"image bytes held at once (default {DEFAULT_BYTES // 2**20}MiB)",
     )
-    group.add_argument(
+    add(
         "--readers",
         type=int,
         metavar="N",
-        help="images read at once by a worker process, or by all processes of a run on this"
-        f" machine (default {DEFAULT_READERS}, or {DEFAULT_REMOTE_READERS} for images elsewhere,"
-        " and at least as many as --workers; 1: one process)",
+        help=f"images read at once (default {DEFAULT_READERS}, or {DEFAULT_REMOTE_READERS} for"
+        " images elsewhere, and at least --workers; 1: one process)",
     )
-    group.add_argument(
+    add(
         "--workers",
         type=int,
         metavar="N",
-        help="images checked and encoded at once by a worker process, or by all processes of a run"
-        " on this machine, on a core each (default: all cores it may use; 1: one process)",
+        help="images checked and encoded at once, each on a core (default: all cores; 1: one"
+        " process)",
     )
-    group.add_argument(
+    add(
         "--spool_dir",
         default="",
         metavar="DIR",
-        help="where a worker keeps shards on their way to a store that is not local, as large as"
-        " --shards_in_flight of them, twice that for gs://, and unpacked members of .npz files; and"
-        " a run in this process its samples while they are sorted (default: the system's temporary"
-        " folder)",
+        help="folder for shards on their way to a store, unpacked .npz members, and the samples of"
+        " a local run (default: the system's temporary folder)",
     )
-    group.add_argument(
+    add(
         "--max_reads_per_second",
         type=float,
         default=0,
         metavar="N",
-        help="requests that read or list a bucket, of a worker process at most (default 0: as"
-        " many as it answers, fewer while it throttles); for --images that are not local",
+        help="requests that read or list a bucket (default 0: as many as it answers)",
     )
-    _add_access_flags(parser)
-
-
-def _add_access_flags(parser: FlagParser) -> None:
-    group = add_reading_flags(parser)
-    group.add_argument(
+    add_reading_flags(parser).add_argument(
         "--kms_key",
         default="",
         metavar="NAME",
@@ -433,20 +408,8 @@ def _add_access_flags(parser: FlagParser) -> None:
     )
 
 
-def _add_report_flags(parser: FlagParser) -> None:
-    group = parser.add_argument_group("report")
-    which = group.add_mutually_exclusive_group()
-    which.add_argument(
-        "--report",
-        action="store_true",
-        help=f"make {REPORT_NAME} behind the manifest, and where it is missing beside a complete"
-        " --output (default: where the run is in this process and --output is local)",
-    )
-    which.add_argument(
-        "--no_report",
-        action="store_true",
-        help=f"make no {REPORT_NAME}: beam-tfrec report makes it later (default: see --report)",
-    )
+def _values(choices: type[enum.Enum]) -> list[str]:
+    return [choice.value for choice in choices]
 
 
 def _sharding_of(flags: argparse.Namespace) -> Sharding:

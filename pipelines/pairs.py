@@ -15,8 +15,8 @@ from schemas.layouts import Layout
 from schemas.layouts.pairs import PairsLayout
 from transforms.pipeline_spool import spool_for
 from transforms.sources.join_files import JoinFiles, NamedFile, Sides
-from transforms.sources.listed_files import ListFiles
-from transforms.sources.read_folder import FOLDER, is_read
+from transforms.sources.listed_files import ListFiles, is_read
+from transforms.sources.read_folder import FOLDER
 from transforms.sources.read_pairs import HIGH, LOW, PairNames, PairReader, pair_root
 from transforms.sources.read_samples import SourceSamples
 

@@ -4,11 +4,9 @@ Neither Beam nor TensorFlow is imported.
 """
 
 import argparse
-import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TextIO
 
 from pipelines.command import guarded, say
 from pipelines.flags import FlagParser, add_reading_flags, not_empty, reading_access
@@ -104,8 +102,7 @@ def make_reports(config: ReportConfig) -> Iterator[tuple[str, Report]]:
         put_page(place, report_file(report), config.access)
         yield place, report
     if files:
-        with _progress(sys.stderr, len(files)) as seen:
-            report = report_of_files(files, config.access, list(findings.lines()), seen)
+        report = report_of_files(files, config.access, list(findings.lines()))
         put_page(config.output, report_file(report), config.access)
         yield config.output, report
 
@@ -161,23 +158,6 @@ def _check_output(config: ReportConfig, data_sets: Sequence[str], files: Sequenc
         raise ValueError(
             f"output must come with one data set, got {len(data_sets)}: give them apart"
         )
-
-
-@contextlib.contextmanager
-def _progress(stream: TextIO, files: int) -> Iterator[Callable[[int, int], object]]:
-    """Give what tells a terminal how far the reading is, on one line that is cleared at the end."""
-    if not stream.isatty():
-        yield lambda done, records: None
-        return
-    try:
-        yield lambda done, records: print(
-            f"\r{done} of {counted(files, 'file')}, {counted(records, 'record')} ",
-            end="",
-            file=stream,
-            flush=True,
-        )
-    finally:
-        print("\r\x1b[K", end="", file=stream, flush=True)
 
 
 def _summary(report: Report) -> str:

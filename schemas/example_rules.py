@@ -13,6 +13,7 @@ from schemas.parse_example import Message, kind_of, read_features, read_sequence
 
 _SHA256_KEY = "image/key/sha256"
 _IMAGE_KEY = "image/encoded"
+_SIZE_KEYS = ("image/height", "image/width")
 _SHOWN_LABELS = 10
 _PANOPTIC = "panoptic_objects/"  # their labels are in no index
 _INDEXED_LAYOUTS = frozenset(
@@ -68,6 +69,8 @@ class ExampleRules:
         labels: ids of the label map; empty where there is none.
         images: keys of image files.
         row_label: key of the labels that the index holds too; empty where there is none.
+        size_keys: keys of a picture's height and width, which the index holds too; none where a
+            record does not state them.
     """
 
     context: Mapping[str, Rule]
@@ -75,12 +78,14 @@ class ExampleRules:
     labels: frozenset[int] = frozenset()
     images: tuple[str, ...] = ()
     row_label: str = ""
+    size_keys: tuple[str, ...] = ()
 
     def find_wrong(
         self,
         data: bytes,
         sources: Sequence[str] = (),
         row_labels: Sequence[int] | None = None,
+        row_size_px: tuple[int | None, ...] = (),
         *,
         hashes: bool = False,
     ) -> list[str]:
@@ -90,6 +95,7 @@ class ExampleRules:
             data: its bytes.
             sources: hex SHA-256 of its source files, where images are those files; else none.
             row_labels: its labels in the index; None where the index has no such record.
+            row_size_px: height and width of its picture in the index; none where it has neither.
             hashes: whether to compare SHA-256 of images.
         """
         steps: Mapping[str, Message] = {}
@@ -116,6 +122,10 @@ class ExampleRules:
             wrong += _wrong_keys(context, self.context)
         if self.steps or steps:
             wrong += self._wrong_steps(steps)
+        for key, value in zip(self.size_keys, row_size_px, strict=False):
+            stated = list(context[key].int64_list.value) if key in context else []
+            if value is not None and stated != [value]:
+                wrong.append(f"feature {key!r} is {_some(stated)}, the index says {value}")
         if hashes:
             wrong += self._wrong_hashes(context, sources)
         return wrong
@@ -196,6 +206,7 @@ def make_rules(
         ids,
         tuple(f.key for f in features if f.content == Content.IMAGE.value and f.key not in steps),
         _row_label(class_labels - steps) if layout in _INDEXED_LAYOUTS else "",
+        _SIZE_KEYS if layout in _INDEXED_LAYOUTS and rules.keys() >= {*_SIZE_KEYS} else (),
     )
 
 

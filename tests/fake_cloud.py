@@ -1,8 +1,8 @@
 """Google Cloud as far as `tests.cloud_smoke` sees it: buckets are folders, jobs run in process.
 
 Started under the name of the program that it plays: `gcloud`, or the `python` that submits a job.
-FAKE_CLOUD names the folder of its state. A call that holds FAKE_CLOUD_FAILS fails, jobs are in the
-state FAKE_CLOUD_STATE if that is set, and a shard that is copied from FAKE_CLOUD_TEARS is torn.
+FAKE_CLOUD names the folder of its state. A call that holds FAKE_CLOUD_FAILS fails, and jobs are in
+the state FAKE_CLOUD_STATE if that is set.
 """
 
 import json
@@ -78,10 +78,6 @@ def storage(words: list[str]) -> None:
     verb, paths = words[0], [Path(here(w)) for w in words[1:] if not w.startswith("--")]
     if verb == "rsync":
         shutil.copytree(*paths, dirs_exist_ok=True)
-        torn = os.environ.get("FAKE_CLOUD_TEARS", "")
-        if torn and torn in str(paths[0]):
-            shard = min(paths[1].glob("*.tfrec"))
-            shard.write_bytes(shard.read_bytes()[:-1])
     elif verb == "rm":
         shutil.rmtree(paths[0])
     elif verb == "ls":

@@ -129,9 +129,8 @@ def hostile_report() -> Report:
     )
     outlines = (
         Outline(1, XSS, (0.1, 0.1, 0.5, 0.5)),
-        Outline(2, BIDI, (float("nan"), 0.1, 0.5, 0.5)),
-        Outline(None, '"><svg onload=alert(1)>', None, ((0.5, float("inf")), (0.5, 0.5))),
-        Outline(2, "back", (0.5, 0.5, -0.2, 0.1)),
+        Outline(2, BIDI, (0.9, 0.1, 0.1, 0.5)),
+        Outline(None, '"><svg onload=alert(1)>', None, ((0.5, 0.9), (0.5, 0.5))),
     )
     shown = replace(
         picture(5, XSS),

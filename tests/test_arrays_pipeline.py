@@ -1,7 +1,6 @@
-"""`pipelines.arrays`, end to end; what it writes is read by the tutorials' own parsing."""
+"""`pipelines.arrays` end to end, read back with the tutorials' own parsing."""
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -9,9 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipelines.arrays import configure, parser
-from pipelines.engines import beam_flags
-from schemas.tensors import TENSOR_TYPES
+from pipelines.arrays import configure
 from tests.array_runs import npy_bytes, parsed, random_images, run_arrays
 from tests.coco_command import counts, shard_paths
 from tests.gcs_stand_in import GcsStandIn
@@ -70,11 +67,6 @@ def test_a_thousand_random_arrays(tmp_path: Path) -> None:
     of_the_tutorial(1000, 16, tmp_path)
 
 
-@pytest.mark.slow
-def test_a_thousand_random_arrays_of_full_size(tmp_path: Path) -> None:
-    of_the_tutorial(1000, 224, tmp_path)
-
-
 def test_arrays_of_several_sizes_are_padded_to_batches(tmp_path: Path) -> None:
     import tensorflow as tf
 
@@ -105,9 +97,10 @@ def test_arrays_of_several_sizes_are_padded_to_batches(tmp_path: Path) -> None:
         assert image.sum() == values.sum()
 
 
-@pytest.mark.parametrize("dtype", TENSOR_TYPES)
-@pytest.mark.parametrize("save", ["npy", "npz", "compressed"])
-def test_every_type_of_values(dtype: str, save: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "save"), [("bfloat16", "npy"), ("float64", "npz"), ("bool", "compressed")]
+)
+def test_types_of_values(dtype: str, save: str, tmp_path: Path) -> None:
     import tensorflow as tf
 
     held = np.dtype("V2" if dtype == "bfloat16" else dtype)
@@ -126,22 +119,6 @@ def test_every_type_of_values(dtype: str, save: str, tmp_path: Path) -> None:
     found = parsed(tmp_path / "out", tf.dtypes.as_dtype(dtype))
     for row, expected in zip(found, values, strict=True):
         np.testing.assert_array_equal(row["image"].view(values.dtype), expected)
-
-
-def test_raw_values_are_decoded(source: Path, tmp_path: Path) -> None:
-    import tensorflow as tf
-
-    out = tmp_path / "out"
-    np.save(source / "x.npy", IMAGES.astype(">f4"))
-    flags = ("--encoding", "raw", "--order", "input", "--num_shards", 1)
-    committed(out, "--arrays", source / "x.npy", *flags)
-
-    (path,) = shard_paths(out)
-    description = {"raw_image": tf.io.FixedLenFeature([], tf.string)}
-    for record, image in zip(tf.data.TFRecordDataset(str(path)), IMAGES, strict=True):
-        content = tf.io.parse_single_example(record, description)
-        found = tf.reshape(tf.io.decode_raw(content["raw_image"], tf.float32), (8, 8, 3))
-        np.testing.assert_array_equal(found.numpy(), image.astype(np.float32))
 
 
 def test_names_of_classes_are_numbered(source: Path, tmp_path: Path) -> None:
@@ -193,38 +170,7 @@ def test_splits_are_given_as_keras_has_them(tmp_path: Path) -> None:
     assert run_arrays(*arguments, "--output", out).out.startswith("already complete: ")
 
 
-def test_splits_by_hash_stay_when_rows_are_added(source: Path, tmp_path: Path) -> None:
-    def splits_of(out: Path) -> dict[str, set[str]]:
-        flags = ("--split_by", "hash", "--splits", "train=80,val=10,test=10")
-        committed(out, "--arrays", source / "x.npy", *flags)
-        return {split: keys_of(out, split) for split in ("train", "val", "test")}
-
-    before = splits_of(tmp_path / "one")
-    np.save(source / "x.npy", np.concatenate([IMAGES, random_images(40, seed=1)]))
-    after = splits_of(tmp_path / "two")
-
-    assert sum(map(len, before.values())) == 60 and all(before.values())
-    assert all(before[split] <= after[split] for split in before)
-
-
-def test_a_group_is_in_one_split(source: Path, tmp_path: Path) -> None:
-    np.save(source / "scene.npy", np.arange(60) // 10)
-    out = tmp_path / "out"
-    flags = ("--split_by", "hash", "--splits", "train=1,val=1", "--group_by", "scene")
-    committed(out, "--arrays", source / "x.npy", "--feature_arrays", "scene", *flags)
-
-    train, val = ({int(key) // 10 for key in keys_of(out, split)} for split in ("train", "val"))
-    assert train | val == set(range(6)) and not train & val
-
-
-def keys_of(out: Path, split: str) -> set[str]:
-    from transforms.shard_index import index_from_parquet
-
-    files = out.glob(f"index/{split}-*.parquet")
-    return {row.key for file in files for row in index_from_parquet(file.read_bytes())}
-
-
-@pytest.mark.parametrize("kind", ["x.npy", "a.npz", "packed.npz", "folder"])
+@pytest.mark.parametrize("kind", ["packed.npz", "folder"])
 def test_a_finished_data_set_is_recognised(kind: str, source: Path, tmp_path: Path) -> None:
     np.savez(source.parent / "a.npz", x=IMAGES, y=LABELS)
     np.savez_compressed(source.parent / "packed.npz", x=IMAGES, y=LABELS)
@@ -241,45 +187,19 @@ def test_a_finished_data_set_is_recognised(kind: str, source: Path, tmp_path: Pa
     assert run_arrays(*arguments, "--output", out).ended == (5, "E-OUT-PLAN")
 
 
-def test_other_labels_are_another_plan(source: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    committed(out, "--arrays", source / "x.npy", "--label_array", "y")
-    for flags in (
-        (),
-        ("--label_array", "y", "--encoding", "raw"),
-        ("--label_array", "y", "--dtype", "bfloat16"),
-        ("--label_array", "y", "--feature_arrays", "y2"),
-    ):
-        np.save(source / "y2.npy", LABELS)
-        run = run_arrays("--arrays", source / "x.npy", *flags, "--output", out)
-        assert run.ended == (5, "E-OUT-PLAN")
-
-
-@pytest.mark.parametrize("name", ["x.npy", "packed.npz"])
-def test_an_interrupted_run_is_resumed(name: str, source: Path, tmp_path: Path) -> None:
+def test_an_interrupted_run_is_resumed(source: Path, tmp_path: Path) -> None:
     np.savez_compressed(source / "packed.npz", x=IMAGES, y=LABELS)
-    out, arguments = tmp_path / "out", ("--arrays", source / name, "--label_array", "y")
+    out, arguments = tmp_path / "out", ("--arrays", source / "packed.npz", "--label_array", "y")
     committed(out, *arguments, "--num_shards", 3)
     whole = {path.name: path.read_bytes() for path in shard_paths(out)}
     (out / "manifest.json").unlink()
     shard_paths(out)[1].unlink()
-    touched = source / name
+    touched = source / "packed.npz"
     touched.write_bytes(touched.read_bytes())  # other pins: what is kept is hashed again
 
     committed(out, *arguments, "--num_shards", 3)
 
     assert {path.name: path.read_bytes() for path in shard_paths(out)} == whole
-
-
-def test_values_that_changed_are_told_on_resume(source: Path, tmp_path: Path) -> None:
-    out, arguments = tmp_path / "out", ("--arrays", source / "x.npy", "--num_shards", 3)
-    committed(out, *arguments)
-    (out / "manifest.json").unlink()
-    data = bytearray((source / "x.npy").read_bytes())
-    data[-1] ^= 1
-    (source / "x.npy").write_bytes(data)
-
-    assert run_arrays(*arguments, "--output", out).ended == (6, "E-SRC-CHANGED")
 
 
 def test_bytes_do_not_depend_on_how_the_file_is_packed(source: Path, tmp_path: Path) -> None:
@@ -290,7 +210,7 @@ def test_bytes_do_not_depend_on_how_the_file_is_packed(source: Path, tmp_path: P
     assert [p.read_bytes() for p in shard_paths(one)] == [p.read_bytes() for p in shard_paths(two)]
 
 
-@pytest.mark.parametrize("name", ["x.npy", "a.npz", "packed.npz", ""])
+@pytest.mark.parametrize("name", ["packed.npz", ""])
 def test_arrays_of_a_bucket_are_read_by_ranges(
     name: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,14 +238,9 @@ def test_arrays_of_a_bucket_are_read_by_ranges(
     ("write", "ended"),
     [
         (lambda f: np.save(f / "x.npy", np.array([None] * 60)), (3, "E-ARR-TYPE")),
-        (lambda f: np.save(f / "y.npy", LABELS[1:]), (3, "E-ARR-COUNT")),
         (lambda f: (f / "x.npy").write_bytes(npy_bytes(IMAGES)[:-1]), (3, "E-ARR-HEADER")),
-        (lambda f: (f / "x.npy").write_bytes(b"\x93NUMPY"), (3, "E-ARR-HEADER")),
-        (lambda f: (f / "x.npy").unlink(), (2, "E-ARG")),
-        (lambda f: (f / "y.npy").unlink(), (2, "E-ARG")),
-        (lambda f: np.save(f / "x.npy", IMAGES[:0]), (3, "E-ARR-COUNT")),
     ],
-    ids=["objects", "labels", "cut", "no header", "no images", "no labels", "empty"],
+    ids=["objects", "cut"],
 )
 def test_what_stops_a_run(write: Any, ended: tuple[int, str], source: Path, tmp_path: Path) -> None:
     write(source)
@@ -334,24 +249,6 @@ def test_what_stops_a_run(write: Any, ended: tuple[int, str], source: Path, tmp_
     )
     assert run.ended == ended
     assert not (tmp_path / "out/manifest.json").exists()
-
-
-def test_a_damaged_archive_stops_a_run(tmp_path: Path) -> None:
-    np.savez_compressed(tmp_path / "a.npz", x=IMAGES)
-    data = bytearray((tmp_path / "a.npz").read_bytes())
-    data[len(data) // 2] ^= 255
-    (tmp_path / "a.npz").write_bytes(data)
-    run = run_arrays("--arrays", tmp_path / "a.npz", "--output", tmp_path / "out")
-    assert run.ended == (3, "E-ARR-ZIP")
-
-
-def test_no_items_at_all(tmp_path: Path) -> None:
-    np.save(tmp_path / "x.npy", IMAGES[:0])
-    arguments = ("--arrays", tmp_path / "x.npy", "--output", tmp_path / "out")
-    run = run_arrays(*arguments)
-    assert run.ended == (3, "E-SET-EMPTY")
-    assert "split train: no items in its sources; check them" in run.fault
-    assert run_arrays(*arguments, "--allow_empty").code == 0
 
 
 @pytest.mark.parametrize(
@@ -370,48 +267,15 @@ def test_no_items_at_all(tmp_path: Path) -> None:
             "arrays must be named once, got ['x'] and ['x']: name each as image, label or feature",
         ),
         (
-            ("--arrays", "x.npz", "--label_array", "val=y"),
-            "label_array must be of splits of --arrays, got ['val']: give ['train']",
-        ),
-        (
             ("--arrays", "x.npz", "--feature_arrays", "label"),
             "feature_arrays must be letters, digits and _, and none of depth, height, label, raw_",
         ),
-        (("--arrays", "x.npz", "--feature_arrays", "a b"), "got 'a b': rename it"),
         (("--arrays", "x.npz", "--check", "decode"), "unknown argument '--check'"),
     ],
 )
 def test_what_does_not_fit_together(flags: tuple[str, ...], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         configure([*flags, "--output", "out"])
-
-
-def test_a_large_file_is_known_by_its_pin(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("transforms.sources.split_sources._MAX_HASHED_BYTES", 1000)
-    out, arguments = tmp_path / "out", ("--arrays", source / "x.npy")
-    committed(out, *arguments)
-    manifest = (out / "manifest.json").read_bytes()
-    assert run_arrays(*arguments, "--output", out).out.startswith("already complete: ")
-
-    os.utime(source / "x.npy", (1_700_000_000, 1_700_000_000))
-
-    run = run_arrays(*arguments, "--output", out)  # finds every shard kept
-    assert run.code == 0 and not run.out.startswith("already complete: ")
-    assert (out / "manifest.json").read_bytes() == manifest
-
-
-def test_rows_that_were_added_are_written_alone(source: Path, tmp_path: Path) -> None:
-    committed(tmp_path / "one", "--arrays", source / "x.npy")
-    np.save(source / "x.npy", np.concatenate([IMAGES, random_images(40, seed=1)]))
-
-    manifest = committed(
-        tmp_path / "two", "--arrays", source / "x.npy", "--since", tmp_path / "one"
-    )
-
-    assert manifest["splits"]["train"]["earlier"] == 60
-    assert keys_of(tmp_path / "two", "train") == {str(row) for row in range(60, 100)}
 
 
 def test_rows_that_were_keyed_otherwise_are_not_written_again(source: Path, tmp_path: Path) -> None:
@@ -437,7 +301,7 @@ def test_rows_that_were_keyed_otherwise_are_not_written_again(source: Path, tmp_
     assert "keyed otherwise: keys file:row, and now as given;" in run.fault
 
 
-def test_archives_are_unpacked_where_they_are_told_to(source: Path, tmp_path: Path) -> None:
+def test_archives_are_unpacked_in_the_spool_dir(source: Path, tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "packed.npz", x=IMAGES)
     spool = tmp_path / "spool"
     arguments = ("--arrays", tmp_path / "packed.npz", "--spool_dir", spool)
@@ -462,10 +326,3 @@ def test_pieces_are_spread_over_a_cluster(
     committed(tmp_path / "spread", *arguments)
     here, spread = (shard_paths(tmp_path / name) for name in ("here", "spread"))
     assert [path.read_bytes() for path in here] == [path.read_bytes() for path in spread]
-
-
-def test_no_flag_is_also_beam_s_and_each_tells_its_default() -> None:
-    ours = [action for action in parser()._actions if action.dest != "help"]
-    assert not beam_flags() & {flag for action in ours for flag in action.option_strings}
-    for action in ours:
-        assert "default" in str(action.help) or "required" in str(action.help) or action.nargs == 0

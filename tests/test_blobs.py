@@ -25,7 +25,7 @@ from transforms.blobs import (
     refuse_mostly_missing,
 )
 from transforms.list_blobs import ListBlobs, list_ranges
-from transforms.pin_blobs import PinBlobs, _Counts
+from transforms.pin_blobs import PinBlobs
 from transforms.storage import DEFAULT_ACCESS, Entry
 
 
@@ -229,17 +229,6 @@ def test_missing_panoptic_images_are_looked_for_elsewhere() -> None:
     assert str(raised.value).endswith(remedy)
 
 
-def test_a_bundle_s_tally_has_the_first_names_of_all_its_batches() -> None:
-    counts = _Counts()
-    for name in ("b", "a", "c"):
-        counts.add([f"missing {name}"], {name: Entry(name, 1, "pin")})
-
-    tally = counts.tally()
-
-    assert (tally.first_missing, tally.first_unreferenced) == ("missing a", "a")
-    assert (tally.named, tally.missing, tally.unreferenced) == (3, 3, 3)
-
-
 # --- pipelines ---
 
 
@@ -407,16 +396,6 @@ def test_samples_of_two_blobs_are_joined_with_both_roots(
             ),
         ]
         assert_that(pinned.tallies, equal_to(tallies), label="tallies")
-
-
-def test_one_blob_a_sample_is_one_join() -> None:
-    labels = {}
-    for places in ((), (frozenset({"train"}),), (frozenset({"train"}), frozenset({PANOPTIC}))):
-        pipeline = beam.Pipeline(runner="FnApiRunner")
-        pin(pipeline, [], [], places)
-        joins = [label for label in pipeline.applied_labels if label.endswith("JoinOnName")]
-        labels[len(places)] = len(joins)
-    assert labels == {0: 1, 1: 1, 2: 2}
 
 
 def test_many_samples_each_come_out_once(test_pipeline: Callable[[], beam.Pipeline]) -> None:

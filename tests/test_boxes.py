@@ -13,22 +13,15 @@ EXIF_ORIENTATION = 0x0112
 
 # What is wrong with a bbox by itself.
 CHECKS = {
-    "integers": ([0, 0, 1, 1], None),
     "floats and a tuple": ((-5.5, 1e300, 0.25, 1e-300), None),  # the image decides about these
     "the largest number": ([0, 0, 1.7976931348623157e308, 2**1023], None),
     "three numbers": ([1, 2, 3], ("E-BOX-SHAPE", "bbox is 3 values, not four numbers")),
-    "five numbers": ([1, 2, 3, 4, 5], ("E-BOX-SHAPE", "bbox is 5 values, not four numbers")),
     "nothing": (None, ("E-BOX-SHAPE", "bbox is NoneType, not four numbers")),
-    "text of length four": ("1234", ("E-BOX-SHAPE", "bbox is str, not four numbers")),
     "a text among them": (
         [1, 2, "3", 4],
         ("E-BOX-SHAPE", "bbox holds something that is no number"),
     ),
     "a boolean": ([1, 2, True, 4], ("E-BOX-SHAPE", "bbox holds something that is no number")),
-    "nothing among them": (
-        [1, 2, None, 4],
-        ("E-BOX-SHAPE", "bbox holds something that is no number"),
-    ),
     "NaN": (  # which passes `width <= 0`
         [1, 2, math.nan, 4],
         ("E-BOX-NOT-FINITE", "bbox holds a number that is not finite"),
@@ -37,16 +30,11 @@ CHECKS = {
         [-math.inf, 2, 3, 4],
         ("E-BOX-NOT-FINITE", "bbox holds a number that is not finite"),
     ),
-    "infinite height": (
-        [1, 2, 3, math.inf],
-        ("E-BOX-NOT-FINITE", "bbox holds a number that is not finite"),
-    ),
     "beyond float64": (
         [1, 2, 10**400, 4],
         ("E-BOX-NOT-FINITE", "bbox holds a number that is not finite"),
     ),
     "no width": ([1, 2, 0, 4], ("E-BOX-EMPTY", "width 0 and height 4")),
-    "no height": ([1, 2, 3.5, 0.0], ("E-BOX-EMPTY", "width 3.5 and height 0.0")),
     "negative height": ([1, 2, 3.5, -0.5], ("E-BOX-EMPTY", "width 3.5 and height -0.5")),
     "negative zero": ([1, 2, -0.0, 4], ("E-BOX-EMPTY", "width -0.0 and height 4")),
 }
@@ -65,33 +53,14 @@ def outside(where: str) -> tuple[str, str]:
 PLACES = {
     "inside": ((25.0, 10.0, 50.0, 15.0), PlacedBox(0.25, 0.2, 0.75, 0.5, False)),
     "the whole image": ((0.0, 0.0, 100.0, 50.0), PlacedBox(0.0, 0.0, 1.0, 1.0, False)),
-    "left edge touched": ((0.0, 0.0, 50.0, 25.0), PlacedBox(0.0, 0.0, 0.5, 0.5, False)),
     "half a pixel over left": ((-0.5, 0.0, 50.5, 25.0), PlacedBox(0.0, 0.0, 0.5, 0.5, True)),
-    "half a pixel over top": ((0.0, -0.5, 50.0, 25.5), PlacedBox(0.0, 0.0, 0.5, 0.5, True)),
-    "half a pixel over right": ((50.0, 25.0, 50.5, 25.0), PlacedBox(0.5, 0.5, 1.0, 1.0, True)),
-    "half a pixel over bottom": ((50.0, 25.0, 50.0, 25.5), PlacedBox(0.5, 0.5, 1.0, 1.0, True)),
     "over every edge": ((-1e6, -1e6, 1e7, 1e7), PlacedBox(0.0, 0.0, 1.0, 1.0, True)),
-    "huge": ((-1e308, -1e308, 1.7e308, 1.7e308), PlacedBox(0.0, 0.0, 1.0, 1.0, True)),
     "a sum beyond float64": ((0.0, 0.0, 1.7e308, 1.7e308), PlacedBox(0.0, 0.0, 1.0, 1.0, True)),
     "left of it": ((-9.0, 0.0, 5.0, 5.0), outside("x -9.0 to -4.0, y 0.0 to 5.0 in 100 x 50")),
-    "above it": ((0.0, -9.0, 5.0, 5.0), outside("x 0.0 to 5.0, y -9.0 to -4.0 in 100 x 50")),
     "right of it": ((101.0, 0.0, 5.0, 5.0), outside("x 101.0 to 106.0, y 0.0 to 5.0 in 100 x 50")),
-    "below it": ((0.0, 51.0, 5.0, 5.0), outside("x 0.0 to 5.0, y 51.0 to 56.0 in 100 x 50")),
     "touching it from the left": (
         (-5.0, 0.0, 5.0, 5.0),
         outside("x -5.0 to 0.0, y 0.0 to 5.0 in 100 x 50"),
-    ),
-    "touching it from above": (
-        (0.0, -5.0, 5.0, 5.0),
-        outside("x 0.0 to 5.0, y -5.0 to 0.0 in 100 x 50"),
-    ),
-    "touching it from the right": (
-        (100.0, 0.0, 5.0, 5.0),
-        outside("x 100.0 to 105.0, y 0.0 to 5.0 in 100 x 50"),
-    ),
-    "touching it from below": (
-        (0.0, 50.0, 5.0, 5.0),
-        outside("x 0.0 to 5.0, y 50.0 to 55.0 in 100 x 50"),
     ),
     "touching it from the right, of no width in float64": (
         (100.0, 0.0, 1e-300, 5.0),
@@ -101,17 +70,9 @@ PLACES = {
         (0.0, 50.0, 5.0, 1e-300),
         outside("x 0.0 to 5.0, y 50.0 to 50.0 in 100 x 50"),
     ),
-    "far beyond float32": (
-        (1e300, 0.0, 1e300, 5.0),
-        outside("x 1e+300 to 2e+300, y 0.0 to 5.0 in 100 x 50"),
-    ),
     "a width that vanishes in float32": (
         (50.0, 10.0, 1e-6, 5.0),
         ("E-BOX-EMPTY", "width 1e-06 and height 5.0 vanish in float32"),
-    ),
-    "a height that vanishes in float64": (
-        (50.0, 10.0, 5.0, 1e-300),
-        ("E-BOX-EMPTY", "width 5.0 and height 1e-300 vanish in float32"),
     ),
     "a sliver inside that vanishes": (
         (99.9999999, 0.0, 5.0, 5.0),
@@ -142,17 +103,7 @@ def test_place_box(bbox_xywh_px: tuple, placed: object) -> None:
 
 # The box covers the left half, the top fifth, and hangs over the left edge, in the upright frame.
 @pytest.mark.parametrize(
-    ("orientation", "edges"),
-    [
-        (1, (0.0, 0.0, 0.5, 0.25)),
-        (2, (0.5, 0.0, 1.0, 0.25)),
-        (3, (0.5, 0.75, 1.0, 1.0)),
-        (4, (0.0, 0.75, 0.5, 1.0)),
-        (5, (0.0, 0.0, 0.25, 0.5)),
-        (6, (0.0, 0.5, 0.25, 1.0)),
-        (7, (0.75, 0.5, 1.0, 1.0)),
-        (8, (0.75, 0.0, 1.0, 0.5)),
-    ],
+    ("orientation", "edges"), [(5, (0.0, 0.0, 0.25, 0.5)), (6, (0.0, 0.5, 0.25, 1.0))]
 )
 def test_place_box_turns_what_it_clipped(orientation: int, edges: tuple) -> None:
     placed = place_box((-10.0, 0.0, 60.0, 12.5), 100, 50, orientation)

@@ -4,10 +4,8 @@ import contextlib
 import os
 import pickle
 import signal
-import types
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,6 @@ from tests.small_runs import SmallRun, build_shards, claim, plan_run, write_set
 from transforms.gate import GateLimits
 from transforms.processes.builder_process import BuilderProcess
 from transforms.processes.process_beside import told_error
-from transforms.run_spool import RunSpool
 
 SHARED = GateLimits(processes=2, workers=2)
 
@@ -112,16 +109,3 @@ def test_a_stopped_process_ends_with_the_run(tmp_path: Path) -> None:
         os.kill(pid_of(process), signal.SIGSTOP)
         asked = submit_all(process, run)
     assert all(built.exception(30) for built in asked)
-
-
-def test_a_job_that_cannot_be_sent_fails_its_shard(tmp_path: Path) -> None:
-    """Each time, and without a word of it on its way."""
-    run = planned(tmp_path)
-    spool = RunSpool(10**9, str(tmp_path / "gone"))
-    unwritable = replace(run.job, spool=spool)
-    untold = replace(run.job, roots=types.MappingProxyType(run.job.roots))  # does not pickle
-    with beside() as process:
-        for job, error in ((unwritable, RuntimeError), (untold, TypeError), (untold, TypeError)):
-            with pytest.raises(error):
-                process.submit(run.shards[0], job, run.plan).result(30)
-        assert process.submit(run.shards[0], run.job, run.plan).result(30).records == 2

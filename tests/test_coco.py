@@ -1,4 +1,4 @@
-"""COCO files: what is accepted, and what is no JSON, lacks sections or nests too deep."""
+"""COCO files: accepted ones, malformed JSON, missing sections, deep nesting."""
 
 import gzip
 import json
@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.annotations.json_sections import nests_deeper
+from schemas.faults import find_fault
 from tests.coco_texts import SMALL, SMALL_OBJECT, malformed, parse, read, refused, small
 
 ACCEPTED = {
@@ -20,8 +21,8 @@ ACCEPTED = {
     "other sections and fields": small(
         b'{"images":[{', b'{"info":{"images":[]},"images":[{"x":[1],'
     ),
-    "a number that nobody reads beyond float64": small(b'"area"', b'"score":1e999,"area"'),
-    "text that nobody reads beyond ASCII": small(b'"area"', '"note":"é€😀","area"'.encode()),
+    "an unread number beyond float64": small(b'"area"', b'"score":1e999,"area"'),
+    "unread text beyond ASCII": small(b'"area"', '"note":"é€😀","area"'.encode()),
     "sizes that are whole floats": small(b'64,"height":48}', b'64.0,"height": 48.00}'),
     "a crowd flag": small(b'"area"', b'"iscrowd":0,"area"'),
     "a crowd flag as a boolean": small(b'"area"', b'"iscrowd":false,"area"'),
@@ -31,7 +32,7 @@ ACCEPTED = {
 
 
 @pytest.mark.parametrize("data", ACCEPTED.values(), ids=ACCEPTED)
-def test_what_is_accepted(data: bytes) -> None:
+def test_accepted_files(data: bytes) -> None:
     assert read(data) == [(1, [SMALL_OBJECT], [])]
 
 
@@ -49,7 +50,7 @@ NOT_JSON = {
         b"{ NaN:1}",
         malformed("object keys must be strings at byte offset 2, where 'NaN:1}' stands"),
     ),
-    "a comma too many, after NaN and behind a byte order mark": (
+    "a comma too many, after NaN and a byte order mark": (
         b"\xef\xbb\xbf" + small(b"[1,2,3,4]", b"[NaN,-Infinity,Infinity,4,]"),
         malformed(
             'trailing comma in array at byte offset 152, where \'],"area":9.5}],"cate\' stands'
@@ -65,7 +66,7 @@ NOT_JSON = {
         small(b'1,"file', b'1 "file'),
         malformed("expected ',' or '}' at byte offset 19, where '\"file_name\":\"a.jpg\",' stands"),
     ),
-    "more behind the end": (
+    "more after the end": (
         SMALL + b"\n{}",
         malformed("trailing characters at byte offset 184, where '{}' stands"),
     ),
@@ -81,7 +82,7 @@ NOT_JSON = {
             'unexpected end of hex escape at byte offset 38, where \'.jpg","width":64,"he\' stands'
         ),
     ),
-    "text behind the error beyond ASCII": (
+    "text beyond ASCII after the error": (
         small(b"64", "é€😀".encode()),
         malformed(
             "invalid character at byte offset 47,"
@@ -95,7 +96,7 @@ NOT_JSON = {
             "save the file as UTF-8",
         ),
     ),
-    "no UTF-8 in what nobody reads": (
+    "no UTF-8 in unread text": (
         small(b'"area"', b'"note":"\xe9","area"'),
         malformed(
             r"no UTF-8 at byte offset 141, where '\\xe9" '","area":9.5}],"cat\' stands',
@@ -129,12 +130,12 @@ NOT_JSON = {
 
 
 @pytest.mark.parametrize(("data", "line"), NOT_JSON.values(), ids=NOT_JSON)
-def test_no_json(data: bytes, line: str) -> None:
+def test_malformed_json(data: bytes, line: str) -> None:
     refused(data, line)
 
 
 @pytest.mark.parametrize("start", range(2**20 - 4, 2**20 + 2))
-def test_utf8_is_checked_across_the_pieces_that_it_is_decoded_in(start: int) -> None:
+def test_utf8_is_checked_across_piece_borders(start: int) -> None:
     head = b'{"info":"' + b"x" * (start - 9)
     good = head + "€".encode() + b'",' + SMALL[1:]
     assert good.index("€".encode()) == start
@@ -224,6 +225,41 @@ def test_nests_deeper_counts_levels(value: Any, levels: int) -> None:
     assert nests_deeper(json.dumps(value).encode(), levels) is (depth(value) > levels)
 
 
-def test_a_text_that_does_not_end_is_looked_at_once() -> None:
+def test_text_without_end_is_scanned_once() -> None:
     """From each of its quotes to its end it would take an hour."""
     assert nests_deeper(b'{"info": ["' + b'\\"' * 1_000_000, 1)
+
+
+def read_or_refuse(data: bytes) -> str:
+    """Return the code of the one line that refuses a file, or nothing; other errors pass."""
+    try:
+        read(data)
+    except RuntimeError as error:
+        text = str(error)
+        code = text.split()[0]
+        assert find_fault(text) == (code, text)
+        assert code.startswith("E-ANN-")
+        assert text.isascii() and text.isprintable()
+        return code
+    return ""
+
+
+def test_a_file_cut_off_anywhere_is_refused_with_its_end() -> None:
+    for size_bytes in range(1, len(SMALL)):
+        with pytest.raises(RuntimeError, match="E-ANN-JSON") as caught:
+            read(SMALL[:size_bytes])
+        reason = (
+            "invalid number" if SMALL[:size_bytes].endswith(b"9.") else "Input data was truncated"
+        )
+        ends = f"the file ends at byte offset {size_bytes} ({reason})"
+        assert str(caught.value) == malformed(ends)
+
+
+def test_flipped_bits_are_read_or_refused_in_one_line() -> None:
+    codes = set()
+    for place in range(len(SMALL)):
+        for bit in range(8):
+            flipped = bytearray(SMALL)
+            flipped[place] ^= 1 << bit
+            codes.add(read_or_refuse(bytes(flipped)))
+    assert codes == {"", "E-ANN-JSON", "E-ANN-SECTION", "E-ANN-TYPE"}

@@ -135,7 +135,7 @@ def test_keypoints_of_no_instance_are_objects_of_their_own(instance: dict, perso
 
 
 def test_keypoints_that_could_be_of_two_instances_are_objects_of_their_own() -> None:
-    """Else the order of the files would say of which."""
+    """Otherwise the order of the files would decide whose they are."""
     twins = coco([image()], [annotation(area=1), annotation(area=2)])
     joined = join(twins, keypoints(annotation(keypoints=POINTS, area=3)))
     (found,) = joined.annotated_images()
@@ -268,11 +268,7 @@ BAD_SEGMENTS = {
         "E-ANN-CATEGORY",
         "segment 9: category_id 4 is not in categories",
     ),
-    "box without width": (
-        {"bbox": [0, 0, 0, 4]},
-        "E-BOX-EMPTY",
-        "segment 9: width 0 and height 4",
-    ),
+    "box without width": ({"bbox": [0, 0, 0, 4]}, "E-BOX-EMPTY", "segment 9: width 0 and height 4"),
 }
 
 

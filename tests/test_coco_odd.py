@@ -1,4 +1,4 @@
-"""Files that bend the format and are real: no areas, float ids, LVIS, licenses of all kinds."""
+"""Real files that bend the format: no areas, float ids, LVIS, licenses of all kinds."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ NO_AREA = {
     "null": ({"area": None, "segmentation": None}, 12.0),
     "a polygon": ({"segmentation": [SQUARE]}, 16.0),
     "two polygons": ({"segmentation": [SQUARE, [9, 9, 11, 9, 11, 12, 9, 12]]}, 22.0),
-    "a polygon of two points beside": ({"segmentation": [SQUARE, [1, 1, 2, 2]]}, 16.0),
+    "a second polygon of two points": ({"segmentation": [SQUARE, [1, 1, 2, 2]]}, 16.0),
     "no polygon": ({"segmentation": []}, 12.0),
     "a polygon without area": ({"segmentation": [[1, 1, 2, 2, 3, 3]]}, 12.0),
     "an RLE": ({"segmentation": RLE}, 5.0),
@@ -34,7 +34,7 @@ def test_an_area_that_is_not_given_is_computed(fields: dict, area_px2: float) ->
     assert (found.bad, found.segmentations) == ([], ())
 
 
-def test_segmentations_are_read_where_they_are_asked_for() -> None:
+def test_segmentations_are_read_on_request() -> None:
     entries = [
         annotation(5, segmentation=[SQUARE, [1, 1]]),
         annotation(4, segmentation=RLE),
@@ -53,7 +53,7 @@ def test_segmentations_are_read_where_they_are_asked_for() -> None:
     assert joined.repairs == {"polygon_dropped": 1, "segmentation_missing": 1}
 
 
-def test_segmentations_are_not_looked_at_where_they_are_not_asked_for() -> None:
+def test_segmentations_are_ignored_by_default() -> None:
     (found,) = annotated(coco([image()], [annotation(segmentation={"counts": "\u20ac"})]))
     assert (len(found.objects), found.bad, found.segmentations) == (1, [], ())
 
@@ -120,9 +120,7 @@ def test_the_last_two_components_of_a_url(url: str, name: str) -> None:
     assert name_of_url(url) == name
 
 
-NO_NAMES = {
-    "neither": {},
-}
+NO_NAMES = {"neither": {}}
 
 
 @pytest.mark.parametrize("fields", NO_NAMES.values(), ids=NO_NAMES)
@@ -139,7 +137,7 @@ def test_a_url_that_climbs_is_refused() -> None:
     refused(coco([entry], []), line)
 
 
-# --- licenses, and what nobody reads ---
+# --- licenses, and unread fields ---
 
 
 LICENSES = [(4, 4), (4.0, 4), (None, None), ("CC BY", None), (4.5, None), ([4], None), (0, 0)]
@@ -152,7 +150,7 @@ def test_a_license_is_a_whole_number_or_nothing(given_as: Any, license_id: int |
     assert ("license" in joined.found) == (license_id is not None)
 
 
-def test_null_in_what_nobody_reads_is_no_fault() -> None:
+def test_null_in_unread_fields_is_accepted() -> None:
     """As in TACO."""
     entry = image(license=None, coco_url=None, flickr_url=None, date_captured=None)
     assert len(annotated(coco([entry], []))) == 1

@@ -1,4 +1,4 @@
-"""Samples of a split: joined files, filters, samples of one object each, and all their sums."""
+"""Samples of a split: joined files, filters, one sample per object, and all sums."""
 
 import itertools
 from collections.abc import Sequence
@@ -80,11 +80,7 @@ def test_a_sample_of_all_kinds() -> None:
     ]
 
 
-def test_of_one_file_nothing_is_said() -> None:
-    assert read(coco([image()], []))[2].sources == []
-
-
-def test_the_payload_is_made_where_it_is_asked_for() -> None:
+def test_segmentations_travel_in_the_payload() -> None:
     polygon = [0, 0, 4, 0, 4, 4]
     data = coco([image()], [annotation(segmentation=[polygon]), annotation(6)])
     (plain,), _, file = read(data)
@@ -163,7 +159,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("files", "given", "what"), REFUSED.values(), ids=REFUSED)
-def test_files_that_options_have_no_place_for(files: tuple, given: dict, what: str) -> None:
+def test_files_that_do_not_fit_the_options(files: tuple, given: dict, what: str) -> None:
     with pytest.raises(RuntimeError) as raised:
         read(*files, **given)
     assert str(raised.value) == f"E-ARG split dev: {what}"
@@ -220,12 +216,12 @@ def test_an_image_is_unannotated_by_its_objects_where_there_are_any() -> None:
     assert file.skipped_annotations == {"unannotated": 1}  # the caption
 
 
-def test_else_by_any_annotation() -> None:
+def test_without_objects_any_annotation_counts() -> None:
     samples, _, _ = read(coco(IMAGES, [{**CAPTION, "image_id": 4}]), skip_unannotated=True)
     assert keys(samples) == ["4"]
 
 
-def test_positions_are_the_files_whatever_is_left_out() -> None:
+def test_positions_do_not_change_when_images_are_left_out() -> None:
     samples, _, _ = read(FILTERED, licenses=(4,))
     assert [sample.position for sample in samples] == [0, 3]
 
@@ -304,16 +300,6 @@ def test_an_image_whose_objects_all_lie_outside_is_unannotated() -> None:
     assert file.skipped_annotations == {"unannotated": 1}
 
 
-def test_filters_and_exclusions_of_objects() -> None:
-    samples, rejected, file = read(
-        FILTERED, exclude=["10"], per_annotation=True, licenses=(4, 5), min_box_px=3
-    )
-    assert (keys(samples), [r.annotation_ids for r in rejected]) == (["11"], [(13,)])
-    assert (file.listed, file.excluded_images, file.excluded_annotations) == (4, 1, 1)
-    assert file.skipped == file.skipped_annotations == {"license": 1, "small_box": 1}
-    assert file.images_without_samples == 1
-
-
 @pytest.mark.parametrize("per_annotation", [False, True])
 def test_a_list_of_another_layout_s_rejects_excludes_nothing(per_annotation: bool) -> None:
     """Key 5 is an annotation in one layout and an image in the other, of other files."""
@@ -362,11 +348,7 @@ TEXTS = st.lists(
 )
 PANOPTICS = st.lists(
     st.builds(
-        lambda i, c: {
-            **PANOPTIC,
-            "image_id": i,
-            "segments_info": [{**SEGMENT, "category_id": c}],
-        },
+        lambda i, c: {**PANOPTIC, "image_id": i, "segments_info": [{**SEGMENT, "category_id": c}]},
         st.integers(0, 4),
         st.integers(3, 4),
     ),

@@ -1,4 +1,4 @@
-"""COCO files whose images are drawn into splits: `--split_by hash`, `--group_by`, a field."""
+"""COCO images drawn into splits: `--split_by hash`, `--group_by`, a field."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -124,14 +124,6 @@ def test_a_field_says_the_split(make_coco: MakeCoco, tmp_path: Path) -> None:
     assert manifest_of(tmp_path / "named")["splits"]["val"]["records"] == 0
 
 
-def test_no_image_at_all_is_no_split(make_coco: MakeCoco, tmp_path: Path) -> None:
-    run = run_coco(*command(make_coco(0), tmp_path / "out", "--split_by", "part"))
-    assert run.fault == (
-        f"E-SET-EMPTY {tmp_path}/out: no samples in any split; check the sources, or give"
-        " --allow_empty"
-    )
-
-
 FIELDS: list[tuple[Any, str, str]] = [
     (
         None,
@@ -162,36 +154,6 @@ def test_a_group_that_is_none_stops(
     assert run.fault.endswith(line)
 
 
-REFUSED = {
-    ("--split_by", "hash"): "splits must have shares with split_by hash",
-    ("--splits", "train=9,val=1"): "splits must have shares with split_by hash, and with it alone",
-    ("--splits", "train,val"): "splits without shares need split_by FIELD, got 'given'",
-    ("--group_by", "scene"): "group_by and split_seed need split_by hash, got 'given'",
-    ("--split_seed", "1"): "group_by and split_seed need split_by hash, got 'given'",
-    (*BY_HASH, "--num_shards", "dev=2"): "num_shards must name splits of --splits, got ['dev']",
-}
-
-
-@pytest.mark.parametrize(("flags", "message"), REFUSED.items())
-def test_flags_that_do_not_go_together(
-    flags: tuple[str, ...], message: str, make_coco: MakeCoco, tmp_path: Path
-) -> None:
-    run = run_coco(*command(make_coco(1), tmp_path / "out", *flags))
-    assert run.ended == (2, "E-ARG")
-    assert message in run.fault
-
-
-def test_two_sources_are_not_drawn_from(make_coco: MakeCoco, tmp_path: Path) -> None:
-    (one, one_json), (other, other_json) = make_coco(2), make_coco(2, name="val")
-    sources = ("--images", f"train={one}", f"val={other}")
-    sources += ("--annotations", f"train={one_json}", f"val={other_json}")
-    run = run_coco(*sources, "--output", tmp_path / "out", *BY_HASH)
-    assert run.fault.endswith(
-        "split_by hash divides one source, got sources of train and val, whose keys may be the"
-        " same; give one, without SPLIT="
-    )
-
-
 def test_it_resumes_and_knows_when_it_is_complete(make_coco: MakeCoco, tmp_path: Path) -> None:
     sources, out = make_coco(30), tmp_path / "out"
     committed(sources, out, *BY_HASH)
@@ -206,25 +168,6 @@ def test_it_resumes_and_knows_when_it_is_complete(make_coco: MakeCoco, tmp_path:
     assert "options split_seed was '0', is '1' now" in other.fault
     sources[1].write_text(sources[1].read_text().replace("12.25", "12.5"))
     assert run_coco(*command(sources, out, *BY_HASH)).ended == (5, "E-OUT-PLAN")
-
-
-def test_what_was_rejected_can_be_excluded(make_coco: MakeCoco, tmp_path: Path) -> None:
-    sources = make_coco(30)
-    broken = next(key for key in range(1, 31) if drawn(key) == "val")
-    path = sources[0] / f"a{broken - 1:03}.jpg"
-    path.write_bytes(path.read_bytes()[:200])
-    committed(sources, tmp_path / "out", *BY_HASH, "--max_rejected", 1)
-    (reject,) = rejected_of(tmp_path / "out")
-    assert (reject["split"], reject["key"]) == ("val", str(broken))
-    exclude = ("--exclude", tmp_path / "out" / "rejected.jsonl")
-    manifest = committed(sources, tmp_path / "without", *BY_HASH, *exclude)
-    assert {s: manifest["splits"][s]["excluded"] for s in SPLITS} == {
-        "train": 0,
-        "val": 1,
-        "test": 0,
-    }
-    again = run_coco(*command(sources, tmp_path / "without", *BY_HASH, *exclude))
-    assert again.out.startswith("already complete")
 
 
 def test_orphans_have_a_split(make_coco: MakeCoco, tmp_path: Path) -> None:

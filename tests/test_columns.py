@@ -23,7 +23,6 @@ from schemas.columns import (
     kind_of_text,
     kind_of_value,
     parse_type,
-    text_of,
     type_of,
     values_of,
 )
@@ -58,8 +57,6 @@ TEXTS = {
     "-17": INT,
     "+4915112345678": TEXT,  # a telephone's number
     "+5": TEXT,
-    "+0": TEXT,
-    "+5.0": FLOAT,
     "+1e5": FLOAT,
     "1" * 5000: BIG_INT,
     " 7 ": INT,
@@ -67,22 +64,16 @@ TEXTS = {
     "9223372036854775808": BIG_INT,
     "-9223372036854775808": INT,
     "007": TEXT,  # an id or a postal code
-    "-01": TEXT,
     "00.5": TEXT,
     "1_000": TEXT,
-    "1,5": TEXT,
     "0x10": TEXT,
     "٣": TEXT,  # a digit to Python
     "1.": FLOAT,
-    ".5": FLOAT,
     "-1.5e-3": FLOAT,
-    "1e5": FLOAT,
     "nan": FLOAT,
     "-Infinity": FLOAT,
-    "e5": TEXT,
     ".": TEXT,
     "true": BOOL,
-    "False": BOOL,
     "yes": TEXT,
 }
 
@@ -133,18 +124,13 @@ def test_what_no_feature_can_hold(value: object, what: str) -> None:
 RULES = [
     (BOOL, "int64"),
     (INT, "int64"),
-    (BOOL | INT, "int64"),
     (INT | FLOAT, "float"),
-    (BOOL | FLOAT, "float"),
     (BIG_INT, "bytes"),  # ids beyond int64 would lose their digits as floats
-    (BIG_INT | INT, "bytes"),
     (BIG_INT | FLOAT, "float"),
-    (TEXT | INT, "bytes"),
     (TEXT | BOOL | FLOAT, "bytes"),
     (0, "bytes"),  # never a value
     (LIST, "bytes[]"),  # empty lists alone
     (LIST | INT, "int64[]"),
-    (LIST | INT | FLOAT, "float[]"),
     (LIST | TEXT, "bytes[]"),
 ]
 
@@ -185,22 +171,17 @@ def test_names_that_no_column_has() -> None:
 CELLS = [
     ("7", "int64", [7]),
     (" +7 ", "int64", [7]),
-    ("007", "int64", [7]),  # as is asked for
     ("true", "int64", [1]),
     (True, "int64", [1]),
-    (False, "float", [0.0]),
     ("TRUE", "float", [1.0]),
     (7, "float", [7.0]),
     ("1e3", "float", [1000.0]),
-    ("-inf", "float", [-math.inf]),
     (7, "bytes", [b"7"]),
     (1.5, "bytes", [b"1.5"]),
-    (True, "bytes", [b"true"]),
     ("é", "bytes", ["é".encode()]),
     (b"\xff\0", "bytes", [b"\xff\0"]),
     ("", "bytes", [b""]),
     (None, "int64", None),
-    (None, "bytes?", None),
     (None, "bytes[]", []),
     ([], "float[]", []),
     ([1, "2", True], "int64[]", [1, 2, 1]),
@@ -218,13 +199,10 @@ def test_cells_become_values(cell: object, wanted: str, values: list | None) -> 
 
 MISFITS = [
     ("1.0", "int64", "'1.0', no whole number"),
-    (1.0, "int64", "1.0, no whole number"),
     ("x" * 70, "int64", f"'{'x' * 59}…, no whole number"),
     (b"7", "int64", "b'7', no whole number"),
     ("9223372036854775808", "int64", "'9223372036854775808', beyond int64"),
     (-(2**63) - 1, "int64", "-9223372036854775809, beyond int64"),
-    ("1,5", "float", "'1,5', no number"),
-    (b"1", "float", "b'1', no number"),
     ([1, 2], "int64", "a list of 2"),
     (["a"], "float[]", "'a', no number"),
 ]
@@ -259,13 +237,3 @@ def test_a_number_as_text_has_the_value_of_the_number(value: float) -> None:
 
     assert kind_of_text(text) == kind
     assert values_of(text, wanted) == values_of(value, wanted)
-
-
-def test_single_values_as_text() -> None:
-    assert [text_of(value) for value in (False, 2**70, 0.1, "a", b"b")] == [
-        "false",
-        "1180591620717411303424",
-        "0.1",
-        "a",
-        "b",
-    ]

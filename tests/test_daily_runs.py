@@ -156,16 +156,6 @@ def test_a_day_without_anything_new_is_committed_empty(source: Source) -> None:
     assert source.run(DAYS[2]).out.startswith("already complete")
 
 
-def test_what_was_rejected_is_tried_again(source: Source) -> None:
-    source.grow(SIZES[0])
-    (source.images / "a003.jpg").write_bytes(b"<html>")
-    source.made(DAYS[0], "--max_rejected", 1)
-    (source.images / "a003.jpg").write_bytes(jpeg_bytes(color=4))
-
-    assert keys_of(source.made(DAYS[1])) == [4]
-    check_growth([files_of(source.of(day)) for day in DAYS[:2]])
-
-
 def test_two_days_that_begin_at_once_see_each_other(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 import math
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -204,26 +203,6 @@ def test_spool_dir_that_is_missing(name: str, job: Job, bucket: GcsStandIn, tmp_
     assert f"{tmp_path / name}: " in run.fault
     assert "give a --spool_dir that can be written" in run.fault
     assert bucket.objects("out") == {}
-
-
-@pytest.mark.parametrize("output", ["local", BUCKET_OUTPUT])
-def test_no_temporary_folder_can_be_used(
-    output: str,
-    job: Job,
-    bucket: GcsStandIn,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As in a container whose disk is read-only; Beam makes itself a folder there, too."""
-    monkeypatch.chdir(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(tempfile, "tempdir", None)
-        patch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc"])
-        run = run_coco(*job.into(output))
-    assert run.ended == (6, "E-IO-READONLY")
-    assert "set TMPDIR to a folder that can be written" in run.fault
-    assert bucket.objects("out") == {}
-    assert run_coco(*job.into(output)).code == 0
 
 
 def test_full_temporary_folder(job: Job, disk: Path) -> None:

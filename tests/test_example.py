@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from schemas import example
 from schemas.example import FeatureValues, encode_example, encode_example_parts
 from schemas.features import Kind
 from tests.drawn_examples import draw
@@ -51,26 +50,16 @@ def test_the_bytes_of_an_example_are_these_for_ever() -> None:
 MESSAGES = {
     "no features": ({}, "0a00"),
     "no bytes": ({"a": (Kind.BYTES, [])}, "0a090a070a016112020a00"),
-    "no floats": ({"a": (Kind.FLOAT, [])}, "0a090a070a016112021200"),
-    "no integers": ({"a": (Kind.INT64, [])}, "0a090a070a016112021a00"),
     "an empty string is a value": ({"a": (Kind.BYTES, [b""])}, "0a0b0a090a016112040a020a00"),
     "an empty key": ({"": (Kind.INT64, [])}, "0a080a060a0012021a00"),
-    "127 takes one byte": ({"a": (Kind.INT64, [127])}, "0a0c0a0a0a016112051a030a017f"),
     "128 takes two": ({"a": (Kind.INT64, [128])}, "0a0d0a0b0a016112061a040a028001"),
-    "-1 takes ten": (
-        {"a": (Kind.INT64, [-1])},
-        "0a150a130a0161120e1a0c0a0affffffffffffffffff01",
-    ),
+    "-1 takes ten": ({"a": (Kind.INT64, [-1])}, "0a150a130a0161120e1a0c0a0affffffffffffffffff01"),
     "one is a float32": ({"a": (Kind.FLOAT, [1])}, "0a0f0a0d0a0161120812060a040000803f"),
-    "keys in order": (
-        {"b": (Kind.INT64, []), "a": (Kind.INT64, [])},
-        "0a120a070a016112021a000a070a016212021a00",
-    ),
-    "astral keys behind the rest of Unicode": (  # UTF-16 would sort them before
+    "astral keys after the rest of Unicode": (  # UTF-16 would sort them before
         {"\U00010000": (Kind.INT64, []), "\uffff": (Kind.INT64, [])},
         "0a170a090a03efbfbf12021a000a0a0a04f090808012021a00",
     ),
-    "a key before those that continue it": (  # Python's protobuf 6 writes it behind them
+    "a key before those that continue it": (  # Python's protobuf 6 writes it after them
         {"ab": (Kind.INT64, []), "": (Kind.INT64, []), "a": (Kind.INT64, [])},
         "0a1b0a060a0012021a000a070a016112021a000a080a02616212021a00",
     ),
@@ -84,8 +73,7 @@ def test_messages_by_hand(features: FeatureValues, message: str) -> None:
 
 SIZES = [0, 1, 127, 128, 4094, 4095, 4096, 4097, 16_383, 16_384, 131_073]
 BYTES = st.one_of(
-    st.binary(max_size=12),
-    st.sampled_from([bytes([size % 256]) * size for size in SIZES]),
+    st.binary(max_size=12), st.sampled_from([bytes([size % 256]) * size for size in SIZES])
 )
 NUMBERS = st.one_of(
     st.integers(0, 127),
@@ -138,13 +126,6 @@ def test_random_examples_equal_tensorflow_s(features: FeatureValues) -> None:
     check_against_tensorflow(features)
 
 
-@pytest.mark.slow
-@many(20_000)
-@given(FEATURES)
-def test_very_many_random_examples_equal_tensorflow_s(features: FeatureValues) -> None:
-    check_against_tensorflow(features)
-
-
 @many(200)
 @given(st.dictionaries(st.text("ab/", max_size=4), st.tuples(st.just(Kind.INT64), st.just([7]))))
 def test_keys_that_continue_others_parse_alike(features: FeatureValues) -> None:
@@ -154,23 +135,12 @@ def test_keys_that_continue_others_parse_alike(features: FeatureValues) -> None:
     assert parsed == tensorflow_example(features)
 
 
-@pytest.mark.parametrize("size_bytes", SIZES)
-def test_bytes_of_any_size_equal_tensorflow_s(size_bytes: int) -> None:
-    value = bytes(size_bytes)
-    check_against_tensorflow({"a": (Kind.BYTES, [value]), "b": (Kind.BYTES, [b"x", value, value])})
-
-
 # Sequences of numbers, not the bytes of their buffers.
 SEQUENCES = {
-    "small integers of NumPy": (Kind.INT64, np.array([1, 2, 3]), [1, 2, 3]),
     "integers of NumPy": (Kind.INT64, np.array([1, 300, -1]), [1, 300, -1]),
     "a list of them": (Kind.INT64, [np.int64(2**63 - 1), np.int8(-1)], [2**63 - 1, -1]),
-    "none of them": (Kind.INT64, np.array([], np.int64), []),
-    "a range": (Kind.INT64, range(126, 130), [126, 127, 128, 129]),
     "a buffer": (Kind.INT64, memoryview(b"\x01\x02"), [1, 2]),
-    "booleans": (Kind.INT64, (True, False), [1, 0]),
     "floats of NumPy": (Kind.FLOAT, np.array([0.1, 1e300]), [0.1, 1e300]),
-    "float32 of NumPy": (Kind.FLOAT, np.array([0.1], np.float32), [0.1]),
     "bytes, as protobuf takes them": (Kind.FLOAT, b"abcd", [97.0, 98.0, 99.0, 100.0]),
     "bytes of NumPy": (Kind.BYTES, (np.bytes_(b"ab"),), [b"ab"]),
 }
@@ -189,44 +159,16 @@ def test_large_values_are_handed_on_uncopied(size_bytes: int) -> None:
     assert [part is first or part is second for part in parts] == [False, True, False, True, False]
 
 
-def test_many_numbers_are_a_part_of_their_own() -> None:
-    features = {"a": (Kind.FLOAT, [0.5] * 1024), "b": (Kind.INT64, [1])}
-    parts = encode_example_parts(features)
-    assert [len(part) for part in parts[1:]] == [
-        4096,
-        len(encode_example({"b": features["b"]})) - 2,
-    ]
-
-
-def test_lengths_of_images_leave_no_trace_in_memory() -> None:
-    encode_example({"a": (Kind.BYTES, [bytes(5000)])})
-    known = [head.cache_info().currsize for head in (example._small_head, example._known_list_head)]
-    encode_example({"a": (Kind.BYTES, [bytes(5001)])})
-    assert [
-        head.cache_info().currsize for head in (example._small_head, example._known_list_head)
-    ] == known
-
-
-def test_small_values_are_joined_into_one_part() -> None:
-    assert len(encode_example_parts({"a": (Kind.BYTES, [bytes(4095), bytes(4095)])})) == 1
-
-
 WRONG = {
     "above int64": (Kind.INT64, [2**63], OverflowError, "take -2^63 to 2^63-1, got 9223372036854"),
-    "below int64": (Kind.INT64, [-(2**63) - 1], OverflowError, "take -2^63 to 2^63-1, got -92233"),
     "above int64 among small": (Kind.INT64, [1, 2**64], OverflowError, "got 18446744073709551616"),
     "a NumPy integer above int64": (Kind.INT64, [np.uint64(2**63)], OverflowError, "got 92233720"),
     "a small float": (Kind.INT64, [1.0], TypeError, "'float' object cannot be interpreted as an"),
-    "a large float": (Kind.INT64, [1e9], TypeError, "'float' object cannot be interpreted as an"),
     "NaN": (Kind.INT64, [float("nan")], TypeError, "'float' object cannot be interpreted as an"),
     "text for a number": (Kind.INT64, ["1"], TypeError, "'>=' not supported between"),
-    "nothing for a number": (Kind.INT64, [None], TypeError, "'>=' not supported between"),
-    "bytes for a number": (Kind.INT64, [b"1"], TypeError, "'>=' not supported between"),
     "text for bytes": (Kind.BYTES, ["a"], TypeError, "bytes features take bytes, got str"),
-    "numbers for bytes": (Kind.BYTES, b"ab", TypeError, "bytes features take bytes, got int"),
     "a buffer for bytes": (Kind.BYTES, [bytearray(2)], TypeError, "take bytes, got bytearray"),
     "text for a float": (Kind.FLOAT, ["1.0"], TypeError, "must be real number, not str"),
-    "nothing for a float": (Kind.FLOAT, [None], TypeError, "must be real number, not NoneType"),
     "an integer above float64": (Kind.FLOAT, [10**400], OverflowError, "too large to convert"),
 }
 

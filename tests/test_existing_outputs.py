@@ -12,7 +12,6 @@ import pytest
 from tests.coco_command import (
     MakeCoco,
     Run,
-    Sources,
     check_committed,
     command,
     committed,
@@ -43,30 +42,6 @@ def test_foreign_files_are_refused_untouched(
     assert run.ended == (5, "E-OUT-FOREIGN"), run.err
     assert name.split("/")[-1] in run.fault
     assert snapshot(out) == before
-
-
-UNRELATED = ("README.md", "notes.txt", "model.ckpt", "index/mine.csv", "sub/train.tfrec", "x.jpg")
-
-
-def put_unrelated(out: Path) -> None:
-    for name in UNRELATED:
-        (out / name).parent.mkdir(parents=True, exist_ok=True)
-        (out / name).write_text(f"this is {name}")
-
-
-def test_unrelated_files_survive_everything(make_coco: MakeCoco, tmp_path: Path) -> None:
-    sources, out = make_coco(4), tmp_path / "out"
-    put_unrelated(out)
-    before = snapshot(out)
-    committed(sources, out, "--num_shards", 2)
-    committed(sources, out, "--num_shards", 4, "--overwrite")
-    after = snapshot(out)
-    assert {name: after.get(name) for name in UNRELATED} == before
-    fresh = tmp_path / "fresh"
-    committed(sources, fresh, "--num_shards", 4)
-    made, wanted = digests(out), digests(fresh)
-    del wanted["README.md"]  # the user has one
-    assert {name: digest for name, digest in made.items() if name not in UNRELATED} == wanted
 
 
 def test_overwrite_waits_until_the_arguments_hold(make_coco: MakeCoco, tmp_path: Path) -> None:
@@ -271,7 +246,8 @@ def test_overwrite_under_a_run_at_work(make_coco: MakeCoco, tmp_path: Path) -> N
     committed(sources, out, "--num_shards", 50, "--overwrite")
 
 
-def check_two_plans(sources: Sources, out: Path) -> None:
+def test_two_runs_of_two_plans(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources, out = make_coco(40), tmp_path / "out"
     runs = run_two(
         command(sources, out, "--num_shards", 20), command(sources, out, "--num_shards", 15)
     )
@@ -280,7 +256,3 @@ def check_two_plans(sources: Sources, out: Path) -> None:
     assert loser.ended[1] in ("E-OUT-PLAN", "E-OUT-FOREIGN")
     assert "wrote" not in loser.err  # before its first shard
     assert len(check_committed(out)["shards"]) == (20 if runs[0].code == 0 else 15)
-
-
-def test_two_runs_of_two_plans(make_coco: MakeCoco, tmp_path: Path) -> None:
-    check_two_plans(make_coco(40), tmp_path / "out")

@@ -30,96 +30,6 @@ from tests.faults_doc import as_markdown
 DOC = Path(__file__).resolve().parent.parent / "docs" / "faults.md"
 LINE = "E-ANN-JSON gs://b/a.json: the file ends at byte offset 3; repair the file"
 
-EXIT_CODES = {
-    0: {
-        "E-IMG-MISSING",
-        "E-IMG-NOT-A-FILE",
-        "E-IMG-EMPTY",
-        "E-IMG-TOO-LARGE",
-        "E-IMG-TRUNCATED",
-        "E-IMG-TYPE",
-        "E-IMG-PIXELS",
-        "E-IMG-DAMAGED",
-        "E-IMG-SIZE",
-        "E-SRC-LABEL",
-        "E-SRC-TWICE",
-        "E-ANN-MISSING",
-        "E-ANN-FILE",
-        "E-ANN-SHAPE",
-        "E-ROW-CSV",
-        "E-ROW-JSON",
-        "E-ROW-TEXT",
-        "E-ROW-TYPE",
-        "E-ROW-KEY",
-        "E-ROW-PATH",
-        "E-EX-TOO-LARGE",
-        "E-EX-EMPTY",
-        "E-EX-FAILED",
-        "E-BOX-SHAPE",
-        "E-BOX-NOT-FINITE",
-        "E-BOX-EMPTY",
-        "E-BOX-OUTSIDE",
-        "E-SEG-SHAPE",
-        "E-SEG-EMPTY",
-        "E-RLE-SIZE",
-        "E-RLE-SUM",
-        "E-RLE-CHARS",
-    },
-    2: {"E-ARG"},
-    3: {
-        "E-ANN-ORPHAN",  # an annotation's fault, which stops the run unless orphans are dropped
-        "E-ANN-CATEGORY",
-        "E-ANN-JOIN",
-        "E-TAB-FORMAT",
-        "E-TAB-HEADER",
-        "E-ANN-JSON",
-        "E-ANN-SECTION",
-        "E-ANN-TYPE",
-        "E-ANN-DUPLICATE",
-        "E-ANN-PATH",
-        "E-ANN-LABELS",
-        "E-ARR-COUNT",
-        "E-ARR-HEADER",
-        "E-ARR-TYPE",
-        "E-ARR-ZIP",
-        "E-SET-MISSING",
-        "E-SET-EMPTY",
-        "E-SRC-SPLIT",
-        "E-SET-DUPLICATE",
-    },
-    4: {"E-BUDGET"},
-    5: {"E-OUT-PLAN", "E-OUT-FOREIGN", "E-OUT-CONFLICT", "E-OUT-DATES"},
-    6: {
-        "E-IO-AUTH",
-        "E-IO-NOSPACE",
-        "E-IO-READONLY",
-        "E-IO-LIMIT",
-        "E-IO-RETRIES",
-        "E-SRC-CHANGED",
-        "E-JOB",
-    },
-    7: {
-        "E-VER-MISSING",
-        "E-VER-SIZE",
-        "E-VER-FRAME",
-        "E-VER-CRC",
-        "E-VER-EXAMPLE",
-        "E-VER-INDEX",
-        "E-VER-MANIFEST",
-        "E-VER-FOREIGN",
-        "E-VER-ORDER",
-        "E-VER-SOURCE",
-        "E-VER-IMAGE",
-    },
-}
-
-
-def test_every_code_leads_to_its_exit_code() -> None:
-    by_exit: dict[int, set[str]] = {}
-    for code, fault in FAULTS.items():
-        by_exit.setdefault(fault.exit_code, set()).add(code)
-    assert by_exit == EXIT_CODES
-
 
 def test_exit_codes_are_these() -> None:
     assert (
@@ -138,18 +48,6 @@ def test_a_fault_of_a_sample_never_ends_the_run_and_one_of_the_run_always_does()
     assert 0 not in {fault.exit_code for fault in FAULTS.values() if fault.scope is Scope.RUN}
 
 
-@pytest.mark.parametrize(
-    ("code", "scope"),
-    [
-        ("E-IMG-EMPTY", Scope.SAMPLE),
-        ("E-BOX-OUTSIDE", Scope.ANNOTATION),
-        ("E-ANN-ORPHAN", Scope.ANNOTATION),
-    ],
-)
-def test_a_reject_knows_what_was_rejected(code: str, scope: Scope) -> None:
-    assert Rejected(code=code, stage="read_coco", split="train").scope is scope
-
-
 @pytest.mark.parametrize("code", FAULTS)
 def test_a_line_carries_its_code_alone(code: str) -> None:
     line = fault_line(code, "gs://b/train/0042.jpg (key 42)", "no end marker", "repair it")
@@ -165,17 +63,12 @@ def test_an_unknown_code_is_refused() -> None:
 ESCAPES = {
     "plain": ("a b~'\"\\", "a b~'\"\\"),  # what is printable ASCII stays, backslashes too
     "newline": ("a\nb", "a\\nb"),
-    "carriage return and tab": ("a\r\tb", "a\\r\\tb"),
     "escape": ("\x1b[31m", "\\x1b[31m"),  # colours a terminal
     "NUL and DEL": ("\0\x7f", "\\x00\\x7f"),
     "C1 control": ("\x85", "\\x85"),
     "bidi override": ("a\u202egpj.exe", "a\\u202egpj.exe"),
-    "zero width": ("a\u200bb", "a\\u200bb"),
-    "line separator": ("a\u2028b", "a\\u2028b"),
-    "accent": ("café", "caf\\xe9"),
     "astral": ("\U0001f600", "\\U0001f600"),
     "lone surrogate": ("\ud800", "\\ud800"),  # what Python makes of undecodable file names
-    "nothing": ("", ""),
 }
 
 
@@ -197,14 +90,12 @@ def test_a_line_is_printable_in_all_its_parts() -> None:
 
 
 FOUND = {
-    "alone": (LINE, LINE),
     "after its exception's type": (f"RuntimeError: {LINE}", LINE),
     "with a runner's suffix": (f"{LINE} [while running 'ReadCoco/ReadFiles']", LINE),
     "with a runner's words in a name": (
         "E-ANN-PATH a.json: '[while running ' climbs; rename it [while running 'ReadFiles']",
         "E-ANN-PATH a.json: '[while running ' climbs; rename it",
     ),
-    "with a suffix over lines": (f"{LINE} [while running 'A\nB']", LINE),
     "in a traceback that quotes codes": (
         "Traceback (most recent call last):\n"
         '  File "read_coco.py", line 7, in process\n'
@@ -216,14 +107,10 @@ FOUND = {
         LINE,
     ),
     "before another": (f"{LINE}\nE-IO-AUTH gs://b: refused; log in", LINE),
-    "behind a reject's": (f"E-IMG-EMPTY a.jpg: no bytes; rejected\n{LINE}", LINE),
+    "after a reject's": (f"E-IMG-EMPTY a.jpg: no bytes; rejected\n{LINE}", LINE),
     "with a code in a file's name": (
         "E-ANN-PATH a.json: file_name 'E-IO-AUTH a: b; c'; rename it",
         "E-ANN-PATH a.json: file_name 'E-IO-AUTH a: b; c'; rename it",
-    ),
-    "an annotation's that stops the run": (
-        "E-ANN-ORPHAN a.json: annotation 3; correct the file",
-        "E-ANN-ORPHAN a.json: annotation 3; correct the file",
     ),
 }
 
@@ -234,11 +121,9 @@ def test_find_fault(text: str, line: str) -> None:
 
 
 NOT_FOUND = {
-    "nothing": "",
     "another error": "ZeroDivisionError: division by zero",
     "a code alone": "E-IO-AUTH",
     "a code without a remedy": "E-IO-AUTH gs://b: refused",
-    "a code with an empty remedy": "E-IO-AUTH gs://b: refused;",
     "a code over lines": "E-IO-AUTH gs://b: refused\n; log in",
     "an unknown code": "E-NONE gs://b: refused; log in",
     "a longer code": "E-BUDGET-X 3: more than 2; accept them",
@@ -310,6 +195,6 @@ def test_a_reject_s_line_is_this() -> None:
     assert msgspec.json.decode(line, type=Rejected) == rejected
 
 
-def test_the_document_of_codes_and_counts_is_that_of_the_code() -> None:
+def test_the_document_is_up_to_date() -> None:
     """`python -m tests.faults_doc > docs/faults.md` writes it anew."""
     assert DOC.read_text() == as_markdown()

@@ -1,8 +1,5 @@
 import hashlib
 import io
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -106,30 +103,6 @@ def test_parse_spec_gives_back_all_values(repeated_as):
         assert tensor.to_list() == wanted, feature.key
 
 
-def test_parse_spec_literal():
-    import tensorflow as tf
-
-    spec = FeatureSpec(
-        "small",
-        (
-            Feature("b", Kind.FLOAT, True, "m"),
-            Feature("a", Kind.BYTES, False, "opaque"),
-            Feature("c", Kind.INT64, True, "count"),
-        ),
-    )
-    assert list(parse_spec(spec)) == ["a", "b", "c"]
-    assert parse_spec(spec) == {
-        "a": tf.io.FixedLenFeature((), tf.string),
-        "b": tf.io.VarLenFeature(tf.float32),
-        "c": tf.io.VarLenFeature(tf.int64),
-    }
-    assert parse_spec(spec, RepeatedAs.RAGGED) == {
-        "a": tf.io.FixedLenFeature((), tf.string),
-        "b": tf.io.RaggedFeature(tf.float32, row_splits_dtype=tf.int64),
-        "c": tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64),
-    }
-
-
 def test_parse_spec_refuses_an_example_without_a_required_key():
     import tensorflow as tf
 
@@ -147,20 +120,12 @@ def test_sorted_features_follow_the_keys_bytes():
     ("overrides", "message"),
     [
         ({"key": ""}, "key must be names joined by single slashes, got '': remove"),
-        ({"key": "/a"}, "key must be names joined by single slashes, got '/a': remove"),
-        ({"key": "a/"}, "key must be names joined by single slashes, got 'a/': remove"),
         ({"key": "a//b"}, "key must be names joined by single slashes, got 'a//b': remove"),
         ({"doc": ""}, "doc of a must be one line, got '': "),
-        ({"doc": "px\n"}, r"doc of a must be one line, got 'px\\n': "),
-        ({"doc": "px\nh"}, r"doc of a must be one line, got 'px\\nh': "),
         ({"content": Content.CLASS_LABEL}, "content class_label of a needs kind int64, got bytes"),
         (
             {"kind": Kind.INT64, "content": Content.TEXT},
             "content text of a needs kind bytes, got int64",
-        ),
-        (
-            {"kind": Kind.FLOAT, "content": Content.IMAGE},
-            "content image of a needs kind bytes, got float",
         ),
     ],
 )
@@ -184,17 +149,6 @@ def test_feature_spec_refuses(name, keys, message):
         FeatureSpec(name, features)
 
 
-def test_import_needs_neither_tensorflow_nor_beam():
-    code = (
-        "import sys, schemas.features\n"
-        "from schemas.documents import text_protos, tfds_metadata\n"
-        "print({'tensorflow', 'apache_beam'} & set(sys.modules))"
-    )
-    root = Path(__file__).parents[1]
-    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("set()\n", "")
-
-
 @pytest.mark.parametrize(
     ("features", "sequences"),
     [
@@ -211,8 +165,7 @@ def test_sequences_have_repeated_features_alone(
 
 
 @pytest.mark.parametrize(
-    ("kind", "content"),
-    [(Kind.FLOAT, Content.FLAG), (Kind.INT64, Content.BOX_YXYX), (Kind.BYTES, Content.FLAG)],
+    ("kind", "content"), [(Kind.FLOAT, Content.FLAG), (Kind.INT64, Content.BOX_YXYX)]
 )
 def test_contents_of_numbers_have_their_kind(kind: Kind, content: Content) -> None:
     with pytest.raises(ValueError, match=f"content {content.value} of some needs kind "):

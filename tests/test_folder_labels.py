@@ -42,15 +42,6 @@ def test_imagenet_with_synsets_and_their_texts(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(("flags", "first"), [((), 1), (("--first_label", 0), 0)])
-def test_imagenet_counts_from_1_unless_told(
-    flags: tuple[object, ...], first: int, tmp_path: Path
-) -> None:
-    root = write(tmp_path / "in", ("n01443537/1.JPEG",))
-    manifest = committed(tmp_path / "out", "--images", root, "--layout", "imagenet", *flags)
-    assert labels_of(manifest) == [(first, "n01443537")]
-
-
 def test_a_class_that_the_file_lacks_stops_the_run(tmp_path: Path) -> None:
     names = tmp_path / "names.txt"
     names.write_text("cat\nemu\n")
@@ -61,12 +52,6 @@ def test_a_class_that_the_file_lacks_stops_the_run(tmp_path: Path) -> None:
         " add it at the end, or leave its samples out of the sources",
     )
     assert not (tmp_path / "out" / "_plan.json").exists()
-
-
-def test_a_label_file_that_is_not_there(tmp_path: Path) -> None:
-    arguments = ("--images", write(tmp_path / "in"), "--label_file", tmp_path / "no.txt")
-    code, line = ended(*arguments, "--output", tmp_path / "out")
-    assert (code, line.startswith(f"E-ARG {tmp_path}/no.txt: ")) == (2, True)
 
 
 def test_another_label_file_is_another_plan(tmp_path: Path) -> None:
@@ -96,45 +81,20 @@ def test_days_have_to_agree_with_the_label_file(tmp_path: Path) -> None:
     assert labelled(tmp_path / "c") == {"ant/1.jpg": (3, "ant")}
 
 
-def test_the_label_map(tmp_path: Path) -> None:
-    committed(tmp_path / "out", "--images", write(tmp_path / "in"), "--first_label", 1)
-    assert (tmp_path / "out" / "label_map.pbtxt").read_text() == (
-        "item {\n  id: 1\n  name: 'cat'\n}\n"
-        "item {\n  id: 2\n  name: 'dog'\n}\n"
-        "item {\n  id: 3\n  name: 'emu'\n}\n"
-    )
-
-
-@pytest.mark.parametrize("layout", ["classification", "tutorial"])
-def test_tensorflow_datasets_knows_the_classes(
-    layout: str, shared_data: Path, tmp_path: Path
-) -> None:
+def test_tensorflow_datasets_knows_the_classes(shared_data: Path, tmp_path: Path) -> None:
     tfds = pytest.importorskip("tensorflow_datasets")
     root, out = shared_data / "classes", tmp_path / "out"
-    committed(out, "--images", root, "--shard_names", "plain", "--layout", layout)
+    committed(out, "--images", root, "--shard_names", "plain")
     builder = tfds.builder_from_directory(out)
-    nested = layout == "classification"
-    features = builder.info.features
-    names = (features["image"]["class"] if nested else features)["label"].names
+    names = builder.info.features["image"]["class"]["label"].names
     assert names == sorted(path.name for path in root.iterdir())
     count = 0
     for one in builder.as_dataset(split="train"):
-        image = one["image"] if nested else one
-        pixels = image["encoded" if nested else "image_raw"]
-        assert pixels.shape == (image["height"], image["width"], 3)
-        if nested:
-            assert names[int(image["class"]["label"])].encode() == image["class"]["text"]
+        image = one["image"]
+        assert image["encoded"].shape == (image["height"], image["width"], 3)
+        assert names[int(image["class"]["label"])].encode() == image["class"]["text"]
         count += 1
     assert count == len(builder.as_dataset(split="train")) == 120
-
-
-def test_tensorflow_datasets_has_numbers_alone_where_classes_count_from_1(tmp_path: Path) -> None:
-    tfds = pytest.importorskip("tensorflow_datasets")
-    flags = ("--shard_names", "plain", "--first_label", 1)
-    committed(tmp_path / "out", "--images", write(tmp_path / "in"), *flags)
-    builder = tfds.builder_from_directory(tmp_path / "out")
-    labels = {int(one["image"]["class"]["label"]) for one in builder.as_dataset(split="train")}
-    assert labels == {1, 2, 3}
 
 
 def test_imagenet_takes_what_was_made_a_jpeg_of_rgb(tmp_path: Path) -> None:

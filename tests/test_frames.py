@@ -37,14 +37,8 @@ def frame_in(
 # kept, and for one that is turned upright where that is another.
 FRAMES = {
     "auto, equal": (AUTO, WIDE, WIDE, 1, Frame(*WIDE)),
-    "reject, equal": (REJECT, WIDE, WIDE, 1, Frame(*WIDE)),
     "trust_image, equal": (TRUST_IMAGE, WIDE, WIDE, 1, Frame(*WIDE)),
-    "trust_json, equal": (TRUST_JSON, WIDE, WIDE, 1, Frame(*WIDE)),
-    # The annotations' size says that the boxes are those of the stored pixels.
-    "stored, EXIF 5": (AUTO, WIDE, WIDE, 5, Frame(*WIDE), Frame(*WIDE, 5, ("boxes_turned",))),
     "stored, EXIF 6": (AUTO, WIDE, WIDE, 6, Frame(*WIDE), Frame(*WIDE, 8, ("boxes_turned",))),
-    "stored, EXIF 7": (REJECT, WIDE, WIDE, 7, Frame(*WIDE), Frame(*WIDE, 7, ("boxes_turned",))),
-    "stored, EXIF 8": (TRUST_JSON, WIDE, WIDE, 8, Frame(*WIDE), Frame(*WIDE, 6, ("boxes_turned",))),
     "stored, trust_image": (
         TRUST_IMAGE,
         WIDE,
@@ -54,16 +48,7 @@ FRAMES = {
         Frame(*WIDE, 8, ("boxes_turned",)),
     ),
     # It says that they are those of the picture as it is viewed.
-    "upright, EXIF 5": (AUTO, HIGH, WIDE, 5, Frame(*HIGH, 5, ("boxes_turned",)), Frame(*HIGH)),
     "upright, EXIF 6": (REJECT, HIGH, WIDE, 6, Frame(*HIGH, 6, ("boxes_turned",)), Frame(*HIGH)),
-    "upright, EXIF 8": (
-        TRUST_JSON,
-        HIGH,
-        WIDE,
-        8,
-        Frame(*HIGH, 8, ("boxes_turned",)),
-        Frame(*HIGH),
-    ),
     "upright, trust_image": (
         TRUST_IMAGE,
         HIGH,
@@ -81,14 +66,6 @@ FRAMES = {
         Frame(*WIDE, 1, ("frame_assumed",)),
         Frame(*WIDE, 2, ("frame_assumed", "boxes_turned")),
     ),
-    "upside down": (
-        TRUST_JSON,
-        WIDE,
-        WIDE,
-        3,
-        Frame(*WIDE, 1, ("frame_assumed",)),
-        Frame(*WIDE, 3, ("frame_assumed", "boxes_turned")),
-    ),
     "square": (
         REJECT,
         (640, 640),
@@ -98,10 +75,7 @@ FRAMES = {
         Frame(640, 640, 8, ("frame_assumed", "boxes_turned")),
     ),
     "swapped without EXIF": (AUTO, HIGH, WIDE, 1, unfit(HIGH, WIDE)),
-    "swapped, EXIF only mirrors": (AUTO, HIGH, WIDE, 4, unfit(HIGH, WIDE)),
-    # The images are thumbnails of the annotated ones, or the other way round.
     "auto, halved": (AUTO, WIDE, HALF, 1, Frame(*WIDE, 1, ("boxes_rescaled",))),
-    "auto, doubled": (AUTO, WIDE, (1280, 854), 1, Frame(*WIDE, 1, ("boxes_rescaled",))),
     "auto, halved, stored": (
         AUTO,
         WIDE,
@@ -118,43 +92,10 @@ FRAMES = {
         Frame(*WIDE, 6, ("boxes_rescaled", "boxes_turned")),
         Frame(*WIDE, 1, ("boxes_rescaled",)),
     ),
-    "auto, halved, mirrored": (
-        AUTO,
-        WIDE,
-        HALF,
-        2,
-        Frame(*WIDE, 1, ("frame_assumed", "boxes_rescaled")),
-        Frame(*WIDE, 2, ("frame_assumed", "boxes_rescaled", "boxes_turned")),
-    ),
     "auto, another aspect": (AUTO, WIDE, (320, 216), 1, unfit(WIDE, (320, 216))),
-    "auto, another aspect, EXIF": (AUTO, WIDE, (320, 216), 6, unfit(WIDE, (320, 216))),
     "reject, halved": (REJECT, WIDE, HALF, 1, unfit(WIDE, HALF)),
-    "reject, halved, upright": (REJECT, WIDE, HALF_HIGH, 6, unfit(WIDE, HALF_HIGH)),
     "trust_image, halved": (TRUST_IMAGE, WIDE, HALF, 1, Frame(*HALF, 1, ("size_from_image",))),
-    "trust_image, halved, upright": (
-        TRUST_IMAGE,
-        WIDE,
-        HALF_HIGH,
-        6,
-        Frame(*HALF_HIGH, 1, ("size_from_image",)),
-        Frame(*HALF_HIGH, 8, ("size_from_image", "boxes_turned")),
-    ),
     "trust_json, halved": (TRUST_JSON, WIDE, HALF, 1, Frame(*WIDE, 1, ("size_from_json",))),
-    "trust_json, halved, upright": (
-        TRUST_JSON,
-        WIDE,
-        HALF_HIGH,
-        6,
-        Frame(*WIDE, 6, ("size_from_json", "boxes_turned")),
-        Frame(*WIDE, 1, ("size_from_json",)),
-    ),
-    "trust_image, another aspect": (
-        TRUST_IMAGE,
-        WIDE,
-        OTHER,
-        1,
-        Frame(*OTHER, 1, ("size_from_image",)),
-    ),
     "trust_json, another aspect": (
         TRUST_JSON,
         WIDE,
@@ -198,21 +139,18 @@ def test_annotations_lie_on_the_same_pixels_kept_or_upright(policy: SizeMismatch
         assert (kept.orientation, turned.orientation) in (in_stored, (orientation, 1))
         for frame in (kept, turned):
             assert ("boxes_turned" in frame.repairs) == (frame.orientation != 1)
-        told = [[name for name in f.repairs if name != "boxes_turned"] for f in (kept, turned)]
-        assert told[0] == told[1]
+        counted = [[name for name in f.repairs if name != "boxes_turned"] for f in (kept, turned)]
+        assert counted[0] == counted[1]
 
 
 ASPECTS = {
     "equal": ((640, 427), (640, 427), True),
-    "rounded down": ((640, 427), (320, 213), True),  # 213.5
     "rounded up": ((640, 427), (320, 214), True),
     "a pixel beyond": ((640, 480), (320, 241), True),
     "two pixels beyond": ((640, 480), (320, 242), False),
-    "a pixel of width": ((640, 480), (321, 240), True),
     "two pixels of width, one of height": ((640, 480), (322, 240), False),
     "far too flat": ((640, 480), (640, 100), False),
     "a thumbnail of a line": ((10_000, 3), (1_000, 1), True),
-    "swapped": ((640, 480), (480, 640), False),
 }
 
 

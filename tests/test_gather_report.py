@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,8 +16,9 @@ from schemas.faults import Rejected
 from schemas.features import Kind
 from schemas.tensors import encode_tensor
 from schemas.tfrecord import frame_record
-from tests.coco_command import run_coco
+from tests.coco_command import committed, run_coco
 from tests.conftest import coco_dict, jpeg_bytes
+from tests.turned_images import jpeg_of
 from transforms.report.contents import Outline, Report
 from transforms.report.gather import first_rejects, make_report
 from transforms.report.gather_files import report_of_files, short_names
@@ -104,6 +106,22 @@ def test_before_format_version_3_there_are_no_sizes_of_pictures(out: Path, repor
     assert found.pictures == report.pictures
     (note,) = found.notes
     assert note.startswith("No charts of picture sizes and objects: format version 3 has no such")
+
+
+def test_a_page_of_many_pictures_stays_below_5_mb(tmp_path: Path) -> None:
+    """100 photos full of noise, of 120 classes."""
+    (tmp_path / "images").mkdir()
+    spec = coco_dict(100, objects=1, width=400, height=400)
+    noise = np.random.default_rng(0).integers(0, 256, (400, 400, 3)).astype(np.uint8)
+    spec["categories"] = [{"id": n, "name": f"class {n}"} for n in range(1, 121)]
+    for place, image in enumerate(spec["images"]):
+        spec["annotations"][place]["category_id"] = 1 + place % 120
+        (tmp_path / "images" / image["file_name"]).write_bytes(jpeg_of(noise, quality=60))
+    (tmp_path / "a.json").write_text(json.dumps(spec))
+    committed((tmp_path / "images", tmp_path / "a.json"), tmp_path / "out", "--no_report")
+    report = make_report(str(tmp_path / "out"), ACCESS)
+    assert 50 < len(report.pictures) <= 72
+    assert len(report_file(report)) < 5_000_000
 
 
 # --- damage becomes a note ---
@@ -242,7 +260,7 @@ def test_other_files_are_read_whole(tmp_path: Path) -> None:
     assert split.class_records == {0: 4, 1: 3, 2: 3, 7: 4}
     assert split.histograms["image_width"] == {64: 14} and "objects" in split.histograms
     assert {(p.file, p.number) for p in report.pictures} == {("a.tfrecord", n) for n in range(10)}
-    assert report.features == [("class", "int64", "", "class"), ("image", "bytes", "", "picture")]
+    assert report.features == [("class", "int64", "", ""), ("image", "bytes", "", "")]
     assert report.notes == [
         "a note before",
         "b.tfrecord.gz: no pictures, since it is GZIP compressed",
@@ -328,8 +346,6 @@ def test_layouts_of_others_are_understood(
 
 
 def test_a_tensor_is_a_picture(tmp_path: Path) -> None:
-    import numpy as np
-
     tensor = encode_tensor(np.zeros((4, 2, 3), np.uint8))
     path = tmp_path / "a.tfrecord"
     path.write_bytes(record({"image": (Kind.BYTES, [tensor])}))

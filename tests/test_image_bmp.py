@@ -12,6 +12,7 @@ OS2 = b"BM" + struct.pack("<IHHIIHHHH", 0, 0, 0, 26, 12, 3, 2, 1, 24) + bytes(40
 
 ACCEPTED = [
     ("24 bits", bmp(), ()),
+    ("rows that need no padding", bmp(width_px=4), ()),
     ("rows from the top", bmp(height_px=-2), ("top_down",)),
     ("32 bits", bmp(bits=32), ("alpha",)),
     ("32 bits, masks", bmp(bits=32, compression=3, behind_header=BGRA), ("alpha",)),
@@ -57,8 +58,9 @@ REFUSED = [
 
 @pytest.mark.parametrize(("remark", "data", "traits"), ACCEPTED)
 def test_read_bmp(remark, data, traits):
+    width_px = 4 if "padding" in remark else 3
     channels = 1 if "gray" in traits else 4 if "alpha" in traits else 3
-    assert read_bmp(data, MAX_PIXELS) == ImageInfo("bmp", 3, 2, 1, traits, channels)
+    assert read_bmp(data, MAX_PIXELS) == ImageInfo("bmp", width_px, 2, 1, traits, channels)
 
 
 @pytest.mark.parametrize(("remark", "data", "fault"), REFUSED)

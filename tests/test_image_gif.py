@@ -15,9 +15,15 @@ def info(*traits: str, size_px: tuple[int, int] = (2, 2)) -> ImageInfo:
 
 ACCEPTED = [
     ("one frame", gif(), info("palette")),
+    ("version 87a", gif().replace(b"89a", b"87a"), info("palette")),
     ("two frames", gif(GIF_FRAME, GIF_FRAME), info("animated", "palette")),
     ("transparent colour", gif(CONTROL, GIF_FRAME), info("alpha", "palette")),
     ("interlaced", gif(gif_frame([0] * 4, flags=0x40)), info("interlaced", "palette")),
+    (
+        "its own colour table only",
+        gif(gif_frame([0] * 4, flags=0x80, palette=bytes(6)), colours=0),
+        info("palette"),
+    ),
     ("extensions", gif(COMMENT, b"!\x00\1\0\0", GIF_FRAME, b"!\xff\3NET\0"), info("palette")),
     ("trailing bytes", gif(end=b";;"), info("palette", "trailing_bytes")),
     (

@@ -25,7 +25,9 @@ ROTATED = exif(entry(0x0112, 3, 1, b"\0\6"))
 
 ACCEPTED = [
     ("gray", png(), info("gray")),
+    ("gray of 1 bit", png(ihdr(bits=1), idat()), info("gray")),
     ("gray of 16 bits", png(ihdr(bits=16), idat()), info("16_bit", "gray")),
+    ("gray and alpha", png(ihdr(colour_type=4), idat()), info("alpha", "gray")),
     ("RGB", png(ihdr(3, 5, colour_type=2), idat()), info(size_px=(3, 5))),
     ("RGBA", png(ihdr(colour_type=6, interlace=1), idat()), info("alpha", "interlaced")),
     ("palette", png(ihdr(colour_type=3), PLTE, idat()), info("palette")),
@@ -36,7 +38,7 @@ ACCEPTED = [
     ),
     # libpng ignores these, so that TensorFlow decodes three channels.
     (
-        "transparent entries behind the pixels",
+        "transparent entries after the pixels",
         png(ihdr(colour_type=3), PLTE, idat(), chunk(b"tRNS", b"\0")),
         OPAQUE_PALETTE,
     ),
@@ -45,10 +47,15 @@ ACCEPTED = [
         png(ihdr(colour_type=3), chunk(b"tRNS", b"\0"), PLTE, idat()),
         OPAQUE_PALETTE,
     ),
+    (
+        "more transparent entries than colours of one bit",
+        png(ihdr(colour_type=3, bits=1), PLTE_OF_THREE, chunk(b"tRNS", bytes(3)), idat()),
+        OPAQUE_PALETTE,
+    ),
     ("animated", png(ihdr(), chunk(b"acTL", bytes(8)), idat()), info("animated", "gray")),
     ("profile", png(ihdr(), chunk(b"iCCP", b"bad"), idat()), info("gray", "icc_profile")),
     (
-        "EXIF behind the pixels",
+        "EXIF after the pixels",
         png(ihdr(), idat(), chunk(b"eXIf", ROTATED)),
         info("exif_orientation", "gray", orientation=6),
     ),
@@ -57,9 +64,14 @@ ACCEPTED = [
         png(ihdr(), chunk(b"eXIf", b"Exif\0\0" + ROTATED), chunk(b"eXIf", exif(b"")), idat()),
         info("exif_orientation", "gray", orientation=6),
     ),
+    ("malformed EXIF", png(ihdr(), chunk(b"eXIf"), idat()), info("gray")),
     ("unknown, not critical", png(ihdr(), chunk(b"abCd"), idat()), info("gray")),
+    ("palette for gray", png(ihdr(), chunk(b"PLTE", b"rg"), idat()), info("gray")),
+    ("palette after RGB", png(ihdr(colour_type=2), idat(), PLTE), info()),
     ("trailing bytes", png(end=IEND + b"\0"), info("gray", "trailing_bytes")),
     ("pixels in pieces", png(ihdr(), chunk(b"IDAT"), idat(), idat()), info("gray")),
+    ("pixels again, once they were all there", png(ihdr(), idat(), TEXT, idat()), info("gray")),
+    ("largest side", png(ihdr(1_000_000, 1), idat()), info("gray", size_px=(1_000_000, 1))),
 ]
 
 REFUSED = [
@@ -105,7 +117,7 @@ REFUSED = [
     ),
     ("second header", png(ihdr(), ihdr(), idat()), "E-IMG-DAMAGED: two b'IHDR' chunks"),
     (
-        "palette behind its pixels",
+        "palette after its pixels",
         png(ihdr(colour_type=3), idat(), PLTE),
         "E-IMG-DAMAGED: no palette before the pixels",
     ),

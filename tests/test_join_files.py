@@ -1,4 +1,4 @@
-"""Files joined by name: which come together, and when most of them do not."""
+"""Files joined by name, and the check that most of them have a partner."""
 
 from collections.abc import Callable
 

@@ -142,17 +142,6 @@ def test_killed_again_and_again(seed: int, job: Job, tmp_path: Path) -> None:
     check_resumes(job, tmp_path / "out")
 
 
-@pytest.mark.parametrize("seed", rounds(few=1, many=10))
-def test_killed_while_a_twin_runs(seed: int, job: Job, tmp_path: Path) -> None:
-    """One of two runs to one place dies; the other is not held up by it."""
-    out = tmp_path / "out"
-    twins = [start_coco(*job.into(out)) for _ in range(2)]
-    time.sleep(random.Random(seed).uniform(0.9, max(1.0, 1.5 * job.run_s)))
-    kill(twins[0])
-    assert finish(twins[1]).code == 0
-    assert check_output(files_of(out), job.undisturbed)
-
-
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
 )
@@ -172,25 +161,6 @@ def test_interrupted(number: signal.Signals, code: int, job: Job, tmp_path: Path
     assert 38 <= done <= check_visible(tmp_path / "out")
     assert not (tmp_path / "out/manifest.json").exists()
     check_resumes(job, tmp_path / "out")
-
-
-@pytest.mark.parametrize("interrupted", [False, True])
-def test_a_job_service_leaves_no_temporary_folder(
-    interrupted: bool, job: Job, tmp_path: Path
-) -> None:
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    service = ("--runner", "PortableRunner", "--job_endpoint", "embed")
-    process = start_coco(
-        *(*job.into(tmp_path / "out"), *service, "--environment_type", "LOOPBACK"),
-        TMPDIR=str(temporary),
-    )
-    if interrupted:
-        wait_for_shards(process, tmp_path / "out", 2)
-        assert list(temporary.iterdir()) != []
-        process.send_signal(signal.SIGTERM)
-    run = finish(process)
-    assert (run.code, list(temporary.iterdir())) == (143 if interrupted else 0, []), run.err
 
 
 @pytest.mark.parametrize(

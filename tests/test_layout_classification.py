@@ -31,11 +31,7 @@ RGB = ImageInfo("jpeg", 64, 48)
 PIXELS = np.arange(48 * 64 * 3, dtype=np.float32).reshape(48, 64, 3) / np.float32(48 * 64 * 3)
 
 SAMPLE = Sample(
-    "train",
-    NAME,
-    0,
-    (Blob("train", NAME, len(JPEG), "5"),),
-    pack(ClassFields("n01440764")),
+    "train", NAME, 0, (Blob("train", NAME, len(JPEG), "5"),), pack(ClassFields("n01440764"))
 )
 
 
@@ -85,7 +81,7 @@ def test_imagenet() -> None:
     }
 
 
-@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+@pytest.mark.parametrize("channels", [1, 3])
 def test_tutorial(channels: int) -> None:
     info = ImageInfo("png", 64, 48, channels=channels)
     assert read_back(TutorialLayout(), info=info) == {
@@ -103,11 +99,6 @@ def test_tensor(dtype: str) -> None:
     read = read_back(TensorLayout(dtype=dtype), pixels=pixels)
     assert read["class_name"] == b"n01440764"
     np.testing.assert_array_equal(tf.io.parse_tensor(read["image"], dtype).numpy(), pixels)
-
-
-@pytest.mark.parametrize("layout", [ClassificationLayout(), ImagenetLayout()])
-def test_a_class_without_a_text_is_called_by_its_name(layout: Layout) -> None:
-    assert read_back(layout, Label(7, "n01440764"))["image/class/text"] == b"n01440764"
 
 
 @pytest.mark.parametrize(
@@ -131,8 +122,6 @@ def test_imagenet_holds_nothing_but_jpegs_of_rgb(info: ImageInfo, what: str) -> 
         (ClassificationLayout(), 0, "classification"),
         (ImagenetLayout(), 1, "imagenet"),
         (TutorialLayout(), 0, "tutorial"),
-        (TensorLayout(), 0, "tensor"),
-        (ImagenetLayout(0), 0, "imagenet"),
         (TutorialLayout(5), 5, "tutorial"),
     ],
 )
@@ -147,12 +136,6 @@ def test_the_size_is_known_before_the_image_is_read(layout: Layout) -> None:
     assert isinstance(built, Built)
     framed = len(encode_example(built.features)) + 16
     assert abs(layout.record_bytes(SAMPLE) - framed) <= 30
-
-
-def test_pixels_are_asked_for_as_they_are_to_be() -> None:
-    assert TensorLayout(dtype="float16").pixels_dtype == "float16"
-    assert TensorLayout(dtype="float16").options() == {"first_label": "0", "dtype": "float16"}
-    assert ClassificationLayout().pixels_dtype == ""
 
 
 def test_types_that_pixels_cannot_have() -> None:

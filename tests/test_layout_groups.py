@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import pytest
 
 from schemas.features import Feature, FeatureSpec, Kind
-from schemas.images import EncodedImage, ImageInfo
-from schemas.layouts import Unfit
 from schemas.layouts.detection import GROUPS, DetectionLayout
 from schemas.layouts.groups import FeatureGroup, choose_groups
 from schemas.layouts.pictures import CategoryIds, FunctionLayout
@@ -42,15 +40,11 @@ CHOICES = {
         ["boxes", "captions", "keypoints"],
         ("boxes", "keypoints", "captions"),
     ),
-    "captions alone": (None, ["captions"], ("captions",)),
-    "nothing": (None, [], ()),
     "the license only by asking": (None, ["boxes", "license"], ("boxes",)),
-    "LVIS by default": (None, ["boxes", "lvis"], ("boxes", "lvis")),
     "asked for": (["boxes", "license"], ["boxes", "license"], ("boxes", "license")),
     "in the groups' order": (["masks", "boxes"], ["boxes"], ("boxes", "masks")),
     # These stand in the file that holds the boxes, which may be read for them alone.
     "keypoints left out": (["boxes"], ["boxes", "keypoints"], ("boxes",)),
-    "LVIS left out": (["boxes"], ["boxes", "lvis"], ("boxes",)),
 }
 
 
@@ -69,12 +63,6 @@ REFUSALS = {
         "features name captions, but no annotation file holds captions, only boxes, keypoints:"
         " give such a file, or leave captions out",
     ),
-    "no boxes for masks": (
-        ["masks"],
-        ["captions"],
-        "features name masks, but no annotation file holds boxes, only captions:"
-        " give such a file, or leave masks out",
-    ),
     "a file for nothing": (
         ["boxes"],
         ["boxes", "captions"],
@@ -86,12 +74,6 @@ REFUSALS = {
         ["boxes", "panoptic"],
         "an annotation file holds panoptic, which the layout has no features for:"
         " give another layout, or leave it out",
-    ),
-    "boxes for nothing": (
-        ["captions"],
-        ["boxes", "captions"],
-        "an annotation file holds boxes, which features captions leave out:"
-        " add boxes, or leave it out",
     ),
 }
 
@@ -131,11 +113,6 @@ def test_a_layout_writes_what_it_was_resolved_for() -> None:
     assert DetectionLayout(features=("captions", "boxes")).options()["features"] == "boxes captions"
 
 
-def test_every_key_is_of_one_group() -> None:
-    layout = DetectionLayout(features=tuple(group.name for group in GROUPS))
-    assert len(layout.spec.features) == 7 + sum(len(group.features) for group in GROUPS)
-
-
 # --- keypoints ---
 
 
@@ -172,23 +149,6 @@ def test_every_object_has_as_many_keypoints_as_the_class_with_most() -> None:
     assert found["text"] == [b"nose", b"tail", b"", b"nose", b"left_eye", b"right_eye"]
     assert found["visibility"] == [2, 2, 0, 0, 0, 0]
     assert found["num"] == [2, 0]
-
-
-def test_an_image_without_objects_has_empty_lists() -> None:
-    assert keypoints() == {"x": [], "y": [], "visibility": [], "num": [], "text": []}
-
-
-def test_keypoints_lie_in_the_stored_image_and_unlabelled_ones_nowhere() -> None:
-    """EXIF 6 asks for a quarter to the right; the annotations are of the upright picture."""
-    person = object_at(0, 0, 50, 50, keypoints_px=[10, 25, 2, 0, 0, 0, 0, 0, 1])
-    found = keypoints(person, image=image_of(100, 50, 6), width_px=50, height_px=100)
-    assert found["x"] == [0.25, 0.0, 0.0]
-    assert found["y"] == [0.8, 0.0, 1.0]  # the last one is a corner of the picture
-
-
-def test_keypoints_are_rescaled_with_a_thumbnail() -> None:
-    person = object_at(0, 0, 50, 50, keypoints_px=[25, 10, 2])
-    assert keypoints(person, image=image_of(50, 25))["x"] == [0.25, 0.0, 0.0]
 
 
 def test_an_unlabelled_keypoint_with_a_place_keeps_it() -> None:
@@ -280,22 +240,11 @@ def test_records_and_the_index_hold_the_labels_ids() -> None:
     assert layout.options()["category_ids"] == "from 1"
 
 
-def test_values_may_be_unfit() -> None:
-    class Picky(DetectionLayout):
-        def values(self, picture):
-            return Unfit("E-EX-EMPTY", f"{picture.image.info.width_px} px are too few")
-
-    made = Picky().build(sample_of(9, 9), [image_of(9, 9)], {})
-    assert made == Unfit("E-EX-EMPTY", "9 px are too few")
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"photo": [b""], "x": [], "y": []}, r"the same keys, differ in \['y'\]"),
-        ({"photo": [b""]}, r"the same keys, differ in \['x'\]"),
         ({"photo": [], "x": []}, "photo must be a list of one value, got 0"),
-        ({"photo": [b"", b""], "x": []}, "photo must be a list of one value, got 2"),
         ({"photo": b"the bytes themselves", "x": []}, "photo must be a list of one value, got 20"),
     ],
 )
@@ -307,15 +256,3 @@ def test_values_are_those_of_the_spec(values: dict[str, list], message: str) -> 
     )
     with pytest.raises(ValueError, match=message):
         layout.build(sample_of(9, 9), [image_of(9, 9)], {})
-
-
-def test_a_second_image_is_the_panoptic_one() -> None:
-    class Both(DetectionLayout):
-        def values(self, picture):
-            assert picture.panoptic_image is not None
-            return {**super().values(picture), "image/filename": [picture.panoptic_image.name]}
-
-    png = EncodedImage("a.png", b"", "", ImageInfo("png", 9, 9))
-    assert values_of(built(Both(), sample_of(9, 9), image_of(9, 9), png))["image/filename"] == [
-        "a.png"
-    ]

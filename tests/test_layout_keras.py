@@ -1,18 +1,13 @@
 """The layout of the Keras recipe 'Creating TFRecords': one Example per annotation."""
 
-import pickle
-import re
-
 import pytest
 
 from pipelines.coco import CocoConfig
 from schemas.example import encode_example, encode_example_parts
-from schemas.features import Kind
 from schemas.images import EncodedImage, ImageInfo
 from schemas.layouts import Unfit
 from schemas.layouts.frames import SizeMismatch
 from schemas.layouts.keras import KerasLayout
-from schemas.layouts.pictures import CategoryIds
 from schemas.manifest import Label
 from schemas.picture_fields import ObjectFields
 from schemas.samples import Blob, Sample
@@ -23,22 +18,8 @@ from tests.small_pictures import LABELS, built, image_of, object_at, sample_of, 
 CROWD = ObjectFields(90, (10.5, 20.25, 30.0, 20.0), 345.67, 1)
 
 
-def test_all_features_of_an_annotation() -> None:
-    made = built(KerasLayout(), sample_of(100, 50, CROWD), image_of(100, 50))
-    assert made.features == {
-        "area": (Kind.FLOAT, [345.67]),
-        "bbox": (Kind.FLOAT, (10.5, 20.25, 30.0, 20.0)),
-        "category_id": (Kind.INT64, [90]),
-        "id": (Kind.INT64, [11]),
-        "image": (Kind.BYTES, [b"\xff\xd8\xff"]),
-        "image_id": (Kind.INT64, [42]),
-        "path": (Kind.BYTES, [b"dir/a.jpg"]),
-    }
-    assert (made.dropped, made.repairs, made.labels) == ([], [], [90])
-
-
 @pytest.mark.parametrize("policy", SizeMismatch)
-def test_boxes_are_looked_for_in_the_image_where_its_size_is_trusted(policy: SizeMismatch) -> None:
+def test_the_reader_checks_boxes_unless_the_image_s_size_is_trusted(policy: SizeMismatch) -> None:
     config = CocoConfig(
         {"train": "i"}, {"train": ["a"]}, output="o", layout=KerasLayout(on_size_mismatch=policy)
     )
@@ -70,79 +51,11 @@ def test_the_recipe_s_own_parsing_reads_it() -> None:
     assert [example[name].numpy() for name in names] == [b"dir/a.jpg", 90, 11, 42]
 
 
-# Policy, annotated size, file's size and orientation, bbox as annotated, bbox written, repairs.
-BOXES = {
-    "as annotated, to the last bit": (
-        *(SizeMismatch.AUTO, (100, 50), (100, 50), 1),
-        *((0.1, 0.2, 30.3, 20.4), (0.1, 0.2, 30.3, 20.4), []),
-    ),
-    "clipped": (
-        *(SizeMismatch.AUTO, (100, 50), (100, 50), 1),
-        *((75.0, -10.0, 50.0, 35.0), (75.0, 0.0, 25.0, 25.0), ["box_clipped"]),
-    ),
-    "rescaled": (
-        *(SizeMismatch.AUTO, (100, 50), (200, 100), 1),
-        *((25.0, 10.0, 50.0, 20.0), (50.0, 20.0, 100.0, 40.0), ["boxes_rescaled"]),
-    ),
-    "turned": (
-        *(SizeMismatch.AUTO, (50, 100), (100, 50), 6),
-        *((0.0, 25.0, 10.0, 50.0), (25.0, 40.0, 50.0, 10.0), ["boxes_turned"]),
-    ),
-    "by the image": (
-        *(SizeMismatch.TRUST_IMAGE, (100, 50), (40, 40), 1),
-        *((1.5, 2.5, 30.0, 20.0), (1.5, 2.5, 30.0, 20.0), ["size_from_image"]),
-    ),
-}
-
-
-@pytest.mark.parametrize(
-    ("policy", "json_size", "file_size", "orientation", "annotated", "written", "repairs"),
-    BOXES.values(),
-    ids=BOXES,
-)
-def test_boxes_are_in_pixels_of_the_image(
-    policy: SizeMismatch,
-    json_size: tuple[int, int],
-    file_size: tuple[int, int],
-    orientation: int,
-    annotated: tuple[float, ...],
-    written: tuple[float, ...],
-    repairs: list[str],
-) -> None:
-    sample = sample_of(*json_size, object_at(*annotated))
-    made = built(KerasLayout(policy), sample, image_of(*file_size, orientation))
-    bbox = values_of(made)["bbox"]
-    assert bbox == list(written) if repairs == [] else bbox == pytest.approx(written, abs=1e-4)
-    assert made.repairs == repairs
-
-
 def test_an_annotation_outside_its_image_is_no_example() -> None:
     sample = sample_of(100, 50, object_at(100.0, 0.0, 5.0, 5.0))
     assert KerasLayout().build(sample, [image_of(100, 50)], LABELS) == Unfit(
         "E-EX-EMPTY", "x 100.0 to 105.0, y 0.0 to 5.0 in 100 x 50"
     )
-
-
-def test_a_size_that_does_not_fit_comes_first() -> None:
-    sample = sample_of(100, 50, object_at(100.0, 0.0, 5.0, 5.0))
-    unfit = KerasLayout().build(sample, [image_of(9, 9)], LABELS)
-    assert isinstance(unfit, Unfit)
-    assert unfit.code == "E-IMG-SIZE"
-
-
-def test_a_sample_of_several_annotations_is_an_error() -> None:
-    """The reader makes none when the layout says `per_annotation`."""
-    sample = sample_of(100, 50, CROWD, CROWD)
-    with pytest.raises(ValueError, match="too many values"):
-        KerasLayout().build(sample, [image_of(100, 50)], LABELS)
-
-
-def test_what_the_layout_asks_of_the_reader() -> None:
-    layout = KerasLayout()
-    assert (layout.per_annotation, layout.int64_ids, layout.first_label_id) == (True, True, None)
-    assert KerasLayout(category_ids=CategoryIds.CONTIGUOUS).first_label_id == 1
-    assert pickle.loads(pickle.dumps(layout)) == layout
-    assert layout.name == layout.spec.name == "keras"
 
 
 def test_contiguous_ids() -> None:
@@ -151,24 +64,17 @@ def test_contiguous_ids() -> None:
     assert values_of(made)["category_id"] == made.labels == [2]
 
 
-@pytest.mark.parametrize("name", ["masks", "keypoints", "captions", "panoptic"])
-def test_features_that_it_does_not_have(name: str) -> None:
-    message = f"features of layout keras must be of boxes, got 'boxes,{name}': leave out '{name}'"
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        KerasLayout(features=("boxes", name))
+def test_features_that_it_does_not_have() -> None:
+    message = "features of layout keras must be of boxes, got 'boxes,masks': leave out 'masks'"
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        KerasLayout(features=("boxes", "masks"))
 
 
-def test_a_captions_file_is_not_passed_over() -> None:
-    with pytest.raises(ValueError, match="holds captions, which the layout has no features for: "):
-        KerasLayout().resolved(["boxes", "captions"])
-
-
-@pytest.mark.parametrize("image_bytes", [3, 150_000])
-def test_the_estimated_size_is_nearly_the_record_s(image_bytes: int) -> None:
-    blob = Blob("train", "000000000042.jpg", image_bytes)
+def test_the_estimated_size_is_nearly_the_record_s() -> None:
+    blob = Blob("train", "000000000042.jpg", 150_000)
     fields = sample_of(640, 480, object_at(1.5, 2.5, 30.25, 40.0)).fields
     sample = Sample("train", "700001", 0, (blob,), fields, (700_001,))
-    image = EncodedImage(blob.name, bytes(image_bytes), "ab" * 32, ImageInfo("jpeg", 640, 480))
+    image = EncodedImage(blob.name, bytes(150_000), "ab" * 32, ImageInfo("jpeg", 640, 480))
     made = built(KerasLayout(), sample, image)
     real = sum(map(len, frame_record(encode_example_parts(made.features))))
     assert KerasLayout().record_bytes(sample) == pytest.approx(real, abs=12)

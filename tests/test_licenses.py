@@ -1,4 +1,4 @@
-"""Licenses: read from COCO's files as far as they go, counted by record, told in the manifest."""
+"""Licenses: read from COCO files, counted per record, listed in the manifest."""
 
 import json
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.licenses import License, LicenseCount, count_licenses, is_link, read_licenses
-from tests.coco_command import committed, digests, examples, manifest_of, run_coco, value
+from tests.coco_command import committed, examples, value
 
 BY = {"id": 4, "name": "Attribution License", "url": "http://creativecommons.org/licenses/by/2.0/"}
 MakeCoco = Callable[..., tuple[Path, Path]]
@@ -32,7 +32,7 @@ MakeCoco = Callable[..., tuple[Path, Path]]
         (b'[{"id": 2}, {"id": 1}, {"id": 2}]', [License(1), License(2)]),
     ],
 )
-def test_what_is_no_entry_is_passed_over(section: bytes, licenses: list[License]) -> None:
+def test_entries_without_an_id_are_ignored(section: bytes, licenses: list[License]) -> None:
     assert read_licenses(section) == licenses
 
 
@@ -60,8 +60,6 @@ def test_counts_of_shards_add_up() -> None:
         ("http://x.org/<b>", False),
         ("http://x.org/)[y](javascript:alert(1)", False),
         ("http://x.org/a|b", False),
-        ("http://x.org/\u202e", False),
-        ("http://x.org/\n", False),
         ("ftp://x.org", False),
         ("", False),
     ],
@@ -104,17 +102,7 @@ def test_records_are_counted_by_the_license_of_their_image(
     assert [found["name"] for found in croissant["license"]] == [BY["name"], "license 5"]
 
 
-def test_records_of_one_object_count_for_themselves(make_coco: MakeCoco, tmp_path: Path) -> None:
-    manifest = committed(
-        make_coco(3, edit=licensed(4)), tmp_path / "out", "--layout", "keras", "--num_shards", 1
-    )
-    split = manifest["splits"]["train"]
-    assert [found["records"] for found in split["licenses"]] == [split["records"]] == [6]
-
-
-def test_files_without_licenses_have_the_manifest_and_receipts_that_they_had(
-    make_coco: MakeCoco, tmp_path: Path
-) -> None:
+def test_files_without_licenses_add_nothing(make_coco: MakeCoco, tmp_path: Path) -> None:
     sources, out = make_coco(3), tmp_path / "out"
     assert "licenses" not in committed(sources, out)["splits"]["train"]
     for receipt in (out / "_receipts").iterdir():
@@ -123,40 +111,18 @@ def test_files_without_licenses_have_the_manifest_and_receipts_that_they_had(
     assert "license" not in json.loads((out / "croissant.json").read_bytes())
 
 
-def test_no_shard_depends_on_the_licenses(make_coco: MakeCoco, tmp_path: Path) -> None:
-    committed(make_coco(3, name="a"), tmp_path / "a")
-    committed(make_coco(3, name="b", edit=licensed(4)), tmp_path / "b")
-    assert digests(tmp_path / "a", "*.tfrec") == digests(tmp_path / "b", "*.tfrec")
-
-
-@pytest.mark.parametrize(
-    "licenses",
-    [
-        None,
-        "all rights reserved",
-        [BY, {"id": 4, "name": "]|<script>\n", "url": "javascript:alert(1)"}, {"id": None}, 7],
-    ],
-)
-def test_hostile_licenses_stop_nothing(
-    licenses: object, make_coco: MakeCoco, tmp_path: Path
-) -> None:
+def test_hostile_licenses_stop_nothing(make_coco: MakeCoco, tmp_path: Path) -> None:
+    licenses = [
+        BY,
+        {"id": 4, "name": "]|<script>\n", "url": "javascript:alert(1)"},
+        {"id": None},
+        7,
+    ]
     out = tmp_path / "out"
-    committed(make_coco(3, edit=licensed(4, licenses=licenses or {})), out)
+    committed(make_coco(3, edit=licensed(4, licenses=licenses)), out)
     card = (out / "README.md").read_text()
     assert "<script>" not in card
     assert "<javascript" not in card
     assert all(
         line.count(" | ") == 4 for line in card.splitlines() if line.startswith("| train | 4")
     )
-
-
-def test_a_kept_shard_s_licenses_are_counted(make_coco: MakeCoco, tmp_path: Path) -> None:
-    sources, out = make_coco(4, edit=licensed(4)), tmp_path / "out"
-    committed(sources, out, "--num_shards", 2)
-    (out / "manifest.json").rename(tmp_path / "manifest.json")
-    run = run_coco(
-        "--images", sources[0], "--annotations", sources[1], "--output", out, "--num_shards", 2
-    )
-    assert run.code == 0, run.err
-    assert (out / "manifest.json").read_bytes() == (tmp_path / "manifest.json").read_bytes()
-    assert manifest_of(out)["splits"]["train"]["licenses"][0]["records"] == 4

@@ -5,8 +5,6 @@ from typing import Any
 import jsonschema
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from schemas.faults import find_fault
 from schemas.manifest import (
@@ -59,44 +57,6 @@ MANIFEST = Manifest(
     features=[FeatureEntry("image/width", "int64", False, "image width in px", "plain")],
 )
 
-PLAN_JSON = """\
-{
-  "format_version": 2,
-  "found": [
-    "boxes"
-  ],
-  "labels": [
-    {
-      "id": 1,
-      "name": "person"
-    },
-    {
-      "id": 90,
-      "name": "Zahnbürste"
-    }
-  ],
-  "options": {
-    "layout": "detection",
-    "seed": "0"
-  },
-  "samples": "00ff",
-  "splits": {
-    "a_val": {
-      "samples": 3,
-      "shards": 1
-    },
-    "train": {
-      "samples": 10,
-      "shards": 2
-    }
-  }
-}
-"""
-
-
-def test_a_plan_s_json_is_this() -> None:
-    assert to_json(PLAN).decode() == PLAN_JSON
-
 
 def test_a_plan_s_digest_is_this_for_ever() -> None:
     assert plan_digest(PLAN) == "8f9f615c0f5ed0466287fcaf54f53a66"
@@ -145,7 +105,7 @@ def test_a_manifest_survives_its_json() -> None:
     assert json.loads(data)["format_version"] == FORMAT_VERSION == 3
 
 
-def test_what_a_later_version_of_the_same_format_adds_is_passed_over() -> None:
+def test_unknown_fields_are_ignored() -> None:
     more = {**json.loads(to_json(MANIFEST)), "added": [1]}
     assert read_manifest(json.dumps(more).encode(), "manifest.json") == MANIFEST
 
@@ -164,33 +124,13 @@ REFUSED = {
         edited(format_version=4),
         "E-OUT-FOREIGN m.json: format version 4, this program reads 3; upgrade beam-tfrec",
     ),
-    "newer, with other fields": (
-        b'{"format": "beam-tfrec", "format_version": 7, "tables": []}',
-        "E-OUT-FOREIGN m.json: format version 7, this program reads 3; upgrade beam-tfrec",
-    ),
     "another format in our shape": (
         edited(format="parquet-set"),
-        NO_MANIFEST + "format 'parquet-set'); give another --output",
-    ),
-    "another format, newer": (
-        edited(format="parquet-set", format_version=4),
         NO_MANIFEST + "format 'parquet-set'); give another --output",
     ),
     "no version": (
         without("format_version"),
         NO_MANIFEST + "Object missing required field `format_version`); give another --output",
-    ),
-    "somebody else's": (
-        b'{"manifest_version": 3, "name": "an extension"}',
-        NO_MANIFEST + "Object missing required field `format`); give another --output",
-    ),
-    "no shards": (
-        without("shards"),
-        NO_MANIFEST + "Object missing required field `shards`); give another --output",
-    ),
-    "shards of a wrong type": (
-        edited(shards={}),
-        NO_MANIFEST + "Expected `array`, got `object` - at `$.shards`); give another --output",
     ),
     "cut off": (
         to_json(MANIFEST)[:-3],
@@ -217,14 +157,6 @@ def test_other_files_are_refused(data: bytes, line: str) -> None:
     assert find_fault(line) == ("E-OUT-FOREIGN", line)
 
 
-@given(st.binary() | st.integers(0, len(edited())).map(lambda end: edited()[:end]))
-def test_any_file_is_a_manifest_or_one_line(data: bytes) -> None:
-    try:
-        assert read_manifest(data, "m.json") == MANIFEST
-    except RuntimeError as error:
-        assert find_fault(str(error)) == ("E-OUT-FOREIGN", str(error))
-
-
 def test_the_json_schema_accepts_a_manifest() -> None:
     schema = manifest_json_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
@@ -235,8 +167,6 @@ def test_the_json_schema_accepts_a_manifest() -> None:
     ("data", "message"),
     [
         (without("shards"), "'shards' is a required property"),
-        (edited(format_version="1"), "'1' is not of type 'integer'"),
-        (edited(splits={"train": {}}), "'listed' is a required property"),
         (edited(features=[{"key": "a"}]), "'kind' is a required property"),
     ],
 )
@@ -245,12 +175,7 @@ def test_the_json_schema_refuses_what_is_none(data: bytes, message: str) -> None
         jsonschema.validate(json.loads(data), manifest_json_schema())
 
 
-def test_labels_sort_by_id() -> None:
-    labels = [Label(10, "a"), Label(2, "b"), Label(2, "a")]
-    assert sorted(labels) == [Label(2, "a"), Label(2, "b"), Label(10, "a")]
-
-
-def test_a_manifest_tells_of_earlier_data_sets_where_there_are_some() -> None:
+def test_earlier_samples_are_in_the_manifest_only_if_there_are_some() -> None:
     """So the others have the bytes that they had before there was such a thing."""
     train = MANIFEST.splits["train"]
     annotations = msgspec.structs.replace(train.annotations, earlier=8)

@@ -126,9 +126,7 @@ def test_a_zip64_archive_is_read(tmp_path: Path) -> None:
     ("write", "what"),
     [
         (lambda path: path.write_bytes(b""), "File is not a zip file"),
-        (lambda path: path.write_bytes(b"PK" + bytes(1000)), "File is not a zip file"),
         (lambda path: zip_of(path, zipfile.ZIP_BZIP2), "x.npy is compressed by method 12"),
-        (lambda path: zip_of(path, zipfile.ZIP_LZMA), "x.npy is compressed by method 14"),
         (lambda path: zip_of(path, encrypted=True), "x.npy is encrypted"),
         (lambda path: zip_of(path, name="z.npy"), "no array x.npy"),
         (lambda path: zip_of(path, copies=2), "several arrays x.npy"),
@@ -167,7 +165,7 @@ def test_a_member_of_other_bytes_is_refused(tmp_path: Path, unpacked: UnpackedMe
     np.savez_compressed(tmp_path / "a.npz", x=IMAGES)
     data = bytearray((tmp_path / "a.npz").read_bytes())
     directory = data.index(b"PK\1\2")
-    struct.pack_into("<I", data, directory + 16, 1)  # the CRC-32 that it tells of
+    struct.pack_into("<I", data, directory + 16, 1)  # the CRC-32 in the directory
     (tmp_path / "a.npz").write_bytes(data)
     storage = open_storage(str(tmp_path))
 
@@ -175,7 +173,7 @@ def test_a_member_of_other_bytes_is_refused(tmp_path: Path, unpacked: UnpackedMe
         unpacked.bytes_of(storage, entry_of(storage, "a.npz"), "x.npy", (0, 10))
 
 
-def test_a_full_disk_is_one_line(
+def test_a_full_disk_is_named(
     storage: Storage, unpacked: UnpackedMembers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(**_: object) -> None:

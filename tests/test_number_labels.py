@@ -19,18 +19,12 @@ NUMBERED = {
     "as annotated": ([], None, [CUP, CAT]),
     "by category id": ([], 1, [Label(1, "cat", 3), Label(2, "cup", 90)]),
     "from 0": ([], 0, [Label(0, "cat", 3), Label(1, "cup", 90)]),
-    "an equal number is not said twice": ([], 3, [Label(3, "cat"), Label(4, "cup", 90)]),
-    "known ones keep theirs": (
-        [Label(1, "cup", 90)],
-        1,
-        [Label(2, "cat", 3), Label(1, "cup", 90)],
-    ),
-    "new ones come behind all known": (
+    "known ones keep theirs": ([Label(1, "cup", 90)], 1, [Label(2, "cat", 3), Label(1, "cup", 90)]),
+    "new ones follow all known": (
         [Label(1, "cup", 90), Label(2, "dog", 1)],
         1,
         [Label(3, "cat"), Label(1, "cup", 90)],
     ),
-    "known as annotated": ([CAT], None, [CUP, CAT]),
 }
 
 
@@ -39,7 +33,7 @@ def test_number_labels(earlier: list[Label], first_id: int | None, numbered: lis
     assert number_labels(known(*earlier), [CUP, CAT], first_id) == numbered
 
 
-@pytest.mark.parametrize("category_id", [-1, -(2**63), 2**31, 2**40])
+@pytest.mark.parametrize("category_id", [-1, 2**31])
 def test_category_ids_that_label_maps_refuse_need_numbers_of_their_own(category_id: int) -> None:
     label = Label(category_id, "dog")
     with pytest.raises(RuntimeError) as raised:
@@ -63,16 +57,10 @@ def test_category_id_0_is_taken_with_a_warning(caplog: pytest.LogCaptureFixture)
     ]
 
 
-def test_keypoints_stay_with_their_class() -> None:
-    label = Label(17, "cat", keypoints=("nose",))
-    assert number_labels([], [label], 1) == [Label(1, "cat", 17, ("nose",))]
-
-
 @pytest.mark.parametrize(
     ("earlier", "first_id", "what"),
     [
         ([CAT], 1, "the files' own"),
-        ([Label(1, "cat", 3)], 0, "the files' own"),
         ([Label(1, "cat", 3)], None, "contiguous"),
         ([Label(1, "cat", 3), Label(3, "cup", 90)], 1, "the files' own"),
     ],

@@ -240,8 +240,7 @@ NEEDED = (*SOURCES, "--output", "no-such-output")
         ),
         (
             (*NEEDED, "--since", "gs://b/x//coco-{date}"),
-            "a path must not hold '//' behind its store, got 'gs://b/x//coco-{date}'; write one"
-            " '/'",
+            "a path must not hold '//' after its store, got 'gs://b/x//coco-{date}'; write one '/'",
         ),
         (
             (*NEEDED, "--anonymous"),

@@ -213,34 +213,6 @@ def test_removing_takes_the_manifest_first_and_the_plan_last(
     assert receipts == sorted(receipts), "receipts name the rest, so they go behind it"
 
 
-@pytest.mark.parametrize("stop_after", [1, 4, 8, 11])
-def test_removing_that_was_interrupted_goes_on(
-    run: SmallRun,
-    out: Path,
-    output: Storage,
-    monkeypatch: pytest.MonkeyPatch,
-    stop_after: int,
-) -> None:
-    build_run(run)
-    unlink = os.unlink
-    left = [stop_after]
-
-    def unlink_some(path: str) -> None:
-        if not left[0]:
-            raise KeyboardInterrupt
-        left[0] -= 1
-        unlink(path)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "unlink", unlink_some)
-        with pytest.raises(KeyboardInterrupt):
-            remove_output(output, run.job.names, ["train"])
-    assert not (out / "manifest.json").exists()
-
-    remove_output(output, run.job.names, ["train"])
-    assert contents(out) == {}
-
-
 @pytest.mark.parametrize("file", ["../outside.txt", "notes.txt/../../outside.txt", "/outside.txt"])
 def test_a_receipt_cannot_make_us_delete_beyond_the_output(
     run: SmallRun, out: Path, output: Storage, file: str

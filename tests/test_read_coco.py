@@ -67,29 +67,7 @@ def file_of(*counts: Any, **more: Any) -> SplitSource:
 
 
 PERSON = ObjectFields(1, (1.5, 2.0, 10.0, 20.25), 5.5, 0)
-TOOTHBRUSH = ObjectFields(90, (1.5, 2.0, 10.0, 20.25), 5.5, 1)
 LABELS = [Label(1, "person"), Label(90, "toothbrush")]
-
-
-def test_each_image_is_a_sample_with_its_annotations_by_id() -> None:
-    data = coco_json(
-        [image(42), image(7), image(9)],
-        [
-            annotation(30, 42),
-            annotation(5, 7),
-            annotation(4, 42, category_id=90, iscrowd=1),
-        ],
-    )
-
-    assert read(data) == (
-        [
-            sample("42", 0, [TOOTHBRUSH, PERSON], (4, 30)),
-            sample("7", 1, [PERSON], (5,)),
-            sample("9", 2),  # an image without annotations is data
-        ],
-        [],
-        file_of("train", "9:ff", 3, 3, 0, 0, 0, LABELS),
-    )
 
 
 def reject(code: str, detail: str, **changes: Any) -> Rejected:
@@ -131,24 +109,7 @@ def test_orphans_are_dropped_on_request(orphan: dict, rejected: Rejected) -> Non
     )
 
 
-def test_excluded_samples_are_left_out_and_counted() -> None:
-    annotations = [
-        annotation(5, 1),
-        annotation(6, 2),
-        annotation(7, 2, bbox=[0, 0, 0, 0]),  # bad, but nobody will miss it
-        annotation(8, 3),
-    ]
-    data = coco_json([image(1), image(2), image(3)], annotations)
-
-    assert read(data, exclude=["2", "77"]) == (
-        # Positions are the file's, so that nothing moves when something is left out.
-        [sample("1", 0, [PERSON], (5,)), sample("3", 2, [PERSON], (8,))],
-        [],
-        file_of("train", "9:ff", 3, 4, 1, 2, 0, LABELS),
-    )
-
-
-# --- several files, and files left out ---
+# --- several files ---
 
 
 def file_with(*labels: tuple[int, str], split: str = "train") -> SplitSource:
@@ -162,15 +123,10 @@ def test_labels_of_several_files_merge() -> None:
     assert merge_labels([]) == []
 
 
-@pytest.mark.parametrize(
-    ("labels", "what"),
-    [
-        (((1, "a"), (1, "b")), "category 1 is both 'a' and 'b'"),
-    ],
-)
-def test_labels_that_contradict_stop_the_run(labels: tuple, what: str) -> None:
-    with pytest.raises(RuntimeError, match=rf"^E-ANN-LABELS all annotation files: {what}; give"):
-        merge_labels([file_with(label) for label in labels])
+def test_labels_that_contradict_stop_the_run() -> None:
+    what = "category 1 is both 'a' and 'b'"
+    with pytest.raises(RuntimeError, match=f"^E-ANN-LABELS all annotation files: {what}; give"):
+        merge_labels([file_with((1, "a")), file_with((1, "b"))])
 
 
 def test_rejected_lines_name_the_samples_to_exclude() -> None:
@@ -200,7 +156,7 @@ def test_rejected_lines_name_the_samples_to_exclude() -> None:
         pytest.param(b'{"later": ' + b"[" * 10_000, id="nested"),
     ],
 )
-def test_what_is_no_reject_cannot_be_excluded(line: bytes) -> None:
+def test_bad_lines_cannot_be_excluded(line: bytes) -> None:
     good = msgspec.json.encode(reject("E-IMG-TYPE", ""))
 
     with pytest.raises(RuntimeError) as raised:
@@ -317,20 +273,6 @@ def test_the_pipeline_reads_every_file(
             ),
             label="files",
         )
-
-
-def test_the_pipeline_leaves_out_what_an_earlier_run_rejected(
-    test_pipeline: Callable[[], beam.Pipeline], uris: dict[str, list[str]], tmp_path: Path
-) -> None:
-    exclude = str(tmp_path / "rejected.jsonl")
-    Path(exclude).write_bytes(msgspec.json.encode(reject("E-IMG-TYPE", "")) + b"\n")
-
-    with test_pipeline() as pipeline:
-        out = pipeline | ReadCoco({"train": uris["train"]}, CocoReading(exclude=exclude))
-        assert_that(out.samples, equal_to([sample("2", 1)]), label="samples")
-        both = f"{identity(uris['train'])} without {identity([exclude])}"
-        file = file_of("train", both, 2, 2, 1, 1, 0, LABELS)
-        assert_that(out.files, equal_to([file]), label="files")
 
 
 def test_an_orphan_stops_the_pipeline(

@@ -1,5 +1,3 @@
-import contextlib
-import io
 import json
 import shutil
 import subprocess
@@ -10,7 +8,7 @@ import pytest
 
 from pipelines import report
 from schemas.documents.seals import is_sealed
-from tests.coco_command import Run, committed, settings_kept, snapshot
+from tests.coco_command import Run, committed, snapshot
 from tests.conftest import coco_dict, jpeg_bytes
 from tests.pipeline_command import run_pipeline
 
@@ -139,19 +137,6 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     ended = run(tmp_path / "none.tfrecord", "--output", tmp_path / "a.html")
     assert ended.ended == (2, "E-ARG") and "no such file" in ended.fault
     assert not (tmp_path / "a.html").exists()
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_a_terminal_is_told_how_far_it_is(out: Path, tmp_path: Path) -> None:
-    (shard,) = out.glob("*.tfrec")
-    terminal = Terminal()
-    with settings_kept(), contextlib.redirect_stderr(terminal):
-        report.run([str(shard), "--output", str(tmp_path / "a.html")])
-    assert terminal.getvalue() == "\r1 of 1 file, 4 records \r\x1b[K"
 
 
 @pytest.mark.parametrize("what", ["data set", "file"])

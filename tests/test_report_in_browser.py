@@ -44,11 +44,12 @@ LIGHT, DARK = "rgb(245, 246, 248)", "rgb(16, 19, 23)"
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What a browser saw in four pages, look by look."""
+    """What a browser saw in the pages, look by look."""
     folder = tmp_path_factory.mktemp("pages")
     reports = {
         "rich": rich_report(),
-        "few": rich_report(12, 5, 16),
+        "few": rich_report(12, 5),
+        "small": rich_report(58, 80),
         "one": one_box_report(),
         "hostile": hostile_report(),
     }
@@ -78,17 +79,14 @@ def test_pictures_are_filtered_by_split_and_class(seen: dict[str, dict[str, Any]
         "val": 48,
         "bicycles of val": of_val,
         "said": f"{of_val} of 96 pictures",
-        "cleared": 96,
         "found": ["bicycle", "motorcycle"],
-        "by name": ["airplane", "backpack", "bear"],
-        "by rank": ["person", "bicycle", "car"],
         "by link": len(bicycles),
         "problems": [],
     }
     assert 0 < of_val < len(bicycles) < 96
 
 
-@pytest.mark.parametrize("switch", ["boxes", "points", "names"])
+@pytest.mark.parametrize("switch", ["boxes", "masks", "points", "names"])
 def test_what_is_drawn_can_be_switched_off(switch: str, seen: dict[str, dict[str, Any]]) -> None:
     assert seen["drawn"][switch] == [True, 0]
 
@@ -99,8 +97,7 @@ def test_a_picture_is_enlarged_by_keys_and_gives_the_focus_back(
     assert seen["lightbox"] == {
         "open": True,
         "places": [f"{place} of 96" for place in (3, 4, 3, 2, 1, 96)],
-        "stops": ["previous", "next", "close", "previous", "close", "next", "previous"],
-        "facts": ["record", "89 of val-00009-of-00016-512.tfrec"],
+        "facts": ["record", "95 of val-00000-of-00001-96.tfrec"],
         "enlarged": True,
         "closed": True,
         "focus is back": True,
@@ -116,30 +113,27 @@ def test_all_that_can_be_clicked_is_reached_by_tab(seen: dict[str, dict[str, Any
 
     assert end == "" and len(stops) == looked["clickable"] == len(set(stops))
     assert stops[0] == "skip"
-    assert {"open", "filter-class", "skip-pictures", "show-boxes", "#shards"} <= set(stops)
+    assert {"open", "filter-class", "show-boxes", "#origin"} <= set(stops)
     assert looked["skip link is seen"]
     assert looked["skips to"] == "main"
-    assert looked["scheme by keys"] == "dark"
 
 
-@pytest.mark.parametrize("page", ["rich", "hostile"])
+@pytest.mark.parametrize("page", ["rich", "hostile", "small"])
 @pytest.mark.parametrize("width", [400, 1400])
 def test_pages_fit_and_drawings_lie_on_their_pictures(
     page: str, width: int, seen: dict[str, dict[str, Any]]
 ) -> None:
-    wider_px, misplaced = seen["sizes"][f"{page} {width}"]
+    wider_px, misplaced, _ = seen["sizes"][f"{page} {width}"]
 
     assert (wider_px, misplaced) == (0, 0)
 
 
-def test_light_and_dark_as_the_system_says_or_the_switch(seen: dict[str, dict[str, Any]]) -> None:
-    assert seen["schemes"] == {
-        "light": LIGHT,
-        "light, switched": DARK,
-        "dark": DARK,
-        "dark, switched": LIGHT,
-        "problems": [],
-    }
+def test_58_pictures_are_short_on_a_phone(seen: dict[str, dict[str, Any]]) -> None:
+    assert seen["sizes"]["small 400"][2] <= 18_800 / 3
+
+
+def test_light_and_dark_follow_the_system(seen: dict[str, dict[str, Any]]) -> None:
+    assert seen["schemes"] == {"light": LIGHT, "dark": DARK, "problems": []}
 
 
 def test_strangers_texts_show_as_texts(seen: dict[str, dict[str, Any]]) -> None:
@@ -177,7 +171,6 @@ def test_all_is_there_without_javascript(seen: dict[str, dict[str, Any]]) -> Non
         "tiles": 96,
         "facts": 96,
         "controls": 0,
-        "scheme": "dark",
         "problems": [],
     }
 
@@ -186,9 +179,7 @@ def test_paper_gets_pictures_and_no_controls(seen: dict[str, dict[str, Any]]) ->
     assert seen["printed"] == {
         "controls": 0,
         "tiles": 96,
-        "class rows": 60,
         "background": "rgb(255, 255, 255)",
-        "motion": "auto",
         "problems": [],
     }
 
@@ -203,7 +194,7 @@ def test_a_known_box_is_laid_out_where_it_belongs(
     corners = [(left + x * width, top + y * height)]
     corners.append((corners[0][0] + w * width, corners[0][1] + h * height))
 
-    assert width > 150
+    assert width > 100
     assert places["box"] == pytest.approx([*corners[0], w * width, h * height], abs=0.1)
     assert [tuple(dot) for dot in places["dots"]] == [
         pytest.approx(corner, abs=0.1) for corner in corners

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import zipfile
 from collections import Counter
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -89,13 +88,6 @@ def test_the_policy_allows_the_pages_own_script_and_style_alone() -> None:
     )
 
 
-def test_a_page_of_many_pictures_stays_below_5_mb() -> None:
-    report = rich_report(72)
-    large = [replace(shown, jpeg=bytes(100_000)) for shown in report.pictures]
-    page = render_page(replace(report, pictures=large))
-    assert len(page) < 5_000_000 and b"more pictures, for which this page has no room" in page
-
-
 @pytest.mark.parametrize(
     ("histogram", "rows"),
     [
@@ -122,7 +114,7 @@ def test_charts_count_each_record_once_and_medians_are_exact(histogram: dict[int
     assert median(histogram) == values[(len(values) - 1) // 2]
     chart = make_chart("record_bytes", [("train", histogram)])
     assert sum(int(row[1]) for row in chart.rows) == len(values)
-    assert all(0 <= bar.y <= bar.y + bar.height <= 151 for bar in chart.bars)
+    assert all(0 <= bar.y <= bar.y + bar.height <= 133 for bar in chart.bars)
 
 
 def test_wheel_and_source_archive_hold_the_page(tmp_path: Path) -> None:

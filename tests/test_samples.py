@@ -85,17 +85,6 @@ def test_a_sample_survives_its_wire_form(sample: Sample) -> None:
     assert msgspec.msgpack.decode(pack(sample), type=Sample) == sample
 
 
-def test_a_blob_is_unlisted_until_its_listing_is_joined() -> None:
-    assert Blob("train", "a.jpg") == Blob("train", "a.jpg", size_bytes=-1, pin="", crc32c=None)
-
-
-def test_elements_cannot_be_changed() -> None:
-    with pytest.raises(AttributeError, match="immutable type: 'Sample'"):
-        SAMPLE.key = "43"
-    with pytest.raises(AttributeError, match="immutable type: 'Blob'"):
-        BLOB.name = "b.jpg"
-
-
 def test_the_start_of_a_sample_is_read_from_the_bytes_of_all_of_it() -> None:
     (packed,) = pack_each([SAMPLE])
 

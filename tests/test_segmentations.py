@@ -1,6 +1,5 @@
 import itertools
 import json
-import math
 import resource
 import subprocess
 import sys
@@ -8,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pycocotools import mask as coco_mask
 
+from schemas.annotations.coco_objects import area_px2
 from schemas.annotations.segmentations import (
     MAX_OUTLINE_PX,
     ParsedSegmentation,
@@ -23,7 +22,6 @@ from schemas.annotations.segmentations import (
     parse_segmentation,
     polygon_area_px2,
 )
-from schemas.faults import FAULTS, Scope
 from schemas.picture_fields import Segmentation
 from tests.drawn_examples import draw
 
@@ -76,19 +74,13 @@ DROPPED, EMPTY = "polygon_dropped", "segmentation_empty"
 # The JSON of an annotation in an image of 4 x 3 px (width x height), and what it is.
 PARSED = {
     "polygon": ("[[0,0,4,0,4,3]]", polygons(TRIANGLE)),
-    "two polygons": ("[[0,0,4,0,4,3],[0,0,4,0,4,3]]", polygons(TRIANGLE, TRIANGLE)),
-    "four points": ("[[0,0,1,0,1,1,0,1]]", polygons([0.0, 0.0, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0])),
     "nine numbers": ("[[0,0,1,0,1,1,0,1,5]]", empty(DROPPED, EMPTY)),
-    "half a pixel": ("[[0,0,1,0,1,1]]", polygons([0.0, 0.0, 1.0, 0.0, 1.0, 1.0])),
     "outside the image": ("[[1e5,0,100004,0,1e5,3]]", polygons(FAR_TRIANGLE)),
     "odd number of coordinates": ("[[0,0,4,0,4,3,1]]", empty(DROPPED, EMPTY)),
     "two points": ("[[0,0,4,0]]", empty(DROPPED, EMPTY)),  # pycocotools takes these for a box
-    "no points": ("[[]]", empty(DROPPED, EMPTY)),
     "on a line": ("[[1,1,2,2,3,3]]", empty(DROPPED, EMPTY)),
     "one point thrice": ("[[0.1,0.7,0.1,0.7,0.1,0.7]]", empty(DROPPED, EMPTY)),
-    "one of two": ("[[0,0,4,0],[0,0,4,0,4,3]]", polygons(TRIANGLE, repairs=(DROPPED,))),
     "beyond float64": ("[[1e400,0,4,0,4,3],[0,0,4,0,4,3]]", polygons(TRIANGLE, repairs=(DROPPED,))),
-    "all beyond float64": ("[[-1e400,0,4,0,4,3]]", empty(DROPPED, EMPTY)),
     "at the end of float64": ("[[1e308,0,-1e308,0,4,1e308]]", empty(DROPPED, EMPTY)),
     "too far to be drawn": ("[[1048577,0,1048578,0,1048577,3]]", empty(DROPPED, EMPTY)),
     "no polygons": ("[]", empty(EMPTY)),
@@ -96,20 +88,14 @@ PARSED = {
     "absent": ("", empty("segmentation_missing")),
     "RLE": ('{"size":[3,4],"counts":[1,2,9]}', rle(1, 2, 9)),
     "RLE that begins with an object": ('{"counts":[0,12],"size":[3,4]}', rle(0, 12)),
-    "RLE with empty runs": ('{"size":[3,4],"counts":[1,0,0,2,9]}', rle(1, 0, 0, 2, 9)),
-    "RLE of an object behind an empty one": ('{"size":[3,4],"counts":[1,0,9,2]}', rle(1, 0, 9, 2)),
+    "RLE with an empty run": ('{"size":[3,4],"counts":[1,0,9,2]}', rle(1, 0, 9, 2)),
     "RLE of an empty object": ('{"size":[3,4],"counts":[6,0,6]}', empty(EMPTY)),
     "RLE of nothing": ('{"size":[3,4],"counts":[12]}', empty(EMPTY)),
     "compressed RLE": ('{"size":[3,4],"counts":"129"}', rle(1, 2, 9)),
     "a number": ("5", ("E-SEG-SHAPE", "Expected `object | array | null`, got `int`")),
-    "a flat list": ("[0,0,4]", ("E-SEG-SHAPE", "Expected `array`, got `int` - at `$[0]`")),
     "text in a polygon": (
         '[[0,0,4,0,4,"3"]]',
         ("E-SEG-SHAPE", "Expected `float`, got `str` - at `$[0][5]`"),
-    ),
-    "a boolean, and beyond float64": (
-        "[[1e400],[true]]",
-        ("E-SEG-SHAPE", "Number out of range - at `$[0][0]`"),
     ),
     "no counts": ('{"size":[3,4]}', ("E-SEG-SHAPE", "Object missing required field `counts`")),
     "a fraction of a count": (
@@ -121,16 +107,10 @@ PARSED = {
         '{"size":[4,3],"counts":[12]}',
         ("E-RLE-SIZE", "size is [4, 3], the image's is [3, 4]"),
     ),
-    "size of one number": (
-        '{"size":[12],"counts":[12]}',
-        ("E-RLE-SIZE", "size is [12], the image's is [3, 4]"),
-    ),
     "too few": (
         '{"size":[3,4],"counts":[1,10]}',
         ("E-RLE-SUM", "counts sum to 11, 3 x 4 are 12 px"),
     ),
-    "no runs": ('{"size":[3,4],"counts":[]}', ("E-RLE-SUM", "counts sum to 0, 3 x 4 are 12 px")),
-    "no text": ('{"size":[3,4],"counts":""}', ("E-RLE-SUM", "counts sum to 0, 3 x 4 are 12 px")),
     "too many in uint32": (  # which pycocotools would add up to 12
         '{"size":[3,4],"counts":[4294967296,12]}',
         ("E-RLE-SUM", "counts sum to 4294967308, 3 x 4 are 12 px"),
@@ -140,10 +120,6 @@ PARSED = {
     "character before the first": (
         '{"size":[3,4],"counts":"1/9"}',
         ("E-RLE-CHARS", "character '/' of count 1 is no part of it"),
-    ),
-    "character behind the last": (
-        '{"size":[3,4],"counts":"12p"}',
-        ("E-RLE-CHARS", "character 'p' of count 2 is no part of it"),
     ),
     "NUL": (
         '{"size":[3,4],"counts":"12\\u00009"}',
@@ -170,13 +146,6 @@ def test_parse_segmentation(text: str, expected: ParsedSegmentation | tuple[str,
     assert parse_segmentation(msgspec.Raw(text.encode()), width_px=4, height_px=3) == expected
 
 
-def test_faults_are_those_of_annotations() -> None:
-    codes = {found[0] for _, found in PARSED.values() if not isinstance(found, ParsedSegmentation)}
-
-    assert codes == {"E-SEG-SHAPE", "E-RLE-SIZE", "E-RLE-SUM", "E-RLE-CHARS"}
-    assert {FAULTS[code].scope for code in codes} == {Scope.ANNOTATION}
-
-
 @pytest.mark.parametrize("raw", [b'{"size":[3,4],"counts":"\xc1"}', b'[[1e400],["\xc1"]]', b"\xff"])
 def test_what_is_no_utf_8_is_a_fault(raw: bytes) -> None:
     found = parse_segmentation(raw, width_px=4, height_px=3)
@@ -186,31 +155,6 @@ def test_what_is_no_utf_8_is_a_fault(raw: bytes) -> None:
 
 
 # --- compressed run lengths ---
-
-
-@pytest.mark.parametrize("name", ANNOTATION_FILES)
-def test_real_segmentations_are_what_pycocotools_makes_of_them(
-    shared_data: Path, name: str
-) -> None:
-    for segmentation, width, height in real_objects(shared_data, name):
-        found = parse_segmentation(json.dumps(segmentation).encode(), width, height)
-        assert isinstance(found, ParsedSegmentation)
-        assert found.repairs == []
-        if isinstance(segmentation, list):
-            assert found.segmentation.polygons_px == segmentation
-        else:
-            assert found.segmentation.rle_counts == counts_by_pycocotools(segmentation)
-
-
-def counts_by_pycocotools(rle: dict) -> list[int]:
-    """Return the runs of a mask that pycocotools decoded, by looking for where it changes."""
-    height, width = rle["size"]
-    if isinstance(rle["counts"], list):
-        rle = coco_mask.frPyObjects(rle, height, width)
-    pixels = coco_mask.decode(rle).flatten(order="F")
-    changes = np.flatnonzero(np.diff(pixels, prepend=0)).tolist()
-    edges = [0, *changes, len(pixels)]
-    return [end - start for start, end in itertools.pairwise(edges)]
 
 
 @st.composite
@@ -241,16 +185,6 @@ def test_compressed_counts_are_those_of_pycocotools(found: tuple[list[int], int,
     assert parse_segmentation(raw, width, height) == expected
 
 
-@given(st.lists(st.integers(-(2**63), 2**63 - 1)))
-def test_counts_of_any_size_come_back(counts: list[int]) -> None:
-    differences_fit = all(
-        -(2**63) <= now - before < 2**63
-        for before, now in zip(counts[1:], counts[3:], strict=False)
-    )
-    decoded = decode_rle_counts(encode_rle_counts(counts))
-    assert decoded == counts or not differences_fit
-
-
 @given(st.text() | st.text(st.characters(min_codepoint=47, max_codepoint=112)))
 def test_any_text_is_counts_or_a_fault(text: str) -> None:
     found = decode_rle_counts(text)
@@ -276,28 +210,6 @@ JSON = st.recursive(
 )
 
 
-@given(JSON)
-def test_any_json_is_a_segmentation_or_a_fault(value: object) -> None:
-    found = parse_segmentation(json.dumps(value).encode(), width_px=4, height_px=3)
-
-    if not isinstance(found, ParsedSegmentation):
-        assert found[0] in FAULTS
-    elif found.segmentation.rle_counts:
-        assert sum(found.segmentation.rle_counts) == 12
-        assert min(found.segmentation.rle_counts) >= 0
-    for polygon in found.segmentation.polygons_px if isinstance(found, ParsedSegmentation) else []:
-        assert len(polygon) >= 6
-        assert len(polygon) % 2 == 0
-        assert all(map(math.isfinite, polygon))
-
-
-@given(st.binary(max_size=40))
-def test_any_bytes_are_a_segmentation_or_a_fault(data: bytes) -> None:
-    found = parse_segmentation(data, width_px=4, height_px=3)
-
-    assert isinstance(found, ParsedSegmentation) or found[0] in FAULTS
-
-
 # --- polygons ---
 
 
@@ -309,6 +221,8 @@ def test_any_bytes_are_a_segmentation_or_a_fault(data: bytes) -> None:
         ([0, 0, 2, 2, 0, 2, 2, 0], 0.0, 8.0),  # a bow tie: one half the other way around
         ([1e6, 1e6, 1e6 + 1, 1e6, 1e6 + 1, 1e6 + 1], 0.5, 3.0),  # far from 0
         ([0.1, 0.1, 0.1, 0.1, 0.1, 0.1], 0.0, 0.0),
+        # `sum` of Python 3.12 and newer would make it 3.509999999999934
+        ([41.8, 21.6, 38.1, 0.1, 22.3, 36.1, 11.4, 47.3, 45.1, 1.5], 3.509999999999927, 134.6),
     ],
 )
 def test_area_and_outline(polygon_px: list[float], area_px2: float, outline: float) -> None:
@@ -316,26 +230,12 @@ def test_area_and_outline(polygon_px: list[float], area_px2: float, outline: flo
     assert outline_px(polygon_px) == outline
 
 
-LONGEST = [0.0, 0.0, MAX_OUTLINE_PX / 2, 0.0, 0.0, 1.0]  # there and back, and a step down
+def test_the_area_of_several_polygons() -> None:
+    """The last bit is the same in all versions of Python; `sum` would make it 8.0 in some."""
+    strips = [[0.0, 0.0, x, 0.0, x, 1.0, 0.0, 1.0] for x in (1.9, 3.8, 0.3, 2.0)]
+    parsed = ParsedSegmentation(Segmentation(polygons_px=strips), [])
 
-
-@pytest.mark.parametrize(
-    ("polygon_px", "drawable"),
-    [
-        (TRIANGLE, True),
-        ([0.0, 0.0, MAX_OUTLINE_PX / 2 - 1, 0.0, 0.0, 1.0], True),
-        ([0.0, 0.0, MAX_OUTLINE_PX / 2 - 0.5, 0.0, 0.0, 1.0], True),  # just as long
-        (LONGEST, False),
-        ([0.0, 0.0, 0.0, -MAX_OUTLINE_PX / 2, 1.0, 0.0], False),
-        ([1.0 * MAX_OUTLINE_PX, 0.0, MAX_OUTLINE_PX - 1.0, 0.0, MAX_OUTLINE_PX, 1.0], True),
-        ([MAX_OUTLINE_PX + 1.0, 0.0, 1.0 + MAX_OUTLINE_PX, 2.0, MAX_OUTLINE_PX, 1.0], False),
-        ([0.0, -MAX_OUTLINE_PX - 1.0, 1.0, -MAX_OUTLINE_PX, 0.0, -MAX_OUTLINE_PX], False),
-        ([0.0, 0.0, 1000.0, 1000.0] * 600, False),  # a long outline within an image
-        ([1e308, -1e308, 1e308, 1e308, -1e308, 1e308], False),
-    ],
-)
-def test_outlines_have_a_limit(polygon_px: list[float], drawable: bool) -> None:
-    assert is_drawable(polygon_px) is drawable
+    assert area_px2(parsed, (0.0, 0.0, 9.0, 9.0)) == 7.999999999999999
 
 
 @given(st.lists(st.floats(-1e9, 1e9), min_size=6, max_size=20).filter(lambda p: not len(p) % 2))

@@ -1,4 +1,4 @@
-"""Tables to SequenceExamples, end to end: as TensorFlow reads them, and what is refused."""
+"""Tables to SequenceExamples, end to end."""
 
 import json
 from pathlib import Path
@@ -7,22 +7,14 @@ from typing import Any
 import pytest
 
 from pipelines.table import configure
-from schemas.columns import LIST, NESTED, ColumnType, kind_of_value, parse_type
-from schemas.features import (
-    Content,
-    Feature,
-    FeatureSpec,
-    Kind,
-    RepeatedAs,
-    parse_sequence_spec,
-)
+from schemas.features import Content, Feature, FeatureSpec, Kind, RepeatedAs, parse_sequence_spec
 from schemas.layouts.table import TableLayout
 from schemas.manifest import read_manifest
 from schemas.samples import Sample
 from schemas.sequence_example import encode_sequence_example
 from schemas.source_fields import fields_of_row
 from tests.conftest import jpeg_bytes
-from tests.test_table_pipeline import convert, fault, records, shard_digests, write_json
+from tests.test_table_pipeline import convert, fault, records, write_json
 
 ROWS: list[dict[str, Any]] = [
     {"id": 0, "tags": ["a"], "tokens": [5, 300, -1], "boxes": [[0.5, 1.5], [], [2.5]]},
@@ -100,47 +92,6 @@ def test_rows_become_sequence_examples(tmp_path: Path, ending: str) -> None:
     assert plain(steps["boxes"]) == [[[0.5, 1.5], [], [2.5]], [], [[3.5]], []]
 
 
-def test_the_layout_gives_the_parse_spec_too(tmp_path: Path) -> None:
-    table = write_json(tmp_path / "t.jsonl", ROWS)
-    convert(tmp_path / "out", "--table", table, *ARGV)
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    layout = TableLayout(sequence_columns=("tokens", "boxes")).resolved(manifest["plan"]["found"])
-
-    assert parse_sequence_spec(layout.spec) == parse_sequence_spec(spec_of(tmp_path / "out"))
-
-
-def test_every_record_is_what_the_encoder_gives(tmp_path: Path) -> None:
-    table = write_json(tmp_path / "t.jsonl", ROWS[:1])
-    convert(tmp_path / "out", "--table", table, *ARGV)
-
-    assert records(tmp_path / "out") == [
-        encode_sequence_example(
-            {"id": (Kind.INT64, [0]), "tags": (Kind.BYTES, [b"a"])},
-            {
-                "boxes": (Kind.FLOAT, [[0.5, 1.5], [], [2.5]]),
-                "tokens": (Kind.INT64, [[5], [300], [-1]]),
-            },
-        )
-    ]
-
-
-def test_the_option_has_an_effect(tmp_path: Path) -> None:
-    rows = [{"id": row["id"], "tokens": row["tokens"]} for row in ROWS]
-    table = write_json(tmp_path / "t.jsonl", rows)
-    without = convert(tmp_path / "without", "--table", table)
-    made = convert(tmp_path / "out", "--table", table, "--sequence", "tokens")
-
-    assert shard_digests(made) != shard_digests(without)
-    assert "sequence" not in without.plan.options
-    assert b"per_step" not in (tmp_path / "without" / "manifest.json").read_bytes()
-    assert fault(tmp_path / "out", "--table", table).startswith("E-OUT-PLAN")
-    overwritten = convert(
-        tmp_path / "without", "--table", table, "--sequence", "tokens", "--overwrite"
-    )
-    assert overwritten == made
-    assert not (tmp_path / "without" / "features.json").exists()
-
-
 def test_later_rows_are_added(tmp_path: Path) -> None:
     first = write_json(tmp_path / "a.jsonl", ROWS[:2])
     both = write_json(tmp_path / "b.jsonl", ROWS)
@@ -156,7 +107,7 @@ def test_later_rows_are_added(tmp_path: Path) -> None:
     )
 
 
-def test_nothing_tells_tfds_of_examples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_tfds_files_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = write_json(tmp_path / "t.jsonl", [row | {"kind": "a"} for row in ROWS])
     convert(tmp_path / "out", "--table", table, *ARGV, "--label_column", "kind")
 
@@ -232,14 +183,6 @@ def test_what_a_list_of_steps_cannot_hold(tmp_path: Path) -> None:
     ]
 
 
-def test_lists_of_lists_reject_rows_elsewhere(tmp_path: Path) -> None:
-    table = write_json(tmp_path / "t.jsonl", ROWS)
-    argv = ["--sequence", "tokens", "--max_rejected", 2]
-    manifest = convert(tmp_path / "out", "--table", table, *argv)
-
-    assert manifest.splits["train"].rejected == {"E-ROW-TYPE": 2}
-
-
 @pytest.mark.parametrize(
     ("rows", "line"),
     [
@@ -248,11 +191,6 @@ def test_lists_of_lists_reject_rows_elsewhere(tmp_path: Path) -> None:
             [{"b": [1], "c": 1.5}],
             "sequence must name columns of lists, got 'c' of float; leave it out, or give"
             " --types c=float[] for sequences of one step",
-        ),
-        (
-            [{"b": [1], "c": None}],
-            "sequence must name columns of lists, got 'c' of bytes?; leave it out, or give"
-            " --types c=bytes[] for sequences of one step",
         ),
     ],
 )
@@ -297,13 +235,3 @@ def test_a_shard_s_size_is_foreseen() -> None:
     record = encode_sequence_example({}, {"tokens": (Kind.INT64, [[token] for token in tokens])})
 
     assert len(record) == pytest.approx(layout.record_bytes(sample), rel=0.15)
-
-
-def test_types_of_lists_of_lists() -> None:
-    assert kind_of_value([[1], []], may_nest=True) == kind_of_value([1]) | LIST | NESTED
-    assert parse_type("a", "float[][]?", may_nest=True) == ColumnType(
-        Kind.FLOAT, repeated=True, optional=True, nested=True
-    )
-    assert str(parse_type("a", "float[][]?", may_nest=True)) == "float[][]?"
-    with pytest.raises(ValueError, match="types must be int64, float or bytes, with"):
-        parse_type("a", "float[][]")

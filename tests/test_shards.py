@@ -2,17 +2,13 @@ import itertools
 import re
 from contextlib import nullcontext
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.faults import Rejected
 from schemas.shards import (
     COUNTED,
-    NAMED_TEMPLATES,
     PLAIN,
-    ShardInfo,
     ShardNames,
     ShardPlan,
     index_names,
@@ -37,19 +33,10 @@ FILE_NAMES = {
         ("train", 0, 9, 50),
         "train-00-50.tfrec",
     ),
-    "the longest of five digits": (
-        COUNTED,
-        ("val", 99_998, 99_999, 1),
-        "val-99998-of-99999-1.tfrec",
-    ),
     "six digits": (COUNTED, ("val", 7, 100_000, 1), "val-000007-of-100000-1.tfrec"),
-    "seven digits": (PLAIN, ("val", 7, 1_234_567, 1), "val-0000007-of-1234567.tfrec"),
     "six digits with a d": ("{index:05d}.tfrec", ("val", 7, 100_000, 1), "000007.tfrec"),
-    "other widths stay": ("{index:02}.tfrec", ("val", 7, 100_000, 1), "07.tfrec"),
     "a text like a width": ("{{a:05}}-{index:05}", ("val", 7, 100_000, 1), "{a:05}-000007"),
-    "no width": ("{index:d}of{num_shards}.gz", ("val", 7, 16, 1), "7of16.gz"),
     "braces": ("{{{index}}}", ("val", 7, 16, 1), "{7}"),
-    "a field twice": ("{split}.{split}-{index}", ("val", 7, 16, 1), "val.val-7"),
 }
 
 
@@ -60,10 +47,6 @@ def test_file_names(template: str, shard: tuple, name: str) -> None:
     assert names.matches(name) == (shard[0] if "{split}" in template else "")
 
 
-def test_the_default_is_counted() -> None:
-    assert ShardNames() == ShardNames("{split}-{index:05}-of-{num_shards:05}-{records}.tfrec")
-
-
 def count_data_items(filenames: list[str]) -> int:
     """Return the records of files by their names, as the notebooks for TPUs on Kaggle do."""
     found = [re.compile(r"-([0-9]*)\.").search(filename) for filename in filenames]
@@ -71,8 +54,7 @@ def count_data_items(filenames: list[str]) -> int:
 
 
 @pytest.mark.parametrize(
-    "template",
-    [COUNTED, "file_{index:02}-{records}.tfrec", "{split}-{index:02}-{records}.tfrec"],
+    "template", [COUNTED, "file_{index:02}-{records}.tfrec", "{split}-{index:02}-{records}.tfrec"]
 )
 @given(
     split=st.from_regex("[a-z][a-z0-9_]{0,8}", fullmatch=True),
@@ -91,16 +73,11 @@ def test_notebooks_count_records_by_counted_names(
 NOT_MATCHING = [
     (PLAIN, "train-00000-of-00016-750.tfrec"),
     (COUNTED, "train-00000-of-00016.tfrec"),
-    (PLAIN, "train-00000-of-00016.tfrecord"),
-    (PLAIN, "train-00000-of-00016xtfrec"),  # the dot is one
     (PLAIN, "Train-00000-of-00016.tfrec"),
     (PLAIN, "train-0000a-of-00016.tfrec"),
     (PLAIN, "train-0000\u0661-of-00016.tfrec"),  # an Arabic digit
     (PLAIN, "train--0001-of-00016.tfrec"),
-    (PLAIN, "train-00000-of-00016.tfrec\n"),
     (PLAIN, "sub/train-00000-of-00016.tfrec"),
-    (PLAIN, ""),
-    (PLAIN, "manifest.json"),
     ("{split}.{split}-{index}", "val.train-7"),
 ]
 
@@ -148,18 +125,13 @@ HIDDEN = "shard_names must name files in the output itself, not hidden ones, got
 APART = "shard_names must keep numbers apart from other fields, got "
 BAD_TEMPLATES = {
     "a name of one shard that may be any file's": ("README.md", SUFFIX + "'README.md': add one"),
-    "an index in literal braces": ("{{index}}", SUFFIX + "'{{index}}': add one"),
-    "nothing": ("", SUFFIX + "'': add one"),
     "another field": ("{index}-{shard}", FIELDS + "'{index}-{shard}'"),
     "a field without a name": ("{}{index}", FIELDS + "'{}{index}'"),
-    "an attribute": ("{index.real}", FIELDS + "'{index.real}'"),
-    "an item": ("{index}-{split[0]}", FIELDS + "'{index}-{split[0]}'"),
     "a folder": (
         "{split}/{index}",
         HIDDEN + "'{split}/{index}': remove the slash, dot or underscore",
     ),
     "hidden": (".{index}", HIDDEN + "'.{index}': remove the slash, dot or underscore"),
-    "hidden from Beam": ("_{index}", HIDDEN + "'_{index}': remove the slash, dot or underscore"),
     "a line break": (
         "{index}\n.tfrec",
         r"shard_names must be printable, got '{index}\n.tfrec': remove line breaks and control"
@@ -170,32 +142,13 @@ BAD_TEMPLATES = {
         "shard_names has a bad format in '{index' (expected '}' before end of string):"
         " use {index:05}",
     ),
-    "a closed brace": (
-        "{index}}",
-        "shard_names has a bad format in '{index}}'"
-        " (Single '}' encountered in format string): use {index:05}",
-    ),
     "padding with spaces": (
         "{index:5}",
         "shard_names has a bad format of {index} in '{index:5}': use {split} and {index:05}",
     ),
-    "hexadecimal": (
-        "{index:05x}",
-        "shard_names has a bad format of {index} in '{index:05x}': use {split} and {index:05}",
-    ),
-    "thousands": (
-        "{index}-{records:,}",
-        "shard_names has a bad format of {records} in '{index}-{records:,}':"
-        " use {split} and {index:05}",
-    ),
     "a width of a gigabyte": (
         "{index:0999999999}",
         "shard_names has a bad format of {index} in '{index:0999999999}':"
-        " use {split} and {index:05}",
-    ),
-    "a conversion": (
-        "{split!r}-{index}",
-        "shard_names has a bad format of {split} in '{split!r}-{index}':"
         " use {split} and {index:05}",
     ),
     "a format of text": (
@@ -203,26 +156,17 @@ BAD_TEMPLATES = {
         "shard_names has a bad format of {split} in '{split:>9}-{index}':"
         " use {split} and {index:05}",
     ),
-    "a nested field": (
-        "{index:{num_shards}}",
-        "shard_names has a bad format of {index} in '{index:{num_shards}}':"
-        " use {split} and {index:05}",
-    ),
     "two formats of one number": (
         "{index:05}-{index:03}",
         "shard_names has two formats of {index} in '{index:05}-{index:03}': use one",
     ),
-    "a number behind a number": (
+    "a number after a number": (
         "{index}{records}.tfrec",
         APART + "'{index}{records}.tfrec': put a '-' between them",
     ),
-    "a number behind a split": (
+    "a number after a split": (
         "{split}{index:05}",
         APART + "'{split}{index:05}': put a '-' between them",
-    ),
-    "a digit between numbers": (
-        "{index}0{records}",
-        APART + "'{index}0{records}': put a '-' between them",
     ),
 }
 
@@ -242,11 +186,6 @@ def test_a_template_without_split_is_refused_for_two_splits(template: str) -> No
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         names.check_splits(["val", "train"], {})
-
-
-@pytest.mark.parametrize("template", [COUNTED, PLAIN])
-def test_named_templates_take_any_splits(template: str) -> None:
-    ShardNames(template).check_splits(["train", "val", "test"], {})
 
 
 @pytest.mark.parametrize(
@@ -293,10 +232,8 @@ def test_stems_name_receipts(shard: tuple, stem: str) -> None:
     "name",
     [
         "index/notes.txt",
-        "index/train-00000-of-00001.tfrec",
         "index/sub/train-00000-of-00001.idx",
         "train-00000-of-00001.idx",
-        "index/train-00000-of-00001.idx.bak",
         "index/train-00000-of-00001xidx",
         "index/file_00-4096.idx",
     ],
@@ -309,11 +246,8 @@ def test_other_files_are_no_index(name: str) -> None:
     ("template", "data_pattern"),
     [
         (COUNTED, "out/{}.tfrec"),
-        (PLAIN, "out/{}.tfrec"),
-        ("file_{index:02}-{records}.tfrec", "out/{}.tfrec"),
         ("{split}_{index:03}.tfrecord", "out/{}.tfrecord"),
         ("{split}.tfrecords-{index:05}", "out/{}"),
-        ("{index}.gz", "out/{}"),
     ],
 )
 def test_one_name_finds_a_shard_and_its_index(template: str, data_pattern: str) -> None:
@@ -345,70 +279,3 @@ def test_one_name_finds_a_shard_and_its_index(template: str, data_pattern: str) 
 )
 def test_split_names(text: str, is_split: bool) -> None:
     assert is_split_name(text) is is_split
-
-
-def test_a_receipt_survives_its_json() -> None:
-    rejected = Rejected(code="E-IMG-EMPTY", stage="write_shards", split="train", key="7")
-    info = ShardInfo(
-        plan="0f",
-        split="train",
-        index=3,
-        num_shards=16,
-        file="train-00003-of-00016-1.tfrec",
-        planned=2,
-        records=1,
-        bytes=100,
-        crc32c="deadbeef",
-        sha256="00",
-        annotations_listed=5,
-        annotations_written=3,
-        repairs={"box_clipped": 1},
-        traits={},
-        rejected=[rejected],
-    )
-    assert msgspec.json.decode(msgspec.json.encode(info), type=ShardInfo) == info
-    assert info.name == "train-00003-of-00016"
-
-
-def test_the_named_templates_are_those_of_the_command_line() -> None:
-    assert dict(NAMED_TEMPLATES) == {"counted": COUNTED, "plain": PLAIN}
-
-
-PLAN = ShardPlan("train", 3, 16, [])
-INFO = ShardInfo(
-    plan="0f",
-    split="train",
-    index=3,
-    num_shards=16,
-    file="train-00003-of-00016-1.tfrec",
-    planned=1,
-    records=1,
-    bytes=100,
-    crc32c="deadbeef",
-    sha256="00",
-    annotations_listed=0,
-    annotations_written=0,
-    repairs={},
-    traits={},
-    rejected=[],
-)
-
-
-@pytest.mark.parametrize(
-    ("element", "name", "value"),
-    [(PLAN, "index", 4), (INFO, "records", 2), (ShardNames(), "template", PLAIN)],
-)
-def test_elements_are_never_changed(element: object, name: str, value: object) -> None:
-    with pytest.raises(AttributeError, match="immutable"):
-        setattr(element, name, value)
-
-
-def test_a_plan_s_wire_form_holds_no_names_of_fields() -> None:
-    # A shard's samples go through a group-by: the names would be most of it.
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(PLAN)) == ["train", 3, 16, []]
-
-
-def test_a_receipt_s_fields_are_given_by_name() -> None:
-    values = msgspec.structs.astuple(INFO)
-    with pytest.raises(TypeError, match="positional"):
-        ShardInfo(*values)

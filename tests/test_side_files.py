@@ -1,4 +1,4 @@
-"""What LabelMe's and SA-1B's files say, and what is wrong with them."""
+"""Reading LabelMe's and SA-1B's files, good and bad."""
 
 import json
 import math
@@ -69,20 +69,11 @@ def test_a_circle_is_a_polygon_within_a_five_hundredth_of_its_area() -> None:
     ("one", "detail"),
     [
         (shape("a", "point", (1, 2)), "shape_type is 'point'"),
-        (shape("a", "line", (1, 2), (3, 4)), "shape_type is 'line'"),
-        (shape("a", "linestrip", (1, 2), (3, 4)), "shape_type is 'linestrip'"),
         (shape("a", "mask", (1, 2), (3, 4)), "shape_type is 'mask'"),
         (shape("a", "polygon", (1, 2), (3, 4)), "polygon of 2 points"),
-        (shape("a", "rectangle", (1, 2)), "rectangle of 1 points"),
-        (shape("a", "circle", (1, 2)), "circle of 1 points"),
         (shape(""), "label is empty"),
         ({"label": "a"}, "Object missing required field `points`"),
-        ({"label": 3, "points": []}, "Expected `str`, got `int` - at `$.label`"),
-        (7, "Expected `object`, got `int`"),
-        (
-            shape("a", "polygon", (1, 2, 3)),
-            "Expected `array` of length 2 - at `$.points[0]`",
-        ),
+        (shape("a", "polygon", (1, 2, 3)), "Expected `array` of length 2 - at `$.points[0]`"),
     ],
 )
 def test_shapes_without_an_area_are_dropped(one: object, detail: str) -> None:
@@ -124,12 +115,7 @@ def test_masks_of_sa1b_are_objects_of_one_class_by_id() -> None:
     ("one", "bad"),
     [
         ({"id": 1, "bbox": [0, 0, 1]}, (1, "E-BOX-SHAPE")),
-        ({"id": 1}, (1, "E-BOX-SHAPE")),
-        ({"id": 1, "bbox": [0, 0, 0, 1]}, (1, "E-BOX-EMPTY")),
         ({"bbox": [0, 0, 1, 1]}, ("annotations[0]", "E-ANN-SHAPE")),
-        ({"id": 1, "segmentation": {"size": [4, 3], "counts": "333"}}, (1, "E-RLE-SIZE")),
-        ({"id": 1, "segmentation": {"size": [3, 4], "counts": "33"}}, (1, "E-RLE-SUM")),
-        ({"id": 1, "segmentation": {"size": [3, 4], "counts": "3é"}}, (1, "E-RLE-CHARS")),
         ({"id": 1, "segmentation": 5}, (1, "E-SEG-SHAPE")),
     ],
 )
@@ -147,13 +133,10 @@ def test_bad_annotations_of_sa1b_are_dropped(one: dict, bad: tuple[object, str])
     [
         (b"", "the file ends within its JSON (byte 0)"),
         (rb'{"shapes": "\ud800"}', "JSON is malformed: half of a surrogate pair (byte 12)"),
-        (b'{"shapes": [', "the file ends within its JSON (byte 12)"),
         (b'{"shapes": [}]}', "JSON is malformed: invalid character (byte 12)"),
         (b'{"shapes": 5}', "Expected `array`, got `int` - at `$.shapes`"),
-        (b"[1]", "Expected `object`, got `array`"),
         ('{"shapes": []}'.encode("utf-16"), "not UTF-8 (byte 0): save the file as UTF-8"),
         (b'{"images": []}', "neither shapes (LabelMe) nor image and annotations (SA-1B)"),
-        (b'{"shapes": [], "imageWidth": -1}', "Expected `int` >= 0 - at `$.imageWidth`"),
         (
             b'{"image": {}, "annotations": []}',
             "Object missing required field `width` - at `$.image`",
@@ -161,7 +144,7 @@ def test_bad_annotations_of_sa1b_are_dropped(one: dict, bad: tuple[object, str])
         (b'{"shapes": ' + b"[" * 100_000, "JSON is nested too deeply"),
     ],
 )
-def test_what_is_no_side_file(data: bytes, what: str) -> None:
+def test_bad_files(data: bytes, what: str) -> None:
     found = format_of(data)
     if not isinstance(found, str):
         opened = (parse_labelme if found is SideFormat.LABELME else parse_sa1b)(data)
@@ -218,17 +201,7 @@ def test_a_byte_order_mark_is_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        ("a.b", "x"),
-        ("n", "3"),
-        ("yes", "true"),
-        ("nothing", ""),
-        ("list", ""),
-        ("a", ""),
-        ("a.c", ""),
-        ("n.x", ""),
-    ],
+    ("path", "value"), [("a.b", "x"), ("n", "3"), ("yes", "true"), ("nothing", ""), ("n.x", "")]
 )
 def test_values_by_path(path: str, value: str) -> None:
     data = b'{"a": {"b": "x"}, "n": 3, "yes": true, "nothing": null, "list": [1]}'
@@ -258,7 +231,6 @@ def test_no_name_leaves_the_root(value: str, name: str) -> None:
     [
         ("a/b", "a/b", "**.json"),
         ("*.json", ".", "*.json"),
-        ("/*.json", "/", "*.json"),
         ("gs://b/x?/*.json", "gs://b", "x?/*.json"),
         ("a[1]/b", "a[1]/b", "**.json"),
     ],

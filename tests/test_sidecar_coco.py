@@ -10,7 +10,7 @@ from pycocotools import mask as coco_mask
 
 from pipelines import coco, sidecar
 from schemas.annotations.side_formats import CLASS_NAME
-from tests.coco_command import DATA, digests, read_records, shard_paths
+from tests.coco_command import read_records, shard_paths
 from tests.pipeline_command import committed_by
 
 FEATURES = ("--features", "boxes,masks,polygons", "--num_shards", 3)
@@ -126,13 +126,3 @@ def test_records_are_those_of_coco(
     ]
     assert records[0] == records[1]
     assert len(records[1]) == 25
-
-
-def test_runs_are_equal_whatever_the_order_of_threads(shared_data: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "json"
-    folder.mkdir()
-    write_sa1b(as_sa1b_has_it(instances_of(shared_data)), folder)
-    flags = ["--images", shared_data / "coco_val/images", "--annotations", folder, *FEATURES]
-    committed_by(sidecar.run, tmp_path / "one", *flags)
-    committed_by(sidecar.run, tmp_path / "two", *flags)
-    assert digests(tmp_path / "one", *DATA) == digests(tmp_path / "two", *DATA)

@@ -24,14 +24,11 @@ def test_golden_split_of_fixed_keys() -> None:
 
 @pytest.mark.parametrize("text", ["train=80,val=10,test=10", "train=0.8,val=.1,test=1/10"])
 def test_shares_are_exact(text: str) -> None:
-    """What floats would make 0.1 + 0.2 of decides nothing, and options say equal things equally."""
+    """No float is rounded: equal shares draw equal splits and have equal options."""
     shares, _ = parse_splits(text)
     splitting = Splitting(HASH, shares)
-    assert splitting._bounds == [
-        -(-8 * 2**128 // 10),
-        -(-9 * 2**128 // 10),
-        2**128,
-    ]
+    keys = [str(key) for key in range(10_000)]
+    assert [*map(splitting.split_of, keys)] == [*map(BY_HASH.split_of, keys)]
     assert splitting.options() == {
         "split_by": "hash",
         "splits": "train=4/5,val=1/10,test=1/10",

@@ -1,6 +1,7 @@
 """How stores are named and reached: the rules that no store is asked for."""
 
 import math
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,9 @@ from transforms.storage import (
     join_uri,
     name_below,
     open_storage,
+    read_uri,
     source_changed,
+    split_uri,
     within,
 )
 from transforms.storage.gcs import GcsStorage
@@ -107,7 +110,7 @@ def test_an_empty_part_behind_a_store_is_refused(uri: str) -> None:
     with pytest.raises(ValueError) as raised:
         check_uri(uri)
     assert str(raised.value) == (
-        f"a path must not hold '//' behind its store, got {uri!r}: write one '/'"
+        f"a path must not hold '//' after its store, got {uri!r}: write one '/'"
     )
 
 
@@ -166,12 +169,50 @@ BELOW = {
     "the other way round": ("/photos/out", "/photos", None),
     "the root of all": ("/", "/out", "out"),
     "local and not": ("/photos", "gs://photos/out", None),
+    "by another way": ("/photos/../photos/.", "/photos//out", "out"),
+    "an object's name is not a path": ("gs://b/a", "gs://b/a/../out", "../out"),
+    "relative": (".", "out", "out"),
 }
 
 
 @pytest.mark.parametrize(("root", "uri", "name"), BELOW.values(), ids=BELOW)
 def test_names_below_a_root(root: str, uri: str, name: str | None) -> None:
     assert name_below(root, uri) == name
+
+
+def test_a_path_is_below_a_root_by_whatever_link_it_is_reached(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "link").symlink_to("photos")
+
+    assert name_below(str(tmp_path / "photos"), str(tmp_path / "link" / "out")) == "out"
+
+
+@pytest.mark.parametrize(
+    ("uri", "root", "name"),
+    [
+        ("gs://b/coco/a.json", "gs://b/coco", "a.json"),
+        ("/a.json", "/", "a.json"),
+        ("./a.json", ".", "a.json"),
+        ("coco/a.json", "coco", "a.json"),
+    ],
+)
+def test_a_single_file_has_a_root_and_a_name(uri: str, root: str, name: str) -> None:
+    assert split_uri(uri) == (root, name)
+    assert join_uri(root, name) == uri
+
+
+def test_reads_a_single_file_by_its_path(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(b"{}")
+
+    assert read_uri(f"{tmp_path}/a.json") == b"{}"
+    assert read_uri(f"file://{tmp_path}/a.json") == b"{}"
+    for uri, what in (
+        (f"{tmp_path}/b", "no such file"),
+        (str(tmp_path), "a directory, not a file"),
+    ):
+        with pytest.raises(RuntimeError) as raised:
+            read_uri(uri)
+        assert str(raised.value) == f"E-ARG {uri}: {what}; give the path of a file"
 
 
 def test_messages() -> None:

@@ -202,19 +202,6 @@ def test_an_upload_of_other_bytes_is_refused_and_repeated(data: bytes, store: St
     assert store.files.stand_in.count(kind) == 2
 
 
-def test_a_generation_that_goes_during_a_read_is_reported(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gcs, "PIECE_BYTES", 4_000_000)
-    store.files.put("a", LARGE)
-    entry = store.storage.stat("a")
-    again = Fault(What.STALL, Kind.READ, seconds=0, after=1, strike=lambda: store.files.touch("a"))
-    store.files.stand_in.inject(again)
-
-    with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED .*generation [0-9]+ is gone"):
-        store.storage.read("a", entry)
-
-
 # --- uploads ---
 
 
@@ -528,14 +515,6 @@ def test_one_request_an_image_and_one_a_thousand_names(store: Store) -> None:
     stand_in = store.files.stand_in
     assert (stand_in.count(Kind.LIST), stand_in.count(Kind.READ)) == (3, 50)
     assert len(stand_in.requests) == 53
-
-
-def test_a_large_object_is_read_in_pieces(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gcs, "PIECE_BYTES", 4_000_000)
-    store.files.put("a", LARGE)
-
-    assert store.storage.read("a", store.storage.stat("a")) == LARGE
-    assert store.files.stand_in.count(Kind.READ) == 3
 
 
 def test_a_listing_knows_generations_and_checksums(stand_in: GcsStandIn, storage: Storage) -> None:

@@ -207,9 +207,8 @@ def test_a_read_that_the_kernel_cuts_short_goes_on(
     storage: Storage, files: DiskFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files.put("a", b"0123456789")
-    read, pread = os.read, os.pread
-    monkeypatch.setattr(os, "read", lambda fd, size: read(fd, min(size, 3)))  # as above 2 GB
-    monkeypatch.setattr(os, "pread", lambda fd, size, at: pread(fd, min(size, 3), at))
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, size, at: pread(fd, min(size, 3), at))  # as at 2 GB
 
     assert storage.read("a", storage.stat("a")) == b"0123456789"
     assert storage.read("a", storage.stat("a"), (1, 9)) == b"12345678"
@@ -222,7 +221,7 @@ def test_a_file_that_gives_fewer_bytes_than_its_size_is_a_change(
     files.put("a", b"0123456789")
     entry = storage.stat("a")
     once = iter([given])
-    monkeypatch.setattr(os, "read", lambda fd, size: next(once, b""))
+    monkeypatch.setattr(os, "pread", lambda fd, size, at: next(once, b""))
 
     with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED \S*/a: "):
         storage.read("a", entry)
@@ -231,7 +230,7 @@ def test_a_file_that_gives_fewer_bytes_than_its_size_is_a_change(
 # --- errors ---
 
 
-@pytest.mark.parametrize("call", ["read", "scandir"])
+@pytest.mark.parametrize("call", ["pread", "scandir"])
 @pytest.mark.parametrize("code", ["EIO", "ESTALE", "ETIMEDOUT", "EAGAIN", "ENETUNREACH"])
 def test_a_transient_error_is_retried(
     storage: Storage, files: DiskFiles, monkeypatch: pytest.MonkeyPatch, code: str, call: str
@@ -247,7 +246,7 @@ def test_retries_end_with_the_deadline(
 ) -> None:
     files.put("a", b"12345")
     monkeypatch.setattr(retries, "DEADLINE_S", 0)
-    monkeypatch.setattr(os, "read", failing(errno.EIO))
+    monkeypatch.setattr(os, "pread", failing(errno.EIO))
 
     with pytest.raises(RuntimeError, match=rf"^E-IO-RETRIES {folder}/a: still failing after 0 s"):
         storage.read("a")

@@ -107,37 +107,6 @@ def test_schema_pbtxt_is_what_tensorflow_metadata_prints():
     assert text_format.MessageToString(schema, as_utf8=True) == text
 
 
-def test_schema_pbtxt_describes_every_feature():
-    schema = text_format.Parse(schema_pbtxt(DETECTION), schema_pb2.Schema())
-    read = {feature.name: feature for feature in schema.feature}
-
-    assert [feature.name for feature in schema.feature] == sorted(
-        feature.key for feature in DETECTION.features
-    )
-    types = {
-        Kind.BYTES: schema_pb2.BYTES,
-        Kind.FLOAT: schema_pb2.FLOAT,
-        Kind.INT64: schema_pb2.INT,
-    }
-    for feature in DETECTION.features:
-        other = read[feature.key]
-        assert other.type == types[feature.kind]
-        assert (other.presence.min_fraction, other.presence.min_count) == (1.0, 1)
-        assert list(other.annotation.comment) == [feature.doc]
-        if feature.repeated:
-            assert other.WhichOneof("shape_type") == "value_count"
-            assert (other.value_count.min, other.value_count.HasField("max")) == (0, False)
-        else:
-            assert [dim.size for dim in other.shape.dim] == [1]
-    assert {
-        name: f.WhichOneof("domain_info") for name, f in read.items() if f.WhichOneof("domain_info")
-    } == {
-        "image/encoded": "image_domain",
-        "image/object/class/label": "int_domain",
-    }
-    assert read["image/object/class/label"].int_domain.is_categorical
-
-
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1))
 def test_schema_pbtxt_quotes_any_text(docs):
     features = tuple(
@@ -154,7 +123,6 @@ def test_schema_pbtxt_quotes_any_text(docs):
     ("items", "text"),
     [
         ([], ""),
-        ([(1, "person")], "item {\n  id: 1\n  name: 'person'\n}\n"),
         (
             [(90, "toothbrush"), (0, "background"), (2, "bicycle")],  # sorted as numbers, gaps stay
             "item {\n  id: 0\n  name: 'background'\n}\n"
@@ -165,32 +133,10 @@ def test_schema_pbtxt_quotes_any_text(docs):
             [(0, "person")],  # written, though the Object Detection API will refuse it
             "item {\n  id: 0\n  name: 'person'\n}\n",
         ),
-        ([(-(2**31), "")], "item {\n  id: -2147483648\n  name: ''\n}\n"),
-        ([(2**31 - 1, "a")], "item {\n  id: 2147483647\n  name: 'a'\n}\n"),
-        (
-            [(1, "a"), (2, "a")],
-            "item {\n  id: 1\n  name: 'a'\n}\nitem {\n  id: 2\n  name: 'a'\n}\n",
-        ),
     ],
 )
 def test_label_map_pbtxt(items, text):
     assert label_map_pbtxt(items) == text
-
-
-@pytest.mark.parametrize(
-    ("name", "quoted"),
-    [
-        ('driver\'s "cab"', r"'driver\'s \"cab\"'"),
-        ("a\\n", r"'a\\n'"),
-        ("a\nb\rc\td", r"'a\nb\rc\td'"),
-        ("\0" + "7", r"'\0007'"),  # three digits always: the next one is text
-        ("\x0b\x1b\x7f", r"'\013\033\177'"),
-        ("\x85\u2028\u2029", r"'\302\205\342\200\250\342\200\251'"),
-        ("Fußgänger 行人 👩‍🚀", "'Fußgänger 行人 👩‍🚀'"),
-    ],
-)
-def test_label_map_pbtxt_escapes(name, quoted):
-    assert label_map_pbtxt([(1, name)]) == f"item {{\n  id: 1\n  name: {quoted}\n}}\n"
 
 
 @given(
@@ -214,7 +160,6 @@ def test_label_map_pbtxt_is_read_back_by_protobuf(names_by_id):
     [
         ([(1, "a"), (2, "b"), (1, "a")], r"label ids must differ, got \[1\] twice: give each"),
         ([(2**31, "a")], "label id must be an int32, got 2147483648 for 'a': renumber"),
-        ([(-(2**31) - 1, "a")], "label id must be an int32, got -2147483649 for 'a': renumber"),
         ([(1, "a\ud800")], r"text must be valid Unicode, got 'a\\ud800': it holds"),
     ],
 )

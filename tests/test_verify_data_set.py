@@ -471,6 +471,18 @@ def test_labels_are_compared_with_the_records_own(
     ]
 
 
+def test_image_sizes_are_compared_with_the_records_own(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = out / "index/train-00000-of-00002-2.parquet"
+    rows = index_from_parquet(path.read_bytes())
+    path.write_bytes(index_to_parquet([msgspec.structs.replace(rows[0], image_width=7), *rows[1:]]))
+    assert lines(out, capsys) == [
+        f"E-VER-EXAMPLE {shards(out)[0].name} record 0 (key {rows[0].key!r}) at byte 0: feature"
+        f" 'image/width' is [{rows[0].image_width}], the index says 7; {RESTORE}"
+    ]
+
+
 def test_a_folder_without_records_is_told_so(tmp_path: Path) -> None:
     what = "holds no manifest.json or TFRecord files (.tfrec, .tfrecord, .tfrecords)"
     for path in (f"{tmp_path}", f"{tmp_path}/"):

@@ -149,38 +149,40 @@ def index_from_parquet(data: bytes) -> list[IndexRow]:
 
 def _rows(table: pa.Table) -> list[IndexRow]:
     """Return a table's rows, made column by column: a dictionary a row takes five times as long."""
-    columns = {name: table[name].combine_chunks() for name in table.column_names}
-    for field in INDEX_SCHEMA:
-        if not field.nullable or field.name in columns:
-            _require_type(columns[field.name], field)
-    sources, labels = columns["sources"], columns["labels"]
+    required = [field for field in INDEX_SCHEMA if not field.nullable]
+    columns = [table[field.name].combine_chunks() for field in required]
+    for column, field in zip(columns, required, strict=True):
+        _require_values(column, field)
+    keys, offsets, sizes, sources, labels = columns
     parts = [sources.values.field(field.name) for field in _SOURCE]
     for part, field in zip(parts, _SOURCE, strict=True):
-        _require_type(part, field)
+        _require_values(part, field)
     found = list(map(Source, *map(_listed, parts)))
-    nullable = [field.name for field in INDEX_SCHEMA if field.nullable]
     return list(
         map(
             IndexRow,
-            *(_listed(columns[name]) for name in ("key", "offset", "size")),
+            *map(_listed, (keys, offsets, sizes)),
             _in_lists(sources, found),
             _in_lists(labels, _listed(labels.values)),
-            *(_or_none(columns.get(name), len(table)) for name in nullable),
+            *(_optional(table, field) for field in INDEX_SCHEMA if field.nullable),
         )
     )
 
 
-def _require_type(column: pa.Array, field: pa.Field) -> None:
-    has_null = column.null_count or (pa.types.is_list(column.type) and column.values.null_count)
-    if column.type != field.type or (has_null and not field.nullable):
-        raise ValueError(f"index must have a {field.name} of every record, got {column.type}")
-
-
-def _or_none(column: pa.Array | None, count: int) -> list[int | None]:
-    """Return a column's numbers, None where there are none."""
-    if column is None or column.null_count == count:
-        return [None] * count
+def _optional(table: pa.Table, field: pa.Field) -> list[int | None]:
+    """Return a column that may have nulls; nothing but None before format version 3."""
+    if field.name not in table.column_names:
+        return [None] * table.num_rows
+    column = table[field.name].combine_chunks()
+    if column.type != field.type:
+        raise ValueError(f"index must have a {field.name} of {field.type}, got {column.type}")
     return column.to_pylist() if column.null_count else _listed(column)
+
+
+def _require_values(column: pa.Array, field: pa.Field) -> None:
+    has_null = column.null_count or (pa.types.is_list(column.type) and column.values.null_count)
+    if column.type != field.type or has_null:
+        raise ValueError(f"index must have a {field.name} of every record, got {column.type}")
 
 
 def _listed(column: pa.Array) -> list[Any]:

@@ -19,6 +19,7 @@ from schemas.annotations.segmentations import (
     ParsedSegmentation,
     parse_segmentation,
     polygon_area_px2,
+    sum_in_order,
 )
 from schemas.geometry.boxes import BBoxXywhPx, check_bbox
 from schemas.picture_fields import ObjectFields, Segmentation, SegmentFields
@@ -99,7 +100,7 @@ def area_px2(segmentation: Any, bbox_xywh_px: BBoxXywhPx) -> float:
     if isinstance(segmentation, ParsedSegmentation):
         polygons, runs = segmentation.segmentation.polygons_px, segmentation.segmentation.rle_counts
         if polygons or runs:
-            return sum(map(polygon_area_px2, polygons), 0.0) + sum(runs[1::2])
+            return sum_in_order(map(polygon_area_px2, polygons)) + sum(runs[1::2])
     return bbox_xywh_px[2] * bbox_xywh_px[3]
 
 

@@ -6,7 +6,7 @@ common/maskApi.c). Its decoders trust what they are given, so everything here is
 
 import itertools
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -88,9 +88,21 @@ def polygon_area_px2(polygon_px: Sequence[float]) -> float:
     x0, y0 = polygon_px[0], polygon_px[1]
     xs = [x - x0 for x in polygon_px[0::2]]
     ys = [y - y0 for y in polygon_px[1::2]]
-    down = sum(map(operator.mul, xs, ys[1:]))
-    up = sum(map(operator.mul, xs[1:], ys))
+    down = sum_in_order(map(operator.mul, xs, ys[1:]))
+    up = sum_in_order(map(operator.mul, xs[1:], ys))
     return abs(down - up) / 2.0
+
+
+def sum_in_order(values: Iterable[float]) -> float:
+    """Return the sum, rounded after each value; `sum` rounds otherwise from Python 3.12 on.
+
+    >>> sum_in_order([1e16, 1.0, 1.0])
+    1e+16
+    """
+    total = 0.0
+    for value in values:
+        total += value
+    return total
 
 
 def outline_px(polygon_px: Sequence[float]) -> float:
@@ -101,7 +113,7 @@ def outline_px(polygon_px: Sequence[float]) -> float:
     """
     xs, ys = polygon_px[0::2], polygon_px[1::2]
     turns = itertools.pairwise(zip([*xs, xs[0]], [*ys, ys[0]], strict=True))
-    return sum(max(abs(x1 - x0), abs(y1 - y0)) for (x0, y0), (x1, y1) in turns)
+    return sum_in_order(max(abs(x1 - x0), abs(y1 - y0)) for (x0, y0), (x1, y1) in turns)
 
 
 def is_drawable(polygon_px: Sequence[float]) -> bool:

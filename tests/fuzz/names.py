@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from schemas.annotations.file_names import blob_name
 from schemas.faults import printable
-from schemas.shards import NAMED_TEMPLATES, ShardNames, is_split_name
+from schemas.shards import NAMED_TEMPLATES, ShardNames
 from tests.fuzz.choices import Choices
 from tests.fuzz.target import Target
 
@@ -60,14 +60,6 @@ def run_shard_names(data: bytes) -> None:
         assert names.matches(file) == (split if has_split else ""), file
         files[split if has_split else "", index] = file
     assert len(set(files.values())) == len(files), files
-
-
-def run_split_name(data: bytes) -> None:
-    """Require that the name of a split is a plain word, fit for file names and options."""
-    text = data.decode("utf-8", "replace")
-    if is_split_name(text):
-        assert set(text) <= set(string.ascii_lowercase + string.digits + "_")
-        assert text[0] in string.ascii_lowercase
 
 
 def file_name_seeds() -> Iterator[bytes]:

@@ -269,7 +269,7 @@ SABOTAGES = (
         OTHERS,
         'spooled = self._uri(f"{SPOOL_DIR}/{uuid.uuid4().hex}")',
         "spooled = self._uri(name)",
-        ("tests/test_storage.py::test_shows_a_spool_only_when_it_is_whole",),
+        ("tests/test_storage_beam_filesystem.py::test_a_transient_error_is_retried",),
     ),
     Sabotage(
         4,

@@ -105,7 +105,6 @@ def _decode_jpeg(
     bare = jpeg_for_decoder(data, MAX_PIXELS)
     with JpegImagePlugin.JpegImageFile(io.BytesIO(bare)) as image:
         require_same_size(image.size, info)
-        image.decodermaxblock = len(bare)  # handed over at once, not in pieces
         if least_px is not None and (drafted := image.draft(None, least_px)) is not None:
             shown_px = drafted[1][2:]
         image.load()

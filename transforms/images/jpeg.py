@@ -31,7 +31,6 @@ MAX_SEGMENTS = 10_000
 MAX_SCANS = 100
 """A scan costs the decoder a pass over all pixels, and an attacker 10 bytes. Encoders write 20."""
 
-_BLOCK_PX = 8
 _END = b"\xff\xd9"
 _EOI, _SOS = 0xD9, 0xDA
 _FRAMES = {
@@ -76,7 +75,6 @@ class _Jpeg:
     has_exif: bool = False
     traits: set[str] = field(default_factory=set)
     segments: list[tuple[int, int, int]] = field(default_factory=list)
-    scan_ends: list[int] = field(default_factory=list)
 
 
 def read_jpeg(data: bytes, max_pixels: int) -> ImageInfo:
@@ -115,7 +113,7 @@ def read_jpeg(data: bytes, max_pixels: int) -> ImageInfo:
     )
 
 
-def jpeg_for_decoder(data: bytes, max_pixels: int, filling: bytes = b"") -> bytes:
+def jpeg_for_decoder(data: bytes, max_pixels: int) -> bytes:
     """Return the JPEG from its start to its end marker, without metadata, its scans walked.
 
     Profiles, EXIF, MPF and what lies behind the end do not touch the pixels, and are what a decoder
@@ -124,58 +122,19 @@ def jpeg_for_decoder(data: bytes, max_pixels: int, filling: bytes = b"") -> byte
     Args:
         data: the file; starts with `ff d8 ff`.
         max_pixels: limit on width x height.
-        filling: bytes to put behind the data of every scan, where a decoder only looks if the data
-            has not lasted; without 0xff.
 
     Raises:
         BadImage: where libjpeg would give up on the structure between or behind the scans.
     """
-    return _for_decoder(*_read_to_first_scan(data, max_pixels), filling)
-
-
-def jpeg_with_further_row(data: bytes, max_pixels: int) -> tuple[bytes, int] | None:
-    """Return the JPEG as `jpeg_for_decoder` does, but with a row of units that it has no data for.
-
-    Its header then says a larger height. A unit is what a scan interleaves: a block or more of each
-    component (T.81 A.2.3).
-
-    Args:
-        data: the file; starts with `ff d8 ff`.
-        max_pixels: limit on the file's width x height.
-
-    Returns:
-        the JPEG and the place of that row, in px from the top; None where data of several scans,
-        inks or the size do not allow it.
-
-    Raises:
-        BadImage: as `jpeg_for_decoder`.
-    """
     jpeg, scan = _read_to_first_scan(data, max_pixels)
-    blocks = max(factors & 15 for factors in jpeg.sampling) if len(jpeg.sampling) > 1 else 1
-    unit_px = blocks * _BLOCK_PX
-    row_px = -(-jpeg.height_px // unit_px) * unit_px
-    if not jpeg.has_one_scan or "cmyk" in jpeg.traits or row_px + unit_px > MAX_SIDE_PX:
-        return None
-    return _for_decoder(jpeg, scan, b"", row_px + unit_px), row_px
-
-
-def _for_decoder(jpeg: _Jpeg, scan: int, filling: bytes, height_px: int = 0) -> bytes:
-    """Return what a decoder needs, perhaps with another height in the frame header."""
-    data, view = jpeg.data, memoryview(jpeg.data)
-    pieces: list[memoryview | bytes] = [view[:2]]
-    for marker, start, end in jpeg.segments:
-        if marker in _FRAMES and height_px:
-            height = height_px.to_bytes(2, "big")
-            pieces += [view[start : start + 5], height, view[start + 7 : end]]
-        elif marker not in _SKIPPED or marker in (_JFIF, _ADOBE):
-            pieces.append(view[start:end])
+    view = memoryview(data)
+    kept = [
+        view[start:end]
+        for marker, start, end in jpeg.segments
+        if marker not in _SKIPPED or marker in (_JFIF, _ADOBE)
+    ]
     end = _read_scans(jpeg, scan)
-    for data_end in jpeg.scan_ends:
-        while data_end > scan and data[data_end - 1] == 0xFF:  # fill bytes belong to the marker
-            data_end -= 1
-        pieces += [view[scan:data_end], filling]
-        scan = data_end
-    return b"".join([*pieces, view[scan:end]])
+    return b"".join([view[:2], *kept, view[scan:end]])
 
 
 def jpeg_profiles(data: bytes, max_pixels: int) -> list[bytes]:
@@ -212,7 +171,6 @@ def _read_scans(jpeg: _Jpeg, position: int) -> int:
         found = _MARKER_BEHIND_SCAN.search(jpeg.data, position)
         if found is None:
             raise truncated(f"no end marker in {len(jpeg.data)} bytes")
-        jpeg.scan_ends.append(found.start())
         marker, position = _read_segments(jpeg, found.start())
         if marker == _EOI:
             return position

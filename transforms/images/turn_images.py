@@ -161,7 +161,6 @@ def _turn_jpeg(data: bytes, info: ImageInfo, orientation: int) -> bytes:
     bare = jpeg_for_decoder(data, MAX_PIXELS)
     with JpegImagePlugin.JpegImageFile(io.BytesIO(bare)) as image:
         require_same_size(image.size, info)
-        image.decodermaxblock = len(bare)  # handed over at once, not in pieces
         subsampling, is_adobe = JpegImagePlugin.get_sampling(image), "adobe" in image.info
         turned = transposed(image, orientation)
     if subsampling < 0 or (subsampling == _SUBSAMPLING_422 and orientation in SWAPPING):

@@ -17,8 +17,8 @@ IMAGE_COLUMNS = ("image_width", "image_height")
 RECORD_BYTES, OBJECTS = "record_bytes", "objects"
 """Names of histograms: columns of indexes."""
 
-WIDTH, HEIGHT = 420, 190
-LEFT, RIGHT, TOP, BOTTOM = 48, 412, 12, 150
+WIDTH, HEIGHT = 420, 170
+LEFT, RIGHT, TOP, BOTTOM = 48, 412, 12, 132
 """Edges of the plot in units of the SVG; the rest is for ticks and titles."""
 
 MOST_SERIES = 3

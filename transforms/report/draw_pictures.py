@@ -81,7 +81,7 @@ def draw_record(
         if not pictures:
             layer = MaskLayer(small.image.size)
             outlines, wrong = _objects(features, small, roles, legend, layer)
-            mask = layer.png(size_px)
+            mask = layer.png(size_px, most_bytes)
             notes += [f"{where}: {what}" for what in wrong]
         pictures.append(
             ShownPicture(

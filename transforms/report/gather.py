@@ -34,7 +34,6 @@ from transforms.report.make_pictures import (
     first_notes,
     in_order,
     make_pictures,
-    num_threads,
     pictures_each,
 )
 from transforms.report.outlines import Legend
@@ -144,7 +143,7 @@ def _add_up(storage: Storage, manifest: Manifest) -> tuple[dict[str, IndexSums],
         places[entry.split] += 1
     read = functools.partial(_read_index, storage)
     has_columns = True
-    for shard, index in zip(shards, in_order(read, shards, num_threads(storage.root)), strict=True):
+    for shard, index in zip(shards, in_order(read, shards, storage.root), strict=True):
         if isinstance(index, str):
             notes.append(index)
         else:

@@ -8,7 +8,7 @@ import itertools
 import posixpath
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -103,7 +103,6 @@ def report_of_files(
     uris: Sequence[str],
     access: Access,
     notes: Sequence[str] = (),
-    seen: Callable[[int, int], object] = lambda files, records: None,
 ) -> Report:
     """Return the report of TFRecord files, as one split without a name.
 
@@ -111,7 +110,6 @@ def report_of_files(
         uris: their paths or URIs.
         access: how their stores are reached.
         notes: more notes for the report.
-        seen: called after each file with the numbers of files and records so far.
 
     Raises:
         RuntimeError: `E-ARG` when a file is not there, `E-IO-…` when a store fails.
@@ -121,11 +119,11 @@ def report_of_files(
     for place, (name, uri) in enumerate(zip(names, uris, strict=True)):
         file = files[name] = _File(name, *find_uri(uri, access))
         _add_file(file, place, sums, classes)
-        seen(len(files), sums.records)
     each = max(pictures_each(file.roles) for file in files.values())
     picked = pick_records([sums], MAX_PICTURES // each)
     samples = [_sample(record, files) for record in picked if not files[record.file].compression]
     pictures = make_pictures(samples, Legend(classes.by_label, by_name=classes.labels))
+    kinds = {key: kind for file in files.values() for key, kind in file.kinds.items()}
     size_bytes = sum(file.entry.size_bytes for file in files.values())
     return Report(
         title=names[0] if len(names) == 1 else f"{names[0]} and {counted(len(names) - 1, 'other')}",
@@ -143,7 +141,7 @@ def report_of_files(
         ],
         class_names=dict(sorted(classes.by_label.items())),
         pictures=pictures.pictures,
-        features=list(_features(files.values())),
+        features=[(key, kind.value, "", "") for key, kind in sorted(kinds.items())],
         sources=[counted(len(files), "TFRecord file")],
         versions=program_versions(),
         notes=[*notes, *first_notes(list(_notes(files.values()))), *pictures.notes],
@@ -248,32 +246,6 @@ def _notes(files: Iterable[_File]) -> Iterator[str]:
             yield f"{printable(file.name)}: not counted: {counted(count, noun)}{rest}"
         if file.compression:
             yield f"{printable(file.name)}: no pictures, since it is {file.compression} compressed"
-
-
-def _features(files: Iterable[_File]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield key, kind, number of values and meaning of the features of all files."""
-    kinds: dict[str, Kind] = {}
-    meanings: dict[str, str] = {}
-    for file in files:
-        kinds = {**file.kinds, **kinds}
-        meanings |= _meanings(file.roles)
-    for key, kind in sorted(kinds.items()):
-        yield key, kind.value, "", meanings.get(key, "")
-
-
-def _meanings(roles: Roles) -> dict[str, str]:
-    """Return what features were taken for, by key."""
-    meanings = dict.fromkeys(roles.images, "picture")
-    meanings |= dict.fromkeys(roles.pixels, "picture, of plain values or a tensor")
-    for objects in roles.objects:
-        meanings |= dict.fromkeys(objects.boxes, f"boxes, as {objects.form.value}")
-        meanings |= {objects.labels: "classes of objects", objects.texts: "their names"}
-    meanings |= {roles.class_label: "class", roles.class_text: "name of the class"}
-    if roles.keypoints is not None:
-        meanings |= {roles.keypoints.x: "keypoints", roles.keypoints.y: "keypoints"}
-    meanings |= {roles.masks: "masks of objects"}
-    meanings |= dict.fromkeys(roles.segmentations, "mask of all classes")
-    return meanings | dict.fromkeys(roles.captions, "caption")
 
 
 def _values_of(values: Mapping[str, Values], key: str, kind: Kind) -> Sequence:

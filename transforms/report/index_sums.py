@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from transforms.report.charts import IMAGE_COLUMNS, OBJECTS, RECORD_BYTES
+from transforms.report.contents import MAX_PICTURES
 
-_MOST_OF_A_SPLIT = 24
 _MOST_OF_A_CLASS = 2
 _MOST_CLASSES = 20_000  # that sample records are kept of
 _SIZE_DIGITS = 10_000  # larger record sizes are rounded down to four digits: few distinct values
@@ -81,11 +81,11 @@ class IndexSums:
         for name in (*IMAGE_COLUMNS, OBJECTS):
             if name in index.column_names:
                 self._count(name, index[name].drop_null())
-        for target in range(_MOST_OF_A_SPLIT):
-            shard, part = divmod(target * self._shards, _MOST_OF_A_SPLIT)
+        for target in range(MAX_PICTURES):
+            shard, part = divmod(target * self._shards, MAX_PICTURES)
             if shard == place and index.num_rows:
                 self._spaced.append(
-                    self._picked(file, index, part * index.num_rows // _MOST_OF_A_SPLIT)
+                    self._picked(file, index, part * index.num_rows // MAX_PICTURES)
                 )
         self._add_classes(file, index)
 
@@ -129,15 +129,16 @@ class IndexSums:
 
 
 def pick_records(splits: Sequence[IndexSums], most: int) -> list[PickedRecord]:
-    """Return the records to show: a third for their splits, the others for their classes.
+    """Return the records to show: all of few, else a third for splits and the rest for classes.
 
     Classes that get one are evenly spaced from the most frequent to the rarest.
     """
     counts: Counter[int] = Counter()
     for sums in splits:
         counts.update(sums.class_records)
+    is_small = sum(sums.records for sums in splits) <= most
     of_splits = most // 3 if counts else most
-    each = max(1, of_splits // max(1, len(splits)))
+    each = most if is_small else max(1, of_splits // len(splits))
     picked = dict.fromkeys(record for sums in splits for record in sums.spaced(each))
     for record in _for_classes(splits, counts, most - len(picked)):
         if len(picked) < most:

@@ -4,9 +4,8 @@ A record that cannot be read or shown becomes a note. A store that fails ends th
 report.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from schemas.faults import find_fault
@@ -24,13 +23,13 @@ from transforms.walk_frames import BadFrame, walk_frames
 MAX_RECORD_BYTES = 64 << 20
 """Larger records are not read for a picture."""
 
-MAX_JPEG_BYTES = 3_000_000
-"""Size of all pictures together; in base64 that is 4 MB of a page of 5."""
+MAX_JPEG_BYTES = 2_500_000
+"""Size of all pictures together; in base64 that is 3.4 MB of a page of 5."""
 
 MAX_NOTES = 10
 
 _REMOTE_READERS = 16
-_AHEAD = 2  # tasks a thread, waiting or done
+_AHEAD = 4  # tasks a thread
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -59,11 +58,6 @@ class Pictures(NamedTuple):
     notes: list[str]
 
 
-def num_threads(root: str) -> int:
-    """Return how many records to work on at once."""
-    return max(usable_cores(), 1 if is_local(root) else _REMOTE_READERS)
-
-
 def pictures_each(roles: Roles) -> int:
     """Return how many pictures a record with these features has at most."""
     return min(max(1, len(roles.images) + len(roles.pixels)), MAX_PICTURES_OF_A_RECORD)
@@ -81,7 +75,7 @@ def make_pictures(samples: Sequence[Sample], legend: Legend) -> Pictures:
         return _draw(sample, legend, most_bytes)
 
     try:
-        for drawn in in_order(draw, samples, num_threads(samples[0].storage.root)):
+        for drawn in in_order(draw, samples, samples[0].storage.root):
             made.pictures.extend(drawn.pictures)
             made.notes.extend(drawn.notes)
     except RuntimeError as error:
@@ -98,19 +92,13 @@ def first_notes(notes: Sequence[str]) -> list[str]:
     return [*notes[:MAX_NOTES], *([f"and {more} more notes like these"] if more > 0 else [])]
 
 
-def in_order(work: Callable[[T], V], items: Iterable[T], threads: int) -> Iterator[V]:
-    """Yield what threads make of items, in the items' order, a few of them ahead."""
+def in_order(work: Callable[[T], V], items: Sequence[T], root: str) -> Iterator[V]:
+    """Yield what threads make of items, in the items' order; memory holds a few results."""
+    threads = max(usable_cores(), 1 if is_local(root) else _REMOTE_READERS)
+    at_once = _AHEAD * threads
     with ThreadPoolExecutor(threads, "report") as pool:
-        waiting = iter(items)
-        running = [pool.submit(work, item) for item in islice(waiting, _AHEAD * threads)]
-        try:
-            while running:
-                made = running.pop(0).result()
-                running += [pool.submit(work, item) for item in islice(waiting, 1)]
-                yield made
-        finally:
-            for future in running:
-                future.cancel()
+        for start in range(0, len(items), at_once):
+            yield from pool.map(work, items[start : start + at_once])
 
 
 def _draw(sample: Sample, legend: Legend, most_bytes: int) -> Drawn:

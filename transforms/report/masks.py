@@ -82,15 +82,15 @@ class MaskLayer:
                 ImageDraw.Draw(where).polygon(points, fill=1)
             self._paint(np.asarray(where), label)
 
-    def png(self, size_px: tuple[int, int]) -> bytes:
-        """Return the layer scaled to a size; nothing if nothing was drawn."""
+    def png(self, size_px: tuple[int, int], most_bytes: int) -> bytes:
+        """Return the layer scaled to a size; nothing if it is empty or would be too large."""
         from PIL import Image
 
         if not self.labels:
             return b""
         image, out = Image.fromarray(self._pixels, "RGBA"), io.BytesIO()
         image.resize(size_px, Image.Resampling.NEAREST).quantize(255).save(out, "PNG")
-        return out.getvalue()
+        return out.getvalue() if out.tell() <= most_bytes else b""
 
     def _paint(self, where: "NDArray[np.bool_]", label: int | None) -> None:
         if where.any():

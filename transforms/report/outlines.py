@@ -14,8 +14,8 @@ from schemas.features import Kind
 from schemas.parse_example import Values
 from transforms.report.contents import Outline
 
-MAX_OUTLINES = 100
-"""Of a picture."""
+MAX_OUTLINES = 40
+"""Of a picture: the first ones."""
 
 _MAX_KEYPOINTS = 150  # of an object; COCO's whole-body people have 133
 _MAX_LABELS = 1000  # of a record

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from schemas.documents.markdown import seen
 from schemas.documents.seals import BLANK_SEAL, is_sealed, sealed
-from schemas.faults import FAULTS, Rejected
+from schemas.faults import FAULTS
 from transforms.images.findings import TRAITS
 from transforms.quantities import bytes_text
 from transforms.report.charts import (
@@ -24,12 +24,11 @@ from transforms.report.charts import (
     LEFT,
     RIGHT,
     WIDTH,
-    Chart,
     count_text,
     make_charts,
 )
 from transforms.report.contents import Counts, Report, SplitReport
-from transforms.report.tiles import Tiles, class_name, make_tiles
+from transforms.report.tiles import class_name, make_tiles
 from transforms.storage import Storage
 
 if TYPE_CHECKING:
@@ -98,43 +97,6 @@ class ClassRow:
     bar: float
 
 
-@dataclass(frozen=True)
-class PageView:
-    """What the template shows.
-
-    Attributes:
-        report: the report itself.
-        totals: name and value.
-        private: warnings of private data.
-        splits: their names.
-        flow: counts from listed samples to records, by split.
-        tables: what was rejected, mended and so on.
-        rejects: reason's meaning, and the first reject.
-        tiles: pictures.
-        charts: histograms.
-        classes: by frequency.
-        absent: number of classes without a record.
-        features: of the report, the first ones; so are the following.
-        sources, options, notes: likewise.
-    """
-
-    report: Report
-    totals: Sequence[tuple[str, str]]
-    private: Sequence[str]
-    splits: Sequence[str]
-    flow: Sequence[CountTable]
-    tables: Sequence[CountTable]
-    rejects: Cut[tuple[str, Rejected]]
-    tiles: Tiles
-    charts: Sequence[Chart]
-    classes: Cut[ClassRow]
-    absent: int
-    features: Cut[tuple[str, str, str, str]]
-    sources: Cut[str]
-    options: Cut[tuple[str, str]]
-    notes: Cut[str]
-
-
 def report_file(report: Report) -> bytes:
     """Return the bytes of `report.html`, sealed so that an edited one is known as the user's."""
     return sealed(_MARKER + render_page(report).decode()).encode()
@@ -170,32 +132,29 @@ def content_policy(style: str, script: str) -> str:
     )
 
 
-def make_view(report: Report) -> PageView:
-    """Return what the template shows of a report."""
+def make_view(report: Report) -> dict[str, Any]:
+    """Return the values that the template shows, with long lists cut."""
     splits = report.splits[:_MOST_SPLITS]
     more = len(report.splits) - len(splits)
-    notes = [*report.notes, *([f"{more} more splits are not shown"] if more else [])]
     classes = _classes(splits, report.class_names)
-    meanings = [(_meaning(reject.code), reject) for reject in report.rejects]
     flow = {"Samples": [s.sums for s in splits], "Annotations": [s.annotations for s in splits]}
     found = {title: [getattr(s, name) for s in splits] for title, name in _TABLES.items()}
-    return PageView(
-        report,
-        _totals(report),
-        list(_private(report.splits)),
-        [split.name or _WHOLE for split in splits],
-        list(_tables(flow)),
-        list(_tables(found)),
-        _cut(meanings),
-        make_tiles(report.pictures, [split.name for split in splits], report.class_names),
-        make_charts([(split.name or _WHOLE, split.histograms) for split in splits]),
-        _cut(classes, _MOST_CLASSES),
-        sum(1 for row in classes if not any(row.records)),
-        _cut(report.features),
-        _cut(report.sources),
-        _cut(report.options),
-        _cut(notes),
-    )
+    return {
+        "report": report,
+        "totals": _totals(report),
+        "private": list(_private(report.splits)),
+        "splits": [split.name or _WHOLE for split in splits],
+        "tables": [*_tables(flow), *_tables(found)],
+        "rejects": _cut([(_meaning(reject.code), reject) for reject in report.rejects]),
+        "tiles": make_tiles(report.pictures, [s.name for s in splits], report.class_names),
+        "charts": make_charts([(s.name or _WHOLE, s.histograms) for s in splits]),
+        "classes": _cut(classes, _MOST_CLASSES),
+        "absent": sum(1 for row in classes if not any(row.records)),
+        "features": _cut(report.features),
+        "sources": _cut(report.sources),
+        "options": _cut(report.options),
+        "notes": _cut([*report.notes, *([f"{more} more splits are not shown"] if more else [])]),
+    }
 
 
 def _totals(report: Report) -> list[tuple[str, str]]:

@@ -4,7 +4,6 @@ Places are percents of the picture, so boxes are right at every size.
 """
 
 import base64
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,15 +14,9 @@ from transforms.report.contents import Outline, ShownPicture, class_color
 TILE_PX = (232, 174)
 """Largest width and height of a tile's picture."""
 
-MOST_PICTURE_BYTES = 2_900_000
-"""Of all pictures; base64 makes them a third larger."""
-
 _MOST_ENLARGED = 6  # times
-_MOST_MARKS = 7_000  # on all pictures: a box counts for three, a keypoint for one
-_MOST_KEYPOINTS = 60  # of an outline
 _LABELED = 3  # outlines with a text on the tile; the enlarged picture has all
 _MOST_CAPTIONS = 8
-_BOX_MARKS = 3
 
 
 @dataclass(frozen=True)
@@ -65,7 +58,6 @@ class Tile:
         is_coarse: whether it is enlarged so much that pixels show.
         alt: its content in words.
         marks: to draw.
-        left_out: number of outlines that are not drawn.
         labels: id, name and color of its classes.
         captions: texts.
     """
@@ -79,7 +71,6 @@ class Tile:
     is_coarse: bool
     alt: str
     marks: Sequence[Mark]
-    left_out: int
     labels: Sequence[tuple[int, str, str]]
     captions: Sequence[str]
 
@@ -90,12 +81,10 @@ class Tiles:
 
     Attributes:
         tiles: in order.
-        left_out: number of pictures without room on the page.
         labels: id and name of the classes on them, by name.
     """
 
     tiles: Sequence[Tile]
-    left_out: int
     labels: Sequence[tuple[int, str]]
 
     @property
@@ -117,36 +106,24 @@ class Tiles:
 def make_tiles(
     pictures: Sequence[ShownPicture], splits: Sequence[str], names: Mapping[int, str]
 ) -> Tiles:
-    """Return the tiles of as many pictures as there is room for."""
-    shown, size_bytes = list[Tile](), 0
-    most_marks = _MOST_MARKS // max(1, len(pictures))
-    for number, picture in enumerate(pictures):
-        size_bytes += len(picture.jpeg) + len(picture.mask)
-        if size_bytes > MOST_PICTURE_BYTES:
-            break
-        shown.append(make_tile(number, picture, splits, names, most_marks))
+    """Return the tiles of pictures."""
+    shown = [make_tile(n, picture, splits, names) for n, picture in enumerate(pictures)]
     labels = {label[:2] for tile in shown for label in tile.labels}
     by_name = sorted(labels, key=lambda found: (found[1].casefold(), found))
-    return Tiles(shown, len(pictures) - len(shown), by_name)
+    return Tiles(shown, by_name)
 
 
 def make_tile(
-    number: int,
-    picture: ShownPicture,
-    splits: Sequence[str],
-    names: Mapping[int, str],
-    most_marks: int = _MOST_MARKS,
+    number: int, picture: ShownPicture, splits: Sequence[str], names: Mapping[int, str]
 ) -> Tile:
-    """Return the tile of a picture, with at most so many marks of its largest outlines."""
-    width, height = (max(side, 1) for side in picture.size_px)
+    """Return the tile of a picture."""
+    width, height = picture.size_px
     scale = min(TILE_PX[0] / width, TILE_PX[1] / height, _MOST_ENLARGED)
-    drawn = [o for o in picture.outlines if _usable_box(o) or _usable_points(o)]
-    largest = _largest(drawn, most_marks)
+    drawn = [outline for outline in picture.outlines if outline.box or outline.keypoints]
+    areas = sorted((_area(outline) for outline in drawn), reverse=True)
     marks = [
-        _mark(drawn[place], height, names, place not in largest[:_LABELED])
-        for place in sorted(largest)
+        _mark(outline, height, names, _area(outline) < areas[:_LABELED][-1]) for outline in drawn
     ]
-    outlines = sum(1 for o in picture.outlines if o.box is not None or o.keypoints)
     return Tile(
         f"p{number}",
         splits.index(picture.split) if picture.split in splits else -1,
@@ -157,21 +134,9 @@ def make_tile(
         scale >= 2,
         _alt(picture, names),
         marks,
-        outlines - len(marks),
         [(label, class_name(label, names), class_color(label)) for label in picture.labels],
         picture.captions[:_MOST_CAPTIONS],
     )
-
-
-def _largest(outlines: Sequence[Outline], most_marks: int) -> list[int]:
-    """Return the places of the largest outlines, as many as their marks allow."""
-    places: list[int] = []
-    for place in sorted(range(len(outlines)), key=lambda n: -_area(outlines[n])):
-        most_marks -= _BOX_MARKS + len(outlines[place].keypoints)
-        if most_marks < 0 and places:
-            break
-        places.append(place)
-    return places
 
 
 def ink_on(color: str) -> str:
@@ -197,7 +162,7 @@ def _data_uri(kind: str, data: bytes) -> str:
 
 def _mark(outline: Outline, height_px: int, names: Mapping[int, str], is_minor: bool) -> Mark:
     color = class_color(outline.label)
-    box, points = _usable_box(outline), _usable_points(outline)[:_MOST_KEYPOINTS]
+    box, points = outline.box, outline.keypoints
     x, y = (box[0], box[1]) if box else min(points, key=lambda point: point[1])
     is_right = x > 0.6
     side = box[0] + box[2] if box and is_right else x
@@ -217,21 +182,8 @@ def _outline_text(outline: Outline, names: Mapping[int, str]) -> str:
     return outline.text or ("" if outline.label is None else class_name(outline.label, names))
 
 
-def _usable_box(outline: Outline) -> tuple[float, float, float, float] | None:
-    """Return a box that can be drawn: finite, with sides, not far beyond the picture."""
-    if outline.box is None or not all(map(math.isfinite, outline.box)):
-        return None
-    _, _, width, height = outline.box
-    return None if min(width, height) < 0 or max(map(abs, outline.box)) > 100 else outline.box
-
-
-def _usable_points(outline: Outline) -> list[tuple[float, float]]:
-    return [(x, y) for x, y in outline.keypoints if -100 < x < 100 and -100 < y < 100]
-
-
 def _area(outline: Outline) -> float:
-    box = _usable_box(outline)
-    return box[2] * box[3] if box else 0.0
+    return outline.box[2] * outline.box[3] if outline.box else 0.0
 
 
 def _percents(part: float) -> str:

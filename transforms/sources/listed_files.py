@@ -13,6 +13,7 @@ from transforms import coders
 from transforms.batches import is_in_process
 from transforms.blobs import (
     DIGEST_MODULUS,
+    MAX_IMAGE_BYTES,
     BlobName,
     PinTally,
     add_pin_tallies,
@@ -20,6 +21,16 @@ from transforms.blobs import (
 )
 from transforms.list_blobs import ListBlobs
 from transforms.storage import DEFAULT_ACCESS, Access, Entry
+
+HIDDEN = "hidden"
+IMAGE_EXTENSIONS = frozenset(
+    {
+        *("jpg", "jpeg", "jpe", "jfif", "png", "apng", "gif", "bmp", "dib", "webp", "tif", "tiff"),
+        *("avif", "heic", "heif", "jp2", "j2k", "jxl", "ico", "tga", "ppm", "pgm", "pbm", "pnm"),
+        "svg",
+    }
+)
+"""In lower case. Only a file's content says which format it has, and if TensorFlow reads it."""
 
 
 class ListedFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -64,6 +75,31 @@ def number_files(root: str, entries: Iterable[Entry]) -> list[ListedFile]:
 def is_file(listed: ListedFile) -> bool:
     """Return whether a listed name is a file."""
     return listed.entry.kind == "file"
+
+
+def is_folder(entry: Entry) -> bool:
+    """Return whether a listed name is a folder; one of another kind could not be listed itself."""
+    return entry.kind.startswith("directory")
+
+
+def is_read(file: ListedFile) -> bool:
+    """Return whether a listed file is read: one that can be meant as an image."""
+    entry = file.entry
+    readable = entry.kind == "file" and 0 < entry.size_bytes <= MAX_IMAGE_BYTES
+    return readable and not why_skipped(entry.name)
+
+
+def why_skipped(name: str) -> str:
+    """Return why a file cannot be meant as an image, nothing where it can.
+
+    >>> why_skipped("cat/.thumbs/1.jpg"), why_skipped("cat/Thumbs.db"), why_skipped("cat/1.JPG")
+    ('hidden', 'not_called_an_image', '')
+    """
+    if name.startswith(".") or "/." in name:
+        return HIDDEN
+    _, dot, extension = name.rpartition("/")[2].rpartition(".")
+    is_image = bool(dot) and extension.lower() in IMAGE_EXTENSIONS
+    return "" if is_image else "not_called_an_image"
 
 
 @dataclass(eq=False)

@@ -8,8 +8,7 @@ from schemas.faults import Rejected
 from schemas.picture_fields import BadAnnotation
 from schemas.samples import Blob, Sample
 from transforms.blobs import MAX_IMAGE_BYTES, pin_sample
-from transforms.sources.listed_files import ListedFile
-from transforms.sources.read_folder import why_skipped
+from transforms.sources.listed_files import ListedFile, why_skipped
 from transforms.sources.side_contents import SideContents, SideFault, SideSample
 from transforms.sources.side_files import SideText, named_image
 from transforms.sources.split_sources import Item, SourceNote

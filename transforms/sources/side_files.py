@@ -20,8 +20,7 @@ from transforms.blobs import MAX_IMAGE_BYTES
 from transforms.gate import DEFAULT_READERS, DEFAULT_REMOTE_READERS
 from transforms.read_blobs import read_blob
 from transforms.sources.join_files import OTHER_SIDE, JoinedFiles, NamedFile
-from transforms.sources.listed_files import ListedFile
-from transforms.sources.read_folder import HIDDEN, is_folder, why_skipped
+from transforms.sources.listed_files import HIDDEN, ListedFile, is_folder, why_skipped
 from transforms.storage import DEFAULT_ACCESS, Access, is_local, open_storage
 
 _ANNOTATIONS = "annotations"

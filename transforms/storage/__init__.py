@@ -1,7 +1,7 @@
-"""Where bytes come from and go to: listing, pinned reads, create-only writes.
+"""Storage of files: listings, pinned reads, create-only writes.
 
-Nothing else in the project knows about paths. `open_storage` chooses by the root's form: a local
-path, `gs://`, or a URI of any other filesystem that Beam knows.
+Nothing else in the project knows about paths. `open_storage` chooses the storage by the root: a
+local path, `gs://`, or a URI of any other filesystem that Beam knows.
 """
 
 import math
@@ -17,30 +17,30 @@ import msgspec
 from schemas.faults import fault_line
 
 SPOOL_DIR = "_spool"
-"""Where named spools live in an output, when the store has no anonymous files."""
+"""Folder of named spools in an output, where the store has no anonymous files."""
 
 Bounds = Sequence[str]
-"""Names in order that divide a listing, an empty first or last one for no bound: at least two."""
+"""At least two names in order that divide a listing; an empty first or last one is no bound."""
 
 EVERYTHING: Bounds = ("", "")
 
 Span = tuple[int, int]
-"""The bytes of a file from the first number on, before the second one, which is none behind it."""
+"""A half-open range of bytes within a file."""
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 @dataclass(frozen=True)
 class Access:
-    """How stores that are not local are reached; the default suits most.
+    """How to reach stores that are not local; the default suits most.
 
     Attributes:
-        anonymous: send no credentials, for public buckets.
+        anonymous: whether to send no credentials, for public buckets.
         billing_project: project that pays for requests; empty for the bucket's own.
-        kms_key: name of the key that encrypts what is written; empty for the bucket's own.
-        spool_dir: folder for shards on their way to a store, and for samples of a run in process;
-            empty for the system's.
-        max_reads_per_second: of a worker process and a bucket; 0 for as many as it answers.
+        kms_key: name of the key that encrypts new files; empty for the bucket's own.
+        spool_dir: folder for shards that wait for their upload, and for samples of a run in
+            process; empty for the system's.
+        max_reads_per_second: limit of a worker process and a bucket; 0 for none.
     """
 
     anonymous: bool = False
@@ -50,7 +50,7 @@ class Access:
     max_reads_per_second: float = 0
 
     def __post_init__(self) -> None:
-        """Refuse a rate at which nothing could be read."""
+        """Refuse a rate that is not a positive number."""
         if not 0 <= self.max_reads_per_second < math.inf:
             raise ValueError(
                 "max_reads_per_second must be a number of requests, or 0 for no limit,"
@@ -63,12 +63,12 @@ class Access:
         annotations: Collection[str],
         output: str,
     ) -> None:
-        """Refuse what would have no effect where these URIs lie.
+        """Refuse options that have no effect on these URIs.
 
         Args:
-            images: roots of them.
-            annotations: everything else that is read.
-            output: of the data set.
+            images: roots of images.
+            annotations: all other inputs.
+            output: root of the data set.
 
         Raises:
             ValueError: with the value and the remedy.
@@ -95,10 +95,10 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     Attributes:
         name: relative to the root, `/`-separated.
         size_bytes: size in bytes.
-        pin: what changes when the bytes may have: mtime in ns, or a store's generation.
-        crc32c: CRC-32C of the bytes where the store gives it without reading them.
-        kind: `file`, or what else it is: `directory`, `fifo`, `socket`, `device`, `dangling link`,
-            or one of these with `whose name is no UTF-8` behind it, which cannot be read.
+        pin: version of the bytes: the mtime in ns, or a store's generation.
+        crc32c: CRC-32C of the bytes, where the listing of the store has it.
+        kind: `file`, `directory`, `fifo`, `socket`, `device` or `dangling link`; followed by
+            `whose name is no UTF-8` where it cannot be read.
     """
 
     name: str
@@ -109,28 +109,28 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Spool(Protocol):
-    """Bytes on their way to a file that does not exist yet; nobody sees them before `publish`."""
+    """Bytes of a file that does not exist before `publish`."""
 
     def write(self, parts: Sequence[bytes]) -> None:
         """Append the parts."""
 
     def publish(self, name: str) -> bool:
-        """Create the file whole and durable; False when the name is taken, which stays as it is."""
+        """Create the file, whole and durable; False when there is one of that name."""
 
     def close(self) -> None:
-        """Release the spool; what was not published is gone."""
+        """Release the spool; drop bytes that were not published."""
 
 
 class Storage(Protocol):
-    """A root and what can be done below it; names are relative to it and literal, never globs.
+    """The files below a root. Names are relative to it and literal, never globs.
 
-    Transient errors are retried inside. What remains is raised as an error whose text is one
-    `E-IO-…` or `E-SRC-…` line.
+    Transient errors are retried inside. Any other error is raised with one `E-IO-…` or `E-SRC-…`
+    line as its text.
 
     Attributes:
         root: path or URI of the root.
-        lists_by_name: whether a part of the names is listed without walking through the others.
-        lists_folders: whether a listing that is not recursive tells of folders.
+        lists_by_name: whether a range of names can be listed without the others.
+        lists_folders: whether a listing that is not recursive has folders.
     """
 
     root: str
@@ -142,19 +142,19 @@ class Storage(Protocol):
     ) -> Iterator[Entry]:
         """Yield every name below the root, or below its folder `prefix` (`_receipts/`).
 
-        In any order; nothing when the folder does not exist. Asked for are the names from the
-        first bound on, before the last one; those in between are where the work may be divided.
-        Where it is not recursive, folders come too, of the kind `directory`, if `lists_folders`.
+        The order is arbitrary. A missing folder has no names. Names are listed from the first
+        bound on, before the last one; the work may be divided at those in between. A listing that
+        is not recursive has folders of the kind `directory`, if `lists_folders`.
         """
 
     def stat(self, name: str) -> Entry | None:
         """Return a name's entry, None when there is none."""
 
     def read(self, name: str, expected: Entry | None = None, span: Span | None = None) -> bytes:
-        """Return a file's bytes; with `expected`, only if they are still those that were listed.
+        """Return a file's bytes; with `expected`, only if the file is still the listed one.
 
-        Of a span no checksum is known: it comes whole, and of the expected file. Where it is empty,
-        the file may go unseen.
+        A span has no checksum, but comes whole and from the expected file. For an empty span the
+        file may not be looked at.
 
         Raises:
             RuntimeError: `E-SRC-CHANGED` when the file is gone or not the expected one, or ends
@@ -165,7 +165,7 @@ class Storage(Protocol):
         """Return a file's CRC-32C, from the store or by reading it piece by piece."""
 
     def create(self, name: str, data: bytes) -> bool:
-        """Create a small file whole; False when the name is taken, which stays as it is."""
+        """Create a small file whole; False when there is one of that name."""
 
     def spool(self) -> Spool:
         """Return a new spool for a large file."""
@@ -174,14 +174,14 @@ class Storage(Protocol):
         """Delete a file, if it is there."""
 
     def require_folder(self) -> None:
-        """Make sure that the root is there, in stores that have folders.
+        """Make sure that the root exists, in stores that have folders.
 
         Raises:
             RuntimeError: `E-ARG` when it is not.
         """
 
     def probe(self) -> None:
-        """Make the root if need be, and prove that files can be created in it.
+        """Make the root if it is missing, and prove that files can be created in it.
 
         Raises:
             RuntimeError: `E-IO-READONLY` or `E-IO-NOSPACE`, with the remedy.
@@ -189,7 +189,7 @@ class Storage(Protocol):
 
 
 def open_storage(root: str, access: Access = DEFAULT_ACCESS) -> Storage:
-    """Return the storage for a root: a local path, `file://…`, `gs://…`, or what Beam knows."""
+    """Return the storage of a root: a local path, `file://…`, `gs://…`, or what Beam knows."""
     if is_local(root):
         from transforms.storage.local import LocalStorage
 
@@ -212,13 +212,13 @@ def within(entries: Iterator[Entry], bounds: Bounds) -> Iterator[Entry]:
 
 
 def check_uri(uri: str) -> None:
-    """Refuse a name with an empty part: a store and its clients do not agree on what it names.
+    """Refuse a URI with an empty part: stores and their clients read it differently.
 
     Raises:
         ValueError: with the value and the remedy.
     """
     if not is_local(uri) and "//" in uri.partition("://")[2]:
-        raise ValueError(f"a path must not hold '//' behind its store, got {uri!r}: write one '/'")
+        raise ValueError(f"a path must not hold '//' after its store, got {uri!r}: write one '/'")
 
 
 def _is_gcs(uri: str) -> bool:
@@ -232,7 +232,7 @@ def is_local(root: str) -> bool:
 
 
 def is_beams(root: str) -> bool:
-    """Return whether a root is reached by one of Beam's filesystems, which have Beam's options.
+    """Return whether a root needs one of Beam's filesystems, which have Beam's options.
 
     >>> is_beams("hdfs://host/out"), is_beams("gs://b/out"), is_beams("/out")
     (True, False, False)
@@ -241,7 +241,7 @@ def is_beams(root: str) -> bool:
 
 
 def split_uri(uri: str) -> tuple[str, str]:
-    """Return (root, name) of a single file's path or URI.
+    """Return the root and the name of a single file's path or URI.
 
     >>> split_uri("gs://bucket/coco/instances.json"), split_uri("instances.json")
     (('gs://bucket/coco', 'instances.json'), ('.', 'instances.json'))
@@ -283,7 +283,7 @@ def list_uri(
 
 
 def name_below(root: str, uri: str) -> str | None:
-    """Return a path's name relative to a root that holds it, None when it lies elsewhere.
+    """Return a path's name relative to a root; None when it is not below the root.
 
     >>> name_below("gs://b/photos", "gs://b/photos/out"), name_below("gs://b", "gs://b2/out")
     ('out', None)
@@ -297,7 +297,7 @@ def name_below(root: str, uri: str) -> str | None:
 
 def _canonical(uri: str) -> str:
     if "\0" in uri or (_URI.match(uri) and not uri.startswith("file://")):
-        return uri.rstrip("/")  # no path of this machine
+        return uri.rstrip("/")  # not a path of this machine
     return os.path.realpath(uri.removeprefix("file://"))
 
 
@@ -307,11 +307,11 @@ def join_uri(root: str, name: str) -> str:
 
 
 def ends_early(size_bytes: int, span: Span) -> str:
-    """Return what is said of a file that ends before a span does."""
+    """Describe a file that ends before a span does."""
     return f"{size_bytes} bytes, those from {span[0]} to {span[1]} were asked for"
 
 
 def source_changed(where: str, what: str) -> RuntimeError:
-    """Return the fault of a file that is not what was listed, or not there."""
+    """Return the fault of a file that is missing or not the listed one."""
     remedy = "run again when the source is at rest"
     return RuntimeError(fault_line("E-SRC-CHANGED", where, what, remedy))

@@ -57,9 +57,6 @@ from transforms.storage.retries import rate_of, retry
 IN_ONE_REQUEST_BYTES = 8 << 20
 """Uploaded in one request with the metadata; a larger object takes a session."""
 
-PIECE_BYTES = 64 << 20
-"""Read by one request; a larger object takes several."""
-
 _NAMES_PER_PAGE = 1000  # the store's limit
 _LISTING_THREADS = 8
 _SENT_AT_ONCE_BYTES = 1 << 18  # of a file; 16 kB take the interpreter's lock 16 times as often
@@ -237,14 +234,10 @@ class GcsStorage:
         if not _is_plain(path) or is_forked():
             return self._download(name, generation, start, end)
         store = reader(self._bucket, self._access, emulator())
-        pieces = []
-        for first in range(start, end, PIECE_BYTES):
-            span = first, min(first + PIECE_BYTES, end)
-            options: Any = {"version": generation, "range": span}
-            with self._rate.request():
-                reply = obstore.get(store, path, options=options)
-            pieces.append(bytes(reply.bytes()))
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        options: Any = {"version": generation, "range": (start, end)}
+        with self._rate.request():
+            reply = obstore.get(store, path, options=options)
+        return bytes(reply.bytes())
 
     def _download(self, name: str, generation: str, start: int, end: int) -> bytes:
         """Read an object that obstore cannot name, or in a process that cannot use obstore."""

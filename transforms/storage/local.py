@@ -48,13 +48,7 @@ _MAX_PARTS = 1024  # IOV_MAX
 _PIECE_BYTES = 4 << 20
 _SYNC_BYTES = 1 << 20
 _FOLDER_TRIES = 10
-_KINDS = (
-    (stat.S_ISDIR, "directory"),
-    (stat.S_ISFIFO, "fifo"),
-    (stat.S_ISSOCK, "socket"),
-    (stat.S_ISCHR, "device"),
-    (stat.S_ISBLK, "device"),
-)
+_KINDS = {stat.S_IFDIR: "directory", stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket"}
 T = TypeVar("T")
 
 
@@ -177,13 +171,9 @@ class LocalStorage:
         # Non-blocking: a FIFO that replaced a listed file must not hang the read.
         fd = os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            if span is not None:
-                data = _read_span(fd, *span)
-            else:
-                size_bytes = expected.size_bytes if expected else os.fstat(fd).st_size
-                data = os.read(fd, size_bytes + 1)  # one more byte shows a file that grew
-                while len(data) < size_bytes and (more := os.read(fd, size_bytes + 1 - len(data))):
-                    data += more  # the kernel gives at most 2 GB at once
+            if span is None:  # one more byte shows a file that grew
+                span = 0, 1 + (expected.size_bytes if expected else os.fstat(fd).st_size)
+            data = _read_span(fd, *span)
             status = os.fstat(fd)  # after the read: the mtime shows a write in between
         except OSError:
             status = os.fstat(fd)
@@ -379,7 +369,7 @@ def _read_span(fd: int, start: int, end: int) -> bytes:
 def _entry(name: str, status: os.stat_result) -> Entry:
     if stat.S_ISREG(status.st_mode):
         return Entry(name, status.st_size, str(status.st_mtime_ns))
-    kind = next((kind for is_kind, kind in _KINDS if is_kind(status.st_mode)), "device")
+    kind = _KINDS.get(stat.S_IFMT(status.st_mode), "device")
     return Entry(name, 0, "", kind=kind)  # a data set ignores sizes and times of folders
 
 

@@ -165,7 +165,8 @@ def _wrong_record(data: bytes, row: IndexRow | None, split: str, rules: ShardRul
         return rules.examples.find_wrong(data, hashes=rules.hashes)
     is_compared = rules.hashes and split not in rules.converted
     sources = [source.sha256 for source in row.sources] if is_compared else ()
-    return rules.examples.find_wrong(data, sources, row.labels, hashes=rules.hashes)
+    size_px = row.image_height, row.image_width
+    return rules.examples.find_wrong(data, sources, row.labels, size_px, hashes=rules.hashes)
 
 
 def read_index(
