@@ -6,11 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image, ImageFile, PngImagePlugin
 
-from tests.drawn_examples import draw
 from tests.small_images import (
     EOI,
     GIF_FRAME,
@@ -351,39 +348,3 @@ def test_the_header_check_imports_no_decoder():
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert run.stdout == "[]\n"
-
-
-def assert_sound(data: bytes) -> None:
-    """Assert what holds for any bytes at all."""
-    found, decoded = check_image(data), check_image(data, Check.DECODE)
-    assert found == check_image(data)
-    if isinstance(found, ImageInfo):
-        assert found.width_px > 0 and found.height_px > 0
-        assert 1 <= found.orientation <= 8
-        assert found.traits == tuple(sorted(set(found.traits) & set(TRAITS)))
-        # E-IMG-TYPE: of a frame after the first scan, where the header check does not look.
-        late = ("E-IMG-DAMAGED", "E-IMG-TRUNCATED", "E-IMG-TYPE")
-        assert decoded == found or decoded.code in late
-    else:
-        assert decoded == found
-        assert found.detail.isascii() and found.detail.isprintable() and len(found.detail) < 160
-
-
-class TestHostileBytes:
-    @draw(1000)
-    @given(
-        st.sampled_from(sorted(WHOLE)),
-        st.lists(st.tuples(st.integers(min_value=0), st.integers(0, 255)), min_size=1, max_size=6),
-    )
-    def test_changed_bytes(self, name, changes):
-        data = bytearray(WHOLE[name])
-        for position, value in changes:
-            data[position % len(data)] = value
-        assert_sound(bytes(data))
-
-    @pytest.mark.parametrize("name", ["jpeg by hand", "png by hand", "gif by hand"])
-    def test_every_flipped_bit(self, name):
-        for bit in range(8 * len(WHOLE[name])):
-            data = bytearray(WHOLE[name])
-            data[bit // 8] ^= 1 << bit % 8
-            assert_sound(bytes(data))

@@ -2,13 +2,12 @@ import json
 import shutil
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.manifest import SharedContents
-from tests.coco_command import DATA, MakeCoco, committed, digests, manifest_of, run_coco
+from tests.coco_command import DATA, MakeCoco, digests, manifest_of, run_coco
 from transforms import find_duplicates as module
 from transforms.find_duplicates import (
     NO_DUPLICATES,
@@ -143,15 +142,3 @@ def _is_ours(sources: list[object], out: Path) -> None:
         if path.is_file() and path.name != "duplicates.jsonl":
             path.unlink()
     assert run_coco(*sources, "--output", out).ended == (5, "E-OUT-FOREIGN")
-
-
-def test_copies_in_one_split_are_none(make_coco: MakeCoco, tmp_path: Path) -> None:
-    images, annotations = make_coco(3)
-    for path in images.iterdir():
-        path.write_bytes(min(images.iterdir()).read_bytes())
-    spec = msgspec.json.decode(annotations.read_bytes())
-    for image in spec["images"]:
-        image["width"], image["height"] = spec["images"][0]["width"], spec["images"][0]["height"]
-    annotations.write_bytes(msgspec.json.encode(spec))
-    committed((images, annotations), tmp_path / "out")
-    assert "duplicates" not in manifest_of(tmp_path / "out")

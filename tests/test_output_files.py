@@ -210,7 +210,7 @@ def test_removing_takes_the_manifest_first_and_the_plan_last(
     assert unlinked[-1] == "_plan.json"
     assert set(unlinked) == files
     receipts = [name.startswith("_receipts/") for name in unlinked[:-1]]
-    assert receipts == sorted(receipts), "receipts name the rest, so they go behind it"
+    assert receipts == sorted(receipts), "receipts name the other files, so they go last"
 
 
 @pytest.mark.parametrize("file", ["../outside.txt", "notes.txt/../../outside.txt", "/outside.txt"])
