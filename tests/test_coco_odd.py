@@ -29,7 +29,7 @@ NO_AREA = {
 
 
 @pytest.mark.parametrize(("fields", "area_px2"), NO_AREA.values(), ids=NO_AREA)
-def test_an_area_that_is_not_given_is_computed(fields: dict, area_px2: float) -> None:
+def test_a_missing_area_is_computed(fields: dict, area_px2: float) -> None:
     """By the segmentation where that is valid, else by the box; nothing else changes."""
     entry = {"id": 5, "image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4], **fields}
     (found,) = annotated(coco([image()], [entry, annotation(6)]))
@@ -111,7 +111,7 @@ FLOATS = {
 
 
 @pytest.mark.parametrize(("old", "new", "what"), FLOATS.values(), ids=FLOATS)
-def test_floats_are_no_ids_by_default(old: bytes, new: bytes, what: str) -> None:
+def test_float_ids_are_refused_by_default(old: bytes, new: bytes, what: str) -> None:
     remedy = "correct it, or give --float_ids where it is a whole number"
     refused(small(old, new), f"E-ANN-TYPE f.json: {what}; {remedy}")
 
@@ -124,7 +124,7 @@ def test_floats_are_no_ids_by_default(old: bytes, new: bytes, what: str) -> None
         (b"1e300", "is 1e+300, too large to be exact; write an integer"),
     ],
 )
-def test_floats_that_stand_for_no_one_number_are_refused(text: bytes, what: str) -> None:
+def test_inexact_float_ids_are_refused(text: bytes, what: str) -> None:
     data = small(b'"image_id":1', b'"image_id":' + text)
     refused(data, f"E-ANN-TYPE f.json: $.annotations[0].image_id {what}", float_ids=True)
 
@@ -138,7 +138,7 @@ def test_every_exact_float_is_its_id(value: int) -> None:
 # --- LVIS ---
 
 
-def test_lvis_images_are_called_by_their_url() -> None:
+def test_lvis_images_are_named_by_their_url() -> None:
     url = "http://images.cocodataset.org/train2017/000000391895.jpg"
     entry = {"id": 1, "width": 64, "height": 48, "coco_url": url}
     lists = {"neg_category_ids": [3], "not_exhaustive_category_ids": [3, 3]}
