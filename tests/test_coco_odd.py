@@ -111,7 +111,7 @@ FLOATS = {
 
 
 @pytest.mark.parametrize(("old", "new", "what"), FLOATS.values(), ids=FLOATS)
-def test_float_ids_are_refused_by_default(old: bytes, new: bytes, what: str) -> None:
+def test_floats_are_no_ids_by_default(old: bytes, new: bytes, what: str) -> None:
     remedy = "correct it, or give --float_ids where it is a whole number"
     refused(small(old, new), f"E-ANN-TYPE f.json: {what}; {remedy}")
 
@@ -124,7 +124,7 @@ def test_float_ids_are_refused_by_default(old: bytes, new: bytes, what: str) -> 
         (b"1e300", "is 1e+300, too large to be exact; write an integer"),
     ],
 )
-def test_inexact_float_ids_are_refused(text: bytes, what: str) -> None:
+def test_floats_that_stand_for_no_one_number_are_refused(text: bytes, what: str) -> None:
     data = small(b'"image_id":1', b'"image_id":' + text)
     refused(data, f"E-ANN-TYPE f.json: $.annotations[0].image_id {what}", float_ids=True)
 
