@@ -225,7 +225,7 @@ def test_odd_areas_and_crowds_are_replaced_and_counted(
 
 
 @pytest.mark.parametrize(("outline", "code", "repair"), BAD_OUTLINES)
-def test_bad_outlines_are_dropped_or_mended_where_masks_are_asked_for(
+def test_bad_outlines_are_dropped_or_repaired_for_masks(
     outline: Any, code: str, repair: str, make_coco: MakeCoco, tmp_path: Path
 ) -> None:
     """A polygon goes and its box stays; a broken RLE takes its annotation with it."""

@@ -242,7 +242,9 @@ def test_arrays_of_a_bucket_are_read_by_ranges(
     ],
     ids=["objects", "cut"],
 )
-def test_what_stops_a_run(write: Any, ended: tuple[int, str], source: Path, tmp_path: Path) -> None:
+def test_bad_arrays_stop_the_run(
+    write: Any, ended: tuple[int, str], source: Path, tmp_path: Path
+) -> None:
     write(source)
     run = run_arrays(
         *("--arrays", source / "x.npy", "--label_array", "y", "--output", tmp_path / "out")
@@ -273,12 +275,12 @@ def test_what_stops_a_run(write: Any, ended: tuple[int, str], source: Path, tmp_
         (("--arrays", "x.npz", "--check", "decode"), "unknown argument '--check'"),
     ],
 )
-def test_what_does_not_fit_together(flags: tuple[str, ...], message: str) -> None:
+def test_flags_that_do_not_fit_together(flags: tuple[str, ...], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         configure([*flags, "--output", "out"])
 
 
-def test_rows_that_were_keyed_otherwise_are_not_written_again(source: Path, tmp_path: Path) -> None:
+def test_other_keys_are_refused_with_since(source: Path, tmp_path: Path) -> None:
     """Row 0 of `x.npy` is `0`, and in a folder of several files `x.npy:0`."""
     (source / "y.npy").unlink()
     alone = ("--arrays", source / "x.npy")

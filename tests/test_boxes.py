@@ -1,3 +1,5 @@
+"""Boxes: faults, clipping, rounding, turning."""
+
 import itertools
 import math
 

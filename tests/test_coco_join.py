@@ -56,7 +56,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize(("data", "kind"), KINDS.values(), ids=KINDS)
-def test_a_file_is_known_by_its_content(data: bytes, kind: Kind) -> None:
+def test_the_kind_follows_from_the_content(data: bytes, kind: Kind) -> None:
     assert parse(data).kind is kind
 
 
@@ -85,11 +85,11 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize(("data", "what"), UNKNOWN.values(), ids=UNKNOWN)
-def test_what_is_of_no_kind_or_of_two_is_refused(data: bytes, what: str) -> None:
+def test_unknown_and_mixed_kinds_are_refused(data: bytes, what: str) -> None:
     stopped(f"E-ANN-SECTION f0.json: {what}", data)
 
 
-def test_all_kinds_meet_at_their_image() -> None:
+def test_all_kinds_join_by_image() -> None:
     files = (
         coco([image(), image(2, "b.jpg")], [annotation()]),
         keypoints(annotation(keypoints=POINTS)),
@@ -173,7 +173,7 @@ def test_two_files_of_a_kind_unite() -> None:
     assert joined.labels == [Label(3, "cat"), Label(8, "dog")]
 
 
-def test_the_first_kind_says_which_size() -> None:
+def test_the_first_kind_decides_the_size() -> None:
     files = (captions(CAPTION, images=[image(width=9)]), coco([image()], []))
     joined = CocoFiles([CocoFile(data, "f.json") for data in files])
     (found,) = joined.annotated_images()
@@ -181,7 +181,7 @@ def test_the_first_kind_says_which_size() -> None:
     assert [source.images_of_other_size for source in joined.sources()] == [0, 1]
 
 
-def test_what_only_a_later_file_says_of_an_image_is_taken() -> None:
+def test_later_files_add_image_fields() -> None:
     lists = {"neg_category_ids": [3], "not_exhaustive_category_ids": []}
     joined = join(coco([image()], []), captions(CAPTION, images=[image(license=4, **lists)]))
     (found,) = joined.images
@@ -281,7 +281,7 @@ def test_a_panoptic_annotation_with_a_bad_segment_is_set_aside(
     assert (found.panoptic, found.num_annotations) == (None, 1)
 
 
-def test_segments_stay_in_order_their_area_the_box_s_where_there_is_none() -> None:
+def test_segments_keep_their_order_and_default_to_the_box_area() -> None:
     first = {"id": 2, "category_id": 3, "bbox": [0, 0, 5, 2], "iscrowd": True, "area": math.nan}
     (found,) = annotated(panoptic({**PANOPTIC, "segments_info": [SEGMENT, first]}))
     assert found.panoptic is not None
@@ -303,7 +303,7 @@ BAD_POINTS = {
 
 
 @pytest.mark.parametrize("points", BAD_POINTS.values(), ids=BAD_POINTS)
-def test_keypoints_that_cannot_be_are_dropped_and_the_object_kept(points: Any) -> None:
+def test_bad_keypoints_are_dropped_and_the_object_kept(points: Any) -> None:
     joined = join(keypoints(annotation(keypoints=points)))
     (found,) = joined.annotated_images()
     assert found.objects == [SMALL_OBJECT]
@@ -319,7 +319,7 @@ def test_keypoints_without_names_are_dropped_and_the_object_kept(points: list[in
 
 
 @pytest.mark.parametrize("points", [None, []])
-def test_no_keypoints_are_no_fault(points: Any) -> None:
+def test_missing_keypoints_are_accepted(points: Any) -> None:
     joined = join(keypoints(annotation(keypoints=points)))
     assert [found.objects for found in joined.annotated_images()] == [[SMALL_OBJECT]]
     assert joined.repairs == {}

@@ -26,7 +26,7 @@ NO_AREA = {
 
 
 @pytest.mark.parametrize(("fields", "area_px2"), NO_AREA.values(), ids=NO_AREA)
-def test_an_area_that_is_not_given_is_computed(fields: dict, area_px2: float) -> None:
+def test_a_missing_area_is_computed(fields: dict, area_px2: float) -> None:
     """By the segmentation where that is valid, else by the box; nothing else changes."""
     entry = {"id": 5, "image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4], **fields}
     (found,) = annotated(coco([image()], [entry, annotation(6)]))
@@ -96,7 +96,7 @@ def test_floats_are_no_ids_by_default(old: bytes, new: bytes, what: str) -> None
 # --- LVIS ---
 
 
-def test_lvis_images_are_called_by_their_url() -> None:
+def test_lvis_images_are_named_by_their_url() -> None:
     url = "http://images.cocodataset.org/train2017/000000391895.jpg"
     entry = {"id": 1, "width": 64, "height": 48, "coco_url": url}
     lists = {"neg_category_ids": [3], "not_exhaustive_category_ids": [3, 3]}

@@ -380,7 +380,7 @@ class BrokenLayout(DetectionLayout):
         return Unfit("E-TOO-BLURRED", "by 3") if sample.key == self.blurred_key else built
 
 
-def test_what_a_layout_cannot_build_is_rejected(
+def test_samples_that_a_layout_cannot_build_are_rejected(
     make_coco: MakeCoco, tmp_path: Path, test_pipeline: MakePipeline
 ) -> None:
     (tmp_path / "out").mkdir()

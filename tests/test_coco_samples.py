@@ -238,7 +238,7 @@ def test_the_options_of_the_plan() -> None:
     assert CocoRules(drop_orphans=True).options() == {"orphans": "drop"}
 
 
-def test_sides_that_differ_are_different_options() -> None:
+def test_different_sides_are_different_options() -> None:
     sides = [8, 8.0000001, 1234567, 1234568]
     texts = [CocoRules(min_box_px=side).options()["min_box_px"] for side in sides]
     assert texts == ["8", "8.0000001", "1234567", "1234568"]
@@ -281,7 +281,7 @@ def test_a_sample_of_every_object() -> None:
     assert (file.images, file.samples, file.images_without_samples) == (3, 3, 1)
 
 
-def test_of_a_size_that_only_the_image_tells_nothing_is_outside() -> None:
+def test_boxes_are_not_checked_without_an_annotated_size() -> None:
     outside = annotation(bbox=[64, 0, 5, 5])
     data = coco([image()], [outside])
     for per_annotation in (False, True):
@@ -301,7 +301,7 @@ def test_an_image_whose_objects_all_lie_outside_is_unannotated() -> None:
 
 
 @pytest.mark.parametrize("per_annotation", [False, True])
-def test_a_list_of_another_layout_s_rejects_excludes_nothing(per_annotation: bool) -> None:
+def test_rejects_of_another_layout_exclude_nothing(per_annotation: bool) -> None:
     """Key 5 is an annotation in one layout and an image in the other, of other files."""
     data = coco([image(), image(5, "b.jpg")], [annotation()])
     rejected_for = {True: "b.jpg", False: "a.jpg"}[per_annotation]
@@ -310,7 +310,7 @@ def test_a_list_of_another_layout_s_rejects_excludes_nothing(per_annotation: boo
         list(read_coco([CocoSource(data, "f.json")], "dev", rules, {"dev": {"5": rejected_for}}))
 
 
-def test_a_panoptic_image_can_be_what_a_sample_was_rejected_for() -> None:
+def test_rejects_may_name_the_panoptic_image() -> None:
     files = [CocoSource(coco([image()], [PANOPTIC]), "f.json")]
     for name in ("a.png", "a.jpg"):
         (file,) = read_coco(files, "dev", CocoRules(), {"dev": {"1": name}}, panoptic=True)

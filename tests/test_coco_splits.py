@@ -141,7 +141,7 @@ FIELDS: list[tuple[Any, str, str]] = [
 
 
 @pytest.mark.parametrize(("scene", "code", "line"), FIELDS)
-def test_a_group_that_is_none_stops(
+def test_a_bad_group_value_stops_the_run(
     scene: Any, code: str, line: str, make_coco: MakeCoco, tmp_path: Path
 ) -> None:
     def edit(spec: dict) -> None:
@@ -154,7 +154,7 @@ def test_a_group_that_is_none_stops(
     assert run.fault.endswith(line)
 
 
-def test_it_resumes_and_knows_when_it_is_complete(make_coco: MakeCoco, tmp_path: Path) -> None:
+def test_a_run_resumes_and_recognises_completion(make_coco: MakeCoco, tmp_path: Path) -> None:
     sources, out = make_coco(30), tmp_path / "out"
     committed(sources, out, *BY_HASH)
     assert run_coco(*command(sources, out, *BY_HASH)).out.startswith("already complete")
@@ -250,7 +250,7 @@ def _counts(file: SplitSource) -> Counter[str]:
     return +counts
 
 
-def test_of_several_files_the_first_that_has_the_field_says_it() -> None:
+def test_the_first_file_with_the_field_decides() -> None:
     files = [coco([image()], []), coco([image(scene="s1")], [], [])]
     sources = [CocoSource(data, f"f{n}.json", str(n)) for n, data in enumerate(files)]
     splitting = Splitting("scene", names=("s0", "s1"))

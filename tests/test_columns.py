@@ -79,7 +79,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize(("text", "kind"), TEXTS.items())
-def test_what_text_looks_like(text: str, kind: int) -> None:
+def test_kind_of_text(text: str, kind: int) -> None:
     assert kind_of_text(text) == kind
 
 
@@ -100,7 +100,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("value", "kind"), VALUES)
-def test_what_values_are(value: object, kind: int) -> None:
+def test_kind_of_value(value: object, kind: int) -> None:
     assert kind_of_value(value) == kind
 
 
@@ -114,7 +114,7 @@ def test_what_values_are(value: object, kind: int) -> None:
         ((1, 2), "a value of the type tuple"),
     ],
 )
-def test_what_no_feature_can_hold(value: object, what: str) -> None:
+def test_kind_of_value_refuses(value: object, what: str) -> None:
     with pytest.raises(ValueError) as raised:
         kind_of_value(value)
 

@@ -262,7 +262,7 @@ def test_panoptic_masks(turn: tuple[int, bool, bool], conversion: Conversion) ->
         assert not (mask & ~grown(found)).any() and not (found & ~grown(mask)).any()
 
 
-def test_areas_of_cut_objects_are_those_of_their_boxes_shares() -> None:
+def test_areas_shrink_with_clipped_boxes() -> None:
     scene = Scene((1, False, False), Conversion(Resize(80, 80), ResizeMode.FILL))
     built = scene.built(DetectionLayout())  # shows x from 20 to 100
     assert values(built, "image/object/area") == pytest.approx([40 * 41, 24 * 24])

@@ -1,3 +1,5 @@
+"""`tf.train.Example` without TensorFlow: its bytes."""
+
 import hashlib
 import re
 import struct

@@ -1,3 +1,5 @@
+"""Fault codes, lines and exit codes."""
+
 import re
 import traceback
 from collections.abc import Callable

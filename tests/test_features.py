@@ -1,3 +1,5 @@
+"""Feature specs and their parse specs."""
+
 import hashlib
 import io
 

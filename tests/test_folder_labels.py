@@ -97,7 +97,7 @@ def test_tensorflow_datasets_knows_the_classes(shared_data: Path, tmp_path: Path
     assert count == len(builder.as_dataset(split="train")) == 120
 
 
-def test_imagenet_takes_what_was_made_a_jpeg_of_rgb(tmp_path: Path) -> None:
+def test_imagenet_takes_images_converted_to_rgb_jpeg(tmp_path: Path) -> None:
     root, out = tmp_path / "in", tmp_path / "out"
     for mode, name in (("L", "gray.jpg"), ("CMYK", "cmyk.jpg"), ("RGBA", "alpha.png")):
         (root / "n01440764").mkdir(parents=True, exist_ok=True)

@@ -74,7 +74,7 @@ def test_every_photo_with_its_class(tmp_path: Path) -> None:
         assert value(example, "image/key/sha256") == [hashlib.sha256(data).hexdigest().encode()]
 
 
-def test_what_is_no_image_is_counted_and_left_out(tmp_path: Path) -> None:
+def test_other_files_are_counted_and_skipped(tmp_path: Path) -> None:
     others = dict.fromkeys(
         ["labels.csv", ".DS_Store", "cat/Thumbs.db", "cat/.1.jpg.swp", "dog/readme.txt"], b"text"
     )
@@ -87,7 +87,7 @@ def test_what_is_no_image_is_counted_and_left_out(tmp_path: Path) -> None:
     assert labels_of(manifest) == [(0, "cat"), (1, "dog"), (2, "emu")]
 
 
-def test_nothing_but_what_is_left_out(tmp_path: Path) -> None:
+def test_a_folder_without_images_stops_the_run(tmp_path: Path) -> None:
     root = write(tmp_path / "in", {"cat/a.txt": b"text"})
     code, line = ended("--images", root, "--output", tmp_path / "out")
     assert (code, line.split(";")[0]) == (3, "E-SET-EMPTY split train: none of 1 image is left")
@@ -149,7 +149,7 @@ def test_folders_that_are_splits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("classes", "warned"), [("train val", True), ("train cat", False)])
-def test_a_folder_too_far_up_is_noticed(classes: str, warned: bool, tmp_path: Path) -> None:
+def test_a_root_one_level_too_high_warns(classes: str, warned: bool, tmp_path: Path) -> None:
     root = write(tmp_path / "in", tuple(f"{name}/cat/1.jpg" for name in classes.split()))
     run = run_pipeline(folder.run, "--images", root, "--output", tmp_path / "out")
     line = "the classes are called train,val: if these are splits, say --split_folders\n"
@@ -219,5 +219,7 @@ def test_days_of_another_first_label_are_refused(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_flags_refuse(arguments: tuple[str, ...], line: str, tmp_path: Path) -> None:
+def test_flags_that_do_not_fit_together(
+    arguments: tuple[str, ...], line: str, tmp_path: Path
+) -> None:
     assert ended(*arguments, "--output", tmp_path) == (2, f"E-ARG command line: {line}")

@@ -1,3 +1,5 @@
+"""The frame that annotations refer to, for each size policy and EXIF orientation."""
+
 import itertools
 
 import pytest

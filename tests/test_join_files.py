@@ -43,7 +43,7 @@ def test_files_of_a_name_come_together_in_order() -> None:
     ]
 
 
-def test_tallies_add_up_and_pass_over_what_is_of_neither_kind() -> None:
+def test_tallies_add_up_and_ignore_other_files() -> None:
     joined = join_files("train", [named("b", 1), named("a", 0), named("c", 0), named("c", 1)])
     others = join_files("train", [named("x", OTHER_SIDE), named("0", 0)])
     assert tally_of(joined) == JoinTally(1, 1, 1, "a.png", "b.png")

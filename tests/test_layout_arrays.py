@@ -1,3 +1,5 @@
+"""The layout of arrays as tensors."""
+
 import numpy as np
 import pytest
 

@@ -87,7 +87,7 @@ def test_choose_groups_refuses(
 
 
 @pytest.mark.parametrize("name", ["masks", "polygons", "keypoints"])
-def test_what_is_of_objects_needs_boxes(name: str) -> None:
+def test_object_features_need_boxes(name: str) -> None:
     message = f"features {name} are of objects, which need boxes, got '{name},captions': add boxes"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         DetectionLayout(features=(name, "captions"))
@@ -102,7 +102,7 @@ def test_unknown_features_are_refused_with_those_that_there_are() -> None:
         DetectionLayout(features=("boxes", "bbox"))
 
 
-def test_a_layout_writes_what_it_was_resolved_for() -> None:
+def test_a_resolved_layout_writes_the_chosen_groups() -> None:
     layout = DetectionLayout()
     resolved = layout.resolved(["boxes", "captions", "license"])
     keys = {feature.key for feature in resolved.spec.features}
@@ -228,7 +228,7 @@ def test_a_category_that_lvis_does_not_know_is_left_out_and_counted() -> None:
 # --- class ids ---
 
 
-def test_records_and_the_index_hold_the_labels_ids() -> None:
+def test_records_and_the_index_hold_label_ids() -> None:
     labels = {3: Label(1, "cat", category_id=3), 90: Label(2, "cup", category_id=90)}
     objects = [object_at(0, 0, 9, 9, category_id=90), object_at(0, 0, 9, 9, category_id=3)]
     layout = DetectionLayout(category_ids=CategoryIds.CONTIGUOUS)

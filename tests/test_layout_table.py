@@ -186,9 +186,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("layout", "found", "message"), REFUSED)
-def test_what_does_not_suit_a_table(
-    layout: TableLayout, found: tuple[str, ...], message: str
-) -> None:
+def test_bad_tables_are_refused(layout: TableLayout, found: tuple[str, ...], message: str) -> None:
     assert refused(layout, *found) == message
 
 

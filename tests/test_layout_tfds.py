@@ -159,7 +159,7 @@ def write(folder: Path, layout: TfdsLayout, records: list[bytes], names: list[st
         ("2017_panoptic", ("panoptic",), "panoptic_objects", 133),
     ],
 )
-def test_the_features_are_those_of_tfds_s_own_builder(
+def test_the_features_equal_those_of_tfds(
     tfds: Any, tmp_path: Path, config: str, found: tuple[str, ...], key: str, classes: int
 ) -> None:
     names = [f"class {number}" for number in range(classes)]
@@ -181,7 +181,7 @@ def test_the_features_are_those_of_tfds_s_own_builder(
     assert ours[key]["bbox"].bbox_format == theirs[key]["bbox"].bbox_format
 
 
-def test_tfds_reads_what_its_own_encoder_would_have_written(tfds: Any, tmp_path: Path) -> None:
+def test_tfds_reads_the_values_of_its_own_encoder(tfds: Any, tmp_path: Path) -> None:
     """Every value is that of an Example which TFDS's features encode, with and without objects."""
     layout = TfdsLayout().resolved(["boxes"])
     image = EncodedImage("dir/a.jpg", JPEG, "", ImageInfo("jpeg", 100, 50))

@@ -1,3 +1,5 @@
+"""The detection layout: features, dropped boxes, size estimates."""
+
 import hashlib
 from pathlib import Path
 

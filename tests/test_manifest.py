@@ -1,3 +1,5 @@
+"""The manifest: digest, JSON, versions, schema."""
+
 import json
 import re
 from typing import Any

@@ -73,7 +73,7 @@ INVISIBLE = "\xad\u200b\u200c\u200d\u2060\ufeff\U000e0041"
 
 
 @given(st.characters(categories=["Cc", "Cs", "Zl", "Zp"]) | st.sampled_from(BIDI + INVISIBLE))
-def test_what_is_not_seen_or_moves_other_text_is_spelled_out(character: str) -> None:
+def test_invisible_and_bidi_characters_are_escaped(character: str) -> None:
     assert escaped(character).isascii()
     assert escaped(character).isprintable()
 

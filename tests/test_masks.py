@@ -1,3 +1,5 @@
+"""Masks against pycocotools, and the mask and polygon features of the detection layout."""
+
 import io
 import json
 import zlib
@@ -91,7 +93,7 @@ polygon_lists = st.lists(
 )
 
 
-@draw(5000)
+@draw(2000)
 @given(polygon_lists, st.integers(1, 70), st.integers(1, 50))
 def test_any_polygons_are_drawn_as_pycocotools_does(
     polygons: list[list[float]], width: int, height: int
@@ -101,7 +103,7 @@ def test_any_polygons_are_drawn_as_pycocotools_does(
     assert np.array_equal(mask, ann_to_mask(polygons, width, height))
 
 
-@draw(2500)
+@draw(1000)
 @given(counts_of_images())
 def test_any_run_lengths_are_the_mask_of_pycocotools(found: tuple[list[int], int, int]) -> None:
     counts, width, height = found

@@ -1,3 +1,5 @@
+"""Headers of `.npy` files."""
+
 import re
 import struct
 
@@ -65,7 +67,7 @@ def test_reads_text_and_columns(values: np.ndarray, expected: tuple[str, int, bo
     assert (header.dtype, header.value_bytes, header.big_endian) == expected
 
 
-def test_two_bytes_are_bfloat16_if_it_is_said() -> None:
+def test_two_byte_values_are_bfloat16_on_request() -> None:
     data = npy_bytes(np.zeros(4, "V2"))
     assert parse_npy_header(data, "bfloat16").dtype == "bfloat16"
     with pytest.raises(ValueError, match="give --dtype bfloat16 if that is what it is"):
@@ -116,7 +118,7 @@ GOOD = "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }"
         (npy(GOOD.replace("False", "0")), "a header that NumPy cannot read"),
     ],
 )
-def test_refuses_what_is_no_array(data: bytes, what: str) -> None:
+def test_refuses_other_files(data: bytes, what: str) -> None:
     with pytest.raises(
         ValueError, match=f"must be as NumPy saves one array, got {re.escape(what)}"
     ):

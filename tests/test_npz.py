@@ -1,3 +1,5 @@
+"""Members of `.npz` archives."""
+
 import contextlib
 import os
 import struct

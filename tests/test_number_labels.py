@@ -82,7 +82,7 @@ def test_another_numbering_is_refused(
         (Label(5, "cat"), "category 5 is 'cat', but gs://b/first has 3 for 'cat'"),
     ],
 )
-def test_a_class_that_changed_is_named_by_the_files_ids(label: Label, what: str) -> None:
+def test_a_changed_class_is_named_by_the_original_id(label: Label, what: str) -> None:
     earlier = known(Label(1, "cat", 3))
     with pytest.raises(RuntimeError, match=f"^E-ANN-LABELS gs://b/second: {what}; "):
         add_labels(earlier, number_labels(earlier, [label], 1), "gs://b/second")
@@ -105,7 +105,7 @@ def test_other_names_of_keypoints_are_refused() -> None:
     )
 
 
-def test_a_label_tells_both_ids() -> None:
+def test_a_label_holds_both_ids() -> None:
     labels = [Label(1, "cat", 3), Label(2, "cup", 90), Label(3, "dog")]
     assert [label.annotated_id for label in labels] == [3, 90, 3]
     assert labels_by_category(labels[1:]) == {90: labels[1], 3: labels[2]}

@@ -79,7 +79,7 @@ def feature(built: Built, key: str) -> list:
 
 
 @cases
-def test_boxes_cover_the_pixels_that_they_were_drawn_around(case: tuple[int, bool, bool]) -> None:
+def test_boxes_cover_their_pixels(case: tuple[int, bool, bool]) -> None:
     scene = Scene(case)
     columns = itertools.combinations(range(scene.width_px + 1), 2)
     rows = itertools.combinations(range(scene.height_px + 1), 2)
@@ -138,9 +138,7 @@ def inside(polygon: list[float], width_px: int, height_px: int) -> np.ndarray:
         [0.2, 0.1, 4.9, 0.3, 4.8, 4.7, 2.1, 2.2],  # not convex
     ],
 )
-def test_polygons_enclose_the_pixels_that_they_were_drawn_around(
-    polygon: list[float], case: tuple[int, bool, bool]
-) -> None:
+def test_polygons_enclose_their_pixels(polygon: list[float], case: tuple[int, bool, bool]) -> None:
     scene = Scene(case)
     whole = ObjectFields(1, (0.0, 0.0, scene.width_px, scene.height_px), 1.0, 0)
     outlines = [Segmentation([polygon, polygon[:6]]), Segmentation([polygon])]
@@ -163,7 +161,7 @@ def run_lengths(mask: np.ndarray) -> list[int]:
 
 
 @cases
-def test_masks_select_the_pixels_that_they_were_drawn_on(case: tuple[int, bool, bool]) -> None:
+def test_masks_select_their_pixels(case: tuple[int, bool, bool]) -> None:
     scene = Scene(case)
     image = Image.new("1", (scene.width_px, scene.height_px))
     ImageDraw.Draw(image).polygon([(0, 0), (3, 1), (1, 4)], fill=1)

@@ -144,7 +144,7 @@ def test_an_image_without_an_annotation_has_no_masks() -> None:
         assert [built.features[key][1] for key in KEYS] == [[], [], []]
 
 
-def test_what_segments_and_pixels_disagree_on_is_counted() -> None:
+def test_segments_and_pixels_that_disagree_are_counted() -> None:
     unseen = SegmentFields(77, 1, BOX, 1.0, 0)
     built = build([photo(), encoded(colours_of(IDS))], [DOG, unseen, SKY, unseen], (7, 5))
     assert isinstance(built, Built)  # CAR's pixels are in no segment
@@ -173,7 +173,7 @@ def stuff(category_id: int) -> SegmentFields:
         ([thing(1, -1)], "segment -1 has an id that no colour has"),
     ],
 )
-def test_what_has_no_value_in_8_bits_is_refused(segments: list[SegmentFields], what: str) -> None:
+def test_values_beyond_8_bits_are_refused(segments: list[SegmentFields], what: str) -> None:
     assert paint_values(segments) == what
     built = build([photo(), encoded(colours_of(IDS))], segments, (7, 5))
     assert built == Unfit("E-EX-FAILED", f"panoptic: {what}", 1)
@@ -190,7 +190,7 @@ NOT_RGB = Unfit("E-IMG-TYPE", "a panoptic image must be a PNG of RGB, 8 bits eac
         png(ihdr(7, 5, 16, 2), idat(bytes(5 * 43))),
     ],
 )
-def test_other_colours_are_no_segments(data: bytes) -> None:
+def test_other_colour_types_are_rejected(data: bytes) -> None:
     assert build([photo(), encoded(data)], SEGMENTS, (7, 5)) == NOT_RGB
 
 

@@ -70,7 +70,7 @@ def small_set(folder: Path, orientation: int = 1, *, in_upright: bool = False) -
     return [*sources, "--panoptic_images", folder / "panoptic", "--num_shards", 1]
 
 
-def test_a_finished_run_looks_at_panoptic_images_too(tmp_path: Path) -> None:
+def test_a_finished_run_notices_new_panoptic_images(tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = [*small_set(tmp_path), "--output", out]
     assert run_coco(*command).code == 0

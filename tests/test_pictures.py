@@ -147,7 +147,7 @@ def test_texts_of_strangers_are_escaped() -> None:
     text=st.one_of(st.text().map(str.encode), st.binary()),
     key=st.text(min_size=1),
 )
-def test_whatever_a_record_holds_is_shown_well_formed(image: bytes, text: bytes, key: str) -> None:
+def test_any_record_is_shown_well_formed(image: bytes, text: bytes, key: str) -> None:
     record = detection([text]) | {"image/encoded": image, "image/caption": [text, text], key: text}
 
     root = shown(record, DETECTION)

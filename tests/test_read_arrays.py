@@ -1,3 +1,5 @@
+"""Rows of array files as samples."""
+
 import zipfile
 from fractions import Fraction
 from pathlib import Path
@@ -218,7 +220,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("arrays", "options", "line"), FAULTS.values(), ids=FAULTS)
-def test_what_is_refused(arrays: Any, options: Any, line: str, tmp_path: Path) -> None:
+def test_bad_arrays_are_refused(arrays: Any, options: Any, line: str, tmp_path: Path) -> None:
     for name, values in arrays.items():
         np.save(tmp_path / f"{name}.npy", values)
     with pytest.raises(RuntimeError, match=f"^{line}"):
@@ -241,7 +243,9 @@ def test_a_file_that_is_cut_off_is_refused(tmp_path: Path, cut: int) -> None:
         ({"a": IMAGES}, {"label": "y"}, "no such array"),
     ],
 )
-def test_what_an_archive_lacks(arrays: Any, source: Any, what: str, tmp_path: Path) -> None:
+def test_missing_archive_members_are_named(
+    arrays: Any, source: Any, what: str, tmp_path: Path
+) -> None:
     np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(RuntimeError, match=rf"^E-ARG \S*/a\.npz\S*: {what}; name "):
         read(ArraySource(f"{tmp_path}/a.npz", **source))

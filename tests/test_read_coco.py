@@ -1,3 +1,5 @@
+"""`ReadCoco` and its parts: orphans, labels, exclusion, file identity."""
+
 import json
 import traceback
 from collections.abc import Callable, Sequence

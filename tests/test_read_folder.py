@@ -60,11 +60,11 @@ def test_a_file_is_a_sample_of_its_first_folder(name: str, class_name: str) -> N
         ("cat/1..jpg", ""),
     ],
 )
-def test_what_is_left_out(name: str, why: str) -> None:
+def test_skipped_names(name: str, why: str) -> None:
     assert why_skipped(name) == why
 
 
-def test_what_is_left_out_is_counted_in_its_split() -> None:
+def test_skipped_files_are_counted_per_split() -> None:
     assert read("cat/Thumbs.db") == [SourceNote("train", skipped="not_called_an_image")]
     assert read(".git/config") == [SourceNote("train", skipped="hidden")]
 
@@ -89,7 +89,9 @@ def test_a_file_outside_class_folders_is_rejected() -> None:
         ("dangling link", "E-IMG-MISSING", "a link to nothing"),
     ],
 )
-def test_what_is_no_file_is_rejected_and_its_class_known(kind: str, code: str, detail: str) -> None:
+def test_other_file_types_are_rejected_and_name_their_class(
+    kind: str, code: str, detail: str
+) -> None:
     rejected, of_class = read("cat/1.jpg", kind=kind)
     assert isinstance(rejected, Rejected)
     assert (rejected.code, rejected.key, rejected.detail) == (code, "cat/1.jpg", detail)
@@ -126,7 +128,7 @@ def test_folders_below_the_class_stay_together() -> None:
         assert found.split == by_folder.split_of("scene7")
 
 
-def test_what_is_left_out_needs_no_folder_to_be_counted_by() -> None:
+def test_skipped_files_need_no_group_folder() -> None:
     by_folder = Splitting(HASH, BY_HASH.shares, group_by="folder")
     by_field = Splitting("folder", names=("train", "val"))
     assert read("a.txt", by_folder) == [
@@ -137,7 +139,7 @@ def test_what_is_left_out_needs_no_folder_to_be_counted_by() -> None:
     assert isinstance(rejected, Rejected) and rejected.split == "train"
 
 
-def test_the_counter_adds_up_what_is_left_out() -> None:
+def test_the_counter_adds_up_skipped_files() -> None:
     counter = SplitCounter({})
     names = ["cat/1.jpg", "dog/1.jpg", "cat/a.txt", "b.txt", ".c"]
     admitted = [*counter.admit(item for name in names for item in read(name))]

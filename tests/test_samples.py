@@ -1,3 +1,5 @@
+"""Samples: digest and wire form."""
+
 import msgspec
 import pytest
 
@@ -45,7 +47,7 @@ DIGESTS = {
 
 
 @pytest.mark.parametrize(("sample", "differs", "differs_in_order"), DIGESTS.values(), ids=DIGESTS)
-def test_the_digest_covers_what_decides_bytes_and_nothing_else(
+def test_the_digest_covers_exactly_what_decides_bytes(
     sample: Sample, differs: bool, differs_in_order: bool
 ) -> None:
     def same(with_position: bool) -> bool:

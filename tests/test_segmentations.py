@@ -1,3 +1,5 @@
+"""Parsing of COCO segmentations against pycocotools."""
+
 import itertools
 import json
 import resource
@@ -169,7 +171,7 @@ def counts_of_images(draw: st.DrawFn) -> tuple[list[int], int, int]:
     return [count for place, count in enumerate(counts) if count or not place], width, height
 
 
-@draw(5000)
+@draw(2000)
 @given(counts_of_images())
 def test_compressed_counts_are_those_of_pycocotools(found: tuple[list[int], int, int]) -> None:
     counts, width, height = found

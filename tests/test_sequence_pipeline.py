@@ -166,7 +166,7 @@ def test_given_types_of_steps(tmp_path: Path) -> None:
     assert json.loads(line)["detail"] == "column 'a' is float[] and holds a list of 2"
 
 
-def test_what_a_list_of_steps_cannot_hold(tmp_path: Path) -> None:
+def test_steps_that_cannot_be_written_are_rejected(tmp_path: Path) -> None:
     rows = [{"a": [1]}, {"a": [1, None]}, {"a": [[None]]}, {"a": [[[1]]]}, {"a": [{"b": 1}]}]
     table = write_json(tmp_path / "t.jsonl", rows)
     manifest = convert(

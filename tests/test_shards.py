@@ -1,3 +1,5 @@
+"""Names of shards, indexes and receipts."""
+
 import itertools
 import re
 from contextlib import nullcontext

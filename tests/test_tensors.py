@@ -1,3 +1,5 @@
+"""Serialised tensors equal TensorFlow's."""
+
 import re
 
 import numpy as np
@@ -82,6 +84,6 @@ def test_data_is_handed_on_uncopied() -> None:
         ),
     ],
 )
-def test_no_such_tensor(encode: object, message: str) -> None:
+def test_bad_tensors_are_refused(encode: object, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         encode()  # type: ignore[operator]

@@ -1,3 +1,5 @@
+"""`schema.pbtxt` and `label_map.pbtxt` as protobuf reads them."""
+
 import string
 
 import pytest

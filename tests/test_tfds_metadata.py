@@ -1,3 +1,5 @@
+"""`features.json` and `dataset_info.json` as TFDS reads them."""
+
 import io
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""Turns by EXIF orientation agree with Pillow."""
+
 import itertools
 
 import numpy as np
