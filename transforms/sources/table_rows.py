@@ -23,7 +23,7 @@ from transforms.sources.table_pieces import (
 from transforms.storage import Storage
 from transforms.storage.stored_file import read_chunks
 
-_PARQUET_BATCH_ROWS = 256
+_PARQUET_BATCH_ROWS = 4096  # at most, since a dictionary is copied for each batch
 _BOMB_RATIO = 500  # pages that grow more are not unpacked where they exceed the limit
 _MAX_DEPTH = 64
 _PLAIN = frozenset([bool, int, float, str, bytes, type(None)])
@@ -293,15 +293,16 @@ def _cells_within(
     batch: Any, max_bytes: int
 ) -> Iterator[dict[str, Any] | ValueError | OverflowError | None]:
     """Yield the cells of every row, or None where one is too large, a few megabytes at a time."""
+    rows = batch.num_rows
     if sum(map(_unpacked_bytes, batch.columns)) <= min(PIECE_BYTES, max_bytes):
         yield from _cells_of(_unpacked(batch))
-        return
-    for place in range(batch.num_rows):
-        row = batch.slice(place, 1)
-        if max(map(_unpacked_bytes, row.columns)) > max_bytes:
-            yield None
-        else:
-            yield from _cells_of(_unpacked(row))
+    elif rows > 1:
+        yield from _cells_within(batch.slice(0, rows // 2), max_bytes)
+        yield from _cells_within(batch.slice(rows // 2), max_bytes)
+    elif max(map(_unpacked_bytes, batch.columns)) > max_bytes:
+        yield None
+    else:
+        yield from _cells_of(_unpacked(batch))
 
 
 def _unpacked_bytes(column: Any) -> int:
