@@ -42,7 +42,7 @@ from transforms.storage import Access, name_below
 from transforms.write_shards import WriteShards
 
 _RESERVED_SPLITS = {"all"}
-_MAX_SPLIT_CHARS = 200  # of 255 that a file name may have  # of 255 that a file name may have
+_MAX_SPLIT_CHARS = 200  # of 255 that a file name may have
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,7 +307,7 @@ def estimated_bytes(config: DataSetConfig) -> Callable[[Sample], int]:
 def plan_data_set(root: beam.Pipeline, config: DataSetConfig) -> PlannedDataSet:
     """Build the graph from the sources to the planned shards. It writes nothing."""
     read = config.read_sources(root)
-    spool = spool_for(root, config.access.spool_dir)
+    spool = spool_for(read.files.pipeline, config.access.spool_dir)
     if config.splitting.optional_splits:
         there = read.files | "SplitsThere" >> beam.Filter(is_there, config.splitting)
         read = read._replace(files=there)

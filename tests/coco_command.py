@@ -148,8 +148,12 @@ def source_ids(out: Path, split: str = "") -> list[int]:
 
 
 def digests(out: Path, *patterns: str) -> dict[str, str]:
-    """Return the SHA-256 of every file below `out`, or of those that a pattern matches."""
+    """Return the SHA-256 of every file below `out`, or of those that a pattern matches.
+
+    The report is left out: its title is the folder's name.
+    """
     paths = {path for pattern in patterns or ("**/*",) for path in out.glob(pattern)}
+    paths.discard(out / "report.html")
     return {
         str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(paths)

@@ -8,7 +8,7 @@ import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
 from transforms.blobs import MAX_IMAGE_BYTES
-from transforms.sources import array_files, read_folder
+from transforms.sources import array_files, listed_files
 from transforms.sources.listed_files import ListedFile, ListFiles, is_file
 from transforms.sources.side_files import SideNames
 from transforms.sources.table_files import is_table
@@ -31,7 +31,7 @@ def file(name: str, size: int = 1, kind: str = "file", root: str = "train") -> L
     ],
 )
 def test_a_folder_s_images_are_read(listed: ListedFile, is_read: bool) -> None:
-    assert read_folder.is_read(listed) is is_read
+    assert listed_files.is_read(listed) is is_read
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_listing_counts_what_its_reader_reads(
     with test_pipeline() as pipeline:
         folders = pipeline | "All" >> ListFiles({"train": str(tmp_path)})
         images = pipeline | "Images" >> ListFiles(
-            {"train": str(tmp_path)}, is_read=read_folder.is_read
+            {"train": str(tmp_path)}, is_read=listed_files.is_read
         )
         for label, listed, reads in (("all", folders, (3, 330)), ("images", images, (2, 30))):
             found = listed.tallies | f"Reads of {label}" >> beam.MapTuple(

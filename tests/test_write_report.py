@@ -82,7 +82,6 @@ def test_it_is_no_part_of_the_plan(make_coco: MakeCoco, tmp_path: Path) -> None:
     committed(sources, tmp_path / "with")
     committed(sources, tmp_path / "without", "--no_report")
     with_one, without = digests(tmp_path / "with"), digests(tmp_path / "without")
-    assert with_one.pop(REPORT)
     assert with_one == without
 
 

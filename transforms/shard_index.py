@@ -287,7 +287,9 @@ def report_columns_from_parquet(data: bytes) -> pa.Table:
         schema = pa.schema([INDEX_SCHEMA.field(name) for name in table.column_names])
         if not {"key", "offset", "size", "labels"} <= set(table.column_names):
             raise ValueError(f"index must have keys, offsets, sizes and labels, got {table.schema}")
-        return table.cast(schema).combine_chunks()
+        if table.schema.types != schema.types:
+            raise ValueError(f"index must have columns of {schema}, got {table.schema}")
+        return table.combine_chunks()
     except MemoryError:  # of which pyarrow's is an ArrowException too
         raise
     except (pa.ArrowException, OSError, ValueError) as error:

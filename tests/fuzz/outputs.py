@@ -159,6 +159,7 @@ def index_seeds() -> Iterator[bytes]:
     yield index_to_parquet(rows)
     columns = [[getattr(row, name) for row in rows] for name in ("key", "offset", "size")]
     columns += [[[msgspec.to_builtins(s) for s in row.sources] for row in rows], [[]] * len(rows)]
+    columns += [[None] * len(rows)] * 3  # image_height, image_width, objects
     table = pa.table(dict(zip(INDEX_SCHEMA.names, columns, strict=True)), schema=INDEX_SCHEMA)
     for options in ({"use_dictionary": False}, {"version": "1.0"}, {"data_page_version": "2.0"}):
         out = io.BytesIO()

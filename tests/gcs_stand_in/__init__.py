@@ -10,7 +10,19 @@ real clients talk to it, and injects faults into chosen requests:
         assert gcs.count(Kind.READ) == 3
         assert gcs.faults_left() == []
 
-Our clients connect with STORAGE_EMULATOR_HOST set to `gcs.url`, Google's by `gcs.client()`.
+google-cloud-storage connects by `gcs.client()`, or with STORAGE_EMULATOR_HOST set to `gcs.url`.
+Whoever counts requests sets DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA=true first: else the
+client asks for the bucket, too, from a thread of its own.
+
+obstore connects by the base address alone (a `service_account_key` with `gcs_base_url` and
+`disable_oauth` does as well), and retries on its own unless told not to:
+
+    GCSStore(
+        "b",
+        config=gcs.obstore_config(),
+        client_options=OBSTORE_CLIENT_OPTIONS,
+        retry_config={"max_retries": 0},
+    )
 """
 
 import threading
@@ -29,12 +41,15 @@ from tests.gcs_stand_in.store import Store
 
 __all__ = [
     "ALL_PERMISSIONS",
+    "OBSTORE_CLIENT_OPTIONS",
     "Fault",
     "GcsStandIn",
     "Kind",
     "Request",
     "What",
 ]
+
+OBSTORE_CLIENT_OPTIONS = {"allow_http": True}
 
 _POLL_S = 0.02
 
@@ -105,14 +120,21 @@ class GcsStandIn:
             bug = self._server.bugs[0]
             raise RuntimeError(f"the stand-in itself failed: {bug!r}") from bug
 
-    def client(self) -> Any:
-        """Return a google.cloud.storage.Client connected to this."""
+    def client(self, token: str | None = None) -> Any:
+        """Return a google.cloud.storage.Client connected to this; `token` makes it send one."""
         # Imported here: whoever reads by obstore alone does not wait for it.
         from google.auth.credentials import AnonymousCredentials
         from google.cloud import storage
+        from google.oauth2.credentials import Credentials
 
+        credentials = AnonymousCredentials() if token is None else Credentials(token)
         options = {"api_endpoint": self.url}
-        return storage.Client("stand-in", AnonymousCredentials(), client_options=options)
+        return storage.Client("stand-in", credentials, client_options=options)
+
+    def obstore_config(self, token: str | None = None) -> dict[str, Any]:
+        """Return the `config` of an obstore GCSStore; `token` makes it send one."""
+        identity = {"skip_signature": True} if token is None else {"bearer_token": token}
+        return {"base_url": self.url, **identity}
 
     def make_bucket(self, name: str, location: str = "US", **properties: Any) -> None:
         """Make a bucket; properties by JSON name, e.g. `billing={"requesterPays": True}`."""

@@ -23,6 +23,9 @@ _ROUTES = [
     (Kind.DELETE, "DELETE", rf"{_OBJECTS}/(?P<name>[^/]+)"),
     (Kind.UPLOAD, "POST", rf"/upload{_OBJECTS}"),
     (Kind.RESUMABLE_PUT, "PUT", rf"/upload{_OBJECTS}"),
+    (Kind.RESUMABLE_CANCEL, "DELETE", rf"/upload{_OBJECTS}"),
+    (Kind.BUCKET, "GET", r"/storage/v1/b/(?P<bucket>[^/]+)"),
+    (Kind.PERMISSIONS, "GET", r"/storage/v1/b/(?P<bucket>[^/]+)/iam/testPermissions"),
 ]
 _XML_ROUTE = r"/(?!storage/v1/|upload/|download/|batch/)(?P<bucket>[^/]+)/(?P<name>.+)"
 
@@ -74,7 +77,8 @@ def parse_call(method: str, target: str, headers: Mapping[str, str], body: bytes
     `target` is the request line's, still percent-encoded: a name may hold an encoded slash.
     """
     path, _, query_text = target.partition("?")
-    query = dict(parse_qsl(query_text, keep_blank_values=True, errors="strict"))
+    pairs = parse_qsl(query_text, keep_blank_values=True, errors="strict")
+    query = dict(pairs)
     headers = {key.lower(): value for key, value in headers.items()}
     kind, api, match = _route(method, path)
     names = {key: unquote(value, errors="strict") for key, value in match.items()}
@@ -84,10 +88,15 @@ def parse_call(method: str, target: str, headers: Mapping[str, str], body: bytes
             return replace(call, kind=Kind.READ)
         case Kind.LIST:
             return replace(call, name=query.get("prefix", ""))
+        case Kind.PERMISSIONS:
+            asked = [value for key, value in pairs if key == "permissions"]
+            return replace(call, properties={"permissions": asked})
         case Kind.UPLOAD:
             return _parse_upload(call)
         case Kind.RESUMABLE_PUT:
-            return replace(call, name=query.get("name", ""))
+            is_status = headers.get("content-range", "").startswith("bytes */")
+            kind = Kind.RESUMABLE_STATUS if is_status else kind
+            return replace(call, kind=kind, name=query.get("name", ""))
     return call
 
 
@@ -146,6 +155,22 @@ def hashes_of(headers: Mapping[str, str]) -> dict[str, str]:
     keys = {"crc32c": "crc32c", "md5": "md5Hash"}
     pairs = [part.strip().partition("=") for part in headers.get("x-goog-hash", "").split(",")]
     return {keys[what]: value for what, _, value in pairs if what in keys}
+
+
+def content_range(call: Call, received_bytes: int) -> tuple[int, int | None]:
+    """Return where a chunk begins, and the total size once the client knows it."""
+    text = call.headers.get("content-range")
+    if text is None:  # one PUT of everything
+        return 0, len(call.body)
+    match = re.fullmatch(r"bytes (?:\*|(\d+)-(\d+))/(\*|\d+)", text)
+    if match is None:
+        raise invalid(f"Invalid Content-Range: {text}")
+    total_bytes = None if match[3] == "*" else int(match[3])
+    if match[1] is None:
+        return received_bytes, total_bytes
+    if int(match[2]) - int(match[1]) + 1 != len(call.body):
+        raise invalid(f"Content-Range {text} of a body of {len(call.body)} bytes")
+    return int(match[1]), total_bytes
 
 
 def byte_range(text: str, size_bytes: int) -> tuple[int, int] | None:

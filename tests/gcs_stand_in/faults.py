@@ -15,8 +15,12 @@ class Kind(Enum):
     READ = auto()  # bytes of an object, by either API
     UPLOAD = auto()  # a whole object in one request, simple or multipart
     RESUMABLE_START = auto()
-    RESUMABLE_PUT = auto()  # all bytes of a session
+    RESUMABLE_PUT = auto()  # a chunk
+    RESUMABLE_STATUS = auto()  # `Content-Range: bytes */N`: how much have you?
+    RESUMABLE_CANCEL = auto()
     DELETE = auto()
+    BUCKET = auto()  # metadata of a bucket
+    PERMISSIONS = auto()  # testIamPermissions
     OTHER = auto()  # not served
 
 
@@ -35,6 +39,9 @@ class What(Enum):
     GONE = auto()  # the session of a resumable upload is lost: 410 from now on
 
 
+_SESSION_KINDS = (Kind.RESUMABLE_PUT, Kind.RESUMABLE_STATUS)
+
+
 @dataclass(frozen=True)
 class Fault:
     """One thing that goes wrong.
@@ -43,7 +50,7 @@ class Fault:
         what: what goes wrong.
         kind: the requests it strikes; None for any (`GONE`: any of an upload session).
         name: the object it strikes, exactly or as a predicate; None for any. The name of a
-            listing is its prefix. A predicate may change
+            listing is its prefix, that of a request for a bucket is empty. A predicate may change
             objects, e.g. to rewrite one just before it is read; it must not inject faults.
         times: how often it strikes; None for ever.
         after: how many requests that it could strike are let through first.
@@ -64,15 +71,14 @@ class Fault:
     strike: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
-        if self.what is What.GONE and self.kind not in (None, Kind.RESUMABLE_PUT):
-            raise ValueError(f"kind must be RESUMABLE_PUT or None, got {self.kind}")
+        if self.what is What.GONE and self.kind not in (None, *_SESSION_KINDS):
+            raise ValueError(f"kind must be one of {_SESSION_KINDS} or None, got {self.kind}")
         if self.times is not None and self.times < 1:
             raise ValueError(f"times must be at least 1 or None, got {self.times}")
 
     def strikes(self, kind: Kind, name: str) -> bool:
         """Tell whether a request is one that this fault is for."""
-        is_session = kind is Kind.RESUMABLE_PUT
-        if self.kind not in (None, kind) or (self.what is What.GONE and not is_session):
+        if self.kind not in (None, kind) or (self.what is What.GONE and kind not in _SESSION_KINDS):
             return False
         return self.name(name) if callable(self.name) else self.name in (None, name)
 

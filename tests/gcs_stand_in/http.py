@@ -1,8 +1,8 @@
 """The protocol of the Cloud Storage stand-in: the reply to each request.
 
-Served: of the JSON API list, get, media, insert (simple, multipart, resumable in one piece) and
-delete; of the XML API GET and HEAD of an object. A parameter that would change a result and is not
-served is refused, not ignored. Sources:
+Served: of the JSON API list, get, media, insert (simple, multipart, resumable), delete, bucket
+metadata and testIamPermissions; of the XML API GET and HEAD of an object. A parameter that would
+change a result and is not served is refused, not ignored. Sources:
 https://cloud.google.com/storage/docs/json_api/v1, .../docs/xml-api/overview, .../docs/transcoding.
 """
 
@@ -27,13 +27,13 @@ from tests.gcs_stand_in.bucket import (
     denied,
     no_such_object,
 )
-from tests.gcs_stand_in.calls import Api, Call, byte_range, hashes_of, invalid
+from tests.gcs_stand_in.calls import Api, Call, byte_range, content_range, hashes_of, invalid
 from tests.gcs_stand_in.faults import Kind
 from tests.gcs_stand_in.store import Store, Upload, check_generation
 
 ALL_PERMISSIONS = frozenset(
     f"storage.{what}"
-    for what in ("objects.create", "objects.delete", "objects.get", "objects.list")
+    for what in ("buckets.get", "objects.create", "objects.delete", "objects.get", "objects.list")
 )
 
 _LISTING = {"prefix", "delimiter", "startOffset", "endOffset", "maxResults", "pageToken"}
@@ -47,6 +47,9 @@ _SERVED = {
     Kind.UPLOAD: _INSERT,
     Kind.RESUMABLE_START: _INSERT,
     Kind.RESUMABLE_PUT: _INSERT,
+    Kind.RESUMABLE_STATUS: _INSERT,
+    Kind.RESUMABLE_CANCEL: _INSERT,
+    Kind.PERMISSIONS: {"permissions"},
 }
 _UNSERVED_HEADERS = {"if-match", "if-none-match", "if-modified-since", "if-unmodified-since"}
 _XML_ERRORS = {
@@ -91,8 +94,12 @@ class Protocol:
             Kind.UPLOAD: ("storage.objects.create", self._upload),
             Kind.RESUMABLE_START: ("storage.objects.create", self._start_upload),
             Kind.DELETE: ("storage.objects.delete", self._delete),
+            Kind.BUCKET: ("storage.buckets.get", self._bucket),
             # The address of a session is itself the right to write to it.
-            Kind.RESUMABLE_PUT: ("", self._finish_upload),
+            Kind.RESUMABLE_PUT: ("", self._put_chunk),
+            Kind.RESUMABLE_STATUS: ("", self._put_chunk),
+            Kind.RESUMABLE_CANCEL: ("", self._cancel_upload),
+            Kind.PERMISSIONS: ("", self._test_permissions),
         }
 
     def answer(self, call: Call) -> Reply:
@@ -188,19 +195,35 @@ class Protocol:
         location = f"{self._url}{path}&name={quote(call.name, safe='')}&upload_id={upload_id}"
         return Reply(HTTPStatus.OK, (("Location", location), ("X-GUploader-UploadID", upload_id)))
 
-    def _finish_upload(self, call: Call) -> Reply:
+    def _put_chunk(self, call: Call) -> Reply:
         upload = self._store.upload(call.query.get("upload_id", ""))
-        size = len(call.body)
-        whole = f"bytes 0-{size - 1}/{size}"
-        if call.headers.get("content-range", whole) != whole:
-            raise invalid("The stand-in takes the bytes of a session in one piece.")
-        stored = self._store.finish_upload(upload, call.body, hashes_of(call.headers))
-        return _json_reply(stored.metadata(call.bucket))
+        first, total_bytes = content_range(call, len(upload.received))
+        self._store.add_chunk(upload, first, call.body, total_bytes, hashes_of(call.headers))
+        if upload.finished is not None:
+            return _json_reply(upload.finished.metadata(call.bucket))
+        received = len(upload.received)
+        headers = (("Range", f"bytes=0-{received - 1}"),) if received else ()
+        return Reply(HTTPStatus.PERMANENT_REDIRECT, headers)
+
+    def _cancel_upload(self, call: Call) -> Reply:
+        self._store.lose_upload(call.query.get("upload_id", ""))
+        return Reply(499)  # as documented: 'client closed request'
 
     def _delete(self, call: Call) -> Reply:
         numbers = call.number("generation"), call.number("ifGenerationMatch")
         self._store.delete(call.bucket, call.name, *numbers)
         return Reply(HTTPStatus.NO_CONTENT)
+
+    def _bucket(self, call: Call) -> Reply:
+        bucket = self._store.bucket(call.bucket)
+        content = {"kind": "storage#bucket", "id": bucket.name, "name": bucket.name}
+        content |= bucket.properties
+        return _json_reply(_of_fields(content, call.query.get("fields", "")))
+
+    def _test_permissions(self, call: Call) -> Reply:
+        granted = [name for name in call.properties["permissions"] if name in self.permissions]
+        content = {"kind": "storage#testIamPermissionsResponse"}
+        return _json_reply(content | ({"permissions": granted} if granted else {}))
 
     def _properties(self, call: Call) -> dict[str, Any]:
         """Return what an upload sets, with the keys that the bucket and the query add."""

@@ -27,15 +27,19 @@ from tests.gcs_stand_in.bucket import (
     no_such_object,
 )
 
+CHUNK_BYTES = 256 * 1024
+"""What is kept of a chunk that is not the last: a multiple of this, the rest is sent again."""
+
 MAX_NAME_BYTES = 1024
 
 
 @dataclass
 class Upload:
-    """A resumable upload under way.
+    """A resumable upload under way; what it has received is no object yet.
 
     Attributes:
         if_generation_match: the precondition given at the start, checked again at the end.
+        received: the bytes that are safe, a multiple of `CHUNK_BYTES`.
         finished: the object, once the last byte came; the session then answers with it for ever.
         is_gone: the session is lost, every further request gets 410.
     """
@@ -45,6 +49,7 @@ class Upload:
     properties: dict[str, Any]
     if_generation_match: int | None
     may_overwrite: bool
+    received: bytearray = field(default_factory=bytearray)
     finished: StoredObject | None = None
     is_gone: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -155,19 +160,34 @@ class Store:
         """Forget what a session received: from now on it answers 410."""
         self.upload(upload_id).is_gone = True
 
-    def finish_upload(self, upload: Upload, data: bytes, hashes: dict[str, str]) -> StoredObject:
-        """Make the object of a session, once."""
+    def add_chunk(
+        self,
+        upload: Upload,
+        first: int,
+        data: bytes,
+        total_bytes: int | None,
+        hashes: dict[str, str],
+    ) -> None:
+        """Take the bytes `[first, first + len(data))` of an upload, and finalise at its end.
+
+        Bytes that came before are not taken twice; bytes after a gap are not taken at all. What
+        is kept of a chunk that is not the last is cut to a multiple of `CHUNK_BYTES`.
+        """
         with upload.lock:
-            if upload.finished is None:
-                upload.finished = self.insert(
-                    upload.bucket,
-                    upload.name,
-                    data,
-                    upload.properties | hashes,
-                    upload.if_generation_match,
-                    upload.may_overwrite,
-                )
-            return upload.finished
+            if upload.finished is not None or first > len(upload.received):
+                return
+            upload.received += data[len(upload.received) - first :]
+            if len(upload.received) != total_bytes:
+                del upload.received[len(upload.received) // CHUNK_BYTES * CHUNK_BYTES :]
+                return
+            upload.finished = self.insert(
+                upload.bucket,
+                upload.name,
+                bytes(upload.received),
+                upload.properties | hashes,
+                upload.if_generation_match,
+                upload.may_overwrite,
+            )
 
     def _check_write(
         self, found: StoredObject | None, if_generation_match: int | None, may_overwrite: bool

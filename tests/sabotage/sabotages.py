@@ -239,8 +239,8 @@ SABOTAGES = (
         4,
         "gs://: an object that is there is replaced",
         GCS,
-        '_CREATE_ONLY = {"ifGenerationMatch": "0"}',
-        "_CREATE_ONLY: dict[str, str] = {}",
+        "                    if_generation_match=0,\n",
+        "",
         ("tests/test_storage.py::test_of_many_creators_one_succeeds",),
     ),
     Sabotage(

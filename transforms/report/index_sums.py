@@ -77,10 +77,11 @@ class IndexSums:
         index = index.append_column("number", pa.array(numbers or range(index.num_rows)))
         self.records += index.num_rows
         sizes = index["size"].to_numpy()
-        self._count(RECORD_BYTES, pa.array(_rounded(sizes)))
+        self._count(RECORD_BYTES, _rounded(sizes))
         for name in (*IMAGE_COLUMNS, OBJECTS):
             if name in index.column_names:
-                self._count(name, index[name].drop_null())
+                values = index[name].to_numpy()  # floats, where some are missing
+                self._count(name, values[~np.isnan(values)].astype(np.int64))
         for target in range(MAX_PICTURES):
             shard, part = divmod(target * self._shards, MAX_PICTURES)
             if shard == place and index.num_rows:
@@ -97,16 +98,15 @@ class IndexSums:
         """Return the first records of a class."""
         return self._of_classes.get(label, [])
 
-    def _count(self, name: str, values: pa.Array) -> None:
-        counts = self.histograms.setdefault(name, Counter())
-        for pair in values.value_counts().to_pylist():
-            counts[pair["values"]] += pair["counts"]
+    def _count(self, name: str, values: np.ndarray) -> None:
+        # Not by pyarrow.compute: its import ends the process where memory is short.
+        self.histograms.setdefault(name, Counter()).update(_counted(values))
 
     def _add_classes(self, file: str, index: pa.Table) -> None:
         column = index["labels"].combine_chunks()
         labels = column.flatten().to_numpy(zero_copy_only=False)
         records = np.repeat(
-            np.arange(len(column)), column.value_lengths().to_numpy(zero_copy_only=False)
+            np.arange(len(column)), np.diff(column.offsets.to_numpy(zero_copy_only=False))
         )
         self.class_objects.update(_counted(labels))
         order = np.lexsort((records, labels))
