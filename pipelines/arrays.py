@@ -77,6 +77,11 @@ class ArraysConfig(DataSetConfig):
                 )
 
     @property
+    def source_flag(self) -> str:
+        """The flag that names splits of sources."""
+        return "--arrays"
+
+    @property
     def split_fields(self) -> frozenset[str]:
         """Names of what `split_by` and `group_by` may ask of a sample."""
         return frozenset(self.feature_arrays)

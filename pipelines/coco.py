@@ -95,13 +95,13 @@ class CocoConfig(DataSetConfig):
 
     @property
     def root_places(self) -> tuple[frozenset[str], ...]:
-        """Names of the roots of photos, and of panoptic images where there are any."""
+        """Names of roots by the place of their blob: photos first, then panoptic images."""
         panoptic = frozenset(map(panoptic_root, self.panoptic_images))
         return (frozenset(self.images), *([panoptic] if panoptic else []))
 
     @property
     def split_fields(self) -> None:
-        """The files tell which fields their images have."""
+        """None: the annotation files say which fields their images have."""
 
     @property
     def source_files(self) -> Mapping[str, Sequence[str]]:
@@ -112,7 +112,7 @@ class CocoConfig(DataSetConfig):
         return dict.fromkeys(self.splits, files)
 
     def reading(self) -> CocoReading:
-        """Return how annotation files are read, with what the layout asks for of them."""
+        """Return the user's rules, with what layout and splits need from the files."""
         rules = replace(
             self.rules,
             per_annotation=self.layout.per_annotation,

@@ -69,7 +69,7 @@ class DataSetConfig:
         accept_command: the command that accepts `COUNT` rejects, for the message.
         accept_drops_command: the command that accepts `COUNT` dropped annotations of a split.
         earlier: data sets whose samples are left out; see `find_earlier_sets`.
-        report: make `report.html` behind the manifest; it decides nothing of the data set.
+        report: make `report.html` after the manifest; the data set does not depend on it.
         replaces: `--overwrite` has just deleted a data set of ours in the output.
     """
 
@@ -153,6 +153,11 @@ class DataSetConfig:
         return [self.label_file] if self.label_file else []
 
     @property
+    def source_flag(self) -> str:
+        """The flag that names splits of sources."""
+        return "--images"
+
+    @property
     def source_files(self) -> Mapping[str, Sequence[str]]:
         """URIs of files that the sources are recognised by, per split of the data set."""
         return dict.fromkeys(self.splits, self.files)
@@ -164,7 +169,7 @@ class DataSetConfig:
 
     @property
     def _source_of_splits(self) -> str:
-        return "--images" if self.splitting.is_given else "--splits"
+        return self.source_flag if self.splitting.is_given else "--splits"
 
     def _check_splitting(self) -> None:
         """Refuse to draw splits from several sources, whose keys may be the same, or by nothing."""
@@ -260,7 +265,7 @@ def check_split_names(splits: Mapping[str, Any]) -> None:
 
 
 def keys_option(made_of: Mapping[str, str]) -> dict[str, str]:
-    """Return the option that tells what keys are made of besides the number of a row, for the plan.
+    """Return the plan's option `keys`: what sample keys consist of, besides the number of a row.
 
     Without it a later data set could hold a sample again, under another key.
 
@@ -272,10 +277,10 @@ def keys_option(made_of: Mapping[str, str]) -> dict[str, str]:
     >>> keys_option({"train": "file:row", "val": ""})
     {'keys': 'train=file:row val=row'}
     """
-    told = " ".join(sorted({*made_of.values()}))
+    keys = " ".join(sorted({*made_of.values()}))
     if len({*made_of.values()}) > 1:
-        told = " ".join(f"{split}={of or 'row'}" for split, of in sorted(made_of.items()))
-    return {"keys": told} if told else {}
+        keys = " ".join(f"{split}={of or 'row'}" for split, of in sorted(made_of.items()))
+    return {"keys": keys} if keys else {}
 
 
 Tallies = beam.PCollection[tuple[str, PinTally]]

@@ -27,7 +27,7 @@ class FlagParser(argparse.ArgumentParser):
 
 
 def add_reading_flags(parser: FlagParser) -> argparse._ArgumentGroup:
-    """Add the flags by which stores are read, and return their group."""
+    """Add the flags for reading stores, and return their group."""
     group = parser.add_argument_group("Google Cloud Storage")
     group.add_argument(
         "--anonymous",
@@ -65,7 +65,7 @@ def add_per_split(
 
 
 def add_bare_split(group: argparse._ActionsContainer) -> None:
-    """Add the flag that names the split of values without one."""
+    """Add --split, the split of paths without SPLIT=."""
     group.add_argument(
         "--split", default="train", help="split of a path without SPLIT= (default train)"
     )
@@ -96,7 +96,7 @@ def parse_several_per_split(
 def parse_per_split(name: str, values: Sequence[str], bare: str = "") -> dict[str, str]:
     """Return the value per split of `train=a val=b`, a bare value under `bare`.
 
-    What stands before `=` is a split only if it can name one; else it belongs to the value.
+    Text before `=` that is no valid split name belongs to the value.
 
     >>> parse_per_split("images", ["train=gs://b/train", "/data/a=b"], bare="val")
     {'train': 'gs://b/train', 'val': '/data/a=b'}
@@ -135,7 +135,7 @@ def parse_numbers(name: str, text: str) -> tuple[int, ...]:
     (4, 5)
 
     Raises:
-        ValueError: when one is none.
+        ValueError: when one is no whole number.
     """
     return tuple(parse_int(name, part.strip()) for part in text.split(","))
 

@@ -64,6 +64,11 @@ class PairsConfig(DataSetConfig):
         return tuple(self.high)
 
     @property
+    def source_flag(self) -> str:
+        """The flag that names splits of sources."""
+        return "--low"
+
+    @property
     def split_fields(self) -> frozenset[str]:
         """Names of what `split_by` and `group_by` may ask of a sample."""
         return frozenset([FOLDER])

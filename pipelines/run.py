@@ -376,10 +376,10 @@ def run_graph(
 
 @contextlib.contextmanager
 def _builders_beside(config: DataSetConfig, options: PipelineOptions) -> Iterator[None]:
-    """Have other processes build shards, too, where that is for them to do as for this one.
+    """Start builder processes for a run in this process.
 
-    Not where they would reach stores by options of Beam's, ask one bucket for more than it is to be
-    asked, unpack the same archives, or not know the user's own layout.
+    There are none when a path needs Beam's filesystems, when reads are rate-limited, when sources
+    are unpacked to disk, or when the layout is the user's own.
     """
     uris = [*config.roots.values(), config.output]
     in_here = runner_of(options) == "FnApiRunner" and shares_memory(options)
@@ -397,7 +397,7 @@ def _builders_beside(config: DataSetConfig, options: PipelineOptions) -> Iterato
 
 
 def _wants_report(run: RunConfig, options: PipelineOptions) -> bool:
-    """Return whether a report is asked for, or made since it costs nobody a request."""
+    """Return whether a report is asked for, or made because it needs no remote request."""
     if run.report is not None:
         return run.report
     return runner_of(options) == "FnApiRunner" and is_local(run.config.output)
@@ -462,11 +462,20 @@ def _overwrite(config: DataSetConfig, output: Storage) -> DataSetConfig:
     replaces = remove_output(output, config.names, config.splits, excluded)
     output.create(EXCLUDED_NAME, excluded)  # where there was no data set of ours
     kept = join_uri(config.output, EXCLUDED_NAME)
-    command = config.accept_command
-    for form in ("--exclude {}", "--exclude={}"):
-        given, instead = form.format(config.exclude), form.format(kept)
-        command = command.replace(_quoted_words(given), _quoted_words(instead))
-    return replace(config, exclude=kept, accept_command=command, replaces=replaces)
+
+    def renamed(command: str) -> str:
+        for form in ("--exclude {}", "--exclude={}"):
+            given, instead = form.format(config.exclude), form.format(kept)
+            command = command.replace(_quoted_words(given), _quoted_words(instead))
+        return command
+
+    return replace(
+        config,
+        exclude=kept,
+        accept_command=renamed(config.accept_command),
+        accept_drops_command=renamed(config.accept_drops_command),
+        replaces=replaces,
+    )
 
 
 def _quoted_words(text: str) -> str:
@@ -499,7 +508,7 @@ def _temporary_folder_told() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _beam_held_back() -> Iterator[None]:
-    """Keep what Beam prints of an error, traceback and all, out of our one line a fault."""
+    """Hide what Beam prints about an error: a fault is one line of ours."""
     if _LOG.isEnabledFor(logging.DEBUG):
         yield
         return

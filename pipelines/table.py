@@ -193,8 +193,9 @@ class TableConfig(DataSetConfig):
         return {**super().options(), **columns, **asked, **self._keys()}
 
     @property
-    def _source_of_splits(self) -> str:
-        return "--table" if self.splitting.is_given else "--splits"
+    def source_flag(self) -> str:
+        """The flag that names splits of sources."""
+        return "--table"
 
     @property
     def _output_remedy(self) -> str:

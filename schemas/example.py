@@ -117,15 +117,6 @@ def packed_floats(values: Sequence[float]) -> bytes:
     return packed.tobytes()
 
 
-def as_float32(values: Sequence[float]) -> tuple[float, ...]:
-    """Return values as a record holds them.
-
-    >>> as_float32([0.1, 1e39])
-    (0.10000000149011612, inf)
-    """
-    return _floats_struct(len(values)).unpack(packed_floats(values))
-
-
 @functools.lru_cache(maxsize=256)
 def _floats_struct(count: int) -> struct.Struct:
     return struct.Struct(f"<{count}f")

@@ -33,9 +33,9 @@ def is_in_process(root: beam.Pipeline | beam.pvalue.PBegin) -> bool:
 
 
 class MakeBatches(beam.DoFn):
-    """Value -> (key, batch): every value once, in batches that a bundle happens to give.
+    """Value -> (key, batch). A batch holds values of one bundle, and its size is arbitrary.
 
-    Holds a bounded number of values. Nothing may depend on how values fall into batches.
+    A bounded number of values is held. Nothing may depend on how values fall into batches.
     """
 
     def __init__(

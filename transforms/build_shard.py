@@ -225,5 +225,5 @@ def _compare_twin(info: ShardInfo, output: Storage) -> None:
     found = output.stat(info.file)
     crc32c = f"{output.crc32c(info.file):08x}"
     if found is None or (found.size_bytes, crc32c) != (info.bytes, info.crc32c):
-        what = f"has CRC-32C {crc32c}, its receipt says {info.bytes} bytes of {info.crc32c}"
+        what = f"has CRC-32C {crc32c}, this run made {info.bytes} bytes of {info.crc32c}"
         raise conflict(join_uri(output.root, info.file), what)

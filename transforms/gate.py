@@ -77,9 +77,9 @@ def usable_cores() -> int:
 
 
 class Slots:
-    """So many may hold one at a time, as with a `threading.Semaphore`.
+    """A fixed number of slots, like `threading.Semaphore`.
 
-    That one is written in Python: taken twice an image, it cost 26,000 instructions more.
+    That class is pure Python: taken twice an image, it cost 26,000 more instructions.
     """
 
     def __init__(self, number: int) -> None:
@@ -128,7 +128,7 @@ class WorkerGate:
 
     Attributes:
         readers: images read at once.
-        working: held while an image is checked and encoded; what is waited for may be many.
+        working: held while an image is checked and encoded.
         shards: built or made durable at once.
         building: held while a shard is built, not while it is uploaded.
         builders: the threads that build shards and make them durable.
@@ -184,9 +184,9 @@ class WorkerGate:
         Bytes are reserved before they are read and given back when the consumer has moved on. A
         caller waits for bytes only while it holds none, so that two cannot wait for each other.
 
-        Where there are as many callers as readers may be at it, each reads for itself: an image
-        then stays with one core, and no more threads than cores want the interpreter. Where readers
-        are more, and callers as many as may work at once, readers only read, and callers make.
+        There are three modes. With as many shards as readers, each caller reads and makes its own
+        images: an image stays on one core, and no more threads than cores want the interpreter.
+        With fewer shards than workers, reader threads do both. Else readers read, callers make.
         """
         pending: deque[_Reading[T, R]] = deque()
         ahead = 2 * self.readers

@@ -1,7 +1,7 @@
 """Plan the shards: exact counts and a global order, from references alone.
 
-Samples fall into buckets of the order, a bucket's samples are ranked behind all smaller buckets,
-and the rank gives the shard. No step sees more than a bucket or a shard of samples; the only global
+Samples fall into buckets of the order. A bucket's samples rank after all smaller buckets, and the
+rank gives the shard. No step sees more than a bucket or a shard of samples; the only global
 value is a table of counts. Output bytes depend on every function here: changing a recipe is a
 breaking change and raises the format version.
 """
@@ -88,7 +88,7 @@ class ShardRun(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         first_place: of the first sample.
         samples: packed; none in a run of payloads.
-        payloads: compressed, by key; of samples that were rejected, too.
+        payloads: compressed, by key; may include those of rejected samples.
     """
 
     first_place: int
@@ -158,7 +158,7 @@ def members_digest(samples: Iterable[Sample], order: Order) -> int:
 def make_bucket_batch(
     keyed: Sequence[tuple[int, Sample]], sharding: Sharding, record_bytes: Callable[[Sample], int]
 ) -> BucketBatch:
-    """Return samples of one bucket, at least one, each behind its order key, with their tally."""
+    """Return a bucket's (order key, sample) pairs, at least one, as a batch with their tally."""
     keys, samples = zip(*keyed, strict=True)
     digest = members_digest(samples, sharding.order_of(samples[0].split))
     output_bytes = sum(map(record_bytes, samples))

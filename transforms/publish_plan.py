@@ -187,7 +187,7 @@ def publish_plan(
 
 
 def is_claimed(plan: JobPlan, output: Storage, names: ShardNames) -> bool:
-    """Return whether an output is claimed by this plan, not by none; nothing is written.
+    """Return True if `_plan.json` holds this plan, False if the output is unclaimed.
 
     Raises:
         RuntimeError: `E-OUT-PLAN` naming the first difference to the plan there; `E-OUT-FOREIGN`
@@ -198,9 +198,8 @@ def is_claimed(plan: JobPlan, output: Storage, names: ShardNames) -> bool:
             refuse_foreign(output, names)
             return False
         except RuntimeError as error:
-            if (
-                not is_foreign(error) or output.stat(PLAN_NAME) is None
-            ):  # else they are of a run that began just now
+            # A run that began just now may have created these files, and its plan.
+            if not is_foreign(error) or output.stat(PLAN_NAME) is None:
                 raise
     _refuse_other(plan, output)
     return True

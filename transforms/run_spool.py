@@ -5,7 +5,6 @@ and payloads until the sample's shard is built, lie in an unnamed file. It is go
 process, or with the run.
 """
 
-import logging
 import os
 import struct
 import tempfile
@@ -19,8 +18,6 @@ import msgspec
 from schemas.faults import fault_line
 from schemas.samples import Sample, digest_payload
 from transforms.storage.disk import coded
-
-_LOG = logging.getLogger(__name__)
 
 _PLACE = struct.Struct(">QQ")  # offset and length
 _CHECKED_PLACE = struct.Struct(">QQI")  # and the CRC-32C of what lies there

@@ -98,9 +98,9 @@ class _WriteShards(beam.DoFn):
         return (_counted(self._info_of(future)) for future in finished)
 
     def _info_of(self, future: Future[ShardInfo]) -> ShardInfo:
-        """Return a shard's info; its fault once no other shard of the bundle is being built.
+        """Return a shard's info. On a fault, first wait for the other shards of the bundle.
 
-        Else they would go on beside the bundle's retry, or below the line of the fault.
+        They must not run during the bundle's retry, or log after the line of the fault.
         """
         try:
             return future.result()

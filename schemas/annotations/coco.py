@@ -1,8 +1,8 @@
 """The annotation files of a split, joined on the image id.
 
-Whatever the order they are given in, files come by kind, and those of one kind by their content:
-the images of the first in its order, then those that only later ones list. Of an image that several
-list, the first has the word. Annotations of all files unite, two files of one kind included.
+Files are sorted by kind, then by content, so that their order on the command line has no effect.
+If several files list an image, the first file wins. Annotations of all files are united, also of
+two files of one kind.
 """
 
 import operator

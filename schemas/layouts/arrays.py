@@ -12,7 +12,6 @@ from schemas.example import FeatureValues
 from schemas.features import Content, Feature, FeatureSpec, Kind
 from schemas.images import EncodedImage
 from schemas.layouts import Built, Labels, Layout, Unfit
-from schemas.npy import BYTES, TEXT
 from schemas.samples import Sample
 from schemas.source_fields import ArrayFields, Scalar
 from schemas.tensors import TENSOR_TYPES, encode_tensor_parts
@@ -39,17 +38,6 @@ class Encoding(Enum):
 
     TENSOR = "tensor"  # a serialized TensorProto, for tf.io.parse_tensor
     RAW = "raw"  # the values alone, little-endian, for tf.io.decode_raw
-
-
-def kind_of(dtype: str) -> Kind:
-    """Return the kind of feature that an array's single values become.
-
-    >>> kind_of("uint8"), kind_of("float64"), kind_of("text")
-    (<Kind.INT64: 'int64'>, <Kind.FLOAT: 'float'>, <Kind.BYTES: 'bytes'>)
-    """
-    if dtype in (TEXT, BYTES):
-        return Kind.BYTES
-    return Kind.FLOAT if "float" in dtype else Kind.INT64
 
 
 def found_in(fields: ArrayFields) -> frozenset[str]:

@@ -49,7 +49,6 @@ class ShardOutline(msgspec.Struct, frozen=True, array_like=True):
         split: its split.
         index: place among the split's shards, from 0.
         records: samples planned.
-        source_bytes: that are read for it.
         record_bytes: of its records by the estimate that number of shards follows from.
         reads: by root name, files and bytes of them.
         classes: id or name of each class, as samples have it, with its samples, or objects.
@@ -59,7 +58,6 @@ class ShardOutline(msgspec.Struct, frozen=True, array_like=True):
     split: str
     index: int
     records: int
-    source_bytes: int
     record_bytes: int
     reads: dict[str, RootReads]
     classes: list[tuple[int | str, int]]
@@ -133,7 +131,6 @@ def outline_shard(
         shard.split,
         shard.index,
         len(shard.samples),
-        sizes.total(),
         sum(map(record_bytes, shard.samples)),
         {root: (files[root], sizes[root]) for root in sorted(files)},
         [*classes.items()],

@@ -20,7 +20,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass
 class _Builder:
-    """One of those who build, and what it was given and has not made yet."""
+    """A builder, and the shards that it has not finished."""
 
     submit: Callable[[ShardPlan, ShardJob, JobPlan], Future[ShardInfo]]
     building: list[Future[ShardInfo]] = field(default_factory=list)
@@ -61,7 +61,7 @@ class ShardBuilders:
         self._choosing = threading.Lock()
 
     def submit(self, shard: ShardPlan, job: ShardJob, plan: JobPlan) -> Future[ShardInfo]:
-        """Have a shard built by who has the fewest; of several, by who has the largest part."""
+        """Give a shard to the least busy builder; on a tie to the first."""
         with self._choosing:
             builder = min(self._builders, key=_Builder.num_building)
             built = builder.submit(shard, job, plan)
@@ -70,12 +70,12 @@ class ShardBuilders:
 
 
 _BESIDE: dict[str, list[BuilderProcess]] = {}
-"""Those beside this process by the URI of the output that they build for: each knows one run."""
+"""Builder processes by the URI of the output: each knows one run."""
 
 
 @contextlib.contextmanager
 def builders_beside(limits: GateLimits, output: str, loggers: Sequence[str]) -> Iterator[None]:
-    """Have processes build shards beside this one: one a core and a shard in flight, all in all.
+    """Start a builder process per core, with this one at most `shards_in_flight`.
 
     Args:
         limits: of the run, which all share.

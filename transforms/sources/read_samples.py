@@ -25,7 +25,7 @@ from transforms.tagged_outputs import RejectedOutput, SplitSourceOutput
 
 
 class SourceSamples(NamedTuple):
-    """What a reader's transform returns, and `write_data_set` takes.
+    """What a reader's transform returns; `plan_data_set` takes it.
 
     Attributes:
         samples: every sample once, in any order.

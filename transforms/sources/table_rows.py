@@ -1,4 +1,4 @@
-"""Rows of a piece of a table, whatever its format: the cells of each, or why it has none."""
+"""Read the rows of one piece of a table; a row that cannot be read becomes a `BadRow`."""
 
 import csv
 from collections.abc import Iterable, Iterator
@@ -45,7 +45,7 @@ class Row(NamedTuple):
 
 
 class BadRow(NamedTuple):
-    """A row that could not be read: where it is, a SAMPLE code and what is wrong."""
+    """A row that could not be read: its number, a code of scope SAMPLE, and what is wrong."""
 
     number: int
     line: int

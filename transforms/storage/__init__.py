@@ -181,7 +181,7 @@ class Storage(Protocol):
         """
 
     def probe(self) -> None:
-        """Make the root if it is missing, and prove that files can be created in it.
+        """Make the root if it is missing, and test writing where a file can be deleted again.
 
         Raises:
             RuntimeError: `E-IO-READONLY` or `E-IO-NOSPACE`, with the remedy.

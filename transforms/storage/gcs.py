@@ -157,7 +157,7 @@ class GcsStorage:
         """Return an object's CRC-32C, as the store computed it."""
         found = self.stat(name)
         if found is None or found.crc32c is None:
-            raise self._changed(name, "not there")
+            raise self._changed(name, "not there" if found is None else "without a CRC-32C")
         return found.crc32c
 
     def create(self, name: str, data: bytes) -> bool:
