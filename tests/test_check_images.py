@@ -1,13 +1,16 @@
 import io
 import os
 import random
+import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from PIL import Image, ImageFile, PngImagePlugin
 
+from tests.fuzz.images import with_right_checksums
 from tests.small_images import (
     EOI,
     GIF_FRAME,
@@ -348,3 +351,84 @@ def test_the_header_check_imports_no_decoder():
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert run.stdout == "[]\n"
+
+
+# Where a block of each format begins, about: mutants lose, repeat and move whole ones.
+BLOCK_STARTS = {
+    "jpeg": re.compile(rb"(?=\xff[\xc0-\xfe])"),
+    "png": re.compile(rb"(?s)(?=.{4}(?:IHDR|PLTE|tRNS|IDAT|tEXt|acTL|IEND))"),
+    "gif": re.compile(rb"(?=![\x00\xf9\xfe\xff]|,\0\0\0\0|;$)"),
+    "bmp": re.compile(rb"(?s)(?<=\A.{14})|(?<=\A.{54})"),
+}
+EMPTY_BLOCKS = {
+    "jpeg": [segment(0xFE), EOI, b"\xff\xd0"],
+    "png": [chunk(b"IDAT"), chunk(b"tEXt"), chunk(b"tRNS")],
+    "gif": [b"!\xfe\0", b"!\xf9\0", b"!\xfe\0\0"],
+    "bmp": [bytes(4)],
+}
+ENDS = {"jpeg": EOI, "png": chunk(b"IEND"), "gif": b"\0;", "bmp": b"\0"}
+KINDS_OF_MUTANTS = ["bits", "bytes", "cut", "lost", "drop", "repeat", "move", "empty"]
+
+
+def mutant(data: bytes, format_: str, draw: random.Random) -> bytes:
+    kind, at = draw.choice(KINDS_OF_MUTANTS), draw.randrange(20, len(data))
+    blocks = BLOCK_STARTS[format_].split(data)
+    place, other = draw.randrange(len(blocks)), draw.randrange(1, len(blocks))
+    changed = bytearray(data)
+    match kind:
+        case "bits" | "bytes":
+            for _ in range(draw.choice((1, 1, 2, 5))):
+                at = draw.randrange(draw.choice((min(200, len(data)), len(data))))
+                changed[at] = changed[at] ^ 1 << at % 8 if kind == "bits" else draw.randrange(256)
+            data = bytes(changed)
+        case "cut":
+            data = data[:at] + draw.choice((b"", ENDS[format_]))
+        case "lost":
+            data = data[:at] + data[at + draw.choice((1, 2, 16, 64)) :]
+        case "drop":
+            data = b"".join(blocks[:place] + blocks[place + 1 :])
+        case "repeat" | "move":
+            moved = blocks[place] if kind == "repeat" else blocks.pop(place)
+            data = b"".join([*blocks[:other], moved, *blocks[other:]])
+        case "empty":
+            block = draw.choice(EMPTY_BLOCKS[format_])
+            data = b"".join([*blocks[:other], block, *blocks[other:]])
+    # Chance does not put checksums right, and a PNG with a wrong one is refused at once.
+    return with_right_checksums(data) if format_ == "png" and draw.random() < 0.9 else data
+
+
+def originals(format_: str) -> list[bytes]:
+    """Return small images of all kinds of a format: drawn by Pillow, by hand, and odd files."""
+    found = [data for name, data in WHOLE.items() if check_image(data).format == format_]
+    gradient = Image.linear_gradient("L").resize((40, 40))
+    for image in (noise(), gradient):
+        if format_ == "jpeg":
+            found += [encoded(image.convert(mode), "JPEG", **kind) for mode, kind in JPEG_KINDS]
+        elif format_ == "png":
+            modes = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
+            found += [encoded(image.convert("L").convert(mode), "PNG") for mode in modes]
+        elif format_ == "bmp":
+            found += [encoded(image.convert(mode), "BMP") for mode in ("L", "RGB", "RGBA")]
+        else:
+            frames = [noise("P", image.size), Image.new("P", image.size, 3)]
+            options = {"save_all": True, "append_images": frames, "comment": b"a comment"}
+            found += [encoded(image.convert("P"), "GIF", **kind) for kind in ({}, options)]
+    if SHARED_DATA.is_dir():
+        small = [data for data in odd_files().values() if len(data) < 20_000]
+        found += [data for data in small if getattr(check_image(data), "format", "") == format_]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format_", BLOCK_STARTS)
+def test_tensorflow_decodes_what_decode_accepts_of_mutants(format_, tensorflow_shape):
+    draw, sources, counts = random.Random(24), originals(format_), Counter()
+    for _ in range(2500):
+        data = mutant(draw.choice(sources), format_, draw)
+        found, shape = check_image(data, Check.DECODE), tensorflow_shape(data)
+        counts["accepted" if isinstance(found, ImageInfo) else "refused", shape is not None] += 1
+        if isinstance(found, ImageInfo):
+            assert shape is not None, data
+            assert shape[-3:] == (found.height_px, found.width_px, found.channels), data
+    print(f"{format_}: {counts['refused', True]} mutants are refused that TensorFlow decodes")
+    assert counts["accepted", True] > 200
