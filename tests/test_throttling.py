@@ -103,9 +103,9 @@ def test_sixteen_workers_use_a_quota_up_and_none_fails(stand_in: GcsStandIn) -> 
         time.sleep(max(0.0, begin_s - 1 - time.time()))
         stand_in.limit(quota_per_s)
         time.sleep(max(0.0, begin_s + 4 - time.time()))
-        before = stand_in.count(Kind.READ, 200)
+        before = stand_in.count(Kind.READ, 206)
         time.sleep(measured_s)
-        served = stand_in.count(Kind.READ, 200) - before
+        served = stand_in.count(Kind.READ, 206) - before
         outcomes = [child.result() for child in running]
 
     assert all(isinstance(outcome, int) and outcome > 0 for outcome in outcomes), outcomes
