@@ -256,3 +256,14 @@ def test_two_runs_of_two_plans(make_coco: MakeCoco, tmp_path: Path) -> None:
     assert loser.ended[1] in ("E-OUT-PLAN", "E-OUT-FOREIGN")
     assert "wrote" not in loser.err  # before its first shard
     assert len(check_committed(out)["shards"]) == (20 if runs[0].code == 0 else 15)
+
+
+def test_a_failed_run_leaves_no_empty_folder(make_coco: MakeCoco, tmp_path: Path) -> None:
+    images, annotations = make_coco(2)
+    annotations.write_text("{}")
+    (tmp_path / "mine").mkdir()
+    for out in ("new", "mine", "mine/deep/er"):
+        run = run_coco(*command((images, annotations), tmp_path / out))
+        assert run.ended == (3, "E-ANN-SECTION")
+    assert not (tmp_path / "new").exists()
+    assert list((tmp_path / "mine").iterdir()) == []

@@ -297,3 +297,23 @@ def test_closed_pipes_neither_hang_nor_fail(
     os.close(writer)
     assert run.returncode == (3 if fault else 0)
     assert (tmp_path / "out/manifest.json").exists() == (not fault)
+
+
+@pytest.mark.parametrize(
+    ("closed", "arguments", "code", "out"),
+    [
+        ("2>&-", "coco --nothing", 2, ""),
+        ("2>&-", "verify --help", 0, "usage: beam-tfrec verify"),
+        (">&- 2>&-", "verify --help", 0, ""),
+        ("2>&-", "folder --images {0}/photos --output {0}/out --num_shards 1", 0, "{0}/out: 1 rec"),
+    ],
+)
+def test_a_closed_stderr(closed: str, arguments: str, code: int, out: str, tmp_path: Path) -> None:
+    """Nothing is printed there, and no file that is opened later takes its place."""
+    (tmp_path / "photos/cat").mkdir(parents=True)
+    (tmp_path / "photos/cat/a.jpg").write_bytes(jpeg_bytes())
+    line = f"{sys.executable} -m pipelines.cli {arguments} {closed}".format(tmp_path)
+    ran = subprocess.run(["sh", "-c", line], cwd=PROJECT, capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (code, "")
+    assert ran.stdout.startswith(out.format(tmp_path))
+    assert bool(ran.stdout) is bool(out)

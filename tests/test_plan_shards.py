@@ -1,5 +1,6 @@
 import hashlib
 import itertools
+import logging
 import random
 import traceback
 from collections import Counter
@@ -589,3 +590,14 @@ def test_a_run_in_process_warns_of_too_many_samples(
 
     told = [record for record in caplog.records if record.name == pipeline_spool.__name__]
     assert [record.getMessage() for record in told] == expected
+
+
+def test_the_least_number_of_shards_is_logged_where_it_decides(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO):
+        table_of(Sharding(), {"train": 1025, "val": 100})
+        table_of(Sharding(shard_bytes=MB), {"train": 1025})
+    assert caplog.messages == [
+        "split train: 16 shards, the least by default; for fewer give --shard_size"
+    ]
