@@ -28,7 +28,7 @@ def feature_names(text: str) -> tuple[str, ...]:
 def add_class_flags(
     parser: FlagParser, default: str = "default 0; with --layout imagenet 1"
 ) -> None:
-    """Add the flags that number classes; the default of the first is told in words."""
+    """Add the flags that number classes; `default` is the help's text on the first number."""
     group = parser.add_argument_group("classes")
     group.add_argument(
         "--label_file",

@@ -118,7 +118,7 @@ def plan_run(config: DataSetConfig, gathered: GatheredPlan, asked: Asked) -> Pla
 
     Args:
         config: of the run.
-        gathered: what is known of it.
+        gathered: the planned shards and what their sources held.
         asked: what else is.
 
     Raises:
@@ -267,7 +267,7 @@ def plan_lines(plan: RunPlan, noun: str) -> list[str]:
     """Return a plan for people, a line each.
 
     Args:
-        plan: to be told of.
+        plan: to print.
         noun: what a sample is, such as `image`.
     """
     state = _STATES[plan.state]

@@ -1,7 +1,7 @@
 """Forecast what a run writes and reads: sizes of shards, counts of splits, files and bytes.
 
-Where images pass as they are, the estimate by which shards were planned stands: a listing has the
-size of every file. Where pixels are converted, some records are built as the writer builds them.
+If images are written as they are, the estimate that planned the shards is used: a listing has the
+size of every file. If pixels are converted, some records are built as the writer builds them.
 """
 
 import functools
@@ -95,9 +95,9 @@ def try_records(
 def forecast_shards(
     outlines: Sequence[ShardOutline], tried: Sequence[Tried], record_bytes: Callable[[Sample], int]
 ) -> dict[Shard, ShardForecast]:
-    """Return about how many bytes every shard gets.
+    """Return the expected size of every shard.
 
-    That is its estimate, scaled by what tried records came to.
+    It is the planned estimate, scaled by the real size of the tried records.
 
     Args:
         outlines: of the shards.
