@@ -2,9 +2,9 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import pytest
@@ -112,6 +112,22 @@ def test_a_split_without_images_needs_permission() -> None:
     assert plan.splits == {"train": PlannedSplit(0, 0), "val": PlannedSplit(0, 0)}
 
 
+class StrictLayout(DetectionLayout):
+    """A user's own layout whose message has no remedy."""
+
+    def resolved(self, found: Sequence[str]) -> Self:
+        raise ValueError("needs captions")
+
+
+def test_a_layout_that_refuses_without_a_remedy_is_quoted_whole() -> None:
+    job = dataclasses.replace(JOB, layout=StrictLayout())
+    with pytest.raises(RuntimeError) as raised:
+        make_job_plan(ShardTable({}, "0"), [summary()], [], job)
+    assert str(raised.value) == (
+        "E-ARG layout detection: needs captions; ask for features that the sources hold"
+    )
+
+
 def test_rejects_over_budget_stop_before_the_first_shard_and_are_shown(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -191,7 +207,7 @@ def test_a_bad_budget_is_refused(budget: dict[str, Any], given: str) -> None:
     with pytest.raises(ValueError) as raised:
         RejectBudget(**budget)
 
-    assert str(raised.value) == f"max_rejected must be a count or 0% to 100%, got {given}"
+    assert str(raised.value) == f"a budget must be a count or 0% to 100%, got {given}: correct it"
 
 
 def test_a_budget_reads_as_the_command_line_takes_it() -> None:

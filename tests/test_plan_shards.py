@@ -126,6 +126,7 @@ MB = 10**6
         (10, 150 * MB + 1, Sharding(), 2),
         (10, 150 * MB, Sharding(shard_bytes=50 * MB), 3),
         (1, 1, Sharding(), 1),
+        (5, 0, Sharding(), 1),  # a user's layout may estimate nothing
         (1023, 1, Sharding(), 1),  # 16 shards would have fewer than 64 records
         (1024, 1, Sharding(), 16),
         (1024, 3000 * MB, Sharding(), 20),  # 16 are a minimum only

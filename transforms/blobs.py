@@ -13,6 +13,7 @@ from transforms.storage import Entry
 MAX_IMAGE_BYTES = 256 * 2**20
 _STAGE = "pin_blobs"
 DIGEST_MODULUS = 2**256
+"""Digests of sets are sums modulo this."""
 _EMPTY_DIGEST = hashlib.blake2b(digest_size=32)
 _NAMES_A_CUT = 50_000
 

@@ -37,7 +37,7 @@ from schemas.samples import (
 from schemas.shards import ShardPlan, shard_stem
 from transforms import coders
 from transforms.batches import MakeBatches, is_in_process, num_groups
-from transforms.blobs import PinTally, none_allowed, refuse_mostly_missing
+from transforms.blobs import DIGEST_MODULUS, PinTally, none_allowed, refuse_mostly_missing
 from transforms.group_batches import GroupBatches
 from transforms.payloads import (
     PAYLOADS_HELD_BYTES,
@@ -50,7 +50,6 @@ from transforms.payloads import (
 from transforms.pipeline_spool import warn_of_many
 from transforms.run_spool import RunSpool
 from transforms.shard_table import (
-    DIGEST_MODULUS,
     Bucket,
     Ranks,
     Shard,

@@ -71,7 +71,7 @@ class RejectBudget:
         """Refuse what is no number of samples."""
         if self.count < 0 or not 0 <= (self.percent or 0) <= 100:
             given = self.count if self.percent is None else f"{self.percent}%"
-            raise ValueError(f"max_rejected must be a count or 0% to 100%, got {given}")
+            raise ValueError(f"a budget must be a count or 0% to 100%, got {given}: correct it")
 
     def allowed(self, listed: int) -> int:
         """Return how many of the listed samples may be rejected.
@@ -381,7 +381,9 @@ def _check_found(found: Sequence[str], job: CommitJob) -> None:
     try:
         job.layout.resolved(found)
     except ValueError as error:
-        what, _, remedy = str(error).rpartition(": ")
+        what, separator, remedy = str(error).rpartition(": ")
+        if not separator:  # a user's own layout may give no remedy
+            what, remedy = str(error), "ask for features that the sources hold"
         where = f"layout {job.layout.name}"
         raise RuntimeError(fault_line("E-ARG", where, what, remedy)) from None
 

@@ -17,6 +17,7 @@ from schemas.faults import fault_line
 from schemas.manifest import PlannedSplit
 from schemas.order import Order
 from transforms import coders
+from transforms.blobs import DIGEST_MODULUS
 
 _LOG = logging.getLogger(__name__)
 
@@ -24,8 +25,6 @@ DEFAULT_SHARD_BYTES = 150_000_000
 MIN_SHARDS = 16
 MIN_RECORDS_TO_SPREAD = 64
 _MAX_NUMBER = 2**63 - 1
-DIGEST_MODULUS = 2**256
-"""Digests of sets are sums modulo this."""
 
 Bucket = tuple[str, int]
 """A split and a stretch of its order."""
@@ -204,7 +203,7 @@ def count_shards(split: str, total: int, output_bytes: int, sharding: Sharding) 
         return -(-total // sharding.records_per_shard)
     if asked is None:
         shard_bytes = sharding.shard_bytes or DEFAULT_SHARD_BYTES
-        by_size = wanted = -(-output_bytes // shard_bytes)
+        by_size = wanted = max(1, -(-output_bytes // shard_bytes))
         if sharding.shard_bytes is None and total >= MIN_SHARDS * MIN_RECORDS_TO_SPREAD:
             wanted = max(wanted, MIN_SHARDS)
         asked = -(-wanted // sharding.hosts) * sharding.hosts

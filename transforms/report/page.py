@@ -136,7 +136,8 @@ def make_view(report: Report) -> dict[str, Any]:
     """Return the values that the template shows, with long lists cut."""
     splits = report.splits[:_MOST_SPLITS]
     more = len(report.splits) - len(splits)
-    classes = _classes(splits, report.class_names)
+    classes = _classes(report.splits, report.class_names)
+    absent = {*report.class_names}.difference(*(split.class_records for split in report.splits))
     flow = {"Samples": [s.sums for s in splits], "Annotations": [s.annotations for s in splits]}
     found = {title: [getattr(s, name) for s in splits] for title, name in _TABLES.items()}
     return {
@@ -149,7 +150,7 @@ def make_view(report: Report) -> dict[str, Any]:
         "tiles": make_tiles(report.pictures, [s.name for s in splits], report.class_names),
         "charts": make_charts([(s.name or _WHOLE, s.histograms) for s in splits]),
         "classes": _cut(classes, _MOST_CLASSES),
-        "absent": sum(1 for row in classes if not any(row.records)),
+        "absent": len(absent),
         "features": _cut(report.features),
         "sources": _cut(report.sources),
         "options": _cut(report.options),
@@ -203,7 +204,7 @@ def _tables(titles: Mapping[str, Sequence[Counts]]) -> Iterator[CountTable]:
 
 
 def _classes(splits: Sequence[SplitReport], names: Mapping[int, str]) -> list[ClassRow]:
-    """Return the classes, the most frequent first; of equals, the lowest label."""
+    """Return the classes of all splits, the most frequent first; of equals, the lowest label."""
     labels = {label for split in splits for label in split.class_records} | set(names)
     records = {label: [split.class_records.get(label, 0) for split in splits] for label in labels}
     most = max((sum(row) for row in records.values()), default=0) or 1
@@ -211,7 +212,7 @@ def _classes(splits: Sequence[SplitReport], names: Mapping[int, str]) -> list[Cl
         ClassRow(
             label,
             class_name(label, names),
-            records[label],
+            records[label][:_MOST_SPLITS],
             sum(split.class_objects.get(label, 0) for split in splits),
             round(100 * sum(records[label]) / most, 1),
         )
