@@ -17,7 +17,6 @@ from PIL import Image
 from pipelines.show import ShowConfig, draws, run, show
 from schemas.example import encode_example
 from schemas.features import Feature, FeatureSpec, Kind
-from schemas.plain_png import can_be_png, plain_png
 from schemas.shown_values import Tensor, read_tensor, show_bytes, show_tensor
 from schemas.tensors import TENSOR_TYPES, encode_tensor
 from tests.conftest import jpeg_bytes
@@ -25,6 +24,7 @@ from tests.small_data_sets import write_data_set
 from tests.small_runs import build_run, plan_run, write_set
 from tests.test_verify_files import example, sequence_example, write
 from transforms.images.draw_images import draw
+from transforms.show_record import can_be_png, plain_png
 
 JPEG = jpeg_bytes(8, 6)
 
