@@ -165,7 +165,7 @@ def test_the_run_is_ended(number: signal.Signals, job: Job, tmp_path: Path) -> N
 def test_where_none_can_start_a_run_builds_alone(
     built_here: list[str], make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("transforms.processes.process_beside.sys.executable", "/bin/false")
+    monkeypatch.setattr("transforms.processes.builder_process.sys.executable", "/bin/false")
     committed(make_coco(6), tmp_path / "out", "--num_shards", 6, *TWO)
     assert len(built_here) == 6
 

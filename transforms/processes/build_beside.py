@@ -27,8 +27,8 @@ from transforms.processes.builder_process import (
     Made,
     Ready,
     receive_file,
+    told_error,
 )
-from transforms.processes.process_beside import told_error
 from transforms.progress import PROGRESS
 from transforms.storage.disk import RunLock
 
