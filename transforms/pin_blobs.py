@@ -25,8 +25,8 @@ from transforms.blobs import (
 )
 from transforms.group_batches import GroupBatches
 from transforms.run_spool import RunSpool
+from transforms.sources.read_samples import RejectedOutput
 from transforms.storage import Entry
-from transforms.tagged_outputs import RejectedOutput
 
 _PARTITIONS = 16_384  # of the join, on a cluster: each is held in memory
 

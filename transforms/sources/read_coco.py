@@ -9,8 +9,8 @@ import apache_beam as beam
 from schemas.faults import Rejected
 from schemas.samples import Sample, panoptic_root
 from transforms.sources.coco_reading import CocoReading
+from transforms.sources.read_samples import RejectedOutput, SplitSourceOutput
 from transforms.sources.split_sources import SplitSource
-from transforms.tagged_outputs import RejectedOutput, SplitSourceOutput
 
 
 class CocoSamples(NamedTuple):

@@ -4,7 +4,7 @@ import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
@@ -21,7 +21,10 @@ from transforms.sources.split_sources import (
     uri_identity,
 )
 from transforms.storage import DEFAULT_ACCESS, Access, Entry, read_uri
-from transforms.tagged_outputs import RejectedOutput, SplitSourceOutput
+
+RejectedOutput = beam.pvalue.TaggedOutput[Literal["rejected"], Rejected]
+"""The second output of a step that rejects."""
+SplitSourceOutput = beam.pvalue.TaggedOutput[Literal["files"], SplitSource]
 
 
 class SourceSamples(NamedTuple):
