@@ -18,10 +18,9 @@ from schemas.faults import Rejected, Scope, fault_line
 from schemas.manifest import Manifest, index_names_of
 from schemas.samples import Sample
 from transforms import coders
-from transforms.batches import BatchByKey, is_in_process, num_groups
+from transforms.batches import BatchByKey, GroupBatches, is_in_process, num_groups
 from transforms.blobs import PinTally
 from transforms.earlier_sets import EarlierSet, manifest_of
-from transforms.group_batches import GroupBatches
 from transforms.run_spool import RunSpool
 from transforms.shard_index import index_from_parquet
 from transforms.sources.read_samples import RejectedOutput

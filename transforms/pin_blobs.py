@@ -13,7 +13,7 @@ from apache_beam.transforms.window import GlobalWindows
 from schemas.faults import Rejected
 from schemas.samples import Sample
 from transforms import coders
-from transforms.batches import BatchByKey, num_groups
+from transforms.batches import BatchByKey, GroupBatches, num_groups
 from transforms.blobs import (
     DIGEST_MODULUS,
     BlobName,
@@ -23,7 +23,6 @@ from transforms.blobs import (
     listing_digest,
     pin_sample,
 )
-from transforms.group_batches import GroupBatches
 from transforms.run_spool import RunSpool
 from transforms.sources.read_samples import RejectedOutput
 from transforms.storage import Entry

@@ -36,9 +36,8 @@ from schemas.samples import (
 )
 from schemas.shards import ShardPlan, shard_stem
 from transforms import coders
-from transforms.batches import MakeBatches, is_in_process, num_groups
+from transforms.batches import GroupBatches, MakeBatches, is_in_process, num_groups
 from transforms.blobs import DIGEST_MODULUS, PinTally, none_allowed, refuse_mostly_missing
-from transforms.group_batches import GroupBatches
 from transforms.payloads import (
     PAYLOADS_HELD_BYTES,
     Boundaries,

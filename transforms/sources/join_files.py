@@ -10,9 +10,8 @@ import msgspec
 
 from schemas.faults import fault_line
 from transforms import coders
-from transforms.batches import BatchByKey, num_groups
+from transforms.batches import BatchByKey, GroupBatches, num_groups
 from transforms.blobs import first_name, none_allowed
-from transforms.group_batches import GroupBatches
 from transforms.run_spool import RunSpool
 from transforms.sources.listed_files import ListedFile
 
