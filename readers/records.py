@@ -39,7 +39,7 @@ SHOWN = 3
 class Records(Sequence[Record]):
     """The records of a split, or of a host's share, as a sequence of dicts.
 
-    A record's values are those of `tf.io.parse_single_example`, as `readers.record_values` tells.
+    A record's values are those of `tf.io.parse_single_example`, as `readers.record_values` says.
     It can be a data set of PyTorch (`DataLoader` asks `__getitems__` for a batch at once) and the
     source of Grain's `MapDataset.source`; it can be pickled, used in processes that were forked or
     spawned, and by several threads. Each process opens files and connections of its own.
