@@ -32,7 +32,7 @@ class ArraysConfig(DataSetConfig):
         arrays: URI of a `.npy` or `.npz` file, or of a folder of them, per split.
         image_array: name of the image array per split; that under the empty name for all others.
         label_array: name of the label array, or URI of its file, per split likewise.
-        feature_arrays: names of arrays of which each value becomes a feature.
+        feature_arrays: names of arrays whose values become features, one for each record.
         dtype: what values of two bytes without a type are; None for no such values.
         one_sample_per_file: each file of a folder is a sample, and not an array of several.
     """

@@ -1,4 +1,4 @@
-"""Engines: what a runner must be told before it gets a job, and how a job elsewhere ends."""
+"""Engines: the options that a runner needs for a job, and how a job elsewhere ends."""
 
 import argparse
 import difflib

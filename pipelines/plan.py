@@ -104,7 +104,7 @@ class PlannedRun:
 def build_plan(
     root: beam.Pipeline, config: DataSetConfig, slot: PlanSlot
 ) -> beam.PCollection[None]:
-    """Build the graph up to the planned shards, of which only outlines are kept."""
+    """Build the graph up to the planned shards, and keep only their outlines."""
     planned = plan_data_set(root, config)
     (shards, table), files, rejected, tallies, spool = planned
     outlines = shards | "OutlineShards" >> OutlineShards(
@@ -227,7 +227,7 @@ def _look(
 
 
 def _refuse_empty(config: DataSetConfig, gathered: GatheredPlan, plan: JobPlan) -> None:
-    """Stop at splits of which nothing is left, as the commit would."""
+    """Stop at splits that have lost all samples, as the commit would."""
     job = commit_job_of(config)
     for file in to_have_samples(gathered.files, plan, job):
         refuse_empty(file, plan.splits[file.split].samples, job)

@@ -74,7 +74,7 @@ class Told:
     """Logs a line every 30 s from when the plan is known; to be called every second or so."""
 
     def __init__(self, progress: Progress, noun: str) -> None:
-        """Take what is told of, and what a sample is."""
+        """Take the progress to show, and the noun for a sample."""
         self._progress = progress
         self._noun = noun
         self._speed = Speed(_TOLD_EVERY_S)

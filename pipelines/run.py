@@ -363,7 +363,8 @@ def run_graph(
     _collect_temporary_files(options)
     with _temporary_folder_told():
         pipeline = beam.Pipeline(runner=runner_of(options), options=options)
-        # For steps in other languages, of which there are none: what a signal ends leaves it there.
+        # Beam makes this folder for steps in other languages. We have none of these, and a signal
+        # would leave the folder there.
         os.rmdir(pipeline.local_tempdir)
     try:
         build(pipeline)

@@ -39,7 +39,7 @@ from transforms.sources.table_files import ListTables, PickTables, is_table
 from transforms.sources.table_pieces import DEFAULT_MAX_CELL_BYTES, DivideTables
 from transforms.storage import split_uri
 
-_LISTED = "/tables"  # behind a split: the name of the root that its tables are listed in
+_LISTED = "/tables"  # appended to a split: the name of the root that lists its tables
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class Findings(msgspec.Struct):
             kept.append(Finding(code, where, what, remedy))
 
     def extend(self, other: "Findings") -> None:
-        """Note another's findings behind these."""
+        """Append another's findings."""
         for code, count in other.counts.items():
             self.counts[code] = self.counts.get(code, 0) + count
             kept = self.kept.setdefault(code, [])
@@ -89,7 +89,7 @@ class Verified:
     notes: tuple[str, ...] = ()
 
     def extend(self, other: "Verified") -> None:
-        """Note what was looked at behind these."""
+        """Append what was looked at."""
         self.findings.extend(other.findings)
         self.files += other.files
         self.records += other.records

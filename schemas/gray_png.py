@@ -13,7 +13,7 @@ import zlib
 import numpy as np
 from numpy.typing import NDArray
 
-_STRIPE_PX = 1 << 22  # of the rows made at once: what a large mask costs beside itself
+_STRIPE_PX = 1 << 22  # of the rows made at once: what a large mask costs in addition
 _ZEROS_AT_ONCE = 1 << 22
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _ZLIB_HEADER = b"\x78\x01"  # RFC 1950: a window of 32 kB, the fastest level
@@ -79,7 +79,7 @@ def _compressed_zeros(number: int) -> bytes:
 
 
 def _adler32_of_zeros(checksum: int, number: int) -> int:
-    """Return the Adler-32 checksum of what has one already and so many zero bytes behind.
+    """Return the Adler-32 checksum after so many zero bytes are appended to data with a known one.
 
     Source: RFC 1950, section 8.2: the low half sums bytes, the high half these sums.
 

@@ -1,4 +1,4 @@
-"""What is known of an image file before and beside its pixels."""
+"""Facts about an image file that its header and metadata give."""
 
 from typing import TYPE_CHECKING, NamedTuple
 

@@ -33,7 +33,7 @@ class KindFacts(msgspec.Struct):
     first: Place
 
     def add(self, other: "KindFacts") -> None:
-        """Add another's records, which come behind these."""
+        """Add another's records, which come after these."""
         self.records += other.records
         self.least, self.most = min(self.least, other.least), max(self.most, other.most)
 
@@ -73,7 +73,7 @@ class FeatureFacts(msgspec.Struct):
         self._add_kind(kind, KindFacts(1, count, count, place))
 
     def extend(self, other: "FeatureFacts") -> None:
-        """Add another's records, which come behind these."""
+        """Add another's records, which come after these."""
         for kind, facts in other.kinds.items():
             self._add_kind(kind, facts)
         if other.steps is not None:
@@ -138,7 +138,7 @@ class InferredSchema(msgspec.Struct):
         return self.features[key]
 
     def extend(self, other: "InferredSchema") -> None:
-        """Add a file's records, which come behind these."""
+        """Add a file's records, which come after these."""
         self.records += other.records
         self.others += other.others
         self.first_other = self.first_other or other.first_other

@@ -114,11 +114,11 @@ def add_content_digests(samples: Iterable[Sample], *, with_position: bool) -> in
                 content += blob.offset, blob.length, blob.member
             blobs.append(content)
         position = sample.position if with_position else -1
-        told = [sample.split, sample.key, position, blobs, sample.fields, sample.annotation_ids]
+        parts = [sample.split, sample.key, position, blobs, sample.fields, sample.annotation_ids]
         if sample.payload_digest or sample.payload:
-            told.append(sample.payload_digest or digest_payload(sample.payload))
+            parts.append(sample.payload_digest or digest_payload(sample.payload))
         digest = _EMPTY_DIGEST.copy()  # made anew, it takes a quarter longer
-        digest.update(_PACK.encode(told))
+        digest.update(_PACK.encode(parts))
         total += int.from_bytes(digest.digest(), "big")
     return total
 

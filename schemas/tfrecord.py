@@ -13,7 +13,7 @@ FRAME_BYTES = 16
 """What framing adds to a record: length and two checksums."""
 
 HEADER_BYTES, CHECKSUM_BYTES = 12, 4
-"""Of them, those before the record, and those behind it."""
+"""Of them, those before the record, and those after it."""
 
 _LENGTH = struct.Struct("<Q")
 _HEADER = struct.Struct("<QI")
@@ -39,7 +39,7 @@ class FrameError(ValueError):
     """A frame that is none; the text says what is wrong with it.
 
     Attributes:
-        code: `E-VER-FRAME` when nobody knows where the record ends, `E-VER-CRC` when its bytes are
+        code: `E-VER-FRAME` when the record's end is unknown, `E-VER-CRC` when its bytes are
             not those written.
     """
 

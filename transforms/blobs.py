@@ -98,7 +98,7 @@ def listing_digest(entries: Iterable[Entry]) -> int:
     """Return a digest of a listing, equal when its files' contents must be.
 
     A sum modulo 2^256 of a digest an entry, so that parts can be added in any order. Contents are
-    told by CRC-32C where the store lists it, else by size and pin.
+    compared by CRC-32C where the store lists it, else by size and pin.
     """
     total = 0
     for entry in entries:
@@ -132,7 +132,7 @@ def first_name(names: Iterable[str]) -> str:
 
 
 def none_allowed(named: int) -> int:
-    """Return how many of the named images may be missing where nobody accepts any."""
+    """Return how many of the named images may be missing where none are accepted."""
     return 0
 
 

@@ -181,7 +181,7 @@ def make_manifest(
 
 
 def refuse_empty(file: SplitSource, samples: int, job: CommitJob) -> None:
-    """Stop when nothing is left of a split that has images, of which no earlier data set has any.
+    """Stop when a split with images has no samples left, and no earlier data set has any of them.
 
     Raises:
         RuntimeError: `E-SET-EMPTY`.

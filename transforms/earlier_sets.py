@@ -269,8 +269,8 @@ def number_labels(
     Args:
         known: labels of earlier data sets, which keep their ids.
         labels: as the annotation files have them.
-        first_id: of a numbering without gaps, by category id; what is new comes behind what is
-            known. None to take category ids as they are.
+        first_id: of a numbering without gaps, by category id; new categories come after the known
+            ones. None to take category ids as they are.
 
     Raises:
         RuntimeError: `E-ARG` when earlier data sets are numbered in another way; `E-ANN-LABELS`
@@ -313,7 +313,7 @@ def number_names(
     Args:
         known: labels of earlier data sets, which keep their ids.
         names: of classes.
-        first_id: of the numbering; what is new comes behind what is known.
+        first_id: of the numbering; new categories come after the known ones.
 
     Raises:
         RuntimeError: `E-ARG` when earlier data sets are numbered in another way.

@@ -140,7 +140,7 @@ class WorkerGate:
         """Start nothing yet; threads come with the first work.
 
         Args:
-            limits: of which this process has its part.
+            limits: of the run; this process has its part of them.
             far: images lie in a store that answers many requests at once, each of them late.
             uploads_aside: as many shards as are built may be uploaded beside them. Else shards that
                 share the readers are finished together, uploaded together, and nobody reads.
@@ -269,7 +269,7 @@ class _Reading(Generic[T, R]):
     results: Callable[[], Iterable[R]]
 
     def end(self) -> None:
-        """Wait until nobody reads them any more."""
+        """Wait until no reader is left."""
         if self.begun is not None:
             self.begun.cancel() or self.begun.exception()
 

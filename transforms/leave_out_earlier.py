@@ -151,7 +151,7 @@ def read_written(index: EarlierIndex, access: Access = DEFAULT_ACCESS) -> list[W
     """Return the samples that a shard's records were made of.
 
     Raises:
-        RuntimeError: `E-SRC-CHANGED` when they are not what the manifest tells of.
+        RuntimeError: `E-SRC-CHANGED` when they are not those of the manifest.
     """
     storage = open_storage(index.data_set, access)
     where = join_uri(index.data_set, index.name)

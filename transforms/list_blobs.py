@@ -25,7 +25,7 @@ def list_ranges(
         roots: URI per root name.
         cuts: names per root name, in any order.
         access: how stores are reached.
-        cut_unknown: finds names in a root of which none is known; None where one lister lists all.
+        cut_unknown: finds names in a root without known names; None where one lister lists all.
     """
     bounds = []
     for root, uri in sorted(roots.items()):

@@ -1,4 +1,4 @@
-"""The files that other tools read beside the shards, from the manifest."""
+"""The files that other tools read with the shards, made from the manifest."""
 
 from schemas.documents.croissant import CROISSANT_NAME, croissant_json
 from schemas.documents.data_card import CARD_NAME, data_card
@@ -18,7 +18,7 @@ from schemas.shards import PLAIN
 
 
 def metadata_files(manifest: Manifest, layout: Layout) -> dict[str, str]:
-    """Return what other tools read beside the shards, by file name."""
+    """Return the files that other tools read with the shards, by file name."""
     return metadata_of_spec(manifest, layout.spec, has_names=layout.first_label_id == 0)
 
 

@@ -133,7 +133,7 @@ class _SpoolFile:
         self._appending = threading.Lock()
 
     def append(self, data: bytes) -> tuple[int, int]:
-        """Write data behind all others; return offset and length."""
+        """Append data; return its offset and length."""
         with self._appending:
             offset = self._written + len(self._waiting)
             self._waiting += data

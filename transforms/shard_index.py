@@ -101,7 +101,7 @@ def table_of_rows(rows: Sequence[IndexRow]) -> pa.Table:
 
 
 def is_index_as_written(data: bytes) -> bool:
-    """Return whether a Parquet index still has the bytes of which it holds the CRC-32C."""
+    """Return whether a Parquet index still matches the CRC-32C that it holds."""
     at = data.rfind(_SEAL)
     return at >= 0 and _sealed(data[:at] + _BLANK_SEAL + data[at + len(_BLANK_SEAL) :]) == data
 
@@ -141,7 +141,7 @@ def index_from_parquet(data: bytes) -> list[IndexRow]:
         table = file.read(columns, use_threads=False)
         table.validate(full=True)
         return _rows(table)
-    except MemoryError:  # of which pyarrow's is an ArrowException too
+    except MemoryError:  # pyarrow's is an ArrowException too
         raise
     except (pa.ArrowException, OSError, KeyError) as error:
         raise ValueError(f"index must be a Parquet file of records, got {error}") from error
@@ -224,14 +224,14 @@ def first_sources_from_parquet(data: bytes) -> list[FirstSource]:
             for key, (first, end) in zip(keys, places, strict=True)
             if first < end
         ]
-    except MemoryError:  # of which pyarrow's is an ArrowException too
+    except MemoryError:  # pyarrow's is an ArrowException too
         raise
     except (pa.ArrowException, OSError, KeyError) as error:
         raise ValueError(f"index must be a Parquet file of records, got {error}") from error
 
 
 def offsets_from_parquet(data: bytes, records: int, file_bytes: int) -> Any:
-    """Return where the records of a shard begin, and behind them where the last one ends.
+    """Return the offsets of a shard's records, and last the end of its last record.
 
     By two columns, some milliseconds; no row is made.
 
@@ -290,7 +290,7 @@ def report_columns_from_parquet(data: bytes) -> pa.Table:
         if table.schema.types != schema.types:
             raise ValueError(f"index must have columns of {schema}, got {table.schema}")
         return table.combine_chunks()
-    except MemoryError:  # of which pyarrow's is an ArrowException too
+    except MemoryError:  # pyarrow's is an ArrowException too
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise ValueError(f"index must be a Parquet file of records, got {error}") from error
@@ -304,7 +304,7 @@ def _columns(data: bytes, names: list[str], records: int) -> pa.Table:
             raise ValueError(f"index must be of {records} records, got {file.metadata.num_rows}")
         table = file.read(names, use_threads=False)
         table.validate(full=True)
-    except MemoryError:  # of which pyarrow's is an ArrowException too
+    except MemoryError:  # pyarrow's is an ArrowException too
         raise
     except (pa.ArrowException, OSError, KeyError) as error:
         raise ValueError(f"index must be a Parquet file of records, got {error}") from error

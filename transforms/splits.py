@@ -124,7 +124,7 @@ class Splitting:
         return split
 
     def split_of_other(self, given: str, name: str) -> str:
-        """Return the split that counts a file of which no sample is made, nor any field known.
+        """Return the split that counts a file without samples, whose fields are unknown.
 
         Args:
             given: the split that its source is given for.

@@ -30,10 +30,12 @@ coders.register(JobPlan)
 class WriteShards(beam.PTransform):
     """Shard plans -> what was made of them, one `ShardInfo` a shard, in any order.
 
-    Shards are built by the worker process and those beside it (`processes/shard_builders.py`), at
-    most `limits.shards_in_flight` at once, and as many are uploaded beside them; images are read
-    ahead within `limits.bytes_in_flight`. A shard that an earlier attempt finished is kept. Rejects
-    travel in the infos, so that a retry cannot double or lose them.
+    Shards are built by the worker process and its builder processes
+    (`processes/shard_builders.py`), at most `limits.shards_in_flight` at once. As many are uploaded
+    at the same time. Images are read ahead within `limits.bytes_in_flight`. A shard that an earlier
+    attempt finished is kept. Rejects travel in the infos, so that a retry cannot double or lose
+    them.
+
     Counters `records`, `rejected`, `bytes` and `shards_done` in the namespace `beam_tfrec` are for
     display; `cumulativeThrottlingSeconds` keeps Dataflow from adding workers to a store that
     throttles.
@@ -41,7 +43,7 @@ class WriteShards(beam.PTransform):
     Attributes:
         job: what all shards have in common.
         plan: one element, the published plan; no shard is begun before it.
-        limits: of every worker process with those beside it.
+        limits: of every worker process with its builder processes.
     """
 
     job: ShardJob

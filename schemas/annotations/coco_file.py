@@ -304,7 +304,7 @@ def _name_by_url(image: CocoImage, place: int, where: str) -> str:
 
 
 def refuse_twins(kind: str, values: list[str], where: str) -> None:
-    """Refuse images of which two have the same value.
+    """Refuse images when two have the same value.
 
     Raises:
         RuntimeError: `E-ANN-DUPLICATE`.

@@ -204,7 +204,7 @@ def _refuse_other_encodings(data: bytes, where: str) -> None:
 
 
 def _first_not_utf8(data: bytes) -> int | None:
-    """Return the offset of the first byte that is no UTF-8; strings that nobody reads count too."""
+    """Return the offset of the first byte that is no UTF-8; unread strings count too."""
     if data.isascii():
         return None
     decoder = codecs.getincrementaldecoder("utf-8")()

@@ -194,7 +194,7 @@ def _repeated(data: bytes, sections: Sequence[str]) -> str:
     """Return a key of several that stands more than once at the top of a JSON object, if one does.
 
     Raises:
-        ValueError, RecursionError: when it cannot be told.
+        ValueError, RecursionError: when it cannot be parsed.
     """
     if all(data.count(f'"{key}"'.encode()) < 2 for key in sections):  # the rule, and fast
         return ""

@@ -20,7 +20,7 @@ STUFF_OFFSET = 90
 
 _MAX_VALUE = 255
 _NUM_IDS = 1 << 24
-_STRIP_PX = 1 << 20  # of which there are ids at once, at four times the memory of their places
+_STRIP_PX = 1 << 20  # handled at once: their ids take four times the memory of the pixels
 _SIGNATURE_BYTES = 8
 _NEEDED = frozenset({b"IHDR", b"IDAT", b"IEND"})
 

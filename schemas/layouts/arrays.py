@@ -118,20 +118,20 @@ class ArraysLayout(Layout):
 
     def resolved(self, found: Sequence[str]) -> Self:
         """Return the layout for the arrays' types, ranks, labels and features."""
-        told = [text.split(" ", 2) for text in found]
-        dtypes = [rest[0] for what, *rest in told if what == _DTYPE]
+        parts = [text.split(" ", 2) for text in found]
+        dtypes = [rest[0] for what, *rest in parts if what == _DTYPE]
         if len(dtypes) > 1:
             raise ValueError(
                 f"dtype must be the same in all arrays, got {' and '.join(dtypes)}: convert them"
             )
-        labels = {Kind(rest[0]) for what, *rest in told if what == _LABEL}
-        others = {rest[1]: Kind(rest[0]) for what, *rest in told if what == _FEATURE}
-        if len(labels) > 1 or len(others) < sum(what == _FEATURE for what, *_ in told):
+        labels = {Kind(rest[0]) for what, *rest in parts if what == _LABEL}
+        others = {rest[1]: Kind(rest[0]) for what, *rest in parts if what == _FEATURE}
+        if len(labels) > 1 or len(others) < sum(what == _FEATURE for what, *_ in parts):
             raise ValueError(
                 "arrays of one name must hold text in all files or numbers in all, got both:"
                 " convert them"
             )
-        ranks = {int(rest[0]) for what, *rest in told if what == _RANK}
+        ranks = {int(rest[0]) for what, *rest in parts if what == _RANK}
         return replace(
             self,
             dtype="".join(dtypes),

@@ -43,7 +43,7 @@ CLASSIFICATION = FeatureSpec(
 
 @dataclass(frozen=True)
 class ClassifiedLayout(Layout):
-    """One Example per image with its class; a subclass says of which features.
+    """One Example per image with its class; a subclass chooses the features.
 
     Attributes:
         features: of every Example, one value each.

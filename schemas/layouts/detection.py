@@ -95,7 +95,7 @@ def keypoint_names(label: Label, labels: Iterable[Label]) -> list[str]:
     """Return the names of an object's keypoints, as many for every label.
 
     A class without keypoints has the names of one that has most; one with fewer than others gets
-    nameless ones behind its own.
+    nameless ones after its own.
 
     >>> dog, fly = Label(1, "dog", keypoints=("nose", "tail")), Label(2, "fly", keypoints=("eye",))
     >>> keypoint_names(fly, [dog, fly]), keypoint_names(Label(3, "cup"), [dog, fly])

@@ -12,7 +12,7 @@ from schemas.layouts import Unfit
 from schemas.layouts.pictures import Picture, PictureLayout, Values
 
 _OBJECT_PREFIX = "image/object/"
-_OWN_FILES = ("boxes", "captions", "panoptic")  # what else is found stands in files beside these
+_OWN_FILES = ("boxes", "captions", "panoptic")  # other things are found in files next to these
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class FeatureGroup:
 
     @property
     def per_object(self) -> bool:
-        """Whether it says more of the objects that `boxes` tells of."""
+        """Whether it adds to the objects of `boxes`."""
         keys = (feature.key for feature in self.features)
         return self.name != "boxes" and any(key.startswith(_OBJECT_PREFIX) for key in keys)
 

@@ -35,7 +35,7 @@ Shard = tuple[str, int]
 
 
 class Tried(NamedTuple):
-    """A sample of which a record was built.
+    """A sample whose record was built.
 
     Attributes:
         sample: that was tried.

@@ -69,7 +69,7 @@ def check_image(
     HEADER proves for some 10 us that `tf.io.decode_image` knows the format, that headers and tables
     are valid, the size is within limits and nothing is missing at the end; of a PNG all checksums.
     It cannot see damage inside compressed pixels. DECODE does, for milliseconds: what it accepts,
-    `tf.io.decode_image` decodes. A JPEG of which libjpeg warns is refused, where TensorFlow fills
+    `tf.io.decode_image` decodes. A JPEG that makes libjpeg warn is refused, where TensorFlow fills
     up with gray. A flipped bit that leaves a valid JPEG is beyond both.
 
     Args:

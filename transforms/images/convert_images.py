@@ -377,8 +377,8 @@ def _resampled(image: "Image.Image", wanted: Resized, box_px: BoxPx) -> "Image.I
 def _jpeg(image: "Image.Image", metadata: Metadata, quality: int) -> bytes:
     image.info = {}
     encoded = encode_jpeg(image, quality=quality)
-    behind = 4 + int.from_bytes(encoded[4:6], "big")  # the JFIF segment
-    return b"".join([encoded[:behind], metadata.jpeg_segments(), encoded[behind:]])
+    end = 4 + int.from_bytes(encoded[4:6], "big")  # the JFIF segment
+    return b"".join([encoded[:end], metadata.jpeg_segments(), encoded[end:]])
 
 
 def _png(image: "Image.Image", metadata: Metadata) -> bytes:

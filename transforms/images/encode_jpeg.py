@@ -1,4 +1,4 @@
-"""Encode a picture as JPEG, beside other threads.
+"""Encode a picture as JPEG, while other threads do the same.
 
 Pillow holds the interpreter's lock while it encodes to an object of Python, and gives it up while
 it encodes to a file of the system. So there is one, in memory and without a name.

@@ -116,7 +116,7 @@ def read_jpeg(data: bytes, max_pixels: int) -> ImageInfo:
 def jpeg_for_decoder(data: bytes, max_pixels: int) -> bytes:
     """Return the JPEG from its start to its end marker, without metadata, its scans walked.
 
-    Profiles, EXIF, MPF and what lies behind the end do not touch the pixels, and are what a decoder
+    Profiles, EXIF, MPF and bytes after the end do not touch the pixels, and are what a decoder
     is most often attacked with.
 
     Args:
@@ -124,7 +124,7 @@ def jpeg_for_decoder(data: bytes, max_pixels: int) -> bytes:
         max_pixels: limit on width x height.
 
     Raises:
-        BadImage: where libjpeg would give up on the structure between or behind the scans.
+        BadImage: where libjpeg would give up on the structure between or after the scans.
     """
     jpeg, scan = _read_to_first_scan(data, max_pixels)
     view = memoryview(data)
@@ -216,7 +216,7 @@ def _last_marker(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _skip_to_marker(jpeg: _Jpeg, position: int) -> int:
-    """Return the next marker's place behind what is no segment, as libjpeg's next_marker does."""
+    """Return the place of the next marker; skip other bytes, as libjpeg's next_marker does."""
     first, marker = jpeg.data[position], jpeg.data[position + 1]
     if first == 0xFF and marker in _WITHOUT_LENGTH:
         return position + 2

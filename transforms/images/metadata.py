@@ -1,4 +1,4 @@
-"""What converted images keep of what stands beside pixels: EXIF, and the profile of the colours."""
+"""EXIF and ICC data that are kept when an image is converted."""
 
 import struct
 import zlib
@@ -55,7 +55,7 @@ class Metadata(NamedTuple):
         return b"".join(self._segments())
 
     def png_chunks(self) -> bytes:
-        """Return the chunks of a PNG that hold it, to stand behind its header."""
+        """Return the PNG chunks that hold it; they come after the header."""
         chunks = []
         if self.icc:
             chunks.append(png_chunk(b"iCCP", b"ICC Profile\0\0" + zlib.compress(self.icc)))

@@ -24,7 +24,7 @@ MAX_PIXELS = 2**29 - 1
 MAX_CHUNKS = 2**20
 """Bounds the walk to about a second; encoders write one chunk per 8 kB and more."""
 
-_SURPLUS_BYTES = 2**20  # libpng and Pillow ignore pixels behind the last row; a bomb is refused
+_SURPLUS_BYTES = 2**20  # libpng and Pillow ignore pixels after the last row; a bomb is refused
 _INFLATE_BYTES = 2**20
 
 # By colour type: samples a pixel, the bit depths allowed (table 8 of the specification), traits.

@@ -167,10 +167,10 @@ def _turn_jpeg(data: bytes, info: ImageInfo, orientation: int) -> bytes:
         subsampling = _SUBSAMPLING_444  # Pillow writes no 4:4:0, and none that is rarer
     encoded = encode_jpeg(turned, quality=JPEG_QUALITY, subsampling=subsampling)
     marker, length = struct.unpack_from(">HH", encoded, 2)  # JFIF, or Adobe where inks are four
-    behind = 4 + length
+    end = 4 + length
     # Without Adobe's segment inks are not inverted: neither those that were decoded nor these.
-    head = encoded[:2] if marker == _ADOBE and not is_adobe else encoded[:behind]
-    return b"".join([head, *_profile_segments(data), encoded[behind:]])
+    head = encoded[:2] if marker == _ADOBE and not is_adobe else encoded[:end]
+    return b"".join([head, *_profile_segments(data), encoded[end:]])
 
 
 def _profile_segments(data: bytes) -> Iterator[bytes]:

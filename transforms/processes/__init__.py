@@ -1,1 +1,1 @@
-"""Processes beside a run, without Beam: they build its shards and read its long files."""
+"""Processes that build a run's shards next to it, without Beam."""

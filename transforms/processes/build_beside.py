@@ -46,9 +46,9 @@ class _Teller(logging.Handler):
         self._sending = threading.Lock()
 
     def tell(self, *answers: Answer) -> None:
-        """Tell what was counted, and then what was done; when nobody listens, `serve` ends."""
+        """Send the counts, then the result; without a listener, `serve` ends."""
         with self._sending, contextlib.suppress(ConnectionError):
-            counts = PROGRESS.take()  # here: none may be told behind the shard they belong to
+            counts = PROGRESS.take()  # counts must not come after the shard that they belong to
             for answer in (counts, *answers) if any(counts) else answers:
                 self._connection.send(answer)
 

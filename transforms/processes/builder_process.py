@@ -1,4 +1,4 @@
-"""A process that builds shards beside this one, and what the two tell each other.
+"""A second process that builds shards, and the messages between the two.
 
 The threads of a process share one interpreter, for which they wait. A process beside it imports no
 Beam (a fifth of a second, 70 MB), starts while samples are planned, and ends with the connection:
@@ -38,7 +38,7 @@ _LOWER = "most often it is memory: lower --bytes_in_flight, or give more; run ag
 
 
 class Begin(NamedTuple):
-    """What a process is told first; where the job has a spool, its file follows.
+    """The first message to a process; if the job has a spool, its file follows.
 
     Attributes:
         limits: of the run; its part of them follows.
@@ -95,7 +95,7 @@ Answer = Ready | Made | Failed | Logged | Counts
 
 
 class BuilderProcess:
-    """A process that builds shards of one run; it ends when it is told to, or with this one."""
+    """A process that builds shards of one run; it ends when asked to, or with this one."""
 
     def __init__(self, limits: GateLimits, loggers: Sequence[str]) -> None:
         """Start it, and do not wait until it is ready.
@@ -265,12 +265,12 @@ def described_end(exit_code: int) -> str:
 
 
 def told_error(error: BaseException) -> BaseException:
-    """Return an error as it can be told, with the text of what led to it, which does not travel."""
-    told = error
+    """Return an error that can be pickled, with its traceback as a note: tracebacks cannot."""
+    sent = error
     led_to_it = "".join(traceback.format_exception(error))
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # as of libraries whose errors take other arguments than they keep
-        told = RuntimeError(f"{type(error).__name__}: {error}")
-    told.add_note(led_to_it)
-    return told
+        sent = RuntimeError(f"{type(error).__name__}: {error}")
+    sent.add_note(led_to_it)
+    return sent

@@ -1,4 +1,4 @@
-"""Who builds the shards of a process: its own threads, and processes beside it."""
+"""Builders of a process's shards: its own threads, and builder processes."""
 
 import contextlib
 import logging
@@ -48,8 +48,8 @@ class ShardBuilders:
         started = _BESIDE.get(job.output, ())
         beside = [process for process in started if process.is_ready()]
         if len(beside) < len(started):
-            told = "builds shards in fewer processes: of %d beside this one %d are ready"
-            _LOG.info(told, len(started), len(beside))
+            text = "builds shards in fewer processes: of %d beside this one %d are ready"
+            _LOG.info(text, len(started), len(beside))
         gate = gate_for(replace(limits, processes=1 + len(beside)), job)
 
         def build_here(shard: ShardPlan, job: ShardJob, plan: JobPlan) -> Future[ShardInfo]:

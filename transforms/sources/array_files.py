@@ -2,7 +2,7 @@
 
 A file that is given is an array, or an archive with one. A folder's files are shards of one array,
 in the order of their names, or hold a sample each. What belongs to an image array, its labels and
-features, are arrays of the same archive, or `NAME.npy` files beside it.
+features, are arrays of the same archive, or `NAME.npy` files next to it.
 """
 
 import math
@@ -67,7 +67,7 @@ class ArraySource:
         return [*dict.fromkeys([*own, *beside, *given])]
 
     def side_uri(self, name: str) -> str:
-        """Return the URI of the `.npy` file of an array that lies beside the images."""
+        """Return the URI of an array's `.npy` file next to the images."""
         return name if name.endswith(NPY) else join_uri(self.folder, f"{name}{NPY}")
 
 

@@ -34,7 +34,7 @@ class CocoRules:
         licenses: ids of the licenses that images may have; empty for any or none.
         skip_crowd: leave out objects that are crowds.
         min_box_px: leave out objects whose annotated box has a shorter side.
-        skip_unannotated: leave out images of which no object is left; where no file is one of
+        skip_unannotated: leave out images that have no object left; where no file is one of
             objects, images without any annotation.
         annotated_size: boxes lie in images of the size that the files give; else in those of a size
             that only the image tells, so that none of them can be outside yet.

@@ -31,7 +31,7 @@ class SplitCounts:
         images: listed images.
         annotations: listed annotations, orphans included.
         samples: listed samples, where they are objects.
-        without_samples: images of which no object can be used, where samples are objects.
+        without_samples: images that have no usable object, where samples are objects.
         excluded: samples left out on request.
         excluded_annotations: their annotations.
         skipped: samples left out by a filter, by filter.

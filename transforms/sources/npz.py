@@ -142,7 +142,7 @@ class UnpackedMembers:
         """Return a span of a member, which is unpacked if it is not yet.
 
         Raises:
-            RuntimeError: `E-ARR-ZIP` when its bytes are not those that the archive tells of, or a
+            RuntimeError: `E-ARR-ZIP` when its bytes are not those that the archive names, or a
                 storage fault.
         """
         file = self._unpacked(storage, entry, member)
@@ -169,7 +169,7 @@ UNPACKED = UnpackedMembers()
 
 
 def _unpack(storage: Storage, entry: Entry, member: str, folder: str) -> IO[bytes]:
-    """Return an unnamed file with a member's bytes, as long and of the CRC-32 that were told."""
+    """Return an unnamed file with a member's bytes, after checking their number and CRC-32."""
     where = folder or tempfile.gettempdir()
     try:
         file = tempfile.TemporaryFile(dir=folder or None)
@@ -195,7 +195,7 @@ def _archive(storage: Storage, entry: Entry) -> Iterator[zipfile.ZipFile]:
         what = " ".join(str(error).split())[:200] or type(error).__name__
         raise _bad_zip(storage, entry, what) from error
     except OSError as error:
-        if error.errno != errno.EINVAL:  # else the archive tells of a place before its beginning
+        if error.errno != errno.EINVAL:  # else the archive names an offset before its beginning
             raise
         raise _bad_zip(storage, entry, "a place before its beginning") from error
 
@@ -215,7 +215,7 @@ def _info_of(archive: zipfile.ZipFile, member: str) -> zipfile.ZipInfo:
 
 
 def _data_start(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> int:
-    """Return where a member's bytes begin, behind a header whose lengths are its own."""
+    """Return where a member's bytes begin: after its header, which gives its own lengths."""
     file = _stream(archive)
     file.seek(info.header_offset)
     header = file.read(_LOCAL_HEADER.size)

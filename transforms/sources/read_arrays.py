@@ -45,7 +45,7 @@ class ArrayPiece(msgspec.Struct, frozen=True, array_like=True):
         root: name of the root that its file is in.
         images: the array.
         key: of its only sample; empty where its rows are samples.
-        prefix: of the keys of its rows, which are their numbers behind it.
+        prefix: of its rows' keys; the row's number follows.
         start: first row.
         rows: their number.
         position: of the first row among those of the source.

@@ -54,7 +54,7 @@ class SideSample(NamedTuple):
     columns: tuple[ColumnFacts, ...] = ()
 
     def note(self, split: str) -> SourceNote:
-        """Return what is told of it besides."""
+        """Return the extra note."""
         if self.columns:
             return SourceNote(split, columns=self.columns, rows=1)
         found = frozenset(["boxes"])

@@ -1,4 +1,4 @@
-"""Annotation files beside images: their names, and their bytes, read many at once."""
+"""Annotation files next to images: their names, and their bytes, many read at once."""
 
 import functools
 import itertools

@@ -44,7 +44,7 @@ class SplitSource(msgspec.Struct, frozen=True):
         found: names of what they hold, by which a layout is resolved.
         panoptic_cuts: some names of panoptic PNGs, like `cuts`.
         samples: listed samples, where they are objects; None where each image is one.
-        images_without_samples: images of which no object can be used, where samples are objects.
+        images_without_samples: images that have no usable object, where samples are objects.
         skipped: samples left out by a filter, by filter.
         skipped_annotations: annotations left out by a filter, by filter.
         repairs: what was mended, with counts.

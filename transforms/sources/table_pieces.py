@@ -52,7 +52,7 @@ class TablePiece(msgspec.Struct, frozen=True, array_like=True):
         format: `csv`, `tsv`, `automl`, `jsonl`, `parquet`; empty for a file that is not called like
             a table, which is to be counted and left out.
         start: first byte; in Parquet first row group.
-        end: behind the last one.
+        end: after the last one.
         first_row: number of the first row in the file.
         first_line: number of its line, from 1; 0 in Parquet.
         columns: of CSV files, in their order.
@@ -278,7 +278,7 @@ def _first_record(data: bytes, name_says: str, where: str) -> tuple[list[str], i
 
 
 def csv_dialect(found: str) -> dict:
-    """Return what Python's csv module is told of a format; a TSV file knows no quotes."""
+    """Return the options of Python's csv module for a format; TSV files have no quotes."""
     if found == "tsv":
         return {"delimiter": "\t", "quoting": csv.QUOTE_NONE, "strict": True}
     return {"strict": True}

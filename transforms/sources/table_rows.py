@@ -64,7 +64,7 @@ def rows_of(
         max_cell_bytes: a row with a larger cell is a `BadRow`; in a file of lines, a larger row.
 
     Raises:
-        RuntimeError: `E-TAB-FORMAT` where the rest of the file cannot be told apart into rows.
+        RuntimeError: `E-TAB-FORMAT` where the rest of the file cannot be split into rows.
     """
     if piece.format == "parquet":
         return _parquet_rows(piece, storage, max_cell_bytes)

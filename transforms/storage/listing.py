@@ -245,8 +245,8 @@ def _after_folder(name: str, end: str) -> str | None:
 
 def _guess(names: Sequence[str], end: str, alphabet: set[str]) -> float:
     """Return how many names a stretch would hold, were all of it as dense as its first page."""
-    first, last, behind = _numbers([names[0], names[-1]], end, alphabet)
-    return len(names) * (behind - first) / max(last - first, 1)
+    first, last, after = _numbers([names[0], names[-1]], end, alphabet)
+    return len(names) * (after - first) / max(last - first, 1)
 
 
 def _first_names(storage: Storage, start: str, end: str) -> list[str]:

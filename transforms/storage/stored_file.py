@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from transforms.storage import Entry, Storage
 
 MAX_AT_ONCE_BYTES = 64 << 20
-"""Of what is read for headers and pieces of a file that nobody has checked."""
+"""Bytes that are read ahead for headers and pieces of a file without a checksum."""
 
 
 def open_stored(

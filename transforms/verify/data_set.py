@@ -44,7 +44,7 @@ class AroundShards(NamedTuple):
     """What was found around the shards of a data set, and what is left to be done.
 
     Attributes:
-        found: what is wrong, and how many shards are looked at; notes come behind the shards'.
+        found: what is wrong, and how many shards are looked at; notes come after the shards'.
         tasks: the shards, in the manifest's order.
         rules: of all shards; None where there is no manifest to tell.
     """

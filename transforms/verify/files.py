@@ -203,7 +203,7 @@ def _compression(head: bytes) -> str:
 
 
 class _Inflated:
-    """A compressed file's content, of which a stretch is held that only moves on."""
+    """A compressed file's content; it holds one stretch, which moves forward only."""
 
     def __init__(self, read: ReadSpan, size_bytes: int) -> None:
         self._read = read

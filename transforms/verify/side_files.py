@@ -1,4 +1,4 @@
-"""Verify what lies beside the shards of a data set, all of which follows from its manifest."""
+"""Verify the files next to a data set's shards. All of them follow from its manifest."""
 
 import itertools
 import json
@@ -71,7 +71,7 @@ def check_side_files(
 
 
 def check_sums(manifest: Manifest, storage: Storage, findings: Findings) -> tuple[str, ...]:
-    """Compare what lies beside the shards with the sums in the manifest, byte for byte.
+    """Compare the files next to the shards with the sums in the manifest, byte for byte.
 
     Returns:
         Notes on documents that are not as the run wrote them: these are the user's to edit.

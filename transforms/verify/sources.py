@@ -1,4 +1,4 @@
-"""Verify sources: that the files of which a data set was made still have its bytes."""
+"""Verify that the source files of a data set still have the same bytes."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ def verify_sources(
     Args:
         shard: the shard.
         root: path or URI of its data set.
-        sources: roots by split, one of which has the file; those of `""` for every split.
+        sources: roots by split, and one of them has the file; those of `""` for every split.
         access: how stores are reached.
 
     Raises:
