@@ -210,11 +210,6 @@ def test_a_bad_budget_is_refused(budget: dict[str, Any], given: str) -> None:
     assert str(raised.value) == f"a budget must be a count or 0% to 100%, got {given}: correct it"
 
 
-def test_a_budget_reads_as_the_command_line_takes_it() -> None:
-    budgets = RejectBudget(5), RejectBudget(percent=0.5), RejectBudget(percent=5.0)
-    assert list(map(str, budgets)) == ["5", "0.5%", "5%"]
-
-
 @pytest.mark.parametrize(
     ("rejects", "count"),
     [

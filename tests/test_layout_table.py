@@ -158,7 +158,7 @@ REFUSED = [
     (
         TableLayout(),
         (),
-        "types must name the columns where no row tells of any, got none: give such as"
+        "types must name the columns when no row has any, got none: give such as"
         " --types age=int64, or a table with rows",
     ),
     (

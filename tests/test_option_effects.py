@@ -119,12 +119,6 @@ FILTERS: dict[str, tuple[list[str], list[int], dict, dict]] = {
     "--skip_crowd": (["--skip_crowd"], [1, 2, 3, 4, 5], {}, {"crowd": 4}),
     "--min_box_px": (["--min_box_px", "3.5"], [1, 2, 3, 4, 5], {}, {"small_box": 2}),
     "--skip_unannotated": (["--skip_unannotated"], [1, 2, 3, 4], {"unannotated": 1}, {}),
-    "small and unannotated": (
-        ["--min_box_px", "3.5", "--skip_unannotated"],
-        [1, 2, 4],
-        {"unannotated": 2},
-        {"small_box": 2},
-    ),
 }
 
 
@@ -247,7 +241,6 @@ def test_check(make_coco: MakeCoco, tmp_path: Path) -> None:
 
 @shows("--layout", "--features", "--category_ids")
 def test_what_an_example_holds(make_coco: MakeCoco, tmp_path: Path) -> None:
-    """The rest of it is in test_layout_runs.py."""
     sources = make_coco(2, objects=1, edit=lambda spec: spec["categories"].reverse())
     for flags, key, labels in (
         ("--features boxes", "image/object/class/label", [1]),

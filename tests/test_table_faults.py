@@ -69,6 +69,18 @@ def test_a_table_that_changes_meanwhile_ends_the_run(name: str, store: MemorySto
     assert convert(store.start(rewrite), name).ended == (6, "E-SRC-CHANGED")
 
 
+def test_memory_that_ends_within_pyarrow_is_no_fault_of_the_file(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*_: object, **__: object) -> None:
+        raise pyarrow.ArrowMemoryError("malloc of size 4096 failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pyarrow.parquet.ParquetFile, "iter_batches", no_memory)
+        assert convert(store.start(), "t.parquet").ended == (6, "E-IO-LIMIT")
+    assert convert(store.start(), "t.parquet").code == 0
+
+
 def is_read_of(name: str, step: Step) -> bool:
     return (step.operation, step.name) == ("read", name)
 

@@ -263,7 +263,7 @@ def test_a_table_without_rows(tmp_path: Path) -> None:
     assert line.startswith("E-SET-EMPTY split train: no samples in its sources; check them")
     line = fault(tmp_path / "out", *argv, "--allow_empty")
     assert line.startswith(
-        "E-ARG layout table: types must name the columns where no row tells of any, got none;"
+        "E-ARG layout table: types must name the columns when no row has any, got none;"
         " give such as --types age=int64, or a table with rows"
     )
     manifest = convert(tmp_path / "out", *argv, "--allow_empty", "--types", "a=int64,b=bytes?")

@@ -116,7 +116,7 @@ class TableLayout(Layout):
         layout = replace(self, columns=columns, many_labels=many_labels)
         if not (columns or self.with_image or self.label_columns):
             raise ValueError(
-                "types must name the columns where no row tells of any, got none: give such as"
+                "types must name the columns when no row has any, got none: give such as"
                 " --types age=int64, or a table with rows"
             )
         _refuse_keys(layout)

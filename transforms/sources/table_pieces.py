@@ -328,7 +328,7 @@ def open_parquet(  # type: ignore[no-untyped-def]
         stored = open_stored(storage, entry, _PARQUET_BUFFER_BYTES, sys.maxsize)
         return pyarrow.parquet.ParquetFile(stored, read_dictionary=[*dictionaries])
     except (pyarrow.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
+        if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:
             raise  # the machine's, not the file's
         what = f"is no Parquet file ({str(error).splitlines()[0][:120]})"
         raise table_fault("E-TAB-FORMAT", where, what, "give a Parquet file") from None

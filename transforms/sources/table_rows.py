@@ -266,7 +266,7 @@ def _parquet_rows(piece: TablePiece, storage: Storage, max_bytes: int) -> Iterat
         try:
             batch = next(batches, None)
         except (pyarrow.ArrowException, OSError) as error:
-            if isinstance(error, OSError) and error.errno is not None:
+            if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:
                 raise  # the machine's, not the file's
             what = f"row group {piece.start} cannot be read ({str(error).splitlines()[0][:120]})"
             raise table_fault("E-TAB-FORMAT", piece.file.where, what, "write it anew") from None
