@@ -192,7 +192,7 @@ NOT_IN_SCHEMAS = {"tensorflow", "apache_beam", "numpy", "PIL", "pyarrow"}
         ),
     ],
 )
-def test_importing_leaves_out(package: str, names: list[str], barred: set[str]) -> None:
+def test_importing_a_package_leaves_out(package: str, names: list[str], barred: set[str]) -> None:
     names = names or [name for name in modules(package) if name not in LATE]
     program = f"import sys, {', '.join(names)}\nprint(*sorted(sys.modules))"
     run = subprocess.run(
