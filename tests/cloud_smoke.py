@@ -1,8 +1,8 @@
 """A run on the real Dataflow, for what emulators cannot prove: `make cloud-smoke`.
 
 Photos are converted here, by a Dataflow job that loses a worker's VM, and by one that Cloud
-Scheduler launches from the Flex Template; all three must make the same bytes. Everything that it
-makes bears the run's name, and is deleted at the end, however that comes. Prints a report.
+Scheduler launches from the Flex Template. All three must make the same bytes. Everything that this
+makes bears the run's name, and is deleted at the end. It prints each step and its seconds.
 """
 
 import argparse
@@ -16,19 +16,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.invariants import check_committed, files_of
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
-NUM_WORKERS = 2
-READS_PER_SECOND = 4
+NUM_WORKERS = "2"
+READS_PER_SECOND = "4"
 """Of each of four worker processes: 2,000 photos take two minutes, in which a VM can be deleted."""
 ENDED = ("JOB_STATE_DONE", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED", "JOB_STATE_DRAINED")
 CLEANING_S = 300
-"""There is always time for each thing that is to be deleted."""
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 
@@ -36,55 +34,29 @@ class Failed(Exception):
     """What ended the run, in a line."""
 
 
-@dataclass
 class Smoke:
-    """One run.
+    """One run: its options, its names in the cloud, and what must be deleted at the end."""
 
-    Attributes:
-        options: of the command line.
-        name: of this run, and of all that it makes.
-        steps: what was done, and in how many seconds.
-        notes: facts for the report.
-        undo: deletes what was made, the last first.
-    """
+    def __init__(self, options: argparse.Namespace) -> None:
+        """Choose a name, and start the clock."""
+        self.options = options
+        self.name = f"tfrec-smoke-{secrets.token_hex(3)}"
+        self.base = f"gs://{options.bucket}/{self.name}"
+        registry = f"{options.region}-docker.pkg.dev/{options.project}"
+        self.image = f"{registry}/{self.name}/beam-tfrec:1"
+        self.undo = contextlib.ExitStack()
+        self.deadline_s = time.monotonic() + 60 * options.minutes
+        self._step = ("", time.monotonic())
 
-    options: argparse.Namespace
-    name: str = field(default_factory=lambda: f"tfrec-smoke-{secrets.token_hex(3)}")
-    steps: list[tuple[str, float]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    undo: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
-    deadline_s: float = 0
-
-    def __post_init__(self) -> None:
-        """Start the clock, which ends this but not the cleaning."""
-        self.deadline_s = time.monotonic() + 60 * self.options.minutes
-
-    @property
-    def base(self) -> str:
-        """The folder of this run in the bucket."""
-        return f"gs://{self.options.bucket}/{self.name}"
-
-    @property
-    def repository(self) -> str:
-        """The repository of this run's image."""
-        return f"{self.options.region}-docker.pkg.dev/{self.options.project}/{self.name}"
-
-    @property
-    def image(self) -> str:
-        """The image of workers and template."""
-        return f"{self.repository}/beam-tfrec:1"
-
-    @contextlib.contextmanager
-    def step(self, what: str) -> Iterator[None]:
-        """Time a step."""
-        print(f"... {what}", file=sys.stderr, flush=True)
-        started_s = time.monotonic()
-        yield
-        self.steps.append((what, time.monotonic() - started_s))
+    def step(self, what: str) -> None:
+        """Print how long the last step took, and begin the next one."""
+        last, started_s = self._step
+        if last:
+            print(f"{time.monotonic() - started_s:5.0f} s  {last}", flush=True)
+        self._step = (what, time.monotonic())
 
     def run(self, *command: str | Path) -> str:
         """Run a command, and return what it prints."""
-        self.check_time()
         words = list(map(str, command))
         environment = os.environ | {"PYTHON": os.environ.get("PYTHON", sys.executable)}
         left_s = max(1.0, self.deadline_s - time.monotonic())
@@ -100,9 +72,9 @@ class Smoke:
         except FileNotFoundError:
             raise Failed(f"{words[0]} is not installed") from None
         except subprocess.TimeoutExpired:
-            raise Failed(f"{' '.join(words[:4])}: no end in sight") from None
+            raise Failed(f"{' '.join(words[:4])}: not done in time") from None
         if run.returncode:
-            said = (run.stderr.strip() or run.stdout.strip() or "no word").splitlines()[-1]
+            said = (run.stderr.strip() or run.stdout.strip() or "nothing").splitlines()[-1]
             raise Failed(f"{' '.join(words[:4])}: exit code {run.returncode}: {said}")
         return run.stdout.strip()
 
@@ -111,42 +83,30 @@ class Smoke:
         return self.run("gcloud", *words, f"--project={self.options.project}", "--quiet")
 
     def at_the_end(self, *words: str) -> None:
-        """Have gcloud do this at the end; what fails then is told."""
+        """Have gcloud do this at the end, whatever happens; print what then fails."""
 
         def delete() -> None:
             self.deadline_s = time.monotonic() + CLEANING_S
             try:
                 self.gcloud(*words)
             except Failed as error:
-                self.notes.append(f"**left behind**: {error}")
+                print(f"NOT DELETED: {error}")
 
         self.undo.callback(delete)
 
-    def check_time(self) -> None:
-        """Fail when the time is up."""
-        if time.monotonic() > self.deadline_s:
-            raise Failed(f"not done within {self.options.minutes:g} minutes")
+    def jobs(self, *words: str) -> str:
+        """Run `gcloud dataflow jobs` in the region."""
+        return self.gcloud("dataflow", "jobs", *words, f"--region={self.options.region}")
+
+    def state(self, job_id: str) -> str:
+        """Return a job's state, such as JOB_STATE_DONE."""
+        return self.jobs("describe", job_id, "--format=value(currentState)")
 
     def pause(self) -> None:
-        """Wait before asking again."""
-        self.check_time()
+        """Wait before asking again; fail when the time is up."""
+        if time.monotonic() > self.deadline_s:
+            raise Failed(f"not done within {self.options.minutes:g} minutes")
         time.sleep(self.options.poll_s)
-
-
-# --- the steps
-
-
-def draw_and_convert(smoke: Smoke, folder: Path) -> Path:
-    """Draw photos into `folder/source` and return what this machine makes of them."""
-    photos = ("--images", str(smoke.options.images), "--scale", "0.25")
-    with smoke.step(f"{smoke.options.images} photos drawn"):
-        drawing = PROJECT_ROOT / "benchmarks/generate.py"
-        smoke.run(sys.executable, drawing, "--out", folder / "source", *photos)
-    local = folder / "local"
-    with smoke.step("converted here"):
-        here = flags_of(str(folder / "source"), str(local))
-        smoke.run(sys.executable, "-m", "pipelines.coco", *here)
-    return local
 
 
 def flags_of(source: str, output: str) -> list[str]:
@@ -155,86 +115,80 @@ def flags_of(source: str, output: str) -> list[str]:
     return [*sources, "--output", output]
 
 
-def upload(smoke: Smoke, folder: Path) -> None:
-    """Copy the photos to the bucket."""
-    with smoke.step("uploaded"):
-        smoke.at_the_end("storage", "rm", "--recursive", smoke.base)
-        smoke.gcloud(
-            "storage", "rsync", "--recursive", str(folder / "source"), f"{smoke.base}/source"
-        )
+def smoke_test(smoke: Smoke, folder: Path) -> None:
+    """Do all steps; the scheduled job starts while the other one runs."""
+    source, local = folder / "source", folder / "local"
+    smoke.step("photos drawn and converted here")
+    photos = ("--images", str(smoke.options.images), "--scale", "0.25")
+    smoke.run(sys.executable, "benchmarks/generate.py", "--out", source, *photos)
+    smoke.run(sys.executable, "-m", "pipelines.coco", *flags_of(str(source), str(local)))
+    smoke.step("job's graph checked")  # first: a package may be missing here
+    smoke.run(*submission(smoke, "--check_only"))
+    smoke.step("photos uploaded")
+    smoke.at_the_end("storage", "rm", "--recursive", smoke.base)
+    smoke.gcloud("storage", "rsync", "--recursive", str(source), f"{smoke.base}/source")
+    smoke.step("image and template built")
+    build_template(smoke)
+    smoke.undo.callback(cancel_jobs, smoke)
+    smoke.step("one job launched by Cloud Scheduler, one submitted by run_dataflow.sh")
+    schedule(smoke, folder / "launch.json")
+    smoke.run(*submission(smoke))
+    smoke.step("a worker's VM deleted while shards were made")
+    submitted = find_job(smoke, f"{smoke.name}-a")
+    delete_a_worker(smoke, submitted)
+    smoke.step("both jobs ended")
+    for job_id in (submitted, find_job(smoke, f"{smoke.name}-b")):
+        while (state := smoke.state(job_id)) not in ENDED:
+            smoke.pause()
+        if state != "JOB_STATE_DONE":
+            raise Failed(f"job {job_id} ended as {state}")
+    smoke.step("outputs compared")
+    for name in ("submitted", "scheduled"):
+        compare(smoke, name, folder, local)
+    smoke.step("")
 
 
 def build_template(smoke: Smoke) -> None:
     """Build and push image and template."""
-    region = f"--location={smoke.options.region}"
-    with smoke.step("image and template built"):
-        smoke.at_the_end("artifacts", "repositories", "delete", smoke.name, region)
-        docker = "--repository-format=docker"
-        smoke.gcloud("artifacts", "repositories", "create", smoke.name, region, docker)
-        words = (f"IMAGE={smoke.image}", f"TEMPLATE={smoke.base}/coco.json")
-        project = f"PROJECT={smoke.options.project}"
-        smoke.run("make", "--no-print-directory", "flex_template", *words, project)
+    repositories, region = ("artifacts", "repositories"), f"--location={smoke.options.region}"
+    smoke.at_the_end(*repositories, "delete", smoke.name, region)
+    smoke.gcloud(*repositories, "create", smoke.name, region, "--repository-format=docker")
+    given = (f"IMAGE={smoke.image}", f"TEMPLATE={smoke.base}/coco.json")
+    project = f"PROJECT={smoke.options.project}"
+    smoke.run("make", "--no-print-directory", "flex_template", *given, project)
 
 
-def schedule(smoke: Smoke, folder: Path) -> str:
-    """Have Cloud Scheduler launch the template once; return the job's name."""
-    region, job = f"--location={smoke.options.region}", f"{smoke.name}-b"
-    body = folder / "launch.json"
-    body.write_text(json.dumps(launch_request(smoke, job)))
-    place = f"projects/{smoke.options.project}/locations/{smoke.options.region}"
-    with smoke.step("launched by Cloud Scheduler"):
-        smoke.at_the_end("scheduler", "jobs", "delete", smoke.name, region)
-        smoke.gcloud(
-            *("scheduler", "jobs", "create", "http", smoke.name, region, "--schedule=0 3 1 1 *"),
-            f"--uri=https://dataflow.googleapis.com/v1b3/{place}/flexTemplates:launch",
-            *("--http-method=POST", "--headers=Content-Type=application/json"),
-            f"--message-body-from-file={body}",
-            *(f"--oauth-service-account-email={account(smoke)}", f"--oauth-token-scope={SCOPE}"),
-        )
-        smoke.gcloud("scheduler", "jobs", "run", smoke.name, region)
-    return job
-
-
-def launch_request(smoke: Smoke, job: str) -> dict[str, object]:
-    """Return the body of a request that launches the template."""
+def schedule(smoke: Smoke, body: Path) -> None:
+    """Have Cloud Scheduler launch the template once."""
+    options, region = smoke.options, f"--location={smoke.options.region}"
     words = flags_of(f"{smoke.base}/source", f"{smoke.base}/scheduled")
     flags = dict(zip((word.removeprefix("--") for word in words[::2]), words[1::2], strict=True))
-    environment = {
-        "machineType": "n2-standard-2",
-        "maxWorkers": NUM_WORKERS,
-        "serviceAccountEmail": account(smoke),
-        "stagingLocation": f"{smoke.base}/jobs/staging",
-        "tempLocation": f"{smoke.base}/jobs/temp",
+    launch = {
+        "jobName": f"{smoke.name}-b",
+        "containerSpecGcsPath": f"{smoke.base}/coco.json",
+        "parameters": {**flags, "sdk_container_image": smoke.image},
+        "environment": {
+            "machineType": "n2-standard-2",
+            "maxWorkers": int(NUM_WORKERS),
+            "serviceAccountEmail": options.service_account,
+            "stagingLocation": f"{smoke.base}/jobs/staging",
+            "tempLocation": f"{smoke.base}/jobs/temp",
+        },
     }
-    return {
-        "launchParameter": {
-            "jobName": job,
-            "containerSpecGcsPath": f"{smoke.base}/coco.json",
-            "parameters": {**flags, "sdk_container_image": smoke.image},
-            "environment": environment,
-        }
-    }
-
-
-def account(smoke: Smoke) -> str:
-    """Return the service account that the schedule runs as."""
-    if smoke.options.service_account:
-        return smoke.options.service_account
-    of = ("projects", "describe", smoke.options.project, "--format=value(projectNumber)")
-    return f"{smoke.gcloud(*of)}-compute@developer.gserviceaccount.com"
-
-
-def check_graph(smoke: Smoke) -> None:
-    """Check the job before anything is built: a package may be missing here."""
-    with smoke.step("job's graph checked"):
-        smoke.run(*submission(smoke, "--check_only"))
-
-
-def submit(smoke: Smoke) -> str:
-    """Submit a job as a user would; return its name."""
-    with smoke.step("submitted by run_dataflow.sh"):
-        smoke.run(*submission(smoke))
-    return f"{smoke.name}-a"
+    body.write_text(json.dumps({"launchParameter": launch}))
+    place = f"projects/{options.project}/locations/{options.region}"
+    smoke.at_the_end("scheduler", "jobs", "delete", smoke.name, region)
+    smoke.gcloud(
+        *("scheduler", "jobs", "create", "http", smoke.name, region, "--schedule=0 3 1 1 *"),
+        f"--uri=https://dataflow.googleapis.com/v1b3/{place}/flexTemplates:launch",
+        *("--http-method=POST", "--headers=Content-Type=application/json"),
+        f"--message-body-from-file={body}",
+        *(
+            f"--oauth-service-account-email={options.service_account}",
+            f"--oauth-token-scope={SCOPE}",
+        ),
+    )
+    smoke.gcloud("scheduler", "jobs", "run", smoke.name, region)
 
 
 def submission(smoke: Smoke, *more: str) -> list[str]:
@@ -243,175 +197,73 @@ def submission(smoke: Smoke, *more: str) -> list[str]:
     return [
         *("./run_dataflow.sh", "coco", "--project", options.project, "--region", options.region),
         *("--staging", f"{smoke.base}/jobs", "--job_name", f"{smoke.name}-a"),
-        *("--machine_type", "n2-standard-2", "--max_workers", str(NUM_WORKERS)),
+        *("--machine_type", "n2-standard-2", "--max_workers", NUM_WORKERS),
         *("--sdk_container_image", smoke.image, "--labels", f"smoke={smoke.name}", *more),
-        *("--service_account", account(smoke), "--"),
+        *("--service_account", options.service_account, "--"),
         *flags_of(f"{smoke.base}/source", f"{smoke.base}/submitted"),
-        *("--num_workers", str(NUM_WORKERS), "--max_reads_per_second", str(READS_PER_SECOND)),
+        *("--num_workers", NUM_WORKERS, "--max_reads_per_second", READS_PER_SECOND),
     ]
 
 
-def cancel_at_the_end(smoke: Smoke) -> None:
-    """Have all jobs of this run ended before what they write is deleted."""
-    region = f"--region={smoke.options.region}"
+def cancel_jobs(smoke: Smoke) -> None:
+    """End all jobs of this run, before what they write is deleted."""
+    smoke.deadline_s = time.monotonic() + CLEANING_S
     of_this_run = (f'--filter=name~"^{smoke.name}"', "--status=active", "--format=value(id)")
-
-    def cancel() -> None:
-        smoke.deadline_s = time.monotonic() + CLEANING_S
-        try:
-            while running := smoke.gcloud("dataflow", "jobs", "list", region, *of_this_run):
-                smoke.gcloud("dataflow", "jobs", "cancel", *running.split(), region)
-                smoke.pause()
-        except Failed as error:
-            smoke.notes.append(f"**left behind**: {error}")
-
-    smoke.undo.callback(cancel)
+    try:
+        while running := smoke.jobs("list", *of_this_run):
+            smoke.jobs("cancel", *running.split())
+            smoke.pause()
+    except Failed as error:
+        print(f"NOT CANCELLED: {error}")
 
 
 def find_job(smoke: Smoke, job: str) -> str:
     """Return a job's id, once Dataflow knows it."""
-    region, fields = f"--region={smoke.options.region}", "--format=value(id)"
-    while not (
-        found := smoke.gcloud("dataflow", "jobs", "list", region, f"--filter=name={job}", fields)
-    ):
-        check_launch(smoke, job)
+    while not (found := smoke.jobs("list", f"--filter=name={job}", "--format=value(id)")):
         smoke.pause()
-    job_id = found.split()[0]
-    smoke.notes.append(f"job `{job}` is `{job_id}`")
-    return job_id
+    return found.split()[0]
 
 
-def check_launch(smoke: Smoke, job: str) -> None:
-    """Fail when the schedule could not launch its job: nothing else tells why."""
-    if job != f"{smoke.name}-b":
-        return
-    region, fields = (
-        f"--location={smoke.options.region}",
-        "--format=value(status.code,status.message)",
-    )
-    if said := smoke.gcloud("scheduler", "jobs", "describe", smoke.name, region, fields):
-        raise Failed(f"Cloud Scheduler could not launch {job}: {said}")
-
-
-def state_of(smoke: Smoke, job_id: str) -> str:
-    """Return a job's state."""
-    region = f"--region={smoke.options.region}"
-    return smoke.gcloud(
-        "dataflow", "jobs", "describe", job_id, region, "--format=value(currentState)"
-    )
-
-
-def delete_a_worker(smoke: Smoke, job: str, job_id: str) -> None:
+def delete_a_worker(smoke: Smoke, job_id: str) -> None:
     """Delete the VM of one worker when the first shard is there, and others are being made."""
-    with smoke.step("a worker's VM deleted while shards were made"):
-        while not has_receipts(smoke):
-            if state_of(smoke, job_id) in ENDED:
-                raise Failed("the job ended before one of its workers could be deleted")
-            smoke.pause()
-        name, zone = worker_of(smoke, job)
-        smoke.gcloud("compute", "instances", "delete", name, f"--zone={zone}")
-        smoke.notes.append(f"deleted the VM `{name}`")
+    receipts = f"{smoke.base}/submitted/_receipts/"
+    while True:
+        with contextlib.suppress(Failed):  # so gcloud says that there is nothing yet
+            smoke.gcloud("storage", "ls", receipts)
+            break
+        if smoke.state(job_id) in ENDED:
+            raise Failed("the job ended before one of its workers could be deleted")
+        smoke.pause()
+    wanted = (f'--filter=name~"^{smoke.name}-a-.*harness"', "--format=value(name,zone.basename())")
+    found = smoke.gcloud("compute", "instances", "list", *wanted).split()
+    if not found:
+        raise Failed("the job has no VM")
+    smoke.gcloud("compute", "instances", "delete", found[0], f"--zone={found[1]}")
 
 
-def has_receipts(smoke: Smoke) -> bool:
-    """Return whether a shard is finished."""
-    try:
-        return bool(smoke.gcloud("storage", "ls", f"{smoke.base}/submitted/_receipts/"))
-    except Failed:  # so gcloud says that there is nothing
-        return False
+def compare(smoke: Smoke, name: str, folder: Path, local: Path) -> None:
+    """Compare what a job made with what this machine made."""
+    made = folder / name
+    made.mkdir()
+    smoke.gcloud("storage", "rsync", "--recursive", f"{smoke.base}/{name}", str(made))
+    found, expected = (check_committed(files_of(path)) for path in (made, local))
+    if any(found[part] != expected[part] for part in ("shards", "splits")):
+        raise Failed(f"{name}: manifest.json differs from the one made here")
+    for path in local.glob("*.tfrec"):
+        if digest(made / path.name) != digest(path):
+            raise Failed(f"{name}: {path.name} differs from the one made here")
 
 
-def worker_of(smoke: Smoke, job: str) -> tuple[str, str]:
-    """Return name and zone of one of a job's VMs."""
-    fields = "--format=value(name,zone.basename())"
-    said = smoke.gcloud("compute", "instances", "list", f'--filter=name~"^{job}-.*harness"', fields)
-    if not said:
-        raise Failed(f"no VM of {job} is to be found")
-    name, zone = said.splitlines()[0].split()
-    return name, zone
-
-
-def wait(smoke: Smoke, job: str, job_id: str) -> None:
-    """Wait until a job has succeeded."""
-    with smoke.step(f"job {job} ended"):
-        while (state := state_of(smoke, job_id)) not in ENDED:
-            smoke.pause()
-        if state != "JOB_STATE_DONE":
-            raise Failed(f"job {job} ended as {state}")
-
-
-def compare(smoke: Smoke, folder: Path, local: Path) -> None:
-    """Compare what both jobs made with what this machine made."""
-    expected = digests(local)
-    manifest = json.loads((local / "manifest.json").read_bytes())
-    for name in ("submitted", "scheduled"):
-        with smoke.step(f"{name}: complete, and the same bytes"):
-            made = folder / name
-            made.mkdir()
-            smoke.gcloud("storage", "rsync", "--recursive", f"{smoke.base}/{name}", str(made))
-            found = check_committed(files_of(made))
-            if digests(made) != expected:
-                raise Failed(f"{name}: the shards are not those that were made here")
-            for part in ("shards", "splits"):
-                if found[part] != manifest[part]:
-                    raise Failed(f"{name}: manifest.json tells of other {part}")
-    listed = "".join(f"{digest}  {file}\n" for file, digest in expected.items())
-    total = hashlib.sha256(listed.encode()).hexdigest()
-    smoke.notes.append(f"{len(expected)} shards, sha256 of their sha256 list `{total}`")
-
-
-def digests(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of every shard."""
-    paths = sorted(folder.glob("*.tfrec"))
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
-
-
-# --- the whole
-
-
-def smoke_test(smoke: Smoke, folder: Path) -> None:
-    """Do all steps; the scheduled job starts while the other runs."""
-    local = draw_and_convert(smoke, folder)
-    check_graph(smoke)
-    upload(smoke, folder)
-    build_template(smoke)
-    cancel_at_the_end(smoke)
-    scheduled = schedule(smoke, folder)
-    submitted = submit(smoke)
-    submitted_id = find_job(smoke, submitted)
-    delete_a_worker(smoke, submitted, submitted_id)
-    scheduled_id = find_job(smoke, scheduled)
-    wait(smoke, submitted, submitted_id)
-    wait(smoke, scheduled, scheduled_id)
-    compare(smoke, folder, local)
-
-
-def report(smoke: Smoke, fault: str) -> str:
-    """Return the report."""
-    options = smoke.options
-    lines = [
-        f"## beam-tfrec on Dataflow: {'failed' if fault else 'passed'}",
-        "",
-        f"`{smoke.name}` in {options.project}, {options.region}, gs://{options.bucket}",
-        "",
-        "| step | s |",
-        "|---|---|",
-        *(f"| {what} | {seconds:.0f} |" for what, seconds in smoke.steps),
-        "",
-        *(f"- {note}" for note in smoke.notes),
-        *([f"- **failed**: {fault}"] if fault else []),
-    ]
-    return "\n".join(lines)
+def digest(path: Path) -> str:
+    """Return a file's SHA-256."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the options; a missing one ends the program with 2."""
     parser = argparse.ArgumentParser(prog="make cloud-smoke", description=__doc__)
-    for name in ("project", "bucket", "region"):
-        parser.add_argument(f"--{name}", required=True)
-    parser.add_argument(
-        "--service_account", default="", help="of schedule and workers (default Compute Engine's)"
-    )
+    for name in ("project", "bucket", "region", "service_account"):
+        parser.add_argument(f"--{name}", default="")
     parser.add_argument("--images", type=int, default=2000, help="photos (default 2000)")
     parser.add_argument("--minutes", type=float, default=20, help="for all of it (default 20)")
     parser.add_argument("--poll_s", type=float, default=10, help="between questions (default 10)")
@@ -426,20 +278,20 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> int:
     """Run, clean up, report; return the exit code."""
     smoke = Smoke(parse(arguments))
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(143)
-    )  # as an exception, so that it is cleaned up
-    fault = "interrupted"
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exception, so that it cleans up
+    print(f"{smoke.name} in {smoke.options.project}, {smoke.base}", flush=True)
     try:
         with tempfile.TemporaryDirectory() as folder, smoke.undo:
-            try:
-                smoke_test(smoke, Path(folder))
-                fault = ""
-            except (Failed, AssertionError) as error:
-                fault = str(error)
-    finally:
-        print(report(smoke, fault))
-    return 1 if fault else 0
+            if not smoke.options.service_account:  # Compute Engine's
+                of = ("projects", "describe", smoke.options.project)
+                number = smoke.gcloud(*of, "--format=value(projectNumber)")
+                smoke.options.service_account = f"{number}-compute@developer.gserviceaccount.com"
+            smoke_test(smoke, Path(folder))
+    except (Failed, AssertionError) as error:
+        print(f"failed: {error}")
+        return 1
+    print("passed: both jobs made the bytes that were made here")
+    return 0
 
 
 if __name__ == "__main__":

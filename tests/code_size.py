@@ -70,7 +70,7 @@ TODAY = {
     "schemas/layouts, documents, geometry": 2575,
     "readers": 1028,
     "all four packages": 24_939,
-    "tests, all lines": 51_272,
+    "tests, all lines": 51_104,
     "modules": 210,
 }
 """The size that each part may have while it is above its budget."""
