@@ -45,7 +45,8 @@ def run_shard_names(data: bytes) -> None:
         (choices.one_of(_SPLITS), choices.one_of(_NUMBERS), choices.one_of(_NUMBERS))
         for _ in range(2)
     ]
-    num_shards = choices.one_of(_NUMBERS)
+    num_shards = max(1, choices.one_of(_NUMBERS))
+    shards = [(split, index % num_shards, records) for split, index, records in shards]
     template = choices.rest().decode("utf-8", "replace")
     try:
         names = ShardNames(template)
