@@ -30,9 +30,8 @@ from schemas.layouts.pictures import CategoryIds
 from schemas.layouts.tfds import TfdsLayout
 from schemas.samples import panoptic_root
 from transforms.list_blobs import ListBlobs
-from transforms.sources.coco_reading import CocoReading
 from transforms.sources.coco_samples import CocoRules
-from transforms.sources.read_coco import ReadCoco
+from transforms.sources.read_coco import CocoReading, ReadCoco
 from transforms.sources.read_samples import SourceSamples
 
 LAYOUTS: Mapping[str, type[GroupedLayout]] = {

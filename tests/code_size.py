@@ -57,9 +57,9 @@ BUDGETS = (
 )
 MOST_MODULES = 120
 TODAY = {
-    "pipelines": 3941,
-    "transforms/*.py, processes": 4571,
-    "transforms/sources": 2828,
+    "pipelines": 3940,
+    "transforms/*.py, processes": 4562,
+    "transforms/sources": 2831,
     "report": 1555,
     "transforms/images": 1739,
     "transforms/storage": 1523,
@@ -69,9 +69,9 @@ TODAY = {
     "schemas/annotations": 1312,
     "schemas/layouts, documents, geometry": 2575,
     "readers": 1028,
-    "all four packages": 24_939,
+    "all four packages": 24_932,
     "tests, all lines": 51_104,
-    "modules": 210,
+    "modules": 209,
 }
 """The size that each part may have while it is above its budget."""
 

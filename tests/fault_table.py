@@ -62,7 +62,7 @@ _OF_REMOVAL = (
 _CREATE = ("create", "spool.publish")
 _READ_SOURCES = (
     "transforms.leave_out_earlier.read_written",
-    "transforms.read_blobs.read_blob",
+    "transforms.sources.read_blobs.read_blob",
     "transforms.sources.split_sources.read_identified",
 )
 

@@ -16,9 +16,8 @@ from schemas.faults import Rejected, find_fault
 from schemas.manifest import Label
 from schemas.picture_fields import ObjectFields, PictureFields
 from schemas.samples import Blob, Sample, pack
-from transforms.sources.coco_reading import CocoReading
 from transforms.sources.coco_samples import CocoRules, CocoSource, read_coco
-from transforms.sources.read_coco import ReadCoco
+from transforms.sources.read_coco import CocoReading, ReadCoco
 from transforms.sources.split_sources import SplitSource, excluded_keys, merge_labels, uri_identity
 
 STRICT, DROPPING = CocoRules(), CocoRules(drop_orphans=True)

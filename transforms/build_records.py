@@ -26,9 +26,9 @@ from transforms.images.convert_images import NO_CONVERSION, Conversion, convert_
 from transforms.images.foreign_images import check_foreign
 from transforms.images.kinds import FOREIGN_KINDS, name_kind
 from transforms.images.turn_images import Orientation, turn_along, turn_upright
-from transforms.read_blobs import read_blob
 from transforms.run_spool import payload_bytes
 from transforms.shard_job import ShardJob
+from transforms.sources.read_blobs import read_blob
 from transforms.storage import (
     Storage,
 )

@@ -33,7 +33,6 @@ from transforms.growing_shard import GrowingShard
 from transforms.output_files import check_claim, conflict, create_or_compare
 from transforms.progress import PROGRESS
 from transforms.quantities import counted, megabytes
-from transforms.read_blobs import read_blob
 from transforms.shard_index import (
     IndexRow,
     index_from_parquet,
@@ -42,6 +41,7 @@ from transforms.shard_index import (
     same_but_pins,
 )
 from transforms.shard_job import ShardJob, check_codecs
+from transforms.sources.read_blobs import read_blob
 from transforms.storage import (
     Spool,
     Storage,

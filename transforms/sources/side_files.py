@@ -18,9 +18,9 @@ from schemas.samples import Blob
 from transforms import coders
 from transforms.blobs import MAX_IMAGE_BYTES
 from transforms.gate import DEFAULT_READERS, DEFAULT_REMOTE_READERS
-from transforms.read_blobs import read_blob
 from transforms.sources.join_files import OTHER_SIDE, JoinedFiles, NamedFile
 from transforms.sources.listed_files import HIDDEN, ListedFile, is_folder, why_skipped
+from transforms.sources.read_blobs import read_blob
 from transforms.storage import DEFAULT_ACCESS, Access, is_local, open_storage
 
 _ANNOTATIONS = "annotations"
