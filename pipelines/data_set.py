@@ -16,6 +16,7 @@ from schemas.layouts import Layout
 from schemas.manifest import Manifest
 from schemas.samples import Sample
 from schemas.shards import ShardNames, is_split_name
+from schemas.splits import Splitting
 from transforms.blobs import PinTally
 from transforms.build_records import record_bytes
 from transforms.commit import Commit
@@ -37,7 +38,6 @@ from transforms.shard_job import ShardJob
 from transforms.shard_table import Sharding
 from transforms.sources.read_samples import ReadSamples, SourceSamples
 from transforms.sources.split_sources import Item, SplitSource, is_there
-from transforms.splits import Splitting
 from transforms.storage import Access, name_below
 from transforms.write_shards import WriteShards
 

@@ -19,6 +19,7 @@ from schemas.geometry.resizing import Resize, ResizeMode
 from schemas.manifest import REPORT_NAME
 from schemas.run_date import DATE, expand_date, parse_date
 from schemas.shards import NAMED_TEMPLATES, ShardNames
+from schemas.splits import GIVEN, USUAL_SPLITS, Splitting
 from transforms.gate import (
     DEFAULT_BYTES,
     DEFAULT_READERS,
@@ -32,7 +33,6 @@ from transforms.images.turn_images import JPEG_QUALITY, Orientation
 from transforms.plan_shards import Order
 from transforms.publish_plan import RejectBudget
 from transforms.shard_table import Sharding
-from transforms.splits import GIVEN, USUAL_SPLITS, Splitting
 from transforms.storage import Access
 
 _Choice = TypeVar("_Choice", Check, Color, Encoding, Order, Orientation, ResizeMode)

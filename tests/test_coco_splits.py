@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from schemas.faults import Rejected
 from schemas.samples import Sample
+from schemas.splits import HASH, Splitting
 from tests.coco_command import (
     DATA,
     MakeCoco,
@@ -33,7 +34,6 @@ from tests.drawn_examples import draw
 from tests.test_coco_samples import FILES, RULES
 from transforms.sources.coco_samples import CocoRules, CocoSource, read_coco
 from transforms.sources.split_sources import SplitSource
-from transforms.splits import HASH, Splitting
 
 BY_HASH = ("--split_by", "hash", "--splits", "train=60,val=20,test=20")
 SPLITS = ("train", "val", "test")

@@ -8,10 +8,10 @@ import pytest
 
 from pipelines import folder
 from pipelines.folder import FolderConfig
+from schemas.splits import HASH, Splitting
 from tests.coco_command import examples, value
 from tests.conftest import jpeg_bytes
 from tests.pipeline_command import committed_by, run_pipeline
-from transforms.splits import HASH, Splitting
 
 BY_HASH = ("--split_by", "hash", "--splits", "train=80,val=10,test=10")
 SPLITS = ("train", "val", "test")

@@ -12,12 +12,12 @@ import pytest
 from schemas.faults import Rejected
 from schemas.samples import Sample
 from schemas.source_fields import ArrayFields
+from schemas.splits import HASH, Splitting
 from tests.array_runs import npy_bytes, random_images
 from transforms.sources import read_arrays
 from transforms.sources.array_files import ArraySource, open_file
 from transforms.sources.read_arrays import ArrayReader, plan_pieces
 from transforms.sources.split_sources import SourceNote
-from transforms.splits import HASH, Splitting
 from transforms.storage import open_storage
 
 GIVEN = Splitting()

@@ -7,10 +7,10 @@ import pytest
 from schemas.faults import Rejected
 from schemas.samples import Blob, Sample, pack
 from schemas.source_fields import ClassFields
+from schemas.splits import GIVEN, HASH, Splitting
 from transforms.sources.listed_files import ListedFile, why_skipped
 from transforms.sources.read_folder import FolderReader
 from transforms.sources.split_sources import Item, SourceNote, SplitCounter
-from transforms.splits import GIVEN, HASH, Splitting
 from transforms.storage import Entry
 
 AS_GIVEN = Splitting(GIVEN)

@@ -15,12 +15,12 @@ from schemas.columns import BOOL, FLOAT, INT, LIST, TEXT, ColumnFacts, add_facts
 from schemas.faults import Rejected
 from schemas.samples import Blob, Sample
 from schemas.source_fields import labels_of, row_bytes, row_of
+from schemas.splits import HASH, Splitting
 from transforms.sources.read_table import TableReader, find_image_root, name_in_root
 from transforms.sources.split_sources import SourceNote
 from transforms.sources.table_files import TableFile
 from transforms.sources.table_pieces import TablePiece, divide_file
 from transforms.sources.table_rows import BadRow, Row, rows_of
-from transforms.splits import HASH, Splitting
 from transforms.storage import DEFAULT_ACCESS, open_storage
 
 GIVEN = Splitting()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.data_set_flags import parse_splits
-from transforms.splits import HASH, USUAL_SPLITS, Splitting
+from schemas.splits import HASH, USUAL_SPLITS, Splitting
 
 SHARES = {"train": Fraction(80), "val": Fraction(10), "test": Fraction(10)}
 BY_HASH = Splitting(HASH, SHARES)

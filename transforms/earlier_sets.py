@@ -27,10 +27,10 @@ from schemas.manifest import (
     refuse_contradictions,
 )
 from schemas.run_date import DATE, date_in, expand_date
+from schemas.splits import splitting_in
 from transforms import coders
 from transforms.output_files import missing_shards
 from transforms.quantities import counted
-from transforms.splits import splitting_in
 from transforms.storage import (
     DEFAULT_ACCESS,
     Access,

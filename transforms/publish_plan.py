@@ -27,6 +27,7 @@ from schemas.manifest import (
     to_json,
 )
 from schemas.shards import ShardNames
+from schemas.splits import USUAL_SPLITS
 from transforms import coders
 from transforms.earlier_sets import (
     NO_EARLIER_SETS,
@@ -46,7 +47,6 @@ from transforms.output_files import (
 from transforms.progress import COUNTERS, PROGRESS
 from transforms.shard_table import ShardTable
 from transforms.sources.split_sources import SplitSource, merge_labels
-from transforms.splits import USUAL_SPLITS
 from transforms.storage import DEFAULT_ACCESS, Access, Storage, open_storage, read_uri
 
 _LOG = logging.getLogger(__name__)

@@ -12,10 +12,10 @@ from schemas.faults import FAULTS, Rejected, fault_line
 from schemas.geometry.boxes import PlacedBox, place_box
 from schemas.picture_fields import BadAnnotation, ObjectFields, PictureFields
 from schemas.samples import Blob, Sample, pack, panoptic_root
+from schemas.splits import Splitting
 from transforms.blobs import is_cut
 from transforms.sources.coco_splits import NOTHING_EXCLUDED, CocoSplits, SplitCounts
 from transforms.sources.split_sources import SplitSource
-from transforms.splits import Splitting
 
 STAGE = "read_coco"
 _GIVEN = Splitting()

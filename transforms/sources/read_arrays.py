@@ -14,6 +14,7 @@ from schemas.layouts.arrays import found_in
 from schemas.npy import NPY_TEXT_TYPES
 from schemas.samples import Blob, Sample, pack
 from schemas.source_fields import ArrayFields
+from schemas.splits import Splitting
 from transforms import coders
 from transforms.batches import is_in_process
 from transforms.blobs import PinTally
@@ -30,7 +31,6 @@ from transforms.sources.array_files import (
 from transforms.sources.listed_files import ListedFile, ListFiles
 from transforms.sources.npz import NPY
 from transforms.sources.split_sources import Item, SourceNote
-from transforms.splits import Splitting
 from transforms.storage import DEFAULT_ACCESS, Access, find_uri
 
 STAGE = "read_arrays"

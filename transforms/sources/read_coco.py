@@ -8,6 +8,7 @@ import apache_beam as beam
 
 from schemas.faults import Rejected
 from schemas.samples import Sample, panoptic_root
+from schemas.splits import Splitting
 from transforms.sources.coco_samples import CocoRules, CocoSource, parse_sources, read_files
 from transforms.sources.read_samples import RejectedOutput, SplitSourceOutput
 from transforms.sources.split_sources import (
@@ -16,7 +17,6 @@ from transforms.sources.split_sources import (
     join_identities,
     read_identified,
 )
-from transforms.splits import Splitting
 from transforms.storage import DEFAULT_ACCESS, Access
 
 Item = Sample | Rejected | SplitSource

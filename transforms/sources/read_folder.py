@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from schemas.faults import Rejected
 from schemas.samples import Blob, Sample, pack
 from schemas.source_fields import ClassFields
+from schemas.splits import Splitting
 from transforms.blobs import pin_sample
 from transforms.sources.listed_files import HIDDEN, ListedFile, is_folder, why_skipped
 from transforms.sources.split_sources import Item, SourceNote
-from transforms.splits import Splitting
 
 STAGE = "read_folder"
 FOLDER = "folder"

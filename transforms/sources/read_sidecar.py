@@ -7,12 +7,12 @@ from schemas.annotations.side_files import value_at
 from schemas.faults import Rejected
 from schemas.picture_fields import BadAnnotation
 from schemas.samples import Blob, Sample
+from schemas.splits import Splitting
 from transforms.blobs import MAX_IMAGE_BYTES, pin_sample
 from transforms.sources.listed_files import ListedFile, why_skipped
 from transforms.sources.side_contents import SideContents, SideFault, SideSample
 from transforms.sources.side_files import SideText, named_image
 from transforms.sources.split_sources import Item, SourceNote
-from transforms.splits import Splitting
 
 STAGE = "read_sidecar"
 

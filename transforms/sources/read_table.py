@@ -10,6 +10,7 @@ from schemas.columns import BIG_INT, TEXT, Cell, ColumnFacts, kind_of_text, kind
 from schemas.faults import Rejected
 from schemas.samples import Blob, Sample
 from schemas.source_fields import fields_of_row, labels_of
+from schemas.splits import Splitting
 from schemas.table_names import Named, is_called_a_table, matches, root_and_pattern, what_is_named
 from transforms.sources.split_sources import Item, SourceNote
 from transforms.sources.table_files import TableFile, number_tables, stat_tables
@@ -20,7 +21,6 @@ from transforms.sources.table_pieces import (
     table_fault,
 )
 from transforms.sources.table_rows import BadRow, Row, rows_of
-from transforms.splits import Splitting
 from transforms.storage import Access, is_local, list_uri, open_storage
 
 STAGE = "read_table"

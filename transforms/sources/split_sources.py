@@ -18,7 +18,7 @@ from schemas.labels import unite_labels
 from schemas.licenses import License
 from schemas.manifest import Label, SourceFile, from_json
 from schemas.samples import Sample
-from transforms.splits import Splitting
+from schemas.splits import Splitting
 from transforms.storage import DEFAULT_ACCESS, Access, Entry, find_uri
 
 _NOTHING_EXCLUDED: Mapping[str, str] = {}
