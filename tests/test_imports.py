@@ -42,7 +42,6 @@ TO_BE_MENDED = {
     ("readers", f"imports {IMAGES}"),
     ("schemas", "uses _add_kind"),
     ("schemas", "uses _column_feature"),
-    ("transforms", "uses _struct"),
     (STORAGE, "uses _run"),
     (STORAGE, "uses _path"),
     (STORAGE, "uses _coding"),

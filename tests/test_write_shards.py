@@ -42,10 +42,9 @@ from tests.small_runs import (
     write_set,
 )
 from transforms import build_records
-from transforms.build_records import build_record
+from transforms.build_records import Record, build_record
 from transforms.build_shard import build_shard, check_sources, write_shard
 from transforms.gate import GateLimits, WorkerGate
-from transforms.growing_shard import Record
 from transforms.images.check_images import Check
 from transforms.progress import PROGRESS
 from transforms.shard_index import IndexRow, Source, index_from_parquet, index_to_parquet

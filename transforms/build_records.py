@@ -3,23 +3,24 @@
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from schemas.example import MAX_EXAMPLE_BYTES, encode_example_parts
 from schemas.faults import FAULTS, Scope, printable
-from schemas.images import RAW, EncodedImage
+from schemas.feature_roles import BoxForm, Roles
+from schemas.features import Kind
+from schemas.images import RAW, EncodedImage, ImageInfo
 from schemas.layouts import Built, Labels, Layout, Unfit, labels_by_category
 from schemas.manifest import JobPlan
 from schemas.samples import Sample, is_panoptic
 from schemas.sequence_example import encode_sequence_example_parts
+from schemas.shown_values import tensor_shape
 from schemas.tfrecord import frame_record
 from transforms.gate import WorkerGate
-from transforms.growing_shard import Record
 from transforms.images.check_images import (
     MAX_PIXELS,
     Check,
     ImageFault,
-    ImageInfo,
     check_image,
 )
 from transforms.images.convert_images import NO_CONVERSION, Conversion, convert_along, convert_image
@@ -43,9 +44,17 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class Record(NamedTuple):
+    """A framed record in parts, and what it was built from."""
+
+    parts: list[bytes]
+    built: Built
+    images: Sequence[EncodedImage]
+
+
 def record_maker(
     job: ShardJob, plan: JobPlan, gate: WorkerGate
-) -> Callable[[Sample, Sequence[bytes]], "Record | Unfit"]:
+) -> Callable[[Sample, Sequence[bytes]], Record | Unfit]:
     """Return what makes a sample's record of its images; it is called by many threads."""
     labels = labels_by_category(plan.labels)
     layout = job.layout.resolved(plan.found)
@@ -228,3 +237,79 @@ def bytes_in_flight(sample: Sample, conversion: Conversion) -> int:
     return (
         size + sum(map(conversion.pixels_bytes, files_bytes)) if conversion.pixels_dtype else size
     )
+
+
+RecordValues = Mapping[str, tuple[Kind | None, Sequence]]
+"""Kind and values by feature key, as encoded or as parsed."""
+
+_NOTHING: tuple[Kind | None, Sequence] = (None, ())
+_NUMBERS_A_BOX = 4
+
+
+class RecordFacts(NamedTuple):
+    """What an index says of a record; None where the record has no such thing.
+
+    Attributes:
+        image_height: of its first picture, in px as stored.
+        image_width: likewise.
+        objects: number of objects on it.
+    """
+
+    image_height: int | None
+    image_width: int | None
+    objects: int | None
+
+
+def record_facts(
+    values: RecordValues, roles: Roles, images: Sequence[EncodedImage] = ()
+) -> RecordFacts:
+    """Return what an index says of a record.
+
+    Args:
+        values: of its features.
+        roles: of these features.
+        images: that it was made from; their headers are not parsed again.
+    """
+    height, width = _picture_size(values, roles, images) or (None, None)
+    return RecordFacts(height, width, _num_objects(values, roles))
+
+
+def _picture_size(
+    values: RecordValues, roles: Roles, images: Sequence[EncodedImage]
+) -> tuple[int, int] | None:
+    for key in roles.images:
+        for value in _values(values, key, Kind.BYTES)[:1]:
+            info = next((i.info for i in images if i.data is value), None) or check_image(value)
+            return (info.height_px, info.width_px) if isinstance(info, ImageInfo) else None
+    for key in roles.pixels:
+        for value in _values(values, key, Kind.BYTES)[:1]:
+            return _tensor_size(value) or _stated_size(values, roles)
+    return None
+
+
+def _tensor_size(value: bytes) -> tuple[int, int] | None:
+    """Return height and width of a serialized tensor of pixels."""
+    shape = tensor_shape(value)
+    return (shape[0], shape[1]) if shape and len(shape) in (2, 3) and all(shape) else None
+
+
+def _stated_size(values: RecordValues, roles: Roles) -> tuple[int, int] | None:
+    """Return the size that a record of plain pixel values states."""
+    height, width = (
+        next(iter(_values(values, key, Kind.INT64)), 0) for key in (roles.height, roles.width)
+    )
+    return (int(height), int(width)) if height > 0 and width > 0 else None
+
+
+def _num_objects(values: RecordValues, roles: Roles) -> int | None:
+    if not roles.objects:
+        return None
+    objects = roles.objects[0]
+    numbers = len(_values(values, objects.boxes[0], Kind.FLOAT))
+    boxes = numbers if objects.form is BoxForm.EDGES else numbers // _NUMBERS_A_BOX
+    return max(boxes, len(_values(values, objects.labels, Kind.INT64)))
+
+
+def _values(values: RecordValues, key: str, kind: Kind) -> Sequence:
+    found, held = values.get(key, _NOTHING)
+    return held if found is kind else ()

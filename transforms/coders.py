@@ -25,7 +25,7 @@ class StructCoder(coders.Coder):
 
     def __init__(self, struct: type) -> None:
         """Take the struct's type."""
-        self._struct = struct
+        self.struct = struct
         self._encode = msgspec.msgpack.Encoder(order="deterministic").encode
         self._decode: Callable[[bytes], Any] = msgspec.msgpack.Decoder(struct).decode
 
@@ -47,7 +47,7 @@ class StructCoder(coders.Coder):
 
     def to_type_hint(self) -> type:
         """Return the struct's type."""
-        return self._struct
+        return self.struct
 
     @classmethod
     def from_type_hint(cls, typehint: Any, registry: Any) -> Any:
@@ -56,15 +56,15 @@ class StructCoder(coders.Coder):
 
     def __reduce__(self) -> tuple:
         """Pickle by the type: encoders and decoders do not pickle."""
-        return type(self), (self._struct,)
+        return type(self), (self.struct,)
 
     def __eq__(self, other: object) -> bool:
         """Return whether both encode the same struct in the same way."""
-        return type(other) is type(self) and self._struct is other._struct
+        return type(other) is type(self) and self.struct is other.struct
 
     def __hash__(self) -> int:
         """Return a hash that agrees with equality."""
-        return hash(self._struct)
+        return hash(self.struct)
 
 
 class CompressedCoder(StructCoder):

@@ -42,7 +42,7 @@ PUBLISH = "transforms/publish_plan.py"
 RETRIES = "transforms/storage/retries.py"
 SAMPLES = "transforms/sources/coco_samples.py"
 SHARD_TABLE = "transforms/shard_table.py"
-GROWING = "transforms/growing_shard.py"
+GROWING = "transforms/build_shard.py"
 BUILD_RECORDS = "transforms/build_records.py"
 BUILD_SHARD = "transforms/build_shard.py"
 

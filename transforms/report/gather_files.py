@@ -18,8 +18,8 @@ from schemas.features import Kind
 from schemas.inferred import InferredSchema
 from schemas.parse_example import Sequences, Values
 from schemas.tfrecord import FRAME_BYTES
+from transforms.build_records import record_facts
 from transforms.quantities import counted
-from transforms.record_facts import record_facts
 from transforms.report.contents import MAX_PICTURES, Report, SplitReport
 from transforms.report.gather import program_versions
 from transforms.report.index_sums import IndexSums, PickedRecord, pick_records
