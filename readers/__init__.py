@@ -65,9 +65,8 @@ def load(
         ValueError: when an argument is wrong, or a data set has no manifest.
         RuntimeError: `E-VER-MISSING` or `E-VER-SIZE` when a shard is not what was written.
     """
-    from readers.hosts import drops_remainder
-    from readers.parsed_features import TensorForm
-    from readers.tf_data import Reading, load_data_sets, share_of
+    from readers.data_sets import drops_remainder
+    from readers.tf_data import Reading, TensorForm, load_data_sets, share_of
 
     host, hosts = share_of(host, hosts, input_context)
     dropping = drops_remainder(drop_remainder, hosts)
@@ -106,10 +105,8 @@ def open(
         RuntimeError: `E-VER-MISSING`, `E-VER-SIZE` or, on gs://, `E-VER-CRC` when a shard is not
             what was written.
     """
-    from readers.data_sets import find_data_sets
-    from readers.hosts import deal
+    from readers.data_sets import deal, find_data_sets, list_shards
     from readers.records import Records
-    from readers.shard_files import list_shards
 
     found = find_data_sets(data_sets, access)
     shards = list_shards(found, split)
@@ -143,8 +140,7 @@ def steps_per_epoch(
     Raises:
         ValueError: when the hosts cannot share a batch, or a host would have none.
     """
-    from readers.data_sets import find_data_sets
-    from readers.hosts import steps
+    from readers.data_sets import find_data_sets, steps
 
     shards = find_data_sets(data_sets, access).shards(split)
     records = sum(shard.entry.records for shard in shards)

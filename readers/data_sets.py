@@ -1,11 +1,15 @@
 """Find the shards of committed data sets: by their manifests, never by a glob."""
 
+import array
+import bisect
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from schemas.faults import fault_line
 from schemas.features import FeatureSpec
 from schemas.manifest import (
     MANIFEST_NAME,
@@ -17,7 +21,15 @@ from schemas.manifest import (
     refuse_contradictions,
     spec_of,
 )
-from transforms.storage import DEFAULT_ACCESS, Access, Storage, is_local, join_uri, open_storage
+from transforms.storage import (
+    DEFAULT_ACCESS,
+    Access,
+    Entry,
+    Storage,
+    is_local,
+    join_uri,
+    open_storage,
+)
 
 Root = str | os.PathLike[str]
 """Path or URI of an output."""
@@ -172,3 +184,240 @@ def _by_key(manifest: Manifest) -> list[tuple[str, str, bool, bool, bool]]:
 def _shards_of(place: int, manifest: Manifest, split: str) -> list[ShardFile]:
     names = zip(manifest.shards, index_names_of(manifest), strict=True)
     return [ShardFile(place, entry, name) for entry, (name, _) in names if entry.split == split]
+
+
+REMEDY = "copy the data set again from where it is whole, or make it again"
+
+
+T = TypeVar("T")
+
+
+class ListedShard(NamedTuple):
+    """A shard that is there, and as long as it was written.
+
+    Attributes:
+        file: as the manifest has it.
+        entry: as listed, by which its bytes are pinned.
+        uri: its path or URI.
+    """
+
+    file: ShardFile
+    entry: Entry
+    uri: str
+
+
+def list_shards(data_sets: DataSets, split: str) -> list[ListedShard]:
+    """Return the shards of a split in their order, by one listing of each data set.
+
+    Raises:
+        ValueError: when none of the data sets has such a split.
+        RuntimeError: `E-VER-MISSING`, `E-VER-SIZE` or, where the store tells checksums,
+            `E-VER-CRC`, naming the first shard that is not what was written.
+    """
+    files = data_sets.shards(split)
+    listed: dict[int, Mapping[str, Entry]] = {}
+    for file in files:
+        if file.data_set not in listed:
+            entries = data_sets.storage(file).list(recursive=False)
+            listed[file.data_set] = {entry.name: entry for entry in entries}
+    return [_checked(data_sets, file, listed[file.data_set]) for file in files]
+
+
+def _checked(data_sets: DataSets, file: ShardFile, listed: Mapping[str, Entry]) -> ListedShard:
+    written, uri = file.entry, data_sets.uri(file)
+    entry = listed.get(written.file)
+    if entry is None or entry.kind != "file":
+        raise RuntimeError(fault_line("E-VER-MISSING", uri, _not_a_file(entry), REMEDY))
+    if entry.size_bytes != written.bytes:
+        storage = data_sets.storage(file)
+        what = f"{entry.size_bytes} bytes, of {written.bytes} that were written"
+        what += _first_cut(file, storage, entry.size_bytes)
+        raise RuntimeError(fault_line("E-VER-SIZE", uri, what, REMEDY))
+    if entry.crc32c is not None and f"{entry.crc32c:08x}" != written.crc32c:
+        what = f"the store's CRC-32C is {entry.crc32c:08x}, {written.crc32c} was written"
+        raise RuntimeError(fault_line("E-VER-CRC", uri, what, REMEDY))
+    return ListedShard(file, entry, uri)
+
+
+def _not_a_file(entry: Entry | None) -> str:
+    return "no such file" if entry is None else f"a {entry.kind}, not a file"
+
+
+def _first_cut(file: ShardFile, storage: Storage, size_bytes: int) -> str:
+    """Return which record a file lacks first, nothing when the index does not tell."""
+    if size_bytes > file.entry.bytes:
+        return ""
+    with contextlib.suppress(RuntimeError):
+        offsets = read_offsets(file, storage)
+        number = bisect.bisect_right(offsets, size_bytes) - 1
+        return f": record {number} at byte {offsets[number]} is cut off"
+    return ""
+
+
+def read_offsets(file: ShardFile, storage: Storage) -> array.array:
+    """Return where a shard's records begin and, behind them, where the last one ends.
+
+    Raises:
+        RuntimeError: `E-VER-MISSING` or `E-VER-INDEX` when there is no index, or it is not that of
+            the shard.
+    """
+    from transforms.shard_index import offsets_from_parquet
+
+    written = file.entry
+    offsets = _decoded(
+        file, storage, lambda data: offsets_from_parquet(data, written.records, written.bytes)
+    )
+    return array.array("q", offsets.tobytes())
+
+
+def read_keys(file: ShardFile, storage: Storage) -> list[str]:
+    """Return the keys of a shard's records.
+
+    Raises:
+        RuntimeError: `E-VER-MISSING` or `E-VER-INDEX` when there is no index, or it is not that of
+            the shard.
+    """
+    from transforms.shard_index import keys_from_parquet
+
+    return _decoded(file, storage, lambda data: keys_from_parquet(data, file.entry.records))
+
+
+def _decoded(file: ShardFile, storage: Storage, decode: Callable[[bytes], T]) -> T:
+    entry = storage.stat(file.index_name)
+    where = join_uri(storage.root, file.index_name)
+    if entry is None or entry.kind != "file":
+        raise RuntimeError(fault_line("E-VER-MISSING", where, _not_a_file(entry), REMEDY))
+    try:
+        return decode(storage.read(file.index_name, entry))
+    except ValueError as error:
+        raise RuntimeError(fault_line("E-VER-INDEX", where, str(error), REMEDY)) from None
+
+
+class Part(NamedTuple):
+    """Consecutive records of a shard.
+
+    Attributes:
+        shard: its place among the split's shards.
+        first: the first record, from 0.
+        stop: the one behind the last.
+    """
+
+    shard: int
+    first: int
+    stop: int
+
+    @property
+    def records(self) -> int:
+        """How many they are."""
+        return self.stop - self.first
+
+
+def deal(
+    records: Sequence[int], host: int = 0, hosts: int = 1, *, drop_remainder: bool = False
+) -> list[Part]:
+    """Return what a host reads, in the order of the shards.
+
+    Counts of two hosts differ by one at most; with `drop_remainder` they do not, and the last
+    `sum(records) % hosts` records that nobody was due are read by none.
+
+    Args:
+        records: of each shard.
+        host: this host, from 0.
+        hosts: their number.
+        drop_remainder: whether all hosts get equally many.
+
+    Raises:
+        ValueError: when there is no such host.
+
+    >>> deal([3, 3, 3, 2], 0, 2), deal([3, 3, 3, 2], 1, 2)
+    ([Part(shard=0, first=0, stop=3), Part(shard=2, first=0, stop=3)], [Part(shard=1, first=0, \
+stop=3), Part(shard=3, first=0, stop=2)])
+    >>> deal([4, 2], 0, 2), deal([4, 2], 1, 2)
+    ([Part(shard=0, first=0, stop=3)], [Part(shard=0, first=3, stop=4), Part(shard=1, first=0, \
+stop=2)])
+    """
+    check_host(host, hosts)
+    dealt = [
+        [Part(shard, 0, records[shard]) for shard in range(first, len(records), hosts)]
+        for first in range(hosts)
+    ]
+    due = _due([sum(part.records for part in parts) for parts in dealt], drop_remainder)
+    spare: list[Part] = []
+    for parts, wanted in zip(dealt, due, strict=True):
+        spare += _take_from_end(parts, sum(part.records for part in parts) - wanted)
+    for parts, wanted in zip(dealt, due, strict=True):
+        parts += _take_from_end(spare, wanted - sum(part.records for part in parts))
+    return sorted(part for part in dealt[host] if part.records)
+
+
+def drops_remainder(asked: bool | None, hosts: int) -> bool:
+    """Return whether to drop the remainder: as asked, by default where there are several hosts."""
+    return hosts > 1 if asked is None else asked
+
+
+def steps(
+    records: int, global_batch: int, hosts: int = 1, *, drop_remainder: bool | None = None
+) -> int:
+    """Return how many batches every host reads of a split in an epoch.
+
+    Args:
+        records: of the split.
+        global_batch: records of a batch, on all hosts together.
+        hosts: their number.
+        drop_remainder: see `drops_remainder`. Without it the last batch may be short, and some
+            hosts may have one batch more.
+
+    Raises:
+        ValueError: when the hosts cannot share a batch, or a host would have none.
+
+    >>> steps(1000, 64, 8), steps(1000, 64), steps(1000, 64, drop_remainder=True)
+    (15, 16, 15)
+    """
+    check_host(0, hosts)
+    if global_batch < 1 or global_batch % hosts:
+        raise ValueError(
+            f"global_batch must be a multiple of hosts, got {global_batch} and {hosts}: each host"
+            " reads batches of global_batch / hosts"
+        )
+    whole, left = divmod(records // hosts, global_batch // hosts)
+    count = whole + (left > 0 and not drops_remainder(drop_remainder, hosts))
+    if not count:
+        raise ValueError(
+            f"global_batch must be at most the split's {records} records, got {global_batch} for"
+            f" {hosts} hosts: give a smaller one"
+        )
+    return count
+
+
+def check_host(host: int, hosts: int) -> None:
+    """Refuse a host that there is not.
+
+    Raises:
+        ValueError: with the value and the remedy.
+    """
+    if hosts < 1:
+        raise ValueError(f"hosts must be at least 1, got {hosts}: give their number")
+    if not 0 <= host < hosts:
+        raise ValueError(f"host must be 0 to {hosts - 1}, got {host}: hosts are counted from 0")
+
+
+def _due(have: Sequence[int], drop_remainder: bool) -> list[int]:
+    """Return how many records each is to have; those that have most get one more, if any do."""
+    base, extra = divmod(sum(have), len(have))
+    if drop_remainder:
+        return [base] * len(have)
+    richest = sorted(range(len(have)), key=lambda host: (-have[host], host))[:extra]
+    return [base + (host in richest) for host in range(len(have))]
+
+
+def _take_from_end(parts: list[Part], wanted: int) -> list[Part]:
+    """Remove so many records from the end of parts, and return them."""
+    taken: list[Part] = []
+    while wanted > 0 and parts:
+        shard, first, stop = parts.pop()
+        cut = max(first, stop - wanted)
+        if cut > first:
+            parts.append(Part(shard, first, cut))
+        taken.append(Part(shard, cut, stop))
+        wanted -= stop - cut
+    return taken

@@ -9,21 +9,19 @@ import bisect
 import itertools
 import operator
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, SupportsIndex, overload
 
 import numpy as np
 
-from readers.data_sets import DataSets
-from readers.hosts import Part
+from readers.data_sets import REMEDY, DataSets, ListedShard, Part
 from readers.pictures import Picture
-from readers.record_values import Record, record_parser
-from readers.shard_files import REMEDY, ListedShard
 from readers.shard_reader import Member, ShardReader, Span
 from schemas.faults import fault_line
-from schemas.features import FeatureSpec
+from schemas.features import Feature, FeatureSpec, Kind
 from schemas.manifest import Label
+from schemas.parse_example import Message, kind_of, read_features, read_sequence
 from schemas.tfrecord import (
     CHECKSUM_BYTES,
     HEADER_BYTES,
@@ -36,10 +34,96 @@ SHOWN = 3
 """Records that a notebook shows of a sequence."""
 
 
+Record = dict[str, Any]
+"""A record's values by key: exactly the keys of its features."""
+
+RecordParser = Callable[[bytes], Record]
+"""Function from a record's bytes to its values."""
+
+_DTYPES = {Kind.FLOAT: np.float32, Kind.INT64: np.int64}
+_DEFAULTS = {Kind.BYTES: b"", Kind.FLOAT: np.float32(0), Kind.INT64: np.int64(0)}
+
+
+def record_parser(spec: FeatureSpec) -> RecordParser:
+    """Return a parser of serialized Examples, or of SequenceExamples if such is the spec.
+
+    Arrays are the caller's own and writable. The parser raises `ValueError` where
+    `tf.io.parse_single_example` with `parse_spec` would fail: bytes that are no Example, values of
+    another kind, and none or several where there must be one.
+    """
+    whole = [(f.key, _converter(f)) for f in spec.features if not f.per_step]
+    steps = [(f.key, f.kind, _converter(f), f.repeated) for f in spec.features if f.per_step]
+
+    def parse_whole(features: Mapping[str, Message]) -> Record:
+        return {key: convert(features.get(key)) for key, convert in whole}
+
+    def parse(data: bytes) -> Record:
+        return parse_whole(read_features(data))
+
+    def parse_sequence(data: bytes) -> Record:
+        context, lists = read_sequence(data)
+        record = parse_whole(context)
+        for key, kind, convert, is_repeated in steps:
+            values = [convert(step) for step in lists[key].feature] if key in lists else []
+            is_array = kind is not Kind.BYTES and not is_repeated
+            record[key] = np.array(values, _DTYPES[kind]) if is_array else values
+        return record
+
+    return parse_sequence if spec.is_sequence else parse
+
+
+def _converter(feature: Feature) -> Callable[[Message | None], Any]:
+    """Return the function from protobuf's `Feature`, None if absent, to a record's value."""
+    key, kind = feature.key, feature.kind
+    list_of = operator.attrgetter(f"{kind.value}_list")
+    scalar: Callable[[Any], Any] = bytes if kind is Kind.BYTES else _DTYPES[kind]
+    to_list = _TO_LIST[kind]
+
+    def convert_one(found: Message | None) -> Any:
+        values: Sequence[Any] = () if found is None else list_of(found).value
+        if len(values) == 1:
+            return scalar(values[0])
+        if feature.optional and (found is None or kind_of(found) is None):
+            return _DEFAULTS[kind]
+        _refuse_other_kind(key, found, kind)
+        raise ValueError(f"{key} has {len(values)} values, not one")
+
+    def convert_list(found: Message | None) -> Any:
+        if found is None or not list_of(found).value:
+            _refuse_other_kind(key, found, kind)
+            return [] if kind is Kind.BYTES else np.empty(0, _DTYPES[kind])
+        return to_list(list_of(found))
+
+    return convert_list if feature.repeated else convert_one
+
+
+def _refuse_other_kind(key: str, found: Message | None, kind: Kind) -> None:
+    other = None if found is None else kind_of(found)
+    if other is not None and other is not kind:
+        raise ValueError(f"{key} is of kind {other.value}, not {kind.value}")
+
+
+def _float_array(floats: Message) -> Any:
+    """Return a FloatList's values as a writable array, by its packed bytes: no float is boxed."""
+    packed = floats.SerializeToString()
+    return np.frombuffer(bytearray(packed[-4 * len(floats.value) :]), "<f4")
+
+
+def _int64_array(integers: Message) -> Any:
+    return np.fromiter(integers.value, np.int64, len(integers.value))
+
+
+_TO_LIST: dict[Kind, Callable[[Message], Any]] = {
+    Kind.BYTES: lambda texts: list(texts.value),
+    Kind.FLOAT: _float_array,
+    Kind.INT64: _int64_array,
+}
+
+
 class Records(Sequence[Record]):
     """The records of a split, or of a host's share, as a sequence of dicts.
 
-    A record's values are those of `tf.io.parse_single_example`, as `readers.record_values` says.
+    A record's values are those of `tf.io.parse_single_example`, as `readers.records` says.
     It can be a data set of PyTorch (`DataLoader` asks `__getitems__` for a batch at once) and the
     source of Grain's `MapDataset.source`; it can be pickled, used in processes that were forked or
     spawned, and by several threads. Each process opens files and connections of its own.

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-from readers.data_sets import DataSets
-from readers.shard_files import ListedShard, read_keys, read_offsets
+from readers.data_sets import DataSets, ListedShard, read_keys, read_offsets
 from transforms.storage import Storage, is_local, open_storage
 
 SPAN_BYTES = 4 << 20

@@ -98,13 +98,13 @@ def no_builders_beside(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A machine on which nobody has logged in to Google Cloud."""
-    from transforms.storage import gcs_clients  # here: few tests need Google's client
+    from transforms.storage import gcs  # here: few tests need Google's client
 
     for name in ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
-    gcs_clients.credentials.cache_clear()
+    gcs.credentials.cache_clear()
 
 
 def rounds(few: int, many: int) -> list[Any]:

@@ -34,7 +34,7 @@ from tests.gcs_stand_in import GcsStandIn, Kind
 from tests.small_images import chunk, idat, ihdr, png
 from tests.turned_images import as_stored, oriented
 from transforms import build_records, build_shard
-from transforms.storage import Access, gcs_clients
+from transforms.storage import Access, gcs
 from transforms.storage.local import LocalStorage
 
 OUR_FLAGS = sorted(set(coco.parser()._option_string_actions) - {"-h", "--help"})
@@ -637,17 +637,17 @@ def test_anonymous(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
     for made in (
-        gcs_clients.credentials,
-        gcs_clients.session,
-        gcs_clients.client,
-        gcs_clients.reader,
+        gcs.credentials,
+        gcs.session,
+        gcs.client,
+        gcs.reader,
     ):
         made.cache_clear()
     monkeypatch.setattr(google.auth, "default", no_credentials)
-    gcs_clients.session(True)
-    gcs_clients.reader("b", Access(anonymous=True), "")
+    gcs.session(True)
+    gcs.reader("b", Access(anonymous=True), "")
     with pytest.raises(AssertionError, match="credentials were looked for"):
-        gcs_clients.session(False)
+        gcs.session(False)
     config = coco.configure([*IN_BUCKET, "--anonymous"])[0].config
     assert config.access == Access(anonymous=True)
 

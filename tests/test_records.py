@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import readers
-from readers.record_values import record_parser
+from readers.records import record_parser
 from schemas.example import encode_example
 from schemas.features import Feature, FeatureSpec, Kind, parse_sequence_spec, parse_spec
 from schemas.manifest import Label

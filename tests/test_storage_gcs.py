@@ -25,7 +25,7 @@ from obstore.auth.google import GoogleCredentialProvider
 from tests.children import limited, outcome_of
 from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
 from tests.stores import LARGE, Store, opened
-from transforms.storage import Access, Entry, Storage, gcs, gcs_clients, open_storage, retries
+from transforms.storage import Access, Entry, Storage, gcs, open_storage, retries
 
 SMALL = b"1234567890"
 GENERIC = obstore_errors.GenericError
@@ -52,7 +52,7 @@ def stand_in(store: Store) -> GcsStandIn:
 def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gcs, "TIMEOUT_S", (1, 0.3))
     monkeypatch.setattr(gcs, "SENDING_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(gcs_clients, "READER_TIMEOUTS", {"read_timeout": "300ms", "timeout": "1s"})
+    monkeypatch.setattr(gcs, "READER_TIMEOUTS", {"read_timeout": "300ms", "timeout": "1s"})
 
 
 def names_in(storage: Storage) -> list[str]:
@@ -248,8 +248,8 @@ def test_an_upload_is_sent_whole_again_with_new_credentials(
 ) -> None:
     data = SMALL if kind is Kind.UPLOAD else LARGE
     renewed = Renewed()
-    monkeypatch.setattr(gcs_clients, "AnonymousCredentials", lambda: renewed)
-    clients = (gcs_clients.session, gcs_clients.client)
+    monkeypatch.setattr(gcs, "AnonymousCredentials", lambda: renewed)
+    clients = (gcs.session, gcs.client)
     for made in clients:
         made.cache_clear()
     store.files.stand_in.inject(Fault(What.STATUS, kind, status=401))
@@ -355,10 +355,10 @@ def test_missing_credentials_are_reported_within_seconds() -> None:
 def new_clients(no_credentials: None) -> Iterator[None]:
     """Clients are made anew, from no credentials."""
     made = (
-        gcs_clients.credentials,
-        gcs_clients.session,
-        gcs_clients.client,
-        gcs_clients.reader,
+        gcs.credentials,
+        gcs.session,
+        gcs.client,
+        gcs.reader,
     )
     for cached in made:
         cached.cache_clear()
@@ -386,15 +386,15 @@ def test_all_clients_use_the_account_of_the_machine(
     account = {"type": "service_account", "client_email": email, "token_uri": "http://localhost:1"}
     log_in({**account, "private_key": key.decode()}, tmp_path, monkeypatch)
 
-    credentials = gcs_clients.session(False).credentials
-    provider = gcs_clients.reader("b", Access(), "").credential_provider
+    credentials = gcs.session(False).credentials
+    provider = gcs.reader("b", Access(), "").credential_provider
 
     assert credentials.service_account_email == email
     assert credentials.scopes == ["https://www.googleapis.com/auth/devstorage.read_write"]
     assert isinstance(provider, GoogleCredentialProvider)
     assert provider.credentials is credentials
-    assert isinstance(gcs_clients.session(True).credentials, AnonymousCredentials)
-    anonymous = gcs_clients.reader("b", Access(anonymous=True), "")
+    assert isinstance(gcs.session(True).credentials, AnonymousCredentials)
+    anonymous = gcs.reader("b", Access(anonymous=True), "")
     assert anonymous.config["skip_signature"] == "true"
 
 
@@ -452,7 +452,7 @@ ERRORS = [
 
 @pytest.mark.parametrize(("error", "transient"), ERRORS, ids=lambda value: type(value).__name__)
 def test_which_errors_are_transient(error: Exception, transient: bool) -> None:
-    assert gcs_clients.is_transient(error) is transient
+    assert gcs.is_transient(error) is transient
 
 
 NO_FILES = [
@@ -468,7 +468,7 @@ def test_too_many_open_files_are_no_trouble_of_the_network(
 ) -> None:
     soft = 0 if starved else resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     with limited(resource.RLIMIT_NOFILE, soft):
-        found = gcs_clients.limit_of_files(GENERIC(words))
+        found = gcs.limit_of_files(GENERIC(words))
 
     assert getattr(found, "errno", None) == number
 
@@ -601,7 +601,7 @@ def test_reads_slow_down_where_a_store_throttles(store: Store) -> None:
     store.files.stand_in.inject(Fault(What.STATUS, Kind.READ, status=503))
 
     assert store.storage.read("a") == b"1"
-    assert retries.rate_of("b", gcs_clients.is_throttling, 0).per_s() < math.inf
+    assert retries.rate_of("b", gcs.is_throttling, 0).per_s() < math.inf
 
 
 def list_and_measure(emulator: str, root: str) -> tuple[int, int]:

@@ -32,7 +32,6 @@ DATA_SET = "pipelines/data_set.py"
 FILES = "transforms/output_files.py"
 GATE = "transforms/gate.py"
 GCS = "transforms/storage/gcs.py"
-GCS_CLIENTS = "transforms/storage/gcs_clients.py"
 JOIN = "transforms/leave_out_earlier.py"
 LOCAL = "transforms/storage/local.py"
 OTHERS = "transforms/storage/beam_filesystem.py"
@@ -433,7 +432,7 @@ SABOTAGES = (
     Sabotage(
         7,
         "gs://: a busy store ends the run",
-        GCS_CLIENTS,
+        GCS,
         "status in _TRANSIENT_STATUS or status >= 500",
         "status in _TRANSIENT_STATUS",
         ("tests/test_storage_gcs.py::test_a_transient_error_is_retried",),
