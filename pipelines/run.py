@@ -38,12 +38,12 @@ from pipelines.flags import FlagParser
 from pipelines.progress_display import showing_progress
 from pipelines.summary import summarize
 from schemas.manifest import MANIFEST_NAME, REPORT_NAME, read_manifest
+from transforms.builders import builder_processes
 from transforms.commit import find_complete
 from transforms.earlier_sets import Since, dividing_options, find_earlier_sets
 from transforms.images.check_images import SAFE_PILLOW_MAJOR
 from transforms.output_files import EXCLUDED_NAME, remove_output
 from transforms.pipeline_spool import close_spools, shares_memory
-from transforms.processes.shard_builders import builders_beside
 from transforms.progress import PROGRESS
 from transforms.quantities import counted
 from transforms.report.write_report import has_report, write_report
@@ -246,7 +246,7 @@ def _run_to_the_end(
     noun, known = config.layout.sample_noun, runs_workers_here(options)
     with (
         showing_progress(PROGRESS, loggers, noun, known=known),
-        _builders_beside(config, options),
+        _builder_processes(config, options),
     ):
         run_graph(partial(build, config=config), options, waits=run.waits)
     if run.waits and not makes_template(options):
@@ -376,7 +376,7 @@ def run_graph(
 
 
 @contextlib.contextmanager
-def _builders_beside(config: DataSetConfig, options: PipelineOptions) -> Iterator[None]:
+def _builder_processes(config: DataSetConfig, options: PipelineOptions) -> Iterator[None]:
     """Start builder processes for a run in this process.
 
     There are none when a path needs Beam's filesystems, when reads are rate-limited, when sources
@@ -391,7 +391,7 @@ def _builders_beside(config: DataSetConfig, options: PipelineOptions) -> Iterato
         and type(config.layout).__module__.startswith("schemas.")
         and not any(map(is_beams, uris))
     ):
-        with builders_beside(config.limits, config.output, OUR_LOGGERS):
+        with builder_processes(config.limits, config.output, OUR_LOGGERS):
             yield
     else:
         yield

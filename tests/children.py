@@ -22,7 +22,7 @@ from typing import Any
 KILLED = 77
 """Exit code of a child that `die_at` ended."""
 
-_BUILDERS = "transforms.processes.build_beside"
+_BUILDERS = "transforms.builders"
 _OURS = "transforms."
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.small_runs", "tests.bucket_runs"])

@@ -92,7 +92,7 @@ def rates_forgotten() -> None:
 @pytest.fixture
 def no_builders_beside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have runs build all shards in this process, where a test has replaced what builds them."""
-    monkeypatch.setattr("pipelines.run.builders_beside", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr("pipelines.run.builder_processes", lambda *_: contextlib.nullcontext())
 
 
 @pytest.fixture

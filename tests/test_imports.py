@@ -14,17 +14,16 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("schemas", "transforms", "readers", "pipelines")
 NOT_SHIPPED = ("tests", "benchmarks", "examples")
 
-STORAGE, IMAGES, SOURCES, PROCESSES, VERIFY, FORECAST, REPORT = (
+STORAGE, IMAGES, SOURCES, VERIFY, FORECAST, REPORT = (
     f"transforms/{name}"
-    for name in ("storage", "images", "sources", "processes", "verify", "forecast", "report")
+    for name in ("storage", "images", "sources", "verify", "forecast", "report")
 )
-FLOW = {"schemas", STORAGE, IMAGES, SOURCES, PROCESSES, "transforms"}
+FLOW = {"schemas", STORAGE, IMAGES, SOURCES, "transforms"}
 MAY_IMPORT = {
     "schemas": set(),
     STORAGE: {"schemas"},
     IMAGES: {"schemas"},
     SOURCES: {"schemas", STORAGE, IMAGES},
-    PROCESSES: {"schemas", STORAGE, IMAGES},
     "transforms": FLOW,
     VERIFY: FLOW,
     FORECAST: FLOW,
@@ -36,7 +35,6 @@ MAY_IMPORT = {
 
 TO_BE_MENDED = {
     (SOURCES, "imports transforms"),
-    (PROCESSES, "imports transforms"),
     ("transforms", f"imports {VERIFY}"),
     ("readers", "imports transforms"),
     ("readers", f"imports {IMAGES}"),
@@ -186,7 +184,7 @@ NOT_IN_SCHEMAS = {"tensorflow", "apache_beam", "numpy", "PIL", "pyarrow"}
         ("readers", [], {"tensorflow", "apache_beam", "PIL", "pyarrow"}),
         (
             "transforms",
-            ["transforms.processes.build_beside"],
+            ["transforms.builders"],
             {"apache_beam", "tensorflow", "pipelines"},
         ),
     ],

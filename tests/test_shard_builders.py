@@ -27,7 +27,7 @@ from tests.coco_command import (
     start_coco,
 )
 from tests.small_runs import write_set
-from transforms.processes import shard_builders
+from transforms import builders
 from transforms.progress import PROGRESS
 
 TWO = ("--workers", 2)
@@ -38,13 +38,13 @@ TWO = ("--workers", 2)
 def built_here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of shards that this process builds itself."""
     names: list[str] = []
-    write_shard = shard_builders.write_shard
+    write_shard = builders.write_shard
 
     def noted(shard: Any, *args: Any) -> Any:
         names.append(str(shard.name))
         return write_shard(shard, *args)
 
-    monkeypatch.setattr(shard_builders, "write_shard", noted)
+    monkeypatch.setattr(builders, "write_shard", noted)
     return names
 
 
@@ -52,7 +52,7 @@ def built_here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have this process build all shards."""
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "builders_beside", lambda *_: contextlib.nullcontext())
+        patch.setattr(runner, "builder_processes", lambda *_: contextlib.nullcontext())
         yield
 
 
@@ -149,7 +149,7 @@ def test_the_other_process_is_killed(job: Job, tmp_path: Path) -> None:
         os.kill(beside, signal.SIGKILL)
         run = finish(process)
     assert run.ended == (6, "E-IO-LIMIT"), run.err
-    assert "one that built shards was ended by SIGKILL" in run.fault
+    assert "one that built shards was ended by signal 9 (Killed)" in run.fault
     check_rerun(job, tmp_path / "out")
 
 
@@ -165,7 +165,7 @@ def test_the_run_is_ended(number: signal.Signals, job: Job, tmp_path: Path) -> N
 def test_where_none_can_start_a_run_builds_alone(
     built_here: list[str], make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("transforms.processes.builder_process.sys.executable", "/bin/false")
+    monkeypatch.setattr("transforms.builders.sys.executable", "/bin/false")
     committed(make_coco(6), tmp_path / "out", "--num_shards", 6, *TWO)
     assert len(built_here) == 6
 

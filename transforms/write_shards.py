@@ -14,8 +14,8 @@ from schemas.faults import Scope
 from schemas.manifest import JobPlan
 from schemas.shards import ShardInfo, ShardPlan
 from transforms import coders
+from transforms.builders import ShardBuilders
 from transforms.gate import GateLimits
-from transforms.processes.shard_builders import ShardBuilders
 from transforms.progress import COUNTERS
 from transforms.shard_job import ShardJob
 from transforms.sources.npz import UNPACKED
@@ -31,7 +31,7 @@ class WriteShards(beam.PTransform):
     """Shard plans -> what was made of them, one `ShardInfo` a shard, in any order.
 
     Shards are built by the worker process and its builder processes
-    (`processes/shard_builders.py`), at most `limits.shards_in_flight` at once. As many are uploaded
+    (`builders.py`), at most `limits.shards_in_flight` at once. As many are uploaded
     at the same time. Images are read ahead within `limits.bytes_in_flight`. A shard that an earlier
     attempt finished is kept. Rejects travel in the infos, so that a retry cannot double or lose
     them.
@@ -83,7 +83,7 @@ class _WriteShards(beam.DoFn):
     def process(self, shard: ShardPlan, plan: JobPlan) -> Iterator[ShardInfo]:
         if len(self._running) >= self._builders.at_once:
             yield from self._take_finished()
-        self._running.add(self._builders.submit(shard, self._job, plan))
+        self._running.add(self._builders.submit(shard, plan))
 
     def finish_bundle(self) -> Iterator:
         while self._running:

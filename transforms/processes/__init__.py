@@ -1,1 +1,0 @@
-"""Processes that build a run's shards next to it, without Beam."""
