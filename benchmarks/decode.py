@@ -32,8 +32,7 @@ from schemas.manifest import Label
 from schemas.samples import Sample
 from transforms.build_records import check_images, convert_images
 from transforms.images.check_images import Check
-from transforms.images.convert_images import NO_CONVERSION, Conversion
-from transforms.images.turn_images import JPEG_QUALITY, Orientation
+from transforms.images.convert_images import JPEG_QUALITY, NO_CONVERSION, Conversion, Orientation
 from transforms.sources.coco_samples import CocoRules, CocoSource, read_coco
 
 HERE = Path(__file__).resolve().parent

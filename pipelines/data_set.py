@@ -24,8 +24,7 @@ from transforms.earlier_sets import NO_EARLIER_SETS, EarlierSets
 from transforms.find_duplicates import FindDuplicates
 from transforms.gate import GateLimits
 from transforms.images.check_images import Check
-from transforms.images.convert_images import NO_CONVERSION, Conversion
-from transforms.images.turn_images import Orientation
+from transforms.images.convert_images import NO_CONVERSION, Conversion, Orientation
 from transforms.leave_out_earlier import LeaveOutEarlier
 from transforms.payloads import DetachPayloads
 from transforms.pin_blobs import PinBlobs

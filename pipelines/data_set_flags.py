@@ -28,8 +28,14 @@ from transforms.gate import (
     GateLimits,
 )
 from transforms.images.check_images import Check
-from transforms.images.convert_images import DEFAULT_QUALITY, Color, Conversion, Encoding
-from transforms.images.turn_images import JPEG_QUALITY, Orientation
+from transforms.images.convert_images import (
+    DEFAULT_QUALITY,
+    JPEG_QUALITY,
+    Color,
+    Conversion,
+    Encoding,
+    Orientation,
+)
 from transforms.plan_shards import Order
 from transforms.publish_plan import RejectBudget
 from transforms.shard_table import Sharding

@@ -17,7 +17,7 @@ from schemas.faults import fault_line, printable
 from schemas.inferred import InferredSchema
 from schemas.manifest import MANIFEST_NAME
 from transforms.find_records import FoundRecord, manifest_of, records_of_file, records_of_set
-from transforms.images.draw_images import draw
+from transforms.images.decode_images import draw
 from transforms.quantities import counted
 from transforms.show_record import Picture, pictures_of, record_lines
 from transforms.storage import Access, check_uri, join_uri, open_storage, split_uri

@@ -30,7 +30,7 @@ from schemas.table_names import (
     what_is_named,
 )
 from transforms.images.check_images import Check
-from transforms.images.turn_images import Orientation
+from transforms.images.convert_images import Orientation
 from transforms.list_blobs import ListBlobs
 from transforms.sources.listed_files import ListFiles
 from transforms.sources.read_samples import SourceSamples

@@ -18,8 +18,7 @@ from schemas.samples import Blob, Sample, pack, panoptic_root
 from tests.test_orientation import run_lengths
 from tests.turned_images import as_stored, as_viewed, encoded, oriented, png_of
 from transforms.build_records import convert_images
-from transforms.images.convert_images import Color, Conversion, Encoding
-from transforms.images.turn_images import Orientation
+from transforms.images.convert_images import Color, Conversion, Encoding, Orientation
 
 WIDTH_PX, HEIGHT_PX = 120, 80
 RED, GREEN, BLUE = range(3)

@@ -17,17 +17,16 @@ from schemas.samples import Blob, Sample
 from tests.small_images import EOI, GIF_FRAME, chunk, gif, gif_frame, png
 from tests.turned_images import as_stored, as_viewed, encoded, jpeg_of, oriented, png_of
 from transforms.build_records import convert_images
-from transforms.images.check_images import ImageFault, ImageInfo, check_image
+from transforms.images.check_images import ImageFault, ImageInfo, check_foreign, check_image
 from transforms.images.convert_images import (
     NO_CONVERSION,
     Color,
     Conversion,
     Encoding,
+    Orientation,
     convert_image,
 )
 from transforms.images.findings import MAX_PIXELS
-from transforms.images.foreign_images import check_foreign
-from transforms.images.turn_images import Orientation
 
 PLAIN = Conversion(pixels_dtype="uint8", color=Color.KEEP)
 NOISE = np.random.default_rng(6).integers(0, 256, (24, 40, 3), np.uint8)

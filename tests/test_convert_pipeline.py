@@ -33,8 +33,7 @@ from tests.coco_command import (
 from tests.conftest import jpeg_bytes
 from tests.small_images import EOI
 from tests.turned_images import as_stored, oriented
-from transforms.images.convert_images import Conversion
-from transforms.images.turn_images import Orientation
+from transforms.images.convert_images import Conversion, Orientation
 from transforms.shard_index import index_from_parquet
 
 

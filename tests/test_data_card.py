@@ -14,8 +14,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from pipelines import table
-from schemas.documents.data_card import data_card
-from schemas.documents.reading_code import reading_code
+from schemas.documents.data_card import data_card, reading_code
 from schemas.documents.seals import is_sealed
 from schemas.licenses import LicenseCount
 from schemas.manifest import (

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from transforms.images import encode_jpeg as module
-from transforms.images.encode_jpeg import encode_jpeg
+from transforms.images import convert_images as module
+from transforms.images.convert_images import encode_jpeg
 
 
 def picture(mode: str, size_px: tuple[int, int]) -> Image.Image:

@@ -4,8 +4,8 @@ import pytest
 
 from schemas.images import ImageInfo
 from tests.small_images import GRAY_PALETTE, bmp
-from transforms.images.bmp import read_bmp
 from transforms.images.findings import MAX_PIXELS, BadImage
+from transforms.images.gif_bmp import read_bmp
 
 BGRA = struct.pack("<III", 0x00FF0000, 0x0000FF00, 0x000000FF)
 OS2 = b"BM" + struct.pack("<IHHIIHHHH", 0, 0, 0, 26, 12, 3, 2, 1, 24) + bytes(40)

@@ -3,7 +3,7 @@ import pytest
 from schemas.images import ImageInfo
 from tests.small_images import GIF_FRAME, gif, gif_frame
 from transforms.images.findings import MAX_PIXELS, BadImage
-from transforms.images.gif import GifFrame, gif_frames, read_gif
+from transforms.images.gif_bmp import GifFrame, gif_frames, read_gif
 
 CONTROL = b"!\xf9\4\1\0\0\7\0"
 COMMENT = b"!\xfe\3abc\2de\0"
@@ -101,7 +101,7 @@ def test_tensorflows_limit_holds_above_ours():
 
 
 def test_number_of_sub_blocks_is_limited_over_the_whole_file(monkeypatch):
-    monkeypatch.setattr("transforms.images.gif.MAX_SUB_BLOCKS", 5)
+    monkeypatch.setattr("transforms.images.gif_bmp.MAX_SUB_BLOCKS", 5)
     assert read_gif(gif(COMMENT, GIF_FRAME), MAX_PIXELS) == info("palette")
     for data in (gif(COMMENT, COMMENT, GIF_FRAME), gif(*[b"!\0\1\0\0"] * 6, GIF_FRAME)):
         with pytest.raises(BadImage, match="more than 5 sub-blocks"):

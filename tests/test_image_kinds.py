@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transforms.images.kinds import name_kind
+from transforms.images.findings import name_kind
 
 KINDS = [
     (b"\xff\xd8\x00\x00", "a JPEG whose first segment is missing"),

@@ -8,7 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from schemas.documents.tfds_metadata import TfdsSplit, dataset_info_json, features_json, label_files
+from schemas.documents.tensorflow_files import (
+    TfdsSplit,
+    dataset_info_json,
+    features_json,
+    label_files,
+)
 from schemas.example import encode_example_parts
 from schemas.images import EncodedImage, ImageInfo
 from schemas.layouts import Unfit

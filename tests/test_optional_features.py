@@ -5,8 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from schemas.documents.text_protos import schema_pbtxt
-from schemas.documents.tfds_metadata import TfdsSplit, dataset_info_json, features_json
+from schemas.documents.tensorflow_files import (
+    TfdsSplit,
+    dataset_info_json,
+    features_json,
+    schema_pbtxt,
+)
 from schemas.example import encode_example
 from schemas.features import Content, Feature, FeatureSpec, Kind, parse_spec
 from schemas.manifest import FeatureEntry, from_json, to_json

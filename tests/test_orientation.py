@@ -19,7 +19,7 @@ from schemas.picture_fields import ObjectFields, PictureFields, Segmentation
 from schemas.samples import Blob, Sample, pack
 from tests.coco_command import examples, run_coco, shard_paths, value
 from tests.turned_images import as_stored, as_viewed, encoded, every_pixel_another, oriented, png_of
-from transforms.images.turn_images import turn_upright
+from transforms.images.convert_images import turn_upright
 from transforms.shard_index import index_from_parquet
 
 WIDTH_PX, HEIGHT_PX = 7, 5

@@ -24,8 +24,7 @@ from schemas.samples import Blob, Sample, pack
 from tests.small_images import chunk, idat, ihdr, png
 from tests.turned_images import as_stored, as_viewed, encoded, jpeg_of, oriented, png_of
 from transforms.build_records import convert_images
-from transforms.images.convert_images import NO_CONVERSION
-from transforms.images.turn_images import Orientation
+from transforms.images.convert_images import NO_CONVERSION, Orientation
 
 KEYS = (
     "image/segmentation/class/encoded",

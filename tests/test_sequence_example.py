@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.documents.text_protos import schema_pbtxt
-from schemas.documents.tfds_metadata import features_json
+from schemas.documents.tensorflow_files import features_json, schema_pbtxt
 from schemas.example import FeatureValues
 from schemas.features import Feature, FeatureSpec, Kind, RepeatedAs, parse_sequence_spec, parse_spec
 from schemas.sequence_example import (

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensorflow_metadata.proto.v0 import schema_pb2
 
-from schemas.documents.text_protos import label_map_pbtxt, schema_pbtxt
+from schemas.documents.tensorflow_files import label_map_pbtxt, schema_pbtxt
 from schemas.features import Content, Feature, FeatureSpec, Kind
 from tests.test_features import DETECTION
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from schemas.documents.tfds_metadata import TfdsSplit, dataset_info_json, features_json
+from schemas.documents.tensorflow_files import TfdsSplit, dataset_info_json, features_json
 from schemas.features import Content, Feature, FeatureSpec, Kind
 from tests.test_features import DETECTION, RGB, detection_values, encoded_image, serialize
 

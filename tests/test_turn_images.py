@@ -35,7 +35,7 @@ from tests.turned_images import (
     png_of,
 )
 from transforms.images.check_images import ImageFault, ImageInfo
-from transforms.images.turn_images import JPEG_QUALITY, Orientation, codec_versions, turn_upright
+from transforms.images.convert_images import JPEG_QUALITY, Orientation, codec_versions, turn_upright
 
 TURNING = range(2, 9)
 
@@ -238,7 +238,7 @@ _TURN_IN_THREADS = """
 import threading
 from pathlib import Path
 from tests.turned_images import encoded
-from transforms.images.turn_images import turn_upright
+from transforms.images.convert_images import turn_upright
 
 def resident_mb():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20

@@ -21,12 +21,19 @@ from transforms.images.check_images import (
     MAX_PIXELS,
     Check,
     ImageFault,
+    check_foreign,
     check_image,
 )
-from transforms.images.convert_images import NO_CONVERSION, Conversion, convert_along, convert_image
-from transforms.images.foreign_images import check_foreign
-from transforms.images.kinds import FOREIGN_KINDS, name_kind
-from transforms.images.turn_images import Orientation, turn_along, turn_upright
+from transforms.images.convert_images import (
+    NO_CONVERSION,
+    Conversion,
+    Orientation,
+    convert_along,
+    convert_image,
+    turn_along,
+    turn_upright,
+)
+from transforms.images.findings import FOREIGN_KINDS, name_kind
 from transforms.run_spool import payload_bytes
 from transforms.shard_job import ShardJob
 from transforms.sources.read_blobs import read_blob

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from schemas.documents.text_protos import MAX_LABEL_ID
+from schemas.documents.tensorflow_files import MAX_LABEL_ID
 from schemas.faults import fault_line, printable
 from schemas.manifest import (
     MANIFEST_NAME,

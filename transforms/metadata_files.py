@@ -2,14 +2,15 @@
 
 from schemas.documents.croissant import CROISSANT_NAME, croissant_json
 from schemas.documents.data_card import CARD_NAME, data_card
-from schemas.documents.text_protos import label_map_pbtxt, schema_pbtxt
-from schemas.documents.tfds_metadata import (
+from schemas.documents.tensorflow_files import (
     NOT_PLAIN_TEMPLATE,
     PLAIN_SHARD_TEMPLATE,
     TfdsSplit,
     dataset_info_json,
     features_json,
     label_files,
+    label_map_pbtxt,
+    schema_pbtxt,
 )
 from schemas.features import FeatureSpec
 from schemas.layouts import Layout

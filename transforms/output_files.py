@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from schemas.documents.croissant import CROISSANT_NAME
 from schemas.documents.data_card import CARD_NAME
 from schemas.documents.seals import is_sealed
-from schemas.documents.tfds_metadata import LABEL_FILES
+from schemas.documents.tensorflow_files import LABEL_FILES
 from schemas.faults import fault_line, printable
 from schemas.manifest import (
     DUPLICATES_NAME,

@@ -8,8 +8,7 @@ from schemas.layouts import Layout
 from schemas.manifest import JobPlan
 from schemas.shards import ShardNames
 from transforms.images.check_images import Check
-from transforms.images.convert_images import NO_CONVERSION, Conversion
-from transforms.images.turn_images import Orientation
+from transforms.images.convert_images import NO_CONVERSION, Conversion, Orientation
 from transforms.run_spool import RunSpool
 from transforms.storage import (
     DEFAULT_ACCESS,

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from schemas.documents.text_protos import label_map_pbtxt
+from schemas.documents.tensorflow_files import label_map_pbtxt
 from schemas.faults import FAULTS, Rejected, Scope
 from schemas.manifest import Label
 from schemas.picture_fields import PictureFields, Segmentation

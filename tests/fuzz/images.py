@@ -14,7 +14,6 @@ from schemas.geometry.turns import turn_size
 from schemas.images import EncodedImage
 from tests import small_images as small
 from tests.fuzz.target import Target
-from transforms.images.bmp import read_bmp
 from transforms.images.check_images import (
     MAX_PIXELS,
     TRAITS,
@@ -23,12 +22,12 @@ from transforms.images.check_images import (
     ImageInfo,
     check_image,
 )
+from transforms.images.convert_images import turn_upright
 from transforms.images.exif import read_exif
 from transforms.images.findings import BadImage
-from transforms.images.gif import read_gif
+from transforms.images.gif_bmp import read_bmp, read_gif
 from transforms.images.jpeg import read_jpeg
 from transforms.images.png import read_png
-from transforms.images.turn_images import turn_upright
 
 _FEW_PIXELS = 2**14
 """What a decode may take, so that thousands of inputs a second can be decoded."""

@@ -24,7 +24,7 @@ from schemas.samples import Sample, is_panoptic
 from transforms.build_records import bytes_in_flight, read_images, record_maker
 from transforms.forecast.outline_shards import GatheredPlan, ShardOutline
 from transforms.gate import GateLimits, WorkerGate
-from transforms.images.turn_images import Orientation
+from transforms.images.convert_images import Orientation
 from transforms.publish_plan import reject_text
 from transforms.shard_job import ShardJob
 from transforms.sources.split_sources import SplitSource

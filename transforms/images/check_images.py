@@ -9,23 +9,27 @@ import contextlib
 import enum
 import io
 import re
+import struct
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from schemas.images import ImageInfo
-from transforms.images.bmp import read_bmp
+from transforms.images.exif import read_exif
 from transforms.images.findings import (
+    FOREIGN_KINDS,
     MAX_PIXELS,
     TRAITS,
     BadImage,
     ImageFault,
     damaged,
+    name_kind,
+    require_size,
     truncated,
     unreadable,
 )
-from transforms.images.gif import SIGNATURES as GIF_SIGNATURES
-from transforms.images.gif import GifFrame, gif_frames, read_gif
+from transforms.images.gif_bmp import SIGNATURES as GIF_SIGNATURES
+from transforms.images.gif_bmp import GifFrame, gif_frames, read_bmp, read_gif
 from transforms.images.jpeg import jpeg_for_decoder, read_jpeg
-from transforms.images.kinds import FOREIGN_KINDS, name_kind
 from transforms.images.png import SIGNATURE as PNG_SIGNATURE
 from transforms.images.png import png_for_decoder, read_png
 
@@ -221,3 +225,85 @@ def _one_line(error: Exception) -> str:
     """
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"
     return ascii(_ADDRESS.sub("0x", text))[1:-1][:_DETAIL_CHARACTERS]
+
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+_WEBP_HEADER_BYTES = 30
+_GRAY_MODES = frozenset({"1", "L", "LA", "I;16", "I;16B", "I;16L"})
+_ALPHA_MODES = frozenset({"LA", "PA", "RGBA", "La", "RGBa"})
+
+
+def check_foreign(data: bytes, max_pixels: int) -> ImageInfo | ImageFault:
+    """Return what an image of another format is by its header, or why it is refused.
+
+    Raises:
+        MemoryError, RecursionError, OSError: of the machine, not of the image.
+    """
+    try:
+        with decoding(), open_foreign(data, max_pixels) as image:
+            return _info(image, name_kind(data).lower())
+    except BadImage as error:
+        return error.fault
+
+
+def open_foreign(data: bytes, max_pixels: int) -> "Image.Image":
+    """Return an image of another format, none of its pixels decoded.
+
+    Raises:
+        BadImage: when it is of no format that is known here, or too large.
+    """
+    from PIL import AvifImagePlugin, ImageFile, TiffImagePlugin, WebPImagePlugin, features
+
+    kind = name_kind(data)
+    plugins: dict[str, tuple[type[ImageFile.ImageFile], str]] = {  # of `FOREIGN_KINDS`
+        "WebP": (WebPImagePlugin.WebPImageFile, "webp"),
+        "AVIF": (AvifImagePlugin.AvifImageFile, "avif"),
+        "TIFF": (TiffImagePlugin.TiffImageFile, "libtiff"),
+    }
+    plugin, needed = plugins.get(kind, (None, ""))
+    if plugin is None:
+        raise unreadable(kind)
+    if not features.check(needed):
+        raise ValueError(f"Pillow must be built with {needed} to convert {kind}, and is not")
+    if kind == "WebP":  # the decoder allocates its canvas when it is made
+        require_size(*_webp_size(data), max_pixels)
+    image = plugin(io.BytesIO(data))
+    require_size(*image.size, max_pixels)
+    return image
+
+
+def _info(image: "Image.Image", kind: str) -> ImageInfo:
+    traits = set[str]()
+    if image.mode in _GRAY_MODES:
+        traits.add("gray")
+    if image.mode in _ALPHA_MODES or "transparency" in image.info:
+        traits.add("alpha")
+    if image.mode == "CMYK":
+        traits.add("cmyk")
+    if getattr(image, "n_frames", 1) > 1:
+        traits.add("animated")
+    return ImageInfo(kind, *image.size, _orientation(image, kind), tuple(sorted(traits)))
+
+
+def _orientation(image: "Image.Image", kind: str) -> int:
+    if kind == "tiff":  # Pillow gives its size and pixels as they are viewed
+        return 1
+    exif = image.info.get("exif", b"")
+    return read_exif(exif.removeprefix(b"Exif\0\0"))[0]
+
+
+def _webp_size(data: bytes) -> tuple[int, int]:
+    """Return width and height by a WebP's first chunk (RFC 9649, sections 2.5 to 2.7)."""
+    if len(data) < _WEBP_HEADER_BYTES:
+        raise truncated(f"{len(data)} bytes, a WebP header takes {_WEBP_HEADER_BYTES}")
+    chunk = data[12:16]
+    if chunk == b"VP8X":
+        width, height = data[24:27], data[27:30]
+        return int.from_bytes(width, "little") + 1, int.from_bytes(height, "little") + 1
+    if chunk == b"VP8L":
+        bits = int.from_bytes(data[21:25], "little")
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    width, height = struct.unpack_from("<HH", data, 26)
+    return width & 0x3FFF, height & 0x3FFF

@@ -13,14 +13,22 @@ Pure functions of bytes. Limits have been applied to headers before any of these
 """
 
 import io
-from typing import TYPE_CHECKING, NamedTuple
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from schemas.images import EncodedImage, ImageInfo
-from transforms.images.check_images import require_same_size
-from transforms.images.findings import MAX_PIXELS, unreadable
-from transforms.images.foreign_images import open_foreign
-from transforms.images.jpeg import jpeg_for_decoder
-from transforms.images.metadata import Metadata, read_metadata
+from transforms.images.check_images import (
+    ImageFault,
+    check_image,
+    decoding,
+    open_foreign,
+    require_same_size,
+)
+from transforms.images.exif import upright_exif
+from transforms.images.findings import MAX_PIXELS, BadImage, unreadable
+from transforms.images.jpeg import jpeg_for_decoder, jpeg_profiles
 from transforms.images.png import SIGNATURE, png_chunk, png_chunks, png_for_decoder
 
 if TYPE_CHECKING:
@@ -29,6 +37,64 @@ if TYPE_CHECKING:
 _SAME_CHANNELS = {"La": "LA", "RGBa": "RGBA", "PA": "RGBA", "RGBX": "RGB", "YCbCr": "RGB"}
 _SIXTEEN_BITS = frozenset({"I;16", "I;16B", "I;16L"})
 _GRAY_TYPE, _RGB_TYPE = 0, 2  # colour types of a PNG
+
+
+_MAX_PROFILE_BYTES = 4 << 20
+_MAX_SEGMENT_BODY_BYTES = 65_533
+_EXIF_PREFIX, _ICC_PREFIX = b"Exif\0\0", b"ICC_PROFILE\0"
+_APP1, _APP2 = 0xFFE1, 0xFFE2
+_SPACE_OF_MODE = {"L": b"GRAY", "LA": b"GRAY", "I;16": b"GRAY", "RGB": b"RGB ", "RGBA": b"RGB "}
+
+
+class Metadata(NamedTuple):
+    """EXIF and a colour profile.
+
+    Attributes:
+        exif: the TIFF block from its byte order mark on; empty for none.
+        icc: the ICC profile; empty for none.
+    """
+
+    exif: bytes = b""
+    icc: bytes = b""
+
+    @property
+    def colour_space(self) -> bytes:
+        """What the profile is of: `RGB `, `GRAY`, `CMYK` (ICC.1:2022, table 19)."""
+        return self.icc[16:20]
+
+    def for_mode(self, mode: str) -> Self:
+        """Return it without a profile that is of other channels than Pillow's mode has."""
+        return self if self.colour_space == _SPACE_OF_MODE.get(mode) else self._replace(icc=b"")
+
+    def upright(self) -> Self:
+        """Return it for a picture that was turned upright."""
+        return self._replace(exif=upright_exif(self.exif)) if self.exif else self
+
+    def of_pillow(self, image: "Image.Image") -> Self:
+        """Return it with the profile that Pillow has found."""
+        icc = image.info.get("icc_profile") or b""
+        return self._replace(icc=icc if len(icc) <= _MAX_PROFILE_BYTES else b"")
+
+    def jpeg_segments(self) -> bytes:
+        """Return the segments of a JPEG that hold it; EXIF too large for one is left out."""
+        return b"".join(self._segments())
+
+    def png_chunks(self) -> bytes:
+        """Return the PNG chunks that hold it; they come after the header."""
+        chunks = []
+        if self.icc:
+            chunks.append(png_chunk(b"iCCP", b"ICC Profile\0\0" + zlib.compress(self.icc)))
+        if self.exif:
+            chunks.append(png_chunk(b"eXIf", self.exif))
+        return b"".join(chunks)
+
+    def _segments(self) -> Iterator[bytes]:
+        if self.exif and len(_EXIF_PREFIX + self.exif) <= _MAX_SEGMENT_BODY_BYTES:
+            yield _segment(_APP1, _EXIF_PREFIX + self.exif)
+        at_once = _MAX_SEGMENT_BODY_BYTES - len(_ICC_PREFIX) - 2
+        pieces = [self.icc[at : at + at_once] for at in range(0, len(self.icc), at_once)]
+        for number, piece in enumerate(pieces, start=1):
+            yield _segment(_APP2, _ICC_PREFIX + bytes([number, len(pieces)]) + piece)
 
 
 class Decoded(NamedTuple):
@@ -201,3 +267,171 @@ def _from_inks(image: "Image.Image", metadata: Metadata) -> tuple["Image.Image",
             if found is not None:
                 return found, without
     return image.convert("RGB"), without
+
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from PIL import Image
+
+BoxPx = tuple[float, float, float, float]
+"""A part of an image: left, top, right, bottom in px, which may end within pixels."""
+
+_MAX_OF_MODE = {"I;16": 65535}
+_MAX_OF_BYTE = 255
+
+
+def pixels_of(
+    image: "Image.Image", size_px: tuple[int, int], box_px: BoxPx, dtype: str
+) -> "NDArray":
+    """Return an image's pixels, C-contiguous: height x width x channels.
+
+    Resampled channel by channel in float32, so that no rounding comes between: within 1/255 of
+    `tf.image.resize(antialias=True)`. Types change as by `tf.image.convert_image_dtype`: floats are
+    the parts of the largest integer, integers of 16 bits 256 times those of 8.
+
+    Args:
+        image: of mode `L`, `LA`, `RGB`, `RGBA` or `I;16`.
+        size_px: width and height that are wanted.
+        box_px: the part of the image that is shown: left, top, right, bottom.
+        dtype: one of `PIXEL_DTYPES`.
+    """
+    import numpy as np
+
+    largest = _MAX_OF_MODE.get(image.mode, _MAX_OF_BYTE)
+    pixels = np.asarray(image)
+    if pixels.ndim == 2:
+        pixels = pixels[:, :, np.newaxis]
+    if image.size != size_px or box_px != (0.0, 0.0, *map(float, image.size)):
+        pixels = _resampled(pixels, size_px, box_px)
+    return np.ascontiguousarray(_of_type(pixels, largest, np.dtype(dtype)))
+
+
+def _resampled(pixels: "NDArray", size_px: tuple[int, int], box_px: BoxPx) -> "NDArray[np.float32]":
+    import numpy as np
+    from PIL import Image
+
+    found = np.empty((size_px[1], size_px[0], pixels.shape[2]), np.float32)
+    for channel in range(pixels.shape[2]):
+        plane = Image.fromarray(pixels[:, :, channel].astype(np.float32))
+        scaled = plane.resize(size_px, Image.Resampling.BILINEAR, box_px)
+        found[:, :, channel] = np.asarray(scaled)
+    return found
+
+
+def _of_type(pixels: "NDArray", largest: int, dtype: "np.dtype") -> "NDArray":
+    import numpy as np
+
+    if dtype.kind == "f":
+        wide = np.dtype(np.float64 if dtype.itemsize == 8 else np.float32)
+        return np.divide(pixels, largest, dtype=wide).astype(dtype)
+    if pixels.dtype.kind == "f":
+        pixels = np.floor(pixels + 0.5).clip(0, largest)
+    whole = pixels.astype(np.uint16)
+    if largest == 65535:
+        return (whole >> 8).astype(dtype) if dtype.itemsize == 1 else whole.astype(dtype)
+    return whole.astype(dtype) * dtype.type(256 if dtype.itemsize == 2 else 1)
+
+
+MAX_DRAWN_PIXELS = 33_600_000
+"""Larger pictures are not decoded for it."""
+
+_COLUMNS, _ROWS = 64, 48
+_FORMATS = ("JPEG", "PNG", "GIF", "BMP")
+_RESET = "\x1b[0m"
+
+
+def draw(data: bytes) -> Iterator[str]:
+    """Yield a picture's lines, or one that says why there is none.
+
+    The structure of the file is checked before Pillow gets it, its formats are named, and large
+    pictures are left out.
+    """
+    info = check_image(data, max_pixels=MAX_DRAWN_PIXELS)
+    if isinstance(info, ImageFault):
+        yield f"  not drawn: {info.detail}"
+        return
+    try:
+        with decoding():
+            lines = list(_lines(data))
+    except BadImage as error:
+        lines = [f"  not drawn: {error.fault.detail}"]
+    yield from lines
+
+
+def _lines(data: bytes) -> Iterator[str]:
+    from PIL import Image
+
+    with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+        image.draft("RGB", (_COLUMNS, _ROWS))
+        small = image.convert("RGB")
+        small.thumbnail((_COLUMNS, _ROWS))
+    pixels = small.tobytes()
+    row_bytes = 3 * small.width
+    rows = [pixels[at : at + row_bytes] for at in range(0, len(pixels), row_bytes)]
+    if len(rows) % 2:
+        rows.append(rows[-1])
+    for upper, lower in zip(rows[::2], rows[1::2], strict=True):
+        cells = (
+            f"\x1b[38;2;{u[0]};{u[1]};{u[2]};48;2;{w[0]};{w[1]};{w[2]}m\u2580"
+            for at in range(0, row_bytes, 3)
+            for u, w in ((upper[at : at + 3], lower[at : at + 3]),)
+        )
+        yield f"  {''.join(cells)}{_RESET}"
+
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+
+def read_metadata(data: bytes, info: ImageInfo) -> Metadata:
+    """Return an image's metadata; of foreign formats and TIFF the orientation alone."""
+    if info.format == "jpeg":
+        return _read_jpeg(data)
+    if info.format == "png":
+        return _read_png(data)
+    return Metadata(exif=_orientation_block(info.orientation))
+
+
+def _read_jpeg(data: bytes) -> Metadata:
+    exif, pieces = b"", list[bytes]()
+    for body in jpeg_profiles(data, MAX_PIXELS):
+        if body.startswith(b"Exif\0"):
+            exif = body[len(_EXIF_PREFIX) :]
+        else:
+            pieces.append(body[len(_ICC_PREFIX) :])
+    icc = b"".join(piece[2:] for piece in sorted(pieces, key=lambda piece: piece[:1]))
+    return Metadata(exif, icc if len(icc) <= _MAX_PROFILE_BYTES else b"")
+
+
+def _read_png(data: bytes) -> Metadata:
+    exif = icc = b""
+    for name, body in png_chunks(data):
+        if name == b"eXIf" and not exif:
+            exif = body.removeprefix(_EXIF_PREFIX)
+        elif name == b"iCCP" and not icc:
+            icc = _inflated_profile(body)
+    return Metadata(exif, icc)
+
+
+def _inflated_profile(body: bytes) -> bytes:
+    """Return the profile of an `iCCP` chunk; empty when it is damaged or too large."""
+    _, _, compressed = body.partition(b"\0")
+    inflating = zlib.decompressobj()
+    try:
+        profile = inflating.decompress(compressed[1:], _MAX_PROFILE_BYTES)
+    except zlib.error:
+        return b""
+    return profile if inflating.eof else b""
+
+
+def _orientation_block(orientation: int) -> bytes:
+    """Return an EXIF block that says nothing but an orientation; empty for the usual one."""
+    if orientation == 1:
+        return b""
+    entry = struct.pack(">HHLHH", 0x0112, 3, 1, orientation, 0)
+    return b"MM\0*" + struct.pack(">LH", 8, 1) + entry + bytes(4)
+
+
+def _segment(marker: int, body: bytes) -> bytes:
+    return struct.pack(">HH", marker, len(body) + 2) + body

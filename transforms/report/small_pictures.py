@@ -14,11 +14,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from schemas.images import EncodedImage
 from schemas.shown_values import Tensor, read_tensor
 from schemas.tensors import BFLOAT16
-from transforms.images.check_images import Check, check_image, decoding
+from transforms.images.check_images import Check, check_foreign, check_image, decoding
 from transforms.images.decode_images import decode_image, over_white, upper_bits
-from transforms.images.findings import BadImage, ImageFault, require_size, unreadable
-from transforms.images.foreign_images import check_foreign
-from transforms.images.kinds import FOREIGN_KINDS, name_kind
+from transforms.images.findings import (
+    FOREIGN_KINDS,
+    BadImage,
+    ImageFault,
+    name_kind,
+    require_size,
+    unreadable,
+)
 
 if TYPE_CHECKING:
     import numpy as np

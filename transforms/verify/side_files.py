@@ -10,7 +10,7 @@ import msgspec
 from schemas.documents.croissant import CROISSANT_NAME
 from schemas.documents.data_card import CARD_NAME
 from schemas.documents.seals import is_sealed
-from schemas.documents.text_protos import label_map_pbtxt
+from schemas.documents.tensorflow_files import label_map_pbtxt
 from schemas.faults import Rejected, Scope
 from schemas.features import Content, Feature, FeatureSpec, Kind
 from schemas.findings import Findings

@@ -1,8 +1,8 @@
-"""Walk a GIF's blocks: its frames, whether it is whole, whether TensorFlow reads what viewers show.
+"""Walk GIFs and BMPs: is the file whole, and does TensorFlow read what viewers show?
 
-`tf.io.decode_image` returns every frame, at the width of the widest and the height of the highest,
-whatever the canvas is: a GIF where these differ has another size for its annotations than for its
-reader. Format: GIF89a specification (1990); decoder: giflib, called by TensorFlow's gif_io.cc.
+`tf.io.decode_image` returns every frame of a GIF at the width of the widest and the height of the
+highest, whatever the canvas is. Format: GIF89a specification (1990); decoder: giflib (gif_io.cc).
+Of a BMP it looks at the offset of the pixels, width, height and bits only (decode_image_op.cc).
 """
 
 import struct
@@ -13,7 +13,7 @@ from transforms.images.findings import damaged, require_size, too_many_pixels, t
 
 SIGNATURES = (b"GIF87a", b"GIF89a")
 
-MAX_PIXELS = (2**31 - 1) // 3
+MAX_GIF_PIXELS = (2**31 - 1) // 3
 """Of all frames together: TensorFlow counts their bytes as RGB in 31 bits."""
 
 MAX_FRAMES = 10_000
@@ -206,8 +206,80 @@ def _require_frames(gif: _Gif, max_pixels: int) -> None:
             f"{widest} x {highest}, its largest frame"
         )
     pixels = widest * highest * len(gif.frames)
-    limit = min(max_pixels, MAX_PIXELS)
+    limit = min(max_pixels, MAX_GIF_PIXELS)
     if pixels > limit:
         raise too_many_pixels(
             f"{len(gif.frames)} frames of {widest} x {highest} = {pixels} pixels, limit {limit}"
         )
+
+
+MAX_BMP_PIXELS = (2**31 - 1) // 8 - 1
+"""TensorFlow refuses a BMP of more pixels."""
+
+_HEADER = struct.Struct("<10xIIiiHHI").unpack_from
+_MASKS = struct.Struct("<III").unpack_from
+_COLOURS_USED = struct.Struct("<I").unpack_from
+
+# BITMAPINFOHEADER, its versions 2 to 5, and that of OS/2 2.0; the older one has sizes of two bytes.
+_HEADER_BYTES = frozenset({40, 52, 56, 64, 108, 124})
+_PLAIN, _BIT_FIELDS = 0, 3
+_BGRA_MASKS = (0x00FF0000, 0x0000FF00, 0x000000FF)
+_KINDS = {8: "gray", 24: "", 32: "alpha"}
+
+
+def read_bmp(data: bytes, max_pixels: int) -> ImageInfo:
+    """Return the facts of a BMP whose pixels TensorFlow reads as they are meant.
+
+    Nothing is left for a decoder to find: the pixels are plain, and all there.
+
+    Args:
+        data: the file; starts with `BM`.
+        max_pixels: limit on width x height.
+
+    Raises:
+        BadImage: where TensorFlow refuses the file, or reads other pixels.
+    """
+    if len(data) < 54:
+        raise truncated(f"{len(data)} bytes, a BMP's header takes 54")
+    pixels_start, header_bytes, width_px, height_px, _, bits, compression = _HEADER(data)
+    if header_bytes not in _HEADER_BYTES:
+        raise unreadable(f"BMP with a header of {header_bytes} bytes")
+    if width_px < 0:
+        raise damaged(f"width {width_px}")
+    require_size(width_px, abs(height_px), min(max_pixels, MAX_BMP_PIXELS))
+    if bits not in _KINDS:
+        raise unreadable(f"BMP of {bits} bits a pixel; TensorFlow reads 8, 24 and 32")
+    if compression != _PLAIN and (compression, bits) != (_BIT_FIELDS, 32):
+        raise unreadable(f"BMP of compression {compression}, which TensorFlow takes for pixels")
+    row_bytes = (bits // 8 * width_px + 3) // 4 * 4
+    _require_length(data, pixels_start, row_bytes * abs(height_px))
+    if compression == _BIT_FIELDS and not _has_bgra_masks(data):
+        raise unreadable("BMP with channel masks other than BGRA, which TensorFlow ignores")
+    if bits == 8 and not _has_gray_palette(data, header_bytes):
+        raise unreadable("BMP with a palette, whose indices TensorFlow takes for gray values")
+    traits = [_KINDS[bits]] if _KINDS[bits] else []
+    if height_px < 0:
+        traits.append("top_down")
+    return ImageInfo("bmp", width_px, abs(height_px), 1, tuple(traits), bits // 8)
+
+
+def _has_bgra_masks(data: bytes) -> bool:
+    """Tell whether the masks, at byte 54 with any header, are in TensorFlow's order."""
+    return len(data) >= 66 and _MASKS(data, 54) == _BGRA_MASKS
+
+
+def _has_gray_palette(data: bytes, header_bytes: int) -> bool:
+    """Tell whether each index of the palette is its own gray value."""
+    (used,) = _COLOURS_USED(data, 46)
+    start, colours = 14 + header_bytes, used or 256
+    palette = data[start : start + 4 * colours]
+    ramp = bytes(range(256))
+    return colours <= 256 and all(palette[channel::4] == ramp[:colours] for channel in range(3))
+
+
+def _require_length(data: bytes, pixels_start: int, pixel_bytes: int) -> None:
+    missing = pixels_start + pixel_bytes - len(data)
+    if missing > 0:
+        raise truncated(f"{len(data)} of {pixels_start + pixel_bytes} bytes")
+    if missing < 0:
+        raise unreadable(f"BMP with {-missing} bytes behind its pixels, which TensorFlow refuses")
