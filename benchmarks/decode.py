@@ -25,7 +25,7 @@ import numpy as np
 from PIL import Image, ImageOps, JpegImagePlugin
 from pycocotools import mask as coco_mask
 
-from schemas.geometry.resizing import Resize
+from schemas.geometry.boxes import Resize
 from schemas.layouts import Labels, Layout
 from schemas.layouts.detection import DetectionLayout
 from schemas.manifest import Label

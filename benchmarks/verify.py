@@ -27,7 +27,7 @@ from schemas.example_rules import make_rules
 from schemas.features import Kind, parse_spec
 from schemas.layouts.detection import DETECTION
 from schemas.manifest import FeatureEntry, Label, ShardEntry
-from schemas.order import Order
+from schemas.samples import Order
 from schemas.tfrecord import frame_record
 from transforms.shard_index import IndexRow
 from transforms.storage import Storage, open_storage

@@ -20,14 +20,12 @@ from pipelines.flags import (
 )
 from pipelines.layout_flags import add_size_flag, feature_names
 from pipelines.run import Command
-from schemas.gray_png import png_codec
+from schemas.geometry.masks import png_codec
 from schemas.layouts import Layout
 from schemas.layouts.detection import GROUPS, DetectionLayout
-from schemas.layouts.frames import SizeMismatch
 from schemas.layouts.groups import GroupedLayout
-from schemas.layouts.keras import KerasLayout
-from schemas.layouts.pictures import CategoryIds
-from schemas.layouts.tfds import TfdsLayout
+from schemas.layouts.pictures import CategoryIds, SizeMismatch
+from schemas.layouts.tfds import KerasLayout, TfdsLayout
 from schemas.samples import panoptic_root
 from transforms.list_blobs import ListBlobs
 from transforms.sources.coco_samples import CocoRules

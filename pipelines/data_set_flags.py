@@ -15,11 +15,11 @@ from pipelines.flags import (
     parse_per_split,
     parse_size,
 )
-from schemas.geometry.resizing import Resize, ResizeMode
+from schemas.geometry.boxes import Resize, ResizeMode
 from schemas.manifest import REPORT_NAME
-from schemas.run_date import DATE, expand_date, parse_date
 from schemas.shards import NAMED_TEMPLATES, ShardNames
 from schemas.splits import GIVEN, USUAL_SPLITS, Splitting
+from transforms.earlier_sets import DATE, expand_date, parse_date
 from transforms.gate import (
     DEFAULT_BYTES,
     DEFAULT_READERS,

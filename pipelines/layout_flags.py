@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from pipelines.flags import FlagParser, not_empty
 from schemas.columns import ColumnType, parse_type
-from schemas.layouts.frames import SizeMismatch
+from schemas.layouts.pictures import SizeMismatch
 
 
 def add_size_flag(parser: argparse._ActionsContainer) -> None:

@@ -12,7 +12,7 @@ from pipelines.data_set import build as build
 from pipelines.flags import FlagParser, add_bare_split, add_per_split, parse_per_split
 from pipelines.run import Command
 from schemas.layouts import Layout
-from schemas.layouts.pairs import PairsLayout
+from schemas.layouts.classification import PairsLayout
 from transforms.pipeline_spool import spool_for
 from transforms.sources.join_files import JoinFiles, NamedFile, Sides
 from transforms.sources.listed_files import ListFiles, is_read

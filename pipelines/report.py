@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 from pipelines.command import guarded, say
 from pipelines.flags import FlagParser, add_reading_flags, not_empty, reading_access
-from schemas.faults import fault_line
-from schemas.findings import Findings
+from schemas.faults import Findings, fault_line
 from schemas.manifest import REPORT_NAME
 from transforms.quantities import counted
 from transforms.report.contents import Report

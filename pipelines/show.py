@@ -13,8 +13,8 @@ from typing import TextIO
 
 from pipelines.command import guarded, say
 from pipelines.flags import FlagParser, add_reading_flags, not_empty, reading_access
+from schemas.example_rules import InferredSchema
 from schemas.faults import fault_line, printable
-from schemas.inferred import InferredSchema
 from schemas.manifest import MANIFEST_NAME
 from transforms.find_records import FoundRecord, manifest_of, records_of_file, records_of_set
 from transforms.images.decode_images import draw

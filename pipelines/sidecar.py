@@ -23,8 +23,8 @@ from pipelines.run import Command
 from schemas.annotations.side_files import SideFormat
 from schemas.layouts import Layout
 from schemas.layouts.detection import DetectionLayout
-from schemas.layouts.frames import SizeMismatch
 from schemas.layouts.groups import instead_of
+from schemas.layouts.pictures import SizeMismatch
 from schemas.layouts.table import TableLayout
 from transforms.pipeline_spool import spool_for
 from transforms.sources.join_files import JoinFiles, NamedFile, Sides

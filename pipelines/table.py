@@ -21,14 +21,14 @@ from pipelines.flags import (
 )
 from pipelines.layout_flags import add_class_flags, first_label_of, parse_types
 from pipelines.run import Command
-from schemas.layouts.table import TableLayout
-from schemas.table_names import (
+from schemas.columns import (
     FORMATS,
     Named,
     is_called_another_file,
     root_and_pattern,
     what_is_named,
 )
+from schemas.layouts.table import TableLayout
 from transforms.images.check_images import Check
 from transforms.images.convert_images import Orientation
 from transforms.list_blobs import ListBlobs

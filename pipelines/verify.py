@@ -16,8 +16,7 @@ from pipelines.flags import (
     parse_several_per_split,
     reading_access,
 )
-from schemas.faults import EXIT_DAMAGE
-from schemas.findings import Verified
+from schemas.faults import EXIT_DAMAGE, Verified
 from transforms.quantities import counted, megabytes
 from transforms.verify.job import VerifyConfig, verify_here
 

@@ -18,7 +18,7 @@ from pipelines import verify
 from pipelines.engines import beam_parser, is_dry_run, makes_template, runner_of, runs_workers_here
 from pipelines.flags import FlagParser
 from pipelines.run import beam_options, run_graph
-from schemas.findings import Verified
+from schemas.faults import Verified
 from transforms.storage import open_storage
 from transforms.verify.job import VerifyConfig, check_config
 from transforms.verify.with_beam import VerifyEverything, check_folder

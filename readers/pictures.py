@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from schemas.feature_roles import Corners, ObjectRoles, corners_of, roles_of_spec
-from schemas.features import FeatureSpec
+from schemas.features import Corners, FeatureSpec, ObjectRoles, corners_of, roles_of_spec
 from transforms.images.check_images import decoding
 from transforms.images.findings import BadImage, require_size
 

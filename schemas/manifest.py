@@ -8,7 +8,6 @@ import msgspec
 
 from schemas.faults import fault_line
 from schemas.features import Content, Feature, FeatureSpec, Kind
-from schemas.licenses import LicenseCount
 from schemas.shards import COUNTED, FileSum, ShardNames, index_names, shard_stems
 
 T = TypeVar("T")
@@ -126,6 +125,22 @@ class Annotations(msgspec.Struct, frozen=True, omit_defaults=True):
     excluded: int
     earlier: int = 0
     skipped: dict[str, int] = {}
+
+
+class LicenseCount(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How many records of a split have images under a license.
+
+    Attributes:
+        id: by which the annotation files name it.
+        records: written.
+        name: as the files say; several where they do not agree.
+        url: likewise; it may be any text.
+    """
+
+    id: int
+    records: int
+    name: str = ""
+    url: str = ""
 
 
 class SplitSummary(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -9,7 +9,7 @@ import pytest
 from schemas.annotations.coco import AnnotatedImage, CocoFiles
 from schemas.annotations.coco_file import CocoFile, CocoStrictness
 from schemas.faults import find_fault
-from schemas.picture_fields import ObjectFields
+from schemas.fields import ObjectFields
 
 SMALL = (
     b'{"images":[{"id":1,"file_name":"a.jpg","width":64,"height":48}],'

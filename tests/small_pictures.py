@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from schemas.images import EncodedImage, ImageInfo
+from schemas.fields import EncodedImage, ImageInfo, ObjectFields, PictureFields
 from schemas.layouts import Built, Labels
 from schemas.layouts.pictures import PictureLayout
 from schemas.manifest import Label
-from schemas.picture_fields import ObjectFields, PictureFields
 from schemas.samples import Blob, Sample, pack
 
 LABELS = {1: Label(1, "person"), 90: Label(90, "Zahnbürste")}

@@ -12,8 +12,8 @@ import pytest
 from schemas.annotations.coco import CocoFiles
 from schemas.annotations.coco_file import CocoFile
 from schemas.annotations.coco_types import Kind
+from schemas.fields import BadAnnotation, SegmentFields
 from schemas.manifest import Label, SourceFile
-from schemas.picture_fields import BadAnnotation, SegmentFields
 from tests.coco_texts import SMALL_OBJECT, annotated, annotation, coco, image, join, parse
 
 NAMES = ["nose", "left_eye"]

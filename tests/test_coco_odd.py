@@ -6,7 +6,7 @@ import pytest
 
 from schemas.annotations.coco import license_of
 from schemas.annotations.file_names import name_of_url
-from schemas.picture_fields import Segmentation
+from schemas.fields import Segmentation
 from tests.coco_texts import annotated, annotation, coco, image, join, refused, small
 
 SQUARE = [0, 0, 4, 0, 4, 4, 0, 4]

@@ -18,7 +18,7 @@ from apache_beam.testing.util import assert_that, equal_to
 
 from pipelines import coco
 from schemas.features import Kind, RepeatedAs, parse_spec
-from schemas.images import EncodedImage
+from schemas.fields import EncodedImage
 from schemas.layouts import Built, Labels, Unfit
 from schemas.layouts.detection import DETECTION, DetectionLayout
 from schemas.manifest import Manifest

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.faults import Rejected
+from schemas.fields import ObjectFields, PictureFields, Segmentation, SegmentFields
 from schemas.manifest import SourceFile
-from schemas.picture_fields import ObjectFields, PictureFields, Segmentation, SegmentFields
 from schemas.samples import Blob, Sample
 from tests.coco_texts import annotation, coco, image
 from tests.drawn_examples import draw

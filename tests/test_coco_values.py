@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.fields import BadAnnotation, ObjectFields
 from schemas.labels import check_labels
-from schemas.picture_fields import BadAnnotation, ObjectFields
 from tests.coco_texts import (
     SMALL_OBJECT,
     annotation,

@@ -6,14 +6,18 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from schemas.geometry.resizing import Resize, ResizeMode
-from schemas.images import EncodedImage
+from schemas.fields import (
+    EncodedImage,
+    ObjectFields,
+    PictureFields,
+    Segmentation,
+    SegmentFields,
+)
+from schemas.geometry.boxes import Resize, ResizeMode
 from schemas.layouts import Built, Layout, Unfit
 from schemas.layouts.detection import DetectionLayout
-from schemas.layouts.keras import KerasLayout
-from schemas.layouts.tfds import TfdsLayout
+from schemas.layouts.tfds import KerasLayout, TfdsLayout
 from schemas.manifest import Label
-from schemas.picture_fields import ObjectFields, PictureFields, Segmentation, SegmentFields
 from schemas.samples import Blob, Sample, pack, panoptic_root
 from tests.test_orientation import run_lengths
 from tests.turned_images import as_stored, as_viewed, encoded, oriented, png_of

@@ -10,8 +10,8 @@ import tensorflow as tf
 from msgspec.structs import replace
 from PIL import Image, ImageOps
 
-from schemas.geometry.resizing import Resize, ResizeMode
-from schemas.images import EncodedImage, Window
+from schemas.fields import EncodedImage, Window
+from schemas.geometry.boxes import Resize, ResizeMode
 from schemas.layouts import PIXEL_DTYPES, Unfit
 from schemas.samples import Blob, Sample
 from tests.small_images import EOI, GIF_FRAME, chunk, gif, gif_frame, png

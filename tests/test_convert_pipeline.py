@@ -13,8 +13,8 @@ from PIL import Image
 
 from pipelines import folder
 from schemas.features import Feature, FeatureSpec, Kind
-from schemas.geometry.resizing import Resize
-from schemas.images import EncodedImage
+from schemas.fields import EncodedImage
+from schemas.geometry.boxes import Resize
 from schemas.layouts import Built, Labels, Unfit
 from schemas.layouts.classification import ClassificationLayout
 from schemas.samples import Sample

@@ -16,12 +16,12 @@ from markdown_it import MarkdownIt
 from pipelines import table
 from schemas.documents.data_card import data_card, reading_code
 from schemas.documents.seals import is_sealed
-from schemas.licenses import LicenseCount
 from schemas.manifest import (
     Annotations,
     FeatureEntry,
     JobPlan,
     Label,
+    LicenseCount,
     Manifest,
     PlannedSplit,
     SharedContents,

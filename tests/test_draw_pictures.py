@@ -11,9 +11,8 @@ import pytest
 from PIL import Image
 
 from schemas.example import encode_example_parts
-from schemas.feature_roles import Roles, roles_of_keys, roles_of_spec
-from schemas.features import FeatureSpec, Kind
-from schemas.geometry.turns import inverse_orientation, turn_array
+from schemas.features import FeatureSpec, Kind, Roles, roles_of_keys, roles_of_spec
+from schemas.geometry.boxes import inverse_orientation, turn_array
 from schemas.layouts.arrays import ArraysLayout, Encoding
 from schemas.layouts.detection import DetectionLayout
 from schemas.layouts.tfds import TfdsLayout

@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
-from schemas.example import encode_example
+from schemas.example import encode_example, encode_sequence_example
 from schemas.example_rules import make_rules
 from schemas.features import Kind
 from schemas.manifest import FeatureEntry, Label
-from schemas.sequence_example import encode_sequence_example
 
 FEATURES = [
     FeatureEntry("a/image", "bytes", False, "", "image"),

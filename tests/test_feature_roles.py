@@ -5,8 +5,12 @@ from typing import Any
 import pytest
 
 from schemas.columns import ColumnType
-from schemas.feature_roles import (
+from schemas.features import (
     BoxForm,
+    Content,
+    Feature,
+    FeatureSpec,
+    Kind,
     ObjectRoles,
     PointRoles,
     Roles,
@@ -14,19 +18,17 @@ from schemas.feature_roles import (
     roles_of_keys,
     roles_of_spec,
 )
-from schemas.features import Content, Feature, FeatureSpec, Kind
 from schemas.layouts.arrays import ArraysLayout, Encoding
 from schemas.layouts.classification import (
     ClassificationLayout,
     ImagenetLayout,
+    PairsLayout,
     TensorLayout,
     TutorialLayout,
 )
 from schemas.layouts.detection import DetectionLayout
-from schemas.layouts.keras import KerasLayout
-from schemas.layouts.pairs import PairsLayout
 from schemas.layouts.table import TableLayout
-from schemas.layouts.tfds import TfdsLayout
+from schemas.layouts.tfds import KerasLayout, TfdsLayout
 
 BOX_KEYS = tuple(f"image/object/bbox/{edge}" for edge in ("xmin", "ymin", "xmax", "ymax"))
 EDGES = ObjectRoles(BoxForm.EDGES, BOX_KEYS, "image/object/class/label", "image/object/class/text")

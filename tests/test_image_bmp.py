@@ -2,7 +2,7 @@ import struct
 
 import pytest
 
-from schemas.images import ImageInfo
+from schemas.fields import ImageInfo
 from tests.small_images import GRAY_PALETTE, bmp
 from transforms.images.findings import MAX_PIXELS, BadImage
 from transforms.images.gif_bmp import read_bmp

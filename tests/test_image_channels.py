@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from schemas.images import ImageInfo
+from schemas.fields import ImageInfo
 from transforms.images.check_images import check_image
 
 # Pillow's mode, the format, how it is saved.

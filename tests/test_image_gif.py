@@ -1,6 +1,6 @@
 import pytest
 
-from schemas.images import ImageInfo
+from schemas.fields import ImageInfo
 from tests.small_images import GIF_FRAME, gif, gif_frame
 from transforms.images.findings import MAX_PIXELS, BadImage
 from transforms.images.gif_bmp import GifFrame, gif_frames, read_gif

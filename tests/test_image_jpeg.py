@@ -1,6 +1,6 @@
 import pytest
 
-from schemas.images import ImageInfo
+from schemas.fields import ImageInfo
 from tests.small_images import (
     EOI,
     GRAY_SCAN,

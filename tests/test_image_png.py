@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.images import ImageInfo
+from schemas.fields import ImageInfo
 from tests.small_images import IEND, PNG_SIGNATURE, chunk, entry, exif, idat, ihdr, png
 from transforms.images import png as module
 from transforms.images.findings import MAX_PIXELS, BadImage

@@ -167,8 +167,7 @@ def modules(package: str) -> list[str]:
 
 
 LATE = {
-    # where masks are made, by numpy
-    *("schemas.gray_png", "schemas.geometry.masks", "schemas.geometry.panoptic"),
+    "schemas.geometry.masks",  # numpy
     "readers.tf_data",  # where TensorFlow reads
 }
 NOT_IN_SCHEMAS = {"tensorflow", "apache_beam", "numpy", "PIL", "pyarrow"}

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 from schemas.features import Kind
-from schemas.images import RAW, EncodedImage
+from schemas.fields import RAW, ArrayFields, EncodedImage
 from schemas.layouts import labels_by_category
 from schemas.layouts.arrays import ArraysLayout, Encoding, found_in
 from schemas.manifest import Label
 from schemas.samples import Blob, Sample, pack
-from schemas.source_fields import ArrayFields
 from schemas.tensors import TENSOR_TYPES, encode_tensor
 
 LABELS = labels_by_category([Label(0, "cat"), Label(1, "dog")])

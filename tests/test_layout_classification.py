@@ -8,7 +8,7 @@ import pytest
 
 from schemas.example import encode_example
 from schemas.features import parse_spec
-from schemas.images import EncodedImage, ImageInfo
+from schemas.fields import ClassFields, EncodedImage, ImageInfo
 from schemas.layouts import Built, Layout, Unfit, labels_by_category
 from schemas.layouts.classification import (
     ClassificationLayout,
@@ -18,7 +18,6 @@ from schemas.layouts.classification import (
 )
 from schemas.manifest import Label
 from schemas.samples import Blob, Sample, pack
-from schemas.source_fields import ClassFields
 from tests.conftest import jpeg_bytes
 
 tf = pytest.importorskip("tensorflow")

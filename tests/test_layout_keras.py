@@ -4,12 +4,11 @@ import pytest
 
 from pipelines.coco import CocoConfig
 from schemas.example import encode_example, encode_example_parts
-from schemas.images import EncodedImage, ImageInfo
+from schemas.fields import EncodedImage, ImageInfo, ObjectFields
 from schemas.layouts import Unfit
-from schemas.layouts.frames import SizeMismatch
-from schemas.layouts.keras import KerasLayout
+from schemas.layouts.pictures import SizeMismatch
+from schemas.layouts.tfds import KerasLayout
 from schemas.manifest import Label
-from schemas.picture_fields import ObjectFields
 from schemas.samples import Blob, Sample
 from schemas.tfrecord import frame_record
 from tests.conftest import jpeg_bytes

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from schemas.columns import ColumnFacts, ColumnType, found_of_columns, kind_of_value, parse_type
 from schemas.example import encode_example
 from schemas.features import Kind, RepeatedAs, parse_spec
-from schemas.images import EncodedImage, ImageInfo
+from schemas.fields import EncodedImage, ImageInfo, fields_of_row
 from schemas.layouts import Built, Unfit, labels_by_category
 from schemas.layouts.table import TableLayout
 from schemas.manifest import Label
 from schemas.samples import Blob, Sample
-from schemas.source_fields import fields_of_row
 
 LABELS = labels_by_category([Label(0, "cat"), Label(1, "n01", text="a dog")])
 IMAGE = EncodedImage("x/1.jpg", b"bytes", "5ha", ImageInfo("jpeg", 6, 4))

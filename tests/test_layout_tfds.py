@@ -15,12 +15,11 @@ from schemas.documents.tensorflow_files import (
     label_files,
 )
 from schemas.example import encode_example_parts
-from schemas.images import EncodedImage, ImageInfo
+from schemas.fields import EncodedImage, ImageInfo, ObjectFields, SegmentFields
 from schemas.layouts import Unfit
 from schemas.layouts.pictures import CategoryIds
 from schemas.layouts.tfds import TfdsLayout
 from schemas.manifest import Label
-from schemas.picture_fields import ObjectFields, SegmentFields
 from schemas.samples import Sample
 from schemas.tfrecord import frame_record
 from tests.conftest import jpeg_bytes

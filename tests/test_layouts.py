@@ -10,11 +10,10 @@ from PIL import Image
 from schemas.annotations.coco import CocoFile, CocoFiles
 from schemas.example import encode_example_parts
 from schemas.features import Kind
-from schemas.images import EncodedImage, ImageInfo
+from schemas.fields import BadAnnotation, EncodedImage, ImageInfo, ObjectFields
 from schemas.layouts import Built, labels_by_category
 from schemas.layouts.detection import DETECTION, DetectionLayout
 from schemas.manifest import Label
-from schemas.picture_fields import BadAnnotation, ObjectFields
 from schemas.samples import Blob
 from schemas.tfrecord import frame_record
 from tests.small_pictures import LABELS, image_of, object_at, sample_of

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.faults import Rejected
-from schemas.run_date import parse_date
 from schemas.samples import Blob, Sample
 from tests.small_runs import build_run, plan_run, write_set
-from transforms.earlier_sets import EarlierSet, Since, find_earlier_sets
+from transforms.earlier_sets import EarlierSet, Since, find_earlier_sets, parse_date
 from transforms.leave_out_earlier import (
     EarlierIndex,
     EarlierTally,

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.licenses import License, LicenseCount, count_licenses, is_link, read_licenses
+from schemas.labels import License, count_licenses, is_link, read_licenses
+from schemas.manifest import LicenseCount
 from tests.coco_command import committed, examples, value
 
 BY = {"id": 4, "name": "Attribution License", "url": "http://creativecommons.org/licenses/by/2.0/"}

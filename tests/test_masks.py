@@ -20,22 +20,27 @@ from schemas.annotations.segmentations import (
 )
 from schemas.example import encode_example_parts
 from schemas.features import Kind
+from schemas.fields import (
+    EncodedImage,
+    ImageInfo,
+    ObjectFields,
+    PictureFields,
+    Segmentation,
+)
 from schemas.geometry.masks import (
     MAX_MASK_PX,
     Mask,
     decode_drawn_counts,
+    encode_gray_png,
     mask_of,
     mask_png_of,
     scaled_mask_of,
 )
-from schemas.gray_png import encode_gray_png
-from schemas.images import EncodedImage, ImageInfo
 from schemas.layouts import Built
 from schemas.layouts.detection import DetectionLayout
-from schemas.layouts.frames import SizeMismatch
-from schemas.layouts.masks import MASKS, POLYGONS, mask_codecs, segmentation_bytes
+from schemas.layouts.groups import MASKS, POLYGONS, mask_codecs, segmentation_bytes
+from schemas.layouts.pictures import SizeMismatch
 from schemas.manifest import Label
-from schemas.picture_fields import ObjectFields, PictureFields, Segmentation
 from schemas.samples import Blob, Sample, pack
 from tests.drawn_examples import draw
 from tests.test_segmentations import (

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from schemas.npy import HEAD_BYTES, NpyHeader, parse_npy_header
+from schemas.tensors import HEAD_BYTES, NpyHeader, parse_npy_header
 from tests.array_runs import npy_bytes
 
 NUMBERS = [

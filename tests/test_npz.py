@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from schemas.npy import parse_npy_header
+from schemas.tensors import parse_npy_header
 from tests.array_runs import npy_bytes
 from transforms.sources import npz
 from transforms.sources.npz import UnpackedMembers, find_member, list_members, read_packed

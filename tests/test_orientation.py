@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from schemas.images import EncodedImage
+from schemas.fields import EncodedImage, ObjectFields, PictureFields, Segmentation
 from schemas.layouts import Built
 from schemas.layouts.detection import DetectionLayout
-from schemas.layouts.frames import Frame, SizeMismatch, choose_frame
+from schemas.layouts.pictures import Frame, SizeMismatch, choose_frame
 from schemas.manifest import Label
-from schemas.picture_fields import ObjectFields, PictureFields, Segmentation
 from schemas.samples import Blob, Sample, pack
 from tests.coco_command import examples, run_coco, shard_paths, value
 from tests.turned_images import as_stored, as_viewed, encoded, every_pixel_another, oriented, png_of

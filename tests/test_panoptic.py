@@ -12,14 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.geometry import panoptic
-from schemas.geometry.panoptic import paint_values, read_places
-from schemas.geometry.turns import inverse_orientation, turn_array
-from schemas.images import EncodedImage
+from schemas.fields import EncodedImage, PictureFields, SegmentFields
+from schemas.geometry import masks as panoptic
+from schemas.geometry.boxes import inverse_orientation, turn_array
+from schemas.geometry.masks import paint_values, read_places
 from schemas.layouts import Built, Unfit
-from schemas.layouts import panoptic as panoptic_group
+from schemas.layouts import groups as panoptic_group
 from schemas.layouts.detection import DetectionLayout
-from schemas.picture_fields import PictureFields, SegmentFields
 from schemas.samples import Blob, Sample, pack
 from tests.small_images import chunk, idat, ihdr, png
 from tests.turned_images import as_stored, as_viewed, encoded, jpeg_of, oriented, png_of

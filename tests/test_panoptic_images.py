@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from pipelines.coco import configure
-from schemas.geometry.turns import turn_array
+from schemas.geometry.boxes import turn_array
 from tests.coco_command import MakeCoco, examples, run_coco, value
 from tests.small_images import png
 from tests.turned_images import oriented, png_of

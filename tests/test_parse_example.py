@@ -5,10 +5,9 @@ import struct
 import pytest
 from hypothesis import given
 
-from schemas.example import encode_example, varint
+from schemas.example import encode_example, encode_sequence_example, varint
 from schemas.features import Kind
 from schemas.parse_example import parse_example, parse_sequence_example
-from schemas.sequence_example import encode_sequence_example
 from tests.test_example import FEATURES, LITERAL, MESSAGES, many, tensorflow_example
 from tests.test_sequence_example import STEPS
 

@@ -15,10 +15,9 @@ from PIL import Image
 import readers
 from readers.pictures import SIDE_PX, Box, Picture, boxes_of
 from schemas.features import Feature, FeatureSpec, Kind
+from schemas.layouts.classification import PAIRS
 from schemas.layouts.detection import DetectionLayout
-from schemas.layouts.keras import KerasLayout
-from schemas.layouts.pairs import PAIRS
-from schemas.layouts.tfds import TfdsLayout
+from schemas.layouts.tfds import KerasLayout, TfdsLayout
 from tests.coco_command import MakeCoco, committed
 from tests.conftest import jpeg_bytes
 

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from schemas.faults import find_fault
 from schemas.manifest import PlannedSplit
-from schemas.order import pack_rounded
-from schemas.samples import Blob, Sample, pack_each, read_sample
+from schemas.samples import Blob, Sample, pack_each, pack_rounded, read_sample
 from schemas.shards import ShardPlan
 from transforms import pipeline_spool
 from transforms.blobs import PinTally

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from schemas.faults import Rejected
+from schemas.fields import ArrayFields
 from schemas.samples import Sample
-from schemas.source_fields import ArrayFields
 from schemas.splits import HASH, Splitting
 from tests.array_runs import npy_bytes, random_images
 from transforms.sources import read_arrays

@@ -13,8 +13,8 @@ import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
 from schemas.faults import Rejected, find_fault
+from schemas.fields import ObjectFields, PictureFields
 from schemas.manifest import Label
-from schemas.picture_fields import ObjectFields, PictureFields
 from schemas.samples import Blob, Sample, pack
 from transforms.sources.coco_samples import CocoRules, CocoSource, read_coco
 from transforms.sources.read_coco import CocoReading, ReadCoco

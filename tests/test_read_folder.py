@@ -5,8 +5,8 @@ from fractions import Fraction
 import pytest
 
 from schemas.faults import Rejected
+from schemas.fields import ClassFields
 from schemas.samples import Blob, Sample, pack
-from schemas.source_fields import ClassFields
 from schemas.splits import GIVEN, HASH, Splitting
 from transforms.sources.listed_files import ListedFile, why_skipped
 from transforms.sources.read_folder import FolderReader

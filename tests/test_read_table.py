@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from schemas.columns import BOOL, FLOAT, INT, LIST, TEXT, ColumnFacts, add_facts
 from schemas.faults import Rejected
+from schemas.fields import labels_of, row_bytes, row_of
 from schemas.samples import Blob, Sample
-from schemas.source_fields import labels_of, row_bytes, row_of
 from schemas.splits import HASH, Splitting
 from transforms.sources.read_table import TableReader, find_image_root, name_in_root
 from transforms.sources.split_sources import SourceNote

@@ -22,12 +22,17 @@ from readers.data_sets import find_data_sets
 from schemas.columns import parse_type
 from schemas.features import Content, Feature, FeatureSpec, Kind
 from schemas.layouts.arrays import ArraysLayout, Encoding
-from schemas.layouts.classification import CLASSIFICATION, IMAGENET, TENSOR, TUTORIAL
+from schemas.layouts.classification import (
+    CLASSIFICATION,
+    IMAGENET,
+    PAIRS,
+    PAIRS_OF_TENSORS,
+    TENSOR,
+    TUTORIAL,
+)
 from schemas.layouts.detection import DetectionLayout
-from schemas.layouts.keras import KerasLayout
-from schemas.layouts.pairs import PAIRS, PAIRS_OF_TENSORS
 from schemas.layouts.table import TableLayout
-from schemas.layouts.tfds import TfdsLayout
+from schemas.layouts.tfds import KerasLayout, TfdsLayout
 from tests.array_runs import random_images
 from tests.conftest import coco_dict, jpeg_bytes
 from tests.pipeline_command import committed_by

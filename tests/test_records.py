@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 import readers
 from readers.records import record_parser
-from schemas.example import encode_example
+from schemas.example import encode_example, encode_sequence_example
 from schemas.features import Feature, FeatureSpec, Kind, parse_sequence_spec, parse_spec
 from schemas.manifest import Label
-from schemas.sequence_example import encode_sequence_example
 from tests.drawn_examples import draw
 from tests.small_data_sets import write_data_set
 from tests.small_runs import build_run, plan_run, write_set

@@ -5,9 +5,8 @@ import random
 import msgspec
 from apache_beam import coders
 
-from schemas.order import pack_rounded, shuffle_keys
-from schemas.picture_fields import PictureFields
-from schemas.samples import Sample, pack_each
+from schemas.fields import PictureFields
+from schemas.samples import Sample, pack_each, pack_rounded, shuffle_keys
 from tests.coco_texts import annotation, coco, image
 from transforms import pin_blobs
 from transforms.coders import StructCoder

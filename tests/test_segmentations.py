@@ -24,7 +24,7 @@ from schemas.annotations.segmentations import (
     parse_segmentation,
     polygon_area_px2,
 )
-from schemas.picture_fields import Segmentation
+from schemas.fields import Segmentation
 from tests.drawn_examples import draw
 
 ANNOTATION_FILES = [
@@ -250,7 +250,7 @@ def test_what_is_drawable_is_known_without_measuring_it(polygon: list[float]) ->
 DRAW_THE_LARGEST = """
 import random
 from schemas.geometry.masks import mask_of
-from schemas.picture_fields import Segmentation
+from schemas.fields import Segmentation
 from schemas.annotations.segmentations import MAX_OUTLINE_PX, is_drawable
 draw = random.Random(0)
 size = MAX_OUTLINE_PX

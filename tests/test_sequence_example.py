@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.documents.tensorflow_files import features_json, schema_pbtxt
-from schemas.example import FeatureValues
-from schemas.features import Feature, FeatureSpec, Kind, RepeatedAs, parse_sequence_spec, parse_spec
-from schemas.sequence_example import (
+from schemas.example import (
     FeatureListValues,
+    FeatureValues,
     encode_sequence_example,
     encode_sequence_example_parts,
 )
+from schemas.features import Feature, FeatureSpec, Kind, RepeatedAs, parse_sequence_spec, parse_spec
 from tests.test_example import (
     BYTES,
     FEATURES,

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from pipelines.table import configure
+from schemas.example import encode_sequence_example
 from schemas.features import Content, Feature, FeatureSpec, Kind, RepeatedAs, parse_sequence_spec
+from schemas.fields import fields_of_row
 from schemas.layouts.table import TableLayout
 from schemas.manifest import read_manifest
 from schemas.samples import Sample
-from schemas.sequence_example import encode_sequence_example
-from schemas.source_fields import fields_of_row
 from tests.conftest import jpeg_bytes
 from tests.test_table_pipeline import convert, fault, records, write_json
 

@@ -13,7 +13,7 @@ from schemas.annotations.side_formats import outline_of, parse_labelme, parse_sa
 from schemas.columns import ColumnType
 from schemas.faults import FAULTS, Scope
 from schemas.features import Kind
-from schemas.picture_fields import BadAnnotation, ObjectFields, Segmentation
+from schemas.fields import BadAnnotation, ObjectFields, Segmentation
 from tests.side_folders import labelme, sa1b, shape
 from transforms.sources.side_contents import SideFault, SideObjects, SideSample, SideValues
 from transforms.sources.side_files import divide_glob, named_image

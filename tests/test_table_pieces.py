@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.table_names import Named, format_of, matches, root_and_pattern, what_is_named
+from schemas.columns import Named, format_of, matches, root_and_pattern, what_is_named
 from transforms.sources import table_pieces
 from transforms.sources.table_files import TableFile, number_tables, stat_tables
 from transforms.sources.table_pieces import (

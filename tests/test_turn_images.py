@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image, JpegImagePlugin, features
 
-from schemas.geometry.turns import turn_array
-from schemas.images import EncodedImage
+from schemas.fields import EncodedImage
+from schemas.geometry.boxes import turn_array
 from tests.small_images import (
     HUFFMAN,
     QUANTIZATION,

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from schemas.geometry.boxes import place_points
-from schemas.geometry.turns import inverse_orientation, turn_array, turn_size
+from schemas.geometry.boxes import inverse_orientation, place_points, turn_array, turn_size
 
 _TAG = 0x0112
 

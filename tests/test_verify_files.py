@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from pipelines.verify import VerifyConfig, verify
-from schemas.findings import Findings
+from schemas.faults import Findings
 from schemas.tfrecord import frame_record
 from tests.coco_command import PROJECT
 from tests.conftest import jpeg_bytes

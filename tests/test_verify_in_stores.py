@@ -3,7 +3,7 @@
 import pytest
 
 from pipelines.verify import VerifyConfig, verify
-from schemas.findings import Findings
+from schemas.faults import Findings
 from tests.memory_runs import Sources, make_sources, run_on
 from tests.memory_store import MemoryStore, Moment, Process, Step
 from transforms.verify.job import find_paths

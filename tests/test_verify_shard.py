@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from schemas.manifest import Manifest, from_json
-from schemas.order import Order
+from schemas.samples import Order
 from schemas.tfrecord import frame_record
 from tests.small_runs import build_run, plan_run, write_set
 from transforms.shard_index import IndexRow, index_from_parquet

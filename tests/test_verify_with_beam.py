@@ -11,7 +11,7 @@ import pytest
 
 from pipelines import verify_job
 from pipelines.verify import VerifyConfig, verify
-from schemas.findings import Findings
+from schemas.faults import Findings
 from schemas.manifest import ShardEntry
 from tests.coco_command import PROJECT
 from tests.conftest import jpeg_bytes

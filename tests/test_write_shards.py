@@ -19,7 +19,7 @@ from apache_beam.testing.util import assert_that, equal_to
 
 from schemas.faults import Rejected, find_fault
 from schemas.features import Kind
-from schemas.images import EncodedImage
+from schemas.fields import EncodedImage
 from schemas.layouts import Built, Labels, Unfit
 from schemas.layouts.detection import DetectionLayout
 from schemas.manifest import JobPlan, plan_digest, to_json

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-from schemas.images import EncodedImage
+from schemas.fields import EncodedImage
 from tests.small_images import PNG_SIGNATURE, chunk, entry, exif, segment
 from transforms.images.check_images import ImageInfo, check_image
 

@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from schemas.example import encode_example
+from schemas.example import encode_example, encode_sequence_example
 from schemas.features import FeatureSpec
 from schemas.manifest import Label
-from schemas.sequence_example import encode_sequence_example
 from tests.small_data_sets import write_data_set
 
 Values = Mapping[str, Any]

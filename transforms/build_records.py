@@ -5,15 +5,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, ParamSpec, TypeVar
 
-from schemas.example import MAX_EXAMPLE_BYTES, encode_example_parts
+from schemas.example import MAX_EXAMPLE_BYTES, encode_example_parts, encode_sequence_example_parts
 from schemas.faults import FAULTS, Scope, printable
-from schemas.feature_roles import BoxForm, Roles
-from schemas.features import Kind
-from schemas.images import RAW, EncodedImage, ImageInfo
+from schemas.features import BoxForm, Kind, Roles
+from schemas.fields import RAW, EncodedImage, ImageInfo
 from schemas.layouts import Built, Labels, Layout, Unfit, labels_by_category
 from schemas.manifest import JobPlan
 from schemas.samples import Sample, is_panoptic
-from schemas.sequence_example import encode_sequence_example_parts
 from schemas.shown_values import tensor_shape
 from schemas.tfrecord import frame_record
 from transforms.gate import WorkerGate

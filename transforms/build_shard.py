@@ -17,7 +17,7 @@ import google_crc32c
 import msgspec
 
 from schemas.faults import Rejected, fault_line
-from schemas.feature_roles import Roles, roles_of_spec
+from schemas.features import Roles, roles_of_spec
 from schemas.layouts import Unfit
 from schemas.manifest import JobPlan, from_json, plan_digest, to_json
 from schemas.samples import Sample

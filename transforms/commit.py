@@ -15,8 +15,8 @@ import apache_beam as beam
 import msgspec
 
 from schemas.faults import Rejected, Scope, fault_line, printable, reject_order
+from schemas.labels import count_licenses
 from schemas.layouts import Layout
-from schemas.licenses import count_licenses
 from schemas.manifest import (
     DUPLICATES_NAME,
     MANIFEST_NAME,

@@ -18,21 +18,19 @@ import msgspec
 from apache_beam.transforms.window import GlobalWindows
 
 from schemas.faults import fault_line
-from schemas.order import (
+from schemas.samples import (
     DIGEST_BITS,
     Order,
-    pack_rounded,
-    places_in_order,
-    shuffle_key,
-    shuffle_keys,
-)
-from schemas.samples import (
     Sample,
     SampleStart,
     add_content_digests,
     pack_each,
+    pack_rounded,
+    places_in_order,
     read_sample,
     read_start,
+    shuffle_key,
+    shuffle_keys,
 )
 from schemas.shards import ShardPlan, shard_stem
 from transforms import coders

@@ -15,7 +15,7 @@ import msgspec
 
 from schemas.faults import fault_line
 from schemas.manifest import PlannedSplit
-from schemas.order import Order
+from schemas.samples import Order
 from transforms import coders
 from transforms.blobs import DIGEST_MODULUS
 

@@ -6,9 +6,8 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from schemas.faults import printable
+from schemas.faults import at_record, printable
 from schemas.features import Kind
-from schemas.findings import at_record
 from schemas.parse_example import Sequences, Values
 from schemas.shown_values import MAX_VALUES, read_tensor, show_bytes, show_numbers, show_tensor
 from transforms.find_records import FoundRecord

@@ -30,10 +30,9 @@ from schemas.annotations.coco_types import (
 )
 from schemas.annotations.file_names import blob_name
 from schemas.faults import fault_line
-from schemas.labels import unite_labels
-from schemas.licenses import License
+from schemas.fields import BadAnnotation, ObjectFields, Segmentation
+from schemas.labels import License, unite_labels
 from schemas.manifest import Label, SourceFile
-from schemas.picture_fields import BadAnnotation, ObjectFields, Segmentation
 
 _ID = operator.attrgetter("id")
 _KINDS = list(Kind)

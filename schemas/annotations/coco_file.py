@@ -32,8 +32,7 @@ from schemas.annotations.json_sections import (
     parse_sections,
 )
 from schemas.faults import fault_line
-from schemas.labels import check_labels
-from schemas.licenses import License, read_licenses
+from schemas.labels import License, check_labels, read_licenses
 
 _ID = operator.attrgetter("id")
 _AREA = operator.attrgetter("area")

@@ -21,8 +21,8 @@ from schemas.annotations.segmentations import (
     polygon_area_px2,
     sum_in_order,
 )
+from schemas.fields import ObjectFields, Segmentation, SegmentFields
 from schemas.geometry.boxes import BBoxXywhPx, check_bbox
-from schemas.picture_fields import ObjectFields, Segmentation, SegmentFields
 
 _DECODE_BBOX = msgspec.json.Decoder(BBoxXywhPx).decode  # a JSON number is finite, or refused
 _DECODE_KEYPOINTS = msgspec.json.Decoder(list[float] | None).decode

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from schemas.picture_fields import Segmentation
+from schemas.fields import Segmentation
 
 MAX_OUTLINE_PX = 1 << 20
 """The longest outline that is drawn, and how far from 0 a coordinate may lie."""

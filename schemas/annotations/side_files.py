@@ -14,7 +14,7 @@ import msgspec
 from schemas.annotations.coco_objects import ObjectOpener
 from schemas.annotations.coco_types import NOTHING, CocoImage, CocoOutlined
 from schemas.annotations.json_sections import lone_surrogate_at
-from schemas.picture_fields import BadAnnotation, ObjectFields, Segmentation
+from schemas.fields import BadAnnotation, ObjectFields, Segmentation
 
 _UTF8_BOM = b"\xef\xbb\xbf"
 _TRUNCATED = "Input data was truncated"  # as msgspec says it, without an offset

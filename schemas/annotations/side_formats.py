@@ -8,7 +8,7 @@ import msgspec
 
 from schemas.annotations.coco_types import NOTHING, CocoOutlined, Int64, PositiveInt
 from schemas.annotations.side_files import SideFile, decode
-from schemas.picture_fields import BadAnnotation
+from schemas.fields import BadAnnotation
 
 _CIRCLE_CORNERS = 64
 # Rounded, since libraries differ in the last bit of a cosine.

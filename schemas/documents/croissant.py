@@ -13,7 +13,7 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 
 from schemas.documents.seals import BLANK_SEAL, sealed
-from schemas.licenses import is_link
+from schemas.labels import is_link
 from schemas.manifest import FORMAT_VERSION, Manifest, ShardEntry
 from schemas.shards import COUNTED, INDEX_DIR, index_stem
 

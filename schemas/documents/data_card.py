@@ -11,7 +11,7 @@ from typing import NamedTuple
 from schemas.documents.markdown import code_block, escaped, table
 from schemas.documents.seals import BLANK_SEAL, sealed
 from schemas.faults import FAULTS
-from schemas.licenses import is_link
+from schemas.labels import is_link
 from schemas.manifest import (
     DUPLICATES_NAME,
     MANIFEST_NAME,

@@ -1,18 +1,22 @@
 """Box geometry: from COCO's pixels to clipped, normalised coordinates in the written image."""
 
+import enum
 import math
+import re
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import msgspec
-
-from schemas.geometry.turns import unturn_points
-from schemas.images import Crop
 
 _FLOAT32_X4 = struct.Struct("<4f")
 
 BBoxXywhPx = tuple[float, float, float, float]
 """COCO's `[x, y, width, height]` in pixels, from the top left corner."""
+
+Crop = tuple[float, float, float, float]
+"""What is cut out of a picture: `xmin, ymin, xmax, ymax` in [0, 1] of its width and height."""
 
 
 class PlacedBox(msgspec.Struct, frozen=True, gc=False):
@@ -169,3 +173,179 @@ def place_points(
     placed = zip(*unturn_points(xs, ys, orientation), strict=True)
     points = [value for point in placed for value in point]
     return points if crop is None else crop_points(points, crop)
+
+
+if TYPE_CHECKING:  # boxes need no numpy
+    from numpy.typing import NDArray
+
+SWAPPING = frozenset({5, 6, 7, 8})
+"""Orientations that swap width and height."""
+
+_MIRROR_X = frozenset({2, 3, 7, 8})  # of the picture before the turn, to look up where it came from
+_MIRROR_Y = frozenset({3, 4, 6, 7})
+
+
+def inverse_orientation(orientation: int) -> int:
+    """Return the orientation that undoes another.
+
+    >>> [inverse_orientation(orientation) for orientation in range(1, 9)]
+    [1, 2, 3, 4, 5, 8, 7, 6]
+    """
+    return {6: 8, 8: 6}.get(orientation, orientation)
+
+
+def turn_size(size_px: tuple[int, int], orientation: int) -> tuple[int, int]:
+    """Return width and height of a picture once it is turned.
+
+    >>> turn_size((640, 427), 6), turn_size((640, 427), 3)
+    ((427, 640), (640, 427))
+    """
+    return size_px[::-1] if orientation in SWAPPING else size_px
+
+
+def unturn_points(
+    xs: Sequence[float], ys: Sequence[float], orientation: int
+) -> tuple[Sequence[float], Sequence[float]]:
+    """Return where points of a turned picture lie in the one that was turned.
+
+    >>> unturn_points([0.25], [0.5], 6)  # a quarter right, half down once turned clockwise
+    ([0.5], [0.75])
+    """
+    if orientation in SWAPPING:
+        xs, ys = ys, xs
+    if orientation in _MIRROR_X:
+        xs = [1.0 - x for x in xs]
+    if orientation in _MIRROR_Y:
+        ys = [1.0 - y for y in ys]
+    return xs, ys
+
+
+def turn_array(pixels: "NDArray", orientation: int) -> "NDArray":
+    """Return pixels turned; rows first, then columns, then whatever a pixel has.
+
+    >>> import numpy as np
+    >>> turn_array(np.array([[1, 2, 3], [4, 5, 6]]), 6).tolist()  # clockwise
+    [[4, 1], [5, 2], [6, 3]]
+    """
+    if orientation in _MIRROR_X:
+        pixels = pixels[:, ::-1]
+    if orientation in _MIRROR_Y:
+        pixels = pixels[::-1]
+    if orientation in SWAPPING:
+        pixels = pixels.swapaxes(0, 1)
+    return pixels.copy()
+
+
+MAX_SIDE_PX = 65_500
+"""The longest side that libjpeg writes."""
+
+_BOX = re.compile(r"([1-9][0-9]{0,4})(?:x([1-9][0-9]{0,4}))?")
+_LONGEST = re.compile(r"max:([1-9][0-9]{0,4})")
+
+
+class ResizeMode(enum.Enum):
+    """How a picture of another aspect meets a box.
+
+    FIT gives the largest size inside the box with the picture's aspect, never padded. FILL covers
+    the box and cuts its middle out. STRETCH gives the box's size, whatever the aspect.
+    """
+
+    FIT = "fit"
+    FILL = "fill"
+    STRETCH = "stretch"
+
+
+class Resized(NamedTuple):
+    """What a resize makes of a picture.
+
+    Attributes:
+        size_px: width and height that it gets.
+        crop: the part of it that is shown; None for all of it.
+    """
+
+    size_px: tuple[int, int]
+    crop: Crop | None = None
+
+
+@dataclass(frozen=True)
+class Resize:
+    """The size that is asked for.
+
+    Attributes:
+        width_px: of the box; of the longer side, where only that is limited.
+        height_px: of the box; None where only the longer side is limited, and nothing enlarged.
+    """
+
+    width_px: int
+    height_px: int | None
+
+    def __post_init__(self) -> None:
+        """Refuse sides that no image has."""
+        for side in (self.width_px, self.width_px if self.height_px is None else self.height_px):
+            if not 1 <= side <= MAX_SIDE_PX:
+                raise ValueError(
+                    f"resize must have sides of 1 to {MAX_SIDE_PX} px, got {side}: give another"
+                )
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the resize that a flag asks for.
+
+        Raises:
+            ValueError: with the forms that there are.
+
+        >>> Resize.parse("512"), Resize.parse("max:1024")
+        (Resize(width_px=512, height_px=512), Resize(width_px=1024, height_px=None))
+        """
+        if found := _LONGEST.fullmatch(text):
+            return cls(int(found[1]), None)
+        if found := _BOX.fullmatch(text):
+            return cls(int(found[1]), int(found[2] or found[1]))
+        raise ValueError(
+            f"resize must be N, WxH or max:N in px, got {text!r}: give one such as 512, 640x480 or"
+            " max:1024"
+        )
+
+    def __str__(self) -> str:
+        """Return the form that `parse` reads."""
+        if self.height_px is None:
+            return f"max:{self.width_px}"
+        return f"{self.width_px}x{self.height_px}"
+
+
+def resized(size_px: tuple[int, int], resize: Resize | None, mode: ResizeMode) -> Resized:
+    """Return what a resize makes of a picture of that width and height.
+
+    Sides are rounded to the nearest px, halves up, and are at least 1. Output bytes depend on it.
+
+    >>> resized((640, 427), Resize(512, 512), ResizeMode.FIT).size_px
+    (512, 342)
+    >>> resized((640, 480), Resize(512, 512), ResizeMode.FILL)
+    Resized(size_px=(512, 512), crop=(0.125, 0.0, 0.875, 1.0))
+    >>> resized((640, 480), Resize(1024, None), ResizeMode.FIT)
+    Resized(size_px=(640, 480), crop=None)
+    """
+    width, height = size_px
+    if resize is None:
+        return Resized(size_px)
+    if resize.height_px is None:
+        if max(size_px) <= resize.width_px:
+            return Resized(size_px)
+        return Resized(_fit(size_px, (resize.width_px, resize.width_px)))
+    box = box_width, box_height = resize.width_px, resize.height_px
+    if mode is ResizeMode.FIT:
+        return Resized(_fit(size_px, box))
+    if mode is ResizeMode.STRETCH or box_width * height == box_height * width:
+        return Resized(box)
+    if box_width * height < box_height * width:  # the picture is too wide
+        left = (1.0 - box_width * height / (box_height * width)) / 2.0
+        return Resized(box, (left, 0.0, 1.0 - left, 1.0))
+    top = (1.0 - box_height * width / (box_width * height)) / 2.0
+    return Resized(box, (0.0, top, 1.0, 1.0 - top))
+
+
+def _fit(size_px: tuple[int, int], box_px: tuple[int, int]) -> tuple[int, int]:
+    (width, height), (box_width, box_height) = size_px, box_px
+    if box_width * height <= box_height * width:
+        return box_width, max(1, (2 * height * box_width + width) // (2 * width))
+    return max(1, (2 * width * box_height + height) // (2 * height)), box_height

@@ -4,15 +4,20 @@ A mask is a uint8 array (height, width) of 0 and 1. Polygons are drawn by pycoco
 for pixels on the outline is the one that COCO's masks are measured by; run lengths need no decoder.
 """
 
+import functools
+import io
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 from pycocotools import mask as coco_mask
 
 from schemas.annotations.segmentations import is_drawable
-from schemas.geometry.boxes import crop_points
-from schemas.gray_png import encode_columns
-from schemas.images import Crop
-from schemas.picture_fields import Segmentation
+from schemas.fields import Segmentation, SegmentFields
+from schemas.geometry.boxes import Crop, crop_points
 
 Mask = NDArray[np.uint8]
 
@@ -149,3 +154,224 @@ def _cut(
 def _scaled(polygon_px: list[float], x_scale: float, y_scale: float) -> list[float]:
     scales = (x_scale, y_scale) * (len(polygon_px) // 2)
     return [value * scale for value, scale in zip(polygon_px, scales, strict=True)]
+
+
+_STRIPE_PX = 1 << 22  # of the rows made at once: what a large mask costs in addition
+_ZEROS_AT_ONCE = 1 << 22
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_ZLIB_HEADER = b"\x78\x01"  # RFC 1950: a window of 32 kB, the fastest level
+_LAST_BLOCK = b"\x03\x00"  # RFC 1951: an empty block of fixed codes that ends the stream
+
+
+def encode_gray_png(pixels: NDArray[np.uint8]) -> bytes:
+    """Return pixels (height, width) as a PNG; its bytes depend on `png_codec()` alone."""
+    used = np.flatnonzero(pixels.max(axis=0))
+    left, right = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
+    return encode_columns(pixels[:, left:right], left, pixels.shape[1])
+
+
+def encode_columns(columns: NDArray[np.uint8], left: int, width_px: int) -> bytes:
+    """Return the PNG of pixels from those of their columns that are not 0.
+
+    Args:
+        columns: of all rows, the first and the last of them not blank.
+        left: place of the first of them.
+        width_px: of the PNG.
+    """
+    height_px = columns.shape[0]
+    used = np.flatnonzero(columns.any(axis=1))
+    top, bottom = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
+    stride = width_px + 1  # a row begins with a byte that names its filter
+    parts, checksum = [_zeros(top * stride)], _adler32_of_zeros(1, top * stride)
+    rows_at_once = max(1, _STRIPE_PX // width_px)
+    compressor = _compressor()
+    for row in range(top, bottom, rows_at_once):
+        end = min(bottom, row + rows_at_once)
+        rows = np.zeros((end - row, stride), np.uint8)
+        rows[:, 1 + left : 1 + left + columns.shape[1]] = columns[row:end]
+        parts.append(compressor.compress(rows.data))
+        checksum = zlib.adler32(rows.data, checksum)
+    parts.append(compressor.flush(zlib.Z_SYNC_FLUSH))
+    below = (height_px - bottom) * stride
+    checksum = _adler32_of_zeros(checksum, below)
+    data = b"".join([_ZLIB_HEADER, *parts, _zeros(below), _LAST_BLOCK, struct.pack(">I", checksum)])
+    header = struct.pack(">IIBBBBB", width_px, height_px, 8, 0, 0, 0, 0)
+    return _SIGNATURE + _chunk(b"IHDR", header) + _chunk(b"IDAT", data) + _chunk(b"IEND", b"")
+
+
+def png_codec() -> str:
+    """Return the library that the bytes of PNGs depend on, with the version in use here."""
+    return f"zlib {zlib.ZLIB_RUNTIME_VERSION}"
+
+
+def _compressor() -> "zlib._Compress":
+    """Return a compressor of runs whose output is part of a stream, without header or checksum."""
+    return zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL, zlib.Z_RLE)
+
+
+def _zeros(number: int) -> bytes:
+    """Return so many zero bytes compressed, to stand before other parts of a stream."""
+    full, rest = divmod(number, _ZEROS_AT_ONCE)
+    return _compressed_zeros(_ZEROS_AT_ONCE) * full + _compressed_zeros(rest)
+
+
+@functools.lru_cache(maxsize=4096)  # of at most 4 kB
+def _compressed_zeros(number: int) -> bytes:
+    compressor = _compressor()
+    return compressor.compress(bytes(number)) + compressor.flush(zlib.Z_SYNC_FLUSH)
+
+
+def _adler32_of_zeros(checksum: int, number: int) -> int:
+    """Return the Adler-32 checksum after so many zero bytes are appended to data with a known one.
+
+    Source: RFC 1950, section 8.2: the low half sums bytes, the high half these sums.
+
+    >>> _adler32_of_zeros(zlib.adler32(b"abc"), 70_000) == zlib.adler32(b"abc" + bytes(70_000))
+    True
+    """
+    sum_of_bytes, sum_of_sums = checksum & 0xFFFF, checksum >> 16
+    return (sum_of_sums + number * sum_of_bytes) % 65521 << 16 | sum_of_bytes
+
+
+def _chunk(name: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+
+THING_CLASS = 1
+"""Of every countable object, in a semantic mask; what is no segment is 0."""
+
+STUFF_OFFSET = 90
+"""What a semantic mask's classes are less than COCO's ids of stuff, 92 to 200."""
+
+_MAX_VALUE = 255
+_NUM_IDS = 1 << 24
+_STRIP_PX = 1 << 20  # handled at once: their ids take four times the memory of the pixels
+_SIGNATURE_BYTES = 8
+_NEEDED = frozenset({b"IHDR", b"IDAT", b"IEND"})
+
+
+class SegmentPlaces(NamedTuple):
+    """Where the segments of an image lie.
+
+    Attributes:
+        places: uint8 (height, width), of each pixel the place of its segment in the list, from 1;
+            0 for none.
+        has_unlisted_pixels: whether pixels have an id of no segment.
+        num_empty: segments without pixels.
+    """
+
+    places: NDArray[np.uint8]
+    has_unlisted_pixels: bool
+    num_empty: int
+
+
+class PaintValues(NamedTuple):
+    """By a segment's place the values of its pixels: uint8, void's first.
+
+    Attributes:
+        semantic: 1 for things, `category_id - 90` for stuff.
+        category: the category id.
+        instance: the place of things, 0 for stuff.
+    """
+
+    semantic: NDArray[np.uint8]
+    category: NDArray[np.uint8]
+    instance: NDArray[np.uint8]
+
+
+def is_rgb_png(png: bytes) -> bool:
+    """Return whether a PNG, checked to be one, has red, green and blue of 8 bits each."""
+    bits, colour_type = png[24], png[25]
+    return (bits, colour_type) == (8, 2)
+
+
+def read_places(
+    png: bytes, size_px: tuple[int, int], segments: Sequence[SegmentFields]
+) -> SegmentPlaces:
+    """Return where segments lie by their panoptic PNG; of those with one id the last counts.
+
+    Args:
+        png: checked to be one, of RGB.
+        size_px: its width and height, by its header.
+        segments: that `paint_values` has values for.
+
+    Raises:
+        OSError: when its pixels are damaged.
+    """
+    place_of = {-1: 0} | {segment.id: place for place, segment in enumerate(segments, start=1)}
+    known = np.array(sorted(place_of), np.int32)
+    places_of_known = np.array([place_of[segment_id] for segment_id in known.tolist()], np.uint8)
+    (width_px, height_px), has_unlisted_pixels = size_px, False
+    places = np.empty((height_px, width_px), np.uint8)
+    seen = np.zeros(_MAX_VALUE + 1, bool)
+    for top, ids in _strips_of_ids(png, size_px):
+        starts = np.flatnonzero(np.diff(ids, prepend=-1))  # of runs, far fewer than pixels
+        values = ids[starts]
+        nearest = np.searchsorted(known, values, side="right") - 1
+        found = np.where(known[nearest] == values, places_of_known[nearest], np.uint8(0))
+        strip = np.repeat(found, np.diff(starts, append=len(ids)))
+        places[top : top + len(strip) // width_px] = strip.reshape(-1, width_px)
+        seen[found] = True
+        has_unlisted_pixels |= bool(values[found == 0].any())
+    num_empty = len(segments) - int(seen[1:].sum())
+    return SegmentPlaces(places, has_unlisted_pixels, num_empty)
+
+
+def paint_values(segments: Sequence[SegmentFields]) -> PaintValues | str:
+    """Return the values that masks have where segments lie, or which has none of its own.
+
+    As Model Garden's script paints them: instances are counted by the order of segments, and crowds
+    are things like others. Masks are of 8 bits; where a value would be another class's in them, its
+    script writes that, or fails.
+
+    >>> sky = SegmentFields(9, 187, (2.0, 0.0, 1.0, 1.0), 1.0, 0, is_thing=0)
+    >>> dog = SegmentFields(7, 18, (0.0, 0.0, 2.0, 1.0), 2.0, 0)
+    >>> values = paint_values([sky, dog])
+    >>> values.semantic.tolist(), values.category.tolist(), values.instance.tolist()
+    ([0, 97, 1], [0, 187, 18], [0, 0, 2])
+    """
+    rows = [(0, 0, 0)]
+    for place, segment in enumerate(segments, start=1):
+        category, first = segment.category_id, 1 if segment.is_thing else STUFF_OFFSET + 2
+        if not first <= category <= _MAX_VALUE:
+            kind = "thing" if segment.is_thing else "stuff"
+            return f"segment {segment.id} is {kind} of category {category}, not {first} to 255"
+        if place > _MAX_VALUE:
+            return f"{len(segments)} segments, the limit is {_MAX_VALUE}"
+        if not 0 <= segment.id < _NUM_IDS:
+            return f"segment {segment.id} has an id that no colour has"
+        is_thing = bool(segment.is_thing)
+        rows.append(
+            (THING_CLASS, category, place) if is_thing else (category - STUFF_OFFSET, category, 0)
+        )
+    return PaintValues(*np.array(rows, np.uint8).T)
+
+
+def _strips_of_ids(
+    png: bytes, size_px: tuple[int, int]
+) -> Iterator[tuple[int, NDArray[np.signedinteger]]]:
+    """Yield the segment ids of some rows at a time, flat, and the first row."""
+    from PIL import PngImagePlugin
+
+    width_px, height_px = size_px
+    rows = max(1, _STRIP_PX // width_px)
+    with PngImagePlugin.PngImageFile(io.BytesIO(_needed_chunks(png))) as image:
+        for top in range(0, height_px, rows):
+            strip = image.crop((0, top, width_px, min(top + rows, height_px)))
+            colours = np.frombuffer(strip.tobytes("raw", "RGBX"), "<i4")
+            yield top, colours & (_NUM_IDS - 1)
+
+
+def _needed_chunks(png: bytes) -> bytes:
+    """Return a PNG without metadata, which decoders are most often attacked with."""
+    view, start = memoryview(png), _SIGNATURE_BYTES
+    kept = [view[:start]]
+    while start < len(png):
+        end = start + 12 + int.from_bytes(view[start : start + 4], "big")
+        name = bytes(view[start + 4 : start + 8])
+        if name in _NEEDED:
+            kept.append(view[start:end])
+        if name == b"IEND":
+            break
+        start = end
+    return b"".join(kept)

@@ -10,12 +10,11 @@ from functools import cached_property
 from typing import NamedTuple, Protocol, Self
 
 from schemas.annotations.coco import BadAnnotation
-from schemas.example import FeatureValues
+from schemas.example import FeatureListValues, FeatureValues
 from schemas.features import FeatureSpec
-from schemas.images import EncodedImage
+from schemas.fields import EncodedImage
 from schemas.manifest import Label
 from schemas.samples import Sample
-from schemas.sequence_example import FeatureListValues
 
 PIXEL_DTYPES = ("uint8", "uint16", "float16", "float32", "float64")
 """What plain pixels can be, as `tf.image.convert_image_dtype` makes them: floats are in [0, 1]."""

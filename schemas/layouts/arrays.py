@@ -10,10 +10,9 @@ import msgspec
 
 from schemas.example import FeatureValues
 from schemas.features import Content, Feature, FeatureSpec, Kind
-from schemas.images import EncodedImage
+from schemas.fields import ArrayFields, EncodedImage, Scalar
 from schemas.layouts import Built, Labels, Layout, Unfit
 from schemas.samples import Sample
-from schemas.source_fields import ArrayFields, Scalar
 from schemas.tensors import TENSOR_TYPES, encode_tensor_parts
 
 _FIELDS = msgspec.msgpack.Decoder(ArrayFields)

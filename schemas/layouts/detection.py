@@ -9,9 +9,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from schemas.features import Content, Feature, Kind
-from schemas.layouts.groups import FeatureGroup, GroupedLayout
-from schemas.layouts.masks import MASKS, POLYGONS, mask_codecs, segmentation_bytes
-from schemas.layouts.panoptic import PANOPTIC
+from schemas.layouts.groups import (
+    MASKS,
+    PANOPTIC,
+    POLYGONS,
+    FeatureGroup,
+    GroupedLayout,
+    mask_codecs,
+    segmentation_bytes,
+)
 from schemas.layouts.pictures import Picture, Values
 from schemas.manifest import Label
 from schemas.samples import Sample

@@ -7,11 +7,10 @@ from typing import Self
 from schemas.columns import ColumnType, check_named, columns_of_found, steps_of, values_of
 from schemas.example import FeatureValues
 from schemas.features import Content, Feature, FeatureSpec, Kind
-from schemas.images import EncodedImage
+from schemas.fields import EncodedImage, labels_of, row_bytes, row_of
 from schemas.layouts import Built, Labels, Layout, Unfit
 from schemas.layouts.classification import CLASSIFICATION
 from schemas.samples import Sample
-from schemas.source_fields import labels_of, row_bytes, row_of
 
 LABEL_KEY, TEXT_KEY = "image/class/label", "image/class/text"
 _IMAGE_FEATURES = tuple(f for f in CLASSIFICATION.features if f.key not in (LABEL_KEY, TEXT_KEY))

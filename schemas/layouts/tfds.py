@@ -11,8 +11,7 @@ from typing import ClassVar
 from schemas.features import Content, Feature, Kind
 from schemas.geometry.boxes import PlacedBox
 from schemas.layouts import Unfit
-from schemas.layouts.groups import FeatureGroup, GroupedLayout
-from schemas.layouts.panoptic import PLACE, orientation_to_photo
+from schemas.layouts.groups import PLACE, FeatureGroup, GroupedLayout, orientation_to_photo
 from schemas.layouts.pictures import CategoryIds, Picture, PictureObject, Values
 from schemas.samples import Sample
 
@@ -164,3 +163,77 @@ class TfdsLayout(GroupedLayout):
         objects_bytes = _BYTES_PER_OBJECT * len(sample.annotation_ids)
         images_bytes = sum(blob.size_bytes for blob in sample.blobs)
         return _BYTES_BESIDE_OBJECTS + names_bytes + objects_bytes + images_bytes
+
+
+_BYTES_BESIDE_IMAGE = 160  # keys, lengths, numbers and framing of a record
+
+_KERAS_IMAGE = (
+    Feature("image", Kind.BYTES, False, "the image file's bytes", Content.IMAGE),
+    Feature("path", Kind.BYTES, False, "name relative to the image root", Content.TEXT),
+    Feature("image_id", Kind.INT64, False, "COCO image id"),
+)
+_KERAS_BOXES = (
+    Feature("area", Kind.FLOAT, False, "area in px squared, as annotated"),
+    Feature("bbox", Kind.FLOAT, True, "x, y, width, height in px of the image, from its top left"),
+    Feature("category_id", Kind.INT64, False, "class id", Content.CLASS_LABEL),
+    Feature("id", Kind.INT64, False, "COCO annotation id"),
+)
+
+
+def _keras_image_values(picture: Picture) -> dict[str, Sequence]:
+    return {
+        "image": [picture.image.data],
+        "path": [picture.image.name.encode()],
+        "image_id": [picture.fields.image_id],
+    }
+
+
+def _keras_box_values(picture: Picture) -> dict[str, Sequence]:
+    (found,) = picture.objects
+    return {
+        "area": [found.area_px2],
+        "bbox": picture.bbox_xywh_px(found),
+        "category_id": [found.label.id],
+        "id": [found.annotation_id],
+    }
+
+
+@dataclass(frozen=True)
+class KerasLayout(GroupedLayout):
+    """One Example per annotation: the photo, its path, and one box in pixels."""
+
+    image_group: ClassVar[FeatureGroup] = FeatureGroup(
+        "image", _KERAS_IMAGE, _keras_image_values, "images"
+    )
+    groups: ClassVar[tuple[FeatureGroup, ...]] = (
+        FeatureGroup("boxes", _KERAS_BOXES, _keras_box_values, found_as="boxes"),
+    )
+
+    @property
+    def name(self) -> str:
+        """The layout's name in the manifest."""
+        return "keras"
+
+    @property
+    def per_annotation(self) -> bool:
+        """Whether an Example is of one annotation."""
+        return True
+
+    @property
+    def int64_ids(self) -> bool:
+        """Whether ids must be numbers."""
+        return True
+
+    def record_bytes(self, sample: Sample) -> int:
+        """Return the record's size to within some ten bytes.
+
+        The estimate fixes the number of shards, hence bytes: changing it is a breaking change.
+        """
+        blob = sample.blobs[0]
+        return _BYTES_BESIDE_IMAGE + len(blob.name) + blob.size_bytes
+
+    def values(self, picture: Picture) -> Values | Unfit:
+        """Return the features of an image and its one annotation."""
+        for dropped in picture.dropped:
+            return Unfit("E-EX-EMPTY", dropped.detail)
+        return super().values(picture)

@@ -11,8 +11,8 @@ import msgspec
 
 from schemas.documents.tensorflow_files import label_map_pbtxt
 from schemas.faults import FAULTS, Rejected, Scope
+from schemas.fields import PictureFields, Segmentation
 from schemas.manifest import Label
-from schemas.picture_fields import PictureFields, Segmentation
 from schemas.samples import Sample, content_digest
 from tests.conftest import coco_dict
 from tests.fuzz.choices import Choices

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from PIL import BmpImagePlugin, GifImagePlugin, JpegImagePlugin, PngImagePlugin
 
 from schemas.faults import FAULTS, Scope, printable
-from schemas.geometry.turns import turn_size
-from schemas.images import EncodedImage
+from schemas.fields import EncodedImage
+from schemas.geometry.boxes import turn_size
 from tests import small_images as small
 from tests.fuzz.target import Target
 from transforms.images.check_images import (

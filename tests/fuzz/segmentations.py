@@ -9,8 +9,7 @@ from pycocotools import mask as coco_mask
 
 from schemas.annotations.segmentations import ParsedSegmentation, parse_segmentation
 from schemas.faults import FAULTS, Scope
-from schemas.geometry.masks import mask_of, mask_png_of
-from schemas.gray_png import encode_gray_png
+from schemas.geometry.masks import encode_gray_png, mask_of, mask_png_of
 from tests.fuzz.target import Target
 
 _WIDTH_PX, _HEIGHT_PX = 40, 30

@@ -133,7 +133,7 @@ SABOTAGES = (
     Sabotage(
         2,
         "a bucket is not sorted",
-        "schemas/order.py",
+        "schemas/samples.py",
         "places = numbers.argsort()",
         "places = np.arange(len(numbers))",
         (
@@ -144,9 +144,9 @@ SABOTAGES = (
     Sabotage(
         2,
         "the order is Python's hash()",
-        "schemas/order.py",
-        'int.from_bytes(digest.digest(), "big")',
-        "hash(digest.digest()) % 2**DIGEST_BITS",
+        "schemas/samples.py",
+        'numbers.append(int.from_bytes(digest.digest(), "big"))',
+        "numbers.append(hash(digest.digest()) % 2**DIGEST_BITS)",
         ("tests/test_plan_shards.py::test_the_shuffled_order_never_changes",),
     ),
     Sabotage(

@@ -14,15 +14,14 @@ import apache_beam as beam
 import msgspec
 
 from schemas.faults import Rejected
+from schemas.fields import ArrayFields, ClassFields, PictureFields, labels_of, row_of
 from schemas.layouts import Layout
 from schemas.layouts.arrays import ArraysLayout
 from schemas.layouts.classification import ClassifiedLayout
 from schemas.layouts.pictures import PictureLayout
 from schemas.layouts.table import TableLayout
-from schemas.picture_fields import PictureFields
 from schemas.samples import Sample
 from schemas.shards import ShardPlan
-from schemas.source_fields import ArrayFields, ClassFields, labels_of, row_of
 from transforms import coders
 from transforms.blobs import PinTally
 from transforms.run_spool import RunSpool

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from schemas.images import ImageInfo
+from schemas.fields import ImageInfo
 from transforms.images.exif import read_exif
 from transforms.images.findings import (
     FOREIGN_KINDS,

@@ -17,10 +17,19 @@ from typing import IO, TYPE_CHECKING, Any
 import msgspec
 
 from schemas.example import MAX_EXAMPLE_BYTES
-from schemas.geometry.boxes import unturn_box
-from schemas.geometry.resizing import MAX_SIDE_PX, Resize, Resized, ResizeMode, resized
-from schemas.geometry.turns import SWAPPING, inverse_orientation, turn_array, turn_size
-from schemas.images import Crop, EncodedImage, ImageInfo, Window
+from schemas.fields import Crop, EncodedImage, ImageInfo, Window
+from schemas.geometry.boxes import (
+    MAX_SIDE_PX,
+    SWAPPING,
+    Resize,
+    Resized,
+    ResizeMode,
+    inverse_orientation,
+    resized,
+    turn_array,
+    turn_size,
+    unturn_box,
+)
 from schemas.layouts import PIXEL_DTYPES
 from transforms.images.check_images import Check, check_image, decoding, require_same_size
 from transforms.images.decode_images import (

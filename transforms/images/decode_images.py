@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from schemas.images import EncodedImage, ImageInfo
+from schemas.fields import EncodedImage, ImageInfo
 from transforms.images.check_images import (
     ImageFault,
     check_image,

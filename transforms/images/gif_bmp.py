@@ -8,7 +8,7 @@ Of a BMP it looks at the offset of the pixels, width, height and bits only (deco
 import struct
 from dataclasses import dataclass
 
-from schemas.images import ImageInfo
+from schemas.fields import ImageInfo
 from transforms.images.findings import damaged, require_size, too_many_pixels, truncated, unreadable
 
 SIGNATURES = (b"GIF87a", b"GIF89a")

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from schemas.images import ImageInfo
+from schemas.fields import ImageInfo
 from transforms.images.exif import read_exif
 from transforms.images.findings import (
     damaged,

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from schemas.images import ImageInfo
+from schemas.fields import ImageInfo
 from transforms.images.exif import read_exif
 from transforms.images.findings import damaged, require_size, too_many_pixels, truncated
 

@@ -8,9 +8,8 @@ import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from schemas.feature_roles import Roles
-from schemas.features import Kind
-from schemas.findings import at_record
+from schemas.faults import at_record
+from schemas.features import Kind, Roles
 from schemas.shown_values import Tensor
 from transforms.images.check_images import Check, check_image, decoding
 from transforms.images.findings import BadImage, ImageFault

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from schemas.documents.data_card import source_kind
 from schemas.faults import Rejected, find_fault
-from schemas.feature_roles import roles_of_spec
+from schemas.features import roles_of_spec
 from schemas.manifest import (
     MANIFEST_NAME,
     REJECTED_NAME,

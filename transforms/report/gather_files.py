@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from schemas.example_rules import InferredSchema
 from schemas.faults import printable
-from schemas.feature_roles import Roles, roles_of_keys
-from schemas.features import Kind
-from schemas.inferred import InferredSchema
+from schemas.features import Kind, Roles, roles_of_keys
 from schemas.parse_example import Sequences, Values
 from schemas.tfrecord import FRAME_BYTES
 from transforms.build_records import record_facts

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
-from schemas.faults import find_fault
-from schemas.feature_roles import Roles
-from schemas.findings import at_record
+from schemas.faults import at_record, find_fault
+from schemas.features import Roles
 from schemas.tfrecord import FRAME_BYTES
 from transforms.gate import usable_cores
 from transforms.report.contents import ShownPicture

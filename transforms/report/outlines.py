@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from schemas.feature_roles import Corners, ObjectRoles, PointRoles, Roles, corners_of
-from schemas.features import Kind
+from schemas.features import Corners, Kind, ObjectRoles, PointRoles, Roles, corners_of
 from schemas.parse_example import Values
 from transforms.report.contents import Outline
 

@@ -11,7 +11,7 @@ import math
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from schemas.images import EncodedImage
+from schemas.fields import EncodedImage
 from schemas.shown_values import Tensor, read_tensor
 from schemas.tensors import BFLOAT16
 from transforms.images.check_images import Check, check_foreign, check_image, decoding

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from schemas.faults import fault_line
-from schemas.npy import HEAD_BYTES, NPY_TEXT_TYPES, TEXT, NpyHeader, parse_npy_header
-from schemas.tensors import BFLOAT16
+from schemas.tensors import BFLOAT16, HEAD_BYTES, NPY_TEXT_TYPES, TEXT, NpyHeader, parse_npy_header
 from transforms.sources.listed_files import HIDDEN, ListedFile, is_file, is_folder, why_skipped
 from transforms.sources.npz import NPY, NPZ, SAVE_AGAIN, find_member, list_members, read_packed
 from transforms.storage import DEFAULT_ACCESS, Access, Entry, find_uri, join_uri, open_storage

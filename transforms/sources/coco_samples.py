@@ -9,8 +9,8 @@ from schemas.annotations.coco import AnnotatedImage, CocoFiles, license_of
 from schemas.annotations.coco_file import CocoFile, CocoStrictness
 from schemas.annotations.coco_types import CocoImage, Kind
 from schemas.faults import FAULTS, Rejected, fault_line
+from schemas.fields import BadAnnotation, ObjectFields, PictureFields
 from schemas.geometry.boxes import PlacedBox, place_box
-from schemas.picture_fields import BadAnnotation, ObjectFields, PictureFields
 from schemas.samples import Blob, Sample, pack, panoptic_root
 from schemas.splits import Splitting
 from transforms.blobs import is_cut

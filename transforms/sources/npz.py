@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import IO, NamedTuple
 
 from schemas.faults import fault_line
-from schemas.npy import HEAD_BYTES
+from schemas.tensors import HEAD_BYTES
 from transforms.storage import Entry, Span, Storage, join_uri
 from transforms.storage.disk import coded
 from transforms.storage.stored_file import open_stored

@@ -10,11 +10,11 @@ import msgspec
 from schemas.columns import is_beyond_float32
 from schemas.example import MAX_EXAMPLE_BYTES
 from schemas.faults import Rejected, fault_line
+from schemas.fields import ArrayFields
 from schemas.layouts.arrays import found_in
-from schemas.npy import NPY_TEXT_TYPES
 from schemas.samples import Blob, Sample, pack
-from schemas.source_fields import ArrayFields
 from schemas.splits import Splitting
+from schemas.tensors import NPY_TEXT_TYPES
 from transforms import coders
 from transforms.batches import is_in_process
 from transforms.blobs import PinTally

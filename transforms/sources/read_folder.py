@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from schemas.faults import Rejected
+from schemas.fields import ClassFields
 from schemas.samples import Blob, Sample, pack
-from schemas.source_fields import ClassFields
 from schemas.splits import Splitting
 from transforms.blobs import pin_sample
 from transforms.sources.listed_files import HIDDEN, ListedFile, is_folder, why_skipped

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from schemas.annotations.side_files import value_at
 from schemas.faults import Rejected
-from schemas.picture_fields import BadAnnotation
+from schemas.fields import BadAnnotation
 from schemas.samples import Blob, Sample
 from schemas.splits import Splitting
 from transforms.blobs import MAX_IMAGE_BYTES, pin_sample

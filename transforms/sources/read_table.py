@@ -6,12 +6,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from schemas.annotations.file_names import blob_name
-from schemas.columns import BIG_INT, TEXT, Cell, ColumnFacts, kind_of_text, kind_of_value, text_of
+from schemas.columns import (
+    BIG_INT,
+    TEXT,
+    Cell,
+    ColumnFacts,
+    Named,
+    is_called_a_table,
+    kind_of_text,
+    kind_of_value,
+    matches,
+    root_and_pattern,
+    text_of,
+    what_is_named,
+)
 from schemas.faults import Rejected
+from schemas.fields import fields_of_row, labels_of
 from schemas.samples import Blob, Sample
-from schemas.source_fields import fields_of_row, labels_of
 from schemas.splits import Splitting
-from schemas.table_names import Named, is_called_a_table, matches, root_and_pattern, what_is_named
 from transforms.sources.split_sources import Item, SourceNote
 from transforms.sources.table_files import TableFile, number_tables, stat_tables
 from transforms.sources.table_pieces import (

@@ -13,9 +13,8 @@ from schemas.annotations.side_files import (
 )
 from schemas.annotations.side_formats import parse_labelme, parse_sa1b
 from schemas.columns import ColumnFacts, ColumnType, kind_of_value, values_of
-from schemas.picture_fields import BadAnnotation, PictureFields
+from schemas.fields import BadAnnotation, PictureFields, fields_of_row
 from schemas.samples import pack
-from schemas.source_fields import fields_of_row
 from transforms.sources.split_sources import SourceNote
 
 _PARSERS: Mapping[SideFormat, Callable[[bytes], SideFile | str]] = {

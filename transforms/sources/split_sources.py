@@ -14,8 +14,7 @@ import msgspec
 
 from schemas.columns import ColumnFacts, add_facts
 from schemas.faults import Rejected, Scope, fault_line
-from schemas.labels import unite_labels
-from schemas.licenses import License
+from schemas.labels import License, unite_labels
 from schemas.manifest import Label, SourceFile, from_json
 from schemas.samples import Sample
 from schemas.splits import Splitting

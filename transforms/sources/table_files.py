@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import apache_beam as beam
 import msgspec
 
+from schemas.columns import is_called_a_table, matches
 from schemas.faults import fault_line
-from schemas.table_names import is_called_a_table, matches
 from transforms import coders
 from transforms.sources.listed_files import ListedFile, is_file
 from transforms.storage import Access, Entry, find_uri, join_uri, split_uri

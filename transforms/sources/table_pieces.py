@@ -17,8 +17,8 @@ from typing import NamedTuple
 import apache_beam as beam
 import msgspec
 
+from schemas.columns import format_of
 from schemas.faults import fault_line
-from schemas.table_names import format_of
 from transforms import coders
 from transforms.batches import is_in_process
 from transforms.sources.table_files import TableFile

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from schemas.example_rules import rules_of
-from schemas.findings import Findings, Verified
+from schemas.faults import Findings, Verified
 from schemas.manifest import (
     FORMAT_VERSION,
     MANIFEST_NAME,
@@ -20,7 +20,7 @@ from schemas.manifest import (
     plan_digest,
     read_manifest,
 )
-from schemas.order import Order
+from schemas.samples import Order
 from schemas.shards import (
     INDEX_DIR,
     NAMED_TEMPLATES,

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import google_crc32c
 
+from schemas.example_rules import FeatureFacts, InferredSchema, Place, conflicts
+from schemas.faults import Findings, at_record
 from schemas.features import Kind
-from schemas.findings import Findings, at_record
-from schemas.inferred import FeatureFacts, InferredSchema, Place, conflicts
 from schemas.parse_example import Sequences, Values, parse_sequence_example
 from schemas.tfrecord import masked_crc
 from transforms.images.check_images import Check, ImageFault, check_image

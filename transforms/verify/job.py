@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from schemas.faults import fault_line
-from schemas.findings import Findings, Verified, at_record
-from schemas.inferred import InferredSchema
+from schemas.example_rules import InferredSchema
+from schemas.faults import Findings, Verified, at_record, fault_line
 from schemas.manifest import MANIFEST_NAME, PLAN_NAME
 from schemas.shards import RECEIPTS_DIR
 from transforms.gate import usable_cores

@@ -5,11 +5,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from schemas.example_rules import ExampleRules
-from schemas.findings import Findings
-from schemas.inferred import InferredSchema
+from schemas.example_rules import ExampleRules, InferredSchema
+from schemas.faults import Findings
 from schemas.manifest import ShardEntry
-from schemas.order import Order
+from schemas.samples import Order
 from transforms.storage import DEFAULT_ACCESS, Access, Entry
 
 RESTORE = "restore it from a copy, or delete it and manifest.json and run the command again"

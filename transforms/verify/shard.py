@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator, Sequence
 import google_crc32c
 import msgspec
 
-from schemas.findings import Findings, at_record
+from schemas.faults import Findings, at_record
 from schemas.manifest import ShardEntry, from_json
-from schemas.order import Order, shuffle_keys
+from schemas.samples import Order, shuffle_keys
 from schemas.shards import ShardInfo, file_sum, receipt_name
 from schemas.tfrecord import FRAME_BYTES
 from transforms.shard_index import (

@@ -11,9 +11,8 @@ from schemas.documents.croissant import CROISSANT_NAME
 from schemas.documents.data_card import CARD_NAME
 from schemas.documents.seals import is_sealed
 from schemas.documents.tensorflow_files import label_map_pbtxt
-from schemas.faults import Rejected, Scope
+from schemas.faults import Findings, Rejected, Scope
 from schemas.features import Content, Feature, FeatureSpec, Kind
-from schemas.findings import Findings
 from schemas.manifest import (
     DUPLICATES_NAME,
     FORMAT_VERSION,

@@ -10,7 +10,7 @@ import msgspec
 from apache_beam.metrics import Metrics
 from apache_beam.pvalue import AsList, AsSingleton, TaggedOutput
 
-from schemas.findings import Verified
+from schemas.faults import Verified
 from transforms import coders
 from transforms.progress import COUNTERS
 from transforms.storage import is_local, open_storage
