@@ -16,9 +16,8 @@ from schemas.layouts import Layout
 from schemas.layouts.arrays import FEATURE_KEYS, ArraysLayout, Encoding
 from schemas.splits import GIVEN
 from schemas.tensors import BFLOAT16
-from transforms.sources.array_files import ArraySource
-from transforms.sources.npz import NPY
-from transforms.sources.read_arrays import ArrayReader, PlanArrays
+from transforms.sources.read_arrays import ArrayReader, ArraySource, PlanArrays
+from transforms.sources.read_blobs import NPY
 from transforms.sources.read_samples import SourceSamples
 
 _FEATURE_NAME = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)

@@ -35,8 +35,7 @@ from transforms.report.write_report import WriteReport
 from transforms.run_spool import RunSpool
 from transforms.shard_job import ShardJob
 from transforms.shard_table import Sharding
-from transforms.sources.read_samples import ReadSamples, SourceSamples
-from transforms.sources.split_sources import Item, SplitSource, is_there
+from transforms.sources.read_samples import Item, ReadSamples, SourceSamples, SplitSource, is_there
 from transforms.storage import Access, name_below
 from transforms.write_shards import WriteShards
 

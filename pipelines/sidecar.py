@@ -30,12 +30,14 @@ from transforms.pipeline_spool import spool_for
 from transforms.sources.join_files import JoinFiles, NamedFile, Sides
 from transforms.sources.listed_files import ListFiles
 from transforms.sources.read_samples import SourceSamples
-from transforms.sources.read_sidecar import SideReader
-from transforms.sources.side_contents import SideContents, SideObjects, SideValues
-from transforms.sources.side_files import (
+from transforms.sources.read_sidecar import (
     NameByField,
     ReadSideFiles,
+    SideContents,
     SideNames,
+    SideObjects,
+    SideReader,
+    SideValues,
     annotations_root,
     divide_glob,
 )

@@ -34,9 +34,14 @@ from transforms.images.convert_images import Orientation
 from transforms.list_blobs import ListBlobs
 from transforms.sources.listed_files import ListFiles
 from transforms.sources.read_samples import SourceSamples
-from transforms.sources.read_table import TableReader, find_image_root
-from transforms.sources.table_files import ListTables, PickTables, is_table
-from transforms.sources.table_pieces import DEFAULT_MAX_CELL_BYTES, DivideTables
+from transforms.sources.read_table import (
+    ListTables,
+    PickTables,
+    TableReader,
+    find_image_root,
+    is_table,
+)
+from transforms.sources.table_rows import DEFAULT_MAX_CELL_BYTES, DivideTables
 from transforms.storage import split_uri
 
 _LISTED = "/tables"  # appended to a split: the name of the root that lists its tables

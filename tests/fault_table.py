@@ -63,7 +63,7 @@ _CREATE = ("create", "spool.publish")
 _READ_SOURCES = (
     "transforms.leave_out_earlier.read_written",
     "transforms.sources.read_blobs.read_blob",
-    "transforms.sources.split_sources.read_identified",
+    "transforms.sources.read_samples.read_identified",
 )
 
 

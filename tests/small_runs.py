@@ -47,7 +47,7 @@ from transforms.shard_table import (
     make_shard_table,
 )
 from transforms.sources.coco_samples import CocoRules, CocoSource, read_coco
-from transforms.sources.split_sources import (
+from transforms.sources.read_samples import (
     SplitSource,
     excluded_keys,
     read_identified,

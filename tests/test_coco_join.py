@@ -10,8 +10,7 @@ import msgspec
 import pytest
 
 from schemas.annotations.coco import CocoFiles
-from schemas.annotations.coco_file import CocoFile
-from schemas.annotations.coco_types import Kind
+from schemas.annotations.coco_file import CocoFile, Kind
 from schemas.fields import BadAnnotation, SegmentFields
 from schemas.manifest import Label, SourceFile
 from tests.coco_texts import SMALL_OBJECT, annotated, annotation, coco, image, join, parse

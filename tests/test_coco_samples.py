@@ -16,7 +16,7 @@ from schemas.samples import Blob, Sample
 from tests.coco_texts import annotation, coco, image
 from tests.drawn_examples import draw
 from transforms.sources.coco_samples import CocoRules, CocoSource, read_coco
-from transforms.sources.split_sources import SplitSource
+from transforms.sources.read_samples import SplitSource
 
 _FIELDS = msgspec.msgpack.Decoder(PictureFields).decode
 CAPTION = {"id": 7, "image_id": 1, "caption": "A cat."}

@@ -33,7 +33,7 @@ from tests.coco_texts import coco, image
 from tests.drawn_examples import draw
 from tests.test_coco_samples import FILES, RULES
 from transforms.sources.coco_samples import CocoRules, CocoSource, read_coco
-from transforms.sources.split_sources import SplitSource
+from transforms.sources.read_samples import SplitSource
 
 BY_HASH = ("--split_by", "hash", "--splits", "train=60,val=20,test=20")
 SPLITS = ("train", "val", "test")

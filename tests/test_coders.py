@@ -15,7 +15,7 @@ from schemas.shards import ShardInfo, ShardPlan
 from transforms.blobs import PinTally
 from transforms.coders import StructCoder
 from transforms.shard_table import Tally
-from transforms.sources.split_sources import SplitSource
+from transforms.sources.read_samples import SplitSource
 from transforms.storage import Entry
 
 BLOB = Blob("train", "a/b.jpg", 100, "1700000000000000001", 0xFFFF_FFFF)

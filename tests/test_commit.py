@@ -41,7 +41,7 @@ from transforms.publish_plan import (
     publish_plan,
 )
 from transforms.shard_table import ShardTable
-from transforms.sources.split_sources import SplitSource
+from transforms.sources.read_samples import SplitSource
 from transforms.storage import Storage, open_storage
 
 LABELS = [Label(1, "person"), Label(2, "crowd of people")]

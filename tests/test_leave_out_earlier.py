@@ -23,7 +23,7 @@ from transforms.leave_out_earlier import (
     read_written,
 )
 from transforms.shard_index import IndexRow, index_to_parquet
-from transforms.sources.split_sources import SplitSource
+from transforms.sources.read_samples import SplitSource
 
 
 def sample(key: str, split: str = "train", annotations: tuple[int, ...] = (1, 2)) -> Sample:

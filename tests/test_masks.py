@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from schemas.annotations.segmentations import (
+from schemas.annotations.coco_objects import (
     ParsedSegmentation,
     decode_rle_counts,
     parse_segmentation,

@@ -14,8 +14,8 @@ import pytest
 
 from schemas.tensors import parse_npy_header
 from tests.array_runs import npy_bytes
-from transforms.sources import npz
-from transforms.sources.npz import UnpackedMembers, find_member, list_members, read_packed
+from transforms.sources import read_blobs
+from transforms.sources.read_blobs import UnpackedMembers, find_member, list_members, read_packed
 from transforms.storage import Entry, Storage, open_storage
 
 IMAGES = np.random.default_rng(0).integers(0, 4, (50, 8, 8), dtype=np.uint8)
@@ -181,7 +181,7 @@ def test_a_full_disk_is_named(
     def full(**_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(npz.tempfile, "TemporaryFile", full)
+    monkeypatch.setattr(read_blobs.tempfile, "TemporaryFile", full)
     line = r"^E-IO-NOSPACE \S*: No space left on device; give a --spool_dir with room"
     with pytest.raises(RuntimeError, match=line):
         unpacked.bytes_of(storage, entry_of(storage, "packed.npz"), "x.npy", (0, 10))

@@ -15,9 +15,8 @@ from schemas.samples import Sample
 from schemas.splits import HASH, Splitting
 from tests.array_runs import npy_bytes, random_images
 from transforms.sources import read_arrays
-from transforms.sources.array_files import ArraySource, open_file
-from transforms.sources.read_arrays import ArrayReader, plan_pieces
-from transforms.sources.split_sources import SourceNote
+from transforms.sources.read_arrays import ArrayReader, ArraySource, open_file, plan_pieces
+from transforms.sources.read_samples import SourceNote
 from transforms.storage import open_storage
 
 GIVEN = Splitting()

@@ -18,7 +18,7 @@ from schemas.manifest import Label
 from schemas.samples import Blob, Sample, pack
 from transforms.sources.coco_samples import CocoRules, CocoSource, read_coco
 from transforms.sources.read_coco import CocoReading, ReadCoco
-from transforms.sources.split_sources import SplitSource, excluded_keys, merge_labels, uri_identity
+from transforms.sources.read_samples import SplitSource, excluded_keys, merge_labels, uri_identity
 
 STRICT, DROPPING = CocoRules(), CocoRules(drop_orphans=True)
 BBOX = [1.5, 2, 10, 20.25]

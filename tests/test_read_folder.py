@@ -10,7 +10,7 @@ from schemas.samples import Blob, Sample, pack
 from schemas.splits import GIVEN, HASH, Splitting
 from transforms.sources.listed_files import ListedFile, why_skipped
 from transforms.sources.read_folder import FolderReader
-from transforms.sources.split_sources import Item, SourceNote, SplitCounter
+from transforms.sources.read_samples import Item, SourceNote, SplitCounter
 from transforms.storage import Entry
 
 AS_GIVEN = Splitting(GIVEN)

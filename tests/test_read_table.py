@@ -16,11 +16,9 @@ from schemas.faults import Rejected
 from schemas.fields import labels_of, row_bytes, row_of
 from schemas.samples import Blob, Sample
 from schemas.splits import HASH, Splitting
-from transforms.sources.read_table import TableReader, find_image_root, name_in_root
-from transforms.sources.split_sources import SourceNote
-from transforms.sources.table_files import TableFile
-from transforms.sources.table_pieces import TablePiece, divide_file
-from transforms.sources.table_rows import BadRow, Row, rows_of
+from transforms.sources.read_samples import SourceNote
+from transforms.sources.read_table import TableFile, TableReader, find_image_root, name_in_root
+from transforms.sources.table_rows import BadRow, Row, TablePiece, divide_file, rows_of
 from transforms.storage import DEFAULT_ACCESS, open_storage
 
 GIVEN = Splitting()

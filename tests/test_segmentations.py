@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pycocotools import mask as coco_mask
 
-from schemas.annotations.coco_objects import area_px2
-from schemas.annotations.segmentations import (
+from schemas.annotations.coco_objects import (
     MAX_OUTLINE_PX,
     ParsedSegmentation,
+    area_px2,
     decode_rle_counts,
     is_drawable,
     outline_px,
@@ -251,7 +251,7 @@ DRAW_THE_LARGEST = """
 import random
 from schemas.geometry.masks import mask_of
 from schemas.fields import Segmentation
-from schemas.annotations.segmentations import MAX_OUTLINE_PX, is_drawable
+from schemas.annotations.coco_objects import MAX_OUTLINE_PX, is_drawable
 draw = random.Random(0)
 size = MAX_OUTLINE_PX
 drawn = 0

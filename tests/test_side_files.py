@@ -8,15 +8,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.annotations.side_files import SideFile, SideFormat, format_of, open_objects, value_at
-from schemas.annotations.side_formats import outline_of, parse_labelme, parse_sa1b
+from schemas.annotations.side_files import (
+    SideFile,
+    SideFormat,
+    format_of,
+    open_objects,
+    outline_of,
+    parse_labelme,
+    parse_sa1b,
+    value_at,
+)
 from schemas.columns import ColumnType
 from schemas.faults import FAULTS, Scope
 from schemas.features import Kind
 from schemas.fields import BadAnnotation, ObjectFields, Segmentation
 from tests.side_folders import labelme, sa1b, shape
-from transforms.sources.side_contents import SideFault, SideObjects, SideSample, SideValues
-from transforms.sources.side_files import divide_glob, named_image
+from transforms.sources.read_sidecar import (
+    SideFault,
+    SideObjects,
+    SideSample,
+    SideValues,
+    divide_glob,
+    named_image,
+)
 
 TRIANGLE = [1.0, 2.0, 9.0, 2.0, 9.0, 8.0]
 RLE = {"size": [3, 4], "counts": "336"}  # runs of 3, 3, 6

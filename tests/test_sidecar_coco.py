@@ -9,7 +9,7 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from pipelines import coco, sidecar
-from schemas.annotations.side_formats import CLASS_NAME
+from schemas.annotations.side_files import CLASS_NAME
 from tests.coco_command import read_records, shard_paths
 from tests.pipeline_command import committed_by
 

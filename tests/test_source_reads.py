@@ -8,10 +8,10 @@ import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
 from transforms.blobs import MAX_IMAGE_BYTES
-from transforms.sources import array_files, listed_files
+from transforms.sources import listed_files, read_arrays
 from transforms.sources.listed_files import ListedFile, ListFiles, is_file
-from transforms.sources.side_files import SideNames
-from transforms.sources.table_files import is_table
+from transforms.sources.read_sidecar import SideNames
+from transforms.sources.read_table import is_table
 from transforms.storage import Entry
 
 
@@ -62,7 +62,7 @@ def test_images_and_their_json_files_are_read(listed: ListedFile, is_read: bool)
     ],
 )
 def test_arrays_are_read(listed: ListedFile, is_read: bool) -> None:
-    assert array_files.is_read(listed) is is_read
+    assert read_arrays.is_read(listed) is is_read
 
 
 @pytest.mark.parametrize(

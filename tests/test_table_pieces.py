@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.columns import Named, format_of, matches, root_and_pattern, what_is_named
-from transforms.sources import table_pieces
-from transforms.sources.table_files import TableFile, number_tables, stat_tables
-from transforms.sources.table_pieces import (
+from transforms.sources import table_rows
+from transforms.sources.read_table import TableFile, number_tables, stat_tables
+from transforms.sources.table_rows import (
     AUTOML_COLUMNS,
     divide_file,
     divide_lines,
@@ -178,7 +178,7 @@ def test_csv_with_a_header(tmp_path: Path) -> None:
 
 
 def test_csv_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_pieces, "PIECE_BYTES", 8)
+    monkeypatch.setattr(table_rows, "PIECE_BYTES", 8)
     path = tmp_path / "a.csv"
     path.write_bytes(b"a,b\n1,2\n3,4\n5,6\n7,8")
 
@@ -303,7 +303,7 @@ def test_parquet_columns_of_one_name(tmp_path: Path) -> None:
 def test_the_first_piece_reads_no_more_than_it_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_pieces, "PIECE_BYTES", 8)
+    monkeypatch.setattr(table_rows, "PIECE_BYTES", 8)
     (tmp_path / "a.csv").write_bytes(b"a,b\n" + b"1,2\n" * 9)
 
     piece = first_piece(table(tmp_path / "a.csv"), open_storage(str(tmp_path)))

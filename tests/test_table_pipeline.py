@@ -195,11 +195,11 @@ def test_lists_are_of_any_length(tmp_path: Path) -> None:
 
 
 def test_pieces_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from transforms.sources import table_pieces
+    from transforms.sources import table_rows
 
     table = write_json(tmp_path / "t.jsonl", ROWS)
     whole = convert(tmp_path / "whole", "--table", table)
-    monkeypatch.setattr(table_pieces, "PIECE_BYTES", 500)
+    monkeypatch.setattr(table_rows, "PIECE_BYTES", 500)
     divided = convert(tmp_path / "divided", "--table", table)
 
     assert divided == whole

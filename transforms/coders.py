@@ -16,7 +16,7 @@ from schemas.manifest import Manifest
 from schemas.samples import Blob, Sample
 from schemas.shards import ShardInfo, ShardPlan
 from transforms.blobs import PinTally
-from transforms.sources.split_sources import SourceNote, SplitSource
+from transforms.sources.read_samples import SourceNote, SplitSource
 from transforms.storage import Entry
 
 

@@ -61,7 +61,7 @@ from transforms.output_files import (
 )
 from transforms.publish_plan import CommitJob, check_budget_aloud, first_difference, other_plan
 from transforms.quantities import counted
-from transforms.sources.split_sources import SplitSource, uri_identity
+from transforms.sources.read_samples import SplitSource, uri_identity
 from transforms.storage import DEFAULT_ACCESS, Access, Storage, join_uri, list_uri, open_storage
 
 _LOG = logging.getLogger(__name__)

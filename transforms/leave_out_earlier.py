@@ -23,8 +23,7 @@ from transforms.blobs import PinTally
 from transforms.earlier_sets import EarlierSet, manifest_of
 from transforms.run_spool import RunSpool
 from transforms.shard_index import index_from_parquet
-from transforms.sources.read_samples import RejectedOutput
-from transforms.sources.split_sources import SplitSource
+from transforms.sources.read_samples import RejectedOutput, SplitSource
 from transforms.storage import DEFAULT_ACCESS, Access, join_uri, open_storage
 
 _PARTITIONS = 4096  # of the join, on a cluster: each is held in memory

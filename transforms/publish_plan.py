@@ -46,7 +46,7 @@ from transforms.output_files import (
 )
 from transforms.progress import COUNTERS, PROGRESS
 from transforms.shard_table import ShardTable
-from transforms.sources.split_sources import SplitSource, merge_labels
+from transforms.sources.read_samples import SplitSource, merge_labels
 from transforms.storage import DEFAULT_ACCESS, Access, Storage, open_storage, read_uri
 
 _LOG = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from transforms.builders import ShardBuilders
 from transforms.gate import GateLimits
 from transforms.progress import COUNTERS
 from transforms.shard_job import ShardJob
-from transforms.sources.npz import UNPACKED
+from transforms.sources.read_blobs import UNPACKED
 from transforms.storage.retries import THROTTLED
 
 _SIGNAL_S = 10.0  # how often a runner hears of throttling

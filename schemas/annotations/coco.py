@@ -12,21 +12,23 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from schemas.annotations.coco_file import CocoFile, Orphan, refuse_twins
-from schemas.annotations.coco_objects import (
-    ObjectOpener,
-    PanopticImage,
-    decode_segments,
-    open_segments,
-)
-from schemas.annotations.coco_types import (
+from schemas.annotations.coco_file import (
     NOTHING,
     CocoCategory,
+    CocoFile,
     CocoImage,
     CocoInstance,
     CocoPanoptic,
     CocoSegment,
     Kind,
+    Orphan,
+    refuse_twins,
+)
+from schemas.annotations.coco_objects import (
+    ObjectOpener,
+    PanopticImage,
+    decode_segments,
+    open_segments,
 )
 from schemas.annotations.file_names import blob_name
 from schemas.faults import fault_line

@@ -4,27 +4,14 @@ A file is held whole and decoded in one typed pass: twice its size in memory. A 
 of the file until its image is made. Segmentations are skipped unparsed unless they are asked for.
 """
 
+import enum
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from schemas.annotations.coco_types import (
-    NOTHING,
-    CocoAnnotation,
-    CocoCaption,
-    CocoCategory,
-    CocoImage,
-    CocoInstance,
-    CocoOutlined,
-    CocoPanoptic,
-    Id,
-    Int64,
-    Kind,
-    kind_of,
-)
 from schemas.annotations.file_names import blob_name, name_of_url
 from schemas.annotations.json_sections import (
     first_keys,
@@ -35,14 +22,78 @@ from schemas.faults import fault_line
 from schemas.labels import License, check_labels, read_licenses
 
 _ID = operator.attrgetter("id")
+
 _AREA = operator.attrgetter("area")
+
 _KEYPOINTS = operator.attrgetter("keypoints")
+
+
+class Kind(enum.Enum):
+    """What an annotation file holds, in the order in which a split's files are joined."""
+
+    INSTANCES = "instances"
+    KEYPOINTS = "keypoints"
+    CAPTIONS = "captions"
+    PANOPTIC = "panoptic"
+
+    @property
+    def has_objects(self) -> bool:
+        """Whether its annotations are objects with boxes."""
+        return self in (Kind.INSTANCES, Kind.KEYPOINTS)
+
+
+NOTHING = msgspec.Raw(b"")
+
+_NULL = msgspec.Raw(b"null")
+
+AnyId = TypeVar("AnyId")  # text too, where it is accepted
+
+NumberId = TypeVar("NumberId")
+
+
+class CocoInstance(msgspec.Struct, Generic[AnyId, NumberId], gc=False, kw_only=True):
+    """What is read of an object's entry of `annotations`; the rest is skipped unparsed."""
+
+    id: AnyId
+    image_id: AnyId
+    category_id: NumberId
+    bbox: msgspec.Raw = _NULL
+    area: float | None = None
+    iscrowd: int | bool = 0
+    keypoints: msgspec.Raw = NOTHING
+
+
+class CocoCaption(msgspec.Struct, Generic[AnyId, NumberId], gc=False, kw_only=True):
+    """One entry of `annotations` of a captions file, which has nothing of other kinds."""
+
+    id: AnyId
+    image_id: AnyId
+    caption: str
+    category_id: msgspec.Raw = NOTHING
+    segments_info: msgspec.Raw = NOTHING
+
+
+class CocoPanoptic(msgspec.Struct, Generic[AnyId, NumberId], gc=False, kw_only=True):
+    """One entry of `annotations` of a panoptic file: an image's."""
+
+    image_id: AnyId
+    file_name: str
+    segments_info: msgspec.Raw
+
+    @property
+    def id(self) -> AnyId:
+        """The image's id, since the entry has none of its own."""
+        return self.image_id
+
+
 _ENTRIES = {
     Kind.INSTANCES: CocoInstance,
     Kind.CAPTIONS: CocoCaption,
     Kind.PANOPTIC: CocoPanoptic,
 }
+
 _ID_FIELDS = ("id", "image_id", "category_id")
+
 _FieldValue = int | float | str | None
 
 
@@ -78,6 +129,9 @@ class Orphan(NamedTuple):
     path: str
     annotation_id: int | str
     image_id: int | str
+
+
+CocoAnnotation = CocoInstance | CocoCaption | CocoPanoptic
 
 
 class CocoFile:
@@ -277,6 +331,31 @@ def _keys_at(section: msgspec.Raw, place: int) -> list[str]:
     return first_keys(msgspec.Raw(b"[%b]" % bytes(entries[place])))
 
 
+PositiveInt = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+
+
+class CocoImage(msgspec.Struct, Generic[AnyId, NumberId], gc=False, kw_only=True):
+    """One entry of `images`; sizes in pixels, `file_name` as `blob_name` gives it.
+
+    LVIS gives no `file_name`, but a `coco_url`, and lists of category ids.
+    """
+
+    id: AnyId
+    file_name: str | msgspec.UnsetType = msgspec.UNSET
+    width: PositiveInt
+    height: PositiveInt
+    license: msgspec.Raw = NOTHING
+    coco_url: msgspec.Raw = NOTHING
+    neg_category_ids: list[NumberId] | None = None
+    not_exhaustive_category_ids: list[NumberId] | None = None
+
+    @property
+    def name(self) -> str:
+        """The file's name, once it is known to be there."""
+        assert isinstance(self.file_name, str)
+        return self.file_name
+
+
 def _check_images(images: list[CocoImage], where: str) -> None:
     """Refuse names outside the root, and ids or names that stand twice; give names their form."""
     for place, image in enumerate(images):
@@ -316,3 +395,48 @@ def refuse_twins(kind: str, values: list[str], where: str) -> None:
         if other != place:
             what = f"$.images[{other}] and $.images[{place}] have the same {kind} {value!r}"
             raise RuntimeError(fault_line("E-ANN-DUPLICATE", where, what, "remove one"))
+
+
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+SegmentId = Annotated[int, msgspec.Meta(ge=0, le=2**24 - 1)]
+
+Id = Int64 | str
+
+
+def kind_of(keys: Sequence[str]) -> Kind | None:
+    """Return what an annotation with these keys is, or None.
+
+    >>> kind_of(["id", "image_id", "caption"])
+    <Kind.CAPTIONS: 'captions'>
+    """
+    if "segments_info" in keys:
+        return Kind.PANOPTIC
+    if "category_id" in keys or "bbox" in keys:
+        return Kind.INSTANCES
+    return Kind.CAPTIONS if "caption" in keys else None
+
+
+class CocoCategory(msgspec.Struct, Generic[NumberId], gc=False, kw_only=True):
+    """One entry of `categories`."""
+
+    id: NumberId
+    name: str
+    keypoints: list[str] | None = None
+    isthing: int | bool | msgspec.UnsetType = msgspec.UNSET
+
+
+class CocoOutlined(CocoInstance[AnyId, NumberId], Generic[AnyId, NumberId], gc=False, kw_only=True):
+    """An object's entry of `annotations` with its segmentation."""
+
+    segmentation: msgspec.Raw = NOTHING
+
+
+class CocoSegment(msgspec.Struct, Generic[NumberId], gc=False, kw_only=True):
+    """One entry of `segments_info`."""
+
+    id: SegmentId
+    category_id: NumberId
+    bbox: msgspec.Raw = _NULL
+    area: float | None = None
+    iscrowd: int | bool = 0

@@ -1,12 +1,14 @@
 """From an annotation's entry to what a sample carries: objects, captions, panoptic segments."""
 
+import itertools
+import operator
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
-from schemas.annotations.coco_types import (
+from schemas.annotations.coco_file import (
     NOTHING,
     CocoImage,
     CocoInstance,
@@ -15,18 +17,15 @@ from schemas.annotations.coco_types import (
     Int64,
 )
 from schemas.annotations.json_sections import mend_numbers
-from schemas.annotations.segmentations import (
-    ParsedSegmentation,
-    parse_segmentation,
-    polygon_area_px2,
-    sum_in_order,
-)
 from schemas.fields import ObjectFields, Segmentation, SegmentFields
 from schemas.geometry.boxes import BBoxXywhPx, check_bbox
 
 _DECODE_BBOX = msgspec.json.Decoder(BBoxXywhPx).decode  # a JSON number is finite, or refused
+
 _DECODE_KEYPOINTS = msgspec.json.Decoder(list[float] | None).decode
+
 _DECODE_SEGMENTS = msgspec.json.Decoder(list[CocoSegment[Int64]]).decode
+
 _VISIBILITIES = {0.0, 1.0, 2.0}
 
 
@@ -179,6 +178,18 @@ def unknown_category(category_id: int) -> tuple[str, str]:
     return "E-ANN-CATEGORY", f"category_id {category_id} is not in categories"
 
 
+class ParsedSegmentation(NamedTuple):
+    """A segmentation, and the names of what was mended, one entry a time.
+
+    `polygon_dropped` is a polygon of an odd number of coordinates, of less than three points, of no
+    area or too large to be drawn; `segmentation_empty` says that no pixel is meant,
+    `segmentation_missing` that the annotation has none.
+    """
+
+    segmentation: Segmentation
+    repairs: list[str]
+
+
 def _parse_segmentation(
     instance: CocoInstance, image: CocoImage
 ) -> ParsedSegmentation | tuple[str, str]:
@@ -193,3 +204,188 @@ def bbox_fault(raw: msgspec.Raw) -> tuple[str, str]:
     except msgspec.ValidationError:
         return "E-BOX-NOT-FINITE", "bbox holds a number that is not finite"
     return check_bbox(bbox) or ("E-BOX-SHAPE", "bbox is not four numbers")
+
+
+MAX_OUTLINE_PX = 1 << 20
+"""The longest outline that is drawn, and how far from 0 a coordinate may lie."""
+
+_MAX_CHARS_PER_COUNT = 13  # of 5 bits each: as many as 64 bits need
+
+_FIRST_CHAR, _LAST_CHAR = "0", "o"
+
+_EMPTY = Segmentation()
+
+
+class _Rle(msgspec.Struct, gc=False):
+    size: list[int]
+    counts: str | list[int]
+
+
+_DECODE = msgspec.json.Decoder(list[list[float]] | _Rle | None).decode
+
+_DECODE_ITEMS = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+_DECODE_POLYGON = msgspec.json.Decoder(list[float]).decode
+
+
+def parse_segmentation(
+    raw: bytes | msgspec.Raw, width_px: int, height_px: int
+) -> ParsedSegmentation | tuple[str, str]:
+    """Return an annotation's segmentation, or (code, detail) of what is wrong with it.
+
+    Args:
+        raw: its JSON; empty when the annotation has none.
+        width_px: width of the annotation's image, by the annotation file.
+        height_px: height of that image.
+
+    >>> parse_segmentation(b"[[0,0,2,0,2,2],[1,1]]", 4, 4)
+    ParsedSegmentation(segmentation=Segmentation(polygons_px=[[0.0, 0.0, 2.0, 0.0, 2.0, 2.0]], \
+rle_counts=[]), repairs=['polygon_dropped'])
+    >>> parse_segmentation(b'{"size":[4,3],"counts":[6,5]}', 3, 4)
+    ('E-RLE-SUM', 'counts sum to 11, 4 x 3 are 12 px')
+    """
+    try:
+        found = _DECODE(raw) if memoryview(raw) else None
+        repairs: list[str] = []
+    except msgspec.ValidationError as error:
+        kept = _polygons_within_float64(raw)
+        if kept is None:
+            return "E-SEG-SHAPE", str(error)
+        found, repairs = kept
+    except ValueError as error:  # no JSON, or text that is no UTF-8
+        return "E-SEG-SHAPE", str(error)
+    if found is None:
+        return ParsedSegmentation(_EMPTY, ["segmentation_missing"])
+    if isinstance(found, list):
+        return _parse_polygons(found, repairs)
+    return _parse_rle(found, width_px, height_px)
+
+
+def polygon_area_px2(polygon_px: Sequence[float]) -> float:
+    """Return the area inside a polygon `[x0, y0, x1, y1, ...]` by the shoelace formula.
+
+    It is measured from the first point, so that points of one are exactly 0. Parts that the
+    outline goes around the other way count against it.
+
+    >>> polygon_area_px2([1.0, 1.0, 4.0, 1.0, 4.0, 3.0, 1.0, 3.0])
+    6.0
+    """
+    x0, y0 = polygon_px[0], polygon_px[1]
+    xs = [x - x0 for x in polygon_px[0::2]]
+    ys = [y - y0 for y in polygon_px[1::2]]
+    down = sum_in_order(map(operator.mul, xs, ys[1:]))
+    up = sum_in_order(map(operator.mul, xs[1:], ys))
+    return abs(down - up) / 2.0
+
+
+def sum_in_order(values: Iterable[float]) -> float:
+    """Return the sum, rounded after each value; `sum` rounds otherwise from Python 3.12 on.
+
+    >>> sum_in_order([1e16, 1.0, 1.0])
+    1e+16
+    """
+    total = 0.0
+    for value in values:
+        total += value
+    return total
+
+
+def outline_px(polygon_px: Sequence[float]) -> float:
+    """Return the steps of a polygon's outline, the longer of dx and dy each: what drawing it costs.
+
+    >>> outline_px([0.0, 0.0, 3.0, 4.0, 0.0, 4.0])
+    11.0
+    """
+    xs, ys = polygon_px[0::2], polygon_px[1::2]
+    turns = itertools.pairwise(zip([*xs, xs[0]], [*ys, ys[0]], strict=True))
+    return sum_in_order(max(abs(x1 - x0), abs(y1 - y0)) for (x0, y0), (x1, y1) in turns)
+
+
+def is_drawable(polygon_px: Sequence[float]) -> bool:
+    """Return whether drawing a polygon of finite coordinates costs a bounded time and memory."""
+    farthest = max(max(polygon_px), -min(polygon_px))
+    if farthest * len(polygon_px) <= MAX_OUTLINE_PX:  # every edge is at most twice as long
+        return True
+    return farthest <= MAX_OUTLINE_PX and outline_px(polygon_px) <= MAX_OUTLINE_PX
+
+
+def decode_rle_counts(text: str) -> list[int] | tuple[str, str]:
+    """Return the run lengths of a compressed RLE, or (code, detail); source: `rleFrString`.
+
+    Each is a signed number of 5 bits a character, the lowest first, a sixth bit saying that more
+    follow; from the fourth on it is the difference to the one before the last.
+
+    >>> decode_rle_counts("06o0O")
+    [0, 6, 31, 5]
+    """
+    counts: list[int] = []
+    value = shift = 0
+    for char in text:
+        if not _FIRST_CHAR <= char <= _LAST_CHAR or shift == 5 * _MAX_CHARS_PER_COUNT:
+            what = "runs on too long" if _FIRST_CHAR <= char <= _LAST_CHAR else "is no part of it"
+            return "E-RLE-CHARS", f"character {char!r} of count {len(counts)} {what}"
+        bits = ord(char) - 48
+        value |= (bits & 31) << shift
+        shift += 5
+        if bits & 32:
+            continue
+        if bits & 16:
+            value -= 1 << shift
+        if len(counts) > 2:
+            value += counts[-2]
+        counts.append(value)
+        value = shift = 0
+    if shift:
+        return "E-RLE-CHARS", f"the text ends within count {len(counts)}"
+    return counts
+
+
+def _polygons_within_float64(
+    raw: bytes | msgspec.Raw,
+) -> tuple[list[list[float]], list[str]] | None:
+    """Return polygons without those that hold a number beyond float64; None for other faults."""
+    kept: list[list[float]] = []
+    repairs: list[str] = []
+    try:
+        for item in _DECODE_ITEMS(raw):
+            try:
+                kept.append(_DECODE_POLYGON(item))
+            except msgspec.ValidationError as error:
+                if not str(error).startswith("Number out of range"):
+                    return None
+                repairs.append("polygon_dropped")
+    except ValueError:
+        return None
+    return kept, repairs
+
+
+def _parse_polygons(polygons: list[list[float]], repairs: list[str]) -> ParsedSegmentation:
+    kept = [
+        polygon
+        for polygon in polygons
+        if len(polygon) >= 6
+        and not len(polygon) % 2
+        and is_drawable(polygon)
+        and polygon_area_px2(polygon) > 0.0
+    ]
+    repairs += ["polygon_dropped"] * (len(polygons) - len(kept))
+    if not kept:
+        return ParsedSegmentation(_EMPTY, [*repairs, "segmentation_empty"])
+    return ParsedSegmentation(Segmentation(polygons_px=kept), repairs)
+
+
+def _parse_rle(rle: _Rle, width_px: int, height_px: int) -> ParsedSegmentation | tuple[str, str]:
+    if rle.size != [height_px, width_px]:
+        return "E-RLE-SIZE", f"size is {rle.size}, the image's is [{height_px}, {width_px}]"
+    counts = decode_rle_counts(rle.counts) if isinstance(rle.counts, str) else rle.counts
+    if isinstance(counts, tuple):
+        return counts
+    if min(counts, default=0) < 0:
+        return "E-RLE-SUM", f"count {counts.index(min(counts))} is {min(counts)}"
+    total = sum(counts)
+    if total != width_px * height_px:
+        pixels = f"{height_px} x {width_px} are {width_px * height_px} px"
+        return "E-RLE-SUM", f"counts sum to {total}, {pixels}"
+    if not any(counts[1::2]):
+        return ParsedSegmentation(_EMPTY, ["segmentation_empty"])
+    return ParsedSegmentation(Segmentation(rle_counts=counts), [])

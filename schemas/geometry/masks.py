@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pycocotools import mask as coco_mask
 
-from schemas.annotations.segmentations import is_drawable
+from schemas.annotations.coco_objects import is_drawable
 from schemas.fields import Segmentation, SegmentFields
 from schemas.geometry.boxes import Crop, crop_points
 

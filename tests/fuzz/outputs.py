@@ -36,7 +36,7 @@ from transforms.shard_index import (
     index_to_text,
     same_but_pins,
 )
-from transforms.sources.split_sources import excluded_keys
+from transforms.sources.read_samples import excluded_keys
 
 _PLAN = JobPlan(
     format_version=FORMAT_VERSION,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from pycocotools import mask as coco_mask
 
-from schemas.annotations.segmentations import ParsedSegmentation, parse_segmentation
+from schemas.annotations.coco_objects import ParsedSegmentation, parse_segmentation
 from schemas.faults import FAULTS, Scope
 from schemas.geometry.masks import encode_gray_png, mask_of, mask_png_of
 from tests.fuzz.target import Target

@@ -27,7 +27,7 @@ from transforms.gate import GateLimits, WorkerGate
 from transforms.images.convert_images import Orientation
 from transforms.publish_plan import reject_text
 from transforms.shard_job import ShardJob
-from transforms.sources.split_sources import SplitSource
+from transforms.sources.read_samples import SplitSource
 from transforms.storage import Access, find_uri, is_local, join_uri, open_storage
 
 Shard = tuple[str, int]

@@ -26,7 +26,7 @@ from transforms import coders
 from transforms.blobs import PinTally
 from transforms.run_spool import RunSpool
 from transforms.shard_table import ShardTable
-from transforms.sources.split_sources import SplitSource
+from transforms.sources.read_samples import SplitSource
 
 MAX_TRIED = 64  # takes seconds, even of 24 Mpx
 _KEPT_PER_TRIED = 2  # so that by far enough are kept, whichever digests there are

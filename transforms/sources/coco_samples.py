@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from schemas.annotations.coco import AnnotatedImage, CocoFiles, license_of
-from schemas.annotations.coco_file import CocoFile, CocoStrictness
-from schemas.annotations.coco_types import CocoImage, Kind
+from schemas.annotations.coco_file import CocoFile, CocoImage, CocoStrictness, Kind
 from schemas.faults import FAULTS, Rejected, fault_line
 from schemas.fields import BadAnnotation, ObjectFields, PictureFields
 from schemas.geometry.boxes import PlacedBox, place_box
@@ -15,7 +14,7 @@ from schemas.samples import Blob, Sample, pack, panoptic_root
 from schemas.splits import Splitting
 from transforms.blobs import is_cut
 from transforms.sources.coco_splits import NOTHING_EXCLUDED, CocoSplits, SplitCounts
-from transforms.sources.split_sources import SplitSource
+from transforms.sources.read_samples import SplitSource
 
 STAGE = "read_coco"
 _GIVEN = Splitting()

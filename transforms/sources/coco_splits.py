@@ -10,12 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from schemas.annotations.coco import AnnotatedImage, CocoFiles
-from schemas.annotations.coco_file import Orphan
-from schemas.annotations.coco_types import CocoImage
+from schemas.annotations.coco_file import CocoImage, Orphan
 from schemas.manifest import SourceFile
 from schemas.splits import HASH, Splitting
 from transforms.blobs import is_cut
-from transforms.sources.split_sources import SplitSource
+from transforms.sources.read_samples import SplitSource
 
 NOTHING_EXCLUDED: Mapping[str, Mapping[str, str]] = {}
 """Keys of samples to leave out, with the file that each was rejected for, per split."""

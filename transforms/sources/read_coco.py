@@ -10,9 +10,10 @@ from schemas.faults import Rejected
 from schemas.samples import Sample, panoptic_root
 from schemas.splits import Splitting
 from transforms.sources.coco_samples import CocoRules, CocoSource, parse_sources, read_files
-from transforms.sources.read_samples import RejectedOutput, SplitSourceOutput
-from transforms.sources.split_sources import (
+from transforms.sources.read_samples import (
+    RejectedOutput,
     SplitSource,
+    SplitSourceOutput,
     excluded_keys,
     join_identities,
     read_identified,

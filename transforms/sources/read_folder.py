@@ -10,7 +10,7 @@ from schemas.samples import Blob, Sample, pack
 from schemas.splits import Splitting
 from transforms.blobs import pin_sample
 from transforms.sources.listed_files import HIDDEN, ListedFile, is_folder, why_skipped
-from transforms.sources.split_sources import Item, SourceNote
+from transforms.sources.read_samples import Item, SourceNote
 
 STAGE = "read_folder"
 FOLDER = "folder"

@@ -11,7 +11,7 @@ from transforms.blobs import pin_sample
 from transforms.sources.join_files import OTHER_SIDE, JoinedFiles, NamedFile
 from transforms.sources.listed_files import ListedFile, is_folder, why_skipped
 from transforms.sources.read_folder import FOLDER
-from transforms.sources.split_sources import Item, SourceNote
+from transforms.sources.read_samples import Item, SourceNote
 
 STAGE = "read_pairs"
 LOW, HIGH = "low", "high"

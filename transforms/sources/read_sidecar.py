@@ -1,20 +1,105 @@
 """Samples of images that have a JSON file of annotations each."""
 
-from collections.abc import Iterator
+import functools
+import itertools
+import posixpath
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
-from schemas.annotations.side_files import value_at
+import apache_beam as beam
+import msgspec
+from apache_beam.transforms.window import GlobalWindows
+
+from schemas.annotations.file_names import blob_name
+from schemas.annotations.side_files import (
+    SideFile,
+    SideFormat,
+    cells_at,
+    format_of,
+    open_objects,
+    parse_labelme,
+    parse_sa1b,
+    value_at,
+)
+from schemas.columns import ColumnFacts, ColumnType, kind_of_value, values_of
 from schemas.faults import Rejected
-from schemas.fields import BadAnnotation
-from schemas.samples import Blob, Sample
+from schemas.fields import BadAnnotation, PictureFields, fields_of_row
+from schemas.samples import Blob, Sample, pack
 from schemas.splits import Splitting
+from transforms import coders
 from transforms.blobs import MAX_IMAGE_BYTES, pin_sample
-from transforms.sources.listed_files import ListedFile, why_skipped
-from transforms.sources.side_contents import SideContents, SideFault, SideSample
-from transforms.sources.side_files import SideText, named_image
-from transforms.sources.split_sources import Item, SourceNote
+from transforms.gate import DEFAULT_READERS, DEFAULT_REMOTE_READERS
+from transforms.sources.join_files import OTHER_SIDE, JoinedFiles, NamedFile
+from transforms.sources.listed_files import HIDDEN, ListedFile, is_folder, why_skipped
+from transforms.sources.read_blobs import read_blob
+from transforms.sources.read_samples import Item, SourceNote
+from transforms.storage import DEFAULT_ACCESS, Access, is_local, open_storage
 
 STAGE = "read_sidecar"
+
+
+class SideFault(NamedTuple):
+    """Why an annotation file gives no sample: a SAMPLE code, and one short line."""
+
+    code: str
+    detail: str
+
+
+_NO_REPAIRS: Mapping[str, int] = {}
+
+
+class SideSample(NamedTuple):
+    """What a sample carries of its annotation file.
+
+    Attributes:
+        fields: of the sample.
+        payload: of the sample.
+        annotation_ids: of the sample.
+        bad: annotations that are dropped, with the reasons.
+        class_names: of its classes.
+        repairs: what was mended, with counts.
+        columns: what was seen of its fields, where these are its own.
+    """
+
+    fields: bytes
+    payload: bytes = b""
+    annotation_ids: tuple[int | str, ...] = ()
+    bad: tuple[BadAnnotation, ...] = ()
+    class_names: frozenset[str] = frozenset()
+    repairs: Mapping[str, int] = _NO_REPAIRS
+    columns: tuple[ColumnFacts, ...] = ()
+
+    def note(self, split: str) -> SourceNote:
+        """Return the extra note."""
+        if self.columns:
+            return SourceNote(split, columns=self.columns, rows=1)
+        found = frozenset(["boxes"])
+        return SourceNote(split, self.class_names, found, repairs=dict(self.repairs))
+
+
+class SideContents(Protocol):
+    """Makes of an annotation file what a sample carries; frozen and picklable."""
+
+    def open(self, text: bytes) -> SideSample | SideFault:
+        """Return what a file says, or why it says nothing."""
+
+    def nothing(self) -> SideSample:
+        """Return what the sample of an image without a file carries."""
+
+
+class SideText(msgspec.Struct, frozen=True, array_like=True):
+    """The files of a name, with what those of annotations hold.
+
+    Attributes:
+        files: as joined.
+        texts: bytes of each of `files.second`; empty for one that is no file, or too large.
+    """
+
+    files: JoinedFiles
+    texts: list[bytes]
 
 
 @dataclass(frozen=True)
@@ -151,3 +236,293 @@ def _pinned(split: str, image: ListedFile, opened: SideSample) -> Sample | Rejec
         payload=opened.payload,
     )
     return pin_sample(sample, image.entry)
+
+
+_PARSERS: Mapping[SideFormat, Callable[[bytes], SideFile | str]] = {
+    SideFormat.LABELME: parse_labelme,
+    SideFormat.SA1B: parse_sa1b,
+}
+
+
+@dataclass(frozen=True)
+class SideObjects:
+    """Objects of pictures, for layouts of these.
+
+    Attributes:
+        format: of the files; None for each its own, by its content.
+        segmentations: samples carry them.
+    """
+
+    format: SideFormat | None = None
+    segmentations: bool = False
+
+    def open(self, text: bytes) -> SideSample | SideFault:
+        """Return the objects of a file."""
+        found = self.format or format_of(text)
+        side = found if isinstance(found, str) else _PARSERS[found](text)
+        if isinstance(side, str):
+            return SideFault("E-ANN-FILE", side)
+        opened = open_objects(side, segmentations=self.segmentations)
+        objects = [fields for _, fields in opened.objects]
+        return SideSample(
+            pack(PictureFields(side.width_px, side.height_px, objects)),
+            pack(opened.segmentations) if self.segmentations else b"",
+            tuple(annotation_id for annotation_id, _ in opened.objects),
+            tuple(opened.bad),
+            frozenset(str(one.category_id) for one in objects),
+            opened.repairs,
+        )
+
+    def nothing(self) -> SideSample:
+        """Return no objects, in an image of any size."""
+        return SideSample(pack(PictureFields(0, 0, [])), pack([]) if self.segmentations else b"")
+
+
+@dataclass(frozen=True)
+class SideValues:
+    """Values of chosen fields, for the layout of tables.
+
+    Attributes:
+        types: of the fields, by their paths: keys with dots between.
+    """
+
+    types: Mapping[str, ColumnType]
+
+    def open(self, text: bytes) -> SideSample | SideFault:
+        """Return the values of a file, as their types have them."""
+        cells = cells_at(text, tuple(self.types))
+        if isinstance(cells, str):
+            return SideFault("E-ANN-FILE", cells)
+        row: dict[str, Any] = {}
+        for path, wanted in self.types.items():
+            try:
+                kind_of_value(cells.get(path))  # what no feature could hold
+                values = values_of(cells.get(path), wanted)
+            except ValueError as error:
+                return SideFault("E-ROW-TYPE", f"field {path!r} is {wanted} and holds {error}")
+            if cells.get(path) is not None and values is not None:
+                row[path] = list(values) if wanted.repeated else values[0]
+        return self._sample(row)
+
+    def nothing(self) -> SideSample:
+        """Return no values."""
+        return self._sample({})
+
+    def _sample(self, row: dict[str, Any]) -> SideSample:
+        columns = tuple(
+            ColumnFacts(path, kind_of_value(row.get(path)), int(path in row)) for path in self.types
+        )
+        return SideSample(*fields_of_row(row), columns=columns)
+
+
+_ANNOTATIONS = "annotations"
+
+_SUFFIX = ".json"
+
+_EVERY_FILE = f"**{_SUFFIX}"
+
+_MAX_HELD_FILES = 512
+
+_MAX_HELD_BYTES = 32 << 20
+
+_WILDCARDS = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
+
+coders.register(SideText)
+
+
+def annotations_root(source: str) -> str:
+    """Return the name of the root of a source's annotation files; that of its images is its own."""
+    return f"{source}/{_ANNOTATIONS}"
+
+
+def divide_glob(uri: str) -> tuple[str, str]:
+    """Return a folder and the pattern of names below it; `**.json` where none is given.
+
+    That one means names that end in `.JSON` too, as cameras and other systems write them.
+
+    >>> divide_glob("gs://b/json/*/a_*.json"), divide_glob("b/json")
+    (('gs://b/json', '*/a_*.json'), ('b/json', '**.json'))
+    """
+    wild = re.search(r"[*?]", uri)
+    if wild is None:
+        return uri, _EVERY_FILE
+    folder, _, _ = uri[: wild.start()].rpartition("/")
+    return folder or ("/" if uri.startswith("/") else "."), uri[len(folder) :].removeprefix("/")
+
+
+@functools.cache
+def _pattern(glob: str) -> re.Pattern[str]:
+    """Return the names that a glob means; `*` and `?` stay within a folder, `**` does not."""
+    parts = re.split(r"(\*\*|\*|\?)", glob)
+    flags = re.DOTALL | (re.IGNORECASE if glob == _EVERY_FILE else 0)
+    return re.compile("".join(_WILDCARDS.get(part, re.escape(part)) for part in parts), flags)
+
+
+@dataclass(frozen=True)
+class SideNames:
+    """Names images and annotation files by their names below their roots, extensions aside.
+
+    Attributes:
+        globs: per source the names of its annotation files.
+        whole: image names are whole, as annotation files have them in a field.
+    """
+
+    globs: Mapping[str, str]
+    whole: bool = False
+
+    def __call__(self, file: ListedFile) -> Iterator[NamedFile]:
+        """Yield a listed file under its name; nothing for what is no source."""
+        name = file.entry.name
+        source, _, is_annotation = file.root.partition("/")
+        if file.entry.kind == "directory":  # one that could be listed
+            return
+        if is_annotation:
+            is_meant = _pattern(self.globs[source]).fullmatch(name) or is_folder(file.entry)
+            if is_meant and why_skipped(name) != HIDDEN:
+                yield NamedFile(source, posixpath.splitext(name)[0], 1, file)
+        elif why_skipped(name) and not is_folder(file.entry):
+            if not name.lower().endswith(_SUFFIX):  # which may be its annotations, in one folder
+                yield NamedFile(source, f"{file.root}/{name}", OTHER_SIDE, file)
+        else:
+            yield NamedFile(source, name if self.whole else posixpath.splitext(name)[0], 0, file)
+
+    def reads(self, file: ListedFile) -> bool:
+        """Return whether a listed file is an image or an annotation file."""
+        return file.entry.kind == "file" and any(named.side != OTHER_SIDE for named in self(file))
+
+
+def named_image(side_name: str, value: str) -> str:
+    r"""Return the name of the image that an annotation file names.
+
+    A bare name is that of a file in the annotation file's sub-folder, and so is the last part of a
+    path that leads out of the image root: folders of another machine say nothing here.
+
+    >>> named_image("a/1.json", "x.jpg"), named_image("a/1.json", "..\\img\\x.jpg")
+    ('a/x.jpg', 'a/x.jpg')
+    >>> named_image("1.json", "b/x.jpg")
+    'b/x.jpg'
+    """
+    name = value.replace("\\", "/")
+    try:
+        name = blob_name(name)
+    except ValueError:
+        name = name.rpartition("/")[2]
+    folder = posixpath.dirname(side_name)
+    return name if "/" in name or not name else posixpath.join(folder, name)
+
+
+@dataclass(eq=False)
+class ReadSideFiles(beam.PTransform):
+    """Joined files -> the same, with the bytes of annotation files, in any order.
+
+    Small files are bound by latency: a bundle's are read by several threads, a bounded number and
+    size of them at a time. What is read must be what was listed.
+
+    Attributes:
+        roots: URI per name of the annotation files' roots.
+        access: how stores are reached.
+    """
+
+    roots: Mapping[str, str]
+    access: Access = DEFAULT_ACCESS
+
+    def expand(self, files: beam.PCollection[JoinedFiles]) -> beam.PCollection[SideText]:
+        """Read every file."""
+        return files | "Read" >> beam.ParDo(_ReadTexts(self.roots, self.access))
+
+
+@dataclass(eq=False)
+class NameByField(beam.PTransform):
+    """Named files -> the same, annotation files under the names of the images that they name.
+
+    They are read for it, and again once they are joined, so that nothing but names is held.
+
+    Attributes:
+        field_path: keys with dots between.
+        roots: URI per name of the annotation files' roots.
+        access: how stores are reached.
+    """
+
+    field_path: str
+    roots: Mapping[str, str]
+    access: Access = DEFAULT_ACCESS
+
+    def expand(self, files: beam.PCollection[NamedFile]) -> beam.PCollection[NamedFile]:
+        """Read and name every annotation file."""
+        images = files | "Images" >> beam.Filter(_is_no_annotation)
+        named = (
+            files
+            | "AnnotationFiles" >> beam.FlatMap(_alone)
+            | "ReadOnce" >> ReadSideFiles(self.roots, self.access)
+            | "NameByField" >> beam.Map(_name_by_field, self.field_path)
+        )
+        return (images, named) | "AllFiles" >> beam.Flatten()
+
+
+def _is_no_annotation(named: NamedFile) -> bool:
+    return named.side != 1
+
+
+def _alone(named: NamedFile) -> Iterator[JoinedFiles]:
+    if named.side == 1:
+        yield JoinedFiles(named.source, named.name, second=[named.file])
+
+
+def _name_by_field(side: SideText, field_path: str) -> NamedFile:
+    file, text = side.files.second[0], side.texts[0]
+    own_name, value = file.entry.name, value_at(text, field_path)
+    # A NUL is in no listed name: what names no image meets none.
+    name = named_image(own_name, value) if value else f"\0{own_name}"
+    return NamedFile(side.files.source, name, 1, file)
+
+
+class _ReadTexts(beam.DoFn):
+    """Reads what a bundle names, some files at a time."""
+
+    def __init__(self, roots: Mapping[str, str], access: Access) -> None:
+        self._roots = roots
+        self._access = access
+
+    def setup(self) -> None:
+        self._storages = {
+            name: open_storage(uri, self._access) for name, uri in self._roots.items()
+        }
+        local = all(map(is_local, self._roots.values()))
+        self._readers = DEFAULT_READERS if local else DEFAULT_REMOTE_READERS
+        self._pool = ThreadPoolExecutor(self._readers)
+
+    def start_bundle(self) -> None:
+        self._held: list[JoinedFiles] = []
+        self._held_bytes = 0
+
+    def process(self, files: JoinedFiles) -> Iterator[SideText]:
+        self._held.append(files)
+        self._held_bytes += sum(map(_bytes_to_read, files.second))
+        if len(self._held) >= _MAX_HELD_FILES or self._held_bytes >= _MAX_HELD_BYTES:
+            yield from self._release()
+
+    def finish_bundle(self) -> Iterator:
+        yield from map(GlobalWindows.windowed_value_at_end_of_window, self._release())
+
+    def teardown(self) -> None:
+        self._pool.shutdown()
+
+    def _release(self) -> Iterator[SideText]:
+        held, self._held, self._held_bytes = self._held, [], 0
+        parts = [held[start :: self._readers] for start in range(self._readers)]
+        return itertools.chain.from_iterable(self._pool.map(self._read, parts))
+
+    def _read(self, several: Sequence[JoinedFiles]) -> list[SideText]:
+        return [SideText(files, [self._text(file) for file in files.second]) for files in several]
+
+    def _text(self, file: ListedFile) -> bytes:
+        if not _bytes_to_read(file):
+            return b""
+        entry = file.entry
+        blob = Blob(file.root, entry.name, entry.size_bytes, entry.pin, entry.crc32c)
+        return read_blob(self._storages[file.root], blob)
+
+
+def _bytes_to_read(file: ListedFile) -> int:
+    is_readable = file.entry.kind == "file" and file.entry.size_bytes <= MAX_IMAGE_BYTES
+    return file.entry.size_bytes if is_readable else 0
