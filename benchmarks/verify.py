@@ -31,7 +31,7 @@ from schemas.samples import Order
 from schemas.tfrecord import frame_record
 from transforms.shard_index import IndexRow
 from transforms.storage import Storage, open_storage
-from transforms.verify.reports import Report, ShardRules
+from transforms.verify import Report, ShardRules
 from transforms.verify.shard import verify_bytes
 
 IMAGE_BYTES = 160_000

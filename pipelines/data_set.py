@@ -31,7 +31,7 @@ from transforms.pin_blobs import PinBlobs
 from transforms.pipeline_spool import spool_for
 from transforms.plan_shards import Order, PlannedShards, PlanShards
 from transforms.publish_plan import CommitJob, PublishPlan, RejectBudget
-from transforms.report.write_report import WriteReport
+from transforms.report.page import with_report
 from transforms.run_spool import RunSpool
 from transforms.shard_job import ShardJob
 from transforms.shard_table import Sharding
@@ -391,7 +391,7 @@ def build(root: beam.Pipeline, config: DataSetConfig) -> beam.PCollection[Manife
         duplicates = infos | "FindDuplicates" >> FindDuplicates(config.output, config.access)
     manifests = infos | "Commit" >> Commit(commit_job, plan, files, rejected, tallies, duplicates)
     if config.report:
-        return manifests | "WriteReport" >> WriteReport(config.output, config.access)
+        return manifests | "WriteReport" >> beam.Map(with_report, config.output, config.access)
     return manifests
 
 

@@ -33,23 +33,21 @@ from schemas.run_plan import (
 )
 from transforms.commit import refuse_empty, to_have_samples
 from transforms.earlier_sets import check_turn
-from transforms.forecast.forecast_run import (
+from transforms.forecast import (
+    GatheredPlan,
+    GatherPlan,
+    OutlineShards,
+    PlanSlot,
     Shard,
+    ShardOutline,
     Tried,
+    choose_tried,
     forecast_reads,
     forecast_shards,
     forecast_split,
     known_rejects,
     needs_images,
     try_records,
-)
-from transforms.forecast.outline_shards import (
-    GatheredPlan,
-    GatherPlan,
-    OutlineShards,
-    PlanSlot,
-    ShardOutline,
-    choose_tried,
 )
 from transforms.look_at_output import COMPLETE, REFUSED, free_bytes, look_at_output
 from transforms.publish_plan import CommitJob, RejectBudget, make_job_plan, warn_of_splits

@@ -13,12 +13,12 @@ from pipelines.flags import FlagParser, add_reading_flags, not_empty, reading_ac
 from schemas.faults import Findings, fault_line
 from schemas.manifest import REPORT_NAME
 from transforms.quantities import counted
-from transforms.report.contents import Report
+from transforms.report import Report
 from transforms.report.gather import make_report
 from transforms.report.gather_files import report_of_files
 from transforms.report.page import is_own_report, report_file
 from transforms.storage import Access, check_uri, join_uri, open_storage, split_uri
-from transforms.verify.job import find_paths
+from transforms.verify import find_paths
 
 _PROGRAM = "beam-tfrec report"
 

@@ -46,7 +46,7 @@ from transforms.output_files import EXCLUDED_NAME, remove_output
 from transforms.pipeline_spool import close_spools, shares_memory
 from transforms.progress import PROGRESS
 from transforms.quantities import counted
-from transforms.report.write_report import has_report, write_report
+from transforms.report.page import has_report, write_report
 from transforms.storage import (
     Storage,
     check_uri,
@@ -284,7 +284,7 @@ def _plan(run: RunConfig, options: PipelineOptions) -> None:
         plan_run,
         trusted_plan,
     )
-    from transforms.forecast.outline_shards import new_slot
+    from transforms.forecast import new_slot
     from transforms.look_at_output import refuse_no_place
 
     if is_dry_run(options) or makes_template(options):

@@ -18,7 +18,7 @@ from pipelines.flags import (
 )
 from schemas.faults import EXIT_DAMAGE, Verified
 from transforms.quantities import counted, megabytes
-from transforms.verify.job import VerifyConfig, verify_here
+from transforms.verify import VerifyConfig, verify_here
 
 _PROGRAM = "beam-tfrec verify"
 RUNNER = "--runner"

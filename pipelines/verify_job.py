@@ -20,7 +20,7 @@ from pipelines.flags import FlagParser
 from pipelines.run import beam_options, run_graph
 from schemas.faults import Verified
 from transforms.storage import open_storage
-from transforms.verify.job import VerifyConfig, check_config
+from transforms.verify import VerifyConfig, check_config
 from transforms.verify.with_beam import VerifyEverything, check_folder
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from PIL import Image, ImageDraw
 
 from schemas.faults import Rejected
-from transforms.report.contents import Outline, Report, ShownPicture, SplitReport, class_color
+from transforms.report import Outline, Report, ShownPicture, SplitReport, class_color
 
 XSS = "</script><img src=x onerror=alert(1)>"
 BIDI = "photo_\u202egpj.exe\x07\x1b[31m\u200b.jpg"

@@ -19,11 +19,9 @@ from schemas.layouts.tfds import TfdsLayout
 from schemas.tensors import encode_tensor
 from tests.coco_command import run_coco
 from tests.turned_images import as_viewed, jpeg_of, oriented, png_of
-from transforms.report.contents import Outline, ShownPicture, class_color
-from transforms.report.draw_pictures import Drawn, draw_record
-from transforms.report.gather import make_report
-from transforms.report.index_sums import PickedRecord
-from transforms.report.outlines import Legend
+from transforms.report import Outline, ShownPicture, class_color
+from transforms.report.gather import PickedRecord, make_report
+from transforms.report.pictures import Drawn, Legend, draw_record
 from transforms.report.small_pictures import SIDE_PX
 from transforms.storage import Access
 

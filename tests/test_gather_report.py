@@ -19,10 +19,9 @@ from schemas.tfrecord import frame_record
 from tests.coco_command import committed, run_coco
 from tests.conftest import coco_dict, jpeg_bytes
 from tests.turned_images import jpeg_of
-from transforms.report.contents import Outline, Report
-from transforms.report.gather import first_rejects, make_report
+from transforms.report import Outline, Report
+from transforms.report.gather import IndexSums, first_rejects, make_report, pick_records
 from transforms.report.gather_files import report_of_files, short_names
-from transforms.report.index_sums import IndexSums, pick_records
 from transforms.report.page import report_file
 from transforms.shard_index import IndexRow, table_of_rows
 from transforms.storage import Access, open_storage

@@ -17,7 +17,7 @@ from tests.faulty_sources import cut_off, forbid_image_reads
 from tests.pipeline_command import run_pipeline
 from tests.plan_command import CONVERTED, plan_only, plan_then_run
 from tests.side_folders import labelme, sa1b, shape, sources, write_side_files
-from transforms.forecast import outline_shards
+from transforms import forecast
 
 
 def flags_of(made: Sources) -> tuple[object, ...]:
@@ -42,7 +42,7 @@ def test_hosts_that_get_alike(records: list[int], hosts: list[int]) -> None:
 @pytest.fixture
 def few_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only ten records are tried, so that the size of most is estimated."""
-    monkeypatch.setattr(outline_shards, "MAX_TRIED", 10)
+    monkeypatch.setattr(forecast, "MAX_TRIED", 10)
 
 
 def test_coco_in_several_splits(make_coco: MakeCoco, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from schemas.documents.markdown import seen
 from tests.report_contents import BIDI, XSS, hostile_report, one_box_report, rich_report
+from transforms.report import Report, SplitReport
 from transforms.report.charts import make_chart, median
-from transforms.report.contents import Report, SplitReport
 from transforms.report.page import content_policy, render_page
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -19,8 +19,8 @@ from tests.conftest import jpeg_bytes
 from tests.small_images import chunk, ihdr, png
 from tests.test_walk_frames import claiming
 from transforms.storage import Access
+from transforms.verify import find_paths
 from transforms.verify.files import looks_like_image, parse_record
-from transforms.verify.job import find_paths
 
 JPEG = jpeg_bytes(8, 8)
 LEAVE = "restore the file from its source, or leave the record out"

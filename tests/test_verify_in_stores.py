@@ -6,7 +6,7 @@ from pipelines.verify import VerifyConfig, verify
 from schemas.faults import Findings
 from tests.memory_runs import Sources, make_sources, run_on
 from tests.memory_store import MemoryStore, Moment, Process, Step
-from transforms.verify.job import find_paths
+from transforms.verify import find_paths
 
 NOTE = "sizes and checksums as the store lists them were compared: --deep reads all bytes"
 pytestmark = pytest.mark.usefixtures("memory_served")

@@ -12,8 +12,8 @@ from schemas.tfrecord import frame_record
 from tests.small_runs import build_run, plan_run, write_set
 from transforms.shard_index import IndexRow, index_from_parquet
 from transforms.storage import Access
+from transforms.verify import Report, ShardRules
 from transforms.verify.data_set import order_of, shard_rules
-from transforms.verify.reports import Report, ShardRules
 from transforms.verify.shard import verify_bytes
 
 

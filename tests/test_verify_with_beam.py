@@ -26,15 +26,16 @@ from tests.test_verify_data_set import (
     whole,
 )
 from tests.test_verify_files import example, write
-from transforms.verify.job import (
+from transforms.verify import (
     Around,
     KeysOfShard,
+    Report,
+    ShardTask,
     Task,
     find_twice,
     gather,
     partition_keys,
 )
-from transforms.verify.reports import Report, ShardTask
 
 __all__ = ["whole"]
 PRISM = PROJECT / ".tools" / "prism"

@@ -30,8 +30,8 @@ from tests.memory_runs import FOREIGN, Sources, make_sources, run_on
 from tests.memory_store import Killed, MemoryStore, Moment, Process, fail_at, kill_at
 from tests.pipeline_command import run_pipeline
 from transforms.report import gather
-from transforms.report import write_report as module
-from transforms.report.write_report import WriteReport, has_report, write_report
+from transforms.report import page as page_module
+from transforms.report.page import has_report, with_report, write_report
 from transforms.storage import Access
 
 REPORT = "report.html"
@@ -63,7 +63,7 @@ def test_a_pillow_with_a_hole_is_handed_no_photo(
 ) -> None:
     out = tmp_path / "out"
     assert run_coco(*command(make_coco(3), out, "--no_report")).code == 0
-    monkeypatch.setattr(module, "version", lambda _: "12.1.0")
+    monkeypatch.setattr(page_module, "version", lambda _: "12.1.0")
     assert write_report(str(out), Access())
     page = (out / REPORT).read_text()
     assert "no pictures: Pillow 12.1.0 has a critical JPEG overflow" in page
@@ -194,7 +194,7 @@ def test_the_transform_passes_the_manifest_on(make_coco: MakeCoco, tmp_path: Pat
     manifest = from_json((out / "manifest.json").read_bytes(), Manifest)
     for _ in range(2):  # a runner may execute it twice
         with TestPipeline(runner="FnApiRunner") as root:
-            passed = root | beam.Create([manifest]) | WriteReport(str(out), Access())
+            passed = root | beam.Create([manifest]) | beam.Map(with_report, str(out), Access())
             assert_that(passed, equal_to([manifest]))
     assert is_sealed((out / REPORT).read_bytes())
 

@@ -1,1 +1,463 @@
-"""Forecast a run that writes nothing: shards, sizes, splits, reads, time and costs."""
+"""Forecast of a run that writes nothing: sizes of shards, counts of splits, files and bytes read.
+
+Each planned shard becomes an outline of bounded size. Where pixels are converted, some records are
+built as the writer builds them, to learn their size.
+"""
+
+import functools
+import hashlib
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import apache_beam as beam
+import msgspec
+from schemas.source_fields import labels_of
+
+from schemas.faults import Rejected, Scope, reject_order
+from schemas.fields import ArrayFields, ClassFields, PictureFields, row_of
+from schemas.layouts import Labels, Layout, Unfit
+from schemas.layouts.arrays import ArraysLayout
+from schemas.layouts.classification import ClassifiedLayout
+from schemas.layouts.pictures import PictureLayout
+from schemas.layouts.table import TableLayout
+from schemas.manifest import JobPlan
+from schemas.run_plan import (
+    ClassSizes,
+    Known,
+    ShardForecast,
+    SplitForecast,
+    class_sizes,
+    served_hosts,
+)
+from schemas.samples import Sample, is_panoptic
+from schemas.shards import ShardPlan
+from transforms import coders
+from transforms.blobs import PinTally
+from transforms.build_records import bytes_in_flight, read_images, record_maker
+from transforms.gate import GateLimits, WorkerGate
+from transforms.images.convert_images import Orientation
+from transforms.publish_plan import reject_text
+from transforms.run_spool import RunSpool
+from transforms.shard_job import ShardJob
+from transforms.shard_table import ShardTable
+from transforms.sources.read_samples import SplitSource
+from transforms.storage import Access, find_uri, is_local, join_uri, open_storage
+
+MAX_TRIED = 64  # takes seconds, even of 24 Mpx
+_KEPT_PER_TRIED = 2  # so that by far enough are kept, whichever digests there are
+_DIGEST_BITS = 64
+
+_CLASS = msgspec.msgpack.Decoder(ClassFields)
+PICTURE_FIELDS = msgspec.msgpack.Decoder(PictureFields)
+_ITEM = msgspec.msgpack.Decoder(ArrayFields)
+_NUMBERS = itertools.count()
+
+RootReads = tuple[int, int]
+"""Files, and bytes of them."""
+
+
+class ShardOutline(msgspec.Struct, frozen=True, array_like=True):
+    """What is known of a planned shard.
+
+    Attributes:
+        split: its split.
+        index: place among the split's shards, from 0.
+        records: samples planned.
+        record_bytes: of its records by the estimate that number of shards follows from.
+        reads: by root name, files and bytes of them.
+        classes: id or name of each class, as samples have it, with its samples, or objects.
+        tried: samples that stay whole, with their payloads.
+    """
+
+    split: str
+    index: int
+    records: int
+    record_bytes: int
+    reads: dict[str, RootReads]
+    classes: list[tuple[int | str, int]]
+    tried: list[Sample]
+
+
+coders.register(ShardOutline)
+
+
+class GatheredPlan(NamedTuple):
+    """Everything that is known before the first shard.
+
+    Attributes:
+        table: how many samples the shards get.
+        outlines: one a shard, in any order.
+        files: what the sources held.
+        rejected: rejects so far.
+        tallies: what pinning saw, per root name.
+    """
+
+    table: ShardTable
+    outlines: list[ShardOutline]
+    files: list[SplitSource]
+    rejected: list[Rejected]
+    tallies: list[tuple[str, PinTally]]
+
+
+def trial_digest(sample: Sample) -> int:
+    """Return the number below 2^64 by which samples are chosen, whatever the order of shards.
+
+    Nothing that is written depends on it.
+    """
+    content = f"{sample.split}\0{sample.key}".encode()
+    digest = hashlib.blake2b(content, digest_size=_DIGEST_BITS // 8, person=b"tfrec-plan")
+    return int.from_bytes(digest.digest(), "big")
+
+
+def choose_tried(samples: Iterable[Sample]) -> list[Sample]:
+    """Return those of the smallest digests, at most `MAX_TRIED`, in that order."""
+    by_digest = sorted(samples, key=lambda s: (trial_digest(s), s.split, s.key))
+    return by_digest[:MAX_TRIED]
+
+
+def outline_shard(
+    shard: ShardPlan,
+    layout: Layout,
+    record_bytes: Callable[[Sample], int],
+    total: int,
+    spool: RunSpool | None = None,
+) -> ShardOutline:
+    """Return a shard's outline.
+
+    Args:
+        shard: as planned.
+        layout: what an Example holds.
+        record_bytes: estimated size of a sample's record.
+        total: samples of all shards, at least 1.
+        spool: where payloads lie; None where they are in the samples.
+    """
+    below = min(2**_DIGEST_BITS, _KEPT_PER_TRIED * MAX_TRIED * 2**_DIGEST_BITS // total)
+    files: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    classes: Counter[int | str] = Counter()
+    for sample in shard.samples:
+        classes.update(_classes_of(sample, layout, spool))
+        for blob in sample.blobs:
+            files[blob.root] += 1
+            sizes[blob.root] += blob.read_bytes
+    tried = [sample for sample in shard.samples if trial_digest(sample) < below]
+    return ShardOutline(
+        shard.split,
+        shard.index,
+        len(shard.samples),
+        sum(map(record_bytes, shard.samples)),
+        {root: (files[root], sizes[root]) for root in sorted(files)},
+        [*classes.items()],
+        tried if spool is None else list(map(spool.give, tried)),
+    )
+
+
+def _classes_of(sample: Sample, layout: Layout, spool: RunSpool | None) -> list[int | str]:
+    """Return the class of a sample, or of each of its objects, as its source has it."""
+    if isinstance(layout, PictureLayout):
+        return [found.category_id for found in PICTURE_FIELDS.decode(sample.fields).objects]
+    if isinstance(layout, ClassifiedLayout):
+        return [_CLASS.decode(sample.fields).class_name]
+    if isinstance(layout, ArraysLayout):
+        label = _ITEM.decode(sample.fields).label
+        return [] if label is None else [label]
+    if isinstance(layout, TableLayout) and layout.label_columns:
+        whole = sample if spool is None else spool.give(sample)
+        return [*labels_of(row_of(whole), layout.label_columns)]
+    return []
+
+
+@dataclass(frozen=True)
+class PlanSlot:
+    """Where a plan is put that was gathered in this process.
+
+    Attributes:
+        number: of the plan in this process.
+    """
+
+    number: int
+
+    def put(self, plan: GatheredPlan) -> None:
+        """Put a plan there."""
+        _GATHERED[self.number] = plan
+
+    def take(self) -> GatheredPlan:
+        """Return the plan, once."""
+        return _GATHERED.pop(self.number)
+
+
+_GATHERED: dict[int, GatheredPlan] = {}
+
+
+def new_slot() -> PlanSlot:
+    """Return a slot that nothing else uses."""
+    return PlanSlot(next(_NUMBERS))
+
+
+@dataclass(eq=False)
+class OutlineShards(beam.PTransform):
+    """Shard plans -> their outlines, one each, in any order.
+
+    Attributes:
+        layout: what an Example holds.
+        record_bytes: estimated size of a sample's record; a named function or bound method.
+        table: one element, the plan without its samples.
+        spool: where payloads lie; None where they are in the samples.
+    """
+
+    layout: Layout
+    record_bytes: Callable[[Sample], int]
+    table: beam.PCollection[ShardTable]
+    spool: RunSpool | None = None
+
+    def expand(self, shards: beam.PCollection[ShardPlan]) -> beam.PCollection[ShardOutline]:
+        """Outline every shard."""
+        outline = _Outline(self.layout, self.record_bytes, self.spool)
+        return shards | "Outline" >> beam.Map(outline, beam.pvalue.AsSingleton(self.table))
+
+
+@dataclass(frozen=True)
+class _Outline:
+    """Outlines a shard; Beam would ask of a function's own arguments whether one is a layout."""
+
+    layout: Layout
+    record_bytes: Callable[[Sample], int]
+    spool: RunSpool | None
+
+    def __call__(self, shard: ShardPlan, table: ShardTable) -> ShardOutline:
+        total = sum(ranks.planned.samples for ranks in table.splits.values())
+        return outline_shard(shard, self.layout, self.record_bytes, total, self.spool)
+
+
+@dataclass(eq=False)
+class GatherPlan(beam.PTransform):
+    """The shard table -> nothing; all that is known is put into a slot of this process.
+
+    Attributes:
+        outlines: of all shards.
+        files: what the sources held.
+        rejected: rejects so far.
+        tallies: what pinning saw; None where nothing is pinned.
+        slot: where to.
+    """
+
+    outlines: beam.PCollection[ShardOutline]
+    files: beam.PCollection[SplitSource]
+    rejected: beam.PCollection[Rejected]
+    tallies: beam.PCollection[tuple[str, PinTally]] | None
+    slot: PlanSlot
+
+    def expand(self, table: beam.PCollection[ShardTable]) -> beam.PCollection[None]:
+        """Gather everything."""
+        return table | "Gather" >> beam.Map(
+            _gather,
+            beam.pvalue.AsList(self.outlines),
+            beam.pvalue.AsList(self.files),
+            beam.pvalue.AsList(self.rejected),
+            [] if self.tallies is None else beam.pvalue.AsList(self.tallies),
+            self.slot,
+        )
+
+
+def _gather(
+    table: ShardTable,
+    outlines: list[ShardOutline],
+    files: list[SplitSource],
+    rejected: list[Rejected],
+    tallies: list[tuple[str, PinTally]],
+    slot: PlanSlot,
+) -> None:
+    slot.put(GatheredPlan(table, outlines, files, rejected, tallies))
+
+
+Shard = tuple[str, int]
+"""Split and index of a shard."""
+
+
+class Tried(NamedTuple):
+    """A sample whose record was built.
+
+    Attributes:
+        sample: that was tried.
+        bytes: of its framed record, 0 where it is a reject.
+        rejected: why it has no record; None where it has one.
+    """
+
+    sample: Sample
+    bytes: int
+    rejected: Rejected | None = None
+
+
+class Reads(NamedTuple):
+    """Files that are read, one request each, and their bytes."""
+
+    files: int = 0
+    bytes: int = 0
+
+
+def needs_images(job: ShardJob, samples: Iterable[Sample]) -> bool:
+    """Return whether the size of records depends on pixels."""
+    conversion = job.conversion.for_pixels(job.layout.pixels_dtype)
+    if conversion.changes or job.orientation is Orientation.UPRIGHT:
+        return True
+    return any(is_panoptic(blob) for sample in samples for blob in sample.blobs)
+
+
+def try_records(
+    samples: Sequence[Sample], job: ShardJob, plan: JobPlan, limits: GateLimits
+) -> list[Tried]:
+    """Read and convert images, and build their records without writing them.
+
+    Args:
+        samples: with their payloads.
+        job: of the run; its spool is not used.
+        plan: of the run.
+        limits: of a worker process.
+
+    Raises:
+        RuntimeError: `E-SRC-CHANGED` or a storage fault.
+    """
+    far = not all(map(is_local, job.roots.values()))
+    gate = WorkerGate(limits, far=far)
+    roots = {name: open_storage(uri, job.access) for name, uri in job.roots.items()}
+    read = functools.partial(read_images, roots=roots)
+    conversion = job.conversion.for_pixels(job.layout.pixels_dtype)
+    size_of = functools.partial(bytes_in_flight, conversion=conversion)
+    found = gate.read_in_order(samples, size_of, read, record_maker(job, plan, gate))
+    return [
+        Tried(sample, 0, _reject(sample, record))
+        if isinstance(record, Unfit)
+        else Tried(sample, sum(map(len, record.parts)))
+        for sample, record in found
+    ]
+
+
+def forecast_shards(
+    outlines: Sequence[ShardOutline], tried: Sequence[Tried], record_bytes: Callable[[Sample], int]
+) -> dict[Shard, ShardForecast]:
+    """Return the expected size of every shard.
+
+    It is the planned estimate, scaled by the real size of the tried records.
+
+    Args:
+        outlines: of the shards.
+        tried: some of their samples.
+        record_bytes: estimated size of a sample's record. Outlines hold sums of it.
+    """
+    estimated = sum(record_bytes(each.sample) for each in tried)
+    scale = sum(each.bytes for each in tried) / estimated if estimated else 1.0
+    return {
+        (outline.split, outline.index): ShardForecast(
+            outline.records, round(scale * outline.record_bytes)
+        )
+        for outline in outlines
+    }
+
+
+def forecast_reads(
+    gathered: GatheredPlan, roots: Mapping[str, str], files: Sequence[str], access: Access
+) -> Reads:
+    """Return what a run reads; a file that serves two samples counts twice.
+
+    Args:
+        gathered: the plan.
+        roots: URI per root name, listed ones and those of samples.
+        files: URIs of other files that are read.
+        access: how stores are reached.
+    """
+    of_samples: dict[str, Reads] = {}
+    for outline in gathered.outlines:
+        for root, (count, size) in outline.reads.items():
+            known = of_samples.get(root, Reads())
+            of_samples[root] = Reads(known.files + count, known.bytes + size)
+    listed = {root: Reads(tally.read_files, tally.read_bytes) for root, tally in gathered.tallies}
+    # A listing counts a file once. Samples count their own files, but not JSON files with them.
+    parts = [
+        max(listed.get(root, Reads()), of_samples.get(root, Reads()))
+        for root in {*listed, *of_samples}
+    ]
+    tried = (sample for outline in gathered.outlines for sample in outline.tried)
+    sampled = {join_uri(roots[blob.root], blob.name) for s in tried for blob in s.blobs}
+    # A file of many samples, such as an array, is counted with them.
+    parts += [Reads(1, find_uri(u, access)[1].size_bytes) for u in files if u not in sampled]
+    return Reads(sum(part.files for part in parts), sum(part.bytes for part in parts))
+
+
+def forecast_split(
+    file: SplitSource,
+    gathered: GatheredPlan,
+    sizes: Mapping[Shard, ShardForecast],
+    labels: Labels,
+) -> SplitForecast:
+    """Return what is known of a split.
+
+    Args:
+        file: what its sources held.
+        gathered: all that is known.
+        sizes: of shards, by split and index.
+        labels: of the plan.
+    """
+    outlines = sorted((o for o in gathered.outlines if o.split == file.split), key=_index)
+    shards = [sizes[outline.split, outline.index] for outline in outlines]
+    planned = sum(shard.records for shard in shards)
+    rejected = [reject for reject in gathered.rejected if reject.split == file.split]
+    left_out = {
+        **file.skipped,
+        "excluded": file.excluded_images,
+        "earlier": file.earlier_images,
+    }
+    of_images = file.images - file.images_without_samples if file.samples is not None else 0
+    return SplitForecast(
+        listed=file.listed,
+        images=None if file.samples is None else file.images,
+        planned=planned,
+        left_out={name: count for name, count in left_out.items() if count},
+        rejected=known_rejects(rejected, Scope.SAMPLE),
+        dropped=known_rejects(rejected, Scope.ANNOTATION),
+        shards=shards,
+        bytes=sum(shard.bytes for shard in shards),
+        hosts=served_hosts([shard.records for shard in shards]),
+        copies_per_image=file.listed / of_images if of_images else None,
+        classes=_class_sizes(outlines, labels),
+    )
+
+
+def known_rejects(rejects: Iterable[Rejected], scope: Scope) -> dict[str, Known]:
+    """Return how many rejects there are by code, with the first of each."""
+    found = sorted((reject for reject in rejects if reject.scope is scope), key=reject_order)
+    counts = Counter(reject.code for reject in found)
+    firsts: dict[str, Rejected] = {}
+    for reject in found:
+        firsts.setdefault(reject.code, reject)
+    return {
+        code: Known(counts[code], reject_text(firsts[code], "rejected")) for code in sorted(counts)
+    }
+
+
+def _index(outline: ShardOutline) -> int:
+    return outline.index
+
+
+def _class_sizes(outlines: Sequence[ShardOutline], labels: Labels) -> ClassSizes | None:
+    sizes: Counter[str] = Counter()
+    for outline in outlines:
+        for found, count in outline.classes:
+            # A number without a label stands for itself.
+            sizes[labels[found].name if found in labels else str(found)] += count
+    return class_sizes(len(labels) or len(sizes), sizes)
+
+
+def _reject(sample: Sample, unfit: Unfit) -> Rejected:
+    place = unfit.place
+    return Rejected(
+        code=unfit.code,
+        stage="plan",
+        split=sample.split,
+        key=sample.key,
+        annotation_ids=sample.annotation_ids,
+        file_name=sample.blobs[place].name if place < len(sample.blobs) else "",
+        detail=unfit.detail,
+    )

@@ -2,3 +2,155 @@
 
 `contents` is the value that the page is made of; `page` renders it; the other modules gather it.
 """
+
+import colorsys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from schemas.faults import Rejected
+
+Counts = Sequence[tuple[str, int]]
+"""Counts by name, in the order of reading."""
+
+Histogram = Mapping[int, int]
+"""Number of records by value."""
+
+MAX_PICTURES = 72
+"""Records that a report shows."""
+
+NO_CLASS_COLOR = "#666666"
+
+_GOLDEN_PART = 0.6180339887  # of a turn: neighbouring labels get different hues
+_LIGHTNESS = (0.45, 0.35, 0.55)
+_SATURATION = 0.75
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A box or keypoints on a picture.
+
+    Attributes:
+        label: id of the class, if it has one.
+        text: name to show; may be empty.
+        box: left, top, width, height as parts of the picture's width and height.
+        keypoints: x and y of each, likewise.
+    """
+
+    label: int | None
+    text: str
+    box: tuple[float, float, float, float] | None = None
+    keypoints: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class ShownPicture:
+    """A record's picture, scaled down.
+
+    Attributes:
+        split: of the record.
+        key: of the record.
+        file: name of its shard.
+        number: of the record in the shard, from 0.
+        name: feature of the picture if the record has several, such as `image_b`.
+        jpeg: the picture, without metadata.
+        size_px: width and height of the JPEG.
+        stored_size_px: width and height in the record.
+        mask: PNG of the same size with the tinted masks; empty for none.
+        labels: ids of the record's classes, sorted.
+        outlines: boxes and keypoints to draw.
+        captions: texts of the record.
+    """
+
+    split: str
+    key: str
+    file: str
+    number: int
+    name: str
+    jpeg: bytes
+    size_px: tuple[int, int]
+    stored_size_px: tuple[int, int]
+    mask: bytes = b""
+    labels: tuple[int, ...] = ()
+    outlines: tuple[Outline, ...] = ()
+    captions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SplitReport:
+    """A split.
+
+    Attributes:
+        name: of the split; empty for files without a manifest.
+        records: number of records.
+        shards: number of files.
+        bytes: of these files.
+        sums: samples listed, planned, rejected and so on; empty for files without a manifest.
+        annotations: the same for annotations.
+        rejected: rejected samples by code.
+        dropped: dropped annotations by code.
+        repairs: repairs by name.
+        traits: unusual images by name of the trait, such as `gps`.
+        licenses: records by license of their image.
+        histograms: number of records by value, by name of an index column.
+        class_records: records that hold a class, by label.
+        class_objects: objects of a class, by label.
+    """
+
+    name: str
+    records: int
+    shards: int
+    bytes: int
+    sums: Counts = ()
+    annotations: Counts = ()
+    rejected: Counts = ()
+    dropped: Counts = ()
+    repairs: Counts = ()
+    traits: Counts = ()
+    licenses: Counts = ()
+    histograms: Mapping[str, Histogram] = field(default_factory=dict)
+    class_records: Mapping[int, int] = field(default_factory=dict)
+    class_objects: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The whole report.
+
+    Attributes:
+        title: name of the data set's folder, or of the file.
+        layout: of the records; empty for files without a manifest.
+        splits: in the order of the manifest.
+        class_names: by label.
+        pictures: sample records.
+        rejects: the first reject of each code.
+        options: of the plan, by name.
+        features: key, kind, number of values, meaning.
+        sources: where samples came from, a line each.
+        versions: of the programs, by name.
+        notes: what is missing or damaged, a line each.
+    """
+
+    title: str
+    layout: str
+    splits: Sequence[SplitReport]
+    class_names: Mapping[int, str] = field(default_factory=dict)
+    pictures: Sequence[ShownPicture] = ()
+    rejects: Sequence[Rejected] = ()
+    options: Sequence[tuple[str, str]] = ()
+    features: Sequence[tuple[str, str, str, str]] = ()
+    sources: Sequence[str] = ()
+    versions: Sequence[tuple[str, str]] = ()
+    notes: Sequence[str] = ()
+
+
+def class_color(label: int | None) -> str:
+    """Return the color of a label as HTML writes it; the same in every report.
+
+    >>> class_color(1), class_color(2), class_color(None)
+    ('#163d9c', '#9be236', '#666666')
+    """
+    if label is None:
+        return NO_CLASS_COLOR
+    hue = label * _GOLDEN_PART % 1
+    levels = colorsys.hls_to_rgb(hue, _LIGHTNESS[label % len(_LIGHTNESS)], _SATURATION)
+    return "#" + "".join(f"{round(255 * level):02x}" for level in levels)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from transforms.quantities import bytes_text
-from transforms.report.contents import Histogram
+from transforms.report import Histogram
 
 IMAGE_COLUMNS = ("image_width", "image_height")
 RECORD_BYTES, OBJECTS = "record_bytes", "objects"

@@ -19,11 +19,16 @@ from schemas.parse_example import Sequences, Values
 from schemas.tfrecord import FRAME_BYTES
 from transforms.build_records import record_facts
 from transforms.quantities import counted
-from transforms.report.contents import MAX_PICTURES, Report, SplitReport
-from transforms.report.gather import program_versions
-from transforms.report.index_sums import IndexSums, PickedRecord, pick_records
-from transforms.report.make_pictures import Sample, first_notes, make_pictures, pictures_each
-from transforms.report.outlines import Legend
+from transforms.report import MAX_PICTURES, Report, SplitReport
+from transforms.report.gather import IndexSums, pick_records, program_versions
+from transforms.report.pictures import (
+    Legend,
+    PickedRecord,
+    Sample,
+    first_notes,
+    make_pictures,
+    pictures_each,
+)
 from transforms.storage import Access, Entry, Storage, find_uri
 from transforms.verify.files import looks_like_image, open_records, parse_record
 from transforms.walk_frames import BadFrame, Record, walk_frames

@@ -7,17 +7,31 @@ pictures in it. Equal reports have equal bytes.
 
 import base64
 import hashlib
+import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from schemas.documents.markdown import seen
 from schemas.documents.seals import BLANK_SEAL, is_sealed, sealed
-from schemas.faults import FAULTS
+from schemas.faults import FAULTS, find_fault, printable
+from schemas.manifest import REPORT_NAME, Manifest
+from transforms.images.check_images import SAFE_PILLOW_MAJOR
 from transforms.images.findings import TRAITS
 from transforms.quantities import bytes_text
+from transforms.report import (
+    MAX_PICTURES,
+    Counts,
+    Outline,
+    Report,
+    ShownPicture,
+    SplitReport,
+    class_color,
+)
 from transforms.report.charts import (
     BOTTOM,
     HEIGHT,
@@ -27,9 +41,7 @@ from transforms.report.charts import (
     count_text,
     make_charts,
 )
-from transforms.report.contents import Counts, Report, SplitReport
-from transforms.report.tiles import class_name, make_tiles
-from transforms.storage import Storage
+from transforms.storage import Access, Storage, join_uri, open_storage
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -56,6 +68,8 @@ _TABLES = {
     "Mended": "repairs",
     "Licenses of pictures": "licenses",
 }
+
+_LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -108,6 +122,74 @@ def is_own_report(storage: Storage, name: str) -> bool:
     if there is None or there.kind != "file" or there.size_bytes > MAX_REPORT_BYTES:
         return False
     return is_sealed(storage.read(name))
+
+
+def write_report(root: str, access: Access) -> bool:
+    """Make the report of a complete data set, where there is no file of that name.
+
+    Returns whether there is a report now: a file of the user's is none.
+
+    Args:
+        root: path or URI of the data set.
+        access: how its store is reached.
+    """
+    where = printable(join_uri(root, REPORT_NAME))
+    try:
+        output = open_storage(root, access)
+        if output.stat(REPORT_NAME) is not None:
+            _LOG.info("%s is there already, and is left as it is", where)
+            return is_own_report(output, REPORT_NAME)
+        most, notes = pictures_of_a_run(version("pillow"))
+        from transforms.report.gather import make_report  # pyarrow takes 0.2 s
+
+        report = make_report(root, access, most=most)
+        page = report_file(replace(report, notes=[*report.notes, *notes]))
+        output.create(REPORT_NAME, page)  # else a twin has made it meanwhile
+        return True
+    except Exception as error:  # of memory too: the data set is complete, and is not to fail by it
+        _LOG.warning(
+            "no report: %s; the data set is complete; to make it: beam-tfrec report %s",
+            _told(error),
+            printable(root),
+        )
+        _LOG.debug("no report", exc_info=True)
+    return False
+
+
+def pictures_of_a_run(pillow: str) -> tuple[int, tuple[str, ...]]:
+    """Return how many records the report of a run shows, and notes for it.
+
+    A run does not hand photos to a decoder with a known hole unless the user asks for it.
+
+    >>> pictures_of_a_run("13.0.0")
+    (72, ())
+    >>> pictures_of_a_run("12.1.0")[0]
+    0
+    """
+    if int(pillow.partition(".")[0]) >= SAFE_PILLOW_MAJOR:
+        return MAX_PICTURES, ()
+    what = f"no pictures: Pillow {pillow} has a critical JPEG overflow (CVE-2026-112403)"
+    remedy = f"install pillow>={SAFE_PILLOW_MAJOR}, then make it anew"
+    return 0, (f"{what}; {remedy} with beam-tfrec report",)
+
+
+def has_report(root: str, access: Access) -> bool:
+    """Return whether a data set has a report of ours; a file of the user's in its place is none."""
+    return is_own_report(open_storage(root, access), REPORT_NAME)
+
+
+def _told(error: Exception) -> str:
+    """Return what went wrong, on a line; of a fault its line without the code: it ends no run."""
+    fault = find_fault(str(error))
+    text = str(error) if fault is None else fault[1].partition(" ")[2]
+    named = text if fault is not None else f"{type(error).__name__}: {text}".removesuffix(": ")
+    return printable(" ".join(named.split()))
+
+
+def with_report(manifest: Manifest, output: str, access: Access) -> Manifest:
+    """Return the manifest that was written, once there is a report or a warning."""
+    write_report(output, access)
+    return manifest
 
 
 def render_page(report: Report) -> bytes:
@@ -261,3 +343,196 @@ def _finalize(value: Any) -> Any:
     if isinstance(value, str) and not hasattr(value, "__html__"):
         return seen(value, _MOST_CHARACTERS)
     return f"{value:g}" if isinstance(value, float) else value
+
+
+TILE_PX = (232, 174)
+"""Largest width and height of a tile's picture."""
+
+_MOST_ENLARGED = 6  # times
+_LABELED = 3  # outlines with a text on the tile; the enlarged picture has all
+_MOST_CAPTIONS = 8
+
+
+@dataclass(frozen=True)
+class Mark:
+    """An outline in percents of the picture.
+
+    Attributes:
+        color: of lines.
+        ink: of text on that color.
+        text: name to show; may be empty.
+        box: left, top, width, height; None for none.
+        points: x and y of keypoints.
+        anchor: x and y of the text, and whether it starts or ends there.
+        is_below: whether the text is below the box's upper edge, for lack of room.
+        is_minor: whether only the enlarged picture has the text.
+    """
+
+    color: str
+    ink: str
+    text: str
+    box: tuple[str, ...] | None
+    points: tuple[tuple[str, str], ...]
+    anchor: tuple[str, str, str]
+    is_below: bool
+    is_minor: bool
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A picture.
+
+    Attributes:
+        id: of the HTML element.
+        split: place of its split; -1 for none.
+        picture: the picture itself.
+        uri: its JPEG.
+        mask_uri: its masks; empty for none.
+        size_px: of the tile.
+        is_coarse: whether it is enlarged so much that pixels show.
+        alt: its content in words.
+        marks: to draw.
+        labels: id, name and color of its classes.
+        captions: texts.
+    """
+
+    id: str
+    split: int
+    picture: ShownPicture
+    uri: str
+    mask_uri: str
+    size_px: tuple[int, int]
+    is_coarse: bool
+    alt: str
+    marks: Sequence[Mark]
+    labels: Sequence[tuple[int, str, str]]
+    captions: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """All pictures.
+
+    Attributes:
+        tiles: in order.
+        labels: id and name of the classes on them, by name.
+    """
+
+    tiles: Sequence[Tile]
+    labels: Sequence[tuple[int, str]]
+
+    @property
+    def has_boxes(self) -> bool:
+        """Whether there is any box."""
+        return any(mark.box for tile in self.tiles for mark in tile.marks)
+
+    @property
+    def has_points(self) -> bool:
+        """Whether there is any keypoint."""
+        return any(mark.points for tile in self.tiles for mark in tile.marks)
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether there is any mask."""
+        return any(tile.mask_uri for tile in self.tiles)
+
+
+def make_tiles(
+    pictures: Sequence[ShownPicture], splits: Sequence[str], names: Mapping[int, str]
+) -> Tiles:
+    """Return the tiles of pictures."""
+    shown = [make_tile(n, picture, splits, names) for n, picture in enumerate(pictures)]
+    labels = {label[:2] for tile in shown for label in tile.labels}
+    by_name = sorted(labels, key=lambda found: (found[1].casefold(), found))
+    return Tiles(shown, by_name)
+
+
+def make_tile(
+    number: int, picture: ShownPicture, splits: Sequence[str], names: Mapping[int, str]
+) -> Tile:
+    """Return the tile of a picture."""
+    width, height = picture.size_px
+    scale = min(TILE_PX[0] / width, TILE_PX[1] / height, _MOST_ENLARGED)
+    drawn = [outline for outline in picture.outlines if outline.box or outline.keypoints]
+    areas = sorted((_area(outline) for outline in drawn), reverse=True)
+    marks = [
+        _mark(outline, height, names, _area(outline) < areas[:_LABELED][-1]) for outline in drawn
+    ]
+    return Tile(
+        f"p{number}",
+        splits.index(picture.split) if picture.split in splits else -1,
+        picture,
+        _data_uri("jpeg", picture.jpeg),
+        _data_uri("png", picture.mask) if picture.mask else "",
+        (max(1, round(width * scale)), max(1, round(height * scale))),
+        scale >= 2,
+        _alt(picture, names),
+        marks,
+        [(label, class_name(label, names), class_color(label)) for label in picture.labels],
+        picture.captions[:_MOST_CAPTIONS],
+    )
+
+
+def ink_on(color: str) -> str:
+    """Return black or white, whichever is easier to read on a color.
+
+    >>> ink_on("#163d9c"), ink_on("#9be236")
+    ('#fff', '#000')
+    """
+    levels = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in levels)
+    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    return "#fff" if luminance < 0.179 else "#000"
+
+
+def class_name(label: int, names: Mapping[int, str]) -> str:
+    """Return the name of a class, or its number."""
+    return names.get(label) or f"class {label}"
+
+
+def _data_uri(kind: str, data: bytes) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def _mark(outline: Outline, height_px: int, names: Mapping[int, str], is_minor: bool) -> Mark:
+    color = class_color(outline.label)
+    box, points = outline.box, outline.keypoints
+    x, y = (box[0], box[1]) if box else min(points, key=lambda point: point[1])
+    is_right = x > 0.6
+    side = box[0] + box[2] if box and is_right else x
+    return Mark(
+        color,
+        ink_on(color),
+        _outline_text(outline, names),
+        tuple(map(_percents, box)) if box else None,
+        tuple((_percents(px), _percents(py)) for px, py in points),
+        (_percents(side), _percents(max(y, 0.0)), "end" if is_right else "start"),
+        y * height_px < 26,
+        is_minor,
+    )
+
+
+def _outline_text(outline: Outline, names: Mapping[int, str]) -> str:
+    return outline.text or ("" if outline.label is None else class_name(outline.label, names))
+
+
+def _area(outline: Outline) -> float:
+    return outline.box[2] * outline.box[3] if outline.box else 0.0
+
+
+def _percents(part: float) -> str:
+    """Return a part in percents, to a hundredth.
+
+    >>> _percents(0.125), _percents(1 / 3), _percents(-0.0)
+    ('12.5%', '33.33%', '0%')
+    """
+    return f"{round(100 * part, 2) + 0.0:.9g}%"
+
+
+def _alt(picture: ShownPicture, names: Mapping[int, str]) -> str:
+    """Return the content of a picture: objects by class, else its classes."""
+    objects = Counter(_outline_text(outline, names) or "object" for outline in picture.outlines)
+    found = [f"{count_text(count)} × {name}" for name, count in sorted(objects.items())]
+    what = found or [class_name(label, names) for label in picture.labels]
+    more = f" and {len(what) - 8} more" if len(what) > 8 else ""
+    return f"{picture.key}: {', '.join(what[:8])}{more}" if what else picture.key

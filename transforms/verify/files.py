@@ -15,7 +15,7 @@ from schemas.tfrecord import masked_crc
 from transforms.images.check_images import Check, ImageFault, check_image
 from transforms.quantities import counted
 from transforms.storage import Access, Entry, Storage, find_uri
-from transforms.verify.reports import Report
+from transforms.verify import Report
 from transforms.walk_frames import (
     UNKNOWN_SIZE,
     BadFrame,

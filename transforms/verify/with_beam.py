@@ -14,9 +14,10 @@ from schemas.faults import Verified
 from transforms import coders
 from transforms.progress import COUNTERS
 from transforms.storage import is_local, open_storage
-from transforms.verify.job import (
+from transforms.verify import (
     Around,
     KeysOfShard,
+    Report,
     Task,
     Twice,
     VerifyConfig,
@@ -26,7 +27,6 @@ from transforms.verify.job import (
     look_around,
     partition_keys,
 )
-from transforms.verify.reports import Report
 
 coders.register(Task, KeysOfShard)
 

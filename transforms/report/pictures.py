@@ -1,0 +1,574 @@
+"""Read the sample records of a report and draw their pictures, several at a time.
+
+A record that cannot be read or shown becomes a note. A store that fails ends the pictures, not the
+report.
+"""
+
+import io
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from schemas.faults import at_record, find_fault
+from schemas.features import Corners, Kind, ObjectRoles, PointRoles, Roles, corners_of
+from schemas.parse_example import Values
+from schemas.shown_values import Tensor
+from schemas.tfrecord import FRAME_BYTES
+from transforms.gate import usable_cores
+from transforms.images.check_images import Check, check_image, decoding
+from transforms.images.findings import BadImage, ImageFault
+from transforms.report import Outline, ShownPicture, class_color
+from transforms.report.small_pictures import Small, encode_jpeg, small_picture, small_tensor
+from transforms.storage import Entry, Storage, is_local
+from transforms.verify.files import parse_record
+from transforms.walk_frames import BadFrame, walk_frames
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+MAX_RECORD_BYTES = 64 << 20
+"""Larger records are not read for a picture."""
+
+MAX_JPEG_BYTES = 2_500_000
+"""Size of all pictures together; in base64 that is 3.4 MB of a page of 5."""
+
+MAX_NOTES = 10
+_REMOTE_READERS = 16
+_AHEAD = 4  # tasks a thread
+T = TypeVar("T")
+V = TypeVar("V")
+MAX_PICTURES_OF_A_RECORD = 4
+MAX_OUTLINES = 40
+"""Of a picture: the first ones."""
+
+MAX_MASK_PIXELS = 1 << 27
+"""Of all masks of a picture together; the rest is not drawn."""
+
+_MAX_KEYPOINTS = 150  # of an object; COCO's whole-body people have 133
+_MAX_LABELS = 1000  # of a record
+_MAX_CAPTIONS = 6
+_MAX_CHARACTERS = 300  # of a text
+_ALPHA = 128
+_FORMATS = ("PNG", "JPEG", "BMP")
+_PANOPTIC_IMAGE, _PANOPTIC_IDS = "panoptic_image", "panoptic_objects/id"  # of TFDS
+_CATEGORIES = "image/panoptic/category_mask"
+_SEMANTIC = "image/segmentation/class/encoded"
+_POLYGON = "image/object/polygon"
+_IDS_OF_BYTES = {number: number for number in range(1, 255)}  # 0 is background, 255 void
+_FAR = 10.0  # widths of a picture: polygons may reach beyond it
+_DEPTHS = (1, 3, 4, 2)
+_PLAIN_DTYPES = {1: "uint8", 2: "uint16"}
+
+Features = Mapping[str, Values]
+"""A record's context, by key."""
+
+Polygon = Sequence[float]
+"""x and y in turn, as parts of width and height."""
+
+
+class PickedRecord(NamedTuple):
+    """A record to show.
+
+    Attributes:
+        split: of its shard.
+        file: name of the shard.
+        number: of the record in the shard, from 0.
+        offset: of its frame in the shard, in bytes.
+        size: of the frame, in bytes.
+        key: of the record.
+    """
+
+    split: str
+    file: str
+    number: int
+    offset: int
+    size: int
+    key: str
+
+
+class Sample(NamedTuple):
+    """A record to show, and where it is.
+
+    Attributes:
+        picked: the record, with the name of its file as the report shows it.
+        storage: holds the file.
+        file: entry of the file; None if it is missing.
+        roles: of the record's features.
+    """
+
+    picked: PickedRecord
+    storage: Storage
+    file: Entry | None
+    roles: Roles
+
+
+class Pictures(NamedTuple):
+    """The pictures of a report, and notes on those that could not be shown."""
+
+    pictures: list[ShownPicture]
+    notes: list[str]
+
+
+class Legend(NamedTuple):
+    """What the numbers and names of classes mean.
+
+    Attributes:
+        names: of classes, by label id.
+        labels: label id by the id that the annotation files have, as in panoptic masks.
+        by_name: label id by name, where records have names alone.
+    """
+
+    names: Mapping[int, str]
+    labels: Mapping[int, int] = {}
+    by_name: Mapping[str, int] = {}
+
+
+class Drawn(NamedTuple):
+    """The pictures of a record, the one with outlines first, and notes on what is not shown."""
+
+    pictures: tuple[ShownPicture, ...]
+    notes: tuple[str, ...]
+
+
+def pictures_each(roles: Roles) -> int:
+    """Return how many pictures a record with these features has at most."""
+    return min(max(1, len(roles.images) + len(roles.pixels)), MAX_PICTURES_OF_A_RECORD)
+
+
+def make_pictures(samples: Sequence[Sample], legend: Legend) -> Pictures:
+    """Return the pictures of records, in their order."""
+    made = Pictures([], [])
+    if not samples:
+        return made
+    pictures = sum(pictures_each(sample.roles) for sample in samples)
+    most_bytes = MAX_JPEG_BYTES // pictures
+
+    def draw(sample: Sample) -> Drawn:
+        return _draw(sample, legend, most_bytes)
+
+    try:
+        for drawn in in_order(draw, samples, samples[0].storage.root):
+            made.pictures.extend(drawn.pictures)
+            made.notes.extend(drawn.notes)
+    except RuntimeError as error:
+        fault = find_fault(str(error))
+        if fault is None:
+            raise
+        made.notes.append(f"pictures are missing: {fault[1]}")
+    return Pictures(made.pictures, first_notes(made.notes))
+
+
+def first_notes(notes: Sequence[str]) -> list[str]:
+    """Return the first notes, and how many there are besides."""
+    more = len(notes) - MAX_NOTES
+    return [*notes[:MAX_NOTES], *([f"and {more} more notes like these"] if more > 0 else [])]
+
+
+def in_order(work: Callable[[T], V], items: Sequence[T], root: str) -> Iterator[V]:
+    """Yield what threads make of items, in the items' order; memory holds a few results."""
+    threads = max(usable_cores(), 1 if is_local(root) else _REMOTE_READERS)
+    at_once = _AHEAD * threads
+    with ThreadPoolExecutor(threads, "report") as pool:
+        for start in range(0, len(items), at_once):
+            yield from pool.map(work, items[start : start + at_once])
+
+
+def _draw(sample: Sample, legend: Legend, most_bytes: int) -> Drawn:
+    picked = sample.picked
+    where = at_record(picked.file, picked.number, picked.offset, picked.key or None)
+    try:
+        data = _read(sample)
+    except ValueError as error:
+        return Drawn((), (f"{where} is not shown: {error}",))
+    return draw_record(data, picked, sample.roles, legend, most_bytes)
+
+
+def _read(sample: Sample) -> bytes:
+    """Return a record's bytes.
+
+    Raises:
+        ValueError: when it is not there, too large or damaged.
+        RuntimeError: `E-IO-…` when the store fails.
+    """
+    picked, file = sample.picked, sample.file
+    end = picked.offset + picked.size
+    if file is None or file.kind != "file":
+        raise ValueError("the file is not there")
+    if picked.size > MAX_RECORD_BYTES:
+        raise ValueError(f"its {picked.size} bytes are too many")
+    if picked.offset < 0 or picked.size < FRAME_BYTES or end > file.size_bytes:
+        raise ValueError(f"the file has {file.size_bytes} bytes, the record ends at {end}")
+    try:
+        frame = sample.storage.read(file.name, file, (picked.offset, end))
+    except RuntimeError as error:
+        fault = find_fault(str(error))
+        if fault is None or not fault[0].startswith("E-SRC-"):
+            raise
+        raise ValueError("the file changed meanwhile") from None
+    found = next(walk_frames(lambda start, end: frame[start:end], len(frame)), None)
+    if isinstance(found, BadFrame):
+        raise ValueError(f"damaged, {found.what}")
+    if found is None or found.data is None or found.size + FRAME_BYTES != picked.size:
+        raise ValueError("damaged, its frame has another size")
+    return found.data
+
+
+class MaskLayer:
+    """A transparent layer as large as a small picture.
+
+    Attributes:
+        labels: of what was drawn, each once.
+    """
+
+    def __init__(self, size_px: tuple[int, int]) -> None:
+        import numpy as np
+
+        self.labels: dict[int | None, None] = {}
+        self._size_px = size_px
+        self._pixels = np.zeros((size_px[1], size_px[0], 4), np.uint8)
+        self._pixels_left = MAX_MASK_PIXELS
+
+    def add_objects(self, masks: Iterable[tuple[bytes, int | None]]) -> str:
+        """Draw a mask for each object, given with its label; return what is wrong with the first.
+
+        An empty text stands for nothing wrong.
+        """
+        wrong = ""
+        for mask, label in masks:
+            try:
+                self._paint(self._read(mask) > 0, label)
+            except BadImage as error:
+                wrong = wrong or error.fault.detail
+        return wrong
+
+    def add_numbers(self, mask: bytes, labels: Mapping[int, int]) -> None:
+        """Draw a mask of several classes, whose numbers stand for labels.
+
+        Raises:
+            BadImage: when the mask is damaged.
+        """
+        import numpy as np
+
+        numbers = self._read(mask)
+        for number in np.unique(numbers).tolist():
+            if number in labels:
+                self._paint(numbers == number, labels[number])
+
+    def add_polygons(self, objects: Iterable[tuple[Sequence[Polygon], int | None]]) -> None:
+        """Draw the polygons of each object, given with its label."""
+        import numpy as np
+        from PIL import Image, ImageDraw
+
+        width, height = self._size_px
+        for polygons, label in objects:
+            where = Image.new("1", self._size_px)
+            for polygon in polygons:
+                corners = zip(polygon[::2], polygon[1::2], strict=True)
+                points = [(x * width, y * height) for x, y in corners]
+                ImageDraw.Draw(where).polygon(points, fill=1)
+            self._paint(np.asarray(where), label)
+
+    def png(self, size_px: tuple[int, int], most_bytes: int) -> bytes:
+        """Return the layer scaled to a size; nothing if it is empty or would be too large."""
+        from PIL import Image
+
+        if not self.labels:
+            return b""
+        image, out = Image.fromarray(self._pixels, "RGBA"), io.BytesIO()
+        image.resize(size_px, Image.Resampling.NEAREST).quantize(255).save(out, "PNG")
+        return out.getvalue() if out.tell() <= most_bytes else b""
+
+    def _paint(self, where: "NDArray[np.bool_]", label: int | None) -> None:
+        if where.any():
+            self.labels[label] = None
+            self._pixels[where] = [*bytes.fromhex(class_color(label)[1:]), _ALPHA]
+
+    def _read(self, value: bytes) -> "NDArray[np.int64]":
+        """Return the numbers in a mask, as large as the layer.
+
+        Raises:
+            BadImage: when it is no image or has too many pixels.
+        """
+        info = check_image(value, Check.HEADER, max_pixels=self._pixels_left)
+        if isinstance(info, ImageFault):
+            raise BadImage(info.code, info.detail)
+        self._pixels_left -= info.width_px * info.height_px
+        with decoding():
+            return _numbers(value, self._size_px)
+
+
+def draw_record(
+    data: bytes, picked: PickedRecord, roles: Roles, legend: Legend, most_bytes: int
+) -> Drawn:
+    """Return the pictures of a record.
+
+    Args:
+        data: the record.
+        picked: where it is.
+        roles: of its features.
+        legend: of the labels.
+        most_bytes: of each picture's JPEG.
+
+    Raises:
+        MemoryError, RecursionError, OSError: of the machine, not of the record.
+    """
+    where = at_record(picked.file, picked.number, picked.offset, picked.key or None)
+    found = parse_record(data)
+    if found is None:
+        return Drawn((), (f"{where} is not shown: it is no Example",))
+    features, pictures, notes = found.context, list[ShownPicture](), list[str]()
+    keys = [key for key in (*roles.images, *roles.pixels) if key != _PANOPTIC_IMAGE]
+    keys = [key for key in keys if _first_value(features, key)][:MAX_PICTURES_OF_A_RECORD]
+    for key in keys:
+        try:
+            small = _small(features, key, roles)
+        except BadImage as error:
+            notes.append(f"{where}: {key} is not shown: {error.fault.detail}")
+            continue
+        jpeg, size_px = encode_jpeg(small.image, most_bytes)
+        outlines, mask = list[Outline](), b""
+        if not pictures:
+            layer = MaskLayer(small.image.size)
+            outlines, wrong = _objects(features, small, roles, legend, layer)
+            mask = layer.png(size_px, most_bytes)
+            notes += [f"{where}: {what}" for what in wrong]
+        pictures.append(
+            ShownPicture(
+                split=picked.split,
+                key=picked.key,
+                file=picked.file,
+                number=picked.number,
+                name=key if len(keys) > 1 else "",
+                jpeg=jpeg,
+                size_px=size_px,
+                stored_size_px=small.stored_size_px,
+                mask=mask,
+                labels=labels_of(features, roles, legend),
+                outlines=tuple(outlines),
+                captions=captions_of(features, roles),
+            )
+        )
+    return Drawn(tuple(pictures), tuple(notes))
+
+
+def _first_value(features: Features, key: str) -> bytes:
+    return next(iter(values_of(features, Kind.BYTES)(key)), b"")
+
+
+def _small(features: Features, key: str, roles: Roles) -> Small:
+    value = _first_value(features, key)
+    plain = _plain_pixels(features, value, roles) if key in roles.pixels else None
+    return small_picture(value) if plain is None else small_tensor(plain)
+
+
+def _plain_pixels(features: Features, value: bytes, roles: Roles) -> Tensor | None:
+    """Return values without a header as the picture that the record gives the size of."""
+    sides = [values_of(features, Kind.INT64)(key)[:1] for key in (roles.height, roles.width)]
+    if not all(side and side[0] > 0 for side in sides):
+        return None
+    height, width = (int(side[0]) for side in sides)
+    for bytes_each, dtype in _PLAIN_DTYPES.items():
+        for depth in _DEPTHS:
+            if len(value) == height * width * depth * bytes_each:
+                return Tensor(dtype, (height, width, depth), value)
+    return None
+
+
+def _objects(
+    features: Features, small: Small, roles: Roles, legend: Legend, layer: MaskLayer
+) -> tuple[list[Outline], list[str]]:
+    """Return the outlines of a record and what is wrong with them; draw its masks on a layer."""
+    outlines, notes = list[Outline](), list[str]()
+    try:
+        outlines = outlines_of(features, roles, small.stored_size_px, legend)
+    except ValueError as error:
+        notes = [f"boxes are not shown: {error}"]
+    if len(outlines) > MAX_OUTLINES:
+        notes.append(f"{MAX_OUTLINES} of {len(outlines)} objects are drawn")
+        outlines = outlines[:MAX_OUTLINES]
+    labels = [outline.label for outline in outlines]
+    masks = values_of(features, Kind.BYTES)(roles.masks)[: len(outlines)]
+    wrong = ""
+    if outlines and len(masks) == len(outlines):
+        wrong = layer.add_objects(zip(masks, labels, strict=True))
+    else:
+        layer.add_polygons(zip(_polygons(features, len(outlines)), labels, strict=False))
+    if numbers := _numbered_mask(features, roles, legend):
+        before = set(layer.labels)
+        try:
+            layer.add_numbers(*numbers)
+        except BadImage as error:
+            wrong = wrong or error.fault.detail
+        new = [label for label in layer.labels if label not in before]
+        outlines += [Outline(label, class_text(label, legend.names)) for label in new]
+    return outlines, [*notes, *([f"a mask is not shown: {wrong}"] if wrong else [])]
+
+
+def _polygons(features: Features, objects: int) -> Iterator[list[Sequence[float]]]:
+    """Yield the polygons of each object, of three points and more; none where counts do not fit."""
+    values = list(values_of(features)(_POLYGON))
+    counts, lengths = (
+        values_of(features, Kind.INT64)(f"{_POLYGON}_{what}") for what in ("count", "length")
+    )
+    fits = sum(lengths) == len(values) and sum(counts) == len(lengths) and len(counts) >= objects
+    if not values or not fits or min(lengths) < 0 or min(counts) < 0:
+        return
+    ends, at = iter(lengths), 0
+    for count in counts[:objects]:
+        own = []
+        for _ in range(count):
+            length = next(ends)
+            own.append(values[at : at + length])
+            at += length
+        yield [points for points in own if _is_polygon(points)]
+
+
+def _is_polygon(points: Sequence[float]) -> bool:
+    is_near = all(-_FAR < value < _FAR for value in points)  # false of what is no number
+    return is_near and len(points) >= 6 and len(points) % 2 == 0
+
+
+def _numbered_mask(
+    features: Features, roles: Roles, legend: Legend
+) -> tuple[bytes, Mapping[int, int]] | None:
+    """Return a mask of several classes, and the labels of its numbers."""
+    if value := _first_value(features, _PANOPTIC_IMAGE):
+        ids = values_of(features, Kind.INT64)(_PANOPTIC_IDS)
+        for objects in roles.objects:
+            labels = object_labels(features, objects, len(ids))
+            if objects.labels.startswith("panoptic_objects/") and None not in labels:
+                return value, {i: n for i, n in zip(ids, labels, strict=True) if n is not None}
+    if _CATEGORIES in roles.segmentations and (value := _first_value(features, _CATEGORIES)):
+        return value, legend.labels or _IDS_OF_BYTES
+    if _SEMANTIC in roles.segmentations and (value := _first_value(features, _SEMANTIC)):
+        return value, _IDS_OF_BYTES
+    return None
+
+
+def _numbers(value: bytes, size_px: tuple[int, int]) -> "NDArray[np.int64]":
+    import numpy as np
+    from PIL import Image
+
+    with Image.open(io.BytesIO(value), formats=_FORMATS) as image:
+        pixels = np.asarray(image)  # of a palette its numbers, not its colors
+    if pixels.ndim == 3 and pixels.shape[2] < 3:
+        pixels = pixels[:, :, 0]
+    width, height = size_px
+    rows = np.arange(height) * pixels.shape[0] // height
+    columns = np.arange(width) * pixels.shape[1] // width
+    small = pixels[rows][:, columns].astype(np.int64)
+    if small.ndim == 2:
+        return small
+    return small[:, :, 0] + 256 * small[:, :, 1] + 65536 * small[:, :, 2]
+
+
+def outlines_of(
+    features: Features, roles: Roles, size_px: tuple[int, int], legend: Legend
+) -> list[Outline]:
+    """Return the boxes and keypoints of a record's first list of objects, in its order.
+
+    Args:
+        features: of the record.
+        roles: of its features.
+        size_px: width and height of its picture, as stored.
+        legend: of the classes.
+
+    Raises:
+        ValueError: where edges of boxes are missing.
+    """
+    if not roles.objects:
+        return []
+    objects = roles.objects[0]
+    corners = list(corners_of(objects, values_of(features), size_px))
+    labels = object_labels(features, objects, len(corners))
+    texts = _texts(features, objects.texts)
+    texts = texts if len(texts) == len(corners) else []
+    if texts and not objects.labels:
+        labels = [legend.by_name.get(text) for text in texts]
+    points = list(_keypoints(features, roles.keypoints, len(corners)))
+    return [
+        Outline(
+            label=label,
+            text=text or class_text(label, legend.names),
+            box=_box(found) if found else None,
+            keypoints=keypoints or (),
+        )
+        for found, label, text, keypoints in zip_longest(corners, labels, texts, points)
+    ]
+
+
+def object_labels(features: Features, objects: ObjectRoles, count: int) -> list[int | None]:
+    """Return the class id of each object of a list; None where the record does not tell."""
+    labels: Sequence[Any] = values_of(features, Kind.INT64)(objects.labels)
+    return [int(label) for label in labels] if len(labels) == count else [None] * count
+
+
+def class_text(label: int | None, names: Mapping[int, str]) -> str:
+    """Return what a class is called: its name, its number where it has none, empty for no class."""
+    return "" if label is None else names.get(label, str(label))
+
+
+def labels_of(features: Features, roles: Roles, legend: Legend) -> tuple[int, ...]:
+    """Return the ids of a record's classes, sorted: its own, and those of its objects."""
+    keys = [(roles.class_label, roles.class_text)]
+    keys += [(objects.labels, objects.texts) for objects in roles.objects]
+    found: set[int] = set()
+    for labels_key, texts_key in keys:
+        if labels_key:
+            found.update(map(int, values_of(features, Kind.INT64)(labels_key)[:_MAX_LABELS]))
+        else:
+            names = _texts(features, texts_key, _MAX_LABELS)
+            found.update(legend.by_name[name] for name in names if name in legend.by_name)
+    return tuple(sorted(found))
+
+
+def captions_of(features: Features, roles: Roles) -> tuple[str, ...]:
+    """Return a record's captions, and its class where there is no number for it."""
+    keys = roles.captions if roles.class_label else (roles.class_text, *roles.captions)
+    texts = (text for key in keys for text in _texts(features, key, _MAX_CAPTIONS) if text)
+    return tuple(dict.fromkeys(texts))[:_MAX_CAPTIONS]
+
+
+def values_of(features: Features, kind: Kind = Kind.FLOAT) -> Callable[[str], Sequence[Any]]:
+    """Return what gives the values of a key; none where the record has none of the kind."""
+
+    def values(key: str) -> Sequence[Any]:
+        found = features.get(key)
+        return found.values if found is not None and found.kind is kind else ()
+
+    return values
+
+
+def _texts(features: Features, key: str, most: int | None = None) -> list[str]:
+    values = values_of(features, Kind.BYTES)(key)[:most]
+    return [
+        value[: 4 * _MAX_CHARACTERS].decode(errors="replace")[:_MAX_CHARACTERS] for value in values
+    ]
+
+
+def _box(corners: Corners) -> tuple[float, float, float, float] | None:
+    """Return left, top, width and height of a box within its picture; None where it is none."""
+    if not all(map(math.isfinite, corners)):
+        return None
+    left, top, right, bottom = (min(max(edge, 0.0), 1.0) for edge in corners)
+    return (left, top, right - left, bottom - top) if left <= right and top <= bottom else None
+
+
+def _keypoints(
+    features: Features, roles: PointRoles | None, objects: int
+) -> Iterator[tuple[tuple[float, float], ...]]:
+    """Yield the labelled keypoints of each object, which all have as many places for them."""
+    if roles is None or not objects:
+        return
+    xs, ys = (values_of(features)(key) for key in (roles.x, roles.y))
+    seen = values_of(features, Kind.INT64)(roles.visibility) or [1] * len(xs)
+    each, rest = divmod(len(xs), objects)
+    if rest or not len(xs) == len(ys) == len(seen):
+        return
+    points = list(zip(xs, ys, seen, strict=True))
+    for first in range(0, len(points), max(each, 1)):
+        own = points[first : first + min(each, _MAX_KEYPOINTS)]
+        yield tuple((x, y) for x, y, is_seen in own if is_seen and 0 <= x <= 1 and 0 <= y <= 1)
