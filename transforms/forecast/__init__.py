@@ -14,10 +14,9 @@ from typing import NamedTuple
 
 import apache_beam as beam
 import msgspec
-from schemas.source_fields import labels_of
 
 from schemas.faults import Rejected, Scope, reject_order
-from schemas.fields import ArrayFields, ClassFields, PictureFields, row_of
+from schemas.fields import ArrayFields, ClassFields, PictureFields, labels_of, row_of
 from schemas.layouts import Labels, Layout, Unfit
 from schemas.layouts.arrays import ArraysLayout
 from schemas.layouts.classification import ClassifiedLayout
