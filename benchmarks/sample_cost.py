@@ -7,7 +7,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from schemas.samples import Sample
 from tests.test_sample_cost import GROUP_BYS, boxes_only, grouped_bytes
-from transforms.coders import StructCoder
+from transforms.sources.elements import StructCoder
 
 if __name__ == "__main__":
     grouped = grouped_bytes()

@@ -27,8 +27,8 @@ from schemas.layouts.groups import GroupedLayout
 from schemas.layouts.pictures import CategoryIds, SizeMismatch
 from schemas.layouts.tfds import KerasLayout, TfdsLayout
 from schemas.samples import panoptic_root
-from transforms.list_blobs import ListBlobs
 from transforms.sources.coco_samples import CocoRules
+from transforms.sources.list_blobs import ListBlobs
 from transforms.sources.read_coco import CocoReading, ReadCoco
 from transforms.sources.read_samples import SourceSamples
 

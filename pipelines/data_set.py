@@ -11,13 +11,12 @@ from typing import Any, NamedTuple, Self
 
 import apache_beam as beam
 
-from schemas.faults import Rejected
+from schemas.faults import RejectBudget, Rejected
 from schemas.layouts import Layout
 from schemas.manifest import Manifest
 from schemas.samples import Sample
 from schemas.shards import ShardNames, is_split_name
 from schemas.splits import Splitting
-from transforms.blobs import PinTally
 from transforms.build_records import record_bytes
 from transforms.commit import Commit
 from transforms.earlier_sets import NO_EARLIER_SETS, EarlierSets
@@ -32,11 +31,12 @@ from transforms.pipeline_spool import spool_for
 from transforms.plan_shards import Order, PlannedShards, PlanShards
 from transforms.publish_plan import CommitJob, PublishPlan, RejectBudget
 from transforms.report.page import with_report
-from transforms.run_spool import RunSpool
 from transforms.shard_job import ShardJob
 from transforms.shard_table import Sharding
+from transforms.sources.list_blobs import PinTally
 from transforms.sources.read_samples import Item, ReadSamples, SourceSamples, SplitSource, is_there
 from transforms.storage import Access, name_below
+from transforms.storage.run_spool import RunSpool
 from transforms.write_shards import WriteShards
 
 _RESERVED_SPLITS = {"all"}
@@ -338,7 +338,7 @@ def plan_data_set(root: beam.Pipeline, config: DataSetConfig) -> PlannedDataSet:
         estimated_bytes(config),
         tallies,
         payloads,
-        config.budget.allowed,
+        config.budget,
         spool,
     )
     return PlannedDataSet(planned, new.files, rejected, tallies, spool)

@@ -15,6 +15,7 @@ from pipelines.flags import (
     parse_per_split,
     parse_size,
 )
+from schemas.faults import RejectBudget
 from schemas.geometry.boxes import Resize, ResizeMode
 from schemas.manifest import REPORT_NAME
 from schemas.shards import NAMED_TEMPLATES, ShardNames
@@ -22,8 +23,6 @@ from schemas.splits import GIVEN, USUAL_SPLITS, Splitting
 from transforms.earlier_sets import DATE, expand_date, parse_date
 from transforms.gate import (
     DEFAULT_BYTES,
-    DEFAULT_READERS,
-    DEFAULT_REMOTE_READERS,
     DEFAULT_SHARDS,
     GateLimits,
 )
@@ -37,9 +36,8 @@ from transforms.images.convert_images import (
     Orientation,
 )
 from transforms.plan_shards import Order
-from transforms.publish_plan import RejectBudget
 from transforms.shard_table import Sharding
-from transforms.storage import Access
+from transforms.storage import DEFAULT_READERS, DEFAULT_REMOTE_READERS, Access
 
 _Choice = TypeVar("_Choice", Check, Color, Encoding, Order, Orientation, ResizeMode)
 

@@ -88,7 +88,7 @@ class PairsConfig(DataSetConfig):
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from pairs of files."""
         listed = root | "ListFiles" >> ListFiles(self.roots, self.access, self.in_order, is_read)
-        sides = Sides("--low", "--high", _REMEDY, allowed=self.budget.allowed)
+        sides = Sides("--low", "--high", _REMEDY, budget=self.budget)
         pairs = (
             listed.files
             | "NamePairs" >> beam.FlatMap(PairNames(self.low_suffix)).with_output_types(NamedFile)

@@ -18,7 +18,7 @@ from pipelines.data_set import (
 )
 from pipelines.flags import FlagParser
 from pipelines.start import PIPELINES
-from schemas.faults import EXIT_USAGE, Scope, fault_line, printable
+from schemas.faults import EXIT_USAGE, RejectBudget, Scope, fault_line, printable
 from schemas.layouts import labels_by_category
 from schemas.manifest import JobPlan
 from schemas.run_plan import (
@@ -50,7 +50,7 @@ from transforms.forecast import (
     try_records,
 )
 from transforms.look_at_output import COMPLETE, REFUSED, free_bytes, look_at_output
-from transforms.publish_plan import CommitJob, RejectBudget, make_job_plan, warn_of_splits
+from transforms.publish_plan import CommitJob, make_job_plan, warn_of_splits
 from transforms.quantities import bytes_text, counted, megabytes
 from transforms.storage import open_storage, read_uri
 

@@ -136,8 +136,7 @@ class SidecarConfig(DataSetConfig):
         remedy = "check --images and --annotations, or name the field that says it with --join_by"
         if self.join_by:
             remedy = f"check --images and --annotations, and that {self.join_by} names images"
-        allowed = self.budget.allowed
-        return Sides("--images", "--annotations", remedy, self.allow_unannotated, allowed)
+        return Sides("--images", "--annotations", remedy, self.allow_unannotated, self.budget)
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""

@@ -31,7 +31,7 @@ from schemas.columns import (
 from schemas.layouts.table import TableLayout
 from transforms.images.check_images import Check
 from transforms.images.convert_images import Orientation
-from transforms.list_blobs import ListBlobs
+from transforms.sources.list_blobs import ListBlobs
 from transforms.sources.listed_files import ListFiles
 from transforms.sources.read_samples import SourceSamples
 from transforms.sources.read_table import (

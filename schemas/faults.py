@@ -244,6 +244,40 @@ class Rejected(msgspec.Struct, frozen=True, kw_only=True):
         return FAULTS[self.code].scope
 
 
+@dataclass(frozen=True)
+class RejectBudget:
+    """How many samples may be rejected: a count, or a percentage of the listed samples.
+
+    Attributes:
+        count: samples; used when `percent` is None.
+        percent: 0 to 100.
+    """
+
+    count: int = 0
+    percent: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse an impossible budget."""
+        if self.count < 0 or not 0 <= (self.percent or 0) <= 100:
+            given = self.count if self.percent is None else f"{self.percent}%"
+            raise ValueError(f"a budget must be a count or 0% to 100%, got {given}: correct it")
+
+    def allowed(self, listed: int) -> int:
+        """Return how many of the listed samples may be rejected.
+
+        >>> RejectBudget(percent=1.0).allowed(250)
+        2
+        """
+        return self.count if self.percent is None else int(listed * self.percent / 100)
+
+    def __str__(self) -> str:
+        """Return it as the command line takes it."""
+        return str(self.count) if self.percent is None else f"{self.percent:g}%"
+
+
+NO_REJECTS = RejectBudget()
+
+
 def fault_line(code: str, where: str, what: str, remedy: str) -> str:
     """Return the one line of a fault: `CODE where: what; remedy`, printable ASCII only.
 

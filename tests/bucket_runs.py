@@ -2,9 +2,9 @@
 
 import os
 
+from schemas.faults import RejectBudget
 from schemas.manifest import Manifest
 from tests.small_runs import build_run, plan_run
-from transforms.publish_plan import RejectBudget
 from transforms.storage import gcs  # noqa: F401  (imported before children are forked)
 
 NUM_SHARDS = 4

@@ -17,6 +17,7 @@ import apache_beam as beam
 
 from pipelines.coco import CocoConfig
 from pipelines.run import RunConfig, execute
+from schemas.faults import RejectBudget
 from schemas.manifest import REJECTED_NAME
 from tests.invariants import MANIFEST, check_output
 from tests.memory_runs import FOREIGN, NUM_IMAGES, NUM_SHARDS, make_sources
@@ -32,7 +33,7 @@ from tests.memory_store import (
 from tests.small_runs import commit_run, plan_run, write_all
 from transforms.earlier_sets import Since
 from transforms.output_files import EXCLUDED_NAME
-from transforms.publish_plan import RejectBudget, _publish
+from transforms.publish_plan import _publish
 from transforms.shard_table import Sharding
 
 OLDER_COPY = b"of an older run"

@@ -8,12 +8,12 @@ import dataclasses
 import json
 from collections.abc import Mapping
 
+from schemas.faults import RejectBudget
 from schemas.manifest import Manifest
 from tests.conftest import coco_dict, jpeg_bytes
 from tests.invariants import check_output
 from tests.memory_store import MemoryStore, Process
 from tests.small_runs import SmallRun, build_run, plan_run
-from transforms.publish_plan import RejectBudget
 
 NUM_IMAGES, NUM_SHARDS = 10, 4
 FOREIGN = {"notes.txt": b"of the user", "old/train-00000-of-00001-1.tfrec": b"of the user, too"}

@@ -19,7 +19,6 @@ from schemas.samples import Sample
 from schemas.shards import ShardInfo, ShardNames, ShardPlan
 from tests.children import die_at, without_anonymous_files
 from tests.conftest import coco_dict, jpeg_bytes
-from transforms.blobs import listing_digest, pin_sample
 from transforms.build_shard import write_shard
 from transforms.commit import commit
 from transforms.earlier_sets import NO_EARLIER_SETS, EarlierSets, manifest_of
@@ -47,6 +46,7 @@ from transforms.shard_table import (
     make_shard_table,
 )
 from transforms.sources.coco_samples import CocoRules, CocoSource, read_coco
+from transforms.sources.list_blobs import listing_digest, pin_sample
 from transforms.sources.read_samples import (
     SplitSource,
     excluded_keys,

@@ -17,6 +17,7 @@ import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
 from pipelines import coco
+from schemas.faults import RejectBudget
 from schemas.features import Kind, RepeatedAs, parse_spec
 from schemas.fields import EncodedImage
 from schemas.layouts import Built, Labels, Unfit
@@ -38,7 +39,6 @@ from tests.coco_command import (
     start_coco,
 )
 from tests.conftest import SHARED_DATA, coco_dict, jpeg_bytes
-from transforms.publish_plan import RejectBudget
 from transforms.shard_table import Sharding
 
 SPLITS = ("train", "val")

@@ -12,9 +12,9 @@ from schemas.faults import Rejected
 from schemas.manifest import JobPlan, Label, PlannedSplit
 from schemas.samples import Blob, Sample
 from schemas.shards import ShardInfo, ShardPlan
-from transforms.blobs import PinTally
-from transforms.coders import StructCoder
 from transforms.shard_table import Tally
+from transforms.sources.elements import StructCoder
+from transforms.sources.list_blobs import PinTally
 from transforms.sources.read_samples import SplitSource
 from transforms.storage import Entry
 

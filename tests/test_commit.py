@@ -9,7 +9,7 @@ from typing import Any, Self
 import msgspec
 import pytest
 
-from schemas.faults import Rejected
+from schemas.faults import RejectBudget, Rejected
 from schemas.layouts.detection import DetectionLayout
 from schemas.manifest import (
     Annotations,
@@ -34,7 +34,6 @@ from transforms.commit import find_complete, refuse_empty
 from transforms.earlier_sets import EarlierSet, EarlierSets, InheritedLabel
 from transforms.publish_plan import (
     CommitJob,
-    RejectBudget,
     check_budget,
     check_drops,
     make_job_plan,

@@ -8,12 +8,12 @@ import pytest
 
 from schemas.samples import Blob, Sample
 from schemas.shards import ShardPlan
-from transforms.coders import StructCoder
 from transforms.pipeline_spool import spool_for
 from transforms.plan_shards import PlanShards
 from transforms.shard_table import (
     Sharding,
 )
+from transforms.sources.elements import StructCoder
 
 
 @pytest.mark.parametrize("number", [1, 3000])

@@ -31,9 +31,9 @@ from tests.faulty_sources import (
     make_socket,
 )
 from tests.small_images import idat, ihdr, png
-from transforms.blobs import MAX_IMAGE_BYTES
 from transforms.images import check_images
 from transforms.images.check_images import Check, ImageFault
+from transforms.sources.list_blobs import MAX_IMAGE_BYTES
 
 BEFORE_PLANNING = "pin_blobs"
 IN_SHARDS = "write_shards"

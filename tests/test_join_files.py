@@ -6,6 +6,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
+from schemas.faults import RejectBudget
 from transforms.pipeline_spool import spool_for
 from transforms.sources.join_files import (
     OTHER_SIDE,
@@ -58,8 +59,8 @@ def test_tallies_add_up_and_ignore_other_files() -> None:
         (JoinTally(5, 5, 0, "a"), SIDES, False),  # a half
         (JoinTally(5, 6, 0, "a"), SIDES, True),
         (JoinTally(5, 3, 3, "a", "b"), SIDES, True),
-        (JoinTally(0, 6, 0, "a"), Sides("", "", "", allowed=lambda count: count), False),
-        (JoinTally(0, 5, 1, "a", "b"), Sides("", "", "", allowed=lambda count: count), True),
+        (JoinTally(0, 6, 0, "a"), Sides("", "", "", budget=RejectBudget(percent=100)), False),
+        (JoinTally(0, 5, 1, "a", "b"), Sides("", "", "", budget=RejectBudget(percent=100)), True),
         (JoinTally(1, 99, 0, "a"), Sides("", "", "", first_may_be_alone=True), False),
         (JoinTally(1, 99, 2, "a", "b"), Sides("", "", "", first_may_be_alone=True), True),
         (JoinTally(), SIDES, False),

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.gcs_stand_in import GcsStandIn, Kind
-from transforms.list_blobs import ListBlobs, list_ranges
+from transforms.sources.list_blobs import ListBlobs, list_ranges
 from transforms.storage import DEFAULT_ACCESS, Entry, Storage, open_storage
 from transforms.storage.listing import Page, cut_listing, find_cuts, list_in_ranges, name_between
 

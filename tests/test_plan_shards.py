@@ -19,7 +19,6 @@ from schemas.manifest import PlannedSplit
 from schemas.samples import Blob, Sample, pack_each, pack_rounded, read_sample
 from schemas.shards import ShardPlan
 from transforms import pipeline_spool
-from transforms.blobs import PinTally
 from transforms.plan_shards import (
     BucketBatch,
     Order,
@@ -40,6 +39,7 @@ from transforms.shard_table import (
     equal_shares,
     make_shard_table,
 )
+from transforms.sources.list_blobs import PinTally
 
 SHUFFLED, INPUT = Order.SHUFFLED, Order.INPUT
 

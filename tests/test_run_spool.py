@@ -15,7 +15,7 @@ from pipelines import table
 from schemas.samples import Sample, digest_payload
 from transforms import run_spool
 from transforms.pipeline_spool import spool_for
-from transforms.run_spool import RunSpool, payload_bytes
+from transforms.storage.run_spool import RunSpool, payload_bytes
 
 
 def sample(key: str, payload: bytes = b"") -> Sample:

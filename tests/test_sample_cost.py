@@ -9,11 +9,11 @@ from schemas.fields import PictureFields
 from schemas.samples import Sample, pack_each, pack_rounded, shuffle_keys
 from tests.coco_texts import annotation, coco, image
 from transforms import pin_blobs
-from transforms.coders import StructCoder
 from transforms.payloads import detach_payload
 from transforms.plan_shards import BucketBatch, ShardRun
 from transforms.shard_table import Tally
 from transforms.sources.coco_samples import CocoRules, CocoSource, read_coco
+from transforms.sources.elements import StructCoder
 
 MOST_ENCODED_BYTES = 485
 MOST_GROUPED_BYTES = 760

@@ -7,8 +7,8 @@ import apache_beam as beam
 import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
-from transforms.blobs import MAX_IMAGE_BYTES
 from transforms.sources import listed_files, read_arrays
+from transforms.sources.list_blobs import MAX_IMAGE_BYTES
 from transforms.sources.listed_files import ListedFile, ListFiles, is_file
 from transforms.sources.read_sidecar import SideNames
 from transforms.sources.read_table import is_table

@@ -16,12 +16,12 @@ import readers
 from pipelines.show import ShowConfig, show
 from pipelines.verify import VerifyConfig, verify
 from schemas.documents.seals import BLANK_SEAL, sealed
+from schemas.faults import RejectBudget
 from schemas.manifest import JobPlan, from_json, plan_digest
 from schemas.shards import file_sum
 from tests.small_runs import build_run, plan_run, write_set
 from transforms.earlier_sets import Since, find_earlier_sets
 from transforms.find_duplicates import duplicates_jsonl, find_duplicates
-from transforms.publish_plan import RejectBudget
 from transforms.shard_index import index_from_parquet, index_to_parquet
 
 RESTORE = "restore it from a copy, or delete it and manifest.json and run the command again"

@@ -32,12 +32,12 @@ from transforms.images.convert_images import (
     turn_upright,
 )
 from transforms.images.findings import FOREIGN_KINDS, name_kind
-from transforms.run_spool import payload_bytes
 from transforms.shard_job import ShardJob
 from transforms.sources.read_blobs import read_blob
 from transforms.storage import (
     Storage,
 )
+from transforms.storage.run_spool import payload_bytes
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # of an object: another one in every run
 

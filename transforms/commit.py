@@ -40,7 +40,6 @@ from schemas.shards import (
     index_stem,
     shard_stem,
 )
-from transforms.blobs import PinTally, listing_digest
 from transforms.find_duplicates import NO_DUPLICATES, Duplicates, duplicates_jsonl
 from transforms.metadata_files import documents, metadata_files
 from transforms.output_files import (
@@ -61,6 +60,7 @@ from transforms.output_files import (
 )
 from transforms.publish_plan import CommitJob, check_budget_aloud, first_difference, other_plan
 from transforms.quantities import counted
+from transforms.sources.list_blobs import PinTally, listing_digest
 from transforms.sources.read_samples import SplitSource, uri_identity
 from transforms.storage import DEFAULT_ACCESS, Access, Storage, join_uri, list_uri, open_storage
 

@@ -28,7 +28,6 @@ from schemas.manifest import (
     refuse_contradictions,
 )
 from schemas.splits import splitting_in
-from transforms import coders
 from transforms.output_files import missing_shards
 from transforms.quantities import counted
 from transforms.storage import (
@@ -129,8 +128,6 @@ class EarlierSets:
 
 
 NO_EARLIER_SETS = EarlierSets()
-
-coders.register(EarlierSet)
 
 
 def is_pattern(name: str) -> bool:

@@ -15,10 +15,9 @@ import msgspec
 
 from schemas.manifest import SharedContents
 from schemas.shards import ShardInfo, index_names, index_stem
-from transforms import coders
-from transforms.batches import is_in_process
 from transforms.build_shard import read_index
 from transforms.shard_index import FirstSource, first_sources_from_parquet
+from transforms.sources.elements import is_in_process
 from transforms.storage import DEFAULT_ACCESS, Access, open_storage
 
 MAX_LINES = 10_000
@@ -72,9 +71,6 @@ class _Contents(msgspec.Struct, frozen=True, array_like=True):
     sha256s: list[bytes]
     names: list[str]
     keys: list[str]
-
-
-coders.register(_Contents, Duplicates)
 
 
 def find_duplicates(records: Iterable[tuple[str, bytes, str, str]]) -> Duplicates:

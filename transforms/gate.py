@@ -14,10 +14,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from transforms.storage import DEFAULT_READERS, DEFAULT_REMOTE_READERS
+
 DEFAULT_SHARDS = 2
 DEFAULT_BYTES = 256 * 2**20
-DEFAULT_READERS = 2
-DEFAULT_REMOTE_READERS = 64  # 2,000 images a second, as a process makes, from a store 30 ms away
 _PIXELS_A_WORKER = 1 << 25  # decoded at once: 128 MB, and as much again while they are turned
 _BATCHES_BYTES = 2 << 20  # what all readers take at a time, together
 

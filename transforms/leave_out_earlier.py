@@ -17,14 +17,13 @@ import msgspec
 from schemas.faults import Rejected, Scope, fault_line
 from schemas.manifest import Manifest, index_names_of
 from schemas.samples import Sample
-from transforms import coders
-from transforms.batches import BatchByKey, GroupBatches, is_in_process, num_groups
-from transforms.blobs import PinTally
 from transforms.earlier_sets import EarlierSet, manifest_of
-from transforms.run_spool import RunSpool
 from transforms.shard_index import index_from_parquet
+from transforms.sources.elements import Batch, BatchByKey, GroupBatches, is_in_process, num_groups
+from transforms.sources.list_blobs import PinTally
 from transforms.sources.read_samples import RejectedOutput, SplitSource
 from transforms.storage import DEFAULT_ACCESS, Access, join_uri, open_storage
+from transforms.storage.run_spool import RunSpool
 
 _PARTITIONS = 4096  # of the join, on a cluster: each is held in memory
 
@@ -70,16 +69,14 @@ class Written(msgspec.Struct, frozen=True, array_like=True):
     source: str
 
 
-class _JoinBatch(msgspec.Struct, frozen=True, array_like=True):
+class _JoinBatch(Batch, frozen=True, array_like=True):
     """What is read now, or what was written: one type, hence one coder."""
 
-    samples: list[Sample] = []
-    rejected: list[Rejected] = []
-    written: list[Written] = []
+    samples: list[Sample] = msgspec.field(default_factory=list)
+    rejected: list[Rejected] = msgspec.field(default_factory=list)
+    written: list[Written] = msgspec.field(default_factory=list)
 
 
-coders.register(EarlierIndex, EarlierTally, Written)
-coders.register(_JoinBatch, coder=coders.CompressedCoder)
 _TallyOutput = beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, EarlierTally]]
 
 

@@ -16,8 +16,7 @@ import msgspec
 
 from schemas.faults import fault_line
 from schemas.samples import Sample, digest_payload
-from transforms import coders
-from transforms.run_spool import RunSpool
+from transforms.storage.run_spool import RunSpool
 
 PAYLOADS_HELD_BYTES = 8_000_000
 """How much of payloads is held back, so that those of one shard travel together."""
@@ -69,9 +68,6 @@ class Boundaries(msgspec.Struct, frozen=True):
         """
         index = bisect.bisect_right(self.splits.get(split, []), (order_key, key)) - 1
         return None if index < 0 else index
-
-
-coders.register(Boundaries, Boundary, Payload)
 
 
 def detach_payload(sample: Sample) -> tuple[Sample, Payload | None]:

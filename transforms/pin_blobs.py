@@ -10,11 +10,10 @@ import apache_beam as beam
 import msgspec
 from apache_beam.transforms.window import GlobalWindows
 
-from schemas.faults import Rejected
-from schemas.samples import Sample
-from transforms import coders
-from transforms.batches import BatchByKey, GroupBatches, num_groups
-from transforms.blobs import (
+from schemas.faults import NO_REJECTS, RejectBudget, Rejected, fault_line
+from schemas.samples import Sample, is_panoptic_root
+from transforms.sources.elements import Batch, BatchByKey, GroupBatches, num_groups
+from transforms.sources.list_blobs import (
     DIGEST_MODULUS,
     BlobName,
     PinTally,
@@ -23,23 +22,20 @@ from transforms.blobs import (
     listing_digest,
     pin_sample,
 )
-from transforms.run_spool import RunSpool
 from transforms.sources.read_samples import RejectedOutput
 from transforms.storage import Entry
+from transforms.storage.run_spool import RunSpool
 
 _PARTITIONS = 16_384  # of the join, on a cluster: each is held in memory
 
 _Partition = tuple[str, int]
 
 
-class _JoinBatch(msgspec.Struct, frozen=True, array_like=True):
+class _JoinBatch(Batch, frozen=True, array_like=True):
     """Samples that name blobs, or what the listing holds: one type, hence one coder."""
 
-    samples: list[Sample] = []
-    entries: list[Entry] = []
-
-
-coders.register(_JoinBatch, coder=coders.CompressedCoder)
+    samples: list[Sample] = msgspec.field(default_factory=list)
+    entries: list[Entry] = msgspec.field(default_factory=list)
 
 
 class PinnedSamples(NamedTuple):
@@ -54,6 +50,40 @@ class PinnedSamples(NamedTuple):
     samples: beam.PCollection[Sample]
     rejected: beam.PCollection[Rejected]
     tallies: beam.PCollection[tuple[str, PinTally]]
+
+
+def refuse_mostly_missing(
+    tallies: Iterable[tuple[str, PinTally]], budget: RejectBudget = NO_REJECTS
+) -> None:
+    """Stop where more than half of a root's images are not there: the root must be wrong.
+
+    Unless the user accepts so many, and the root has no other file either that would tell of a
+    wrong one: then they are rejects like others.
+
+    Args:
+        tallies: what pinning saw, per root name.
+        budget: how many images may be missing.
+
+    Raises:
+        RuntimeError: `E-SET-MISSING`, with a missing name and what listed names look like.
+    """
+    for root, tally in tallies:
+        accepted = tally.missing <= budget.allowed(tally.named) and not tally.unreferenced
+        if 2 * tally.missing > tally.named and not accepted:
+            flag = "--panoptic_images" if is_panoptic_root(root) else "--images"
+            remedy = f"give the folder that file_name is relative to with {flag}"
+            listed = "no file is listed"
+            if tally.first_unreferenced:
+                listed = f"listed names look like {tally.first_unreferenced!r}"
+            elif tally.missing < tally.named:
+                listed = "all listed files are wanted"
+                remedy = "add the missing ones, or accept them with"
+                remedy += f" --max_rejected {tally.missing}"
+            what = (
+                f"{tally.missing} of {tally.named} images are not there, the first"
+                f" {tally.first_missing!r}; {listed}"
+            )
+            raise RuntimeError(fault_line("E-SET-MISSING", f"images of {root}", what, remedy))
 
 
 @dataclass(eq=False)

@@ -7,9 +7,9 @@ import weakref
 import apache_beam as beam
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 
-from transforms.batches import is_in_process
 from transforms.quantities import bytes_text
-from transforms.run_spool import RunSpool, close_spool
+from transforms.sources.elements import is_in_process
+from transforms.storage.run_spool import RunSpool, close_spool
 
 _LOG = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ import apache_beam as beam
 import msgspec
 from apache_beam.transforms.window import GlobalWindows
 
-from schemas.faults import fault_line
+from schemas.faults import NO_REJECTS, RejectBudget, fault_line
 from schemas.samples import (
     DIGEST_BITS,
     Order,
@@ -33,9 +33,6 @@ from schemas.samples import (
     shuffle_keys,
 )
 from schemas.shards import ShardPlan, shard_stem
-from transforms import coders
-from transforms.batches import GroupBatches, MakeBatches, is_in_process, num_groups
-from transforms.blobs import DIGEST_MODULUS, PinTally, none_allowed, refuse_mostly_missing
 from transforms.payloads import (
     PAYLOADS_HELD_BYTES,
     Boundaries,
@@ -44,8 +41,8 @@ from transforms.payloads import (
     attach_payloads,
     make_boundaries,
 )
+from transforms.pin_blobs import refuse_mostly_missing
 from transforms.pipeline_spool import warn_of_many
-from transforms.run_spool import RunSpool
 from transforms.shard_table import (
     Bucket,
     Ranks,
@@ -56,6 +53,9 @@ from transforms.shard_table import (
     add_tallies,
     make_shard_table,
 )
+from transforms.sources.elements import Batch, GroupBatches, MakeBatches, is_in_process, num_groups
+from transforms.sources.list_blobs import DIGEST_MODULUS, PinTally
+from transforms.storage.run_spool import RunSpool
 
 _POSITIONS_PER_BUCKET = 4096
 MOST_IN_RUN = 4096
@@ -63,7 +63,7 @@ MOST_IN_RUN = 4096
 _BUCKETS = 16_384  # on a cluster: each is held in memory, 61,000 of a billion samples
 
 
-class BucketBatch(msgspec.Struct, frozen=True, array_like=True):
+class BucketBatch(Batch, frozen=True, array_like=True):
     """Samples of one bucket with their tally: what was counted of them goes wherever they go.
 
     Attributes:
@@ -78,7 +78,7 @@ class BucketBatch(msgspec.Struct, frozen=True, array_like=True):
     tally: Tally
 
 
-class ShardRun(msgspec.Struct, frozen=True, array_like=True):
+class ShardRun(Batch, frozen=True, array_like=True):
     """Neighbours in a shard's order, or payloads of some of its samples.
 
     Attributes:
@@ -89,10 +89,7 @@ class ShardRun(msgspec.Struct, frozen=True, array_like=True):
 
     first_place: int
     samples: list[msgspec.Raw]
-    payloads: dict[str, bytes] = {}
-
-
-coders.register(BucketBatch, ShardRun, coder=coders.CompressedCoder)
+    payloads: dict[str, bytes] = msgspec.field(default_factory=dict)
 
 
 def order_key(sample: Sample | SampleStart | Payload, order: Order, seed: int) -> int:
@@ -207,7 +204,7 @@ def make_shard_plan(shard: Shard, runs: Iterable[ShardRun], table: ShardTable) -
     split, index = shard
     ranks = table.splits[split]
     opened: list[tuple[int, list[Sample]]] = []
-    payloads: dict[str, bytes] = {}
+    payloads: dict[str, bytes] = msgspec.field(default_factory=dict)
     for run in runs:
         payloads |= run.payloads
         if run.samples:
@@ -306,8 +303,7 @@ class PlanShards(beam.PTransform):
         record_bytes: estimated size of a sample's record; a named function or bound method.
         tallies: what pinning saw; with it, a run stops here when most images are missing.
         payloads: what `DetachPayloads` took from the samples, those of rejected ones too.
-        allowed_missing: how many of so many named images may be missing; a named function or bound
-            method.
+        budget: how many images may be missing.
         spool: where samples wait at both group-bys; None where they travel.
     """
 
@@ -315,7 +311,7 @@ class PlanShards(beam.PTransform):
     record_bytes: Callable[[Sample], int]
     tallies: beam.PCollection[tuple[str, PinTally]] | None = None
     payloads: beam.PCollection[Payload] | None = None
-    allowed_missing: Callable[[int], int] = none_allowed
+    budget: RejectBudget = NO_REJECTS
     spool: RunSpool | None = None
 
     def expand(self, samples: beam.PCollection[Sample]) -> PlannedShards:
@@ -346,7 +342,7 @@ class PlanShards(beam.PTransform):
                 beam.pvalue.AsList(counted),
                 pins,
                 self.sharding,
-                self.allowed_missing,
+                self.budget,
                 warn,
             )
         )
@@ -390,10 +386,10 @@ def _make_table(
     tallies: list[tuple[Bucket, Tally]],
     pins: list[tuple[str, PinTally]],
     sharding: Sharding,
-    allowed_missing: Callable[[int], int],
+    budget: RejectBudget,
     warn: Callable[[int], None] | None,
 ) -> ShardTable:
-    refuse_mostly_missing(pins, allowed_missing)
+    refuse_mostly_missing(pins, budget)
     table = make_shard_table(tallies, sharding)
     if warn is not None:
         warn(sum(ranks.planned.samples for ranks in table.splits.values()))

@@ -15,20 +15,25 @@ from apache_beam.metrics import Metrics
 
 from schemas.annotations.label_files import read_label_file, refuse_unlisted
 from schemas.columns import found_of_columns
-from schemas.faults import FAULTS, Rejected, Scope, fault_line, reject_order
+from schemas.faults import (
+    FAULTS,
+    RejectBudget,
+    Rejected,
+    Scope,
+    fault_line,
+    reject_order,
+)
 from schemas.layouts import Layout
 from schemas.manifest import (
     FORMAT_VERSION,
     PLAN_NAME,
     JobPlan,
     Label,
-    PlannedSplit,
     from_json,
     to_json,
 )
 from schemas.shards import ShardNames
 from schemas.splits import USUAL_SPLITS
-from transforms import coders
 from transforms.earlier_sets import (
     NO_EARLIER_SETS,
     EarlierSets,
@@ -51,39 +56,6 @@ from transforms.storage import DEFAULT_ACCESS, Access, Storage, open_storage, re
 
 _LOG = logging.getLogger(__name__)
 _SHOWN_REJECTS = 10
-
-coders.register(PlannedSplit)
-
-
-@dataclass(frozen=True)
-class RejectBudget:
-    """How many samples may be rejected: a count, or a percentage of the listed samples.
-
-    Attributes:
-        count: samples; used when `percent` is None.
-        percent: 0 to 100.
-    """
-
-    count: int = 0
-    percent: float | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what is no number of samples."""
-        if self.count < 0 or not 0 <= (self.percent or 0) <= 100:
-            given = self.count if self.percent is None else f"{self.percent}%"
-            raise ValueError(f"a budget must be a count or 0% to 100%, got {given}: correct it")
-
-    def allowed(self, listed: int) -> int:
-        """Return how many of the listed samples may be rejected.
-
-        >>> RejectBudget(percent=1.0).allowed(250)
-        2
-        """
-        return self.count if self.percent is None else int(listed * self.percent / 100)
-
-    def __str__(self) -> str:
-        """Return it as the command line takes it."""
-        return str(self.count) if self.percent is None else f"{self.percent:g}%"
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from schemas.manifest import JobPlan
 from schemas.shards import ShardNames
 from transforms.images.check_images import Check
 from transforms.images.convert_images import NO_CONVERSION, Conversion, Orientation
-from transforms.run_spool import RunSpool
 from transforms.storage import (
     DEFAULT_ACCESS,
     Access,
 )
+from transforms.storage.run_spool import RunSpool
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ import msgspec
 from schemas.faults import fault_line
 from schemas.manifest import PlannedSplit
 from schemas.samples import Order
-from transforms import coders
-from transforms.blobs import DIGEST_MODULUS
+from transforms.sources.list_blobs import DIGEST_MODULUS
 
 _LOG = logging.getLogger(__name__)
 
@@ -164,9 +163,6 @@ class ShardTable(msgspec.Struct, frozen=True):
     def planned(self, split: str) -> PlannedSplit:
         """Return a split's samples and shards; none when no sample of it is left."""
         return self.splits[split].planned if split in self.splits else PlannedSplit(0, 0)
-
-
-coders.register(Ranks, ShardTable, Tally)
 
 
 def equal_shares(rank: int, total: int, num_shards: int) -> tuple[int, int]:

@@ -13,7 +13,6 @@ from apache_beam.utils.shared import Shared
 from schemas.faults import Scope
 from schemas.manifest import JobPlan
 from schemas.shards import ShardInfo, ShardPlan
-from transforms import coders
 from transforms.builders import ShardBuilders
 from transforms.gate import GateLimits
 from transforms.progress import COUNTERS
@@ -22,8 +21,6 @@ from transforms.sources.read_blobs import UNPACKED
 from transforms.storage.retries import THROTTLED
 
 _SIGNAL_S = 10.0  # how often a runner hears of throttling
-
-coders.register(JobPlan)
 
 
 @dataclass(eq=False)

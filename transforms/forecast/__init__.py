@@ -33,17 +33,16 @@ from schemas.run_plan import (
 )
 from schemas.samples import Sample, is_panoptic
 from schemas.shards import ShardPlan
-from transforms import coders
-from transforms.blobs import PinTally
 from transforms.build_records import bytes_in_flight, read_images, record_maker
 from transforms.gate import GateLimits, WorkerGate
 from transforms.images.convert_images import Orientation
 from transforms.publish_plan import reject_text
-from transforms.run_spool import RunSpool
 from transforms.shard_job import ShardJob
 from transforms.shard_table import ShardTable
+from transforms.sources.list_blobs import PinTally
 from transforms.sources.read_samples import SplitSource
 from transforms.storage import Access, find_uri, is_local, join_uri, open_storage
+from transforms.storage.run_spool import RunSpool
 
 MAX_TRIED = 64  # takes seconds, even of 24 Mpx
 _KEPT_PER_TRIED = 2  # so that by far enough are kept, whichever digests there are
@@ -78,9 +77,6 @@ class ShardOutline(msgspec.Struct, frozen=True, array_like=True):
     reads: dict[str, RootReads]
     classes: list[tuple[int | str, int]]
     tried: list[Sample]
-
-
-coders.register(ShardOutline)
 
 
 class GatheredPlan(NamedTuple):

@@ -12,8 +12,8 @@ from schemas.fields import BadAnnotation, ObjectFields, PictureFields
 from schemas.geometry.boxes import PlacedBox, place_box
 from schemas.samples import Blob, Sample, pack, panoptic_root
 from schemas.splits import Splitting
-from transforms.blobs import is_cut
 from transforms.sources.coco_splits import NOTHING_EXCLUDED, CocoSplits, SplitCounts
+from transforms.sources.list_blobs import is_cut
 from transforms.sources.read_samples import SplitSource
 
 STAGE = "read_coco"

@@ -13,7 +13,7 @@ from schemas.annotations.coco import AnnotatedImage, CocoFiles
 from schemas.annotations.coco_file import CocoImage, Orphan
 from schemas.manifest import SourceFile
 from schemas.splits import HASH, Splitting
-from transforms.blobs import is_cut
+from transforms.sources.list_blobs import is_cut
 from transforms.sources.read_samples import SplitSource
 
 NOTHING_EXCLUDED: Mapping[str, Mapping[str, str]] = {}

@@ -2,18 +2,17 @@
 
 import functools
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import apache_beam as beam
 import msgspec
 
-from schemas.faults import fault_line
-from transforms import coders
-from transforms.batches import BatchByKey, GroupBatches, num_groups
-from transforms.blobs import first_name, none_allowed
-from transforms.run_spool import RunSpool
+from schemas.faults import NO_REJECTS, RejectBudget, fault_line
+from transforms.sources.elements import BatchByKey, GroupBatches, num_groups
+from transforms.sources.list_blobs import first_name
 from transforms.sources.listed_files import ListedFile
+from transforms.storage.run_spool import RunSpool
 
 OTHER_SIDE = 2
 _PARTITIONS = 16_384  # of the join, on a cluster: each is held in memory
@@ -80,9 +79,6 @@ class _Batch(msgspec.Struct, frozen=True, array_like=True):
     files: list[NamedFile]
 
 
-coders.register(NamedFile, JoinedFiles, JoinTally, _Batch)
-
-
 @dataclass(frozen=True)
 class Sides:
     """The two sides of a join, in the words of messages, and what may be missing.
@@ -92,14 +88,14 @@ class Sides:
         second_flag: that of the second.
         remedy: what to do where most names have no partner.
         first_may_be_alone: a file of the first side needs no partner.
-        allowed: how many of so many names may be alone; a named function or bound method.
+        budget: how many names may be alone.
     """
 
     first_flag: str
     second_flag: str
     remedy: str
     first_may_be_alone: bool = False
-    allowed: Callable[[int], int] = none_allowed
+    budget: RejectBudget = NO_REJECTS
 
 
 def join_files(source: str, files: Iterable[NamedFile]) -> list[JoinedFiles]:
@@ -144,7 +140,7 @@ def refuse_mostly_alone(source: str, tally: JoinTally, sides: Sides) -> None:
     first = 0 if sides.first_may_be_alone else tally.first_alone
     alone, names = first + tally.second_alone, first + tally.second_alone + tally.both
     one_sided = not (tally.first_alone and tally.second_alone)
-    if 2 * alone <= names or (one_sided and alone <= sides.allowed(names)):
+    if 2 * alone <= names or (one_sided and alone <= sides.budget.allowed(names)):
         return
     examples = (sides.first_flag, tally.example_first), (sides.second_flag, tally.example_second)
     shown = " and ".join(f"{name!r} of {flag}" for flag, name in examples if name)

@@ -9,17 +9,16 @@ import apache_beam as beam
 import msgspec
 from apache_beam.transforms.window import GlobalWindows
 
-from transforms import coders
-from transforms.batches import is_in_process
-from transforms.blobs import (
+from transforms.sources.elements import is_in_process
+from transforms.sources.list_blobs import (
     DIGEST_MODULUS,
     MAX_IMAGE_BYTES,
     BlobName,
+    ListBlobs,
     PinTally,
     add_pin_tallies,
     listing_digest,
 )
-from transforms.list_blobs import ListBlobs
 from transforms.storage import DEFAULT_ACCESS, Access, Entry
 
 HIDDEN = "hidden"
@@ -45,9 +44,6 @@ class ListedFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
     root: str
     entry: Entry
     position: int = -1
-
-
-coders.register(ListedFile)
 
 
 class ListedFiles(NamedTuple):

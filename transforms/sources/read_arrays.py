@@ -16,9 +16,8 @@ from schemas.layouts.arrays import found_in
 from schemas.samples import Blob, Sample, pack
 from schemas.splits import Splitting
 from schemas.tensors import BFLOAT16, HEAD_BYTES, NPY_TEXT_TYPES, TEXT, NpyHeader, parse_npy_header
-from transforms import coders
-from transforms.batches import is_in_process
-from transforms.blobs import PinTally
+from transforms.sources.elements import is_in_process
+from transforms.sources.list_blobs import PinTally
 from transforms.sources.listed_files import (
     HIDDEN,
     ListedFile,
@@ -107,9 +106,6 @@ class OpenedFile(msgspec.Struct, frozen=True, array_like=True):
 
     images: StoredArray
     sides: tuple[StoredArray, ...] = ()
-
-
-coders.register(ArrayPiece, OpenedFile)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from schemas.labels import License, unite_labels
 from schemas.manifest import Label, SourceFile, from_json
 from schemas.samples import Sample
 from schemas.splits import Splitting
-from transforms.blobs import BlobName, PinTally
+from transforms.sources.list_blobs import BlobName, PinTally
 from transforms.storage import DEFAULT_ACCESS, Access, Entry, find_uri, read_uri
 
 RejectedOutput = beam.pvalue.TaggedOutput[Literal["rejected"], Rejected]

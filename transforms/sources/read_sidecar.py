@@ -29,14 +29,19 @@ from schemas.faults import Rejected
 from schemas.fields import BadAnnotation, PictureFields, fields_of_row
 from schemas.samples import Blob, Sample, pack
 from schemas.splits import Splitting
-from transforms import coders
-from transforms.blobs import MAX_IMAGE_BYTES, pin_sample
-from transforms.gate import DEFAULT_READERS, DEFAULT_REMOTE_READERS
 from transforms.sources.join_files import OTHER_SIDE, JoinedFiles, NamedFile
+from transforms.sources.list_blobs import MAX_IMAGE_BYTES, pin_sample
 from transforms.sources.listed_files import HIDDEN, ListedFile, is_folder, why_skipped
 from transforms.sources.read_blobs import read_blob
 from transforms.sources.read_samples import Item, SourceNote
-from transforms.storage import DEFAULT_ACCESS, Access, is_local, open_storage
+from transforms.storage import (
+    DEFAULT_ACCESS,
+    DEFAULT_READERS,
+    DEFAULT_REMOTE_READERS,
+    Access,
+    is_local,
+    open_storage,
+)
 
 STAGE = "read_sidecar"
 
@@ -326,8 +331,6 @@ _MAX_HELD_FILES = 512
 _MAX_HELD_BYTES = 32 << 20
 
 _WILDCARDS = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
-
-coders.register(SideText)
 
 
 def annotations_root(source: str) -> str:

@@ -15,8 +15,7 @@ import msgspec
 from schemas.annotations.json_sections import STRING, lone_surrogate_at
 from schemas.columns import Cell, format_of
 from schemas.faults import fault_line
-from transforms import coders
-from transforms.batches import is_in_process
+from transforms.sources.elements import is_in_process
 from transforms.storage import Access, Entry, Storage, join_uri, open_storage
 from transforms.storage.stored_file import open_stored, read_chunks
 
@@ -52,9 +51,6 @@ class TableFile(msgspec.Struct, frozen=True, array_like=True):
     def where(self) -> str:
         """Its URI, for messages."""
         return join_uri(self.root, self.entry.name)
-
-
-coders.register(TableFile)
 
 
 class Row(NamedTuple):
@@ -485,7 +481,6 @@ _RUN = re.compile(rb'([^"\n])[^"\n]*([^"\n])')
 
 _QUOTES = re.compile(rb'"{3,}')
 
-coders.register(TablePiece)
 
 csv.field_size_limit(sys.maxsize)  # the readers of rows have a limit of their own
 

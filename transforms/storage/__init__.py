@@ -24,6 +24,12 @@ Bounds = Sequence[str]
 
 EVERYTHING: Bounds = ("", "")
 
+DEFAULT_READERS = 2
+"""Files that a process reads at once from a local disk."""
+
+DEFAULT_REMOTE_READERS = 64
+"""The same from elsewhere: 2,000 images a second from a store 30 ms away."""
+
 Span = tuple[int, int]
 """A half-open range of bytes within a file."""
 

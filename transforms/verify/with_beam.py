@@ -11,7 +11,6 @@ from apache_beam.metrics import Metrics
 from apache_beam.pvalue import AsList, AsSingleton, TaggedOutput
 
 from schemas.faults import Verified
-from transforms import coders
 from transforms.progress import COUNTERS
 from transforms.storage import is_local, open_storage
 from transforms.verify import (
@@ -27,8 +26,6 @@ from transforms.verify import (
     look_around,
     partition_keys,
 )
-
-coders.register(Task, KeysOfShard)
 
 _Task = TaggedOutput[Literal["tasks"], Task]
 _Keys = TaggedOutput[Literal["keys"], tuple[tuple[int, int], KeysOfShard]]

@@ -1,19 +1,26 @@
-"""What a listing of the roots says of a sample; `list_blobs` lists, `pin_blobs` joins the two."""
+"""List what the image roots hold, and pin a sample's blob to a listed file."""
 
 import hashlib
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
+import apache_beam as beam
 import msgspec
 
-from schemas.faults import Rejected, fault_line
-from schemas.samples import Blob, Sample, is_panoptic_root, pack
-from transforms.storage import Entry
+from schemas.faults import Rejected
+from schemas.samples import Blob, Sample, pack
+from transforms.sources.elements import is_in_process
+from transforms.storage import DEFAULT_ACCESS, Access, Entry, Storage, list_uri, open_storage
+from transforms.storage.listing import find_cuts
 
 MAX_IMAGE_BYTES = 256 * 2**20
-_STAGE = "pin_blobs"
 DIGEST_MODULUS = 2**256
-"""Digests of sets are sums modulo this."""
+"""Modulus of digests of sets, which are sums."""
+
+_STAGE = "pin_blobs"
 _EMPTY_DIGEST = hashlib.blake2b(digest_size=32)
 _NAMES_A_CUT = 50_000
 
@@ -131,40 +138,89 @@ def first_name(names: Iterable[str]) -> str:
     return min(filter(None, names), default="")
 
 
-def none_allowed(named: int) -> int:
-    """Return how many of the named images may be missing where none are accepted."""
-    return 0
-
-
-def refuse_mostly_missing(
-    tallies: Iterable[tuple[str, PinTally]], allowed: Callable[[int], int] = none_allowed
-) -> None:
-    """Stop where more than half of a root's images are not there: the root must be wrong.
-
-    Unless the user accepts so many, and the root has no other file either that would tell of a
-    wrong one: then they are rejects like others.
+def list_ranges(
+    roots: Mapping[str, str],
+    cuts: Mapping[str, Iterable[str]],
+    access: Access,
+    cut_unknown: Callable[[Storage], list[str]] | None = None,
+) -> list[tuple[str, list[str]]]:
+    """Return the bounds of every root's listing, by its name, and where it may be divided.
 
     Args:
-        tallies: what pinning saw, per root name.
-        allowed: how many of so many named images may be missing.
-
-    Raises:
-        RuntimeError: `E-SET-MISSING`, with a missing name and what listed names look like.
+        roots: URI per root name.
+        cuts: names per root name, in any order.
+        access: how stores are reached.
+        cut_unknown: finds names in a root without known names; None where one lister lists all.
     """
-    for root, tally in tallies:
-        accepted = tally.missing <= allowed(tally.named) and not tally.unreferenced
-        if 2 * tally.missing > tally.named and not accepted:
-            flag = "--panoptic_images" if is_panoptic_root(root) else "--images"
-            remedy = f"give the folder that file_name is relative to with {flag}"
-            listed = "no file is listed"
-            if tally.first_unreferenced:
-                listed = f"listed names look like {tally.first_unreferenced!r}"
-            elif tally.missing < tally.named:
-                listed = "all listed files are wanted"
-                remedy = "add the missing ones, or accept them with"
-                remedy += f" --max_rejected {tally.missing}"
-            what = (
-                f"{tally.missing} of {tally.named} images are not there, the first"
-                f" {tally.first_missing!r}; {listed}"
+    bounds = []
+    for root, uri in sorted(roots.items()):
+        storage = open_storage(uri, access)
+        known = sorted(set(cuts.get(root, ()))) if storage.lists_by_name else []
+        if not known and cut_unknown is not None and storage.lists_by_name:
+            known = cut_unknown(storage)
+        bounds.append((root, ["", *known, ""]))
+    return bounds
+
+
+@dataclass(eq=False)
+class ListBlobs(beam.PTransform):
+    """Root -> everything that the roots hold, as `((root name, name), Entry)`, in any order.
+
+    Attributes:
+        roots: URI per root name, such as `{"train": "gs://b/train2017"}`.
+        access: how stores are reached.
+        cuts: per root name, names at which its listing may be divided; None for none known.
+    """
+
+    roots: Mapping[str, str]
+    access: Access = DEFAULT_ACCESS
+    cuts: beam.PCollection[tuple[str, list[str]]] | None = None
+
+    def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection[tuple[BlobName, Entry]]:
+        """List every root: on a cluster its ranges one by one, in process all by one lister."""
+        in_process = is_in_process(root.pipeline)
+        cuts: Any = [] if self.cuts is None else beam.pvalue.AsList(self.cuts)
+        ranges = (
+            root
+            | "Once" >> beam.Impulse()
+            | "Ranges"
+            >> beam.FlatMap(
+                _list_ranges,
+                cuts,
+                self.roots,
+                self.access,
+                None if in_process else find_cuts,
             )
-            raise RuntimeError(fault_line("E-SET-MISSING", f"images of {root}", what, remedy))
+        )
+        if not in_process:
+            ranges |= "Divide" >> beam.FlatMap(_divide) | "Spread" >> beam.Reshuffle()
+        return ranges | "List" >> beam.FlatMap(_list_range, self.roots, self.access)
+
+
+def _list_ranges(
+    _: bytes,
+    cuts: list[tuple[str, list[str]]],
+    roots: Mapping[str, str],
+    access: Access,
+    cut_unknown: Callable[[Storage], list[str]] | None,
+) -> list[tuple[str, list[str]]]:
+    of_root: dict[str, list[str]] = {}
+    for root, names in cuts:
+        of_root.setdefault(root, []).extend(names)
+    return list_ranges(roots, of_root, access, cut_unknown)
+
+
+def _divide(element: tuple[str, list[str]]) -> Iterator[tuple[str, list[str]]]:
+    root, bounds = element
+    for start, end in pairwise(bounds):
+        yield root, [start, end]
+
+
+def _list_range(
+    element: tuple[str, list[str]],
+    roots: Mapping[str, str],
+    access: Access,
+) -> Iterator[tuple[BlobName, Entry]]:
+    root, bounds = element
+    for entry in list_uri(roots[root], access, bounds):
+        yield (root, entry.name), entry
