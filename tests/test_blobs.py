@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from schemas.faults import RejectBudget, Rejected
 from schemas.samples import Blob, Sample, panoptic_root
 from tests.gcs_stand_in import GcsStandIn
-from transforms.pin_blobs import PinBlobs
+from transforms.pin_blobs import PinBlobs, refuse_mostly_missing
 from transforms.sources.list_blobs import (
     MAX_IMAGE_BYTES,
     ListBlobs,
@@ -25,7 +25,6 @@ from transforms.sources.list_blobs import (
     list_ranges,
     listing_digest,
     pin_sample,
-    refuse_mostly_missing,
 )
 from transforms.storage import DEFAULT_ACCESS, Entry
 

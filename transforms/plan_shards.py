@@ -204,7 +204,7 @@ def make_shard_plan(shard: Shard, runs: Iterable[ShardRun], table: ShardTable) -
     split, index = shard
     ranks = table.splits[split]
     opened: list[tuple[int, list[Sample]]] = []
-    payloads: dict[str, bytes] = msgspec.field(default_factory=dict)
+    payloads: dict[str, bytes] = {}
     for run in runs:
         payloads |= run.payloads
         if run.samples:
