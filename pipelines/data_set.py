@@ -29,7 +29,7 @@ from transforms.payloads import DetachPayloads
 from transforms.pin_blobs import PinBlobs
 from transforms.pipeline_spool import spool_for
 from transforms.plan_shards import Order, PlannedShards, PlanShards
-from transforms.publish_plan import CommitJob, PublishPlan, RejectBudget
+from transforms.publish_plan import CommitJob, PublishPlan
 from transforms.report.page import with_report
 from transforms.shard_job import ShardJob
 from transforms.shard_table import Sharding
