@@ -19,12 +19,11 @@ from schemas.shards import ShardNames, is_split_name
 from schemas.splits import Splitting
 from transforms.build_records import record_bytes
 from transforms.commit import Commit
-from transforms.earlier_sets import NO_EARLIER_SETS, EarlierSets
+from transforms.earlier import NO_EARLIER_SETS, EarlierSets, LeaveOutEarlier
 from transforms.find_duplicates import FindDuplicates
 from transforms.gate import GateLimits
 from transforms.images.check_images import Check
 from transforms.images.convert_images import NO_CONVERSION, Conversion, Orientation
-from transforms.leave_out_earlier import LeaveOutEarlier
 from transforms.payloads import DetachPayloads
 from transforms.pin_blobs import PinBlobs
 from transforms.pipeline_spool import spool_for

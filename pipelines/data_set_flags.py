@@ -20,7 +20,7 @@ from schemas.geometry.boxes import Resize, ResizeMode
 from schemas.manifest import REPORT_NAME
 from schemas.shards import NAMED_TEMPLATES, ShardNames
 from schemas.splits import GIVEN, USUAL_SPLITS, Splitting
-from transforms.earlier_sets import DATE, expand_date, parse_date
+from transforms.earlier import DATE, expand_date, parse_date
 from transforms.gate import (
     DEFAULT_BYTES,
     DEFAULT_SHARDS,

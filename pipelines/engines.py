@@ -24,7 +24,7 @@ from apache_beam.runners.runner import PipelineState
 from pipelines.command import JOB_ELSEWHERE
 from pipelines.flags import FlagParser
 from schemas.faults import fault_line
-from transforms.quantities import counted, megabytes
+from schemas.shown_values import counted, megabytes
 from transforms.storage import is_local
 
 _IN_PROCESS = {"", "direct", "fnapi"}

@@ -31,8 +31,9 @@ from schemas.run_plan import (
     Spread,
     spread_of,
 )
+from schemas.shown_values import bytes_text, counted, megabytes
 from transforms.commit import refuse_empty, to_have_samples
-from transforms.earlier_sets import check_turn
+from transforms.earlier import check_turn
 from transforms.forecast import (
     GatheredPlan,
     GatherPlan,
@@ -49,9 +50,15 @@ from transforms.forecast import (
     needs_images,
     try_records,
 )
-from transforms.look_at_output import COMPLETE, REFUSED, free_bytes, look_at_output
-from transforms.publish_plan import CommitJob, make_job_plan, warn_of_splits
-from transforms.quantities import bytes_text, counted, megabytes
+from transforms.publish_plan import (
+    COMPLETE,
+    REFUSED,
+    CommitJob,
+    free_bytes,
+    look_at_output,
+    make_job_plan,
+    warn_of_splits,
+)
 from transforms.storage import open_storage, read_uri
 
 _ALL = RejectBudget(percent=100)

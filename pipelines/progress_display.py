@@ -11,8 +11,8 @@ from typing import NamedTuple
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
+from schemas.shown_values import counted, megabytes
 from transforms.progress import Progress
-from transforms.quantities import counted, megabytes
 
 _LOG = logging.getLogger(__name__)
 _DRAWN_EVERY_S = 0.2

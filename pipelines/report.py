@@ -12,7 +12,7 @@ from pipelines.command import guarded, say
 from pipelines.flags import FlagParser, add_reading_flags, not_empty, reading_access
 from schemas.faults import Findings, fault_line
 from schemas.manifest import REPORT_NAME
-from transforms.quantities import counted
+from schemas.shown_values import counted
 from transforms.report import Report
 from transforms.report.gather import make_report
 from transforms.report.gather_files import report_of_files

@@ -38,14 +38,14 @@ from pipelines.flags import FlagParser
 from pipelines.progress_display import showing_progress
 from pipelines.summary import summarize
 from schemas.manifest import MANIFEST_NAME, REPORT_NAME, read_manifest
+from schemas.shown_values import counted
 from transforms.builders import builder_processes
 from transforms.commit import find_complete
-from transforms.earlier_sets import Since, dividing_options, find_earlier_sets
+from transforms.earlier import Since, dividing_options, find_earlier_sets
 from transforms.images.check_images import SAFE_PILLOW_MAJOR
 from transforms.output_files import EXCLUDED_NAME, remove_output
 from transforms.pipeline_spool import close_spools, shares_memory
 from transforms.progress import PROGRESS
-from transforms.quantities import counted
 from transforms.report.page import has_report, write_report
 from transforms.storage import (
     Storage,
@@ -285,7 +285,7 @@ def _plan(run: RunConfig, options: PipelineOptions) -> None:
         trusted_plan,
     )
     from transforms.forecast import new_slot
-    from transforms.look_at_output import refuse_no_place
+    from transforms.publish_plan import refuse_no_place
 
     if is_dry_run(options) or makes_template(options):
         raise ValueError("plan must come without dry_run and template_location: leave one out")

@@ -16,12 +16,19 @@ from pipelines.flags import FlagParser, add_reading_flags, not_empty, reading_ac
 from schemas.example_rules import InferredSchema
 from schemas.faults import fault_line, printable
 from schemas.manifest import MANIFEST_NAME
-from transforms.find_records import FoundRecord, manifest_of, records_of_file, records_of_set
+from schemas.shown_values import counted
 from transforms.images.decode_images import draw
-from transforms.quantities import counted
-from transforms.show_record import Picture, pictures_of, record_lines
 from transforms.storage import Access, check_uri, join_uri, open_storage, split_uri
 from transforms.verify.files import parse_record
+from transforms.verify.show_record import (
+    FoundRecord,
+    Picture,
+    manifest_of,
+    pictures_of,
+    record_lines,
+    records_of_file,
+    records_of_set,
+)
 
 _PROGRAM = "beam-tfrec show"
 _DEFAULT_LIMIT = 3

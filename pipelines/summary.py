@@ -13,9 +13,9 @@ from schemas.manifest import (
     SplitSummary,
 )
 from schemas.shards import PLAIN
+from schemas.shown_values import counted, megabytes
 from transforms.images.check_images import Check
 from transforms.images.findings import SUSPICIOUS_TRAITS
-from transforms.quantities import counted, megabytes
 from transforms.storage import join_uri
 
 _SAMPLES = {"table": "samples", "sequence": "samples", "pairs": "pairs", "arrays": "items"}

@@ -17,7 +17,7 @@ from pipelines.flags import (
     reading_access,
 )
 from schemas.faults import EXIT_DAMAGE, Verified
-from transforms.quantities import counted, megabytes
+from schemas.shown_values import counted, megabytes
 from transforms.verify import VerifyConfig, verify_here
 
 _PROGRAM = "beam-tfrec verify"

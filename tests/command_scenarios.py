@@ -31,7 +31,7 @@ from tests.memory_store import (
     undisturbed,
 )
 from tests.small_runs import commit_run, plan_run, write_all
-from transforms.earlier_sets import Since
+from transforms.earlier import Since
 from transforms.output_files import EXCLUDED_NAME
 from transforms.publish_plan import _publish
 from transforms.shard_table import Sharding

@@ -61,7 +61,7 @@ _OF_REMOVAL = (
 )
 _CREATE = ("create", "spool.publish")
 _READ_SOURCES = (
-    "transforms.leave_out_earlier.read_written",
+    "transforms.earlier.read_written",
     "transforms.sources.read_blobs.read_blob",
     "transforms.sources.read_samples.read_identified",
 )
@@ -84,7 +84,7 @@ def why_not(site: Site, outcome: Outcome) -> str:
         return "o"
     if outcome is Outcome.CHANGED and site.function == "read_uri":
         return "l"
-    if outcome is Outcome.CHANGED and site.module == "transforms.earlier_sets":
+    if outcome is Outcome.CHANGED and site.module == "transforms.earlier":
         return "p" if site.operation == "read" else "s"
     if outcome is Outcome.CHANGED and f"{site.module}.{site.function}" not in _READ_SOURCES:
         return "s"

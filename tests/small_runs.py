@@ -21,14 +21,16 @@ from tests.children import die_at, without_anonymous_files
 from tests.conftest import coco_dict, jpeg_bytes
 from transforms.build_shard import write_shard
 from transforms.commit import commit
-from transforms.earlier_sets import NO_EARLIER_SETS, EarlierSets, manifest_of
-from transforms.gate import GateLimits, WorkerGate
-from transforms.leave_out_earlier import (
+from transforms.earlier import (
+    NO_EARLIER_SETS,
+    EarlierSets,
     count_earlier,
     leave_out_earlier,
     list_indexes,
+    manifest_of,
     read_written,
 )
+from transforms.gate import GateLimits, WorkerGate
 from transforms.plan_shards import (
     BucketBatch,
     ShardRun,

@@ -31,7 +31,7 @@ from tests.small_runs import (
     write_set,
 )
 from transforms.commit import find_complete, refuse_empty
-from transforms.earlier_sets import EarlierSet, EarlierSets, InheritedLabel
+from transforms.earlier import EarlierSet, EarlierSets, InheritedLabel
 from transforms.publish_plan import (
     CommitJob,
     check_budget,

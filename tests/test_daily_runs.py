@@ -19,7 +19,7 @@ from tests.conftest import coco_dict, jpeg_bytes
 from tests.gcs_stand_in import GcsStandIn, Kind
 from tests.invariants import check_growth, files_of, keyed_records
 from transforms import publish_plan
-from transforms.earlier_sets import list_days
+from transforms.earlier import list_days
 
 DAYS = ("2026-11-18", "2026-11-19", "2026-11-20")
 SIZES = (20, 45, 60)

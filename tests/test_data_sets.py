@@ -16,7 +16,7 @@ from schemas.layouts.detection import DETECTION
 from schemas.manifest import FORMAT_VERSION, Label
 from tests.coco_command import MakeCoco, committed
 from tests.written_sets import Values, write_values
-from transforms.earlier_sets import Since, find_earlier_sets
+from transforms.earlier import Since, find_earlier_sets
 
 N = Feature("n", Kind.INT64, False, "number")
 LABEL = Feature("label", Kind.INT64, False, "class", Content.CLASS_LABEL)

@@ -12,7 +12,7 @@ from schemas.example import encode_example
 from schemas.features import Feature, FeatureSpec, Kind
 from schemas.manifest import FORMAT_VERSION, JobPlan, Label, Manifest, to_json
 from tests.small_data_sets import write_data_set
-from transforms.earlier_sets import (
+from transforms.earlier import (
     EarlierSet,
     EarlierSets,
     InheritedLabel,

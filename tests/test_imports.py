@@ -34,7 +34,6 @@ MAY_IMPORT = {
 """Each folder, with the folders it may import besides itself."""
 
 TO_BE_MENDED = {
-    ("transforms", f"imports {VERIFY}"),
     ("readers", "imports transforms"),
     ("readers", f"imports {IMAGES}"),
     ("schemas", "uses _add_kind"),

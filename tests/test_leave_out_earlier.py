@@ -13,13 +13,16 @@ from hypothesis import strategies as st
 from schemas.faults import Rejected
 from schemas.samples import Blob, Sample
 from tests.small_runs import build_run, plan_run, write_set
-from transforms.earlier_sets import EarlierSet, Since, find_earlier_sets, parse_date
-from transforms.leave_out_earlier import (
+from transforms.earlier import (
     EarlierIndex,
+    EarlierSet,
     EarlierTally,
     LeaveOutEarlier,
+    Since,
     count_earlier,
+    find_earlier_sets,
     leave_out_earlier,
+    parse_date,
     read_written,
 )
 from transforms.shard_index import IndexRow, index_to_parquet

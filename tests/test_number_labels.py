@@ -4,7 +4,7 @@ import pytest
 
 from schemas.layouts import labels_by_category
 from schemas.manifest import Label, to_json
-from transforms.earlier_sets import InheritedLabel, add_labels, number_labels
+from transforms.earlier import InheritedLabel, add_labels, number_labels
 
 CAT, CUP = Label(3, "cat"), Label(90, "cup")
 FIRST = "gs://b/first"

@@ -25,7 +25,7 @@ from tests.coco_command import (
     source_ids,
 )
 from tests.conftest import coco_dict, jpeg_bytes
-from transforms.earlier_sets import Since
+from transforms.earlier import Since
 
 OUR_FLAGS = sorted(set(coco.parser()._option_string_actions) - {"-h", "--help"})
 

@@ -12,14 +12,14 @@ from schemas.shards import PLAIN, ShardNames
 from tests.memory_runs import FOREIGN, make_sources, run_on
 from tests.memory_store import Killed, MemoryStore, Moment, kill_at
 from tests.small_runs import SmallRun, build_run, contents, plan_run, write_set
-from transforms.find_records import records_of_set
-from transforms.leave_out_earlier import list_indexes, read_written
+from transforms.earlier import list_indexes, read_written
 from transforms.output_files import (
     create_or_compare,
     refuse_foreign,
     remove_output,
 )
 from transforms.storage import DEFAULT_ACCESS, Storage, open_storage
+from transforms.verify.show_record import records_of_set
 
 STEMS = ["train-00000-of-00002", "train-00001-of-00002"]
 CUSTOM = ShardNames("file_{index:02}-{records}.tfrec")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transforms.earlier_sets import date_in, expand_date, parse_date
+from transforms.earlier import date_in, expand_date, parse_date
 
 DAY = datetime.date(2026, 11, 20)
 

@@ -24,7 +24,7 @@ from tests.small_data_sets import write_data_set
 from tests.small_runs import build_run, plan_run, write_set
 from tests.test_verify_files import example, sequence_example, write
 from transforms.images.decode_images import draw
-from transforms.show_record import can_be_png, plain_png
+from transforms.verify.show_record import can_be_png, plain_png
 
 JPEG = jpeg_bytes(8, 6)
 

@@ -10,7 +10,7 @@ from apache_beam.io.filesystem import BeamIOError, FileMetadata
 
 from tests.children import limited, outcome_of
 from tests.stores import FAULTS, DiskFiles, DiskFileSystem, Store, opened
-from transforms.earlier_sets import list_days
+from transforms.earlier import list_days
 from transforms.storage import Access, Entry, Storage, open_storage, retries
 
 

@@ -20,7 +20,7 @@ from schemas.faults import RejectBudget
 from schemas.manifest import JobPlan, from_json, plan_digest
 from schemas.shards import file_sum
 from tests.small_runs import build_run, plan_run, write_set
-from transforms.earlier_sets import Since, find_earlier_sets
+from transforms.earlier import Since, find_earlier_sets
 from transforms.find_duplicates import duplicates_jsonl, find_duplicates
 from transforms.shard_index import index_from_parquet, index_to_parquet
 

@@ -31,6 +31,7 @@ from schemas.shards import (
     index_stem,
     receipt_name,
 )
+from schemas.shown_values import counted, megabytes
 from transforms.build_records import (
     Record,
     bytes_in_flight,
@@ -42,7 +43,6 @@ from transforms.gate import GateLimits, WorkerGate
 from transforms.images.convert_images import Conversion
 from transforms.output_files import check_claim, conflict, create_or_compare
 from transforms.progress import PROGRESS
-from transforms.quantities import counted, megabytes
 from transforms.shard_index import (
     IndexRow,
     Source,

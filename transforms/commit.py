@@ -14,6 +14,9 @@ from dataclasses import dataclass
 import apache_beam as beam
 import msgspec
 
+from schemas.documents.croissant import CROISSANT_NAME, croissant_json
+from schemas.documents.data_card import CARD_NAME, data_card
+from schemas.documents.tensorflow_files import metadata_files
 from schemas.faults import Rejected, Scope, fault_line, printable, reject_order
 from schemas.labels import count_licenses
 from schemas.layouts import Layout
@@ -40,8 +43,8 @@ from schemas.shards import (
     index_stem,
     shard_stem,
 )
+from schemas.shown_values import counted
 from transforms.find_duplicates import NO_DUPLICATES, Duplicates, duplicates_jsonl
-from transforms.metadata_files import documents, metadata_files
 from transforms.output_files import (
     SOURCES_NOTE,
     beside_shard,
@@ -59,7 +62,6 @@ from transforms.output_files import (
     top_level,
 )
 from transforms.publish_plan import CommitJob, check_budget_aloud, first_difference, other_plan
-from transforms.quantities import counted
 from transforms.sources.list_blobs import PinTally, listing_digest
 from transforms.sources.read_samples import SplitSource, uri_identity
 from transforms.storage import DEFAULT_ACCESS, Access, Storage, join_uri, list_uri, open_storage
@@ -111,7 +113,8 @@ def commit(
     contents |= {name: text.encode() for name, text in metadata_files(manifest, layout).items()}
     for name, data in contents.items():
         create_or_compare(output, name, data)
-    texts = {name: text.encode() for name, text in documents(manifest).items()}
+    documents = {CARD_NAME: data_card(manifest), CROISSANT_NAME: croissant_json(manifest)}
+    texts = {name: text.encode() for name, text in documents.items()}
     for name, data in texts.items():
         create_or_leave(output, name, data)
     identities = {file.split: file.identity for file in files}

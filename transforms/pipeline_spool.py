@@ -7,7 +7,7 @@ import weakref
 import apache_beam as beam
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 
-from transforms.quantities import bytes_text
+from schemas.shown_values import bytes_text
 from transforms.sources.elements import is_in_process
 from transforms.storage.run_spool import RunSpool, close_spool
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from transforms.quantities import bytes_text
+from schemas.shown_values import bytes_text
 from transforms.report import Histogram
 
 IMAGE_COLUMNS = ("image_width", "image_height")

@@ -30,7 +30,7 @@ from schemas.manifest import (
     read_manifest,
     spec_of,
 )
-from transforms.quantities import counted
+from schemas.shown_values import counted
 from transforms.report import MAX_PICTURES, Counts, Report, SplitReport
 from transforms.report.charts import IMAGE_COLUMNS, OBJECTS, RECORD_BYTES
 from transforms.report.pictures import (

@@ -16,9 +16,9 @@ from schemas.example_rules import InferredSchema
 from schemas.faults import printable
 from schemas.features import Kind, Roles, roles_of_keys
 from schemas.parse_example import Sequences, Values
+from schemas.shown_values import counted
 from schemas.tfrecord import FRAME_BYTES
 from transforms.build_records import record_facts
-from transforms.quantities import counted
 from transforms.report import MAX_PICTURES, Report, SplitReport
 from transforms.report.gather import IndexSums, pick_records, program_versions
 from transforms.report.pictures import (

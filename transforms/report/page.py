@@ -20,9 +20,9 @@ from schemas.documents.markdown import seen
 from schemas.documents.seals import BLANK_SEAL, is_sealed, sealed
 from schemas.faults import FAULTS, find_fault, printable
 from schemas.manifest import REPORT_NAME, Manifest
+from schemas.shown_values import bytes_text
 from transforms.images.check_images import SAFE_PILLOW_MAJOR
 from transforms.images.findings import TRAITS
-from transforms.quantities import bytes_text
 from transforms.report import (
     MAX_PICTURES,
     Counts,

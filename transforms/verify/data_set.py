@@ -12,7 +12,7 @@ import msgspec
 from schemas.documents.croissant import CROISSANT_NAME
 from schemas.documents.data_card import CARD_NAME
 from schemas.documents.seals import is_sealed
-from schemas.documents.tensorflow_files import label_map_pbtxt
+from schemas.documents.tensorflow_files import label_map_pbtxt, metadata_of_spec
 from schemas.example_rules import rules_of
 from schemas.faults import Findings, Rejected, Scope, Verified
 from schemas.features import Content, Feature, FeatureSpec, Kind
@@ -43,7 +43,6 @@ from schemas.shards import (
     receipt_name,
     shard_stems,
 )
-from transforms.metadata_files import metadata_of_spec
 from transforms.output_files import (
     DOCUMENTS,
     SIDE_FILES,

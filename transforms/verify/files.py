@@ -11,9 +11,9 @@ from schemas.example_rules import FeatureFacts, InferredSchema, Place, conflicts
 from schemas.faults import Findings, at_record
 from schemas.features import Kind
 from schemas.parse_example import Sequences, Values, parse_sequence_example
+from schemas.shown_values import counted
 from schemas.tfrecord import masked_crc
 from transforms.images.check_images import Check, ImageFault, check_image
-from transforms.quantities import counted
 from transforms.storage import Access, Entry, Storage, find_uri
 from transforms.verify import Report
 from transforms.walk_frames import (
