@@ -277,9 +277,13 @@ def read_keys(file: ShardFile, storage: Storage) -> list[str]:
         RuntimeError: `E-VER-MISSING` or `E-VER-INDEX` when there is no index, or it is not that of
             the shard.
     """
-    from transforms.shard_index import keys_from_parquet
+    from transforms.shard_index import index_columns
 
-    return _decoded(file, storage, lambda data: keys_from_parquet(data, file.entry.records))
+    return _decoded(
+        file,
+        storage,
+        lambda data: index_columns(data, ["key"], file.entry.records)["key"].to_pylist(),
+    )
 
 
 def _decoded(file: ShardFile, storage: Storage, decode: Callable[[bytes], T]) -> T:

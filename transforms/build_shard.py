@@ -10,8 +10,7 @@ import functools
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
 
 import google_crc32c
 import msgspec
@@ -62,8 +61,6 @@ from transforms.storage import (
 )
 
 _LOG = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 def gate_for(limits: GateLimits, job: ShardJob) -> WorkerGate:
@@ -132,7 +129,7 @@ def find_written(
     if written.size_bytes != info.bytes:
         what = f"has {written.size_bytes} bytes, its receipt says {info.bytes}"
         raise conflict(join_uri(output.root, info.file), what)
-    rows = read_index(parquet_name, output, index_from_parquet)
+    rows = read_index(parquet_name, output)
     blobs = {sample.key: len(sample.blobs) for sample in shard.samples}
     found = [len(row.sources) for row in rows]
     if found != [blobs.get(row.key) for row in rows] or len(rows) != info.records:
@@ -199,7 +196,7 @@ def _commit_shard(
     receipt = _claim(info, output)
     parquet_name, text_name = index_names(index_stem(info.file))
     if not output.create(parquet_name, index_to_parquet(rows)) and not same_but_pins(
-        rows, read_index(parquet_name, output, index_from_parquet)
+        rows, read_index(parquet_name, output)
     ):
         raise conflict(join_uri(output.root, parquet_name), "describes other records")
     create_or_compare(output, text_name, index_to_text(rows))
@@ -215,14 +212,14 @@ def _claim(info: ShardInfo, output: Storage) -> FileSum:
     return file_sum(data)
 
 
-def read_index(name: str, output: Storage, decode: Callable[[bytes], T]) -> T:
-    """Return what `decode` makes of a shard's index.
+def read_index(name: str, output: Storage) -> list[IndexRow]:
+    """Return the rows of a shard's index.
 
     Raises:
         RuntimeError: `E-OUT-CONFLICT` when the file is none.
     """
     try:
-        return decode(output.read(name))
+        return index_from_parquet(output.read(name))
     except ValueError as error:
         raise conflict(join_uri(output.root, name), str(error)) from None
 

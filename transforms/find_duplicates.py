@@ -16,7 +16,7 @@ import msgspec
 from schemas.manifest import SharedContents
 from schemas.shards import ShardInfo, index_names, index_stem
 from transforms.build_shard import read_index
-from transforms.shard_index import FirstSource, first_sources_from_parquet
+from transforms.shard_index import IndexRow
 from transforms.sources.elements import is_in_process
 from transforms.storage import DEFAULT_ACCESS, Access, open_storage
 
@@ -111,12 +111,13 @@ def duplicates_jsonl(lines: Iterable[Duplicate]) -> bytes:
     return b"".join(msgspec.json.encode(_spelt_out(line)) + b"\n" for line in lines)
 
 
-def contents_of(
-    split: str, sources: Iterable[FirstSource], partitions: int
-) -> dict[int, _Contents]:
-    """Return what each partition gets of a shard's records."""
+def contents_of(split: str, rows: Iterable[IndexRow], partitions: int) -> dict[int, _Contents]:
+    """Return what each partition gets of a shard's records, by their first sources."""
     parts: dict[int, _Contents] = {}
-    for source in sources:
+    for row in rows:
+        if not row.sources:
+            continue
+        source = row.sources[0]
         sha256 = bytes.fromhex(source.sha256)
         partition = int.from_bytes(sha256[:4], "big") % partitions
         part = parts.get(partition)
@@ -124,7 +125,7 @@ def contents_of(
             part = parts[partition] = _Contents(split, [], [], [])
         part.sha256s.append(sha256)
         part.names.append(source.name)
-        part.keys.append(source.key)
+        part.keys.append(row.key)
     return parts
 
 
@@ -224,8 +225,8 @@ def _read_contents(
     info: ShardInfo, output: str, access: Access, count: int
 ) -> Iterator[tuple[int, _Contents]]:
     name, _ = index_names(index_stem(info.file))
-    sources = read_index(name, open_storage(output, access), first_sources_from_parquet)
-    yield from contents_of(info.split, sources, count).items()
+    rows = read_index(name, open_storage(output, access))
+    yield from contents_of(info.split, rows, count).items()
 
 
 def _find_in_partition(partition: int, batches: Iterable[_Contents]) -> Duplicates:

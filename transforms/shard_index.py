@@ -2,9 +2,8 @@
 
 import io
 import itertools
-import operator
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import google_crc32c
 import msgspec
@@ -34,10 +33,9 @@ INDEX_SCHEMA = pa.schema(
     ]
 )
 
-
 _SEAL = b"beam-tfrec-crc32c:"
 _BLANK_SEAL = _SEAL + b"0" * 8
-"""What an index says of itself while its CRC-32C is computed, which then stands there."""
+"""Placeholder of an index's own CRC-32C while that is computed."""
 
 
 class Source(msgspec.Struct, frozen=True, gc=False):
@@ -87,17 +85,22 @@ def index_to_parquet(rows: Sequence[IndexRow]) -> bytes:
 
 def table_of_rows(rows: Sequence[IndexRow]) -> pa.Table:
     """Return the rows as columns."""
-    columns = {
-        "key": [row.key for row in rows],
-        "offset": [row.offset for row in rows],
-        "size": [row.size for row in rows],
-        "sources": _sources_column(rows),
-        "labels": [row.labels for row in rows],
-        "image_height": [row.image_height for row in rows],
-        "image_width": [row.image_width for row in rows],
-        "objects": [row.objects for row in rows],
-    }
+    columns = [
+        _sources_column(rows)
+        if name == "sources"
+        else pa.array([getattr(row, name) for row in rows], INDEX_SCHEMA.field(name).type)
+        for name in INDEX_SCHEMA.names
+    ]
     return pa.table(columns, schema=INDEX_SCHEMA)
+
+
+def index_to_text(rows: Sequence[IndexRow]) -> bytes:
+    """Return DALI's `tfrecord2idx` form: a line `offset size` a record.
+
+    >>> index_to_text([IndexRow("1", 0, 20, [], []), IndexRow("2", 20, 36, [], [])])
+    b'0 20\\n20 36\\n'
+    """
+    return "".join(f"{row.offset} {row.size}\n" for row in rows).encode()
 
 
 def is_index_as_written(data: bytes) -> bool:
@@ -106,134 +109,65 @@ def is_index_as_written(data: bytes) -> bool:
     return at >= 0 and _sealed(data[:at] + _BLANK_SEAL + data[at + len(_BLANK_SEAL) :]) == data
 
 
-def _sealed(blank: bytes) -> bytes:
-    at = blank.rindex(_BLANK_SEAL) + len(_SEAL)
-    return blank[:at] + b"%08x" % google_crc32c.value(blank) + blank[at + 8 :]
+def index_columns(data: bytes, names: Sequence[str], records: int | None = None) -> pa.Table:
+    """Return columns of a Parquet index, without those that older data sets lack.
 
-
-def _sources_column(rows: Sequence[IndexRow]) -> pa.ListArray:
-    """Return the column by its parts: of dictionaries it would take five times as long."""
-    sources = [source for row in rows for source in row.sources]
-    parts = [
-        pa.array(list(map(operator.attrgetter(field.name), sources)), field.type)
-        for field in _SOURCE
-    ]
-    starts = list(itertools.accumulate((len(row.sources) for row in rows), initial=0))
-    return pa.ListArray.from_arrays(
-        pa.array(starts, pa.int32()),
-        pa.StructArray.from_arrays(parts, fields=list(_SOURCE)),
-        type=INDEX_SCHEMA.field("sources").type,
-    )
-
-
-def index_from_parquet(data: bytes) -> list[IndexRow]:
-    """Return the rows of a Parquet index.
+    Args:
+        data: of the index.
+        names: of the columns.
+        records: their number, if it is known.
 
     Raises:
-        ValueError: when it is none.
+        ValueError: when it is no index, or one of another number of records.
         MemoryError: when it does not fit, which says nothing about the file.
     """
     try:
         # Not `pq.read_table`: its threads outlive it, and now and then abort Python as it ends.
         file = pq.ParquetFile(pa.BufferReader(data))
-        names = set(file.schema_arrow.names)  # before format version 3 it had fewer columns
-        columns = [name for name in INDEX_SCHEMA.names if name in names]
-        table = file.read(columns, use_threads=False)
+        if records not in (None, file.metadata.num_rows):
+            raise ValueError(f"index must be of {records} records, got {file.metadata.num_rows}")
+        there = set(file.schema_arrow.names)
+        fields = [INDEX_SCHEMA.field(name) for name in names]
+        fields = [field for field in fields if field.name in there or not field.nullable]
+        table = file.read([field.name for field in fields], use_threads=False)
         table.validate(full=True)
-        return _rows(table)
+        table = table.combine_chunks()
+        columns = [table[field.name].combine_chunks() for field in fields]
     except MemoryError:  # pyarrow's is an ArrowException too
         raise
     except (pa.ArrowException, OSError, KeyError) as error:
         raise ValueError(f"index must be a Parquet file of records, got {error}") from error
+    for field, column in zip(fields, columns, strict=True):
+        if column.type != field.type or (not field.nullable and _has_null(column)):
+            raise ValueError(f"index must have a {field.name} of every record, got {column.type}")
+    if records not in (None, table.num_rows):
+        raise ValueError(f"index must be of {records} records, got {table.num_rows}")
+    return table
 
 
-def _rows(table: pa.Table) -> list[IndexRow]:
-    """Return a table's rows, made column by column: a dictionary a row takes five times as long."""
-    required = [field for field in INDEX_SCHEMA if not field.nullable]
-    columns = [table[field.name].combine_chunks() for field in required]
-    for column, field in zip(columns, required, strict=True):
-        _require_values(column, field)
-    keys, offsets, sizes, sources, labels = columns
-    parts = [sources.values.field(field.name) for field in _SOURCE]
-    for part, field in zip(parts, _SOURCE, strict=True):
-        _require_values(part, field)
-    found = list(map(Source, *map(_listed, parts)))
-    return list(
-        map(
-            IndexRow,
-            *map(_listed, (keys, offsets, sizes)),
-            _in_lists(sources, found),
-            _in_lists(labels, _listed(labels.values)),
-            *(_optional(table, field) for field in INDEX_SCHEMA if field.nullable),
-        )
-    )
+def index_from_parquet(data: bytes) -> list[IndexRow]:
+    """Return the rows of a Parquet index.
 
-
-def _optional(table: pa.Table, field: pa.Field) -> list[int | None]:
-    """Return a column that may have nulls; nothing but None before format version 3."""
-    if field.name not in table.column_names:
-        return [None] * table.num_rows
-    column = table[field.name].combine_chunks()
-    if column.type != field.type:
-        raise ValueError(f"index must have a {field.name} of {field.type}, got {column.type}")
-    return column.to_pylist() if column.null_count else _listed(column)
-
-
-def _require_values(column: pa.Array, field: pa.Field) -> None:
-    has_null = column.null_count or (pa.types.is_list(column.type) and column.values.null_count)
-    if column.type != field.type or has_null:
-        raise ValueError(f"index must have a {field.name} of every record, got {column.type}")
-
-
-def _listed(column: pa.Array) -> list[Any]:
-    """Return texts or numbers as a list, in a fraction of the time of `to_pylist`."""
-    return column.to_numpy(zero_copy_only=False).tolist()
-
-
-def _in_lists(column: pa.ListArray, values: list[Any]) -> list[list[Any]]:
-    """Return the values of a column of lists, list by list."""
-    return [values[first:end] for first, end in itertools.pairwise(_listed(column.offsets))]
-
-
-class FirstSource(NamedTuple):
-    """What a record was made from: its key, and the name and hex SHA-256 of its first source."""
-
-    key: str
-    name: str
-    sha256: str
-
-
-def first_sources_from_parquet(data: bytes) -> list[FirstSource]:
-    """Return the first sources of the records of a Parquet index that have any, in their order.
-
-    By columns, and without what pyarrow would import for more: some 5 ms for 5,000.
+    They are made column by column: a dictionary a row takes five times as long.
 
     Raises:
-        ValueError: when it is no index.
+        ValueError: when it is none.
         MemoryError: when it does not fit, which says nothing about the file.
     """
-    try:
-        columns = pq.ParquetFile(pa.BufferReader(data))
-        table = columns.read(["key", "sources"], use_threads=False)
-        keys, sources = table["key"].to_pylist(), table["sources"].combine_chunks()
-        names = sources.values.field("name").to_pylist()
-        sha256s = sources.values.field("sha256").to_pylist()
-        places = itertools.pairwise(sources.offsets.to_pylist())
-        return [
-            FirstSource(key, names[first], sha256s[first])
-            for key, (first, end) in zip(keys, places, strict=True)
-            if first < end
-        ]
-    except MemoryError:  # pyarrow's is an ArrowException too
-        raise
-    except (pa.ArrowException, OSError, KeyError) as error:
-        raise ValueError(f"index must be a Parquet file of records, got {error}") from error
+    table = index_columns(data, INDEX_SCHEMA.names)
+    columns = {name: table[name].combine_chunks() for name in table.column_names}
+    sources, labels = columns.pop("sources"), columns.pop("labels")
+    values = {
+        **dict.fromkeys(INDEX_SCHEMA.names, [None] * table.num_rows),
+        **{name: _listed(column) for name, column in columns.items()},
+        "sources": _in_lists(sources, list(map(Source, *map(_listed, sources.values.flatten())))),
+        "labels": _in_lists(labels, _listed(labels.values)),
+    }
+    return list(map(IndexRow, *(values[name] for name in INDEX_SCHEMA.names)))
 
 
 def offsets_from_parquet(data: bytes, records: int, file_bytes: int) -> Any:
     """Return the offsets of a shard's records, and last the end of its last record.
-
-    By two columns, some milliseconds; no row is made.
 
     Args:
         data: of the Parquet index.
@@ -248,7 +182,7 @@ def offsets_from_parquet(data: bytes, records: int, file_bytes: int) -> Any:
     """
     import numpy as np
 
-    table = _columns(data, ["offset", "size"], records)
+    table = index_columns(data, ["offset", "size"], records)
     offsets, sizes = (table[name].to_numpy() for name in ("offset", "size"))
     ends = np.append(offsets, file_bytes)
     if ends[0] != 0 or (sizes < FRAME_BYTES).any() or (ends[1:] - ends[:-1] != sizes).any():
@@ -256,81 +190,49 @@ def offsets_from_parquet(data: bytes, records: int, file_bytes: int) -> Any:
     return ends
 
 
-def keys_from_parquet(data: bytes, records: int) -> list[str]:
-    """Return the keys of a shard's records in their order.
-
-    Raises:
-        ValueError: when it is no index, or one of another number of records.
-    """
-    keys = _columns(data, ["key"], records)["key"].to_pylist()
-    if not all(isinstance(key, str) for key in keys):
-        raise ValueError("index must have a key of every record, got none of some")
-    return keys
-
-
-def report_columns_from_parquet(data: bytes) -> pa.Table:
-    """Return what a report aggregates of an index: all columns but the sources.
-
-    Before format version 3 an index has no sizes of pictures and no numbers of objects.
-
-    Raises:
-        ValueError: when it is no index.
-        MemoryError: when it does not fit, which says nothing about the file.
-    """
-    try:
-        file = pq.ParquetFile(pa.BufferReader(data))
-        names = [name for name in INDEX_SCHEMA.names if name != "sources"]
-        table = file.read(
-            [name for name in names if name in file.schema_arrow.names], use_threads=False
-        )
-        table.validate(full=True)
-        schema = pa.schema([INDEX_SCHEMA.field(name) for name in table.column_names])
-        if not {"key", "offset", "size", "labels"} <= set(table.column_names):
-            raise ValueError(f"index must have keys, offsets, sizes and labels, got {table.schema}")
-        if table.schema.types != schema.types:
-            raise ValueError(f"index must have columns of {schema}, got {table.schema}")
-        return table.combine_chunks()
-    except MemoryError:  # pyarrow's is an ArrowException too
-        raise
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise ValueError(f"index must be a Parquet file of records, got {error}") from error
-
-
-def _columns(data: bytes, names: list[str], records: int) -> pa.Table:
-    """Return columns of a Parquet index that are as we write them, but in their values."""
-    try:
-        file = pq.ParquetFile(pa.BufferReader(data))
-        if file.metadata.num_rows != records:
-            raise ValueError(f"index must be of {records} records, got {file.metadata.num_rows}")
-        table = file.read(names, use_threads=False)
-        table.validate(full=True)
-    except MemoryError:  # pyarrow's is an ArrowException too
-        raise
-    except (pa.ArrowException, OSError, KeyError) as error:
-        raise ValueError(f"index must be a Parquet file of records, got {error}") from error
-    if table.num_rows != records or table.column_names != names:
-        raise ValueError(f"index must be of {records} records, got {table.num_rows}")
-    for name in names:
-        column = table[name]
-        if column.type != INDEX_SCHEMA.field(name).type or column.null_count:
-            raise ValueError(f"index must have a {name} of every record, got {column.type}")
-    return table
-
-
-def index_to_text(rows: Sequence[IndexRow]) -> bytes:
-    """Return DALI's `tfrecord2idx` form: a line `offset size` a record.
-
-    >>> index_to_text([IndexRow("1", 0, 20, [], []), IndexRow("2", 20, 36, [], [])])
-    b'0 20\\n20 36\\n'
-    """
-    return "".join(f"{row.offset} {row.size}\n" for row in rows).encode()
-
-
 def same_but_pins(rows: Sequence[IndexRow], others: Sequence[IndexRow]) -> bool:
-    """Return whether two indexes tell of the same records, whenever their sources were touched."""
+    """Return whether two indexes describe the same records, whenever their sources were touched."""
     return [_without_pins(row) for row in rows] == [_without_pins(row) for row in others]
 
 
 def _without_pins(row: IndexRow) -> IndexRow:
     sources = [msgspec.structs.replace(source, pin="") for source in row.sources]
     return msgspec.structs.replace(row, sources=sources)
+
+
+def _sealed(blank: bytes) -> bytes:
+    at = blank.rindex(_BLANK_SEAL) + len(_SEAL)
+    return blank[:at] + b"%08x" % google_crc32c.value(blank) + blank[at + 8 :]
+
+
+def _sources_column(rows: Sequence[IndexRow]) -> pa.ListArray:
+    """Return the column by its parts: of dictionaries it would take five times as long."""
+    sources = [source for row in rows for source in row.sources]
+    parts = [
+        pa.array([getattr(source, field.name) for source in sources], field.type)
+        for field in _SOURCE
+    ]
+    starts = list(itertools.accumulate((len(row.sources) for row in rows), initial=0))
+    return pa.ListArray.from_arrays(
+        pa.array(starts, pa.int32()),
+        pa.StructArray.from_arrays(parts, fields=list(_SOURCE)),
+        type=INDEX_SCHEMA.field("sources").type,
+    )
+
+
+def _has_null(column: pa.Array) -> bool:
+    inner = column.flatten() if pa.types.is_nested(column.type) else []
+    inner = [inner] if isinstance(inner, pa.Array) else inner
+    return bool(column.null_count) or any(map(_has_null, inner))
+
+
+def _listed(column: pa.Array) -> list[Any]:
+    """Return texts or numbers as a list; without nulls in a fraction of the time of `to_pylist`."""
+    if column.null_count:
+        return column.to_pylist()
+    return column.to_numpy(zero_copy_only=False).tolist()
+
+
+def _in_lists(column: pa.ListArray, values: list[Any]) -> list[list[Any]]:
+    """Return the values of a column of lists, list by list."""
+    return [values[first:end] for first, end in itertools.pairwise(_listed(column.offsets))]

@@ -252,10 +252,11 @@ def _add_up(storage: Storage, manifest: Manifest) -> tuple[dict[str, IndexSums],
 
 def _read_index(storage: Storage, shard: _Shard) -> pa.Table | str:
     """Return the columns of a shard's index, or a note on why they cannot be read."""
-    from transforms.shard_index import report_columns_from_parquet  # pyarrow takes 0.2 s
+    from transforms.shard_index import INDEX_SCHEMA, index_columns  # pyarrow takes 0.2 s
 
     try:
-        return report_columns_from_parquet(storage.read(shard.index_name))
+        names = [name for name in INDEX_SCHEMA.names if name != "sources"]
+        return index_columns(storage.read(shard.index_name), names)
     except ValueError as error:
         return f"not counted: {shard.entry.file}: {' '.join(str(error).split())}"
     except RuntimeError as error:
