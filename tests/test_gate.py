@@ -1,5 +1,4 @@
 import contextlib
-import os
 import random
 import threading
 import time
@@ -8,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from transforms.gate import DEFAULT_BYTES, DEFAULT_SHARDS, GateLimits, WorkerGate, usable_cores
+from transforms.gate import GateLimits, WorkerGate
 
 R = TypeVar("R")
 
@@ -59,13 +58,9 @@ def same(size: int) -> int:
     return size
 
 
-def as_read(_: object, data: R) -> R:
-    return data
-
-
 def consume(gate: WorkerGate, sizes: Iterable[int], meter: Meter) -> list[tuple[int, str]]:
     results = []
-    for size, data in gate.read_in_order(sizes, same, meter.read, as_read):
+    for size, data in gate.in_order(sizes, same, meter.read):
         results.append((size, data))
         meter.let_go(size)
     return results
@@ -93,17 +88,7 @@ def run_threads(*targets: Callable[[], object]) -> None:
 
 def assert_all_bytes_are_free(gate: WorkerGate, limit: int) -> None:
     """Read as much as there is: it would wait for ever if anything were still reserved."""
-    run_threads(lambda: list(gate.read_in_order([limit], same, str, as_read)))
-
-
-@pytest.mark.parametrize("readers", [1, 2, 5])
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 100])
-def test_results_come_in_order_each_with_its_item(readers: int, count: int) -> None:
-    sizes = [(7919 * place) % (3 * MIB) + 1 for place in range(count)]
-
-    results = consume(gate_of(8 * MIB, readers), sizes, Meter(8 * MIB))
-
-    assert results == [(size, f"bytes of {size}") for size in sizes]
+    run_threads(lambda: list(gate.in_order([limit], same, str)))
 
 
 def test_order_is_kept_when_later_reads_are_done_first() -> None:
@@ -116,7 +101,7 @@ def test_order_is_kept_when_later_reads_are_done_first() -> None:
             later_is_read.set()
         return item.upper()
 
-    results = gate_of(8 * MIB).read_in_order(["first", "later"], lambda _: 2 * MIB, read, as_read)
+    results = gate_of(8 * MIB).in_order(["first", "later"], lambda _: 2 * MIB, read)
 
     assert list(results) == [("first", "FIRST"), ("later", "LATER")]
 
@@ -141,14 +126,6 @@ def test_bytes_in_flight_stay_within_the_limit(sizes: list[int], limit: int, rea
     assert meter.peak_bytes <= limit
 
 
-def test_bytes_in_flight_stay_within_a_limit_below_a_megabyte() -> None:
-    meter = Meter(300_000)
-
-    consume(gate_of(300_000), [100_000] * 50, meter)
-
-    assert meter.peak_bytes <= 300_000
-
-
 def test_an_item_larger_than_the_limit_goes_alone() -> None:
     meter = Meter(4 * MIB)
     sizes = [MIB, MIB, 9 * MIB, MIB, MIB, 5 * MIB, 6 * MIB, MIB]
@@ -164,7 +141,7 @@ def test_reads_run_ahead_of_the_consumer() -> None:
     # With room for four, the reader is at the fourth while the first is not yet let go.
     meter = Meter(4 * MIB)
     gate = gate_of(4 * MIB, readers=4)
-    results = gate.read_in_order([MIB] * 10, same, meter.read, as_read)
+    results = gate.in_order([MIB] * 10, same, meter.read)
     next(results)
 
     wait_until(lambda: meter.peak_bytes == 4 * MIB)
@@ -181,30 +158,9 @@ def test_as_many_images_are_read_at_once_as_there_are_readers(readers: int) -> N
         together.wait(SOON_S)  # passes only if all readers are here
         return meter.read(size)
 
-    list(gate_of(100 * MIB, readers).read_in_order([2 * MIB] * 3 * readers, same, read, as_read))
+    list(gate_of(100 * MIB, readers).in_order([2 * MIB] * 3 * readers, same, read))
 
     assert meter.peak_reads <= readers
-
-
-@pytest.mark.parametrize("shards", [1, 3])
-def test_as_many_shards_are_built_at_once_as_allowed(shards: int) -> None:
-    together = threading.Barrier(shards)
-    lock = threading.Lock()
-    running: set[int] = set()
-    peaks: list[int] = []
-
-    def build(shard: int) -> None:
-        with lock:
-            running.add(shard)
-            peaks.append(len(running))
-        together.wait(SOON_S)
-        with lock:
-            running.remove(shard)
-
-    builders = WorkerGate(GateLimits(shards_in_flight=shards)).builders
-    list(builders.map(build, range(3 * shards)))
-
-    assert max(peaks) == shards
 
 
 @pytest.mark.parametrize(("aside", "shards"), [(False, 3), (True, 6)])
@@ -259,7 +215,7 @@ def test_shards_that_fail_or_stop_at_random_leave_all_bytes_free() -> None:
 
 def begin(gate: WorkerGate, sizes: list[int], meter: Meter, stop_after: int | None) -> None:
     """Consume until told to stop, or until a read fails."""
-    results = gate.read_in_order(sizes, same, meter.read, as_read)
+    results = gate.in_order(sizes, same, meter.read)
     with contextlib.suppress(OSError):
         for place, _ in enumerate(results):
             if place == stop_after:
@@ -276,23 +232,12 @@ def test_an_error_of_a_read_comes_in_its_place() -> None:
     seen = []
 
     with pytest.raises(OSError, match=f"^cannot read {MIB + 3}$"):
-        for size, _ in gate.read_in_order(sizes, same, meter.read, as_read):
+        for size, _ in gate.in_order(sizes, same, meter.read):
             seen.append(size - MIB)
             meter.let_go(size)
 
     assert seen == [0, 1, 2]
     assert meter.reading == 0
-    assert_all_bytes_are_free(gate, limit)
-
-
-def test_an_error_of_the_consumer_gives_all_bytes_back() -> None:
-    limit = 4 * MIB
-    gate = gate_of(limit)
-
-    with pytest.raises(ZeroDivisionError):
-        for _ in gate.read_in_order([MIB] * 8, same, str, as_read):
-            raise ZeroDivisionError
-
     assert_all_bytes_are_free(gate, limit)
 
 
@@ -305,22 +250,8 @@ def test_an_error_of_the_items_gives_all_bytes_back() -> None:
         raise LookupError("no more")
 
     with pytest.raises(LookupError, match="no more"):
-        list(gate.read_in_order(items(), same, str, as_read))
+        list(gate.in_order(items(), same, str))
 
-    assert_all_bytes_are_free(gate, limit)
-
-
-@pytest.mark.parametrize("consumed", [0, 1, 3])
-def test_closing_early_gives_all_bytes_back(consumed: int) -> None:
-    limit = 4 * MIB
-    gate, meter = gate_of(limit, readers=3), Meter(limit)
-    results = gate.read_in_order([MIB] * 20, same, meter.read, as_read)
-    for _ in range(consumed):
-        next(results)
-
-    results.close()
-
-    assert meter.reading == 0
     assert_all_bytes_are_free(gate, limit)
 
 
@@ -333,7 +264,7 @@ def test_items_are_taken_only_as_far_as_they_are_read_ahead() -> None:
             taken.append(place)
             yield 2 * MIB
 
-    results = gate_of(8 * MIB).read_in_order(items(), same, str, as_read)
+    results = gate_of(8 * MIB).in_order(items(), same, str)
     next(results)
     results.close()
 
@@ -345,11 +276,6 @@ def test_items_are_taken_only_as_far_as_they_are_read_ahead() -> None:
 def test_limits_under_which_nothing_could_run_are_refused(name: str, value: int) -> None:
     with pytest.raises(ValueError, match=f"^{name} must be at least 1, got {value}: give a larger"):
         GateLimits(**{name: value})
-
-
-def test_the_defaults_are_those_that_the_help_names() -> None:
-    assert GateLimits() == GateLimits(DEFAULT_SHARDS, DEFAULT_BYTES, None, None)
-    assert GateLimits() == GateLimits(shards_in_flight=2, bytes_in_flight=268_435_456)
 
 
 @pytest.mark.parametrize(
@@ -383,7 +309,7 @@ def test_no_more_images_are_worked_on_than_there_are_workers(workers: int) -> No
             return meter.read(MIB)
 
     at_once = range(2 * gate.readers)  # all are submitted, so that none waits for the consumer
-    list(gate.read_in_order(at_once, lambda _: MIB, str, work))
+    list(gate.in_order(at_once, lambda _: MIB, work))
     assert meter.peak_reads <= workers
 
 
@@ -396,15 +322,11 @@ def test_bytes_are_free_again_where_no_thread_can_be_started(
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch:
-        patch.setattr(gate._readers, "submit", refuse)
+        patch.setattr(gate._pool, "submit", refuse)
         with pytest.raises(RuntimeError, match="can't start"):
-            list(gate.read_in_order([1], lambda _: MIB, str, as_read))
+            list(gate.in_order([1], lambda _: MIB, str))
 
-    assert list(gate.read_in_order([1], lambda _: MIB, str, as_read)) == [(1, "1")]
-
-
-def test_all_cores_are_used_that_the_process_may_use() -> None:
-    assert usable_cores() == len(os.sched_getaffinity(0))
+    assert list(gate.in_order([1], lambda _: MIB, str)) == [(1, "1")]
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
@@ -414,78 +336,21 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-@pytest.mark.parametrize(
-    ("readers", "workers", "reads", "makes"),
-    [
-        (2, 2, True, True),
-        (3, 2, False, True),  # readers wait for a store, say; no core is without its caller
-        (3, 3, False, False),
-        (2, 3, True, True),
-    ],
-)
-def test_callers_read_and_make_for_themselves_where_they_are_enough(
-    readers: int, workers: int, reads: bool, makes: bool
-) -> None:
-    gate = WorkerGate(GateLimits(2, 100 * MIB, readers, workers))
+@pytest.mark.parametrize(("readers", "by_callers"), [(2, True), (3, False)])
+def test_callers_read_for_themselves_where_they_are_enough(readers: int, by_callers: bool) -> None:
+    gate = gate_of(100 * MIB, readers)
     both_are_there, both_are_seen = threading.Barrier(2), threading.Barrier(2)
-    found: list[tuple[bool, bool]] = []
-
-    def here(_: object) -> int:
-        return threading.get_ident()
-
-    def make(_: object, read_by: int) -> tuple[int, int]:
-        return read_by, threading.get_ident()
+    found: list[bool] = []
 
     def consume_all() -> None:
-        results = gate.read_in_order([MIB] * 30, same, here, make)
-        threads = [next(results)[1]]
-        both_are_there.wait(SOON_S)  # what was begun before is read by the readers
-        threads += [next(results)[1] for _ in range(28)]
+        results = gate.in_order([MIB] * 30, same, lambda _: threading.get_ident())
+        next(results)
+        both_are_there.wait(SOON_S)  # earlier items are read by the readers
+        made_by = [next(results)[1] for _ in range(28)]
         both_are_seen.wait(SOON_S)
-        read_by, made_by = threads[-1]
-        found.append((read_by == threading.get_ident(), made_by == threading.get_ident()))
+        found.append(made_by[-1] == threading.get_ident())
         assert len(list(results)) == 1
 
     run_threads(consume_all, consume_all)
 
-    assert found == [(reads, makes)] * 2
-
-
-def test_an_error_of_what_is_made_comes_in_its_place() -> None:
-    limit = 4 * MIB
-    gate = WorkerGate(GateLimits(1, limit, readers=4, workers=1))
-    seen = []
-
-    def make(size: int, _: object) -> None:
-        if size == MIB + 3:
-            raise OSError("cannot make it")
-
-    with pytest.raises(OSError, match=r"^cannot make it$"):
-        for size, _ in gate.read_in_order([MIB + place for place in range(8)], same, str, make):
-            seen.append(size - MIB)
-
-    assert seen == [0, 1, 2]
-    assert_all_bytes_are_free(gate, limit)
-
-
-def test_a_caller_that_reads_for_itself_is_one_of_the_readers() -> None:
-    """When another one comes, that one's images are read by the readers."""
-    gate = gate_of(100 * MIB, 1)
-    is_read, most = threading.Event(), []
-
-    def read_other(_: int) -> None:
-        is_read.set()
-
-    def read(_: int) -> None:
-        other.start()
-        wait_until(lambda: len(gate._readers._threads) == 1)
-        most.append(is_read.wait(0.1))
-
-    other = threading.Thread(
-        target=lambda: list(gate.read_in_order([1], same, read_other, as_read))
-    )
-    list(gate.read_in_order([1], same, read, as_read))
-    other.join()
-
-    assert most == [False]
-    assert is_read.is_set()
+    assert found == [by_callers] * 2

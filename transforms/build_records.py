@@ -58,14 +58,16 @@ class Record(NamedTuple):
 
 
 def record_maker(
-    job: ShardJob, plan: JobPlan, gate: WorkerGate
-) -> Callable[[Sample, Sequence[bytes]], Record | Unfit]:
-    """Return what makes a sample's record of its images; it is called by many threads."""
+    job: ShardJob, plan: JobPlan, gate: WorkerGate, roots: Mapping[str, Storage]
+) -> Callable[[Sample], Record | Unfit]:
+    """Return what reads a sample's images and makes its record; it is called by many threads."""
     labels = labels_by_category(plan.labels)
     layout = job.layout.resolved(plan.found)
-    conversion = job.conversion.for_pixels(layout.pixels_dtype)
+    conversion = job.conversion.for_pixels(job.layout.pixels_dtype)
 
-    def make_record(sample: Sample, contents: Sequence[bytes]) -> Record | Unfit:
+    def make_record(sample: Sample) -> Record | Unfit:
+        # Reading lies outside the reject boundary: an error of the storage fails the shard.
+        contents = [read_blob(roots[blob.root], blob) for blob in sample.blobs]
         if job.spool is not None:
             sample = job.spool.give(sample)
         with gate.working:
@@ -83,17 +85,6 @@ def record_maker(
             return build_record(sample, images, layout, labels)
 
     return make_record
-
-
-def read_images(sample: Sample, roots: Mapping[str, Storage]) -> list[bytes]:
-    """Return the bytes of a sample's blobs, in their order.
-
-    Reading lies outside the reject boundary: an error of the storage fails the shard.
-
-    Raises:
-        RuntimeError: `E-SRC-CHANGED` or a storage fault.
-    """
-    return [read_blob(roots[blob.root], blob) for blob in sample.blobs]
 
 
 def check_images(

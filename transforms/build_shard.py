@@ -34,7 +34,6 @@ from schemas.shown_values import counted, megabytes
 from transforms.build_records import (
     Record,
     bytes_in_flight,
-    read_images,
     record_facts,
     record_maker,
 )
@@ -168,14 +167,13 @@ def build_shard(
 ) -> ShardInfo:
     """Return what was made of a shard after reading its images and committing its files."""
     conversion = job.conversion.for_pixels(job.layout.pixels_dtype)
-    read = functools.partial(read_images, roots=roots)
-    make_record = record_maker(job, plan, gate)
+    make_record = record_maker(job, plan, gate, roots)
     roles = roles_of_spec(job.layout.resolved(plan.found).spec)
     with contextlib.closing(output.spool()) as spool:
         growing = GrowingShard(shard, spool, conversion, roles)
         size_of = functools.partial(bytes_in_flight, conversion=conversion)
         with gate.building:
-            for sample, record in gate.read_in_order(shard.samples, size_of, read, make_record):
+            for sample, record in gate.in_order(shard.samples, size_of, make_record):
                 if isinstance(record, Unfit):
                     growing.reject(sample, record)
                 else:

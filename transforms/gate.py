@@ -22,7 +22,6 @@ _PIXELS_A_WORKER = 1 << 25  # decoded at once: 128 MB, and as much again while t
 _BATCHES_BYTES = 2 << 20  # what all readers take at a time, together
 
 T = TypeVar("T")
-C = TypeVar("C")
 R = TypeVar("R")
 
 
@@ -145,7 +144,7 @@ class WorkerGate:
             uploads_aside: as many shards as are built may be uploaded beside them. Else shards that
                 share the readers are finished together, uploaded together, and nobody reads.
         """
-        self._workers = workers = limits.part(limits.workers or usable_cores())
+        workers = limits.part(limits.workers or usable_cores())
         usual = max(workers, limits.part(DEFAULT_REMOTE_READERS if far else DEFAULT_READERS))
         self.readers = limits.part(limits.readers) if limits.readers else usual
         self._bytes = limits.part(limits.bytes_in_flight)
@@ -153,8 +152,8 @@ class WorkerGate:
         self.shards = limits.part(limits.shards_at_once(uploads_aside=uploads_aside))
         self.building = threading.BoundedSemaphore(limits.part(limits.shards_in_flight))
         self.builders = ThreadPoolExecutor(self.shards, "build-shard")
-        self._readers = ThreadPoolExecutor(self.readers, "read-image")
-        self._reading = Slots(self.readers)  # also by callers for themselves
+        self._pool = ThreadPoolExecutor(self.readers, "read-image")
+        self._reading = Slots(self.readers)  # also taken by callers
         self._budget = ByteBudget(self._bytes)
         self._pixels = ByteBudget(workers * _PIXELS_A_WORKER)
         self._consumers = 0
@@ -172,74 +171,64 @@ class WorkerGate:
         finally:
             self._pixels.release(pixels)
 
-    def read_in_order(
-        self,
-        items: Iterable[T],
-        size_of: Callable[[T], int],
-        read: Callable[[T], C],
-        make: Callable[[T, C], R],
+    def in_order(
+        self, items: Iterable[T], size_of: Callable[[T], int], make: Callable[[T], R]
     ) -> Iterator[tuple[T, R]]:
-        """Yield every item with what `make` makes of what `read` gives, in order, read ahead.
+        """Yield every item with what `make` reads and makes of it, in order, made ahead.
 
         Bytes are reserved before they are read and given back when the consumer has moved on. A
         caller waits for bytes only while it holds none, so that two cannot wait for each other.
 
-        There are three modes. With as many shards as readers, each caller reads and makes its own
-        images: an image stays on one core, and no more threads than cores want the interpreter.
-        With fewer shards than workers, reader threads do both. Else readers read, callers make.
+        With as many shards as readers, each caller makes its own items: an image stays on one core,
+        and no more threads than cores want the interpreter. Else threads of the pool make them.
         """
-        pending: deque[_Reading[T, R]] = deque()
-        ahead = 2 * self.readers
-        at_once = min(_BATCHES_BYTES, self._bytes) // self.readers
+        pending: deque[_Batch[T, R]] = deque()
+        batch_bytes = min(_BATCHES_BYTES, self._bytes) // self.readers
         with self._consuming():
             try:
-                for batch, size in _batches(items, size_of, at_once):
-                    while pending and pending[0].begun is None:
-                        yield from self._take_first(pending)
-                    while len(pending) >= ahead or not self._budget.acquire(size, wait=not pending):
-                        yield from self._take_first(pending)
-                    pending.append(self._begin(batch, size, read, make))
+                for batch, size in _batches(items, size_of, batch_bytes):
+                    while pending and pending[0].made is None:
+                        yield from self._take_first(pending, make)
+                    while len(pending) >= 2 * self.readers or not self._budget.acquire(
+                        size, wait=not pending
+                    ):
+                        yield from self._take_first(pending, make)
+                    pending.append(self._begin(batch, size, make))
                 while pending:
-                    yield from self._take_first(pending)
+                    yield from self._take_first(pending, make)
             finally:
-                for reading in pending:  # an error elsewhere ended the shard
-                    reading.end()
-                    self._budget.release(reading.size)
+                for left in pending:  # an error elsewhere ended the shard
+                    if left.made is not None and not left.made.cancel():
+                        left.made.exception()  # waits until no reader is left
+                    self._budget.release(left.size)
 
-    def _begin(
-        self,
-        batch: list[T],
-        size: int,
-        read: Callable[[T], C],
-        make: Callable[[T, C], R],
-    ) -> "_Reading[T, R]":
-        """Give a batch to the readers, unless the callers are all the readers there may be."""
-
-        def read_in_turn(item: T) -> C:
-            with self._reading:
-                return read(item)
-
-        def read_and_make(item: T) -> R:
-            with self._reading:
-                return make(item, read(item))
-
+    def _begin(self, items: list[T], size: int, make: Callable[[T], R]) -> "_Batch[T, R]":
+        """Give a batch to the pool, unless the callers are all the readers there may be."""
         if self._consumers == self.readers:
-            return _Reading(batch, size, None, lambda: map(read_and_make, batch))
+            return _Batch(items, size, None)
         try:
-            if self._consumers < self._workers:
-                made = self._readers.submit(_do_all, read_and_make, batch)
-                return _Reading(batch, size, made, made.result)
-            contents = self._readers.submit(_do_all, read_in_turn, batch)
-            return _Reading(batch, size, contents, lambda: map(make, batch, contents.result()))
+            return _Batch(items, size, self._pool.submit(self._make_all, items, make))
         except RuntimeError:  # no more threads: the next bundle finds its bytes free
             self._budget.release(size)
             raise
 
-    def _take_first(self, pending: "deque[_Reading[T, R]]") -> Iterator[tuple[T, R]]:
+    def _take_first(
+        self, pending: "deque[_Batch[T, R]]", make: Callable[[T], R]
+    ) -> Iterator[tuple[T, R]]:
         first = pending[0]
-        yield from zip(first.batch, first.results(), strict=True)
+        if first.made is None:
+            yield from ((item, self._make(item, make)) for item in first.items)
+        else:
+            yield from zip(first.items, first.made.result(), strict=True)
         pending.popleft()
         self._budget.release(first.size)
+
+    def _make_all(self, items: list[T], make: Callable[[T], R]) -> list[R]:
+        return [self._make(item, make) for item in items]
+
+    def _make(self, item: T, make: Callable[[T], R]) -> R:
+        with self._reading:
+            return make(item)
 
     @contextlib.contextmanager
     def _consuming(self) -> Iterator[None]:
@@ -253,29 +242,22 @@ class WorkerGate:
 
 
 @dataclass(frozen=True)
-class _Reading(Generic[T, R]):
-    """Items that one reader takes in one go, and the bytes reserved for them.
+class _Batch(Generic[T, R]):
+    """Items that one reader takes in one go.
 
     Attributes:
-        batch: the items.
-        size: their bytes.
-        begun: what a reader does with them; None where the caller does it when their turn has come.
-        results: gives what is made of them: waits for the reader, then makes what it has not made.
+        items: to be read.
+        size: bytes reserved for them.
+        made: what a thread of the pool makes of them; None where the caller does in its turn.
     """
 
-    batch: list[T]
+    items: list[T]
     size: int
-    begun: Future | None
-    results: Callable[[], Iterable[R]]
-
-    def end(self) -> None:
-        """Wait until no reader is left."""
-        if self.begun is not None:
-            self.begun.cancel() or self.begun.exception()
+    made: Future[list[R]] | None
 
 
 def _batches(
-    items: Iterable[T], size_of: Callable[[T], int], at_once: int
+    items: Iterable[T], size_of: Callable[[T], int], batch_bytes: int
 ) -> Iterator[tuple[list[T], int]]:
     """Yield items in runs of so many bytes: handing over each alone costs more than its read.
 
@@ -285,14 +267,10 @@ def _batches(
     total = 0
     for item in items:
         size = size_of(item)
-        if batch and total + size > at_once:
+        if batch and total + size > batch_bytes:
             yield batch, total
             batch, total = [], 0
         batch.append(item)
         total += size
     if batch:
         yield batch, total
-
-
-def _do_all(step: Callable[[T], R], batch: Iterable[T]) -> list[R]:
-    return [step(item) for item in batch]

@@ -404,11 +404,11 @@ SABOTAGES = (
         7,
         "an image that the storage does not give is rejected",
         BUILD_RECORDS,
-        "    return [read_blob(roots[blob.root], blob) for blob in sample.blobs]\n",
-        "    try:\n"
-        "        return [read_blob(roots[blob.root], blob) for blob in sample.blobs]\n"
-        "    except RuntimeError:\n"
-        '        return [b"" for _ in sample.blobs]\n',
+        "        contents = [read_blob(roots[blob.root], blob) for blob in sample.blobs]\n",
+        "        try:\n"
+        "            contents = [read_blob(roots[blob.root], blob) for blob in sample.blobs]\n"
+        "        except RuntimeError:\n"
+        '            contents = [b"" for _ in sample.blobs]\n',
         (
             "tests/test_write_shards.py::test_a_source_that_changes_before_it_is_read_fails_the_shard",
         ),

@@ -33,7 +33,7 @@ from schemas.run_plan import (
 )
 from schemas.samples import Sample, is_panoptic
 from schemas.shards import ShardPlan
-from transforms.build_records import bytes_in_flight, read_images, record_maker
+from transforms.build_records import bytes_in_flight, record_maker
 from transforms.gate import GateLimits, WorkerGate
 from transforms.images.convert_images import Orientation
 from transforms.publish_plan import reject_text
@@ -318,10 +318,9 @@ def try_records(
     far = not all(map(is_local, job.roots.values()))
     gate = WorkerGate(limits, far=far)
     roots = {name: open_storage(uri, job.access) for name, uri in job.roots.items()}
-    read = functools.partial(read_images, roots=roots)
     conversion = job.conversion.for_pixels(job.layout.pixels_dtype)
     size_of = functools.partial(bytes_in_flight, conversion=conversion)
-    found = gate.read_in_order(samples, size_of, read, record_maker(job, plan, gate))
+    found = gate.in_order(samples, size_of, record_maker(job, plan, gate, roots))
     return [
         Tried(sample, 0, _reject(sample, record))
         if isinstance(record, Unfit)
