@@ -1,7 +1,6 @@
 """Rows of tables to sharded .tfrec: `python -m pipelines.table --help`."""
 
 import argparse
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -32,16 +31,14 @@ from schemas.layouts.table import TableLayout
 from transforms.images.check_images import Check
 from transforms.images.convert_images import Orientation
 from transforms.sources.list_blobs import ListBlobs
-from transforms.sources.listed_files import ListFiles
 from transforms.sources.read_samples import SourceSamples
 from transforms.sources.read_table import (
-    ListTables,
-    PickTables,
+    PlanTables,
+    TableFolder,
     TableReader,
     find_image_root,
-    is_table,
 )
-from transforms.sources.table_rows import DEFAULT_MAX_CELL_BYTES, DivideTables
+from transforms.sources.table_rows import DEFAULT_MAX_CELL_BYTES
 from transforms.storage import split_uri
 
 _LISTED = "/tables"  # appended to a split: the name of the root that lists its tables
@@ -160,17 +157,13 @@ class TableConfig(DataSetConfig):
 
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from rows."""
-        files = root | "ListTables" >> ListTables(self.table_files, self.access)
-        tallies = listing = None
-        if self.table_roots:
-            globs = {f"{split}{_LISTED}": glob for split, (_, glob) in self._listed().items()}
-            is_read = functools.partial(is_table, patterns=globs)
-            listed = root | "ListFiles" >> ListFiles(self.table_roots, self.access, is_read=is_read)
-            splits = {f"{split}{_LISTED}": split for split in self.tables}
-            picked = listed.files | "PickTables" >> PickTables(self.table_roots, globs, splits)
-            files = (files, picked) | "AllTables" >> beam.Flatten()
-            tallies = listed.tallies
-        pieces = files | "DivideTables" >> DivideTables(self.access)
+        folders = {
+            f"{split}{_LISTED}": TableFolder(split, *folder)
+            for split, folder in self._listed().items()
+        }
+        plan = PlanTables(self.table_files, folders, self.access)
+        pieces, tallies = root | "PlanTables" >> plan
+        listing = None
         read = pieces | "ReadTable" >> self.read_samples(self._reader)
         if self.image_column:
             listing = root | "ListBlobs" >> ListBlobs(self.roots, self.access)

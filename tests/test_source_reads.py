@@ -11,7 +11,7 @@ from transforms.sources import listed_files, read_arrays
 from transforms.sources.list_blobs import MAX_IMAGE_BYTES
 from transforms.sources.listed_files import ListedFile, ListFiles, is_file
 from transforms.sources.read_sidecar import SideNames
-from transforms.sources.read_table import is_table
+from transforms.sources.read_table import TableFolder, is_table
 from transforms.storage import Entry
 
 
@@ -74,12 +74,12 @@ def test_arrays_are_read(listed: ListedFile, is_read: bool) -> None:
     ],
 )
 def test_tables_are_read(listed: ListedFile, is_read: bool) -> None:
-    assert is_table(listed, {"train": ""}) is is_read
+    assert is_table(listed, {"train": TableFolder("train", "", "")}) is is_read
 
 
 def test_tables_that_a_glob_does_not_mean_are_not_read() -> None:
-    assert is_table(file("a.csv"), {"train": "a*.csv"})
-    assert not is_table(file("b.csv"), {"train": "a*.csv"})
+    assert is_table(file("a.csv"), {"train": TableFolder("train", "", "a*.csv")})
+    assert not is_table(file("b.csv"), {"train": TableFolder("train", "", "a*.csv")})
 
 
 def test_a_listing_counts_what_its_reader_reads(

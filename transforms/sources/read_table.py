@@ -4,6 +4,7 @@ import functools
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import apache_beam as beam
 
@@ -22,11 +23,13 @@ from schemas.columns import (
     text_of,
     what_is_named,
 )
-from schemas.faults import Rejected, fault_line
+from schemas.faults import Rejected
 from schemas.fields import fields_of_row, labels_of
 from schemas.samples import Blob, Sample
 from schemas.splits import Splitting
-from transforms.sources.listed_files import ListedFile, is_file
+from transforms.sources.elements import is_in_process
+from transforms.sources.list_blobs import PinTally
+from transforms.sources.listed_files import ListedFile, ListFiles, is_file
 from transforms.sources.read_samples import Item, SourceNote
 from transforms.sources.table_rows import (
     DEFAULT_MAX_CELL_BYTES,
@@ -34,6 +37,7 @@ from transforms.sources.table_rows import (
     Row,
     TableFile,
     TablePiece,
+    divide_file,
     first_piece,
     rows_of,
     table_fault,
@@ -50,7 +54,6 @@ from transforms.storage import (
 )
 
 STAGE = "read_table"
-
 NOT_A_TABLE = "not_called_a_table"
 """Why a file in a folder of tables is left out."""
 
@@ -82,97 +85,91 @@ class TableReader:
     max_cell_bytes: int = DEFAULT_MAX_CELL_BYTES
 
     def __call__(self, piece: TablePiece) -> Iterator[Item]:
-        """Yield the sample of every row, or why there is none, and what its columns hold."""
+        """Yield the sample of every row, or why there is none, and what its columns hold.
+
+        Raises:
+            RuntimeError: `E-TAB-HEADER` when a column is not there that an option names,
+                `E-SRC-SPLIT` when a row does not say its split.
+        """
         if not piece.format:
             split = self.splitting.split_of_other(piece.file.split, piece.file.entry.name)
             yield SourceNote(split, skipped=NOT_A_TABLE)
             return
         self._check_header(piece)
-        notes: dict[str, ColumnNotes] = {}
+        notes: dict[str, _ColumnNotes] = {}
         for row in rows_of(piece, open_storage(piece.file.root, self.access), self.max_cell_bytes):
-            yield self.read_row(row, piece, notes)
+            yield self._read_row(row, piece, notes)
         for split, found in notes.items():
             yield found.note(split)
 
     def _check_header(self, piece: TablePiece) -> None:
-        """Refuse a file that lacks a named column.
+        needed = [
+            ("image_column", self.image_column),
+            ("key_column", self.key_column),
+            *(("label_column", name) for name in self.label_columns),
+            *self.splitting.fields.items(),
+        ]
+        for option, name in needed:
+            if name and piece.columns and name not in piece.columns:
+                what = f"has no column {name!r}, which {option} names"
+                remedy = f"name one of {', '.join(piece.columns[:20])}"
+                raise table_fault("E-TAB-HEADER", piece.file.where, what, remedy)
 
-        Raises:
-            RuntimeError: `E-TAB-HEADER`.
-        """
-        needed = {
-            "image_column": (self.image_column,),
-            "key_column": (self.key_column,),
-            "label_column": self.label_columns,
-            **{option: (name,) for option, name in self.splitting.fields.items()},
-        }
-        for option, names in needed.items():
-            check_columns(piece, option, names)
-
-    def read_row(
-        self, row: Row | BadRow, piece: TablePiece, notes: dict[str, "ColumnNotes"]
+    def _read_row(
+        self, row: Row | BadRow, piece: TablePiece, notes: dict[str, "_ColumnNotes"]
     ) -> Sample | Rejected:
         """Return the sample of a row, or why there is none; notes grow by what it holds."""
         # A row without a key of its own must not have that of another row: --exclude goes by it.
         prefix = f"{piece.file.entry.name}:" if self.key_column else piece.file.prefix
-        number_key = f"{prefix}{row.number}"
-        if isinstance(row, BadRow):
-            split = self.splitting.split_of_other(piece.file.split, number_key)
-            return _rejected(split, number_key, piece, row, row.code, row.detail)
-        cells = row.cells
+        key, split, given = f"{prefix}{row.number}", "", piece.file.split
+        place = f"line {row.line}" if row.line else f"row {row.number}"
+        code = "E-ROW-KEY"
         try:
-            key = self.key_of(cells) if self.key_column else number_key
-        except ValueError as error:
-            split = self.splitting.split_of_other(piece.file.split, number_key)
-            return _rejected(split, number_key, piece, row, "E-ROW-KEY", str(error))
-        split = self.split_of(cells, key, piece.file.split, f"{piece.file.where} {place_of(row)}")
-        try:
-            blobs = self.blobs_of(cells, piece.file.split)
-        except ValueError as error:
-            return _rejected(split, key, piece, row, "E-ROW-PATH", str(error))
-        kept = {
-            name: cell
-            for name, cell in cells.items()
-            if cell is not None and name not in self.used_up
-        }
-        seen = notes.get(split) or ColumnNotes()
-        try:
+            if isinstance(row, BadRow):
+                code = row.code
+                raise ValueError(row.detail)
+            cells = row.cells
+            if self.key_column:
+                key = self._key_of(cells)
+            split = self._split_of(cells, key, given, f"{piece.file.where} {place}")
+            code = "E-ROW-PATH"
+            blobs = self._blobs_of(cells, given)
+            code = "E-ROW-TYPE"
+            used_up = self._used_up
+            kept = {
+                name: cell
+                for name, cell in cells.items()
+                if cell is not None and name not in used_up
+            }
+            seen = notes.get(split) or _ColumnNotes()
             if piece.has_text_cells:
                 kinds = _kinds_of_text(kept, seen)
             else:
                 kinds = _kinds(kept, self.sequence_columns)
             names = labels_of(kept, self.label_columns)
         except ValueError as error:
-            return _rejected(split, key, piece, row, "E-ROW-TYPE", str(error))
+            split = split or self.splitting.split_of_other(given, key)
+            detail = f"{piece.file.entry.name} {place}: {error}"
+            return Rejected(code=code, stage=STAGE, split=split, key=key, detail=detail)
         notes[split] = seen
-        seen.add(kept, cells.keys() - self.used_up, kinds, names)
-        fields, payload = fields_of_row(packable(kept, kinds), self.sequence_columns)
-        return Sample(split, key, position_of(row, piece), blobs, fields, payload=payload)
+        seen.add(kept, cells.keys() - used_up, kinds, names)
+        fields, payload = fields_of_row(_packable(kept, kinds), self.sequence_columns)
+        position = piece.file.place << _ROW_BITS | row.number
+        return Sample(split, key, position, blobs, fields, payload=payload)
 
     @functools.cached_property
-    def used_up(self) -> frozenset[str]:
+    def _used_up(self) -> frozenset[str]:
         """Columns that say where a sample goes and what is read for it, and are no features."""
         used = {self.image_column, self.splitting.fields.get("split_by", "")}
         return frozenset(used - {""})
 
-    def key_of(self, cells: Mapping[str, Cell]) -> str:
-        """Return what the column of keys says.
-
-        Raises:
-            ValueError: when it says nothing that could be a key.
-        """
+    def _key_of(self, cells: Mapping[str, Cell]) -> str:
         cell = cells.get(self.key_column)
-        if isinstance(cell, bool) or not isinstance(cell, (int, str)) or cell == "":
-            what = "no value" if cell in (None, "") else f"a {type(cell).__name__}"
-            raise ValueError(f"column {self.key_column!r} gives no key: {what}")
+        if isinstance(cell, bool) or not isinstance(cell, int | str) or cell == "":
+            raise ValueError(f"column {self.key_column!r} gives no key: {_what_is(cell)}")
         return str(cell)
 
-    def split_of(self, cells: Mapping[str, Cell], key: str, given: str, where: str) -> str:
-        """Return the split of a row of a table that is given for one; `where` is for messages.
-
-        Raises:
-            RuntimeError: `E-SRC-SPLIT` when its column says none.
-        """
+    def _split_of(self, cells: Mapping[str, Cell], key: str, given: str, where: str) -> str:
         if self.splitting.is_given:
             return given
         fields = {
@@ -182,37 +179,14 @@ class TableReader:
         }
         return self.splitting.split_for(given, key, fields, where)
 
-    def blobs_of(self, cells: Mapping[str, Cell], given: str) -> tuple[Blob, ...]:
-        """Return the images that a row names: one, or none where there are no images.
-
-        Raises:
-            ValueError: when it names none below the root.
-        """
+    def _blobs_of(self, cells: Mapping[str, Cell], given: str) -> tuple[Blob, ...]:
+        """Return the images that a row names: one, or none where there are no images."""
         if not self.image_column:
             return ()
         cell = cells.get(self.image_column)
         if not isinstance(cell, str) or not cell:
-            what = "no value" if cell in (None, "") else f"a {type(cell).__name__}"
-            raise ValueError(f"column {self.image_column!r} names no image: {what}")
+            raise ValueError(f"column {self.image_column!r} names no image: {_what_is(cell)}")
         return (Blob(given, name_in_root(cell, self.image_roots[given])),)
-
-
-def check_columns(piece: TablePiece, option: str, names: Sequence[str]) -> None:
-    """Refuse a file whose header lacks columns that an option names.
-
-    Raises:
-        RuntimeError: `E-TAB-HEADER`.
-    """
-    for name in names:
-        if name and piece.columns and name not in piece.columns:
-            what = f"has no column {name!r}, which {option} names"
-            remedy = f"name one of {', '.join(piece.columns[:20])}"
-            raise table_fault("E-TAB-HEADER", piece.file.where, what, remedy)
-
-
-def position_of(row: Row | BadRow, piece: TablePiece) -> int:
-    """Return a row's place among all rows of its split."""
-    return piece.file.place << _ROW_BITS | row.number
 
 
 def name_in_root(cell: str, root: str) -> str:
@@ -264,17 +238,36 @@ def find_image_root(
     return ""
 
 
+def stat_tables(split: str, uris: Sequence[str], access: Access) -> list[TableFile]:
+    """Return the files of a split that are given by name, in the order of their names.
+
+    Raises:
+        RuntimeError: `E-ARG` when one of them is not there.
+    """
+    by_name = sorted((*reversed(split_uri(uri)), uri) for uri in uris)
+    return [
+        TableFile(split, root, find_uri(uri, access)[1], place, f"{name}:" if len(uris) > 1 else "")
+        for place, (name, root, uri) in enumerate(by_name)
+    ]
+
+
+def number_tables(split: str, root: str, entries: Iterable[Entry]) -> list[TableFile]:
+    """Return a folder's files, those that are tables with their place in the order of names."""
+    in_order = sorted(entries, key=lambda entry: (not is_called_a_table(entry.name), entry.name))
+    return [
+        TableFile(split, root, entry, place, f"{entry.name}:", is_called_a_table(entry.name))
+        for place, entry in enumerate(in_order)
+    ]
+
+
 def _tables_of(split: str, uris: Sequence[str], access: Access) -> list[TableFile]:
     """Return a split's tables as they are now, in the order of their names."""
     if what_is_named(uris[0]) is Named.FILE:
         return stat_tables(split, uris, access)
-    root, pattern = root_and_pattern(uris[0])
-    entries = (
-        entry
-        for entry in list_uri(root, access)
-        if entry.kind == "file" and is_called_a_table(entry.name) and matches(entry.name, pattern)
-    )
-    return number_tables(split, root, entries)
+    folder = TableFolder(split, *root_and_pattern(uris[0]))
+    found = (ListedFile("", entry) for entry in list_uri(folder.uri, access))
+    entries = [file.entry for file in found if is_table(file, {"": folder})]
+    return number_tables(split, folder.uri, entries)
 
 
 @functools.lru_cache(maxsize=64)
@@ -287,7 +280,7 @@ def _prefixes(root: str) -> tuple[str, ...]:
     return (f"file://{absolute}/", f"{absolute}/")
 
 
-class ColumnNotes:
+class _ColumnNotes:
     """What rows have shown of a split's columns."""
 
     def __init__(self) -> None:
@@ -314,12 +307,11 @@ class ColumnNotes:
         facts = [
             ColumnFacts(name, kinds, self._cells.get(name, 0)) for name, kinds in self.kinds.items()
         ]
-        return SourceNote(
-            split, class_names=frozenset(self._class_names), columns=tuple(facts), rows=self._rows
-        )
+        names = frozenset(self._class_names)
+        return SourceNote(split, class_names=names, columns=tuple(facts), rows=self._rows)
 
 
-def _kinds_of_text(kept: Mapping[str, Cell], seen: ColumnNotes) -> dict[str, int]:
+def _kinds_of_text(kept: Mapping[str, Cell], seen: _ColumnNotes) -> dict[str, int]:
     """Return what the text cells of a row are; a column is looked at until one is no number."""
     return {
         name: TEXT if seen.kinds.get(name, 0) & TEXT else kind_of_text(cell)
@@ -338,7 +330,7 @@ def _kinds(kept: Mapping[str, Cell], sequence_columns: Sequence[str]) -> dict[st
     return kinds
 
 
-def packable(kept: dict[str, Cell], kinds: Mapping[str, int]) -> dict[str, Cell]:
+def _packable(kept: dict[str, Cell], kinds: Mapping[str, int]) -> dict[str, Cell]:
     """Return cells as MessagePack has them: whole numbers beyond int64 go as text."""
     big = [name for name, kind in kinds.items() if kind & BIG_INT]
     return kept | {name: _without_big(kept[name]) for name in big}
@@ -350,119 +342,112 @@ def _without_big(cell: Cell) -> Cell:
     return str(cell) if isinstance(cell, int) and kind_of_value(cell) == BIG_INT else cell
 
 
-def place_of(row: Row | BadRow) -> str:
-    """Return where a row is in its file, for messages."""
-    return f"line {row.line}" if row.line else f"row {row.number}"
+def _what_is(cell: Cell) -> str:
+    return "no value" if cell in (None, "") else f"a {type(cell).__name__}"
 
 
-def _rejected(
-    split: str, key: str, piece: TablePiece, row: Row | BadRow, code: str, detail: str
-) -> Rejected:
-    detail = f"{piece.file.entry.name} {place_of(row)}: {detail}"
-    return Rejected(code=code, stage=STAGE, split=split, key=key, detail=detail)
+class TableFolder(NamedTuple):
+    """A folder of tables.
 
-
-def stat_tables(split: str, uris: Sequence[str], access: Access) -> list[TableFile]:
-    """Return the files of a split that are given by name, in the order of their names.
-
-    Raises:
-        RuntimeError: `E-ARG` when one of them is not there.
+    Attributes:
+        split: that it is given for.
+        uri: of the folder.
+        pattern: glob of the names below it that are meant; empty for all.
     """
-    by_name = sorted((*reversed(split_uri(uri)), uri) for uri in uris)
-    return [
-        TableFile(split, root, find_uri(uri, access)[1], place, f"{name}:" if len(uris) > 1 else "")
-        for place, (name, root, uri) in enumerate(by_name)
-    ]
+
+    split: str
+    uri: str
+    pattern: str
 
 
-def number_tables(split: str, root: str, entries: Iterable[Entry]) -> list[TableFile]:
-    """Return a folder's files, those that are tables with their place in the order of names."""
-    in_order = sorted(entries, key=lambda entry: (not is_called_a_table(entry.name), entry.name))
-    return [
-        TableFile(split, root, entry, place, f"{entry.name}:", is_called_a_table(entry.name))
-        for place, entry in enumerate(in_order)
-    ]
+def is_table(listed: ListedFile, folders: Mapping[str, TableFolder]) -> bool:
+    """Return whether a listed file is one that is read as a table."""
+    name = listed.entry.name
+    is_meant = is_called_a_table(name) and matches(name, folders[listed.root].pattern)
+    return is_file(listed) and is_meant
+
+
+class PlannedTables(NamedTuple):
+    """What `PlanTables` returns.
+
+    Attributes:
+        pieces: of all tables, and of files to be counted and left out.
+        tallies: the digest of every folder's listing; None where all tables are given as files.
+    """
+
+    pieces: beam.PCollection[TablePiece]
+    tallies: beam.PCollection[tuple[str, PinTally]] | None
 
 
 @dataclass(eq=False)
-class ListTables(beam.PTransform):
-    """Root -> the table files that are given by name, as they are now.
+class PlanTables(beam.PTransform):
+    """Root -> the pieces of all tables, in any order, for workers to read in parallel.
 
     Attributes:
-        files: URIs per split.
+        files: URIs per split whose tables are given as files.
+        folders: by the names of their roots.
         access: how stores are reached.
     """
 
     files: Mapping[str, Sequence[str]]
+    folders: Mapping[str, TableFolder]
     access: Access
 
-    def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection[TableFile]:
-        """Look at every file."""
-        return (
+    def expand(self, root: beam.pvalue.PBegin) -> PlannedTables:
+        """Find and divide the files, one by one on a cluster."""
+        files = (
             root
             | "Once" >> beam.Impulse()
-            | "Stat" >> beam.FlatMap(_stat_tables, self.files, self.access)
+            | "StatFiles" >> beam.FlatMap(_stat_files, self.files, self.access)
         )
+        tallies = None
+        if self.folders:
+            uris = {name: folder.uri for name, folder in self.folders.items()}
+            is_read = functools.partial(is_table, folders=self.folders)
+            listed = root | "ListFiles" >> ListFiles(uris, self.access, is_read=is_read)
+            tallies = listed.tallies
+            picked = (
+                listed.files
+                | "PickFiles" >> beam.FlatMap(_pick_file, self.folders)
+                | "GroupFolders" >> beam.GroupByKey()
+                | "NumberFiles" >> beam.FlatMap(_number_files, self.folders)
+            )
+            files = (files, picked) | "AllFiles" >> beam.Flatten()
+        in_process = is_in_process(root.pipeline)
+        if not in_process:
+            files |= "OneByOne" >> beam.Reshuffle()
+        pieces = files | "Divide" >> beam.FlatMap(_divide, self.access)
+        if not in_process:
+            pieces |= "Spread" >> beam.Reshuffle()
+        return PlannedTables(pieces, tallies)
 
 
-def _stat_tables(
-    _: bytes, files: Mapping[str, Sequence[str]], access: Access
-) -> Iterator[TableFile]:
-    for split, uris in sorted(files.items()):
-        yield from stat_tables(split, uris, access)
+def _stat_files(_: bytes, files: Mapping[str, Sequence[str]], access: Access) -> list[TableFile]:
+    return [
+        file for split, uris in sorted(files.items()) for file in stat_tables(split, uris, access)
+    ]
 
 
-@dataclass(eq=False)
-class PickTables(beam.PTransform):
-    """Listed files -> the files of tables, and those in between that are not called so.
-
-    Attributes:
-        roots: URI per name of a root.
-        patterns: glob per name of a root; empty for all that is there.
-        splits: split per name of a root.
-    """
-
-    roots: Mapping[str, str]
-    patterns: Mapping[str, str]
-    splits: Mapping[str, str]
-
-    def expand(self, listed: beam.PCollection[ListedFile]) -> beam.PCollection[TableFile]:
-        """Look at every name."""
-        return (
-            listed
-            | "Pick" >> beam.Filter(_is_picked, self.patterns, self.roots)
-            | "ByRoot" >> beam.Map(_by_root)
-            | "GroupRoots" >> beam.GroupByKey()
-            | "Number" >> beam.FlatMap(_number, self.roots, self.splits)
-        )
+def _pick_file(
+    listed: ListedFile, folders: Mapping[str, TableFolder]
+) -> Iterator[tuple[str, Entry]]:
+    """Yield a file that is meant; what is called a table, and is none, is not passed over."""
+    entry, folder = listed.entry, folders[listed.root]
+    if entry.kind == "directory" or not matches(entry.name, folder.pattern):
+        return
+    if entry.kind == "file":
+        yield listed.root, entry
+    elif is_called_a_table(entry.name):
+        where = join_uri(folder.uri, entry.name)
+        raise table_fault("E-TAB-FORMAT", where, f"a {entry.kind}", "mend it, or take it away")
 
 
-def is_table(listed: ListedFile, patterns: Mapping[str, str]) -> bool:
-    """Return whether a listed file is one that is read as a table."""
-    name = listed.entry.name
-    is_meant = is_called_a_table(name) and matches(name, patterns[listed.root])
-    return is_file(listed) and is_meant
-
-
-def _is_picked(listed: ListedFile, patterns: Mapping[str, str], roots: Mapping[str, str]) -> bool:
-    """Return whether a name is meant; what is called a table, and is none, is not passed over."""
-    entry = listed.entry
-    if entry.kind == "directory" or not matches(entry.name, patterns[listed.root]):
-        return False
-    if entry.kind != "file" and is_called_a_table(entry.name):
-        where = join_uri(roots[listed.root], entry.name)
-        raise RuntimeError(
-            fault_line("E-TAB-FORMAT", where, f"a {entry.kind}", "mend it, or take it away")
-        )
-    return entry.kind == "file"
-
-
-def _by_root(listed: ListedFile) -> tuple[str, Entry]:
-    return listed.root, listed.entry
-
-
-def _number(
-    of_root: tuple[str, Iterable[Entry]], roots: Mapping[str, str], splits: Mapping[str, str]
+def _number_files(
+    of_root: tuple[str, Iterable[Entry]], folders: Mapping[str, TableFolder]
 ) -> list[TableFile]:
     root, entries = of_root
-    return number_tables(splits[root], roots[root], entries)
+    return number_tables(folders[root].split, folders[root].uri, entries)
+
+
+def _divide(file: TableFile, access: Access) -> Iterator[TablePiece]:
+    return divide_file(file, open_storage(file.root, access))
