@@ -23,7 +23,6 @@ from pipelines.run import Command
 from schemas.annotations.side_files import SideFormat
 from schemas.layouts import Layout
 from schemas.layouts.detection import DetectionLayout
-from schemas.layouts.groups import instead_of
 from schemas.layouts.pictures import SizeMismatch
 from schemas.layouts.table import TableLayout
 from transforms.pipeline_spool import spool_for
@@ -217,7 +216,7 @@ def layout_of(flags: argparse.Namespace) -> Layout:
     if unknown := [name for name in features or () if name not in _FEATURES]:
         raise ValueError(
             f"features must be of {', '.join(_FEATURES)}, got {flags.features!r}:"
-            f" {instead_of(unknown, _FEATURES)}"
+            f" leave out {', '.join(map(repr, unknown))}"
         )
     return DetectionLayout(
         on_size_mismatch=SizeMismatch(flags.on_size_mismatch),

@@ -8,7 +8,7 @@ import enum
 import functools
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -203,18 +203,6 @@ def columns_of_found(found: Iterable[str]) -> dict[str, ColumnType]:
     """Return the types of columns from what `found_of_columns` gave."""
     named = (text.partition(" ") for text in found)
     return {name: parse_type(name, text, may_nest=True) for text, _, name in named}
-
-
-def check_named(what: str, names: Collection[str], columns: Mapping[str, Any]) -> None:
-    """Refuse names of columns that a table does not have.
-
-    Raises:
-        ValueError: with the names that it has.
-    """
-    for name in names:
-        if name not in columns:
-            shown = ", ".join(sorted(columns)[:20])
-            raise ValueError(f"{what} must name a column, got {name!r}: give one of {shown}")
 
 
 def values_of(cell: Cell, wanted: ColumnType) -> Sequence[Any] | None:

@@ -103,6 +103,21 @@ class Feature:
             )
 
 
+def text(key: str, doc: str, *, repeated: bool = False) -> Feature:
+    """Return a feature of UTF-8 text."""
+    return Feature(key, Kind.BYTES, repeated, doc, Content.TEXT)
+
+
+def class_label(key: str, doc: str, *, repeated: bool = False) -> Feature:
+    """Return a feature of ids of the label map."""
+    return Feature(key, Kind.INT64, repeated, doc, Content.CLASS_LABEL)
+
+
+def image_file(key: str, doc: str) -> Feature:
+    """Return a feature of one encoded image file."""
+    return Feature(key, Kind.BYTES, False, doc, Content.IMAGE)
+
+
 @dataclass(frozen=True)
 class FeatureSpec:
     """All features of an Example, in the order in which documentation lists them.

@@ -17,7 +17,6 @@ from schemas.columns import (
     ColumnFacts,
     ColumnType,
     add_facts,
-    check_named,
     columns_of_found,
     found_of_columns,
     kind_of_text,
@@ -159,13 +158,6 @@ def test_a_plan_keeps_types_with_any_name() -> None:
         " x[] ": ColumnType(Kind.INT64, repeated=True),
         "home town?": ColumnType(Kind.BYTES, optional=True),
     }
-
-
-def test_names_that_no_column_has() -> None:
-    with pytest.raises(ValueError) as raised:
-        check_named("types", ["age", "agee"], {"name": 0, "age": 0})
-
-    assert str(raised.value) == "types must name a column, got 'agee': give one of age, name"
 
 
 CELLS = [

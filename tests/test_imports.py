@@ -37,7 +37,6 @@ TO_BE_MENDED = {
     ("readers", "imports transforms"),
     ("readers", f"imports {IMAGES}"),
     ("schemas", "uses _add_kind"),
-    ("schemas", "uses _column_feature"),
     (STORAGE, "uses _run"),
     (STORAGE, "uses _path"),
     (STORAGE, "uses _coding"),

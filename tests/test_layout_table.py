@@ -190,7 +190,7 @@ def test_bad_tables_are_refused(layout: TableLayout, found: tuple[str, ...], mes
 
 
 def test_flags_that_do_not_fit_together() -> None:
-    message = "^types must not be of a label_column, got 'l': leave one out$"
+    message = "^types must not name a label_column, got 'l': leave one out$"
     with pytest.raises(ValueError, match=message):
         TableLayout(types(l="int64"), ("l",))
 

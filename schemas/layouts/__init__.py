@@ -7,7 +7,7 @@ of annotated pictures have `schemas.layouts.pictures.PictureLayout` as their bas
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple, Protocol, Self
+from typing import ClassVar, NamedTuple, Self
 
 from schemas.annotations.coco import BadAnnotation
 from schemas.example import FeatureListValues, FeatureValues
@@ -78,30 +78,28 @@ class Unfit(NamedTuple):
     place: int = 0
 
 
-class Layout(Protocol):
+class Layout:
     """What the transforms ask of a layout; implementations are frozen and picklable.
 
-    A subclass says `name`, `spec`, `record_bytes` and `build`, and what else is not as here.
+    A subclass gives `spec`, `record_bytes` and `build`, and whatever differs from the
+    defaults here.
 
     Attributes:
-        name: as in the manifest.
-        spec: the features of every Example.
-        first_label_id: None where records hold the annotation files' category ids; else the number
-            from which labels are counted without gaps, in the order of these.
-        per_annotation: an Example is of one annotation, not of one image.
-        int64_ids: records hold ids as numbers, so that annotation files may have no others.
-        reads_segmentations: samples have to carry segmentations.
-        has_payloads: samples may have payloads, which then travel apart.
-        reads_images: blobs are image files, which are checked; else bytes, taken as they are.
-        sample_noun: what a sample of its sources is called in messages.
-        pixels_dtype: NumPy's name of what `EncodedImage.pixels` are to be, one of `PIXEL_DTYPES`;
-            empty where encoded images are written.
+        per_annotation: whether an Example holds one annotation instead of one image.
+        int64_ids: whether records hold ids as numbers, so that annotation files must have such.
+        reads_images: whether blobs are image files, which are checked; others are taken as bytes.
+        sample_noun: word for a sample in messages.
     """
+
+    per_annotation: ClassVar[bool] = False
+    int64_ids: ClassVar[bool] = False
+    reads_images: ClassVar[bool] = True
+    sample_noun: ClassVar[str] = "image"
 
     @property
     def name(self) -> str:
         """The layout's name in the manifest."""
-        raise NotImplementedError
+        return self.spec.name
 
     @property
     def spec(self) -> FeatureSpec:
@@ -110,22 +108,12 @@ class Layout(Protocol):
 
     @property
     def first_label_id(self) -> int | None:
-        """The number from which labels are counted; None for the files' own ids."""
+        """The first label's number; labels follow without gaps. None for the sources' own ids."""
         return None
 
     @property
-    def per_annotation(self) -> bool:
-        """Whether an Example is of one annotation."""
-        return False
-
-    @property
-    def int64_ids(self) -> bool:
-        """Whether ids must be numbers."""
-        return False
-
-    @property
     def reads_segmentations(self) -> bool:
-        """Whether samples have to carry segmentations, which makes them ten times as large."""
+        """Whether samples must carry segmentations, which makes them ten times as large."""
         return False
 
     @property
@@ -134,28 +122,18 @@ class Layout(Protocol):
         return self.reads_segmentations
 
     @property
-    def reads_images(self) -> bool:
-        """Whether blobs are image files, which are checked; else bytes, taken as they are."""
-        return True
-
-    @property
     def pixels_dtype(self) -> str:
-        """What plain pixels are given as, one of `PIXEL_DTYPES`; empty for encoded images."""
+        """Type of `EncodedImage.pixels`, one of `PIXEL_DTYPES`; empty for encoded images."""
         return ""
-
-    @property
-    def sample_noun(self) -> str:
-        """What a sample of its sources is called in messages."""
-        return "image"
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes, for the plan."""
         return {}
 
     def resolved(self, found: Sequence[str]) -> Self:
-        """Return the layout for what the sources turned out to hold.
+        """Return the layout for what the sources hold.
 
-        It is called once the plan is made, and before `spec` or `build` are asked for anything.
+        It is called once the plan is made, and before `spec` or `build` are used.
 
         Args:
             found: names of what is there, as the reader gives them, such as `captions`.
@@ -166,7 +144,10 @@ class Layout(Protocol):
         return self
 
     def record_bytes(self, sample: Sample) -> int:
-        """Return the size of the sample's record in its shard, before its images are read."""
+        """Return the estimated size of the sample's record, before its images are read.
+
+        The estimate fixes the number of shards, hence bytes: changing it is a breaking change.
+        """
         raise NotImplementedError
 
     def build(

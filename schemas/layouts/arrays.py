@@ -4,12 +4,12 @@ import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Self
+from typing import ClassVar, Self
 
 import msgspec
 
 from schemas.example import FeatureValues
-from schemas.features import Content, Feature, FeatureSpec, Kind
+from schemas.features import Feature, FeatureSpec, Kind, class_label
 from schemas.fields import ArrayFields, EncodedImage, Scalar
 from schemas.layouts import Built, Labels, Layout, Unfit
 from schemas.samples import Sample
@@ -27,7 +27,7 @@ _SHAPE = (
 )
 _ANY_SHAPE = (Feature("shape", Kind.INT64, True, "lengths of the item's axes"),)
 _NUMBER = Feature("label", Kind.INT64, False, "the label array's value")
-_CLASS = Feature("label", Kind.INT64, False, "id in label_map.pbtxt", Content.CLASS_LABEL)
+_CLASS = class_label("label", "id in label_map.pbtxt")
 FEATURE_KEYS = frozenset({"height", "width", "depth", "shape", "label", "raw_image"})
 """Keys that an array's own features have."""
 
@@ -67,16 +67,16 @@ class ArraysLayout(Layout):
         others: names and kinds of what other arrays give.
     """
 
+    name: ClassVar[str] = "arrays"
+    first_label_id: ClassVar[int | None] = 0
+    reads_images: ClassVar[bool] = False
+    sample_noun: ClassVar[str] = "item"
+
     encoding: Encoding = Encoding.TENSOR
     dtype: str = ""
     pictures: bool = True
     label: Kind | None = None
     others: tuple[tuple[str, Kind], ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The layout's name in the manifest."""
-        return "arrays"
 
     @property
     def spec(self) -> FeatureSpec:
@@ -95,21 +95,6 @@ class ArraysLayout(Layout):
                 Feature("raw_image", Kind.BYTES, False, what),
             ),
         )
-
-    @property
-    def first_label_id(self) -> int:
-        """The number from which classes with names are counted."""
-        return 0
-
-    @property
-    def reads_images(self) -> bool:
-        """Blobs are values, and no image files."""
-        return False
-
-    @property
-    def sample_noun(self) -> str:
-        """What a sample of its sources is called in messages."""
-        return "item"
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes."""

@@ -1,8 +1,8 @@
-"""Layouts of one image and its class.
+"""Layouts of one image and its class, and of a pair of images.
 
 `classification` has Model Garden's keys, `imagenet` those of tensorflow/tpu's `imagenet_to_gcs.py`,
 `tutorial` those of TensorFlow's tutorial 'TFRecord and tf.train.Example', and `tensor` those of
-PyImageSearch's article on TFRecords.
+PyImageSearch's article on TFRecords. `pairs` is for super-resolution.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import msgspec
 
-from schemas.features import Content, Feature, FeatureSpec, Kind
+from schemas.features import Feature, FeatureSpec, Kind, class_label, image_file, text
 from schemas.fields import ClassFields, EncodedImage
 from schemas.layouts import PIXEL_DTYPES, Built, Labels, Layout, Unfit
 from schemas.manifest import Label
@@ -26,18 +26,28 @@ Values = Mapping[str, bytes | int]
 CLASSIFICATION = FeatureSpec(
     "classification",
     (
-        Feature("image/encoded", Kind.BYTES, False, "the image file's bytes", Content.IMAGE),
-        Feature("image/format", Kind.BYTES, False, "jpeg, png, gif or bmp", Content.TEXT),
+        image_file("image/encoded", "the image file's bytes"),
+        text("image/format", "jpeg, png, gif or bmp"),
         Feature("image/height", Kind.INT64, False, "image height in px, from the file"),
         Feature("image/width", Kind.INT64, False, "image width in px, from the file"),
-        Feature(
-            "image/class/label", Kind.INT64, False, "id in label_map.pbtxt", Content.CLASS_LABEL
-        ),
-        Feature("image/class/text", Kind.BYTES, False, "what the class is called", Content.TEXT),
-        Feature("image/filename", Kind.BYTES, False, "name below the image root", Content.TEXT),
-        Feature("image/key/sha256", Kind.BYTES, False, "hex SHA-256 of the bytes", Content.TEXT),
+        class_label("image/class/label", "id in label_map.pbtxt"),
+        text("image/class/text", "what the class is called"),
+        text("image/filename", "name below the image root"),
+        text("image/key/sha256", "hex SHA-256 of the bytes"),
     ),
 )
+
+
+def image_values(image: EncodedImage) -> Values:
+    """Return what `CLASSIFICATION` holds of an image, without its class."""
+    return {
+        "image/encoded": image.data,
+        "image/format": image.info.format.encode(),
+        "image/height": image.info.height_px,
+        "image/width": image.info.width_px,
+        "image/filename": image.name.encode(),
+        "image/key/sha256": image.sha256.encode(),
+    }
 
 
 @dataclass(frozen=True)
@@ -45,26 +55,15 @@ class ClassifiedLayout(Layout):
     """One Example per image with its class; a subclass chooses the features.
 
     Attributes:
-        features: of every Example, one value each.
-        bytes_beside_image: keys, lengths, numbers and framing of a record. It has part in the
-            number of shards, hence in bytes: changing it is a breaking change.
+        spec: features of every Example, one value each.
+        bytes_beside_image: keys, lengths, numbers and framing of a record.
         first_label: number of the first class.
     """
 
-    features: ClassVar[FeatureSpec]
+    spec: ClassVar[FeatureSpec]
     bytes_beside_image: ClassVar[int]
 
     first_label: int = 0
-
-    @property
-    def name(self) -> str:
-        """The layout's name in the manifest."""
-        return self.features.name
-
-    @property
-    def spec(self) -> FeatureSpec:
-        """The features of every Example."""
-        return self.features
 
     @property
     def first_label_id(self) -> int:
@@ -101,21 +100,17 @@ class ClassifiedLayout(Layout):
 class ClassificationLayout(ClassifiedLayout):
     """One Example per image with its class, which classes' names and numbers tell."""
 
-    features: ClassVar[FeatureSpec] = CLASSIFICATION
+    spec: ClassVar[FeatureSpec] = CLASSIFICATION
     bytes_beside_image: ClassVar[int] = 340  # a name of 40 bytes among them
 
     def values(self, image: EncodedImage, label: Label) -> Values:
         """Return the value of every feature."""
-        return {
-            "image/encoded": image.data,
-            "image/format": image.info.format.encode(),
-            "image/height": image.info.height_px,
-            "image/width": image.info.width_px,
-            "image/class/label": label.id,
-            "image/class/text": (label.text or label.name).encode(),
-            "image/filename": image.name.encode(),
-            "image/key/sha256": image.sha256.encode(),
-        }
+        label_values: Values = {"image/class/label": label.id, "image/class/text": _text_of(label)}
+        return {**image_values(image), **label_values}
+
+
+def _text_of(label: Label) -> bytes:
+    return (label.text or label.name).encode()
 
 
 IMAGENET = FeatureSpec(
@@ -123,16 +118,14 @@ IMAGENET = FeatureSpec(
     (
         Feature("image/height", Kind.INT64, False, "image height in px, from the file"),
         Feature("image/width", Kind.INT64, False, "image width in px, from the file"),
-        Feature("image/colorspace", Kind.BYTES, False, "RGB", Content.TEXT),
+        text("image/colorspace", "RGB"),
         Feature("image/channels", Kind.INT64, False, "3"),
-        Feature(
-            "image/class/label", Kind.INT64, False, "id in label_map.pbtxt", Content.CLASS_LABEL
-        ),
-        Feature("image/class/synset", Kind.BYTES, False, "name of the class", Content.TEXT),
-        Feature("image/class/text", Kind.BYTES, False, "what the class is called", Content.TEXT),
-        Feature("image/format", Kind.BYTES, False, "JPEG", Content.TEXT),
-        Feature("image/filename", Kind.BYTES, False, "name without folders", Content.TEXT),
-        Feature("image/encoded", Kind.BYTES, False, "the image file's bytes", Content.IMAGE),
+        class_label("image/class/label", "id in label_map.pbtxt"),
+        text("image/class/synset", "name of the class"),
+        text("image/class/text", "what the class is called"),
+        text("image/format", "JPEG"),
+        text("image/filename", "name without folders"),
+        image_file("image/encoded", "the image file's bytes"),
     ),
 )
 
@@ -142,8 +135,8 @@ TUTORIAL = FeatureSpec(
         Feature("height", Kind.INT64, False, "image height in px, from the file"),
         Feature("width", Kind.INT64, False, "image width in px, from the file"),
         Feature("depth", Kind.INT64, False, "channels, as tf.io.decode_image gives them"),
-        Feature("label", Kind.INT64, False, "id in label_map.pbtxt", Content.CLASS_LABEL),
-        Feature("image_raw", Kind.BYTES, False, "the image file's bytes", Content.IMAGE),
+        class_label("label", "id in label_map.pbtxt"),
+        image_file("image_raw", "the image file's bytes"),
     ),
 )
 
@@ -151,7 +144,7 @@ TENSOR = FeatureSpec(
     "tensor",
     (
         Feature("image", Kind.BYTES, False, "TensorProto of height x width x channels"),
-        Feature("class_name", Kind.BYTES, False, "name of the class", Content.TEXT),
+        text("class_name", "name of the class"),
     ),
 )
 
@@ -163,7 +156,7 @@ class ImagenetLayout(ClassifiedLayout):
     Their script encodes what is none again, without a word; here it is refused unless asked for.
     """
 
-    features: ClassVar[FeatureSpec] = IMAGENET
+    spec: ClassVar[FeatureSpec] = IMAGENET
     bytes_beside_image: ClassVar[int] = 330
 
     first_label: int = 1
@@ -182,7 +175,7 @@ class ImagenetLayout(ClassifiedLayout):
             "image/channels": info.channels,
             "image/class/label": label.id,
             "image/class/synset": label.name.encode(),
-            "image/class/text": (label.text or label.name).encode(),
+            "image/class/text": _text_of(label),
             "image/format": b"JPEG",
             "image/filename": image.name.rpartition("/")[2].encode(),
             "image/encoded": image.data,
@@ -193,7 +186,7 @@ class ImagenetLayout(ClassifiedLayout):
 class TutorialLayout(ClassifiedLayout):
     """TensorFlow's tutorial: size, depth, label and the file's bytes."""
 
-    features: ClassVar[FeatureSpec] = TUTORIAL
+    spec: ClassVar[FeatureSpec] = TUTORIAL
     bytes_beside_image: ClassVar[int] = 110
 
     def values(self, image: EncodedImage, label: Label) -> Values:
@@ -215,7 +208,7 @@ class TensorLayout(ClassifiedLayout):
         dtype: of the pixels, one of `PIXEL_DTYPES`.
     """
 
-    features: ClassVar[FeatureSpec] = TENSOR
+    spec: ClassVar[FeatureSpec] = TENSOR
     bytes_beside_image: ClassVar[int] = 90
 
     dtype: str = "float32"
@@ -238,27 +231,20 @@ class TensorLayout(ClassifiedLayout):
 
     def values(self, image: EncodedImage, label: Label) -> Values:
         """Return the value of every feature."""
-        if image.pixels is None:
-            raise ValueError("pixels must be there: give images that were decoded")
-        return {"image": encode_tensor(image.pixels), "class_name": label.name.encode()}
+        return {"image": _tensor_of(image), "class_name": label.name.encode()}
 
 
 _BYTES_BESIDE_IMAGES = 60  # keys, lengths and framing
 
-_FILENAME = Feature("filename", Kind.BYTES, False, "name below the high root", Content.TEXT)
-PAIRS = FeatureSpec(
-    "pairs",
-    (
-        Feature("lr", Kind.BYTES, False, "low-resolution image file's bytes", Content.IMAGE),
-        Feature("hr", Kind.BYTES, False, "high-resolution image file's bytes", Content.IMAGE),
-        _FILENAME,
-    ),
-)
+_FILENAME = text("filename", "name below the high root")
+_LOW, _HIGH = "low-resolution image file's bytes", "high-resolution image file's bytes"
+_TENSOR_OF = "TensorProto of the {} image, uint8 [h, w, channels]"
+PAIRS = FeatureSpec("pairs", (image_file("lr", _LOW), image_file("hr", _HIGH), _FILENAME))
 PAIRS_OF_TENSORS = FeatureSpec(
     "pairs",
     (
-        Feature("lr", Kind.BYTES, False, "TensorProto of the low image, uint8 [h, w, channels]"),
-        Feature("hr", Kind.BYTES, False, "TensorProto of the high image, uint8 [h, w, channels]"),
+        Feature("lr", Kind.BYTES, False, _TENSOR_OF.format("low")),
+        Feature("hr", Kind.BYTES, False, _TENSOR_OF.format("high")),
         _FILENAME,
     ),
 )
@@ -271,8 +257,10 @@ class PairsLayout(Layout):
     Attributes:
         scale: how many times as wide and high the high image is; None for any whole number, the
             same both ways.
-        tensors: images are written as serialized TensorProtos of their pixels, not as files.
+        tensors: whether images are written as TensorProtos of their pixels, not as files.
     """
+
+    sample_noun: ClassVar[str] = "pair"
 
     scale: int | None = None
     tensors: bool = False
@@ -283,24 +271,14 @@ class PairsLayout(Layout):
             raise ValueError(f"scale must be at least 1, got {self.scale}: give such as 4")
 
     @property
-    def name(self) -> str:
-        """The layout's name in the manifest."""
-        return "pairs"
-
-    @property
     def spec(self) -> FeatureSpec:
         """The features of every Example."""
         return PAIRS_OF_TENSORS if self.tensors else PAIRS
 
     @property
     def pixels_dtype(self) -> str:
-        """What plain pixels are given as; empty for encoded images."""
+        """Type of plain pixels; empty for encoded images."""
         return "uint8" if self.tensors else ""
-
-    @property
-    def sample_noun(self) -> str:
-        """What a sample of its sources is called in messages."""
-        return "pair"
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes."""
@@ -308,7 +286,7 @@ class PairsLayout(Layout):
         return {"scale": scale, **({"tensors": "uint8"} if self.tensors else {})}
 
     def record_bytes(self, sample: Sample) -> int:
-        """Return the record's size to within some ten bytes, that of files."""
+        """Return the record's size to within some ten bytes, where files are written."""
         images_bytes = sum(blob.size_bytes for blob in sample.blobs)
         return _BYTES_BESIDE_IMAGES + len(sample.key) + images_bytes
 
@@ -317,39 +295,19 @@ class PairsLayout(Layout):
     ) -> Built | Unfit:
         """Return the Example's values, or why the images are no pair."""
         low, high = images
-        sizes_px = _size_px(low), _size_px(high)
-        if not is_scaled(*sizes_px, self.scale):
-            return Unfit("E-IMG-SIZE", _size_fault(*sizes_px, self.scale), 1)
-        features = {
-            "lr": (Kind.BYTES, [self._written(low)]),
-            "hr": (Kind.BYTES, [self._written(high)]),
-            "filename": (Kind.BYTES, [high.name.encode()]),
-        }
+        (low_width, low_height), (width, height) = low.info.size_px, high.info.size_px
+        factor = width // low_width if self.scale is None else self.scale
+        if not factor or (width, height) != (low_width * factor, low_height * factor):
+            wanted = "a whole multiple" if self.scale is None else f"{self.scale} times"
+            what = f"high is {width} x {height}, not {wanted} of low's {low_width} x {low_height}"
+            return Unfit("E-IMG-SIZE", what, 1)
+        written = [_tensor_of(image) if self.tensors else image.data for image in images]
+        values = {"lr": written[0], "hr": written[1], "filename": high.name.encode()}
+        features = {key: (Kind.BYTES, [value]) for key, value in values.items()}
         return Built(features, dropped=[], repairs=[], labels=[])
 
-    def _written(self, image: EncodedImage) -> bytes:
-        if not self.tensors:
-            return image.data
-        if image.pixels is None:
-            raise ValueError(f"{image.name} must come with its pixels: convert it")
-        return encode_tensor(image.pixels)
 
-
-def is_scaled(low_px: tuple[int, int], high_px: tuple[int, int], scale: int | None) -> bool:
-    """Return whether a (width, height) is another one times a whole number, or times that scale.
-
-    >>> is_scaled((3, 2), (12, 8), None), is_scaled((3, 2), (12, 8), 2)
-    (True, False)
-    """
-    factor = high_px[0] // low_px[0] if scale is None else scale
-    return factor > 0 and high_px == (low_px[0] * factor, low_px[1] * factor)
-
-
-def _size_px(image: EncodedImage) -> tuple[int, int]:
-    return image.info.width_px, image.info.height_px
-
-
-def _size_fault(low_px: tuple[int, int], high_px: tuple[int, int], scale: int | None) -> str:
-    wanted = "a whole multiple" if scale is None else f"{scale} times"
-    low, high = (f"{width} x {height}" for width, height in (low_px, high_px))
-    return f"high is {high}, not {wanted} of low's {low}"
+def _tensor_of(image: EncodedImage) -> bytes:
+    if image.pixels is None:
+        raise ValueError(f"{image.name} must come with its pixels: convert it")
+    return encode_tensor(image.pixels)

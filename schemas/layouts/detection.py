@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from schemas.features import Content, Feature, Kind
+from schemas.features import Feature, Kind, class_label, image_file, text
 from schemas.layouts.groups import (
     MASKS,
     PANOPTIC,
@@ -22,38 +22,30 @@ from schemas.layouts.pictures import Picture, Values
 from schemas.manifest import Label
 from schemas.samples import Sample
 
-_BYTES_PER_OBJECT = 4 * 4 + 4 + 2 + 1 + 10  # box, area, label, crowd flag, a short name
-_BYTES_BESIDE_OBJECTS = 541  # keys, lengths, hash, format and framing of a record without objects
 _MASK_BYTES_PER_PANOPTIC_BYTE = 2  # of 26 panoptic PNGs of COCO: 14 kB for 7 kB, in three masks
 
 _IMAGE = (
     Feature("image/height", Kind.INT64, False, "image height in px, from the file"),
     Feature("image/width", Kind.INT64, False, "image width in px, from the file"),
-    Feature("image/filename", Kind.BYTES, False, "name relative to the image root", Content.TEXT),
-    Feature("image/source_id", Kind.BYTES, False, "COCO image id in decimal", Content.TEXT),
-    Feature("image/key/sha256", Kind.BYTES, False, "hex SHA-256 of image/encoded", Content.TEXT),
-    Feature("image/encoded", Kind.BYTES, False, "the image file's bytes", Content.IMAGE),
-    Feature("image/format", Kind.BYTES, False, "jpeg, png, gif or bmp, as found", Content.TEXT),
+    text("image/filename", "name relative to the image root"),
+    text("image/source_id", "COCO image id in decimal"),
+    text("image/key/sha256", "hex SHA-256 of image/encoded"),
+    image_file("image/encoded", "the image file's bytes"),
+    text("image/format", "jpeg, png, gif or bmp, as found"),
 )
 _BOXES = (
     Feature("image/object/bbox/xmin", Kind.FLOAT, True, "left edges / image width, in [0, 1]"),
     Feature("image/object/bbox/xmax", Kind.FLOAT, True, "right edges / image width, in [0, 1]"),
     Feature("image/object/bbox/ymin", Kind.FLOAT, True, "top edges / image height, in [0, 1]"),
     Feature("image/object/bbox/ymax", Kind.FLOAT, True, "bottom edges / image height, in [0, 1]"),
-    Feature("image/object/class/text", Kind.BYTES, True, "category names", Content.TEXT),
-    Feature(
-        "image/object/class/label",
-        Kind.INT64,
-        True,
-        "class ids of label_map.pbtxt",
-        Content.CLASS_LABEL,
-    ),
+    text("image/object/class/text", "category names", repeated=True),
+    class_label("image/object/class/label", "class ids of label_map.pbtxt", repeated=True),
     Feature("image/object/is_crowd", Kind.INT64, True, "1 where the object is a crowd, else 0"),
     Feature("image/object/area", Kind.FLOAT, True, "areas in px squared, as annotated"),
 )
 
 
-def _image_values(picture: Picture) -> dict[str, Sequence]:
+def _image_values(picture: Picture) -> Values:
     image = picture.image
     return {
         "image/height": [image.info.height_px],
@@ -66,7 +58,7 @@ def _image_values(picture: Picture) -> dict[str, Sequence]:
     }
 
 
-def _boxes_values(picture: Picture) -> dict[str, Sequence]:
+def _boxes_values(picture: Picture) -> Values:
     objects = picture.objects
     boxes = [found.box for found in objects]
     return {
@@ -93,7 +85,7 @@ _KEYPOINTS = (
         "a point: 0 unlabelled (x and y are 0), 1 hidden, 2 visible",
     ),
     Feature("image/object/keypoint/num", Kind.INT64, True, "labelled points, an object"),
-    Feature("image/object/keypoint/text", Kind.BYTES, True, "names of the points", Content.TEXT),
+    text("image/object/keypoint/text", "names of the points", repeated=True),
 )
 
 
@@ -117,7 +109,7 @@ def _keypoints_values(picture: Picture) -> Values:
     names_of: dict[int, list[str]] = {}
     xyv_px: list[float] = []
     num: list[int] = []
-    text: list[str] = []
+    texts: list[str] = []
     for found in picture.objects:
         names = names_of.get(found.label.id)
         if names is None:
@@ -127,14 +119,14 @@ def _keypoints_values(picture: Picture) -> Values:
         unlabelled = [0.0] * (3 * len(names) - len(found.keypoints_px))
         xyv_px += [*found.keypoints_px, *unlabelled]
         num.append(sum(v > 0 for v in found.keypoints_px[2::3]))
-        text += names
+        texts += names
     xs, ys = _place(picture, xyv_px)
     return {
         "image/object/keypoint/x": xs,
         "image/object/keypoint/y": ys,
         "image/object/keypoint/visibility": [int(v) for v in xyv_px[2::3]],
         "image/object/keypoint/num": num,
-        "image/object/keypoint/text": [name.encode() for name in text],
+        "image/object/keypoint/text": [name.encode() for name in texts],
     }
 
 
@@ -151,28 +143,6 @@ def _place(picture: Picture, xyv_px: Sequence[float]) -> tuple[list[float], list
 KEYPOINTS = FeatureGroup("keypoints", _KEYPOINTS, _keypoints_values, found_as="keypoints")
 
 
-_CAPTIONS = (
-    Feature("image/caption", Kind.BYTES, True, "captions, by annotation id", Content.TEXT),
-)
-_LICENSE = (
-    Feature("image/license", Kind.INT64, True, "id of the license; none where it is not known"),
-)
-_LVIS = (
-    Feature(
-        "image/neg_category_ids",
-        Kind.INT64,
-        True,
-        "class ids of which no object is in the image, verified",
-    ),
-    Feature(
-        "image/not_exhaustive_category_ids",
-        Kind.INT64,
-        True,
-        "class ids of which not all objects are annotated",
-    ),
-)
-
-
 def _captions_values(picture: Picture) -> Values:
     return {"image/caption": [caption.encode() for caption in picture.fields.captions]}
 
@@ -183,12 +153,11 @@ def _license_values(picture: Picture) -> Values:
 
 
 def _lvis_values(picture: Picture) -> Values:
-    fields = picture.fields
+    negative = picture.fields.negative_category_ids
+    not_exhaustive = picture.fields.not_exhaustive_category_ids
     return {
-        "image/neg_category_ids": _label_ids(fields.negative_category_ids, picture),
-        "image/not_exhaustive_category_ids": _label_ids(
-            fields.not_exhaustive_category_ids, picture
-        ),
+        "image/neg_category_ids": _label_ids(negative, picture),
+        "image/not_exhaustive_category_ids": _label_ids(not_exhaustive, picture),
     }
 
 
@@ -208,10 +177,23 @@ def _label_ids(category_ids: Iterable[int], picture: Picture) -> list[int]:
     return label_ids
 
 
-CAPTIONS = FeatureGroup("captions", _CAPTIONS, _captions_values, found_as="captions")
-LICENSE = FeatureGroup("license", _LICENSE, _license_values, "license", by_default=False)
+CAPTIONS = FeatureGroup(
+    "captions",
+    (text("image/caption", "captions, by annotation id", repeated=True),),
+    _captions_values,
+    found_as="captions",
+)
+_LICENSE = Feature(
+    "image/license", Kind.INT64, True, "id of the license; none where it is not known"
+)
+LICENSE = FeatureGroup("license", (_LICENSE,), _license_values, "license", by_default=False)
+_NEGATIVE = "class ids of which no object is in the image, verified"
+_NOT_EXHAUSTIVE = "class ids of which not all objects are annotated"
+_LVIS = (
+    Feature("image/neg_category_ids", Kind.INT64, True, _NEGATIVE),
+    Feature("image/not_exhaustive_category_ids", Kind.INT64, True, _NOT_EXHAUSTIVE),
+)
 LVIS = FeatureGroup("lvis", _LVIS, _lvis_values, found_as="lvis")
-
 
 GROUPS = (BOXES, MASKS, POLYGONS, KEYPOINTS, CAPTIONS, PANOPTIC, LICENSE, LVIS)
 """What `--features` can name."""
@@ -226,14 +208,12 @@ class DetectionLayout(GroupedLayout):
             `category_ids` says which numbers there are.
     """
 
+    name: ClassVar[str] = "detection"
+    bytes_beside_objects: ClassVar[int] = 541  # keys, lengths, hash, format and framing
+    bytes_per_object: ClassVar[int] = 4 * 4 + 4 + 2 + 1 + 10  # box, area, label, flag, a name
     first_label: int | None = None
     image_group: ClassVar[FeatureGroup] = IMAGE
     groups: ClassVar[tuple[FeatureGroup, ...]] = GROUPS
-
-    @property
-    def name(self) -> str:
-        """The layout's name in the manifest."""
-        return "detection"
 
     @property
     def first_label_id(self) -> int | None:
@@ -250,16 +230,11 @@ class DetectionLayout(GroupedLayout):
         return super().options() | ({"mask_codecs": mask_codecs()} if "masks" in self.names else {})
 
     def record_bytes(self, sample: Sample) -> int:
-        """Return the record's size to within some ten bytes an object, masks and polygons aside.
-
-        The estimate fixes the number of shards, hence bytes: changing it is a breaking change.
-        """
-        names_bytes = len(sample.key) + len(sample.blobs[0].name)
-        objects_bytes = _BYTES_PER_OBJECT * len(sample.annotation_ids)
-        objects_bytes += segmentation_bytes(sample, self.names)
-        photo, *panoptic = (blob.size_bytes for blob in sample.blobs)
-        images_bytes = photo + _MASK_BYTES_PER_PANOPTIC_BYTE * sum(panoptic)
-        return _BYTES_BESIDE_OBJECTS + names_bytes + objects_bytes + images_bytes
+        """Return the record's size to within some ten bytes an object, masks and polygons aside."""
+        masks_bytes = segmentation_bytes(sample, self.names)
+        for png in sample.blobs[1:]:  # panoptic: masks are written of it, not its bytes or name
+            masks_bytes += (_MASK_BYTES_PER_PANOPTIC_BYTE - 1) * png.size_bytes - len(png.name)
+        return super().record_bytes(sample) + len(sample.key) + masks_bytes
 
 
 DETECTION = DetectionLayout().spec

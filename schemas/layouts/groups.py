@@ -1,7 +1,6 @@
 """Groups of features, as `--features` names them, and the layouts that are made of them."""
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -55,11 +54,10 @@ def check_asked(layout: str, groups: Sequence[FeatureGroup], asked: Sequence[str
         ValueError: with the names that there are.
     """
     names = [group.name for group in groups]
-    unknown = [name for name in asked if name not in names]
-    if unknown:
+    if unknown := [name for name in asked if name not in names]:
         raise ValueError(
             f"features of layout {layout} must be of {', '.join(names)}, got {','.join(asked)!r}:"
-            f" {instead_of(unknown, names)}"
+            f" leave out {', '.join(map(repr, unknown))}"
         )
     for group in groups:
         if group.name in asked and group.per_object and "boxes" not in asked:
@@ -67,18 +65,6 @@ def check_asked(layout: str, groups: Sequence[FeatureGroup], asked: Sequence[str
                 f"features {group.name} are of objects, which need boxes, got {','.join(asked)!r}:"
                 " add boxes"
             )
-
-
-def instead_of(unknown: Sequence[str], names: Sequence[str]) -> str:
-    """Return what to do about names that are unknown.
-
-    >>> instead_of(["box"], ["boxes", "masks"]), instead_of(["depth"], ["boxes", "masks"])
-    ("did you mean 'boxes'?", "leave out 'depth'")
-    """
-    close = difflib.get_close_matches(unknown[0], names, n=1)
-    if close:
-        return f"did you mean {close[0]!r}?"
-    return f"leave out {', '.join(map(repr, unknown))}"
 
 
 def choose_groups(
@@ -123,13 +109,18 @@ class GroupedLayout(PictureLayout):
     Attributes:
         features: names of the groups to write; None for those that the annotation files hold, of
             which only boxes are known until the layout is resolved.
-        image_group: what is written of every image.
-        groups: what `features` can name.
+        image_group: features of every image.
+        groups: groups that `features` can name.
+        bytes_beside_objects: keys, lengths and framing of a record without objects.
+        bytes_per_object: values of one object.
     """
 
-    features: tuple[str, ...] | None = None
     image_group: ClassVar[FeatureGroup]
     groups: ClassVar[tuple[FeatureGroup, ...]]
+    bytes_beside_objects: ClassVar[int]
+    bytes_per_object: ClassVar[int] = 0
+
+    features: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         """Refuse features that the layout does not have."""
@@ -161,6 +152,12 @@ class GroupedLayout(PictureLayout):
     def resolved(self, found: Sequence[str]) -> Self:
         """Return the layout for what the annotation files hold."""
         return dataclasses.replace(self, features=choose_groups(self.groups, self.features, found))
+
+    def record_bytes(self, sample: Sample) -> int:
+        """Return the record's size to within some ten bytes an object."""
+        files_bytes = sum(len(blob.name) + blob.size_bytes for blob in sample.blobs)
+        objects_bytes = self.bytes_per_object * len(sample.annotation_ids)
+        return self.bytes_beside_objects + files_bytes + objects_bytes
 
     def values(self, picture: Picture) -> Values | Unfit:
         """Return the features of an image and its annotations."""
@@ -216,11 +213,8 @@ def _mask_values(picture: Picture) -> Values:
 
 
 def _mask_png(segmentation: Segmentation, picture: Picture) -> bytes:
-    from schemas.geometry.masks import (
-        encode_gray_png,  # late: these import numpy
-        mask_png_of,
-        scaled_mask_of,
-    )
+    # Late, here and below: these import numpy, which takes a tenth of a second.
+    from schemas.geometry.masks import encode_gray_png, mask_png_of, scaled_mask_of
 
     info, frame = picture.image.info, picture.frame
     frame_size_px = frame.width_px, frame.height_px

@@ -170,8 +170,31 @@ class Picture(msgspec.Struct, frozen=True, gc=False):
         return place_box(bbox_xywh_px, *self.frame[:3], self.frame.crop)
 
     def area_px2(self, annotated_px2: float, bbox_xywh_px: BBoxXywhPx) -> float:
-        """Return an object's area as annotated; of a converted image in the pixels of that."""
-        return _area_px2(annotated_px2, bbox_xywh_px, self.frame, self.image)
+        """Return an object's area as annotated; of a converted image in the pixels of that.
+
+        Where the image shows a part of the object's box alone, it is that share of the area.
+        """
+        if self.image.window is None:
+            return annotated_px2
+        frame, info = self.frame, self.image.info
+        scale = info.width_px * info.height_px / (frame.width_px * frame.height_px)
+        if frame.crop is None:
+            return annotated_px2 * scale
+        left, top, right, bottom = frame.crop
+        scale /= (right - left) * (bottom - top)
+        shown, whole = self.place_box(bbox_xywh_px), place_box(bbox_xywh_px, *frame[:3])
+        if not isinstance(shown, PlacedBox) or not isinstance(whole, PlacedBox):
+            return 0.0
+        inside = left <= whole.xmin and whole.xmax <= right
+        inside = inside and top <= whole.ymin and whole.ymax <= bottom
+        if inside:
+            return annotated_px2 * scale
+        share = _box_area(shown) * (right - left) * (bottom - top) / _box_area(whole)
+        return annotated_px2 * scale * min(1.0, share)
+
+
+def _box_area(box: PlacedBox) -> float:
+    return (box.xmax - box.xmin) * (box.ymax - box.ymin)
 
 
 @dataclass(frozen=True)
@@ -253,11 +276,6 @@ class FunctionLayout(PictureLayout):
     make_values: Callable[[Picture], Values | Unfit] = field(kw_only=True)
 
     @property
-    def name(self) -> str:
-        """The layout's name in the manifest."""
-        return self.features.name
-
-    @property
     def spec(self) -> FeatureSpec:
         """The features of every Example."""
         return self.features
@@ -270,80 +288,48 @@ class FunctionLayout(PictureLayout):
 def place_picture(
     sample: Sample, images: Sequence[EncodedImage], labels: Labels, policy: SizeMismatch
 ) -> Picture | Unfit:
-    """Return a sample's picture, its objects placed in the image.
+    """Return a sample's picture with its objects placed in the image.
 
     Args:
         sample: its fields are `PictureFields`.
-        images: the photo, and the panoptic image where there is one.
-        labels: per category id of the annotation files.
+        images: the photo, then the panoptic image where there is one.
+        labels: labels by category id of the annotation files.
         policy: what to do where the photo's size is not the annotation file's.
 
     Returns:
         The picture, or why the photo's size does not fit its annotations.
     """
     fields = _FIELDS.decode(sample.fields)
-    image = images[0]
+    image, panoptic_image = images[0], images[1] if len(images) > 1 else None
     json_size = fields.width_px, fields.height_px
     frame = choose_frame(json_size, image.info, policy, image.turned, image.window)
     if isinstance(frame, Unfit):
         return frame
-    repairs = [*frame.repairs]
-    width_px, height_px, orientation, _, crop = frame
     objects: list[PictureObject] = []
     dropped: list[BadAnnotation] = []
-    segmentations = _segmentations(sample.payload, len(fields.objects))
-    for annotation_id, instance, segmentation in zip(
-        sample.annotation_ids, fields.objects, segmentations, strict=False
-    ):
-        bbox = instance.bbox_xywh_px
-        box = place_box(bbox, width_px, height_px, orientation, crop)
+    repairs = [*frame.repairs]
+    picture = Picture(
+        sample.key, image, frame, fields, objects, labels, panoptic_image, dropped, repairs
+    )
+    segmentations = [_NO_SEGMENTATION] * len(fields.objects)
+    if sample.payload:
+        segmentations = _SEGMENTATIONS.decode(sample.payload)
+    described = list(zip(fields.objects, segmentations, strict=True))
+    # The ids of captions and of the panoptic annotation follow those of objects.
+    for annotation_id, (found, outline) in zip(sample.annotation_ids, described, strict=False):
+        bbox = found.bbox_xywh_px
+        box = picture.place_box(bbox)
         if not isinstance(box, PlacedBox):
             dropped.append(BadAnnotation(annotation_id, *box))
             continue
         if box.clipped:
             repairs.append("box_clipped")
-        label, area_px2 = labels[instance.category_id], instance.area_px2
-        if image.window is not None:
-            area_px2 = _area_px2(area_px2, bbox, frame, image)
-        crowd, keypoints_px = instance.is_crowd, instance.keypoints_px
+        label, area_px2 = labels[found.category_id], picture.area_px2(found.area_px2, bbox)
+        crowd, keypoints_px = found.is_crowd, found.keypoints_px
         objects.append(
-            PictureObject(
-                annotation_id, label, box, bbox, area_px2, crowd, keypoints_px, segmentation
-            )
+            PictureObject(annotation_id, label, box, bbox, area_px2, crowd, keypoints_px, outline)
         )
-    panoptic_image = images[1] if len(images) > 1 else None
-    return Picture(
-        sample.key, image, frame, fields, objects, labels, panoptic_image, dropped, repairs
-    )
-
-
-def _area_px2(area_px2: float, bbox: BBoxXywhPx, frame: Frame, image: EncodedImage) -> float:
-    if image.window is None:
-        return area_px2
-    scale = image.info.width_px * image.info.height_px / (frame.width_px * frame.height_px)
-    if frame.crop is None:
-        return area_px2 * scale
-    left, top, right, bottom = frame.crop
-    shown, whole = place_box(bbox, *frame[:3], frame.crop), place_box(bbox, *frame[:3])
-    scale /= (right - left) * (bottom - top)
-    if not isinstance(shown, PlacedBox) or not isinstance(whole, PlacedBox):
-        return 0.0
-    if left <= whole.xmin and whole.xmax <= right and top <= whole.ymin and whole.ymax <= bottom:
-        return area_px2 * scale
-    share = _box_area(shown) * (right - left) * (bottom - top) / _box_area(whole)
-    return area_px2 * scale * min(1.0, share)
-
-
-def _box_area(box: PlacedBox) -> float:
-    return (box.xmax - box.xmin) * (box.ymax - box.ymin)
-
-
-def _segmentations(payload: bytes, objects: int) -> list[Segmentation]:
-    """Return the segmentation of each object from a sample's payload."""
-    found = _SEGMENTATIONS.decode(payload) if payload else [_NO_SEGMENTATION] * objects
-    if len(found) != objects:
-        raise ValueError(f"payload must be of {objects} objects, got {len(found)} segmentations")
-    return found
+    return picture
 
 
 def choose_frame(

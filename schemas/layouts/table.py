@@ -1,15 +1,14 @@
 """The `table` layout: a row of a table, a feature a column, with its image where it has one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import ClassVar, Self
 
-from schemas.columns import ColumnType, check_named, columns_of_found, steps_of, values_of
-from schemas.example import FeatureValues
-from schemas.features import Content, Feature, FeatureSpec, Kind
+from schemas.columns import ColumnType, columns_of_found, steps_of, values_of
+from schemas.features import Feature, FeatureSpec, Kind, class_label, text
 from schemas.fields import EncodedImage, labels_of, row_bytes, row_of
 from schemas.layouts import Built, Labels, Layout, Unfit
-from schemas.layouts.classification import CLASSIFICATION
+from schemas.layouts.classification import CLASSIFICATION, image_values
 from schemas.samples import Sample
 
 LABEL_KEY, TEXT_KEY = "image/class/label", "image/class/text"
@@ -33,6 +32,9 @@ class TableLayout(Layout):
         many_labels: a row may have several classes; known when it is resolved.
     """
 
+    has_payloads: ClassVar[bool] = True
+    sample_noun: ClassVar[str] = "sample"
+
     types: Mapping[str, ColumnType] = field(default_factory=dict)
     label_columns: tuple[str, ...] = ()
     with_image: bool = False
@@ -42,14 +44,21 @@ class TableLayout(Layout):
     many_labels: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse types of what is no feature."""
-        if both := sorted({*self.types} & {*self.label_columns}):
-            raise ValueError(f"types must not be of a label_column, got {both[0]!r}: leave one out")
-        if len(set(self.label_columns)) < len(self.label_columns):
-            raise ValueError(
-                f"label_column must name each column once, got {[*self.label_columns]}: remove one"
-            )
-        self._refuse_sequences()
+        """Refuse columns that are named twice, and types that only sequences can have."""
+        named = {"label_column": self.label_columns, "sequence": self.sequence_columns}
+        for option, names in named.items():
+            if len(set(names)) < len(names):
+                raise ValueError(f"{option} must name each column once, got {[*names]}: remove one")
+        for option, others in {"types": self.types, "sequence": self.sequence_columns}.items():
+            if both := sorted({*others} & {*self.label_columns}):
+                what = f"{option} must not name a label_column, got {both[0]!r}"
+                raise ValueError(f"{what}: leave one out")
+        for name, wanted in self.types.items():
+            if wanted.nested and name not in self.sequence_columns:
+                raise ValueError(
+                    f"types must be of lists of lists for columns of sequence alone, got {wanted}"
+                    f" of {name!r}: give such as {name}={wanted.kind.value}[], or name it there"
+                )
 
     @property
     def name(self) -> str:
@@ -67,16 +76,6 @@ class TableLayout(Layout):
     def first_label_id(self) -> int:
         """The number from which labels are counted."""
         return self.first_label
-
-    @property
-    def has_payloads(self) -> bool:
-        """Whether samples may have payloads: large rows are."""
-        return True
-
-    @property
-    def sample_noun(self) -> str:
-        """What a sample of its sources is called in messages."""
-        return "sample"
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes."""
@@ -99,27 +98,25 @@ class TableLayout(Layout):
         """
         columns = columns_of_found(found)
         if found:
-            check_named("types", self.types, columns)
-            check_named("label_column", self.label_columns, columns)
-            check_named("sequence", self.sequence_columns, columns)
+            self._refuse_unknown(columns)
         for name, wanted in self.types.items():
             missing = name in columns and columns[name].optional
             columns[name] = replace(wanted, optional=wanted.optional or missing)
-        _refuse_single_values({name: columns[name] for name in self.sequence_columns if found})
+        if found:
+            _refuse_single_values({name: columns[name] for name in self.sequence_columns})
         labels = [columns.pop(name) for name in self.label_columns if name in columns]
         many_labels = len(self.label_columns) > 1 or any(column.repeated for column in labels)
         columns = {
             name: replace(column, optional=column.optional and not column.repeated)
             for name, column in columns.items()
         }
-        layout = replace(self, columns=columns, many_labels=many_labels)
         if not (columns or self.with_image or self.label_columns):
             raise ValueError(
                 "types must name the columns when no row has any, got none: give such as"
                 " --types age=int64, or a table with rows"
             )
-        _refuse_keys(layout)
-        return layout
+        self._refuse_keys(columns)
+        return replace(self, columns=columns, many_labels=many_labels)
 
     def record_bytes(self, sample: Sample) -> int:
         """Return the record's size to within the form of its numbers."""
@@ -151,24 +148,36 @@ class TableLayout(Layout):
                 [(label.text or label.name).encode() for label in named],
             )
         for image in images:
-            features |= _image_values(image)
+            values_of_image = image_values(image)
+            features |= {f.key: (f.kind, [values_of_image[f.key]]) for f in _IMAGE_FEATURES}
         feature_lists = steps if self.sequence_columns else None
         return Built(features, [], [], [label.id for label in named], feature_lists)
 
-    def _refuse_sequences(self) -> None:
-        """Refuse columns of sequences that cannot be, and types that only those can have."""
-        named = self.sequence_columns
-        if len(set(named)) < len(named):
-            raise ValueError(f"sequence must name each column once, got {[*named]}: remove one")
-        if both := sorted({*named} & {*self.label_columns}):
-            raise ValueError(
-                f"sequence must not name a label_column, got {both[0]!r}: leave one out"
-            )
-        for name, wanted in self.types.items():
-            if wanted.nested and name not in named:
+    def _refuse_unknown(self, columns: Collection[str]) -> None:
+        """Refuse names of columns that the table does not have."""
+        named = {"types": self.types, "label_column": self.label_columns}
+        for option, names in {**named, "sequence": self.sequence_columns}.items():
+            for name in names:
+                if name not in columns:
+                    shown = ", ".join(sorted(columns)[:20])
+                    what = f"{option} must name a column, got {name!r}"
+                    raise ValueError(f"{what}: give one of {shown}")
+
+    def _refuse_keys(self, columns: Collection[str]) -> None:
+        """Refuse columns whose names cannot be keys, or are those of an image or a label."""
+        own: set[str] = set()
+        if self.with_image or self.label_columns:
+            own = {feature.key for feature in CLASSIFICATION.features}
+        for name in columns:
+            if name in own:
                 raise ValueError(
-                    f"types must be of lists of lists for columns of sequence alone, got {wanted}"
-                    f" of {name!r}: give such as {name}={wanted.kind.value}[], or name it there"
+                    f"a column must not be called as a feature of images is, got {name!r}: rename"
+                    " it"
+                )
+            if not all(name.split("/")):
+                raise ValueError(
+                    f"a column must be called by names with single slashes between, got {name!r}:"
+                    " rename it, as in 'a/b'"
                 )
 
     def _column_feature(self, name: str) -> Feature:
@@ -178,8 +187,7 @@ class TableLayout(Layout):
             name,
             wanted.kind,
             wanted.nested if per_step else wanted.repeated,
-            _doc(name),
-            Content.PLAIN,
+            " ".join(["column", *name.split()]),
             optional=wanted.optional,
             per_step=per_step,
         )
@@ -190,33 +198,9 @@ class TableLayout(Layout):
         what = "ids in label_map.pbtxt" if self.many_labels else "id in label_map.pbtxt"
         names = "names of the classes" if self.many_labels else "name of the class"
         return (
-            Feature(LABEL_KEY, Kind.INT64, self.many_labels, what, Content.CLASS_LABEL),
-            Feature(TEXT_KEY, Kind.BYTES, self.many_labels, names, Content.TEXT),
+            class_label(LABEL_KEY, what, repeated=self.many_labels),
+            text(TEXT_KEY, names, repeated=self.many_labels),
         )
-
-
-def _doc(name: str) -> str:
-    return " ".join(["column", *name.split()])
-
-
-def _refuse_keys(layout: TableLayout) -> None:
-    """Refuse columns whose names cannot be keys, or are those of an image or a label."""
-    own = (
-        {f.key for f in CLASSIFICATION.features}
-        if layout.with_image or layout.label_columns
-        else set()
-    )
-    for name in layout.columns:
-        if name in own:
-            raise ValueError(
-                f"a column must not be called as a feature of images is, got {name!r}: rename it"
-            )
-        if not all(name.split("/")):
-            raise ValueError(
-                f"a column must be called by names with single slashes between, got {name!r}:"
-                " rename it, as in 'a/b'"
-            )
-        layout._column_feature(name)
 
 
 def _refuse_single_values(columns: Mapping[str, ColumnType]) -> None:
@@ -226,14 +210,3 @@ def _refuse_single_values(columns: Mapping[str, ColumnType]) -> None:
                 f"sequence must name columns of lists, got {name!r} of {wanted}: leave it out, or"
                 f" give --types {name}={wanted.kind.value}[] for sequences of one step"
             )
-
-
-def _image_values(image: EncodedImage) -> FeatureValues:
-    return {
-        "image/encoded": (Kind.BYTES, [image.data]),
-        "image/format": (Kind.BYTES, [image.info.format.encode()]),
-        "image/height": (Kind.INT64, [image.info.height_px]),
-        "image/width": (Kind.INT64, [image.info.width_px]),
-        "image/filename": (Kind.BYTES, [image.name.encode()]),
-        "image/key/sha256": (Kind.BYTES, [image.sha256.encode()]),
-    }

@@ -1,37 +1,30 @@
-"""The `tfds` layout: keys, labels and boxes of TFDS's `coco/2017` and `coco/2017_panoptic`.
+"""The layouts `tfds` and `keras`: keys and boxes of two other programs that write COCO.
 
-Source: tensorflow_datasets/object_detection/coco.py, 4.9.10. Each of its configurations has one of
-the two lists of objects; here both may stand in one Example.
+`tfds` is TFDS's `coco/2017` and `coco/2017_panoptic` (4.9.10), each of which has one of the two
+lists of objects; here both may stand in one Example. `keras` is the Keras recipe 'Creating
+TFRecords', which encodes each photo again; here its bytes pass through.
+Sources: tensorflow_datasets/object_detection/coco.py,
+https://keras.io/examples/keras_recipes/creating_tfrecords/.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from schemas.features import Content, Feature, Kind
+from schemas.features import Content, Feature, Kind, class_label, image_file, text
 from schemas.geometry.boxes import PlacedBox
 from schemas.layouts import Unfit
 from schemas.layouts.groups import PLACE, FeatureGroup, GroupedLayout, orientation_to_photo
 from schemas.layouts.pictures import CategoryIds, Picture, PictureObject, Values
-from schemas.samples import Sample
-
-_BYTES_BESIDE_OBJECTS = 193  # keys, lengths and framing of a record without objects
-_BYTES_PER_OBJECT = 4 * 4 + 4 + 3 + 1 + 1  # box, id, area, label, crowd flag
 
 _IMAGE = (
-    Feature("image", Kind.BYTES, False, "the image file's bytes", Content.IMAGE),
-    Feature("image/filename", Kind.BYTES, False, "name relative to the image root", Content.TEXT),
+    image_file("image", "the image file's bytes"),
+    text("image/filename", "name relative to the image root"),
     Feature("image/id", Kind.INT64, False, "COCO image id"),
 )
 _PANOPTIC_IMAGE = (
-    Feature("panoptic_image", Kind.BYTES, False, "the panoptic PNG's bytes", Content.IMAGE),
-    Feature(
-        "panoptic_image/filename",
-        Kind.BYTES,
-        False,
-        "name relative to the panoptic root",
-        Content.TEXT,
-    ),
+    image_file("panoptic_image", "the panoptic PNG's bytes"),
+    text("panoptic_image/filename", "name relative to the panoptic root"),
 )
 
 
@@ -43,11 +36,11 @@ def _objects(key: str, id_doc: str) -> tuple[Feature, ...]:
         ),
         Feature(f"{key}/id", Kind.INT64, True, id_doc),
         Feature(f"{key}/is_crowd", Kind.INT64, True, "1 for a crowd, else 0", Content.FLAG),
-        Feature(f"{key}/label", Kind.INT64, True, "class ids from 0", Content.CLASS_LABEL),
+        class_label(f"{key}/label", "class ids from 0", repeated=True),
     )
 
 
-def _image_values(picture: Picture) -> dict[str, Sequence]:
+def _image_values(picture: Picture) -> Values:
     return {
         "image": [picture.image.data],
         "image/filename": [picture.image.name.encode()],
@@ -55,7 +48,7 @@ def _image_values(picture: Picture) -> dict[str, Sequence]:
     }
 
 
-def _boxes_values(picture: Picture) -> dict[str, Sequence]:
+def _boxes_values(picture: Picture) -> Values:
     return _objects_values("objects", picture.objects)
 
 
@@ -91,8 +84,7 @@ def _segments(picture: Picture) -> list[PictureObject]:
     return placed
 
 
-def _objects_values(key: str, objects: Iterable[PictureObject]) -> dict[str, Sequence]:
-    found = list(objects)
+def _objects_values(key: str, found: Sequence[PictureObject]) -> Values:
     boxes = [(of.box.ymin, of.box.xmin, of.box.ymax, of.box.xmax) for of in found]
     return {
         f"{key}/area": [int(of.area_px2) for of in found],
@@ -104,17 +96,13 @@ def _objects_values(key: str, objects: Iterable[PictureObject]) -> dict[str, Seq
 
 
 _BOXES = FeatureGroup(
-    "boxes",
-    _objects("objects", "COCO annotation ids"),
-    _boxes_values,
-    found_as="boxes",
-    sequence="objects",
+    "boxes", _objects("objects", "COCO annotation ids"), _boxes_values, "boxes", sequence="objects"
 )
 _PANOPTIC = FeatureGroup(
     "panoptic",
     (*_PANOPTIC_IMAGE, *_objects("panoptic_objects", "R + 256 G + 65536 B of the pixels")),
     _panoptic_values,
-    found_as="panoptic",
+    "panoptic",
     sequence="panoptic_objects",
 )
 
@@ -123,12 +111,15 @@ _PANOPTIC = FeatureGroup(
 class TfdsLayout(GroupedLayout):
     """One Example per image, as code written for `tfds.load("coco/2017")` expects it."""
 
-    category_ids: CategoryIds = CategoryIds.CONTIGUOUS
+    name: ClassVar[str] = "tfds"
+    first_label_id: ClassVar[int | None] = 0
+    int64_ids: ClassVar[bool] = True
+    bytes_beside_objects: ClassVar[int] = 193
+    bytes_per_object: ClassVar[int] = 4 * 4 + 4 + 3 + 1 + 1  # box, id, area, label, crowd flag
     image_group: ClassVar[FeatureGroup] = FeatureGroup("image", _IMAGE, _image_values, "images")
-    groups: ClassVar[tuple[FeatureGroup, ...]] = (
-        _BOXES,
-        _PANOPTIC,
-    )
+    groups: ClassVar[tuple[FeatureGroup, ...]] = (_BOXES, _PANOPTIC)
+
+    category_ids: CategoryIds = CategoryIds.CONTIGUOUS
 
     def __post_init__(self) -> None:
         """Refuse ids with gaps, which TFDS's class labels cannot have."""
@@ -139,48 +130,21 @@ class TfdsLayout(GroupedLayout):
                 " leave it out, or give --layout detection"
             )
 
-    @property
-    def name(self) -> str:
-        """The layout's name in the manifest."""
-        return "tfds"
-
-    @property
-    def first_label_id(self) -> int | None:
-        """The number from which labels are counted."""
-        return 0
-
-    @property
-    def int64_ids(self) -> bool:
-        """Whether ids must be numbers."""
-        return True
-
-    def record_bytes(self, sample: Sample) -> int:
-        """Return the record's size to within some ten bytes an object, without its fields.
-
-        The estimate fixes the number of shards, hence bytes: changing it is a breaking change.
-        """
-        names_bytes = sum(len(blob.name) for blob in sample.blobs)
-        objects_bytes = _BYTES_PER_OBJECT * len(sample.annotation_ids)
-        images_bytes = sum(blob.size_bytes for blob in sample.blobs)
-        return _BYTES_BESIDE_OBJECTS + names_bytes + objects_bytes + images_bytes
-
-
-_BYTES_BESIDE_IMAGE = 160  # keys, lengths, numbers and framing of a record
 
 _KERAS_IMAGE = (
-    Feature("image", Kind.BYTES, False, "the image file's bytes", Content.IMAGE),
-    Feature("path", Kind.BYTES, False, "name relative to the image root", Content.TEXT),
+    image_file("image", "the image file's bytes"),
+    text("path", "name relative to the image root"),
     Feature("image_id", Kind.INT64, False, "COCO image id"),
 )
 _KERAS_BOXES = (
     Feature("area", Kind.FLOAT, False, "area in px squared, as annotated"),
     Feature("bbox", Kind.FLOAT, True, "x, y, width, height in px of the image, from its top left"),
-    Feature("category_id", Kind.INT64, False, "class id", Content.CLASS_LABEL),
+    class_label("category_id", "class id"),
     Feature("id", Kind.INT64, False, "COCO annotation id"),
 )
 
 
-def _keras_image_values(picture: Picture) -> dict[str, Sequence]:
+def _keras_image_values(picture: Picture) -> Values:
     return {
         "image": [picture.image.data],
         "path": [picture.image.name.encode()],
@@ -188,7 +152,7 @@ def _keras_image_values(picture: Picture) -> dict[str, Sequence]:
     }
 
 
-def _keras_box_values(picture: Picture) -> dict[str, Sequence]:
+def _keras_box_values(picture: Picture) -> Values:
     (found,) = picture.objects
     return {
         "area": [found.area_px2],
@@ -202,35 +166,16 @@ def _keras_box_values(picture: Picture) -> dict[str, Sequence]:
 class KerasLayout(GroupedLayout):
     """One Example per annotation: the photo, its path, and one box in pixels."""
 
+    name: ClassVar[str] = "keras"
+    per_annotation: ClassVar[bool] = True
+    int64_ids: ClassVar[bool] = True
+    bytes_beside_objects: ClassVar[int] = 160  # the box too
     image_group: ClassVar[FeatureGroup] = FeatureGroup(
         "image", _KERAS_IMAGE, _keras_image_values, "images"
     )
     groups: ClassVar[tuple[FeatureGroup, ...]] = (
-        FeatureGroup("boxes", _KERAS_BOXES, _keras_box_values, found_as="boxes"),
+        FeatureGroup("boxes", _KERAS_BOXES, _keras_box_values, "boxes"),
     )
-
-    @property
-    def name(self) -> str:
-        """The layout's name in the manifest."""
-        return "keras"
-
-    @property
-    def per_annotation(self) -> bool:
-        """Whether an Example is of one annotation."""
-        return True
-
-    @property
-    def int64_ids(self) -> bool:
-        """Whether ids must be numbers."""
-        return True
-
-    def record_bytes(self, sample: Sample) -> int:
-        """Return the record's size to within some ten bytes.
-
-        The estimate fixes the number of shards, hence bytes: changing it is a breaking change.
-        """
-        blob = sample.blobs[0]
-        return _BYTES_BESIDE_IMAGE + len(blob.name) + blob.size_bytes
 
     def values(self, picture: Picture) -> Values | Unfit:
         """Return the features of an image and its one annotation."""
