@@ -32,7 +32,7 @@ from schemas.manifest import Label
 from schemas.samples import Sample
 from transforms.build_records import check_images, convert_images
 from transforms.images.check_images import Check
-from transforms.images.convert_images import JPEG_QUALITY, NO_CONVERSION, Conversion, Orientation
+from transforms.images.convert_images import DEFAULT_QUALITY, NO_CONVERSION, Conversion, Orientation
 from transforms.sources.coco_samples import CocoRules, CocoSource, read_coco
 
 HERE = Path(__file__).resolve().parent
@@ -97,7 +97,11 @@ def turn(photo: Photo) -> bytes:
         subsampling = JpegImagePlugin.get_sampling(image)
     out = io.BytesIO()
     turned.save(
-        out, "JPEG", quality=JPEG_QUALITY, subsampling=subsampling, exif=turned.getexif().tobytes()
+        out,
+        "JPEG",
+        quality=DEFAULT_QUALITY,
+        subsampling=subsampling,
+        exif=turned.getexif().tobytes(),
     )
     return out.getvalue()
 

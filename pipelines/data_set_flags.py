@@ -29,7 +29,6 @@ from transforms.gate import (
 from transforms.images.check_images import Check
 from transforms.images.convert_images import (
     DEFAULT_QUALITY,
-    JPEG_QUALITY,
     Color,
     Conversion,
     Encoding,
@@ -187,7 +186,7 @@ def _add_image_flags(parser: FlagParser) -> None:
         choices=_values(Orientation),
         default=Orientation.KEEP.value,
         help="upright: turn pixels and annotations as EXIF asks; PNG without loss, JPEG at quality"
-        f" {JPEG_QUALITY}; keep: leave images as stored (default keep)",
+        f" {DEFAULT_QUALITY}; keep: leave images as stored (default keep)",
     )
     add(
         "--resize",

@@ -17,7 +17,7 @@ from schemas.samples import Blob, Sample
 from tests.small_images import EOI, GIF_FRAME, chunk, gif, gif_frame, png
 from tests.turned_images import as_stored, as_viewed, encoded, jpeg_of, oriented, png_of
 from transforms.build_records import convert_images
-from transforms.images.check_images import ImageFault, ImageInfo, check_foreign, check_image
+from transforms.images.check_images import ImageFault, ImageInfo, check_image
 from transforms.images.convert_images import (
     NO_CONVERSION,
     Color,
@@ -33,7 +33,9 @@ NOISE = np.random.default_rng(6).integers(0, 256, (24, 40, 3), np.uint8)
 SMOOTH = np.linspace(0, 255, 64 * 48 * 3).reshape(48, 64, 3).astype(np.uint8)
 
 
-def converted(data: bytes, conversion: Conversion, orientation: int = 1) -> EncodedImage:
+def converted(
+    data: bytes, conversion: Conversion, orientation: Orientation = Orientation.KEEP
+) -> EncodedImage:
     found = convert_image(encoded(data), conversion, orientation)
     assert isinstance(found, EncodedImage), found
     return found
@@ -43,6 +45,10 @@ def pixels(data: bytes, conversion: Conversion = PLAIN) -> np.ndarray:
     found = converted(data, conversion).pixels
     assert found is not None and found.flags["C_CONTIGUOUS"]
     return found
+
+
+def check_foreign(data: bytes, max_pixels: int = MAX_PIXELS) -> ImageInfo | ImageFault:
+    return check_image(data, max_pixels=max_pixels, takes_foreign=True)
 
 
 def saved(image: Image.Image, file_format: str, **save: object) -> bytes:
@@ -287,12 +293,12 @@ def test_orientation_is_kept_or_done(orientation: int, make: object) -> None:
     conversion = Conversion(Resize(32, None), reencode=Encoding.PNG)
     kept = converted(data, conversion)
     assert kept.info.orientation == orientation and kept.turned == 1
-    turned = converted(data, conversion, orientation)
+    turned = converted(data, conversion, Orientation.UPRIGHT)
     assert turned.info.orientation == 1 and turned.turned == orientation
     expected = Image.fromarray(viewed).resize(turned.info.size_px, Image.Resampling.BILINEAR)
     for image in (kept, turned):
         assert difference(as_viewed(image.data), np.asarray(expected)) <= 3
-    plain = converted(data, Conversion(Resize(32, None), pixels_dtype="uint8"), orientation)
+    plain = converted(data, Conversion(Resize(32, None), pixels_dtype="uint8"), Orientation.UPRIGHT)
     assert plain.pixels is not None and plain.info.orientation == 1
     assert difference(plain.pixels, np.asarray(expected)) <= 3
 
@@ -333,7 +339,7 @@ def test_a_profile_that_inflates_without_end_is_left_out() -> None:
 def test_foreign_formats(file_format: str, limit: int) -> None:
     options = {"WEBP": {"lossless": True}, "AVIF": {"quality": 100}}.get(file_format, {})
     data = saved(Image.fromarray(SMOOTH), file_format, **options)
-    info = check_foreign(data, MAX_PIXELS)
+    info = check_foreign(data)
     assert isinstance(info, ImageInfo) and info.size_px == (64, 48)
     image = convert_image(EncodedImage("a", data, "", info), Conversion(reencode=Encoding.PNG))
     assert isinstance(image, EncodedImage) and image.info.format == "png"
@@ -341,7 +347,7 @@ def test_foreign_formats(file_format: str, limit: int) -> None:
     small = check_foreign(data, 64 * 48 - 1)
     assert isinstance(small, ImageFault) and small.code == "E-IMG-PIXELS"
     for cut in (13, len(data) // 2):
-        short = check_foreign(data[:cut], MAX_PIXELS)
+        short = check_foreign(data[:cut])
         if isinstance(short, ImageInfo):
             cut_image = EncodedImage("a", data[:cut], "", short)
             short = convert_image(cut_image, Conversion(reencode=Encoding.PNG))
@@ -354,7 +360,7 @@ def test_foreign_orientation_is_kept(shared_data: Path) -> None:
     exif[0x0112] = 6
     for file_format in ("WEBP", "TIFF", "AVIF"):
         data = saved(Image.fromarray(SMOOTH), file_format, exif=exif)
-        info = check_foreign(data, MAX_PIXELS)
+        info = check_foreign(data)
         assert isinstance(info, ImageInfo)
         assert info.orientation == (1 if file_format == "TIFF" else 6)  # Pillow turns TIFF itself
         source = EncodedImage("a", data, "", info)
@@ -365,7 +371,7 @@ def test_foreign_orientation_is_kept(shared_data: Path) -> None:
                 difference(as_viewed(kept.data), np.asarray(ImageOps.exif_transpose(viewed))) < 25
             )
     real = (shared_data / "odd" / "rot1mir0.avif").read_bytes()  # turned by the container
-    info = check_foreign(real, MAX_PIXELS)
+    info = check_foreign(real)
     assert isinstance(info, ImageInfo) and info.orientation == 5
 
 

@@ -18,7 +18,7 @@ from schemas.manifest import Label
 from schemas.samples import Blob, Sample, pack
 from tests.coco_command import examples, run_coco, shard_paths, value
 from tests.turned_images import as_stored, as_viewed, encoded, every_pixel_another, oriented, png_of
-from transforms.images.convert_images import turn_upright
+from transforms.images.convert_images import NO_CONVERSION, Orientation, convert_image
 from transforms.shard_index import index_from_parquet
 
 WIDTH_PX, HEIGHT_PX = 7, 5
@@ -44,12 +44,13 @@ class Scene:
     """A picture of pixels that are all different, as annotated and as written."""
 
     def __init__(self, case: tuple[int, bool, bool]) -> None:
-        orientation, in_upright, written_upright = case
+        turn, in_upright, written_upright = case
         data = png_of(every_pixel_another(WIDTH_PX, HEIGHT_PX))
-        data = oriented(data, orientation) if orientation != 1 else data
+        data = oriented(data, turn) if turn != 1 else data
         self.annotated = as_viewed(data) if in_upright else as_stored(data)
         self.height_px, self.width_px = self.annotated.shape
-        image = turn_upright(encoded(data)) if written_upright else encoded(data)
+        orientation = Orientation.UPRIGHT if written_upright else Orientation.KEEP
+        image = convert_image(encoded(data), NO_CONVERSION, orientation)
         assert isinstance(image, EncodedImage)
         self.image = image
         self.written = as_stored(image.data)

@@ -15,23 +15,14 @@ from schemas.samples import Sample, is_panoptic
 from schemas.shown_values import tensor_shape
 from schemas.tfrecord import frame_record
 from transforms.gate import WorkerGate
-from transforms.images.check_images import (
-    MAX_PIXELS,
-    Check,
-    ImageFault,
-    check_foreign,
-    check_image,
-)
+from transforms.images.check_images import Check, ImageFault, check_image
 from transforms.images.convert_images import (
     NO_CONVERSION,
     Conversion,
     Orientation,
     convert_along,
     convert_image,
-    turn_along,
-    turn_upright,
 )
-from transforms.images.findings import FOREIGN_KINDS, name_kind
 from transforms.shard_job import ShardJob
 from transforms.sources.read_blobs import read_blob
 from transforms.storage import (
@@ -99,10 +90,8 @@ def check_images(
     """
     images: list[EncodedImage] = []
     for place, (blob, data) in enumerate(zip(sample.blobs, contents, strict=True)):
-        info = _or_unfit(check_image, data, check)
-        if isinstance(info, ImageFault) and conversion.takes_foreign and not is_panoptic(blob):
-            is_foreign = name_kind(data) in FOREIGN_KINDS
-            info = _or_unfit(check_foreign, data, MAX_PIXELS) if is_foreign else info
+        takes_foreign = conversion.takes_foreign and not is_panoptic(blob)
+        info = _or_unfit(check_image, data, check, takes_foreign=takes_foreign)
         if isinstance(info, (ImageFault, Unfit)):
             return Unfit(info.code, info.detail, place)
         sha256 = hashlib.sha256(data).hexdigest()
@@ -143,10 +132,9 @@ def convert_images(
     converted: list[EncodedImage] = []
     for place, (blob, image) in enumerate(zip(sample.blobs, images, strict=True)):
         if is_panoptic(blob):
-            found = _or_unfit(_along, image, converted[0])
+            found = _or_unfit(convert_along, image, converted[0])
         else:
-            upright = orientation is Orientation.UPRIGHT
-            found = _or_unfit(_turned_and_converted, image, upright, conversion)
+            found = _or_unfit(convert_image, image, conversion, orientation)
             if found is not image and checked is Check.HEADER and image.info.format in _UNPROVEN:
                 proven = _or_unfit(check_image, image.data, Check.DECODE)
                 found = found if isinstance(proven, ImageInfo) else proven
@@ -154,21 +142,6 @@ def convert_images(
             return Unfit(found.code, found.detail, place)
         converted.append(found)
     return converted
-
-
-def _along(image: EncodedImage, photo: EncodedImage) -> EncodedImage | ImageFault:
-    turned = turn_along(image, photo)
-    return turned if isinstance(turned, ImageFault) else convert_along(turned, photo)
-
-
-def _turned_and_converted(
-    image: EncodedImage, upright: bool, conversion: Conversion
-) -> EncodedImage | ImageFault:
-    """Turn and convert in one go; what is only turned is turned by the means of its format."""
-    found: EncodedImage | ImageFault = image
-    if conversion.changes:
-        found = convert_image(image, conversion, image.info.orientation if upright else 1)
-    return turn_upright(image) if found is image and upright else found
 
 
 def build_record(

@@ -22,7 +22,7 @@ from transforms.images.check_images import (
     ImageInfo,
     check_image,
 )
-from transforms.images.convert_images import turn_upright
+from transforms.images.convert_images import NO_CONVERSION, Orientation, convert_image
 from transforms.images.exif import read_exif
 from transforms.images.findings import BadImage
 from transforms.images.gif_bmp import read_bmp, read_gif
@@ -79,7 +79,8 @@ def _require_same_size_by_pillow(data: bytes, info: ImageInfo) -> None:
 
 def _require_upright(data: bytes, info: ImageInfo) -> None:
     """Require that a decodable image is turned, or that it is said why not."""
-    turned = turn_upright(EncodedImage("a", data, "", info))
+    image = EncodedImage("a", data, "", info)
+    turned = convert_image(image, NO_CONVERSION, Orientation.UPRIGHT)
     if isinstance(turned, ImageFault):
         _require_form(turned)
         return

@@ -1,15 +1,13 @@
 """Check that an image's bytes are an image that TensorFlow reads, before they go into an Example.
 
-A pure function of bytes: safe in threads, the same in every run. The header check looks at the
-structure only and hands no byte to a native image decoder; the decode check adds libjpeg-turbo and
-Pillow.
+A pure function of bytes: safe in threads, the same in every run. The header check walks the file's
+structure and hands no byte to a native decoder; the decode check adds libjpeg-turbo and Pillow.
 """
 
 import contextlib
 import enum
 import io
 import re
-import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -33,6 +31,9 @@ from transforms.images.jpeg import jpeg_for_decoder, read_jpeg
 from transforms.images.png import SIGNATURE as PNG_SIGNATURE
 from transforms.images.png import png_for_decoder, read_png
 
+if TYPE_CHECKING:
+    from PIL import Image
+
 __all__ = [
     "MAX_PIXELS",
     "SAFE_PILLOW_MAJOR",
@@ -44,47 +45,53 @@ __all__ = [
 ]
 
 SAFE_PILLOW_MAJOR = 13
-"""Versions before have a critical JPEG overflow (CVE-2026-112403); see README on security."""
+"""First version without a critical JPEG overflow (CVE-2026-112403); see README on security."""
 
-_JPEG_SIGNATURE, _BMP_SIGNATURE = b"\xff\xd8\xff", b"BM"
 _READERS = (
-    ((_JPEG_SIGNATURE,), read_jpeg),
+    ((b"\xff\xd8\xff",), read_jpeg),
     ((PNG_SIGNATURE,), read_png),
     (GIF_SIGNATURES, read_gif),
-    ((_BMP_SIGNATURE,), read_bmp),
+    ((b"BM",), read_bmp),
 )
-
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _DETAIL_CHARACTERS = 100
+_GRAY_MODES = frozenset({"1", "L", "LA", "I;16", "I;16B", "I;16L"})
+_ALPHA_MODES = frozenset({"LA", "PA", "RGBA", "La", "RGBa"})
 
 
 class Check(enum.Enum):
-    """How much of an image is looked at."""
+    """Depth of the check."""
 
     HEADER = "header"
     DECODE = "decode"
 
 
 def check_image(
-    data: bytes, check: Check = Check.HEADER, *, max_pixels: int = MAX_PIXELS
+    data: bytes,
+    check: Check = Check.HEADER,
+    *,
+    max_pixels: int = MAX_PIXELS,
+    takes_foreign: bool = False,
 ) -> ImageInfo | ImageFault:
-    r"""Return what an image is, or why it is refused.
+    r"""Return the facts of an image, or why it is refused.
 
-    HEADER proves for some 10 us that `tf.io.decode_image` knows the format, that headers and tables
+    HEADER proves in some 10 us that `tf.io.decode_image` knows the format, that headers and tables
     are valid, the size is within limits and nothing is missing at the end; of a PNG all checksums.
-    It cannot see damage inside compressed pixels. DECODE does, for milliseconds: what it accepts,
+    It cannot see damage inside compressed pixels. DECODE does, in milliseconds: what it accepts,
     `tf.io.decode_image` decodes. A JPEG that makes libjpeg warn is refused, where TensorFlow fills
     up with gray. A flipped bit that leaves a valid JPEG is beyond both.
 
     Args:
         data: the whole file.
-        check: how much to look at.
-        max_pixels: limit on width x height, for a GIF of all frames together; looked at before any
+        check: depth of the check.
+        max_pixels: limit on width x height, for a GIF of all frames together; applied before any
             pixel work.
+        takes_foreign: accept WebP, TIFF and AVIF too, by their headers as Pillow reads them.
 
     Raises:
-        MemoryError, RecursionError, OSError: of the machine, not of the image; only by DECODE.
-        ValueError: another library has told Pillow to tolerate truncated images; only by DECODE.
+        MemoryError, RecursionError, OSError: of the machine, not of the image; only where Pillow
+            or libjpeg-turbo reads it.
+        ValueError: Pillow lacks a codec, or another library lets it tolerate truncated images.
 
     >>> check_image(b"")
     ImageFault(code='E-IMG-EMPTY', detail='0 bytes')
@@ -92,33 +99,103 @@ def check_image(
     ImageFault(code='E-IMG-TYPE', detail='HTML')
     """
     try:
-        info = _read_header(data, max_pixels)
-        if check is Check.DECODE:
-            _decode(data, info, max_pixels)
+        for signatures, read in _READERS:
+            if data.startswith(signatures):
+                info = read(data, max_pixels)
+                if check is Check.DECODE:
+                    _decode(data, info, max_pixels)
+                return info
+        return _read_other(data, max_pixels, takes_foreign)
     except BadImage as error:
         return error.fault
-    return info
 
 
-def _read_header(data: bytes, max_pixels: int) -> ImageInfo:
-    if data.startswith(_JPEG_SIGNATURE):
-        return read_jpeg(data, max_pixels)
+@contextlib.contextmanager
+def decoding() -> Iterator[None]:
+    """Turn a foreign decoder's exception into a `BadImage`, unless the machine is at its limits.
+
+    Raises:
+        BadImage: E-IMG-DAMAGED.
+        ValueError: another library lets Pillow tolerate truncated images.
+    """
+    from PIL import ImageFile
+
+    if ImageFile.LOAD_TRUNCATED_IMAGES:
+        raise ValueError("PIL.ImageFile.LOAD_TRUNCATED_IMAGES must be False to check images")
+    try:
+        yield
+    except (BadImage, MemoryError, RecursionError):
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise damaged(_one_line(error)) from None
+
+
+def require_same_size(size_px: tuple[int, int], info: ImageInfo) -> None:
+    """Make sure that the decoder allocates the size that the limits were applied to.
+
+    Pillow's own limit is not used: it is a setting of the whole process, and warns through the
+    `warnings` module, which is not safe in threads.
+    """
+    if size_px != info.size_px:
+        raise damaged(f"decoder's size {size_px[0]} x {size_px[1]} is not the header's")
+
+
+def open_foreign(data: bytes, max_pixels: int) -> "Image.Image":
+    """Return a WebP, TIFF or AVIF opened by Pillow's plugin of that kind, none of it decoded.
+
+    Raises:
+        BadImage: when it is of no such format, or too large.
+    """
+    from PIL import AvifImagePlugin, ImageFile, TiffImagePlugin, WebPImagePlugin, features
+
+    kind = name_kind(data)
+    plugins: dict[str, tuple[type[ImageFile.ImageFile], str]] = {  # of `FOREIGN_KINDS`
+        "WebP": (WebPImagePlugin.WebPImageFile, "webp"),
+        "AVIF": (AvifImagePlugin.AvifImageFile, "avif"),
+        "TIFF": (TiffImagePlugin.TiffImageFile, "libtiff"),
+    }
+    if kind not in plugins:
+        raise unreadable(kind)
+    plugin, needed = plugins[kind]
+    if not features.check(needed):
+        raise ValueError(f"Pillow must be built with {needed} to convert {kind}, and is not")
+    image = plugin(io.BytesIO(data))
+    require_size(*image.size, max_pixels)
+    return image
+
+
+def _read_other(data: bytes, max_pixels: int, takes_foreign: bool) -> ImageInfo:
+    """Return the facts of a foreign image; raise the fault of any other bytes."""
     if not data:
         raise BadImage("E-IMG-EMPTY", "0 bytes")
-    for signatures, read in _READERS:
-        if data.startswith(signatures):
-            return read(data, max_pixels)
-        if any(signature.startswith(data) for signature in signatures):
-            raise truncated(f"{len(data)} bytes, a signature takes more")
+    if any(start.startswith(data) for signatures, _ in _READERS for start in signatures):
+        raise truncated(f"{len(data)} bytes, a signature takes more")
     kind = name_kind(data)
-    raise unreadable(f"{kind}, which --reencode converts" if kind in FOREIGN_KINDS else kind)
+    if kind not in FOREIGN_KINDS:
+        raise unreadable(kind)
+    if not takes_foreign:
+        raise unreadable(f"{kind}, which --reencode converts")
+    with decoding(), open_foreign(data, max_pixels) as image:
+        found = {
+            "gray": image.mode in _GRAY_MODES,
+            "alpha": image.mode in _ALPHA_MODES or "transparency" in image.info,
+            "cmyk": image.mode == "CMYK",
+            "animated": getattr(image, "n_frames", 1) > 1,
+        }
+        traits = sorted(trait for trait, holds in found.items() if holds)
+        # Pillow gives a TIFF's size and pixels as they are viewed.
+        exif = b"" if kind == "TIFF" else image.info.get("exif", b"")
+        orientation, _ = read_exif(exif.removeprefix(b"Exif\0\0"))
+        return ImageInfo(kind.lower(), *image.size, orientation, tuple(traits))
 
 
 def _decode(data: bytes, info: ImageInfo, max_pixels: int) -> None:
     """Decode all pixels, or raise."""
     with decoding():
         if info.format == "jpeg":
-            _decode_jpeg(data, info, max_pixels)
+            _decode_jpeg(jpeg_for_decoder(data, max_pixels), info)
         elif info.format == "png":
             _decode_png(png_for_decoder(data, max_pixels), info)
         elif info.format == "gif":
@@ -126,38 +203,7 @@ def _decode(data: bytes, info: ImageInfo, max_pixels: int) -> None:
                 _decode_frame(data, frame)
 
 
-@contextlib.contextmanager
-def decoding() -> Iterator[None]:
-    """Make a `BadImage` of what a foreign decoder raises.
-
-    Wherever one meets the bytes of strangers: what it raises is a fact about the image, but for
-    what says that the machine is at its limits.
-
-    Raises:
-        BadImage: E-IMG-DAMAGED.
-        ValueError: another library has told Pillow to tolerate truncated images.
-    """
-    _require_strict_pillow()
-    try:
-        yield
-    except (BadImage, MemoryError, RecursionError):
-        raise
-    except OSError as error:
-        if error.errno is not None:
-            raise
-        raise damaged(_one_line(error)) from None
-    except Exception as error:
-        raise damaged(_one_line(error)) from None
-
-
-def _require_strict_pillow() -> None:
-    from PIL import ImageFile
-
-    if ImageFile.LOAD_TRUNCATED_IMAGES:
-        raise ValueError("PIL.ImageFile.LOAD_TRUNCATED_IMAGES must be False to check images")
-
-
-def _decode_jpeg(data: bytes, info: ImageInfo, max_pixels: int) -> None:
+def _decode_jpeg(data: bytes, info: ImageInfo) -> None:
     """Decode a JPEG; a warning of libjpeg is an error, such as of data that runs out.
 
     All coefficients are decoded, which is where a JPEG can fail, and transformed to an eighth of
@@ -166,25 +212,20 @@ def _decode_jpeg(data: bytes, info: ImageInfo, max_pixels: int) -> None:
     """
     import simplejpeg
 
-    jpeg = jpeg_for_decoder(data, max_pixels)
     try:
-        height_px, width_px, _, _ = simplejpeg.decode_jpeg_header(jpeg)
+        height_px, width_px, _, _ = simplejpeg.decode_jpeg_header(data)
     except ValueError as error:
         if "subsampling" not in str(error):
             raise
-        _decode_with_pillow(jpeg, info)
+        from PIL import JpegImagePlugin
+
+        with JpegImagePlugin.JpegImageFile(io.BytesIO(data)) as image:
+            require_same_size(image.size, info)
+            image.load()
         return
     require_same_size((width_px, height_px), info)
     inks = "CMYK" if "cmyk" in info.traits else "GRAY" if "gray" in info.traits else "RGB"
-    simplejpeg.decode_jpeg(jpeg, inks, min_height=1, min_width=1)
-
-
-def _decode_with_pillow(data: bytes, info: ImageInfo) -> None:
-    from PIL import JpegImagePlugin
-
-    with JpegImagePlugin.JpegImageFile(io.BytesIO(data)) as image:
-        require_same_size(image.size, info)
-        image.load()
+    simplejpeg.decode_jpeg(data, inks, min_height=1, min_width=1)
 
 
 def _decode_png(data: bytes, info: ImageInfo) -> None:
@@ -207,103 +248,11 @@ def _decode_frame(data: bytes, frame: GifFrame) -> None:
             raise damaged(f"colour {index} of {frame.colours} in a frame")
 
 
-def require_same_size(size_px: tuple[int, int], info: ImageInfo) -> None:
-    """Make sure that the decoder allocates what the limits were applied to.
-
-    Pillow's own limit is not used: it is a setting of the whole process, and warns through the
-    `warnings` module, which is not safe in threads.
-    """
-    if size_px != (info.width_px, info.height_px):
-        raise damaged(f"decoder's size {size_px[0]} x {size_px[1]} is not the header's")
-
-
 def _one_line(error: Exception) -> str:
-    """Return what a decoder said, fit for an output file that must be the same in every run.
+    """Return a decoder's message, fit for an output file that must be the same in every run.
 
     >>> _one_line(OSError("broken data stream\\nin <io.BytesIO object at 0x7f57a494b290>"))
     'OSError: broken data stream in <io.BytesIO object at 0x>'
     """
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"
     return ascii(_ADDRESS.sub("0x", text))[1:-1][:_DETAIL_CHARACTERS]
-
-
-if TYPE_CHECKING:
-    from PIL import Image
-
-_WEBP_HEADER_BYTES = 30
-_GRAY_MODES = frozenset({"1", "L", "LA", "I;16", "I;16B", "I;16L"})
-_ALPHA_MODES = frozenset({"LA", "PA", "RGBA", "La", "RGBa"})
-
-
-def check_foreign(data: bytes, max_pixels: int) -> ImageInfo | ImageFault:
-    """Return what an image of another format is by its header, or why it is refused.
-
-    Raises:
-        MemoryError, RecursionError, OSError: of the machine, not of the image.
-    """
-    try:
-        with decoding(), open_foreign(data, max_pixels) as image:
-            return _info(image, name_kind(data).lower())
-    except BadImage as error:
-        return error.fault
-
-
-def open_foreign(data: bytes, max_pixels: int) -> "Image.Image":
-    """Return an image of another format, none of its pixels decoded.
-
-    Raises:
-        BadImage: when it is of no format that is known here, or too large.
-    """
-    from PIL import AvifImagePlugin, ImageFile, TiffImagePlugin, WebPImagePlugin, features
-
-    kind = name_kind(data)
-    plugins: dict[str, tuple[type[ImageFile.ImageFile], str]] = {  # of `FOREIGN_KINDS`
-        "WebP": (WebPImagePlugin.WebPImageFile, "webp"),
-        "AVIF": (AvifImagePlugin.AvifImageFile, "avif"),
-        "TIFF": (TiffImagePlugin.TiffImageFile, "libtiff"),
-    }
-    plugin, needed = plugins.get(kind, (None, ""))
-    if plugin is None:
-        raise unreadable(kind)
-    if not features.check(needed):
-        raise ValueError(f"Pillow must be built with {needed} to convert {kind}, and is not")
-    if kind == "WebP":  # the decoder allocates its canvas when it is made
-        require_size(*_webp_size(data), max_pixels)
-    image = plugin(io.BytesIO(data))
-    require_size(*image.size, max_pixels)
-    return image
-
-
-def _info(image: "Image.Image", kind: str) -> ImageInfo:
-    traits = set[str]()
-    if image.mode in _GRAY_MODES:
-        traits.add("gray")
-    if image.mode in _ALPHA_MODES or "transparency" in image.info:
-        traits.add("alpha")
-    if image.mode == "CMYK":
-        traits.add("cmyk")
-    if getattr(image, "n_frames", 1) > 1:
-        traits.add("animated")
-    return ImageInfo(kind, *image.size, _orientation(image, kind), tuple(sorted(traits)))
-
-
-def _orientation(image: "Image.Image", kind: str) -> int:
-    if kind == "tiff":  # Pillow gives its size and pixels as they are viewed
-        return 1
-    exif = image.info.get("exif", b"")
-    return read_exif(exif.removeprefix(b"Exif\0\0"))[0]
-
-
-def _webp_size(data: bytes) -> tuple[int, int]:
-    """Return width and height by a WebP's first chunk (RFC 9649, sections 2.5 to 2.7)."""
-    if len(data) < _WEBP_HEADER_BYTES:
-        raise truncated(f"{len(data)} bytes, a WebP header takes {_WEBP_HEADER_BYTES}")
-    chunk = data[12:16]
-    if chunk == b"VP8X":
-        width, height = data[24:27], data[27:30]
-        return int.from_bytes(width, "little") + 1, int.from_bytes(height, "little") + 1
-    if chunk == b"VP8L":
-        bits = int.from_bytes(data[21:25], "little")
-        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
-    width, height = struct.unpack_from("<HH", data, 26)
-    return width & 0x3FFF, height & 0x3FFF

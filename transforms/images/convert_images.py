@@ -1,18 +1,17 @@
-"""Convert images: another size, another encoding, other colours, or plain pixels.
+"""Convert images: turned upright, another size, another encoding, other colours, or plain pixels.
 
 Pixels are resampled as `tf.image.resize(antialias=True)` does by its default method, bilinear: each
-pixel is the mean of all that it covers. Pure functions of bytes; equal bytes for equal codecs.
+pixel is the mean of all that it covers. A PNG that is only turned keeps its samples; a JPEG is
+encoded again. Pure functions of bytes; equal bytes for equal codecs, see `codec_versions`.
 """
 
-import ctypes
 import enum
 import hashlib
 import io
-import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -30,8 +29,7 @@ from schemas.geometry.boxes import (
     turn_size,
     unturn_box,
 )
-from schemas.layouts import PIXEL_DTYPES
-from transforms.images.check_images import Check, check_image, decoding, require_same_size
+from transforms.images.check_images import check_image, decoding, require_same_size
 from transforms.images.decode_images import (
     BoxPx,
     Metadata,
@@ -56,59 +54,63 @@ if TYPE_CHECKING:
     from PIL import Image
 
 DEFAULT_QUALITY = 95
-"""By libjpeg's scale, of JPEGs that are made; with 4:2:0 subsampling. Output bytes depend on it."""
+"""Quality of encoded JPEGs by libjpeg's scale, of turned ones always. Output bytes depend on it."""
 
-# What makes an image of the asked format one that decoders treat specially.
-_UNUSUAL = frozenset(
-    {
-        "16_bit",
-        "animated",
-        "arithmetic",
-        "cmyk",
-        "interlaced",
-        "junk_bytes",
-        "multi_picture",
-        "palette",
-        "progressive",
-        "trailing_bytes",
-    }
-)
-_DRAFT_MARGIN = 2  # a JPEG is decoded to no less than so many times the size that is wanted
+# Traits that an image of the asked format may keep; decoders treat others specially.
+_USUAL = frozenset({"alpha", "exif_gps", "exif_orientation", "exif_serial", "gray", "icc_profile"})
+_DRAFT_MARGIN = 2  # a JPEG is decoded to at least so many times the wanted size
 _PIXELS_PER_FILE_BYTE = 8  # of photos as JPEGs: 3 to 10
 _ITEM_BYTES = {"uint8": 1, "uint16": 2, "float16": 2, "float32": 4, "float64": 8}
 _PNG_HEAD_BYTES = 33
-_RGB_OF_8_BITS = bytes([8, 2])
+_RGB_OF_8_BITS = bytes([8, 2])  # bit depth and colour type of a PNG
+_GRAY_TYPE, _PALETTE_TYPE = 0, 3
+_TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # EXIF orientations as `Image.Transpose`
+_APP1, _APP2, _ADOBE = 0xFFE1, 0xFFE2, 0xFFEE
+_SUBSAMPLING_444, _SUBSAMPLING_422 = 0, 1  # as Pillow numbers them; 2 is 4:2:0
+_WHOLE: Crop = (0.0, 0.0, 1.0, 1.0)
 
 
 class Encoding(enum.Enum):
-    """What images are encoded as again."""
+    """Format that all images are encoded to."""
 
     JPEG = "jpeg"
     PNG = "png"
 
 
 class Color(enum.Enum):
-    """What colours images have: three channels, one, or those of the file."""
+    """Colours of the written images: three channels, one, or those of the file."""
 
     RGB = "rgb"
     GRAY = "gray"
     KEEP = "keep"
 
 
+class Orientation(enum.Enum):
+    """Treatment of EXIF orientations: pixels stay as stored, or are turned upright."""
+
+    KEEP = "keep"
+    UPRIGHT = "upright"
+
+    def options(self) -> dict[str, str]:
+        """Return the plan's options that decide bytes, with the codecs where pixels are turned."""
+        if self is Orientation.KEEP:
+            return {"orientation": self.value}
+        return {"orientation": f"{self.value}, by {codec_versions()}"}
+
+
 @dataclass(frozen=True)
 class Conversion:
-    """What is done to pixels, besides turning them upright; nothing by default.
+    """Changes to pixels, besides turning them upright; none by default.
 
     Attributes:
-        resize: the size that is asked for; None to leave it.
-        resize_mode: how another aspect meets it; None for FIT, and STRETCH where plain pixels are
-            written.
-        reencode: what every image is to be; None to write a changed one in its own format, GIF and
-            BMP as PNG.
-        quality: of JPEGs, 1 to 100; None for `DEFAULT_QUALITY`, and to let a JPEG pass for which
-            `reencode` alone would ask.
-        color: None to keep it, and for RGB where plain pixels are written.
-        pixels_dtype: what the layout wants plain pixels as; empty for encoded images.
+        resize: wanted size; None to keep it.
+        resize_mode: treatment of another aspect; None for FIT, and STRETCH for plain pixels.
+        reencode: format of all images; None to write a changed one in its own format, GIF and BMP
+            as PNG.
+        quality: quality of JPEGs, 1 to 100. None for `DEFAULT_QUALITY`; then a JPEG passes
+            unchanged where only `reencode` asks for JPEG.
+        color: colours; None to keep them, and for RGB where plain pixels are written.
+        pixels_dtype: type of plain pixels that the layout wants; empty for encoded images.
     """
 
     resize: Resize | None = None
@@ -119,64 +121,58 @@ class Conversion:
     pixels_dtype: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what does not fit together."""
-        if self.quality is not None and not 1 <= self.quality <= 100:
+        """Refuse options that do not fit together."""
+        quality, mode = self.quality, self.resize_mode
+        if quality is not None and not 1 <= quality <= 100:
+            raise ValueError(f"quality must be 1 to 100, got {quality}: give one such as 95")
+        if mode is not None and (self.resize is None or self.resize.height_px is None):
             raise ValueError(
-                f"quality must be 1 to 100, got {self.quality}: give one such as {DEFAULT_QUALITY}"
+                f"resize_mode must be of a box, got {mode.value} with resize {self.resize}: give"
+                " --resize 512 or WxH, or leave --resize_mode out"
             )
-        if self.resize_mode is not None and (self.resize is None or self.resize.height_px is None):
+        if quality is not None and self.reencode is Encoding.PNG:
             raise ValueError(
-                f"resize_mode must be of a box, got {self.resize_mode.value} with resize"
-                f" {self.resize}: give --resize 512 or WxH, or leave --resize_mode out"
+                f"quality must be of JPEGs, got {quality} with reencode png: leave one out"
             )
-        if self.quality is not None and self.reencode is Encoding.PNG:
+        if quality is not None and not self.changes:
             raise ValueError(
-                f"quality must be of JPEGs, got {self.quality} with reencode png: leave one out"
-            )
-        if self.quality is not None and not self.changes:
-            raise ValueError(
-                f"quality must be of images that are encoded again, got {self.quality} alone: add"
+                f"quality must be of images that are encoded again, got {quality} alone: add"
                 " --reencode jpeg, --resize or --color"
             )
-        if self.pixels_dtype not in ("", *PIXEL_DTYPES):
-            raise ValueError(
-                f"pixels_dtype must be of {', '.join(PIXEL_DTYPES)}, got {self.pixels_dtype!r}:"
-                " give one of them"
-            )
-        if self.pixels_dtype and (self.reencode or self.quality):
+        if self.pixels_dtype and (self.reencode or quality):
             raise ValueError(
                 "reencode and quality must be left out where plain pixels are written, got"
                 f" {'quality' if self.reencode is None else 'reencode'}: leave it out"
             )
 
     def for_pixels(self, dtype: str) -> "Conversion":
-        """Return what is done for a layout that wants plain pixels of a type, if it does."""
+        """Return the conversion for a layout that wants plain pixels of a type, if it does."""
         return replace(self, pixels_dtype=dtype) if dtype else self
 
     @property
     def changes(self) -> bool:
-        """Whether anything is asked of images that could change one."""
-        keeps = self.color is None or self.color is Color.KEEP  # asked of every image
+        """Whether an option could change an image."""
+        keeps = self.color is None or self.color is Color.KEEP
         return bool(self.resize or self.reencode or self.pixels_dtype) or not keeps
 
     @property
     def takes_foreign(self) -> bool:
-        """Whether no image is written as it is, so that it may be of a format few readers know."""
+        """Whether every image is encoded again, so that formats few readers know are welcome."""
         return bool(self.reencode or self.pixels_dtype)
 
     @property
     def mode(self) -> ResizeMode:
-        """How another aspect meets the box."""
+        """Treatment of another aspect."""
         default = ResizeMode.STRETCH if self.pixels_dtype else ResizeMode.FIT
         return self.resize_mode or default
 
     @property
     def channels(self) -> Color:
-        """The colours that images get."""
+        """Colours that images get."""
         return self.color or (Color.RGB if self.pixels_dtype else Color.KEEP)
 
     def pixels_bytes(self, file_bytes: int) -> int:
-        """Return about how many bytes a file's plain pixels take; 0 where none are asked for."""
+        """Return the estimated size of a file's plain pixels; 0 without plain pixels."""
         if not self.pixels_dtype:
             return 0
         pixels = _PIXELS_PER_FILE_BYTE * file_bytes
@@ -185,10 +181,11 @@ class Conversion:
         return 3 * pixels * _ITEM_BYTES[self.pixels_dtype]
 
     def options(self) -> dict[str, str]:
-        """Return the options that decide bytes; none where nothing is done."""
+        """Return the plan's options that decide bytes; none where nothing changes."""
         if not self.changes:
             return {}
-        asked = {"color": self.channels.value, "conversion_codecs": conversion_codecs()}
+        codecs = codec_versions(converting=True)
+        asked = {"color": self.channels.value, "conversion_codecs": codecs}
         if self.resize is not None:
             in_box = self.resize.height_px is not None
             asked["resize"] = f"{self.resize} {self.mode.value}" if in_box else str(self.resize)
@@ -203,79 +200,82 @@ class Conversion:
 NO_CONVERSION = Conversion()
 
 
-def conversion_codecs() -> str:
-    """Return the versions of all that decodes and encodes, which decide converted bytes."""
+def codec_versions(*, converting: bool = False) -> str:
+    """Return the versions of all codecs that decide the bytes of turned or converted images."""
+    import PIL
     from PIL import features
 
-    others = [f"{name} {features.version(name)}" for name in ("webp", "avif", "libtiff")]
-    return ", ".join([codec_versions(), *others, f"littlecms2 {features.version('littlecms2')}"])
+    turbo, ng = features.version("libjpeg_turbo"), features.version("zlib_ng")
+    jpeg = f"libjpeg-turbo {turbo}" if turbo else f"libjpeg {features.version('jpg')}"
+    png = f"zlib-ng {ng}" if ng else f"zlib {features.version('zlib')}"
+    others = ("webp", "avif", "libtiff", "littlecms2") if converting else ()
+    named = [f"{name} {features.version(name)}" for name in others]
+    return ", ".join([f"Pillow {PIL.__version__}", jpeg, png, *named])
 
 
 def convert_image(
-    image: EncodedImage, conversion: Conversion, orientation: int = 1
+    image: EncodedImage, conversion: Conversion, orientation: Orientation = Orientation.KEEP
 ) -> EncodedImage | ImageFault:
-    """Return an image converted, or itself where no option changes it, or why it cannot be.
-
-    Args:
-        image: checked, and not turned.
-        conversion: that changes something.
-        orientation: EXIF orientation by which its pixels are turned; 1 to leave them as stored.
+    """Return an image turned and converted, or itself where nothing changes, or its fault.
 
     Raises:
         MemoryError, RecursionError, OSError: of the machine, not of the image.
     """
-    whole_px = turn_size(image.info.size_px, orientation)
+    turn = image.info.orientation if orientation is Orientation.UPRIGHT else 1
+    whole_px = turn_size(image.info.size_px, turn)
     wanted = resized(whole_px, conversion.resize, conversion.mode)
-    if not _is_changed(image, wanted, whole_px, conversion):
+    is_changed = _is_changed(image.info, wanted, whole_px, conversion)
+    if not is_changed and turn == 1:
         return image
     try:
         with decoding():
+            if not is_changed:
+                return _made(image, _turned(image, turn), turn)
             require_size(*wanted.size_px, MAX_PIXELS)
+            window = Window(whole_px, wanted.crop)
             if conversion.pixels_dtype:
-                _require_room(wanted, conversion)
-                return _to_pixels(image, wanted, whole_px, conversion, orientation)
-            data = _encoded_again(image, wanted, conversion, orientation)
+                return _to_pixels(image, wanted, window, conversion, turn)
+            return _made(image, _encoded_again(image, wanted, conversion, turn), turn, window)
     except BadImage as error:
         return error.fault
-    finally:
-        give_back_freed_memory(image.info)
-    return _as_converted(image, data, Window(whole_px, wanted.crop), orientation)
 
 
 def convert_along(image: EncodedImage, photo: EncodedImage) -> EncodedImage | ImageFault:
-    """Return an image whose pixels are ids on those of a photo, resized and cropped with it.
+    """Return an image of ids, such as a panoptic PNG, turned and resized with its photo.
 
-    Each pixel is the one that lies below its middle, so that ids stay what they are.
+    An id is never mixed with another: each pixel is the one below its middle. An image says nothing
+    of its frame but by its size: that of the photo as stored is turned, any other is left alone.
 
     Args:
-        image: checked, and turned along with the photo.
+        image: checked.
         photo: as it is to be written.
 
     Raises:
         MemoryError, RecursionError, OSError: of the machine, not of the image.
     """
-    window, own_px = photo.window, image.info.size_px
-    is_rgb_png = image.info.format == "png" and image.data[24:26] == _RGB_OF_8_BITS
-    if window is None or not is_rgb_png:
-        return image
-    size_px, crop, orientation = photo.info.size_px, window.crop, photo.info.orientation
-    if own_px != window.whole_size_px:  # made of the picture as viewed, perhaps
-        if own_px != turn_size(window.whole_size_px, orientation):
-            return image  # no image of this photo: the layout says so
-        size_px = turn_size(size_px, orientation)
-        crop = crop and unturn_box(*crop, inverse_orientation(orientation))
     try:
         with decoding():
-            data = _nearest(image, Resized(size_px, crop))
+            if photo.turned != 1:
+                image = _turned_along(image, photo)
+            return _resized_along(image, photo)
     except BadImage as error:
         return error.fault
-    return _as_converted(image, data, Window(own_px, crop), image.turned)
+
+
+def _made(
+    image: EncodedImage, data: bytes, turned: int, window: Window | None = None
+) -> EncodedImage:
+    info = check_image(data)
+    if isinstance(info, ImageFault):
+        raise ValueError(f"a converted image must be one, got {info.code} {info.detail}")
+    sha256, source_sha256 = hashlib.sha256(data).hexdigest(), image.source_sha256 or image.sha256
+    return EncodedImage(image.name, data, sha256, info, turned, source_sha256, None, window)
 
 
 def _is_changed(
-    image: EncodedImage, wanted: Resized, whole_px: tuple[int, int], conversion: Conversion
+    info: ImageInfo, wanted: Resized, whole_px: tuple[int, int], conversion: Conversion
 ) -> bool:
-    info, traits = image.info, set(image.info.traits)
+    traits = set(info.traits)
     if conversion.pixels_dtype or wanted != Resized(whole_px):
         return True
     if conversion.channels is Color.RGB and traits & {"gray", "alpha", "cmyk"}:
@@ -284,80 +284,88 @@ def _is_changed(
         return True
     if conversion.reencode is None:
         return False
-    is_other = info.format != conversion.reencode.value or bool(traits & _UNUSUAL)
+    is_other = info.format != conversion.reencode.value or bool(traits - _USUAL)
     return is_other or conversion.quality is not None
 
 
+# --- plain pixels and encoded pictures
+
+
 def _to_pixels(
-    image: EncodedImage,
-    wanted: Resized,
-    whole_px: tuple[int, int],
-    conversion: Conversion,
-    orientation: int,
+    image: EncodedImage, wanted: Resized, window: Window, conversion: Conversion, turn: int
 ) -> EncodedImage:
-    stored = _as_stored(wanted, orientation)
-    picture = _in_colour(decode_image(image).image, conversion.channels)
-    box_px = _box_px(image.info.size_px, stored.crop)
-    pixels = pixels_of(picture, stored.size_px, box_px, conversion.pixels_dtype)
-    if orientation != 1:
-        pixels = turn_array(pixels, orientation)
-    info = msgspec.structs.replace(
-        image.info,
-        width_px=wanted.size_px[0],
-        height_px=wanted.size_px[1],
-        orientation=image.info.orientation if orientation == 1 else 1,
-    )
-    window = None if wanted == Resized(whole_px) else Window(whole_px, wanted.crop)
-    return msgspec.structs.replace(
-        image, info=info, turned=orientation, pixels=pixels, window=window
-    )
-
-
-def _require_room(wanted: Resized, conversion: Conversion) -> None:
-    """Refuse, before they are made, pixels of so many channels at least that no Example holds."""
+    (width_px, height_px), dtype = wanted.size_px, conversion.pixels_dtype
     channels = 3 if conversion.channels is Color.RGB else 1
-    width_px, height_px = wanted.size_px
-    size_bytes = width_px * height_px * channels * _ITEM_BYTES[conversion.pixels_dtype]
+    size_bytes = width_px * height_px * channels * _ITEM_BYTES[dtype]
     if size_bytes > MAX_EXAMPLE_BYTES:
         what = f"{size_bytes} bytes of pixels, the limit is {MAX_EXAMPLE_BYTES}"
         raise BadImage("E-EX-TOO-LARGE", what)
+    stored = _as_stored(wanted, turn)
+    picture = _in_colour(decode_image(image.data, image.info).image, conversion.channels)
+    pixels = pixels_of(picture, stored.size_px, _box_px(image.info.size_px, stored.crop), dtype)
+    if turn != 1:
+        pixels = turn_array(pixels, turn)
+    info = msgspec.structs.replace(
+        image.info,
+        width_px=width_px,
+        height_px=height_px,
+        orientation=image.info.orientation if turn == 1 else 1,
+    )
+    is_whole = wanted == Resized(window.whole_size_px)
+    return msgspec.structs.replace(
+        image, info=info, turned=turn, pixels=pixels, window=None if is_whole else window
+    )
 
 
 def _encoded_again(
-    image: EncodedImage, wanted: Resized, conversion: Conversion, orientation: int
+    image: EncodedImage, wanted: Resized, conversion: Conversion, turn: int
 ) -> bytes:
-    encoding = conversion.reencode
-    if encoding is None:
-        encoding = Encoding.JPEG if image.info.format == "jpeg" else Encoding.PNG
+    own = Encoding.JPEG if image.info.format == "jpeg" else Encoding.PNG
+    encoding = conversion.reencode or own
     if encoding is Encoding.JPEG and max(wanted.size_px) > MAX_SIDE_PX:
         width_px, height_px = wanted.size_px
         what = f"{width_px} x {height_px} px, a JPEG has sides of up to {MAX_SIDE_PX}"
         raise too_many_pixels(what)
-    stored = _as_stored(wanted, orientation)
-    decoded = decode_image(image, _least_px(stored))
+    stored = _as_stored(wanted, turn)
+    decoded = decode_image(image.data, image.info, _least_px(stored))
     picture = _in_colour(decoded.image, conversion.channels)
     if encoding is Encoding.JPEG or conversion.reencode is not None:
         picture = upper_bits(picture)
     if encoding is Encoding.JPEG:
         picture = over_white(picture)
     picture = _resampled(picture, stored, _box_px(decoded.shown_px, stored.crop))
-    picture = transposed(picture, orientation)
-    metadata = decoded.metadata if orientation == 1 else decoded.metadata.upright()
+    picture = _transposed(picture, turn)
+    metadata = decoded.metadata if turn == 1 else decoded.metadata.upright()
     metadata = metadata.for_mode(picture.mode)
+    picture.info = {}
     if encoding is Encoding.PNG:
         return _png(picture, metadata)
-    return _jpeg(picture, metadata, conversion.quality or DEFAULT_QUALITY)
+    encoded = _saved(picture, "JPEG", quality=conversion.quality or DEFAULT_QUALITY)
+    end = 4 + int.from_bytes(encoded[4:6], "big")  # the JFIF segment
+    return b"".join([encoded[:end], metadata.jpeg_segments(), encoded[end:]])
 
 
-def _as_stored(wanted: Resized, orientation: int) -> Resized:
-    """Return what to make of a picture as stored, to be turned then: less is left to turn."""
-    crop = wanted.crop and unturn_box(*wanted.crop, orientation)
-    return Resized(turn_size(wanted.size_px, orientation), crop)
+def _png(picture: "Image.Image", metadata: Metadata) -> bytes:
+    encoded = _saved(picture, "PNG")
+    head, rest = encoded[:_PNG_HEAD_BYTES], encoded[_PNG_HEAD_BYTES:]
+    return b"".join([head, metadata.png_chunks(), rest])
+
+
+def _saved(picture: "Image.Image", file_format: str, **options: Any) -> bytes:
+    out = io.BytesIO()
+    picture.save(out, file_format, **options)
+    return out.getvalue()
+
+
+def _as_stored(wanted: Resized, turn: int) -> Resized:
+    """Return the size and crop for the picture as stored; it is turned last, when it is small."""
+    crop = wanted.crop and unturn_box(*wanted.crop, turn)
+    return Resized(turn_size(wanted.size_px, turn), crop)
 
 
 def _least_px(stored: Resized) -> tuple[int, int]:
-    """Return the size that is enough of a whole picture, to be resized from."""
-    left, top, right, bottom = stored.crop or (0.0, 0.0, 1.0, 1.0)
+    """Return the size of the whole picture that is enough to resize from."""
+    left, top, right, bottom = stored.crop or _WHOLE
     width_px, height_px = stored.size_px
     return (
         round(_DRAFT_MARGIN * width_px / (right - left)),
@@ -366,7 +374,7 @@ def _least_px(stored: Resized) -> tuple[int, int]:
 
 
 def _in_colour(image: "Image.Image", color: Color) -> "Image.Image":
-    """Return an image in the channels that are asked for; alpha is kept with all, or with none."""
+    """Return an image in the asked channels; alpha is kept only with `Color.KEEP`."""
     if color is Color.KEEP:
         return image
     image = over_white(image)
@@ -376,8 +384,7 @@ def _in_colour(image: "Image.Image", color: Color) -> "Image.Image":
 
 
 def _box_px(shown_px: tuple[float, float], crop: Crop | None) -> BoxPx:
-    width, height = shown_px
-    left, top, right, bottom = crop or (0.0, 0.0, 1.0, 1.0)
+    (width, height), (left, top, right, bottom) = shown_px, crop or _WHOLE
     return left * width, top * height, right * width, bottom * height
 
 
@@ -393,187 +400,32 @@ def _resampled(image: "Image.Image", wanted: Resized, box_px: BoxPx) -> "Image.I
     return Image.fromarray(np.floor(np.asarray(found) + 0.5).clip(0, 65535).astype("<u2"))
 
 
-def _jpeg(image: "Image.Image", metadata: Metadata, quality: int) -> bytes:
-    image.info = {}
-    encoded = encode_jpeg(image, quality=quality)
-    end = 4 + int.from_bytes(encoded[4:6], "big")  # the JFIF segment
-    return b"".join([encoded[:end], metadata.jpeg_segments(), encoded[end:]])
+# --- turns of JPEGs and PNGs
 
 
-def _png(image: "Image.Image", metadata: Metadata) -> bytes:
-    out = io.BytesIO()
-    image.info = {}
-    image.save(out, "PNG")
-    encoded = out.getvalue()
-    head, rest = encoded[:_PNG_HEAD_BYTES], encoded[_PNG_HEAD_BYTES:]
-    return b"".join([head, metadata.png_chunks(), rest])
+def _turned(image: EncodedImage, turn: int) -> bytes:
+    turned = _turned_png if image.info.format == "png" else _turned_jpeg
+    return turned(image.data, image.info, turn)
 
 
-def _nearest(image: EncodedImage, wanted: Resized) -> bytes:
-    from PIL import Image, PngImagePlugin
-
-    data = png_for_decoder(image.data, MAX_PIXELS)
-    with PngImagePlugin.PngImageFile(io.BytesIO(data)) as ids:
-        box_px = _box_px(ids.size, wanted.crop)
-        found = ids.resize(wanted.size_px, Image.Resampling.NEAREST, box_px)
-    return _png(found, Metadata())
-
-
-def _as_converted(
-    image: EncodedImage, data: bytes, window: Window, orientation: int
-) -> EncodedImage:
-    info = check_image(data, Check.HEADER)
-    if isinstance(info, ImageFault):
-        raise ValueError(f"a converted image must be one, got {info.code} {info.detail}")
-    sha256 = hashlib.sha256(data).hexdigest()
-    source_sha256 = image.source_sha256 or image.sha256
-    return EncodedImage(image.name, data, sha256, info, orientation, source_sha256, None, window)
-
-
-if TYPE_CHECKING:
+def _transposed(image: "Image.Image", turn: int) -> "Image.Image":
     from PIL import Image
 
-JPEG_QUALITY = 95
-"""By libjpeg's scale; of the JPEGs that are encoded again. Output bytes depend on it."""
-
-_GIVEN_BACK_PX = 1 << 23  # of a picture whose turn frees 64 MB
-_APP1, _APP2, _ADOBE = 0xFFE1, 0xFFE2, 0xFFEE
-_SUBSAMPLING_444, _SUBSAMPLING_422 = 0, 1  # as Pillow numbers them; 2 is 4:2:0
-
-# Pillow's names of what each orientation asks for, and of what turns the pixels accordingly.
-_TURNS = {
-    2: "FLIP_LEFT_RIGHT",
-    3: "ROTATE_180",
-    4: "FLIP_TOP_BOTTOM",
-    5: "TRANSPOSE",
-    6: "ROTATE_270",
-    7: "TRANSVERSE",
-    8: "ROTATE_90",
-}
-
-# Colour type and bit depth of a PNG, and those under which Pillow gives its samples as they are,
-# where it would scale or shorten them: of as many bits a pixel, so that all else stays the same.
-_RAW_AS = {
-    (0, 1): (3, 1),
-    (0, 2): (3, 2),
-    (0, 4): (3, 4),
-    (0, 16): (4, 8),
-    (4, 16): (6, 8),
-}
-_PALETTE_TYPE = 3
-_UNREAD_BY_PILLOW = frozenset({(2, 16), (6, 16)})
+    return image if turn == 1 else image.transpose(Image.Transpose(_TURNS[turn]))
 
 
-class Orientation(enum.Enum):
-    """What is done about EXIF orientations: pixels stay as stored, or are turned upright."""
-
-    KEEP = "keep"
-    UPRIGHT = "upright"
-
-    def options(self) -> dict[str, str]:
-        """Return the options that decide bytes, for the plan: of what encodes too, if it does."""
-        if self is Orientation.KEEP:
-            return {"orientation": self.value}
-        return {"orientation": f"{self.value}, by {codec_versions()}"}
-
-
-def turn_upright(image: EncodedImage) -> EncodedImage | ImageFault:
-    """Return an image as a viewer shows it, or why it cannot be turned.
-
-    Args:
-        image: checked; one without an orientation is returned as it is.
-
-    Raises:
-        MemoryError, RecursionError, OSError: of the machine, not of the image.
-    """
-    return _turned(image, image.info.orientation)
-
-
-def turn_along(image: EncodedImage, photo: EncodedImage) -> EncodedImage | ImageFault:
-    """Return an image whose pixels are those of a photo, such as its panoptic one, turned with it.
-
-    It says nothing of its own frame but by its size: what has that of the photo as stored is
-    turned, and what does not is as the photo is viewed, or does not belong to it.
-
-    Args:
-        image: checked.
-        photo: as it is to be written.
-
-    Raises:
-        MemoryError, RecursionError, OSError: of the machine, not of the image.
-    """
-    is_stored = image.info.size_px == turn_size(photo.whole_size_px, photo.turned)
-    if photo.turned == 1 or not is_stored:
-        return image
-    if image.info.format != "png":
-        return ImageFault("E-IMG-TYPE", "a panoptic image must be a PNG, to be turned without loss")
-    return _turned(image, photo.turned)
-
-
-def _turned(image: EncodedImage, orientation: int) -> EncodedImage | ImageFault:
-    if orientation == 1:
-        return image
-    try:
-        with decoding():
-            turn = _turn_png if image.info.format == "png" else _turn_jpeg
-            data = turn(image.data, image.info, orientation)
-    except BadImage as error:
-        return error.fault
-    finally:
-        give_back_freed_memory(image.info)
-    info = check_image(data, Check.HEADER)
-    if isinstance(info, ImageFault):
-        raise ValueError(f"a turned image must be one, got {info.code} {info.detail}")
-    sha256 = hashlib.sha256(data).hexdigest()
-    return EncodedImage(image.name, data, sha256, info, orientation, image.sha256)
-
-
-def give_back_freed_memory(info: ImageInfo) -> None:
-    """Return what a large picture has freed to the kernel, where the C library is glibc.
-
-    It keeps what each thread has freed for that thread, 8 bytes for each pixel that was turned; and
-    readers are far more than pictures that are turned at once.
-    """
-    if info.width_px * info.height_px < _GIVEN_BACK_PX:
-        return
-    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if malloc_trim is not None:
-        malloc_trim(0)
-
-
-def codec_versions() -> str:
-    """Return the versions of what decodes and encodes, which decide the bytes of turned images."""
-    import PIL
-    from PIL import features
-
-    turbo = features.version("libjpeg_turbo")
-    jpeg = f"libjpeg-turbo {turbo}" if turbo else f"libjpeg {features.version('jpg')}"
-    ng = features.version("zlib_ng")
-    png = f"zlib-ng {ng}" if ng else f"zlib {features.version('zlib')}"
-    return f"Pillow {PIL.__version__}, {jpeg}, {png}"
-
-
-def transposed(image: "Image.Image", orientation: int) -> "Image.Image":
-    """Return pixels turned as an EXIF orientation asks for; themselves for 1."""
-    from PIL import Image
-
-    if orientation == 1:
-        return image
-    return image.transpose(Image.Transpose[_TURNS[orientation]])
-
-
-def _turn_jpeg(data: bytes, info: ImageInfo, orientation: int) -> bytes:
-    """Decode, turn and encode; of the metadata EXIF and the colour profile are kept."""
+def _turned_jpeg(data: bytes, info: ImageInfo, turn: int) -> bytes:
+    """Decode, turn and encode, with the same subsampling, EXIF and colour profile."""
     from PIL import JpegImagePlugin
 
     bare = jpeg_for_decoder(data, MAX_PIXELS)
     with JpegImagePlugin.JpegImageFile(io.BytesIO(bare)) as image:
         require_same_size(image.size, info)
         subsampling, is_adobe = JpegImagePlugin.get_sampling(image), "adobe" in image.info
-        turned = transposed(image, orientation)
-    if subsampling < 0 or (subsampling == _SUBSAMPLING_422 and orientation in SWAPPING):
+        turned = _transposed(image, turn)
+    if subsampling < 0 or (subsampling == _SUBSAMPLING_422 and turn in SWAPPING):
         subsampling = _SUBSAMPLING_444  # Pillow writes no 4:4:0, and none that is rarer
-    encoded = encode_jpeg(turned, quality=JPEG_QUALITY, subsampling=subsampling)
+    encoded = _saved(turned, "JPEG", quality=DEFAULT_QUALITY, subsampling=subsampling)
     marker, length = struct.unpack_from(">HH", encoded, 2)  # JFIF, or Adobe where inks are four
     end = 4 + length
     # Without Adobe's segment inks are not inverted: neither those that were decoded nor these.
@@ -588,88 +440,80 @@ def _profile_segments(data: bytes) -> Iterator[bytes]:
         yield struct.pack(">HH", _APP1 if is_exif else _APP2, len(kept) + 2) + kept
 
 
-def _turn_png(data: bytes, info: ImageInfo, orientation: int) -> bytes:
-    """Turn the pixels; samples, palette and what describes them stay as they are."""
+def _turned_png(data: bytes, info: ImageInfo, turn: int) -> bytes:
+    """Turn the pixels; samples, palette and other chunks stay as they are."""
     if "animated" in info.traits:
         raise unreadable("an animated PNG, of which one frame would be left once it is turned")
-    colour_type, bits = data[25], data[24]
-    if (colour_type, bits) in _UNREAD_BY_PILLOW:
-        raise unreadable(
-            "a PNG in colour of 16 bits a sample, which would lose 8 of them in a turn"
-        )
-    raw_type, raw_bits = _RAW_AS.get((colour_type, bits), (colour_type, bits))
-    turned = transposed(_raw_image(data, info, raw_type, raw_bits), orientation)
-    out = io.BytesIO()
-    turned.save(out, "PNG", **({"bits": raw_bits} if raw_type == _PALETTE_TYPE else {}))
-    pixels = [body for name, body in png_chunks(out.getvalue()) if name == b"IDAT"]
-    header = struct.pack(">IIBBBBB", *turned.size, bits, colour_type, 0, 0, 0)
-    return b"".join(_with_pixels(data, header, b"".join(pixels), orientation))
-
-
-def _raw_image(data: bytes, info: ImageInfo, colour_type: int, bits: int) -> "Image.Image":
-    """Return a PNG's samples under a colour type of as many bits a pixel."""
-    from PIL import PngImagePlugin
-
-    chunks = [SIGNATURE]
-    for name, body in png_chunks(png_for_decoder(data, MAX_PIXELS)):
-        if name == b"IHDR":
-            chunks.append(png_chunk(name, body[:8] + bytes([bits, colour_type]) + body[10:]))
-            if colour_type == _PALETTE_TYPE:  # any: indices are all that is wanted
-                chunks.append(png_chunk(b"PLTE", bytes(3 << bits)))
-        elif name != b"PLTE":
-            chunks.append(png_chunk(name, body))
-    with PngImagePlugin.PngImageFile(io.BytesIO(b"".join(chunks))) as image:
-        require_same_size(image.size, info)
-        image.load()
-        return image
-
-
-def _with_pixels(data: bytes, header: bytes, pixels: bytes, orientation: int) -> Iterator[bytes]:
-    """Yield the pieces of a PNG with another header and other pixels, up to its end."""
-    yield SIGNATURE
-    have_pixels = False
+    bits, colour_type = data[24], data[25]
+    if bits == 16 and colour_type != _GRAY_TYPE:
+        raise unreadable("a 16-bit PNG in colour or with alpha, of which a turn would lose 8 bits")
+    is_small_gray = colour_type == _GRAY_TYPE and bits < 8
+    turned = _transposed(_png_samples(data, info, is_small_gray), turn)
+    options = {"bits": bits} if is_small_gray or colour_type == _PALETTE_TYPE else {}
+    encoded = _saved(turned, "PNG", **options)
+    pixels = b"".join(body for name, body in png_chunks(encoded) if name == b"IDAT")
+    pieces, have_pixels = [SIGNATURE], False
     for name, body in png_chunks(data):
         if name == b"IHDR":
-            body = header
+            body = struct.pack(">II", *turned.size) + body[8:12] + b"\0"  # not interlaced
         elif name == b"eXIf":
             prefix = b"Exif\0\0" if body.startswith(b"Exif\0\0") else b""
             body = prefix + upright_exif(body.removeprefix(prefix))
-        elif name == b"pHYs" and orientation in SWAPPING and len(body) == 9:
+        elif name == b"pHYs" and turn in SWAPPING and len(body) == 9:
             body = body[4:8] + body[:4] + body[8:]  # pixels a unit along each axis
         elif name == b"IDAT":
             if have_pixels:
                 continue
             have_pixels, body = True, pixels
-        yield png_chunk(name, body)
+        pieces.append(png_chunk(name, body))
+    return b"".join(pieces)
 
 
-if TYPE_CHECKING:
-    from PIL import Image
+def _png_samples(data: bytes, info: ImageInfo, is_small_gray: bool) -> "Image.Image":
+    """Return a PNG's samples; those of few bits of gray as a palette's, else Pillow scales them."""
+    from PIL import PngImagePlugin
 
-_END_OF_IMAGE = b"\xff\xd9"
+    bare = png_for_decoder(data, MAX_PIXELS)
+    if is_small_gray:
+        chunks = [SIGNATURE]
+        for name, body in png_chunks(bare):
+            if name == b"IHDR":
+                chunks.append(png_chunk(name, body[:9] + bytes([_PALETTE_TYPE]) + body[10:]))
+                chunks.append(png_chunk(b"PLTE", bytes(3 << data[24])))
+            elif name != b"PLTE":
+                chunks.append(png_chunk(name, body))
+        bare = b"".join(chunks)
+    with PngImagePlugin.PngImageFile(io.BytesIO(bare)) as image:
+        require_same_size(image.size, info)
+        image.load()
+        return image
 
 
-def encode_jpeg(image: "Image.Image", **options: Any) -> bytes:
-    """Return a JPEG of a picture, with what Pillow's writer is asked for; the same bytes anywhere.
-
-    Raises:
-        MemoryError: where the system has no room for the file.
-    """
-    with _file_in_memory() as file:
-        image.save(file, "JPEG", **options)
-        file.seek(0)
-        encoded = file.read()
-    if not encoded.endswith(_END_OF_IMAGE):  # Pillow does not look at what a write leaves out
-        raise MemoryError(f"{len(encoded)} bytes of a JPEG could be kept, not the rest")
-    return encoded
+# --- images of ids, with their photo
 
 
-def _file_in_memory() -> IO[bytes]:
-    """Return a file of the system, or an object of Python where there is none to be had.
+def _turned_along(image: EncodedImage, photo: EncodedImage) -> EncodedImage:
+    if image.info.size_px != turn_size(photo.whole_size_px, photo.turned):
+        return image  # as the photo is viewed, or not of this photo
+    if image.info.format != "png":
+        raise unreadable("a panoptic image must be a PNG, to be turned without loss")
+    return _made(image, _turned(image, photo.turned), photo.turned)
 
-    macOS has none, nor has a Python that was built for an old Linux; a sandbox may forbid it.
-    """
-    try:
-        return open(os.memfd_create("jpeg"), "w+b", buffering=0)
-    except (AttributeError, OSError):
-        return io.BytesIO()
+
+def _resized_along(image: EncodedImage, photo: EncodedImage) -> EncodedImage:
+    from PIL import Image, PngImagePlugin
+
+    window, own_px = photo.window, image.info.size_px
+    is_rgb_png = image.info.format == "png" and image.data[24:26] == _RGB_OF_8_BITS
+    if window is None or not is_rgb_png:
+        return image
+    size_px, crop, orientation = photo.info.size_px, window.crop, photo.info.orientation
+    if own_px != window.whole_size_px:  # made of the picture as viewed, perhaps
+        if own_px != turn_size(window.whole_size_px, orientation):
+            return image  # not of this photo: the layout says so
+        size_px = turn_size(size_px, orientation)
+        crop = crop and unturn_box(*crop, inverse_orientation(orientation))
+    bare = png_for_decoder(image.data, MAX_PIXELS)
+    with PngImagePlugin.PngImageFile(io.BytesIO(bare)) as ids:
+        found = ids.resize(size_px, Image.Resampling.NEAREST, _box_px(ids.size, crop))
+    return _made(image, _png(found, Metadata()), image.turned, Window(own_px, crop))

@@ -1,4 +1,4 @@
-"""Decode images to plain pixels: in one of few modes, with the colours that are meant.
+"""Decode images to plain pixels, in one of few modes, with the colours that are meant.
 
 | in the file | here |
 |---|---|
@@ -12,98 +12,88 @@
 Pure functions of bytes. Limits have been applied to headers before any of these are called.
 """
 
+import contextlib
 import io
 import struct
 import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from schemas.fields import EncodedImage, ImageInfo
-from transforms.images.check_images import (
-    ImageFault,
-    check_image,
-    decoding,
-    open_foreign,
-    require_same_size,
-)
-from transforms.images.exif import upright_exif
-from transforms.images.findings import MAX_PIXELS, BadImage, unreadable
+from schemas.fields import ImageInfo
+from transforms.images.check_images import check_image, decoding, open_foreign, require_same_size
+from transforms.images.exif import orientation_block, upright_exif
+from transforms.images.findings import MAX_PIXELS, BadImage, ImageFault, unreadable
 from transforms.images.jpeg import jpeg_for_decoder, jpeg_profiles
 from transforms.images.png import SIGNATURE, png_chunk, png_chunks, png_for_decoder
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from PIL import Image
 
-_SAME_CHANNELS = {"La": "LA", "RGBa": "RGBA", "PA": "RGBA", "RGBX": "RGB", "YCbCr": "RGB"}
-_SIXTEEN_BITS = frozenset({"I;16", "I;16B", "I;16L"})
-_GRAY_TYPE, _RGB_TYPE = 0, 2  # colour types of a PNG
+MAX_DRAWN_PIXELS = 33_600_000
+"""Limit on pictures that are decoded for a terminal."""
 
+BoxPx = tuple[float, float, float, float]
+"""A part of an image: left, top, right, bottom in px, which may end within pixels."""
 
+_DRAWN_PX = (64, 48)
 _MAX_PROFILE_BYTES = 4 << 20
 _MAX_SEGMENT_BODY_BYTES = 65_533
 _EXIF_PREFIX, _ICC_PREFIX = b"Exif\0\0", b"ICC_PROFILE\0"
 _APP1, _APP2 = 0xFFE1, 0xFFE2
 _SPACE_OF_MODE = {"L": b"GRAY", "LA": b"GRAY", "I;16": b"GRAY", "RGB": b"RGB ", "RGBA": b"RGB "}
+_SAME_CHANNELS = {"La": "LA", "RGBa": "RGBA", "PA": "RGBA", "RGBX": "RGB", "YCbCr": "RGB"}
+_SIXTEEN_BITS = frozenset({"I;16", "I;16B", "I;16L"})
+_GRAY_TYPE, _RGB_TYPE = 0, 2  # colour types of a PNG
 
 
 class Metadata(NamedTuple):
-    """EXIF and a colour profile.
+    """EXIF and a colour profile, kept when an image is converted.
 
     Attributes:
-        exif: the TIFF block from its byte order mark on; empty for none.
-        icc: the ICC profile; empty for none.
+        exif: TIFF block from its byte order mark on; empty for none.
+        icc: ICC profile; empty for none.
     """
 
     exif: bytes = b""
     icc: bytes = b""
 
-    @property
-    def colour_space(self) -> bytes:
-        """What the profile is of: `RGB `, `GRAY`, `CMYK` (ICC.1:2022, table 19)."""
-        return self.icc[16:20]
-
     def for_mode(self, mode: str) -> Self:
-        """Return it without a profile that is of other channels than Pillow's mode has."""
-        return self if self.colour_space == _SPACE_OF_MODE.get(mode) else self._replace(icc=b"")
+        """Return it without a profile of other channels than Pillow's mode has."""
+        space = self.icc[16:20]  # ICC.1:2022, table 19
+        return self if space == _SPACE_OF_MODE.get(mode) else self._replace(icc=b"")
 
     def upright(self) -> Self:
         """Return it for a picture that was turned upright."""
-        return self._replace(exif=upright_exif(self.exif)) if self.exif else self
-
-    def of_pillow(self, image: "Image.Image") -> Self:
-        """Return it with the profile that Pillow has found."""
-        icc = image.info.get("icc_profile") or b""
-        return self._replace(icc=icc if len(icc) <= _MAX_PROFILE_BYTES else b"")
+        return self._replace(exif=upright_exif(self.exif))
 
     def jpeg_segments(self) -> bytes:
         """Return the segments of a JPEG that hold it; EXIF too large for one is left out."""
-        return b"".join(self._segments())
+        at_once = _MAX_SEGMENT_BODY_BYTES - len(_ICC_PREFIX) - 2
+        pieces = [self.icc[at : at + at_once] for at in range(0, len(self.icc), at_once)]
+        segments = [
+            (_APP2, _ICC_PREFIX + bytes([number, len(pieces)]) + piece)
+            for number, piece in enumerate(pieces, start=1)
+        ]
+        if self.exif and len(_EXIF_PREFIX + self.exif) <= _MAX_SEGMENT_BODY_BYTES:
+            segments.insert(0, (_APP1, _EXIF_PREFIX + self.exif))
+        return b"".join(struct.pack(">HH", m, len(body) + 2) + body for m, body in segments)
 
     def png_chunks(self) -> bytes:
         """Return the PNG chunks that hold it; they come after the header."""
-        chunks = []
-        if self.icc:
-            chunks.append(png_chunk(b"iCCP", b"ICC Profile\0\0" + zlib.compress(self.icc)))
-        if self.exif:
-            chunks.append(png_chunk(b"eXIf", self.exif))
-        return b"".join(chunks)
-
-    def _segments(self) -> Iterator[bytes]:
-        if self.exif and len(_EXIF_PREFIX + self.exif) <= _MAX_SEGMENT_BODY_BYTES:
-            yield _segment(_APP1, _EXIF_PREFIX + self.exif)
-        at_once = _MAX_SEGMENT_BODY_BYTES - len(_ICC_PREFIX) - 2
-        pieces = [self.icc[at : at + at_once] for at in range(0, len(self.icc), at_once)]
-        for number, piece in enumerate(pieces, start=1):
-            yield _segment(_APP2, _ICC_PREFIX + bytes([number, len(pieces)]) + piece)
+        profile = b"ICC Profile\0\0" + zlib.compress(self.icc)
+        chunks = [png_chunk(b"iCCP", profile)] if self.icc else []
+        return b"".join([*chunks, *([png_chunk(b"eXIf", self.exif)] if self.exif else [])])
 
 
 class Decoded(NamedTuple):
     """An image's pixels.
 
     Attributes:
-        image: of mode `L`, `LA`, `RGB`, `RGBA` or `I;16`, as stored: not turned.
+        image: picture of mode `L`, `LA`, `RGB`, `RGBA` or `I;16`, as stored: not turned.
         metadata: EXIF, and the profile of these colours.
-        shown_px: width and height that the picture has on this grid, which may end within its last
+        shown_px: width and height of the picture on this grid, which may end within its last
             pixels where it was decoded smaller.
     """
 
@@ -112,29 +102,30 @@ class Decoded(NamedTuple):
     shown_px: tuple[float, float]
 
 
-def decode_image(source: EncodedImage, least_px: tuple[int, int] | None = None) -> Decoded:
-    """Return an image's pixels.
+def decode_image(data: bytes, info: ImageInfo, least_px: tuple[int, int] | None = None) -> Decoded:
+    """Return the pixels of a checked image.
 
     Args:
-        source: checked.
+        data: the whole file.
+        info: its facts.
         least_px: width and height that are enough; a JPEG is then decoded to a half, a quarter or
             an eighth where that is no less, which takes a fraction of the time. None for all.
 
     Raises:
         BadImage: when it is of a kind that is not decoded here.
-        Exception: whatever a decoder raises; called within `decoding`.
+        Exception: whatever a decoder raises; call it within `decoding`.
     """
-    metadata = read_metadata(source.data, source.info)
-    shown_px: tuple[float, float] = source.info.size_px
-    if source.info.format == "jpeg":
-        image, shown_px = _decode_jpeg(source.data, source.info, least_px)
-    elif source.info.format == "png":
-        image = _decode_png(source.data, source.info)
+    shown_px: tuple[float, float] = info.size_px
+    if info.format == "jpeg":
+        metadata = _jpeg_metadata(data)
+        image, shown_px = _decode_jpeg(data, info, least_px)
+    elif info.format == "png":
+        metadata, image = _png_metadata(data), _decode_png(data, info)
     else:
-        image = _decode_other(source.data, source.info)
-        metadata = metadata.of_pillow(image)
+        image = _decode_other(data, info)
+        metadata = _metadata(orientation_block(info.orientation), image.info.get("icc_profile"))
     if image.mode == "CMYK":
-        return Decoded(*_from_inks(image, metadata), shown_px)
+        return Decoded(_from_inks(image, metadata.icc), metadata._replace(icc=b""), shown_px)
     plain = _plain(image)
     return Decoded(plain, metadata.for_mode(plain.mode), shown_px)
 
@@ -147,9 +138,7 @@ def over_white(image: "Image.Image") -> "Image.Image":
         return image
     white = Image.new("RGBA", image.size, "white")
     seen = image if image.mode == "RGBA" else image.convert("RGBA")
-    opaque = Image.alpha_composite(white, seen)
-    del white, seen  # each of four bytes a pixel
-    return opaque.convert("L" if image.mode == "LA" else "RGB")
+    return Image.alpha_composite(white, seen).convert("L" if image.mode == "LA" else "RGB")
 
 
 def upper_bits(image: "Image.Image") -> "Image.Image":
@@ -160,6 +149,99 @@ def upper_bits(image: "Image.Image") -> "Image.Image":
     if image.mode != "I;16":
         return image
     return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+
+
+def pixels_of(
+    image: "Image.Image", size_px: tuple[int, int], box_px: BoxPx, dtype: str
+) -> "NDArray":
+    """Return an image's pixels, C-contiguous: height x width x channels.
+
+    Resampled channel by channel in float32, so that no rounding comes between: within 1/255 of
+    `tf.image.resize(antialias=True)`. Types change as by `tf.image.convert_image_dtype`: floats are
+    the parts of the largest integer, integers of 16 bits 256 times those of 8.
+
+    Args:
+        image: of mode `L`, `LA`, `RGB`, `RGBA` or `I;16`.
+        size_px: wanted width and height.
+        box_px: the part of the image that is shown.
+        dtype: one of `PIXEL_DTYPES`.
+    """
+    import numpy as np
+    from PIL import Image
+
+    largest = 65535 if image.mode == "I;16" else 255
+    pixels = np.asarray(image)
+    pixels = pixels.reshape(*pixels.shape[:2], -1)
+    if image.size != size_px or box_px != (0.0, 0.0, *map(float, image.size)):
+        planes = [
+            Image.fromarray(plane.astype(np.float32)).resize(
+                size_px, Image.Resampling.BILINEAR, box_px
+            )
+            for plane in np.moveaxis(pixels, 2, 0)
+        ]
+        pixels = np.stack([np.asarray(plane) for plane in planes], axis=2)
+    return np.ascontiguousarray(_of_type(pixels, largest, np.dtype(dtype)))
+
+
+def draw(data: bytes) -> Iterator[str]:
+    """Yield a picture's lines for a terminal of 24-bit colours, or one that says why there is none.
+
+    A character shows two pixels.
+    """
+    info = check_image(data, max_pixels=MAX_DRAWN_PIXELS)
+    if isinstance(info, ImageFault):
+        yield f"  not drawn: {info.detail}"
+        return
+    try:
+        with decoding():
+            lines = list(_drawn_lines(data, info))
+    except BadImage as error:
+        lines = [f"  not drawn: {error.fault.detail}"]
+    yield from lines
+
+
+def _drawn_lines(data: bytes, info: ImageInfo) -> Iterator[str]:
+    image = decode_image(data, info, _DRAWN_PX).image
+    small = over_white(upper_bits(image)).convert("RGB")
+    small.thumbnail(_DRAWN_PX)
+    pixels, row_bytes = small.tobytes(), 3 * small.width
+    rows = [pixels[at : at + row_bytes] for at in range(0, len(pixels), row_bytes)]
+    if len(rows) % 2:
+        rows.append(rows[-1])
+    for upper, lower in zip(rows[::2], rows[1::2], strict=True):
+        cells = (
+            f"\x1b[38;2;{u[0]};{u[1]};{u[2]};48;2;{w[0]};{w[1]};{w[2]}m\u2580"
+            for at in range(0, row_bytes, 3)
+            for u, w in ((upper[at : at + 3], lower[at : at + 3]),)
+        )
+        yield f"  {''.join(cells)}\x1b[0m"
+
+
+def _metadata(exif: bytes, icc: bytes | None) -> Metadata:
+    return Metadata(exif, icc if icc and len(icc) <= _MAX_PROFILE_BYTES else b"")
+
+
+def _jpeg_metadata(data: bytes) -> Metadata:
+    bodies = jpeg_profiles(data, MAX_PIXELS)
+    exif = [body[len(_EXIF_PREFIX) :] for body in bodies if body.startswith(b"Exif\0")]
+    pieces = [body[len(_ICC_PREFIX) :] for body in bodies if body.startswith(_ICC_PREFIX)]
+    icc = b"".join(piece[2:] for piece in sorted(pieces, key=lambda piece: piece[:1]))
+    return _metadata(b"".join(exif), icc)
+
+
+def _png_metadata(data: bytes) -> Metadata:
+    found: dict[bytes, bytes] = {}
+    for name, body in png_chunks(data):
+        if name in (b"iCCP", b"eXIf"):
+            found.setdefault(name, body)
+    _, _, profile = found.get(b"iCCP", b"").partition(b"\0")
+    inflating = zlib.decompressobj()
+    try:
+        icc = inflating.decompress(profile[1:], _MAX_PROFILE_BYTES)
+    except zlib.error:
+        icc = b""
+    exif = found.get(b"eXIf", b"").removeprefix(_EXIF_PREFIX)
+    return Metadata(exif, icc if inflating.eof else b"")
 
 
 def _decode_jpeg(
@@ -250,73 +332,18 @@ def _plain(image: "Image.Image") -> "Image.Image":
     raise unreadable(f"pixels of Pillow's mode {mode}, which are not converted")
 
 
-def _from_inks(image: "Image.Image", metadata: Metadata) -> tuple["Image.Image", Metadata]:
+def _from_inks(image: "Image.Image", profile: bytes) -> "Image.Image":
     """Return four inks as RGB: by the colour profile, if it is one of inks that can be read."""
     from PIL import ImageCms
 
-    without = metadata._replace(icc=b"")
-    if metadata.colour_space == b"CMYK":
-        try:
-            profile = ImageCms.ImageCmsProfile(io.BytesIO(metadata.icc))
+    if profile[16:20] == b"CMYK":
+        with contextlib.suppress(ImageCms.PyCMSError, OSError):
+            inks = ImageCms.ImageCmsProfile(io.BytesIO(profile))
             screen = ImageCms.createProfile("sRGB")
-            found = ImageCms.profileToProfile(image, profile, screen, outputMode="RGB")
-        except (ImageCms.PyCMSError, OSError) as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise
-        else:
+            found = ImageCms.profileToProfile(image, inks, screen, outputMode="RGB")
             if found is not None:
-                return found, without
-    return image.convert("RGB"), without
-
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-    from PIL import Image
-
-BoxPx = tuple[float, float, float, float]
-"""A part of an image: left, top, right, bottom in px, which may end within pixels."""
-
-_MAX_OF_MODE = {"I;16": 65535}
-_MAX_OF_BYTE = 255
-
-
-def pixels_of(
-    image: "Image.Image", size_px: tuple[int, int], box_px: BoxPx, dtype: str
-) -> "NDArray":
-    """Return an image's pixels, C-contiguous: height x width x channels.
-
-    Resampled channel by channel in float32, so that no rounding comes between: within 1/255 of
-    `tf.image.resize(antialias=True)`. Types change as by `tf.image.convert_image_dtype`: floats are
-    the parts of the largest integer, integers of 16 bits 256 times those of 8.
-
-    Args:
-        image: of mode `L`, `LA`, `RGB`, `RGBA` or `I;16`.
-        size_px: width and height that are wanted.
-        box_px: the part of the image that is shown: left, top, right, bottom.
-        dtype: one of `PIXEL_DTYPES`.
-    """
-    import numpy as np
-
-    largest = _MAX_OF_MODE.get(image.mode, _MAX_OF_BYTE)
-    pixels = np.asarray(image)
-    if pixels.ndim == 2:
-        pixels = pixels[:, :, np.newaxis]
-    if image.size != size_px or box_px != (0.0, 0.0, *map(float, image.size)):
-        pixels = _resampled(pixels, size_px, box_px)
-    return np.ascontiguousarray(_of_type(pixels, largest, np.dtype(dtype)))
-
-
-def _resampled(pixels: "NDArray", size_px: tuple[int, int], box_px: BoxPx) -> "NDArray[np.float32]":
-    import numpy as np
-    from PIL import Image
-
-    found = np.empty((size_px[1], size_px[0], pixels.shape[2]), np.float32)
-    for channel in range(pixels.shape[2]):
-        plane = Image.fromarray(pixels[:, :, channel].astype(np.float32))
-        scaled = plane.resize(size_px, Image.Resampling.BILINEAR, box_px)
-        found[:, :, channel] = np.asarray(scaled)
-    return found
+                return found
+    return image.convert("RGB")
 
 
 def _of_type(pixels: "NDArray", largest: int, dtype: "np.dtype") -> "NDArray":
@@ -331,107 +358,3 @@ def _of_type(pixels: "NDArray", largest: int, dtype: "np.dtype") -> "NDArray":
     if largest == 65535:
         return (whole >> 8).astype(dtype) if dtype.itemsize == 1 else whole.astype(dtype)
     return whole.astype(dtype) * dtype.type(256 if dtype.itemsize == 2 else 1)
-
-
-MAX_DRAWN_PIXELS = 33_600_000
-"""Larger pictures are not decoded for it."""
-
-_COLUMNS, _ROWS = 64, 48
-_FORMATS = ("JPEG", "PNG", "GIF", "BMP")
-_RESET = "\x1b[0m"
-
-
-def draw(data: bytes) -> Iterator[str]:
-    """Yield a picture's lines, or one that says why there is none.
-
-    The structure of the file is checked before Pillow gets it, its formats are named, and large
-    pictures are left out.
-    """
-    info = check_image(data, max_pixels=MAX_DRAWN_PIXELS)
-    if isinstance(info, ImageFault):
-        yield f"  not drawn: {info.detail}"
-        return
-    try:
-        with decoding():
-            lines = list(_lines(data))
-    except BadImage as error:
-        lines = [f"  not drawn: {error.fault.detail}"]
-    yield from lines
-
-
-def _lines(data: bytes) -> Iterator[str]:
-    from PIL import Image
-
-    with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
-        image.draft("RGB", (_COLUMNS, _ROWS))
-        small = image.convert("RGB")
-        small.thumbnail((_COLUMNS, _ROWS))
-    pixels = small.tobytes()
-    row_bytes = 3 * small.width
-    rows = [pixels[at : at + row_bytes] for at in range(0, len(pixels), row_bytes)]
-    if len(rows) % 2:
-        rows.append(rows[-1])
-    for upper, lower in zip(rows[::2], rows[1::2], strict=True):
-        cells = (
-            f"\x1b[38;2;{u[0]};{u[1]};{u[2]};48;2;{w[0]};{w[1]};{w[2]}m\u2580"
-            for at in range(0, row_bytes, 3)
-            for u, w in ((upper[at : at + 3], lower[at : at + 3]),)
-        )
-        yield f"  {''.join(cells)}{_RESET}"
-
-
-if TYPE_CHECKING:
-    from PIL import Image
-
-
-def read_metadata(data: bytes, info: ImageInfo) -> Metadata:
-    """Return an image's metadata; of foreign formats and TIFF the orientation alone."""
-    if info.format == "jpeg":
-        return _read_jpeg(data)
-    if info.format == "png":
-        return _read_png(data)
-    return Metadata(exif=_orientation_block(info.orientation))
-
-
-def _read_jpeg(data: bytes) -> Metadata:
-    exif, pieces = b"", list[bytes]()
-    for body in jpeg_profiles(data, MAX_PIXELS):
-        if body.startswith(b"Exif\0"):
-            exif = body[len(_EXIF_PREFIX) :]
-        else:
-            pieces.append(body[len(_ICC_PREFIX) :])
-    icc = b"".join(piece[2:] for piece in sorted(pieces, key=lambda piece: piece[:1]))
-    return Metadata(exif, icc if len(icc) <= _MAX_PROFILE_BYTES else b"")
-
-
-def _read_png(data: bytes) -> Metadata:
-    exif = icc = b""
-    for name, body in png_chunks(data):
-        if name == b"eXIf" and not exif:
-            exif = body.removeprefix(_EXIF_PREFIX)
-        elif name == b"iCCP" and not icc:
-            icc = _inflated_profile(body)
-    return Metadata(exif, icc)
-
-
-def _inflated_profile(body: bytes) -> bytes:
-    """Return the profile of an `iCCP` chunk; empty when it is damaged or too large."""
-    _, _, compressed = body.partition(b"\0")
-    inflating = zlib.decompressobj()
-    try:
-        profile = inflating.decompress(compressed[1:], _MAX_PROFILE_BYTES)
-    except zlib.error:
-        return b""
-    return profile if inflating.eof else b""
-
-
-def _orientation_block(orientation: int) -> bytes:
-    """Return an EXIF block that says nothing but an orientation; empty for the usual one."""
-    if orientation == 1:
-        return b""
-    entry = struct.pack(">HHLHH", 0x0112, 3, 1, orientation, 0)
-    return b"MM\0*" + struct.pack(">LH", 8, 1) + entry + bytes(4)
-
-
-def _segment(marker: int, body: bytes) -> bytes:
-    return struct.pack(">HH", marker, len(body) + 2) + body

@@ -66,6 +66,14 @@ def upright_exif(tiff: bytes) -> bytes:
     return bytes(upright)
 
 
+def orientation_block(orientation: int) -> bytes:
+    """Return an EXIF block that says nothing but an orientation; empty for the usual one."""
+    if orientation == 1:
+        return b""
+    entry = struct.pack(">HHLHH", _ORIENTATION, 3, 1, orientation, 0)
+    return b"MM\0*" + struct.pack(">LH", 8, 1) + entry + bytes(4)
+
+
 def _whole_entries(tiff: bytes, order: str, offset: int) -> int:
     """Return how many entries of a directory are whole."""
     if offset + 2 > len(tiff):

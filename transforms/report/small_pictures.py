@@ -11,16 +11,14 @@ import math
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from schemas.fields import EncodedImage
+from schemas.fields import ImageInfo
 from schemas.shown_values import Tensor, read_tensor
 from schemas.tensors import BFLOAT16
-from transforms.images.check_images import Check, check_foreign, check_image, decoding
+from transforms.images.check_images import check_image, decoding
 from transforms.images.decode_images import decode_image, over_white, upper_bits
 from transforms.images.findings import (
-    FOREIGN_KINDS,
     BadImage,
     ImageFault,
-    name_kind,
     require_size,
     unreadable,
 )
@@ -65,17 +63,14 @@ def small_picture(value: bytes) -> Small:
     tensor = read_tensor(value)
     if tensor is not None:
         return small_tensor(tensor)
-    info = check_image(value, Check.HEADER, max_pixels=MAX_PIXELS)
-    if isinstance(info, ImageFault) and name_kind(value) in FOREIGN_KINDS:
-        info = check_foreign(value, MAX_PIXELS)
+    info = check_image(value, max_pixels=MAX_PIXELS, takes_foreign=True)
     if isinstance(info, ImageFault):
         raise BadImage(info.code, info.detail)
     least_px = small_size(info.size_px)
-    source = EncodedImage("", value, "", info)
     if info.width_px * info.height_px > _LARGE_PIXELS:
         with _large:
-            return Small(_decoded(source, least_px), info.size_px)
-    return Small(_decoded(source, least_px), info.size_px)
+            return Small(_decoded(value, info, least_px), info.size_px)
+    return Small(_decoded(value, info, least_px), info.size_px)
 
 
 def small_tensor(tensor: Tensor) -> Small:
@@ -136,9 +131,9 @@ def encode_jpeg(image: "Image.Image", most_bytes: int) -> tuple[bytes, tuple[int
         image = image.resize((max(1, image.width // 2), max(1, image.height // 2)))
 
 
-def _decoded(source: EncodedImage, least_px: tuple[int, int]) -> "Image.Image":
+def _decoded(data: bytes, info: ImageInfo, least_px: tuple[int, int]) -> "Image.Image":
     with decoding():
-        image = decode_image(source, least_px).image
+        image = decode_image(data, info, least_px).image
         if image.mode == "I;16":
             image = upper_bits(image)
         return _scaled(over_white(image), least_px)
