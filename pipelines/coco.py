@@ -91,12 +91,6 @@ class CocoConfig(DataSetConfig):
         return {**self.images, **panoptic}
 
     @property
-    def root_places(self) -> tuple[frozenset[str], ...]:
-        """Names of roots by the place of their blob: photos first, then panoptic images."""
-        panoptic = frozenset(map(panoptic_root, self.panoptic_images))
-        return (frozenset(self.images), *([panoptic] if panoptic else []))
-
-    @property
     def split_fields(self) -> None:
         """None: the annotation files say which fields their images have."""
 

@@ -14,7 +14,7 @@ import apache_beam as beam
 from schemas.faults import RejectBudget, Rejected
 from schemas.layouts import Layout
 from schemas.manifest import Manifest
-from schemas.samples import Sample
+from schemas.samples import Sample, is_panoptic_root
 from schemas.shards import ShardNames, is_split_name
 from schemas.splits import Splitting
 from transforms.build_records import record_bytes
@@ -133,11 +133,6 @@ class DataSetConfig:
     def roots(self) -> Mapping[str, str]:
         """URI per root name of the samples' blobs."""
         raise NotImplementedError
-
-    @property
-    def root_places(self) -> tuple[frozenset[str], ...]:
-        """Names of the roots of samples' first blobs, of their second ones, and so on."""
-        return (frozenset(self.roots),)
 
     @property
     def listed_roots(self) -> Mapping[str, str]:
@@ -328,7 +323,8 @@ def plan_data_set(root: beam.Pipeline, config: DataSetConfig) -> PlannedDataSet:
     samples, rejected, tallies = new.samples, new.rejected, read.tallies
     if read.listing is not None:  # else the reader has pinned its samples
         named = _all_named(tallies, new.named)
-        pin = PinBlobs(read.listing, named, config.root_places, spool)
+        panoptic = any(map(is_panoptic_root, config.roots))
+        pin = PinBlobs(read.listing, named, panoptic, spool)
         pinned = samples | "PinBlobs" >> pin
         samples, tallies = pinned.samples, pinned.tallies
         rejected = (rejected, pinned.rejected) | "RejectedEarly" >> beam.Flatten()

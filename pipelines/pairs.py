@@ -79,12 +79,6 @@ class PairsConfig(DataSetConfig):
         low = {pair_root(split, LOW): uri for split, uri in self.low.items()}
         return low | {pair_root(split, HIGH): uri for split, uri in self.high.items()}
 
-    @property
-    def root_places(self) -> tuple[frozenset[str], ...]:
-        """Names of the roots of low images, and of high ones."""
-        low, high = (frozenset(pair_root(s, side) for s in self.high) for side in (LOW, HIGH))
-        return low, high
-
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from pairs of files."""
         listed = root | "ListFiles" >> ListFiles(self.roots, self.access, self.in_order, is_read)

@@ -253,13 +253,12 @@ def pin(
     pipeline: beam.Pipeline,
     samples: list[Sample],
     listing: list[tuple[tuple[str, str], Entry]],
-    places: tuple[frozenset[str], ...] = (),
 ) -> tuple[beam.PCollection, beam.PCollection, beam.PCollection]:
     listed = pipeline | "Listing" >> beam.Create(listing).with_output_types(
         tuple[tuple[str, str], Entry]
     )
     created = pipeline | "Samples" >> beam.Create(samples).with_output_types(Sample)
-    return created | PinBlobs(listed, places=places)
+    return created | PinBlobs(listed)
 
 
 def test_samples_are_joined_with_the_listing(
@@ -359,9 +358,8 @@ def test_samples_of_two_blobs_are_joined_with_both_roots(
             tuple[tuple[str, str], Entry]
         )
         named = pipeline | "Named" >> beam.Create([("train", PinTally(named=5))])
-        places = (frozenset({"train"}), frozenset({PANOPTIC}))
         created = pipeline | "Samples" >> beam.Create(samples).with_output_types(Sample)
-        pinned = created | PinBlobs(listed, named, places)
+        pinned = created | PinBlobs(listed, named, panoptic=True)
         expected = [
             msgspec.structs.replace(samples[0], blobs=(a, Blob(PANOPTIC, "a.png", 1, "pin c"))),
             msgspec.structs.replace(samples[1], blobs=(b,)),

@@ -18,7 +18,6 @@ def test_panoptic_images_are_roots_of_their_own() -> None:
     config = run.config
     assert config.panoptic_images == {"val": "gs://b/p"}
     assert config.roots == {"train": "/i", "val": "gs://b/i", "val/panoptic": "gs://b/p"}
-    assert config.root_places == (frozenset({"train", "val"}), frozenset({"val/panoptic"}))
     assert "gs://b/p" in run.uris()
     bare, _ = configure([*images, "--panoptic_images", "/p", "--output", "/o"])
     assert bare.config.panoptic_images == {"train": "/p"}
