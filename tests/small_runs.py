@@ -156,12 +156,12 @@ def without_earlier(
         for found in earlier.sets
         for index in list_indexes(manifest_of(found), found.uri, [split])
     ]
-    sources = {found.key: found.source for index in indexes for found in read_written(index)}
+    sources = {key: source for index in indexes for key, source in read_written(index).items()}
     samples = [item for item in items if isinstance(item, Sample)]
     rejected = [item for item in items if isinstance(item, Rejected)]
     (file,) = (item for item in items if isinstance(item, SplitSource))
     new, still_rejected, tally = leave_out_earlier(samples, rejected, sources)
-    return [*new, *still_rejected, count_earlier(file, tally)]
+    return [*new, *still_rejected, count_earlier(file, [tally])]
 
 
 def plan_samples(

@@ -31,7 +31,7 @@ from tests.small_runs import (
     write_set,
 )
 from transforms.commit import find_complete, refuse_empty
-from transforms.earlier import EarlierSet, EarlierSets, InheritedLabel
+from transforms.earlier import EarlierSet, EarlierSets
 from transforms.publish_plan import (
     CommitJob,
     check_budget,
@@ -140,10 +140,7 @@ def test_rejects_over_budget_stop_before_the_first_shard_and_are_shown(
     ]
 
 
-INHERITED = (
-    InheritedLabel(Label(1, "person"), "gs://b/first"),
-    InheritedLabel(Label(7, "kite"), "gs://b/first"),
-)
+INHERITED = (Label(1, "person"), Label(7, "kite"))
 GROWING = dataclasses.replace(
     JOB, earlier=EarlierSets((EarlierSet("ff", "gs://b/first"),), INHERITED)
 )

@@ -1,12 +1,12 @@
-"""Find the earlier data sets that a run adds to, and the labels that they have.
+"""Add to earlier data sets: find them, keep their labels, leave out the samples they hold.
 
-A data set that grows day by day is several outputs. What each of them holds is said by its manifest
-alone, so everything here is read from manifests, before a graph is built: a few kilobytes a set.
-The keys of the samples are read by the workers, see `transforms/earlier.py`.
+A data set that grows day by day is several outputs. Their manifests are read before the graph is
+built, a few kilobytes each. The keys of their samples lie in the indexes of their shards. These are
+joined with the new samples in partitions, so that no step holds more than a partition or a shard's
+keys. A sample that was rejected then was not written, and is tried again.
 """
 
 import datetime
-import enum
 import functools
 import hashlib
 import logging
@@ -42,7 +42,6 @@ from transforms.sources.read_samples import RejectedOutput, SplitSource
 from transforms.storage import (
     DEFAULT_ACCESS,
     Access,
-    Storage,
     join_uri,
     name_below,
     open_storage,
@@ -50,31 +49,23 @@ from transforms.storage import (
 )
 from transforms.storage.run_spool import RunSpool
 
+DATE = "{date}"
+"""Placeholder of the day in names; other braces stay as they are."""
+
 _LOG = logging.getLogger(__name__)
 _FLAG = "--since"
+_BY_NAME = f"give {_FLAG} the data sets by their names"
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _OPTIONS_OF_KEYS = ("key_column", "keys")
 _READERS = 16
+_PARTITIONS = 4096  # of the join, on a cluster: each is held in memory
 
-
-class _State(enum.Enum):
-    """What is to be seen of a data set: nothing, a plan, or a manifest too."""
-
-    NOTHING = "nothing"
-    BEGUN = "begun"
-    FINISHED = "finished"
-
-
-class _DaySet(NamedTuple):
-    """The data set of a day: where it is or would be, and how far it is."""
-
-    day: datetime.date
-    uri: str
-    state: _State
+_Partition = tuple[str, int]
 
 
 @dataclass(frozen=True)
 class Since:
-    """Which earlier data sets a run is to add to, as the user says it.
+    """Which earlier data sets a run adds to, as the user gives them.
 
     Attributes:
         names: URIs of data sets; with `{date}`, all of that name whose day is before the run's.
@@ -86,20 +77,20 @@ class Since:
 
     def __post_init__(self) -> None:
         """Refuse names whose days could not be listed."""
-        for name in filter(is_pattern, self.names):
-            if split_pattern(name)[0].endswith(":/"):
+        for name in self.names:
+            if DATE in name and _split_pattern(name)[0].endswith(":/"):
                 raise ValueError(
-                    f"since must have {DATE} behind the bucket, got {name!r}:"
+                    f"since must have {DATE} after the bucket, got {name!r}:"
                     " give the data sets by their names"
                 )
 
 
 class EarlierSet(msgspec.Struct, frozen=True, order=True):
-    """A data set that was committed before.
+    """A committed data set.
 
     Attributes:
-        digest: of its manifest, hex. The manifest holds the checksum of every shard and no path,
-            so that a copy is the same data set and one that was made anew is not.
+        digest: digest of its manifest, hex. The manifest holds every shard's checksum and no path:
+            a copy is the same data set, and one that was made again is another.
         uri: where it is.
     """
 
@@ -107,29 +98,22 @@ class EarlierSet(msgspec.Struct, frozen=True, order=True):
     uri: str
 
 
-class InheritedLabel(NamedTuple):
-    """A class label, and the first data set that has it."""
-
-    label: Label
-    data_set: str
-
-
 @dataclass(frozen=True)
 class EarlierSets:
-    """The data sets that a run adds to; what it needs of them is small, whatever they hold.
+    """The data sets that a run adds to.
 
     Attributes:
         sets: each once, by digest.
-        labels: theirs together, by id.
-        since: what they were found by; None where they were not looked for.
+        labels: labels of all, by id.
+        since: names that they were found by; None where they were not searched.
     """
 
     sets: tuple[EarlierSet, ...] = ()
-    labels: tuple[InheritedLabel, ...] = ()
+    labels: tuple[Label, ...] = ()
     since: Since | None = None
 
     def options(self) -> dict[str, str]:
-        """Return the option that decides membership, for the plan; none where there are no sets."""
+        """Return the option that decides membership, for the plan; none without data sets."""
         if not self.sets:
             return {}
         digests = ",".join(earlier.digest for earlier in self.sets)
@@ -138,348 +122,6 @@ class EarlierSets:
 
 
 NO_EARLIER_SETS = EarlierSets()
-
-
-def is_pattern(name: str) -> bool:
-    """Return whether a name stands for the data sets of many days."""
-    return DATE in name
-
-
-def split_pattern(pattern: str) -> tuple[str, str]:
-    """Return the folder in which the folders of days lie, and how they are called.
-
-    >>> split_pattern("gs://b/coco/day-{date}/tfrec"), split_pattern("out-{date}")
-    (('gs://b/coco', 'day-{date}'), ('.', 'out-{date}'))
-    """
-    before = pattern[: pattern.index(DATE)]
-    parent, slash, _ = before.rpartition("/")
-    folder = pattern[len(parent) + len(slash) :].partition("/")[0]
-    return parent or slash or ".", folder
-
-
-def list_days(pattern: str, access: Access = DEFAULT_ACCESS) -> list[datetime.date]:
-    """Return the days for which there is a folder of that name, whatever it holds, ascending.
-
-    Raises:
-        RuntimeError: `E-ARG` where folders cannot be listed.
-    """
-    root, folder = split_pattern(pattern)
-    storage = open_storage(root, access)
-    if not storage.lists_folders:
-        what = f"folders cannot be listed there, as {DATE} needs it"
-        raise _refused(pattern, what, f"give {_FLAG} the data sets by their names")
-    head = folder[: folder.index(DATE)]
-    with_a_digit = (f"{head}0", f"{head}:")  # the character behind 9
-    days = (
-        date_in(entry.name, folder)
-        for entry in storage.list(recursive=False, bounds=with_a_digit)
-        if entry.kind == "directory"
-    )
-    return sorted(day for day in days if day is not None)
-
-
-def find_earlier_sets(
-    since: Since,
-    output: str,
-    layout: str,
-    *,
-    access: Access = DEFAULT_ACCESS,
-    overwrite: bool = False,
-    splitting: Mapping[str, str] | None = None,
-) -> EarlierSets:
-    """Return the data sets that a run adds to.
-
-    Args:
-        since: which.
-        output: the run's own data set, which is never among them.
-        layout: the run's layout, which they must have.
-        access: how stores are reached.
-        overwrite: whether the run replaces what is in the output.
-        splitting: options by which the run's samples are split, which must be theirs: else a sample
-            would come again, in another split. None to leave that alone.
-
-    Raises:
-        RuntimeError: `E-ARG` for a name that is no finished data set, or one of another layout or
-            split otherwise; `E-OUT-CONFLICT` for one of which a shard is missing or another;
-            `E-OUT-FOREIGN` for a manifest that cannot be read; `E-VER-MANIFEST` for one that
-            contradicts itself; `E-OUT-DATES` for days out of turn;
-            `E-ANN-LABELS` when two data sets contradict.
-    """
-    uris: list[str] = []
-    for name in since.names:
-        if is_pattern(name):
-            uris += _finished_before(name, since.date, output, access, overwrite)
-        else:
-            uris.append(_named(name, output))
-    with ThreadPoolExecutor(_READERS, "read-manifests") as pool:
-        found = list(pool.map(lambda uri: _read_set(uri, access), uris))
-    by_digest: dict[str, EarlierSet] = {}
-    labels: list[InheritedLabel] = []
-    for earlier, its_layout, its_labels, its_splitting in found:
-        if its_layout != layout:
-            what = f"its layout is {its_layout}, this run's is {layout}"
-            raise _refused(earlier.uri, what, f"give {_FLAG} data sets of one layout")
-        if splitting is not None and its_splitting != splitting:
-            what = f"its samples were split or keyed otherwise: {_told(its_splitting)}, and now"
-            remedy = f"give {_FLAG} data sets of the same --split_by, --splits, seed and keys"
-            if its_splitting.get("keys") != splitting.get("keys"):
-                remedy += ", which a file given alone has not as it has in a folder"
-            raise _refused(earlier.uri, f"{what} {_told(splitting)}", remedy)
-        by_digest.setdefault(earlier.digest, earlier)
-        labels = add_labels(labels, its_labels, earlier.uri)
-    return EarlierSets(tuple(sorted(by_digest.values())), tuple(labels), since)
-
-
-def dividing_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return those of a plan's options that say which split and key a source's sample has.
-
-    >>> dividing_options({"seed": "0", "split_by": "part", "key_column": "id"})
-    {'split_by': 'part', 'key_column': 'id'}
-    """
-    keys = {name: options[name] for name in _OPTIONS_OF_KEYS if options.get(name)}
-    return {**splitting_in(options), **keys}
-
-
-def check_turn(earlier: EarlierSets, output: str, layout: str, access: Access) -> None:
-    """Look again, once the output is claimed: of two days at once, one sees the other.
-
-    Raises:
-        RuntimeError: `E-OUT-DATES` when other data sets are there than when the run began.
-    """
-    since = earlier.since
-    if since is None or not any(map(is_pattern, since.names)):
-        return
-    now = find_earlier_sets(since, output, layout, access=access)
-    if now.sets != earlier.sets:
-        what = f"{counted(len(now.sets), 'data set')} of earlier days, when this run began"
-        raise _out_of_turn(output, f"{what} {len(earlier.sets)}", "run again with --overwrite")
-
-
-def manifest_of(earlier: EarlierSet, access: Access = DEFAULT_ACCESS) -> Manifest:
-    """Return the manifest of a data set that was found, the same as then.
-
-    Raises:
-        RuntimeError: `E-SRC-CHANGED` when it is another one, or gone.
-    """
-    found, manifest = _read(open_storage(earlier.uri, access))
-    if found.digest != earlier.digest:
-        where = join_uri(earlier.uri, MANIFEST_NAME)
-        raise source_changed(where, "another data set than when the run began")
-    return manifest
-
-
-def number_labels(
-    known: Sequence[InheritedLabel], labels: Iterable[Label], first_id: int | None
-) -> list[Label]:
-    """Return labels with the ids that records hold.
-
-    Args:
-        known: labels of earlier data sets, which keep their ids.
-        labels: as the annotation files have them.
-        first_id: of a numbering without gaps, by category id; new categories come after the known
-            ones. None to take category ids as they are.
-
-    Raises:
-        RuntimeError: `E-ARG` when earlier data sets are numbered in another way; `E-ANN-LABELS`
-            when a category id taken as it is can be no number of a class.
-
-    >>> [label.id for label in number_labels([], [Label(90, "cup"), Label(3, "cat")], 1)]
-    [1, 2]
-    """
-    _check_numbering(known, first_id)
-    if first_id is None:
-        kept = list(labels)
-        inherited_ids = {inherited.label.id for inherited in known}
-        for label in kept:
-            if not (0 <= label.id <= MAX_LABEL_ID or label.id in inherited_ids):
-                what = f"category id {label.id} of {label.name!r} is not from 0 to {MAX_LABEL_ID}"
-                what += ", the numbers that a label map can have"
-                remedy = "number classes anew with --category_ids contiguous"
-                raise RuntimeError(fault_line("E-ANN-LABELS", "all annotation files", what, remedy))
-            if label.id == 0:
-                _LOG.warning(
-                    "category id 0 of %s: the Object Detection API refuses a label map with it;"
-                    " --category_ids contiguous numbers classes from 1",
-                    printable(label.name),
-                )
-        return kept
-    ids = {inherited.label.annotated_id: inherited.label.id for inherited in known}
-    numbered: list[Label] = []
-    for label in sorted(labels):
-        number = ids.setdefault(label.id, first_id + len(ids))
-        category_id = None if number == label.id else label.id
-        numbered.append(msgspec.structs.replace(label, id=number, category_id=category_id))
-    return numbered
-
-
-def number_names(
-    known: Sequence[InheritedLabel], names: Iterable[str], first_id: int
-) -> list[Label]:
-    """Return labels of classes that have names alone, in the order of these.
-
-    Args:
-        known: labels of earlier data sets, which keep their ids.
-        names: of classes.
-        first_id: of the numbering; new categories come after the known ones.
-
-    Raises:
-        RuntimeError: `E-ARG` when earlier data sets are numbered in another way.
-
-    >>> number_names([], ["cup", "cat"], 0)[1]
-    Label(id=1, name='cup', category_id=None, keypoints=(), text='')
-    """
-    if sorted(inherited.label.id for inherited in known) != [
-        *range(first_id, first_id + len(known))
-    ]:
-        what = f"its classes are not numbered from {first_id} without gaps"
-        raise _refused(known[0].data_set, what, "give the --first_label that it was made with")
-    ids = {inherited.label.name: inherited.label.id for inherited in known}
-    return [Label(ids.setdefault(name, first_id + len(ids)), name) for name in sorted(set(names))]
-
-
-def _check_numbering(known: Sequence[InheritedLabel], first_id: int | None) -> None:
-    if first_id is None:
-        theirs_is_ours = all(inherited.label.category_id is None for inherited in known)
-    else:
-        wanted = range(first_id, first_id + len(known))
-        theirs_is_ours = sorted(inherited.label.id for inherited in known) == [*wanted]
-    if not theirs_is_ours:
-        what = "its class ids are " + ("contiguous" if first_id is None else "the files' own")
-        raise _refused(known[0].data_set, what, "give the --category_ids that it was made with")
-
-
-def add_labels(
-    known: Sequence[InheritedLabel], labels: Iterable[Label], data_set: str
-) -> list[InheritedLabel]:
-    """Return the labels of several data sets with those of one more, by id.
-
-    Ids and names stay what they are: a class that a later data set does not have is kept. Names of
-    keypoints, and what a class is called, may come with a later one.
-
-    Raises:
-        RuntimeError: `E-ANN-LABELS` when an id has another name there, or a name another id, or
-            a class is called otherwise.
-    """
-    by_id = {inherited.label.id: inherited for inherited in known}
-    by_name = {inherited.label.name: inherited for inherited in known}
-    for label in labels:
-        for other in (by_id.get(label.id), by_name.get(label.name)):
-            if other is not None and not _are_one_class(label, other.label):
-                what = f"category {label.annotated_id} is {_described(label)}, but"
-                what += f" {other.data_set} has {other.label.annotated_id} for"
-                what += f" {_described(other.label)}"
-                remedy = "give each class the id and the name that it had"
-                raise RuntimeError(fault_line("E-ANN-LABELS", data_set, what, remedy))
-        there = by_id.get(label.id, InheritedLabel(label, data_set))
-        if there.label != (united := _united(there.label, label)):
-            there = InheritedLabel(united, data_set)
-        by_id[label.id] = there
-    return [by_id[label_id] for label_id in sorted(by_id)]
-
-
-def _are_one_class(label: Label, other: Label) -> bool:
-    same = (label.id, label.name, label.annotated_id) == (other.id, other.name, other.annotated_id)
-    pairs = (label.keypoints, other.keypoints), (label.text, other.text)
-    return same and all(one == two or not (one and two) for one, two in pairs)
-
-
-def _united(label: Label, other: Label) -> Label:
-    """Return a class with what either data set knows of it."""
-    return msgspec.structs.replace(
-        label, keypoints=label.keypoints or other.keypoints, text=label.text or other.text
-    )
-
-
-def _described(label: Label) -> str:
-    called = f" ({label.text})" if label.text else ""
-    return f"{label.name!r}{called}" + (
-        f" of {', '.join(label.keypoints)}" if label.keypoints else ""
-    )
-
-
-def _named(name: str, output: str) -> str:
-    if name_below(output, name) == "":
-        raise _refused(name, f"is --output and {_FLAG} at once", "leave it out")
-    return name
-
-
-def _finished_before(
-    pattern: str, date: datetime.date, output: str, access: Access, overwrite: bool
-) -> list[str]:
-    """Return the data sets of a pattern that were committed for days before a run's.
-
-    Days must come one after the other, or two data sets would hold the same sample: one that is
-    begun may yet hold anything, and a later one was made without what this run writes.
-    """
-    sets = [found for found in _list_sets(pattern, access) if name_below(output, found.uri) != ""]
-    for found in sets:
-        if found.day < date and found.state is _State.BEGUN:
-            remedy = f"finish it with --date {found.day}, or delete it"
-            raise _out_of_turn(found.uri, "is begun and not finished", remedy)
-    later = [found for found in sets if found.day > date and found.state is not _State.NOTHING]
-    is_one_of_them = name_below(output, expand_date(pattern, date)) == ""
-    if later and is_one_of_them and (overwrite or _state_of(output, access) is not _State.FINISHED):
-        what = f"is there already, and was made without {output}"
-        remedy = f"give --date {later[-1].day} or a later one, or delete what is later"
-        raise _out_of_turn(later[0].uri, what, remedy)
-    return [found.uri for found in sets if found.day < date and found.state is _State.FINISHED]
-
-
-def _list_sets(pattern: str, access: Access) -> list[_DaySet]:
-    days = list_days(pattern, access)
-    uris = [expand_date(pattern, day) for day in days]
-    with ThreadPoolExecutor(_READERS, "look-for-manifests") as pool:
-        states = list(pool.map(lambda uri: _state_of(uri, access), uris))
-    return [_DaySet(*found) for found in zip(days, uris, states, strict=True)]
-
-
-def _state_of(uri: str, access: Access) -> _State:
-    storage = open_storage(uri, access)
-    if storage.stat(MANIFEST_NAME) is not None:
-        return _State.FINISHED
-    return _State.NOTHING if storage.stat(PLAN_NAME) is None else _State.BEGUN
-
-
-def _read_set(uri: str, access: Access) -> tuple[EarlierSet, str, list[Label], dict[str, str]]:
-    """Return a data set, its layout, labels and splitting: not its shards, which may be many."""
-    storage = open_storage(uri, access)
-    if storage.stat(MANIFEST_NAME) is None:
-        what = f"no {MANIFEST_NAME}, hence no finished data set"
-        raise _refused(uri, what, f"finish it, or give {_FLAG} others")
-    earlier, manifest = _read(storage)
-    if missing := missing_shards(storage, manifest):  # whose records would be in no data set
-        what = f"lacks {missing[0]}, one of {counted(len(missing), 'missing shard')}"
-        remedy = f"restore it, run its command again, or give {_FLAG} others"
-        raise RuntimeError(fault_line("E-OUT-CONFLICT", uri, what, remedy))
-    return earlier, manifest.layout, manifest.plan.labels, dividing_options(manifest.plan.options)
-
-
-def _read(storage: Storage) -> tuple[EarlierSet, Manifest]:
-    data = storage.read(MANIFEST_NAME)
-    where = join_uri(storage.root, MANIFEST_NAME)
-    manifest = read_manifest(data, where, _FLAG)
-    refuse_contradictions(manifest, where)
-    digest = hashlib.blake2b(data, digest_size=16).hexdigest()
-    return EarlierSet(digest, storage.root), manifest
-
-
-def _told(splitting: Mapping[str, str]) -> str:
-    values = [f"{name} {value}" for name, value in splitting.items() if value]
-    return ", ".join(values) or "as given"
-
-
-def _refused(uri: str, what: str, remedy: str) -> RuntimeError:
-    return RuntimeError(fault_line("E-ARG", uri, what, remedy))
-
-
-def _out_of_turn(uri: str, what: str, remedy: str) -> RuntimeError:
-    return RuntimeError(fault_line("E-OUT-DATES", uri, what, remedy))
-
-
-DATE = "{date}"
-"""What stands for a day; other braces are what they are."""
-
-_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 def parse_date(text: str) -> datetime.date:
@@ -522,13 +164,321 @@ def date_in(name: str, pattern: str) -> datetime.date | None:
     return date if expand_date(pattern, date) == name else None
 
 
-_PARTITIONS = 4096  # of the join, on a cluster: each is held in memory
+def list_days(pattern: str, access: Access = DEFAULT_ACCESS) -> list[datetime.date]:
+    """Return the days that have a folder of that name, ascending.
 
-_Partition = tuple[str, int]
+    Raises:
+        RuntimeError: `E-ARG` where folders cannot be listed.
+    """
+    root, folder = _split_pattern(pattern)
+    storage = open_storage(root, access)
+    if not storage.lists_folders:
+        raise _refused(pattern, f"folders cannot be listed there, as {DATE} needs it", _BY_NAME)
+    head = folder[: folder.index(DATE)]
+    with_a_digit = (f"{head}0", f"{head}:")  # the character after 9
+    names = storage.list(recursive=False, bounds=with_a_digit)
+    days = (date_in(entry.name, folder) for entry in names if entry.kind == "directory")
+    return sorted(day for day in days if day is not None)
+
+
+def find_earlier_sets(
+    since: Since,
+    output: str,
+    layout: str,
+    *,
+    access: Access = DEFAULT_ACCESS,
+    overwrite: bool = False,
+    splitting: Mapping[str, str] | None = None,
+) -> EarlierSets:
+    """Return the data sets that a run adds to.
+
+    Args:
+        since: their names.
+        output: the run's own data set, which is never among them.
+        layout: the run's layout, which they must have.
+        access: how stores are reached.
+        overwrite: whether the run replaces what is in the output.
+        splitting: options by which the run's samples are split. They must be the same, or a sample
+            would come again in another split. None to skip this check.
+
+    Raises:
+        RuntimeError: `E-ARG` for a name that is no finished data set, or one of another layout or
+            split otherwise; `E-OUT-CONFLICT` for a missing or different shard; `E-OUT-FOREIGN`
+            for a manifest that cannot be read; `E-VER-MANIFEST` for one that contradicts itself;
+            `E-OUT-DATES` for days out of turn; `E-ANN-LABELS` when two data sets contradict.
+    """
+    uris: list[str] = []
+    for name in since.names:
+        if DATE in name:
+            uris += _finished_before(name, since.date, output, access, overwrite=overwrite)
+        elif name_below(output, name) == "":
+            raise _refused(name, f"is --output and {_FLAG} at once", "leave it out")
+        else:
+            uris.append(name)
+    with ThreadPoolExecutor(_READERS, "read-manifests") as pool:
+        found = list(pool.map(lambda uri: _read_set(uri, access), uris))
+    by_digest: dict[str, EarlierSet] = {}
+    labels: list[Label] = []
+    for earlier, manifest in found:
+        _check_alike(earlier.uri, manifest, layout, splitting)
+        by_digest.setdefault(earlier.digest, earlier)
+        labels = add_labels(labels, manifest.plan.labels, earlier.uri)
+    return EarlierSets(tuple(sorted(by_digest.values())), tuple(labels), since)
+
+
+def dividing_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Return those of a plan's options that decide a sample's split and key.
+
+    >>> dividing_options({"seed": "0", "split_by": "part", "key_column": "id"})
+    {'split_by': 'part', 'key_column': 'id'}
+    """
+    keys = {name: options[name] for name in _OPTIONS_OF_KEYS if options.get(name)}
+    return {**splitting_in(options), **keys}
+
+
+def check_turn(earlier: EarlierSets, output: str, layout: str, access: Access) -> None:
+    """Look again once the output is claimed: of two days at once, one sees the other.
+
+    Raises:
+        RuntimeError: `E-OUT-DATES` when other data sets are there than when the run began.
+    """
+    since = earlier.since
+    if since is None or not any(DATE in name for name in since.names):
+        return
+    now = find_earlier_sets(since, output, layout, access=access)
+    if now.sets != earlier.sets:
+        what = f"{counted(len(now.sets), 'data set')} of earlier days, when this run began"
+        raise _out_of_turn(output, f"{what} {len(earlier.sets)}", "run again with --overwrite")
+
+
+def manifest_of(earlier: EarlierSet, access: Access = DEFAULT_ACCESS) -> Manifest:
+    """Return the manifest of a data set that was found, the same as then.
+
+    Raises:
+        RuntimeError: `E-SRC-CHANGED` when it is another one, or gone.
+    """
+    found, manifest = _read_manifest(earlier.uri, access)
+    if found != earlier:
+        where = join_uri(earlier.uri, MANIFEST_NAME)
+        raise source_changed(where, "another data set than when the run began")
+    return manifest
+
+
+def number_labels(
+    known: Sequence[Label], labels: Iterable[Label], first_id: int | None
+) -> list[Label]:
+    """Return labels with the ids that records hold.
+
+    Args:
+        known: labels of earlier data sets, which keep their ids.
+        labels: labels of the annotation files.
+        first_id: first of a numbering without gaps, by category id; new categories come after the
+            known ones. None to take category ids as they are.
+
+    Raises:
+        RuntimeError: `E-ARG` when earlier data sets are numbered in another way; `E-ANN-LABELS`
+            when a category id taken as it is can be no number of a class.
+
+    >>> [label.id for label in number_labels([], [Label(90, "cup"), Label(3, "cat")], 1)]
+    [1, 2]
+    """
+    _check_numbering(known, first_id)
+    if first_id is None:
+        return [_usable(label) for label in labels]
+    ids = {label.annotated_id: label.id for label in known}
+    numbered: list[Label] = []
+    for label in sorted(labels):
+        number = ids.setdefault(label.id, first_id + len(ids))
+        category_id = None if number == label.id else label.id
+        numbered.append(msgspec.structs.replace(label, id=number, category_id=category_id))
+    return numbered
+
+
+def number_names(known: Sequence[Label], names: Iterable[str], first_id: int) -> list[Label]:
+    """Return labels of classes that have names alone, in the order of the names.
+
+    Args:
+        known: labels of earlier data sets, which keep their ids.
+        names: names of classes.
+        first_id: first of the numbering; new classes come after the known ones.
+
+    Raises:
+        RuntimeError: `E-ARG` when earlier data sets are numbered in another way.
+
+    >>> number_names([], ["cup", "cat"], 0)[1]
+    Label(id=1, name='cup', category_id=None, keypoints=(), text='')
+    """
+    _check_numbering(known, first_id)
+    ids = {label.name: label.id for label in known}
+    return [Label(ids.setdefault(name, first_id + len(ids)), name) for name in sorted(set(names))]
+
+
+def add_labels(known: Iterable[Label], labels: Iterable[Label], data_set: str) -> list[Label]:
+    """Return the labels of several data sets with those of one more, by id.
+
+    Ids and names stay: a class that a later data set does not have is kept. Names of keypoints, and
+    the text of a class, may come with a later one.
+
+    Raises:
+        RuntimeError: `E-ANN-LABELS` when an id has another name there, a name another id, or a
+            class other keypoints or another text.
+    """
+    by_id = {label.id: label for label in known}
+    by_name = {label.name: label for label in by_id.values()}
+    for label in labels:
+        for other in (by_id.get(label.id), by_name.get(label.name)):
+            if other is not None and not _are_one_class(label, other):
+                what = f"category {label.annotated_id} is {_described(label)}, but an earlier data"
+                what += f" set has {other.annotated_id} for {_described(other)}"
+                remedy = "give each class the id and the name that it had"
+                raise RuntimeError(fault_line("E-ANN-LABELS", data_set, what, remedy))
+        there = by_id.get(label.id, label)
+        by_id[label.id] = msgspec.structs.replace(
+            there, keypoints=there.keypoints or label.keypoints, text=there.text or label.text
+        )
+    return [by_id[label_id] for label_id in sorted(by_id)]
+
+
+def _split_pattern(pattern: str) -> tuple[str, str]:
+    """Return the folder that holds the folders of days, and the pattern of their names.
+
+    >>> _split_pattern("gs://b/coco/day-{date}/tfrec"), _split_pattern("out-{date}")
+    (('gs://b/coco', 'day-{date}'), ('.', 'out-{date}'))
+    """
+    before = pattern[: pattern.index(DATE)]
+    parent, slash, _ = before.rpartition("/")
+    folder = pattern[len(parent) + len(slash) :].partition("/")[0]
+    return parent or slash or ".", folder
+
+
+def _finished_before(
+    pattern: str, date: datetime.date, output: str, access: Access, *, overwrite: bool
+) -> list[str]:
+    """Return the data sets of a pattern that were committed for days before a run's.
+
+    Days must come one after the other, or two data sets would hold the same sample: an unfinished
+    one may yet hold anything, and a later one was made without this run's samples.
+    """
+    days = [(day, expand_date(pattern, day)) for day in list_days(pattern, access)]
+    days = [(day, uri) for day, uri in days if name_below(output, uri) != ""]
+    with ThreadPoolExecutor(_READERS, "look-for-manifests") as pool:
+        last_files = list(pool.map(lambda found: _last_file(found[1], access), days))
+    finished: list[str] = []
+    later: list[tuple[datetime.date, str]] = []
+    for (day, uri), last_file in zip(days, last_files, strict=True):
+        if day > date and last_file:
+            later.append((day, uri))
+        elif day < date and last_file == PLAN_NAME:
+            remedy = f"finish it with --date {day}, or delete it"
+            raise _out_of_turn(uri, "is begun and not finished", remedy)
+        elif day < date and last_file == MANIFEST_NAME:
+            finished.append(uri)
+    is_one_of_them = name_below(output, expand_date(pattern, date)) == ""
+    if later and is_one_of_them and (overwrite or _last_file(output, access) != MANIFEST_NAME):
+        what = f"is there already, and was made without {output}"
+        remedy = f"give --date {later[-1][0]} or a later one, or delete what is later"
+        raise _out_of_turn(later[0][1], what, remedy)
+    return finished
+
+
+def _last_file(uri: str, access: Access) -> str:
+    """Return the manifest's name, or the plan's for an unfinished data set, or nothing."""
+    storage = open_storage(uri, access)
+    names = (MANIFEST_NAME, PLAN_NAME)
+    return next((name for name in names if storage.stat(name) is not None), "")
+
+
+def _read_set(uri: str, access: Access) -> tuple[EarlierSet, Manifest]:
+    """Return a whole data set and its manifest without shards, which may be many."""
+    storage = open_storage(uri, access)
+    if storage.stat(MANIFEST_NAME) is None:
+        what = f"no {MANIFEST_NAME}, hence no finished data set"
+        raise _refused(uri, what, f"finish it, or give {_FLAG} others")
+    earlier, manifest = _read_manifest(uri, access)
+    if missing := missing_shards(storage, manifest):  # their records would be in no data set
+        what = f"lacks {missing[0]}, one of {counted(len(missing), 'missing shard')}"
+        remedy = f"restore it, run its command again, or give {_FLAG} others"
+        raise RuntimeError(fault_line("E-OUT-CONFLICT", uri, what, remedy))
+    return earlier, msgspec.structs.replace(manifest, shards=[])
+
+
+def _read_manifest(uri: str, access: Access) -> tuple[EarlierSet, Manifest]:
+    data = open_storage(uri, access).read(MANIFEST_NAME)
+    where = join_uri(uri, MANIFEST_NAME)
+    manifest = read_manifest(data, where, _FLAG)
+    refuse_contradictions(manifest, where)
+    return EarlierSet(hashlib.blake2b(data, digest_size=16).hexdigest(), uri), manifest
+
+
+def _check_alike(
+    uri: str, manifest: Manifest, layout: str, splitting: Mapping[str, str] | None
+) -> None:
+    if manifest.layout != layout:
+        what = f"its layout is {manifest.layout}, this run's is {layout}"
+        raise _refused(uri, what, f"give {_FLAG} data sets of one layout")
+    theirs = dividing_options(manifest.plan.options)
+    if splitting is not None and theirs != splitting:
+        what = f"its samples were split or keyed otherwise: {_as_text(theirs)}, and now"
+        remedy = f"give {_FLAG} data sets of the same --split_by, --splits, seed and keys"
+        if theirs.get("keys") != splitting.get("keys"):
+            remedy += ", which a file given alone has not as it has in a folder"
+        raise _refused(uri, f"{what} {_as_text(splitting)}", remedy)
+
+
+def _as_text(splitting: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in splitting.items() if value) or "as given"
+
+
+def _usable(label: Label) -> Label:
+    """Return a label whose category id can be a class's number."""
+    if not 0 <= label.id <= MAX_LABEL_ID:
+        what = f"category id {label.id} of {label.name!r} is not from 0 to {MAX_LABEL_ID}"
+        what += ", the numbers that a label map can have"
+        remedy = "number classes anew with --category_ids contiguous"
+        raise RuntimeError(fault_line("E-ANN-LABELS", "all annotation files", what, remedy))
+    if label.id == 0:
+        _LOG.warning(
+            "category id 0 of %s: the Object Detection API refuses a label map with it;"
+            " --category_ids contiguous numbers classes from 1",
+            printable(label.name),
+        )
+    return label
+
+
+def _check_numbering(known: Sequence[Label], first_id: int | None) -> None:
+    if first_id is None:
+        same, how = all(label.category_id is None for label in known), "by the files' ids"
+    else:
+        wanted = range(first_id, first_id + len(known))
+        same = sorted(label.id for label in known) == [*wanted]
+        how = f"from {first_id} without gaps"
+    if not same:
+        remedy = "give the --category_ids or --first_label that they were made with"
+        raise _refused(_FLAG, f"classes of its data sets are not numbered {how}", remedy)
+
+
+def _are_one_class(label: Label, other: Label) -> bool:
+    same = (label.id, label.name, label.annotated_id) == (other.id, other.name, other.annotated_id)
+    pairs = (label.keypoints, other.keypoints), (label.text, other.text)
+    return same and all(one == two or not (one and two) for one, two in pairs)
+
+
+def _described(label: Label) -> str:
+    text = f" ({label.text})" if label.text else ""
+    keypoints = f" of {', '.join(label.keypoints)}" if label.keypoints else ""
+    return f"{label.name!r}{text}{keypoints}"
+
+
+def _refused(where: str, what: str, remedy: str) -> RuntimeError:
+    return RuntimeError(fault_line("E-ARG", where, what, remedy))
+
+
+def _out_of_turn(uri: str, what: str, remedy: str) -> RuntimeError:
+    return RuntimeError(fault_line("E-OUT-DATES", uri, what, remedy))
 
 
 class EarlierTally(msgspec.Struct, frozen=True):
-    """Samples left out, and the annotations that they and their rejects carry; tallies add up."""
+    """Number of samples left out, and of annotations of these and their rejects."""
 
     images: int = 0
     annotations: int = 0
@@ -539,10 +489,10 @@ class EarlierIndex(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         data_set: URI of the data set.
-        split: of the shard.
-        name: of the index file.
-        records: in the shard.
-        bytes: of the shard.
+        split: split of the shard.
+        name: name of the index file.
+        records: number of records in the shard.
+        bytes: size of the shard.
     """
 
     data_set: str
@@ -552,26 +502,18 @@ class EarlierIndex(msgspec.Struct, frozen=True, array_like=True):
     bytes: int
 
 
-class Written(msgspec.Struct, frozen=True, array_like=True):
-    """A sample that an earlier data set holds.
+class _JoinBatch(Batch, frozen=True, array_like=True):
+    """New samples and rejects, or written ones: one type, hence one coder.
 
     Attributes:
-        split: of the sample.
-        key: of the sample.
-        source: name of the file that it was made of; empty for none.
+        samples: samples of this run.
+        rejected: rejects of this run.
+        sources: name of the first source file by key, of samples that were written.
     """
-
-    split: str
-    key: str
-    source: str
-
-
-class _JoinBatch(Batch, frozen=True, array_like=True):
-    """What is read now, or what was written: one type, hence one coder."""
 
     samples: list[Sample] = msgspec.field(default_factory=list)
     rejected: list[Rejected] = msgspec.field(default_factory=list)
-    written: list[Written] = msgspec.field(default_factory=list)
+    sources: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 _TallyOutput = beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, EarlierTally]]
@@ -580,17 +522,17 @@ _TallyOutput = beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, EarlierTa
 def leave_out_earlier(
     samples: Iterable[Sample], rejected: Iterable[Rejected], sources: Mapping[str, str]
 ) -> tuple[list[Sample], list[Rejected], EarlierTally]:
-    """Return the samples that are new, their rejects, and what is left out, all of one split.
+    """Return the new samples of a split, their rejects, and a tally of what is left out.
 
     Args:
-        samples: as read.
-        rejected: their annotations that were dropped, those of no sample, and samples that cannot
-            be read: one that was written before is left out like any other.
+        samples: samples of one split.
+        rejected: its annotations that were dropped, and samples that cannot be read; one that was
+            written before is left out like any other.
         sources: file name per key of the samples that earlier data sets hold.
 
     Raises:
         RuntimeError: `E-SET-DUPLICATE` when a key has another file than it had: ids that begin
-            again would leave out new images without a word.
+            again would silently leave out new images.
     """
     new: list[Sample] = []
     still_rejected: list[Rejected] = []
@@ -611,55 +553,41 @@ def leave_out_earlier(
     return new, still_rejected, EarlierTally(images, annotations)
 
 
-def _check_source(sample: Sample, source: str) -> None:
-    name = _source_name(blob.name for blob in sample.blobs)
-    if name != source:
-        where = f"sample {sample.key} of {sample.split}"
-        what = f"its file is {name!r}, and was {source!r} in an earlier data set"
-        remedy = "give new images ids of their own, and old ones the names they had"
-        raise RuntimeError(fault_line("E-SET-DUPLICATE", where, what, remedy))
-
-
-def _source_name(names: Iterable[str]) -> str:
-    return next(iter(names), "")
-
-
-def add_earlier_tallies(tallies: Iterable[EarlierTally]) -> EarlierTally:
-    """Return the sum of tallies."""
+def count_earlier(file: SplitSource, tallies: Iterable[EarlierTally]) -> SplitSource:
+    """Return an annotation file with the numbers of what was left out of it."""
     parts = list(tallies)
-    return EarlierTally(sum(part.images for part in parts), sum(part.annotations for part in parts))
+    return msgspec.structs.replace(
+        file,
+        earlier_images=sum(part.images for part in parts),
+        earlier_annotations=sum(part.annotations for part in parts),
+    )
 
 
 def list_indexes(manifest: Manifest, data_set: str, splits: Collection[str]) -> list[EarlierIndex]:
     """Return the indexes of a data set's shards, of those splits that a run has."""
-    indexes: list[EarlierIndex] = []
-    for split in sorted(manifest.plan.splits.keys() & set(splits)):
-        for shard, (name, _) in zip(manifest.shards, index_names_of(manifest), strict=True):
-            if shard.split == split:
-                indexes.append(EarlierIndex(data_set, split, name, shard.records, shard.bytes))
-    return indexes
+    return [
+        EarlierIndex(data_set, shard.split, name, shard.records, shard.bytes)
+        for shard, (name, _) in zip(manifest.shards, index_names_of(manifest), strict=True)
+        if shard.split in splits
+    ]
 
 
-def read_written(index: EarlierIndex, access: Access = DEFAULT_ACCESS) -> list[Written]:
-    """Return the samples that a shard's records were made of.
+def read_written(index: EarlierIndex, access: Access = DEFAULT_ACCESS) -> dict[str, str]:
+    """Return the key of each record of a shard, with the name of its first source file.
 
     Raises:
-        RuntimeError: `E-SRC-CHANGED` when they are not those of the manifest.
+        RuntimeError: `E-SRC-CHANGED` when the index contradicts the manifest.
     """
-    storage = open_storage(index.data_set, access)
     where = join_uri(index.data_set, index.name)
     try:
-        rows = index_from_parquet(storage.read(index.name))
+        rows = index_from_parquet(open_storage(index.data_set, access).read(index.name))
     except ValueError as error:
         raise _not_as_written(where, str(error)) from None
     found = len(rows), sum(row.size for row in rows)
     if found != (index.records, index.bytes):
         what = f"{found[0]} records of {found[1]} bytes, the manifest says"
         raise _not_as_written(where, f"{what} {index.records} of {index.bytes}")
-    return [
-        Written(index.split, row.key, _source_name(source.name for source in row.sources))
-        for row in rows
-    ]
+    return {row.key: row.sources[0].name if row.sources else "" for row in rows}
 
 
 def _not_as_written(where: str, what: str) -> RuntimeError:
@@ -667,14 +595,23 @@ def _not_as_written(where: str, what: str) -> RuntimeError:
     return RuntimeError(fault_line("E-SRC-CHANGED", where, what, remedy))
 
 
+def _check_source(sample: Sample, source: str) -> None:
+    name = sample.blobs[0].name if sample.blobs else ""
+    if name != source:
+        where = f"sample {sample.key} of {sample.split}"
+        what = f"its file is {name!r}, and was {source!r} in an earlier data set"
+        remedy = "give new images ids of their own, and old ones the names they had"
+        raise RuntimeError(fault_line("E-SET-DUPLICATE", where, what, remedy))
+
+
 class NewSamples(NamedTuple):
     """What `LeaveOutEarlier` returns.
 
     Attributes:
-        samples: those that no earlier data set holds.
-        rejected: samples and annotations, without those of samples left out.
-        files: the annotation files, with what was left out of each.
-        named: samples left out per root name, which no listing is asked for; None for none.
+        samples: samples that no earlier data set holds.
+        rejected: rejects, without those of samples left out.
+        files: the annotation files, with numbers of what was left out.
+        named: samples left out per root name, which need no listing; None for none.
     """
 
     samples: beam.PCollection[Sample]
@@ -687,15 +624,15 @@ class NewSamples(NamedTuple):
 class LeaveOutEarlier(beam.PTransform):
     """Samples -> those whose (split, key) is in no earlier data set, each once, in any order.
 
-    A join on split and key. Without earlier data sets everything passes as it is.
+    Without earlier data sets everything passes unchanged.
 
     Attributes:
         earlier: the data sets.
-        splits: of the run.
-        rejected: samples and annotations rejected when they were read.
+        splits: splits of the run.
+        rejected: samples and annotations rejected by the reader.
         files: the annotation files.
         access: how stores are reached.
-        root: name of the root that all samples are of; empty where each split has its own.
+        root: name of the root of all samples; empty where each split has its own.
         spool: where both sides wait at the group-by; None where they travel.
     """
 
@@ -711,25 +648,8 @@ class LeaveOutEarlier(beam.PTransform):
         """Join samples with the keys of what was written."""
         if not self.earlier:
             return NewSamples(samples, self.rejected, self.files)
-        count = num_groups(samples.pipeline, _PARTITIONS)
-        left = (
-            (
-                samples | "BatchSamples" >> _batches(_partitions_of_samples, _samples_batch, count),
-                self.rejected
-                | "BatchRejected" >> _batches(_partitions_of_rejects, _rejected_batch, count),
-                self._written(samples.pipeline)
-                | "BatchWritten" >> _batches(_partitions_of_written, _written_batch, count),
-            )
-            | "JoinOnKey" >> GroupBatches(_JoinBatch, self.spool)
-            | "LeaveOut" >> beam.ParDo(_LeaveOut()).with_outputs("rejected", "tallies", main="new")
-        )
-        tallies = left.tallies | "AddTallies" >> beam.CombinePerKey(add_earlier_tallies)
-        files = self.files | "CountEarlier" >> beam.Map(_count_earlier, beam.pvalue.AsList(tallies))
-        named = tallies | "Named" >> beam.Map(_pins_of, self.root)
-        return NewSamples(left.new, left.rejected, files, named)
-
-    def _written(self, pipeline: beam.Pipeline) -> beam.PCollection[Written]:
-        """Read what was written, an element an index file."""
+        pipeline = samples.pipeline
+        count = num_groups(pipeline, _PARTITIONS)
         indexes = (
             pipeline
             | "Sets" >> beam.Create(self.earlier, reshuffle=False)
@@ -737,7 +657,19 @@ class LeaveOutEarlier(beam.PTransform):
         )
         if not is_in_process(pipeline):
             indexes |= "Spread" >> beam.Reshuffle()
-        return indexes | "ReadWritten" >> beam.FlatMap(read_written, self.access)
+        left = (
+            (
+                samples | "BatchSamples" >> _batches(_samples_batch, count),
+                self.rejected | "BatchRejected" >> _batches(_rejected_batch, count),
+                indexes | "ReadWritten" >> beam.FlatMap(_read_batches, self.access, count),
+            )
+            | "JoinOnKey" >> GroupBatches(_JoinBatch, self.spool)
+            | "LeaveOut" >> beam.ParDo(_LeaveOut()).with_outputs("rejected", "tallies", main="new")
+        )
+        tallies = beam.pvalue.AsList(left.tallies)
+        files = self.files | "CountEarlier" >> beam.Map(_count_earlier, tallies)
+        named = left.tallies | "Named" >> beam.Map(_pins_of, self.root)
+        return NewSamples(left.new, left.rejected, files, named)
 
 
 def _list_indexes(
@@ -746,26 +678,9 @@ def _list_indexes(
     return list_indexes(manifest_of(earlier, access), earlier.uri, splits)
 
 
-def _batches(keys_of: Callable, to_batch: Callable[[list], _JoinBatch], count: int) -> beam.ParDo:
-    batch = beam.ParDo(BatchByKey(functools.partial(keys_of, count=count), to_batch, count))
+def _batches(to_batch: Callable[[list], _JoinBatch], count: int) -> beam.ParDo:
+    batch = beam.ParDo(BatchByKey(functools.partial(_partitions, count=count), to_batch, count))
     return batch.with_output_types(tuple[_Partition, _JoinBatch])
-
-
-def _partitions_of_samples(samples: list[Sample], count: int) -> list[_Partition]:
-    return [(sample.split, zlib.crc32(sample.key.encode()) % count) for sample in samples]
-
-
-def _partitions_of_rejects(rejects: list[Rejected], count: int) -> list[_Partition]:
-    # An orphan is no sample's: what spreads it are its annotations.
-    spread_by = [reject.key or str(reject.annotation_ids) for reject in rejects]
-    return [
-        (reject.split, zlib.crc32(by.encode()) % count)
-        for reject, by in zip(rejects, spread_by, strict=True)
-    ]
-
-
-def _partitions_of_written(written: list[Written], count: int) -> list[_Partition]:
-    return [(one.split, zlib.crc32(one.key.encode()) % count) for one in written]
 
 
 def _samples_batch(samples: list[Sample]) -> _JoinBatch:
@@ -776,12 +691,27 @@ def _rejected_batch(rejected: list[Rejected]) -> _JoinBatch:
     return _JoinBatch(rejected=rejected)
 
 
-def _written_batch(written: list[Written]) -> _JoinBatch:
-    return _JoinBatch(written=written)
+def _partitions(items: Iterable[Sample | Rejected], count: int) -> list[_Partition]:
+    # An annotation without a sample has no key: its id spreads it.
+    return [(item.split, _number(item.key or str(item.annotation_ids), count)) for item in items]
+
+
+def _number(key: str, count: int) -> int:
+    return zlib.crc32(key.encode()) % count
+
+
+def _read_batches(
+    index: EarlierIndex, access: Access, count: int
+) -> Iterator[tuple[_Partition, _JoinBatch]]:
+    parts: dict[int, dict[str, str]] = {}
+    for key, source in read_written(index, access).items():
+        parts.setdefault(_number(key, count), {})[key] = source
+    for number, sources in parts.items():
+        yield (index.split, number), _JoinBatch(sources=sources)
 
 
 class _LeaveOut(beam.DoFn):
-    """Passes on what is new of a partition."""
+    """Passes on the new samples of a partition."""
 
     def process(
         self, element: tuple[_Partition, Iterable[_JoinBatch]]
@@ -793,7 +723,7 @@ class _LeaveOut(beam.DoFn):
         for batch in batches:
             samples += batch.samples
             rejected += batch.rejected
-            sources.update((written.key, written.source) for written in batch.written)
+            sources |= batch.sources
         new, still_rejected, tally = leave_out_earlier(samples, rejected, sources)
         yield from new
         for reject in still_rejected:
@@ -808,11 +738,4 @@ def _pins_of(tally: tuple[str, EarlierTally], root: str) -> tuple[str, PinTally]
 
 
 def _count_earlier(file: SplitSource, tallies: list[tuple[str, EarlierTally]]) -> SplitSource:
-    return count_earlier(file, dict(tallies).get(file.split, EarlierTally()))
-
-
-def count_earlier(file: SplitSource, tally: EarlierTally) -> SplitSource:
-    """Return an annotation file with what was left out of it."""
-    return msgspec.structs.replace(
-        file, earlier_images=tally.images, earlier_annotations=tally.annotations
-    )
+    return count_earlier(file, (tally for split, tally in tallies if split == file.split))

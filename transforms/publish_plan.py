@@ -141,7 +141,7 @@ def make_job_plan(
     return JobPlan(
         format_version=FORMAT_VERSION,
         options=dict(job.options),
-        labels=[inherited.label for inherited in labels],
+        labels=labels,
         splits={file.split: table.planned(file.split) for file in files},
         samples=table.digest,
         found=found,

@@ -1,0 +1,512 @@
+"""Adding to earlier data sets: which are found, what their classes are, what is left out."""
+
+import datetime
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import msgspec
+import pytest
+from apache_beam.testing.util import assert_that, equal_to
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.example import encode_example
+from schemas.faults import Rejected
+from schemas.features import Feature, FeatureSpec, Kind
+from schemas.manifest import FORMAT_VERSION, JobPlan, Label, Manifest, to_json
+from schemas.samples import Blob, Sample
+from tests.small_data_sets import write_data_set
+from tests.small_runs import build_run, plan_run, write_set
+from transforms.earlier import (
+    EarlierIndex,
+    EarlierSet,
+    EarlierSets,
+    EarlierTally,
+    LeaveOutEarlier,
+    Since,
+    add_labels,
+    check_turn,
+    count_earlier,
+    date_in,
+    expand_date,
+    find_earlier_sets,
+    leave_out_earlier,
+    list_days,
+    manifest_of,
+    number_labels,
+    number_names,
+    parse_date,
+    read_written,
+)
+from transforms.shard_index import IndexRow, index_to_parquet
+from transforms.sources.read_samples import SplitSource
+from transforms.storage import DEFAULT_ACCESS
+
+CAT, DOG, CUP = Label(1, "cat"), Label(2, "dog"), Label(90, "cup")
+TODAY = datetime.date(2026, 11, 20)
+
+
+def manifest(seed: str = "0", labels: tuple[Label, ...] = (CAT,), **changes: Any) -> Manifest:
+    plan = JobPlan(2, {"seed": seed}, list(labels), {}, "ff")
+    known: dict[str, Any] = {"layout": "detection", "plan": plan, "format_version": 2, "shards": []}
+    return Manifest(**{**known, **changes}, splits={}, features=[])
+
+
+def put(folder: Path, content: Manifest | str) -> str:
+    """Write a finished data set, or a file of this name; return the data set's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, Manifest):
+        (folder / "manifest.json").write_bytes(to_json(content))
+    else:
+        (folder / content).write_bytes(b"{}")
+    return str(folder)
+
+
+def days(folder: Path, contents: Mapping[str, Manifest | str]) -> str:
+    """Write data sets of days of November 2026, and return their pattern."""
+    for day, content in contents.items():
+        put(folder / f"coco-2026-11-{day}", content)
+    return f"{folder}/coco-{{date}}"
+
+
+def find(*names: str, output: str = "/nowhere/out", **options: Any) -> EarlierSets:
+    return find_earlier_sets(Since(names, TODAY), output, "detection", **options)
+
+
+def found(*names: str, **options: Any) -> list[str]:
+    return sorted(earlier.uri for earlier in find(*names, **options).sets)
+
+
+def refused(*names: str, **options: Any) -> str:
+    with pytest.raises(RuntimeError) as raised:
+        find(*names, **options)
+    return str(raised.value)
+
+
+# --- days ---
+
+
+def test_the_day_replaces_date_and_no_other_braces() -> None:
+    assert expand_date("{date}/a{x}{{date}}{Date}", TODAY) == "2026-11-20/a{x}{2026-11-20}{Date}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "20261120", "2026-W47-5", "2026-11-31", "2026-1-2", " 2026-11-20", "\u0662026-11-20"],
+)
+def test_other_forms_of_a_day_are_refused(text: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        parse_date(text)
+    assert str(raised.value) == (
+        f"date must be a day as YYYY-MM-DD, got {text!r}: give one such as 2026-11-20"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [
+        ("2026-11-20_2026-11-21", "{date}_{date}"),  # two days
+        ("coco-2026-11-20-old", "coco-{date}"),
+        ("old-coco-2026-11-20", "coco-{date}"),
+        ("coco-2026-11-31", "coco-{date}"),
+        ("", "coco-{date}"),
+    ],
+)
+def test_other_names_have_no_day(name: str, pattern: str) -> None:
+    assert date_in(name, pattern) is None
+
+
+@given(st.dates(), st.text(max_size=5), st.text(max_size=5))
+def test_a_name_has_the_day_that_it_was_given(day: datetime.date, head: str, tail: str) -> None:
+    pattern = f"{head}{{date}}{tail}"
+    assert date_in(expand_date(pattern, day), pattern) == day
+
+
+# --- which data sets are found ---
+
+
+@pytest.mark.parametrize("name", ["gs://coco-{date}/out", "gs://{date}", "s3://{date}/out"])
+def test_buckets_are_not_searched(name: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        Since(["gs://b/one", name], TODAY)
+    assert str(raised.value) == (
+        f"since must have {{date}} after the bucket, got {name!r}: give the data sets by their"
+        " names"
+    )
+
+
+def test_folders_of_other_names_are_no_days(tmp_path: Path) -> None:
+    pattern = days(tmp_path, {"19": manifest(), "18": "notes.txt"})
+    put(tmp_path / "coco-latest", manifest())
+    put(tmp_path / "deeper" / "coco-2026-11-17", manifest())
+    (tmp_path / "coco-2026-11-16").write_bytes(b"a file")
+    assert list_days(pattern) == [datetime.date(2026, 11, 18), datetime.date(2026, 11, 19)]
+
+
+def test_a_pattern_finds_finished_data_sets_of_earlier_days(tmp_path: Path) -> None:
+    contents = {"17": "notes.txt", "18": manifest("18"), "19": manifest("19"), "20": manifest("20")}
+    pattern = days(tmp_path, contents)
+    assert found(pattern) == [f"{tmp_path}/coco-2026-11-18", f"{tmp_path}/coco-2026-11-19"]
+
+
+def test_the_first_day_has_none_before_it(tmp_path: Path) -> None:
+    for pattern in (f"{tmp_path}/coco-{{date}}", f"{tmp_path}/no/{{date}}"):
+        none = find(pattern)
+        assert (none.sets, none.labels, none.options()) == ((), (), {})
+
+
+def test_the_output_is_never_among_them(tmp_path: Path) -> None:
+    pattern = days(tmp_path, {"18": manifest("18"), "19": manifest("19")})
+    output = f"{tmp_path}/./coco-2026-11-19/"
+    assert found(pattern, output=output) == [f"{tmp_path}/coco-2026-11-18"]
+    assert refused(f"{tmp_path}/coco-2026-11-19", output=output) == (
+        f"E-ARG {tmp_path}/coco-2026-11-19: is --output and --since at once; leave it out"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (
+            "_plan.json",
+            "E-ARG {}: no manifest.json, hence no finished data set; finish it, or give --since"
+            " others",
+        ),
+        ("notes.txt", "E-ARG {}: no manifest.json, hence"),
+        ("manifest.json", "E-OUT-FOREIGN {}/manifest.json: "),
+        (
+            manifest(layout="keras"),
+            "E-ARG {}: its layout is keras, this run's is detection; give --since data sets of one"
+            " layout",
+        ),
+        (
+            manifest(format_version=FORMAT_VERSION + 1),
+            "E-OUT-FOREIGN {}/manifest.json: format version",
+        ),
+    ],
+)
+def test_other_data_sets_are_refused(tmp_path: Path, content: Manifest | str, line: str) -> None:
+    uri = put(tmp_path / "other", content)
+    assert refused(uri).startswith(line.format(uri))
+
+
+@pytest.mark.parametrize("data", [None, b"other"])
+def test_a_data_set_with_a_missing_or_other_shard_is_refused(
+    tmp_path: Path, data: bytes | None
+) -> None:
+    """Its records would be left out, and be in no data set at all."""
+    spec = FeatureSpec("one", (Feature("n", Kind.INT64, False, "a number"),))
+    record = encode_example({"n": (Kind.INT64, [7])})
+    one = write_data_set(tmp_path / "one", spec, {"train": [{"1": record}]})
+    (shard,) = one.glob("*.tfrec")
+    shard.unlink()
+    if data is not None:
+        shard.write_bytes(data)
+    assert refused(str(one)).startswith(f"E-OUT-CONFLICT {one}")
+
+
+def test_an_unfinished_day_stops_later_days(tmp_path: Path) -> None:
+    """Until it is finished, any of today's samples may belong to it."""
+    pattern = days(tmp_path, {"18": manifest(), "19": "_plan.json"})
+    assert refused(pattern) == (
+        f"E-OUT-DATES {tmp_path}/coco-2026-11-19: is begun and not finished;"
+        " finish it with --date 2026-11-19, or delete it"
+    )
+    assert found(pattern, output=f"{tmp_path}/coco-2026-11-19") == [f"{tmp_path}/coco-2026-11-18"]
+
+
+@pytest.mark.parametrize("later", [manifest(), "_plan.json"])
+def test_a_day_before_others_is_not_filled_in(tmp_path: Path, later: Manifest | str) -> None:
+    """The later ones may hold what it would write."""
+    pattern = days(tmp_path, {"19": manifest("19"), "21": later, "22": "_plan.json"})
+    output = f"{tmp_path}/coco-2026-11-20"
+    assert refused(pattern, output=output) == (
+        f"E-OUT-DATES {tmp_path}/coco-2026-11-21: is there already, and was made without {output};"
+        " give --date 2026-11-22 or a later one, or delete what is later"
+    )
+
+
+@pytest.mark.parametrize(
+    ("day", "content", "what"),
+    [
+        ("21", "_plan.json", "coco-2026-11-21: is there already"),
+        ("19", "_plan.json", "coco-2026-11-19: is begun and not finished"),
+        ("19", manifest("19"), "coco-2026-11-20: 2 data sets of earlier days, when this"),
+    ],
+)
+def test_a_day_that_came_since_the_run_began_stops_it(
+    tmp_path: Path, day: str, content: Manifest | str, what: str
+) -> None:
+    pattern, output = days(tmp_path, {"18": manifest("18")}), f"{tmp_path}/coco-2026-11-20"
+    at_launch = find(pattern, output=output)
+    check_turn(at_launch, output, "detection", DEFAULT_ACCESS)
+    days(tmp_path, {day: content})
+    with pytest.raises(RuntimeError, match=f"^E-OUT-DATES {tmp_path}/{what}"):
+        check_turn(at_launch, output, "detection", DEFAULT_ACCESS)
+
+
+def test_a_finished_day_is_found_again_but_not_replaced(tmp_path: Path) -> None:
+    pattern = days(tmp_path, {"19": manifest("19"), "20": manifest("20"), "21": manifest()})
+    output = f"{tmp_path}/coco-2026-11-20"
+    assert found(pattern, output=output) == [f"{tmp_path}/coco-2026-11-19"]
+    assert refused(pattern, output=output, overwrite=True).startswith("E-OUT-DATES ")
+    (tmp_path / "coco-2026-11-21" / "manifest.json").unlink()  # now the day is the last one
+    assert found(pattern, output=output, overwrite=True) == [f"{tmp_path}/coco-2026-11-19"]
+
+
+def test_the_option_says_which_data_sets_and_not_where(tmp_path: Path) -> None:
+    one, two = put(tmp_path / "one", manifest("1")), put(tmp_path / "two", manifest("2"))
+    copy = put(tmp_path / "far" / "away", manifest("1"))
+    assert find(one, two).options() == find(two, copy, one, f"{one}/").options()
+    assert len({str(found.options()) for found in (find(one), find(two), find(one, two))}) == 3
+
+
+def test_the_option_stays_the_same_for_ever(tmp_path: Path) -> None:
+    """Another one would be another plan, and no older run could be resumed."""
+    sets = (EarlierSet("ab" * 16, "gs://b/1"), EarlierSet("cd" * 16, "gs://b/2"))
+    assert EarlierSets(sets).options() == {"since": "2 data sets 73f03305f891920bddf573a3a54e12d4"}
+    (earlier,) = find(put(tmp_path / "one", manifest())).sets
+    assert earlier.digest == "3942dcf0eb15e0f8d504980cd3635e22"
+
+
+def test_a_manifest_that_has_changed_since_stops_the_run(tmp_path: Path) -> None:
+    uri = put(tmp_path / "one", manifest("1"))
+    (earlier,) = find(uri).sets
+    assert manifest_of(earlier) == manifest("1")
+    put(tmp_path / "one", manifest("2"))
+    with pytest.raises(RuntimeError) as raised:
+        manifest_of(earlier)
+    assert str(raised.value) == (
+        f"E-SRC-CHANGED {uri}/manifest.json: another data set than when the run began;"
+        " run again when the source is at rest"
+    )
+
+
+# --- classes ---
+
+
+def test_labels_are_those_of_all_data_sets_by_id(tmp_path: Path) -> None:
+    one = put(tmp_path / "one", manifest("1", (DOG,)))
+    two = put(tmp_path / "two", manifest("2", (CAT, DOG)))
+    assert find(one, two).labels == (CAT, DOG)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "first_id", "numbered"),
+    [
+        ([], None, [CUP, CAT]),  # as annotated
+        ([], 1, [CAT, Label(2, "cup", 90)]),  # by category id
+        ([], 0, [Label(0, "cat", 1), Label(1, "cup", 90)]),
+        ([Label(1, "cup", 90)], 1, [Label(2, "cat", 1), Label(1, "cup", 90)]),  # keeps its own
+        ([Label(1, "cup", 90), Label(2, "dog", 3)], 1, [Label(3, "cat", 1), Label(1, "cup", 90)]),
+    ],
+)
+def test_number_labels(earlier: list[Label], first_id: int | None, numbered: list[Label]) -> None:
+    assert number_labels(earlier, [CUP, CAT], first_id) == numbered
+    assert [label.annotated_id for label in numbered].count(90) == 1
+
+
+@pytest.mark.parametrize("category_id", [-1, 2**31])
+def test_category_ids_that_label_maps_refuse_need_other_numbers(category_id: int) -> None:
+    label = Label(category_id, "dog")
+    with pytest.raises(RuntimeError) as raised:
+        number_labels([], [CAT, label], None)
+    assert str(raised.value) == (
+        f"E-ANN-LABELS all annotation files: category id {category_id} of 'dog' is not from 0 to"
+        " 2147483647, the numbers that a label map can have;"
+        " number classes anew with --category_ids contiguous"
+    )
+    assert number_labels([], [label], 1) == [Label(1, "dog", category_id)]
+
+
+def test_category_id_0_is_taken_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    assert number_labels([], [Label(0, "dog")], None) == [Label(0, "dog")]
+    assert caplog.messages == [
+        "category id 0 of dog: the Object Detection API refuses a label map with it;"
+        " --category_ids contiguous numbers classes from 1"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("earlier", "first_id", "how"),
+    [
+        ([Label(3, "cat")], 1, "from 1 without gaps"),
+        ([Label(1, "cat", 3)], None, "by the files' ids"),
+        ([Label(1, "cat", 3), CUP], 1, "from 1 without gaps"),
+    ],
+)
+def test_another_numbering_is_refused(earlier: list[Label], first_id: int | None, how: str) -> None:
+    with pytest.raises(RuntimeError) as raised:
+        number_labels(earlier, [CAT], first_id)
+    assert str(raised.value) == (
+        f"E-ARG --since: classes of its data sets are not numbered {how};"
+        " give the --category_ids or --first_label that they were made with"
+    )
+
+
+def test_names_keep_their_numbers() -> None:
+    assert number_names([Label(0, "dog")], ["cat", "dog", "ant"], 0) == [
+        Label(1, "ant"),
+        Label(2, "cat"),
+        Label(0, "dog"),
+    ]
+    with pytest.raises(RuntimeError, match=r"^E-ARG --since: .* not numbered from 1"):
+        number_names([Label(0, "dog")], ["dog"], 1)
+
+
+@pytest.mark.parametrize("change", [{"text": "house cat"}, {"keypoints": ("nose",)}])
+def test_details_of_a_class_may_come_later_and_stay(change: dict[str, Any]) -> None:
+    detailed = msgspec.structs.replace(CAT, **change)
+    labels = add_labels([CAT, DOG], [detailed], "second")
+    assert labels == [detailed, DOG]
+    assert add_labels(labels, [CAT], "third") == labels
+
+
+@pytest.mark.parametrize(
+    ("label", "what"),
+    [
+        (Label(1, "lion", 3), "category 3 is 'lion', but an earlier data set has 3 for 'cat'"),
+        (Label(9, "cat"), "category 9 is 'cat', but an earlier data set has 3 for 'cat'"),
+        (
+            Label(2, "dog", text="wild dog"),
+            "category 2 is 'dog' (wild dog), but an earlier data set has 2 for 'dog' (house dog)",
+        ),
+        (
+            Label(4, "fox", keypoints=("nose", "tail")),
+            "category 4 is 'fox' of nose, tail, but an earlier data set has 4 for 'fox' of nose",
+        ),
+    ],
+)
+def test_a_changed_class_stops_the_run(label: Label, what: str) -> None:
+    known = [
+        Label(1, "cat", 3),
+        Label(2, "dog", text="house dog"),
+        Label(4, "fox", None, ("nose",)),
+    ]
+    with pytest.raises(RuntimeError) as raised:
+        add_labels(known, [label], "gs://b/second")
+    remedy = "give each class the id and the name that it had"
+    assert str(raised.value) == f"E-ANN-LABELS gs://b/second: {what}; {remedy}"
+
+
+# --- samples ---
+
+
+def sample(key: str, split: str = "train", annotations: tuple[int, ...] = (1, 2)) -> Sample:
+    is_written = key.isascii() and key.isdecimal() and int(key) > 0
+    name = f"a{int(key) - 1:03}.jpg" if is_written else f"{key}.jpg"  # as `write_set` has it
+    return Sample(split, key, 0, (Blob(split, name),), b"fields", annotations)
+
+
+def held(*keys: str) -> dict[str, str]:
+    """Return the file of each of these samples, by key."""
+    return {key: sample(key).blobs[0].name for key in keys}
+
+
+def dropped(key: str, annotation_id: int, split: str = "train", **fields: Any) -> Rejected:
+    ids = {"annotation_ids": (annotation_id,), "code": "E-BOX-EMPTY"} | fields
+    return Rejected(stage="read_coco", split=split, key=key, **ids)
+
+
+def file_of(split: str, images: int) -> SplitSource:
+    return SplitSource(split, "9:ff", images, 2 * images, 0, 0, 0, [])
+
+
+def test_earlier_samples_are_left_out_with_their_annotations() -> None:
+    samples = [sample("1"), sample("2", annotations=(5,)), sample("3", annotations=())]
+    gone = dropped("7", 0, code="E-IMG-EMPTY", annotation_ids=(1, 2), file_name="a.jpg")
+    new = dropped("8", 0, code="E-IMG-EMPTY", annotation_ids=(1, 2), file_name="b.jpg")
+    orphan = dropped("", 99)
+    rejected = [dropped("1", 3), dropped("2", 6), orphan, gone, new]
+
+    left = leave_out_earlier(samples, rejected, held("1", "3", "7", ""))
+
+    assert left == ([samples[1]], [dropped("2", 6), orphan, new], EarlierTally(3, 5))
+
+
+def test_a_key_with_another_file_stops_the_run() -> None:
+    """Ids that begin again each day would leave new images out, and all sums would hold."""
+    with pytest.raises(RuntimeError) as raised:
+        leave_out_earlier([sample("1")], [], {"1": "b.jpg"})
+    assert str(raised.value) == (
+        "E-SET-DUPLICATE sample 1 of train: its file is 'a000.jpg', and was 'b.jpg' in an earlier"
+        " data set; give new images ids of their own, and old ones the names they had"
+    )
+
+
+@given(st.sets(st.text(max_size=3)), st.sets(st.text(max_size=3)))
+def test_every_sample_is_new_or_counted(keys: set[str], known: set[str]) -> None:
+    new, _, tally = leave_out_earlier([sample(key) for key in sorted(keys)], [], held(*known))
+    assert [s.key for s in new] == sorted(keys - known)
+    assert tally == EarlierTally(len(keys & known), 2 * len(keys & known))
+
+
+@pytest.fixture
+def earlier(tmp_path: Path) -> EarlierSet:
+    """A data set of samples 1 to 5 of `train` and 1 to 7 of `val`, two shards each."""
+    train, val = write_set(tmp_path / "train", 5), write_set(tmp_path / "val", 7)
+    images, annotations = ({"train": t, "val": v} for t, v in zip(train, val, strict=True))
+    (tmp_path / "out").mkdir()
+    build_run(plan_run(images, annotations, tmp_path / "out"))
+    (found,) = find(str(tmp_path / "out")).sets
+    return found
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_an_index_that_differs_from_the_manifest_stops_the_run(
+    earlier: EarlierSet, tmp_path: Path, damaged: bool
+) -> None:
+    """A key that is missing would be a sample that is written twice."""
+    (shard,) = (tmp_path / "out").glob("train-00001-of-00002-*.tfrec")
+    path = tmp_path / "out" / "index" / f"{shard.stem}.parquet"
+    path.write_bytes(b"no index" if damaged else index_to_parquet([IndexRow("4", 0, 20, [], [])]))
+    size = shard.stat().st_size
+
+    with pytest.raises(RuntimeError) as raised:
+        read_written(EarlierIndex(earlier.uri, "train", f"index/{path.name}", 2, size))
+
+    what = f"1 records of 20 bytes, the manifest says 2 of {size}; restore index/ of that data set"
+    assert str(raised.value).startswith(
+        f"E-SRC-CHANGED {path}: {'index must be a Parquet' if damaged else what}"
+    )
+
+
+def test_samples_are_joined_with_earlier_data_sets(
+    earlier: EarlierSet, test_pipeline: Callable[[], beam.Pipeline]
+) -> None:
+    """Like the pure function: each split with its own keys, and one without any, of two copies."""
+    known = {"train": range(1, 6), "val": range(1, 8), "other": ()}
+    samples = {split: [sample(str(number), split) for number in range(3, 9)] for split in known}
+    rejected = {split: [dropped("3", 31, split), dropped("8", 81, split)] for split in known}
+    rejected["train"].append(dropped("", 99))
+    left = {
+        split: leave_out_earlier(samples[split], rejected[split], held(*map(str, known[split])))
+        for split in known
+    }
+    shuffled = [s for split in known for s in samples[split]]
+    random.Random(0).shuffle(shuffled)
+
+    with test_pipeline() as pipeline:
+        every = [reject for split in known for reject in rejected[split]]
+        joined = (
+            pipeline
+            | "Samples" >> beam.Create(shuffled).with_output_types(Sample)
+            | LeaveOutEarlier(
+                (earlier, earlier),
+                tuple(known),
+                pipeline | "Rejected" >> beam.Create(every).with_output_types(Rejected),
+                pipeline | "Files" >> beam.Create([file_of(split, 6) for split in known]),
+            )
+        )
+        new = [s for split in known for s in left[split][0]]
+        still = [reject for split in known for reject in left[split][1]]
+        files = [count_earlier(file_of(split, 6), [left[split][2]]) for split in known]
+        assert_that(joined.samples, equal_to(new), "samples")
+        assert_that(joined.rejected, equal_to(still), "rejected")
+        assert_that(joined.files, equal_to(files), "files")
+
+    assert [len(left[split][0]) for split in known] == [3, 1, 6]
+    assert left["train"][2] == EarlierTally(3, 7)
