@@ -1,18 +1,17 @@
 """How it is wired: options, graphs and commands; no per-element logic."""
 
 import logging
-
-from pipelines.start import begin_module
+import os
 
 _BEAM_NOISE = ("apitools not found", "This output type hint will be ignored")
 
-
-def _is_news(record: logging.LogRecord) -> bool:
-    return not str(record.msg).startswith(_BEAM_NOISE)
-
-
-# Beam says on the root logger, at every start, that an optional package of Google's is absent and
-# that it cannot check a NamedTuple of PCollections: neither is of use to anybody.
-logging.getLogger().addFilter(_is_news)
-
-begin_module()
+# NumPy's linear algebra, which we do not use, would start threads that spin at full speed.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Beam logs on the root logger, at every start, that an optional package of Google's is absent and
+# that it cannot check a NamedTuple of PCollections.
+logging.getLogger().addFilter(lambda record: not str(record.msg).startswith(_BEAM_NOISE))
+for _descriptor in range(3):  # a closed standard stream: else a shard's file may get its number
+    try:
+        os.fstat(_descriptor)
+    except OSError:
+        os.open(os.devnull, os.O_RDWR)

@@ -8,9 +8,10 @@ from typing import Any
 
 import apache_beam as beam
 
+from pipelines.cli import FlagParser, main, not_empty
 from pipelines.data_set import DataSetConfig, keys_option
 from pipelines.data_set import build as build
-from pipelines.flags import FlagParser, add_bare_split, add_per_split, not_empty, parse_per_split
+from pipelines.flags import add_sources, one_of, parse_per_split
 from pipelines.run import Command
 from schemas.layouts import Layout
 from schemas.layouts.arrays import FEATURE_KEYS, ArraysLayout, Encoding
@@ -160,52 +161,53 @@ def _keys_of(source: ArraySource) -> str:
 
 def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source and its layout."""
-    group = parser.add_argument_group("sources (docs/sources.md)")
-    add_per_split(
-        group,
-        "--arrays",
-        "PATH",
-        ".npy or .npz file per split, or a folder of either, whose files are one array after the"
-        " other; samples are the items along the first axis (required)",
+    add = add_sources(
+        parser,
+        "sources (docs/sources.md)",
+        arrays=(
+            "PATH",
+            ".npy or .npz file per split, or a folder of either, whose files are one array after"
+            " the other; samples are the items along the first axis (required)",
+        ),
     )
-    add_bare_split(group)
-    group.add_argument(
+    add(
         "--image_array",
-        nargs="+",
-        metavar="[SPLIT=]NAME",
-        help="array of an .npz file, or file of a folder without its .npy, that holds the images"
+        "array of an .npz file, or file of a folder without its .npy, that holds the images"
         " (default: the only one, else the one called x, images or image)",
-    )
-    group.add_argument(
-        "--label_array",
         nargs="+",
-        metavar="[SPLIT=]NAME|FILE.npy",
-        help="array of the same .npz file, or .npy file beside the images or anywhere, that holds"
-        " their labels, whole numbers or names of classes (default: no labels)",
+        default=[],
+        metavar="[SPLIT=]NAME",
     )
-    group.add_argument(
+    add(
+        "--label_array",
+        "array of the same .npz file, or .npy file next to the images or anywhere, that holds"
+        " their labels, whole numbers or names of classes (default: no labels)",
+        nargs="+",
+        default=[],
+        metavar="[SPLIT=]NAME|FILE.npy",
+    )
+    add(
         "--feature_arrays",
+        "arrays of one number or text a sample that become features of these names (default: none)",
         type=not_empty,
         metavar="NAME,NAME",
-        help="arrays of one number or text a sample that become features of these names"
-        " (default: none)",
     )
-    group.add_argument(
+    add(
         "--one_sample_per_file",
+        "each file of a folder is a sample, whatever its shape (default: an array of several)",
         action="store_true",
-        help="each file of a folder is a sample, whatever its shape (default: an array of several)",
     )
-    group.add_argument(
+    add(
         "--dtype",
+        "what values of two bytes are that NumPy has no type for, V2 (default: refuse them)",
         choices=[BFLOAT16],
-        help="what values of two bytes are that NumPy has no type for, V2 (default: refuse them)",
     )
-    group.add_argument(
+    add(
         "--encoding",
-        choices=[encoding.value for encoding in Encoding],
-        default=Encoding.TENSOR.value,
-        help="what raw_image holds: tensor, for tf.io.parse_tensor, or raw, the values alone, for"
+        "what raw_image holds: tensor, for tf.io.parse_tensor, or raw, the values alone, for"
         " tf.io.decode_raw (default tensor)",
+        default=Encoding.TENSOR,
+        **one_of(Encoding),
     )
 
 
@@ -213,12 +215,12 @@ def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
     return {
         "arrays": parse_per_split("arrays", flags.arrays, bare=flags.split),
-        "image_array": parse_per_split("image_array", flags.image_array or []),
-        "label_array": parse_per_split("label_array", flags.label_array or []),
+        "image_array": parse_per_split("image_array", flags.image_array),
+        "label_array": parse_per_split("label_array", flags.label_array),
         "feature_arrays": tuple(flags.feature_arrays.split(",")) if flags.feature_arrays else (),
         "dtype": flags.dtype,
         "one_sample_per_file": flags.one_sample_per_file,
-        "layout": ArraysLayout(Encoding(flags.encoding)),
+        "layout": ArraysLayout(flags.encoding),
     }
 
 
@@ -239,7 +241,7 @@ COMMAND = Command(
     images=False,
 )
 
-configure, main, parser, run = COMMAND.configure, COMMAND.main, COMMAND.parser, COMMAND.run
+run = COMMAND.run
 
 if __name__ == "__main__":
-    main()
+    main(COMMAND.name)

@@ -1,37 +1,299 @@
-"""The console command `beam-tfrec`: each pipeline is a subcommand of the same name."""
+"""The console command `beam-tfrec`, and the frame of every command: flags, faults, exit codes.
 
+Imports no Beam.
+"""
+
+import argparse
+import contextlib
 import importlib
+import logging
+import os
+import signal
 import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn, TextIO
 
-from pipelines.start import PIPELINES, begin
+from tqdm import tqdm
 
+from schemas.faults import EXIT_BUG, FAULTS, fault_line, find_fault, printable
+from schemas.shards import is_split_name
+from transforms.progress import PROGRESS
+from transforms.storage import Access, retries
+
+PIPELINES = ("coco", "folder", "table", "sidecar", "pairs", "arrays")
+"""Commands that make data sets, with Beam."""
 COMMANDS = (*PIPELINES, "plan", "verify", "show", "report")
-"""Each names the module of `pipelines` that has its `main`."""
-
 REMOVED = {"doctor": "run the command with --plan, which checks sources, output and credentials"}
 """What to do instead of a command that was removed, for one release."""
+OUR_LOGGERS = ("pipelines", "transforms")
+
+_LOG = logging.getLogger(__name__)
+_RETRY_SAID_EVERY_S = 60.0
+_STDERR = 2
+_SECONDS_TO_WRITE = 2
+_IN_A_STEP = "[while running '"  # as Beam says; what a step finds wrong with a flag is a fault line
+_OUT_OF_MEMORY = "memory", "out of memory", "lower --bytes_in_flight, or give more"
+_SPENT = {
+    "MemoryError": _OUT_OF_MEMORY,
+    "can't allocate lock": _OUT_OF_MEMORY,
+    "can't start new thread": (
+        "threads",
+        "no more can be started",
+        "raise ulimit -u, or give more memory",
+    ),
+    "Too many open files": (
+        "files",
+        "too many open files",
+        "raise the limit on open files (ulimit -n)",
+    ),
+}
+"""What Python and libraries say when a limit of the machine is reached."""
 
 
-def main() -> None:
-    """Run the subcommand that the first argument names."""
-    command, arguments = (sys.argv[1:2] or [""])[0], sys.argv[2:]
+@dataclass
+class JobElsewhere:
+    """The job that this process waits for, or none; an interruption does not end it.
+
+    Attributes:
+        page: URL that shows it.
+        cancel: command that ends it.
+    """
+
+    page: str = ""
+    cancel: str = ""
+
+
+JOB_ELSEWHERE = JobElsewhere()
+
+
+class FlagParser(argparse.ArgumentParser):
+    """An argument parser that raises `ValueError`, takes no abbreviations and lists its flags."""
+
+    def __init__(self, name: str, does: str, **options: Any) -> None:
+        """Take the command's name and one line on what it does."""
+        super().__init__(f"beam-tfrec {name}", description=does, allow_abbrev=False, **options)
+        self.flags: list[argparse.Action] = []
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of exiting."""
+        raise ValueError(f"{message}: see --help")
+
+    def group(self, title: str, *, exclusive: bool = False) -> Callable[..., None]:
+        """Return the function that adds a flag to a new group: its name, help and options.
+
+        Args:
+            title: of the group.
+            exclusive: only one of its flags may be given.
+        """
+        titled = self.add_argument_group(title)
+        group = titled.add_mutually_exclusive_group() if exclusive else titled
+
+        def add(name: str, help: str, **options: Any) -> None:
+            default = options.get("default")
+            if default not in (None, "", False) and "default" not in help:
+                help = f"{help} (default {default})"
+            self.flags.append(group.add_argument(name, help=help, **options))
+
+        return add
+
+
+def not_empty(text: str) -> str:
+    """Return a flag's value, which may not be empty."""
+    if not text:  # such as an unset variable of a shell script
+        raise argparse.ArgumentTypeError("must not be empty")
+    return text
+
+
+def add_reading_flags(parser: FlagParser) -> Callable[..., None]:
+    """Add the flags for reading stores; return what adds more to their group."""
+    add = parser.group("Google Cloud Storage")
+    add(
+        "--anonymous",
+        "send no credentials, for public buckets (default: Application Default Credentials)",
+        action="store_true",
+    )
+    add(
+        "--billing_project",
+        "project that pays for requests to requester-pays buckets (default: the bucket's)",
+        default="",
+        metavar="PROJECT",
+    )
+    return add
+
+
+def reading_access(flags: argparse.Namespace) -> Access:
+    """Return how stores are read, as the flags of `add_reading_flags` say."""
+    return Access(flags.anonymous, flags.billing_project)
+
+
+def parse_several_per_split(
+    name: str, values: Sequence[str], bare: str = ""
+) -> dict[str, tuple[str, ...]]:
+    """Return the values per split of `train=a train=b val=c`, bare ones under `bare`.
+
+    >>> parse_several_per_split("annotations", ["train=a.json", "b.json"], bare="train")
+    {'train': ('a.json', 'b.json')}
+
+    Raises:
+        ValueError: when a value is empty.
+    """
+    per_split: dict[str, tuple[str, ...]] = {}
+    for value in values:
+        split, equals, rest = value.partition("=")
+        if not equals or not is_split_name(split):
+            split, rest = bare, value
+        if not rest:
+            raise ValueError(f"{name} of {split or 'all splits'} must not be empty: give a value")
+        per_split[split] = (*per_split.get(split, ()), rest)
+    return per_split
+
+
+def run(argv: Sequence[str]) -> None:
+    """Run the command that the first argument names."""
+    command, *arguments = argv or [""]
+    names: Sequence[str] = COMMANDS
+    if command == "plan":  # a run's command with one more flag
+        command, *arguments = arguments or [""]
+        names, arguments = PIPELINES, ["--plan", *arguments]
     if command in ("-h", "--help"):
-        print(f"usage: beam-tfrec {{{','.join(COMMANDS)}}} ...  (beam-tfrec COMMAND --help)")
-        sys.exit(0)
+        print(f"usage: beam-tfrec {{{','.join(names)}}} ...  (beam-tfrec COMMAND --help)")
+        return
     if command in REMOVED:
-        print(f"E-ARG command line: {command} was removed; {REMOVED[command]}", file=sys.stderr)
-        sys.exit(2)
-    if command not in COMMANDS:
-        what = f"unknown command {command!r}" if sys.argv[1:] else "no command"
-        print(
-            f"E-ARG command line: {what}; give one of {', '.join(COMMANDS)}",
-            file=sys.stderr,
-        )
-        sys.exit(2)
-    begin(command)
-    pipeline = importlib.import_module(f"pipelines.{command}")  # Beam takes half a second
-    sys.argv = [f"beam-tfrec {command}", *arguments]
-    pipeline.main()
+        raise ValueError(f"{command} was removed: {REMOVED[command]}")
+    if command not in names:
+        what = f"unknown command {command!r}" if command else "no command"
+        raise ValueError(f"{what}: give one of {', '.join(names)}")
+    importlib.import_module(f"pipelines.{command}").run(arguments)
+
+
+def main(*command: str) -> NoReturn:
+    """Run the arguments of this process as a command, and end it.
+
+    Args:
+        command: name of the command; none where the first argument names it.
+    """
+    code = guarded(run, [*command, *sys.argv[1:]])
+    if code == 0:
+        sys.exit(0)
+    _end(code)  # at once: threads of a run that failed would print below its fault
+
+
+def guarded(run: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:
+    """Run a command and return its exit code; a fault prints as one line."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupted)
+    try:
+        _log_to_stderr()
+        run(argv)
+        return 0
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # a panic in obstore is no Exception
+        return _report(error)
+
+
+def say(line: str, stream: TextIO | None = None) -> None:
+    """Print a line, escaped; a reader who has gone does not end the run."""
+    stream = stream or sys.stdout
+    try:  # in one piece: other threads are logging
+        print(f"{printable(line)}\n", end="", file=stream, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _report(error: BaseException) -> int:
+    text = "".join(traceback.format_exception(error))
+    _LOG.debug("%s", text)
+    for name in OUR_LOGGERS:  # shards that are still being built log nothing below the fault
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    fault = find_fault(str(error)) or find_fault(text)
+    if fault is None and isinstance(error, ValueError) and _IN_A_STEP not in text:
+        what, _, remedy = str(error).rpartition(": ")
+        line = (what, remedy) if what else (remedy, "see --help")
+        fault = "E-ARG", fault_line("E-ARG", "command line", *line)
+    for said, spent in _SPENT.items():
+        if fault is None and said in text:
+            fault = "E-IO-LIMIT", fault_line("E-IO-LIMIT", *spent)
+    if fault is None:
+        for line_of_text in text.splitlines():
+            say(line_of_text, sys.stderr)
+        return EXIT_BUG
+    code, message = fault
+    say(message, sys.stderr)
+    return FAULTS[code].exit_code
+
+
+def _interrupted(number: int, _: FrameType | None) -> NoReturn:
+    """Say how far the command is, and end with exit code 128 + `number`.
+
+    Every file that is there is whole, so no clean-up is needed.
+    """
+    said = "run again"
+    with contextlib.suppress(Exception):
+        tqdm.get_lock().acquire(timeout=0.2)  # no bar is drawn any more
+        said = _how_far()
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(_SECONDS_TO_WRITE)  # standard error may be a full pipe
+    with contextlib.suppress(OSError):
+        os.write(_STDERR, f"\ninterrupted; {said}\n".encode())  # in one piece: others log too
+    _end(128 + number)
+
+
+def _how_far() -> str:
+    if JOB_ELSEWHERE.page:
+        return f"the job goes on: {JOB_ELSEWHERE.page}; to end it: {JOB_ELSEWHERE.cancel}"
+    if not PROGRESS.shards_planned:
+        return "before the first shard; run again to resume"
+    done = f"{PROGRESS.shards_finished()} of {PROGRESS.shards_planned} shards done"
+    return f"{done}; run again to resume"
+
+
+def _end(code: int) -> NoReturn:
+    """End this process and its children, such as Prism or a job server, at once."""
+    for children in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread, or the child, has ended by itself
+            for pid in children.read_text().split():
+                os.kill(int(pid), signal.SIGTERM)
+    os._exit(code)
+
+
+class _Handler(logging.StreamHandler):
+    """Prints a record; of retries one a minute, since an outage stops all threads at once."""
+
+    _retry_said_at_s = -_RETRY_SAID_EVERY_S
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record is to be printed."""
+        if record.name == retries.__name__:
+            if record.created < self._retry_said_at_s + _RETRY_SAID_EVERY_S:
+                return False
+            self._retry_said_at_s = record.created
+        return True
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record without control and bidi characters of names."""
+        return "\n".join(map(printable, super().format(record).splitlines()))
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Drop the record: its reader has gone."""
+
+
+def _log_to_stderr() -> None:
+    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # it logs every error twice
+    logging.getLogger().handlers = [logging.NullHandler()]  # job services log their errors there
+    level = os.environ.get("BEAM_TFREC_LOG", "INFO")
+    if level not in logging.getLevelNamesMapping():
+        raise ValueError(f"BEAM_TFREC_LOG must be a level, got {level!r}: give DEBUG or WARNING")
+    handler = _Handler(sys.stderr)
+    for name in OUR_LOGGERS:
+        logger = logging.getLogger(name)
+        logger.handlers = [handler]
+        logger.setLevel(level)
+        logger.propagate = False
 
 
 if __name__ == "__main__":

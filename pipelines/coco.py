@@ -7,18 +7,20 @@ from typing import Any
 
 import apache_beam as beam
 
+from pipelines.cli import FlagParser, main, parse_several_per_split
 from pipelines.data_set import DataSetConfig, check_split_names
 from pipelines.data_set import build as build
-from pipelines.data_set_flags import add_drop_flag
 from pipelines.flags import (
-    FlagParser,
-    add_bare_split,
-    add_per_split,
-    parse_numbers,
+    SEVERAL,
+    AddFlag,
+    add_drop_flag,
+    add_size_flag,
+    add_sources,
+    feature_names,
+    one_of,
+    parse_int,
     parse_per_split,
-    parse_several_per_split,
 )
-from pipelines.layout_flags import add_size_flag, feature_names
 from pipelines.run import Command
 from schemas.geometry.masks import png_codec
 from schemas.layouts import Layout
@@ -147,31 +149,83 @@ def _check_annotations(annotations: Mapping[str, Sequence[str]]) -> None:
             )
 
 
-def _add_layout_flags(parser: FlagParser) -> None:
-    """Add the flags that choose a layout and what it holds."""
-    group = parser.add_argument_group("records (docs/layouts.md)")
-    group.add_argument(
+def add_flags(parser: FlagParser) -> None:
+    """Add the flags of the source and its layouts."""
+    add = add_sources(
+        parser,
+        images=("DIR", "image root per split: file_name is relative to it (required)"),
+        annotations=(
+            "FILE",
+            "COCO annotation files per split, in any order: instances, person_keypoints, captions"
+            " or panoptic, each known by its content (required)",
+        ),
+    )
+    add(
+        "--panoptic_images",
+        "root of the panoptic PNGs per split: file_name of a panoptic annotation is relative to it"
+        " (default: none)",
+        default=[],
+        metavar="[SPLIT=]DIR",
+        **SEVERAL,
+    )
+    add("--string_ids", "accept ids that are text (default: int64 only)", action="store_true")
+    add(
+        "--orphans",
+        "annotations of unknown images or categories: stop the run, or drop and count them",
+        choices=["stop", "drop"],
+        default="stop",
+    )
+    add_size_flag(add)
+    _add_filter_flags(parser.group("filters, each counted"))
+    _add_layout_flags(parser.group("records (docs/layouts.md)"))
+    add_drop_flag(parser)
+
+
+def _add_filter_flags(add: AddFlag) -> None:
+    add(
+        "--licenses",
+        "take only images whose license has one of these ids (default: any or none)",
+        metavar="ID,ID",
+    )
+    add("--skip_crowd", "leave out objects that are crowds (default: not)", action="store_true")
+    add(
+        "--min_box_px",
+        "leave out objects whose annotated box has a side of less than N px (default 0)",
+        type=float,
+        default=0,
+        metavar="N",
+    )
+    add(
+        "--skip_unannotated",
+        "leave out images of which no object is left; without files of objects, those without"
+        " any annotation (default: keep them)",
+        action="store_true",
+    )
+
+
+def _add_layout_flags(add: AddFlag) -> None:
+    add(
         "--layout",
+        "detection: an Example an image, in the keys of Model Garden and the Object Detection"
+        " API; keras: an Example an annotation, as the Keras recipe has it; tfds: an Example an"
+        " image, as TFDS's coco/2017 has it",
         choices=list(LAYOUTS),
         default="detection",
-        help="detection: an Example an image, in the keys of Model Garden and the Object Detection"
-        " API; keras: an Example an annotation, as the Keras recipe has it; tfds: an Example an"
-        " image, as TFDS's coco/2017 has it (default detection)",
     )
-    group.add_argument(
+    add(
         "--features",
-        metavar="NAME,NAME",
-        help=f"what is written of the annotations, of {', '.join(g.name for g in GROUPS)};"
+        f"what is written of the annotations, of {', '.join(g.name for g in GROUPS)};"
         f" keras has {', '.join(g.name for g in KerasLayout.groups)} alone, tfds"
         f" {' and '.join(g.name for g in TfdsLayout.groups)}"
         " (default: boxes, and what the annotation files hold except"
         f" {', '.join(g.name for g in GROUPS if not g.by_default)})",
+        metavar="NAME,NAME",
     )
-    group.add_argument(
+    add(
         "--category_ids",
-        choices=[ids.value for ids in CategoryIds],
-        help="class ids of records: original, as the annotation files have them, or contiguous from"
+        "class ids of records: original, as the annotation files have them, or contiguous from"
         " 1, in their order (default original; with --layout tfds contiguous from 0)",
+        **one_of(CategoryIds),
     )
 
 
@@ -181,100 +235,29 @@ def layout_of(flags: argparse.Namespace) -> GroupedLayout:
     Raises:
         ValueError: when it cannot have such features or class ids.
     """
-    given: dict[str, CategoryIds] = {}
-    if flags.category_ids is not None:
-        given["category_ids"] = CategoryIds(flags.category_ids)
+    given = {} if flags.category_ids is None else {"category_ids": flags.category_ids}
     return LAYOUTS[flags.layout](
-        on_size_mismatch=SizeMismatch(flags.on_size_mismatch),
-        features=None if flags.features is None else feature_names(flags.features),
-        **given,
-    )
-
-
-def add_flags(parser: FlagParser) -> None:
-    """Add the flags of the source and its layouts."""
-    group = parser.add_argument_group("sources")
-    add_per_split(
-        group, "--images", "DIR", "image root per split: file_name is relative to it (required)"
-    )
-    add_per_split(
-        group,
-        "--annotations",
-        "FILE",
-        "COCO annotation files per split, in any order: instances, person_keypoints, captions or"
-        " panoptic, each known by its content (required)",
-    )
-    add_per_split(
-        group,
-        "--panoptic_images",
-        "DIR",
-        "root of the panoptic PNGs per split: file_name of a panoptic annotation is relative to it"
-        " (default: none)",
-        required=False,
-    )
-    add_bare_split(group)
-    group.add_argument(
-        "--string_ids", action="store_true", help="accept ids that are text (default: int64 only)"
-    )
-    group.add_argument(
-        "--orphans",
-        choices=["stop", "drop"],
-        default="stop",
-        help="annotations of unknown images or categories: stop the run, or drop and count them"
-        " (default stop)",
-    )
-    _add_filter_flags(parser)
-    add_size_flag(group)
-    _add_layout_flags(parser)
-    add_drop_flag(parser)
-
-
-def _add_filter_flags(parser: FlagParser) -> None:
-    group = parser.add_argument_group("filters, each counted")
-    group.add_argument(
-        "--licenses",
-        metavar="ID,ID",
-        help="take only images whose license has one of these ids (default: any or none)",
-    )
-    group.add_argument(
-        "--skip_crowd", action="store_true", help="leave out objects that are crowds (default: not)"
-    )
-    group.add_argument(
-        "--min_box_px",
-        type=float,
-        default=0,
-        metavar="N",
-        help="leave out objects whose annotated box has a side of less than N px (default 0)",
-    )
-    group.add_argument(
-        "--skip_unannotated",
-        action="store_true",
-        help="leave out images of which no object is left; without files of objects, those without"
-        " any annotation (default: keep them)",
-    )
-
-
-def rules_of(flags: argparse.Namespace) -> CocoRules:
-    """Return how the flags ask for annotation files to be taken."""
-    return CocoRules(
-        string_ids=flags.string_ids,
-        drop_orphans=flags.orphans == "drop",
-        licenses=() if flags.licenses is None else parse_numbers("licenses", flags.licenses),
-        skip_crowd=flags.skip_crowd,
-        min_box_px=flags.min_box_px,
-        skip_unannotated=flags.skip_unannotated,
+        on_size_mismatch=flags.on_size_mismatch, features=feature_names(flags.features), **given
     )
 
 
 def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
     bare = flags.split
+    licenses = [] if flags.licenses is None else flags.licenses.split(",")
     return {
         "images": parse_per_split("images", flags.images, bare),
         "annotations": parse_several_per_split("annotations", flags.annotations, bare),
         "panoptic_images": parse_per_split("panoptic_images", flags.panoptic_images, bare),
         "layout": layout_of(flags),
-        "rules": rules_of(flags),
+        "rules": CocoRules(
+            string_ids=flags.string_ids,
+            drop_orphans=flags.orphans == "drop",
+            licenses=tuple(parse_int("licenses", part) for part in licenses),
+            skip_crowd=flags.skip_crowd,
+            min_box_px=flags.min_box_px,
+            skip_unannotated=flags.skip_unannotated,
+        ),
     }
 
 
@@ -282,7 +265,7 @@ COMMAND = Command(
     "coco", "COCO photos and annotations to sharded .tfrec files.", CocoConfig, add_flags, fields_of
 )
 
-configure, main, parser, run = COMMAND.configure, COMMAND.main, COMMAND.parser, COMMAND.run
+run = COMMAND.run
 
 if __name__ == "__main__":
-    main()
+    main(COMMAND.name)

@@ -1,9 +1,13 @@
-"""Engines: the options that a runner needs for a job, and how a job elsewhere ends."""
+"""Engines: the options that a runner needs for a job, running a graph, and how a job ends."""
 
 import argparse
+import contextlib
 import difflib
+import logging
+import os
+import re
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -21,12 +25,14 @@ from apache_beam.options.pipeline_options import (
 )
 from apache_beam.runners.runner import PipelineState
 
-from pipelines.command import JOB_ELSEWHERE
-from pipelines.flags import FlagParser
-from schemas.faults import fault_line
+from pipelines.cli import JOB_ELSEWHERE, FlagParser, say
+from schemas.faults import fault_line, find_fault
 from schemas.shown_values import counted, megabytes
+from transforms.pipeline_spool import close_spools
 from transforms.storage import is_local
+from transforms.storage.disk import coding
 
+_LOG = logging.getLogger(__name__)
 _IN_PROCESS = {"", "direct", "fnapi"}
 _PAGE = "https://console.cloud.google.com/dataflow/jobs/{0.region}/{1}?project={0.project}"
 _CANCEL = "gcloud dataflow jobs cancel {1} --project {0.project} --region {0.region}"
@@ -37,7 +43,11 @@ _PROGRAMS = {
 }
 """Runners that start a program, and the option that names it. Beam would download it otherwise."""
 _CONNECT_S = 10.0
-_AGAIN = "see the job's log, then run again to resume"
+_TMPDIR = "set TMPDIR to a folder that can be written and has room, then run again"
+_AGAIN = "see its log, then run again to resume"
+_PYTHON_FAILED = "Traceback (most recent call last)"
+_WORKER_LOST = "Channel closed prematurely."  # ends a job service's own traceback
+_LONGEST = 300
 
 
 def parse_flags(parser: FlagParser, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -47,7 +57,7 @@ def parse_flags(parser: FlagParser, argv: Sequence[str]) -> tuple[argparse.Names
         ValueError: when a flag is neither ours nor Beam's, which Beam would drop with a warning.
     """
     of_beam = beam_parser()
-    known = [*parser._option_string_actions, *of_beam._option_string_actions]
+    known = ["--help", *_flags_of(parser), *_flags_of(of_beam)]
     for argument in argv:  # first, since a misspelt flag also leaves a required one missing
         flag = argument.split("=")[0]
         if flag.startswith("--") and " " not in flag and flag not in known:
@@ -59,29 +69,26 @@ def parse_flags(parser: FlagParser, argv: Sequence[str]) -> tuple[argparse.Names
     return flags, others
 
 
-def beam_flags() -> set[str]:
-    """Return every flag that Beam's own options know."""
-    return set(beam_parser()._option_string_actions)
-
-
 def beam_parser() -> FlagParser:
     """Return a parser of every flag that Beam's own options know."""
-    parser = FlagParser("beam", "Beam's own options")
-    parser.conflict_handler = "resolve"
-    for options in _subclasses(PipelineOptions):
-        if options.__module__.startswith("apache_beam."):
-            options._add_argparse_args(parser)
-    return parser
+    found: list[argparse.ArgumentParser] = []
+    PipelineOptions([]).get_all_options(add_extra_args_fn=found.append)
+    return FlagParser("", "Beam's own options", parents=found, add_help=False)
+
+
+def beam_flags() -> set[str]:
+    """Return every flag that Beam's own options know."""
+    return _flags_of(beam_parser())
+
+
+def _flags_of(parser: argparse.ArgumentParser) -> set[str]:
+    return {*re.findall(r"(?<![\w-])--\w[\w-]*", parser.format_help())}
 
 
 def _unknown(argument: str, known: Sequence[str]) -> ValueError:
     close = difflib.get_close_matches(argument, known, n=1)
     remedy = f"did you mean {close[0]}?" if close else "see --help"
     return ValueError(f"unknown argument {argument!r}: {remedy}")
-
-
-def _subclasses(of: Any) -> list[Any]:
-    return [found for child in of.__subclasses__() for found in (child, *_subclasses(child))]
 
 
 def runner_of(options: PipelineOptions) -> str:
@@ -92,11 +99,6 @@ def runner_of(options: PipelineOptions) -> str:
     name = options.view_as(StandardOptions).runner or ""
     last = name.lower().rpartition(".")[2]  # Beam takes a whole path, too
     return "FnApiRunner" if last.removesuffix("runner") in _IN_PROCESS else name
-
-
-def is_dataflow(options: PipelineOptions) -> bool:
-    """Return whether a run is a job of Dataflow."""
-    return runner_of(options).lower().removesuffix("runner") == "dataflow"
 
 
 def is_dry_run(options: PipelineOptions) -> bool:
@@ -116,11 +118,13 @@ def runs_workers_here(options: PipelineOptions) -> bool:
     return is_prism or environment == "LOOPBACK" or runner_of(options) == "FnApiRunner"
 
 
-def check_engine(options: PipelineOptions, uris: Iterable[str], *, waits: bool) -> None:
-    """Refuse what would fail only after the job was submitted, or have no effect.
+def checked_options(
+    beam_args: Sequence[str], uris: Iterable[str], *, waits: bool = True
+) -> PipelineOptions:
+    """Return Beam's options; refuse what would fail after the job was submitted.
 
     Args:
-        options: Beam's.
+        beam_args: Beam's flags.
         uris: everything that workers read and write.
         waits: whether the command stays until the job has ended.
 
@@ -128,11 +132,35 @@ def check_engine(options: PipelineOptions, uris: Iterable[str], *, waits: bool) 
         ValueError: with the value and the remedy.
         RuntimeError: `E-JOB` when nothing answers where the job service should be.
     """
-    if is_dataflow(options):
+    options = PipelineOptions(list(beam_args))
+    setup = options.view_as(SetupOptions)
+    setup.save_main_session = bool(setup.save_main_session)  # workers have this package
+    if runner_of(options).lower().removesuffix("runner") == "dataflow":
         _check_dataflow(options, uris)
     else:
         _check_not_dataflow(options, runner_of(options), waits=waits)
     _check_endpoint(options.view_as(PortableOptions).job_endpoint)
+    return options
+
+
+def _check_dataflow(options: PipelineOptions, uris: Iterable[str]) -> None:
+    cloud, setup = options.view_as(GoogleCloudOptions), options.view_as(SetupOptions)
+    needs = {
+        "project": cloud.project,
+        "region": cloud.region,
+        "temp_location": cloud.temp_location or cloud.staging_location,
+    }
+    for name, given in needs.items():
+        if not given:
+            raise ValueError(f"{name} must be given for DataflowRunner, got none: add --{name}")
+    for uri in filter(is_local, uris):
+        raise ValueError(f"Dataflow's workers see no local paths, got {uri!r}: copy it to gs://")
+    image = options.view_as(WorkerOptions).sdk_container_image
+    if not (image or setup.setup_file or setup.extra_packages or setup.requirements_file):
+        raise ValueError(
+            "Dataflow's workers must get this package, got no way: add --setup_file ./setup.py,"
+            " or --sdk_container_image with an image that holds it"
+        )
 
 
 def _check_not_dataflow(options: PipelineOptions, runner: str, *, waits: bool) -> None:
@@ -167,65 +195,85 @@ def _check_endpoint(address: str | None) -> None:
         ) from error
 
 
-def _check_dataflow(options: PipelineOptions, uris: Iterable[str]) -> None:
-    cloud, setup = options.view_as(GoogleCloudOptions), options.view_as(SetupOptions)
-    needs = {
-        "project": cloud.project,
-        "region": cloud.region,
-        "temp_location": cloud.temp_location or cloud.staging_location,
-    }
-    for name, given in needs.items():
-        if not given:
-            raise ValueError(f"{name} must be given for DataflowRunner, got none: add --{name}")
-    for uri in filter(is_local, uris):
-        raise ValueError(f"Dataflow's workers see no local paths, got {uri!r}: copy it to gs://")
-    image = options.view_as(WorkerOptions).sdk_container_image
-    if not (image or setup.setup_file or setup.extra_packages or setup.requirements_file):
-        raise ValueError(
-            "Dataflow's workers must get this package, got no way: add --setup_file ./setup.py,"
-            " or --sdk_container_image with an image that holds it"
-        )
-
-
-def prepare(options: PipelineOptions) -> PipelineOptions:
-    """Return options with which nothing of the main module travels: workers have the package."""
-    setup = options.view_as(SetupOptions)
-    setup.save_main_session = bool(setup.save_main_session)
-    return options
-
-
-def follow(result: Any, options: PipelineOptions, *, waits: bool) -> Iterator[str]:
-    """Yield what is to be said of a submitted job, and wait for its end if asked to.
+def run_graph(
+    build: Callable[[beam.Pipeline], object], options: PipelineOptions, *, waits: bool = True
+) -> None:
+    """Build a graph, give it to its engine, and wait for its end if asked to.
 
     Raises:
-        Exception: the runner's, when the job has failed or was cancelled.
+        Exception: the runner's, when the job has failed or was cancelled; `E-JOB` where no code of
+            ours is the reason.
     """
-    if is_dry_run(options):
-        yield _described(result)
+    with coding("temporary folder", _TMPDIR):
+        pipeline = beam.Pipeline(runner=runner_of(options), options=options)
+        # Beam makes this folder for steps in other languages. We have none of these, and a signal
+        # would leave the folder there.
+        os.rmdir(pipeline.local_tempdir)
+    try:
+        build(pipeline)
+        with _beam_held_back():
+            _follow(pipeline, options, waits=waits)
+    finally:
+        close_spools(pipeline)
+
+
+def _follow(pipeline: beam.Pipeline, options: PipelineOptions, *, waits: bool) -> None:
+    """Run a pipeline, say where the job is, and wait for its end if asked to."""
+    try:
+        result: Any = pipeline.run()
+        if is_dry_run(options):
+            graph = result.job.proto_pipeline
+            steps = counted(len(graph.components.transforms), "transform")
+            say(f"valid: {steps}, {megabytes(graph.ByteSize())}; nothing was submitted")
+            return
+        if makes_template(options):
+            return
+        if getattr(result, "has_job", False):
+            cloud, job = options.view_as(GoogleCloudOptions), result.job_id()
+            JOB_ELSEWHERE.page = _PAGE.format(cloud, job)
+            JOB_ELSEWHERE.cancel = _CANCEL.format(cloud, job)
+            say(f"submitted: {JOB_ELSEWHERE.page}")
+        if waits:
+            state = result.wait_until_finish()
+            if state != PipelineState.DONE:
+                raise _ended(f"ended as {state}")
+            JOB_ELSEWHERE.page = JOB_ELSEWHERE.cancel = ""
+    except Exception as error:
+        if runner_of(options) == "FnApiRunner":
+            raise
+        raise engine_fault(error) from error
+
+
+def engine_fault(error: Exception) -> Exception:
+    """Return the error of an engine as one line of `E-JOB`, or itself if we are to blame.
+
+    A bug in one of our steps comes with Python's traceback inside the engine's text. A lost worker
+    does too: the job service's own, which ends in its words.
+
+    >>> print(engine_fault(RuntimeError("worker lost")))
+    E-JOB engine: worker lost; see its log, then run again to resume
+    """
+    text = str(error).rstrip()
+    is_lost = text.endswith(_WORKER_LOST)
+    is_bug = _PYTHON_FAILED in text and not is_lost
+    if is_bug or isinstance(error, ValueError) or find_fault(text):
+        return error
+    what = "a worker has ended" if is_lost else " ".join(text.split())[:_LONGEST]
+    return _ended(what or "no answer from its job service")
+
+
+def _ended(what: str) -> RuntimeError:
+    return RuntimeError(fault_line("E-JOB", JOB_ELSEWHERE.page or "engine", what, _AGAIN))
+
+
+@contextlib.contextmanager
+def _beam_held_back() -> Iterator[None]:
+    """Hide what Beam prints about an error: a fault is one line of ours."""
+    if _LOG.isEnabledFor(logging.DEBUG):
+        yield
         return
-    if makes_template(options):
-        return
-    if job := _dataflow_id(result):
-        cloud = options.view_as(GoogleCloudOptions)
-        JOB_ELSEWHERE.page = _PAGE.format(cloud, job)
-        JOB_ELSEWHERE.cancel = _CANCEL.format(cloud, job)
-        yield f"submitted: {JOB_ELSEWHERE.page}"
-    if waits:
-        state = result.wait_until_finish()
-        if state != PipelineState.DONE:
-            what = f"ended as {state}"
-            raise RuntimeError(fault_line("E-JOB", JOB_ELSEWHERE.page or "engine", what, _AGAIN))
-        JOB_ELSEWHERE.page = JOB_ELSEWHERE.cancel = ""
-
-
-def _described(result: Any) -> str:
-    graph = result.job.proto_pipeline
-    steps = counted(len(graph.components.transforms), "transform")
-    return f"valid: {steps}, {megabytes(graph.ByteSize())}; nothing was submitted"
-
-
-def _dataflow_id(result: Any) -> str | None:
-    return result.job_id() if getattr(result, "has_job", False) else None
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
+        yield
 
 
 def build_nothing(root: beam.Pipeline) -> None:

@@ -1,96 +1,197 @@
-"""Flags shared by all commands, and how their texts become values. Imports no Beam."""
+"""Flags of data sets, shared by all sources, and their values as fields of a `DataSetConfig`."""
 
 import argparse
+import datetime
+import enum
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, NoReturn
+from fractions import Fraction
+from typing import Any
 
-from schemas.shards import is_split_name
+from pipelines.cli import (
+    FlagParser,
+    add_reading_flags,
+    not_empty,
+    parse_several_per_split,
+)
+from schemas.columns import ColumnType, parse_type
+from schemas.geometry.boxes import Resize, ResizeMode
+from schemas.layouts.pictures import SizeMismatch
+from schemas.manifest import REPORT_NAME
+from schemas.samples import Order
+from schemas.shards import NAMED_TEMPLATES, ShardNames
+from schemas.splits import GIVEN, USUAL_SPLITS, Splitting
+from transforms.earlier import DATE, expand_date, parse_date
+from transforms.gate import (
+    DEFAULT_BYTES,
+    DEFAULT_READERS,
+    DEFAULT_REMOTE_READERS,
+    DEFAULT_SHARDS,
+    GateLimits,
+)
+from transforms.images.check_images import Check
+from transforms.images.convert_images import (
+    DEFAULT_QUALITY,
+    JPEG_QUALITY,
+    Color,
+    Conversion,
+    Encoding,
+    Orientation,
+)
+from transforms.publish_plan import RejectBudget
+from transforms.shard_table import Sharding
 from transforms.storage import Access
+
+AddFlag = Callable[..., None]
+"""Adds a flag to a group: its name, its help, and argparse's options."""
+SEVERAL: Mapping[str, Any] = {"nargs": "+", "action": "extend"}
+"""Options of a flag that takes several values and may come again."""
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?i?B?)")
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {"ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
-class FlagParser(argparse.ArgumentParser):
-    """An argument parser that raises `ValueError` and takes no abbreviations."""
+def one_of(choices: type[enum.Enum]) -> dict[str, Any]:
+    """Return the options of a flag whose values are those of an enum."""
 
-    def __init__(self, prog: str, description: str) -> None:
-        """Take the command's name and what it does."""
-        super().__init__(prog=prog, description=description, allow_abbrev=False)
+    def parse(text: str) -> enum.Enum:
+        try:
+            return choices(text)
+        except ValueError:
+            names = ", ".join(values)
+            raise argparse.ArgumentTypeError(
+                f"invalid choice: {text!r} (choose from {names})"
+            ) from None
 
-    def error(self, message: str) -> NoReturn:
-        """Raise instead of exiting."""
-        raise ValueError(f"{message}: see --help")
+    values = [choice.value for choice in choices]
+    return {"type": parse, "choices": [*choices], "metavar": "{" + ",".join(values) + "}"}
 
 
-def add_reading_flags(parser: FlagParser) -> argparse._ArgumentGroup:
-    """Add the flags for reading stores, and return their group."""
-    group = parser.add_argument_group("Google Cloud Storage")
-    group.add_argument(
-        "--anonymous",
-        action="store_true",
-        help="send no credentials, for public buckets (default: Application Default Credentials)",
-    )
-    group.add_argument(
-        "--billing_project",
+def add_data_set_flags(parser: FlagParser, *, images: bool = True) -> None:
+    """Add the flags that every source has, with those about images where it has image files."""
+    _add_split_flags(parser.group("splits (docs/splits.md)"))
+    if images:
+        _add_image_flags(parser.group("images (docs/images.md)"))
+    _add_shard_flags(parser)
+    _add_reject_flags(parser.group("rejects"))
+    _add_output_flags(parser)
+    _add_limit_flags(parser.group("limits, of each worker or of all processes of a local run"))
+    add_reading_flags(parser)(
+        "--kms_key",
+        "Cloud KMS key that encrypts what is written (default: the bucket's)",
         default="",
-        metavar="PROJECT",
-        help="project that pays for requests to requester-pays buckets (default: the bucket's)",
-    )
-    return group
-
-
-def reading_access(flags: argparse.Namespace) -> Access:
-    """Return how stores are read, as the flags of `add_reading_flags` say."""
-    return Access(flags.anonymous, flags.billing_project)
-
-
-def not_empty(text: str) -> str:
-    """Return a flag's value, which may not be empty."""
-    if not text:  # such as an unset variable of a shell script
-        raise argparse.ArgumentTypeError("must not be empty")
-    return text
-
-
-def add_per_split(
-    group: argparse._ActionsContainer, flag: str, value: str, help: str, *, required: bool = True
-) -> None:
-    """Add a flag that takes values such as `train=PATH`, each for a split."""
-    needed: dict[str, Any] = {"required": True} if required else {"default": []}
-    metavar = f"[SPLIT=]{value}"
-    group.add_argument(flag, nargs="+", action="extend", metavar=metavar, help=help, **needed)
-
-
-def add_bare_split(group: argparse._ActionsContainer) -> None:
-    """Add --split, the split of paths without SPLIT=."""
-    group.add_argument(
-        "--split", default="train", help="split of a path without SPLIT= (default train)"
+        metavar="NAME",
     )
 
 
-def parse_several_per_split(
-    name: str, values: Sequence[str], bare: str = ""
-) -> dict[str, tuple[str, ...]]:
-    """Return the values per split of `train=a train=b val=c`, bare ones under `bare`.
+def data_set_fields(
+    flags: argparse.Namespace, date: datetime.date, *, images: bool
+) -> dict[str, Any]:
+    """Return the fields of a `DataSetConfig` that the flags of every source give.
 
-    >>> parse_several_per_split("annotations", ["train=a.json", "b.json"], bare="train")
-    {'train': ('a.json', 'b.json')}
+    Args:
+        flags: as parsed.
+        date: of the run.
+        images: whether the source has image files.
 
     Raises:
-        ValueError: when a value is empty.
+        ValueError: with the value and the remedy.
     """
-    per_split: dict[str, tuple[str, ...]] = {}
-    for value in values:
-        split, equals, rest = value.partition("=")
-        if not equals or not is_split_name(split):
-            split, rest = bare, value
-        if not rest:
-            raise ValueError(f"{name} of {split or 'all splits'} must not be empty: give a value")
-        per_split[split] = (*per_split.get(split, ()), rest)
-    return per_split
+    fields: dict[str, Any] = {}
+    if images:
+        conversion = Conversion(
+            resize=None if flags.resize is None else Resize.parse(flags.resize),
+            resize_mode=flags.resize_mode,
+            reencode=flags.reencode,
+            quality=flags.quality,
+            color=flags.color,
+        )
+        fields = {"check": flags.check, "orientation": flags.orientation, "conversion": conversion}
+    dropped = getattr(flags, "max_dropped", None)
+    return fields | {
+        "output": expand_date(flags.output, date),
+        "sharding": _sharding_of(flags),
+        "names": _shard_names_of(flags),
+        "splitting": _splitting_of(flags),
+        "label_file": getattr(flags, "label_file", None) or "",
+        "budget": budget_of("max_rejected", flags.max_rejected),
+        "drop_budget": None if dropped is None else budget_of("max_dropped", dropped),
+        "exclude": flags.exclude or "",
+        "allow_empty": flags.allow_empty,
+        "limits": GateLimits(
+            shards_in_flight=flags.shards_in_flight,
+            bytes_in_flight=parse_size("bytes_in_flight", flags.bytes_in_flight),
+            readers=flags.readers,
+            workers=flags.workers,
+        ),
+        "access": Access(
+            flags.anonymous,
+            flags.billing_project,
+            flags.kms_key,
+            flags.spool_dir,
+            flags.max_reads_per_second,
+        ),
+    }
+
+
+def _sharding_of(flags: argparse.Namespace) -> Sharding:
+    numbers = parse_per_split("num_shards", flags.num_shards or [])
+    orders = parse_per_split("order", flags.order)
+    known = [order.value for order in Order]
+    for text in orders.values():
+        if text not in known:
+            raise ValueError(f"order must be {' or '.join(known)}, got {text!r}")
+    return Sharding(
+        num_shards={split: parse_int("num_shards", text) for split, text in numbers.items()},
+        records_per_shard=flags.records_per_shard,
+        shard_bytes=flags.shard_size and parse_size("shard_size", flags.shard_size),
+        hosts=flags.hosts,
+        order={split: Order(text) for split, text in orders.items()},
+        seed=flags.seed,
+    )
+
+
+def _shard_names_of(flags: argparse.Namespace) -> ShardNames:
+    is_plain = getattr(flags, "layout", "") == "tfds"
+    names = flags.shard_names or ("plain" if is_plain else "counted")
+    return ShardNames(NAMED_TEMPLATES.get(names, names))
+
+
+def _splitting_of(flags: argparse.Namespace) -> Splitting:
+    shares, names = parse_splits(flags.splits) if flags.splits else ({}, ())
+    return Splitting(
+        by=flags.split_by,
+        shares=shares,
+        group_by=flags.group_by or "",
+        seed=flags.split_seed,
+        names=names,
+    )
+
+
+def run_date_of(flags: argparse.Namespace) -> datetime.date:
+    """Return the day of a run: the one that the flags give, or today.
+
+    A clock decides what a run does here and nowhere else, once, before anything is read.
+
+    Raises:
+        ValueError: when the text is no day, or nothing is called by it.
+    """
+    if flags.date is None:
+        return datetime.datetime.now(datetime.UTC).date()
+    date = parse_date(flags.date)
+    if not is_dated(flags):
+        raise ValueError(
+            f"date {date} must have {DATE} to stand for in output or since: add it, or leave"
+            " --date out"
+        )
+    return date
+
+
+def is_dated(flags: argparse.Namespace) -> bool:
+    """Return whether a path holds the day of the run."""
+    return any(DATE in name for name in (flags.output, *flags.since))
 
 
 def parse_per_split(name: str, values: Sequence[str], bare: str = "") -> dict[str, str]:
@@ -104,15 +205,40 @@ def parse_per_split(name: str, values: Sequence[str], bare: str = "") -> dict[st
     Raises:
         ValueError: when a split comes twice.
     """
-    per_split: dict[str, str] = {}
-    for split, given in parse_several_per_split(name, values, bare).items():
+    per_split = parse_several_per_split(name, values, bare)
+    for split, given in per_split.items():
         if len(given) > 1:
             raise ValueError(
                 f"{name} of {split or 'all splits'} must come once,"
                 f" got {given[0]!r} and {given[1]!r}: remove one"
             )
-        per_split[split] = given[0]
-    return per_split
+    return {split: given[0] for split, given in per_split.items()}
+
+
+def parse_splits(text: str) -> tuple[dict[str, Fraction], tuple[str, ...]]:
+    """Return (shares, names): the one or the other of a list with commas.
+
+    >>> parse_splits("train=0.9,val=0.1")
+    ({'train': Fraction(9, 10), 'val': Fraction(1, 10)}, ())
+    >>> parse_splits("train, test")
+    ({}, ('train', 'test'))
+
+    Raises:
+        ValueError: when it is neither.
+    """
+    parts = [part.strip().partition("=") for part in text.split(",")]
+    names = tuple(split.strip() for split, _, _ in parts)
+    if repeated := [split for split in names if names.count(split) > 1]:
+        raise ValueError(f"splits must name each split once, got {repeated[0]!r} twice: remove one")
+    if not any(equals for _, equals, _ in parts) and all(names):
+        return {}, names
+    try:
+        return {split.strip(): Fraction(share.strip()) for split, _, share in parts}, ()
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(
+            f"splits must be SPLIT=SHARE for all, or SPLIT for all, with commas between, got"
+            f" {text!r}: give such as train=90,val=10"
+        ) from None
 
 
 def parse_size(name: str, text: str) -> int:
@@ -128,21 +254,355 @@ def parse_size(name: str, text: str) -> int:
     return int(Decimal(match[1]) * _UNITS[unit])
 
 
-def parse_numbers(name: str, text: str) -> tuple[int, ...]:
-    """Return the whole numbers of a list with commas.
-
-    >>> parse_numbers("licenses", "4,5")
-    (4, 5)
-
-    Raises:
-        ValueError: when one is no whole number.
-    """
-    return tuple(parse_int(name, part.strip()) for part in text.split(","))
-
-
 def parse_int(name: str, text: str) -> int:
     """Return a whole number."""
     try:
         return int(text)
     except ValueError:
         raise ValueError(f"{name} must be a whole number, got {text!r}") from None
+
+
+def budget_of(name: str, text: str) -> RejectBudget:
+    """Return a budget from a count or a percentage."""
+    try:
+        if text.endswith("%"):
+            return RejectBudget(percent=float(text[:-1]))
+        return RejectBudget(count=int(text))
+    except ValueError:
+        raise ValueError(
+            f"{name} must be a count such as 5 or a percentage such as 1%, got {text!r}"
+        ) from None
+
+
+def _add_split_flags(add: AddFlag) -> None:
+    add(
+        "--split_by",
+        "given: as the sources are named; hash: by a hash of each sample's key; or the name of"
+        " a field that says the split",
+        type=not_empty,
+        default=GIVEN,
+        metavar="HOW",
+    )
+    add(
+        "--splits",
+        "by hash the splits' shares, such as train=90,val=5,test=5; by a field its values"
+        f" (default: for a field {', '.join(USUAL_SPLITS)})",
+        type=not_empty,
+        metavar="SPLIT[=SHARE],...",
+    )
+    add(
+        "--group_by",
+        "samples with the same value of this field share a split (default: none)",
+        type=not_empty,
+        metavar="FIELD",
+    )
+    add("--split_seed", "of splits by hash (default 0)", type=int, default=0, metavar="N")
+
+
+def _add_image_flags(add: AddFlag) -> None:
+    add(
+        "--check",
+        "header: walk through each file's structure; decode: decode its pixels too (default"
+        " header)",
+        default=Check.HEADER,
+        **one_of(Check),
+    )
+    add(
+        "--orientation",
+        "upright: turn pixels and annotations as EXIF asks; PNG without loss, JPEG at quality"
+        f" {JPEG_QUALITY}; keep: leave images as stored (default keep)",
+        default=Orientation.KEEP,
+        **one_of(Orientation),
+    )
+    add(
+        "--resize",
+        "box in px that images are resized to, N for a square; or the longest side that they"
+        " may have; annotations follow (default: sizes stay)",
+        metavar="N|WxH|max:N",
+    )
+    add(
+        "--resize_mode",
+        "fit: the largest size inside the box; fill: the whole box, the rest cut off; stretch:"
+        " the box, whatever the aspect (default fit; stretch for plain pixels)",
+        **one_of(ResizeMode),
+    )
+    add(
+        "--reencode",
+        "encode every image as this (default: changed images in their own format, GIF and BMP"
+        " as PNG, all others stay byte for byte)",
+        **one_of(Encoding),
+    )
+    add(
+        "--quality",
+        f"of JPEGs that are encoded, by libjpeg's scale (default {DEFAULT_QUALITY})",
+        type=int,
+        metavar="1..100",
+    )
+    add(
+        "--color",
+        "rgb: three channels; gray: one; keep: those of the file (default keep; rgb for plain"
+        " pixels); alpha that is dropped is laid on white",
+        **one_of(Color),
+    )
+
+
+def _add_shard_flags(parser: FlagParser) -> None:
+    add = parser.group("number of shards, by one of", exclusive=True)
+    add(
+        "--shard_size",
+        "output bytes a shard, in decimal units or KiB/MiB/GiB (default: 150MB, and at least"
+        " 16 shards a split where each keeps 64 records)",
+        metavar="SIZE",
+    )
+    add(
+        "--num_shards",
+        "number of shards, for all splits or each (default: from --shard_size)",
+        nargs="+",
+        metavar="[SPLIT=]N",
+    )
+    add(
+        "--records_per_shard",
+        "records of every shard but a split's last (default: equal shares)",
+        type=int,
+        metavar="N",
+    )
+    add = parser.group("shards")
+    add(
+        "--hosts",
+        "hosts that read files[h::N]; shards become a multiple of it",
+        type=int,
+        default=1,
+        metavar="N",
+    )
+    add(
+        "--shard_names",
+        "counted (train-00000-of-00016-750.tfrec), plain (without the record count, as TFDS"
+        " wants it), or a template of {split} {index:05} {num_shards:05} {records}; a plain file"
+        " name with --num_shards 1 (default counted; plain with --layout tfds)",
+        metavar="NAMES",
+    )
+    add(
+        "--order",
+        "shuffled (globally, by --seed) or input, for all splits or each (default shuffled)",
+        nargs="+",
+        default=["shuffled"],
+        metavar="[SPLIT=]ORDER",
+    )
+    add("--seed", "of the shuffle (default 0)", type=int, default=0)
+
+
+def _add_reject_flags(add: AddFlag) -> None:
+    add(
+        "--max_rejected",
+        "samples that may be rejected, a count or a percentage of those listed; more end the"
+        " run with exit code 4 after all shards are built",
+        default="0",
+        metavar="K|P%",
+    )
+    add(
+        "--exclude",
+        "leave out the samples that an earlier run's file names (default none)",
+        type=not_empty,
+        metavar="REJECTED.jsonl",
+    )
+    add("--allow_empty", "accept an empty split (default: stop)", action="store_true")
+
+
+def _add_output_flags(parser: FlagParser) -> None:
+    add = parser.group("output")
+    add(
+        "--output",
+        "folder or URI of the data set (required)",
+        type=not_empty,
+        required=True,
+        metavar="DIR",
+    )
+    add(
+        "--plan",
+        "only say what the run would make, as text or json (default: run)",
+        nargs="?",
+        const="text",
+        choices=["text", "json"],
+    )
+    add(
+        "--overwrite",
+        "first delete what an earlier run left in --output, its manifest before the rest"
+        " (default: resume the same run, refuse another)",
+        action="store_true",
+    )
+    add(
+        "--trust_manifest",
+        "take a complete --output of the same options for up to date (default: list the sources)",
+        action="store_true",
+    )
+    add(
+        "--no_wait",
+        "end once a runner elsewhere has taken the job (default: wait for its end)",
+        action="store_true",
+    )
+    add(
+        "--report",
+        f"make {REPORT_NAME} after the manifest, or for a complete --output that lacks it"
+        " (default: for local runs with a local --output)",
+        action="store_true",
+        default=None,
+    )
+    add(
+        "--no_report",
+        f"make no {REPORT_NAME} (default: see --report)",
+        action="store_false",
+        dest="report",
+    )
+    add = parser.group("daily runs (docs/scheduled-runs.md)")
+    add(
+        "--date",
+        f"replaces {DATE} in --output and --since (default: today in UTC)",
+        metavar="YYYY-MM-DD",
+    )
+    add(
+        "--since",
+        "earlier data sets, whose samples are left out and whose label ids stay; with"
+        f" {DATE}, all finished ones of an earlier day (default none)",
+        default=[],
+        type=not_empty,
+        metavar="DIR",
+        **SEVERAL,
+    )
+
+
+def _add_limit_flags(add: AddFlag) -> None:
+    add(
+        "--shards_in_flight",
+        "shards built at once, and at most as many uploaded to gs://"
+        f" (default {DEFAULT_SHARDS}; 1: one process)",
+        type=int,
+        default=DEFAULT_SHARDS,
+        metavar="N",
+    )
+    add(
+        "--bytes_in_flight",
+        "image bytes held at once",
+        default=f"{DEFAULT_BYTES // 2**20}MiB",
+        metavar="SIZE",
+    )
+    add(
+        "--readers",
+        f"images read at once (default {DEFAULT_READERS}, or {DEFAULT_REMOTE_READERS} for"
+        " images elsewhere, and at least --workers; 1: one process)",
+        type=int,
+        metavar="N",
+    )
+    add(
+        "--workers",
+        "images checked and encoded at once, each on a core (default: all cores; 1: one process)",
+        type=int,
+        metavar="N",
+    )
+    add(
+        "--spool_dir",
+        "folder for shards on their way to a store, unpacked .npz members, and the samples of"
+        " a local run (default: the system's temporary folder)",
+        default="",
+        metavar="DIR",
+    )
+    add(
+        "--max_reads_per_second",
+        "requests that read or list a bucket (default 0: as many as it answers)",
+        type=float,
+        default=0,
+        metavar="N",
+    )
+
+
+def add_sources(parser: FlagParser, title: str = "sources", **flags: tuple[str, str]) -> AddFlag:
+    """Add the flags that name sources per split, and --split; return what adds more of the group.
+
+    Args:
+        parser: of the command.
+        title: of the group.
+        **flags: metavar and help of each flag, by its name.
+    """
+    add = parser.group(title)
+    for name, (value, help) in flags.items():
+        add(f"--{name}", help, metavar=f"[SPLIT=]{value}", required=True, **SEVERAL)
+    add("--split", "split of a path without SPLIT=", default="train")
+    return add
+
+
+def add_drop_flag(parser: FlagParser) -> None:
+    """Add the flag of sources that have annotations."""
+    parser.group("dropped annotations")(
+        "--max_dropped",
+        "annotations of each split that may be dropped, a count or a percentage of those"
+        " listed; more end the run with exit code 4 (default 1 in 100, never all of a split)",
+        metavar="COUNT|SHARE%",
+    )
+
+
+def add_size_flag(add: AddFlag) -> None:
+    """Add the flag of what is done where an image has another size than annotated."""
+    add(
+        "--on_size_mismatch",
+        "where an image's size is not the annotated one: auto rescales boxes if the aspect"
+        " agrees within 1 px and rejects the rest; trust_image and trust_json take boxes as pixels"
+        " of that size (default auto)",
+        default=SizeMismatch.AUTO,
+        **one_of(SizeMismatch),
+    )
+
+
+def add_class_flags(
+    parser: FlagParser, default: str = "default 0; with --layout imagenet 1"
+) -> None:
+    """Add the flags that number classes; `default` is the help's text on the first number."""
+    add = parser.group("classes")
+    add(
+        "--label_file",
+        "classes in the order of their numbers, one a line; a tab, or a space after an"
+        " ImageNet synset, parts the name from what people call it (default: the sources' classes,"
+        " sorted by name)",
+        type=not_empty,
+        metavar="FILE",
+    )
+    add("--first_label", f"number of the first class ({default})", type=int, metavar="N")
+
+
+def first_label_of(flags: argparse.Namespace, default: int = 0) -> int:
+    """Return the number of the first class.
+
+    Args:
+        flags: as parsed.
+        default: the layout's own.
+
+    Raises:
+        ValueError: when it is negative.
+    """
+    first: int = default if flags.first_label is None else flags.first_label
+    if first < 0:
+        raise ValueError(f"first_label must be at least 0, got {first}: give 0 or 1")
+    return first
+
+
+def feature_names(text: str | None) -> tuple[str, ...] | None:
+    """Return the names of a list with commas, each once; None for none."""
+    return None if text is None else tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+
+
+def parse_types(given: Sequence[str]) -> dict[str, ColumnType]:
+    """Return the types of columns.
+
+    >>> {name: str(wanted) for name, wanted in parse_types(["age=int64,tags=bytes[]"]).items()}
+    {'age': 'int64', 'tags': 'bytes[]'}
+
+    Raises:
+        ValueError: when one is none, or of no column, or a second one.
+    """
+    types: dict[str, ColumnType] = {}
+    for part in (part for text in given for part in text.split(",")):
+        name, _, text = part.strip().rpartition("=")
+        if not name or name in types:
+            raise ValueError(
+                f"types must be COLUMN=TYPE, each column once, got {part!r}: give such as age=int64"
+            )
+        types[name] = parse_type(name, text, may_nest=True)
+    return types

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pipelines import coco
-from pipelines.command import guarded
+from pipelines.cli import FlagParser, guarded
 from pipelines.engines import beam_flags
 
 _LOG = logging.getLogger("pipelines.flex_template")  # started as a file, it has another name
@@ -43,7 +43,7 @@ _IMAGE = {
 }
 
 
-def describe(parser: argparse.ArgumentParser) -> dict[str, Any]:
+def describe(parser: FlagParser) -> dict[str, Any]:
     """Return a template's metadata: every flag of the parser as a parameter.
 
     No defaults are given, which the console would send: `--shard_size 150MB` does not go with
@@ -56,17 +56,18 @@ def describe(parser: argparse.ArgumentParser) -> dict[str, Any]:
     }
 
 
-def flags_of(arguments: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
+def flags_of(arguments: Sequence[str], parser: FlagParser) -> list[str]:
     """Return the command line that a template's arguments mean.
 
-    >>> flags_of(["--images=train=gs://b/t 'val=gs://b/my v'", "--overwrite=true"], coco.parser())
+    >>> parser = coco.COMMAND.parser()
+    >>> flags_of(["--images=train=gs://b/t 'val=gs://b/my v'", "--overwrite=true"], parser)
     ['--images', 'train=gs://b/t', 'val=gs://b/my v', '--overwrite']
 
     Args:
         arguments: `--name=value` for each parameter, and what Dataflow's launcher adds.
         parser: of the pipeline.
     """
-    flags = {f"--{flag.dest}": flag for flag in _flags(parser)}
+    flags = {flag.option_strings[0]: flag for flag in _flags(parser)}
     known_flags = beam_flags() | set(flags)
     words: list[str] = []
     known = False
@@ -83,20 +84,16 @@ def flags_of(arguments: Sequence[str], parser: argparse.ArgumentParser) -> list[
 
 def run(arguments: Sequence[str]) -> None:
     """Launch as the template's parameters say, or describe them."""
+    parser = coco.COMMAND.parser()
     if list(arguments) == ["--describe"]:
-        print(json.dumps(describe(coco.parser()), indent=2))
+        print(json.dumps(describe(parser), indent=2))
     else:
-        coco.run(flags_of(arguments, coco.parser()))
+        coco.run(flags_of(arguments, parser))
 
 
-def main() -> None:
-    """Run as a command: one line and an exit code for every fault."""
-    sys.exit(guarded(run, sys.argv[1:]))
-
-
-def _flags(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    unused = {"help", "no_wait", "plan"}  # a launcher never waits, and makes a job
-    return (action for action in parser._actions if action.dest not in unused)
+def _flags(parser: FlagParser) -> Iterator[argparse.Action]:
+    unused = {"no_wait", "plan"}  # a launcher never waits, and makes a job
+    return (action for action in parser.flags if action.dest not in unused)
 
 
 def _words(name: str, value: str, flag: argparse.Action) -> list[str]:
@@ -122,23 +119,25 @@ def _split(name: str, value: str) -> list[str]:
 
 def _parameter(flag: argparse.Action) -> dict[str, Any]:
     assert flag.help is not None
+    name = flag.option_strings[0].removeprefix("--")
     parameter: dict[str, Any] = {
-        "name": flag.dest,
-        "label": flag.dest.replace("_", " ").capitalize(),
+        "name": name,
+        "label": name.replace("_", " ").capitalize(),
         "helpText": flag.help.replace("%%", "%") + (_SEVERAL if flag.nargs == "+" else ""),
         "isOptional": not flag.required,
     }
     if flag.nargs == 0:
         parameter |= {"paramType": "BOOLEAN", "regexes": ["^(true|false)$"]}
     elif flag.choices:
-        choices = [{"value": choice, "label": choice} for choice in flag.choices]
+        values = [getattr(choice, "value", choice) for choice in flag.choices]
+        choices = [{"value": value, "label": value} for value in values]
         parameter |= {"paramType": "ENUM", "enumOptions": choices}
     else:
         parameter["paramType"] = "NUMBER" if flag.type in _OF_A_TYPE else "TEXT"
-        if regex := _REGEXES.get(flag.dest) or _OF_A_TYPE.get(flag.type):  # type: ignore[call-overload]
+        if regex := _REGEXES.get(name) or _OF_A_TYPE.get(flag.type):  # type: ignore[call-overload]
             parameter["regexes"] = [f"^{regex}$"]
     return parameter
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(guarded(run, sys.argv[1:]))

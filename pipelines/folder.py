@@ -7,10 +7,10 @@ from typing import Any
 
 import apache_beam as beam
 
+from pipelines.cli import FlagParser, main
 from pipelines.data_set import DataSetConfig
 from pipelines.data_set import build as build
-from pipelines.flags import FlagParser, add_bare_split, add_per_split, parse_per_split
-from pipelines.layout_flags import add_class_flags, first_label_of
+from pipelines.flags import add_class_flags, add_sources, first_label_of, parse_per_split
 from pipelines.run import Command
 from schemas.layouts import PIXEL_DTYPES, Layout
 from schemas.layouts.classification import (
@@ -75,22 +75,28 @@ class FolderConfig(DataSetConfig):
 
 def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source and its layouts."""
-    group = parser.add_argument_group("sources")
-    add_per_split(
-        group,
-        "--images",
-        "DIR",
-        "folder per split that holds a folder of images for each class, with any folders inside"
-        " (required)",
-    )
-    add_bare_split(group)
-    group.add_argument(
+    folders = "folder per split that holds a folder of images for each class, with any folders"
+    add = add_sources(parser, images=("DIR", f"{folders} inside (required)"))
+    add(
         "--split_folders",
-        metavar="SPLIT,...",
-        help="the folders of --images DIR that are splits, as in train,val: short for --images"
+        "the folders of --images DIR that are splits, as in train,val: short for --images"
         " train=DIR/train val=DIR/val (default none: its folders are classes)",
+        metavar="SPLIT,...",
     )
-    _add_layout_flags(parser)
+    add = parser.group("records (docs/layouts.md)")
+    add(
+        "--layout",
+        "classification: the keys of Model Garden; imagenet: those of the TPU scripts for"
+        " ImageNet; tutorial: those of TensorFlow's tutorial; tensor: pixels, as a serialized"
+        " tensor, and the class's name",
+        choices=list(LAYOUTS),
+        default="classification",
+    )
+    add(
+        "--dtype",
+        "type of the pixels of --layout tensor, floats in [0, 1] (default float32)",
+        choices=PIXEL_DTYPES,
+    )
     add_class_flags(parser)
 
 
@@ -116,23 +122,6 @@ def images_of(flags: argparse.Namespace) -> dict[str, str]:
         )
     (root,) = images.values()
     return {split: join_uri(root, split) for split in splits}
-
-
-def _add_layout_flags(parser: FlagParser) -> None:
-    group = parser.add_argument_group("records (docs/layouts.md)")
-    group.add_argument(
-        "--layout",
-        choices=list(LAYOUTS),
-        default="classification",
-        help="classification: the keys of Model Garden; imagenet: those of the TPU scripts for"
-        " ImageNet; tutorial: those of TensorFlow's tutorial; tensor: pixels, as a serialized"
-        " tensor, and the class's name (default classification)",
-    )
-    group.add_argument(
-        "--dtype",
-        choices=PIXEL_DTYPES,
-        help="type of the pixels of --layout tensor, floats in [0, 1] (default float32)",
-    )
 
 
 def layout_of(flags: argparse.Namespace) -> ClassifiedLayout:
@@ -161,7 +150,7 @@ COMMAND = Command(
     "folder", "Folders of classes to sharded .tfrec files.", FolderConfig, add_flags, fields_of
 )
 
-configure, main, parser, run = COMMAND.configure, COMMAND.main, COMMAND.parser, COMMAND.run
+run = COMMAND.run
 
 if __name__ == "__main__":
-    main()
+    main(COMMAND.name)

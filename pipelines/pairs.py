@@ -7,9 +7,10 @@ from typing import Any
 
 import apache_beam as beam
 
+from pipelines.cli import FlagParser, main
 from pipelines.data_set import DataSetConfig
 from pipelines.data_set import build as build
-from pipelines.flags import FlagParser, add_bare_split, add_per_split, parse_per_split
+from pipelines.flags import add_sources, parse_per_split
 from pipelines.run import Command
 from schemas.layouts import Layout
 from schemas.layouts.classification import PairsLayout
@@ -98,59 +99,49 @@ class PairsConfig(DataSetConfig):
 
 def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source and its layout."""
-    group = parser.add_argument_group("sources")
-    for side in (LOW, HIGH):
-        add_per_split(
-            group,
-            f"--{side}",
-            "DIR",
-            f"folder of the {side}-resolution images per split; the two of a pair have the same"
-            " name below their folders, extensions aside (required)",
-        )
-    add_bare_split(group)
-    group.add_argument(
-        "--low_suffix",
-        metavar="TEXT",
-        help="what names of low images end in before their extension, taken off where it is there,"
-        " as in 0001x4.png (default: x and --scale; without --scale none)",
+    text = "resolution images per split; the two of a pair have the same name below their folders,"
+    add = add_sources(
+        parser,
+        low=("DIR", f"folder of the low-{text} extensions aside (required)"),
+        high=("DIR", f"folder of the high-{text} extensions aside (required)"),
     )
-    group.add_argument(
+    add(
+        "--low_suffix",
+        "what names of low images end in before their extension, taken off where it is there,"
+        " as in 0001x4.png (default: x and --scale; without --scale none)",
+        metavar="TEXT",
+    )
+    add(
         "--scale",
+        "how many times as wide and high as its low image each high one is; others are"
+        " rejected (default: any whole number, the same both ways)",
         type=int,
         metavar="N",
-        help="how many times as wide and high as its low image each high one is; others are"
-        " rejected (default: any whole number, the same both ways)",
     )
-    group.add_argument(
+    add(
         "--tensors",
-        action="store_true",
-        help="write lr and hr as serialized TensorProtos of uint8 pixels, height x width x"
+        "write lr and hr as serialized TensorProtos of uint8 pixels, height x width x"
         " channels, for tf.io.parse_tensor (default: the image files' bytes)",
+        action="store_true",
     )
 
 
 def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
+    suffix = "" if flags.scale is None else f"x{flags.scale}"
     return {
         "low": parse_per_split("low", flags.low, bare=flags.split),
         "high": parse_per_split("high", flags.high, bare=flags.split),
-        "low_suffix": _low_suffix_of(flags),
+        "low_suffix": suffix if flags.low_suffix is None else flags.low_suffix,
         "layout": PairsLayout(flags.scale, flags.tensors),
     }
-
-
-def _low_suffix_of(flags: argparse.Namespace) -> str:
-    """Return what names of low images end in, as asked for or as the scale has it."""
-    if flags.low_suffix is not None:
-        return flags.low_suffix
-    return "" if flags.scale is None else f"x{flags.scale}"
 
 
 COMMAND = Command(
     "pairs", "Pairs of images to sharded .tfrec files.", PairsConfig, add_flags, fields_of
 )
 
-configure, main, parser, run = COMMAND.configure, COMMAND.main, COMMAND.parser, COMMAND.run
+run = COMMAND.run
 
 if __name__ == "__main__":
-    main()
+    main(COMMAND.name)

@@ -1,8 +1,6 @@
-"""What `--plan` says; and the command `beam-tfrec plan SOURCE ...`, which adds that flag."""
+"""What `--plan` prints: the shards, bytes and requests of a run that is not made."""
 
-import importlib
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,9 +14,7 @@ from pipelines.data_set import (
     plan_data_set,
     shard_job_of,
 )
-from pipelines.flags import FlagParser
-from pipelines.start import PIPELINES
-from schemas.faults import EXIT_USAGE, RejectBudget, Scope, fault_line, printable
+from schemas.faults import Scope, printable
 from schemas.layouts import labels_by_category
 from schemas.manifest import JobPlan
 from schemas.run_plan import (
@@ -54,6 +50,7 @@ from transforms.publish_plan import (
     COMPLETE,
     REFUSED,
     CommitJob,
+    RejectBudget,
     free_bytes,
     look_at_output,
     make_job_plan,
@@ -359,31 +356,3 @@ def _sampled_lines(plan: RunPlan) -> list[str]:
     records = counted(sampled.records, "record")
     lines = [f"  sizes: from {records} of images that were read and converted"]
     return lines + _known_lines("of these would be rejects", sampled.rejected)
-
-
-def parser() -> FlagParser:
-    """Return what is said of the command; all flags are the pipeline's."""
-    flags = FlagParser("beam-tfrec plan", "What a run would make; nothing is written.")
-    flags.usage = f"beam-tfrec plan {{{','.join(PIPELINES)}}} ..."
-    flags.epilog = "Flags are those of the run: beam-tfrec PIPELINE --help. See docs/plan.md."
-    return flags
-
-
-def main() -> None:
-    """Run the pipeline that the first argument names, to plan."""
-    program, (pipeline, *arguments) = sys.argv[0], sys.argv[1:] or [""]
-    if pipeline in ("-h", "--help"):
-        parser().print_help()
-        sys.exit(0)
-    if pipeline not in PIPELINES:
-        what = f"no pipeline is called {pipeline!r}" if sys.argv[1:] else "no pipeline"
-        remedy = f"give one of {', '.join(PIPELINES)}"
-        print(fault_line("E-ARG", "command line", what, remedy), file=sys.stderr)
-        sys.exit(EXIT_USAGE)
-    is_console = program.startswith("beam-tfrec ")
-    sys.argv = [f"beam-tfrec {pipeline}" if is_console else program, "--plan", *arguments]
-    importlib.import_module(f"pipelines.{pipeline}").main()
-
-
-if __name__ == "__main__":
-    main()

@@ -3,13 +3,10 @@
 Neither Beam nor TensorFlow is imported.
 """
 
-import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from pipelines.command import guarded, say
-from pipelines.flags import FlagParser, add_reading_flags, not_empty, reading_access
+from pipelines.cli import FlagParser, add_reading_flags, main, not_empty, reading_access, say
 from schemas.faults import Findings, fault_line
 from schemas.manifest import REPORT_NAME
 from schemas.shown_values import counted
@@ -19,8 +16,6 @@ from transforms.report.gather_files import report_of_files
 from transforms.report.page import is_own_report, report_file
 from transforms.storage import Access, check_uri, join_uri, open_storage, split_uri
 from transforms.verify import find_paths
-
-_PROGRAM = "beam-tfrec report"
 
 
 @dataclass(frozen=True)
@@ -46,7 +41,7 @@ class ReportConfig:
 def parser() -> FlagParser:
     """Return the parser of the command line."""
     found = FlagParser(
-        _PROGRAM,
+        "report",
         "Make a page that shows what data sets or any TFRecord files hold: counts, rejects,"
         " histograms, and pictures with boxes, masks and keypoints. One file, without outside"
         " assets.",
@@ -63,23 +58,22 @@ def parser() -> FlagParser:
         "--output",
         type=not_empty,
         metavar="FILE",
-        help=f"where the page goes; a report of ours that is there is made anew, any other file"
-        f" stays (default: {REPORT_NAME} in each data set; needed for other files)",
+        help="file that becomes the page; a report of ours that is there is made anew, any other"
+        f" file stays (default: {REPORT_NAME} in each data set; needed for other files)",
     )
     add_reading_flags(found)
     return found
 
 
-def config_of(flags: argparse.Namespace) -> ReportConfig:
-    """Return what the flags ask for."""
-    return ReportConfig(tuple(flags.paths), flags.output or "", reading_access(flags))
-
-
 def run(argv: Sequence[str]) -> None:
     """Make the reports that are asked for, and say where they are."""
-    config = config_of(parser().parse_args(argv))
+    flags = parser().parse_args(argv)
+    config = ReportConfig(tuple(flags.paths), flags.output or "", reading_access(flags))
     for uri, report in make_reports(config):
-        say(f"report: {uri} ({_summary(report)})", sys.stdout)
+        records = sum(split.records for split in report.splits)
+        notes = f", {counted(len(report.notes), 'note')}" if report.notes else ""
+        pictures = counted(len(report.pictures), "picture")
+        say(f"report: {uri} ({counted(records, 'record')}, {pictures}{notes})")
 
 
 def make_reports(config: ReportConfig) -> Iterator[tuple[str, Report]]:
@@ -159,16 +153,5 @@ def _check_output(config: ReportConfig, data_sets: Sequence[str], files: Sequenc
         )
 
 
-def _summary(report: Report) -> str:
-    records = sum(split.records for split in report.splits)
-    notes = f", {counted(len(report.notes), 'note')}" if report.notes else ""
-    return f"{counted(records, 'record')}, {counted(len(report.pictures), 'picture')}{notes}"
-
-
-def main() -> None:
-    """Run the command line."""
-    sys.exit(guarded(run, sys.argv[1:], lambda: "nothing was changed; run again"))
-
-
 if __name__ == "__main__":
-    main()
+    main("report")

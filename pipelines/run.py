@@ -1,14 +1,12 @@
-"""Run a source's command: flags, preflight, the graph on its engine, the summary."""
+"""Run a source's command: flags, preflight, the graph on its engine, what was made."""
 
 import argparse
-import atexit
 import contextlib
 import gc
 import logging
-import os
-import shutil
+import shlex
 import sys
-import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,36 +14,36 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
-import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
+from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
 
-from pipelines.command import JOB_ELSEWHERE, OUR_LOGGERS, accepting_command, guarded, quoted, say
+from pipelines.cli import OUR_LOGGERS, FlagParser, say
 from pipelines.data_set import DataSetConfig, build
-from pipelines.data_set_flags import add_data_set_flags, data_set_fields, run_date_of, with_run_date
 from pipelines.engines import (
     build_nothing,
-    check_engine,
-    follow,
-    is_dataflow,
+    checked_options,
     is_dry_run,
     makes_template,
     parse_flags,
-    prepare,
+    run_graph,
     runner_of,
     runs_workers_here,
 )
-from pipelines.flags import FlagParser
-from pipelines.progress_display import showing_progress
+from pipelines.flags import add_data_set_flags, data_set_fields, is_dated, run_date_of
+from pipelines.plan import Asked, build_plan, plan_json, plan_lines, plan_run, trusted_plan
 from pipelines.summary import summarize
 from schemas.manifest import MANIFEST_NAME, REPORT_NAME, read_manifest
-from schemas.shown_values import counted
+from schemas.shown_values import counted, megabytes
 from transforms.builders import builder_processes
 from transforms.commit import find_complete
 from transforms.earlier import Since, dividing_options, find_earlier_sets
+from transforms.forecast import new_slot
 from transforms.images.check_images import SAFE_PILLOW_MAJOR
 from transforms.output_files import EXCLUDED_NAME, remove_output
-from transforms.pipeline_spool import close_spools, shares_memory
-from transforms.progress import PROGRESS
+from transforms.pipeline_spool import shares_memory
+from transforms.progress import PROGRESS, Progress
+from transforms.publish_plan import refuse_no_place
 from transforms.report.page import has_report, write_report
 from transforms.storage import (
     Storage,
@@ -58,10 +56,12 @@ from transforms.storage import (
     open_storage,
     read_uri,
 )
-from transforms.storage.disk import RunLock, coded, without_new_empty_folders
+from transforms.storage.disk import RunLock, without_new_empty_folders
 
 _LOG = logging.getLogger(__name__)
 _COLLECT_AFTER_OBJECTS = 500_000
+_LOGGED_EVERY_S = 30.0
+_DRAWN_EVERY_S = 0.2
 
 Build = Callable[..., object]
 """Builds a graph, given a pipeline and `config`."""
@@ -133,7 +133,7 @@ class Command:
 
     def parser(self) -> FlagParser:
         """Return the command's flags."""
-        parser = FlagParser(f"beam-tfrec {self.name}", self.does)
+        parser = FlagParser(self.name, self.does)
         self.add_flags(parser)
         add_data_set_flags(parser, images=self.images)
         return parser
@@ -147,12 +147,15 @@ class Command:
         flags, beam_args = parse_flags(self.parser(), argv)
         fields = self.fields(flags)
         date = run_date_of(flags)
-        program, given = self._program(), with_run_date(argv, flags, date)
+        again = [word for word in argv if word != "--overwrite"]
+        if flags.date is None and is_dated(flags):
+            again += ["--date", date.isoformat()]
+        command = shlex.join(["python", "-m", f"pipelines.{self.name}", *again])
         config = self.config(
             **fields,
             **data_set_fields(flags, date, images=self.images),
-            accept_command=accepting_command(program, given),
-            accept_drops_command=accepting_command(program, given, "--max_dropped"),
+            accept_command=f"{command} --max_rejected COUNT",
+            accept_drops_command=f"{command} --max_dropped COUNT",
         )
         run_config = RunConfig(
             config,
@@ -161,22 +164,13 @@ class Command:
             Since(tuple(flags.since), date),
             waits=not flags.no_wait,
             plan=flags.plan or "",
-            report=True if flags.report else False if flags.no_report else None,
+            report=flags.report,
         )
         return run_config, beam_args
 
     def run(self, argv: Sequence[str]) -> None:
         """Convert as the arguments say; returns when the data set is committed."""
         execute(*self.configure(argv))
-
-    def main(self) -> None:
-        """Run as a command: one line and an exit code for every fault."""
-        sys.exit(guarded(self.run, sys.argv[1:]))
-
-    def _program(self) -> str:
-        """Return how the user started this; the console command is in its first argument."""
-        is_console = sys.argv[0].startswith("beam-tfrec ")
-        return sys.argv[0] if is_console else f"python -m pipelines.{self.name}"
 
 
 def execute(run: RunConfig, beam_args: Sequence[str], build: Build = build) -> None:
@@ -190,21 +184,22 @@ def execute(run: RunConfig, beam_args: Sequence[str], build: Build = build) -> N
     Raises:
         RuntimeError: the fault that ended the run, as a line of `E-…` somewhere in its text.
     """
+    options = checked_options(beam_args, run.uris(), waits=run.waits)
+    reports = run.report
+    if reports is None:  # where it needs no remote request
+        reports = runner_of(options) == "FnApiRunner" and is_local(run.config.output)
+    run = replace(run, config=replace(run.config, report=reports))
     with without_new_empty_folders(run.config.output):
-        _execute(run, beam_args, build)
+        if run.plan:
+            _plan(run, options)
+        elif is_dry_run(options):  # which asks no store
+            run_graph(partial(build, config=run.config), options, waits=False)
+        else:
+            _make(run, build, options)
 
 
-def _execute(run: RunConfig, beam_args: Sequence[str], build: Build) -> None:
-    options = prepare(PipelineOptions(list(beam_args)))
-    check_engine(options, run.uris(), waits=run.waits)
-    check_spool(run.config, options)
-    run = replace(run, config=replace(run.config, report=_wants_report(run, options)))
-    if run.plan:
-        _plan(run, options)
-        return
-    if is_dry_run(options):  # which asks no store
-        run_graph(partial(build, config=run.config), options, waits=False)
-        return
+def _make(run: RunConfig, build: Build, options: PipelineOptions) -> None:
+    """Check that the run can work, and run the graph unless the output is complete."""
     config = with_earlier_sets(run).located()
     output = open_storage(config.output, config.access)
     started_s = time.monotonic()
@@ -216,41 +211,56 @@ def _execute(run: RunConfig, beam_args: Sequence[str], build: Build) -> None:
         if run.overwrite:
             config = _overwrite(config, output)
             lock.take(alone=False)
-        _run_to_the_end(run, config, output, build, options, started_s)
+        if _is_complete(config, output, trust_manifest=run.trust_manifest):
+            _say_complete(config)
+            if config.report:
+                _make_missing_report(config)
+            if makes_template(options):
+                run_graph(build_nothing, options, waits=False)
+            return
+        _check_sources(config)
+        _run_graph(run, config, build, options)
+        if run.waits and not makes_template(options):
+            _say_what_was_made(config, output, time.monotonic() - started_s)
 
 
-def _run_to_the_end(
-    run: RunConfig,
-    config: DataSetConfig,
-    output: Storage,
-    build: Build,
-    options: PipelineOptions,
-    started_s: float,
+def _run_graph(
+    run: RunConfig, config: DataSetConfig, build: Build, options: PipelineOptions
 ) -> None:
-    """Run the graph unless the output is complete, and say what was made."""
-    if _is_complete(config, output, trust_manifest=run.trust_manifest):
-        say(f"already complete: {join_uri(config.output, MANIFEST_NAME)}", sys.stdout)
-        if config.report:
-            _make_missing_report(config)
-        if makes_template(options):
-            run_graph(build_nothing, options, waits=False)
-        return
-    _check_sources(config)
-    if config.decodes_images:
-        _warn_of_pillow(version("pillow"))
+    installed = version("pillow")
+    if config.decodes_images and int(installed.partition(".")[0]) < SAFE_PILLOW_MAJOR:
+        _LOG.warning(
+            "images are decoded by Pillow %s, which has a critical JPEG overflow"
+            " (CVE-2026-112403); install pillow>=%d, as requirements.lock does",
+            installed,
+            SAFE_PILLOW_MAJOR,
+        )
     if run.since and run.since.names:
         _LOG.info("adding to %s", counted(len(config.earlier.sets), "earlier data set"))
     PROGRESS.reset()
     spare_the_collector()
-    loggers = [logging.getLogger(name) for name in OUR_LOGGERS]
-    noun, known = config.layout.sample_noun, runs_workers_here(options)
-    with (
-        showing_progress(PROGRESS, loggers, noun, known=known),
-        _builder_processes(config, options),
-    ):
+    with contextlib.ExitStack() as around:
+        if runs_workers_here(options):
+            around.enter_context(showing_progress(config.layout.sample_noun))
+        if _can_build_beside(config, options):
+            around.enter_context(builder_processes(config.limits, config.output, OUR_LOGGERS))
         run_graph(partial(build, config=config), options, waits=run.waits)
-    if run.waits and not makes_template(options):
-        _say_what_was_made(config, output, time.monotonic() - started_s)
+
+
+def _can_build_beside(config: DataSetConfig, options: PipelineOptions) -> bool:
+    """Return whether other processes may build shards of a run in this process.
+
+    Not when a path needs Beam's filesystems, when reads are rate-limited, when sources are unpacked
+    to disk, or when the layout is the user's own.
+    """
+    return (
+        runner_of(options) == "FnApiRunner"
+        and shares_memory(options)
+        and not config.keeps_on_disk
+        and not config.access.max_reads_per_second
+        and type(config.layout).__module__.startswith("schemas.")
+        and not any(map(is_beams, [*config.roots.values(), config.output]))
+    )
 
 
 def spare_the_collector() -> None:
@@ -263,30 +273,8 @@ def spare_the_collector() -> None:
     gc.set_threshold(_COLLECT_AFTER_OBJECTS, 20, 20)
 
 
-def _warn_of_pillow(installed: str) -> None:
-    """Warn where images would go to a decoder with a known hole."""
-    if int(installed.partition(".")[0]) < SAFE_PILLOW_MAJOR:
-        _LOG.warning(
-            "images are decoded by Pillow %s, which has a critical JPEG overflow"
-            " (CVE-2026-112403); install pillow>=%d, as requirements.lock does",
-            installed,
-            SAFE_PILLOW_MAJOR,
-        )
-
-
 def _plan(run: RunConfig, options: PipelineOptions) -> None:
     """Say what a run would make, and end as it would before its first shard."""
-    from pipelines.plan import (  # a run need not wait for what plans alone use
-        Asked,
-        build_plan,
-        plan_json,
-        plan_lines,
-        plan_run,
-        trusted_plan,
-    )
-    from transforms.forecast import new_slot
-    from transforms.publish_plan import refuse_no_place
-
     if is_dry_run(options) or makes_template(options):
         raise ValueError("plan must come without dry_run and template_location: leave one out")
     config = with_earlier_sets(run).located()
@@ -297,14 +285,15 @@ def _plan(run: RunConfig, options: PipelineOptions) -> None:
     refuse_no_place(output)
     complete = not run.overwrite and _is_complete(config, output, trust_manifest=trust)
     if complete and trust:  # then its sources need not be there
-        there = f"already complete: {join_uri(config.output, MANIFEST_NAME)}"
-        _say_all(plan_json(trusted_plan(config.output)) if as_json else [there])
+        if as_json:
+            _say_all(plan_json(trusted_plan(config.output)))
+        else:
+            _say_complete(config)
         return
     _check_sources(config)
     spare_the_collector()
     slot = new_slot()
-    graph = partial(build_plan, config=config, slot=slot)
-    run_graph(graph, PipelineOptions([]), waits=True)  # here, whatever runner is to write
+    run_graph(partial(build_plan, config=config, slot=slot), PipelineOptions([]))  # always here
     elsewhere = "" if runs_workers_here(options) else runner_of(options)
     planned = plan_run(config, slot.take(), Asked(run.overwrite, complete, elsewhere))
     noun = config.layout.sample_noun
@@ -315,7 +304,11 @@ def _plan(run: RunConfig, options: PipelineOptions) -> None:
 
 def _say_all(lines: Iterable[str]) -> None:
     for line in lines:
-        say(line, sys.stdout)
+        say(line)
+
+
+def _say_complete(config: DataSetConfig) -> None:
+    say(f"already complete: {join_uri(config.output, MANIFEST_NAME)}")
 
 
 def _source_files(config: DataSetConfig) -> list[str]:
@@ -336,99 +329,17 @@ def _is_complete(config: DataSetConfig, output: Storage, *, trust_manifest: bool
     return complete is not None
 
 
-def beam_options(beam_args: Sequence[str], uris: Sequence[str]) -> PipelineOptions:
-    """Return Beam's options for a graph that is waited for, checked as far as can be.
-
-    Args:
-        beam_args: Beam's flags.
-        uris: everything that workers read and write.
-
-    Raises:
-        ValueError: with the value and the remedy.
-        RuntimeError: `E-JOB` when nothing answers where the job service should be.
-    """
-    options = prepare(PipelineOptions(list(beam_args)))
-    check_engine(options, uris, waits=True)
-    return options
-
-
-def run_graph(
-    build: Callable[[beam.Pipeline], object], options: PipelineOptions, *, waits: bool
-) -> None:
-    """Build a graph, give it to its engine, say what is to be said, and wait for its end if asked.
-
-    Raises:
-        Exception: the runner's, when the job has failed or was cancelled.
-    """
-    _collect_temporary_files(options)
-    with _temporary_folder_told():
-        pipeline = beam.Pipeline(runner=runner_of(options), options=options)
-        # Beam makes this folder for steps in other languages. We have none of these, and a signal
-        # would leave the folder there.
-        os.rmdir(pipeline.local_tempdir)
-    try:
-        build(pipeline)
-        with _beam_held_back():
-            for line in follow(pipeline.run(), options, waits=waits):
-                say(line, sys.stdout)
-    finally:
-        close_spools(pipeline)
-
-
-@contextlib.contextmanager
-def _builder_processes(config: DataSetConfig, options: PipelineOptions) -> Iterator[None]:
-    """Start builder processes for a run in this process.
-
-    There are none when a path needs Beam's filesystems, when reads are rate-limited, when sources
-    are unpacked to disk, or when the layout is the user's own.
-    """
-    uris = [*config.roots.values(), config.output]
-    in_here = runner_of(options) == "FnApiRunner" and shares_memory(options)
-    if (
-        in_here
-        and not config.keeps_on_disk
-        and not config.access.max_reads_per_second
-        and type(config.layout).__module__.startswith("schemas.")
-        and not any(map(is_beams, uris))
-    ):
-        with builder_processes(config.limits, config.output, OUR_LOGGERS):
-            yield
-    else:
-        yield
-
-
-def _wants_report(run: RunConfig, options: PipelineOptions) -> bool:
-    """Return whether a report is asked for, or made because it needs no remote request."""
-    if run.report is not None:
-        return run.report
-    return runner_of(options) == "FnApiRunner" and is_local(run.config.output)
-
-
 def _make_missing_report(config: DataSetConfig) -> None:
     """Make the report that a run did not come to, or was not asked for."""
     if not has_report(config.output, config.access) and write_report(config.output, config.access):
-        say(f"report: {join_uri(config.output, REPORT_NAME)}", sys.stdout)
+        say(f"report: {join_uri(config.output, REPORT_NAME)}")
 
 
 def _say_what_was_made(config: DataSetConfig, output: Storage, seconds: float) -> None:
     uri = config.output
     manifest = read_manifest(output.read(MANIFEST_NAME), join_uri(uri, MANIFEST_NAME))
     is_reported = config.report and has_report(uri, config.access)
-    for line in summarize(manifest, uri, seconds, has_report=is_reported).splitlines():
-        say(line, sys.stdout)
-
-
-def check_spool(config: DataSetConfig, options: PipelineOptions) -> None:
-    """Refuse a folder for spools where nothing is kept in one."""
-    runner = runner_of(options)
-    in_here = runner == "FnApiRunner" and shares_memory(options)
-    is_used = in_here or not is_local(config.output) or config.keeps_on_disk
-    if config.access.spool_dir and not is_used:
-        several = "" if shares_memory(options) else " in several processes"
-        raise ValueError(
-            f"spool_dir must come with a run in this process, or an output that is not local, got"
-            f" {config.access.spool_dir} and {runner}{several}: leave it out"
-        )
+    _say_all(summarize(manifest, uri, seconds, has_report=is_reported).splitlines())
 
 
 def with_earlier_sets(run: RunConfig) -> DataSetConfig:
@@ -463,55 +374,78 @@ def _overwrite(config: DataSetConfig, output: Storage) -> DataSetConfig:
     replaces = remove_output(output, config.names, config.splits, excluded)
     output.create(EXCLUDED_NAME, excluded)  # where there was no data set of ours
     kept = join_uri(config.output, EXCLUDED_NAME)
-
-    def renamed(command: str) -> str:
-        for form in ("--exclude {}", "--exclude={}"):
-            given, instead = form.format(config.exclude), form.format(kept)
-            command = command.replace(_quoted_words(given), _quoted_words(instead))
-        return command
-
     return replace(
         config,
         exclude=kept,
-        accept_command=renamed(config.accept_command),
-        accept_drops_command=renamed(config.accept_drops_command),
+        accept_command=config.accept_command.replace(config.exclude, kept),
+        accept_drops_command=config.accept_drops_command.replace(config.exclude, kept),
         replaces=replaces,
     )
 
 
-def _quoted_words(text: str) -> str:
-    flag, space, path = text.partition(" ")
-    return f"{flag}{space}{quoted(path)}" if flag == "--exclude" else quoted(text)
+def progress_line(progress: Progress, noun: str, samples_per_s: float, bytes_per_s: float) -> str:
+    """Return how far a run is, as a line of a log.
 
-
-def _collect_temporary_files(options: PipelineOptions) -> None:
-    """Have a runner's temporary files in a folder that goes when this process ends.
-
-    Beam leaves three folders for every job. Not for Dataflow: one of them is its cache of packages.
+    >>> progress = Progress()
+    >>> progress.plan(samples=1000, shards=16)
+    >>> progress.add_samples(done=250, rejected=1, written_bytes=40_000_000)
+    >>> progress_line(progress, "image", 125.0, 20e6)
+    '250 of 1000 images (25 %), 0 of 16 shards, 1 rejected; 125 images/s, 20 MB/s, 00:06 left'
     """
-    if JOB_ELSEWHERE.temporary or runner_of(options) == "FnApiRunner" or is_dataflow(options):
-        return
-    with _temporary_folder_told():
-        JOB_ELSEWHERE.temporary = tempfile.tempdir = tempfile.mkdtemp(prefix="beam-tfrec-")
-    # Registered before a job server of Beam's, hence called after that has ended.
-    atexit.register(shutil.rmtree, tempfile.tempdir, ignore_errors=True)
+    share = 100 * progress.done // max(progress.planned, 1)
+    left = ""
+    if samples_per_s:
+        seconds = (progress.planned - progress.done) / samples_per_s
+        left = f", {tqdm.format_interval(seconds)} left"
+    return (
+        f"{progress.done} of {counted(progress.planned, noun)} ({share} %),"
+        f" {progress.shards_done} of {counted(progress.shards_planned, 'shard')},"
+        f" {progress.rejected} rejected;"
+        f" {samples_per_s:.0f} {noun}s/s, {megabytes(int(bytes_per_s))}/s{left}"
+    )
 
 
 @contextlib.contextmanager
-def _temporary_folder_told() -> Iterator[None]:
-    """Beam makes itself a temporary folder for every pipeline."""
+def showing_progress(noun: str) -> Iterator[None]:
+    """Show how far this process is: a bar on a terminal, else a line every 30 s.
+
+    Args:
+        noun: what a sample is, such as `image`.
+    """
+    ended = threading.Event()
+    show = _draw_progress if sys.stderr.isatty() else _log_progress
+    thread = threading.Thread(target=show, args=(noun, ended), name="progress", daemon=True)
+    thread.start()
     try:
         yield
-    except OSError as error:
-        elsewhere = "set TMPDIR to a folder that can be written and has room, then run again"
-        raise coded(error, tempfile.tempdir or "temporary folder", elsewhere) from error
+    finally:
+        ended.set()
+        thread.join()
 
 
-@contextlib.contextmanager
-def _beam_held_back() -> Iterator[None]:
-    """Hide what Beam prints about an error: a fault is one line of ours."""
-    if _LOG.isEnabledFor(logging.DEBUG):
-        yield
-        return
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
-        yield
+def _log_progress(noun: str, ended: threading.Event) -> None:
+    done = written = 0
+    while not ended.wait(_LOGGED_EVERY_S):
+        if PROGRESS.planned:
+            samples_per_s = (PROGRESS.done - done) / _LOGGED_EVERY_S
+            bytes_per_s = (PROGRESS.bytes - written) / _LOGGED_EVERY_S
+            _LOG.info("%s", progress_line(PROGRESS, noun, samples_per_s, bytes_per_s))
+        done, written = PROGRESS.done, PROGRESS.bytes
+
+
+def _draw_progress(noun: str, ended: threading.Event) -> None:
+    unit, loggers = f" {noun}s", [logging.getLogger(name) for name in OUR_LOGGERS]
+    with (
+        logging_redirect_tqdm(loggers),
+        tqdm(total=0, unit=unit, desc="reading annotations", dynamic_ncols=True) as bar,
+    ):
+        is_last = False
+        while not is_last:
+            is_last = ended.wait(_DRAWN_EVERY_S)
+            if PROGRESS.planned:
+                bar.total = PROGRESS.planned
+                bar.set_description("converting", refresh=False)
+                shards = f"{PROGRESS.shards_done}/{PROGRESS.shards_planned} shards"
+                bar.set_postfix_str(f"{shards}, {PROGRESS.rejected} rejected", refresh=False)
+            bar.update(PROGRESS.done - bar.n)
+            bar.refresh()

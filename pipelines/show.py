@@ -3,7 +3,6 @@
 Neither Beam nor TensorFlow is imported, Pillow where a terminal draws pictures.
 """
 
-import argparse
 import itertools
 import os
 import sys
@@ -11,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from pipelines.command import guarded, say
-from pipelines.flags import FlagParser, add_reading_flags, not_empty, reading_access
+from pipelines.cli import FlagParser, add_reading_flags, main, not_empty, reading_access, say
 from schemas.example_rules import InferredSchema
 from schemas.faults import fault_line, printable
 from schemas.manifest import MANIFEST_NAME
@@ -30,7 +28,6 @@ from transforms.verify.show_record import (
     records_of_set,
 )
 
-_PROGRAM = "beam-tfrec show"
 _DEFAULT_LIMIT = 3
 _SCHEMA_RECORDS = 100
 
@@ -68,7 +65,7 @@ class ShowConfig:
 
 def parser() -> FlagParser:
     """Return the parser of the command line."""
-    found = FlagParser(_PROGRAM, "Show the features and records of a data set or TFRecord file.")
+    found = FlagParser("show", "Show the features and records of a data set or TFRecord file.")
     found.add_argument(
         "path",
         type=not_empty,
@@ -104,9 +101,11 @@ def parser() -> FlagParser:
     return found
 
 
-def config_of(flags: argparse.Namespace) -> ShowConfig:
-    """Return what the flags ask for."""
-    return ShowConfig(
+def run(argv: Sequence[str]) -> None:
+    """Show what is asked for."""
+    is_drawn = draws(sys.stdout, os.environ)
+    flags = parser().parse_args(argv)
+    config = ShowConfig(
         path=flags.path,
         key=flags.key,
         record=flags.record,
@@ -115,16 +114,11 @@ def config_of(flags: argparse.Namespace) -> ShowConfig:
         images=flags.images,
         access=reading_access(flags),
     )
-
-
-def run(argv: Sequence[str]) -> None:
-    """Show what is asked for."""
-    is_drawn = draws(sys.stdout, os.environ)
-    for line in show(config_of(parser().parse_args(argv)), is_drawn):
+    for line in show(config, is_drawn):
         if is_drawn:  # escape sequences of ours; what is in records was escaped
             print(line)
         else:
-            say(line, sys.stdout)
+            say(line)
 
 
 def draws(stream: TextIO, environment: Mapping[str, str]) -> bool:
@@ -240,10 +234,5 @@ def _saved(picture: Picture, folder: str) -> str:
     return f"  saved {where}" if is_new else f"  {where} is there already: left as it is"
 
 
-def main() -> None:
-    """Run the command line."""
-    sys.exit(guarded(run, sys.argv[1:], lambda: "nothing was changed; run again"))
-
-
 if __name__ == "__main__":
-    main()
+    main("show")

@@ -8,15 +8,18 @@ from typing import Any
 
 import apache_beam as beam
 
+from pipelines.cli import FlagParser, main, not_empty
 from pipelines.data_set import DataSetConfig
 from pipelines.data_set import build as build
-from pipelines.data_set_flags import add_drop_flag
-from pipelines.flags import FlagParser, add_bare_split, add_per_split, not_empty, parse_per_split
-from pipelines.layout_flags import (
+from pipelines.flags import (
+    SEVERAL,
     add_class_flags,
+    add_drop_flag,
     add_size_flag,
+    add_sources,
     feature_names,
     first_label_of,
+    parse_per_split,
     parse_types,
 )
 from pipelines.run import Command
@@ -155,50 +158,49 @@ class SidecarConfig(DataSetConfig):
 
 def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source and its layouts."""
-    group = parser.add_argument_group("sources")
-    add_per_split(group, "--images", "DIR", "folder of images per split (required)")
-    add_per_split(
-        group,
-        "--annotations",
-        "DIR|GLOB",
-        "folder of JSON files per split, which may be that of the images, or a glob of which * and"
-        " ? stay within a folder, ** does not; an image's file has its name below its folder,"
-        " extensions aside (required)",
+    add = add_sources(
+        parser,
+        images=("DIR", "folder of images per split (required)"),
+        annotations=(
+            "DIR|GLOB",
+            "folder of JSON files per split, which may be that of the images, or a glob of which *"
+            " and ? stay within a folder, ** does not; an image's file has its name below its"
+            " folder, extensions aside (required)",
+        ),
     )
-    add_bare_split(group)
-    group.add_argument(
+    add(
         "--format",
-        choices=[AUTO, *(known.value for known in SideFormat), FLAT],
-        help="of the JSON files: LabelMe's, SA-1B's, or each by its content; flat for --fields of"
+        "of the JSON files: LabelMe's, SA-1B's, or each by its content; flat for --fields of"
         " any (default auto; with --fields flat)",
+        choices=[AUTO, *(known.value for known in SideFormat), FLAT],
     )
-    group.add_argument(
+    add(
         "--join_by",
+        "field of the JSON files that names the image, such as imagePath or image.file_name;"
+        " they are then read twice (default: a JSON file has its image's name)",
         type=not_empty,
         metavar="FIELD",
-        help="field of the JSON files that names the image, such as imagePath or image.file_name;"
-        " they are then read twice (default: a JSON file has its image's name)",
     )
-    group.add_argument(
+    add(
         "--allow_unannotated",
+        "keep images without a JSON file, as samples without objects (default: reject them)",
         action="store_true",
-        help="keep images without a JSON file, as samples without objects (default: reject them)",
     )
-    add_size_flag(group)
-    parser.add_argument_group("records (docs/layouts.md)").add_argument(
+    add_size_flag(add)
+    add = parser.group("records (docs/layouts.md)")
+    add(
         "--features",
+        f"what is written of the objects, of {', '.join(_FEATURES)} (default boxes)",
         metavar="NAME,NAME",
-        help=f"what is written of the objects, of {', '.join(_FEATURES)} (default boxes)",
     )
-    group.add_argument(
+    add(
         "--fields",
-        nargs="+",
-        action="extend",
+        "fields of the JSON files, keys with dots between, that become features of the same"
+        " names next to the image's: int64, float or bytes, with [] for lists; a missing single"
+        " value leaves its feature out (default: objects are written)",
         default=[],
         metavar="PATH=TYPE,...",
-        help="fields of the JSON files, keys with dots between, that become features of the same"
-        " names beside the image's: int64, float or bytes, with [] for lists; a missing single"
-        " value leaves its feature out (default: objects are written)",
+        **SEVERAL,
     )
     add_class_flags(parser, "default 1")
     add_drop_flag(parser)
@@ -212,14 +214,14 @@ def layout_of(flags: argparse.Namespace) -> Layout:
     """
     if flags.fields or flags.format == FLAT:
         return _layout_of_fields(flags)
-    features = None if flags.features is None else feature_names(flags.features)
+    features = feature_names(flags.features)
     if unknown := [name for name in features or () if name not in _FEATURES]:
         raise ValueError(
             f"features must be of {', '.join(_FEATURES)}, got {flags.features!r}:"
             f" leave out {', '.join(map(repr, unknown))}"
         )
     return DetectionLayout(
-        on_size_mismatch=SizeMismatch(flags.on_size_mismatch),
+        on_size_mismatch=flags.on_size_mismatch,
         features=features,
         first_label=first_label_of(flags, 1),
     )
@@ -231,16 +233,17 @@ def _layout_of_fields(flags: argparse.Namespace) -> TableLayout:
             f"fields must come with format flat, got format {flags.format} and fields"
             f" {' '.join(flags.fields) or 'none'}: give --fields PATH=TYPE, or leave both out"
         )
-    for name in ("features", "label_file", "first_label"):
-        if getattr(flags, name) is not None:
-            raise ValueError(
-                f"{name} must be of objects, got {getattr(flags, name)} with fields: leave it out"
-            )
-    if flags.on_size_mismatch != SizeMismatch.AUTO.value:
-        raise ValueError(
-            f"on_size_mismatch must be of objects, got {flags.on_size_mismatch} with fields:"
-            " leave it out"
-        )
+    of_objects = {
+        "features": flags.features,
+        "label_file": flags.label_file,
+        "first_label": flags.first_label,
+        "on_size_mismatch": None
+        if flags.on_size_mismatch is SizeMismatch.AUTO
+        else flags.on_size_mismatch.value,
+    }
+    for name, given in of_objects.items():
+        if given is not None:
+            raise ValueError(f"{name} must be of objects, got {given} with fields: leave it out")
     types = parse_types(flags.fields)
     for path in types:
         if not all(path.split(".")):
@@ -270,7 +273,7 @@ COMMAND = Command(
     fields_of,
 )
 
-configure, main, parser, run = COMMAND.configure, COMMAND.main, COMMAND.parser, COMMAND.run
+run = COMMAND.run
 
 if __name__ == "__main__":
-    main()
+    main(COMMAND.name)

@@ -7,18 +7,18 @@ from typing import Any, Self
 
 import apache_beam as beam
 
+from pipelines.cli import FlagParser, main, not_empty, parse_several_per_split
 from pipelines.data_set import DataSetConfig, keys_option
 from pipelines.data_set import build as build
 from pipelines.flags import (
-    FlagParser,
-    add_bare_split,
-    add_per_split,
-    not_empty,
+    SEVERAL,
+    add_class_flags,
+    add_sources,
+    first_label_of,
     parse_per_split,
-    parse_several_per_split,
     parse_size,
+    parse_types,
 )
-from pipelines.layout_flags import add_class_flags, first_label_of, parse_types
 from pipelines.run import Command
 from schemas.columns import (
     FORMATS,
@@ -263,70 +263,68 @@ def _check_tables(split: str, uris: Sequence[str]) -> None:
 
 def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source and its layout."""
-    group = parser.add_argument_group("sources (docs/tables.md)")
-    add_per_split(
-        group,
-        "--table",
-        "FILE|GLOB|DIR",
-        "tables per split: files that end in .csv, .tsv, .jsonl or .parquet, or one folder or"
-        " quoted glob of such files (required)",
+    add = add_sources(
+        parser,
+        "sources (docs/tables.md)",
+        table=(
+            "FILE|GLOB|DIR",
+            "tables per split: files that end in .csv, .tsv, .jsonl or .parquet, or one folder or"
+            " quoted glob of such files (required)",
+        ),
     )
-    add_bare_split(group)
-    group.add_argument(
+    add(
         "--image_column",
+        "column that names each row's image (default: rows have none)",
         type=not_empty,
         metavar="COLUMN",
-        help="column that names each row's image (default: rows have none)",
     )
-    add_per_split(
-        group,
+    add(
         "--image_root",
-        "DIR",
         "folder or URI that images lie below, per split or for all (default: the table's folder;"
         " where the first row names a URI, its bucket)",
-        required=False,
+        default=[],
+        metavar="[SPLIT=]DIR",
+        **SEVERAL,
     )
-    group.add_argument(
+    add(
         "--key_column",
+        "column of text or whole numbers, each once in its split, that rows are known by"
+        " (default: their number, after the file's name where there are several)",
         type=not_empty,
         metavar="COLUMN",
-        help="column of text or whole numbers, each once in its split, that rows are known by"
-        " (default: their number, behind the file's name where there are several)",
     )
-    group.add_argument(
+    add(
         "--types",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="COLUMN=TYPE,...",
-        help="types of columns: int64, float or bytes, with [] for lists ([][] for a sequence's"
+        "types of columns: int64, float or bytes, with [] for lists ([][] for a sequence's"
         " lists of lists), with ? where cells may be missing; a cell that does not fit"
         " rejects its row (default: from all cells)",
+        default=[],
+        metavar="COLUMN=TYPE,...",
+        **SEVERAL,
     )
-    group.add_argument(
+    add(
         "--max_cell_bytes",
+        "largest cell of Parquet, and largest row of CSV, TSV and JSON Lines; a larger one"
+        " rejects its row",
         default=f"{DEFAULT_MAX_CELL_BYTES // 10**6}MB",
         metavar="SIZE",
-        help="largest cell of Parquet, and largest row of CSV, TSV and JSON Lines; a larger one"
-        f" rejects its row (default {DEFAULT_MAX_CELL_BYTES // 10**6}MB)",
     )
-    group.add_argument(
+    add(
         "--label_column",
+        "column of classes, or one of several: it becomes image/class/label and"
+        " image/class/text (default none)",
         action="append",
         default=[],
         type=not_empty,
         metavar="COLUMN",
-        help="column of classes, or one of several: it becomes image/class/label and"
-        " image/class/text (default none)",
     )
-    group.add_argument(
+    add(
         "--sequence",
-        nargs="+",
-        action="extend",
+        "columns of lists, each value or inner list of which is a step: records become"
+        " SequenceExamples, with all other columns as their context (default none)",
         default=[],
         metavar="COLUMN,...",
-        help="columns of lists, each value or inner list of which is a step: records become"
-        " SequenceExamples, with all other columns as their context (default none)",
+        **SEVERAL,
     )
     add_class_flags(parser)
 
@@ -362,7 +360,7 @@ def layout_of(flags: argparse.Namespace) -> TableLayout:
     return TableLayout(
         types=parse_types(flags.types),
         label_columns=tuple(flags.label_column),
-        with_image=flags.image_column is not None,
+        with_image=bool(flags.image_column),
         first_label=first_label_of(flags),
         sequence_columns=parse_columns("sequence", flags.sequence),
     )
@@ -388,7 +386,7 @@ COMMAND = Command(
     fields_of,
 )
 
-configure, main, parser, run = COMMAND.configure, COMMAND.main, COMMAND.parser, COMMAND.run
+run = COMMAND.run
 
 if __name__ == "__main__":
-    main()
+    main(COMMAND.name)

@@ -1,26 +1,36 @@
 """Verify data sets and any TFRecord files: `python -m pipelines.verify --help`.
 
-Neither TensorFlow is imported nor Beam, but for `--runner`.
+Neither TensorFlow is imported, nor Beam unless `--runner` is given.
 """
 
-import argparse
+import contextlib
+import os
+import secrets
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from pipelines.command import guarded, say
-from pipelines.flags import (
+import msgspec
+
+from pipelines.cli import (
     FlagParser,
     add_reading_flags,
+    main,
     not_empty,
     parse_several_per_split,
     reading_access,
+    say,
 )
 from schemas.faults import EXIT_DAMAGE, Verified
 from schemas.shown_values import counted, megabytes
-from transforms.verify import VerifyConfig, verify_here
+from transforms.storage import open_storage
+from transforms.verify import VerifyConfig, check_config, verify_here
 
-_PROGRAM = "beam-tfrec verify"
+if TYPE_CHECKING:
+    from apache_beam.options.pipeline_options import PipelineOptions
+
 RUNNER = "--runner"
 """Beam's flag that makes it a pipeline."""
 
@@ -28,7 +38,7 @@ RUNNER = "--runner"
 def parser() -> FlagParser:
     """Return the parser of the command line."""
     found = FlagParser(
-        _PROGRAM,
+        "verify",
         "Verify data sets of beam-tfrec against their manifests, and any TFRecord files against"
         " themselves: checksums, records, images. Exit code 0: all is well; 7: damage, of which"
         " each line names file, record, key and byte.",
@@ -66,15 +76,16 @@ def parser() -> FlagParser:
         RUNNER,
         metavar="NAME",
         help="verify as a pipeline on this runner of Beam, such as DataflowRunner, FlinkRunner or"
-        " PrismRunner, with Beam's own flags beside it; workers elsewhere hand the result back in"
+        " PrismRunner, with Beam's own flags; workers elsewhere hand the result back in"
         " --temp_location (default: in this process, without Beam)",
     )
     add_reading_flags(found)
     return found
 
 
-def config_of(flags: argparse.Namespace) -> VerifyConfig:
+def configure(argv: Sequence[str]) -> VerifyConfig:
     """Return what the flags ask for."""
+    flags = parser().parse_args(argv)
     return VerifyConfig(
         paths=tuple(flags.paths),
         deep=flags.deep,
@@ -86,13 +97,8 @@ def config_of(flags: argparse.Namespace) -> VerifyConfig:
 
 def run(argv: Sequence[str]) -> None:
     """Verify, print what was found, and end with exit code 7 where that is damage."""
-    if any(argument.partition("=")[0] == RUNNER for argument in argv):
-        from pipelines.verify_job import verify_elsewhere  # imports Beam
-
-        is_wrong = verify_elsewhere(argv)
-    else:
-        is_wrong = verify(config_of(parser().parse_args(argv)))
-    if is_wrong:
+    is_elsewhere = any(argument.partition("=")[0] == RUNNER for argument in argv)
+    if verify_elsewhere(argv) if is_elsewhere else verify(configure(argv)):
         sys.exit(EXIT_DAMAGE)
 
 
@@ -105,7 +111,7 @@ def verify(config: VerifyConfig) -> bool:
 def say_found(found: Verified, seconds: float) -> bool:
     """Print what was found; return whether anything is wrong."""
     for line in (*found.findings.lines(), *found.notes, summary(found, seconds)):
-        say(line, sys.stdout)
+        say(line)
     return bool(found.findings)
 
 
@@ -120,10 +126,81 @@ def summary(found: Verified, seconds: float) -> str:
     )
 
 
-def main() -> None:
-    """Run the command line."""
-    sys.exit(guarded(run, sys.argv[1:], lambda: "nothing was changed; run again"))
+def verify_elsewhere(argv: Sequence[str]) -> bool:
+    """Verify as a pipeline of Beam and print; return whether anything is wrong.
+
+    Raises:
+        ValueError: with the value and the remedy.
+        RuntimeError: the fault that ended the job, as a line of `E-…` somewhere in its text.
+    """
+    from pipelines.engines import (
+        beam_parser,
+        checked_options,
+        is_dry_run,
+        makes_template,
+        run_graph,
+    )
+    from transforms.verify.with_beam import VerifyEverything
+
+    began = time.perf_counter()
+    _, ours = beam_parser().parse_known_args(list(argv))
+    config = configure(ours)
+    if config.workers is not None:
+        raise ValueError(
+            f"workers must come without --runner, got {config.workers}: leave it out, and give the"
+            " runner's own flag, such as --max_num_workers"
+        )
+    uris = [*config.paths, *(uri for given in config.sources.values() for uri in given)]
+    for uri in uris:
+        if not uri.isascii() and os.fsencode(uri).decode("utf-8", "replace") != uri:
+            raise ValueError(
+                f"paths must be UTF-8 with --runner, got {uri!r}: rename it, or leave --runner out"
+            )
+    options = checked_options(argv, uris)
+    if makes_template(options):
+        raise ValueError(
+            "template_location must come with a pipeline that makes a data set, got verify: leave"
+            " it out"
+        )
+    name = f"beam-tfrec-verify-{secrets.token_hex(8)}.json"
+    if is_dry_run(options):  # which asks no store
+        everything = VerifyEverything(config, "dry_run", name)
+        run_graph(lambda root: root | "Verify" >> everything, options, waits=False)
+        return False
+    check_config(config)
+    with _result_folder(options) as folder:
+        everything = VerifyEverything(config, folder, name)
+        run_graph(lambda root: root | "Verify" >> everything, options)
+        found = msgspec.json.decode(open_storage(folder).read(name), type=Verified)
+    return say_found(found, time.perf_counter() - began)
+
+
+@contextlib.contextmanager
+def _result_folder(options: "PipelineOptions") -> Iterator[str]:
+    """Give the folder that workers leave the result in.
+
+    Raises:
+        ValueError: where workers are elsewhere, and none is given.
+        RuntimeError: `E-ARG` where it is a path of nothing, which else the job's end would tell.
+    """
+    from apache_beam.options.pipeline_options import GoogleCloudOptions
+
+    from pipelines.engines import runner_of, runs_workers_here
+    from transforms.verify.with_beam import check_folder
+
+    cloud = options.view_as(GoogleCloudOptions)
+    if given := cloud.temp_location or cloud.staging_location:
+        check_folder(given)
+        yield given
+        return
+    if not runs_workers_here(options):
+        raise ValueError(
+            f"temp_location must be given for {runner_of(options)}, whose workers hand the result"
+            " back there, got none: add a folder or URI that workers and this machine see"
+        )
+    with tempfile.TemporaryDirectory(prefix="beam-tfrec-") as folder:
+        yield folder
 
 
 if __name__ == "__main__":
-    main()
+    main("verify")

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pipelines import coco
-from pipelines.command import guarded
+from pipelines.cli import guarded
 from tests import invariants
 from tests.small_images import chunk, ihdr, png
 

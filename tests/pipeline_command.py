@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines.command import guarded
+from pipelines.cli import guarded
 from tests.coco_command import Run, check_committed, settings_kept
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipelines.arrays import configure
+from pipelines.arrays import COMMAND
 from tests.array_runs import npy_bytes, parsed, random_images, run_arrays
 from tests.coco_command import counts, shard_paths
 from tests.gcs_stand_in import GcsStandIn
@@ -277,7 +277,7 @@ def test_bad_arrays_stop_the_run(
 )
 def test_flags_that_do_not_fit_together(flags: tuple[str, ...], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        configure([*flags, "--output", "out"])
+        COMMAND.configure([*flags, "--output", "out"])
 
 
 def test_other_keys_are_refused_with_since(source: Path, tmp_path: Path) -> None:

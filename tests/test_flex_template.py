@@ -34,7 +34,7 @@ def launch(*arguments: str, cwd: Path, main: Path | None = None) -> subprocess.C
 
 
 def test_metadata_is_what_the_parser_says() -> None:
-    described = json.dumps(describe(coco.parser()), indent=2) + "\n"
+    described = json.dumps(describe(coco.COMMAND.parser()), indent=2) + "\n"
     assert (PROJECT / "metadata.json").read_text() == described, "run make metadata"
 
 
@@ -107,14 +107,14 @@ def test_gcloud_takes_the_description() -> None:
     ],
 )
 def test_parameters_become_flags(argument: str, words: list[str]) -> None:
-    assert flags_of([argument], coco.parser()) == words
+    assert flags_of([argument], coco.COMMAND.parser()) == words
 
 
 def test_a_flag_of_a_newer_launcher_is_dropped_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level("WARNING", "pipelines.flex_template"):
-        assert flags_of(["--of_next_year=1", "--seed=1"], coco.parser()) == ["--seed=1"]
+        assert flags_of(["--of_next_year=1", "--seed=1"], coco.COMMAND.parser()) == ["--seed=1"]
     assert caplog.messages == ["--of_next_year is not known to this version of Beam: left out"]
 
 

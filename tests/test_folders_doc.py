@@ -16,7 +16,7 @@ COMMANDS = re.findall(r"^ +python -m pipelines\.folder (.*?)(?: +#.*)?$", FOLDER
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_is_one(command: str) -> None:
-    run, beam_args = folder.configure(shlex.split(command))
+    run, beam_args = folder.COMMAND.configure(shlex.split(command))
     assert (run.config.output, beam_args) == ("out", [])
 
 
@@ -25,7 +25,7 @@ def test_there_are_commands() -> None:
 
 
 def test_every_flag_is_one() -> None:
-    known = folder.parser().format_help()
+    known = folder.COMMAND.parser().format_help()
     assert [flag for flag in set(re.findall(r"--[a-z_]+", FOLDERS)) if flag not in known] == []
 
 
@@ -37,7 +37,7 @@ def test_every_key_is_listed(name: str) -> None:
 
 
 def test_the_short_form_means_what_it_is_short_for() -> None:
-    flags = folder.parser()
+    flags = folder.COMMAND.parser()
     short, _ = parse_flags(flags, ["--images=in", "--split_folders=train,val", "--output=out"])
     given, _ = parse_flags(flags, ["--images", "train=in/train", "val=in/val", "--output=out"])
     assert folder.images_of(short) == folder.images_of(given)

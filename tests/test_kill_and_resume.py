@@ -172,7 +172,7 @@ def test_interrupted(number: signal.Signals, code: int, job: Job, tmp_path: Path
 def test_interrupted_while_stderr_is_full(number: signal.Signals, log: str) -> None:
     code = f"""
 import logging, threading, time
-from pipelines.command import guarded
+from pipelines.cli import guarded
 def log():
     print("logging", flush=True)
     logging.getLogger("pipelines").warning("x" * 10**6)
@@ -247,7 +247,7 @@ def test_needs_no_network(runner: tuple[str, ...], tmp_path: Path) -> None:
 def test_a_run_imports_no_tensorflow_and_no_image_library(job: Job, tmp_path: Path) -> None:
     """They cost seconds and hundreds of megabytes a process; pass-through needs neither."""
     program = (
-        "import sys; from pipelines.command import guarded; from pipelines import coco;"
+        "import sys; from pipelines.cli import guarded; from pipelines import coco;"
         "code = guarded(coco.run, sys.argv[1:]);"
         "from tests.invariants import heavy_modules; heavy = heavy_modules();"
         "sys.exit(f'{code} {sorted(heavy)}' if code or heavy else 0)"

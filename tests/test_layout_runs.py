@@ -119,7 +119,7 @@ def test_features_that_no_file_holds_end_the_run_before_its_first_shard(
 def test_flags_that_do_not_fit_together(flags: list[str], message: str) -> None:
     argv = ["--images", "photos", "--annotations", "a.json", "--output", "out", *flags]
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        coco.configure(argv)
+        coco.COMMAND.configure(argv)
 
 
 # --- tfds ---

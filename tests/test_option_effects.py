@@ -37,7 +37,7 @@ from transforms import build_records, build_shard
 from transforms.storage import Access, gcs
 from transforms.storage.local import LocalStorage
 
-OUR_FLAGS = sorted(set(coco.parser()._option_string_actions) - {"-h", "--help"})
+OUR_FLAGS = sorted(set(coco.COMMAND.parser()._option_string_actions) - {"-h", "--help"})
 SHOWN: set[str] = set()
 
 
@@ -648,7 +648,7 @@ def test_anonymous(monkeypatch: pytest.MonkeyPatch) -> None:
     gcs.reader("b", Access(anonymous=True), "")
     with pytest.raises(AssertionError, match="credentials were looked for"):
         gcs.session(False)
-    config = coco.configure([*IN_BUCKET, "--anonymous"])[0].config
+    config = coco.COMMAND.configure([*IN_BUCKET, "--anonymous"])[0].config
     assert config.access == Access(anonymous=True)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pipelines import coco
-from pipelines.coco import CocoConfig, configure
+from pipelines.coco import COMMAND, CocoConfig
 from pipelines.engines import beam_flags, parse_flags
 from pipelines.flags import FlagParser, parse_per_split, parse_size
 from tests.coco_command import (
@@ -27,7 +27,7 @@ from tests.coco_command import (
 from tests.conftest import coco_dict, jpeg_bytes
 from transforms.earlier import Since
 
-OUR_FLAGS = sorted(set(coco.parser()._option_string_actions) - {"-h", "--help"})
+OUR_FLAGS = sorted(set(coco.COMMAND.parser()._option_string_actions) - {"-h", "--help"})
 
 
 SOURCES = ("--images", "i", "--annotations", "a.json")
@@ -255,16 +255,6 @@ NEEDED = (*SOURCES, "--output", "no-such-output")
             "kms_key must come with an output on gs://, got k; leave it out",
         ),
         (
-            (*NEEDED, "--runner", "PrismRunner", "--prism_location", "p", "--spool_dir", "d"),
-            "spool_dir must come with a run in this process, or an output that is not local, got d"
-            " and PrismRunner; leave it out",
-        ),
-        (
-            (*NEEDED, "--direct_running_mode", "multi_processing", "--spool_dir", "d"),
-            "spool_dir must come with a run in this process, or an output that is not local, got d"
-            " and FnApiRunner in several processes; leave it out",
-        ),
-        (
             (*NEEDED, "--max_reads_per_second=-1"),
             "max_reads_per_second must be a number of requests, or 0 for no limit, got -1.0;"
             " give one such as 1000",
@@ -452,7 +442,7 @@ def test_no_flag_is_beams() -> None:
 
 def test_beams_flags_are_handed_on() -> None:
     flags, others = parse_flags(
-        coco.parser(),
+        coco.COMMAND.parser(),
         [*NEEDED, "--runner=FlinkRunner", "--job_name", "j", "--streaming", "--seed", "3"],
     )
     assert flags.seed == 3
@@ -492,7 +482,7 @@ def test_the_command_that_accepts_rejects_is_of_the_same_day(
 ) -> None:
     """It may be given after midnight."""
     before = datetime.datetime.now(datetime.UTC).date()
-    run, _ = coco.configure(arguments)
+    run, _ = coco.COMMAND.configure(arguments)
     after = datetime.datetime.now(datetime.UTC).date()
 
     expected = {command.replace("TODAY", day.isoformat()) for day in (before, after)}
@@ -500,7 +490,7 @@ def test_the_command_that_accepts_rejects_is_of_the_same_day(
 
 
 def test_the_day_is_in_the_output_before_anything_begins() -> None:
-    run, _ = coco.configure(
+    run, _ = coco.COMMAND.configure(
         [
             *(*SOURCES, "--output", "gs://b/{date}/{x}"),
             *("--since", "gs://b/{date}/{x}", "--date", "2026-11-20"),
@@ -525,16 +515,16 @@ def test_one_line_reads_the_clock() -> None:
         if clock.search(line)
     ]
     line = "return datetime.datetime.now(datetime.UTC).date()"
-    assert found == [f"pipelines/data_set_flags.py: {line}"]
+    assert found == [f"pipelines/flags.py: {line}"]
 
 
 def test_a_dash_and_a_space_begin_a_value() -> None:
-    flags, _ = parse_flags(coco.parser(), ["--images", "--my photos", *NEEDED[2:]])
+    flags, _ = parse_flags(coco.COMMAND.parser(), ["--images", "--my photos", *NEEDED[2:]])
     assert flags.images == ["--my photos"]
 
 
 def test_help_gives_default_or_need_of_every_flag() -> None:
-    for action in coco.parser()._actions:
+    for action in coco.COMMAND.parser()._actions:
         flag, text = action.option_strings[-1], action.help or ""
         if flag == "--help":
             continue
@@ -605,14 +595,14 @@ def test_annotation_files_of_a_split(given_files: Any, message: str) -> None:
 
 def test_annotation_files_in_the_order_given() -> None:
     flags = "--images=i --output=o --annotations a b --annotations train=c"
-    run_config, _ = configure(flags.split())
+    run_config, _ = COMMAND.configure(flags.split())
     assert run_config.config.annotations == {"train": ("a", "b", "c")}
     assert run_config.uris() == ["i", "a", "b", "c", "o"]
 
 
 def test_what_a_layout_asks_for_of_annotation_files() -> None:
     plain, masks, keras = (
-        configure([*SOURCES, "--output=o", *flags.split()])[0].config.reading().rules
+        COMMAND.configure([*SOURCES, "--output=o", *flags.split()])[0].config.reading().rules
         for flags in ("", "--features boxes,masks", "--layout keras")
     )
     assert (plain.segmentations, plain.per_annotation) == (False, False)

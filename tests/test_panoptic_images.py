@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipelines.coco import configure
+from pipelines.coco import COMMAND
 from schemas.geometry.boxes import turn_array
 from tests.coco_command import MakeCoco, examples, run_coco, value
 from tests.small_images import png
@@ -14,12 +14,12 @@ from tests.turned_images import oriented, png_of
 
 def test_panoptic_images_are_roots_of_their_own() -> None:
     images = ["--images", "/i", "val=gs://b/i", "--annotations", "/a.json", "val=/b.json"]
-    run, _ = configure([*images, "--panoptic_images", "val=gs://b/p", "--output", "/o"])
+    run, _ = COMMAND.configure([*images, "--panoptic_images", "val=gs://b/p", "--output", "/o"])
     config = run.config
     assert config.panoptic_images == {"val": "gs://b/p"}
     assert config.roots == {"train": "/i", "val": "gs://b/i", "val/panoptic": "gs://b/p"}
     assert "gs://b/p" in run.uris()
-    bare, _ = configure([*images, "--panoptic_images", "/p", "--output", "/o"])
+    bare, _ = COMMAND.configure([*images, "--panoptic_images", "/p", "--output", "/o"])
     assert bare.config.panoptic_images == {"train": "/p"}
 
 

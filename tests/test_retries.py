@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pipelines.command import guarded
+from pipelines.cli import guarded
 from schemas.faults import find_fault
 from tests.coco_command import settings_kept
 from transforms.storage.retries import RequestRate, WaitedTime, rate_of, retry

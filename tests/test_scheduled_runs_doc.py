@@ -79,11 +79,11 @@ def test_the_reader_reads_all_days_as_one(bucket: Path) -> None:
 def test_the_request_s_parameters_are_flags() -> None:
     launch = json.loads(block("json", "launchParameter"))["launchParameter"]
     given = [f"--{name}={value}" for name, value in launch["parameters"].items()]
-    flags = flex_template.flags_of(given, coco.parser())
+    flags = flex_template.flags_of(given, coco.COMMAND.parser())
     needed = {p["name"] for p in METADATA["parameters"] if not p["isOptional"]}
     assert needed <= set(launch["parameters"]) <= {p["name"] for p in METADATA["parameters"]}
 
-    run, beams = coco.configure([*flags, "--date", "2026-11-20"])
+    run, beams = coco.COMMAND.configure([*flags, "--date", "2026-11-20"])
 
     assert run.config.output == "gs://b/coco-2026-11-20"
     assert run.since is not None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.table import configure
+from pipelines.table import COMMAND
 from schemas.example import encode_sequence_example
 from schemas.features import Content, Feature, FeatureSpec, Kind, RepeatedAs, parse_sequence_spec
 from schemas.fields import fields_of_row
@@ -221,7 +221,7 @@ REFUSED = [
 @pytest.mark.parametrize(("argv", "message"), REFUSED)
 def test_flags_that_do_not_fit_together(argv: list[str], message: str) -> None:
     with pytest.raises(ValueError) as raised:
-        configure(["--table", "t.jsonl", *argv, "--output", "out"])
+        COMMAND.configure(["--table", "t.jsonl", *argv, "--output", "out"])
 
     assert str(raised.value) == message
 

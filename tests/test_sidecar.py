@@ -258,7 +258,7 @@ def test_wrong_flags(flags: list[object], fault: str, tmp_path: Path) -> None:
 
 def test_workers_read_images_annotations_and_output(tmp_path: Path) -> None:
     flags = ["--images", "gs://b/i", "--annotations", tmp_path / "*.json", "--output", "gs://b/o"]
-    run_config, _ = sidecar.configure([str(flag) for flag in flags])
+    run_config, _ = sidecar.COMMAND.configure([str(flag) for flag in flags])
     assert run_config.uris() == ["gs://b/i", str(tmp_path), "gs://b/o"]
     assert run_config.config.globs == {"train": "*.json"}
 

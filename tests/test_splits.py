@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.data_set_flags import parse_splits
+from pipelines.flags import parse_splits
 from schemas.splits import HASH, USUAL_SPLITS, Splitting
 
 SHARES = {"train": Fraction(80), "val": Fraction(10), "test": Fraction(10)}

@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from pipelines.progress_display import showing_progress
 from pipelines.summary import summarize
 from schemas.manifest import Annotations, JobPlan, Manifest, ShardEntry, SourceFile, SplitSummary
 from tests.coco_command import (
@@ -30,7 +29,6 @@ from tests.coco_command import (
     spawn_coco,
 )
 from tests.small_images import png
-from transforms.progress import Progress
 
 MakeCoco = Callable[..., tuple[Path, Path]]
 DURATION = re.compile(r"in [0-9.]+ s \([0-9,]+ images/s\)")
@@ -315,12 +313,6 @@ def test_no_bar_off_a_terminal(many: list[object]) -> None:
         assert "\r" not in text
         assert "%|" not in text
     assert len(run.err.splitlines()) == 61
-
-
-def test_no_display_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with showing_progress(Progress(), [], "image"):
-        pass
-    assert capsys.readouterr() == ("", "")
 
 
 def test_log_level(make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

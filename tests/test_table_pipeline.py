@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipelines.engines import beam_flags
-from pipelines.table import TableConfig, configure, parser, run
+from pipelines.table import COMMAND, TableConfig, run
 from schemas.features import RepeatedAs
 from schemas.manifest import Manifest, read_manifest
 from tests.conftest import jpeg_bytes
@@ -382,7 +382,7 @@ def test_rows_known_by_numbers_alone_are_not_added_to_earlier_ones(tmp_path: Pat
         day.mkdir()
         (day / f"{day.name}.csv").write_text(rows)
     with pytest.raises(ValueError) as raised:
-        configure(
+        COMMAND.configure(
             ["--table", str(tuesday / "tuesday.csv"), "--since", "a", "--output", "out"],
         )
     assert str(raised.value).startswith("since must come with key_column where tables are given")
@@ -665,7 +665,7 @@ REFUSED = [
 @pytest.mark.parametrize(("argv", "message"), REFUSED)
 def test_flags_that_do_not_fit_together(argv: list[str], message: str) -> None:
     with pytest.raises(ValueError) as raised:
-        configure([*argv, "--output", "out"])
+        COMMAND.configure([*argv, "--output", "out"])
 
     assert str(raised.value) == message
 
@@ -682,7 +682,7 @@ def test_configurations_of_programs() -> None:
 
 
 def test_no_flag_is_one_of_beams() -> None:
-    assert beam_flags() & ({*parser()._option_string_actions} - {"-h", "--help"}) == set()
+    assert beam_flags() & ({*COMMAND.parser()._option_string_actions} - {"-h", "--help"}) == set()
 
 
 def test_a_table_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

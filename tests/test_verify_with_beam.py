@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import verify_job
-from pipelines.verify import VerifyConfig, verify
+from pipelines.verify import VerifyConfig, verify, verify_elsewhere
 from schemas.faults import Findings
 from schemas.manifest import ShardEntry
 from tests.coco_command import PROJECT
@@ -58,7 +57,7 @@ def here(
 
 
 def elsewhere(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[bool, list[str]]:
-    found = verify_job.verify_elsewhere(["--runner", "FnApiRunner", *map(str, arguments)])
+    found = verify_elsewhere(["--runner", "FnApiRunner", *map(str, arguments)])
     return found, lines(capsys)
 
 
@@ -200,17 +199,14 @@ USAGE = {
 @pytest.mark.parametrize(("arguments", "said"), USAGE.values(), ids=USAGE)
 def test_usage_is_told_before_a_job(arguments: tuple[str, ...], said: str) -> None:
     with pytest.raises((ValueError, RuntimeError), match=re.escape(said)):
-        verify_job.verify_elsewhere(["--runner", "DirectRunner", *arguments])
+        verify_elsewhere(["--runner", "DirectRunner", *arguments])
 
 
-def test_beams_flags_are_told_from_paths() -> None:
-    words = "--runner FlinkRunner a b --flink_master=h:1 --deep --labels x=y --labels z=w"
-    flags = verify_job.parser().parse_args([*words.split(), "--no_use_public_ips"])
-    assert (flags.paths, flags.deep) == (["a", "b"], True)
-    assert flags.beam_args == [
-        *("--runner=FlinkRunner", "--flink_master=h:1"),
-        *("--labels=x=y", "--labels=z=w", "--no_use_public_ips"),
-    ]
+def test_values_of_beams_flags_are_no_paths(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--labels", "x=y", "--temp_location", tmp_path, "--deep")
+    assert elsewhere(capsys, *flags, folder / "out") == here(capsys, folder / "out", deep=True)
 
 
 @pytest.mark.slow

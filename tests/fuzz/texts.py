@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from fractions import Fraction
 
-from pipelines.data_set_flags import budget_of
-from pipelines.flags import parse_per_split, parse_size
+from pipelines.flags import budget_of, parse_per_split, parse_size
 from schemas.faults import FAULTS, fault_line, find_fault, printable
 from schemas.shards import is_split_name
 from tests.fuzz.choices import Choices
