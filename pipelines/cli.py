@@ -236,7 +236,7 @@ def _interrupted(number: int, _: FrameType | None) -> NoReturn:
     with contextlib.suppress(Exception):
         tqdm.get_lock().acquire(timeout=0.2)  # no bar is drawn any more
         said = _how_far()
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGALRM, lambda *_: _end(128 + number))
     signal.alarm(_SECONDS_TO_WRITE)  # standard error may be a full pipe
     with contextlib.suppress(OSError):
         os.write(_STDERR, f"\ninterrupted; {said}\n".encode())  # in one piece: others log too

@@ -193,13 +193,17 @@ guarded(lambda _: {log}, [])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_while_it_starts(number: signal.Signals, job: Job, tmp_path: Path) -> None:
     """Importing Beam takes most of a second, in which people change their minds too."""
-    process = start_coco(*job.into(tmp_path / "out"))
+    words = [sys.executable, "-m", "pipelines.cli", "coco", *map(str, job.into(tmp_path / "out"))]
+    process = subprocess.Popen(words, cwd=PROJECT, stderr=subprocess.PIPE, text=True)
     mapped = Path(f"/proc/{process.pid}/maps")
     while "apache_beam" not in mapped.read_text():  # else it would meet Python's own start
         time.sleep(0.01)
     process.send_signal(number)
     run = finish(process)
-    assert (run.code, run.err) == (128 + number, "\ninterrupted; nothing was changed; run again\n")
+    assert (run.code, run.err) == (
+        128 + number,
+        "\ninterrupted; before the first shard; run again to resume\n",
+    )
 
 
 NO_NETWORK = """

@@ -140,14 +140,6 @@ def test_file_size_limit(job: Job, tmp_path: Path) -> None:
     assert check_visible(tmp_path / "out") == 0
 
 
-def test_too_little_memory_to_import(job: Job, tmp_path: Path) -> None:
-    run = run_within(resource.RLIMIT_AS, 150_000_000, job.into(tmp_path / "out"))
-    assert run.ended == (6, "E-IO-LIMIT"), run.err
-    assert run.fault.endswith(
-        "150 MB of address space, Beam needs 400 to be imported; raise ulimit -v"
-    )
-
-
 # Descriptors: at 4 and less, Python cannot import what it runs.
 
 
