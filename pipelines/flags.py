@@ -33,7 +33,6 @@ from transforms.gate import (
 from transforms.images.check_images import Check
 from transforms.images.convert_images import (
     DEFAULT_QUALITY,
-    JPEG_QUALITY,
     Color,
     Conversion,
     Encoding,
@@ -310,7 +309,7 @@ def _add_image_flags(add: AddFlag) -> None:
     add(
         "--orientation",
         "upright: turn pixels and annotations as EXIF asks; PNG without loss, JPEG at quality"
-        f" {JPEG_QUALITY}; keep: leave images as stored (default keep)",
+        f" {DEFAULT_QUALITY}; keep: leave images as stored (default keep)",
         default=Orientation.KEEP,
         **one_of(Orientation),
     )
