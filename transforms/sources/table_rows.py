@@ -30,8 +30,7 @@ _AUTOML_SETS = {"", "train", "training", "validation", "test", "unassigned"}
 _SCHEMES = ("gs://", "s3://", "az://", "file://")
 _REWRITE = "write the file anew, in UTF-8"
 _PARQUET_BUFFER_BYTES = 64 << 10
-_PARQUET_BATCH_ROWS = 4096
-_DICTIONARY_ROWS = 64
+_PARQUET_BATCH_ROWS = 4096  # at most, since a dictionary is copied for each batch
 _MAX_DEPTH = 64
 _PLAIN = frozenset([bool, int, float, str, bytes, type(None)])
 
@@ -213,18 +212,21 @@ def lines_of(chunks: Iterable[bytes], max_bytes: int) -> Iterator[bytes | None]:
     >>> [*lines_of([b"a\nbb", b"bb\nc"], 3)]
     [b'a\n', None, b'c']
     """
-    rest: bytes | None = b""
+    parts: list[bytes] = []
+    line_bytes = 0
     for chunk in chunks:
-        lines = io.BytesIO((rest or b"") + chunk).readlines()
-        is_long, rest = rest is None, b""
-        if lines and not lines[-1].endswith(b"\n"):
-            rest = lines.pop()
-        for line in lines:
-            yield None if is_long or len(line) > max_bytes else line
-            is_long = False
-        rest = None if is_long or len(rest) > max_bytes else rest
-    if rest != b"":
-        yield rest
+        for part in io.BytesIO(chunk).readlines():
+            line_bytes += len(part)
+            if line_bytes <= max_bytes:
+                parts.append(part)
+            else:
+                parts.clear()
+            if part.endswith(b"\n"):
+                yield b"".join(parts) or None
+                parts.clear()
+                line_bytes = 0
+    if line_bytes:
+        yield b"".join(parts) or None
 
 
 def _with(head: TablePiece, start: int, end: int, rows: int) -> TablePiece:
@@ -446,8 +448,10 @@ def _automl_row(number: int, line: int, cells: list[str]) -> Row | BadRow:
     return Row(number, line, {"split": split or None, "uri": uri, "label": label})
 
 
-def _open_parquet(storage: Storage, entry: Entry, where: str) -> Any:
-    """Return pyarrow's `ParquetFile`.
+def _open_parquet(
+    storage: Storage, entry: Entry, where: str, dictionaries: Sequence[str] = ()
+) -> Any:
+    """Return pyarrow's `ParquetFile`; columns of `dictionaries` stay packed.
 
     Raises:
         RuntimeError: `E-TAB-FORMAT` when the file is none.
@@ -456,9 +460,8 @@ def _open_parquet(storage: Storage, entry: Entry, where: str) -> Any:
     import pyarrow.parquet
 
     try:
-        return pyarrow.parquet.ParquetFile(
-            open_stored(storage, entry, _PARQUET_BUFFER_BYTES, sys.maxsize)
-        )
+        stored = open_stored(storage, entry, _PARQUET_BUFFER_BYTES, sys.maxsize)
+        return pyarrow.parquet.ParquetFile(stored, read_dictionary=[*dictionaries])
     except (pyarrow.ArrowException, OSError) as error:
         raise _parquet_fault(error, where, "is no Parquet file", "give a Parquet file") from None
 
@@ -481,47 +484,64 @@ def _divide_parquet(file: TableFile, storage: Storage) -> Iterator[TablePiece]:
 
 
 def _parquet_rows(piece: TablePiece, storage: Storage, max_bytes: int) -> Iterator[Row | BadRow]:
+    number = piece.first_row
+    for batch in _batches_of(piece, storage):
+        unpacked = _unpacked_bytes(batch)
+        rows_at_once = max(1, PIECE_BYTES * batch.num_rows // max(unpacked, 1))
+        for start in range(0, batch.num_rows, rows_at_once):
+            for cells in _cells_of(batch.slice(start, rows_at_once)):
+                yield _parquet_row(number, cells, max_bytes if unpacked > max_bytes else None)
+                number += 1
+
+
+def _batches_of(piece: TablePiece, storage: Storage) -> Iterator[Any]:
+    """Yield the Arrow batches of a row group, whose texts stay in dictionaries if they were.
+
+    Raises:
+        RuntimeError: `E-TAB-FORMAT` when the file is damaged.
+    """
     import pyarrow
 
-    number = piece.first_row
-    parquet = _open_parquet(storage, piece.file.entry, piece.file.where)
-    group = parquet.metadata.row_group(piece.start)
-    batches = parquet.iter_batches(
-        _rows_at_once(group), row_groups=[piece.start], use_threads=False
-    )
-    while True:
-        try:
-            batch = next(batches, None)
-        except (pyarrow.ArrowException, OSError) as error:
-            what = f"row group {piece.start} cannot be read"
-            raise _parquet_fault(error, piece.file.where, what, "write it anew") from None
-        if batch is None:
-            return
-        for cells in _cells_of(batch):
-            yield _parquet_row(number, cells, batch.nbytes, max_bytes)
-            number += 1
-
-
-def _rows_at_once(group: Any) -> int:
-    """Return how many rows of a group to unpack at once: some megabytes of them."""
-    rows = PIECE_BYTES * group.num_rows // max(group.total_byte_size, 1)
+    entry, where = piece.file.entry, piece.file.where
+    group = _open_parquet(storage, entry, where).metadata.row_group(piece.start)
     chunks = [group.column(place) for place in range(group.num_columns)]
-    # A dictionary's texts are counted once, and unpacked as often as rows have them.
-    texts = [chunk for chunk in chunks if chunk.physical_type == "BYTE_ARRAY"]
-    packed = [chunk.total_uncompressed_size for chunk in texts if chunk.has_dictionary_page]
-    if packed:
-        rows = min(rows, max(_DICTIONARY_ROWS, PIECE_BYTES // max(sum(packed), 1)))
-    return max(1, min(rows, _PARQUET_BATCH_ROWS))
+    packed = [
+        chunk.path_in_schema
+        for chunk in chunks
+        if chunk.physical_type == "BYTE_ARRAY" and chunk.has_dictionary_page
+    ]
+    rows = PIECE_BYTES * group.num_rows // max(group.total_byte_size, 1)
+    batches = _open_parquet(storage, entry, where, packed).iter_batches(
+        max(1, min(rows, _PARQUET_BATCH_ROWS)), row_groups=[piece.start], use_threads=False
+    )
+    try:
+        yield from batches
+    except (pyarrow.ArrowException, OSError) as error:
+        what = f"row group {piece.start} cannot be read"
+        raise _parquet_fault(error, where, what, "write it anew") from None
+
+
+def _unpacked_bytes(batch: Any) -> int:
+    """Return at most how many bytes a batch has with texts in place of a dictionary's indices."""
+    import pyarrow.compute
+    import pyarrow.types as arrow
+
+    longest = [
+        pyarrow.compute.max(pyarrow.compute.binary_length(column.dictionary)).as_py() or 0
+        for column in batch.columns
+        if arrow.is_dictionary(column.type)
+    ]
+    return batch.nbytes + sum(longest) * batch.num_rows
 
 
 def _parquet_row(
-    number: int, cells: dict[str, Any] | Exception, batch_bytes: int, max_bytes: int
+    number: int, cells: dict[str, Any] | Exception, max_cell_bytes: int | None
 ) -> Row | BadRow:
     if isinstance(cells, Exception):
         code = "E-ROW-TEXT" if isinstance(cells, UnicodeDecodeError) else "E-ROW-TYPE"
         return BadRow(number, 0, code, f"a value that cannot be read: {cells}")
-    if batch_bytes > max_bytes and any(_cell_bytes(value) > max_bytes for value in cells.values()):
-        return _too_large(number, 0, max_bytes, "a cell")
+    if max_cell_bytes is not None and max(map(_cell_bytes, cells.values())) > max_cell_bytes:
+        return _too_large(number, 0, max_cell_bytes, "a cell")
     return _flat(number, 0, {name: _plain(value) for name, value in cells.items()})
 
 
@@ -535,7 +555,7 @@ def _cell_bytes(value: Any) -> int:
 def _cells_of(batch: Any) -> Iterator[dict[str, Any] | Exception]:
     """Yield the cells of every row of an Arrow batch, or why Python has no such values."""
     try:
-        yield from _in_microseconds(batch).to_pylist()
+        yield from _unpacked(batch).to_pylist()
     except (ValueError, OverflowError) as error:  # no UTF-8, or a date that Python has not
         if batch.num_rows == 1:
             yield error
@@ -544,8 +564,8 @@ def _cells_of(batch: Any) -> Iterator[dict[str, Any] | Exception]:
             yield from _cells_of(batch.slice(place, 1))
 
 
-def _in_microseconds(batch: Any) -> Any:
-    """Return a batch whose times are Python's, which have no nanoseconds.
+def _unpacked(batch: Any) -> Any:
+    """Return a batch without dictionaries, whose times are Python's, which have no nanoseconds.
 
     Raises:
         ValueError: when that would round one.
@@ -556,11 +576,13 @@ def _in_microseconds(batch: Any) -> Any:
     columns = []
     for column in batch.columns:
         kind = column.type
-        if arrow.is_timestamp(kind) and kind.unit == "ns":
+        if arrow.is_dictionary(kind):
+            column = column.dictionary_decode()
+        elif arrow.is_timestamp(kind):
             column = column.cast(pyarrow.timestamp("us", kind.tz))
-        elif kind == pyarrow.time64("ns"):
+        elif arrow.is_time64(kind):
             column = column.cast(pyarrow.time64("us"))
-        elif kind == pyarrow.duration("ns"):
+        elif arrow.is_duration(kind):
             column = column.cast(pyarrow.duration("us"))
         columns.append(column)
     return pyarrow.record_batch(columns, names=batch.schema.names)
