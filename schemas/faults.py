@@ -46,155 +46,136 @@ EXIT_CONFLICT = 5
 EXIT_STORAGE = 6
 EXIT_DAMAGE = 7
 
+_MEANINGS: Mapping[tuple[Scope, int], Mapping[str, str]] = {
+    (Scope.SAMPLE, 0): {
+        "E-IMG-MISSING": "the image is not in the listing of its root",
+        "E-IMG-NOT-A-FILE": "a directory, FIFO, socket or device",
+        "E-IMG-EMPTY": "the file has no bytes",
+        "E-IMG-TOO-LARGE": "the file is larger than the limit",
+        "E-IMG-TRUNCATED": "the file ends before its image does",
+        "E-IMG-TYPE": "the content is no JPEG, PNG, GIF or BMP for TensorFlow",
+        "E-IMG-PIXELS": "more pixels than the limit",
+        "E-IMG-DAMAGED": "the image cannot be decoded",
+        "E-IMG-SIZE": "width and height differ from the annotation file's",
+        "E-SRC-TWICE": "several files of one root have the name of the sample",
+        "E-SRC-LABEL": "nothing says which class the sample is of",
+        "E-ROW-CSV": "the row has not as many cells as the header, or stray quotes",
+        "E-ROW-JSON": "the line is no JSON object",
+        "E-ROW-TEXT": "the row is no UTF-8",
+        "E-ROW-TYPE": "a value does not fit its column's type",
+        "E-ROW-KEY": "the row has no value in the column of keys",
+        "E-ROW-PATH": "the row names no image below the image root",
+        "E-ROW-TOO-LARGE": "a cell, or the row, is larger than the limit",
+        "E-EX-TOO-LARGE": "the Example would exceed 2^31-1 bytes",
+        "E-EX-EMPTY": "there is no annotation that the Example needs",
+        "E-EX-FAILED": "the Example could not be built",
+        "E-ANN-MISSING": "the image has no annotation file",
+        "E-ANN-FILE": "the image's annotation file cannot be read as one",
+    },
+    (Scope.ANNOTATION, 0): {
+        "E-ANN-SHAPE": "the shape is none, or none that has an area",
+        "E-BOX-SHAPE": "the bbox is not four numbers",
+        "E-BOX-NOT-FINITE": "the bbox holds NaN, infinity or a number beyond float64",
+        "E-BOX-EMPTY": "the box has no width or height in float32",
+        "E-BOX-OUTSIDE": "the box lies wholly outside the image",
+        "E-SEG-SHAPE": "the segmentation is neither polygons nor an RLE",
+        "E-SEG-EMPTY": "no pixel of the panoptic PNG shows any of its segments",
+        "E-RLE-SIZE": "the RLE's size is not the image's",
+        "E-RLE-SUM": "the RLE's counts do not sum to its pixels",
+        "E-RLE-CHARS": "the compressed RLE cannot be decoded",
+    },
+    (Scope.ANNOTATION, EXIT_INVALID_INPUT): {
+        "E-ANN-ORPHAN": "the annotation's image is not in the file",
+        "E-ANN-CATEGORY": "the annotation's category is not in the file",
+    },
+    (Scope.RUN, EXIT_USAGE): {
+        "E-ARG": "a flag or its value is wrong",
+    },
+    (Scope.RUN, EXIT_INVALID_INPUT): {
+        "E-TAB-FORMAT": "a table is not what its file is called",
+        "E-TAB-HEADER": "columns have no names, or the same, or not those needed",
+        "E-ANN-JSON": "the annotation file is no valid JSON",
+        "E-ANN-SECTION": "a section is missing, twice, or of no known kind",
+        "E-ANN-TYPE": "a value has the wrong type",
+        "E-ANN-DUPLICATE": "two images or segments share an id or name",
+        "E-ANN-JOIN": "two annotation files of a split contradict",
+        "E-ANN-PATH": "a file name leaves the image root",
+        "E-ANN-LABELS": "the categories contradict",
+        "E-ARR-HEADER": "the array file is no array",
+        "E-ARR-ZIP": "the .npz file cannot be unpacked",
+        "E-ARR-TYPE": "no tensor has values of that type",
+        "E-ARR-COUNT": "arrays that belong together differ in length",
+        "E-SET-MISSING": "most images are missing",
+        "E-SET-EMPTY": "there are no samples",
+        "E-SET-DUPLICATE": "two samples share a key",
+        "E-SRC-SPLIT": "a field says no split that there is, or no group",
+    },
+    (Scope.RUN, EXIT_BUDGET): {
+        "E-BUDGET": "more rejects or dropped annotations than accepted",
+    },
+    (Scope.RUN, EXIT_CONFLICT): {
+        "E-OUT-PLAN": "the output holds another plan",
+        "E-OUT-FOREIGN": "files of another run are there",
+        "E-OUT-DATES": "a data set of another date must come before this one",
+        "E-OUT-CONFLICT": "a file there has other content",
+    },
+    (Scope.RUN, EXIT_STORAGE): {
+        "E-IO-AUTH": "permission denied or no credentials",
+        "E-IO-NOSPACE": "the disk or quota is full",
+        "E-IO-READONLY": "the output cannot be written",
+        "E-IO-LIMIT": "out of memory or file descriptors",
+        "E-IO-RETRIES": "storage kept failing",
+        "E-SRC-CHANGED": "a source changed during or since",
+        "E-JOB": "the engine refused, lost or cancelled the job",
+    },
+    (Scope.RUN, EXIT_DAMAGE): {
+        "E-VER-MISSING": "a file of the data set is not there",
+        "E-VER-SIZE": "a file has another size than it was given",
+        "E-VER-FRAME": "a record's frame is none, or cut off",
+        "E-VER-CRC": "a record's bytes are not those written",
+        "E-VER-EXAMPLE": "a record is not what the manifest says",
+        "E-VER-INDEX": "an index is not that of its shard",
+        "E-VER-MANIFEST": "manifest, plan, receipts and rejects contradict",
+        "E-VER-FOREIGN": "a file of our names is not the data set's",
+        "E-VER-ORDER": "records are not in the order of the plan",
+        "E-VER-SOURCE": "a source is not what a record was made of",
+        "E-VER-IMAGE": "an image in a record is damaged",
+    },
+}
+
 FAULTS: Mapping[str, Fault] = MappingProxyType(
     {
-        "E-IMG-MISSING": Fault(Scope.SAMPLE, "the image is not in the listing of its root"),
-        "E-IMG-NOT-A-FILE": Fault(Scope.SAMPLE, "a directory, FIFO, socket or device"),
-        "E-IMG-EMPTY": Fault(Scope.SAMPLE, "the file has no bytes"),
-        "E-IMG-TOO-LARGE": Fault(Scope.SAMPLE, "the file is larger than the limit"),
-        "E-IMG-TRUNCATED": Fault(Scope.SAMPLE, "the file ends before its image does"),
-        "E-IMG-TYPE": Fault(Scope.SAMPLE, "the content is no JPEG, PNG, GIF or BMP for TensorFlow"),
-        "E-IMG-PIXELS": Fault(Scope.SAMPLE, "more pixels than the limit"),
-        "E-IMG-DAMAGED": Fault(Scope.SAMPLE, "the image cannot be decoded"),
-        "E-IMG-SIZE": Fault(Scope.SAMPLE, "width and height differ from the annotation file's"),
-        "E-SRC-TWICE": Fault(Scope.SAMPLE, "several files of one root have the name of the sample"),
-        "E-SRC-LABEL": Fault(Scope.SAMPLE, "nothing says which class the sample is of"),
-        "E-ROW-CSV": Fault(
-            Scope.SAMPLE, "the row has not as many cells as the header, or stray quotes"
-        ),
-        "E-ROW-JSON": Fault(Scope.SAMPLE, "the line is no JSON object"),
-        "E-ROW-TEXT": Fault(Scope.SAMPLE, "the row is no UTF-8"),
-        "E-ROW-TYPE": Fault(Scope.SAMPLE, "a value does not fit its column's type"),
-        "E-ROW-KEY": Fault(Scope.SAMPLE, "the row has no value in the column of keys"),
-        "E-ROW-PATH": Fault(Scope.SAMPLE, "the row names no image below the image root"),
-        "E-ROW-TOO-LARGE": Fault(Scope.SAMPLE, "a cell, or the row, is larger than the limit"),
-        "E-EX-TOO-LARGE": Fault(Scope.SAMPLE, "the Example would exceed 2^31-1 bytes"),
-        "E-EX-EMPTY": Fault(Scope.SAMPLE, "there is no annotation that the Example needs"),
-        "E-EX-FAILED": Fault(Scope.SAMPLE, "the Example could not be built"),
-        "E-ANN-MISSING": Fault(Scope.SAMPLE, "the image has no annotation file"),
-        "E-ANN-FILE": Fault(Scope.SAMPLE, "the image's annotation file cannot be read as one"),
-        "E-ANN-SHAPE": Fault(Scope.ANNOTATION, "the shape is none, or none that has an area"),
-        "E-ANN-ORPHAN": Fault(
-            Scope.ANNOTATION, "the annotation's image is not in the file", EXIT_INVALID_INPUT
-        ),
-        "E-ANN-CATEGORY": Fault(
-            Scope.ANNOTATION, "the annotation's category is not in the file", EXIT_INVALID_INPUT
-        ),
-        "E-BOX-SHAPE": Fault(Scope.ANNOTATION, "the bbox is not four numbers"),
-        "E-BOX-NOT-FINITE": Fault(
-            Scope.ANNOTATION, "the bbox holds NaN, infinity or a number beyond float64"
-        ),
-        "E-BOX-EMPTY": Fault(Scope.ANNOTATION, "the box has no width or height in float32"),
-        "E-BOX-OUTSIDE": Fault(Scope.ANNOTATION, "the box lies wholly outside the image"),
-        "E-SEG-SHAPE": Fault(Scope.ANNOTATION, "the segmentation is neither polygons nor an RLE"),
-        "E-SEG-EMPTY": Fault(
-            Scope.ANNOTATION, "no pixel of the panoptic PNG shows any of its segments"
-        ),
-        "E-RLE-SIZE": Fault(Scope.ANNOTATION, "the RLE's size is not the image's"),
-        "E-RLE-SUM": Fault(Scope.ANNOTATION, "the RLE's counts do not sum to its pixels"),
-        "E-RLE-CHARS": Fault(Scope.ANNOTATION, "the compressed RLE cannot be decoded"),
-        "E-ARG": Fault(Scope.RUN, "a flag or its value is wrong", EXIT_USAGE),
-        "E-TAB-FORMAT": Fault(
-            Scope.RUN, "a table is not what its file is called", EXIT_INVALID_INPUT
-        ),
-        "E-TAB-HEADER": Fault(
-            Scope.RUN, "columns have no names, or the same, or not those needed", EXIT_INVALID_INPUT
-        ),
-        "E-ANN-JSON": Fault(Scope.RUN, "the annotation file is no valid JSON", EXIT_INVALID_INPUT),
-        "E-ANN-SECTION": Fault(
-            Scope.RUN, "a section is missing, twice, or of no known kind", EXIT_INVALID_INPUT
-        ),
-        "E-ANN-TYPE": Fault(Scope.RUN, "a value has the wrong type", EXIT_INVALID_INPUT),
-        "E-ANN-DUPLICATE": Fault(
-            Scope.RUN, "two images or segments share an id or name", EXIT_INVALID_INPUT
-        ),
-        "E-ANN-JOIN": Fault(
-            Scope.RUN, "two annotation files of a split contradict", EXIT_INVALID_INPUT
-        ),
-        "E-ANN-PATH": Fault(Scope.RUN, "a file name leaves the image root", EXIT_INVALID_INPUT),
-        "E-ANN-LABELS": Fault(Scope.RUN, "the categories contradict", EXIT_INVALID_INPUT),
-        "E-ARR-HEADER": Fault(Scope.RUN, "the array file is no array", EXIT_INVALID_INPUT),
-        "E-ARR-ZIP": Fault(Scope.RUN, "the .npz file cannot be unpacked", EXIT_INVALID_INPUT),
-        "E-ARR-TYPE": Fault(Scope.RUN, "no tensor has values of that type", EXIT_INVALID_INPUT),
-        "E-ARR-COUNT": Fault(
-            Scope.RUN, "arrays that belong together differ in length", EXIT_INVALID_INPUT
-        ),
-        "E-SET-MISSING": Fault(Scope.RUN, "most images are missing", EXIT_INVALID_INPUT),
-        "E-SET-EMPTY": Fault(Scope.RUN, "there are no samples", EXIT_INVALID_INPUT),
-        "E-SET-DUPLICATE": Fault(Scope.RUN, "two samples share a key", EXIT_INVALID_INPUT),
-        "E-SRC-SPLIT": Fault(
-            Scope.RUN, "a field says no split that there is, or no group", EXIT_INVALID_INPUT
-        ),
-        "E-BUDGET": Fault(
-            Scope.RUN, "more rejects or dropped annotations than accepted", EXIT_BUDGET
-        ),
-        "E-OUT-PLAN": Fault(Scope.RUN, "the output holds another plan", EXIT_CONFLICT),
-        "E-OUT-FOREIGN": Fault(Scope.RUN, "files of another run are there", EXIT_CONFLICT),
-        "E-OUT-DATES": Fault(
-            Scope.RUN, "a data set of another date must come before this one", EXIT_CONFLICT
-        ),
-        "E-OUT-CONFLICT": Fault(Scope.RUN, "a file there has other content", EXIT_CONFLICT),
-        "E-IO-AUTH": Fault(Scope.RUN, "permission denied or no credentials", EXIT_STORAGE),
-        "E-IO-NOSPACE": Fault(Scope.RUN, "the disk or quota is full", EXIT_STORAGE),
-        "E-IO-READONLY": Fault(Scope.RUN, "the output cannot be written", EXIT_STORAGE),
-        "E-IO-LIMIT": Fault(Scope.RUN, "out of memory or file descriptors", EXIT_STORAGE),
-        "E-IO-RETRIES": Fault(Scope.RUN, "storage kept failing", EXIT_STORAGE),
-        "E-SRC-CHANGED": Fault(Scope.RUN, "a source changed during or since", EXIT_STORAGE),
-        "E-VER-MISSING": Fault(Scope.RUN, "a file of the data set is not there", EXIT_DAMAGE),
-        "E-VER-SIZE": Fault(Scope.RUN, "a file has another size than it was given", EXIT_DAMAGE),
-        "E-VER-FRAME": Fault(Scope.RUN, "a record's frame is none, or cut off", EXIT_DAMAGE),
-        "E-VER-CRC": Fault(Scope.RUN, "a record's bytes are not those written", EXIT_DAMAGE),
-        "E-VER-EXAMPLE": Fault(Scope.RUN, "a record is not what the manifest says", EXIT_DAMAGE),
-        "E-VER-INDEX": Fault(Scope.RUN, "an index is not that of its shard", EXIT_DAMAGE),
-        "E-VER-MANIFEST": Fault(
-            Scope.RUN, "manifest, plan, receipts and rejects contradict", EXIT_DAMAGE
-        ),
-        "E-VER-FOREIGN": Fault(Scope.RUN, "a file of our names is not the data set's", EXIT_DAMAGE),
-        "E-VER-ORDER": Fault(Scope.RUN, "records are not in the order of the plan", EXIT_DAMAGE),
-        "E-VER-SOURCE": Fault(Scope.RUN, "a source is not what a record was made of", EXIT_DAMAGE),
-        "E-VER-IMAGE": Fault(Scope.RUN, "an image in a record is damaged", EXIT_DAMAGE),
-        "E-JOB": Fault(Scope.RUN, "the engine refused, lost or cancelled the job", EXIT_STORAGE),
+        code: Fault(scope, meaning, exit_code)
+        for (scope, exit_code), meanings in _MEANINGS.items()
+        for code, meaning in meanings.items()
     }
 )
 
 
 REPAIRS: Mapping[str, str] = MappingProxyType(
     {
-        "area_replaced": "the area is negative: that of the outline is written, or else the box's",
-        "box_clipped": "the box goes over the image's edge: the part inside is written",
-        "boxes_rescaled": "the image has another size than the annotation file says, and the same"
-        " aspect ratio: all its annotations are scaled",
-        "boxes_turned": "annotations were made in the picture as EXIF turns it, or as it is stored:"
-        " all of the image are turned to what is written",
+        "area_replaced": "negative area: the outline's area is written, or else the box's",
+        "box_clipped": "box beyond the image's edge: the part inside is written",
+        "boxes_rescaled": "another size than annotated, same aspect ratio: annotations are scaled",
+        "boxes_turned": "annotated in the turned or the stored picture: turned to what is written",
         "crowd_replaced": "`iscrowd` is neither 0 nor 1: 1 is written",
-        "frame_assumed": "sizes do not tell whether annotations were made in the stored or in the"
-        " turned picture: the stored one is assumed",
+        "frame_assumed": "sizes fit the stored and the turned picture: the stored one is assumed",
         "image_converted": "the image was resized or encoded again, as asked for",
         "image_turned": "the image's pixels were turned as EXIF says, as asked for",
-        "image_unchanged": "the image is already as the conversion would make it: its own bytes are"
-        " written",
-        "keypoints_dropped": "keypoints are not three numbers for each name of the category, or a"
-        " visibility is not 0, 1 or 2: the object is written without them",
-        "mask_empty": "the object has no outline that can be drawn: its mask is all 0",
-        "panoptic_pixels_unlisted": "pixels of the panoptic PNG have the id of no segment: masks"
-        " are 0 there",
+        "image_unchanged": "already as the conversion would make it: its own bytes are written",
+        "keypoints_dropped": "not three numbers a name, or visibility not 0, 1 or 2: left out",
+        "mask_empty": "no outline that can be drawn: the mask is all 0",
+        "panoptic_pixels_unlisted": "pixels with the id of no segment: masks are 0 there",
         "panoptic_segment_empty": "no pixel of the panoptic PNG shows the segment: no mask has it",
-        "polygon_dropped": "the polygon has an odd number of coordinates, less than three points,"
-        " no area, or is too large to be drawn: the object's other polygons are written",
-        "segment_left_out": "the panoptic segment's box lies outside the image: the segment is left"
-        " out",
-        "segmentation_empty": "the segmentation has no polygon left, or no pixel: the object is"
-        " written without an outline, and its mask is all 0",
-        "segmentation_missing": "the object has no segmentation: it is written without an outline,"
-        " and its mask is all 0",
-        "size_from_image": "the image has another size than the annotation file says: annotations"
-        " are taken as pixels of the image, as asked for",
-        "size_from_json": "the image has another size than the annotation file says: annotations"
-        " are taken as pixels of that size, as asked for",
-        "unknown_category_dropped": "a list of the image has a category that is not in the file:"
-        " the list is written without it",
-        "unknown_category_left_out": "a list of the image has a category that no record can name:"
-        " the list is written without it",
+        "polygon_dropped": "polygon of an odd number of values, less than three points, no area, or"
+        " too large: the object's other polygons are written",
+        "segment_left_out": "the segment's box lies outside the image: the segment is left out",
+        "segmentation_empty": "no polygon or pixel is left: written without an outline, mask all 0",
+        "segmentation_missing": "no segmentation: written without an outline, mask all 0",
+        "size_from_image": "another size than annotated: taken as pixels of the image, as asked",
+        "size_from_json": "another size than annotated: taken as pixels of that size, as asked",
+        "unknown_category_dropped": "a list names a category that is not in the file: left out",
+        "unknown_category_left_out": "a list names a category that no record can name: left out",
     }
 )
 """What is counted as mended, in `repairs` of the manifest: what was found, and what is written."""

@@ -1,12 +1,10 @@
 """Values of records as people read them: bounded, escaped, images and tensors by what they are."""
 
 import math
-import struct
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from schemas.faults import printable
-from schemas.tensors import BFLOAT16, TENSOR_TYPES
+from schemas.tensors import BFLOAT16, Tensor
 
 MAX_VALUES = 8
 """Of a list; what is beyond is counted alone."""
@@ -14,107 +12,6 @@ MAX_CHARACTERS = 80
 """Of a text."""
 
 _HEX_BYTES = 16
-_TYPES = {number: (name, size) for name, (number, size) in TENSOR_TYPES.items()}
-_FORMATS = {
-    "float32": "f",
-    "float64": "d",
-    "float16": "e",
-    "int8": "b",
-    "int16": "h",
-    "int32": "i",
-    "int64": "q",
-    "uint8": "B",
-    "uint16": "H",
-    "uint32": "I",
-    "uint64": "Q",
-    "bool": "?",
-}
-_MAX_VARINT_BYTES = 10
-_TYPE, _SHAPE, _CONTENT, _DIMENSION, _SIZE = 0x08, 0x12, 0x22, 0x12, 0x08
-
-
-class Tensor(NamedTuple):
-    """A serialized `TensorProto`.
-
-    Attributes:
-        dtype: NumPy's name of its type, or `bfloat16`.
-        shape: of it.
-        content: its values, little-endian, in C order.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    content: bytes
-
-
-def read_tensor(data: bytes) -> Tensor | None:
-    """Return what `tf.io.serialize_tensor` wrote of numbers, None of any other bytes.
-
-    >>> read_tensor(bytes.fromhex("0804120412020804220401020304"))
-    Tensor(dtype='uint8', shape=(4,), content=b'\\x01\\x02\\x03\\x04')
-    """
-    found = _read_header(data)
-    return None if found is None else Tensor(found[0], found[1], data[found[2] :])
-
-
-def tensor_shape(data: bytes) -> tuple[int, ...] | None:
-    """Return the shape of what `read_tensor` would return, whose values are not copied.
-
-    >>> tensor_shape(bytes.fromhex("0804120412020804220401020304"))
-    (4,)
-    """
-    found = _read_header(data)
-    return None if found is None else found[1]
-
-
-def _read_header(data: bytes) -> tuple[str, tuple[int, ...], int] | None:
-    """Return type and shape of a serialized tensor, and where its values begin."""
-    try:
-        number, at = _varint(data, _expect(data, 0, _TYPE))
-        size, at = _varint(data, _expect(data, at, _SHAPE))
-        shape, end = [], at + size
-        while at < end:
-            length, at = _dimension(data, at)
-            shape.append(length)
-        if at != end or number not in _TYPES:
-            return None
-        size = 0
-        if at < len(data):
-            size, at = _varint(data, _expect(data, at, _CONTENT))
-    except (IndexError, ValueError):
-        return None
-    dtype, value_bytes = _TYPES[number]
-    if at + size != len(data) or math.prod(shape) * value_bytes != size:
-        return None
-    return dtype, tuple(shape), at
-
-
-def _dimension(data: bytes, at: int) -> tuple[int, int]:
-    """Return a dimension's length and where the next begins."""
-    size, at = _varint(data, _expect(data, at, _DIMENSION))
-    if not size:
-        return 0, at
-    end = at + size
-    length, at = _varint(data, _expect(data, at, _SIZE))
-    if at != end:
-        raise ValueError("a dimension with a name")
-    return length, at
-
-
-def _expect(data: bytes, at: int, tag: int) -> int:
-    if data[at] != tag:
-        raise ValueError("another field")
-    return at + 1
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for place in range(_MAX_VARINT_BYTES):
-        byte = data[at + place]
-        value |= (byte & 0x7F) << 7 * place
-        if byte < 0x80:
-            return value, at + place + 1
-    raise ValueError("no end")
 
 
 def show_tensor(tensor: Tensor) -> str:
@@ -124,19 +21,20 @@ def show_tensor(tensor: Tensor) -> str:
     'tensor uint8 [2, 2]: 1, 2, 3, 4'
     """
     shape = ", ".join(map(str, tensor.shape))
-    return f"tensor {tensor.dtype} [{shape}]: {show_numbers(_first_values(tensor), _count(tensor))}"
+    count = math.prod(tensor.shape)
+    values = show_numbers(_first_values(tensor, min(count, MAX_VALUES)), count)
+    return f"tensor {tensor.dtype} [{shape}]: {values}"
 
 
-def _count(tensor: Tensor) -> int:
-    return math.prod(tensor.shape)
+def _first_values(tensor: Tensor, count: int) -> list[float]:
+    import numpy as np  # late: few records hold tensors
 
-
-def _first_values(tensor: Tensor) -> list[float]:
-    count = min(_count(tensor), MAX_VALUES)
-    if tensor.dtype == BFLOAT16:
-        halves = struct.unpack_from(f"<{count}H", tensor.content)
-        return [struct.unpack("<f", struct.pack("<I", half << 16))[0] for half in halves]
-    return list(struct.unpack_from(f"<{count}{_FORMATS[tensor.dtype]}", tensor.content))
+    if tensor.dtype != BFLOAT16:
+        return np.frombuffer(
+            tensor.content, np.dtype(tensor.dtype).newbyteorder("<"), count
+        ).tolist()
+    halves = np.frombuffer(tensor.content, "<u2", count).astype("<u4")
+    return (halves << 16).view("<f4").tolist()
 
 
 def show_numbers(values: Sequence[float], count: int) -> str:

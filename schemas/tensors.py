@@ -1,15 +1,16 @@
-"""The bytes of a `TensorProto`, as `tf.io.serialize_tensor` writes them and `parse_tensor` reads.
+"""Arrays as bytes: `TensorProto`s, and the headers of `.npy` files.
 
+A `TensorProto` is as `tf.io.serialize_tensor` writes it and `tf.io.parse_tensor` reads it.
 Source of the format: tensorflow/core/framework/{tensor,tensor_shape,types}.proto. Values stand in
 `tensor_content` in C order, little-endian, as TensorFlow writes them on little-endian machines.
 """
 
 import io
 import math
-import tokenize
+import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -39,6 +40,27 @@ TENSOR_TYPES: Mapping[str, tuple[int, int]] = MappingProxyType(
     }
 )
 """Per NumPy's name of a type its number in TensorFlow's `DataType` and its bytes a value."""
+
+_TYPE_NAMES = {number: name for name, (number, _) in TENSOR_TYPES.items()}
+_VARINT = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
+_DIMENSION = re.compile(rb"\x12.(?:\x08(%b))?" % _VARINT, re.DOTALL)
+_HEADER = re.compile(
+    rb"\x08(%b)\x12%b((?:\x12.(?:\x08%b)?)*)(?:\x22%b)?" % ((_VARINT,) * 4), re.DOTALL
+)
+
+
+class Tensor(NamedTuple):
+    """A serialized `TensorProto`.
+
+    Attributes:
+        dtype: NumPy's name of its type, or `bfloat16`.
+        shape: of it.
+        content: its values, little-endian, in C order.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    content: bytes
 
 
 def encode_tensor(values: "numpy.ndarray", dtype: str | None = None) -> bytes:
@@ -75,22 +97,43 @@ def encode_tensor_parts(shape: Sequence[int], dtype: str, data: bytes) -> list[b
     Raises:
         ValueError: when type, shape and data do not fit together.
     """
+    header = _tensor_header(shape, dtype, len(data))
+    return [header, data] if data else [header]
+
+
+def read_tensor(data: bytes) -> Tensor | None:
+    """Return the tensor of numbers that `tf.io.serialize_tensor` wrote; None for other bytes.
+
+    >>> read_tensor(bytes.fromhex("0804120412020804220401020304"))
+    Tensor(dtype='uint8', shape=(4,), content=b'\\x01\\x02\\x03\\x04')
+    """
+    found = _read_header(data)
+    return None if found is None else Tensor(found[0], found[1], data[found[2] :])
+
+
+def tensor_shape(data: bytes) -> tuple[int, ...] | None:
+    """Return the shape that `read_tensor` finds, without a copy of the values.
+
+    >>> tensor_shape(bytes.fromhex("0804120412020804220401020304"))
+    (4,)
+    """
+    found = _read_header(data)
+    return None if found is None else found[1]
+
+
+def _tensor_header(shape: Sequence[int], dtype: str, data_bytes: int) -> bytes:
+    """Return what stands before a tensor's values."""
     if dtype not in TENSOR_TYPES:
         raise ValueError(f"dtype must be one of {', '.join(TENSOR_TYPES)}, got {dtype}: convert it")
     number, value_bytes = TENSOR_TYPES[dtype]
-    size_bytes = value_bytes
-    for length in shape:
-        size_bytes *= length
-    if size_bytes != len(data):
+    if (size_bytes := value_bytes * math.prod(shape)) != data_bytes:
         raise ValueError(
             f"data of a {dtype} tensor of shape {tuple(shape)} must have {size_bytes} bytes, got"
-            f" {len(data)}: give its values in C order"
+            f" {data_bytes}: give its values in C order"
         )
     dimensions = b"".join(map(_dimension, shape))
     header = b"\x08" + varint(number) + b"\x12" + varint(len(dimensions)) + dimensions
-    if not data:
-        return [header]
-    return [header + b"\x22" + varint(len(data)), data]
+    return header + b"\x22" + varint(data_bytes) if data_bytes else header
 
 
 def _dimension(length: int) -> bytes:
@@ -98,8 +141,23 @@ def _dimension(length: int) -> bytes:
     return b"\x12" + varint(len(size)) + size
 
 
-if TYPE_CHECKING:
-    import numpy
+def _read_header(data: bytes) -> tuple[str, tuple[int, ...], int] | None:
+    """Return type and shape of a serialized tensor, and where its values begin."""
+    match = _HEADER.match(data)
+    dtype = _TYPE_NAMES.get(_number(match[1])) if match else None
+    if match is None or dtype is None:
+        return None
+    shape = tuple(_number(size) for size in _DIMENSION.findall(match[2]))
+    try:
+        expected = _tensor_header(shape, dtype, len(data) - match.end())
+    except ValueError:
+        return None
+    return (dtype, shape, match.end()) if expected == match[0] else None
+
+
+def _number(encoded: bytes) -> int:
+    return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(encoded))
+
 
 MAX_HEADER_BYTES = 10_000
 """NumPy's own limit: the parser could run out of memory on a larger header."""
@@ -112,16 +170,6 @@ TEXT, BYTES = "text", "bytes"
 
 NPY_TEXT_TYPES = frozenset({TEXT, BYTES})
 """Types of labels alone: no tensor of theirs is written."""
-
-_UNREADABLE = (
-    ValueError,
-    SyntaxError,
-    TypeError,
-    KeyError,
-    MemoryError,
-    RecursionError,
-    tokenize.TokenError,
-)
 
 
 class NpyHeader(msgspec.Struct, frozen=True, array_like=True):
@@ -173,7 +221,7 @@ def parse_npy_header(data: bytes, dtype: str | None = None) -> NpyHeader:
             (3, 0): npy_format.read_array_header_2_0,  # differs in names of fields alone
         }[version]
         shape, fortran_order, found = read(file, max_header_size=MAX_HEADER_BYTES)
-    except _UNREADABLE as error:
+    except Exception as error:  # whatever Python's parser says of hostile text
         what = " ".join(str(error).split())[:120] or type(error).__name__
         raise _not_npy(f"a header that NumPy cannot read ({what})") from None
     name, value_bytes = _value_type(found, dtype)
@@ -191,12 +239,8 @@ def parse_npy_header(data: bytes, dtype: str | None = None) -> NpyHeader:
 def _value_type(found: "numpy.dtype", dtype: str | None) -> tuple[str, int]:
     """Return the name of a type, and its bytes a value."""
     what = repr(found.str)
-    if found.fields is not None or found.subdtype is not None:
-        raise _unknown_type(f"fields {found.descr}"[:80], "save an array of each field")
     if found.kind == "O":
         raise _unknown_type("Python objects, which are pickled", "save an array of numbers")
-    if found.kind in "mM":
-        raise _unknown_type(what, "save values.astype('int64')")
     if found.str == "|V2":
         if dtype != BFLOAT16:
             raise _unknown_type(what, "give --dtype bfloat16 if that is what it is")

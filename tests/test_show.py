@@ -17,8 +17,8 @@ from PIL import Image
 from pipelines.show import ShowConfig, draws, run, show
 from schemas.example import encode_example
 from schemas.features import Feature, FeatureSpec, Kind
-from schemas.shown_values import Tensor, read_tensor, show_bytes, show_tensor
-from schemas.tensors import TENSOR_TYPES, encode_tensor
+from schemas.shown_values import show_bytes, show_tensor
+from schemas.tensors import TENSOR_TYPES, Tensor, encode_tensor, read_tensor
 from tests.conftest import jpeg_bytes
 from tests.small_data_sets import write_data_set
 from tests.small_runs import build_run, plan_run, write_set

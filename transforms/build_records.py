@@ -12,7 +12,7 @@ from schemas.fields import RAW, EncodedImage, ImageInfo
 from schemas.layouts import Built, Labels, Layout, Unfit, labels_by_category
 from schemas.manifest import JobPlan
 from schemas.samples import Sample, is_panoptic
-from schemas.shown_values import tensor_shape
+from schemas.tensors import tensor_shape
 from schemas.tfrecord import frame_record
 from transforms.gate import WorkerGate
 from transforms.images.check_images import Check, ImageFault, check_image

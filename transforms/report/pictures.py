@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from schemas.faults import at_record, find_fault
 from schemas.features import Corners, Kind, ObjectRoles, PointRoles, Roles, corners_of
 from schemas.parse_example import Values
-from schemas.shown_values import Tensor
+from schemas.tensors import Tensor
 from schemas.tfrecord import FRAME_BYTES
 from transforms.gate import usable_cores
 from transforms.images.check_images import Check, check_image, decoding

@@ -12,8 +12,7 @@ import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 from schemas.fields import ImageInfo
-from schemas.shown_values import Tensor, read_tensor
-from schemas.tensors import BFLOAT16
+from schemas.tensors import BFLOAT16, Tensor, read_tensor
 from transforms.images.check_images import check_image, decoding
 from transforms.images.decode_images import decode_image, over_white, upper_bits
 from transforms.images.findings import (

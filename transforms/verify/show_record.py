@@ -11,7 +11,8 @@ from schemas.faults import at_record, fault_line, printable
 from schemas.features import Kind
 from schemas.manifest import MANIFEST_NAME, Manifest, ShardEntry, index_names_of, read_manifest
 from schemas.parse_example import Sequences, Values
-from schemas.shown_values import MAX_VALUES, read_tensor, show_bytes, show_numbers, show_tensor
+from schemas.shown_values import MAX_VALUES, show_bytes, show_numbers, show_tensor
+from schemas.tensors import read_tensor
 from schemas.tfrecord import FRAME_BYTES
 from transforms.images.check_images import ImageFault, check_image
 from transforms.storage import Access, Storage, find_uri, join_uri, open_storage
