@@ -23,10 +23,10 @@ import numpy
 import tensorflow as tf
 
 from schemas.example import encode_example_parts
-from schemas.example_rules import make_rules
+from schemas.example_rules import ExampleRules
 from schemas.features import Kind, parse_spec
 from schemas.layouts.detection import DETECTION
-from schemas.manifest import FeatureEntry, Label, ShardEntry
+from schemas.manifest import ShardEntry
 from schemas.samples import Order
 from schemas.tfrecord import frame_record
 from transforms.shard_index import IndexRow
@@ -71,12 +71,7 @@ def make_shard(folder: Path, number: int, records: int) -> tuple[ShardEntry, lis
 
 def rules_for(root: Path, deep: bool) -> ShardRules:
     """Return what the shards are to be like."""
-    features = [
-        FeatureEntry(f.key, f.kind.value, f.repeated, f.doc, f.content.value, f.optional)
-        for f in DETECTION.sorted_features
-    ]
-    labels = [Label(number, str(number)) for number in range(1, OBJECTS + 1)]
-    examples = make_rules(features, labels)
+    examples = ExampleRules(DETECTION, frozenset(range(1, OBJECTS + 1)))
     return ShardRules(str(root), examples, {"train": Order.INPUT}, 0, True, deep, frozenset())
 
 

@@ -1,17 +1,16 @@
-"""What every record of a data set must be, by its manifest, and whether a record is that."""
+"""Records against a manifest, and what records without one turn out to hold."""
 
 import hashlib
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import msgspec
 
 from schemas.faults import printable
-from schemas.features import Content, Kind
-from schemas.manifest import FeatureEntry, Label, Manifest
+from schemas.features import Content, Feature, FeatureSpec, Kind
+from schemas.manifest import Manifest, spec_of
 from schemas.parse_example import Message, Sequences, Values, kind_of, read_features, read_sequence
 
 _SHA256_KEY = "image/key/sha256"
@@ -27,39 +26,10 @@ _INDEXED_LAYOUTS = frozenset(
 )
 """Our layouts that write the index's labels into the record; a user's own layout may not."""
 
+_VALUES = {kind: operator.attrgetter(f"{kind.value}_list.value") for kind in Kind}
+"""What returns a `Feature`'s values by kind, none where they are of another kind."""
 
-@dataclass(frozen=True)
-class Rule:
-    """What one feature must be.
-
-    Attributes:
-        kind: kind of its values.
-        repeated: whether it has any number of values, instead of one.
-        optional: whether it may be absent.
-        labels: ids that its values may be; None where they may be anything.
-    """
-
-    kind: Kind
-    repeated: bool
-    optional: bool
-    labels: frozenset[int] | None = None
-
-    @cached_property
-    def listed(self) -> Callable[[Message], Sequence[Any]]:
-        """Function that returns a `Feature`'s values, none where they are of another kind."""
-        return operator.attrgetter(f"{self.kind.value}_list.value")
-
-    def wrong(self, key: str, feature: Message) -> Iterator[str]:
-        """Yield what is wrong with a feature."""
-        values = self.listed(feature)
-        if not values and (kind := kind_of(feature)) is not self.kind:
-            found = "no kind" if kind is None else kind.value
-            yield f"feature {key!r} is of {found}, not of {self.kind.value}"
-        elif len(values) != 1 and not self.repeated:
-            yield f"feature {key!r} has {len(values)} values, not one"
-        elif self.labels is not None and not self.labels.issuperset(values):
-            unknown = min(set(values) - self.labels)
-            yield f"feature {key!r} has the label {unknown}, which is not in the label map"
+Fields = Mapping[str, Message]
 
 
 @dataclass(frozen=True)
@@ -67,21 +37,12 @@ class ExampleRules:
     """What every record of a data set must be.
 
     Attributes:
-        context: rules by key, of the features of an Example or of a SequenceExample's context.
-        steps: rules by key, of a SequenceExample's feature lists; empty for Examples.
+        spec: its features.
         labels: ids of the label map; empty where there is none.
-        images: keys of image files.
-        row_label: key of the labels that the index holds too; empty where there is none.
-        size_keys: keys of a picture's height and width, which the index holds too; none where a
-            record does not state them.
     """
 
-    context: Mapping[str, Rule]
-    steps: Mapping[str, Rule] = field(default_factory=dict)
+    spec: FeatureSpec
     labels: frozenset[int] = frozenset()
-    images: tuple[str, ...] = ()
-    row_label: str = ""
-    size_keys: tuple[str, ...] = ()
 
     def find_wrong(
         self,
@@ -101,58 +62,90 @@ class ExampleRules:
             row_size_px: height and width of its picture in the index; none where it has neither.
             hashes: whether to compare SHA-256 of images.
         """
-        steps: Mapping[str, Message] = {}
+        steps: Fields = {}
         try:
-            if self.steps:
+            if self._steps:
                 context, steps = read_sequence(data)
             else:
                 context = read_features(data)
         except ValueError as error:
             return [f"no Example: {error}"]
-        wrong: list[str] = []
-        get, known = context.get, 0
-        for key, listed, labels, rule in self._by_key:
-            if (feature := get(key)) is None:
-                continue
-            known += 1
-            values = listed(feature)
-            # One value, and a known label: the usual feature is judged without a call.
-            if len(values) != 1 or not (labels is None or values[0] in labels):
-                wrong += rule.wrong(key, feature)
-            if row_labels is not None and key == self.row_label and values != row_labels:
-                wrong.append(_wrong_labels(key, values, row_labels))
-        if known != len(self._by_key) or known != len(context):
-            wrong += _wrong_keys(context, self.context)
-        if self.steps or steps:
-            wrong += self._wrong_steps(steps)
-        for key, value in zip(self.size_keys, row_size_px, strict=False):
-            stated = list(context[key].int64_list.value) if key in context else []
-            if value is not None and stated != [value]:
-                wrong.append(f"feature {key!r} is {_some(stated)}, the index says {value}")
+        wrong = [*self._wrong_keys(context, self._context), *self._wrong_keys(steps, self._steps)]
+        if self._is_indexed:
+            wrong += self._differing(context, row_labels, row_size_px)
         if hashes:
             wrong += self._wrong_hashes(context, sources)
         return wrong
 
     @cached_property
-    def _by_key(self) -> list[tuple[str, Callable[[Message], Sequence[Any]], Any, Rule]]:
-        """The rules of the context, looked up once and not for each of millions of records."""
-        return [(key, rule.listed, rule.labels, rule) for key, rule in self.context.items()]
+    def _context(self) -> dict[str, Feature]:
+        return {feature.key: feature for feature in self.spec.features if not feature.per_step}
 
-    def _wrong_steps(self, steps: Mapping[str, Message]) -> Iterator[str]:
-        yield from _wrong_keys(steps, self.steps)
-        for key, rule in self.steps.items():
-            for feature in steps[key].feature if key in steps else ():
-                yield from rule.wrong(key, feature)
+    @cached_property
+    def _steps(self) -> dict[str, Feature]:
+        return {feature.key: feature for feature in self.spec.features if feature.per_step}
 
-    def _wrong_hashes(
-        self, context: Mapping[str, Message], sources: Sequence[str]
+    @cached_property
+    def _is_indexed(self) -> bool:
+        return self.spec.name in _INDEXED_LAYOUTS
+
+    @cached_property
+    def _row_label(self) -> str:
+        """The key of the labels that the index holds too; empty where there is not just one."""
+        labels = [f.key for f in self._context.values() if f.content is Content.CLASS_LABEL]
+        keys = [key for key in labels if not key.startswith(_PANOPTIC)]
+        return keys[0] if len(keys) == 1 else ""
+
+    def _wrong_keys(self, found: Fields, wanted: Mapping[str, Feature]) -> Iterator[str]:
+        """Yield what is wrong with a record's keys and their values."""
+        known = 0
+        for key, feature in wanted.items():
+            if (held := found.get(key)) is None:
+                if not feature.optional:
+                    yield f"feature {key!r} is not there"
+                continue
+            known += 1
+            for values in held.feature if feature.per_step else (held,):
+                if what := self._wrong_values(values, feature):
+                    yield f"feature {key!r} {what}"
+        if known != len(found):
+            for key in sorted(set(found) - wanted.keys()):
+                yield f"feature {key!r} is not in the manifest"
+
+    def _wrong_values(self, found: Message, wanted: Feature) -> str:
+        values = _VALUES[wanted.kind](found)
+        if not values and (kind := kind_of(found)) is not wanted.kind:
+            return f"is of {'no kind' if kind is None else kind.value}, not of {wanted.kind.value}"
+        if len(values) != 1 and not wanted.repeated:
+            return f"has {len(values)} values, not one"
+        is_label = self.labels and wanted.content is Content.CLASS_LABEL
+        if is_label and (unknown := set(values) - self.labels):
+            return f"has the label {min(unknown)}, which is not in the label map"
+        return ""
+
+    def _differing(
+        self, context: Fields, row_labels: Sequence[int] | None, size_px: tuple[int | None, ...]
     ) -> Iterator[str]:
+        """Yield where the index says otherwise."""
+        key = self._row_label
+        if row_labels is not None and key in context:
+            labels = context[key].int64_list.value
+            if labels != row_labels:
+                said = f"has the labels {_some(labels)}, the index says {_some(row_labels)}"
+                yield f"feature {key!r} {said}"
+        if self._context.keys() >= {*_SIZE_KEYS}:
+            for key, value in zip(_SIZE_KEYS, size_px, strict=False):
+                stated = list(context[key].int64_list.value) if key in context else []
+                if value is not None and stated != [value]:
+                    yield f"feature {key!r} is {_some(stated)}, the index says {value}"
+
+    def _wrong_hashes(self, context: Fields, sources: Sequence[str]) -> Iterator[str]:
         """Compare images with the hash next to them, and with those of their sources."""
         digests = {
-            key: hashlib.sha256(value).hexdigest()
-            for key in self.images
-            if key in context
-            for value in context[key].bytes_list.value
+            feature.key: hashlib.sha256(value).hexdigest()
+            for feature in self._context.values()
+            if feature.content is Content.IMAGE and feature.key in context
+            for value in context[feature.key].bytes_list.value
         }
         if _SHA256_KEY in context and _IMAGE_KEY in digests:
             text = b"".join(context[_SHA256_KEY].bytes_list.value).decode("ascii", "replace")
@@ -163,60 +156,9 @@ class ExampleRules:
                 yield f"{key!r} has the SHA-256 {digest}, which is none of its sources by the index"
 
 
-def _wrong_keys(found: Mapping[str, Message], rules: Mapping[str, Rule]) -> Iterator[str]:
-    for key, rule in rules.items():
-        if key not in found and not rule.optional:
-            yield f"feature {key!r} is not there"
-    for key in sorted(found):
-        if key not in rules:
-            yield f"feature {key!r} is not in the manifest"
-
-
-def _wrong_labels(key: str, found: Sequence[int], row_labels: Sequence[int]) -> str:
-    return f"feature {key!r} has the labels {_some(found)}, the index says {_some(row_labels)}"
-
-
 def rules_of(manifest: Manifest) -> ExampleRules:
     """Return what a manifest says of every record."""
-    return make_rules(manifest.features, manifest.plan.labels, manifest.layout)
-
-
-def make_rules(
-    features: Sequence[FeatureEntry], labels: Sequence[Label], layout: str = ""
-) -> ExampleRules:
-    """Return what every record with these features must be.
-
-    Args:
-        features: of the records.
-        labels: of the label map.
-        layout: name of the layout, where it is one of ours.
-    """
-    ids = frozenset(label.id for label in labels)
-    class_labels = {f.key for f in features if f.content == Content.CLASS_LABEL.value}
-    rules = {
-        feature.key: Rule(
-            Kind(feature.kind),
-            feature.repeated,
-            feature.optional,
-            ids if ids and feature.key in class_labels else None,
-        )
-        for feature in features
-    }
-    steps = {feature.key for feature in features if feature.per_step}
-    return ExampleRules(
-        {key: rule for key, rule in rules.items() if key not in steps},
-        {key: rule for key, rule in rules.items() if key in steps},
-        ids,
-        tuple(f.key for f in features if f.content == Content.IMAGE.value and f.key not in steps),
-        _row_label(class_labels - steps) if layout in _INDEXED_LAYOUTS else "",
-        _SIZE_KEYS if layout in _INDEXED_LAYOUTS and rules.keys() >= {*_SIZE_KEYS} else (),
-    )
-
-
-def _row_label(class_labels: Collection[str]) -> str:
-    """Return the key of the labels that the index holds too; empty where there is not just one."""
-    keys = [key for key in class_labels if not key.startswith(_PANOPTIC)]
-    return keys[0] if len(keys) == 1 else ""
+    return ExampleRules(spec_of(manifest), frozenset(label.id for label in manifest.plan.labels))
 
 
 def _some(labels: Sequence[object]) -> str:
@@ -251,11 +193,6 @@ class KindFacts(msgspec.Struct):
     most: int
     first: Place
 
-    def add(self, other: "KindFacts") -> None:
-        """Add another's records, which come after these."""
-        self.records += other.records
-        self.least, self.most = min(self.least, other.least), max(self.most, other.most)
-
 
 class FeatureFacts(msgspec.Struct):
     """One feature of the records.
@@ -285,11 +222,18 @@ class FeatureFacts(msgspec.Struct):
         """Return whether it holds image files: more than half of its values are."""
         return sum(self.images.values()) > self.no_images
 
-    def add_values(self, values: Values, place: Place) -> None:
-        """Add what a record, or a step, holds."""
-        count = len(values.values)
-        kind = NO_KIND if values.kind is None else values.kind.value
-        self._add_kind(kind, KindFacts(1, count, count, place))
+    def add(self, lists: Sequence[Values], place: Place) -> None:
+        """Add what a record holds: one list of values, or one of each step."""
+        counts: dict[str, list[int]] = {}
+        for kind, values in lists:
+            counts.setdefault(NO_KIND if kind is None else kind.value, []).append(len(values))
+        for name, found in (counts or {NO_KIND: [0]}).items():
+            self._add_kind(name, KindFacts(1, min(found), max(found), place))
+
+    def add_steps(self, fewest: int, most: int) -> None:
+        """Add numbers of steps."""
+        low, high = self.steps or (fewest, most)
+        self.steps = min(low, fewest), max(high, most)
 
     def extend(self, other: "FeatureFacts") -> None:
         """Add another's records, which come after these."""
@@ -302,16 +246,11 @@ class FeatureFacts(msgspec.Struct):
         self.no_images += other.no_images
         self.first_no_image = self.first_no_image or other.first_no_image
 
-    def add_steps(self, fewest: int, most: int) -> None:
-        """Add numbers of steps."""
-        low, high = self.steps or (fewest, most)
-        self.steps = min(low, fewest), max(high, most)
-
-    def _add_kind(self, kind: str, facts: KindFacts) -> None:
-        if kind in self.kinds:
-            self.kinds[kind].add(facts)
-        else:
-            self.kinds[kind] = msgspec.structs.replace(facts)
+    def _add_kind(self, kind: str, new: KindFacts) -> None:
+        old = self.kinds.get(kind, new)
+        least, most = min(old.least, new.least), max(old.most, new.most)
+        records = new.records if old is new else old.records + new.records
+        self.kinds[kind] = KindFacts(records, least, most, old.first)
 
 
 class InferredSchema(msgspec.Struct):
@@ -336,11 +275,11 @@ class InferredSchema(msgspec.Struct):
         self.records += 1
         for key, values in record.context.items():
             if facts := self.feature(key):
-                facts.add_values(values, place)
+                facts.add([values], place)
         for key, steps in record.feature_lists.items():
             if facts := self.feature(key, per_step=True):
                 facts.add_steps(len(steps), len(steps))
-                self._add_steps(facts, steps, place)
+                facts.add(steps, place)
 
     def add_other(self, place: Place) -> None:
         """Add a record that is no Example."""
@@ -379,16 +318,6 @@ class InferredSchema(msgspec.Struct):
             ).rstrip()
         if self.unlisted:
             yield f"more than {MAX_KEYS} features: the others are not listed"
-
-    @staticmethod
-    def _add_steps(facts: FeatureFacts, steps: list[Values], place: Place) -> None:
-        """Add a record's steps as one record of each of their kinds."""
-        counts: dict[str, list[int]] = {}
-        for values in steps:
-            kind = NO_KIND if values.kind is None else values.kind.value
-            counts.setdefault(kind, []).append(len(values.values))
-        for kind, found in (counts or {NO_KIND: [0]}).items():
-            facts._add_kind(kind, KindFacts(1, min(found), max(found), place))
 
 
 def conflicts(schema: InferredSchema) -> Iterator[tuple[Place, str]]:

@@ -7,7 +7,7 @@ derived from it, so that no two of them can disagree.
 
 import enum
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,15 +85,10 @@ class Feature:
             )
         if self.doc.splitlines() != [self.doc]:
             raise ValueError(f"doc of {self.key} must be one line, got {self.doc!r}: shorten it")
-        if self.optional and self.repeated:
+        if self.optional and (self.repeated or self.per_step):
             raise ValueError(
-                f"optional must be a feature of one value, got the repeated {self.key}:"
-                " an empty list says that there is none"
-            )
-        if self.optional and self.per_step:
-            raise ValueError(
-                f"optional must be a feature of one value, got {self.key} of any number of steps:"
-                " no step says that there is none"
+                f"optional must be a feature of one value, got {self.key} of any number: no value,"
+                " or no step, says that there is none"
             )
         wanted = _KIND_OF_CONTENT.get(self.content, self.kind)
         if self.kind is not wanted:
@@ -234,9 +229,10 @@ def _parser(feature: Feature, repeated_as: RepeatedAs) -> Any:
 Corners = tuple[float, float, float, float]
 """`xmin, ymin, xmax, ymax` of a box, as parts of the picture's width and height."""
 
-_BOX = "image/object/bbox/"
+_EDGES = tuple(f"image/object/bbox/{edge}" for edge in ("xmin", "ymin", "xmax", "ymax"))
 _MASK_KEY = "image/object/mask"
 _OBJECT_LABELS = ("image/object/class/label", "objects/label", "category_id")
+_OBJECT_TEXTS = ("image/object/class/text",)
 _CLASS_LABELS = ("image/class/label", "label", "class", "target")
 _CLASS_TEXTS = ("image/class/text", "class_name", "class/text")
 _WIDTHS, _HEIGHTS = ("image/width", "width"), ("image/height", "height")
@@ -247,7 +243,6 @@ _SEGMENTATIONS = (
     "image/panoptic/category_mask",
     "image/panoptic/instance_mask",
 )
-_ARRAY_LAYOUT, _PIXEL_BOX_LAYOUT = "arrays", "keras"
 
 
 class BoxForm(enum.Enum):
@@ -325,22 +320,18 @@ def roles_of_spec(spec: FeatureSpec) -> Roles:
     """Return the roles of a data set's features; of SequenceExamples those of the context."""
     features = [feature for feature in spec.features if not feature.per_step]
     kinds = {feature.key: feature.kind for feature in features}
-    objects = _edges(kinds)
-    objects += [_flat(f.key, kinds) for f in features if f.content is Content.BOX_YXYX]
-    if spec.name == _PIXEL_BOX_LAYOUT and kinds.get("bbox") is Kind.FLOAT:
-        objects.append(_in_pixels(kinds))
+    boxes = [f.key for f in features if f.content is Content.BOX_YXYX]
+    objects = _object_lists(kinds, boxes, may_be_px=spec.name == "keras")
     labels = [f.key for f in features if f.content is Content.CLASS_LABEL]
-    if spec.name == _ARRAY_LAYOUT:
-        labels += _first_of(("label",), kinds, Kind.INT64)
+    labels += _there(("label",), kinds, Kind.INT64) if spec.name == "arrays" else ()
     of_objects = {found.labels for found in objects}
-    images = tuple(f.key for f in features if f.content is Content.IMAGE and not f.repeated)
     plain = {f.key: f.kind for f in features if f.content is Content.PLAIN and not f.repeated}
-    return _with_known_keys(
+    return _roles(
         kinds,
-        images=images,
-        pixels=tuple(key for key in _PIXELS if plain.get(key) is Kind.BYTES),
+        images=tuple(f.key for f in features if f.content is Content.IMAGE and not f.repeated),
+        pixels=_there(_PIXELS, plain, Kind.BYTES),
         objects=objects,
-        class_label="".join([key for key in labels if key not in of_objects][:1]),
+        class_label=next((key for key in labels if key not in of_objects), ""),
     )
 
 
@@ -348,28 +339,22 @@ def roles_of_keys(kinds: Mapping[str, Kind], images: Collection[str] = ()) -> Ro
     """Return the roles of strangers' features.
 
     Args:
-        kinds: of the features, by key.
+        kinds: kinds of the features, by key.
         images: keys whose values turned out to be image files.
 
     >>> roles = roles_of_keys({"image": Kind.BYTES, "target": Kind.INT64}, ["image"])
     >>> roles.images, roles.class_label
     (('image',), 'target')
     """
-    flat = sorted(
-        key for key, kind in kinds.items() if key.endswith("/bbox") and kind is Kind.FLOAT
-    )
-    objects = _edges(kinds) + [_flat(key, kinds) for key in flat]
-    if not objects and kinds.get("bbox") is Kind.FLOAT:
-        objects.append(_in_pixels(kinds))
-    no_pictures = {_MASK_KEY, *_SEGMENTATIONS}
-    pictures = tuple(key for key in sorted(kinds) if key in images and key not in no_pictures)
-    pixels = (key for key in _PIXELS if kinds.get(key) is Kind.BYTES and key not in images)
-    return _with_known_keys(
+    boxes = [key for key in sorted(kinds) if key.endswith("/bbox") and kinds[key] is Kind.FLOAT]
+    pictures = tuple(sorted({*images} & {*kinds} - {_MASK_KEY, *_SEGMENTATIONS}))
+    others = [key for key in _PIXELS if key not in images]
+    return _roles(
         kinds,
         images=pictures,
-        pixels=() if pictures else tuple(pixels),
-        objects=objects,
-        class_label="".join(_first_of(_CLASS_LABELS, kinds, Kind.INT64)),
+        pixels=() if pictures else _there(others, kinds, Kind.BYTES),
+        objects=_object_lists(kinds, boxes, may_be_px=True),
+        class_label=_first(_CLASS_LABELS, kinds, Kind.INT64),
     )
 
 
@@ -405,57 +390,55 @@ def corners_of(
     return ((x / width, y / height, (x + w) / width, (y + h) / height) for x, y, w, h in fours)
 
 
-def _edges(kinds: Mapping[str, Kind]) -> list[ObjectRoles]:
-    keys = tuple(f"{_BOX}{edge}" for edge in ("xmin", "ymin", "xmax", "ymax"))
-    if not all(kinds.get(key) is Kind.FLOAT for key in keys):
-        return []
-    texts = _first_of(("image/object/class/text",), kinds, Kind.BYTES)
-    return [ObjectRoles(BoxForm.EDGES, keys, _label_beside(_BOX, kinds), "".join(texts))]
+def _object_lists(
+    kinds: Mapping[str, Kind], boxes: Iterable[str], *, may_be_px: bool
+) -> tuple[ObjectRoles, ...]:
+    """Return the lists of objects: of edges, of each key of boxes, or else of boxes in pixels."""
+    lists: list[tuple[BoxForm, tuple[str, ...]]] = [(BoxForm.YXYX, (key,)) for key in boxes]
+    if len(_there(_EDGES, kinds, Kind.FLOAT)) == len(_EDGES):
+        lists.insert(0, (BoxForm.EDGES, _EDGES))
+    if may_be_px and not lists and kinds.get("bbox") is Kind.FLOAT:
+        lists.append((BoxForm.XYWH_PX, ("bbox",)))
+    return tuple(_object_roles(form, keys, kinds) for form, keys in lists)
 
 
-def _flat(key: str, kinds: Mapping[str, Kind]) -> ObjectRoles:
-    beside = key.rpartition("/")[0]
-    texts = _first_of((f"{beside}/text",), kinds, Kind.BYTES)
-    return ObjectRoles(BoxForm.YXYX, (key,), _label_beside(f"{beside}/", kinds), "".join(texts))
+def _object_roles(form: BoxForm, keys: tuple[str, ...], kinds: Mapping[str, Kind]) -> ObjectRoles:
+    """Return a list of objects with its classes, best those whose keys stand next to its boxes."""
+    prefix = keys[0][: keys[0].rfind("/") + 1]
+    labels = _first((f"{prefix}label", *_OBJECT_LABELS), kinds, Kind.INT64)
+    texts = _OBJECT_TEXTS if form is BoxForm.EDGES else (f"{prefix}text",) if prefix else ()
+    return ObjectRoles(form, keys, labels, _first(texts, kinds, Kind.BYTES))
 
 
-def _in_pixels(kinds: Mapping[str, Kind]) -> ObjectRoles:
-    return ObjectRoles(BoxForm.XYWH_PX, ("bbox",), _label_beside("", kinds))
-
-
-def _label_beside(prefix: str, kinds: Mapping[str, Kind]) -> str:
-    """Return the key of objects' class ids, best one with the prefix of their boxes."""
-    own = f"{prefix}label" if prefix != _BOX else _OBJECT_LABELS[0]
-    return "".join(_first_of((own, *_OBJECT_LABELS), kinds, Kind.INT64))
-
-
-def _first_of(keys: Sequence[str], kinds: Mapping[str, Kind], kind: Kind) -> list[str]:
-    """Return the first key that is there and of a kind, in a list; an empty one for none."""
-    return [key for key in keys if kinds.get(key) is kind][:1]
-
-
-def _with_known_keys(
+def _roles(
     kinds: Mapping[str, Kind],
     images: tuple[str, ...],
     pixels: tuple[str, ...],
-    objects: Sequence[ObjectRoles],
+    objects: tuple[ObjectRoles, ...],
     class_label: str,
 ) -> Roles:
-    """Return the roles with those that keys alone tell."""
-    point = "image/object/keypoint/"
-    has_points = all(kinds.get(f"{point}{axis}") is Kind.FLOAT for axis in "xy")
-    visibility = "".join(_first_of((f"{point}visibility",), kinds, Kind.INT64))
-    masks = _first_of((_MASK_KEY,), kinds, Kind.BYTES)
+    """Return the roles, with those that keys alone tell."""
+    x, y, seen = (f"image/object/keypoint/{name}" for name in ("x", "y", "visibility"))
+    points = PointRoles(x, y, _first((seen,), kinds, Kind.INT64))
     return Roles(
         images=images,
         pixels=pixels,
-        width="".join(_first_of(_WIDTHS, kinds, Kind.INT64)),
-        height="".join(_first_of(_HEIGHTS, kinds, Kind.INT64)),
-        objects=tuple(objects),
+        width=_first(_WIDTHS, kinds, Kind.INT64),
+        height=_first(_HEIGHTS, kinds, Kind.INT64),
+        objects=objects,
         class_label=class_label,
-        class_text="".join(_first_of(_CLASS_TEXTS, kinds, Kind.BYTES)),
-        keypoints=PointRoles(f"{point}x", f"{point}y", visibility) if has_points else None,
-        masks="".join(masks),
-        segmentations=tuple(key for key in _SEGMENTATIONS if kinds.get(key) is Kind.BYTES),
-        captions=tuple(key for key in _CAPTIONS if kinds.get(key) is Kind.BYTES),
+        class_text=_first(_CLASS_TEXTS, kinds, Kind.BYTES),
+        keypoints=points if len(_there((x, y), kinds, Kind.FLOAT)) == 2 else None,
+        masks=_first((_MASK_KEY,), kinds, Kind.BYTES),
+        segmentations=_there(_SEGMENTATIONS, kinds, Kind.BYTES),
+        captions=_there(_CAPTIONS, kinds, Kind.BYTES),
     )
+
+
+def _there(keys: Iterable[str], kinds: Mapping[str, Kind], kind: Kind) -> tuple[str, ...]:
+    """Return those of the keys that are there, and of a kind."""
+    return tuple(key for key in keys if kinds.get(key) is kind)
+
+
+def _first(keys: Iterable[str], kinds: Mapping[str, Kind], kind: Kind) -> str:
+    return next(iter(_there(keys, kinds, kind)), "")

@@ -5,22 +5,21 @@ from typing import Any
 import pytest
 
 from schemas.example import encode_example, encode_sequence_example
-from schemas.example_rules import make_rules
-from schemas.features import Kind
-from schemas.manifest import FeatureEntry, Label
+from schemas.example_rules import ExampleRules
+from schemas.features import Content, Feature, FeatureSpec, Kind
 
 FEATURES = [
-    FeatureEntry("a/image", "bytes", False, "", "image"),
-    FeatureEntry("b/texts", "bytes", True, "", "text"),
-    FeatureEntry("c/float", "float", False, "", "plain"),
-    FeatureEntry("d/floats", "float", True, "", "plain"),
-    FeatureEntry("e/int", "int64", False, "", "plain"),
-    FeatureEntry("f/ints", "int64", True, "", "plain"),
-    FeatureEntry("g/labels", "int64", True, "", "class_label"),
-    FeatureEntry("h/optional", "int64", False, "", "plain", optional=True),
+    Feature("a/image", Kind.BYTES, False, "d", Content.IMAGE),
+    Feature("b/texts", Kind.BYTES, True, "d", Content.TEXT),
+    Feature("c/float", Kind.FLOAT, False, "d", Content.PLAIN),
+    Feature("d/floats", Kind.FLOAT, True, "d", Content.PLAIN),
+    Feature("e/int", Kind.INT64, False, "d", Content.PLAIN),
+    Feature("f/ints", Kind.INT64, True, "d", Content.PLAIN),
+    Feature("g/labels", Kind.INT64, True, "d", Content.CLASS_LABEL),
+    Feature("h/optional", Kind.INT64, False, "d", Content.PLAIN, optional=True),
 ]
-LABELS = [Label(1, "one"), Label(90, "other")]
-RULES = make_rules(FEATURES, LABELS, "table")
+LABELS = frozenset({1, 90})
+RULES = ExampleRules(FeatureSpec("table", tuple(FEATURES)), LABELS)
 VALUES: dict[str, tuple[Kind, list[Any]]] = {
     "a/image": (Kind.BYTES, [b"x" * 300]),
     "b/texts": (Kind.BYTES, [b"", b"y" * 200]),
@@ -110,20 +109,18 @@ def test_bytes_that_are_no_example() -> None:
 
 
 def test_steps_of_a_sequence_example() -> None:
-    rules = make_rules(
-        [
-            FeatureEntry("id", "int64", False, "", "plain"),
-            FeatureEntry("one", "float", False, "", "plain", per_step=True),
-            FeatureEntry("some", "int64", True, "", "class_label", per_step=True),
-        ],
-        LABELS,
+    features = (
+        Feature("id", Kind.INT64, False, "d"),
+        Feature("one", Kind.FLOAT, False, "d", per_step=True),
+        Feature("some", Kind.INT64, True, "d", Content.CLASS_LABEL, per_step=True),
     )
+    rules = ExampleRules(FeatureSpec("mine", features), LABELS)
     context = {"id": (Kind.INT64, [1])}
     right = {"one": (Kind.FLOAT, [[0.5], [1.0]]), "some": (Kind.INT64, [[], [1, 90]])}
     wrong = {"one": (Kind.FLOAT, [[0.5], [1.0, 2.0]]), "more": (Kind.INT64, [[7]])}
     assert rules.find_wrong(encode_sequence_example(context, right)) == []
     assert rules.find_wrong(encode_sequence_example(context, wrong)) == [
+        "feature 'one' has 2 values, not one",
         "feature 'some' is not there",
         "feature 'more' is not in the manifest",
-        "feature 'one' has 2 values, not one",
     ]

@@ -36,7 +36,6 @@ MAY_IMPORT = {
 TO_BE_MENDED = {
     ("readers", "imports transforms"),
     ("readers", f"imports {IMAGES}"),
-    ("schemas", "uses _add_kind"),
     (STORAGE, "uses _run"),
     (STORAGE, "uses _path"),
     (STORAGE, "uses _coding"),

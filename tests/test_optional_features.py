@@ -95,6 +95,6 @@ def test_a_list_is_never_optional() -> None:
         Feature("tags", Kind.BYTES, True, "d", optional=True)
 
     assert str(raised.value) == (
-        "optional must be a feature of one value, got the repeated tags:"
-        " an empty list says that there is none"
+        "optional must be a feature of one value, got tags of any number: no value, or no step,"
+        " says that there is none"
     )
