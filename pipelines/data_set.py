@@ -11,15 +11,14 @@ from typing import Any, NamedTuple, Self
 
 import apache_beam as beam
 
-from schemas.faults import RejectBudget, Rejected
-from schemas.layouts import Layout
+from schemas.faults import Rejected
 from schemas.manifest import Manifest
 from schemas.samples import Sample, is_panoptic_root
-from schemas.shards import ShardNames, is_split_name
+from schemas.shards import is_split_name
 from schemas.splits import Splitting
 from transforms.build_records import record_bytes
 from transforms.commit import Commit
-from transforms.earlier import NO_EARLIER_SETS, EarlierSets, LeaveOutEarlier
+from transforms.earlier import LeaveOutEarlier
 from transforms.find_duplicates import FindDuplicates
 from transforms.gate import GateLimits
 from transforms.images.check_images import Check
@@ -28,13 +27,13 @@ from transforms.payloads import DetachPayloads
 from transforms.pin_blobs import PinBlobs
 from transforms.pipeline_spool import spool_for
 from transforms.plan_shards import Order, PlannedShards, PlanShards
-from transforms.publish_plan import CommitJob, PublishPlan
+from transforms.publish_plan import DataSetJob, PublishPlan
 from transforms.report.page import with_report
 from transforms.shard_job import ShardJob
 from transforms.shard_table import Sharding
 from transforms.sources.list_blobs import PinTally
 from transforms.sources.read_samples import Item, ReadSamples, SourceSamples, SplitSource, is_there
-from transforms.storage import Access, name_below
+from transforms.storage import name_below
 from transforms.storage.run_spool import RunSpool
 from transforms.write_shards import WriteShards
 
@@ -43,53 +42,28 @@ _MAX_SPLIT_CHARS = 200  # of 255 that a file name may have
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSetConfig:
+class DataSetConfig(DataSetJob):
     """A whole conversion, but for its sources, which a subclass adds.
 
     Attributes:
-        output: URI of the data set.
-        layout: what an Example holds; one of the user's own is welcome.
         sharding: number of shards and order.
-        names: how shard files are called.
         splitting: which split a sample belongs to.
         check: how far an image is looked into.
         orientation: what is done about EXIF orientations.
         conversion: what else is done to pixels.
-        budget: how many samples may be rejected.
-        drop_budget: how many annotations of each split may be dropped; None for 1 %, rounded up,
-            and never all.
         exclude: URI of a `rejected.jsonl` whose samples are left out; empty for none.
-        allow_empty: accept a split without samples.
-        label_file: URI of the classes in their order; empty to number their names as they sort.
         limits: of every worker process.
-        access: how stores are reached.
-        accept_command: the command that accepts `COUNT` rejects, for the message.
-        accept_drops_command: the command that accepts `COUNT` dropped annotations of a split.
-        earlier: data sets whose samples are left out; see `find_earlier_sets`.
         report: make `report.html` after the manifest; the data set does not depend on it.
-        replaces: `--overwrite` has just deleted a data set of ours in the output.
     """
 
-    output: str
-    layout: Layout
     sharding: Sharding = field(default_factory=Sharding)
-    names: ShardNames = field(default_factory=ShardNames)
     splitting: Splitting = field(default_factory=Splitting)
     check: Check = Check.HEADER
     orientation: Orientation = Orientation.KEEP
     conversion: Conversion = NO_CONVERSION
-    budget: RejectBudget = field(default_factory=RejectBudget)
-    drop_budget: RejectBudget | None = None
     exclude: str = ""
-    allow_empty: bool = False
-    label_file: str = ""
     limits: GateLimits = field(default_factory=GateLimits)
-    access: Access = field(default_factory=Access)
-    accept_command: str = "budget=RejectBudget(count=COUNT)"
-    accept_drops_command: str = "drop_budget=RejectBudget(count=COUNT)"
-    earlier: EarlierSets = NO_EARLIER_SETS
     report: bool = False
-    replaces: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what does not fit together."""
@@ -153,6 +127,11 @@ class DataSetConfig:
     def source_files(self) -> Mapping[str, Sequence[str]]:
         """URIs of files that the sources are recognised by, per split of the data set."""
         return dict.fromkeys(self.splits, self.files)
+
+    @property
+    def optional_splits(self) -> tuple[str, ...]:
+        """The splits that the data set lacks where they have no samples."""
+        return self.splitting.optional_splits
 
     @property
     def in_order(self) -> bool:
@@ -339,26 +318,6 @@ def plan_data_set(root: beam.Pipeline, config: DataSetConfig) -> PlannedDataSet:
     return PlannedDataSet(planned, new.files, rejected, tallies, spool)
 
 
-def commit_job_of(config: DataSetConfig) -> CommitJob:
-    """Return what publishing and committing need to know of a run."""
-    return CommitJob(
-        output=config.output,
-        layout=config.layout,
-        options=config.options(),
-        names=config.names,
-        budget=config.budget,
-        drop_budget=config.drop_budget,
-        allow_empty=config.allow_empty,
-        accept_command=config.accept_command,
-        accept_drops_command=config.accept_drops_command,
-        access=config.access,
-        earlier=config.earlier,
-        label_file=config.label_file,
-        optional_splits=config.splitting.optional_splits,
-        replaces=config.replaces,
-    )
-
-
 def shard_job_of(config: DataSetConfig, spool: RunSpool | None) -> ShardJob:
     """Return what all shards of a run have in common."""
     return ShardJob(
@@ -377,14 +336,13 @@ def shard_job_of(config: DataSetConfig, spool: RunSpool | None) -> ShardJob:
 def build(root: beam.Pipeline, config: DataSetConfig) -> beam.PCollection[Manifest]:
     """Build the graph: samples from the sources, shards from samples, one manifest."""
     (shards, table), files, rejected, tallies, spool = plan_data_set(root, config)
-    commit_job = commit_job_of(config)
-    plan = table | "PublishPlan" >> PublishPlan(commit_job, files, rejected)
+    plan = table | "PublishPlan" >> PublishPlan(config, files, rejected)
     job = shard_job_of(config, spool)
     infos = shards | "WriteShards" >> WriteShards(job, plan, config.limits)
     duplicates = None
     if len(config.splits) > 1:
         duplicates = infos | "FindDuplicates" >> FindDuplicates(config.output, config.access)
-    manifests = infos | "Commit" >> Commit(commit_job, plan, files, rejected, tallies, duplicates)
+    manifests = infos | "Commit" >> Commit(config, plan, files, rejected, tallies, duplicates)
     if config.report:
         return manifests | "WriteReport" >> beam.Map(with_report, config.output, config.access)
     return manifests

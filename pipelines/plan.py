@@ -9,7 +9,6 @@ import msgspec
 
 from pipelines.data_set import (
     DataSetConfig,
-    commit_job_of,
     estimated_bytes,
     plan_data_set,
     shard_job_of,
@@ -49,7 +48,6 @@ from transforms.forecast import (
 from transforms.publish_plan import (
     COMPLETE,
     REFUSED,
-    CommitJob,
     RejectBudget,
     free_bytes,
     look_at_output,
@@ -190,18 +188,17 @@ def _writes(
 
 def _job_plan(config: DataSetConfig, gathered: GatheredPlan) -> tuple[JobPlan, RuntimeError | None]:
     """Return the run's plan; where there are too many rejects, that without them, and the fault."""
-    job = commit_job_of(config)
     try:
-        plan = _make_plan(gathered, job)
+        plan = _make_plan(gathered, config)
     except RuntimeError as error:
         if not str(error).startswith("E-BUDGET "):
             raise
-        return _make_plan(gathered, replace(job, budget=_ALL, drop_budget=_ALL)), error
+        return _make_plan(gathered, replace(config, budget=_ALL, drop_budget=_ALL)), error
     warn_of_splits(gathered.files)
     return plan, None
 
 
-def _make_plan(gathered: GatheredPlan, job: CommitJob) -> JobPlan:
+def _make_plan(gathered: GatheredPlan, job: DataSetConfig) -> JobPlan:
     label_file = read_uri(job.label_file, job.access) if job.label_file else None
     return make_job_plan(gathered.table, gathered.files, gathered.rejected, job, label_file)
 
@@ -230,9 +227,8 @@ def _look(
 
 def _refuse_empty(config: DataSetConfig, gathered: GatheredPlan, plan: JobPlan) -> None:
     """Stop at splits that have lost all samples, as the commit would."""
-    job = commit_job_of(config)
-    for file in to_have_samples(gathered.files, plan, job):
-        refuse_empty(file, plan.splits[file.split].samples, job)
+    for file in to_have_samples(gathered.files, plan, config):
+        refuse_empty(file, plan.splits[file.split].samples, config)
 
 
 def _sampled(tried: Sequence[Tried]) -> Sampled:

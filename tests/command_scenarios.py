@@ -95,8 +95,8 @@ def _build_plainly(_: beam.Pipeline, config: CocoConfig) -> None:
         budget=config.budget,
         earlier=config.earlier,
     )
-    replaced = {"options": config.options(), "replaces": config.replaces}
-    job = dataclasses.replace(run.commit_job, **replaced)
+    options = config.options()
+    job = dataclasses.replace(run.commit_job, plan_options=options, replaces=config.replaces)
     run = dataclasses.replace(run, commit_job=job)
     _publish(run.table, run.files, run.rejected, job)
     commit_run(run, write_all(run))

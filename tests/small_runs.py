@@ -38,7 +38,7 @@ from transforms.plan_shards import (
     make_shard_plan,
     rank_bucket,
 )
-from transforms.publish_plan import CommitJob, make_job_plan, publish_plan
+from transforms.publish_plan import DataSetJob, make_job_plan, publish_plan
 from transforms.shard_job import ShardJob
 from transforms.shard_table import (
     Bucket,
@@ -62,6 +62,16 @@ STRICT = CocoRules()
 LIMITS = GateLimits(shards_in_flight=2, bytes_in_flight=1 << 20, readers=2)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SmallJob(DataSetJob):
+    """A job with options that a test gives."""
+
+    plan_options: Mapping[str, str]
+
+    def options(self) -> dict[str, str]:
+        return dict(self.plan_options)
+
+
 @dataclasses.dataclass(frozen=True)
 class SmallRun:
     """Everything that is known when the first shard begins."""
@@ -72,7 +82,7 @@ class SmallRun:
     rejected: list[Rejected]
     listings: dict[str, str]
     job: ShardJob
-    commit_job: CommitJob
+    commit_job: SmallJob
 
     @property
     def plan(self) -> JobPlan:
@@ -135,8 +145,12 @@ def plan_run(
         rejected=rejected,
         listings=listings,
         job=ShardJob(roots, str(output), layout),
-        commit_job=CommitJob(
-            str(output), layout, {**sharding.options(), **layout.options()}, **job, earlier=earlier
+        commit_job=SmallJob(
+            output=str(output),
+            layout=layout,
+            plan_options={**sharding.options(), **layout.options()},
+            earlier=earlier,
+            **job,
         ),
     )
 

@@ -21,6 +21,7 @@ from schemas.manifest import (
 )
 from schemas.shards import ShardNames
 from tests.small_runs import (
+    SmallJob,
     SmallRun,
     build_run,
     build_shards,
@@ -33,7 +34,6 @@ from tests.small_runs import (
 from transforms.commit import find_complete, refuse_empty
 from transforms.earlier import EarlierSet, EarlierSets
 from transforms.publish_plan import (
-    CommitJob,
     check_budget,
     check_drops,
     make_job_plan,
@@ -84,8 +84,11 @@ def put(folder: Path, names: list[str], data: bytes = b"of the user") -> None:
 
 # --- planning ---
 
-JOB = CommitJob(
-    "gs://b/out", DetectionLayout(), {"seed": "0"}, accept_command="--max_rejected COUNT"
+JOB = SmallJob(
+    output="gs://b/out",
+    layout=DetectionLayout(),
+    plan_options={"seed": "0"},
+    accept_command="--max_rejected COUNT",
 )
 
 
@@ -589,7 +592,7 @@ def test_neither_paths_nor_clocks_reach_the_data_set(tmp_path: Path) -> None:
 
 def look(run: SmallRun, data: tuple[Path, Path], **changes: Any) -> Manifest | None:
     arguments: dict[str, Any] = {
-        "options": run.commit_job.options,
+        "options": run.commit_job.options(),
         "annotations": {"train": [str(data[1])]},
         "roots": {"train": str(data[0])},
         "exclude": "",
@@ -668,7 +671,7 @@ def test_an_empty_root_is_recognised_too(tmp_path: Path, out: Path) -> None:
 
     found = find_complete(
         open_storage(str(out)),
-        run.commit_job.options,
+        run.commit_job.options(),
         {split: [str(path)] for split, path in annotations.items()},
         {split: str(path) for split, path in images.items()},
         "",

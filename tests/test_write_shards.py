@@ -765,8 +765,10 @@ def test_a_file_of_equal_size_but_other_bytes_is_a_conflict(
 def test_a_changed_option_is_a_conflict(data: tuple[Path, Path], out: Path) -> None:
     build(plan(data, out))
     run = plan(data, out)
-    options = {**run.commit_job.options, "seed": "1"}
-    run = dataclasses.replace(run, commit_job=dataclasses.replace(run.commit_job, options=options))
+    options = {**run.commit_job.options(), "seed": "1"}
+    run = dataclasses.replace(
+        run, commit_job=dataclasses.replace(run.commit_job, plan_options=options)
+    )
 
     with pytest.raises(RuntimeError, match=r"^E-OUT-CONFLICT .* belongs to plan"):
         build(run)

@@ -61,7 +61,7 @@ from transforms.output_files import (
     split_of,
     top_level,
 )
-from transforms.publish_plan import CommitJob, check_budget_aloud, first_difference, other_plan
+from transforms.publish_plan import DataSetJob, check_budget_aloud, first_difference, other_plan
 from transforms.sources.list_blobs import PinTally, listing_digest
 from transforms.sources.read_samples import SplitSource, uri_identity
 from transforms.storage import DEFAULT_ACCESS, Access, Storage, join_uri, list_uri, open_storage
@@ -75,7 +75,7 @@ def commit(
     files: Sequence[SplitSource],
     rejected: Sequence[Rejected],
     listings: Mapping[str, str],
-    job: CommitJob,
+    job: DataSetJob,
     duplicates: Duplicates = NO_DUPLICATES,
 ) -> Manifest:
     """Write the side files and last the manifest, when everything is there and adds up.
@@ -183,7 +183,7 @@ def make_manifest(
     )
 
 
-def refuse_empty(file: SplitSource, samples: int, job: CommitJob) -> None:
+def refuse_empty(file: SplitSource, samples: int, job: DataSetJob) -> None:
     """Stop when a split with images has no samples left, and no earlier data set has any of them.
 
     Raises:
@@ -274,7 +274,7 @@ def _with_shares(splits: Mapping[str, SplitSummary]) -> dict[str, SplitSummary]:
 
 
 def to_have_samples(
-    files: Sequence[SplitSource], plan: JobPlan, job: CommitJob
+    files: Sequence[SplitSource], plan: JobPlan, job: DataSetJob
 ) -> list[SplitSource]:
     """Return the files of splits that must not come out empty.
 
@@ -418,7 +418,7 @@ class Commit(beam.PTransform):
         duplicates: what splits have in common; None where there is one split.
     """
 
-    job: CommitJob
+    job: DataSetJob
     plan: beam.PCollection[JobPlan]
     files: beam.PCollection[SplitSource]
     rejected: beam.PCollection[Rejected]
@@ -444,7 +444,7 @@ def _commit(
     files: list[SplitSource],
     rejected: list[Rejected],
     tallies: list[tuple[str, PinTally]],
-    job: CommitJob,
+    job: DataSetJob,
     duplicates: Duplicates,
 ) -> Manifest:
     for root, tally in tallies:

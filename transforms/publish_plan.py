@@ -71,31 +71,28 @@ _LOG = logging.getLogger(__name__)
 _SHOWN_REJECTS = 10
 
 
-@dataclass(frozen=True)
-class CommitJob:
-    """What publishing and committing need to know of a run.
+@dataclass(frozen=True, kw_only=True)
+class DataSetJob:
+    """The part of a run's configuration that steps after planning need; pipelines extend it.
 
     Attributes:
         output: URI of the data set.
-        layout: what an Example holds.
-        options: options that decide bytes or membership, by name, beyond the plan's own.
+        layout: what an Example holds; one of the user's own is welcome.
         names: how shard files are called.
         budget: how many samples may be rejected.
         drop_budget: how many annotations of each split may be dropped; None for 1 %, rounded up,
             and never all.
-        allow_empty: accept a split without images.
+        allow_empty: accept a split without samples.
         accept_command: the command that accepts `COUNT` rejects, for the message.
         accept_drops_command: the command that accepts `COUNT` dropped annotations of a split.
         access: how stores are reached.
-        earlier: the data sets that this one adds to.
+        earlier: data sets whose samples are left out; see `find_earlier_sets`.
         label_file: URI of the classes in their order; empty to number their names as they sort.
-        optional_splits: those that are not there where they have no samples.
         replaces: `--overwrite` has just deleted a data set of ours in the output.
     """
 
     output: str
     layout: Layout
-    options: Mapping[str, str] = field(default_factory=dict)
     names: ShardNames = field(default_factory=ShardNames)
     budget: RejectBudget = field(default_factory=RejectBudget)
     drop_budget: RejectBudget | None = None
@@ -105,15 +102,23 @@ class CommitJob:
     access: Access = DEFAULT_ACCESS
     earlier: EarlierSets = NO_EARLIER_SETS
     label_file: str = ""
-    optional_splits: Collection[str] = ()
     replaces: bool = False
+
+    @property
+    def optional_splits(self) -> Collection[str]:
+        """The splits that the data set lacks where they have no samples."""
+        return ()
+
+    def options(self) -> dict[str, str]:
+        """Return the options that decide bytes or membership, for the plan."""
+        raise NotImplementedError
 
 
 def make_job_plan(
     table: ShardTable,
     files: Sequence[SplitSource],
     rejected: Sequence[Rejected],
-    job: CommitJob,
+    job: DataSetJob,
     label_file: bytes | None = None,
 ) -> JobPlan:
     """Return the plan of a run, when its samples and their rejects so far allow one.
@@ -140,7 +145,7 @@ def make_job_plan(
     labels = add_labels(job.earlier.labels, numbered, job.label_file or job.output)
     return JobPlan(
         format_version=FORMAT_VERSION,
-        options=dict(job.options),
+        options=job.options(),
         labels=labels,
         splits={file.split: table.planned(file.split) for file in files},
         samples=table.digest,
@@ -216,7 +221,9 @@ def first_difference(plan: JobPlan, wanted: Mapping[str, Any]) -> str:
     return "the output was made from other images or annotations"
 
 
-def check_budget(rejects: Iterable[Rejected], files: Iterable[SplitSource], job: CommitJob) -> None:
+def check_budget(
+    rejects: Iterable[Rejected], files: Iterable[SplitSource], job: DataSetJob
+) -> None:
     """Stop when more samples are rejected than accepted, of those that earlier data sets lack.
 
     Raises:
@@ -244,7 +251,7 @@ def check_budget(rejects: Iterable[Rejected], files: Iterable[SplitSource], job:
         raise RuntimeError(fault_line("E-BUDGET", job.output, what, remedy))
 
 
-def check_drops(rejects: Iterable[Rejected], files: Iterable[SplitSource], job: CommitJob) -> None:
+def check_drops(rejects: Iterable[Rejected], files: Iterable[SplitSource], job: DataSetJob) -> None:
     """Stop when more annotations of a split are dropped than accepted.
 
     Their number is compared with that of the annotations to be written: those that are listed,
@@ -287,7 +294,7 @@ def _allowed_drops(listed: int, budget: RejectBudget | None) -> int:
 
 
 def _first_emptied(
-    samples: Iterable[Rejected], files: Iterable[SplitSource], job: CommitJob
+    samples: Iterable[Rejected], files: Iterable[SplitSource], job: DataSetJob
 ) -> str:
     """Return the first split that must have samples and has lost all to rejects, or nothing."""
     lost = Counter(split for split, _ in {(reject.split, reject.key) for reject in samples})
@@ -300,7 +307,7 @@ def _first_emptied(
 
 
 def check_budget_aloud(
-    rejects: Sequence[Rejected], files: Sequence[SplitSource], job: CommitJob, remedy: str
+    rejects: Sequence[Rejected], files: Sequence[SplitSource], job: DataSetJob, remedy: str
 ) -> None:
     """Check both budgets, and log the first of the rejects that are too many.
 
@@ -331,7 +338,7 @@ def other_plan(output: Storage, what: str) -> RuntimeError:
     return RuntimeError(fault_line("E-OUT-PLAN", output.root, what, remedy))
 
 
-def _refuse_without_samples(files: Sequence[SplitSource], job: CommitJob) -> None:
+def _refuse_without_samples(files: Sequence[SplitSource], job: DataSetJob) -> None:
     if job.allow_empty:
         return
     if not files:
@@ -341,14 +348,14 @@ def _refuse_without_samples(files: Sequence[SplitSource], job: CommitJob) -> Non
         if not file.images:
             what = f"no {job.layout.sample_noun}s in its sources"
             remedy = "check them, or give --allow_empty"
-            if "split_by" in job.options:
-                what = f"no sample is of it by {job.options['split_by']}"
+            if split_by := job.options().get("split_by"):
+                what = f"no sample is of it by {split_by}"
                 remedy = "give a larger share, correct --splits, or give --allow_empty"
             raise RuntimeError(fault_line("E-SET-EMPTY", f"split {file.split}", what, remedy))
 
 
 def _numbered(
-    files: Sequence[SplitSource], job: CommitJob, label_file: bytes | None
+    files: Sequence[SplitSource], job: DataSetJob, label_file: bytes | None
 ) -> list[Label]:
     """Return the labels: by the label file, by the sources, or by the names of their classes."""
     first_id = job.layout.first_label_id
@@ -362,7 +369,7 @@ def _numbered(
     return number_names(job.earlier.labels, names, 1 if first_id is None else first_id)
 
 
-def _check_found(found: Sequence[str], job: CommitJob) -> None:
+def _check_found(found: Sequence[str], job: DataSetJob) -> None:
     try:
         job.layout.resolved(found)
     except ValueError as error:
@@ -391,7 +398,7 @@ class PublishPlan(beam.PTransform):
         rejected: rejects so far.
     """
 
-    job: CommitJob
+    job: DataSetJob
     files: beam.PCollection[SplitSource]
     rejected: beam.PCollection[Rejected]
 
@@ -402,7 +409,7 @@ class PublishPlan(beam.PTransform):
 
 
 def _publish(
-    table: ShardTable, files: list[SplitSource], rejected: list[Rejected], job: CommitJob
+    table: ShardTable, files: list[SplitSource], rejected: list[Rejected], job: DataSetJob
 ) -> JobPlan:
     label_file = read_uri(job.label_file, job.access) if job.label_file else None
     plan = make_job_plan(table, files, rejected, job, label_file)

@@ -159,8 +159,8 @@ SABOTAGES = (
         2,
         "the output's path reaches the plan",
         PUBLISH,
-        "options=dict(job.options),",
-        'options={**job.options, "output": job.output},',
+        "options=job.options(),",
+        'options={**job.options(), "output": job.output},',
         ("tests/test_commit.py::test_neither_paths_nor_clocks_reach_the_data_set",),
     ),
     Sabotage(
