@@ -21,9 +21,9 @@ from pipelines.run import spare_the_collector
 from schemas.samples import Blob, Sample
 from schemas.shards import ShardPlan
 from transforms.pin_blobs import PinBlobs
-from transforms.pipeline_spool import spool_for
 from transforms.plan_shards import PlanShards
 from transforms.shard_table import Sharding
+from transforms.sources.elements import spool_for
 from transforms.sources.list_blobs import BlobName
 from transforms.storage import Entry
 

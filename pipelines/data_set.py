@@ -16,7 +16,7 @@ from schemas.manifest import Manifest
 from schemas.samples import Sample, is_panoptic_root
 from schemas.shards import is_split_name
 from schemas.splits import Splitting
-from transforms.build_records import record_bytes
+from transforms.build_records import ShardJob, record_bytes
 from transforms.commit import Commit
 from transforms.earlier import LeaveOutEarlier
 from transforms.find_duplicates import FindDuplicates
@@ -25,12 +25,11 @@ from transforms.images.check_images import Check
 from transforms.images.convert_images import NO_CONVERSION, Conversion, Orientation
 from transforms.payloads import DetachPayloads
 from transforms.pin_blobs import PinBlobs
-from transforms.pipeline_spool import spool_for
 from transforms.plan_shards import Order, PlannedShards, PlanShards
 from transforms.publish_plan import DataSetJob, PublishPlan
 from transforms.report.page import with_report
-from transforms.shard_job import ShardJob
 from transforms.shard_table import Sharding
+from transforms.sources.elements import spool_for
 from transforms.sources.list_blobs import PinTally
 from transforms.sources.read_samples import Item, ReadSamples, SourceSamples, SplitSource, is_there
 from transforms.storage import name_below

@@ -41,10 +41,10 @@ from transforms.earlier import Since, dividing_options, find_earlier_sets
 from transforms.forecast import new_slot
 from transforms.images.check_images import SAFE_PILLOW_MAJOR
 from transforms.output_files import EXCLUDED_NAME, remove_output
-from transforms.pipeline_spool import shares_memory
 from transforms.progress import PROGRESS, Progress
 from transforms.publish_plan import refuse_no_place
 from transforms.report.page import has_report, write_report
+from transforms.sources.elements import shares_memory
 from transforms.storage import (
     Storage,
     check_uri,

@@ -28,7 +28,7 @@ from schemas.layouts import Layout
 from schemas.layouts.detection import DetectionLayout
 from schemas.layouts.pictures import SizeMismatch
 from schemas.layouts.table import TableLayout
-from transforms.pipeline_spool import spool_for
+from transforms.sources.elements import spool_for
 from transforms.sources.join_files import JoinFiles, NamedFile, Sides
 from transforms.sources.listed_files import ListFiles
 from transforms.sources.read_samples import SourceSamples

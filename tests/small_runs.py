@@ -19,6 +19,7 @@ from schemas.samples import Sample
 from schemas.shards import ShardInfo, ShardNames, ShardPlan
 from tests.children import die_at, without_anonymous_files
 from tests.conftest import coco_dict, jpeg_bytes
+from transforms.build_records import ShardJob
 from transforms.build_shard import write_shard
 from transforms.commit import commit
 from transforms.earlier import (
@@ -39,7 +40,6 @@ from transforms.plan_shards import (
     rank_bucket,
 )
 from transforms.publish_plan import DataSetJob, make_job_plan, publish_plan
-from transforms.shard_job import ShardJob
 from transforms.shard_table import (
     Bucket,
     Shard,

@@ -8,12 +8,11 @@ import pytest
 
 from schemas.samples import Blob, Sample
 from schemas.shards import ShardPlan
-from transforms.pipeline_spool import spool_for
 from transforms.plan_shards import PlanShards
 from transforms.shard_table import (
     Sharding,
 )
-from transforms.sources.elements import StructCoder
+from transforms.sources.elements import StructCoder, spool_for
 
 
 @pytest.mark.parametrize("number", [1, 3000])

@@ -7,7 +7,7 @@ import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
 from schemas.faults import RejectBudget
-from transforms.pipeline_spool import spool_for
+from transforms.sources.elements import spool_for
 from transforms.sources.join_files import (
     OTHER_SIDE,
     JoinedFiles,

@@ -18,7 +18,6 @@ from schemas.faults import find_fault
 from schemas.manifest import PlannedSplit
 from schemas.samples import Blob, Sample, pack_each, pack_rounded, read_sample
 from schemas.shards import ShardPlan
-from transforms import pipeline_spool
 from transforms.plan_shards import (
     BucketBatch,
     Order,
@@ -39,6 +38,7 @@ from transforms.shard_table import (
     equal_shares,
     make_shard_table,
 )
+from transforms.sources import elements
 from transforms.sources.list_blobs import PinTally
 
 SHUFFLED, INPUT = Order.SHUFFLED, Order.INPUT
@@ -561,35 +561,12 @@ def test_samples_of_one_position_go_by_their_keys() -> None:
     assert [read_sample(s).key for s in run.samples] == ["a", "b", "c"]
 
 
-_MANY = "50 samples are many for one process: sorting them takes some"
-_CLUSTER = "a cluster (--runner) divides them among its workers"
-
-
-@pytest.mark.parametrize(
-    ("most", "spooled", "expected"),
-    [
-        (49, True, [f"{_MANY} 5 kB of memory, and 50 kB or more in --spool_dir; {_CLUSTER}"]),
-        (49, False, [f"{_MANY} 100 kB of memory; {_CLUSTER}"]),
-        (50, True, []),
-        (50, False, []),
-    ],
-)
-def test_a_run_in_process_warns_of_too_many_samples(
-    test_pipeline: Callable[[], beam.Pipeline],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    most: int,
-    spooled: bool,
-    expected: list[str],
-) -> None:
-    monkeypatch.setattr(pipeline_spool, "MOST_SPOOLED" if spooled else "MOST_HELD", most)
-    with test_pipeline() as pipeline:
-        samples = pipeline | beam.Create(numbered(50)).with_output_types(Sample)
-        spool = pipeline_spool.spool_for(pipeline) if spooled else None
-        _ = samples | PlanShards(Sharding({"": 2}), kilobyte, spool=spool)
-
-    told = [record for record in caplog.records if record.name == pipeline_spool.__name__]
-    assert [record.getMessage() for record in told] == expected
+def test_a_run_in_process_warns_of_too_many_samples(caplog: pytest.LogCaptureFixture) -> None:
+    for samples, spooled in ((10_000_000, True), (1_000_000, False), (1_000_001, False)):
+        elements.warn_of_many(samples, spooled=spooled)
+    assert caplog.messages == [
+        "1000001 samples are many for one process; a cluster (--runner) divides them among workers"
+    ]
 
 
 def test_the_least_number_of_shards_is_logged_where_it_decides(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pipelines import table
 from schemas.samples import Sample, digest_payload
-from transforms.pipeline_spool import spool_for
+from transforms.sources.elements import spool_for
 from transforms.storage import run_spool
 from transforms.storage.run_spool import RunSpool, payload_bytes
 

@@ -42,13 +42,12 @@ from tests.small_runs import (
     write_set,
 )
 from transforms import build_records
-from transforms.build_records import Record, build_record
+from transforms.build_records import Record, ShardJob, build_record
 from transforms.build_shard import build_shard, check_sources, write_shard
 from transforms.gate import GateLimits, WorkerGate
 from transforms.images.check_images import Check
 from transforms.progress import PROGRESS
 from transforms.shard_index import IndexRow, Source, index_from_parquet, index_to_parquet
-from transforms.shard_job import ShardJob
 from transforms.storage import Spool, open_storage
 from transforms.storage.local import LocalStorage
 from transforms.write_shards import WriteShards

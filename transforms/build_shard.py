@@ -33,7 +33,9 @@ from schemas.shards import (
 from schemas.shown_values import counted, megabytes
 from transforms.build_records import (
     Record,
+    ShardJob,
     bytes_in_flight,
+    check_codecs,
     record_facts,
     record_maker,
 )
@@ -49,7 +51,6 @@ from transforms.shard_index import (
     index_to_text,
     same_but_pins,
 )
-from transforms.shard_job import ShardJob, check_codecs
 from transforms.sources.read_blobs import read_blob
 from transforms.storage import (
     Spool,

@@ -32,10 +32,10 @@ import msgspec
 from schemas.faults import fault_line
 from schemas.manifest import JobPlan
 from schemas.shards import ShardInfo, ShardPlan
+from transforms.build_records import ShardJob
 from transforms.build_shard import gate_for, write_shard
 from transforms.gate import GateLimits, usable_cores
 from transforms.progress import PROGRESS, Counts
-from transforms.shard_job import ShardJob
 from transforms.storage import is_local
 from transforms.storage.disk import RunLock
 

@@ -42,7 +42,6 @@ from transforms.payloads import (
     make_boundaries,
 )
 from transforms.pin_blobs import refuse_mostly_missing
-from transforms.pipeline_spool import warn_of_many
 from transforms.shard_table import (
     Bucket,
     Ranks,
@@ -53,7 +52,14 @@ from transforms.shard_table import (
     add_tallies,
     make_shard_table,
 )
-from transforms.sources.elements import Batch, GroupBatches, MakeBatches, is_in_process, num_groups
+from transforms.sources.elements import (
+    Batch,
+    GroupBatches,
+    MakeBatches,
+    is_in_process,
+    num_groups,
+    warn_of_many,
+)
 from transforms.sources.list_blobs import DIGEST_MODULUS, PinTally
 from transforms.storage.run_spool import RunSpool
 

@@ -13,10 +13,10 @@ from apache_beam.utils.shared import Shared
 from schemas.faults import Scope
 from schemas.manifest import JobPlan
 from schemas.shards import ShardInfo, ShardPlan
+from transforms.build_records import ShardJob
 from transforms.builders import ShardBuilders
 from transforms.gate import GateLimits
 from transforms.progress import COUNTERS
-from transforms.shard_job import ShardJob
 from transforms.sources.read_blobs import UNPACKED
 from transforms.storage.retries import THROTTLED
 

@@ -33,11 +33,10 @@ from schemas.run_plan import (
 )
 from schemas.samples import Sample, is_panoptic
 from schemas.shards import ShardPlan
-from transforms.build_records import bytes_in_flight, record_maker
+from transforms.build_records import ShardJob, bytes_in_flight, record_maker
 from transforms.gate import GateLimits, WorkerGate
 from transforms.images.convert_images import Orientation
 from transforms.publish_plan import reject_text
-from transforms.shard_job import ShardJob
 from transforms.shard_table import ShardTable
 from transforms.sources.list_blobs import PinTally
 from transforms.sources.read_samples import SplitSource

@@ -5,6 +5,9 @@ because a runner pays for each element, in process some 20 us: several times the
 """
 
 import functools
+import itertools
+import logging
+import weakref
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
@@ -14,12 +17,25 @@ import apache_beam as beam
 import msgspec
 from apache_beam import coders
 from apache_beam.coders import coder_impl
+from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.transforms.window import GlobalWindows
 
-from transforms.storage.run_spool import RunSpool
+from transforms.storage.run_spool import RunSpool, close_spool
 
 K = TypeVar("K", bound=Hashable)
+
+_LOG = logging.getLogger(__name__)
+
+MOST_SPOOLED = 10_000_000
+"""Samples that planning in one process was measured with; see `benchmarks/README.md`."""
+MOST_HELD = 1_000_000
+"""The same where nothing waits on disk."""
+
+_NUMBERS = itertools.count()
+_CLOSERS: weakref.WeakKeyDictionary[beam.Pipeline, list[weakref.finalize]] = (
+    weakref.WeakKeyDictionary()
+)
 
 _HELD_PER_GROUP = 32  # more values at once leave the processor's caches
 _MAX_HELD = 65_536  # some 100 MB of samples, on a cluster alone
@@ -220,3 +236,33 @@ def _put(keyed: tuple[K, Any], coder: StructCoder, spool: RunSpool) -> tuple[K, 
 def _get(grouped: tuple[K, Iterable[bytes]], coder: StructCoder, spool: RunSpool) -> tuple[K, Any]:
     key, places = grouped  # the value is declared as anything: Beam may encode it to know its size
     return key, _SpooledBatches(tuple(places), coder, spool)
+
+
+def spool_for(pipeline: beam.Pipeline, folder: str = "") -> RunSpool | None:
+    """Return a spool that lives as long as a pipeline; None where its steps share no memory."""
+    if not is_in_process(pipeline) or not shares_memory(pipeline.options):
+        return None
+    spool = RunSpool(next(_NUMBERS), folder)
+    closer = weakref.finalize(pipeline, close_spool, spool.number)
+    _CLOSERS.setdefault(pipeline, []).append(closer)
+    return spool
+
+
+def warn_of_many(samples: int, *, spooled: bool) -> None:
+    """Warn of more samples than planning in one process was measured with."""
+    if samples > (MOST_SPOOLED if spooled else MOST_HELD):
+        text = (
+            "%d samples are many for one process; a cluster (--runner) divides them among workers"
+        )
+        _LOG.warning(text, samples)
+
+
+def shares_memory(options: PipelineOptions) -> bool:
+    """Return whether an in-process run starts no other processes."""
+    return bool(options.view_as(DirectOptions).direct_running_mode != "multi_processing")
+
+
+def close_spools(pipeline: beam.Pipeline) -> None:
+    """Delete a pipeline's spools now: garbage collection of the pipeline may come much later."""
+    for closer in _CLOSERS.pop(pipeline, []):
+        closer()
