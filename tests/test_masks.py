@@ -33,7 +33,6 @@ from schemas.geometry.masks import (
     decode_drawn_counts,
     encode_gray_png,
     mask_of,
-    mask_png_of,
     scaled_mask_of,
 )
 from schemas.layouts import Built
@@ -220,22 +219,6 @@ def test_a_png_decodes_to_its_mask(mask: Mask) -> None:
     assert np.array_equal(decoded(png), mask)
     assert np.array_equal(tf.io.decode_png(png).numpy()[..., 0], mask)
     assert np.array_equal(tf.io.decode_image(png).numpy()[..., 0], mask)
-
-
-@settings(deadline=None)
-@given(counts_of_images(), st.data())
-def test_a_png_is_made_of_the_columns_of_an_object_alone(
-    found: tuple[list[int], int, int], data: st.DataObject
-) -> None:
-    counts, width, height = found
-    for place in data.draw(st.lists(st.integers(0, len(counts)), max_size=3)):
-        counts[place:place] = [0, 0]  # runs of nothing change nothing
-    segmentation = Segmentation(rle_counts=counts)
-
-    png = mask_png_of(segmentation, width, height)
-
-    assert png == encode_gray_png(mask_of(segmentation, width, height))
-    assert np.array_equal(decoded(png), mask_of(segmentation, width, height))
 
 
 # --- the layout ---

@@ -1,4 +1,4 @@
-"""Masks of objects: from a segmentation to pixels of the stored image, and to their PNG.
+"""Masks of objects and of panoptic segments: their pixels, and their PNG.
 
 A mask is a uint8 array (height, width) of 0 and 1. Polygons are drawn by pycocotools, whose rule
 for pixels on the outline is the one that COCO's masks are measured by; run lengths need no decoder.
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pycocotools import mask as coco_mask
 
 from schemas.annotations.coco_objects import is_drawable
@@ -22,6 +22,24 @@ from schemas.geometry.boxes import Crop, crop_points
 Mask = NDArray[np.uint8]
 
 MAX_MASK_PX = 178_956_970  # the largest image there is, see `transforms.images.findings`
+
+THING_CLASS = 1
+"""Of every countable object, in a semantic mask; what is no segment is 0."""
+
+STUFF_OFFSET = 90
+"""What a semantic mask's classes are less than COCO's ids of stuff, 92 to 200."""
+
+_MAX_VALUE = 255
+_NUM_IDS = 1 << 24
+_STRIP_PX = 1 << 20  # handled at once: their ids take four times the memory of the pixels
+_SIGNATURE_BYTES = 8
+_NEEDED = frozenset({b"IHDR", b"IDAT", b"IEND"})
+
+_STRIPE_PX = 1 << 22  # of the rows made at once: what a large mask costs in addition
+_ZEROS_AT_ONCE = 1 << 22
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_ZLIB_HEADER = b"\x78\x01"  # RFC 1950: a window of 32 kB, the fastest level
+_LAST_BLOCK = b"\x03\x00"  # RFC 1951: an empty block of fixed codes that ends the stream
 
 
 def mask_of(segmentation: Segmentation, width_px: int, height_px: int) -> Mask:
@@ -34,25 +52,20 @@ def mask_of(segmentation: Segmentation, width_px: int, height_px: int) -> Mask:
     array([[0, 1, 0],
            [1, 0, 0]], dtype=uint8)
     """
-    return _columns_of(_runs_of(segmentation, width_px, height_px), height_px)
-
-
-def mask_png_of(segmentation: Segmentation, width_px: int, height_px: int) -> bytes:
-    """Return `encode_gray_png(mask_of(...))` in half the time: columns without a 1 are not made.
-
-    Raises:
-        ValueError: as `mask_of`.
-    """
-    runs = _runs_of(segmentation, width_px, height_px)
-    if len(runs) < 2:
-        return encode_columns(np.zeros((height_px, 0), np.uint8), 0, width_px)
-    size = width_px * height_px
-    end = size - int(runs[-1]) if len(runs) % 2 else size
-    left, right = int(runs[0]) // height_px, -(-end // height_px)
-    runs[0] -= left * height_px
-    if len(runs) % 2:
-        runs[-1] -= size - right * height_px
-    return encode_columns(_columns_of(runs, height_px), left, width_px)
+    if width_px * height_px > MAX_MASK_PX:
+        raise ValueError(f"a mask of {width_px} x {height_px} px, the limit is {MAX_MASK_PX} px")
+    runs = np.array(segmentation.rle_counts or [width_px * height_px], np.int64)
+    for polygon in segmentation.polygons_px:
+        if len(polygon) < 6 or len(polygon) % 2 or not is_drawable(polygon):
+            raise ValueError(f"a polygon of {len(polygon)} numbers is too large to be drawn")
+    if segmentation.polygons_px:
+        parts = coco_mask.frPyObjects(segmentation.polygons_px, height_px, width_px)
+        runs = decode_drawn_counts(coco_mask.merge(parts)["counts"])
+    if runs.min() < 0 or runs.sum() != width_px * height_px:
+        raise ValueError(f"run lengths are not those of {width_px} x {height_px} px")
+    values = np.zeros(len(runs), np.uint8)
+    values[1::2] = 1
+    return np.repeat(values, runs).reshape(-1, height_px).T
 
 
 def scaled_mask_of(
@@ -73,9 +86,8 @@ def scaled_mask_of(
     """
     (from_width, from_height), (width, height) = from_size_px, to_size_px
     if segmentation.polygons_px and crop is not None:
-        polygons = [
-            _cut(polygon, from_size_px, to_size_px, crop) for polygon in segmentation.polygons_px
-        ]
+        whole = [_scaled(xy, 1 / from_width, 1 / from_height) for xy in segmentation.polygons_px]
+        polygons = [_scaled(crop_points(xy, crop), width, height) for xy in whole]
         return mask_of(Segmentation(polygons), width, height)
     if not segmentation.rle_counts or (from_size_px == to_size_px and crop is None):
         scale = width / from_width, height / from_height
@@ -99,22 +111,6 @@ def _middles(number: int, of_number: int, start: float, end: float) -> NDArray[n
     return np.clip(np.floor(middles * of_number), 0, of_number - 1).astype(np.int64)
 
 
-def _runs_of(segmentation: Segmentation, width_px: int, height_px: int) -> NDArray[np.int64]:
-    """Return lengths of alternating runs of 0 and 1, down the columns from the left."""
-    if width_px * height_px > MAX_MASK_PX:
-        raise ValueError(f"a mask of {width_px} x {height_px} px, the limit is {MAX_MASK_PX} px")
-    found = np.array(segmentation.rle_counts or [width_px * height_px], np.int64)
-    for polygon in segmentation.polygons_px:
-        if len(polygon) < 6 or len(polygon) % 2 or not is_drawable(polygon):
-            raise ValueError(f"a polygon of {len(polygon)} numbers is too large to be drawn")
-    if segmentation.polygons_px:
-        parts = coco_mask.frPyObjects(segmentation.polygons_px, height_px, width_px)
-        found = decode_drawn_counts(coco_mask.merge(parts)["counts"])
-    if found.min() < 0 or found.sum() != width_px * height_px:
-        raise ValueError(f"run lengths are not those of {width_px} x {height_px} px")
-    return found
-
-
 def decode_drawn_counts(text: bytes) -> NDArray[np.int64]:
     """Return what `decode_rle_counts` does, in a third of the time, of what pycocotools has made.
 
@@ -133,54 +129,24 @@ def decode_drawn_counts(text: bytes) -> NDArray[np.int64]:
     return counts
 
 
-def _columns_of(runs: NDArray[np.int64], height_px: int) -> Mask:
-    """Return whole columns of runs."""
-    values = np.zeros(len(runs), np.uint8)
-    values[1::2] = 1
-    return np.repeat(values, runs).reshape(-1, height_px).T
-
-
-def _cut(
-    polygon_px: list[float],
-    from_size_px: tuple[int, int],
-    to_size_px: tuple[int, int],
-    crop: Crop,
-) -> list[float]:
-    """Return a polygon in the pixels that a part of the image is scaled to; not clipped to it."""
-    normalised = _scaled(polygon_px, 1 / from_size_px[0], 1 / from_size_px[1])
-    return _scaled(crop_points(normalised, crop), *to_size_px)
-
-
 def _scaled(polygon_px: list[float], x_scale: float, y_scale: float) -> list[float]:
     scales = (x_scale, y_scale) * (len(polygon_px) // 2)
     return [value * scale for value, scale in zip(polygon_px, scales, strict=True)]
 
 
-_STRIPE_PX = 1 << 22  # of the rows made at once: what a large mask costs in addition
-_ZEROS_AT_ONCE = 1 << 22
-_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-_ZLIB_HEADER = b"\x78\x01"  # RFC 1950: a window of 32 kB, the fastest level
-_LAST_BLOCK = b"\x03\x00"  # RFC 1951: an empty block of fixed codes that ends the stream
-
-
 def encode_gray_png(pixels: NDArray[np.uint8]) -> bytes:
-    """Return pixels (height, width) as a PNG; its bytes depend on `png_codec()` alone."""
-    used = np.flatnonzero(pixels.max(axis=0))
-    left, right = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
-    return encode_columns(pixels[:, left:right], left, pixels.shape[1])
+    """Return pixels (height, width) as a PNG whose bytes depend on `png_codec()` alone.
 
-
-def encode_columns(columns: NDArray[np.uint8], left: int, width_px: int) -> bytes:
-    """Return the PNG of pixels from those of their columns that are not 0.
-
-    Args:
-        columns: of all rows, the first and the last of them not blank.
-        left: place of the first of them.
-        width_px: of the PNG.
+    The pixels are classes or instances, not brightness. Rows are unfiltered and compressed as runs
+    (`Z_RLE`), those above and below all objects apart: nearly all masks of objects share them. Of
+    COCO's that makes 800 bytes in 0.16 ms, where Pillow makes 930 in 1.3 ms, or 2,100 in 0.8 ms at
+    its fastest; of its panoptic masks 5.7 kB in 0.6 ms.
+    Source of the format: https://www.w3.org/TR/png-3/
     """
-    height_px = columns.shape[0]
-    used = np.flatnonzero(columns.any(axis=1))
-    top, bottom = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
+    height_px, width_px = pixels.shape
+    left, right = _used(pixels.max(axis=0))
+    columns = pixels[:, left:right]
+    top, bottom = _used(columns.any(axis=1))
     stride = width_px + 1  # a row begins with a byte that names its filter
     parts, checksum = [_zeros(top * stride)], _adler32_of_zeros(1, top * stride)
     rows_at_once = max(1, _STRIPE_PX // width_px)
@@ -188,7 +154,7 @@ def encode_columns(columns: NDArray[np.uint8], left: int, width_px: int) -> byte
     for row in range(top, bottom, rows_at_once):
         end = min(bottom, row + rows_at_once)
         rows = np.zeros((end - row, stride), np.uint8)
-        rows[:, 1 + left : 1 + left + columns.shape[1]] = columns[row:end]
+        rows[:, 1 + left : 1 + right] = columns[row:end]
         parts.append(compressor.compress(rows.data))
         checksum = zlib.adler32(rows.data, checksum)
     parts.append(compressor.flush(zlib.Z_SYNC_FLUSH))
@@ -197,6 +163,12 @@ def encode_columns(columns: NDArray[np.uint8], left: int, width_px: int) -> byte
     data = b"".join([_ZLIB_HEADER, *parts, _zeros(below), _LAST_BLOCK, struct.pack(">I", checksum)])
     header = struct.pack(">IIBBBBB", width_px, height_px, 8, 0, 0, 0, 0)
     return _SIGNATURE + _chunk(b"IHDR", header) + _chunk(b"IDAT", data) + _chunk(b"IEND", b"")
+
+
+def _used(line: ArrayLike) -> tuple[int, int]:
+    """Return where the part that is not 0 begins and ends."""
+    used = np.flatnonzero(line)
+    return (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
 
 
 def png_codec() -> str:
@@ -235,19 +207,6 @@ def _adler32_of_zeros(checksum: int, number: int) -> int:
 
 def _chunk(name: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
-
-
-THING_CLASS = 1
-"""Of every countable object, in a semantic mask; what is no segment is 0."""
-
-STUFF_OFFSET = 90
-"""What a semantic mask's classes are less than COCO's ids of stuff, 92 to 200."""
-
-_MAX_VALUE = 255
-_NUM_IDS = 1 << 24
-_STRIP_PX = 1 << 20  # handled at once: their ids take four times the memory of the pixels
-_SIGNATURE_BYTES = 8
-_NEEDED = frozenset({b"IHDR", b"IDAT", b"IEND"})
 
 
 class SegmentPlaces(NamedTuple):

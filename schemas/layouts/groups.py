@@ -214,13 +214,13 @@ def _mask_values(picture: Picture) -> Values:
 
 def _mask_png(segmentation: Segmentation, picture: Picture) -> bytes:
     # Late, here and below: these import numpy, which takes a tenth of a second.
-    from schemas.geometry.masks import encode_gray_png, mask_png_of, scaled_mask_of
+    from schemas.geometry.masks import encode_gray_png, mask_of, scaled_mask_of
 
     info, frame = picture.image.info, picture.frame
     frame_size_px = frame.width_px, frame.height_px
     size_px = turn_size((info.width_px, info.height_px), frame.orientation)
     if frame_size_px == size_px and frame.orientation == 1 and frame.crop is None:
-        return mask_png_of(segmentation, *size_px)
+        return encode_gray_png(mask_of(segmentation, *size_px))
     mask = scaled_mask_of(segmentation, frame_size_px, size_px, frame.crop_of_frame)
     return encode_gray_png(turn_array(mask, inverse_orientation(frame.orientation)))
 
