@@ -23,10 +23,10 @@ from pipelines.cli import (
     reading_access,
     say,
 )
-from schemas.faults import EXIT_DAMAGE, Verified
+from schemas.faults import EXIT_DAMAGE, Findings, Verified
 from schemas.shown_values import counted, megabytes
 from transforms.storage import open_storage
-from transforms.verify import VerifyConfig, check_config, verify_here
+from transforms.verify import VerifyConfig, find_sets_and_files, verify_here
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -167,7 +167,7 @@ def verify_elsewhere(argv: Sequence[str]) -> bool:
         everything = VerifyEverything(config, "dry_run", name)
         run_graph(lambda root: root | "Verify" >> everything, options, waits=False)
         return False
-    check_config(config)
+    find_sets_and_files(config, Findings())
     with _result_folder(options) as folder:
         everything = VerifyEverything(config, folder, name)
         run_graph(lambda root: root | "Verify" >> everything, options)

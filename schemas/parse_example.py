@@ -79,6 +79,19 @@ def parse_sequence_example(data: bytes) -> Sequences:
     return Sequences(_by_key(context), steps)
 
 
+def parse_record(data: bytes) -> Sequences | None:
+    """Return an Example's or SequenceExample's features; None if the record is neither.
+
+    Protobuf parses many short texts as a message of unknown fields. So bytes without a feature are
+    no Example, unless they are an empty one.
+    """
+    try:
+        found = parse_sequence_example(data)
+    except ValueError:
+        return None
+    return found if found.context or found.feature_lists or len(data) <= 4 else None
+
+
 def read_features(data: bytes) -> Mapping[str, Message]:
     """Return protobuf's `Feature`s of a serialized `tf.train.Example`, by key in no order.
 

@@ -13,14 +13,15 @@ import tensorflow as tf
 
 from pipelines.verify import VerifyConfig, verify
 from schemas.faults import Findings
+from schemas.parse_example import parse_record
 from schemas.tfrecord import frame_record
 from tests.coco_command import PROJECT
 from tests.conftest import jpeg_bytes
 from tests.small_images import chunk, ihdr, png
 from tests.test_walk_frames import claiming
+from transforms.images.check_images import looks_like_image
 from transforms.storage import Access
 from transforms.verify import find_paths
-from transforms.verify.files import looks_like_image, parse_record
 
 JPEG = jpeg_bytes(8, 8)
 LEAVE = "restore the file from its source, or leave the record out"

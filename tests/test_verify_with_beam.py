@@ -19,16 +19,14 @@ from tests.test_verify_data_set import (
     FAULTS,
     edit,
     flip,
-    names,
-    note_shared_contents,
-    shards,
     whole,
 )
 from tests.test_verify_files import example, write
 from transforms.verify import (
     Around,
-    KeysOfShard,
+    Keys,
     Report,
+    ShardPlace,
     ShardTask,
     Task,
     find_twice,
@@ -45,7 +43,6 @@ TIME = re.compile(r"in \d+\.\d s( \(\d+\.\d\d GB/s\))?")
 def folder(whole: Path, tmp_path: Path) -> Path:
     """A folder with `images` and the data set `out`, to be damaged."""
     shutil.copytree(whole, tmp_path / "set")
-    names[:] = [path.name for path in shards(tmp_path / "set/out")]
     return tmp_path / "set"
 
 
@@ -131,19 +128,6 @@ def test_sources_and_several_paths_in_one_job(
     )
 
 
-def test_contents_that_splits_share_are_counted_as_in_process(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    note_shared_contents(folder / "out")
-    found, told = elsewhere(capsys, folder / "out", "--deep")
-    assert not found
-    path = folder / "out/duplicates.jsonl"
-    path.write_bytes(path.read_bytes().replace(b'"train":1', b'"train":2', 1))
-    found, told = elsewhere(capsys, folder / "out", "--deep")
-    assert (found, told) == here(capsys, folder / "out", deep=True)
-    assert found and told[0].startswith("E-VER-CRC duplicates.jsonl: ")
-
-
 @pytest.mark.parametrize("partitions", [1, 2, 7])
 def test_keys_that_meet_in_partitions_are_those_that_come_twice(partitions: int) -> None:
     digests = [hashlib.blake2b(bytes([n]), digest_size=16).digest() for n in range(20)]
@@ -153,26 +137,27 @@ def test_keys_that_meet_in_partitions_are_those_that_come_twice(partitions: int)
         (task_of(2, "val", "c"), digests[:5]),
         (task_of(3, "train", "d"), [digests[0], digests[19], digests[19]]),
     ]
-    parts: dict[int, list[KeysOfShard]] = {}
+    parts: dict[tuple[int, int], list[Keys]] = {}
     for task, given in shards:
         for partition, some in partition_keys(task, given, partitions):
             parts.setdefault(partition, []).append(some)
-    twice: Counter[tuple[int, str, str]] = Counter()
+    twice: Counter[ShardPlace] = Counter()
     for found in parts.values():
-        for keys in find_twice(found):
-            twice[keys.place, keys.split, keys.file] += keys.keys
-    assert twice == {(1, "train", "b"): 3, (3, "train", "d"): 2}
+        for place, keys in find_twice(found):
+            twice[place] += keys
+    assert twice == {(0, 1, "train", "b"): 3, (0, 3, "train", "d"): 2}
     assert (len(parts) > 1) is (partitions > 1)
 
 
-def task_of(place: int, split: str, file: str) -> ShardTask:
-    return ShardTask(ShardEntry(file, split, 0, 0, 0, "", ""), "", ("", ""), "", None, place)
+def task_of(number: int, split: str, file: str) -> Task:
+    entry = ShardEntry(file, split, 0, 0, 0, "", "")
+    return Task(number, 0, ShardTask(entry, "", ("", ""), "", None))
 
 
 def test_lost_reports_are_an_error() -> None:
     around = Around(Findings(), [], tasks=2)
-    with pytest.raises(RuntimeError, match="the sum of reports does not hold: 1 came of 2"):
-        gather(around, [(Task(0, uri="a"), Report(files=1))])
+    with pytest.raises(RuntimeError, match="the sum of reports does not hold: 1 of 2"):
+        gather(around, [(Task(0, uri="a"), Report(files=1))], [])
 
 
 USAGE = {
@@ -216,7 +201,6 @@ def test_on_prism_the_command_says_the_same(deep: tuple[str, ...], folder: Path)
     if not PRISM.exists():
         pytest.skip("no .tools/prism; `make engines` builds it, with Go")
     out = folder / "out"
-    note_shared_contents(out)
     given = (out, "--sources", folder / "images", *deep)
     prism = ("--runner", "PrismRunner", "--prism_location", PRISM)
     for plant, code in ((lambda _: None, 0), (keys_twice, 7), (bits_flipped, 7)):

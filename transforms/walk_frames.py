@@ -9,12 +9,14 @@ Source of the format: tensorflow/core/lib/io/record_writer.h.
 import bisect
 import functools
 import struct
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import google_crc32c
 
 from schemas.tfrecord import FRAME_BYTES, HEADER_BYTES, masked_crc
+from transforms.storage import Entry, Storage
 
 MAX_RECORD_BYTES = 512 << 20
 """A larger record is checksummed, but its bytes are not returned."""
@@ -22,6 +24,9 @@ UNKNOWN_SIZE = 2**63
 """Of a file that is known to end only where it does."""
 
 _PIECE_BYTES = 2 << 20
+_INFLATED_BYTES = 1 << 20
+_ZLIB_METHOD = 8
+_ANY_HEADER = 32 + zlib.MAX_WBITS  # of gzip or zlib
 _GUESSED_BYTES = 64 << 20  # a length whose checksum is wrong is tried up to here
 _CUT_OFF = "the file ends within the record"
 _LENGTH = struct.Struct("<QI")
@@ -93,6 +98,86 @@ def walk_frames(
         yield found
         offset, number = following, number + 1
     window.finish()
+
+
+class OpenedRecords(NamedTuple):
+    """The frames of a file, compressed or not.
+
+    Attributes:
+        read: reads bytes of the frames.
+        size_bytes: their size, or `UNKNOWN_SIZE`.
+        compression: `GZIP` or `ZLIB`; empty for none.
+    """
+
+    read: ReadSpan
+    size_bytes: int
+    compression: str
+
+
+def open_records(storage: Storage, file: Entry) -> OpenedRecords:
+    """Return a TFRecord file's frames; a compressed file is inflated while it is read."""
+
+    def read(start: int, end: int) -> bytes:
+        return storage.read(file.name, file, (start, end))
+
+    compression = _compression(read(0, min(HEADER_BYTES, file.size_bytes)))
+    if not compression:
+        return OpenedRecords(read, file.size_bytes, "")
+    return OpenedRecords(_Inflated(read, file.size_bytes).read, UNKNOWN_SIZE, compression)
+
+
+def _compression(head: bytes) -> str:
+    """Return how a file that begins so is compressed; not at all if it begins with a frame."""
+    size, crc = head[:8], int.from_bytes(head[8:], "little")
+    if len(head) == HEADER_BYTES and crc == _length_crc(int.from_bytes(size, "little")):
+        return ""
+    if head.startswith(b"\x1f\x8b"):
+        return "GZIP"
+    is_deflate = len(head) > 1 and head[0] & 15 == _ZLIB_METHOD and head[0] >> 4 <= 7
+    return "ZLIB" if is_deflate and int.from_bytes(head[:2], "big") % 31 == 0 else ""
+
+
+class _Inflated:
+    """The content of a compressed file. It holds one piece, which only moves forward."""
+
+    def __init__(self, read: ReadSpan, size_bytes: int) -> None:
+        self._pieces = _inflate(read, size_bytes)
+        self._base = 0
+        self._held = bytearray()
+
+    def read(self, start: int, end: int) -> bytes:
+        """Return a span of the content, fewer bytes where it ends."""
+        self._drop(start)
+        while self._base + len(self._held) < end and (piece := next(self._pieces, b"")):
+            self._held += piece
+            self._drop(start)
+        return bytes(self._held[: end - start]) if start == self._base else b""
+
+    def _drop(self, start: int) -> None:
+        dropped = min(start - self._base, len(self._held))
+        del self._held[:dropped]
+        self._base += dropped
+
+
+def _inflate(read: ReadSpan, size_bytes: int) -> Iterator[bytes]:
+    """Yield the content of a compressed file, whose members may be several.
+
+    Raises:
+        zlib.error: if it is damaged or cut off.
+    """
+    inflate = zlib.decompressobj(_ANY_HEADER)
+    for start in range(0, size_bytes, _INFLATED_BYTES):
+        data = read(start, min(start + _INFLATED_BYTES, size_bytes))
+        while data:
+            if inflate.eof:
+                inflate = zlib.decompressobj(_ANY_HEADER)
+            if piece := inflate.decompress(data, _INFLATED_BYTES):
+                yield piece
+            data = inflate.unconsumed_tail or inflate.unused_data
+    while not inflate.eof:
+        if not (piece := inflate.decompress(b"", _INFLATED_BYTES)):
+            raise zlib.error("the stream is cut off")
+        yield piece
 
 
 def _with_rest(found: Record | BadFrame, window: "_Window") -> Record | BadFrame:

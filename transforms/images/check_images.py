@@ -42,6 +42,7 @@ __all__ = [
     "ImageFault",
     "ImageInfo",
     "check_image",
+    "looks_like_image",
 ]
 
 SAFE_PILLOW_MAJOR = 13
@@ -108,6 +109,18 @@ def check_image(
         return _read_other(data, max_pixels, takes_foreign)
     except BadImage as error:
         return error.fault
+
+
+def looks_like_image(data: bytes) -> bool:
+    """Return whether bytes begin as an image file that TensorFlow reads does.
+
+    >>> looks_like_image(b"GIF89a..."), looks_like_image(b"BM is no image")
+    (True, False)
+    """
+    if data.startswith(b"BM"):  # two letters begin many texts, too
+        size_bytes, pixels_at = int.from_bytes(data[2:6], "little"), data[10:14]
+        return size_bytes in (0, len(data)) and 0 < int.from_bytes(pixels_at, "little") < 4096
+    return any(data.startswith(signatures) for signatures, _ in _READERS)
 
 
 @contextlib.contextmanager

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 from schemas.example_rules import InferredSchema
 from schemas.faults import printable
 from schemas.features import Kind, Roles, roles_of_keys
-from schemas.parse_example import Sequences, Values
+from schemas.parse_example import Sequences, Values, parse_record
 from schemas.shown_values import counted
 from schemas.tfrecord import FRAME_BYTES
 from transforms.build_records import record_facts
+from transforms.images.check_images import looks_like_image
 from transforms.report import MAX_PICTURES, Report, SplitReport
 from transforms.report.gather import IndexSums, pick_records, program_versions
 from transforms.report.pictures import (
@@ -30,8 +31,7 @@ from transforms.report.pictures import (
     pictures_each,
 )
 from transforms.storage import Access, Entry, Storage, find_uri
-from transforms.verify.files import looks_like_image, open_records, parse_record
-from transforms.walk_frames import BadFrame, Record, walk_frames
+from transforms.walk_frames import BadFrame, Record, open_records, walk_frames
 
 if TYPE_CHECKING:
     from transforms.shard_index import IndexRow

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from schemas.faults import at_record, find_fault
 from schemas.features import Corners, Kind, ObjectRoles, PointRoles, Roles, corners_of
-from schemas.parse_example import Values
+from schemas.parse_example import Values, parse_record
 from schemas.tensors import Tensor
 from schemas.tfrecord import FRAME_BYTES
 from transforms.gate import usable_cores
@@ -22,7 +22,6 @@ from transforms.images.findings import BadImage, ImageFault
 from transforms.report import Outline, ShownPicture, class_color
 from transforms.report.small_pictures import Small, encode_jpeg, small_picture, small_tensor
 from transforms.storage import Entry, Storage, is_local
-from transforms.verify.files import parse_record
 from transforms.walk_frames import BadFrame, walk_frames
 
 if TYPE_CHECKING:

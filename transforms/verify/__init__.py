@@ -1,4 +1,9 @@
-"""Verify what was written: find what has been damaged since, down to record, key and byte."""
+"""Verify data sets and TFRecord files: find them, divide them into tasks, add up their reports.
+
+A task is one shard, the sources of one shard, or one file of any origin. Threads execute tasks, or
+the workers of a runner of Beam (`with_beam`). Reports add up in the order of their tasks, so that
+both print the same lines.
+"""
 
 import posixpath
 from collections import Counter
@@ -29,35 +34,55 @@ from transforms.storage import (
 )
 
 RESTORE = "restore it from a copy, or delete it and manifest.json and run the command again"
+SUFFIXES = (".tfrec", ".tfrecord", ".tfrecords")
+"""Suffixes of TFRecord files; a dash and more may follow, and `.gz`."""
+
+_KEYS_OF_A_PARTITION = 500_000  # some 60 MB
 
 OrderKey = tuple[int, str]
 """What a shuffled split is sorted by."""
 
+ShardPlace = tuple[int, int, str, str]
+"""Number of the data set, number of the shard's task, split, and file name."""
 
-class SharedContent(NamedTuple):
-    """A content that several splits have, as a line of `duplicates.jsonl` tells.
+
+@dataclass(frozen=True)
+class VerifyConfig:
+    """What is to be verified.
 
     Attributes:
-        number: of the line, from 1.
-        records: made of it, per split.
-        named: of those, some per split: (name of the source, key).
+        paths: data sets, folders of TFRecord files, and such files.
+        deep: read remote shards too, compare SHA-256, decode the images of foreign files.
+        sources: roots of source files by split, `""` for every split; empty to hash none.
+        workers: threads of this process; None for one a core.
+        access: how stores are reached.
     """
 
-    number: int
-    records: dict[str, int]
-    named: dict[str, frozenset[tuple[str, str]]]
+    paths: tuple[str, ...]
+    deep: bool = False
+    sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    workers: int | None = None
+    access: Access = DEFAULT_ACCESS
+
+    def __post_init__(self) -> None:
+        """Check the number of threads and every path."""
+        if self.workers is not None and self.workers < 1:
+            raise ValueError(
+                f"workers must be at least 1, got {self.workers}: give a larger number"
+            )
+        for uri in (*self.paths, *(uri for given in self.sources.values() for uri in given)):
+            check_uri(uri)
 
 
 class ShardTask(msgspec.Struct, frozen=True):
-    """One shard to be verified.
+    """A shard to verify.
 
     Attributes:
-        entry: as in the manifest.
-        stem: what names its receipt.
+        entry: the shard's entry in the manifest.
+        stem: name of its receipt, without folder and suffix.
         index: names of its index, Parquet and text.
         plan: digest of the plan, hex.
-        file: as listed; None where it is not there.
-        place: of the shard in the manifest, from 0.
+        file: its entry in the listing; None if it is missing.
     """
 
     entry: ShardEntry
@@ -65,7 +90,6 @@ class ShardTask(msgspec.Struct, frozen=True):
     index: tuple[str, str]
     plan: str
     file: Entry | None
-    place: int = 0
 
 
 @dataclass(frozen=True)
@@ -74,16 +98,14 @@ class ShardRules:
 
     Attributes:
         root: path or URI of the data set.
-        examples: what every record is to be.
+        examples: rules for every record.
         orders: order of each split.
-        seed: of the shuffle.
-        reads: read the shards' bytes, and not their indexes and receipts alone.
-        hashes: compare SHA-256 of shards and of images.
+        seed: seed of the shuffle.
+        reads: whether to read the shards' bytes, too, and not only indexes and receipts.
+        hashes: whether to compare SHA-256 of shards and of images.
         converted: splits in which images are not their files' own bytes.
         access: how the store is reached.
-        has_sums: whether the manifest has the sums of receipts, and each index its own.
-        shared: by SHA-256 what `duplicates.jsonl` says, to be counted in the indexes; empty for
-            nothing.
+        has_sums: whether the manifest has checksums of receipts, and each index its own.
     """
 
     root: str
@@ -95,102 +117,6 @@ class ShardRules:
     converted: frozenset[str]
     access: Access = DEFAULT_ACCESS
     has_sums: bool = True
-    shared: dict[str, SharedContent] = field(default_factory=dict)
-
-
-class SharedCount(msgspec.Struct, array_like=True):
-    """Records of one content in the indexes of a split.
-
-    Attributes:
-        records: made of it.
-        named: of those, which `duplicates.jsonl` names.
-    """
-
-    records: int = 0
-    named: int = 0
-
-    def add(self, other: "SharedCount") -> None:
-        """Add another shard's records."""
-        self.records += other.records
-        self.named += other.named
-
-
-class Report(msgspec.Struct):
-    """What was found in a shard, in its sources, or in a file of any origin.
-
-    Attributes:
-        findings: what is wrong.
-        files: files looked at: 1 but for sources.
-        records: whole ones.
-        read_bytes: bytes read of it.
-        too_large: records that were checksummed, but not looked into.
-        notes: what else is to be said of a file.
-        schema: of a file's records.
-        ends: order key of a shard's first and last record by the index; None without an order.
-        keys: 16 bytes of a digest of each key, of a split in the input's order.
-        shared: records by SHA-256, of the contents that the rules ask for.
-    """
-
-    findings: Findings = msgspec.field(default_factory=Findings)
-    files: int = 0
-    records: int = 0
-    read_bytes: int = 0
-    too_large: int = 0
-    notes: list[str] = []
-    schema: InferredSchema = msgspec.field(default_factory=InferredSchema)
-    ends: tuple[OrderKey, OrderKey] | None = None
-    keys: list[bytes] = []
-    shared: dict[str, SharedCount] = {}
-
-    def add(self, other: "Report") -> None:
-        """Add the findings, counts and notes of the report on what comes next."""
-        self.findings.extend(other.findings)
-        self.files += other.files
-        self.records += other.records
-        self.read_bytes += other.read_bytes
-        self.too_large += other.too_large
-        self.notes += other.notes
-
-
-def order_fault(before: str, key: str, seed: int) -> tuple[str, str]:
-    """Return what is wrong, and the remedy, where a record follows one that it must precede."""
-    if before == key:
-        return "its key comes twice", RESTORE
-    return f"by seed {seed} it comes before the one of key {before!r}, not after it", RESTORE
-
-
-SUFFIXES = (".tfrec", ".tfrecord", ".tfrecords")
-"""Of TFRecord files, whatever follows a dash, and `.gz`."""
-
-_KEYS_OF_A_PARTITION = 500_000  # some 60 MB
-
-
-@dataclass(frozen=True)
-class VerifyConfig:
-    """What is to be verified.
-
-    Attributes:
-        paths: data sets, folders of TFRecord files, and such files.
-        deep: read remote shards too, compare SHA-256, decode the images of foreign files.
-        sources: roots of source files by split, `""` for every split; empty to hash none.
-        workers: shards or files at once, of this process; None for one a core.
-        access: how stores are reached.
-    """
-
-    paths: tuple[str, ...]
-    deep: bool = False
-    sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    workers: int | None = None
-    access: Access = DEFAULT_ACCESS
-
-    def __post_init__(self) -> None:
-        """Refuse what could not be done."""
-        if self.workers is not None and self.workers < 1:
-            raise ValueError(
-                f"workers must be at least 1, got {self.workers}: give a larger number"
-            )
-        for uri in (*self.paths, *(uri for given in self.sources.values() for uri in given)):
-            check_uri(uri)
 
 
 class Task(msgspec.Struct, frozen=True, array_like=True):
@@ -201,7 +127,7 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
         data_set: number of the shard's data set; -1 for a file.
         shard: the shard; None for a file.
         uri: path or URI of the file; empty for a shard.
-        is_sources: whether the shard's sources are hashed, and not the shard itself verified.
+        is_sources: whether to hash the shard's sources instead of verifying the shard.
     """
 
     number: int
@@ -211,27 +137,71 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
     is_sources: bool = False
 
 
+@dataclass
+class Report:
+    """What was found in a shard, in its sources, or in a file of any origin.
+
+    Attributes:
+        findings: what is wrong.
+        files: number of files: 1, or the number of sources.
+        records: number of whole records.
+        read_bytes: bytes read.
+        too_large: records that were checksummed, but not parsed.
+        notes: notes on a file.
+        schema: schema of a file's records.
+        ends: order keys of a shard's first and last record by its index; None without an order.
+        keys: 16 bytes of a digest of each key, if the split has the input's order.
+    """
+
+    findings: Findings = field(default_factory=Findings)
+    files: int = 0
+    records: int = 0
+    read_bytes: int = 0
+    too_large: int = 0
+    notes: list[str] = field(default_factory=list)
+    schema: InferredSchema = field(default_factory=InferredSchema)
+    ends: tuple[OrderKey, OrderKey] | None = None
+    keys: list[bytes] = field(default_factory=list)
+
+    def add(self, other: "Report") -> None:
+        """Add another report's findings, counts, notes and schema."""
+        self.findings.extend(other.findings)
+        self.files += other.files
+        self.records += other.records
+        self.read_bytes += other.read_bytes
+        self.too_large += other.too_large
+        self.notes += other.notes
+        self.schema.extend(other.schema)
+
+
+class Keys(msgspec.Struct, frozen=True, array_like=True):
+    """Digests of keys of a shard, 16 bytes each."""
+
+    place: ShardPlace
+    digests: list[bytes]
+
+
 class DataSet(NamedTuple):
     """A data set whose shards are being verified.
 
     Attributes:
-        around: what was found around the shards.
-        rules: of all shards; None where there is no readable manifest.
+        around: what is wrong next to the shards, and the number of shards.
+        rules: rules of all shards; None without a readable manifest.
         partitions: number of partitions of the keys, where these must be compared.
     """
 
     around: Verified
-    rules: ShardRules | None
-    partitions: int
+    rules: ShardRules | None = None
+    partitions: int = 1
 
 
 class Around(NamedTuple):
     """What is seen before any task is done.
 
     Attributes:
-        findings: of the paths.
-        data_sets: in the order of the paths.
-        tasks: how many there are.
+        findings: what is wrong with the paths.
+        data_sets: data sets in the order of the paths.
+        tasks: number of tasks.
     """
 
     findings: Findings
@@ -239,84 +209,62 @@ class Around(NamedTuple):
     tasks: int
 
 
-class KeysOfShard(msgspec.Struct, frozen=True, array_like=True):
-    """Digests of some keys of a shard, 16 bytes each."""
-
-    place: int
-    split: str
-    file: str
-    digests: list[bytes]
-
-
-class Twice(msgspec.Struct, frozen=True, array_like=True):
-    """Number of keys of a shard that come twice, in it or with an earlier shard of its split."""
-
-    place: int
-    split: str
-    file: str
-    keys: int
-
-
 def verify_here(config: VerifyConfig) -> Verified:
     """Return what is wrong, found by threads of this process.
 
     Raises:
-        ValueError: where sources were given that cannot be compared.
-        RuntimeError: where a path is nothing, or a store fails.
+        ValueError: if the sources cannot be compared.
+        RuntimeError: if a path does not exist, or a store fails.
     """
     around, tasks = look_around(config)
     with ThreadPoolExecutor(config.workers or usable_cores()) as pool:
-        reports = pool.map(partial(execute, around=around, config=config), tasks)
-        return gather(around, zip(tasks, reports, strict=True))
+        found = pool.map(partial(execute, around=around, config=config), tasks)
+        reports = list(zip(tasks, found, strict=True))
+    keys = (part for task, report in reports for _, part in partition_keys(task, report.keys, 1))
+    return gather(around, reports, find_twice(keys))
 
 
-def check_config(config: VerifyConfig) -> list[str]:
-    """Refuse paths and sources that cannot be verified; return the data sets among the paths.
+def find_sets_and_files(config: VerifyConfig, findings: Findings) -> tuple[list[str], list[str]]:
+    """Check all paths and sources; return the data sets and the files among the paths.
 
     Raises:
-        ValueError: where sources were given that cannot be compared.
-        RuntimeError: `E-ARG` where a path is nothing.
+        ValueError: if the sources cannot be compared.
+        RuntimeError: `E-ARG` if a path does not exist.
     """
-    return _find(config, Findings())[0]
+    roots, files = find_paths(config.paths, config.access, findings)
+    if config.sources:
+        if len(roots) != 1:
+            what = f"sources must come with one data set, got {len(roots)}: give them apart"
+            raise ValueError(what)
+        from transforms.verify.data_set import check_sources
+
+        check_sources(roots[0], config.sources, config.access)
+    return roots, files
 
 
 def look_around(config: VerifyConfig) -> tuple[Around, list[Task]]:
-    """Return what is seen at once, and what is left to be done.
+    """Return what is seen at once, and the tasks that are left.
 
     Raises:
-        ValueError: where sources were given that cannot be compared.
-        RuntimeError: where a path is nothing, or a store fails.
+        ValueError: if the sources cannot be compared.
+        RuntimeError: if a path does not exist, or a store fails.
     """
     findings, data_sets, tasks = Findings(), list[DataSet](), list[Task]()
-    roots, files = _find(config, findings)
+    roots, files = find_sets_and_files(config, findings)
     for number, root in enumerate(roots):
         from transforms.verify.data_set import verify_around  # pyarrow takes 0.2 s
 
-        found, shards, rules = verify_around(root, config.access, deep=config.deep)
-        keys = sum(shard.entry.records for shard in shards)
-        data_sets.append(DataSet(found, rules, 1 + keys // _KEYS_OF_A_PARTITION))
-        tasks += (Task(len(tasks) + place, number, shard) for place, shard in enumerate(shards))
+        around, rules, shards = verify_around(root, config.access, deep=config.deep)
+        records = sum(shard.entry.records for shard in shards)
+        data_sets.append(DataSet(around, rules, 1 + records // _KEYS_OF_A_PARTITION))
         hashed = [s for s in shards if {"", s.entry.split} & config.sources.keys()]
-        first = len(tasks)
-        tasks += (Task(first + n, number, s, is_sources=True) for n, s in enumerate(hashed))
-    first = len(tasks)
-    tasks += (Task(first + place, uri=uri) for place, uri in enumerate(files))
+        for shard in shards:
+            tasks.append(Task(len(tasks), number, shard))
+        for shard in hashed:
+            tasks.append(Task(len(tasks), number, shard, is_sources=True))
+    for uri in files:
+        tasks.append(Task(len(tasks), uri=uri))
     return Around(findings, data_sets, len(tasks)), tasks
-
-
-def _find(config: VerifyConfig, findings: Findings) -> tuple[list[str], list[str]]:
-    roots, files = find_paths(config.paths, config.access, findings)
-    if not config.sources:
-        return roots, files
-    if len(roots) != 1:
-        raise ValueError(f"sources must come with one data set, got {len(roots)}: give them apart")
-    from transforms.verify.data_set import find_manifest
-    from transforms.verify.shard import check_sources
-
-    manifest = find_manifest(open_storage(roots[0], config.access), Findings())
-    if manifest is not None:
-        check_sources(manifest, config.sources, config.access)
-    return roots, files
 
 
 def find_paths(
@@ -324,11 +272,11 @@ def find_paths(
 ) -> tuple[list[str], list[str]]:
     """Return the data sets and the TFRecord files among the paths.
 
-    Findings are a manifest that is missing next to a plan, and what is called like TFRecords but
-    cannot be read, such as a dangling link.
+    Findings are a plan without a manifest, and what is named like TFRecords but cannot be read,
+    such as a dangling link.
 
     Raises:
-        RuntimeError: `E-ARG` where a path is nothing, or a folder without either.
+        RuntimeError: `E-ARG` if a path does not exist, or is a folder without either.
     """
     data_sets: list[str] = []
     files: list[str] = []
@@ -360,13 +308,95 @@ def find_paths(
 
 
 def is_record_file(name: str) -> bool:
-    """Return whether a file is called like TFRecords: those of TFDS end in `-00000-of-00016`.
+    """Return whether a file is named like TFRecords: those of TFDS end in `-00000-of-00016`.
 
     >>> is_record_file("a.tfrecord-00000-of-00002"), is_record_file("out")
     (True, False)
     """
     stem = posixpath.basename(name).removesuffix(".gz")
     return any(stem.endswith(suffix) or f"{suffix}-" in stem for suffix in SUFFIXES)
+
+
+def execute(task: Task, around: Around, config: VerifyConfig) -> Report:
+    """Return what is wrong with a shard, its sources or a file.
+
+    Raises:
+        RuntimeError: if a store fails.
+    """
+    if task.shard is None:
+        from transforms.verify.files import verify_file
+
+        return verify_file(task.uri, config.access, deep=config.deep)
+    from transforms.verify.shard import verify_shard, verify_sources
+
+    rules = around.data_sets[task.data_set].rules
+    assert rules is not None  # else there would be no task
+    if task.is_sources:
+        return verify_sources(task.shard, rules.root, config.sources, config.access)
+    return verify_shard(task.shard, rules)
+
+
+def partition_keys(
+    task: Task, digests: Iterable[bytes], partitions: int
+) -> Iterator[tuple[tuple[int, int], Keys]]:
+    """Yield a shard's keys by data set and partition."""
+    parts: dict[int, list[bytes]] = {}
+    for digest in digests:
+        parts.setdefault(int.from_bytes(digest[:4], "big") % partitions, []).append(digest)
+    for partition, found in parts.items():
+        assert task.shard is not None
+        place = task.data_set, task.number, task.shard.entry.split, task.shard.entry.file
+        yield (task.data_set, partition), Keys(place, found)
+
+
+def find_twice(shards: Iterable[Keys]) -> Iterator[tuple[ShardPlace, int]]:
+    """Yield how many keys of each shard are in it twice, or in an earlier shard of its split."""
+    seen: dict[tuple[int, str], set[bytes]] = {}
+    for keys in sorted(shards, key=lambda keys: keys.place):
+        data_set, _, split, _ = keys.place
+        known = seen.setdefault((data_set, split), set())
+        before = len(known)
+        known.update(keys.digests)
+        if twice := before + len(keys.digests) - len(known):
+            yield keys.place, twice
+
+
+def gather(
+    around: Around,
+    reports: Sequence[tuple[Task, Report]],
+    twice: Iterable[tuple[ShardPlace, int]],
+) -> Verified:
+    """Return everything that is wrong, and the notes.
+
+    Args:
+        around: what was seen before the tasks were done.
+        reports: reports of all tasks, in their order.
+        twice: numbers of keys that come twice.
+
+    Raises:
+        RuntimeError: if reports are lost, which no runner may do.
+    """
+    if len(reports) != around.tasks:
+        raise RuntimeError(f"the sum of reports does not hold: {len(reports)} of {around.tasks}")
+    twice_by_place: Counter[ShardPlace] = Counter()
+    for place, keys in twice:
+        twice_by_place[place] += keys
+    found = Verified(Findings())
+    found.findings.extend(around.findings)
+    for number, data_set in enumerate(around.data_sets):
+        own = [(task, report) for task, report in reports if task.data_set == number]
+        own_twice = {place: n for place, n in sorted(twice_by_place.items()) if place[0] == number}
+        found.extend(_gather_data_set(data_set, own, own_twice))
+    files = [report for task, report in reports if task.shard is None]
+    found.extend(_gather_files(files))
+    return found
+
+
+def order_fault(before: str, key: str, seed: int) -> tuple[str, str]:
+    """Return what is wrong, and the remedy, if a record follows one that it must precede."""
+    if before == key:
+        return "its key comes twice", RESTORE
+    return f"by seed {seed} it comes before the one of key {before!r}, not after it", RESTORE
 
 
 def _file_of_any_name(path: str, access: Access) -> str:
@@ -386,183 +416,60 @@ def _file_of_any_name(path: str, access: Access) -> str:
     return path
 
 
-def execute(task: Task, around: Around, config: VerifyConfig) -> Report:
-    """Return what is wrong with a shard, its sources or a file.
-
-    Raises:
-        RuntimeError: where a store fails.
-    """
-    if task.shard is None:
-        from transforms.verify.files import verify_file
-
-        return verify_file(task.uri, config.access, deep=config.deep)
-    rules = around.data_sets[task.data_set].rules
-    assert rules is not None  # else there would be no task
-    if task.is_sources:
-        from transforms.verify.shard import verify_sources
-
-        return verify_sources(task.shard, rules.root, config.sources, config.access)
-    from transforms.verify.shard import verify_shard
-
-    return verify_shard(task.shard, rules)
-
-
-def gather(
-    around: Around,
-    reports: Iterable[tuple[Task, Report]],
-    twice: Iterable[tuple[int, Twice]] = (),
+def _gather_data_set(
+    data_set: DataSet, reports: Sequence[tuple[Task, Report]], twice: Mapping[ShardPlace, int]
 ) -> Verified:
-    """Return what is wrong, and what else is to be said.
-
-    Args:
-        around: what was seen before the tasks were done.
-        reports: of all tasks, in their order.
-        twice: keys that come twice, with the number of their data set, where reports have no keys.
-
-    Raises:
-        RuntimeError: where reports are lost, which no runner may do.
-    """
-    sums = [_DataSetSum() for _ in around.data_sets]
-    files, done = _FilesSum(), 0
+    """Return what is wrong with a data set: around its shards, between them and in them."""
+    rules, around = data_set.rules, data_set.around
+    if rules is None:
+        return around
+    shards, sources = Report(), Report()
     for task, report in reports:
-        done += 1
-        if task.shard is None:
-            files.add(report)
-        elif task.is_sources:
-            sums[task.data_set].add_sources(report)
-        else:
-            sums[task.data_set].add(task.shard, report)
-    if done != around.tasks:
-        raise RuntimeError(f"the sum of reports does not hold: {done} came of {around.tasks}")
-    for number, keys in twice:
-        sums[number].twice[keys.place, keys.split, keys.file] += keys.keys
-    found = Verified(Findings())
+        (sources if task.is_sources else shards).add(report)
+    found = Verified(Findings(), around.files, shards.records, shards.read_bytes)
     found.findings.extend(around.findings)
-    for data_set, total in zip(around.data_sets, sums, strict=True):
-        found.extend(data_set.around if data_set.rules is None else total.verified(data_set))
-    found.extend(files.verified())
-    return found
-
-
-class _DataSetSum:
-    """What was found in the shards of a data set, and in their sources."""
-
-    def __init__(self) -> None:
-        self.twice: Counter[tuple[int, str, str]] = Counter()
-        self._shards = Report()
-        self._sources: Report | None = None
-        self._ends: list[tuple[str, str, OrderKey, OrderKey]] = []
-        self._shared: dict[str, dict[str, SharedCount]] = {}
-        self._seen: dict[str, set[bytes]] = {}
-
-    def add(self, shard: ShardTask, report: Report) -> None:
-        """Add a shard's report."""
-        split, file = shard.entry.split, shard.entry.file
-        self._shards.add(report)
-        if report.ends is not None:
-            self._ends.append((split, file, *report.ends))
-        counts = self._shared.setdefault(split, {})
-        for sha256, found in report.shared.items():
-            counts.setdefault(sha256, SharedCount()).add(found)
-        if keys := add_keys(self._seen, split, report.keys):
-            self.twice[shard.place, split, file] += keys
-
-    def add_sources(self, report: Report) -> None:
-        """Add the report of a shard's sources."""
-        self._sources = self._sources or Report()
-        self._sources.add(report)
-
-    def verified(self, data_set: DataSet) -> Verified:
-        """Return what is wrong with the data set: around its shards, between them and in them."""
-        from transforms.verify.data_set import check_shared
-
-        rules, around, shards = data_set.rules, data_set.around, self._shards
-        assert rules is not None
-        found = Verified(Findings(), around.files, shards.records, shards.read_bytes)
-        found.findings.extend(around.findings)
-        self._check_order(rules.seed, found.findings)
-        found.findings.extend(shards.findings)
-        check_shared(rules.shared, self._shared, found.findings)
-        if shards.too_large:
-            found.notes += (f"{shards.too_large} records are too large to be looked into",)
-        found.notes += around.notes
-        if self._sources is not None:
-            self._say_sources(self._sources, found)
-        return found
-
-    def _check_order(self, seed: int, findings: Findings) -> None:
-        """Note shards that hold a key again, or begin before the one in front of them ends."""
-        for (_, split, file), keys in sorted(self.twice.items()):
-            findings.add(
-                "E-VER-ORDER", file, f"{keys} of its keys come twice in split {split}", RESTORE
-            )
-        last: dict[str, OrderKey] = {}
-        for split, file, first, end in self._ends:
-            before = last.get(split)
-            if before is not None and before >= first:
-                where = at_record(file, 0, 0, first[1])
-                findings.add("E-VER-ORDER", where, *order_fault(before[1], first[1], seed))
-            last[split] = end
-
-    def _say_sources(self, sources: Report, found: Verified) -> None:
+    for (_, _, split, file), keys in twice.items():
+        what = f"{keys} of its keys come twice in split {split}"
+        found.findings.add("E-VER-ORDER", file, what, RESTORE)
+    _check_order_of_shards(reports, rules.seed, found.findings)
+    found.findings.extend(shards.findings)
+    if shards.too_large:
+        found.notes += (f"{shards.too_large} records are too large to be looked into",)
+    found.notes += around.notes
+    if any(task.is_sources for task, _ in reports):
         found.findings.extend(sources.findings)
         found.bytes += sources.read_bytes
         note = f"{counted(sources.files, 'source file')} compared with the index"
         if not sources.files:
             note = "no source file was compared: the index names none, as of rows and of no records"
         found.notes += (note,)
+    return found
 
 
-class _FilesSum:
-    """What files of any origin hold together."""
-
-    def __init__(self) -> None:
-        self._total = Report()
-        self._schema = InferredSchema()
-
-    def add(self, report: Report) -> None:
-        """Add a file's report."""
-        self._total.add(report)
-        self._schema.extend(report.schema)
-
-    def verified(self) -> Verified:
-        """Return what is to be said of all files."""
-        from transforms.verify.files import schema_findings, schema_lines
-
-        total = self._total
-        found = Verified(total.findings, total.files, total.records, total.read_bytes)
-        found.findings.extend(schema_findings(self._schema))
-        found.notes = (*total.notes, *schema_lines(self._schema))
-        return found
+def _check_order_of_shards(
+    reports: Sequence[tuple[Task, Report]], seed: int, findings: Findings
+) -> None:
+    """Note shards that begin before the one in front of them ends."""
+    last: dict[str, OrderKey] = {}
+    for task, report in reports:
+        if task.shard is None or report.ends is None:
+            continue
+        entry, (first, end) = task.shard.entry, report.ends
+        before = last.get(entry.split)
+        if before is not None and before >= first:
+            where = at_record(entry.file, 0, 0, first[1])
+            findings.add("E-VER-ORDER", where, *order_fault(before[1], first[1], seed))
+        last[entry.split] = end
 
 
-def add_keys(seen: dict[str, set[bytes]], split: str, digests: Sequence[bytes]) -> int:
-    """Add digests of keys to those of their split; return how many were there already.
+def _gather_files(reports: Sequence[Report]) -> Verified:
+    """Return what is wrong with files of any origin, and their schema."""
+    from transforms.verify.files import schema_findings, schema_lines
 
-    >>> seen = {}
-    >>> add_keys(seen, "train", [b"x", b"y"]), add_keys(seen, "train", [b"z", b"x", b"x"])
-    (0, 2)
-    """
-    known = seen.setdefault(split, set())
-    before = len(known)
-    known.update(digests)
-    return before + len(digests) - len(known)
-
-
-def partition_keys(
-    shard: ShardTask, digests: Iterable[bytes], partitions: int
-) -> Iterator[tuple[int, KeysOfShard]]:
-    """Yield what each partition gets of a shard's keys."""
-    parts: dict[int, list[bytes]] = {}
-    for digest in digests:
-        parts.setdefault(int.from_bytes(digest[:4], "big") % partitions, []).append(digest)
-    for partition, found in parts.items():
-        yield partition, KeysOfShard(shard.place, shard.entry.split, shard.entry.file, found)
-
-
-def find_twice(shards: Iterable[KeysOfShard]) -> Iterator[Twice]:
-    """Yield how many keys of each shard come twice, of a partition's keys by ascending place."""
-    seen: dict[str, set[bytes]] = {}
-    for shard in shards:
-        if keys := add_keys(seen, shard.split, shard.digests):
-            yield Twice(shard.place, shard.split, shard.file, keys)
+    total = Report()
+    for report in reports:
+        total.add(report)
+    found = Verified(total.findings, total.files, total.records, total.read_bytes)
+    found.findings.extend(schema_findings(total.schema))
+    found.notes = (*total.notes, *schema_lines(total.schema))
+    return found

@@ -1,21 +1,17 @@
 """Verify a data set around its shards: manifest, plan, rejects, listing and side files."""
 
 import itertools
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import NamedTuple
 
 import msgspec
 
 from schemas.documents.croissant import CROISSANT_NAME
 from schemas.documents.data_card import CARD_NAME
 from schemas.documents.seals import is_sealed
-from schemas.documents.tensorflow_files import label_map_pbtxt, metadata_of_spec
+from schemas.documents.tensorflow_files import metadata_of_spec
 from schemas.example_rules import rules_of
 from schemas.faults import Findings, Rejected, Scope, Verified
-from schemas.features import Content, Feature, FeatureSpec, Kind
 from schemas.manifest import (
     DUPLICATES_NAME,
     FORMAT_VERSION,
@@ -31,12 +27,12 @@ from schemas.manifest import (
     index_names_of,
     plan_digest,
     read_manifest,
+    spec_of,
 )
 from schemas.samples import Order
 from schemas.shards import (
+    COUNTED,
     INDEX_DIR,
-    NAMED_TEMPLATES,
-    RECEIPTS_DIR,
     ShardNames,
     file_sum,
     is_index_name,
@@ -51,62 +47,73 @@ from transforms.output_files import (
     source_notes,
     split_of,
 )
-from transforms.storage import Access, Storage, is_local, join_uri, open_storage
-from transforms.verify import RESTORE, ShardRules, ShardTask, SharedContent, SharedCount
+from transforms.storage import Access, Entry, Storage, is_local, join_uri, open_storage
+from transforms.verify import RESTORE, ShardRules, ShardTask
 from transforms.verify.shard import read_if_there
+
+COPY = "restore it from a copy"
+MAX_DUPLICATES = 10_000
+"""Lines that `duplicates.jsonl` has at most, as `find_duplicates.MAX_LINES` says."""
 
 _MOVE = "move it away: no reader of the manifest sees it, a reader of a glob does"
 _CONVERTED = ("image_turned", "image_converted")
 _PLAIN_BYTES = ("table", "arrays")  # layouts whose sources are not what their images hold
+_LABEL_MAP = "label_map.pbtxt"
+_OF_THE_MANIFEST = (_LABEL_MAP, "schema.pbtxt", "dataset_info.json")
+_ALWAYS_THERE = {PLAN_NAME, REJECTED_NAME, _LABEL_MAP, CARD_NAME, CROISSANT_NAME}
+_WITH_SUMS = {*_ALWAYS_THERE, DUPLICATES_NAME, *SIDE_FILES}
 
 
-class AroundShards(NamedTuple):
-    """What was found around the shards of a data set, and what is left to be done.
-
-    Attributes:
-        found: what is wrong, and how many shards are looked at; notes come after the shards'.
-        tasks: the shards, in the manifest's order.
-        rules: of all shards; None where there is no manifest to tell.
-    """
-
-    found: Verified
-    tasks: list[ShardTask]
-    rules: ShardRules | None
+class _Head(msgspec.Struct):
+    format: str
+    format_version: int
 
 
-def verify_around(root: str, access: Access, *, deep: bool) -> AroundShards:
-    """Return what is wrong with a data set but for its shards, and what those are to be like.
+class _Shared(msgspec.Struct):
+    records: dict[str, int]
+
+
+def verify_around(
+    root: str, access: Access, *, deep: bool
+) -> tuple[Verified, ShardRules | None, list[ShardTask]]:
+    """Return what is wrong with a data set except its shards, their rules, and the shards.
 
     Raises:
-        RuntimeError: where the store fails, or the manifest is of a newer format.
+        RuntimeError: if the store fails, or the manifest is of a newer format.
     """
     storage, findings = open_storage(root, access), Findings()
     manifest = find_manifest(storage, findings)
     if manifest is None:
-        return AroundShards(Verified(findings, 1), [], None)
+        return Verified(findings, 1), None, []
     try:
-        rules, names = shard_rules(manifest, root, access, deep=deep), _names(manifest)
+        rules = shard_rules(manifest, root, access, deep=deep)
+        names = ShardNames(manifest.plan.options.get("shard_names", COUNTED))
+        texts = metadata_of_spec(manifest, spec_of(manifest), has_names=False)
     except ValueError as error:
         what = f"says what no run of this program does ({error})"
         findings.add("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
-        return AroundShards(Verified(findings, 1), [], None)
-    tasks = _tasks(manifest, storage)
+        return Verified(findings, 1), None, []
+    listed = {entry.name: entry for entry in storage.list(recursive=False)}
+    tasks = _tasks(manifest, listed)
     for what in contradictions(manifest):
         findings.add("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
-    shared = check_side_files(manifest, storage, findings)
-    notes = check_sums(manifest, storage, findings)
-    if deep:
-        rules = replace(rules, shared=shared)
-    _check_foreign(names, tasks, storage, findings)
-    notes += _notes(tasks, rules)
-    return AroundShards(Verified(findings, len(tasks), notes=notes), tasks, rules)
+    _check_side_files(manifest, texts, storage, findings)
+    notes = _check_sums(manifest, storage, findings)
+    _check_foreign(names, tasks, {*listed}, storage, findings)
+    if not rules.reads:
+        without = sum(task.file is not None and task.file.crc32c is None for task in tasks)
+        note = "sizes and checksums as the store lists them were compared: --deep reads all bytes"
+        if without:
+            note = f"the store gives no checksums of {without} shards: --deep reads their bytes"
+        notes.append(note)
+    return Verified(findings, len(tasks), notes=tuple(notes)), rules, tasks
 
 
 def find_manifest(storage: Storage, findings: Findings) -> Manifest | None:
-    """Return the manifest of a data set; None with a finding where it is damaged.
+    """Return the manifest of a data set; None with a finding if it is damaged.
 
     Raises:
-        RuntimeError: `E-OUT-FOREIGN` where it is another program's, or of a newer format.
+        RuntimeError: `E-OUT-FOREIGN` if it is another program's, or of a newer format.
     """
     data, where = storage.read(MANIFEST_NAME), join_uri(storage.root, MANIFEST_NAME)
     try:
@@ -116,15 +123,36 @@ def find_manifest(storage: Storage, findings: Findings) -> Manifest | None:
     return None
 
 
+def check_sources(root: str, sources: Mapping[str, Sequence[str]], access: Access) -> None:
+    """Refuse roots of sources that could not be compared with a data set's indexes.
+
+    Raises:
+        ValueError: if there is no such split, or records are made of parts of files.
+        RuntimeError: `E-ARG` if a root is no folder.
+    """
+    manifest = find_manifest(open_storage(root, access), Findings())
+    if manifest is None:
+        return
+    for split in sources:
+        if split and split not in manifest.splits:
+            names = ", ".join(sorted(manifest.splits))
+            raise ValueError(f"sources must be of splits {names}, got {split!r}: name one of them")
+    if manifest.layout == "arrays":
+        raise ValueError(
+            "sources must be files of their own, got items of arrays, of which an index does not"
+            " say where they lie: leave --sources out"
+        )
+    for uri in {uri for given in sources.values() for uri in given}:
+        open_storage(uri, access).require_folder()
+
+
 def shard_rules(manifest: Manifest, root: str, access: Access, *, deep: bool) -> ShardRules:
-    """Return what all shards of a data set are to be like."""
+    """Return what all shards of a data set must be like."""
+    splits = {*manifest.splits, *(entry.split for entry in manifest.shards)}
     return ShardRules(
         root=root,
         examples=rules_of(manifest),
-        orders={
-            split: order_of(manifest.plan, split)
-            for split in {*manifest.splits, *(entry.split for entry in manifest.shards)}
-        },
+        orders={split: order_of(manifest.plan, split) for split in splits},
         seed=int(manifest.plan.options.get("seed", 0)),
         reads=deep or is_local(root),
         hashes=deep,
@@ -145,12 +173,8 @@ def order_of(plan: JobPlan, split: str) -> Order:
     return Order(orders.get(split, orders.get("all", Order.SHUFFLED.value)))
 
 
-def _names(manifest: Manifest) -> ShardNames:
-    return ShardNames(manifest.plan.options.get("shard_names", NAMED_TEMPLATES["counted"]))
-
-
 def _is_ours(data: bytes) -> bool:
-    """Return whether to look further; what is clearly another program's is no finding of ours."""
+    """Return whether to report damage, not another program's or a newer format."""
     try:
         head = from_json(data, _Head)
     except ValueError:
@@ -158,88 +182,120 @@ def _is_ours(data: bytes) -> bool:
     return head.format == "beam-tfrec" and head.format_version <= FORMAT_VERSION
 
 
-class _Head(msgspec.Struct):
-    format: str
-    format_version: int
-
-
-def _tasks(manifest: Manifest, storage: Storage) -> list[ShardTask]:
+def _tasks(manifest: Manifest, listed: Mapping[str, Entry]) -> list[ShardTask]:
     """Return the shards by split, then index, as the manifest lists them."""
-    listed = {entry.name: entry for entry in storage.list(recursive=False)}
     stems = shard_stems([entry.split for entry in manifest.shards])
-    names, digest = index_names_of(manifest), plan_digest(manifest.plan)
+    digest = plan_digest(manifest.plan)
     return [
-        ShardTask(entry, stem, names[place], digest, listed.get(entry.file), place)
-        for place, (entry, stem) in enumerate(zip(manifest.shards, stems, strict=True))
+        ShardTask(entry, stem, names, digest, listed.get(entry.file))
+        for entry, stem, names in zip(manifest.shards, stems, index_names_of(manifest), strict=True)
     ]
 
 
 def _check_foreign(
-    names: ShardNames, tasks: Sequence[ShardTask], storage: Storage, findings: Findings
+    names: ShardNames,
+    tasks: Sequence[ShardTask],
+    listed: set[str],
+    storage: Storage,
+    findings: Findings,
 ) -> None:
-    """Name files that could be taken for the data set's, and are not."""
-    ours = {task.entry.file for task in tasks}
-    found = [e.name for e in storage.list(recursive=False) if split_of(e.name, names) is not None]
-    ours |= {name for task in tasks for name in task.index}
+    """Name files that are named like the data set's, and are not."""
+    ours = {
+        name for task in tasks for name in (task.entry.file, *task.index, receipt_name(task.stem))
+    }
     folder = storage.list(f"{INDEX_DIR}/", recursive=False)
-    found += [entry.name for entry in folder if is_index_name(entry.name, names)]
-    ours |= {receipt_name(task.stem) for task in tasks}
-    for name in sorted({*found, *receipts(storage)} - ours):
-        what = "is of an index" if name.startswith(INDEX_DIR) else "is called like a shard"
-        if name.startswith(RECEIPTS_DIR):
-            what = "is a receipt"
-        findings.add("E-VER-FOREIGN", name, f"{what}, and the manifest names no such shard", _MOVE)
+    found = {name for name in listed if split_of(name, names) is not None}
+    found |= {entry.name for entry in folder if is_index_name(entry.name, names)}
+    for name in sorted((found | {*receipts(storage)}) - ours):
+        what = "is named like a file of a shard, and the manifest names no such shard"
+        findings.add("E-VER-FOREIGN", name, what, _MOVE)
 
 
-def _notes(tasks: Sequence[ShardTask], rules: ShardRules) -> tuple[str, ...]:
-    """Say what was not looked at."""
-    if rules.reads:
-        return ()
-    without = sum(task.file is not None and task.file.crc32c is None for task in tasks)
-    if without:
-        return (f"the store gives no checksums of {without} shards: --deep reads their bytes",)
-    return ("sizes and checksums as the store lists them were compared: --deep reads all bytes",)
+def _check_side_files(
+    manifest: Manifest, texts: Mapping[str, str], storage: Storage, findings: Findings
+) -> None:
+    """Compare plan, rejects, duplicates and files of other tools with the manifest.
 
-
-COPY = "restore it from a copy"
-MAX_DUPLICATES = 10_000
-"""Lines that `duplicates.jsonl` has at most, as `find_duplicates.MAX_LINES` says."""
-
-_LABEL_MAP = "label_map.pbtxt"
-_FEATURES = "features.json"
-_ALWAYS_THERE = {PLAN_NAME, REJECTED_NAME, _LABEL_MAP, CARD_NAME, CROISSANT_NAME}
-_WITH_SUMS = {*_ALWAYS_THERE, DUPLICATES_NAME, *SIDE_FILES}
-_NOT_OF_THE_MANIFEST = "is not what follows from the manifest"
-_MAX_SEQUENCES = 2
-_MAX_TRIES = 1000  # of a millisecond each, where features.json is another
-
-
-def check_side_files(
-    manifest: Manifest, storage: Storage, findings: Findings
-) -> dict[str, SharedContent]:
-    """Compare plan, label map, rejects, duplicates and what other tools read with the manifest.
-
-    Returns:
-        What `duplicates.jsonl` says, to be counted in the indexes.
+    Args:
+        manifest: the manifest.
+        texts: files of other tools by name, as they follow from the manifest.
+        storage: holds the data set.
+        findings: what is wrong is added to them.
     """
+
+    def add(name: str, what: str, remedy: str = COPY) -> None:
+        findings.add("E-VER-MANIFEST", name, what, remedy)
+
     plan = read_if_there(PLAN_NAME, storage, findings, COPY)
-    if plan is not None and _as_plan(plan) != manifest.plan:
-        findings.add("E-VER-MANIFEST", PLAN_NAME, "is not the plan of the manifest", RESTORE)
+    if plan is not None and not _is_plan(plan, manifest.plan):
+        add(PLAN_NAME, "is not the plan of the manifest", RESTORE)
+    is_current = manifest.format_version == FORMAT_VERSION  # earlier versions wrote other texts
+    for name in sorted(texts.keys() & ({*_OF_THE_MANIFEST} if is_current else {_LABEL_MAP})):
+        data = read_if_there(name, storage, findings, COPY)
+        if data is not None and data != texts[name].encode():
+            add(name, "is not what follows from the manifest", RESTORE)
+    data = read_if_there(REJECTED_NAME, storage, findings, COPY)
+    for what in () if data is None else _wrong_rejects(manifest, data):
+        add(*what)
+    data = read_if_there(DUPLICATES_NAME, storage, findings, COPY) if manifest.duplicates else None
+    for what in () if data is None else _wrong_duplicates(manifest, data):
+        add(*what)
+
+
+def _is_plan(data: bytes, plan: JobPlan) -> bool:
     try:
-        _check_label_map(manifest, storage, findings)
-        if manifest.format_version == FORMAT_VERSION:  # an older one's program wrote them otherwise
-            _check_metadata(manifest, storage, findings)
-    except ValueError as error:
-        what = f"has labels, features or shards that no run writes ({error})"
-        findings.add("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
-    rejected = read_if_there(REJECTED_NAME, storage, findings, COPY)
-    if rejected is not None:
-        _check_rejects(manifest, rejected, findings)
-    return _check_duplicates(manifest, storage, findings) if manifest.duplicates else {}
+        return from_json(data, JobPlan) == plan
+    except ValueError:
+        return False
 
 
-def check_sums(manifest: Manifest, storage: Storage, findings: Findings) -> tuple[str, ...]:
-    """Compare the files next to the shards with the sums in the manifest, byte for byte.
+def _wrong_rejects(manifest: Manifest, data: bytes) -> Iterator[tuple[str, str]]:
+    """Yield where rejects, or their counts by split and reason, are not the manifest's."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for number, line in enumerate(data.splitlines(), 1):
+        try:
+            reject = from_json(line, Rejected)
+            counts[reject.split, reject.scope.value, reject.code] += 1
+        except (ValueError, KeyError) as error:
+            yield f"{REJECTED_NAME} line {number}", f"no reject ({error})"
+    said = Counter(
+        {
+            (split, scope.value, code): count
+            for split, summary in manifest.splits.items()
+            for scope, codes in (
+                (Scope.SAMPLE, summary.rejected),
+                (Scope.ANNOTATION, summary.annotations.dropped),
+            )
+            for code, count in codes.items()
+        }
+    )
+    for key in sorted(counts.keys() | said.keys()):
+        if counts[key] != said[key]:
+            split, scope, code = key
+            what = f"{counts[key]} of each {scope} rejected as {code} in split {split}"
+            yield REJECTED_NAME, f"{what}, the manifest says {said[key]}"
+
+
+def _wrong_duplicates(manifest: Manifest, data: bytes) -> Iterator[tuple[str, str]]:
+    """Yield where contents that splits share, or their counts, are not the manifest's."""
+    counts: Counter[tuple[str, str]] = Counter()
+    lines = data.splitlines()
+    for number, line in enumerate(lines, 1):
+        try:
+            counts.update(itertools.combinations(sorted(from_json(line, _Shared).records), 2))
+        except ValueError as error:
+            yield f"{DUPLICATES_NAME} line {number}", f"no shared content ({error})"
+    said = {pair.splits: pair.contents for pair in manifest.duplicates or ()}
+    is_whole = len(lines) < MAX_DUPLICATES  # else it has the first of them
+    for pair in sorted(counts.keys() | said.keys()):
+        count, wanted = counts[pair], said.get(pair, 0)
+        if count > wanted or (is_whole and count != wanted):
+            what = f"{count} contents that {' and '.join(pair)} share, the manifest says {wanted}"
+            yield DUPLICATES_NAME, what
+
+
+def _check_sums(manifest: Manifest, storage: Storage, findings: Findings) -> list[str]:
+    """Compare the files next to the shards with the checksums in the manifest.
 
     Returns:
         Notes on documents that are not as the run wrote them: these are the user's to edit.
@@ -253,7 +309,7 @@ def check_sums(manifest: Manifest, storage: Storage, findings: Findings) -> tupl
             what = f"has a sum of {name}, which no run writes"
             findings.add("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
         elif name in DOCUMENTS:
-            data = _read_file(name, storage)
+            data = read_if_there(name, storage, Findings())
             if data is None or file_sum(data) != wanted:
                 notes.append(f"{name} is {'gone' if data is None else 'not as the run wrote it'}")
         elif name not in said:
@@ -262,179 +318,11 @@ def check_sums(manifest: Manifest, storage: Storage, findings: Findings) -> tupl
                 what = f"has {there.bytes} bytes of CRC-32C {there.crc32c}, the manifest says"
                 what = f"{what} {wanted.bytes} of {wanted.crc32c}"
                 findings.add("E-VER-CRC", name, what, COPY)
-    report = _read_file(REPORT_NAME, storage)
+    report = read_if_there(REPORT_NAME, storage, Findings())
     if report is not None and not is_sealed(report):
         notes.append(f"{REPORT_NAME} is not as a run wrote it")
     for name in source_notes(storage):
         if storage.read(name) != SOURCES_NOTE:
             remedy = "delete it: the next run of the command writes it again"
             findings.add("E-VER-CRC", name, "holds other bytes than a run writes", remedy)
-    return tuple(notes)
-
-
-def _read_file(name: str, storage: Storage) -> bytes | None:
-    entry = storage.stat(name)
-    return None if entry is None or entry.kind != "file" else storage.read(name, entry)
-
-
-def _check_label_map(manifest: Manifest, storage: Storage, findings: Findings) -> None:
-    labels = read_if_there(_LABEL_MAP, storage, findings, COPY)
-    wanted = label_map_pbtxt([(label.id, label.name) for label in manifest.plan.labels])
-    if labels is not None and labels != wanted.encode():
-        what = "is not that of the labels in the manifest"
-        findings.add("E-VER-MANIFEST", _LABEL_MAP, what, COPY)
-
-
-def _as_plan(data: bytes) -> JobPlan | None:
-    try:
-        return from_json(data, JobPlan)
-    except ValueError:
-        return None
-
-
-def _check_rejects(manifest: Manifest, data: bytes, findings: Findings) -> None:
-    """Compare what was rejected with the counts by split and reason."""
-    counts: Counter[tuple[str, str, str]] = Counter()
-    for number, line in enumerate(data.splitlines(), 1):
-        try:
-            reject = from_json(line, Rejected)
-            counts[reject.split, reject.scope.value, reject.code] += 1
-        except (ValueError, KeyError) as error:
-            where = f"{REJECTED_NAME} line {number}"
-            findings.add("E-VER-MANIFEST", where, f"no reject ({error})", COPY)
-    said: Counter[tuple[str, str, str]] = Counter()
-    for split, summary in manifest.splits.items():
-        for code, count in summary.rejected.items():
-            said[split, Scope.SAMPLE.value, code] = count
-        for code, count in summary.annotations.dropped.items():
-            said[split, Scope.ANNOTATION.value, code] = count
-    for split, scope, code in sorted(counts.keys() | said.keys()):
-        found, wanted = counts[split, scope, code], said[split, scope, code]
-        if found != wanted:
-            what = f"{found} of each {scope} rejected as {code} in split {split}, the manifest says"
-            findings.add("E-VER-MANIFEST", REJECTED_NAME, f"{what} {wanted}", COPY)
-
-
-class _Record(msgspec.Struct, frozen=True):
-    name: str
-    key: str
-
-
-class _Shared(msgspec.Struct, frozen=True):
-    """A line of `duplicates.jsonl`: a content, its records per split, and some of them."""
-
-    sha256: str
-    records: dict[str, int]
-    samples: dict[str, list[_Record]]
-
-
-def _check_duplicates(
-    manifest: Manifest, storage: Storage, findings: Findings
-) -> dict[str, SharedContent]:
-    """Compare the contents that splits share with the counts by pair of splits."""
-    data = read_if_there(DUPLICATES_NAME, storage, findings, COPY)
-    if data is None or not manifest.duplicates:
-        return {}
-    counts: Counter[tuple[str, str]] = Counter()
-    shared: dict[str, SharedContent] = {}
-    lines = data.splitlines()
-    for number, line in enumerate(lines, 1):
-        try:
-            found = from_json(line, _Shared)
-        except ValueError as error:
-            where = f"{DUPLICATES_NAME} line {number}"
-            findings.add("E-VER-MANIFEST", where, f"no shared content ({error})", COPY)
-            continue
-        counts.update(itertools.combinations(sorted(found.records), 2))
-        named = {
-            split: frozenset((record.name, record.key) for record in records)
-            for split, records in found.samples.items()
-        }
-        shared[found.sha256] = SharedContent(number, found.records, named)
-    said = {pair.splits: pair.contents for pair in manifest.duplicates}
-    is_whole = len(lines) < MAX_DUPLICATES  # else it has the first of them
-    for pair in sorted(counts.keys() | said.keys()):
-        count, wanted = counts[pair], said.get(pair, 0)
-        if count > wanted or (is_whole and count != wanted):
-            what = f"{count} contents that {' and '.join(pair)} share, the manifest says {wanted}"
-            findings.add("E-VER-MANIFEST", DUPLICATES_NAME, what, COPY)
-    return shared
-
-
-def check_shared(
-    shared: Mapping[str, SharedContent],
-    counts: Mapping[str, Mapping[str, SharedCount]],
-    findings: Findings,
-) -> None:
-    """Compare what `duplicates.jsonl` says of each content with the indexes.
-
-    Args:
-        shared: what it says, by SHA-256.
-        counts: of the indexes, by split and SHA-256.
-        findings: what is wrong is added to them.
-    """
-    for sha256, line in shared.items():
-        where = f"{DUPLICATES_NAME} line {line.number}"
-        for split in sorted({*line.records, *line.named, *counts}):
-            found = counts.get(split, {}).get(sha256, SharedCount())
-            said, named = line.records.get(split, 0), len(line.named.get(split, ()))
-            what = ""
-            if found.records != said:
-                what = f"{said} records of split {split}, the indexes have {found.records}"
-            elif found.named != named:
-                what = f"names {named} records of split {split}, of which {found.named} are in it"
-            if what:
-                findings.add("E-VER-MANIFEST", where, what, COPY)
-
-
-def _check_metadata(manifest: Manifest, storage: Storage, findings: Findings) -> None:
-    """Compare what other tools read; a manifest leaves open a few things, which are tried."""
-    features = tuple(
-        Feature(f.key, Kind(f.kind), f.repeated, f.doc, Content(f.content), f.optional, f.per_step)
-        for f in manifest.features
-    )
-    wanted = metadata_of_spec(manifest, FeatureSpec(manifest.layout, features), has_names=False)
-    for name in sorted(wanted.keys() - {_LABEL_MAP, _FEATURES}):
-        data = read_if_there(name, storage, findings)
-        if data is not None and not _is_same(name, data, wanted[name]):
-            findings.add("E-VER-MANIFEST", name, _NOT_OF_THE_MANIFEST, RESTORE)
-    if _FEATURES not in wanted:
-        return
-    data = read_if_there(_FEATURES, storage, findings)
-    if data is None:
-        return
-    for sequences, has_names in itertools.product(_sequences(features), (False, True)):
-        spec = FeatureSpec(manifest.layout, features, sequences)
-        texts = metadata_of_spec(manifest, spec, has_names=has_names)
-        if _is_same(_FEATURES, data, texts[_FEATURES]):
-            break
-    else:
-        findings.add("E-VER-MANIFEST", _FEATURES, _NOT_OF_THE_MANIFEST, RESTORE)
-        return
-    for name in sorted(texts.keys() - wanted.keys()):
-        data = read_if_there(name, storage, findings)
-        if data is not None and data != texts[name].encode():
-            findings.add("E-VER-MANIFEST", name, _NOT_OF_THE_MANIFEST, RESTORE)
-
-
-def _is_same(name: str, data: bytes, wanted: str) -> bool:
-    """Compare a file; of JSON its values, whose order follows the layout's, not the manifest's."""
-    if not name.endswith(".json"):
-        return data == wanted.encode()
-    try:
-        return from_json(data, object) == json.loads(wanted)
-    except ValueError:
-        return False
-
-
-def _sequences(features: Sequence[Feature]) -> Iterator[tuple[str, ...]]:
-    """Return which keys a layout may have as `FeatureSpec.sequences`, none first."""
-    members: dict[str, list[Feature]] = {}
-    for feature in features:
-        for place, sign in enumerate(feature.key):
-            if sign == "/" and place:
-                members.setdefault(feature.key[:place], []).append(feature)
-    keys = [k for k, found in members.items() if all(f.repeated and not f.per_step for f in found)]
-    counts = range(min(len(keys), _MAX_SEQUENCES) + 1)
-    tries = itertools.chain.from_iterable(itertools.combinations(keys, n) for n in counts)
-    return itertools.islice(tries, _MAX_TRIES)
+    return notes

@@ -8,7 +8,7 @@ import google_crc32c
 import msgspec
 
 from schemas.faults import Findings, at_record
-from schemas.manifest import Manifest, ShardEntry, from_json
+from schemas.manifest import ShardEntry, from_json
 from schemas.samples import Order, shuffle_keys
 from schemas.shards import ShardInfo, file_sum, receipt_name
 from schemas.tfrecord import FRAME_BYTES
@@ -25,11 +25,11 @@ from transforms.verify import (
     Report,
     ShardRules,
     ShardTask,
-    SharedCount,
     order_fault,
 )
 from transforms.walk_frames import BadFrame, Buffer, ReadSpan, Record, walk_frames
 
+_SOURCE_REMEDY = "restore it from a copy, or make the data set again"
 INDEX_REMEDY = "restore the index from a copy, or delete it and manifest.json and run again"
 
 
@@ -248,72 +248,31 @@ def check_rows(
             what = f"its records end at byte {at}, the manifest says {entry.bytes} bytes"
             findings.add("E-VER-INDEX", name, what, INDEX_REMEDY)
     labels = rules.examples.labels
-    for number, row in enumerate(rows):
-        if labels and (unknown := set(row.labels) - labels):
+    for number, row in enumerate(rows if labels else ()):
+        if unknown := set(row.labels) - labels:
             what = f"the label {min(unknown)} is not in the label map"
             where = at_record(name, number, row.offset, row.key)
             findings.add("E-VER-INDEX", where, what, INDEX_REMEDY)
-    _check_order(task, rows, rules, report)
-    if rules.shared:
-        _count_shared(task.entry.split, rows, rules, report)
+    if rows:
+        _check_order(task, rows, rules, report)
 
 
 def _check_order(
     task: ShardTask, rows: Sequence[IndexRow], rules: ShardRules, report: Report
 ) -> None:
-    split = task.entry.split
-    if not rows:
-        return
+    split, keys = task.entry.split, [row.key for row in rows]
     if rules.orders[split] is Order.INPUT:
-        report.keys = [digest_key(row.key) for row in rows]
+        report.keys = [
+            hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+            for key in keys
+        ]
         return
-    keys = [row.key for row in rows]
     in_order = list(zip(shuffle_keys(split, keys, rules.seed), keys, strict=True))
     report.ends = in_order[0], in_order[-1]
     for number, (one, other) in enumerate(itertools.pairwise(in_order), 1):
         if one >= other:
             where = at_record(task.entry.file, number, rows[number].offset, other[1])
             report.findings.add("E-VER-ORDER", where, *order_fault(one[1], other[1], rules.seed))
-
-
-def digest_key(key: str) -> bytes:
-    """Return 16 bytes that stand for a key."""
-    return hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
-def _count_shared(split: str, rows: Sequence[IndexRow], rules: ShardRules, report: Report) -> None:
-    """Count the records of contents that splits are said to share, each by its first source."""
-    for row in rows:
-        for source in row.sources[:1]:
-            if (shared := rules.shared.get(source.sha256)) is None:
-                continue
-            count = report.shared.setdefault(source.sha256, SharedCount())
-            count.records += 1
-            count.named += (source.name, row.key) in shared.named.get(split, ())
-
-
-_REMEDY = "restore it from a copy, or make the data set again"
-_ARRAYS = "arrays"
-
-
-def check_sources(manifest: Manifest, sources: Mapping[str, Sequence[str]], access: Access) -> None:
-    """Refuse roots that could not be compared with an index.
-
-    Raises:
-        ValueError: where there is no such split, or records are made of parts of files.
-        RuntimeError: `E-ARG` where a root is no folder.
-    """
-    for split in sources:
-        if split and split not in manifest.splits:
-            names = ", ".join(sorted(manifest.splits))
-            raise ValueError(f"sources must be of splits {names}, got {split!r}: name one of them")
-    if manifest.layout == _ARRAYS:
-        raise ValueError(
-            "sources must be files of their own, got items of arrays, of which an index does not"
-            " say where they lie: leave --sources out"
-        )
-    for uri in {uri for given in sources.values() for uri in given}:
-        open_storage(uri, access).require_folder()
 
 
 def verify_sources(
@@ -332,30 +291,16 @@ def verify_sources(
     """
     split, report = shard.entry.split, Report()
     roots = [open_storage(uri, access) for uri in (*sources.get(split, ()), *sources.get("", ()))]
-    for source, key in _sources_of(shard, open_storage(root, access)):
+    rows = read_index(shard, open_storage(root, access), Findings(), has_sum=False) or ()
+    found = {(s.name, s.sha256): (s, row.key) for row in rows for s in row.sources}
+    for source, key in found.values():
         size, wrong = _check_source(source, roots)
         report.files += 1
         report.read_bytes += size
         if wrong:
             where = f"{join_uri(roots[0].root, source.name)} (of key {key!r} in {split})"
-            report.findings.add("E-VER-SOURCE", where, wrong, _REMEDY)
+            report.findings.add("E-VER-SOURCE", where, wrong, _SOURCE_REMEDY)
     return report
-
-
-def _sources_of(shard: ShardTask, storage: Storage) -> list[tuple[Source, str]]:
-    """Return the sources of a shard with a record's key, every file once; of a bad index none.
-
-    Such an index is a finding of its shard.
-    """
-    name = shard.index[0]
-    if storage.stat(name) is None:
-        return []
-    try:
-        rows = index_from_parquet(storage.read(name))
-    except ValueError:
-        return []
-    found = {(s.name, s.sha256): (s, row.key) for row in rows for s in row.sources}
-    return list(found.values())
 
 
 def _check_source(source: Source, roots: Sequence[Storage]) -> tuple[int, str]:

@@ -10,14 +10,13 @@ from typing import NamedTuple
 from schemas.faults import at_record, fault_line, printable
 from schemas.features import Kind
 from schemas.manifest import MANIFEST_NAME, Manifest, ShardEntry, index_names_of, read_manifest
-from schemas.parse_example import Sequences, Values
+from schemas.parse_example import Sequences, Values, parse_record
 from schemas.shown_values import MAX_VALUES, show_bytes, show_numbers, show_tensor
 from schemas.tensors import read_tensor
 from schemas.tfrecord import FRAME_BYTES
-from transforms.images.check_images import ImageFault, check_image
+from transforms.images.check_images import ImageFault, check_image, looks_like_image
 from transforms.storage import Access, Storage, find_uri, join_uri, open_storage
-from transforms.verify.files import looks_like_image, open_records, parse_record
-from transforms.walk_frames import BadFrame, walk_frames
+from transforms.walk_frames import BadFrame, open_records, walk_frames
 
 _COLOUR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}
 _BITS = {"uint8": 8, "uint16": 16}

@@ -1,6 +1,5 @@
 """Verify as a Beam pipeline: tasks spread over workers, and one result comes back."""
 
-import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -15,10 +14,10 @@ from transforms.progress import COUNTERS
 from transforms.storage import is_local, open_storage
 from transforms.verify import (
     Around,
-    KeysOfShard,
+    Keys,
     Report,
+    ShardPlace,
     Task,
-    Twice,
     VerifyConfig,
     execute,
     find_twice,
@@ -28,7 +27,7 @@ from transforms.verify import (
 )
 
 _Task = TaggedOutput[Literal["tasks"], Task]
-_Keys = TaggedOutput[Literal["keys"], tuple[tuple[int, int], KeysOfShard]]
+_Keys = TaggedOutput[Literal["keys"], tuple[tuple[int, int], Keys]]
 
 
 @dataclass(eq=False)
@@ -100,31 +99,28 @@ def _execute(
     counts = {kind: not task.is_sources, "records": report.records, "bytes": report.read_bytes}
     for name, count in counts.items():
         Metrics.counter(COUNTERS, f"{name}_verified").inc(int(count))
-    if task.shard is not None and report.keys:
+    if report.keys:
         partitions = around.data_sets[task.data_set].partitions
-        for partition, keys in partition_keys(task.shard, report.keys, partitions):
-            yield _Keys("keys", ((task.data_set, partition), keys))
+        for part in partition_keys(task, report.keys, partitions):
+            yield _Keys("keys", part)
         report.keys = []  # they meet in their partitions
     yield task, report
 
 
 def _find_twice(
-    partition: tuple[tuple[int, int], Iterable[KeysOfShard]],
-) -> Iterator[tuple[int, Twice]]:
-    (number, _), shards = partition
-    for twice in find_twice(sorted(shards, key=operator.attrgetter("place"))):
-        yield number, twice
+    partition: tuple[tuple[int, int], Iterable[Keys]],
+) -> Iterator[tuple[ShardPlace, int]]:
+    yield from find_twice(partition[1])
 
 
 def _write_result(
     around: Around,
     reports: list[tuple[Task, Report]],
-    twice: list[tuple[int, Twice]],
+    twice: list[tuple[ShardPlace, int]],
     folder: str,
     name: str,
 ) -> Verified:
-    in_order = sorted(reports, key=lambda found: found[0].number)
-    verified = gather(around, in_order, twice)
+    verified = gather(around, sorted(reports, key=lambda found: found[0].number), twice)
     # A second execution of this step finds the result there, of the same reports.
     # Not with the data's access: its --anonymous is for public data, which this is not.
     open_storage(folder).create(name, msgspec.json.encode(verified))
