@@ -71,7 +71,9 @@ def test_check_only_prints_the_command_and_checks_the_graph_without_gcloud(
     golden = GOLDEN.replace("HOME", quoted(launcher.home))
     golden = golden.replace("PYTHON", quoted(launcher.python))
     assert run.stdout == golden + "graph is fine\n"
-    assert launcher.job()[-1] == "--dry_run=True"
+    words = shlex.split(run.stdout.removesuffix("graph is fine\n").replace("\\\n", ""))
+    assert words[:4] == ["cd", str(launcher.home), "&&", str(launcher.python)]
+    assert launcher.job() == [*words[4:], "--dry_run=True"]  # it runs what it prints
     assert launcher.programs.calls("gcloud") == launcher.programs.calls("docker") == []
 
 
@@ -81,14 +83,6 @@ def test_a_plan_calls_no_gcloud_and_no_docker(flag: str, launcher: Launcher) -> 
     assert (run.returncode, run.stderr) == (0, "")
     assert launcher.job()[-len(FLAGS) - 1 :] == [flag, *FLAGS]
     assert launcher.programs.calls("gcloud") == launcher.programs.calls("docker") == []
-
-
-def test_printed_command_is_the_one_that_runs(launcher: Launcher) -> None:
-    options = ("--job_name", "j", "--labels", "a=b", "--no_public_ips", "--sdk_container_image")
-    printed = launcher.submit(*options, IMAGE, "--check_only").stdout
-    words = shlex.split(printed.replace("\\\n", ""))
-    assert words[:4] == ["cd", str(launcher.home), "&&", str(launcher.python)]
-    assert launcher.job() == [*words[4:], "--dry_run=True"]
 
 
 def test_every_option_arrives_where_beam_reads_it(launcher: Launcher) -> None:
@@ -276,16 +270,13 @@ def test_help_names_every_option_and_pipeline(launcher: Launcher) -> None:
         run = launcher(*words)
         assert (run.returncode, run.stderr) == (0, "")
         assert run.stdout.startswith("usage: ./run_dataflow.sh PIPELINE --project P")
+    (names,) = re.findall(r'^PIPELINES="(.*)"', SCRIPT.read_text(), re.MULTILINE)
+    assert tuple(names.split()) == cli.PIPELINES
     options = re.findall(r"^  --([a-z_]+)", run.stdout, re.MULTILINE)
     assert len(options) == 18
     assert all(name in run.stdout for name in cli.PIPELINES)
     for name in options:
         assert "unknown option" not in launcher("coco", f"--{name}=1").stderr
-
-
-def test_pipelines_are_those_of_the_command() -> None:
-    (names,) = re.findall(r'^PIPELINES="(.*)"', SCRIPT.read_text(), re.MULTILINE)
-    assert tuple(names.split()) == cli.PIPELINES
 
 
 # --- Python
@@ -313,28 +304,38 @@ def test_missing_python_is_named(launcher: Launcher, given: dict[str, str], name
     refused(launcher.submit(**given), 2, line)
 
 
-def test_old_python_is_refused(launcher: Launcher) -> None:
-    launcher.programs.answer("version_info < (3, 11)", code=1)
-    line = f"{launcher.python} is older than Python 3.11; set PYTHON to a newer one"
-    refused(launcher.submit(), 2, f"E-ARG run_dataflow: {line}")
-
-
-def test_missing_package_is_named_with_the_command_that_installs_it(launcher: Launcher) -> None:
-    said = "Traceback\nModuleNotFoundError: No module named 'apitools'\n"
-    launcher.programs.answer("import apache_beam.runners.dataflow", err=said, code=1)
-    line = (
-        f"{launcher.python} lacks a package (ModuleNotFoundError: No module named 'apitools');"
-        f" run {quoted(launcher.python)} -m pip install --require-hashes --no-deps"
-        f" -r {quoted(launcher.home / 'requirements-worker.lock')}"
-    )
-    refused(launcher.submit(), 2, f"E-ARG run_dataflow: {line}")
-
-
-def test_image_that_is_built_asks_for_its_python(launcher: Launcher) -> None:
-    launcher.programs.answer("version_info[:2] != (3, 11)", code=1)
-    line = f"{launcher.python} is not Python 3.11, which the image has; set PYTHON to one that is"
-    refused(launcher.submit("--build_container", IMAGE), 2, f"E-ARG run_dataflow: {line}")
-    assert launcher.submit("--sdk_container_image", IMAGE).returncode == 0
+@pytest.mark.parametrize(
+    ("asked", "said", "options", "line"),
+    [
+        (
+            "version_info < (3, 11)",
+            "",
+            (),
+            "PYTHON is older than Python 3.11; set PYTHON to a newer one",
+        ),
+        (
+            "version_info[:2] != (3, 11)",
+            "",
+            ("--build_container", IMAGE),
+            "PYTHON is not Python 3.11, which the image has; set PYTHON to one that is",
+        ),
+        (
+            "import apache_beam.runners.dataflow",
+            "Traceback\nModuleNotFoundError: No module named 'apitools'\n",
+            (),
+            "PYTHON lacks a package (ModuleNotFoundError: No module named 'apitools');"
+            " run QUOTED -m pip install --require-hashes --no-deps -r LOCK",
+        ),
+    ],
+)
+def test_unsuitable_python_is_refused(
+    launcher: Launcher, asked: str, said: str, options: tuple[str, ...], line: str
+) -> None:
+    launcher.programs.answer(asked, err=said, code=1)
+    line = line.replace("QUOTED", quoted(launcher.python))
+    line = line.replace("LOCK", quoted(launcher.home / "requirements-worker.lock"))
+    line = f"{launcher.python}{line.removeprefix('PYTHON')}"
+    refused(launcher.submit(*options), 2, f"E-ARG run_dataflow: {line}")
 
 
 # --- gcloud, credentials, buckets
@@ -346,10 +347,46 @@ def test_missing_gcloud_is_named(launcher: Launcher) -> None:
     refused(launcher.submit(), 2, f"E-ARG run_dataflow: {line}")
 
 
-def test_missing_credentials_are_named(launcher: Launcher) -> None:
-    launcher.programs.answer("print-access-token", err="none\n", code=1)
-    line = "there are no Application Default Credentials; run gcloud auth application-default login"
-    refused(launcher.submit(), 6, f"E-IO-AUTH run_dataflow: {line}")
+@pytest.mark.parametrize(
+    ("asked", "said", "code", "line"),
+    [
+        (
+            "print-access-token",
+            "none\n",
+            6,
+            "E-IO-AUTH run_dataflow: there are no Application Default Credentials;"
+            " run gcloud auth application-default login",
+        ),
+        (
+            "buckets describe gs://in ",
+            "WARNING: x\nERROR: (gcloud.storage.buckets.describe) gs://in not found: 404.\n",
+            2,
+            "E-ARG run_dataflow: gs://in does not exist; create it, or correct its name",
+        ),
+        (
+            "buckets describe gs://out ",
+            "ERROR: no permission (or it may not exist)\n",
+            6,
+            "E-IO-AUTH run_dataflow: gs://out cannot be looked up"
+            " (ERROR: no permission (or it may not exist));"
+            " run gcloud auth login, or ask for storage.buckets.get on it",
+        ),
+        (
+            "subnets describe",
+            "ERROR: not found\n",
+            6,
+            "E-IO-AUTH run_dataflow: regions/us-central1/subnetworks/s cannot be looked up"
+            " (ERROR: not found); correct its name, or ask for compute.subnetworks.get",
+        ),
+    ],
+)
+def test_what_google_refuses_is_one_line(
+    launcher: Launcher, asked: str, said: str, code: int, line: str
+) -> None:
+    launcher.programs.answer(asked, err=said, code=1)
+    private = ("--no_public_ips", "--subnetwork", "s", "--build_container", IMAGE)
+    refused(launcher.submit(*private), code, line)
+    assert launcher.programs.calls("docker build") == []  # nothing is built in vain
 
 
 def test_each_bucket_is_looked_up_once(launcher: Launcher) -> None:
@@ -357,25 +394,6 @@ def test_each_bucket_is_looked_up_once(launcher: Launcher) -> None:
     assert launcher.submit(flags=flags).stderr == ""
     looked_up = [call[4] for call in launcher.programs.calls("buckets describe")]
     assert looked_up == ["gs://stage", "gs://out", "gs://in", "gs://in2"]
-
-
-@pytest.mark.parametrize("bucket", ["stage", "out", "in"])
-def test_missing_bucket_is_named(launcher: Launcher, bucket: str) -> None:
-    said = f"WARNING: x\nERROR: (gcloud.storage.buckets.describe) gs://{bucket} not found: 404.\n"
-    launcher.programs.answer("buckets describe", f"gs://{bucket} ", err=said, code=1)
-    line = f"E-ARG run_dataflow: gs://{bucket} does not exist; create it, or correct its name"
-    refused(launcher.submit(), 2, line)
-
-
-@pytest.mark.parametrize("bucket", ["stage", "out"])
-def test_closed_bucket_is_named(launcher: Launcher, bucket: str) -> None:
-    said = "ERROR: no permission (or it may not exist)\n"
-    launcher.programs.answer("buckets describe", f"gs://{bucket} ", err=said, code=1)
-    line = (
-        f"gs://{bucket} cannot be looked up (ERROR: no permission (or it may not exist));"
-        " run gcloud auth login, or ask for storage.buckets.get on it"
-    )
-    refused(launcher.submit(), 6, f"E-IO-AUTH run_dataflow: {line}")
 
 
 @pytest.mark.parametrize(
@@ -418,8 +436,6 @@ def test_multi_region_is_accepted_with_a_note_on_price(
         ("us-west1", "NAM4\tdual-region\t", "NAM4"),
         ("us-central1", "US\tdual-region\tUS-EAST1;US-WEST1", "US (US-EAST1;US-WEST1)"),
         ("us-central1", "EU\tmulti-region\t", "EU"),
-        ("europe-west4", "US\tmulti-region\t", "US"),
-        ("europe-west2", "EU\tmulti-region\t", "EU"),
         ("europe-west6", "EU\tmulti-region\t", "EU"),
         ("northamerica-northeast1", "US\tmulti-region\t", "US"),
         ("us-east1", "ASIA\tmulti-region\t", "ASIA"),
@@ -454,16 +470,6 @@ def test_private_workers_need_private_google_access(launcher: Launcher) -> None:
     launcher.programs.answer("subnets describe", out="True\n")
     assert launcher.submit(*options).returncode == 0
     assert "--no_use_public_ips" in launcher.job()
-
-
-def test_unknown_subnetwork_is_refused(launcher: Launcher) -> None:
-    launcher.programs.answer("subnets describe", err="ERROR: not found\n", code=1)
-    options = ("--no_public_ips", "--sdk_container_image", IMAGE, "--subnetwork", "s")
-    line = (
-        "regions/us-central1/subnetworks/s cannot be looked up (ERROR: not found);"
-        " correct its name, or ask for compute.subnetworks.get"
-    )
-    refused(launcher.submit(*options), 6, f"E-IO-AUTH run_dataflow: {line}")
 
 
 # --- the image
@@ -501,9 +507,3 @@ def test_image_that_fails_ends_it(launcher: Launcher, fails: str, code: int, lin
     run = launcher.submit("--build_container", IMAGE)
     assert run.returncode == code and run.stderr.startswith(f"denied\n{line}")
     assert launcher.programs.calls("-m pipelines") == []
-
-
-def test_nothing_is_built_when_something_else_is_wrong(launcher: Launcher) -> None:
-    launcher.programs.answer("buckets describe", err="not found: 404.\n", code=1)
-    assert launcher.submit("--build_container", IMAGE).returncode == 2
-    assert launcher.programs.calls("docker build") == []
