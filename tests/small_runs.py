@@ -200,9 +200,9 @@ def place_samples(
     """Return the shards of samples whose buckets were counted for the table."""
     placed: dict[Shard, list[ShardRun]] = {}
     for bucket, batch in batches.items():
-        for shard, run in rank_bucket(bucket, [batch], table, sharding):
+        for shard, run in rank_bucket((bucket, [batch]), table, sharding):
             placed.setdefault(shard, []).append(run)
-    return [make_shard_plan(shard, placed[shard], table) for shard in sorted(placed)]
+    return [make_shard_plan((shard, placed[shard]), table) for shard in sorted(placed)]
 
 
 def claim(run: SmallRun) -> None:

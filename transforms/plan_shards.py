@@ -6,6 +6,7 @@ value is a table of counts. Output bytes depend on every function here: changing
 breaking change and raises the format version.
 """
 
+import bisect
 import functools
 import itertools
 import operator
@@ -29,18 +30,10 @@ from schemas.samples import (
     places_in_order,
     read_sample,
     read_start,
-    shuffle_key,
     shuffle_keys,
 )
 from schemas.shards import ShardPlan, shard_stem
-from transforms.payloads import (
-    PAYLOADS_HELD_BYTES,
-    Boundaries,
-    Boundary,
-    Payload,
-    attach_payloads,
-    make_boundaries,
-)
+from transforms.payloads import Payload, attach_payloads
 from transforms.pin_blobs import refuse_mostly_missing
 from transforms.shard_table import (
     Bucket,
@@ -61,11 +54,13 @@ from transforms.sources.elements import (
     warn_of_many,
 )
 from transforms.sources.list_blobs import DIGEST_MODULUS, PinTally
+from transforms.storage import source_changed
 from transforms.storage.run_spool import RunSpool
 
 _POSITIONS_PER_BUCKET = 4096
 MOST_IN_RUN = 4096
 """Samples of some megabytes, which are packed and read in the processor's caches."""
+_HELD_PAYLOAD_BYTES = 8_000_000
 _BUCKETS = 16_384  # on a cluster: each is held in memory, 61,000 of a billion samples
 
 
@@ -84,6 +79,16 @@ class BucketBatch(Batch, frozen=True, array_like=True):
     tally: Tally
 
 
+ShardStart = tuple[str, bytes, str]
+"""Split, order key in 16 bytes that sort as the number does, and key of a shard's first sample."""
+
+
+class ShardStarts(msgspec.Struct, frozen=True):
+    """Per split the (order key, key) of each shard's first sample, in order."""
+
+    splits: dict[str, list[tuple[bytes, str]]]
+
+
 class ShardRun(Batch, frozen=True, array_like=True):
     """Neighbours in a shard's order, or payloads of some of its samples.
 
@@ -98,20 +103,10 @@ class ShardRun(Batch, frozen=True, array_like=True):
     payloads: dict[str, bytes] = msgspec.field(default_factory=dict)
 
 
-def order_key(sample: Sample | SampleStart | Payload, order: Order, seed: int) -> int:
-    """Return the number that a split is sorted by; ties go by key.
-
-    Shuffled: `shuffle_key`. Input: the sample's position.
-    """
-    if order is Order.INPUT:
-        return sample.position
-    return shuffle_key(sample.split, sample.key, seed)
-
-
 def order_keys(
-    split: str, samples: Iterable[Sample | SampleStart], order: Order, seed: int
+    split: str, samples: Iterable[Sample | SampleStart | Payload], order: Order, seed: int
 ) -> list[int]:
-    """Return the `order_key` of each of a split's samples."""
+    """Return the numbers that a split's samples are sorted by; ties go by key."""
     if order is Order.INPUT:
         return [sample.position for sample in samples]
     return shuffle_keys(split, [sample.key for sample in samples], seed)
@@ -145,8 +140,12 @@ def make_bucket_batches(
         buckets = buckets_of(keys, order, num_buckets)
         for number, keyed in zip(buckets, zip(keys, members, strict=True), strict=True):
             by_bucket.setdefault((split, number), []).append(keyed)
-    for bucket, of_bucket in by_bucket.items():
-        yield bucket, make_bucket_batch(of_bucket, sharding, record_bytes)
+    for bucket, keyed_samples in by_bucket.items():
+        held = [sample for _, sample in keyed_samples]
+        digest = members_digest(held, sharding.order_of(bucket[0]))
+        tally = Tally(len(held), sum(map(record_bytes, held)), f"{digest:x}")
+        rounded = pack_rounded([key for key, _ in keyed_samples])
+        yield bucket, BucketBatch(pack_each(held), rounded, tally)
 
 
 def members_digest(samples: Iterable[Sample], order: Order) -> int:
@@ -154,19 +153,8 @@ def members_digest(samples: Iterable[Sample], order: Order) -> int:
     return add_content_digests(samples, with_position=order is Order.INPUT) % DIGEST_MODULUS
 
 
-def make_bucket_batch(
-    keyed: Sequence[tuple[int, Sample]], sharding: Sharding, record_bytes: Callable[[Sample], int]
-) -> BucketBatch:
-    """Return a bucket's (order key, sample) pairs, at least one, as a batch with their tally."""
-    keys, samples = zip(*keyed, strict=True)
-    digest = members_digest(samples, sharding.order_of(samples[0].split))
-    output_bytes = sum(map(record_bytes, samples))
-    tally = Tally(len(samples), output_bytes, f"{digest:x}")
-    return BucketBatch(pack_each(samples), pack_rounded(keys), tally)
-
-
 def rank_bucket(
-    bucket: Bucket, batches: Iterable[BucketBatch], table: ShardTable, sharding: Sharding
+    grouped: tuple[Bucket, Iterable[BucketBatch]], table: ShardTable, sharding: Sharding
 ) -> Iterator[tuple[Shard, ShardRun]]:
     """Yield a bucket's samples as runs, each with its shard and its place there.
 
@@ -175,7 +163,7 @@ def rank_bucket(
             a runner executes a step again and a source has changed; `E-SET-DUPLICATE` when two
             samples share a key.
     """
-    split, number = bucket
+    (split, number), batches = grouped
     ranks = table.splits[split]
     first_rank, counted = ranks.find(number)
     members: list[msgspec.Raw] = []
@@ -187,9 +175,7 @@ def rank_bucket(
         tallies.append(batch.tally)
     if add_tallies(tallies) != counted:
         what = f"{counted.samples} samples were counted in bucket {number}, now {len(members)}"
-        what += " others came"
-        remedy = "run again when the sources are at rest"
-        raise RuntimeError(fault_line("E-SRC-CHANGED", f"split {split}", what, remedy))
+        raise source_changed(f"split {split}", f"{what} others came")
     order = sharding.order_of(split)
     # Samples of one key have one hash of it, but their positions do not tell.
     places = places_in_order(b"".join(rounded)) if order is Order.SHUFFLED else None
@@ -200,14 +186,14 @@ def rank_bucket(
     yield from _runs(split, [members[at] for at in places], ranks, first_rank)
 
 
-def make_shard_plan(shard: Shard, runs: Iterable[ShardRun], table: ShardTable) -> ShardPlan:
+def make_shard_plan(grouped: tuple[Shard, Iterable[ShardRun]], table: ShardTable) -> ShardPlan:
     """Return a shard's plan, its samples in order.
 
     Raises:
         RuntimeError: `E-SRC-CHANGED` when the samples are not as many as planned, or a payload is
             not that of its sample.
     """
-    split, index = shard
+    (split, index), runs = grouped
     ranks = table.splits[split]
     opened: list[tuple[int, list[Sample]]] = []
     payloads: dict[str, bytes] = {}
@@ -223,34 +209,39 @@ def make_shard_plan(shard: Shard, runs: Iterable[ShardRun], table: ShardTable) -
     planned = ranks.shard_samples(index)
     where = shard_stem(split, index, ranks.planned.shards)
     if gaps or len(samples) != planned:
-        what = f"{planned} samples are planned, {len(samples)} came"
-        remedy = "run again when the sources are at rest"
-        raise RuntimeError(fault_line("E-SRC-CHANGED", where, what, remedy))
+        raise source_changed(where, f"{planned} samples are planned, {len(samples)} came")
     attached = attach_payloads(samples, payloads, where)
     return ShardPlan(split, index, ranks.planned.shards, attached)
 
 
-def find_boundary(shard: Shard, run: ShardRun, sharding: Sharding) -> Boundary | None:
-    """Return where a shard begins, if a run is its first."""
-    if run.first_place:
-        return None
-    split, index = shard
-    first = read_start(run.samples[0])
-    return Boundary(split, index, _place_of(first, sharding), first.key)
+def find_start(keyed: tuple[Shard, ShardRun], sharding: Sharding) -> list[ShardStart]:
+    """Return the place where a shard begins, if a run is its first."""
+    _, run = keyed
+    return [] if run.first_place else [_place_of(read_start(run.samples[0]), sharding)]
 
 
-def find_shard(payload: Payload, boundaries: Boundaries, sharding: Sharding) -> Shard | None:
-    """Return the shard that a payload's sample is in; None when it can be in none.
+def find_shard(payload: Payload, starts: ShardStarts, sharding: Sharding) -> Shard | None:
+    """Return the shard of a payload's sample, or None if there can be none.
 
     A rejected sample's payload comes to the shard where the sample would be.
     """
-    index = boundaries.find(payload.split, _place_of(payload, sharding), payload.key)
-    return None if index is None else (payload.split, index)
+    split, *place = _place_of(payload, sharding)
+    index = bisect.bisect_right(starts.splits.get(split, []), tuple(place)) - 1
+    return None if index < 0 else (split, index)
 
 
-def _place_of(sample: SampleStart | Payload, sharding: Sharding) -> bytes:
-    number = order_key(sample, sharding.order_of(sample.split), sharding.seed)
-    return number.to_bytes(DIGEST_BITS // 8, "big")
+def make_starts(places: Iterable[ShardStart]) -> ShardStarts:
+    """Return where all shards begin, from one place a shard in any order."""
+    splits: dict[str, list[tuple[bytes, str]]] = {}
+    for split, order_key, key in sorted(places):
+        splits.setdefault(split, []).append((order_key, key))
+    return ShardStarts(splits)
+
+
+def _place_of(sample: SampleStart | Payload, sharding: Sharding) -> ShardStart:
+    split = sample.split
+    (number,) = order_keys(split, [sample], sharding.order_of(split), sharding.seed)
+    return split, number.to_bytes(DIGEST_BITS // 8, "big"), sample.key
 
 
 def _runs(
@@ -269,17 +260,14 @@ def _exact_places(starts: Sequence[SampleStart], keys: Sequence[int]) -> list[in
     return sorted(range(len(starts)), key=lambda at: (keys[at], starts[at].key))
 
 
-def _refuse_duplicates(starts: Sequence[SampleStart]) -> None:
-    if len({start.key for start in starts}) == len(starts):
-        return
-    keys: dict[str, SampleStart] = {}
-    for sample in sorted(starts, key=operator.attrgetter("position", "key")):
-        other = keys.setdefault(sample.key, sample)
+def _refuse_duplicates(starts: Iterable[SampleStart]) -> None:
+    known: dict[str, SampleStart] = {}
+    for sample in sorted(starts, key=operator.attrgetter("position")):
+        other = known.setdefault(sample.key, sample)
         if other is not sample:
             what = f"key {sample.key!r} stands for two samples (at {other.position} and"
             what += f" {sample.position})"
-            remedy = "give every sample a key of its own"
-            where = f"split {sample.split}"
+            where, remedy = f"split {sample.split}", "give every sample a key of its own"
             raise RuntimeError(fault_line("E-SET-DUPLICATE", where, what, remedy))
 
 
@@ -333,7 +321,7 @@ class PlanShards(beam.PTransform):
         in_buckets = samples | "FindBuckets" >> batch.with_output_types(tuple[Bucket, BucketBatch])
         counted = (
             in_buckets
-            | "TakeTallies" >> beam.Map(_take_tally)
+            | "TakeTallies" >> beam.MapTuple(_take_tally)
             | "AddTallies" >> beam.CombinePerKey(add_tallies)
         )
         pins: Any = [] if self.tallies is None else beam.pvalue.AsList(self.tallies)
@@ -356,7 +344,7 @@ class PlanShards(beam.PTransform):
         runs = (
             (in_buckets,)
             | "GroupBuckets" >> GroupBatches(BucketBatch, self.spool)
-            | "RankBuckets" >> beam.FlatMap(_rank, as_table, self.sharding)
+            | "RankBuckets" >> beam.FlatMap(rank_bucket, as_table, self.sharding)
         )
         sides = [runs]
         if self.payloads is not None:
@@ -364,7 +352,7 @@ class PlanShards(beam.PTransform):
         shards = (
             tuple(sides)
             | "GroupShards" >> GroupBatches(ShardRun, self.spool)
-            | "MakeShardPlans" >> beam.Map(_make_plan, as_table)
+            | "MakeShardPlans" >> beam.Map(make_shard_plan, as_table)
         )
         return PlannedShards(shards, table)
 
@@ -372,18 +360,17 @@ class PlanShards(beam.PTransform):
         self, payloads: beam.PCollection[Payload], runs: beam.PCollection[tuple[Shard, ShardRun]]
     ) -> beam.PCollection[tuple[Shard, ShardRun]]:
         """Find every payload's shard, by where shards begin."""
-        found = runs | "FindBoundaries" >> beam.FlatMap(_find_boundary, self.sharding)
-        boundaries = (
+        found = runs | "FindStarts" >> beam.FlatMap(find_start, self.sharding)
+        starts = (
             payloads.pipeline
             | "OnceRanked" >> beam.Impulse()
-            | "MakeBoundaries" >> beam.Map(_make_boundaries, beam.pvalue.AsList(found))
+            | "MakeStarts" >> beam.Map(_make_starts, beam.pvalue.AsList(found))
         )
-        find = beam.ParDo(_FindShards(self.sharding), beam.pvalue.AsSingleton(boundaries))
+        find = beam.ParDo(_FindShards(self.sharding), beam.pvalue.AsSingleton(starts))
         return payloads | "FindShards" >> find.with_output_types(tuple[Shard, ShardRun])
 
 
-def _take_tally(keyed: tuple[Bucket, BucketBatch]) -> tuple[Bucket, Tally]:
-    bucket, batch = keyed
+def _take_tally(bucket: Bucket, batch: BucketBatch) -> tuple[Bucket, Tally]:
     return bucket, batch.tally
 
 
@@ -402,27 +389,12 @@ def _make_table(
     return table
 
 
-def _rank(
-    grouped: tuple[Bucket, Iterable[BucketBatch]], table: ShardTable, sharding: Sharding
-) -> Iterator[tuple[Shard, ShardRun]]:
-    return rank_bucket(*grouped, table, sharding)
-
-
-def _make_plan(grouped: tuple[Shard, Iterable[ShardRun]], table: ShardTable) -> ShardPlan:
-    return make_shard_plan(*grouped, table)
-
-
-def _find_boundary(keyed: tuple[Shard, ShardRun], sharding: Sharding) -> list[Boundary]:
-    boundary = find_boundary(*keyed, sharding)
-    return [] if boundary is None else [boundary]
-
-
-def _make_boundaries(_: bytes, boundaries: list[Boundary]) -> Boundaries:
-    return make_boundaries(boundaries)
+def _make_starts(_: bytes, places: list[ShardStart]) -> ShardStarts:
+    return make_starts(places)
 
 
 class _FindShards(beam.DoFn):
-    """Sends payloads to their shards, some megabytes at a time."""
+    """Sends payloads to their shards, in batches of some megabytes."""
 
     def __init__(self, sharding: Sharding) -> None:
         self._sharding = sharding
@@ -431,13 +403,13 @@ class _FindShards(beam.DoFn):
         self._held: dict[Shard, dict[str, bytes]] = {}
         self._held_bytes = 0
 
-    def process(self, payload: Payload, boundaries: Boundaries) -> Iterable[tuple[Shard, ShardRun]]:
-        shard = find_shard(payload, boundaries, self._sharding)
+    def process(self, payload: Payload, starts: ShardStarts) -> Iterable[tuple[Shard, ShardRun]]:
+        shard = find_shard(payload, starts, self._sharding)
         if shard is None:
             return ()
         self._held.setdefault(shard, {})[payload.key] = payload.compressed
         self._held_bytes += len(payload.compressed)
-        return self._release() if self._held_bytes > PAYLOADS_HELD_BYTES else ()
+        return self._release() if self._held_bytes > _HELD_PAYLOAD_BYTES else ()
 
     def finish_bundle(self) -> Iterator:
         yield from map(GlobalWindows.windowed_value_at_end_of_window, self._release())
