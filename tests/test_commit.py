@@ -278,25 +278,6 @@ def test_the_budget_of_dropped_annotations(
     )
 
 
-@pytest.mark.parametrize("allow_empty", [False, True])
-def test_where_all_samples_are_rejected_the_cause_is_named(allow_empty: bool) -> None:
-    """A command that accepts the rejects would end in `E-SET-EMPTY`, but for `--allow_empty`."""
-    job = dataclasses.replace(JOB, accept_command="run COUNT", allow_empty=allow_empty)
-    files = [msgspec.structs.replace(summary(), excluded_images=6, skipped={"crowd": 1})]
-    rejects = [reject("1"), *(reject(key, "E-IMG-EMPTY", detail="0 bytes") for key in "23")]
-
-    with pytest.raises(RuntimeError) as raised:
-        check_budget(rejects, [*files, summary("val")], job)
-
-    text = "E-BUDGET gs://b/out: 3 of 20 samples rejected, --max_rejected is 0"
-    assert str(raised.value) == (
-        f"{text} (first '1.jpg', gone); mend them, or accept with run 3"
-        if allow_empty
-        else f"{text} (first '2.jpg', 0 bytes), and split train has none left:"
-        " 2 of its 3 rejects say 'the file has no bytes'; mend its sources"
-    )
-
-
 # --- publishing the plan ---
 
 

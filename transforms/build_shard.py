@@ -52,13 +52,7 @@ from transforms.shard_index import (
     same_but_pins,
 )
 from transforms.sources.read_blobs import read_blob
-from transforms.storage import (
-    Spool,
-    Storage,
-    is_local,
-    join_uri,
-    open_storage,
-)
+from transforms.storage import Spool, Storage, is_local, join_uri, open_storage
 
 _LOG = logging.getLogger(__name__)
 

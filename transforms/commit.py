@@ -36,13 +36,7 @@ from schemas.manifest import (
     read_manifest,
     to_json,
 )
-from schemas.shards import (
-    ShardInfo,
-    ShardNames,
-    file_sum,
-    index_stem,
-    shard_stem,
-)
+from schemas.shards import ShardInfo, ShardNames, file_sum, index_stem, shard_stem
 from schemas.shown_values import counted
 from transforms.find_duplicates import NO_DUPLICATES, Duplicates, duplicates_jsonl
 from transforms.output_files import (

@@ -1,13 +1,14 @@
-"""Find what several splits have in common: sources of the same bytes, by the shards' indexes.
+"""Find sources of the same bytes in several splits, by the shards' indexes.
 
-A photo that is in train and in test under two names makes a model look better than it is. Indexes
-hold the SHA-256 of every source, so that nothing is read again; references are joined on it in
-partitions. Of a record of several sources the first one counts: masks may well be equal.
+A photo that is in train and in test makes a model look better than it is. Indexes hold the SHA-256
+of every source, so nothing is read again: references are joined on it in partitions. Of a record of
+several sources the first one counts, since masks may well be equal.
 """
 
 import itertools
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import apache_beam as beam
@@ -17,31 +18,31 @@ from schemas.manifest import SharedContents
 from schemas.shards import ShardInfo, index_names, index_stem
 from transforms.build_shard import read_index
 from transforms.shard_index import IndexRow
-from transforms.sources.elements import is_in_process
+from transforms.sources.elements import num_groups
 from transforms.storage import DEFAULT_ACCESS, Access, open_storage
 
 MAX_LINES = 10_000
-"""Of `duplicates.jsonl`; the manifest has the exact counts."""
+"""Most lines of `duplicates.jsonl`; the manifest has the exact counts."""
 MAX_SAMPLES = 10
-"""A split, that a line names."""
+"""Most samples a split that a line names."""
+
 _PARTITIONS = 4096  # of the join, on a cluster: each is held in memory
-_PARTITIONS_IN_PROCESS = 16  # where all memory is one
 
 
-class RecordOf(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
-    """A record of a content: name of its first source, and its key."""
+class RecordOf(msgspec.Struct, frozen=True, order=True, gc=False):
+    """A record: name of its first source, and its key."""
 
     name: str
     key: str
 
 
 class Duplicate(msgspec.Struct, frozen=True):
-    """A content that several splits have: one line of `duplicates.jsonl`.
+    """Bytes that several splits have: one line of `duplicates.jsonl`.
 
     Attributes:
-        sha256: of the content, hex.
-        records: made of it, per split.
-        samples: the first of them by name and key, at most `MAX_SAMPLES` a split.
+        sha256: digest of the bytes, hex.
+        records: number of records made of them, per split.
+        samples: the first of these by name and key, at most `MAX_SAMPLES` a split.
     """
 
     sha256: str
@@ -77,23 +78,31 @@ def find_duplicates(records: Iterable[tuple[str, bytes, str, str]]) -> Duplicate
     """Return what splits have in common.
 
     Args:
-        records: (split, SHA-256, name of the source, key) of every record, in any order; all
-            records of a content must be among them. However many a content has, few are held.
+        records: (split, SHA-256, name of the source, key) of every record, in any order. All
+            records of a SHA-256 must be among them; few of them are held.
     """
-    of_content: dict[bytes, dict[str, _Records]] = {}
+    counts: dict[bytes, Counter[str]] = {}
+    firsts: dict[tuple[bytes, str], list[RecordOf]] = {}
     for split, sha256, name, key in records:
-        per_split = of_content.setdefault(sha256, {})
-        per_split.setdefault(split, _Records()).add(RecordOf(name, key))
+        counts.setdefault(sha256, Counter())[split] += 1
+        held = firsts.setdefault((sha256, split), [])
+        held.append(RecordOf(name, key))
+        if len(held) > 2 * MAX_SAMPLES:
+            held[:] = sorted(held)[:MAX_SAMPLES]
     lines = [
-        _duplicate(sha256, per_split)
-        for sha256, per_split in sorted(of_content.items())
+        Duplicate(
+            sha256=sha256.hex(),
+            records={split: per_split[split] for split in sorted(per_split)},
+            samples={s: sorted(firsts[sha256, s])[:MAX_SAMPLES] for s in sorted(per_split)},
+        )
+        for sha256, per_split in sorted(counts.items())
         if len(per_split) > 1
     ]
     return add_duplicates(Duplicates(_pairs(line), [line]) for line in lines)
 
 
 def add_duplicates(parts: Iterable[Duplicates]) -> Duplicates:
-    """Return the sum of parts that tell of different contents."""
+    """Return the sum of parts of different contents."""
     pairs: dict[tuple[str, str], SharedContents] = {}
     lines: list[Duplicate] = []
     for part in parts:
@@ -107,8 +116,8 @@ def add_duplicates(parts: Iterable[Duplicates]) -> Duplicates:
 
 
 def duplicates_jsonl(lines: Iterable[Duplicate]) -> bytes:
-    """Return contents as lines of JSON; records as `{"name": …, "key": …}`."""
-    return b"".join(msgspec.json.encode(_spelt_out(line)) + b"\n" for line in lines)
+    """Return contents as lines of JSON."""
+    return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
 
 
 def contents_of(split: str, rows: Iterable[IndexRow], partitions: int) -> dict[int, _Contents]:
@@ -120,41 +129,11 @@ def contents_of(split: str, rows: Iterable[IndexRow], partitions: int) -> dict[i
         source = row.sources[0]
         sha256 = bytes.fromhex(source.sha256)
         partition = int.from_bytes(sha256[:4], "big") % partitions
-        part = parts.get(partition)
-        if part is None:
-            part = parts[partition] = _Contents(split, [], [], [])
+        part = parts.setdefault(partition, _Contents(split, [], [], []))
         part.sha256s.append(sha256)
         part.names.append(source.name)
         part.keys.append(row.key)
     return parts
-
-
-class _Records:
-    """The records of a content in one split: their number, and the first of them."""
-
-    __slots__ = ("count", "some")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.some: list[RecordOf] = []
-
-    def add(self, record: RecordOf) -> None:
-        self.count += 1
-        self.some.append(record)
-        if len(self.some) > 2 * MAX_SAMPLES:
-            self.some = self.first()
-
-    def first(self) -> list[RecordOf]:
-        return sorted(self.some)[:MAX_SAMPLES]
-
-
-def _duplicate(sha256: bytes, per_split: Mapping[str, _Records]) -> Duplicate:
-    splits = sorted(per_split)
-    return Duplicate(
-        sha256=sha256.hex(),
-        records={split: per_split[split].count for split in splits},
-        samples={split: per_split[split].first() for split in splits},
-    )
 
 
 def _pairs(line: Duplicate) -> list[SharedContents]:
@@ -170,7 +149,7 @@ def _pairs(line: Duplicate) -> list[SharedContents]:
 
 
 def _names(one: RecordOf, other: RecordOf) -> tuple[str, str]:
-    """Return what two records are called: with their keys where the files have the same name."""
+    """Return the names of two records, with their keys where the names are equal."""
     if one.name == other.name != one.key:
         return f"{one.name} (key {one.key})", f"{other.name} (key {other.key})"
     return one.name, other.name
@@ -185,20 +164,11 @@ def _first_lines(lines: list[Duplicate]) -> list[Duplicate]:
     return sorted(lines, key=operator.attrgetter("sha256"))[:MAX_LINES]
 
 
-def _spelt_out(line: Duplicate) -> dict:
-    samples = {
-        split: [{"name": record.name, "key": record.key} for record in records]
-        for split, records in line.samples.items()
-    }
-    return {"sha256": line.sha256, "records": line.records, "samples": samples}
-
-
 @dataclass(eq=False)
 class FindDuplicates(beam.PTransform):
     """Shard infos -> what splits have in common, one element.
 
-    A group-by on SHA-256 of references alone, from the indexes of shards that are whole, whether
-    this run wrote or kept them.
+    A group-by of references on SHA-256, from the indexes of all shards, written or kept.
 
     Attributes:
         output: URI of the data set.
@@ -210,8 +180,7 @@ class FindDuplicates(beam.PTransform):
 
     def expand(self, infos: beam.PCollection[ShardInfo]) -> beam.PCollection[Duplicates]:
         """Join the shards' indexes on their sources' SHA-256."""
-        in_process = is_in_process(infos.pipeline)
-        count = _PARTITIONS_IN_PROCESS if in_process else _PARTITIONS
+        count = num_groups(infos.pipeline, _PARTITIONS)
         return (
             infos
             | "ReadContents" >> beam.FlatMap(_read_contents, self.output, self.access, count)

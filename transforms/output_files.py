@@ -39,12 +39,7 @@ from schemas.shards import (
     receipt_name,
     shard_stems,
 )
-from transforms.storage import (
-    Entry,
-    Storage,
-    is_local,
-    join_uri,
-)
+from transforms.storage import Entry, Storage, is_local, join_uri
 
 SIDE_FILES = (
     "label_map.pbtxt",

@@ -1,6 +1,7 @@
 """Publish the plan before the first shard: `_plan.json` claims an output for one plan.
 
-What a run may reject is decided here too, since it is asked before the first shard and at the end.
+The budgets of rejects and drops are checked here, before the first shard and again at the end.
+`--plan` looks at an output with the same eyes, and writes nothing.
 """
 
 import errno
@@ -17,23 +18,9 @@ from apache_beam.metrics import Metrics
 
 from schemas.annotations.label_files import read_label_file, refuse_unlisted
 from schemas.columns import found_of_columns
-from schemas.faults import (
-    FAULTS,
-    RejectBudget,
-    Rejected,
-    Scope,
-    fault_line,
-    reject_order,
-)
+from schemas.faults import RejectBudget, Rejected, Scope, fault_line, reject_order
 from schemas.layouts import Layout
-from schemas.manifest import (
-    FORMAT_VERSION,
-    PLAN_NAME,
-    JobPlan,
-    Label,
-    from_json,
-    to_json,
-)
+from schemas.manifest import FORMAT_VERSION, PLAN_NAME, JobPlan, Label, from_json, to_json
 from schemas.shards import ShardNames
 from schemas.splits import USUAL_SPLITS
 from transforms.earlier import (
@@ -69,6 +56,10 @@ from transforms.storage.disk import coded
 
 _LOG = logging.getLogger(__name__)
 _SHOWN_REJECTS = 10
+
+
+FREE, OURS, COMPLETE, OVERWRITTEN, REFUSED = "free", "ours", "complete", "overwritten", "refused"
+"""What an output can be found to be: see `RunPlan.state`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,28 +218,18 @@ def check_budget(
     """Stop when more samples are rejected than accepted, of those that earlier data sets lack.
 
     Raises:
-        RuntimeError: `E-BUDGET`, with the command that accepts them; with their most frequent cause
-            where a split would be left without samples, which no command accepts.
+        RuntimeError: `E-BUDGET`, with the command that accepts them.
     """
     samples = sorted((r for r in rejects if r.scope is Scope.SAMPLE), key=reject_order)
     count = len({(reject.split, reject.key) for reject in samples})
     listed = sum(file.listed - file.earlier_images for file in files)
     if count > job.budget.allowed(listed):
-        first, emptied, cause = samples[0], _first_emptied(samples, files, job), ""
-        before, _, after = job.accept_command.rpartition("COUNT")
-        remedy = f"mend them, or accept with {before}{count}{after}"
-        if emptied:
-            codes = [reject.code for reject in samples if reject.split == emptied]
-            ((code, most),) = Counter(codes).most_common(1)
-            first = next(r for r in samples if (r.split, r.code) == (emptied, code))
-            cause = f", and split {emptied} has none left: {most} of its {len(codes)} rejects say"
-            cause += f" {FAULTS[code].meaning!r}"
-            remedy = "mend its sources"
+        first = samples[0]
         what = (
             f"{count} of {listed} samples rejected, --max_rejected is {job.budget}"
-            f" (first {(first.file_name or first.key)!r}, {first.detail}){cause}"
+            f" (first {(first.file_name or first.key)!r}, {first.detail})"
         )
-        raise RuntimeError(fault_line("E-BUDGET", job.output, what, remedy))
+        raise _over_budget(job, what, job.accept_command, count)
 
 
 def check_drops(rejects: Iterable[Rejected], files: Iterable[SplitSource], job: DataSetJob) -> None:
@@ -281,9 +262,7 @@ def check_drops(rejects: Iterable[Rejected], files: Iterable[SplitSource], job: 
             )
             over.append((len(of_split), what))
     if over:
-        before, _, after = job.accept_drops_command.rpartition("COUNT")
-        remedy = f"mend them, or accept with {before}{max(over)[0]}{after}"
-        raise RuntimeError(fault_line("E-BUDGET", job.output, over[0][1], remedy))
+        raise _over_budget(job, over[0][1], job.accept_drops_command, max(over)[0])
 
 
 def _allowed_drops(listed: int, budget: RejectBudget | None) -> int:
@@ -293,17 +272,10 @@ def _allowed_drops(listed: int, budget: RejectBudget | None) -> int:
     return budget.allowed(listed)
 
 
-def _first_emptied(
-    samples: Iterable[Rejected], files: Iterable[SplitSource], job: DataSetJob
-) -> str:
-    """Return the first split that must have samples and has lost all to rejects, or nothing."""
-    lost = Counter(split for split, _ in {(reject.split, reject.key) for reject in samples})
-    for file in files:
-        may_be_empty = job.allow_empty or file.split in job.optional_splits or file.earlier_images
-        left = file.listed - file.excluded_images - sum(file.skipped.values()) - lost[file.split]
-        if lost[file.split] and left <= 0 and not may_be_empty:
-            return file.split
-    return ""
+def _over_budget(job: DataSetJob, what: str, command: str, count: int) -> RuntimeError:
+    before, _, after = command.rpartition("COUNT")
+    remedy = f"mend them, or accept with {before}{count}{after}"
+    return RuntimeError(fault_line("E-BUDGET", job.output, what, remedy))
 
 
 def check_budget_aloud(
@@ -384,6 +356,69 @@ def _show(value: object) -> str:
     return "not there" if value is None else repr(value)
 
 
+def refuse_no_place(output: Storage) -> None:
+    """Refuse an output that cannot be written, as far as that can be seen without trying.
+
+    Raises:
+        RuntimeError: `E-IO-…` as `Storage.probe` would.
+    """
+    if not is_local(output.root):
+        if not is_beams(output.root):
+            output.require_folder()
+        return
+    above, number = _nearest(output.root), 0
+    if not os.path.isdir(above):
+        number = errno.EEXIST if os.path.lexists(output.root) else errno.ENOTDIR
+    elif os.statvfs(above).f_flag & os.ST_RDONLY:
+        number = errno.EROFS
+    elif not os.access(above, os.W_OK | os.X_OK):
+        number = errno.EACCES
+    if number:
+        raise coded(OSError(number, os.strerror(number)), output.root)
+
+
+def free_bytes(output: Storage) -> int | None:
+    """Return how much room this user has where a local output lies; None where it is elsewhere."""
+    if not is_local(output.root):
+        return None
+    disk = os.statvfs(_nearest(output.root))
+    return disk.f_bavail * disk.f_frsize
+
+
+def look_at_output(
+    plan: JobPlan, output: Storage, names: ShardNames, splits: Sequence[str], *, overwrite: bool
+) -> tuple[str, int]:
+    """Return what an output is to a run, and how many of its shards are finished there.
+
+    Args:
+        plan: of the run.
+        output: of the run.
+        names: how its shard files are called.
+        splits: of the run.
+        overwrite: whether the run deletes a data set there first.
+
+    Raises:
+        RuntimeError: `E-OUT-PLAN` or `E-OUT-FOREIGN`, as `publish_plan` would.
+    """
+    if overwrite:
+        gone = removed_names(output, names, splits)
+        refuse_foreign(output, names, gone)
+        return (OVERWRITTEN, 0) if gone else (FREE, 0)
+    if not is_claimed(plan, output, names):
+        return FREE, 0
+    claimed = len(receipts(output))
+    files = sum(split_of(name, names) is not None for name in top_level(output))
+    return OURS, min(claimed, files)  # a shard's file is the last of it
+
+
+def _nearest(path: str) -> str:
+    """Return a path, or the nearest one above it that is there."""
+    path = os.path.abspath(path)
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return path
+
+
 @dataclass(eq=False)
 class PublishPlan(beam.PTransform):
     """The shard table -> the run's `JobPlan`, one element, once the output is claimed for it.
@@ -432,74 +467,3 @@ def warn_of_splits(files: Sequence[SplitSource]) -> None:
     if names and {*names} <= {*USUAL_SPLITS}:
         given = ",".join(names)
         _LOG.warning("the classes are called %s: if these are splits, say --split_folders", given)
-
-
-FREE, OURS, COMPLETE, OVERWRITTEN, REFUSED = "free", "ours", "complete", "overwritten", "refused"
-"""What an output can be found to be: see `RunPlan.state`."""
-
-
-def refuse_no_place(output: Storage) -> None:
-    """Refuse an output that cannot be written, as far as that can be seen without trying.
-
-    Raises:
-        RuntimeError: `E-IO-…` as `Storage.probe` would.
-    """
-    if not is_local(output.root):
-        if not is_beams(output.root):
-            output.require_folder()
-        return
-    if os.path.exists(output.root) and not os.path.isdir(output.root):
-        raise coded(_error(errno.EEXIST), output.root)
-    above = _nearest(output.root)
-    if not os.path.isdir(above):
-        raise coded(_error(errno.ENOTDIR), output.root)
-    if os.statvfs(above).f_flag & os.ST_RDONLY:
-        raise coded(_error(errno.EROFS), output.root)
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise coded(_error(errno.EACCES), output.root)
-
-
-def free_bytes(output: Storage) -> int | None:
-    """Return how much room this user has where a local output lies; None where it is elsewhere."""
-    if not is_local(output.root):
-        return None
-    disk = os.statvfs(_nearest(output.root))
-    return disk.f_bavail * disk.f_frsize
-
-
-def look_at_output(
-    plan: JobPlan, output: Storage, names: ShardNames, splits: Sequence[str], *, overwrite: bool
-) -> tuple[str, int]:
-    """Return what an output is to a run, and how many of its shards are finished there.
-
-    Args:
-        plan: of the run.
-        output: of the run.
-        names: how its shard files are called.
-        splits: of the run.
-        overwrite: whether the run deletes a data set there first.
-
-    Raises:
-        RuntimeError: `E-OUT-PLAN` or `E-OUT-FOREIGN`, as `publish_plan` would.
-    """
-    if overwrite:
-        gone = removed_names(output, names, splits)
-        refuse_foreign(output, names, gone)
-        return (OVERWRITTEN, 0) if gone else (FREE, 0)
-    if not is_claimed(plan, output, names):
-        return FREE, 0
-    claimed = len(receipts(output))
-    files = sum(split_of(name, names) is not None for name in top_level(output))
-    return OURS, min(claimed, files)  # a shard's file is the last of it
-
-
-def _nearest(path: str) -> str:
-    """Return a path, or the nearest one above it that is there."""
-    path = os.path.abspath(path)
-    while not os.path.lexists(path):
-        path = os.path.dirname(path)
-    return path
-
-
-def _error(number: int) -> OSError:
-    return OSError(number, os.strerror(number))
