@@ -8,10 +8,10 @@ from typing import Any
 
 import apache_beam as beam
 
-from pipelines.cli import FlagParser, main, not_empty
+from pipelines.cli import FlagParser, main
 from pipelines.data_set import DataSetConfig, keys_option
 from pipelines.data_set import build as build
-from pipelines.flags import add_sources, one_of, parse_per_split
+from pipelines.flags import add_sources, parse_per_split
 from pipelines.run import Command
 from schemas.layouts import Layout
 from schemas.layouts.arrays import FEATURE_KEYS, ArraysLayout, Encoding
@@ -161,7 +161,7 @@ def _keys_of(source: ArraySource) -> str:
 
 def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source and its layout."""
-    add = add_sources(
+    group = add_sources(
         parser,
         "sources (docs/sources.md)",
         arrays=(
@@ -170,44 +170,38 @@ def add_flags(parser: FlagParser) -> None:
             " the other; samples are the items along the first axis (required)",
         ),
     )
-    add(
+    group.several(
         "--image_array",
         "array of an .npz file, or file of a folder without its .npy, that holds the images"
         " (default: the only one, else the one called x, images or image)",
-        nargs="+",
-        default=[],
-        metavar="[SPLIT=]NAME",
+        "[SPLIT=]NAME",
     )
-    add(
+    group.several(
         "--label_array",
         "array of the same .npz file, or .npy file next to the images or anywhere, that holds"
         " their labels, whole numbers or names of classes (default: no labels)",
-        nargs="+",
-        default=[],
-        metavar="[SPLIT=]NAME|FILE.npy",
+        "[SPLIT=]NAME|FILE.npy",
     )
-    add(
+    group.text(
         "--feature_arrays",
         "arrays of one number or text a sample that become features of these names (default: none)",
-        type=not_empty,
-        metavar="NAME,NAME",
+        "NAME,NAME",
     )
-    add(
+    group.switch(
         "--one_sample_per_file",
         "each file of a folder is a sample, whatever its shape (default: an array of several)",
-        action="store_true",
     )
-    add(
+    group.choice(
         "--dtype",
         "what values of two bytes are that NumPy has no type for, V2 (default: refuse them)",
-        choices=[BFLOAT16],
+        [BFLOAT16],
     )
-    add(
+    group.choice(
         "--encoding",
         "what raw_image holds: tensor, for tf.io.parse_tensor, or raw, the values alone, for"
         " tf.io.decode_raw (default tensor)",
-        default=Encoding.TENSOR,
-        **one_of(Encoding),
+        Encoding,
+        Encoding.TENSOR,
     )
 
 

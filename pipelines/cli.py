@@ -5,6 +5,7 @@ Imports no Beam.
 
 import argparse
 import contextlib
+import enum
 import importlib
 import logging
 import os
@@ -82,8 +83,8 @@ class FlagParser(argparse.ArgumentParser):
         """Raise instead of exiting."""
         raise ValueError(f"{message}: see --help")
 
-    def group(self, title: str, *, exclusive: bool = False) -> Callable[..., None]:
-        """Return the function that adds a flag to a new group: its name, help and options.
+    def group(self, title: str, *, exclusive: bool = False) -> "FlagGroup":
+        """Return a new group of flags in the help.
 
         Args:
             title: of the group.
@@ -91,14 +92,69 @@ class FlagParser(argparse.ArgumentParser):
         """
         titled = self.add_argument_group(title)
         group = titled.add_mutually_exclusive_group() if exclusive else titled
+        return FlagGroup(self.flags, group.add_argument)
 
-        def add(name: str, help: str, **options: Any) -> None:
-            default = options.get("default")
-            if default not in (None, "", False) and "default" not in help:
-                help = f"{help} (default {default})"
-            self.flags.append(group.add_argument(name, help=help, **options))
 
-        return add
+@dataclass(frozen=True)
+class FlagGroup:
+    """Adds flags to a group, each with its name and help.
+
+    Attributes:
+        flags: list of the parser's flags.
+        add_argument: argparse's own method of the group.
+    """
+
+    flags: list[argparse.Action]
+    add_argument: Callable[..., argparse.Action]
+
+    def add(self, name: str, help: str, **options: Any) -> None:
+        """Add a flag with argparse's options; the help names a default that it does not have."""
+        default = options.get("default")
+        if default and "default" not in help:
+            help = f"{help} (default {getattr(default, 'value', default)})"
+        self.flags.append(self.add_argument(name, help=help, **options))
+
+    def switch(self, name: str, help: str) -> None:
+        """Add a flag without a value."""
+        self.add(name, help, action="store_true")
+
+    def text(self, name: str, help: str, metavar: str, default: str | None = None) -> None:
+        """Add a flag of a text that is not empty."""
+        self.add(name, help, type=not_empty, metavar=metavar, default=default)
+
+    def number(
+        self, name: str, help: str, default: float | None = None, type: type[float] = int
+    ) -> None:
+        """Add a flag of a number."""
+        self.add(name, help, type=type, metavar="N", default=default)
+
+    def several(self, name: str, help: str, metavar: str, **options: Any) -> None:
+        """Add a flag of several values, which may come again."""
+        if not options:
+            options["default"] = []
+        self.add(name, help, nargs="+", action="extend", metavar=metavar, **options)
+
+    def choice(
+        self, name: str, help: str, choices: type[enum.Enum] | Sequence[str], default: Any = None
+    ) -> None:
+        """Add a flag of one of several texts, or of the values of an enum."""
+        options: dict[str, Any] = {"choices": list(choices), "default": default}
+        if isinstance(choices, type):
+            values = [choice.value for choice in choices]
+            options |= {"type": _parser_of(choices), "metavar": "{" + ",".join(values) + "}"}
+        self.add(name, help, **options)
+
+
+def _parser_of(choices: type[enum.Enum]) -> Callable[[str], enum.Enum]:
+    def parse(text: str) -> enum.Enum:
+        try:
+            return choices(text)
+        except ValueError:
+            names = ", ".join(choice.value for choice in choices)
+            message = f"invalid choice: {text!r} (choose from {names})"
+            raise argparse.ArgumentTypeError(message) from None
+
+    return parse
 
 
 def not_empty(text: str) -> str:
@@ -108,26 +164,24 @@ def not_empty(text: str) -> str:
     return text
 
 
-def add_reading_flags(parser: FlagParser) -> Callable[..., None]:
-    """Add the flags for reading stores; return what adds more to their group."""
-    add = parser.group("Google Cloud Storage")
-    add(
+def add_reading_flags(parser: FlagParser) -> FlagGroup:
+    """Add the flags for reading stores, and return their group."""
+    group = parser.group("Google Cloud Storage")
+    group.switch(
         "--anonymous",
         "send no credentials, for public buckets (default: Application Default Credentials)",
-        action="store_true",
     )
-    add(
+    group.text(
         "--billing_project",
         "project that pays for requests to requester-pays buckets (default: the bucket's)",
-        default="",
-        metavar="PROJECT",
+        "PROJECT",
     )
-    return add
+    return group
 
 
 def reading_access(flags: argparse.Namespace) -> Access:
     """Return how stores are read, as the flags of `add_reading_flags` say."""
-    return Access(flags.anonymous, flags.billing_project)
+    return Access(flags.anonymous, flags.billing_project or "")
 
 
 def parse_several_per_split(

@@ -7,17 +7,14 @@ from typing import Any
 
 import apache_beam as beam
 
-from pipelines.cli import FlagParser, main, parse_several_per_split
+from pipelines.cli import FlagGroup, FlagParser, main, parse_several_per_split
 from pipelines.data_set import DataSetConfig, check_split_names
 from pipelines.data_set import build as build
 from pipelines.flags import (
-    SEVERAL,
-    AddFlag,
     add_drop_flag,
     add_size_flag,
     add_sources,
     feature_names,
-    one_of,
     parse_int,
     parse_per_split,
 )
@@ -151,7 +148,7 @@ def _check_annotations(annotations: Mapping[str, Sequence[str]]) -> None:
 
 def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source and its layouts."""
-    add = add_sources(
+    group = add_sources(
         parser,
         images=("DIR", "image root per split: file_name is relative to it (required)"),
         annotations=(
@@ -160,72 +157,68 @@ def add_flags(parser: FlagParser) -> None:
             " or panoptic, each known by its content (required)",
         ),
     )
-    add(
+    group.several(
         "--panoptic_images",
         "root of the panoptic PNGs per split: file_name of a panoptic annotation is relative to it"
         " (default: none)",
-        default=[],
-        metavar="[SPLIT=]DIR",
-        **SEVERAL,
+        "[SPLIT=]DIR",
     )
-    add("--string_ids", "accept ids that are text (default: int64 only)", action="store_true")
-    add(
+    group.switch("--string_ids", "accept ids that are text (default: int64 only)")
+    group.choice(
         "--orphans",
         "annotations of unknown images or categories: stop the run, or drop and count them",
-        choices=["stop", "drop"],
-        default="stop",
+        ["stop", "drop"],
+        "stop",
     )
-    add_size_flag(add)
+    add_size_flag(group)
     _add_filter_flags(parser.group("filters, each counted"))
     _add_layout_flags(parser.group("records (docs/layouts.md)"))
     add_drop_flag(parser)
 
 
-def _add_filter_flags(add: AddFlag) -> None:
-    add(
+def _add_filter_flags(group: FlagGroup) -> None:
+    group.text(
         "--licenses",
         "take only images whose license has one of these ids (default: any or none)",
-        metavar="ID,ID",
+        "ID,ID",
     )
-    add("--skip_crowd", "leave out objects that are crowds (default: not)", action="store_true")
-    add(
+    group.switch("--skip_crowd", "leave out objects that are crowds (default: not)")
+    group.number(
         "--min_box_px",
         "leave out objects whose annotated box has a side of less than N px (default 0)",
+        0,
         type=float,
-        default=0,
-        metavar="N",
     )
-    add(
+    group.switch(
         "--skip_unannotated",
         "leave out images of which no object is left; without files of objects, those without"
         " any annotation (default: keep them)",
-        action="store_true",
     )
 
 
-def _add_layout_flags(add: AddFlag) -> None:
-    add(
+def _add_layout_flags(group: FlagGroup) -> None:
+    group.choice(
         "--layout",
         "detection: an Example an image, in the keys of Model Garden and the Object Detection"
         " API; keras: an Example an annotation, as the Keras recipe has it; tfds: an Example an"
         " image, as TFDS's coco/2017 has it",
-        choices=list(LAYOUTS),
-        default="detection",
+        list(LAYOUTS),
+        "detection",
     )
-    add(
+    group.text(
         "--features",
         f"what is written of the annotations, of {', '.join(g.name for g in GROUPS)};"
         f" keras has {', '.join(g.name for g in KerasLayout.groups)} alone, tfds"
         f" {' and '.join(g.name for g in TfdsLayout.groups)}"
         " (default: boxes, and what the annotation files hold except"
         f" {', '.join(g.name for g in GROUPS if not g.by_default)})",
-        metavar="NAME,NAME",
+        "NAME,NAME",
     )
-    add(
+    group.choice(
         "--category_ids",
         "class ids of records: original, as the annotation files have them, or contiguous from"
         " 1, in their order (default original; with --layout tfds contiguous from 0)",
-        **one_of(CategoryIds),
+        CategoryIds,
     )
 
 

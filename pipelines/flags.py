@@ -2,14 +2,14 @@
 
 import argparse
 import datetime
-import enum
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
 from pipelines.cli import (
+    FlagGroup,
     FlagParser,
     add_reading_flags,
     not_empty,
@@ -42,30 +42,9 @@ from transforms.publish_plan import RejectBudget
 from transforms.shard_table import Sharding
 from transforms.storage import Access
 
-AddFlag = Callable[..., None]
-"""Adds a flag to a group: its name, its help, and argparse's options."""
-SEVERAL: Mapping[str, Any] = {"nargs": "+", "action": "extend"}
-"""Options of a flag that takes several values and may come again."""
-
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?i?B?)")
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {"ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
-
-
-def one_of(choices: type[enum.Enum]) -> dict[str, Any]:
-    """Return the options of a flag whose values are those of an enum."""
-
-    def parse(text: str) -> enum.Enum:
-        try:
-            return choices(text)
-        except ValueError:
-            names = ", ".join(values)
-            raise argparse.ArgumentTypeError(
-                f"invalid choice: {text!r} (choose from {names})"
-            ) from None
-
-    values = [choice.value for choice in choices]
-    return {"type": parse, "choices": [*choices], "metavar": "{" + ",".join(values) + "}"}
 
 
 def add_data_set_flags(parser: FlagParser, *, images: bool = True) -> None:
@@ -77,11 +56,8 @@ def add_data_set_flags(parser: FlagParser, *, images: bool = True) -> None:
     _add_reject_flags(parser.group("rejects"))
     _add_output_flags(parser)
     _add_limit_flags(parser.group("limits, of each worker or of all processes of a local run"))
-    add_reading_flags(parser)(
-        "--kms_key",
-        "Cloud KMS key that encrypts what is written (default: the bucket's)",
-        default="",
-        metavar="NAME",
+    add_reading_flags(parser).text(
+        "--kms_key", "Cloud KMS key that encrypts what is written (default: the bucket's)", "NAME"
     )
 
 
@@ -127,16 +103,16 @@ def data_set_fields(
         ),
         "access": Access(
             flags.anonymous,
-            flags.billing_project,
-            flags.kms_key,
-            flags.spool_dir,
+            flags.billing_project or "",
+            flags.kms_key or "",
+            flags.spool_dir or "",
             flags.max_reads_per_second,
         ),
     }
 
 
 def _sharding_of(flags: argparse.Namespace) -> Sharding:
-    numbers = parse_per_split("num_shards", flags.num_shards or [])
+    numbers = parse_per_split("num_shards", flags.num_shards)
     orders = parse_per_split("order", flags.order)
     known = [order.value for order in Order]
     for text in orders.values():
@@ -273,247 +249,208 @@ def budget_of(name: str, text: str) -> RejectBudget:
         ) from None
 
 
-def _add_split_flags(add: AddFlag) -> None:
-    add(
+def _add_split_flags(group: FlagGroup) -> None:
+    group.text(
         "--split_by",
         "given: as the sources are named; hash: by a hash of each sample's key; or the name of"
         " a field that says the split",
-        type=not_empty,
-        default=GIVEN,
-        metavar="HOW",
+        "HOW",
+        GIVEN,
     )
-    add(
+    group.text(
         "--splits",
         "by hash the splits' shares, such as train=90,val=5,test=5; by a field its values"
         f" (default: for a field {', '.join(USUAL_SPLITS)})",
-        type=not_empty,
-        metavar="SPLIT[=SHARE],...",
+        "SPLIT[=SHARE],...",
     )
-    add(
+    group.text(
         "--group_by",
         "samples with the same value of this field share a split (default: none)",
-        type=not_empty,
-        metavar="FIELD",
+        "FIELD",
     )
-    add("--split_seed", "of splits by hash (default 0)", type=int, default=0, metavar="N")
+    group.number("--split_seed", "of splits by hash (default 0)", 0)
 
 
-def _add_image_flags(add: AddFlag) -> None:
-    add(
+def _add_image_flags(group: FlagGroup) -> None:
+    group.choice(
         "--check",
         "header: walk through each file's structure; decode: decode its pixels too (default"
         " header)",
-        default=Check.HEADER,
-        **one_of(Check),
+        Check,
+        Check.HEADER,
     )
-    add(
+    group.choice(
         "--orientation",
         "upright: turn pixels and annotations as EXIF asks; PNG without loss, JPEG at quality"
         f" {DEFAULT_QUALITY}; keep: leave images as stored (default keep)",
-        default=Orientation.KEEP,
-        **one_of(Orientation),
+        Orientation,
+        Orientation.KEEP,
     )
-    add(
+    group.text(
         "--resize",
         "box in px that images are resized to, N for a square; or the longest side that they"
         " may have; annotations follow (default: sizes stay)",
-        metavar="N|WxH|max:N",
+        "N|WxH|max:N",
     )
-    add(
+    group.choice(
         "--resize_mode",
         "fit: the largest size inside the box; fill: the whole box, the rest cut off; stretch:"
         " the box, whatever the aspect (default fit; stretch for plain pixels)",
-        **one_of(ResizeMode),
+        ResizeMode,
     )
-    add(
+    group.choice(
         "--reencode",
         "encode every image as this (default: changed images in their own format, GIF and BMP"
         " as PNG, all others stay byte for byte)",
-        **one_of(Encoding),
+        Encoding,
     )
-    add(
-        "--quality",
-        f"of JPEGs that are encoded, by libjpeg's scale (default {DEFAULT_QUALITY})",
-        type=int,
-        metavar="1..100",
+    group.number(
+        "--quality", f"of JPEGs that are encoded, by libjpeg's scale (default {DEFAULT_QUALITY})"
     )
-    add(
+    group.choice(
         "--color",
         "rgb: three channels; gray: one; keep: those of the file (default keep; rgb for plain"
         " pixels); alpha that is dropped is laid on white",
-        **one_of(Color),
+        Color,
     )
 
 
 def _add_shard_flags(parser: FlagParser) -> None:
-    add = parser.group("number of shards, by one of", exclusive=True)
-    add(
+    group = parser.group("number of shards, by one of", exclusive=True)
+    group.text(
         "--shard_size",
         "output bytes a shard, in decimal units or KiB/MiB/GiB (default: 150MB, and at least"
         " 16 shards a split where each keeps 64 records)",
-        metavar="SIZE",
+        "SIZE",
     )
-    add(
+    group.several(
         "--num_shards",
         "number of shards, for all splits or each (default: from --shard_size)",
-        nargs="+",
-        metavar="[SPLIT=]N",
+        "[SPLIT=]N",
     )
-    add(
-        "--records_per_shard",
-        "records of every shard but a split's last (default: equal shares)",
-        type=int,
-        metavar="N",
+    group.number(
+        "--records_per_shard", "records of every shard but a split's last (default: equal shares)"
     )
-    add = parser.group("shards")
-    add(
-        "--hosts",
-        "hosts that read files[h::N]; shards become a multiple of it",
-        type=int,
-        default=1,
-        metavar="N",
-    )
-    add(
+    group = parser.group("shards")
+    group.number("--hosts", "hosts that read files[h::N]; shards become a multiple of it", 1)
+    group.text(
         "--shard_names",
         "counted (train-00000-of-00016-750.tfrec), plain (without the record count, as TFDS"
         " wants it), or a template of {split} {index:05} {num_shards:05} {records}; a plain file"
         " name with --num_shards 1 (default counted; plain with --layout tfds)",
-        metavar="NAMES",
+        "NAMES",
     )
-    add(
+    group.several(
         "--order",
         "shuffled (globally, by --seed) or input, for all splits or each (default shuffled)",
-        nargs="+",
-        default=["shuffled"],
-        metavar="[SPLIT=]ORDER",
+        "[SPLIT=]ORDER",
     )
-    add("--seed", "of the shuffle (default 0)", type=int, default=0)
+    group.number("--seed", "of the shuffle (default 0)", 0)
 
 
-def _add_reject_flags(add: AddFlag) -> None:
-    add(
+def _add_reject_flags(group: FlagGroup) -> None:
+    group.text(
         "--max_rejected",
         "samples that may be rejected, a count or a percentage of those listed; more end the"
         " run with exit code 4 after all shards are built",
-        default="0",
-        metavar="K|P%",
+        "K|P%",
+        "0",
     )
-    add(
+    group.text(
         "--exclude",
         "leave out the samples that an earlier run's file names (default none)",
-        type=not_empty,
-        metavar="REJECTED.jsonl",
+        "REJECTED.jsonl",
     )
-    add("--allow_empty", "accept an empty split (default: stop)", action="store_true")
+    group.switch("--allow_empty", "accept an empty split (default: stop)")
 
 
 def _add_output_flags(parser: FlagParser) -> None:
-    add = parser.group("output")
-    add(
+    group = parser.group("output")
+    group.add(
         "--output",
         "folder or URI of the data set (required)",
         type=not_empty,
         required=True,
         metavar="DIR",
     )
-    add(
+    group.add(
         "--plan",
         "only say what the run would make, as text or json (default: run)",
         nargs="?",
         const="text",
         choices=["text", "json"],
     )
-    add(
+    group.switch(
         "--overwrite",
         "first delete what an earlier run left in --output, its manifest before the rest"
         " (default: resume the same run, refuse another)",
-        action="store_true",
     )
-    add(
+    group.switch(
         "--trust_manifest",
         "take a complete --output of the same options for up to date (default: list the sources)",
-        action="store_true",
     )
-    add(
-        "--no_wait",
-        "end once a runner elsewhere has taken the job (default: wait for its end)",
-        action="store_true",
+    group.switch(
+        "--no_wait", "end once a runner elsewhere has taken the job (default: wait for its end)"
     )
-    add(
+    group.add(
         "--report",
         f"make {REPORT_NAME} after the manifest, or for a complete --output that lacks it"
         " (default: for local runs with a local --output)",
         action="store_true",
         default=None,
     )
-    add(
+    group.add(
         "--no_report",
         f"make no {REPORT_NAME} (default: see --report)",
         action="store_false",
         dest="report",
     )
-    add = parser.group("daily runs (docs/scheduled-runs.md)")
-    add(
-        "--date",
-        f"replaces {DATE} in --output and --since (default: today in UTC)",
-        metavar="YYYY-MM-DD",
+    group = parser.group("daily runs (docs/scheduled-runs.md)")
+    group.text(
+        "--date", f"replaces {DATE} in --output and --since (default: today in UTC)", "YYYY-MM-DD"
     )
-    add(
+    group.several(
         "--since",
         "earlier data sets, whose samples are left out and whose label ids stay; with"
         f" {DATE}, all finished ones of an earlier day (default none)",
-        default=[],
-        type=not_empty,
-        metavar="DIR",
-        **SEVERAL,
+        "DIR",
     )
 
 
-def _add_limit_flags(add: AddFlag) -> None:
-    add(
+def _add_limit_flags(group: FlagGroup) -> None:
+    group.number(
         "--shards_in_flight",
         "shards built at once, and at most as many uploaded to gs://"
         f" (default {DEFAULT_SHARDS}; 1: one process)",
-        type=int,
-        default=DEFAULT_SHARDS,
-        metavar="N",
+        DEFAULT_SHARDS,
     )
-    add(
-        "--bytes_in_flight",
-        "image bytes held at once",
-        default=f"{DEFAULT_BYTES // 2**20}MiB",
-        metavar="SIZE",
+    group.text(
+        "--bytes_in_flight", "image bytes held at once", "SIZE", f"{DEFAULT_BYTES // 2**20}MiB"
     )
-    add(
+    group.number(
         "--readers",
         f"images read at once (default {DEFAULT_READERS}, or {DEFAULT_REMOTE_READERS} for"
         " images elsewhere, and at least --workers; 1: one process)",
-        type=int,
-        metavar="N",
     )
-    add(
+    group.number(
         "--workers",
         "images checked and encoded at once, each on a core (default: all cores; 1: one process)",
-        type=int,
-        metavar="N",
     )
-    add(
+    group.text(
         "--spool_dir",
         "folder for shards on their way to a store, unpacked .npz members, and the samples of"
         " a local run (default: the system's temporary folder)",
-        default="",
-        metavar="DIR",
+        "DIR",
     )
-    add(
+    group.number(
         "--max_reads_per_second",
         "requests that read or list a bucket (default 0: as many as it answers)",
+        0,
         type=float,
-        default=0,
-        metavar="N",
     )
 
 
-def add_sources(parser: FlagParser, title: str = "sources", **flags: tuple[str, str]) -> AddFlag:
+def add_sources(parser: FlagParser, title: str = "sources", **flags: tuple[str, str]) -> FlagGroup:
     """Add the flags that name sources per split, and --split; return what adds more of the group.
 
     Args:
@@ -521,32 +458,32 @@ def add_sources(parser: FlagParser, title: str = "sources", **flags: tuple[str, 
         title: of the group.
         **flags: metavar and help of each flag, by its name.
     """
-    add = parser.group(title)
+    group = parser.group(title)
     for name, (value, help) in flags.items():
-        add(f"--{name}", help, metavar=f"[SPLIT=]{value}", required=True, **SEVERAL)
-    add("--split", "split of a path without SPLIT=", default="train")
-    return add
+        group.several(f"--{name}", help, f"[SPLIT=]{value}", required=True)
+    group.add("--split", "split of a path without SPLIT=", default="train", metavar="SPLIT")
+    return group
 
 
 def add_drop_flag(parser: FlagParser) -> None:
     """Add the flag of sources that have annotations."""
-    parser.group("dropped annotations")(
+    parser.group("dropped annotations").text(
         "--max_dropped",
         "annotations of each split that may be dropped, a count or a percentage of those"
         " listed; more end the run with exit code 4 (default 1 in 100, never all of a split)",
-        metavar="COUNT|SHARE%",
+        "COUNT|SHARE%",
     )
 
 
-def add_size_flag(add: AddFlag) -> None:
+def add_size_flag(group: FlagGroup) -> None:
     """Add the flag of what is done where an image has another size than annotated."""
-    add(
+    group.choice(
         "--on_size_mismatch",
         "where an image's size is not the annotated one: auto rescales boxes if the aspect"
         " agrees within 1 px and rejects the rest; trust_image and trust_json take boxes as pixels"
         " of that size (default auto)",
-        default=SizeMismatch.AUTO,
-        **one_of(SizeMismatch),
+        SizeMismatch,
+        SizeMismatch.AUTO,
     )
 
 
@@ -554,16 +491,15 @@ def add_class_flags(
     parser: FlagParser, default: str = "default 0; with --layout imagenet 1"
 ) -> None:
     """Add the flags that number classes; `default` is the help's text on the first number."""
-    add = parser.group("classes")
-    add(
+    group = parser.group("classes")
+    group.text(
         "--label_file",
         "classes in the order of their numbers, one a line; a tab, or a space after an"
         " ImageNet synset, parts the name from what people call it (default: the sources' classes,"
         " sorted by name)",
-        type=not_empty,
-        metavar="FILE",
+        "FILE",
     )
-    add("--first_label", f"number of the first class ({default})", type=int, metavar="N")
+    group.number("--first_label", f"number of the first class ({default})")
 
 
 def first_label_of(flags: argparse.Namespace, default: int = 0) -> int:

@@ -100,29 +100,26 @@ class PairsConfig(DataSetConfig):
 def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source and its layout."""
     text = "resolution images per split; the two of a pair have the same name below their folders,"
-    add = add_sources(
+    group = add_sources(
         parser,
         low=("DIR", f"folder of the low-{text} extensions aside (required)"),
         high=("DIR", f"folder of the high-{text} extensions aside (required)"),
     )
-    add(
+    group.text(
         "--low_suffix",
         "what names of low images end in before their extension, taken off where it is there,"
         " as in 0001x4.png (default: x and --scale; without --scale none)",
-        metavar="TEXT",
+        "TEXT",
     )
-    add(
+    group.number(
         "--scale",
         "how many times as wide and high as its low image each high one is; others are"
         " rejected (default: any whole number, the same both ways)",
-        type=int,
-        metavar="N",
     )
-    add(
+    group.switch(
         "--tensors",
         "write lr and hr as serialized TensorProtos of uint8 pixels, height x width x"
         " channels, for tf.io.parse_tensor (default: the image files' bytes)",
-        action="store_true",
     )
 
 

@@ -8,7 +8,7 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -32,8 +32,17 @@ from pipelines.engines import (
 )
 from pipelines.flags import add_data_set_flags, data_set_fields, is_dated, run_date_of
 from pipelines.plan import Asked, build_plan, plan_json, plan_lines, plan_run, trusted_plan
-from pipelines.summary import summarize
-from schemas.manifest import MANIFEST_NAME, REPORT_NAME, read_manifest
+from schemas.documents.data_card import CARD_NAME
+from schemas.faults import printable
+from schemas.manifest import (
+    DUPLICATES_NAME,
+    MANIFEST_NAME,
+    REJECTED_NAME,
+    REPORT_NAME,
+    Manifest,
+    SplitSummary,
+    read_manifest,
+)
 from schemas.shown_values import counted, megabytes
 from transforms.builders import builder_processes
 from transforms.commit import find_complete
@@ -338,8 +347,71 @@ def _make_missing_report(config: DataSetConfig) -> None:
 def _say_what_was_made(config: DataSetConfig, output: Storage, seconds: float) -> None:
     uri = config.output
     manifest = read_manifest(output.read(MANIFEST_NAME), join_uri(uri, MANIFEST_NAME))
-    is_reported = config.report and has_report(uri, config.access)
-    _say_all(summarize(manifest, uri, seconds, has_report=is_reported).splitlines())
+    _say_all(summarize(manifest, uri, seconds, config.layout.sample_noun))
+    if config.report and has_report(uri, config.access):
+        say(f"  look at it: {join_uri(uri, REPORT_NAME)}")
+
+
+def summarize(manifest: Manifest, output: str, seconds: float, noun: str) -> Iterator[str]:
+    """Yield what was made, what was rejected and why, and how to read it.
+
+    Args:
+        manifest: of the data set.
+        output: URI of the data set.
+        seconds: that the run took.
+        noun: what a sample is, such as `image`.
+    """
+    records = sum(split.records for split in manifest.splits.values())
+    rate = f"{records / seconds:,.0f} {noun}s/s"
+    yield f"{printable(output)}: {counted(records, 'record')} in {seconds:.1f} s ({rate})"
+    for name, split in manifest.splits.items():
+        yield from _split_lines(name, split, noun if split.images is None else "object")
+    for pair in manifest.duplicates or ():  # what is learnt from one split is tested on the other
+        (one, other), names = pair.splits, " and ".join(map(printable, pair.names))
+        same = f"{counted(pair.contents, 'source')} of {one} with the bytes of one of {other}"
+        yield f"  warning: {same}, such as {names}: {join_uri(output, DUPLICATES_NAME)}"
+    yield f"  rejects: {join_uri(output, REJECTED_NAME)}"
+    yield f"  everything else: {join_uri(output, MANIFEST_NAME)}"
+    if manifest.shards:
+        where = f"{output!a}, {manifest.shards[0].split!a}"
+        yield "  read it:"
+        yield "    import readers"
+        yield f"    dataset = readers.load({where})  # tf.data"
+        yield f"    records = readers.open({where})  # without TensorFlow"
+        yield f"  read it by other tools: {join_uri(output, CARD_NAME)}"
+
+
+def _split_lines(name: str, split: SplitSummary, noun: str) -> Iterator[str]:
+    fate = split.annotations
+    line = f"  {name}: {split.records} of {counted(split.listed, noun)}"
+    line += f" in {counted(split.shards, 'shard')}, {megabytes(split.bytes)}"
+    yield f"{line}; {fate.written} of {fate.listed} annotations" if fate.listed else line
+    if split.images:
+        yield f"    {counted(split.images, 'image')}: a photo is stored once for each object"
+    for source in split.sources:
+        yield f"    {source.kind}: {source.images} images, {source.annotations} annotations"
+    rows: dict[str, Mapping[str, int]] = {
+        "rejected": split.rejected,
+        "left out": {
+            "excluded": split.excluded,
+            "in earlier data sets": split.earlier,
+            **split.skipped,
+        },
+        "annotations left out": {
+            "lost with images": fate.lost,
+            "in earlier data sets": fate.earlier,
+            "repeated ids": split.repeated_annotation_ids,
+            **fate.skipped,
+        },
+        f"annotations dropped, see {REJECTED_NAME}": fate.dropped,
+        "mended": split.repairs,
+        "unusual": split.traits,
+    }
+    for what, counts in rows.items():
+        if terms := [f"{count} {reason}" for reason, count in counts.items() if count]:
+            yield f"    {what}: {', '.join(terms)}"
+    if split.earlier and split.listed == split.earlier + split.excluded:
+        yield "    nothing is new: the split is empty here"
 
 
 def with_earlier_sets(run: RunConfig) -> DataSetConfig:

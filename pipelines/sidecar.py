@@ -8,11 +8,10 @@ from typing import Any
 
 import apache_beam as beam
 
-from pipelines.cli import FlagParser, main, not_empty
+from pipelines.cli import FlagParser, main
 from pipelines.data_set import DataSetConfig
 from pipelines.data_set import build as build
 from pipelines.flags import (
-    SEVERAL,
     add_class_flags,
     add_drop_flag,
     add_size_flag,
@@ -158,7 +157,7 @@ class SidecarConfig(DataSetConfig):
 
 def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source and its layouts."""
-    add = add_sources(
+    group = add_sources(
         parser,
         images=("DIR", "folder of images per split (required)"),
         annotations=(
@@ -168,39 +167,35 @@ def add_flags(parser: FlagParser) -> None:
             " folder, extensions aside (required)",
         ),
     )
-    add(
+    group.choice(
         "--format",
         "of the JSON files: LabelMe's, SA-1B's, or each by its content; flat for --fields of"
         " any (default auto; with --fields flat)",
-        choices=[AUTO, *(known.value for known in SideFormat), FLAT],
+        [AUTO, *(known.value for known in SideFormat), FLAT],
     )
-    add(
+    group.text(
         "--join_by",
         "field of the JSON files that names the image, such as imagePath or image.file_name;"
         " they are then read twice (default: a JSON file has its image's name)",
-        type=not_empty,
-        metavar="FIELD",
+        "FIELD",
     )
-    add(
+    group.switch(
         "--allow_unannotated",
         "keep images without a JSON file, as samples without objects (default: reject them)",
-        action="store_true",
     )
-    add_size_flag(add)
-    add = parser.group("records (docs/layouts.md)")
-    add(
+    add_size_flag(group)
+    group = parser.group("records (docs/layouts.md)")
+    group.text(
         "--features",
         f"what is written of the objects, of {', '.join(_FEATURES)} (default boxes)",
-        metavar="NAME,NAME",
+        "NAME,NAME",
     )
-    add(
+    group.several(
         "--fields",
         "fields of the JSON files, keys with dots between, that become features of the same"
         " names next to the image's: int64, float or bytes, with [] for lists; a missing single"
         " value leaves its feature out (default: objects are written)",
-        default=[],
-        metavar="PATH=TYPE,...",
-        **SEVERAL,
+        "PATH=TYPE,...",
     )
     add_class_flags(parser, "default 1")
     add_drop_flag(parser)

@@ -11,7 +11,6 @@ from pipelines.cli import FlagParser, main, not_empty, parse_several_per_split
 from pipelines.data_set import DataSetConfig, keys_option
 from pipelines.data_set import build as build
 from pipelines.flags import (
-    SEVERAL,
     add_class_flags,
     add_sources,
     first_label_of,
@@ -263,7 +262,7 @@ def _check_tables(split: str, uris: Sequence[str]) -> None:
 
 def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source and its layout."""
-    add = add_sources(
+    group = add_sources(
         parser,
         "sources (docs/tables.md)",
         table=(
@@ -272,44 +271,36 @@ def add_flags(parser: FlagParser) -> None:
             " quoted glob of such files (required)",
         ),
     )
-    add(
-        "--image_column",
-        "column that names each row's image (default: rows have none)",
-        type=not_empty,
-        metavar="COLUMN",
+    group.text(
+        "--image_column", "column that names each row's image (default: rows have none)", "COLUMN"
     )
-    add(
+    group.several(
         "--image_root",
         "folder or URI that images lie below, per split or for all (default: the table's folder;"
         " where the first row names a URI, its bucket)",
-        default=[],
-        metavar="[SPLIT=]DIR",
-        **SEVERAL,
+        "[SPLIT=]DIR",
     )
-    add(
+    group.text(
         "--key_column",
         "column of text or whole numbers, each once in its split, that rows are known by"
         " (default: their number, after the file's name where there are several)",
-        type=not_empty,
-        metavar="COLUMN",
+        "COLUMN",
     )
-    add(
+    group.several(
         "--types",
         "types of columns: int64, float or bytes, with [] for lists ([][] for a sequence's"
         " lists of lists), with ? where cells may be missing; a cell that does not fit"
         " rejects its row (default: from all cells)",
-        default=[],
-        metavar="COLUMN=TYPE,...",
-        **SEVERAL,
+        "COLUMN=TYPE,...",
     )
-    add(
+    group.text(
         "--max_cell_bytes",
         "largest cell of Parquet, and largest row of CSV, TSV and JSON Lines; a larger one"
         " rejects its row",
-        default=f"{DEFAULT_MAX_CELL_BYTES // 10**6}MB",
-        metavar="SIZE",
+        "SIZE",
+        f"{DEFAULT_MAX_CELL_BYTES // 10**6}MB",
     )
-    add(
+    group.add(
         "--label_column",
         "column of classes, or one of several: it becomes image/class/label and"
         " image/class/text (default none)",
@@ -318,13 +309,11 @@ def add_flags(parser: FlagParser) -> None:
         type=not_empty,
         metavar="COLUMN",
     )
-    add(
+    group.several(
         "--sequence",
         "columns of lists, each value or inner list of which is a step: records become"
         " SequenceExamples, with all other columns as their context (default none)",
-        default=[],
-        metavar="COLUMN,...",
-        **SEVERAL,
+        "COLUMN,...",
     )
     add_class_flags(parser)
 

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import termios
+import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.summary import summarize
+from pipelines.run import summarize
 from schemas.manifest import Annotations, JobPlan, Manifest, ShardEntry, SourceFile, SplitSummary
 from tests.coco_command import (
     PROJECT,
@@ -49,22 +50,21 @@ SUMMARY = """\
 OUT: 11 records in ? s (? images/s)
   train: 8 of 10 images in 2 shards, 0.0 MB; 14 of 20 annotations
     rejected: 1 E-IMG-EMPTY, 1 E-IMG-TRUNCATED
-    annotations lost with images: 4 annotations
+    annotations left out: 4 lost with images
+    annotations dropped, see rejected.jsonl: 1 E-BOX-EMPTY, 1 E-BOX-OUTSIDE
     mended: 1 box_clipped
     unusual: 1 trailing_bytes
-    warning: 2 of 20 annotations dropped: 1 E-BOX-EMPTY, 1 E-BOX-OUTSIDE; see rejected.jsonl
   val: 3 of 3 images in 1 shard, 0.0 MB; 6 of 6 annotations
-  suspicious: 1 trailing_bytes: such images may be damaged; --check decode makes sure
   warning: 3 sources of train with the bytes of one of val, such as a002.jpg (key 3)\
  and a002.jpg (key 3): OUT/duplicates.jsonl
-  look at it: OUT/report.html
-  rejects: OUT/rejected.jsonl; everything else: OUT/manifest.json
+  rejects: OUT/rejected.jsonl
+  everything else: OUT/manifest.json
   read it:
     import readers
-    dataset = readers.load('OUT', 'train')  # tf.data; readers.open('OUT', 'train') without\
- TensorFlow
+    dataset = readers.load('OUT', 'train')  # tf.data
+    records = readers.open('OUT', 'train')  # without TensorFlow
   read it by other tools: OUT/README.md
-  tfds.builder_from_directory wants --shard_names plain
+  look at it: OUT/report.html
 """
 
 
@@ -90,41 +90,20 @@ def test_summary_of_a_run(make_coco: MakeCoco, tmp_path: Path) -> None:
     ]
 
 
-def test_summary_of_a_tfds_directory_says_nothing_of_names(
-    make_coco: MakeCoco, tmp_path: Path
-) -> None:
-    images, annotations = make_coco(1)
-    run = run_coco(
-        *("--images", images, "--annotations", annotations, "--output", tmp_path / "out"),
-        *("--shard_names", "plain"),
-    )
-    assert run.code == 0, run.err
-    assert "builder_from_directory" not in run.out
-
-
-@pytest.mark.parametrize(
-    "where", ["{}", "{}/", "file://{}", "{}/it's \\ caf\u00e9\n\u202e"], ids=repr
-)
-def test_what_the_summary_says_reads_it(where: str, make_coco: MakeCoco, tmp_path: Path) -> None:
+def test_what_the_summary_says_reads_it(make_coco: MakeCoco, tmp_path: Path) -> None:
     """The printed lines are Python that runs, whatever the output is called."""
     images, annotations = make_coco(5)
-    output = where.format(tmp_path / "out")
-    run = run_coco(
-        *("--images", images, "--annotations", annotations, "--output", output),
-        *("--num_shards", 2),
-    )
+    output = tmp_path / "it's \\ caf\u00e9\n\u202e"
+    run = run_coco("--images", images, "--annotations", annotations, "--output", output)
     assert run.code == 0, run.err
     assert run.out.isascii()
-    program = [line[4:] for line in run.out.splitlines() if line.startswith("    ")]
+    program = run.out.partition("  read it:\n")[2].partition("  read it by")[0]
     names: dict[str, Any] = {}
-    exec("\n".join(program), names)
-    assert len(list(names["dataset"])) == 5
-    _, _, comment = program[-1].partition("readers.open")
-    opened = eval(f"readers.open{comment.removesuffix(' without TensorFlow')}", names)
-    assert len(opened) == 5
+    exec(textwrap.dedent(program), names)
+    assert len(list(names["dataset"])) == len(names["records"]) == 5
 
 
-def summary_of(layout: str = "detection", check: str = "header", **split: Any) -> str:
+def summary_of(**split: Any) -> list[str]:
     fate = Annotations(listed=9, written=9, dropped={}, lost=0, excluded=0)
     plain: dict[str, Any] = {
         "listed": 4,
@@ -143,76 +122,44 @@ def summary_of(layout: str = "detection", check: str = "header", **split: Any) -
     }
     summary = SplitSummary(**plain | split)
     shard = ShardEntry("f.tfrec", "dev", 4, 4, 1, "0", "0")
-    plan = JobPlan(1, {"shard_names": "x", "check": check}, [], {}, "0")
-    manifest = Manifest(
-        layout=layout, plan=plan, splits={"dev": summary}, shards=[shard], features=[]
-    )
-    return summarize(manifest, "gs://b/o", 2.0)
+    plan = JobPlan(1, {"shard_names": "x", "check": "header"}, [], {}, "0")
+    manifest = Manifest(layout="x", plan=plan, splits={"dev": summary}, shards=[shard], features=[])
+    return [*summarize(manifest, "gs://b/o", 2.0, "pair")]
 
 
-def test_summary_from_a_manifest() -> None:
-    assert summary_of().splitlines()[:2] == [
-        "gs://b/o: 4 records in 2.0 s (2 images/s)",
-        "  dev: 4 of 4 images in 1 shard, 123 MB; 9 of 9 annotations",
-    ]
-    assert "    excluded: 3 images\n" in summary_of(excluded=3)
-    assert "    dataset = readers.load('gs://b/o', 'dev')  # " in summary_of()
+FATE = Annotations(listed=9, written=6, dropped={}, lost=0, excluded=0, skipped={"crowd": 3})
 
 
 @pytest.mark.parametrize(
-    ("layout", "samples"),
-    [("table", "samples"), ("sequence", "samples"), ("pairs", "pairs"), ("arrays", "items")],
+    ("split", "lines"),
+    [
+        ({}, ["  dev: 4 of 4 pairs in 1 shard, 123 MB; 9 of 9 annotations"]),
+        (
+            {"excluded": 3, "earlier": 1, "skipped": {"license": 2}},
+            ["    left out: 3 excluded, 1 in earlier data sets, 2 license"],
+        ),
+        (
+            {"annotations": FATE, "repeated_annotation_ids": 7},
+            ["    annotations left out: 7 repeated ids, 3 crowd"],
+        ),
+        (
+            {"sources": [SourceFile("captions", 3, 5, 0, images_not_listed=1)]},
+            ["    captions: 3 images, 5 annotations"],
+        ),
+        (
+            {"listed": 246, "images": 33},
+            [
+                "  dev: 4 of 246 objects in 1 shard, 123 MB; 9 of 9 annotations",
+                "    33 images: a photo is stored once for each object",
+            ],
+        ),
+        ({"listed": 5, "earlier": 5}, ["    nothing is new: the split is empty here"]),
+    ],
 )
-def test_samples_that_are_no_images_are_called_by_what_they_are(layout: str, samples: str) -> None:
-    assert summary_of(layout).splitlines()[:2] == [
-        f"gs://b/o: 4 records in 2.0 s (2 {samples}/s)",
-        f"  dev: 4 of 4 {samples} in 1 shard, 123 MB; 9 of 9 annotations",
-    ]
-
-
-def test_summary_tells_of_repeated_annotation_ids() -> None:
-    """Every mended thing that is counted is told of."""
-    assert "    repeated ids: 7 annotations\n" in summary_of(repeated_annotation_ids=7)
-
-
-def test_summary_tells_what_filters_left_out() -> None:
-    fate = Annotations(listed=9, written=6, dropped={}, lost=0, excluded=0, skipped={"crowd": 3})
-    text = summary_of(annotations=fate, skipped={"license": 1, "unannotated": 2})
-    assert "    skipped images: 1 license, 2 unannotated\n" in text
-    assert "    skipped annotations: 3 crowd\n" in text
-
-
-def test_summary_tells_of_every_annotation_file() -> None:
-    """What they disagree on too."""
-    sources = [
-        SourceFile("instances", 4, 9, 80),
-        SourceFile("captions", 3, 5, 0, images_not_listed=1, images_of_other_size=2),
-        SourceFile("keypoints", 4, 7, 1, joined_annotations=6),
-    ]
-    assert summary_of(sources=sources).splitlines()[2:5] == [
-        "    instances: 4 images, 9 annotations, 80 categories",
-        "    captions: 3 images, 5 annotations, 1 images not listed, 2 images of another size",
-        "    keypoints: 4 images, 7 annotations, 1 categories, 6 annotations joined",
-    ]
-
-
-@pytest.mark.parametrize(("check", "lines"), [("header", 1), ("decode", 0)])
-def test_summary_names_suspicious_images_that_were_not_decoded(check: str, lines: int) -> None:
-    text = summary_of(check=check, traits={"gray": 5, "junk_bytes": 2, "trailing_bytes": 1})
-    assert text.count("  suspicious: 2 junk_bytes, 1 trailing_bytes: such images may be") == lines
-
-
-def test_summary_tells_how_often_a_photo_is_stored() -> None:
-    """By what was listed: of how many photos the written objects are is not known."""
-    text = summary_of(listed=246, records=18, images=33, images_without_samples=1, excluded=228)
-    assert text.splitlines()[1:4] == [
-        "  dev: 18 of 246 objects in 1 shard, 123 MB; 9 of 9 annotations",
-        "    18 records of 33 images: a photo is stored once for each object written, of 7.7 that"
-        " it has; 1 without an object",
-        "    excluded: 228 objects",
-    ]
-    text = summary_of(listed=0, records=0, images=2, images_without_samples=2)
-    assert text.splitlines()[2] == "    0 records of 2 images; 2 without an object"
+def test_summary_of_a_split(split: dict[str, Any], lines: list[str]) -> None:
+    text = summary_of(**split)
+    assert text[0] == "gs://b/o: 4 records in 2.0 s (2 pairs/s)"
+    assert [line for line in text if line in lines] == lines
 
 
 def on_a_terminal(arguments: list[object], interrupt_after_shards: int = 0) -> tuple[int, str]:
@@ -276,7 +223,7 @@ def test_bar_on_a_terminal(many: list[object]) -> None:
     lines = lines_left(shown)
     bars = [line for line in lines if "%|" in line]
     assert len(bars) == 1, lines  # it ends once, full, on a line of its own
-    done = r"converting: 100%\|\S+\| 120/120 \[.*60/60 shards, 0\.\d MB/s, 1 reject"
+    done = r"converting: 100%\|\S+\| 120/120 \[.*60/60 shards, 1 reject"
     assert re.match(done, bars[0])
     wrote = [s for s in lines if re.fullmatch(r"wrote train-\d+-of-00060-\d\.tfrec .*", s)]
     assert len(wrote) == 60
