@@ -5,7 +5,7 @@ which licenses, made how, and how to read it. There is no clock and no path in i
 data sets have equal cards; every text of the data is escaped.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from schemas.documents.markdown import code_block, escaped, table
@@ -39,24 +39,38 @@ _SOURCES_BY_LAYOUT = {
         ("classification", "imagenet", "tutorial", "tensor"), "images in folders of classes"
     ),
 }
+_ROOT = 'root = "."  # where this file lies: a folder, or a gs:// URI'
+_DTYPES = {"bytes": "tf.string", "float": "tf.float32", "int64": "tf.int64"}
+_DEFAULTS = {"bytes": 'b""', "float": "0.0", "int64": "0"}
+_PRINT_KEYS = ("for record in dataset.take(1):", "    print(record.keys())")
+_FILES = {
+    f"`{MANIFEST_NAME}`": "shards, sums, features, classes and options; the commit",
+    "`index/`": "key, offset, size, sources, labels, image size and number of objects of every"
+    " record: Parquet, and `.idx` for DALI and the PyTorch `tfrecord` package",
+    f"`{REJECTED_NAME}`": "what was rejected or dropped, and why",
+    "`label_map.pbtxt`": "the classes, for the Object Detection API",
+    "`schema.pbtxt`": "the features, for TFX and TensorFlow Data Validation",
+    "`croissant.json`": "this data set for search engines and `mlcroissant`",
+}
 
 
 def data_card(manifest: Manifest) -> str:
     """Return the data card of a data set, in Markdown."""
-    parts = [
-        _what_it_is(manifest),
-        _splits(manifest),
-        _left_out(manifest),
-        _classes(manifest.plan.labels),
-        _features(manifest.features),
-        _licenses(manifest.splits),
-        _sources(manifest),
-        _reading(manifest),
-        _files(),
-    ]
     marker = f"<!-- {BLANK_SEAL}: made by beam-tfrec; once edited it is yours, and stays -->"
-    lines = [marker, *(line for part in parts for line in part)]
-    return sealed("\n".join(lines) + "\n")
+    sections = [
+        [marker, *_section(f"# TFRecord data set of layout {escaped(manifest.layout)}")],
+        _what_it_is(manifest),
+        _section("## Splits", *_splits(manifest)),
+        _left_out(manifest.splits),
+        _classes(manifest.plan.labels),
+        _section("## Features of every record", *_features(manifest.features)),
+        _section("## Licenses", *_licenses(manifest.splits)),
+        _section("## How it was made", *_sources(manifest)),
+        _reading(manifest),
+        _section("## Files", table(("file", "what it holds"), _FILES.items())),
+    ]
+    lines = [line for section in sections for line in section]
+    return sealed("\n".join(lines[:-1]) + "\n")
 
 
 def source_kind(manifest: Manifest) -> str:
@@ -65,28 +79,29 @@ def source_kind(manifest: Manifest) -> str:
     return (kinds or [_SOURCES_BY_LAYOUT.get(manifest.layout, "sources of the user's own")])[0]
 
 
-def _what_it_is(manifest: Manifest) -> Iterator[str]:
+def _section(title: str, *blocks: str | Sequence[str]) -> list[str]:
+    """Return the lines of paragraphs, tables and code below a title, with empty ones between."""
+    lines = [title, ""]
+    for block in blocks:
+        lines += [*([block] if isinstance(block, str) else block), ""]
+    return lines
+
+
+def _what_it_is(manifest: Manifest) -> list[str]:
     splits = manifest.splits.values()
     records, shards = sum(s.records for s in splits), sum(s.shards for s in splits)
-    is_sequence = any(feature.per_step for feature in manifest.features)
-    message = "tf.train.SequenceExample" if is_sequence else "tf.train.Example"
-    yield f"# TFRecord data set of layout {escaped(manifest.layout)}"
-    yield ""
-    yield (
+    message = "tf.train.SequenceExample" if _is_sequence(manifest) else "tf.train.Example"
+    return [
         f"{_count(records)} records (`{message}`) in {_count(shards)} shards of uncompressed"
         f" TFRecord, {_count(sum(s.bytes for s in splits))} bytes, written by beam-tfrec in format"
-        f" version {manifest.format_version}."
-    )
-    yield (
+        f" version {manifest.format_version}.",
         f"`{MANIFEST_NAME}` names every shard with its size and checksums. It was written last:"
-        " it says that the data set is complete, and a reader takes the files from it."
-    )
-    yield ""
+        " it says that the data set is complete, and a reader takes the files from it.",
+        "",
+    ]
 
 
-def _splits(manifest: Manifest) -> Iterator[str]:
-    yield "## Splits"
-    yield ""
+def _splits(manifest: Manifest) -> list[str | Sequence[str]]:
     rows = [
         [
             escaped(name),
@@ -97,38 +112,30 @@ def _splits(manifest: Manifest) -> Iterator[str]:
         for name, split in manifest.splits.items()
     ]
     head = ("split", "records", "shards", "bytes", "samples in the sources")
-    yield from table((*head, "annotations written", "annotations in the sources"), rows)
-    yield ""
-    drawn = "split_by" in manifest.plan.options
-    if drawn:
-        by = escaped(manifest.plan.options["split_by"])
-        yield f"The splits were drawn by {by}, see the options below."
-        yield ""
-    for pair in manifest.duplicates or ():
-        yield (
-            f"**{_count(pair.contents)} sources of {escaped(pair.splits[0])} have the bytes of one"
-            f" of {escaped(pair.splits[1])}**, such as {escaped(pair.names[0])} and"
-            f" {escaped(pair.names[1])}: see `{DUPLICATES_NAME}`."
-        )
-        yield ""
-
-
-def _left_out(manifest: Manifest) -> Iterator[str]:
-    rows = [
-        [escaped(name), *row] for name, split in manifest.splits.items() for row in _fates(split)
+    blocks: list[str | Sequence[str]] = [
+        table((*head, "annotations written", "annotations in the sources"), rows)
     ]
+    if by := manifest.plan.options.get("split_by"):
+        blocks.append(f"The splits were drawn by {escaped(by)}, see the options below.")
+    return blocks + [
+        f"**{_count(pair.contents)} sources of {escaped(pair.splits[0])} have the bytes of one"
+        f" of {escaped(pair.splits[1])}**, such as {escaped(pair.names[0])} and"
+        f" {escaped(pair.names[1])}: see `{DUPLICATES_NAME}`."
+        for pair in manifest.duplicates or ()
+    ]
+
+
+def _left_out(splits: Mapping[str, SplitSummary]) -> list[str]:
+    rows = [[escaped(name), *row] for name, split in splits.items() for row in _fates(split)]
     if not rows:
-        return
-    yield "## What is not as in the sources"
-    yield ""
-    yield f"Every sample and annotation rejected or dropped is a line of `{REJECTED_NAME}`."
-    yield ""
-    yield from table(("split", "what", "reason", "count"), rows)
-    yield ""
+        return []
+    text = f"Every sample and annotation rejected or dropped is a line of `{REJECTED_NAME}`."
+    head = ("split", "what", "reason", "count")
+    return _section("## What is not as in the sources", text, table(head, rows))
 
 
-def _fates(split: SplitSummary) -> Iterator[list[str]]:
-    """Yield (what, reason, count) of everything that is not as in the sources."""
+def _fates(split: SplitSummary) -> list[list[str]]:
+    """Return (what, reason, count) of everything that is not as in the sources."""
     fate = split.annotations
     counts: Mapping[str, Mapping[str, int]] = {
         "samples rejected": split.rejected,
@@ -143,10 +150,12 @@ def _fates(split: SplitSummary) -> Iterator[list[str]]:
         "mended": split.repairs,
         "unusual": split.traits,
     }
-    for what, reasons in counts.items():
-        for reason, count in reasons.items():
-            if count:
-                yield [what, _reason(reason), _count(count)]
+    return [
+        [what, _reason(reason), _count(count)]
+        for what, reasons in counts.items()
+        for reason, count in reasons.items()
+        if count
+    ]
 
 
 def _reason(reason: str) -> str:
@@ -154,35 +163,30 @@ def _reason(reason: str) -> str:
     return f"{reason}: {escaped(fault.meaning)}" if fault else escaped(reason)
 
 
-def _classes(labels: list[Label]) -> Iterator[str]:
+def _classes(labels: list[Label]) -> list[str]:
     if not labels:
-        return
-    yield "## Classes"
-    yield ""
-    has_text = any(label.text for label in labels)
-    rows = [
-        [str(label.id), escaped(label.name), *([escaped(label.text)] if has_text else [])]
-        for label in labels[:_SHOWN_CLASSES]
-    ]
-    yield from table(("label", "name", *(["text"] if has_text else [])), rows)
-    yield ""
-    if more := labels[_SHOWN_CLASSES:]:
-        yield f"And {_count(len(more))} more, in `label_map.pbtxt`."
-        yield ""
+        return []
+    head, shown = ["label", "name"], labels[:_SHOWN_CLASSES]
+    rows = [[str(label.id), escaped(label.name)] for label in shown]
+    if any(label.text for label in labels):
+        head.append("text")
+        rows = [[*row, escaped(label.text)] for row, label in zip(rows, shown, strict=True)]
+    more = _more(labels, _SHOWN_CLASSES, "label_map.pbtxt")
+    return _section("## Classes", table(head, rows), *more)
 
 
-def _features(features: list[FeatureEntry]) -> Iterator[str]:
-    yield "## Features of every record"
-    yield ""
+def _features(features: list[FeatureEntry]) -> list[str | Sequence[str]]:
     rows = [
         [escaped(f.key), f.kind, _values(f), f.content.replace("_", " "), escaped(f.doc)]
         for f in features[:_SHOWN_FEATURES]
     ]
-    yield from table(("key", "type", "values", "content", "meaning, unit, order"), rows)
-    yield ""
-    if more := features[_SHOWN_FEATURES:]:
-        yield f"And {_count(len(more))} more, in `{MANIFEST_NAME}`."
-        yield ""
+    head = ("key", "type", "values", "content", "meaning, unit, order")
+    return [table(head, rows), *_more(features, _SHOWN_FEATURES, MANIFEST_NAME)]
+
+
+def _more(items: Sequence[object], shown: int, file: str) -> list[str]:
+    more = len(items) - shown
+    return [f"And {_count(more)} more, in `{file}`."] if more > 0 else []
 
 
 def _values(feature: FeatureEntry) -> str:
@@ -190,110 +194,83 @@ def _values(feature: FeatureEntry) -> str:
     return f"{values} a step" if feature.per_step else values
 
 
-def _licenses(splits: Mapping[str, SplitSummary]) -> Iterator[str]:
-    yield "## Licenses"
-    yield ""
+def _licenses(splits: Mapping[str, SplitSummary]) -> list[str | Sequence[str]]:
     if not any(split.licenses for split in splits.values()):
-        yield "The sources say nothing of licenses."
-        yield ""
-        return
+        return ["The sources say nothing of licenses."]
     rows = [
         [escaped(name), str(found.id), escaped(found.name), _link(found.url), _count(found.records)]
         for name, split in splits.items()
         for found in split.licenses
     ]
-    yield "What the annotation files say of the images; nobody has checked it."
-    yield ""
-    yield from table(("split", "id", "license", "URL", "records"), rows)
-    yield ""
-    for name, split in splits.items():
-        if without := split.records - sum(found.records for found in split.licenses):
-            yield f"{_count(without)} records of {escaped(name)} have none."
-            yield ""
+    without = {
+        name: split.records - sum(found.records for found in split.licenses)
+        for name, split in splits.items()
+    }
+    return [
+        "What the annotation files say of the images; nobody has checked it.",
+        table(("split", "id", "license", "URL", "records"), rows),
+        *(f"{_count(n)} records of {escaped(name)} have none." for name, n in without.items() if n),
+    ]
 
 
 def _link(url: str) -> str:
     return f"<{url}>" if is_link(url) and "|" not in url else escaped(url)
 
 
-def _sources(manifest: Manifest) -> Iterator[str]:
-    options = manifest.plan.options
-    yield "## How it was made"
-    yield ""
+def _sources(manifest: Manifest) -> list[str | Sequence[str]]:
     kind = source_kind(manifest)
-    yield f"From {kind}. The same sources and these options give the same bytes again."
-    yield ""
     files = [
         [escaped(name), f.kind, *map(_count, (f.images, f.annotations, f.categories))]
         for name, split in manifest.splits.items()
         for f in split.sources
     ]
-    if files:
-        head = ("split", "annotation file", "images", "annotations", "categories")
-        yield from table(head, files)
-        yield ""
-    rows = [[escaped(name), escaped(value)] for name, value in sorted(options.items()) if value]
-    yield from table(("option", "value"), rows)
-    yield ""
+    head = ("split", "annotation file", "images", "annotations", "categories")
+    options = sorted(manifest.plan.options.items())
+    rows = [[escaped(name), escaped(value)] for name, value in options if value]
+    return [
+        f"From {kind}. The same sources and these options give the same bytes again.",
+        *([table(head, files)] if files else []),
+        table(("option", "value"), rows),
+    ]
 
 
-def _reading(manifest: Manifest) -> Iterator[str]:
+def _reading(manifest: Manifest) -> list[str]:
     ways = reading_code(manifest)
     if not ways:
-        return
-    yield "## How to read it"
-    yield ""
+        return []
+    lines = _section("## How to read it")
     for way in ways:
-        yield f"### {way.title}"
-        yield ""
-        yield way.needs
-        yield ""
-        yield from code_block("python", way.lines)
-        yield ""
-    if not is_read_by_tfds(manifest):
-        yield "### TFDS"
-        yield ""
-        if any(feature.per_step for feature in manifest.features):
-            yield "TFDS reads Examples alone, and these records are SequenceExamples."
-        else:
-            yield (
-                "`tfds.builder_from_directory` finds shards of plain names: write the data set"
-                " with `--shard_names plain`."
-            )
-        yield ""
+        lines += _section(f"### {way.title}", way.needs, code_block("python", way.lines))
+    if _is_sequence(manifest):
+        text = "TFDS reads Examples alone, and these records are SequenceExamples."
+        lines += _section("### TFDS", text)
+    elif not is_read_by_tfds(manifest):
+        text = (
+            "`tfds.builder_from_directory` finds shards of plain names: write the data set"
+            " with `--shard_names plain`."
+        )
+        lines += _section("### TFDS", text)
+    return lines
 
 
-def _files() -> Iterator[str]:
-    yield "## Files"
-    yield ""
-    rows = {
-        f"`{MANIFEST_NAME}`": "shards, sums, features, classes and options; the commit",
-        "`index/`": "key, offset, size, sources, labels, image size and number of objects of every"
-        " record: Parquet, and `.idx` for DALI and the PyTorch `tfrecord` package",
-        f"`{REJECTED_NAME}`": "what was rejected or dropped, and why",
-        "`label_map.pbtxt`": "the classes, for the Object Detection API",
-        "`schema.pbtxt`": "the features, for TFX and TensorFlow Data Validation",
-        "`croissant.json`": "this data set for search engines and `mlcroissant`",
-    }
-    yield from table(("file", "what it holds"), rows.items())
+def _is_sequence(manifest: Manifest) -> bool:
+    return any(feature.per_step for feature in manifest.features)
 
 
 def _count(number: int) -> str:
     return f"{number:,}"
 
 
-_ROOT = 'root = "."  # where this file lies: a folder, or a gs:// URI'
-_DTYPES = {"bytes": "tf.string", "float": "tf.float32", "int64": "tf.int64"}
-_DEFAULTS = {"bytes": 'b""', "float": "0.0", "int64": "0"}
+# --- the code that reads a data set: a few lines each, and they run
 
 
 class ReadingCode(NamedTuple):
     """One way to read a data set.
 
     Attributes:
-        title: what reads it.
+        title: reader's name.
         needs: what is to be installed, a line of Markdown.
-        lines: of Python.
+        lines: lines of Python.
     """
 
     title: str
@@ -301,44 +278,75 @@ class ReadingCode(NamedTuple):
     lines: list[str]
 
 
+def is_read_by_tfds(manifest: Manifest) -> bool:
+    """Return whether TFDS finds the shards of a data set, and can read their records."""
+    is_plain = manifest.plan.options.get("shard_names") == PLAIN
+    return is_plain and not _is_sequence(manifest)
+
+
 def reading_code(manifest: Manifest) -> list[ReadingCode]:
-    """Return the ways to read a data set's first split that has shards; none where none has."""
+    """Return the ways to read a data set's first split that has shards; none where none has.
+
+    Each runs in the folder of the data set, or with `root` set to its path or `gs://` URI.
+    """
     if not manifest.shards:
         return []
     split = manifest.shards[0].split
-    ways = [_load(split), _plain(manifest.features, split), _open(split), _grain(split)]
-    return [*ways, _tfds(split)] if is_read_by_tfds(manifest) else ways
-
-
-def is_read_by_tfds(manifest: Manifest) -> bool:
-    """Return whether TFDS finds the shards of a data set, and can read their records."""
-    is_sequence = any(feature.per_step for feature in manifest.features)
-    return not is_sequence and manifest.plan.options.get("shard_names") == PLAIN
-
-
-def _load(split: str) -> ReadingCode:
-    lines = [
-        "import readers",
-        "",
-        _ROOT,
-        f'dataset = readers.load(root, "{split}", shuffle=True)  # or batch_size=8, see its help',
-        "for record in dataset.take(1):",
-        "    print(record.keys())",
+    ways = [
+        _way(
+            "tf.data",
+            "`pip install 'beam-tfrec[tensorflow]'`",
+            ["import readers"],
+            f'dataset = readers.load(root, "{split}", shuffle=True)'
+            "  # or batch_size=8, see its help",
+            *_PRINT_KEYS,
+        ),
+        _way(
+            "tf.data, without this package",
+            "`pip install tensorflow`",
+            ["import json", "import tensorflow as tf"],
+            *_plain_tf_data(manifest.features, split),
+        ),
+        _way(
+            "PyTorch",
+            "`pip install beam-tfrec torch`; no TensorFlow",
+            ["import readers", "from torch.utils.data import DataLoader"],
+            f'records = readers.open(root, "{split}")  # records[0]: NumPy arrays and bytes by key',
+            "loader = DataLoader(records, batch_size=8, shuffle=True, collate_fn=list)",
+            "for batch in loader:",
+            "    print(len(batch))",
+        ),
+        _way(
+            "Grain",
+            "`pip install beam-tfrec grain`",
+            ["import grain", "import readers"],
+            f'dataset = grain.MapDataset.source(readers.open(root, "{split}")).seed(0).shuffle()',
+            "for record in dataset.slice(slice(8)):",
+            "    print(record.keys())",
+        ),
     ]
-    return ReadingCode("tf.data", "`pip install 'beam-tfrec[tensorflow]'`", lines)
+    tfds = _way(
+        "TFDS",
+        "`pip install tensorflow tensorflow-datasets`",
+        ["import tensorflow_datasets as tfds"],
+        "builder = tfds.builder_from_directory(root)",
+        f'dataset = builder.as_dataset(split="{split}[:50%]")',
+        *_PRINT_KEYS,
+    )
+    return [*ways, tfds] if is_read_by_tfds(manifest) else ways
 
 
-def _plain(features: list[FeatureEntry], split: str) -> ReadingCode:
+def _way(title: str, needs: str, imports: Sequence[str], *lines: str) -> ReadingCode:
+    return ReadingCode(title, needs, [*imports, "", _ROOT, *lines])
+
+
+def _plain_tf_data(features: list[FeatureEntry], split: str) -> list[str]:
     steps = [feature for feature in features if feature.per_step]
     context = [feature for feature in features if not feature.per_step]
     parse = "tf.io.parse_single_example(record, features)"
     if steps:
         parse = "tf.io.parse_single_sequence_example(record, features, steps)"
-    lines = [
-        "import json",
-        "import tensorflow as tf",
-        "",
-        _ROOT,
+    return [
         'shards = json.load(tf.io.gfile.GFile(f"{root}/manifest.json"))["shards"]',
         f'files = [f"{{root}}/{{s[\'file\']}}" for s in shards if s["split"] == "{split}"]',
         *_spec("features", context),
@@ -346,7 +354,6 @@ def _plain(features: list[FeatureEntry], split: str) -> ReadingCode:
         "dataset = tf.data.TFRecordDataset(files)",
         f"dataset = dataset.map(lambda record: {parse})",
     ]
-    return ReadingCode("tf.data, without this package", "`pip install tensorflow`", lines)
 
 
 def _spec(name: str, features: list[FeatureEntry]) -> list[str]:
@@ -367,43 +374,3 @@ def _parser(feature: FeatureEntry) -> str:
     if feature.optional:
         return f"tf.io.FixedLenFeature([], {dtype}, {_DEFAULTS[feature.kind]})"
     return f"tf.io.FixedLenFeature([], {dtype})"
-
-
-def _open(split: str) -> ReadingCode:
-    lines = [
-        "import readers",
-        "from torch.utils.data import DataLoader",
-        "",
-        _ROOT,
-        f'records = readers.open(root, "{split}")  # records[0]: NumPy arrays and bytes by key',
-        "loader = DataLoader(records, batch_size=8, shuffle=True, collate_fn=list)",
-        "for batch in loader:",
-        "    print(len(batch))",
-    ]
-    return ReadingCode("PyTorch", "`pip install beam-tfrec torch`; no TensorFlow", lines)
-
-
-def _grain(split: str) -> ReadingCode:
-    lines = [
-        "import grain",
-        "import readers",
-        "",
-        _ROOT,
-        f'dataset = grain.MapDataset.source(readers.open(root, "{split}")).seed(0).shuffle()',
-        "for record in dataset.slice(slice(8)):",
-        "    print(record.keys())",
-    ]
-    return ReadingCode("Grain", "`pip install beam-tfrec grain`", lines)
-
-
-def _tfds(split: str) -> ReadingCode:
-    lines = [
-        "import tensorflow_datasets as tfds",
-        "",
-        _ROOT,
-        "builder = tfds.builder_from_directory(root)",
-        f'dataset = builder.as_dataset(split="{split}[:50%]")',
-        "for record in dataset.take(1):",
-        "    print(record.keys())",
-    ]
-    return ReadingCode("TFDS", "`pip install tensorflow tensorflow-datasets`", lines)

@@ -16,6 +16,9 @@ SIGNATURES = (b"GIF87a", b"GIF89a")
 MAX_GIF_PIXELS = (2**31 - 1) // 3
 """Of all frames together: TensorFlow counts their bytes as RGB in 31 bits."""
 
+MAX_BMP_PIXELS = (2**31 - 1) // 8 - 1
+"""TensorFlow refuses a BMP of more pixels."""
+
 MAX_FRAMES = 10_000
 
 MAX_SUB_BLOCKS = 2**21
@@ -26,6 +29,16 @@ _GRAPHIC_CONTROL = b"\xf9\x04"
 
 _SCREEN = struct.Struct("<HHB").unpack_from
 _IMAGE_HEAD = struct.Struct("<HHHHB").unpack_from
+
+_HEADER = struct.Struct("<10xIIiiHHI").unpack_from
+_MASKS = struct.Struct("<III").unpack_from
+_COLOURS_USED = struct.Struct("<I").unpack_from
+
+# BITMAPINFOHEADER, its versions 2 to 5, and that of OS/2 2.0; the older one has sizes of two bytes.
+_HEADER_BYTES = frozenset({40, 52, 56, 64, 108, 124})
+_PLAIN, _BIT_FIELDS = 0, 3
+_BGRA_MASKS = (0x00FF0000, 0x0000FF00, 0x000000FF)
+_KINDS = {8: "gray", 24: "", 32: "alpha"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +90,15 @@ def read_gif(data: bytes, max_pixels: int) -> ImageInfo:
         BadImage: where a block is cut off, unknown or impossible, or TensorFlow reads another size.
     """
     gif, end = _walk(data, max_pixels)
-    traits = {"palette"}
-    if len(gif.frames) > 1:
-        traits.add("animated")
-    if any(frame.transparent >= 0 for frame in gif.frames):
-        traits.add("alpha")
-    if any(frame.interlaced for frame in gif.frames):
-        traits.add("interlaced")
-    if end != len(data):
-        traits.add("trailing_bytes")
-    return ImageInfo("gif", gif.width_px, gif.height_px, 1, tuple(sorted(traits)))
+    found = {
+        "alpha": any(frame.transparent >= 0 for frame in gif.frames),
+        "animated": len(gif.frames) > 1,
+        "interlaced": any(frame.interlaced for frame in gif.frames),
+        "palette": True,
+        "trailing_bytes": end != len(data),
+    }
+    traits = tuple(trait for trait, holds in found.items() if holds)
+    return ImageInfo("gif", gif.width_px, gif.height_px, 1, traits)
 
 
 def gif_frames(data: bytes, max_pixels: int) -> list[GifFrame]:
@@ -96,6 +108,42 @@ def gif_frames(data: bytes, max_pixels: int) -> list[GifFrame]:
         BadImage: as `read_gif`.
     """
     return _walk(data, max_pixels)[0].frames
+
+
+def read_bmp(data: bytes, max_pixels: int) -> ImageInfo:
+    """Return the facts of a BMP whose pixels TensorFlow reads as they are meant.
+
+    Nothing is left for a decoder to find: the pixels are plain, and all there.
+
+    Args:
+        data: the file; starts with `BM`.
+        max_pixels: limit on width x height.
+
+    Raises:
+        BadImage: where TensorFlow refuses the file, or reads other pixels.
+    """
+    if len(data) < 54:
+        raise truncated(f"{len(data)} bytes, a BMP's header takes 54")
+    pixels_start, header_bytes, width_px, height_px, _, bits, compression = _HEADER(data)
+    if header_bytes not in _HEADER_BYTES:
+        raise unreadable(f"BMP with a header of {header_bytes} bytes")
+    if width_px < 0:
+        raise damaged(f"width {width_px}")
+    require_size(width_px, abs(height_px), min(max_pixels, MAX_BMP_PIXELS))
+    if bits not in _KINDS:
+        raise unreadable(f"BMP of {bits} bits a pixel; TensorFlow reads 8, 24 and 32")
+    if compression != _PLAIN and (compression, bits) != (_BIT_FIELDS, 32):
+        raise unreadable(f"BMP of compression {compression}, which TensorFlow takes for pixels")
+    row_bytes = (bits // 8 * width_px + 3) // 4 * 4
+    _require_length(data, pixels_start, row_bytes * abs(height_px))
+    if compression == _BIT_FIELDS and not _has_bgra_masks(data):
+        raise unreadable("BMP with channel masks other than BGRA, which TensorFlow ignores")
+    if bits == 8 and not _has_gray_palette(data, header_bytes):
+        raise unreadable("BMP with a palette, whose indices TensorFlow takes for gray values")
+    traits = [_KINDS[bits]] if _KINDS[bits] else []
+    if height_px < 0:
+        traits.append("top_down")
+    return ImageInfo("bmp", width_px, abs(height_px), 1, tuple(traits), bits // 8)
 
 
 def _walk(data: bytes, max_pixels: int) -> tuple[_Gif, int]:
@@ -124,9 +172,8 @@ def _read_block(gif: _Gif, position: int) -> int:
     kind = gif.data[position]
     if kind == _EXTENSION:
         if gif.data[position + 2] == 0:  # giflib takes the next block for this one's data
-            raise unreadable(
-                f"GIF extension without data at byte {position}, which TensorFlow misreads"
-            )
+            what = f"GIF extension without data at byte {position}"
+            raise unreadable(f"{what}, which TensorFlow misreads")
         # Of several control blocks before a frame giflib takes the first.
         if gif.data.startswith(_GRAPHIC_CONTROL, position + 1) and gif.transparent is None:
             flags, transparent = gif.data[position + 3], gif.data[position + 6]
@@ -145,10 +192,8 @@ def _read_frame(gif: _Gif, position: int) -> int:
     if not (width_px and height_px):
         raise damaged(f"frame {number} is {width_px} x {height_px}")
     if left + width_px > gif.width_px or top + height_px > gif.height_px:
-        raise damaged(
-            f"frame {number} of {width_px} x {height_px} at {left}, {top} "
-            f"leaves the canvas of {gif.width_px} x {gif.height_px}"
-        )
+        what = f"frame {number} of {width_px} x {height_px} at {left}, {top}"
+        raise damaged(f"{what} leaves the canvas of {gif.width_px} x {gif.height_px}")
     colours = _colours(flags)
     position += 10 + 3 * colours
     code_bits = gif.data[position]
@@ -157,17 +202,10 @@ def _read_frame(gif: _Gif, position: int) -> int:
     if not (colours or gif.colours):
         raise unreadable(f"GIF without a colour table for frame {number}")
     end = _skip_sub_blocks(gif, position + 1)
+    is_interlaced, table = bool(flags & 0x40), colours or gif.colours
+    shown, start = -1 if gif.transparent is None else gif.transparent, position + 1
     gif.frames.append(
-        GifFrame(
-            width_px=width_px,
-            height_px=height_px,
-            interlaced=bool(flags & 0x40),
-            colours=colours or gif.colours,
-            transparent=-1 if gif.transparent is None else gif.transparent,
-            code_bits=code_bits,
-            start=position + 1,
-            end=end,
-        )
+        GifFrame(width_px, height_px, is_interlaced, table, shown, code_bits, start, end)
     )
     gif.transparent = None
     return end
@@ -211,56 +249,6 @@ def _require_frames(gif: _Gif, max_pixels: int) -> None:
         raise too_many_pixels(
             f"{len(gif.frames)} frames of {widest} x {highest} = {pixels} pixels, limit {limit}"
         )
-
-
-MAX_BMP_PIXELS = (2**31 - 1) // 8 - 1
-"""TensorFlow refuses a BMP of more pixels."""
-
-_HEADER = struct.Struct("<10xIIiiHHI").unpack_from
-_MASKS = struct.Struct("<III").unpack_from
-_COLOURS_USED = struct.Struct("<I").unpack_from
-
-# BITMAPINFOHEADER, its versions 2 to 5, and that of OS/2 2.0; the older one has sizes of two bytes.
-_HEADER_BYTES = frozenset({40, 52, 56, 64, 108, 124})
-_PLAIN, _BIT_FIELDS = 0, 3
-_BGRA_MASKS = (0x00FF0000, 0x0000FF00, 0x000000FF)
-_KINDS = {8: "gray", 24: "", 32: "alpha"}
-
-
-def read_bmp(data: bytes, max_pixels: int) -> ImageInfo:
-    """Return the facts of a BMP whose pixels TensorFlow reads as they are meant.
-
-    Nothing is left for a decoder to find: the pixels are plain, and all there.
-
-    Args:
-        data: the file; starts with `BM`.
-        max_pixels: limit on width x height.
-
-    Raises:
-        BadImage: where TensorFlow refuses the file, or reads other pixels.
-    """
-    if len(data) < 54:
-        raise truncated(f"{len(data)} bytes, a BMP's header takes 54")
-    pixels_start, header_bytes, width_px, height_px, _, bits, compression = _HEADER(data)
-    if header_bytes not in _HEADER_BYTES:
-        raise unreadable(f"BMP with a header of {header_bytes} bytes")
-    if width_px < 0:
-        raise damaged(f"width {width_px}")
-    require_size(width_px, abs(height_px), min(max_pixels, MAX_BMP_PIXELS))
-    if bits not in _KINDS:
-        raise unreadable(f"BMP of {bits} bits a pixel; TensorFlow reads 8, 24 and 32")
-    if compression != _PLAIN and (compression, bits) != (_BIT_FIELDS, 32):
-        raise unreadable(f"BMP of compression {compression}, which TensorFlow takes for pixels")
-    row_bytes = (bits // 8 * width_px + 3) // 4 * 4
-    _require_length(data, pixels_start, row_bytes * abs(height_px))
-    if compression == _BIT_FIELDS and not _has_bgra_masks(data):
-        raise unreadable("BMP with channel masks other than BGRA, which TensorFlow ignores")
-    if bits == 8 and not _has_gray_palette(data, header_bytes):
-        raise unreadable("BMP with a palette, whose indices TensorFlow takes for gray values")
-    traits = [_KINDS[bits]] if _KINDS[bits] else []
-    if height_px < 0:
-        traits.append("top_down")
-    return ImageInfo("bmp", width_px, abs(height_px), 1, tuple(traits), bits // 8)
 
 
 def _has_bgra_masks(data: bytes) -> bool:

@@ -11,13 +11,7 @@ from dataclasses import dataclass, field
 
 from schemas.fields import ImageInfo
 from transforms.images.exif import read_exif
-from transforms.images.findings import (
-    damaged,
-    require_size,
-    too_many_pixels,
-    truncated,
-    unreadable,
-)
+from transforms.images.findings import damaged, require_size, too_many_pixels, truncated, unreadable
 
 MAX_SIDE_PX = 65_500
 """libjpeg's JPEG_MAX_DIMENSION."""
@@ -45,17 +39,16 @@ _WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xD8)})  # TEM and the restart m
 _SKIPPED = frozenset({0xDC, 0xFE, *range(0xE0, 0xF0)})  # DNL, comments, applications' segments
 _HUFFMAN_TABLES = frozenset({0x00, 0x01, 0x02, 0x03, 0x10, 0x11, 0x12, 0x13})  # DC and AC
 _JFIF, _ADOBE = 0xE0, 0xEE  # these two decide the colour space
+_SEGMENT_HEAD = struct.Struct(">BBH").unpack_from
+_FRAME_HEAD = struct.Struct(">BHHB").unpack_from
 
 # 4:2:0, 4:2:2, 4:4:4 and gray: no need to look at their single factors.
 _USUAL_SAMPLING = frozenset({b"\x22\x11\x11", b"\x21\x11\x11", b"\x11\x11\x11", b"\x11"})
 
-_SEGMENT_HEAD = struct.Struct(">BBH").unpack_from
-_FRAME_HEAD = struct.Struct(">BHHB").unpack_from
-
 # A marker is 0xff with a byte that is neither 0x00 (a stuffed 0xff) nor 0xff (a fill byte). Restart
 # markers belong to the data of a scan.
 _MARKER = re.compile(rb"\xff[\x01-\xfe]")
-_MARKER_BEHIND_SCAN = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
+_MARKER_AFTER_SCAN = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 
 
 @dataclass(slots=True)
@@ -64,8 +57,7 @@ class _Jpeg:
 
     data: bytes
     max_pixels: int
-    width_px: int = 0
-    height_px: int = 0
+    size_px: tuple[int, int] = (0, 0)
     component_ids: bytes = b""
     sampling: bytes = b""
     quantization_ids: bytes = b""
@@ -81,8 +73,8 @@ def read_jpeg(data: bytes, max_pixels: int) -> ImageInfo:
     """Return the facts of a JPEG that is whole, without looking at its pixels.
 
     A file that ends in an end marker is whole if all of it is one scan: no truncation leaves such a
-    file. Only others are searched for the end of their scans, at about 5 GB/s. So bytes behind the
-    end that end in an end marker themselves are noticed only in progressive files and with MPF.
+    file. Only others are searched for the end of their scans, at about 5 GB/s. So bytes after the
+    image that end in an end marker themselves are noticed only in progressive files and with MPF.
 
     Args:
         data: the file; starts with `ff d8 ff`.
@@ -92,25 +84,13 @@ def read_jpeg(data: bytes, max_pixels: int) -> ImageInfo:
         BadImage: where libjpeg would give up on the headers, or the end marker is missing.
     """
     jpeg, scan = _read_to_first_scan(data, max_pixels)
-    end = len(data)
-    if not (
-        jpeg.has_one_scan
-        and data.endswith(_END)
-        and end >= scan + len(_END)
-        and "multi_picture" not in jpeg.traits
-    ):
-        end = _read_scans(jpeg, scan)
-    if end != len(data):
+    is_whole = jpeg.has_one_scan and data.endswith(_END, scan)
+    is_whole = is_whole and "multi_picture" not in jpeg.traits
+    if not is_whole and _read_scans(jpeg, scan) != len(data):
         jpeg.traits.add("trailing_bytes")
     channels = min(len(jpeg.component_ids), 3)  # TensorFlow makes RGB of CMYK
-    return ImageInfo(
-        "jpeg",
-        jpeg.width_px,
-        jpeg.height_px,
-        jpeg.orientation,
-        tuple(sorted(jpeg.traits)),
-        channels,
-    )
+    traits = tuple(sorted(jpeg.traits))
+    return ImageInfo("jpeg", *jpeg.size_px, jpeg.orientation, traits, channels)
 
 
 def jpeg_for_decoder(data: bytes, max_pixels: int) -> bytes:
@@ -149,10 +129,8 @@ def jpeg_profiles(data: bytes, max_pixels: int) -> list[bytes]:
     """
     jpeg, _ = _read_to_first_scan(data, max_pixels)
     bodies = [data[start + 4 : end] for _, start, end in jpeg.segments]
-    return [
-        *[body for body in bodies if body.startswith(b"Exif\0")][:1],
-        *[body for body in bodies if body.startswith(b"ICC_PROFILE\0")],
-    ]
+    exif = [body for body in bodies if body.startswith(b"Exif\0")]
+    return exif[:1] + [body for body in bodies if body.startswith(b"ICC_PROFILE\0")]
 
 
 def _read_to_first_scan(data: bytes, max_pixels: int) -> tuple[_Jpeg, int]:
@@ -168,7 +146,7 @@ def _read_scans(jpeg: _Jpeg, position: int) -> int:
     """Walk from the first scan's data to the end marker; return where the image ends."""
     has_one_scan = jpeg.has_one_scan
     for _ in range(MAX_SCANS):
-        found = _MARKER_BEHIND_SCAN.search(jpeg.data, position)
+        found = _MARKER_AFTER_SCAN.search(jpeg.data, position)
         if found is None:
             raise truncated(f"no end marker in {len(jpeg.data)} bytes")
         marker, position = _read_segments(jpeg, found.start())
@@ -181,43 +159,38 @@ def _read_scans(jpeg: _Jpeg, position: int) -> int:
 
 def _read_segments(jpeg: _Jpeg, position: int) -> tuple[int, int]:
     """Read segments up to a scan's head (SOS) or the end (EOI); return which, and its end."""
-    data, size, note, readers = jpeg.data, len(jpeg.data), jpeg.segments.append, _READERS
+    data = jpeg.data
     for _ in range(MAX_SEGMENTS):
-        try:
-            first, marker, length = _SEGMENT_HEAD(data, position)
-        except struct.error:
-            return _last_marker(data, position)
-        if first != 0xFF or marker not in readers:
-            if first == 0xFF and marker == _EOI:
-                return _EOI, position + 2
+        if position + 4 > len(data):  # only the end marker is left, if any
+            found = _MARKER.search(data, position)
+            if found is None or found[0] != _END:
+                raise truncated(f"no end marker in {len(data)} bytes")
+            return _EOI, found.end()
+        first, marker, length = _SEGMENT_HEAD(data, position)
+        if first == 0xFF and marker == _EOI:
+            return _EOI, position + 2
+        if first != 0xFF or marker not in _READERS:
             position = _skip_to_marker(jpeg, position)
             continue
         end = position + 2 + length
-        if length < 2:
-            end = _end_of_empty(marker, position)
-        if end > size:
-            raise truncated(f"segment ff{marker:02x} ends at byte {end} of {size}")
-        reader = readers[marker]
-        if reader is not None:
-            reader(jpeg, marker, data[position + 4 : end])
-        note((marker, position, end))
+        if length < 2:  # the length does not even hold itself; libjpeg skips such segments
+            if marker not in _SKIPPED:
+                raise damaged(f"segment ff{marker:02x} without a length at byte {position}")
+            end = position + 4
+        if end > len(data):
+            raise truncated(f"segment ff{marker:02x} ends at byte {end} of {len(data)}")
+        if (read := _READERS[marker]) is not None:
+            read(jpeg, marker, data[position + 4 : end])
+        jpeg.segments.append((marker, position, end))
         if marker == _SOS:
             return _SOS, end
         position = end
     raise damaged(f"more than {MAX_SEGMENTS} segments before a scan")
 
 
-def _last_marker(data: bytes, position: int) -> tuple[int, int]:
-    """Find the end marker in the last bytes, where no whole segment fits."""
-    found = _MARKER.search(data, position)
-    if found is None or found[0] != _END:
-        raise truncated(f"no end marker in {len(data)} bytes")
-    return _EOI, found.end()
-
-
 def _skip_to_marker(jpeg: _Jpeg, position: int) -> int:
     """Return the place of the next marker; skip other bytes, as libjpeg's next_marker does."""
-    first, marker = jpeg.data[position], jpeg.data[position + 1]
+    first, marker = jpeg.data[position : position + 2]
     if first == 0xFF and marker in _WITHOUT_LENGTH:
         return position + 2
     if first == 0xFF and marker in _UNREADABLE_FRAMES:
@@ -230,13 +203,6 @@ def _skip_to_marker(jpeg: _Jpeg, position: int) -> int:
     if jpeg.data[position : found.start()].strip(b"\xff"):
         jpeg.traits.add("junk_bytes")
     return found.start()
-
-
-def _end_of_empty(marker: int, position: int) -> int:
-    """Return the end of a segment whose length does not even hold itself; libjpeg skips such."""
-    if marker not in _SKIPPED:
-        raise damaged(f"segment ff{marker:02x} without a length at byte {position}")
-    return position + 4
 
 
 def _read_frame(jpeg: _Jpeg, marker: int, body: bytes) -> None:
@@ -255,7 +221,7 @@ def _read_frame(jpeg: _Jpeg, marker: int, body: bytes) -> None:
         )
     if precision != 8 or components not in (1, 3, 4):
         raise unreadable(f"JPEG of {components} components of {precision} bits")
-    jpeg.width_px, jpeg.height_px = width_px, height_px
+    jpeg.size_px = width_px, height_px
     jpeg.component_ids, jpeg.sampling, jpeg.quantization_ids = body[6::3], body[7::3], body[8::3]
     if jpeg.sampling not in _USUAL_SAMPLING:
         _require_sampling(jpeg.sampling)
@@ -266,7 +232,7 @@ def _read_frame(jpeg: _Jpeg, marker: int, body: bytes) -> None:
 
 def _require_sampling(sampling: bytes) -> None:
     """Refuse sampling factors outside 1..4 (T.81 B.2.2), and ratios that libjpeg cannot scale."""
-    for factors in ([factor >> 4 for factor in sampling], [factor & 15 for factor in sampling]):
+    for factors in zip(*(divmod(factor, 16) for factor in sampling), strict=True):
         if not all(1 <= factor <= 4 for factor in factors):
             raise damaged(f"sampling factors {sampling.hex(' ')}")
         if any(max(factors) % factor for factor in factors):
@@ -280,17 +246,18 @@ def _read_scan_head(jpeg: _Jpeg, marker: int, body: bytes) -> None:
     if not body or not 1 <= body[0] <= 4 or len(body) != 4 + 2 * body[0]:
         raise damaged(f"scan header of {len(body)} bytes")
     wanted = body[1:-3:2]
-    holds_all = len(wanted) == len(jpeg.component_ids)
-    jpeg.has_one_scan = holds_all and "progressive" not in jpeg.traits
-    indices: Sequence[int] = range(len(wanted))
-    if wanted != jpeg.component_ids:
-        indices = _component_indices(jpeg.component_ids, wanted)
+    is_progressive = "progressive" in jpeg.traits
+    jpeg.has_one_scan = len(wanted) == len(jpeg.component_ids) and not is_progressive
+    indices = _component_indices(jpeg.component_ids, wanted)
     for index in indices:
         if jpeg.quantization_ids[index] not in jpeg.quantization_tables:
             raise damaged(f"no quantization table {jpeg.quantization_ids[index]}")
     if len(wanted) > 1 and jpeg.sampling not in _USUAL_SAMPLING:
-        _require_small_units(bytes(jpeg.sampling[index] for index in indices))
-    if "progressive" in jpeg.traits:
+        factors = bytes(jpeg.sampling[index] for index in indices)
+        blocks = sum((factor >> 4) * (factor & 15) for factor in factors)
+        if blocks > 10:  # T.81 B.2.3
+            raise damaged(f"{blocks} blocks in a unit, sampling factors {factors.hex(' ')}")
+    if is_progressive:
         _require_progression(len(wanted), body[-3:])
 
 
@@ -307,22 +274,18 @@ def _require_progression(components: int, progression: bytes) -> None:
         raise damaged(f"progressive scan of {components} components, {progression.hex(' ')}")
 
 
-def _require_small_units(sampling: bytes) -> None:
-    """Refuse interleaved components of more than 10 blocks in a unit (T.81 B.2.3)."""
-    blocks = sum((factors >> 4) * (factors & 15) for factors in sampling)
-    if blocks > 10:
-        raise damaged(f"{blocks} blocks in a unit, sampling factors {sampling.hex(' ')}")
-
-
-def _component_indices(known: bytes, wanted: bytes) -> list[int]:
+def _component_indices(known: bytes, wanted: bytes) -> Sequence[int]:
     """Return which of the frame's components a scan names; equal ids count one by one."""
-    left = dict(enumerate(known))
+    if wanted == known:
+        return range(len(known))
+    left, found = list(enumerate(known)), list[int]()
     for component_id in wanted:
-        index = next((index for index, known_id in left.items() if known_id == component_id), None)
-        if index is None:
+        entry = next((entry for entry in left if entry[1] == component_id), None)
+        if entry is None:
             raise damaged(f"scan of component {component_id}, the frame has {known.hex(' ')}")
-        del left[index]
-    return [index for index in range(len(known)) if index not in left]
+        left.remove(entry)
+        found.append(entry[0])
+    return sorted(found)
 
 
 def _read_quantization(jpeg: _Jpeg, marker: int, body: bytes) -> None:
@@ -352,10 +315,9 @@ def _read_huffman(jpeg: _Jpeg, marker: int, body: bytes) -> None:
 
 def _read_arithmetic(jpeg: _Jpeg, marker: int, body: bytes) -> None:
     """Check a DAC segment (T.81 B.2.4.3): pairs of a table and its conditioning value."""
-    pairs = list(zip(body[::2], body[1::2], strict=False))
-    if len(body) % 2 or any(
-        table > 31 or (table < 16 and value & 15 > value >> 4) for table, value in pairs
-    ):
+    pairs = zip(body[::2], body[1::2], strict=False)
+    is_bad = any(table > 31 or (table < 16 and value & 15 > value >> 4) for table, value in pairs)
+    if len(body) % 2 or is_bad:
         raise damaged(f"arithmetic conditioning {body[:16].hex(' ')}")
 
 
@@ -364,16 +326,13 @@ def _read_restart_interval(jpeg: _Jpeg, marker: int, body: bytes) -> None:
         raise damaged(f"restart interval of {len(body)} bytes")
 
 
-def _read_app1(jpeg: _Jpeg, marker: int, body: bytes) -> None:
-    """Read the first EXIF block; others are left-overs of editors, or continue an oversized one."""
+def _read_application(jpeg: _Jpeg, marker: int, body: bytes) -> None:
+    """Read the first EXIF block (others are left-overs of editors); note profiles and MPF."""
     if body.startswith(b"Exif\0") and not jpeg.has_exif:
         jpeg.has_exif = True
         jpeg.orientation, traits = read_exif(body[6:])
         jpeg.traits.update(traits)
-
-
-def _read_app2(jpeg: _Jpeg, marker: int, body: bytes) -> None:
-    if body.startswith(b"ICC_PROFILE\0"):
+    elif body.startswith(b"ICC_PROFILE\0"):
         jpeg.traits.add("icc_profile")
     elif body.startswith(b"MPF\0"):
         jpeg.traits.add("multi_picture")
@@ -382,11 +341,10 @@ def _read_app2(jpeg: _Jpeg, marker: int, body: bytes) -> None:
 _READERS: dict[int, Callable[[_Jpeg, int, bytes], None] | None] = {
     **dict.fromkeys(_SKIPPED),
     **dict.fromkeys(_FRAMES, _read_frame),
+    **dict.fromkeys((0xE1, 0xE2), _read_application),
     _SOS: _read_scan_head,
     0xDB: _read_quantization,
     0xC4: _read_huffman,
     0xCC: _read_arithmetic,
     0xDD: _read_restart_interval,
-    0xE1: _read_app1,
-    0xE2: _read_app2,
 }

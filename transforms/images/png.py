@@ -80,28 +80,28 @@ def read_png(data: bytes, max_pixels: int) -> ImageInfo:
         BadImage: where a chunk is cut off, altered, missing, misplaced, or critical and unknown.
     """
     header = _read_header(data, max_pixels)
-    pixels_bytes, before, is_interrupted = 0, b"", False
-    traits = set(_COLOUR_TYPES[header.colour_type][2])
-    if header.bit_depth == 16:
-        traits.add("16_bit")
+    channels, _, of_type = _COLOUR_TYPES[header.colour_type]
+    traits = {*of_type, *(["16_bit"] if header.bit_depth == 16 else [])}
     if header.interlace:
         traits.add("interlaced")
-    orientation, end, seen = 1, 0, set[bytes]()
-    colours, is_transparent = 0, False
+    if header.colour_type == _PALETTE_TYPE:
+        channels = 3
+    orientation, end, colours, pixels_bytes = 1, 0, 0, 0
+    seen, before, is_interrupted = set[bytes](), b"", False
     for name, start, end in _chunks(data):
         length = end - start - 12
         _require_place(name, length, header, seen)
         if name in _CHUNK_TRAITS:
             traits.add(_CHUNK_TRAITS[name])
-            if name == b"tRNS" and b"IDAT" not in seen:  # libpng ignores one that does not fit
-                is_transparent |= 0 < length <= colours
-        elif name == b"PLTE":
+            # libpng ignores a tRNS that does not fit; TensorFlow counts that of palettes alone.
+            if name == b"tRNS" and b"IDAT" not in seen and 0 < length <= colours:
+                channels = 4
+        elif name == b"PLTE" and header.colour_type == _PALETTE_TYPE:
             colours = min(length // 3, 1 << header.bit_depth)
         elif name == b"eXIf" and name not in seen:
             # Some writers copy the prefix along that EXIF has in JPEG.
-            orientation, exif_traits = read_exif(
-                data[start + 8 : end - 4].removeprefix(b"Exif\0\0")
-            )
+            block = data[start + 8 : end - 4].removeprefix(b"Exif\0\0")
+            orientation, exif_traits = read_exif(block)
             traits.update(exif_traits)
         elif name == b"IDAT":
             pixels_bytes += length
@@ -112,14 +112,8 @@ def read_png(data: bytes, max_pixels: int) -> ImageInfo:
         png_for_decoder(data, max_pixels)
     if end != len(data):
         traits.add("trailing_bytes")
-    return ImageInfo(
-        "png",
-        header.width_px,
-        header.height_px,
-        orientation,
-        tuple(sorted(traits)),
-        _channels(header.colour_type, is_transparent),
-    )
+    size_px = header.width_px, header.height_px
+    return ImageInfo("png", *size_px, orientation, tuple(sorted(traits)), channels)
 
 
 def png_for_decoder(data: bytes, max_pixels: int) -> bytes:
@@ -163,14 +157,8 @@ def png_chunk(name: bytes, body: bytes) -> bytes:
     >>> png_chunk(b"IEND", b"").hex()
     '0000000049454e44ae426082'
     """
-    return b"".join(
-        [
-            len(body).to_bytes(4, "big"),
-            name,
-            body,
-            zlib.crc32(body, zlib.crc32(name)).to_bytes(4, "big"),
-        ]
-    )
+    checksum = zlib.crc32(body, zlib.crc32(name))
+    return b"".join([struct.pack(">I", len(body)), name, body, struct.pack(">I", checksum)])
 
 
 def _read_header(data: bytes, max_pixels: int) -> _Header:
@@ -181,20 +169,15 @@ def _read_header(data: bytes, max_pixels: int) -> _Header:
     if length != 13 or name != b"IHDR":
         raise damaged(f"first chunk is {name!r} of {length} bytes")
     header = _Header(*struct.unpack_from(">IIBBBBB", data, 16))
-    require_size(header.width_px, header.height_px, max_pixels)
-    if max(header.width_px, header.height_px) > MAX_SIDE_PX:
-        raise too_many_pixels(
-            f"{header.width_px} x {header.height_px} pixels, libpng's limit {MAX_SIDE_PX}"
-        )
-    require_size(header.width_px, header.height_px, MAX_PIXELS)
-    _, depths, _ = _COLOUR_TYPES.get(header.colour_type, (0, (), ()))
-    if header.bit_depth not in depths:
-        raise damaged(f"colour type {header.colour_type} of {header.bit_depth} bits")
-    if header.compression or header.filtering or header.interlace > 1:
-        raise damaged(
-            f"compression {header.compression}, filter {header.filtering}, "
-            f"interlace {header.interlace}"
-        )
+    width_px, height_px, bits, colour_type, compression, filtering, interlace = header
+    require_size(width_px, height_px, max_pixels)
+    if max(width_px, height_px) > MAX_SIDE_PX:
+        raise too_many_pixels(f"{width_px} x {height_px} pixels, libpng's limit {MAX_SIDE_PX}")
+    require_size(width_px, height_px, MAX_PIXELS)
+    if colour_type not in _COLOUR_TYPES or bits not in _COLOUR_TYPES[colour_type][1]:
+        raise damaged(f"colour type {colour_type} of {bits} bits")
+    if compression or filtering or interlace > 1:
+        raise damaged(f"compression {compression}, filter {filtering}, interlace {interlace}")
     return header
 
 
@@ -235,19 +218,6 @@ def _require_place(name: bytes, length: int, header: _Header, seen: set[bytes]) 
             raise damaged(f"palette of {length} bytes")
     elif name[:1].isupper():
         raise damaged(f"unknown critical chunk {name!r}")
-
-
-def _channels(colour_type: int, is_transparent: bool) -> int:
-    """Return the samples of a decoded pixel; a transparent colour counts in palettes alone.
-
-    As in TensorFlow's png_io.cc.
-
-    >>> _channels(0, True), _channels(_PALETTE_TYPE, True)
-    (1, 4)
-    """
-    if colour_type == _PALETTE_TYPE:
-        return 4 if is_transparent else 3
-    return _COLOUR_TYPES[colour_type][0]
 
 
 def _raw_bytes(header: _Header) -> int:
