@@ -172,33 +172,3 @@ def test_tfds_reads_keys_that_continue_other_keys_and_empty_shards(tfds, tmp_pat
         "raw_parts": 0,
     }
     assert len(list(datasets["val_2"])) == 1
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        ({"name": "coco-2017"}, "name must be letters, digits and underscores, .* 'coco-2017': "),
-        ({"version": "1.0"}, "version must be three numbers, got '1.0': write it as '1.0.0'"),
-        (
-            {"splits": [TfdsSplit("b", (1,), 1), TfdsSplit("a", (1,), 1), TfdsSplit("b", (2,), 1)]},
-            r"names of splits must differ, got \['a', 'b', 'b'\]: merge",
-        ),
-    ],
-)
-def test_dataset_info_json_refuses(overrides, message):
-    arguments = {"name": "coco", "version": "1.0.0", "description": "", "splits": []}
-    with pytest.raises(ValueError, match=message):
-        dataset_info_json(**arguments | overrides)
-
-
-@pytest.mark.parametrize(
-    ("shard_lengths", "shards_bytes", "message"),
-    [
-        ((), 0, "shard_lengths of train must not be empty: leave"),
-        ((1, -1), 0, "shard_lengths and shards_bytes of train must be at least 0, got -1 and 0"),
-        ((1,), -2, "shard_lengths and shards_bytes of train must be at least 0, got 1 and -2"),
-    ],
-)
-def test_tfds_split_refuses(shard_lengths, shards_bytes, message):
-    with pytest.raises(ValueError, match=message):
-        TfdsSplit("train", shard_lengths, shards_bytes)

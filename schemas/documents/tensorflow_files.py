@@ -7,10 +7,8 @@ are the JSON form of TFDS's protos, as TFDS 4.9.10 writes it; 64-bit integers ar
 """
 
 import json
-import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from schemas.features import SEQUENCE_KEY, Content, Feature, FeatureSpec, Kind
 from schemas.layouts import Layout
@@ -20,6 +18,23 @@ from schemas.shards import PLAIN
 MAX_LABEL_ID = 2**31 - 1  # StringIntLabelMapItem.id is an int32
 MIN_LABEL_ID = -(2**31)
 
+LABEL_FILES = {
+    "image/class/label": "image-class-label.labels.txt",
+    "label": "label.labels.txt",
+    "objects/label": "objects-label.labels.txt",
+    "panoptic_objects/label": "panoptic_objects-label.labels.txt",
+}
+"""Names of class labels lie in these files, by key, where labels are counted from 0."""
+
+PLAIN_SHARD_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y}.tfrec"  # train-00000-of-00016.tfrec
+NOT_PLAIN_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y} (TFDS needs shards written with --shard_names plain)"
+"""Names no file: TFDS looks for it where it cannot express the shards' names, and its error is that
+this is not there."""
+
+_Json = dict[str, object]
+
+_CLASS_PREFIX = "tensorflow_datasets.core.features."
+_DTYPES = {Kind.BYTES: "string", Kind.FLOAT: "float32", Kind.INT64: "int64"}
 _TFMD_TYPES = {Kind.BYTES: "BYTES", Kind.FLOAT: "FLOAT", Kind.INT64: "INT"}
 
 # C0, DEL, C1, and the two separators at which str.splitlines breaks a line. Fixed, not
@@ -29,6 +44,64 @@ _ESCAPES = str.maketrans(
     {code: "".join(f"\\{byte:03o}" for byte in chr(code).encode()) for code in _CONTROL_CODES}
     | {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\", "'": "\\'", '"': '\\"'}
 )
+
+
+class TfdsSplit(NamedTuple):
+    """One split, as TFDS finds and counts its files.
+
+    Attributes:
+        name: `train`. TFDS cannot read a split named `all`, which means every split there.
+        shard_lengths: records per shard, in the order of the shards; 0 is allowed.
+        shards_bytes: size of all shards together.
+        filepath_template: file names with TFDS's fields SPLIT, SHARD_INDEX, NUM_SHARDS and
+            SHARD_X_OF_Y, whose numbers have max(5, needed) digits. A record count that differs
+            between the shards cannot be expressed.
+    """
+
+    name: str
+    shard_lengths: tuple[int, ...]
+    shards_bytes: int
+    filepath_template: str = PLAIN_SHARD_TEMPLATE
+
+
+def metadata_files(manifest: Manifest, layout: Layout) -> dict[str, str]:
+    """Return the files that other tools read with the shards, by file name."""
+    return metadata_of_spec(manifest, layout.spec, has_names=layout.first_label_id == 0)
+
+
+def metadata_of_spec(manifest: Manifest, spec: FeatureSpec, *, has_names: bool) -> dict[str, str]:
+    """Return the same for the features of a layout.
+
+    Args:
+        manifest: of the data set.
+        spec: of its layout.
+        has_names: whether the layout counts labels from 0, so that TFDS can have their names.
+    """
+    labels = [(label.id, label.name) for label in manifest.plan.labels]
+    is_plain = manifest.plan.options.get("shard_names") == PLAIN
+    template = PLAIN_SHARD_TEMPLATE if is_plain else NOT_PLAIN_TEMPLATE
+    splits = [
+        TfdsSplit(
+            name=split,
+            shard_lengths=tuple(e.records for e in manifest.shards if e.split == split),
+            shards_bytes=summary.bytes,
+            filepath_template=template,
+        )
+        for split, summary in manifest.splits.items()
+        if summary.shards
+    ]
+    names = [label.name for label in manifest.plan.labels] if has_names else []
+    texts = {"label_map.pbtxt": label_map_pbtxt(labels), "schema.pbtxt": schema_pbtxt(spec)}
+    if spec.is_sequence:  # TFDS would take them for Examples, and find the context alone
+        return texts
+    description = f"{manifest.layout} Examples written by beam-tfrec; see manifest.json."
+    return texts | {
+        "features.json": features_json(spec, len(names)),
+        "dataset_info.json": dataset_info_json(
+            f"beam_tfrec_{manifest.layout}", f"{FORMAT_VERSION}.0.0", description, splits
+        ),
+        **(label_files(spec, names) if names else {}),
+    }
 
 
 def schema_pbtxt(spec: FeatureSpec) -> str:
@@ -62,132 +135,12 @@ def label_map_pbtxt(items: Sequence[tuple[int, str]]) -> str:
     }
 
     Args:
-        items: (id, name) pairs in any order; ids may have gaps.
+        items: (id, name) pairs in any order; ids differ, and may have gaps.
 
     Raises:
-        ValueError: if an id comes twice or is no int32, or a name is no valid Unicode.
+        ValueError: if an id is no int32.
     """
-    by_id = dict(items)
-    if len(by_id) < len(items):
-        counts = Counter(label_id for label_id, _ in items)
-        twice = sorted(label_id for label_id, count in counts.items() if count > 1)
-        raise ValueError(f"label ids must differ, got {twice} twice: give each name its own")
-    return "".join(_label_map_item(label_id, by_id[label_id]) for label_id in sorted(by_id))
-
-
-def _schema_struct(spec: FeatureSpec) -> str:
-    members = [_block("feature", _schema_steps(f)) for f in spec.sorted_features if f.per_step]
-    domain = _block("struct_domain", "".join(members).splitlines())
-    lines = ["name: " + _quote(SEQUENCE_KEY, '"'), "type: STRUCT"]
-    return _block("feature", [*lines, *domain.splitlines()])
-
-
-def _schema_steps(feature: Feature) -> list[str]:
-    """Return the lines of a feature of steps: any number of these, of one value or of any."""
-    values = ["    min: 0"] if feature.repeated else ["    min: 1", "    max: 1"]
-    return [
-        "name: " + _quote(feature.key, '"'),
-        f"type: {_TFMD_TYPES[feature.kind]}",
-        *("presence {", "  min_fraction: 1.0", "  min_count: 1", "}"),
-        *("annotation {", "  comment: " + _quote(feature.doc, '"'), "}"),
-        *("value_counts {", "  value_count {", "    min: 0", "  }"),
-        *("  value_count {", *values, "  }", "}"),
-    ]
-
-
-def _schema_feature(feature: Feature) -> list[str]:
-    # By field number, which is the order of protobuf's printer.
-    lines = ["name: " + _quote(feature.key, '"')]
-    if feature.repeated:
-        lines += ["value_count {", "  min: 0", "}"]
-    if feature.optional:
-        lines += ["value_count {", "  min: 1", "  max: 1", "}"]
-    lines += [f"type: {_TFMD_TYPES[feature.kind]}"]
-    if feature.content is Content.CLASS_LABEL:
-        lines += ["int_domain {", "  is_categorical: true", "}"]
-    if feature.optional:
-        lines += ["presence {", "  min_count: 0", "}"]
-    else:
-        lines += ["presence {", "  min_fraction: 1.0", "  min_count: 1", "}"]
-    lines += ["annotation {", "  comment: " + _quote(feature.doc, '"'), "}"]
-    if not feature.repeated and not feature.optional:
-        lines += ["shape {", "  dim {", "    size: 1", "  }", "}"]
-    if feature.content is Content.IMAGE:
-        lines += ["image_domain {", "}"]
-    return lines
-
-
-def _label_map_item(label_id: int, name: str) -> str:
-    if not MIN_LABEL_ID <= label_id <= MAX_LABEL_ID:
-        raise ValueError(
-            f"label id must be an int32, got {label_id} for {name!r}: renumber the categories"
-        )
-    return _block("item", [f"id: {label_id}", "name: " + _quote(name, "'")])
-
-
-def _block(name: str, lines: Sequence[str]) -> str:
-    return "".join([f"{name} {{\n", *(f"  {line}\n" for line in lines), "}\n"])
-
-
-def _quote(text: str, mark: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"text must be valid Unicode, got {text!r}: it holds half of a surrogate pair"
-        ) from error
-    return mark + text.translate(_ESCAPES) + mark
-
-
-LABEL_FILES = {
-    "image/class/label": "image-class-label.labels.txt",
-    "label": "label.labels.txt",
-    "objects/label": "objects-label.labels.txt",
-    "panoptic_objects/label": "panoptic_objects-label.labels.txt",
-}
-"""Names of class labels lie in these files, by key, where labels are counted from 0."""
-
-PLAIN_SHARD_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y}.tfrec"  # train-00000-of-00016.tfrec
-NOT_PLAIN_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y} (TFDS needs shards written with --shard_names plain)"
-"""Names no file: TFDS looks for it where it cannot express the shards' names, and its error is that
-this is not there."""
-
-_Json = dict[str, object]
-
-_CLASS_PREFIX = "tensorflow_datasets.core.features."
-_DTYPES = {Kind.BYTES: "string", Kind.FLOAT: "float32", Kind.INT64: "int64"}
-_NAME = re.compile(r"[a-zA-Z]\w*", re.ASCII)
-_VERSION = re.compile(r"(0|[1-9]\d*)(\.(0|[1-9]\d*)){2}", re.ASCII)
-
-
-@dataclass(frozen=True)
-class TfdsSplit:
-    """One split, as TFDS finds and counts its files.
-
-    Attributes:
-        name: `train`. TFDS cannot read a split named `all`, which means every split there.
-        shard_lengths: records per shard, in the order of the shards; 0 is allowed.
-        shards_bytes: size of all shards together.
-        filepath_template: file names with TFDS's fields SPLIT, SHARD_INDEX, NUM_SHARDS and
-            SHARD_X_OF_Y, whose numbers have max(5, needed) digits. A record count that differs
-            between the shards cannot be expressed.
-    """
-
-    name: str
-    shard_lengths: tuple[int, ...]
-    shards_bytes: int
-    filepath_template: str = PLAIN_SHARD_TEMPLATE
-
-    def __post_init__(self) -> None:
-        if not self.shard_lengths:
-            raise ValueError(
-                f"shard_lengths of {self.name} must not be empty: leave the split out instead"
-            )
-        if min(self.shard_lengths) < 0 or self.shards_bytes < 0:
-            raise ValueError(
-                f"shard_lengths and shards_bytes of {self.name} must be at least 0, "
-                f"got {min(self.shard_lengths)} and {self.shards_bytes}: count records and bytes"
-            )
+    return "".join(_label_map_item(label_id, name) for label_id, name in sorted(items))
 
 
 def features_json(spec: FeatureSpec, num_labels: int = 0) -> str:
@@ -252,30 +205,77 @@ def dataset_info_json(
         name: letters, digits and underscores, a letter first: `coco_tfrec`.
         version: three numbers, `1.0.0`.
         description: free text.
-        splits: in any order; written by name.
-
-    Raises:
-        ValueError: if TFDS could not read the name or version, or a split comes twice.
+        splits: in any order, of different names; written by name.
     """
-    if not _NAME.fullmatch(name):
-        raise ValueError(
-            f"name must be letters, digits and underscores, a letter first, got {name!r}: "
-            "rename it, as in 'coco_2017'"
-        )
-    if not _VERSION.fullmatch(version):
-        raise ValueError(f"version must be three numbers, got {version!r}: write it as '1.0.0'")
-    names = sorted(split.name for split in splits)
-    if len(set(names)) < len(names):
-        raise ValueError(f"names of splits must differ, got {names}: merge those of one name")
-    return _to_text(
+    written = [
         {
-            "name": name,
-            "version": version,
-            "description": description,
-            "fileFormat": "tfrecord",
-            "splits": [_split(split) for split in sorted(splits, key=lambda split: split.name)],
+            "name": split.name,
+            "shardLengths": [str(length) for length in split.shard_lengths],
+            "numBytes": str(split.shards_bytes),
+            "filepathTemplate": split.filepath_template,
         }
-    )
+        for split in sorted(splits)
+    ]
+    head = {"name": name, "version": version, "description": description}
+    return _to_text({**head, "fileFormat": "tfrecord", "splits": written})
+
+
+def _schema_struct(spec: FeatureSpec) -> str:
+    members = [_block("feature", _schema_steps(f)) for f in spec.sorted_features if f.per_step]
+    domain = _block("struct_domain", "".join(members).splitlines())
+    lines = ["name: " + _quote(SEQUENCE_KEY, '"'), "type: STRUCT"]
+    return _block("feature", [*lines, *domain.splitlines()])
+
+
+def _schema_steps(feature: Feature) -> list[str]:
+    """Return the lines of a feature of steps: any number of these, of one value or of any."""
+    values = ["    min: 0"] if feature.repeated else ["    min: 1", "    max: 1"]
+    return [
+        "name: " + _quote(feature.key, '"'),
+        f"type: {_TFMD_TYPES[feature.kind]}",
+        *("presence {", "  min_fraction: 1.0", "  min_count: 1", "}"),
+        *("annotation {", "  comment: " + _quote(feature.doc, '"'), "}"),
+        *("value_counts {", "  value_count {", "    min: 0", "  }"),
+        *("  value_count {", *values, "  }", "}"),
+    ]
+
+
+def _schema_feature(feature: Feature) -> list[str]:
+    # By field number, which is the order of protobuf's printer.
+    lines = ["name: " + _quote(feature.key, '"')]
+    if feature.repeated:
+        lines += ["value_count {", "  min: 0", "}"]
+    if feature.optional:
+        lines += ["value_count {", "  min: 1", "  max: 1", "}"]
+    lines += [f"type: {_TFMD_TYPES[feature.kind]}"]
+    if feature.content is Content.CLASS_LABEL:
+        lines += ["int_domain {", "  is_categorical: true", "}"]
+    if feature.optional:
+        lines += ["presence {", "  min_count: 0", "}"]
+    else:
+        lines += ["presence {", "  min_fraction: 1.0", "  min_count: 1", "}"]
+    lines += ["annotation {", "  comment: " + _quote(feature.doc, '"'), "}"]
+    if not feature.repeated and not feature.optional:
+        lines += ["shape {", "  dim {", "    size: 1", "  }", "}"]
+    if feature.content is Content.IMAGE:
+        lines += ["image_domain {", "}"]
+    return lines
+
+
+def _label_map_item(label_id: int, name: str) -> str:
+    if not MIN_LABEL_ID <= label_id <= MAX_LABEL_ID:
+        raise ValueError(
+            f"label id must be an int32, got {label_id} for {name!r}: renumber the categories"
+        )
+    return _block("item", [f"id: {label_id}", "name: " + _quote(name, "'")])
+
+
+def _block(name: str, lines: Sequence[str]) -> str:
+    return "".join([f"{name} {{\n", *(f"  {line}\n" for line in lines), "}\n"])
+
+
+def _quote(text: str, mark: str) -> str:
+    return mark + text.translate(_ESCAPES) + mark
 
 
 def _features_dict(leaves: Mapping[str, _Json]) -> _Json:
@@ -340,55 +340,6 @@ def _connector(class_name: str, **content: Mapping[str, object]) -> _Json:
     return {"pythonClassName": _CLASS_PREFIX + class_name, **content}
 
 
-def _split(split: TfdsSplit) -> _Json:
-    return {
-        "name": split.name,
-        "shardLengths": [str(length) for length in split.shard_lengths],
-        "numBytes": str(split.shards_bytes),
-        "filepathTemplate": split.filepath_template,
-    }
-
-
 def _to_text(content: _Json) -> str:
     # ASCII only: readers open the file in whatever encoding their locale has.
     return json.dumps(content, indent=2, sort_keys=True) + "\n"
-
-
-def metadata_files(manifest: Manifest, layout: Layout) -> dict[str, str]:
-    """Return the files that other tools read with the shards, by file name."""
-    return metadata_of_spec(manifest, layout.spec, has_names=layout.first_label_id == 0)
-
-
-def metadata_of_spec(manifest: Manifest, spec: FeatureSpec, *, has_names: bool) -> dict[str, str]:
-    """Return the same for the features of a layout.
-
-    Args:
-        manifest: of the data set.
-        spec: of its layout.
-        has_names: whether the layout counts labels from 0, so that TFDS can have their names.
-    """
-    labels = [(label.id, label.name) for label in manifest.plan.labels]
-    is_plain = manifest.plan.options.get("shard_names") == PLAIN
-    template = PLAIN_SHARD_TEMPLATE if is_plain else NOT_PLAIN_TEMPLATE
-    splits = [
-        TfdsSplit(
-            name=split,
-            shard_lengths=tuple(e.records for e in manifest.shards if e.split == split),
-            shards_bytes=summary.bytes,
-            filepath_template=template,
-        )
-        for split, summary in manifest.splits.items()
-        if summary.shards
-    ]
-    names = [label.name for label in manifest.plan.labels] if has_names else []
-    texts = {"label_map.pbtxt": label_map_pbtxt(labels), "schema.pbtxt": schema_pbtxt(spec)}
-    if spec.is_sequence:  # TFDS would take them for Examples, and find the context alone
-        return texts
-    description = f"{manifest.layout} Examples written by beam-tfrec; see manifest.json."
-    return texts | {
-        "features.json": features_json(spec, len(names)),
-        "dataset_info.json": dataset_info_json(
-            f"beam_tfrec_{manifest.layout}", f"{FORMAT_VERSION}.0.0", description, splits
-        ),
-        **(label_files(spec, names) if names else {}),
-    }
