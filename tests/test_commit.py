@@ -2,9 +2,9 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 import pytest
@@ -31,7 +31,7 @@ from tests.small_runs import (
     touch,
     write_set,
 )
-from transforms.commit import find_complete, refuse_empty
+from transforms.commit import find_complete
 from transforms.earlier import EarlierSet, EarlierSets
 from transforms.publish_plan import (
     check_budget,
@@ -114,22 +114,6 @@ def test_a_split_without_images_needs_permission() -> None:
     assert plan.splits == {"train": PlannedSplit(0, 0), "val": PlannedSplit(0, 0)}
 
 
-class StrictLayout(DetectionLayout):
-    """A user's own layout whose message has no remedy."""
-
-    def resolved(self, found: Sequence[str]) -> Self:
-        raise ValueError("needs captions")
-
-
-def test_a_layout_that_refuses_without_a_remedy_is_quoted_whole() -> None:
-    job = dataclasses.replace(JOB, layout=StrictLayout())
-    with pytest.raises(RuntimeError) as raised:
-        make_job_plan(ShardTable({}, "0"), [summary()], [], job)
-    assert str(raised.value) == (
-        "E-ARG layout detection: needs captions; ask for features that the sources hold"
-    )
-
-
 def test_rejects_over_budget_stop_before_the_first_shard_and_are_shown(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -178,14 +162,9 @@ def test_the_budget_counts_new_samples_only(budget: str, code: str) -> None:
     ("budget", "listed", "allowed"),
     [
         (RejectBudget(), 1000, 0),
-        (RejectBudget(5), 1000, 5),
         (RejectBudget(5), 3, 5),
-        (RejectBudget(percent=0), 1000, 0),
-        (RejectBudget(percent=1), 99, 0),
-        (RejectBudget(percent=1), 100, 1),
         (RejectBudget(percent=1), 199, 1),  # rounded down
         (RejectBudget(percent=0.5), 1000, 5),
-        (RejectBudget(percent=100), 7, 7),
         (RejectBudget(count=5, percent=0), 1000, 0),  # the percentage, where there is one
     ],
 )
@@ -197,7 +176,6 @@ def test_a_budget_is_a_count_or_a_share(budget: RejectBudget, listed: int, allow
     ("budget", "given"),
     [
         ({"count": -1}, "-1"),
-        ({"percent": -0.5}, "-0.5%"),
         ({"percent": 100.5}, "100.5%"),
         ({"percent": float("nan")}, "nan%"),
     ],
@@ -212,12 +190,9 @@ def test_a_bad_budget_is_refused(budget: dict[str, Any], given: str) -> None:
 @pytest.mark.parametrize(
     ("rejects", "count"),
     [
-        ([], 0),
-        ([reject("1"), reject("2")], 2),
-        ([reject("1"), reject("1", split="val")], 2),
+        ([reject("1"), reject("2"), reject("1", split="val")], 3),
         ([reject("1"), reject("1", "E-IMG-TYPE")], 1),  # one sample, whatever is said of it
         ([reject("1", "E-BOX-EMPTY", annotation_ids=(1,))], 0),  # an annotation is no sample
-        ([reject("", "E-ANN-ORPHAN", annotation_ids=(1,))], 0),
     ],
 )
 def test_samples_are_counted_once_and_annotations_never(
@@ -246,12 +221,8 @@ def test_over_budget_the_message_has_the_command_that_accepts() -> None:
 @pytest.mark.parametrize(
     ("listed", "budget", "accepted"),
     [
-        (0, None, 0),
         (1, None, 0),  # never all of them
-        (2, None, 1),
-        (100, None, 1),
         (101, None, 2),
-        (4, RejectBudget(percent=100), 4),
         (4, RejectBudget(percent=49), 1),
         (4, RejectBudget(count=0), 0),
     ],
@@ -300,14 +271,6 @@ CHANGES = [
     ({"options": {"seed": "1", "order": ""}}, "options seed was '1', is '0' now"),
     ({"options": {"seed": "0"}}, "options order was not there, is '' now"),
     (
-        {"options": {"seed": "0", "order": "", "zoom": "2"}},
-        "options zoom was '2', is not there now",
-    ),
-    (
-        {"splits": {"train": PlannedSplit(6, 3)}},
-        "splits train was {'samples': 6, 'shards': 3}, is {'samples': 6, 'shards': 2} now",
-    ),
-    (
         {"splits": {"train": PlannedSplit(6, 2), "val": PlannedSplit(1, 1)}},
         "splits val was {'samples': 1, 'shards': 1}, is not there now",
     ),
@@ -339,7 +302,7 @@ NESTED = b'{"a": ' + b"[" * 10_000  # deeper than a parser follows
 NOT_UTF_8 = to_json(PLAN).replace(b'"seed"', b'"see\xff"')
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"[1]", pytest.param(NESTED, id="nested"), NOT_UTF_8])
+@pytest.mark.parametrize("data", [b"", b"{}", pytest.param(NESTED, id="nested"), NOT_UTF_8])
 def test_a_file_that_is_not_a_plan_is_foreign(out: Path, output: Storage, data: bytes) -> None:
     put(out, ["_plan.json"], data)
 
@@ -409,7 +372,7 @@ def test_rejects_are_lines_in_order(data: tuple[Path, Path], out: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("places", [[0], [0, 0], [0, 1, 0]], ids=str)
+@pytest.mark.parametrize("places", [[0], [0, 1, 0]], ids=str)
 def test_lost_and_repeated_shards_mean_no_manifest(
     run: SmallRun, out: Path, places: list[int]
 ) -> None:
@@ -434,13 +397,9 @@ DROPPED = reject("1", "E-BOX-EMPTY", annotation_ids=(1,))
             {},
             "annotations of train: 12 is not 12 + 0 + 1 + 0 + 0",
         ),
-        ({"annotations_written": 5}, {}, "annotations of train: 12 is not 11 + 0 + 0 + 0 + 0"),
         ({"rejected": [DROPPED]}, {}, "annotations of train: 12 is not 12 + 1 + 0 + 0 + 0"),
-        ({}, {"images": 7}, "samples of train: 7 is not 0 + 0 + 6 + 0"),
         ({}, {"excluded_images": 1}, "samples of train: 6 is not 1 + 0 + 6 + 0"),
-        ({}, {"annotations": 13}, "annotations of train: 13 is not 12 + 0 + 0 + 0 + 0"),
         ({}, {"excluded_annotations": 2}, "annotations of train: 12 is not 12 + 0 + 0 + 2 + 0"),
-        ({}, {"earlier_images": 1}, "samples of train: 6 is not 0 + 0 + 6 + 1"),
         ({}, {"earlier_annotations": 2}, "annotations of train: 12 is not 12 + 0 + 0 + 0 + 2"),
     ],
 )
@@ -464,10 +423,6 @@ def grow(path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"\0")
 
 
-def remove(path: Path) -> None:
-    path.unlink()
-
-
 def add(path: Path) -> None:
     path.write_bytes(b"of another run")
 
@@ -475,16 +430,19 @@ def add(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "edit", "what"),
     [
-        (f"{STEMS[0]}-3.tfrec", remove, f"{STEMS[0]}-3.tfrec has no bytes, its receipt says 37"),
+        (
+            f"{STEMS[0]}-3.tfrec",
+            Path.unlink,
+            f"{STEMS[0]}-3.tfrec has no bytes, its receipt says 37",
+        ),
         (f"{STEMS[1]}-3.tfrec", grow, f"{STEMS[1]}-3.tfrec has 37"),
-        (f"_receipts/{STEMS[1]}.json", remove, f"_receipts/{STEMS[1]}.json is gone"),
+        (f"_receipts/{STEMS[1]}.json", Path.unlink, f"_receipts/{STEMS[1]}.json is gone"),
         (
             "_receipts/train-00002-of-00003.json",
             add,
             "_receipts/train-00002-of-00003.json is not of this plan",
         ),
-        (f"index/{STEMS[0]}-3.idx", remove, f"index/{STEMS[0]}-3.idx is gone"),
-        ("train-00000-of-00003-2.tfrec", add, "train-00000-of-00003-2.tfrec is no shard of this"),
+        (f"index/{STEMS[0]}-3.idx", Path.unlink, f"index/{STEMS[0]}-3.idx is gone"),
         ("train-00000-of-00002-2.tfrec", add, "train-00000-of-00002-2.tfrec is no shard of this"),
         ("test-00000-of-00001.tfrec", add, "test-00000-of-00001.tfrec is no shard of this plan"),
     ],
@@ -595,17 +553,11 @@ def test_a_complete_output_is_found(
     assert look(run, data) == manifest
 
 
-def spare_image(data: tuple[Path, Path]) -> None:
-    shutil.copy(data[0] / "a000.jpg", data[0] / "spare.jpg")
-
-
 @pytest.mark.parametrize(
     "edit",
     [
         lambda data: touch(data[0] / "a000.jpg"),
-        lambda data: (data[0] / "a000.jpg").unlink(),
-        lambda data: (data[0] / "a000.jpg").write_bytes(b"other"),
-        spare_image,
+        lambda data: shutil.copy(data[0] / "a000.jpg", data[0] / "spare.jpg"),
         lambda data: data[1].write_text(data[1].read_text() + " "),
     ],
 )
@@ -620,13 +572,7 @@ def test_changed_sources_are_not_found_complete(
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        f"{STEMS[1]}-3.tfrec",
-        f"index/{STEMS[0]}-3.parquet",
-        f"index/{STEMS[0]}-3.idx",
-        f"_receipts/{STEMS[0]}.json",
-    ],
+    "name", [f"{STEMS[1]}-3.tfrec", f"index/{STEMS[0]}-3.idx", f"_receipts/{STEMS[0]}.json"]
 )
 def test_without_one_of_its_files_a_data_set_is_incomplete(
     data: tuple[Path, Path], run: SmallRun, out: Path, name: str
@@ -641,52 +587,7 @@ def test_without_one_of_its_files_a_data_set_is_incomplete(
     assert contents(out) == before
 
 
-def test_an_empty_root_is_recognised_too(tmp_path: Path, out: Path) -> None:
-    # Nothing is pinned in it, hence no tally tells of it.
-    train, val = write_set(tmp_path / "train", 2), write_set(tmp_path / "val", 0)
-    images, annotations = ({"train": t, "val": v} for t, v in zip(train, val, strict=True))
-    run = plan_run(images, annotations, out, allow_empty=True)
-    pinned = dataclasses.replace(run, listings={"train": run.listings["train"]})
-
-    manifest = build_run(pinned)
-
-    found = find_complete(
-        open_storage(str(out)),
-        run.commit_job.options(),
-        {split: [str(path)] for split, path in annotations.items()},
-        {split: str(path) for split, path in images.items()},
-        "",
-        trust_manifest=False,
-    )
-    assert found == manifest
-    assert manifest.splits["val"].listed == 0
-
-
 # --- permissions and counts ---
-
-
-@pytest.mark.parametrize(
-    ("images", "samples", "allow_empty", "stops"),
-    [
-        (3, 0, False, True),
-        (3, 0, True, False),
-        (3, 1, False, False),
-        (0, 0, False, False),  # was refused or allowed before the plan
-    ],
-)
-def test_a_split_with_nothing_left_needs_permission(
-    images: int, samples: int, allow_empty: bool, stops: bool
-) -> None:
-    job = dataclasses.replace(JOB, allow_empty=allow_empty)
-    if not stops:
-        refuse_empty(summary("val", images), samples, job)
-        return
-    with pytest.raises(RuntimeError) as raised:
-        refuse_empty(summary("val", images), samples, job)
-    assert str(raised.value) == (
-        f"E-SET-EMPTY split val: none of {images} images is left;"
-        " mend, exclude or skip fewer, or give --allow_empty"
-    )
 
 
 def test_a_data_set_of_rejects_alone_is_committed_only_with_permission(
@@ -696,45 +597,11 @@ def test_a_data_set_of_rejects_alone_is_committed_only_with_permission(
         image.write_bytes(b"<html>")
     run = with_budget(plan_run(*data, out), RejectBudget(percent=100))
 
-    with pytest.raises(RuntimeError, match=r"^E-SET-EMPTY split train: none of 6 images is left"):
+    with pytest.raises(
+        RuntimeError, match=r"^E-SET-EMPTY split train: none of 6 images is left; mend, exclude"
+    ):
         build_run(run)
     assert not (out / "manifest.json").exists()
 
     allowed = plan_run(*data, out, allow_empty=True, budget=RejectBudget(percent=100))
     assert build_run(allowed).splits["train"].records == 0
-
-
-def test_rejects_of_two_splits_are_counted_apart(tmp_path: Path, out: Path) -> None:
-    train, val = write_set(tmp_path / "train", 4), write_set(tmp_path / "val", 3)
-    (train[0] / "a000.jpg").unlink()
-    (val[0] / "a001.jpg").write_bytes(b"<html>")
-    (val[0] / "a002.jpg").write_bytes(b"")
-    images, annotations = ({"train": t, "val": v} for t, v in zip(train, val, strict=True))
-
-    manifest = build_run(
-        with_budget(plan_run(images, annotations, out, num_shards=1), RejectBudget(3))
-    )
-
-    assert {
-        name: (split.rejected, split.rejected_before_planning, split.rejected_in_shards)
-        for name, split in manifest.splits.items()
-    } == {
-        "train": ({"E-IMG-MISSING": 1}, 1, 0),
-        "val": ({"E-IMG-EMPTY": 1, "E-IMG-TYPE": 1}, 1, 1),
-    }
-
-
-def test_repairs_and_traits_of_all_shards_add_up(data: tuple[Path, Path], out: Path) -> None:
-    spec = json.loads(data[1].read_text())
-    for annotation in spec["annotations"][::2]:
-        annotation["bbox"] = [60, 2, 10, 10]  # over the right edge
-    data[1].write_text(json.dumps(spec))
-    infos = build_shards(plan_run(*data, out))
-    infos[0] = msgspec.structs.replace(infos[0], traits={"cmyk": 1, "animated": 2})
-    infos[1] = msgspec.structs.replace(infos[1], traits={"cmyk": 3})
-
-    split = commit_run(plan_run(*data, out), infos).splits["train"]
-
-    assert [info.repairs for info in infos] == [{"box_clipped": 3}, {"box_clipped": 3}]
-    assert split.repairs == {"box_clipped": 6}
-    assert list(split.traits.items()) == [("animated", 2), ("cmyk", 4)]

@@ -23,8 +23,8 @@ from schemas.fields import EncodedImage
 from schemas.layouts import Built, Labels, Unfit
 from schemas.layouts.detection import DetectionLayout
 from schemas.manifest import JobPlan, plan_digest, to_json
-from schemas.samples import Blob, Sample
-from schemas.shards import PLAIN, ShardInfo, ShardNames, ShardPlan, file_sum
+from schemas.samples import Sample
+from schemas.shards import ShardInfo, ShardPlan, file_sum
 from tests import small_runs
 from tests.children import KILLED, exit_code_of
 from tests.conftest import jpeg_bytes
@@ -41,15 +41,12 @@ from tests.small_runs import (
     write_all,
     write_set,
 )
-from transforms import build_records
-from transforms.build_records import Record, ShardJob, build_record
-from transforms.build_shard import build_shard, check_sources, write_shard
+from transforms.build_records import ShardJob
+from transforms.build_shard import write_shard
 from transforms.gate import GateLimits, WorkerGate
 from transforms.images.check_images import Check
 from transforms.progress import PROGRESS
-from transforms.shard_index import IndexRow, Source, index_from_parquet, index_to_parquet
-from transforms.storage import Spool, open_storage
-from transforms.storage.local import LocalStorage
+from transforms.shard_index import index_from_parquet, index_to_parquet
 from transforms.write_shards import WriteShards
 
 STEM = "train-00000-of-00001"
@@ -126,20 +123,6 @@ def test_tensorflow_reads_the_sources_in_the_planned_order(
         assert example["image/object/class/label"] == [1, 2]
         assert example["image/object/class/text"] == [b"person", b"crowd of people"]
         assert example["image/object/bbox/xmin"] == [1.5 / 64, 2.5 / 64]
-
-
-def test_tensorflow_s_own_writer_makes_the_same_file(
-    data: tuple[Path, Path], out: Path, tmp_path: Path
-) -> None:
-    import tensorflow as tf
-
-    info = build(plan(data, out))
-
-    with tf.io.TFRecordWriter(str(tmp_path / "rewritten")) as writer:
-        for record in tf.data.TFRecordDataset(str(out / info.file)).as_numpy_iterator():
-            example = tf.train.Example.FromString(record)
-            writer.write(example.SerializeToString(deterministic=True))
-    assert (tmp_path / "rewritten").read_bytes() == (out / info.file).read_bytes()
 
 
 def test_the_receipt_tells_what_was_written(data: tuple[Path, Path], out: Path) -> None:
@@ -263,14 +246,6 @@ def test_the_bytes_of_a_shard_are_for_ever(tmp_path: Path, out: Path) -> None:
     )
 
 
-def test_shards_are_called_as_asked(data: tuple[Path, Path], out: Path) -> None:
-    run = plan(data, out)
-    run = dataclasses.replace(run, job=dataclasses.replace(run.job, names=ShardNames(PLAIN)))
-
-    assert build(run).file == f"{STEM}.tfrec"
-    assert (out / f"{STEM}.tfrec").is_file()
-
-
 def test_samples_without_blobs_make_records_too(out: Path) -> None:
     samples = [Sample("train", str(row), row, (), b"") for row in range(3)]
     shard = ShardPlan("train", 0, 1, samples)
@@ -389,13 +364,11 @@ def test_an_image_that_is_unfit_is_rejected(
             "OverflowError: int64 features take -2^63 to 2^63-1, got 9223372036854775808",
         ),
         (raising(ValueError("no box")), "E-EX-FAILED", "ValueError: no box"),
-        (raising(KeyError("text")), "E-EX-FAILED", "KeyError: 'text'"),
         (
             raising(OSError("no errno: not of the machine")),
             "E-EX-FAILED",
             "OSError: no errno: not of the machine",
         ),
-        (raising(ValueError("")), "E-EX-FAILED", "ValueError: "),
         (raising(ValueError("two\nlines")), "E-EX-FAILED", "ValueError: two"),
         (raising(ValueError("x" * 999)), "E-EX-FAILED", "ValueError: " + "x" * 200),
         # What differs from run to run, or from terminal to terminal, stays out of the receipt.
@@ -405,6 +378,8 @@ def test_an_image_that_is_unfit_is_rejected(
             "ValueError: <object at 0x> \\udcff\\x1b[0m",
         ),
         (lambda: Unfit("E-IMG-SIZE", "too small for me"), "E-IMG-SIZE", "too small for me"),
+        (lambda: Unfit("MY-CODE", "odd"), "E-EX-FAILED", "MY-CODE: odd"),
+        (lambda: Unfit("E-BOX-EMPTY", "none"), "E-EX-FAILED", "E-BOX-EMPTY: none"),
     ],
 )
 def test_an_example_that_cannot_be_built_is_rejected(
@@ -491,15 +466,11 @@ def test_trouble_of_the_machine_is_never_a_reject(
     assert contents(out) == {}
 
 
-def remove(path: Path) -> None:
-    path.unlink()
-
-
 def grow(path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"more")
 
 
-@pytest.mark.parametrize("change", [remove, grow, touch])
+@pytest.mark.parametrize("change", [Path.unlink, grow, touch])
 def test_a_source_that_changes_before_it_is_read_fails_the_shard(
     data: tuple[Path, Path], out: Path, change: Callable[[Path], None]
 ) -> None:
@@ -555,27 +526,17 @@ def log(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 def test_a_finished_shard_is_kept_without_reading_an_image(
     data: tuple[Path, Path], out: Path, log: Callable[[], list[str]]
 ) -> None:
-    run = plan(data, out)
-    first = build(run)
-    before, inode = contents(out), (out / DATA).stat().st_ino
-    for image in data[0].iterdir():
-        image.unlink()
-
-    assert build(run) == first
-    assert log() == ["wrote", "kept"]
-    assert contents(out) == before
-    assert (out / DATA).stat().st_ino == inode
-
-
-def test_rejects_come_from_the_receipt(data: tuple[Path, Path], out: Path) -> None:
     (data[0] / "a001.jpg").write_bytes(b"<html>")
     run = plan(data, out)
     first = build(run)
+    before = contents(out)
     for image in data[0].iterdir():
         image.unlink()
 
     assert build(run) == first
     assert [reject.code for reject in first.rejected] == ["E-IMG-TYPE"]
+    assert log() == ["wrote", "kept"]
+    assert contents(out) == before
 
 
 @pytest.mark.parametrize(
@@ -656,11 +617,6 @@ def rekeyed(data: bytes, key: str) -> bytes:
     return index_to_parquet([msgspec.structs.replace(first, key=key), *rest])
 
 
-def without_sources(data: bytes) -> bytes:
-    first, *rest = index_from_parquet(data)
-    return index_to_parquet([msgspec.structs.replace(first, sources=[]), *rest])
-
-
 def drop_last_row(data: bytes) -> bytes:
     return index_to_parquet(index_from_parquet(data)[:-1])
 
@@ -670,16 +626,11 @@ def drop_last_row(data: bytes) -> bytes:
     [
         (RECEIPT, edit_receipt(plan="00ff"), r"_receipts/\S*: belongs to plan 00ff, this run's is"),
         (RECEIPT, lambda _: b"{}", r"_receipts/\S*: is no receipt \("),
-        (RECEIPT, lambda _: b"\xff", r"_receipts/\S*: is no receipt \("),
-        (RECEIPT, lambda _: b"", r"_receipts/\S*: is no receipt \("),
         (RECEIPT, lambda _: b'{"a": ' + b"[" * 10_000, r"_receipts/\S*: is no receipt \("),
         (DATA, lambda data: data[:-1], r"4\.tfrec: has \d+ bytes, its receipt says \d+"),
-        (DATA, lambda data: data + b"\0", r"4\.tfrec: has \d+ bytes, its receipt says \d+"),
-        (DATA, lambda _: b"", r"4\.tfrec: has 0 bytes, its receipt says \d+"),
         (PARQUET, lambda _: b"garbage", r"parquet: index must be a Parquet file of records, got"),
         (RECEIPT, edit_receipt(index=3), r"_receipts/\S*: is the receipt of train-00003-of-00001"),
         (PARQUET, lambda data: rekeyed(data, "77"), r"parquet: describes other records"),
-        (PARQUET, without_sources, r"parquet: describes other records"),
         (PARQUET, drop_last_row, r"parquet: describes other records"),
     ],
 )
@@ -721,19 +672,6 @@ def test_a_claim_that_comes_out_otherwise_is_a_conflict(
     assert contents(out) == before
 
 
-@pytest.mark.parametrize("foreign", [b"", b"of another program"])
-def test_a_foreign_file_at_the_data_s_name_is_a_conflict(
-    data: tuple[Path, Path], out: Path, foreign: bytes
-) -> None:
-    (out / DATA).write_bytes(foreign)
-
-    with pytest.raises(RuntimeError, match=rf"^E-OUT-CONFLICT {out}/{DATA}: has CRC-32C"):
-        build(plan(data, out))
-
-    assert list(contents(out)) == [DATA]
-    assert (out / DATA).read_bytes() == foreign
-
-
 def test_a_run_that_was_overwritten_claims_no_shard(data: tuple[Path, Path], out: Path) -> None:
     run = plan(data, out)
 
@@ -761,50 +699,13 @@ def test_a_file_of_equal_size_but_other_bytes_is_a_conflict(
     assert (out / DATA).read_bytes() == foreign
 
 
-def test_a_changed_option_is_a_conflict(data: tuple[Path, Path], out: Path) -> None:
-    build(plan(data, out))
-    run = plan(data, out)
-    options = {**run.commit_job.options(), "seed": "1"}
-    run = dataclasses.replace(
-        run, commit_job=dataclasses.replace(run.commit_job, plan_options=options)
-    )
-
-    with pytest.raises(RuntimeError, match=r"^E-OUT-CONFLICT .* belongs to plan"):
-        build(run)
-
-
-# --- receipts of something else ---
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"records": 3},
-        {"crc32c": "00000000"},
-    ],
-)
-def test_a_receipt_of_something_else_is_a_conflict(
-    other: dict[str, Any], data: tuple[Path, Path], out: Path
-) -> None:
-    info = build(plan(data, out))
-    (out / RECEIPT).write_bytes(to_json(msgspec.structs.replace(info, **other)))
-    (out / DATA).unlink()
-
-    with pytest.raises(RuntimeError, match="has other content than this run's") as raised:
-        build(plan(data, out))
-
-    assert find_fault(str(raised.value)) is not None
-    assert str(raised.value).startswith("E-OUT-CONFLICT ")
-    assert not (out / DATA).exists()
-
-
 # --- twins and deaths ---
 
 
-@pytest.mark.parametrize("writers", [2, 5])
 def test_writers_of_one_shard_at_once_make_one_set_of_files(
-    data: tuple[Path, Path], tmp_path: Path, writers: int
+    data: tuple[Path, Path], tmp_path: Path
 ) -> None:
+    writers = 3
     (tmp_path / "alone").mkdir()
     alone = build(plan(data, tmp_path / "alone"))
     for attempt in range(10):
@@ -922,7 +823,7 @@ class MeetingLayout(DetectionLayout):
         return super().build(sample, images, labels)
 
 
-@pytest.mark.parametrize("shards_in_flight", [1, 2, 3])
+@pytest.mark.parametrize("shards_in_flight", [1, 3])
 def test_as_many_shards_are_built_at_once_as_asked(
     test_pipeline: Callable[[], beam.Pipeline], tmp_path: Path, shards_in_flight: int
 ) -> None:
@@ -959,127 +860,3 @@ def test_a_fault_of_a_shard_ends_the_pipeline_with_its_line(
     assert fault[1] == (
         f"E-SRC-CHANGED {data[0]}/a004.jpg: not there; run again when the source is at rest"
     )
-
-
-# --- what is said, counted and handed to the spool ---
-
-
-def pair(key: str = "1") -> Sample:
-    """Return a sample of two blobs: of a low and a high resolution."""
-    blobs = tuple(Blob("train", name, 5, "pin") for name in ("low", "high"))
-    return Sample("train", key, 0, blobs, b"")
-
-
-@pytest.mark.parametrize("changed", [0, 1])
-def test_each_blob_of_a_sample_is_looked_at_when_its_shard_is_kept(
-    tmp_path: Path, changed: int
-) -> None:
-    sample, names = pair(), ("low", "high")
-    for name in names:
-        (tmp_path / name).write_bytes(b"12345")
-        touch(tmp_path / name, 1)
-    blobs = tuple(msgspec.structs.replace(blob, pin="1") for blob in sample.blobs)
-    shard = ShardPlan("train", 0, 1, [msgspec.structs.replace(sample, blobs=blobs)])
-    sha256 = hashlib.sha256(b"12345").hexdigest()
-    roots = {"train": open_storage(str(tmp_path))}
-
-    def row(other: str) -> IndexRow:
-        sources = [
-            Source(name, 5, "0" if place == changed else "1", other if place == changed else sha256)
-            for place, name in enumerate(names)
-        ]
-        return IndexRow("1", 0, 5, sources, [])
-
-    check_sources(shard, [row(sha256)], roots)
-    with pytest.raises(RuntimeError, match=rf"^E-SRC-CHANGED {tmp_path}/{names[changed]}: other"):
-        check_sources(shard, [row("00")], roots)
-
-
-@pytest.mark.parametrize(
-    ("code", "detail"),
-    [("MY-CODE", "odd"), ("E-BOX-EMPTY", "is an annotation's"), ("E-SRC-CHANGED", "is a run's")],
-)
-def test_a_reason_that_is_no_sample_s_is_told_as_a_failure(
-    data: tuple[Path, Path], out: Path, code: str, detail: str
-) -> None:
-    run = plan(data, out, layout=OddLayout(odd=lambda: Unfit(code, detail)))
-
-    (rejected,) = build(run).rejected
-    assert (rejected.code, rejected.detail) == ("E-EX-FAILED", f"{code}: {detail}")
-
-
-def test_an_example_of_the_largest_size_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = build_record(Sample("train", "1", 0, (), b""), [], KeyLayout(), {})
-    assert isinstance(whole, Record)
-    size = sum(map(len, whole.parts)) - 16  # of the frame
-    monkeypatch.setattr(build_records, "MAX_EXAMPLE_BYTES", size)
-    assert build_record(Sample("train", "1", 0, (), b""), [], KeyLayout(), {}) == whole
-
-    monkeypatch.setattr(build_records, "MAX_EXAMPLE_BYTES", size - 1)
-    assert build_record(Sample("train", "1", 0, (), b""), [], KeyLayout(), {}) == Unfit(
-        "E-EX-TOO-LARGE", f"{size} bytes, the limit is {size - 1}"
-    )
-
-
-def test_a_sample_without_blobs_is_rejected_without_a_file_s_name(
-    data: tuple[Path, Path], out: Path
-) -> None:
-    run = plan(data, out, layout=OddLayout(odd=lambda: Unfit("E-IMG-SIZE", "odd")))
-    row = Sample("train", "2", 0, (), b"")
-
-    info = build(dataclasses.replace(run, shards=[ShardPlan("train", 0, 1, [row])]))
-
-    (rejected,) = info.rejected
-    assert (rejected.code, rejected.key, rejected.file_name) == ("E-IMG-SIZE", "2", "")
-
-
-class RacingStorage(LocalStorage):
-    """A local folder where another writer is a moment faster with the data file."""
-
-    def __init__(self, root: str, data: bytes | None) -> None:
-        super().__init__(root)
-        self.published: list[str] = []
-        self._other_data = data
-
-    def spool(self) -> Spool:
-        return RacingSpool(super().spool(), self.root, self.published, self._other_data)
-
-
-class RacingSpool:
-    """A spool that finds its name taken where the other writer has data."""
-
-    def __init__(self, spool: Spool, root: str, published: list[str], data: bytes | None) -> None:
-        self._spool = spool
-        self._root = root
-        self._published = published
-        self._other_data = data
-        self.write, self.close = spool.write, spool.close
-
-    def publish(self, name: str) -> bool:
-        self._published.append(name)
-        if self._other_data is not None and name.endswith(".tfrec"):
-            (Path(self._root) / name).write_bytes(self._other_data)
-        return self._spool.publish(name)
-
-
-def build_beside_another(run: SmallRun, output: RacingStorage) -> ShardInfo:
-    roots = {name: open_storage(uri) for name, uri in run.job.roots.items()}
-    gate = WorkerGate(GateLimits())
-    (Path(output.root) / "_plan.json").write_bytes(to_json(run.plan))
-    return build_shard(run.shards[0], run.job, run.plan, gate, output, roots)
-
-
-def test_a_twin_that_is_a_moment_faster_is_compared(
-    data: tuple[Path, Path], out: Path, tmp_path: Path
-) -> None:
-    for name in ("alone", "equal"):
-        (tmp_path / name).mkdir()
-    alone = build_beside_another(plan(data, out), RacingStorage(str(tmp_path / "alone"), None))
-    whole = (tmp_path / "alone" / DATA).read_bytes()
-
-    equal = RacingStorage(str(tmp_path / "equal"), whole)
-    assert build_beside_another(plan(data, out), equal) == alone
-    foreign = whole[:-1] + bytes([whole[-1] ^ 1])
-    with pytest.raises(RuntimeError, match=rf"^E-OUT-CONFLICT {out}/{DATA}: has CRC-32C"):
-        build_beside_another(plan(data, out), RacingStorage(str(out), foreign))
-    assert (out / DATA).read_bytes() == foreign

@@ -316,10 +316,7 @@ SABOTAGES = (
         BUILD_SHARD,
         "if info.plan != plan:",
         "if not info.plan:",
-        (
-            "tests/test_write_shards.py::test_what_is_there_and_disagrees_is_a_conflict",
-            "tests/test_write_shards.py::test_a_changed_option_is_a_conflict",
-        ),
+        ("tests/test_write_shards.py::test_what_is_there_and_disagrees_is_a_conflict",),
     ),
     Sabotage(
         4,
