@@ -15,7 +15,6 @@ from hypothesis import settings
 from PIL import Image
 
 from tests.drawn_examples import share_of
-from tests.fault_table import as_markdown
 from tests.memory_store import served
 from transforms.storage.retries import rate_of
 
@@ -53,24 +52,6 @@ def memory_served() -> Iterator[None]:
     """Have `open_storage` find the processes of `tests.memory_store`."""
     with served():
         yield
-
-
-_covered: set[str] = set()
-
-
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Note the cells of the fault table that a test has proved, in whichever process it ran."""
-    if report.when == "call" and report.passed:
-        _covered.update(str(value) for name, value in report.user_properties if name == "cell")
-
-
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    """Print the fault table with what was run just now, where `make chaos` asks for it."""
-    if config.option.markexpr == "chaos or cell":
-        terminalreporter.section("storage call site x outcome")
-        terminalreporter.write(as_markdown(_covered))
 
 
 @pytest.fixture(autouse=True)

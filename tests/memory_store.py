@@ -15,19 +15,16 @@ of our code catches. What it had written to spools is gone, as a disk of a lost 
 
 import contextlib
 import itertools
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
-from types import FrameType
 from typing import NamedTuple, TypeVar
 from unittest import mock
 
 import google_crc32c
 
 from schemas.faults import fault_line
-from tests.call_sites import Site, site_of
 from transforms.storage import (
     DEFAULT_ACCESS,
     EVERYTHING,
@@ -62,13 +59,11 @@ class Step(NamedTuple):
         number: among the process's steps, from 1.
         operation: `stat`, `spool.publish` …
         name: of the object; empty where there is none.
-        site: the call in our code that asked for it.
     """
 
     number: int
     operation: str
     name: str
-    site: Site | None
 
 
 Disturb = Callable[[Step, Moment], None]
@@ -219,12 +214,12 @@ class Process:
         name, _, path = uri.removeprefix(SCHEME).partition("/")
         return _PROCESSES[name], path
 
-    def do(self, operation: str, name: str, site: Site | None, effect: Callable[[], T]) -> T:
+    def do(self, operation: str, name: str, effect: Callable[[], T]) -> T:
         """Do one step, disturbed as this process is to be."""
         with self._lock:
             if self._is_dead:
                 raise Killed
-            step = Step(len(self.steps) + 1, operation, name, site)
+            step = Step(len(self.steps) + 1, operation, name)
             self.steps.append(step)
         try:
             while True:
@@ -283,12 +278,11 @@ class MemoryStorage:
     def list(
         self, prefix: str = "", *, recursive: bool = True, bounds: Bounds = EVERYTHING
     ) -> Iterator[Entry]:
-        # The caller is known now; the step is done when the first entry is asked for.
-        return within(self._list(prefix, recursive, site_of(sys._getframe(1))), bounds)
+        return within(self._list(prefix, recursive), bounds)
 
-    def _list(self, prefix: str, recursive: bool, site: Site | None) -> Iterator[Entry]:
+    def _list(self, prefix: str, recursive: bool) -> Iterator[Entry]:
         below = self._prefix + prefix
-        found = self._process.do("list", prefix, site, lambda: self._store.objects(below))
+        found = self._process.do("list", prefix, lambda: self._store.objects(below))
         for name, stored in found.items():
             if recursive or "/" not in name:
                 yield _entry(prefix + name, stored)
@@ -323,8 +317,7 @@ class MemoryStorage:
         return self._do("create", name, lambda: self._store.create(self._prefix + name, data))
 
     def spool(self) -> Spool:
-        site = site_of(sys._getframe(1))
-        self._process.do("spool", "", site, lambda: None)
+        self._process.do("spool", "", lambda: None)
         return _MemorySpool(self._process, self._prefix)
 
     def delete(self, name: str) -> None:
@@ -341,8 +334,7 @@ class MemoryStorage:
         return self._process.store
 
     def _do(self, operation: str, name: str, effect: Callable[[], T]) -> T:
-        caller: FrameType = sys._getframe(2)
-        return self._process.do(operation, name, site_of(caller), effect)
+        return self._process.do(operation, name, effect)
 
     def _changed(self, name: str, what: str) -> RuntimeError:
         remedy = "run again when the source is at rest"
@@ -360,20 +352,17 @@ class _MemorySpool:
 
     def write(self, parts: Sequence[bytes]) -> None:
         copies = [bytearray(part) for part in parts]  # on disk, and not the reader's bytes
-        site = site_of(sys._getframe(1))
-        self._process.do("spool.write", "", site, lambda: self._parts.extend(map(bytes, copies)))
+        self._process.do("spool.write", "", lambda: self._parts.extend(map(bytes, copies)))
 
     def publish(self, name: str) -> bool:
-        site, data = site_of(sys._getframe(1)), b"".join(self._parts)
-        store = self._process.store
-        return self._process.do(
-            "spool.publish", name, site, lambda: store.create(self._prefix + name, data)
-        )
+        store, data = self._process.store, b"".join(self._parts)
+        create = lambda: store.create(self._prefix + name, data)  # noqa: E731
+        return self._process.do("spool.publish", name, create)
 
     def close(self) -> None:
         if self._is_open:
             self._is_open = False
-            self._process.do("spool.close", "", None, self._parts.clear)
+            self._process.do("spool.close", "", self._parts.clear)
 
 
 def _entry(name: str, stored: Stored) -> Entry:

@@ -1,6 +1,5 @@
 """Damage of every kind to shards and indexes, read by `readers.open`: always a code and a place."""
 
-import ast
 import functools
 import multiprocessing
 import operator
@@ -19,7 +18,6 @@ import readers
 from readers import shard_reader
 from schemas.faults import find_fault
 from schemas.tfrecord import masked_crc
-from tests.call_sites import STORAGE_METHODS
 from tests.gcs_stand_in import Fault, GcsStandIn, What
 from tests.gcs_stand_in import Kind as Request
 from tests.small_data_sets import write_data_set
@@ -379,18 +377,3 @@ def test_processes_read_a_bucket(bucket: GcsStandIn, method: str) -> None:
     with context.Pool(2) as pool:
         found = pool.map_async(ids_in_child, [records] * 4).get(60)
     assert found == [list(range(10))] * 4
-
-
-# --- what readers may do to a store ---
-
-
-def test_readers_create_and_delete_nothing() -> None:
-    """The table of faults (`tests/CHAOS.md`) has no rows of readers for this reason."""
-    called = {
-        node.func.attr
-        for path in (Path(__file__).parents[1] / "readers").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-    }
-    assert {"list", "stat", "read"} <= called & STORAGE_METHODS
-    assert not called & {"create", "spool", "delete", "probe", "publish", "write"}

@@ -39,16 +39,7 @@ def frame_in(
 # kept, and for one that is turned upright where that is another.
 FRAMES = {
     "auto, equal": (AUTO, WIDE, WIDE, 1, Frame(*WIDE)),
-    "trust_image, equal": (TRUST_IMAGE, WIDE, WIDE, 1, Frame(*WIDE)),
     "stored, EXIF 6": (AUTO, WIDE, WIDE, 6, Frame(*WIDE), Frame(*WIDE, 8, ("boxes_turned",))),
-    "stored, trust_image": (
-        TRUST_IMAGE,
-        WIDE,
-        WIDE,
-        6,
-        Frame(*WIDE),
-        Frame(*WIDE, 8, ("boxes_turned",)),
-    ),
     # It says that they are those of the picture as it is viewed.
     "upright, EXIF 6": (REJECT, HIGH, WIDE, 6, Frame(*HIGH, 6, ("boxes_turned",)), Frame(*HIGH)),
     "upright, trust_image": (
@@ -68,24 +59,8 @@ FRAMES = {
         Frame(*WIDE, 1, ("frame_assumed",)),
         Frame(*WIDE, 2, ("frame_assumed", "boxes_turned")),
     ),
-    "square": (
-        REJECT,
-        (640, 640),
-        (640, 640),
-        6,
-        Frame(640, 640, 1, ("frame_assumed",)),
-        Frame(640, 640, 8, ("frame_assumed", "boxes_turned")),
-    ),
     "swapped without EXIF": (AUTO, HIGH, WIDE, 1, unfit(HIGH, WIDE)),
     "auto, halved": (AUTO, WIDE, HALF, 1, Frame(*WIDE, 1, ("boxes_rescaled",))),
-    "auto, halved, stored": (
-        AUTO,
-        WIDE,
-        HALF,
-        6,
-        Frame(*WIDE, 1, ("boxes_rescaled",)),
-        Frame(*WIDE, 8, ("boxes_rescaled", "boxes_turned")),
-    ),
     "auto, halved, upright": (
         AUTO,
         WIDE,
@@ -98,13 +73,6 @@ FRAMES = {
     "reject, halved": (REJECT, WIDE, HALF, 1, unfit(WIDE, HALF)),
     "trust_image, halved": (TRUST_IMAGE, WIDE, HALF, 1, Frame(*HALF, 1, ("size_from_image",))),
     "trust_json, halved": (TRUST_JSON, WIDE, HALF, 1, Frame(*WIDE, 1, ("size_from_json",))),
-    "trust_json, another aspect": (
-        TRUST_JSON,
-        WIDE,
-        OTHER,
-        1,
-        Frame(*WIDE, 1, ("size_from_json",)),
-    ),
     "trust_json, another aspect, EXIF": (
         TRUST_JSON,
         WIDE,

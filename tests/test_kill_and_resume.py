@@ -163,33 +163,6 @@ def test_interrupted(number: signal.Signals, code: int, job: Job, tmp_path: Path
     check_resumes(job, tmp_path / "out")
 
 
-@pytest.mark.parametrize(
-    "log",
-    ["log()", "(threading.Thread(target=log, daemon=True).start(), time.sleep(60))"],
-    ids=["main thread", "other thread"],
-)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_while_stderr_is_full(number: signal.Signals, log: str) -> None:
-    code = f"""
-import logging, threading, time
-from pipelines.cli import guarded
-def log():
-    print("logging", flush=True)
-    logging.getLogger("pipelines").warning("x" * 10**6)
-guarded(lambda _: {log}, [])
-"""
-    with subprocess.Popen(
-        [sys.executable, "-c", code], cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        try:
-            process.stdout.readline()
-            time.sleep(0.3)
-            process.send_signal(number)
-            assert process.wait(10) == 128 + number
-        finally:
-            process.kill()
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_while_it_starts(number: signal.Signals, job: Job, tmp_path: Path) -> None:
     """Importing Beam takes most of a second, in which people change their minds too."""
@@ -301,23 +274,3 @@ def test_closed_pipes_neither_hang_nor_fail(
     os.close(writer)
     assert run.returncode == (3 if fault else 0)
     assert (tmp_path / "out/manifest.json").exists() == (not fault)
-
-
-@pytest.mark.parametrize(
-    ("closed", "arguments", "code", "out"),
-    [
-        ("2>&-", "coco --nothing", 2, ""),
-        ("2>&-", "verify --help", 0, "usage: beam-tfrec verify"),
-        (">&- 2>&-", "verify --help", 0, ""),
-        ("2>&-", "folder --images {0}/photos --output {0}/out --num_shards 1", 0, "{0}/out: 1 rec"),
-    ],
-)
-def test_a_closed_stderr(closed: str, arguments: str, code: int, out: str, tmp_path: Path) -> None:
-    """Nothing is printed there, and no file that is opened later takes its place."""
-    (tmp_path / "photos/cat").mkdir(parents=True)
-    (tmp_path / "photos/cat/a.jpg").write_bytes(jpeg_bytes())
-    line = f"{sys.executable} -m pipelines.cli {arguments} {closed}".format(tmp_path)
-    ran = subprocess.run(["sh", "-c", line], cwd=PROJECT, capture_output=True, text=True)
-    assert (ran.returncode, ran.stderr) == (code, "")
-    assert ran.stdout.startswith(out.format(tmp_path))
-    assert bool(ran.stdout) is bool(out)

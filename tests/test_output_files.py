@@ -153,7 +153,7 @@ def test_older_data_sets_are_read_and_removed_by_their_index_names(
     keys = [records.key(place) for place in range(len(records))]
     (shown,) = records_of_set(str(out), DEFAULT_ACCESS, "train", key=keys[-1])
     parsed = from_json((out / "manifest.json").read_bytes(), Manifest)
-    written = [w.key for i in list_indexes(parsed, str(out), ["train"]) for w in read_written(i)]
+    written = [key for i in list_indexes(parsed, str(out), ["train"]) for key in read_written(i)]
 
     assert sorted(keys) == sorted(written) == [str(number) for number in range(1, 7)]
     assert shown.key == keys[-1]

@@ -31,7 +31,6 @@ from tests.coco_command import (
     finish,
     rejected_of,
     run_coco,
-    write_coco,
 )
 from tests.faulty_sources import failing_reads
 from tests.pipeline_command import run_pipeline
@@ -212,18 +211,6 @@ def test_memory(more_mib: int, tmp_path: Path) -> None:
     assert committed(sources, out, *arguments[6:])["splits"]["train"]["records"] == 6
 
 
-@pytest.mark.parametrize("more_mib", [32, 80])
-def test_memory_with_two_processes(more_mib: int, tmp_path: Path) -> None:
-    """Whether one does without the other, or both with less: all is there, or one line says why."""
-    sources, out = large_images(tmp_path), tmp_path / "out"
-    flags = ("--num_shards", 3, "--max_rejected", "100%", "--workers", 2)
-    run = Run(*children.outcome_of(convert_within, more_mib << 20, command(sources, out, *flags)))
-    check_visible(out)
-    assert run.code == 0 or run.ended == (6, "E-IO-LIMIT"), run.err
-    assert not (out / "rejected.jsonl").exists() or rejected_of(out) == []
-    assert committed(sources, out, *flags)["splits"]["train"]["records"] == 6
-
-
 def test_image_of_two_gigabytes_is_not_read(tmp_path: Path) -> None:
     """Its size in the listing is enough: it would not fit in memory."""
     sources, out = write_set(tmp_path, 4), tmp_path / "out"
@@ -266,31 +253,6 @@ def test_tables_that_grow(name: str, records: int, rejects: int, tmp_path: Path)
         {"E-ROW-TOO-LARGE"} if rejects else set()
     )
     assert len(rejected_of(out)) == rejects
-
-
-BOMBS = {
-    "65536-uint32-limit.png": "E-IMG-PIXELS",
-    "decompression_bomb.gif": "E-IMG-DAMAGED",
-    "decompression_bomb_extents.gif": "E-IMG-DAMAGED",
-    "png_decompression_dos.png": None,  # its bomb is in a chunk of text that is never unpacked
-}
-
-
-@pytest.mark.parametrize("check", ["header", "decode"])
-def test_decompression_bombs(check: str, shared_data: Path, tmp_path: Path) -> None:
-    """Told by their headers, within memory that their pixels would exceed many times over."""
-    images = [
-        {"id": place, "file_name": name, "width": 9, "height": 9}
-        for place, name in enumerate(BOMBS, start=1)
-    ]
-    spec = {"images": images, "annotations": [], "categories": [{"id": 1, "name": "bomb"}]}
-    sources, out = (shared_data / "odd", write_coco(tmp_path, spec)), tmp_path / "out"
-    flags = ("--check", check, "--on_size_mismatch", "trust_image", "--max_rejected", 3)
-    arguments = command(sources, out, *flags)
-    run = Run(*children.outcome_of(convert_within, 512 << 20, arguments))
-    assert run.code == 0, run.err
-    found = dict.fromkeys(BOMBS) | {line["file_name"]: line["code"] for line in rejected_of(out)}
-    assert found == BOMBS
 
 
 def test_a_fault_leaves_no_shard_being_built(

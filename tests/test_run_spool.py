@@ -8,8 +8,6 @@ from pathlib import Path
 import apache_beam as beam
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pipelines import table
 from schemas.samples import Sample, digest_payload
@@ -41,16 +39,6 @@ def test_a_sample_keeps_the_place_and_the_digest(spool: RunSpool) -> None:
     assert payload_bytes(second) == 8
     assert spool.give(second) == sample("2", b"polygons")
     assert spool.give(first) == sample("1", b"abc")
-
-
-@given(st.lists(st.binary(max_size=300), max_size=20))
-def test_giving_undoes_taking(payloads: list[bytes]) -> None:
-    pipeline = beam.Pipeline(runner="FnApiRunner")
-    spool = spool_for(pipeline)
-    assert spool is not None
-    samples = [sample(str(place), payload) for place, payload in enumerate(payloads)]
-
-    assert [spool.give(light) for light in map(spool.take, samples)] == samples
 
 
 def test_more_than_waits_in_memory(spool: RunSpool) -> None:
@@ -140,8 +128,3 @@ def test_another_process_reads_what_was_put_there(spool: RunSpool) -> None:
     assert theirs.get(place) == b"abc"
     run_spool.close_spool(theirs.number)
     assert spool.get(place) == b"abc"
-
-
-def test_a_missing_folder_cannot_be_shared(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"^E-IO-READONLY .*gone: .*give a --spool_dir"):
-        RunSpool(10**9, str(tmp_path / "gone")).written_file()
