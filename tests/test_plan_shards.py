@@ -294,40 +294,6 @@ def test_all_permutations_are_equally_likely() -> None:
     assert chi_squared < 180  # 119 degrees of freedom: one seed recipe in 5,000 would fail
 
 
-# --- digests and tallies ---
-
-BLOB = Blob("train", "a.jpg", 1000, "pin", 7)
-SAMPLE = Sample("train", "1", 3, (BLOB,), b"fields", (1, 2))
-
-
-def with_blob(**changes: object) -> Sample:
-    return msgspec.structs.replace(SAMPLE, blobs=(msgspec.structs.replace(BLOB, **changes),))
-
-
-@pytest.mark.parametrize(
-    ("other", "same", "same_with_order_input"),
-    [
-        (SAMPLE, True, True),
-        (with_blob(pin="touched or copied"), True, True),
-        (msgspec.structs.replace(SAMPLE, position=4), True, False),
-        (msgspec.structs.replace(SAMPLE, split="val"), False, False),
-        (msgspec.structs.replace(SAMPLE, key="2"), False, False),
-        (msgspec.structs.replace(SAMPLE, fields=b"other"), False, False),
-        (msgspec.structs.replace(SAMPLE, annotation_ids=(2, 1)), False, False),
-        (msgspec.structs.replace(SAMPLE, blobs=()), False, False),
-        (with_blob(root="val"), False, False),
-        (with_blob(name="b.jpg"), False, False),
-        (with_blob(size_bytes=1001), False, False),
-        (with_blob(crc32c=8), False, False),
-    ],
-)
-def test_the_digest_covers_what_decides_the_data_set(
-    other: Sample, same: bool, same_with_order_input: bool
-) -> None:
-    for order, expected in ((SHUFFLED, same), (INPUT, same_with_order_input)):
-        assert (members_digest([SAMPLE], order) == members_digest([other], order)) is expected
-
-
 def test_a_split_without_samples_has_no_shards() -> None:
     assert table_of(Sharding(), {"train": 3}).planned("val") == PlannedSplit(0, 0)
 
