@@ -19,6 +19,8 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+from transforms.storage.disk import FileSpool
+
 KILLED = 77
 """Exit code of a child that `die_at` ended."""
 
@@ -92,7 +94,7 @@ def die_at(nth: int, *, torn: bool = False) -> None:
     """End this process at the n-th call that makes something durable or visible.
 
     Args:
-        nth: counts calls of `os.writev`, `os.fsync` and `os.link`, from 1.
+        nth: counts calls of `FileSpool.write`, `os.fsync` and `os.link`, from 1.
         torn: where that call is a write, let half of it through first.
     """
     count = itertools.count(1)
@@ -101,15 +103,15 @@ def die_at(nth: int, *, torn: bool = False) -> None:
         def call(*args: Any, **kwargs: Any) -> Any:
             if next(count) != nth:
                 return real(*args, **kwargs)
-            if torn and name == "writev":
+            if torn and name == "write":
                 data = b"".join(args[1])
-                os.write(args[0], data[: len(data) // 2])
+                real(args[0], [data[: len(data) // 2]])
             os._exit(KILLED)
 
         return call
 
-    for name in ("writev", "fsync", "link"):
-        setattr(os, name, dying(name, getattr(os, name)))
+    for owner, name in ((FileSpool, "write"), (os, "fsync"), (os, "link")):
+        setattr(owner, name, dying(name, getattr(owner, name)))
 
 
 @contextlib.contextmanager

@@ -121,7 +121,7 @@ def check_committed(files: Files) -> dict[str, Any]:
         unknown = split["repairs"].keys() - REPAIRS.keys() - {_OWN_COUNT}
         unknown |= split.get("skipped", {}).keys() - FILTERS.keys()
         assert not unknown, f"1: docs/faults.md lacks {unknown}"
-    assert not any(name.startswith("_spool/") for name in files), "4: a spool is left over"
+    assert not any(name.startswith("_spool-") for name in files), "4: a spool is left over"
     return manifest
 
 

@@ -135,7 +135,7 @@ class DiskFiles:
     def all(self) -> dict[str, bytes]:
         paths = sorted(path for path in self.folder.rglob("*") if path.is_file())
         found = {str(path.relative_to(self.folder)): path.read_bytes() for path in paths}
-        return {name: data for name, data in found.items() if not name.startswith("_spool/")}
+        return {name: data for name, data in found.items() if not name.startswith("_spool-")}
 
     def touch(self, name: str) -> None:
         os.utime(self.folder / name, (1_700_000_000, 1_700_000_000))

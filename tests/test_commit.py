@@ -333,7 +333,7 @@ def test_the_manifest_is_the_last_of_the_files(
     build_run(run)
 
     probe, *files = linked
-    assert probe.startswith("_spool/probe-")
+    assert probe.startswith("_spool-probe-")
     assert files[0] == "_plan.json"
     assert files[-1] == "manifest.json"
     assert sorted(files) == sorted(contents(out))

@@ -1,6 +1,5 @@
 """The whole command with everything on Google Cloud Storage, on the stand-in."""
 
-import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import pytest
 from tests.coco_command import Run, check_committed, digests, run_coco
 from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
 from tests.gcs_stand_in.sources import SOURCES, put_sources
-from transforms.storage import gcs
 
 MakeCoco = Callable[..., tuple[Path, Path]]
 SHARDS = ("--num_shards", "4")
@@ -149,23 +147,6 @@ def test_without_the_right_to_list_nothing_is_written(stand_in: GcsStandIn) -> N
     assert run.ended == (6, "E-IO-AUTH")
     assert "storage.objects.list" in run.fault
     assert stand_in.objects("out") == {}
-
-
-def sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def test_large_shards_are_uploaded_whole(
-    stand_in: GcsStandIn, local: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gcs, "IN_ONE_REQUEST_BYTES", 1000)
-    stand_in.inject(Fault(What.GONE), Fault(What.LOST_REPLY, Kind.RESUMABLE_PUT, after=3))
-
-    run = convert()
-
-    assert run.code == 0, run.err
-    assert stand_in.faults_left() == []
-    assert shards_of(downloaded(stand_in, tmp_path / "downloaded")) == local
 
 
 def test_no_credentials_end_the_run_within_seconds(

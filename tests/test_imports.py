@@ -36,9 +36,6 @@ MAY_IMPORT = {
 TO_BE_MENDED = {
     ("readers", "imports transforms"),
     ("readers", f"imports {IMAGES}"),
-    (STORAGE, "uses _run"),
-    (STORAGE, "uses _path"),
-    (STORAGE, "uses _coding"),
     ("readers", "uses _places"),
     ("readers", "uses _repr_html_"),
 }

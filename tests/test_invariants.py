@@ -47,7 +47,7 @@ BROKEN: dict[str, tuple[Callable[[Files], None], str]] = {
     ),
     "a receipt has other bytes": (spoil(f"_receipts/{STEM}.json", lambda d: d + b" "), "2: _rec"),
     "a stray file": (lambda files: files.update(stray=b""), "4: stray is left over"),
-    "a spool is left": (lambda files: files.update({"_spool/1": b""}), "left over"),
+    "a spool is left": (lambda files: files.update({"_spool-1": b""}), "left over"),
     "a user's file is gone": (drop(next(iter(FOREIGN))), "4: notes.txt of the user"),
     "a user's file is another": (spoil(next(iter(FOREIGN)), lambda d: d + b"!"), "4: notes.txt"),
     "a shard is gone": (drop(SHARD), "4: shards, receipts"),

@@ -3,8 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from transforms.storage import Storage, open_storage
-from transforms.storage.stored_file import open_stored
+from transforms.storage import Storage, open_storage, open_stored
 
 
 @pytest.fixture
@@ -27,7 +26,7 @@ def test_reads_and_seeks_as_a_file(storage: Storage, tmp_path: Path, buffer_byte
             assert file.read(5) == b""
             assert file.seek(50) == 50
             assert file.read() == b""
-            with pytest.raises(OSError, match="Invalid argument"):
+            with pytest.raises(OSError):
                 file.seek(-11, os.SEEK_END)
 
 

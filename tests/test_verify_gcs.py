@@ -51,10 +51,10 @@ def test_a_flipped_bit(stand_in: GcsStandIn) -> None:
 
 def test_a_shard_and_the_manifest_are_gone(stand_in: GcsStandIn) -> None:
     name = first_shard(stand_in)
-    stand_in.client().bucket("b").blob(name).delete()
+    stand_in.remove("b", name)
     code, lines, _ = run("gs://b/out")
     assert code == 7 and lines[0].startswith(f"E-VER-MISSING gs://b/{name}: is not there")
-    stand_in.client().bucket("b").blob("out/manifest.json").delete()
+    stand_in.remove("b", "out/manifest.json")
     code, lines, _ = run("gs://b/out")
     assert code == 7 and lines[0].startswith("E-VER-MISSING gs://b/out/manifest.json: is not there")
 

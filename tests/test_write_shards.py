@@ -730,7 +730,7 @@ def test_writers_of_one_shard_at_once_make_one_set_of_files(
 
 
 CALLS_OF_A_RUN = 76
-"""Calls of writev, fsync and link in a run of two shards with three images each.
+"""Calls of write, fsync and link in a run of two shards with three images each.
 
 A small file takes 4 (write, sync, link, sync of the folder), a shard 1 + 3 and 3 small files, the
 probe and the plan 1 small file each, the commit 9.
@@ -754,7 +754,7 @@ def test_a_run_killed_at_any_call_resumes_to_the_same_files(
         out = tmp_path / f"killed at {nth}"
         planned = images, annotations, out, num_shards
         exit_codes.append(exit_code_of(build_and_die, *planned, nth, how))
-        visible = {n: d for n, d in files_of(out).items() if not n.startswith("_spool/")}
+        visible = {n: d for n, d in files_of(out).items() if not n.startswith("_spool-")}
         check_output(visible, undisturbed)
 
         build_run(plan_run(*planned))

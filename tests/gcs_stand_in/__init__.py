@@ -6,23 +6,10 @@ real clients talk to it, and injects faults into chosen requests:
     with GcsStandIn() as gcs:
         gcs.put("b", "a.jpg", b"...")
         gcs.inject(Fault(What.STATUS, Kind.READ, status=503, times=2))
-        gcs.client().bucket("b").blob("a.jpg").download_as_bytes()
+        os.environ["STORAGE_EMULATOR_HOST"] = gcs.url
+        open_storage("gs://b").read("a.jpg")
         assert gcs.count(Kind.READ) == 3
         assert gcs.faults_left() == []
-
-google-cloud-storage connects by `gcs.client()`, or with STORAGE_EMULATOR_HOST set to `gcs.url`.
-Whoever counts requests sets DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA=true first: else the
-client asks for the bucket, too, from a thread of its own.
-
-obstore connects by the base address alone (a `service_account_key` with `gcs_base_url` and
-`disable_oauth` does as well), and retries on its own unless told not to:
-
-    GCSStore(
-        "b",
-        config=gcs.obstore_config(),
-        client_options=OBSTORE_CLIENT_OPTIONS,
-        retry_config={"max_retries": 0},
-    )
 """
 
 import threading
@@ -32,24 +19,19 @@ from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Self
 
-from tests.gcs_stand_in.bucket import GcsError, no_such_object
-from tests.gcs_stand_in.calls import Api, Call, parse_call
 from tests.gcs_stand_in.faults import Fault, FaultPlan, Kind, Quota, What
-from tests.gcs_stand_in.http import ALL_PERMISSIONS, Protocol, Reply, error_reply
+from tests.gcs_stand_in.http import (
+    ALL_PERMISSIONS,
+    Call,
+    Protocol,
+    Reply,
+    error_reply,
+    parse_call,
+)
 from tests.gcs_stand_in.server import Outcome, Server
-from tests.gcs_stand_in.store import Store
+from tests.gcs_stand_in.store import GcsError, Store, no_such_object
 
-__all__ = [
-    "ALL_PERMISSIONS",
-    "OBSTORE_CLIENT_OPTIONS",
-    "Fault",
-    "GcsStandIn",
-    "Kind",
-    "Request",
-    "What",
-]
-
-OBSTORE_CLIENT_OPTIONS = {"allow_http": True}
+__all__ = ["Fault", "GcsStandIn", "Kind", "Request", "What"]
 
 _POLL_S = 0.02
 
@@ -85,14 +67,14 @@ class GcsStandIn:
         latency_s: how long each request waits before it is looked at; may be set at any time.
     """
 
-    def __init__(self, *, latency_s: float = 0.0, quota_per_s: float | None = None) -> None:
-        self.latency_s = latency_s
+    def __init__(self) -> None:
+        self.latency_s = 0.0
         self._server = Server(self._respond, self._wait)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._store = Store()
         self._protocol = Protocol(self._store, self.url)
         self._faults = FaultPlan()
-        self._quota = Quota(quota_per_s)
+        self._quota = Quota(None)
         self._lock = threading.Lock()
         self._requests: list[Request] = []
         self._closing = threading.Event()
@@ -120,25 +102,9 @@ class GcsStandIn:
             bug = self._server.bugs[0]
             raise RuntimeError(f"the stand-in itself failed: {bug!r}") from bug
 
-    def client(self, token: str | None = None) -> Any:
-        """Return a google.cloud.storage.Client connected to this; `token` makes it send one."""
-        # Imported here: whoever reads by obstore alone does not wait for it.
-        from google.auth.credentials import AnonymousCredentials
-        from google.cloud import storage
-        from google.oauth2.credentials import Credentials
-
-        credentials = AnonymousCredentials() if token is None else Credentials(token)
-        options = {"api_endpoint": self.url}
-        return storage.Client("stand-in", credentials, client_options=options)
-
-    def obstore_config(self, token: str | None = None) -> dict[str, Any]:
-        """Return the `config` of an obstore GCSStore; `token` makes it send one."""
-        identity = {"skip_signature": True} if token is None else {"bearer_token": token}
-        return {"base_url": self.url, **identity}
-
-    def make_bucket(self, name: str, location: str = "US", **properties: Any) -> None:
-        """Make a bucket; properties by JSON name, e.g. `billing={"requesterPays": True}`."""
-        self._store.make_bucket(name, {"location": location, **properties})
+    def make_bucket(self, name: str) -> None:
+        """Make a bucket, unless it is there."""
+        self._store.make_bucket(name)
 
     def put(self, bucket: str, name: str, data: bytes, **properties: Any) -> int:
         """Write an object, making its bucket if need be, and return the generation."""
@@ -167,9 +133,7 @@ class GcsStandIn:
 
     def allow(self, *permissions: str) -> None:
         """Let the caller do these things only, e.g. `allow("storage.objects.get")`."""
-        unknown = set(permissions) - ALL_PERMISSIONS
-        if unknown:
-            raise ValueError(f"permissions must be of {sorted(ALL_PERMISSIONS)}, got {unknown}")
+        assert ALL_PERMISSIONS.issuperset(permissions)
         self._protocol.permissions = set(permissions)
 
     def require_token(self) -> None:
@@ -223,7 +187,7 @@ class GcsStandIn:
         try:
             call = parse_call(method, target, headers, body)
         except (ValueError, GcsError) as error:
-            call = Call(Kind.OTHER, Api.JSON, method, "", target, {}, {})
+            call = Call(Kind.OTHER, method, "", target, {}, {})
             refusal = GcsError(HTTPStatus.BAD_REQUEST, "parseError", str(error))
             return self._note(call, Outcome(error_reply(call, refusal)))
         return self._note(call, self._decide(call))
@@ -252,16 +216,12 @@ class GcsStandIn:
         if fault.strike is not None:
             fault.strike()
         if fault.what is What.STATUS:
-            after_s = fault.retry_after_s
-            headers = [] if after_s is None else [("Retry-After", str(after_s))]
             error = GcsError(fault.status, "injected", f"injected: {fault.status}")
-            return Outcome(error_reply(call, error, headers), fault)
+            return Outcome(error_reply(call, error), fault)
         if fault.what is What.RESET:
             return Outcome(Reply(HTTPStatus.OK), fault)
         if fault.what is What.FLIPPED_UPLOAD:
-            call = replace(call, body=_flipped(call.body), media=_flipped(call.media))
-        if fault.what is What.GONE:
-            self._store.lose_upload(call.query.get("upload_id", ""))
+            call = replace(call, media=_flipped(call.media))
         return Outcome(self._protocol.answer(call), fault)
 
 

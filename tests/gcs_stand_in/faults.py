@@ -11,16 +11,11 @@ class Kind(Enum):
     """What a request is for."""
 
     LIST = auto()
-    STAT = auto()  # metadata of an object, by either API
+    STAT = auto()  # metadata of an object
     READ = auto()  # bytes of an object, by either API
-    UPLOAD = auto()  # a whole object in one request, simple or multipart
-    RESUMABLE_START = auto()
-    RESUMABLE_PUT = auto()  # a chunk
-    RESUMABLE_STATUS = auto()  # `Content-Range: bytes */N`: how much have you?
-    RESUMABLE_CANCEL = auto()
+    UPLOAD = auto()  # a whole object, or the start of a session
+    UPLOAD_CHUNK = auto()  # of a session, which only Beam's staging opens
     DELETE = auto()
-    BUCKET = auto()  # metadata of a bucket
-    PERMISSIONS = auto()  # testIamPermissions
     OTHER = auto()  # not served
 
 
@@ -36,10 +31,6 @@ class What(Enum):
     TRUNCATED_BODY = auto()  # half of the body, and Content-Length agrees with it
     FLIPPED_BIT = auto()  # one bit in the middle of the body
     FLIPPED_UPLOAD = auto()  # one bit in the middle of what is uploaded
-    GONE = auto()  # the session of a resumable upload is lost: 410 from now on
-
-
-_SESSION_KINDS = (Kind.RESUMABLE_PUT, Kind.RESUMABLE_STATUS)
 
 
 @dataclass(frozen=True)
@@ -47,17 +38,16 @@ class Fault:
     """One thing that goes wrong.
 
     Attributes:
-        what: what goes wrong.
-        kind: the requests it strikes; None for any (`GONE`: any of an upload session).
-        name: the object it strikes, exactly or as a predicate; None for any. The name of a
-            listing is its prefix, that of a request for a bucket is empty. A predicate may change
-            objects, e.g. to rewrite one just before it is read; it must not inject faults.
-        times: how often it strikes; None for ever.
-        after: how many requests that it could strike are let through first.
-        status: of `STATUS`, e.g. 503.
-        retry_after_s: of `STATUS`: the Retry-After header; None for no header.
-        seconds: of `STALL` and `STALLED_BODY`; None until `GcsStandIn.release()`.
-        strike: called when it strikes, before any effect; e.g. to kill the client.
+        what: kind of trouble.
+        kind: requests that it strikes; None for any.
+        name: object that it strikes, exactly or as a predicate; None for any. A listing has the
+            name of its prefix. A predicate may change objects, e.g. rewrite one just before it is
+            read; it must not inject faults.
+        times: number of strikes; None for ever.
+        after: number of requests that are let through first.
+        status: HTTP status of `STATUS`, e.g. 503.
+        seconds: length of `STALL` and `STALLED_BODY`; None until `GcsStandIn.release()`.
+        strike: callback before any effect; e.g. to kill the client.
     """
 
     what: What
@@ -66,19 +56,12 @@ class Fault:
     times: int | None = 1
     after: int = 0
     status: int = 503
-    retry_after_s: int | None = None
     seconds: float | None = None
     strike: Callable[[], None] | None = None
 
-    def __post_init__(self) -> None:
-        if self.what is What.GONE and self.kind not in (None, *_SESSION_KINDS):
-            raise ValueError(f"kind must be one of {_SESSION_KINDS} or None, got {self.kind}")
-        if self.times is not None and self.times < 1:
-            raise ValueError(f"times must be at least 1 or None, got {self.times}")
-
     def strikes(self, kind: Kind, name: str) -> bool:
         """Tell whether a request is one that this fault is for."""
-        if self.kind not in (None, kind) or (self.what is What.GONE and kind not in _SESSION_KINDS):
+        if self.kind not in (None, kind):
             return False
         return self.name(name) if callable(self.name) else self.name in (None, name)
 

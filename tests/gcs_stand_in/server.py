@@ -17,7 +17,6 @@ from typing import Any
 from tests.gcs_stand_in.faults import Fault, What
 from tests.gcs_stand_in.http import Reply
 
-_CANCELLED = 499  # has no name in the standard library
 _BODY_FAULTS = (What.SHORT_BODY, What.TRUNCATED_BODY, What.FLIPPED_BIT, What.STALLED_BODY)
 
 
@@ -114,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self._send(Outcome(Reply(HTTPStatus.BAD_REQUEST, (), repr(error).encode())))
 
-    do_HEAD = do_POST = do_PUT = do_DELETE = do_GET
+    do_POST = do_PUT = do_DELETE = do_GET
 
     def _serve(self) -> None:
         body = self._read_body()
@@ -141,8 +140,6 @@ class _Handler(BaseHTTPRequestHandler):
         if outcome.what is What.SHORT_BODY:
             self.close_connection = True
         self._send_head(outcome.reply, len(body))
-        if self.command == "HEAD":
-            return
         if outcome.reply.is_chunked:
             body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
         half = len(body) // 2
@@ -155,7 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _send_head(self, reply: Reply, size_bytes: int) -> None:
-        self.send_response(reply.status, "Cancelled" if reply.status == _CANCELLED else None)
+        self.send_response(reply.status)
         for name, value in reply.headers:
             self.send_header(name, value)
         if reply.is_chunked:

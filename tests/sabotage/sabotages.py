@@ -236,7 +236,7 @@ SABOTAGES = (
         4,
         "gs://: an object that is there is replaced",
         GCS,
-        "                    if_generation_match=0,\n",
+        '            "ifGenerationMatch": "0",\n',
         "",
         ("tests/test_storage.py::test_of_many_creators_one_succeeds",),
     ),
@@ -253,7 +253,7 @@ SABOTAGES = (
         4,
         "local: a file gets its name before its bytes are durable",
         LOCAL,
-        "            os.fsync(self._fd)\n",
+        "            os.fsync(self._file.fileno())\n",
         "",
         (
             "tests/test_storage_local.py"
@@ -264,8 +264,8 @@ SABOTAGES = (
         4,
         "other stores: a file grows under its final name",
         OTHERS,
-        'spooled = self._uri(f"{SPOOL_DIR}/{uuid.uuid4().hex}")',
-        "spooled = self._uri(name)",
+        'spooled = self.uri(f"{SPOOL_PREFIX}{uuid.uuid4().hex}")',
+        "spooled = self.uri(name)",
         ("tests/test_storage_beam_filesystem.py::test_a_transient_error_is_retried",),
     ),
     Sabotage(

@@ -35,8 +35,15 @@ from transforms.sources.read_blobs import (
     read_packed,
 )
 from transforms.sources.read_samples import Item, SourceNote
-from transforms.storage import DEFAULT_ACCESS, Access, Entry, find_uri, join_uri, open_storage
-from transforms.storage.stored_file import open_stored
+from transforms.storage import (
+    DEFAULT_ACCESS,
+    Access,
+    Entry,
+    find_uri,
+    join_uri,
+    open_storage,
+    open_stored,
+)
 
 STAGE = "read_arrays"
 

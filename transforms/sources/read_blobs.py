@@ -14,9 +14,8 @@ from typing import IO, NamedTuple
 from schemas.faults import fault_line
 from schemas.samples import Blob
 from schemas.tensors import HEAD_BYTES
-from transforms.storage import Entry, Span, Storage, join_uri
+from transforms.storage import Entry, Span, Storage, join_uri, open_stored
 from transforms.storage.disk import coded
-from transforms.storage.stored_file import open_stored
 
 
 def read_blob(storage: Storage, blob: Blob) -> bytes:

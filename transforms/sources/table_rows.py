@@ -17,8 +17,7 @@ import msgspec
 from schemas.annotations.json_sections import STRING
 from schemas.columns import Cell, format_of
 from schemas.faults import fault_line
-from transforms.storage import Entry, Storage, join_uri
-from transforms.storage.stored_file import open_stored, read_chunks
+from transforms.storage import Entry, Storage, join_uri, open_stored, read_chunks
 
 PIECE_BYTES = 8 << 20
 DEFAULT_MAX_CELL_BYTES = 100_000_000

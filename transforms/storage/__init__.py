@@ -4,6 +4,8 @@ Nothing else in the project knows about paths. `open_storage` chooses the storag
 local path, `gs://`, or a URI of any other filesystem that Beam knows.
 """
 
+import contextlib
+import io
 import math
 import os
 import posixpath
@@ -12,12 +14,13 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import google_crc32c
 import msgspec
 
 from schemas.faults import fault_line
 
-SPOOL_DIR = "_spool"
-"""Folder of named spools in an output, where the store has no anonymous files."""
+SPOOL_PREFIX = "_spool-"
+"""Beginning of the names of spools in an output, where the store has no anonymous files."""
 
 Bounds = Sequence[str]
 """At least two names in order that divide a listing; an empty first or last one is no bound."""
@@ -33,6 +36,10 @@ DEFAULT_REMOTE_READERS = 64
 Span = tuple[int, int]
 """A half-open range of bytes within a file."""
 
+MAX_AT_ONCE_BYTES = 64 << 20
+"""Limit of a single read of a stored file, for headers and pieces."""
+
+_CHUNK_BYTES = 8 << 20
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
@@ -140,8 +147,16 @@ class Storage(Protocol):
     """
 
     root: str
-    lists_by_name: bool
-    lists_folders: bool
+    lists_by_name: bool = False
+    lists_folders: bool = False
+
+    def uri(self, name: str) -> str:
+        """Return the path or URI of a name, or of the root for an empty name."""
+        return join_uri(self.root, name) if name else self.root
+
+    def changed(self, name: str, what: str) -> RuntimeError:
+        """Return the fault of a file that is missing or not the listed one."""
+        return source_changed(self.uri(name), what)
 
     def list(
         self, prefix: str = "", *, recursive: bool = True, bounds: Bounds = EVERYTHING
@@ -169,9 +184,19 @@ class Storage(Protocol):
 
     def crc32c(self, name: str) -> int:
         """Return a file's CRC-32C, from the store or by reading it piece by piece."""
+        entry = self.stat(name)
+        if entry is None:
+            raise self.changed(name, "not there")
+        crc32c = 0
+        for chunk in read_chunks(self, entry, 0, entry.size_bytes, _CHUNK_BYTES):
+            crc32c = google_crc32c.extend(crc32c, chunk)
+        return crc32c
 
     def create(self, name: str, data: bytes) -> bool:
         """Create a small file whole; False when there is one of that name."""
+        with contextlib.closing(self.spool()) as spool:
+            spool.write([data])
+            return spool.publish(name)
 
     def spool(self) -> Spool:
         """Return a new spool for a large file."""
@@ -321,3 +346,64 @@ def source_changed(where: str, what: str) -> RuntimeError:
     """Return the fault of a file that is missing or not the listed one."""
     remedy = "run again when the source is at rest"
     return RuntimeError(fault_line("E-SRC-CHANGED", where, what, remedy))
+
+
+def open_stored(
+    storage: Storage, entry: Entry, buffer_bytes: int, max_at_once_bytes: int = MAX_AT_ONCE_BYTES
+) -> io.BufferedReader:
+    """Return a file, as it was listed, as a stream; nothing is read yet.
+
+    Args:
+        storage: store of the file.
+        entry: the file's entry in a listing.
+        buffer_bytes: smallest number of bytes of a request.
+        max_at_once_bytes: limit of a single read; a read of more is a `ValueError`.
+    """
+    return io.BufferedReader(_StoredFile(storage, entry, max_at_once_bytes), buffer_bytes)
+
+
+def read_chunks(
+    storage: Storage, entry: Entry, start: int, end: int, chunk_bytes: int
+) -> Iterator[bytes]:
+    """Yield the bytes of a span of a file, as it was listed, so many at a time."""
+    for at in range(start, end, chunk_bytes):
+        yield storage.read(entry.name, entry, (at, min(at + chunk_bytes, end)))
+
+
+class _StoredFile(io.RawIOBase):
+    """Each read is of one span."""
+
+    def __init__(self, storage: Storage, entry: Entry, max_at_once_bytes: int) -> None:
+        self._storage = storage
+        self._entry = entry
+        self._max_at_once_bytes = max_at_once_bytes
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        begin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._entry.size_bytes}
+        self._position = begin[whence] + offset
+        return self._position
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        data = self._next(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def readall(self) -> bytes:
+        return self._next(self._entry.size_bytes)
+
+    def _next(self, size_bytes: int) -> bytes:
+        end = max(min(self._position + size_bytes, self._entry.size_bytes), self._position)
+        if end - self._position > self._max_at_once_bytes:
+            raise ValueError(f"{end - self._position} bytes at once")
+        if end == self._position:
+            return b""
+        data = self._storage.read(self._entry.name, self._entry, (self._position, end))
+        self._position = end
+        return data

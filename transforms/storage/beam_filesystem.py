@@ -1,6 +1,6 @@
 """Any filesystem that Beam knows, through `FileSystems`: the lowest common denominator.
 
-Files are written under `_spool/` and renamed, so that they appear whole. Beam has no create-only
+Files are written under `_spool-…` and renamed, so that they appear whole. Beam has no create-only
 rename: a check just before it is all that keeps two runs from publishing one name. Names are taken
 literally, but Beam's `match` and `delete` treat them as globs. So listing matches the root alone,
 and a root, or a name to delete, must not hold glob characters.
@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import IO, TypeVar
 
-import google_crc32c
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
@@ -19,34 +18,30 @@ from schemas.faults import fault_line
 from transforms.storage import (
     DEFAULT_ACCESS,
     EVERYTHING,
-    SPOOL_DIR,
+    SPOOL_PREFIX,
     Access,
     Bounds,
     Entry,
     Span,
     Spool,
+    Storage,
     ends_early,
-    join_uri,
-    source_changed,
     within,
 )
-from transforms.storage.disk import UploadedSpool, publish_whole
+from transforms.storage.disk import UploadedSpool
 from transforms.storage.retries import rate_of, retry
 
 _GLOB = set("*?[")
 _COPY_BYTES = 1 << 20
-_AS_IT_IS = CompressionTypes.UNCOMPRESSED
+_AS_IT_IS = CompressionTypes.UNCOMPRESSED  # Beam would unpack by the name's extension
 _NO_CLIENT = (ValueError, AssertionError, ImportError)  # what a missing client raises
 _PERMANENT = (FileNotFoundError, PermissionError, *_NO_CLIENT)
 
 T = TypeVar("T")
 
 
-class BeamStorage:
+class BeamStorage(Storage):
     """Files below a URI that Beam's `FileSystems` can open."""
-
-    lists_by_name = False
-    lists_folders = False
 
     def __init__(self, root: str, access: Access = DEFAULT_ACCESS) -> None:
         """Take the root's URI and how it is reached.
@@ -56,9 +51,8 @@ class BeamStorage:
         """
         self.root = root.rstrip("/")
         self._spool_dir = access.spool_dir
-        self._rate = rate_of(
-            "/".join(root.split("/")[:3]), _is_throttling, access.max_reads_per_second
-        )
+        store = "/".join(root.split("/")[:3])
+        self._rate = rate_of(store, _is_throttling, access.max_reads_per_second)
         if _GLOB & set(root):
             raise ValueError(
                 f"a path on {root.split(':')[0]} must not hold * ? or [, got {root!r}: rename it"
@@ -77,7 +71,7 @@ class BeamStorage:
 
     def stat(self, name: str) -> Entry | None:
         """Return a file's entry, None when there is none."""
-        uri = self._uri(name)
+        uri = self.uri(name)
         if not self._run(name, lambda: self._filesystem.exists(uri)):
             return None
         found = self._run(name, lambda: self._filesystem.metadata(uri))
@@ -91,19 +85,10 @@ class BeamStorage:
             size_bytes = len(data) if span is None or found is None else found.size_bytes
             if found is None or (size_bytes, found.pin) != (expected.size_bytes, expected.pin):
                 what = f"{size_bytes} bytes, {expected.size_bytes} were listed, or it was modified"
-                raise source_changed(self._uri(name), what)
+                raise self.changed(name, what)
         if span is not None and len(data) != span[1] - span[0]:
-            size_bytes = span[0] + len(data)
-            raise source_changed(self._uri(name), ends_early(size_bytes, span))
+            raise self.changed(name, ends_early(span[0] + len(data), span))
         return data
-
-    def crc32c(self, name: str) -> int:
-        """Return a file's CRC-32C."""
-        return self._run(name, lambda: self._crc32c_once(name))
-
-    def create(self, name: str, data: bytes) -> bool:
-        """Create a small file whole; False when the name is taken."""
-        return publish_whole(self.spool(), name, data)
 
     def spool(self) -> Spool:
         """Return a spool on the worker's own disk."""
@@ -116,19 +101,19 @@ class BeamStorage:
                 f"a name to delete must not hold * ? or [, got {name!r}: delete it by hand"
             )
         if self.stat(name) is not None:
-            self._run(name, lambda: self._filesystem.delete([self._uri(name)]))
+            self._run(name, lambda: self._filesystem.delete([self.uri(name)]))
 
     def require_folder(self) -> None:
         """Do nothing: an object store has no folders."""
 
     def probe(self) -> None:
         """Create and delete a file."""
-        name = f"{SPOOL_DIR}/probe-{uuid.uuid4().hex}"
+        name = f"{SPOOL_PREFIX}probe-{uuid.uuid4().hex}"
         self.create(name, b"\n")
         self.delete(name)
 
     def _match(self, prefix: str, recursive: bool) -> Iterator[Entry]:
-        below = self._uri(prefix).rstrip("/")
+        below = self.uri(prefix).rstrip("/")
         pattern = f"{below}/{'**' if recursive else '*'}"
         (matched,) = self._run(prefix, lambda: FileSystems.match([pattern]))
         skip = len(self.root) + 1
@@ -137,8 +122,8 @@ class BeamStorage:
             yield Entry(found.path[skip:], found.size_in_bytes, pin)
 
     def _read_once(self, name: str, span: Span | None) -> bytes:
-        uri = self._uri(name)
-        try:  # Beam would unpack by the name's extension
+        uri = self.uri(name)
+        try:
             with self._rate.request():
                 file = self._filesystem.open(uri, compression_type=_AS_IT_IS)
             with file:
@@ -151,13 +136,6 @@ class BeamStorage:
                 raise FileNotFoundError(uri) from error
             raise
 
-    def _crc32c_once(self, name: str) -> int:
-        crc = 0
-        with self._filesystem.open(self._uri(name), compression_type=_AS_IT_IS) as file:
-            while chunk := file.read(_COPY_BYTES):
-                crc = google_crc32c.extend(crc, chunk)
-        return crc
-
     def _upload(self, name: str, file: IO[bytes]) -> bool:
         """Upload under a spool's name; then rename it, unless the name is taken."""
         return self._run(name, lambda: self._rename(name, file))
@@ -165,32 +143,26 @@ class BeamStorage:
     def _rename(self, name: str, spool: IO[bytes]) -> bool:
         if self.stat(name) is not None:
             return False
-        spooled = self._uri(f"{SPOOL_DIR}/{uuid.uuid4().hex}")
+        spooled = self.uri(f"{SPOOL_PREFIX}{uuid.uuid4().hex}")
         with contextlib.suppress(Exception):  # flat stores have no folders to make
-            self._filesystem.mkdirs(self._uri(SPOOL_DIR))
-        with contextlib.suppress(Exception):
-            self._filesystem.mkdirs(self._uri(name).rpartition("/")[0])
+            self._filesystem.mkdirs(self.uri(name).rpartition("/")[0])
         spool.seek(0)
         with self._filesystem.create(spooled, compression_type=_AS_IT_IS) as file:
             while chunk := spool.read(_COPY_BYTES):
                 file.write(chunk)
-        self._filesystem.rename([spooled], [self._uri(name)])
+        self._filesystem.rename([spooled], [self.uri(name)])
         return True
 
     def _run(self, name: str, operation: Callable[[], T]) -> T:
         try:
-            return retry(lambda: _unwrapped(operation), _is_transient, lambda: self._uri(name))
+            return retry(lambda: _unwrapped(operation), _is_transient, self.uri(name))
         except FileNotFoundError as error:
-            raise source_changed(self._uri(name), "not there") from error
-        except PermissionError as error:
-            line = fault_line("E-IO-AUTH", self._uri(name), str(error), "give this user permission")
-            raise RuntimeError(line) from error
-        except _NO_CLIENT as error:
-            remedy = "install and set up this store's client"
-            raise RuntimeError(fault_line("E-ARG", self._uri(name), str(error), remedy)) from error
-
-    def _uri(self, name: str) -> str:
-        return join_uri(self.root, name) if name else self.root
+            raise self.changed(name, "not there") from error
+        except (PermissionError, *_NO_CLIENT) as error:
+            code, remedy = "E-ARG", "install and set up this store's client"
+            if isinstance(error, PermissionError):
+                code, remedy = "E-IO-AUTH", "give this user permission"
+            raise RuntimeError(fault_line(code, self.uri(name), str(error), remedy)) from error
 
 
 def _unwrapped(operation: Callable[[], T]) -> T:
@@ -209,7 +181,7 @@ def _details(error: BeamIOError) -> Iterator[Exception]:
 
 
 def _is_throttling(_: Exception) -> bool:
-    return False  # Beam's clients hide it; a slow reply is the only sign
+    return False  # Beam's clients hide it
 
 
 def _is_transient(error: Exception) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from schemas.faults import fault_line
-from transforms.storage import Spool, is_local
+from transforms.storage import is_local
 
 _LOCK_TRIES, _LOCK_WAIT_S = 50, 0.1  # the processes of a killed run need a moment to end
 _ELSEWHERE = "give a --spool_dir that can be written and has room, then run again to resume"
@@ -122,36 +122,35 @@ class RunLock:
             self._close()
 
 
-class UploadedSpool:
-    """An unnamed local file that is uploaded when it is published."""
+class FileSpool:
+    """A file without a name on this machine."""
 
-    def __init__(self, upload: Callable[[str, IO[bytes]], bool], spool_dir: str) -> None:
-        """Take the upload of a file under a name, and the folder; empty for the system's."""
-        self._upload = upload
-        self._where = spool_dir or "temporary folder"
-        with coding(self._where, _ELSEWHERE):
-            self._where = spool_dir or tempfile.gettempdir()  # finds one that can be written
-        with coding(self._where, _ELSEWHERE):
-            self._file = tempfile.TemporaryFile(dir=self._where)
+    def __init__(self, file: IO[bytes], where: str, elsewhere: str = "") -> None:
+        """Take the file, its place, and the remedy when the place cannot be written."""
+        self._file, self._where, self._elsewhere = file, where, elsewhere
 
     def write(self, parts: Sequence[bytes]) -> None:
         """Append the parts."""
-        with coding(self._where, _ELSEWHERE):
+        with coding(self._where, self._elsewhere):
             self._file.writelines(parts)
             self._file.flush()  # a full disk must show here, not in close
 
-    def publish(self, name: str) -> bool:
-        """Upload the file; False when the name is taken."""
-        return self._upload(name, self._file)
-
     def close(self) -> None:
-        """Drop the local file."""
+        """Drop the file."""
         with contextlib.suppress(OSError):  # a full disk has been reported by the write
             self._file.close()
 
 
-def publish_whole(spool: Spool, name: str, data: bytes) -> bool:
-    """Create a small file by a spool; False when the name is taken."""
-    with contextlib.closing(spool):
-        spool.write([data])
-        return spool.publish(name)
+class UploadedSpool(FileSpool):
+    """A file that is uploaded when it is published."""
+
+    def __init__(self, upload: Callable[[str, IO[bytes]], bool], spool_dir: str) -> None:
+        """Take the upload of a file under a name, and the folder; empty for the system's."""
+        self._upload = upload
+        with coding(spool_dir or "temporary folder", _ELSEWHERE):
+            where = spool_dir or tempfile.gettempdir()  # finds one that can be written
+            super().__init__(tempfile.TemporaryFile(dir=where), where, _ELSEWHERE)
+
+    def publish(self, name: str) -> bool:
+        """Upload the file; False when the name is taken."""
+        return self._upload(name, self._file)

@@ -1,12 +1,10 @@
 """List many names in parallel, by ranges of names.
 
-A store lists a range in order, one round trip a page. Three things make it faster:
-
-- Names that are known before, from annotations, are bounds of ranges.
-- `list_in_ranges` lists ranges with some threads. It cuts a range that lasts in the middle, as far
-  as the names seen so far tell where that is. An empty half costs one request.
-- `find_cuts` divides a listing of unknown names for many workers. A page from somewhere in it tells
-  how dense names are there. It halves the range that seems to hold most, again and again.
+A store lists a range in order, one round trip a page. So a long listing is divided, and its parts
+are listed at the same time: by the threads of `list_pages`, or by the workers of a cluster. Names
+that are known before, from annotations, are good bounds. Where none are known, a page from
+somewhere in a range shows how dense names are there. `cut_listing` halves the range that seems to
+hold most, again and again.
 """
 
 import functools
@@ -22,27 +20,25 @@ from typing import NamedTuple
 from transforms.storage import Bounds, Entry, Storage
 
 PARTS = 2048
-"""Parts into which a listing is divided, at most."""
+"""Largest number of parts into which a listing is divided for a cluster."""
 
-_PAGES_BEFORE_A_CUT = 8
-_SPARE_REQUESTS = 32  # for empty halves
-_SPARE_A_PAGE = 0.1  # and this many more for each page with names
-_COMPARED_CHARS = 12  # after what the ends of a range have in common
-
-_PAGE_NAMES = 1000
 _FEW_NAMES = 50_000  # one worker lists them within a second or so
-_MOST_MISSES = 60  # some five a character
 _THREADS = 8
-_AFTER_SLASH = chr(ord("/") + 1)
+_PARTS_OF_ONE_PROCESS = 3 * _THREADS
+_FEW_PAGES = 8  # listed one after the other
+_PAGE_NAMES = 1000
+_COMPARED_CHARS = 12  # after what the ends of a range have in common
+_MOST_MISSES = 60  # some five a character
 _MOST_ASKED = 8  # requests a part
+_AFTER_SLASH = chr(ord("/") + 1)
 
 
 class Page(NamedTuple):
     """A part of a listing.
 
     Attributes:
-        entries: in the order of their names.
-        token: asks for the next page; empty for the last one.
+        entries: names in their order.
+        token: key of the next page; empty for the last one.
     """
 
     entries: Sequence[Entry]
@@ -56,80 +52,49 @@ Peek = Callable[[str, str], Sequence[str]]
 """(start, end) -> the first names of a range, at most a page of them."""
 
 
-@dataclass(eq=False)
-class _Range:
-    """Names from `start` to before `asked_end`; those before `end` are wanted."""
-
-    start: str
-    end: str
-    asked_end: str = field(init=False)
-    token: str = ""
-    pages: int = 0
-    last: str = ""
-
-    def __post_init__(self) -> None:
-        self.asked_end = self.end
-
-    def take(self, page: Page) -> tuple[Sequence[Entry], bool]:
-        """Return the wanted entries of a page, and whether there are more."""
-        entries, more = page.entries, bool(page.token)
-        if self.end != self.asked_end and entries and entries[-1].name >= self.end:
-            entries = [entry for entry in entries if entry.name < self.end]
-            more = False
-        self.token = page.token
-        self.pages += 1
-        self.last = entries[-1].name if entries else self.last
-        return entries, more
-
-    def cut(self, alphabet: set[str]) -> "_Range | None":
-        """Give away the upper half of what is left; None where its start is unknown."""
-        middle = name_between(max(self.last, self.start), self.end, alphabet)
-        if middle is None:
-            return None
-        upper = _Range(middle, self.end)
-        self.end = middle
-        return upper
-
-
-def list_in_ranges(fetch: FetchPage, bounds: Bounds, threads: int) -> Iterator[Entry]:
+def list_pages(fetch: FetchPage, bounds: Bounds, *, divide: bool = True) -> Iterator[Entry]:
     """Yield every name between the first and the last bound once, in any order.
 
-    At most `threads` pages are requested or held at once.
+    A long listing without known names in it is divided after its first pages. At most 8 pages are
+    requested or held at once.
+
+    Args:
+        fetch: request for a page.
+        bounds: names in order at which the listing is divided.
+        divide: whether a listing without such names may be divided, too.
     """
-    waiting = deque(_Range(start, end) for start, end in pairwise(bounds))
-    running: dict[Future[Page], _Range] = {}
-    alphabet: set[str] = set()
-    spare: float = _SPARE_REQUESTS
-    with ThreadPoolExecutor(threads, "list-names") as pool:
+    seen = ""
+    if len(bounds) == 2:
+        (start, end), token, pages = bounds, "", 0
+        while pages < _FEW_PAGES or not divide:
+            page = fetch(start, end, token)
+            yield from page.entries
+            seen = page.entries[-1].name if page.entries else seen
+            token, pages = page.token, pages + 1
+            if not token:
+                return
+        bounds = [seen, *_cuts_of_one_process(fetch, page, end), end]
+    waiting = deque((low, high, "") for low, high in pairwise(bounds))
+    running: dict[Future[Page], tuple[str, str]] = {}
+    with ThreadPoolExecutor(_THREADS, "list-names") as pool:
         while waiting or running:
-            while (
-                spare >= 1
-                and len(running) + len(waiting) < threads
-                and (upper := _cut([*waiting, *running.values()], alphabet))
-            ):
-                waiting.append(upper)
-            while waiting and len(running) < threads:
-                part = waiting.popleft()
-                ask = functools.partial(fetch, part.start, part.asked_end, part.token)
-                running[pool.submit(ask)] = part
+            while waiting and len(running) < _THREADS:
+                asked = waiting.popleft()
+                running[pool.submit(fetch, *asked)] = asked[:2]
             future = next(iter(wait(running, return_when=FIRST_COMPLETED).done))
-            part = running.pop(future)
-            entries, more = part.take(future.result())
-            spare += _SPARE_A_PAGE if entries else -1
-            if more:
-                waiting.appendleft(part)
-            for entry in entries[::499]:
-                alphabet.update(entry.name)
-            yield from entries
+            low, high = running.pop(future)
+            page = future.result()
+            if page.token:
+                waiting.appendleft((low, high, page.token))
+            yield from (entry for entry in page.entries if entry.name != seen)
 
 
-def _cut(parts: Sequence[_Range], alphabet: set[str]) -> _Range | None:
-    """Return the upper half of the range that has lasted longest."""
-    lasting = [part for part in parts if part.pages >= _PAGES_BEFORE_A_CUT]
-    for part in sorted(lasting, key=lambda part: part.pages, reverse=True):
-        if upper := part.cut(alphabet):
-            return upper
-    return None
+def _cuts_of_one_process(fetch: FetchPage, page: Page, end: str) -> list[str]:
+    def peek(start: str, end: str) -> list[str]:
+        return [entry.name for entry in fetch(start, end, "").entries]
+
+    names = [entry.name for entry in page.entries]
+    return cut_listing(peek, names, _PARTS_OF_ONE_PROCESS, _FEW_PAGES * len(names), end)
 
 
 @dataclass(order=True, frozen=True)
@@ -138,10 +103,10 @@ class _Stretch:
 
     Attributes:
         rank: minus the estimated number of names, halved for every miss.
-        start: the first bound.
-        misses: how often in a row halving left less than a page on one side.
-        last: the last name that is known.
-        end: the last bound; empty for none.
+        start: first bound.
+        misses: halvings in a row that left less than a page on one side.
+        last: last known name.
+        end: last bound; empty for none.
     """
 
     rank: float
@@ -157,20 +122,25 @@ def find_cuts(storage: Storage, parts: int = PARTS) -> list[str]:
     Each costs two requests, and some more where names lie in folders. A root of less than a
     thousand names costs one request and is not divided.
     """
-    return cut_listing(functools.partial(_first_names, storage), parts, _PAGE_NAMES, _FEW_NAMES)
+    peek = functools.partial(_first_names, storage)
+    first = peek("", "")
+    return cut_listing(peek, first, parts, _FEW_NAMES) if len(first) == _PAGE_NAMES else []
 
 
-def cut_listing(peek: Peek, parts: int, page_names: int, few_names: int) -> list[str]:
+def cut_listing(
+    peek: Peek, first: Sequence[str], parts: int, few_names: int, end: str = ""
+) -> list[str]:
     """Return names, sorted, that divide a listing.
 
     Args:
-        peek: gives the first names of a range.
-        parts: how many parts there may be.
-        page_names: how many names `peek` gives where there are more.
-        few_names: a range that seems to hold fewer is not divided.
+        peek: function that returns the first names of a range.
+        first: first page of the listing; other pages are as long.
+        parts: largest number of parts.
+        few_names: size of a range that is not divided.
+        end: last bound of the listing; empty for none.
     """
-    found = _Cutting(peek, page_names, few_names)
-    found.look("", peek("", ""), "")
+    found = _Cutting(peek, len(first), few_names)
+    found.look("", first, end)
     with ThreadPoolExecutor(_THREADS, "cut-listing") as pool:
         while found.heap and len(found.cuts) + 1 < parts and found.requests < _MOST_ASKED * parts:
             count = min(len(found.heap), _THREADS, parts - 1 - len(found.cuts))
@@ -182,9 +152,9 @@ class _Cutting:
     """Cuts while they are found.
 
     Attributes:
-        cuts: in any order.
+        cuts: names found, in any order.
         heap: stretches that may be halved.
-        requests: made so far.
+        requests: number of requests so far.
     """
 
     def __init__(self, peek: Peek, page_names: int, few_names: int) -> None:
@@ -199,7 +169,7 @@ class _Cutting:
     def look(self, start: str, names: Sequence[str], end: str, misses: int = 0) -> None:
         """Queue a stretch for halving, unless its first page shows that it holds few names."""
         self._alphabet.update(itertools.chain.from_iterable(names[:: max(len(names) // 3, 1)]))
-        if len(names) < self._page_names or misses >= _MOST_MISSES:
+        if not names or len(names) < self._page_names or misses >= _MOST_MISSES:
             return
         weight = _guess(names, end, self._alphabet)
         if weight >= self._few_names:

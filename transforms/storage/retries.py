@@ -38,9 +38,6 @@ _MEASURED_S = 1.0  # also the shortest time between two falls
 _MEASURED_REPLIES = 20  # at least, however long they took
 _LEAST_PER_S = 1.0
 _SHORTEST_S = 0.001
-_SLOW_S = 1.0  # a reply that takes longer, and ten times the usual time, is a sign of throttling
-_SLOW_TIMES = 10
-_LAST_REPLY_WEIGHT = 0.02  # in the usual time to a reply
 
 T = TypeVar("T")
 
@@ -48,7 +45,7 @@ T = TypeVar("T")
 def retry(
     operation: Callable[[], T],
     is_transient: Callable[[Exception], bool],
-    where: Callable[[], str],
+    where: str,
     *,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
@@ -75,13 +72,13 @@ def retry(
             if elapsed_s >= DEADLINE_S:
                 what = f"still failing after {elapsed_s:.0f} s ({type(error).__name__}: {error})"
                 remedy = "run again to resume when the storage is well"
-                raise RuntimeError(fault_line("E-IO-RETRIES", where(), what, remedy)) from error
+                raise RuntimeError(fault_line("E-IO-RETRIES", where, what, remedy)) from error
             wait_s = min(random.uniform(0, bound_s), DEADLINE_S - elapsed_s)
             if not is_logged and elapsed_s + wait_s > _LOGGED_AFTER_S:
                 is_logged = True
                 why = f"{type(error).__name__}: {error}".partition("\n")[0]
                 left_s = DEADLINE_S - elapsed_s
-                _LOG.warning("retrying %s for up to %.0f s more (%s)", where(), left_s, why)
+                _LOG.warning("retrying %s for up to %.0f s more (%s)", where, left_s, why)
         sleep(wait_s)
         bound_s = min(2 * bound_s, _LONGEST_WAIT_S)
 
@@ -134,21 +131,19 @@ class RequestRate:
         self._slowed_at_s = -math.inf
         self._next_s = -math.inf  # when the next request may start
         self._replies: deque[tuple[float, bool]] = deque()  # when, and whether served
-        self._usual_s = math.inf  # from a request to its reply
 
     @contextlib.contextmanager
     def request(self) -> Iterator[None]:
         """Wait for a request's turn; the block ends when its reply begins."""
-        started_s = self._wait_for_turn()
+        self._wait_for_turn()
         try:
             yield
         except Exception as error:
             if self._is_throttling(error):
-                with self._lock:
-                    self._keep_reply(served=False)
+                self._keep_reply(served=False)
                 self._slow_down()
             raise
-        self._note_reply(self._clock() - started_s)
+        self._keep_reply(served=True)
 
     def sleep(self, seconds: float) -> None:
         """Wait before a request is tried again."""
@@ -165,7 +160,7 @@ class RequestRate:
         factor = (1 + _FALL * min(progress, 1) ** 3) * 2 ** min(doublings, _MOST_DOUBLINGS)
         return min(self._limit_per_s, self._served_per_s * factor)
 
-    def _wait_for_turn(self) -> float:
+    def _wait_for_turn(self) -> None:
         with self._lock:
             now_s = self._clock()
             start_s = max(now_s, self._next_s)
@@ -173,17 +168,6 @@ class RequestRate:
         if start_s > now_s:
             self._waited.add(start_s - now_s)
             self._sleep(start_s - now_s)
-        return start_s
-
-    def _note_reply(self, took_s: float) -> None:
-        with self._lock:
-            self._keep_reply(served=True)
-            usual_s = self._usual_s
-            is_first = usual_s == math.inf
-            change_s = 0 if is_first else _LAST_REPLY_WEIGHT * (took_s - usual_s)
-            self._usual_s = took_s if is_first else usual_s + change_s
-        if took_s > max(_SLOW_S, _SLOW_TIMES * usual_s):
-            self._slow_down()
 
     def _slow_down(self) -> None:
         with self._lock:
@@ -199,10 +183,13 @@ class RequestRate:
             self._slowed_at_s = now_s
 
     def _keep_reply(self, *, served: bool) -> None:
-        now_s = self._clock()
-        self._replies.append((now_s, served))
-        while len(self._replies) > _MEASURED_REPLIES and self._replies[0][0] < now_s - _MEASURED_S:
-            self._replies.popleft()
+        with self._lock:
+            now_s = self._clock()
+            self._replies.append((now_s, served))
+            while (
+                len(self._replies) > _MEASURED_REPLIES and self._replies[0][0] < now_s - _MEASURED_S
+            ):
+                self._replies.popleft()
 
 
 @functools.lru_cache(maxsize=64)
