@@ -1,10 +1,6 @@
 import io
 import os
 import random
-import re
-import subprocess
-import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -83,48 +79,35 @@ def tensorflow_shape():
 
 
 @needs_shared_data
-class TestOddFiles:
-    def test_what_decode_accepts_tensorflow_decodes_to_that_shape(self, tensorflow_shape):
-        for name, data in odd_files().items():
-            found, shape = check_image(data, Check.DECODE), tensorflow_shape(data)
-            if isinstance(found, ImageInfo):
-                assert shape is not None, name
-                assert shape[-3:] == (found.height_px, found.width_px, found.channels), name
-
-    def test_what_header_accepts_tensorflow_decodes_but_for_what_is_damaged_inside(
-        self, tensorflow_shape
-    ):
-        refused = {
-            name
-            for name, data in odd_files().items()
-            if isinstance(check_image(data), ImageInfo) and tensorflow_shape(data) is None
-        }
-        assert refused == DAMAGED_INSIDE
-
-    def test_what_tensorflow_decodes_is_accepted_but_for_a_list(self, tensorflow_shape):
-        refused = {
-            name
-            for name, data in odd_files().items()
-            if isinstance(check_image(data), ImageFault) and tensorflow_shape(data) is not None
-        }
-        assert refused == STRICTER_THAN_TENSORFLOW
+def test_odd_files_have_the_verdicts_of_tensorflow_but_for_a_list(tensorflow_shape):
+    damaged, stricter = set(), set()
+    for name, data in odd_files().items():
+        found, shape = check_image(data), tensorflow_shape(data)
+        if isinstance(found, ImageFault) and shape is not None:
+            stricter.add(name)
+        if isinstance(found, ImageInfo) and shape is None:
+            damaged.add(name)
+        decoded = check_image(data, Check.DECODE)
+        if isinstance(decoded, ImageInfo):
+            assert shape is not None, name
+            assert shape[-3:] == (found.height_px, found.width_px, found.channels), name
+        elif isinstance(found, ImageInfo) and shape is not None:
+            assert name in FILLED_UP_BY_TENSORFLOW
+    assert (damaged, stricter) == (DAMAGED_INSIDE, STRICTER_THAN_TENSORFLOW)
 
 
 @needs_shared_data
-class TestPhotos:
-    def test_every_truncation_is_caught(self):
-        draw = random.Random(0)
-        for data in photos("coco_*/**/*.jpg"):
-            cuts = {1, 2, 3, 4, len(data) - 2, len(data) - 1}
-            for cut in cuts | {draw.randrange(5, len(data)) for _ in range(100)}:
-                assert check_image(data[:cut]).code == "E-IMG-TRUNCATED", cut
-
-    def test_lost_sectors_are_found_by_decoding(self):
-        for data in photos("coco_val/**/*.jpg")[:5]:
-            middle = len(data) // 2
-            damaged = data[:middle] + data[middle + 4096 :]
-            assert isinstance(check_image(damaged), ImageInfo)
-            assert check_image(damaged, Check.DECODE).code == "E-IMG-DAMAGED"
+def test_truncations_and_lost_sectors_of_photos_are_found():
+    draw = random.Random(0)
+    for data in photos("coco_*/**/*.jpg"):
+        cuts = {1, 2, 3, 4, len(data) - 2, len(data) - 1}
+        for cut in cuts | {draw.randrange(5, len(data)) for _ in range(100)}:
+            assert check_image(data[:cut]).code == "E-IMG-TRUNCATED", cut
+    for data in photos("coco_val/**/*.jpg")[:5]:
+        middle = len(data) // 2
+        damaged = data[:middle] + data[middle + 4096 :]
+        assert isinstance(check_image(damaged), ImageInfo)
+        assert check_image(damaged, Check.DECODE).code == "E-IMG-DAMAGED"
 
 
 def encoded(image: Image.Image, format_: str, **options: object) -> bytes:
@@ -168,47 +151,56 @@ WHOLE = {
 }
 
 
-class TestDispatch:
-    @pytest.mark.parametrize(
-        ("data", "format_"),
-        [(jpeg(), "jpeg"), (png(), "png"), (gif(), "gif"), (bmp(), "bmp")],
-    )
-    def test_format_is_found_by_content(self, data, format_):
-        assert check_image(data).format == format_
-        assert check_image(data, Check.DECODE) == check_image(data)
+@pytest.mark.parametrize(
+    ("data", "code", "detail"),
+    [
+        (b"", "E-IMG-EMPTY", "0 bytes"),
+        (b"\xff\xd8", "E-IMG-TRUNCATED", "2 bytes, a signature takes more"),
+        (b"\x89PNG\r\n", "E-IMG-TRUNCATED", "6 bytes, a signature takes more"),
+        (b"GIF89", "E-IMG-TRUNCATED", "5 bytes, a signature takes more"),
+        (b"B", "E-IMG-TRUNCATED", "1 bytes, a signature takes more"),
+        (b"RIFF\0\0\0\0WEBPVP8X", "E-IMG-TYPE", "WebP, which --reencode converts"),
+        (b"hello", "E-IMG-TYPE", "text"),
+        (b"\x00\x01\x02", "E-IMG-TYPE", "unknown, starts with 000102"),
+    ],
+)
+def test_other_bytes_are_refused(data, code, detail):
+    for check in Check:
+        assert check_image(data, check) == ImageFault(code, detail)
 
-    @pytest.mark.parametrize(
-        ("data", "code", "detail"),
-        [
-            (b"", "E-IMG-EMPTY", "0 bytes"),
-            (b"\xff", "E-IMG-TRUNCATED", "1 bytes, a signature takes more"),
-            (b"\xff\xd8", "E-IMG-TRUNCATED", "2 bytes, a signature takes more"),
-            (b"\x89PNG\r\n", "E-IMG-TRUNCATED", "6 bytes, a signature takes more"),
-            (b"GIF89", "E-IMG-TRUNCATED", "5 bytes, a signature takes more"),
-            (b"B", "E-IMG-TRUNCATED", "1 bytes, a signature takes more"),
-            (b"GIF90a" + gif()[6:], "E-IMG-TYPE", "a GIF of an unknown version"),
-            (b"RIFF\0\0\0\0WEBPVP8X", "E-IMG-TYPE", "WebP, which --reencode converts"),
-            (b"hello", "E-IMG-TYPE", "text"),
-            (b"\x00\x01\x02", "E-IMG-TYPE", "unknown, starts with 000102"),
-        ],
-    )
-    def test_what_is_no_image_is_refused(self, data, code, detail):
-        assert check_image(data) == ImageFault(code, detail)
-        assert check_image(data, Check.DECODE) == ImageFault(code, detail)
 
-    @pytest.mark.parametrize("name", WHOLE)
-    def test_every_truncation_is_caught(self, name):
-        data = WHOLE[name]
-        for cut in range(1, len(data)):
-            for check in Check:
-                assert check_image(data[:cut], check).code == "E-IMG-TRUNCATED", (cut, check)
+@pytest.mark.parametrize("name", WHOLE)
+def test_every_truncation_is_caught(name):
+    data = WHOLE[name]
+    assert check_image(data, Check.DECODE) == check_image(data)
+    for cut in range(1, len(data)):
+        for check in Check:
+            assert check_image(data[:cut], check).code == "E-IMG-TRUNCATED", (cut, check)
 
-    @pytest.mark.parametrize("name", ["jpeg", "progressive", "png", "gif"])
-    def test_cutting_off_trailing_bytes_is_none(self, name):
-        whole = check_image(WHOLE[name])
-        for trailing in range(1, 20):
-            found = check_image(WHOLE[name] + bytes(trailing), Check.DECODE)
-            assert set(found.traits) == {*whole.traits, "trailing_bytes"}
+
+# Pillow's mode and format, options.
+CHANNELS = [
+    *(("RGB", "JPEG", {}), ("L", "JPEG", {}), ("CMYK", "JPEG", {})),
+    *((mode, "PNG", {}) for mode in ("RGB", "L", "1", "I;16", "LA", "RGBA", "P")),
+    *(("P", "PNG", {"transparency": 0}), ("L", "PNG", {"transparency": 0})),
+    *(("RGB", "PNG", {"transparency": (0, 0, 0)}), ("P", "GIF", {})),
+    *((mode, "BMP", {}) for mode in ("RGB", "L", "RGBA")),
+]
+PLTE = chunk(b"PLTE", bytes(9))
+# libpng ignores these transparent entries of a palette.
+OPAQUE_PALETTES = [
+    png(ihdr(colour_type=3), PLTE, idat(), chunk(b"tRNS", b"\0")),  # after the pixels
+    png(ihdr(colour_type=3), chunk(b"tRNS", b"\0"), PLTE, idat()),  # before the palette
+    png(ihdr(colour_type=3, bits=1), PLTE, chunk(b"tRNS", bytes(3)), idat()),  # too many
+]
+
+
+def test_channels_are_those_that_tensorflow_decodes(tensorflow_shape):
+    drawn = [encoded(Image.new(mode, (5, 4)), kind, **save) for mode, kind, save in CHANNELS]
+    for data in [*drawn, *OPAQUE_PALETTES]:
+        found = check_image(data)
+        expected = (found.height_px, found.width_px, found.channels)
+        assert tensorflow_shape(data)[-3:] == expected
 
 
 ONE_OF_EACH_TRAIT = [
@@ -237,198 +229,160 @@ def test_every_trait_can_be_found_and_is_explained():
 OUT_OF_DATA = "ValueError: Corrupt JPEG data: premature end of data segment"
 
 
-class TestDecode:
-    @pytest.mark.parametrize(
-        ("remark", "data", "detail"),
-        [
-            (
-                "Huffman table of three codes of one bit",
-                jpeg(
-                    *(QUANTIZATION, frame(), GRAY_SCAN),
-                    data=b"\x3f",
-                ).replace(GRAY_SCAN, segment(0xC4, b"\0\3" + bytes(18)) + HUFFMAN[21:] + GRAY_SCAN),
-                "ValueError: Bogus Huffman table definition",
-            ),
-            (
-                "data ends before the first block",
-                WHOLE["jpeg"][: WHOLE["jpeg"].index(b"\xff\xda") + 14] + EOI,
-                OUT_OF_DATA,
-            ),
-            (
-                "end marker in the middle",
-                WHOLE["jpeg"][:-400] + EOI + WHOLE["jpeg"][-400:],
-                OUT_OF_DATA,
-            ),
-            (
-                "filter type 9",
-                png(ihdr(), idat(b"\x09\0\0\0\0\0")),
-                "OSError: unrecognized data stream contents when reading image file",
-            ),
-            (
-                "GIF data of one pixel less",
-                gif(gif_frame([0, 1, 1])),
-                "ValueError: not enough image data",
-            ),
-            (
-                "GIF colour outside of its table",
-                gif(gif_frame([0, 1, 2, 0])),
-                "colour 2 of 2 in a frame",
-            ),
-            (
-                "the same in the second frame",
-                gif(GIF_FRAME, gif_frame([3], 1, 1)),
-                "colour 3 of 2 in a frame",
-            ),
-        ],
-    )
-    def test_damage_inside_is_found(self, remark, data, detail, tensorflow_shape):
-        assert isinstance(check_image(data), ImageInfo), remark
-        assert check_image(data, Check.DECODE) == ImageFault("E-IMG-DAMAGED", detail)
-        if detail != OUT_OF_DATA:  # which TensorFlow fills up with gray
-            assert tensorflow_shape(data) is None
+@pytest.mark.parametrize(
+    ("remark", "data", "detail"),
+    [
+        (
+            "Huffman table of three codes of one bit",
+            jpeg(
+                *(QUANTIZATION, frame(), GRAY_SCAN),
+                data=b"\x3f",
+            ).replace(GRAY_SCAN, segment(0xC4, b"\0\3" + bytes(18)) + HUFFMAN[21:] + GRAY_SCAN),
+            "ValueError: Bogus Huffman table definition",
+        ),
+        (
+            "data ends before the first block",
+            WHOLE["jpeg"][: WHOLE["jpeg"].index(b"\xff\xda") + 14] + EOI,
+            OUT_OF_DATA,
+        ),
+        (
+            "end marker in the middle",
+            WHOLE["jpeg"][:-400] + EOI + WHOLE["jpeg"][-400:],
+            OUT_OF_DATA,
+        ),
+        (
+            "filter type 9",
+            png(ihdr(), idat(b"\x09\0\0\0\0\0")),
+            "OSError: unrecognized data stream contents when reading image file",
+        ),
+        (
+            "GIF data of one pixel less",
+            gif(gif_frame([0, 1, 1])),
+            "ValueError: not enough image data",
+        ),
+        (
+            "GIF colour outside of its table",
+            gif(gif_frame([0, 1, 2, 0])),
+            "colour 2 of 2 in a frame",
+        ),
+        (
+            "the same in the second frame",
+            gif(GIF_FRAME, gif_frame([3], 1, 1)),
+            "colour 3 of 2 in a frame",
+        ),
+    ],
+)
+def test_damage_inside_is_found(remark, data, detail, tensorflow_shape):
+    assert isinstance(check_image(data), ImageInfo), remark
+    assert check_image(data, Check.DECODE) == ImageFault("E-IMG-DAMAGED", detail)
+    if detail != OUT_OF_DATA:  # which TensorFlow fills up with gray
+        assert tensorflow_shape(data) is None
 
-    def test_progressive_data_that_runs_out_is_found(self):
-        data = WHOLE["progressive"]
-        first_scan = data.index(b"\xff\xda") + 14
+
+def test_progressive_data_that_runs_out_is_found():
+    data = WHOLE["progressive"]
+    first_scan = data.index(b"\xff\xda") + 14
+    assert check_image(data, Check.DECODE) == check_image(data)
+    shorter = data[: first_scan + 4] + data[data.index(b"\xff\xc4", first_scan) :]
+    assert isinstance(check_image(shorter), ImageInfo)
+    assert check_image(shorter, Check.DECODE).code == "E-IMG-DAMAGED"
+
+
+@pytest.mark.parametrize("size", [(40, 40), (33, 17), (5, 40)])
+@pytest.mark.parametrize(("mode", "options"), JPEG_KINDS)
+def test_data_that_runs_out_is_found(mode, options, size):
+    gray = Image.new(mode, size, "gray")  # what libjpeg goes on with
+    for picture in (noise(mode, size), gray):
+        data = encoded(picture, "JPEG", **options)
         assert check_image(data, Check.DECODE) == check_image(data)
-        shorter = data[: first_scan + 4] + data[data.index(b"\xff\xc4", first_scan) :]
-        assert isinstance(check_image(shorter), ImageInfo)
-        assert check_image(shorter, Check.DECODE).code == "E-IMG-DAMAGED"
+    data = encoded(noise(mode, size), "JPEG", **options)
+    fault = check_image(data[:-42] + EOI, Check.DECODE)
+    assert fault.code == "E-IMG-DAMAGED" and "Corrupt JPEG data" in fault.detail
 
-    @pytest.mark.parametrize("size", [(40, 40), (33, 17), (64, 9), (24, 24), (5, 40)])
-    @pytest.mark.parametrize(("mode", "options"), JPEG_KINDS)
-    def test_data_that_runs_out_is_found(self, mode, options, size):
-        gray = Image.new(mode, size, "gray")  # what libjpeg goes on with
-        for picture in (noise(mode, size), gray):
-            data = encoded(picture, "JPEG", **options)
-            assert check_image(data, Check.DECODE) == check_image(data)
-        data = encoded(noise(mode, size), "JPEG", **options)
-        fault = check_image(data[:-42] + EOI, Check.DECODE)
-        assert fault.code == "E-IMG-DAMAGED" and "Corrupt JPEG data" in fault.detail
 
-    def test_arithmetic_coding_may_leave_out_zeros(self):
-        data = jpeg(QUANTIZATION, frame(marker=0xC9), GRAY_SCAN, data=b"")
-        assert check_image(data, Check.DECODE).traits == ("arithmetic", "gray")
+def test_arithmetic_coding_may_leave_out_zeros():
+    data = jpeg(QUANTIZATION, frame(marker=0xC9), GRAY_SCAN, data=b"")
+    assert check_image(data, Check.DECODE).traits == ("arithmetic", "gray")
 
-    def test_a_transparent_colour_needs_no_entry_in_the_table(self, tensorflow_shape):
-        control = b"!\xf9\4\1\0\0\3\0"
-        data = gif(control, gif_frame([0, 1, 3, 0]))
+
+def test_a_transparent_colour_needs_no_entry_in_the_table(tensorflow_shape):
+    control = b"!\xf9\4\1\0\0\3\0"
+    data = gif(control, gif_frame([0, 1, 3, 0]))
+    assert isinstance(check_image(data, Check.DECODE), ImageInfo)
+    assert tensorflow_shape(data) == (1, 2, 2, 3)
+
+
+def test_metadata_that_pillow_refuses_is_kept_from_it(tensorflow_shape):
+    for name in (b"gAMA", b"pHYs", b"iCCP", b"acTL"):
+        data = png(ihdr(), chunk(name, b"\0"), idat())
         assert isinstance(check_image(data, Check.DECODE), ImageInfo)
-        assert tensorflow_shape(data) == (1, 2, 2, 3)
-
-    def test_metadata_that_pillow_refuses_is_kept_from_it(self, tensorflow_shape):
-        for name in (b"gAMA", b"pHYs", b"iCCP", b"acTL"):
-            data = png(ihdr(), chunk(name, b"\0"), idat())
-            assert isinstance(check_image(data, Check.DECODE), ImageInfo)
-            assert tensorflow_shape(data) == (2, 2, 1)
-
-    @pytest.mark.parametrize(
-        "error", [MemoryError(), RecursionError(), OSError(24, "Too many open files")]
-    )
-    def test_what_is_wrong_with_the_machine_is_no_fault_of_the_image(self, error, monkeypatch):
-        def fail(*_):
-            raise error
-
-        monkeypatch.setattr(PngImagePlugin.PngImageFile, "load", fail)
-        with pytest.raises(type(error)):
-            check_image(png(), Check.DECODE)
-
-    def test_load_truncated_images_is_refused(self, monkeypatch):
-        monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
-        assert isinstance(check_image(png()), ImageInfo)
-        with pytest.raises(ValueError, match="LOAD_TRUNCATED_IMAGES must be False"):
-            check_image(png(), Check.DECODE)
+        assert tensorflow_shape(data) == (2, 2, 1)
 
 
-def test_the_header_check_imports_no_decoder():
-    code = (
-        "import sys\n"
-        "from transforms.images.check_images import check_image\n"
-        f"check_image({jpeg()!r}), check_image({png()!r})\n"
-        "print([name for name in ('PIL', 'tensorflow', 'apache_beam') if name in sys.modules])\n"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert run.stdout == "[]\n"
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RecursionError(), OSError(24, "Too many open files")]
+)
+def test_what_is_wrong_with_the_machine_is_no_fault_of_the_image(error, monkeypatch):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(PngImagePlugin.PngImageFile, "load", fail)
+    with pytest.raises(type(error)):
+        check_image(png(), Check.DECODE)
 
 
-# Where a block of each format begins, about: mutants lose, repeat and move whole ones.
-BLOCK_STARTS = {
-    "jpeg": re.compile(rb"(?=\xff[\xc0-\xfe])"),
-    "png": re.compile(rb"(?s)(?=.{4}(?:IHDR|PLTE|tRNS|IDAT|tEXt|acTL|IEND))"),
-    "gif": re.compile(rb"(?=![\x00\xf9\xfe\xff]|,\0\0\0\0|;$)"),
-    "bmp": re.compile(rb"(?s)(?<=\A.{14})|(?<=\A.{54})"),
-}
-EMPTY_BLOCKS = {
-    "jpeg": [segment(0xFE), EOI, b"\xff\xd0"],
-    "png": [chunk(b"IDAT"), chunk(b"tEXt"), chunk(b"tRNS")],
-    "gif": [b"!\xfe\0", b"!\xf9\0", b"!\xfe\0\0"],
-    "bmp": [bytes(4)],
-}
+def test_load_truncated_images_is_refused(monkeypatch):
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    assert isinstance(check_image(png()), ImageInfo)
+    with pytest.raises(ValueError, match="LOAD_TRUNCATED_IMAGES must be False"):
+        check_image(png(), Check.DECODE)
+
+
 ENDS = {"jpeg": EOI, "png": chunk(b"IEND"), "gif": b"\0;", "bmp": b"\0"}
-KINDS_OF_MUTANTS = ["bits", "bytes", "cut", "lost", "drop", "repeat", "move", "empty"]
 
 
 def mutant(data: bytes, format_: str, draw: random.Random) -> bytes:
-    kind, at = draw.choice(KINDS_OF_MUTANTS), draw.randrange(20, len(data))
-    blocks = BLOCK_STARTS[format_].split(data)
-    place, other = draw.randrange(len(blocks)), draw.randrange(1, len(blocks))
-    changed = bytearray(data)
-    match kind:
-        case "bits" | "bytes":
+    """Return a file with changed, lost, cut off or moved bytes."""
+    at, other = draw.randrange(20, len(data)), draw.randrange(20, len(data))
+    size = draw.choice((1, 2, 16, 64))
+    match draw.choice(("change", "change", "cut", "lost", "move")):
+        case "change":
+            changed = bytearray(data)
             for _ in range(draw.choice((1, 1, 2, 5))):
                 at = draw.randrange(draw.choice((min(200, len(data)), len(data))))
-                changed[at] = changed[at] ^ 1 << at % 8 if kind == "bits" else draw.randrange(256)
+                changed[at] = draw.choice((changed[at] ^ 1 << at % 8, draw.randrange(256)))
             data = bytes(changed)
         case "cut":
             data = data[:at] + draw.choice((b"", ENDS[format_]))
         case "lost":
-            data = data[:at] + data[at + draw.choice((1, 2, 16, 64)) :]
-        case "drop":
-            data = b"".join(blocks[:place] + blocks[place + 1 :])
-        case "repeat" | "move":
-            moved = blocks[place] if kind == "repeat" else blocks.pop(place)
-            data = b"".join([*blocks[:other], moved, *blocks[other:]])
-        case "empty":
-            block = draw.choice(EMPTY_BLOCKS[format_])
-            data = b"".join([*blocks[:other], block, *blocks[other:]])
+            data = data[:at] + data[at + size :]
+        case "move":
+            data = data[:at] + data[other : other + size] + data[at:]
     # Chance does not put checksums right, and a PNG with a wrong one is refused at once.
     return with_right_checksums(data) if format_ == "png" and draw.random() < 0.9 else data
 
 
 def originals(format_: str) -> list[bytes]:
     """Return small images of all kinds of a format: drawn by Pillow, by hand, and odd files."""
-    found = [data for name, data in WHOLE.items() if check_image(data).format == format_]
-    gradient = Image.linear_gradient("L").resize((40, 40))
-    for image in (noise(), gradient):
-        if format_ == "jpeg":
-            found += [encoded(image.convert(mode), "JPEG", **kind) for mode, kind in JPEG_KINDS]
-        elif format_ == "png":
-            modes = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
-            found += [encoded(image.convert("L").convert(mode), "PNG") for mode in modes]
-        elif format_ == "bmp":
-            found += [encoded(image.convert(mode), "BMP") for mode in ("L", "RGB", "RGBA")]
-        else:
-            frames = [noise("P", image.size), Image.new("P", image.size, 3)]
-            options = {"save_all": True, "append_images": frames, "comment": b"a comment"}
-            found += [encoded(image.convert("P"), "GIF", **kind) for kind in ({}, options)]
+    found = [*WHOLE.values()]
+    for picture in (noise(), Image.linear_gradient("L").resize((40, 40))):
+        found += [encoded(picture.convert(mode), "JPEG", **kind) for mode, kind in JPEG_KINDS]
+        for mode, kind, save in CHANNELS:
+            found.append(encoded(picture.convert("L").convert(mode), kind, **save))
     if SHARED_DATA.is_dir():
-        small = [data for data in odd_files().values() if len(data) < 20_000]
-        found += [data for data in small if getattr(check_image(data), "format", "") == format_]
-    return found
+        found += [data for data in odd_files().values() if len(data) < 20_000]
+    return [data for data in found if getattr(check_image(data), "format", "") == format_]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("format_", BLOCK_STARTS)
+@pytest.mark.parametrize("format_", ENDS)
 def test_tensorflow_decodes_what_decode_accepts_of_mutants(format_, tensorflow_shape):
-    draw, sources, counts = random.Random(24), originals(format_), Counter()
+    draw, sources, accepted = random.Random(24), originals(format_), 0
     for _ in range(2500):
         data = mutant(draw.choice(sources), format_, draw)
         found, shape = check_image(data, Check.DECODE), tensorflow_shape(data)
-        counts["accepted" if isinstance(found, ImageInfo) else "refused", shape is not None] += 1
         if isinstance(found, ImageInfo):
             assert shape is not None, data
             assert shape[-3:] == (found.height_px, found.width_px, found.channels), data
-    print(f"{format_}: {counts['refused', True]} mutants are refused that TensorFlow decodes")
-    assert counts["accepted", True] > 200
+            accepted += 1
+    assert accepted > 100
