@@ -75,7 +75,7 @@ _MEANINGS: Mapping[tuple[Scope, int], Mapping[str, str]] = {
     (Scope.ANNOTATION, 0): {
         "E-ANN-SHAPE": "the shape is none, or none that has an area",
         "E-BOX-SHAPE": "the bbox is not four numbers",
-        "E-BOX-NOT-FINITE": "the bbox holds NaN, infinity or a number beyond float64",
+        "E-BOX-NOT-FINITE": "the bbox holds a number beyond float64",
         "E-BOX-EMPTY": "the box has no width or height in float32",
         "E-BOX-OUTSIDE": "the box lies wholly outside the image",
         "E-SEG-SHAPE": "the segmentation is neither polygons nor an RLE",

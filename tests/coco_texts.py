@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from schemas.annotations.coco import AnnotatedImage, CocoFiles
-from schemas.annotations.coco_file import CocoFile, CocoStrictness
+from schemas.annotations.coco_file import CocoFile
 from schemas.faults import find_fault
 from schemas.fields import ObjectFields
 
@@ -40,14 +40,14 @@ def annotation(annotation_id: Any = 5, **fields: Any) -> dict:
 
 
 def parse(data: bytes, **options: Any) -> CocoFile:
-    return CocoFile(data, "f.json", CocoStrictness(**options))
+    return CocoFile(data, "f.json", **options)
 
 
 def join(*files: bytes, **options: Any) -> CocoFiles:
     """Return files joined as `f0.json`, `f1.json` and so on."""
-    strictness = CocoStrictness(**options)
-    parsed = [CocoFile(data, f"f{n}.json", strictness) for n, data in enumerate(files)]
-    return CocoFiles(parsed, segmentations=strictness.segmentations)
+    segmentations = options.pop("segmentations", False)
+    parsed = [CocoFile(data, f"f{n}.json", **options) for n, data in enumerate(files)]
+    return CocoFiles(parsed, segmentations=segmentations)
 
 
 def annotated(*files: bytes, **options: Any) -> list[AnnotatedImage]:

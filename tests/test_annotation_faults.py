@@ -1,7 +1,6 @@
 """Faults of annotation files, one per code, through the whole command."""
 
 import json
-import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -39,54 +38,12 @@ def setting(section: str, place: int, **fields: Any) -> Callable[[bytes], bytes]
     return edited(lambda spec: spec[section][place].update(fields))
 
 
-def without(section: str, *path: Any) -> Callable[[bytes], bytes]:
-    def edit(spec: dict) -> None:
-        at = spec
-        for step in (section, *path)[:-1]:
-            at = at[step]
-        del at[(section, *path)[-1]]
-
-    return edited(edit)
-
-
-def make_panoptic(spec: dict) -> None:
-    """Make it a panoptic file whose categories do not say which are stuff."""
-    spec["annotations"] = [{"image_id": 1, "file_name": "a.png", "segments_info": []}]
-
-
 ANNOTATION_FAULTS: dict[str, tuple[Callable[[bytes], bytes], str, str]] = {
     "cut off": (lambda data: data[:-10], "E-ANN-JSON", "ends at byte offset"),
-    "NaN for an id": (
-        lambda data: data.replace(b'"area": 122.5', b'"id": NaN', 1),
-        "E-ANN-TYPE",
-        "Number out of range - at `$.annotations[0].id`",
-    ),
-    "two images sections": (
-        lambda data: b'{"images": [], ' + data[1:],
-        "E-ANN-SECTION",
-        "'images' stands at byte offset 1",
-    ),
-    "text id": (setting("images", 1, id="2"), "E-ANN-TYPE", "$.images[1].id"),
-    "same image id": (setting("images", 1, id=1), "E-ANN-DUPLICATE", "same id '1'"),
     "unknown image": (
         setting("annotations", 0, image_id=99),
         "E-ANN-ORPHAN",
         "$.annotations[0] (id 1): image_id 99",
-    ),
-    "unknown category": (
-        setting("annotations", 0, category_id=99),
-        "E-ANN-CATEGORY",
-        "$.annotations[0] (id 1): category_id 99",
-    ),
-    "one name, two ids": (
-        setting("categories", 1, name="person"),
-        "E-ANN-LABELS",
-        "'person' is both category 1 and 2",
-    ),
-    "panoptic without isthing": (
-        edited(make_panoptic),
-        "E-ANN-TYPE",
-        "$.categories[0] (id 1, 'person') has no isthing; give each category",
     ),
     "climbing": (setting("images", 0, file_name="../a.jpg"), "E-ANN-PATH", "climbs out"),
 }
@@ -120,7 +77,7 @@ def test_labels_of_two_splits_must_agree(make_coco: MakeCoco, tmp_path: Path) ->
 def test_bad_boxes_are_dropped_and_counted(make_coco: MakeCoco, tmp_path: Path) -> None:
     """One box per image; the second image also holds a good box, which stays."""
     boxes = {
-        "E-BOX-NOT-FINITE": [["1e999", 1, 1, 1], [math.nan, 1, 1, 1], [1, 1, 1, -math.inf]],
+        "E-BOX-NOT-FINITE": [["1e999", 1, 1, 1]],
         "E-BOX-SHAPE": [[1, 2, 3], [1, 2, 3, 4, 5], "1,2,3,4", None, [1, 2, 3, "4"], {}],
         "E-BOX-EMPTY": [[1, 1, 0, 5], [1, 1, 5, -1], [1, 1, 1e-60, 1]],
         "E-BOX-OUTSIDE": [[64, 0, 5, 5], [-9, -9, 9, 9], [1e300, 1, 1, 1]],

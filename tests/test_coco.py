@@ -1,6 +1,5 @@
 """COCO files: accepted ones, malformed JSON, missing sections, deep nesting."""
 
-import gzip
 import json
 from typing import Any
 
@@ -36,11 +35,12 @@ def test_accepted_files(data: bytes) -> None:
     assert read(data) == [(1, [SMALL_OBJECT], [])]
 
 
+UNPACK = "give an unpacked file, saved as UTF-8"
 NOT_JSON = {
-    "empty": (b"", malformed("the file is empty", "give a COCO annotation file")),
-    "a JPEG": (
-        b"\xff\xd8\xff\xe0\0\x10JFIF",
-        malformed("byte offset 0 holds ff d8 ff e0, not JSON", "give a COCO annotation file"),
+    "empty": (b"", malformed("the file ends at byte offset 0 (Input data was truncated)")),
+    "NaN": (
+        small(b"[1,2,3,4]", b"[1,2,3,NaN]"),
+        malformed('invalid character at byte offset 130, where \'NaN],"area":9.5}],"c\' stands'),
     ),
     "cut off": (
         SMALL[:100],
@@ -49,12 +49,6 @@ NOT_JSON = {
     "NaN where a key is meant": (
         b"{ NaN:1}",
         malformed("object keys must be strings at byte offset 2, where 'NaN:1}' stands"),
-    ),
-    "a comma too many, after NaN and a byte order mark": (
-        b"\xef\xbb\xbf" + small(b"[1,2,3,4]", b"[NaN,-Infinity,Infinity,4,]"),
-        malformed(
-            'trailing comma in array at byte offset 152, where \'],"area":9.5}],"cate\' stands'
-        ),
     ),
     "a comma too many": (
         small(b"4]", b"4,]"),
@@ -89,35 +83,15 @@ NOT_JSON = {
             " where '\\xe9\\u20ac\\U0001f600,\"height\":4' stands"
         ),
     ),
-    "no UTF-8": (
-        small(b"a.jpg", b"a\xff.jpg"),
-        malformed(
-            r"no UTF-8 at byte offset 33, where '\\xff.jpg" '","width":64,"h\' stands',
-            "save the file as UTF-8",
-        ),
-    ),
     "no UTF-8 in unread text": (
         small(b'"area"', b'"note":"\xe9","area"'),
         malformed(
-            r"no UTF-8 at byte offset 141, where '\\xe9" '","area":9.5}],"cat\' stands',
-            "save the file as UTF-8",
+            r"no UTF-8 at byte offset 141, where '\\xe9" '","area":9.5}],"cat\' stands', UNPACK
         ),
     ),
-    "UTF-16 with a byte order mark": (
-        SMALL.decode().encode("utf-16"),
-        malformed(
-            "byte offset 0 holds ff fe 7b 00: UTF-16 or UTF-32, not UTF-8", "save the file as UTF-8"
-        ),
-    ),
-    "UTF-16, little endian": (
-        SMALL.decode().encode("utf-16-le"),
-        malformed(
-            "byte offset 0 holds 7b 00 22 00: UTF-16 or UTF-32, not UTF-8", "save the file as UTF-8"
-        ),
-    ),
-    "gzip": (
-        gzip.compress(SMALL),
-        malformed("byte offset 0 holds gzip's signature, not JSON", "gunzip the file"),
+    "UTF-16": (
+        "{}".encode("utf-16")[:3],
+        malformed(r"no UTF-8 at byte offset 0, where '\\xff\\xfe{' stands", UNPACK),
     ),
     "an array": (
         b"[" + SMALL + b"]",

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import math
 import re
 from typing import Any
 
@@ -281,7 +280,7 @@ def test_a_panoptic_annotation_with_a_bad_segment_is_set_aside(
 
 
 def test_segments_keep_their_order_and_default_to_the_box_area() -> None:
-    first = {"id": 2, "category_id": 3, "bbox": [0, 0, 5, 2], "iscrowd": True, "area": math.nan}
+    first = {"id": 2, "category_id": 3, "bbox": [0, 0, 5, 2], "iscrowd": True, "area": -1}
     (found,) = annotated(panoptic({**PANOPTIC, "segments_info": [SEGMENT, first]}))
     assert found.panoptic is not None
     assert found.panoptic.segments == [

@@ -58,21 +58,6 @@ def test_segmentations_are_ignored_by_default() -> None:
     assert (len(found.objects), found.bad, found.segmentations) == (1, [], ())
 
 
-# --- ids that are floats ---
-
-
-def with_floats(spec: Any) -> Any:
-    """Return a JSON value with every whole id below as a float."""
-    if isinstance(spec, list):
-        return [with_floats(value) for value in spec]
-    if not isinstance(spec, dict):
-        return spec
-    return {
-        key: float(value) if key.endswith("id") and type(value) is int else with_floats(value)
-        for key, value in spec.items()
-    }
-
-
 FLOATS = {
     "a category": (
         b'"category_id":3',
@@ -82,7 +67,7 @@ FLOATS = {
     "an image": (
         b'"image_id":1',
         b'"image_id":1.0',
-        "Expected `int | str`, got `float` - at `$.annotations[0].image_id`",
+        "Expected `int`, got `float` - at `$.annotations[0].image_id`",
     ),
 }
 
@@ -120,12 +105,8 @@ def test_the_last_two_components_of_a_url(url: str, name: str) -> None:
     assert name_of_url(url) == name
 
 
-NO_NAMES = {"neither": {}}
-
-
-@pytest.mark.parametrize("fields", NO_NAMES.values(), ids=NO_NAMES)
-def test_an_image_without_any_name_is_refused(fields: dict) -> None:
-    entry = {"id": 1, "width": 64, "height": 48, **fields}
+def test_an_image_without_any_name_is_refused() -> None:
+    entry = {"id": 1, "width": 64, "height": 48}
     what = "Object missing required field `file_name` - at `$.images[0]`"
     refused(coco([entry], []), f"E-ANN-TYPE f.json: {what}; correct the file")
 

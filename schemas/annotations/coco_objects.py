@@ -12,11 +12,8 @@ from schemas.annotations.coco_file import (
     NOTHING,
     CocoImage,
     CocoInstance,
-    CocoOutlined,
     CocoSegment,
-    Int64,
 )
-from schemas.annotations.json_sections import mend_numbers
 from schemas.fields import ObjectFields, Segmentation, SegmentFields
 from schemas.geometry.boxes import BBoxXywhPx, check_bbox
 
@@ -24,7 +21,7 @@ _DECODE_BBOX = msgspec.json.Decoder(BBoxXywhPx).decode  # a JSON number is finit
 
 _DECODE_KEYPOINTS = msgspec.json.Decoder(list[float] | None).decode
 
-_DECODE_SEGMENTS = msgspec.json.Decoder(list[CocoSegment[Int64]]).decode
+_DECODE_SEGMENTS = msgspec.json.Decoder(list[CocoSegment]).decode
 
 _VISIBILITIES = {0.0, 1.0, 2.0}
 
@@ -116,10 +113,7 @@ def decode_segments(raw: msgspec.Raw) -> list[CocoSegment]:
     Raises:
         msgspec.ValidationError: when one has a wrong type.
     """
-    try:
-        return _DECODE_SEGMENTS(raw)
-    except msgspec.ValidationError:
-        return _DECODE_SEGMENTS(mend_numbers(raw))
+    return _DECODE_SEGMENTS(raw)
 
 
 def open_segments(
@@ -193,8 +187,7 @@ class ParsedSegmentation(NamedTuple):
 def _parse_segmentation(
     instance: CocoInstance, image: CocoImage
 ) -> ParsedSegmentation | tuple[str, str]:
-    raw = instance.segmentation if isinstance(instance, CocoOutlined) else NOTHING
-    return parse_segmentation(raw, image.width, image.height)
+    return parse_segmentation(instance.segmentation, image.width_px, image.height_px)
 
 
 def bbox_fault(raw: msgspec.Raw) -> tuple[str, str]:

@@ -4,7 +4,6 @@ What such a file says is opened as COCO's entries are, so that both give the sam
 """
 
 import enum
-import json
 import math
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -12,15 +11,26 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from schemas.annotations.coco_file import NOTHING, CocoImage, CocoOutlined, Int64, PositiveInt
+from schemas.annotations.coco_file import NOTHING, CocoImage, CocoInstance, Int64, PositiveInt
 from schemas.annotations.coco_objects import ObjectOpener
-from schemas.annotations.json_sections import lone_surrogate_at
 from schemas.fields import BadAnnotation, ObjectFields, Segmentation
 
 _UTF8_BOM = b"\xef\xbb\xbf"
 
-_TRUNCATED = "Input data was truncated"  # as msgspec says it, without an offset
 
+_CIRCLE_CORNERS = 64
+
+# Rounded, since libraries differ in the last bit of a cosine.
+_CIRCLE = tuple(
+    (round(math.cos(angle), 12), round(math.sin(angle), 12))
+    for angle in (2 * math.pi * corner / _CIRCLE_CORNERS for corner in range(_CIRCLE_CORNERS))
+)
+
+_SidePx = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+
+_PointPx = tuple[float, float]
+CLASS_NAME = "object"
+"""The one class of everything that SA-1B outlines."""
 T = TypeVar("T")
 
 
@@ -43,7 +53,7 @@ class SideFile(NamedTuple):
 
     width_px: int
     height_px: int
-    entries: Sequence[CocoOutlined]
+    entries: Sequence[CocoInstance]
     bad: list[BadAnnotation]
 
 
@@ -82,34 +92,61 @@ _DECODE_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _DECODE_VALUE = msgspec.json.Decoder(str | int | float | bool | None).decode
 
 
-def decode(
-    decoder: "msgspec.json.Decoder[T]", data: bytes, sections: Sequence[str] = ()
-) -> T | str:
-    """Return what a decoder makes of a file, or what is wrong with it.
+class _LabelmeFile(msgspec.Struct, gc=False):
+    shapes: list[msgspec.Raw]
+    width_px: _SidePx | None = msgspec.field(name="imageWidth", default=None)
+    height_px: _SidePx | None = msgspec.field(name="imageHeight", default=None)
 
-    Args:
-        decoder: of a JSON object.
-        data: the file.
-        sections: keys that may stand there only once, since a decoder takes the last one.
+
+class _Shape(msgspec.Struct, gc=False):
+    label: str
+    points: list[_PointPx]
+    shape_type: str | None = None
+    group_id: int | str | None = None
+
+
+_LABELME_FILES = msgspec.json.Decoder(_LabelmeFile)
+
+_DECODE_SHAPE = msgspec.json.Decoder(_Shape).decode
+
+
+class _Image(msgspec.Struct, gc=False):
+    width: PositiveInt
+    height: PositiveInt
+
+
+class _Sa1bFile(msgspec.Struct, gc=False):
+    image: _Image
+    annotations: list[msgspec.Raw]
+
+
+class _Annotation(msgspec.Struct, gc=False):
+    id: Int64
+    bbox: msgspec.Raw = msgspec.Raw(b"null")
+    area: float | None = None
+    segmentation: msgspec.Raw = NOTHING
+
+
+_SA1B_FILES = msgspec.json.Decoder(_Sa1bFile)
+
+_DECODE_ANNOTATION = msgspec.json.Decoder(_Annotation).decode
+
+
+def decode(decoder: "msgspec.json.Decoder[T]", data: bytes) -> T | str:
+    """Return what a decoder makes of a file, or what is wrong with it.
 
     >>> decode(msgspec.json.Decoder(dict), b'{"a": }')
     'JSON is malformed: invalid character (byte 6)'
     """
     try:
         data.decode()  # first: decoders take other text where they skip it or leave it for later
+        return decoder.decode(data.removeprefix(_UTF8_BOM))
     except UnicodeDecodeError as error:
         return f"not UTF-8 (byte {error.start}): save the file as UTF-8"
-    try:
-        found = decoder.decode(data.removeprefix(_UTF8_BOM))
-        twice = _repeated(data.removeprefix(_UTF8_BOM), sections)
-        return f"two {twice} keys" if twice else found
     except RecursionError:
         return "JSON is nested too deeply"
     except ValueError as error:  # no JSON, or another type
-        what = str(error)
-        if what == _TRUNCATED and (at := lone_surrogate_at(data)) is not None:
-            return f"JSON is malformed: half of a surrogate pair (byte {at})"
-        return what if what != _TRUNCATED else f"the file ends within its JSON (byte {len(data)})"
+        return str(error)
 
 
 def format_of(data: bytes) -> SideFormat | str:
@@ -196,50 +233,6 @@ def open_objects(side: SideFile, *, segmentations: bool) -> OpenedObjects:
     return found
 
 
-def _repeated(data: bytes, sections: Sequence[str]) -> str:
-    """Return a key of several that stands more than once at the top of a JSON object, if one does.
-
-    Raises:
-        ValueError, RecursionError: when it cannot be parsed.
-    """
-    if all(data.count(f'"{key}"'.encode()) < 2 for key in sections):  # the rule, and fast
-        return ""
-    pairs = json.loads(data, object_pairs_hook=list)
-    counts = Counter(key for key, _ in pairs)
-    return next((key for key in sections if counts[key] > 1), "")
-
-
-_CIRCLE_CORNERS = 64
-
-# Rounded, since libraries differ in the last bit of a cosine.
-_CIRCLE = tuple(
-    (round(math.cos(angle), 12), round(math.sin(angle), 12))
-    for angle in (2 * math.pi * corner / _CIRCLE_CORNERS for corner in range(_CIRCLE_CORNERS))
-)
-
-_SidePx = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-
-_PointPx = tuple[float, float]
-
-
-class _LabelmeFile(msgspec.Struct, gc=False):
-    shapes: list[msgspec.Raw]
-    width_px: _SidePx | None = msgspec.field(name="imageWidth", default=None)
-    height_px: _SidePx | None = msgspec.field(name="imageHeight", default=None)
-
-
-class _Shape(msgspec.Struct, gc=False):
-    label: str
-    points: list[_PointPx]
-    shape_type: str | None = None
-    group_id: int | str | None = None
-
-
-_LABELME_FILES = msgspec.json.Decoder(_LabelmeFile)
-
-_DECODE_SHAPE = msgspec.json.Decoder(_Shape).decode
-
-
 def parse_labelme(data: bytes) -> SideFile | str:
     """Return what a LabelMe file says, or why it says nothing.
 
@@ -250,7 +243,7 @@ def parse_labelme(data: bytes) -> SideFile | str:
     >>> parse_labelme(b'{"shapes": [' + shape + b"]}").bad
     [BadAnnotation(annotation_id=0, code='E-ANN-SHAPE', detail="shape_type is 'point'")]
     """
-    file = decode(_LABELME_FILES, data, ("shapes",))
+    file = decode(_LABELME_FILES, data)
     if isinstance(file, str):
         return file
     objects: dict[object, tuple[int, str, list[list[float]]]] = {}
@@ -303,12 +296,12 @@ def _open_shape(raw: msgspec.Raw) -> tuple[str, int | str | None, list[float]] |
     return outline if isinstance(outline, str) else (shape.label, shape.group_id, outline)
 
 
-def _entry(place: int, label: str, outlines: list[list[float]]) -> CocoOutlined:
+def _entry(place: int, label: str, outlines: list[list[float]]) -> CocoInstance:
     """Return an object as COCO has it, its box the one around its outlines."""
     xs = [x for outline in outlines for x in outline[0::2]]
     ys = [y for outline in outlines for y in outline[1::2]]
     bbox = [min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)]
-    return CocoOutlined(
+    return CocoInstance(
         id=place,
         image_id=0,
         category_id=label,
@@ -317,43 +310,15 @@ def _entry(place: int, label: str, outlines: list[list[float]]) -> CocoOutlined:
     )
 
 
-CLASS_NAME = "object"
-"""The one class of everything that SA-1B outlines."""
-
-_NULL = msgspec.Raw(b"null")
-
-
-class _Image(msgspec.Struct, gc=False):
-    width: PositiveInt
-    height: PositiveInt
-
-
-class _Sa1bFile(msgspec.Struct, gc=False):
-    image: _Image
-    annotations: list[msgspec.Raw]
-
-
-class _Annotation(msgspec.Struct, gc=False):
-    id: Int64
-    bbox: msgspec.Raw = _NULL
-    area: float | None = None
-    segmentation: msgspec.Raw = NOTHING
-
-
-_SA1B_FILES = msgspec.json.Decoder(_Sa1bFile)
-
-_DECODE_ANNOTATION = msgspec.json.Decoder(_Annotation).decode
-
-
 def parse_sa1b(data: bytes) -> SideFile | str:
     """Return what an SA-1B file says, or why it says nothing.
 
     An annotation without an id is known by its place in the file, from 0, as `annotations[0]`.
     """
-    file = decode(_SA1B_FILES, data, ("image", "annotations"))
+    file = decode(_SA1B_FILES, data)
     if isinstance(file, str):
         return file
-    entries: list[CocoOutlined] = []
+    entries: list[CocoInstance] = []
     bad: list[BadAnnotation] = []
     for place, raw in enumerate(file.annotations):
         try:
@@ -362,7 +327,7 @@ def parse_sa1b(data: bytes) -> SideFile | str:
             bad.append(BadAnnotation(f"annotations[{place}]", "E-ANN-SHAPE", str(error)))
             continue
         entries.append(
-            CocoOutlined(
+            CocoInstance(
                 id=found.id,
                 image_id=0,
                 category_id=CLASS_NAME,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from schemas.annotations.coco import AnnotatedImage, CocoFiles, license_of
-from schemas.annotations.coco_file import CocoFile, CocoImage, CocoStrictness, Kind
+from schemas.annotations.coco_file import CocoFile, CocoImage, Kind
 from schemas.faults import FAULTS, Rejected, fault_line
 from schemas.fields import BadAnnotation, ObjectFields, PictureFields
 from schemas.geometry.boxes import PlacedBox, place_box
@@ -158,8 +158,15 @@ def parse_sources(sources: Sequence[CocoSource], rules: CocoRules) -> CocoFiles:
         if one.data == other.data:
             what = f"has the bytes of {one.where}"
             raise RuntimeError(fault_line("E-ANN-JOIN", other.where, what, "give one of them"))
-    strictness = CocoStrictness(rules.string_ids, rules.segmentations, rules.image_field)
-    files = [CocoFile(source.data, source.where, strictness) for source in in_order]
+    files = [
+        CocoFile(
+            source.data,
+            source.where,
+            string_ids=rules.string_ids,
+            image_field=rules.image_field,
+        )
+        for source in in_order
+    ]
     return CocoFiles(files, segmentations=rules.segmentations)
 
 
@@ -290,7 +297,7 @@ class _ImageReader:
         """Return (code, detail) of why no image can hold an object, where that is known by now."""
         if not self._rules.annotated_size:
             return None
-        box = place_box(found.bbox_xywh_px, image.width, image.height)
+        box = place_box(found.bbox_xywh_px, image.width_px, image.height_px)
         return None if isinstance(box, PlacedBox) else box
 
     def _has_license(self, image: CocoImage) -> bool:
@@ -391,8 +398,8 @@ def to_sample(
     root = root or split
     image, panoptic = annotated.image, annotated.panoptic
     fields = PictureFields(
-        width_px=image.width,
-        height_px=image.height,
+        width_px=image.width_px,
+        height_px=image.height_px,
         objects=[found for _, found in annotated.objects],
         captions=[text for _, text in annotated.captions],
         segments=None if panoptic is None else panoptic.segments,
