@@ -4,10 +4,10 @@ Splits are bars side by side, each in percents of itself; more than three splits
 Numbers are in a table as well, for readers who cannot see the chart.
 """
 
+import bisect
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from schemas.shown_values import bytes_text
@@ -26,6 +26,7 @@ MOST_SERIES = 3
 _MOST_BARS = 24
 _BINS_PER_OCTAVE = 2
 _TICK_GAP = 46
+_LEAST_BAR = 1.5  # high, so that a small bar stays visible
 
 
 class Tick(NamedTuple):
@@ -46,19 +47,17 @@ class Bar(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True)
-class Chart:
+class Chart(NamedTuple):
     """A histogram and its table.
 
     Attributes:
-        title: what is counted.
-        x_title: of the axis.
-        x_ticks: from left to right.
-        y_ticks: from bottom to top.
+        title: title of the chart and of the table's first column.
+        x_title: title of the axis.
+        x_ticks: ticks from left to right.
+        y_ticks: ticks from bottom to top.
         series: names of the splits, each with its median.
-        bars: to draw.
-        head: of the table.
-        rows: of the table.
+        bars: bars to draw.
+        rows: rows of the table: a range of values, then the count in each split.
     """
 
     title: str
@@ -67,12 +66,11 @@ class Chart:
     y_ticks: Sequence[Tick]
     series: Sequence[tuple[str, str]]
     bars: Sequence[Bar]
-    head: Sequence[str]
     rows: Sequence[Sequence[str]]
 
 
 def count_text(count: int) -> str:
-    """Return a count with its thousands apart.
+    """Return a count with thousands separated.
 
     >>> count_text(118287)
     '118,287'
@@ -94,12 +92,11 @@ _TITLES: Mapping[str, tuple[str, str, Callable[[int], str]]] = {
 
 def make_charts(splits: Sequence[tuple[str, Mapping[str, Histogram]]]) -> list[Chart]:
     """Return a chart of each column that has values, from the histograms of each split."""
-    charts = []
-    for name in _TITLES:
-        series = [(split, histograms.get(name, {})) for split, histograms in splits]
-        if any(histogram for _, histogram in series):
-            charts.append(make_chart(name, series))
-    return charts
+    series = {
+        name: [(split, histograms.get(name, {})) for split, histograms in splits]
+        for name in _TITLES
+    }
+    return [make_chart(name, found) for name, found in series.items() if any(h for _, h in found)]
 
 
 def make_chart(name: str, series: Sequence[tuple[str, Histogram]]) -> Chart:
@@ -116,28 +113,25 @@ def make_chart(name: str, series: Sequence[tuple[str, Histogram]]) -> Chart:
     shares = [[count / max(1, sum(counts)) for count in counts] for counts in columns]
     steps = nice_steps(max(max(row) for row in shares))
     texts = [
-        _range_text(start, end, text_of)
+        text_of(start) if end - start == 1 else f"{text_of(start)} – {text_of(end - 1)}"
         for start, end in zip(starts, [*starts[1:], max(values) + 1], strict=True)
     ]
     step = (RIGHT - LEFT) / len(starts)
-    ticks = [
-        Tick(round(LEFT + (place + 0.5) * step, 1), text_of(start))
-        for place, start in enumerate(starts)
-    ]
-    rows = [
-        [text, *(count_text(counts[place]) for counts in columns)]
-        for place, text in enumerate(texts)
-        if any(counts[place] for counts in columns)
-    ]
     return Chart(
         title,
         x_title,
-        spread_ticks(ticks),
+        [
+            Tick(round(LEFT + (place + 0.5) * step, 1), text_of(starts[place]))
+            for place in range(0, len(starts), math.ceil(_TICK_GAP / step))
+        ],
         [Tick(_height_of(part / steps[-1]), f"{100 * part:g} %") for part in steps],
-        [(split, _median_text(histogram, text_of)) for split, histogram in series],
-        list(_bars([split for split, _ in series], shares, texts, steps[-1])),
-        [title, *(split for split, _ in series)],
-        rows,
+        [(split, f"median {text_of(median(h))}" if h else "none") for split, h in series],
+        _bars([split for split, _ in series], shares, texts, steps[-1]),
+        [
+            [text, *(count_text(counts[place]) for counts in columns)]
+            for place, text in enumerate(texts)
+            if any(counts[place] for counts in columns)
+        ],
     )
 
 
@@ -153,19 +147,6 @@ def median(histogram: Mapping[int, int]) -> int:
         if so_far >= half:
             return value
     return 0
-
-
-def spread_ticks(candidates: Sequence[Tick]) -> list[Tick]:
-    """Return the ticks that have room, from left to right.
-
-    >>> spread_ticks([Tick(0, "1"), Tick(20, "2"), Tick(50, "3")])
-    [Tick(at=0, text='1'), Tick(at=50, text='3')]
-    """
-    kept: list[Tick] = []
-    for tick in candidates:
-        if not kept or tick.at - kept[-1].at >= _TICK_GAP:
-            kept.append(tick)
-    return kept
 
 
 def nice_steps(most: float) -> list[float]:
@@ -194,37 +175,26 @@ def _bin_starts(low: int, high: int) -> list[int]:
 
 def _binned(histogram: Histogram, starts: Sequence[int]) -> list[int]:
     counts = [0] * len(starts)
-    place = 0
-    for value, count in sorted(histogram.items()):
-        while place + 1 < len(starts) and value >= starts[place + 1]:
-            place += 1
-        counts[place] += count
+    for value, count in histogram.items():
+        counts[bisect.bisect_right(starts, value) - 1] += count
     return counts
 
 
 def _bars(
     names: Sequence[str], shares: Sequence[Sequence[float]], texts: Sequence[str], most: float
-) -> Sequence[Bar]:
+) -> list[Bar]:
     step = (RIGHT - LEFT) / len(texts)
     width = step * 0.86 / len(names)
     bars = []
     for series, row in enumerate(shares):
         for place, share in enumerate(row):
             if share > 0:
-                top = min(_height_of(share / most), BOTTOM - 1.5)  # a small bar stays visible
+                top = min(_height_of(share / most), BOTTOM - _LEAST_BAR)
                 x = round(LEFT + (place + 0.07) * step + series * width, 1)
                 text = f"{names[series]}, {texts[place]}: {100 * share:.3g} %"
                 height = round(BOTTOM - top, 1)
                 bars.append(Bar(x, top, round(max(width - 0.6, 0.8), 1), height, series, text))
     return bars
-
-
-def _range_text(start: int, end: int, text_of: Callable[[int], str]) -> str:
-    return text_of(start) if end - start == 1 else f"{text_of(start)} – {text_of(end - 1)}"
-
-
-def _median_text(histogram: Histogram, text_of: Callable[[int], str]) -> str:
-    return f"median {text_of(median(histogram))}" if histogram else "none"
 
 
 def _height_of(part: float) -> float:

@@ -1,14 +1,15 @@
 """Gather the report of a data set from its manifest, indexes, rejects and sample records.
 
-Indexes are read one at a time. What is missing or damaged becomes a note. Nothing here reads a
-clock, so equal data sets in folders of one name have equal reports.
+Indexes are read one at a time. What is missing or damaged becomes a note. Counts are exact, and so
+are medians. Sample records are evenly spaced in a split; a class is represented by its first
+records. Shards are shuffled, so this is a fair draw. There is no clock, so equal data sets in
+folders of one name have equal reports.
 """
 
 import functools
 import posixpath
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from itertools import zip_longest
 from typing import TypeVar
@@ -23,7 +24,6 @@ from schemas.manifest import (
     MANIFEST_NAME,
     REJECTED_NAME,
     Manifest,
-    ShardEntry,
     SplitSummary,
     from_json,
     index_names_of,
@@ -43,24 +43,15 @@ from transforms.report.pictures import (
     make_pictures,
     pictures_each,
 )
+from transforms.shard_index import INDEX_SCHEMA, index_columns
 from transforms.storage import Access, Storage, join_uri, open_storage
 
 _MOST_OF_A_CLASS = 2
 _MOST_CLASSES = 20_000  # that sample records are kept of
 _SIZE_DIGITS = 10_000  # larger record sizes are rounded down to four digits: few distinct values
-_PIECE_BYTES = 1 << 20
-_MAX_LINE_BYTES = 16 << 20  # a reject names all annotations of its sample
+_REJECTS_BYTES = 16 << 20  # of the rejects that are searched for examples
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class _Shard:
-    """A shard, its place in its split, and the name of its index."""
-
-    entry: ShardEntry
-    place: int
-    index_name: str
 
 
 class IndexSums:
@@ -89,25 +80,22 @@ class IndexSums:
         """Add a shard.
 
         Args:
-            place: of the shard in its split, from 0.
+            place: place of the shard in its split, from 0.
             file: its name.
-            index: its columns, as `report_columns_from_parquet` returns them.
-            numbers: of the records; None for 0, 1, 2 and so on.
+            index: its columns, as `index_columns` returns them.
+            numbers: numbers of the records; None for 0, 1, 2 and so on.
         """
         index = index.append_column("number", pa.array(numbers or range(index.num_rows)))
         self.records += index.num_rows
-        sizes = index["size"].to_numpy()
-        self._count(RECORD_BYTES, _rounded(sizes))
-        for name in (*IMAGE_COLUMNS, OBJECTS):
-            if name in index.column_names:
-                values = index[name].to_numpy()  # floats, where some are missing
-                self._count(name, values[~np.isnan(values)].astype(np.int64))
+        self._count(RECORD_BYTES, _rounded(index["size"].to_numpy()))
+        for name in {*IMAGE_COLUMNS, OBJECTS} & {*index.column_names}:
+            values = index[name].to_numpy()  # floats, if some are missing
+            self._count(name, values[~np.isnan(values)].astype(np.int64))
         for target in range(MAX_PICTURES):
             shard, part = divmod(target * self._shards, MAX_PICTURES)
             if shard == place and index.num_rows:
-                self._spaced.append(
-                    self._picked(file, index, part * index.num_rows // MAX_PICTURES)
-                )
+                row = part * index.num_rows // MAX_PICTURES
+                self._spaced.append(self._picked(file, index, row))
         self._add_classes(file, index)
 
     def spaced(self, most: int) -> list[PickedRecord]:
@@ -119,29 +107,22 @@ class IndexSums:
         return self._of_classes.get(label, [])
 
     def _count(self, name: str, values: np.ndarray) -> None:
-        # Not by pyarrow.compute: its import ends the process where memory is short.
+        # Not by pyarrow.compute: its import ends the process if memory is short.
         self.histograms.setdefault(name, Counter()).update(_counted(values))
 
     def _add_classes(self, file: str, index: pa.Table) -> None:
         column = index["labels"].combine_chunks()
         labels = column.flatten().to_numpy(zero_copy_only=False)
-        records = np.repeat(
-            np.arange(len(column)), np.diff(column.offsets.to_numpy(zero_copy_only=False))
-        )
+        lengths = np.diff(column.offsets.to_numpy(zero_copy_only=False))
         self.class_objects.update(_counted(labels))
-        order = np.lexsort((records, labels))
-        labels, records = labels[order], records[order]
-        is_first = np.ones(len(labels), bool)  # of its class in its record
-        is_first[1:] = (labels[1:] != labels[:-1]) | (records[1:] != records[:-1])
-        labels, records = labels[is_first], records[is_first]
-        self.class_records.update(_counted(labels))
-        found, starts = np.unique(labels, return_index=True)
-        ends = np.append(starts, len(labels))[1:]
-        for label, start, end in zip(found.tolist(), starts, ends, strict=True):
+        pairs = np.unique(np.stack([labels, np.repeat(np.arange(len(column)), lengths)]), axis=1)
+        self.class_records.update(_counted(pairs[0]))
+        found, starts = np.unique(pairs[0], return_index=True)
+        for label, rows in zip(found.tolist(), np.split(pairs[1], starts[1:]), strict=False):
             if label in self._of_classes or len(self._of_classes) < _MOST_CLASSES:
                 own = self._of_classes.setdefault(label, [])
-                for number in records[start:end][: _MOST_OF_A_CLASS - len(own)].tolist():
-                    own.append(self._picked(file, index, number))
+                missing = rows[: _MOST_OF_A_CLASS - len(own)].tolist()
+                own += (self._picked(file, index, row) for row in missing)
 
     def _picked(self, file: str, index: pa.Table, row: int) -> PickedRecord:
         names = ("number", "offset", "size", "key")
@@ -193,17 +174,53 @@ def program_versions() -> list[tuple[str, str]]:
     return versions
 
 
+def pick_records(splits: Sequence[IndexSums], most: int) -> list[PickedRecord]:
+    """Return the records to show: all of few, else a third for splits and the rest for classes.
+
+    Classes that get one are evenly spaced from the most frequent to the rarest.
+    """
+    counts: Counter[int] = Counter()
+    for sums in splits:
+        counts.update(sums.class_records)
+    is_small = sum(sums.records for sums in splits) <= most
+    of_splits = most // 3 if counts else most
+    each = most if is_small else max(1, of_splits // len(splits))
+    picked = dict.fromkeys(record for sums in splits for record in sums.spaced(each))
+    for record in _for_classes(splits, counts, most - len(picked)):
+        if len(picked) < most:
+            picked[record] = None
+    return list(picked)[:most]
+
+
+def evenly_spaced(items: Sequence[T], most: int) -> list[T]:
+    """Return at most so many items, the first and the last among them.
+
+    >>> evenly_spaced("abcdefg", 3), evenly_spaced("ab", 3), evenly_spaced("ab", 1)
+    (['a', 'd', 'g'], ['a', 'b'], ['a'])
+    """
+    if len(items) <= most or most < 2:
+        return list(items[:most])
+    return [items[place * (len(items) - 1) // (most - 1)] for place in range(most)]
+
+
 def first_rejects(storage: Storage, codes: set[str]) -> list[Rejected]:
-    """Return the first reject of each code, reading no further than the last of them.
+    """Return the first reject of each code, of those in the first part of the file.
 
     Raises:
         ValueError: when a line is not a reject.
         RuntimeError: when the store fails.
     """
-    found: dict[str, Rejected] = {}
     if not codes:
         return []
-    for line in _lines(storage):
+    file = storage.stat(REJECTED_NAME)
+    if file is None or file.kind != "file":
+        raise ValueError("it is not there")
+    end = min(file.size_bytes, _REJECTS_BYTES)
+    *lines, rest = storage.read(REJECTED_NAME, file, (0, end)).split(b"\n")
+    if rest and end == file.size_bytes:
+        lines.append(rest)
+    found: dict[str, Rejected] = {}
+    for line in lines:
         rejected = from_json(line, Rejected)
         found.setdefault(rejected.code, rejected)
         if codes <= found.keys():
@@ -211,37 +228,20 @@ def first_rejects(storage: Storage, codes: set[str]) -> list[Rejected]:
     return list(found.values())
 
 
-def _lines(storage: Storage) -> Iterator[bytes]:
-    file = storage.stat(REJECTED_NAME)
-    if file is None or file.kind != "file":
-        raise ValueError("it is not there")
-    rest = b""
-    for start in range(0, file.size_bytes, _PIECE_BYTES):
-        end = min(start + _PIECE_BYTES, file.size_bytes)
-        *lines, rest = (rest + storage.read(REJECTED_NAME, file, (start, end))).split(b"\n")
-        yield from lines
-        if len(rest) > _MAX_LINE_BYTES:
-            raise ValueError(f"a line has more than {_MAX_LINE_BYTES} bytes")
-    if rest:
-        yield rest
-
-
 def _add_up(storage: Storage, manifest: Manifest) -> tuple[dict[str, IndexSums], list[str]]:
     """Return the sums of each split's indexes, and notes on what they lack."""
     sums = {name: IndexSums(name, split.shards) for name, split in manifest.splits.items()}
-    notes = []
-    shards, places = [], dict.fromkeys(sums, 0)
-    for entry, (index, _) in zip(manifest.shards, index_names_of(manifest), strict=True):
-        shards.append(_Shard(entry, places.setdefault(entry.split, 0), index))
-        places[entry.split] += 1
-    read = functools.partial(_read_index, storage)
-    has_columns = True
-    for shard, index in zip(shards, in_order(read, shards, storage.root), strict=True):
+    notes: list[str] = []
+    names = [name for name, _ in index_names_of(manifest)]
+    indexes = in_order(functools.partial(_read_index, storage), names, storage.root)
+    has_columns, places = True, Counter[str]()
+    for entry, index in zip(manifest.shards, indexes, strict=True):
         if isinstance(index, str):
-            notes.append(index)
+            notes.append(f"not counted: {entry.file}: {index}")
         else:
-            sums[shard.entry.split].add(shard.place, shard.entry.file, index)
-            has_columns = has_columns and "objects" in index.column_names
+            sums[entry.split].add(places[entry.split], entry.file, index)
+            has_columns = has_columns and OBJECTS in index.column_names
+        places[entry.split] += 1
     if not has_columns:
         notes.append(
             f"No charts of picture sizes and objects: format version {manifest.format_version} has"
@@ -250,20 +250,18 @@ def _add_up(storage: Storage, manifest: Manifest) -> tuple[dict[str, IndexSums],
     return sums, first_notes(notes)
 
 
-def _read_index(storage: Storage, shard: _Shard) -> pa.Table | str:
-    """Return the columns of a shard's index, or a note on why they cannot be read."""
-    from transforms.shard_index import INDEX_SCHEMA, index_columns  # pyarrow takes 0.2 s
-
+def _read_index(storage: Storage, name: str) -> pa.Table | str:
+    """Return the columns of an index, or why they cannot be read."""
     try:
-        names = [name for name in INDEX_SCHEMA.names if name != "sources"]
-        return index_columns(storage.read(shard.index_name), names)
+        columns = [column for column in INDEX_SCHEMA.names if column != "sources"]
+        return index_columns(storage.read(name), columns)
     except ValueError as error:
-        return f"not counted: {shard.entry.file}: {' '.join(str(error).split())}"
+        return " ".join(str(error).split())
     except RuntimeError as error:
         fault = find_fault(str(error))
         if fault is None or not fault[0].startswith("E-SRC-"):
             raise
-        return f"not counted: {shard.entry.file}: its index is not there"
+        return "its index is not there"
 
 
 def _pictures(
@@ -353,35 +351,6 @@ def _sources(manifest: Manifest) -> Iterator[str]:
                 f"{name}: {file.kind}, {counted(file.images, 'image')},"
                 f" {counted(file.annotations, 'annotation')}"
             )
-
-
-def pick_records(splits: Sequence[IndexSums], most: int) -> list[PickedRecord]:
-    """Return the records to show: all of few, else a third for splits and the rest for classes.
-
-    Classes that get one are evenly spaced from the most frequent to the rarest.
-    """
-    counts: Counter[int] = Counter()
-    for sums in splits:
-        counts.update(sums.class_records)
-    is_small = sum(sums.records for sums in splits) <= most
-    of_splits = most // 3 if counts else most
-    each = most if is_small else max(1, of_splits // len(splits))
-    picked = dict.fromkeys(record for sums in splits for record in sums.spaced(each))
-    for record in _for_classes(splits, counts, most - len(picked)):
-        if len(picked) < most:
-            picked[record] = None
-    return list(picked)[:most]
-
-
-def evenly_spaced(items: Sequence[T], most: int) -> list[T]:
-    """Return at most so many items, the first and the last among them.
-
-    >>> evenly_spaced("abcdefg", 3), evenly_spaced("ab", 3), evenly_spaced("ab", 1)
-    (['a', 'd', 'g'], ['a', 'b'], ['a'])
-    """
-    if len(items) <= most or most < 2:
-        return list(items[:most])
-    return [items[place * (len(items) - 1) // (most - 1)] for place in range(most)]
 
 
 def _for_classes(
