@@ -16,29 +16,15 @@ EXIF_ORIENTATION = 0x0112
 # What is wrong with a bbox by itself.
 CHECKS = {
     "floats and a tuple": ((-5.5, 1e300, 0.25, 1e-300), None),  # the image decides about these
-    "the largest number": ([0, 0, 1.7976931348623157e308, 2**1023], None),
     "three numbers": ([1, 2, 3], ("E-BOX-SHAPE", "bbox is 3 values, not four numbers")),
     "nothing": (None, ("E-BOX-SHAPE", "bbox is NoneType, not four numbers")),
-    "a text among them": (
-        [1, 2, "3", 4],
-        ("E-BOX-SHAPE", "bbox holds something that is no number"),
-    ),
     "a boolean": ([1, 2, True, 4], ("E-BOX-SHAPE", "bbox holds something that is no number")),
     "NaN": (  # which passes `width <= 0`
         [1, 2, math.nan, 4],
         ("E-BOX-NOT-FINITE", "bbox holds a number that is not finite"),
     ),
-    "infinite x": (
-        [-math.inf, 2, 3, 4],
-        ("E-BOX-NOT-FINITE", "bbox holds a number that is not finite"),
-    ),
-    "beyond float64": (
-        [1, 2, 10**400, 4],
-        ("E-BOX-NOT-FINITE", "bbox holds a number that is not finite"),
-    ),
     "no width": ([1, 2, 0, 4], ("E-BOX-EMPTY", "width 0 and height 4")),
     "negative height": ([1, 2, 3.5, -0.5], ("E-BOX-EMPTY", "width 3.5 and height -0.5")),
-    "negative zero": ([1, 2, -0.0, 4], ("E-BOX-EMPTY", "width -0.0 and height 4")),
 }
 
 
@@ -55,30 +41,15 @@ def outside(where: str) -> tuple[str, str]:
 PLACES = {
     "inside": ((25.0, 10.0, 50.0, 15.0), PlacedBox(0.25, 0.2, 0.75, 0.5, False)),
     "the whole image": ((0.0, 0.0, 100.0, 50.0), PlacedBox(0.0, 0.0, 1.0, 1.0, False)),
-    "half a pixel over left": ((-0.5, 0.0, 50.5, 25.0), PlacedBox(0.0, 0.0, 0.5, 0.5, True)),
     "over every edge": ((-1e6, -1e6, 1e7, 1e7), PlacedBox(0.0, 0.0, 1.0, 1.0, True)),
-    "a sum beyond float64": ((0.0, 0.0, 1.7e308, 1.7e308), PlacedBox(0.0, 0.0, 1.0, 1.0, True)),
     "left of it": ((-9.0, 0.0, 5.0, 5.0), outside("x -9.0 to -4.0, y 0.0 to 5.0 in 100 x 50")),
-    "right of it": ((101.0, 0.0, 5.0, 5.0), outside("x 101.0 to 106.0, y 0.0 to 5.0 in 100 x 50")),
-    "touching it from the left": (
-        (-5.0, 0.0, 5.0, 5.0),
-        outside("x -5.0 to 0.0, y 0.0 to 5.0 in 100 x 50"),
-    ),
     "touching it from the right, of no width in float64": (
         (100.0, 0.0, 1e-300, 5.0),
         outside("x 100.0 to 100.0, y 0.0 to 5.0 in 100 x 50"),
     ),
-    "touching it from below, of no height in float64": (
-        (0.0, 50.0, 5.0, 1e-300),
-        outside("x 0.0 to 5.0, y 50.0 to 50.0 in 100 x 50"),
-    ),
     "a width that vanishes in float32": (
         (50.0, 10.0, 1e-6, 5.0),
         ("E-BOX-EMPTY", "width 1e-06 and height 5.0 vanish in float32"),
-    ),
-    "a sliver inside that vanishes": (
-        (99.9999999, 0.0, 5.0, 5.0),
-        ("E-BOX-EMPTY", "width 5.0 and height 5.0 vanish in float32"),
     ),
     "a small width at zero stays": (
         (0.0, 0.0, 1e-36, 25.0),
@@ -159,15 +130,3 @@ def test_place_box_is_float64_arithmetic_rounded_once(
     assert edges_of(placed) == tuple(rounded.tolist())
     assert 0.0 <= placed.xmin < placed.xmax <= 1.0 and 0.0 <= placed.ymin < placed.ymax <= 1.0
     assert placed.clipped == bool((corners[:2] < 0.0).any() or (corners[2:] > 1.0).any())
-
-
-@given(st.tuples(COORDINATES, COORDINATES, LENGTHS, LENGTHS), SIZES, SIZES, st.integers(1, 8))
-def test_placed_boxes_are_boxes_in_every_orientation(
-    bbox_xywh_px: tuple, width_px: int, height_px: int, orientation: int
-) -> None:
-    placed = place_box(bbox_xywh_px, width_px, height_px, orientation)
-    if not isinstance(placed, PlacedBox):
-        assert placed[0] in ("E-BOX-OUTSIDE", "E-BOX-EMPTY")
-        return
-    assert 0.0 <= placed.xmin < placed.xmax <= 1.0 and 0.0 <= placed.ymin < placed.ymax <= 1.0
-    assert edges_of(placed) == tuple(np.float32(edges_of(placed)).tolist())

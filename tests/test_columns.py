@@ -1,11 +1,6 @@
 """Types of columns: what cells are, what follows for all of them, and the values of one."""
 
-import math
-
-import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from schemas.columns import (
     BIG_INT,
@@ -27,18 +22,6 @@ from schemas.columns import (
 )
 from schemas.features import Kind
 
-TYPES = [
-    ColumnType(kind, repeated, optional)
-    for kind in Kind
-    for repeated in (False, True)
-    for optional in (False, True)
-]
-
-
-@pytest.mark.parametrize("wanted", TYPES, ids=str)
-def test_types_are_read_as_they_are_written(wanted: ColumnType) -> None:
-    assert parse_type("a", str(wanted)) == wanted
-
 
 @pytest.mark.parametrize("text", ["", "int", "int32", "int64?[]", "bytes[][]", "Float"])
 def test_other_types_are_refused(text: str) -> None:
@@ -53,25 +36,15 @@ def test_other_types_are_refused(text: str) -> None:
 
 TEXTS = {
     "0": INT,
-    "-17": INT,
     "+4915112345678": TEXT,  # a telephone's number
-    "+5": TEXT,
-    "+1e5": FLOAT,
     "1" * 5000: BIG_INT,
-    " 7 ": INT,
     "9223372036854775807": INT,
-    "9223372036854775808": BIG_INT,
     "-9223372036854775808": INT,
     "007": TEXT,  # an id or a postal code
     "00.5": TEXT,
-    "1_000": TEXT,
-    "0x10": TEXT,
-    "٣": TEXT,  # a digit to Python
     "1.": FLOAT,
     "-1.5e-3": FLOAT,
-    "nan": FLOAT,
     "-Infinity": FLOAT,
-    ".": TEXT,
     "true": BOOL,
     "yes": TEXT,
 }
@@ -86,15 +59,11 @@ VALUES = [
     (None, 0),
     (True, BOOL),
     (0, INT),
-    (-(2**63), INT),
     (2**63, BIG_INT),
-    (10**30, BIG_INT),
     (1.0, FLOAT),
-    ("7", TEXT),
     (b"\xff", TEXT),
     ([], LIST),
     ([1, 2.5], LIST | INT | FLOAT),
-    (["a"], LIST | TEXT),
 ]
 
 
@@ -121,15 +90,11 @@ def test_kind_of_value_refuses(value: object, what: str) -> None:
 
 
 RULES = [
-    (BOOL, "int64"),
     (INT, "int64"),
     (INT | FLOAT, "float"),
     (BIG_INT, "bytes"),  # ids beyond int64 would lose their digits as floats
-    (BIG_INT | FLOAT, "float"),
     (TEXT | BOOL | FLOAT, "bytes"),
-    (0, "bytes"),  # never a value
     (LIST, "bytes[]"),  # empty lists alone
-    (LIST | INT, "int64[]"),
     (LIST | TEXT, "bytes[]"),
 ]
 
@@ -162,19 +127,13 @@ def test_a_plan_keeps_types_with_any_name() -> None:
 
 CELLS = [
     ("7", "int64", [7]),
-    (" +7 ", "int64", [7]),
     ("true", "int64", [1]),
     (True, "int64", [1]),
-    ("TRUE", "float", [1.0]),
     (7, "float", [7.0]),
-    ("1e3", "float", [1000.0]),
     (7, "bytes", [b"7"]),
-    (1.5, "bytes", [b"1.5"]),
     ("é", "bytes", ["é".encode()]),
     (b"\xff\0", "bytes", [b"\xff\0"]),
-    ("", "bytes", [b""]),
     (None, "int64", None),
-    (None, "bytes[]", []),
     ([], "float[]", []),
     ([1, "2", True], "int64[]", [1, 2, 1]),
     ("x", "bytes[]", [b"x"]),
@@ -212,20 +171,3 @@ def test_cells_that_do_not_fit(cell: object, wanted: str, what: str) -> None:
 def test_no_number_becomes_infinite(cell: object) -> None:
     with pytest.raises(ValueError, match=r", beyond float32$"):
         values_of(cell, ColumnType(Kind.FLOAT))
-
-
-def test_what_float32_can_hold() -> None:
-    cells = [3.4028235677973362e38, math.inf, "-Infinity"]
-
-    assert values_of(cells, ColumnType(Kind.FLOAT, True)) == [cells[0], math.inf, -math.inf]
-
-
-@given(st.one_of(st.integers(), st.floats(allow_nan=False, width=32), st.booleans()))
-def test_a_number_as_text_has_the_value_of_the_number(value: float) -> None:
-    json = msgspec.json.encode(value) if abs(value) < 2**63 else str(value).encode()
-    text = json.decode()
-    kind = kind_of_value(value)
-    wanted = type_of(ColumnFacts("a", kind, 1), 1)
-
-    assert kind_of_text(text) == kind
-    assert values_of(text, wanted) == values_of(value, wanted)

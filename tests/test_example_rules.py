@@ -58,16 +58,6 @@ CASES: dict[str, tuple[dict, list[int] | None, list[str]]] = {
         None,
         ["feature 'e/int' is not there", "feature 'z' is not in the manifest"],
     ),
-    "a key instead of an optional one": (
-        without("h/optional") | {"z": (Kind.INT64, [1])},
-        None,
-        ["feature 'z' is not in the manifest"],
-    ),
-    "two images": (
-        VALUES | {"a/image": (Kind.BYTES, [b"x", b"y"])},
-        None,
-        ["feature 'a/image' has 2 values, not one"],
-    ),
     "no integer": (
         VALUES | {"e/int": (Kind.INT64, [])},
         None,

@@ -57,19 +57,11 @@ def test_a_line_carries_its_code_alone(code: str) -> None:
     assert re.findall(r"E-[A-Z0-9]+(?:-[A-Z0-9]+)*", line) == [code]
 
 
-def test_an_unknown_code_is_refused() -> None:
-    with pytest.raises(ValueError, match="code must be one of FAULTS, got 'E-NONE'"):
-        fault_line("E-NONE", "a.json", "what", "remedy")
-
-
 ESCAPES = {
     "plain": ("a b~'\"\\", "a b~'\"\\"),  # what is printable ASCII stays, backslashes too
     "newline": ("a\nb", "a\\nb"),
     "escape": ("\x1b[31m", "\\x1b[31m"),  # colours a terminal
-    "NUL and DEL": ("\0\x7f", "\\x00\\x7f"),
-    "C1 control": ("\x85", "\\x85"),
     "bidi override": ("a\u202egpj.exe", "a\\u202egpj.exe"),
-    "astral": ("\U0001f600", "\\U0001f600"),
     "lone surrogate": ("\ud800", "\\ud800"),  # what Python makes of undecodable file names
 }
 
@@ -84,11 +76,6 @@ def test_printable_is_one_line_of_ascii_and_changes_it_no_further(text: str) -> 
     escaped = printable(text)
     assert escaped.isascii() and escaped.isprintable()
     assert printable(escaped) == escaped
-
-
-def test_a_line_is_printable_in_all_its_parts() -> None:
-    line = fault_line("E-ANN-PATH", "a\n.json", "'\x1b[2J'", "caf\u00e9")
-    assert line == "E-ANN-PATH a\\n.json: '\\x1b[2J'; caf\\xe9"
 
 
 FOUND = {

@@ -2,12 +2,42 @@
 
 import hashlib
 import io
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from schemas.features import Content, Feature, FeatureSpec, Kind, RepeatedAs, parse_spec
+from schemas.columns import ColumnType
+from schemas.documents.tensorflow_files import (
+    schema_pbtxt,
+)
+from schemas.example import encode_example
+from schemas.features import (
+    BoxForm,
+    Content,
+    Feature,
+    FeatureSpec,
+    Kind,
+    ObjectRoles,
+    PointRoles,
+    RepeatedAs,
+    Roles,
+    corners_of,
+    parse_spec,
+    roles_of_keys,
+    roles_of_spec,
+)
+from schemas.layouts.arrays import ArraysLayout, Encoding
+from schemas.layouts.classification import (
+    ClassificationLayout,
+    PairsLayout,
+    TensorLayout,
+    TutorialLayout,
+)
+from schemas.layouts.detection import DetectionLayout
+from schemas.layouts.table import TableLayout
+from schemas.layouts.tfds import KerasLayout, TfdsLayout
 
 DETECTION = FeatureSpec(
     "detection",
@@ -105,13 +135,6 @@ def test_parse_spec_gives_back_all_values(repeated_as):
         assert tensor.to_list() == wanted, feature.key
 
 
-def test_parse_spec_refuses_an_example_without_a_required_key():
-    import tensorflow as tf
-
-    with pytest.raises(tf.errors.InvalidArgumentError, match="image/encoded"):
-        tf.io.parse_single_example(b"", parse_spec(DETECTION))
-
-
 def test_sorted_features_follow_the_keys_bytes():
     keys = ["b", "a/b", "é", "a", "Z", "a-b", "\U0001f600", "\uffff"]
     spec = FeatureSpec("x", tuple(Feature(key, Kind.BYTES, False, "any") for key in keys))
@@ -151,24 +174,212 @@ def test_feature_spec_refuses(name, keys, message):
         FeatureSpec(name, features)
 
 
+BOX_KEYS = tuple(f"image/object/bbox/{edge}" for edge in ("xmin", "ymin", "xmax", "ymax"))
+EDGES = ObjectRoles(BoxForm.EDGES, BOX_KEYS, "image/object/class/label", "image/object/class/text")
+SIZE = {"width": "image/width", "height": "image/height"}
+PLAIN_SIZE = {"width": "width", "height": "height"}
+B, F, I = Kind.BYTES, Kind.FLOAT, Kind.INT64  # noqa: E741
+
+
 @pytest.mark.parametrize(
-    ("features", "sequences"),
+    ("layout", "roles"),
     [
-        ([Feature("objects/id", Kind.INT64, False, "one id")], ("objects",)),
-        ([Feature("objects", Kind.INT64, True, "ids")], ("objects",)),
-        ([Feature("others/id", Kind.INT64, True, "ids")], ("objects",)),
+        (
+            DetectionLayout(features=("boxes",)),
+            Roles(images=("image/encoded",), **SIZE, objects=(EDGES,)),
+        ),
+        (
+            DetectionLayout(features=("boxes", "masks", "keypoints", "captions", "panoptic")),
+            Roles(
+                images=("image/encoded",),
+                **SIZE,
+                objects=(EDGES,),
+                keypoints=PointRoles(
+                    "image/object/keypoint/x",
+                    "image/object/keypoint/y",
+                    "image/object/keypoint/visibility",
+                ),
+                masks="image/object/mask",
+                segmentations=(
+                    "image/segmentation/class/encoded",
+                    "image/panoptic/category_mask",
+                    "image/panoptic/instance_mask",
+                ),
+                captions=("image/caption",),
+            ),
+        ),
+        (
+            KerasLayout(),
+            Roles(
+                images=("image",),
+                objects=(ObjectRoles(BoxForm.XYWH_PX, ("bbox",), "category_id"),),
+            ),
+        ),
+        (
+            TfdsLayout(features=("boxes", "panoptic")),
+            Roles(
+                images=("image", "panoptic_image"),
+                objects=(
+                    ObjectRoles(BoxForm.YXYX, ("objects/bbox",), "objects/label"),
+                    ObjectRoles(BoxForm.YXYX, ("panoptic_objects/bbox",), "panoptic_objects/label"),
+                ),
+            ),
+        ),
+        (
+            ClassificationLayout(),
+            Roles(
+                images=("image/encoded",),
+                **SIZE,
+                class_label="image/class/label",
+                class_text="image/class/text",
+            ),
+        ),
+        (TutorialLayout(), Roles(images=("image_raw",), **PLAIN_SIZE, class_label="label")),
+        (TensorLayout(), Roles(pixels=("image",), class_text="class_name")),
+        (PairsLayout(), Roles(images=("lr", "hr"))),
+        (PairsLayout(tensors=True), Roles(pixels=("lr", "hr"))),
+        (TableLayout(columns={"label": ColumnType(Kind.INT64)}), Roles()),
+        (
+            ArraysLayout(encoding=Encoding.RAW, dtype="uint8", label=Kind.INT64),
+            Roles(pixels=("raw_image",), **PLAIN_SIZE, class_label="label"),
+        ),
+        (ArraysLayout(dtype="uint8", pictures=False), Roles(pixels=("raw_image",))),
     ],
 )
-def test_sequences_have_repeated_features_alone(
-    features: list[Feature], sequences: tuple[str, ...]
-) -> None:
-    with pytest.raises(ValueError, match="sequences of some must have repeated features alone"):
-        FeatureSpec("some", tuple(features), sequences)
+def test_roles_of_every_layout(layout: Any, roles: Roles) -> None:
+    assert roles_of_spec(layout.spec) == roles
 
 
 @pytest.mark.parametrize(
-    ("kind", "content"), [(Kind.FLOAT, Content.FLAG), (Kind.INT64, Content.BOX_YXYX)]
+    ("kinds", "images", "roles"),
+    [
+        (  # Model Garden's create_coco_tf_record.py, with --include_masks
+            {
+                **dict.fromkeys(("image/height", "image/width"), I),
+                **dict.fromkeys(("image/encoded", "image/source_id", "image/object/mask"), B),
+                **dict.fromkeys(BOX_KEYS, F),
+                "image/object/class/text": B,
+                "image/object/class/label": I,
+            },
+            ["image/encoded", "image/object/mask"],
+            Roles(images=("image/encoded",), **SIZE, objects=(EDGES,), masks="image/object/mask"),
+        ),
+        (  # the Object Detection API's, without numbers
+            {"image/encoded": B, "image/object/class/text": B, **dict.fromkeys(BOX_KEYS, F)},
+            ["image/encoded"],
+            Roles(
+                images=("image/encoded",),
+                objects=(ObjectRoles(BoxForm.EDGES, BOX_KEYS, "", "image/object/class/text"),),
+            ),
+        ),
+        (  # the Keras recipe
+            {"image": B, "path": B, "area": F, "bbox": F, "category_id": I, "id": I, "image_id": I},
+            ["image"],
+            Roles(
+                images=("image",),
+                objects=(ObjectRoles(BoxForm.XYWH_PX, ("bbox",), "category_id"),),
+            ),
+        ),
+        (  # TFDS's coco and voc
+            {"image": B, "image/filename": B, "objects/bbox": F, "objects/label": I},
+            ["image"],
+            Roles(
+                images=("image",),
+                objects=(ObjectRoles(BoxForm.YXYX, ("objects/bbox",), "objects/label"),),
+            ),
+        ),
+        # Kaggle's flowers and melanoma
+        ({"image": B, "class": I}, ["image"], Roles(images=("image",), class_label="class")),
+        ({"image": B, "target": F}, ["image"], Roles(images=("image",))),
+        # PyImageSearch's
+        ({"image": B, "class_name": B}, [], Roles(pixels=("image",), class_text="class_name")),
+        (dict.fromkeys(BOX_KEYS[:3], F), [], Roles()),
+    ],
 )
-def test_contents_of_numbers_have_their_kind(kind: Kind, content: Content) -> None:
-    with pytest.raises(ValueError, match=f"content {content.value} of some needs kind "):
-        Feature("some", kind, True, "values", content)
+def test_roles_of_what_others_write(
+    kinds: dict[str, Kind], images: list[str], roles: Roles
+) -> None:
+    assert roles_of_keys(kinds, images) == roles
+
+
+@pytest.mark.parametrize(
+    ("form", "lists", "corners"),
+    [
+        (BoxForm.EDGES, [[0.1], [0.2], [0.3], [0.4]], [(0.1, 0.2, 0.3, 0.4)]),
+        (BoxForm.EDGES, [[], [], [], []], []),
+        (BoxForm.YXYX, [[0.2, 0.1, 0.4, 0.3]], [(0.1, 0.2, 0.3, 0.4)]),
+        (BoxForm.XYWH_PX, [[10, 10, 20, 5]], [(0.1, 0.2, 0.3, 0.3)]),
+        (BoxForm.XYWH_PX, [[]], []),
+    ],
+)
+def test_corners_of_every_form(form: BoxForm, lists: list[list[float]], corners: Any) -> None:
+    keys = ("a", "b", "c", "d")[: len(lists)]
+    values = dict(zip(keys, lists, strict=True))
+    found = list(corners_of(ObjectRoles(form, keys), values.__getitem__, (100, 50)))
+    assert found == [pytest.approx(box) for box in corners]
+
+
+@pytest.mark.parametrize(
+    ("form", "lists", "message"),
+    [
+        (BoxForm.EDGES, [[1], [1], [1], []], "boxes have some edges more often than others"),
+        (BoxForm.YXYX, [[1, 2, 3]], "boxes have four numbers each, got 3"),
+        (BoxForm.XYWH_PX, [[1, 2, 3, 4, 5]], "boxes have four numbers each, got 5"),
+    ],
+)
+def test_what_is_missing_of_a_box_is_told(
+    form: BoxForm, lists: list[list[float]], message: str
+) -> None:
+    keys = ("a", "b", "c", "d")[: len(lists)]
+    values = dict(zip(keys, lists, strict=True))
+    with pytest.raises(ValueError, match=message):
+        list(corners_of(ObjectRoles(form, keys), values.__getitem__, (1, 1)))
+
+
+OPTIONAL = FeatureSpec(
+    "table",
+    (
+        Feature("age", Kind.INT64, False, "column age", optional=True),
+        Feature("name", Kind.BYTES, False, "column name", Content.TEXT, optional=True),
+        Feature("row", Kind.INT64, False, "column row"),
+        Feature("weight", Kind.FLOAT, False, "column weight", optional=True),
+    ),
+)
+FULL = {
+    "age": (Kind.INT64, [7]),
+    "name": (Kind.BYTES, [b"ann"]),
+    "row": (Kind.INT64, [0]),
+    "weight": (Kind.FLOAT, [1.5]),
+}
+HOLES = {"row": (Kind.INT64, [1])}
+
+
+def test_parse_spec_gives_the_default_of_the_kind() -> None:
+    import tensorflow as tf
+
+    records = [encode_example(FULL), encode_example(HOLES)]
+    parsed = tf.io.parse_example(records, parse_spec(OPTIONAL))
+
+    assert {key: value.numpy().tolist() for key, value in parsed.items()} == {
+        "age": [7, 0],
+        "name": [b"ann", b""],
+        "row": [0, 1],
+        "weight": [1.5, 0.0],
+    }
+
+
+def test_schema_says_that_they_may_be_missing() -> None:
+    from google.protobuf import text_format
+    from tensorflow_metadata.proto.v0 import schema_pb2
+
+    schema = text_format.Parse(schema_pbtxt(OPTIONAL), schema_pb2.Schema())
+    presence = {feature.name: feature.presence for feature in schema.feature}
+
+    assert text_format.MessageToString(schema, as_utf8=True) == schema_pbtxt(OPTIONAL)
+    assert {name: found.min_fraction for name, found in presence.items()} == {
+        "age": 0,
+        "name": 0,
+        "row": 1,
+        "weight": 0,
+    }
+    assert [f.value_count.max for f in schema.feature] == [1, 1, 0, 1]

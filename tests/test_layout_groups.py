@@ -9,12 +9,11 @@ import pytest
 from schemas.features import Feature, FeatureSpec, Kind
 from schemas.layouts.detection import GROUPS, DetectionLayout
 from schemas.layouts.groups import FeatureGroup, choose_groups
-from schemas.layouts.pictures import CategoryIds, FunctionLayout
+from schemas.layouts.pictures import FunctionLayout
 from schemas.manifest import Label
 from tests.small_pictures import built, image_of, object_at, sample_of, values_of
 
 PERSON = Label(1, "person", keypoints=("nose", "left_eye", "right_eye"))
-DOG = Label(18, "dog", keypoints=("nose", "tail"))
 CUP = Label(47, "cup")
 
 
@@ -141,41 +140,6 @@ def test_keypoints_of_persons_and_zeros_of_others() -> None:
     }
 
 
-def test_every_object_has_as_many_keypoints_as_the_class_with_most() -> None:
-    dog = object_at(0, 0, 50, 50, category_id=18, keypoints_px=[10, 10, 2, 20, 20, 2])
-    found = keypoints(dog, object_at(0, 0, 9, 9), labels=(PERSON, DOG, CUP))
-    assert found["text"] == [b"nose", b"tail", b"", b"nose", b"left_eye", b"right_eye"]
-    assert found["visibility"] == [2, 2, 0, 0, 0, 0]
-    assert found["num"] == [2, 0]
-
-
-def test_an_unlabelled_keypoint_with_a_place_keeps_it() -> None:
-    person = object_at(0, 0, 50, 50, keypoints_px=[25, 10, 0])
-    found = keypoints(person)
-    assert (found["x"][0], found["visibility"][0], found["num"]) == (0.25, 0, [0])
-
-
-def test_more_keypoints_than_names_are_an_error() -> None:
-    with pytest.raises(ValueError, match=r"^4 keypoints of 3 names$"):
-        keypoints(object_at(0, 0, 50, 50, keypoints_px=[1, 1, 2] * 4))
-
-
-def test_the_object_detection_api_can_reshape_keypoints() -> None:
-    """Its decoder's own steps: [objects, keypoints, 2] of y and x, NaN where unlabelled."""
-    import numpy as np
-    import tensorflow as tf
-
-    person = object_at(0, 0, 50, 50, keypoints_px=[25, 10, 2, 50, 5, 1, 0, 0, 0])
-    found = keypoints(person, object_at(0, 0, 9, 9, category_id=47))
-    y, x = (tf.expand_dims(tf.constant(found[axis], tf.float32), 1) for axis in "yx")
-    points = tf.reshape(tf.concat([y, x], 1), [-1, 3, 2])
-    visible = tf.reshape(tf.constant(found["visibility"]) > 0, [-1, 3])
-    points = tf.where(tf.tile(visible[..., None], [1, 1, 2]), points, np.nan).numpy()
-    assert points.shape == (2, 3, 2)
-    np.testing.assert_allclose(points[0, :2], [[0.2, 0.25], [0.1, 0.5]], rtol=1e-6)
-    assert np.isnan(points[0, 2]).all() and np.isnan(points[1]).all()
-
-
 # --- whole images ---
 
 
@@ -224,18 +188,6 @@ def test_a_category_that_lvis_does_not_know_is_left_out_and_counted() -> None:
 
 
 # --- class ids ---
-
-
-def test_records_and_the_index_hold_label_ids() -> None:
-    labels = {3: Label(1, "cat", category_id=3), 90: Label(2, "cup", category_id=90)}
-    objects = [object_at(0, 0, 9, 9, category_id=90), object_at(0, 0, 9, 9, category_id=3)]
-    layout = DetectionLayout(category_ids=CategoryIds.CONTIGUOUS)
-    made = built(layout, sample_of(100, 50, *objects), image_of(100, 50), labels=labels)
-    assert values_of(made)["image/object/class/label"] == [2, 1]
-    assert values_of(made)["image/object/class/text"] == [b"cup", b"cat"]
-    assert made.labels == [2, 1]
-    assert (DetectionLayout().first_label_id, layout.first_label_id) == (None, 1)
-    assert layout.options()["category_ids"] == "from 1"
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from schemas.columns import ColumnFacts, ColumnType, found_of_columns, kind_of_value, parse_type
-from schemas.example import encode_example
-from schemas.features import Kind, RepeatedAs, parse_spec
+from schemas.columns import ColumnType, parse_type
+from schemas.features import Kind
 from schemas.fields import EncodedImage, ImageInfo, fields_of_row
 from schemas.layouts import Built, Unfit, labels_by_category
 from schemas.layouts.table import TableLayout
@@ -187,67 +184,3 @@ REFUSED = [
 @pytest.mark.parametrize(("layout", "found", "message"), REFUSED)
 def test_bad_tables_are_refused(layout: TableLayout, found: tuple[str, ...], message: str) -> None:
     assert refused(layout, *found) == message
-
-
-def test_flags_that_do_not_fit_together() -> None:
-    message = "^types must not name a label_column, got 'l': leave one out$"
-    with pytest.raises(ValueError, match=message):
-        TableLayout(types(l="int64"), ("l",))
-
-
-NAMES = st.sampled_from(["a", "b c", "d/e", "é", "f.g"])
-INTS = st.integers(-(2**63), 2**63 - 1)
-FLOATS = st.floats(width=32, allow_nan=False)
-TEXTS = st.text(max_size=5)
-CELLS = st.one_of(st.none(), st.booleans(), INTS, FLOATS, TEXTS, st.lists(INTS), st.lists(TEXTS))
-COLUMNS = st.one_of(
-    *(
-        st.lists(st.one_of(st.none(), one), min_size=3, max_size=3)
-        for one in (INTS, FLOATS, TEXTS, st.lists(INTS), CELLS)
-    )
-)
-
-
-@given(st.dictionaries(NAMES, COLUMNS, min_size=1))
-def test_tensorflow_reads_what_cells_held(columns: dict[str, list]) -> None:
-    import tensorflow as tf
-
-    facts = [
-        ColumnFacts(name, kind_of_value(cell), cell is not None)
-        for name, cells in columns.items()
-        for cell in cells
-    ]
-    layout = TableLayout().resolved(found_of_columns(facts, rows=3))
-    rows = [{name: cells[row] for name, cells in columns.items()} for row in range(3)]
-    records = []
-    for row in rows:
-        kept = {name: cell for name, cell in row.items() if cell is not None}
-        found = layout.build(sample(kept), (), {})
-        assert isinstance(found, Built)
-        records.append(encode_example(found.features))
-    parsed = tf.io.parse_example(records, parse_spec(layout.spec, RepeatedAs.RAGGED))
-
-    for name, cells in columns.items():
-        got = parsed[name].to_list() if hasattr(parsed[name], "to_list") else parsed[name].numpy()
-        assert [*map(_listed, got)] == [expected(cell, layout.columns[name]) for cell in cells]
-
-
-def _listed(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else value
-
-
-def expected(cell: Any, wanted: ColumnType) -> Any:
-    """Return what a reader gets, said in other words than the layout's."""
-    import numpy as np
-
-    empty: dict = {Kind.BYTES: b"", Kind.FLOAT: 0.0, Kind.INT64: 0}
-    if wanted.repeated:
-        cells = [] if cell is None else cell if isinstance(cell, list) else [cell]
-        one = ColumnType(wanted.kind)
-        return [expected(value, one) for value in cells]
-    if cell is None:
-        return empty[wanted.kind]
-    if wanted.kind is Kind.BYTES:
-        as_text = {True: "true", False: "false"}[cell] if isinstance(cell, bool) else str(cell)
-        return as_text.encode()
-    return np.float32(cell).item() if wanted.kind is Kind.FLOAT else int(cell)

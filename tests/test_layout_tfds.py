@@ -14,16 +14,17 @@ from schemas.documents.tensorflow_files import (
     features_json,
     label_files,
 )
-from schemas.example import encode_example_parts
+from schemas.example import encode_example, encode_example_parts
 from schemas.fields import EncodedImage, ImageInfo, ObjectFields, SegmentFields
 from schemas.layouts import Unfit
 from schemas.layouts.pictures import CategoryIds
-from schemas.layouts.tfds import TfdsLayout
+from schemas.layouts.tfds import KerasLayout, TfdsLayout
 from schemas.manifest import Label
-from schemas.samples import Sample
+from schemas.samples import Blob, Sample
 from schemas.tfrecord import frame_record
 from tests.conftest import jpeg_bytes
 from tests.small_images import chunk, ihdr, png
+from tests.small_pictures import LABELS as PHOTO_LABELS
 from tests.small_pictures import built, image_of, object_at, sample_of, values_of
 
 LABELS = {1: Label(0, "person", 1), 13: Label(1, "stop sign", 13), 92: Label(2, "banner", 92)}
@@ -240,18 +241,46 @@ def test_tfds_reads_the_values_of_its_own_encoder(tfds: Any, tmp_path: Path) -> 
     assert builder.info.features["objects"]["label"].int2str(1) == "stop sign"
 
 
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [
-        ("stop sign", "stop sign"),
-        ("", "class_0"),  # TFDS leaves out empty lines,
-        (" a", "class_0"),  # strips others,
-        ("a\nb", "class_0"),  # and reads two here
-    ],
-)
-def test_names_that_tfds_would_read_otherwise_are_numbered(
-    tfds: Any, tmp_path: Path, name: str, line: str
-) -> None:
-    folder = write(tmp_path, TfdsLayout(), [b""], [name, "other"])
-    features = tfds.builder_from_directory(folder).info.features
-    assert features["objects"]["label"].names == [line, "other"]
+CROWD = ObjectFields(90, (10.5, 20.25, 30.0, 20.0), 345.67, 1)
+
+
+def test_the_recipe_s_own_parsing_reads_it() -> None:
+    """Its feature description and its steps, see the page that the layout names."""
+    import tensorflow as tf
+
+    description = {
+        "image": tf.io.FixedLenFeature([], tf.string),
+        "path": tf.io.FixedLenFeature([], tf.string),
+        "area": tf.io.FixedLenFeature([], tf.float32),
+        "bbox": tf.io.VarLenFeature(tf.float32),
+        "category_id": tf.io.FixedLenFeature([], tf.int64),
+        "id": tf.io.FixedLenFeature([], tf.int64),
+        "image_id": tf.io.FixedLenFeature([], tf.int64),
+    }
+    data = jpeg_bytes(100, 50)
+    image = EncodedImage("dir/a.jpg", data, "", ImageInfo("jpeg", 100, 50))
+    made = built(KerasLayout(), sample_of(100, 50, CROWD), image)
+    example = tf.io.parse_single_example(encode_example(made.features), description)
+    assert tf.io.decode_jpeg(example["image"], channels=3).shape == (50, 100, 3)
+    bbox = tf.sparse.to_dense(example["bbox"])
+    assert bbox.numpy().tolist() == [10.5, 20.25, 30.0, 20.0]
+    assert example["area"].numpy() == pytest.approx(345.67)
+    names = ("path", "category_id", "id", "image_id")
+    assert [example[name].numpy() for name in names] == [b"dir/a.jpg", 90, 11, 42]
+
+
+def test_an_annotation_outside_its_image_is_no_example() -> None:
+    sample = sample_of(100, 50, object_at(100.0, 0.0, 5.0, 5.0))
+    assert KerasLayout().build(sample, [image_of(100, 50)], PHOTO_LABELS) == Unfit(
+        "E-EX-EMPTY", "x 100.0 to 105.0, y 0.0 to 5.0 in 100 x 50"
+    )
+
+
+def test_the_estimated_size_of_keras_records() -> None:
+    blob = Blob("train", "000000000042.jpg", 150_000)
+    fields = sample_of(640, 480, object_at(1.5, 2.5, 30.25, 40.0)).fields
+    sample = Sample("train", "700001", 0, (blob,), fields, (700_001,))
+    image = EncodedImage(blob.name, bytes(150_000), "ab" * 32, ImageInfo("jpeg", 640, 480))
+    made = built(KerasLayout(), sample, image)
+    real = sum(map(len, frame_record(encode_example_parts(made.features))))
+    assert KerasLayout().record_bytes(sample) == pytest.approx(real, abs=12)

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from schemas.labels import License, count_licenses, is_link, read_licenses
 from schemas.manifest import LicenseCount
@@ -21,12 +19,9 @@ MakeCoco = Callable[..., tuple[Path, Path]]
     ("section", "licenses"),
     [
         (b"null", []),
-        (b"{}", []),
-        (b'"CC BY"', []),
         (b"[]", []),
         (json.dumps([BY]).encode(), [License(4, BY["name"], BY["url"])]),
         (b'[{"id": 1}]', [License(1)]),
-        (b'[{"id": 1, "name": null}, {"id": 2}]', [License(2)]),
         (b'[{"name": "no id"}, 5, [1], {"id": "1"}, {"id": 1.5}, {"id": true}]', []),
         (b'[{"id": 18446744073709551616}]', []),
         (b'[{"id": 1, "name": "%b"}]' % (b"x" * 2001), []),
@@ -35,11 +30,6 @@ MakeCoco = Callable[..., tuple[Path, Path]]
 )
 def test_entries_without_an_id_are_ignored(section: bytes, licenses: list[License]) -> None:
     assert read_licenses(section) == licenses
-
-
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists))
-def test_any_json_is_read(content: object) -> None:
-    read_licenses(json.dumps(content).encode())
 
 
 def test_counts_of_shards_add_up() -> None:
@@ -58,10 +48,7 @@ def test_counts_of_shards_add_up() -> None:
         ("https://x.org/a?b=c#d", True),
         ("javascript:alert(1)", False),
         ("http://x.org/ a", False),
-        ("http://x.org/<b>", False),
         ("http://x.org/)[y](javascript:alert(1)", False),
-        ("http://x.org/a|b", False),
-        ("ftp://x.org", False),
         ("", False),
     ],
 )
@@ -101,29 +88,3 @@ def test_records_are_counted_by_the_license_of_their_image(
     assert "3 records of train have none." in card
     croissant = json.loads((out / "croissant.json").read_bytes())
     assert [found["name"] for found in croissant["license"]] == [BY["name"], "license 5"]
-
-
-def test_files_without_licenses_add_nothing(make_coco: MakeCoco, tmp_path: Path) -> None:
-    sources, out = make_coco(3), tmp_path / "out"
-    assert "licenses" not in committed(sources, out)["splits"]["train"]
-    for receipt in (out / "_receipts").iterdir():
-        assert b"licenses" not in receipt.read_bytes()
-    assert "The sources say nothing of licenses." in (out / "README.md").read_text()
-    assert "license" not in json.loads((out / "croissant.json").read_bytes())
-
-
-def test_hostile_licenses_stop_nothing(make_coco: MakeCoco, tmp_path: Path) -> None:
-    licenses = [
-        BY,
-        {"id": 4, "name": "]|<script>\n", "url": "javascript:alert(1)"},
-        {"id": None},
-        7,
-    ]
-    out = tmp_path / "out"
-    committed(make_coco(3, edit=licensed(4, licenses=licenses)), out)
-    card = (out / "README.md").read_text()
-    assert "<script>" not in card
-    assert "<javascript" not in card
-    assert all(
-        line.count(" | ") == 4 for line in card.splitlines() if line.startswith("| train | 4")
-    )

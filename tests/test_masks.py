@@ -1,9 +1,7 @@
 """Masks against pycocotools, and the mask and polygon features of the detection layout."""
 
 import io
-import json
 import zlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,9 +12,7 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from schemas.annotations.coco_objects import (
-    ParsedSegmentation,
     decode_rle_counts,
-    parse_segmentation,
 )
 from schemas.example import encode_example_parts
 from schemas.features import Kind
@@ -37,16 +33,14 @@ from schemas.geometry.masks import (
 )
 from schemas.layouts import Built
 from schemas.layouts.detection import DetectionLayout
-from schemas.layouts.groups import MASKS, POLYGONS, mask_codecs, segmentation_bytes
+from schemas.layouts.groups import mask_codecs
 from schemas.layouts.pictures import SizeMismatch
 from schemas.manifest import Label
 from schemas.samples import Blob, Sample, pack
 from tests.drawn_examples import draw
 from tests.test_segmentations import (
-    ANNOTATION_FILES,
     counts_of_images,
     encode_rle_counts,
-    real_objects,
 )
 
 LABELS = {1: Label(1, "person")}
@@ -71,19 +65,6 @@ def decoded(png: bytes) -> Mask:
 
 
 # --- pixels ---
-
-
-@pytest.mark.parametrize("name", [name for name in ANNOTATION_FILES if "taco" not in name])
-def test_real_masks_are_those_of_pycocotools_to_the_pixel(shared_data: Path, name: str) -> None:
-    objects = list(real_objects(shared_data, name))
-
-    for segmentation, width, height in objects:
-        parsed = parse_segmentation(json.dumps(segmentation).encode(), width, height)
-        assert isinstance(parsed, ParsedSegmentation)
-        mask = mask_of(parsed.segmentation, width, height)
-        assert (mask.dtype, mask.shape) == (np.uint8, (height, width))
-        assert np.array_equal(mask, ann_to_mask(segmentation, width, height))
-        assert np.array_equal(decoded(encode_gray_png(mask)), mask)
 
 
 polygon_lists = st.lists(
@@ -184,15 +165,6 @@ def test_run_lengths_of_a_size_beyond_memory_are_scaled() -> None:
     assert scaled_mask_of(left_half, (side, side), (4, 1)).tolist() == [[1, 1, 0, 0]]
 
 
-def test_polygons_are_scaled_before_they_are_drawn() -> None:
-    polygon = [1.0, 2.0, 9.0, 2.0, 9.0, 7.0, 1.0, 7.0]
-    twice = [2.0, 6.0, 18.0, 6.0, 18.0, 21.0, 2.0, 21.0]  # 20 x 30 of 10 x 10
-
-    mask = scaled_mask_of(Segmentation([polygon]), (10, 10), (20, 30))
-
-    assert np.array_equal(mask, ann_to_mask([twice], 20, 30))
-
-
 # --- the PNG ---
 
 
@@ -270,23 +242,6 @@ def test_each_object_has_its_mask() -> None:
     assert "image/object/polygon" not in built.features
 
 
-def test_an_object_that_is_dropped_takes_its_segmentation_along() -> None:
-    outside = ObjectFields(1, (200.0, 0.0, 5.0, 5.0), 5.0, 0)
-    inside = ObjectFields(1, (0.0, 0.0, 5.0, 5.0), 5.0, 0)
-    fields = pack(PictureFields(100, 50, [outside, inside]))
-    payload = pack([Segmentation([SQUARE]), Segmentation([TRIANGLE])])
-    sample = Sample("train", "42", 0, (Blob("train", "a.jpg"),), fields, (11, 12), payload)
-
-    built = build(sample, image_of(100, 50), layout_of("masks", "polygons"))
-
-    assert [dropped.annotation_id for dropped in built.dropped] == [11]
-    assert [mask.tolist() for mask in masks_of(built)] == [
-        ann_to_mask([TRIANGLE], 100, 50).tolist()
-    ]
-    assert built.features["image/object/polygon_count"] == (Kind.INT64, [1])
-    assert built.features["image/object/polygon"][1][:2] == [0.5, 0.2]
-
-
 def test_polygons_are_normalised_floats_and_two_lists_of_lengths() -> None:
     over_the_edge = [-10.0, 0.0, 110.0, 0.0, 50.0, 60.0]
     sample = sample_of(
@@ -336,25 +291,6 @@ def test_polygons_are_one_ragged_tensor() -> None:
     assert batch[1].to_list() == parsed.to_list()
 
 
-def test_masks_of_a_thumbnail_have_its_size() -> None:
-    sample = sample_of(Segmentation([SQUARE]), Segmentation(rle_counts=[0, 2500, 2500]))
-
-    built = build(sample, image_of(50, 25), layout_of("masks", "polygons"))
-
-    polygon, rle = masks_of(built)
-    assert np.array_equal(polygon, ann_to_mask([[value / 2 for value in SQUARE]], 50, 25))
-    assert np.array_equal(rle, np.array([[1] * 25 + [0] * 25] * 25))
-    assert built.features["image/object/polygon"][1][:2] == [0.1, 0.1]
-    assert built.repairs == ["boxes_rescaled"]
-
-
-def test_an_image_without_objects_has_all_keys() -> None:
-    built = build(sample_of(), image_of(100, 50), layout_of("masks", "polygons"))
-
-    features = {feature.key: [] for group in (MASKS, POLYGONS) for feature in group.features}
-    assert {key: built.features[key][1] for key in features} == features
-
-
 def test_a_payload_of_other_objects_is_refused() -> None:
     fields = pack(PictureFields(100, 50, [ObjectFields(1, (0.0, 0.0, 5.0, 5.0), 5.0, 0)]))
     sample = Sample("train", "42", 0, (), fields, (11,), pack([Segmentation()] * 2))
@@ -369,13 +305,3 @@ def test_the_plan_knows_the_codecs_where_masks_are_written() -> None:
     pycocotools, version, zlib_name, zlib_version = mask_codecs().split(" ")
     assert (pycocotools, zlib_name) == ("pycocotools", "zlib")
     assert (version.count("."), zlib_version) == (2, zlib.ZLIB_RUNTIME_VERSION)
-
-
-def test_estimates_follow_the_objects_and_the_pixels() -> None:
-    sample = sample_of(Segmentation(), Segmentation(), size_px=(1000, 500))  # and a caption
-
-    assert segmentation_bytes(sample, ["boxes"]) == 0
-    assert segmentation_bytes(sample, ["boxes", "polygons"]) == 3 * 180
-    assert segmentation_bytes(sample, ["boxes", "masks"]) == 3 * (480 + 500)
-    more = [layout_of(name).record_bytes(sample) for name in ("masks", "polygons")]
-    assert [size - layout_of().record_bytes(sample) for size in more] == [3 * 980, 3 * 180]

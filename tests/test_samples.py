@@ -6,12 +6,8 @@ import pytest
 from schemas.samples import (
     Blob,
     Sample,
-    SampleStart,
     content_digest,
     pack,
-    pack_each,
-    read_sample,
-    read_start,
 )
 
 BLOB = Blob("train", "dir/a.jpg", size_bytes=1234, pin="1700000000", crc32c=0xDEADBEEF)
@@ -85,10 +81,3 @@ def test_equal_values_pack_to_these_bytes(value: object, packed: str) -> None:
 )
 def test_a_sample_survives_its_wire_form(sample: Sample) -> None:
     assert msgspec.msgpack.decode(pack(sample), type=Sample) == sample
-
-
-def test_the_start_of_a_sample_is_read_from_the_bytes_of_all_of_it() -> None:
-    (packed,) = pack_each([SAMPLE])
-
-    assert read_start(packed) == SampleStart(SAMPLE.split, SAMPLE.key, SAMPLE.position)
-    assert read_sample(packed) == SAMPLE

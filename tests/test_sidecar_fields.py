@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipelines import sidecar
-from tests.coco_command import examples, rejected_of, shard_paths, value
+from tests.coco_command import rejected_of, shard_paths
 from tests.pipeline_command import committed_by, run_pipeline
 from tests.side_folders import sources, write_side_files
 
@@ -57,14 +57,6 @@ def test_values_that_do_not_fit_are_rejects(
     committed_by(sidecar.run, tmp_path / "out", *flags)
     (reject,) = rejected_of(tmp_path / "out")
     assert (reject["code"], reject["key"], reject["detail"]) == (code, "2.jpg", f"2.json: {detail}")
-
-
-def test_unannotated_images_have_no_values(tmp_path: Path) -> None:
-    folders = write_side_files(tmp_path, {"1": FULL, "2": None})
-    flags = [*sources(folders), *FIELDS, "--allow_unannotated"]
-    committed_by(sidecar.run, tmp_path / "out", *flags)
-    numbers = sorted(len(value(example, "a.b")) for example in examples(tmp_path / "out"))
-    assert numbers == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Serialised tensors equal TensorFlow's."""
 
 import re
+import struct
 
 import numpy as np
 import pytest
@@ -8,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from schemas.tensors import TENSOR_TYPES, encode_tensor, encode_tensor_parts
+from schemas.tensors import (
+    TENSOR_TYPES,
+    NpyHeader,
+    encode_tensor,
+    encode_tensor_parts,
+    parse_npy_header,
+)
+from tests.array_runs import npy_bytes
 
 GOLDEN = bytes.fromhex("08 04 12 04 12 02 08 04 22 04 01 02 03 04")
 
@@ -55,15 +63,6 @@ def test_memory_order_does_not_matter(values: np.ndarray) -> None:
     assert encode_tensor(values) == serialized(values, values.dtype.name)
 
 
-def test_bfloat16_comes_as_its_bits_or_as_what_tensorflow_calls_it() -> None:
-    import tensorflow as tf
-
-    theirs = tf.constant([1.5, -2.0], tf.bfloat16)
-    expected = tf.io.serialize_tensor(theirs).numpy()
-    assert encode_tensor(theirs.numpy().view(np.uint16), "bfloat16") == expected
-    assert encode_tensor(theirs.numpy()) == expected
-
-
 def test_data_is_handed_on_uncopied() -> None:
     data = bytes(range(6))
     assert encode_tensor_parts((2, 3), "uint8", data)[1] is data
@@ -87,3 +86,98 @@ def test_data_is_handed_on_uncopied() -> None:
 def test_bad_tensors_are_refused(encode: object, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         encode()  # type: ignore[operator]
+
+
+NUMBERS = [
+    "bool",
+    "float16",
+    "float32",
+    "float64",
+    *(f"{s}int{n}" for s in ("", "u") for n in (8, 16, 32, 64)),
+]
+
+
+def npy(header: str, version: tuple[int, int] = (1, 0), length: int | None = None) -> bytes:
+    """Return a file that begins with any header."""
+    data = header.encode("utf-8")
+    form = "<H" if version[0] == 1 else "<I"
+    size = len(data) if length is None else length
+    return b"\x93NUMPY" + bytes(version) + struct.pack(form, size) + data
+
+
+@pytest.mark.parametrize("dtype", NUMBERS)
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("shape", [(), (0,), (7,), (2, 3, 4), (1, 0, 5)])
+def test_reads_what_numpy_writes(dtype: str, order: str, shape: tuple[int, ...]) -> None:
+    values = np.zeros(shape, np.dtype(dtype).newbyteorder(order))
+    data = npy_bytes(values)
+
+    header = parse_npy_header(data)
+
+    is_big = order == ">" and values.itemsize > 1
+    assert header == NpyHeader(dtype, values.itemsize, shape, header.start, is_big)
+    assert data[header.start : header.end] == values.tobytes()
+    assert header.end == len(data)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (np.array(["cat", "a"]), ("text", 12, False)),
+        (np.array(["cat"], ">U3"), ("text", 12, True)),
+        (np.array([b"cat", b"a"]), ("bytes", 3, False)),
+        (np.asfortranarray(np.zeros((3, 1))), ("float64", 8, False)),  # one order or the other
+    ],
+)
+def test_reads_text_and_columns(values: np.ndarray, expected: tuple[str, int, bool]) -> None:
+    header = parse_npy_header(npy_bytes(values))
+    assert (header.dtype, header.value_bytes, header.big_endian) == expected
+
+
+def test_two_byte_values_are_bfloat16_on_request() -> None:
+    data = npy_bytes(np.zeros(4, "V2"))
+    assert parse_npy_header(data, "bfloat16").dtype == "bfloat16"
+    with pytest.raises(ValueError, match="give --dtype bfloat16 if that is what it is"):
+        parse_npy_header(data)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.array([None]), "got Python objects, which are pickled: save an array of numbers"),
+        (np.zeros(2, [("a", "i4")]), "got '|V4': convert it"),
+        (np.zeros(2, "c8"), "got '<c8': convert it"),
+        (np.zeros(2, "M8[s]"), "got '<M8[s]': convert it"),
+        (np.zeros(2, "V3"), "got '|V3': convert it"),
+        (np.zeros((3, 4), order="F"), "got Fortran order: save numpy.ascontiguousarray of it"),
+    ],
+)
+def test_refuses_other_arrays(values: np.ndarray, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        parse_npy_header(npy_bytes(values))
+
+
+GOOD = "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }"
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b"", "a header that NumPy cannot read"),
+        (b"PK\3\4" + bytes(99), "a header that NumPy cannot read"),
+        (npy(GOOD, (4, 0)), "a header that NumPy cannot read"),
+        (npy(GOOD, length=10_001), "a header that NumPy cannot read"),
+        (npy("__import__('os').getcwd()"), "a header that NumPy cannot read"),
+        (npy("(" * 9_000), "a header that NumPy cannot read"),
+        (npy("{'descr': '<f4'}"), "a header that NumPy cannot read"),
+        (npy(GOOD.replace("(3,)", "(-3,)")), "a shape that no array can have"),
+        (npy(GOOD.replace("(3,)", "(2**63,)")), "a header that NumPy cannot read"),
+        (npy(GOOD.replace("3", str(2**62))), "a shape that no array can have"),
+        (npy(GOOD.replace("3", "0x" + "f" * 5_000)), "a shape that no array can have"),
+    ],
+)
+def test_refuses_other_files(data: bytes, what: str) -> None:
+    with pytest.raises(
+        ValueError, match=f"must be as NumPy saves one array, got {re.escape(what)}"
+    ):
+        parse_npy_header(data)
