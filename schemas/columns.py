@@ -1,4 +1,4 @@
-"""Columns of tables: what their cells turn out to be, the type that follows, and its values.
+"""Tables: the types of columns that follow from their cells, values, and names of table files.
 
 What is seen of a column in a piece of a table is two numbers, so that the pieces of a whole table
 add up to its types in the one pass that reads it.
@@ -37,6 +37,16 @@ _NOT_COUNTED = re.compile(r"[+-]?0[0-9]|\+[0-9]+$")  # a postal code, an id or a
 _TYPE = re.compile(r"(int64|float|bytes)((?:\[\]){0,2})(\?)?")
 _KIND_OF_TYPE = {bool: BOOL, float: FLOAT, str: TEXT, bytes: TEXT}
 
+FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
+"""Ends of tables' names, in lower case; a format is called as its end without the dot."""
+
+_OTHER_FILES = (
+    *(".arrow", ".avro", ".feather", ".json", ".ndjson", ".orc", ".parq", ".tab", ".txt"),
+    *(".bz2", ".gz", ".xls", ".xlsx", ".zip", ".zst"),
+)
+_GLOB = re.compile(r"[*?]")
+_WILD = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+
 
 class ColumnFacts(msgspec.Struct, frozen=True, array_like=True):
     """What was seen of a column; facts of pieces add up.
@@ -71,6 +81,14 @@ class ColumnType:
     def __str__(self) -> str:
         """Return it as `parse_type` takes it."""
         return f"{self.kind.value}{'[]' * (self.repeated + self.nested)}{'?' * self.optional}"
+
+
+class Named(enum.Enum):
+    """What a path on the command line names."""
+
+    FILE = "file"
+    FOLDER = "folder"
+    GLOB = "glob"
 
 
 def parse_type(name: str, text: str, *, may_nest: bool = False) -> ColumnType:
@@ -313,38 +331,13 @@ _CONVERT: Mapping[Kind, Any] = {
 }
 
 
-FORMATS: Mapping[str, str] = {
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".jsonl": "jsonl",
-    ".parquet": "parquet",
-}
-"""The format of a table by the end of its file's name, in lower case."""
-
-_OTHER_FILES = (
-    *(".arrow", ".avro", ".feather", ".json", ".ndjson", ".orc", ".parq", ".tab", ".txt"),
-    *(".bz2", ".gz", ".xls", ".xlsx", ".zip", ".zst"),
-)
-_GLOB = re.compile(r"[*?]")
-_WILD = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-
-
-class Named(enum.Enum):
-    """What a path on the command line names."""
-
-    FILE = "file"
-    FOLDER = "folder"
-    GLOB = "glob"
-
-
 def format_of(name: str) -> str:
     """Return the format that a name says a file has; empty for none of a table.
 
     >>> format_of("a/b.CSV"), format_of("readme.txt")
     ('csv', '')
     """
-    _, dot, suffix = name.rpartition("/")[2].rpartition(".")
-    return FORMATS.get(f"{dot}{suffix}".lower(), "")
+    return next((end[1:] for end in FORMATS if name.lower().endswith(end)), "")
 
 
 def is_called_a_table(name: str) -> bool:

@@ -1,5 +1,6 @@
 """Labels and licenses of annotation files: what several files must agree on, and counts."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -47,10 +48,9 @@ def count_licenses(
     >>> count_licenses([{"4": 2}, {"4": 1}], [License(4, "CC BY"), License(5, "CC BY-SA")])
     [LicenseCount(id=4, records=3, name='CC BY', url='')]
     """
-    total: dict[int, int] = {}
+    total = Counter[int]()
     for part in counts:
-        for number, records in part.items():
-            total[int(number)] = total.get(int(number), 0) + records
+        total.update({int(number): records for number, records in part.items()})
     names: dict[int, set[str]] = {}
     urls: dict[int, set[str]] = {}
     for license in licenses:
@@ -117,20 +117,13 @@ def unite_labels(labels: Iterable[Label], where: str) -> list[Label]:
     check_labels([(label.id, label.name) for label in given], where)
     united: dict[int, Label] = {}
     for label in given:
-        united[label.id] = with_keypoints_of(united.get(label.id, label), label, where)
+        other = united.setdefault(label.id, label)
+        if label.keypoints and other.keypoints and label.keypoints != other.keypoints:
+            theirs, ours = (", ".join(names.keypoints) for names in (other, label))
+            what = f"keypoints of category {label.id} {label.name!r} are both {theirs} and {ours}"
+            remedy = "give each category one list of keypoints"
+            raise RuntimeError(fault_line("E-ANN-LABELS", where, f"the {what}", remedy))
+        united[label.id] = msgspec.structs.replace(
+            other, keypoints=other.keypoints or label.keypoints
+        )
     return list(united.values())
-
-
-def with_keypoints_of(label: Label, other: Label, where: str) -> Label:
-    """Return a label with the names of keypoints that it has, or else another of its class has.
-
-    Raises:
-        RuntimeError: `E-ANN-LABELS` when both name some, and not the same.
-    """
-    if not label.keypoints or not other.keypoints or label.keypoints == other.keypoints:
-        return msgspec.structs.replace(label, keypoints=label.keypoints or other.keypoints)
-    theirs, ours = (", ".join(names.keypoints) for names in (label, other))
-    what = f"the keypoints of category {label.id} {label.name!r} are both {theirs} and {ours}"
-    raise RuntimeError(
-        fault_line("E-ANN-LABELS", where, what, "give each category one list of keypoints")
-    )

@@ -10,7 +10,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.samples import Blob, Order, Sample, content_digest
+from schemas.samples import Blob, Order, Sample, add_content_digests
 from schemas.shards import ShardPlan
 from transforms.payloads import DetachPayloads, Payload, attach_payloads, detach_payload
 from transforms.plan_shards import (
@@ -76,7 +76,7 @@ def test_attaching_undoes_detaching(data: bytes, with_position: bool) -> None:
     others = {"8": b"of a rejected sample"}
     assert attach_payloads([light], found | others, "train-00000-of-00001") == [whole]
     assert light.payload == b""
-    digests = [content_digest(one, with_position=with_position) for one in (light, whole)]
+    digests = [add_content_digests([one], with_position=with_position) for one in (light, whole)]
     assert digests[0] == digests[1]
     assert digests[0] != content_digest(sample("7", data + b"x"), with_position=with_position)
 

@@ -13,7 +13,7 @@ from schemas.documents.tensorflow_files import label_map_pbtxt
 from schemas.faults import FAULTS, Rejected, Scope
 from schemas.fields import PictureFields, Segmentation
 from schemas.manifest import Label
-from schemas.samples import Sample, content_digest
+from schemas.samples import Sample, add_content_digests
 from tests.conftest import coco_dict
 from tests.fuzz.choices import Choices
 from tests.fuzz.names import require_below_root
@@ -122,7 +122,7 @@ def _require_sample(sample: Sample) -> None:
     assert len(ids) == objects + captions + (fields.segments is not None)
     for part in (ids[:objects], ids[objects : objects + captions]):
         assert list(part) == sorted(part, key=lambda i: (isinstance(i, str), i))
-    assert 0 <= content_digest(sample, with_position=True) < 2**256
+    assert 0 <= add_content_digests([sample], with_position=True) < 2**256
     if sample.payload:
         assert len(_SEGMENTATIONS(sample.payload)) == objects
     for segment in fields.segments or ():
