@@ -1,6 +1,6 @@
-"""What a `Sample` of an annotated picture carries of its annotations, in the file's own pixels.
+"""Fields of samples by source, in the sources' own pixels and types, and images as they are read.
 
-Readers of every annotation format make these; layouts of pictures open them.
+Readers of every source make the fields; layouts open them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +11,87 @@ import msgspec
 from schemas.columns import Cell, text_of
 from schemas.geometry.boxes import BBoxXywhPx, Crop
 from schemas.samples import Sample, pack
+
+if TYPE_CHECKING:  # few layouts need numpy
+    from numpy.typing import NDArray
+
+Scalar = int | float | str
+
+LARGE_ROW_BYTES = 256
+"""Larger rows travel as payloads: what all rows hold is in memory where a run is in process."""
+
+_BYTES_A_STEP = 6  # beyond its values: the lengths of its Feature, and of the list in there
+
+
+class ImageInfo(msgspec.Struct, frozen=True, gc=False):
+    """What an image file's header says, by its content.
+
+    Attributes:
+        format: `jpeg`, `png`, `gif` or `bmp`, never from the extension; `raw` where it is none.
+        width_px: width as stored, before any EXIF rotation; at least 1, 0 where it is none.
+        height_px: height as stored, likewise.
+        orientation: EXIF orientation (1..8), 1 when absent or invalid.
+        traits: sorted names of what is unusual, keys of `check_images.TRAITS`.
+        channels: samples a pixel (1..4) as `tf.io.decode_image(channels=0)` gives them.
+    """
+
+    format: str
+    width_px: int
+    height_px: int
+    orientation: int = 1
+    traits: tuple[str, ...] = ()
+    channels: int = 3
+
+    @property
+    def size_px(self) -> tuple[int, int]:
+        """Width and height as stored."""
+        return self.width_px, self.height_px
+
+
+RAW = ImageInfo("raw", 0, 0)
+"""What is known of bytes that are no image file, such as an item of an array."""
+
+
+class Window(NamedTuple):
+    """What a converted image shows of the picture that it was made of.
+
+    Attributes:
+        whole_size_px: width and height of that picture, once it was turned.
+        crop: the part that is shown; None for all of it.
+    """
+
+    whole_size_px: tuple[int, int]
+    crop: Crop | None = None
+
+
+class EncodedImage(msgspec.Struct, frozen=True, gc=False):
+    """An image that was read and checked, as it is to be written.
+
+    Attributes:
+        name: path relative to its root.
+        data: the file's bytes, or those of the picture turned upright or converted.
+        sha256: of them, lower-case hex.
+        info: what their header says.
+        turned: EXIF orientation by which pixels were turned; 1 where the bytes are the file's own.
+        source_sha256: of the file, where the bytes are not its own; else empty.
+        pixels: height x width x channels of `Layout.pixels_dtype`, C-contiguous, where the layout
+            asks for them; `info` then has their size, and `data` is the file's own.
+        window: what a converted image shows of its file's; None where it was not converted.
+    """
+
+    name: str
+    data: bytes
+    sha256: str
+    info: ImageInfo
+    turned: int = 1
+    source_sha256: str = ""
+    pixels: "NDArray | None" = None
+    window: Window | None = None
+
+    @property
+    def whole_size_px(self) -> tuple[int, int]:
+        """Width and height, turned but neither resized nor cropped."""
+        return self.info.size_px if self.window is None else self.window.whole_size_px
 
 
 class Segmentation(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -118,9 +199,6 @@ class ClassFields(msgspec.Struct, frozen=True, array_like=True, gc=False):
     class_name: str
 
 
-Scalar = int | float | str
-
-
 class ArrayFields(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An item of an array, but for its values.
 
@@ -139,11 +217,6 @@ class ArrayFields(msgspec.Struct, frozen=True, array_like=True, gc=False):
     features: dict[str, Scalar] = {}
 
 
-_BYTES_A_STEP = 6  # beyond its values: the lengths of its Feature, and of the list in there
-LARGE_ROW_BYTES = 256
-"""Larger rows travel as payloads: what all rows hold is in memory where a run is in process."""
-
-
 class RowFields(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A row of a table, or its size where it is the sample's payload.
 
@@ -157,6 +230,7 @@ class RowFields(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 _FIELDS = msgspec.msgpack.Decoder(RowFields)
+
 _CELLS = msgspec.msgpack.Decoder(dict[str, Any])
 
 
@@ -195,78 +269,3 @@ def labels_of(cells: Mapping[str, Cell], columns: Sequence[str]) -> tuple[str, .
         values = cell if isinstance(cell, list) else [] if cell is None else [cell]
         names |= dict.fromkeys(name for value in values if (name := text_of(value).strip()))
     return tuple(names)
-
-
-if TYPE_CHECKING:  # few layouts need numpy
-    from numpy.typing import NDArray
-
-
-class ImageInfo(msgspec.Struct, frozen=True, gc=False):
-    """What an image file's header says, by its content.
-
-    Attributes:
-        format: `jpeg`, `png`, `gif` or `bmp`, never from the extension; `raw` where it is none.
-        width_px: width as stored, before any EXIF rotation; at least 1, 0 where it is none.
-        height_px: height as stored, likewise.
-        orientation: EXIF orientation (1..8), 1 when absent or invalid.
-        traits: sorted names of what is unusual, keys of `check_images.TRAITS`.
-        channels: samples a pixel (1..4) as `tf.io.decode_image(channels=0)` gives them.
-    """
-
-    format: str
-    width_px: int
-    height_px: int
-    orientation: int = 1
-    traits: tuple[str, ...] = ()
-    channels: int = 3
-
-    @property
-    def size_px(self) -> tuple[int, int]:
-        """Width and height as stored."""
-        return self.width_px, self.height_px
-
-
-RAW = ImageInfo("raw", 0, 0)
-"""What is known of bytes that are no image file, such as an item of an array."""
-
-
-class Window(NamedTuple):
-    """What a converted image shows of the picture that it was made of.
-
-    Attributes:
-        whole_size_px: width and height of that picture, once it was turned.
-        crop: the part that is shown; None for all of it.
-    """
-
-    whole_size_px: tuple[int, int]
-    crop: Crop | None = None
-
-
-class EncodedImage(msgspec.Struct, frozen=True, gc=False):
-    """An image that was read and checked, as it is to be written.
-
-    Attributes:
-        name: path relative to its root.
-        data: the file's bytes, or those of the picture turned upright or converted.
-        sha256: of them, lower-case hex.
-        info: what their header says.
-        turned: EXIF orientation by which pixels were turned; 1 where the bytes are the file's own.
-        source_sha256: of the file, where the bytes are not its own; else empty.
-        pixels: height x width x channels of `Layout.pixels_dtype`, C-contiguous, where the layout
-            asks for them; `info` then has their size, and `data` is the file's own.
-        window: what a converted image shows of its file's; None where it was not converted.
-    """
-
-    name: str
-    data: bytes
-    sha256: str
-    info: ImageInfo
-    turned: int = 1
-    source_sha256: str = ""
-    pixels: "NDArray | None" = None
-    window: Window | None = None
-
-    @property
-    def whole_size_px(self) -> tuple[int, int]:
-        """Width and height, turned but neither resized nor cropped."""
-        return self.info.size_px if self.window is None else self.window.whole_size_px

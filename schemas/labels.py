@@ -9,6 +9,7 @@ from schemas.faults import fault_line
 from schemas.manifest import Label, LicenseCount
 
 _MOST_CHARACTERS = 2000
+
 _MOST_LICENSES = 10_000
 
 
@@ -24,6 +25,50 @@ class License(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     id: int
     name: str = ""
     url: str = ""
+
+
+def check_labels(labels: Iterable[tuple[int, str]], where: str) -> None:
+    """Refuse labels whose ids and names do not pair up.
+
+    Raises:
+        RuntimeError: `E-ANN-LABELS`.
+    """
+    names: dict[int, str] = {}
+    ids: dict[str, int] = {}
+    for label_id, name in labels:
+        what = ""
+        if names.setdefault(label_id, name) != name:
+            what = f"category {label_id} is both {names[label_id]!r} and {name!r}"
+        elif ids.setdefault(name, label_id) != label_id:
+            what = f"{name!r} is both category {ids[name]} and {label_id}"
+        if what:
+            remedy = "give each id one name and each name one id"
+            raise RuntimeError(fault_line("E-ANN-LABELS", where, what, remedy))
+
+
+def unite_labels(labels: Iterable[Label], where: str) -> list[Label]:
+    """Return the labels of several files, by id; one without keypoints takes another's.
+
+    >>> unite_labels([Label(1, "person"), Label(1, "person", keypoints=("nose",))], "two files")
+    [Label(id=1, name='person', category_id=None, keypoints=('nose',), text='')]
+
+    Raises:
+        RuntimeError: `E-ANN-LABELS` when two contradict.
+    """
+    given = sorted(set(labels))
+    check_labels([(label.id, label.name) for label in given], where)
+    united: dict[int, Label] = {}
+    for label in given:
+        other = united.setdefault(label.id, label)
+        if label.keypoints and other.keypoints and label.keypoints != other.keypoints:
+            theirs, ours = (", ".join(names.keypoints) for names in (other, label))
+            what = f"keypoints of category {label.id} {label.name!r} are both {theirs} and {ours}"
+            remedy = "give each category one list of keypoints"
+            raise RuntimeError(fault_line("E-ANN-LABELS", where, f"the {what}", remedy))
+        united[label.id] = msgspec.structs.replace(
+            other, keypoints=other.keypoints or label.keypoints
+        )
+    return list(united.values())
 
 
 def read_licenses(section: bytes | msgspec.Raw) -> list[License]:
@@ -72,10 +117,6 @@ def is_link(url: str) -> bool:
     return plain and url.startswith(("http://", "https://")) and len(url) <= _MOST_CHARACTERS
 
 
-def _either(texts: set[str] | None) -> str:
-    return " or ".join(sorted(filter(None, texts or ())))
-
-
 def _read_license(entry: msgspec.Raw) -> License | None:
     try:
         found = msgspec.json.decode(entry, type=License)
@@ -85,45 +126,5 @@ def _read_license(entry: msgspec.Raw) -> License | None:
     return found if fits else None
 
 
-def check_labels(labels: Iterable[tuple[int, str]], where: str) -> None:
-    """Refuse labels whose ids and names do not pair up.
-
-    Raises:
-        RuntimeError: `E-ANN-LABELS`.
-    """
-    names: dict[int, str] = {}
-    ids: dict[str, int] = {}
-    for label_id, name in labels:
-        what = ""
-        if names.setdefault(label_id, name) != name:
-            what = f"category {label_id} is both {names[label_id]!r} and {name!r}"
-        elif ids.setdefault(name, label_id) != label_id:
-            what = f"{name!r} is both category {ids[name]} and {label_id}"
-        if what:
-            remedy = "give each id one name and each name one id"
-            raise RuntimeError(fault_line("E-ANN-LABELS", where, what, remedy))
-
-
-def unite_labels(labels: Iterable[Label], where: str) -> list[Label]:
-    """Return the labels of several files, by id; one without keypoints takes another's.
-
-    >>> unite_labels([Label(1, "person"), Label(1, "person", keypoints=("nose",))], "two files")
-    [Label(id=1, name='person', category_id=None, keypoints=('nose',), text='')]
-
-    Raises:
-        RuntimeError: `E-ANN-LABELS` when two contradict.
-    """
-    given = sorted(set(labels))
-    check_labels([(label.id, label.name) for label in given], where)
-    united: dict[int, Label] = {}
-    for label in given:
-        other = united.setdefault(label.id, label)
-        if label.keypoints and other.keypoints and label.keypoints != other.keypoints:
-            theirs, ours = (", ".join(names.keypoints) for names in (other, label))
-            what = f"keypoints of category {label.id} {label.name!r} are both {theirs} and {ours}"
-            remedy = "give each category one list of keypoints"
-            raise RuntimeError(fault_line("E-ANN-LABELS", where, f"the {what}", remedy))
-        united[label.id] = msgspec.structs.replace(
-            other, keypoints=other.keypoints or label.keypoints
-        )
-    return list(united.values())
+def _either(texts: set[str] | None) -> str:
+    return " or ".join(sorted(filter(None, texts or ())))

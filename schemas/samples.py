@@ -14,8 +14,12 @@ from typing import Any
 
 import msgspec
 
+DIGEST_BITS = 128
+
 _PACK = msgspec.msgpack.Encoder()
+
 _EMPTY_DIGEST = hashlib.blake2b(digest_size=32)
+
 _PANOPTIC_SUFFIX = "/panoptic"
 
 
@@ -84,8 +88,26 @@ class SampleStart(msgspec.Struct, frozen=True, array_like=True, gc=False):
     position: int
 
 
+class Order(enum.Enum):
+    """A split's order: a seeded uniform shuffle, or the order of the annotation file."""
+
+    SHUFFLED = "shuffled"
+    INPUT = "input"
+
+
 read_start = msgspec.msgpack.Decoder(SampleStart).decode
+
 read_sample = msgspec.msgpack.Decoder(Sample).decode
+
+
+def pack(value: Any) -> bytes:
+    """Return the MessagePack form of a field value or struct; equal values give equal bytes."""
+    return _PACK.encode(value)
+
+
+def pack_each(samples: Iterable[Sample]) -> list[msgspec.Raw]:
+    """Return samples as `read_sample` reads them, and `read_start` their first fields."""
+    return [msgspec.Raw(_PACK.encode(sample)) for sample in samples]
 
 
 def digest_payload(payload: bytes) -> bytes:
@@ -119,41 +141,6 @@ def add_content_digests(samples: Iterable[Sample], *, with_position: bool) -> in
         digest.update(_PACK.encode(parts))
         total += int.from_bytes(digest.digest(), "big")
     return total
-
-
-def pack_each(samples: Iterable[Sample]) -> list[msgspec.Raw]:
-    """Return samples as `read_sample` reads them, and `read_start` their first fields."""
-    return [msgspec.Raw(_PACK.encode(sample)) for sample in samples]
-
-
-def pack(value: Any) -> bytes:
-    """Return the MessagePack form of a field value or struct; equal values give equal bytes."""
-    return _PACK.encode(value)
-
-
-def panoptic_root(split: str) -> str:
-    """Return the name of the root of a split's panoptic images; that of its photos is its own."""
-    return f"{split}{_PANOPTIC_SUFFIX}"
-
-
-def is_panoptic_root(root: str) -> bool:
-    """Return whether `panoptic_root` gave a root its name."""
-    return root.endswith(_PANOPTIC_SUFFIX)
-
-
-def is_panoptic(blob: Blob) -> bool:
-    """Return whether a blob is a panoptic image, which lies on another's pixels."""
-    return is_panoptic_root(blob.root)
-
-
-DIGEST_BITS = 128
-
-
-class Order(enum.Enum):
-    """A split's order: a seeded uniform shuffle, or the order of the annotation file."""
-
-    SHUFFLED = "shuffled"
-    INPUT = "input"
 
 
 def shuffle_key(split: str, key: str, seed: int) -> int:
@@ -195,6 +182,21 @@ def places_in_order(rounded: bytes) -> list[int] | None:
     places = numbers.argsort()
     in_order = numbers[places]
     return None if (in_order[1:] == in_order[:-1]).any() else places.tolist()
+
+
+def panoptic_root(split: str) -> str:
+    """Return the name of the root of a split's panoptic images; that of its photos is its own."""
+    return f"{split}{_PANOPTIC_SUFFIX}"
+
+
+def is_panoptic_root(root: str) -> bool:
+    """Return whether `panoptic_root` gave a root its name."""
+    return root.endswith(_PANOPTIC_SUFFIX)
+
+
+def is_panoptic(blob: Blob) -> bool:
+    """Return whether a blob is a panoptic image, which lies on another's pixels."""
+    return is_panoptic_root(blob.root)
 
 
 @functools.cache

@@ -41,9 +41,24 @@ TENSOR_TYPES: Mapping[str, tuple[int, int]] = MappingProxyType(
 )
 """Per NumPy's name of a type its number in TensorFlow's `DataType` and its bytes a value."""
 
+MAX_HEADER_BYTES = 10_000
+"""NumPy's own limit: the parser could run out of memory on a larger header."""
+
+HEAD_BYTES = MAX_HEADER_BYTES + 12
+"""The header can be read from this many bytes of a file's beginning."""
+
+TEXT, BYTES = "text", "bytes"
+"""Values of a fixed number of characters, of four bytes each, or of bytes."""
+
+NPY_TEXT_TYPES = frozenset({TEXT, BYTES})
+"""Types of labels alone: no tensor of theirs is written."""
+
 _TYPE_NAMES = {number: name for name, (number, _) in TENSOR_TYPES.items()}
+
 _VARINT = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
+
 _DIMENSION = re.compile(rb"\x12.(?:\x08(%b))?" % _VARINT, re.DOTALL)
+
 _HEADER = re.compile(
     rb"\x08(%b)\x12%b((?:\x12.(?:\x08%b)?)*)(?:\x22%b)?" % ((_VARINT,) * 4), re.DOTALL
 )
@@ -61,6 +76,34 @@ class Tensor(NamedTuple):
     dtype: str
     shape: tuple[int, ...]
     content: bytes
+
+
+class NpyHeader(msgspec.Struct, frozen=True, array_like=True):
+    """What the header of an array says.
+
+    Attributes:
+        dtype: one of `TENSOR_TYPES`, or `TEXT` or `BYTES`.
+        value_bytes: of a value.
+        shape: of the array.
+        start: where its values begin, in C order, in the file's bytes.
+        big_endian: whether values of several bytes have their highest one first.
+    """
+
+    dtype: str
+    value_bytes: int
+    shape: tuple[int, ...]
+    start: int
+    big_endian: bool = False
+
+    @property
+    def end(self) -> int:
+        """Where the values end in the file's bytes."""
+        return self.start + self.value_bytes * math.prod(self.shape)
+
+    @property
+    def item_bytes(self) -> int:
+        """How many bytes an item along the first axis has."""
+        return self.value_bytes * math.prod(self.shape[1:])
 
 
 def encode_tensor(values: "numpy.ndarray", dtype: str | None = None) -> bytes:
@@ -121,6 +164,42 @@ def tensor_shape(data: bytes) -> tuple[int, ...] | None:
     return None if found is None else found[1]
 
 
+def parse_npy_header(data: bytes, dtype: str | None = None) -> NpyHeader:
+    """Return the header of a `.npy` file.
+
+    Args:
+        data: the file's first `HEAD_BYTES` or more, or all of it.
+        dtype: `bfloat16`, the type of two-byte values without one; None where there are none.
+
+    Raises:
+        ValueError: when it is no header of an array that can be read, with the remedy.
+    """
+    from numpy.lib import format as npy_format  # takes a tenth of a second
+
+    file = io.BytesIO(data)
+    try:
+        version = npy_format.read_magic(file)
+        read = {
+            (1, 0): npy_format.read_array_header_1_0,
+            (2, 0): npy_format.read_array_header_2_0,
+            (3, 0): npy_format.read_array_header_2_0,  # differs in names of fields alone
+        }[version]
+        shape, fortran_order, found = read(file, max_header_size=MAX_HEADER_BYTES)
+    except Exception as error:  # whatever Python's parser says of hostile text
+        what = " ".join(str(error).split())[:120] or type(error).__name__
+        raise _not_npy(f"a header that NumPy cannot read ({what})") from None
+    name, value_bytes = _value_type(found, dtype)
+    sizes = (value_bytes, *shape)
+    if any(type(n) is not int or n < 0 for n in shape) or max(math.prod(sizes), *sizes) >= 2**63:
+        raise _not_npy("a shape that no array can have")
+    if fortran_order and sum(length != 1 for length in shape) > 1 and 0 not in shape:
+        raise ValueError(
+            "an array must be in C order, its items one after the other, got Fortran order:"
+            " save numpy.ascontiguousarray of it"
+        )
+    return NpyHeader(name, value_bytes, shape, file.tell(), found.byteorder == ">")
+
+
 def _tensor_header(shape: Sequence[int], dtype: str, data_bytes: int) -> bytes:
     """Return what stands before a tensor's values."""
     if dtype not in TENSOR_TYPES:
@@ -157,83 +236,6 @@ def _read_header(data: bytes) -> tuple[str, tuple[int, ...], int] | None:
 
 def _number(encoded: bytes) -> int:
     return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(encoded))
-
-
-MAX_HEADER_BYTES = 10_000
-"""NumPy's own limit: the parser could run out of memory on a larger header."""
-
-HEAD_BYTES = MAX_HEADER_BYTES + 12
-"""The header can be read from this many bytes of a file's beginning."""
-
-TEXT, BYTES = "text", "bytes"
-"""Values of a fixed number of characters, of four bytes each, or of bytes."""
-
-NPY_TEXT_TYPES = frozenset({TEXT, BYTES})
-"""Types of labels alone: no tensor of theirs is written."""
-
-
-class NpyHeader(msgspec.Struct, frozen=True, array_like=True):
-    """What the header of an array says.
-
-    Attributes:
-        dtype: one of `TENSOR_TYPES`, or `TEXT` or `BYTES`.
-        value_bytes: of a value.
-        shape: of the array.
-        start: where its values begin, in C order, in the file's bytes.
-        big_endian: whether values of several bytes have their highest one first.
-    """
-
-    dtype: str
-    value_bytes: int
-    shape: tuple[int, ...]
-    start: int
-    big_endian: bool = False
-
-    @property
-    def end(self) -> int:
-        """Where the values end in the file's bytes."""
-        return self.start + self.value_bytes * math.prod(self.shape)
-
-    @property
-    def item_bytes(self) -> int:
-        """How many bytes an item along the first axis has."""
-        return self.value_bytes * math.prod(self.shape[1:])
-
-
-def parse_npy_header(data: bytes, dtype: str | None = None) -> NpyHeader:
-    """Return the header of a `.npy` file.
-
-    Args:
-        data: the file's first `HEAD_BYTES` or more, or all of it.
-        dtype: `bfloat16`, the type of two-byte values without one; None where there are none.
-
-    Raises:
-        ValueError: when it is no header of an array that can be read, with the remedy.
-    """
-    from numpy.lib import format as npy_format  # takes a tenth of a second
-
-    file = io.BytesIO(data)
-    try:
-        version = npy_format.read_magic(file)
-        read = {
-            (1, 0): npy_format.read_array_header_1_0,
-            (2, 0): npy_format.read_array_header_2_0,
-            (3, 0): npy_format.read_array_header_2_0,  # differs in names of fields alone
-        }[version]
-        shape, fortran_order, found = read(file, max_header_size=MAX_HEADER_BYTES)
-    except Exception as error:  # whatever Python's parser says of hostile text
-        what = " ".join(str(error).split())[:120] or type(error).__name__
-        raise _not_npy(f"a header that NumPy cannot read ({what})") from None
-    name, value_bytes = _value_type(found, dtype)
-    sizes = (value_bytes, *shape)
-    if any(type(n) is not int or n < 0 for n in shape) or max(math.prod(sizes), *sizes) >= 2**63:
-        raise _not_npy("a shape that no array can have")
-    if fortran_order and sum(length != 1 for length in shape) > 1 and 0 not in shape:
-        raise ValueError(
-            "an array must be in C order, its items one after the other, got Fortran order:"
-            " save numpy.ascontiguousarray of it"
-        )
-    return NpyHeader(name, value_bytes, shape, file.tell(), found.byteorder == ">")
 
 
 def _value_type(found: "numpy.dtype", dtype: str | None) -> tuple[str, int]:

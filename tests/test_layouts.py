@@ -1,23 +1,13 @@
 """The detection layout: features, dropped boxes, size estimates."""
 
-import hashlib
-from pathlib import Path
-
 import msgspec
-import pytest
-from PIL import Image
 
-from schemas.annotations.coco import CocoFile, CocoFiles
-from schemas.example import encode_example_parts
 from schemas.features import Kind
-from schemas.fields import BadAnnotation, EncodedImage, ImageInfo, ObjectFields
-from schemas.layouts import Built, labels_by_category
+from schemas.fields import BadAnnotation, ObjectFields
+from schemas.layouts import Built
 from schemas.layouts.detection import DETECTION, DetectionLayout
-from schemas.manifest import Label
 from schemas.samples import Blob
-from schemas.tfrecord import frame_record
 from tests.small_pictures import LABELS, image_of, object_at, sample_of
-from transforms.sources.coco_samples import to_sample
 
 
 def boxes_of(built: Built) -> list[tuple[float, ...]]:
@@ -84,36 +74,6 @@ def test_boxes_outside_are_dropped_with_all_their_values() -> None:
         BadAnnotation(11, "E-BOX-OUTSIDE", "x 100.0 to 105.0, y 0.0 to 5.0 in 100 x 50"),
         BadAnnotation(13, "E-BOX-EMPTY", "width 1e-06 and height 5.0 vanish in float32"),
     ]
-
-
-def real_records(folder: Path) -> list[tuple[str, int, int]]:
-    """Return (name, estimated bytes, real bytes) of the photos of a COCO folder."""
-    layout = DetectionLayout()
-    file = CocoFile((folder / "annotations" / "instances.json").read_bytes(), "instances.json")
-    labels = labels_by_category(Label(entry.id, entry.name) for entry in file.categories)
-    records = []
-    for position, annotated in enumerate(CocoFiles([file]).annotated_images()):
-        (path,) = folder.rglob(annotated.image.file_name)
-        data = path.read_bytes()
-        with Image.open(path) as picture:
-            info = ImageInfo("jpeg", *picture.size)
-        sample = to_sample(annotated, "train", position)
-        blob = msgspec.structs.replace(sample.blobs[0], size_bytes=len(data))
-        sample = msgspec.structs.replace(sample, blobs=(blob,))
-        image = EncodedImage(blob.name, data, hashlib.sha256(data).hexdigest(), info)
-        built = layout.build(sample, [image], labels)
-        assert isinstance(built, Built)
-        framed = frame_record(encode_example_parts(built.features))
-        records.append((path.name, layout.record_bytes(sample), sum(map(len, framed))))
-    return records
-
-
-def test_the_estimated_size_is_nearly_the_record_s(shared_data: Path) -> None:
-    records = real_records(shared_data / "coco_val")
-    assert len(records) == 25
-    assert [r for r in records if abs(r[1] - r[2]) > 64 + r[2] / 100] == []
-    estimated, real = (sum(sizes) for sizes in list(zip(*records, strict=True))[1:])
-    assert estimated == pytest.approx(real, rel=0.002)
 
 
 def test_the_estimated_size_is_this_for_ever() -> None:

@@ -1,4 +1,4 @@
-"""Box geometry: from COCO's pixels to clipped, normalised coordinates in the written image."""
+"""Boxes and points in pictures: clipped, normalised, turned, cropped and resized."""
 
 import enum
 import math
@@ -10,13 +10,30 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 import msgspec
 
-_FLOAT32_X4 = struct.Struct("<4f")
+if TYPE_CHECKING:  # boxes need no numpy
+    from numpy.typing import NDArray
 
 BBoxXywhPx = tuple[float, float, float, float]
 """COCO's `[x, y, width, height]` in pixels, from the top left corner."""
 
 Crop = tuple[float, float, float, float]
 """What is cut out of a picture: `xmin, ymin, xmax, ymax` in [0, 1] of its width and height."""
+
+SWAPPING = frozenset({5, 6, 7, 8})
+"""Orientations that swap width and height."""
+
+MAX_SIDE_PX = 65_500
+"""The longest side that libjpeg writes."""
+
+_MIRROR_X = frozenset({2, 3, 7, 8})  # of the picture before the turn, to look up where it came from
+
+_MIRROR_Y = frozenset({3, 4, 6, 7})
+
+_FLOAT32_X4 = struct.Struct("<4f")
+
+_BOX = re.compile(r"([1-9][0-9]{0,4})(?:x([1-9][0-9]{0,4}))?")
+
+_LONGEST = re.compile(r"max:([1-9][0-9]{0,4})")
 
 
 class PlacedBox(msgspec.Struct, frozen=True, gc=False):
@@ -35,6 +52,76 @@ class PlacedBox(msgspec.Struct, frozen=True, gc=False):
     xmax: float
     ymax: float
     clipped: bool = False
+
+
+class ResizeMode(enum.Enum):
+    """How a picture of another aspect meets a box.
+
+    FIT gives the largest size inside the box with the picture's aspect, never padded. FILL covers
+    the box and cuts its middle out. STRETCH gives the box's size, whatever the aspect.
+    """
+
+    FIT = "fit"
+    FILL = "fill"
+    STRETCH = "stretch"
+
+
+class Resized(NamedTuple):
+    """What a resize makes of a picture.
+
+    Attributes:
+        size_px: width and height that it gets.
+        crop: the part of it that is shown; None for all of it.
+    """
+
+    size_px: tuple[int, int]
+    crop: Crop | None = None
+
+
+@dataclass(frozen=True)
+class Resize:
+    """The size that is asked for.
+
+    Attributes:
+        width_px: of the box; of the longer side, where only that is limited.
+        height_px: of the box; None where only the longer side is limited, and nothing enlarged.
+    """
+
+    width_px: int
+    height_px: int | None
+
+    def __post_init__(self) -> None:
+        """Refuse sides that no image has."""
+        for side in (self.width_px, self.width_px if self.height_px is None else self.height_px):
+            if not 1 <= side <= MAX_SIDE_PX:
+                raise ValueError(
+                    f"resize must have sides of 1 to {MAX_SIDE_PX} px, got {side}: give another"
+                )
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the resize that a flag asks for.
+
+        Raises:
+            ValueError: with the forms that there are.
+
+        >>> Resize.parse("512"), Resize.parse("max:1024")
+        (Resize(width_px=512, height_px=512), Resize(width_px=1024, height_px=None))
+        """
+        if found := _LONGEST.fullmatch(text):
+            return cls(int(found[1]), None)
+        if found := _BOX.fullmatch(text):
+            return cls(int(found[1]), int(found[2] or found[1]))
+        raise ValueError(
+            f"resize must be N, WxH or max:N in px, got {text!r}: give one such as 512, 640x480 or"
+            " max:1024"
+        )
+
+    def __str__(self) -> str:
+        """Return the form that `parse` reads."""
+        if self.height_px is None:
+            return f"max:{self.width_px}"
+        return f"{self.width_px}x{self.height_px}"
 
 
 def check_bbox(bbox: object) -> tuple[str, str] | None:
@@ -123,32 +210,6 @@ def unturn_box(
     return min(xs), min(ys), max(xs), max(ys)
 
 
-def crop_points(xy: Sequence[float], crop: Crop) -> list[float]:
-    """Return points `[x0, y0, x1, y1, ...]` of a picture in the part of it that is shown.
-
-    All are in [0, 1] of width and height, or outside; they are not clipped.
-
-    >>> crop_points([0.5, 0.5, 0.0, 1.0], (0.25, 0.0, 0.75, 1.0))
-    [0.5, 0.5, -0.5, 1.0]
-    """
-    left, top, right, bottom = crop
-    placed: list[float] = []
-    for x, y in zip(xy[0::2], xy[1::2], strict=True):
-        placed += ((x - left) / (right - left), (y - top) / (bottom - top))
-    return placed
-
-
-def _to_float(value: float) -> float:
-    try:
-        return float(value)
-    except OverflowError:  # an integer beyond float64
-        return math.inf
-
-
-def _shape_of(bbox: object) -> str:
-    return f"{len(bbox)} values" if isinstance(bbox, (list, tuple)) else type(bbox).__name__
-
-
 def place_points(
     xy_px: Sequence[float],
     width_px: float,
@@ -175,14 +236,19 @@ def place_points(
     return points if crop is None else crop_points(points, crop)
 
 
-if TYPE_CHECKING:  # boxes need no numpy
-    from numpy.typing import NDArray
+def crop_points(xy: Sequence[float], crop: Crop) -> list[float]:
+    """Return points `[x0, y0, x1, y1, ...]` of a picture in the part of it that is shown.
 
-SWAPPING = frozenset({5, 6, 7, 8})
-"""Orientations that swap width and height."""
+    All are in [0, 1] of width and height, or outside; they are not clipped.
 
-_MIRROR_X = frozenset({2, 3, 7, 8})  # of the picture before the turn, to look up where it came from
-_MIRROR_Y = frozenset({3, 4, 6, 7})
+    >>> crop_points([0.5, 0.5, 0.0, 1.0], (0.25, 0.0, 0.75, 1.0))
+    [0.5, 0.5, -0.5, 1.0]
+    """
+    left, top, right, bottom = crop
+    placed: list[float] = []
+    for x, y in zip(xy[0::2], xy[1::2], strict=True):
+        placed += ((x - left) / (right - left), (y - top) / (bottom - top))
+    return placed
 
 
 def inverse_orientation(orientation: int) -> int:
@@ -236,83 +302,6 @@ def turn_array(pixels: "NDArray", orientation: int) -> "NDArray":
     return pixels.copy()
 
 
-MAX_SIDE_PX = 65_500
-"""The longest side that libjpeg writes."""
-
-_BOX = re.compile(r"([1-9][0-9]{0,4})(?:x([1-9][0-9]{0,4}))?")
-_LONGEST = re.compile(r"max:([1-9][0-9]{0,4})")
-
-
-class ResizeMode(enum.Enum):
-    """How a picture of another aspect meets a box.
-
-    FIT gives the largest size inside the box with the picture's aspect, never padded. FILL covers
-    the box and cuts its middle out. STRETCH gives the box's size, whatever the aspect.
-    """
-
-    FIT = "fit"
-    FILL = "fill"
-    STRETCH = "stretch"
-
-
-class Resized(NamedTuple):
-    """What a resize makes of a picture.
-
-    Attributes:
-        size_px: width and height that it gets.
-        crop: the part of it that is shown; None for all of it.
-    """
-
-    size_px: tuple[int, int]
-    crop: Crop | None = None
-
-
-@dataclass(frozen=True)
-class Resize:
-    """The size that is asked for.
-
-    Attributes:
-        width_px: of the box; of the longer side, where only that is limited.
-        height_px: of the box; None where only the longer side is limited, and nothing enlarged.
-    """
-
-    width_px: int
-    height_px: int | None
-
-    def __post_init__(self) -> None:
-        """Refuse sides that no image has."""
-        for side in (self.width_px, self.width_px if self.height_px is None else self.height_px):
-            if not 1 <= side <= MAX_SIDE_PX:
-                raise ValueError(
-                    f"resize must have sides of 1 to {MAX_SIDE_PX} px, got {side}: give another"
-                )
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Return the resize that a flag asks for.
-
-        Raises:
-            ValueError: with the forms that there are.
-
-        >>> Resize.parse("512"), Resize.parse("max:1024")
-        (Resize(width_px=512, height_px=512), Resize(width_px=1024, height_px=None))
-        """
-        if found := _LONGEST.fullmatch(text):
-            return cls(int(found[1]), None)
-        if found := _BOX.fullmatch(text):
-            return cls(int(found[1]), int(found[2] or found[1]))
-        raise ValueError(
-            f"resize must be N, WxH or max:N in px, got {text!r}: give one such as 512, 640x480 or"
-            " max:1024"
-        )
-
-    def __str__(self) -> str:
-        """Return the form that `parse` reads."""
-        if self.height_px is None:
-            return f"max:{self.width_px}"
-        return f"{self.width_px}x{self.height_px}"
-
-
 def resized(size_px: tuple[int, int], resize: Resize | None, mode: ResizeMode) -> Resized:
     """Return what a resize makes of a picture of that width and height.
 
@@ -342,6 +331,17 @@ def resized(size_px: tuple[int, int], resize: Resize | None, mode: ResizeMode) -
         return Resized(box, (left, 0.0, 1.0 - left, 1.0))
     top = (1.0 - box_height * width / (box_width * height)) / 2.0
     return Resized(box, (0.0, top, 1.0, 1.0 - top))
+
+
+def _to_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an integer beyond float64
+        return math.inf
+
+
+def _shape_of(bbox: object) -> str:
+    return f"{len(bbox)} values" if isinstance(bbox, (list, tuple)) else type(bbox).__name__
 
 
 def _fit(size_px: tuple[int, int], box_px: tuple[int, int]) -> tuple[int, int]:

@@ -30,16 +30,52 @@ STUFF_OFFSET = 90
 """What a semantic mask's classes are less than COCO's ids of stuff, 92 to 200."""
 
 _MAX_VALUE = 255
+
 _NUM_IDS = 1 << 24
+
 _STRIP_PX = 1 << 20  # handled at once: their ids take four times the memory of the pixels
-_SIGNATURE_BYTES = 8
+
 _NEEDED = frozenset({b"IHDR", b"IDAT", b"IEND"})
 
 _STRIPE_PX = 1 << 22  # of the rows made at once: what a large mask costs in addition
+
 _ZEROS_AT_ONCE = 1 << 22
+
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+
 _ZLIB_HEADER = b"\x78\x01"  # RFC 1950: a window of 32 kB, the fastest level
+
 _LAST_BLOCK = b"\x03\x00"  # RFC 1951: an empty block of fixed codes that ends the stream
+
+
+class SegmentPlaces(NamedTuple):
+    """Where the segments of an image lie.
+
+    Attributes:
+        places: uint8 (height, width), of each pixel the place of its segment in the list, from 1;
+            0 for none.
+        has_unlisted_pixels: whether pixels have an id of no segment.
+        num_empty: segments without pixels.
+    """
+
+    places: NDArray[np.uint8]
+    has_unlisted_pixels: bool
+    num_empty: int
+
+
+class PaintValues(NamedTuple):
+    """By a segment's place the values of its pixels: uint8, void's first.
+
+    Attributes:
+        semantic: 1 for things, `category_id - 90` for stuff.
+        category: the category id.
+        instance: the place of things, 0 for stuff.
+    """
+
+    semantic: NDArray[np.uint8]
+    category: NDArray[np.uint8]
+    instance: NDArray[np.uint8]
 
 
 def mask_of(segmentation: Segmentation, width_px: int, height_px: int) -> Mask:
@@ -103,14 +139,6 @@ def scaled_mask_of(
     return mask
 
 
-def _middles(number: int, of_number: int, start: float, end: float) -> NDArray[np.int64]:
-    """Return which of some pixels lie below the middles of those that a part is scaled to."""
-    if (start, end) == (0.0, 1.0):
-        return (np.arange(number, dtype=np.int64) * 2 + 1) * of_number // (2 * number)
-    middles = start + (np.arange(number) + 0.5) / number * (end - start)
-    return np.clip(np.floor(middles * of_number), 0, of_number - 1).astype(np.int64)
-
-
 def decode_drawn_counts(text: bytes) -> NDArray[np.int64]:
     """Return what `decode_rle_counts` does, in a third of the time, of what pycocotools has made.
 
@@ -127,11 +155,6 @@ def decode_drawn_counts(text: bytes) -> NDArray[np.int64]:
     counts[1::2] = counts[1::2].cumsum()  # the first and the third stand for themselves
     counts[2::2] = counts[2::2].cumsum()
     return counts
-
-
-def _scaled(polygon_px: list[float], x_scale: float, y_scale: float) -> list[float]:
-    scales = (x_scale, y_scale) * (len(polygon_px) // 2)
-    return [value * scale for value, scale in zip(polygon_px, scales, strict=True)]
 
 
 def encode_gray_png(pixels: NDArray[np.uint8]) -> bytes:
@@ -165,77 +188,9 @@ def encode_gray_png(pixels: NDArray[np.uint8]) -> bytes:
     return _SIGNATURE + _chunk(b"IHDR", header) + _chunk(b"IDAT", data) + _chunk(b"IEND", b"")
 
 
-def _used(line: ArrayLike) -> tuple[int, int]:
-    """Return where the part that is not 0 begins and ends."""
-    used = np.flatnonzero(line)
-    return (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
-
-
 def png_codec() -> str:
     """Return the library that the bytes of PNGs depend on, with the version in use here."""
     return f"zlib {zlib.ZLIB_RUNTIME_VERSION}"
-
-
-def _compressor() -> "zlib._Compress":
-    """Return a compressor of runs whose output is part of a stream, without header or checksum."""
-    return zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL, zlib.Z_RLE)
-
-
-def _zeros(number: int) -> bytes:
-    """Return so many zero bytes compressed, to stand before other parts of a stream."""
-    full, rest = divmod(number, _ZEROS_AT_ONCE)
-    return _compressed_zeros(_ZEROS_AT_ONCE) * full + _compressed_zeros(rest)
-
-
-@functools.lru_cache(maxsize=4096)  # of at most 4 kB
-def _compressed_zeros(number: int) -> bytes:
-    compressor = _compressor()
-    return compressor.compress(bytes(number)) + compressor.flush(zlib.Z_SYNC_FLUSH)
-
-
-def _adler32_of_zeros(checksum: int, number: int) -> int:
-    """Return the Adler-32 checksum after so many zero bytes are appended to data with a known one.
-
-    Source: RFC 1950, section 8.2: the low half sums bytes, the high half these sums.
-
-    >>> _adler32_of_zeros(zlib.adler32(b"abc"), 70_000) == zlib.adler32(b"abc" + bytes(70_000))
-    True
-    """
-    sum_of_bytes, sum_of_sums = checksum & 0xFFFF, checksum >> 16
-    return (sum_of_sums + number * sum_of_bytes) % 65521 << 16 | sum_of_bytes
-
-
-def _chunk(name: bytes, body: bytes) -> bytes:
-    return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
-
-
-class SegmentPlaces(NamedTuple):
-    """Where the segments of an image lie.
-
-    Attributes:
-        places: uint8 (height, width), of each pixel the place of its segment in the list, from 1;
-            0 for none.
-        has_unlisted_pixels: whether pixels have an id of no segment.
-        num_empty: segments without pixels.
-    """
-
-    places: NDArray[np.uint8]
-    has_unlisted_pixels: bool
-    num_empty: int
-
-
-class PaintValues(NamedTuple):
-    """By a segment's place the values of its pixels: uint8, void's first.
-
-    Attributes:
-        semantic: 1 for things, `category_id - 90` for stuff.
-        category: the category id.
-        instance: the place of things, 0 for stuff.
-    """
-
-    semantic: NDArray[np.uint8]
-    category: NDArray[np.uint8]
-    instance: NDArray[np.uint8]
 
 
 def is_rgb_png(png: bytes) -> bool:
@@ -306,6 +261,58 @@ def paint_values(segments: Sequence[SegmentFields]) -> PaintValues | str:
     return PaintValues(*np.array(rows, np.uint8).T)
 
 
+def _middles(number: int, of_number: int, start: float, end: float) -> NDArray[np.int64]:
+    """Return which of some pixels lie below the middles of those that a part is scaled to."""
+    if (start, end) == (0.0, 1.0):
+        return (np.arange(number, dtype=np.int64) * 2 + 1) * of_number // (2 * number)
+    middles = start + (np.arange(number) + 0.5) / number * (end - start)
+    return np.clip(np.floor(middles * of_number), 0, of_number - 1).astype(np.int64)
+
+
+def _scaled(polygon_px: list[float], x_scale: float, y_scale: float) -> list[float]:
+    scales = (x_scale, y_scale) * (len(polygon_px) // 2)
+    return [value * scale for value, scale in zip(polygon_px, scales, strict=True)]
+
+
+def _used(line: ArrayLike) -> tuple[int, int]:
+    """Return where the part that is not 0 begins and ends."""
+    used = np.flatnonzero(line)
+    return (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
+
+
+def _compressor() -> "zlib._Compress":
+    """Return a compressor of runs whose output is part of a stream, without header or checksum."""
+    return zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL, zlib.Z_RLE)
+
+
+def _zeros(number: int) -> bytes:
+    """Return so many zero bytes compressed, to stand before other parts of a stream."""
+    full, rest = divmod(number, _ZEROS_AT_ONCE)
+    return _compressed_zeros(_ZEROS_AT_ONCE) * full + _compressed_zeros(rest)
+
+
+@functools.lru_cache(maxsize=4096)  # of at most 4 kB
+def _compressed_zeros(number: int) -> bytes:
+    compressor = _compressor()
+    return compressor.compress(bytes(number)) + compressor.flush(zlib.Z_SYNC_FLUSH)
+
+
+def _adler32_of_zeros(checksum: int, number: int) -> int:
+    """Return the Adler-32 checksum after so many zero bytes are appended to data with a known one.
+
+    Source: RFC 1950, section 8.2: the low half sums bytes, the high half these sums.
+
+    >>> _adler32_of_zeros(zlib.adler32(b"abc"), 70_000) == zlib.adler32(b"abc" + bytes(70_000))
+    True
+    """
+    sum_of_bytes, sum_of_sums = checksum & 0xFFFF, checksum >> 16
+    return (sum_of_sums + number * sum_of_bytes) % 65521 << 16 | sum_of_bytes
+
+
+def _chunk(name: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+
 def _strips_of_ids(
     png: bytes, size_px: tuple[int, int]
 ) -> Iterator[tuple[int, NDArray[np.signedinteger]]]:
@@ -323,7 +330,7 @@ def _strips_of_ids(
 
 def _needed_chunks(png: bytes) -> bytes:
     """Return a PNG without metadata, which decoders are most often attacked with."""
-    view, start = memoryview(png), _SIGNATURE_BYTES
+    view, start = memoryview(png), len(_SIGNATURE)
     kept = [view[:start]]
     while start < len(png):
         end = start + 12 + int.from_bytes(view[start : start + 4], "big")
