@@ -27,7 +27,7 @@ from schemas.run_plan import (
     spread_of,
 )
 from schemas.shown_values import bytes_text, counted, megabytes
-from transforms.commit import refuse_empty, to_have_samples
+from transforms.commit import refuse_empty
 from transforms.earlier import check_turn
 from transforms.forecast import (
     GatheredPlan,
@@ -219,16 +219,11 @@ def _look(
     try:
         state, there = look_at_output(plan, output, config.names, splits, overwrite=asked.overwrite)
         check_turn(config.earlier, config.output, config.layout.name, config.access)
-        _refuse_empty(config, gathered, plan)
+        planned = {split: found.samples for split, found in plan.splits.items()}
+        refuse_empty(gathered.files, plan, planned, config)
     except RuntimeError as error:
         return REFUSED, 0, error
     return state, there, None
-
-
-def _refuse_empty(config: DataSetConfig, gathered: GatheredPlan, plan: JobPlan) -> None:
-    """Stop at splits that have lost all samples, as the commit would."""
-    for file in to_have_samples(gathered.files, plan, config):
-        refuse_empty(file, plan.splits[file.split].samples, config)
 
 
 def _sampled(tried: Sequence[Tried]) -> Sampled:

@@ -327,13 +327,11 @@ def _source_files(config: DataSetConfig) -> list[str]:
 def _is_complete(config: DataSetConfig, output: Storage, *, trust_manifest: bool) -> bool:
     complete = find_complete(
         output,
-        config.options(),
+        config,
         config.source_files,
         config.listed_roots,
         config.exclude,
         trust_manifest=trust_manifest,
-        access=config.access,
-        optional_splits=config.splitting.optional_splits,
     )
     return complete is not None
 
@@ -460,7 +458,7 @@ def progress_line(progress: Progress, noun: str, samples_per_s: float, bytes_per
 
     >>> progress = Progress()
     >>> progress.plan(samples=1000, shards=16)
-    >>> progress.add_samples(done=250, rejected=1, written_bytes=40_000_000)
+    >>> progress.add(Counts(done=250, rejected=1, bytes=40_000_000))
     >>> progress_line(progress, "image", 125.0, 20e6)
     '250 of 1000 images (25 %), 0 of 16 shards, 1 rejected; 125 images/s, 20 MB/s, 00:06 left'
     """

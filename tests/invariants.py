@@ -7,7 +7,7 @@ the store in memory; and it reads with code of its own. The numbers are those of
 2. the same bytes: whatever is there is what an undisturbed build makes;
 3. shards are exact: planned counts differ by at most one, the larger shards first;
 4. the manifest commits: files are whole, a manifest comes with all of them, foreign files stay;
-5. bounded memory: `check_memory`, of what a process held;
+5. bounded memory: `test_gate`, `test_resource_limits`;
 6. no TensorFlow: `heavy_modules`, of what a process imported;
 7. transient trouble is never a reject: every reject's code says something of a sample's own.
 """
@@ -38,7 +38,6 @@ _OF_THE_SAMPLE = (
 _OF_THE_ANNOTATION = ("E-BOX-", "E-RLE-", "E-SEG-", "E-ANN-ORPHAN", "E-ANN-CATEGORY", "E-ANN-SHAPE")
 _OWN_COUNT = "counted"  # of a layout that is a test's own
 _HEAVY = {"tensorflow", "PIL", "torch", "pandas"}
-_WAIT_TO_BE_WRITTEN_BYTES = 1 << 20  # of a shard, beside the budget
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -165,19 +164,6 @@ def check_rejects(codes: Iterable[str]) -> None:
     """Check that rejects tell of samples and annotations, never of storage or of a machine."""
     for code in codes:
         assert code.startswith(_OF_THE_SAMPLE + _OF_THE_ANNOTATION), f"7: {code} is a reject"
-
-
-def check_memory(most_bytes: int, budget_bytes: int, largest_bytes: int, shards: int = 1) -> None:
-    """Check what a process held of images at once, records that were not yet written included.
-
-    Args:
-        most_bytes: of images, read and not yet forgotten.
-        budget_bytes: `--bytes_in_flight`.
-        largest_bytes: of an image.
-        shards: built at once.
-    """
-    limit = max(budget_bytes, largest_bytes) + shards * (_WAIT_TO_BE_WRITTEN_BYTES + largest_bytes)
-    assert 0 < most_bytes <= limit, f"5: {most_bytes} bytes in flight, limit {limit}"
 
 
 def heavy_modules() -> set[str]:

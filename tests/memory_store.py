@@ -191,8 +191,6 @@ class Process:
     Attributes:
         uri: of all that the process can reach; `open_storage` finds it while `served`.
         steps: what it did so far.
-        image_bytes: bytes that it read with a pin and still holds now.
-        most_image_bytes: at most, of them, at any time.
     """
 
     _numbers = itertools.count(1)
@@ -200,7 +198,6 @@ class Process:
     def __init__(self, store: MemoryStore, disturb: Disturb) -> None:
         self.store = store
         self.steps: list[Step] = []
-        self.image_bytes = self.most_image_bytes = 0
         self._disturb = disturb
         self._lock = threading.RLock()
         self._is_dead = False
@@ -232,29 +229,8 @@ class Process:
             self._is_dead = True
             raise
 
-    def hold(self, data: bytes) -> bytes:
-        """Return bytes that are counted as long as anyone holds them."""
-        held = _HeldBytes(data)
-        held.process = self
-        self._count(len(held))
-        return held
-
-    def _count(self, change: int) -> None:
-        with self._lock:
-            self.image_bytes += change
-            self.most_image_bytes = max(self.most_image_bytes, self.image_bytes)
-
 
 _PROCESSES: "weakref.WeakValueDictionary[str, Process]" = weakref.WeakValueDictionary()
-
-
-class _HeldBytes(bytes):
-    """Bytes that tell their process when nobody holds them any more."""
-
-    process: Process
-
-    def __del__(self) -> None:
-        self.process._count(-len(self))
 
 
 @contextlib.contextmanager
@@ -305,7 +281,7 @@ class MemoryStorage:
             if span[1] > len(data):
                 raise self._changed(name, ends_early(len(data), span))
             data = data[slice(*span)]
-        return data if expected is None else self._process.hold(data)
+        return data
 
     def crc32c(self, name: str) -> int:
         found = self._do("crc32c", name, lambda: self._store.get(self._prefix + name))
@@ -351,8 +327,7 @@ class _MemorySpool:
         self._is_open = True
 
     def write(self, parts: Sequence[bytes]) -> None:
-        copies = [bytearray(part) for part in parts]  # on disk, and not the reader's bytes
-        self._process.do("spool.write", "", lambda: self._parts.extend(map(bytes, copies)))
+        self._process.do("spool.write", "", lambda: self._parts.extend(map(bytes, parts)))
 
     def publish(self, name: str) -> bool:
         store, data = self._process.store, b"".join(self._parts)

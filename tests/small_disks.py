@@ -13,7 +13,7 @@ from tests.children import make_read_only, make_roomy, mount_disk_of_my_own
 from tests.coco_command import Run, check_visible, digests, run_coco
 from tests.gcs_stand_in import GcsStandIn
 from tests.refused_calls import refuse
-from transforms.progress import PROGRESS
+from transforms.progress import PROGRESS, Counts
 
 BUCKET_OUTPUT = "gs://out/coco"
 
@@ -42,16 +42,18 @@ def convert_on_small_disk(
 def convert_until_read_only(arguments: list[str], disk: Path, shards: int) -> Ended:
     """Run with an output on a disk that becomes read-only after so many shards, built singly."""
     mount_disk_of_my_own(disk, 1 << 20)
-    add_shard = PROGRESS.add_shard
+    add = PROGRESS.add
 
-    def add_then_close() -> None:
-        add_shard()
-        if PROGRESS.shards_done == shards:  # between two shards: no file is open for writing
+    def add_then_close(counts: Counts) -> None:
+        add(counts)
+        if (
+            counts.shards_done and PROGRESS.shards_done == shards
+        ):  # between two shards: no file is open for writing
             make_read_only(disk)
 
-    PROGRESS.add_shard = add_then_close  # type: ignore[method-assign]
+    PROGRESS.add = add_then_close  # type: ignore[method-assign]
     first, there = run_coco(*arguments), _checked(disk)
-    PROGRESS.add_shard = add_shard  # type: ignore[method-assign]
+    PROGRESS.add = add  # type: ignore[method-assign]
     make_roomy(disk)
     return Ended(first, there, run_coco(*arguments), _checked(disk))
 

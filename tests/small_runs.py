@@ -48,7 +48,7 @@ from transforms.shard_table import (
     make_shard_table,
 )
 from transforms.sources.coco_samples import CocoRules, CocoSource, read_coco
-from transforms.sources.list_blobs import listing_digest, pin_sample
+from transforms.sources.list_blobs import PinTally, listing_digest, pin_sample
 from transforms.sources.read_samples import (
     SplitSource,
     excluded_keys,
@@ -80,7 +80,7 @@ class SmallRun:
     table: ShardTable
     files: list[SplitSource]
     rejected: list[Rejected]
-    listings: dict[str, str]
+    tallies: list[tuple[str, PinTally]]
     job: ShardJob
     commit_job: SmallJob
 
@@ -137,13 +137,15 @@ def plan_run(
             kind = {Sample: samples, Rejected: rejected, SplitSource: files}[type(item)]
             kind.append(item)
     table, shards = plan_samples(samples, sharding, layout)
-    listings = {root: f"{listing_digest(found):x}" for root, found in listed.items()}
+    tallies = [
+        (root, PinTally(listing=f"{listing_digest(found):x}")) for root, found in listed.items()
+    ]
     return SmallRun(
         shards=shards,
         table=table,
         files=files,
         rejected=rejected,
-        listings=listings,
+        tallies=tallies,
         job=ShardJob(roots, str(output), layout),
         commit_job=SmallJob(
             output=str(output),
@@ -227,7 +229,7 @@ def write_all(run: SmallRun, limits: GateLimits = LIMITS) -> list[ShardInfo]:
 
 def commit_run(run: SmallRun, infos: Sequence[ShardInfo]) -> Manifest:
     """Commit what was built."""
-    return commit(infos, run.plan, run.files, run.rejected, run.listings, run.commit_job)
+    return commit(run.plan, infos, run.files, run.rejected, run.tallies, run.commit_job)
 
 
 def build_run(run: SmallRun) -> Manifest:

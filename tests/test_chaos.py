@@ -4,7 +4,6 @@ What each may leave is what the oracle says (`tests/invariants.py`). The sweeps 
 no time for are marked `chaos`; what is covered, and what is not, is told in `tests/CHAOS.md`.
 """
 
-import gc
 import itertools
 import json
 import random
@@ -19,7 +18,6 @@ from tests.conftest import coco_dict, jpeg_bytes
 from tests.interleaving import interleave
 from tests.invariants import (
     check_committed,
-    check_memory,
     check_output,
     check_visible,
     data_files,
@@ -44,9 +42,7 @@ from tests.memory_store import (
     lose_reply_of,
     meanwhile_at,
 )
-from tests.small_runs import batch_samples, build_shards, claim, place_samples
-from transforms.build_shard import write_shard
-from transforms.gate import GateLimits, WorkerGate
+from tests.small_runs import batch_samples, build_shards, place_samples
 from transforms.output_files import remove_output
 from transforms.shard_table import Sharding
 from transforms.storage import open_storage
@@ -405,31 +401,3 @@ def test_samples_that_are_not_those_counted_stop_the_run(
 
     with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED "):
         place_samples(batches, counted.table, sharding)
-
-
-# --- memory ---
-
-
-def test_bytes_in_flight_are_bounded(memory_served: None) -> None:
-    """By the budget and not by the data set: the store sees which images are held."""
-    store, noise = MemoryStore(), random.Random(0)
-    images, image_bytes, shards_at_once = 32, 1_000_000, 2
-    spec = coco_dict(images)
-    for place, image in enumerate(spec["images"]):
-        jpeg = jpeg_bytes(color=place)
-        data = jpeg + noise.randbytes(image_bytes - len(jpeg))  # bytes after the end are kept
-        store.put(f"photos/{image['file_name']}", data)
-    store.put("instances.json", json.dumps(spec).encode())
-    process = store.start()
-    run = plan_on(process, num_shards=2)
-    limits = GateLimits(shards_at_once, bytes_in_flight=2 * image_bytes, readers=8)
-    gate = WorkerGate(limits)
-    claim(run)
-
-    with gate.builders as builders:
-        list(builders.map(lambda shard: write_shard(shard, run.job, run.plan, gate), run.shards))
-
-    check_memory(process.most_image_bytes, limits.bytes_in_flight, image_bytes, shards_at_once)
-    assert process.most_image_bytes < images * image_bytes / 2
-    gc.collect()
-    assert process.image_bytes == 0

@@ -531,7 +531,7 @@ def test_neither_paths_nor_clocks_reach_the_data_set(tmp_path: Path) -> None:
 
 def look(run: SmallRun, data: tuple[Path, Path], **changes: Any) -> Manifest | None:
     arguments: dict[str, Any] = {
-        "options": run.commit_job.options(),
+        "job": run.commit_job,
         "annotations": {"train": [str(data[1])]},
         "roots": {"train": str(data[0])},
         "exclude": "",

@@ -251,26 +251,3 @@ def test_exit_codes_in_every_mode(mode: str, make_coco: MakeCoco, tmp_path: Path
     assert run.err.splitlines()[-1].startswith(f"E-ANN-JSON {annotations}: ")
     if mode != "multi_processing":  # whose workers print what they like
         assert run.ended == (3, "E-ANN-JSON")
-
-
-@pytest.mark.parametrize(("mode", "fault"), [("in_memory", False), ("multi_threading", True)])
-def test_closed_pipes_neither_hang_nor_fail(
-    mode: str, fault: bool, make_coco: MakeCoco, tmp_path: Path
-) -> None:
-    """`… 2>&1 | head -1`: who does not want to read on has no say in the data set."""
-    images, annotations = make_coco(3)
-    if fault:
-        annotations.write_bytes(b"{")
-    reader, writer = os.pipe()
-    os.close(reader)
-    arguments = [*command((images, annotations), tmp_path / "out"), f"--direct_running_mode={mode}"]
-    run = subprocess.run(
-        [sys.executable, "-m", "pipelines.coco", *arguments],
-        cwd=PROJECT,
-        stdout=writer,
-        stderr=writer,
-        timeout=15,
-    )
-    os.close(writer)
-    assert run.returncode == (3 if fault else 0)
-    assert (tmp_path / "out/manifest.json").exists() == (not fault)

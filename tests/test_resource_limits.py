@@ -2,7 +2,6 @@
 
 import errno
 import itertools
-import json
 import os
 import resource
 import shutil
@@ -13,11 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from pipelines import table
 from tests import children
 from tests.coco_command import (
     PROJECT,
@@ -33,7 +29,6 @@ from tests.coco_command import (
     run_coco,
 )
 from tests.faulty_sources import failing_reads
-from tests.pipeline_command import run_pipeline
 from tests.small_runs import write_set
 
 
@@ -187,10 +182,6 @@ def convert_within(
         return run(*arguments)
 
 
-def run_table(*arguments: str) -> Run:
-    return run_pipeline(table.run, *arguments)
-
-
 def large_images(folder: Path) -> Sources:
     """Write a set whose images have 16 MB after their end, in holes of the disk."""
     images, annotations = write_set(folder, 6)
@@ -221,38 +212,6 @@ def test_image_of_two_gigabytes_is_not_read(tmp_path: Path) -> None:
     assert [(line["code"], line["detail"]) for line in rejected_of(out)] == [
         ("E-IMG-TOO-LARGE", f"{2 << 30} bytes, the limit is {256 << 20}")
     ]
-
-
-def grown_table(path: Path) -> None:
-    """Write a small table that grows: a cell of 200 MB, or one text many times."""
-    if path.suffix == ".parquet":
-        column = pa.array(["x" * 1_000_000]).take(pa.array([0] * 300, pa.int32()))
-        pq.write_table(pa.table({"a": column}), path)
-        return
-    with path.open("wb") as file:
-        file.write(b'{"a":0}\n')
-        file.truncate(200_000_000)
-        file.seek(0, os.SEEK_END)
-        file.write(b'\n{"a":2}\n')
-
-
-@pytest.mark.parametrize(
-    ("name", "records", "rejects"), [("cell.jsonl", 2, 1), ("dictionary.parquet", 300, 0)]
-)
-def test_tables_that_grow(name: str, records: int, rejects: int, tmp_path: Path) -> None:
-    """Cells that are too large are not kept, others are unpacked a few at a time."""
-    grown_table(tmp_path / name)
-    out = tmp_path / "out"
-    flags = ("--types", "a=bytes", "--max_rejected", "100%", "--allow_empty", "--workers", "1")
-    arguments = ["--table", str(tmp_path / name), "--output", str(out), *flags]
-    run = Run(*children.outcome_of(convert_within, 640 << 20, arguments, run_table))
-    assert run.code == 0, run.err
-    split = json.loads((out / "manifest.json").read_text())["splits"]["train"]
-    assert split["records"] == records
-    assert {line["code"] for line in rejected_of(out)} == (
-        {"E-ROW-TOO-LARGE"} if rejects else set()
-    )
-    assert len(rejected_of(out)) == rejects
 
 
 def test_a_fault_leaves_no_shard_being_built(

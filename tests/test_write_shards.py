@@ -44,7 +44,6 @@ from tests.small_runs import (
 from transforms.build_records import ShardJob
 from transforms.build_shard import write_shard
 from transforms.gate import GateLimits, WorkerGate
-from transforms.images.check_images import Check
 from transforms.progress import PROGRESS
 from transforms.shard_index import index_from_parquet, index_to_parquet
 from transforms.write_shards import WriteShards
@@ -155,30 +154,6 @@ def test_the_receipt_tells_what_was_written(data: tuple[Path, Path], out: Path) 
         (out / RECEIPT).read_bytes(), type=ShardInfo
     ) == msgspec.structs.replace(info, receipt=None)
     assert sorted(contents(out)) == sorted([RECEIPT, PARQUET, IDX, DATA])
-
-
-def test_the_index_finds_every_record(data: tuple[Path, Path], out: Path) -> None:
-    images, _ = data
-    run = plan(data, out)
-
-    info = build(run)
-
-    rows = index_from_parquet((out / PARQUET).read_bytes())
-    written = (out / DATA).read_bytes()
-    assert [row.key for row in rows] == keys_in_order(run)
-    assert [row.labels for row in rows] == [[1, 2]] * 4
-    for row, sample in zip(rows, run.shards[0].samples, strict=True):
-        (blob,) = sample.blobs
-        (source,) = row.sources
-        image = (images / blob.name).read_bytes()
-        assert (source.name, source.size, source.pin) == (blob.name, len(image), blob.pin)
-        assert source.sha256 == hashlib.sha256(image).hexdigest()
-        record = written[row.offset : row.offset + row.size]
-        assert int.from_bytes(record[:8], "little") == row.size - 16
-        assert image in record
-    assert rows[-1].offset + rows[-1].size == info.bytes
-    lines = (out / IDX).read_text().splitlines()
-    assert lines == [f"{row.offset} {row.size}" for row in rows]
 
 
 # Six zeros in a stored block of zlib, so that no compressor has a say.
@@ -400,49 +375,6 @@ def test_a_shard_of_rejects_alone_is_an_empty_file(data: tuple[Path, Path], out:
     assert info.file == f"{STEM}-0.tfrec"
     assert (out / info.file).read_bytes() == b""
     assert read_examples(out / info.file) == []
-
-
-def test_dropped_annotations_and_repairs_are_counted(data: tuple[Path, Path], out: Path) -> None:
-    spec = json.loads(data[1].read_text())
-    by_id = {annotation["id"]: annotation for annotation in spec["annotations"]}
-    by_id[101]["bbox"] = [64, 0, 5, 5]  # outside
-    by_id[102]["bbox"] = [60, 0, 10, 5]  # clipped
-    by_id[201]["bbox"] = [-1, -1, 5, 5]  # clipped
-    data[1].write_text(json.dumps(spec))
-
-    info = build(plan(data, out))
-
-    assert (info.records, info.annotations_listed, info.annotations_written) == (4, 8, 7)
-    assert info.repairs == {"box_clipped": 2}
-    assert info.rejected == [
-        Rejected(
-            code="E-BOX-OUTSIDE",
-            stage="write_shards",
-            split="train",
-            key="2",
-            annotation_ids=(101,),
-            file_name="a001.jpg",
-            detail="x 64.0 to 69.0, y 0.0 to 5.0 in 64 x 48",
-            shard=STEM,
-        )
-    ]
-
-
-def test_the_check_looks_as_deep_as_asked(data: tuple[Path, Path], out: Path) -> None:
-    good = jpeg_bytes(64, 48)
-    (data[0] / "a001.jpg").write_bytes(good[:-20] + bytes(10) + good[-10:])
-    run = plan(data, out)
-
-    assert build(run).records == 4
-
-    deep = dataclasses.replace(run.job, check=Check.DECODE, output=str(out / "deep"))
-    (out / "deep").mkdir()
-    check_that_key_2_is_rejected(
-        dataclasses.replace(run, job=deep),
-        out / "deep",
-        "E-IMG-DAMAGED",
-        "ValueError: Corrupt JPEG data: premature end of data segment",
-    )
 
 
 @pytest.mark.parametrize(
@@ -803,45 +735,7 @@ def test_the_pipeline_writes_what_the_function_writes(
     assert PROGRESS.bytes == sum(info.bytes for info in direct)
 
 
-MEETING: dict[str, Any] = {}
 """What the layouts of a test's threads share; a pipeline in this process sees it too."""
-
-
-@dataclasses.dataclass(frozen=True)
-class MeetingLayout(DetectionLayout):
-    """A layout that notes how many shards are at work, and waits until as many meet."""
-
-    def build(
-        self, sample: Sample, images: Sequence[EncodedImage], labels: Labels
-    ) -> Built | Unfit:
-        with MEETING["lock"]:
-            MEETING["now"] += 1
-            MEETING["peak"] = max(MEETING["peak"], MEETING["now"])
-        MEETING["barrier"].wait(30)
-        with MEETING["lock"]:
-            MEETING["now"] -= 1
-        return super().build(sample, images, labels)
-
-
-@pytest.mark.parametrize("shards_in_flight", [1, 3])
-def test_as_many_shards_are_built_at_once_as_asked(
-    test_pipeline: Callable[[], beam.Pipeline], tmp_path: Path, shards_in_flight: int
-) -> None:
-    data = write_set(tmp_path / "data", 6)
-    (tmp_path / "out").mkdir()
-    run = plan_run(*data, tmp_path / "out", num_shards=6, layout=MeetingLayout())
-    limits = GateLimits(shards_in_flight, readers=6, workers=6)
-    barrier = threading.Barrier(shards_in_flight)
-    MEETING.update(lock=threading.Lock(), now=0, peak=0, barrier=barrier)
-    claim(run)
-
-    with test_pipeline() as pipeline:
-        shards = pipeline | "Shards" >> beam.Create(run.shards).with_output_types(ShardPlan)
-        published = pipeline | "Plan" >> beam.Create([run.plan]).with_output_types(JobPlan)
-        infos = shards | WriteShards(run.job, published, limits)
-        assert_that(infos | beam.Map(lambda info: info.index), equal_to(list(range(6))))
-
-    assert MEETING["peak"] == shards_in_flight
 
 
 def test_a_fault_of_a_shard_ends_the_pipeline_with_its_line(

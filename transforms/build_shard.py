@@ -42,7 +42,7 @@ from transforms.build_records import (
 from transforms.gate import GateLimits, WorkerGate
 from transforms.images.convert_images import Conversion
 from transforms.output_files import check_claim, conflict, create_or_compare
-from transforms.progress import PROGRESS
+from transforms.progress import PROGRESS, Counts
 from transforms.shard_index import (
     IndexRow,
     Source,
@@ -55,6 +55,8 @@ from transforms.sources.read_blobs import read_blob
 from transforms.storage import Spool, Storage, is_local, join_uri, open_storage
 
 _LOG = logging.getLogger(__name__)
+_STAGE = "write_shards"
+_WRITTEN_AT_ONCE_BYTES = 1 << 20  # a write for each record would wait for the interpreter each time
 
 
 def gate_for(limits: GateLimits, job: ShardJob) -> WorkerGate:
@@ -77,19 +79,14 @@ def write_shard(shard: ShardPlan, job: ShardJob, plan: JobPlan, gate: WorkerGate
     if kept is not None:
         info, rows = kept
         check_sources(shard, rows, roots)
-        PROGRESS.add_samples(info.planned, info.planned - info.records, info.bytes)
-        PROGRESS.keep_shard()
-        _LOG.info("kept %s", _described(info))
+        PROGRESS.add(Counts(info.planned, info.planned - info.records, info.bytes, 1, 1))
     else:
         check_codecs(job, plan)
         info = build_shard(shard, job, plan, gate, output, roots)
-        _LOG.info("wrote %s", _described(info))
-    PROGRESS.add_shard()
+        PROGRESS.add(Counts(shards_done=1))
+    verb, records = "kept" if kept else "wrote", counted(info.records, "record")
+    _LOG.info("%s %s (%s, %s)", verb, info.file, records, megabytes(info.bytes))
     return info
-
-
-def _described(info: ShardInfo) -> str:
-    return f"{info.file} ({counted(info.records, 'record')}, {megabytes(info.bytes)})"
 
 
 def find_written(
@@ -186,7 +183,8 @@ def _commit_shard(
     if twin:  # before anything is claimed: a rerun would take a foreign file for the claim's
         _compare_twin(info, output)
     check_claim(output, info.plan)
-    receipt = _claim(info, output)
+    receipt = to_json(info)
+    create_or_compare(output, receipt_name(info.name), receipt)
     parquet_name, text_name = index_names(index_stem(info.file))
     if not output.create(parquet_name, index_to_parquet(rows)) and not same_but_pins(
         rows, read_index(parquet_name, output)
@@ -195,14 +193,7 @@ def _commit_shard(
     create_or_compare(output, text_name, index_to_text(rows))
     if not twin and not spool.publish(info.file):
         _compare_twin(info, output)
-    return receipt
-
-
-def _claim(info: ShardInfo, output: Storage) -> FileSum:
-    """Create a shard's receipt, or find the same one there."""
-    name, data = receipt_name(info.name), to_json(info)
-    create_or_compare(output, name, data)
-    return file_sum(data)
+    return file_sum(receipt)
 
 
 def read_index(name: str, output: Storage) -> list[IndexRow]:
@@ -230,10 +221,6 @@ def _compare_twin(info: ShardInfo, output: Storage) -> None:
         raise conflict(join_uri(output.root, info.file), what)
 
 
-_STAGE = "write_shards"
-_WRITTEN_AT_ONCE_BYTES = 1 << 20  # a write for each record would wait for the interpreter each time
-
-
 class GrowingShard:
     """A shard while its records are appended; they are written some at a time."""
 
@@ -249,7 +236,7 @@ class GrowingShard:
         self._unwritten: list[bytes] = []
         self._crc32c = 0
         self._sha256 = hashlib.sha256()
-        self._written = self._written_bytes = 0
+        self._written_bytes = 0
         self._annotations_written = 0
         self._rejected: list[Rejected] = []
         self._repairs: Counter[str] = Counter()
@@ -268,6 +255,7 @@ class GrowingShard:
         facts = record_facts(built.features, self._roles, images)
         self.rows.append(IndexRow(sample.key, self._bytes, size, sources, built.labels, *facts))
         self._bytes += size
+        PROGRESS.add(Counts(done=1, bytes=size))
         if self._bytes - self._written_bytes >= _WRITTEN_AT_ONCE_BYTES:
             self._write()
         self._annotations_written += len(sample.annotation_ids) - len(built.dropped)
@@ -289,7 +277,7 @@ class GrowingShard:
     def reject(self, sample: Sample, unfit: Unfit) -> None:
         """Note a sample that gets no record."""
         self._note(sample, unfit.code, unfit.detail, sample.annotation_ids, unfit.place)
-        PROGRESS.add_samples(1, 1, 0)
+        PROGRESS.add(Counts(done=1, rejected=1))
 
     def info(self, plan: str, names: ShardNames) -> ShardInfo:
         """Return what was made of the shard."""
@@ -320,10 +308,7 @@ class GrowingShard:
         for part in self._unwritten:
             self._crc32c = google_crc32c.extend(self._crc32c, part)
             self._sha256.update(part)
-        written = len(self.rows) - self._written
-        PROGRESS.add_samples(written, 0, self._bytes - self._written_bytes)
-        self._unwritten = []
-        self._written, self._written_bytes = len(self.rows), self._bytes
+        self._unwritten, self._written_bytes = [], self._bytes
 
     def _note(
         self,

@@ -261,14 +261,11 @@ def _serve(connection: Connection) -> None:
 
 def _sendable(error: BaseException) -> BaseException:
     """Return an error that can be pickled, with its traceback as a note."""
-    sent = error
-    trace = "".join(traceback.format_exception(error))
+    error.add_note("".join(traceback.format_exception(error)))
     try:
-        pickle.loads(pickle.dumps(error))
+        return pickle.loads(pickle.dumps(error))
     except Exception:  # some libraries' errors take other arguments than they keep
-        sent = RuntimeError(f"{type(error).__name__}: {error}")
-    sent.add_note(trace)
-    return sent
+        return RuntimeError(f"{type(error).__name__}: {error}")
 
 
 @dataclass

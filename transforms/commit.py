@@ -8,7 +8,7 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import apache_beam as beam
@@ -58,34 +58,38 @@ from transforms.output_files import (
 from transforms.publish_plan import DataSetJob, check_budget_aloud, first_difference, other_plan
 from transforms.sources.list_blobs import PinTally, listing_digest
 from transforms.sources.read_samples import SplitSource, uri_identity
-from transforms.storage import DEFAULT_ACCESS, Access, Storage, join_uri, list_uri, open_storage
+from transforms.storage import Storage, join_uri, list_uri, open_storage
 
 _LOG = logging.getLogger(__name__)
 
 
 def commit(
-    infos: Sequence[ShardInfo],
     plan: JobPlan,
+    infos: Sequence[ShardInfo],
     files: Sequence[SplitSource],
     rejected: Sequence[Rejected],
-    listings: Mapping[str, str],
+    tallies: Sequence[tuple[str, PinTally]],
     job: DataSetJob,
     duplicates: Duplicates = NO_DUPLICATES,
 ) -> Manifest:
     """Write the side files and last the manifest, when everything is there and adds up.
 
     Args:
-        infos: one a planned shard.
         plan: as published.
+        infos: one a planned shard.
         files: the annotation files.
         rejected: rejects from before the shards.
-        listings: digest of every root's listing, hex.
-        job: the run.
+        tallies: what pinning saw of every root.
+        job: configuration of the run.
         duplicates: what splits have in common.
 
     Raises:
         RuntimeError: `E-BUDGET`, `E-OUT-FOREIGN`, `E-OUT-CONFLICT`, or a sum that does not hold.
     """
+    for root, tally in tallies:
+        if tally.unreferenced and not job.earlier.sets:  # else they may be of earlier samples
+            found, name = counted(tally.unreferenced, "file"), printable(tally.first_unreferenced)
+            _LOG.info("no record was to hold %s of root %s, such as %s", found, root, name)
     output = open_storage(job.output, job.access)
     digest = plan_digest(plan)
     check_claim(output, digest)
@@ -99,8 +103,8 @@ def commit(
     rejected_lines = b"".join(map(_json_line, rejects))
     create_or_compare(output, REJECTED_NAME, rejected_lines)
     check_budget_aloud(rejects, files, job, f"rejected, see {REJECTED_NAME}")
-    for file in to_have_samples(files, plan, job):
-        refuse_empty(file, manifest.splits[file.split].records, job)
+    records = {split: summary.records for split, summary in manifest.splits.items()}
+    refuse_empty(files, plan, records, job)
     contents: dict[str, bytes] = {}
     if duplicates.lines:
         contents[DUPLICATES_NAME] = duplicates_jsonl(duplicates.lines)
@@ -112,6 +116,7 @@ def commit(
     for name, data in texts.items():
         create_or_leave(output, name, data)
     identities = {file.split: file.identity for file in files}
+    listings = {root: tally.listing for root, tally in tallies}
     output.create(sources_name(job_digest(plan, identities, listings)), SOURCES_NOTE)
     contents |= {PLAN_NAME: to_json(plan), REJECTED_NAME: rejected_lines, **texts}
     sums = {name: file_sum(data) for name, data in contents.items()}
@@ -177,16 +182,30 @@ def make_manifest(
     )
 
 
-def refuse_empty(file: SplitSource, samples: int, job: DataSetJob) -> None:
+def refuse_empty(
+    files: Sequence[SplitSource], plan: JobPlan, samples: Mapping[str, int], job: DataSetJob
+) -> None:
     """Stop when a split with images has no samples left, and no earlier data set has any of them.
+
+    An optional split may be empty where others have samples.
+
+    Args:
+        files: what the sources held.
+        plan: of the run.
+        samples: number of samples by split.
+        job: configuration of the run.
 
     Raises:
         RuntimeError: `E-SET-EMPTY`.
     """
-    if file.images and not samples and not file.earlier_images and not job.allow_empty:
-        what = f"none of {counted(file.images, job.layout.sample_noun)} is left"
-        remedy = "mend, exclude or skip fewer, or give --allow_empty"
-        raise RuntimeError(fault_line("E-SET-EMPTY", f"split {file.split}", what, remedy))
+    planned = {split for split, found in plan.splits.items() if found.samples}
+    optional = set(job.optional_splits) - planned if planned else set()
+    for file in files:
+        may_be_empty = job.allow_empty or file.earlier_images or file.split in optional
+        if file.images and not samples[file.split] and not may_be_empty:
+            what = f"none of {counted(file.images, job.layout.sample_noun)} is left"
+            remedy = "mend, exclude or skip fewer, or give --allow_empty"
+            raise RuntimeError(fault_line("E-SET-EMPTY", f"split {file.split}", what, remedy))
 
 
 def job_digest(plan: JobPlan, identities: Mapping[str, str], listings: Mapping[str, str]) -> str:
@@ -205,14 +224,12 @@ def job_digest(plan: JobPlan, identities: Mapping[str, str], listings: Mapping[s
 
 def find_complete(
     output: Storage,
-    options: Mapping[str, str],
+    job: DataSetJob,
     annotations: Mapping[str, Sequence[str]],
     roots: Mapping[str, str],
     exclude: str,
     *,
     trust_manifest: bool,
-    access: Access = DEFAULT_ACCESS,
-    optional_splits: Collection[str] = (),
 ) -> Manifest | None:
     """Return the manifest when the output is complete for this job, else None.
 
@@ -222,13 +239,11 @@ def find_complete(
 
     Args:
         output: of the data set.
-        options: options that decide bytes or membership.
+        job: configuration of the run.
         annotations: URIs per split, in any order.
         roots: URI per root name.
         exclude: URI of samples left out, or empty.
         trust_manifest: compare the options alone.
-        access: how stores are reached.
-        optional_splits: those that are not there where they have no samples.
 
     Raises:
         RuntimeError: `E-OUT-PLAN` when the data set was made with other options, `E-OUT-CONFLICT`
@@ -237,17 +252,20 @@ def find_complete(
     if output.stat(MANIFEST_NAME) is None:
         return None
     manifest = read_manifest(output.read(MANIFEST_NAME), join_uri(output.root, MANIFEST_NAME))
+    options = job.options()
     if manifest.plan.options != options:
-        raise other_plan(output, first_difference(manifest.plan, {"options": dict(options)}))
+        raise other_plan(output, first_difference(manifest.plan, {"options": options}))
     if trust_manifest:
         return manifest
-    identity = functools.cache(lambda uris: uri_identity(uris, exclude, access))
+    identity = functools.cache(lambda uris: uri_identity(uris, exclude, job.access))
     identities = {
         split: identity(tuple(uris))
         for split, uris in annotations.items()
-        if split in manifest.plan.splits or split not in optional_splits
+        if split in manifest.plan.splits or split not in job.optional_splits
     }
-    listings = {root: f"{listing_digest(list_uri(uri, access)):x}" for root, uri in roots.items()}
+    listings = {
+        root: f"{listing_digest(list_uri(uri, job.access)):x}" for root, uri in roots.items()
+    }
     note = sources_name(job_digest(manifest.plan, identities, listings))
     if output.stat(note) is None:
         return None
@@ -265,18 +283,6 @@ def _with_shares(splits: Mapping[str, SplitSummary]) -> dict[str, SplitSummary]:
         split: msgspec.structs.replace(summary, share=round(summary.records / max(records, 1), 6))
         for split, summary in splits.items()
     }
-
-
-def to_have_samples(
-    files: Sequence[SplitSource], plan: JobPlan, job: DataSetJob
-) -> list[SplitSource]:
-    """Return the files of splits that must not come out empty.
-
-    Not of one that no sample says it is of, and that only counts what cannot say its split.
-    """
-    planned = {split for split, found in plan.splits.items() if found.samples}
-    optional = set(job.optional_splits) - planned if planned else set()
-    return [file for file in files if file.split not in optional]
 
 
 def _check_output(
@@ -389,10 +395,7 @@ def _count(codes: Iterable[str]) -> dict[str, int]:
 
 
 def _add(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for part in counts:
-        total.update(part)
-    return dict(sorted(total.items()))
+    return dict(sorted(sum(map(Counter, counts), Counter[str]()).items()))
 
 
 def _json_line(reject: Rejected) -> bytes:
@@ -422,7 +425,7 @@ class Commit(beam.PTransform):
     def expand(self, infos: beam.PCollection[ShardInfo]) -> beam.PCollection[Manifest]:
         """Check and commit."""
         return self.plan | "CommitManifest" >> beam.Map(
-            _commit,
+            commit,
             beam.pvalue.AsList(infos),
             beam.pvalue.AsList(self.files),
             beam.pvalue.AsList(self.rejected),
@@ -430,20 +433,3 @@ class Commit(beam.PTransform):
             self.job,
             NO_DUPLICATES if self.duplicates is None else beam.pvalue.AsSingleton(self.duplicates),
         )
-
-
-def _commit(
-    plan: JobPlan,
-    infos: list[ShardInfo],
-    files: list[SplitSource],
-    rejected: list[Rejected],
-    tallies: list[tuple[str, PinTally]],
-    job: DataSetJob,
-    duplicates: Duplicates,
-) -> Manifest:
-    for root, tally in tallies:
-        if tally.unreferenced and not job.earlier.sets:  # else they may be of earlier samples
-            found, name = counted(tally.unreferenced, "file"), printable(tally.first_unreferenced)
-            _LOG.info("no record was to hold %s of root %s, such as %s", found, root, name)
-    listings = {root: tally.listing for root, tally in tallies}
-    return commit(infos, plan, files, rejected, listings, job, duplicates)

@@ -11,7 +11,7 @@ class Sabotage(NamedTuple):
     """One guard taken out.
 
     Attributes:
-        invariant: of the seven that the project keeps, the one that breaks.
+        invariant: the broken promise of README's "What you can rely on"; 7 is about retries.
         name: what the sabotaged project does.
         file: relative to the project.
         old: text that the file holds exactly once.
@@ -32,14 +32,9 @@ DATA_SET = "pipelines/data_set.py"
 FILES = "transforms/output_files.py"
 GATE = "transforms/gate.py"
 GCS = "transforms/storage/gcs.py"
-JOIN = "transforms/earlier.py"
 LOCAL = "transforms/storage/local.py"
-OTHERS = "transforms/storage/beam_filesystem.py"
-PAYLOADS = "transforms/payloads.py"
 PLAN = "transforms/plan_shards.py"
 PUBLISH = "transforms/publish_plan.py"
-RETRIES = "transforms/storage/retries.py"
-SAMPLES = "transforms/sources/coco_samples.py"
 SHARD_TABLE = "transforms/shard_table.py"
 GROWING = "transforms/build_shard.py"
 BUILD_RECORDS = "transforms/build_records.py"
@@ -65,27 +60,11 @@ SABOTAGES = (
     ),
     Sabotage(
         1,
-        "a bucket that is not the counted one is ranked",
-        PLAN,
-        "if add_tallies(tallies) != counted:",
-        "if not tallies:",
-        ("tests/test_plan_shards.py::test_a_bucket_of_other_samples_stops_the_run",),
-    ),
-    Sabotage(
-        1,
         "a shard that is not as planned is written",
         PLAN,
         "if gaps or len(samples) != planned:",
         "if gaps < 0:",
         ("tests/test_plan_shards.py::test_a_shard_that_is_not_as_planned_stops_the_run",),
-    ),
-    Sabotage(
-        1,
-        "a payload that was lost is not missed",
-        PAYLOADS,
-        "if digest_payload(payload) != sample.payload_digest:",
-        "if payload and digest_payload(payload) != sample.payload_digest:",
-        ("tests/test_payloads.py::test_another_payload_than_planned_stops_the_run",),
     ),
     Sabotage(
         1,
@@ -95,50 +74,7 @@ SABOTAGES = (
         "",
         ("tests/test_plan_shards.py::test_two_samples_of_one_key_stop_the_run",),
     ),
-    Sabotage(
-        1,
-        "an earlier index that lacks keys is believed, so that samples are written twice",
-        JOIN,
-        "if found != (index.records, index.bytes):",
-        "if found[0] > index.records:",
-        ("tests/test_earlier.py::test_an_index_that_differs_from_the_manifest_stops_the_run",),
-    ),
-    Sabotage(
-        1,
-        "samples that earlier data sets hold are left out of the data set and of the sums",
-        JOIN,
-        "annotations += len(sample.annotation_ids)",
-        "annotations += 0",
-        ("tests/test_earlier.py::test_every_sample_is_new_or_counted",),
-    ),
-    Sabotage(
-        1,
-        "an annotation that a filter leaves out is not counted",
-        SAMPLES,
-        "                counts.skipped_annotations[reason] += 1\n",
-        "                pass\n",
-        ("tests/test_coco_samples.py::test_filters_are_counted",),
-    ),
     # 2. Same input, same options, same seed: the same bytes.
-    Sabotage(
-        2,
-        "the order in which files are given decides",
-        SAMPLES,
-        "    in_order = sorted(sources, key=lambda source: (source.identity, source.where))\n",
-        "    in_order = list(sources)\n",
-        ("tests/test_coco_samples.py::test_sums_hold_and_no_order_matters",),
-    ),
-    Sabotage(
-        2,
-        "a bucket is not sorted",
-        "schemas/samples.py",
-        "places = numbers.argsort()",
-        "places = np.arange(len(numbers))",
-        (
-            "tests/test_plan_shards.py"
-            "::test_a_bucket_is_ranked_by_whole_hashes_where_rounded_ones_tie",
-        ),
-    ),
     Sabotage(
         2,
         "the order is Python's hash()",
@@ -165,14 +101,6 @@ SABOTAGES = (
     ),
     Sabotage(
         2,
-        "rejects are listed in order of arrival",
-        COMMIT,
-        "for info in shards for reject in info.rejected)], key=reject_order",
-        "for info in shards for reject in info.rejected)], key=bool",
-        ("tests/test_commit.py::test_rejects_are_lines_in_order",),
-    ),
-    Sabotage(
-        2,
         "another attempt's file of other content is accepted",
         BUILD_SHARD,
         "    found = output.stat(info.file)\n",
@@ -189,30 +117,11 @@ SABOTAGES = (
     ),
     Sabotage(
         2,
-        "gs://: a read that is cut short is taken",
-        GCS,
-        "if len(data) != end - start:",
-        "if len(data) > end - start:",
-        ("tests/test_storage_gcs.py::test_a_short_read_is_repeated_where_no_checksum_is_listed",),
-    ),
-    Sabotage(
-        2,
         "gs://: the CRC-32C of a read is ignored",
         GCS,
         "if crc32c != wanted.crc32c:",
         "if crc32c < 0:",
         ("tests/test_storage_gcs.py::test_a_read_of_other_bytes_is_repeated",),
-    ),
-    Sabotage(
-        2,
-        "local: a read that is cut short is taken",
-        LOCAL,
-        "if not found.size_bytes == len(data) == wanted.size_bytes:",
-        "if found.size_bytes != wanted.size_bytes:",
-        (
-            "tests/test_storage_local.py"
-            "::test_a_file_that_gives_fewer_bytes_than_its_size_is_a_change",
-        ),
     ),
     Sabotage(
         2,
@@ -262,29 +171,12 @@ SABOTAGES = (
     ),
     Sabotage(
         4,
-        "other stores: a file grows under its final name",
-        OTHERS,
-        'spooled = self.uri(f"{SPOOL_PREFIX}{uuid.uuid4().hex}")',
-        "spooled = self.uri(name)",
-        ("tests/test_storage_beam_filesystem.py::test_a_transient_error_is_retried",),
-    ),
-    Sabotage(
-        4,
         "the manifest is written before the budget is checked",
         COMMIT,
         "    create_or_compare(output, REJECTED_NAME,",
         "    create_or_compare(output, MANIFEST_NAME, to_json(manifest))\n"
         "    create_or_compare(output, REJECTED_NAME,",
         ("tests/test_commit.py::test_over_budget_there_are_rejects_and_no_manifest",),
-    ),
-    Sabotage(
-        4,
-        "the manifest is written before the side files",
-        COMMIT,
-        "    for name, data in contents.items():\n",
-        "    create_or_compare(output, MANIFEST_NAME, to_json(manifest))\n"
-        "    for name, data in contents.items():\n",
-        ("tests/test_commit.py::test_the_manifest_is_the_last_of_the_files",),
     ),
     Sabotage(
         4,
@@ -298,8 +190,8 @@ SABOTAGES = (
         4,
         "a data file is there before its receipt",
         BUILD_SHARD,
-        "    receipt = _claim(info, output)\n",
-        "    twin = twin or spool.publish(info.file)\n    receipt = _claim(info, output)\n",
+        "    receipt = to_json(info)\n",
+        "    twin = twin or spool.publish(info.file)\n    receipt = to_json(info)\n",
         ("tests/test_write_shards.py",),
     ),
     Sabotage(
@@ -312,27 +204,11 @@ SABOTAGES = (
     ),
     Sabotage(
         4,
-        "a shard of another plan is kept",
-        BUILD_SHARD,
-        "if info.plan != plan:",
-        "if not info.plan:",
-        ("tests/test_write_shards.py::test_what_is_there_and_disagrees_is_a_conflict",),
-    ),
-    Sabotage(
-        4,
         "--overwrite deletes files of others",
         FILES,
         "if name in named or split_of(name, names) in wanted or _is_own_document(output, name):",
         "if name:",
         ("tests/test_output_files.py::test_removing_deletes_our_files_only",),
-    ),
-    Sabotage(
-        4,
-        "--overwrite deletes what no run of ours made",
-        FILES,
-        "    if not (_has_plan(output) or manifest or infos):\n        return []\n",
-        "",
-        ("tests/test_output_files.py::test_without_plan_or_manifest_nothing_is_removed",),
     ),
     Sabotage(
         4,
@@ -415,14 +291,6 @@ SABOTAGES = (
         "    except (MemoryError, RecursionError):\n        raise\n",
         "",
         ("tests/test_write_shards.py::test_trouble_of_the_machine_is_never_a_reject",),
-    ),
-    Sabotage(
-        7,
-        "three tries are all",
-        RETRIES,
-        "if elapsed_s >= DEADLINE_S:",
-        "if elapsed_s >= DEADLINE_S or bound_s >= 4 * _FIRST_WAIT_S:",
-        ("tests/test_retries.py::test_transient_errors_are_tried_again",),
     ),
     Sabotage(
         7,
