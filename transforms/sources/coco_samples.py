@@ -120,34 +120,18 @@ def read_coco(
         RuntimeError: an `E-ANN-…` line; `E-ARG` where files and options do not go together;
             `E-SRC-SPLIT` where a field does not say the split or group of an image.
     """
-    files = parse_sources(sources, rules)
-    yield from read_files(
-        files, split, rules, exclude, identity, panoptic=panoptic, splitting=splitting
-    )
-
-
-def read_files(
-    files: CocoFiles,
-    split: str,
-    rules: CocoRules,
-    exclude: Mapping[str, Mapping[str, str]] = NOTHING_EXCLUDED,
-    identity: str = "",
-    *,
-    panoptic: bool = False,
-    splitting: Splitting = _GIVEN,
-) -> Iterator[Sample | Rejected | SplitSource]:
-    """Yield what `read_coco` does, of files that `parse_sources` gave."""
+    files = _parse_sources(sources, rules)
     _check_kinds(files, split, rules, panoptic=panoptic)
     splits = CocoSplits(files, split, splitting, exclude)
     reader = _ImageReader(files, splits, split, rules)
     yield from reader.orphans()
     for annotated in files.annotated_images():
         yield from reader.samples_of(annotated)
-    several = sources if len(sources := files.sources()) > 1 else []
+    several = found if len(found := files.sources()) > 1 else []
     yield from splits.sources(identity, several, per_annotation=rules.per_annotation)
 
 
-def parse_sources(sources: Sequence[CocoSource], rules: CocoRules) -> CocoFiles:
+def _parse_sources(sources: Sequence[CocoSource], rules: CocoRules) -> CocoFiles:
     """Return the files of a split, joined in an order that the one given does not change.
 
     Raises:

@@ -9,7 +9,7 @@ import apache_beam as beam
 from schemas.faults import Rejected
 from schemas.samples import Sample, panoptic_root
 from schemas.splits import Splitting
-from transforms.sources.coco_samples import CocoRules, CocoSource, parse_sources, read_files
+from transforms.sources.coco_samples import CocoRules, CocoSource, read_coco
 from transforms.sources.read_samples import (
     RejectedOutput,
     SplitSource,
@@ -54,14 +54,13 @@ class CocoReading:
         """
         sources = [self._read(uri) for uri in uris]
         identities = [source.identity for source in sources]
-        files = parse_sources(sources, self.rules)
         keys: dict[str, dict[str, str]] = {}
         excluded: list[str] = []
         if self.exclude:
             data, identity = read_identified(self.exclude, self.access)
             keys, excluded = excluded_keys(data, self.exclude), [identity]
-        yield from read_files(
-            files,
+        yield from read_coco(
+            sources,
             split,
             self.rules,
             keys,
