@@ -152,35 +152,6 @@ BAD_OUTLINES: list[tuple[Any, str, str]] = [
 ]
 
 
-ODD_VALUES: dict[str, tuple[dict[str, Any], str, list[float], list[int]]] = {
-    "crowd 2": ({"iscrowd": 2}, "crowd_replaced", [122.5], [1]),
-    "negative area, with an outline": (
-        {"area": -1, "segmentation": [[0, 0, 4, 0, 4, 5, 0, 5]]},
-        "area_replaced",
-        [20.0],
-        [0],
-    ),
-    "negative area, without an outline": (
-        {"area": -0.5, "bbox": [1, 2, 10, 12]},
-        "area_replaced",
-        [120.0],
-        [0],
-    ),
-}
-
-
-@pytest.mark.parametrize(("fields", "repair", "area", "crowd"), ODD_VALUES.values(), ids=ODD_VALUES)
-def test_odd_areas_and_crowds_are_replaced_and_counted(
-    fields: dict, repair: str, area: list, crowd: list, make_coco: MakeCoco, tmp_path: Path
-) -> None:
-    sources = make_coco(2, edit=lambda spec: spec["annotations"][2].update(fields), objects=2)
-    out = tmp_path / "out"
-    assert committed(sources, out)["splits"]["train"]["repairs"] == {repair: 1}
-    (example,) = [e for e in examples(out) if value(e, "image/source_id") == [b"2"]]
-    assert value(example, "image/object/area")[:1] == area
-    assert value(example, "image/object/is_crowd")[:1] == crowd
-
-
 @pytest.mark.parametrize(("outline", "code", "repair"), BAD_OUTLINES)
 def test_bad_outlines_are_dropped_or_repaired_for_masks(
     outline: Any, code: str, repair: str, make_coco: MakeCoco, tmp_path: Path
@@ -247,34 +218,6 @@ def test_files_join_in_any_order(make_coco: MakeCoco, tmp_path: Path) -> None:
             "images_not_listed": 1,
         },
     ]
-
-
-JOIN_FAULTS: dict[str, tuple[Callable[[dict], Any], str, str]] = {
-    "another name": (
-        lambda spec: spec["images"][0].update(file_name="b.jpg"),
-        "E-ANN-JOIN",
-        "image 1 is 'b.jpg', and 'a000.jpg' in ",
-    ),
-    "an unknown image": (
-        lambda spec: spec["annotations"][1].update(image_id=99),
-        "E-ANN-ORPHAN",
-        "$.annotations[1] (id 1): image_id 99 is not in images",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", JOIN_FAULTS)
-def test_join_fault(name: str, make_coco: MakeCoco, tmp_path: Path) -> None:
-    edit, code, what = JOIN_FAULTS[name]
-    images, annotations = make_coco(3)
-    captions = captions_beside(annotations, edit)
-    run = run_coco(
-        *("--images", images, "--annotations", annotations, captions),
-        *("--output", tmp_path / "out"),
-    )
-    assert run.ended == (3, code), run.err
-    assert what in run.fault
-    assert not (tmp_path / "out").exists()
 
 
 # What a data set can hold.

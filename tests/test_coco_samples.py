@@ -221,11 +221,6 @@ def test_without_objects_any_annotation_counts() -> None:
     assert keys(samples) == ["4"]
 
 
-def test_positions_do_not_change_when_images_are_left_out() -> None:
-    samples, _, _ = read(FILTERED, licenses=(4,))
-    assert [sample.position for sample in samples] == [0, 3]
-
-
 def test_the_options_of_the_plan() -> None:
     rules = CocoRules(licenses=(5, 4, 5), skip_crowd=True, min_box_px=2.5, skip_unannotated=True)
     assert rules.options() == {
@@ -236,12 +231,6 @@ def test_the_options_of_the_plan() -> None:
         "skip_unannotated": "yes",
     }
     assert CocoRules(drop_orphans=True).options() == {"orphans": "drop"}
-
-
-def test_different_sides_are_different_options() -> None:
-    sides = [8, 8.0000001, 1234567, 1234568]
-    texts = [CocoRules(min_box_px=side).options()["min_box_px"] for side in sides]
-    assert texts == ["8", "8.0000001", "1234567", "1234568"]
 
 
 @pytest.mark.parametrize("side_px", [-1.0, float("inf"), float("nan")])
@@ -308,13 +297,6 @@ def test_rejects_of_another_layout_exclude_nothing(per_annotation: bool) -> None
     rules = CocoRules(per_annotation=per_annotation)
     with pytest.raises(RuntimeError, match=f"^E-ARG sample 5 of dev: .*'{rejected_for}'"):
         list(read_coco([CocoSource(data, "f.json")], "dev", rules, {"dev": {"5": rejected_for}}))
-
-
-def test_rejects_may_name_the_panoptic_image() -> None:
-    files = [CocoSource(coco([image()], [PANOPTIC]), "f.json")]
-    for name in ("a.png", "a.jpg"):
-        (file,) = read_coco(files, "dev", CocoRules(), {"dev": {"1": name}}, panoptic=True)
-        assert isinstance(file, SplitSource) and file.excluded_images == 1
 
 
 def test_each_object_carries_its_own_outline() -> None:

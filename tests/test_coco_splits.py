@@ -15,19 +15,15 @@ from schemas.faults import Rejected
 from schemas.samples import Sample
 from schemas.splits import HASH, Splitting
 from tests.coco_command import (
-    DATA,
     MakeCoco,
     command,
     committed,
-    digests,
-    examples,
     manifest_of,
     read_records,
     rejected_of,
     run_coco,
     shard_paths,
     source_ids,
-    value,
 )
 from tests.coco_texts import coco, image
 from tests.drawn_examples import draw
@@ -73,18 +69,6 @@ def test_a_drawn_split_without_images_stops(make_coco: MakeCoco, tmp_path: Path)
         " or give --allow_empty"
     )
     committed(make_coco(5, name="again"), tmp_path / "out", *flags, "--allow_empty")
-
-
-def test_an_image_s_objects_are_all_in_its_split(make_coco: MakeCoco, tmp_path: Path) -> None:
-    """Records of one object each go where their photo goes, whatever their own keys are."""
-    sources = make_coco(30, objects=3)
-    manifest = committed(sources, tmp_path / "out", *BY_HASH, "--layout", "keras")
-    for split in SPLITS:
-        keys = [key for key in range(1, 31) if drawn(key) == split]
-        assert manifest["splits"][split]["images"] == len(keys)
-        assert manifest["splits"][split]["records"] == 3 * len(keys)
-        ids = [value(e, "image_id")[0] for e in examples(tmp_path / "out", split)]
-        assert Counter(ids) == dict.fromkeys(keys, 3)
 
 
 def with_scenes(spec: dict) -> None:
@@ -152,22 +136,6 @@ def test_a_bad_group_value_stops_the_run(
     run = run_coco(*command(sources, tmp_path / "out", *BY_HASH, "--group_by", "scene"))
     assert run.ended == (3, code)
     assert run.fault.endswith(line)
-
-
-def test_a_run_resumes_and_recognises_completion(make_coco: MakeCoco, tmp_path: Path) -> None:
-    sources, out = make_coco(30), tmp_path / "out"
-    committed(sources, out, *BY_HASH)
-    assert run_coco(*command(sources, out, *BY_HASH)).out.startswith("already complete")
-    whole = digests(out, *DATA)
-    (out / "manifest.json").unlink()
-    shard_paths(out, "val")[0].unlink()
-    committed(sources, out, *BY_HASH)
-    assert digests(out, *DATA) == whole
-    other = run_coco(*command(sources, out, *BY_HASH, "--split_seed", 1))
-    assert other.ended == (5, "E-OUT-PLAN")
-    assert "options split_seed was '0', is '1' now" in other.fault
-    sources[1].write_text(sources[1].read_text().replace("12.25", "12.5"))
-    assert run_coco(*command(sources, out, *BY_HASH)).ended == (5, "E-OUT-PLAN")
 
 
 def test_orphans_have_a_split(make_coco: MakeCoco, tmp_path: Path) -> None:

@@ -1,14 +1,10 @@
 """Label files in whole runs, and what TensorFlow Datasets and label maps say of classes."""
 
-import io
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
-from pipelines import folder
-from tests.coco_command import examples, rejected_of, value
-from tests.pipeline_command import run_pipeline
+from tests.coco_command import examples, value
 from tests.test_folder_pipeline import committed, ended, labelled, labels_of, write
 
 SYNSETS = "n01440764 tench, Tinca tinca\nn01443537 goldfish, Carassius auratus\nn01484850\n"
@@ -54,20 +50,6 @@ def test_a_class_that_the_file_lacks_stops_the_run(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "_plan.json").exists()
 
 
-def test_another_label_file_is_another_plan(tmp_path: Path) -> None:
-    names, out = tmp_path / "names.txt", tmp_path / "out"
-    names.write_text("cat\ndog\nemu\n")
-    arguments = ("--images", write(tmp_path / "in"), "--label_file", names, "--output", out)
-    assert run_pipeline(folder.run, *arguments).code == 0
-    assert run_pipeline(folder.run, *arguments).out == f"already complete: {out}/manifest.json\n"
-    names.write_text("dog\ncat\nemu\n")
-    code, line = ended(*arguments)
-    assert (code, line.split(";")[0]) == (
-        5,
-        f"E-OUT-PLAN {out}: the output was made with other labels",
-    )
-
-
 def test_days_have_to_agree_with_the_label_file(tmp_path: Path) -> None:
     root, names, monday = write(tmp_path / "in"), tmp_path / "names.txt", tmp_path / "monday"
     committed(monday, "--images", root)
@@ -95,21 +77,3 @@ def test_tensorflow_datasets_knows_the_classes(shared_data: Path, tmp_path: Path
         assert names[int(image["class"]["label"])].encode() == image["class"]["text"]
         count += 1
     assert count == len(builder.as_dataset(split="train")) == 120
-
-
-def test_imagenet_takes_images_converted_to_rgb_jpeg(tmp_path: Path) -> None:
-    root, out = tmp_path / "in", tmp_path / "out"
-    for mode, name in (("L", "gray.jpg"), ("CMYK", "cmyk.jpg"), ("RGBA", "alpha.png")):
-        (root / "n01440764").mkdir(parents=True, exist_ok=True)
-        Image.new(mode, (8, 6)).save(root / "n01440764" / name)
-    arguments = ("--images", root, "--layout", "imagenet", "--output", out)
-    run = run_pipeline(folder.run, *arguments)
-    assert (run.code, "3 of 3 samples rejected" in run.err) == (4, True)
-    details = sorted(line["detail"].split(",")[0] for line in rejected_of(out))
-    assert details == ["a jpeg of 1 channels", "a jpeg of CMYK", "a png of 4 channels"]
-    committed(tmp_path / "rgb", *arguments[:-2], "--reencode", "jpeg", "--color", "rgb")
-    for example in examples(tmp_path / "rgb"):
-        with Image.open(io.BytesIO(value(example, "image/encoded")[0])) as image:
-            assert (image.format, image.mode, image.size) == ("JPEG", "RGB", (8, 6))
-        assert value(example, "image/format") == [b"JPEG"]
-        assert value(example, "image/channels") == [3]

@@ -19,7 +19,6 @@ from schemas.samples import Blob, Sample, pack
 from tests.coco_command import examples, run_coco, shard_paths, value
 from tests.turned_images import as_stored, as_viewed, encoded, every_pixel_another, oriented, png_of
 from transforms.images.convert_images import NO_CONVERSION, Orientation, convert_image
-from transforms.shard_index import index_from_parquet
 
 WIDTH_PX, HEIGHT_PX = 7, 5
 PERSON = Label(1, "person", keypoints=("nose", "tail"))
@@ -251,17 +250,3 @@ def test_orientation_has_its_effect(tmp_path: Path) -> None:
         assert sha256.decode() == hashlib.sha256(data).hexdigest()
     assert shard_paths(kept)[0].read_bytes() == shard_paths(tmp_path / "default")[0].read_bytes()
     assert shard_paths(kept)[0].read_bytes() != shard_paths(turned)[0].read_bytes()
-
-
-def test_a_turned_set_is_resumed_from_touched_sources(tmp_path: Path) -> None:
-    command = [*write_set(tmp_path), "--orientation", "upright", "--output", tmp_path / "out"]
-    assert run_coco(*command).code == 0
-    (index,) = (tmp_path / "out" / "index").glob("*.parquet")
-    for row in index_from_parquet(index.read_bytes()):
-        (source,) = row.sources
-        data = (tmp_path / "images" / source.name).read_bytes()
-        assert source.sha256 == hashlib.sha256(data).hexdigest()  # of the file, not of the record
-    (tmp_path / "out" / "manifest.json").unlink()
-    for path in (tmp_path / "images").iterdir():
-        path.touch()
-    assert run_coco(*command).code == 0

@@ -106,15 +106,6 @@ def test_a_folder_that_cannot_be_listed_is_rejected(name: str) -> None:
     assert rejected.detail == "a directory whose name is no UTF-8: its files cannot be listed"
 
 
-def test_a_hidden_folder_that_cannot_be_listed_is_left_out() -> None:
-    hidden = read(".bad\\xff", kind="directory whose name is no UTF-8")
-    assert hidden == [SourceNote("train", skipped="hidden")]
-
-
-def test_folders_are_no_samples() -> None:
-    assert read("cat", kind="directory") == read("cat/a.jpg", kind="directory") == []
-
-
 @pytest.mark.parametrize(("name", "split"), [("cat/0.jpg", "val"), ("cat/1.jpg", "train")])
 def test_a_hash_of_the_name_draws_the_split(name: str, split: str) -> None:
     assert BY_HASH.split_of(name) == split
@@ -126,17 +117,6 @@ def test_folders_below_the_class_stay_together() -> None:
     for number in range(9):
         (found, _) = read(f"cat/scene7/{number}.jpg", by_folder)
         assert found.split == by_folder.split_of("scene7")
-
-
-def test_skipped_files_need_no_group_folder() -> None:
-    by_folder = Splitting(HASH, BY_HASH.shares, group_by="folder")
-    by_field = Splitting("folder", names=("train", "val"))
-    assert read("a.txt", by_folder) == [
-        SourceNote(BY_HASH.split_of("a.txt"), skipped="not_called_an_image")
-    ]
-    assert read("cat/a.txt", by_field) == [SourceNote("train", skipped="not_called_an_image")]
-    (rejected,) = read("a.jpg", by_field)
-    assert isinstance(rejected, Rejected) and rejected.split == "train"
 
 
 def test_the_counter_adds_up_skipped_files() -> None:

@@ -96,17 +96,6 @@ def test_shapes_without_an_area_are_dropped(one: object, detail: str) -> None:
     assert found.bad == [BadAnnotation(1, "E-ANN-SHAPE", detail)]
 
 
-def test_a_flat_polygon_is_dropped_as_an_empty_box() -> None:
-    found = objects_of(labelme(shape("a", "polygon", (1, 2), (3, 2), (5, 2))))
-    assert found.bad == [BadAnnotation(0, "E-BOX-EMPTY", "width 4.0 and height 0.0")]
-
-
-def test_a_slanted_line_keeps_its_box_alone() -> None:
-    found = objects_of(labelme(shape("a", "polygon", (1, 1), (2, 2), (3, 3))))
-    assert found.segmentations == [Segmentation()]
-    assert found.repairs == {"polygon_dropped": 1, "segmentation_empty": 1}
-
-
 def test_old_files_have_no_size_and_no_kinds_of_shapes() -> None:
     data = as_bytes({"shapes": [{"label": "a", "points": [[1, 2], [9, 2], [9, 8]]}]})
     side = parse_labelme(data)

@@ -216,10 +216,6 @@ class _Rle(msgspec.Struct, gc=False):
 
 _DECODE = msgspec.json.Decoder(list[list[float]] | _Rle | None).decode
 
-_DECODE_ITEMS = msgspec.json.Decoder(list[msgspec.Raw]).decode
-
-_DECODE_POLYGON = msgspec.json.Decoder(list[float]).decode
-
 
 def parse_segmentation(
     raw: bytes | msgspec.Raw, width_px: int, height_px: int
@@ -239,18 +235,12 @@ rle_counts=[]), repairs=['polygon_dropped'])
     """
     try:
         found = _DECODE(raw) if memoryview(raw) else None
-        repairs: list[str] = []
-    except msgspec.ValidationError as error:
-        kept = _polygons_within_float64(raw)
-        if kept is None:
-            return "E-SEG-SHAPE", str(error)
-        found, repairs = kept
-    except ValueError as error:  # no JSON, or text that is no UTF-8
+    except ValueError as error:  # another type, no JSON, or text that is no UTF-8
         return "E-SEG-SHAPE", str(error)
     if found is None:
         return ParsedSegmentation(_EMPTY, ["segmentation_missing"])
     if isinstance(found, list):
-        return _parse_polygons(found, repairs)
+        return _parse_polygons(found)
     return _parse_rle(found, width_px, height_px)
 
 
@@ -333,26 +323,7 @@ def decode_rle_counts(text: str) -> list[int] | tuple[str, str]:
     return counts
 
 
-def _polygons_within_float64(
-    raw: bytes | msgspec.Raw,
-) -> tuple[list[list[float]], list[str]] | None:
-    """Return polygons without those that hold a number beyond float64; None for other faults."""
-    kept: list[list[float]] = []
-    repairs: list[str] = []
-    try:
-        for item in _DECODE_ITEMS(raw):
-            try:
-                kept.append(_DECODE_POLYGON(item))
-            except msgspec.ValidationError as error:
-                if not str(error).startswith("Number out of range"):
-                    return None
-                repairs.append("polygon_dropped")
-    except ValueError:
-        return None
-    return kept, repairs
-
-
-def _parse_polygons(polygons: list[list[float]], repairs: list[str]) -> ParsedSegmentation:
+def _parse_polygons(polygons: list[list[float]]) -> ParsedSegmentation:
     kept = [
         polygon
         for polygon in polygons
@@ -361,7 +332,7 @@ def _parse_polygons(polygons: list[list[float]], repairs: list[str]) -> ParsedSe
         and is_drawable(polygon)
         and polygon_area_px2(polygon) > 0.0
     ]
-    repairs += ["polygon_dropped"] * (len(polygons) - len(kept))
+    repairs = ["polygon_dropped"] * (len(polygons) - len(kept))
     if not kept:
         return ParsedSegmentation(_EMPTY, [*repairs, "segmentation_empty"])
     return ParsedSegmentation(Segmentation(polygons_px=kept), repairs)

@@ -1,18 +1,22 @@
-"""Storage that fails while tables are read: one line, its exit code, and a rerun that completes."""
+"""Storage that fails while tables and arrays are read: one line, its exit code, and a rerun."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
 
 from pipelines import table
+from tests.array_runs import npy_bytes, random_images, run_arrays
 from tests.coco_command import Run
 from tests.memory_store import MemoryStore, Moment, Process, Step, fail_at
 from tests.pipeline_command import run_pipeline
 
 COLUMNS = {"a": [*range(20)], "b": ["x"] * 20}
+IMAGES, LABELS = random_images(6, 4), np.arange(6)
+NAMES = ["t.csv", "t.jsonl", "t.parquet", "x.npy", "stored.npz", "packed.npz"]
 
 
 @pytest.fixture(autouse=True)
@@ -25,27 +29,32 @@ def store(tmp_path: Path) -> MemoryStore:
     store = MemoryStore()
     store.put("t.csv", b"a,b\n" + b"".join(b"%d,x\n" % number for number in range(20)))
     store.put("t.jsonl", b"".join(b'{"a":%d,"b":"x"}\n' % number for number in range(20)))
-    pyarrow.parquet.write_table(pyarrow.table(COLUMNS), tmp_path / "t", row_group_size=5)
-    store.put("t.parquet", (tmp_path / "t").read_bytes())
+    pyarrow.parquet.write_table(pyarrow.table(COLUMNS), tmp_path / "t.parquet", row_group_size=5)
+    np.savez(tmp_path / "stored.npz", x=IMAGES, y=LABELS)
+    np.savez_compressed(tmp_path / "packed.npz", x=IMAGES, y=LABELS)
+    for path in tmp_path.iterdir():
+        store.put(path.name, path.read_bytes())
+    store.put("x.npy", npy_bytes(IMAGES))
+    store.put("y.npy", npy_bytes(LABELS))
     return store
 
 
 def convert(process: Process, name: str) -> Run:
-    return run_pipeline(
-        table.run,
-        *("--table", f"{process.uri}/{name}", "--output", f"{process.uri}/out", "--num_shards", 2),
-    )
+    source, output = f"{process.uri}/{name}", ("--output", f"{process.uri}/out")
+    if name.startswith("t."):
+        return run_pipeline(table.run, "--table", source, *output, "--num_shards", 2)
+    return run_arrays("--arrays", source, "--label_array", "y", *output, "--num_shards", 2)
 
 
-@pytest.mark.parametrize("name", ["t.csv", "t.jsonl", "t.parquet"])
-@pytest.mark.parametrize("code", ["E-IO-RETRIES", "E-IO-AUTH"])
-def test_a_read_that_fails_ends_the_run(name: str, code: str, store: MemoryStore) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_a_read_that_fails_ends_the_run(name: str, store: MemoryStore) -> None:
     trial = store.copy().start()
     assert convert(trial, name).code == 0
     reads = [s.number for s in trial.steps if s.operation in ("read", "crc32c") and s.name == name]
     assert len(reads) > 2
 
-    for number in reads:
+    for place, number in enumerate(reads[:: 1 + len(reads) // 4]):
+        code = ("E-IO-RETRIES", "E-IO-AUTH")[place % 2]
         disturbed = store.copy()
         run = convert(disturbed.start(fail_at(number, Moment.BEFORE, code)), name)
         assert run.ended == (6, code)
@@ -53,9 +62,9 @@ def test_a_read_that_fails_ends_the_run(name: str, code: str, store: MemoryStore
         assert shards(disturbed) == shards(trial.store)
 
 
-@pytest.mark.parametrize("name", ["t.csv", "t.jsonl", "t.parquet"])
-def test_a_table_that_changes_meanwhile_ends_the_run(name: str, store: MemoryStore) -> None:
-    """It is rewritten with the same bytes, just before its rows are read."""
+@pytest.mark.parametrize("name", NAMES)
+def test_a_source_that_changes_meanwhile_ends_the_run(name: str, store: MemoryStore) -> None:
+    """It is rewritten with the same bytes, just before it is read for the last time."""
     trial = store.copy().start()
     assert convert(trial, name).code == 0
     left = [sum(is_read_of(name, step) for step in trial.steps)]
