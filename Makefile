@@ -81,14 +81,13 @@ $(LINT)/.installed: tests/lint/requirements.lock
 types: setup
 	@$(VENV)/bin/mypy
 
-# Each of TARGETS (all by default) for FUZZ_SECONDS, or until nothing new was covered for FUZZ_QUIET
-# seconds; FUZZ_KEEP=1 keeps what reached more in tests/fuzz/corpus. See tests/fuzz/README.md.
+# Each of TARGETS (all by default) for FUZZ_SECONDS; FUZZ_KEEP=1 keeps what reached more in
+# tests/fuzz/corpus. See tests/fuzz/README.md.
 FUZZ_VENV    := tests/fuzz/.venv
 FUZZ_SECONDS ?= 600
-FUZZ_QUIET   ?= 600
 fuzz: $(FUZZ_VENV)/.installed
 	@nice -n 10 $(FUZZ_VENV)/bin/python -m tests.fuzz $(if $(FUZZ_KEEP),--keep) \
-		--seconds $(FUZZ_SECONDS) --quiet $(FUZZ_QUIET) $(TARGETS)
+		--seconds $(FUZZ_SECONDS) $(TARGETS)
 
 # Sees the project's environment, and adds atheris to it.
 $(FUZZ_VENV)/.installed: $(VENV)/.installed tests/fuzz/requirements.lock

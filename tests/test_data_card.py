@@ -14,7 +14,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from pipelines import table
-from schemas.documents.data_card import data_card, reading_code
+from schemas.documents.data_card import data_card
 from schemas.documents.seals import is_sealed
 from schemas.manifest import (
     Annotations,
@@ -136,12 +136,6 @@ def test_a_card_as_a_whole() -> None:
     marker, _, card = data_card(MANIFEST).partition("\n")
     assert re.fullmatch(r"<!-- beam-tfrec-sha256:[0-9a-f]{64}: made by beam-tfrec; .* -->", marker)
     assert card[: len(GOLDEN)] == GOLDEN
-
-
-def test_a_card_is_the_same_for_the_same_manifest_and_sealed() -> None:
-    assert data_card(MANIFEST) == data_card(
-        msgspec.json.decode(msgspec.json.encode(MANIFEST), type=Manifest)
-    )
     assert is_sealed(data_card(MANIFEST).encode())
 
 
@@ -264,19 +258,11 @@ def run_code(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[s
     return names
 
 
-def test_every_way_to_read_is_run_here() -> None:
-    plan = msgspec.structs.replace(
-        MANIFEST.plan, options={"shard_names": "{split}-{index:05}-of-{num_shards:05}.tfrec"}
-    )
-    titles = [way.title for way in reading_code(changed(plan=plan))]
-    assert titles == ["tf.data", "tf.data, without this package", "PyTorch", "Grain", "TFDS"]
-
-
-@pytest.mark.parametrize("names", ["counted", "plain", "a b%{split}#{index}.tfrec"])
 def test_plain_tf_data_reads_every_record(
-    names: str, make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
+    names = "a b%{split}#{index}.tfrec"
     convert(make_coco(7), out, "--num_shards", 2, "--shard_names", names)
     code = code_of(card_of(out), "tf.data, without this package")
     dataset = run_code(code, out, monkeypatch)["dataset"]
@@ -291,33 +277,24 @@ def test_plain_tf_data_reads_every_record(
             assert np.atleast_1d(got).tolist() == value(example, key)
 
 
-def test_readers_load_reads_every_record(
+def test_readers_read_every_record(
     make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Torch and Grain are large; where one is missing its own lines are left out, not ours."""
     out = tmp_path / "out"
     committed(make_coco(7), out, "--num_shards", 2)
     dataset = run_code(code_of(card_of(out), "tf.data"), out, monkeypatch)["dataset"]
-    ids = {record["image/source_id"] for record in dataset.as_numpy_iterator()}
-    assert ids == {f"{number}".encode() for number in range(1, 8)}
-
-
-@pytest.mark.parametrize(("title", "package"), [("PyTorch", "torch"), ("Grain", "grain")])
-def test_what_random_access_reads_is_what_readers_open_gives(
-    title: str, package: str, make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The packages are large; where one is missing its own lines are left out, not ours."""
-    out = tmp_path / "out"
-    committed(make_coco(7), out, "--num_shards", 2)
-    code = code_of(card_of(out), title)
-    if importlib.util.find_spec(package) is None:
-        ours = [line for line in code.splitlines() if re.match("import readers|root =", line)]
-        (opened,) = re.findall(r"readers\.open\(.*?\)", code)
-        code = "\n".join([*ours, f"records = {opened}"])
-    names = run_code(code, out, monkeypatch)
-    records = names.get("records") or names["dataset"]
-    assert sorted(record["image/source_id"] for record in records) == [
-        f"{number}".encode() for number in range(1, 8)
-    ]
+    wanted = [f"{number}".encode() for number in range(1, 8)]
+    assert sorted(record["image/source_id"] for record in dataset.as_numpy_iterator()) == wanted
+    for title, package in (("PyTorch", "torch"), ("Grain", "grain")):
+        code = code_of(card_of(out), title)
+        if importlib.util.find_spec(package) is None:
+            ours = [line for line in code.splitlines() if re.match("import readers|root =", line)]
+            (opened,) = re.findall(r"readers\.open\(.*?\)", code)
+            code = "\n".join([*ours, f"records = {opened}"])
+        names = run_code(code, out, monkeypatch)
+        records = names.get("records") or names["dataset"]
+        assert sorted(record["image/source_id"] for record in records) == wanted
 
 
 def test_tfds_reads_a_part_of_a_split(
@@ -335,12 +312,11 @@ def test_tfds_reads_a_part_of_a_split(
     assert ids == [value(example, "image/source_id")[0] for example in examples(out)]
 
 
-@pytest.mark.parametrize("names", ["counted", "file_{split}_{index:02}.tfrec"])
-def test_tfds_says_which_flag_it_needs(names: str, make_coco: MakeCoco, tmp_path: Path) -> None:
+def test_tfds_says_which_flag_it_needs(make_coco: MakeCoco, tmp_path: Path) -> None:
     import tensorflow_datasets as tfds
 
     out = tmp_path / "out"
-    convert(make_coco(7), out, "--num_shards", 2, "--shard_names", names)
+    convert(make_coco(7), out, "--num_shards", 2, "--shard_names", "counted")
     assert "`--shard_names plain`" in section(card_of(out), "How to read it")
     builder = tfds.builder_from_directory(str(out))
     assert builder.info.splits["train"].num_examples == 7
@@ -377,51 +353,34 @@ DOCUMENTS = ["README.md", "croissant.json"]
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_a_file_of_the_user_s_is_left(
-    name: str, make_coco: MakeCoco, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_of_the_user_s_is_left(name: str, make_coco: MakeCoco, tmp_path: Path) -> None:
     sources, out = make_coco(3), tmp_path / "out"
     out.mkdir()
     (out / name).write_text("mine")
     before = snapshot(out)
     run = convert(sources, out)
     assert run.err.count(f"{out}/{name} is another than this run's, and is left as it is") == 1
-    for flags in ((), ("--overwrite",), ("--num_shards", "3", "--overwrite")):
-        convert(sources, out, *flags)
-        assert snapshot(out)[name] == before[name]
-    other = next(document for document in DOCUMENTS if document != name)
+    convert(sources, out, "--num_shards", "3", "--overwrite")
+    assert snapshot(out)[name] == before[name]
+    (other,) = {*DOCUMENTS} - {name}
     assert is_sealed((out / other).read_bytes())
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_an_edited_one_is_the_user_s(name: str, make_coco: MakeCoco, tmp_path: Path) -> None:
-    sources, out = make_coco(3), tmp_path / "out"
+def test_overwrite_makes_new_ones_unless_they_were_edited(
+    make_coco: MakeCoco, tmp_path: Path
+) -> None:
+    sources, out, fresh = make_coco(3), tmp_path / "out", tmp_path / "fresh"
     committed(sources, out)
-    with (out / name).open("a") as card:
-        card.write("\nThese photos are mine.\n")
-    edited = snapshot(out)[name]
     committed(sources, out, "--num_shards", 3, "--overwrite")
-    assert snapshot(out)[name] == edited
-
-
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_overwrite_makes_a_new_one_of_ours(name: str, make_coco: MakeCoco, tmp_path: Path) -> None:
-    sources, out = make_coco(3), tmp_path / "out"
-    committed(sources, out, "--num_shards", 1)
-    first = (out / name).read_text()
-    committed(sources, out, "--num_shards", 3, "--overwrite")
-    assert (out / name).read_text() != first
-    committed(sources, tmp_path / "fresh", "--num_shards", 3)
-    assert (out / name).read_text() == (tmp_path / "fresh" / name).read_text()
-
-
-def test_a_folder_of_that_name_is_left(make_coco: MakeCoco, tmp_path: Path) -> None:
-    sources, out = make_coco(3), tmp_path / "out"
-    (out / "README.md").mkdir(parents=True)
-    run = convert(sources, out)
-    assert f"{out}/README.md is another than this run's" in run.err
-    convert(sources, out, "--overwrite")
-    assert (out / "README.md").is_dir()
+    committed(sources, fresh, "--num_shards", 3)
+    for name in DOCUMENTS:
+        assert (out / name).read_text() == (fresh / name).read_text()
+        (out / name).write_text((fresh / name).read_text() + "\nThese photos are mine.\n")
+    edited = snapshot(out)
+    committed(sources, out, "--overwrite")
+    assert {name: snapshot(out)[name] for name in DOCUMENTS} == {
+        name: edited[name] for name in DOCUMENTS
+    }
 
 
 def test_a_run_that_died_before_its_manifest_resumes(make_coco: MakeCoco, tmp_path: Path) -> None:

@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from schemas.faults import fault_line
-from tests.fuzz.corpus import read_corpus
-from tests.fuzz.target import require_fault_line
+from tests.fuzz.target import read_corpus, require_fault_line
 from tests.fuzz.targets import TARGETS
-from tests.fuzz.watch import watch
 from transforms.images.check_images import Check, ImageInfo, check_image
 
 ROOT = Path(__file__).parent.parent
@@ -63,33 +61,3 @@ def test_an_input_that_takes_too_much_memory_is_found() -> None:
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert re.search(r"MemoryError: peak of \d+ MiB, the limit is \d+$", run.stderr.strip())
     assert 'File "<string>", line 6' in run.stderr  # and not for two megabytes
-
-
-def printing(tmp_path: Path, *lines: str) -> list[str]:
-    """Return a command that prints like libFuzzer, then waits until it is asked to end."""
-    program = "import signal, sys\nsignal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))\n"
-    program += "".join(f"print({line!r}, flush=True)\n" for line in lines)
-    return [sys.executable, "-c", program + "signal.pause()"]
-
-
-NEW = "#{}\tNEW    cov: {} ft: {} corp: 3/9b lim: 4 exec/s: 0 rss: {}Mb L: 4/4 MS: 1 EraseBytes-"
-
-
-def test_a_quiet_fuzzer_is_stopped(tmp_path: Path) -> None:
-    lines = [NEW.format(2, 5, 6, 40), NEW.format(900, 7, 9, 50), "#1024\tpulse  cov: 7 ft: 9 "]
-    log = tmp_path / "log.txt"
-
-    progress = watch(printing(tmp_path, *lines), log, seconds=60, quiet=0.5)
-
-    assert (progress.executions, progress.edges, progress.features) == (900, 7, 9)
-    assert (progress.peak_mib, progress.artifact) == (50, None)
-    assert 0.5 < progress.seconds < 50
-    assert log.read_text().startswith("\n".join(lines))
-
-
-def test_a_finding_ends_the_watch(tmp_path: Path) -> None:
-    program = f"print('artifact_prefix=; Test unit written to {tmp_path}/crash-1'); exit(77)"
-
-    progress = watch([sys.executable, "-c", program], tmp_path / "log.txt", seconds=60, quiet=60)
-
-    assert progress.artifact == tmp_path / "crash-1"

@@ -12,58 +12,6 @@ from schemas.documents.tensorflow_files import label_map_pbtxt, schema_pbtxt
 from schemas.features import Content, Feature, FeatureSpec, Kind
 from tests.test_features import DETECTION
 
-SCHEMA_OF_EVERY_CASE = """\
-feature {
-  name: "image"
-  type: BYTES
-  presence {
-    min_fraction: 1.0
-    min_count: 1
-  }
-  annotation {
-    comment: "the file\\'s bytes"
-  }
-  shape {
-    dim {
-      size: 1
-    }
-  }
-  image_domain {
-  }
-}
-feature {
-  name: "image/area"
-  value_count {
-    min: 0
-  }
-  type: FLOAT
-  presence {
-    min_fraction: 1.0
-    min_count: 1
-  }
-  annotation {
-    comment: "px²"
-  }
-}
-feature {
-  name: "image/label"
-  value_count {
-    min: 0
-  }
-  type: INT
-  int_domain {
-    is_categorical: true
-  }
-  presence {
-    min_fraction: 1.0
-    min_count: 1
-  }
-  annotation {
-    comment: "category id"
-  }
-}
-"""
-
 
 def label_map_class():
     """Return object_detection/protos/string_int_label_map.proto's message, in a pool of its own."""
@@ -91,20 +39,9 @@ def label_map_class():
 LabelMap = label_map_class()
 
 
-def test_schema_pbtxt_golden():
-    spec = FeatureSpec(
-        "every case",
-        (
-            Feature("image/label", Kind.INT64, True, "category id", Content.CLASS_LABEL),
-            Feature("image/area", Kind.FLOAT, True, "px²"),
-            Feature("image", Kind.BYTES, False, "the file's bytes", Content.IMAGE),
-        ),
-    )
-    assert schema_pbtxt(spec) == SCHEMA_OF_EVERY_CASE
-
-
 def test_schema_pbtxt_is_what_tensorflow_metadata_prints():
-    text = schema_pbtxt(DETECTION)
+    labels = Feature("image/label", Kind.INT64, True, "the file's", Content.CLASS_LABEL)
+    text = schema_pbtxt(FeatureSpec("every case", (*DETECTION.features, labels)))
     schema = text_format.Parse(text, schema_pb2.Schema())
     assert text_format.MessageToString(schema, as_utf8=True) == text
 
@@ -119,26 +56,6 @@ def test_schema_pbtxt_quotes_any_text(docs):
     assert {(f.name, *f.annotation.comment) for f in schema.feature} == {
         (f.key, f.doc) for f in features
     }
-
-
-@pytest.mark.parametrize(
-    ("items", "text"),
-    [
-        ([], ""),
-        (
-            [(90, "toothbrush"), (0, "background"), (2, "bicycle")],  # sorted as numbers, gaps stay
-            "item {\n  id: 0\n  name: 'background'\n}\n"
-            "item {\n  id: 2\n  name: 'bicycle'\n}\n"
-            "item {\n  id: 90\n  name: 'toothbrush'\n}\n",
-        ),
-        (
-            [(0, "person")],  # written, though the Object Detection API will refuse it
-            "item {\n  id: 0\n  name: 'person'\n}\n",
-        ),
-    ],
-)
-def test_label_map_pbtxt(items, text):
-    assert label_map_pbtxt(items) == text
 
 
 @given(

@@ -11,10 +11,9 @@ from schemas.faults import find_fault, printable
 from tests import small_images as small
 from tests.conftest import coco_dict
 from tests.fuzz.annotations import run_bytes
-from tests.fuzz.choices import Choices
 from tests.fuzz.images import with_right_checksums
 from tests.fuzz.outputs import run_manifest, run_rejected
-from tests.fuzz.target import Target
+from tests.fuzz.target import Choices, Target
 from transforms.images.check_images import check_image
 
 LONG_BYTES = 2**18

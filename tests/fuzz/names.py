@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from schemas.annotations.file_names import blob_name
 from schemas.faults import printable
 from schemas.shards import NAMED_TEMPLATES, ShardNames
-from tests.fuzz.choices import Choices
-from tests.fuzz.target import Target
+from tests.fuzz.target import Choices, Target
 
 _ROOT = "/data/root"
 _URL = re.compile("[a-z][a-z0-9+.-]*://", re.IGNORECASE)

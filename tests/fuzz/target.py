@@ -1,9 +1,19 @@
-"""What a fuzz target is, and what all of them ask of a refusal."""
+"""Fuzz targets, their kept inputs, and what all of them ask of a refusal.
 
-from collections.abc import Callable, Iterable
+Kept inputs reached something new: a text file a target, one base64 line an input.
+"""
+
+import base64
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
 
 from schemas.faults import FAULTS, find_fault, printable
+
+CORPUS = Path(__file__).parent / "corpus"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -25,6 +35,35 @@ class Target:
     max_bytes: int = 2048
 
 
+class Choices:
+    """Makes values of a fuzzer's bytes, one decision after the other; after the end come zeros."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    def below(self, end: int) -> int:
+        """Return a number from 0 to `end - 1`, of one byte."""
+        taken = self.take(1)
+        return taken[0] % end if taken else 0
+
+    def one_of(self, values: Sequence[T]) -> T:
+        return values[self.below(len(values))]
+
+    def take(self, size: int) -> bytes:
+        """Return the next bytes, fewer at the end."""
+        start = self._position
+        self._position += size
+        return self._data[start : self._position]
+
+    def piece(self) -> bytes:
+        """Return bytes after their length, at most 255."""
+        return self.take(self.below(256))
+
+    def rest(self) -> bytes:
+        return self.take(len(self._data))
+
+
 def require_fault_line(error: BaseException, codes: str | tuple[str, ...]) -> None:
     """Require that an error is one printable line of a fault of the run, whose code starts so."""
     text = str(error)
@@ -33,3 +72,15 @@ def require_fault_line(error: BaseException, codes: str | tuple[str, ...]) -> No
     assert code.startswith(codes), text
     assert FAULTS[code].exit_code, text
     assert find_fault(text) == (code, text)
+
+
+def read_corpus(name: str) -> list[bytes]:
+    """Return the kept inputs of a target."""
+    return [base64.b64decode(line) for line in (CORPUS / f"{name}.txt").read_text().splitlines()]
+
+
+def write_corpus(name: str, inputs: Iterable[bytes]) -> None:
+    """Keep these inputs of a target and no others, the short ones first."""
+    in_order = sorted(set(inputs), key=lambda data: (len(data), data))
+    lines = [base64.b64encode(data).decode() + "\n" for data in in_order]
+    (CORPUS / f"{name}.txt").write_text("".join(lines))

@@ -6,8 +6,7 @@ from fractions import Fraction
 from pipelines.flags import budget_of, parse_per_split, parse_size
 from schemas.faults import FAULTS, fault_line, find_fault, printable
 from schemas.shards import is_split_name
-from tests.fuzz.choices import Choices
-from tests.fuzz.target import Target
+from tests.fuzz.target import Choices, Target
 
 _CODES = sorted(FAULTS)
 _EXACT_CHARACTERS = 15
