@@ -29,6 +29,8 @@ RECORDS = [
     ("test", C, "e.jpg", "7"),
     ("train", C, "f.jpg", "8"),
 ]
+A1, A3, A2 = RecordOf("a.jpg", "1"), RecordOf("a2.jpg", "3"), RecordOf("b.jpg", "2")
+C6, C7, C8 = RecordOf("d.jpg", "6"), RecordOf("e.jpg", "7"), RecordOf("f.jpg", "8")
 FOUND = Duplicates(
     pairs=[
         SharedContents(("test", "train"), 1, C.hex(), ("e.jpg", "f.jpg")),
@@ -36,22 +38,11 @@ FOUND = Duplicates(
         SharedContents(("train", "val"), 2, A.hex(), ("a.jpg", "b.jpg")),
     ],
     lines=[
-        Duplicate(
-            A.hex(),
-            {"train": 2, "val": 1},
-            {
-                "train": [RecordOf("a.jpg", "1"), RecordOf("a2.jpg", "3")],
-                "val": [RecordOf("b.jpg", "2")],
-            },
-        ),
+        Duplicate(A.hex(), {"train": 2, "val": 1}, {"train": [A1, A3], "val": [A2]}),
         Duplicate(
             C.hex(),
             {"test": 1, "train": 1, "val": 1},
-            {
-                "test": [RecordOf("e.jpg", "7")],
-                "train": [RecordOf("f.jpg", "8")],
-                "val": [RecordOf("d.jpg", "6")],
-            },
+            {"test": [C7], "train": [C8], "val": [C6]},
         ),
     ],
 )

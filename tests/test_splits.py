@@ -1,17 +1,26 @@
+"""Splits given by sources, said by a field, or drawn by a hash; folders of photos as groups."""
+
 import re
 from collections import Counter
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines import folder
 from pipelines.flags import parse_splits
+from pipelines.folder import FolderConfig
 from schemas.splits import HASH, USUAL_SPLITS, Splitting
+from tests.coco_command import examples, value
+from tests.conftest import jpeg_bytes
+from tests.pipeline_command import committed_by, run_pipeline
 
 SHARES = {"train": Fraction(80), "val": Fraction(10), "test": Fraction(10)}
 BY_HASH = Splitting(HASH, SHARES)
+GROUPED = Splitting(HASH, SHARES, group_by="scene")
 
 
 def test_golden_split_of_fixed_keys() -> None:
@@ -23,10 +32,9 @@ def test_golden_split_of_fixed_keys() -> None:
 
 
 @pytest.mark.parametrize("text", ["train=80,val=10,test=10", "train=0.8,val=.1,test=1/10"])
-def test_shares_are_exact(text: str) -> None:
-    """No float is rounded: equal shares draw equal splits and have equal options."""
-    shares, _ = parse_splits(text)
-    splitting = Splitting(HASH, shares)
+def test_equal_shares_draw_equal_splits(text: str) -> None:
+    """No float is rounded."""
+    splitting = Splitting(HASH, parse_splits(text)[0])
     keys = [str(key) for key in range(10_000)]
     assert [*map(splitting.split_of, keys)] == [*map(BY_HASH.split_of, keys)]
     assert splitting.options() == {
@@ -37,79 +45,57 @@ def test_shares_are_exact(text: str) -> None:
     }
 
 
-def test_shares_are_achieved() -> None:
-    """Of 100,000 keys within five standard deviations."""
+def test_shares_are_achieved_within_five_standard_deviations() -> None:
     drawn = Counter(BY_HASH.split_of(f"class/{key}.jpg") for key in range(100_000))
     for split, share in {"train": 0.8, "val": 0.1, "test": 0.1}.items():
         assert abs(drawn[split] - 100_000 * share) < 5 * (100_000 * share * (1 - share)) ** 0.5
 
 
-@given(st.sets(st.text(min_size=1)), st.sets(st.text(min_size=1)), st.integers(0, 3))
-def test_adding_keys_never_moves_one(old: set[str], new: set[str], seed: int) -> None:
-    before = Splitting(HASH, SHARES, seed=seed)
-    first = {key: before.split_for("given", key) for key in old}
-    after = Splitting(HASH, SHARES, seed=seed)
-    assert {key: after.split_for("given", key) for key in sorted(old | new) if key in old} == first
-
-
-@given(st.dictionaries(st.text(min_size=1), st.sampled_from(["a", "b", "c", "d", "e"])))
-def test_groups_never_straddle(scene_of: dict[str, str]) -> None:
-    splitting = Splitting(HASH, SHARES, group_by="scene")
-    drawn: dict[str, set[str]] = {}
+@given(st.dictionaries(st.text(min_size=1), st.sampled_from("abcde")), st.integers(0, 3))
+def test_keys_and_groups_decide_alone(scene_of: dict[str, str], seed: int) -> None:
+    """Adding keys never moves one, and no group is in two splits."""
+    by_key = Splitting(HASH, SHARES, seed=seed)
     for key, scene in scene_of.items():
-        drawn.setdefault(scene, set()).add(splitting.split_for("", key, {"scene": scene}))
-    assert all(len(splits) == 1 for splits in drawn.values())
+        assert by_key.split_for("given", key) == by_key.split_of(key)
+        assert GROUPED.split_for("", key, {"scene": scene}) == GROUPED.split_of(scene)
 
 
 def test_a_given_split_stays() -> None:
     assert Splitting().split_for("val", "7") == "val"
-    assert Splitting().splits(["val"]) == ("val",)
-    assert Splitting().options() == {}
+    assert (Splitting().splits(["val"]), Splitting().options()) == (("val",), {})
 
 
-@pytest.mark.parametrize("value", ["test", "TEST", " Test "])
-def test_a_field_says_the_split(value: str) -> None:
-    assert Splitting("part").split_for("train", "7", {"part": value}) == "test"
-    assert Splitting("part", names=("a", "test")).split_for("train", "7", {"part": value}) == "test"
-    assert Splitting("part").splits(["train"]) == USUAL_SPLITS
-    assert Splitting("part", names=("a", "test")).splits(["train"]) == ("a", "test")
-    assert Splitting("part").optional_splits == USUAL_SPLITS
-    assert Splitting("part", names=("a", "test")).optional_splits == ()
+@pytest.mark.parametrize("text", ["test", "TEST", " Test "])
+@pytest.mark.parametrize("names", [(), ("a", "test")])
+def test_a_field_says_the_split(text: str, names: tuple[str, ...]) -> None:
+    splitting = Splitting("part", names=names)
+    assert splitting.split_for("train", "7", {"part": text}) == "test"
+    assert splitting.splits(["train"]) == (names or USUAL_SPLITS)
+    assert splitting.optional_splits == (() if names else USUAL_SPLITS)
+
+
+NO_VALUE = "has no value, and decides its split; give every sample one, or split without it"
+SHARES_NEEDED = "splits must have shares with split_by hash, and with it alone, got split_by"
+SUCH_AS = "give such as --split_by hash --splits train=90,val=10"
+FORM = "splits must be SPLIT=SHARE for all, or SPLIT for all, with commas between, got"
 
 
 @pytest.mark.parametrize(
-    ("splitting", "fields", "line"),
+    ("splitting", "fields", "what"),
     [
         (
-            Splitting("part"),
-            {"part": "holdout"},
-            "E-SRC-SPLIT sample 7: part is 'holdout', which is none of test, train, val, valid,"
-            " validation; correct it, or name all splits with --splits",
-        ),
-        (
-            Splitting("part", names=("a",)),
+            Splitting("part", names=("a", "b")),
             {"part": "train"},
-            "E-SRC-SPLIT sample 7: part is 'train', which is none of a; correct it, or name all"
-            " splits with --splits",
+            "part is 'train', which is none of a, b; correct it, or name all splits with --splits",
         ),
-        (
-            Splitting("part"),
-            {},
-            "E-SRC-SPLIT sample 7: part has no value, and decides its split; give every sample one,"
-            " or split without it",
-        ),
-        (
-            Splitting(HASH, SHARES, group_by="scene"),
-            {"scene": " "},
-            "E-SRC-SPLIT sample 7: scene has no value, and decides its split; give every sample"
-            " one, or split without it",
-        ),
+        (Splitting("part"), {}, f"part {NO_VALUE}"),
+        (GROUPED, {"scene": " "}, f"scene {NO_VALUE}"),
     ],
 )
 def test_a_field_that_says_nothing_stops(
-    splitting: Splitting, fields: dict[str, str], line: str
+    splitting: Splitting, fields: dict[str, str], what: str
 ) -> None:
-    with pytest.raises(RuntimeError, match=f"^{re.escape(line)}$"):
+    with pytest.raises(RuntimeError, match=f"^{re.escape(f'E-SRC-SPLIT sample 7: {what}')}$"):
         splitting.split_for("train", "7", fields)
 
 
@@ -117,15 +103,10 @@ def test_a_field_that_says_nothing_stops(
     ("arguments", "message"),
     [
         ({"by": ""}, "split_by must not be empty, got '': give given, hash or a field"),
-        (
-            {"by": HASH},
-            "splits must have shares with split_by hash, and with it alone, got split_by 'hash' and"
-            " shares of none: give such as --split_by hash --splits train=90,val=10",
-        ),
+        ({"by": HASH}, f"{SHARES_NEEDED} 'hash' and shares of none: {SUCH_AS}"),
         (
             {"by": "part", "shares": {"a": Fraction(1)}},
-            "splits must have shares with split_by hash, and with it alone, got split_by 'part' and"
-            " shares of ['a']: give such as --split_by hash --splits train=90,val=10",
+            f"{SHARES_NEEDED} 'part' and shares of ['a']: {SUCH_AS}",
         ),
         (
             {"by": HASH, "shares": {"a": Fraction(0)}},
@@ -135,10 +116,6 @@ def test_a_field_that_says_nothing_stops(
             {"names": ("a",)},
             "splits without shares need split_by FIELD, got 'given': name the field, or leave them"
             " out",
-        ),
-        (
-            {"by": "part", "group_by": "scene"},
-            "group_by and split_seed need split_by hash, got 'part': leave them out",
         ),
         ({"seed": 3}, "group_by and split_seed need split_by hash, got 'given': leave them out"),
         (
@@ -155,24 +132,79 @@ def test_a_splitting_without_effect_is_refused(arguments: dict[str, Any], messag
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "train=90,val",
-            "splits must be SPLIT=SHARE for all, or SPLIT for all, with commas between, got"
-            " 'train=90,val': give such as train=90,val=10",
-        ),
-        (
-            "train=many",
-            "splits must be SPLIT=SHARE for all, or SPLIT for all, with commas between, got"
-            " 'train=many': give such as train=90,val=10",
-        ),
-        (
-            "train,,val",
-            "splits must be SPLIT=SHARE for all, or SPLIT for all, with commas between, got"
-            " 'train,,val': give such as train=90,val=10",
-        ),
+        ("train=90,val", f"{FORM} 'train=90,val': give such as train=90,val=10"),
+        ("train=many", f"{FORM} 'train=many': give such as train=90,val=10"),
+        ("train,,val", f"{FORM} 'train,,val': give such as train=90,val=10"),
         ("a=1,a=2", "splits must name each split once, got 'a' twice: remove one"),
     ],
 )
 def test_splits_that_cannot_be_read_are_refused(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         parse_splits(text)
+
+
+# --- folders of classes ---
+
+DRAWN = ("--split_by", "hash", "--splits", "train=80,val=10,test=10", "--group_by", "folder")
+
+
+def put_photos(root: Path, *names: str) -> Path:
+    for color, name in enumerate(names):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(jpeg_bytes(color=color))
+    return root
+
+
+def split_of_each(out: Path) -> dict[str, str]:
+    """Return the split of every photo, by its name, as TensorFlow reads the records."""
+    return {
+        value(example, "image/filename")[0].decode(): split
+        for split in SHARES
+        for example in examples(out, f"{split}-")
+    }
+
+
+def test_folders_keep_their_photos_together(tmp_path: Path) -> None:
+    """Whatever the class: the same scene may have cats and dogs."""
+    names = [f"{c}/s{s}/{shot}.jpg" for s in range(12) for c in ("cat", "dog") for shot in (0, 1)]
+    sources = ("--images", put_photos(tmp_path / "images", *names))
+    flags = (*DRAWN, "--split_seed", 1, "--allow_empty")
+    committed_by(folder.run, tmp_path / "out", *sources, *flags)
+    splits: dict[str, set[str]] = {}
+    for name, split in split_of_each(tmp_path / "out").items():
+        splits.setdefault(name.split("/")[1], set()).add(split)
+    assert len(splits) == 12
+    assert all(len(drawn) == 1 for drawn in splits.values())
+    assert len({split for drawn in splits.values() for split in drawn}) > 1
+
+    put_photos(tmp_path / "images", "cat/stray.jpg")
+    run = run_pipeline(folder.run, *sources, *flags, "--output", tmp_path / "other")
+    assert run.fault == f"E-SRC-SPLIT cat/stray.jpg: folder {NO_VALUE}"
+
+
+def test_folders_say_the_split(tmp_path: Path) -> None:
+    names = {"cat/train/1.jpg": "train", "dog/train/1.jpg": "train", "cat/Test/1.jpg": "test"}
+    flags = ("--images", put_photos(tmp_path / "images", *names), "--split_by", "folder")
+    manifest = committed_by(folder.run, tmp_path / "out", *flags)
+    assert sorted(manifest["splits"]) == ["test", "train"]
+    assert split_of_each(tmp_path / "out") == names
+    again = run_pipeline(folder.run, *flags, "--output", tmp_path / "out")
+    assert again.out.startswith("already complete")
+
+
+@pytest.mark.parametrize(
+    ("images", "splitting", "message"),
+    [
+        (
+            {"train": "a"},
+            Splitting("part"),
+            "split_by must name a field that these samples have, got 'part': give folder, or leave",
+        ),
+        ({"train": "a", "val": "b"}, BY_HASH, "divides one source, got sources of train and val"),
+    ],
+)
+def test_other_fields_and_several_folders_are_refused(
+    images: dict[str, str], splitting: Splitting, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        FolderConfig(output="out", images=images, splitting=splitting)
