@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import apache_beam as beam
 import msgspec
+from apache_beam.pvalue import AsList, AsSingleton
 
 from pipelines.data_set import (
     DataSetConfig,
@@ -31,8 +32,7 @@ from transforms.commit import refuse_empty
 from transforms.earlier import check_turn
 from transforms.forecast import (
     GatheredPlan,
-    GatherPlan,
-    OutlineShards,
+    OutlineShard,
     PlanSlot,
     Shard,
     ShardOutline,
@@ -41,6 +41,7 @@ from transforms.forecast import (
     forecast_reads,
     forecast_shards,
     forecast_split,
+    gather_plan,
     known_rejects,
     needs_images,
     try_records,
@@ -107,10 +108,16 @@ def build_plan(
     """Build the graph up to the planned shards, and keep only their outlines."""
     planned = plan_data_set(root, config)
     (shards, table), files, rejected, tallies, spool = planned
-    outlines = shards | "OutlineShards" >> OutlineShards(
-        config.layout, estimated_bytes(config), table, spool
+    outline = OutlineShard(config.layout, estimated_bytes(config), spool)
+    outlines = shards | "OutlineShards" >> beam.Map(outline, AsSingleton(table))
+    return table | "GatherPlan" >> beam.Map(
+        gather_plan,
+        AsList(outlines),
+        AsList(files),
+        AsList(rejected),
+        [] if tallies is None else AsList(tallies),
+        slot,
     )
-    return table | "GatherPlan" >> GatherPlan(outlines, files, rejected, tallies, slot)
 
 
 def plan_run(config: DataSetConfig, gathered: GatheredPlan, asked: Asked) -> PlannedRun:

@@ -1,7 +1,6 @@
 """Damage of every kind to shards and indexes, read by `readers.open`: always a code and a place."""
 
 import functools
-import multiprocessing
 import operator
 import os
 import re
@@ -95,13 +94,6 @@ def test_every_truncation_of_a_shard_is_told_with_its_first_record(output: Path)
         )
 
 
-def test_a_longer_shard_is_told(output: Path) -> None:
-    with (output / SHARD).open("ab") as file:
-        file.write(b"x")
-    code, line = fault_of(lambda: readers.open(str(output), "train"))
-    assert code == "E-VER-SIZE" and "bytes, of " in line and "cut off" not in line
-
-
 def test_a_missing_shard_is_told(output: Path) -> None:
     (output / SHARD).unlink()
     code, line = fault_of(lambda: readers.open(str(output), "train"))
@@ -113,14 +105,6 @@ def test_a_missing_shard_is_told(output: Path) -> None:
     assert fault_of(lambda: readers.open(str(output), "train"))[1].startswith(
         f"E-VER-MISSING {output}/{SHARD}: a directory, not a file; "
     )
-
-
-def test_a_missing_index_is_told(output: Path) -> None:
-    (output / INDEX).unlink()
-    records = readers.open(str(output), "train")
-    for read in (lambda: records[0], lambda: list(records), lambda: records.find("k0")):
-        _, line = fault_of(read)
-        assert line.startswith(f"E-VER-MISSING {output}/{INDEX}: no such file; ")
 
 
 def test_a_shard_that_changes_under_a_reader_is_told(output: Path) -> None:
@@ -254,28 +238,6 @@ def test_what_is_read_ahead_is_bounded(tmp_path: Path, monkeypatch: pytest.Monke
     assert 20_000 < most < 80_000
 
 
-def test_reading_a_large_split_takes_little_memory(tmp_path: Path) -> None:
-    output = write_data_set(tmp_path / "out", SPEC, {"train": make_shards([25] * 4, 1_000_000)})
-    program = f"""
-import resource, readers
-records = readers.open({str(output)!r}, "train")
-records[0]
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-assert sum(len(record["image/encoded"]) for record in records) == 100_000_000
-for place in range(0, 100, 3):
-    records.__getitems__([place, 99 - place])
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-"""
-    run = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert int(run.stdout) < 30_000  # kB
-
-
 # --- a bucket ---
 
 
@@ -289,19 +251,6 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsStand
             running.put("b", f"out/{path.relative_to(output)}", path.read_bytes())
         yield running
         assert running.faults_left() == [], "a fault was asked for and never met"
-
-
-def test_a_bucket_is_read_in_place(bucket: GcsStandIn) -> None:
-    records = readers.open("gs://b/out", "train")
-    assert ids(records) == list(range(10))
-    assert ids(records.__getitems__([7, 0, 7])) == [7, 0, 7]
-    assert [records.find(records.key(n)) for n in range(10)] == list(range(10))
-
-
-def test_opening_a_bucket_takes_one_listing(bucket: GcsStandIn) -> None:
-    readers.open("gs://b/out", "train")
-    assert bucket.count(Request.LIST) == 1
-    assert bucket.count(Request.READ) == 1  # the manifest
 
 
 TROUBLE = {
@@ -357,23 +306,3 @@ def test_a_shard_that_was_replaced_is_told(bucket: GcsStandIn) -> None:
     code, line = fault_of(lambda: readers.open("gs://b/out", "train"))  # by the listing alone
     assert code == "E-VER-CRC"
     assert line.startswith(f"E-VER-CRC gs://b/out/{entry.name}: the store's CRC-32C is ")
-
-
-def test_a_denied_read_is_told(bucket: GcsStandIn) -> None:
-    records = readers.open("gs://b/out", "train")
-    bucket.inject(Fault(What.STATUS, Request.READ, status=403))
-    assert fault_of(lambda: records[0])[0] == "E-IO-AUTH"
-
-
-def ids_in_child(records: Any) -> list[int]:
-    return ids(records)
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_processes_read_a_bucket(bucket: GcsStandIn, method: str) -> None:
-    records = readers.open("gs://b/out", "train")
-    assert ids(records) == list(range(10))
-    context: Any = multiprocessing.get_context(method)
-    with context.Pool(2) as pool:
-        found = pool.map_async(ids_in_child, [records] * 4).get(60)
-    assert found == [list(range(10))] * 4

@@ -1,7 +1,6 @@
 """Files of other programs, TensorFlow's own writer first: structure, schema, images, lies."""
 
 import gzip
-import struct
 import subprocess
 import sys
 import zlib
@@ -14,12 +13,10 @@ import tensorflow as tf
 from pipelines.verify import VerifyConfig, verify
 from schemas.faults import Findings
 from schemas.parse_example import parse_record
-from schemas.tfrecord import frame_record
 from tests.coco_command import PROJECT
 from tests.conftest import jpeg_bytes
 from tests.small_images import chunk, ihdr, png
 from tests.test_walk_frames import claiming
-from transforms.images.check_images import looks_like_image
 from transforms.storage import Access
 from transforms.verify import find_paths
 
@@ -227,34 +224,8 @@ def test_a_folder_is_its_record_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "is_image"),
-    [
-        (b"\xff\xd8\xff\xe0", True),
-        (b"\x89PNG\r\n\x1a\n...", True),
-        (b"BMW and BMX are no bitmaps", False),
-        (struct.pack("<2sIIIxx", b"BM", 16, 0, 54), True),
-        (b"", False),
-        (b"text", False),
-    ],
-)
-def test_what_looks_like_an_image(value: bytes, is_image: bool) -> None:
-    assert looks_like_image(value) is is_image
-
-
-@pytest.mark.parametrize(
     ("data", "is_example"),
     [(b"", True), (b"\x0a\x00", True), (b"text", False), (b"\x08\x01\x08\x01\x08\x01", False)],
 )
 def test_what_is_an_example(data: bytes, is_example: bool) -> None:
     assert (parse_record(data) is not None) is is_example
-
-
-def test_frames_of_ours_are_read_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    records = [example(x=[n]) for n in range(3)]
-    mine = tmp_path / "mine.tfrecord"
-    mine.write_bytes(b"".join(part for record in records for part in frame_record([record])))
-    assert mine.read_bytes() == write(tmp_path / "a.tfrecord", records).read_bytes()
-    assert printed(capsys, mine) == [
-        "features of 3 Examples:",
-        "  x  int64  in 3 of 3  1 value",
-    ]

@@ -1,15 +1,20 @@
 """Data sets in a store that lists checksums: nothing is read of shards, unless it is asked for."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from pipelines.verify import VerifyConfig, verify
 from schemas.faults import Findings
+from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
 from tests.memory_runs import Sources, make_sources, run_on
 from tests.memory_store import MemoryStore, Moment, Process, Step
+from tests.small_runs import build_run, plan_run, write_set
+from tests.test_verify_command import run
 from transforms.verify import find_paths
 
 NOTE = "sizes and checksums as the store lists them were compared: --deep reads all bytes"
-pytestmark = pytest.mark.usefixtures("memory_served")
 
 
 @pytest.fixture(scope="module")
@@ -101,3 +106,35 @@ def test_paths_are_told_apart(store: MemoryStore) -> None:
     data_sets, files = find_paths(config.paths, config.access, Findings())
     assert data_sets == [f"{process.uri}/out"]
     assert files == [f"{process.uri}/out/old/train-00000-of-00001-1.tfrec"]
+
+
+# --- Google Cloud Storage, by real clients ---
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsStandIn]:
+    out = tmp_path / "out"
+    build_run(plan_run(*write_set(tmp_path, 6), out, num_shards=2))
+    with GcsStandIn() as running:
+        for path in out.rglob("*"):
+            if path.is_file():
+                running.put("b", f"out/{path.relative_to(out)}", path.read_bytes())
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.url)
+        yield running
+
+
+def test_listed_checksums_or_all_bytes(stand_in: GcsStandIn) -> None:
+    code, lines, err = run("gs://b/out")
+    assert (code, err, len(lines)) == (0, "", 2)
+    assert lines[0].startswith("sizes and checksums as the store lists them were compared")
+    stand_in.inject(Fault(What.STATUS, Kind.READ, status=503, times=2))
+    code, lines, err = run("gs://b/out", "--deep")
+    assert (code, err, len(lines)) == (0, "", 1)
+    assert lines[0].startswith("2 files, 6 records, ") and lines[0].endswith(": all is well")
+    assert stand_in.faults_left() == []
+
+
+def test_show_reads_one_record(stand_in: GcsStandIn) -> None:
+    code, lines, err = run("gs://b/out", "--key", "1", program="pipelines.show")
+    assert (code, err) == (0, "")
+    assert any(" (key '1') at byte " in line for line in lines)

@@ -87,10 +87,6 @@ PLANTED: Mapping[str, Callable[[Path], object]] = {
         name: FAULTS[name][0]
         for name in (
             "a shard is gone",
-            "a shard is cut off",
-            "a stray shard of an older run",
-            "an index is none",
-            "a receipt says otherwise",
             "sums do not hold",
             "a manifest that is none",
         )

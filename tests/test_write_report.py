@@ -1,22 +1,13 @@
 """`report.html` behind the commit: asked for or not, never in a user's way, and never a failure."""
 
 import logging
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import apache_beam as beam
 import pytest
-from apache_beam.testing.test_pipeline import TestPipeline
-from apache_beam.testing.util import assert_that, equal_to
 
-from pipelines import folder
 from schemas.documents.seals import is_sealed
-from schemas.manifest import Manifest, from_json
 from tests.coco_command import (
-    PROJECT,
     MakeCoco,
     check_committed,
     command,
@@ -25,13 +16,11 @@ from tests.coco_command import (
     run_coco,
     snapshot,
 )
-from tests.conftest import jpeg_bytes
 from tests.memory_runs import FOREIGN, Sources, make_sources, run_on
 from tests.memory_store import Killed, MemoryStore, Moment, Process, fail_at, kill_at
-from tests.pipeline_command import run_pipeline
 from transforms.report import gather
 from transforms.report import page as page_module
-from transforms.report.page import has_report, with_report, write_report
+from transforms.report.page import has_report, write_report
 from transforms.storage import Access
 
 REPORT = "report.html"
@@ -51,13 +40,6 @@ def test_a_local_run_in_this_process_makes_one(make_coco: MakeCoco, tmp_path: Pa
     check_committed(out)
 
 
-def test_no_report_makes_none(make_coco: MakeCoco, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    run = run_coco(*command(make_coco(3), out, "--no_report"))
-    assert run.code == 0 and not (out / REPORT).exists()
-    assert "report.html" not in run.out
-
-
 def test_a_pillow_with_a_hole_is_handed_no_photo(
     make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,13 +50,6 @@ def test_a_pillow_with_a_hole_is_handed_no_photo(
     page = (out / REPORT).read_text()
     assert "no pictures: Pillow 12.1.0 has a critical JPEG overflow" in page
     assert "data:image/jpeg" not in page
-
-
-def test_both_at_once_are_refused(make_coco: MakeCoco, tmp_path: Path) -> None:
-    run = run_coco(*command(make_coco(3), tmp_path / "out", "--report", "--no_report"))
-    assert run.ended == (2, "E-ARG")
-    assert "argument --no_report: not allowed with argument --report" in run.fault
-    assert not (tmp_path / "out").exists()
 
 
 def test_it_is_no_part_of_the_plan(make_coco: MakeCoco, tmp_path: Path) -> None:
@@ -112,15 +87,6 @@ def test_a_complete_data_set_gets_the_one_that_it_lacks(
     assert {**made, REPORT: whole[REPORT]} == whole  # nothing else was touched
     run = run_coco(*command(sources, out))
     assert run.out.splitlines() == [f"already complete: {out}/manifest.json"]
-
-
-def test_every_pipeline_has_it(tmp_path: Path) -> None:
-    (tmp_path / "in/a").mkdir(parents=True)
-    (tmp_path / "in/a/1.jpg").write_bytes(jpeg_bytes())
-    arguments = ("--images", tmp_path / "in", "--output", tmp_path / "out")
-    run = run_pipeline(folder.run, *arguments)
-    assert run.code == 0, run.err
-    assert b"data:image/jpeg;base64," in (tmp_path / "out" / REPORT).read_bytes()
 
 
 # --- files of the user's ---
@@ -186,17 +152,6 @@ def test_whatever_goes_wrong_is_said(
     assert warning.startswith(said)
     assert "look at it" not in run.out
     check_committed(tmp_path / "out")
-
-
-def test_the_transform_passes_the_manifest_on(make_coco: MakeCoco, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    committed(make_coco(3), out, "--no_report")
-    manifest = from_json((out / "manifest.json").read_bytes(), Manifest)
-    for _ in range(2):  # a runner may execute it twice
-        with TestPipeline(runner="FnApiRunner") as root:
-            passed = root | beam.Create([manifest]) | beam.Map(with_report, str(out), Access())
-            assert_that(passed, equal_to([manifest]))
-    assert is_sealed((out / REPORT).read_bytes())
 
 
 # --- killed, failed and doubled between manifest and report ---
@@ -285,22 +240,3 @@ def test_a_twin_s_report_is_taken(
     store = complete[1].copy()
     assert report_on(store.start()) and report_on(store.start())
     assert check_data_set(complete[0], store) == page_and_steps[0]
-
-
-def test_killed_behind_the_manifest(make_coco: MakeCoco, tmp_path: Path) -> None:
-    """By SIGKILL, as a process of its own: the next run makes what this one did not come to."""
-    sources, out = make_coco(3), tmp_path / "out"
-    program = (
-        "import os, signal, sys\n"
-        "from pipelines import coco\n"
-        "from transforms.report import gather\n"
-        "gather.make_report = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "coco.run(sys.argv[1:])\n"
-    )
-    arguments = [sys.executable, "-c", program, *command(sources, out)]
-    killed = subprocess.run(arguments, cwd=PROJECT, capture_output=True, timeout=60)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert not (out / REPORT).exists()
-    check_committed(out)
-    run = run_coco(*command(sources, out))
-    assert run.code == 0 and is_sealed((out / REPORT).read_bytes())

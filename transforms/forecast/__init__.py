@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import apache_beam as beam
 import msgspec
 
 from schemas.faults import Rejected, Scope, reject_order
@@ -112,43 +111,6 @@ def choose_tried(samples: Iterable[Sample]) -> list[Sample]:
     return by_digest[:MAX_TRIED]
 
 
-def outline_shard(
-    shard: ShardPlan,
-    layout: Layout,
-    record_bytes: Callable[[Sample], int],
-    total: int,
-    spool: RunSpool | None = None,
-) -> ShardOutline:
-    """Return a shard's outline.
-
-    Args:
-        shard: as planned.
-        layout: what an Example holds.
-        record_bytes: estimated size of a sample's record.
-        total: samples of all shards, at least 1.
-        spool: where payloads lie; None where they are in the samples.
-    """
-    below = min(2**_DIGEST_BITS, _KEPT_PER_TRIED * MAX_TRIED * 2**_DIGEST_BITS // total)
-    files: Counter[str] = Counter()
-    sizes: Counter[str] = Counter()
-    classes: Counter[int | str] = Counter()
-    for sample in shard.samples:
-        classes.update(_classes_of(sample, layout, spool))
-        for blob in sample.blobs:
-            files[blob.root] += 1
-            sizes[blob.root] += blob.read_bytes
-    tried = [sample for sample in shard.samples if trial_digest(sample) < below]
-    return ShardOutline(
-        shard.split,
-        shard.index,
-        len(shard.samples),
-        sum(map(record_bytes, shard.samples)),
-        {root: (files[root], sizes[root]) for root in sorted(files)},
-        [*classes.items()],
-        tried if spool is None else list(map(spool.give, tried)),
-    )
-
-
 def _classes_of(sample: Sample, layout: Layout, spool: RunSpool | None) -> list[int | str]:
     """Return the class of a sample, or of each of its objects, as its source has it."""
     if isinstance(layout, PictureLayout):
@@ -191,72 +153,48 @@ def new_slot() -> PlanSlot:
     return PlanSlot(next(_NUMBERS))
 
 
-@dataclass(eq=False)
-class OutlineShards(beam.PTransform):
-    """Shard plans -> their outlines, one each, in any order.
+@dataclass(frozen=True)
+class OutlineShard:
+    """Function from a shard's plan to its outline.
+
+    An instance, since Beam would ask of a function's own arguments whether one is a layout.
 
     Attributes:
         layout: what an Example holds.
-        record_bytes: estimated size of a sample's record; a named function or bound method.
-        table: one element, the plan without its samples.
-        spool: where payloads lie; None where they are in the samples.
+        record_bytes: function that returns the estimated size of a sample's record.
+        spool: where payloads lie; None if they are in the samples.
     """
 
     layout: Layout
     record_bytes: Callable[[Sample], int]
-    table: beam.PCollection[ShardTable]
     spool: RunSpool | None = None
 
-    def expand(self, shards: beam.PCollection[ShardPlan]) -> beam.PCollection[ShardOutline]:
-        """Outline every shard."""
-        outline = _Outline(self.layout, self.record_bytes, self.spool)
-        return shards | "Outline" >> beam.Map(outline, beam.pvalue.AsSingleton(self.table))
-
-
-@dataclass(frozen=True)
-class _Outline:
-    """Outlines a shard; Beam would ask of a function's own arguments whether one is a layout."""
-
-    layout: Layout
-    record_bytes: Callable[[Sample], int]
-    spool: RunSpool | None
-
     def __call__(self, shard: ShardPlan, table: ShardTable) -> ShardOutline:
+        """Return the outline of one of the table's shards."""
+        spool = self.spool
         total = sum(ranks.planned.samples for ranks in table.splits.values())
-        return outline_shard(shard, self.layout, self.record_bytes, total, self.spool)
-
-
-@dataclass(eq=False)
-class GatherPlan(beam.PTransform):
-    """The shard table -> nothing; all that is known is put into a slot of this process.
-
-    Attributes:
-        outlines: of all shards.
-        files: what the sources held.
-        rejected: rejects so far.
-        tallies: what pinning saw; None where nothing is pinned.
-        slot: where to.
-    """
-
-    outlines: beam.PCollection[ShardOutline]
-    files: beam.PCollection[SplitSource]
-    rejected: beam.PCollection[Rejected]
-    tallies: beam.PCollection[tuple[str, PinTally]] | None
-    slot: PlanSlot
-
-    def expand(self, table: beam.PCollection[ShardTable]) -> beam.PCollection[None]:
-        """Gather everything."""
-        return table | "Gather" >> beam.Map(
-            _gather,
-            beam.pvalue.AsList(self.outlines),
-            beam.pvalue.AsList(self.files),
-            beam.pvalue.AsList(self.rejected),
-            [] if self.tallies is None else beam.pvalue.AsList(self.tallies),
-            self.slot,
+        below = min(2**_DIGEST_BITS, _KEPT_PER_TRIED * MAX_TRIED * 2**_DIGEST_BITS // total)
+        files: Counter[str] = Counter()
+        sizes: Counter[str] = Counter()
+        classes: Counter[int | str] = Counter()
+        for sample in shard.samples:
+            classes.update(_classes_of(sample, self.layout, spool))
+            for blob in sample.blobs:
+                files[blob.root] += 1
+                sizes[blob.root] += blob.read_bytes
+        tried = [sample for sample in shard.samples if trial_digest(sample) < below]
+        return ShardOutline(
+            shard.split,
+            shard.index,
+            len(shard.samples),
+            sum(map(self.record_bytes, shard.samples)),
+            {root: (files[root], sizes[root]) for root in sorted(files)},
+            [*classes.items()],
+            tried if spool is None else list(map(spool.give, tried)),
         )
 
 
-def _gather(
+def gather_plan(
     table: ShardTable,
     outlines: list[ShardOutline],
     files: list[SplitSource],
@@ -264,6 +202,7 @@ def _gather(
     tallies: list[tuple[str, PinTally]],
     slot: PlanSlot,
 ) -> None:
+    """Put all that is known before the first shard into a slot of this process."""
     slot.put(GatheredPlan(table, outlines, files, rejected, tallies))
 
 
@@ -393,7 +332,9 @@ def forecast_split(
         sizes: of shards, by split and index.
         labels: of the plan.
     """
-    outlines = sorted((o for o in gathered.outlines if o.split == file.split), key=_index)
+    outlines = sorted(
+        (o for o in gathered.outlines if o.split == file.split), key=lambda o: o.index
+    )
     shards = [sizes[outline.split, outline.index] for outline in outlines]
     planned = sum(shard.records for shard in shards)
     rejected = [reject for reject in gathered.rejected if reject.split == file.split]
@@ -428,10 +369,6 @@ def known_rejects(rejects: Iterable[Rejected], scope: Scope) -> dict[str, Known]
     return {
         code: Known(counts[code], reject_text(firsts[code], "rejected")) for code in sorted(counts)
     }
-
-
-def _index(outline: ShardOutline) -> int:
-    return outline.index
 
 
 def _class_sizes(outlines: Sequence[ShardOutline], labels: Labels) -> ClassSizes | None:

@@ -34,9 +34,9 @@ from schemas.shown_values import counted
 from transforms.report import MAX_PICTURES, Counts, Report, SplitReport
 from transforms.report.charts import IMAGE_COLUMNS, OBJECTS, RECORD_BYTES
 from transforms.report.pictures import (
+    Drawn,
     Legend,
     PickedRecord,
-    Pictures,
     Sample,
     first_notes,
     in_order,
@@ -264,9 +264,7 @@ def _read_index(storage: Storage, name: str) -> pa.Table | str:
         return "its index is not there"
 
 
-def _pictures(
-    storage: Storage, manifest: Manifest, sums: dict[str, IndexSums], most: int
-) -> Pictures:
+def _pictures(storage: Storage, manifest: Manifest, sums: dict[str, IndexSums], most: int) -> Drawn:
     roles = roles_of_spec(spec_of(manifest))
     stat = functools.cache(storage.stat)
 

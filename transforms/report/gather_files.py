@@ -10,9 +10,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from schemas.example_rules import InferredSchema
 from schemas.faults import printable
 from schemas.features import Kind, Roles, roles_of_keys
 from schemas.parse_example import Sequences, Values, parse_record
@@ -24,17 +22,15 @@ from transforms.report import MAX_PICTURES, Report, SplitReport
 from transforms.report.gather import IndexSums, pick_records, program_versions
 from transforms.report.pictures import (
     Legend,
-    PickedRecord,
     Sample,
     first_notes,
     make_pictures,
     pictures_each,
+    values_of,
 )
+from transforms.shard_index import IndexRow, table_of_rows
 from transforms.storage import Access, Entry, Storage, find_uri
 from transforms.walk_frames import BadFrame, Record, open_records, walk_frames
-
-if TYPE_CHECKING:
-    from transforms.shard_index import IndexRow
 
 MAX_HEAD_RECORDS = 64
 MAX_HEAD_BYTES = 32 << 20
@@ -61,22 +57,17 @@ class ClassNames:
         """Return the labels of a record, and learn their names."""
         objects = roles.objects[0] if roles.objects else None
         keys = (objects.labels, objects.texts) if objects else (roles.class_label, roles.class_text)
-        ids = [int(label) for label in _values_of(values, keys[0], Kind.INT64)]
-        names = [
-            name.decode(errors="replace")[:200] for name in _values_of(values, keys[1], Kind.BYTES)
-        ]
-        if not keys[0]:
-            return self._labels_of(names)
-        if len(ids) == len(names) and len(self.by_label) < MAX_CLASSES:
-            for label, name in zip(ids, names, strict=True):
-                self.by_label.setdefault(label, name)
-        return ids
-
-    def _labels_of(self, names: Iterable[str]) -> list[int]:
+        ids = list(map(int, values_of(values, Kind.INT64)(keys[0])))
+        texts = values_of(values, Kind.BYTES)(keys[1])
+        names = [text[:800].decode(errors="replace")[:200] for text in texts]
+        if keys[0]:
+            if len(ids) == len(names) and len(self.by_label) < MAX_CLASSES:
+                for label, name in zip(ids, names, strict=True):
+                    self.by_label.setdefault(label, name)
+            return ids
         for name in names:
-            if name not in self.labels and len(self.labels) < MAX_CLASSES:
-                self.labels[name] = len(self.labels)
-                self.by_label[self.labels[name]] = name
+            if len(self.labels) < MAX_CLASSES:
+                self.by_label[self.labels.setdefault(name, len(self.labels))] = name
         return [self.labels[name] for name in names if name in self.labels]
 
 
@@ -125,7 +116,11 @@ def report_of_files(
         _add_file(file, place, sums, classes)
     each = max(pictures_each(file.roles) for file in files.values())
     picked = pick_records([sums], MAX_PICTURES // each)
-    samples = [_sample(record, files) for record in picked if not files[record.file].compression]
+    samples = [
+        Sample(record, file.storage, file.entry, file.roles)
+        for record in picked
+        if not (file := files[record.file]).compression
+    ]
     pictures = make_pictures(samples, Legend(classes.by_label, by_name=classes.labels))
     kinds = {key: kind for file in files.values() for key, kind in file.kinds.items()}
     size_bytes = sum(file.entry.size_bytes for file in files.values())
@@ -165,15 +160,8 @@ def short_names(uris: Sequence[str]) -> list[str]:
     return ["/".join(uri.split("/")[shared:]) for uri in uris]
 
 
-def _sample(picked: PickedRecord, files: Mapping[str, _File]) -> Sample:
-    file = files[picked.file]
-    return Sample(picked, file.storage, file.entry, file.roles)
-
-
 def _add_file(file: _File, place: int, sums: IndexSums, classes: ClassNames) -> None:
     """Read a file and add its records, in parts so that memory is bounded."""
-    from transforms.shard_index import table_of_rows
-
     records = _records(file)
     head = list(_head(records))
     _infer_roles(file, [found for _, found in head])
@@ -186,9 +174,7 @@ def _add_file(file: _File, place: int, sums: IndexSums, classes: ClassNames) -> 
         sums.add(place, file.name, table, [number for number, _ in part])
 
 
-def _row(file: _File, record: Record, found: Sequences, classes: ClassNames) -> "IndexRow":
-    from transforms.shard_index import IndexRow
-
+def _row(file: _File, record: Record, found: Sequences, classes: ClassNames) -> IndexRow:
     facts = record_facts(found.context, file.roles)
     if facts.image_height is None and any(found.context.get(key) for key in file.roles.images):
         file.notes["image", " that cannot be read"] += 1
@@ -226,22 +212,17 @@ def _head(records: Iterator[tuple[Record, Sequences]]) -> Iterator[tuple[Record,
 
 def _infer_roles(file: _File, records: Iterable[Sequences]) -> None:
     """Set the roles of a file's features by the most frequent kind of each."""
-    schema, images = InferredSchema(), Counter[str]()
+    kinds: dict[str, Counter[Kind]] = {}
+    images = Counter[str]()
     for record in records:
-        schema.add(Sequences(record.context, {}), ("", 0, 0))
         for key, values in record.context.items():
+            if values.kind is not None:
+                kinds.setdefault(key, Counter())[values.kind] += 1
             if values.kind is Kind.BYTES:
                 for value in filter(None, values.values):
                     images[key] += 1 if looks_like_image(value) else -1
-    kinds: dict[str, Kind] = {}
-    for key, facts in schema.features.items():
-        found = {
-            kind: facts.kinds[kind.value].records for kind in Kind if kind.value in facts.kinds
-        }
-        if found:
-            kinds[key] = max(found, key=found.__getitem__)
-    file.kinds = kinds
-    file.roles = roles_of_keys(kinds, {key for key, balance in images.items() if balance > 0})
+    file.kinds = {key: counts.most_common(1)[0][0] for key, counts in kinds.items()}
+    file.roles = roles_of_keys(file.kinds, {key for key, balance in images.items() if balance > 0})
 
 
 def _notes(files: Iterable[_File]) -> Iterator[str]:
@@ -250,8 +231,3 @@ def _notes(files: Iterable[_File]) -> Iterator[str]:
             yield f"{printable(file.name)}: not counted: {counted(count, noun)}{rest}"
         if file.compression:
             yield f"{printable(file.name)}: no pictures, since it is {file.compression} compressed"
-
-
-def _values_of(values: Mapping[str, Values], key: str, kind: Kind) -> Sequence:
-    found = values.get(key)
-    return found.values if found is not None and found.kind is kind else ()

@@ -8,7 +8,7 @@ import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from schemas.faults import at_record, find_fault
@@ -58,8 +58,11 @@ _SEMANTIC = "image/segmentation/class/encoded"
 _POLYGON = "image/object/polygon"
 _IDS_OF_BYTES = {number: number for number in range(1, 255)}  # 0 is background, 255 void
 _FAR = 10.0  # widths of a picture: polygons may reach beyond it
-_DEPTHS = (1, 3, 4, 2)
-_PLAIN_DTYPES = {1: "uint8", 2: "uint16"}
+_PLAIN_PIXELS = {
+    **{depth: ("uint8", depth) for depth in (1, 2, 3, 4)},
+    **{2 * depth: ("uint16", depth) for depth in (3, 4)},
+}
+"""Type and channels of pixels without a header, by bytes a pixel."""
 
 Features = Mapping[str, Values]
 """A record's context, by key."""
@@ -104,13 +107,6 @@ class Sample(NamedTuple):
     roles: Roles
 
 
-class Pictures(NamedTuple):
-    """The pictures of a report, and notes on those that could not be shown."""
-
-    pictures: list[ShownPicture]
-    notes: list[str]
-
-
 class Legend(NamedTuple):
     """What the numbers and names of classes mean.
 
@@ -126,10 +122,10 @@ class Legend(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """The pictures of a record, the one with outlines first, and notes on what is not shown."""
+    """Pictures of records, of each the one with outlines first; and notes on what is not shown."""
 
-    pictures: tuple[ShownPicture, ...]
-    notes: tuple[str, ...]
+    pictures: list[ShownPicture]
+    notes: list[str]
 
 
 def pictures_each(roles: Roles) -> int:
@@ -137,13 +133,12 @@ def pictures_each(roles: Roles) -> int:
     return min(max(1, len(roles.images) + len(roles.pixels)), MAX_PICTURES_OF_A_RECORD)
 
 
-def make_pictures(samples: Sequence[Sample], legend: Legend) -> Pictures:
+def make_pictures(samples: Sequence[Sample], legend: Legend) -> Drawn:
     """Return the pictures of records, in their order."""
-    made = Pictures([], [])
+    made = Drawn([], [])
     if not samples:
         return made
-    pictures = sum(pictures_each(sample.roles) for sample in samples)
-    most_bytes = MAX_JPEG_BYTES // pictures
+    most_bytes = MAX_JPEG_BYTES // sum(pictures_each(sample.roles) for sample in samples)
 
     def draw(sample: Sample) -> Drawn:
         return _draw(sample, legend, most_bytes)
@@ -157,7 +152,7 @@ def make_pictures(samples: Sequence[Sample], legend: Legend) -> Pictures:
         if fault is None:
             raise
         made.notes.append(f"pictures are missing: {fault[1]}")
-    return Pictures(made.pictures, first_notes(made.notes))
+    return Drawn(made.pictures, first_notes(made.notes))
 
 
 def first_notes(notes: Sequence[str]) -> list[str]:
@@ -181,7 +176,7 @@ def _draw(sample: Sample, legend: Legend, most_bytes: int) -> Drawn:
     try:
         data = _read(sample)
     except ValueError as error:
-        return Drawn((), (f"{where} is not shown: {error}",))
+        return Drawn([], [f"{where} is not shown: {error}"])
     return draw_record(data, picked, sample.roles, legend, most_bytes)
 
 
@@ -317,7 +312,7 @@ def draw_record(
     where = at_record(picked.file, picked.number, picked.offset, picked.key or None)
     found = parse_record(data)
     if found is None:
-        return Drawn((), (f"{where} is not shown: it is no Example",))
+        return Drawn([], [f"{where} is not shown: it is no Example"])
     features, pictures, notes = found.context, list[ShownPicture](), list[str]()
     keys = [key for key in (*roles.images, *roles.pixels) if key != _PANOPTIC_IMAGE]
     keys = [key for key in keys if _first_value(features, key)][:MAX_PICTURES_OF_A_RECORD]
@@ -350,7 +345,7 @@ def draw_record(
                 captions=captions_of(features, roles),
             )
         )
-    return Drawn(tuple(pictures), tuple(notes))
+    return Drawn(pictures, notes)
 
 
 def _first_value(features: Features, key: str) -> bytes:
@@ -369,11 +364,9 @@ def _plain_pixels(features: Features, value: bytes, roles: Roles) -> Tensor | No
     if not all(side and side[0] > 0 for side in sides):
         return None
     height, width = (int(side[0]) for side in sides)
-    for bytes_each, dtype in _PLAIN_DTYPES.items():
-        for depth in _DEPTHS:
-            if len(value) == height * width * depth * bytes_each:
-                return Tensor(dtype, (height, width, depth), value)
-    return None
+    depth, rest = divmod(len(value), height * width)
+    found = _PLAIN_PIXELS.get(depth) if not rest else None
+    return Tensor(found[0], (height, width, found[1]), value) if found else None
 
 
 def _objects(
@@ -415,14 +408,10 @@ def _polygons(features: Features, objects: int) -> Iterator[list[Sequence[float]
     fits = sum(lengths) == len(values) and sum(counts) == len(lengths) and len(counts) >= objects
     if not values or not fits or min(lengths) < 0 or min(counts) < 0:
         return
-    ends, at = iter(lengths), 0
+    numbers = iter(values)
+    polygons = iter([list(islice(numbers, length)) for length in lengths])
     for count in counts[:objects]:
-        own = []
-        for _ in range(count):
-            length = next(ends)
-            own.append(values[at : at + length])
-            at += length
-        yield [points for points in own if _is_polygon(points)]
+        yield [points for points in islice(polygons, count) if _is_polygon(points)]
 
 
 def _is_polygon(points: Sequence[float]) -> bool:
