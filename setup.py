@@ -19,6 +19,7 @@ setup(
     install_requires=[
         "apache-beam>=2.77",
         "google-auth>=2.30",
+        "google-cloud-storage>=3.1",
         "google-crc32c>=1.5",
         "jinja2>=3.1",
         "msgspec>=0.21",

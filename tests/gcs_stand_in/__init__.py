@@ -221,7 +221,7 @@ class GcsStandIn:
         if fault.what is What.RESET:
             return Outcome(Reply(HTTPStatus.OK), fault)
         if fault.what is What.FLIPPED_UPLOAD:
-            call = replace(call, media=_flipped(call.media))
+            call = replace(call, media=_flipped(call.media), body=_flipped(call.body))
         return Outcome(self._protocol.answer(call), fault)
 
 

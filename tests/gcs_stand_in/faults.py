@@ -14,7 +14,7 @@ class Kind(Enum):
     STAT = auto()  # metadata of an object
     READ = auto()  # bytes of an object, by either API
     UPLOAD = auto()  # a whole object, or the start of a session
-    UPLOAD_CHUNK = auto()  # of a session, which only Beam's staging opens
+    UPLOAD_CHUNK = auto()  # of a session
     DELETE = auto()
     OTHER = auto()  # not served
 

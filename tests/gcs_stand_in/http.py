@@ -227,7 +227,8 @@ class Protocol:
     def _add_chunk(self, call: Call) -> Reply:
         begun, received = self._uploads[call.query["upload_id"]]
         received += call.body
-        if call.headers["content-range"].endswith("/*"):  # more will come
+        span, _, total = call.headers["content-range"].partition("/")
+        if total == "*" or len(received) < int(total):  # more will come
             span = f"bytes=0-{len(received) - 1}"
             return Reply(HTTPStatus.PERMANENT_REDIRECT, (("Range", span),))
         return self._insert(begun, bytes(received))

@@ -1,13 +1,13 @@
 """Google Cloud Storage: one request an image, one a thousand names, and objects that appear whole.
 
-`obstore` reads objects for an eighth of the CPU of Python's HTTP. All other requests go to the JSON
-API by an authorised session: Google's own client takes three times the CPU to list, and holds
-100 MiB of a large upload in memory. Neither client retries. All retries are ours.
+`obstore` reads objects for an eighth of the CPU of Python's HTTP. `google-cloud-storage` uploads.
+All other requests go to the JSON API by an authorised session, since Google's client takes three
+times the CPU to list. No client retries. All retries are ours.
 
-An upload is one request. It says that no object may have its name yet (`ifGenerationMatch=0`), and
-which CRC-32C the bytes have. The store shows nothing until it has all of them. There are no
-temporary objects and no renames, so the account needs no permission to delete. Every read asks for
-the generation that was listed and compares the CRC-32C.
+An upload says that no object may have its name yet (`ifGenerationMatch=0`), and which CRC-32C the
+bytes have. The store shows nothing until it has all of them. There are no temporary objects and no
+renames, so the account needs no permission to delete. Every read asks for the generation that was
+listed and compares the CRC-32C.
 """
 
 import base64
@@ -17,7 +17,6 @@ import itertools
 import os
 import re
 import urllib.parse
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from http import HTTPStatus
@@ -29,9 +28,11 @@ import msgspec
 import obstore
 import requests
 import urllib3
+from google.api_core import exceptions as api
 from google.auth import exceptions as auth
 from google.auth.credentials import AnonymousCredentials
 from google.auth.transport.requests import AuthorizedSession
+from google.cloud.storage import Client
 from obstore import exceptions as obstore_errors
 from obstore.auth.google import GoogleCredentialProvider
 from obstore.store import GCSStore
@@ -55,7 +56,7 @@ _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _CONNECTIONS = 64  # of the session, at most
 _NAMES_PER_PAGE = 1000  # the store's limit
 _FIELDS = "name,size,generation,crc32c"
-_PIECE_BYTES = 1 << 18  # of an upload; 16 kB take the interpreter's lock 16 times as often
+_CHUNK_BYTES = 8 << 20  # sent at once of a large upload, and held in memory
 
 _OBSTORE_STATUS = re.compile(r"non-2xx status code: ([0-9]{3})")
 _THROTTLING = {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
@@ -255,7 +256,7 @@ class GcsStorage(Storage):
 
     def _upload(self, name: str, file: IO[bytes]) -> bool:
         """Upload a file, which appears when the store has all of it; a failed try starts over."""
-        body = _Body(self._prefix + name, file)
+        crc32c = _crc32c_of(file)
         tries = itertools.count()
 
         def attempt() -> bool:
@@ -263,23 +264,30 @@ class GcsStorage(Storage):
             # store may also close the connection of a long upload instead of refusing it.
             if next(tries) and self._stat_once(name) is not None:
                 return False
-            return self._upload_once(body)
+            return self._upload_once(name, file, crc32c)
 
         return self._run(name, attempt)
 
-    def _upload_once(self, body: "_Body") -> bool:
-        asked = {
-            "uploadType": "multipart",
-            "ifGenerationMatch": "0",
-            "kmsKeyName": self._access.kms_key,
-        }
-        headers = {"content-type": f'multipart/related; boundary="{body.boundary}"'}
+    def _upload_once(self, name: str, file: IO[bytes], crc32c: str) -> bool:
+        payer = self._access.billing_project or None
+        bucket = client(self._access, emulator()).bucket(self._bucket, user_project=payer)
+        blob = bucket.blob(
+            self._prefix + name, _CHUNK_BYTES, kms_key_name=self._access.kms_key or None
+        )
+        blob.crc32c = crc32c  # the store refuses other bytes
         try:
-            self._call("POST", f"/upload{self._path()}", asked, data=body, headers=headers)
-        except Refused as error:
-            if error.status == HTTPStatus.PRECONDITION_FAILED:
-                return False
-            raise
+            with self._rate.request():
+                blob.upload_from_file(
+                    file,
+                    rewind=True,
+                    size=os.fstat(file.fileno()).st_size,
+                    checksum=None,  # the client would delete the object when it finds other bytes
+                    if_generation_match=0,
+                    timeout=TIMEOUT_S,
+                    retry=None,
+                )
+        except api.PreconditionFailed:
+            return False
         return True
 
     def _call(
@@ -320,47 +328,20 @@ class GcsStorage(Storage):
             obstore_errors.BaseError,
             requests.RequestException,
             auth.GoogleAuthError,
+            api.GoogleAPICallError,
         ) as error:
             code, remedy = _code_of(error)
             what = " ".join(str(error).split())[:300]
             raise RuntimeError(fault_line(code, self.uri(name), what, remedy)) from error
 
 
-class _Body:
-    """The body of an upload, metadata and file, which each request sends from its start.
-
-    A request is also repeated when the credentials have a new token.
-    """
-
-    def __init__(self, name: str, file: IO[bytes]) -> None:
-        self.boundary = uuid.uuid4().hex
-        self._file = file
-        size_bytes = file.seek(0, os.SEEK_END)
-        crc32c = 0
-        for piece in self._pieces():
-            crc32c = google_crc32c.extend(crc32c, piece)
-        digest = base64.b64encode(crc32c.to_bytes(4, "big")).decode()
-        metadata = msgspec.json.encode({"name": name, "crc32c": digest}).decode()
-        part = f"--{self.boundary}\r\ncontent-type:"
-        self._head = (
-            f"{part} application/json; charset=UTF-8\r\n\r\n{metadata}\r\n"
-            f"{part} application/octet-stream\r\n\r\n"
-        ).encode()
-        self._tail = f"\r\n--{self.boundary}--".encode()
-        self._size_bytes = len(self._head) + size_bytes + len(self._tail)
-
-    def __len__(self) -> int:
-        return self._size_bytes
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield self._head
-        yield from self._pieces()
-        yield self._tail
-
-    def _pieces(self) -> Iterator[bytes]:
-        self._file.seek(0)
-        while piece := self._file.read(_PIECE_BYTES):
-            yield piece
+def _crc32c_of(file: IO[bytes]) -> str:
+    """Return a file's checksum as the store writes it: big-endian, in base64."""
+    crc32c = 0
+    file.seek(0)
+    while piece := file.read(_CHUNK_BYTES):
+        crc32c = google_crc32c.extend(crc32c, piece)
+    return base64.b64encode(crc32c.to_bytes(4, "big")).decode()
 
 
 def is_transient(error: Exception) -> bool:
@@ -389,6 +370,8 @@ def status_of(error: Exception) -> int | None:
     """Return the HTTP status of a reply that failed, or None where there was none."""
     if isinstance(error, Refused):
         return error.status
+    if isinstance(error, api.GoogleAPICallError):
+        return error.code
     if not isinstance(error, obstore_errors.BaseError):
         return None
     found = _OBSTORE_STATUS.search(str(error))  # its class does not say
@@ -430,7 +413,20 @@ def session(anonymous: bool) -> AuthorizedSession:
     return made
 
 
-os.register_at_fork(after_in_child=session.cache_clear)  # a connection belongs to one process
+@functools.lru_cache(maxsize=8)
+def client(access: Access, emulator: str) -> Client:
+    """Return the process's client that uploads."""
+    # Without this the client asks where a bucket is, for its traces, with a permission of its own.
+    os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
+    return Client(
+        project=access.billing_project or "none",  # only the bill of a request needs it
+        credentials=AnonymousCredentials() if access.anonymous or emulator else credentials(),
+        client_options={"api_endpoint": emulator} if emulator else None,
+    )
+
+
+for _made in (session, client):  # a connection belongs to one process
+    os.register_at_fork(after_in_child=_made.cache_clear)
 
 
 @functools.lru_cache(maxsize=64)
