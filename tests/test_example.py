@@ -298,16 +298,6 @@ def test_the_parse_spec_reads_a_batch() -> None:
     assert lengths["tokens"].numpy().tolist() == [2, 3]
 
 
-def test_the_name_of_the_struct_is_taken() -> None:
-    features = (
-        Feature("##SEQUENCE##", Kind.INT64, False, "a"),
-        Feature("b", Kind.INT64, False, "b", per_step=True),
-    )
-    assert not FeatureSpec("table", features[:1]).is_sequence
-    with pytest.raises(ValueError, match=r"must not be '##SEQUENCE##', .*: rename it"):
-        FeatureSpec("table", features)
-
-
 def plain(features: dict) -> dict:
     """Return features to compare: floats by their bits, as NaN differs from itself."""
     return {

@@ -38,6 +38,7 @@ from schemas.layouts.classification import (
 from schemas.layouts.detection import DetectionLayout
 from schemas.layouts.table import TableLayout
 from schemas.layouts.tfds import KerasLayout, TfdsLayout
+from tests.test_example import tensorflow_example
 
 DETECTION = FeatureSpec(
     "detection",
@@ -99,17 +100,7 @@ def detection_values(index: int) -> dict[str, list]:
 
 def serialize(spec: FeatureSpec, values: dict[str, list]) -> bytes:
     """Return the Example as TensorFlow writes it."""
-    import tensorflow as tf
-
-    def feature(kind: Kind, values: list) -> tf.train.Feature:
-        if kind is Kind.BYTES:
-            return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
-        if kind is Kind.FLOAT:
-            return tf.train.Feature(float_list=tf.train.FloatList(value=values))
-        return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-
-    features = {f.key: feature(f.kind, values[f.key]) for f in spec.features}
-    example = tf.train.Example(features=tf.train.Features(feature=features))
+    example = tensorflow_example({f.key: (f.kind, values[f.key]) for f in spec.features})
     return example.SerializeToString(deterministic=True)
 
 

@@ -18,7 +18,6 @@ from schemas.example import encode_example_parts
 from schemas.features import Kind
 from schemas.fields import (
     EncodedImage,
-    ImageInfo,
     ObjectFields,
     PictureFields,
     Segmentation,
@@ -38,6 +37,7 @@ from schemas.layouts.pictures import SizeMismatch
 from schemas.manifest import Label
 from schemas.samples import Blob, Sample, pack
 from tests.drawn_examples import draw
+from tests.small_pictures import image_of
 from tests.test_segmentations import (
     counts_of_images,
     encode_rle_counts,
@@ -206,11 +206,6 @@ def sample_of(*segmentations: Segmentation, size_px: tuple[int, int] = (100, 50)
     ids = (*range(11, 11 + len(segmentations)), 99)  # the caption's
     payload = pack(list(segmentations))
     return Sample("train", "42", 0, (Blob("train", "a.jpg", 3),), pack(fields), ids, payload)
-
-
-def image_of(width_px: int, height_px: int, orientation: int = 1) -> EncodedImage:
-    info = ImageInfo("jpeg", width_px, height_px, orientation)
-    return EncodedImage("a.jpg", b"\xff\xd8\xff", "ab" * 32, info)
 
 
 def layout_of(*features: str, policy: SizeMismatch = SizeMismatch.AUTO) -> DetectionLayout:
