@@ -107,12 +107,13 @@ def open(
     """
     from readers.data_sets import deal, find_data_sets, list_shards
     from readers.records import Records
+    from readers.shard_reader import ShardReader
 
     found = find_data_sets(data_sets, access)
     shards = list_shards(found, split)
     counts = [shard.file.entry.records for shard in shards]
     parts = deal(counts, host, hosts, drop_remainder=drop_remainder)
-    return Records(found, split, shards, parts)
+    return Records(ShardReader(found, split, shards, parts))
 
 
 def steps_per_epoch(

@@ -1,33 +1,32 @@
 """Read parts of shards: several at once, in order, and never more than a budget of bytes ahead."""
 
 import array
+import bisect
+import itertools
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from readers.data_sets import DataSets, ListedShard, read_keys, read_offsets
+from readers.data_sets import DataSets, ListedShard, Part, read_keys, read_offsets
 from transforms.storage import Storage, is_local, open_storage
 
 SPAN_BYTES = 4 << 20
-"""Of neighbouring records that are read at once; a larger record is read alone."""
+"""Size of neighbouring records that are read at once; a larger record is read alone."""
 
 LOCAL_SPAN_BYTES = 1 << 20
-"""Likewise, of files of this machine: what fits into a processor's cache."""
+"""The same for files of this machine: what fits into a processor's cache."""
 
 GAP_BYTES = 64 << 10
-"""Between two records that are read at once although nobody asked for what lies between."""
+"""Largest gap between two records that are read at once."""
 
 AHEAD_BYTES = 64 << 20
-"""Of spans that are being read, or wait for their turn; a larger one is read alone."""
+"""Size of spans that are being read, or wait for their turn; a larger one is read alone."""
 
-_LOCAL_THREADS = 16
+_LOCAL_THREADS = 4  # mostly from the page cache
 _REMOTE_THREADS = 64  # at 30 ms a request, two thousand of them a second
-_SLOW_S = 0.005  # of a span; what comes sooner is handed to a thread in vain
-_SLOW_IN_A_ROW = 3  # spans; one alone says that the machine is busy
 
 
 class Member(NamedTuple):
@@ -35,8 +34,8 @@ class Member(NamedTuple):
 
     Attributes:
         shard: place of its shard.
-        number: of the record in the shard.
-        position: of the record in what was asked for.
+        number: number of the record in the shard.
+        position: place of the record in what was asked for.
     """
 
     shard: int
@@ -49,9 +48,9 @@ class Span(NamedTuple):
 
     Attributes:
         shard: place of the shard.
-        start: its first byte in the file.
-        end: the byte behind it.
-        members: that lie in it.
+        start: first byte in the file.
+        end: end in the file, exclusive.
+        members: records in the span.
     """
 
     shard: int
@@ -61,43 +60,73 @@ class Span(NamedTuple):
 
 
 class ShardReader:
-    """The shards of a split, as one process reads them, with any number of threads."""
+    """The shards of a split, as one process reads them, with any number of threads.
 
-    def __init__(self, data_sets: DataSets, shards: Sequence[ListedShard]) -> None:
+    Attributes:
+        data_sets: data sets that hold the split.
+        split: name of the split.
+        shards: all shards of the split.
+        parts: records of the shards that are read, in their order.
+    """
+
+    def __init__(
+        self, data_sets: DataSets, split: str, shards: Sequence[ListedShard], parts: Sequence[Part]
+    ) -> None:
         """Take the shards; nothing is read yet."""
-        self.pid = os.getpid()
-        self._shards = shards
+        self.data_sets, self.split, self.shards, self.parts = data_sets, split, shards, parts
+        *self._firsts, self._total = itertools.accumulate(
+            (part.records for part in parts), initial=0
+        )
+        self._pid = os.getpid()
         self._storages: list[Storage] = [
             open_storage(root, data_sets.access) for root in data_sets.roots
         ]
-        self._is_local = all(map(is_local, data_sets.roots))
-        self._threads = _LOCAL_THREADS if self._is_local else _REMOTE_THREADS
-        self._span_bytes = LOCAL_SPAN_BYTES if self._is_local else SPAN_BYTES
+        is_near = all(map(is_local, data_sets.roots))
+        self._threads = _LOCAL_THREADS if is_near else _REMOTE_THREADS
+        self._span_bytes = LOCAL_SPAN_BYTES if is_near else SPAN_BYTES
         self._offsets: dict[int, array.array] = {}
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+        return self._total
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave out what belongs to the process."""
+        return ShardReader, (self.data_sets, self.split, self.shards, self.parts)
+
+    def of_this_process(self) -> "ShardReader":
+        """Return this reader; after a fork a new one, since threads do not outlive it."""
+        if self._pid == os.getpid():
+            return self
+        return ShardReader(self.data_sets, self.split, self.shards, self.parts)
+
+    def member(self, place: int, position: int = 0) -> Member:
+        """Return the record at a place among all records of the parts."""
+        part = bisect.bisect_right(self._firsts, place) - 1
+        shard, first, _ = self.parts[part]
+        return Member(shard, first + place - self._firsts[part], position)
 
     def offsets(self, shard: int) -> array.array:
         """Return where a shard's records begin, and the last one ends; see `read_offsets`."""
         found = self._offsets.get(shard)
         if found is None:
-            listed = self._shards[shard]
+            listed = self.shards[shard]
             found = self._offsets[shard] = read_offsets(listed.file, self._storage(listed))
         return found
 
     def load_offsets(self, shards: Iterable[int]) -> None:
         """Read the indexes of several shards at once, those that are not known yet."""
         missing = [shard for shard in shards if shard not in self._offsets]
-        if len(missing) > 1:
-            deque(self._executor().map(self.offsets, missing), maxlen=0)
+        deque(self._executor().map(self.offsets, missing), maxlen=0)
 
-    def keys(self, shards: Iterable[int]) -> Iterator[list[str]]:
+    def keys(self, shards: Sequence[int]) -> Iterator[list[str]]:
         """Yield the keys of the records of each shard."""
-        listed = [self._shards[shard] for shard in shards]
-        for start in range(0, len(listed), self._threads):
-            part = listed[start : start + self._threads]
+        for start in range(0, len(shards), self._threads):
+            listed = [self.shards[shard] for shard in shards[start : start + self._threads]]
             yield from self._executor().map(
-                lambda shard: read_keys(shard.file, self._storage(shard)), part
+                lambda shard: read_keys(shard.file, self._storage(shard)), listed
             )
 
     def read(self, shard: int, start: int, end: int) -> bytes:
@@ -106,15 +135,14 @@ class ShardReader:
         Raises:
             RuntimeError: `E-SRC-CHANGED` when it is not that one any more.
         """
-        listed = self._shards[shard]
-        storage = self._storage(listed)
-        return storage.read(listed.entry.name, listed.entry, (start, end))
+        listed = self.shards[shard]
+        return self._storage(listed).read(listed.entry.name, listed.entry, (start, end))
 
     def spans(self, members: Iterable[Member]) -> Iterator[Span]:
-        """Yield what is to be read for records, neighbours together.
+        """Yield spans of records, neighbours together.
 
         Args:
-            members: of which neighbours must come one after the other, by rising number.
+            members: records; neighbours come one after the other, by rising number.
         """
         span: Span | None = None
         for member in members:
@@ -131,42 +159,24 @@ class ShardReader:
             yield span
 
     def read_spans(self, spans: Iterable[Span]) -> Iterator[tuple[Span, bytes]]:
-        """Yield spans with their bytes, in order.
-
-        Several are read at once, but where files of this machine come from its page cache.
-        """
-        source = iter(spans)
-        slow = 0 if self._is_local else _SLOW_IN_A_ROW
-        while slow < _SLOW_IN_A_ROW:
-            span = next(source, None)
-            if span is None:
-                return
-            started_s = time.perf_counter()
-            data = self.read(span.shard, span.start, span.end)
-            slow = slow + 1 if time.perf_counter() - started_s > _SLOW_S else 0
-            yield span, data
-        yield from self._read_ahead(source)
-
-    def _read_ahead(self, source: Iterator[Span]) -> Iterator[tuple[Span, bytes]]:
+        """Yield spans with their bytes, in order; several are read at once."""
         waiting: deque[tuple[Span, Future[bytes]]] = deque()
         ahead_bytes = 0
-        upcoming = next(source, None)
         try:
-            while waiting or upcoming is not None:
-                while upcoming is not None and (
-                    not waiting
-                    or (
-                        len(waiting) < self._threads
-                        and ahead_bytes + upcoming.end - upcoming.start <= AHEAD_BYTES
-                    )
+            for span in spans:
+                size_bytes = span.end - span.start
+                while waiting and (
+                    len(waiting) >= self._threads or ahead_bytes + size_bytes > AHEAD_BYTES
                 ):
-                    bounds = upcoming.shard, upcoming.start, upcoming.end
-                    waiting.append((upcoming, self._executor().submit(self.read, *bounds)))
-                    ahead_bytes += upcoming.end - upcoming.start
-                    upcoming = next(source, None)
-                span, future = waiting.popleft()
-                yield span, future.result()
-                ahead_bytes -= span.end - span.start
+                    first, future = waiting.popleft()
+                    yield first, future.result()
+                    ahead_bytes -= first.end - first.start
+                read = self._executor().submit(self.read, span.shard, span.start, span.end)
+                waiting.append((span, read))
+                ahead_bytes += size_bytes
+            while waiting:
+                first, future = waiting.popleft()
+                yield first, future.result()
         finally:
             for _, future in waiting:
                 future.cancel()
