@@ -21,7 +21,7 @@ from schemas.layouts.classification import (
     TutorialLayout,
 )
 from transforms.images.convert_images import Color, Encoding
-from transforms.sources.listed_files import ListFiles, is_read
+from transforms.sources.list_blobs import ListFiles, is_read
 from transforms.sources.read_folder import FOLDER, FolderReader
 from transforms.sources.read_samples import SourceSamples
 from transforms.storage import join_uri

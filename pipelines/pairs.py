@@ -16,7 +16,7 @@ from schemas.layouts import Layout
 from schemas.layouts.classification import PairsLayout
 from transforms.sources.elements import spool_for
 from transforms.sources.join_files import JoinFiles, NamedFile, Sides
-from transforms.sources.listed_files import ListFiles, is_read
+from transforms.sources.list_blobs import ListFiles, is_read
 from transforms.sources.read_folder import FOLDER
 from transforms.sources.read_pairs import HIGH, LOW, PairNames, PairReader, pair_root
 from transforms.sources.read_samples import SourceSamples

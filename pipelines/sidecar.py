@@ -29,7 +29,7 @@ from schemas.layouts.pictures import SizeMismatch
 from schemas.layouts.table import TableLayout
 from transforms.sources.elements import spool_for
 from transforms.sources.join_files import JoinFiles, NamedFile, Sides
-from transforms.sources.listed_files import ListFiles
+from transforms.sources.list_blobs import ListFiles
 from transforms.sources.read_samples import SourceSamples
 from transforms.sources.read_sidecar import (
     NameByField,

@@ -20,7 +20,7 @@ from transforms.sources.join_files import (
     refuse_mostly_alone,
     tally_of,
 )
-from transforms.sources.listed_files import ListedFile
+from transforms.sources.list_blobs import ListedFile
 from transforms.storage import Entry
 
 SIDES = Sides("--low", "--high", "check both")

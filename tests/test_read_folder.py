@@ -8,7 +8,7 @@ from schemas.faults import Rejected
 from schemas.fields import ClassFields
 from schemas.samples import Blob, Sample, pack
 from schemas.splits import GIVEN, HASH, Splitting
-from transforms.sources.listed_files import ListedFile, why_skipped
+from transforms.sources.list_blobs import ListedFile, why_skipped
 from transforms.sources.read_folder import FolderReader
 from transforms.sources.read_samples import Item, SourceNote, SplitCounter
 from transforms.storage import Entry

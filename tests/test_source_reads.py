@@ -7,9 +7,8 @@ import apache_beam as beam
 import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
-from transforms.sources import listed_files, read_arrays
-from transforms.sources.list_blobs import MAX_IMAGE_BYTES
-from transforms.sources.listed_files import ListedFile, ListFiles, is_file
+from transforms.sources import list_blobs, read_arrays
+from transforms.sources.list_blobs import MAX_IMAGE_BYTES, ListedFile, ListFiles, is_file
 from transforms.sources.read_sidecar import SideNames
 from transforms.sources.read_table import TableFolder, is_table
 from transforms.storage import Entry
@@ -31,7 +30,7 @@ def file(name: str, size: int = 1, kind: str = "file", root: str = "train") -> L
     ],
 )
 def test_a_folder_s_images_are_read(listed: ListedFile, is_read: bool) -> None:
-    assert listed_files.is_read(listed) is is_read
+    assert list_blobs.is_read(listed) is is_read
 
 
 @pytest.mark.parametrize(
@@ -92,7 +91,7 @@ def test_a_listing_counts_what_its_reader_reads(
     with test_pipeline() as pipeline:
         folders = pipeline | "All" >> ListFiles({"train": str(tmp_path)})
         images = pipeline | "Images" >> ListFiles(
-            {"train": str(tmp_path)}, is_read=listed_files.is_read
+            {"train": str(tmp_path)}, is_read=list_blobs.is_read
         )
         for label, listed, reads in (("all", folders, (3, 330)), ("images", images, (2, 30))):
             found = listed.tallies | f"Reads of {label}" >> beam.MapTuple(

@@ -25,6 +25,23 @@ _DECODE_SEGMENTS = msgspec.json.Decoder(list[CocoSegment]).decode
 
 _VISIBILITIES = {0.0, 1.0, 2.0}
 
+MAX_OUTLINE_PX = 1 << 20
+"""The longest outline that is drawn, and how far from 0 a coordinate may lie."""
+
+_MAX_CHARS_PER_COUNT = 13  # of 5 bits each: as many as 64 bits need
+
+_FIRST_CHAR, _LAST_CHAR = "0", "o"
+
+_EMPTY = Segmentation()
+
+
+class _Rle(msgspec.Struct, gc=False):
+    size: list[int]
+    counts: str | list[int]
+
+
+_DECODE = msgspec.json.Decoder(list[list[float]] | _Rle | None).decode
+
 
 class ObjectOpener:
     """Opens what an annotation file holds as slices.
@@ -84,6 +101,25 @@ class ObjectOpener:
         return points
 
 
+class PanopticImage(NamedTuple):
+    """A panoptic annotation: the name of its PNG, as `blob_name` gives it, and its segments."""
+
+    file_name: str
+    segments: list[SegmentFields]
+
+
+class ParsedSegmentation(NamedTuple):
+    """A segmentation, and the names of what was mended, one entry a time.
+
+    `polygon_dropped` is a polygon of an odd number of coordinates, of less than three points, of no
+    area or too large to be drawn; `segmentation_empty` says that no pixel is meant,
+    `segmentation_missing` that the annotation has none.
+    """
+
+    segmentation: Segmentation
+    repairs: list[str]
+
+
 def area_px2(segmentation: Any, bbox_xywh_px: BBoxXywhPx) -> float:
     """Return an object's area by its segmentation, or by its box where that says nothing.
 
@@ -98,13 +134,6 @@ def area_px2(segmentation: Any, bbox_xywh_px: BBoxXywhPx) -> float:
         if polygons or runs:
             return sum_in_order(map(polygon_area_px2, polygons)) + sum(runs[1::2])
     return bbox_xywh_px[2] * bbox_xywh_px[3]
-
-
-class PanopticImage(NamedTuple):
-    """A panoptic annotation: the name of its PNG, as `blob_name` gives it, and its segments."""
-
-    file_name: str
-    segments: list[SegmentFields]
 
 
 def decode_segments(raw: msgspec.Raw) -> list[CocoSegment]:
@@ -152,42 +181,9 @@ def open_segments(
     return opened
 
 
-def _not_negative(area: float | None, repairs: Counter[str]) -> float | None:
-    """Return an annotated area; None, counted, where it is below 0."""
-    if area is None or area >= 0:
-        return area
-    repairs["area_replaced"] += 1
-    return None
-
-
-def _crowd_of(iscrowd: int, repairs: Counter[str]) -> int:
-    """Return 0 or 1; any other number counts as 1, and is counted."""
-    if iscrowd not in (0, 1):
-        repairs["crowd_replaced"] += 1
-    return int(bool(iscrowd))
-
-
 def unknown_category(category_id: int) -> tuple[str, str]:
     """Return (code, detail) of an annotation of a category that there is not."""
     return "E-ANN-CATEGORY", f"category_id {category_id} is not in categories"
-
-
-class ParsedSegmentation(NamedTuple):
-    """A segmentation, and the names of what was mended, one entry a time.
-
-    `polygon_dropped` is a polygon of an odd number of coordinates, of less than three points, of no
-    area or too large to be drawn; `segmentation_empty` says that no pixel is meant,
-    `segmentation_missing` that the annotation has none.
-    """
-
-    segmentation: Segmentation
-    repairs: list[str]
-
-
-def _parse_segmentation(
-    instance: CocoInstance, image: CocoImage
-) -> ParsedSegmentation | tuple[str, str]:
-    return parse_segmentation(instance.segmentation, image.width_px, image.height_px)
 
 
 def bbox_fault(raw: msgspec.Raw) -> tuple[str, str]:
@@ -197,24 +193,6 @@ def bbox_fault(raw: msgspec.Raw) -> tuple[str, str]:
     except msgspec.ValidationError:
         return "E-BOX-NOT-FINITE", "bbox holds a number that is not finite"
     return check_bbox(bbox) or ("E-BOX-SHAPE", "bbox is not four numbers")
-
-
-MAX_OUTLINE_PX = 1 << 20
-"""The longest outline that is drawn, and how far from 0 a coordinate may lie."""
-
-_MAX_CHARS_PER_COUNT = 13  # of 5 bits each: as many as 64 bits need
-
-_FIRST_CHAR, _LAST_CHAR = "0", "o"
-
-_EMPTY = Segmentation()
-
-
-class _Rle(msgspec.Struct, gc=False):
-    size: list[int]
-    counts: str | list[int]
-
-
-_DECODE = msgspec.json.Decoder(list[list[float]] | _Rle | None).decode
 
 
 def parse_segmentation(
@@ -321,6 +299,27 @@ def decode_rle_counts(text: str) -> list[int] | tuple[str, str]:
     if shift:
         return "E-RLE-CHARS", f"the text ends within count {len(counts)}"
     return counts
+
+
+def _not_negative(area: float | None, repairs: Counter[str]) -> float | None:
+    """Return an annotated area; None, counted, where it is below 0."""
+    if area is None or area >= 0:
+        return area
+    repairs["area_replaced"] += 1
+    return None
+
+
+def _crowd_of(iscrowd: int, repairs: Counter[str]) -> int:
+    """Return 0 or 1; any other number counts as 1, and is counted."""
+    if iscrowd not in (0, 1):
+        repairs["crowd_replaced"] += 1
+    return int(bool(iscrowd))
+
+
+def _parse_segmentation(
+    instance: CocoInstance, image: CocoImage
+) -> ParsedSegmentation | tuple[str, str]:
+    return parse_segmentation(instance.segmentation, image.width_px, image.height_px)
 
 
 def _parse_polygons(polygons: list[list[float]]) -> ParsedSegmentation:

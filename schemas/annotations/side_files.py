@@ -17,7 +17,6 @@ from schemas.fields import BadAnnotation, ObjectFields, Segmentation
 
 _UTF8_BOM = b"\xef\xbb\xbf"
 
-
 _CIRCLE_CORNERS = 64
 
 # Rounded, since libraries differ in the last bit of a cosine.
@@ -29,9 +28,72 @@ _CIRCLE = tuple(
 _SidePx = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 _PointPx = tuple[float, float]
+
 CLASS_NAME = "object"
 """The one class of everything that SA-1B outlines."""
+
 T = TypeVar("T")
+
+
+class _Sections(msgspec.Struct, gc=False):
+    """The keys that tell formats apart."""
+
+    shapes: msgspec.Raw = NOTHING
+    annotations: msgspec.Raw = NOTHING
+    image: msgspec.Raw = NOTHING
+
+
+_SECTIONS = msgspec.json.Decoder(_Sections)
+
+_ANYTHING: "msgspec.json.Decoder[Any]" = msgspec.json.Decoder(dict[str, Any])
+
+_ABSENT = object()
+
+_DECODE_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+_DECODE_VALUE = msgspec.json.Decoder(str | int | float | bool | None).decode
+
+
+class _LabelmeFile(msgspec.Struct, gc=False):
+    shapes: list[msgspec.Raw]
+    width_px: _SidePx | None = msgspec.field(name="imageWidth", default=None)
+    height_px: _SidePx | None = msgspec.field(name="imageHeight", default=None)
+
+
+_LABELME_FILES = msgspec.json.Decoder(_LabelmeFile)
+
+
+class _Shape(msgspec.Struct, gc=False):
+    label: str
+    points: list[_PointPx]
+    shape_type: str | None = None
+    group_id: int | str | None = None
+
+
+_DECODE_SHAPE = msgspec.json.Decoder(_Shape).decode
+
+
+class _Image(msgspec.Struct, gc=False):
+    width: PositiveInt
+    height: PositiveInt
+
+
+class _Sa1bFile(msgspec.Struct, gc=False):
+    image: _Image
+    annotations: list[msgspec.Raw]
+
+
+_SA1B_FILES = msgspec.json.Decoder(_Sa1bFile)
+
+
+class _Annotation(msgspec.Struct, gc=False):
+    id: Int64
+    bbox: msgspec.Raw = msgspec.Raw(b"null")
+    area: float | None = None
+    segmentation: msgspec.Raw = NOTHING
+
+
+_DECODE_ANNOTATION = msgspec.json.Decoder(_Annotation).decode
 
 
 class SideFormat(enum.Enum):
@@ -71,65 +133,6 @@ class OpenedObjects(NamedTuple):
     segmentations: list[Segmentation]
     bad: list[BadAnnotation]
     repairs: Counter[str]
-
-
-class _Sections(msgspec.Struct, gc=False):
-    """The keys that tell formats apart."""
-
-    shapes: msgspec.Raw = NOTHING
-    annotations: msgspec.Raw = NOTHING
-    image: msgspec.Raw = NOTHING
-
-
-_SECTIONS = msgspec.json.Decoder(_Sections)
-
-_ANYTHING: "msgspec.json.Decoder[Any]" = msgspec.json.Decoder(dict[str, Any])
-
-_ABSENT = object()
-
-_DECODE_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-
-_DECODE_VALUE = msgspec.json.Decoder(str | int | float | bool | None).decode
-
-
-class _LabelmeFile(msgspec.Struct, gc=False):
-    shapes: list[msgspec.Raw]
-    width_px: _SidePx | None = msgspec.field(name="imageWidth", default=None)
-    height_px: _SidePx | None = msgspec.field(name="imageHeight", default=None)
-
-
-class _Shape(msgspec.Struct, gc=False):
-    label: str
-    points: list[_PointPx]
-    shape_type: str | None = None
-    group_id: int | str | None = None
-
-
-_LABELME_FILES = msgspec.json.Decoder(_LabelmeFile)
-
-_DECODE_SHAPE = msgspec.json.Decoder(_Shape).decode
-
-
-class _Image(msgspec.Struct, gc=False):
-    width: PositiveInt
-    height: PositiveInt
-
-
-class _Sa1bFile(msgspec.Struct, gc=False):
-    image: _Image
-    annotations: list[msgspec.Raw]
-
-
-class _Annotation(msgspec.Struct, gc=False):
-    id: Int64
-    bbox: msgspec.Raw = msgspec.Raw(b"null")
-    area: float | None = None
-    segmentation: msgspec.Raw = NOTHING
-
-
-_SA1B_FILES = msgspec.json.Decoder(_Sa1bFile)
-
-_DECODE_ANNOTATION = msgspec.json.Decoder(_Annotation).decode
 
 
 def decode(decoder: "msgspec.json.Decoder[T]", data: bytes) -> T | str:
@@ -284,32 +287,6 @@ def outline_of(shape_type: str | None, points: Sequence[_PointPx]) -> list[float
     return [value for point in points for value in point]
 
 
-def _open_shape(raw: msgspec.Raw) -> tuple[str, int | str | None, list[float]] | str:
-    """Return a shape's label, its group and its outline, or why it has no area."""
-    try:
-        shape = _DECODE_SHAPE(raw)
-    except ValueError as error:
-        return str(error)
-    if not shape.label:
-        return "label is empty"
-    outline = outline_of(shape.shape_type, shape.points)
-    return outline if isinstance(outline, str) else (shape.label, shape.group_id, outline)
-
-
-def _entry(place: int, label: str, outlines: list[list[float]]) -> CocoInstance:
-    """Return an object as COCO has it, its box the one around its outlines."""
-    xs = [x for outline in outlines for x in outline[0::2]]
-    ys = [y for outline in outlines for y in outline[1::2]]
-    bbox = [min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)]
-    return CocoInstance(
-        id=place,
-        image_id=0,
-        category_id=label,
-        bbox=msgspec.Raw(msgspec.json.encode(bbox)),
-        segmentation=msgspec.Raw(msgspec.json.encode(outlines)),
-    )
-
-
 def parse_sa1b(data: bytes) -> SideFile | str:
     """Return what an SA-1B file says, or why it says nothing.
 
@@ -338,3 +315,29 @@ def parse_sa1b(data: bytes) -> SideFile | str:
         )
     entries.sort(key=lambda entry: entry.id)
     return SideFile(file.image.width, file.image.height, entries, bad)
+
+
+def _open_shape(raw: msgspec.Raw) -> tuple[str, int | str | None, list[float]] | str:
+    """Return a shape's label, its group and its outline, or why it has no area."""
+    try:
+        shape = _DECODE_SHAPE(raw)
+    except ValueError as error:
+        return str(error)
+    if not shape.label:
+        return "label is empty"
+    outline = outline_of(shape.shape_type, shape.points)
+    return outline if isinstance(outline, str) else (shape.label, shape.group_id, outline)
+
+
+def _entry(place: int, label: str, outlines: list[list[float]]) -> CocoInstance:
+    """Return an object as COCO has it, its box the one around its outlines."""
+    xs = [x for outline in outlines for x in outline[0::2]]
+    ys = [y for outline in outlines for y in outline[1::2]]
+    bbox = [min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)]
+    return CocoInstance(
+        id=place,
+        image_id=0,
+        category_id=label,
+        bbox=msgspec.Raw(msgspec.json.encode(bbox)),
+        segmentation=msgspec.Raw(msgspec.json.encode(outlines)),
+    )

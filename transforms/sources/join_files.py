@@ -10,8 +10,7 @@ import msgspec
 
 from schemas.faults import NO_REJECTS, RejectBudget, fault_line
 from transforms.sources.elements import BatchByKey, GroupBatches, num_groups
-from transforms.sources.list_blobs import first_name
-from transforms.sources.listed_files import ListedFile
+from transforms.sources.list_blobs import ListedFile, first_name
 from transforms.storage.run_spool import RunSpool
 
 OTHER_SIDE = 2

@@ -17,11 +17,11 @@ from schemas.samples import Blob, Sample, pack
 from schemas.splits import Splitting
 from schemas.tensors import BFLOAT16, HEAD_BYTES, NPY_TEXT_TYPES, TEXT, NpyHeader, parse_npy_header
 from transforms.sources.elements import is_in_process
-from transforms.sources.list_blobs import PinTally
-from transforms.sources.listed_files import (
+from transforms.sources.list_blobs import (
     HIDDEN,
     ListedFile,
     ListFiles,
+    PinTally,
     is_file,
     is_folder,
     why_skipped,
@@ -50,6 +50,9 @@ STAGE = "read_arrays"
 MAX_PIECE_ROWS = 65_536
 
 _MAX_PIECE_SIDE_BYTES = 16 << 20
+
+USUAL_NAMES = ("x", "images", "image")
+"""Names of image arrays, where an archive has several arrays and none is asked for."""
 
 
 class StoredArray(msgspec.Struct, frozen=True, array_like=True):
@@ -211,6 +214,18 @@ class ArraySource:
         return name if name.endswith(NPY) else join_uri(self.folder, f"{name}{NPY}")
 
 
+class PlannedArrays(NamedTuple):
+    """What `PlanArrays` returns.
+
+    Attributes:
+        pieces: of all sources' arrays.
+        tallies: the digest of every folder's listing; None where all sources are files.
+    """
+
+    pieces: beam.PCollection[ArrayPiece]
+    tallies: beam.PCollection[tuple[str, PinTally]] | None
+
+
 def plan_pieces(
     root: str, files: Iterable[OpenedFile], source: ArraySource, access: Access = DEFAULT_ACCESS
 ) -> Iterator[ArrayPiece]:
@@ -235,6 +250,94 @@ def plan_pieces(
         sides |= {name: (side, position) for name, side in beside.items()}
         yield from _pieces_of(root, file, source, position, sides)
         position += rows
+
+
+def open_file(
+    entry: Entry, source: ArraySource, access: Access = DEFAULT_ACCESS
+) -> Iterator[OpenedFile]:
+    """Yield the arrays of a source's file; none where it holds no image array.
+
+    Raises:
+        RuntimeError: `E-ARR-…` when it cannot be read, `E-ARG` when an array is not there, or a
+            storage fault.
+    """
+    if not (source.is_file or _is_meant(entry, source.folder)):
+        return
+    if entry.name.endswith(NPY):
+        stem = entry.name.removesuffix(NPY)
+        beside = {source.side_uri(name) for name in source.sides}
+        is_image = stem == source.image if source.image else True
+        if source.is_file or (is_image and join_uri(source.folder, entry.name) not in beside):
+            yield OpenedFile(_open_npy(source.folder, entry, source.dtype, access))
+        return
+    inside = [name for name in source.sides if not name.endswith(NPY)]
+    names = list_members(open_storage(source.folder, access), entry)
+    image = _image_of(names, source, join_uri(source.folder, entry.name))
+    for name in inside:
+        if name not in names:
+            where = f"{join_uri(source.folder, entry.name)}:{name}"
+            raise RuntimeError(
+                fault_line("E-ARG", where, "no such array", "name one that is there")
+            )
+    found = [_open_member(source, entry, name, access) for name in (image, *inside)]
+    yield OpenedFile(found[0], tuple(found[1:]))
+
+
+def open_side(source: ArraySource, name: str, access: Access = DEFAULT_ACCESS) -> StoredArray:
+    """Return an array that lies in a file of its own.
+
+    Raises:
+        RuntimeError: `E-ARG` when there is no such file, `E-ARR-…` when it cannot be read.
+    """
+    uri = source.side_uri(name)
+    storage, entry = find_uri(uri, access)
+    return _open_npy(storage.root, entry, source.dtype, access)
+
+
+def read_rows(
+    stored: StoredArray, start: int, rows: int, access: Access = DEFAULT_ACCESS
+) -> list[int | float | str]:
+    """Return values of an array of single values, numbers or text.
+
+    Raises:
+        RuntimeError: `E-ARR-TYPE` when text cannot be decoded, or a storage fault.
+    """
+    header = stored.header
+    begin = header.start + start * header.item_bytes
+    end = begin + rows * header.item_bytes
+    storage = open_storage(stored.folder, access)
+    if stored.packed:
+        data = read_packed(storage, stored.entry, stored.packed, (begin, end))
+    else:
+        with open_stored(storage, stored.entry, 1) as file:
+            file.seek(begin)
+            data = file.read(end - begin)
+    try:
+        return _values(header, data, rows)
+    except ValueError as error:
+        raise _type_fault(stored.where, f"text that cannot be decoded ({error})") from None
+
+
+def check_side(side: StoredArray, rows: int) -> None:
+    """Refuse an array that is not one value for each of so many rows.
+
+    Raises:
+        RuntimeError: `E-ARR-TYPE` or `E-ARR-COUNT`.
+    """
+    shape = side.header.shape
+    if side.header.dtype == BFLOAT16 or math.prod(shape[1:]) != 1:
+        what = f"{side.header.dtype} of shape {shape}, and not one number or text a row"
+        raise _type_fault(side.where, what)
+    if side.rows != rows:
+        what = f"{side.rows} rows, the images have {rows}"
+        remedy = "give the array that belongs to them"
+        raise RuntimeError(fault_line("E-ARR-COUNT", side.where, what, remedy))
+
+
+def is_read(file: ListedFile) -> bool:
+    """Return whether a listed file is one of arrays, by its name."""
+    name = file.entry.name
+    return is_file(file) and name.endswith((NPY, NPZ)) and why_skipped(name) != HIDDEN
 
 
 def _pieces_of(
@@ -340,56 +443,6 @@ def _label(value: int | float | str | None, piece: ArrayPiece, name: str) -> int
     return value
 
 
-class PlannedArrays(NamedTuple):
-    """What `PlanArrays` returns.
-
-    Attributes:
-        pieces: of all sources' arrays.
-        tallies: the digest of every folder's listing; None where all sources are files.
-    """
-
-    pieces: beam.PCollection[ArrayPiece]
-    tallies: beam.PCollection[tuple[str, PinTally]] | None
-
-
-@dataclass(eq=False)
-class PlanArrays(beam.PTransform):
-    """Root -> the pieces of sources' arrays, in any order; only headers are read.
-
-    Attributes:
-        sources: by the name of the root that each is.
-        access: how stores are reached.
-    """
-
-    sources: Mapping[str, ArraySource]
-    access: Access = DEFAULT_ACCESS
-
-    def expand(self, root: beam.pvalue.PBegin) -> PlannedArrays:
-        """List folders, open files and divide arrays."""
-        folders = {name: s.uri for name, s in self.sources.items() if not s.is_file}
-        files = (
-            root
-            | "Sources" >> beam.Create(sorted(self.sources))
-            | "FindFiles" >> beam.FlatMap(_find_file, self.sources, self.access)
-        )
-        tallies = None
-        if folders:
-            listed = root | "ListFiles" >> ListFiles(folders, self.access, is_read=is_read)
-            tallies = listed.tallies
-            files = (files, listed.files) | "AllFiles" >> beam.Flatten()
-        if not is_in_process(root.pipeline):
-            files |= "SpreadFiles" >> beam.Reshuffle()
-        pieces = (
-            files
-            | "OpenFiles" >> beam.FlatMap(_open_file, self.sources, self.access)
-            | "GroupSources" >> beam.GroupByKey()
-            | "PlanPieces" >> beam.FlatMap(_plan_pieces, self.sources, self.access)
-        )
-        if not is_in_process(root.pipeline):
-            pieces |= "SpreadPieces" >> beam.Reshuffle()
-        return PlannedArrays(pieces, tallies)
-
-
 def _find_file(
     root: str, sources: Mapping[str, ArraySource], access: Access
 ) -> Iterator[ListedFile]:
@@ -412,92 +465,6 @@ def _plan_pieces(
     yield from plan_pieces(root, files, sources[root], access)
 
 
-USUAL_NAMES = ("x", "images", "image")
-"""Names of image arrays, where an archive has several arrays and none is asked for."""
-
-
-def open_file(
-    entry: Entry, source: ArraySource, access: Access = DEFAULT_ACCESS
-) -> Iterator[OpenedFile]:
-    """Yield the arrays of a source's file; none where it holds no image array.
-
-    Raises:
-        RuntimeError: `E-ARR-…` when it cannot be read, `E-ARG` when an array is not there, or a
-            storage fault.
-    """
-    if not (source.is_file or _is_meant(entry, source.folder)):
-        return
-    if entry.name.endswith(NPY):
-        stem = entry.name.removesuffix(NPY)
-        beside = {source.side_uri(name) for name in source.sides}
-        is_image = stem == source.image if source.image else True
-        if source.is_file or (is_image and join_uri(source.folder, entry.name) not in beside):
-            yield OpenedFile(_open_npy(source.folder, entry, source.dtype, access))
-        return
-    inside = [name for name in source.sides if not name.endswith(NPY)]
-    names = list_members(open_storage(source.folder, access), entry)
-    image = _image_of(names, source, join_uri(source.folder, entry.name))
-    for name in inside:
-        if name not in names:
-            where = f"{join_uri(source.folder, entry.name)}:{name}"
-            raise RuntimeError(
-                fault_line("E-ARG", where, "no such array", "name one that is there")
-            )
-    found = [_open_member(source, entry, name, access) for name in (image, *inside)]
-    yield OpenedFile(found[0], tuple(found[1:]))
-
-
-def open_side(source: ArraySource, name: str, access: Access = DEFAULT_ACCESS) -> StoredArray:
-    """Return an array that lies in a file of its own.
-
-    Raises:
-        RuntimeError: `E-ARG` when there is no such file, `E-ARR-…` when it cannot be read.
-    """
-    uri = source.side_uri(name)
-    storage, entry = find_uri(uri, access)
-    return _open_npy(storage.root, entry, source.dtype, access)
-
-
-def read_rows(
-    stored: StoredArray, start: int, rows: int, access: Access = DEFAULT_ACCESS
-) -> list[int | float | str]:
-    """Return values of an array of single values, numbers or text.
-
-    Raises:
-        RuntimeError: `E-ARR-TYPE` when text cannot be decoded, or a storage fault.
-    """
-    header = stored.header
-    begin = header.start + start * header.item_bytes
-    end = begin + rows * header.item_bytes
-    storage = open_storage(stored.folder, access)
-    if stored.packed:
-        data = read_packed(storage, stored.entry, stored.packed, (begin, end))
-    else:
-        with open_stored(storage, stored.entry, 1) as file:
-            file.seek(begin)
-            data = file.read(end - begin)
-    try:
-        return _values(header, data, rows)
-    except ValueError as error:
-        raise _type_fault(stored.where, f"text that cannot be decoded ({error})") from None
-
-
-def check_side(side: StoredArray, rows: int) -> None:
-    """Refuse an array that is not one value for each of so many rows.
-
-    Raises:
-        RuntimeError: `E-ARR-TYPE` or `E-ARR-COUNT`.
-    """
-    shape = side.header.shape
-    if side.header.dtype == BFLOAT16 or math.prod(shape[1:]) != 1:
-        what = f"{side.header.dtype} of shape {shape}, and not one number or text a row"
-        raise _type_fault(side.where, what)
-    if side.rows != rows:
-        what = f"{side.rows} rows, the images have {rows}"
-        remedy = "give the array that belongs to them"
-        raise RuntimeError(fault_line("E-ARR-COUNT", side.where, what, remedy))
-
-
 def _is_meant(entry: Entry, folder: str) -> bool:
     """Return whether what a folder holds is meant as a file of arrays, by its name.
 
@@ -516,12 +483,6 @@ def _is_meant(entry: Entry, folder: str) -> bool:
         what, remedy = "its name does not end in .npy or .npz, in small letters", "rename it"
         raise RuntimeError(fault_line("E-ARG", join_uri(folder, name), what, remedy))
     return True
-
-
-def is_read(file: ListedFile) -> bool:
-    """Return whether a listed file is one of arrays, by its name."""
-    name = file.entry.name
-    return is_file(file) and name.endswith((NPY, NPZ)) and why_skipped(name) != HIDDEN
 
 
 def _image_of(names: Sequence[str], source: ArraySource, where: str) -> str:
@@ -586,3 +547,41 @@ def _values(header: NpyHeader, data: bytes, rows: int) -> list[int | float | str
 def _type_fault(where: str, what: str) -> RuntimeError:
     remedy = "convert it, one number or text a row"
     return RuntimeError(fault_line("E-ARR-TYPE", where, what, remedy))
+
+
+@dataclass(eq=False)
+class PlanArrays(beam.PTransform):
+    """Root -> the pieces of sources' arrays, in any order; only headers are read.
+
+    Attributes:
+        sources: by the name of the root that each is.
+        access: how stores are reached.
+    """
+
+    sources: Mapping[str, ArraySource]
+    access: Access = DEFAULT_ACCESS
+
+    def expand(self, root: beam.pvalue.PBegin) -> PlannedArrays:
+        """List folders, open files and divide arrays."""
+        folders = {name: s.uri for name, s in self.sources.items() if not s.is_file}
+        files = (
+            root
+            | "Sources" >> beam.Create(sorted(self.sources))
+            | "FindFiles" >> beam.FlatMap(_find_file, self.sources, self.access)
+        )
+        tallies = None
+        if folders:
+            listed = root | "ListFiles" >> ListFiles(folders, self.access, is_read=is_read)
+            tallies = listed.tallies
+            files = (files, listed.files) | "AllFiles" >> beam.Flatten()
+        if not is_in_process(root.pipeline):
+            files |= "SpreadFiles" >> beam.Reshuffle()
+        pieces = (
+            files
+            | "OpenFiles" >> beam.FlatMap(_open_file, self.sources, self.access)
+            | "GroupSources" >> beam.GroupByKey()
+            | "PlanPieces" >> beam.FlatMap(_plan_pieces, self.sources, self.access)
+        )
+        if not is_in_process(root.pipeline):
+            pieces |= "SpreadPieces" >> beam.Reshuffle()
+        return PlannedArrays(pieces, tallies)

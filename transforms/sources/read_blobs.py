@@ -17,20 +17,6 @@ from schemas.tensors import HEAD_BYTES
 from transforms.storage import Entry, Span, Storage, join_uri, open_stored
 from transforms.storage.disk import coded
 
-
-def read_blob(storage: Storage, blob: Blob) -> bytes:
-    """Return a blob's bytes, those of the file that was listed.
-
-    Raises:
-        RuntimeError: `E-SRC-CHANGED`, `E-ARR-ZIP`, or a storage fault.
-    """
-    listed = Entry(blob.name, blob.size_bytes, blob.pin, blob.crc32c)
-    span = None if blob.length < 0 else (blob.offset, blob.offset + blob.length)
-    if blob.member and span is not None:
-        return UNPACKED.bytes_of(storage, listed, blob.member, span)
-    return storage.read(blob.name, listed, span)
-
-
 NPY, NPZ = ".npy", ".npz"
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, lengths of name and extra field
@@ -55,76 +41,6 @@ _BAD_ZIP = (
 )
 
 SAVE_AGAIN = "save it again with numpy.savez or numpy.savez_compressed"
-
-
-class Member(NamedTuple):
-    """An array of an archive.
-
-    Attributes:
-        name: of the array, without its `.npy`.
-        packed: name of the member where it is compressed; empty where its bytes are the file's.
-        start: where its bytes begin: in the file's, or where it is compressed in its own.
-        end: where they end.
-        head: its first bytes, for its header.
-    """
-
-    name: str
-    packed: str
-    start: int
-    end: int
-    head: bytes
-
-
-def list_members(storage: Storage, entry: Entry) -> list[str]:
-    """Return the names of the arrays of an archive, as its directory has them.
-
-    Raises:
-        RuntimeError: `E-ARR-ZIP` when it is none, or a storage fault.
-    """
-    with _archive(storage, entry) as archive:
-        return [
-            info.filename.removesuffix(NPY)
-            for info in archive.infolist()
-            if info.filename.endswith(NPY)
-        ]
-
-
-def find_member(storage: Storage, entry: Entry, name: str) -> Member:
-    """Return where an array of an archive lies, and how it begins.
-
-    Raises:
-        RuntimeError: `E-ARR-ZIP` when it cannot be read, or a storage fault.
-    """
-    with _archive(storage, entry) as archive:
-        info = _info_of(archive, f"{name}{NPY}")
-        if info.compress_type == zipfile.ZIP_STORED:
-            start = _data_start(archive, info)
-            end = start + info.file_size
-            if end > entry.size_bytes:
-                raise zipfile.BadZipFile(f"{name} ends behind the file's end")
-            file = _stream(archive)
-            file.seek(start)
-            head = file.read(min(HEAD_BYTES, end - start))
-            return Member(name, "", start, end, head)
-        with archive.open(info) as packed:
-            head = packed.read(HEAD_BYTES)
-        return Member(name, info.filename, 0, info.file_size, head)
-
-
-def read_packed(storage: Storage, entry: Entry, member: str, span: Span) -> bytes:
-    """Return a span of a compressed member, for which all before it is unpacked too.
-
-    Raises:
-        RuntimeError: `E-ARR-ZIP` when it cannot be unpacked, or a storage fault.
-    """
-    start, end = span
-    with _archive(storage, entry) as archive, archive.open(_info_of(archive, member)) as packed:
-        for skipped in range(0, start, _PIECE_BYTES):
-            packed.read(min(_PIECE_BYTES, start - skipped))
-        data = packed.read(end - start)
-        if len(data) != end - start:
-            raise zipfile.BadZipFile(f"{member} ends early")
-        return data
 
 
 class UnpackedMembers:
@@ -182,6 +98,89 @@ class UnpackedMembers:
 
 UNPACKED = UnpackedMembers()
 """Of this process."""
+
+
+class Member(NamedTuple):
+    """An array of an archive.
+
+    Attributes:
+        name: of the array, without its `.npy`.
+        packed: name of the member where it is compressed; empty where its bytes are the file's.
+        start: where its bytes begin: in the file's, or where it is compressed in its own.
+        end: where they end.
+        head: its first bytes, for its header.
+    """
+
+    name: str
+    packed: str
+    start: int
+    end: int
+    head: bytes
+
+
+def read_blob(storage: Storage, blob: Blob) -> bytes:
+    """Return a blob's bytes, those of the file that was listed.
+
+    Raises:
+        RuntimeError: `E-SRC-CHANGED`, `E-ARR-ZIP`, or a storage fault.
+    """
+    listed = Entry(blob.name, blob.size_bytes, blob.pin, blob.crc32c)
+    span = None if blob.length < 0 else (blob.offset, blob.offset + blob.length)
+    if blob.member and span is not None:
+        return UNPACKED.bytes_of(storage, listed, blob.member, span)
+    return storage.read(blob.name, listed, span)
+
+
+def list_members(storage: Storage, entry: Entry) -> list[str]:
+    """Return the names of the arrays of an archive, as its directory has them.
+
+    Raises:
+        RuntimeError: `E-ARR-ZIP` when it is none, or a storage fault.
+    """
+    with _archive(storage, entry) as archive:
+        return [
+            info.filename.removesuffix(NPY)
+            for info in archive.infolist()
+            if info.filename.endswith(NPY)
+        ]
+
+
+def find_member(storage: Storage, entry: Entry, name: str) -> Member:
+    """Return where an array of an archive lies, and how it begins.
+
+    Raises:
+        RuntimeError: `E-ARR-ZIP` when it cannot be read, or a storage fault.
+    """
+    with _archive(storage, entry) as archive:
+        info = _info_of(archive, f"{name}{NPY}")
+        if info.compress_type == zipfile.ZIP_STORED:
+            start = _data_start(archive, info)
+            end = start + info.file_size
+            if end > entry.size_bytes:
+                raise zipfile.BadZipFile(f"{name} ends behind the file's end")
+            file = _stream(archive)
+            file.seek(start)
+            head = file.read(min(HEAD_BYTES, end - start))
+            return Member(name, "", start, end, head)
+        with archive.open(info) as packed:
+            head = packed.read(HEAD_BYTES)
+        return Member(name, info.filename, 0, info.file_size, head)
+
+
+def read_packed(storage: Storage, entry: Entry, member: str, span: Span) -> bytes:
+    """Return a span of a compressed member, for which all before it is unpacked too.
+
+    Raises:
+        RuntimeError: `E-ARR-ZIP` when it cannot be unpacked, or a storage fault.
+    """
+    start, end = span
+    with _archive(storage, entry) as archive, archive.open(_info_of(archive, member)) as packed:
+        for skipped in range(0, start, _PIECE_BYTES):
+            packed.read(min(_PIECE_BYTES, start - skipped))
+        data = packed.read(end - start)
+        if len(data) != end - start:
+            raise zipfile.BadZipFile(f"{member} ends early")
+        return data
 
 
 def _unpack(storage: Storage, entry: Entry, member: str, folder: str) -> IO[bytes]:

@@ -8,8 +8,7 @@ from schemas.faults import Rejected
 from schemas.fields import ClassFields
 from schemas.samples import Blob, Sample, pack
 from schemas.splits import Splitting
-from transforms.sources.list_blobs import pin_sample
-from transforms.sources.listed_files import HIDDEN, ListedFile, is_folder, why_skipped
+from transforms.sources.list_blobs import HIDDEN, ListedFile, is_folder, pin_sample, why_skipped
 from transforms.sources.read_samples import Item, SourceNote
 
 STAGE = "read_folder"

@@ -8,8 +8,7 @@ from schemas.faults import Rejected
 from schemas.samples import Blob, Sample
 from schemas.splits import Splitting
 from transforms.sources.join_files import OTHER_SIDE, JoinedFiles, NamedFile
-from transforms.sources.list_blobs import pin_sample
-from transforms.sources.listed_files import ListedFile, is_folder, why_skipped
+from transforms.sources.list_blobs import ListedFile, is_folder, pin_sample, why_skipped
 from transforms.sources.read_folder import FOLDER
 from transforms.sources.read_samples import Item, SourceNote
 

@@ -87,24 +87,6 @@ class SplitSource(msgspec.Struct, frozen=True):
 SplitSourceOutput = beam.pvalue.TaggedOutput[Literal["files"], SplitSource]
 
 
-class SourceSamples(NamedTuple):
-    """What a reader's transform returns; `plan_data_set` takes it.
-
-    Attributes:
-        samples: every sample once, in any order.
-        rejected: samples that cannot be planned, and annotations dropped.
-        files: one `SplitSource` a split.
-        listing: what samples' blobs are to be pinned by; None where they come pinned.
-        tallies: digests of listings that the reader made itself, per root; None for none.
-    """
-
-    samples: beam.PCollection[Sample]
-    rejected: beam.PCollection[Rejected]
-    files: beam.PCollection[SplitSource]
-    listing: beam.PCollection[tuple[BlobName, Entry]] | None = None
-    tallies: beam.PCollection[tuple[str, PinTally]] | None = None
-
-
 class SourceNote(msgspec.Struct, frozen=True, array_like=True):
     """What a piece of a source tells besides its samples.
 
@@ -131,86 +113,6 @@ Item = Sample | Rejected | SourceNote
 """What readers yield. A `Rejected` is a listed sample that comes out otherwise in no form, or an
 annotation that was dropped from one."""
 
-
-@dataclass(eq=False)
-class ReadSamples(beam.PTransform):
-    """Pieces of sources -> their samples, rejects, and one `SplitSource` a split.
-
-    Every sample comes out once, in any order; those that `exclude` names are counted alone.
-
-    Attributes:
-        read: the reader, a pure function of a piece; a named function or a picklable value.
-        source_files: URIs of files that the sources are recognised by, for every split there is.
-        exclude: URI of a `rejected.jsonl` whose samples are left out; empty for none.
-        access: how stores are reached.
-    """
-
-    read: Callable[[Any], Iterable[Item]]
-    source_files: Mapping[str, Sequence[str]]
-    exclude: str = ""
-    access: Access = DEFAULT_ACCESS
-
-    def expand(self, pieces: beam.PCollection) -> SourceSamples:
-        """Read every piece."""
-        known = (
-            pieces.pipeline
-            | "Once" >> beam.Impulse()
-            | "KnowSplits"
-            >> beam.FlatMap(_known_splits, self.source_files, self.exclude, self.access)
-        )
-        read = pieces | "Read" >> beam.ParDo(
-            _Read(self.read, self.exclude, self.access), beam.pvalue.AsList(known)
-        ).with_outputs("rejected", "files", main="samples")
-        files = (
-            (read.files, known)
-            | "AllParts" >> beam.Flatten()
-            | "BySplit" >> beam.WithKeys(operator.attrgetter("split"))
-            | "AddSplitSources" >> beam.CombinePerKey(add_split_sources)
-            | "SplitSources" >> beam.Values()
-        )
-        return SourceSamples(read.samples, read.rejected, files)
-
-
-def _known_splits(
-    _: bytes, source_files: Mapping[str, Sequence[str]], exclude: str, access: Access
-) -> Iterator[SplitSource]:
-    identity = functools.cache(lambda uris: uri_identity(uris, exclude, access))
-    for split in sorted(source_files):
-        yield SplitSource(split=split, identity=identity(tuple(source_files[split])))
-
-
-class _Read(beam.DoFn):
-    """Runs a reader; its counts leave once a bundle.
-
-    Files are recognised before any is read: what changes in between is refused by its pin, or makes
-    the next run look again. Seen later, new files would be taken for those that were read.
-    """
-
-    def __init__(self, read: Callable[[Any], Iterable[Item]], exclude: str, access: Access) -> None:
-        self._read = read
-        self._exclude = exclude
-        self._access = access
-
-    def setup(self) -> None:
-        self._excluded: dict[str, dict[str, str]] = {}
-        if self._exclude:
-            self._excluded = excluded_keys(read_uri(self._exclude, self._access), self._exclude)
-
-    def start_bundle(self) -> None:
-        self._counter = SplitCounter(self._excluded)  # anew, whatever became of the bundle before
-
-    def process(
-        self, piece: Any, known: list[SplitSource]
-    ) -> Iterator[Sample | RejectedOutput | SplitSourceOutput]:
-        for item in self._counter.admit(self._read(piece)):
-            yield RejectedOutput("rejected", item) if isinstance(item, Rejected) else item
-
-    def finish_bundle(self) -> Iterator:
-        for source in self._counter.split_sources():
-            windowed = GlobalWindows.windowed_value_at_end_of_window(source)
-            yield beam.pvalue.TaggedOutput("files", windowed)
-
-
 _NOTHING_EXCLUDED: Mapping[str, str] = {}
 
 _MAX_CLASS_NAMES = 1_000_000
@@ -218,150 +120,22 @@ _MAX_CLASS_NAMES = 1_000_000
 _MAX_HASHED_BYTES = 2**30  # a larger file is known by its pin, rather than read for its checksum
 
 
-def add_split_sources(parts: Iterable[SplitSource]) -> SplitSource:
-    """Return the sum of the parts of a split's sources.
+class SourceSamples(NamedTuple):
+    """What a reader's transform returns; `plan_data_set` takes it.
 
-    Raises:
-        RuntimeError: `E-ANN-LABELS` when labels contradict, or class names are too many for labels.
+    Attributes:
+        samples: every sample once, in any order.
+        rejected: samples that cannot be planned, and annotations dropped.
+        files: one `SplitSource` a split.
+        listing: what samples' blobs are to be pinned by; None where they come pinned.
+        tallies: digests of listings that the reader made itself, per root; None for none.
     """
-    several = sorted(parts, key=operator.attrgetter("identity"))
-    first = several[0]
-    if len(several) == 1:
-        return first
-    names = _union(part.class_names for part in several)
-    if len(names) > _MAX_CLASS_NAMES:
-        what = f"more than {_MAX_CLASS_NAMES} classes, such as {names[0]!r} and {names[-1]!r}"
-        remedy = "give labels that are shared, not an id of each sample"
-        raise RuntimeError(fault_line("E-ANN-LABELS", f"split {first.split}", what, remedy))
-    return SplitSource(
-        split=first.split,
-        identity=" and ".join(sorted({part.identity for part in several} - {""})),
-        images=sum(part.images for part in several),
-        annotations=sum(part.annotations for part in several),
-        excluded_images=sum(part.excluded_images for part in several),
-        excluded_annotations=sum(part.excluded_annotations for part in several),
-        repeated_annotation_ids=sum(part.repeated_annotation_ids for part in several),
-        labels=unite_labels((label for part in several for label in part.labels), first.split),
-        found=_union(part.found for part in several),
-        skipped=_add(part.skipped for part in several),
-        skipped_annotations=_add(part.skipped_annotations for part in several),
-        repairs=_add(part.repairs for part in several),
-        class_names=names,
-        columns=add_facts(column for part in several for column in part.columns),
-        rows=sum(part.rows for part in several),
-        licenses=sorted({license for part in several for license in part.licenses}),
-    )
 
-
-def is_there(file: SplitSource, splitting: Splitting) -> bool:
-    """Return whether a split is one of the data set, even without samples."""
-    return bool(file.images) or file.split not in splitting.optional_splits
-
-
-def _union(parts: Iterable[Collection[str]]) -> list[str]:
-    return sorted({name for part in parts for name in part})
-
-
-def _add(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    return dict(sorted(sum(map(Counter, counts), Counter()).items()))
-
-
-def merge_labels(files: Collection[SplitSource]) -> list[Label]:
-    """Return the numbered labels of all splits, by id.
-
-    Raises:
-        RuntimeError: `E-ANN-LABELS` when two contradict.
-    """
-    return unite_labels((label for file in files for label in file.labels), "all annotation files")
-
-
-def uri_identity(uris: Sequence[str], exclude: str, access: Access = DEFAULT_ACCESS) -> str:
-    """Return by what a rerun recognises a split's source files and what was left out of them.
-
-    Sizes and CRC-32C, whatever the order of the files; their bytes pass through in pieces. Files
-    over 1 GiB are known by their pins, where the store does not tell the checksum.
-
-    Raises:
-        RuntimeError: `E-ARG` when one of them is not there.
-    """
-    files, excluded = (
-        [_identity_at(uri, access) for uri in given] for given in (uris, filter(None, [exclude]))
-    )
-    return join_identities(files, *excluded)
-
-
-def _identity_at(uri: str, access: Access) -> str:
-    storage, entry = find_uri(uri, access)
-    if _is_known_by_pin(entry):
-        return _pin_identity(entry)
-    return _file_identity(entry.size_bytes, storage.crc32c(entry.name))
-
-
-def _is_known_by_pin(entry: Entry) -> bool:
-    return entry.crc32c is None and entry.size_bytes > _MAX_HASHED_BYTES
-
-
-def _pin_identity(entry: Entry) -> str:
-    return f"{entry.size_bytes}:{entry.pin}"
-
-
-def read_identified(uri: str, access: Access = DEFAULT_ACCESS) -> tuple[bytes, str]:
-    """Return a file's bytes, and by what `uri_identity` recognises it.
-
-    Raises:
-        RuntimeError: `E-ARG` when there is no such file, or a storage fault.
-    """
-    storage, entry = find_uri(uri, access)
-    data = storage.read(entry.name, entry)
-    return data, identity_of(entry, google_crc32c.value(data))
-
-
-def identity_of(entry: Entry, crc32c: int) -> str:
-    """Return by what `uri_identity` recognises a file as it was listed, and read.
-
-    Args:
-        entry: as listed.
-        crc32c: of the bytes that were read.
-    """
-    if _is_known_by_pin(entry):
-        return _pin_identity(entry)
-    return _file_identity(entry.size_bytes, crc32c)
-
-
-def _file_identity(size_bytes: int, crc32c: int) -> str:
-    return f"{size_bytes}:{crc32c:08x}"
-
-
-def join_identities(files: Iterable[str], *excluded: str) -> str:
-    """Return the identity of a split's source files, and of what is left out of them.
-
-    >>> join_identities(["9:2", "8:1"], "3:4")
-    '8:1 and 9:2 without 3:4'
-    """
-    return " without ".join([" and ".join(sorted(files)), *excluded])
-
-
-def excluded_keys(data: bytes, where: str) -> dict[str, dict[str, str]]:
-    """Return the keys of the samples that a `rejected.jsonl` names, with their files, per split.
-
-    Lines about single annotations are passed over: their samples were written.
-
-    Raises:
-        RuntimeError: `E-ARG` when a line is no reject.
-    """
-    keys: dict[str, dict[str, str]] = {}
-    for number, line in enumerate(data.splitlines(), start=1):
-        try:
-            rejected = from_json(line, Rejected)
-            scope = rejected.scope
-        except (ValueError, KeyError) as error:
-            what = f"line {number} is no line of rejected.jsonl ({error})"
-            raise RuntimeError(
-                fault_line("E-ARG", where, what, "give --exclude the file of an earlier run")
-            ) from None
-        if scope is Scope.SAMPLE:
-            keys.setdefault(rejected.split, {})[rejected.key] = rejected.file_name
-    return keys
+    samples: beam.PCollection[Sample]
+    rejected: beam.PCollection[Rejected]
+    files: beam.PCollection[SplitSource]
+    listing: beam.PCollection[tuple[BlobName, Entry]] | None = None
+    tallies: beam.PCollection[tuple[str, PinTally]] | None = None
 
 
 class SplitCounter:
@@ -443,3 +217,228 @@ class SplitCounter:
             remedy = "give --exclude the file of a run of these sources"
             where = f"sample {item.key} of {item.split}"
             raise RuntimeError(fault_line("E-ARG", where, what, remedy))
+
+
+def add_split_sources(parts: Iterable[SplitSource]) -> SplitSource:
+    """Return the sum of the parts of a split's sources.
+
+    Raises:
+        RuntimeError: `E-ANN-LABELS` when labels contradict, or class names are too many for labels.
+    """
+    several = sorted(parts, key=operator.attrgetter("identity"))
+    first = several[0]
+    if len(several) == 1:
+        return first
+    names = _union(part.class_names for part in several)
+    if len(names) > _MAX_CLASS_NAMES:
+        what = f"more than {_MAX_CLASS_NAMES} classes, such as {names[0]!r} and {names[-1]!r}"
+        remedy = "give labels that are shared, not an id of each sample"
+        raise RuntimeError(fault_line("E-ANN-LABELS", f"split {first.split}", what, remedy))
+    return SplitSource(
+        split=first.split,
+        identity=" and ".join(sorted({part.identity for part in several} - {""})),
+        images=sum(part.images for part in several),
+        annotations=sum(part.annotations for part in several),
+        excluded_images=sum(part.excluded_images for part in several),
+        excluded_annotations=sum(part.excluded_annotations for part in several),
+        repeated_annotation_ids=sum(part.repeated_annotation_ids for part in several),
+        labels=unite_labels((label for part in several for label in part.labels), first.split),
+        found=_union(part.found for part in several),
+        skipped=_add(part.skipped for part in several),
+        skipped_annotations=_add(part.skipped_annotations for part in several),
+        repairs=_add(part.repairs for part in several),
+        class_names=names,
+        columns=add_facts(column for part in several for column in part.columns),
+        rows=sum(part.rows for part in several),
+        licenses=sorted({license for part in several for license in part.licenses}),
+    )
+
+
+def is_there(file: SplitSource, splitting: Splitting) -> bool:
+    """Return whether a split is one of the data set, even without samples."""
+    return bool(file.images) or file.split not in splitting.optional_splits
+
+
+def merge_labels(files: Collection[SplitSource]) -> list[Label]:
+    """Return the numbered labels of all splits, by id.
+
+    Raises:
+        RuntimeError: `E-ANN-LABELS` when two contradict.
+    """
+    return unite_labels((label for file in files for label in file.labels), "all annotation files")
+
+
+def uri_identity(uris: Sequence[str], exclude: str, access: Access = DEFAULT_ACCESS) -> str:
+    """Return by what a rerun recognises a split's source files and what was left out of them.
+
+    Sizes and CRC-32C, whatever the order of the files; their bytes pass through in pieces. Files
+    over 1 GiB are known by their pins, where the store does not tell the checksum.
+
+    Raises:
+        RuntimeError: `E-ARG` when one of them is not there.
+    """
+    files, excluded = (
+        [_identity_at(uri, access) for uri in given] for given in (uris, filter(None, [exclude]))
+    )
+    return join_identities(files, *excluded)
+
+
+def read_identified(uri: str, access: Access = DEFAULT_ACCESS) -> tuple[bytes, str]:
+    """Return a file's bytes, and by what `uri_identity` recognises it.
+
+    Raises:
+        RuntimeError: `E-ARG` when there is no such file, or a storage fault.
+    """
+    storage, entry = find_uri(uri, access)
+    data = storage.read(entry.name, entry)
+    return data, identity_of(entry, google_crc32c.value(data))
+
+
+def identity_of(entry: Entry, crc32c: int) -> str:
+    """Return by what `uri_identity` recognises a file as it was listed, and read.
+
+    Args:
+        entry: as listed.
+        crc32c: of the bytes that were read.
+    """
+    if _is_known_by_pin(entry):
+        return _pin_identity(entry)
+    return _file_identity(entry.size_bytes, crc32c)
+
+
+def join_identities(files: Iterable[str], *excluded: str) -> str:
+    """Return the identity of a split's source files, and of what is left out of them.
+
+    >>> join_identities(["9:2", "8:1"], "3:4")
+    '8:1 and 9:2 without 3:4'
+    """
+    return " without ".join([" and ".join(sorted(files)), *excluded])
+
+
+def excluded_keys(data: bytes, where: str) -> dict[str, dict[str, str]]:
+    """Return the keys of the samples that a `rejected.jsonl` names, with their files, per split.
+
+    Lines about single annotations are passed over: their samples were written.
+
+    Raises:
+        RuntimeError: `E-ARG` when a line is no reject.
+    """
+    keys: dict[str, dict[str, str]] = {}
+    for number, line in enumerate(data.splitlines(), start=1):
+        try:
+            rejected = from_json(line, Rejected)
+            scope = rejected.scope
+        except (ValueError, KeyError) as error:
+            what = f"line {number} is no line of rejected.jsonl ({error})"
+            raise RuntimeError(
+                fault_line("E-ARG", where, what, "give --exclude the file of an earlier run")
+            ) from None
+        if scope is Scope.SAMPLE:
+            keys.setdefault(rejected.split, {})[rejected.key] = rejected.file_name
+    return keys
+
+
+def _known_splits(
+    _: bytes, source_files: Mapping[str, Sequence[str]], exclude: str, access: Access
+) -> Iterator[SplitSource]:
+    identity = functools.cache(lambda uris: uri_identity(uris, exclude, access))
+    for split in sorted(source_files):
+        yield SplitSource(split=split, identity=identity(tuple(source_files[split])))
+
+
+def _union(parts: Iterable[Collection[str]]) -> list[str]:
+    return sorted({name for part in parts for name in part})
+
+
+def _add(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    return dict(sorted(sum(map(Counter, counts), Counter()).items()))
+
+
+def _identity_at(uri: str, access: Access) -> str:
+    storage, entry = find_uri(uri, access)
+    if _is_known_by_pin(entry):
+        return _pin_identity(entry)
+    return _file_identity(entry.size_bytes, storage.crc32c(entry.name))
+
+
+def _is_known_by_pin(entry: Entry) -> bool:
+    return entry.crc32c is None and entry.size_bytes > _MAX_HASHED_BYTES
+
+
+def _pin_identity(entry: Entry) -> str:
+    return f"{entry.size_bytes}:{entry.pin}"
+
+
+def _file_identity(size_bytes: int, crc32c: int) -> str:
+    return f"{size_bytes}:{crc32c:08x}"
+
+
+@dataclass(eq=False)
+class ReadSamples(beam.PTransform):
+    """Pieces of sources -> their samples, rejects, and one `SplitSource` a split.
+
+    Every sample comes out once, in any order; those that `exclude` names are counted alone.
+
+    Attributes:
+        read: the reader, a pure function of a piece; a named function or a picklable value.
+        source_files: URIs of files that the sources are recognised by, for every split there is.
+        exclude: URI of a `rejected.jsonl` whose samples are left out; empty for none.
+        access: how stores are reached.
+    """
+
+    read: Callable[[Any], Iterable[Item]]
+    source_files: Mapping[str, Sequence[str]]
+    exclude: str = ""
+    access: Access = DEFAULT_ACCESS
+
+    def expand(self, pieces: beam.PCollection) -> SourceSamples:
+        """Read every piece."""
+        known = (
+            pieces.pipeline
+            | "Once" >> beam.Impulse()
+            | "KnowSplits"
+            >> beam.FlatMap(_known_splits, self.source_files, self.exclude, self.access)
+        )
+        read = pieces | "Read" >> beam.ParDo(
+            _Read(self.read, self.exclude, self.access), beam.pvalue.AsList(known)
+        ).with_outputs("rejected", "files", main="samples")
+        files = (
+            (read.files, known)
+            | "AllParts" >> beam.Flatten()
+            | "BySplit" >> beam.WithKeys(operator.attrgetter("split"))
+            | "AddSplitSources" >> beam.CombinePerKey(add_split_sources)
+            | "SplitSources" >> beam.Values()
+        )
+        return SourceSamples(read.samples, read.rejected, files)
+
+
+class _Read(beam.DoFn):
+    """Runs a reader; its counts leave once a bundle.
+
+    Files are recognised before any is read: what changes in between is refused by its pin, or makes
+    the next run look again. Seen later, new files would be taken for those that were read.
+    """
+
+    def __init__(self, read: Callable[[Any], Iterable[Item]], exclude: str, access: Access) -> None:
+        self._read = read
+        self._exclude = exclude
+        self._access = access
+
+    def setup(self) -> None:
+        self._excluded: dict[str, dict[str, str]] = {}
+        if self._exclude:
+            self._excluded = excluded_keys(read_uri(self._exclude, self._access), self._exclude)
+
+    def start_bundle(self) -> None:
+        self._counter = SplitCounter(self._excluded)  # anew, whatever became of the bundle before
+
+    def process(
+        self, piece: Any, known: list[SplitSource]
+    ) -> Iterator[Sample | RejectedOutput | SplitSourceOutput]:
+        for item in self._counter.admit(self._read(piece)):
+            yield RejectedOutput("rejected", item) if isinstance(item, Rejected) else item
+
+    def finish_bundle(self) -> Iterator:
+        for source in self._counter.split_sources():
+            windowed = GlobalWindows.windowed_value_at_end_of_window(source)
+            yield beam.pvalue.TaggedOutput("files", windowed)

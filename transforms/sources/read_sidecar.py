@@ -30,8 +30,14 @@ from schemas.fields import BadAnnotation, PictureFields, fields_of_row
 from schemas.samples import Blob, Sample, pack
 from schemas.splits import Splitting
 from transforms.sources.join_files import OTHER_SIDE, JoinedFiles, NamedFile
-from transforms.sources.list_blobs import MAX_IMAGE_BYTES, pin_sample
-from transforms.sources.listed_files import HIDDEN, ListedFile, is_folder, why_skipped
+from transforms.sources.list_blobs import (
+    HIDDEN,
+    MAX_IMAGE_BYTES,
+    ListedFile,
+    is_folder,
+    pin_sample,
+    why_skipped,
+)
 from transforms.sources.read_blobs import read_blob
 from transforms.sources.read_samples import Item, SourceNote
 from transforms.storage import (
@@ -45,15 +51,31 @@ from transforms.storage import (
 
 STAGE = "read_sidecar"
 
+_NO_REPAIRS: Mapping[str, int] = {}
+
+_PARSERS: Mapping[SideFormat, Callable[[bytes], SideFile | str]] = {
+    SideFormat.LABELME: parse_labelme,
+    SideFormat.SA1B: parse_sa1b,
+}
+
+_ANNOTATIONS = "annotations"
+
+_SUFFIX = ".json"
+
+_EVERY_FILE = f"**{_SUFFIX}"
+
+_MAX_HELD_FILES = 512
+
+_MAX_HELD_BYTES = 32 << 20
+
+_WILDCARDS = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
+
 
 class SideFault(NamedTuple):
     """Why an annotation file gives no sample: a SAMPLE code, and one short line."""
 
     code: str
     detail: str
-
-
-_NO_REPAIRS: Mapping[str, int] = {}
 
 
 class SideSample(NamedTuple):
@@ -216,39 +238,6 @@ class SideReader:
         )
 
 
-def _dropped(bad: BadAnnotation, split: str, key: str) -> Rejected:
-    return Rejected(
-        code=bad.code,
-        stage=STAGE,
-        split=split,
-        key=key,
-        annotation_ids=(bad.annotation_id,),
-        file_name=key,
-        detail=bad.detail,
-    )
-
-
-def _pinned(split: str, image: ListedFile, opened: SideSample) -> Sample | Rejected:
-    """Return the sample of an image as listed."""
-    name = image.entry.name
-    sample = Sample(
-        split=split,
-        key=name,
-        position=image.position,
-        blobs=(Blob(image.root, name),),
-        fields=opened.fields,
-        annotation_ids=opened.annotation_ids,
-        payload=opened.payload,
-    )
-    return pin_sample(sample, image.entry)
-
-
-_PARSERS: Mapping[SideFormat, Callable[[bytes], SideFile | str]] = {
-    SideFormat.LABELME: parse_labelme,
-    SideFormat.SA1B: parse_sa1b,
-}
-
-
 @dataclass(frozen=True)
 class SideObjects:
     """Objects of pictures, for layouts of these.
@@ -320,47 +309,6 @@ class SideValues:
         return SideSample(*fields_of_row(row), columns=columns)
 
 
-_ANNOTATIONS = "annotations"
-
-_SUFFIX = ".json"
-
-_EVERY_FILE = f"**{_SUFFIX}"
-
-_MAX_HELD_FILES = 512
-
-_MAX_HELD_BYTES = 32 << 20
-
-_WILDCARDS = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
-
-
-def annotations_root(source: str) -> str:
-    """Return the name of the root of a source's annotation files; that of its images is its own."""
-    return f"{source}/{_ANNOTATIONS}"
-
-
-def divide_glob(uri: str) -> tuple[str, str]:
-    """Return a folder and the pattern of names below it; `**.json` where none is given.
-
-    That one means names that end in `.JSON` too, as cameras and other systems write them.
-
-    >>> divide_glob("gs://b/json/*/a_*.json"), divide_glob("b/json")
-    (('gs://b/json', '*/a_*.json'), ('b/json', '**.json'))
-    """
-    wild = re.search(r"[*?]", uri)
-    if wild is None:
-        return uri, _EVERY_FILE
-    folder, _, _ = uri[: wild.start()].rpartition("/")
-    return folder or ("/" if uri.startswith("/") else "."), uri[len(folder) :].removeprefix("/")
-
-
-@functools.cache
-def _pattern(glob: str) -> re.Pattern[str]:
-    """Return the names that a glob means; `*` and `?` stay within a folder, `**` does not."""
-    parts = re.split(r"(\*\*|\*|\?)", glob)
-    flags = re.DOTALL | (re.IGNORECASE if glob == _EVERY_FILE else 0)
-    return re.compile("".join(_WILDCARDS.get(part, re.escape(part)) for part in parts), flags)
-
-
 @dataclass(frozen=True)
 class SideNames:
     """Names images and annotation files by their names below their roots, extensions aside.
@@ -394,6 +342,26 @@ class SideNames:
         return file.entry.kind == "file" and any(named.side != OTHER_SIDE for named in self(file))
 
 
+def annotations_root(source: str) -> str:
+    """Return the name of the root of a source's annotation files; that of its images is its own."""
+    return f"{source}/{_ANNOTATIONS}"
+
+
+def divide_glob(uri: str) -> tuple[str, str]:
+    """Return a folder and the pattern of names below it; `**.json` where none is given.
+
+    That one means names that end in `.JSON` too, as cameras and other systems write them.
+
+    >>> divide_glob("gs://b/json/*/a_*.json"), divide_glob("b/json")
+    (('gs://b/json', '*/a_*.json'), ('b/json', '**.json'))
+    """
+    wild = re.search(r"[*?]", uri)
+    if wild is None:
+        return uri, _EVERY_FILE
+    folder, _, _ = uri[: wild.start()].rpartition("/")
+    return folder or ("/" if uri.startswith("/") else "."), uri[len(folder) :].removeprefix("/")
+
+
 def named_image(side_name: str, value: str) -> str:
     r"""Return the name of the image that an annotation file names.
 
@@ -412,6 +380,63 @@ def named_image(side_name: str, value: str) -> str:
         name = name.rpartition("/")[2]
     folder = posixpath.dirname(side_name)
     return name if "/" in name or not name else posixpath.join(folder, name)
+
+
+def _dropped(bad: BadAnnotation, split: str, key: str) -> Rejected:
+    return Rejected(
+        code=bad.code,
+        stage=STAGE,
+        split=split,
+        key=key,
+        annotation_ids=(bad.annotation_id,),
+        file_name=key,
+        detail=bad.detail,
+    )
+
+
+def _pinned(split: str, image: ListedFile, opened: SideSample) -> Sample | Rejected:
+    """Return the sample of an image as listed."""
+    name = image.entry.name
+    sample = Sample(
+        split=split,
+        key=name,
+        position=image.position,
+        blobs=(Blob(image.root, name),),
+        fields=opened.fields,
+        annotation_ids=opened.annotation_ids,
+        payload=opened.payload,
+    )
+    return pin_sample(sample, image.entry)
+
+
+@functools.cache
+def _pattern(glob: str) -> re.Pattern[str]:
+    """Return the names that a glob means; `*` and `?` stay within a folder, `**` does not."""
+    parts = re.split(r"(\*\*|\*|\?)", glob)
+    flags = re.DOTALL | (re.IGNORECASE if glob == _EVERY_FILE else 0)
+    return re.compile("".join(_WILDCARDS.get(part, re.escape(part)) for part in parts), flags)
+
+
+def _is_no_annotation(named: NamedFile) -> bool:
+    return named.side != 1
+
+
+def _alone(named: NamedFile) -> Iterator[JoinedFiles]:
+    if named.side == 1:
+        yield JoinedFiles(named.source, named.name, second=[named.file])
+
+
+def _name_by_field(side: SideText, field_path: str) -> NamedFile:
+    file, text = side.files.second[0], side.texts[0]
+    own_name, value = file.entry.name, value_at(text, field_path)
+    # A NUL is in no listed name: what names no image meets none.
+    name = named_image(own_name, value) if value else f"\0{own_name}"
+    return NamedFile(side.files.source, name, 1, file)
+
+
+def _bytes_to_read(file: ListedFile) -> int:
+    is_readable = file.entry.kind == "file" and file.entry.size_bytes <= MAX_IMAGE_BYTES
+    return file.entry.size_bytes if is_readable else 0
 
 
 @dataclass(eq=False)
@@ -462,23 +487,6 @@ class NameByField(beam.PTransform):
         return (images, named) | "AllFiles" >> beam.Flatten()
 
 
-def _is_no_annotation(named: NamedFile) -> bool:
-    return named.side != 1
-
-
-def _alone(named: NamedFile) -> Iterator[JoinedFiles]:
-    if named.side == 1:
-        yield JoinedFiles(named.source, named.name, second=[named.file])
-
-
-def _name_by_field(side: SideText, field_path: str) -> NamedFile:
-    file, text = side.files.second[0], side.texts[0]
-    own_name, value = file.entry.name, value_at(text, field_path)
-    # A NUL is in no listed name: what names no image meets none.
-    name = named_image(own_name, value) if value else f"\0{own_name}"
-    return NamedFile(side.files.source, name, 1, file)
-
-
 class _ReadTexts(beam.DoFn):
     """Reads what a bundle names, some files at a time."""
 
@@ -524,8 +532,3 @@ class _ReadTexts(beam.DoFn):
         entry = file.entry
         blob = Blob(file.root, entry.name, entry.size_bytes, entry.pin, entry.crc32c)
         return read_blob(self._storages[file.root], blob)
-
-
-def _bytes_to_read(file: ListedFile) -> int:
-    is_readable = file.entry.kind == "file" and file.entry.size_bytes <= MAX_IMAGE_BYTES
-    return file.entry.size_bytes if is_readable else 0

@@ -28,8 +28,7 @@ from schemas.fields import fields_of_row, labels_of
 from schemas.samples import Blob, Sample
 from schemas.splits import Splitting
 from transforms.sources.elements import is_in_process
-from transforms.sources.list_blobs import PinTally
-from transforms.sources.listed_files import ListedFile, ListFiles, is_file
+from transforms.sources.list_blobs import ListedFile, ListFiles, PinTally, is_file
 from transforms.sources.read_samples import Item, SourceNote
 from transforms.sources.table_rows import (
     DEFAULT_MAX_CELL_BYTES,
@@ -54,6 +53,7 @@ from transforms.storage import (
 )
 
 STAGE = "read_table"
+
 NOT_A_TABLE = "not_called_a_table"
 """Why a file in a folder of tables is left out."""
 
@@ -189,6 +189,63 @@ class TableReader:
         return (Blob(given, name_in_root(cell, self.image_roots[given])),)
 
 
+class _ColumnNotes:
+    """What rows have shown of a split's columns."""
+
+    def __init__(self) -> None:
+        self.kinds: dict[str, int] = {}
+        self._cells: dict[str, int] = {}
+        self._rows = 0
+        self._class_names: set[str] = set()
+
+    def add(
+        self, kept: Mapping[str, Cell], named: set[str], kinds: Mapping[str, int], names: tuple
+    ) -> None:
+        """Add a row: its cells, the names of all its columns, and its classes."""
+        self._rows += 1
+        for name, kind in kinds.items():
+            self.kinds[name] = self.kinds.get(name, 0) | kind
+            self._cells[name] = self._cells.get(name, 0) + 1
+        if len(kept) < len(named):
+            for name in named - kept.keys():
+                self.kinds.setdefault(name, 0)
+        self._class_names.update(names)
+
+    def note(self, split: str) -> SourceNote:
+        """Return what was seen."""
+        facts = [
+            ColumnFacts(name, kinds, self._cells.get(name, 0)) for name, kinds in self.kinds.items()
+        ]
+        names = frozenset(self._class_names)
+        return SourceNote(split, class_names=names, columns=tuple(facts), rows=self._rows)
+
+
+class TableFolder(NamedTuple):
+    """A folder of tables.
+
+    Attributes:
+        split: that it is given for.
+        uri: of the folder.
+        pattern: glob of the names below it that are meant; empty for all.
+    """
+
+    split: str
+    uri: str
+    pattern: str
+
+
+class PlannedTables(NamedTuple):
+    """What `PlanTables` returns.
+
+    Attributes:
+        pieces: of all tables, and of files to be counted and left out.
+        tallies: the digest of every folder's listing; None where all tables are given as files.
+    """
+
+    pieces: beam.PCollection[TablePiece]
+    tallies: beam.PCollection[tuple[str, PinTally]] | None
+
+
 def name_in_root(cell: str, root: str) -> str:
     """Return an image's name below its root: a relative path is one, a full one must lie below.
 
@@ -260,6 +317,13 @@ def number_tables(split: str, root: str, entries: Iterable[Entry]) -> list[Table
     ]
 
 
+def is_table(listed: ListedFile, folders: Mapping[str, TableFolder]) -> bool:
+    """Return whether a listed file is one that is read as a table."""
+    name = listed.entry.name
+    is_meant = is_called_a_table(name) and matches(name, folders[listed.root].pattern)
+    return is_file(listed) and is_meant
+
+
 def _tables_of(split: str, uris: Sequence[str], access: Access) -> list[TableFile]:
     """Return a split's tables as they are now, in the order of their names."""
     if what_is_named(uris[0]) is Named.FILE:
@@ -278,37 +342,6 @@ def _prefixes(root: str) -> tuple[str, ...]:
     path = root.removeprefix("file://").rstrip("/")
     absolute = posixpath.abspath(path or "/").rstrip("/")
     return (f"file://{absolute}/", f"{absolute}/")
-
-
-class _ColumnNotes:
-    """What rows have shown of a split's columns."""
-
-    def __init__(self) -> None:
-        self.kinds: dict[str, int] = {}
-        self._cells: dict[str, int] = {}
-        self._rows = 0
-        self._class_names: set[str] = set()
-
-    def add(
-        self, kept: Mapping[str, Cell], named: set[str], kinds: Mapping[str, int], names: tuple
-    ) -> None:
-        """Add a row: its cells, the names of all its columns, and its classes."""
-        self._rows += 1
-        for name, kind in kinds.items():
-            self.kinds[name] = self.kinds.get(name, 0) | kind
-            self._cells[name] = self._cells.get(name, 0) + 1
-        if len(kept) < len(named):
-            for name in named - kept.keys():
-                self.kinds.setdefault(name, 0)
-        self._class_names.update(names)
-
-    def note(self, split: str) -> SourceNote:
-        """Return what was seen."""
-        facts = [
-            ColumnFacts(name, kinds, self._cells.get(name, 0)) for name, kinds in self.kinds.items()
-        ]
-        names = frozenset(self._class_names)
-        return SourceNote(split, class_names=names, columns=tuple(facts), rows=self._rows)
 
 
 def _kinds_of_text(kept: Mapping[str, Cell], seen: _ColumnNotes) -> dict[str, int]:
@@ -346,37 +379,35 @@ def _what_is(cell: Cell) -> str:
     return "no value" if cell in (None, "") else f"a {type(cell).__name__}"
 
 
-class TableFolder(NamedTuple):
-    """A folder of tables.
-
-    Attributes:
-        split: that it is given for.
-        uri: of the folder.
-        pattern: glob of the names below it that are meant; empty for all.
-    """
-
-    split: str
-    uri: str
-    pattern: str
+def _stat_files(_: bytes, files: Mapping[str, Sequence[str]], access: Access) -> list[TableFile]:
+    return [
+        file for split, uris in sorted(files.items()) for file in stat_tables(split, uris, access)
+    ]
 
 
-def is_table(listed: ListedFile, folders: Mapping[str, TableFolder]) -> bool:
-    """Return whether a listed file is one that is read as a table."""
-    name = listed.entry.name
-    is_meant = is_called_a_table(name) and matches(name, folders[listed.root].pattern)
-    return is_file(listed) and is_meant
+def _pick_file(
+    listed: ListedFile, folders: Mapping[str, TableFolder]
+) -> Iterator[tuple[str, Entry]]:
+    """Yield a file that is meant; what is called a table, and is none, is not passed over."""
+    entry, folder = listed.entry, folders[listed.root]
+    if entry.kind == "directory" or not matches(entry.name, folder.pattern):
+        return
+    if entry.kind == "file":
+        yield listed.root, entry
+    elif is_called_a_table(entry.name):
+        where = join_uri(folder.uri, entry.name)
+        raise table_fault("E-TAB-FORMAT", where, f"a {entry.kind}", "mend it, or take it away")
 
 
-class PlannedTables(NamedTuple):
-    """What `PlanTables` returns.
+def _number_files(
+    of_root: tuple[str, Iterable[Entry]], folders: Mapping[str, TableFolder]
+) -> list[TableFile]:
+    root, entries = of_root
+    return number_tables(folders[root].split, folders[root].uri, entries)
 
-    Attributes:
-        pieces: of all tables, and of files to be counted and left out.
-        tallies: the digest of every folder's listing; None where all tables are given as files.
-    """
 
-    pieces: beam.PCollection[TablePiece]
-    tallies: beam.PCollection[tuple[str, PinTally]] | None
+def _divide(file: TableFile, access: Access) -> Iterator[TablePiece]:
+    return divide_file(file, open_storage(file.root, access))
 
 
 @dataclass(eq=False)
@@ -420,34 +451,3 @@ class PlanTables(beam.PTransform):
         if not in_process:
             pieces |= "Spread" >> beam.Reshuffle()
         return PlannedTables(pieces, tallies)
-
-
-def _stat_files(_: bytes, files: Mapping[str, Sequence[str]], access: Access) -> list[TableFile]:
-    return [
-        file for split, uris in sorted(files.items()) for file in stat_tables(split, uris, access)
-    ]
-
-
-def _pick_file(
-    listed: ListedFile, folders: Mapping[str, TableFolder]
-) -> Iterator[tuple[str, Entry]]:
-    """Yield a file that is meant; what is called a table, and is none, is not passed over."""
-    entry, folder = listed.entry, folders[listed.root]
-    if entry.kind == "directory" or not matches(entry.name, folder.pattern):
-        return
-    if entry.kind == "file":
-        yield listed.root, entry
-    elif is_called_a_table(entry.name):
-        where = join_uri(folder.uri, entry.name)
-        raise table_fault("E-TAB-FORMAT", where, f"a {entry.kind}", "mend it, or take it away")
-
-
-def _number_files(
-    of_root: tuple[str, Iterable[Entry]], folders: Mapping[str, TableFolder]
-) -> list[TableFile]:
-    root, entries = of_root
-    return number_tables(folders[root].split, folders[root].uri, entries)
-
-
-def _divide(file: TableFile, access: Access) -> Iterator[TablePiece]:
-    return divide_file(file, open_storage(file.root, access))
