@@ -129,9 +129,10 @@ class FlagGroup:
         self.add(name, help, type=type, metavar="N", default=default)
 
     def several(self, name: str, help: str, metavar: str, **options: Any) -> None:
-        """Add a flag of several values, which may come again."""
+        """Add a flag of several texts that are not empty, which may come again."""
         if not options:
-            options["default"] = []
+            options = {"default": []}
+        options["type"] = not_empty
         self.add(name, help, nargs="+", action="extend", metavar=metavar, **options)
 
     def choice(

@@ -1,387 +1,204 @@
-"""Flags of `python -m pipelines.coco`: what is refused, how they are parsed, and their help."""
+"""Flags of `python -m pipelines.coco`: what is refused, how they are parsed, and what they do."""
 
 import contextlib
 import datetime
 import importlib
-import json
 import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+import google.auth
 import pytest
 
 from pipelines import coco
-from pipelines.coco import COMMAND, CocoConfig
+from pipelines.cli import FlagParser
+from pipelines.coco import COMMAND
+from pipelines.data_set import DataSetConfig
 from pipelines.engines import beam_flags, parse_flags
-from pipelines.flags import FlagParser, parse_per_split, parse_size
+from pipelines.flags import parse_per_split, parse_size
 from tests.coco_command import (
     PROJECT,
     MakeCoco,
-    check_committed,
     command,
     committed,
     counts,
     run_coco,
+    snapshot,
     source_ids,
 )
-from tests.conftest import coco_dict, jpeg_bytes
+from tests.gcs_stand_in import GcsStandIn, Kind
 from transforms.earlier import Since
+from transforms.gate import GateLimits
+from transforms.storage import Access, gcs
 
-OUR_FLAGS = sorted(set(coco.COMMAND.parser()._option_string_actions) - {"-h", "--help"})
-
-
+OUR_FLAGS = sorted(flag.option_strings[0] for flag in COMMAND.parser().flags)
 SOURCES = ("--images", "i", "--annotations", "a.json")
 NEEDED = (*SOURCES, "--output", "no-such-output")
+IN_BUCKET = (
+    *("--images", "gs://b/photos", "--annotations", "gs://b/instances.json"),
+    *("--output", "gs://b/out"),
+)
+
+
+def configured(flags: str = "", needed: tuple[str, ...] = NEEDED) -> DataSetConfig:
+    run, _ = COMMAND.configure([*needed, *shlex.split(flags)])
+    return run.config
+
+
+# --- what is refused: flags, and how the message begins
+
+REFUSED = [
+    ("--since ''", "argument --since: must not be empty: see --help"),
+    (
+        "--since gs://b/1 'gs://b-{date}/2'",
+        "since must have {date} after the bucket, got 'gs://b-{date}/2': give the data sets",
+    ),
+    ("--date 2026-11-20", "date 2026-11-20 must have {date} to stand for in output or since:"),
+    ("--images train=j", "images of train must come once, got 'i' and 'j': remove one"),
+    ("--annotations train=a.json", "annotations of train must name each file once, got 'a.json'"),
+    ("--licenses 4,x", "licenses must be a whole number, got 'x'"),
+    ("--min_box_px -1", "min_box_px must be at least 0, got -1.0: give 0 or more"),
+    ("--images val=j", "images and annotations must name the same splits, got images ['train',"),
+    ("--split Train", "a split must be lower-case letters, digits and _, a letter first, and"),
+    ("--orphans keep", "argument --orphans: invalid choice: 'keep' (choose from stop, drop):"),
+    ("--on_size_mismatch keep", "argument --on_size_mismatch: invalid choice: 'keep' (choose"),
+    ("--num_shards 0", "num_shards must be at least 1, got 0: give a larger number"),
+    ("--num_shards many", "num_shards must be a whole number, got 'many'"),
+    ("--num_shards 4 5", "num_shards of all splits must come once, got '4' and '5': remove one"),
+    ("--num_shards val=3", "num_shards must name splits of --images, got ['val']: give ['train']"),
+    ("--num_shards 4 --hosts 3", "num_shards must be a multiple of hosts 3, got 4: give 3 or 6"),
+    ("--num_shards 2 --hosts 3", "num_shards must be a multiple of hosts 3, got 2: give 3"),
+    (
+        "--num_shards 4 --records_per_shard 2",
+        "argument --records_per_shard: not allowed with argument --num_shards: see",
+    ),
+    ("--num_shards 4 --shard_size 1MB", "argument --shard_size: not allowed with argument"),
+    ("--records_per_shard 0", "records_per_shard must be at least 1, got 0: give a larger number"),
+    ("--records_per_shard x", "argument --records_per_shard: invalid int value: 'x': see --help"),
+    ("--hosts 0", "hosts must be at least 1, got 0: give a larger number"),
+    ("--shard_size '5 parsecs'", "shard_size must be a size such as 150MB or 256MiB, got '5"),
+    ("--shard_names all.tfrec", "shard_names must hold {index} for several shards, got"),
+    ("--shard_names '{index}-{host}'", "shard_names must be counted, plain or a template with"),
+    ("--shard_names 'a/{index}'", "shard_names must name files in the output itself, not hidden"),
+    (
+        "--shard_names '{index}' --images val=i --annotations val=a",
+        "shard_names must hold {split} for splits ['train', 'val'], got '{index}': add",
+    ),
+    ("--order random", "order must be shuffled or input, got 'random'"),
+    ("--order val=input", "order must name splits of --images, got ['val']: give ['train']"),
+    ("--max_reads_per_second 100", "max_reads_per_second must come with images that are not"),
+    ("--since 'gs://b/x//coco-{date}'", "a path must not hold '//' after its store, got"),
+    ("--anonymous", "anonymous must come with a path that is not local, got True: leave it out"),
+    ("--billing_project p", "billing_project must come with a path on gs://, got p: leave it out"),
+    ("--kms_key k", "kms_key must come with an output on gs://, got k: leave it out"),
+    ("--max_reads_per_second=-1", "max_reads_per_second must be a number of requests, or 0 for"),
+    ("--max_rejected some", "max_rejected must be a count such as 5 or a percentage such as 1%,"),
+    ("--max_dropped all", "max_dropped must be a count such as 5 or a percentage such as 1%,"),
+    ("--max_rejected 101%", "max_rejected must be a count such as 5 or a percentage such as 1%,"),
+    ("--max_rejected nan%", "max_rejected must be a count such as 5 or a percentage such as 1%,"),
+    ("--shards_in_flight 0", "shards_in_flight must be at least 1, got 0: give a larger number"),
+    ("--bytes_in_flight 0", "bytes_in_flight must be at least 1, got 0: give a larger number"),
+    ("stray", "unknown argument 'stray': see --help"),
+    ("--imagse x", "unknown argument '--imagse': did you mean --images?"),
+    ("--max_rej 1", "unknown argument '--max_rej': did you mean --max_rejected?"),
+    ("--xyzzy 1", "unknown argument '--xyzzy': see --help"),
+    ("--direct_num_workers x", "argument --direct_num_workers: invalid int value: 'x': see --help"),
+    (f"--split {201 * 's'}", "a split must have at most 200 characters, got 201: give a shorter"),
+    (
+        f"--shard_names {120 * 'é'}-{{index:05}}-{{records}}",
+        "shard_names must make names of at most",
+    ),
+]
+ALONE = [
+    ("--images i --annotations a.json", "the following arguments are required: --output: see"),
+    (
+        "--images i --annotations a.json --output ''",
+        "argument --output: must not be empty: see",
+    ),
+    (
+        "--images i --annotations a.json --output 'out-{date}' --date 2026-11-31",
+        "date must be a day as YYYY-MM-DD, got '2026-11-31': give one such as",
+    ),
+    (
+        "--images i --annotations a.json --output 'out-{date}' --date=",
+        "argument --date: must not be empty: see --help",
+    ),
+    ("", "the following arguments are required: --images, --annotations, --output: see --help"),
+    ("--images", "argument --images: expected at least one argument: see --help"),
+    (
+        "--images train= --annotations a.json --output o",
+        "images of train must not be empty: give a",
+    ),
+    (
+        "--images '' --annotations a.json --output o",
+        "argument --images: must not be empty: give a",
+    ),
+    (
+        "--images all=i --annotations all=a.json --output o",
+        "a split must be lower-case letters, digits and _, a letter first, and not 'all'; got",
+    ),
+    ("--imagse x", "unknown argument '--imagse': did you mean --images?"),
+]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        ((), "the following arguments are required: --images, --annotations, --output; see --help"),
-        (SOURCES, "the following arguments are required: --output; see --help"),
-        (("--images",), "argument --images: expected at least one argument; see --help"),
-        ((*SOURCES, "--output", ""), "argument --output: must not be empty; see --help"),
-        ((*NEEDED, "--exclude", ""), "argument --exclude: must not be empty; see --help"),
-        ((*NEEDED, "--since", ""), "argument --since: must not be empty; see --help"),
-        (
-            (*NEEDED, "--since", "gs://b/1", "gs://b-{date}/2"),
-            "since must have {date} behind the bucket, got 'gs://b-{date}/2';"
-            " give the data sets by their names",
-        ),
-        (
-            (*NEEDED, "--date", "2026-11-20"),
-            "date 2026-11-20 must have {date} to stand for in output or since; add it, or leave"
-            " --date out",
-        ),
-        (
-            (*SOURCES, "--output", "out-{date}", "--date", "2026-11-31"),
-            "date must be a day as YYYY-MM-DD, got '2026-11-31'; give one such as 2026-11-20",
-        ),
-        (
-            (*SOURCES, "--output", "out-{date}", "--date="),
-            "date must be a day as YYYY-MM-DD, got ''; give one such as 2026-11-20",
-        ),
-        (
-            (*NEEDED, "--images", "train=j"),
-            "images of train must come once, got 'i' and 'j'; remove one",
-        ),
-        (
-            ("--images", "train=", "--annotations", "a.json", "--output", "o"),
-            "images of train must not be empty; give a value",
-        ),
-        (
-            ("--images", "", "--annotations", "a.json", "--output", "o"),
-            "images of train must not be empty; give a value",
-        ),
-        (
-            (*NEEDED, "--annotations", "train=a.json"),
-            "annotations of train must name each file once, got 'a.json' twice; remove one",
-        ),
-        (
-            (*NEEDED, "--annotations", "train="),
-            "annotations of train must not be empty; give a value",
-        ),
-        (
-            (*NEEDED, "--licenses", "4,x"),
-            "licenses must be a whole number, got 'x'; see --help",
-        ),
-        (
-            (*NEEDED, "--licenses", ""),
-            "licenses must be a whole number, got ''; see --help",
-        ),
-        (
-            (*NEEDED, "--min_box_px", "-1"),
-            "min_box_px must be at least 0, got -1.0; give 0 or more",
-        ),
-        (
-            (*NEEDED, "--images", "val=j"),
-            "images and annotations must name the same splits, got images ['train', 'val'] and"
-            " annotations ['train']; give both as SPLIT=PATH",
-        ),
-        (
-            ("--images", "all=i", "--annotations", "all=a.json", "--output", "o"),
-            "a split must be lower-case letters, digits and _, a letter first, and not 'all'; got"
-            " 'all'; rename it",
-        ),
-        (
-            (*NEEDED, "--split", "Train"),
-            "a split must be lower-case letters, digits and _, a letter first, and not 'all'; got"
-            " 'Train'; rename it",
-        ),
-        (
-            (*NEEDED, "--split", ""),
-            "a split must be lower-case letters, digits and _, a letter first, and not 'all'; got"
-            " ''; rename it",
-        ),
-        (
-            (*NEEDED, "--split", "s" * 201),
-            "a split must have at most 200 characters, got 201; give a shorter one",
-        ),
-        (
-            (*NEEDED, "--shard_names", "\u00e9" * 120 + "-{index:05}-{records}"),
-            "shard_names must make names of at most 255 bytes, got one of 257 for split train;"
-            " give a shorter template or split",
-        ),
-        (
-            (*NEEDED, "--orphans", "keep"),
-            "argument --orphans: invalid choice: 'keep' (choose from stop, drop); see --help",
-        ),
-        (
-            (*NEEDED, "--check", "none"),
-            "argument --check: invalid choice: 'none' (choose from header, decode); see --help",
-        ),
-        (
-            (*NEEDED, "--on_size_mismatch", "keep"),
-            "argument --on_size_mismatch: invalid choice: 'keep' (choose from auto, reject,"
-            " trust_image, trust_json); see --help",
-        ),
-        (
-            (*NEEDED, "--num_shards", "0"),
-            "num_shards must be at least 1, got 0; give a larger number",
-        ),
-        (
-            (*NEEDED, "--num_shards", "many"),
-            "num_shards must be a whole number, got 'many'; see --help",
-        ),
-        (
-            (*NEEDED, "--num_shards", "1.5"),
-            "num_shards must be a whole number, got '1.5'; see --help",
-        ),
-        (
-            (*NEEDED, "--num_shards", "4", "5"),
-            "num_shards of all splits must come once, got '4' and '5'; remove one",
-        ),
-        (
-            (*NEEDED, "--num_shards", "val=3"),
-            "num_shards must name splits of --images, got ['val']; give ['train']",
-        ),
-        (
-            (*NEEDED, "--num_shards", "4", "--hosts", "3"),
-            "num_shards must be a multiple of hosts 3, got 4; give 3 or 6",
-        ),
-        (
-            (*NEEDED, "--num_shards", "2", "--hosts", "3"),
-            "num_shards must be a multiple of hosts 3, got 2; give 3",
-        ),
-        (
-            (*NEEDED, "--num_shards", "4", "--records_per_shard", "2"),
-            "argument --records_per_shard: not allowed with argument --num_shards; see --help",
-        ),
-        (
-            (*NEEDED, "--num_shards", "4", "--shard_size", "1MB"),
-            "argument --shard_size: not allowed with argument --num_shards; see --help",
-        ),
-        (
-            (*NEEDED, "--records_per_shard", "0"),
-            "records_per_shard must be at least 1, got 0; give a larger number",
-        ),
-        (
-            (*NEEDED, "--records_per_shard", "x"),
-            "argument --records_per_shard: invalid int value: 'x'; see --help",
-        ),
-        ((*NEEDED, "--hosts", "0"), "hosts must be at least 1, got 0; give a larger number"),
-        ((*NEEDED, "--hosts", "x"), "argument --hosts: invalid int value: 'x'; see --help"),
-        (
-            (*NEEDED, "--shard_size", "0"),
-            "shard_size must be at least 1, got 0; give a larger number",
-        ),
-        (
-            (*NEEDED, "--shard_size", "0.4B"),
-            "shard_size must be at least 1, got 0; give a larger number",
-        ),
-        (
-            (*NEEDED, "--shard_size=-5MB"),
-            "shard_size must be a size such as 150MB or 256MiB, got '-5MB'; see --help",
-        ),
-        (
-            (*NEEDED, "--shard_size", "5 parsecs"),
-            "shard_size must be a size such as 150MB or 256MiB, got '5 parsecs'; see --help",
-        ),
-        (
-            (*NEEDED, "--shard_size", "inf"),
-            "shard_size must be a size such as 150MB or 256MiB, got 'inf'; see --help",
-        ),
-        (
-            (*NEEDED, "--shard_names", "all.tfrec"),
-            "shard_names must hold {index} for several shards, got 'all.tfrec'; add it, or give"
-            " --num_shards 1",
-        ),
-        (
-            (*NEEDED, "--shard_names", "{index}-{host}"),
-            "shard_names must be counted, plain or a template with {index} and at most {split},"
-            " {num_shards}, {records}; got '{index}-{host}'; see --help",
-        ),
-        (
-            (*NEEDED, "--shard_names", "a/{index}"),
-            "shard_names must name files in the output itself, not hidden ones, got 'a/{index}';"
-            " remove the slash, dot or underscore",
-        ),
-        (
-            (*NEEDED, "--shard_names", "_{index}"),
-            "shard_names must name files in the output itself, not hidden ones, got '_{index}';"
-            " remove the slash, dot or underscore",
-        ),
-        (
-            (*NEEDED, "--shard_names", "{index}", "--images", "val=i", "--annotations", "val=a"),
-            "shard_names must hold {split} for splits ['train', 'val'], got '{index}'; add it",
-        ),
-        (
-            (*NEEDED, "--order", "random"),
-            "order must be shuffled or input, got 'random'; see --help",
-        ),
-        (
-            (*NEEDED, "--order", "val=input"),
-            "order must name splits of --images, got ['val']; give ['train']",
-        ),
-        (
-            (*NEEDED, "--max_reads_per_second", "100"),
-            "max_reads_per_second must come with images that are not local, got 100.0;"
-            " leave it out",
-        ),
-        (
-            (*NEEDED, "--since", "gs://b/x//coco-{date}"),
-            "a path must not hold '//' after its store, got 'gs://b/x//coco-{date}'; write one '/'",
-        ),
-        (
-            (*NEEDED, "--anonymous"),
-            "anonymous must come with a path that is not local, got True; leave it out",
-        ),
-        (
-            (*NEEDED, "--billing_project", "p"),
-            "billing_project must come with a path on gs://, got p; leave it out",
-        ),
-        (
-            (*NEEDED, "--kms_key", "k"),
-            "kms_key must come with an output on gs://, got k; leave it out",
-        ),
-        (
-            (*NEEDED, "--max_reads_per_second=-1"),
-            "max_reads_per_second must be a number of requests, or 0 for no limit, got -1.0;"
-            " give one such as 1000",
-        ),
-        ((*NEEDED, "--seed", "x"), "argument --seed: invalid int value: 'x'; see --help"),
-        (
-            (*NEEDED, "--max_rejected", "some"),
-            "max_rejected must be a count such as 5 or a percentage such as 1%, got 'some'; see"
-            " --help",
-        ),
-        (
-            (*NEEDED, "--max_dropped", "all"),
-            "max_dropped must be a count such as 5 or a percentage such as 1%, got 'all'; see"
-            " --help",
-        ),
-        (
-            (*NEEDED, "--max_rejected", "101%"),
-            "max_rejected must be a count such as 5 or a percentage such as 1%, got '101%'; see"
-            " --help",
-        ),
-        (
-            (*NEEDED, "--max_rejected", "nan%"),
-            "max_rejected must be a count such as 5 or a percentage such as 1%, got 'nan%'; see"
-            " --help",
-        ),
-        (
-            (*NEEDED, "--max_rejected=-1"),
-            "max_rejected must be a count such as 5 or a percentage such as 1%, got '-1'; see"
-            " --help",
-        ),
-        (
-            (*NEEDED, "--shards_in_flight", "0"),
-            "shards_in_flight must be at least 1, got 0; give a larger number",
-        ),
-        (
-            (*NEEDED, "--bytes_in_flight", "0"),
-            "bytes_in_flight must be at least 1, got 0; give a larger number",
-        ),
-        (
-            (*NEEDED, "--bytes_in_flight", ""),
-            "bytes_in_flight must be a size such as 150MB or 256MiB, got ''; see --help",
-        ),
-        ((*NEEDED, "--readers", "0"), "readers must be at least 1, got 0; give a larger number"),
-        ((*NEEDED, "stray"), "unknown argument 'stray'; see --help"),
-        ((*NEEDED, "--imagse", "x"), "unknown argument '--imagse'; did you mean --images?"),
-        (("--imagse", "x"), "unknown argument '--imagse'; did you mean --images?"),
-        (("--imagse=x",), "unknown argument '--imagse'; did you mean --images?"),
-        ((*NEEDED, "--max_rej", "1"), "unknown argument '--max_rej'; did you mean --max_rejected?"),
-        ((*NEEDED, "--xyzzy", "1"), "unknown argument '--xyzzy'; see --help"),
-        (
-            (*NEEDED, "--direct_num_workers", "x"),
-            "argument --direct_num_workers: invalid int value: 'x'; see --help",
-        ),
-    ],
+    ("flags", "message", "needed"),
+    [(*row, NEEDED) for row in REFUSED] + [(*row, ()) for row in ALONE],
 )
-def test_refuses_in_one_line(
-    arguments: tuple[str, ...], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refuses_in_one_line(flags: str, message: str, needed: tuple[str, ...]) -> None:
     """Python 3.12.8 and 3.13.1 leave out the quotes around argparse's choices."""
+    with pytest.raises(ValueError) as refused:
+        configured(flags, needed)
+    said = re.sub(r"choose from [^)]*", lambda match: match[0].replace("'", ""), str(refused.value))
+    assert said.startswith(message)
+    assert "\n" not in said
+
+
+def test_a_refused_flag_ends_the_command_before_anything_is_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    run = run_coco(*arguments)
-    err = re.sub(r"choose from [^)]*", lambda match: match[0].replace("'", ""), run.err)
-    assert (run.code, run.out, err) == (2, "", f"E-ARG command line: {line}\n")
-    assert list(tmp_path.iterdir()) == []  # refused before anything is touched
+    run = run_coco(*NEEDED, "--num_shards", "0")
+    line = "E-ARG command line: num_shards must be at least 1, got 0; give a larger number\n"
+    assert run == (2, "", line)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("flag", "number"),
     [
-        ("--num_shards", 2**63),
         ("--num_shards", 10**400),
         ("--records_per_shard", 10**30),
         ("--hosts", 10**30),
-        ("--shard_size", "9" * 400),
         ("--shard_size", "9" * 300 + "TB"),
-        ("--seed", 10**70),
         ("--seed", -(10**70)),
     ],
 )
-def test_refuses_numbers_beyond_all_measure(
-    flag: str, number: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refuses_numbers_beyond_all_measure(flag: str, number: object) -> None:
     """By name, and before the sources are read; no float's or hash's own words."""
-    monkeypatch.chdir(tmp_path)
-    run = run_coco(*NEEDED, f"{flag}={number}")
-    assert run.ended == (2, "E-ARG")
-    assert run.fault.startswith(f"E-ARG command line: {flag.strip('-')} must be ")
-    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match=f"^{flag.strip('-')} must be "):
+        configured(f"{flag}={number}")
 
 
-def test_takes_large_numbers(make_coco: MakeCoco, tmp_path: Path) -> None:
-    """As many bytes, readers and shards in flight as anybody could have."""
-    large = ("--bytes_in_flight", "1024TiB", "--readers", 1000, "--shards_in_flight", 10**6)
-    out = tmp_path / "out"
-    committed(make_coco(2), out, "--records_per_shard", 2**63 - 1, "--seed", 2**63, *large)
-    assert counts(out) == [2]
-    sources = make_coco(2, name="val")
-    committed(sources, tmp_path / "size", "--shard_size", "9000000TB")
-    run = run_coco(*command(sources, tmp_path / "many"), "--num_shards", 2**63 - 1)
-    assert run.ended == (2, "E-ARG")
-    assert run.fault.endswith("; give at most --num_shards 2")
-
-
-def test_records_per_shard_cannot_promise_shards_for_hosts(
-    make_coco: MakeCoco, tmp_path: Path
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--hosts", 7), "--hosts 7 "),
+        (("--num_shards", 2**63 - 1), "give at most --num_shards 5"),
+        (("--shard_size", "100B"), "--shard_size"),
+        (("--runner", "NoSuchRunner"), "NoSuchRunner"),
+    ],
+)
+def test_refused_once_the_sources_are_read(
+    flags: tuple[object, ...], said: str, make_coco: MakeCoco, tmp_path: Path
 ) -> None:
-    """Three shards for two hosts: a multiple of --hosts was promised, so one of them has to go."""
-    run = run_coco(*command(make_coco(7), tmp_path / "out"), "--records_per_shard", 3, "--hosts", 2)
+    run = run_coco(*command(make_coco(5), tmp_path / "out"), *flags)
     assert run.ended == (2, "E-ARG")
+    assert said in run.fault
 
 
-def test_hosts_beyond_the_samples(make_coco: MakeCoco, tmp_path: Path) -> None:
-    run = run_coco(*command(make_coco(5), tmp_path / "out"), "--hosts", 7)
-    assert run.ended == (2, "E-ARG")
-    assert "--hosts 7 " in run.fault
-    assert " 5 samples" in run.fault
-
-
-def test_unknown_runner(make_coco: MakeCoco, tmp_path: Path) -> None:
-    run = run_coco(*command(make_coco(1), tmp_path / "out"), "--runner", "NoSuchRunner")
-    assert run.ended == (2, "E-ARG")
-    assert "NoSuchRunner" in run.fault
-
-
-@pytest.mark.parametrize("runner", ["DirectRunner", "FnApiRunner"])
-def test_in_process_runners(runner: str, make_coco: MakeCoco, tmp_path: Path) -> None:
-    committed(make_coco(2), tmp_path / "out", "--runner", runner)
+# --- how values are parsed
 
 
 @pytest.mark.parametrize(
@@ -449,48 +266,25 @@ def test_beams_flags_are_handed_on() -> None:
     assert others == ["--runner=FlinkRunner", "--job_name", "j", "--streaming"]
 
 
-DATED = (*SOURCES, "--output", "out-{date}")
-
-
 @pytest.mark.parametrize(
-    ("arguments", "command"),
+    ("flags", "again"),
     [
-        (
-            (*DATED, "--max_rejected", "1"),
-            "--images i --annotations a.json --output 'out-{date}' --date TODAY"
-            " --max_rejected COUNT",
-        ),
-        (
-            (*DATED, "--date=2026-11-20"),
-            "--images i --annotations a.json --output 'out-{date}' --date=2026-11-20"
-            " --max_rejected COUNT",
-        ),
-        (
-            (*NEEDED, "--since", "one", "day-{date}"),
-            "--images i --annotations a.json --output no-such-output --since one 'day-{date}'"
-            " --date TODAY --max_rejected COUNT",
-        ),
-        (
-            (*NEEDED, "--since", "one"),
-            "--images i --annotations a.json --output no-such-output --since one"
-            " --max_rejected COUNT",
-        ),
+        ("--output out-{date} --overwrite", "--output 'out-{date}' --date TODAY"),
+        ("--output out-{date} --date=2026-11-20", "--output 'out-{date}' --date=2026-11-20"),
+        ("--output o --since one day-{date}", "--output o --since one 'day-{date}' --date TODAY"),
+        ("--output o --since one", "--output o --since one"),
     ],
 )
-def test_the_command_that_accepts_rejects_is_of_the_same_day(
-    arguments: tuple[str, ...], command: str
-) -> None:
-    """It may be given after midnight."""
-    before = datetime.datetime.now(datetime.UTC).date()
-    run, _ = coco.COMMAND.configure(arguments)
-    after = datetime.datetime.now(datetime.UTC).date()
-
-    expected = {command.replace("TODAY", day.isoformat()) for day in (before, after)}
-    assert run.config.accept_command.removeprefix("python -m pipelines.coco ") in expected
+def test_the_command_that_accepts_rejects_is_of_the_same_day(flags: str, again: str) -> None:
+    """It may be given after midnight, and deletes nothing."""
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    begins = "python -m pipelines.coco --images i --annotations a.json"
+    accept = configured(flags, SOURCES).accept_command
+    assert accept == f"{begins} {again} --max_rejected COUNT".replace("TODAY", today)
 
 
 def test_the_day_is_in_the_output_before_anything_begins() -> None:
-    run, _ = coco.COMMAND.configure(
+    run, _ = COMMAND.configure(
         [
             *(*SOURCES, "--output", "gs://b/{date}/{x}"),
             *("--since", "gs://b/{date}/{x}", "--date", "2026-11-20"),
@@ -519,31 +313,20 @@ def test_one_line_reads_the_clock() -> None:
 
 
 def test_a_dash_and_a_space_begin_a_value() -> None:
-    flags, _ = parse_flags(coco.COMMAND.parser(), ["--images", "--my photos", *NEEDED[2:]])
+    flags, _ = parse_flags(COMMAND.parser(), ["--images", "--my photos", *NEEDED[2:]])
     assert flags.images == ["--my photos"]
 
 
-def test_help_gives_default_or_need_of_every_flag() -> None:
-    for action in coco.COMMAND.parser()._actions:
-        flag, text = action.option_strings[-1], action.help or ""
-        if flag == "--help":
-            continue
-        assert ("(required)" in text) == action.required, flag
-        assert action.required or "default" in text, flag
-        if isinstance(action.default, str | int) and not isinstance(action.default, bool):
-            assert str(action.default) in text, flag
-        assert action.metavar not in (None, flag.lstrip("-").upper()) or (
-            action.choices or action.nargs == 0 or flag in ("--split", "--seed")
-        ), f"{flag} has no metavar that says its unit or kind"
-
-
-def test_help_is_complete_and_plain(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_gives_default_or_need_of_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    for action in COMMAND.parser().flags:
+        text = action.help or ""
+        assert ("(required)" in text) == action.required, action
+        assert action.required or "default" in text, action
     with pytest.raises(SystemExit, match=r"^0$"):
         coco.run(["--help"])
     text = capsys.readouterr().out
     assert text.isascii()
-    for flag in OUR_FLAGS:
-        assert f"\n  {flag}" in text
+    assert [flag for flag in OUR_FLAGS if f"\n  {flag}" not in text] == []
 
 
 def test_flag_parser_takes_no_abbreviations() -> None:
@@ -553,58 +336,135 @@ def test_flag_parser_takes_no_abbreviations() -> None:
         parse_flags(flags, ["--num", "1"])
 
 
-def test_one_image_root_can_serve_two_splits(tmp_path: Path) -> None:
-    images = tmp_path / "images"
-    images.mkdir()
-    spec = coco_dict(4)
-    for place, image in enumerate(spec["images"]):
-        (images / image["file_name"]).write_bytes(jpeg_bytes(color=place))
-    for split in ("train", "val"):
-        (tmp_path / f"{split}.json").write_text(json.dumps(spec))
-    run = run_coco(
-        *("--images", f"train={images}", f"val={images}/"),
-        *("--annotations", f"train={tmp_path}/train.json", f"val={tmp_path}/val.json"),
-        *("--output", tmp_path / "out"),
-    )
-    assert run.code == 0, run.err
-    check_committed(tmp_path / "out")
-    assert sorted(source_ids(tmp_path / "out", "train")) == [1, 2, 3, 4]
-    assert sorted(source_ids(tmp_path / "out", "val")) == [1, 2, 3, 4]
-
-
-SOURCES_OF_A_SPLIT: dict[str, tuple[Any, str]] = {
-    "text": (
-        "a.json",
-        "annotations of train must be a list of files, got the text 'a.json': give ['a.json']",
-    ),
-    "none": ([], "annotations of train must not be empty, got []: give a file"),
-    "one twice": (
-        ("a.json", "b.json", "a.json"),
-        "annotations of train must name each file once, got 'a.json' twice: remove one",
-    ),
-}
-
-
-@pytest.mark.parametrize(
-    ("given_files", "message"), SOURCES_OF_A_SPLIT.values(), ids=SOURCES_OF_A_SPLIT
-)
-def test_annotation_files_of_a_split(given_files: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        CocoConfig(images={"train": "i"}, annotations={"train": given_files}, output="o")
-
-
 def test_annotation_files_in_the_order_given() -> None:
     flags = "--images=i --output=o --annotations a b --annotations train=c"
-    run_config, _ = COMMAND.configure(flags.split())
-    assert run_config.config.annotations == {"train": ("a", "b", "c")}
-    assert run_config.uris() == ["i", "a", "b", "c", "o"]
+    assert configured(flags, ()).annotations == {"train": ("a", "b", "c")}
 
 
 def test_what_a_layout_asks_for_of_annotation_files() -> None:
     plain, masks, keras = (
-        COMMAND.configure([*SOURCES, "--output=o", *flags.split()])[0].config.reading().rules
+        configured(flags).reading().rules
         for flags in ("", "--features boxes,masks", "--layout keras")
     )
     assert (plain.segmentations, plain.per_annotation) == (False, False)
     assert masks.segmentations
     assert keras.per_annotation
+
+
+# --- what they do, where no other file shows it
+
+
+def test_splits_shards_and_order(make_coco: MakeCoco, tmp_path: Path) -> None:
+    def reverse(spec: dict) -> None:
+        spec["images"].reverse()
+
+    train, val = make_coco(7, edit=reverse), make_coco(3, name="val")
+    sources = [
+        *("--images", f"train={train[0]}", f"val={val[0]}"),
+        *("--annotations", f"train={train[1]}", f"val={val[1]}"),
+    ]
+    found = {}
+    for flags in (
+        "--num_shards 3 --order input",
+        "--num_shards train=4 val=1 --order val=input",
+        "--records_per_shard 3",
+        "--hosts 2 --seed 1",
+    ):
+        out = tmp_path / flags
+        run = run_coco(*sources, "--output", out, *flags.split())
+        assert run.code == 0, run.err
+        orders = {split: source_ids(out, split) for split in ("train", "val")}
+        found[flags] = [(counts(out, split), orders[split]) for split in orders]
+    one, each, full, hosts = found.values()
+    assert one == [([3, 2, 2], [7, 6, 5, 4, 3, 2, 1]), ([1, 1, 1], [1, 2, 3])]
+    assert (each[0][0], each[1]) == ([2, 2, 2, 1], ([3], [1, 2, 3]))
+    assert [shards for shards, _ in full] == [[3, 3, 1], [3]]
+    assert [shards for shards, _ in hosts] == [[4, 3], [2, 1]]
+    assert full[0][1] == each[0][1] != hosts[0][1]  # by the default seed, and another
+    assert sorted(full[0][1]) == sorted(hosts[0][1]) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def licensed(spec: dict) -> None:
+    """Two licenses, small boxes of the third image, none on the last."""
+    for place, entry in enumerate(spec["images"]):
+        entry["license"] = 4 + place % 2
+    for entry in spec["annotations"]:
+        if entry["image_id"] == 3:
+            entry["bbox"] = [1, 1, 30, 3]
+    spec["annotations"] = [a for a in spec["annotations"] if a["image_id"] != 5]
+
+
+def test_filters(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """What is left out is counted, and a plan with another filter is another plan."""
+    sources, out = make_coco(5, edit=licensed), tmp_path / "out"
+    flags = ("--licenses", "5,4,7", "--skip_crowd", "--min_box_px", 3.5, "--skip_unannotated")
+    split = committed(sources, out, *flags)["splits"]["train"]
+    assert sorted(source_ids(out)) == [1, 2, 4]
+    assert split["skipped"] == {"unannotated": 2}
+    assert split["annotations"]["skipped"] == {"crowd": 4, "small_box": 1}
+    assert run_coco(*command(sources, out)).ended == (5, "E-OUT-PLAN")
+
+
+def test_trust_manifest(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """With it the sources are not even listed: they may be gone."""
+    sources, out = make_coco(3), tmp_path / "out"
+    committed(sources, out)
+    before = snapshot(out)
+    sources[0].rename(tmp_path / "moved")
+    assert run_coco(*command(sources, out)).code != 0
+    run = run_coco(*command(sources, out), "--trust_manifest")
+    assert (run.code, run.out) == (0, f"already complete: {out}/manifest.json\n")
+    other = run_coco(*command(sources, out), "--trust_manifest", "--seed", 1)
+    assert other.ended == (5, "E-OUT-PLAN")
+    assert snapshot(out) == before
+
+
+@pytest.fixture
+def bucket(make_coco: MakeCoco, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsStandIn]:
+    images, annotations = make_coco(3)
+    with GcsStandIn() as gcs:
+        for path in images.iterdir():
+            gcs.put("b", f"photos/{path.name}", path.read_bytes())
+        gcs.put("b", "instances.json", annotations.read_bytes())
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
+        yield gcs
+
+
+def test_who_pays_and_the_key(bucket: GcsStandIn) -> None:
+    run = run_coco(*IN_BUCKET, "--billing_project", "payer", "--kms_key", "projects/p/key")
+    assert run.code == 0, run.err
+    for request in bucket.requests:
+        payer = request.query.get("userProject", request.headers.get("x-goog-user-project"))
+        assert payer == "payer", request
+        if request.kind is Kind.UPLOAD:
+            assert request.query["kmsKeyName"] == "projects/p/key"
+
+
+def test_anonymous(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_credentials(**_: object) -> None:
+        raise AssertionError("credentials were looked for")
+
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+    for made in (gcs.credentials, gcs.session, gcs.client, gcs.reader):
+        made.cache_clear()
+    monkeypatch.setattr(google.auth, "default", no_credentials)
+    gcs.session(True)
+    gcs.reader("b", Access(anonymous=True), "")
+    with pytest.raises(AssertionError, match="credentials were looked for"):
+        gcs.session(False)
+    assert configured("--anonymous", IN_BUCKET).access == Access(anonymous=True)
+
+
+def test_limits_reach_the_workers() -> None:
+    """What each limit does is in `tests/test_gate.py`."""
+    flags = "--shards_in_flight 3 --bytes_in_flight 700kB --readers 5 --workers 4"
+    assert configured(flags, IN_BUCKET).limits == GateLimits(3, 700_000, 5, 4)
+
+
+def test_every_flag_is_tested() -> None:
+    used = {
+        flag
+        for path in Path(__file__).parent.glob("test_*.py")
+        for flag in re.findall(r"--[a-z_]+", path.read_text())
+    }
+    assert {*OUR_FLAGS} - used == set()
