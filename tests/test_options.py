@@ -132,7 +132,7 @@ ALONE = [
     ),
     (
         "--images '' --annotations a.json --output o",
-        "argument --images: must not be empty: give a",
+        "argument --images: must not be empty",
     ),
     (
         "--images all=i --annotations all=a.json --output o",
