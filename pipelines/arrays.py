@@ -4,12 +4,12 @@ import argparse
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import apache_beam as beam
 
 from pipelines.cli import FlagParser, main
-from pipelines.data_set import DataSetConfig, keys_option
+from pipelines.data_set import DataSetConfig, check_splits_named, keys_option
 from pipelines.data_set import build as build
 from pipelines.flags import add_sources, parse_per_split
 from pipelines.run import Command
@@ -45,15 +45,13 @@ class ArraysConfig(DataSetConfig):
     one_sample_per_file: bool = False
     layout: Layout = field(default_factory=ArraysLayout, kw_only=True)
 
+    source_flag: ClassVar[str] = "--arrays"
+
     def __post_init__(self) -> None:
         """Refuse what does not fit together."""
         super().__post_init__()
         for option, given in (("image_array", self.image_array), ("label_array", self.label_array)):
-            if unknown := set(given) - {"", *self.arrays}:
-                raise ValueError(
-                    f"{option} must be of splits of --arrays, got {sorted(unknown)}:"
-                    f" give {sorted(self.arrays)}"
-                )
+            check_splits_named(option, given, "--arrays", self.arrays)
         for name in self.feature_arrays:
             if name in FEATURE_KEYS or not _FEATURE_NAME.fullmatch(name):
                 raise ValueError(
@@ -75,11 +73,6 @@ class ArraysConfig(DataSetConfig):
                     f"arrays must be named once, got {[*filter(None, [source.image])]} and"
                     f" {[*source.sides]}: name each as image, label or feature"
                 )
-
-    @property
-    def source_flag(self) -> str:
-        """The flag that names splits of sources."""
-        return "--arrays"
 
     @property
     def split_fields(self) -> frozenset[str]:

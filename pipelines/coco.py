@@ -8,7 +8,12 @@ from typing import Any
 import apache_beam as beam
 
 from pipelines.cli import FlagGroup, FlagParser, main, parse_several_per_split
-from pipelines.data_set import DataSetConfig, check_split_names
+from pipelines.data_set import (
+    DataSetConfig,
+    check_same_splits,
+    check_split_names,
+    check_splits_named,
+)
 from pipelines.data_set import build as build
 from pipelines.flags import (
     add_drop_flag,
@@ -59,19 +64,15 @@ class CocoConfig(DataSetConfig):
     def __post_init__(self) -> None:
         """Refuse what does not fit together."""
         check_split_names(self.images)
-        _check_annotations(self.annotations)
-        if not self.annotations or set(self.images) != set(self.annotations):
-            raise ValueError(
-                f"images and annotations must name the same splits, got images"
-                f" {sorted(self.images)} and annotations {sorted(self.annotations)}:"
-                f" give both as SPLIT=PATH"
-            )
+        for split, uris in self.annotations.items():
+            if repeated := [uri for uri in uris if list(uris).count(uri) > 1]:
+                raise ValueError(
+                    f"annotations of {split} must name each file once, got {repeated[0]!r} twice:"
+                    " remove one"
+                )
+        check_same_splits(images=self.images, annotations=self.annotations)
         super().__post_init__()
-        if unknown := set(self.panoptic_images) - set(self.images):
-            raise ValueError(
-                f"panoptic_images must name splits of --images, got {sorted(unknown)}:"
-                f" give {sorted(self.images)}"
-            )
+        check_splits_named("panoptic_images", self.panoptic_images, "--images", self.images)
         if self.rules.string_ids and self.layout.int64_ids:
             raise ValueError(
                 f"string_ids must not be given with layout {self.layout.name}, whose records hold"
@@ -128,22 +129,6 @@ class CocoConfig(DataSetConfig):
             **({"panoptic_codec": png_codec()} if self.panoptic_images else {}),
             **self.rules.options(),
         }
-
-
-def _check_annotations(annotations: Mapping[str, Sequence[str]]) -> None:
-    for split, uris in annotations.items():
-        if isinstance(uris, str):  # which is a sequence too, of characters
-            raise ValueError(
-                f"annotations of {split} must be a list of files, got the text {uris!r}:"
-                f" give [{uris!r}]"
-            )
-        if not uris:
-            raise ValueError(f"annotations of {split} must not be empty, got []: give a file")
-        if repeated := [uri for uri in uris if list(uris).count(uri) > 1]:
-            raise ValueError(
-                f"annotations of {split} must name each file once, got {repeated[0]!r} twice:"
-                " remove one"
-            )
 
 
 def add_flags(parser: FlagParser) -> None:

@@ -7,7 +7,7 @@ rest is here. See `pipelines/folder.py` for how little that leaves.
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import apache_beam as beam
 
@@ -64,6 +64,9 @@ class DataSetConfig(DataSetJob):
     limits: GateLimits = field(default_factory=GateLimits)
     report: bool = False
 
+    source_flag: ClassVar[str] = "--images"
+    """Flag that names the splits of the sources."""
+
     def __post_init__(self) -> None:
         """Refuse what does not fit together."""
         if not self.output:
@@ -75,11 +78,8 @@ class DataSetConfig(DataSetJob):
             ("num_shards", self.sharding.num_shards),
             ("order", self.sharding.order),
         ):
-            if unknown := set(given) - {"", *self.splits}:
-                raise ValueError(
-                    f"{name} must name splits of {self._source_of_splits}, got {sorted(unknown)}:"
-                    f" give {sorted(self.splits)}"
-                )
+            source = self.source_flag if self.splitting.is_given else "--splits"
+            check_splits_named(name, given, source, self.splits)
         self.names.check_splits(list(self.splits), self.sharding.num_shards)
         self._check_output()
 
@@ -118,11 +118,6 @@ class DataSetConfig(DataSetJob):
         return [self.label_file] if self.label_file else []
 
     @property
-    def source_flag(self) -> str:
-        """The flag that names splits of sources."""
-        return "--images"
-
-    @property
     def source_files(self) -> Mapping[str, Sequence[str]]:
         """URIs of files that the sources are recognised by, per split of the data set."""
         return dict.fromkeys(self.splits, self.files)
@@ -136,10 +131,6 @@ class DataSetConfig(DataSetJob):
     def in_order(self) -> bool:
         """Whether any split is written in the order of its source, so that positions matter."""
         return any(self.sharding.order_of(split) is Order.INPUT for split in self.splits)
-
-    @property
-    def _source_of_splits(self) -> str:
-        return self.source_flag if self.splitting.is_given else "--splits"
 
     def _check_splitting(self) -> None:
         """Refuse to draw splits from several sources, whose keys may be the same, or by nothing."""
@@ -174,12 +165,8 @@ class DataSetConfig(DataSetJob):
                 continue
             raise ValueError(
                 f"output must lie apart from all sources, got {self.output!r}, {relation}:"
-                f" {self._output_remedy}"
+                " give a folder that neither holds a source nor lies in one"
             )
-
-    @property
-    def _output_remedy(self) -> str:
-        return "give a folder that neither holds a source nor lies in one"
 
     @property
     def keeps_on_disk(self) -> bool:
@@ -232,6 +219,26 @@ def check_split_names(splits: Mapping[str, Any]) -> None:
                 f"a split must be lower-case letters, digits and _, a letter first, and not 'all';"
                 f" got {split!r}: rename it"
             )
+
+
+def check_splits_named(
+    option: str, named: Iterable[str], source_flag: str, splits: Iterable[str]
+) -> None:
+    """Refuse an option's value for a split that there is not."""
+    if unknown := sorted({*named} - {"", *splits}):
+        raise ValueError(
+            f"{option} must name splits of {source_flag}, got {unknown}: give {sorted(splits)}"
+        )
+
+
+def check_same_splits(**sources: Mapping[str, object]) -> None:
+    """Refuse two sources, by their flags' names, that are not of the same splits."""
+    (one, first), (other, second) = sources.items()
+    if not first or set(first) != set(second):
+        raise ValueError(
+            f"{one} and {other} must name the same splits, got {one} {sorted(first)} and {other}"
+            f" {sorted(second)}: give both as SPLIT=PATH"
+        )
 
 
 def keys_option(made_of: Mapping[str, str]) -> dict[str, str]:

@@ -16,22 +16,6 @@ from pipelines.cli import FlagParser, guarded
 from pipelines.engines import beam_flags
 
 _LOG = logging.getLogger("pipelines.flex_template")  # started as a file, it has another name
-_URI = r"[a-z][a-z0-9+.-]*://.+"
-_SPLIT = r"([a-z][a-z0-9_]*=)?"
-_SIZE = r"[0-9]+(\.[0-9]+)? *[kMGT]?i?B?"
-_REGEXES = {
-    "images": rf"['\"]?{_SPLIT}['\"]?{_URI}",
-    "annotations": rf"['\"]?{_SPLIT}['\"]?{_URI}",
-    "output": _URI,
-    "exclude": _URI,
-    "shard_size": _SIZE,
-    "bytes_in_flight": _SIZE,
-    "num_shards": rf"{_SPLIT}[0-9]+( +{_SPLIT}[0-9]+)*",
-    "order": rf"{_SPLIT}(shuffled|input)( +{_SPLIT}(shuffled|input))*",
-    "max_dropped": r"[0-9]+(\.[0-9]+%|%)?",
-    "max_rejected": r"[0-9]+(\.[0-9]+%|%)?",
-}
-_OF_A_TYPE = {int: "-?[0-9]+", float: r"[0-9]+(\.[0-9]+)?"}
 _SEVERAL = "; several are divided by blanks, and quoted as in a shell where they hold one"
 _DOCS = "docs/dataflow.md of the project"
 _IMAGE = {
@@ -102,7 +86,7 @@ def _words(name: str, value: str, flag: argparse.Action) -> list[str]:
     if not value:  # an optional parameter that was left empty
         return []
     if flag.nargs == "+":
-        return [name, *_split(name, value)]
+        return [name, *shlex.split(value)]
     if flag.nargs != 0:
         return [f"{name}={value}"]
     if value not in ("true", "false"):
@@ -110,33 +94,21 @@ def _words(name: str, value: str, flag: argparse.Action) -> list[str]:
     return [name] if value == "true" else []
 
 
-def _split(name: str, value: str) -> list[str]:
-    try:
-        return shlex.split(value)
-    except ValueError:
-        raise ValueError(f"{name} must be quoted as in a shell, got {value!r}: close it") from None
-
-
 def _parameter(flag: argparse.Action) -> dict[str, Any]:
-    assert flag.help is not None
     name = flag.option_strings[0].removeprefix("--")
     parameter: dict[str, Any] = {
         "name": name,
         "label": name.replace("_", " ").capitalize(),
-        "helpText": flag.help.replace("%%", "%") + (_SEVERAL if flag.nargs == "+" else ""),
+        "helpText": f"{flag.help}{_SEVERAL if flag.nargs == '+' else ''}",
         "isOptional": not flag.required,
     }
-    if flag.nargs == 0:
-        parameter |= {"paramType": "BOOLEAN", "regexes": ["^(true|false)$"]}
-    elif flag.choices:
+    if flag.choices:
         values = [getattr(choice, "value", choice) for choice in flag.choices]
         choices = [{"value": value, "label": value} for value in values]
-        parameter |= {"paramType": "ENUM", "enumOptions": choices}
-    else:
-        parameter["paramType"] = "NUMBER" if flag.type in _OF_A_TYPE else "TEXT"
-        if regex := _REGEXES.get(name) or _OF_A_TYPE.get(flag.type):  # type: ignore[call-overload]
-            parameter["regexes"] = [f"^{regex}$"]
-    return parameter
+        return parameter | {"paramType": "ENUM", "enumOptions": choices}
+    kind = "NUMBER" if flag.type in (int, float) else "TEXT"
+    kind = "BOOLEAN" if flag.nargs == 0 else kind
+    return parameter | {"paramType": kind}
 
 
 if __name__ == "__main__":

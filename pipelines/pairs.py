@@ -3,12 +3,12 @@
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import apache_beam as beam
 
 from pipelines.cli import FlagParser, main
-from pipelines.data_set import DataSetConfig
+from pipelines.data_set import DataSetConfig, check_same_splits
 from pipelines.data_set import build as build
 from pipelines.flags import add_sources, parse_per_split
 from pipelines.run import Command
@@ -39,13 +39,11 @@ class PairsConfig(DataSetConfig):
     low_suffix: str = ""
     layout: Layout = field(default_factory=PairsLayout, kw_only=True)
 
+    source_flag: ClassVar[str] = "--low"
+
     def __post_init__(self) -> None:
         """Refuse what does not fit together."""
-        if set(self.low) != set(self.high):
-            raise ValueError(
-                f"low and high must name the same splits, got low {sorted(self.low)} and high"
-                f" {sorted(self.high)}: give both as SPLIT=DIR"
-            )
+        check_same_splits(low=self.low, high=self.high)
         for split, uri in self.low.items():
             if uri.rstrip("/") == self.high[split].rstrip("/"):
                 raise ValueError(
@@ -63,11 +61,6 @@ class PairsConfig(DataSetConfig):
     def given(self) -> tuple[str, ...]:
         """The splits that sources are given for."""
         return tuple(self.high)
-
-    @property
-    def source_flag(self) -> str:
-        """The flag that names splits of sources."""
-        return "--low"
 
     @property
     def split_fields(self) -> frozenset[str]:

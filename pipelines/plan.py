@@ -1,8 +1,8 @@
 """What `--plan` prints: the shards, bytes and requests of a run that is not made."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import apache_beam as beam
 import msgspec
@@ -18,13 +18,11 @@ from schemas.faults import Scope, printable
 from schemas.layouts import labels_by_category
 from schemas.manifest import JobPlan
 from schemas.run_plan import (
-    ClassSizes,
     Known,
     RunPlan,
     Sampled,
     ShardForecast,
     SplitForecast,
-    Spread,
     spread_of,
 )
 from schemas.shown_values import bytes_text, counted, megabytes
@@ -74,34 +72,6 @@ _STATES = {
 }
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What is asked of a plan, besides the run's configuration.
-
-    Attributes:
-        overwrite: the run deletes a data set first.
-        complete: it would find its data set complete.
-        runner: that writes elsewhere; empty where this process does.
-    """
-
-    overwrite: bool = False
-    complete: bool = False
-    runner: str = ""
-
-
-@dataclass(frozen=True)
-class PlannedRun:
-    """A plan, and how the run would end.
-
-    Attributes:
-        plan: to be printed.
-        fault: with which the run would end before its first shard; None for none.
-    """
-
-    plan: RunPlan
-    fault: RuntimeError | None = None
-
-
 def build_plan(
     root: beam.Pipeline, config: DataSetConfig, slot: PlanSlot
 ) -> beam.PCollection[None]:
@@ -120,19 +90,30 @@ def build_plan(
     )
 
 
-def plan_run(config: DataSetConfig, gathered: GatheredPlan, asked: Asked) -> PlannedRun:
-    """Return what a run would make.
+def plan_run(
+    config: DataSetConfig,
+    gathered: GatheredPlan,
+    *,
+    overwrite: bool = False,
+    complete: bool = False,
+    runner: str = "",
+) -> tuple[RunPlan, RuntimeError | None]:
+    """Return what a run would make, and the fault that ends it before its first shard, or None.
 
     Args:
         config: of the run.
         gathered: the planned shards and what their sources held.
-        asked: what else is.
+        overwrite: the run deletes a data set first.
+        complete: it would find its data set complete.
+        runner: that writes elsewhere; empty where this process does.
 
     Raises:
         RuntimeError: a fault with which the run would end before it has a plan.
     """
     job_plan, fault = _job_plan(config, gathered)
-    state, there, fault = _look(config, gathered, job_plan, asked, fault)
+    state, there = COMPLETE, len(gathered.outlines)
+    if not complete:
+        state, there, fault = _look(config, gathered, job_plan, overwrite, fault)
     kept = [sample for outline in gathered.outlines for sample in outline.tried]
     job = shard_job_of(config, None)
     tried: list[Tried] = []
@@ -145,40 +126,25 @@ def plan_run(config: DataSetConfig, gathered: GatheredPlan, asked: Asked) -> Pla
     roots = {**config.listed_roots, **config.roots}
     reads = forecast_reads(gathered, roots, [*source_files], config.access)
     written_files, written_bytes = _writes(config, gathered.outlines, sizes)
+    rejects = [each.rejected for each in tried if each.rejected is not None]
+    notes = [f"planned in this process; the run will use {runner}"] if runner else []
+    if state != COMPLETE:
+        needed = round(written_bytes * (1 - there / max(len(gathered.outlines), 1)))
+        notes += _room_notes(config, needed)
     plan = RunPlan(
         output=config.output,
         state=state,
         shards_there=there,
         splits={file.split: forecast_split(file, gathered, sizes, labels) for file in files},
-        sampled=_sampled(tried),
+        sampled=Sampled(len(tried), known_rejects(rejects, Scope.SAMPLE)),
         read_files=reads.files,
         read_bytes=reads.bytes,
         written_files=written_files,
         written_bytes=written_bytes,
-        notes=_notes(config, gathered, written_bytes, state, there, asked.runner),
+        notes=[*notes, *_unused_notes(config, gathered)],
         refused="" if fault is None else str(fault),
     )
-    return PlannedRun(plan, fault)
-
-
-def trusted_plan(output: str) -> RunPlan:
-    """Return the plan of a run that ends at once by `--trust_manifest`, its sources not looked at.
-
-    Args:
-        output: URI of the data set, which is complete.
-    """
-    return RunPlan(
-        output=output,
-        state=COMPLETE,
-        shards_there=0,
-        splits={},
-        sampled=Sampled(0, {}),
-        read_files=0,
-        read_bytes=0,
-        written_files=0,
-        written_bytes=0,
-        notes=["not planned anew: --trust_manifest takes the manifest's word, no source was read"],
-    )
+    return plan, fault
 
 
 def _writes(
@@ -195,36 +161,32 @@ def _writes(
 
 def _job_plan(config: DataSetConfig, gathered: GatheredPlan) -> tuple[JobPlan, RuntimeError | None]:
     """Return the run's plan; where there are too many rejects, that without them, and the fault."""
+    label_file = read_uri(config.label_file, config.access) if config.label_file else None
+    sources = gathered.table, gathered.files, gathered.rejected
     try:
-        plan = _make_plan(gathered, config)
+        plan = make_job_plan(*sources, config, label_file)
     except RuntimeError as error:
         if not str(error).startswith("E-BUDGET "):
             raise
-        return _make_plan(gathered, replace(config, budget=_ALL, drop_budget=_ALL)), error
+        anything = replace(config, budget=_ALL, drop_budget=_ALL)
+        return make_job_plan(*sources, anything, label_file), error
     warn_of_splits(gathered.files)
     return plan, None
-
-
-def _make_plan(gathered: GatheredPlan, job: DataSetConfig) -> JobPlan:
-    label_file = read_uri(job.label_file, job.access) if job.label_file else None
-    return make_job_plan(gathered.table, gathered.files, gathered.rejected, job, label_file)
 
 
 def _look(
     config: DataSetConfig,
     gathered: GatheredPlan,
     plan: JobPlan,
-    asked: Asked,
+    overwrite: bool,
     fault: RuntimeError | None,
 ) -> tuple[str, int, RuntimeError | None]:
     """Return the output's state, how many shards are there, and the fault that it leads to."""
-    if asked.complete:
-        return COMPLETE, len(gathered.outlines), fault
     if fault is not None:
         return REFUSED, 0, fault
     output, splits = open_storage(config.output, config.access), config.splits
     try:
-        state, there = look_at_output(plan, output, config.names, splits, overwrite=asked.overwrite)
+        state, there = look_at_output(plan, output, config.names, splits, overwrite=overwrite)
         check_turn(config.earlier, config.output, config.layout.name, config.access)
         planned = {split: found.samples for split, found in plan.splits.items()}
         refuse_empty(gathered.files, plan, planned, config)
@@ -233,38 +195,22 @@ def _look(
     return state, there, None
 
 
-def _sampled(tried: Sequence[Tried]) -> Sampled:
-    rejects = [each.rejected for each in tried if each.rejected is not None]
-    return Sampled(len(tried), known_rejects(rejects, Scope.SAMPLE))
-
-
-def _notes(
-    config: DataSetConfig,
-    gathered: GatheredPlan,
-    written_bytes: int,
-    state: str,
-    there: int,
-    runner: str,
-) -> list[str]:
-    notes: list[str] = []
-    if runner:
-        notes.append(f"planned in this process; the run will use {runner}")
+def _unused_notes(config: DataSetConfig, gathered: GatheredPlan) -> Iterator[str]:
     for root, tally in sorted(gathered.tallies):
         if tally.unreferenced and not config.earlier.sets:  # else they may be of earlier samples
             files, name = counted(tally.unreferenced, "file"), tally.first_unreferenced
-            notes.append(f"no record will hold {files} of root {root}, such as {name}")
+            yield f"no record will hold {files} of root {root}, such as {name}"
+
+
+def _room_notes(config: DataSetConfig, needed: int) -> Iterator[str]:
     room = free_bytes(open_storage(config.output, config.access))
-    needed = round(written_bytes * (1 - there / max(len(gathered.outlines), 1)))
-    if room is not None and room < needed and state != COMPLETE:
-        notes.append(
-            f"{config.output} has room for {megabytes(room)}, but {megabytes(needed)} are needed:"
-            " the run would end with E-IO-NOSPACE"
-        )
-    return notes
+    if room is not None and room < needed:
+        has = f"{config.output} has room for {megabytes(room)}, but {megabytes(needed)} are needed"
+        yield f"{has}: the run would end with E-IO-NOSPACE"
 
 
-def plan_lines(plan: RunPlan, noun: str) -> list[str]:
-    """Return a plan for people, a line each.
+def plan_lines(plan: RunPlan, noun: str) -> Iterator[str]:
+    """Yield a plan for people, a line each.
 
     Args:
         plan: to print.
@@ -274,17 +220,21 @@ def plan_lines(plan: RunPlan, noun: str) -> list[str]:
     if plan.state == "ours":
         shards = sum(len(split.shards) for split in plan.splits.values())
         state += f": {plan.shards_there} of {counted(shards, 'shard')} are there"
-    lines = [f"plan of {printable(plan.output)}: {state}"]
+    yield f"plan of {printable(plan.output)}: {state}"
     for name, split in plan.splits.items():
-        lines += _split_lines(name, split, noun)
-    lines += _sampled_lines(plan)
-    lines.append(
-        f"  reads {counted(plan.read_files, 'file')}, {bytes_text(plan.read_bytes)};"
-        f" writes {counted(plan.written_files, 'file')}, {bytes_text(plan.written_bytes)}"
-    )
-    lines += [f"  note: {printable(note)}" for note in plan.notes]
-    lines.append("  nothing was written")
-    return lines
+        yield from _split_lines(name, split, noun if split.images is None else "object")
+    if plan.sampled.records:
+        records = counted(plan.sampled.records, "record")
+        yield f"  sizes: from {records} of images that were read and converted"
+        yield from _known_lines("of these would be rejects", plan.sampled.rejected)
+    else:
+        yield "  sizes: from the listed sizes of files; no image was read"
+    reads = f"{counted(plan.read_files, 'file')}, {bytes_text(plan.read_bytes)}"
+    writes = f"{counted(plan.written_files, 'file')}, {bytes_text(plan.written_bytes)}"
+    yield f"  reads {reads}; writes {writes}"
+    for note in plan.notes:
+        yield f"  note: {printable(note)}"
+    yield "  nothing was written"
 
 
 def plan_json(plan: RunPlan) -> list[str]:
@@ -292,65 +242,35 @@ def plan_json(plan: RunPlan) -> list[str]:
     return json.dumps(msgspec.to_builtins(plan), indent=2).splitlines()
 
 
-def _split_lines(name: str, split: SplitForecast, noun: str) -> list[str]:
-    what = "object" if split.images is not None else noun
-    shards, sizes = split.shards, [shard.bytes for shard in split.shards]
-    lines = [
-        f"  {name}: {split.planned} of {counted(split.listed, what)} in"
-        f" {counted(len(shards), 'shard')}, about {bytes_text(split.bytes)}"
-    ]
-    records = spread_of([shard.records for shard in shards])
-    spread = spread_of(sizes)
-    if spread is not None and records is not None:
-        lines.append(
-            f"    a shard: {_range(records)} records; {bytes_text(spread.least)} to"
-            f" {bytes_text(spread.most)}, median {bytes_text(spread.median)}"
+def _split_lines(name: str, split: SplitForecast, noun: str) -> Iterator[str]:
+    shards = counted(len(split.shards), "shard")
+    planned = f"{split.planned} of {counted(split.listed, noun)}"
+    yield f"  {name}: {planned} in {shards}, about {bytes_text(split.bytes)}"
+    records = spread_of([shard.records for shard in split.shards])
+    sizes = spread_of([shard.bytes for shard in split.shards])
+    if sizes is not None and records is not None:
+        yield (
+            f"    a shard: {records.least} to {records.most} records; {bytes_text(sizes.least)} to"
+            f" {bytes_text(sizes.most)}, median {bytes_text(sizes.median)}"
         )
         shown = ", ".join(map(str, split.hosts[:_MAX_HOSTS]))
         more = ", ..." if len(split.hosts) > _MAX_HOSTS else ""
-        lines.append(f"    hosts served alike by files[h::H]: {shown}{more}")
+        yield f"    hosts served alike by files[h::H]: {shown}{more}"
     if split.copies_per_image is not None:
-        lines.append(
-            f"    {counted(split.images or 0, 'image')}: a photo is stored once for each object,"
-            f" of {split.copies_per_image:.1f} that it has"
-        )
-    if split.classes is not None:
-        lines.append(f"    classes: {_classes(split.classes)}")
+        images, copies = counted(split.images or 0, "image"), f"{split.copies_per_image:.1f}"
+        yield f"    {images}: a photo is stored once for each object, of {copies} that it has"
+    if (classes := split.classes) is not None:
+        line = f"    classes: {classes.number}"
+        if (samples := classes.samples) is not None:
+            line += f"; {samples.least} ({printable(classes.least_of)}) to {samples.most}"
+            line += f" ({printable(classes.most_of)}), median {samples.median}"
+        yield line
     if split.left_out:
-        terms = ", ".join(f"{count} {why}" for why, count in split.left_out.items())
-        lines.append(f"    left out: {terms}")
-    lines += _known_lines(f"rejected already, {what}s", split.rejected)
-    lines += _known_lines("annotations dropped already", split.dropped)
-    return lines
+        yield f"    left out: {', '.join(f'{n} {why}' for why, n in split.left_out.items())}"
+    yield from _known_lines(f"rejected already, {noun}s", split.rejected)
+    yield from _known_lines("annotations dropped already", split.dropped)
 
 
-def _range(spread: Spread) -> str:
-    if spread.least == spread.most:
-        return str(spread.least)
-    return f"{spread.least} to {spread.most}"
-
-
-def _classes(classes: ClassSizes) -> str:
-    if classes.samples is None:
-        return str(classes.number)
-    spread = classes.samples
-    least, most = printable(classes.least_of), printable(classes.most_of)
-    return f"{classes.number}; {spread.least} ({least}) to {spread.most} ({most}), median" + (
-        f" {spread.median}"
-    )
-
-
-def _known_lines(what: str, known: Mapping[str, Known]) -> list[str]:
-    return [
-        f"    {what}: {found.count} {code}; the first: {found.first}"
-        for code, found in known.items()
-    ]
-
-
-def _sampled_lines(plan: RunPlan) -> list[str]:
-    sampled = plan.sampled
-    if not sampled.records:
-        return ["  sizes: from the listed sizes of files; no image was read"]
-    records = counted(sampled.records, "record")
-    lines = [f"  sizes: from {records} of images that were read and converted"]
-    return lines + _known_lines("of these would be rejects", sampled.rejected)
+def _known_lines(what: str, known: Mapping[str, Known]) -> Iterator[str]:
+    for code, found in known.items():
+        yield f"    {what}: {found.count} {code}; the first: {found.first}"

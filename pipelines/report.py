@@ -54,12 +54,11 @@ def parser() -> FlagParser:
         help="a data set (a folder or URI with a manifest.json), a TFRecord file of any origin, or"
         " a folder of such files, which are read whole",
     )
-    found.add_argument(
+    found.group("output").text(
         "--output",
-        type=not_empty,
-        metavar="FILE",
-        help="file that becomes the page; a report of ours that is there is made anew, any other"
+        "file that becomes the page; a report of ours that is there is made anew, any other"
         f" file stays (default: {REPORT_NAME} in each data set; needed for other files)",
+        "FILE",
     )
     add_reading_flags(found)
     return found

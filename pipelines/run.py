@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import gc
 import logging
+import re
 import shlex
 import sys
 import threading
@@ -31,7 +32,7 @@ from pipelines.engines import (
     runs_workers_here,
 )
 from pipelines.flags import add_data_set_flags, data_set_fields, is_dated, run_date_of
-from pipelines.plan import Asked, build_plan, plan_json, plan_lines, plan_run, trusted_plan
+from pipelines.plan import build_plan, plan_json, plan_lines, plan_run
 from schemas.documents.data_card import CARD_NAME
 from schemas.faults import printable
 from schemas.manifest import (
@@ -69,6 +70,7 @@ from transforms.storage.disk import RunLock, without_new_empty_folders
 
 _LOG = logging.getLogger(__name__)
 _COLLECT_AFTER_OBJECTS = 500_000
+_OF_ONE_RUN = re.compile(r" --(overwrite|plan([ =](text|json))?)(?= |$)")
 _LOGGED_EVERY_S = 30.0
 _DRAWN_EVERY_S = 0.2
 
@@ -156,10 +158,10 @@ class Command:
         flags, beam_args = parse_flags(self.parser(), argv)
         fields = self.fields(flags)
         date = run_date_of(flags)
-        again = [word for word in argv if word != "--overwrite"]
+        command = shlex.join(["python", "-m", f"pipelines.{self.name}", *argv])
+        command = _OF_ONE_RUN.sub("", command)
         if flags.date is None and is_dated(flags):
-            again += ["--date", date.isoformat()]
-        command = shlex.join(["python", "-m", f"pipelines.{self.name}", *again])
+            command += f" --date {date.isoformat()}"
         config = self.config(
             **fields,
             **data_set_fields(flags, date, images=self.images),
@@ -288,27 +290,25 @@ def _plan(run: RunConfig, options: PipelineOptions) -> None:
         raise ValueError("plan must come without dry_run and template_location: leave one out")
     config = with_earlier_sets(run).located()
     output, trust = open_storage(config.output, config.access), run.trust_manifest
-    as_json = run.plan == "json"
     if run.overwrite or not trust:
         _check_sources(config)
     refuse_no_place(output)
     complete = not run.overwrite and _is_complete(config, output, trust_manifest=trust)
     if complete and trust:  # then its sources need not be there
-        if as_json:
-            _say_all(plan_json(trusted_plan(config.output)))
-        else:
-            _say_complete(config)
+        _say_complete(config)
         return
     _check_sources(config)
     spare_the_collector()
     slot = new_slot()
     run_graph(partial(build_plan, config=config, slot=slot), PipelineOptions([]))  # always here
     elsewhere = "" if runs_workers_here(options) else runner_of(options)
-    planned = plan_run(config, slot.take(), Asked(run.overwrite, complete, elsewhere))
-    noun = config.layout.sample_noun
-    _say_all(plan_json(planned.plan) if as_json else plan_lines(planned.plan, noun))
-    if planned.fault is not None:
-        raise planned.fault
+    plan, fault = plan_run(
+        config, slot.take(), overwrite=run.overwrite, complete=complete, runner=elsewhere
+    )
+    as_json = run.plan == "json"
+    _say_all(plan_json(plan) if as_json else plan_lines(plan, config.layout.sample_noun))
+    if fault is not None:
+        raise fault
 
 
 def _say_all(lines: Iterable[str]) -> None:

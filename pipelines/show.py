@@ -72,30 +72,17 @@ def parser() -> FlagParser:
         metavar="PATH",
         help="a data set (a folder or URI with a manifest.json), or a TFRecord file of any origin",
     )
-    which = found.add_mutually_exclusive_group()
-    which.add_argument("--key", metavar="K", help="show the record with this key, of a data set")
-    which.add_argument(
-        "--record", type=int, metavar="N", help="show record N, from 0, of the file or split"
-    )
-    which.add_argument(
-        "--limit",
-        type=int,
-        default=_DEFAULT_LIMIT,
-        metavar="N",
-        help=f"show the first N records (default {_DEFAULT_LIMIT})",
-    )
-    found.add_argument(
-        "--split",
-        default="",
-        metavar="S",
-        help="split of a data set (default: its first; for --key all)",
-    )
-    found.add_argument(
+    which = found.group("which records", exclusive=True)
+    which.text("--key", "show the record with this key, of a data set (default: none)", "K")
+    which.number("--record", "show record N, from 0, of the file or split (default: none)")
+    which.number("--limit", "show the first N records", _DEFAULT_LIMIT)
+    group = found.group("what is shown")
+    group.text("--split", "split of a data set (default: its first; for --key all)", "S")
+    group.text(
         "--images",
-        default="",
-        metavar="DIR",
-        help="save pictures of the records shown there, those of tensors as PNG; nothing is"
+        "save pictures of the records shown there, those of tensors as PNG; nothing is"
         " overwritten (default: a terminal with 24-bit colours draws them)",
+        "DIR",
     )
     add_reading_flags(found)
     return found
@@ -110,8 +97,8 @@ def run(argv: Sequence[str]) -> None:
         key=flags.key,
         record=flags.record,
         limit=flags.limit,
-        split=flags.split,
-        images=flags.images,
+        split=flags.split or "",
+        images=flags.images or "",
         access=reading_access(flags),
     )
     for line in show(config, is_drawn):

@@ -9,7 +9,7 @@ from typing import Any
 import apache_beam as beam
 
 from pipelines.cli import FlagParser, main
-from pipelines.data_set import DataSetConfig
+from pipelines.data_set import DataSetConfig, check_same_splits
 from pipelines.data_set import build as build
 from pipelines.flags import (
     add_class_flags,
@@ -25,7 +25,6 @@ from pipelines.run import Command
 from schemas.annotations.side_files import SideFormat
 from schemas.layouts import Layout
 from schemas.layouts.detection import DetectionLayout
-from schemas.layouts.pictures import SizeMismatch
 from schemas.layouts.table import TableLayout
 from transforms.sources.elements import spool_for
 from transforms.sources.join_files import JoinFiles, NamedFile, Sides
@@ -71,12 +70,7 @@ class SidecarConfig(DataSetConfig):
 
     def __post_init__(self) -> None:
         """Refuse what does not fit together."""
-        if set(self.images) != set(self.annotations):
-            raise ValueError(
-                f"images and annotations must name the same splits, got images"
-                f" {sorted(self.images)} and annotations {sorted(self.annotations)}:"
-                f" give both as SPLIT=PATH"
-            )
+        check_same_splits(images=self.images, annotations=self.annotations)
         super().__post_init__()
 
     @property
@@ -228,16 +222,8 @@ def _layout_of_fields(flags: argparse.Namespace) -> TableLayout:
             f"fields must come with format flat, got format {flags.format} and fields"
             f" {' '.join(flags.fields) or 'none'}: give --fields PATH=TYPE, or leave both out"
         )
-    of_objects = {
-        "features": flags.features,
-        "label_file": flags.label_file,
-        "first_label": flags.first_label,
-        "on_size_mismatch": None
-        if flags.on_size_mismatch is SizeMismatch.AUTO
-        else flags.on_size_mismatch.value,
-    }
-    for name, given in of_objects.items():
-        if given is not None:
+    for name in ("features", "label_file", "first_label"):
+        if (given := getattr(flags, name)) is not None:
             raise ValueError(f"{name} must be of objects, got {given} with fields: leave it out")
     types = parse_types(flags.fields)
     for path in types:

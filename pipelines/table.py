@@ -3,12 +3,12 @@
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import apache_beam as beam
 
 from pipelines.cli import FlagParser, main, not_empty, parse_several_per_split
-from pipelines.data_set import DataSetConfig, keys_option
+from pipelines.data_set import DataSetConfig, check_splits_named, keys_option
 from pipelines.data_set import build as build
 from pipelines.flags import (
     add_class_flags,
@@ -27,8 +27,6 @@ from schemas.columns import (
     what_is_named,
 )
 from schemas.layouts.table import TableLayout
-from transforms.images.check_images import Check
-from transforms.images.convert_images import Orientation
 from transforms.sources.list_blobs import ListBlobs
 from transforms.sources.read_samples import SourceSamples
 from transforms.sources.read_table import (
@@ -64,6 +62,8 @@ class TableConfig(DataSetConfig):
     max_cell_bytes: int = DEFAULT_MAX_CELL_BYTES
     layout: TableLayout = field(default_factory=TableLayout, kw_only=True)
 
+    source_flag: ClassVar[str] = "--table"
+
     def __post_init__(self) -> None:
         """Refuse what does not fit together."""
         for split, uris in self.tables.items():
@@ -73,8 +73,6 @@ class TableConfig(DataSetConfig):
                 f"image_column must come with a layout with_image, got {self.image_column!r} and"
                 f" {self.layout.with_image}: give both or none"
             )
-        if not self.image_column:
-            _refuse_image_options(self)
         if self.image_root and not self.image_column:
             raise ValueError(
                 f"image_root must come with image_column, got {[*self.image_root.values()]}"
@@ -84,10 +82,7 @@ class TableConfig(DataSetConfig):
             raise ValueError(
                 f"max_cell_bytes must be positive, got {self.max_cell_bytes}: give such as 100MB"
             )
-        if unknown := sorted({*self.image_root} - {"", *self.given}):
-            raise ValueError(
-                f"image_root must name splits of --table, got {unknown}: give {sorted(self.given)}"
-            )
+        check_splits_named("image_root", self.image_root, "--table", self.given)
         super().__post_init__()
 
     @property
@@ -189,17 +184,6 @@ class TableConfig(DataSetConfig):
             asked["max_cell_bytes"] = str(self.max_cell_bytes)
         return {**super().options(), **columns, **asked, **self._keys()}
 
-    @property
-    def source_flag(self) -> str:
-        """The flag that names splits of sources."""
-        return "--table"
-
-    @property
-    def _output_remedy(self) -> str:
-        if not self.image_column:
-            return super()._output_remedy
-        return "give another folder, or the folder of the images as image_root"
-
     def _keys(self) -> dict[str, str]:
         """Return the option that tells what keys are made of, where no column gives them."""
         if self.key_column:
@@ -216,23 +200,6 @@ class TableConfig(DataSetConfig):
         if split in self.table_files:
             return split_uri(self.tables[split][0])[0]
         return self._listed()[split][0]
-
-
-def _refuse_image_options(config: DataSetConfig) -> None:
-    """Refuse what is asked of images where rows have none: it would have no effect."""
-    conversion = config.conversion
-    asked = {
-        "check": config.check is not Check.HEADER,
-        "orientation": config.orientation is not Orientation.KEEP,
-        "resize": conversion.resize is not None,
-        "reencode": conversion.reencode is not None,
-        "color": conversion.color is not None,
-    }
-    if given := [name for name, is_given in asked.items() if is_given]:
-        raise ValueError(
-            f"{given[0]} must come with image_column, got it without: name the column, or leave"
-            f" --{given[0]} out"
-        )
 
 
 def _check_tables(split: str, uris: Sequence[str]) -> None:

@@ -4,7 +4,6 @@ Neither TensorFlow is imported, nor Beam unless `--runner` is given.
 """
 
 import contextlib
-import os
 import secrets
 import sys
 import tempfile
@@ -51,33 +50,29 @@ def parser() -> FlagParser:
         help="a data set (a folder or URI with a manifest.json), a TFRecord file of any origin, or"
         " a folder of such files",
     )
-    found.add_argument(
+    group = found.group("what is compared")
+    group.switch(
         "--deep",
-        action="store_true",
-        help="read every byte of data sets that are not local too, where else sizes and checksums"
+        "read every byte of data sets that are not local too, where else sizes and checksums"
         " are compared as the store lists them; compare SHA-256 of shards and images, beyond"
         " CRC-32C; decode the pixels of images in other files (default: none of it)",
     )
-    found.add_argument(
+    group.several(
         "--sources",
-        nargs="+",
-        default=[],
-        metavar="[SPLIT=]DIR",
-        help="image roots, of a split or of all: hash the source files and compare them with the"
+        "image roots, of a split or of all: hash the source files and compare them with the"
         " index (default: do not)",
+        "[SPLIT=]DIR",
     )
-    found.add_argument(
+    group.number(
         "--workers",
-        type=int,
-        metavar="N",
-        help="shards or files looked at at once, by a thread each (default: a core each)",
+        "shards or files looked at at once, by a thread each (default: a core each)",
     )
-    found.add_argument(
+    group.text(
         RUNNER,
-        metavar="NAME",
-        help="verify as a pipeline on this runner of Beam, such as DataflowRunner, FlinkRunner or"
+        "verify as a pipeline on this runner of Beam, such as DataflowRunner, FlinkRunner or"
         " PrismRunner, with Beam's own flags; workers elsewhere hand the result back in"
         " --temp_location (default: in this process, without Beam)",
+        "NAME",
     )
     add_reading_flags(found)
     return found
@@ -151,11 +146,6 @@ def verify_elsewhere(argv: Sequence[str]) -> bool:
             " runner's own flag, such as --max_num_workers"
         )
     uris = [*config.paths, *(uri for given in config.sources.values() for uri in given)]
-    for uri in uris:
-        if not uri.isascii() and os.fsencode(uri).decode("utf-8", "replace") != uri:
-            raise ValueError(
-                f"paths must be UTF-8 with --runner, got {uri!r}: rename it, or leave --runner out"
-            )
     options = checked_options(argv, uris)
     if makes_template(options):
         raise ValueError(

@@ -47,7 +47,7 @@ def test_text_for_people(make_coco: MakeCoco, tmp_path: Path) -> None:
     lines = run.out.splitlines()
     assert lines[0] == f"plan of {out}: nothing of a data set is there"
     assert lines[1].startswith("  train: 18 of 18 objects in 2 shards, about ")
-    assert lines[2].startswith("    a shard: 9 records; ")
+    assert lines[2].startswith("    a shard: 9 to 9 records; ")
     assert lines[3:6] == [
         "    hosts served alike by files[h::H]: 1, 2",
         "    6 images: a photo is stored once for each object, of 3.0 that it has",
@@ -81,8 +81,6 @@ def test_trusted_manifests_are_not_planned_anew(make_coco: MakeCoco, tmp_path: P
     made[1].unlink()
     run = run_coco(*command(made, out, "--trust_manifest", "--plan"))
     assert (run.code, run.out) == (0, f"already complete: {out}/manifest.json\n")
-    told = planned(made, out, "--trust_manifest")
-    assert (told["output"], told["state"], told["splits"]) == (str(out), "complete", {})
 
 
 def test_the_report_counts_where_one_is_made(make_coco: MakeCoco, tmp_path: Path) -> None:
@@ -179,7 +177,6 @@ def test_rejects_over_the_budget_are_told_with_the_plan(
     remove_two(*made)
     run = run_coco(*command(made, out, "--plan"))
     assert (run.code, run.err.splitlines()[-1].split()[0]) == (4, "E-BUDGET")
-    assert "--plan" not in run.err
     assert f"plan of {out}: refused, see the last line" in run.out
     assert "train: 4 of 6 images in 1 shard" in run.out
     known = (

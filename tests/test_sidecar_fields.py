@@ -64,10 +64,6 @@ def test_values_that_do_not_fit_are_rejects(
     [
         (["--format", "flat"], "fields must come with format flat, got format flat and fields"),
         (["--fields", "a=int64", "--features", "boxes"], "features must be of objects, got boxes"),
-        (
-            ["--fields", "a=int64", "--on_size_mismatch", "reject"],
-            "on_size_mismatch must be of objects, got reject with fields; leave it out",
-        ),
         (["--fields", "a..b=int64"], "fields must be keys with single dots between, got 'a..b';"),
     ],
 )

@@ -8,15 +8,11 @@ from typing import Any
 
 import pytest
 
-from pipelines.engines import beam_flags
 from pipelines.table import COMMAND, TableConfig, run
 from schemas.features import RepeatedAs
 from schemas.manifest import Manifest, read_manifest
 from tests.conftest import jpeg_bytes
 from tests.gcs_stand_in import GcsStandIn
-
-TUTORIAL_ROWS = 10_000
-STRINGS = ["cat", "dog", "chicken", "horse", "goat"]
 
 
 def convert(output: Path, *argv: object) -> Manifest:
@@ -67,41 +63,6 @@ def write_json(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
 
 
 # --- the tutorial's table ---
-
-
-def tutorial_rows() -> list[dict[str, Any]]:
-    return [
-        {
-            "feature0": row % 3 == 0,
-            "feature1": row % 5,
-            "feature2": STRINGS[row % 5],
-            "feature3": row / 7 - 500,
-        }
-        for row in range(TUTORIAL_ROWS)
-    ]
-
-
-def test_the_tutorials_table_comes_out_in_order(tmp_path: Path) -> None:
-    import numpy as np
-    import tensorflow as tf
-
-    table = write_json(tmp_path / "t.jsonl", tutorial_rows())
-    convert(tmp_path / "out", "--table", table, "--order", "input")
-
-    feature_description = {
-        "feature0": tf.io.FixedLenFeature([], tf.int64, default_value=0),
-        "feature1": tf.io.FixedLenFeature([], tf.int64, default_value=0),
-        "feature2": tf.io.FixedLenFeature([], tf.string, default_value=""),
-        "feature3": tf.io.FixedLenFeature([], tf.float32, default_value=0.0),
-    }
-    found = tf.io.parse_example(records(tmp_path / "out"), feature_description)
-    wanted = tutorial_rows()
-    assert found["feature0"].numpy().tolist() == [int(row["feature0"]) for row in wanted]
-    assert found["feature1"].numpy().tolist() == [row["feature1"] for row in wanted]
-    assert found["feature2"].numpy().tolist() == [row["feature2"].encode() for row in wanted]
-    assert found["feature3"].numpy().tolist() == [
-        np.float32(row["feature3"]).item() for row in wanted
-    ]
 
 
 def test_holes_give_the_tutorials_defaults(tmp_path: Path) -> None:
@@ -177,34 +138,6 @@ def test_every_format_gives_the_same_records(tmp_path: Path) -> None:
     ]
 
 
-def test_lists_are_of_any_length(tmp_path: Path) -> None:
-    rows = [
-        {"id": n, "tags": ["a", "b", "c"][: n % 4], "nums": None if n % 2 else [n]}
-        for n in range(8)
-    ]
-    manifest = convert(
-        tmp_path / "out", "--table", write_json(tmp_path / "t.jsonl", rows), "--order", "input"
-    )
-
-    assert parsed(tmp_path / "out") == {
-        "id": [*range(8)],
-        "nums": [row["nums"] or [] for row in rows],
-        "tags": [[tag.encode() for tag in row["tags"]] for row in rows],
-    }
-    assert not any(feature.optional for feature in manifest.features)
-
-
-def test_pieces_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from transforms.sources import table_rows
-
-    table = write_json(tmp_path / "t.jsonl", ROWS)
-    whole = convert(tmp_path / "whole", "--table", table)
-    monkeypatch.setattr(table_rows, "PIECE_BYTES", 500)
-    divided = convert(tmp_path / "divided", "--table", table)
-
-    assert divided == whole
-
-
 def test_large_rows_go_by_the_spool(tmp_path: Path) -> None:
     rows = [{"id": n, "text": f"{n} " * 500} for n in range(50)]
     table = write_json(tmp_path / "t.jsonl", rows)
@@ -221,39 +154,7 @@ def test_large_rows_go_by_the_spool(tmp_path: Path) -> None:
     assert [*spool.iterdir()] == []
 
 
-def test_a_spool_dir_that_is_not_there(tmp_path: Path) -> None:
-    table = write_json(tmp_path / "t.jsonl", [{"text": "x" * 500}])
-
-    line = fault(tmp_path / "out", "--table", table, "--spool_dir", tmp_path / "gone")
-    assert line.startswith(f"E-IO-READONLY {tmp_path}/gone: ")
-    assert "give a --spool_dir" in line
-
-
 # --- many files ---
-
-
-def test_a_folder_that_is_called_like_a_file(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").mkdir()
-    (tmp_path / "t.csv/part-0.csv").write_text("a\n1\n")
-    (tmp_path / "t.csv/_SUCCESS").touch()
-    convert(tmp_path / "out", "--table", f"{tmp_path}/t.csv/")
-    assert parsed(tmp_path / "out") == {"a": [1]}
-
-
-def test_brackets_are_part_of_a_name(tmp_path: Path) -> None:
-    (tmp_path / "a[1].csv").write_text("a\n1\n")
-    (tmp_path / "a1.csv").write_text("a\n2\n")
-    convert(tmp_path / "out", "--table", tmp_path / "a[1].csv")
-    assert parsed(tmp_path / "out") == {"a": [1]}
-
-
-def test_where_every_row_is_bad_they_tell_why(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_bytes(b"a\n\xff\n")
-    line = fault(tmp_path / "out", "--table", tmp_path / "t.csv")
-    assert line.startswith(
-        f"E-BUDGET {tmp_path}/out: 1 of 1 samples rejected, --max_rejected is 0"
-        " (first '0', t.csv line 2: no UTF-8)"
-    )
 
 
 def test_a_table_without_rows(tmp_path: Path) -> None:
@@ -272,32 +173,6 @@ def test_a_table_without_rows(tmp_path: Path) -> None:
         ("b", "bytes", True),
     ]
     assert manifest.splits["train"].records == 0 and manifest.shards == []
-
-
-def test_a_split_without_rows_beside_one_with_some(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("a\n1\n")
-    (tmp_path / "v.csv").write_text("a\n")
-    argv = ("--table", f"train={tmp_path}/t.csv", f"val={tmp_path}/v.csv", "--allow_empty")
-    splits = convert(tmp_path / "out", *argv).splits
-    assert {name: split.records for name, split in splits.items()} == {"train": 1, "val": 0}
-
-
-def test_a_row_without_a_key_has_that_of_no_other(tmp_path: Path) -> None:
-    table, out = tmp_path / "t.csv", tmp_path / "out"
-    table.write_bytes(b"id,v\n1,x\n2,\xff\n3,z\n")
-    flags = ("--table", table, "--key_column", "id", "--order", "input")
-    convert(tmp_path / "bad", *flags, "--max_rejected", 1)
-    convert(out, *flags, "--exclude", tmp_path / "bad/rejected.jsonl")
-    assert parsed(out)["id"] == [1, 3]
-
-
-def test_earlier_rows_are_known_by_keys_of_the_same_column(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    (data / "t.csv").write_text("id\n1\n3\n")
-    convert(tmp_path / "a", "--table", data, "--key_column", "id")
-    line = fault(tmp_path / "b", "--table", data, "--since", tmp_path / "a")
-    assert "split or keyed otherwise: key_column id, and now keys file:row" in line
 
 
 def test_a_folder_and_a_glob(tmp_path: Path) -> None:
@@ -329,16 +204,6 @@ def test_what_is_called_a_table_and_is_none_is_not_passed_over(name: str, tmp_pa
         assert "; mend it, or take it away" in line
 
 
-def test_another_file_in_the_folder_changes_no_plan(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    (data / "b.csv").write_text("a\n1\n2\n")
-    made = convert(tmp_path / "out", "--table", data / "*.csv", "--order", "input")
-    (data / "a.txt").write_text("about")
-
-    assert convert(tmp_path / "out", "--table", data / "*.csv", "--order", "input") == made
-
-
 def test_a_complete_data_set_is_known_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -356,16 +221,6 @@ def test_a_complete_data_set_is_known_again(
     (other / "t.csv").write_text("a\n2\n")
     line = fault(tmp_path / "out-folder", "--table", other)
     assert line.startswith("E-OUT-PLAN")
-
-
-def test_splits_of_several_files(tmp_path: Path) -> None:
-    for name in ("a", "b", "v"):
-        (tmp_path / f"{name}.csv").write_text(f"n\n{ord(name)}\n")
-    train = [f"train={tmp_path}/{name}.csv" for name in ("b", "a")]
-    convert(tmp_path / "out", "--table", *train, f"val={tmp_path}/v.csv", "--order", "input")
-
-    assert parsed(tmp_path / "out")["n"] == [97, 98]
-    assert parsed(tmp_path / "out", "val")["n"] == [118]
 
 
 def test_keys_that_come_twice_stop_the_run(tmp_path: Path) -> None:
@@ -417,16 +272,6 @@ def test_rows_that_were_keyed_otherwise_are_not_added(tmp_path: Path) -> None:
     assert options == [None, "file:row", "train=file:row val=row"]
 
 
-def test_a_folder_of_tables_grows_by_files(tmp_path: Path) -> None:
-    folder = tmp_path / "in"
-    folder.mkdir()
-    (folder / "monday.csv").write_text("k\n1\n2\n")
-    convert(tmp_path / "one", "--table", folder)
-    (folder / "tuesday.csv").write_text("k\n3\n")
-    convert(tmp_path / "two", "--table", folder, "--since", tmp_path / "one")
-    assert parsed(tmp_path / "two")["k"] == [3]
-
-
 @pytest.mark.parametrize("other", ["README.md", "broken.csv"])
 def test_what_cannot_say_its_split_makes_none(other: str, tmp_path: Path) -> None:
     """It is counted in train, of which there is no row."""
@@ -473,16 +318,6 @@ def test_images_beside_columns(photos: Path, tmp_path: Path) -> None:
     assert "image" not in found and "kind" not in found
 
 
-def test_an_image_root_elsewhere(photos: Path, tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("f,a\n0.jpg,7\n")
-    convert(
-        *(tmp_path / "out", "--table", tmp_path / "t.csv", "--image_column", "f"),
-        *("--image_root", photos / "x"),
-    )
-
-    assert parsed(tmp_path / "out")["image/filename"] == [b"0.jpg"]
-
-
 def test_missing_images_are_rejects(photos: Path, tmp_path: Path) -> None:
     (photos / "t.csv").write_text("f,a\nx/0.jpg,1\nx/1.jpg,2\nx/9.jpg,3\n,4\n")
     argv = ["--table", photos / "t.csv", "--image_column", "f", "--max_rejected", 2]
@@ -490,25 +325,6 @@ def test_missing_images_are_rejects(photos: Path, tmp_path: Path) -> None:
 
     assert manifest.splits["train"].rejected == {"E-IMG-MISSING": 1, "E-ROW-PATH": 1}
     assert sorted(parsed(tmp_path / "out")["a"]) == [1, 2]
-
-
-def test_labels_from_a_file_and_from_one(photos: Path, tmp_path: Path) -> None:
-    (tmp_path / "labels.txt").write_text("dog\ncat\n")
-    (tmp_path / "t.csv").write_text("kind,a\ncat,1\ndog,2\n")
-    argv = ["--table", tmp_path / "t.csv", "--label_column", "kind", "--order", "input"]
-    convert(tmp_path / "file", *argv, "--label_file", tmp_path / "labels.txt")
-    convert(tmp_path / "one", *argv, "--first_label", 1)
-
-    assert parsed(tmp_path / "file")["image/class/label"] == [1, 0]
-    assert parsed(tmp_path / "one")["image/class/label"] == [1, 2]
-
-
-def test_rows_without_a_class(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("kind,a\ncat,1\n,2\n")
-    argv = ["--table", tmp_path / "t.csv", "--label_column", "kind", "--max_rejected", 1]
-    manifest = convert(tmp_path / "out", *argv)
-
-    assert manifest.splits["train"].rejected == {"E-SRC-LABEL": 1}
 
 
 def test_several_classes_a_row(tmp_path: Path) -> None:
@@ -558,13 +374,6 @@ def test_given_types(tmp_path: Path) -> None:
     assert manifest.plan.options["types"] == "n=int64,tag=bytes[],zip=bytes"
 
 
-def test_types_that_say_that_cells_may_be_missing(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("a,b\n1,2\n")
-    manifest = convert(tmp_path / "out", "--table", tmp_path / "t.csv", "--types", "a=int64?")
-
-    assert {f.key: f.optional for f in manifest.features} == {"a": True, "b": False}
-
-
 def test_bad_rows_are_rejects_that_tell_their_line(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text('{"a": 1}\nnone\n{"a": 2}\n')
     table = ["--table", tmp_path / "t.jsonl"]
@@ -576,21 +385,6 @@ def test_bad_rows_are_rejects_that_tell_their_line(tmp_path: Path) -> None:
     assert fault(tmp_path / "strict", *table).startswith("E-BUDGET")
     without = convert(tmp_path / "without", *table, "--exclude", tmp_path / "out/rejected.jsonl")
     assert without.splits["train"].excluded == 1
-
-
-def test_a_file_that_is_no_table_stops_the_run(tmp_path: Path) -> None:
-    (tmp_path / "t.parquet").write_bytes(b"none")
-
-    line = fault(tmp_path / "out", "--table", tmp_path / "t.parquet")
-    assert line.startswith(f"E-TAB-FORMAT {tmp_path}/t.parquet: is no Parquet file")
-
-
-def test_a_folder_without_tables(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-
-    assert fault(tmp_path / "out", "--table", tmp_path / "data").startswith(
-        "E-SET-EMPTY split train"
-    )
 
 
 def test_what_files_do_not_hold(tmp_path: Path) -> None:
@@ -619,20 +413,6 @@ REFUSED = [
         ["--table", "a.csv", "--image_column", "f", "--image_root", "val=x"],
         "image_root must name splits of --table, got ['val']: give ['train']",
     ),
-    *(
-        (
-            ["--table", "a.csv", f"--{name}", value],
-            f"{name} must come with image_column, got it without: name the column, or leave"
-            f" --{name} out",
-        )
-        for name, value in (
-            ("check", "decode"),
-            ("orientation", "upright"),
-            ("resize", "8"),
-            ("reencode", "png"),
-            ("color", "gray"),
-        )
-    ),
     (
         ["--table", "a.csv", "b.ndjson"],
         "tables of train must be files that end in .csv, .tsv, .jsonl, .parquet, got 'b.ndjson':"
@@ -641,10 +421,6 @@ REFUSED = [
     (
         ["--table", "a.csv", "--types", "a"],
         "types must be COLUMN=TYPE, each column once, got 'a': give such as age=int64",
-    ),
-    (
-        ["--table", "a.csv", "--types", "a=int64", "a=float"],
-        "types must be COLUMN=TYPE, each column once, got 'a=float': give such as age=int64",
     ),
     (
         ["--table", "a.csv", "--label_file", "x"],
@@ -681,10 +457,6 @@ def test_configurations_of_programs() -> None:
     assert str(raised.value) == "tables of train must be a list of paths, got 'a.csv': give one"
 
 
-def test_no_flag_is_one_of_beams() -> None:
-    assert beam_flags() & ({*COMMAND.parser()._option_string_actions} - {"-h", "--help"}) == set()
-
-
 def test_a_table_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [f"TRAIN,gs://b/photos/{place}.jpg,cat\n" for place in range(3)]
     argv = ["--image_column", "uri", "--label_column", "label", "--split_by", "split"]
@@ -700,17 +472,3 @@ def test_a_table_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             assert made.splits["train"].records == 3
             assert sorted(found["image/encoded"]) == sorted(jpeg_bytes(color=n) for n in range(3))
             assert sorted(found["image/filename"]) == [b"photos/%d.jpg" % n for n in range(3)]
-
-
-def test_a_run_that_was_killed_is_resumed(tmp_path: Path) -> None:
-    rows = [{"id": n, "text": f"{n} " * 200} for n in range(40)]
-    table = write_json(tmp_path / "t.jsonl", rows)
-    argv = ["--table", table, "--num_shards", 4]
-    made = convert(tmp_path / "out", *argv)
-    (tmp_path / "out" / "manifest.json").unlink()
-    gone = tmp_path / "out" / made.shards[1].file
-    before = gone.read_bytes()
-    gone.unlink()
-
-    assert convert(tmp_path / "out", *argv) == made
-    assert gone.read_bytes() == before

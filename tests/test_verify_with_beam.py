@@ -165,10 +165,6 @@ USAGE = {
     ),
     "no job service": (("a", "--job_endpoint", "localhost:1"), "job_endpoint must come with"),
     "no path": (("no/such",), "E-ARG no/such: no such file, and no folder with manifest.json or"),
-    "a path of other bytes": (
-        ("caf\udce9",),
-        "paths must be UTF-8 with --runner, got 'caf\\udce9'",
-    ),
     "no folder for the result": (
         (__file__, "--temp_location", "no/such"),
         "E-ARG no/such: no such folder; give the path of a folder",
