@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.small_images import chunk, ihdr, png
-from transforms.storage.local import LocalStorage
+from transforms.storage import local
 
 NO_PIXELS = png(ihdr(64, 48), chunk(b"IDAT", b"no zlib stream"))
 
@@ -61,15 +61,16 @@ def rewrite(path: Path) -> None:
 
 def failing_reads(monkeypatch: pytest.MonkeyPatch, fail: Callable[[str, int], None]) -> None:
     """Let `fail(name, attempt)` raise in the place of an image's read."""
-    read_once, attempts = LocalStorage._read_once, {}
+    read_once, attempts = local._read_once, {}
 
-    def reading(storage: LocalStorage, name: str, *more: Any) -> Any:
+    def reading(path: str, *more: Any) -> Any:
+        name = Path(path).name
         attempts[name] = attempts.get(name, 0) + 1
         if name.endswith(".jpg"):
             fail(name, attempts[name])
-        return read_once(storage, name, *more)
+        return read_once(path, *more)
 
-    monkeypatch.setattr(LocalStorage, "_read_once", reading)
+    monkeypatch.setattr(local, "_read_once", reading)
 
 
 def forbid_image_reads(monkeypatch: pytest.MonkeyPatch) -> None:
