@@ -210,7 +210,7 @@ def _archive(storage: Storage, entry: Entry) -> Iterator[zipfile.ZipFile]:
         what = " ".join(str(error).split())[:200] or type(error).__name__
         raise _bad_zip(storage, entry, what) from error
     except OSError as error:
-        if error.errno != errno.EINVAL:  # else the archive names an offset before its beginning
+        if error.errno not in (None, errno.EINVAL):  # else an offset before the beginning
             raise
         raise _bad_zip(storage, entry, "a place before its beginning") from error
 
