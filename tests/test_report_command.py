@@ -77,11 +77,6 @@ def test_another_file_stays(text: str, out: Path) -> None:
         assert page.read_text() == text
 
 
-def test_a_folder_at_its_name_stays(out: Path) -> None:
-    (out / "report.html").mkdir()
-    assert run(out).ended == (5, "E-OUT-CONFLICT")
-
-
 def test_elsewhere(out: Path, tmp_path: Path) -> None:
     page = tmp_path / "new/folder/page.html"
     ended = run(out, "--output", page)
@@ -109,19 +104,6 @@ def test_files_and_folders_of_any_origin(out: Path, tmp_path: Path) -> None:
     assert ended.out == f"report: {page} (8 records, 8 pictures)\n"
 
 
-def test_files_need_an_output(out: Path) -> None:
-    (shard,) = out.glob("*.tfrec")
-    ended = run(shard)
-    assert ended.ended == (2, "E-ARG")
-    assert "add --output report.html" in ended.fault
-
-
-def test_data_sets_and_files_are_not_mixed(out: Path, tmp_path: Path) -> None:
-    (shard,) = out.glob("*.tfrec")
-    ended = run(out, shard, "--output", tmp_path / "a.html")
-    assert ended.ended == (2, "E-ARG") and "give them apart" in ended.fault
-
-
 def test_an_incomplete_data_set_is_its_files_and_says_so(out: Path, tmp_path: Path) -> None:
     (out / "manifest.json").unlink()
     page = tmp_path / "page.html"
@@ -129,14 +111,6 @@ def test_an_incomplete_data_set_is_its_files_and_says_so(out: Path, tmp_path: Pa
     assert ended.code == 0, ended.err
     assert ended.out.endswith("(4 records, 4 pictures, 1 note)\n")
     assert b"the data set is not complete" in page.read_bytes()
-
-
-def test_what_is_not_there(tmp_path: Path) -> None:
-    ended = run(tmp_path / "none")
-    assert ended.ended == (2, "E-ARG") and "none: no such file, and no folder with" in ended.fault
-    ended = run(tmp_path / "none.tfrecord", "--output", tmp_path / "a.html")
-    assert ended.ended == (2, "E-ARG") and "no such file" in ended.fault
-    assert not (tmp_path / "a.html").exists()
 
 
 @pytest.mark.parametrize("what", ["data set", "file"])
@@ -168,9 +142,18 @@ def test_a_large_file_of_the_user_s_is_not_read_to_know_it(out: Path, tmp_path: 
     assert page.stat().st_size == 1 << 40
 
 
-def test_verify_takes_a_report_for_ours(out: Path) -> None:
-    from pipelines import verify
-
-    assert run(out).code == 0
-    ended = run_pipeline(verify.run, out, "--deep")
-    assert ended.code == 0 and "all is well" in ended.out
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("{shard}",), "add --output report.html"),
+        (("{out}", "{shard}", "--output", "{page}"), "give them apart"),
+        (("{out}/none",), "none: no such file, and no folder with"),
+        (("{out}/none.tfrecord", "--output", "{page}"), "no such file"),
+    ],
+)
+def test_usage(arguments: tuple[str, ...], said: str, out: Path, tmp_path: Path) -> None:
+    (shard,) = out.glob("*.tfrec")
+    page = tmp_path / "a.html"
+    ended = run(*(text.format(shard=shard, out=out, page=page) for text in arguments))
+    assert ended.ended == (2, "E-ARG") and said in ended.fault
+    assert not page.exists()

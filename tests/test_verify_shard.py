@@ -97,7 +97,7 @@ def test_a_record_that_was_written_anew_is_found_by_the_file_s_hashes(shard: Sha
         assert [finding.what.partition(" is ")[0] for finding in found] == wanted
 
 
-def rules_with(shard: Shard, key: str, **changes: object) -> ShardRules:
+def rules_with(shard: Shard, key: str, changes: dict) -> ShardRules:
     """Return the rules of a manifest with one other feature, or without it."""
     features = [
         msgspec.structs.replace(feature, **changes) if feature.key == key else feature
@@ -121,7 +121,7 @@ def rules_with(shard: Shard, key: str, **changes: object) -> ShardRules:
 def test_records_are_compared_with_the_features_of_the_manifest(
     key: str, changes: dict, said: str, shard: Shard
 ) -> None:
-    found = dataclasses.replace(shard, rules=rules_with(shard, key, **changes))
+    found = dataclasses.replace(shard, rules=rules_with(shard, key, changes))
     first = found.verify(shard.data).findings.kept["E-VER-EXAMPLE"][0]
     assert said in first.what
     assert first.where.endswith(f"record 0 (key {shard.rows[0].key!r}) at byte 0")

@@ -214,7 +214,7 @@ class MaskLayer:
     """A transparent layer as large as a small picture.
 
     Attributes:
-        labels: of what was drawn, each once.
+        labels: labels that were painted, each once.
     """
 
     def __init__(self, size_px: tuple[int, int]) -> None:
@@ -225,45 +225,37 @@ class MaskLayer:
         self._pixels = np.zeros((size_px[1], size_px[0], 4), np.uint8)
         self._pixels_left = MAX_MASK_PIXELS
 
-    def add_objects(self, masks: Iterable[tuple[bytes, int | None]]) -> str:
-        """Draw a mask for each object, given with its label; return what is wrong with the first.
-
-        An empty text stands for nothing wrong.
-        """
-        wrong = ""
-        for mask, label in masks:
-            try:
-                self._paint(self._read(mask) > 0, label)
-            except BadImage as error:
-                wrong = wrong or error.fault.detail
-        return wrong
-
-    def add_numbers(self, mask: bytes, labels: Mapping[int, int]) -> None:
-        """Draw a mask of several classes, whose numbers stand for labels.
+    def read(self, mask: bytes) -> "NDArray[np.int64]":
+        """Return the numbers in a mask, as large as the layer.
 
         Raises:
-            BadImage: when the mask is damaged.
+            BadImage: when it is no image or has too many pixels.
         """
-        import numpy as np
+        info = check_image(mask, Check.HEADER, max_pixels=self._pixels_left)
+        if isinstance(info, ImageFault):
+            raise BadImage(info.code, info.detail)
+        self._pixels_left -= info.width_px * info.height_px
+        with decoding():
+            return _numbers(mask, self._size_px)
 
-        numbers = self._read(mask)
-        for number in np.unique(numbers).tolist():
-            if number in labels:
-                self._paint(numbers == number, labels[number])
-
-    def add_polygons(self, objects: Iterable[tuple[Sequence[Polygon], int | None]]) -> None:
-        """Draw the polygons of each object, given with its label."""
+    def fill(self, polygons: Iterable[Polygon]) -> "NDArray[np.bool_]":
+        """Return which pixels are inside any of the polygons."""
         import numpy as np
         from PIL import Image, ImageDraw
 
         width, height = self._size_px
-        for polygons, label in objects:
-            where = Image.new("1", self._size_px)
-            for polygon in polygons:
-                corners = zip(polygon[::2], polygon[1::2], strict=True)
-                points = [(x * width, y * height) for x, y in corners]
-                ImageDraw.Draw(where).polygon(points, fill=1)
-            self._paint(np.asarray(where), label)
+        where = Image.new("1", self._size_px)
+        for polygon in polygons:
+            corners = zip(polygon[::2], polygon[1::2], strict=True)
+            points = [(x * width, y * height) for x, y in corners]
+            ImageDraw.Draw(where).polygon(points, fill=1)
+        return np.asarray(where)
+
+    def paint(self, where: "NDArray[np.bool_]", label: int | None) -> None:
+        """Paint pixels in the color of a label."""
+        if where.any():
+            self.labels[label] = None
+            self._pixels[where] = [*bytes.fromhex(class_color(label)[1:]), _ALPHA]
 
     def png(self, size_px: tuple[int, int], most_bytes: int) -> bytes:
         """Return the layer scaled to a size; nothing if it is empty or would be too large."""
@@ -274,24 +266,6 @@ class MaskLayer:
         image, out = Image.fromarray(self._pixels, "RGBA"), io.BytesIO()
         image.resize(size_px, Image.Resampling.NEAREST).quantize(255).save(out, "PNG")
         return out.getvalue() if out.tell() <= most_bytes else b""
-
-    def _paint(self, where: "NDArray[np.bool_]", label: int | None) -> None:
-        if where.any():
-            self.labels[label] = None
-            self._pixels[where] = [*bytes.fromhex(class_color(label)[1:]), _ALPHA]
-
-    def _read(self, value: bytes) -> "NDArray[np.int64]":
-        """Return the numbers in a mask, as large as the layer.
-
-        Raises:
-            BadImage: when it is no image or has too many pixels.
-        """
-        info = check_image(value, Check.HEADER, max_pixels=self._pixels_left)
-        if isinstance(info, ImageFault):
-            raise BadImage(info.code, info.detail)
-        self._pixels_left -= info.width_px * info.height_px
-        with decoding():
-            return _numbers(value, self._size_px)
 
 
 def draw_record(
@@ -381,22 +355,28 @@ def _objects(
     if len(outlines) > MAX_OUTLINES:
         notes.append(f"{MAX_OUTLINES} of {len(outlines)} objects are drawn")
         outlines = outlines[:MAX_OUTLINES]
-    labels = [outline.label for outline in outlines]
     masks = values_of(features, Kind.BYTES)(roles.masks)[: len(outlines)]
-    wrong = ""
+    wrong: list[str] = []
     if outlines and len(masks) == len(outlines):
-        wrong = layer.add_objects(zip(masks, labels, strict=True))
+        for mask, outline in zip(masks, outlines, strict=True):
+            try:
+                layer.paint(layer.read(mask) > 0, outline.label)
+            except BadImage as error:
+                wrong.append(error.fault.detail)
     else:
-        layer.add_polygons(zip(_polygons(features, len(outlines)), labels, strict=False))
-    if numbers := _numbered_mask(features, roles, legend):
-        before = set(layer.labels)
+        for polygons, outline in zip(_polygons(features, len(outlines)), outlines, strict=False):
+            layer.paint(layer.fill(polygons), outline.label)
+    if found := _numbered_mask(features, roles, legend):
+        before, (mask, labels) = set(layer.labels), found
         try:
-            layer.add_numbers(*numbers)
+            numbers = layer.read(mask)
+            for number in sorted({*numbers.flat} & labels.keys()):
+                layer.paint(numbers == number, labels[number])
         except BadImage as error:
-            wrong = wrong or error.fault.detail
+            wrong.append(error.fault.detail)
         new = [label for label in layer.labels if label not in before]
         outlines += [Outline(label, class_text(label, legend.names)) for label in new]
-    return outlines, [*notes, *([f"a mask is not shown: {wrong}"] if wrong else [])]
+    return outlines, [*notes, *(f"a mask is not shown: {what}" for what in wrong[:1])]
 
 
 def _polygons(features: Features, objects: int) -> Iterator[list[Sequence[float]]]:
