@@ -66,13 +66,22 @@ def load(
         RuntimeError: `E-VER-MISSING` or `E-VER-SIZE` when a shard is not what was written.
     """
     from readers.data_sets import drops_remainder
-    from readers.tf_data import Reading, TensorForm, load_data_sets, share_of
+    from readers.tf_data import Reading, load_data_sets, share_of
 
     host, hosts = share_of(host, hosts, input_context)
-    dropping = drops_remainder(drop_remainder, hosts)
-    reading = Reading(batch_size, shuffle, seed, host, hosts, dropping, known_cardinality)
-    form = TensorForm(decode_images, image_size, max_objects)
-    return load_data_sets(data_sets, split, reading, form, access)
+    reading = Reading(
+        batch_size,
+        decode_images,
+        image_size,
+        max_objects,
+        shuffle,
+        seed,
+        host,
+        hosts,
+        drops_remainder(drop_remainder, hosts),
+        known_cardinality,
+    )
+    return load_data_sets(data_sets, split, reading, access)
 
 
 def open(

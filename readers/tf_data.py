@@ -42,60 +42,26 @@ Tensors = dict[str, tf.Tensor | tf.RaggedTensor]
 
 
 @dataclass(frozen=True)
-class TensorForm:
-    """What is made of parsed features.
-
-    Attributes:
-        decode_images: whether images are pixels, uint8 [height, width, 3]; else files' bytes.
-        image_size: height and width, in px, to which they are resized; None to leave them.
-        max_objects: to which lists of objects are padded or cut; None to leave them.
-    """
-
-    decode_images: bool = True
-    image_size: tuple[int, int] | None = None
-    max_objects: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what is no form."""
-        if self.image_size is not None and not self.decode_images:
-            raise ValueError(
-                f"image_size must come with decode_images, got {self.image_size} without: leave it"
-                " out, or have images decoded"
-            )
-        if self.image_size is not None and not _is_size(self.image_size):
-            raise ValueError(
-                f"image_size must be a height and a width in px, got {self.image_size}: give such"
-                " as (224, 224)"
-            )
-        if self.max_objects is not None and self.max_objects < 1:
-            raise ValueError(
-                f"max_objects must be at least 1, got {self.max_objects}: give such as 100"
-            )
-
-
-def _is_size(size: object) -> bool:
-    return (
-        isinstance(size, tuple | list)
-        and len(size) == 2
-        and all(isinstance(side, SupportsIndex) and operator.index(side) > 0 for side in size)
-    )
-
-
-@dataclass(frozen=True)
 class Reading:
-    """Which records are read, in which order and portions.
+    """Which records are read, in which order and portions, and what becomes of their features.
 
     Attributes:
-        batch_size: records of a batch; None for single records.
-        shuffle: whether they come in another order each time; a number is the buffer's.
-        seed: of these orders.
-        host: of those that share a split, from 0.
-        hosts: their number.
+        batch_size: number of records in a batch; None for single records.
+        decode_images: whether images are pixels, uint8 [height, width, 3]; else files' bytes.
+        image_size: height and width, in px, of resized images; None to leave them.
+        max_objects: length to which lists of objects are padded or cut; None to leave them.
+        shuffle: whether records come in another order each time; a number is the buffer's.
+        seed: seed of these orders.
+        host: number of this host, from 0.
+        hosts: number of hosts that share a split.
         drop_remainder: whether hosts get equally many records, and batches are whole.
-        known_cardinality: whether the number of records is told, and checked.
+        known_cardinality: whether the dataset knows the number of records, and checks it.
     """
 
     batch_size: int | None = None
+    decode_images: bool = True
+    image_size: tuple[int, int] | None = None
+    max_objects: int | None = None
     shuffle: bool | int = False
     seed: int | None = None
     host: int = 0
@@ -105,9 +71,19 @@ class Reading:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be done, or would do nothing."""
-        if self.batch_size is not None and self.batch_size < 1:
+        for name, such_as in (("batch_size", 64), ("max_objects", 100)):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}: give such as {such_as}")
+        if self.image_size is not None and not self.decode_images:
             raise ValueError(
-                f"batch_size must be at least 1, got {self.batch_size}: give such as 64"
+                f"image_size must come with decode_images, got {self.image_size} without: leave it"
+                " out, or have images decoded"
+            )
+        if self.image_size is not None and not _is_size(self.image_size):
+            raise ValueError(
+                f"image_size must be a height and a width in px, got {self.image_size}: give such"
+                " as (224, 224)"
             )
         if self.shuffle < 0:
             raise ValueError(
@@ -124,7 +100,7 @@ class Reading:
 
 
 def load_data_sets(
-    roots: Root | Sequence[Root], split: str, reading: Reading, form: TensorForm, access: Access
+    roots: Root | Sequence[Root], split: str, reading: Reading, access: Access
 ) -> tf.data.Dataset:
     """Return what `readers.load` does."""
     data_sets = find_data_sets(roots, access)
@@ -143,7 +119,7 @@ def load_data_sets(
         # TensorFlow allocates the buffer's slots at once, 24 bytes each, before any record comes.
         buffered = max(1, min(reading.buffer_records, records))
         dataset = dataset.shuffle(buffered, reading.seed)
-    dataset = _parse(dataset, data_sets, reading, form)
+    dataset = _parse(dataset, data_sets, reading)
     return dataset.with_options(_options(reading)).prefetch(tf.data.AUTOTUNE)
 
 
@@ -196,19 +172,18 @@ def _read(parts: Sequence[tuple[str, Part]], reading: Reading, in_order: bool) -
     return pieces.interleave(read_part, files_at_once, num_parallel_calls=tf.data.AUTOTUNE)
 
 
-def _parse(
-    dataset: tf.data.Dataset, data_sets: DataSets, reading: Reading, form: TensorForm
-) -> tf.data.Dataset:
+def _parse(dataset: tf.data.Dataset, data_sets: DataSets, reading: Reading) -> tf.data.Dataset:
     """Return the tensors of records, or of batches of them."""
-    spec, batch_size = data_sets.spec, reading.batch_size
-    decodes = form.image_size is not None or (form.decode_images and image_keys(spec))
-    if batch_size is not None and not (spec.is_sequence or decodes):
-        batches = dataset.batch(batch_size, reading.drop_remainder)
-        return batches.map(batch_parser(data_sets, form), tf.data.AUTOTUNE)
-    dataset = dataset.map(parser(data_sets, form), tf.data.AUTOTUNE)
-    return (
-        dataset if batch_size is None else dataset.ragged_batch(batch_size, reading.drop_remainder)
+    size, dropping = reading.batch_size, reading.drop_remainder
+    has_images = reading.image_size is not None or (
+        reading.decode_images and image_keys(data_sets.spec)
     )
+    if size is not None and not (data_sets.spec.is_sequence or has_images):
+        # A batch is parsed in a fraction of the time of its records.
+        batches = dataset.batch(size, dropping)
+        return batches.map(parser(data_sets, reading, of_batches=True), tf.data.AUTOTUNE)
+    dataset = dataset.map(parser(data_sets, reading), tf.data.AUTOTUNE)
+    return dataset if size is None else dataset.ragged_batch(size, dropping)
 
 
 def _options(reading: Reading) -> tf.data.Options:
@@ -251,39 +226,34 @@ def values_per_object(data_sets: DataSets) -> dict[str, int]:
     return found
 
 
-def parser(data_sets: DataSets, form: TensorForm) -> Callable[[tf.Tensor], Tensors]:
-    """Return the function that makes tensors of a record.
+def parser(
+    data_sets: DataSets, reading: Reading, *, of_batches: bool = False
+) -> Callable[[tf.Tensor], Tensors]:
+    """Return the function that makes tensors of a record, or of a batch of encoded Examples.
 
     Raises:
         ValueError: when there is nothing to be resized or padded.
     """
     spec = data_sets.spec
-    per_object = {} if form.max_objects is None else values_per_object(data_sets)
-    images = image_keys(spec) if form.decode_images else []
-    if form.image_size is not None and not images:
+    per_object = {} if reading.max_objects is None else values_per_object(data_sets)
+    images = image_keys(spec) if reading.decode_images and not of_batches else []
+    if reading.image_size is not None and not images:
         raise ValueError(
             f"image_size must come with images, got layout {spec.name!r} without any: leave it out"
         )
-
-    def parse(record: tf.Tensor) -> Tensors:
-        tensors = _shaped(_parsed(record, spec), spec, form.max_objects, per_object)
-        return tensors | {key: _pixels(tensors[key], form.image_size) for key in images}
-
-    return tf.autograph.experimental.do_not_convert(parse)  # its choices are made in Python
-
-
-def batch_parser(data_sets: DataSets, form: TensorForm) -> Callable[[tf.Tensor], Tensors]:
-    """Return the function that makes tensors of a batch of Examples, their images encoded.
-
-    A batch is parsed in a fraction of the time of its records.
-    """
-    spec = data_sets.spec
-    per_object = {} if form.max_objects is None else values_per_object(data_sets)
-    features = parse_spec(spec, RepeatedAs.RAGGED)
+    features = None if spec.is_sequence else parse_spec(spec, RepeatedAs.RAGGED)
 
     def parse(records: tf.Tensor) -> Tensors:
-        tensors = tf.io.parse_example(records, features)
-        return _shaped(tensors, spec, form.max_objects, per_object)
+        if features is None:
+            context, steps = parse_sequence_spec(spec, RepeatedAs.RAGGED)
+            parts = tf.io.parse_single_sequence_example(records, context, steps)
+            parsed = {**parts[0], **parts[1]}
+        elif of_batches:
+            parsed = tf.io.parse_example(records, features)
+        else:
+            parsed = tf.io.parse_single_example(records, features)
+        tensors = _shaped(parsed, spec, reading.max_objects, per_object)
+        return tensors | {key: _pixels(tensors[key], reading.image_size) for key in images}
 
     return tf.autograph.experimental.do_not_convert(parse)  # its choices are made in Python
 
@@ -301,14 +271,6 @@ def _keypoints_per_object(data_sets: DataSets) -> int:
             " data sets apart"
         )
     return found.pop()
-
-
-def _parsed(record: tf.Tensor, spec: FeatureSpec) -> Tensors:
-    if not spec.is_sequence:
-        return tf.io.parse_single_example(record, parse_spec(spec, RepeatedAs.RAGGED))
-    context, steps = parse_sequence_spec(spec, RepeatedAs.RAGGED)
-    of_record, of_steps = tf.io.parse_single_sequence_example(record, context, steps)
-    return {**of_record, **of_steps}
 
 
 def _shaped(
@@ -355,3 +317,11 @@ def _pixels(encoded: tf.Tensor, size: tuple[int, int] | None) -> tf.Tensor:
         return image
     resized = tf.image.resize(image, size, antialias=True)
     return tf.saturate_cast(tf.round(resized), tf.uint8)
+
+
+def _is_size(size: object) -> bool:
+    return (
+        isinstance(size, tuple | list)
+        and len(size) == 2
+        and all(isinstance(side, SupportsIndex) and operator.index(side) > 0 for side in size)
+    )
