@@ -85,15 +85,12 @@ def test_a_turned_image_says_what_it_was_made_of(orientation: int) -> None:
 KINDS = {
     "gray, 1 bit": (1, 0, 1, b""),
     "gray, 2 bits": (2, 0, 1, b""),
-    "gray, 4 bits": (4, 0, 1, b""),
     "gray, 8 bits": (8, 0, 1, b""),
     "gray, 16 bits": (16, 0, 1, b""),
     "gray, 2 bits, one of them transparent": (2, 0, 1, chunk(b"tRNS", b"\0\1")),
     "gray, 16 bits, one of them transparent": (16, 0, 1, chunk(b"tRNS", b"\1\2")),
     "colour": (8, 2, 3, b""),
-    "colour, one of them transparent": (8, 2, 3, chunk(b"tRNS", b"\0\1\0\2\0\3")),
     "palette, 1 bit": (1, 3, 1, chunk(b"PLTE", bytes(range(6)))),
-    "palette, 2 bits": (2, 3, 1, chunk(b"PLTE", bytes(range(12)))),
     "palette, 4 bits": (4, 3, 1, chunk(b"PLTE", bytes(range(48)))),
     "palette, 8 bits": (8, 3, 1, chunk(b"PLTE", bytes(i % 251 for i in range(768)))),
     "palette with transparency": (

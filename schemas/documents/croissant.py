@@ -21,44 +21,26 @@ CROISSANT_NAME = "croissant.json"
 
 _Json = dict[str, object]
 
-_CONTEXT: _Json = {  # the standard's own, which every file repeats
+# The standard's own context, which every file repeats: its terms in their order.
+_TERMS = (
+    "@language @vocab citeAs column conformsTo cr rai data dataType dct equivalentProperty examples"
+    " extract field fileProperty fileObject fileSet format includes isLiveDataset jsonPath key md5"
+    " parentField path recordSet references regex repeated replace samplingRate sc separator source"
+    " subField transform"
+)
+_OTHER: _Json = {
     "@language": "en",
     "@vocab": "https://schema.org/",
-    "citeAs": "cr:citeAs",
-    "column": "cr:column",
     "conformsTo": "dct:conformsTo",
     "cr": "http://mlcommons.org/croissant/",
     "rai": "http://mlcommons.org/croissant/RAI/",
     "data": {"@id": "cr:data", "@type": "@json"},
     "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
     "dct": "http://purl.org/dc/terms/",
-    "equivalentProperty": "cr:equivalentProperty",
     "examples": {"@id": "cr:examples", "@type": "@json"},
-    "extract": "cr:extract",
-    "field": "cr:field",
-    "fileProperty": "cr:fileProperty",
-    "fileObject": "cr:fileObject",
-    "fileSet": "cr:fileSet",
-    "format": "cr:format",
-    "includes": "cr:includes",
-    "isLiveDataset": "cr:isLiveDataset",
-    "jsonPath": "cr:jsonPath",
-    "key": "cr:key",
-    "md5": "cr:md5",
-    "parentField": "cr:parentField",
-    "path": "cr:path",
-    "recordSet": "cr:recordSet",
-    "references": "cr:references",
-    "regex": "cr:regex",
-    "repeated": "cr:repeated",
-    "replace": "cr:replace",
-    "samplingRate": "cr:samplingRate",
     "sc": "https://schema.org/",
-    "separator": "cr:separator",
-    "source": "cr:source",
-    "subField": "cr:subField",
-    "transform": "cr:transform",
 }
+_CONTEXT = {term: _OTHER.get(term, f"cr:{term}") for term in _TERMS.split()}
 
 
 def croissant_json(manifest: Manifest) -> str:

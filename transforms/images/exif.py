@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterator
+from typing import NamedTuple
 
 _ORIENTATION = 0x0112
 _EXIF_DIRECTORY = 0x8769
@@ -10,8 +11,7 @@ _GPS_DIRECTORY = 0x8825
 _SERIAL_NUMBERS = frozenset({0xA431, 0xA435, 0xC62F})
 
 _BYTE_ORDERS = {b"II*\0": "<", b"MM\0*": ">"}
-# How many of an entry's four value bytes hold its number: BYTE, SHORT, LONG.
-_NUMBER_BYTES = {1: 1, 3: 2, 4: 4}
+_NUMBERS = {1: "B", 3: "H", 4: "L"}  # by type: BYTE, SHORT, LONG, as `struct` calls them
 
 
 def read_exif(tiff: bytes) -> tuple[int, list[str]]:
@@ -29,21 +29,21 @@ def read_exif(tiff: bytes) -> tuple[int, list[str]]:
     >>> read_exif(block[:-1])
     (1, [])
     """
-    order = _BYTE_ORDERS.get(tiff[:4])
-    if order is None or len(tiff) < 8:
-        return 1, []
-    first = _directory(tiff, order, struct.unpack_from(order + "L", tiff, 4)[0])
-    orientation = _orientation(order, *first.get(_ORIENTATION, (0, 0, b"")))
+    order, orientation = _BYTE_ORDERS.get(tiff[:4], ""), 1
+    first = {entry.tag: entry for entry in _first_directory(tiff)}  # of equal tags the last
     tags = set(first)
-    if _EXIF_DIRECTORY in first:
-        (offset,) = struct.unpack(order + "L", first[_EXIF_DIRECTORY][2])
-        tags.update(_directory(tiff, order, offset))
-    found = {
-        "exif_gps": _GPS_DIRECTORY in first,
+    if (found := first.get(_ORIENTATION)) and found.values == 1 and found.kind in _NUMBERS:
+        (orientation,) = struct.unpack_from(order + _NUMBERS[found.kind], found.data)
+    if found := first.get(_EXIF_DIRECTORY):
+        (offset,) = struct.unpack(order + "L", found.data)
+        tags.update(entry.tag for entry in _entries(tiff, order, offset))
+    orientation = orientation if 1 <= orientation <= 8 else 1
+    traits = {
+        "exif_gps": _GPS_DIRECTORY in tags,
         "exif_orientation": orientation != 1,
         "exif_serial": not _SERIAL_NUMBERS.isdisjoint(tags),
     }
-    return orientation, [trait for trait, holds in found.items() if holds]
+    return orientation, [trait for trait, holds in traits.items() if holds]
 
 
 def upright_exif(tiff: bytes) -> bytes:
@@ -53,16 +53,11 @@ def upright_exif(tiff: bytes) -> bytes:
     >>> upright_exif(block)[-4:].hex()
     '00010000'
     """
-    order = _BYTE_ORDERS.get(tiff[:4])
-    if order is None or len(tiff) < 8:
-        return tiff
     upright = bytearray(tiff)
-    first = struct.unpack_from(order + "L", tiff, 4)[0] + 2
-    for entry in range(first, first + 12 * _whole_entries(tiff, order, first - 2), 12):
-        tag, kind = struct.unpack_from(order + "HH", tiff, entry)
-        if tag == _ORIENTATION and kind in _NUMBER_BYTES:
-            one = (1).to_bytes(_NUMBER_BYTES[kind], "little" if order == "<" else "big")
-            upright[entry + 8 : entry + 12] = one.ljust(4, b"\0")
+    for place, tag, kind, _, _ in _first_directory(tiff):
+        if tag == _ORIENTATION and kind in _NUMBERS:
+            one = struct.pack(_BYTE_ORDERS[tiff[:4]] + _NUMBERS[kind], 1)
+            upright[place + 8 : place + 12] = one.ljust(4, b"\0")
     return bytes(upright)
 
 
@@ -74,26 +69,25 @@ def orientation_block(orientation: int) -> bytes:
     return b"MM\0*" + struct.pack(">LH", 8, 1) + entry + bytes(4)
 
 
-def _whole_entries(tiff: bytes, order: str, offset: int) -> int:
-    """Return how many entries of a directory are whole."""
+class _Entry(NamedTuple):
+    place: int
+    tag: int
+    kind: int
+    values: int
+    data: bytes
+
+
+def _first_directory(tiff: bytes) -> Iterator[_Entry]:
+    order = _BYTE_ORDERS.get(tiff[:4])
+    if order is not None and len(tiff) >= 8:
+        yield from _entries(tiff, order, struct.unpack_from(order + "L", tiff, 4)[0])
+
+
+def _entries(tiff: bytes, order: str, offset: int) -> Iterator[_Entry]:
+    """Yield the entries of a directory that are whole."""
     if offset + 2 > len(tiff):
-        return 0
+        return
     (count,) = struct.unpack_from(order + "H", tiff, offset)
-    return min(count, (len(tiff) - offset - 2) // 12)
-
-
-def _directory(tiff: bytes, order: str, offset: int) -> dict[int, tuple[int, int, bytes]]:
-    """Return type, count and value bytes by tag, of the directory's entries that are whole."""
-    whole = _whole_entries(tiff, order, offset)
-    entries: Iterator[tuple[int, int, int, bytes]] = struct.iter_unpack(
-        order + "HHL4s", tiff[offset + 2 : offset + 2 + 12 * whole]
-    )
-    return {tag: (kind, count, value) for tag, kind, count, value in entries}
-
-
-def _orientation(order: str, kind: int, count: int, value: bytes) -> int:
-    if count != 1 or kind not in _NUMBER_BYTES:
-        return 1
-    number_bytes = value[: _NUMBER_BYTES[kind]]
-    number = int.from_bytes(number_bytes, "little" if order == "<" else "big")
-    return number if 1 <= number <= 8 else 1
+    whole = min(count, (len(tiff) - offset - 2) // 12)
+    for place in range(offset + 2, offset + 2 + 12 * whole, 12):
+        yield _Entry(place, *struct.unpack_from(order + "HHL4s", tiff, place))
