@@ -305,9 +305,10 @@ def place_picture(
     frame = choose_frame(json_size, image.info, policy, image.turned, image.window)
     if isinstance(frame, Unfit):
         return frame
+    width_px, height_px, orientation, repairs_of_frame, crop = frame
     objects: list[PictureObject] = []
     dropped: list[BadAnnotation] = []
-    repairs = [*frame.repairs]
+    repairs = [*repairs_of_frame]
     picture = Picture(
         sample.key, image, frame, fields, objects, labels, panoptic_image, dropped, repairs
     )
@@ -317,14 +318,16 @@ def place_picture(
     described = list(zip(fields.objects, segmentations, strict=True))
     # The ids of captions and of the panoptic annotation follow those of objects.
     for annotation_id, (found, outline) in zip(sample.annotation_ids, described, strict=False):
-        bbox = found.bbox_xywh_px
-        box = picture.place_box(bbox)
+        bbox, area_px2 = found.bbox_xywh_px, found.area_px2
+        box = place_box(bbox, width_px, height_px, orientation, crop)
         if not isinstance(box, PlacedBox):
             dropped.append(BadAnnotation(annotation_id, *box))
             continue
         if box.clipped:
             repairs.append("box_clipped")
-        label, area_px2 = labels[found.category_id], picture.area_px2(found.area_px2, bbox)
+        if image.window is not None:
+            area_px2 = picture.area_px2(area_px2, bbox)
+        label = labels[found.category_id]
         crowd, keypoints_px = found.is_crowd, found.keypoints_px
         objects.append(
             PictureObject(annotation_id, label, box, bbox, area_px2, crowd, keypoints_px, outline)
