@@ -306,22 +306,11 @@ def _picture_size(
             return (info.height_px, info.width_px) if isinstance(info, ImageInfo) else None
     for key in roles.pixels:
         for value in _values(values, key, Kind.BYTES)[:1]:
-            return _tensor_size(value) or _stated_size(values, roles)
+            stated = [_values(values, side, Kind.INT64)[:1] for side in (roles.height, roles.width)]
+            shape = tensor_shape(value) or [int(number) for side in stated for number in side]
+            is_picture = len(shape) in (2, 3) and min(shape) > 0
+            return (shape[0], shape[1]) if is_picture else None
     return None
-
-
-def _tensor_size(value: bytes) -> tuple[int, int] | None:
-    """Return height and width of a serialized tensor of pixels."""
-    shape = tensor_shape(value)
-    return (shape[0], shape[1]) if shape and len(shape) in (2, 3) and all(shape) else None
-
-
-def _stated_size(values: RecordValues, roles: Roles) -> tuple[int, int] | None:
-    """Return the size that a record of plain pixel values states."""
-    height, width = (
-        next(iter(_values(values, key, Kind.INT64)), 0) for key in (roles.height, roles.width)
-    )
-    return (int(height), int(width)) if height > 0 and width > 0 else None
 
 
 def _num_objects(values: RecordValues, roles: Roles) -> int | None:
