@@ -105,7 +105,7 @@ class Record(NamedTuple):
 def record_maker(
     job: ShardJob, plan: JobPlan, gate: WorkerGate, roots: Mapping[str, Storage]
 ) -> Callable[[Sample], Record | Unfit]:
-    """Return what reads a sample's images and makes its record; it is called by many threads."""
+    """Return the function that reads a sample's images and makes its record, for many threads."""
     labels = labels_by_category(plan.labels)
     layout = job.layout.resolved(plan.found)
     conversion = job.conversion.for_pixels(job.layout.pixels_dtype)

@@ -130,10 +130,10 @@ def find_written(
 
 
 def check_sources(shard: ShardPlan, rows: Sequence[IndexRow], roots: Mapping[str, Storage]) -> None:
-    """Hash again what was touched since a kept shard was made from it.
+    """Hash the sources again that were touched after a kept shard was built.
 
     Raises:
-        RuntimeError: `E-SRC-CHANGED` when its content is another.
+        RuntimeError: `E-SRC-CHANGED` when the content has changed.
     """
     samples = {sample.key: sample for sample in shard.samples}
     for row in rows:
@@ -209,10 +209,10 @@ def read_index(name: str, output: Storage) -> list[IndexRow]:
 
 
 def _compare_twin(info: ShardInfo, output: Storage) -> None:
-    """Accept a file that another attempt at the same shard put there, if it is the same.
+    """Accept a shard file of another attempt if it has the same bytes.
 
     Raises:
-        RuntimeError: `E-OUT-CONFLICT` when it is another one.
+        RuntimeError: `E-OUT-CONFLICT` when it has others.
     """
     found = output.stat(info.file)
     crc32c = f"{output.crc32c(info.file):08x}"

@@ -174,7 +174,7 @@ class WorkerGate:
     def in_order(
         self, items: Iterable[T], size_of: Callable[[T], int], make: Callable[[T], R]
     ) -> Iterator[tuple[T, R]]:
-        """Yield every item with what `make` reads and makes of it, in order, made ahead.
+        """Yield every item with its result of `make`, in order; results are made ahead.
 
         Bytes are reserved before they are read and given back when the consumer has moved on. A
         caller waits for bytes only while it holds none, so that two cannot wait for each other.
@@ -248,7 +248,7 @@ class _Batch(Generic[T, R]):
     Attributes:
         items: to be read.
         size: bytes reserved for them.
-        made: what a thread of the pool makes of them; None where the caller does in its turn.
+        made: results by a thread of the pool; None if the caller makes them in its turn.
     """
 
     items: list[T]

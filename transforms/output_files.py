@@ -1,4 +1,4 @@
-"""The files of a data set: which names are ours, creating them, and deleting no one else's."""
+"""Files of an output: names that are ours, create-only writes, and deletion by `--overwrite`."""
 
 import contextlib
 import datetime
@@ -49,13 +49,13 @@ SIDE_FILES = (
     *LABEL_FILES.values(),
 )
 DOCUMENTS = (CARD_NAME, CROISSANT_NAME, REPORT_NAME)
-"""What describes a data set, at names that users may have files of their own at: these stay."""
+"""Documents. A user's own file of such a name is left alone."""
 
 EXCLUDED_NAME = "_excluded.jsonl"
-"""A copy of what `--exclude` named, where `--overwrite` would have deleted it."""
+"""Copy of the file of `--exclude`, where `--overwrite` would delete the original."""
 
 SOURCES_NOTE = b"{}\n"
-"""What each note of a finished run holds: its name says everything."""
+"""Content of each note of a finished run; only its name matters."""
 
 _OWN_NAMES = {
     MANIFEST_NAME,
@@ -87,7 +87,7 @@ def create_or_compare(output: Storage, name: str, data: bytes) -> None:
 
 
 def create_or_leave(output: Storage, name: str, data: bytes) -> None:
-    """Create a file that describes the data set, where there is none; another one is left alone."""
+    """Create a document where there is none; another file there is left alone."""
     if output.create(name, data):
         return
     there = output.stat(name)
@@ -98,24 +98,24 @@ def create_or_leave(output: Storage, name: str, data: bytes) -> None:
 
 
 def conflict(where: str, what: str) -> RuntimeError:
-    """Return the fault of a file that holds something else than this run makes."""
+    """Return the fault of a file with other content than this run makes."""
     remedy = "give another --output, or --overwrite"
     return RuntimeError(fault_line("E-OUT-CONFLICT", where, what, remedy))
 
 
 def foreign(output: Storage, what: str) -> RuntimeError:
-    """Return the fault of an output that holds what is not of this run."""
+    """Return the fault of an output with files of somebody else."""
     remedy = "give another --output, or move away what is not of this run"
     return RuntimeError(fault_line("E-OUT-FOREIGN", output.root, what, remedy))
 
 
 def is_foreign(error: RuntimeError) -> bool:
-    """Return whether an error is `E-OUT-FOREIGN`, and no trouble of the storage."""
+    """Return whether an error is `E-OUT-FOREIGN`."""
     return str(error).startswith("E-OUT-FOREIGN ")
 
 
 def leftover(output: Storage, what: str) -> RuntimeError:
-    """Return the fault of an output that holds what another run of ours may have left there."""
+    """Return the fault of an output with files that another run of ours may have left."""
     what += ": a run that was still at work may have written it"
     remedy = "run again with --overwrite when no other run is at work, or move it away"
     return RuntimeError(fault_line("E-OUT-FOREIGN", output.root, what, remedy))
