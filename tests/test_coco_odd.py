@@ -1,4 +1,4 @@
-"""Real files that bend the format: no areas, float ids, LVIS, licenses of all kinds."""
+"""Real files that bend the format: no areas, LVIS, licenses of all kinds."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 from schemas.annotations.coco import license_of
 from schemas.annotations.file_names import name_of_url
 from schemas.fields import Segmentation
-from tests.coco_texts import annotated, annotation, coco, image, join, refused, small
+from tests.coco_texts import annotated, annotation, coco, image, join, refused
 
 SQUARE = [0, 0, 4, 0, 4, 4, 0, 4]
 RLE = {"size": [48, 64], "counts": [10, 5, 48 * 64 - 15]}
@@ -56,26 +56,6 @@ def test_segmentations_are_read_on_request() -> None:
 def test_segmentations_are_ignored_by_default() -> None:
     (found,) = annotated(coco([image()], [annotation(segmentation={"counts": "\u20ac"})]))
     assert (len(found.objects), found.bad, found.segmentations) == (1, [], ())
-
-
-FLOATS = {
-    "a category": (
-        b'"category_id":3',
-        b'"category_id":3.0',
-        "Expected `int`, got `float` - at `$.annotations[0].category_id`",
-    ),
-    "an image": (
-        b'"image_id":1',
-        b'"image_id":1.0',
-        "Expected `int`, got `float` - at `$.annotations[0].image_id`",
-    ),
-}
-
-
-@pytest.mark.parametrize(("old", "new", "what"), FLOATS.values(), ids=FLOATS)
-def test_floats_are_no_ids_by_default(old: bytes, new: bytes, what: str) -> None:
-    remedy = "write ids as integers (3, not 3.0)"
-    refused(small(old, new), f"E-ANN-TYPE f.json: {what}; {remedy}")
 
 
 # --- LVIS ---

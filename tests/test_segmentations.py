@@ -5,7 +5,6 @@ import json
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -24,22 +23,6 @@ from schemas.annotations.coco_objects import (
 )
 from schemas.fields import Segmentation
 from tests.drawn_examples import draw
-
-ANNOTATION_FILES = [
-    "coco_train/annotations/instances.json",
-    "coco_train/annotations/instances_rle_from_panoptic.json",
-    "coco_val/annotations/instances.json",
-    "coco_val/annotations/person_keypoints.json",
-    "annotations_only/taco_annotations.json",
-]
-
-
-def real_objects(shared_data: Path, name: str) -> Iterator[tuple[object, int, int]]:
-    """Yield the segmentation, width and height of every annotation of a file."""
-    file = json.loads((shared_data / name).read_bytes())
-    sizes = {image["id"]: (image["width"], image["height"]) for image in file["images"]}
-    for annotation in file["annotations"]:
-        yield annotation["segmentation"], *sizes[annotation["image_id"]]
 
 
 def encode_rle_counts(counts: list[int]) -> str:

@@ -241,9 +241,6 @@ def test_globs_are_a_folder_and_a_pattern(uri: str, root: str, glob: str) -> Non
     assert divide_glob(uri) == (root, glob)
 
 
-SHAPES = '"shapes": [{"label": "shapes", "points": [[1, 1], [9, 1], [9, 9]]}]'
-
-
 def test_a_file_of_both_formats_is_none_by_content() -> None:
     both = "both shapes (LabelMe) and image and annotations (SA-1B): --format says which"
     assert format_of(b'{"shapes": [], "image": {}, "annotations": []}') == both
