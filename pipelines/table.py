@@ -263,7 +263,7 @@ def add_flags(parser: FlagParser) -> None:
     group.text(
         "--max_cell_bytes",
         "largest cell of Parquet, and largest row of CSV, TSV and JSON Lines; a larger one"
-        " rejects its row",
+        " rejects its row, and ends the run in CSV",
         "SIZE",
         f"{DEFAULT_MAX_CELL_BYTES // 10**6}MB",
     )
