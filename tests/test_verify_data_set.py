@@ -348,7 +348,6 @@ FAULTS: Mapping[str, tuple[Callable[[Path], object], list[str]]] = {
         edit_manifest(lambda m: m["plan"]["labels"][0].update(id=2**40)),
         [f"{MANIFEST} {NO_RUN}"],
     ),
-    "no shards": (edit_manifest(lambda m: m["shards"].clear()), [f"{MANIFEST} {NO_RUN}"]),
     "a manifest that is none": (
         lambda out: (out / "manifest.json").write_bytes(b"{"),
         [f"E-VER-MANIFEST OUT/manifest.json: no manifest (Input data was truncated); {COPY}"],
