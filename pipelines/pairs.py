@@ -98,11 +98,11 @@ def add_flags(parser: FlagParser) -> None:
         low=("DIR", f"folder of the low-{text} extensions aside (required)"),
         high=("DIR", f"folder of the high-{text} extensions aside (required)"),
     )
-    group.text(
+    group.add(
         "--low_suffix",
         "what names of low images end in before their extension, taken off where it is there,"
         " as in 0001x4.png (default: x and --scale; without --scale none)",
-        "TEXT",
+        metavar="TEXT",
     )
     group.number(
         "--scale",

@@ -63,10 +63,6 @@ def of_the_tutorial(items: int, side: int, tmp_path: Path) -> None:
     assert by_content(found) == expected
 
 
-def test_a_thousand_random_arrays(tmp_path: Path) -> None:
-    of_the_tutorial(1000, 16, tmp_path)
-
-
 def test_arrays_of_several_sizes_are_padded_to_batches(tmp_path: Path) -> None:
     import tensorflow as tf
 
@@ -185,21 +181,6 @@ def test_a_finished_data_set_is_recognised(kind: str, source: Path, tmp_path: Pa
     np.savez(source.parent / "a.npz", x=IMAGES, y=LABELS[::-1])
     np.savez(source.parent / "packed.npz", x=IMAGES, y=LABELS[::-1])
     assert run_arrays(*arguments, "--output", out).ended == (5, "E-OUT-PLAN")
-
-
-def test_an_interrupted_run_is_resumed(source: Path, tmp_path: Path) -> None:
-    np.savez_compressed(source / "packed.npz", x=IMAGES, y=LABELS)
-    out, arguments = tmp_path / "out", ("--arrays", source / "packed.npz", "--label_array", "y")
-    committed(out, *arguments, "--num_shards", 3)
-    whole = {path.name: path.read_bytes() for path in shard_paths(out)}
-    (out / "manifest.json").unlink()
-    shard_paths(out)[1].unlink()
-    touched = source / "packed.npz"
-    touched.write_bytes(touched.read_bytes())  # other pins: what is kept is hashed again
-
-    committed(out, *arguments, "--num_shards", 3)
-
-    assert {path.name: path.read_bytes() for path in shard_paths(out)} == whole
 
 
 def test_bytes_do_not_depend_on_how_the_file_is_packed(source: Path, tmp_path: Path) -> None:

@@ -28,14 +28,12 @@ from tests.coco_command import (
     DATA,
     check_committed,
     committed,
-    counts,
     digests,
     finish,
     manifest_of,
     rejected_of,
     run_coco,
     shard_paths,
-    spawn_coco,
     start_coco,
 )
 from tests.conftest import SHARED_DATA, coco_dict, jpeg_bytes
@@ -253,34 +251,6 @@ def test_same_bytes_in_processes_of_any_hash_seed(
     assert whole[0] == whole[1] == whole[2]  # equal sources, mtimes too: every last file
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ("--direct_num_workers=2", "--direct_running_mode=multi_threading"),
-        ("--bytes_in_flight", "1B"),
-    ],
-    ids=" ".join,
-)
-def test_same_bytes_with_any_resources(
-    flags: tuple[str, ...], given: Given, reference: dict[str, str], tmp_path: Path
-) -> None:
-    run = run_coco(*given.arguments(tmp_path / "out", *flags))
-    assert run.code == 0, run.err
-    assert digests(tmp_path / "out", *DATA) == reference
-
-
-def test_same_bytes_in_worker_processes(
-    given: Given, reference: dict[str, str], tmp_path: Path
-) -> None:
-    """Run in another process, because Beam's mode leaves threads running."""
-    run = spawn_coco(
-        *given.arguments(tmp_path / "out"),
-        *("--direct_num_workers=2", "--direct_running_mode=multi_processing"),
-    )
-    assert run.code == 0, run.err
-    assert digests(tmp_path / "out", *DATA) == reference
-
-
 def test_same_bytes_from_shuffled_annotation_files(
     reference: dict[str, str], tmp_path: Path
 ) -> None:
@@ -346,18 +316,6 @@ class ConvertCoco(beam.PTransform):
 
     def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection[Manifest]:
         return coco.build(root, self.config)
-
-
-def test_build_twice_in_one_pipeline(
-    make_coco: MakeCoco, tmp_path: Path, test_pipeline: MakePipeline
-) -> None:
-    first, second = make_coco(4), make_coco(3, name="val")
-    (tmp_path / "first").mkdir()
-    (tmp_path / "second").mkdir()
-    with test_pipeline() as pipeline:
-        _ = pipeline | "First" >> ConvertCoco(config_of(first, tmp_path / "first"))
-        _ = pipeline | "Second" >> ConvertCoco(config_of(second, tmp_path / "second"))
-    assert [counts(tmp_path / name) for name in ("first", "second")] == [[4], [3]]
 
 
 MEBIBYTE = bytes(2**20)

@@ -19,7 +19,6 @@ from tests.conftest import coco_dict, jpeg_bytes
 from tests.gcs_stand_in import GcsStandIn, Kind
 from tests.invariants import check_growth, files_of, keyed_records
 from transforms import publish_plan
-from transforms.earlier import list_days
 
 DAYS = ("2026-11-18", "2026-11-19", "2026-11-20")
 SIZES = (20, 45, 60)
@@ -119,20 +118,6 @@ def test_three_days_are_one_conversion_in_three_parts(source: Source, tmp_path: 
     ]
     assert days[2]["label_map.pbtxt"] == files_of(everything)["label_map.pbtxt"]
     assert rejected_of(source.of(DAYS[2])) == []
-
-
-def test_an_old_day_is_not_made_again_by_what_came_later(source: Source) -> None:
-    for day, images in zip(DAYS, SIZES, strict=True):
-        source.grow(images)
-        source.made(day)
-    before = {day: snapshot(source.of(day)) for day in DAYS}
-
-    again = source.run(DAYS[2])
-    older = source.run(DAYS[0])
-
-    assert again.out == f"already complete: {source.of(DAYS[2])}/manifest.json\n"
-    assert older.ended == (5, "E-OUT-PLAN")  # the sources are not those of that day
-    assert {day: snapshot(source.of(day)) for day in DAYS} == before
 
 
 def test_a_day_without_anything_new_is_committed_empty(source: Source) -> None:
@@ -259,15 +244,3 @@ def test_days_in_a_bucket(bucket: GcsStandIn, source: Source) -> None:
     read = sorted(r.name for r in bucket.requests if r.kind is Kind.READ)
     assert read == [f"sets/coco-{day}/manifest.json" for day in DAYS]
     assert bucket.count(Kind.UPLOAD) == 0
-
-
-def test_days_are_found_among_thousands_of_files(bucket: GcsStandIn) -> None:
-    bucket.put_virtual("out", [f"{name}{n:05}.jpg" for name in "ad" for n in range(3000)], 9)
-    for day in DAYS:
-        bucket.put("out", f"coco-{day}/manifest.json", b"{}")
-    bucket.forget_requests()
-
-    found = list_days("gs://out/coco-{date}")
-
-    assert [day.isoformat() for day in found] == list(DAYS)
-    assert bucket.count(Kind.LIST) == 1

@@ -190,8 +190,8 @@ def test_days_of_another_first_label_are_refused(tmp_path: Path) -> None:
     arguments = ("--images", root, "--output", tmp_path / "b", "--since", monday)
     assert ended(*arguments, "--first_label", 1) == (
         2,
-        f"E-ARG {monday}: its classes are not numbered from 1 without gaps;"
-        " give the --first_label that it was made with",
+        "E-ARG --since: classes of its data sets are not numbered from 1 without gaps;"
+        " give the --category_ids or --first_label that they were made with",
     )
 
 

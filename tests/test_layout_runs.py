@@ -107,7 +107,7 @@ def test_features_that_no_file_holds_end_the_run_before_its_first_shard(
     ("flags", "message"),
     [
         (["--features", "boxes,mask"], "features of layout detection must be of boxes, "),
-        (["--features", ""], "features of layout detection must be of boxes, "),
+        (["--features", ""], "argument --features: must not be empty"),
         (["--features", "masks"], "features masks are of objects, which need boxes"),
         (["--layout", "keras", "--features", "boxes,masks"], "features of layout keras must be of"),
         (["--layout", "tfds", "--category_ids", "original"], "category_ids of layout tfds must be"),

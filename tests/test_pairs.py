@@ -171,7 +171,7 @@ def test_a_folder_that_cannot_be_listed_is_a_reject(tmp_path: Path) -> None:
         (
             ["--low", "a=x", "--high", "b=x"],
             "E-ARG command line: low and high must name the same splits, got low ['a'] and high"
-            " ['b']; give both as SPLIT=DIR",
+            " ['b']; give both as SPLIT=PATH",
         ),
         (
             ["--low", "x/", "--high", "x"],

@@ -8,15 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines import arrays, coco, folder, pairs, sidecar, table
+from pipelines import arrays, coco, folder, pairs, table
 from schemas.run_plan import served_hosts
 from tests.array_runs import npy_bytes, random_images
 from tests.coco_command import MakeCoco, Sources
 from tests.conftest import jpeg_bytes
-from tests.faulty_sources import cut_off, forbid_image_reads
+from tests.faulty_sources import forbid_image_reads
 from tests.pipeline_command import run_pipeline
 from tests.plan_command import CONVERTED, plan_only, plan_then_run
-from tests.side_folders import labelme, sa1b, shape, sources, write_side_files
 from transforms import forecast
 
 
@@ -103,52 +102,11 @@ def test_converted_images_are_tried(
     assert plan["sampled"] == {"records": 10, "rejected": {}}
 
 
-def test_rejects_among_images_that_are_tried(make_coco: MakeCoco, tmp_path: Path) -> None:
-    made = make_coco(6)
-    cut_off(made[0] / "a003.jpg")
-    arguments = (*flags_of(made), "--resize", 32, "--max_rejected", 1)
-    plan, _ = plan_then_run(coco.run, tmp_path, *arguments, within=CONVERTED)
-    (known,) = plan["sampled"]["rejected"].values()
-    assert known["count"] == 1
-    assert known["first"].startswith("E-IMG-TRUNCATED a003.jpg (key 4): ")
-
-
 def test_a_record_for_each_object(make_coco: MakeCoco, tmp_path: Path) -> None:
     made = make_coco(5, objects=3)
     plan, _ = plan_then_run(coco.run, tmp_path, *flags_of(made), "--layout", "keras")
     assert plan["splits"]["train"]["copies_per_image"] == 3.0
     assert plan["splits"]["train"]["listed"] == 15
-
-
-def test_masks_and_polygons_and_filters(make_coco: MakeCoco, tmp_path: Path) -> None:
-    def outline(spec: dict) -> None:
-        for annotation in spec["annotations"]:
-            x, y, width, height = annotation["bbox"]
-            annotation["segmentation"] = [[x, y, x + width, y, x + width, y + height]]
-
-    made = make_coco(9, edit=outline)
-    excluded = tmp_path / "rejected.jsonl"
-    line = {"code": "E-IMG-SIZE", "stage": "s", "split": "train", "key": "2", "shard": ""}
-    excluded.write_text(json.dumps({**line, "file_name": "a001.jpg", "detail": ""}) + "\n")
-    flags = ("--features", "boxes,masks,polygons", "--exclude", excluded, "--num_shards", 2)
-    # Masks are estimated as on photos of usual size; these are tiny.
-    plan, _ = plan_then_run(coco.run, tmp_path, *flags_of(made), *flags, within=0.6)
-    assert plan["splits"]["train"]["left_out"] == {"excluded": 1}
-
-
-def test_folders_with_splits_by_hash(tmp_path: Path) -> None:
-    for place in range(40):
-        photo = tmp_path / "in" / ("cat", "dog", "emu")[place % 3] / f"{place}.jpg"
-        photo.parent.mkdir(parents=True, exist_ok=True)
-        photo.write_bytes(jpeg_bytes(color=place))
-    (tmp_path / "in" / "cat" / "notes.txt").write_text("no image")
-    flags = ("--split_by", "hash", "--splits", "train=80,val=20", "--records_per_shard", 7)
-    plan, _ = plan_then_run(folder.run, tmp_path, "--images", tmp_path / "in", *flags)
-    train, val = plan["splits"]["train"], plan["splits"]["val"]
-    assert train["planned"] + val["planned"] == 40
-    assert train["classes"]["number"] == 3
-    assert train["left_out"] | val["left_out"] == {"not_called_an_image": 1}
-    assert train["hosts"] == [1] or train["planned"] % 7 == 0  # the last shard is not full
 
 
 def test_folders_as_plain_pixels(tmp_path: Path) -> None:
@@ -173,18 +131,6 @@ def test_rows_of_a_table(tmp_path: Path) -> None:
     assert told["classes"]["samples"] == {"least": 100, "median": 100, "most": 100}
     assert told["rejected"]["E-ROW-CSV"]["count"] == 1
     assert plan["read_bytes"] == (tmp_path / "rows.csv").stat().st_size
-
-
-def test_files_beside_images(tmp_path: Path) -> None:
-    mask = {"id": 1, "bbox": [0, 0, 8, 6], "area": 48}
-    files = {
-        "1": labelme(shape(), shape("dog")),
-        "a/2": labelme(),
-        "a/b/3": sa1b(mask, width=64, height=48),
-    }
-    arguments = sources(write_side_files(tmp_path, files))
-    plan, _ = plan_then_run(sidecar.run, tmp_path, *arguments)
-    assert plan["splits"]["train"]["classes"]["number"] == 3
 
 
 def test_pairs(tmp_path: Path) -> None:
@@ -226,13 +172,3 @@ def test_a_disk_without_room_is_told_of(tmp_path: Path) -> None:
     assert note.startswith(f"{tmp_path / 'out'} has room for ")
     assert note.endswith("the run would end with E-IO-NOSPACE")
     assert [path.name for path in tmp_path.iterdir()] == ["vast.npy"]
-
-
-def test_since_leaves_out_what_is_there(make_coco: MakeCoco, tmp_path: Path) -> None:
-    first, both = make_coco(4), make_coco(9, name="both")
-    plan_then_run(coco.run, tmp_path, *flags_of(first))
-    (tmp_path / "out").rename(tmp_path / "earlier")
-    flags = ("--since", tmp_path / "earlier")
-    plan, _ = plan_then_run(coco.run, tmp_path, *flags_of(both), *flags)
-    assert plan["splits"]["train"]["planned"] == 5
-    assert plan["splits"]["train"]["left_out"] == {"earlier": 4}

@@ -92,21 +92,6 @@ def test_rows_become_sequence_examples(tmp_path: Path, ending: str) -> None:
     assert plain(steps["boxes"]) == [[[0.5, 1.5], [], [2.5]], [], [[3.5]], []]
 
 
-def test_later_rows_are_added(tmp_path: Path) -> None:
-    first = write_json(tmp_path / "a.jsonl", ROWS[:2])
-    both = write_json(tmp_path / "b.jsonl", ROWS)
-    argv = [*ARGV, "--key_column", "id"]
-    convert(tmp_path / "first", "--table", first, *argv)
-    convert(tmp_path / "second", "--table", both, *argv, "--since", tmp_path / "first")
-
-    assert [row["id"] for row in parsed_singly(tmp_path / "second")] == [2, 3]
-    line = fault(tmp_path / "x", "--table", both, *argv[2:], "--since", tmp_path / "first")
-    assert line == (
-        f"E-ARG {tmp_path}/first: its layout is sequence, this run's is table;"
-        " give --since data sets of one layout"
-    )
-
-
 def test_no_tfds_files_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = write_json(tmp_path / "t.jsonl", [row | {"kind": "a"} for row in ROWS])
     convert(tmp_path / "out", "--table", table, *ARGV, "--label_column", "kind")
@@ -152,18 +137,6 @@ def test_frames_of_parquet(tmp_path: Path) -> None:
     convert(tmp_path / "out", *argv)
 
     assert [row["frames"] for row in parsed_singly(tmp_path / "out")] == frames
-
-
-def test_given_types_of_steps(tmp_path: Path) -> None:
-    rows = [{"a": [1, 2], "b": [[1], 2], "c": 7}, {"a": [[1, 2]], "b": [], "c": 8}]
-    table = write_json(tmp_path / "t.jsonl", rows)
-    argv = ["--sequence", "a", "b", "c", "--types", "a=float[],b=int64[][],c=int64[]"]
-    manifest = convert(tmp_path / "out", "--table", table, *argv, "--max_rejected", 1)
-    (line,) = (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()
-
-    assert parsed_singly(tmp_path / "out") == [{"a": [1.0, 2.0], "b": [[1], [2]], "c": [7]}]
-    assert manifest.splits["train"].rejected == {"E-ROW-TYPE": 1}
-    assert json.loads(line)["detail"] == "column 'a' is float[] and holds a list of 2"
 
 
 def test_steps_that_cannot_be_written_are_rejected(tmp_path: Path) -> None:

@@ -113,27 +113,6 @@ def test_a_folder_of_annotations_that_cannot_be_listed_is_a_reject(tmp_path: Pat
     ]
 
 
-def test_rejected_samples_can_be_excluded(tmp_path: Path) -> None:
-    folders = write_side_files(tmp_path, {"a": CAT_AND_DOG, "b": CAT_AND_DOG, "c": b"{", "d": None})
-    flags = [*sources(folders), "--num_shards", 1]
-    committed_by(sidecar.run, tmp_path / "one", *flags, "--max_rejected", 2)
-    excluded = tmp_path / "one" / "rejected.jsonl"
-    manifest = committed_by(sidecar.run, tmp_path / "two", *flags, "--exclude", excluded)
-    assert manifest["splits"]["train"]["excluded"] == 2
-    assert digests(tmp_path / "one", "*.tfrec") == digests(tmp_path / "two", "*.tfrec")
-
-
-def test_one_folder_may_hold_images_and_annotations(tmp_path: Path) -> None:
-    images, annotations = write_side_files(tmp_path, {"a": CAT_AND_DOG, "s/b": CAT_AND_DOG})
-    for path in annotations.rglob("*.json"):
-        path.rename(images / path.relative_to(annotations))
-    (images / ".hidden.json").write_text("{")
-    (images / "notes.txt").write_text("")
-    manifest = committed_by(sidecar.run, tmp_path / "out", *sources((images, images)))
-    assert file_names(tmp_path / "out") == ["a.jpg", "s/b.jpg"]
-    assert manifest["splits"]["train"]["skipped"] == {"not_called_an_image": 1}
-
-
 def test_a_glob_chooses_annotation_files(tmp_path: Path) -> None:
     images, annotations = write_side_files(tmp_path, {"a/1": CAT_AND_DOG, "b/2": CAT_AND_DOG})
     flags = ["--images", images, "--annotations", f"{annotations}/a/*.json", "--max_rejected", 1]
@@ -184,15 +163,6 @@ def test_files_of_another_format_are_rejected(name: str, rejected: str, tmp_path
     flags = ["--format", name, "--max_rejected", 1]
     committed_by(sidecar.run, tmp_path / "out", *sources(folders), *flags)
     assert [(code, key) for code, key, _ in rejects(tmp_path / "out")] == [("E-ANN-FILE", rejected)]
-
-
-def test_sizes_that_differ_can_be_rejected(tmp_path: Path) -> None:
-    files = {"a": labelme(shape(), width=128, height=96), "b": labelme(shape())}
-    folders = write_side_files(tmp_path, files)
-    flags = ["--on_size_mismatch", "reject", "--max_rejected", 1]
-    committed_by(sidecar.run, tmp_path / "out", *sources(folders), *flags)
-    assert file_names(tmp_path / "out") == ["b.jpg"]
-    assert [code for code, _, _ in rejects(tmp_path / "out")] == ["E-IMG-SIZE"]
 
 
 def test_splits_by_a_field_and_groups_of_one(tmp_path: Path) -> None:
@@ -254,13 +224,6 @@ def test_reruns_complete_resume_and_see_changed_annotations(tmp_path: Path) -> N
 def test_wrong_flags(flags: list[object], fault: str, tmp_path: Path) -> None:
     ended = run_pipeline(sidecar.run, *flags, "--output", tmp_path / "out")
     assert (ended.code, ended.fault) == (2, fault)
-
-
-def test_workers_read_images_annotations_and_output(tmp_path: Path) -> None:
-    flags = ["--images", "gs://b/i", "--annotations", tmp_path / "*.json", "--output", "gs://b/o"]
-    run_config, _ = sidecar.COMMAND.configure([str(flag) for flag in flags])
-    assert run_config.uris() == ["gs://b/i", str(tmp_path), "gs://b/o"]
-    assert run_config.config.globs == {"train": "*.json"}
 
 
 def test_buckets_hold_images_and_annotations(
