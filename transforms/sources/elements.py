@@ -51,25 +51,17 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StructCoder(coders.Coder):
-    """The compact, deterministic coder of a msgspec struct: MessagePack, compressed for a batch."""
+    """The compact, deterministic coder of a msgspec struct: MessagePack."""
 
     def __init__(self, struct: type) -> None:
         """Take the struct's type."""
         self._struct = struct
-        self._encode = self._plain = msgspec.msgpack.Encoder(order="deterministic").encode
+        self._encode = msgspec.msgpack.Encoder(order="deterministic").encode
         self._decode: Callable[[bytes], Any] = msgspec.msgpack.Decoder(struct).decode
-        if issubclass(struct, Batch):
-            plain: Callable[[Any], bytes] = self._plain
-            decode: Callable[[bytes], Any] = self._decode
-            self._encode = lambda value: zlib.compress(plain(value), level=1)
-            self._decode = lambda data: decode(zlib.decompress(data))
 
     def _create_impl(self) -> coder_impl.CoderImpl:
-        # The codec's own functions save a Python frame an element. Beam displays sizes of
-        # elements: those before compression will do.
-        return coder_impl.CallbackCoderImpl(
-            self._encode, self._decode, lambda value: len(self._plain(value))
-        )
+        # The codec's own functions: one Python frame less an element than encode and decode below.
+        return coder_impl.CallbackCoderImpl(self._encode, self._decode)
 
     def encode(self, value: Any) -> bytes:
         """Return the value's bytes."""
@@ -89,26 +81,45 @@ class StructCoder(coders.Coder):
 
     @classmethod
     def from_type_hint(cls, typehint: Any, registry: Any) -> Any:
-        """Return the coder of a struct.
+        """Return the coder of a struct, which compresses batches.
 
         Raises:
             TypeError: for another type, which Beam finds a coder for.
         """
         if not issubclass(typehint, msgspec.Struct):
             raise TypeError(f"{typehint} is no msgspec struct: Beam knows its coder")
-        return cls(typehint)
+        return (_BatchCoder if issubclass(typehint, Batch) else cls)(typehint)
 
     def __reduce__(self) -> tuple:
         """Pickle by the type: encoders and decoders do not pickle."""
         return type(self), (self._struct,)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both encode the same struct."""
-        return isinstance(other, StructCoder) and self._struct is other.to_type_hint()
+        """Return whether both encode the same struct in the same way."""
+        return type(other) is type(self) and self._struct is other.to_type_hint()
 
     def __hash__(self) -> int:
         """Return a hash that agrees with equality."""
         return hash(self._struct)
+
+
+class _BatchCoder(StructCoder):
+    """The coder of a batch that travels; in the spool of a run in process nothing is compressed."""
+
+    def _create_impl(self) -> coder_impl.CoderImpl:
+        # Beam displays sizes of elements: those before compression will do.
+        size_of = super().encode
+        return coder_impl.CallbackCoderImpl(
+            self.encode, self.decode, lambda value: len(size_of(value))
+        )
+
+    def encode(self, value: Any) -> bytes:
+        """Return the value's bytes, compressed."""
+        return zlib.compress(super().encode(value), level=1)
+
+    def decode(self, encoded: bytes) -> Any:
+        """Return the value, validated against its type."""
+        return super().decode(zlib.decompress(encoded))
 
 
 coders.registry.register_fallback_coder(StructCoder)
