@@ -392,6 +392,7 @@ def _add_output_flags(parser: FlagParser) -> None:
     group.switch(
         "--no_wait", "end once a runner elsewhere has taken the job (default: wait for its end)"
     )
+    group = parser.group("report", exclusive=True)
     group.add(
         "--report",
         f"make {REPORT_NAME} after the manifest, or for a complete --output that lacks it"

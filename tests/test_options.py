@@ -99,6 +99,7 @@ REFUSED = [
     ("--max_rejected nan%", "max_rejected must be a count such as 5 or a percentage such as 1%,"),
     ("--shards_in_flight 0", "shards_in_flight must be at least 1, got 0: give a larger number"),
     ("--bytes_in_flight 0", "bytes_in_flight must be at least 1, got 0: give a larger number"),
+    ("--report --no_report", "argument --no_report: not allowed with argument --report: see"),
     ("stray", "unknown argument 'stray': see --help"),
     ("--imagse x", "unknown argument '--imagse': did you mean --images?"),
     ("--max_rej 1", "unknown argument '--max_rej': did you mean --max_rejected?"),
