@@ -205,7 +205,6 @@ def test_files_join_in_any_order(make_coco: MakeCoco, tmp_path: Path) -> None:
         run = run_coco("--images", images, "--annotations", *order, "--output", out)
         assert run.code == 0, run.err
         found.append((check_committed(out)["splits"], digests(out, *DATA)))
-        assert "    captions: 2 images, 3 annotations, 1 images not listed\n" in run.out
         again = run_coco("--images", images, "--annotations", *order[::-1], "--output", out)
         assert again.out.startswith("already complete: ")
     assert found[0] == found[1]
