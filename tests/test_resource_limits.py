@@ -12,8 +12,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from pipelines import table
 from tests import children
 from tests.coco_command import (
     PROJECT,
@@ -25,10 +28,13 @@ from tests.coco_command import (
     committed,
     digests,
     finish,
+    manifest_of,
     rejected_of,
     run_coco,
+    write_coco,
 )
 from tests.faulty_sources import failing_reads
+from tests.pipeline_command import run_pipeline
 from tests.small_runs import write_set
 
 
@@ -232,3 +238,66 @@ def test_a_fault_leaves_no_shard_being_built(
     before = digests(out)
     time.sleep(1)
     assert digests(out) == before
+
+
+def large_table(path: Path) -> None:
+    """Write a small table that is large in memory: a cell of 200 MB, or one text 300 times."""
+    if path.suffix == ".parquet":
+        column = pa.array(["x" * 1_000_000]).take(pa.array([0] * 300, pa.int32()))
+        pq.write_table(pa.table({"a": column}), path)
+        return
+    with path.open("wb") as file:
+        file.write(b"a\n0\n" if path.suffix == ".csv" else b'{"a":0}\n')
+        file.truncate(200_000_000)
+        file.seek(0, os.SEEK_END)
+        file.write(b"\n2\n" if path.suffix == ".csv" else b'\n{"a":2}\n')
+
+
+@pytest.mark.parametrize(
+    ("name", "records", "rejects"),
+    [("cell.jsonl", 2, ["E-ROW-TOO-LARGE"]), ("dictionary.parquet", 300, []), ("cell.csv", 0, [])],
+)
+def test_tables_that_are_large_in_memory(
+    name: str, records: int, rejects: list[str], tmp_path: Path
+) -> None:
+    """Cells that are too large are not kept, and others are unpacked a few at a time."""
+    large_table(tmp_path / name)
+    out = tmp_path / "out"
+    flags = ("--types", "a=bytes", "--max_rejected", "1", "--allow_empty", "--workers", "1")
+    arguments = ["--table", str(tmp_path / name), "--output", str(out), *flags]
+    run = Run(*children.outcome_of(convert_within, 640 << 20, arguments, run_table))
+    if not records:  # where such a row of CSV ends is not known
+        assert run.ended == (3, "E-TAB-FORMAT"), run.err
+        return
+    assert run.code == 0, run.err
+    assert manifest_of(out)["splits"]["train"]["records"] == records
+    assert [line["code"] for line in rejected_of(out)] == rejects
+
+
+def run_table(*arguments: str) -> Run:
+    return run_pipeline(table.run, *arguments)
+
+
+BOMBS = {
+    "decompression_bomb.gif": "E-IMG-DAMAGED",
+    "decompression_bomb_extents.gif": "E-IMG-DAMAGED",
+    "png_decompression_dos.png": None,  # its bomb is in a chunk of text that is never unpacked
+}
+
+
+@pytest.mark.parametrize("check", ["header", "decode"])
+def test_decompression_bombs(check: str, tmp_path: Path) -> None:
+    """Refused by their headers, within memory that their pixels would exceed many times over."""
+    images = [
+        {"id": number, "file_name": name, "width": 9, "height": 9}
+        for number, name in enumerate(BOMBS, start=1)
+    ]
+    spec = {"images": images, "annotations": [], "categories": [{"id": 1, "name": "bomb"}]}
+    sources = PROJECT / "tests/data/odd", write_coco(tmp_path, spec)
+    flags = ("--check", check, "--on_size_mismatch", "trust_image", "--max_rejected", 3)
+    arguments = command(sources, tmp_path / "out", *flags)
+    run = Run(*children.outcome_of(convert_within, 512 << 20, arguments))
+    assert run.code == 0, run.err
+    names = dict(enumerate(BOMBS, start=1))
+    found = {names[int(line["key"])]: line["code"] for line in rejected_of(tmp_path / "out")}
+    assert found == {name: code for name, code in BOMBS.items() if code}
