@@ -57,21 +57,20 @@ BUDGETS = (
 )
 MOST_MODULES = 120
 TODAY = {
-    "pipelines": 3940,
-    "transforms/*.py, processes": 4562,
-    "transforms/sources": 2831,
-    "report": 1555,
-    "transforms/images": 1739,
-    "transforms/storage": 1523,
-    "verify": 1230,
-    "forecast": 281,
-    "schemas/*.py": 2356,
-    "schemas/annotations": 1312,
-    "schemas/layouts, documents, geometry": 2575,
-    "readers": 1028,
-    "all four packages": 24_932,
-    "tests, all lines": 51_104,
-    "modules": 209,
+    "pipelines": 3_257,
+    "transforms/*.py, processes": 3_373,
+    "transforms/sources": 2_958,
+    "report": 1_356,
+    "transforms/images": 1_486,
+    "transforms/storage": 1_390,
+    "verify": 1_141,
+    "schemas/*.py": 2_260,
+    "schemas/annotations": 1_129,
+    "schemas/layouts, documents, geometry": 2_379,
+    "readers": 863,
+    "all four packages": 21_827,
+    "tests, all lines": 42_450,
+    "modules": 129,
 }
 """The size that each part may have while it is above its budget."""
 
