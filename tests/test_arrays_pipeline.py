@@ -295,9 +295,6 @@ def test_archives_are_unpacked_in_the_spool_dir(source: Path, tmp_path: Path) ->
     spool.mkdir()
     committed(tmp_path / "out", *arguments)
     assert [*spool.iterdir()] == []
-    in_prism = ("--runner", "PrismRunner", "--prism_location", "p", "--spool_dir", spool)
-    run = run_arrays("--arrays", source / "x.npy", *in_prism, "--output", tmp_path / "other")
-    assert run.ended == (2, "E-ARG") and "spool_dir must come with a run in this" in run.fault
 
 
 def test_pieces_are_spread_over_a_cluster(

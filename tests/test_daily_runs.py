@@ -130,7 +130,8 @@ def test_a_day_without_anything_new_is_committed_empty(source: Source) -> None:
     assert run.out.startswith(f"{source.of(DAYS[1])}: 0 records in ")
     assert (
         "  train: 0 of 20 images in 0 shards, 0.0 MB; 0 of 40 annotations\n"
-        "    in earlier data sets: 20 images, 40 annotations\n"
+        "    left out: 20 in earlier data sets\n"
+        "    annotations left out: 40 in earlier data sets\n"
         "    nothing is new: the split is empty here\n"
     ) in run.out
     assert "read it" not in run.out

@@ -16,6 +16,7 @@ class Kind(Enum):
     UPLOAD = auto()  # a whole object, or the start of a session
     UPLOAD_CHUNK = auto()  # of a session
     DELETE = auto()
+    BUCKET = auto()  # metadata of a bucket, which only Beam's staging asks for
     OTHER = auto()  # not served
 
 

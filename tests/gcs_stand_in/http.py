@@ -38,6 +38,7 @@ _ROUTES = [
     (Kind.DELETE, "DELETE", rf"{_OBJECTS}/(?P<name>[^/]+)"),
     (Kind.UPLOAD, "POST", rf"/upload{_OBJECTS}"),
     (Kind.UPLOAD_CHUNK, "PUT", rf"/upload{_OBJECTS}"),
+    (Kind.BUCKET, "GET", r"/storage/v1/b/(?P<bucket>[^/]+)"),
     (Kind.READ, "GET", r"/(?!storage/|upload/|download/|batch/)(?P<bucket>[^/]+)/(?P<name>.+)"),
 ]
 _PERMISSIONS = {
@@ -170,6 +171,7 @@ class Protocol:
             Kind.UPLOAD: self._upload,
             Kind.UPLOAD_CHUNK: self._add_chunk,
             Kind.DELETE: self._delete,
+            Kind.BUCKET: self._bucket,
         }
 
     def answer(self, call: Call) -> Reply:
@@ -244,6 +246,10 @@ class Protocol:
             "storage.objects.delete" in self.permissions,
         )
         return _json_reply(stored.metadata(call.bucket))
+
+    def _bucket(self, call: Call) -> Reply:
+        self._store.bucket(call.bucket)  # 404 where there is none
+        return _json_reply({"kind": "storage#bucket", "name": call.bucket, "location": "US"})
 
     def _delete(self, call: Call) -> Reply:
         self._store.delete(call.bucket, call.name)
