@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -337,7 +338,12 @@ class _Handler(logging.StreamHandler):
         """Drop the record: its reader has gone."""
 
 
+def _log_thread_error(error: threading.ExceptHookArgs) -> None:
+    _LOG.debug("a thread ended", exc_info=error.exc_value)
+
+
 def _log_to_stderr() -> None:
+    threading.excepthook = _log_thread_error  # Beam's threads fail when their engine has gone
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # it logs every error twice
     logging.getLogger().handlers = [logging.NullHandler()]  # job services log their errors there
     level = os.environ.get("BEAM_TFREC_LOG", "INFO")

@@ -37,6 +37,8 @@ MAY_IMPORT = {
 
 PUBLIC = {"_replace", "_asdict", "_fields", "_exit"}
 """Documented names with an underscore: those of named tuples, and `os._exit`."""
+HOOKS = {"threading.excepthook"}
+"""Names of other modules that their documentation asks programs to set."""
 
 
 def folder_of(module: str) -> str:
@@ -64,7 +66,7 @@ def breaches(folder: str, source: str) -> Iterator[str]:
     for node in ast.walk(tree):
         match node:
             case ast.Attribute(value=ast.Name(id=name), attr=attr, ctx=ast.Store() | ast.Del()):
-                if name in foreign:
+                if name in foreign and f"{name}.{attr}" not in HOOKS:
                     yield f"sets {name}.{attr}"
             case ast.Call(func=ast.Name(id="setattr" | "delattr"), args=[ast.Name(id=name), *_]):
                 if name in foreign:
