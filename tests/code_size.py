@@ -57,7 +57,7 @@ BUDGETS = (
 )
 MOST_MODULES = 120
 TODAY = {
-    "pipelines": 3_257,
+    "pipelines": 3_261,
     "transforms/*.py, processes": 3_373,
     "transforms/sources": 2_958,
     "report": 1_356,
@@ -68,8 +68,8 @@ TODAY = {
     "schemas/annotations": 1_129,
     "schemas/layouts, documents, geometry": 2_379,
     "readers": 863,
-    "all four packages": 21_827,
-    "tests, all lines": 42_450,
+    "all four packages": 21_831,
+    "tests, all lines": 42_456,
     "modules": 129,
 }
 """The size that each part may have while it is above its budget."""
