@@ -1,4 +1,4 @@
-"""TODO."""
+"""TFRecord framing: bytes as TensorFlow writes them, and damage that is found."""
 
 from pathlib import Path
 

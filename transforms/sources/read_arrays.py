@@ -510,7 +510,7 @@ def _open_member(source: ArraySource, entry: Entry, name: str, access: Access) -
     member = find_member(storage, entry, name)
     header = _header(member.head, member.end - member.start, source.dtype, where)
     if member.packed and header.end != member.end:  # all of which would be unpacked
-        what = f"{member.end} bytes unpacked, its header tells of {header.end}"
+        what = f"{member.end} bytes unpacked, its header says {header.end}"
         raise RuntimeError(fault_line("E-ARR-HEADER", where, what, SAVE_AGAIN))
     moved = msgspec.structs.replace(header, start=header.start + member.start)
     return StoredArray(source.folder, entry, moved, member.packed)
@@ -524,7 +524,7 @@ def _header(head: bytes, size_bytes: int, dtype: str | None, where: str) -> NpyH
         code = "E-ARR-HEADER" if what.startswith("a .npy file") else "E-ARR-TYPE"
         raise RuntimeError(fault_line(code, where, what, remedy)) from None
     if header.end > size_bytes:
-        what = f"{size_bytes} bytes, its header tells of {header.end}"
+        what = f"{size_bytes} bytes, its header says {header.end}"
         raise RuntimeError(fault_line("E-ARR-HEADER", where, what, "copy the file again"))
     return header
 
