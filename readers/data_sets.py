@@ -300,8 +300,8 @@ def deal(
 ) -> list[Part]:
     """Return what a host reads, in the order of the shards.
 
-    Counts of two hosts differ by one at most; with `drop_remainder` they do not, and the last
-    `sum(records) % hosts` records that nobody was due are read by none.
+    Counts of two hosts differ by one at most; with `drop_remainder` they do not, and
+    the last `sum(records) % hosts` records are read by no host.
 
     Args:
         records: of each shard.

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from schemas.annotations.json_sections import nests_deeper
@@ -194,6 +194,8 @@ VALUES = st.recursive(
 )
 
 
+@example([[[["]["]]]], 3)
+@example({'"]': ["]", {"]": None, "[[[]": [], "[[": None}]}, 3)
 @given(VALUES, st.integers(1, 6))
 def test_nests_deeper_counts_levels(value: Any, levels: int) -> None:
     assert nests_deeper(json.dumps(value).encode(), levels) is (depth(value) > levels)

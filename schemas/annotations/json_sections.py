@@ -19,9 +19,8 @@ STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 _UTF8_BOM = b"\xef\xbb\xbf"
 _OPEN_OR_CLOSE = bytes.maketrans(b"{}", b"[]")
-_NOT_A_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
-# An end is not looked for again from each quote of a text in which there is none.
-_STRING_OR_REST = re.compile(STRING.pattern[:-1] + rb'(?:"|\\?\Z)', re.DOTALL)
+_NO_QUOTE_OR_BRACKET = bytes(set(range(256)) - set(b'[]{}"'))
+_QUOTED = re.compile(rb'"[^"]*"')
 _STRING_OR_BRACKET = re.compile(rb"(%b)\s*(:?)|[][{}]" % STRING.pattern, re.DOTALL)
 _ARRAY_OF_OBJECTS = re.compile(rb"\s*\[\s*\{")
 _DECODED_AT_ONCE_BYTES = 2**20
@@ -120,8 +119,8 @@ def first_keys(array: msgspec.Raw) -> list[str]:
 def nests_deeper(data: bytes, levels: int) -> bool:
     """Return whether the arrays and objects of a JSON text nest deeper than `levels`.
 
-    The brackets alone are peeled level by level, at memory speed; only where brackets stand in
-    strings too are the strings taken out first.
+    Works on the quotes and brackets alone, at memory speed: what stands between two quotes goes,
+    then the innermost brackets, level by level.
 
     Args:
         data: well-formed JSON; anything else gives any answer.
@@ -130,19 +129,16 @@ def nests_deeper(data: bytes, levels: int) -> bool:
     >>> nests_deeper(b'{"a": [[1], "]]["]}', 3), nests_deeper(b'{"a": [[1], "]]["]}', 2)
     (False, True)
     """
-    brackets = data.translate(_OPEN_OR_CLOSE, _NOT_A_BRACKET)
-    if not _peel(brackets, levels):
-        return False
-    brackets = _STRING_OR_REST.sub(b"", data).translate(_OPEN_OR_CLOSE, _NOT_A_BRACKET)
-    return bool(_peel(brackets, levels))
-
-
-def _peel(brackets: bytes, levels: int) -> bytes:
+    if b"\\" in data:
+        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    left = data.translate(_OPEN_OR_CLOSE, _NO_QUOTE_OR_BRACKET).replace(b'""', b"")
+    if b'"' in left:
+        left = _QUOTED.sub(b"", left)
     for _ in range(levels):
-        if not brackets:
+        if not left:
             break
-        brackets = brackets.replace(b"[]", b"")
-    return brackets
+        left = left.replace(b"[]", b"")
+    return bool(left)
 
 
 def _key_hook(_: type, text: Any) -> _EveryKey:

@@ -77,7 +77,7 @@ class StoredArray(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def where(self) -> str:
-        """What is said of where it is."""
+        """The name of the file, and of the member in it, for messages."""
         where = join_uri(self.folder, self.entry.name)
         return f"{where}:{self.packed}" if self.packed else where
 
