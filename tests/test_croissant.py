@@ -17,7 +17,7 @@ import pytest
 
 from pipelines import table
 from schemas.documents.croissant import croissant_json, index_name_regex
-from schemas.documents.seals import is_sealed
+from schemas.documents.data_card import is_sealed
 from schemas.manifest import Label, LicenseCount
 from schemas.shards import COUNTED
 from tests.coco_command import MakeCoco, command, committed, manifest_of, run_coco

@@ -14,8 +14,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from pipelines import table
-from schemas.documents.data_card import data_card
-from schemas.documents.seals import is_sealed
+from schemas.documents.data_card import data_card, is_sealed
 from schemas.manifest import (
     Annotations,
     FeatureEntry,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipelines import report
-from schemas.documents.seals import is_sealed
+from schemas.documents.data_card import is_sealed
 from tests.coco_command import Run, committed, snapshot
 from tests.conftest import coco_dict, jpeg_bytes
 from tests.pipeline_command import run_pipeline

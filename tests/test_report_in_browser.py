@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from schemas.documents.markdown import seen as made_visible
+from schemas.documents.data_card import seen as made_visible
 from tests.report_contents import (
     BIDI,
     KNOWN_BOX,

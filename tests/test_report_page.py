@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.documents.markdown import seen
+from schemas.documents.data_card import seen
 from tests.report_contents import BIDI, XSS, hostile_report, one_box_report, rich_report
 from transforms.report import Report, SplitReport
 from transforms.report.charts import make_chart, median

@@ -15,7 +15,7 @@ import pytest
 import readers
 from pipelines.show import ShowConfig, show
 from pipelines.verify import VerifyConfig, verify
-from schemas.documents.seals import BLANK_SEAL, sealed
+from schemas.documents.data_card import BLANK_SEAL, sealed
 from schemas.faults import RejectBudget
 from schemas.manifest import JobPlan, from_json, plan_digest
 from tests.small_runs import build_run, plan_run, write_set

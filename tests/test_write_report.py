@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from schemas.documents.seals import is_sealed
+from schemas.documents.data_card import is_sealed
 from tests.coco_command import (
     MakeCoco,
     check_committed,

@@ -8,8 +8,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from schemas.documents.croissant import CROISSANT_NAME
-from schemas.documents.data_card import CARD_NAME
-from schemas.documents.seals import is_sealed
+from schemas.documents.data_card import CARD_NAME, is_sealed
 from schemas.documents.tensorflow_files import LABEL_FILES
 from schemas.faults import fault_line, printable
 from schemas.manifest import (

@@ -12,7 +12,7 @@ import string
 import urllib.parse
 from collections.abc import Mapping, Sequence
 
-from schemas.documents.seals import BLANK_SEAL, sealed
+from schemas.documents.data_card import BLANK_SEAL, sealed
 from schemas.labels import is_link
 from schemas.manifest import FORMAT_VERSION, Manifest, ShardEntry
 from schemas.shards import COUNTED, INDEX_DIR, index_stem

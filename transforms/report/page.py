@@ -17,8 +17,7 @@ from importlib import resources
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from schemas.documents.markdown import seen
-from schemas.documents.seals import BLANK_SEAL, is_sealed, sealed
+from schemas.documents.data_card import BLANK_SEAL, is_sealed, sealed, seen
 from schemas.faults import FAULTS, find_fault, printable
 from schemas.manifest import REPORT_NAME, Manifest
 from schemas.shown_values import bytes_text

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from schemas.documents.croissant import CROISSANT_NAME
-from schemas.documents.data_card import CARD_NAME
-from schemas.documents.seals import is_sealed
+from schemas.documents.data_card import CARD_NAME, is_sealed
 from schemas.documents.tensorflow_files import metadata_of_spec
 from schemas.example_rules import rules_of
 from schemas.faults import Findings, Rejected, Scope, Verified
