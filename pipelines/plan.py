@@ -15,25 +15,20 @@ from pipelines.data_set import (
     shard_job_of,
 )
 from schemas.faults import Scope, printable
-from schemas.layouts import labels_by_category
 from schemas.manifest import JobPlan
-from schemas.run_plan import (
-    Known,
-    RunPlan,
-    Sampled,
-    ShardForecast,
-    SplitForecast,
-    spread_of,
-)
 from schemas.shown_values import bytes_text, counted, megabytes
 from transforms.commit import refuse_empty
 from transforms.earlier import check_turn
 from transforms.forecast import (
     GatheredPlan,
+    Known,
     OutlineShard,
-    PlanSlot,
+    RunPlan,
+    Sampled,
     Shard,
+    ShardForecast,
     ShardOutline,
+    SplitForecast,
     Tried,
     choose_tried,
     forecast_reads,
@@ -72,9 +67,7 @@ _STATES = {
 }
 
 
-def build_plan(
-    root: beam.Pipeline, config: DataSetConfig, slot: PlanSlot
-) -> beam.PCollection[None]:
+def build_plan(root: beam.Pipeline, config: DataSetConfig) -> beam.PCollection[None]:
     """Build the graph up to the planned shards, and keep only their outlines."""
     planned = plan_data_set(root, config)
     (shards, table), files, rejected, tallies, spool = planned
@@ -86,7 +79,6 @@ def build_plan(
         AsList(files),
         AsList(rejected),
         [] if tallies is None else AsList(tallies),
-        slot,
     )
 
 
@@ -120,7 +112,6 @@ def plan_run(
     if needs_images(job, kept):
         tried = try_records(choose_tried(kept), job, job_plan, config.limits)
     sizes = forecast_shards(gathered.outlines, tried, estimated_bytes(config))
-    labels = labels_by_category(job_plan.labels)
     files = sorted(gathered.files, key=lambda file: file.split)
     source_files = dict.fromkeys(uri for uris in config.source_files.values() for uri in uris)
     roots = {**config.listed_roots, **config.roots}
@@ -135,7 +126,7 @@ def plan_run(
         output=config.output,
         state=state,
         shards_there=there,
-        splits={file.split: forecast_split(file, gathered, sizes, labels) for file in files},
+        splits={file.split: forecast_split(file, gathered, sizes) for file in files},
         sampled=Sampled(len(tried), known_rejects(rejects, Scope.SAMPLE)),
         read_files=reads.files,
         read_bytes=reads.bytes,
@@ -246,25 +237,18 @@ def _split_lines(name: str, split: SplitForecast, noun: str) -> Iterator[str]:
     shards = counted(len(split.shards), "shard")
     planned = f"{split.planned} of {counted(split.listed, noun)}"
     yield f"  {name}: {planned} in {shards}, about {bytes_text(split.bytes)}"
-    records = spread_of([shard.records for shard in split.shards])
-    sizes = spread_of([shard.bytes for shard in split.shards])
-    if sizes is not None and records is not None:
+    if split.shards:
+        records = [shard.records for shard in split.shards]
+        sizes = [shard.bytes for shard in split.shards]
         yield (
-            f"    a shard: {records.least} to {records.most} records; {bytes_text(sizes.least)} to"
-            f" {bytes_text(sizes.most)}, median {bytes_text(sizes.median)}"
+            f"    a shard: {min(records)} to {max(records)} records;"
+            f" {bytes_text(min(sizes))} to {bytes_text(max(sizes))}"
         )
-        shown = ", ".join(map(str, split.hosts[:_MAX_HOSTS]))
         more = ", ..." if len(split.hosts) > _MAX_HOSTS else ""
+        shown = ", ".join(map(str, split.hosts[:_MAX_HOSTS]))
         yield f"    hosts served alike by files[h::H]: {shown}{more}"
-    if split.copies_per_image is not None:
-        images, copies = counted(split.images or 0, "image"), f"{split.copies_per_image:.1f}"
-        yield f"    {images}: a photo is stored once for each object, of {copies} that it has"
-    if (classes := split.classes) is not None:
-        line = f"    classes: {classes.number}"
-        if (samples := classes.samples) is not None:
-            line += f"; {samples.least} ({printable(classes.least_of)}) to {samples.most}"
-            line += f" ({printable(classes.most_of)}), median {samples.median}"
-        yield line
+    if split.images is not None:
+        yield f"    {counted(split.images, 'image')}: a photo is stored once for each object"
     if split.left_out:
         yield f"    left out: {', '.join(f'{n} {why}' for why, n in split.left_out.items())}"
     yield from _known_lines(f"rejected already, {noun}s", split.rejected)

@@ -48,7 +48,7 @@ from schemas.shown_values import counted, megabytes
 from transforms.builders import builder_processes
 from transforms.commit import find_complete
 from transforms.earlier import Since, dividing_options, find_earlier_sets
-from transforms.forecast import new_slot
+from transforms.forecast import take_plan
 from transforms.images.check_images import SAFE_PILLOW_MAJOR
 from transforms.output_files import EXCLUDED_NAME, remove_output
 from transforms.progress import PROGRESS, Progress
@@ -299,11 +299,10 @@ def _plan(run: RunConfig, options: PipelineOptions) -> None:
         return
     _check_sources(config)
     spare_the_collector()
-    slot = new_slot()
-    run_graph(partial(build_plan, config=config, slot=slot), PipelineOptions([]))  # always here
+    run_graph(partial(build_plan, config=config), PipelineOptions([]))  # always here
     elsewhere = "" if runs_workers_here(options) else runner_of(options)
     plan, fault = plan_run(
-        config, slot.take(), overwrite=run.overwrite, complete=complete, runner=elsewhere
+        config, take_plan(), overwrite=run.overwrite, complete=complete, runner=elsewhere
     )
     as_json = run.plan == "json"
     _say_all(plan_json(plan) if as_json else plan_lines(plan, config.layout.sample_noun))

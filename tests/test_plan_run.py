@@ -1,22 +1,97 @@
-"""`--plan` of every pipeline: what it tells is what the run then makes, and it writes nothing."""
+"""`--plan`: it says what the run then makes, and writes nothing."""
 
 import csv
 import json
 import shutil
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 
-from pipelines import arrays, coco, folder, pairs, table
-from schemas.run_plan import served_hosts
-from tests.array_runs import npy_bytes, random_images
-from tests.coco_command import MakeCoco, Sources
+from pipelines import arrays, coco, folder, table
+from tests.coco_command import (
+    MakeCoco,
+    Run,
+    Sources,
+    check_committed,
+    command,
+    committed,
+    run_coco,
+    shard_paths,
+)
 from tests.conftest import jpeg_bytes
-from tests.faulty_sources import forbid_image_reads
+from tests.gcs_stand_in import GcsStandIn
+from tests.gcs_stand_in.sources import SOURCES, put_sources
 from tests.pipeline_command import run_pipeline
-from tests.plan_command import CONVERTED, plan_only, plan_then_run
 from transforms import forecast
+from transforms.forecast import served_hosts
+
+Command = Callable[[Sequence[str]], None]
+"""A pipeline's `run`."""
+PASSED_THROUGH = 0.1  # of tiny photos and items, where a few bytes a record count
+CONVERTED = 0.2
+
+
+def everything_below(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Return mtime and bytes of every file and folder."""
+    return {
+        str(path.relative_to(folder)): (
+            path.lstat().st_mtime_ns,
+            path.read_bytes() if path.is_file() else b"",
+        )
+        for path in [folder, *folder.rglob("*")]
+    }
+
+
+def plan_only(run: Command, folder: Path, *arguments: object) -> tuple[Run, dict[str, Any]]:
+    """Plan by the command, which must leave a folder as it is; return how it ended, and the plan.
+
+    The plan is empty where the command printed none.
+    """
+    before = everything_below(folder)
+    ended = run_pipeline(run, *arguments, "--plan", "json")
+    assert everything_below(folder) == before
+    return ended, json.loads(ended.out) if ended.out.startswith("{") else {}
+
+
+def plan_then_run(
+    run: Command, folder: Path, *arguments: object, within: float = PASSED_THROUGH
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Plan and run a command that has its output in `folder/out`; return plan and manifest.
+
+    Args:
+        run: the command.
+        folder: that holds everything, and stays as it is while the run is planned.
+        arguments: of the command, without its output.
+        within: share by which shard sizes may be off.
+    """
+    asked = (*arguments, "--output", folder / "out")
+    ended, plan = plan_only(run, folder, *asked)
+    assert ended.code == 0, ended.err
+    ended = run_pipeline(run, *asked)
+    assert ended.code == 0, ended.err
+    manifest = check_committed(folder / "out")
+    check_plan(plan, manifest, within)
+    return plan, manifest
+
+
+def check_plan(plan: dict[str, Any], manifest: dict[str, Any], within: float) -> None:
+    """Check that a plan told what a run has made."""
+    assert sorted(plan["splits"]) == sorted(manifest["splits"])
+    for name, made in manifest["splits"].items():
+        told = plan["splits"][name]
+        shards = [shard for shard in manifest["shards"] if shard["split"] == name]
+        assert (told["listed"], told["planned"]) == (made["listed"], made["planned"])
+        assert [records for records, _ in told["shards"]] == [s["planned"] for s in shards]
+        for (_, size), shard in zip(told["shards"], shards, strict=True):
+            assert abs(size - shard["bytes"]) <= within * shard["bytes"], (size, shard)
+        assert abs(told["bytes"] - made["bytes"]) <= within * made["bytes"]
+        assert told["images"] == made.get("images")
+        early = made["rejected_before_planning"]
+        assert sum(known["count"] for known in told["rejected"].values()) == early
+        left_out = made["excluded"] + made.get("earlier", 0) + sum(made.get("skipped", {}).values())
+        assert sum(told["left_out"].values()) == left_out
 
 
 def flags_of(made: Sources) -> tuple[object, ...]:
@@ -56,40 +131,13 @@ def test_coco_in_several_splits(make_coco: MakeCoco, tmp_path: Path) -> None:
     told = plan["splits"]["train"]
     assert told["hosts"] == [1, 2, 4]  # of 6, 6, 6 and 5 records
     assert plan["splits"]["val"]["hosts"] == [1, 3]
-    assert told["classes"] == {
-        "number": 2,
-        "samples": {"least": 23, "median": 23, "most": 23},
-        "least_of": "crowd of people",
-        "most_of": "person",
-    }
     assert plan["sampled"] == {"records": 0, "rejected": {}}
     assert plan["read_files"] == 32
     photos = [p.stat().st_size for made in (train, val) for p in [*made[0].iterdir(), made[1]]]
     assert plan["read_bytes"] == sum(photos)
 
 
-def test_no_image_is_read_where_files_pass_as_they_are(
-    make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = make_coco(4)
-    forbid_image_reads(monkeypatch)
-    ended, plan = plan_only(coco.run, tmp_path, *flags_of(made), "--output", tmp_path / "out")
-    assert ended.code == 0, ended.err
-    assert plan["sampled"]["records"] == 0
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ["--resize", "32"],
-        ["--reencode", "png"],
-        ["--orientation", "upright", "--color", "gray"],
-    ],
-    ids=lambda flags: flags[0],
-)
-def test_converted_images_are_tried(
-    flags: list[str], make_coco: MakeCoco, tmp_path: Path, few_tried: None
-) -> None:
+def test_converted_images_are_tried(make_coco: MakeCoco, tmp_path: Path, few_tried: None) -> None:
     def vary(spec: dict) -> None:
         for place, image in enumerate(spec["images"]):
             image["width"] = 64 + 2 * place
@@ -97,16 +145,9 @@ def test_converted_images_are_tried(
             (tmp_path / "train-images" / image["file_name"]).write_bytes(data)
 
     made = make_coco(60, edit=vary)
-    arguments = (*flags_of(made), "--num_shards", 3, *flags)
+    arguments = (*flags_of(made), "--num_shards", 3, "--resize", "32")
     plan, _ = plan_then_run(coco.run, tmp_path, *arguments, within=CONVERTED)
     assert plan["sampled"] == {"records": 10, "rejected": {}}
-
-
-def test_a_record_for_each_object(make_coco: MakeCoco, tmp_path: Path) -> None:
-    made = make_coco(5, objects=3)
-    plan, _ = plan_then_run(coco.run, tmp_path, *flags_of(made), "--layout", "keras")
-    assert plan["splits"]["train"]["copies_per_image"] == 3.0
-    assert plan["splits"]["train"]["listed"] == 15
 
 
 def test_folders_as_plain_pixels(tmp_path: Path) -> None:
@@ -128,32 +169,8 @@ def test_rows_of_a_table(tmp_path: Path) -> None:
     flags = ("--label_column", "kind", "--num_shards", 4, "--max_rejected", 1)
     plan, _ = plan_then_run(table.run, tmp_path, "--table", tmp_path / "rows.csv", *flags)
     told = plan["splits"]["train"]
-    assert told["classes"]["samples"] == {"least": 100, "median": 100, "most": 100}
     assert told["rejected"]["E-ROW-CSV"]["count"] == 1
     assert plan["read_bytes"] == (tmp_path / "rows.csv").stat().st_size
-
-
-def test_pairs(tmp_path: Path) -> None:
-    for side, scale in (("lr", 1), ("hr", 4)):
-        (tmp_path / side).mkdir()
-        for place in range(5):
-            data = jpeg_bytes(16 * scale, 12 * scale, color=place)
-            (tmp_path / side / f"{place}.jpg").write_bytes(data)
-    flags = ("--low", tmp_path / "lr", "--high", tmp_path / "hr", "--scale", 4)
-    plan, _ = plan_then_run(pairs.run, tmp_path, *flags, "--num_shards", 2)
-    assert plan["read_files"] == 10
-
-
-def test_items_of_arrays(tmp_path: Path) -> None:
-    (tmp_path / "x.npy").write_bytes(npy_bytes(random_images(50)))
-    (tmp_path / "y.npy").write_bytes(npy_bytes(np.arange(50) % 5))
-    flags = ("--arrays", tmp_path / "x.npy", "--label_array", "y", "--num_shards", 3)
-    plan, _ = plan_then_run(arrays.run, tmp_path, *flags)
-    assert plan["splits"]["train"]["classes"]["samples"] == {
-        "least": 10,
-        "median": 10,
-        "most": 10,
-    }
 
 
 def test_a_disk_without_room_is_told_of(tmp_path: Path) -> None:
@@ -172,3 +189,199 @@ def test_a_disk_without_room_is_told_of(tmp_path: Path) -> None:
     assert note.startswith(f"{tmp_path / 'out'} has room for ")
     assert note.endswith("the run would end with E-IO-NOSPACE")
     assert [path.name for path in tmp_path.iterdir()] == ["vast.npy"]
+
+
+def planned(made: Sources, out: Path, *flags: object) -> dict:
+    """Return the plan of a run, which must be one that can be done."""
+    ended, plan = plan_only(coco.run, out.parent, *command(made, out, *flags))
+    assert ended.code == 0, ended.err
+    return plan
+
+
+def refused_as_the_run_is(made: Sources, out: Path, *flags: object) -> dict:
+    """Return the plan of a run that ends before its first shard, with the same line and code."""
+    ended, plan = plan_only(coco.run, out.parent, *command(made, out, *flags))
+    before = everything_below(out.parent)
+    run = run_coco(*command(made, out, *flags))
+    assert everything_below(out.parent).keys() == before.keys() | {"out"}
+    assert (ended.code, ended.fault) == (run.code, run.fault)
+    assert plan.get("refused", ended.fault) == ended.fault
+    return plan
+
+
+def test_text_for_people(make_coco: MakeCoco, tmp_path: Path) -> None:
+    made, out = make_coco(6, objects=3), tmp_path / "out"
+    extra = made[0] / "z.jpg"
+    extra.write_bytes(b"of no sample")
+    run = run_coco(*command(made, out, "--plan", "--num_shards", 2, "--layout", "keras"))
+    assert run.code == 0, run.err
+    assert not out.exists()
+    lines = run.out.splitlines()
+    assert lines[0] == f"plan of {out}: nothing of a data set is there"
+    assert lines[1].startswith("  train: 18 of 18 objects in 2 shards, about ")
+    assert lines[2].startswith("    a shard: 9 to 9 records; ")
+    assert lines[3:5] == [
+        "    hosts served alike by files[h::H]: 1, 2",
+        "    6 images: a photo is stored once for each object",
+    ]
+    assert lines[5] == "  sizes: from the listed sizes of files; no image was read"
+    assert lines[6].startswith("  reads 19 files, ")
+    assert lines[7:] == [
+        "  note: no record will hold 1 file of root train, such as z.jpg",
+        "  nothing was written",
+    ]
+
+
+def test_a_finished_and_an_unfinished_output(make_coco: MakeCoco, tmp_path: Path) -> None:
+    made, out = make_coco(9), tmp_path / "out"
+    assert planned(made, out, "--num_shards", 3)["state"] == "free"
+    committed(made, out, "--num_shards", 3)
+    complete = planned(made, out, "--num_shards", 3)
+    assert complete["state"] == "complete"
+    (out / "manifest.json").unlink()
+    shard_paths(out)[1].unlink()
+    begun = planned(made, out, "--num_shards", 3)
+    assert (begun["state"], begun["shards_there"]) == ("ours", 2)
+    run = run_coco(*command(made, out, "--num_shards", 3, "--plan"))
+    assert "begun by the same plan, the run goes on: 2 of 3 shards are there" in run.out
+
+
+def test_trusted_manifests_are_not_planned_anew(make_coco: MakeCoco, tmp_path: Path) -> None:
+    made, out = make_coco(2), tmp_path / "out"
+    committed(made, out)
+    made[1].unlink()
+    run = run_coco(*command(made, out, "--trust_manifest", "--plan"))
+    assert (run.code, run.out) == (0, f"already complete: {out}/manifest.json\n")
+
+
+def test_the_report_counts_where_one_is_made(make_coco: MakeCoco, tmp_path: Path) -> None:
+    made, out = make_coco(6), tmp_path / "out"
+    without, with_it = (planned(made, out, flag) for flag in ("--no_report", "--report"))
+    assert with_it["written_files"] - without["written_files"] == 1
+    assert run_coco(*command(made, out, "--report")).code == 0
+    files = [path for path in out.rglob("*") if path.is_file()]
+    assert with_it["written_files"] == len(files)
+
+
+def test_another_plan_is_there(make_coco: MakeCoco, tmp_path: Path) -> None:
+    made, out = make_coco(6), tmp_path / "out"
+    committed(made, out, "--num_shards", 3)
+    assert refused_as_the_run_is(made, out, "--num_shards", 2) == {}  # by its manifest, at once
+    (out / "manifest.json").unlink()
+    plan = refused_as_the_run_is(made, out, "--num_shards", 2)
+    assert plan["state"] == "refused"
+    assert plan["refused"].startswith("E-OUT-PLAN ")
+    assert len(plan["splits"]["train"]["shards"]) == 2
+    overwritten = planned(made, out, "--num_shards", 2, "--overwrite")
+    assert overwritten["state"] == "overwritten"
+
+
+def test_files_of_others_are_there(make_coco: MakeCoco, tmp_path: Path) -> None:
+    made, out = make_coco(3), tmp_path / "out"
+    out.mkdir()
+    (out / "val-00007-of-00008.tfrec").write_text("mine")
+    assert refused_as_the_run_is(made, out)["refused"].startswith("E-OUT-FOREIGN ")
+    assert refused_as_the_run_is(made, out, "--overwrite")["state"] == "refused"
+    (out / "val-00007-of-00008.tfrec").unlink()
+    committed(made, out)
+    (out / "val-00007-of-00008.tfrec").write_text("mine")  # which --overwrite leaves alone
+    ended, plan = plan_only(coco.run, tmp_path, *command(made, out, "--overwrite"))
+    assert ended.ended == (5, "E-OUT-FOREIGN")
+    assert plan["state"] == "refused"
+    assert run_coco(*command(made, out, "--overwrite")).fault == ended.fault
+
+
+def test_no_place_for_an_output(make_coco: MakeCoco, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    made, out = make_coco(2), tmp_path / "file" / "out"
+    ended, plan = plan_only(coco.run, tmp_path, *command(made, out))
+    assert (plan, ended.ended) == ({}, (6, "E-IO-READONLY"))
+    assert run_coco(*command(made, out)).fault == ended.fault
+
+
+def break_annotations(images: Path, annotations: Path) -> None:
+    annotations.write_text(annotations.read_text()[:-30])
+
+
+def remove_two(images: Path, annotations: Path) -> None:
+    (images / "a001.jpg").unlink()
+    (images / "a003.jpg").write_bytes(b"")
+
+
+def remove_most(images: Path, annotations: Path) -> None:
+    for name in ("a000.jpg", "a001.jpg", "a002.jpg", "a003.jpg"):
+        (images / name).unlink()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "flags", "ended"),
+    [
+        (break_annotations, [], (3, "E-ANN-JSON")),
+        (remove_most, [], (3, "E-SET-MISSING")),
+        (None, ["--num_shards", 7], (2, "E-ARG")),
+        (None, ["--licenses", "9"], (3, "E-SET-EMPTY")),
+    ],
+)
+def test_what_ends_a_run_before_its_first_shard(
+    spoil: Callable[[Path, Path], None] | None,
+    flags: list,
+    ended: tuple[int, str],
+    make_coco: MakeCoco,
+    tmp_path: Path,
+) -> None:
+    made, out = make_coco(6), tmp_path / "out"
+    if spoil:
+        spoil(*made)
+    run = run_coco(*command(made, out, *flags, "--plan", "json"))
+    assert (run.code, run.err.splitlines()[-1].split()[0]) == ended
+    assert not out.exists()
+    again = run_coco(*command(made, out, *flags))  # what ends at the commit says so there
+    assert (again.code, again.err.splitlines()[-1]) == (run.code, run.err.splitlines()[-1])
+
+
+def test_rejects_over_the_budget_are_told_with_the_plan(
+    make_coco: MakeCoco, tmp_path: Path
+) -> None:
+    made, out = make_coco(6), tmp_path / "out"
+    remove_two(*made)
+    run = run_coco(*command(made, out, "--plan"))
+    assert (run.code, run.err.splitlines()[-1].split()[0]) == (4, "E-BUDGET")
+    assert f"plan of {out}: refused, see the last line" in run.out
+    assert "train: 4 of 6 images in 1 shard" in run.out
+    known = (
+        "    rejected already, images: 1 E-IMG-MISSING; the first: E-IMG-MISSING a001.jpg (key 2):"
+    )
+    assert known in run.out
+    assert "1 E-IMG-EMPTY; the first: E-IMG-EMPTY a003.jpg (key 4): 0 bytes" in run.out
+
+
+@pytest.fixture
+def gcs(monkeypatch: pytest.MonkeyPatch, make_coco: MakeCoco) -> Iterator[GcsStandIn]:
+    with GcsStandIn() as stand_in:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", stand_in.url)
+        put_sources(stand_in, make_coco(5))
+        stand_in.forget_requests()
+        yield stand_in
+
+
+def test_buckets_are_only_read(gcs: GcsStandIn) -> None:
+    run = run_coco(*SOURCES, "--output", "gs://out/coco", "--max_rejected", 1, "--plan")
+    assert run.code == 0, run.err
+    assert {request.method for request in gcs.requests} == {"GET"}
+    assert gcs.objects("out") == {}
+
+
+def test_jobs_elsewhere_are_planned_here(gcs: GcsStandIn) -> None:
+    job = (
+        *("--runner", "DataflowRunner", "--project", "my-project", "--region", "us-central1"),
+        *("--temp_location", "gs://staging/temp", "--sdk_container_image", "example.com/tfrec:1"),
+        *("--dataflow_endpoint", "http://localhost:1", "--no_auth", "--max_num_workers", 3),
+    )
+    run = run_coco(*SOURCES, "--output", "gs://out/c", "--max_rejected", 1, *job, "--plan")
+    assert run.code == 0, run.err
+    assert {request.method for request in gcs.requests} == {"GET"}
+    assert "note: planned in this process; the run will use Data" in run.out
+    flags = ("--output", "gs://out/c", *job)
+    refused = run_coco(*SOURCES, *flags, "--plan", "--dry_run=True")
+    assert refused.ended == (2, "E-ARG")
+    assert "plan must come without dry_run" in refused.fault

@@ -6,7 +6,6 @@ built as the writer builds them, to learn their size.
 
 import functools
 import hashlib
-import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,21 +14,8 @@ from typing import NamedTuple
 import msgspec
 
 from schemas.faults import Rejected, Scope, reject_order
-from schemas.fields import ArrayFields, ClassFields, PictureFields, labels_of, row_of
-from schemas.layouts import Labels, Layout, Unfit
-from schemas.layouts.arrays import ArraysLayout
-from schemas.layouts.classification import ClassifiedLayout
-from schemas.layouts.pictures import PictureLayout
-from schemas.layouts.table import TableLayout
+from schemas.layouts import Layout, Unfit
 from schemas.manifest import JobPlan
-from schemas.run_plan import (
-    ClassSizes,
-    Known,
-    ShardForecast,
-    SplitForecast,
-    class_sizes,
-    served_hosts,
-)
 from schemas.samples import Sample, is_panoptic
 from schemas.shards import ShardPlan
 from transforms.build_records import ShardJob, bytes_in_flight, record_maker
@@ -46,10 +32,95 @@ MAX_TRIED = 64  # takes seconds, even of 24 Mpx
 _KEPT_PER_TRIED = 2  # so that by far enough are kept, whichever digests there are
 _DIGEST_BITS = 64
 
-_CLASS = msgspec.msgpack.Decoder(ClassFields)
-PICTURE_FIELDS = msgspec.msgpack.Decoder(PictureFields)
-_ITEM = msgspec.msgpack.Decoder(ArrayFields)
-_NUMBERS = itertools.count()
+
+class ShardForecast(msgspec.Struct, frozen=True, array_like=True):
+    """One shard: records as planned, and about how many bytes its file gets."""
+
+    records: int
+    bytes: int
+
+
+class Known(msgspec.Struct, frozen=True):
+    """Samples or annotations that are known not to be written, for one reason.
+
+    Attributes:
+        count: of them.
+        first: the first of them, in the words of the log.
+    """
+
+    count: int
+    first: str
+
+
+class SplitForecast(msgspec.Struct, frozen=True):
+    """One split of the data set.
+
+    Attributes:
+        listed: samples that its sources list.
+        images: that they list, where a sample is an object of one; else None.
+        planned: samples that go into shards, a record each.
+        left_out: samples left out on request, by filter; `excluded`, `earlier`.
+        rejected: samples that are rejects already, by code.
+        dropped: annotations that are, by code.
+        shards: in their order.
+        bytes: of them, together.
+        hosts: numbers of hosts that `files[h::hosts]` serves alike: as many files each, and records
+            that differ by one at most.
+    """
+
+    listed: int
+    images: int | None
+    planned: int
+    left_out: dict[str, int]
+    rejected: dict[str, Known]
+    dropped: dict[str, Known]
+    shards: list[ShardForecast]
+    bytes: int
+    hosts: list[int]
+
+
+class Sampled(msgspec.Struct, frozen=True):
+    """Records that were built of their images, to learn the size of what is converted.
+
+    Attributes:
+        records: that were built.
+        rejected: of them, samples that would be rejects, by code.
+    """
+
+    records: int
+    rejected: dict[str, Known]
+
+
+class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run is going to make.
+
+    Attributes:
+        output: URI of the data set.
+        state: of the output: `free`, `ours` (begun by the same plan), `complete`, `overwritten`
+            (another data set is there, and goes), or `refused`.
+        shards_there: shards that are finished, in an output that is ours.
+        splits: by name.
+        sampled: what sizes were estimated from.
+        read_files: files that are read; a file that serves two samples counts twice.
+        read_bytes: of them.
+        written_files: side files included.
+        written_bytes: of them.
+        notes: what to think of before running it, a line each.
+        refused: the line of the fault with which the run would end before its first shard.
+    """
+
+    output: str
+    state: str
+    shards_there: int
+    splits: dict[str, SplitForecast]
+    sampled: Sampled
+    read_files: int
+    read_bytes: int
+    written_files: int
+    written_bytes: int
+    notes: list[str] = []
+    refused: str = ""
+
 
 RootReads = tuple[int, int]
 """Files, and bytes of them."""
@@ -64,7 +135,6 @@ class ShardOutline(msgspec.Struct, frozen=True, array_like=True):
         records: samples planned.
         record_bytes: of its records by the estimate that number of shards follows from.
         reads: by root name, files and bytes of them.
-        classes: id or name of each class, as samples have it, with its samples, or objects.
         tried: samples that stay whole, with their payloads.
     """
 
@@ -73,7 +143,6 @@ class ShardOutline(msgspec.Struct, frozen=True, array_like=True):
     records: int
     record_bytes: int
     reads: dict[str, RootReads]
-    classes: list[tuple[int | str, int]]
     tried: list[Sample]
 
 
@@ -95,6 +164,9 @@ class GatheredPlan(NamedTuple):
     tallies: list[tuple[str, PinTally]]
 
 
+_GATHERED: list[GatheredPlan] = []
+
+
 def trial_digest(sample: Sample) -> int:
     """Return the number below 2^64 by which samples are chosen, whatever the order of shards.
 
@@ -109,48 +181,6 @@ def choose_tried(samples: Iterable[Sample]) -> list[Sample]:
     """Return those of the smallest digests, at most `MAX_TRIED`, in that order."""
     by_digest = sorted(samples, key=lambda s: (trial_digest(s), s.split, s.key))
     return by_digest[:MAX_TRIED]
-
-
-def _classes_of(sample: Sample, layout: Layout, spool: RunSpool | None) -> list[int | str]:
-    """Return the class of a sample, or of each of its objects, as its source has it."""
-    if isinstance(layout, PictureLayout):
-        return [found.category_id for found in PICTURE_FIELDS.decode(sample.fields).objects]
-    if isinstance(layout, ClassifiedLayout):
-        return [_CLASS.decode(sample.fields).class_name]
-    if isinstance(layout, ArraysLayout):
-        label = _ITEM.decode(sample.fields).label
-        return [] if label is None else [label]
-    if isinstance(layout, TableLayout) and layout.label_columns:
-        whole = sample if spool is None else spool.give(sample)
-        return [*labels_of(row_of(whole), layout.label_columns)]
-    return []
-
-
-@dataclass(frozen=True)
-class PlanSlot:
-    """Where a plan is put that was gathered in this process.
-
-    Attributes:
-        number: of the plan in this process.
-    """
-
-    number: int
-
-    def put(self, plan: GatheredPlan) -> None:
-        """Put a plan there."""
-        _GATHERED[self.number] = plan
-
-    def take(self) -> GatheredPlan:
-        """Return the plan, once."""
-        return _GATHERED.pop(self.number)
-
-
-_GATHERED: dict[int, GatheredPlan] = {}
-
-
-def new_slot() -> PlanSlot:
-    """Return a slot that nothing else uses."""
-    return PlanSlot(next(_NUMBERS))
 
 
 @dataclass(frozen=True)
@@ -176,9 +206,7 @@ class OutlineShard:
         below = min(2**_DIGEST_BITS, _KEPT_PER_TRIED * MAX_TRIED * 2**_DIGEST_BITS // total)
         files: Counter[str] = Counter()
         sizes: Counter[str] = Counter()
-        classes: Counter[int | str] = Counter()
         for sample in shard.samples:
-            classes.update(_classes_of(sample, self.layout, spool))
             for blob in sample.blobs:
                 files[blob.root] += 1
                 sizes[blob.root] += blob.read_bytes
@@ -189,7 +217,6 @@ class OutlineShard:
             len(shard.samples),
             sum(map(self.record_bytes, shard.samples)),
             {root: (files[root], sizes[root]) for root in sorted(files)},
-            [*classes.items()],
             tried if spool is None else list(map(spool.give, tried)),
         )
 
@@ -200,10 +227,14 @@ def gather_plan(
     files: list[SplitSource],
     rejected: list[Rejected],
     tallies: list[tuple[str, PinTally]],
-    slot: PlanSlot,
 ) -> None:
-    """Put all that is known before the first shard into a slot of this process."""
-    slot.put(GatheredPlan(table, outlines, files, rejected, tallies))
+    """Keep all that is known before the first shard for `take_plan` of this process."""
+    _GATHERED.append(GatheredPlan(table, outlines, files, rejected, tallies))
+
+
+def take_plan() -> GatheredPlan:
+    """Return the plan that was gathered last, once."""
+    return _GATHERED.pop()
 
 
 Shard = tuple[str, int]
@@ -322,7 +353,6 @@ def forecast_split(
     file: SplitSource,
     gathered: GatheredPlan,
     sizes: Mapping[Shard, ShardForecast],
-    labels: Labels,
 ) -> SplitForecast:
     """Return what is known of a split.
 
@@ -330,7 +360,6 @@ def forecast_split(
         file: what its sources held.
         gathered: all that is known.
         sizes: of shards, by split and index.
-        labels: of the plan.
     """
     outlines = sorted(
         (o for o in gathered.outlines if o.split == file.split), key=lambda o: o.index
@@ -343,7 +372,6 @@ def forecast_split(
         "excluded": file.excluded_images,
         "earlier": file.earlier_images,
     }
-    of_images = file.images - file.images_without_samples if file.samples is not None else 0
     return SplitForecast(
         listed=file.listed,
         images=None if file.samples is None else file.images,
@@ -354,8 +382,6 @@ def forecast_split(
         shards=shards,
         bytes=sum(shard.bytes for shard in shards),
         hosts=served_hosts([shard.records for shard in shards]),
-        copies_per_image=file.listed / of_images if of_images else None,
-        classes=_class_sizes(outlines, labels),
     )
 
 
@@ -371,15 +397,6 @@ def known_rejects(rejects: Iterable[Rejected], scope: Scope) -> dict[str, Known]
     }
 
 
-def _class_sizes(outlines: Sequence[ShardOutline], labels: Labels) -> ClassSizes | None:
-    sizes: Counter[str] = Counter()
-    for outline in outlines:
-        for found, count in outline.classes:
-            # A number without a label stands for itself.
-            sizes[labels[found].name if found in labels else str(found)] += count
-    return class_sizes(len(labels) or len(sizes), sizes)
-
-
 def _reject(sample: Sample, unfit: Unfit) -> Rejected:
     place = unfit.place
     return Rejected(
@@ -391,3 +408,23 @@ def _reject(sample: Sample, unfit: Unfit) -> Rejected:
         file_name=sample.blobs[place].name if place < len(sample.blobs) else "",
         detail=unfit.detail,
     )
+
+
+def served_hosts(records: Sequence[int]) -> list[int]:
+    """Return the numbers of hosts among which shards can be dealt in turn, alike to all.
+
+    Args:
+        records: of each shard.
+
+    >>> served_hosts([3, 3, 3, 2]), served_hosts([4, 4, 1]), served_hosts([])
+    ([1, 2, 4], [1], [])
+    """
+    count = len(records)
+    small = [n for n in range(1, int(count**0.5) + 1) if count % n == 0]
+    divisors = sorted({*small, *(count // n for n in small)})
+    return [hosts for hosts in divisors if _is_alike(records, hosts)]
+
+
+def _is_alike(records: Sequence[int], hosts: int) -> bool:
+    of_hosts = [sum(records[host::hosts]) for host in range(hosts)]
+    return max(of_hosts) - min(of_hosts) <= 1
