@@ -23,7 +23,6 @@ from transforms.find_duplicates import FindDuplicates
 from transforms.gate import GateLimits
 from transforms.images.check_images import Check
 from transforms.images.convert_images import NO_CONVERSION, Conversion, Orientation
-from transforms.payloads import DetachPayloads
 from transforms.pin_blobs import PinBlobs
 from transforms.plan_shards import Order, PlannedShards, PlanShards
 from transforms.publish_plan import DataSetJob, PublishPlan
@@ -293,9 +292,10 @@ def plan_data_set(root: beam.Pipeline, config: DataSetConfig) -> PlannedDataSet:
     if config.splitting.optional_splits:
         there = read.files | "SplitsThere" >> beam.Filter(is_there, config.splitting)
         read = read._replace(files=there)
-    samples, payloads = read.samples, None
-    if config.layout.has_payloads:
-        samples, payloads = read.samples | "DetachPayloads" >> DetachPayloads(spool)
+    samples = read.samples
+    if config.layout.has_payloads and spool is not None:
+        spooled = beam.Map(spool.take).with_output_types(Sample)
+        samples = samples | "SpoolPayloads" >> spooled
     new = samples | "LeaveOutEarlier" >> LeaveOutEarlier(
         config.earlier.sets,
         config.splits,
@@ -317,7 +317,6 @@ def plan_data_set(root: beam.Pipeline, config: DataSetConfig) -> PlannedDataSet:
         config.sharding,
         estimated_bytes(config),
         tallies,
-        payloads,
         config.budget,
         spool,
     )

@@ -64,8 +64,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
         fields: the annotation fields, MessagePack of the source's own type.
         annotation_ids: ids of the annotations it carries, for rejects and sums.
         payload: fields too large to be shuffled often, such as segmentations; empty for none.
-        payload_digest: what `digest_payload` gives of a payload that travels apart; empty where the
-            payload is here, or there is none.
+        payload_digest: what `digest_payload` gives of a payload that lies in a spool; else empty.
         payload_place: where it lies in a spool of this process; empty where it does not.
     """
 
@@ -123,7 +122,7 @@ def add_content_digests(samples: Iterable[Sample], *, with_position: bool) -> in
     """Return the sum of 256-bit digests of what samples put into the data set.
 
     Pins stay out, since a touched or copied source is the same data. The position counts only
-    where the order follows the input, and a payload that travels apart as if it were here.
+    where the order follows the input, and a payload in a spool as if it were here.
     """
     total = 0
     for sample in samples:

@@ -24,7 +24,7 @@ VALUES = [
     Tally(3, 10**15, "ff"),
     ShardPlan("train", 0, 2, [SAMPLE]),
     JobPlan(1, {"seed": "0"}, [Label(1, "person")], {"train": PlannedSplit(2, 1)}, "ff"),
-    ShardRun(3, [], {"42": b"polygons"}),
+    ShardRun(3, [msgspec.Raw(b"\x01")]),
 ]
 
 

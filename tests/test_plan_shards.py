@@ -396,6 +396,15 @@ def test_a_shard_s_runs_come_in_any_order() -> None:
         assert plan == ShardPlan("train", 1, 2, samples)
 
 
+def test_large_payloads_travel_in_short_runs() -> None:
+    samples = [sample(str(n), position=n) for n in range(10)]
+    large = [msgspec.structs.replace(one, payload=bytes(2_000_000)) for one in samples]
+
+    for members, runs in ((samples, [10]), (large, [3, 3, 3, 1])):
+        found = ranked(members, members, Sharding({"": 1}, order={"": INPUT}))
+        assert [len(run.samples) for _, run in found] == runs
+
+
 @pytest.mark.parametrize("order", Order)
 def test_two_samples_of_one_key_stop_the_run(order: Order) -> None:
     samples = [sample("a", position=3), sample("b"), sample("a", position=9)]

@@ -9,7 +9,6 @@ from schemas.fields import PictureFields
 from schemas.samples import Sample, pack_each, pack_rounded, shuffle_keys
 from tests.coco_texts import annotation, coco, image
 from transforms import pin_blobs
-from transforms.payloads import detach_payload
 from transforms.plan_shards import BucketBatch, ShardRun
 from transforms.shard_table import Tally
 from transforms.sources.coco_samples import CocoRules, CocoSource, read_coco
@@ -49,7 +48,7 @@ def boxes_only(number: int = 0) -> Sample:
         pin=str(1_700_000_000_123_456 + draw.randrange(10**12)),
         crc32c=draw.getrandbits(32),
     )
-    return detach_payload(msgspec.structs.replace(sample, blobs=(blob,)))[0]
+    return msgspec.structs.replace(sample, blobs=(blob,))
 
 
 def grouped_bytes() -> float:

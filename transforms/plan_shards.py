@@ -6,7 +6,6 @@ value is a table of counts. Output bytes depend on every function here: changing
 breaking change and raises the format version.
 """
 
-import bisect
 import functools
 import itertools
 import operator
@@ -16,7 +15,6 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 import msgspec
-from apache_beam.transforms.window import GlobalWindows
 
 from schemas.faults import NO_REJECTS, RejectBudget, fault_line
 from schemas.samples import (
@@ -33,7 +31,6 @@ from schemas.samples import (
     shuffle_keys,
 )
 from schemas.shards import ShardPlan, shard_stem
-from transforms.payloads import Payload, attach_payloads
 from transforms.pin_blobs import refuse_mostly_missing
 from transforms.shard_table import (
     Bucket,
@@ -60,7 +57,7 @@ from transforms.storage.run_spool import RunSpool
 _POSITIONS_PER_BUCKET = 4096
 MOST_IN_RUN = 4096
 """Samples of some megabytes, which are packed and read in the processor's caches."""
-_HELD_PAYLOAD_BYTES = 8_000_000
+_RUN_BYTES = 8_000_000
 _BUCKETS = 16_384  # on a cluster: each is held in memory, 61,000 of a billion samples
 
 
@@ -79,32 +76,20 @@ class BucketBatch(Batch, frozen=True, array_like=True):
     tally: Tally
 
 
-ShardStart = tuple[str, bytes, str]
-"""Split, order key in 16 bytes that sort as the number does, and key of a shard's first sample."""
-
-
-class ShardStarts(msgspec.Struct, frozen=True):
-    """Per split the (order key, key) of each shard's first sample, in order."""
-
-    splits: dict[str, list[tuple[bytes, str]]]
-
-
 class ShardRun(Batch, frozen=True, array_like=True):
-    """Neighbours in a shard's order, or payloads of some of its samples.
+    """Neighbours in a shard's order.
 
     Attributes:
-        first_place: of the first sample.
-        samples: packed; none in a run of payloads.
-        payloads: compressed, by key; may include those of rejected samples.
+        first_place: place of the first sample in its shard.
+        samples: packed samples, at least one.
     """
 
     first_place: int
     samples: list[msgspec.Raw]
-    payloads: dict[str, bytes] = msgspec.field(default_factory=dict)
 
 
 def order_keys(
-    split: str, samples: Iterable[Sample | SampleStart | Payload], order: Order, seed: int
+    split: str, samples: Iterable[Sample | SampleStart], order: Order, seed: int
 ) -> list[int]:
     """Return the numbers that a split's samples are sorted by; ties go by key."""
     if order is Order.INPUT:
@@ -190,17 +175,11 @@ def make_shard_plan(grouped: tuple[Shard, Iterable[ShardRun]], table: ShardTable
     """Return a shard's plan, its samples in order.
 
     Raises:
-        RuntimeError: `E-SRC-CHANGED` when the samples are not as many as planned, or a payload is
-            not that of its sample.
+        RuntimeError: `E-SRC-CHANGED` when the samples are not as many as planned.
     """
     (split, index), runs = grouped
     ranks = table.splits[split]
-    opened: list[tuple[int, list[Sample]]] = []
-    payloads: dict[str, bytes] = {}
-    for run in runs:
-        payloads |= run.payloads
-        if run.samples:
-            opened.append((run.first_place, [*map(read_sample, run.samples)]))
+    opened = [(run.first_place, [*map(read_sample, run.samples)]) for run in runs]
     samples: list[Sample] = []
     gaps = 0
     for first_place, members in sorted(opened, key=operator.itemgetter(0)):
@@ -210,48 +189,18 @@ def make_shard_plan(grouped: tuple[Shard, Iterable[ShardRun]], table: ShardTable
     where = shard_stem(split, index, ranks.planned.shards)
     if gaps or len(samples) != planned:
         raise source_changed(where, f"{planned} samples are planned, {len(samples)} came")
-    attached = attach_payloads(samples, payloads, where)
-    return ShardPlan(split, index, ranks.planned.shards, attached)
-
-
-def find_start(keyed: tuple[Shard, ShardRun], sharding: Sharding) -> list[ShardStart]:
-    """Return the place where a shard begins, if a run is its first."""
-    _, run = keyed
-    return [] if run.first_place else [_place_of(read_start(run.samples[0]), sharding)]
-
-
-def find_shard(payload: Payload, starts: ShardStarts, sharding: Sharding) -> Shard | None:
-    """Return the shard of a payload's sample, or None if there can be none.
-
-    A rejected sample's payload comes to the shard where the sample would be.
-    """
-    split, *place = _place_of(payload, sharding)
-    index = bisect.bisect_right(starts.splits.get(split, []), tuple(place)) - 1
-    return None if index < 0 else (split, index)
-
-
-def make_starts(places: Iterable[ShardStart]) -> ShardStarts:
-    """Return where all shards begin, from one place a shard in any order."""
-    splits: dict[str, list[tuple[bytes, str]]] = {}
-    for split, order_key, key in sorted(places):
-        splits.setdefault(split, []).append((order_key, key))
-    return ShardStarts(splits)
-
-
-def _place_of(sample: SampleStart | Payload, sharding: Sharding) -> ShardStart:
-    split = sample.split
-    (number,) = order_keys(split, [sample], sharding.order_of(split), sharding.seed)
-    return split, number.to_bytes(DIGEST_BITS // 8, "big"), sample.key
+    return ShardPlan(split, index, ranks.planned.shards, samples)
 
 
 def _runs(
     split: str, in_order: list[msgspec.Raw], ranks: Ranks, first_rank: int
 ) -> Iterator[tuple[Shard, ShardRun]]:
-    start = 0
+    start, total_bytes = 0, sum(memoryview(sample).nbytes for sample in in_order)
+    most_in_run = min(MOST_IN_RUN, max(1, _RUN_BYTES * len(in_order) // max(total_bytes, 1)))
     while start < len(in_order):
         index, place = ranks.shard_of(first_rank + start)
         left = ranks.shard_samples(index) - place
-        end = start + min(left, MOST_IN_RUN)
+        end = start + min(left, most_in_run)
         yield (split, index), ShardRun(place, in_order[start:end])
         start = end
 
@@ -289,14 +238,12 @@ class PlanShards(beam.PTransform):
 
     Two group-bys: samples by bucket, then by shard. Deterministic: what comes out depends on the
     samples and on `sharding` alone. Each sample comes out once, or the run stops. A run in process
-    warns of very many. Payloads that were detached are in the second group-by only, and come out
-    in their samples.
+    warns of very many.
 
     Attributes:
         sharding: number of shards and order.
         record_bytes: estimated size of a sample's record; a named function or bound method.
         tallies: what pinning saw; with it, a run stops here when most images are missing.
-        payloads: what `DetachPayloads` took from the samples, those of rejected ones too.
         budget: how many images may be missing.
         spool: where samples wait at both group-bys; None where they travel.
     """
@@ -304,7 +251,6 @@ class PlanShards(beam.PTransform):
     sharding: Sharding
     record_bytes: Callable[[Sample], int]
     tallies: beam.PCollection[tuple[str, PinTally]] | None = None
-    payloads: beam.PCollection[Payload] | None = None
     budget: RejectBudget = NO_REJECTS
     spool: RunSpool | None = None
 
@@ -346,28 +292,12 @@ class PlanShards(beam.PTransform):
             | "GroupBuckets" >> GroupBatches(BucketBatch, self.spool)
             | "RankBuckets" >> beam.FlatMap(rank_bucket, as_table, self.sharding)
         )
-        sides = [runs]
-        if self.payloads is not None:
-            sides.append(self._payload_runs(self.payloads, runs))
         shards = (
-            tuple(sides)
+            (runs,)
             | "GroupShards" >> GroupBatches(ShardRun, self.spool)
             | "MakeShardPlans" >> beam.Map(make_shard_plan, as_table)
         )
         return PlannedShards(shards, table)
-
-    def _payload_runs(
-        self, payloads: beam.PCollection[Payload], runs: beam.PCollection[tuple[Shard, ShardRun]]
-    ) -> beam.PCollection[tuple[Shard, ShardRun]]:
-        """Find every payload's shard, by where shards begin."""
-        found = runs | "FindStarts" >> beam.FlatMap(find_start, self.sharding)
-        starts = (
-            payloads.pipeline
-            | "OnceRanked" >> beam.Impulse()
-            | "MakeStarts" >> beam.Map(_make_starts, beam.pvalue.AsList(found))
-        )
-        find = beam.ParDo(_FindShards(self.sharding), beam.pvalue.AsSingleton(starts))
-        return payloads | "FindShards" >> find.with_output_types(tuple[Shard, ShardRun])
 
 
 def _take_tally(bucket: Bucket, batch: BucketBatch) -> tuple[Bucket, Tally]:
@@ -387,33 +317,3 @@ def _make_table(
     if warn is not None:
         warn(sum(ranks.planned.samples for ranks in table.splits.values()))
     return table
-
-
-def _make_starts(_: bytes, places: list[ShardStart]) -> ShardStarts:
-    return make_starts(places)
-
-
-class _FindShards(beam.DoFn):
-    """Sends payloads to their shards, in batches of some megabytes."""
-
-    def __init__(self, sharding: Sharding) -> None:
-        self._sharding = sharding
-
-    def start_bundle(self) -> None:
-        self._held: dict[Shard, dict[str, bytes]] = {}
-        self._held_bytes = 0
-
-    def process(self, payload: Payload, starts: ShardStarts) -> Iterable[tuple[Shard, ShardRun]]:
-        shard = find_shard(payload, starts, self._sharding)
-        if shard is None:
-            return ()
-        self._held.setdefault(shard, {})[payload.key] = payload.compressed
-        self._held_bytes += len(payload.compressed)
-        return self._release() if self._held_bytes > _HELD_PAYLOAD_BYTES else ()
-
-    def finish_bundle(self) -> Iterator:
-        yield from map(GlobalWindows.windowed_value_at_end_of_window, self._release())
-
-    def _release(self) -> list[tuple[Shard, ShardRun]]:
-        held, self._held, self._held_bytes = self._held, {}, 0
-        return [(shard, ShardRun(0, [], payloads)) for shard, payloads in held.items()]

@@ -118,7 +118,7 @@ class Layout:
 
     @property
     def has_payloads(self) -> bool:
-        """Whether samples may have payloads, which then travel apart."""
+        """Whether samples may have payloads, which a run in process keeps on disk."""
         return self.reads_segmentations
 
     @property

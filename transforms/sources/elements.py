@@ -39,6 +39,7 @@ _CLOSERS: weakref.WeakKeyDictionary[beam.Pipeline, list[weakref.finalize]] = (
 
 _HELD_PER_GROUP = 32  # more values at once leave the processor's caches
 _MAX_HELD = 65_536  # some 100 MB of samples, on a cluster alone
+_MAX_PAYLOAD_BYTES = 64 * 2**20
 _GROUPS_IN_PROCESS = 128
 
 
@@ -143,7 +144,8 @@ def num_groups(pipeline: beam.Pipeline, on_a_cluster: int) -> int:
 class MakeBatches(beam.DoFn):
     """Value -> (key, batch). A batch holds values of one bundle, and its size is arbitrary.
 
-    A bounded number of values is held. Results must not depend on how values fall into batches.
+    A bounded number of values is held, and of bytes of payloads. Results must not depend on how
+    values fall into batches.
     """
 
     def __init__(
@@ -156,18 +158,21 @@ class MakeBatches(beam.DoFn):
     def start_bundle(self) -> None:
         """Begin with no values."""
         self._held: list = []
+        self._payload_bytes = 0
 
     def process(self, value: Any) -> Iterable[tuple[Hashable, Any]]:
         """Hold a value back; release all once they are many."""
         self._held.append(value)
-        return () if len(self._held) < self._max_held else self._release()
+        self._payload_bytes += len(getattr(value, "payload", b""))
+        is_full = len(self._held) >= self._max_held or self._payload_bytes >= _MAX_PAYLOAD_BYTES
+        return self._release() if is_full else ()
 
     def finish_bundle(self) -> Iterator:
         """Release all values."""
         yield from map(GlobalWindows.windowed_value_at_end_of_window, self._release())
 
     def _release(self) -> Iterator[tuple[Hashable, Any]]:
-        held, self._held = self._held, []
+        held, self._held, self._payload_bytes = self._held, [], 0
         yield from self._to_batches(held)
 
 
