@@ -446,13 +446,13 @@ def test_anonymous(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("credentials were looked for")
 
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
-    for made in (gcs.credentials, gcs.session, gcs.client, gcs.reader):
+    for made in (gcs.credentials, gcs.client, gcs.reader):
         made.cache_clear()
     monkeypatch.setattr(google.auth, "default", no_credentials)
-    gcs.session(True)
+    gcs.client(Access(anonymous=True), "")
     gcs.reader("b", Access(anonymous=True), "")
     with pytest.raises(AssertionError, match="credentials were looked for"):
-        gcs.session(False)
+        gcs.client(Access(), "")
     assert configured("--anonymous", IN_BUCKET).access == Access(anonymous=True)
 
 

@@ -49,7 +49,7 @@ def stand_in(store: Store) -> GcsStandIn:
 
 @pytest.fixture
 def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gcs, "TIMEOUT_S", (1, 0.3))
+    monkeypatch.setitem(gcs.ONE_TRY, "timeout", (1, 0.3))
     monkeypatch.setattr(gcs, "READER_TIMEOUTS", {"read_timeout": "300ms", "timeout": "1s"})
 
 
@@ -323,7 +323,7 @@ def test_missing_credentials_are_reported_within_seconds() -> None:
 @pytest.fixture
 def new_clients(no_credentials: None) -> Iterator[None]:
     """Clients are made anew, from no credentials."""
-    made = (gcs.credentials, gcs.session, gcs.client, gcs.reader)
+    made = (gcs.credentials, gcs.client, gcs.reader)
     for cached in made:
         cached.cache_clear()
     yield
@@ -350,14 +350,14 @@ def test_all_clients_use_the_account_of_the_machine(
     account = {"type": "service_account", "client_email": email, "token_uri": "http://localhost:1"}
     log_in({**account, "private_key": key.decode()}, tmp_path, monkeypatch)
 
-    credentials = gcs.session(False).credentials
+    gcs.client(Access(), "")
+    credentials = gcs.credentials()
     provider = gcs.reader("b", Access(), "").credential_provider
 
     assert credentials.service_account_email == email
     assert credentials.scopes == ["https://www.googleapis.com/auth/devstorage.read_write"]
     assert isinstance(provider, GoogleCredentialProvider)
     assert provider.credentials is credentials
-    assert isinstance(gcs.session(True).credentials, AnonymousCredentials)
     anonymous = gcs.reader("b", Access(anonymous=True), "")
     assert anonymous.config["skip_signature"] == "true"
 
@@ -514,11 +514,12 @@ def test_requests_run_at_once(
     stand_in = store.files.stand_in
     for number in range(at_once):
         store.files.put(f"{number}", b"1")
+    entries = list(store.storage.list())
     stand_in.inject(Fault(What.STALL, kind, times=at_once))
 
     def act(number: int) -> bool:
         if kind is Kind.READ:
-            return store.storage.read(f"{number}", store.storage.stat(f"{number}")) == b"1"
+            return store.storage.read(entries[number].name, entries[number]) == b"1"
         return store.storage.create(f"new{number}", b"1")
 
     with ThreadPoolExecutor(at_once) as pool:

@@ -1,8 +1,7 @@
 """Google Cloud Storage: one request an image, one a thousand names, and objects that appear whole.
 
-`obstore` reads objects for an eighth of the CPU of Python's HTTP. `google-cloud-storage` uploads.
-All other requests go to the JSON API by an authorised session, since Google's client takes three
-times the CPU to list. No client retries. All retries are ours.
+`obstore` reads objects for an eighth of the CPU of Python's HTTP. `google-cloud-storage` does the
+rest. Neither client retries. All retries are ours.
 
 An upload says that no object may have its name yet (`ifGenerationMatch=0`), and which CRC-32C the
 bytes have. The store shows nothing until it has all of them. There are no temporary objects and no
@@ -16,23 +15,20 @@ import functools
 import itertools
 import os
 import re
-import urllib.parse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from http import HTTPStatus
 from typing import IO, Any, NoReturn, TypeVar
 
 import google.auth
 import google_crc32c
-import msgspec
 import obstore
 import requests
 import urllib3
 from google.api_core import exceptions as api
 from google.auth import exceptions as auth
 from google.auth.credentials import AnonymousCredentials
-from google.auth.transport.requests import AuthorizedSession
-from google.cloud.storage import Client
+from google.cloud.storage import Blob, Bucket, Client
 from obstore import exceptions as obstore_errors
 from obstore.auth.google import GoogleCredentialProvider
 from obstore.store import GCSStore
@@ -43,9 +39,8 @@ from transforms.storage.disk import UploadedSpool
 from transforms.storage.listing import Page, list_pages
 from transforms.storage.retries import rate_of, retry
 
-API = "https://storage.googleapis.com"
-TIMEOUT_S = (20, 60)
-"""Seconds to connect or to send a piece, and between two bytes of a reply."""
+ONE_TRY: Any = {"timeout": (20, 60), "retry": None}
+"""Seconds to connect or to send a piece, and between two bytes of a reply; no retry."""
 
 READER_TIMEOUTS = {
     "connect_timeout": timedelta(seconds=5),
@@ -53,11 +48,11 @@ READER_TIMEOUTS = {
     "timeout": timedelta(minutes=10),
 }
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
-_CONNECTIONS = 64  # of the session, at most
 _NAMES_PER_PAGE = 1000  # the store's limit
-_FIELDS = "name,size,generation,crc32c"
+_FIELDS = "items(name,size,generation,crc32c),prefixes,nextPageToken"
 _CHUNK_BYTES = 8 << 20  # sent at once of a large upload, and held in memory
 
+_REQUEST = re.compile(r"[A-Z]+ https?://\S+: ")  # in Google's messages, before the reason
 _OBSTORE_STATUS = re.compile(r"non-2xx status code: ([0-9]{3})")
 _THROTTLING = {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
 _TRANSIENT_STATUS = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
@@ -68,7 +63,7 @@ _TRANSIENT = (
     requests.exceptions.ChunkedEncodingError,
     requests.exceptions.ContentDecodingError,
     urllib3.exceptions.HTTPError,
-    msgspec.DecodeError,  # a reply that was cut
+    requests.exceptions.JSONDecodeError,  # a reply that was cut
     auth.TransportError,
     obstore_errors.GenericError,
 )
@@ -81,38 +76,6 @@ _DENIED = (
 )
 _NO_MORE_FILES = os.strerror(errno.EMFILE)
 T = TypeVar("T")
-
-
-class _Object(msgspec.Struct, rename="camel"):
-    """An object's metadata: numbers as strings, the checksum big-endian in base64."""
-
-    name: str
-    size: int
-    generation: str
-    crc32c: str = ""
-
-
-class _ListReply(msgspec.Struct, rename="camel"):
-    items: Sequence[_Object] = ()
-    prefixes: Sequence[str] = ()
-    next_page_token: str = ""
-
-
-class Refused(Exception):
-    """A reply that is not a success.
-
-    Attributes:
-        status: HTTP status of the reply.
-    """
-
-    def __init__(self, reply: requests.Response) -> None:
-        """Take the reply, with the message of its JSON."""
-        try:
-            message = reply.json()["error"]["message"]
-        except (ValueError, KeyError, TypeError):
-            message = reply.text or reply.reason or ""
-        super().__init__(f"{reply.status_code} {message}")
-        self.status = reply.status_code
 
 
 class GcsStorage(Storage):
@@ -146,10 +109,10 @@ class GcsStorage(Storage):
         def fetch(start: str, end: str, token: str) -> Page:
             asked = {
                 "prefix": self._prefix + prefix,
-                "delimiter": "" if recursive else "/",
-                "startOffset": self._prefix + start if start else "",
-                "endOffset": self._prefix + end if end else "",
-                "pageToken": token,
+                "delimiter": None if recursive else "/",
+                "start_offset": self._prefix + start if start else None,
+                "end_offset": self._prefix + end if end else None,
+                "page_token": token or None,
             }
             return self._run(prefix, lambda: self._list_page(asked))
 
@@ -181,11 +144,11 @@ class GcsStorage(Storage):
 
     def delete(self, name: str) -> None:
         """Delete an object, if it is there."""
-        self._run(name, lambda: self._unless_gone(lambda: self._call("DELETE", self._path(name))))
+        self._run(name, lambda: self._unless_gone(lambda: self._delete_once(name)))
 
     def require_folder(self) -> None:
         """Make sure that the bucket can be listed; a bucket has no folders."""
-        self._run("", lambda: self._list_page({"prefix": self._prefix}, max_results=1))
+        self._run("", lambda: self._list_page({"prefix": self._prefix}, page_size=1))
 
     def probe(self) -> None:
         """Make sure that the bucket can be read.
@@ -194,29 +157,32 @@ class GcsStorage(Storage):
         """
         self.require_folder()
 
-    def _list_page(self, asked: Mapping[str, str], max_results: int = _NAMES_PER_PAGE) -> Page:
-        fields = f"items({_FIELDS}),prefixes,nextPageToken"
-        limits = {"maxResults": str(max_results), "fields": fields}
-        reply = self._call("GET", self._path(), {**asked, **limits})
-        page = msgspec.json.decode(reply.content, type=_ListReply, strict=False)
+    def _list_page(self, asked: dict[str, Any], page_size: int = _NAMES_PER_PAGE) -> Page:
+        found = self._client().list_blobs(
+            self._objects(), **asked, page_size=page_size, fields=_FIELDS, **ONE_TRY
+        )
+        with self._rate.request():
+            page = next(found.pages)
         folders = [
             Entry(prefix[len(self._prefix) : -1], 0, "", kind="directory")
-            for prefix in page.prefixes
+            for prefix in sorted(found.prefixes)
         ]
-        return Page([*map(self._entry, page.items), *folders], page.next_page_token)
+        return Page([*map(self._entry, page), *folders], found.next_page_token or "")
 
     def _stat_once(self, name: str) -> Entry | None:
-        asked = {"fields": _FIELDS}
-        reply = self._unless_gone(lambda: self._call("GET", self._path(name), asked))
-        if reply is None:
-            return None
-        return self._entry(msgspec.json.decode(reply.content, type=_Object, strict=False))
+        with self._rate.request():
+            found = self._objects().get_blob(self._prefix + name, **ONE_TRY)
+        return None if found is None else self._entry(found)
 
-    def _entry(self, found: _Object) -> Entry:
+    def _delete_once(self, name: str) -> None:
+        with self._rate.request():
+            self._blob(name).delete(**ONE_TRY)
+
+    def _entry(self, found: Blob) -> Entry:
         crc32c = int.from_bytes(base64.b64decode(found.crc32c), "big") if found.crc32c else None
         kind = "directory" if found.name.endswith("/") else "file"
         name = found.name[len(self._prefix) :]
-        return Entry(name, found.size, found.generation, crc32c, kind)
+        return Entry(name, found.size, str(found.generation), crc32c, kind)
 
     def _read_once(self, name: str, wanted: Entry, span: Span | None) -> bytes:
         start, end = span or (0, wanted.size_bytes)
@@ -249,10 +215,11 @@ class GcsStorage(Storage):
 
     def _download(self, name: str, generation: str, start: int, end: int) -> bytes:
         """Read an object that obstore cannot name, or in a process that cannot use obstore."""
-        asked = {"alt": "media", "generation": generation}
-        headers = {"accept-encoding": "gzip", "range": f"bytes={start}-{end - 1}"}
-        with self._call("GET", self._path(name), asked, headers=headers, stream=True) as reply:
-            return bytes(reply.raw.read(decode_content=False))  # as stored, not unpacked
+        blob = self._blob(name, generation=int(generation))
+        with self._rate.request():  # as stored, not unpacked
+            return blob.download_as_bytes(
+                start=start, end=end - 1, raw_download=True, checksum=None, **ONE_TRY
+            )
 
     def _upload(self, name: str, file: IO[bytes]) -> bool:
         """Upload a file, which appears when the store has all of it; a failed try starts over."""
@@ -269,11 +236,7 @@ class GcsStorage(Storage):
         return self._run(name, attempt)
 
     def _upload_once(self, name: str, file: IO[bytes], crc32c: str) -> bool:
-        payer = self._access.billing_project or None
-        bucket = client(self._access, emulator()).bucket(self._bucket, user_project=payer)
-        blob = bucket.blob(
-            self._prefix + name, _CHUNK_BYTES, kms_key_name=self._access.kms_key or None
-        )
+        blob = self._blob(name, chunk_size=_CHUNK_BYTES, kms_key_name=self._access.kms_key or None)
         blob.crc32c = crc32c  # the store refuses other bytes
         try:
             with self._rate.request():
@@ -283,55 +246,39 @@ class GcsStorage(Storage):
                     size=os.fstat(file.fileno()).st_size,
                     checksum=None,  # the client would delete the object when it finds other bytes
                     if_generation_match=0,
-                    timeout=TIMEOUT_S,
-                    retry=None,
+                    **ONE_TRY,
                 )
         except api.PreconditionFailed:
             return False
         return True
 
-    def _call(
-        self, method: str, path: str, asked: Mapping[str, str] | None = None, **given: Any
-    ) -> requests.Response:
-        """Return the JSON API's reply, at the allowed rate; a refusal is raised."""
-        params = {
-            **(asked or {}),
-            "prettyPrint": "false",
-            "userProject": self._access.billing_project,
-        }
-        present = {name: value for name, value in params.items() if value}
-        made = session(self._access.anonymous or bool(emulator()))
-        address = f"{emulator() or API}{path}"
-        with self._rate.request():
-            reply = made.request(method, address, params=present, timeout=TIMEOUT_S, **given)
-            if reply.status_code >= HTTPStatus.MULTIPLE_CHOICES:
-                raise Refused(reply)
-        return reply
+    def _client(self) -> Client:
+        return client(self._access, emulator())
 
-    def _path(self, name: str = "") -> str:
-        path = f"/storage/v1/b/{_quote(self._bucket)}/o"
-        return f"{path}/{_quote(self._prefix + name)}" if name else path
+    def _objects(self) -> Bucket:
+        payer = self._access.billing_project or None
+        return self._client().bucket(self._bucket, user_project=payer)
+
+    def _blob(self, name: str, **properties: Any) -> Blob:
+        return self._objects().blob(self._prefix + name, **properties)
 
     def _unless_gone(self, operation: Callable[[], T]) -> T | None:
         try:
             return operation()
-        except (Refused, FileNotFoundError) as error:
-            if is_gone(error):
-                return None
-            raise
+        except (api.NotFound, FileNotFoundError):
+            return None
 
     def _run(self, name: str, operation: Callable[[], T]) -> T:
         try:
             return retry(operation, is_transient, self.uri(name), sleep=self._rate.sleep)
         except (
-            Refused,
             obstore_errors.BaseError,
             requests.RequestException,
             auth.GoogleAuthError,
             api.GoogleAPICallError,
         ) as error:
             code, remedy = _code_of(error)
-            what = " ".join(str(error).split())[:300]
+            what = _REQUEST.sub("", " ".join(str(error).split()))[:300]
             raise RuntimeError(fault_line(code, self.uri(name), what, remedy)) from error
 
 
@@ -368,8 +315,6 @@ def is_gone(error: Exception) -> bool:
 
 def status_of(error: Exception) -> int | None:
     """Return the HTTP status of a reply that failed, or None where there was none."""
-    if isinstance(error, Refused):
-        return error.status
     if isinstance(error, api.GoogleAPICallError):
         return error.code
     if not isinstance(error, obstore_errors.BaseError):
@@ -403,19 +348,9 @@ def credentials() -> Any:
     return found
 
 
-@functools.lru_cache(maxsize=2)
-def session(anonymous: bool) -> AuthorizedSession:
-    """Return the process's session, for all buckets."""
-    made = AuthorizedSession(AnonymousCredentials() if anonymous else credentials())
-    adapter = requests.adapters.HTTPAdapter(pool_maxsize=_CONNECTIONS)
-    for scheme in ("https://", "http://"):
-        made.mount(scheme, adapter)
-    return made
-
-
 @functools.lru_cache(maxsize=8)
 def client(access: Access, emulator: str) -> Client:
-    """Return the process's client that uploads."""
+    """Return the process's client of everything but reads."""
     # Without this the client asks where a bucket is, for its traces, with a permission of its own.
     os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
     return Client(
@@ -425,8 +360,7 @@ def client(access: Access, emulator: str) -> Client:
     )
 
 
-for _made in (session, client):  # a connection belongs to one process
-    os.register_at_fork(after_in_child=_made.cache_clear)
+os.register_at_fork(after_in_child=client.cache_clear)  # a connection belongs to one process
 
 
 @functools.lru_cache(maxsize=64)
@@ -473,10 +407,6 @@ def _no_credentials() -> NoReturn:
     (https://github.com/apache/arrow-rs-object-store/issues/520).
     """
     raise auth.DefaultCredentialsError("credentials were asked for, and none are to be sent")
-
-
-def _quote(name: str) -> str:
-    return urllib.parse.quote(name, safe="")
 
 
 def _is_plain(path: str) -> bool:
