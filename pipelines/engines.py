@@ -26,8 +26,7 @@ from apache_beam.options.pipeline_options import (
 from apache_beam.runners.runner import PipelineState
 
 from pipelines.cli import JOB_ELSEWHERE, FlagParser, say
-from schemas.faults import fault_line, find_fault
-from schemas.shown_values import counted, megabytes
+from schemas.faults import bytes_text, counted, fault_line, find_fault
 from transforms.sources.elements import close_spools
 from transforms.storage import is_local
 from transforms.storage.disk import coding
@@ -224,7 +223,7 @@ def _follow(pipeline: beam.Pipeline, options: PipelineOptions, *, waits: bool) -
         if is_dry_run(options):
             graph = result.job.proto_pipeline
             steps = counted(len(graph.components.transforms), "transform")
-            say(f"valid: {steps}, {megabytes(graph.ByteSize())}; nothing was submitted")
+            say(f"valid: {steps}, {bytes_text(graph.ByteSize())}; nothing was submitted")
             return
         if makes_template(options):
             return

@@ -14,9 +14,8 @@ from pipelines.data_set import (
     plan_data_set,
     shard_job_of,
 )
-from schemas.faults import Scope, printable
+from schemas.faults import Scope, bytes_text, counted, printable
 from schemas.manifest import JobPlan
-from schemas.shown_values import bytes_text, counted, megabytes
 from transforms.commit import refuse_empty
 from transforms.earlier import check_turn
 from transforms.forecast import (
@@ -196,7 +195,9 @@ def _unused_notes(config: DataSetConfig, gathered: GatheredPlan) -> Iterator[str
 def _room_notes(config: DataSetConfig, needed: int) -> Iterator[str]:
     room = free_bytes(open_storage(config.output, config.access))
     if room is not None and room < needed:
-        has = f"{config.output} has room for {megabytes(room)}, but {megabytes(needed)} are needed"
+        has = (
+            f"{config.output} has room for {bytes_text(room)}, but {bytes_text(needed)} are needed"
+        )
         yield f"{has}: the run would end with E-IO-NOSPACE"
 
 

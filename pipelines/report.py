@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pipelines.cli import FlagParser, add_reading_flags, main, not_empty, reading_access, say
-from schemas.faults import Findings, fault_line
+from schemas.faults import Findings, counted, fault_line
 from schemas.manifest import REPORT_NAME
-from schemas.shown_values import counted
 from transforms.report import Report
 from transforms.report.gather import make_report
 from transforms.report.gather_files import report_of_files

@@ -34,7 +34,7 @@ from pipelines.engines import (
 from pipelines.flags import add_data_set_flags, data_set_fields, is_dated, run_date_of
 from pipelines.plan import build_plan, plan_json, plan_lines, plan_run
 from schemas.documents.data_card import CARD_NAME
-from schemas.faults import printable
+from schemas.faults import bytes_text, counted, printable
 from schemas.manifest import (
     DUPLICATES_NAME,
     MANIFEST_NAME,
@@ -44,7 +44,6 @@ from schemas.manifest import (
     SplitSummary,
     read_manifest,
 )
-from schemas.shown_values import counted, megabytes
 from transforms.builders import builder_processes
 from transforms.commit import find_complete
 from transforms.earlier import Since, dividing_options, find_earlier_sets
@@ -381,7 +380,7 @@ def summarize(manifest: Manifest, output: str, seconds: float, noun: str) -> Ite
 def _split_lines(name: str, split: SplitSummary, noun: str) -> Iterator[str]:
     fate = split.annotations
     line = f"  {name}: {split.records} of {counted(split.listed, noun)}"
-    line += f" in {counted(split.shards, 'shard')}, {megabytes(split.bytes)}"
+    line += f" in {counted(split.shards, 'shard')}, {bytes_text(split.bytes)}"
     yield f"{line}; {fate.written} of {fate.listed} annotations" if fate.listed else line
     if split.images:
         yield f"    {counted(split.images, 'image')}: a photo is stored once for each object"
@@ -470,7 +469,7 @@ def progress_line(progress: Progress, noun: str, samples_per_s: float, bytes_per
         f"{progress.done} of {counted(progress.planned, noun)} ({share} %),"
         f" {progress.shards_done} of {counted(progress.shards_planned, 'shard')},"
         f" {progress.rejected} rejected;"
-        f" {samples_per_s:.0f} {noun}s/s, {megabytes(int(bytes_per_s))}/s{left}"
+        f" {samples_per_s:.0f} {noun}s/s, {bytes_text(int(bytes_per_s))}/s{left}"
     )
 
 

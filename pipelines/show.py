@@ -12,10 +12,9 @@ from typing import TextIO
 
 from pipelines.cli import FlagParser, add_reading_flags, main, not_empty, reading_access, say
 from schemas.example_rules import InferredSchema
-from schemas.faults import fault_line, printable
+from schemas.faults import counted, fault_line, printable
 from schemas.manifest import MANIFEST_NAME
 from schemas.parse_example import parse_record
-from schemas.shown_values import counted
 from transforms.images.decode_images import draw
 from transforms.storage import Access, check_uri, join_uri, open_storage, split_uri
 from transforms.verify.show_record import (

@@ -22,8 +22,7 @@ from pipelines.cli import (
     reading_access,
     say,
 )
-from schemas.faults import EXIT_DAMAGE, Findings, Verified
-from schemas.shown_values import counted, megabytes
+from schemas.faults import EXIT_DAMAGE, Findings, Verified, bytes_text, counted
 from transforms.storage import open_storage
 from transforms.verify import VerifyConfig, find_sets_and_files, verify_here
 
@@ -116,7 +115,7 @@ def summary(found: Verified, seconds: float) -> str:
     rate = f" ({found.bytes / seconds / 1e9:.2f} GB/s)" if found.bytes else ""
     return (
         f"{counted(found.files, 'file')}, {counted(found.records, 'record')},"
-        f" {megabytes(found.bytes)} read in {seconds:.1f} s{rate}:"
+        f" {bytes_text(found.bytes)} read in {seconds:.1f} s{rate}:"
         f" {counted(wrong, 'finding') if wrong else 'all is well'}"
     )
 

@@ -281,6 +281,28 @@ def printable(text: str) -> str:
     return "".join(c if c.isascii() and c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
+def bytes_text(size: float) -> str:
+    """Return a size in bytes, three digits of it, in decimal units.
+
+    >>> [bytes_text(n) for n in (0, 999, 1000, 152_345, 10**8, 2 * 10**12, 3 * 10**15)]
+    ['0 B', '999 B', '1 kB', '152 kB', '100 MB', '2 TB', '3,000 TB']
+    """
+    for power, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
+        if size >= 0.9995 * 10**power:
+            value = size / 10**power
+            return f"{value:,.0f} {unit}" if value >= 99.95 else f"{value:.3g} {unit}"
+    return f"{size:.0f} B"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun.
+
+    >>> counted(1, "record"), counted(750, "record")
+    ('1 record', '750 records')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def find_fault(text: str) -> tuple[str, str] | None:
     """Return (code, its line) of the first fault of the run in an error's text, else None.
 

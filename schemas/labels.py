@@ -1,25 +1,32 @@
-"""Labels and licenses of annotation files: what several files must agree on, and counts."""
+"""Classes and licenses: united over files and data sets, numbered, and read from label files."""
 
+import logging
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from schemas.faults import fault_line
+from schemas.faults import fault_line, printable
 from schemas.manifest import Label, LicenseCount
 
-_MOST_CHARACTERS = 2000
+MAX_LABEL_ID = 2**31 - 1
+"""Label maps have int32 ids (`StringIntLabelMapItem.id`)."""
 
-_MOST_LICENSES = 10_000
+_LOG = logging.getLogger(__name__)
+_SYNSET = re.compile(r"([anrsv][0-9]{8}) +(.+)")
+_UTF8_BOM = b"\xef\xbb\xbf"
+_MAX_LICENSE_CHARACTERS = 2000
+_MAX_LICENSES = 10_000
 
 
 class License(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
-    """A license of an annotation file: its id there, its name and its URL, any text.
+    """A license of an annotation file.
 
     Attributes:
-        id: by which images name it.
-        name: empty where it has none.
-        url: likewise.
+        id: number by which images name it.
+        name: any text; empty where it has none.
+        url: any text; empty where it has none.
     """
 
     id: int
@@ -27,52 +34,142 @@ class License(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     url: str = ""
 
 
-def check_labels(labels: Iterable[tuple[int, str]], where: str) -> None:
-    """Refuse labels whose ids and names do not pair up.
+def unite_labels(labels: Iterable[Label], where: str) -> list[Label]:
+    """Return the labels of several files or data sets, by id.
+
+    Keypoints and the text of a class may stand in one of them alone.
+
+    Raises:
+        RuntimeError: `E-ANN-LABELS` when two contradict.
+
+    >>> unite_labels([Label(1, "person"), Label(1, "person", keypoints=("nose",))], "two files")
+    [Label(id=1, name='person', category_id=None, keypoints=('nose',), text='')]
+    """
+    by_id: dict[int, Label] = {}
+    by_name: dict[str, Label] = {}
+    for label in sorted({*labels}, key=_as_tuple):
+        for other in (by_id.get(label.id), by_name.get(label.name)):
+            if other is not None and not _are_one_class(label, other):
+                what = f"{_described(other)} contradicts {_described(label)}"
+                remedy = "give each class one id and one name in all files and data sets"
+                raise RuntimeError(fault_line("E-ANN-LABELS", where, what, remedy))
+        known = by_id.get(label.id, label)
+        by_id[label.id] = by_name[label.name] = msgspec.structs.replace(
+            known, keypoints=known.keypoints or label.keypoints, text=known.text or label.text
+        )
+    return list(by_id.values())
+
+
+def number_labels(
+    known: Sequence[Label], labels: Iterable[Label], first_id: int | None
+) -> list[Label]:
+    """Return labels with the ids that records hold.
+
+    Args:
+        known: labels of earlier data sets, which keep their ids.
+        labels: labels of the annotation files.
+        first_id: first of a numbering without gaps, by category id; new categories come after the
+            known ones. None to take category ids as they are.
+
+    Raises:
+        RuntimeError: `E-ARG` when earlier data sets are numbered in another way; `E-ANN-LABELS`
+            when a category id taken as it is can be no number of a class.
+
+    >>> [label.id for label in number_labels([], [Label(90, "cup"), Label(3, "cat")], 1)]
+    [1, 2]
+    """
+    _check_numbering(known, first_id)
+    if first_id is None:
+        return [_usable(label) for label in labels]
+    ids = {label.annotated_id: label.id for label in known}
+    numbered: list[Label] = []
+    for label in sorted(labels):
+        number = ids.setdefault(label.id, first_id + len(ids))
+        category_id = None if number == label.id else label.id
+        numbered.append(msgspec.structs.replace(label, id=number, category_id=category_id))
+    return numbered
+
+
+def number_names(known: Sequence[Label], names: Iterable[str], first_id: int) -> list[Label]:
+    """Return labels of classes that have names alone, in the order of the names.
+
+    Args:
+        known: labels of earlier data sets, which keep their ids.
+        names: names of classes.
+        first_id: first of the numbering; new classes come after the known ones.
+
+    Raises:
+        RuntimeError: `E-ARG` when earlier data sets are numbered in another way.
+
+    >>> number_names([], ["cup", "cat"], 0)[1]
+    Label(id=1, name='cup', category_id=None, keypoints=(), text='')
+    """
+    _check_numbering(known, first_id)
+    ids = {label.name: label.id for label in known}
+    return [Label(ids.setdefault(name, first_id + len(ids)), name) for name in sorted(set(names))]
+
+
+def read_label_file(data: bytes, first_id: int, where: str) -> list[Label]:
+    r"""Return the classes of a label file, a line each: a name, or a name, a tab and a text.
+
+    A name that is followed by spaces and a text is a WordNet synset, as in ImageNet's lists:
+    `n01440764 tench, Tinca tinca`. Space around names and texts is dropped, as are empty lines at
+    the end. An empty line before the end is refused: it is unclear whether it takes a number.
+
+    Args:
+        data: the file; UTF-8, with or without a byte order mark.
+        first_id: number of the first line.
+        where: the file's name, for messages.
+
+    Raises:
+        RuntimeError: `E-ANN-LABELS` when a line is empty, a class comes twice, there is none, or
+            the file is no UTF-8.
+
+    >>> read_label_file(b"cat\ndog\n", 0, "a.txt")[1]
+    Label(id=1, name='dog', category_id=None, keypoints=(), text='')
+    >>> read_label_file(b"n01440764 tench, Tinca tinca\n", 1, "a.txt")[0].text
+    'tench, Tinca tinca'
+    """
+    try:
+        text = data.removeprefix(_UTF8_BOM).decode()
+    except UnicodeDecodeError as error:
+        raise _refused(where, f"no UTF-8 at byte {error.start}", "save it as UTF-8") from None
+    lines = text.rstrip().split("\n")
+    if lines == [""]:
+        raise _refused(where, "no classes", "give one a line")
+    seen: dict[str, int] = {}
+    labels: list[Label] = []
+    for number, line in enumerate(lines, start=1):
+        name, text = _name_and_text(line)
+        if not name:
+            raise _refused(where, f"line {number} is empty", "remove it, or name a class there")
+        if (first := seen.setdefault(name, number)) != number:
+            what = f"{name!r} is in lines {first} and {number}"
+            raise _refused(where, what, "give each class one line")
+        labels.append(Label(first_id + number - 1, name, text=text))
+    return labels
+
+
+def refuse_unlisted(labels: Sequence[Label], names: Iterable[str], where: str) -> None:
+    """Stop where sources have a class that the label file lacks.
+
+    Args:
+        labels: labels of the file.
+        names: names of the sources' classes.
+        where: the file's name, for messages.
 
     Raises:
         RuntimeError: `E-ANN-LABELS`.
     """
-    names: dict[int, str] = {}
-    ids: dict[str, int] = {}
-    for label_id, name in labels:
-        what = ""
-        if names.setdefault(label_id, name) != name:
-            what = f"category {label_id} is both {names[label_id]!r} and {name!r}"
-        elif ids.setdefault(name, label_id) != label_id:
-            what = f"{name!r} is both category {ids[name]} and {label_id}"
-        if what:
-            remedy = "give each id one name and each name one id"
-            raise RuntimeError(fault_line("E-ANN-LABELS", where, what, remedy))
-
-
-def unite_labels(labels: Iterable[Label], where: str) -> list[Label]:
-    """Return the labels of several files, by id; one without keypoints takes another's.
-
-    >>> unite_labels([Label(1, "person"), Label(1, "person", keypoints=("nose",))], "two files")
-    [Label(id=1, name='person', category_id=None, keypoints=('nose',), text='')]
-
-    Raises:
-        RuntimeError: `E-ANN-LABELS` when two contradict.
-    """
-    given = sorted(set(labels))
-    check_labels([(label.id, label.name) for label in given], where)
-    united: dict[int, Label] = {}
-    for label in given:
-        other = united.setdefault(label.id, label)
-        if label.keypoints and other.keypoints and label.keypoints != other.keypoints:
-            theirs, ours = (", ".join(names.keypoints) for names in (other, label))
-            what = f"keypoints of category {label.id} {label.name!r} are both {theirs} and {ours}"
-            remedy = "give each category one list of keypoints"
-            raise RuntimeError(fault_line("E-ANN-LABELS", where, f"the {what}", remedy))
-        united[label.id] = msgspec.structs.replace(
-            other, keypoints=other.keypoints or label.keypoints
-        )
-    return list(united.values())
+    unlisted = sorted({*names} - {label.name for label in labels})
+    if unlisted:
+        others = f", nor are {len(unlisted) - 1} others" if unlisted[1:] else ""
+        what = f"class {unlisted[0]!r} of the sources is not there{others}"
+        raise _refused(where, what, "add it at the end, or leave its samples out of the sources")
 
 
 def read_licenses(section: bytes | msgspec.Raw) -> list[License]:
-    """Return the licenses of a file's section `licenses`, as far as it is as COCO has it.
+    """Return the licenses of a file's section `licenses`; entries of another form are ignored.
 
     >>> read_licenses(b'[{"id": 4, "name": "CC BY", "url": "http://x"}, {"id": "5"}, 6]')
     [License(id=4, name='CC BY', url='http://x')]
@@ -81,7 +178,7 @@ def read_licenses(section: bytes | msgspec.Raw) -> list[License]:
         entries = msgspec.json.decode(section, type=list[msgspec.Raw])
     except msgspec.DecodeError:
         return []
-    found = map(_read_license, entries[:_MOST_LICENSES])
+    found = map(_read_license, entries[:_MAX_LICENSES])
     return sorted({license for license in found if license is not None})
 
 
@@ -96,13 +193,14 @@ def count_licenses(
     total = Counter[int]()
     for part in counts:
         total.update({int(number): records for number, records in part.items()})
-    names: dict[int, set[str]] = {}
-    urls: dict[int, set[str]] = {}
-    for license in licenses:
-        names.setdefault(license.id, set()).add(license.name)
-        urls.setdefault(license.id, set()).add(license.url)
+    known = [*licenses]
     return [
-        LicenseCount(number, total[number], _either(names.get(number)), _either(urls.get(number)))
+        LicenseCount(
+            number,
+            total[number],
+            _either(license.name for license in known if license.id == number),
+            _either(license.url for license in known if license.id == number),
+        )
         for number in sorted(total)
     ]
 
@@ -114,7 +212,64 @@ def is_link(url: str) -> bool:
     (True, False)
     """
     plain = url.isascii() and url.isprintable() and not set(" <>\"'`()[]{}|\\^") & set(url)
-    return plain and url.startswith(("http://", "https://")) and len(url) <= _MOST_CHARACTERS
+    return plain and url.startswith(("http://", "https://"))
+
+
+def _as_tuple(label: Label) -> tuple:
+    return label.id, label.name, label.annotated_id, label.keypoints, label.text
+
+
+def _are_one_class(label: Label, other: Label) -> bool:
+    same = _as_tuple(label)[:3] == _as_tuple(other)[:3]
+    pairs = (label.keypoints, other.keypoints), (label.text, other.text)
+    return same and all(one == two or not (one and two) for one, two in pairs)
+
+
+def _described(label: Label) -> str:
+    text = f" ({label.text})" if label.text else ""
+    keypoints = f" of {', '.join(label.keypoints)}" if label.keypoints else ""
+    return f"category {label.annotated_id} {label.name!r}{text}{keypoints}"
+
+
+def _check_numbering(known: Sequence[Label], first_id: int | None) -> None:
+    """Refuse earlier data sets that are numbered in another way than this run."""
+    if first_id is None:
+        same, how = all(label.category_id is None for label in known), "by the files' ids"
+    else:
+        wanted = range(first_id, first_id + len(known))
+        same = sorted(label.id for label in known) == [*wanted]
+        how = f"from {first_id} without gaps"
+    if not same:
+        what = f"classes of its data sets are not numbered {how}"
+        remedy = "give the --category_ids or --first_label that they were made with"
+        raise RuntimeError(fault_line("E-ARG", "--since", what, remedy))
+
+
+def _usable(label: Label) -> Label:
+    """Return a label whose category id can be a class's number."""
+    if not 0 <= label.id <= MAX_LABEL_ID:
+        what = f"category id {label.id} of {label.name!r} is not from 0 to {MAX_LABEL_ID}"
+        what += ", the numbers that a label map can have"
+        remedy = "number classes anew with --category_ids contiguous"
+        raise _refused("all annotation files", what, remedy)
+    if label.id == 0:
+        _LOG.warning(
+            "category id 0 of %s: the Object Detection API refuses a label map with it;"
+            " --category_ids contiguous numbers classes from 1",
+            printable(label.name),
+        )
+    return label
+
+
+def _name_and_text(line: str) -> tuple[str, str]:
+    name, tab, text = line.partition("\t")
+    if not tab and (synset := _SYNSET.fullmatch(line.strip())):
+        name, text = synset.groups()
+    return name.strip(), text.strip()
+
+
+def _refused(where: str, what: str, remedy: str) -> RuntimeError:
+    return RuntimeError(fault_line("E-ANN-LABELS", where, what, remedy))
 
 
 def _read_license(entry: msgspec.Raw) -> License | None:
@@ -122,9 +277,9 @@ def _read_license(entry: msgspec.Raw) -> License | None:
         found = msgspec.json.decode(entry, type=License)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    fits = -(2**63) <= found.id < 2**63 and len(found.name) + len(found.url) <= _MOST_CHARACTERS
-    return found if fits else None
+    is_short = len(found.name) + len(found.url) <= _MAX_LICENSE_CHARACTERS
+    return found if is_short and -(2**63) <= found.id < 2**63 else None
 
 
-def _either(texts: set[str] | None) -> str:
-    return " or ".join(sorted(filter(None, texts or ())))
+def _either(texts: Iterable[str]) -> str:
+    return " or ".join(sorted({text for text in texts if text}))

@@ -191,16 +191,16 @@ CONTRADICTIONS = {
     ),
     "category names": (
         (coco([image()], []), coco([image()], [annotation()], [{"id": 3, "name": "dog"}])),
-        "E-ANN-LABELS f0.json and f1.json: category 3 is both 'cat' and 'dog';"
-        " give each id one name and each name one id",
+        "E-ANN-LABELS f0.json and f1.json: category 3 'cat' contradicts category 3 'dog';"
+        " give each class one id and one name in all files and data sets",
     ),
     "keypoint names": (
         (
             keypoints(annotation(keypoints=POINTS)),
             coco([image()], [], [{**PERSON, "keypoints": ["tail"]}]),
         ),
-        "E-ANN-LABELS f1.json and f0.json: the keypoints of category 3 'cat' are both"
-        " nose, left_eye and tail; give each category one list of keypoints",
+        "E-ANN-LABELS f1.json and f0.json: category 3 'cat' of nose, left_eye contradicts"
+        " category 3 'cat' of tail; give each class one id and one name in all files and data sets",
     ),
     "two panoptic entries": (
         (panoptic(PANOPTIC), panoptic({**PANOPTIC, "file_name": "b.png"})),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.annotations.file_names import blob_name
+from schemas.annotations.coco_file import blob_name
 from tests.coco_texts import coco, image, parse, refused
 
 NAMES = {

@@ -129,7 +129,7 @@ def test_a_day_without_anything_new_is_committed_empty(source: Source) -> None:
     assert run.code == 0, run.err
     assert run.out.startswith(f"{source.of(DAYS[1])}: 0 records in ")
     assert (
-        "  train: 0 of 20 images in 0 shards, 0.0 MB; 0 of 40 annotations\n"
+        "  train: 0 of 20 images in 0 shards, 0 B; 0 of 40 annotations\n"
         "    left out: 20 in earlier data sets\n"
         "    annotations left out: 40 in earlier data sets\n"
         "    nothing is new: the split is empty here\n"

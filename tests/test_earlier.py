@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from schemas.example import encode_example
 from schemas.faults import Rejected
 from schemas.features import Feature, FeatureSpec, Kind
+from schemas.labels import number_labels, number_names, unite_labels
 from schemas.manifest import FORMAT_VERSION, JobPlan, Label, Manifest, to_json
 from schemas.samples import Blob, Sample
 from tests.small_data_sets import write_data_set
@@ -27,7 +28,6 @@ from transforms.earlier import (
     EarlierTally,
     LeaveOutEarlier,
     Since,
-    add_labels,
     check_turn,
     count_earlier,
     date_in,
@@ -36,8 +36,6 @@ from transforms.earlier import (
     leave_out_earlier,
     list_days,
     manifest_of,
-    number_labels,
-    number_names,
     parse_date,
     read_written,
 )
@@ -360,23 +358,22 @@ def test_names_keep_their_numbers() -> None:
 @pytest.mark.parametrize("change", [{"text": "house cat"}, {"keypoints": ("nose",)}])
 def test_details_of_a_class_may_come_later_and_stay(change: dict[str, Any]) -> None:
     detailed = msgspec.structs.replace(CAT, **change)
-    labels = add_labels([CAT, DOG], [detailed], "second")
-    assert labels == [detailed, DOG]
-    assert add_labels(labels, [CAT], "third") == labels
+    labels = unite_labels([CAT, DOG, detailed], "second")
+    assert labels == [detailed, DOG] == unite_labels([*labels, CAT], "third")
 
 
 @pytest.mark.parametrize(
     ("label", "what"),
     [
-        (Label(1, "lion", 3), "category 3 is 'lion', but an earlier data set has 3 for 'cat'"),
-        (Label(9, "cat"), "category 9 is 'cat', but an earlier data set has 3 for 'cat'"),
+        (Label(1, "lion", 3), "category 3 'cat' contradicts category 3 'lion'"),
+        (Label(9, "cat"), "category 3 'cat' contradicts category 9 'cat'"),
         (
             Label(2, "dog", text="wild dog"),
-            "category 2 is 'dog' (wild dog), but an earlier data set has 2 for 'dog' (house dog)",
+            "category 2 'dog' (house dog) contradicts category 2 'dog' (wild dog)",
         ),
         (
             Label(4, "fox", keypoints=("nose", "tail")),
-            "category 4 is 'fox' of nose, tail, but an earlier data set has 4 for 'fox' of nose",
+            "category 4 'fox' of nose contradicts category 4 'fox' of nose, tail",
         ),
     ],
 )
@@ -387,8 +384,8 @@ def test_a_changed_class_stops_the_run(label: Label, what: str) -> None:
         Label(4, "fox", None, ("nose",)),
     ]
     with pytest.raises(RuntimeError) as raised:
-        add_labels(known, [label], "gs://b/second")
-    remedy = "give each class the id and the name that it had"
+        unite_labels([*known, label], "gs://b/second")
+    remedy = "give each class one id and one name in all files and data sets"
     assert str(raised.value) == f"E-ANN-LABELS gs://b/second: {what}; {remedy}"
 
 

@@ -57,7 +57,8 @@ def test_days_have_to_agree_with_the_label_file(tmp_path: Path) -> None:
     tuesday = ("--images", root, "--since", monday, "--label_file", names)
     names.write_text("ant\ncat\ndog\nemu\n")
     code, line = ended(*tuesday, "--output", tmp_path / "b")
-    assert (code, line.startswith(f"E-ANN-LABELS {names}: category 0 is 'ant', but")) == (3, True)
+    what = "category 0 'ant' contradicts category 0 'cat'"
+    assert (code, line.split(";")[0]) == (3, f"E-ANN-LABELS {names}: {what}")
     names.write_text("cat\ndog\nemu\nant\n")
     committed(tmp_path / "c", *tuesday)
     assert labelled(tmp_path / "c") == {"ant/1.jpg": (3, "ant")}

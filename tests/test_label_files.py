@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.annotations.label_files import read_label_file, refuse_unlisted
 from schemas.faults import find_fault
+from schemas.labels import read_label_file, refuse_unlisted
 from schemas.manifest import Label
 
 CAT, DOG = Label(0, "cat"), Label(1, "dog")

@@ -16,14 +16,13 @@ from PIL import Image
 from pipelines.show import ShowConfig, draws, run, show
 from schemas.example import encode_example
 from schemas.features import Feature, FeatureSpec, Kind
-from schemas.shown_values import show_bytes, show_tensor
 from schemas.tensors import TENSOR_TYPES, Tensor, encode_tensor, read_tensor
 from tests.conftest import jpeg_bytes
 from tests.small_data_sets import write_data_set
 from tests.small_runs import build_run, plan_run, write_set
 from tests.test_verify_files import example, sequence_example, write
 from transforms.images.decode_images import draw
-from transforms.verify.show_record import can_be_png, plain_png
+from transforms.verify.show_record import can_be_png, plain_png, show_bytes, show_tensor
 
 JPEG = jpeg_bytes(8, 6)
 

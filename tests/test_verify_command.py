@@ -29,7 +29,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
     code, lines, err = run("verify", path, program="pipelines.cli")
     assert (code, err) == (0, "")
     assert lines[:2] == ["features of 2 Examples:", "  a  int64  in 2 of 2  1 value"]
-    assert lines[2].startswith("1 file, 2 records, 0.0 MB read in 0.")
+    assert lines[2].startswith("1 file, 2 records, 60 B read in 0.")
     assert lines[2].endswith(": all is well")
 
 

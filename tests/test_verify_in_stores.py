@@ -46,7 +46,7 @@ def test_a_listing_is_enough(store: MemoryStore, capsys: pytest.CaptureFixture[s
     process = store.start()
     note, summary = verified(process, capsys)
     assert note == NOTE
-    assert summary.startswith("4 files, 9 records, 0.0 MB read in ")
+    assert summary.startswith("4 files, 9 records, 0 B read in ")
     assert summary.endswith("all is well")
     assert shard_reads(process) == 0
 

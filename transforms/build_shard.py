@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 import google_crc32c
 import msgspec
 
-from schemas.faults import Rejected, fault_line
+from schemas.faults import Rejected, bytes_text, counted, fault_line
 from schemas.features import Roles, roles_of_spec
 from schemas.layouts import Unfit
 from schemas.manifest import JobPlan, from_json, plan_digest, to_json
@@ -30,7 +30,6 @@ from schemas.shards import (
     index_stem,
     receipt_name,
 )
-from schemas.shown_values import counted, megabytes
 from transforms.build_records import (
     Record,
     ShardJob,
@@ -85,7 +84,7 @@ def write_shard(shard: ShardPlan, job: ShardJob, plan: JobPlan, gate: WorkerGate
         info = build_shard(shard, job, plan, gate, output, roots)
         PROGRESS.add(Counts(shards_done=1))
     verb, records = "kept" if kept else "wrote", counted(info.records, "record")
-    _LOG.info("%s %s (%s, %s)", verb, info.file, records, megabytes(info.bytes))
+    _LOG.info("%s %s (%s, %s)", verb, info.file, records, bytes_text(info.bytes))
     return info
 
 

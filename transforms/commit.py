@@ -17,7 +17,7 @@ import msgspec
 from schemas.documents.croissant import CROISSANT_NAME, croissant_json
 from schemas.documents.data_card import CARD_NAME, data_card
 from schemas.documents.tensorflow_files import metadata_files
-from schemas.faults import Rejected, Scope, fault_line, printable, reject_order
+from schemas.faults import Rejected, Scope, counted, fault_line, printable, reject_order
 from schemas.labels import count_licenses
 from schemas.layouts import Layout
 from schemas.manifest import (
@@ -37,7 +37,6 @@ from schemas.manifest import (
     to_json,
 )
 from schemas.shards import ShardInfo, ShardNames, file_sum, index_stem, shard_stem
-from schemas.shown_values import counted
 from transforms.find_duplicates import NO_DUPLICATES, Duplicates, duplicates_jsonl
 from transforms.output_files import (
     SOURCES_NOTE,

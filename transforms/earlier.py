@@ -20,8 +20,8 @@ from typing import Literal, NamedTuple
 import apache_beam as beam
 import msgspec
 
-from schemas.documents.tensorflow_files import MAX_LABEL_ID
-from schemas.faults import Rejected, Scope, fault_line, printable
+from schemas.faults import Rejected, Scope, counted, fault_line
+from schemas.labels import unite_labels
 from schemas.manifest import (
     MANIFEST_NAME,
     PLAN_NAME,
@@ -32,7 +32,6 @@ from schemas.manifest import (
     refuse_contradictions,
 )
 from schemas.samples import Sample
-from schemas.shown_values import counted
 from schemas.splits import splitting_in
 from transforms.output_files import missing_shards
 from transforms.shard_index import index_from_parquet
@@ -222,7 +221,7 @@ def find_earlier_sets(
     for earlier, manifest in found:
         _check_alike(earlier.uri, manifest, layout, splitting)
         by_digest.setdefault(earlier.digest, earlier)
-        labels = add_labels(labels, manifest.plan.labels, earlier.uri)
+        labels = unite_labels([*labels, *manifest.plan.labels], earlier.uri)
     return EarlierSets(tuple(sorted(by_digest.values())), tuple(labels), since)
 
 
@@ -262,81 +261,6 @@ def manifest_of(earlier: EarlierSet, access: Access = DEFAULT_ACCESS) -> Manifes
         where = join_uri(earlier.uri, MANIFEST_NAME)
         raise source_changed(where, "another data set than when the run began")
     return manifest
-
-
-def number_labels(
-    known: Sequence[Label], labels: Iterable[Label], first_id: int | None
-) -> list[Label]:
-    """Return labels with the ids that records hold.
-
-    Args:
-        known: labels of earlier data sets, which keep their ids.
-        labels: labels of the annotation files.
-        first_id: first of a numbering without gaps, by category id; new categories come after the
-            known ones. None to take category ids as they are.
-
-    Raises:
-        RuntimeError: `E-ARG` when earlier data sets are numbered in another way; `E-ANN-LABELS`
-            when a category id taken as it is can be no number of a class.
-
-    >>> [label.id for label in number_labels([], [Label(90, "cup"), Label(3, "cat")], 1)]
-    [1, 2]
-    """
-    _check_numbering(known, first_id)
-    if first_id is None:
-        return [_usable(label) for label in labels]
-    ids = {label.annotated_id: label.id for label in known}
-    numbered: list[Label] = []
-    for label in sorted(labels):
-        number = ids.setdefault(label.id, first_id + len(ids))
-        category_id = None if number == label.id else label.id
-        numbered.append(msgspec.structs.replace(label, id=number, category_id=category_id))
-    return numbered
-
-
-def number_names(known: Sequence[Label], names: Iterable[str], first_id: int) -> list[Label]:
-    """Return labels of classes that have names alone, in the order of the names.
-
-    Args:
-        known: labels of earlier data sets, which keep their ids.
-        names: names of classes.
-        first_id: first of the numbering; new classes come after the known ones.
-
-    Raises:
-        RuntimeError: `E-ARG` when earlier data sets are numbered in another way.
-
-    >>> number_names([], ["cup", "cat"], 0)[1]
-    Label(id=1, name='cup', category_id=None, keypoints=(), text='')
-    """
-    _check_numbering(known, first_id)
-    ids = {label.name: label.id for label in known}
-    return [Label(ids.setdefault(name, first_id + len(ids)), name) for name in sorted(set(names))]
-
-
-def add_labels(known: Iterable[Label], labels: Iterable[Label], data_set: str) -> list[Label]:
-    """Return the labels of several data sets with those of one more, by id.
-
-    Ids and names stay: a class that a later data set does not have is kept. Names of keypoints, and
-    the text of a class, may come with a later one.
-
-    Raises:
-        RuntimeError: `E-ANN-LABELS` when an id has another name there, a name another id, or a
-            class other keypoints or another text.
-    """
-    by_id = {label.id: label for label in known}
-    by_name = {label.name: label for label in by_id.values()}
-    for label in labels:
-        for other in (by_id.get(label.id), by_name.get(label.name)):
-            if other is not None and not _are_one_class(label, other):
-                what = f"category {label.annotated_id} is {_described(label)}, but an earlier data"
-                what += f" set has {other.annotated_id} for {_described(other)}"
-                remedy = "give each class the id and the name that it had"
-                raise RuntimeError(fault_line("E-ANN-LABELS", data_set, what, remedy))
-        there = by_id.get(label.id, label)
-        by_id[label.id] = msgspec.structs.replace(
-            there, keypoints=there.keypoints or label.keypoints, text=there.text or label.text
-        )
-    return [by_id[label_id] for label_id in sorted(by_id)]
 
 
 def _split_pattern(pattern: str) -> tuple[str, str]:
@@ -427,46 +351,6 @@ def _check_alike(
 
 def _as_text(splitting: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {value}" for name, value in splitting.items() if value) or "as given"
-
-
-def _usable(label: Label) -> Label:
-    """Return a label whose category id can be a class's number."""
-    if not 0 <= label.id <= MAX_LABEL_ID:
-        what = f"category id {label.id} of {label.name!r} is not from 0 to {MAX_LABEL_ID}"
-        what += ", the numbers that a label map can have"
-        remedy = "number classes anew with --category_ids contiguous"
-        raise RuntimeError(fault_line("E-ANN-LABELS", "all annotation files", what, remedy))
-    if label.id == 0:
-        _LOG.warning(
-            "category id 0 of %s: the Object Detection API refuses a label map with it;"
-            " --category_ids contiguous numbers classes from 1",
-            printable(label.name),
-        )
-    return label
-
-
-def _check_numbering(known: Sequence[Label], first_id: int | None) -> None:
-    if first_id is None:
-        same, how = all(label.category_id is None for label in known), "by the files' ids"
-    else:
-        wanted = range(first_id, first_id + len(known))
-        same = sorted(label.id for label in known) == [*wanted]
-        how = f"from {first_id} without gaps"
-    if not same:
-        remedy = "give the --category_ids or --first_label that they were made with"
-        raise _refused(_FLAG, f"classes of its data sets are not numbered {how}", remedy)
-
-
-def _are_one_class(label: Label, other: Label) -> bool:
-    same = (label.id, label.name, label.annotated_id) == (other.id, other.name, other.annotated_id)
-    pairs = (label.keypoints, other.keypoints), (label.text, other.text)
-    return same and all(one == two or not (one and two) for one, two in pairs)
-
-
-def _described(label: Label) -> str:
-    text = f" ({label.text})" if label.text else ""
-    keypoints = f" of {', '.join(label.keypoints)}" if label.keypoints else ""
-    return f"{label.name!r}{text}{keypoints}"
 
 
 def _refused(where: str, what: str, remedy: str) -> RuntimeError:

@@ -16,9 +16,15 @@ import apache_beam as beam
 import msgspec
 from apache_beam.metrics import Metrics
 
-from schemas.annotations.label_files import read_label_file, refuse_unlisted
 from schemas.columns import found_of_columns
 from schemas.faults import RejectBudget, Rejected, Scope, fault_line, reject_order
+from schemas.labels import (
+    number_labels,
+    number_names,
+    read_label_file,
+    refuse_unlisted,
+    unite_labels,
+)
 from schemas.layouts import Layout
 from schemas.manifest import FORMAT_VERSION, PLAN_NAME, JobPlan, Label, from_json, to_json
 from schemas.shards import ShardNames
@@ -26,10 +32,7 @@ from schemas.splits import USUAL_SPLITS
 from transforms.earlier import (
     NO_EARLIER_SETS,
     EarlierSets,
-    add_labels,
     check_turn,
-    number_labels,
-    number_names,
 )
 from transforms.output_files import (
     foreign,
@@ -133,7 +136,7 @@ def make_job_plan(
     check_budget_aloud(rejected, files, job, "rejected")
     _check_found(found, job)  # where all rows are rejects, nothing is: these tell why
     numbered = _numbered(files, job, label_file)
-    labels = add_labels(job.earlier.labels, numbered, job.label_file or job.output)
+    labels = unite_labels([*job.earlier.labels, *numbered], job.label_file or job.output)
     return JobPlan(
         format_version=FORMAT_VERSION,
         options=job.options(),

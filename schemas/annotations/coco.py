@@ -22,6 +22,7 @@ from schemas.annotations.coco_file import (
     CocoSegment,
     Kind,
     Orphan,
+    blob_name,
     refuse_twins,
 )
 from schemas.annotations.coco_objects import (
@@ -30,7 +31,6 @@ from schemas.annotations.coco_objects import (
     decode_segments,
     open_segments,
 )
-from schemas.annotations.file_names import blob_name
 from schemas.faults import fault_line
 from schemas.fields import BadAnnotation, ObjectFields, Segmentation
 from schemas.labels import License, unite_labels

@@ -7,15 +7,16 @@ asked for, such as boxes and segmentations, stays a slice of the file until its 
 
 import enum
 import operator
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from schemas.annotations.file_names import blob_name, name_of_url
 from schemas.annotations.json_sections import first_keys, parse_sections
 from schemas.faults import fault_line
-from schemas.labels import License, check_labels, read_licenses
+from schemas.labels import License, read_licenses, unite_labels
+from schemas.manifest import Label
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 PositiveInt = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
@@ -200,7 +201,7 @@ class CocoFile:
         self.num_ids = len(set(map(_ID, self.annotations)))
         self.licenses: list[License] = read_licenses(sections.find("licenses"))
         self._check_images()
-        check_labels([(category.id, category.name) for category in self.categories], where)
+        unite_labels([Label(category.id, category.name) for category in self.categories], where)
 
     def ids_and_images(self) -> Iterator[tuple[int | str, int | str]]:
         """Yield the id of every annotation and that of its image, in the file's order."""
@@ -358,3 +359,43 @@ def _as_text(value: str | float | None) -> str:
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() else repr(value)
     return "" if value is None else str(value)
+
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_DRIVE = re.compile(r"[A-Za-z]:[\\/]")
+
+
+def blob_name(file_name: str) -> str:
+    """Return the listing's name of a `file_name`: relative to the root, without `.` components.
+
+    >>> blob_name("./train2017/a[1].jpg")
+    'train2017/a[1].jpg'
+
+    Raises:
+        ValueError: when the name is empty, absolute, a URL, or climbs with `..`.
+    """
+    if _PLAIN_NAME.fullmatch(file_name):
+        return file_name
+    name = "/".join(part for part in file_name.split("/") if part != ".")
+    if not name or name.endswith("/"):
+        raise ValueError("names no file")
+    if name.startswith("/") or _SCHEME.match(name) or _DRIVE.match(name):
+        raise ValueError("is not relative to the image root")
+    if ".." in re.split(r"[/\\]", file_name):
+        raise ValueError("climbs out of the image root")
+    if "\0" in name:
+        raise ValueError("holds a NUL")
+    return name
+
+
+def name_of_url(url: str) -> str:
+    """Return the last two components of a URL's path, as LVIS's images are kept.
+
+    They are taken as they stand, and the URL is never fetched.
+
+    >>> name_of_url("http://images.cocodataset.org/train2017/000000391895.jpg")
+    'train2017/000000391895.jpg'
+    """
+    _, _, path = url.rpartition("://")
+    return "/".join(path.split("/")[1:][-2:])

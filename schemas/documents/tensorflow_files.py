@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from schemas.features import SEQUENCE_KEY, Content, Feature, FeatureSpec, Kind
+from schemas.labels import MAX_LABEL_ID
 from schemas.layouts import Layout
 from schemas.manifest import FORMAT_VERSION, Manifest
 from schemas.shards import PLAIN
 
-MAX_LABEL_ID = 2**31 - 1  # StringIntLabelMapItem.id is an int32
 MIN_LABEL_ID = -(2**31)
 
 LABEL_FILES = {

@@ -12,12 +12,12 @@ import msgspec
 from schemas.documents.tensorflow_files import label_map_pbtxt
 from schemas.faults import FAULTS, Rejected, Scope
 from schemas.fields import PictureFields, Segmentation
+from schemas.labels import number_labels
 from schemas.manifest import Label
 from schemas.samples import Sample, add_content_digests
 from tests.conftest import coco_dict
 from tests.fuzz.names import require_below_root
 from tests.fuzz.target import Choices, Target, require_fault_line
-from transforms.earlier import number_labels
 from transforms.sources.coco_samples import CocoRules, CocoSource, read_coco
 from transforms.sources.read_samples import SplitSource
 

@@ -5,7 +5,7 @@ import re
 import string
 from collections.abc import Iterator
 
-from schemas.annotations.file_names import blob_name
+from schemas.annotations.coco_file import blob_name
 from schemas.faults import printable
 from schemas.shards import NAMED_TEMPLATES, ShardNames
 from tests.fuzz.target import Choices, Target

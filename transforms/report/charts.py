@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from schemas.shown_values import bytes_text
+from schemas.faults import bytes_text
 from transforms.report import Histogram
 
 IMAGE_COLUMNS = ("image_width", "image_height")

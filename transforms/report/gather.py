@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from schemas.documents.data_card import source_kind
-from schemas.faults import Rejected, find_fault
+from schemas.faults import Rejected, counted, find_fault
 from schemas.features import roles_of_spec
 from schemas.manifest import (
     MANIFEST_NAME,
@@ -30,7 +30,6 @@ from schemas.manifest import (
     read_manifest,
     spec_of,
 )
-from schemas.shown_values import counted
 from transforms.report import MAX_PICTURES, Counts, Report, SplitReport
 from transforms.report.charts import IMAGE_COLUMNS, OBJECTS, RECORD_BYTES
 from transforms.report.pictures import (

@@ -11,10 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from schemas.faults import printable
+from schemas.faults import counted, printable
 from schemas.features import Kind, Roles, roles_of_keys
 from schemas.parse_example import Sequences, Values, parse_record
-from schemas.shown_values import counted
 from schemas.tfrecord import FRAME_BYTES
 from transforms.build_records import record_facts
 from transforms.images.check_images import looks_like_image

@@ -18,9 +18,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from schemas.documents.data_card import BLANK_SEAL, is_sealed, sealed, seen
-from schemas.faults import FAULTS, find_fault, printable
+from schemas.faults import FAULTS, bytes_text, find_fault, printable
 from schemas.manifest import REPORT_NAME, Manifest
-from schemas.shown_values import bytes_text
 from transforms.images.check_images import SAFE_PILLOW_MAJOR
 from transforms.images.findings import TRAITS
 from transforms.report import Outline, Report, ShownPicture, SplitReport, class_color

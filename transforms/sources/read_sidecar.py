@@ -13,7 +13,7 @@ import apache_beam as beam
 import msgspec
 from apache_beam.transforms.window import GlobalWindows
 
-from schemas.annotations.file_names import blob_name
+from schemas.annotations.coco_file import blob_name
 from schemas.annotations.side_files import (
     SideFile,
     SideFormat,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import apache_beam as beam
 
-from schemas.annotations.file_names import blob_name
+from schemas.annotations.coco_file import blob_name
 from schemas.columns import (
     BIG_INT,
     TEXT,

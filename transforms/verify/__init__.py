@@ -16,11 +16,10 @@ from typing import NamedTuple
 import msgspec
 
 from schemas.example_rules import ExampleRules, InferredSchema
-from schemas.faults import Findings, Verified, at_record, fault_line
+from schemas.faults import Findings, Verified, at_record, counted, fault_line
 from schemas.manifest import MANIFEST_NAME, PLAN_NAME, ShardEntry
 from schemas.samples import Order
 from schemas.shards import RECEIPTS_DIR
-from schemas.shown_values import counted
 from transforms.gate import usable_cores
 from transforms.output_files import receipts
 from transforms.storage import (

@@ -4,10 +4,9 @@ import zlib
 from collections.abc import Iterator
 
 from schemas.example_rules import FeatureFacts, InferredSchema, Place, conflicts
-from schemas.faults import Findings, at_record
+from schemas.faults import Findings, at_record, counted
 from schemas.features import Kind
 from schemas.parse_example import Sequences, Values, parse_record
-from schemas.shown_values import counted
 from transforms.images.check_images import Check, ImageFault, check_image, looks_like_image
 from transforms.storage import Access, find_uri
 from transforms.verify import Report

@@ -1,6 +1,8 @@
 """Find records and show them as people read them, with the pictures in them."""
 
+import codecs
 import itertools
+import math
 import re
 import struct
 import zlib
@@ -11,8 +13,7 @@ from schemas.faults import at_record, fault_line, printable
 from schemas.features import Kind
 from schemas.manifest import MANIFEST_NAME, Manifest, ShardEntry, index_names_of, read_manifest
 from schemas.parse_example import Sequences, Values, parse_record
-from schemas.shown_values import MAX_VALUES, show_bytes, show_numbers, show_tensor
-from schemas.tensors import read_tensor
+from schemas.tensors import BFLOAT16, Tensor, read_tensor
 from schemas.tfrecord import FRAME_BYTES
 from transforms.images.check_images import ImageFault, check_image, looks_like_image
 from transforms.storage import Access, Storage, find_uri, join_uri, open_storage
@@ -22,6 +23,9 @@ _COLOUR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}
 _BITS = {"uint8": 8, "uint16": 16}
 _MAX_SIDE = 2**31 - 1
 
+_MAX_VALUES = 8
+_MAX_TEXT_BYTES = 80
+_HEX_BYTES = 16
 _MAX_STEPS = 4
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _MAX_NAME = 100
@@ -215,10 +219,10 @@ def _feature_lines(found: Sequences) -> Iterator[str]:
 
 def _show(values: Values) -> str:
     if values.kind is not Kind.BYTES:
-        return show_numbers(values.values, len(values.values))
-    shown = ", ".join(_show_value(value) for value in values.values[:MAX_VALUES])
+        return _show_numbers(values.values, len(values.values))
+    shown = ", ".join(_show_value(value) for value in values.values[:_MAX_VALUES])
     count = len(values.values)
-    return f"{shown}, ... ({count} values)" if count > MAX_VALUES else shown or "no values"
+    return f"{shown}, ... ({count} values)" if count > _MAX_VALUES else shown or "no values"
 
 
 def _show_value(value: bytes) -> str:
@@ -229,6 +233,64 @@ def _show_value(value: bytes) -> str:
         return f"{info.format} {info.width_px} x {info.height_px}, {len(value)} bytes"
     tensor = read_tensor(value)
     return show_bytes(value) if tensor is None else show_tensor(tensor)
+
+
+def show_tensor(tensor: Tensor) -> str:
+    """Return a tensor's type, shape and first values.
+
+    >>> show_tensor(Tensor("uint8", (2, 2), bytes([1, 2, 3, 4])))
+    'tensor uint8 [2, 2]: 1, 2, 3, 4'
+    """
+    shape = ", ".join(map(str, tensor.shape))
+    count = math.prod(tensor.shape)
+    values = _show_numbers(_first_values(tensor, min(count, _MAX_VALUES)), count)
+    return f"tensor {tensor.dtype} [{shape}]: {values}"
+
+
+def _first_values(tensor: Tensor, count: int) -> list[float]:
+    import numpy as np  # late: few records hold tensors
+
+    if tensor.dtype != BFLOAT16:
+        return np.frombuffer(
+            tensor.content, np.dtype(tensor.dtype).newbyteorder("<"), count
+        ).tolist()
+    halves = np.frombuffer(tensor.content, "<u2", count).astype("<u4")
+    return (halves << 16).view("<f4").tolist()
+
+
+def _show_numbers(values: Sequence[float], count: int) -> str:
+    """Return the first numbers of so many.
+
+    >>> _show_numbers([0.5, 1.25], 2), _show_numbers(range(20), 20)
+    ('0.5, 1.25', '0, 1, 2, 3, 4, 5, 6, 7, ... (20 values)')
+    """
+    shown = ", ".join(f"{v:.6g}" if isinstance(v, float) else str(v) for v in values[:_MAX_VALUES])
+    if count > _MAX_VALUES:
+        return f"{shown}, ... ({count} values)"
+    return shown or "no values"
+
+
+def show_bytes(value: bytes) -> str:
+    r"""Return bytes that are no image as text where they are that, else in hexadecimal.
+
+    >>> show_bytes(b"a \xc3\xa9"), show_bytes(b"\xff\x00"), show_bytes(b"")
+    ("'a \\xe9'", '2 bytes: ff 00', "''")
+    """
+    head = value[:_MAX_TEXT_BYTES]
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(head, final=head == value)
+    except UnicodeDecodeError:
+        return _show_hex(value)
+    if any(ord(character) < 32 and character not in "\t\r\n" for character in text):
+        return _show_hex(value)
+    more = "" if head == value else f"... ({len(value)} bytes)"
+    return f"'{printable(text)}'{more}"
+
+
+def _show_hex(value: bytes) -> str:
+    more = " ..." if len(value) > _HEX_BYTES else ""
+    size = "1 byte" if len(value) == 1 else f"{len(value)} bytes"
+    return f"{size}: {value[:_HEX_BYTES].hex(' ')}{more}"
 
 
 def can_be_png(dtype: str, shape: Sequence[int]) -> bool:
