@@ -310,7 +310,7 @@ def test_a_file_that_is_not_a_plan_is_foreign(out: Path, output: Storage, data: 
         publish_plan(PLAN, output, ShardNames())
 
     what = "_plan.json is no plan of beam-tfrec"
-    remedy = "give another --output, or move away what is not of this run"
+    remedy = "give another --output, move it away, or run with --overwrite if an ended run left it"
     assert str(raised.value) == f"E-OUT-FOREIGN {out}: {what}; {remedy}"
     assert (out / "_plan.json").read_bytes() == data
 

@@ -10,11 +10,12 @@ from pipelines.verify import VerifyConfig, verify
 from schemas.manifest import Manifest, from_json
 from schemas.shards import ShardNames
 from tests.memory_runs import FOREIGN, make_sources, run_on
-from tests.memory_store import Killed, MemoryStore, Moment, kill_at
+from tests.memory_store import Killed, Moment, kill_at
 from tests.small_runs import SmallRun, build_run, contents, plan_run, write_set
 from transforms.earlier import list_indexes, read_written
 from transforms.output_files import (
     create_or_compare,
+    names_of_ours,
     refuse_foreign,
     remove_output,
 )
@@ -89,7 +90,7 @@ def test_files_of_our_names_without_a_plan_are_foreign(
     before = contents(out)
 
     with pytest.raises(RuntimeError) as raised:
-        refuse_foreign(output, names)
+        refuse_foreign(output, names_of_ours(output, names))
 
     assert str(raised.value).startswith(f"E-OUT-FOREIGN {out}: {name} is there, but no _plan.json")
     assert contents(out) == before
@@ -163,25 +164,18 @@ def test_older_data_sets_are_read_and_removed_by_their_index_names(
 
 
 @pytest.mark.parametrize(
-    "gone",
-    [
-        ["_plan.json", "manifest.json"],
-        ["manifest.json", "_receipts/*"],
-    ],
+    "gone", [["_plan.json", "manifest.json"], ["manifest.json", "_receipts/*"]]
 )
-def test_any_remains_are_removed_but_no_index_of_the_user_s(
+def test_any_remains_are_removed(
     run: SmallRun, out: Path, output: Storage, gone: list[str]
 ) -> None:
     build_run(run)
     for path in [path for pattern in gone for path in out.glob(pattern)]:
         path.unlink()
-    (out / f"{STEMS[0]}-3.tfrec").unlink()  # so that its receipt only claims the index
-    indexes = [f"index/{STEMS[0]}.parquet", "index/train-00000-of-00099.idx"]
-    put(out, indexes)
 
     remove_output(output, run.job.names, ["train"])
 
-    assert contents(out).keys() == {*indexes}
+    assert contents(out) == {}
 
 
 def test_removing_takes_the_manifest_first_and_the_plan_last(
@@ -256,26 +250,6 @@ def test_files_of_another_program_are_not_removed(
         remove_output(output, ShardNames(), ["train"])
 
     assert contents(out) == before
-
-
-@pytest.mark.parametrize("is_finished", [False, True])
-def test_removing_what_a_run_may_be_writing_is_warned_of(
-    memory_served: None, caplog: pytest.LogCaptureFixture, is_finished: bool
-) -> None:
-    """In a store, which has no locks."""
-    finished = make_sources().store.copy()
-    run_on(finished.start())
-    written_us = 1_800_000_000_000_000
-    objects = {
-        name: o._replace(generation=written_us)
-        for name, o in finished.objects().items()
-        if is_finished or not name.endswith("/manifest.json")
-    }
-
-    remove_output(open_storage(f"{MemoryStore(objects).start().uri}/out"), ShardNames(), ["train"])
-
-    what = "an unfinished run wrote its last shard at 2027-01-15 08:00:00 UTC;"
-    assert (what in caplog.text) is not is_finished
 
 
 @pytest.mark.parametrize("older", [None, b"of an older run"])

@@ -47,7 +47,6 @@ from transforms.output_files import (
     foreign,
     indexes,
     is_shard,
-    leftover,
     missing_files,
     receipts,
     sources_name,
@@ -299,7 +298,7 @@ def _check_output(
     there = top_level(output)
     for name in sorted(written ^ {name for info in shards for name in beside_shard(info)}):
         if name in written:
-            raise leftover(output, f"{name} is not of this plan")
+            raise foreign(output, f"{name} is not of this plan")
         raise foreign(output, f"{name} is gone")
     for info in shards:
         found = there.get(info.file)
@@ -309,7 +308,7 @@ def _check_output(
     files = {info.file for info in shards}
     for name in sorted(there):
         if name not in files and split_of(name, names) is not None:
-            raise leftover(output, f"{name} is no shard of this plan")
+            raise foreign(output, f"{name} is no shard of this plan")
 
 
 def _summarize(

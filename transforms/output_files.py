@@ -1,8 +1,8 @@
 """Files of an output: names that are ours, create-only writes, and deletion by `--overwrite`."""
 
 import contextlib
-import datetime
 import hashlib
+import itertools
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -38,7 +38,7 @@ from schemas.shards import (
     receipt_name,
     shard_stems,
 )
-from transforms.storage import Entry, Storage, is_local, join_uri
+from transforms.storage import Entry, Storage, join_uri
 
 SIDE_FILES = (
     "label_map.pbtxt",
@@ -67,7 +67,6 @@ _OWN_NAMES = {
 }
 _LOG = logging.getLogger(__name__)
 _SOURCES_NAME = re.compile(rf"{SOURCES_DIR}/[0-9a-f]{{32}}\.json")
-_TEXT_INDEX = re.compile(rb"([0-9]+ [0-9]+\n)*")
 
 
 def sources_name(job: str) -> str:
@@ -103,20 +102,8 @@ def conflict(where: str, what: str) -> RuntimeError:
 
 
 def foreign(output: Storage, what: str) -> RuntimeError:
-    """Return the fault of an output with files of somebody else."""
-    remedy = "give another --output, or move away what is not of this run"
-    return RuntimeError(fault_line("E-OUT-FOREIGN", output.root, what, remedy))
-
-
-def is_foreign(error: RuntimeError) -> bool:
-    """Return whether an error is `E-OUT-FOREIGN`."""
-    return str(error).startswith("E-OUT-FOREIGN ")
-
-
-def leftover(output: Storage, what: str) -> RuntimeError:
-    """Return the fault of an output with files that another run of ours may have left."""
-    what += ": a run that was still at work may have written it"
-    remedy = "run again with --overwrite when no other run is at work, or move it away"
+    """Return the fault of an output with files that are not of this run."""
+    remedy = "give another --output, move it away, or run with --overwrite if an ended run left it"
     return RuntimeError(fault_line("E-OUT-FOREIGN", output.root, what, remedy))
 
 
@@ -139,27 +126,21 @@ def check_claim(output: Storage, plan: str) -> None:
     raise RuntimeError(fault_line("E-OUT-PLAN", output.root, what, remedy))
 
 
-def refuse_foreign(
-    output: Storage, names: ShardNames, gone: Collection[str] = (), splits: Collection[str] = ()
-) -> None:
-    """Refuse an output that has no plan, but files of our names.
-
-    Args:
-        output: what may hold them.
-        names: how shard files are called.
-        gone: names that will not be there.
-        splits: of the run, whose shards another run of ours may have left.
-
-    Raises:
-        RuntimeError: `E-OUT-FOREIGN`.
-    """
+def names_of_ours(output: Storage, names: ShardNames) -> set[str]:
+    """Return the files of our names that only a data set, and thus a plan, explains."""
     own = _OWN_NAMES - {EXCLUDED_NAME, PLAN_NAME, *DOCUMENTS}
     ours = {name for name in top_level(output) if name in own or split_of(name, names) is not None}
-    ours |= {*indexes(output, names), *receipts(output)}
-    for name in sorted(ours.difference(gone)):
-        what = f"{name} is there, but no {PLAN_NAME} that names it"
-        ours_to_delete = not gone and _is_removable(output, names, splits, name)
-        raise leftover(output, what) if ours_to_delete else foreign(output, what)
+    return ours | {*indexes(output, names), *receipts(output)}
+
+
+def refuse_foreign(output: Storage, found: Collection[str]) -> None:
+    """Refuse an output that has no plan, but files of our names.
+
+    Raises:
+        RuntimeError: `E-OUT-FOREIGN`, naming the first of them.
+    """
+    if found:
+        raise foreign(output, f"{min(found)} is there, but no {PLAN_NAME} that names it")
 
 
 def top_level(output: Storage) -> dict[str, Entry]:
@@ -237,7 +218,7 @@ def remove_output(
     """Delete a data set of ours, manifest first, so that none is ever there in part.
 
     Deleted are the files that receipts and manifest name, shards of our names for these splits,
-    indexes that are ours, the side files, and the documents without edits; anything else
+    indexes of our names, the side files, and the documents without edits; anything else
     stays. The plan goes last: until then a rerun knows what this was.
 
     Args:
@@ -253,8 +234,6 @@ def remove_output(
         RuntimeError: `E-OUT-FOREIGN` when plan or manifest there are none of ours.
     """
     doomed = removed_names(output, names, splits, keeps_excluded=excluded is not None)
-    if doomed:
-        _warn_of_live_run(output)
     if doomed and excluded is not None:
         _keep_excluded(output, excluded)
     for name in doomed:
@@ -274,45 +253,22 @@ def removed_names(
     if not (_has_plan(output) or manifest or infos):
         return []
     there = top_level(output)
-    shards = {info.file: index_names(index_stem(info.file)) for info in infos}
+    shards = [(info.file, *index_names(index_stem(info.file))) for info in infos]
     if manifest is not None:
         files = [shard.file for shard in manifest.shards]
-        shards |= zip(files, index_names_of(manifest), strict=True)
+        shards += [
+            (file, *index) for file, index in zip(files, index_names_of(manifest), strict=True)
+        ]
     wanted = {"", *splits}
-    named = {*shards, *SIDE_FILES, REJECTED_NAME, DUPLICATES_NAME, EXCLUDED_NAME}
+    named = {*itertools.chain(*shards), *SIDE_FILES, REJECTED_NAME, DUPLICATES_NAME, EXCLUDED_NAME}
     if keeps_excluded:
         named.remove(EXCLUDED_NAME)
     doomed = [MANIFEST_NAME]
     for name in sorted(there):
         if name in named or split_of(name, names) in wanted or _is_own_document(output, name):
             doomed.append(name)
-    # A receipt alone only claims an index: the name may have been taken by a file of the user's.
-    finished = {name for file in shards.keys() & there for name in shards[file]}
-    for name in _names_in(INDEX_DIR, lambda _: True, output):
-        if name in finished or (is_index_name(name, names) and _is_own_index(output, name)):
-            doomed.append(name)
-    doomed += source_notes(output)
-    return [*doomed, *receipts(output), PLAN_NAME]
-
-
-def _warn_of_live_run(output: Storage) -> None:
-    """Say when the youngest receipt was written: its run may still be at work.
-
-    Only of unfinished data sets in stores, where no lock says so. Cloud Storage's generations are
-    microseconds.
-    """
-    if is_local(output.root) or output.stat(MANIFEST_NAME) is not None:
-        return
-    pins = [entry.pin for entry in _entries_in(RECEIPTS_DIR, _is_receipt_name, output)]
-    newest_us = max((int(pin) for pin in pins if pin.isdecimal()), default=0)
-    if newest_us:
-        written = datetime.datetime.fromtimestamp(newest_us / 1e6, datetime.UTC)
-        _LOG.warning(
-            "%s: an unfinished run wrote its last shard at %s UTC; if it is still at work, both"
-            " runs may end with exit code 5: then stop one and run the other with --overwrite",
-            printable(output.root),
-            f"{written:%Y-%m-%d %H:%M:%S}",
-        )
+    doomed += _names_in(INDEX_DIR, lambda name: name in named or is_index_name(name, names), output)
+    return [*doomed, *source_notes(output), *receipts(output), PLAN_NAME]
 
 
 def _keep_excluded(output: Storage, data: bytes) -> None:
@@ -323,29 +279,6 @@ def _keep_excluded(output: Storage, data: bytes) -> None:
 
 def _is_own_document(output: Storage, name: str) -> bool:
     return name in DOCUMENTS and is_sealed(output.read(name))
-
-
-def _is_own_index(output: Storage, name: str) -> bool:
-    """Return whether an index that no finished shard names is one of ours, by its content."""
-    from transforms.shard_index import index_from_parquet  # pyarrow takes 0.2 s
-
-    data = output.read(name)
-    if not name.endswith(".parquet"):
-        return _TEXT_INDEX.fullmatch(data) is not None
-    try:
-        index_from_parquet(data)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_removable(output: Storage, names: ShardNames, splits: Collection[str], name: str) -> bool:
-    try:
-        return name in removed_names(output, names, splits)
-    except RuntimeError as error:
-        if not is_foreign(error):
-            raise
-        return False
 
 
 def _find_manifest(output: Storage) -> Manifest | None:
@@ -372,12 +305,8 @@ def _read_receipts(output: Storage) -> Iterator[ShardInfo]:
 
 
 def _names_in(folder: str, is_ours: Callable[[str], bool], output: Storage) -> list[str]:
-    return sorted(entry.name for entry in _entries_in(folder, is_ours, output))
-
-
-def _entries_in(folder: str, is_ours: Callable[[str], bool], output: Storage) -> Iterator[Entry]:
     entries = output.list(f"{folder}/", recursive=False)
-    return (entry for entry in entries if entry.kind == "file" and is_ours(entry.name))
+    return sorted(entry.name for entry in entries if entry.kind == "file" and is_ours(entry.name))
 
 
 def _is_receipt_name(name: str) -> bool:

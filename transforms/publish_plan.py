@@ -36,7 +36,7 @@ from transforms.earlier import (
 )
 from transforms.output_files import (
     foreign,
-    is_foreign,
+    names_of_ours,
     receipts,
     refuse_foreign,
     removed_names,
@@ -166,7 +166,7 @@ def publish_plan(
     if not output.create(PLAN_NAME, to_json(plan)):
         _refuse_other(plan, output)
     if replaces:
-        refuse_foreign(output, names, splits=plan.splits)
+        refuse_foreign(output, names_of_ours(output, names))
     return 0
 
 
@@ -178,13 +178,10 @@ def is_claimed(plan: JobPlan, output: Storage, names: ShardNames) -> bool:
             when there is none but files of our names are.
     """
     if output.stat(PLAN_NAME) is None:
-        try:
-            refuse_foreign(output, names)
+        found = names_of_ours(output, names)
+        if output.stat(PLAN_NAME) is None:  # else a run that began just now has written them
+            refuse_foreign(output, found)
             return False
-        except RuntimeError as error:
-            # A run that began just now may have created these files, and its plan.
-            if not is_foreign(error) or output.stat(PLAN_NAME) is None:
-                raise
     _refuse_other(plan, output)
     return True
 
@@ -369,13 +366,12 @@ def refuse_no_place(output: Storage) -> None:
         if not is_beams(output.root):
             output.require_folder()
         return
-    above, number = _nearest(output.root), 0
+    above = _nearest(output.root)
+    number = 0
     if not os.path.isdir(above):
-        number = errno.EEXIST if os.path.lexists(output.root) else errno.ENOTDIR
-    elif os.statvfs(above).f_flag & os.ST_RDONLY:
-        number = errno.EROFS
+        number = errno.ENOTDIR
     elif not os.access(above, os.W_OK | os.X_OK):
-        number = errno.EACCES
+        number = errno.EROFS if os.statvfs(above).f_flag & os.ST_RDONLY else errno.EACCES
     if number:
         raise coded(OSError(number, os.strerror(number)), output.root)
 
@@ -405,7 +401,7 @@ def look_at_output(
     """
     if overwrite:
         gone = removed_names(output, names, splits)
-        refuse_foreign(output, names, gone)
+        refuse_foreign(output, names_of_ours(output, names).difference(gone))
         return (OVERWRITTEN, 0) if gone else (FREE, 0)
     if not is_claimed(plan, output, names):
         return FREE, 0
