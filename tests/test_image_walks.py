@@ -145,7 +145,6 @@ PNGS = {
     "palette for gray": (png(ihdr(), chunk(b"PLTE", b"rg"), idat()), "gray"),
     "trailing bytes": (png(end=IEND + b"\0"), "gray trailing_bytes"),
     "pixels in pieces": (png(ihdr(), chunk(b"IDAT"), idat(), idat()), "gray"),
-    "pixels again, once they were all there": (png(ihdr(), idat(), TEXT, idat()), "gray"),
 }
 GIFS = {
     "one frame": (gif(), "palette"),
@@ -243,36 +242,7 @@ REFUSED = {
         gray_jpeg_with(frame(components=b"\1\x31\0\2\x21\0\3\x11\0")),
         TYPE + "JPEG with fractional sampling factors 31 21 11",
     ),
-    "unit of 11 blocks": (
-        jpeg_of(b"\1\x33\0\2\x11\0\3\x11\0"),
-        DAMAGED + "11 blocks in a unit, sampling factors 33 11 11",
-    ),
     "scan first": (jpeg(GRAY_SCAN), DAMAGED + "scan before the frame header"),
-    "long scan header": (
-        jpeg(frame(), segment(0xDA, b"\1\1\0\0\x3f\0\0")),
-        DAMAGED + "scan header of 7 bytes",
-    ),
-    "unknown component": (
-        jpeg_of(YCBCR, scan=scan_of(1, 2, 4)),
-        DAMAGED + "scan of component 4, the frame has 01 02 03",
-    ),
-    "no quantization": (jpeg(frame(), GRAY_SCAN), DAMAGED + "no quantization table 0"),
-    "short quantization table": (
-        gray_jpeg_with(segment(0xDB, b"\0" + bytes(63))),
-        DAMAGED + "quantization tables of 64 bytes",
-    ),
-    "Huffman table of too many symbols": (
-        gray_jpeg_with(segment(0xC4, b"\0\xff\xff" + bytes(14))),
-        DAMAGED + "Huffman table 00 of 510 symbols",
-    ),
-    "arithmetic bounds in the wrong order": (
-        gray_jpeg_with(segment(0xCC, b"\x00\x01")),
-        DAMAGED + "arithmetic conditioning 00 01",
-    ),
-    "restart interval": (
-        gray_jpeg_with(segment(0xDD, b"\1")),
-        DAMAGED + "restart interval of 1 bytes",
-    ),
     "too many scans": (
         jpeg(QUANTIZATION, frame(marker=0xC2), (PROGRESSIVE_SCAN + b"\0") * (MAX_SCANS + 1)),
         DAMAGED + "more than 100 scans",
@@ -320,15 +290,11 @@ REFUSED = {
         png(ihdr(colour_type=3), chunk(b"PLTE", bytes(771)), idat()),
         DAMAGED + "palette of 771 bytes",
     ),
-    "no pixels": (png(ihdr()), DAMAGED + "no pixels"),
-    "only empty IDAT chunks": (
-        png(ihdr(), chunk(b"IDAT"), chunk(b"IDAT")),
-        DAMAGED + "compressed pixels end at byte 0 of 6",
-    ),
     "text between the pixels": (
-        png(ihdr(), chunk(b"IDAT", PIXELS[:5]), TEXT, chunk(b"IDAT", PIXELS[5:])),
-        DAMAGED + "compressed pixels end at byte 2 of 6",
+        png(ihdr(), idat(), TEXT, idat()),
+        DAMAGED + "other chunks between the pixels",
     ),
+    "no pixels": (png(ihdr()), DAMAGED + "no pixels"),
     # GIF
     "GIF signature only": (b"GIF89a", CUT + "6 bytes, a GIF's header takes 13"),
     "no trailer": (gif(end=b""), CUT + "no trailer in 36 bytes, 1 frames"),
@@ -412,42 +378,6 @@ def test_chunks_and_sub_blocks_are_limited(monkeypatch: pytest.MonkeyPatch) -> N
         assert check_image(data) == ImageFault("E-IMG-DAMAGED", detail)
 
 
-# First and last coefficient, then high << 4 | low bit; the scan's components; whether it can be.
-PROGRESSIONS = [
-    (b"\0\0\0", 3, True),
-    (b"\0\1\0", 1, False),  # the first coefficient and others
-    (b"\1\x3f\0", 1, True),
-    (b"\1\x40\0", 1, False),
-    (b"\1\x3f\0", 3, False),
-    (b"\5\4\0", 1, False),
-    (b"\0\0\x0d", 1, True),
-    (b"\0\0\x0e", 1, False),
-    (b"\0\0\x21", 1, True),  # bit 1 after bits 2 and up
-    (b"\0\0\x20", 1, False),
-]
-
-
-@pytest.mark.parametrize("marker", [0xC2, 0xCA])
-@pytest.mark.parametrize(("progression", "components", "can_be"), PROGRESSIONS)
-def test_progressive_scans_are_taken_as_tensorflow_does(
-    marker: int, progression: bytes, components: int, can_be: bool
-) -> None:
-    import tensorflow
-
-    ids = {1: b"\1\0", 3: b"\1\0\2\0\3\0"}[components]
-    head = frame(components={1: b"\1\x11\0", 3: YCBCR}[components], marker=marker)
-    data = jpeg(QUANTIZATION, head, HUFFMAN, segment(0xDA, bytes([components]) + ids + progression))
-    found = check_image(data)
-    if can_be:
-        assert isinstance(found, ImageInfo) and "progressive" in found.traits
-        assert tensorflow.io.decode_image(data).shape == (8, 8, components)
-        return
-    detail = f"progressive scan of {components} components, {progression.hex(' ')}"
-    assert found == ImageFault("E-IMG-DAMAGED", detail)
-    with pytest.raises(tensorflow.errors.InvalidArgumentError):
-        tensorflow.io.decode_image(data)
-
-
 # --- what decoders get
 
 
@@ -463,15 +393,10 @@ def test_a_jpeg_goes_to_the_decoder_without_metadata() -> None:
 
 
 def test_a_png_goes_to_the_decoder_without_metadata() -> None:
-    split = chunk(b"IDAT", PIXELS[:4]) + chunk(b"IDAT", PIXELS[4:])
-    data = png(
-        *(ihdr(colour_type=3), chunk(b"gAMA"), PLTE, chunk(b"tRNS"), split, TEXT, idat()),
-        end=IEND + b"trailing",
-    )
-    assert png_for_decoder(data, MAX_PIXELS) == png(ihdr(colour_type=3), PLTE, split)
-    for surplus in (1, 2**20):
-        data = png(ihdr(), idat(bytes(6 + surplus)), chunk(b"IDAT", b"after its end"))
-        assert png_for_decoder(data, MAX_PIXELS) == data
+    head, split = ihdr(colour_type=3), chunk(b"IDAT", PIXELS[:4]) + chunk(b"IDAT", PIXELS[4:])
+    data = png(head, chunk(b"gAMA"), PLTE, chunk(b"tRNS"), split, TEXT, end=IEND + b"trailing")
+    assert png_for_decoder(data) == png(head, PLTE, split)
+    assert png_for_decoder(data, transparency=True) == png(head, PLTE, chunk(b"tRNS"), split)
 
 
 @pytest.mark.parametrize(
@@ -488,7 +413,7 @@ def test_damaged_pixels_of_a_png_are_refused(pixels: bytes, detail: str) -> None
     data = png(ihdr(), chunk(b"IDAT", pixels))
     assert isinstance(check_image(data), ImageInfo)
     with pytest.raises(BadImage) as caught:
-        png_for_decoder(data, MAX_PIXELS)
+        png_for_decoder(data)
     assert caught.value.fault == ImageFault("E-IMG-DAMAGED", detail)
 
 
@@ -504,9 +429,9 @@ def test_interlaced_rows_are_those_of_pixels_counted_one_by_one(
             pixels[row] = pixels.get(row, 0) + 1
     size = sum(1 + (count * bits + 7) // 8 for count in pixels.values())
     head = ihdr(width_px, height_px, bits, interlace=1)
-    png_for_decoder(png(head, idat(bytes(size))), MAX_PIXELS)
+    png_for_decoder(png(head, idat(bytes(size))))
     with pytest.raises(BadImage, match=f"end at byte {size - 1} of {size}"):
-        png_for_decoder(png(head, idat(bytes(size - 1))), MAX_PIXELS)
+        png_for_decoder(png(head, idat(bytes(size - 1))))
 
 
 def test_gif_frames() -> None:

@@ -32,7 +32,7 @@ from transforms.images.png import SIGNATURE as PNG_SIGNATURE
 from transforms.images.png import png_for_decoder, read_png
 
 if TYPE_CHECKING:
-    from PIL import Image
+    from PIL import Image, ImageFile
 
 __all__ = [
     "MAX_PIXELS",
@@ -155,6 +155,22 @@ def require_same_size(size_px: tuple[int, int], info: ImageInfo) -> None:
         raise damaged(f"decoder's size {size_px[0]} x {size_px[1]} is not the header's")
 
 
+def load(plugin: "type[ImageFile.ImageFile]", data: bytes, info: ImageInfo) -> "Image.Image":
+    """Return the decoded picture of a checked image."""
+    with plugin(io.BytesIO(data)) as image:
+        require_same_size(image.size, info)
+        image.load()
+        return image
+
+
+def load_png(data: bytes, info: ImageInfo, *, transparency: bool = False) -> "Image.Image":
+    """Return the decoded picture of a checked PNG, whose metadata no decoder sees."""
+    from PIL import PngImagePlugin
+
+    bare = png_for_decoder(data, transparency=transparency)
+    return load(PngImagePlugin.PngImageFile, bare, info)
+
+
 def open_foreign(data: bytes, max_pixels: int) -> "Image.Image":
     """Return a WebP, TIFF or AVIF opened by Pillow's plugin of that kind, none of it decoded.
 
@@ -210,7 +226,7 @@ def _decode(data: bytes, info: ImageInfo, max_pixels: int) -> None:
         if info.format == "jpeg":
             _decode_jpeg(jpeg_for_decoder(data, max_pixels), info)
         elif info.format == "png":
-            _decode_png(png_for_decoder(data, max_pixels), info)
+            load_png(data, info)
         elif info.format == "gif":
             for frame in gif_frames(data, max_pixels):
                 _decode_frame(data, frame)
@@ -232,21 +248,11 @@ def _decode_jpeg(data: bytes, info: ImageInfo) -> None:
             raise
         from PIL import JpegImagePlugin
 
-        with JpegImagePlugin.JpegImageFile(io.BytesIO(data)) as image:
-            require_same_size(image.size, info)
-            image.load()
+        load(JpegImagePlugin.JpegImageFile, data, info)
         return
     require_same_size((width_px, height_px), info)
     inks = "CMYK" if "cmyk" in info.traits else "GRAY" if "gray" in info.traits else "RGB"
     simplejpeg.decode_jpeg(data, inks, min_height=1, min_width=1)
-
-
-def _decode_png(data: bytes, info: ImageInfo) -> None:
-    from PIL import PngImagePlugin
-
-    with PngImagePlugin.PngImageFile(io.BytesIO(data)) as image:
-        require_same_size(image.size, info)
-        image.load()
 
 
 def _decode_frame(data: bytes, frame: GifFrame) -> None:

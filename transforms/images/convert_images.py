@@ -9,7 +9,6 @@ import enum
 import hashlib
 import io
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,11 +28,13 @@ from schemas.geometry.boxes import (
     turn_size,
     unturn_box,
 )
-from transforms.images.check_images import check_image, decoding, require_same_size
+from transforms.images.check_images import check_image, decoding, load, load_png
 from transforms.images.decode_images import (
+    NO_METADATA,
     BoxPx,
     Metadata,
     decode_image,
+    jpeg_metadata,
     over_white,
     pixels_of,
     upper_bits,
@@ -47,8 +48,8 @@ from transforms.images.findings import (
     too_many_pixels,
     unreadable,
 )
-from transforms.images.jpeg import jpeg_for_decoder, jpeg_profiles
-from transforms.images.png import SIGNATURE, png_chunk, png_chunks, png_for_decoder
+from transforms.images.jpeg import jpeg_for_decoder
+from transforms.images.png import SIGNATURE, png_chunk, png_chunks
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -61,11 +62,10 @@ _USUAL = frozenset({"alpha", "exif_gps", "exif_orientation", "exif_serial", "gra
 _DRAFT_MARGIN = 2  # a JPEG is decoded to at least so many times the wanted size
 _PIXELS_PER_FILE_BYTE = 8  # of photos as JPEGs: 3 to 10
 _ITEM_BYTES = {"uint8": 1, "uint16": 2, "float16": 2, "float32": 4, "float64": 8}
-_PNG_HEAD_BYTES = 33
 _RGB_OF_8_BITS = bytes([8, 2])  # bit depth and colour type of a PNG
 _GRAY_TYPE, _PALETTE_TYPE = 0, 3
 _TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # EXIF orientations as `Image.Transpose`
-_APP1, _APP2, _ADOBE = 0xFFE1, 0xFFE2, 0xFFEE
+_ADOBE_BYTES = 16  # of its segment
 _SUBSAMPLING_444, _SUBSAMPLING_422 = 0, 1  # as Pillow numbers them; 2 is 4:2:0
 _WHOLE: Crop = (0.0, 0.0, 1.0, 1.0)
 
@@ -339,21 +339,15 @@ def _encoded_again(
     metadata = metadata.for_mode(picture.mode)
     picture.info = {}
     if encoding is Encoding.PNG:
-        return _png(picture, metadata)
-    encoded = _saved(picture, "JPEG", quality=conversion.quality or DEFAULT_QUALITY)
-    end = 4 + int.from_bytes(encoded[4:6], "big")  # the JFIF segment
-    return b"".join([encoded[:end], metadata.jpeg_segments(), encoded[end:]])
+        return _saved(picture, "PNG", metadata)
+    return _saved(picture, "JPEG", metadata, quality=conversion.quality or DEFAULT_QUALITY)
 
 
-def _png(picture: "Image.Image", metadata: Metadata) -> bytes:
-    encoded = _saved(picture, "PNG")
-    head, rest = encoded[:_PNG_HEAD_BYTES], encoded[_PNG_HEAD_BYTES:]
-    return b"".join([head, metadata.png_chunks(), rest])
-
-
-def _saved(picture: "Image.Image", file_format: str, **options: Any) -> bytes:
+def _saved(
+    picture: "Image.Image", file_format: str, metadata: Metadata = NO_METADATA, **options: Any
+) -> bytes:
     out = io.BytesIO()
-    picture.save(out, file_format, **options)
+    picture.save(out, file_format, **metadata.save_options(), **options)
     return out.getvalue()
 
 
@@ -418,26 +412,16 @@ def _turned_jpeg(data: bytes, info: ImageInfo, turn: int) -> bytes:
     """Decode, turn and encode, with the same subsampling, EXIF and colour profile."""
     from PIL import JpegImagePlugin
 
-    bare = jpeg_for_decoder(data, MAX_PIXELS)
-    with JpegImagePlugin.JpegImageFile(io.BytesIO(bare)) as image:
-        require_same_size(image.size, info)
-        subsampling, is_adobe = JpegImagePlugin.get_sampling(image), "adobe" in image.info
-        turned = _transposed(image, turn)
+    image = load(JpegImagePlugin.JpegImageFile, jpeg_for_decoder(data, MAX_PIXELS), info)
+    subsampling = JpegImagePlugin.get_sampling(image)
     if subsampling < 0 or (subsampling == _SUBSAMPLING_422 and turn in SWAPPING):
         subsampling = _SUBSAMPLING_444  # Pillow writes no 4:4:0, and none that is rarer
-    encoded = _saved(turned, "JPEG", quality=DEFAULT_QUALITY, subsampling=subsampling)
-    marker, length = struct.unpack_from(">HH", encoded, 2)  # JFIF, or Adobe where inks are four
-    end = 4 + length
-    # Without Adobe's segment inks are not inverted: neither those that were decoded nor these.
-    head = encoded[:2] if marker == _ADOBE and not is_adobe else encoded[:end]
-    return b"".join([head, *_profile_segments(data), encoded[end:]])
-
-
-def _profile_segments(data: bytes) -> Iterator[bytes]:
-    for body in jpeg_profiles(data, MAX_PIXELS):
-        is_exif = body.startswith(b"Exif")
-        kept = body[:6] + upright_exif(body[6:]) if is_exif else body
-        yield struct.pack(">HH", _APP1 if is_exif else _APP2, len(kept) + 2) + kept
+    turned, metadata = _transposed(image, turn), jpeg_metadata(data).upright()
+    encoded = _saved(turned, "JPEG", metadata, quality=DEFAULT_QUALITY, subsampling=subsampling)
+    if image.mode == "CMYK" and "adobe" not in image.info:
+        # Without Adobe's segment inks are not inverted: neither those that were decoded nor these.
+        return encoded[:2] + encoded[2 + _ADOBE_BYTES :]
+    return encoded
 
 
 def _turned_png(data: bytes, info: ImageInfo, turn: int) -> bytes:
@@ -447,10 +431,12 @@ def _turned_png(data: bytes, info: ImageInfo, turn: int) -> bytes:
     bits, colour_type = data[24], data[25]
     if bits == 16 and colour_type != _GRAY_TYPE:
         raise unreadable("a 16-bit PNG in colour or with alpha, of which a turn would lose 8 bits")
-    is_small_gray = colour_type == _GRAY_TYPE and bits < 8
-    turned = _transposed(_png_samples(data, info, is_small_gray), turn)
-    options = {"bits": bits} if is_small_gray or colour_type == _PALETTE_TYPE else {}
-    encoded = _saved(turned, "PNG", **options)
+    image = load_png(data, info)
+    if colour_type == _GRAY_TYPE and bits < 8:
+        image = _few_bits(image, bits)
+    turned = _transposed(image, turn)
+    options = {"bits": bits} if turned.mode == "P" else {}
+    encoded = _saved(turned, "PNG", NO_METADATA, **options)
     pixels = b"".join(body for name, body in png_chunks(encoded) if name == b"IDAT")
     pieces, have_pixels = [SIGNATURE], False
     for name, body in png_chunks(data):
@@ -469,24 +455,14 @@ def _turned_png(data: bytes, info: ImageInfo, turn: int) -> bytes:
     return b"".join(pieces)
 
 
-def _png_samples(data: bytes, info: ImageInfo, is_small_gray: bool) -> "Image.Image":
-    """Return a PNG's samples; those of few bits of gray as a palette's, else Pillow scales them."""
-    from PIL import PngImagePlugin
+def _few_bits(image: "Image.Image", bits: int) -> "Image.Image":
+    """Return gray of 1, 2 or 4 bits, which Pillow scales to 8, as a palette's, which it saves."""
+    import numpy as np
+    from PIL import Image
 
-    bare = png_for_decoder(data, MAX_PIXELS)
-    if is_small_gray:
-        chunks = [SIGNATURE]
-        for name, body in png_chunks(bare):
-            if name == b"IHDR":
-                chunks.append(png_chunk(name, body[:9] + bytes([_PALETTE_TYPE]) + body[10:]))
-                chunks.append(png_chunk(b"PLTE", bytes(3 << data[24])))
-            elif name != b"PLTE":
-                chunks.append(png_chunk(name, body))
-        bare = b"".join(chunks)
-    with PngImagePlugin.PngImageFile(io.BytesIO(bare)) as image:
-        require_same_size(image.size, info)
-        image.load()
-        return image
+    samples = Image.fromarray(np.asarray(image.convert("L")) // (255 // ((1 << bits) - 1)))
+    samples.putpalette(bytes(3 << bits))
+    return samples
 
 
 # --- images of ids, with their photo
@@ -501,7 +477,7 @@ def _turned_along(image: EncodedImage, photo: EncodedImage) -> EncodedImage:
 
 
 def _resized_along(image: EncodedImage, photo: EncodedImage) -> EncodedImage:
-    from PIL import Image, PngImagePlugin
+    from PIL import Image
 
     window, own_px = photo.window, image.info.size_px
     is_rgb_png = image.info.format == "png" and image.data[24:26] == _RGB_OF_8_BITS
@@ -513,7 +489,6 @@ def _resized_along(image: EncodedImage, photo: EncodedImage) -> EncodedImage:
             return image  # not of this photo: the layout says so
         size_px = turn_size(size_px, orientation)
         crop = crop and unturn_box(*crop, inverse_orientation(orientation))
-    bare = png_for_decoder(image.data, MAX_PIXELS)
-    with PngImagePlugin.PngImageFile(io.BytesIO(bare)) as ids:
-        found = ids.resize(size_px, Image.Resampling.NEAREST, _box_px(ids.size, crop))
-    return _made(image, _png(found, Metadata()), image.turned, Window(own_px, crop))
+    ids = load_png(image.data, image.info)
+    found = ids.resize(size_px, Image.Resampling.NEAREST, _box_px(ids.size, crop))
+    return _made(image, _saved(found, "PNG"), image.turned, Window(own_px, crop))

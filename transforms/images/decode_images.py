@@ -14,17 +14,23 @@ Pure functions of bytes. Limits have been applied to headers before any of these
 
 import contextlib
 import io
-import struct
 import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from schemas.fields import ImageInfo
-from transforms.images.check_images import check_image, decoding, open_foreign, require_same_size
+from transforms.images.check_images import (
+    check_image,
+    decoding,
+    load,
+    load_png,
+    open_foreign,
+    require_same_size,
+)
 from transforms.images.exif import orientation_block, upright_exif
 from transforms.images.findings import MAX_PIXELS, BadImage, ImageFault, unreadable
 from transforms.images.jpeg import jpeg_for_decoder, jpeg_profiles
-from transforms.images.png import SIGNATURE, png_chunk, png_chunks, png_for_decoder
+from transforms.images.png import png_chunks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,7 +47,6 @@ _DRAWN_PX = (64, 48)
 _MAX_PROFILE_BYTES = 4 << 20
 _MAX_SEGMENT_BODY_BYTES = 65_533
 _EXIF_PREFIX, _ICC_PREFIX = b"Exif\0\0", b"ICC_PROFILE\0"
-_APP1, _APP2 = 0xFFE1, 0xFFE2
 _SPACE_OF_MODE = {"L": b"GRAY", "LA": b"GRAY", "I;16": b"GRAY", "RGB": b"RGB ", "RGBA": b"RGB "}
 _SAME_CHANNELS = {"La": "LA", "RGBa": "RGBA", "PA": "RGBA", "RGBX": "RGB", "YCbCr": "RGB"}
 _SIXTEEN_BITS = frozenset({"I;16", "I;16B", "I;16L"})
@@ -64,27 +69,18 @@ class Metadata(NamedTuple):
         space = self.icc[16:20]  # ICC.1:2022, table 19
         return self if space == _SPACE_OF_MODE.get(mode) else self._replace(icc=b"")
 
+    def save_options(self) -> dict[str, bytes]:
+        """Return what Pillow's `save` takes; EXIF too large for a segment of JPEG is left out."""
+        exif = _EXIF_PREFIX + self.exif
+        fits = self.exif and len(exif) <= _MAX_SEGMENT_BODY_BYTES
+        return {"exif": exif if fits else b"", "icc_profile": self.icc}
+
     def upright(self) -> Self:
         """Return it for a picture that was turned upright."""
         return self._replace(exif=upright_exif(self.exif))
 
-    def jpeg_segments(self) -> bytes:
-        """Return the segments of a JPEG that hold it; EXIF too large for one is left out."""
-        at_once = _MAX_SEGMENT_BODY_BYTES - len(_ICC_PREFIX) - 2
-        pieces = [self.icc[at : at + at_once] for at in range(0, len(self.icc), at_once)]
-        segments = [
-            (_APP2, _ICC_PREFIX + bytes([number, len(pieces)]) + piece)
-            for number, piece in enumerate(pieces, start=1)
-        ]
-        if self.exif and len(_EXIF_PREFIX + self.exif) <= _MAX_SEGMENT_BODY_BYTES:
-            segments.insert(0, (_APP1, _EXIF_PREFIX + self.exif))
-        return b"".join(struct.pack(">HH", m, len(body) + 2) + body for m, body in segments)
 
-    def png_chunks(self) -> bytes:
-        """Return the PNG chunks that hold it; they come after the header."""
-        profile = b"ICC Profile\0\0" + zlib.compress(self.icc)
-        chunks = [png_chunk(b"iCCP", profile)] if self.icc else []
-        return b"".join([*chunks, *([png_chunk(b"eXIf", self.exif)] if self.exif else [])])
+NO_METADATA = Metadata()
 
 
 class Decoded(NamedTuple):
@@ -117,7 +113,7 @@ def decode_image(data: bytes, info: ImageInfo, least_px: tuple[int, int] | None 
     """
     shown_px: tuple[float, float] = info.size_px
     if info.format == "jpeg":
-        metadata = _jpeg_metadata(data)
+        metadata = jpeg_metadata(data)
         image, shown_px = _decode_jpeg(data, info, least_px)
     elif info.format == "png":
         metadata, image = _png_metadata(data), _decode_png(data, info)
@@ -221,7 +217,8 @@ def _metadata(exif: bytes, icc: bytes | None) -> Metadata:
     return Metadata(exif, icc if icc and len(icc) <= _MAX_PROFILE_BYTES else b"")
 
 
-def _jpeg_metadata(data: bytes) -> Metadata:
+def jpeg_metadata(data: bytes) -> Metadata:
+    """Return the EXIF and the colour profile of a checked JPEG."""
     bodies = jpeg_profiles(data, MAX_PIXELS)
     exif = [body[len(_EXIF_PREFIX) :] for body in bodies if body.startswith(b"Exif\0")]
     pieces = [body[len(_ICC_PREFIX) :] for body in bodies if body.startswith(_ICC_PREFIX)]
@@ -262,24 +259,11 @@ def _decode_jpeg(
 
 
 def _decode_png(data: bytes, info: ImageInfo) -> "Image.Image":
-    """Decode a PNG with its transparent colours, which are no critical chunk."""
-    from PIL import PngImagePlugin
-
-    transparent = next((body for name, body in png_chunks(data) if name == b"tRNS"), None)
-    pieces = [SIGNATURE]
-    for name, body in png_chunks(png_for_decoder(data, MAX_PIXELS)):
-        if name == b"IDAT" and transparent is not None:
-            pieces.append(png_chunk(b"tRNS", transparent))
-            transparent = None
-        pieces.append(png_chunk(name, body))
-    with PngImagePlugin.PngImageFile(io.BytesIO(b"".join(pieces))) as image:
-        require_same_size(image.size, info)
-        image.load()
-        bits, colour_type = data[24], data[25]
-        found = image.info.get("transparency")
-        if found is not None and colour_type in (_GRAY_TYPE, _RGB_TYPE):
-            return _with_transparency(image, found, bits)
-        return image.convert("LA") if (bits, colour_type) == (16, 4) else image
+    image, bits, colour_type = load_png(data, info, transparency=True), data[24], data[25]
+    found = image.info.get("transparency")
+    if found is not None and colour_type in (_GRAY_TYPE, _RGB_TYPE):
+        return _with_transparency(image, found, bits)
+    return image.convert("LA") if (bits, colour_type) == (16, 4) else image
 
 
 def _with_transparency(
@@ -305,10 +289,11 @@ def _with_transparency(
 def _decode_other(data: bytes, info: ImageInfo) -> "Image.Image":
     from PIL import BmpImagePlugin, GifImagePlugin
 
-    plugins = {"gif": GifImagePlugin.GifImageFile, "bmp": BmpImagePlugin.BmpImageFile}
-    plugin = plugins.get(info.format)
-    image = plugin(io.BytesIO(data)) if plugin else open_foreign(data, MAX_PIXELS)
-    with image:
+    if info.format in ("gif", "bmp"):
+        is_gif = info.format == "gif"
+        plugin = GifImagePlugin.GifImageFile if is_gif else BmpImagePlugin.BmpImageFile
+        return load(plugin, data, info)
+    with open_foreign(data, MAX_PIXELS) as image:
         require_same_size(image.size, info)
         image.load()
         return image

@@ -6,7 +6,7 @@ that the pixels depend on, and what libpng, which TensorFlow decodes with, does 
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from schemas.fields import ImageInfo
@@ -38,7 +38,6 @@ _COLOUR_TYPES = {
 _PALETTE_TYPE = 3
 _CHUNK_TRAITS = {b"tRNS": "alpha", b"acTL": "animated", b"iCCP": "icc_profile"}
 _KNOWN_CRITICAL = frozenset({b"IHDR", b"PLTE", b"IDAT", b"IEND"})
-_IEND = b"\0\0\0\0IEND\xae\x42\x60\x82"
 
 # The first column and row of each pass of an interlaced image, and the steps between its pixels.
 _PASSES = (
@@ -68,9 +67,7 @@ class _Header(NamedTuple):
 def read_png(data: bytes, max_pixels: int) -> ImageInfo:
     """Return the facts of a PNG that is whole: every chunk there, every checksum right.
 
-    The checksums of the compressed pixels say that they are as they were written. They are inflated
-    only where IDAT chunks are empty or interrupted by others: libpng then needs all pixels in the
-    first run of them.
+    The checksums of the compressed pixels say that they are as they were written.
 
     Args:
         data: the file; starts with `SIGNATURE`.
@@ -86,10 +83,11 @@ def read_png(data: bytes, max_pixels: int) -> ImageInfo:
         traits.add("interlaced")
     if header.colour_type == _PALETTE_TYPE:
         channels = 3
-    orientation, end, colours, pixels_bytes = 1, 0, 0, 0
-    seen, before, is_interrupted = set[bytes](), b"", False
+    orientation, end, colours, seen, before = 1, 0, 0, set[bytes](), b""
     for name, start, end in _chunks(data):
         length = end - start - 12
+        if name == b"IDAT" != before and name in seen:
+            raise damaged("other chunks between the pixels")
         _require_place(name, length, header, seen)
         if name in _CHUNK_TRAITS:
             traits.add(_CHUNK_TRAITS[name])
@@ -103,42 +101,33 @@ def read_png(data: bytes, max_pixels: int) -> ImageInfo:
             block = data[start + 8 : end - 4].removeprefix(b"Exif\0\0")
             orientation, exif_traits = read_exif(block)
             traits.update(exif_traits)
-        elif name == b"IDAT":
-            pixels_bytes += length
-            is_interrupted |= before != name and name in seen
         seen.add(name)
         before = name
-    if is_interrupted or not pixels_bytes:
-        png_for_decoder(data, max_pixels)
     if end != len(data):
         traits.add("trailing_bytes")
     size_px = header.width_px, header.height_px
     return ImageInfo("png", *size_px, orientation, tuple(sorted(traits)), channels)
 
 
-def png_for_decoder(data: bytes, max_pixels: int) -> bytes:
-    """Return the PNG with its header, palette and pixels only, after inflating the pixels once.
+def png_for_decoder(data: bytes, *, transparency: bool = False) -> bytes:
+    """Return a PNG that was read with its header, palette and pixels only.
 
     Metadata does not touch the pixels, is what a decoder is most often attacked with, and makes
-    Pillow refuse what libpng reads. A second run of IDAT chunks is left out, as libpng does. The
-    pixels' own end and checksum are proven here, because Pillow stops reading at the last row.
+    Pillow refuse what libpng reads. Their number and checksum are proven here: Pillow
+    reads neither to the end.
+
+    Args:
+        data: the file.
+        transparency: keep transparent colours too.
 
     Raises:
-        BadImage: where the compressed pixels are damaged, too few, or far too many.
+        BadImage: where the compressed pixels are damaged, or far too many.
     """
-    header = _read_header(data, max_pixels)
-    view = memoryview(data)
-    kept, pixels, before = [view[: len(SIGNATURE)]], list[memoryview](), b""
-    for name, start, end in _chunks(data):
-        if name == b"IDAT" and (before == b"IDAT" or not pixels):
-            pixels.append(view[start + 8 : end - 4])
-        elif pixels:
-            break
-        if name in _KNOWN_CRITICAL:
-            kept.append(view[start:end])
-        before = name
-    _require_pixels(pixels, _raw_bytes(header))
-    return b"".join([*kept, _IEND])
+    kept = {*_KNOWN_CRITICAL, *([b"tRNS"] if transparency else [])}
+    chunks = [chunk for chunk in _chunks(data) if chunk[0] in kept]
+    pixels = [data[start + 8 : end - 4] for name, start, end in chunks if name == b"IDAT"]
+    _require_pixels(pixels, _raw_bytes(_read_header(data, MAX_PIXELS)))
+    return b"".join([SIGNATURE, *(data[start:end] for _, start, end in chunks)])
 
 
 def png_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -239,17 +228,16 @@ def _raw_bytes(header: _Header) -> int:
     return total
 
 
-def _require_pixels(pieces: list[memoryview], wanted_bytes: int) -> None:
+def _require_pixels(pieces: Sequence[bytes], wanted_bytes: int) -> None:
     """Inflate the pixels, a piece at a time and thrown away, through their end and checksum."""
     inflate, inflated_bytes = zlib.decompressobj(), 0
     try:
         for piece in pieces:
-            left: bytes | memoryview = piece
-            while left and not inflate.eof:
-                inflated_bytes += len(inflate.decompress(left, _INFLATE_BYTES))
+            while piece and not inflate.eof:
+                inflated_bytes += len(inflate.decompress(piece, _INFLATE_BYTES))
                 if inflated_bytes > wanted_bytes + _SURPLUS_BYTES:
                     raise damaged(f"compressed pixels go on behind the {wanted_bytes} bytes needed")
-                left = inflate.unconsumed_tail
+                piece = inflate.unconsumed_tail
     except zlib.error:
         raise damaged(f"compressed pixels break off at byte {inflated_bytes}") from None
     if not inflate.eof or inflated_bytes < wanted_bytes:
