@@ -2,7 +2,7 @@
 
 import hashlib
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -182,10 +182,10 @@ class KindFacts(msgspec.Struct):
     """A feature's values of one kind.
 
     Attributes:
-        records: that hold them.
+        records: number of records that hold them.
         least: fewest values in one record, of a feature list in one step.
-        most: most values.
-        first: the first such record.
+        most: most values in one of these.
+        first: place of the first such record.
     """
 
     records: int
@@ -193,20 +193,23 @@ class KindFacts(msgspec.Struct):
     most: int
     first: Place
 
+    def extend(self, other: "KindFacts") -> None:
+        """Add the values of later records."""
+        self.records += other.records
+        self.least, self.most = min(self.least, other.least), max(self.most, other.most)
+
 
 class FeatureFacts(msgspec.Struct):
     """One feature of the records.
 
     Attributes:
-        per_step: whether it is a feature list of SequenceExamples.
         kinds: facts by kind: bytes, float, int64 or `NO_KIND`.
         steps: fewest and most steps, of a feature list.
-        images: values that are image files, by their format.
-        no_images: values that are none, empty ones left out.
-        first_no_image: the first record that holds one.
+        images: number of values that are image files, by their format.
+        no_images: number of values that are none, empty ones left out.
+        first_no_image: place of the first record that holds one.
     """
 
-    per_step: bool = False
     kinds: dict[str, KindFacts] = {}
     steps: tuple[int, int] | None = None
     images: dict[str, int] = {}
@@ -222,88 +225,68 @@ class FeatureFacts(msgspec.Struct):
         """Return whether it holds image files: more than half of its values are."""
         return sum(self.images.values()) > self.no_images
 
-    def add(self, lists: Sequence[Values], place: Place) -> None:
-        """Add what a record holds: one list of values, or one of each step."""
-        counts: dict[str, list[int]] = {}
-        for kind, values in lists:
-            counts.setdefault(NO_KIND if kind is None else kind.value, []).append(len(values))
-        for name, found in (counts or {NO_KIND: [0]}).items():
-            self._add_kind(name, KindFacts(1, min(found), max(found), place))
-
-    def add_steps(self, fewest: int, most: int) -> None:
-        """Add numbers of steps."""
-        low, high = self.steps or (fewest, most)
-        self.steps = min(low, fewest), max(high, most)
-
     def extend(self, other: "FeatureFacts") -> None:
-        """Add another's records, which come after these."""
+        """Add what later records hold."""
         for kind, facts in other.kinds.items():
-            self._add_kind(kind, facts)
+            if known := self.kinds.get(kind):
+                known.extend(facts)
+            else:
+                self.kinds[kind] = facts
         if other.steps is not None:
-            self.add_steps(*other.steps)
+            low, high = self.steps or other.steps
+            self.steps = min(low, other.steps[0]), max(high, other.steps[1])
         for name, count in other.images.items():
             self.images[name] = self.images.get(name, 0) + count
         self.no_images += other.no_images
         self.first_no_image = self.first_no_image or other.first_no_image
-
-    def _add_kind(self, kind: str, new: KindFacts) -> None:
-        old = self.kinds.get(kind, new)
-        least, most = min(old.least, new.least), max(old.most, new.most)
-        records = new.records if old is new else old.records + new.records
-        self.kinds[kind] = KindFacts(records, least, most, old.first)
 
 
 class InferredSchema(msgspec.Struct):
     """What records hold; schemas of files add up.
 
     Attributes:
-        records: Examples or SequenceExamples.
-        features: by key.
-        others: records that are neither.
-        first_other: the first of those.
-        unlisted: features beyond `MAX_KEYS`, counted once a record.
+        records: number of Examples or SequenceExamples.
+        features: facts by key.
+        others: number of records that are neither.
+        first_other: place of the first of those.
+        is_cut: whether there are features beyond `MAX_KEYS`.
     """
 
     records: int = 0
     features: dict[str, FeatureFacts] = {}
     others: int = 0
     first_other: Place | None = None
-    unlisted: int = 0
+    is_cut: bool = False
 
     def add(self, record: Sequences, place: Place) -> None:
         """Add a record."""
         self.records += 1
         for key, values in record.context.items():
-            if facts := self.feature(key):
-                facts.add([values], place)
+            self._extend(key, _facts_of([values], place))
         for key, steps in record.feature_lists.items():
-            if facts := self.feature(key, per_step=True):
-                facts.add_steps(len(steps), len(steps))
-                facts.add(steps, place)
+            self._extend(key, _facts_of(steps, place, (len(steps), len(steps))))
 
     def add_other(self, place: Place) -> None:
         """Add a record that is no Example."""
         self.others += 1
         self.first_other = self.first_other or place
 
-    def feature(self, key: str, *, per_step: bool = False) -> FeatureFacts | None:
-        """Return what is known of a feature; None where there are too many."""
-        if key not in self.features:
-            if len(self.features) >= MAX_KEYS:
-                self.unlisted += 1
-                return None
-            self.features[key] = FeatureFacts(per_step)
-        return self.features[key]
-
     def extend(self, other: "InferredSchema") -> None:
         """Add a file's records, which come after these."""
         self.records += other.records
         self.others += other.others
         self.first_other = self.first_other or other.first_other
-        self.unlisted += other.unlisted
+        self.is_cut |= other.is_cut
         for key, facts in other.features.items():
-            if mine := self.feature(key, per_step=facts.per_step):
-                mine.extend(facts)
+            self._extend(key, facts)
+
+    def _extend(self, key: str, facts: FeatureFacts) -> None:
+        if known := self.features.get(key):
+            known.extend(facts)
+        elif len(self.features) < MAX_KEYS:
+            self.features[key] = facts
+        else:
+            self.is_cut = True
 
     def lines(self) -> Iterator[str]:
         """Yield a line a feature: key, kind, records that have it, number of values."""
@@ -316,7 +299,7 @@ class InferredSchema(msgspec.Struct):
             yield "  ".join(
                 cell.ljust(width) for cell, width in zip(row, widths, strict=True)
             ).rstrip()
-        if self.unlisted:
+        if self.is_cut:
             yield f"more than {MAX_KEYS} features: the others are not listed"
 
 
@@ -331,6 +314,20 @@ def conflicts(schema: InferredSchema) -> Iterator[tuple[Place, str]]:
             if kind != usual:
                 what = f"feature {key!r} is of {kind} in {found.records} records, and of {usual}"
                 yield found.first, f"{what} in {kinds[usual].records}"
+
+
+def _facts_of(
+    lists: Iterable[Values], place: Place, steps: tuple[int, int] | None = None
+) -> FeatureFacts:
+    """Return what one record holds of a feature: a list of values, or one of each step."""
+    counts: dict[str, list[int]] = {}
+    for kind, values in lists:
+        counts.setdefault(NO_KIND if kind is None else kind.value, []).append(len(values))
+    kinds = {
+        name: KindFacts(1, min(found), max(found), place)
+        for name, found in (counts or {NO_KIND: [0]}).items()
+    }
+    return FeatureFacts(kinds, steps)
 
 
 def _row(facts: FeatureFacts, records: int) -> tuple[str, str, str, str]:

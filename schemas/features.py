@@ -314,22 +314,20 @@ def roles_of_spec(spec: FeatureSpec) -> Roles:
     features = [feature for feature in spec.features if not feature.per_step]
     kinds = {feature.key: feature.kind for feature in features}
     boxes = [f.key for f in features if f.content is Content.BOX_YXYX]
-    objects = _object_lists(kinds, boxes, may_be_px=spec.name == "keras")
     labels = [f.key for f in features if f.content is Content.CLASS_LABEL]
     labels += _there(("label",), kinds, Kind.INT64) if spec.name == "arrays" else ()
-    of_objects = {found.labels for found in objects}
     plain = {f.key: f.kind for f in features if f.content is Content.PLAIN and not f.repeated}
     return _roles(
         kinds,
         images=tuple(f.key for f in features if f.content is Content.IMAGE and not f.repeated),
         pixels=_there(_PIXELS, plain, Kind.BYTES),
-        objects=objects,
-        class_label=next((key for key in labels if key not in of_objects), ""),
+        objects=_object_lists(kinds, boxes, may_be_px=spec.name == "keras"),
+        class_labels=labels,
     )
 
 
 def roles_of_keys(kinds: Mapping[str, Kind], images: Collection[str] = ()) -> Roles:
-    """Return the roles of strangers' features.
+    """Return the roles of features that another program wrote.
 
     Args:
         kinds: kinds of the features, by key.
@@ -341,13 +339,12 @@ def roles_of_keys(kinds: Mapping[str, Kind], images: Collection[str] = ()) -> Ro
     """
     boxes = [key for key in sorted(kinds) if key.endswith("/bbox") and kinds[key] is Kind.FLOAT]
     pictures = tuple(sorted({*images} & {*kinds} - {_MASK_KEY, *_SEGMENTATIONS}))
-    others = [key for key in _PIXELS if key not in images]
     return _roles(
         kinds,
         images=pictures,
-        pixels=() if pictures else _there(others, kinds, Kind.BYTES),
+        pixels=() if pictures else _there(_PIXELS, kinds, Kind.BYTES),
         objects=_object_lists(kinds, boxes, may_be_px=True),
-        class_label=_first(_CLASS_LABELS, kinds, Kind.INT64),
+        class_labels=_there(_CLASS_LABELS, kinds, Kind.INT64),
     )
 
 
@@ -408,9 +405,10 @@ def _roles(
     images: tuple[str, ...],
     pixels: tuple[str, ...],
     objects: tuple[ObjectRoles, ...],
-    class_label: str,
+    class_labels: Iterable[str],
 ) -> Roles:
     """Return the roles, with those that keys alone tell."""
+    of_objects = {found.labels for found in objects}
     x, y, seen = (f"image/object/keypoint/{name}" for name in ("x", "y", "visibility"))
     points = PointRoles(x, y, _first((seen,), kinds, Kind.INT64))
     return Roles(
@@ -419,7 +417,7 @@ def _roles(
         width=_first(_WIDTHS, kinds, Kind.INT64),
         height=_first(_HEIGHTS, kinds, Kind.INT64),
         objects=objects,
-        class_label=class_label,
+        class_label=next((key for key in class_labels if key not in of_objects), ""),
         class_text=_first(_CLASS_TEXTS, kinds, Kind.BYTES),
         keypoints=points if len(_there((x, y), kinds, Kind.FLOAT)) == 2 else None,
         masks=_first((_MASK_KEY,), kinds, Kind.BYTES),

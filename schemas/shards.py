@@ -1,7 +1,6 @@
 """`ShardPlan` and `ShardInfo`, and the one grammar of a shard's file names."""
 
 import re
-import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -17,15 +16,9 @@ NAMED_TEMPLATES: Mapping[str, str] = {"counted": COUNTED, "plain": PLAIN}
 RECEIPTS_DIR = "_receipts"
 INDEX_DIR = "index"
 _MAX_NAME_BYTES = 255  # of a file on most disks
-_NUMBER_FORMAT = re.compile(r"(0[0-9]{1,2})?d?")  # what `matches` can read back
-_FIELD_FORMATS = {
-    "split": re.compile(""),
-    "index": _NUMBER_FORMAT,
-    "num_shards": _NUMBER_FORMAT,
-    "records": _NUMBER_FORMAT,
-}
-_NUMBER_BEHIND_FIELD = re.compile(r"\}[0-9]*\{(index|num_shards|records)")
-_SPLIT_GROUP = "[a-z][a-z0-9_]*"
+_FIELD = re.compile(r"\{(split(?=\})|index|num_shards|records)(?::(0[0-9]{1,2})?d?)?\}")
+_NUMBER_AFTER_FIELD = re.compile(r"\}[0-9]*\{(?:index|num_shards|records)")
+_SPLIT_NAME = "[a-z][a-z0-9_]*"
 _INDEX_NAME = re.compile(rf"{INDEX_DIR}/([^/]+)\.(?:parquet|idx)")
 _SHARD_SUFFIXES = (".tfrec", ".tfrecord", ".tfrecords", ".record")
 
@@ -139,7 +132,7 @@ def shard_stem(split: str, index: int, num_shards: int) -> str:
     >>> shard_stem("train", 3, 16)
     'train-00003-of-00016'
     """
-    digits = max(5, len(str(num_shards)))
+    digits = _digits(num_shards)
     return f"{split}-{index:0{digits}}-of-{num_shards:0{digits}}"
 
 
@@ -179,72 +172,51 @@ def is_index_name(name: str, names: "ShardNames") -> bool:
 class ShardNames(msgspec.Struct, frozen=True):
     """The grammar of shard file names: a template such as `{split}-{index:05}-{records}.tfrec`.
 
+    Without `{index}` it names one shard a split.
+
     Attributes:
-        template: of the fields `split`, `index`, `num_shards`, `records`.
+        template: text with the fields `split`, `index`, `num_shards` and `records`, each at most
+            once. Numbers may have a fixed width; `:05` becomes wider where the largest needs it.
 
     Raises:
-        ValueError: when the template has another field, holds a `/`, formats a number otherwise
-            than `:05` or in two ways, puts a number right after another field, or has neither
-            `{index}` nor a usual suffix. Without `{index}` it names one shard a split.
+        ValueError: when the template could not name every shard once.
     """
 
     template: str = COUNTED
 
     def __post_init__(self) -> None:
         """Refuse a template that could not name every shard once."""
-        fields = self._fields()
-        if not fields <= _FIELD_FORMATS.keys():
-            raise ValueError(
-                f"shard_names must be counted, plain or a template with {{index}} and at most"
-                f" {{split}}, {{num_shards}}, {{records}}; got {self.template!r}"
-            )
+        parts, fields = _FIELD.split(self.template), self._fields()
+        if set("".join(parts[::3])) & {*"{}"} or len({*fields}) < len(fields):
+            what = "must be counted, plain or a template with {index:05} and at most {split},"
+            raise self._refused(f"{what} {{num_shards}}, {{records}}", "correct it")
         if "index" not in fields and not self.template.endswith(_SHARD_SUFFIXES):
-            raise ValueError(  # it might be the name of another file of the data set
-                "shard_names without {index} must end in .tfrec, .tfrecord, .tfrecords or .record,"
-                f" got {self.template!r}: add one"
-            )
-        if "/" in self.template or self.template.startswith((".", "_")):
-            raise ValueError(
-                f"shard_names must name files in the output itself, not hidden ones,"
-                f" got {self.template!r}: remove the slash, dot or underscore"
-            )
-        if not self.template.isprintable():  # each shard is a line of the log
-            raise ValueError(
-                f"shard_names must be printable, got {self.template!r}: remove line breaks and"
-                " control characters"
-            )
-        self._check_formats()
-        if _NUMBER_BEHIND_FIELD.search(self.template):
-            raise ValueError(
-                f"shard_names must keep numbers apart from other fields, got {self.template!r}:"
-                " put a '-' between them"
-            )
+            # It might be the name of another file of the data set.
+            raise self._refused(f"without {{index}} must end in {_SHARD_SUFFIXES}", "add one")
+        is_hidden = self.template.startswith((".", "_"))
+        if is_hidden or "/" in self.template or not self.template.isprintable():
+            what = "must name files in the output itself, not hidden ones, in printable text"
+            raise self._refused(what, "remove slashes, line breaks, a leading dot or underscore")
+        if _NUMBER_AFTER_FIELD.search(self.template):
+            raise self._refused("must keep numbers apart from other fields", "put a '-' between")
 
     def check_splits(self, splits: Sequence[str], num_shards: Mapping[str, int]) -> None:
         """Refuse a template that would call two shards alike.
 
         Args:
-            splits: of the data set.
-            num_shards: that are asked for, by split; under `""` for the others.
+            splits: splits of the data set.
+            num_shards: numbers that are asked for, by split; under `""` for the others.
         """
         asked = {num_shards.get(split, num_shards.get("")) for split in splits}
         if asked - {1} and "index" not in self._fields():
-            raise ValueError(
-                f"shard_names must hold {{index}} for several shards, got {self.template!r}:"
-                " add it, or give --num_shards 1"
-            )
+            remedy = "add it, or give --num_shards 1"
+            raise self._refused("must hold {index} for several shards", remedy)
         if len(splits) > 1 and "split" not in self._fields():
-            raise ValueError(
-                f"shard_names must hold {{split}} for splits {sorted(splits)},"
-                f" got {self.template!r}: add it"
-            )
-        for split in splits:
-            size_bytes = len(self.file_name(split, 0, 1, 10**9).encode())
-            if size_bytes > _MAX_NAME_BYTES:
-                raise ValueError(
-                    f"shard_names must make names of at most {_MAX_NAME_BYTES} bytes, got one of"
-                    f" {size_bytes} for split {split}: give a shorter template or split"
-                )
+            raise self._refused(f"must hold {{split}} for splits {sorted(splits)}", "add it")
+        longest = max(splits, key=len, default="")
+        if len(self.file_name(longest, 0, 1, 10**9).encode()) > _MAX_NAME_BYTES:
+            what = f"must make names of at most {_MAX_NAME_BYTES} bytes for split {longest}"
+            raise self._refused(what, "give a shorter template or split")
 
     def file_name(self, split: str, index: int, num_shards: int, records: int) -> str:
         """Return a shard's file name.
@@ -255,60 +227,40 @@ class ShardNames(msgspec.Struct, frozen=True):
         'file_00-4096.tfrec'
         """
         values = {"split": split, "index": index, "num_shards": num_shards, "records": records}
-        digits = max(5, len(str(num_shards)))  # names sort, so all get what the largest needs
-        parts: list[str] = []
-        for literal, field, spec, _ in string.Formatter().parse(self.template):
-            parts.append(literal)
-            if field is not None:
-                wide = f"0{digits}" if spec in ("05", "05d") else spec or ""
-                parts.append(format(values[field], wide))
-        return "".join(parts)
+        widths = {"05": f"0{_digits(num_shards)}"}
+
+        def value_of(field: re.Match[str]) -> str:
+            width = field[2] or ""
+            return format(values[field[1]], widths.get(width, width))
+
+        return _FIELD.sub(value_of, self.template)
 
     def matches(self, name: str) -> str | None:
         """Return the split of a file name that this grammar can produce, else None.
 
         A template without `{split}` gives the empty string.
         """
-        match = self._pattern().fullmatch(name)
+        parts = _FIELD.split(self.template)
+        groups = {"split": f"(?P<split>{_SPLIT_NAME})", "": ""}
+        pattern = "".join(
+            re.escape(literal) + groups.get(field, "[0-9]+")
+            for literal, field in zip(parts[::3], [*parts[1::3], ""], strict=True)
+        )
+        match = re.fullmatch(pattern, name)
         return None if match is None else match.groupdict().get("split", "")
 
-    def _check_formats(self) -> None:
-        formats: dict[str, str | None] = {}
-        for _, field, spec, conversion in string.Formatter().parse(self.template):
-            if field is None:
-                continue
-            if conversion or not _FIELD_FORMATS[field].fullmatch(spec or ""):
-                raise ValueError(
-                    f"shard_names has a bad format of {{{field}}} in {self.template!r}:"
-                    " use {split} and {index:05}"
-                )
-            if formats.setdefault(field, spec) != spec:  # `matches` looks for the same digits
-                raise ValueError(
-                    f"shard_names has two formats of {{{field}}} in {self.template!r}: use one"
-                )
+    def _fields(self) -> list[str]:
+        return _FIELD.split(self.template)[1::3]
 
-    def _fields(self) -> set[str]:
-        try:
-            parts = list(string.Formatter().parse(self.template))
-        except ValueError as error:
-            raise ValueError(
-                f"shard_names has a bad format in {self.template!r} ({error}): use {{index:05}}"
-            ) from None
-        return {field for _, field, _, _ in parts if field is not None}
-
-    def _pattern(self) -> re.Pattern[str]:
-        parts: list[str] = []
-        seen: set[str] = set()
-        for literal, field, _, _ in string.Formatter().parse(self.template):
-            parts.append(re.escape(literal))
-            if field is None:
-                continue
-            group = _SPLIT_GROUP if field == "split" else "[0-9]+"
-            parts.append(f"(?P={field})" if field in seen else f"(?P<{field}>{group})")
-            seen.add(field)
-        return re.compile("".join(parts))
+    def _refused(self, what: str, remedy: str) -> ValueError:
+        return ValueError(f"shard_names {what}, got {self.template!r}: {remedy}")
 
 
 def is_split_name(text: str) -> bool:
     """Return whether `text` can name a split: lower-case letters, digits, `_`, a letter first."""
-    return re.fullmatch(_SPLIT_GROUP, text) is not None
+    return re.fullmatch(_SPLIT_NAME, text) is not None
+
+
+def _digits(num_shards: int) -> int:
+    """Return the digits of every shard's numbers, so that names sort."""
+    return max(5, len(str(num_shards)))

@@ -36,8 +36,6 @@ FILE_NAMES = {
     ),
     "six digits": (COUNTED, ("val", 7, 100_000, 1), "val-000007-of-100000-1.tfrec"),
     "six digits with a d": ("{index:05d}.tfrec", ("val", 7, 100_000, 1), "000007.tfrec"),
-    "a text like a width": ("{{a:05}}-{index:05}", ("val", 7, 100_000, 1), "{a:05}-000007"),
-    "braces": ("{{{index}}}", ("val", 7, 16, 1), "{7}"),
 }
 
 
@@ -53,7 +51,6 @@ NOT_MATCHING = [
     (COUNTED, "train-00000-of-00016.tfrec"),
     (PLAIN, "train-0000\u0661-of-00016.tfrec"),  # an Arabic digit
     (PLAIN, "sub/train-00000-of-00016.tfrec"),
-    ("{split}.{split}-{index}", "val.train-7"),
 ]
 
 
@@ -70,7 +67,6 @@ TEMPLATES = [
     "{index}{split}-{records:08}",
     "{records}of{split}0x{index:03d}",
     "[{split}]*?{index}+({num_shards}).tfrec",
-    "{split}-{index:05}-{split}-{index:05}",
 ]
 SHARDS = st.tuples(SPLITS, st.integers(0, 10**6), st.integers(1, 10**6), st.integers(0, 10**7))
 
@@ -92,14 +88,16 @@ def test_no_two_shards_share_a_name(template: str) -> None:
 
 
 # Template, and what is said of it after `shard_names`.
+UNKNOWN = "must be counted, plain or a template with {index:05} and at most {split}, {num_shards},"
 BAD_TEMPLATES = [
-    ("README.md", "without {index} must end in .tfrec, .tfrecord, .tfrecords or .record, got"),
-    ("{index}-{shard}", "must be counted, plain or a template with {index} and at most {split},"),
-    ("{split}/{index}", "must name files in the output itself, not hidden ones, got"),
-    ("{index}\n.tfrec", r"must be printable, got '{index}\n.tfrec': remove line breaks and"),
-    ("{index", "has a bad format in '{index' (expected '}' before end of string): use"),
-    ("{split:>9}-{index}", "has a bad format of {split} in '{split:>9}-{index}': use"),
-    ("{index:05}-{index:03}", "has two formats of {index} in '{index:05}-{index:03}': use one"),
+    ("README.md", "without {index} must end in ('.tfrec', '.tfrecord',"),
+    ("{index}-{shard}", UNKNOWN),
+    ("{index", UNKNOWN),
+    ("{split:>9}-{index}", UNKNOWN),
+    ("{{a}}-{index}", UNKNOWN),
+    ("{index:05}-{index:03}", UNKNOWN),
+    ("{split}/{index}", "must name files in the output itself, not hidden ones, in printable"),
+    ("{index}\n.tfrec", "must name files in the output itself, not hidden ones, in printable"),
     ("{index}{records}.tfrec", "must keep numbers apart from other fields, got"),
 ]
 
@@ -115,7 +113,6 @@ INDEX = "hold {index} for several shards, got"
 SPLITS_OF_TEMPLATES = [
     ("{index}.tfrec", ["train"], {}, ""),
     ("{index}.tfrec", ["val", "train"], {}, "hold {split} for splits ['train', 'val'], got"),
-    ("{{split}}-{index}.tfrec", ["a", "b"], {}, "hold {split} for splits ['a', 'b'], got"),
     ("{split}.tfrecord", ["train", "val"], {"train": 1, "val": 1}, ""),
     ("{split}.tfrecord", ["train", "val"], {"train": 1}, INDEX),
     ("{split}.tfrecord", ["train", "val"], {"": 2, "train": 1}, INDEX),
