@@ -124,21 +124,9 @@ SECTIONS = {
         "section 'images' is missing (found photos, annotations, categories)",
     ),
     "nothing": (b"{}", "section 'images' is missing (found nothing)"),
-    "sections one level down": (
-        b'{"coco":' + SMALL + b"}",
-        "section 'images' is missing (found coco)",
-    ),
-    "two images": (
-        b'{"images":[],' + SMALL[1:],
-        "section 'images' stands at byte offset 1 and again at 13",
-    ),
-    "one of them escaped": (
+    "twice, once escaped": (
         rb'{"im\u0061ges":[],' + SMALL[1:],
-        "section 'images' stands at byte offset 1 and again at 18",
-    ),
-    "three categories, and others inside": (
-        b'{"a":"categories","b":{"categories":1},"categories":[],"categories":[],' + SMALL[1:],
-        "section 'categories' stands at byte offset 39 and again at 55",
+        "section 'images' is twice (found images, images, annotations, categories)",
     ),
 }
 
@@ -167,16 +155,15 @@ def test_nesting_up_to_64_is_accepted(data: bytes) -> None:
 
 
 TOO_DEEP = {
-    "65": (nested(65), 71, "[]]]]]]]]]]]]]]]]]]]"),
-    "too deep for the parser": (nested(100_000), 71, "[[[[[[[[[[[[[[[[[[[["),
-    "too deep and cut off": (b'{"a":' * 100_000, 320, '{"a":{"a":{"a":{"a":'),
+    "65": nested(65),
+    "too deep for the parser": nested(100_000),
+    "too deep and cut off": b'{"a":' * 100_000,
 }
 
 
-@pytest.mark.parametrize(("data", "offset", "there"), TOO_DEEP.values(), ids=TOO_DEEP)
-def test_nesting_beyond_64_is_refused(data: bytes, offset: int, there: str) -> None:
-    what = f"values nest deeper than 64 at byte offset {offset}, where {there!r} stands"
-    refused(data, malformed(what, "give a COCO annotation file"))
+@pytest.mark.parametrize("data", TOO_DEEP.values(), ids=TOO_DEEP)
+def test_nesting_beyond_64_is_refused(data: bytes) -> None:
+    refused(data, malformed("values nest deeper than 64", "give a COCO annotation file"))
 
 
 def depth(value: Any) -> int:

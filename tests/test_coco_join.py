@@ -57,22 +57,11 @@ def test_the_kind_follows_from_the_content(data: bytes, kind: Kind) -> None:
     assert parse(data).kind is kind
 
 
-MIXED = "section 'annotations' mixes kinds: the first are"
 UNKNOWN = {
     "no kind": (
         coco([image()], [{"id": 5, "text": "x"}]),
         "section 'annotations' is of no known kind: its first has id, text;"
         " give instances, person_keypoints, captions or panoptic files",
-    ),
-    "a caption among instances": (
-        coco([image()], [annotation(), CAPTION]),
-        f"{MIXED} instances, $.annotations[1] has id, image_id, caption;"
-        " give each kind in a file of its own",
-    ),
-    "an instance among captions": (
-        captions(CAPTION, annotation()),
-        f"{MIXED} captions, $.annotations[1] has id, image_id, category_id, bbox, area;"
-        " give each kind in a file of its own",
     ),
     "panoptic without categories": (
         captions(PANOPTIC),
@@ -82,7 +71,7 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize(("data", "what"), UNKNOWN.values(), ids=UNKNOWN)
-def test_unknown_and_mixed_kinds_are_refused(data: bytes, what: str) -> None:
+def test_unknown_kinds_are_refused(data: bytes, what: str) -> None:
     stopped(f"E-ANN-SECTION f0.json: {what}", data)
 
 

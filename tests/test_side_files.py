@@ -45,7 +45,7 @@ def objects_of(content: object, *, segmentations: bool = True) -> Any:
     parse = parse_labelme if format_of(data) is SideFormat.LABELME else parse_sa1b
     side = parse(data)
     assert isinstance(side, SideFile), side
-    return open_objects(side, segmentations=segmentations)
+    return open_objects(side, segmentations=segmentations)[0]
 
 
 def test_a_polygon_is_an_object_with_the_box_around_it() -> None:

@@ -26,6 +26,8 @@ from schemas.annotations.coco_file import (
     refuse_twins,
 )
 from schemas.annotations.coco_objects import (
+    NOTHING_JOINED,
+    Joined,
     ObjectOpener,
     PanopticImage,
     decode_segments,
@@ -39,7 +41,6 @@ from schemas.manifest import Label, SourceFile
 _ID = operator.attrgetter("id")
 _KINDS = list(Kind)
 _KINDS_OF_IDS = ((Kind.INSTANCES, Kind.KEYPOINTS), (Kind.CAPTIONS,), (Kind.PANOPTIC,))
-_NO_KEYPOINTS: Mapping[Any, msgspec.Raw] = {}
 
 
 class AnnotatedImage(NamedTuple):
@@ -110,7 +111,7 @@ class CocoFiles:
             for place, category in enumerate(file.categories)
             if not _is_thing(category, place, file)
         }
-        self._segmentations = segmentations
+        self._outlined = segmentations
         self._num_ids = _count_ids(self._files)
         self._image_values: dict[int | str, str] = {}
         for file in self._files:
@@ -226,7 +227,7 @@ class CocoFiles:
 
     def _join_keypoints(
         self, instances: list[tuple[CocoFile, CocoInstance]]
-    ) -> tuple[list[CocoInstance], dict[tuple[int | str, int], msgspec.Raw]]:
+    ) -> tuple[list[CocoInstance], Joined]:
         """Return the instances of an image, and the keypoints of those that another file has.
 
         They join where annotation id and category are the same and stand in one file of each kind
@@ -250,30 +251,13 @@ class CocoFiles:
         self,
         image: CocoImage,
         instances: Iterable[CocoInstance],
-        joined: Mapping[tuple[int | str, int], msgspec.Raw] = _NO_KEYPOINTS,
+        joined: Joined = NOTHING_JOINED,
     ) -> AnnotatedImage:
-        objects: list[tuple[int | str, ObjectFields]] = []
-        segmentations: list[Segmentation] = []
-        bad: list[BadAnnotation] = []
-        open_object, outlined = self._opener.open, self._segmentations  # a million times
-        for instance in instances:
-            keypoints = instance.keypoints
-            if joined:
-                keypoints = joined.get((instance.id, instance.category_id), keypoints)
-            found = open_object(instance, keypoints, image)
-            if not isinstance(found, ObjectFields):
-                bad.append(BadAnnotation(instance.id, *found))
-                continue
-            if outlined:
-                outline = self._opener.open_segmentation(instance, image)
-                if not isinstance(outline, Segmentation):
-                    bad.append(BadAnnotation(instance.id, *outline))
-                    continue
-                segmentations.append(outline)
-            objects.append((instance.id, found))
+        opened = self._opener.open_all(instances, image, joined, segmentations=self._outlined)
+        objects, segmentations, bad = opened
         if bad:
             _sort(bad)
-        if not self._segmentations:
+        if not self._outlined:
             _sort(objects)
             return AnnotatedImage(image, objects, bad)
         pairs = sorted(zip(objects, segmentations, strict=True), key=_by_id_and_outline)
@@ -407,11 +391,10 @@ def _count_ids(files: Sequence[CocoFile]) -> int:
     """Return how many different ids annotations have; captions and images count for themselves."""
     total = 0
     for kinds in _KINDS_OF_IDS:
-        of_kind = [file for file in files if file.kind in kinds]
-        if len(of_kind) == 1:
-            total += of_kind[0].num_ids
-        else:
-            total += len({annotation.id for file in of_kind for annotation in file.annotations})
+        ids: set[int | str] = set()
+        for file in files:
+            ids.update(map(_ID, file.annotations) if file.kind in kinds else ())
+        total += len(ids)
     return total
 
 

@@ -26,7 +26,6 @@ AnyCategory = TypeVar("AnyCategory")  # int64; the class's name in files of one 
 
 NOTHING = msgspec.Raw(b"")
 _NULL = msgspec.Raw(b"null")
-_ID = operator.attrgetter("id")
 _KEYPOINTS = operator.attrgetter("keypoints")
 _FieldValue = int | float | str | None
 
@@ -158,7 +157,6 @@ class CocoFile:
         images: in the file's order, ids and names unique.
         categories: in the file's order; an id has one name. Empty for captions.
         annotations: in the file's order.
-        num_ids: different ids of the annotations.
         licenses: that it names, by id.
         image_values: of the field of images that was asked for, in their order; empty where an
             image has none.
@@ -198,7 +196,6 @@ class CocoFile:
         if self.kind is Kind.INSTANCES:
             missing = operator.countOf(map(_KEYPOINTS, self.annotations), NOTHING)
             self.kind = Kind.KEYPOINTS if missing < len(self.annotations) else Kind.INSTANCES
-        self.num_ids = len(set(map(_ID, self.annotations)))
         self.licenses: list[License] = read_licenses(sections.find("licenses"))
         self._check_images()
         unite_labels([Label(category.id, category.name) for category in self.categories], where)
@@ -258,8 +255,6 @@ class CocoFile:
             return msgspec.json.decode(section, type=list.__class_getitem__(entry))
         except msgspec.ValidationError as error:
             what, _, at = str(error).partition(" - at `$")  # no path: the section itself
-            if name == "annotations":
-                self._refuse_mixture(section, at)
             raise self.wrong_type(f"{what} - at `$.{name}{at or '`'}") from None
 
     def _decode_field(self, images: msgspec.Raw, name: str) -> list[str]:
@@ -276,18 +271,6 @@ class CocoFile:
             remedy = "write text or a number, or split by another field"
             raise self.wrong_type(f"{what} - at `$.images{at or '`'}", remedy) from None
         return [_as_text(found.value) for found in entries]
-
-    def _refuse_mixture(self, section: msgspec.Raw, at: str) -> None:
-        """Refuse an entry of another kind than the first, which only looks like a wrong type."""
-        place, bracket, _ = at.removeprefix("[").partition("]")
-        if not bracket or not place.isdigit():
-            return
-        entries = msgspec.json.decode(section, type=list[msgspec.Raw])
-        keys = first_keys(msgspec.Raw(b"[%b]" % bytes(entries[int(place)])))
-        if kind_of(keys) not in (None, self.kind):
-            what = f"section 'annotations' mixes kinds: the first are {self.kind.value},"
-            what += f" $.annotations[{place}] has {', '.join(keys[:8])}"
-            raise self.fault("E-ANN-SECTION", what, "give each kind in a file of its own")
 
     def _check_images(self) -> None:
         """Refuse broken sizes, names outside the root, and twins; give names their form."""

@@ -14,7 +14,7 @@ from schemas.annotations.coco_file import (
     CocoInstance,
     CocoSegment,
 )
-from schemas.fields import ObjectFields, Segmentation, SegmentFields
+from schemas.fields import BadAnnotation, ObjectFields, Segmentation, SegmentFields
 from schemas.geometry.boxes import BBoxXywhPx, check_bbox
 
 _DECODE_BBOX = msgspec.json.Decoder(BBoxXywhPx).decode  # a JSON number is finite, or refused
@@ -43,6 +43,26 @@ class _Rle(msgspec.Struct, gc=False):
 _DECODE = msgspec.json.Decoder(list[list[float]] | _Rle | None).decode
 
 
+Joined = Mapping[tuple[int | str, Any], msgspec.Raw]
+"""Keypoints by annotation id and category id."""
+
+NOTHING_JOINED: Joined = {}
+
+
+class OpenedObjects(NamedTuple):
+    """The objects of an image.
+
+    Attributes:
+        objects: (annotation id, object).
+        segmentations: one for each object, where they are asked for.
+        bad: annotations that cannot be written, with the reasons.
+    """
+
+    objects: list[tuple[int | str, ObjectFields]]
+    segmentations: list[Segmentation]
+    bad: list[BadAnnotation]
+
+
 class ObjectOpener:
     """Opens what an annotation file holds as slices.
 
@@ -56,7 +76,42 @@ class ObjectOpener:
         self.repairs: Counter[str] = Counter()
         self._num_keypoints = num_keypoints
 
-    def open(
+    def open_all(
+        self,
+        instances: Iterable[CocoInstance],
+        image: CocoImage,
+        joined: Joined = NOTHING_JOINED,
+        *,
+        segmentations: bool,
+    ) -> OpenedObjects:
+        """Return the objects of an image's annotations, in their order.
+
+        Args:
+            instances: the annotations.
+            image: their image.
+            joined: keypoints that another file has for some of them.
+            segmentations: open these too; an object whose own is bad is then dropped.
+        """
+        found = OpenedObjects([], [], [])
+        for instance in instances:
+            keypoints = instance.keypoints
+            if joined:
+                keypoints = joined.get((instance.id, instance.category_id), keypoints)
+            fields = self._open(instance, keypoints, image)
+            if not isinstance(fields, ObjectFields):
+                found.bad.append(BadAnnotation(instance.id, *fields))
+                continue
+            if segmentations:
+                parsed = _parse_segmentation(instance, image)
+                if not isinstance(parsed, ParsedSegmentation):
+                    found.bad.append(BadAnnotation(instance.id, *parsed))
+                    continue
+                self.repairs.update(parsed.repairs)
+                found.segmentations.append(parsed.segmentation)
+            found.objects.append((instance.id, fields))
+        return found
+
+    def _open(
         self, instance: CocoInstance, keypoints: msgspec.Raw, image: CocoImage
     ) -> ObjectFields | tuple[str, str]:
         """Return the object of an annotation, or (code, detail) of why there is none."""
@@ -77,16 +132,6 @@ class ObjectOpener:
             return ObjectFields(category_id, bbox, area, crowd)
         points = self._open_keypoints(keypoints, category_id)
         return ObjectFields(category_id, bbox, area, crowd, points)
-
-    def open_segmentation(
-        self, instance: CocoInstance, image: CocoImage
-    ) -> Segmentation | tuple[str, str]:
-        """Return where an object's pixels are, or (code, detail) of why that cannot be said."""
-        parsed = _parse_segmentation(instance, image)
-        if not isinstance(parsed, ParsedSegmentation):
-            return parsed
-        self.repairs.update(parsed.repairs)
-        return parsed.segmentation
 
     def _open_keypoints(self, raw: msgspec.Raw, category_id: int) -> list[float]:
         """Return keypoints; none where they are not what the category asks for."""

@@ -5,9 +5,7 @@ the byte offset and what stands there.
 """
 
 import codecs
-import itertools
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -36,23 +34,16 @@ class _EveryKey:
 
 
 class Sections:
-    """The values of a JSON object by key, unparsed.
+    """The values of a JSON object by key, unparsed."""
 
-    Attributes:
-        names: its keys in their order; one that stands twice is there twice.
-    """
-
-    def __init__(self, pairs: dict[_EveryKey, msgspec.Raw], data: bytes, where: str) -> None:
-        """Take what `parse_sections` found in the bytes of a file."""
-        self.names = [key.text for key in pairs]
-        self._values = list(pairs.values())
-        self._data = data
+    def __init__(self, pairs: dict[_EveryKey, msgspec.Raw], where: str) -> None:
+        """Take what `parse_sections` found in the file `where`."""
+        self._pairs = [(key.text, value) for key, value in pairs.items()]
         self._where = where
 
     def find(self, name: str) -> msgspec.Raw:
         """Return the last value of a key that may be there; `null` where it is not."""
-        values = dict(zip(self.names, self._values, strict=True))
-        return values.get(name, msgspec.Raw(b"null"))
+        return dict(self._pairs).get(name, msgspec.Raw(b"null"))
 
     def take(self, name: str) -> msgspec.Raw:
         """Return the value of a key that must be there, once.
@@ -60,12 +51,11 @@ class Sections:
         Raises:
             RuntimeError: `E-ANN-SECTION` when the key is missing or stands twice.
         """
-        if self.names.count(name) == 1:
-            return self._values[self.names.index(name)]
-        what = f"section {name!r} is missing (found {', '.join(self.names[:8]) or 'nothing'})"
-        if name in self.names:
-            first, second = itertools.islice(_key_offsets(self._data, name), 2)
-            what = f"section {name!r} stands at byte offset {first} and again at {second}"
+        names = [key for key, _ in self._pairs]
+        if names.count(name) == 1:
+            return dict(self._pairs)[name]
+        problem = "twice" if name in names else "missing"
+        what = f"section {name!r} is {problem} (found {', '.join(names[:8]) or 'nothing'})"
         raise RuntimeError(fault_line("E-ANN-SECTION", self._where, what, _REMEDY))
 
 
@@ -92,10 +82,10 @@ def parse_sections(data: bytes, where: str) -> Sections:
     except msgspec.DecodeError as error:
         raise _fault(where, _what_stands_there(error, data), "repair the file") from None
     except RecursionError:
-        raise _nests_too_deep(data, where) from None
-    if nests_deeper(data, MAX_NESTING):
-        raise _nests_too_deep(data, where)
-    return Sections(pairs, data, where)
+        pairs = None
+    if pairs is None or nests_deeper(data, MAX_NESTING):
+        raise _fault(where, f"values nest deeper than {MAX_NESTING}", _REMEDY)
+    return Sections(pairs, where)
 
 
 def first_keys(array: msgspec.Raw) -> list[str]:
@@ -106,12 +96,14 @@ def first_keys(array: msgspec.Raw) -> list[str]:
     """
     text = memoryview(array)
     keys: list[str] = []
-    if not _ARRAY_OF_OBJECTS.match(text):
-        return keys
-    for bracket, (depth, _, key) in enumerate(_keys_and_brackets(text)):
-        if depth == 1 and bracket:
-            break
-        if depth == 2 and key:
+    depth = 0
+    for token in _STRING_OR_BRACKET.finditer(text) if _ARRAY_OF_OBJECTS.match(text) else ():
+        key, colon = token.groups()
+        if key is None:
+            depth += 1 if token[0] in b"[{" else -1
+            if depth == 1 and token[0] == b"}":
+                break
+        elif colon and depth == 2:
             keys.append(msgspec.json.decode(key))
     return keys
 
@@ -157,29 +149,6 @@ def _first_not_utf8(data: bytes) -> int | None:
         except UnicodeDecodeError as error:  # its object begins with what the last piece left over
             return end - len(error.object) + error.start
     return None
-
-
-def _keys_and_brackets(data: bytes | memoryview) -> Iterator[tuple[int, int, bytes]]:
-    """Yield (depth, byte offset, key or nothing): slow, for the messages of refused files."""
-    depth = 0
-    for match in _STRING_OR_BRACKET.finditer(data):
-        key, colon = match.groups()
-        if key is None:
-            depth += 1 if match[0] in b"[{" else -1
-        yield depth, match.start(), key if colon else b""
-
-
-def _key_offsets(data: bytes, name: str) -> Iterator[int]:
-    for depth, offset, key in _keys_and_brackets(data):
-        if depth == 1 and key and msgspec.json.decode(key) == name:
-            yield offset
-
-
-def _nests_too_deep(data: bytes, where: str) -> RuntimeError:
-    offset = next(at for depth, at, _ in _keys_and_brackets(data) if depth > MAX_NESTING)
-    there = _standing_at(data, offset)
-    what = f"values nest deeper than {MAX_NESTING} at byte offset {offset}, where {there!r} stands"
-    return _fault(where, what, _REMEDY)
 
 
 def _what_stands_there(error: msgspec.DecodeError, data: bytes) -> str:

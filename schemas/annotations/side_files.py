@@ -12,8 +12,8 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import msgspec
 
 from schemas.annotations.coco_file import NOTHING, CocoImage, CocoInstance, Int64, PositiveInt
-from schemas.annotations.coco_objects import ObjectOpener
-from schemas.fields import BadAnnotation, ObjectFields, Segmentation
+from schemas.annotations.coco_objects import ObjectOpener, OpenedObjects
+from schemas.fields import BadAnnotation
 
 _UTF8_BOM = b"\xef\xbb\xbf"
 
@@ -119,22 +119,6 @@ class SideFile(NamedTuple):
     bad: list[BadAnnotation]
 
 
-class OpenedObjects(NamedTuple):
-    """The objects of a side file.
-
-    Attributes:
-        objects: with their ids, by id.
-        segmentations: one an object, where they are asked for.
-        bad: those that cannot be written, with the reasons.
-        repairs: what was mended, with counts.
-    """
-
-    objects: list[tuple[int | str, ObjectFields]]
-    segmentations: list[Segmentation]
-    bad: list[BadAnnotation]
-    repairs: Counter[str]
-
-
 def decode(decoder: "msgspec.json.Decoder[T]", data: bytes) -> T | str:
     """Return what a decoder makes of a file, or what is wrong with it.
 
@@ -211,8 +195,8 @@ def cells_at(data: bytes, paths: Collection[str]) -> dict[str, Any] | str:
     return cells
 
 
-def open_objects(side: SideFile, *, segmentations: bool) -> OpenedObjects:
-    """Return the objects of a side file, checked as COCO's are.
+def open_objects(side: SideFile, *, segmentations: bool) -> tuple[OpenedObjects, Counter[str]]:
+    """Return the objects of a side file, checked as COCO's are, and what was mended, with counts.
 
     Args:
         side: the file.
@@ -220,20 +204,8 @@ def open_objects(side: SideFile, *, segmentations: bool) -> OpenedObjects:
     """
     opener = ObjectOpener({entry.category_id: 0 for entry in side.entries})
     image: CocoImage = CocoImage(id=0, width=side.width_px, height=side.height_px)
-    found = OpenedObjects([], [], [*side.bad], opener.repairs)
-    for entry in side.entries:
-        fields = opener.open(entry, NOTHING, image)
-        if not isinstance(fields, ObjectFields):
-            found.bad.append(BadAnnotation(entry.id, *fields))
-            continue
-        if segmentations:
-            outline = opener.open_segmentation(entry, image)
-            if not isinstance(outline, Segmentation):
-                found.bad.append(BadAnnotation(entry.id, *outline))
-                continue
-            found.segmentations.append(outline)
-        found.objects.append((entry.id, fields))
-    return found
+    found = opener.open_all(side.entries, image, segmentations=segmentations)
+    return found._replace(bad=[*side.bad, *found.bad]), opener.repairs
 
 
 def parse_labelme(data: bytes) -> SideFile | str:

@@ -256,7 +256,7 @@ class SideObjects:
         side = found if isinstance(found, str) else _PARSERS[found](text)
         if isinstance(side, str):
             return SideFault("E-ANN-FILE", side)
-        opened = open_objects(side, segmentations=self.segmentations)
+        opened, repairs = open_objects(side, segmentations=self.segmentations)
         objects = [fields for _, fields in opened.objects]
         return SideSample(
             pack(PictureFields(side.width_px, side.height_px, objects)),
@@ -264,7 +264,7 @@ class SideObjects:
             tuple(annotation_id for annotation_id, _ in opened.objects),
             tuple(opened.bad),
             frozenset(str(one.category_id) for one in objects),
-            opened.repairs,
+            repairs,
         )
 
     def nothing(self) -> SideSample:
