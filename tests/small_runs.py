@@ -177,7 +177,7 @@ def without_earlier(
     rejected = [item for item in items if isinstance(item, Rejected)]
     (file,) = (item for item in items if isinstance(item, SplitSource))
     new, still_rejected, tally = leave_out_earlier(samples, rejected, sources)
-    return [*new, *still_rejected, count_earlier(file, [tally])]
+    return [*new, *still_rejected, count_earlier(file, [(file.split, tally)])]
 
 
 def plan_samples(

@@ -500,7 +500,7 @@ def test_samples_are_joined_with_earlier_data_sets(
         )
         new = [s for split in known for s in left[split][0]]
         still = [reject for split in known for reject in left[split][1]]
-        files = [count_earlier(file_of(split, 6), [left[split][2]]) for split in known]
+        files = [count_earlier(file_of(split, 6), [(split, left[split][2])]) for split in known]
         assert_that(joined.samples, equal_to(new), "samples")
         assert_that(joined.rejected, equal_to(still), "rejected")
         assert_that(joined.files, equal_to(files), "files")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from schemas.faults import fault_line
-from tests.fuzz.target import read_corpus, require_fault_line
+from tests.fuzz.target import require_fault_line
 from tests.fuzz.targets import TARGETS
 from transforms.images.check_images import Check, ImageInfo, check_image
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_seeds_and_kept_inputs_hold_the_property(name: str) -> None:
-    inputs = [*TARGETS[name].seeds(), *read_corpus(name)]
+    inputs = TARGETS[name].inputs()
     assert len(inputs) >= 3
     for data in inputs:
         TARGETS[name].run(data)
@@ -28,7 +28,7 @@ def test_tensorflow_decodes_what_the_decode_check_accepts(name: str) -> None:
     import tensorflow as tf
 
     accepted = 0
-    for data in [*TARGETS[name].seeds(), *read_corpus(name)]:
+    for data in TARGETS[name].inputs():
         info = check_image(data, Check.DECODE, max_pixels=2**20)
         if isinstance(info, ImageInfo):
             *_, height_px, width_px, _ = tf.io.decode_image(data).shape

@@ -260,8 +260,7 @@ def test_rows_that_were_keyed_otherwise_are_not_added(tmp_path: Path) -> None:
     line = fault(tmp_path / "next", "--table", folder, "--since", tmp_path / "alone")
     assert line.startswith(
         f"E-ARG {tmp_path}/alone: its samples were split or keyed otherwise: as given, and now"
-        " keys file:row; give --since data sets of the same --split_by, --splits, seed and keys,"
-        " which a file given alone has not as it has in a folder"
+        " keys file:row; give --since data sets of the same --split_by, --splits, seed and keys"
     )
     two = convert(tmp_path / "two", "--table", folder / "a.csv", folder / "b.csv")
     later = convert(tmp_path / "next", "--table", folder, "--since", tmp_path / "two")

@@ -12,7 +12,7 @@ import hashlib
 import logging
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -173,10 +173,8 @@ def list_days(pattern: str, access: Access = DEFAULT_ACCESS) -> list[datetime.da
     storage = open_storage(root, access)
     if not storage.lists_folders:
         raise _refused(pattern, f"folders cannot be listed there, as {DATE} needs it", _BY_NAME)
-    head = folder[: folder.index(DATE)]
-    with_a_digit = (f"{head}0", f"{head}:")  # the character after 9
-    names = storage.list(recursive=False, bounds=with_a_digit)
-    days = (date_in(entry.name, folder) for entry in names if entry.kind == "directory")
+    entries = storage.list(recursive=False)
+    days = (date_in(entry.name, folder) for entry in entries if entry.kind == "directory")
     return sorted(day for day in days if day is not None)
 
 
@@ -344,8 +342,6 @@ def _check_alike(
     if splitting is not None and theirs != splitting:
         what = f"its samples were split or keyed otherwise: {_as_text(theirs)}, and now"
         remedy = f"give {_FLAG} data sets of the same --split_by, --splits, seed and keys"
-        if theirs.get("keys") != splitting.get("keys"):
-            remedy += ", which a file given alone has not as it has in a folder"
         raise _refused(uri, f"{what} {_as_text(splitting)}", remedy)
 
 
@@ -437,9 +433,9 @@ def leave_out_earlier(
     return new, still_rejected, EarlierTally(images, annotations)
 
 
-def count_earlier(file: SplitSource, tallies: Iterable[EarlierTally]) -> SplitSource:
-    """Return an annotation file with the numbers of what was left out of it."""
-    parts = list(tallies)
+def count_earlier(file: SplitSource, tallies: Iterable[tuple[str, EarlierTally]]) -> SplitSource:
+    """Return an annotation file with the numbers of what was left out of its split."""
+    parts = [tally for split, tally in tallies if split == file.split]
     return msgspec.structs.replace(
         file,
         earlier_images=sum(part.images for part in parts),
@@ -543,15 +539,15 @@ class LeaveOutEarlier(beam.PTransform):
             indexes |= "Spread" >> beam.Reshuffle()
         left = (
             (
-                samples | "BatchSamples" >> _batches(_samples_batch, count),
-                self.rejected | "BatchRejected" >> _batches(_rejected_batch, count),
+                samples | "BatchSamples" >> _batches(count),
+                self.rejected | "BatchRejected" >> _batches(count),
                 indexes | "ReadWritten" >> beam.FlatMap(_read_batches, self.access, count),
             )
             | "JoinOnKey" >> GroupBatches(_JoinBatch, self.spool)
             | "LeaveOut" >> beam.ParDo(_LeaveOut()).with_outputs("rejected", "tallies", main="new")
         )
         tallies = beam.pvalue.AsList(left.tallies)
-        files = self.files | "CountEarlier" >> beam.Map(_count_earlier, tallies)
+        files = self.files | "CountEarlier" >> beam.Map(count_earlier, tallies)
         named = left.tallies | "Named" >> beam.Map(_pins_of, self.root)
         return NewSamples(left.new, left.rejected, files, named)
 
@@ -562,17 +558,16 @@ def _list_indexes(
     return list_indexes(manifest_of(earlier, access), earlier.uri, splits)
 
 
-def _batches(to_batch: Callable[[list], _JoinBatch], count: int) -> beam.ParDo:
-    batch = beam.ParDo(BatchByKey(functools.partial(_partitions, count=count), to_batch, count))
+def _batches(count: int) -> beam.ParDo:
+    batch = beam.ParDo(BatchByKey(functools.partial(_partitions, count=count), _batch_of, count))
     return batch.with_output_types(tuple[_Partition, _JoinBatch])
 
 
-def _samples_batch(samples: list[Sample]) -> _JoinBatch:
-    return _JoinBatch(samples=samples)
-
-
-def _rejected_batch(rejected: list[Rejected]) -> _JoinBatch:
-    return _JoinBatch(rejected=rejected)
+def _batch_of(items: list) -> _JoinBatch:
+    """Return a batch of samples, or of rejects."""
+    if isinstance(items[0], Sample):
+        return _JoinBatch(samples=items)
+    return _JoinBatch(rejected=items)
 
 
 def _partitions(items: Iterable[Sample | Rejected], count: int) -> list[_Partition]:
@@ -619,7 +614,3 @@ class _LeaveOut(beam.DoFn):
 def _pins_of(tally: tuple[str, EarlierTally], root: str) -> tuple[str, PinTally]:
     split, earlier = tally
     return root or split, PinTally(named=earlier.images)
-
-
-def _count_earlier(file: SplitSource, tallies: list[tuple[str, EarlierTally]]) -> SplitSource:
-    return count_earlier(file, (tally for split, tally in tallies if split == file.split))

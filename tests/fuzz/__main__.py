@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.fuzz.target import Target, read_corpus, write_corpus
+from tests.fuzz.target import Target, write_corpus
 from tests.fuzz.targets import TARGETS
 
 WORK = Path(".fuzz")
@@ -43,7 +43,7 @@ def fuzz(target: Target, seconds: int, *, keep: bool) -> bool:
     for emptied in (inputs, least):
         shutil.rmtree(emptied, ignore_errors=True)
         emptied.mkdir(parents=True)
-    for number, data in enumerate([*target.seeds(), *read_corpus(target.name)]):
+    for number, data in enumerate(target.inputs()):
         (inputs / f"kept-{number:04}").write_bytes(data)
     flags = [f"-artifact_prefix={folder}/", f"-max_total_time={seconds}", "-use_value_profile=0"]
     if target.dictionary:

@@ -4,12 +4,9 @@ Small inputs show no quadratic time. So the bytes choose a head, a piece and a t
 gets the piece as often as fits into 256 kB; a run's limit of seconds is the property.
 """
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from schemas.faults import find_fault, printable
-from tests import small_images as small
-from tests.conftest import coco_dict
 from tests.fuzz.annotations import run_bytes
 from tests.fuzz.images import with_right_checksums
 from tests.fuzz.outputs import run_manifest, run_rejected
@@ -47,31 +44,4 @@ def run(data: bytes) -> None:
     read(head + piece * times + tail)
 
 
-def _long(reader: int, head: bytes, piece: bytes, tail: bytes = b"") -> bytes:
-    return bytes([reader, len(head)]) + head + bytes([len(piece)]) + piece + tail
-
-
-def seeds() -> Iterator[bytes]:
-    jpeg = small.gray_jpeg_with()
-    for piece in (b"\xff", b"\0", b"\xff\xe0\0\2", b"\xff\xd0", b"\xff\xd9", b"\xff\0"):
-        yield _long(0, small.SOI, piece, jpeg[2:])
-        yield _long(0, jpeg[:-2], piece, small.EOI)
-    scans = small.jpeg(small.QUANTIZATION, small.frame(marker=0xC2), small.HUFFMAN, end=b"")
-    yield _long(0, scans, small.segment(0xDA, b"\1\1\0\0\0\0") + b"\x3f", small.EOI)
-    yield _long(0, small.gif(end=b""), small.GIF_FRAME, b";")
-    yield _long(0, small.gif(end=b"") + b"!\xfe", b"\1a", b"\0;")
-    chunk = small.chunk(b"tEXt")
-    yield _long(1, small.png(small.ihdr(), end=b""), chunk, small.idat() + small.IEND)
-    yield _long(1, small.png(end=b""), small.idat(), small.IEND)
-    for piece in (b"[", b'"', b'\\"', b'{"a":', b'"a":1,', b'"images":[],', b'"\\\\', b"[],"):
-        for reader in (2, 3, 4):
-            yield _long(reader, b'{"a": ', piece, b"}")
-    head, _, tail = json.dumps(coco_dict(1, objects=1)).partition('"annotations": [')
-    one, _, _ = tail.partition(', "segmentation"')
-    yield _long(2, f'{head}"annotations": ['.encode(), f"{one}}},".encode(), b"{}]}")
-    yield _long(4, b"", b"\n")
-    for piece in (b"E-ARG ", b": ", b"; ", b"E-ARG a: ", b"E-A-", b"[while running '", b"E-ARG: ;"):
-        yield _long(5, b"E-ARG ", piece, b": a; b")
-
-
-TARGETS = (Target("growth", run, seeds, "", 600),)
+TARGETS = (Target("growth", run, max_bytes=600),)

@@ -113,39 +113,10 @@ def run_exif(data: bytes) -> None:
         assert ("exif_orientation" in traits) == (orientation != 1)
 
 
-# The corpus holds what grew of larger seeds.
-JPEG_SEEDS = (
-    small.jpeg(),
-    small.jpeg(
-        small.QUANTIZATION, small.frame(components=small.YCBCR), small.HUFFMAN, small.YCBCR_SCAN
-    ),
-    small.gray_jpeg_with(small.segment(0xE2, b"MPF\0"), end=small.EOI + b"after"),
-)
-PNG_SEEDS = (
-    small.png(end=small.IEND + b"after"),
-    small.png(small.ihdr(colour_type=3), small.chunk(b"PLTE", bytes(6)), small.idat(bytes(40))),
-    small.png(small.ihdr(interlace=1), small.idat(bytes(12))),
-)
-GIF_SEEDS = (
-    small.gif(b"!\xf9\x04\1\0\0\1\0", small.GIF_FRAME, small.GIF_FRAME, end=b"; after"),
-    small.gif(small.gif_frame([0] * 4, flags=0x80, palette=bytes(6)), colours=0),
-    small.gif(b"!\xfe\3abc\0", small.gif_frame([0] * 4, flags=0x40)),
-)
-BMP_SEEDS = (
-    small.bmp(),
-    small.bmp(bits=8, palette=small.GRAY_PALETTE),
-    small.bmp(bits=32, header_bytes=124, behind_header=bytes(84)),
-)
-EXIF_SEEDS = tuple(
-    small.exif(small.entry(tag, kind, 1, value, order), order)
-    for order in "<>"
-    for tag, kind, value in ((0x0112, 3, b"\6\0"), (0x8769, 4, b"\0\0\0\x16"), (0x8825, 4, b""))
-)
-
 TARGETS = (
-    Target("jpeg", walker(b"\xff\xd8\xff"), lambda: JPEG_SEEDS, "jpeg.dict", 1024),
-    Target("png", run_png, lambda: PNG_SEEDS, "png.dict", 1024),
-    Target("gif", walker(b"GIF89a"), lambda: GIF_SEEDS, "gif.dict", 1024),
-    Target("bmp", walker(b"BM"), lambda: BMP_SEEDS, "", 1200),
-    Target("exif", run_exif, lambda: EXIF_SEEDS, "exif.dict", 512),
+    Target("jpeg", walker(b"\xff\xd8\xff"), "jpeg.dict", 1024),
+    Target("png", run_png, "png.dict", 1024),
+    Target("gif", walker(b"GIF89a"), "gif.dict", 1024),
+    Target("bmp", walker(b"BM"), max_bytes=1200),
+    Target("exif", run_exif, "exif.dict", 512),
 )

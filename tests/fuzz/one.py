@@ -22,7 +22,7 @@ def main(name: str, arguments: list[str]) -> None:
     with atheris.instrument_imports(include=INSTRUMENTED):
         from tests.fuzz.targets import TARGETS
     target = TARGETS[name]
-    for seed in target.seeds():  # loads what is loaded late, before memory is measured
+    for seed in target.inputs():  # loads what is loaded late, before memory is measured
         target.run(seed)
     limit_mib = peak_mib() + INPUT_MIB
     flags = [

@@ -136,8 +136,8 @@ def index_seeds() -> Iterator[bytes]:
 
 
 TARGETS = (
-    Target("manifest", run_manifest, manifest_seeds, "json.dict", 2048),
-    Target("plan_and_receipt", run_plan_and_receipt, plan_and_receipt_seeds, "json.dict", 2048),
-    Target("rejected", run_rejected, rejected_seeds, "json.dict", 2048),
-    Target("index", run_index, index_seeds, "", 6000),
+    Target("manifest", run_manifest, "json.dict", 2048, manifest_seeds),
+    Target("plan_and_receipt", run_plan_and_receipt, "json.dict", 2048, plan_and_receipt_seeds),
+    Target("rejected", run_rejected, "json.dict", 2048, rejected_seeds),
+    Target("index", run_index, "", 6000, index_seeds),
 )

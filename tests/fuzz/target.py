@@ -23,16 +23,20 @@ class Target:
     Attributes:
         name: as the command and the corpus file call it.
         run: takes an input; raises, mostly AssertionError, when the property does not hold.
-        seeds: returns inputs that reach deep, made by builders.
         dictionary: name of a file of `dictionaries/` with tokens of the format; empty for none.
         max_bytes: length that inputs grow to.
+        seeds: returns inputs that follow our own formats, beside the kept ones.
     """
 
     name: str
     run: Callable[[bytes], None]
-    seeds: Callable[[], Iterable[bytes]]
     dictionary: str = ""
     max_bytes: int = 2048
+    seeds: Callable[[], Iterable[bytes]] = tuple
+
+    def inputs(self) -> list[bytes]:
+        """Return seeds and kept inputs."""
+        return [*self.seeds(), *read_corpus(self.name)]
 
 
 class Choices:
