@@ -68,7 +68,7 @@ def run(argv: Sequence[str]) -> None:
     flags = parser().parse_args(argv)
     config = ReportConfig(tuple(flags.paths), flags.output or "", reading_access(flags))
     for uri, report in make_reports(config):
-        records = sum(split.records for split in report.splits)
+        records = sum(split.summary.records for split in report.splits)
         notes = f", {counted(len(report.notes), 'note')}" if report.notes else ""
         pictures = counted(len(report.pictures), "picture")
         say(f"report: {uri} ({counted(records, 'record')}, {pictures}{notes})")

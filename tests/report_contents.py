@@ -4,15 +4,27 @@ import io
 import random
 from dataclasses import replace
 
+import msgspec
 from PIL import Image, ImageDraw
 
 from schemas.faults import Rejected
-from transforms.report import Outline, Report, ShownPicture, SplitReport, class_color
+from schemas.manifest import Annotations, LicenseCount, SplitSummary
+from transforms.report import (
+    Outline,
+    PickedRecord,
+    Report,
+    ShownPicture,
+    SplitReport,
+    class_color,
+)
 
 XSS = "</script><img src=x onerror=alert(1)>"
 BIDI = "photo_\u202egpj.exe\x07\x1b[31m\u200b.jpg"
 KNOWN_BOX = (0.25, 0.125, 0.5, 0.375)
 """Of the picture of `one_box_report`, on edges of its pixels."""
+
+NO_COUNTS = SplitSummary(0, 0, 0, 0, 0, 1, 1, 5000, Annotations(0, 0, {}, 0, 0), 0, {}, {}, {})
+"""Of a split of one record."""
 
 NAMES = {1: "person", 2: "bicycle", 3: "car", 4: "motorcycle", 5: "airplane"}
 
@@ -30,11 +42,9 @@ def picture(number: int, split: str) -> ShownPicture:
         outlines.append(Outline(label, NAMES[label], (x, y, 0.3, 0.3), points))
         edges = (x * width, y * height, (x + 0.3) * width, (y + 0.3) * height)
         ImageDraw.Draw(mask).ellipse(edges, fill=f"{class_color(label)}80")
+    file = f"{split}-00000-of-00001-96.tfrec"
     return ShownPicture(
-        split=split,
-        key=f"{number:012}",
-        file=f"{split}-00000-of-00001-96.tfrec",
-        number=number,
+        PickedRecord(split, file, number, 0, 100, f"{number:012}"),
         name="",
         jpeg=encoded(image, "JPEG"),
         size_px=(width, height),
@@ -53,18 +63,26 @@ def encoded(image: Image.Image, kind: str) -> bytes:
 
 
 def made_split(name: str, records: int) -> SplitReport:
-    return SplitReport(
-        name=name,
+    written = Annotations(7 * records + 33, 7 * records, {"E-BOX-EMPTY": 33}, 0, 0)
+    summary = SplitSummary(
+        listed=records + 5,
+        excluded=0,
+        rejected_before_planning=0,
+        planned=records + 5,
+        rejected_in_shards=5,
         records=records,
         shards=16,
         bytes=records * 162_000,
-        sums=[("listed", records + 5), ("rejected in shards", 5), ("records", records)],
-        annotations=[("listed", 7 * records + 33), ("dropped", 33), ("written", 7 * records)],
-        rejected=[("E-IMG-TRUNCATED", 5)],
-        dropped=[("E-BOX-EMPTY", 33)],
-        repairs=[("boxes_clipped", 412)],
-        traits=[("exif_gps", 12), ("gray", 51)],
-        licenses=[("Attribution License", records)],
+        annotations=written,
+        repeated_annotation_ids=0,
+        rejected={"E-IMG-TRUNCATED": 5},
+        repairs={"boxes_clipped": 412},
+        traits={"exif_gps": 12, "gray": 51},
+        licenses=[LicenseCount(1, records, "Attribution License")],
+    )
+    return SplitReport(
+        name,
+        summary,
         histograms={
             "image_width": {640: records - 100, 480: 100},
             "image_height": {480: records - 100, 640: 100},
@@ -116,17 +134,20 @@ def one_box_report() -> Report:
         outlines=(Outline(1, "", KNOWN_BOX, ((x, y), (x + w, y + h))),),
         size_px=(320, 240),
     )
-    return Report("one", "detection", [SplitReport("train", 1, 1, 5000)], {}, [shown])
+    return Report("one", "detection", [SplitReport("train", NO_COUNTS)], {}, [shown])
 
 
 def hostile_report() -> Report:
     """Return a report whose every text is a stranger's worst."""
-    texts = [(XSS, 3), (BIDI, 2), ("x" * 5000, 1)]
-    split = replace(
-        made_split(XSS, 400),
-        **dict.fromkeys(["sums", "annotations", "rejected", "dropped", "repairs"], texts),
-        **dict.fromkeys(["traits", "licenses"], texts),
+    texts = {XSS: 3, BIDI: 2, "x" * 5000: 1}
+    split = made_split(XSS, 400)
+    summary = msgspec.structs.replace(
+        split.summary,
+        **dict.fromkeys(["rejected", "repairs", "traits", "skipped"], texts),
+        annotations=Annotations(9, 9, texts, 0, 0, skipped=texts),
+        licenses=[LicenseCount(place, 1, text) for place, text in enumerate(texts)],
     )
+    split = replace(split, summary=summary)
     outlines = (
         Outline(1, XSS, (0.1, 0.1, 0.5, 0.5)),
         Outline(2, BIDI, (0.9, 0.1, 0.1, 0.5)),
@@ -134,8 +155,7 @@ def hostile_report() -> Report:
     )
     shown = replace(
         picture(5, XSS),
-        key=BIDI,
-        file=XSS,
+        record=PickedRecord(XSS, XSS, 5, 0, 100, BIDI),
         name=XSS,
         captions=(XSS, BIDI, "y" * 5000),
         outlines=outlines,
@@ -156,7 +176,7 @@ def hostile_report() -> Report:
         layout=XSS,
         splits=[split, replace(split, name=BIDI)],
         class_names={1: XSS, 2: BIDI},
-        pictures=[shown, replace(shown, split=BIDI), *odd],
+        pictures=[shown, replace(shown, record=shown.record._replace(split=BIDI)), *odd],
         rejects=[rejected],
         options=[(XSS, BIDI)],
         features=[(XSS, BIDI, XSS, "{{ 7 * 7 }}")],

@@ -19,8 +19,8 @@ from schemas.layouts.tfds import TfdsLayout
 from schemas.tensors import encode_tensor
 from tests.coco_command import run_coco
 from tests.turned_images import as_viewed, jpeg_of, oriented, png_of
-from transforms.report import Outline, ShownPicture, class_color
-from transforms.report.gather import PickedRecord, make_report
+from transforms.report import Outline, PickedRecord, ShownPicture, class_color
+from transforms.report.gather import make_report
 from transforms.report.pictures import Drawn, Legend, draw_record
 from transforms.report.small_pictures import SIDE_PX
 from transforms.storage import Access

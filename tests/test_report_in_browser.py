@@ -71,7 +71,7 @@ def test_pages_write_no_errors_ask_no_network_and_open_no_dialogs(
 
 def test_pictures_are_filtered_by_split_and_class(seen: dict[str, dict[str, Any]]) -> None:
     pictures = rich_report().pictures
-    bicycles = [shown.split for shown in pictures if 2 in shown.labels]
+    bicycles = [shown.record.split for shown in pictures if 2 in shown.labels]
     of_val = bicycles.count("val")
 
     assert seen["filters"] == {

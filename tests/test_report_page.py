@@ -13,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.documents.data_card import seen
-from tests.report_contents import BIDI, XSS, hostile_report, one_box_report, rich_report
+from tests.report_contents import (
+    BIDI,
+    NO_COUNTS,
+    XSS,
+    hostile_report,
+    one_box_report,
+    rich_report,
+)
 from transforms.report import Report, SplitReport
 from transforms.report.charts import make_chart, median
 from transforms.report.page import content_policy, render_page
@@ -56,14 +63,14 @@ def test_a_page_shows_all_parts() -> None:
 
 
 def test_a_page_shows_no_part_that_is_empty() -> None:
-    page = Elements(render_page(Report("a", "", [SplitReport("", 0, 1, 0)])))
+    page = Elements(render_page(Report("a", "", [SplitReport("", NO_COUNTS)])))
     ids = {attributes.get("id") for _, attributes in page.found}
     assert "origin" in ids and not ids & {"pictures", "counts", "sizes", "classes", "show-masks"}
 
 
 def test_every_split_is_shown() -> None:
-    splits = [SplitReport(f"s{n:02}", 1, 1, 9) for n in range(25)]
-    splits[-1] = SplitReport("s24", 1, 1, 9, class_records={1: 1}, class_objects={1: 3})
+    splits = [SplitReport(f"s{n:02}", NO_COUNTS) for n in range(25)]
+    splits[-1] = SplitReport("s24", NO_COUNTS, class_records={1: 1}, class_objects={1: 3})
     report = Report("a", "", splits, class_names={1: "kite", 2: "dog"})
     page = Elements(render_page(report))
     assert "2 classes, 1 of them without a record" in page.text

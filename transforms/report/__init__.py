@@ -1,16 +1,15 @@
 """The report of a data set: what it holds, and how it looks, as one page without outside assets.
 
-This module is the value that the page is made of; `page` renders it; the other modules gather it.
+This module holds the values that the page is made of. `page` renders them, `gather` collects them.
 """
 
 import colorsys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from schemas.faults import Rejected
-
-Counts = Sequence[tuple[str, int]]
-"""Counts by name, in the order of reading."""
+from schemas.manifest import SplitSummary
 
 Histogram = Mapping[int, int]
 """Number of records by value."""
@@ -42,15 +41,32 @@ class Outline:
     keypoints: tuple[tuple[float, float], ...] = ()
 
 
+class PickedRecord(NamedTuple):
+    """A record to show.
+
+    Attributes:
+        split: split of its shard.
+        file: name of the shard.
+        number: place in the shard, from 0.
+        offset: place of its frame in the shard, in bytes.
+        size: size of the frame, in bytes.
+        key: key of the record.
+    """
+
+    split: str
+    file: str
+    number: int
+    offset: int
+    size: int
+    key: str
+
+
 @dataclass(frozen=True)
 class ShownPicture:
     """A record's picture, scaled down.
 
     Attributes:
-        split: of the record.
-        key: of the record.
-        file: name of its shard.
-        number: of the record in the shard, from 0.
+        record: the record.
         name: feature of the picture if the record has several, such as `image_b`.
         jpeg: the picture, without metadata.
         size_px: width and height of the JPEG.
@@ -61,10 +77,7 @@ class ShownPicture:
         captions: texts of the record.
     """
 
-    split: str
-    key: str
-    file: str
-    number: int
+    record: PickedRecord
     name: str
     jpeg: bytes
     size_px: tuple[int, int]
@@ -80,33 +93,15 @@ class SplitReport:
     """A split.
 
     Attributes:
-        name: of the split; empty for files without a manifest.
-        records: number of records.
-        shards: number of files.
-        bytes: of these files.
-        sums: samples listed, planned, rejected and so on; empty for files without a manifest.
-        annotations: the same for annotations.
-        rejected: rejected samples by code.
-        dropped: dropped annotations by code.
-        repairs: repairs by name.
-        traits: unusual images by name of the trait, such as `gps`.
-        licenses: records by license of their image.
+        name: name of the split; empty for files without a manifest.
+        summary: its part of the manifest; only totals for files without a manifest.
         histograms: number of records by value, by name of an index column.
         class_records: records that hold a class, by label.
         class_objects: objects of a class, by label.
     """
 
     name: str
-    records: int
-    shards: int
-    bytes: int
-    sums: Counts = ()
-    annotations: Counts = ()
-    rejected: Counts = ()
-    dropped: Counts = ()
-    repairs: Counts = ()
-    traits: Counts = ()
-    licenses: Counts = ()
+    summary: SplitSummary
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
     class_records: Mapping[int, int] = field(default_factory=dict)
     class_objects: Mapping[int, int] = field(default_factory=dict)

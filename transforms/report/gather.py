@@ -1,9 +1,8 @@
 """Gather the report of a data set from its manifest, indexes, rejects and sample records.
 
-Indexes are read one at a time. What is missing or damaged becomes a note. Counts are exact, and so
-are medians. Sample records are evenly spaced in a split; a class is represented by its first
-records. Shards are shuffled, so this is a fair draw. There is no clock, so equal data sets in
-folders of one name have equal reports.
+What is missing or damaged becomes a note. Counts and medians are exact. Sample records are evenly
+spaced in a split; a class is represented by its first records. Shards are shuffled, so this is a
+fair draw. There is no clock, so equal data sets in folders of one name have equal reports.
 """
 
 import functools
@@ -30,12 +29,11 @@ from schemas.manifest import (
     read_manifest,
     spec_of,
 )
-from transforms.report import MAX_PICTURES, Counts, Report, SplitReport
+from transforms.report import MAX_PICTURES, PickedRecord, Report, SplitReport
 from transforms.report.charts import IMAGE_COLUMNS, OBJECTS, RECORD_BYTES
 from transforms.report.pictures import (
     Drawn,
     Legend,
-    PickedRecord,
     Sample,
     first_notes,
     in_order,
@@ -47,7 +45,7 @@ from transforms.storage import Access, Storage, join_uri, open_storage
 
 _MOST_OF_A_CLASS = 2
 _MOST_CLASSES = 20_000  # that sample records are kept of
-_SIZE_DIGITS = 10_000  # larger record sizes are rounded down to four digits: few distinct values
+_SIZE_DIGITS = 4  # of record sizes in histograms
 _REJECTS_BYTES = 16 << 20  # of the rejects that are searched for examples
 
 T = TypeVar("T")
@@ -105,6 +103,12 @@ class IndexSums:
         """Return the first records of a class."""
         return self._of_classes.get(label, [])
 
+    def report(self, summary: SplitSummary) -> SplitReport:
+        """Return the report of the split."""
+        return SplitReport(
+            self._split, summary, self.histograms, self.class_records, self.class_objects
+        )
+
     def _count(self, name: str, values: np.ndarray) -> None:
         # Not by pyarrow.compute: its import ends the process if memory is short.
         self.histograms.setdefault(name, Counter()).update(_counted(values))
@@ -143,14 +147,13 @@ def make_report(root: str, access: Access, *, most: int = MAX_PICTURES) -> Repor
     manifest = read_manifest(storage.read(MANIFEST_NAME), join_uri(root, MANIFEST_NAME), "path")
     sums, notes = _add_up(storage, manifest)
     pictures = _pictures(storage, manifest, sums, most)
-    rejects, wrong = _rejects(storage, manifest)
+    splits = manifest.splits.values()
+    codes = {code for split in splits for code in (*split.rejected, *split.annotations.dropped)}
+    rejects, wrong = first_rejects(storage, codes)
     return Report(
         title=posixpath.basename(root.rstrip("/")) or root,
         layout=manifest.layout,
-        splits=[
-            _split_report(name, split, sums[name])
-            for name, split in sorted(manifest.splits.items())
-        ],
+        splits=[sums[name].report(split) for name, split in sorted(manifest.splits.items())],
         class_names={label.id: label.text or label.name for label in manifest.plan.labels},
         pictures=pictures.pictures,
         rejects=rejects,
@@ -202,29 +205,27 @@ def evenly_spaced(items: Sequence[T], most: int) -> list[T]:
     return [items[place * (len(items) - 1) // (most - 1)] for place in range(most)]
 
 
-def first_rejects(storage: Storage, codes: set[str]) -> list[Rejected]:
-    """Return the first reject of each code, of those in the first part of the file.
+def first_rejects(storage: Storage, codes: set[str]) -> tuple[list[Rejected], list[str]]:
+    """Return the first reject of each code in the first part of the file, and notes on damage.
 
     Raises:
-        ValueError: when a line is not a reject.
         RuntimeError: when the store fails.
     """
-    if not codes:
-        return []
     file = storage.stat(REJECTED_NAME)
-    if file is None or file.kind != "file":
-        raise ValueError("it is not there")
+    if not codes or file is None or file.kind != "file":
+        return [], [f"{REJECTED_NAME} is not there"] if codes else []
     end = min(file.size_bytes, _REJECTS_BYTES)
-    *lines, rest = storage.read(REJECTED_NAME, file, (0, end)).split(b"\n")
-    if rest and end == file.size_bytes:
-        lines.append(rest)
+    lines = storage.read(REJECTED_NAME, file, (0, end)).splitlines()
     found: dict[str, Rejected] = {}
-    for line in lines:
-        rejected = from_json(line, Rejected)
-        found.setdefault(rejected.code, rejected)
-        if codes <= found.keys():
-            break
-    return list(found.values())
+    try:
+        for line in lines if end == file.size_bytes else lines[:-1]:
+            rejected = from_json(line, Rejected)
+            found.setdefault(rejected.code, rejected)
+            if codes <= found.keys():
+                break
+    except ValueError as error:
+        return [], [f"{REJECTED_NAME} cannot be read: {error}"]
+    return list(found.values()), []
 
 
 def _add_up(storage: Storage, manifest: Manifest) -> tuple[dict[str, IndexSums], list[str]]:
@@ -266,73 +267,13 @@ def _read_index(storage: Storage, name: str) -> pa.Table | str:
 def _pictures(storage: Storage, manifest: Manifest, sums: dict[str, IndexSums], most: int) -> Drawn:
     roles = roles_of_spec(spec_of(manifest))
     stat = functools.cache(storage.stat)
-
-    def sample(picked: PickedRecord) -> Sample:
-        return Sample(picked, storage, stat(picked.file), roles)
-
     legend = Legend(
         {label.id: label.text or label.name for label in manifest.plan.labels},
         {label.annotated_id: label.id for label in manifest.plan.labels},
     )
-    splits = [found for _, found in sorted(sums.items())]
-    picked = pick_records(splits, most // pictures_each(roles))
-    return make_pictures(list(map(sample, picked)), legend)
-
-
-def _rejects(storage: Storage, manifest: Manifest) -> tuple[list[Rejected], list[str]]:
-    splits = manifest.splits.values()
-    codes = {code for split in splits for code in (*split.rejected, *split.annotations.dropped)}
-    try:
-        return first_rejects(storage, codes), []
-    except ValueError as error:
-        return [], [f"{REJECTED_NAME} cannot be read: {error}"]
-
-
-def _split_report(name: str, split: SplitSummary, sums: IndexSums) -> SplitReport:
-    return SplitReport(
-        name=name,
-        records=split.records,
-        shards=split.shards,
-        bytes=split.bytes,
-        sums=_sample_sums(split),
-        annotations=_annotation_sums(split),
-        rejected=sorted(split.rejected.items()),
-        dropped=sorted(split.annotations.dropped.items()),
-        repairs=sorted(split.repairs.items()),
-        traits=sorted(split.traits.items()),
-        licenses=[(found.name or f"license {found.id}", found.records) for found in split.licenses],
-        histograms=sums.histograms,
-        class_records=sums.class_records,
-        class_objects=sums.class_objects,
-    )
-
-
-def _sample_sums(split: SplitSummary) -> Counts:
-    between = [
-        ("excluded", split.excluded),
-        ("in earlier data sets", split.earlier),
-        *((f"skipped, {name}", count) for name, count in sorted(split.skipped.items())),
-        ("rejected before planning", split.rejected_before_planning),
-        ("rejected in shards", split.rejected_in_shards),
-    ]
-    return _steps(("listed", split.listed), between, ("records", split.records))
-
-
-def _annotation_sums(split: SplitSummary) -> Counts:
-    fate = split.annotations
-    between = [
-        ("excluded", fate.excluded),
-        ("in earlier data sets", fate.earlier),
-        *((f"skipped, {name}", count) for name, count in sorted(fate.skipped.items())),
-        ("dropped", sum(fate.dropped.values())),
-        ("lost with images", fate.lost),
-    ]
-    return _steps(("listed", fate.listed), between, ("written", fate.written))
-
-
-def _steps(first: tuple[str, int], between: Counts, last: tuple[str, int]) -> Counts:
-    """Return the steps that have a count; none if nothing was listed."""
-    return [first, *(step for step in between if step[1]), last] if first[1] else []
+    picked = pick_records([sums[name] for name in sorted(sums)], most // pictures_each(roles))
+    samples = [Sample(record, storage, stat(record.file), roles) for record in picked]
+    return make_pictures(samples, legend)
 
 
 def _sources(manifest: Manifest) -> Iterator[str]:
@@ -370,7 +311,6 @@ def _counted(labels: np.ndarray) -> dict[int, int]:
 
 def _rounded(sizes: np.ndarray) -> np.ndarray:
     """Round sizes down to four digits, so that a large data set has few distinct ones."""
-    units = np.ones_like(sizes)
-    while (is_long := sizes // units >= _SIZE_DIGITS).any():
-        units[is_long] *= 10
+    digits = np.log10(np.maximum(sizes, 1)).astype(np.int64) + 1
+    units = 10 ** np.maximum(digits - _SIZE_DIGITS, 0)
     return sizes // units * units

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 
 from schemas.faults import counted, printable
 from schemas.features import Kind, Roles, roles_of_keys
+from schemas.manifest import Annotations, SplitSummary
 from schemas.parse_example import Sequences, Values, parse_record
 from schemas.tfrecord import FRAME_BYTES
 from transforms.build_records import record_facts
 from transforms.images.check_images import looks_like_image
-from transforms.report import MAX_PICTURES, Report, SplitReport
+from transforms.report import MAX_PICTURES, Report
 from transforms.report.gather import IndexSums, pick_records, program_versions
 from transforms.report.pictures import (
     Legend,
@@ -126,17 +127,7 @@ def report_of_files(
     return Report(
         title=names[0] if len(names) == 1 else f"{names[0]} and {counted(len(names) - 1, 'other')}",
         layout="",
-        splits=[
-            SplitReport(
-                "",
-                sums.records,
-                len(files),
-                size_bytes,
-                histograms=sums.histograms,
-                class_records=sums.class_records,
-                class_objects=sums.class_objects,
-            )
-        ],
+        splits=[sums.report(_summary(sums.records, len(files), size_bytes))],
         class_names=dict(sorted(classes.by_label.items())),
         pictures=pictures.pictures,
         features=[(key, kind.value, "", "") for key, kind in sorted(kinds.items())],
@@ -144,6 +135,12 @@ def report_of_files(
         versions=program_versions(),
         notes=[*notes, *first_notes(list(_notes(files.values()))), *pictures.notes],
     )
+
+
+def _summary(records: int, shards: int, size_bytes: int) -> SplitSummary:
+    """Return the totals of files without a manifest."""
+    none = Annotations(0, 0, {}, 0, 0)
+    return SplitSummary(0, 0, 0, 0, 0, records, shards, size_bytes, none, 0, {}, {}, {})
 
 
 def short_names(uris: Sequence[str]) -> list[str]:

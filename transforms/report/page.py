@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from schemas.documents.data_card import BLANK_SEAL, is_sealed, sealed, seen
 from schemas.faults import FAULTS, bytes_text, find_fault, printable
-from schemas.manifest import REPORT_NAME, Manifest
+from schemas.manifest import REPORT_NAME, Manifest, SplitSummary
 from transforms.images.check_images import SAFE_PILLOW_MAJOR
 from transforms.images.findings import TRAITS
 from transforms.report import Outline, Report, ShownPicture, SplitReport, class_color
@@ -48,15 +48,7 @@ _PRIVATE = {
     "gps": "with GPS positions in their EXIF data",
     "serial": "with serial numbers of cameras or lenses in their EXIF data",
 }
-_TABLES = {
-    "Samples": "sums",
-    "Annotations": "annotations",
-    "Samples rejected": "rejected",
-    "Annotations dropped": "dropped",
-    "Unusual pictures": "traits",
-    "Mended": "repairs",
-    "Licenses of pictures": "licenses",
-}
+_UNUSUAL = "Unusual pictures"
 
 
 class CountRow(NamedTuple):
@@ -246,7 +238,7 @@ def make_tile(picture: ShownPicture, splits: Sequence[str], names: Mapping[int, 
     least = min(sorted(map(_area, drawn), reverse=True)[:_LABELED], default=0.0)
     return Tile(
         picture,
-        splits.index(picture.split) if picture.split in splits else -1,
+        splits.index(picture.record.split) if picture.record.split in splits else -1,
         (max(1, round(width * scale)), max(1, round(height * scale))),
         scale >= 2,
         _alt(picture, names),
@@ -278,38 +270,81 @@ def _totals(report: Report) -> list[tuple[str, str]]:
         "splits": len(splits) if len(splits) > 1 else 0,
         "classes": len(labels),
         "objects": sum(n * m for s in splits for n, m in s.histograms.get("objects", {}).items()),
-        "rejected": sum(count for split in splits for _, count in split.rejected),
+        "rejected": sum(n for split in splits for n in split.summary.rejected.values()),
     }
     return [
-        ("records", count_text(sum(split.records for split in splits))),
-        ("shards", count_text(sum(split.shards for split in splits))),
-        ("size of shards", bytes_text(sum(split.bytes for split in splits))),
+        ("records", count_text(sum(split.summary.records for split in splits))),
+        ("shards", count_text(sum(split.summary.shards for split in splits))),
+        ("size of shards", bytes_text(sum(split.summary.bytes for split in splits))),
         *((name, count_text(count)) for name, count in counts.items() if count),
     ]
 
 
 def _private(splits: Sequence[SplitReport]) -> Iterator[str]:
     for part, what in _PRIVATE.items():
-        count = sum(n for split in splits for name, n in split.traits if part in name)
+        traits = [item for split in splits for item in split.summary.traits.items()]
+        count = sum(number for name, number in traits if part in name)
         if count:
             yield f"{count_text(count)} {'picture' if count == 1 else 'pictures'} {what}"
 
 
 def _tables(splits: Sequence[SplitReport]) -> Iterator[tuple[str, list[CountRow]]]:
     """Yield title and rows of each table that has counts; private traits come first."""
-    for title, field in _TABLES.items():
-        by_split = [dict(getattr(split, field)) for split in splits]
+    by_split = [_counts(split.summary) for split in splits]
+    for title in by_split[0]:
+        tables = [counts[title] for counts in by_split]
         rows = [
             CountRow(
                 name,
                 _meaning(name),
-                [counts.get(name, 0) for counts in by_split],
-                field == "traits" and any(part in name for part in _PRIVATE),
+                [table.get(name, 0) for table in tables],
+                title == _UNUSUAL and any(part in name for part in _PRIVATE),
             )
-            for name in dict.fromkeys(name for counts in by_split for name in counts)
+            for name in dict.fromkeys(name for table in tables for name in table)
         ]
         if rows:
             yield title, sorted(rows, key=lambda row: not row.is_private)
+
+
+def _counts(split: SplitSummary) -> dict[str, Mapping[str, int]]:
+    """Return the counts of a split, by the title of their table."""
+    fate = split.annotations
+    samples = {
+        "listed": split.listed,
+        "excluded": split.excluded,
+        "in earlier data sets": split.earlier,
+        **{f"skipped, {name}": count for name, count in sorted(split.skipped.items())},
+        "rejected before planning": split.rejected_before_planning,
+        "rejected in shards": split.rejected_in_shards,
+        "records": split.records,
+    }
+    annotations = {
+        "listed": fate.listed,
+        "excluded": fate.excluded,
+        "in earlier data sets": fate.earlier,
+        **{f"skipped, {name}": count for name, count in sorted(fate.skipped.items())},
+        "dropped": sum(fate.dropped.values()),
+        "lost with images": fate.lost,
+        "written": fate.written,
+    }
+    return {
+        "Samples": _steps(samples),
+        "Annotations": _steps(annotations),
+        "Samples rejected": dict(sorted(split.rejected.items())),
+        "Annotations dropped": dict(sorted(fate.dropped.items())),
+        _UNUSUAL: dict(sorted(split.traits.items())),
+        "Mended": dict(sorted(split.repairs.items())),
+        "Licenses of pictures": {
+            found.name or f"license {found.id}": found.records for found in split.licenses
+        },
+    }
+
+
+def _steps(counts: Mapping[str, int]) -> Mapping[str, int]:
+    """Return the first step, the last, and those that have a count; none if nothing was listed."""
+    ends = ("listed", "records", "written")
+    steps = {name: count for name, count in counts.items() if count or name in ends}
+    return steps if counts["listed"] else {}
 
 
 def _classes(splits: Sequence[SplitReport], names: Mapping[int, str]) -> list[ClassRow]:
@@ -358,7 +393,8 @@ def _alt(picture: ShownPicture, names: Mapping[int, str]) -> str:
     found = [f"{count_text(count)} × {name}" for name, count in sorted(objects.items())]
     what = found or [class_name(label, names) for label in picture.labels]
     more = f" and {len(what) - _SHOWN_IN_ALT} more" if len(what) > _SHOWN_IN_ALT else ""
-    return f"{picture.key}: {', '.join(what[:_SHOWN_IN_ALT])}{more}" if what else picture.key
+    key = picture.record.key
+    return f"{key}: {', '.join(what[:_SHOWN_IN_ALT])}{more}" if what else key
 
 
 def _percent(part: float) -> str:

@@ -15,14 +15,13 @@ from schemas.faults import at_record, find_fault
 from schemas.features import Corners, Kind, ObjectRoles, PointRoles, Roles, corners_of
 from schemas.parse_example import Values, parse_record
 from schemas.tensors import Tensor
-from schemas.tfrecord import FRAME_BYTES
 from transforms.gate import usable_cores
 from transforms.images.check_images import Check, check_image, decoding
 from transforms.images.findings import BadImage, ImageFault
-from transforms.report import Outline, ShownPicture, class_color
+from transforms.report import Outline, PickedRecord, ShownPicture, class_color
 from transforms.report.small_pictures import Small, encode_jpeg, small_picture, small_tensor
 from transforms.storage import Entry, Storage, is_local
-from transforms.walk_frames import BadFrame, walk_frames
+from transforms.verify.show_record import read_record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,37 +70,17 @@ Polygon = Sequence[float]
 """x and y in turn, as parts of width and height."""
 
 
-class PickedRecord(NamedTuple):
-    """A record to show.
-
-    Attributes:
-        split: of its shard.
-        file: name of the shard.
-        number: of the record in the shard, from 0.
-        offset: of its frame in the shard, in bytes.
-        size: of the frame, in bytes.
-        key: of the record.
-    """
-
-    split: str
-    file: str
-    number: int
-    offset: int
-    size: int
-    key: str
-
-
 class Sample(NamedTuple):
     """A record to show, and where it is.
 
     Attributes:
-        picked: the record, with the name of its file as the report shows it.
+        record: the record, with the name of its file as the report shows it.
         storage: holds the file.
         file: entry of the file; None if it is missing.
         roles: of the record's features.
     """
 
-    picked: PickedRecord
+    record: PickedRecord
     storage: Storage
     file: Entry | None
     roles: Roles
@@ -141,7 +120,11 @@ def make_pictures(samples: Sequence[Sample], legend: Legend) -> Drawn:
     most_bytes = MAX_JPEG_BYTES // sum(pictures_each(sample.roles) for sample in samples)
 
     def draw(sample: Sample) -> Drawn:
-        return _draw(sample, legend, most_bytes)
+        try:
+            data = _read(sample)
+        except ValueError as error:
+            return Drawn([], [f"{_where(sample.record)} is not shown: {error}"])
+        return draw_record(data, sample.record, sample.roles, legend, most_bytes)
 
     try:
         for drawn in in_order(draw, samples, samples[0].storage.root):
@@ -170,16 +153,6 @@ def in_order(work: Callable[[T], V], items: Sequence[T], root: str) -> Iterator[
             yield from pool.map(work, items[start : start + at_once])
 
 
-def _draw(sample: Sample, legend: Legend, most_bytes: int) -> Drawn:
-    picked = sample.picked
-    where = at_record(picked.file, picked.number, picked.offset, picked.key or None)
-    try:
-        data = _read(sample)
-    except ValueError as error:
-        return Drawn([], [f"{where} is not shown: {error}"])
-    return draw_record(data, picked, sample.roles, legend, most_bytes)
-
-
 def _read(sample: Sample) -> bytes:
     """Return a record's bytes.
 
@@ -187,27 +160,14 @@ def _read(sample: Sample) -> bytes:
         ValueError: when it is not there, too large or damaged.
         RuntimeError: `E-IO-…` when the store fails.
     """
-    picked, file = sample.picked, sample.file
-    end = picked.offset + picked.size
-    if file is None or file.kind != "file":
-        raise ValueError("the file is not there")
-    if picked.size > MAX_RECORD_BYTES:
-        raise ValueError(f"its {picked.size} bytes are too many")
-    if picked.offset < 0 or picked.size < FRAME_BYTES or end > file.size_bytes:
-        raise ValueError(f"the file has {file.size_bytes} bytes, the record ends at {end}")
-    try:
-        frame = sample.storage.read(file.name, file, (picked.offset, end))
-    except RuntimeError as error:
-        fault = find_fault(str(error))
-        if fault is None or not fault[0].startswith("E-SRC-"):
-            raise
-        raise ValueError("the file changed meanwhile") from None
-    found = next(walk_frames(lambda start, end: frame[start:end], len(frame)), None)
-    if isinstance(found, BadFrame):
-        raise ValueError(f"damaged, {found.what}")
-    if found is None or found.data is None or found.size + FRAME_BYTES != picked.size:
-        raise ValueError("damaged, its frame has another size")
-    return found.data
+    record = sample.record
+    if record.size > MAX_RECORD_BYTES:
+        raise ValueError(f"its {record.size} bytes are too many")
+    return read_record(sample.storage, sample.file, record.offset, record.size)
+
+
+def _where(record: PickedRecord) -> str:
+    return at_record(record.file, record.number, record.offset, record.key or None)
 
 
 class MaskLayer:
@@ -269,22 +229,21 @@ class MaskLayer:
 
 
 def draw_record(
-    data: bytes, picked: PickedRecord, roles: Roles, legend: Legend, most_bytes: int
+    data: bytes, record: PickedRecord, roles: Roles, legend: Legend, most_bytes: int
 ) -> Drawn:
     """Return the pictures of a record.
 
     Args:
-        data: the record.
-        picked: where it is.
-        roles: of its features.
-        legend: of the labels.
-        most_bytes: of each picture's JPEG.
+        data: bytes of the record.
+        record: place of the record.
+        roles: roles of its features.
+        legend: names of the labels.
+        most_bytes: limit of each picture's JPEG.
 
     Raises:
         MemoryError, RecursionError, OSError: of the machine, not of the record.
     """
-    where = at_record(picked.file, picked.number, picked.offset, picked.key or None)
-    found = parse_record(data)
+    where, found = _where(record), parse_record(data)
     if found is None:
         return Drawn([], [f"{where} is not shown: it is no Example"])
     features, pictures, notes = found.context, list[ShownPicture](), list[str]()
@@ -305,18 +264,15 @@ def draw_record(
             notes += [f"{where}: {what}" for what in wrong]
         pictures.append(
             ShownPicture(
-                split=picked.split,
-                key=picked.key,
-                file=picked.file,
-                number=picked.number,
-                name=key if len(keys) > 1 else "",
-                jpeg=jpeg,
-                size_px=size_px,
-                stored_size_px=small.stored_size_px,
-                mask=mask,
-                labels=labels_of(features, roles, legend),
-                outlines=tuple(outlines),
-                captions=captions_of(features, roles),
+                record,
+                key if len(keys) > 1 else "",
+                jpeg,
+                size_px,
+                small.stored_size_px,
+                mask,
+                labels_of(features, roles, legend),
+                tuple(outlines),
+                captions_of(features, roles),
             )
         )
     return Drawn(pictures, notes)

@@ -1,13 +1,13 @@
 """Find records and show them as people read them, with the pictures in them."""
 
 import codecs
+import io
 import itertools
 import math
 import re
-import struct
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from schemas.faults import at_record, fault_line, printable
 from schemas.features import Kind
@@ -16,12 +16,14 @@ from schemas.parse_example import Sequences, Values, parse_record
 from schemas.tensors import BFLOAT16, Tensor, read_tensor
 from schemas.tfrecord import FRAME_BYTES
 from transforms.images.check_images import ImageFault, check_image, looks_like_image
-from transforms.storage import Access, Storage, find_uri, join_uri, open_storage
+from transforms.storage import Access, Entry, Storage, find_uri, join_uri, open_storage
 from transforms.walk_frames import BadFrame, open_records, walk_frames
 
-_COLOUR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}
-_BITS = {"uint8": 8, "uint16": 16}
-_MAX_SIDE = 2**31 - 1
+if TYPE_CHECKING:
+    from transforms.shard_index import IndexRow
+
+_MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
+"""Pillow's mode by number of channels."""
 
 _MAX_VALUES = 8
 _MAX_TEXT_BYTES = 80
@@ -35,12 +37,12 @@ class FoundRecord(NamedTuple):
     """A record to be shown.
 
     Attributes:
-        file: its file's path or URI.
-        number: its place in the file, from 0.
-        offset: of its frame, in bytes.
-        key: of it by the index; None where there is no index.
-        data: its bytes; None where they are too many.
-        wrong: what is wrong with its frame; empty for nothing.
+        file: path or URI of its file.
+        number: place in the file, from 0.
+        offset: place of its frame in the file, in bytes.
+        key: key by the index; None without an index.
+        data: its bytes; None if they are too many or damaged.
+        wrong: damage of its frame; empty for none.
     """
 
     file: str
@@ -55,8 +57,8 @@ class Picture(NamedTuple):
     """A picture of a record, fit to be saved.
 
     Attributes:
-        name: for a file, made of the record's and the feature's.
-        data: of an image file.
+        name: file name, made of the record's and the feature's.
+        data: bytes of an image file.
     """
 
     name: str
@@ -71,7 +73,8 @@ def records_of_file(uri: str, access: Access, first: int = 0) -> Iterator[FoundR
         for found in walk_frames(opened.read, opened.size_bytes):
             number = found.number + 1
             if isinstance(found, BadFrame):
-                record = FoundRecord(uri, found.number, found.offset, None, None, found.what)
+                what = f"damaged, {found.what}"
+                record = FoundRecord(uri, found.number, found.offset, None, None, what)
             else:
                 record = FoundRecord(uri, found.number, found.offset, None, found.data)
                 end = found.offset + found.size + FRAME_BYTES
@@ -98,19 +101,18 @@ def records_of_set(
         if key is None and first >= entry.records:
             first -= entry.records
             continue
-        index = storage.stat(name)
-        if index is None or index.kind != "file":
-            what, remedy = "is not there, or no file", "look with beam-tfrec verify"
-            where = join_uri(root, name)
-            raise RuntimeError(fault_line("E-VER-MISSING", where, what, remedy))
+        index, code, what = storage.stat(name), "E-VER-MISSING", "is not there, or no file"
         try:
+            if index is None or index.kind != "file":
+                raise ValueError(what)
+            code = "E-VER-INDEX"
             rows = index_from_parquet(storage.read(name, index))
         except ValueError as error:
             what, remedy = " ".join(str(error).split()), "look with beam-tfrec verify"
-            raise RuntimeError(fault_line("E-VER-INDEX", name, what, remedy)) from None
+            raise RuntimeError(fault_line(code, join_uri(root, name), what, remedy)) from None
         for place, row in itertools.islice(enumerate(rows), first, None):
             if key is None or row.key == key:
-                yield _read_record(storage, entry, place, row.offset, row.size, row.key)
+                yield _found(storage, entry.file, place, row)
         first = 0
 
 
@@ -130,30 +132,41 @@ def _indexed(manifest: Manifest, split: str) -> list[tuple[ShardEntry, str]]:
     return found
 
 
-def _read_record(
-    storage: Storage, entry: ShardEntry, number: int, offset: int, size: int, key: str
-) -> FoundRecord:
-    """Return the record at the place that an index gives, if there is one."""
-    file = storage.stat(entry.file)
-    where = join_uri(storage.root, entry.file)
-    if file is None or not 0 <= offset <= offset + size <= file.size_bytes or size < FRAME_BYTES:
-        what, remedy = (
-            f"has no record of key {key!r} at byte {offset}",
-            "look with beam-tfrec verify",
-        )
-        raise RuntimeError(fault_line("E-VER-MISSING", where, what, remedy))
-    frame = storage.read(entry.file, file, (offset, offset + size))
+def _found(storage: Storage, name: str, number: int, row: "IndexRow") -> FoundRecord:
+    file, wrong, data = join_uri(storage.root, name), "", None
+    try:
+        data = read_record(storage, storage.stat(name), row.offset, row.size)
+    except ValueError as error:
+        wrong = str(error)
+    return FoundRecord(file, number, row.offset, row.key, data, wrong)
+
+
+def read_record(storage: Storage, file: Entry | None, offset: int, size: int) -> bytes:
+    """Return the bytes of the record whose frame an index describes.
+
+    Raises:
+        ValueError: if it is not there, damaged or too large.
+        RuntimeError: `E-IO-…` if the store fails.
+    """
+    if file is None or file.kind != "file":
+        raise ValueError("the file is not there")
+    end = offset + size
+    if offset < 0 or size < FRAME_BYTES or end > file.size_bytes:
+        raise ValueError(f"the file has {file.size_bytes} bytes, the record ends at {end}")
+    frame = storage.read(file.name, file, (offset, end))
     found = next(walk_frames(lambda start, end: frame[start:end], size))
     if isinstance(found, BadFrame):
-        return FoundRecord(where, number, offset, key, None, found.what)
-    return FoundRecord(where, number, offset, key, found.data)
+        raise ValueError(f"damaged, {found.what}")
+    if found.data is None or found.size + FRAME_BYTES != size:
+        raise ValueError("damaged, its frame has another size")
+    return found.data
 
 
 def record_lines(record: FoundRecord) -> Iterator[str]:
     """Yield where a record is and what it holds, a feature a line."""
     where = at_record(printable(record.file), record.number, record.offset, record.key)
     if record.wrong:
-        yield f"{printable(where)}: damaged, {record.wrong}"
+        yield f"{printable(where)}: {record.wrong}"
         return
     if record.data is None:
         yield f"{printable(where)}: too large to be shown"
@@ -188,9 +201,8 @@ def _picture(value: bytes) -> tuple[bytes, str] | None:
         info = check_image(value)
         return None if isinstance(info, ImageFault) else (value, info.format)
     tensor = read_tensor(value)
-    if tensor is None or not can_be_png(tensor.dtype, tensor.shape):
-        return None
-    return plain_png(*tensor), "png"
+    png = None if tensor is None else tensor_png(tensor)
+    return None if png is None else (png, "png")
 
 
 def _file_name(text: str) -> str:
@@ -293,42 +305,23 @@ def _show_hex(value: bytes) -> str:
     return f"{size}: {value[:_HEX_BYTES].hex(' ')}{more}"
 
 
-def can_be_png(dtype: str, shape: Sequence[int]) -> bool:
-    """Return whether values of this type and shape are pixels: height, width, 1 to 4 channels.
+def tensor_png(tensor: Tensor) -> bytes | None:
+    """Return a tensor of pixels as a PNG; None if it is no picture.
 
-    >>> can_be_png("uint8", (2, 3)), can_be_png("uint8", (2, 3, 5)), can_be_png("int64", (2, 3))
-    (True, False, False)
+    Pixels are uint8 or uint16, and have 1 to 4 channels. A PNG has 16 bits in one channel only; of
+    several channels it gets the upper 8 bits.
     """
-    sides, channels = shape[:2], tuple(shape[2:]) or (1,)
-    is_picture = len(sides) == 2 and len(channels) == 1 and channels[0] in _COLOUR_TYPES
-    return dtype in _BITS and is_picture and all(0 < side <= _MAX_SIDE for side in sides)
+    height, width, channels = (*tensor.shape, 1, 1, 1)[:3]
+    mode = _MODES.get(channels) if len(tensor.shape) in (2, 3) and height and width else None
+    if mode is None or tensor.dtype not in ("uint8", "uint16"):
+        return None
+    from PIL import Image
 
-
-def plain_png(dtype: str, shape: Sequence[int], content: bytes) -> bytes:
-    """Return pixels as a PNG.
-
-    Args:
-        dtype: uint8 or uint16.
-        shape: height and width, and channels where there are several.
-        content: the values, little-endian, in C order.
-    """
-    height, width, channels = (*shape, 1)[:3]
-    bits = _BITS[dtype]
-    if bits == 16:  # PNG is big-endian
-        swapped = bytearray(content)
-        swapped[::2], swapped[1::2] = content[1::2], content[::2]
-        content = bytes(swapped)
-    row_bytes = width * channels * bits // 8
-    rows = (content[at : at + row_bytes] for at in range(0, len(content), row_bytes))
-    header = struct.pack(">IIBBBBB", width, height, bits, _COLOUR_TYPES[channels], 0, 0, 0)
-    pixels = zlib.compress(b"".join(b"\0" + row for row in rows), 1)
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + _chunk(b"IHDR", header)
-        + _chunk(b"IDAT", pixels)
-        + _chunk(b"IEND", b"")
-    )
-
-
-def _chunk(name: bytes, body: bytes) -> bytes:
-    return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+    content = tensor.content
+    if tensor.dtype == "uint16" and mode == "L":
+        mode = "I;16"
+    elif tensor.dtype == "uint16":
+        content = content[1::2]
+    out = io.BytesIO()
+    Image.frombytes(mode, (width, height), content).save(out, "PNG", compress_level=1)
+    return out.getvalue()
