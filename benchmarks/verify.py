@@ -85,7 +85,7 @@ def verify_one(
     report = verify_bytes(
         entry, rows, rules, lambda a, b: storage.read(entry.file, file, (a, b)), file.size_bytes
     )
-    assert not report.findings, report.findings.lines()
+    assert not report.counts, report.lines()
     return report
 
 

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pipelines.cli import FlagParser, add_reading_flags, main, not_empty, reading_access, say
-from schemas.faults import Findings, counted, fault_line
+from schemas.faults import counted, fault_line
 from schemas.manifest import REPORT_NAME
+from transforms import verify
 from transforms.report import Report
 from transforms.report.gather import make_report
 from transforms.report.gather_files import report_of_files
 from transforms.report.page import is_own_report, report_file
 from transforms.storage import Access, check_uri, join_uri, open_storage, split_uri
-from transforms.verify import find_paths
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ def make_reports(config: ReportConfig) -> Iterator[tuple[str, Report]]:
         RuntimeError: `E-ARG` where a path is nothing, `E-OUT-CONFLICT` where a page would take the
             place of another file, `E-IO-…` where a store fails.
     """
-    findings = Findings()
-    data_sets, files = find_paths(config.paths, config.access, findings)
+    found = verify.Report()
+    data_sets, files = verify.find_paths(config.paths, config.access, found)
     _check_output(config, data_sets, files)
     places = [config.output or join_uri(root, REPORT_NAME) for root in data_sets]
     for place in places or [config.output]:
@@ -93,7 +93,7 @@ def make_reports(config: ReportConfig) -> Iterator[tuple[str, Report]]:
         put_page(place, report_file(report), config.access)
         yield place, report
     if files:
-        report = report_of_files(files, config.access, list(findings.lines()))
+        report = report_of_files(files, config.access, found.lines())
         put_page(config.output, report_file(report), config.access)
         yield config.output, report
 

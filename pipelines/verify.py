@@ -22,9 +22,9 @@ from pipelines.cli import (
     reading_access,
     say,
 )
-from schemas.faults import EXIT_DAMAGE, Findings, Verified, bytes_text, counted
+from schemas.faults import EXIT_DAMAGE, bytes_text, counted
 from transforms.storage import open_storage
-from transforms.verify import VerifyConfig, find_sets_and_files, verify_here
+from transforms.verify import Report, VerifyConfig, find_sets_and_files, verify_here
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -102,16 +102,16 @@ def verify(config: VerifyConfig) -> bool:
     return say_found(verify_here(config), time.perf_counter() - began)
 
 
-def say_found(found: Verified, seconds: float) -> bool:
+def say_found(found: Report, seconds: float) -> bool:
     """Print what was found; return whether anything is wrong."""
-    for line in (*found.findings.lines(), *found.notes, summary(found, seconds)):
+    for line in (*found.lines(), *found.notes, summary(found, seconds)):
         say(line)
-    return bool(found.findings)
+    return bool(found.counts)
 
 
-def summary(found: Verified, seconds: float) -> str:
+def summary(found: Report, seconds: float) -> str:
     """Return the last line: what was looked at, how fast, and how much is wrong."""
-    wrong = sum(found.findings.counts.values())
+    wrong = sum(found.counts.values())
     rate = f" ({found.bytes / seconds / 1e9:.2f} GB/s)" if found.bytes else ""
     return (
         f"{counted(found.files, 'file')}, {counted(found.records, 'record')},"
@@ -156,11 +156,11 @@ def verify_elsewhere(argv: Sequence[str]) -> bool:
         everything = VerifyEverything(config, "dry_run", name)
         run_graph(lambda root: root | "Verify" >> everything, options, waits=False)
         return False
-    find_sets_and_files(config, Findings())
+    find_sets_and_files(config, Report())
     with _result_folder(options) as folder:
         everything = VerifyEverything(config, folder, name)
         run_graph(lambda root: root | "Verify" >> everything, options)
-        found = msgspec.json.decode(open_storage(folder).read(name), type=Verified)
+        found = msgspec.json.decode(open_storage(folder).read(name), type=Report)
     return say_found(found, time.perf_counter() - began)
 
 

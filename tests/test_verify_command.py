@@ -46,7 +46,7 @@ USAGE = {
     "nothing": ((), "the following arguments are required: PATH"),
     "an unknown flag": (("a", "--shallow"), "unrecognized arguments: --shallow"),
     "no path": (("no/such",), "E-ARG no/such: no such file, and no folder with manifest.json or"),
-    "a folder of nothing": ((PROJECT / "docs",), "holds no manifest.json or TFRecord files"),
+    "a folder of nothing": ((PROJECT / "docs",), "no folder with manifest.json or TFRecord files"),
     "workers": (("a", "--workers", "0"), "workers must be at least 1, got 0"),
     "sources of files": ((__file__, "--sources", "b"), "sources must come with one data set"),
     "an empty source": ((__file__, "--sources", "val="), "sources of val must not be empty"),

@@ -11,14 +11,13 @@ import pytest
 import tensorflow as tf
 
 from pipelines.verify import VerifyConfig, verify
-from schemas.faults import Findings
 from schemas.parse_example import parse_record
 from tests.coco_command import PROJECT
 from tests.conftest import jpeg_bytes
 from tests.small_images import chunk, ihdr, png
 from tests.test_walk_frames import claiming
 from transforms.storage import Access
-from transforms.verify import find_paths
+from transforms.verify import Report, find_paths
 
 JPEG = jpeg_bytes(8, 8)
 LEAVE = "restore the file from its source, or leave the record out"
@@ -98,7 +97,7 @@ def test_compressed_files(
 ) -> None:
     path = write(tmp_path / "a.tfrecord", [example(x=[n]) for n in range(9)], compression)
     assert printed(capsys, path) == [
-        f"a.tfrecord: {compression}; readers must be told so",
+        f"a.tfrecord: compressed with {compression}",
         "features of 9 Examples:",
         "  x  int64  in 9 of 9  1 value",
     ]
@@ -213,7 +212,7 @@ def test_more_features_than_are_listed(tmp_path: Path, capsys: pytest.CaptureFix
 def test_a_folder_is_its_record_files(tmp_path: Path) -> None:
     for name in ("b.tfrecord", "a.tfrec", "t.tfrecord-00000-of-00001", "c.tfrecord.gz", "d.json"):
         (tmp_path / name).touch()
-    data_sets, files = find_paths([str(tmp_path)], Access(), Findings())
+    data_sets, files = find_paths([str(tmp_path)], Access(), Report())
     assert data_sets == []
     assert [Path(name).name for name in files] == [
         "a.tfrec",

@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 
 from pipelines.verify import VerifyConfig, verify
-from schemas.faults import Findings
 from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
 from tests.memory_runs import Sources, make_sources, run_on
 from tests.memory_store import MemoryStore, Moment, Process, Step
 from tests.small_runs import build_run, plan_run, write_set
 from tests.test_verify_command import run
-from transforms.verify import find_paths
+from transforms.verify import Report, find_paths
 
 NOTE = "sizes and checksums as the store lists them were compared: --deep reads all bytes"
 
@@ -103,7 +102,7 @@ def test_verify_writes_nothing(store: MemoryStore, capsys: pytest.CaptureFixture
 def test_paths_are_told_apart(store: MemoryStore) -> None:
     process = store.start()
     config = VerifyConfig((f"{process.uri}/out", f"{process.uri}/out/old"))
-    data_sets, files = find_paths(config.paths, config.access, Findings())
+    data_sets, files = find_paths(config.paths, config.access, Report())
     assert data_sets == [f"{process.uri}/out"]
     assert files == [f"{process.uri}/out/old/train-00000-of-00001-1.tfrec"]
 

@@ -1,17 +1,13 @@
-"""`verify --runner`: the lines of the command in process, on the faults of its tests."""
+"""`verify --runner` prints the lines of the command in process."""
 
-import hashlib
 import re
 import shutil
-from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from pipelines.verify import VerifyConfig, verify, verify_elsewhere
-from schemas.faults import Findings
-from schemas.manifest import ShardEntry
 from tests.coco_command import PROJECT
 from tests.conftest import jpeg_bytes
 from tests.test_verify_command import run
@@ -22,17 +18,7 @@ from tests.test_verify_data_set import (
     whole,
 )
 from tests.test_verify_files import example, write
-from transforms.verify import (
-    Around,
-    Keys,
-    Report,
-    ShardPlace,
-    ShardTask,
-    Task,
-    find_twice,
-    gather,
-    partition_keys,
-)
+from transforms.verify import Around, Report, Task, gather
 
 __all__ = ["whole"]
 PRISM = PROJECT / ".tools" / "prism"
@@ -62,14 +48,6 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return without_time(capsys.readouterr().out.splitlines())
 
 
-def keys_twice(out: Path) -> None:
-    """Have both shards of val hold the same keys, in a split without an order of its own."""
-    edit(out / "manifest.json", lambda m: m["plan"]["options"].update(order="all=input"))
-    for name in ("parquet", "idx"):
-        one, other = sorted(out.glob(f"index/val-*.{name}"))
-        shutil.copy(one, other)
-
-
 def bits_flipped(out: Path) -> None:
     for path in out.glob("*.tfrec"):
         flip(path, 200)
@@ -77,7 +55,6 @@ def bits_flipped(out: Path) -> None:
 
 PLANTED: Mapping[str, Callable[[Path], object]] = {
     "nothing": lambda _: None,
-    "keys twice": keys_twice,
     "bits flipped in each shard": bits_flipped,
     "another seed": lambda out: edit(
         out / "manifest.json", lambda m: m["plan"]["options"].update(seed="7")
@@ -95,12 +72,12 @@ PLANTED: Mapping[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("plant", PLANTED.values(), ids=PLANTED)
-def test_planted_faults_are_told_as_in_process(
+def test_planted_faults_are_found_as_in_process(
     plant: Callable[[Path], object], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plant(folder / "out")
-    found, told = elsewhere(capsys, folder / "out", "--deep")
-    assert (found, told) == here(capsys, folder / "out", deep=True)
+    found, printed = elsewhere(capsys, folder / "out", "--deep")
+    assert (found, printed) == here(capsys, folder / "out", deep=True)
     assert found is (plant is not PLANTED["nothing"])
 
 
@@ -113,47 +90,20 @@ def test_sources_and_several_paths_in_one_job(
     write(tmp_path / "b.tfrecord", [example(image=[jpeg_bytes(8, 8)], x=[1]), b"no Example"])
     write(tmp_path / "c.tfrecord.gz", [example(x=[1.5])], "GZIP")
     several = (out, tmp_path / "b.tfrecord", tmp_path)
-    found, told = elsewhere(capsys, *several, "--sources", images)
-    assert (found, told) == here(capsys, *several, sources={"": (str(images),)})
-    codes = {line.split()[0] for line in told if line.startswith("E-")}
+    found, printed = elsewhere(capsys, *several, "--sources", images)
+    assert (found, printed) == here(capsys, *several, sources={"": (str(images),)})
+    codes = {line.split()[0] for line in printed if line.startswith("E-")}
     assert codes == {"E-VER-SOURCE", "E-VER-IMAGE", "E-VER-EXAMPLE"}
-    assert "10 source files compared with the index" in told
-    assert any("GZIP" in line for line in told)
+    assert "10 source files compared with the index" in printed
+    assert any("GZIP" in line for line in printed)
     assert any(
-        line.startswith("2 records of other bytes than Examples: the first") for line in told
+        line.startswith("2 records of other bytes than Examples: the first") for line in printed
     )
 
 
-@pytest.mark.parametrize("partitions", [1, 2, 7])
-def test_keys_that_meet_in_partitions_are_those_that_come_twice(partitions: int) -> None:
-    digests = [hashlib.blake2b(bytes([n]), digest_size=16).digest() for n in range(20)]
-    shards = [
-        (task_of(0, "train", "a"), digests[:10]),
-        (task_of(1, "train", "b"), [*digests[8:12], *digests[11:13]]),
-        (task_of(2, "val", "c"), digests[:5]),
-        (task_of(3, "train", "d"), [digests[0], digests[19], digests[19]]),
-    ]
-    parts: dict[tuple[int, int], list[Keys]] = {}
-    for task, given in shards:
-        for partition, some in partition_keys(task, given, partitions):
-            parts.setdefault(partition, []).append(some)
-    twice: Counter[ShardPlace] = Counter()
-    for found in parts.values():
-        for place, keys in find_twice(found):
-            twice[place] += keys
-    assert twice == {(0, 1, "train", "b"): 3, (0, 3, "train", "d"): 2}
-    assert (len(parts) > 1) is (partitions > 1)
-
-
-def task_of(number: int, split: str, file: str) -> Task:
-    entry = ShardEntry(file, split, 0, 0, 0, "", "")
-    return Task(number, 0, ShardTask(entry, "", ("", ""), "", None))
-
-
 def test_lost_reports_are_an_error() -> None:
-    around = Around(Findings(), [], tasks=2)
     with pytest.raises(RuntimeError, match="the sum of reports does not hold: 1 of 2"):
-        gather(around, [(Task(0, uri="a"), Report(files=1))], [])
+        gather(Around(Report(), [], tasks=2), [(Task(0, uri="a"), Report(files=1))])
 
 
 USAGE = {
@@ -174,7 +124,7 @@ USAGE = {
 
 
 @pytest.mark.parametrize(("arguments", "said"), USAGE.values(), ids=USAGE)
-def test_usage_is_told_before_a_job(arguments: tuple[str, ...], said: str) -> None:
+def test_wrong_usage_is_refused_before_a_job(arguments: tuple[str, ...], said: str) -> None:
     with pytest.raises((ValueError, RuntimeError), match=re.escape(said)):
         verify_elsewhere(["--runner", "DirectRunner", *arguments])
 
@@ -195,7 +145,7 @@ def test_on_prism_the_command_says_the_same(deep: tuple[str, ...], folder: Path)
     out = folder / "out"
     given = (out, "--sources", folder / "images", *deep)
     prism = ("--runner", "PrismRunner", "--prism_location", PRISM)
-    for plant, code in ((lambda _: None, 0), (keys_twice, 7), (bits_flipped, 7)):
+    for plant, code in ((lambda _: None, 0), (bits_flipped, 7)):
         plant(out)
         here, there = run(*given), run(*given, *prism)
         assert (here[0], here[2]) == (code, "")

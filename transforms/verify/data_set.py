@@ -1,8 +1,7 @@
 """Verify a data set around its shards: manifest, plan, rejects, listing and side files."""
 
-import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -10,7 +9,7 @@ from schemas.documents.croissant import CROISSANT_NAME
 from schemas.documents.data_card import CARD_NAME, is_sealed
 from schemas.documents.tensorflow_files import metadata_of_spec
 from schemas.example_rules import rules_of
-from schemas.faults import Findings, Rejected, Scope, Verified
+from schemas.faults import Rejected
 from schemas.manifest import (
     DUPLICATES_NAME,
     FORMAT_VERSION,
@@ -31,10 +30,8 @@ from schemas.manifest import (
 from schemas.samples import Order
 from schemas.shards import (
     COUNTED,
-    INDEX_DIR,
     ShardNames,
     file_sum,
-    is_index_name,
     receipt_name,
     shard_stems,
 )
@@ -42,17 +39,16 @@ from transforms.output_files import (
     DOCUMENTS,
     SIDE_FILES,
     SOURCES_NOTE,
+    indexes,
     receipts,
     source_notes,
     split_of,
 )
-from transforms.storage import Access, Entry, Storage, is_local, join_uri, open_storage
-from transforms.verify import RESTORE, ShardRules, ShardTask
+from transforms.storage import Access, Storage, is_local, join_uri, open_storage
+from transforms.verify import Report, ShardRules, ShardTask
 from transforms.verify.shard import read_if_there
 
 COPY = "restore it from a copy"
-MAX_DUPLICATES = 10_000
-"""Lines that `duplicates.jsonl` has at most, as `find_duplicates.MAX_LINES` says."""
 
 _MOVE = "move it away: no reader of the manifest sees it, a reader of a glob does"
 _CONVERTED = ("image_turned", "image_converted")
@@ -68,47 +64,50 @@ class _Head(msgspec.Struct):
     format_version: int
 
 
-class _Shared(msgspec.Struct):
-    records: dict[str, int]
-
-
 def verify_around(
-    root: str, access: Access, *, deep: bool
-) -> tuple[Verified, ShardRules | None, list[ShardTask]]:
-    """Return what is wrong with a data set except its shards, their rules, and the shards.
+    root: str, access: Access, report: Report, *, deep: bool
+) -> tuple[ShardRules | None, list[ShardTask]]:
+    """Verify a data set except for its shards; return their rules, and the shards.
 
     Raises:
         RuntimeError: if the store fails, or the manifest is of a newer format.
     """
-    storage, findings = open_storage(root, access), Findings()
-    manifest = find_manifest(storage, findings)
+    storage = open_storage(root, access)
+    manifest = find_manifest(storage, report)
     if manifest is None:
-        return Verified(findings, 1), None, []
+        return None, []
     try:
         rules = shard_rules(manifest, root, access, deep=deep)
         names = ShardNames(manifest.plan.options.get("shard_names", COUNTED))
         texts = metadata_of_spec(manifest, spec_of(manifest), has_names=False)
     except ValueError as error:
-        what = f"says what no run of this program does ({error})"
-        findings.add("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
-        return Verified(findings, 1), None, []
+        what = f"has values that no run of this program writes ({error})"
+        report.find("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
+        return None, []
     listed = {entry.name: entry for entry in storage.list(recursive=False)}
-    tasks = _tasks(manifest, listed)
+    stems = shard_stems([entry.split for entry in manifest.shards])
+    digest, pairs = plan_digest(manifest.plan), index_names_of(manifest)
+    tasks = [
+        ShardTask(entry, stem, pair, digest, listed.get(entry.file))
+        for entry, stem, pair in zip(manifest.shards, stems, pairs, strict=True)
+    ]
     for what in contradictions(manifest):
-        findings.add("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
-    _check_side_files(manifest, texts, storage, findings)
-    notes = _check_sums(manifest, storage, findings)
-    _check_foreign(names, tasks, {*listed}, storage, findings)
+        report.find("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
+    is_current = manifest.format_version == FORMAT_VERSION  # earlier versions wrote other texts
+    kept = {*_OF_THE_MANIFEST} if is_current else {_LABEL_MAP}
+    _check_files(manifest, {name: texts[name] for name in kept & texts.keys()}, storage, report)
+    _check_documents(manifest, storage, report)
+    _check_foreign(names, tasks, {*listed}, storage, report)
     if not rules.reads:
         without = sum(task.file is not None and task.file.crc32c is None for task in tasks)
         note = "sizes and checksums as the store lists them were compared: --deep reads all bytes"
         if without:
             note = f"the store gives no checksums of {without} shards: --deep reads their bytes"
-        notes.append(note)
-    return Verified(findings, len(tasks), notes=tuple(notes)), rules, tasks
+        report.notes.append(note)
+    return rules, tasks
 
 
-def find_manifest(storage: Storage, findings: Findings) -> Manifest | None:
+def find_manifest(storage: Storage, report: Report) -> Manifest | None:
     """Return the manifest of a data set; None with a finding if it is damaged.
 
     Raises:
@@ -116,9 +115,12 @@ def find_manifest(storage: Storage, findings: Findings) -> Manifest | None:
     """
     data, where = storage.read(MANIFEST_NAME), join_uri(storage.root, MANIFEST_NAME)
     try:
-        return from_json(data, Manifest) if _is_ours(data) else read_manifest(data, where, "path")
+        head = from_json(data, _Head)
+        if head.format != "beam-tfrec" or head.format_version > FORMAT_VERSION:
+            return read_manifest(data, where, "path")  # which says why not
+        return from_json(data, Manifest)
     except ValueError as error:
-        findings.add("E-VER-MANIFEST", where, f"no manifest ({error})", COPY)
+        report.find("E-VER-MANIFEST", where, f"no manifest ({error})", COPY)
     return None
 
 
@@ -129,7 +131,7 @@ def check_sources(root: str, sources: Mapping[str, Sequence[str]], access: Acces
         ValueError: if there is no such split, or records are made of parts of files.
         RuntimeError: `E-ARG` if a root is no folder.
     """
-    manifest = find_manifest(open_storage(root, access), Findings())
+    manifest = find_manifest(open_storage(root, access), Report())
     if manifest is None:
         return
     for split in sources:
@@ -172,23 +174,76 @@ def order_of(plan: JobPlan, split: str) -> Order:
     return Order(orders.get(split, orders.get("all", Order.SHUFFLED.value)))
 
 
-def _is_ours(data: bytes) -> bool:
-    """Return whether to report damage, not another program's or a newer format."""
+def _check_files(
+    manifest: Manifest, texts: Mapping[str, str], storage: Storage, report: Report
+) -> None:
+    """Compare the files next to the shards with the manifest and its checksums.
+
+    Args:
+        manifest: the manifest.
+        texts: files of other tools by name, as they follow from the manifest.
+        storage: storage of the data set.
+        report: report that gets the findings.
+    """
+    for name in sorted(_ALWAYS_THERE - manifest.files.keys() if has_sums(manifest) else ()):
+        report.find("E-VER-MANIFEST", MANIFEST_NAME, f"has no sum of {name}", COPY)
+    for name in sorted(manifest.files.keys() - _WITH_SUMS):
+        what = f"has a sum of {name}, which no run writes"
+        report.find("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
+    of_sums = manifest.files.keys() & _WITH_SUMS - {*DOCUMENTS}
+    shared = {DUPLICATES_NAME} if manifest.duplicates else set()
+    for name in sorted({PLAN_NAME, REJECTED_NAME, *texts} | of_sums | shared):
+        data, wanted = read_if_there(name, storage, report), manifest.files.get(name)
+        if data is None:
+            continue
+        if not _follows(name, data, manifest, texts):
+            report.find("E-VER-MANIFEST", name, "is not what the manifest says")
+        elif wanted is not None and (there := file_sum(data)) != wanted:
+            what = f"has {there.bytes} bytes of CRC-32C {there.crc32c}, the manifest says"
+            report.find("E-VER-CRC", name, f"{what} {wanted.bytes} of {wanted.crc32c}")
+    for name in source_notes(storage):
+        if storage.read(name) != SOURCES_NOTE:
+            remedy = "delete it: the next run of the command writes it again"
+            report.find("E-VER-CRC", name, "holds other bytes than a run writes", remedy)
+
+
+def _follows(name: str, data: bytes, manifest: Manifest, texts: Mapping[str, str]) -> bool:
+    """Return whether a file says what the manifest says, as far as that can be compared."""
     try:
-        head = from_json(data, _Head)
+        if name == PLAN_NAME:
+            return from_json(data, JobPlan) == manifest.plan
+        if name == REJECTED_NAME:
+            rejects = [from_json(line, Rejected) for line in data.splitlines()]
+            found = Counter((reject.split, reject.code) for reject in rejects)
+            return found == _rejects(manifest)
     except ValueError:
-        return True
-    return head.format == "beam-tfrec" and head.format_version <= FORMAT_VERSION
+        return False
+    return name not in texts or data == texts[name].encode()
 
 
-def _tasks(manifest: Manifest, listed: Mapping[str, Entry]) -> list[ShardTask]:
-    """Return the shards by split, then index, as the manifest lists them."""
-    stems = shard_stems([entry.split for entry in manifest.shards])
-    digest = plan_digest(manifest.plan)
-    return [
-        ShardTask(entry, stem, names, digest, listed.get(entry.file))
-        for entry, stem, names in zip(manifest.shards, stems, index_names_of(manifest), strict=True)
-    ]
+def _rejects(manifest: Manifest) -> Counter[tuple[str, str]]:
+    """Return how many samples and annotations the manifest counts as rejected."""
+    return Counter(
+        {
+            (split, code): count
+            for split, summary in manifest.splits.items()
+            for codes in (summary.rejected, summary.annotations.dropped)
+            for code, count in codes.items()
+        }
+    )
+
+
+def _check_documents(manifest: Manifest, storage: Storage, report: Report) -> None:
+    """Note documents that are not as the run wrote them: these are the user's to edit."""
+    for name in sorted(manifest.files.keys() & {*DOCUMENTS}):
+        entry = storage.stat(name)
+        if entry is None or entry.kind != "file":
+            report.notes.append(f"{name} is gone")
+        elif file_sum(storage.read(name, entry)) != manifest.files[name]:
+            report.notes.append(f"{name} is not as the run wrote it")
+    page = storage.stat(REPORT_NAME)
+    if page and page.kind == "file" and not is_sealed(storage.read(REPORT_NAME, page)):
+        report.notes.append(f"{REPORT_NAME} is not as a run wrote it")
 
 
 def _check_foreign(
@@ -196,132 +251,13 @@ def _check_foreign(
     tasks: Sequence[ShardTask],
     listed: set[str],
     storage: Storage,
-    findings: Findings,
+    report: Report,
 ) -> None:
     """Name files that are named like the data set's, and are not."""
     ours = {
         name for task in tasks for name in (task.entry.file, *task.index, receipt_name(task.stem))
     }
-    folder = storage.list(f"{INDEX_DIR}/", recursive=False)
     found = {name for name in listed if split_of(name, names) is not None}
-    found |= {entry.name for entry in folder if is_index_name(entry.name, names)}
-    for name in sorted((found | {*receipts(storage)}) - ours):
+    for name in sorted({*found, *indexes(storage, names), *receipts(storage)} - ours):
         what = "is named like a file of a shard, and the manifest names no such shard"
-        findings.add("E-VER-FOREIGN", name, what, _MOVE)
-
-
-def _check_side_files(
-    manifest: Manifest, texts: Mapping[str, str], storage: Storage, findings: Findings
-) -> None:
-    """Compare plan, rejects, duplicates and files of other tools with the manifest.
-
-    Args:
-        manifest: the manifest.
-        texts: files of other tools by name, as they follow from the manifest.
-        storage: holds the data set.
-        findings: what is wrong is added to them.
-    """
-
-    def add(name: str, what: str, remedy: str = COPY) -> None:
-        findings.add("E-VER-MANIFEST", name, what, remedy)
-
-    plan = read_if_there(PLAN_NAME, storage, findings, COPY)
-    if plan is not None and not _is_plan(plan, manifest.plan):
-        add(PLAN_NAME, "is not the plan of the manifest", RESTORE)
-    is_current = manifest.format_version == FORMAT_VERSION  # earlier versions wrote other texts
-    for name in sorted(texts.keys() & ({*_OF_THE_MANIFEST} if is_current else {_LABEL_MAP})):
-        data = read_if_there(name, storage, findings, COPY)
-        if data is not None and data != texts[name].encode():
-            add(name, "is not what follows from the manifest", RESTORE)
-    data = read_if_there(REJECTED_NAME, storage, findings, COPY)
-    for what in () if data is None else _wrong_rejects(manifest, data):
-        add(*what)
-    data = read_if_there(DUPLICATES_NAME, storage, findings, COPY) if manifest.duplicates else None
-    for what in () if data is None else _wrong_duplicates(manifest, data):
-        add(*what)
-
-
-def _is_plan(data: bytes, plan: JobPlan) -> bool:
-    try:
-        return from_json(data, JobPlan) == plan
-    except ValueError:
-        return False
-
-
-def _wrong_rejects(manifest: Manifest, data: bytes) -> Iterator[tuple[str, str]]:
-    """Yield where rejects, or their counts by split and reason, are not the manifest's."""
-    counts: Counter[tuple[str, str, str]] = Counter()
-    for number, line in enumerate(data.splitlines(), 1):
-        try:
-            reject = from_json(line, Rejected)
-            counts[reject.split, reject.scope.value, reject.code] += 1
-        except (ValueError, KeyError) as error:
-            yield f"{REJECTED_NAME} line {number}", f"no reject ({error})"
-    said = Counter(
-        {
-            (split, scope.value, code): count
-            for split, summary in manifest.splits.items()
-            for scope, codes in (
-                (Scope.SAMPLE, summary.rejected),
-                (Scope.ANNOTATION, summary.annotations.dropped),
-            )
-            for code, count in codes.items()
-        }
-    )
-    for key in sorted(counts.keys() | said.keys()):
-        if counts[key] != said[key]:
-            split, scope, code = key
-            what = f"{counts[key]} of each {scope} rejected as {code} in split {split}"
-            yield REJECTED_NAME, f"{what}, the manifest says {said[key]}"
-
-
-def _wrong_duplicates(manifest: Manifest, data: bytes) -> Iterator[tuple[str, str]]:
-    """Yield where contents that splits share, or their counts, are not the manifest's."""
-    counts: Counter[tuple[str, str]] = Counter()
-    lines = data.splitlines()
-    for number, line in enumerate(lines, 1):
-        try:
-            counts.update(itertools.combinations(sorted(from_json(line, _Shared).records), 2))
-        except ValueError as error:
-            yield f"{DUPLICATES_NAME} line {number}", f"no shared content ({error})"
-    said = {pair.splits: pair.contents for pair in manifest.duplicates or ()}
-    is_whole = len(lines) < MAX_DUPLICATES  # else it has the first of them
-    for pair in sorted(counts.keys() | said.keys()):
-        count, wanted = counts[pair], said.get(pair, 0)
-        if count > wanted or (is_whole and count != wanted):
-            what = f"{count} contents that {' and '.join(pair)} share, the manifest says {wanted}"
-            yield DUPLICATES_NAME, what
-
-
-def _check_sums(manifest: Manifest, storage: Storage, findings: Findings) -> list[str]:
-    """Compare the files next to the shards with the checksums in the manifest.
-
-    Returns:
-        Notes on documents that are not as the run wrote them: these are the user's to edit.
-    """
-    notes: list[str] = []
-    said = {found.where.partition(" ")[0] for kept in findings.kept.values() for found in kept}
-    for name in sorted(_ALWAYS_THERE - manifest.files.keys() if has_sums(manifest) else ()):
-        findings.add("E-VER-MANIFEST", MANIFEST_NAME, f"has no sum of {name}", COPY)
-    for name, wanted in sorted(manifest.files.items()):
-        if name not in _WITH_SUMS:
-            what = f"has a sum of {name}, which no run writes"
-            findings.add("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
-        elif name in DOCUMENTS:
-            data = read_if_there(name, storage, Findings())
-            if data is None or file_sum(data) != wanted:
-                notes.append(f"{name} is {'gone' if data is None else 'not as the run wrote it'}")
-        elif name not in said:
-            data = read_if_there(name, storage, findings, COPY)
-            if data is not None and (there := file_sum(data)) != wanted:
-                what = f"has {there.bytes} bytes of CRC-32C {there.crc32c}, the manifest says"
-                what = f"{what} {wanted.bytes} of {wanted.crc32c}"
-                findings.add("E-VER-CRC", name, what, COPY)
-    report = read_if_there(REPORT_NAME, storage, Findings())
-    if report is not None and not is_sealed(report):
-        notes.append(f"{REPORT_NAME} is not as a run wrote it")
-    for name in source_notes(storage):
-        if storage.read(name) != SOURCES_NOTE:
-            remedy = "delete it: the next run of the command writes it again"
-            findings.add("E-VER-CRC", name, "holds other bytes than a run writes", remedy)
-    return notes
+        report.find("E-VER-FOREIGN", name, what, _MOVE)

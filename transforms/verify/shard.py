@@ -2,12 +2,11 @@
 
 import hashlib
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import google_crc32c
-import msgspec
 
-from schemas.faults import Findings, at_record
+from schemas.faults import at_record, counted
 from schemas.manifest import ShardEntry, from_json
 from schemas.samples import Order, shuffle_keys
 from schemas.shards import ShardInfo, file_sum, receipt_name
@@ -20,17 +19,11 @@ from transforms.shard_index import (
     is_index_as_written,
 )
 from transforms.storage import Access, Storage, join_uri, open_storage
-from transforms.verify import (
-    RESTORE,
-    Report,
-    ShardRules,
-    ShardTask,
-    order_fault,
-)
-from transforms.walk_frames import BadFrame, Buffer, ReadSpan, Record, walk_frames
+from transforms.verify import Report, ShardRules, ShardTask, order_fault
+from transforms.walk_frames import BadFrame, Buffer, ReadSpan, walk_frames
 
 _SOURCE_REMEDY = "restore it from a copy, or make the data set again"
-INDEX_REMEDY = "restore the index from a copy, or delete it and manifest.json and run again"
+_OF_RECEIPTS = ("file", "split", "planned", "records", "bytes", "crc32c", "sha256")
 
 
 def verify_shard(task: ShardTask, rules: ShardRules) -> Report:
@@ -39,14 +32,13 @@ def verify_shard(task: ShardTask, rules: ShardRules) -> Report:
     Raises:
         RuntimeError: where the store fails.
     """
-    storage = open_storage(rules.root, rules.access)
-    report = Report()
-    check_listing(task, storage.root, report.findings)
-    rows = read_index(task, storage, report.findings, has_sum=rules.has_sums)
+    storage, file = open_storage(rules.root, rules.access), task.file
+    report = Report(files=1)
+    check_listing(task, storage.root, report)
+    rows = read_index(task, storage, report, has_sum=rules.has_sums)
     if rows is not None:
         check_rows(task, rows, rules, report)
-    check_receipt(task, storage, report.findings, has_sum=rules.has_sums)
-    file = task.file
+    check_receipt(task, storage, report, has_sum=rules.has_sums)
     if not rules.reads:
         report.records = len(rows or ())
     elif file is not None and file.kind == "file":
@@ -58,19 +50,19 @@ def verify_shard(task: ShardTask, rules: ShardRules) -> Report:
     return report
 
 
-def check_listing(task: ShardTask, root: str, findings: Findings) -> None:
+def check_listing(task: ShardTask, root: str, report: Report) -> None:
     """Compare a shard with the listing, which may have its checksum."""
     entry, file = task.entry, task.file
     where = join_uri(root, entry.file)
     if file is None or file.kind != "file":
         what = "is not there" if file is None else f"is a {file.kind}"
-        findings.add("E-VER-MISSING", where, what, RESTORE)
+        report.find("E-VER-MISSING", where, what)
     elif file.size_bytes != entry.bytes:
         what = f"has {file.size_bytes} bytes, the manifest says {entry.bytes}"
-        findings.add("E-VER-SIZE", where, what, RESTORE)
+        report.find("E-VER-SIZE", where, what)
     elif file.crc32c is not None and f"{file.crc32c:08x}" != entry.crc32c:
         what = f"has the CRC-32C {file.crc32c:08x} by its store, the manifest says {entry.crc32c}"
-        findings.add("E-VER-CRC", where, what, RESTORE)
+        report.find("E-VER-CRC", where, what)
 
 
 def verify_bytes(
@@ -83,39 +75,44 @@ def verify_bytes(
     """Return what is wrong with a shard's bytes, which are read once.
 
     Args:
-        entry: of the shard in the manifest.
-        rows: of its index; None where that cannot be read.
-        rules: of the data set.
-        read: reads the file.
-        size_bytes: of the file.
+        entry: entry of the shard in the manifest.
+        rows: rows of its index; None if that cannot be read.
+        rules: rules of the data set.
+        read: function that reads the file.
+        size_bytes: size of the file.
     """
-    report, digests = Report(), _Digests(rules.hashes)
-    findings, is_unlike = report.findings, False
+    report, digests, too_large = Report(), _Digests(rules.hashes), 0
     by_offset = {row.offset: row for row in rows or ()}
     for found in walk_frames(read, size_bytes, digests.add, sorted(by_offset)):
         row = by_offset.pop(found.offset, None)
+        where = at_record(entry.file, found.number, found.offset, None if row is None else row.key)
         if isinstance(found, BadFrame):
-            findings.add(found.code, _where(entry, found, row), found.what, RESTORE)
+            report.find(found.code, where, found.what)
             continue
         report.records += 1
         frame_bytes = found.size + FRAME_BYTES
         is_like = row is not None and row.size == frame_bytes
-        if found.data is None:
-            report.too_large += 1
-        elif wrong := _wrong_record(found.data, row if is_like else None, entry.split, rules):
-            for what in wrong:
-                findings.add("E-VER-EXAMPLE", _where(entry, found, row), what, RESTORE)
-        if rows is not None and not is_like and not is_unlike:
-            is_unlike = True  # from here on, others may have moved
+        too_large += found.data is None
+        if found.data is not None:
+            for what in _wrong_record(found.data, row if is_like else None, entry.split, rules):
+                report.find("E-VER-EXAMPLE", where, what)
+        if rows is not None and not is_like and "E-VER-INDEX" not in report.counts:
             said = "has no such record" if row is None else f"says {row.size} bytes"
-            what = f"the index {said}, its frame has {frame_bytes}"
-            findings.add("E-VER-INDEX", _where(entry, found, row), what, INDEX_REMEDY)
-    report.read_bytes = digests.bytes
-    if not findings.counts.keys() & {"E-VER-FRAME", "E-VER-CRC"}:
-        _check_count(entry, rows or (), by_offset, report)
-    if not findings:
+            report.find("E-VER-INDEX", where, f"the index {said}, its frame has {frame_bytes}")
+    report.bytes = digests.bytes
+    if not report.counts.keys() & {"E-VER-FRAME", "E-VER-CRC"}:
+        if by_offset:
+            number, first = next((n, r) for n, r in enumerate(rows or ()) if r.offset in by_offset)
+            where = at_record(entry.file, number, first.offset, first.key)
+            report.find("E-VER-FRAME", where, "no record begins where the index says")
+        elif report.records != entry.records:
+            what = f"{report.records} records, the manifest says {entry.records}"
+            report.find("E-VER-FRAME", entry.file, what)
+    if not report.counts:
         for what in digests.wrong(entry):
-            findings.add("E-VER-CRC", entry.file, what, RESTORE)
+            report.find("E-VER-CRC", entry.file, what)
+    if too_large:
+        report.notes.append(f"{entry.file}: {counted(too_large, 'record')} too large to be parsed")
     return report
 
 
@@ -142,24 +139,6 @@ class _Digests:
                 yield f"the file's {name} is {value}, the manifest says {wanted}"
 
 
-def _check_count(
-    entry: ShardEntry, rows: Sequence[IndexRow], left: Collection[int], report: Report
-) -> None:
-    """Compare which records there are with the manifest, and with the index's offsets left over."""
-    if left:
-        number, row = next((n, row) for n, row in enumerate(rows) if row.offset in left)
-        where = at_record(entry.file, number, row.offset, row.key)
-        what = "no record begins where the index says"
-        report.findings.add("E-VER-FRAME", where, what, RESTORE)
-    elif report.records != entry.records:
-        what = f"{report.records} records, the manifest says {entry.records}"
-        report.findings.add("E-VER-FRAME", entry.file, what, RESTORE)
-
-
-def _where(entry: ShardEntry, found: Record | BadFrame, row: IndexRow | None) -> str:
-    return at_record(entry.file, found.number, found.offset, None if row is None else row.key)
-
-
 def _wrong_record(data: bytes, row: IndexRow | None, split: str, rules: ShardRules) -> list[str]:
     """Return what is wrong with a record, given its row of the index if that has one."""
     if row is None:
@@ -171,108 +150,89 @@ def _wrong_record(data: bytes, row: IndexRow | None, split: str, rules: ShardRul
 
 
 def read_index(
-    task: ShardTask, storage: Storage, findings: Findings, *, has_sum: bool
+    task: ShardTask, storage: Storage, report: Report, *, has_sum: bool
 ) -> list[IndexRow] | None:
-    """Return the rows of a shard's index; None with a finding where it cannot be read.
+    """Return the rows of a shard's index; None with a finding if it cannot be read.
 
-    Where it can, and holds its own CRC-32C, that is compared.
+    If it can, and holds its own CRC-32C, that is compared.
     """
     parquet_name, text_name = task.index
     rows = None
-    data = read_if_there(parquet_name, storage, findings)
+    data = read_if_there(parquet_name, storage, report)
     if data is not None:
         try:
             rows = index_from_parquet(data)
         except ValueError as error:
-            findings.add("E-VER-INDEX", parquet_name, " ".join(str(error).split()), INDEX_REMEDY)
+            report.find("E-VER-INDEX", parquet_name, " ".join(str(error).split()))
         if rows is not None and has_sum and not is_index_as_written(data):
-            what = "its bytes do not have the CRC-32C that they say"
-            findings.add("E-VER-INDEX", parquet_name, what, INDEX_REMEDY)
-    text = read_if_there(text_name, storage, findings)
+            report.find("E-VER-INDEX", parquet_name, "its bytes do not have its CRC-32C")
+    text = read_if_there(text_name, storage, report)
     if rows is not None and text is not None and text != index_to_text(rows):
-        what = f"is not the text form of {parquet_name}"
-        findings.add("E-VER-INDEX", text_name, what, INDEX_REMEDY)
+        report.find("E-VER-INDEX", text_name, f"is not the text form of {parquet_name}")
     return rows
 
 
-def read_if_there(
-    name: str, storage: Storage, findings: Findings, remedy: str = RESTORE
-) -> bytes | None:
-    """Return a small file of a data set; None with a finding where there is none."""
+def read_if_there(name: str, storage: Storage, report: Report) -> bytes | None:
+    """Return a small file of a data set; None with a finding if there is none."""
     entry = storage.stat(name)
     if entry is None or entry.kind != "file":
         what = "is not there" if entry is None else f"is a {entry.kind}"
-        findings.add("E-VER-MISSING", name, what, remedy)
+        report.find("E-VER-MISSING", name, what)
         return None
     return storage.read(name, entry)
 
 
-def check_receipt(task: ShardTask, storage: Storage, findings: Findings, *, has_sum: bool) -> None:
-    """Compare a shard's receipt with the manifest, and with the sum there where it has one."""
+def check_receipt(task: ShardTask, storage: Storage, report: Report, *, has_sum: bool) -> None:
+    """Compare a shard's receipt with the manifest, and with the sum there if it has one."""
     name, entry = receipt_name(task.stem), task.entry
-    data = read_if_there(name, storage, findings)
+    data = read_if_there(name, storage, report)
     if data is None:
         return
     try:
         info = from_json(data, ShardInfo)
     except ValueError as error:
-        findings.add("E-VER-MANIFEST", name, f"no receipt ({error})", RESTORE)
+        report.find("E-VER-MANIFEST", name, f"no receipt ({error})")
         return
-    wanted = {**msgspec.structs.asdict(entry), "plan": task.plan, "name": task.stem}
-    del wanted["index_stem"], wanted["receipt"]
+    wanted = {field: getattr(entry, field) for field in _OF_RECEIPTS}
+    wanted |= {"plan": task.plan, "name": task.stem}
     wrong = {field: value for field, value in wanted.items() if getattr(info, field) != value}
     for field, value in wrong.items():
         what = f"{field} is {getattr(info, field)!r}, the manifest says {value!r}"
-        findings.add("E-VER-MANIFEST", name, what, RESTORE)
+        report.find("E-VER-MANIFEST", name, what)
     if has_sum and not wrong and file_sum(data) != entry.receipt:
-        findings.add("E-VER-CRC", name, "its size or CRC-32C is not the manifest's", RESTORE)
+        report.find("E-VER-CRC", name, "its size or CRC-32C is not the manifest's")
 
 
 def check_rows(
     task: ShardTask, rows: Sequence[IndexRow], rules: ShardRules, report: Report
 ) -> None:
-    """Compare a shard's index with the manifest, and note what takes all shards to compare."""
-    name, entry, findings = task.index[0], task.entry, report.findings
+    """Compare a shard's index with the manifest, and check the order of its keys."""
+    name, entry = task.index[0], task.entry
     if len(rows) != entry.records:
         what = f"{len(rows)} records, the manifest says {entry.records}"
-        findings.add("E-VER-INDEX", name, what, INDEX_REMEDY)
-    at = 0
-    for number, row in enumerate(rows):
+        report.find("E-VER-INDEX", name, what)
+    ends = itertools.accumulate((row.size for row in rows), initial=0)
+    for number, (row, at) in enumerate(zip(rows, ends, strict=False)):
         if row.offset != at:
             what = f"the record is said to begin at byte {row.offset}, the one before ends at {at}"
-            findings.add("E-VER-INDEX", at_record(name, number, at, row.key), what, INDEX_REMEDY)
+            report.find("E-VER-INDEX", at_record(name, number, at, row.key), what)
             break
-        at += row.size
-    else:
-        if at != entry.bytes:
-            what = f"its records end at byte {at}, the manifest says {entry.bytes} bytes"
-            findings.add("E-VER-INDEX", name, what, INDEX_REMEDY)
-    labels = rules.examples.labels
-    for number, row in enumerate(rows if labels else ()):
-        if unknown := set(row.labels) - labels:
-            what = f"the label {min(unknown)} is not in the label map"
-            where = at_record(name, number, row.offset, row.key)
-            findings.add("E-VER-INDEX", where, what, INDEX_REMEDY)
-    if rows:
-        _check_order(task, rows, rules, report)
-
-
-def _check_order(
-    task: ShardTask, rows: Sequence[IndexRow], rules: ShardRules, report: Report
-) -> None:
-    split, keys = task.entry.split, [row.key for row in rows]
-    if rules.orders[split] is Order.INPUT:
-        report.keys = [
-            hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-            for key in keys
-        ]
+    at = sum(row.size for row in rows)
+    if at != entry.bytes:
+        what = f"its records end at byte {at}, the manifest says {entry.bytes} bytes"
+        report.find("E-VER-INDEX", name, what)
+    keys = [row.key for row in rows]
+    if rules.orders[entry.split] is Order.INPUT:
+        for key in sorted({one for one, other in itertools.pairwise(sorted(keys)) if one == other}):
+            report.find("E-VER-ORDER", name, f"key {key!r} comes twice")
         return
-    in_order = list(zip(shuffle_keys(split, keys, rules.seed), keys, strict=True))
-    report.ends = in_order[0], in_order[-1]
+    numbers = (f"{n:032x}" for n in shuffle_keys(entry.split, keys, rules.seed))
+    in_order = list(zip(numbers, keys, strict=True))
+    report.ends = (in_order[0], in_order[-1]) if rows else None
     for number, (one, other) in enumerate(itertools.pairwise(in_order), 1):
         if one >= other:
-            where = at_record(task.entry.file, number, rows[number].offset, other[1])
-            report.findings.add("E-VER-ORDER", where, *order_fault(one[1], other[1], rules.seed))
+            where = at_record(entry.file, number, rows[number].offset, other[1])
+            report.find("E-VER-ORDER", where, order_fault(one[1], other[1], rules.seed))
 
 
 def verify_sources(
@@ -291,21 +251,19 @@ def verify_sources(
     """
     split, report = shard.entry.split, Report()
     roots = [open_storage(uri, access) for uri in (*sources.get(split, ()), *sources.get("", ()))]
-    rows = read_index(shard, open_storage(root, access), Findings(), has_sum=False) or ()
+    rows = read_index(shard, open_storage(root, access), Report(), has_sum=False) or ()
     found = {(s.name, s.sha256): (s, row.key) for row in rows for s in row.sources}
     for source, key in found.values():
-        size, wrong = _check_source(source, roots)
-        report.files += 1
-        report.read_bytes += size
-        if wrong:
+        report.sources += 1
+        if wrong := _wrong_source(source, roots, report):
             where = f"{join_uri(roots[0].root, source.name)} (of key {key!r} in {split})"
-            report.findings.add("E-VER-SOURCE", where, wrong, _SOURCE_REMEDY)
+            report.find("E-VER-SOURCE", where, wrong, _SOURCE_REMEDY)
     return report
 
 
-def _check_source(source: Source, roots: Sequence[Storage]) -> tuple[int, str]:
-    """Return how many bytes were read, and what is wrong; empty for nothing."""
-    read_bytes, wrong = 0, "is not there"
+def _wrong_source(source: Source, roots: Sequence[Storage], report: Report) -> str:
+    """Return what is wrong with a source in every root; empty if one root has it."""
+    wrong = "is not there"
     for storage in roots:
         entry = storage.stat(source.name)
         if entry is None or entry.kind != "file":
@@ -314,9 +272,9 @@ def _check_source(source: Source, roots: Sequence[Storage]) -> tuple[int, str]:
             wrong = f"has {entry.size_bytes} bytes, the index says {source.size}"
             continue
         data = storage.read(source.name, entry)
-        read_bytes += len(data)
+        report.bytes += len(data)
         digest = hashlib.sha256(data).hexdigest()
         if digest == source.sha256:
-            return read_bytes, ""
+            return ""
         wrong = f"has the SHA-256 {digest}, the index says {source.sha256}"
-    return read_bytes, wrong
+    return wrong

@@ -1,6 +1,6 @@
 """Verify as a Beam pipeline: tasks spread over workers, and one result comes back."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,30 +9,16 @@ import msgspec
 from apache_beam.metrics import Metrics
 from apache_beam.pvalue import AsList, AsSingleton, TaggedOutput
 
-from schemas.faults import Verified
 from transforms.progress import COUNTERS
 from transforms.storage import is_local, open_storage
-from transforms.verify import (
-    Around,
-    Keys,
-    Report,
-    ShardPlace,
-    Task,
-    VerifyConfig,
-    execute,
-    find_twice,
-    gather,
-    look_around,
-    partition_keys,
-)
+from transforms.verify import Around, Report, Task, VerifyConfig, execute, gather, look_around
 
 _Task = TaggedOutput[Literal["tasks"], Task]
-_Keys = TaggedOutput[Literal["keys"], tuple[tuple[int, int], Keys]]
 
 
 @dataclass(eq=False)
 class VerifyEverything(beam.PTransform):
-    """Pipeline -> one `Verified`, once it is written as JSON.
+    """Pipeline -> one `Report`, once it is written as JSON.
 
     Counters `shards_verified`, `files_verified`, `records_verified` and `bytes_verified` in the
     namespace `beam_tfrec` are for display.
@@ -47,7 +33,7 @@ class VerifyEverything(beam.PTransform):
     folder: str
     name: str
 
-    def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection[Verified]:
+    def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection[Report]:
         """Verify everything."""
         looked = (
             root
@@ -55,29 +41,21 @@ class VerifyEverything(beam.PTransform):
             | "LookAround"
             >> beam.FlatMap(_look_around, self.folder).with_outputs("tasks", main="around")
         )
-        verified = (
+        reports = (
             looked.tasks
             | "SpreadTasks" >> beam.Reshuffle()
-            | "Verify"
-            >> beam.FlatMap(_execute, AsSingleton(looked.around), self.config).with_outputs(
-                "keys", main="reports"
-            )
-        )
-        twice = (
-            verified.keys
-            | "MeetKeys" >> beam.GroupByKey()
-            | "FindTwice" >> beam.FlatMap(_find_twice)
+            | "Verify" >> beam.Map(_execute, AsSingleton(looked.around), self.config)
         )
         return looked.around | "Gather" >> beam.Map(
-            _write_result, AsList(verified.reports), AsList(twice), self.folder, self.name
+            _write_result, AsList(reports), self.folder, self.name
         )
 
 
 def check_folder(folder: str) -> None:
-    """Refuse a folder for the result that is not there, before all is read in vain.
+    """Refuse a folder for the result that is not there, before everything is read.
 
     Raises:
-        RuntimeError: `E-ARG` where a path is no folder on this machine; a store is asked nothing.
+        RuntimeError: `E-ARG` if a path is no folder on this machine; a store is asked nothing.
     """
     if is_local(folder):
         open_storage(folder).require_folder()
@@ -91,37 +69,20 @@ def _look_around(config: VerifyConfig, folder: str) -> Iterator[Around | _Task]:
     yield around
 
 
-def _execute(
-    task: Task, around: Around, config: VerifyConfig
-) -> Iterator[tuple[Task, Report] | _Keys]:
+def _execute(task: Task, around: Around, config: VerifyConfig) -> tuple[Task, Report]:
     report = execute(task, around, config)
     kind = "files" if task.shard is None else "shards"
-    counts = {kind: not task.is_sources, "records": report.records, "bytes": report.read_bytes}
+    counts = {kind: not task.is_sources, "records": report.records, "bytes": report.bytes}
     for name, count in counts.items():
         Metrics.counter(COUNTERS, f"{name}_verified").inc(int(count))
-    if report.keys:
-        partitions = around.data_sets[task.data_set].partitions
-        for part in partition_keys(task, report.keys, partitions):
-            yield _Keys("keys", part)
-        report.keys = []  # they meet in their partitions
-    yield task, report
-
-
-def _find_twice(
-    partition: tuple[tuple[int, int], Iterable[Keys]],
-) -> Iterator[tuple[ShardPlace, int]]:
-    yield from find_twice(partition[1])
+    return task, report
 
 
 def _write_result(
-    around: Around,
-    reports: list[tuple[Task, Report]],
-    twice: list[tuple[ShardPlace, int]],
-    folder: str,
-    name: str,
-) -> Verified:
-    verified = gather(around, sorted(reports, key=lambda found: found[0].number), twice)
+    around: Around, reports: list[tuple[Task, Report]], folder: str, name: str
+) -> Report:
+    found = gather(around, sorted(reports, key=lambda pair: pair[0].number))
     # A second execution of this step finds the result there, of the same reports.
     # Not with the data's access: its --anonymous is for public data, which this is not.
-    open_storage(folder).create(name, msgspec.json.encode(verified))
-    return verified
+    open_storage(folder).create(name, msgspec.json.encode(found))
+    return found
