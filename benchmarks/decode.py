@@ -33,7 +33,7 @@ from schemas.samples import Sample
 from transforms.build_records import check_images, convert_images
 from transforms.images.check_images import Check
 from transforms.images.convert_images import DEFAULT_QUALITY, NO_CONVERSION, Conversion, Orientation
-from transforms.sources.coco_samples import CocoRules, CocoSource, read_coco
+from transforms.sources.read_coco import CocoRules, CocoSource, read_coco
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent

@@ -31,9 +31,8 @@ from schemas.layouts.groups import GroupedLayout
 from schemas.layouts.pictures import CategoryIds, SizeMismatch
 from schemas.layouts.tfds import KerasLayout, TfdsLayout
 from schemas.samples import panoptic_root
-from transforms.sources.coco_samples import CocoRules
 from transforms.sources.list_blobs import ListBlobs
-from transforms.sources.read_coco import CocoReading, ReadCoco
+from transforms.sources.read_coco import CocoReader, CocoRules
 from transforms.sources.read_samples import SourceSamples
 
 LAYOUTS: Mapping[str, type[GroupedLayout]] = {
@@ -102,7 +101,7 @@ class CocoConfig(DataSetConfig):
         (files,) = self.annotations.values()
         return dict.fromkeys(self.splits, files)
 
-    def reading(self) -> CocoReading:
+    def reader(self) -> CocoReader:
         """Return the user's rules, with what layout and splits need from the files."""
         rules = replace(
             self.rules,
@@ -112,15 +111,14 @@ class CocoConfig(DataSetConfig):
             is not SizeMismatch.TRUST_IMAGE,
             image_field=next(iter(self.splitting.fields.values()), ""),
         )
-        return CocoReading(
-            rules, self.exclude, self.access, frozenset(self.panoptic_images), self.splitting
-        )
+        return CocoReader(rules, self.access, frozenset(self.panoptic_images), self.splitting)
 
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from the annotations."""
-        read = root | "ReadCoco" >> ReadCoco(self.annotations, self.reading())
-        listing = root | "ListBlobs" >> ListBlobs(self.roots, self.access, cuts=read.cuts)
-        return SourceSamples(read.samples, read.rejected, read.files, listing)
+        files = [(split, tuple(self.annotations[split])) for split in sorted(self.annotations)]
+        pieces = root | "Files" >> beam.Create(files)
+        read = pieces | "ReadCoco" >> self.read_samples(self.reader())
+        return read._replace(listing=root | "ListBlobs" >> ListBlobs(self.roots, self.access))
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""

@@ -2,14 +2,18 @@
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from schemas.annotations.coco import AnnotatedImage, CocoFiles
 from schemas.annotations.coco_file import CocoFile
-from schemas.faults import find_fault
+from schemas.faults import Rejected, find_fault
 from schemas.fields import ObjectFields
+from schemas.samples import Sample
+from transforms.sources.read_coco import CocoRules, CocoSource, read_coco
+from transforms.sources.read_samples import SplitCounter, SplitSource
 
 SMALL = (
     b'{"images":[{"id":1,"file_name":"a.jpg","width":64,"height":48}],'
@@ -59,6 +63,19 @@ def read(data: bytes, **options: Any) -> list[tuple]:
     """Return (image id, objects, bad annotations) of every image."""
     file = CocoFiles([parse(data, **options)])
     return [(found.image.id, found.objects, found.bad) for found in file.annotated_images()]
+
+
+def read_counted(
+    sources: Sequence[CocoSource],
+    split: str,
+    rules: CocoRules,
+    exclude: Mapping[str, Mapping[str, str]] | None = None,
+    **options: Any,
+) -> list[Sample | Rejected | SplitSource]:
+    """Return what is left of a split's files, and last what each split held."""
+    counter = SplitCounter(exclude or {})
+    items = list(counter.admit(read_coco(sources, split, rules, **options)))
+    return [*items, *counter.split_sources()]
 
 
 def refused(data: bytes, line: str, **options: Any) -> None:

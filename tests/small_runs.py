@@ -11,6 +11,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from schemas.faults import Rejected
 from schemas.layouts import Layout
 from schemas.layouts.detection import DetectionLayout
@@ -18,6 +20,7 @@ from schemas.manifest import PLAN_NAME, JobPlan, Manifest, to_json
 from schemas.samples import Sample
 from schemas.shards import ShardInfo, ShardNames, ShardPlan
 from tests.children import die_at, without_anonymous_files
+from tests.coco_texts import read_counted
 from tests.conftest import coco_dict, jpeg_bytes
 from transforms.build_records import ShardJob
 from transforms.build_shard import write_shard
@@ -47,12 +50,11 @@ from transforms.shard_table import (
     ShardTable,
     make_shard_table,
 )
-from transforms.sources.coco_samples import CocoRules, CocoSource, read_coco
 from transforms.sources.list_blobs import PinTally, listing_digest, pin_sample
+from transforms.sources.read_coco import CocoRules, CocoSource
 from transforms.sources.read_samples import (
     SplitSource,
     excluded_keys,
-    read_identified,
     uri_identity,
 )
 from transforms.storage import list_uri, open_storage, read_uri, split_uri
@@ -128,9 +130,10 @@ def plan_run(
     for split, given in uris.items():
         several = [given] if isinstance(given, (str, Path)) else given
         sources = [read_source(str(uri)) for uri in several]
-        identity = uri_identity([str(uri) for uri in several], exclude)
         left_out = excluded_keys(read_uri(exclude), exclude) if exclude else {}
-        items = list(read_coco(sources, split, rules, left_out, identity))
+        *items, file = read_counted(sources, split, rules, left_out)
+        identity = uri_identity([str(uri) for uri in several], exclude)
+        items.append(msgspec.structs.replace(file, identity=identity))
         for item in without_earlier(items, split, earlier) if earlier.sets else items:
             if isinstance(item, Sample):
                 item = pin_sample(item, entries.get((split, item.blobs[0].name)))
@@ -159,7 +162,7 @@ def plan_run(
 
 def read_source(uri: str) -> CocoSource:
     """Return an annotation file, without its folder in messages."""
-    data, _ = read_identified(uri)
+    data = read_uri(uri)
     return CocoSource(data, split_uri(uri)[1], hashlib.sha256(data).hexdigest())
 
 

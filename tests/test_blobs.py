@@ -2,7 +2,6 @@ import os
 import random
 from collections.abc import Callable
 from contextlib import nullcontext
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,16 @@ from hypothesis import strategies as st
 
 from schemas.faults import RejectBudget, Rejected
 from schemas.samples import Blob, Sample, panoptic_root
-from tests.gcs_stand_in import GcsStandIn
 from transforms.pin_blobs import PinBlobs, PinnedSamples, refuse_mostly_missing
 from transforms.sources.list_blobs import (
     MAX_IMAGE_BYTES,
     ListBlobs,
     PinTally,
     add_pin_tallies,
-    is_cut,
-    list_ranges,
     listing_digest,
     pin_sample,
 )
-from transforms.storage import DEFAULT_ACCESS, Entry
+from transforms.storage import Entry
 
 
 def sample(key: str, name: str, root: str = "train") -> Sample:
@@ -325,42 +321,3 @@ def test_samples_without_any_listing_are_all_missing(
         assert_that(pinned.samples, equal_to([]), label="samples")
         tally = PinTally(2, 2, 0, "0", "a.jpg", "")
         assert_that(pinned.tallies, equal_to([("train", tally)]), label="tallies")
-
-
-def test_a_listing_is_divided_at_names_of_the_samples(tmp_path: Path) -> None:
-    roots = {"val": str(tmp_path), "train": "gs://b/train", "other": "gs://b/other"}
-
-    assert list_ranges(roots, {"train": ["c", "a", "c"], "val": ["b"]}, DEFAULT_ACCESS) == [
-        ("other", ["", ""]),
-        ("train", ["", "a", "c", ""]),
-        ("val", ["", ""]),  # a folder is walked through as a whole
-    ]
-
-
-def test_one_name_in_50_000_divides_a_listing() -> None:
-    cuts = [number for number in range(1_000_000) if is_cut(f"{number:012}.jpg")]
-
-    assert 15 <= len(cuts) <= 25
-    assert max(b - a for a, b in pairwise([0, *cuts, 1_000_000])) < 250_000
-
-
-@pytest.mark.parametrize("runner", ["FnApiRunner", "BundleBasedDirectRunner"])
-def test_what_is_listed_in_ranges_is_all_there_is(
-    runner: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In process by one lister, on other runners a range at a time."""
-    names = [f"{number:03}.jpg" for number in range(300)]
-    with GcsStandIn() as gcs:
-        gcs.put_virtual("b", [f"photos/{name}" for name in names], 1)
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
-        with beam.Pipeline(runner=runner) as pipeline:
-            cuts = pipeline | beam.Create([("train", ["100.jpg", "200"])])
-            listing = pipeline | ListBlobs({"train": "gs://b/photos"}, cuts=cuts)
-            assert_that(
-                listing | beam.Map(lambda listed: listed[0]),
-                equal_to([("train", name) for name in names]),
-            )
-
-        asked = [(r.query.get("startOffset"), r.query.get("endOffset")) for r in gcs.requests]
-        ends = [("photos/", "photos/100.jpg"), ("photos/100.jpg", "photos/200")]
-        assert sorted((a or "photos/", b or "") for a, b in asked) == [*ends, ("photos/200", "")]

@@ -13,9 +13,9 @@ from schemas.faults import Rejected
 from schemas.fields import ObjectFields, PictureFields, Segmentation, SegmentFields
 from schemas.manifest import SourceFile
 from schemas.samples import Blob, Sample
-from tests.coco_texts import annotation, coco, image
+from tests.coco_texts import annotation, coco, image, read_counted
 from tests.drawn_examples import draw
-from transforms.sources.coco_samples import CocoRules, CocoSource, read_coco
+from transforms.sources.read_coco import CocoRules, CocoSource
 from transforms.sources.read_samples import SplitSource
 
 _FIELDS = msgspec.msgpack.Decoder(PictureFields).decode
@@ -31,7 +31,7 @@ def read(
     """Return a split's samples, rejects and summary; every sum is looked at."""
     sources = [CocoSource(data, f"f{n}.json", str(n)) for n, data in enumerate(files)]
     left_out = {"dev": dict.fromkeys(exclude, "")}
-    *items, file = read_coco(sources, "dev", CocoRules(**rules), left_out, panoptic=panoptic)
+    *items, file = read_counted(sources, "dev", CocoRules(**rules), left_out, panoptic=panoptic)
     assert isinstance(file, SplitSource)
     samples = [item for item in items if isinstance(item, Sample)]
     rejected = [item for item in items if isinstance(item, Rejected)]
@@ -267,7 +267,7 @@ def test_a_sample_of_every_object() -> None:
         ("E-BOX-EMPTY", "13", (13,)),
         ("E-BOX-OUTSIDE", "12", (12,)),
     ]
-    assert (file.images, file.samples, file.images_without_samples) == (3, 3, 1)
+    assert (file.images, file.listed, file.images_without_samples) == (3, 3, 1)
 
 
 def test_boxes_are_not_checked_without_an_annotated_size() -> None:
@@ -296,7 +296,7 @@ def test_rejects_of_another_layout_exclude_nothing(per_annotation: bool) -> None
     rejected_for = {True: "b.jpg", False: "a.jpg"}[per_annotation]
     rules = CocoRules(per_annotation=per_annotation)
     with pytest.raises(RuntimeError, match=f"^E-ARG sample 5 of dev: .*'{rejected_for}'"):
-        list(read_coco([CocoSource(data, "f.json")], "dev", rules, {"dev": {"5": rejected_for}}))
+        read_counted([CocoSource(data, "f.json")], "dev", rules, {"dev": {"5": rejected_for}})
 
 
 def test_each_object_carries_its_own_outline() -> None:
@@ -370,7 +370,7 @@ def test_sums_hold_and_no_order_matters(
 
     def found(given_in: Sequence[CocoSource]) -> list:
         left_out = {"dev": dict.fromkeys(exclude, "")}
-        return list(read_coco(given_in, "dev", taken, left_out, panoptic=True))
+        return read_counted(given_in, "dev", taken, left_out, panoptic=True)
 
     assert found(sources) == found([sources[place] for place in order])
     read(*files, exclude=exclude, panoptic=True, drop_orphans=True, **rules)

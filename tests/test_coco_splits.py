@@ -25,10 +25,10 @@ from tests.coco_command import (
     shard_paths,
     source_ids,
 )
-from tests.coco_texts import coco, image
+from tests.coco_texts import coco, image, read_counted
 from tests.drawn_examples import draw
 from tests.test_coco_samples import FILES, RULES
-from transforms.sources.coco_samples import CocoRules, CocoSource, read_coco
+from transforms.sources.read_coco import CocoRules, CocoSource
 from transforms.sources.read_samples import SplitSource
 
 BY_HASH = ("--split_by", "hash", "--splits", "train=60,val=20,test=20")
@@ -178,8 +178,8 @@ def test_sums_hold_per_split_and_add_up(
     elif by == "field":
         splitting = Splitting("file_name", names=("1.jpg", "2.jpg", "3.jpg"))
     panoptic = not per_annotation
-    whole = list(read_coco(sources, "dev", taken, panoptic=panoptic))
-    parts = list(read_coco(sources, "dev", taken, panoptic=panoptic, splitting=splitting))
+    whole = read_counted(sources, "dev", taken, panoptic=panoptic)
+    parts = read_counted(sources, "dev", taken, panoptic=panoptic, splitting=splitting)
     assert _without_splits(parts) == _without_splits(whole)
     totals: Counter[str] = Counter()
     for file in _of(parts, SplitSource):
@@ -207,7 +207,7 @@ def _require_sums(file: SplitSource, items: Sequence[Any]) -> None:
 
 def _counts(file: SplitSource) -> Counter[str]:
     counts = Counter(
-        images=file.images,
+        images=file.images or 0,
         annotations=file.annotations,
         listed=file.listed,
         repeated=file.repeated_annotation_ids,
@@ -222,5 +222,5 @@ def test_the_first_file_with_the_field_decides() -> None:
     files = [coco([image()], []), coco([image(scene="s1")], [], [])]
     sources = [CocoSource(data, f"f{n}.json", str(n)) for n, data in enumerate(files)]
     splitting = Splitting("scene", names=("s0", "s1"))
-    items = read_coco(sources, "dev", CocoRules(image_field="scene"), splitting=splitting)
+    items = read_counted(sources, "dev", CocoRules(image_field="scene"), splitting=splitting)
     assert [item.split for item in items if isinstance(item, Sample)] == ["s1"]

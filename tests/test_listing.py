@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.gcs_stand_in import GcsStandIn, Kind
-from transforms.sources.list_blobs import ListBlobs, list_ranges
-from transforms.storage import DEFAULT_ACCESS, Entry, Storage, open_storage
+from transforms.sources.list_blobs import ListBlobs
+from transforms.storage import Entry, open_storage
 from transforms.storage.listing import Page, cut_listing, find_cuts, list_pages, name_between
 
 
@@ -230,23 +230,6 @@ def test_a_bucket_is_divided_with_two_requests_a_part(stand_in: GcsStandIn) -> N
     assert len(cuts) == 7
     assert max(Listing(names, 1).sizes(cuts)) <= 100_000
     assert stand_in.count(Kind.LIST) <= 2 * 8 * 2
-
-
-def test_only_roots_of_unknown_names_are_looked_at(stand_in: GcsStandIn) -> None:
-    asked: list[str] = []
-
-    def cut(storage: Storage) -> list[str]:
-        asked.append(storage.root)
-        return ["m"]
-
-    roots = {"known": "gs://b/known", "local": "/photos", "unknown": "gs://b/unknown"}
-    assert list_ranges(roots, {"known": ["k"]}, DEFAULT_ACCESS, cut) == [
-        ("known", ["", "k", ""]),
-        ("local", ["", ""]),
-        ("unknown", ["", "m", ""]),
-    ]
-    assert asked == ["gs://b/unknown"]
-    assert stand_in.requests == []
 
 
 @pytest.mark.parametrize(("runner", "parts"), [("FnApiRunner", 1), ("BundleBasedDirectRunner", 2)])

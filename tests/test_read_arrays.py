@@ -16,7 +16,7 @@ from schemas.splits import HASH, Splitting
 from tests.array_runs import npy_bytes, random_images
 from transforms.sources import read_arrays
 from transforms.sources.read_arrays import ArrayReader, ArraySource, open_file, plan_pieces
-from transforms.sources.read_samples import SourceNote
+from transforms.sources.read_samples import SplitSource
 from transforms.storage import open_storage
 
 GIVEN = Splitting()
@@ -88,8 +88,8 @@ def test_labels_of_text_are_classes(tmp_path: Path, labels: np.ndarray) -> None:
     items = read(ArraySource(f"{tmp_path}/x.npy", label="y"))
 
     assert [fields_of(s).label for s in items if isinstance(s, Sample)] == ["cat", "ox"]
-    found = frozenset({"dtype uint8", "rank 3", "label bytes"})
-    assert items[-1] == SourceNote("train", frozenset({"cat", "ox"}), found)
+    found = ["dtype uint8", "label bytes", "rank 3"]
+    assert items[-1] == SplitSource("train", class_names=["cat", "ox"], found=found)
 
 
 @pytest.mark.parametrize("save_npz", [np.savez, np.savez_compressed])
@@ -186,7 +186,7 @@ def test_a_row_that_no_example_can_hold_is_rejected(tmp_path: Path) -> None:
         ("1", "E-SRC-LABEL", "its label is an empty text"),
         ("2", "E-ROW-TYPE", "f: 1e+300, beyond float32"),
     ]
-    assert [item.class_names for item in found if isinstance(item, SourceNote)] == [{"cat"}]
+    assert [item.class_names for item in found if isinstance(item, SplitSource)] == [["cat"]]
 
 
 FAULTS = {

@@ -15,9 +15,15 @@ from schemas.faults import Rejected
 from schemas.fields import ObjectFields, PictureFields
 from schemas.manifest import Label
 from schemas.samples import Blob, Sample, pack
-from transforms.sources.coco_samples import CocoRules, CocoSource, read_coco
-from transforms.sources.read_coco import CocoReading, ReadCoco
-from transforms.sources.read_samples import SplitSource, excluded_keys, merge_labels, uri_identity
+from tests.coco_texts import read_counted
+from transforms.sources.read_coco import CocoReader, CocoRules, CocoSource
+from transforms.sources.read_samples import (
+    ReadSamples,
+    SplitSource,
+    excluded_keys,
+    merge_labels,
+    uri_identity,
+)
 
 STRICT, DROPPING = CocoRules(), CocoRules(drop_orphans=True)
 BBOX = [1.5, 2, 10, 20.25]
@@ -47,7 +53,7 @@ def read(
     """Return a file's samples, rejects and summary, which comes last."""
     source = CocoSource(data, "instances.json")
     left_out = {"train": dict.fromkeys(exclude, "")}
-    *items, file = read_coco([source], "train", rules, left_out, identity="9:ff")
+    *items, file = read_counted([source], "train", rules, left_out)
     samples = [item for item in items if isinstance(item, Sample)]
     rejected = [item for item in items if isinstance(item, Rejected)]
     assert len(samples) + len(rejected) == len(items)
@@ -105,7 +111,7 @@ def test_orphans_are_dropped_on_request(orphan: dict, rejected: Rejected) -> Non
     assert read(data, DROPPING) == (
         [sample("1", 0, [PERSON], (6,))],
         [rejected],
-        file_of("train", "9:ff", 1, 2, 0, 0, 0, LABELS),
+        file_of("train", "", 1, 2, 0, 0, 0, LABELS),
     )
 
 
@@ -218,7 +224,8 @@ def test_the_pipeline_reads_every_file(
     test_pipeline: Callable[[], beam.Pipeline], uris: dict[str, list[str]]
 ) -> None:
     with test_pipeline() as pipeline:
-        out = pipeline | ReadCoco(uris, CocoReading(DROPPING))
+        pieces = pipeline | beam.Create([(split, tuple(given)) for split, given in uris.items()])
+        out = pieces | ReadSamples(CocoReader(DROPPING), uris)
         val = Sample(
             "val", "1", 0, (Blob("val", "1.jpg"),), pack(PictureFields(64, 48, [], image_id=1)), ()
         )

@@ -10,7 +10,7 @@ from schemas.samples import Blob, Sample, pack
 from schemas.splits import GIVEN, HASH, Splitting
 from transforms.sources.list_blobs import ListedFile, why_skipped
 from transforms.sources.read_folder import FolderReader
-from transforms.sources.read_samples import Item, SourceNote, SplitCounter
+from transforms.sources.read_samples import Item, SplitCounter, SplitSource
 from transforms.storage import Entry
 
 AS_GIVEN = Splitting(GIVEN)
@@ -27,8 +27,8 @@ def sample(name: str, class_name: str, split: str = "train") -> Sample:
     return Sample(split, name, 4, (blob,), pack(ClassFields(class_name)))
 
 
-def note(class_name: str, split: str = "train") -> SourceNote:
-    return SourceNote(split, frozenset([class_name]))
+def note(class_name: str, split: str = "train") -> SplitSource:
+    return SplitSource(split, class_names=[class_name])
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,10 @@ def test_skipped_names(name: str, why: str) -> None:
 
 
 def test_skipped_files_are_counted_per_split() -> None:
-    assert read("cat/Thumbs.db") == [SourceNote("train", skipped="not_called_an_image")]
-    assert read(".git/config") == [SourceNote("train", skipped="hidden")]
+    assert read("cat/Thumbs.db") == [
+        SplitSource("train", listed=1, skipped={"not_called_an_image": 1})
+    ]
+    assert read(".git/config") == [SplitSource("train", listed=1, skipped={"hidden": 1})]
 
 
 def test_a_file_outside_class_folders_is_rejected() -> None:
@@ -125,5 +127,5 @@ def test_the_counter_adds_up_skipped_files() -> None:
     admitted = [*counter.admit(item for name in names for item in read(name))]
     (source,) = counter.split_sources()
     assert [found.key for found in admitted] == ["cat/1.jpg", "dog/1.jpg"]
-    assert (source.images, source.class_names) == (5, ["cat", "dog"])
+    assert (source.listed, source.class_names) == (5, ["cat", "dog"])
     assert source.skipped == {"hidden": 1, "not_called_an_image": 2}

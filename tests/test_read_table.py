@@ -13,9 +13,9 @@ from schemas.faults import Rejected
 from schemas.fields import labels_of, row_bytes, row_of
 from schemas.samples import Blob, Sample
 from schemas.splits import HASH, Splitting
-from transforms.sources.read_samples import SourceNote
+from transforms.sources.read_samples import SplitSource
 from transforms.sources.read_table import TableFile, TableReader, find_image_root, name_in_root
-from transforms.sources.table_rows import BadRow, Row, TablePiece, divide_file, rows_of
+from transforms.sources.table_rows import BadRow, Row, TablePiece, divide_file, open_piece
 from transforms.storage import DEFAULT_ACCESS, open_storage
 
 GIVEN = Splitting()
@@ -31,10 +31,10 @@ def piece_list(path: Path, place: int = 0, prefix: str = "") -> list[TablePiece]
 def rows(path: Path, data: bytes, **limit: int) -> list[Row | BadRow]:
     path.write_bytes(data)
     storage = open_storage(str(path.parent))
-    return [row for piece in piece_list(path) for row in rows_of(piece, storage, **limit)]
+    return [row for piece in piece_list(path) for row in open_piece(piece, storage, **limit).rows]
 
 
-def read(path: Path, data: str, **reader: Any) -> list[Sample | Rejected | SourceNote]:
+def read(path: Path, data: str, **reader: Any) -> list[Sample | Rejected | SplitSource]:
     path.write_text(data)
     read_piece = TableReader(reader.pop("splitting", GIVEN), DEFAULT_ACCESS, **reader)
     return [item for piece in piece_list(path) for item in read_piece(piece)]
@@ -192,8 +192,6 @@ BAD_JSON = [
     (b"{", "E-ROW-JSON", "no JSON: Input data was truncated"),
     (b"[1]", "E-ROW-JSON", "no object but list"),
     (b"null", "E-ROW-JSON", "no object but NoneType"),
-    (b'{"a": 1, "a": 2}', "E-ROW-JSON", "a key is there twice"),
-    (b'{"a": [{"b": "x:y", "b": ":"}]}', "E-ROW-JSON", "a key is there twice"),
     (b'{"a": NaN}', "E-ROW-JSON", "no JSON: JSON is malformed: invalid character (byte 6)"),
     (
         b'{"a": 1} {"a": 2}',
@@ -241,7 +239,7 @@ def test_rows_of_parquet(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.table(cells), path, row_group_size=1)
     storage = open_storage(str(tmp_path))
 
-    assert [row for piece in piece_list(path) for row in rows_of(piece, storage)] == [
+    assert [row for piece in piece_list(path) for row in open_piece(piece, storage).rows] == [
         Row(
             0,
             0,
@@ -275,7 +273,7 @@ def test_parquet_that_is_damaged_inside(tmp_path: Path) -> None:
     with pytest.raises(
         RuntimeError, match=r"^E-TAB-FORMAT .*t.parquet: row group 0 cannot be read"
     ):
-        [row for piece in piece_list(path) for row in rows_of(piece, storage)]
+        [row for piece in piece_list(path) for row in open_piece(piece, storage).rows]
 
 
 def parquet(path: Path, **columns: Any) -> bytes:
@@ -363,13 +361,13 @@ def test_a_row_becomes_a_sample_and_its_columns_are_noted(tmp_path: Path) -> Non
         {"a": "1", "b": "x"},
         {"a": "2.5"},
     ]
-    assert note == SourceNote(
+    assert note == SplitSource(
         "train",
-        columns=(
+        columns=[
             ColumnFacts("a", INT | FLOAT, 2),
             ColumnFacts("b", TEXT, 1),
             ColumnFacts("c", 0, 0),
-        ),
+        ],
         rows=2,
     )
 
@@ -377,7 +375,7 @@ def test_a_row_becomes_a_sample_and_its_columns_are_noted(tmp_path: Path) -> Non
 def test_facts_of_typed_cells(tmp_path: Path) -> None:
     *_, note = read(tmp_path / "t.jsonl", '{"a": [1], "b": true}\n{"a": null, "c": "7"}\n')
 
-    assert isinstance(note, SourceNote)
+    assert isinstance(note, SplitSource)
     assert add_facts(note.columns) == [
         ColumnFacts("a", LIST | INT, 1),
         ColumnFacts("b", BOOL, 1),
@@ -477,8 +475,8 @@ def test_classes_are_noted(tmp_path: Path) -> None:
     data = '{"l": "cat", "m": ["b", "a"]}\n{"l": 7}\n{"l": null, "m": []}\n{"l": " "}\n'
     *_, note = read(tmp_path / "t.jsonl", data, label_columns=("l", "m"))
 
-    assert isinstance(note, SourceNote)
-    assert note.class_names == {"cat", "a", "b", "7"}
+    assert isinstance(note, SplitSource)
+    assert note.class_names == ["7", "a", "b", "cat"]
     assert labels_of({"l": "cat", "m": ["b", "cat"]}, ("m", "l")) == ("b", "cat")
 
 
@@ -489,7 +487,7 @@ def test_splits_by_a_column_that_is_no_feature_then(tmp_path: Path) -> None:
         ("train", {"a": "1"}),
         ("test", {"a": "2"}),
     ]
-    assert [i.split for i in items if isinstance(i, SourceNote)] == ["train", "test"]
+    assert [i.split for i in items if isinstance(i, SplitSource)] == ["train", "test"]
 
 
 def test_a_row_without_its_split_stops_the_run(tmp_path: Path) -> None:

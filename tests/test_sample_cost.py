@@ -11,8 +11,8 @@ from tests.coco_texts import annotation, coco, image
 from transforms import pin_blobs
 from transforms.plan_shards import BucketBatch, ShardRun
 from transforms.shard_table import Tally
-from transforms.sources.coco_samples import CocoRules, CocoSource, read_coco
 from transforms.sources.elements import StructCoder
+from transforms.sources.read_coco import CocoRules, CocoSource, read_coco
 
 MOST_ENCODED_BYTES = 485
 MOST_GROUPED_BYTES = 760
@@ -39,7 +39,7 @@ def boxes_only(number: int = 0) -> Sample:
     data = coco([image(image_id, file_name=f"{image_id:012}.jpg")], boxes, categories)
     sample, *_ = (
         item
-        for item in read_coco([CocoSource(data, "f.json")], "train", CocoRules(), {})
+        for item in read_coco([CocoSource(data, "f.json")], "train", CocoRules())
         if isinstance(item, Sample)
     )
     blob = msgspec.structs.replace(

@@ -200,8 +200,8 @@ def refuse_empty(
     optional = set(job.optional_splits) - planned if planned else set()
     for file in files:
         may_be_empty = job.allow_empty or file.earlier_images or file.split in optional
-        if file.images and not samples[file.split] and not may_be_empty:
-            what = f"none of {counted(file.images, job.layout.sample_noun)} is left"
+        if not file.is_empty and not samples[file.split] and not may_be_empty:
+            what = f"none of {counted(file.images or file.listed, job.layout.sample_noun)} is left"
             remedy = "mend, exclude or skip fewer, or give --allow_empty"
             raise RuntimeError(fault_line("E-SET-EMPTY", f"split {file.split}", what, remedy))
 
@@ -343,7 +343,7 @@ def _summarize(
         traits=_add(info.traits for info in shards),
         earlier=file.earlier_images,
         skipped=file.skipped,
-        images=file.images if file.samples is not None else None,
+        images=file.images,
         images_without_samples=file.images_without_samples,
         sources=file.sources,
         licenses=count_licenses((info.licenses for info in shards), file.licenses),

@@ -317,7 +317,7 @@ def _refuse_without_samples(files: Sequence[SplitSource], job: DataSetJob) -> No
         what, remedy = "no samples in any split", "check the sources, or give --allow_empty"
         raise RuntimeError(fault_line("E-SET-EMPTY", job.output, what, remedy))
     for file in files:
-        if not file.images:
+        if file.is_empty:
             what = f"no {job.layout.sample_noun}s in its sources"
             remedy = "check them, or give --allow_empty"
             if split_by := job.options().get("split_by"):

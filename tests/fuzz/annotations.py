@@ -18,10 +18,11 @@ from schemas.geometry.masks import mask_of
 from schemas.labels import number_labels
 from schemas.manifest import Label
 from schemas.samples import Sample, add_content_digests
+from tests.coco_texts import read_counted
 from tests.conftest import coco_dict
 from tests.fuzz.names import require_below_root
 from tests.fuzz.target import Choices, Target, require_fault_line
-from transforms.sources.coco_samples import CocoRules, CocoSource, read_coco
+from transforms.sources.read_coco import CocoRules, CocoSource
 from transforms.sources.read_samples import SplitSource
 
 _RULES = (
@@ -85,9 +86,7 @@ def _read(files: Sequence[bytes], rules: CocoRules) -> list[Sample | Rejected | 
     sources = [CocoSource(data, "a.json", f"{zlib.crc32(data)}") for data in files]
     panoptic = any(b"segments_info" in data for data in files)
     try:
-        items = list(
-            read_coco(sources, "train", rules, exclude={"train": {"2": ""}}, panoptic=panoptic)
-        )
+        items = read_counted(sources, "train", rules, {"train": {"2": ""}}, panoptic=panoptic)
     except RuntimeError as error:
         require_fault_line(error, ("E-ANN-", "E-ARG"))
         return None
@@ -105,7 +104,7 @@ def _require_sums(items: Sequence[Sample | Rejected | SplitSource]) -> None:
     kept = sum(len(sample.annotation_ids) for sample in samples)
     left_out = file.excluded_annotations + sum(file.skipped_annotations.values())
     assert kept + len(rejects) + left_out == file.annotations
-    if file.samples is None:
+    if file.images is None:
         assert len({sample.key for sample in samples}) == len(samples)
     for sample in samples:
         _require_sample(sample)

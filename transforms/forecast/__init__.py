@@ -374,7 +374,7 @@ def forecast_split(
     }
     return SplitForecast(
         listed=file.listed,
-        images=None if file.samples is None else file.images,
+        images=file.images,
         planned=planned,
         left_out={name: count for name, count in left_out.items() if count},
         rejected=known_rejects(rejected, Scope.SAMPLE),

@@ -1,12 +1,11 @@
 """List what source roots hold, and pin blobs of samples to listed files."""
 
 import hashlib
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import apache_beam as beam
 import msgspec
@@ -15,7 +14,7 @@ from apache_beam.transforms.window import GlobalWindows
 from schemas.faults import Rejected
 from schemas.samples import Blob, Sample, pack
 from transforms.sources.elements import is_in_process
-from transforms.storage import DEFAULT_ACCESS, Access, Entry, Storage, list_uri, open_storage
+from transforms.storage import DEFAULT_ACCESS, Access, Entry, list_uri, open_storage
 from transforms.storage.listing import find_cuts
 
 MAX_IMAGE_BYTES = 256 * 2**20
@@ -23,7 +22,6 @@ DIGEST_MODULUS = 2**256
 """Modulus of digests of sets, which are sums."""
 _STAGE = "pin_blobs"
 _EMPTY_DIGEST = hashlib.blake2b(digest_size=32)
-_NAMES_A_CUT = 50_000
 BlobName = tuple[str, str]
 """A blob's root and name: what samples and listings are joined on."""
 HIDDEN = "hidden"
@@ -107,11 +105,6 @@ def pin_sample(sample: Sample, entry: Entry | None, place: int = 0) -> Sample | 
     return msgspec.structs.replace(sample, blobs=tuple(blobs))
 
 
-def is_cut(name: str) -> bool:
-    """Return whether a listing may be divided at this name, as at one in 50,000."""
-    return zlib.crc32(name.encode()) % _NAMES_A_CUT == 0
-
-
 def listing_digest(entries: Iterable[Entry]) -> int:
     """Return a digest of a listing, equal when its files' contents must be.
 
@@ -147,30 +140,6 @@ def add_pin_tallies(tallies: Iterable[PinTally]) -> PinTally:
 def first_name(names: Iterable[str]) -> str:
     """Return the smallest name that is not empty, or none."""
     return min(filter(None, names), default="")
-
-
-def list_ranges(
-    roots: Mapping[str, str],
-    cuts: Mapping[str, Iterable[str]],
-    access: Access,
-    cut_unknown: Callable[[Storage], list[str]] | None = None,
-) -> list[tuple[str, list[str]]]:
-    """Return the bounds of every root's listing, by its name, and where it may be divided.
-
-    Args:
-        roots: URI per root name.
-        cuts: names per root name, in any order.
-        access: how stores are reached.
-        cut_unknown: finds names in a root without known names; None where one lister lists all.
-    """
-    bounds = []
-    for root, uri in sorted(roots.items()):
-        storage = open_storage(uri, access)
-        known = sorted(set(cuts.get(root, ()))) if storage.lists_by_name else []
-        if not known and cut_unknown is not None and storage.lists_by_name:
-            known = cut_unknown(storage)
-        bounds.append((root, ["", *known, ""]))
-    return bounds
 
 
 def number_files(root: str, entries: Iterable[Entry]) -> list[ListedFile]:
@@ -237,32 +206,23 @@ def _listing_fault(entry: Entry) -> tuple[str, str] | None:
     return None
 
 
-def _list_ranges(
-    _: bytes,
-    cuts: list[tuple[str, list[str]]],
-    roots: Mapping[str, str],
-    access: Access,
-    cut_unknown: Callable[[Storage], list[str]] | None,
-) -> list[tuple[str, list[str]]]:
-    of_root: dict[str, list[str]] = {}
-    for root, names in cuts:
-        of_root.setdefault(root, []).extend(names)
-    return list_ranges(roots, of_root, access, cut_unknown)
+def _divide(element: tuple[str, str], access: Access) -> Iterator[tuple[str, str, list[str]]]:
+    root, uri = element
+    storage = open_storage(uri, access)
+    cuts = find_cuts(storage) if storage.lists_by_name else []
+    for bounds in pairwise(["", *cuts, ""]):
+        yield root, uri, [*bounds]
 
 
-def _divide(element: tuple[str, list[str]]) -> Iterator[tuple[str, list[str]]]:
-    root, bounds = element
-    for start, end in pairwise(bounds):
-        yield root, [start, end]
+def _whole(element: tuple[str, str]) -> tuple[str, str, list[str]]:
+    return *element, ["", ""]
 
 
 def _list_range(
-    element: tuple[str, list[str]],
-    roots: Mapping[str, str],
-    access: Access,
+    element: tuple[str, str, list[str]], access: Access
 ) -> Iterator[tuple[BlobName, Entry]]:
-    root, bounds = element
-    for entry in list_uri(roots[root], access, bounds):
+    root, uri, bounds = element
+    for entry in list_uri(uri, access, bounds):
         yield (root, entry.name), entry
 
 
@@ -283,32 +243,23 @@ class ListBlobs(beam.PTransform):
     Attributes:
         roots: URI per root name, such as `{"train": "gs://b/train2017"}`.
         access: how stores are reached.
-        cuts: per root name, names at which its listing may be divided; None for none known.
     """
 
     roots: Mapping[str, str]
     access: Access = DEFAULT_ACCESS
-    cuts: beam.PCollection[tuple[str, list[str]]] | None = None
 
     def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection[tuple[BlobName, Entry]]:
         """List every root: on a cluster its ranges one by one, in process all by one lister."""
-        in_process = is_in_process(root.pipeline)
-        cuts: Any = [] if self.cuts is None else beam.pvalue.AsList(self.cuts)
-        ranges = (
-            root
-            | "Once" >> beam.Impulse()
-            | "Ranges"
-            >> beam.FlatMap(
-                _list_ranges,
-                cuts,
-                self.roots,
-                self.access,
-                None if in_process else find_cuts,
+        roots = root | "Roots" >> beam.Create(sorted(self.roots.items()))
+        if is_in_process(root.pipeline):
+            ranges = roots | "Whole" >> beam.Map(_whole)
+        else:
+            ranges = (
+                roots
+                | "Divide" >> beam.FlatMap(_divide, self.access)
+                | "Spread" >> beam.Reshuffle()
             )
-        )
-        if not in_process:
-            ranges |= "Divide" >> beam.FlatMap(_divide) | "Spread" >> beam.Reshuffle()
-        return ranges | "List" >> beam.FlatMap(_list_range, self.roots, self.access)
+        return ranges | "List" >> beam.FlatMap(_list_range, self.access)
 
 
 @dataclass(eq=False)

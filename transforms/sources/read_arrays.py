@@ -34,7 +34,7 @@ from transforms.sources.read_blobs import (
     list_members,
     read_packed,
 )
-from transforms.sources.read_samples import Item, SourceNote
+from transforms.sources.read_samples import Item, SplitSource
 from transforms.storage import (
     DEFAULT_ACCESS,
     Access,
@@ -163,7 +163,7 @@ class ArrayReader:
             classes.setdefault(split, set()).update([given] if isinstance(given, str) else [])
             found = found or found_in(fields)
         for split, names in classes.items():
-            yield SourceNote(split, frozenset(names), found)
+            yield SplitSource(split, class_names=sorted(names), found=sorted(found))
 
 
 @dataclass(frozen=True)

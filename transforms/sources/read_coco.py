@@ -1,149 +1,435 @@
-"""Read the annotation files of every split into samples."""
+"""Samples of COCO annotation files.
 
-from collections.abc import Iterator, Mapping, Sequence
+The files of a split are read as a whole and joined. Their images are all of that split, or drawn
+into splits. An annotation goes with its image, so that no photo is in two splits.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import apache_beam as beam
+import google_crc32c
 
-from schemas.faults import Rejected
-from schemas.samples import Sample, panoptic_root
-from schemas.splits import Splitting
-from transforms.sources.coco_samples import CocoRules, CocoSource, read_coco
-from transforms.sources.read_samples import (
-    RejectedOutput,
-    SplitSource,
-    SplitSourceOutput,
-    excluded_keys,
-    join_identities,
-    read_identified,
-)
-from transforms.storage import DEFAULT_ACCESS, Access
+from schemas.annotations.coco import AnnotatedImage, CocoFiles, license_of
+from schemas.annotations.coco_file import CocoFile, CocoImage, Kind
+from schemas.faults import FAULTS, Rejected, fault_line
+from schemas.fields import BadAnnotation, ObjectFields, PictureFields
+from schemas.geometry.boxes import PlacedBox, place_box
+from schemas.samples import Blob, Sample, pack, panoptic_root
+from schemas.splits import HASH, Splitting
+from transforms.sources.read_samples import Item, SplitSource
+from transforms.storage import DEFAULT_ACCESS, Access, read_uri
 
-Item = Sample | Rejected | SplitSource
-"""What is read: samples, annotations dropped, and last what each split of the data set held."""
+STAGE = "read_coco"
+_GIVEN = Splitting()
+_ORPHANS_REMEDY = "correct the file, or give --orphans drop"
 
 
 @dataclass(frozen=True)
-class CocoReading:
-    """How COCO files are read.
+class CocoRules:
+    """How strictly COCO files are taken, and what of them is wanted.
+
+    Attributes:
+        string_ids: accept ids that are strings.
+        drop_orphans: drop annotations of unknown images or categories, instead of stopping.
+        segmentations: read segmentations into the samples' payload.
+        per_annotation: make a sample of every object, not of every image.
+        licenses: ids of the licenses that images may have; empty for any or none.
+        skip_crowd: leave out objects that are crowds.
+        min_box_px: leave out objects whose annotated box has a shorter side.
+        skip_unannotated: leave out images that have no object left; where no file is one of
+            objects, images without any annotation.
+        annotated_size: boxes lie in images of the size that the files give; else in those of a size
+            that only the image tells, so that none of them can be outside yet.
+        image_field: name of the field of images that their splits go by; empty for none.
+    """
+
+    string_ids: bool = False
+    drop_orphans: bool = False
+    segmentations: bool = False
+    per_annotation: bool = False
+    licenses: tuple[int, ...] = ()
+    skip_crowd: bool = False
+    min_box_px: float = 0.0
+    skip_unannotated: bool = False
+    annotated_size: bool = True
+    image_field: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a side that is none, and put licenses in order."""
+        if not 0 <= self.min_box_px < float("inf"):
+            raise ValueError(
+                f"min_box_px must be at least 0, got {self.min_box_px}: give 0 or more"
+            )
+        object.__setattr__(self, "licenses", tuple(sorted(set(self.licenses))))
+
+    def options(self) -> dict[str, str]:
+        """Return the options that decide membership; filters only where they are asked for."""
+        filters = {
+            "licenses": ",".join(map(str, self.licenses)),
+            "min_box_px": _number(self.min_box_px) if self.min_box_px else "",
+            "skip_crowd": "yes" if self.skip_crowd else "",
+            "skip_unannotated": "yes" if self.skip_unannotated else "",
+        }
+        asked = {name: value for name, value in filters.items() if value}
+        return {"orphans": "drop" if self.drop_orphans else "stop", **asked}
+
+
+def _number(value: float) -> str:
+    """Return a number as text that no other has.
+
+    >>> _number(8.0), _number(8), _number(8.0000001)
+    ('8', '8', '8.0000001')
+    """
+    return repr(float(value)).removesuffix(".0")
+
+
+class CocoSource(NamedTuple):
+    """An annotation file.
+
+    Attributes:
+        data: its bytes.
+        where: its name, for messages.
+        identity: by which it is recognised; equal bytes have an equal one.
+    """
+
+    data: bytes
+    where: str
+    identity: str = ""
+
+
+@dataclass(frozen=True)
+class CocoReader:
+    """Reads the annotation files that are given for a split.
 
     Attributes:
         rules: how strictly files are taken, and what of them is wanted.
-        exclude: URI of a `rejected.jsonl` whose samples are left out; empty for none.
         access: how stores are reached.
         panoptic_splits: splits that have a root of panoptic PNGs.
         splitting: which split of the data set an image belongs to.
     """
 
     rules: CocoRules = field(default_factory=CocoRules)
-    exclude: str = ""
     access: Access = DEFAULT_ACCESS
     panoptic_splits: frozenset[str] = frozenset()
-    splitting: Splitting = field(default_factory=Splitting)
+    splitting: Splitting = _GIVEN
 
-    def read(self, split: str, uris: Sequence[str]) -> Iterator[Item]:
-        """Yield what the files of a split hold.
-
-        Args:
-            split: the split that they are given for.
-            uris: of the files, in any order.
-
-        Raises:
-            RuntimeError: what `read_coco` raises, or a storage fault.
-        """
+    def __call__(self, files: tuple[str, tuple[str, ...]]) -> Iterator[Item]:
+        """Yield what the files of a split hold, given as (split, URIs in any order)."""
+        split, uris = files
         sources = [self._read(uri) for uri in uris]
-        identities = [source.identity for source in sources]
-        keys: dict[str, dict[str, str]] = {}
-        excluded: list[str] = []
-        if self.exclude:
-            data, identity = read_identified(self.exclude, self.access)
-            keys, excluded = excluded_keys(data, self.exclude), [identity]
+        panoptic = split in self.panoptic_splits
         yield from read_coco(
-            sources,
-            split,
-            self.rules,
-            keys,
-            join_identities(identities, *excluded),
-            panoptic=split in self.panoptic_splits,
-            splitting=self.splitting,
+            sources, split, self.rules, panoptic=panoptic, splitting=self.splitting
         )
 
     def _read(self, uri: str) -> CocoSource:
-        data, identity = read_identified(uri, self.access)
-        return CocoSource(data, uri, identity)
+        data = read_uri(uri, self.access)
+        return CocoSource(data, uri, f"{len(data)}:{google_crc32c.value(data):08x}")
 
 
-class CocoSamples(NamedTuple):
-    """What `ReadCoco` returns.
+def read_coco(
+    sources: Sequence[CocoSource],
+    split: str,
+    rules: CocoRules,
+    *,
+    panoptic: bool = False,
+    splitting: Splitting = _GIVEN,
+) -> Iterator[Item]:
+    """Yield the samples of files, the annotations dropped, and what else the files hold.
 
-    Attributes:
-        samples: one a listed image, its blob not yet pinned.
-        rejected: annotations dropped.
-        files: one summary a split of the data set.
-        cuts: per root, names at which its listing can be divided.
+    Args:
+        sources: the annotation files given for one split, in any order.
+        split: the split that they are given for.
+        rules: how they are taken.
+        panoptic: whether there is a root of panoptic PNGs, `{split}/panoptic`.
+        splitting: which split of the data set an image and all its annotations belong to.
+
+    Raises:
+        RuntimeError: an `E-ANN-…` line; `E-ARG` where files and options do not go together;
+            `E-SRC-SPLIT` where a field does not say the split or group of an image.
     """
-
-    samples: beam.PCollection[Sample]
-    rejected: beam.PCollection[Rejected]
-    files: beam.PCollection[SplitSource]
-    cuts: beam.PCollection[tuple[str, list[str]]]
+    files = _parse_sources(sources, rules)
+    _check_kinds(files, split, rules, panoptic=panoptic)
+    yield from _ImageReader(files, split, rules, splitting).items()
 
 
-@dataclass(eq=False)
-class ReadCoco(beam.PTransform):
-    """Root -> the samples of COCO annotation files, with the annotations dropped on the way.
+def _parse_sources(sources: Sequence[CocoSource], rules: CocoRules) -> CocoFiles:
+    """Return the files of a split, joined in an order that the one given does not change.
 
-    The files of a split are read by one worker, several as a whole, and joined there; their
-    samples' order does not matter downstream. The annotations of an image come by ascending id,
-    whatever the order of files or in them.
-
-    Attributes:
-        uris: annotation files per split, in any order; where the splitting draws splits, of one.
-        reading: how they are read.
+    Raises:
+        RuntimeError: an `E-ANN-…` line, `E-ANN-JOIN` when two files are the same.
     """
-
-    uris: Mapping[str, Sequence[str]]
-    reading: CocoReading = field(default_factory=CocoReading)
-
-    def expand(self, root: beam.pvalue.PBegin) -> CocoSamples:
-        """Read every file."""
-        read = (
-            root
-            | "Once" >> beam.Impulse()
-            | "ListFiles" >> beam.FlatMap(_list_files, self.uris)
-            | "ReadFiles"
-            >> beam.ParDo(_ReadSplit(self.reading)).with_outputs(
-                "rejected", "files", main="samples"
-            )
+    in_order = sorted(sources, key=lambda source: (source.identity, source.where))
+    for one, other in itertools.pairwise(in_order):
+        if one.data == other.data:
+            what = f"has the bytes of {one.where}"
+            raise RuntimeError(fault_line("E-ANN-JOIN", other.where, what, "give one of them"))
+    files = [
+        CocoFile(
+            source.data,
+            source.where,
+            string_ids=rules.string_ids,
+            image_field=rules.image_field,
         )
-        root_of_all = "" if self.reading.splitting.is_given else next(iter(self.uris))
-        cuts = read.files | "Cuts" >> beam.FlatMap(_cuts_of, root_of_all)
-        return CocoSamples(read.samples, read.rejected, read.files, cuts)
+        for source in in_order
+    ]
+    return CocoFiles(files, segmentations=rules.segmentations)
 
 
-def _list_files(_: bytes, uris: Mapping[str, Sequence[str]]) -> list[tuple[str, tuple[str, ...]]]:
-    return [(split, tuple(uris[split])) for split in sorted(uris)]
+def _check_kinds(files: CocoFiles, split: str, rules: CocoRules, *, panoptic: bool) -> None:
+    """Refuse kinds of files that the options have no place for."""
+    what = remedy = ""
+    if files.has(Kind.PANOPTIC) and not panoptic:
+        what, remedy = "a panoptic file, and no folder of its PNGs", "give --panoptic_images"
+    if panoptic and not files.has(Kind.PANOPTIC):
+        what, remedy = "a folder of panoptic PNGs, and no panoptic file", "give it in --annotations"
+    if rules.per_annotation and files.has(Kind.CAPTIONS, Kind.PANOPTIC):
+        kind = "captions" if files.has(Kind.CAPTIONS) else "panoptic"
+        what = f"a {kind} file, for which records of one object each have no place"
+        remedy = "leave it out, or give another --layout"
+    if what:
+        raise RuntimeError(fault_line("E-ARG", f"split {split}", what, remedy))
 
 
-def _cuts_of(file: SplitSource, root_of_all: str) -> Iterator[tuple[str, list[str]]]:
-    root = root_of_all or file.split
-    yield root, file.cuts
-    if file.panoptic_cuts:
-        yield panoptic_root(root), file.panoptic_cuts
+class _ImageReader:
+    """Makes the samples of files, with notes on what becomes of images and annotations."""
 
+    def __init__(
+        self, files: CocoFiles, given: str, rules: CocoRules, splitting: Splitting
+    ) -> None:
+        self._files = files
+        self._given = given
+        self._rules = rules
+        self._splitting = splitting
+        self._split_of: dict[int | str, str] = {}
+        if not splitting.is_given:
+            self._split_of = {image.id: self._draw(image) for image in files.images}
+        self._annotations = Counter[str]()
+        self._category_ids = {label.id for label in files.labels}
+        self._has_objects = files.has(Kind.INSTANCES, Kind.KEYPOINTS)
+        self._filters_objects = rules.skip_crowd or rules.min_box_px > 0
+        self._places = files.places() if rules.per_annotation else {}
 
-class _ReadSplit(beam.DoFn):
-    def __init__(self, reading: CocoReading) -> None:
-        self._reading = reading
-
-    def process(
-        self, element: tuple[str, tuple[str, ...]]
-    ) -> Iterator[Sample | RejectedOutput | SplitSourceOutput]:
-        for item in self._reading.read(*element):
-            if isinstance(item, Sample):
-                yield item
-            elif isinstance(item, Rejected):
-                yield RejectedOutput("rejected", item)
+    def items(self) -> Iterator[Item]:
+        """Yield everything."""
+        yield from self._orphans()
+        repairs: dict[str, int] = {}
+        for position, annotated in enumerate(self._files.annotated_images()):
+            split = self._split(annotated.image.id)
+            self._annotations[split] += annotated.num_annotations
+            if self._files.repairs != repairs:
+                mended = Counter(self._files.repairs) - Counter(repairs)
+                yield SplitSource(split, repairs=dict(mended))
+                repairs = self._files.repairs
+            if self._rules.per_annotation:
+                yield from self._objects_of(annotated, split)
             else:
-                yield SplitSourceOutput("files", item)
+                yield from self._image_of(annotated, split, position)
+        yield from self._summaries()
+
+    def _draw(self, image: CocoImage) -> str:
+        fields = {name: self._files.field_of(image) for name in self._splitting.fields.values()}
+        where = f"image {image.id} ({image.name})"
+        return self._splitting.split_for(self._given, str(image.id), fields, where)
+
+    def _split(self, image_id: int | str) -> str:
+        """Return an image's split; of an unknown one by its id, or the first image's."""
+        if self._splitting.is_given:
+            return self._given
+        if image_id in self._split_of:
+            return self._split_of[image_id]
+        if self._splitting.by == HASH:
+            return self._splitting.split_of(str(image_id))
+        return next(iter(self._split_of.values()), self._splitting.splits(())[0])
+
+    def _orphans(self) -> Iterator[Rejected]:
+        """Yield the annotations without an image, unless they stop the run."""
+        for orphan in self._files.orphans:
+            detail = f"image_id {orphan.image_id} is not in images"
+            if not self._rules.drop_orphans:
+                what = f"{orphan.path} (id {orphan.annotation_id}): {detail}"
+                line = fault_line("E-ANN-ORPHAN", orphan.where, what, _ORPHANS_REMEDY)
+                raise RuntimeError(line)
+            split = self._split(orphan.image_id)
+            self._annotations[split] += 1
+            yield Rejected(
+                code="E-ANN-ORPHAN",
+                stage=STAGE,
+                split=split,
+                annotation_ids=(orphan.annotation_id,),
+                detail=detail,
+            )
+
+    def _summaries(self) -> Iterator[SplitSource]:
+        """Yield what holds of all images together, once they were read."""
+        sources = found if len(found := self._files.sources()) > 1 else []
+        first = Counter(self._annotations)
+        if self._files.num_repeated_ids:
+            first = self._files.count_first_ids(self._split)
+        for split in self._splitting.splits([self._given]):
+            yield SplitSource(
+                split,
+                repeated_annotation_ids=self._annotations[split] - first[split],
+                labels=self._files.labels,
+                found=self._files.found,
+                sources=sources,
+                licenses=self._files.licenses,
+            )
+
+    def _image_of(self, annotated: AnnotatedImage, split: str, position: int) -> Iterator[Item]:
+        """Yield the sample of an image and its dropped annotations."""
+        image, key = annotated.image, str(annotated.image.id)
+        if not self._has_license(image):
+            yield _skipped(split, "license", 1, annotated.num_annotations)
+            return
+        for bad in annotated.bad:
+            yield self._rejected(bad, image, key, split)
+        if self._filters_objects:
+            annotated, skipped = self._filtered(annotated)
+            yield from (_skipped(split, reason, 0, count) for reason, count in skipped.items())
+        if self._rules.skip_unannotated and not self._is_annotated(annotated):
+            left = annotated.num_annotations - len(annotated.bad)
+            yield _skipped(split, "unannotated", 1, left)
+            return
+        yield from self._checked_categories(image, split)
+        yield self._sample(annotated, split, position, key)
+
+    def _objects_of(self, annotated: AnnotatedImage, split: str) -> Iterator[Item]:
+        """Yield a sample for each object; one that cannot be placed is dropped here already.
+
+        Else its record would be one without an object.
+        """
+        image, objects = annotated.image, annotated.objects
+        if not self._has_license(image):
+            yield _skipped(split, "license", len(objects), annotated.num_annotations)
+            yield SplitSource(split, images=1, images_without_samples=int(not objects))
+            return
+        for bad in annotated.bad:
+            yield self._rejected(bad, image, str(bad.annotation_id), split)
+        usable = 0
+        for place, (annotation_id, found) in enumerate(objects):
+            key, position = str(annotation_id), self._places[annotation_id]
+            if fault := self._fault_of_place(found, image):
+                yield self._rejected(BadAnnotation(annotation_id, *fault), image, key, split)
+                continue
+            usable += 1
+            if reason := self._reason_to_skip(found):
+                yield _skipped(split, reason, 1, 1)
+                continue
+            yield from self._checked_categories(image, split)
+            outlines = annotated.segmentations[place : place + 1]
+            one = AnnotatedImage(image, [(annotation_id, found)], [], outlines)
+            yield self._sample(one, split, position, key)
+        yield SplitSource(split, images=1, images_without_samples=int(not usable))
+
+    def _sample(self, annotated: AnnotatedImage, split: str, position: int, key: str) -> Sample:
+        image, panoptic = annotated.image, annotated.panoptic
+        fields = PictureFields(
+            width_px=image.width_px,
+            height_px=image.height_px,
+            objects=[found for _, found in annotated.objects],
+            captions=[text for _, text in annotated.captions],
+            segments=None if panoptic is None else panoptic.segments,
+            image_id=image.id,
+            license_id=license_of(image),
+            negative_category_ids=image.neg_category_ids or [],
+            not_exhaustive_category_ids=image.not_exhaustive_category_ids or [],
+        )
+        blobs = [Blob(self._given, image.name)]
+        ids = [annotation_id for annotation_id, _ in annotated.objects]
+        ids += [annotation_id for annotation_id, _ in annotated.captions]
+        if panoptic is not None:
+            blobs.append(Blob(panoptic_root(self._given), panoptic.file_name))
+            ids.append(image.id)
+        return Sample(
+            split=split,
+            key=key,
+            position=position,
+            blobs=tuple(blobs),
+            fields=pack(fields),
+            annotation_ids=tuple(ids),
+            payload=pack(list(annotated.segmentations)) if self._rules.segmentations else b"",
+        )
+
+    def _filtered(self, annotated: AnnotatedImage) -> tuple[AnnotatedImage, Counter[str]]:
+        """Return an image with the objects that filters leave, and what these left out."""
+        kept: list[int] = []
+        skipped = Counter[str]()
+        for place, (_, found) in enumerate(annotated.objects):
+            if reason := self._reason_to_skip(found):
+                skipped[reason] += 1
+            else:
+                kept.append(place)
+        outlines = annotated.segmentations
+        left = annotated._replace(
+            objects=[annotated.objects[place] for place in kept],
+            segmentations=[outlines[place] for place in kept] if outlines else [],
+        )
+        return left, skipped
+
+    def _reason_to_skip(self, found: ObjectFields) -> str:
+        """Return the filter that leaves an object out, or nothing."""
+        _, _, width_px, height_px = found.bbox_xywh_px
+        if self._rules.skip_crowd and found.is_crowd:
+            return "crowd"
+        return "small_box" if min(width_px, height_px) < self._rules.min_box_px else ""
+
+    def _fault_of_place(self, found: ObjectFields, image: CocoImage) -> tuple[str, str] | None:
+        """Return (code, detail) of why no image can hold an object, where that is known by now."""
+        if not self._rules.annotated_size:
+            return None
+        box = place_box(found.bbox_xywh_px, image.width_px, image.height_px)
+        return None if isinstance(box, PlacedBox) else box
+
+    def _has_license(self, image: CocoImage) -> bool:
+        return not self._rules.licenses or license_of(image) in self._rules.licenses
+
+    def _is_annotated(self, annotated: AnnotatedImage) -> bool:
+        if self._has_objects:
+            found_in = annotated.image
+            return any(not self._fault_of_place(found, found_in) for _, found in annotated.objects)
+        return bool(annotated.captions) or annotated.panoptic is not None
+
+    def _checked_categories(self, image: CocoImage, split: str) -> Iterator[SplitSource]:
+        """Drop unknown categories from LVIS's lists, where that is allowed."""
+        for name in ("neg_category_ids", "not_exhaustive_category_ids"):
+            given = getattr(image, name) or []
+            unknown = [found for found in given if found not in self._category_ids]
+            if not unknown:
+                continue
+            if not self._rules.drop_orphans:
+                where = f"image {image.id} ({image.name})"
+                what = f"{name} has {unknown[0]}, which is not in categories"
+                raise RuntimeError(fault_line("E-ANN-CATEGORY", where, what, _ORPHANS_REMEDY))
+            setattr(image, name, [found for found in given if found in self._category_ids])
+            yield SplitSource(split, repairs={"unknown_category_dropped": len(unknown)})
+
+    def _rejected(self, bad: BadAnnotation, image: CocoImage, key: str, split: str) -> Rejected:
+        """Return the reject of an annotation, unless its code stops a run that drops none."""
+        if FAULTS[bad.code].exit_code and not self._rules.drop_orphans:
+            where, path = self._files.locate(bad)
+            what = f"{path} (id {bad.annotation_id}): {bad.detail}"
+            raise RuntimeError(fault_line(bad.code, where, what, _ORPHANS_REMEDY))
+        return Rejected(
+            code=bad.code,
+            stage=STAGE,
+            split=split,
+            key=key,
+            annotation_ids=(bad.annotation_id,),
+            file_name=image.name,
+            detail=bad.detail,
+        )
+
+
+def _skipped(split: str, reason: str, samples: int, annotations: int) -> SplitSource:
+    """Return the note of what a filter leaves out."""
+    return SplitSource(
+        split,
+        listed=samples,
+        annotations=annotations,
+        skipped={reason: samples},
+        skipped_annotations={reason: annotations},
+    )

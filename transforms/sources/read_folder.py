@@ -9,7 +9,7 @@ from schemas.fields import ClassFields
 from schemas.samples import Blob, Sample, pack
 from schemas.splits import Splitting
 from transforms.sources.list_blobs import HIDDEN, ListedFile, is_folder, pin_sample, why_skipped
-from transforms.sources.read_samples import Item, SourceNote
+from transforms.sources.read_samples import Item, SplitSource
 
 STAGE = "read_folder"
 FOLDER = "folder"
@@ -39,7 +39,8 @@ class FolderReader:
         if is_folder(file.entry) and why != HIDDEN:
             yield self._rejected(file, f"a {file.entry.kind}: its files cannot be listed")
         elif why:
-            yield SourceNote(self.splitting.split_of_other(file.root, name), skipped=why)
+            split = self.splitting.split_of_other(file.root, name)
+            yield SplitSource(split, listed=1, skipped={why: 1})
         elif not slash:
             yield self._rejected(file, "not in a folder that names its class")
         else:
@@ -64,5 +65,5 @@ def _fields(class_name: str) -> bytes:
 
 
 @functools.lru_cache(maxsize=4096)
-def _note(split: str, class_name: str) -> SourceNote:
-    return SourceNote(split, class_names=frozenset([class_name]))
+def _note(split: str, class_name: str) -> SplitSource:
+    return SplitSource(split, class_names=[class_name])

@@ -10,7 +10,7 @@ from schemas.splits import Splitting
 from transforms.sources.join_files import OTHER_SIDE, JoinedFiles, NamedFile
 from transforms.sources.list_blobs import ListedFile, is_folder, pin_sample, why_skipped
 from transforms.sources.read_folder import FOLDER
-from transforms.sources.read_samples import Item, SourceNote
+from transforms.sources.read_samples import Item, SplitSource
 
 STAGE = "read_pairs"
 LOW, HIGH = "low", "high"
@@ -81,7 +81,7 @@ def read_pair(joined: JoinedFiles, splitting: Splitting) -> Iterator[Item]:
     for file in joined.others:
         name = file.entry.name
         split = splitting.split_of_other(joined.source, name)
-        yield SourceNote(split, skipped=why_skipped(name))
+        yield SplitSource(split, listed=1, skipped={why_skipped(name): 1})
     if len(joined.first) == len(joined.second) == 1:
         yield _pinned(joined.source, joined.first[0], joined.second[0], splitting)
         return

@@ -39,7 +39,7 @@ from transforms.sources.list_blobs import (
     why_skipped,
 )
 from transforms.sources.read_blobs import read_blob
-from transforms.sources.read_samples import Item, SourceNote
+from transforms.sources.read_samples import Item, SplitSource
 from transforms.storage import (
     DEFAULT_ACCESS,
     DEFAULT_READERS,
@@ -99,12 +99,13 @@ class SideSample(NamedTuple):
     repairs: Mapping[str, int] = _NO_REPAIRS
     columns: tuple[ColumnFacts, ...] = ()
 
-    def note(self, split: str) -> SourceNote:
+    def note(self, split: str) -> SplitSource:
         """Return the extra note."""
         if self.columns:
-            return SourceNote(split, columns=self.columns, rows=1)
-        found = frozenset(["boxes"])
-        return SourceNote(split, self.class_names, found, repairs=dict(self.repairs))
+            return SplitSource(split, columns=[*self.columns], rows=1)
+        names = sorted(self.class_names)
+        repairs = dict(self.repairs)
+        return SplitSource(split, class_names=names, found=["boxes"], repairs=repairs)
 
 
 class SideContents(Protocol):
@@ -151,7 +152,7 @@ class SideReader:
         for other in files.others:
             name = other.entry.name
             split = self.splitting.split_of_other(files.source, name)
-            yield SourceNote(split, skipped=why_skipped(name))
+            yield SplitSource(split, listed=1, skipped={why_skipped(name): 1})
         if len(files.first) == len(files.second) == 1:
             yield from self._annotated(files.source, files.first[0], files.second[0], side.texts[0])
             return

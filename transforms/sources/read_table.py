@@ -29,7 +29,7 @@ from schemas.samples import Blob, Sample
 from schemas.splits import Splitting
 from transforms.sources.elements import is_in_process
 from transforms.sources.list_blobs import ListedFile, ListFiles, PinTally, is_file
-from transforms.sources.read_samples import Item, SourceNote
+from transforms.sources.read_samples import Item, SplitSource
 from transforms.sources.table_rows import (
     DEFAULT_MAX_CELL_BYTES,
     BadRow,
@@ -37,8 +37,7 @@ from transforms.sources.table_rows import (
     TableFile,
     TablePiece,
     divide_file,
-    first_piece,
-    rows_of,
+    open_piece,
     table_fault,
 )
 from transforms.storage import (
@@ -91,18 +90,20 @@ class TableReader:
             RuntimeError: `E-TAB-HEADER` when a column is not there that an option names,
                 `E-SRC-SPLIT` when a row does not say its split.
         """
-        if not piece.format:
+        if not piece.file.format:
             split = self.splitting.split_of_other(piece.file.split, piece.file.entry.name)
-            yield SourceNote(split, skipped=NOT_A_TABLE)
+            yield SplitSource(split, listed=1, skipped={NOT_A_TABLE: 1})
             return
-        self._check_header(piece)
+        storage = open_storage(piece.file.root, self.access)
+        table = open_piece(piece, storage, self.max_cell_bytes)
+        self._check_header(table.columns, piece.file.where)
         notes: dict[str, _ColumnNotes] = {}
-        for row in rows_of(piece, open_storage(piece.file.root, self.access), self.max_cell_bytes):
-            yield self._read_row(row, piece, notes)
+        for row in table.rows:
+            yield self._read_row(row, piece.file, notes, has_text_cells=table.has_text_cells)
         for split, found in notes.items():
             yield found.note(split)
 
-    def _check_header(self, piece: TablePiece) -> None:
+    def _check_header(self, columns: Sequence[str], where: str) -> None:
         needed = [
             ("image_column", self.image_column),
             ("key_column", self.key_column),
@@ -110,18 +111,23 @@ class TableReader:
             *self.splitting.fields.items(),
         ]
         for option, name in needed:
-            if name and piece.columns and name not in piece.columns:
+            if name and columns and name not in columns:
                 what = f"has no column {name!r}, which {option} names"
-                remedy = f"name one of {', '.join(piece.columns[:20])}"
-                raise table_fault("E-TAB-HEADER", piece.file.where, what, remedy)
+                remedy = f"name one of {', '.join(columns[:20])}"
+                raise table_fault("E-TAB-HEADER", where, what, remedy)
 
     def _read_row(
-        self, row: Row | BadRow, piece: TablePiece, notes: dict[str, "_ColumnNotes"]
+        self,
+        row: Row | BadRow,
+        file: TableFile,
+        notes: dict[str, "_ColumnNotes"],
+        *,
+        has_text_cells: bool,
     ) -> Sample | Rejected:
         """Return the sample of a row, or why there is none; notes grow by what it holds."""
         # A row without a key of its own must not have that of another row: --exclude goes by it.
-        prefix = f"{piece.file.entry.name}:" if self.key_column else piece.file.prefix
-        key, split, given = f"{prefix}{row.number}", "", piece.file.split
+        prefix = f"{file.entry.name}:" if self.key_column else file.prefix
+        key, split, given = f"{prefix}{row.number}", "", file.split
         place = f"line {row.line}" if row.line else f"row {row.number}"
         code = "E-ROW-KEY"
         try:
@@ -131,7 +137,7 @@ class TableReader:
             cells = row.cells
             if self.key_column:
                 key = self._key_of(cells)
-            split = self._split_of(cells, key, given, f"{piece.file.where} {place}")
+            split = self._split_of(cells, key, given, f"{file.where} {place}")
             code = "E-ROW-PATH"
             blobs = self._blobs_of(cells, given)
             code = "E-ROW-TYPE"
@@ -142,19 +148,19 @@ class TableReader:
                 if cell is not None and name not in used_up
             }
             seen = notes.get(split) or _ColumnNotes()
-            if piece.has_text_cells:
+            if has_text_cells:
                 kinds = _kinds_of_text(kept, seen)
             else:
                 kinds = _kinds(kept, self.sequence_columns)
             names = labels_of(kept, self.label_columns)
         except ValueError as error:
             split = split or self.splitting.split_of_other(given, key)
-            detail = f"{piece.file.entry.name} {place}: {error}"
+            detail = f"{file.entry.name} {place}: {error}"
             return Rejected(code=code, stage=STAGE, split=split, key=key, detail=detail)
         notes[split] = seen
         seen.add(kept, cells.keys() - used_up, kinds, names)
         fields, payload = fields_of_row(_packable(kept, kinds), self.sequence_columns)
-        position = piece.file.place << _ROW_BITS | row.number
+        position = file.place << _ROW_BITS | row.number
         return Sample(split, key, position, blobs, fields, payload=payload)
 
     @functools.cached_property
@@ -211,13 +217,13 @@ class _ColumnNotes:
                 self.kinds.setdefault(name, 0)
         self._class_names.update(names)
 
-    def note(self, split: str) -> SourceNote:
+    def note(self, split: str) -> SplitSource:
         """Return what was seen."""
         facts = [
             ColumnFacts(name, kinds, self._cells.get(name, 0)) for name, kinds in self.kinds.items()
         ]
-        names = frozenset(self._class_names)
-        return SourceNote(split, class_names=names, columns=tuple(facts), rows=self._rows)
+        names = sorted(self._class_names)
+        return SplitSource(split, class_names=names, columns=facts, rows=self._rows)
 
 
 class TableFolder(NamedTuple):
@@ -286,12 +292,12 @@ def find_image_root(
     """
     for file in _tables_of(split, uris, access):
         storage = open_storage(file.root, access)
-        piece = first_piece(file, storage)
-        for row in () if piece is None else rows_of(piece, storage, max_cell_bytes):
-            cell = row.cells.get(column) if isinstance(row, Row) else None
-            if isinstance(cell, str):
-                scheme, colon, path = cell.partition("://")
-                return "" if is_local(cell) else f"{scheme}{colon}{path.partition('/')[0]}"
+        for piece in divide_file(file, storage):
+            for row in open_piece(piece, storage, max_cell_bytes).rows:
+                cell = row.cells.get(column) if isinstance(row, Row) else None
+                if isinstance(cell, str):
+                    scheme, colon, path = cell.partition("://")
+                    return "" if is_local(cell) else f"{scheme}{colon}{path.partition('/')[0]}"
     return ""
 
 

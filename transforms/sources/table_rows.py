@@ -1,23 +1,20 @@
-"""Files of tables: pieces of whole rows, which workers read in parallel, and their rows.
+"""Files of tables and their rows.
 
-Lines are counted once, before they are read: then every row has its number, and a file can be
-divided wherever a line ends. A CSV file with a quote anywhere is one piece, since a line may end
-inside of quotes; it is read as a stream all the same.
+A file of lines is read as a stream by one worker; a Parquet file is divided into its row groups.
 """
 
 import codecs
 import csv
-import io
+import itertools
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import msgspec
 
-from schemas.annotations.json_sections import STRING
 from schemas.columns import Cell, format_of
 from schemas.faults import fault_line
-from transforms.storage import Entry, Storage, join_uri, open_stored, read_chunks
+from transforms.storage import Entry, Storage, join_uri, open_stored
 
 PIECE_BYTES = 8 << 20
 DEFAULT_MAX_CELL_BYTES = 100_000_000
@@ -60,33 +57,24 @@ class TableFile(msgspec.Struct, frozen=True, array_like=True):
         """Its URI, for messages."""
         return join_uri(self.root, self.entry.name)
 
+    @property
+    def format(self) -> str:
+        """`csv`, `tsv`, `jsonl` or `parquet`, by its name; empty for what is left out."""
+        return format_of(self.entry.name) if self.is_table else ""
+
 
 class TablePiece(msgspec.Struct, frozen=True, array_like=True):
-    """Whole rows of a file.
+    """A file of lines, or a row group of a Parquet file.
 
     Attributes:
-        file: that they lie in.
-        format: `csv`, `tsv`, `automl`, `jsonl`, `parquet`; empty for a file that is not called like
-            a table, which is to be counted and left out.
-        start: first byte; in Parquet first row group.
-        end: after the last one.
-        first_row: number of the first row in the file.
-        first_line: number of its line, from 1; 0 in Parquet.
-        columns: of CSV files, in their order.
+        file: the file.
+        row_group: number of the row group; -1 for a whole file.
+        first_row: number of its first row in the file.
     """
 
     file: TableFile
-    format: str
-    start: int
-    end: int
+    row_group: int = -1
     first_row: int = 0
-    first_line: int = 0
-    columns: tuple[str, ...] = ()
-
-    @property
-    def has_text_cells(self) -> bool:
-        """Whether all cells are text, whose looks tell what they are."""
-        return self.format in ("csv", "tsv")
 
 
 class Row(NamedTuple):
@@ -112,65 +100,63 @@ class BadRow(NamedTuple):
     detail: str
 
 
+class OpenTable(NamedTuple):
+    """A piece of a table that can be read.
+
+    Attributes:
+        columns: names of the columns of a CSV file, in their order; none for other formats.
+        has_text_cells: whether all cells are text, whose looks tell what they are.
+        rows: all rows, in their order; the file is read some megabytes at a time.
+    """
+
+    columns: tuple[str, ...]
+    has_text_cells: bool
+    rows: Iterator[Row | BadRow]
+
+
 def table_fault(code: str, where: str, what: str, remedy: str) -> RuntimeError:
     """Return the fault of a table as a whole."""
     return RuntimeError(fault_line(code, where, what, remedy))
 
 
 def divide_file(file: TableFile, storage: Storage) -> Iterator[TablePiece]:
-    """Yield the pieces of a file, in their order; none of a file without rows.
+    """Yield the pieces of a file, in their order.
 
     Raises:
-        RuntimeError: `E-TAB-FORMAT` when the file is not what it is called, `E-TAB-HEADER` when
-            its columns have no names, or not different ones.
+        RuntimeError: `E-TAB-FORMAT`, `E-TAB-HEADER` for a Parquet file that is none, or whose
+            columns have no different names.
     """
-    name_says = format_of(file.entry.name)
-    if not name_says or not file.is_table:
-        yield TablePiece(file, "", 0, 0)
+    if file.format != "parquet":
+        yield TablePiece(file)
         return
-    if name_says == "parquet":
-        yield from _divide_parquet(file, storage)
-        return
-    head = _read_head(file, storage)
-    chunks = read_chunks(storage, file.entry, head.start, file.entry.size_bytes, PIECE_BYTES)
-    may_quote = head.format in ("csv", "automl")
-    for begin, end, lines in divide_lines(chunks, head.start, may_quote=may_quote):
-        yield _with(head, start=begin, end=end, rows=lines)
+    parquet = _open_parquet(storage, file.entry, file.where)
+    _checked_columns(parquet.schema_arrow.names, file.where)
+    rows = 0
+    for group in range(parquet.metadata.num_row_groups):
+        yield TablePiece(file, group, rows)
+        rows += parquet.metadata.row_group(group).num_rows
 
 
-def first_piece(file: TableFile, storage: Storage) -> TablePiece | None:
-    """Return a piece that begins with the first row, and may end inside of another."""
-    if format_of(file.entry.name) == "parquet":
-        return next(_divide_parquet(file, storage), None)
-    head = _read_head(file, storage)
-    return _with(head, head.start, min(head.start + PIECE_BYTES, file.entry.size_bytes), rows=0)
+def open_piece(
+    piece: TablePiece, storage: Storage, max_cell_bytes: int = DEFAULT_MAX_CELL_BYTES
+) -> OpenTable:
+    """Return a piece of a table, opened for reading.
 
+    Args:
+        piece: of a table.
+        storage: of its root.
+        max_cell_bytes: a row with a larger cell is a `BadRow`; in a file of lines, a larger row.
 
-def divide_lines(
-    chunks: Iterator[bytes], start: int, *, may_quote: bool
-) -> list[tuple[int, int, int]]:
-    r"""Return where pieces begin and end, and how many lines there are before each.
-
-    One piece where a quote may hold the end of a line.
-
-    >>> divide_lines(iter([b"a\nb", b"b\nc"]), 10, may_quote=False)
-    [(10, 12, 0), (12, 15, 1), (15, 16, 2)]
+    Raises:
+        RuntimeError: `E-TAB-FORMAT` when the file is not what it is called, or its rest cannot be
+            split into rows; `E-TAB-HEADER` when its columns have no different names.
     """
-    pieces: list[tuple[int, int, int]] = []
-    begin = at = start
-    lines_before = lines = 0
-    quoted = False
-    for chunk in chunks:
-        last_end = chunk.rfind(b"\n") + 1
-        quoted = quoted or (may_quote and b'"' in chunk)
-        if last_end:
-            lines += chunk.count(b"\n")
-            pieces.append((begin, at + last_end, lines_before))
-            begin, lines_before = at + last_end, lines
-        at += len(chunk)
-    if begin < at:
-        pieces.append((begin, at, lines_before))
-    return [(start, at, 0)] if quoted and pieces else pieces
+    if piece.file.format == "parquet":
+        return OpenTable((), False, _parquet_rows(piece, storage, max_cell_bytes))
+    if piece.file.format == "jsonl":
+        lines = lines_of(_open_text(piece.file, storage), max_cell_bytes)
+        return OpenTable((), False, _json_rows(lines, max_cell_bytes))
+    return _open_csv(piece.file, storage, max_cell_bytes)
 
 
 def is_automl_row(row: Sequence[str]) -> bool:
@@ -183,84 +169,51 @@ def is_automl_row(row: Sequence[str]) -> bool:
     return bool(row) and row[has_set].strip().startswith(_SCHEMES)
 
 
-def rows_of(
-    piece: TablePiece, storage: Storage, max_cell_bytes: int = DEFAULT_MAX_CELL_BYTES
-) -> Iterator[Row | BadRow]:
-    """Yield the rows of a piece, in their order; its file is read some megabytes at a time.
-
-    Args:
-        piece: of a table.
-        storage: of its root.
-        max_cell_bytes: a row with a larger cell is a `BadRow`; in a file of lines, a larger row.
-
-    Raises:
-        RuntimeError: `E-TAB-FORMAT` where the rest of the file cannot be split into rows.
-    """
-    if piece.format == "parquet":
-        return _parquet_rows(piece, storage, max_cell_bytes)
-    chunks = read_chunks(storage, piece.file.entry, piece.start, piece.end, PIECE_BYTES)
-    lines = lines_of(chunks, max_cell_bytes)
-    if piece.format == "jsonl":
-        return _json_rows(lines, piece, max_cell_bytes)
-    return _csv_rows(lines, piece, max_cell_bytes)
-
-
-def lines_of(chunks: Iterable[bytes], max_bytes: int) -> Iterator[bytes | None]:
+def lines_of(file: IO[bytes], max_bytes: int) -> Iterator[bytes | None]:
     r"""Yield the lines of a file with their ends; None for each of more than `max_bytes`.
 
-    >>> [*lines_of([b"a\nbb", b"bb\nc"], 3)]
+    >>> import io
+    >>> [*lines_of(io.BytesIO(b"a\nbbbb\nc"), 3)]
     [b'a\n', None, b'c']
     """
-    parts: list[bytes] = []
-    line_bytes = 0
-    for chunk in chunks:
-        for part in io.BytesIO(chunk).readlines():
-            line_bytes += len(part)
-            if line_bytes <= max_bytes:
-                parts.append(part)
-            else:
-                parts.clear()
-            if part.endswith(b"\n"):
-                yield b"".join(parts) or None
-                parts.clear()
-                line_bytes = 0
-    if line_bytes:
-        yield b"".join(parts) or None
+    while line := file.readline(max_bytes + 1):
+        is_too_large = len(line) > max_bytes
+        while is_too_large and line and not line.endswith(b"\n"):
+            line = file.readline(PIECE_BYTES)
+        yield None if is_too_large else line
 
 
-def _with(head: TablePiece, start: int, end: int, rows: int) -> TablePiece:
-    line = head.first_line + rows
-    return msgspec.structs.replace(head, start=start, end=end, first_row=rows, first_line=line)
+def _open_text(file: TableFile, storage: Storage) -> IO[bytes]:
+    """Return a file of lines, after its byte order mark."""
+    stream = open_stored(storage, file.entry, PIECE_BYTES)
+    if stream.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+        stream.seek(0)
+    return stream
 
 
-def _read_head(file: TableFile, storage: Storage) -> TablePiece:
-    """Return the piece of a file of lines before its rows are counted.
-
-    Raises:
-        RuntimeError: `E-TAB-FORMAT`, `E-TAB-HEADER`.
-    """
-    name_says, size_bytes = format_of(file.entry.name), file.entry.size_bytes
-    data = next(read_chunks(storage, file.entry, 0, size_bytes, PIECE_BYTES), b"")
-    start = len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0
-    if name_says == "jsonl":
-        return TablePiece(file, name_says, start, size_bytes, 0, 1)
-    lines = [*lines_of([data[start:]], PIECE_BYTES)]
-    texts = (line.decode() for line in lines if line)
-    reader = csv.reader(texts, **_dialect(name_says))
+def _open_csv(file: TableFile, storage: Storage, max_bytes: int) -> OpenTable:
+    text, reader = _read_csv(file, storage, max_bytes)
     try:
-        first = next(reader, [])
-    except (csv.Error, UnicodeDecodeError) as error:
-        what = f"its first line is no header of a {name_says} file ({error})"
+        first: list[str] = next(reader, [])
+        if text.has_other_bytes:
+            raise csv.Error("no UTF-8")
+    except csv.Error as error:
+        what = f"its first line is no header of a {file.format} file ({error})"
         raise table_fault("E-TAB-FORMAT", file.where, what, _REWRITE) from None
     if not "".join(first).strip():
         what = "has no header: its first line is empty"
         raise table_fault("E-TAB-FORMAT", file.where, what, "name its columns there")
     if is_automl_row(first):
-        return TablePiece(file, "automl", start, size_bytes, 0, 1, AUTOML_COLUMNS)
-    _refuse_other_separators(first, name_says, file.where)
-    start += sum(len(line or b"") for line in lines[: reader.line_num])
+        text, reader = _read_csv(file, storage, max_bytes)  # the first line is a row
+        return OpenTable(AUTOML_COLUMNS, False, _csv_rows(text, reader, file, ()))
+    _refuse_other_separators(first, file.format, file.where)
     columns = _checked_columns(first, file.where)
-    return TablePiece(file, name_says, start, size_bytes, 0, reader.line_num + 1, columns)
+    return OpenTable(columns, True, _csv_rows(text, reader, file, columns))
+
+
+def _read_csv(file: TableFile, storage: Storage, max_bytes: int) -> tuple["_RowText", Any]:
+    text = _RowText(lines_of(_open_text(file, storage), max_bytes), file, max_bytes)
+    return text, csv.reader(text, **_dialect(file.format))
 
 
 def _dialect(name_says: str) -> dict[str, Any]:
@@ -295,12 +248,10 @@ def _too_large(number: int, line: int, max_bytes: int, what: str = "the row") ->
     return BadRow(number, line, "E-ROW-TOO-LARGE", detail)
 
 
-def _json_rows(
-    lines: Iterable[bytes | None], piece: TablePiece, max_bytes: int
-) -> Iterator[Row | BadRow]:
+def _json_rows(lines: Iterable[bytes | None], max_bytes: int) -> Iterator[Row | BadRow]:
     decode = msgspec.json.Decoder().decode
-    for place, line in enumerate(lines):
-        where = piece.first_row + place, piece.first_line + place
+    for number, line in enumerate(lines):
+        where = number, number + 1
         if line is None:
             yield _too_large(*where, max_bytes)
             continue
@@ -312,26 +263,10 @@ def _json_rows(
             if line.strip():
                 yield BadRow(*where, "E-ROW-JSON", f"no JSON: {error}")
         else:
-            yield _json_row(*where, value, line)
-
-
-def _json_row(number: int, line_number: int, value: Any, line: bytes) -> Row | BadRow:
-    if not isinstance(value, dict):
-        return BadRow(number, line_number, "E-ROW-JSON", f"no object but {type(value).__name__}")
-    if line.count(b":") > len(value) and _count_given_keys(line) > _count_keys(value):
-        return BadRow(number, line_number, "E-ROW-JSON", "a key is there twice")
-    return _flat(number, line_number, value)
-
-
-def _count_given_keys(line: bytes) -> int:
-    """Return how many keys the objects of a JSON text have, those that are there twice included."""
-    return STRING.sub(b"", line).count(b":")
-
-
-def _count_keys(value: Any) -> int:
-    if type(value) is dict:
-        return len(value) + sum(map(_count_keys, value.values()))
-    return sum(map(_count_keys, value)) if type(value) is list else 0
+            if isinstance(value, dict):
+                yield _flat(*where, value)
+            else:
+                yield BadRow(*where, "E-ROW-JSON", f"no object but {type(value).__name__}")
 
 
 def _flat(number: int, line: int, cells: dict[str, Any]) -> Row | BadRow:
@@ -361,11 +296,11 @@ def _flatten(cells: dict[str, Any], prefix: str, into: dict[str, Any], depth: in
 class _RowText:
     """The lines of a row as text, with a note of what makes it unreadable."""
 
-    def __init__(self, lines: Iterable[bytes | None], piece: TablePiece, max_bytes: int) -> None:
-        self._lines = iter(lines)
-        self._piece = piece
-        self._max_bytes = max_bytes
-        self.begin_row(piece.first_line)
+    def __init__(self, lines: Iterator[bytes | None], file: TableFile, max_bytes: int) -> None:
+        self._lines = lines
+        self._file = file
+        self.max_bytes = max_bytes
+        self.begin_row(1)
 
     def begin_row(self, line: int) -> None:
         """Forget what was noted of the row before."""
@@ -378,11 +313,11 @@ class _RowText:
     def __next__(self) -> str:
         line = next(self._lines)
         self._row_bytes += len(line or b"")
-        if line is None or self._row_bytes > self._max_bytes:
-            if self._piece.format != "tsv":  # a quote in it may decide where the row ends
-                what = f"the row of line {self._line} has more than {self._max_bytes} bytes"
+        if line is None or self._row_bytes > self.max_bytes:
+            if self._file.format != "tsv":  # a quote in it may decide where the row ends
+                what = f"the row of line {self._line} has more than {self.max_bytes} bytes"
                 remedy = "close its quotes, or raise --max_cell_bytes"
-                raise table_fault("E-TAB-FORMAT", self._piece.file.where, what, remedy)
+                raise table_fault("E-TAB-FORMAT", self._file.where, what, remedy)
             self.is_too_large = True
             return "\n"
         try:
@@ -393,14 +328,11 @@ class _RowText:
 
 
 def _csv_rows(
-    lines: Iterable[bytes | None], piece: TablePiece, max_bytes: int
+    text: _RowText, reader: Any, file: TableFile, columns: tuple[str, ...]
 ) -> Iterator[Row | BadRow]:
-    text = _RowText(lines, piece, max_bytes)
-    reader = csv.reader(text, **_dialect(piece.format))
-    number = piece.first_row - 1
-    while True:
-        number += 1
-        line = piece.first_line + reader.line_num
+    """Yield the rows that are left; without columns they are AutoML Vision's."""
+    for number in itertools.count():
+        line = reader.line_num + 1
         text.begin_row(line)
         try:
             cells = next(reader)
@@ -410,21 +342,20 @@ def _csv_rows(
             if str(error) == "unexpected end of data":
                 what = f"the quotes that open in line {line} or below it are never closed"
                 remedy = "close them, or double those that belong to a cell"
-                raise table_fault("E-TAB-FORMAT", piece.file.where, what, remedy) from None
+                raise table_fault("E-TAB-FORMAT", file.where, what, remedy) from None
             yield BadRow(number, line, "E-ROW-CSV", str(error))
             continue
         if text.is_too_large:
-            yield _too_large(number, line, max_bytes)
+            yield _too_large(number, line, text.max_bytes)
         elif text.has_other_bytes:
             yield BadRow(number, line, "E-ROW-TEXT", "no UTF-8")
         elif cells:
-            yield _csv_row(number, line, cells, piece)
+            yield _csv_row(number, line, cells, columns)
 
 
-def _csv_row(number: int, line: int, cells: list[str], piece: TablePiece) -> Row | BadRow:
-    if piece.format == "automl":
+def _csv_row(number: int, line: int, cells: list[str], columns: tuple[str, ...]) -> Row | BadRow:
+    if not columns:
         return _automl_row(number, line, cells)
-    columns = piece.columns
     if len(cells) != len(columns):
         detail = f"{len(cells)} cells, the header has {len(columns)}"
         return BadRow(number, line, "E-ROW-CSV", detail)
@@ -473,15 +404,6 @@ def _parquet_fault(error: Exception, where: str, what: str, remedy: str) -> Exce
     return table_fault("E-TAB-FORMAT", where, f"{what} ({why})", remedy)
 
 
-def _divide_parquet(file: TableFile, storage: Storage) -> Iterator[TablePiece]:
-    rows = 0
-    parquet = _open_parquet(storage, file.entry, file.where)
-    _checked_columns(parquet.schema_arrow.names, file.where)
-    for group in range(parquet.metadata.num_row_groups):
-        yield TablePiece(file, "parquet", group, group + 1, rows)
-        rows += parquet.metadata.row_group(group).num_rows
-
-
 def _parquet_rows(piece: TablePiece, storage: Storage, max_bytes: int) -> Iterator[Row | BadRow]:
     number = piece.first_row
     for batch in _batches_of(piece, storage):
@@ -502,7 +424,7 @@ def _batches_of(piece: TablePiece, storage: Storage) -> Iterator[Any]:
     import pyarrow
 
     entry, where = piece.file.entry, piece.file.where
-    group = _open_parquet(storage, entry, where).metadata.row_group(piece.start)
+    group = _open_parquet(storage, entry, where).metadata.row_group(piece.row_group)
     chunks = [group.column(place) for place in range(group.num_columns)]
     packed = [
         chunk.path_in_schema
@@ -511,12 +433,12 @@ def _batches_of(piece: TablePiece, storage: Storage) -> Iterator[Any]:
     ]
     rows = PIECE_BYTES * group.num_rows // max(group.total_byte_size, 1)
     batches = _open_parquet(storage, entry, where, packed).iter_batches(
-        max(1, min(rows, _PARQUET_BATCH_ROWS)), row_groups=[piece.start], use_threads=False
+        max(1, min(rows, _PARQUET_BATCH_ROWS)), row_groups=[piece.row_group], use_threads=False
     )
     try:
         yield from batches
     except (pyarrow.ArrowException, OSError) as error:
-        what = f"row group {piece.start} cannot be read"
+        what = f"row group {piece.row_group} cannot be read"
         raise _parquet_fault(error, where, what, "write it anew") from None
 
 
