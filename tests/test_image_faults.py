@@ -1,6 +1,5 @@
 """Every fault of an image through the command: exit code, one line, `rejected.jsonl`."""
 
-import json
 import os
 from collections import Counter
 from collections.abc import Callable
@@ -15,11 +14,9 @@ from tests.coco_command import (
     check_visible,
     command,
     committed,
-    examples,
     rejected_of,
     run_coco,
     source_ids,
-    value,
 )
 from tests.faulty_sources import (
     NO_PIXELS,
@@ -31,8 +28,6 @@ from tests.faulty_sources import (
     make_socket,
 )
 from tests.small_images import idat, ihdr, png
-from transforms.images import check_images
-from transforms.images.check_images import Check, ImageFault
 from transforms.sources.list_blobs import MAX_IMAGE_BYTES
 
 BEFORE_PLANNING = "pin_blobs"
@@ -170,52 +165,3 @@ def test_mostly_missing_images_stop_before_planning(make_coco: MakeCoco, tmp_pat
         " --images"
     )
     assert not out.exists()
-
-
-def test_odd_files_as_one_data_set(shared_data: Path, tmp_path: Path) -> None:
-    """Each of 96 files gets the check's verdict, the sums hold, and what is accepted decodes."""
-    import tensorflow as tf
-
-    images, out = shared_data / "odd", tmp_path / "out"
-    names = sorted(path.name for path in images.iterdir())
-    assert len(names) == 96  # two of them tell of the others
-    spec = {
-        "images": [
-            {"id": place, "file_name": name, "width": 9, "height": 9}
-            for place, name in enumerate(names)
-        ],
-        "annotations": [
-            {"id": place, "image_id": place, "category_id": 1, "bbox": [0, 0, 1, 1]}
-            for place in range(len(names))
-        ],
-        "categories": [{"id": 1, "name": "thing"}],
-    }
-    (tmp_path / "odd.json").write_text(json.dumps(spec))
-    flags = ("--on_size_mismatch", "trust_image", "--max_rejected", "100%", "--check", "decode")
-    manifest = committed((images, tmp_path / "odd.json"), out, "--num_shards", 5, *flags)
-    verdicts = {
-        name: check_images.check_image((images / name).read_bytes(), Check.DECODE) for name in names
-    }
-    refused = {
-        name: (verdict.code, verdict.detail)
-        for name, verdict in verdicts.items()
-        if isinstance(verdict, ImageFault)
-    }
-    assert {
-        line["file_name"]: (line["code"], line["detail"]) for line in rejected_of(out)
-    } == refused
-    accepted = {value(example, "image/filename")[0].decode(): example for example in examples(out)}
-    assert set(accepted) | set(refused) == set(names)
-    assert len(accepted) + len(refused) == len(names) == manifest["splits"]["train"]["listed"]
-    for name, example in accepted.items():
-        (data,) = value(example, "image/encoded")
-        assert data == (images / name).read_bytes()
-        assert value(example, "image/format") == [verdicts[name].format.encode()]
-        assert value(example, "image/width") == [verdicts[name].width_px]
-        pixels = tf.io.decode_image(data, expand_animations=False)
-        assert tuple(pixels.shape[:2]) == (verdicts[name].height_px, verdicts[name].width_px)
-    traits: dict[str, int] = {}
-    for name in accepted:
-        for trait in verdicts[name].traits:
-            traits[trait] = traits.get(trait, 0) + 1
-    assert manifest["splits"]["train"]["traits"] == dict(sorted(traits.items()))

@@ -11,9 +11,6 @@ from hypothesis import strategies as st
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from schemas.annotations.coco_objects import (
-    decode_rle_counts,
-)
 from schemas.example import encode_example_parts
 from schemas.features import Kind
 from schemas.fields import (
@@ -25,7 +22,6 @@ from schemas.fields import (
 from schemas.geometry.masks import (
     MAX_MASK_PX,
     Mask,
-    decode_drawn_counts,
     encode_gray_png,
     mask_of,
     scaled_mask_of,
@@ -40,7 +36,6 @@ from tests.drawn_examples import draw
 from tests.small_pictures import image_of
 from tests.test_segmentations import (
     counts_of_images,
-    encode_rle_counts,
 )
 
 LABELS = {1: Label(1, "person")}
@@ -97,12 +92,6 @@ def test_any_run_lengths_are_the_mask_of_pycocotools(found: tuple[list[int], int
     mask = mask_of(Segmentation(rle_counts=counts), width, height)
 
     assert np.array_equal(mask, ann_to_mask(rle, width, height))
-
-
-@given(st.lists(st.integers(0, 2**30), min_size=1, max_size=12))
-def test_drawn_counts_are_decoded_as_any(counts: list[int]) -> None:
-    text = encode_rle_counts(counts)
-    assert decode_drawn_counts(text.encode()).tolist() == decode_rle_counts(text) == counts
 
 
 REFUSED = {

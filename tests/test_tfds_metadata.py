@@ -1,33 +1,17 @@
 """`features.json` and `dataset_info.json` as TFDS reads them."""
 
-import io
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from schemas.documents.tensorflow_files import TfdsSplit, dataset_info_json, features_json
-from schemas.features import Content, Feature, FeatureSpec, Kind
-from tests.test_features import DETECTION, RGB, detection_values, encoded_image, serialize
+from schemas.features import Kind
+from tests.test_features import DETECTION, RGB, detection_values, serialize
 
 NUM_EXAMPLES = 20
 SHARD_LENGTHS = (7, 7, 6)
 DESCRIPTION = 'Straßen "2017"\nof two lines'
-
-# Keys that continue other keys, a repeated image, opaque bytes.
-AWKWARD = FeatureSpec(
-    "awkward",
-    (
-        Feature("image", Kind.BYTES, False, "gray", Content.IMAGE),
-        Feature("image/filename", Kind.BYTES, False, "path", Content.TEXT),
-        Feature("masks", Kind.BYTES, True, "one size within an Example", Content.IMAGE),
-        Feature("objects/bbox", Kind.FLOAT, True, "ymin, xmin, ymax, xmax, flattened"),
-        Feature("objects/bbox/label", Kind.INT64, True, "category id", Content.CLASS_LABEL),
-        Feature("raw", Kind.BYTES, False, "opaque"),
-        Feature("raw_parts", Kind.BYTES, True, "opaque"),
-    ),
-)
 
 
 @pytest.fixture(scope="module")
@@ -105,19 +89,6 @@ def test_tfds_reads_every_value(tfds, builder):
                 assert list(value) == wanted, feature.key
 
 
-@pytest.mark.parametrize(
-    ("split", "indices"),
-    [
-        ("train[:50%]", range(10)),
-        ("train[5:16]", range(5, 16)),  # from within the first shard into the third
-    ],
-)
-def test_tfds_slices(tfds, builder, split, indices):
-    dataset = builder.as_dataset(split=split)
-    source_ids = [int(example["image"]["source_id"]) for example in tfds.as_numpy(dataset)]
-    assert (len(dataset), source_ids) == (len(indices), list(indices))
-
-
 def test_tfds_knows_the_description_and_the_splits(builder, detection_dir):
     info = builder.info
     assert (info.full_name, info.description) == ("coco_2017/1.2.3", DESCRIPTION)
@@ -130,45 +101,3 @@ def test_tfds_knows_the_description_and_the_splits(builder, detection_dir):
         for part in feature.key.split("/"):
             connector = connector[part]
         assert connector.doc.desc == feature.doc
-
-
-def test_tfds_reads_keys_that_continue_other_keys_and_empty_shards(tfds, tmp_path):
-    gray_png = encoded_image("PNG", "L")
-    two_values = {
-        "image": [gray_png],
-        "image/filename": [b"a.png"],
-        "masks": [gray_png] * 2,
-        "objects/bbox": [0.0, 0.25, 0.5, 1.0],
-        "objects/bbox/label": [90],
-        "raw": [b"\xff\0"],
-        "raw_parts": [b"\xff", b""],
-    }
-    no_values = two_values | {f.key: [] for f in AWKWARD.features if f.repeated}
-    records = [serialize(AWKWARD, values) for values in (two_values, no_values)]
-    sizes = [
-        write_shards(tmp_path, "train", [records[:1], [], records[1:]]),
-        write_shards(tmp_path, "val_2", [records[:1]]),
-    ]
-    splits = [TfdsSplit("val_2", (1,), sizes[1]), TfdsSplit("train", (1, 0, 1), sizes[0])]
-    (tmp_path / "features.json").write_text(features_json(AWKWARD))
-    (tmp_path / "dataset_info.json").write_text(dataset_info_json("x", "0.0.1", "", splits))
-
-    datasets = tfds.as_numpy(tfds.builder_from_directory(tmp_path).as_dataset())
-    full, empty = map(flatten, datasets["train"])
-    gray = np.asarray(Image.open(io.BytesIO(gray_png)).convert("RGB"))
-    np.testing.assert_array_equal(full.pop("image"), gray)
-    np.testing.assert_array_equal(full.pop("masks"), [gray, gray])
-    assert {k: v if isinstance(v, bytes) else v.tolist() for k, v in full.items()} == {
-        "image/filename": b"a.png",
-        "objects/bbox": [0.0, 0.25, 0.5, 1.0],
-        "objects/bbox/label": [90],
-        "raw": b"\xff\0",
-        "raw_parts": [b"\xff", b""],
-    }
-    assert {key: len(empty[key]) for key in no_values if no_values[key] == []} == {
-        "masks": 0,
-        "objects/bbox": 0,
-        "objects/bbox/label": 0,
-        "raw_parts": 0,
-    }
-    assert len(list(datasets["val_2"])) == 1

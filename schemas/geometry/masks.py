@@ -37,8 +37,6 @@ _STRIP_PX = 1 << 20  # handled at once: their ids take four times the memory of 
 
 _NEEDED = frozenset({b"IHDR", b"IDAT", b"IEND"})
 
-_STRIPE_PX = 1 << 22  # of the rows made at once: what a large mask costs in addition
-
 _ZEROS_AT_ONCE = 1 << 22
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -90,13 +88,14 @@ def mask_of(segmentation: Segmentation, width_px: int, height_px: int) -> Mask:
     """
     if width_px * height_px > MAX_MASK_PX:
         raise ValueError(f"a mask of {width_px} x {height_px} px, the limit is {MAX_MASK_PX} px")
-    runs = np.array(segmentation.rle_counts or [width_px * height_px], np.int64)
     for polygon in segmentation.polygons_px:
         if len(polygon) < 6 or len(polygon) % 2 or not is_drawable(polygon):
             raise ValueError(f"a polygon of {len(polygon)} numbers is too large to be drawn")
     if segmentation.polygons_px:
         parts = coco_mask.frPyObjects(segmentation.polygons_px, height_px, width_px)
-        runs = decode_drawn_counts(coco_mask.merge(parts)["counts"])
+        drawn: Mask = coco_mask.decode(coco_mask.merge(parts))
+        return drawn
+    runs = np.array(segmentation.rle_counts or [width_px * height_px], np.int64)
     if runs.min() < 0 or runs.sum() != width_px * height_px:
         raise ValueError(f"run lengths are not those of {width_px} x {height_px} px")
     values = np.zeros(len(runs), np.uint8)
@@ -139,24 +138,6 @@ def scaled_mask_of(
     return mask
 
 
-def decode_drawn_counts(text: bytes) -> NDArray[np.int64]:
-    """Return what `decode_rle_counts` does, in a third of the time, of what pycocotools has made.
-
-    >>> decode_drawn_counts(b"06o0O")
-    array([ 0,  6, 31,  5])
-    """
-    chars = np.frombuffer(text, np.uint8) - 48
-    ends = np.flatnonzero(chars < 32)
-    starts = np.zeros_like(ends)
-    starts[1:] = ends[:-1] + 1
-    shifts = 5 * (np.arange(len(chars)) - np.repeat(starts, ends - starts + 1))
-    counts = np.add.reduceat((chars & 31).astype(np.int64) << shifts, starts)
-    counts -= (chars[ends] & 16).astype(np.int64) << shifts[ends] + 1
-    counts[1::2] = counts[1::2].cumsum()  # the first and the third stand for themselves
-    counts[2::2] = counts[2::2].cumsum()
-    return counts
-
-
 def encode_gray_png(pixels: NDArray[np.uint8]) -> bytes:
     """Return pixels (height, width) as a PNG whose bytes depend on `png_codec()` alone.
 
@@ -171,19 +152,15 @@ def encode_gray_png(pixels: NDArray[np.uint8]) -> bytes:
     columns = pixels[:, left:right]
     top, bottom = _used(columns.any(axis=1))
     stride = width_px + 1  # a row begins with a byte that names its filter
-    parts, checksum = [_zeros(top * stride)], _adler32_of_zeros(1, top * stride)
-    rows_at_once = max(1, _STRIPE_PX // width_px)
+    rows = np.zeros((bottom - top, stride), np.uint8)
+    rows[:, 1 + left : 1 + right] = columns[top:bottom]
     compressor = _compressor()
-    for row in range(top, bottom, rows_at_once):
-        end = min(bottom, row + rows_at_once)
-        rows = np.zeros((end - row, stride), np.uint8)
-        rows[:, 1 + left : 1 + right] = columns[row:end]
-        parts.append(compressor.compress(rows.data))
-        checksum = zlib.adler32(rows.data, checksum)
-    parts.append(compressor.flush(zlib.Z_SYNC_FLUSH))
-    below = (height_px - bottom) * stride
-    checksum = _adler32_of_zeros(checksum, below)
-    data = b"".join([_ZLIB_HEADER, *parts, _zeros(below), _LAST_BLOCK, struct.pack(">I", checksum)])
+    middle = compressor.compress(rows.data) + compressor.flush(zlib.Z_SYNC_FLUSH)
+    above_bytes, below_bytes = top * stride, (height_px - bottom) * stride
+    checksum = zlib.adler32(rows.data, _adler32_of_zeros(1, above_bytes))
+    checksum = _adler32_of_zeros(checksum, below_bytes)
+    parts = [_ZLIB_HEADER, _zeros(above_bytes), middle, _zeros(below_bytes), _LAST_BLOCK]
+    data = b"".join([*parts, struct.pack(">I", checksum)])
     header = struct.pack(">IIBBBBB", width_px, height_px, 8, 0, 0, 0, 0)
     return _SIGNATURE + _chunk(b"IHDR", header) + _chunk(b"IDAT", data) + _chunk(b"IEND", b"")
 

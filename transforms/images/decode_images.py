@@ -14,6 +14,7 @@ Pure functions of bytes. Limits have been applied to headers before any of these
 
 import contextlib
 import io
+import itertools
 import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -185,30 +186,21 @@ def draw(data: bytes) -> Iterator[str]:
     A character shows two pixels.
     """
     info = check_image(data, max_pixels=MAX_DRAWN_PIXELS)
-    if isinstance(info, ImageFault):
-        yield f"  not drawn: {info.detail}"
-        return
     try:
+        if isinstance(info, ImageFault):
+            raise BadImage(info.code, info.detail)
         with decoding():
-            lines = list(_drawn_lines(data, info))
+            small = over_white(upper_bits(decode_image(data, info, _DRAWN_PX).image)).convert("RGB")
+            small.thumbnail(_DRAWN_PX)
     except BadImage as error:
-        lines = [f"  not drawn: {error.fault.detail}"]
-    yield from lines
-
-
-def _drawn_lines(data: bytes, info: ImageInfo) -> Iterator[str]:
-    image = decode_image(data, info, _DRAWN_PX).image
-    small = over_white(upper_bits(image)).convert("RGB")
-    small.thumbnail(_DRAWN_PX)
+        yield f"  not drawn: {error.fault.detail}"
+        return
     pixels, row_bytes = small.tobytes(), 3 * small.width
     rows = [pixels[at : at + row_bytes] for at in range(0, len(pixels), row_bytes)]
-    if len(rows) % 2:
-        rows.append(rows[-1])
-    for upper, lower in zip(rows[::2], rows[1::2], strict=True):
+    for upper, lower in itertools.zip_longest(rows[::2], rows[1::2], fillvalue=rows[-1]):
         cells = (
-            f"\x1b[38;2;{u[0]};{u[1]};{u[2]};48;2;{w[0]};{w[1]};{w[2]}m\u2580"
-            for at in range(0, row_bytes, 3)
-            for u, w in ((upper[at : at + 3], lower[at : at + 3]),)
+            "\x1b[38;2;{};{};{};48;2;{};{};{}m\u2580".format(*upper[x : x + 3], *lower[x : x + 3])
+            for x in range(0, row_bytes, 3)
         )
         yield f"  {''.join(cells)}\x1b[0m"
 

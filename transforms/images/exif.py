@@ -2,7 +2,6 @@
 
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
 
 _ORIENTATION = 0x0112
 _EXIF_DIRECTORY = 0x8769
@@ -12,6 +11,8 @@ _SERIAL_NUMBERS = frozenset({0xA431, 0xA435, 0xC62F})
 
 _BYTE_ORDERS = {b"II*\0": "<", b"MM\0*": ">"}
 _NUMBERS = {1: "B", 3: "H", 4: "L"}  # by type: BYTE, SHORT, LONG, as `struct` calls them
+
+_Entry = tuple[int, int, int, int, bytes]  # its place, then tag, type, number of values and data
 
 
 def read_exif(tiff: bytes) -> tuple[int, list[str]]:
@@ -30,13 +31,15 @@ def read_exif(tiff: bytes) -> tuple[int, list[str]]:
     (1, [])
     """
     order, orientation = _BYTE_ORDERS.get(tiff[:4], ""), 1
-    first = {entry.tag: entry for entry in _first_directory(tiff)}  # of equal tags the last
+    # Of equal tags the last counts.
+    first = {entry[1]: entry for entry in _first_directory(tiff)}
+    _, _, kind, values, number = first.get(_ORIENTATION, (0, 0, 0, 0, b""))
+    if values == 1 and kind in _NUMBERS:
+        (orientation,) = struct.unpack_from(order + _NUMBERS[kind], number)
     tags = set(first)
-    if (found := first.get(_ORIENTATION)) and found.values == 1 and found.kind in _NUMBERS:
-        (orientation,) = struct.unpack_from(order + _NUMBERS[found.kind], found.data)
-    if found := first.get(_EXIF_DIRECTORY):
-        (offset,) = struct.unpack(order + "L", found.data)
-        tags.update(entry.tag for entry in _entries(tiff, order, offset))
+    if _EXIF_DIRECTORY in first:
+        (offset,) = struct.unpack(order + "L", first[_EXIF_DIRECTORY][4])
+        tags.update(tag for _, tag, *_ in _entries(tiff, order, offset))
     orientation = orientation if 1 <= orientation <= 8 else 1
     traits = {
         "exif_gps": _GPS_DIRECTORY in tags,
@@ -69,14 +72,6 @@ def orientation_block(orientation: int) -> bytes:
     return b"MM\0*" + struct.pack(">LH", 8, 1) + entry + bytes(4)
 
 
-class _Entry(NamedTuple):
-    place: int
-    tag: int
-    kind: int
-    values: int
-    data: bytes
-
-
 def _first_directory(tiff: bytes) -> Iterator[_Entry]:
     order = _BYTE_ORDERS.get(tiff[:4])
     if order is not None and len(tiff) >= 8:
@@ -90,4 +85,4 @@ def _entries(tiff: bytes, order: str, offset: int) -> Iterator[_Entry]:
     (count,) = struct.unpack_from(order + "H", tiff, offset)
     whole = min(count, (len(tiff) - offset - 2) // 12)
     for place in range(offset + 2, offset + 2 + 12 * whole, 12):
-        yield _Entry(place, *struct.unpack_from(order + "HHL4s", tiff, place))
+        yield place, *struct.unpack_from(order + "HHL4s", tiff, place)
