@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from schemas.faults import EXIT_BUG, FAULTS, fault_line, find_fault, printable
 from schemas.shards import is_split_name
-from transforms.progress import PROGRESS
+from transforms.gate import PROGRESS
 from transforms.storage import Access, retries
 
 PIPELINES = ("coco", "folder", "table", "sidecar", "pairs", "arrays")
@@ -304,7 +304,7 @@ def _how_far() -> str:
         return f"the job goes on: {JOB_ELSEWHERE.page}; to end it: {JOB_ELSEWHERE.cancel}"
     if not PROGRESS.shards_planned:
         return "before the first shard; run again to resume"
-    done = f"{PROGRESS.shards_finished()} of {PROGRESS.shards_planned} shards done"
+    done = f"{PROGRESS.shards_done} of {PROGRESS.shards_planned} shards done"
     return f"{done}; run again to resume"
 
 

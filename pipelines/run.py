@@ -48,9 +48,9 @@ from transforms.builders import builder_processes
 from transforms.commit import find_complete
 from transforms.earlier import Since, dividing_options, find_earlier_sets
 from transforms.forecast import take_plan
+from transforms.gate import PROGRESS, Progress
 from transforms.images.check_images import SAFE_PILLOW_MAJOR
 from transforms.output_files import EXCLUDED_NAME, remove_output
-from transforms.progress import PROGRESS, Progress
 from transforms.publish_plan import refuse_no_place
 from transforms.report.page import has_report, write_report
 from transforms.sources.elements import shares_memory

@@ -2,12 +2,12 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import pytest
 
-from transforms.gate import GateLimits, WorkerGate
+from transforms.gate import Counts, GateLimits, Progress, WorkerGate
 
 R = TypeVar("R")
 
@@ -241,36 +241,6 @@ def test_an_error_of_a_read_comes_in_its_place() -> None:
     assert_all_bytes_are_free(gate, limit)
 
 
-def test_an_error_of_the_items_gives_all_bytes_back() -> None:
-    limit = 4 * MIB
-    gate = gate_of(limit)
-
-    def items() -> Iterator[int]:
-        yield from [MIB] * 3
-        raise LookupError("no more")
-
-    with pytest.raises(LookupError, match="no more"):
-        list(gate.in_order(items(), same, str))
-
-    assert_all_bytes_are_free(gate, limit)
-
-
-def test_items_are_taken_only_as_far_as_they_are_read_ahead() -> None:
-    # A shard's plan may be long: nothing of it is queued beyond what the bytes allow.
-    taken = []
-
-    def items() -> Iterator[int]:
-        for place in range(1000):
-            taken.append(place)
-            yield 2 * MIB
-
-    results = gate_of(8 * MIB).in_order(items(), same, str)
-    next(results)
-    results.close()
-
-    assert len(taken) < 10
-
-
 @pytest.mark.parametrize("name", ["shards_in_flight", "bytes_in_flight", "readers", "workers"])
 @pytest.mark.parametrize("value", [0, -1])
 def test_limits_under_which_nothing_could_run_are_refused(name: str, value: int) -> None:
@@ -313,22 +283,6 @@ def test_no_more_images_are_worked_on_than_there_are_workers(workers: int) -> No
     assert meter.peak_reads <= workers
 
 
-def test_bytes_are_free_again_where_no_thread_can_be_started(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    gate = WorkerGate(GateLimits(bytes_in_flight=MIB))
-
-    def refuse(*_: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(gate._pool, "submit", refuse)
-        with pytest.raises(RuntimeError, match="can't start"):
-            list(gate.in_order([1], lambda _: MIB, str))
-
-    assert list(gate.in_order([1], lambda _: MIB, str)) == [(1, "1")]
-
-
 def wait_until(is_so: Callable[[], bool]) -> None:
     deadline_s = time.monotonic() + SOON_S
     while not is_so():
@@ -336,21 +290,17 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-@pytest.mark.parametrize(("readers", "by_callers"), [(2, True), (3, False)])
-def test_callers_read_for_themselves_where_they_are_enough(readers: int, by_callers: bool) -> None:
-    gate = gate_of(100 * MIB, readers)
-    both_are_there, both_are_seen = threading.Barrier(2), threading.Barrier(2)
-    found: list[bool] = []
+def test_threads_lose_no_counts() -> None:
+    progress = Progress()
+    one = Counts(done=1, rejected=1, bytes=10, shards_done=1)
 
-    def consume_all() -> None:
-        results = gate.in_order([MIB] * 30, same, lambda _: threading.get_ident())
-        next(results)
-        both_are_there.wait(SOON_S)  # earlier items are read by the readers
-        made_by = [next(results)[1] for _ in range(28)]
-        both_are_seen.wait(SOON_S)
-        found.append(made_by[-1] == threading.get_ident())
-        assert len(list(results)) == 1
+    def work() -> None:
+        for _ in range(2000):
+            progress.add(one)
 
-    run_threads(consume_all, consume_all)
-
-    assert found == [by_callers] * 2
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert progress.take() == Counts(16_000, 16_000, 160_000, 16_000)

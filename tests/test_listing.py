@@ -123,28 +123,11 @@ def test_a_range_that_lasts_is_cut_and_listed_by_all_threads(names: list[str]) -
     assert listing.requests <= 1.25 * 1000
 
 
-def test_known_names_divide_a_listing_from_the_first_request_on() -> None:
-    listing = Listing(NUMBERED, page_names=1000, awaited=5)
-
-    listing.listed(["", *NUMBERED[20_000::20_000], ""])
-
-    assert listing.most_at_once >= 5
-    assert listing.requests <= 160
-
-
 def test_a_short_listing_costs_a_request_a_page() -> None:
     listing = Listing(NUMBERED[:7_500], page_names=1000)
 
     assert len(listing.listed()) == 7_500
     assert listing.requests == 8
-
-
-@given(NAMES | st.just(""), NAMES | st.just(""), st.sets(st.sampled_from("019abz/.\u00e9")))
-@example("9", "\u00e9", {"/", "\u00e9", "\U0001f600"})  # the middle would be the upper one
-def test_what_is_between_two_names_is_between_them(low: str, high: str, alphabet: set[str]) -> None:
-    middle = name_between(low, high, alphabet)
-
-    assert middle is None or (low < middle and (not high or middle < high))
 
 
 @pytest.mark.parametrize(
@@ -193,25 +176,6 @@ def test_workers_get_parts_of_similar_size(names: list[str]) -> None:
     assert min(sizes) > 0
     assert max(sizes) <= 0.14 * len(names)
     assert listing.requests <= 8 * 64 + 16
-
-
-def test_few_names_are_not_divided() -> None:
-    listing = Listing(LISTINGS["hashed"], PAGE)
-
-    assert cut_listing(listing.peek, listing.peek("", ""), 64, 10**9) == []
-    assert listing.requests == 1
-
-
-@settings(deadline=None, max_examples=50)
-@given(st.sets(NAMES), st.integers(1, 9))
-def test_any_names_are_divided_in_order(names: set[str], parts: int) -> None:
-    listing = Listing(list(names), page_names=2)
-
-    cuts = cut_listing(listing.peek, listing.peek("", ""), parts, 1)
-
-    assert cuts == sorted(set(cuts))
-    assert len(cuts) < parts
-    assert sum(listing.sizes(cuts)) == len(names)
 
 
 @pytest.fixture

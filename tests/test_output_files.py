@@ -1,6 +1,5 @@
 import itertools
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from tests.memory_store import Killed, Moment, kill_at
 from tests.small_runs import SmallRun, build_run, contents, plan_run, write_set
 from transforms.earlier import list_indexes, read_written
 from transforms.output_files import (
-    create_or_compare,
     names_of_ours,
     refuse_foreign,
     remove_output,
@@ -57,18 +55,6 @@ def put(folder: Path, names: list[str], data: bytes = b"of the user") -> None:
 
 
 # --- creating ---
-
-
-def test_creates_or_compares(out: Path, output: Storage) -> None:
-    create_or_compare(output, "a.json", b"1")
-    create_or_compare(output, "a.json", b"1")
-
-    with pytest.raises(RuntimeError) as raised:
-        create_or_compare(output, "a.json", b"2")
-
-    what = "has other content than this run's; give another --output, or --overwrite"
-    assert str(raised.value) == f"E-OUT-CONFLICT {out}/a.json: {what}"
-    assert (out / "a.json").read_bytes() == b"1"
 
 
 @pytest.mark.parametrize(
@@ -176,26 +162,6 @@ def test_any_remains_are_removed(
     remove_output(output, run.job.names, ["train"])
 
     assert contents(out) == {}
-
-
-def test_removing_takes_the_manifest_first_and_the_plan_last(
-    run: SmallRun, out: Path, output: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build_run(run)
-    files = set(contents(out))
-    unlinked: list[str] = []
-    unlink = os.unlink
-    monkeypatch.setattr(
-        os, "unlink", lambda path: (unlink(path), unlinked.append(os.path.relpath(path, out)))
-    )
-
-    remove_output(output, run.job.names, ["train"])
-
-    assert unlinked[0] == "manifest.json"
-    assert unlinked[-1] == "_plan.json"
-    assert set(unlinked) == files
-    receipts = [name.startswith("_receipts/") for name in unlinked[:-1]]
-    assert receipts == sorted(receipts), "receipts name the other files, so they go last"
 
 
 def test_a_receipt_cannot_make_us_delete_beyond_the_output(

@@ -1,9 +1,6 @@
 import hashlib
-import itertools
 import logging
 import random
-import traceback
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 import apache_beam as beam
@@ -14,9 +11,8 @@ from apache_beam.testing.util import assert_that, equal_to
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.faults import find_fault
 from schemas.manifest import PlannedSplit
-from schemas.samples import Blob, Sample, pack_each, pack_rounded, read_sample
+from schemas.samples import Blob, Sample, pack_each, pack_rounded
 from schemas.shards import ShardPlan
 from transforms.plan_shards import (
     BucketBatch,
@@ -38,7 +34,6 @@ from transforms.shard_table import (
     make_shard_table,
 )
 from transforms.sources import elements
-from transforms.sources.list_blobs import PinTally
 
 SHUFFLED, INPUT = Order.SHUFFLED, Order.INPUT
 
@@ -63,11 +58,6 @@ def batch_of(samples: Sequence[Sample], order: Order = SHUFFLED) -> BucketBatch:
 
 def argsort(keys: Sequence[int]) -> list[int]:
     return sorted(range(len(keys)), key=keys.__getitem__)
-
-
-def fault_of(error: BaseException) -> str:
-    found = find_fault("".join(traceback.format_exception(error)))
-    return found[1] if found else ""
 
 
 # --- pure arithmetic ---
@@ -283,21 +273,6 @@ def test_the_shuffled_order_never_changes(seed: int, split: str, expected: str) 
     assert " ".join(s.key for s in in_order) == expected
 
 
-def test_all_permutations_are_equally_likely() -> None:
-    samples = numbered(5)
-    seen: Counter = Counter()
-    for seed in range(12_000):
-        seen[tuple(argsort(order_keys("train", samples, SHUFFLED, seed)))] += 1
-
-    assert len(seen) == 120
-    chi_squared = sum((count - 100) ** 2 / 100 for count in seen.values())
-    assert chi_squared < 180  # 119 degrees of freedom: one seed recipe in 5,000 would fail
-
-
-def test_a_split_without_samples_has_no_shards() -> None:
-    assert table_of(Sharding(), {"train": 3}).planned("val") == PlannedSplit(0, 0)
-
-
 # --- ranking, and sources that change meanwhile ---
 
 TWO_SHARDS = Sharding({"": 2}, order={"": INPUT})
@@ -380,20 +355,6 @@ def test_a_shard_that_is_not_as_planned_stops_the_run(runs: list[ShardRun]) -> N
         f"E-SRC-CHANGED train-00001-of-00002: 3 samples are planned, {came} came;"
         " run again when the source is at rest"
     )
-
-
-def test_a_shard_s_runs_come_in_any_order() -> None:
-    table = table_of(TWO_SHARDS, {"train": 12})
-    samples = numbered(6)
-    runs = [
-        ShardRun(0, pack_each(samples[:1])),
-        ShardRun(1, pack_each(samples[1:4])),
-        ShardRun(4, pack_each(samples[4:])),
-    ]
-
-    for shuffled in itertools.permutations(runs):
-        plan = make_shard_plan((("train", 1), shuffled), table)
-        assert plan == ShardPlan("train", 1, 2, samples)
 
 
 def test_large_payloads_travel_in_short_runs() -> None:
@@ -498,39 +459,7 @@ def test_the_pipeline_plans_as_sorting_and_cutting_would(
     check_pipeline(test_pipeline(), arriving, sharding, reference(samples, sharding))
 
 
-def run_plan(
-    pipeline: beam.Pipeline,
-    samples: Sequence[Sample],
-    sharding: Sharding,
-    tallies: Sequence[tuple[str, PinTally]] | None = None,
-) -> str:
-    """Return the fault that ends the pipeline."""
-    with pytest.raises(Exception) as raised, pipeline:
-        given_tallies = None if tallies is None else pipeline | "Tallies" >> beam.Create(tallies)
-        created = pipeline | beam.Create(samples).with_output_types(Sample)
-        _ = created | PlanShards(sharding, kilobyte, given_tallies)
-    return fault_of(raised.value)
-
-
-def test_mostly_missing_images_stop_the_pipeline(
-    test_pipeline: Callable[[], beam.Pipeline],
-) -> None:
-    tallies = [("val", PinTally(named=4, missing=2)), ("train", PinTally(5, 3, 9, "0", "a", "b"))]
-
-    line = run_plan(test_pipeline(), numbered(3), Sharding(), tallies)
-
-    assert line.startswith("E-SET-MISSING images of train: 3 of 5 images are not there, the first")
-
-
 # --- one bucket of many samples, and buckets that begin inside a shard ---
-
-
-def test_samples_of_one_position_go_by_their_keys() -> None:
-    samples = [sample(key, position=7) for key in ("c", "a", "b")]
-
-    ((_, run),) = ranked(samples, samples, Sharding({"": 1}, order={"": INPUT}))
-
-    assert [read_sample(s).key for s in run.samples] == ["a", "b", "c"]
 
 
 def test_a_run_in_process_warns_of_too_many_samples(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,6 +1,5 @@
 """What is rejected beyond the budget, the command that accepts it, and what is left out."""
 
-import json
 import os
 import subprocess
 from pathlib import Path
@@ -71,22 +70,6 @@ def test_printed_command_excludes_what_the_run_excluded(
     assert third.code == 0, third.err
     split = check_committed(out)["splits"]["train"]
     assert (split["excluded"], split["rejected"]) == (1, {"E-IMG-DAMAGED": 1})
-
-
-def test_command_that_accepts_drops_excludes_the_same(make_coco: MakeCoco, tmp_path: Path) -> None:
-    sources, out = make_coco(6), tmp_path / "out"
-    cut_off(sources[0] / "a001.jpg")
-    assert run_coco(*command(sources, out)).code == 4
-    spec = json.loads(sources[1].read_text())
-    for annotation in spec["annotations"][-2:]:
-        annotation["bbox"] = [1, 1, 0, 0]
-    sources[1].write_text(json.dumps(spec))
-    run = run_coco(*command(sources, out, "--overwrite", "--exclude", out / "rejected.jsonl"))
-    assert run.code == 4
-    assert "--max_dropped" in accepting(run)
-    second = run_coco(*accepting(run))
-    assert second.code == 0, second.err
-    assert check_committed(out)["splits"]["train"]["excluded"] == 1
 
 
 def test_budget_is_compared_before_the_first_shard(make_coco: MakeCoco, tmp_path: Path) -> None:

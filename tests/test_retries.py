@@ -1,17 +1,13 @@
 """Retries and the rate of requests, in virtual time."""
 
-import heapq
 import itertools
 import math
 import random
-from collections.abc import Iterator
 
 import pytest
 
-from pipelines.cli import guarded
 from schemas.faults import find_fault
-from tests.coco_command import settings_kept
-from transforms.storage.retries import RequestRate, WaitedTime, rate_of, retry
+from transforms.storage.retries import RequestRate, WaitedTime, retry
 
 
 class Clock:
@@ -113,18 +109,6 @@ def test_long_retries_are_logged_once(
     clock.retry(failures, TimeoutError("503\nmore"), takes_s)
 
     assert caplog.messages == logged
-
-
-def test_an_outage_that_stops_all_threads_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    def stopped(argv: object) -> None:
-        for _ in range(64):
-            Clock().retry(1, TimeoutError("503"), takes_s=60)
-
-    with settings_kept():
-        assert guarded(stopped, []) == 0
-    assert capsys.readouterr().err.splitlines() == [
-        "retrying gs://b/a for up to 840 s more (TimeoutError: 503)"
-    ]
 
 
 # --- the rate of requests ---
@@ -250,76 +234,3 @@ def test_retries_are_waits_once_the_store_throttles(requests: Requests) -> None:
     requests.rate.sleep(5)
 
     assert requests.waited.take(1) == 5
-
-
-def test_a_process_has_one_rate_a_bucket() -> None:
-    assert rate_of("b", bool, 0) is rate_of("b", bool, 0)
-    assert rate_of("b", bool, 0) is not rate_of("c", bool, 0)
-    assert (rate_of("b", bool, 0).per_s(), rate_of("b", bool, 5).per_s()) == (math.inf, 5)
-
-
-class Bucket:
-    """A token bucket that holds a second's worth, as stores have it."""
-
-    def __init__(self, quota_per_s: float) -> None:
-        self._quota_per_s = self._tokens = quota_per_s
-        self._filled_s = 0.0
-
-    def take(self, now_s: float) -> bool:
-        filled = self._tokens + (now_s - self._filled_s) * self._quota_per_s
-        self._tokens, self._filled_s = min(filled, self._quota_per_s), now_s
-        if self._tokens < 1:
-            return False
-        self._tokens -= 1
-        return True
-
-
-def simulate(workers: int, threads: int, quota_per_s: float, total_s: float) -> tuple[float, float]:
-    """Let workers read from one bucket; return the used and the refused part of its quota.
-
-    Each thread makes one request after the other, answered after 20 to 45 ms, and waits with full
-    jitter before it repeats a refused one. The first second, a full bucket's, does not count.
-    """
-    choose, numbers = random.Random(0), itertools.count()
-    bucket = Bucket(quota_per_s)
-    served = refused = 0
-    events: list[tuple[float, int, Requests, Iterator[None] | None, float]] = []
-
-    def add(at_s: float, worker: Requests, request: object, bound_s: float) -> None:
-        heapq.heappush(events, (at_s, next(numbers), worker, request, bound_s))  # type: ignore[misc]
-
-    for worker in [Requests() for _ in range(workers)] * threads:
-        add(choose.uniform(0, 0.1), worker, None, 0.1)
-    while events[0][0] < total_s:
-        now_s, _, worker, request, bound_s = heapq.heappop(events)
-        worker.clock.now_s = now_s
-        if request is None:
-            begun = worker.rate.request()
-            begun.__enter__()  # moves its clock to the request's turn
-            add(worker.clock.now_s + choose.uniform(0.02, 0.045), worker, begun, bound_s)
-        elif bucket.take(now_s):
-            request.__exit__(None, None, None)  # type: ignore[attr-defined]
-            served += now_s > 1
-            add(now_s, worker, None, 0.1)
-        else:
-            error = TooManyError()
-            with pytest.raises(TooManyError):
-                request.__exit__(TooManyError, error, None)  # type: ignore[attr-defined]
-                raise error
-            refused += now_s > 1
-            add(now_s + choose.uniform(0, bound_s), worker, None, min(2 * bound_s, 30))
-    quota = quota_per_s * (total_s - 1)
-    return served / quota, refused / quota
-
-
-@pytest.mark.parametrize(
-    ("workers", "threads", "quota_per_s"),
-    [(1, 32, 500), (16, 32, 500), (100, 8, 500), (2, 32, 1500)],
-)
-def test_workers_that_do_not_know_of_each_other_share_a_quota(
-    workers: int, threads: int, quota_per_s: float
-) -> None:
-    used, refused = simulate(workers, threads, quota_per_s, total_s=30)
-
-    assert 0.9 <= used <= 1.05
-    assert refused < 0.25

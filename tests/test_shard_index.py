@@ -146,23 +146,3 @@ def test_an_index_that_does_not_fit_into_memory_is_not_called_garbage() -> None:
         text=True,
     )
     assert (run.stdout, run.stderr) == ("out of memory\n", "")
-
-
-def test_reading_leaves_no_threads_behind() -> None:
-    """Those of Arrow's scanner now and then abort Python at its end, with exit code 134."""
-    script = """
-import os
-from transforms.shard_index import index_from_parquet, index_to_parquet
-data = index_to_parquet([])
-before = len(os.listdir("/proc/self/task"))
-index_from_parquet(data)
-print(len(os.listdir("/proc/self/task")) - before)
-"""
-    found = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=Path(__file__).parent.parent,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert found.stdout == "0\n", found.stderr

@@ -6,21 +6,14 @@ from pathlib import Path
 import pytest
 
 from transforms.storage import (
-    EVERYTHING,
     Access,
-    Entry,
     check_uri,
     is_local,
     join_uri,
     name_below,
-    open_storage,
     read_uri,
-    source_changed,
     split_uri,
-    within,
 )
-from transforms.storage.gcs import GcsStorage
-from transforms.storage.local import LocalStorage
 
 LOCAL, GCS, S3 = "photos", "gs://b/photos", "s3://b/photos"
 NEEDS_REMOTE = "must come with a path that is not local"
@@ -100,11 +93,6 @@ def test_a_rate_is_a_number_of_requests(rate: float) -> None:
     )
 
 
-def test_the_default_asks_for_nothing() -> None:
-    assert Access() == Access(False, "", "", "", 0)
-    assert Access(max_reads_per_second=0.5).max_reads_per_second == 0.5
-
-
 @pytest.mark.parametrize("uri", ["gs://b//a", "gs://b/a//", "s3:////a", "hdfs://h/a//b"])
 def test_an_empty_part_behind_a_store_is_refused(uri: str) -> None:
     with pytest.raises(ValueError) as raised:
@@ -114,48 +102,10 @@ def test_an_empty_part_behind_a_store_is_refused(uri: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "uri", ["gs://b/a", "gs://b/a/", "a//b", "//a", "file:///a//b", "gs:/a//b"]
-)
-def test_other_paths_are_not(uri: str) -> None:
-    check_uri(uri)
-
-
-SCHEMES = {
-    "photos": LocalStorage,
-    "file:///photos": LocalStorage,
-    "gs://b/photos": GcsStorage,
-}
-
-
-@pytest.mark.parametrize(("root", "storage"), SCHEMES.items(), ids=SCHEMES)
-def test_the_root_says_which_storage_it_is(root: str, storage: type) -> None:
-    found = open_storage(root, Access(anonymous=True) if storage is not LocalStorage else Access())
-
-    assert type(found) is storage
-    assert found.root == root.removeprefix("file://")
-
-
 def test_local_paths() -> None:
     paths = ("a", "/a", "./a:b", "file:///a", "gs:/a", "gs//a", "1s://a")
     assert list(map(is_local, paths)) == [True] * len(paths)
     assert list(map(is_local, ("gs://b", "S3A://b/a", "x+y.z-1://a"))) == [False] * 3
-
-
-ENTRIES = [Entry(name, 1, "0") for name in ("a", "b", "c")]
-BOUNDS = {
-    "all": (EVERYTHING, "abc"),
-    "from the first bound on": (("b", ""), "bc"),
-    "before the last": (("", "c"), "ab"),
-    "both": (("b", "c"), "b"),
-    "those in between do not count": (("a", "b", "c"), "ab"),
-    "none": (("ba", "bb"), ""),
-}
-
-
-@pytest.mark.parametrize(("bounds", "names"), BOUNDS.values(), ids=BOUNDS)
-def test_bounds(bounds: tuple[str, ...], names: str) -> None:
-    assert "".join(entry.name for entry in within(iter(ENTRIES), bounds)) == names
 
 
 BELOW = {
@@ -213,10 +163,3 @@ def test_reads_a_single_file_by_its_path(tmp_path: Path) -> None:
         with pytest.raises(RuntimeError) as raised:
             read_uri(uri)
         assert str(raised.value) == f"E-ARG {uri}: {what}; give the path of a file"
-
-
-def test_messages() -> None:
-    assert (join_uri("gs://b/", "x"), join_uri("out", "")) == ("gs://b/x", "out/")
-    assert str(source_changed("a.jpg", "is gone")) == (
-        "E-SRC-CHANGED a.jpg: is gone; run again when the source is at rest"
-    )

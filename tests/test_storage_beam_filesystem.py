@@ -1,6 +1,5 @@
 """Any filesystem of Beam's: globs in names, and errors as its clients report them."""
 
-import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,10 +7,9 @@ from typing import Any
 import pytest
 from apache_beam.io.filesystem import BeamIOError, FileMetadata
 
-from tests.children import limited, outcome_of
 from tests.stores import FAULTS, DiskFiles, DiskFileSystem, Store, opened
 from transforms.earlier import list_days
-from transforms.storage import Access, Entry, Storage, open_storage, retries
+from transforms.storage import Entry, Storage, open_storage
 
 
 @pytest.fixture
@@ -118,37 +116,11 @@ def test_a_permanent_error_ends_the_run_at_once(
         site[0](storage)
 
 
-def test_retries_end_with_the_deadline(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "DEADLINE_S", 0)
-    FAULTS["exists"] = [OSError("503")]
-
-    what = r"still failing after 0 s \(OSError: 503\)"
-    with pytest.raises(RuntimeError, match=rf"^E-IO-RETRIES testfs://\S*/a: {what}"):
-        storage.stat("a")
-
-
 def test_a_lost_reply_looks_like_a_name_that_is_taken(storage: Storage, files: DiskFiles) -> None:
     FAULTS["rename's reply"] = [BeamIOError("reset")]
 
     assert storage.create("a", b"12345") is False
     assert files.all() == {"a": b"12345"}
-
-
-def fill_a_spool_beyond_a_limit(folder: Path) -> str:
-    """Run in a child: write more than a file may hold."""
-    spool = open_storage(f"testfs://{folder}", Access(spool_dir=str(folder))).spool()
-    with limited(resource.RLIMIT_FSIZE, 65_536):
-        try:
-            spool.write([bytes(100_000)])
-        except RuntimeError as error:
-            return str(error)
-    raise AssertionError("the limit did nothing")
-
-
-def test_a_full_disk_of_the_worker_is_one_line(tmp_path: Path) -> None:
-    assert outcome_of(fill_a_spool_beyond_a_limit, tmp_path) == (
-        f"E-IO-NOSPACE {tmp_path}: File too large; ask for smaller shards with --shard_size"
-    )
 
 
 def test_a_store_that_reports_no_times_has_empty_pins(

@@ -7,7 +7,6 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import google.auth
@@ -17,7 +16,6 @@ import requests
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from google.auth import exceptions as auth
-from google.auth.credentials import AnonymousCredentials
 from obstore import exceptions as obstore_errors
 from obstore.auth.google import GoogleCredentialProvider
 
@@ -132,16 +130,6 @@ def test_a_permanent_error_ends_the_run_at_once(
     assert store.files.stand_in.count(kind) == 1
 
 
-def test_retries_end_with_the_deadline(
-    stand_in: GcsStandIn, storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(retries, "DEADLINE_S", 0.05)
-    stand_in.inject(Fault(What.STATUS, Kind.LIST, status=503, times=None))
-
-    with pytest.raises(RuntimeError, match=r"^E-IO-RETRIES gs://b/root: still failing after .*503"):
-        names_in(storage)
-
-
 # --- bytes that change on their way ---
 
 
@@ -165,17 +153,6 @@ def test_a_short_read_is_repeated_where_no_checksum_is_listed(store: Store) -> N
 
     assert store.storage.read("a", Entry("a", entry.size_bytes, entry.pin)) == LARGE
     assert store.files.stand_in.count(Kind.READ) == 2
-
-
-def test_both_checksums_are_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "DEADLINE_S", 0.05)
-    store.files.put("a", SMALL)
-    store.files.stand_in.inject(Fault(What.FLIPPED_BIT, Kind.READ, times=None))
-
-    with pytest.raises(
-        RuntimeError, match=r"^E-IO-RETRIES gs://b/root/a: .* CRC-32C \w{8} came, those of f3dbd4fe"
-    ):
-        store.storage.read("a")
 
 
 @pytest.mark.parametrize("what", [What.SHORT_BODY, What.TRUNCATED_BODY])
@@ -202,13 +179,6 @@ def test_an_upload_of_other_bytes_is_refused_and_repeated(
 # --- uploads ---
 
 
-def test_an_upload_may_hold_what_looks_like_its_end(store: Store) -> None:
-    data = b"\r\n--boundary--\r\n--"
-
-    assert store.storage.create("new", data) is True
-    assert store.files.all() == {"new": data}
-
-
 def test_a_lost_reply_looks_like_a_name_that_is_taken(store: Store) -> None:
     store.files.stand_in.inject(Fault(What.LOST_REPLY, Kind.UPLOAD))
 
@@ -227,30 +197,6 @@ def test_a_name_taken_during_an_upload_is_kept(store: Store) -> None:
     assert store.files.all() == {"large": b"of another"}
 
 
-class Renewed(AnonymousCredentials):
-    """Credentials whose token is another after a refusal."""
-
-    times = 0
-
-    def refresh(self, request: object) -> None:
-        self.times += 1
-
-
-def test_an_upload_is_sent_whole_again_with_new_credentials(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    renewed = Renewed()
-    monkeypatch.setattr(gcs, "AnonymousCredentials", lambda: renewed)
-    gcs.client.cache_clear()
-    store.files.stand_in.inject(Fault(What.STATUS, Kind.UPLOAD_CHUNK, status=401))
-    try:
-        assert store.storage.create("new", LARGE) is True
-        assert renewed.times == 1
-    finally:
-        gcs.client.cache_clear()
-    assert store.files.all() == {"new": LARGE}
-
-
 def upload_in_little_memory(emulator: str) -> int:
     """Run in a child: upload 100 MB, and return by how many bytes the memory grew."""
     os.environ["STORAGE_EMULATOR_HOST"] = emulator
@@ -266,22 +212,7 @@ def test_a_large_upload_is_never_held_in_memory(stand_in: GcsStandIn) -> None:
     assert outcome_of(upload_in_little_memory, stand_in.url) < 30_000_000
 
 
-def test_a_folder_for_spools_that_is_not_there_is_named(tmp_path: Path) -> None:
-    gone = str(tmp_path / "gone")
-    with pytest.raises(RuntimeError, match=rf"^E-IO-READONLY {gone}: .*; give a --spool_dir"):
-        open_storage("gs://b/root", Access(spool_dir=gone)).spool()
-
-
 # --- permissions, credentials and limits ---
-
-
-def test_a_refusal_names_the_missing_permission(stand_in: GcsStandIn, storage: Storage) -> None:
-    stand_in.allow("storage.objects.get", "storage.objects.list")
-
-    with pytest.raises(
-        RuntimeError, match=r"^E-IO-AUTH gs://b/root/new: .*storage\.objects\.create"
-    ):
-        storage.create("new", b"1")
 
 
 def test_no_permission_to_delete_is_needed(stand_in: GcsStandIn, storage: Storage) -> None:
@@ -434,24 +365,6 @@ def test_too_many_open_files_are_reported_at_once(
 # --- requests ---
 
 
-def test_requests_name_who_pays_and_the_key(stand_in: GcsStandIn) -> None:
-    storage = open_storage("gs://b/root", Access(billing_project="payer", kms_key="keys/key"))
-
-    for name, data in {"a": b"1", "b": LARGE}.items():
-        storage.create(name, data)
-        storage.read(name, storage.stat(name))
-    names_in(storage)
-    storage.delete("a")
-
-    for request in stand_in.requests:
-        if request.kind is Kind.UPLOAD_CHUNK:
-            continue  # the address of its session was made for the payer
-        given = request.query.get("userProject", request.headers.get("x-goog-user-project"))
-        assert given == "payer"
-        if request.kind is Kind.UPLOAD:
-            assert request.query["kmsKeyName"] == "keys/key"
-
-
 def test_one_request_an_image_and_one_a_thousand_names(store: Store) -> None:
     for number in range(2500):
         store.files.put(f"{number:05}", b"image")
@@ -500,38 +413,6 @@ def test_an_object_stored_packed_is_read_as_stored(
     assert storage.read(name, storage.stat(name)) == packed
 
 
-@pytest.mark.parametrize("uri", ["gs://b", "gs://b/"])
-def test_a_whole_bucket_is_a_root(uri: str, stand_in: GcsStandIn) -> None:
-    stand_in.put("b", "a/b", b"1")
-    storage = open_storage(uri)
-    assert (storage.root, names_in(storage), storage.read("a/b")) == ("gs://b", ["a/b"], b"1")
-
-
-@pytest.mark.parametrize(("kind", "at_once"), [(Kind.UPLOAD, 8), (Kind.READ, 32)])
-def test_requests_run_at_once(
-    kind: Kind, at_once: int, store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
-    stand_in = store.files.stand_in
-    for number in range(at_once):
-        store.files.put(f"{number}", b"1")
-    entries = list(store.storage.list())
-    stand_in.inject(Fault(What.STALL, kind, times=at_once))
-
-    def act(number: int) -> bool:
-        if kind is Kind.READ:
-            return store.storage.read(entries[number].name, entries[number]) == b"1"
-        return store.storage.create(f"new{number}", b"1")
-
-    with ThreadPoolExecutor(at_once) as pool:
-        made = pool.map(act, range(at_once))
-        while stand_in.count(kind) < at_once:
-            time.sleep(0.01)
-        stand_in.release()
-
-    assert list(made) == [True] * at_once
-    assert "Connection pool is full" not in caplog.text
-
-
 def test_reads_slow_down_where_a_store_throttles(store: Store) -> None:
     store.files.put("a", b"1")
     for _ in range(30):
@@ -540,26 +421,3 @@ def test_reads_slow_down_where_a_store_throttles(store: Store) -> None:
 
     assert store.storage.read("a") == b"1"
     assert retries.rate_of("b", gcs.is_throttling, 0).per_s() < math.inf
-
-
-def list_and_measure(emulator: str, root: str) -> tuple[int, int]:
-    """Return how many names a root has, and by how much the memory grew; for a child."""
-    os.environ["STORAGE_EMULATOR_HOST"] = emulator  # a child has that of an earlier moment
-    entries = open_storage(root).list()
-    next(entries)
-    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    count = 1 + sum(1 for _ in entries)
-    return count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib
-
-
-@pytest.mark.slow
-def test_a_million_names_in_one_folder(stand_in: GcsStandIn) -> None:
-    stand_in.put_virtual("many", [f"{number:012}.jpg" for number in range(1_000_000)], 100_000)
-
-    count, grown_kib = outcome_of(list_and_measure, stand_in.url, "gs://many", timeout_s=300)
-
-    assert count == 1_000_000
-    assert grown_kib < 32 * 1024
-    asked = [request.query for request in stand_in.requests if request.kind is Kind.LIST]
-    assert len(asked) <= 1.1 * 1000 + 50
-    assert len({query.get("startOffset") for query in asked}) > 8  # by several at once

@@ -4,25 +4,23 @@ import hashlib
 import json
 import logging
 import threading
-import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
-import google_crc32c
 import msgspec
 import pytest
 from apache_beam.metrics import MetricsFilter
 from apache_beam.testing.util import assert_that, equal_to
 
-from schemas.faults import Rejected, find_fault
+from schemas.faults import Rejected
 from schemas.features import Kind
 from schemas.fields import EncodedImage
 from schemas.layouts import Built, Labels, Unfit
 from schemas.layouts.detection import DetectionLayout
-from schemas.manifest import JobPlan, plan_digest, to_json
+from schemas.manifest import JobPlan, plan_digest
 from schemas.samples import Sample
 from schemas.shards import ShardInfo, ShardPlan, file_sum
 from tests import small_runs
@@ -41,17 +39,13 @@ from tests.small_runs import (
     write_all,
     write_set,
 )
-from transforms.build_records import ShardJob
-from transforms.build_shard import write_shard
-from transforms.gate import GateLimits, WorkerGate
-from transforms.progress import PROGRESS
+from transforms.gate import PROGRESS, GateLimits
 from transforms.shard_index import index_from_parquet, index_to_parquet
 from transforms.write_shards import WriteShards
 
 STEM = "train-00000-of-00001"
 RECEIPT, PARQUET, IDX = f"_receipts/{STEM}.json", f"index/{STEM}-4.parquet", f"index/{STEM}-4.idx"
 DATA = f"{STEM}-4.tfrec"
-OTHER_IMAGE = jpeg_bytes(color=99)
 
 
 @pytest.fixture
@@ -124,38 +118,6 @@ def test_tensorflow_reads_the_sources_in_the_planned_order(
         assert example["image/object/bbox/xmin"] == [1.5 / 64, 2.5 / 64]
 
 
-def test_the_receipt_tells_what_was_written(data: tuple[Path, Path], out: Path) -> None:
-    run = plan(data, out)
-
-    info = build(run)
-
-    written = (out / DATA).read_bytes()
-    assert info == ShardInfo(
-        plan=plan_digest(run.plan),
-        split="train",
-        index=0,
-        num_shards=1,
-        file=DATA,
-        planned=4,
-        records=4,
-        bytes=len(written),
-        crc32c=f"{google_crc32c.value(written):08x}",
-        sha256=hashlib.sha256(written).hexdigest(),
-        annotations_listed=8,
-        annotations_written=8,
-        repairs={},
-        traits={},
-        rejected=[],
-        receipt=file_sum((out / RECEIPT).read_bytes()),
-    )
-    rows = index_from_parquet((out / PARQUET).read_bytes())
-    assert {(row.image_height, row.image_width, row.objects) for row in rows} == {(48, 64, 2)}
-    assert msgspec.json.decode(
-        (out / RECEIPT).read_bytes(), type=ShardInfo
-    ) == msgspec.structs.replace(info, receipt=None)
-    assert sorted(contents(out)) == sorted([RECEIPT, PARQUET, IDX, DATA])
-
-
 # Six zeros in a stored block of zlib, so that no compressor has a say.
 STORED_PIXELS = chunk(b"IDAT", bytes.fromhex("7801 01 0600f9ff 000000000000 00060001"))
 GOLDEN_COCO = {
@@ -221,27 +183,6 @@ def test_the_bytes_of_a_shard_are_for_ever(tmp_path: Path, out: Path) -> None:
     )
 
 
-def test_samples_without_blobs_make_records_too(out: Path) -> None:
-    samples = [Sample("train", str(row), row, (), b"") for row in range(3)]
-    shard = ShardPlan("train", 0, 1, samples)
-    job, empty = ShardJob({}, str(out), KeyLayout()), JobPlan(1, {}, [], {}, "")
-    (out / "_plan.json").write_bytes(to_json(empty))
-
-    info = write_shard(shard, job, empty, WorkerGate(GateLimits()))
-
-    assert read_examples(out / info.file) == [{"key": [str(row).encode()]} for row in range(3)]
-
-
-@dataclasses.dataclass(frozen=True)
-class KeyLayout(DetectionLayout):
-    """A layout of the user's: the sample's key alone."""
-
-    def build(
-        self, sample: Sample, images: Sequence[EncodedImage], labels: Labels
-    ) -> Built | Unfit:
-        return Built({"key": (Kind.BYTES, [sample.key.encode()])}, [], [], [])
-
-
 # --- rejects ---
 
 
@@ -300,7 +241,6 @@ def check_that_key_2_is_rejected(run: SmallRun, out: Path, code: str, detail: st
     assert [row.key for row in rows] == kept
 
 
-DAMAGED_PNG = png(ihdr(64, 48), idat()).replace(b"IDAT", b"IDAX", 1)
 CUT = jpeg_bytes(64, 48)[:-10]
 
 
@@ -344,8 +284,7 @@ def test_an_image_that_is_unfit_is_rejected(
             "E-EX-FAILED",
             "OSError: no errno: not of the machine",
         ),
-        (raising(ValueError("two\nlines")), "E-EX-FAILED", "ValueError: two"),
-        (raising(ValueError("x" * 999)), "E-EX-FAILED", "ValueError: " + "x" * 200),
+        (raising(ValueError("x" * 999 + "\nlines")), "E-EX-FAILED", "ValueError: " + "x" * 200),
         # What differs from run to run, or from terminal to terminal, stays out of the receipt.
         (
             raising(ValueError("<object at 0x7fa3b2c4d5e6> \udcff\x1b[0m")),
@@ -353,7 +292,6 @@ def test_an_image_that_is_unfit_is_rejected(
             "ValueError: <object at 0x> \\udcff\\x1b[0m",
         ),
         (lambda: Unfit("E-IMG-SIZE", "too small for me"), "E-IMG-SIZE", "too small for me"),
-        (lambda: Unfit("MY-CODE", "odd"), "E-EX-FAILED", "MY-CODE: odd"),
         (lambda: Unfit("E-BOX-EMPTY", "none"), "E-EX-FAILED", "E-BOX-EMPTY: none"),
     ],
 )
@@ -499,19 +437,6 @@ def test_a_touched_source_is_hashed_and_accepted(
 
     assert build(run) == first
     assert log() == ["wrote", "kept"]
-    assert contents(out) == before
-
-
-def test_a_touched_source_does_not_disturb_a_shard_that_is_built_again(
-    data: tuple[Path, Path], out: Path
-) -> None:
-    first = build(plan(data, out))
-    before = contents(out)
-    touch(data[0] / "a001.jpg")
-    (out / DATA).unlink()
-
-    # The index stays as it is, and tells of the pin that its writer saw.
-    assert build(plan(data, out)) == first
     assert contents(out) == before
 
 
@@ -733,24 +658,3 @@ def test_the_pipeline_writes_what_the_function_writes(
     }
     assert (PROGRESS.done, PROGRESS.rejected, PROGRESS.shards_done) == (12, 1, 5)
     assert PROGRESS.bytes == sum(info.bytes for info in direct)
-
-
-"""What the layouts of a test's threads share; a pipeline in this process sees it too."""
-
-
-def test_a_fault_of_a_shard_ends_the_pipeline_with_its_line(
-    test_pipeline: Callable[[], beam.Pipeline], tmp_path: Path
-) -> None:
-    data = write_set(tmp_path / "data", 6)
-    (tmp_path / "out").mkdir()
-    run = plan_run(*data, tmp_path / "out", num_shards=3)
-    (data[0] / "a004.jpg").unlink()
-
-    with pytest.raises(RuntimeError) as raised:
-        write_in_pipeline(test_pipeline(), run, GateLimits(), [])
-
-    fault = find_fault("".join(traceback.format_exception(raised.value)))
-    assert fault is not None
-    assert fault[1] == (
-        f"E-SRC-CHANGED {data[0]}/a004.jpg: not there; run again when the source is at rest"
-    )

@@ -38,10 +38,9 @@ from transforms.build_records import (
     record_facts,
     record_maker,
 )
-from transforms.gate import GateLimits, WorkerGate
+from transforms.gate import PROGRESS, Counts, GateLimits, WorkerGate
 from transforms.images.convert_images import Conversion
 from transforms.output_files import check_claim, conflict, create_or_compare
-from transforms.progress import PROGRESS, Counts
 from transforms.shard_index import (
     IndexRow,
     Source,
@@ -78,7 +77,7 @@ def write_shard(shard: ShardPlan, job: ShardJob, plan: JobPlan, gate: WorkerGate
     if kept is not None:
         info, rows = kept
         check_sources(shard, rows, roots)
-        PROGRESS.add(Counts(info.planned, info.planned - info.records, info.bytes, 1, 1))
+        PROGRESS.add(Counts(info.planned, info.planned - info.records, info.bytes, 1))
     else:
         check_codecs(job, plan)
         info = build_shard(shard, job, plan, gate, output, roots)

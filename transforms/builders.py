@@ -34,8 +34,7 @@ from schemas.manifest import JobPlan
 from schemas.shards import ShardInfo, ShardPlan
 from transforms.build_records import ShardJob
 from transforms.build_shard import gate_for, write_shard
-from transforms.gate import GateLimits, usable_cores
-from transforms.progress import PROGRESS, Counts
+from transforms.gate import PROGRESS, Counts, GateLimits, usable_cores
 from transforms.storage import is_local
 from transforms.storage.disk import RunLock
 

@@ -34,6 +34,7 @@ from transforms.earlier import (
     EarlierSets,
     check_turn,
 )
+from transforms.gate import COUNTERS, PROGRESS
 from transforms.output_files import (
     foreign,
     names_of_ours,
@@ -43,7 +44,6 @@ from transforms.output_files import (
     split_of,
     top_level,
 )
-from transforms.progress import COUNTERS, PROGRESS
 from transforms.shard_table import ShardTable
 from transforms.sources.read_samples import SplitSource, merge_labels
 from transforms.storage import (
@@ -149,25 +149,21 @@ def make_job_plan(
 
 def publish_plan(
     plan: JobPlan, output: Storage, names: ShardNames, *, replaces: bool = False
-) -> int:
+) -> None:
     """Claim an output for a plan, or find it claimed by the same one.
 
     A run that replaces a data set claims first and looks second. Whatever a run that was still at
     work left there then has a plan, so that the next `--overwrite` knows it as ours.
 
-    Returns:
-        How many shards are there already.
-
     Raises:
         RuntimeError: as `is_claimed`.
     """
     if not replaces and is_claimed(plan, output, names):
-        return sum(split_of(name, names) is not None for name in top_level(output))
+        return
     if not output.create(PLAN_NAME, to_json(plan)):
         _refuse_other(plan, output)
     if replaces:
         refuse_foreign(output, names_of_ours(output, names))
-    return 0
 
 
 def is_claimed(plan: JobPlan, output: Storage, names: ShardNames) -> bool:
@@ -450,11 +446,11 @@ def _publish(
     warn_of_splits(files)
     output = open_storage(job.output, job.access)
     output.probe()
-    shards_there = publish_plan(plan, output, job.names, replaces=job.replaces)
+    publish_plan(plan, output, job.names, replaces=job.replaces)
     check_turn(job.earlier, job.output, job.layout.name, job.access)
     samples = sum(split.samples for split in plan.splits.values())
     shards = sum(split.shards for split in plan.splits.values())
-    PROGRESS.plan(samples, shards, shards_there)
+    PROGRESS.plan(samples, shards)
     Metrics.counter(COUNTERS, "samples_planned").inc(samples)
     Metrics.counter(COUNTERS, "shards_planned").inc(shards)
     return plan

@@ -15,8 +15,7 @@ from schemas.manifest import JobPlan
 from schemas.shards import ShardInfo, ShardPlan
 from transforms.build_records import ShardJob
 from transforms.builders import ShardBuilders
-from transforms.gate import GateLimits
-from transforms.progress import COUNTERS
+from transforms.gate import COUNTERS, GateLimits
 from transforms.sources.read_blobs import UNPACKED
 from transforms.storage.retries import THROTTLED
 

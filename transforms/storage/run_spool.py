@@ -5,6 +5,7 @@ and payloads until the sample's shard is built, lie in an unnamed file. It is go
 process, or with the run.
 """
 
+import contextlib
 import os
 import struct
 import tempfile
@@ -17,11 +18,10 @@ import msgspec
 
 from schemas.faults import fault_line
 from schemas.samples import Sample, digest_payload
-from transforms.storage.disk import coded
+from transforms.storage.disk import coding
 
-_PLACE = struct.Struct(">QQ")  # offset and length
-_CHECKED_PLACE = struct.Struct(">QQI")  # and the CRC-32C of what lies there
-_WRITTEN_AT_ONCE_BYTES = 2**20
+_PLACE = struct.Struct(">QQI")  # offset, length, and CRC-32C of what lies there
+_BUFFER_BYTES = 2**20
 _ELSEWHERE = "give a --spool_dir that can be written and has room, then run again"
 
 
@@ -43,7 +43,7 @@ class RunSpool:
         Raises:
             RuntimeError: `E-IO-…` when the file cannot be written.
         """
-        return _CHECKED_PLACE.pack(*self._file().append(data), google_crc32c.value(data))
+        return _PLACE.pack(self._file().append(data), len(data), google_crc32c.value(data))
 
     def get(self, place: bytes) -> bytes:
         """Return the data that `put` gave a place.
@@ -51,10 +51,11 @@ class RunSpool:
         Raises:
             RuntimeError: `E-IO-…` when the file cannot be read, or gives something else.
         """
-        offset, length, crc32c = _CHECKED_PLACE.unpack(place)
+        offset, length, crc32c = _PLACE.unpack(place)
         data = self._file().read(offset, length)
         if len(data) != length or google_crc32c.value(data) != crc32c:
-            raise self._other_bytes(f"{length} bytes at {offset} are not what was put there")
+            what = f"{length} bytes at {offset} are not what was put there"
+            raise RuntimeError(fault_line("E-IO-RETRIES", self._where, what, "look at the disk"))
         return data
 
     def take(self, sample: Sample) -> Sample:
@@ -69,7 +70,7 @@ class RunSpool:
             sample,
             payload=b"",
             payload_digest=digest_payload(sample.payload),
-            payload_place=_PLACE.pack(*self._file().append(sample.payload)),
+            payload_place=self.put(sample.payload),
         )
 
     def give(self, sample: Sample) -> Sample:
@@ -80,10 +81,7 @@ class RunSpool:
         """
         if not sample.payload_place:
             return sample
-        payload = self._file().read(*_PLACE.unpack(sample.payload_place))
-        if digest_payload(payload) != sample.payload_digest:
-            what = f"the payload of key {sample.key!r} is not what was put there"
-            raise self._other_bytes(what)
+        payload = self.get(sample.payload_place)
         return msgspec.structs.replace(
             sample, payload=payload, payload_digest=b"", payload_place=b""
         )
@@ -101,9 +99,6 @@ class RunSpool:
         with _OPENING:
             _OPEN[self.number] = _SpoolFile(os.fdopen(descriptor, "rb", buffering=0), self._where)
 
-    def _other_bytes(self, what: str) -> RuntimeError:
-        return RuntimeError(fault_line("E-IO-RETRIES", self._where, what, "look at the disk"))
-
     @property
     def _where(self) -> str:
         return self.folder or "temporary folder"
@@ -111,10 +106,8 @@ class RunSpool:
     def _file(self) -> "_SpoolFile":
         with _OPENING:
             if self.number not in _OPEN:
-                try:
-                    file = tempfile.TemporaryFile(dir=self.folder or None, buffering=0)
-                except OSError as error:
-                    raise coded(error, self._where, _ELSEWHERE) from error
+                with coding(self._where, _ELSEWHERE):
+                    file = tempfile.TemporaryFile(dir=self.folder or None, buffering=_BUFFER_BYTES)
                 _OPEN[self.number] = _SpoolFile(file, self.folder or tempfile.gettempdir())
             return _OPEN[self.number]
 
@@ -128,51 +121,34 @@ class _SpoolFile:
     def __init__(self, file: IO[bytes], where: str) -> None:
         self._file = file
         self._where = where
-        self._waiting = bytearray()
-        self._written = 0
+        self._size_bytes = self._flushed_bytes = 0
         self._appending = threading.Lock()
 
-    def append(self, data: bytes) -> tuple[int, int]:
-        """Append data; return its offset and length."""
-        with self._appending:
-            offset = self._written + len(self._waiting)
-            self._waiting += data
-            if len(self._waiting) >= _WRITTEN_AT_ONCE_BYTES:
-                self._write()
-        return offset, len(data)
+    def append(self, data: bytes) -> int:
+        """Append data; return its offset."""
+        with self._appending, coding(self._where, _ELSEWHERE):
+            self._file.write(data)
+            offset, self._size_bytes = self._size_bytes, self._size_bytes + len(data)
+        return offset
 
     def read(self, offset: int, length: int) -> bytes:
         """Return what was written there."""
-        with self._appending:
-            if offset + length > self._written:
-                self._write()
-        try:
+        with coding(self._where, _ELSEWHERE):
+            if offset + length > self._flushed_bytes:
+                self.written()
             return os.pread(self._file.fileno(), length, offset)
-        except OSError as error:
-            raise coded(error, self._where, _ELSEWHERE) from error
 
     def written(self) -> int:
         """Return the file's descriptor, once nothing waits."""
-        with self._appending:
-            self._write()
+        with self._appending, coding(self._where, _ELSEWHERE):
+            self._file.flush()
+            self._flushed_bytes = self._size_bytes
         return self._file.fileno()
 
     def close(self) -> None:
         """Give the disk's room back."""
-        self._file.close()
-
-    def _write(self) -> None:
-        """Write what waits; it still waits when the disk refuses it."""
-        rest = memoryview(bytes(self._waiting))
-        at = self._written
-        try:
-            while rest:
-                written = os.pwrite(self._file.fileno(), rest, at)
-                rest, at = rest[written:], at + written
-        except OSError as error:
-            raise coded(error, self._where, _ELSEWHERE) from error
-        self._written = at
-        self._waiting.clear()
+        with contextlib.suppress(OSError):  # a full disk has been reported by the write
+            self._file.close()
 
 
 _OPEN: dict[int, _SpoolFile] = {}
