@@ -134,13 +134,6 @@ def test_licenses_are_listed_once_with_links_that_are_links() -> None:
     ]
 
 
-def test_its_lock_has_hashes_and_names_no_host() -> None:
-    text = LOCK.read_text()
-    assert "mlcroissant==" in text
-    assert "://" not in text
-    assert text.count("==") <= text.count("--hash=sha256:")
-
-
 @by_mlcroissant
 def test_mlcroissant_accepts_and_loads_it(make_coco: MakeCoco, tmp_path: Path) -> None:
     def with_license(spec: dict[str, Any]) -> None:

@@ -311,18 +311,6 @@ def test_tfds_reads_a_part_of_a_split(
     assert ids == [value(example, "image/source_id")[0] for example in examples(out)]
 
 
-def test_tfds_says_which_flag_it_needs(make_coco: MakeCoco, tmp_path: Path) -> None:
-    import tensorflow_datasets as tfds
-
-    out = tmp_path / "out"
-    convert(make_coco(7), out, "--num_shards", 2, "--shard_names", "counted")
-    assert "`--shard_names plain`" in section(card_of(out), "How to read it")
-    builder = tfds.builder_from_directory(str(out))
-    assert builder.info.splits["train"].num_examples == 7
-    with pytest.raises(Exception, match="--shard_names plain"):
-        list(builder.as_dataset(split="train"))
-
-
 def test_steps_and_missing_cells_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [{"id": 1, "tokens": [5, 6], "x": 0.5}, {"id": 2, "tokens": []}]
     source = tmp_path / "t.jsonl"
@@ -337,32 +325,19 @@ def test_steps_and_missing_cells_are_read(tmp_path: Path, monkeypatch: pytest.Mo
     assert found == [(1, 0.5, [5, 6]), (2, 0.0, [])]
 
 
-def test_a_data_set_without_records_has_a_card_without_code(
-    make_coco: MakeCoco, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    committed(make_coco(0), out, "--allow_empty")
-    assert "How to read it" not in card_of(out)
-    assert is_sealed((out / "croissant.json").read_bytes())
-
-
 # --- files of the user's at its name ---
 
 DOCUMENTS = ["README.md", "croissant.json"]
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_a_file_of_the_user_s_is_left(name: str, make_coco: MakeCoco, tmp_path: Path) -> None:
-    sources, out = make_coco(3), tmp_path / "out"
+def test_a_file_of_the_user_s_is_left(make_coco: MakeCoco, tmp_path: Path) -> None:
+    out = tmp_path / "out"
     out.mkdir()
-    (out / name).write_text("mine")
-    before = snapshot(out)
-    run = convert(sources, out)
-    assert run.err.count(f"{out}/{name} is another than this run's, and is left as it is") == 1
-    convert(sources, out, "--num_shards", "3", "--overwrite")
-    assert snapshot(out)[name] == before[name]
-    (other,) = {*DOCUMENTS} - {name}
-    assert is_sealed((out / other).read_bytes())
+    (out / "README.md").write_text("mine")
+    run = convert(make_coco(3), out)
+    assert f"{out}/README.md is another than this run's, and is left as it is" in run.err
+    assert (out / "README.md").read_text() == "mine"
+    assert is_sealed((out / "croissant.json").read_bytes())
 
 
 def test_overwrite_makes_new_ones_unless_they_were_edited(
@@ -380,18 +355,3 @@ def test_overwrite_makes_new_ones_unless_they_were_edited(
     assert {name: snapshot(out)[name] for name in DOCUMENTS} == {
         name: edited[name] for name in DOCUMENTS
     }
-
-
-def test_a_run_that_died_before_its_manifest_resumes(make_coco: MakeCoco, tmp_path: Path) -> None:
-    sources, out = make_coco(3), tmp_path / "out"
-    committed(sources, out)
-    before = snapshot(out)
-    (out / "manifest.json").unlink()
-    (out / "croissant.json").unlink()
-    run = convert(sources, out)
-    assert "another than this run's" not in run.err
-    after = snapshot(out)
-    assert {name: data for name, (_, data) in after.items()} == {
-        name: data for name, (_, data) in before.items()
-    }
-    assert after["README.md"] == before["README.md"]  # not written again

@@ -1,4 +1,4 @@
-"""The examples, run as a user would: on drawn pictures, and on photos where they are there."""
+"""The examples, run as a user would, on drawn pictures."""
 
 import os
 import re
@@ -15,25 +15,15 @@ from tests.pipeline_command import committed_by
 
 EXAMPLES = PROJECT / "examples"
 TORCH_READER_PYTHON = os.environ.get("TORCH_READER_PYTHON", "")
-DRAWN_OR_REAL = pytest.mark.parametrize("pictures", ["drawn", "real"])
 
 in_torch_reader = pytest.mark.skipif(
     not TORCH_READER_PYTHON, reason="TORCH_READER_PYTHON names no Python; .ci/run installs one"
 )
 
 
-def photos(pictures: str, request: pytest.FixtureRequest) -> Path | None:
-    """Return the folder of real photos, where these are asked for, or skip."""
-    return request.getfixturevalue("shared_data") if pictures == "real" else None
-
-
-def convert_coco(tmp_path: Path, real: Path | None, *flags: object) -> Path:
+def convert_coco(tmp_path: Path, *flags: object) -> Path:
     """Return a data set of boxes in a split `train`."""
-    if real is None:
-        images, annotations = draw_coco(tmp_path, 24)
-    else:
-        images = real / "coco_train" / "images"
-        annotations = real / "coco_train" / "annotations" / "instances.json"
+    images, annotations = draw_coco(tmp_path, 24)
     sources = ("--images", f"train={images}", "--annotations", f"train={annotations}")
     committed_by(coco.run, tmp_path / "out", *sources, "--num_shards", "3", *flags)
     return tmp_path / "out"
@@ -53,33 +43,26 @@ def said_by(example: str, out: Path, *arguments: str, python: str = sys.executab
 
 
 def losses(said: str) -> tuple[float, float]:
-    """Return the first and the last loss that an example tells of."""
+    """Return the first and the last loss that an example prints."""
     ((first, last),) = re.findall(r"loss ([0-9.]+) -> ([0-9.]+) after", said)
     return float(first), float(last)
 
 
 @pytest.mark.slow
-@DRAWN_OR_REAL
-def test_a_classifier_halves_its_loss(
-    pictures: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    real = photos(pictures, request)
-    root = draw_classes(tmp_path / "classes", 30) if real is None else real / "classes"
+def test_a_classifier_halves_its_loss(tmp_path: Path) -> None:
+    root = draw_classes(tmp_path / "classes", 30)
     committed_by(folder.run, tmp_path / "out", "--images", f"train={root}")
 
     said = said_by("train_keras_classifier", tmp_path / "out")
 
-    assert said.startswith("10 classes" if real else "3 classes")
+    assert said.startswith("3 classes")
     first, last = losses(said)
     assert last <= first / 2
 
 
 @pytest.mark.slow
-@DRAWN_OR_REAL
-def test_the_classifier_of_the_keras_recipe_learns(
-    pictures: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    out = convert_coco(tmp_path, photos(pictures, request), "--layout", "keras")
+def test_the_classifier_of_the_keras_recipe_learns(tmp_path: Path) -> None:
+    out = convert_coco(tmp_path, "--layout", "keras")
 
     first, last = losses(said_by("keras_recipe_classifier", out))
 
@@ -87,11 +70,8 @@ def test_the_classifier_of_the_keras_recipe_learns(
 
 
 @pytest.mark.slow
-@DRAWN_OR_REAL
-def test_a_detector_gets_batches_of_one_shape(
-    pictures: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    said = said_by("keras_detection_input", convert_coco(tmp_path, photos(pictures, request)))
+def test_a_detector_gets_batches_of_one_shape(tmp_path: Path) -> None:
+    said = said_by("keras_detection_input", convert_coco(tmp_path))
 
     assert said.startswith("images (8, 128, 128, 3), boxes (8, 20, 4), of which there are [")
     first, last = losses(said)
@@ -99,12 +79,8 @@ def test_a_detector_gets_batches_of_one_shape(
 
 
 @pytest.mark.slow
-@DRAWN_OR_REAL
-def test_super_resolution_learns(
-    pictures: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    real = photos(pictures, request)
-    low, high = draw_pairs(tmp_path, 6) if real is None else (real / "pairs/lr", real / "pairs/hr")
+def test_super_resolution_learns(tmp_path: Path) -> None:
+    low, high = draw_pairs(tmp_path, 6)
     roots = ("--low", f"train={low}", "--high", f"train={high}", "--scale", SCALE)
     committed_by(pairs.run, tmp_path / "out", *roots)
 
@@ -114,29 +90,21 @@ def test_super_resolution_learns(
 
 
 @in_torch_reader
-@DRAWN_OR_REAL
-def test_pytorch_reads_an_epoch(
-    pictures: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    out = convert_coco(tmp_path, photos(pictures, request))
+def test_pytorch_reads_an_epoch(tmp_path: Path) -> None:
+    out = convert_coco(tmp_path)
 
     said = said_by("pytorch_data_loader", out, python=TORCH_READER_PYTHON)
 
-    records = 33 if pictures == "real" else 24
-    assert said.startswith(f"{records} records; the first has image/encoded, ")
+    assert said.startswith("24 records; the first has image/encoded, ")
     batches, read, boxes = map(
         int, re.findall(r"an epoch: (\d+) batches, (\d+) pictures, (\d+) boxes", said)[0]
     )
-    assert (batches, read) == (-(-records // 8), records)
-    assert boxes == 246 if pictures == "real" else boxes > 24
+    assert (batches, read) == (3, 24) and boxes > 24
 
 
 @in_torch_reader
-@DRAWN_OR_REAL
-def test_grain_goes_on_in_the_middle_of_an_epoch(
-    pictures: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    out = convert_coco(tmp_path, photos(pictures, request))
+def test_grain_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+    out = convert_coco(tmp_path)
 
     said = said_by("grain_data_source", out, python=TORCH_READER_PYTHON)
 

@@ -70,17 +70,3 @@ def test_a_resized_photo_as_a_tensor_with_the_name_of_its_class(
         wanted = tf.image.resize(pixels, [16, 16], antialias=True).numpy() / 255
         given = tensor.numpy() / 255 if dtype == "uint8" else tensor.numpy()
         assert np.abs(given - wanted).max() <= 1 / 255
-
-
-def test_tensors_of_photos_as_large_as_they_are(shared_data: Path, tmp_path: Path) -> None:
-    root, out = shared_data / "classes" / "hat", tmp_path / "out"
-    photos = {"hat": tmp_path / "in" / "hat"}
-    photos["hat"].parent.mkdir()
-    photos["hat"].symlink_to(root)
-    committed(out, "--images", tmp_path / "in", "--layout", "tensor", "--order", "input")
-    records = parsed(out, {"image": ONE_STRING, "class_name": ONE_STRING})
-    for one, photo in zip(records, sorted(root.iterdir()), strict=True):
-        pixels = tf.io.decode_jpeg(photo.read_bytes(), dct_method="INTEGER_ACCURATE").numpy()
-        tensor = tf.io.parse_tensor(one["image"], out_type=tf.float32).numpy()
-        assert tensor.shape == pixels.shape
-        assert np.abs(tensor - pixels / 255).max() <= 1 / 255

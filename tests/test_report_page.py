@@ -18,7 +18,6 @@ from tests.report_contents import (
     NO_COUNTS,
     XSS,
     hostile_report,
-    one_box_report,
     rich_report,
 )
 from transforms.report import Report, SplitReport
@@ -75,10 +74,6 @@ def test_every_split_is_shown() -> None:
     page = Elements(render_page(report))
     assert "2 classes, 1 of them without a record" in page.text
     assert "s24" in page.text
-
-
-def test_a_picture_without_masks_has_no_switch_for_them() -> None:
-    assert b'id="show-masks"' not in render_page(one_box_report())
 
 
 def test_equal_reports_have_equal_bytes() -> None:

@@ -11,7 +11,6 @@ import pytest
 import tensorflow as tf
 
 from pipelines.verify import VerifyConfig, verify
-from schemas.parse_example import parse_record
 from tests.coco_command import PROJECT
 from tests.conftest import jpeg_bytes
 from tests.small_images import chunk, ihdr, png
@@ -220,11 +219,3 @@ def test_a_folder_is_its_record_files(tmp_path: Path) -> None:
         "c.tfrecord.gz",
         "t.tfrecord-00000-of-00001",
     ]
-
-
-@pytest.mark.parametrize(
-    ("data", "is_example"),
-    [(b"", True), (b"\x0a\x00", True), (b"text", False), (b"\x08\x01\x08\x01\x08\x01", False)],
-)
-def test_what_is_an_example(data: bytes, is_example: bool) -> None:
-    assert (parse_record(data) is not None) is is_example

@@ -11,7 +11,6 @@ from tests.memory_runs import Sources, make_sources, run_on
 from tests.memory_store import MemoryStore, Moment, Process, Step
 from tests.small_runs import build_run, plan_run, write_set
 from tests.test_verify_command import run
-from transforms.verify import Report, find_paths
 
 NOTE = "sizes and checksums as the store lists them were compared: --deep reads all bytes"
 
@@ -71,17 +70,6 @@ def test_a_changed_shard_is_found_by_its_checksum(
     assert len(of_record) == deep
 
 
-def test_a_shard_that_is_gone_or_of_another_size(
-    store: MemoryStore, capsys: pytest.CaptureFixture[str]
-) -> None:
-    one, other, *_ = sorted(name for name in store.files("out/") if name.startswith("train-"))
-    store.remove(f"out/{one}")
-    store.put(f"out/{other}", b"short")
-    found = verified(store.start(), capsys)
-    assert found[0].startswith(f"E-VER-MISSING OUT/{one}: is not there; ")
-    assert found[1].startswith(f"E-VER-SIZE OUT/{other}: has 5 bytes, the manifest says ")
-
-
 def test_a_store_that_fails_is_no_damage(store: MemoryStore) -> None:
     def fail(step: Step, now: Moment) -> None:
         if step.operation == "read" and now is Moment.BEFORE and "index" in step.name:
@@ -97,14 +85,6 @@ def test_verify_writes_nothing(store: MemoryStore, capsys: pytest.CaptureFixture
     verified(process, capsys, deep=True)
     assert store.files() == before
     assert {step.operation for step in process.steps} <= {"list", "read", "stat"}
-
-
-def test_paths_are_told_apart(store: MemoryStore) -> None:
-    process = store.start()
-    config = VerifyConfig((f"{process.uri}/out", f"{process.uri}/out/old"))
-    data_sets, files = find_paths(config.paths, config.access, Report())
-    assert data_sets == [f"{process.uri}/out"]
-    assert files == [f"{process.uri}/out/old/train-00000-of-00001-1.tfrec"]
 
 
 # --- Google Cloud Storage, by real clients ---
@@ -131,9 +111,3 @@ def test_listed_checksums_or_all_bytes(stand_in: GcsStandIn) -> None:
     assert (code, err, len(lines)) == (0, "", 1)
     assert lines[0].startswith("2 files, 6 records, ") and lines[0].endswith(": all is well")
     assert stand_in.faults_left() == []
-
-
-def test_show_reads_one_record(stand_in: GcsStandIn) -> None:
-    code, lines, err = run("gs://b/out", "--key", "1", program="pipelines.show")
-    assert (code, err) == (0, "")
-    assert any(" (key '1') at byte " in line for line in lines)
