@@ -16,10 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines import table
-from schemas.documents.croissant import croissant_json, index_name_regex
+from schemas.documents.croissant import croissant_json
 from schemas.documents.data_card import is_sealed
 from schemas.manifest import Label, LicenseCount
-from schemas.shards import COUNTED
 from tests.coco_command import MakeCoco, command, committed, manifest_of, run_coco
 from tests.pipeline_command import committed_by
 from tests.test_manifest import MANIFEST
@@ -88,21 +87,18 @@ def test_it_describes_the_data_set() -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "name", "split", "index"),
+    ("name", "split", "shard"),
     [
-        (COUNTED, "train-00003-of-00016-750.parquet", "train", "00003"),
-        ("a b%{split}#{index}:x.tfrec", "a b%train#12:x.parquet", "train", "12"),
-        ("file_{index:02}-{records}.tfrec", "file_00-4096.parquet", None, "00"),
-        ("{split}.tfrecord", "test.parquet", "test", None),
+        ("train-00003-of-00016-750.parquet", "train", "00003"),
+        ("val_2-00000-of-00001.parquet", "val_2", "00000"),
     ],
 )
-def test_an_index_name_gives_its_split_and_shard(
-    template: str, name: str, split: str | None, index: str | None
-) -> None:
-    for wanted, value in (("split", split), ("index", index)):
-        regex = index_name_regex(template, wanted)
-        assert (regex == "") is (value is None)
-        for text in (name, f"index/{name}", value) if value else ():
+def test_an_index_name_gives_its_split_and_shard(name: str, split: str, shard: str) -> None:
+    records = described()["recordSet"][-1]
+    fields = {field["@id"]: field for field in records["field"]}
+    for key, value in (("records/split", split), ("records/shard", shard)):
+        regex = fields[key]["source"]["transform"]["regex"]
+        for text in (name, f"/a-1-of-2/index/{name}", value):
             match = re.match(regex, text)
             assert match is not None and match[1] == value
 
@@ -192,8 +188,7 @@ def test_mlcroissant_loads_several_splits_and_tables_without_labels(
     make_coco: MakeCoco, tmp_path: Path
 ) -> None:
     flags = ("--split_by", "hash", "--splits", "train=60,val=40")
-    names = "a b%{split}#{index}:x.tfrec"
-    run = run_coco(*command(make_coco(20), tmp_path / "coco", *flags, "--shard_names", names))
+    run = run_coco(*command(make_coco(20), tmp_path / "coco", *flags, "--shard_names", "plain"))
     assert run.code == 0, run.err
     source = tmp_path / "t.csv"
     source.write_text("id,x\n1,0.5\n2,\n")

@@ -88,7 +88,7 @@ Every sample and annotation rejected or dropped is a line of `rejected.jsonl`.
 
 ## Licenses
 
-The sources say nothing of licenses.
+The sources name no licenses.
 
 ## How it was made
 """
@@ -161,8 +161,6 @@ def test_long_lists_are_cut_and_say_so() -> None:
     card = data_card(changed(plan=plan, features=features))
     assert rows(card, "Classes")[-1] == ["49", "class 49"]
     assert "And 1,184 more, in `label_map.pbtxt`." in card
-    assert rows(card, "Features of every record")[-1][0] == "f0199"
-    assert "And 1,034 more, in `manifest.json`." in card
     assert code_of(card, "tf.data, without this package").count("tf.io.RaggedFeature") == 1234
 
 

@@ -11,7 +11,6 @@ from markdown_it.token import Token
 from schemas.documents.data_card import (
     _UNSEEN,
     BLANK_SEAL,
-    code_block,
     escaped,
     is_sealed,
     sealed,
@@ -64,9 +63,7 @@ def text_of(token: Token) -> str:
 @given(st.text(max_size=60))
 @pytest.mark.parametrize("text", HOSTILE)
 def test_text_in_a_cell_is_text(text: str, other: str) -> None:
-    lines = table(["a", "b"], [[escaped(text), "x"], [escaped(other), "y"]])
-    assert all("\n" not in line for line in lines)
-    found = cells("\n".join(lines))
+    found = cells(table(["a", "b"], [[text, "x"], [other, "y"]]))
     assert found[:3] == ["a", "b", shown(text)]
     assert found[3:] == ["x", shown(other), "y"]
 
@@ -96,16 +93,6 @@ def test_github_makes_no_link_of_it(text: str) -> None:
 def test_long_text_is_cut() -> None:
     assert escaped("x" * 100) == "x" * 100
     assert escaped("x" * 101) == "x" * 99 + "…"
-
-
-def test_tables_and_code() -> None:
-    assert table(["a", "b"], [[1, "x"], [2, "y"]]) == [
-        "| a | b |",
-        "|---|---|",
-        "| 1 | x |",
-        "| 2 | y |",
-    ]
-    assert code_block("python", ["x = 1"]) == ["```python", "x = 1", "```"]
 
 
 TEXT = f"<!-- {BLANK_SEAL} -->\n# Straße\n"

@@ -7,17 +7,19 @@ the tables of splits, features and classes, which stand in the file itself.
 """
 
 import json
-import re
-import string
 import urllib.parse
 from collections.abc import Mapping, Sequence
 
 from schemas.documents.data_card import BLANK_SEAL, sealed
 from schemas.labels import is_link
 from schemas.manifest import FORMAT_VERSION, Manifest, ShardEntry
-from schemas.shards import COUNTED, INDEX_DIR, index_stem
+from schemas.shards import COUNTED, INDEX_DIR, NAMED_TEMPLATES
 
 CROISSANT_NAME = "croissant.json"
+
+# A value may pass through the expression twice, so each also matches the field alone.
+_SPLIT_OF_NAME = r"^(?:.*/)?([a-z][a-z0-9_]*)(?:-[0-9]+-of-.*)?$"
+_SHARD_OF_NAME = r"^(?:.*-)?([0-9]+)(?:-of-.*)?$"
 
 _Json = dict[str, object]
 
@@ -46,8 +48,8 @@ _CONTEXT = {term: _OTHER.get(term, f"cr:{term}") for term in _TERMS.split()}
 def croissant_json(manifest: Manifest) -> str:
     """Return the Croissant description of a data set.
 
-    It has no `datePublished` and no `citeAs`, of which a run knows nothing: `mlcroissant` then
-    recommends them, and accepts the file.
+    A run knows neither `datePublished` nor `citeAs`. `mlcroissant` recommends them, and accepts the
+    file.
     """
     layout = manifest.layout
     content: _Json = {
@@ -161,20 +163,23 @@ def _field(field_id: str, data_type: str, **more: object) -> _Json:
     return {"@type": "cr:Field", "@id": field_id, "name": name, "dataType": data_type, **more}
 
 
-def _of_index(field_id: str, data_type: str, extract: _Json, regex: str = "") -> _Json:
+def _of_index(name: str, data_type: str, extract: _Json, regex: str = "") -> _Json:
     transform = {"transform": {"regex": regex}} if regex else {}
     source = {"fileSet": {"@id": INDEX_DIR}, "extract": extract, **transform}
-    return _field(field_id, data_type, source=source)
+    return _field(f"records/{name}", data_type, source=source)
 
 
 def _records(template: str) -> _Json:
-    """Return the record set of all records, of shards whose names follow a template."""
-    split, shard = index_name_regex(template, "split"), index_name_regex(template, "index")
-    of_split = _of_index("records/split", "sc:Text", {"fileProperty": "filename"}, split) | {
-        "references": {"field": {"@id": "splits/name"}}
-    }
-    # Another property than the split's: a reader replaces a property's values in place.
-    of_shard = _of_index("records/shard", "sc:Integer", {"fileProperty": "fullpath"}, shard)
+    """Return the record set of all records; names of a user's own template give no split."""
+    fields = [_of_index("key", "sc:Text", {"column": "key"})]
+    if template in NAMED_TEMPLATES.values():
+        split = _of_index("split", "sc:Text", {"fileProperty": "filename"}, _SPLIT_OF_NAME)
+        # Another property than the split's: a reader replaces a property's values in place.
+        shard = _of_index("shard", "sc:Integer", {"fileProperty": "fullpath"}, _SHARD_OF_NAME)
+        fields += [split | {"references": {"field": {"@id": "splits/name"}}}, shard]
+    numbers = [_of_index(name, "sc:Integer", {"column": name}) for name in ("offset", "size")]
+    labels = _of_index("labels", "sc:Integer", {"column": "labels"}) | {"repeated": True}
+    keys = [field["@id"] for field in fields[1::-1]]
     return {
         "@type": "cr:RecordSet",
         "@id": "records",
@@ -183,41 +188,6 @@ def _records(template: str) -> _Json:
             "Every record, from the indexes: where its framed bytes lie in the shard of this number"
             " and split, and its labels."
         ),
-        "key": [*([{"@id": "records/split"}] if split else []), {"@id": "records/key"}],
-        "field": [
-            _of_index("records/key", "sc:Text", {"column": "key"}),
-            *([of_split] if split else []),
-            *([of_shard] if shard else []),
-            _of_index("records/offset", "sc:Integer", {"column": "offset"}),
-            _of_index("records/size", "sc:Integer", {"column": "size"}),
-            _of_index("records/labels", "sc:Integer", {"column": "labels"}) | {"repeated": True},
-        ],
+        "key": [{"@id": key} for key in keys],
+        "field": [*fields, *numbers, labels],
     }
-
-
-def index_name_regex(template: str, wanted: str) -> str:
-    r"""Return an expression whose group is a field of an index's file name.
-
-    A value may pass through it twice, so it also matches the field alone.
-
-    Args:
-        template: of the shards' names.
-        wanted: `split` or `index`.
-
-    Returns:
-        The expression; empty where the template lacks the field.
-
-    >>> index_name_regex("{split}-{index:05}.tfrec", "index")
-    '^(?:(?:.*/)?[a-z][a-z0-9_]*\\-)?([0-9]+)(?:\\.parquet)?$'
-    """
-    fields = {"split": "[a-z][a-z0-9_]*"}
-    around = [""]
-    for literal, field, _, _ in string.Formatter().parse(f"{index_stem(template)}.parquet"):
-        around[-1] += re.escape(literal)
-        if field == wanted and len(around) == 1:
-            around.append("")
-        elif field is not None:
-            around[-1] += fields.get(field, "[0-9]+")
-    if len(around) == 1:
-        return ""
-    return f"^(?:(?:.*/)?{around[0]})?({fields.get(wanted, '[0-9]+')})(?:{around[1]})?$"

@@ -1,14 +1,17 @@
 """The data card: `README.md` of a data set, from its manifest alone.
 
-It says what people ask first: what is in there, how many, which features in which units, under
-which licenses, made how, and how to read it. There is no clock and no path in it, so that equal
-data sets have equal cards; every text of the data is escaped.
+It says what people ask first: contents, counts, features with units, licenses, origin, and how to
+read it. There is no clock and no path in it, so equal data sets have equal cards. Text of the data
+shows as it is in CommonMark and GitHub's dialect: it is never a link, a tag or a new line.
+
+`README.md` and `croissant.json` have names that users give files of their own. Those that a run
+writes hold a digest of their own text, their seal. A file without it, or edited since, is the
+user's.
 """
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from schemas.faults import FAULTS
 from schemas.labels import is_link
@@ -26,7 +29,6 @@ from schemas.shards import PLAIN
 CARD_NAME = "README.md"
 
 _SHOWN_CLASSES = 50
-_SHOWN_FEATURES = 200
 _SOURCES = {  # by an option that only this source has
     "orphans": "COCO annotation files and their images",
     "join_by": "images with a JSON file beside each",
@@ -39,10 +41,8 @@ _SOURCES_BY_LAYOUT = {
         ("classification", "imagenet", "tutorial", "tensor"), "images in folders of classes"
     ),
 }
-_ROOT = 'root = "."  # where this file lies: a folder, or a gs:// URI'
 _DTYPES = {"bytes": "tf.string", "float": "tf.float32", "int64": "tf.int64"}
 _DEFAULTS = {"bytes": 'b""', "float": "0.0", "int64": "0"}
-_PRINT_KEYS = ("for record in dataset.take(1):", "    print(record.keys())")
 _FILES = {
     f"`{MANIFEST_NAME}`": "shards, sums, features, classes and options; the commit",
     "`index/`": "key, offset, size, sources, labels, image size and number of objects of every"
@@ -53,331 +53,74 @@ _FILES = {
     "`croissant.json`": "this data set for search engines and `mlcroissant`",
 }
 
+_ROOT = 'root = "."  # where this file lies: a folder, or a gs:// URI'
+_PRINT_KEYS = """for record in dataset.take(1):
+    print(record.keys())"""
+_TFDS = "TFDS"
+_WAYS = (
+    (
+        "tf.data",
+        "`pip install 'beam-tfrec[tensorflow]'`",
+        f"""import readers
 
-def data_card(manifest: Manifest) -> str:
-    """Return the data card of a data set, in Markdown."""
-    marker = f"<!-- {BLANK_SEAL}: made by beam-tfrec; once edited it is yours, and stays -->"
-    sections = [
-        [marker, *_section(f"# TFRecord data set of layout {escaped(manifest.layout)}")],
-        _what_it_is(manifest),
-        _section("## Splits", *_splits(manifest)),
-        _left_out(manifest.splits),
-        _classes(manifest.plan.labels),
-        _section("## Features of every record", *_features(manifest.features)),
-        _section("## Licenses", *_licenses(manifest.splits)),
-        _section("## How it was made", *_sources(manifest)),
-        _reading(manifest),
-        _section("## Files", table(("file", "what it holds"), _FILES.items())),
-    ]
-    lines = [line for section in sections for line in section]
-    return sealed("\n".join(lines[:-1]) + "\n")
+{_ROOT}
+dataset = readers.load(root, "SPLIT", shuffle=True)  # or batch_size=8, see its help
+{_PRINT_KEYS}""",
+    ),
+    (
+        "tf.data, without this package",
+        "`pip install tensorflow`",
+        f"""import json
+import tensorflow as tf
 
+{_ROOT}
+shards = json.load(tf.io.gfile.GFile(f"{{root}}/manifest.json"))["shards"]
+files = [f"{{root}}/{{s['file']}}" for s in shards if s["split"] == "SPLIT"]
+FEATURES
+dataset = tf.data.TFRecordDataset(files)
+dataset = dataset.map(lambda record: PARSE)""",
+    ),
+    (
+        "PyTorch",
+        "`pip install beam-tfrec torch`; no TensorFlow",
+        f"""import readers
+from torch.utils.data import DataLoader
 
-def source_kind(manifest: Manifest) -> str:
-    """Return what a data set was made from, in words."""
-    kinds = [text for option, text in _SOURCES.items() if option in manifest.plan.options]
-    return (kinds or [_SOURCES_BY_LAYOUT.get(manifest.layout, "sources of the user's own")])[0]
+{_ROOT}
+records = readers.open(root, "SPLIT")  # records[0]: NumPy arrays and bytes by key
+loader = DataLoader(records, batch_size=8, shuffle=True, collate_fn=list)
+for batch in loader:
+    print(len(batch))""",
+    ),
+    (
+        "Grain",
+        "`pip install beam-tfrec grain`",
+        f"""import grain
+import readers
 
-
-def _section(title: str, *blocks: str | Sequence[str]) -> list[str]:
-    """Return the lines of paragraphs, tables and code below a title, with empty ones between."""
-    lines = [title, ""]
-    for block in blocks:
-        lines += [*([block] if isinstance(block, str) else block), ""]
-    return lines
-
-
-def _what_it_is(manifest: Manifest) -> list[str]:
-    splits = manifest.splits.values()
-    records, shards = sum(s.records for s in splits), sum(s.shards for s in splits)
-    message = "tf.train.SequenceExample" if _is_sequence(manifest) else "tf.train.Example"
-    return [
-        f"{_count(records)} records (`{message}`) in {_count(shards)} shards of uncompressed"
-        f" TFRecord, {_count(sum(s.bytes for s in splits))} bytes, written by beam-tfrec in format"
-        f" version {manifest.format_version}.",
-        f"`{MANIFEST_NAME}` names every shard with its size and checksums. It was written last:"
-        " it says that the data set is complete, and a reader takes the files from it.",
-        "",
-    ]
-
-
-def _splits(manifest: Manifest) -> list[str | Sequence[str]]:
-    rows = [
-        [
-            escaped(name),
-            *map(_count, (split.records, split.shards, split.bytes, split.listed)),
-            _count(split.annotations.written),
-            _count(split.annotations.listed),
-        ]
-        for name, split in manifest.splits.items()
-    ]
-    head = ("split", "records", "shards", "bytes", "samples in the sources")
-    blocks: list[str | Sequence[str]] = [
-        table((*head, "annotations written", "annotations in the sources"), rows)
-    ]
-    if by := manifest.plan.options.get("split_by"):
-        blocks.append(f"The splits were drawn by {escaped(by)}, see the options below.")
-    return blocks + [
-        f"**{_count(pair.contents)} sources of {escaped(pair.splits[0])} have the bytes of one"
-        f" of {escaped(pair.splits[1])}**, such as {escaped(pair.names[0])} and"
-        f" {escaped(pair.names[1])}: see `{DUPLICATES_NAME}`."
-        for pair in manifest.duplicates or ()
-    ]
-
-
-def _left_out(splits: Mapping[str, SplitSummary]) -> list[str]:
-    rows = [[escaped(name), *row] for name, split in splits.items() for row in _fates(split)]
-    if not rows:
-        return []
-    text = f"Every sample and annotation rejected or dropped is a line of `{REJECTED_NAME}`."
-    head = ("split", "what", "reason", "count")
-    return _section("## What is not as in the sources", text, table(head, rows))
-
-
-def _fates(split: SplitSummary) -> list[list[str]]:
-    """Return (what, reason, count) of everything that is not as in the sources."""
-    fate = split.annotations
-    counts: Mapping[str, Mapping[str, int]] = {
-        "samples rejected": split.rejected,
-        "samples in earlier data sets": {"": split.earlier},
-        "samples excluded": {"on request": split.excluded},
-        "samples skipped": split.skipped,
-        "annotations dropped": fate.dropped,
-        "annotations lost": {"with their images": fate.lost},
-        "annotations in earlier data sets": {"": fate.earlier},
-        "annotations excluded": {"on request": fate.excluded},
-        "annotations skipped": fate.skipped,
-        "mended": split.repairs,
-        "unusual": split.traits,
-    }
-    return [
-        [what, _reason(reason), _count(count)]
-        for what, reasons in counts.items()
-        for reason, count in reasons.items()
-        if count
-    ]
-
-
-def _reason(reason: str) -> str:
-    fault = FAULTS.get(reason)
-    return f"{reason}: {escaped(fault.meaning)}" if fault else escaped(reason)
-
-
-def _classes(labels: list[Label]) -> list[str]:
-    if not labels:
-        return []
-    head, shown = ["label", "name"], labels[:_SHOWN_CLASSES]
-    rows = [[str(label.id), escaped(label.name)] for label in shown]
-    if any(label.text for label in labels):
-        head.append("text")
-        rows = [[*row, escaped(label.text)] for row, label in zip(rows, shown, strict=True)]
-    more = _more(labels, _SHOWN_CLASSES, "label_map.pbtxt")
-    return _section("## Classes", table(head, rows), *more)
-
-
-def _features(features: list[FeatureEntry]) -> list[str | Sequence[str]]:
-    rows = [
-        [escaped(f.key), f.kind, _values(f), f.content.replace("_", " "), escaped(f.doc)]
-        for f in features[:_SHOWN_FEATURES]
-    ]
-    head = ("key", "type", "values", "content", "meaning, unit, order")
-    return [table(head, rows), *_more(features, _SHOWN_FEATURES, MANIFEST_NAME)]
-
-
-def _more(items: Sequence[object], shown: int, file: str) -> list[str]:
-    more = len(items) - shown
-    return [f"And {_count(more)} more, in `{file}`."] if more > 0 else []
-
-
-def _values(feature: FeatureEntry) -> str:
-    values = "0 or more" if feature.repeated else "at most 1" if feature.optional else "1"
-    return f"{values} a step" if feature.per_step else values
-
-
-def _licenses(splits: Mapping[str, SplitSummary]) -> list[str | Sequence[str]]:
-    if not any(split.licenses for split in splits.values()):
-        return ["The sources say nothing of licenses."]
-    rows = [
-        [escaped(name), str(found.id), escaped(found.name), _link(found.url), _count(found.records)]
-        for name, split in splits.items()
-        for found in split.licenses
-    ]
-    without = {
-        name: split.records - sum(found.records for found in split.licenses)
-        for name, split in splits.items()
-    }
-    return [
-        "What the annotation files say of the images; nobody has checked it.",
-        table(("split", "id", "license", "URL", "records"), rows),
-        *(f"{_count(n)} records of {escaped(name)} have none." for name, n in without.items() if n),
-    ]
-
-
-def _link(url: str) -> str:
-    return f"<{url}>" if is_link(url) and "|" not in url else escaped(url)
-
-
-def _sources(manifest: Manifest) -> list[str | Sequence[str]]:
-    kind = source_kind(manifest)
-    files = [
-        [escaped(name), f.kind, *map(_count, (f.images, f.annotations, f.categories))]
-        for name, split in manifest.splits.items()
-        for f in split.sources
-    ]
-    head = ("split", "annotation file", "images", "annotations", "categories")
-    options = sorted(manifest.plan.options.items())
-    rows = [[escaped(name), escaped(value)] for name, value in options if value]
-    return [
-        f"From {kind}. The same sources and these options give the same bytes again.",
-        *([table(head, files)] if files else []),
-        table(("option", "value"), rows),
-    ]
-
-
-def _reading(manifest: Manifest) -> list[str]:
-    ways = reading_code(manifest)
-    if not ways:
-        return []
-    lines = _section("## How to read it")
-    for way in ways:
-        lines += _section(f"### {way.title}", way.needs, code_block("python", way.lines))
-    if _is_sequence(manifest):
-        text = "TFDS reads Examples alone, and these records are SequenceExamples."
-        lines += _section("### TFDS", text)
-    elif not is_read_by_tfds(manifest):
-        text = (
-            "`tfds.builder_from_directory` finds shards of plain names: write the data set"
-            " with `--shard_names plain`."
-        )
-        lines += _section("### TFDS", text)
-    return lines
-
-
-def _is_sequence(manifest: Manifest) -> bool:
-    return any(feature.per_step for feature in manifest.features)
-
-
-def _count(number: int) -> str:
-    return f"{number:,}"
-
-
-# --- the code that reads a data set: a few lines each, and they run
-
-
-class ReadingCode(NamedTuple):
-    """One way to read a data set.
-
-    Attributes:
-        title: reader's name.
-        needs: what is to be installed, a line of Markdown.
-        lines: lines of Python.
-    """
-
-    title: str
-    needs: str
-    lines: list[str]
-
-
-def is_read_by_tfds(manifest: Manifest) -> bool:
-    """Return whether TFDS finds the shards of a data set, and can read their records."""
-    is_plain = manifest.plan.options.get("shard_names") == PLAIN
-    return is_plain and not _is_sequence(manifest)
-
-
-def reading_code(manifest: Manifest) -> list[ReadingCode]:
-    """Return the ways to read a data set's first split that has shards; none where none has.
-
-    Each runs in the folder of the data set, or with `root` set to its path or `gs://` URI.
-    """
-    if not manifest.shards:
-        return []
-    split = manifest.shards[0].split
-    ways = [
-        _way(
-            "tf.data",
-            "`pip install 'beam-tfrec[tensorflow]'`",
-            ["import readers"],
-            f'dataset = readers.load(root, "{split}", shuffle=True)'
-            "  # or batch_size=8, see its help",
-            *_PRINT_KEYS,
-        ),
-        _way(
-            "tf.data, without this package",
-            "`pip install tensorflow`",
-            ["import json", "import tensorflow as tf"],
-            *_plain_tf_data(manifest.features, split),
-        ),
-        _way(
-            "PyTorch",
-            "`pip install beam-tfrec torch`; no TensorFlow",
-            ["import readers", "from torch.utils.data import DataLoader"],
-            f'records = readers.open(root, "{split}")  # records[0]: NumPy arrays and bytes by key',
-            "loader = DataLoader(records, batch_size=8, shuffle=True, collate_fn=list)",
-            "for batch in loader:",
-            "    print(len(batch))",
-        ),
-        _way(
-            "Grain",
-            "`pip install beam-tfrec grain`",
-            ["import grain", "import readers"],
-            f'dataset = grain.MapDataset.source(readers.open(root, "{split}")).seed(0).shuffle()',
-            "for record in dataset.slice(slice(8)):",
-            "    print(record.keys())",
-        ),
-    ]
-    tfds = _way(
-        "TFDS",
+{_ROOT}
+dataset = grain.MapDataset.source(readers.open(root, "SPLIT")).seed(0).shuffle()
+for record in dataset.slice(slice(8)):
+    print(record.keys())""",
+    ),
+    (
+        _TFDS,
         "`pip install tensorflow tensorflow-datasets`",
-        ["import tensorflow_datasets as tfds"],
-        "builder = tfds.builder_from_directory(root)",
-        f'dataset = builder.as_dataset(split="{split}[:50%]")',
-        *_PRINT_KEYS,
-    )
-    return [*ways, tfds] if is_read_by_tfds(manifest) else ways
+        f"""import tensorflow_datasets as tfds
 
+{_ROOT}
+builder = tfds.builder_from_directory(root)
+dataset = builder.as_dataset(split="SPLIT[:50%]")
+{_PRINT_KEYS}""",
+    ),
+)
+"""Title, what to install, and code of each way to read a data set."""
 
-def _way(title: str, needs: str, imports: Sequence[str], *lines: str) -> ReadingCode:
-    return ReadingCode(title, needs, [*imports, "", _ROOT, *lines])
-
-
-def _plain_tf_data(features: list[FeatureEntry], split: str) -> list[str]:
-    steps = [feature for feature in features if feature.per_step]
-    context = [feature for feature in features if not feature.per_step]
-    parse = "tf.io.parse_single_example(record, features)"
-    if steps:
-        parse = "tf.io.parse_single_sequence_example(record, features, steps)"
-    return [
-        'shards = json.load(tf.io.gfile.GFile(f"{root}/manifest.json"))["shards"]',
-        f'files = [f"{{root}}/{{s[\'file\']}}" for s in shards if s["split"] == "{split}"]',
-        *_spec("features", context),
-        *(_spec("steps", steps) if steps else []),
-        "dataset = tf.data.TFRecordDataset(files)",
-        f"dataset = dataset.map(lambda record: {parse})",
-    ]
-
-
-def _spec(name: str, features: list[FeatureEntry]) -> list[str]:
-    # Keys may be any text: as `ascii` writes them they are one literal on one line.
-    return [
-        f"{name} = {{",
-        *(f"    {feature.key!a}: {_parser(feature)}," for feature in features),
-        "}",
-    ]
-
-
-def _parser(feature: FeatureEntry) -> str:
-    dtype = _DTYPES[feature.kind]
-    if feature.repeated:
-        return f"tf.io.RaggedFeature({dtype})"
-    if feature.per_step:
-        return f"tf.io.FixedLenSequenceFeature([], {dtype})"
-    if feature.optional:
-        return f"tf.io.FixedLenFeature([], {dtype}, {_DEFAULTS[feature.kind]})"
-    return f"tf.io.FixedLenFeature([], {dtype})"
-
-
+_PARSE = (
+    "tf.io.parse_single_example(record, features)",
+    "tf.io.parse_single_sequence_example(record, features, steps)",
+)
 _MOST_CHARACTERS = 100
-
 # Control, bidi and invisible characters, separators of lines, halves of surrogate pairs, tags.
 _UNSEEN = re.compile(
     "[\x00-\x1f\x7f-\xa0\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2000-\u200f"
@@ -388,11 +131,55 @@ _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _MARKS = str.maketrans(_ENTITIES | {mark: f"\\{mark}" for mark in "\\`*_[]{}|~$@"})
 _LINK = re.compile(r"(?i)(:)(?=//)|(?<=www)(\.)")  # what GitHub makes a link of by itself
 
+BLANK_SEAL = f"beam-tfrec-sha256:{'0' * 64}"
+"""Place of the seal in a text, before anything that comes from the data."""
+
+_SEAL = re.compile(rb"beam-tfrec-sha256:([0-9a-f]{64})")
+
+
+class Markdown(str):
+    """Text that is Markdown already."""
+
+
+def data_card(manifest: Manifest) -> str:
+    """Return the data card of a data set, in Markdown."""
+    marker = f"<!-- {BLANK_SEAL}: made by beam-tfrec; once edited it is yours, and stays -->"
+    blocks = [
+        f"{marker}\n# TFRecord data set of layout {escaped(manifest.layout)}",
+        _what_it_is(manifest),
+        "## Splits",
+        *_splits(manifest),
+        *_left_out(manifest.splits),
+        *_classes(manifest.plan.labels),
+        "## Features of every record",
+        _features(manifest.features),
+        "## Licenses",
+        _licenses(manifest.splits),
+        "## How it was made",
+        *_sources(manifest),
+        *_reading(manifest),
+        "## Files",
+        table(("file", "what it holds"), [map(Markdown, row) for row in _FILES.items()]),
+    ]
+    return sealed("\n\n".join(blocks) + "\n")
+
+
+def source_kind(manifest: Manifest) -> str:
+    """Return what a data set was made from, in words."""
+    kinds = [text for option, text in _SOURCES.items() if option in manifest.plan.options]
+    return (kinds or [_SOURCES_BY_LAYOUT.get(manifest.layout, "sources of the user's own")])[0]
+
+
+def table(head: Sequence[str], rows: Iterable[Iterable[str | int]]) -> str:
+    """Return a table; text in its cells is escaped, except for Markdown."""
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(map(_cell, row))} |" for row in rows)])
+
 
 def escaped(text: str) -> str:
     r"""Return text that Markdown shows as it is, on one line, anywhere but at the line's beginning.
 
-    What cannot be seen is shown as Python escapes it; of long text the first characters.
+    Unseen characters are shown as Python escapes them; long text is cut.
 
     >>> escaped("a|b <script>\n"), escaped("http://x.org/_a_")
     ('a\\|b &lt;script&gt;\\\\n', 'http\\://x.org/\\_a\\_')
@@ -413,27 +200,6 @@ def seen(text: str, most_characters: int) -> str:
     return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], shown)
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """Return the lines of a table, whose cells are Markdown already."""
-    cells = [[str(cell) for cell in row] for row in rows]
-    return [
-        f"| {' | '.join(head)} |",
-        f"|{'---|' * len(head)}",
-        *(f"| {' | '.join(row)} |" for row in cells),
-    ]
-
-
-def code_block(language: str, lines: Iterable[str]) -> list[str]:
-    """Return the lines of a fenced block; no line of the code may begin with a backtick."""
-    return [f"```{language}", *lines, "```"]
-
-
-BLANK_SEAL = f"beam-tfrec-sha256:{'0' * 64}"
-"""What a text holds once, before anything that comes from the data, where its seal will stand."""
-
-_SEAL = re.compile(rb"beam-tfrec-sha256:([0-9a-f]{64})")
-
-
 def sealed(text: str) -> str:
     """Return a text with its seal in the place of `BLANK_SEAL`.
 
@@ -451,3 +217,184 @@ def is_sealed(data: bytes) -> bool:
         return False
     blank = data[: found.start(1)] + b"0" * 64 + data[found.end(1) :]
     return hashlib.sha256(blank).hexdigest().encode() == found[1]
+
+
+def is_read_by_tfds(manifest: Manifest) -> bool:
+    """Return whether TFDS finds the shards of a data set, and can read their records."""
+    is_plain = manifest.plan.options.get("shard_names") == PLAIN
+    return is_plain and not _is_sequence(manifest)
+
+
+def _cell(value: str | int) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return value if isinstance(value, Markdown) else escaped(value)
+
+
+def _what_it_is(manifest: Manifest) -> str:
+    splits = manifest.splits.values()
+    records, shards = sum(s.records for s in splits), sum(s.shards for s in splits)
+    message = "tf.train.SequenceExample" if _is_sequence(manifest) else "tf.train.Example"
+    return (
+        f"{records:,} records (`{message}`) in {shards:,} shards of uncompressed TFRecord,"
+        f" {sum(s.bytes for s in splits):,} bytes, written by beam-tfrec in format version"
+        f" {manifest.format_version}.\n"
+        f"`{MANIFEST_NAME}` names every shard with its size and checksums. It was written last:"
+        " it says that the data set is complete, and a reader takes the files from it."
+    )
+
+
+def _splits(manifest: Manifest) -> Iterator[str]:
+    head = ("split", "records", "shards", "bytes", "samples in the sources")
+    rows: list[list[str | int]] = [
+        [
+            *(name, split.records, split.shards, split.bytes, split.listed),
+            *(split.annotations.written, split.annotations.listed),
+        ]
+        for name, split in manifest.splits.items()
+    ]
+    yield table((*head, "annotations written", "annotations in the sources"), rows)
+    if by := manifest.plan.options.get("split_by"):
+        yield f"The splits were drawn by {escaped(by)}, see the options below."
+    for pair in manifest.duplicates or ():
+        (one, other), names = map(escaped, pair.splits), map(escaped, pair.names)
+        yield (
+            f"**{pair.contents:,} sources of {one} have the bytes of one of {other}**, such as"
+            f" {' and '.join(names)}: see `{DUPLICATES_NAME}`."
+        )
+
+
+def _left_out(splits: Mapping[str, SplitSummary]) -> Iterator[str]:
+    rows = [(name, *row) for name, split in splits.items() for row in _fates(split)]
+    if rows:
+        yield "## What is not as in the sources"
+        yield f"Every sample and annotation rejected or dropped is a line of `{REJECTED_NAME}`."
+        yield table(("split", "what", "reason", "count"), rows)
+
+
+def _fates(split: SplitSummary) -> Iterator[tuple[str, str, int]]:
+    """Yield (what, reason, count) of everything that is not as in the sources."""
+    fate = split.annotations
+    counts: Mapping[str, Mapping[str, int]] = {
+        "samples rejected": split.rejected,
+        "samples in earlier data sets": {"": split.earlier},
+        "samples excluded": {"on request": split.excluded},
+        "samples skipped": split.skipped,
+        "annotations dropped": fate.dropped,
+        "annotations lost": {"with their images": fate.lost},
+        "annotations in earlier data sets": {"": fate.earlier},
+        "annotations excluded": {"on request": fate.excluded},
+        "annotations skipped": fate.skipped,
+        "mended": split.repairs,
+        "unusual": split.traits,
+    }
+    for what, reasons in counts.items():
+        for reason, count in reasons.items():
+            fault = FAULTS.get(reason)
+            if count:
+                yield what, f"{reason}: {fault.meaning}" if fault else reason, count
+
+
+def _classes(labels: Sequence[Label]) -> Iterator[str]:
+    if labels:
+        shown, more = labels[:_SHOWN_CLASSES], len(labels) - _SHOWN_CLASSES
+        yield "## Classes"
+        rows = [(str(label.id), label.name, label.text) for label in shown]
+        width = 3 if any(label.text for label in labels) else 2
+        yield table(("label", "name", "text")[:width], [row[:width] for row in rows])
+        if more > 0:
+            yield f"And {more:,} more, in `label_map.pbtxt`."
+
+
+def _features(features: Sequence[FeatureEntry]) -> str:
+    head = ("key", "type", "values", "content", "meaning, unit, order")
+    return table(
+        head, [(f.key, f.kind, _values(f), f.content.replace("_", " "), f.doc) for f in features]
+    )
+
+
+def _values(feature: FeatureEntry) -> str:
+    values = "0 or more" if feature.repeated else "at most 1" if feature.optional else "1"
+    return f"{values} a step" if feature.per_step else values
+
+
+def _licenses(splits: Mapping[str, SplitSummary]) -> str:
+    if not any(split.licenses for split in splits.values()):
+        return "The sources name no licenses."
+    rows: list[tuple[str | int, ...]] = []
+    for name, split in splits.items():
+        for found in split.licenses:
+            is_shown = is_link(found.url) and "|" not in found.url
+            url = Markdown(f"<{found.url}>") if is_shown else found.url
+            rows.append((name, str(found.id), found.name, url, found.records))
+        if without := split.records - sum(found.records for found in split.licenses):
+            rows.append((name, "", "none", "", without))
+    listed = table(("split", "id", "license", "URL", "records"), rows)
+    return f"Licenses of the images as the annotation files state them, unchecked.\n\n{listed}"
+
+
+def _sources(manifest: Manifest) -> Iterator[str]:
+    kind = source_kind(manifest)
+    yield f"From {kind}. The same sources and these options give the same bytes again."
+    files = [
+        (name, file.kind, file.images, file.annotations, file.categories)
+        for name, split in manifest.splits.items()
+        for file in split.sources
+    ]
+    if files:
+        yield table(("split", "annotation file", "images", "annotations", "categories"), files)
+    options = sorted(manifest.plan.options.items())
+    yield table(("option", "value"), [row for row in options if row[1]])
+
+
+def _reading(manifest: Manifest) -> Iterator[str]:
+    """Yield the ways to read a data set's first split that has shards.
+
+    The code runs in the folder of the data set, or with `root` set to its path or `gs://` URI.
+    """
+    if not manifest.shards:
+        return
+    yield "## How to read it"
+    for title, needs, code in _WAYS:
+        if title == _TFDS and not is_read_by_tfds(manifest):
+            continue
+        lines = code.replace("SPLIT", manifest.shards[0].split)
+        if "FEATURES" in code:
+            lines = lines.replace("PARSE", _PARSE[_is_sequence(manifest)])
+            lines = lines.replace("FEATURES", _spec(manifest.features))
+        yield f"### {title}\n\n{needs}\n\n```python\n{lines}\n```"
+    if _is_sequence(manifest):
+        yield f"### {_TFDS}\n\nTFDS reads Examples alone, and these records are SequenceExamples."
+    elif not is_read_by_tfds(manifest):
+        yield (
+            f"### {_TFDS}\n\n`tfds.builder_from_directory` finds shards of plain names: write the"
+            " data set with `--shard_names plain`."
+        )
+
+
+def _is_sequence(manifest: Manifest) -> bool:
+    return any(feature.per_step for feature in manifest.features)
+
+
+def _spec(features: Sequence[FeatureEntry]) -> str:
+    """Return the code of the features that `tf.io` parses."""
+    parts = {"features": [f for f in features if not f.per_step]}
+    if steps := [feature for feature in features if feature.per_step]:
+        parts["steps"] = steps
+    lines: list[str] = []
+    for name, some in parts.items():
+        # Keys may be any text: as `ascii` writes them they are one literal on one line.
+        rows = (f"    {feature.key!a}: {_parser(feature)}," for feature in some)
+        lines += [f"{name} = {{", *rows, "}"]
+    return "\n".join(lines)
+
+
+def _parser(feature: FeatureEntry) -> str:
+    dtype = _DTYPES[feature.kind]
+    if feature.repeated:
+        return f"tf.io.RaggedFeature({dtype})"
+    if feature.per_step:
+        return f"tf.io.FixedLenSequenceFeature([], {dtype})"
+    if feature.optional:
+        return f"tf.io.FixedLenFeature([], {dtype}, {_DEFAULTS[feature.kind]})"
+    return f"tf.io.FixedLenFeature([], {dtype})"
