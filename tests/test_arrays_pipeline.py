@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pipelines.arrays import COMMAND
-from tests.array_runs import npy_bytes, parsed, random_images, run_arrays
+from tests.array_runs import parsed, random_images, run_arrays
 from tests.coco_command import counts, shard_paths
 from tests.gcs_stand_in import GcsStandIn
 
@@ -42,25 +42,6 @@ def label() -> Any:
 
 def by_content(found: list[dict[str, Any]]) -> dict[bytes, int]:
     return {row["image"].tobytes(): int(row["label"]) for row in found}
-
-
-def of_the_tutorial(items: int, side: int, tmp_path: Path) -> None:
-    """Convert random arrays with labels of 0 to 9, and read all of them back."""
-    import tensorflow as tf
-
-    images = random_images(items, side)
-    labels = np.random.default_rng(1).integers(0, 10, items)
-    np.savez(tmp_path / "a.npz", images=images, labels=labels)
-
-    manifest = committed(
-        tmp_path / "out", "--arrays", tmp_path / "a.npz", "--label_array", "labels"
-    )
-
-    found = parsed(tmp_path / "out", tf.uint8, label=label())
-    assert manifest["splits"]["train"]["records"] == len(found) == items
-    assert {(r["height"], r["width"], r["depth"]) for r in found} == {(side, side, 3)}
-    expected = {row.tobytes(): int(n) for row, n in zip(images, labels, strict=True)}
-    assert by_content(found) == expected
 
 
 def test_arrays_of_several_sizes_are_padded_to_batches(tmp_path: Path) -> None:
@@ -117,26 +98,6 @@ def test_types_of_values(dtype: str, save: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(row["image"].view(values.dtype), expected)
 
 
-def test_names_of_classes_are_numbered(source: Path, tmp_path: Path) -> None:
-    import tensorflow as tf
-
-    names = np.array(["ox", "cat", "dog"])[LABELS % 3]
-    np.save(source / "y.npy", names)
-
-    manifest = committed(
-        tmp_path / "out", "--arrays", source / "x.npy", "--label_array", source / "y.npy"
-    )
-
-    assert manifest["plan"]["labels"] == [
-        {"id": 0, "name": "cat"},
-        {"id": 1, "name": "dog"},
-        {"id": 2, "name": "ox"},
-    ]
-    found = by_content(parsed(tmp_path / "out", tf.uint8, label=label()))
-    ids = {"cat": 0, "dog": 1, "ox": 2}
-    assert found == {i.tobytes(): ids[str(n)] for i, n in zip(IMAGES, names, strict=True)}
-
-
 def test_splits_are_given_as_keras_has_them(tmp_path: Path) -> None:
     import tensorflow as tf
 
@@ -166,20 +127,13 @@ def test_splits_are_given_as_keras_has_them(tmp_path: Path) -> None:
     assert run_arrays(*arguments, "--output", out).out.startswith("already complete: ")
 
 
-@pytest.mark.parametrize("kind", ["packed.npz", "folder"])
-def test_a_finished_data_set_is_recognised(kind: str, source: Path, tmp_path: Path) -> None:
-    np.savez(source.parent / "a.npz", x=IMAGES, y=LABELS)
-    np.savez_compressed(source.parent / "packed.npz", x=IMAGES, y=LABELS)
-    given = source / "x.npy" if kind == "x.npy" else source.parent / kind
-    arguments = ("--arrays", source if kind == "folder" else given, "--label_array", "y")
-    out = tmp_path / "out"
+def test_a_finished_data_set_is_recognised(source: Path, tmp_path: Path) -> None:
+    arguments, out = ("--arrays", source, "--label_array", "y"), tmp_path / "out"
     committed(out, *arguments)
 
     assert run_arrays(*arguments, "--output", out).out.startswith("already complete: ")
 
     np.save(source / "y.npy", LABELS[::-1])
-    np.savez(source.parent / "a.npz", x=IMAGES, y=LABELS[::-1])
-    np.savez(source.parent / "packed.npz", x=IMAGES, y=LABELS[::-1])
     assert run_arrays(*arguments, "--output", out).ended == (5, "E-OUT-PLAN")
 
 
@@ -191,47 +145,17 @@ def test_bytes_do_not_depend_on_how_the_file_is_packed(source: Path, tmp_path: P
     assert [p.read_bytes() for p in shard_paths(one)] == [p.read_bytes() for p in shard_paths(two)]
 
 
-@pytest.mark.parametrize("name", ["packed.npz", ""])
 def test_arrays_of_a_bucket_are_read_by_ranges(
-    name: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    np.savez(source.parent / "a.npz", x=IMAGES, y=LABELS)
-    np.savez_compressed(source.parent / "packed.npz", x=IMAGES, y=LABELS)
-    local = source / name if name in ("x.npy", "") else source.parent / name
-    committed(tmp_path / "here", "--arrays", local, "--label_array", "y")
+    np.savez_compressed(tmp_path / "packed.npz", x=IMAGES, y=LABELS)
+    committed(tmp_path / "here", "--arrays", tmp_path / "packed.npz", "--label_array", "y")
     with GcsStandIn() as gcs:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
-        for path in source.iterdir():
-            gcs.put("b", f"arrays/{path.name}", path.read_bytes())
-        for path in source.parent.glob("*.npz"):
-            gcs.put("b", path.name, path.read_bytes())
-        uri = f"gs://b/{local.relative_to(source.parent)}"
-        out = tmp_path / "out"
-        committed(out, "--arrays", uri, "--label_array", "y")
-        assert run_arrays("--arrays", uri, "--label_array", "y", "--output", out).out.startswith(
-            "already complete: "
-        )
+        gcs.put("b", "packed.npz", (tmp_path / "packed.npz").read_bytes())
+        committed(tmp_path / "out", "--arrays", "gs://b/packed.npz", "--label_array", "y")
     shards = [path.read_bytes() for path in shard_paths(tmp_path / "out")]
     assert shards == [path.read_bytes() for path in shard_paths(tmp_path / "here")]
-
-
-@pytest.mark.parametrize(
-    ("write", "ended"),
-    [
-        (lambda f: np.save(f / "x.npy", np.array([None] * 60)), (3, "E-ARR-TYPE")),
-        (lambda f: (f / "x.npy").write_bytes(npy_bytes(IMAGES)[:-1]), (3, "E-ARR-HEADER")),
-    ],
-    ids=["objects", "cut"],
-)
-def test_bad_arrays_stop_the_run(
-    write: Any, ended: tuple[int, str], source: Path, tmp_path: Path
-) -> None:
-    write(source)
-    run = run_arrays(
-        *("--arrays", source / "x.npy", "--label_array", "y", "--output", tmp_path / "out")
-    )
-    assert run.ended == ended
-    assert not (tmp_path / "out/manifest.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -295,14 +219,3 @@ def test_archives_are_unpacked_in_the_spool_dir(source: Path, tmp_path: Path) ->
     spool.mkdir()
     committed(tmp_path / "out", *arguments)
     assert [*spool.iterdir()] == []
-
-
-def test_pieces_are_spread_over_a_cluster(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    arguments = ("--arrays", source, "--label_array", "y")
-    committed(tmp_path / "here", *arguments)
-    monkeypatch.setattr("transforms.sources.read_arrays.is_in_process", lambda pipeline: False)
-    committed(tmp_path / "spread", *arguments)
-    here, spread = (shard_paths(tmp_path / name) for name in ("here", "spread"))
-    assert [path.read_bytes() for path in here] == [path.read_bytes() for path in spread]

@@ -1,5 +1,4 @@
 import os
-import random
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -296,28 +295,3 @@ def test_each_blob_is_looked_for_in_its_own_root(
             (PANOPTIC, PinTally(2, 1, 1, pngs, "not there.png", "spare.png", 1, 1)),
         ]
         assert_that(pinned.tallies, equal_to(tallies), label="tallies")
-
-
-def test_many_samples_each_come_out_once(test_pipeline: Callable[[], beam.Pipeline]) -> None:
-    entries = [Entry(f"{n}.jpg", n, f"pin {n}") for n in range(1, 3001)]
-    samples = [sample(str(n), f"{n}.jpg") for n in range(1, 3001)]
-    random.Random(0).shuffle(samples)
-
-    with test_pipeline() as pipeline:
-        pinned = pin(pipeline, samples, {"train": entries})
-        described = pinned.samples | beam.Map(lambda s: (s.key, *s.blobs))
-        expected = [(str(n), Blob("train", f"{n}.jpg", n, f"pin {n}")) for n in range(1, 3001)]
-        assert_that(described, equal_to(expected), label="samples")
-        digest = f"{listing_digest(entries):x}"
-        tally = PinTally(3000, 0, 0, digest, "", "", 3000, 3000 * 3001 // 2)
-        assert_that(pinned.tallies, equal_to([("train", tally)]), label="tallies")
-
-
-def test_samples_without_any_listing_are_all_missing(
-    test_pipeline: Callable[[], beam.Pipeline],
-) -> None:
-    with test_pipeline() as pipeline:
-        pinned = pin(pipeline, [sample("1", "b.jpg"), sample("2", "a.jpg")], {})
-        assert_that(pinned.samples, equal_to([]), label="samples")
-        tally = PinTally(2, 2, 0, "0", "a.jpg", "")
-        assert_that(pinned.tallies, equal_to([("train", tally)]), label="tallies")

@@ -241,14 +241,14 @@ def test_same_bytes_in_processes_of_any_hash_seed(
 ) -> None:
     started = [
         start_coco(*given.arguments(tmp_path / seed), PYTHONHASHSEED=seed)
-        for seed in ("0", "1", "random")
+        for seed in ("0", "random")
     ]
-    for process, seed in zip(started, ("0", "1", "random"), strict=True):
+    for process, seed in zip(started, ("0", "random"), strict=True):
         run = finish(process)
         assert run.code == 0, run.err
         assert digests(tmp_path / seed, *DATA) == reference
-    whole = [digests(tmp_path / seed) for seed in ("0", "1", "random")]
-    assert whole[0] == whole[1] == whole[2]  # equal sources, mtimes too: every last file
+    whole = [digests(tmp_path / seed) for seed in ("0", "random")]
+    assert whole[0] == whole[1]  # equal sources, mtimes too: every last file
 
 
 def test_same_bytes_from_shuffled_annotation_files(
@@ -308,24 +308,12 @@ def records_of_shards(manifest: Manifest) -> list[int]:
     return [shard.records for shard in manifest.shards]
 
 
-@dataclass(eq=False)
-class ConvertCoco(beam.PTransform):
-    """A user's own composite around `build`, so that one pipeline can hold several."""
-
-    config: coco.CocoConfig
-
-    def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection[Manifest]:
-        return coco.build(root, self.config)
-
-
 MEBIBYTE = bytes(2**20)
 
 
 @dataclass(frozen=True)
 class BrokenLayout(DetectionLayout):
     """A layout that fails for some images, as a user's may."""
-
-    blurred_key: str = ""
 
     def build(
         self, sample: Sample, images: Sequence[EncodedImage], labels: Labels
@@ -335,7 +323,7 @@ class BrokenLayout(DetectionLayout):
             raise KeyError("no such thing")
         if sample.key == "3" and isinstance(built, Built):  # 2 GiB, all of them the same one
             built.features["image/encoded"] = (Kind.BYTES, [MEBIBYTE] * 2048)
-        return Unfit("E-TOO-BLURRED", "by 3") if sample.key == self.blurred_key else built
+        return built
 
 
 def test_samples_that_a_layout_cannot_build_are_rejected(
@@ -354,21 +342,6 @@ def test_samples_that_a_layout_cannot_build_are_rejected(
     details = [line["detail"] for line in rejected_of(tmp_path / "out")]
     assert details[0] == "KeyError: 'no such thing'"
     assert re.fullmatch(r"21\d{8} bytes, the limit is 2147483647", details[1])
-
-
-def test_a_layouts_own_code_is_counted(
-    make_coco: MakeCoco, tmp_path: Path, test_pipeline: MakePipeline
-) -> None:
-    """Whatever a user's layout calls its reason, the run counts it and goes on."""
-    (tmp_path / "out").mkdir()
-    layout, budget = BrokenLayout(blurred_key="1"), RejectBudget(count=1)
-    config = config_of(
-        make_coco(1), tmp_path / "out", layout=layout, budget=budget, allow_empty=True
-    )
-    with test_pipeline() as pipeline:
-        coco.build(pipeline, config)
-    (line,) = rejected_of(tmp_path / "out")
-    assert "by 3" in line["detail"]
 
 
 @pytest.mark.parametrize(

@@ -299,15 +299,6 @@ def test_rejects_of_another_layout_exclude_nothing(per_annotation: bool) -> None
         read_counted([CocoSource(data, "f.json")], "dev", rules, {"dev": {"5": rejected_for}})
 
 
-def test_each_object_carries_its_own_outline() -> None:
-    polygons = [[0, 0, 4, 0, 4, size] for size in (1, 2)]
-    entries = [annotation(n, segmentation=[polygon]) for n, polygon in enumerate(polygons)]
-    samples, _, _ = read(coco([image()], entries), per_annotation=True, segmentations=True)
-    assert [msgspec.msgpack.decode(s.payload, type=list[Segmentation]) for s in samples] == [
-        [Segmentation(polygons_px=[list(map(float, polygon))])] for polygon in polygons
-    ]
-
-
 # --- real files, in any order, and sums whatever they hold ---
 
 

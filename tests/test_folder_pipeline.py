@@ -74,19 +74,6 @@ def test_every_photo_with_its_class(tmp_path: Path) -> None:
         assert value(example, "image/key/sha256") == [hashlib.sha256(data).hexdigest().encode()]
 
 
-def test_other_files_are_counted_and_skipped(tmp_path: Path) -> None:
-    others = dict.fromkeys(
-        ["labels.csv", ".DS_Store", "cat/Thumbs.db", "cat/.1.jpg.swp", "dog/readme.txt"], b"text"
-    )
-    root = write(write(tmp_path / "in"), others)
-    (root / "empty class").mkdir()
-    manifest = committed(tmp_path / "out", "--images", root)
-    train = manifest["splits"]["train"]
-    assert train["skipped"] == {"hidden": 2, "not_called_an_image": 3}
-    assert (train["listed"], train["planned"], train["records"]) == (10, 5, 5)
-    assert labels_of(manifest) == [(0, "cat"), (1, "dog"), (2, "emu")]
-
-
 def test_a_folder_without_images_stops_the_run(tmp_path: Path) -> None:
     root = write(tmp_path / "in", {"cat/a.txt": b"text"})
     code, line = ended("--images", root, "--output", tmp_path / "out")

@@ -81,17 +81,6 @@ def test_records_hold_both_files_and_the_high_name(tmp_path: Path) -> None:
     assert [feature["key"] for feature in manifest["features"]] == ["filename", "hr", "lr"]
 
 
-def test_folders_and_extensions_may_differ(tmp_path: Path) -> None:
-    low, high = tmp_path / "X4" / "a", tmp_path / "HR" / "a"
-    low.mkdir(parents=True)
-    high.mkdir(parents=True)
-    (low / "1x4.bmp").write_bytes(literal_png(1, 1, 0))
-    (high / "1.png").write_bytes(literal_png(4, 4, 0))
-    roots = low.parent, high.parent
-    committed_by(pairs.run, tmp_path / "out", *sources(roots), "--low_suffix", "x4")
-    assert names(tmp_path / "out") == ["a/1.png"]
-
-
 @pytest.mark.parametrize(("flags", "records"), [([], 0), (["--scale", 2], 6)])
 def test_suffix_follows_the_scale_unless_given(
     flags: list[object], records: int, tmp_path: Path

@@ -64,13 +64,6 @@ def test_skipped_names(name: str, why: str) -> None:
     assert why_skipped(name) == why
 
 
-def test_skipped_files_are_counted_per_split() -> None:
-    assert read("cat/Thumbs.db") == [
-        SplitSource("train", listed=1, skipped={"not_called_an_image": 1})
-    ]
-    assert read(".git/config") == [SplitSource("train", listed=1, skipped={"hidden": 1})]
-
-
 def test_a_file_outside_class_folders_is_rejected() -> None:
     assert read("1.jpg") == [
         Rejected(

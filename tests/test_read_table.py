@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from schemas.columns import BOOL, FLOAT, INT, LIST, TEXT, ColumnFacts, add_facts
+from schemas.columns import FLOAT, INT, TEXT, ColumnFacts
 from schemas.faults import Rejected
 from schemas.fields import labels_of, row_bytes, row_of
 from schemas.samples import Blob, Sample
@@ -211,13 +211,6 @@ def test_bad_json_lines(line: bytes, code: str, detail: str, tmp_path: Path) -> 
     assert found == [Row(0, 1, {}), BadRow(1, 2, code, detail), Row(2, 3, {"a": 1})]
 
 
-def test_json_nested_without_end(tmp_path: Path) -> None:
-    (row,) = rows(tmp_path / "t.jsonl", b'{"a":' + b"[" * 100_000)
-
-    assert isinstance(row, BadRow)
-    assert row.code == "E-ROW-JSON"
-
-
 def test_rows_of_parquet(tmp_path: Path) -> None:
     import datetime
     import decimal
@@ -370,17 +363,6 @@ def test_a_row_becomes_a_sample_and_its_columns_are_noted(tmp_path: Path) -> Non
         ],
         rows=2,
     )
-
-
-def test_facts_of_typed_cells(tmp_path: Path) -> None:
-    *_, note = read(tmp_path / "t.jsonl", '{"a": [1], "b": true}\n{"a": null, "c": "7"}\n')
-
-    assert isinstance(note, SplitSource)
-    assert add_facts(note.columns) == [
-        ColumnFacts("a", LIST | INT, 1),
-        ColumnFacts("b", BOOL, 1),
-        ColumnFacts("c", TEXT, 1),
-    ]
 
 
 def test_positions_follow_files_and_rows(tmp_path: Path) -> None:

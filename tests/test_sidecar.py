@@ -9,7 +9,6 @@ import pytest
 from pipelines import sidecar
 from tests.coco_command import DATA, digests, examples, rejected_of, shard_paths, value
 from tests.conftest import jpeg_bytes
-from tests.gcs_stand_in import GcsStandIn
 from tests.pipeline_command import committed_by, run_pipeline
 from tests.side_folders import labelme, sa1b, shape, sources, write_side_files
 
@@ -224,25 +223,3 @@ def test_reruns_complete_resume_and_see_changed_annotations(tmp_path: Path) -> N
 def test_wrong_flags(flags: list[object], fault: str, tmp_path: Path) -> None:
     ended = run_pipeline(sidecar.run, *flags, "--output", tmp_path / "out")
     assert (ended.code, ended.fault) == (2, fault)
-
-
-def test_buckets_hold_images_and_annotations(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folders = write_side_files(tmp_path, {f"s/{n}": CAT_AND_DOG for n in range(40)})
-    (folders[1] / "s" / "7.json").write_bytes(b"{")
-    flags = ["--num_shards", 2, "--max_rejected", 1, "--features", "boxes,polygons"]
-    committed_by(sidecar.run, tmp_path / "local", *sources(folders), *flags)
-    with GcsStandIn() as running:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.url)
-        for folder in folders:
-            for path in folder.rglob("*.j*"):
-                running.put("in", str(path.relative_to(tmp_path)), path.read_bytes())
-        for join in ([], ["--join_by", "imagePath"]):
-            paths = ["--images", "gs://in/images", "--annotations", "gs://in/json/**.json"]
-            out = tmp_path / f"out{len(join)}"
-            given = [*paths, "--anonymous", *flags, *join, "--output", out]
-            ended = run_pipeline(sidecar.run, *given)
-            assert ended.code == (3 if join else 0), ended.err  # they all name a.jpg
-    shards = [digests(tmp_path / out, "*.tfrec") for out in ("local", "out0")]
-    assert shards[0] == shards[1]

@@ -76,11 +76,6 @@ def test_tables_are_read(listed: ListedFile, is_read: bool) -> None:
     assert is_table(listed, {"train": TableFolder("train", "", "")}) is is_read
 
 
-def test_tables_that_a_glob_does_not_mean_are_not_read() -> None:
-    assert is_table(file("a.csv"), {"train": TableFolder("train", "", "a*.csv")})
-    assert not is_table(file("b.csv"), {"train": TableFolder("train", "", "a*.csv")})
-
-
 def test_a_listing_counts_what_its_reader_reads(
     tmp_path: Path, test_pipeline: Callable[[], beam.Pipeline]
 ) -> None:

@@ -138,22 +138,6 @@ def test_every_format_gives_the_same_records(tmp_path: Path) -> None:
     ]
 
 
-def test_large_rows_go_by_the_spool(tmp_path: Path) -> None:
-    rows = [{"id": n, "text": f"{n} " * 500} for n in range(50)]
-    table = write_json(tmp_path / "t.jsonl", rows)
-    spool = tmp_path / "spool"
-    spool.mkdir()
-    made = convert(tmp_path / "out", "--table", table, "--spool_dir", spool, "--order", "input")
-    apart = convert(
-        *(tmp_path / "apart", "--table", table, "--order", "input"),
-        *("--direct_running_mode", "multi_processing", "--direct_num_workers", "1"),
-    )
-
-    assert parsed(tmp_path / "out")["text"] == [row["text"].encode() for row in rows]
-    assert apart == made
-    assert [*spool.iterdir()] == []
-
-
 # --- many files ---
 
 
@@ -202,32 +186,6 @@ def test_what_is_called_a_table_and_is_none_is_not_passed_over(name: str, tmp_pa
         line = fault(tmp_path / "out", "--table", given)
         assert line.startswith("E-TAB-FORMAT ")
         assert "; mend it, or take it away" in line
-
-
-def test_a_complete_data_set_is_known_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    table = write_json(tmp_path / "t.jsonl", ROWS)
-    other = tmp_path / "folder"
-    other.mkdir()
-    (other / "t.csv").write_text("a\n1\n")
-    for argv in (["--table", table], ["--table", other]):
-        output = tmp_path / f"out-{argv[1].name}"
-        convert(output, *argv)
-        capsys.readouterr()
-        convert(output, *argv)
-        assert "already complete" in capsys.readouterr().out
-
-    (other / "t.csv").write_text("a\n2\n")
-    line = fault(tmp_path / "out-folder", "--table", other)
-    assert line.startswith("E-OUT-PLAN")
-
-
-def test_keys_that_come_twice_stop_the_run(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("k\nx\ny\nx\n")
-
-    line = fault(tmp_path / "out", "--table", tmp_path / "t.csv", "--key_column", "k")
-    assert line.startswith("E-SET-DUPLICATE split train: key 'x' stands for two samples")
 
 
 def test_rows_known_by_numbers_alone_are_not_added_to_earlier_ones(tmp_path: Path) -> None:
@@ -315,24 +273,6 @@ def test_images_beside_columns(photos: Path, tmp_path: Path) -> None:
     assert found["image/class/text"] == [b"dog", b"cat", b"cat"]
     assert [(label.id, label.name) for label in manifest.plan.labels] == [(0, "cat"), (1, "dog")]
     assert "image" not in found and "kind" not in found
-
-
-def test_missing_images_are_rejects(photos: Path, tmp_path: Path) -> None:
-    (photos / "t.csv").write_text("f,a\nx/0.jpg,1\nx/1.jpg,2\nx/9.jpg,3\n,4\n")
-    argv = ["--table", photos / "t.csv", "--image_column", "f", "--max_rejected", 2]
-    manifest = convert(tmp_path / "out", *argv)
-
-    assert manifest.splits["train"].rejected == {"E-IMG-MISSING": 1, "E-ROW-PATH": 1}
-    assert sorted(parsed(tmp_path / "out")["a"]) == [1, 2]
-
-
-def test_several_classes_a_row(tmp_path: Path) -> None:
-    rows = [{"kinds": ["b", "a"]}, {"kinds": []}, {"kinds": None}, {"kinds": "a"}]
-    table = write_json(tmp_path / "t.jsonl", rows)
-    argv = ["--table", table, "--label_column", "kinds", "--order", "input"]
-    convert(tmp_path / "out", *argv)
-
-    assert parsed(tmp_path / "out")["image/class/label"] == [[1, 0], [], [], [0]]
 
 
 def test_automls_table_as_it_is(photos: Path, tmp_path: Path) -> None:
