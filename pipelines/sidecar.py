@@ -33,7 +33,6 @@ from transforms.sources.read_samples import SourceSamples
 from transforms.sources.read_sidecar import (
     NameByField,
     ReadSideFiles,
-    SideContents,
     SideNames,
     SideObjects,
     SideReader,
@@ -95,7 +94,7 @@ class SidecarConfig(DataSetConfig):
         return {**self.images, **self.annotation_roots}
 
     @property
-    def contents(self) -> SideContents:
+    def contents(self) -> SideObjects | SideValues:
         """What samples carry of JSON files: the values that the layout has types of, or objects."""
         if isinstance(self.layout, TableLayout):
             return SideValues(self.layout.types)

@@ -73,6 +73,18 @@ class ListedFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
     position: int = -1
 
 
+class SourcePieces(NamedTuple):
+    """What readers' planning returns.
+
+    Attributes:
+        pieces: all pieces of the sources, for workers to read.
+        tallies: digests of the listings, per root; None where all sources are given as files.
+    """
+
+    pieces: beam.PCollection
+    tallies: beam.PCollection[tuple[str, PinTally]] | None
+
+
 class ListedFiles(NamedTuple):
     """What `ListFiles` returns.
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import apache_beam as beam
 import msgspec
@@ -21,7 +20,7 @@ from transforms.sources.list_blobs import (
     HIDDEN,
     ListedFile,
     ListFiles,
-    PinTally,
+    SourcePieces,
     is_file,
     is_folder,
     why_skipped,
@@ -214,18 +213,6 @@ class ArraySource:
         return name if name.endswith(NPY) else join_uri(self.folder, f"{name}{NPY}")
 
 
-class PlannedArrays(NamedTuple):
-    """What `PlanArrays` returns.
-
-    Attributes:
-        pieces: of all sources' arrays.
-        tallies: the digest of every folder's listing; None where all sources are files.
-    """
-
-    pieces: beam.PCollection[ArrayPiece]
-    tallies: beam.PCollection[tuple[str, PinTally]] | None
-
-
 def plan_pieces(
     root: str, files: Iterable[OpenedFile], source: ArraySource, access: Access = DEFAULT_ACCESS
 ) -> Iterator[ArrayPiece]:
@@ -381,22 +368,27 @@ def _check_kinds(opened: list[OpenedFile], source: ArraySource) -> None:
         what = "it holds both .npy and .npz files"
         raise RuntimeError(fault_line("E-ARG", source.uri, what, "give a folder of one kind"))
     for file in opened:
-        header = file.images.header
-        if source.dtype is not None and header.dtype != source.dtype:
-            what = f"values of {header.dtype}, and --dtype {source.dtype}"
-            remedy = "leave --dtype out: it says what two bytes without a type are"
+        if fault := _fault_of_images(file.images, source):
+            what, remedy = fault
             raise RuntimeError(fault_line("E-ARR-TYPE", file.images.where, what, remedy))
-        if header.dtype in NPY_TEXT_TYPES:
-            remedy = "name the image array with --image_array"
-            raise RuntimeError(fault_line("E-ARR-TYPE", file.images.where, "text", remedy))
-        if not header.shape and not source.one_sample_per_file:
-            what = "an array of no axes, and so of no items"
-            remedy = "give --one_sample_per_file if it is one"
-            raise RuntimeError(fault_line("E-ARR-TYPE", file.images.where, what, remedy))
-        # A header of a few bytes may tell of any number of them.
-        if file.images.rows and not header.item_bytes and not source.one_sample_per_file:
-            what, remedy = f"items of no values, its shape is {header.shape}", "save it again"
-            raise RuntimeError(fault_line("E-ARR-TYPE", file.images.where, what, remedy))
+
+
+def _fault_of_images(images: StoredArray, source: ArraySource) -> tuple[str, str] | None:
+    """Return what is wrong with an image array, and what to do."""
+    header = images.header
+    if source.dtype is not None and header.dtype != source.dtype:
+        what = f"values of {header.dtype}, and --dtype {source.dtype}"
+        return what, "leave --dtype out: it says what two bytes without a type are"
+    if header.dtype in NPY_TEXT_TYPES:
+        return "text", "name the image array with --image_array"
+    if source.one_sample_per_file:
+        return None
+    if not header.shape:
+        what = "an array of no axes, and so of no items"
+        return what, "give --one_sample_per_file if it is one"
+    if images.rows and not header.item_bytes:  # a header of a few bytes may name any number of rows
+        return f"items of no values, its shape is {header.shape}", "save it again"
+    return None
 
 
 def _sample(
@@ -453,16 +445,16 @@ def _find_file(
 
 def _open_file(
     file: ListedFile, sources: Mapping[str, ArraySource], access: Access
-) -> Iterator[tuple[str, OpenedFile]]:
-    for opened in open_file(file.entry, sources[file.root], access):
-        yield file.root, opened
+) -> list[tuple[str, OpenedFile]]:
+    found = open_file(file.entry, sources[file.root], access)
+    return [(file.root, opened) for opened in found]
 
 
 def _plan_pieces(
     group: tuple[str, Iterable[OpenedFile]], sources: Mapping[str, ArraySource], access: Access
 ) -> Iterator[ArrayPiece]:
     root, files = group
-    yield from plan_pieces(root, files, sources[root], access)
+    return plan_pieces(root, files, sources[root], access)
 
 
 def _is_meant(entry: Entry, folder: str) -> bool:
@@ -561,7 +553,7 @@ class PlanArrays(beam.PTransform):
     sources: Mapping[str, ArraySource]
     access: Access = DEFAULT_ACCESS
 
-    def expand(self, root: beam.pvalue.PBegin) -> PlannedArrays:
+    def expand(self, root: beam.pvalue.PBegin) -> SourcePieces:
         """List folders, open files and divide arrays."""
         folders = {name: s.uri for name, s in self.sources.items() if not s.is_file}
         files = (
@@ -584,4 +576,4 @@ class PlanArrays(beam.PTransform):
         )
         if not is_in_process(root.pipeline):
             pieces |= "SpreadPieces" >> beam.Reshuffle()
-        return PlannedArrays(pieces, tallies)
+        return SourcePieces(pieces, tallies)

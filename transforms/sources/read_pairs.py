@@ -68,57 +68,43 @@ class PairReader:
     splitting: Splitting
 
     def __call__(self, joined: JoinedFiles) -> Iterator[Item]:
-        """Yield the sample of a pair, pinned as listed, or why there is none."""
-        yield from read_pair(joined, self.splitting)
+        """Yield the sample of a pair, whose key is the high image's name, or why there is none.
 
+        A file that has no partner, or several, is a reject of its own. What is hidden or not called
+        like an image is counted, and left out.
+        """
+        for file in joined.others:
+            name = file.entry.name
+            split = self.splitting.split_of_other(joined.source, name)
+            yield SplitSource(split, listed=1, skipped={why_skipped(name): 1})
+        low, high = joined.first, joined.second
+        if len(low) == len(high) == 1:
+            yield self._pinned(joined.source, low[0], high[0])
+            return
+        twice = f"{len(low)} low and {len(high)} high images have its name" if low and high else ""
+        for side, files in ((LOW, low), (HIGH, high)):
+            for file in files:
+                yield self._rejected(joined.source, side, file, twice)
 
-def read_pair(joined: JoinedFiles, splitting: Splitting) -> Iterator[Item]:
-    """Yield the sample of a pair, whose key is the high image's name, or why there is none.
+    def _pinned(self, source: str, low: ListedFile, high: ListedFile) -> Sample | Rejected:
+        key = high.entry.name
+        split = self._split_of(source, key, key)
+        blobs = Blob(low.root, low.entry.name), Blob(high.root, high.entry.name)
+        pinned = pin_sample(Sample(split, key, high.position, blobs, b""), low.entry, 0)
+        return pinned if isinstance(pinned, Rejected) else pin_sample(pinned, high.entry, 1)
 
-    A file that has no partner, or several, is a reject of its own. What is hidden or not called
-    like an image is counted, and left out.
-    """
-    for file in joined.others:
+    def _rejected(self, source: str, side: str, file: ListedFile, twice: str) -> Rejected:
+        """Return the reject of a file; of a low one the key cannot be a pair's."""
         name = file.entry.name
-        split = splitting.split_of_other(joined.source, name)
-        yield SplitSource(split, listed=1, skipped={why_skipped(name): 1})
-    if len(joined.first) == len(joined.second) == 1:
-        yield _pinned(joined.source, joined.first[0], joined.second[0], splitting)
-        return
-    for side, files, others in ((LOW, joined.first, joined.second), (HIGH, *_swapped(joined))):
-        for file in files:
-            yield _rejected(joined.source, side, file, len(files), len(others), splitting)
+        key = name if side == HIGH else f"{LOW}:{name}"
+        return Rejected(
+            code="E-SRC-TWICE" if twice else "E-IMG-MISSING",
+            stage=STAGE,
+            split=self._split_of(source, key, name),
+            key=key,
+            file_name=name,
+            detail=twice or f"no {HIGH if side == LOW else LOW} image has its name",
+        )
 
-
-def _swapped(joined: JoinedFiles) -> tuple[list[ListedFile], list[ListedFile]]:
-    return joined.second, joined.first
-
-
-def _pinned(
-    source: str, low: ListedFile, high: ListedFile, splitting: Splitting
-) -> Sample | Rejected:
-    key = high.entry.name
-    split = _split_of(source, key, key, splitting)
-    blobs = Blob(low.root, low.entry.name), Blob(high.root, high.entry.name)
-    pinned = pin_sample(Sample(split, key, high.position, blobs, b""), low.entry, 0)
-    return pinned if isinstance(pinned, Rejected) else pin_sample(pinned, high.entry, 1)
-
-
-def _rejected(
-    source: str, side: str, file: ListedFile, same: int, others: int, splitting: Splitting
-) -> Rejected:
-    """Return the reject of a file; of a low one the key cannot be a pair's."""
-    name = file.entry.name
-    key = name if side == HIGH else f"{LOW}:{name}"
-    if others:
-        code = "E-SRC-TWICE"
-        low, high = (same, others) if side == LOW else (others, same)
-        detail = f"{low} low and {high} high images have its name"
-    else:
-        code, detail = "E-IMG-MISSING", f"no {HIGH if side == LOW else LOW} image has its name"
-    split = _split_of(source, key, name, splitting)
-    return Rejected(code=code, stage=STAGE, split=split, key=key, file_name=name, detail=detail)
-
-
-def _split_of(source: str, key: str, name: str, splitting: Splitting) -> str:
-    return splitting.split_for(source, key, {FOLDER: name.rpartition("/")[0]}, name)
+    def _split_of(self, source: str, key: str, name: str) -> str:
+        return self.splitting.split_for(source, key, {FOLDER: name.rpartition("/")[0]}, name)

@@ -1,13 +1,12 @@
 """Samples of images that have a JSON file of annotations each."""
 
 import functools
-import itertools
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import msgspec
@@ -51,8 +50,6 @@ from transforms.storage import (
 
 STAGE = "read_sidecar"
 
-_NO_REPAIRS: Mapping[str, int] = {}
-
 _PARSERS: Mapping[SideFormat, Callable[[bytes], SideFile | str]] = {
     SideFormat.LABELME: parse_labelme,
     SideFormat.SA1B: parse_sa1b,
@@ -78,7 +75,7 @@ class SideFault(NamedTuple):
     detail: str
 
 
-class SideSample(NamedTuple):
+class SideSample(msgspec.Struct, frozen=True):
     """What a sample carries of its annotation file.
 
     Attributes:
@@ -95,27 +92,17 @@ class SideSample(NamedTuple):
     payload: bytes = b""
     annotation_ids: tuple[int | str, ...] = ()
     bad: tuple[BadAnnotation, ...] = ()
-    class_names: frozenset[str] = frozenset()
-    repairs: Mapping[str, int] = _NO_REPAIRS
-    columns: tuple[ColumnFacts, ...] = ()
+    class_names: list[str] = []
+    repairs: dict[str, int] = {}
+    columns: list[ColumnFacts] = []
 
     def note(self, split: str) -> SplitSource:
         """Return the extra note."""
         if self.columns:
-            return SplitSource(split, columns=[*self.columns], rows=1)
-        names = sorted(self.class_names)
-        repairs = dict(self.repairs)
-        return SplitSource(split, class_names=names, found=["boxes"], repairs=repairs)
-
-
-class SideContents(Protocol):
-    """Makes of an annotation file what a sample carries; frozen and picklable."""
-
-    def open(self, text: bytes) -> SideSample | SideFault:
-        """Return what a file says, or why it says nothing."""
-
-    def nothing(self) -> SideSample:
-        """Return what the sample of an image without a file carries."""
+            return SplitSource(split, columns=self.columns, rows=1)
+        return SplitSource(
+            split, class_names=self.class_names, found=["boxes"], repairs=self.repairs
+        )
 
 
 class SideText(msgspec.Struct, frozen=True, array_like=True):
@@ -142,7 +129,7 @@ class SideReader:
     """
 
     splitting: Splitting
-    contents: SideContents
+    contents: "SideObjects | SideValues"
     allow_unannotated: bool = False
     join_by: str = ""
 
@@ -180,7 +167,15 @@ class SideReader:
         split = self.splitting.split_for(source, key, fields, key)
         yield _pinned(split, image, opened)
         for bad in opened.bad:
-            yield _dropped(bad, split, key)
+            yield Rejected(
+                code=bad.code,
+                stage=STAGE,
+                split=split,
+                key=key,
+                annotation_ids=(bad.annotation_id,),
+                file_name=key,
+                detail=bad.detail,
+            )
         yield opened.note(split)
 
     def _unannotated(self, source: str, image: ListedFile) -> Iterator[Item]:
@@ -264,7 +259,7 @@ class SideObjects:
             pack(opened.segmentations) if self.segmentations else b"",
             tuple(annotation_id for annotation_id, _ in opened.objects),
             tuple(opened.bad),
-            frozenset(str(one.category_id) for one in objects),
+            sorted({str(one.category_id) for one in objects}),
             repairs,
         )
 
@@ -304,9 +299,9 @@ class SideValues:
         return self._sample({})
 
     def _sample(self, row: dict[str, Any]) -> SideSample:
-        columns = tuple(
+        columns = [
             ColumnFacts(path, kind_of_value(row.get(path)), int(path in row)) for path in self.types
-        )
+        ]
         return SideSample(*fields_of_row(row), columns=columns)
 
 
@@ -381,18 +376,6 @@ def named_image(side_name: str, value: str) -> str:
         name = name.rpartition("/")[2]
     folder = posixpath.dirname(side_name)
     return name if "/" in name or not name else posixpath.join(folder, name)
-
-
-def _dropped(bad: BadAnnotation, split: str, key: str) -> Rejected:
-    return Rejected(
-        code=bad.code,
-        stage=STAGE,
-        split=split,
-        key=key,
-        annotation_ids=(bad.annotation_id,),
-        file_name=key,
-        detail=bad.detail,
-    )
 
 
 def _pinned(split: str, image: ListedFile, opened: SideSample) -> Sample | Rejected:
@@ -500,8 +483,7 @@ class _ReadTexts(beam.DoFn):
             name: open_storage(uri, self._access) for name, uri in self._roots.items()
         }
         local = all(map(is_local, self._roots.values()))
-        self._readers = DEFAULT_READERS if local else DEFAULT_REMOTE_READERS
-        self._pool = ThreadPoolExecutor(self._readers)
+        self._pool = ThreadPoolExecutor(DEFAULT_READERS if local else DEFAULT_REMOTE_READERS)
 
     def start_bundle(self) -> None:
         self._held: list[JoinedFiles] = []
@@ -521,11 +503,10 @@ class _ReadTexts(beam.DoFn):
 
     def _release(self) -> Iterator[SideText]:
         held, self._held, self._held_bytes = self._held, [], 0
-        parts = [held[start :: self._readers] for start in range(self._readers)]
-        return itertools.chain.from_iterable(self._pool.map(self._read, parts))
+        return self._pool.map(self._read, held)
 
-    def _read(self, several: Sequence[JoinedFiles]) -> list[SideText]:
-        return [SideText(files, [self._text(file) for file in files.second]) for files in several]
+    def _read(self, files: JoinedFiles) -> SideText:
+        return SideText(files, [self._text(file) for file in files.second])
 
     def _text(self, file: ListedFile) -> bytes:
         if not _bytes_to_read(file):

@@ -28,7 +28,7 @@ from schemas.fields import fields_of_row, labels_of
 from schemas.samples import Blob, Sample
 from schemas.splits import Splitting
 from transforms.sources.elements import is_in_process
-from transforms.sources.list_blobs import ListedFile, ListFiles, PinTally, is_file
+from transforms.sources.list_blobs import ListedFile, ListFiles, SourcePieces, is_file
 from transforms.sources.read_samples import Item, SplitSource
 from transforms.sources.table_rows import (
     DEFAULT_MAX_CELL_BYTES,
@@ -240,18 +240,6 @@ class TableFolder(NamedTuple):
     pattern: str
 
 
-class PlannedTables(NamedTuple):
-    """What `PlanTables` returns.
-
-    Attributes:
-        pieces: of all tables, and of files to be counted and left out.
-        tallies: the digest of every folder's listing; None where all tables are given as files.
-    """
-
-    pieces: beam.PCollection[TablePiece]
-    tallies: beam.PCollection[tuple[str, PinTally]] | None
-
-
 def name_in_root(cell: str, root: str) -> str:
     """Return an image's name below its root: a relative path is one, a full one must lie below.
 
@@ -430,7 +418,7 @@ class PlanTables(beam.PTransform):
     folders: Mapping[str, TableFolder]
     access: Access
 
-    def expand(self, root: beam.pvalue.PBegin) -> PlannedTables:
+    def expand(self, root: beam.pvalue.PBegin) -> SourcePieces:
         """Find and divide the files, one by one on a cluster."""
         files = (
             root
@@ -456,4 +444,4 @@ class PlanTables(beam.PTransform):
         pieces = files | "Divide" >> beam.FlatMap(_divide, self.access)
         if not in_process:
             pieces |= "Spread" >> beam.Reshuffle()
-        return PlannedTables(pieces, tallies)
+        return SourcePieces(pieces, tallies)
