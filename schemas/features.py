@@ -103,6 +103,16 @@ def text(key: str, doc: str, *, repeated: bool = False) -> Feature:
     return Feature(key, Kind.BYTES, repeated, doc, Content.TEXT)
 
 
+def int64(key: str, doc: str, *, repeated: bool = False) -> Feature:
+    """Return a feature of whole numbers."""
+    return Feature(key, Kind.INT64, repeated, doc)
+
+
+def floats(key: str, doc: str) -> Feature:
+    """Return a feature of any number of floats."""
+    return Feature(key, Kind.FLOAT, True, doc)
+
+
 def class_label(key: str, doc: str, *, repeated: bool = False) -> Feature:
     """Return a feature of ids of the label map."""
     return Feature(key, Kind.INT64, repeated, doc, Content.CLASS_LABEL)

@@ -7,11 +7,12 @@ of annotated pictures have `schemas.layouts.pictures.PictureLayout` as their bas
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import ClassVar, NamedTuple, Self
+from operator import attrgetter
+from typing import Any, ClassVar, NamedTuple, Self
 
 from schemas.annotations.coco import BadAnnotation
 from schemas.example import FeatureListValues, FeatureValues
-from schemas.features import FeatureSpec
+from schemas.features import Feature, FeatureSpec
 from schemas.fields import EncodedImage
 from schemas.manifest import Label
 from schemas.samples import Sample
@@ -76,6 +77,24 @@ class Unfit(NamedTuple):
     code: str
     detail: str
     place: int = 0
+
+
+class AttributeValues:
+    """Gives attributes of a sample, or of each of its objects, as values; text is UTF-8."""
+
+    def __init__(self, paths: Mapping[Feature, str], *, of_objects: bool = False) -> None:
+        """Take the path of each feature's attribute, such as `image.info.height_px`."""
+        self._getters = {feature.key: attrgetter(path) for feature, path in paths.items()}
+        self._of_objects = of_objects
+
+    def __call__(self, sample: Any) -> dict[str, list[Any]]:
+        """Return the values of every feature."""
+        found = sample.objects if self._of_objects else [sample]
+        return {key: [_utf8(get(one)) for one in found] for key, get in self._getters.items()}
+
+
+def _utf8(value: Any) -> Any:
+    return value.encode() if isinstance(value, str) else value
 
 
 class Layout:

@@ -5,49 +5,67 @@
 PyImageSearch's article on TFRecords. `pairs` is for super-resolution.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
-from schemas.features import Feature, FeatureSpec, Kind, class_label, image_file, text
+from schemas.features import Feature, FeatureSpec, Kind, class_label, image_file, int64, text
 from schemas.fields import ClassFields, EncodedImage
-from schemas.layouts import PIXEL_DTYPES, Built, Labels, Layout, Unfit
+from schemas.layouts import PIXEL_DTYPES, AttributeValues, Built, Labels, Layout, Unfit
 from schemas.manifest import Label
 from schemas.samples import Sample
 from schemas.tensors import encode_tensor
 
 _FIELDS = msgspec.msgpack.Decoder(ClassFields)
 
-Values = Mapping[str, bytes | int]
-"""The one value of each feature."""
+Values = dict[str, list[Any]]
+"""The one value of each feature, in lists."""
 
-CLASSIFICATION = FeatureSpec(
-    "classification",
-    (
-        image_file("image/encoded", "the image file's bytes"),
-        text("image/format", "jpeg, png, gif or bmp"),
-        Feature("image/height", Kind.INT64, False, "image height in px, from the file"),
-        Feature("image/width", Kind.INT64, False, "image width in px, from the file"),
-        class_label("image/class/label", "id in label_map.pbtxt"),
-        text("image/class/text", "what the class is called"),
-        text("image/filename", "name below the image root"),
-        text("image/key/sha256", "hex SHA-256 of the bytes"),
-    ),
-)
+
+_NO_LABEL = Label(0, "")
+
+
+@dataclass(frozen=True)
+class _Classified:
+    """An image and its class."""
+
+    image: EncodedImage
+    label: Label = _NO_LABEL
+    colorspace: ClassVar[str] = "RGB"
+    format_name: ClassVar[str] = "JPEG"
+
+    @property
+    def text(self) -> str:
+        return self.label.text or self.label.name
+
+    @property
+    def base_name(self) -> str:
+        return self.image.name.rpartition("/")[2]
+
+
+_HEIGHT = int64("image/height", "image height in px, from the file")
+_WIDTH = int64("image/width", "image width in px, from the file")
+_CLASSIFICATION = {
+    image_file("image/encoded", "the image file's bytes"): "image.data",
+    text("image/format", "jpeg, png, gif or bmp"): "image.info.format",
+    _HEIGHT: "image.info.height_px",
+    _WIDTH: "image.info.width_px",
+    class_label("image/class/label", "id in label_map.pbtxt"): "label.id",
+    text("image/class/text", "what the class is called"): "text",
+    text("image/filename", "name below the image root"): "image.name",
+    text("image/key/sha256", "hex SHA-256 of the bytes"): "image.sha256",
+}
+CLASSIFICATION = FeatureSpec("classification", tuple(_CLASSIFICATION))
+_OF_IMAGES = {f: path for f, path in _CLASSIFICATION.items() if path.startswith("image.")}
+IMAGE_FEATURES = tuple(_OF_IMAGES)
+_IMAGE_VALUES = AttributeValues(_OF_IMAGES)
 
 
 def image_values(image: EncodedImage) -> Values:
-    """Return what `CLASSIFICATION` holds of an image, without its class."""
-    return {
-        "image/encoded": image.data,
-        "image/format": image.info.format.encode(),
-        "image/height": image.info.height_px,
-        "image/width": image.info.width_px,
-        "image/filename": image.name.encode(),
-        "image/key/sha256": image.sha256.encode(),
-    }
+    """Return the values of `IMAGE_FEATURES`: those of `CLASSIFICATION` without its class."""
+    return _IMAGE_VALUES(_Classified(image))
 
 
 @dataclass(frozen=True)
@@ -56,11 +74,13 @@ class ClassifiedLayout(Layout):
 
     Attributes:
         spec: features of every Example, one value each.
+        attributes: gives the values.
         bytes_beside_image: keys, lengths, numbers and framing of a record.
         first_label: number of the first class.
     """
 
     spec: ClassVar[FeatureSpec]
+    attributes: ClassVar[AttributeValues]
     bytes_beside_image: ClassVar[int]
 
     first_label: int = 0
@@ -80,7 +100,7 @@ class ClassifiedLayout(Layout):
 
     def values(self, image: EncodedImage, label: Label) -> Values | Unfit:
         """Return the value of every feature, or why there can be none."""
-        raise NotImplementedError
+        return self.attributes(_Classified(image, label))
 
     def build(
         self, sample: Sample, images: Sequence[EncodedImage], labels: Labels
@@ -91,7 +111,7 @@ class ClassifiedLayout(Layout):
         if isinstance(values, Unfit):
             return values
         features = {
-            feature.key: (feature.kind, [values[feature.key]]) for feature in self.spec.features
+            feature.key: (feature.kind, values[feature.key]) for feature in self.spec.features
         }
         return Built(features, dropped=[], repairs=[], labels=[label.id])
 
@@ -101,45 +121,31 @@ class ClassificationLayout(ClassifiedLayout):
     """One Example per image with its class, which classes' names and numbers tell."""
 
     spec: ClassVar[FeatureSpec] = CLASSIFICATION
+    attributes: ClassVar[AttributeValues] = AttributeValues(_CLASSIFICATION)
     bytes_beside_image: ClassVar[int] = 340  # a name of 40 bytes among them
 
-    def values(self, image: EncodedImage, label: Label) -> Values:
-        """Return the value of every feature."""
-        label_values: Values = {"image/class/label": label.id, "image/class/text": _text_of(label)}
-        return {**image_values(image), **label_values}
 
-
-def _text_of(label: Label) -> bytes:
-    return (label.text or label.name).encode()
-
-
-IMAGENET = FeatureSpec(
-    "imagenet",
-    (
-        Feature("image/height", Kind.INT64, False, "image height in px, from the file"),
-        Feature("image/width", Kind.INT64, False, "image width in px, from the file"),
-        text("image/colorspace", "RGB"),
-        Feature("image/channels", Kind.INT64, False, "3"),
-        class_label("image/class/label", "id in label_map.pbtxt"),
-        text("image/class/synset", "name of the class"),
-        text("image/class/text", "what the class is called"),
-        text("image/format", "JPEG"),
-        text("image/filename", "name without folders"),
-        image_file("image/encoded", "the image file's bytes"),
-    ),
-)
-
-TUTORIAL = FeatureSpec(
-    "tutorial",
-    (
-        Feature("height", Kind.INT64, False, "image height in px, from the file"),
-        Feature("width", Kind.INT64, False, "image width in px, from the file"),
-        Feature("depth", Kind.INT64, False, "channels, as tf.io.decode_image gives them"),
-        class_label("label", "id in label_map.pbtxt"),
-        image_file("image_raw", "the image file's bytes"),
-    ),
-)
-
+_IMAGENET = {
+    _HEIGHT: "image.info.height_px",
+    _WIDTH: "image.info.width_px",
+    text("image/colorspace", "RGB"): "colorspace",
+    int64("image/channels", "3"): "image.info.channels",
+    class_label("image/class/label", "id in label_map.pbtxt"): "label.id",
+    text("image/class/synset", "name of the class"): "label.name",
+    text("image/class/text", "what the class is called"): "text",
+    text("image/format", "JPEG"): "format_name",
+    text("image/filename", "name without folders"): "base_name",
+    image_file("image/encoded", "the image file's bytes"): "image.data",
+}
+_TUTORIAL = {
+    int64("height", "image height in px, from the file"): "image.info.height_px",
+    int64("width", "image width in px, from the file"): "image.info.width_px",
+    int64("depth", "channels, as tf.io.decode_image gives them"): "image.info.channels",
+    class_label("label", "id in label_map.pbtxt"): "label.id",
+    image_file("image_raw", "the image file's bytes"): "image.data",
+}
+IMAGENET = FeatureSpec("imagenet", tuple(_IMAGENET))
+TUTORIAL = FeatureSpec("tutorial", tuple(_TUTORIAL))
 TENSOR = FeatureSpec(
     "tensor",
     (
@@ -157,6 +163,7 @@ class ImagenetLayout(ClassifiedLayout):
     """
 
     spec: ClassVar[FeatureSpec] = IMAGENET
+    attributes: ClassVar[AttributeValues] = AttributeValues(_IMAGENET)
     bytes_beside_image: ClassVar[int] = 330
 
     first_label: int = 1
@@ -168,18 +175,7 @@ class ImagenetLayout(ClassifiedLayout):
             colours = "CMYK" if "cmyk" in info.traits else f"{info.channels} channels"
             what = f"a {info.format} of {colours}, the layout holds JPEGs of RGB"
             return Unfit("E-IMG-TYPE", what)
-        return {
-            "image/height": info.height_px,
-            "image/width": info.width_px,
-            "image/colorspace": b"RGB",
-            "image/channels": info.channels,
-            "image/class/label": label.id,
-            "image/class/synset": label.name.encode(),
-            "image/class/text": _text_of(label),
-            "image/format": b"JPEG",
-            "image/filename": image.name.rpartition("/")[2].encode(),
-            "image/encoded": image.data,
-        }
+        return super().values(image, label)
 
 
 @dataclass(frozen=True)
@@ -187,17 +183,8 @@ class TutorialLayout(ClassifiedLayout):
     """TensorFlow's tutorial: size, depth, label and the file's bytes."""
 
     spec: ClassVar[FeatureSpec] = TUTORIAL
+    attributes: ClassVar[AttributeValues] = AttributeValues(_TUTORIAL)
     bytes_beside_image: ClassVar[int] = 110
-
-    def values(self, image: EncodedImage, label: Label) -> Values:
-        """Return the value of every feature."""
-        return {
-            "height": image.info.height_px,
-            "width": image.info.width_px,
-            "depth": image.info.channels,
-            "label": label.id,
-            "image_raw": image.data,
-        }
 
 
 @dataclass(frozen=True)
@@ -231,7 +218,7 @@ class TensorLayout(ClassifiedLayout):
 
     def values(self, image: EncodedImage, label: Label) -> Values:
         """Return the value of every feature."""
-        return {"image": _tensor_of(image), "class_name": label.name.encode()}
+        return {"image": [_tensor_of(image)], "class_name": [label.name.encode()]}
 
 
 _BYTES_BESIDE_IMAGES = 60  # keys, lengths and framing

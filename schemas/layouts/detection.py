@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from schemas.features import Feature, Kind, class_label, image_file, text
+from schemas.features import class_label, floats, image_file, int64, text
+from schemas.layouts import AttributeValues
 from schemas.layouts.groups import (
     MASKS,
     PANOPTIC,
@@ -24,67 +25,35 @@ from schemas.samples import Sample
 
 _MASK_BYTES_PER_PANOPTIC_BYTE = 2  # of 26 panoptic PNGs of COCO: 14 kB for 7 kB, in three masks
 
-_IMAGE = (
-    Feature("image/height", Kind.INT64, False, "image height in px, from the file"),
-    Feature("image/width", Kind.INT64, False, "image width in px, from the file"),
-    text("image/filename", "name relative to the image root"),
-    text("image/source_id", "COCO image id in decimal"),
-    text("image/key/sha256", "hex SHA-256 of image/encoded"),
-    image_file("image/encoded", "the image file's bytes"),
-    text("image/format", "jpeg, png, gif or bmp, as found"),
-)
-_BOXES = (
-    Feature("image/object/bbox/xmin", Kind.FLOAT, True, "left edges / image width, in [0, 1]"),
-    Feature("image/object/bbox/xmax", Kind.FLOAT, True, "right edges / image width, in [0, 1]"),
-    Feature("image/object/bbox/ymin", Kind.FLOAT, True, "top edges / image height, in [0, 1]"),
-    Feature("image/object/bbox/ymax", Kind.FLOAT, True, "bottom edges / image height, in [0, 1]"),
-    text("image/object/class/text", "category names", repeated=True),
-    class_label("image/object/class/label", "class ids of label_map.pbtxt", repeated=True),
-    Feature("image/object/is_crowd", Kind.INT64, True, "1 where the object is a crowd, else 0"),
-    Feature("image/object/area", Kind.FLOAT, True, "areas in px squared, as annotated"),
-)
-
-
-def _image_values(picture: Picture) -> Values:
-    image = picture.image
-    return {
-        "image/height": [image.info.height_px],
-        "image/width": [image.info.width_px],
-        "image/filename": [image.name.encode()],
-        "image/source_id": [picture.key.encode()],
-        "image/key/sha256": [image.sha256.encode()],
-        "image/encoded": [image.data],
-        "image/format": [image.info.format.encode()],
-    }
-
-
-def _boxes_values(picture: Picture) -> Values:
-    objects = picture.objects
-    boxes = [found.box for found in objects]
-    return {
-        "image/object/bbox/xmin": [box.xmin for box in boxes],
-        "image/object/bbox/xmax": [box.xmax for box in boxes],
-        "image/object/bbox/ymin": [box.ymin for box in boxes],
-        "image/object/bbox/ymax": [box.ymax for box in boxes],
-        "image/object/class/text": [found.label.name.encode() for found in objects],
-        "image/object/class/label": [found.label.id for found in objects],
-        "image/object/is_crowd": [found.is_crowd for found in objects],
-        "image/object/area": [found.area_px2 for found in objects],
-    }
-
-
-IMAGE = FeatureGroup("image", _IMAGE, _image_values, found_as="images")
-BOXES = FeatureGroup("boxes", _BOXES, _boxes_values, found_as="boxes")
+_LABEL = "image/object/class/label"
+_IMAGE = {
+    int64("image/height", "image height in px, from the file"): "image.info.height_px",
+    int64("image/width", "image width in px, from the file"): "image.info.width_px",
+    text("image/filename", "name relative to the image root"): "image.name",
+    text("image/source_id", "COCO image id in decimal"): "key",
+    text("image/key/sha256", "hex SHA-256 of image/encoded"): "image.sha256",
+    image_file("image/encoded", "the image file's bytes"): "image.data",
+    text("image/format", "jpeg, png, gif or bmp, as found"): "image.info.format",
+}
+_IS_CROWD = "1 where the object is a crowd, else 0"
+_BOXES = {
+    floats("image/object/bbox/xmin", "left edges / image width, in [0, 1]"): "box.xmin",
+    floats("image/object/bbox/xmax", "right edges / image width, in [0, 1]"): "box.xmax",
+    floats("image/object/bbox/ymin", "top edges / image height, in [0, 1]"): "box.ymin",
+    floats("image/object/bbox/ymax", "bottom edges / image height, in [0, 1]"): "box.ymax",
+    text("image/object/class/text", "category names", repeated=True): "label.name",
+    class_label(_LABEL, "class ids of label_map.pbtxt", repeated=True): "label.id",
+    int64("image/object/is_crowd", _IS_CROWD, repeated=True): "is_crowd",
+    floats("image/object/area", "areas in px squared, as annotated"): "area_px2",
+}
+IMAGE = FeatureGroup("image", tuple(_IMAGE), AttributeValues(_IMAGE), found_as="images")
+BOXES = FeatureGroup("boxes", tuple(_BOXES), AttributeValues(_BOXES, of_objects=True), "boxes")
+_SEEN = "a point: 0 unlabelled (x and y are 0), 1 hidden, 2 visible"
 _KEYPOINTS = (
-    Feature("image/object/keypoint/x", Kind.FLOAT, True, "points / image width, object by object"),
-    Feature("image/object/keypoint/y", Kind.FLOAT, True, "points / image height, object by object"),
-    Feature(
-        "image/object/keypoint/visibility",
-        Kind.INT64,
-        True,
-        "a point: 0 unlabelled (x and y are 0), 1 hidden, 2 visible",
-    ),
-    Feature("image/object/keypoint/num", Kind.INT64, True, "labelled points, an object"),
+    floats("image/object/keypoint/x", "points / image width, object by object"),
+    floats("image/object/keypoint/y", "points / image height, object by object"),
+    int64("image/object/keypoint/visibility", _SEEN, repeated=True),
+    int64("image/object/keypoint/num", "labelled points, an object", repeated=True),
     text("image/object/keypoint/text", "names of the points", repeated=True),
 )
 
@@ -183,15 +152,13 @@ CAPTIONS = FeatureGroup(
     _captions_values,
     found_as="captions",
 )
-_LICENSE = Feature(
-    "image/license", Kind.INT64, True, "id of the license; none where it is not known"
-)
+_LICENSE = int64("image/license", "id of the license; none where it is not known", repeated=True)
 LICENSE = FeatureGroup("license", (_LICENSE,), _license_values, "license", by_default=False)
 _NEGATIVE = "class ids of which no object is in the image, verified"
 _NOT_EXHAUSTIVE = "class ids of which not all objects are annotated"
 _LVIS = (
-    Feature("image/neg_category_ids", Kind.INT64, True, _NEGATIVE),
-    Feature("image/not_exhaustive_category_ids", Kind.INT64, True, _NOT_EXHAUSTIVE),
+    int64("image/neg_category_ids", _NEGATIVE, repeated=True),
+    int64("image/not_exhaustive_category_ids", _NOT_EXHAUSTIVE, repeated=True),
 )
 LVIS = FeatureGroup("lvis", _LVIS, _lvis_values, found_as="lvis")
 

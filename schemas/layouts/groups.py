@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 
 import msgspec
 
-from schemas.features import Feature, FeatureSpec, Kind
+from schemas.features import Feature, FeatureSpec, Kind, floats, int64
 from schemas.fields import BadAnnotation, EncodedImage, Segmentation
 from schemas.geometry.boxes import inverse_orientation, turn_array, turn_size
 from schemas.layouts import Unfit
@@ -176,23 +176,13 @@ _BYTES_PER_MASK = 480
 _PX_PER_MASK_BYTE = 1000
 _BYTES_PER_OBJECT_OF_POLYGONS = 180
 
-_MASKS = (
-    Feature(
-        "image/object/mask",
-        Kind.BYTES,
-        True,
-        "PNGs of the whole image, 8-bit gray, 1 where the object is, else 0",
-    ),
-)
+_MASK = "PNGs of the whole image, 8-bit gray, 1 where the object is, else 0"
+_MASKS = (Feature("image/object/mask", Kind.BYTES, True, _MASK),)
+_POINTS = "x / image width, y / image height of each point in turn, not clipped"
 _POLYGONS = (
-    Feature(
-        "image/object/polygon",
-        Kind.FLOAT,
-        True,
-        "x / image width, y / image height of each point in turn, not clipped",
-    ),
-    Feature("image/object/polygon_count", Kind.INT64, True, "polygons of each object"),
-    Feature("image/object/polygon_length", Kind.INT64, True, "floats of each polygon"),
+    floats("image/object/polygon", _POINTS),
+    int64("image/object/polygon_count", "polygons of each object", repeated=True),
+    int64("image/object/polygon_length", "floats of each polygon", repeated=True),
 )
 
 
@@ -271,20 +261,14 @@ def segmentation_bytes(sample: Sample, features: Sequence[str]) -> int:
 MAX_PANOPTIC_PX = 1 << 26
 """Of a panoptic image; its decoding and three masks take up to 8 bytes a pixel, 0.5 GiB."""
 
-_SEMANTIC = "image/segmentation/class/encoded"
-_CATEGORY = "image/panoptic/category_mask"
-_INSTANCE = "image/panoptic/instance_mask"
 _ONE_OR_NONE = "one 8-bit gray PNG, none without a panoptic annotation"
-
-_PANOPTIC = (
-    Feature(
-        _SEMANTIC,
-        Kind.BYTES,
-        True,
-        f"{_ONE_OR_NONE}: 0 for void, 1 for things, category id - 90 for stuff",
-    ),
-    Feature(_CATEGORY, Kind.BYTES, True, f"{_ONE_OR_NONE}: category ids, 0 for void"),
-    Feature(_INSTANCE, Kind.BYTES, True, f"{_ONE_OR_NONE}: things numbered from 1, else 0"),
+_DOCS = {
+    "image/segmentation/class/encoded": "0 for void, 1 for things, category id - 90 for stuff",
+    "image/panoptic/category_mask": "category ids, 0 for void",
+    "image/panoptic/instance_mask": "things numbered from 1, else 0",
+}
+_PANOPTIC = tuple(
+    Feature(key, Kind.BYTES, True, f"{_ONE_OR_NONE}: {doc}") for key, doc in _DOCS.items()
 )
 PLACE = 1
 """Of the panoptic image among the sample's."""
@@ -297,7 +281,7 @@ def _panoptic_values(picture: Picture) -> Values | Unfit:
 
     png, segments = picture.panoptic_image, picture.fields.segments
     if png is None or segments is None:
-        return {_SEMANTIC: [], _CATEGORY: [], _INSTANCE: []}
+        return {key: [] for key in _DOCS}
     orientation = orientation_to_photo(png, picture.image)
     if isinstance(orientation, Unfit):
         return orientation
@@ -316,14 +300,14 @@ def _panoptic_values(picture: Picture) -> Values | Unfit:
     if segments and found.num_empty == len(segments):
         detail = f"none of its {len(segments)} segments has a pixel in {png.name}"
         picture.dropped.append(BadAnnotation(picture.fields.image_id, "E-SEG-EMPTY", detail))
-        return {_SEMANTIC: [], _CATEGORY: [], _INSTANCE: []}
+        return {key: [] for key in _DOCS}
     if found.has_unlisted_pixels:
         picture.repairs.append("panoptic_pixels_unlisted")
     picture.repairs.extend(["panoptic_segment_empty"] * found.num_empty)
     places = turn_array(found.places, orientation)
     return {
         key: [encode_gray_png(np.take(by_place, places))]
-        for key, by_place in zip((_SEMANTIC, _CATEGORY, _INSTANCE), values, strict=True)
+        for key, by_place in zip(_DOCS, values, strict=True)
     }
 
 

@@ -8,11 +8,10 @@ from schemas.columns import ColumnType, columns_of_found, steps_of, values_of
 from schemas.features import Feature, FeatureSpec, Kind, class_label, text
 from schemas.fields import EncodedImage, labels_of, row_bytes, row_of
 from schemas.layouts import Built, Labels, Layout, Unfit
-from schemas.layouts.classification import CLASSIFICATION, image_values
+from schemas.layouts.classification import CLASSIFICATION, IMAGE_FEATURES, image_values
 from schemas.samples import Sample
 
 LABEL_KEY, TEXT_KEY = "image/class/label", "image/class/text"
-_IMAGE_FEATURES = tuple(f for f in CLASSIFICATION.features if f.key not in (LABEL_KEY, TEXT_KEY))
 _BYTES_BESIDE_IMAGE = 300
 _BYTES_BESIDE_ROW = 64
 
@@ -68,7 +67,7 @@ class TableLayout(Layout):
     @property
     def spec(self) -> FeatureSpec:
         """The features of every Example."""
-        images = _IMAGE_FEATURES if self.with_image else ()
+        images = IMAGE_FEATURES if self.with_image else ()
         columns = tuple(map(self._column_feature, sorted(self.columns)))
         return FeatureSpec(self.name, (*images, *self._label_features(), *columns))
 
@@ -149,7 +148,7 @@ class TableLayout(Layout):
             )
         for image in images:
             values_of_image = image_values(image)
-            features |= {f.key: (f.kind, [values_of_image[f.key]]) for f in _IMAGE_FEATURES}
+            features |= {f.key: (f.kind, values_of_image[f.key]) for f in IMAGE_FEATURES}
         feature_lists = steps if self.sequence_columns else None
         return Built(features, [], [], [label.id for label in named], feature_lists)
 

@@ -7,21 +7,26 @@ Sources: tensorflow_datasets/object_detection/coco.py,
 https://keras.io/examples/keras_recipes/creating_tfrecords/.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from schemas.features import Content, Feature, Kind, class_label, image_file, text
+from schemas.features import Content, Feature, Kind, class_label, floats, image_file, int64, text
 from schemas.geometry.boxes import PlacedBox
-from schemas.layouts import Unfit
-from schemas.layouts.groups import PLACE, FeatureGroup, GroupedLayout, orientation_to_photo
+from schemas.layouts import AttributeValues, Unfit
+from schemas.layouts.groups import (
+    PLACE,
+    FeatureGroup,
+    GroupedLayout,
+    orientation_to_photo,
+)
 from schemas.layouts.pictures import CategoryIds, Picture, PictureObject, Values
 
-_IMAGE = (
-    image_file("image", "the image file's bytes"),
-    text("image/filename", "name relative to the image root"),
-    Feature("image/id", Kind.INT64, False, "COCO image id"),
-)
+_IMAGE = {
+    image_file("image", "the image file's bytes"): "image.data",
+    text("image/filename", "name relative to the image root"): "image.name",
+    int64("image/id", "COCO image id"): "fields.image_id",
+}
 _PANOPTIC_IMAGE = (
     image_file("panoptic_image", "the panoptic PNG's bytes"),
     text("panoptic_image/filename", "name relative to the panoptic root"),
@@ -40,12 +45,8 @@ def _objects(key: str, id_doc: str) -> tuple[Feature, ...]:
     )
 
 
-def _image_values(picture: Picture) -> Values:
-    return {
-        "image": [picture.image.data],
-        "image/filename": [picture.image.name.encode()],
-        "image/id": [picture.fields.image_id],
-    }
+def _group_of_image(paths: Mapping[Feature, str]) -> FeatureGroup:
+    return FeatureGroup("image", tuple(paths), AttributeValues(paths), "images")
 
 
 def _boxes_values(picture: Picture) -> Values:
@@ -116,7 +117,7 @@ class TfdsLayout(GroupedLayout):
     int64_ids: ClassVar[bool] = True
     bytes_beside_objects: ClassVar[int] = 193
     bytes_per_object: ClassVar[int] = 4 * 4 + 4 + 3 + 1 + 1  # box, id, area, label, crowd flag
-    image_group: ClassVar[FeatureGroup] = FeatureGroup("image", _IMAGE, _image_values, "images")
+    image_group: ClassVar[FeatureGroup] = _group_of_image(_IMAGE)
     groups: ClassVar[tuple[FeatureGroup, ...]] = (_BOXES, _PANOPTIC)
 
     category_ids: CategoryIds = CategoryIds.CONTIGUOUS
@@ -131,25 +132,17 @@ class TfdsLayout(GroupedLayout):
             )
 
 
-_KERAS_IMAGE = (
-    image_file("image", "the image file's bytes"),
-    text("path", "name relative to the image root"),
-    Feature("image_id", Kind.INT64, False, "COCO image id"),
-)
+_KERAS_IMAGE = {
+    image_file("image", "the image file's bytes"): "image.data",
+    text("path", "name relative to the image root"): "image.name",
+    int64("image_id", "COCO image id"): "fields.image_id",
+}
 _KERAS_BOXES = (
     Feature("area", Kind.FLOAT, False, "area in px squared, as annotated"),
-    Feature("bbox", Kind.FLOAT, True, "x, y, width, height in px of the image, from its top left"),
+    floats("bbox", "x, y, width, height in px of the image, from its top left"),
     class_label("category_id", "class id"),
-    Feature("id", Kind.INT64, False, "COCO annotation id"),
+    int64("id", "COCO annotation id"),
 )
-
-
-def _keras_image_values(picture: Picture) -> Values:
-    return {
-        "image": [picture.image.data],
-        "path": [picture.image.name.encode()],
-        "image_id": [picture.fields.image_id],
-    }
 
 
 def _keras_box_values(picture: Picture) -> Values:
@@ -170,9 +163,7 @@ class KerasLayout(GroupedLayout):
     per_annotation: ClassVar[bool] = True
     int64_ids: ClassVar[bool] = True
     bytes_beside_objects: ClassVar[int] = 160  # the box too
-    image_group: ClassVar[FeatureGroup] = FeatureGroup(
-        "image", _KERAS_IMAGE, _keras_image_values, "images"
-    )
+    image_group: ClassVar[FeatureGroup] = _group_of_image(_KERAS_IMAGE)
     groups: ClassVar[tuple[FeatureGroup, ...]] = (
         FeatureGroup("boxes", _KERAS_BOXES, _keras_box_values, "boxes"),
     )
