@@ -154,47 +154,25 @@ def _keys_of(source: ArraySource) -> str:
 
 def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source and its layout."""
-    group = add_sources(
-        parser,
-        "sources (docs/sources.md)",
-        arrays=(
-            "PATH",
-            ".npy or .npz file per split, or a folder of either, whose files are one array after"
-            " the other; samples are the items along the first axis (required)",
-        ),
-    )
+    paths = ".npy or .npz file per split, or a folder of either; samples lie along the first axis"
+    group = add_sources(parser, "sources (docs/sources.md)", arrays=("PATH", paths))
     group.several(
         "--image_array",
-        "array of an .npz file, or file of a folder without its .npy, that holds the images"
-        " (default: the only one, else the one called x, images or image)",
+        "array of an .npz file, or .npy file of a folder, that holds the images (default: the only"
+        " one, else the one called x, images or image)",
         "[SPLIT=]NAME",
     )
     group.several(
-        "--label_array",
-        "array of the same .npz file, or .npy file next to the images or anywhere, that holds"
-        " their labels, whole numbers or names of classes (default: no labels)",
-        "[SPLIT=]NAME|FILE.npy",
+        "--label_array", "array or .npy file of labels: numbers or names", "[SPLIT=]NAME|FILE.npy"
     )
-    group.text(
-        "--feature_arrays",
-        "arrays of one number or text a sample that become features of these names (default: none)",
-        "NAME,NAME",
-    )
-    group.switch(
-        "--one_sample_per_file",
-        "each file of a folder is a sample, whatever its shape (default: an array of several)",
-    )
-    group.choice(
-        "--dtype",
-        "what values of two bytes are that NumPy has no type for, V2 (default: refuse them)",
-        [BFLOAT16],
-    )
+    group.text("--feature_arrays", "arrays of a number or text a sample, for features", "NAME,NAME")
+    group.switch("--one_sample_per_file", "each file of a folder is a sample")
+    group.choice("--dtype", "what values of two bytes without a type, V2, are", [BFLOAT16])
     group.choice(
         "--encoding",
-        "what raw_image holds: tensor, for tf.io.parse_tensor, or raw, the values alone, for"
-        " tf.io.decode_raw (default tensor)",
+        "of raw_image: tensor, for tf.io.parse_tensor; raw, for tf.io.decode_raw",
         Encoding,
-        Encoding.TENSOR,
+        "tensor",
     )
 
 

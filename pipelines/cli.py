@@ -109,10 +109,12 @@ class FlagGroup:
     add_argument: Callable[..., argparse.Action]
 
     def add(self, name: str, help: str, **options: Any) -> None:
-        """Add a flag with argparse's options; the help names a default that it does not have."""
+        """Add a flag with argparse's options; the help says its default or that it is required."""
         default = options.get("default")
-        if default and "default" not in help:
-            help = f"{help} (default {getattr(default, 'value', default)})"
+        if options.get("required"):
+            help = f"{help} (required)"
+        elif "default" not in help:
+            help = f"{help} (default {getattr(default, 'value', default) or 'none'})"
         self.flags.append(self.add_argument(name, help=help, **options))
 
     def switch(self, name: str, help: str) -> None:
@@ -143,20 +145,8 @@ class FlagGroup:
         options: dict[str, Any] = {"choices": list(choices), "default": default}
         if isinstance(choices, type):
             values = [choice.value for choice in choices]
-            options |= {"type": _parser_of(choices), "metavar": "{" + ",".join(values) + "}"}
+            options |= {"type": choices, "metavar": "{" + ",".join(values) + "}"}
         self.add(name, help, **options)
-
-
-def _parser_of(choices: type[enum.Enum]) -> Callable[[str], enum.Enum]:
-    def parse(text: str) -> enum.Enum:
-        try:
-            return choices(text)
-        except ValueError:
-            names = ", ".join(choice.value for choice in choices)
-            message = f"invalid choice: {text!r} (choose from {names})"
-            raise argparse.ArgumentTypeError(message) from None
-
-    return parse
 
 
 def not_empty(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import apache_beam as beam
 
-from pipelines.cli import FlagGroup, FlagParser, main, parse_several_per_split
+from pipelines.cli import FlagParser, main, parse_several_per_split
 from pipelines.data_set import (
     DataSetConfig,
     check_same_splits,
@@ -131,78 +131,44 @@ class CocoConfig(DataSetConfig):
 
 def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source and its layouts."""
+    annotations = "COCO annotation files per split, in any order, each known by its content"
     group = add_sources(
         parser,
-        images=("DIR", "image root per split: file_name is relative to it (required)"),
-        annotations=(
-            "FILE",
-            "COCO annotation files per split, in any order: instances, person_keypoints, captions"
-            " or panoptic, each known by its content (required)",
-        ),
+        images=("DIR", "image root per split: file_name is relative to it"),
+        annotations=("FILE", annotations),
     )
-    group.several(
-        "--panoptic_images",
-        "root of the panoptic PNGs per split: file_name of a panoptic annotation is relative to it"
-        " (default: none)",
-        "[SPLIT=]DIR",
-    )
+    group.several("--panoptic_images", "root of the panoptic PNGs per split", "[SPLIT=]DIR")
     group.switch("--string_ids", "accept ids that are text (default: int64 only)")
-    group.choice(
-        "--orphans",
-        "annotations of unknown images or categories: stop the run, or drop and count them",
-        ["stop", "drop"],
-        "stop",
-    )
+    orphans = "annotations of unknown images or categories: stop the run, or drop them"
+    group.choice("--orphans", orphans, ["stop", "drop"], "stop")
     add_size_flag(group)
-    _add_filter_flags(parser.group("filters, each counted"))
-    _add_layout_flags(parser.group("records (docs/layouts.md)"))
-    add_drop_flag(parser)
-
-
-def _add_filter_flags(group: FlagGroup) -> None:
-    group.text(
-        "--licenses",
-        "take only images whose license has one of these ids (default: any or none)",
-        "ID,ID",
-    )
-    group.switch("--skip_crowd", "leave out objects that are crowds (default: not)")
-    group.number(
-        "--min_box_px",
-        "leave out objects whose annotated box has a side of less than N px (default 0)",
-        0,
-        type=float,
-    )
-    group.switch(
-        "--skip_unannotated",
-        "leave out images of which no object is left; without files of objects, those without"
-        " any annotation (default: keep them)",
-    )
-
-
-def _add_layout_flags(group: FlagGroup) -> None:
+    group = parser.group("filters, each counted")
+    group.text("--licenses", "take only images whose license has one of these ids", "ID,ID")
+    group.switch("--skip_crowd", "leave out objects that are crowds")
+    group.number("--min_box_px", "smallest side of an object's box (default 0)", 0, type=float)
+    group.switch("--skip_unannotated", "leave out images of which no object is left")
+    group = parser.group("records (docs/layouts.md)")
     group.choice(
         "--layout",
-        "detection: an Example an image, in the keys of Model Garden and the Object Detection"
-        " API; keras: an Example an annotation, as the Keras recipe has it; tfds: an Example an"
-        " image, as TFDS's coco/2017 has it",
+        "detection: an Example an image, as Model Garden reads; keras: an Example an annotation;"
+        " tfds: an Example an image, as TFDS's coco/2017",
         list(LAYOUTS),
         "detection",
     )
+    features = ", ".join(g.name for g in GROUPS)
     group.text(
         "--features",
-        f"what is written of the annotations, of {', '.join(g.name for g in GROUPS)};"
-        f" keras has {', '.join(g.name for g in KerasLayout.groups)} alone, tfds"
-        f" {' and '.join(g.name for g in TfdsLayout.groups)}"
-        " (default: boxes, and what the annotation files hold except"
+        f"what is written of the annotations, of {features} (default: what the files hold, except"
         f" {', '.join(g.name for g in GROUPS if not g.by_default)})",
         "NAME,NAME",
     )
     group.choice(
         "--category_ids",
-        "class ids of records: original, as the annotation files have them, or contiguous from"
-        " 1, in their order (default original; with --layout tfds contiguous from 0)",
+        "class ids: as in the files, or contiguous from 1 (default original; with --layout tfds"
+        " contiguous from 0)",
         CategoryIds,
     )
+    add_drop_flag(parser)
 
 
 def layout_of(flags: argparse.Namespace) -> GroupedLayout:

@@ -7,7 +7,7 @@ rest is here. See `pipelines/folder.py` for how little that leaves.
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import apache_beam as beam
 
@@ -181,10 +181,6 @@ class DataSetConfig(DataSetJob):
 
     def check_since(self) -> None:
         """Refuse to add to earlier data sets where keys could not be compared."""
-
-    def located(self) -> Self:
-        """Return the configuration with what the sources tell of places; asked for once a run."""
-        return self
 
     def read_samples(self, reader: Callable[[Any], Iterable[Item]]) -> ReadSamples:
         """Return the step that reads samples, without those that are excluded."""

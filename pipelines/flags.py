@@ -251,99 +251,57 @@ def budget_of(name: str, text: str) -> RejectBudget:
 
 def _add_split_flags(group: FlagGroup) -> None:
     group.text(
-        "--split_by",
-        "given: as the sources are named; hash: by a hash of each sample's key; or the name of"
-        " a field that says the split",
-        "HOW",
-        GIVEN,
+        "--split_by", "given, as sources are named; hash, of sample keys; or a field", "HOW", GIVEN
     )
-    group.text(
-        "--splits",
-        "by hash the splits' shares, such as train=90,val=5,test=5; by a field its values"
-        f" (default: for a field {', '.join(USUAL_SPLITS)})",
-        "SPLIT[=SHARE],...",
+    usual = (
+        f"shares by hash, or values of the field (default for a field: {','.join(USUAL_SPLITS)})"
     )
-    group.text(
-        "--group_by",
-        "samples with the same value of this field share a split (default: none)",
-        "FIELD",
-    )
+    group.text("--splits", usual, "SPLIT[=SHARE],...")
+    group.text("--group_by", "samples with the same value of this field share a split", "FIELD")
     group.number("--split_seed", "of splits by hash (default 0)", 0)
 
 
 def _add_image_flags(group: FlagGroup) -> None:
     group.choice(
-        "--check",
-        "header: walk through each file's structure; decode: decode its pixels too (default"
-        " header)",
-        Check,
-        Check.HEADER,
+        "--check", "header: walk through each file's structure; decode: pixels too", Check, "header"
     )
     group.choice(
         "--orientation",
-        "upright: turn pixels and annotations as EXIF asks; PNG without loss, JPEG at quality"
-        f" {DEFAULT_QUALITY}; keep: leave images as stored (default keep)",
+        f"upright: turn images as EXIF asks, JPEGs at quality {DEFAULT_QUALITY}; keep: as stored",
         Orientation,
-        Orientation.KEEP,
+        "keep",
     )
-    group.text(
-        "--resize",
-        "box in px that images are resized to, N for a square; or the longest side that they"
-        " may have; annotations follow (default: sizes stay)",
-        "N|WxH|max:N",
-    )
+    group.text("--resize", "box in px, N for a square, or the longest side as max:N", "N|WxH|max:N")
     group.choice(
         "--resize_mode",
-        "fit: the largest size inside the box; fill: the whole box, the rest cut off; stretch:"
-        " the box, whatever the aspect (default fit; stretch for plain pixels)",
+        "fit inside the box, fill it and cut the rest off, or stretch (default fit; stretch for"
+        " plain pixels)",
         ResizeMode,
     )
-    group.choice(
-        "--reencode",
-        "encode every image as this (default: changed images in their own format, GIF and BMP"
-        " as PNG, all others stay byte for byte)",
-        Encoding,
-    )
-    group.number(
-        "--quality", f"of JPEGs that are encoded, by libjpeg's scale (default {DEFAULT_QUALITY})"
-    )
-    group.choice(
-        "--color",
-        "rgb: three channels; gray: one; keep: those of the file (default keep; rgb for plain"
-        " pixels); alpha that is dropped is laid on white",
-        Color,
-    )
+    group.choice("--reencode", "encode every image as this (default: only changed ones)", Encoding)
+    group.number("--quality", f"of encoded JPEGs, by libjpeg's scale (default {DEFAULT_QUALITY})")
+    group.choice("--color", "channels of images (default keep; rgb for plain pixels)", Color)
 
 
 def _add_shard_flags(parser: FlagParser) -> None:
     group = parser.group("number of shards, by one of", exclusive=True)
     group.text(
         "--shard_size",
-        "output bytes a shard, in decimal units or KiB/MiB/GiB (default: 150MB, and at least"
-        " 16 shards a split where each keeps 64 records)",
+        "output bytes a shard (default 150MB, and at least 16 shards of 64 records)",
         "SIZE",
     )
-    group.several(
-        "--num_shards",
-        "number of shards, for all splits or each (default: from --shard_size)",
-        "[SPLIT=]N",
-    )
-    group.number(
-        "--records_per_shard", "records of every shard but a split's last (default: equal shares)"
-    )
+    group.several("--num_shards", "of all splits or each (default: from --shard_size)", "[SPLIT=]N")
+    group.number("--records_per_shard", "records of every shard but a split's last")
     group = parser.group("shards")
     group.number("--hosts", "hosts that read files[h::N]; shards become a multiple of it", 1)
     group.text(
         "--shard_names",
-        "counted (train-00000-of-00016-750.tfrec), plain (without the record count, as TFDS"
-        " wants it), or a template of {split} {index:05} {num_shards:05} {records}; a plain file"
-        " name with --num_shards 1 (default counted; plain with --layout tfds)",
+        "counted (train-00000-of-00016-750.tfrec), plain (without -750), or a template of {split}"
+        " {index:05} {num_shards:05} {records} (default counted; plain with --layout tfds)",
         "NAMES",
     )
     group.several(
-        "--order",
-        "shuffled (globally, by --seed) or input, for all splits or each (default shuffled)",
-        "[SPLIT=]ORDER",
+        "--order", "shuffled or input, of all splits or each (default shuffled)", "[SPLIT=]ORDER"
     )
     group.number("--seed", "of the shuffle (default 0)", 0)
 
@@ -351,101 +309,64 @@ def _add_shard_flags(parser: FlagParser) -> None:
 def _add_reject_flags(group: FlagGroup) -> None:
     group.text(
         "--max_rejected",
-        "samples that may be rejected, a count or a percentage of those listed; more end the"
-        " run with exit code 4 after all shards are built",
+        "samples that may be rejected, of those listed; more end the run with exit code 4",
         "K|P%",
         "0",
     )
-    group.text(
-        "--exclude",
-        "leave out the samples that an earlier run's file names (default none)",
-        "REJECTED.jsonl",
-    )
-    group.switch("--allow_empty", "accept an empty split (default: stop)")
+    group.text("--exclude", "leave out the samples of an earlier run's file", "REJECTED.jsonl")
+    group.switch("--allow_empty", "accept an empty split")
 
 
 def _add_output_flags(parser: FlagParser) -> None:
     group = parser.group("output")
     group.add(
-        "--output",
-        "folder or URI of the data set (required)",
-        type=not_empty,
-        required=True,
-        metavar="DIR",
+        "--output", "folder or URI of the data set", type=not_empty, required=True, metavar="DIR"
     )
     group.add(
         "--plan",
-        "only say what the run would make, as text or json (default: run)",
+        "only say what the run would make, as text or json",
         nargs="?",
         const="text",
         choices=["text", "json"],
     )
     group.switch(
-        "--overwrite",
-        "first delete what an earlier run left in --output, its manifest before the rest"
-        " (default: resume the same run, refuse another)",
+        "--overwrite", "first delete an earlier data set (default: resume it, or refuse another)"
     )
-    group.switch(
-        "--trust_manifest",
-        "take a complete --output of the same options for up to date (default: list the sources)",
-    )
-    group.switch(
-        "--no_wait", "end once a runner elsewhere has taken the job (default: wait for its end)"
-    )
+    group.switch("--trust_manifest", "take a complete --output for up to date, unread sources too")
+    group.switch("--no_wait", "end once a runner elsewhere has the job")
     group = parser.group("report", exclusive=True)
     group.add(
         "--report",
-        f"make {REPORT_NAME} after the manifest, or for a complete --output that lacks it"
-        " (default: for local runs with a local --output)",
+        f"make {REPORT_NAME} at the end (default: for local runs with a local --output)",
         action="store_true",
         default=None,
     )
-    group.add(
-        "--no_report",
-        f"make no {REPORT_NAME} (default: see --report)",
-        action="store_false",
-        dest="report",
-    )
+    group.add("--no_report", "make none", action="store_false", dest="report")
     group = parser.group("daily runs (docs/scheduled-runs.md)")
     group.text(
         "--date", f"replaces {DATE} in --output and --since (default: today in UTC)", "YYYY-MM-DD"
     )
     group.several(
         "--since",
-        "earlier data sets, whose samples are left out and whose label ids stay; with"
-        f" {DATE}, all finished ones of an earlier day (default none)",
+        f"earlier data sets, whose samples are left out; {DATE} stands for all earlier days",
         "DIR",
     )
 
 
 def _add_limit_flags(group: FlagGroup) -> None:
-    group.number(
-        "--shards_in_flight",
-        "shards built at once, and at most as many uploaded to gs://"
-        f" (default {DEFAULT_SHARDS}; 1: one process)",
-        DEFAULT_SHARDS,
-    )
+    group.number("--shards_in_flight", "shards built, or uploaded, at once", DEFAULT_SHARDS)
     group.text(
         "--bytes_in_flight", "image bytes held at once", "SIZE", f"{DEFAULT_BYTES // 2**20}MiB"
     )
-    group.number(
-        "--readers",
-        f"images read at once (default {DEFAULT_READERS}, or {DEFAULT_REMOTE_READERS} for"
-        " images elsewhere, and at least --workers; 1: one process)",
-    )
-    group.number(
-        "--workers",
-        "images checked and encoded at once, each on a core (default: all cores; 1: one process)",
-    )
+    readers = f"default {DEFAULT_READERS}; {DEFAULT_REMOTE_READERS} for images elsewhere"
+    group.number("--readers", f"images read at once ({readers})")
+    group.number("--workers", "images checked and encoded at once (default: all cores)")
     group.text(
-        "--spool_dir",
-        "folder for shards on their way to a store, unpacked .npz members, and the samples of"
-        " a local run (default: the system's temporary folder)",
-        "DIR",
+        "--spool_dir", "folder for temporary files (default: the system's temporary folder)", "DIR"
     )
     group.number(
         "--max_reads_per_second",
-        "requests that read or list a bucket (default 0: as many as it answers)",
+        "requests that read or list a bucket (default 0: no limit)",
         0,
         type=float,
     )
@@ -470,8 +391,8 @@ def add_drop_flag(parser: FlagParser) -> None:
     """Add the flag of sources that have annotations."""
     parser.group("dropped annotations").text(
         "--max_dropped",
-        "annotations of each split that may be dropped, a count or a percentage of those"
-        " listed; more end the run with exit code 4 (default 1 in 100, never all of a split)",
+        "annotations of each split that may be dropped, of those listed; more end the run with"
+        " exit code 4 (default 1 in 100, never all of a split)",
         "COUNT|SHARE%",
     )
 
@@ -480,11 +401,10 @@ def add_size_flag(group: FlagGroup) -> None:
     """Add the flag of what is done where an image has another size than annotated."""
     group.choice(
         "--on_size_mismatch",
-        "where an image's size is not the annotated one: auto rescales boxes if the aspect"
-        " agrees within 1 px and rejects the rest; trust_image and trust_json take boxes as pixels"
-        " of that size (default auto)",
+        "where an image has another size than annotated: auto rescales boxes of the same aspect"
+        " and rejects the rest; trust_image and trust_json take boxes as pixels of that size",
         SizeMismatch,
-        SizeMismatch.AUTO,
+        "auto",
     )
 
 
@@ -495,9 +415,8 @@ def add_class_flags(
     group = parser.group("classes")
     group.text(
         "--label_file",
-        "classes in the order of their numbers, one a line; a tab, or a space after an"
-        " ImageNet synset, parts the name from what people call it (default: the sources' classes,"
-        " sorted by name)",
+        "classes in the order of their numbers, one a line, a tab before what people call it"
+        " (default: the sources' classes, sorted by name)",
         "FILE",
     )
     group.number("--first_label", f"number of the first class ({default})")

@@ -75,28 +75,18 @@ class FolderConfig(DataSetConfig):
 
 def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source and its layouts."""
-    folders = "folder per split that holds a folder of images for each class, with any folders"
-    group = add_sources(parser, images=("DIR", f"{folders} inside (required)"))
-    group.text(
-        "--split_folders",
-        "the folders of --images DIR that are splits, as in train,val: short for --images"
-        " train=DIR/train val=DIR/val (default none: its folders are classes)",
-        "SPLIT,...",
-    )
+    folders = "folder per split that holds a folder of images for each class"
+    group = add_sources(parser, images=("DIR", folders))
+    group.text("--split_folders", "folders of --images DIR that are splits", "SPLIT,...")
     group = parser.group("records (docs/layouts.md)")
     group.choice(
         "--layout",
-        "classification: the keys of Model Garden; imagenet: those of the TPU scripts for"
-        " ImageNet; tutorial: those of TensorFlow's tutorial; tensor: pixels, as a serialized"
-        " tensor, and the class's name",
+        "keys of Model Garden, of the TPU scripts for ImageNet, of TensorFlow's tutorial; or pixels"
+        " as a serialized tensor, and the class's name",
         list(LAYOUTS),
         "classification",
     )
-    group.choice(
-        "--dtype",
-        "type of the pixels of --layout tensor, floats in [0, 1] (default float32)",
-        PIXEL_DTYPES,
-    )
+    group.choice("--dtype", "type of the pixels of --layout tensor (default float32)", PIXEL_DTYPES)
     add_class_flags(parser)
 
 

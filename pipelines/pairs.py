@@ -92,28 +92,18 @@ class PairsConfig(DataSetConfig):
 
 def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source and its layout."""
-    text = "resolution images per split; the two of a pair have the same name below their folders,"
+    text = "folder per split; the two of a pair have the same name, extensions aside"
     group = add_sources(
-        parser,
-        low=("DIR", f"folder of the low-{text} extensions aside (required)"),
-        high=("DIR", f"folder of the high-{text} extensions aside (required)"),
+        parser, low=("DIR", f"low-resolution {text}"), high=("DIR", f"high-resolution {text}")
     )
     group.add(
         "--low_suffix",
-        "what names of low images end in before their extension, taken off where it is there,"
-        " as in 0001x4.png (default: x and --scale; without --scale none)",
+        "what names of low images end in, as in 0001x4.png (default: x and --scale, if given)",
         metavar="TEXT",
     )
-    group.number(
-        "--scale",
-        "how many times as wide and high as its low image each high one is; others are"
-        " rejected (default: any whole number, the same both ways)",
-    )
-    group.switch(
-        "--tensors",
-        "write lr and hr as serialized TensorProtos of uint8 pixels, height x width x"
-        " channels, for tf.io.parse_tensor (default: the image files' bytes)",
-    )
+    group.number("--scale", "high over low size (default: any whole number, the same both ways)")
+    tensors = "write lr and hr as TensorProtos of uint8 pixels (default: the files' bytes)"
+    group.switch("--tensors", tensors)
 
 
 def fields_of(flags: argparse.Namespace) -> dict[str, Any]:

@@ -210,7 +210,7 @@ def execute(run: RunConfig, beam_args: Sequence[str], build: Build = build) -> N
 
 def _make(run: RunConfig, build: Build, options: PipelineOptions) -> None:
     """Check that the run can work, and run the graph unless the output is complete."""
-    config = with_earlier_sets(run).located()
+    config = with_earlier_sets(run)
     output = open_storage(config.output, config.access)
     started_s = time.monotonic()
     if run.overwrite or not run.trust_manifest:
@@ -287,7 +287,7 @@ def _plan(run: RunConfig, options: PipelineOptions) -> None:
     """Say what a run would make, and end as it would before its first shard."""
     if is_dry_run(options) or makes_template(options):
         raise ValueError("plan must come without dry_run and template_location: leave one out")
-    config = with_earlier_sets(run).located()
+    config = with_earlier_sets(run)
     output, trust = open_storage(config.output, config.access), run.trust_manifest
     if run.overwrite or not trust:
         _check_sources(config)

@@ -150,44 +150,32 @@ class SidecarConfig(DataSetConfig):
 
 def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source and its layouts."""
+    annotations = "folder of JSON files per split, or a glob in which ** crosses folders"
     group = add_sources(
         parser,
-        images=("DIR", "folder of images per split (required)"),
-        annotations=(
-            "DIR|GLOB",
-            "folder of JSON files per split, which may be that of the images, or a glob of which *"
-            " and ? stay within a folder, ** does not; an image's file has its name below its"
-            " folder, extensions aside (required)",
-        ),
+        images=("DIR", "folder of images per split"),
+        annotations=("DIR|GLOB", annotations),
     )
     group.choice(
         "--format",
-        "of the JSON files: LabelMe's, SA-1B's, or each by its content; flat for --fields of"
-        " any (default auto; with --fields flat)",
+        "of the JSON files: LabelMe's, SA-1B's, or each by its content (default auto; with --fields"
+        " flat)",
         [AUTO, *(known.value for known in SideFormat), FLAT],
     )
     group.text(
         "--join_by",
-        "field of the JSON files that names the image, such as imagePath or image.file_name;"
-        " they are then read twice (default: a JSON file has its image's name)",
+        "field that names the image, such as image.file_name (default: files share a name)",
         "FIELD",
     )
-    group.switch(
-        "--allow_unannotated",
-        "keep images without a JSON file, as samples without objects (default: reject them)",
-    )
+    group.switch("--allow_unannotated", "keep images without a JSON file (default: reject them)")
     add_size_flag(group)
     group = parser.group("records (docs/layouts.md)")
-    group.text(
-        "--features",
-        f"what is written of the objects, of {', '.join(_FEATURES)} (default boxes)",
-        "NAME,NAME",
-    )
+    features = f"what is written of the objects, of {', '.join(_FEATURES)} (default boxes)"
+    group.text("--features", features, "NAME,NAME")
     group.several(
         "--fields",
-        "fields of the JSON files, keys with dots between, that become features of the same"
-        " names next to the image's: int64, float or bytes, with [] for lists; a missing single"
-        " value leaves its feature out (default: objects are written)",
+        "fields, keys with dots between, that become features: int64, float or bytes, with [] for"
+        " lists (default: objects are written)",
         "PATH=TYPE,...",
     )
     add_class_flags(parser, "default 1")

@@ -2,12 +2,12 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import apache_beam as beam
 
-from pipelines.cli import FlagParser, main, not_empty, parse_several_per_split
+from pipelines.cli import FlagParser, main, parse_several_per_split
 from pipelines.data_set import DataSetConfig, check_splits_named, keys_option
 from pipelines.data_set import build as build
 from pipelines.flags import (
@@ -33,7 +33,6 @@ from transforms.sources.read_table import (
     PlanTables,
     TableFolder,
     TableReader,
-    find_image_root,
 )
 from transforms.sources.table_rows import DEFAULT_MAX_CELL_BYTES
 from transforms.storage import split_uri
@@ -49,7 +48,7 @@ class TableConfig(DataSetConfig):
         tables: per split URIs of files, or that of one folder or glob.
         image_column: names each row's image; empty for none.
         image_root: URI that images lie below, per split or for all (`""`); none for the table's
-            folder, or what the first row's URI begins with.
+            folder.
         key_column: gives the rows' keys; empty for their numbers.
         max_cell_bytes: a row with a larger cell is rejected; in a file of lines, a larger row.
         layout: what an Example holds.
@@ -68,11 +67,6 @@ class TableConfig(DataSetConfig):
         """Refuse what does not fit together."""
         for split, uris in self.tables.items():
             _check_tables(split, uris)
-        if bool(self.image_column) != self.layout.with_image:
-            raise ValueError(
-                f"image_column must come with a layout with_image, got {self.image_column!r} and"
-                f" {self.layout.with_image}: give both or none"
-            )
         if self.image_root and not self.image_column:
             raise ValueError(
                 f"image_root must come with image_column, got {[*self.image_root.values()]}"
@@ -128,25 +122,12 @@ class TableConfig(DataSetConfig):
         """URIs of files that the sources are recognised by, whatever their split."""
         return [*super().files, *(uri for uris in self.table_files.values() for uri in uris)]
 
-    def located(self) -> Self:
-        """Return the configuration with the roots of images that full paths in tables tell."""
-        if not self.image_column or "" in self.image_root:
-            return self
-        roots = {
-            split: self.image_root.get(split)
-            or find_image_root(split, uris, self.image_column, self.access, self.max_cell_bytes)
-            or self._folder(split)
-            for split, uris in self.tables.items()
-        }
-        return replace(self, image_root=roots)
-
     def check_since(self) -> None:
         """Refuse to add to data sets by numbers of rows that begin again in another file."""
         if self.table_files and not self.key_column:
             raise ValueError(
-                "since must come with key_column where tables are given as files, since the numbers"
-                " of rows begin again in each, got no key_column: name the column, or give from the"
-                " first day on the folder or a glob of all files"
+                "since must come with key_column where tables are given as files:"
+                " name the column, or give from the first day on a folder or glob"
             )
 
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
@@ -178,18 +159,14 @@ class TableConfig(DataSetConfig):
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""
-        columns = {"image_column": self.image_column, "key_column": self.key_column}
-        asked = {}
+        options = super().options()
+        options |= {"image_column": self.image_column, "key_column": self.key_column}
         if self.max_cell_bytes != DEFAULT_MAX_CELL_BYTES:
-            asked["max_cell_bytes"] = str(self.max_cell_bytes)
-        return {**super().options(), **columns, **asked, **self._keys()}
-
-    def _keys(self) -> dict[str, str]:
-        """Return the option that tells what keys are made of, where no column gives them."""
+            options["max_cell_bytes"] = str(self.max_cell_bytes)
         if self.key_column:
-            return {}
+            return options
         alone = {split for split, uris in self.table_files.items() if len(uris) == 1}
-        return keys_option({s: "" if s in alone else "file:row" for s in self.tables})
+        return options | keys_option({s: "" if s in alone else "file:row" for s in self.tables})
 
     def _listed(self) -> dict[str, tuple[str, str]]:
         """Return the folder and the glob per split whose tables are listed."""
@@ -229,77 +206,37 @@ def _check_tables(split: str, uris: Sequence[str]) -> None:
 
 def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source and its layout."""
-    group = add_sources(
-        parser,
-        "sources (docs/tables.md)",
-        table=(
-            "FILE|GLOB|DIR",
-            "tables per split: files that end in .csv, .tsv, .jsonl or .parquet, or one folder or"
-            " quoted glob of such files (required)",
-        ),
-    )
-    group.text(
-        "--image_column", "column that names each row's image (default: rows have none)", "COLUMN"
-    )
+    tables = ".csv, .tsv, .jsonl or .parquet files per split, or one folder or quoted glob of such"
+    group = add_sources(parser, "sources (docs/tables.md)", table=("FILE|GLOB|DIR", tables))
+    group.text("--image_column", "column that names each row's image", "COLUMN")
     group.several(
         "--image_root",
-        "folder or URI that images lie below, per split or for all (default: the table's folder;"
-        " where the first row names a URI, its bucket)",
+        "folder or URI that images lie below, per split or for all (default: the table's folder)",
         "[SPLIT=]DIR",
     )
     group.text(
         "--key_column",
-        "column of text or whole numbers, each once in its split, that rows are known by"
-        " (default: their number, after the file's name where there are several)",
+        "column of unique texts or whole numbers (default: numbers of rows)",
         "COLUMN",
     )
     group.several(
         "--types",
-        "types of columns: int64, float or bytes, with [] for lists ([][] for a sequence's"
-        " lists of lists), with ? where cells may be missing; a cell that does not fit"
-        " rejects its row (default: from all cells)",
+        "int64, float or bytes, with [] for lists, ? where cells may be missing (default: from all"
+        " cells)",
         "COLUMN=TYPE,...",
     )
     group.text(
         "--max_cell_bytes",
-        "largest cell of Parquet, and largest row of CSV, TSV and JSON Lines; a larger one"
-        " rejects its row, and ends the run in CSV",
+        "largest cell of Parquet, or row of other tables; larger ones reject the row",
         "SIZE",
         f"{DEFAULT_MAX_CELL_BYTES // 10**6}MB",
     )
-    group.add(
-        "--label_column",
-        "column of classes, or one of several: it becomes image/class/label and"
-        " image/class/text (default none)",
-        action="append",
-        default=[],
-        type=not_empty,
-        metavar="COLUMN",
-    )
+    classes = "column of classes, or one of several: image/class/label and image/class/text"
+    group.several("--label_column", classes, "COLUMN")
     group.several(
-        "--sequence",
-        "columns of lists, each value or inner list of which is a step: records become"
-        " SequenceExamples, with all other columns as their context (default none)",
-        "COLUMN,...",
+        "--sequence", "columns of lists, a value a step: makes SequenceExamples", "COLUMN,..."
     )
     add_class_flags(parser)
-
-
-def parse_columns(flag: str, given: Sequence[str]) -> tuple[str, ...]:
-    """Return names of columns, given with commas or spaces between.
-
-    >>> parse_columns("sequence", ["tokens,frames", "times"])
-    ('tokens', 'frames', 'times')
-
-    Raises:
-        ValueError: when one is empty.
-    """
-    names = tuple(name.strip() for text in given for name in text.split(","))
-    if not all(names):
-        raise ValueError(
-            f"{flag} must be names of columns, got {','.join(given)!r}: remove the empty one"
-        )
-    return names
 
 
 def layout_of(flags: argparse.Namespace) -> TableLayout:
@@ -318,7 +255,7 @@ def layout_of(flags: argparse.Namespace) -> TableLayout:
         label_columns=tuple(flags.label_column),
         with_image=bool(flags.image_column),
         first_label=first_label_of(flags),
-        sequence_columns=parse_columns("sequence", flags.sequence),
+        sequence_columns=tuple(n.strip() for given in flags.sequence for n in given.split(",")),
     )
 
 

@@ -1,6 +1,5 @@
 """Rows of tables and the samples that they become."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from schemas.fields import labels_of, row_bytes, row_of
 from schemas.samples import Blob, Sample
 from schemas.splits import HASH, Splitting
 from transforms.sources.read_samples import SplitSource
-from transforms.sources.read_table import TableFile, TableReader, find_image_root, name_in_root
+from transforms.sources.read_table import TableFile, TableReader, name_in_root
 from transforms.sources.table_rows import BadRow, Row, TablePiece, divide_file, open_piece
 from transforms.storage import DEFAULT_ACCESS, open_storage
 
@@ -507,15 +506,3 @@ def test_columns_that_are_not_in_a_header(reader: dict, line: str, tmp_path: Pat
 
     assert str(raised.value).startswith("E-TAB-HEADER ")
     assert line in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("cell", "root"),
-    [("gs://b/x/1.jpg", "gs://b"), ("x/1.jpg", ""), ("/x/1.jpg", ""), ("file:///x/1.jpg", "")],
-)
-def test_the_first_row_tells_the_bucket(cell: str, root: str, tmp_path: Path) -> None:
-    (tmp_path / "t.jsonl").write_text(f"no JSON\n{json.dumps({'f': cell})}\n")
-    (tmp_path / "a.txt").write_text("none")
-
-    for uri in (tmp_path / "t.jsonl", tmp_path, tmp_path / "*.jsonl"):
-        assert find_image_root("train", [str(uri)], "f", DEFAULT_ACCESS) == root

@@ -259,36 +259,6 @@ def name_in_root(cell: str, root: str) -> str:
         raise ValueError(f"{cell!r} {error}") from None
 
 
-def find_image_root(
-    split: str,
-    uris: Sequence[str],
-    column: str,
-    access: Access,
-    max_cell_bytes: int = DEFAULT_MAX_CELL_BYTES,
-) -> str:
-    """Return the bucket of the image that a split's first row names; empty for a relative path.
-
-    Args:
-        split: of the tables.
-        uris: of them.
-        column: that names images.
-        access: how stores are reached.
-        max_cell_bytes: larger cells are passed over.
-
-    Raises:
-        RuntimeError: where the first table is none.
-    """
-    for file in _tables_of(split, uris, access):
-        storage = open_storage(file.root, access)
-        for piece in divide_file(file, storage):
-            for row in open_piece(piece, storage, max_cell_bytes).rows:
-                cell = row.cells.get(column) if isinstance(row, Row) else None
-                if isinstance(cell, str):
-                    scheme, colon, path = cell.partition("://")
-                    return "" if is_local(cell) else f"{scheme}{colon}{path.partition('/')[0]}"
-    return ""
-
-
 def stat_tables(split: str, uris: Sequence[str], access: Access) -> list[TableFile]:
     """Return the files of a split that are given by name, in the order of their names.
 
