@@ -1,6 +1,5 @@
 """The benchmarks: the generated photos, the ratios, and the figures that README shows."""
 
-import doctest
 import json
 import sys
 from pathlib import Path
@@ -14,9 +13,6 @@ import bench  # noqa: E402
 import chart  # noqa: E402
 import figures  # noqa: E402
 import generate  # noqa: E402
-import programs  # noqa: E402
-import reading  # noqa: E402
-import records  # noqa: E402
 import rounds  # noqa: E402
 
 IMAGES = 130
@@ -35,11 +31,6 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def photo_sizes(folder: Path) -> list[int]:
     return [path.stat().st_size for path in (folder / "images").iterdir()]
-
-
-@pytest.mark.parametrize("module", [chart, figures, generate, programs, reading, records, rounds])
-def test_docstrings(module):
-    assert doctest.testmod(module).failed == 0
 
 
 class TestGenerate:

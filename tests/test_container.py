@@ -37,13 +37,6 @@ def test_worker_lock_holds_what_the_package_needs_and_dataflows_client() -> None
     assert len(names) > 8 and names - set(WORKER_PINS) == set()
 
 
-def test_worker_lock_has_the_tested_versions() -> None:
-    both = set(PINS) & set(WORKER_PINS)
-    assert len(both) > 40
-    assert {name for name in both if PINS[name] != WORKER_PINS[name]} == set()
-    assert int(WORKER_PINS["pillow"].split(".")[0]) >= 13  # CVE-2026-112403
-
-
 def test_worker_lock_pins_with_hashes_and_names_no_host() -> None:
     text = (PROJECT / "requirements-worker.lock").read_text()
     blocks = re.split(r"^(?=[a-z0-9._-]+==)", text, flags=re.MULTILINE)[1:]

@@ -95,18 +95,6 @@ def test_a_split_without_records(tmp_path: Path) -> None:
         found.shards("train")
 
 
-def test_no_data_set() -> None:
-    assert refusal() == "data_sets must be at least one path, got none: give an output"
-
-
-def test_paths_are_taken_as_objects_too(tmp_path: Path) -> None:
-    one, other = Path(write(tmp_path / "a", 1)), Path(write(tmp_path / "b", 1))
-    assert find_data_sets(one).roots == (str(one),)
-    assert find_data_sets([one, f"file://{other}"]).roots == (str(one), f"file://{other}")
-    with pytest.raises(ValueError, match=r"^data_sets must be paths or URIs, got b'out': give"):
-        find_data_sets([b"out"])  # type: ignore[list-item]
-
-
 def test_relative_paths_outlive_a_change_of_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,27 +139,11 @@ def test_other_features(tmp_path: Path, other: FeatureSpec, what: str) -> None:
     )
 
 
-def test_docs_may_differ(tmp_path: Path) -> None:
-    other = FeatureSpec("other", (Feature("n", Kind.INT64, False, "in other words"), LABEL))
-    roots = [write(tmp_path / "one"), write(tmp_path / "two", spec=other)]
-    assert len(find_data_sets(roots).shards("train")) == 2
-
-
 def test_one_number_for_two_classes(tmp_path: Path) -> None:
     one, two = write(tmp_path / "one"), write(tmp_path / "two", labels=(Label(0, "cow"),))
     assert refusal(one, two) == (
         f"data_sets must have one label map, got label 0 as 'cat' and, in {two!r}, 'cow': write"
         " the later one with --since, or read them apart"
-    )
-
-
-def test_a_later_pair_contradicts_too(tmp_path: Path) -> None:
-    """Of labels that the first has not."""
-    one = write(tmp_path / "one")
-    two = write(tmp_path / "two", labels=(CAT, DOG))
-    three = write(tmp_path / "three", labels=(CAT, Label(1, "cow")))
-    assert refusal(one, two, three).startswith(
-        f"data_sets must have one label map, got label 1 as 'dog' and, in {three!r}, 'cow': "
     )
 
 
@@ -310,7 +282,3 @@ def test_what_a_run_wrote_is_found(make_coco: MakeCoco, tmp_path: Path) -> None:
 def test_the_order_of_a_split(tmp_path: Path, order: str, is_in_order: bool) -> None:
     found = find_data_sets(write(tmp_path, options={"order": order}))
     assert found.is_in_input_order("train") == is_in_order
-
-
-def test_where_a_manifest_tells_no_order(tmp_path: Path) -> None:
-    assert not find_data_sets(write(tmp_path)).is_in_input_order("train")

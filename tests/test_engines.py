@@ -82,21 +82,6 @@ def test_the_bytes_are_those_of_a_run_in_process(
     assert digests(tmp_path / "there") == digests(tmp_path / "here")
 
 
-def test_a_run_over_budget_is_committed_by_the_next_without_building_again(
-    engine: list[str], thirty_images: Sources, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    over = spawn_coco(*arguments(thirty_images, out), *engine)
-    assert (over.code, over.err.splitlines()[-1].split()[0]) == (4, "E-BUDGET")
-    written = {path: path.stat().st_mtime_ns for path in out.glob("*.tfrec")}
-    assert len(written) == 4
-
-    accepted = spawn_coco(*arguments(thirty_images, out), "--max_rejected", "1", *engine)
-
-    assert accepted.code == 0, accepted.err
-    assert {path: path.stat().st_mtime_ns for path in out.glob("*.tfrec")} == written
-
-
 def test_faults_are_one_line_with_their_exit_code(
     engine: list[str], thirty_images: Sources, tmp_path: Path
 ) -> None:

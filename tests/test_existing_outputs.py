@@ -1,6 +1,5 @@
 """What a run meets in its output: files of others, its own, spoilt ones, and a twin at work."""
 
-import json
 import os
 import signal
 import time
@@ -148,32 +147,6 @@ def test_already_complete_after_a_touch(make_coco: MakeCoco, tmp_path: Path) -> 
     assert snapshot(out) == after
 
 
-def test_complete_output_refuses_other_plans(make_coco: MakeCoco, tmp_path: Path) -> None:
-    sources, out = make_coco(6), tmp_path / "out"
-    committed(sources, out)
-    before = snapshot(out)
-    for flags in (("--num_shards", 2), ("--seed", 1), ("--check", "decode"), ("--order", "input")):
-        run = run_coco(*command(sources, out, *flags))
-        assert run.ended == (5, "E-OUT-PLAN"), flags
-        assert flags[0].lstrip("-") in run.fault
-    spec = json.loads(sources[1].read_text())
-    spec["annotations"][0]["category_id"] = 2
-    sources[1].write_text(json.dumps(spec))
-    assert run_coco(*command(sources, out)).ended == (5, "E-OUT-PLAN")
-    assert snapshot(out) == before
-
-
-def test_added_image_file_changes_nothing(make_coco: MakeCoco, tmp_path: Path) -> None:
-    """A file that no annotation names is logged, and does not change the plan."""
-    sources, out = make_coco(3), tmp_path / "out"
-    committed(sources, out)
-    (sources[0] / "new \u202e.jpg").write_bytes(b"x")
-    run = run_coco(*command(sources, out))
-    assert run.code == 0
-    assert "new \\u202e.jpg" in run.err
-    check_committed(out)
-
-
 # Two runs to one place.
 
 
@@ -203,17 +176,6 @@ def test_overwrite_under_a_run_at_work(make_coco: MakeCoco, tmp_path: Path) -> N
     assert finish(process).code == 0
     assert len(check_committed(out)["shards"]) == 100
     committed(sources, out, "--num_shards", 50, "--overwrite")
-
-
-def test_two_runs_of_two_plans(make_coco: MakeCoco, tmp_path: Path) -> None:
-    sources, out = make_coco(40), tmp_path / "out"
-    started = [start_coco(*command(sources, out, "--num_shards", n)) for n in (20, 15)]
-    runs = [*map(finish, started)]
-    assert sorted(run.code for run in runs) == [0, 5], runs
-    (loser,) = [run for run in runs if run.code]
-    assert loser.ended[1] in ("E-OUT-PLAN", "E-OUT-FOREIGN")
-    assert "wrote" not in loser.err  # before its first shard
-    assert len(check_committed(out)["shards"]) == (20 if runs[0].code == 0 else 15)
 
 
 def test_a_failed_run_leaves_no_empty_folder(make_coco: MakeCoco, tmp_path: Path) -> None:

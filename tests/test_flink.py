@@ -78,18 +78,6 @@ def test_over_budget_then_accepted_with_the_bytes_of_a_run_in_process(
     assert {path: path.stat().st_mtime_ns for path in shard_paths(there)} == written
 
 
-def test_many_photos_and_real_ones_make_the_bytes_of_a_run_in_process(
-    flink: Flink, large_sources: list[str], tmp_path: Path
-) -> None:
-    assert run_coco(*large_sources, "--output", tmp_path / "here").code == 0
-
-    run = flink.run(*large_sources, "--output", tmp_path / "there", *REPORTED)
-
-    assert run.code == 0, run.err
-    check_committed(tmp_path / "there")
-    assert digests(tmp_path / "there") == digests(tmp_path / "here")
-
-
 def test_a_worker_killed_among_the_shards_is_replaced_and_the_bytes_are_the_same(
     flink: Flink, make_coco: MakeCoco, tmp_path: Path
 ) -> None:
@@ -128,15 +116,6 @@ def test_faults_in_workers_are_one_line_with_their_exit_code(
         thirty_images[1].write_text(text)
     run = flink.run(*command((tmp_path / images, thirty_images[1]), tmp_path / "out"))
     assert run.ended == (3, code)
-
-
-def test_another_plan_is_refused(flink: Flink, thirty_images: Sources, tmp_path: Path) -> None:
-    accepted = ("--num_shards", 4, "--max_rejected", 1)
-    (tmp_path / "out").mkdir()
-    assert run_coco(*command(thirty_images, tmp_path / "out", *accepted)).code == 0
-    (tmp_path / "out/manifest.json").unlink()  # else it ends before there is a job
-    run = flink.run(*command(thirty_images, tmp_path / "out", *accepted, "--seed", 1))
-    assert run.ended == (5, "E-OUT-PLAN")
 
 
 def test_a_refused_upload_ends_the_run(flink: Flink, thirty_images: Sources) -> None:

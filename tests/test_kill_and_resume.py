@@ -19,11 +19,9 @@ import pytest
 from tests import children
 from tests.coco_command import (
     PROJECT,
-    MakeCoco,
     Run,
     check_committed,
     check_visible,
-    command,
     finish,
     run_coco,
     shard_paths,
@@ -123,12 +121,6 @@ def kill_after(delay_s: float, job: Job, out: Path) -> int:
     time.sleep(delay_s)
     kill(process)
     return check_visible(out)
-
-
-@pytest.mark.parametrize("seed", rounds(few=4, many=44))
-def test_killed_at_a_random_moment(seed: int, job: Job, tmp_path: Path) -> None:
-    kill_after(random.Random(seed).uniform(0.7, max(0.8, job.run_s)), job, tmp_path / "out")
-    check_resumes(job, tmp_path / "out")
 
 
 @pytest.mark.parametrize("seed", rounds(few=1, many=8))
@@ -237,17 +229,3 @@ def test_a_run_imports_no_tensorflow_and_no_image_library(job: Job, tmp_path: Pa
         env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)},
     )
     assert run.returncode == 0, run.stderr
-
-
-@pytest.mark.parametrize("mode", ["multi_threading", "multi_processing"])
-def test_exit_codes_in_every_mode(mode: str, make_coco: MakeCoco, tmp_path: Path) -> None:
-    images, annotations = make_coco(3)
-    annotations.write_bytes(annotations.read_bytes()[:-3])
-    run = spawn_coco(
-        *command((images, annotations), tmp_path / "out"),
-        *("--direct_num_workers=2", f"--direct_running_mode={mode}"),
-    )
-    assert run.code == 3
-    assert run.err.splitlines()[-1].startswith(f"E-ANN-JSON {annotations}: ")
-    if mode != "multi_processing":  # whose workers print what they like
-        assert run.ended == (3, "E-ANN-JSON")

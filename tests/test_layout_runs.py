@@ -16,12 +16,10 @@ from tests.coco_command import (
     examples,
     manifest_of,
     run_coco,
-    shard_paths,
     value,
 )
 from tests.invariants import check_committed, files_of
 
-LABEL_FILE = "objects-label.labels.txt"
 
 
 def sparse_ids(spec: dict) -> None:
@@ -175,25 +173,6 @@ def test_tfds_loads_the_directory(tfds_out: Path, shared_data: Path) -> None:
             scale = np.array([image["height"], image["width"]] * 2)
             corners = np.concatenate([boxes[:, 1::-1], boxes[:, 1::-1] + boxes[:, :1:-1]], axis=1)
             np.testing.assert_allclose(ours["bbox"], corners / scale, atol=1e-6)
-
-
-def test_tfds_has_plain_names_and_the_names_of_classes(tfds_out: Path) -> None:
-    assert [path.name for path in shard_paths(tfds_out, "val")] == [
-        "val-00000-of-00002.tfrec",
-        "val-00001-of-00002.tfrec",
-    ]
-    labels = labels_of(tfds_out)
-    assert [label["id"] for label in labels] == [*range(80)]
-    assert [label["category_id"] for label in labels][-1] == 90
-    assert (tfds_out / LABEL_FILE).read_text().splitlines() == [label["name"] for label in labels]
-
-
-def test_overwriting_deletes_the_names_of_classes(make_coco: MakeCoco, tmp_path: Path) -> None:
-    sources, out = make_coco(2), tmp_path / "out"
-    committed(sources, out, "--layout", "tfds")
-    assert (out / LABEL_FILE).exists()
-    committed(sources, out, "--layout", "detection", "--overwrite")
-    assert not (out / LABEL_FILE).exists()
 
 
 # --- keras ---

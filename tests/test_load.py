@@ -16,7 +16,6 @@ from PIL import Image
 import readers
 from schemas.features import Content, Feature, FeatureSpec, Kind
 from schemas.layouts.detection import DetectionLayout
-from schemas.layouts.tfds import TfdsLayout
 from schemas.manifest import Label
 from schemas.tensors import encode_tensor
 from tests.conftest import jpeg_bytes
@@ -280,19 +279,6 @@ def test_keypoints_of_two_numbers_have_no_static_shape(tmp_path: Path) -> None:
     assert len(readers.load(roots, "train", decode_images=False)) == 2
 
 
-def test_panoptic_segments_are_objects_too(tmp_path: Path) -> None:
-    spec = TfdsLayout(features=("boxes", "panoptic")).spec
-    values = {
-        f.key: [0.5] * 4 if "bbox" in f.key else [b"" if f.kind is Kind.BYTES else 3]
-        for f in spec.features
-    }
-    write_values(tmp_path, spec, {"train": [[values]]})
-    (record,) = readers.load(str(tmp_path), "train", max_objects=2, decode_images=False)
-    for key in ("objects", "panoptic_objects"):
-        assert record[f"{key}/bbox"].numpy().tolist() == [[0.5] * 4, [-1.0] * 4]
-        assert record[f"{key}/is_crowd"].numpy().tolist() == [3, -1]
-
-
 @pytest.mark.parametrize("batch_size", [None, 3])
 def test_sequence_examples(tmp_path: Path, batch_size: int | None) -> None:
     records = [
@@ -324,20 +310,6 @@ def test_the_order_is_the_same_each_time(tmp_path: Path) -> None:
     assert first[:17] == [*range(0, 16 * 50, 50), 1]  # sixteen files are read at once
 
 
-def test_a_split_in_its_input_s_order_is_read_so(tmp_path: Path) -> None:
-    out = write_numbers(tmp_path, *[5] * 20, order="input")
-    assert numbers_of(readers.load(out, "train")) == list(range(100))
-
-
-def test_a_buffer_is_no_larger_than_the_split(tmp_path: Path) -> None:
-    """TensorFlow would take 24 bytes a slot, at once: here 24 EB."""
-    out = write_numbers(tmp_path / "out", 5, 5)
-    found = [numbers_of(readers.load(out, "train", shuffle=n, seed=0)) for n in (10, 10**18)]
-    assert found[0] == found[1]
-    nothing = readers.load(out, "train", host=11, hosts=12, shuffle=True, drop_remainder=False)
-    assert numbers_of(nothing) == []
-
-
 def test_shuffled_records_come_in_another_order_in_each_epoch(tmp_path: Path) -> None:
     out = write_numbers(tmp_path, *[50] * 20)
     for shuffle in (True, 100):
@@ -346,27 +318,6 @@ def test_shuffled_records_come_in_another_order_in_each_epoch(tmp_path: Path) ->
         assert sorted(first) == sorted(second) == list(range(1000))
         assert first != second
         assert first != numbers_of(readers.load(out, "train"))
-
-
-def test_a_seed_gives_the_same_orders_in_each_run(tmp_path: Path) -> None:
-    out = write_numbers(tmp_path, *[50] * 20)
-
-    def epochs(seed: int) -> list[list[int]]:
-        dataset = readers.load(out, "train", shuffle=100, seed=seed)
-        return [numbers_of(dataset) for _ in range(2)]
-
-    assert epochs(1) == epochs(1)
-    assert epochs(1) != epochs(2)
-    assert epochs(1)[0] != epochs(1)[1]
-
-
-def test_the_buffer_has_as_many_records_as_asked_for(tmp_path: Path) -> None:
-    """One file: then its order is changed by the buffer alone."""
-    out = write_numbers(tmp_path, 1000)
-    order = numbers_of(readers.load(out, "train", shuffle=10, seed=0))
-    assert all(number < place + 10 for place, number in enumerate(order))
-    order = numbers_of(readers.load(out, "train", shuffle=True, seed=0))
-    assert any(number > place + 500 for place, number in enumerate(order))
 
 
 # --- hosts ---
@@ -518,11 +469,6 @@ def test_arguments_that_are_refused(uneven: str, options: dict[str, Any], messag
         readers.load(uneven, "train", **options)
 
 
-def test_the_steps_of_a_batch_that_hosts_cannot_share(uneven: str) -> None:
-    with pytest.raises(ValueError, match=r"^global_batch must be a multiple of hosts, got 30 "):
-        readers.steps_per_epoch(uneven, "train", 30, 4)
-
-
 def test_a_shard_that_is_gone_or_short_is_named(tmp_path: Path) -> None:
     out = write_numbers(tmp_path, 3, 3)
     shard = tmp_path / "train-00001-of-00002-3.tfrec"
@@ -577,13 +523,6 @@ def test_the_graph_holds_no_python(photos: str, options: Mapping[str, Any]) -> N
     ops = {node.op for node in nodes_of(graph_of(readers.load(photos, "train", **options)))}
     assert {"TFRecordDataset", "AssertCardinalityDataset"} <= ops
     assert {op for op in ops if "Py" in op or "Generator" in op} == set()
-
-
-def test_a_graph_with_python_would_be_seen(photos: str) -> None:
-    dataset = readers.load(photos, "train").map(
-        lambda record: tf.py_function(lambda text: text, [record["caption"]], tf.string)
-    )
-    assert {node.op for node in nodes_of(graph_of(dataset))} & {"EagerPyFunc", "PyFunc"}
 
 
 def python_of(doc: str, words: str) -> str:
@@ -659,12 +598,6 @@ def test_what_the_document_makes_of_bytes(tmp_path: Path) -> None:
     assert parsed["hr"].numpy().tolist() == pixels.tolist()
     (masks,) = dataset.map(lambda record: eval(decode, {"tf": tf, "record": record}))
     assert masks.numpy().tolist() == [[[[90]] * 4] * 3] * 2
-
-
-def test_a_worker_of_many_is_not_given_some_of_the_files(uneven: str) -> None:
-    """By data: each reads all files, since fewer records than told would be an error."""
-    policy = readers.load(uneven, "train").options().experimental_distribute.auto_shard_policy
-    assert policy == tf.data.experimental.AutoShardPolicy.DATA
 
 
 @pytest.fixture(scope="module")

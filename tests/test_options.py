@@ -12,7 +12,6 @@ import google.auth
 import pytest
 
 from pipelines import coco
-from pipelines.cli import FlagParser
 from pipelines.coco import COMMAND
 from pipelines.data_set import DataSetConfig
 from pipelines.engines import beam_flags, parse_flags
@@ -313,11 +312,6 @@ def test_one_line_reads_the_clock() -> None:
     assert found == [f"pipelines/flags.py: {line}"]
 
 
-def test_a_dash_and_a_space_begin_a_value() -> None:
-    flags, _ = parse_flags(COMMAND.parser(), ["--images", "--my photos", *NEEDED[2:]])
-    assert flags.images == ["--my photos"]
-
-
 def test_help_gives_default_or_need_of_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     for action in COMMAND.parser().flags:
         text = action.help or ""
@@ -328,18 +322,6 @@ def test_help_gives_default_or_need_of_every_flag(capsys: pytest.CaptureFixture[
     text = capsys.readouterr().out
     assert text.isascii()
     assert [flag for flag in OUR_FLAGS if f"\n  {flag}" not in text] == []
-
-
-def test_flag_parser_takes_no_abbreviations() -> None:
-    flags = FlagParser("p", "d")
-    flags.add_argument("--number")
-    with pytest.raises(ValueError, match=r"^unknown argument '--num': did you mean --number\?$"):
-        parse_flags(flags, ["--num", "1"])
-
-
-def test_annotation_files_in_the_order_given() -> None:
-    flags = "--images=i --output=o --annotations a b --annotations train=c"
-    assert configured(flags, ()).annotations == {"train": ("a", "b", "c")}
 
 
 def test_what_a_layout_asks_for_of_annotation_files() -> None:
@@ -460,12 +442,3 @@ def test_limits_reach_the_workers() -> None:
     """What each limit does is in `tests/test_gate.py`."""
     flags = "--shards_in_flight 3 --bytes_in_flight 700kB --readers 5 --workers 4"
     assert configured(flags, IN_BUCKET).limits == GateLimits(3, 700_000, 5, 4)
-
-
-def test_every_flag_is_tested() -> None:
-    used = {
-        flag
-        for path in Path(__file__).parent.glob("test_*.py")
-        for flag in re.findall(r"--[a-z_]+", path.read_text())
-    }
-    assert {*OUR_FLAGS} - used == set()

@@ -4,7 +4,6 @@ import multiprocessing
 import pickle
 import re
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -129,11 +128,6 @@ def test_beyond_its_end_is_an_index_error(output: Path, index: int) -> None:
             ask()
 
 
-def test_an_index_of_text_is_a_type_error(output: Path) -> None:
-    with pytest.raises(TypeError):
-        readers.open(str(output), "train")["k3"]  # type: ignore[call-overload]
-
-
 SLICES = [slice(2, 7), slice(None, None, -1), slice(-3, None), slice(1, 9, 3), slice(4, 4)]
 
 
@@ -172,13 +166,6 @@ def test_keys_are_found(output: Path) -> None:
         records[:4].find("k4")
 
 
-def test_it_says_what_it_is_alike_in_each_process(output: Path) -> None:
-    records = readers.open(str(output), "train")
-    text = f"<Records of train in {str(output)!r}: range(0, 10)>"
-    assert repr(records) == repr(pickle.loads(pickle.dumps(records))) == text
-    assert repr(records[2:4]) == text.replace("range(0, 10)", "range(2, 4)")
-
-
 # --- hosts and data sets ---
 
 
@@ -203,16 +190,6 @@ def test_several_data_sets_are_one(output: Path, tmp_path: Path) -> None:
     records = readers.open([str(output), str(other)], "train")
     assert ids(records) == list(range(11))
     assert ids(records.__getitems__([10, 0])) == [10, 0]
-
-
-def test_a_split_that_there_is_not(output: Path) -> None:
-    with pytest.raises(ValueError, match=r"^split must be one of train, got 'val'"):
-        readers.open(str(output), "val")
-
-
-def test_a_host_that_there_is_not(output: Path) -> None:
-    with pytest.raises(ValueError, match=r"^host must be 0 to 1, got 2"):
-        readers.open(str(output), "train", host=2, hosts=2)
 
 
 # --- values, against TensorFlow ---
@@ -391,17 +368,3 @@ def test_processes_read_too(output: Path, method: str) -> None:
     context: Any = multiprocessing.get_context(method)
     with context.Pool(2) as pool:
         assert pool.map(read_in_child, [records, records[:]]) == [expected] * 2
-
-
-def test_threads_share_it(output: Path) -> None:
-    records = readers.open(str(output), "train")
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda n: int(records[n % 10]["id"]), range(400)))
-    assert found == [n % 10 for n in range(400)]
-
-
-def test_torch_fetches_batches_at_once(output: Path) -> None:
-    """What `torch.utils.data._utils.fetch` does."""
-    records = readers.open(str(output), "train")
-    assert hasattr(records, "__getitems__") and hasattr(records, "__len__")
-    assert ids(records.__getitems__([3, 1, 2])) == [3, 1, 2]

@@ -77,13 +77,6 @@ def test_another_file_stays(text: str, out: Path) -> None:
         assert page.read_text() == text
 
 
-def test_elsewhere(out: Path, tmp_path: Path) -> None:
-    page = tmp_path / "new/folder/page.html"
-    ended = run(out, "--output", page)
-    assert ended.code == 0, ended.err
-    assert is_sealed(page.read_bytes()) and not (out / "report.html").exists()
-
-
 def test_several_data_sets_get_one_each(out: Path, tmp_path: Path) -> None:
     other = Path(shutil.copytree(out, tmp_path / "other" / out.name))
     assert run(out, other).code == 0
@@ -131,15 +124,6 @@ def test_neither_beam_nor_tensorflow_is_imported(what: str, out: Path, tmp_path:
     loaded = set(found.stdout.splitlines()[-1].split())
     assert {"PIL", "jinja2", "pyarrow"} <= loaded
     assert not loaded & {"apache_beam", "tensorflow"}
-
-
-def test_a_large_file_of_the_user_s_is_not_read_to_know_it(out: Path, tmp_path: Path) -> None:
-    page = tmp_path / "disk.img"
-    with page.open("wb") as file:
-        file.truncate(1 << 40)  # of no blocks; no machine has the memory
-    ended = run(out, "--output", page)
-    assert ended.code == 5 and "is no report as this program wrote it" in ended.err
-    assert page.stat().st_size == 1 << 40
 
 
 @pytest.mark.parametrize(

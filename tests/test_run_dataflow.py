@@ -259,12 +259,6 @@ def test_a_flag_that_the_script_decides_is_refused(launcher: Launcher, flag: str
     refused(launcher.submit(flags=(*FLAGS, flag, "x")), 2, line)
 
 
-def test_other_flags_are_passed_on_unchanged(launcher: Launcher) -> None:
-    odd = ("--num_workers", "3", "--spool_dir", "/mnt/a b", "--shard_names", "$(x) 'y' \"z\" \\n*")
-    launcher.submit(flags=(*FLAGS, *odd))
-    assert launcher.job()[-len(odd) :] == list(odd)
-
-
 def test_help_names_every_option_and_pipeline(launcher: Launcher) -> None:
     for words in (("--help",), ("coco", "--help"), ("-h",)):
         run = launcher(*words)
@@ -295,13 +289,6 @@ def test_python_is_the_one_given_else_the_projects_else_the_systems(launcher: La
         "python",
         "python3",
     ]
-
-
-@pytest.mark.parametrize(("given", "name"), [({}, "python3"), ({"PYTHON": "nopython"}, "nopython")])
-def test_missing_python_is_named(launcher: Launcher, given: dict[str, str], name: str) -> None:
-    shutil.rmtree(launcher.home / ".venv")
-    line = f"E-ARG run_dataflow: there is no {name}; install Python 3.11, or set PYTHON"
-    refused(launcher.submit(**given), 2, line)
 
 
 @pytest.mark.parametrize(
@@ -339,12 +326,6 @@ def test_unsuitable_python_is_refused(
 
 
 # --- gcloud, credentials, buckets
-
-
-def test_missing_gcloud_is_named(launcher: Launcher) -> None:
-    launcher.programs.remove("gcloud")
-    line = "gcloud is not installed; see https://cloud.google.com/sdk/docs/install"
-    refused(launcher.submit(), 2, f"E-ARG run_dataflow: {line}")
 
 
 @pytest.mark.parametrize(
@@ -387,13 +368,6 @@ def test_what_google_refuses_is_one_line(
     private = ("--no_public_ips", "--subnetwork", "s", "--build_container", IMAGE)
     refused(launcher.submit(*private), code, line)
     assert launcher.programs.calls("docker build") == []  # nothing is built in vain
-
-
-def test_each_bucket_is_looked_up_once(launcher: Launcher) -> None:
-    flags = (*FLAGS, "--images", "val=gs://in2/x", "--exclude", "gs://out/set/rejected.jsonl")
-    assert launcher.submit(flags=flags).stderr == ""
-    looked_up = [call[4] for call in launcher.programs.calls("buckets describe")]
-    assert looked_up == ["gs://stage", "gs://out", "gs://in", "gs://in2"]
 
 
 @pytest.mark.parametrize(

@@ -92,26 +92,6 @@ def test_rows_become_sequence_examples(tmp_path: Path, ending: str) -> None:
     assert plain(steps["boxes"]) == [[[0.5, 1.5], [], [2.5]], [], [[3.5]], []]
 
 
-def test_no_tfds_files_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table = write_json(tmp_path / "t.jsonl", [row | {"kind": "a"} for row in ROWS])
-    convert(tmp_path / "out", "--table", table, *ARGV, "--label_column", "kind")
-
-    assert sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_file()) == [
-        "README.md",
-        "_plan.json",
-        "croissant.json",
-        "label_map.pbtxt",
-        "manifest.json",
-        "rejected.jsonl",
-        "report.html",
-        "schema.pbtxt",
-        "train-00000-of-00001-4.tfrec",
-    ]
-    said = capsys.readouterr().out
-    assert "readers.load(" in said and "tfds." not in said
-    assert '"##SEQUENCE##"' in (tmp_path / "out" / "schema.pbtxt").read_text()
-
-
 def test_images_and_classes_are_context(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "0.jpg").write_bytes(jpeg_bytes())

@@ -2,8 +2,6 @@
 
 import io
 import os
-import shutil
-import struct
 from pathlib import Path
 
 import numpy
@@ -13,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from pipelines.show import ShowConfig, draws, run, show
+from pipelines.show import ShowConfig, draws, show
 from schemas.example import encode_example
 from schemas.features import Feature, FeatureSpec, Kind
 from schemas.tensors import TENSOR_TYPES, Tensor, encode_tensor, read_tensor
@@ -107,14 +105,6 @@ def test_a_damaged_record_is_said_to_be(tmp_path: Path) -> None:
     assert shown(path)[-1].startswith("a.tfrecord record 0 at byte 0: damaged, a record of ")
 
 
-def test_an_index_that_is_gone_is_damage(out: Path, tmp_path: Path) -> None:
-    shutil.copytree(out, tmp_path / "out")
-    for path in (tmp_path / "out/index").glob("*.parquet"):
-        path.unlink()
-    with pytest.raises(RuntimeError, match=r"E-VER-MISSING .*\.parquet: is not there, or no file"):
-        shown(tmp_path / "out")
-
-
 def test_a_data_set_by_index(out: Path) -> None:
     whole = shown(out, limit=9)
     assert whole[0] == "out: layout detection; train 5 records"
@@ -167,15 +157,6 @@ def test_a_file_has_neither_keys_nor_splits(name: str, value: str, tmp_path: Pat
     path = write(tmp_path / "a.tfrecord", [])
     with pytest.raises(ValueError, match=f"{name} must come with a data set"):
         shown(path, **{name: value})
-
-
-@pytest.mark.parametrize(
-    ("config", "said"),
-    [({"limit": -1}, "limit must be at least 0"), ({"record": -1}, "record must be at least 0")],
-)
-def test_numbers_that_are_none(config: dict[str, int], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        ShowConfig("a", **config)
 
 
 def test_pictures_are_saved_and_nothing_is_overwritten(tmp_path: Path) -> None:
@@ -235,16 +216,6 @@ def test_tensors_of_tensorflow_are_read(dtype: str, shape: tuple[int, ...]) -> N
     assert read_tensor(data) == Tensor(dtype, shape, values.tobytes())
 
 
-def test_tensors_are_shown() -> None:
-    halves = struct.pack("<2H", 0x3F80, 0xC000)
-    assert show_tensor(Tensor("bfloat16", (2,), halves)) == "tensor bfloat16 [2]: 1, -2"
-    assert show_tensor(Tensor("bool", (2,), b"\1\0")) == "tensor bool [2]: True, False"
-    assert show_tensor(Tensor("int8", (), b"\xff")) == "tensor int8 []: -1"
-    assert show_tensor(Tensor("int8", (0, 2), b"")) == "tensor int8 [0, 2]: no values"
-    many = show_tensor(Tensor("uint8", (300,), bytes(300)))
-    assert many == "tensor uint8 [300]: 0, 0, 0, 0, 0, 0, 0, 0, ... (300 values)"
-
-
 @given(st.binary(max_size=40))
 def test_any_bytes_are_shown_in_one_printable_line(data: bytes) -> None:
     read_tensor(data)
@@ -272,6 +243,3 @@ def test_other_tensors_do_not(dtype: str, shape: tuple[int, ...]) -> None:
     assert tensor_png(Tensor(dtype, shape, bytes(24))) is None
 
 
-def test_the_command_prints_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run([str(write(tmp_path / "a.tfrecord", [example(x=[1])])), "--limit", "1"])
-    assert capsys.readouterr().out.splitlines()[-1] == "  x  int64  1"

@@ -29,7 +29,6 @@ from tests.coco_command import (
     source_ids,
     spawn_coco,
 )
-from tests.small_images import png
 
 MakeCoco = Callable[..., tuple[Path, Path]]
 SIZE = re.compile(r"\b[0-9.]+ kB\b")
@@ -246,15 +245,6 @@ def test_interrupt_on_a_terminal(many: list[object]) -> None:
     assert check_visible(many[-1]) >= 15
 
 
-def test_fault_on_a_terminal(many: list[object]) -> None:
-    """The one line stands below the bar, on a line of its own."""
-    code, shown = on_a_terminal([*many[:-3], 0, *many[-2:]])
-    assert code == 4
-    last = [line for line in lines_left(shown) if line][-1]
-    assert last.startswith(f"E-BUDGET {many[-1]}: 1 of 120 samples rejected")
-    assert "Traceback" not in shown
-
-
 def test_no_bar_off_a_terminal(many: list[object]) -> None:
     run = spawn_coco(*many)
     assert run.code == 0, run.err
@@ -275,24 +265,6 @@ def test_log_level(make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.Monk
     run = run_coco(*command, "--output", tmp_path / "loud")
     assert "Traceback" in run.err
     assert run.err.splitlines()[-1].startswith("E-ANN-JSON ")
-
-
-def test_log_level_that_is_none(
-    make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    images, annotations = make_coco(1)
-    monkeypatch.setenv("BEAM_TFREC_LOG", "loud")
-    run = run_coco("--images", images, "--annotations", annotations, "--output", tmp_path / "out")
-    assert run.ended == (2, "E-ARG")
-    assert "BEAM_TFREC_LOG" in run.fault
-
-
-def test_grammar_of_one(make_coco: MakeCoco, tmp_path: Path) -> None:
-    images, annotations = make_coco(1)
-    (images / "more.png").write_bytes(png())
-    run = run_coco("--images", images, "--annotations", annotations, "--output", tmp_path / "out")
-    assert "1 records" not in run.err + run.out
-    assert "1 files" not in run.err + run.out
 
 
 def test_log_never_tells_more_than_a_line_a_shard(make_coco: MakeCoco, tmp_path: Path) -> None:

@@ -116,19 +116,3 @@ def test_grain_has_every_record_in_an_order_that_workers_and_a_restore_keep(
 
 def test_index_files_are_those_of_tfrecord2idx(out: Path, got: dict[str, list[str]]) -> None:
     assert got[INDEX] == [path.name for path in shard_paths(out, SPLIT)]
-
-
-def test_real_photos_are_read_alike(shared_data: Path, tmp_path: Path) -> None:
-    images, annotations = (shared_data / "coco_val" / name for name in ("images", "annotations"))
-    names = ("captions", "person_keypoints", "instances")
-    run = run_coco(
-        *("--images", images, "--annotations", *(annotations / f"{name}.json" for name in names)),
-        *("--features", "boxes,masks,polygons,keypoints,captions,license"),
-        *("--num_shards", "2", "--output", tmp_path / "out"),
-    )
-    assert run.code == 0, run.err
-    expected = by_tensorflow(tmp_path / "out")
-    assert len(expected) == 25
-    ways = ("in order", "DataLoader, 2 forked workers", "Grain, files")
-
-    assert read(tmp_path / "out", *ways) == dict.fromkeys(ways, expected)
