@@ -158,7 +158,7 @@ class DataSetConfig(DataSetJob):
                 relation = f"which is the source {source!r}"
             elif below and source in folders:
                 relation = f"which lies in the source {source!r}"
-            elif source in folders and name_below(self.output, source):
+            elif source in {*folders, self.exclude} and name_below(self.output, source):
                 relation = f"which holds the source {source!r}"
             else:
                 continue

@@ -50,7 +50,7 @@ from transforms.earlier import Since, dividing_options, find_earlier_sets
 from transforms.forecast import take_plan
 from transforms.gate import PROGRESS, Progress
 from transforms.images.check_images import SAFE_PILLOW_MAJOR
-from transforms.output_files import EXCLUDED_NAME, remove_output
+from transforms.output_files import remove_output
 from transforms.publish_plan import refuse_no_place
 from transforms.report.page import has_report, write_report
 from transforms.sources.elements import shares_memory
@@ -61,9 +61,7 @@ from transforms.storage import (
     is_beams,
     is_local,
     join_uri,
-    name_below,
     open_storage,
-    read_uri,
 )
 from transforms.storage.disk import RunLock, without_new_empty_folders
 
@@ -164,8 +162,7 @@ class Command:
         config = self.config(
             **fields,
             **data_set_fields(flags, date, images=self.images),
-            accept_command=f"{command} --max_rejected COUNT",
-            accept_drops_command=f"{command} --max_dropped COUNT",
+            command=command,
         )
         run_config = RunConfig(
             config,
@@ -219,7 +216,8 @@ def _make(run: RunConfig, build: Build, options: PipelineOptions) -> None:
     with contextlib.closing(RunLock(config.output)) as lock:
         lock.take(alone=run.overwrite)
         if run.overwrite:
-            config = _overwrite(config, output)
+            replaces = remove_output(output, config.names, config.splits)
+            config = replace(config, replaces=replaces)
             lock.take(alone=False)
         if _is_complete(config, output, trust_manifest=run.trust_manifest):
             _say_complete(config)
@@ -432,23 +430,6 @@ def _check_sources(config: DataSetConfig) -> None:
         find_uri(uri, config.access)
     for uri in sorted({*config.roots.values(), *config.listed_roots.values()}):
         open_storage(uri, config.access).require_folder()
-
-
-def _overwrite(config: DataSetConfig, output: Storage) -> DataSetConfig:
-    """Delete the data set that is there; what is to be excluded by its rejects is kept."""
-    if not config.exclude or name_below(config.output, config.exclude) is None:
-        return replace(config, replaces=remove_output(output, config.names, config.splits))
-    excluded = read_uri(config.exclude, config.access)
-    replaces = remove_output(output, config.names, config.splits, excluded)
-    output.create(EXCLUDED_NAME, excluded)  # where there was no data set of ours
-    kept = join_uri(config.output, EXCLUDED_NAME)
-    return replace(
-        config,
-        exclude=kept,
-        accept_command=config.accept_command.replace(config.exclude, kept),
-        accept_drops_command=config.accept_drops_command.replace(config.exclude, kept),
-        replaces=replaces,
-    )
 
 
 def progress_line(progress: Progress, noun: str, samples_per_s: float, bytes_per_s: float) -> str:

@@ -1,21 +1,17 @@
 """Show what a data set or any TFRecord file holds: `python -m pipelines.show --help`.
 
-Neither Beam nor TensorFlow is imported, Pillow where a terminal draws pictures.
+Neither Beam nor TensorFlow is imported.
 """
 
 import itertools
-import os
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TextIO
 
 from pipelines.cli import FlagParser, add_reading_flags, main, not_empty, reading_access, say
 from schemas.example_rules import InferredSchema
 from schemas.faults import counted, fault_line, printable
 from schemas.manifest import MANIFEST_NAME
 from schemas.parse_example import parse_record
-from transforms.images.decode_images import draw
 from transforms.storage import Access, check_uri, join_uri, open_storage, split_uri
 from transforms.verify.show_record import (
     FoundRecord,
@@ -79,8 +75,7 @@ def parser() -> FlagParser:
     group.text("--split", "split of a data set (default: its first; for --key all)", "S")
     group.text(
         "--images",
-        "save pictures of the records shown there, those of tensors as PNG; nothing is"
-        " overwritten (default: a terminal with 24-bit colours draws them)",
+        "save pictures of the records there, tensors as PNG; nothing is overwritten",
         "DIR",
     )
     add_reading_flags(found)
@@ -89,7 +84,6 @@ def parser() -> FlagParser:
 
 def run(argv: Sequence[str]) -> None:
     """Show what is asked for."""
-    is_drawn = draws(sys.stdout, os.environ)
     flags = parser().parse_args(argv)
     config = ShowConfig(
         path=flags.path,
@@ -100,19 +94,11 @@ def run(argv: Sequence[str]) -> None:
         images=flags.images or "",
         access=reading_access(flags),
     )
-    for line in show(config, is_drawn):
-        if is_drawn:  # escape sequences of ours; what is in records was escaped
-            print(line)
-        else:
-            say(line)
+    for line in show(config):
+        say(line)
 
 
-def draws(stream: TextIO, environment: Mapping[str, str]) -> bool:
-    """Return whether a stream is a terminal with 24-bit colours."""
-    return stream.isatty() and environment.get("COLORTERM") in ("truecolor", "24bit")
-
-
-def show(config: ShowConfig, is_drawn: bool = False) -> Iterator[str]:
+def show(config: ShowConfig) -> Iterator[str]:
     """Yield the schema, and the records with their values, a line each.
 
     Raises:
@@ -138,7 +124,8 @@ def show(config: ShowConfig, is_drawn: bool = False) -> Iterator[str]:
     shown = 0
     for record in records:
         yield from record_lines(record)
-        yield from _pictures(record, config, is_drawn)
+        if config.images:
+            yield from (_saved(picture, config.images) for picture in pictures_of(record))
         shown += 1
     if not is_one and not shown and config.limit:
         yield f"{printable(config.path)}: no records"
@@ -199,16 +186,6 @@ def _schema_lines(config: ShowConfig) -> Iterator[str]:
     if schema.records:
         yield f"features of the first {counted(schema.records, 'Example')}:"
         yield from (f"  {line}" for line in schema.lines())
-
-
-def _pictures(record: FoundRecord, config: ShowConfig, is_drawn: bool) -> Iterator[str]:
-    if not config.images and not is_drawn:
-        return
-    for picture in pictures_of(record):
-        if config.images:
-            yield _saved(picture, config.images)
-        else:
-            yield from draw(picture.data)
 
 
 def _saved(picture: Picture, folder: str) -> str:

@@ -88,7 +88,6 @@ JOB = SmallJob(
     output="gs://b/out",
     layout=DetectionLayout(),
     plan_options={"seed": "0"},
-    accept_command="--max_rejected COUNT",
 )
 
 
@@ -199,7 +198,7 @@ def test_samples_are_counted_once_and_annotations_never(
 
 
 def test_over_budget_the_message_has_the_command_that_accepts() -> None:
-    job = dataclasses.replace(JOB, budget=RejectBudget(percent=1), accept_command="run COUNT")
+    job = dataclasses.replace(JOB, budget=RejectBudget(percent=1), command="run")
 
     with pytest.raises(RuntimeError) as raised:
         check_budget([reject("2"), reject("1", "E-IMG-EMPTY", detail="0 bytes")], [summary()], job)
@@ -237,7 +236,7 @@ def test_the_budget_of_dropped_annotations(
     assert str(raised.value) == (
         f"E-BUDGET gs://b/out: {accepted + 1} of {listed} annotations of train dropped"
         f" ({accepted + 1} E-BOX-EMPTY), {accepted} accepted (first id 0 of '1.jpg', gone);"
-        f" mend them, or accept with drop_budget=RejectBudget(count={accepted + 1})"
+        f" mend them, or accept with --max_dropped {accepted + 1}"
     )
 
 
@@ -453,7 +452,7 @@ def test_without_exactly_the_planned_files_there_is_no_manifest(
 def test_over_budget_there_are_rejects_and_no_manifest(data: tuple[Path, Path], out: Path) -> None:
     for name in ("a001.jpg", "a004.jpg"):
         (data[0] / name).write_bytes(b"<html>")
-    run = plan_run(*data, out, accept_command="run --max_rejected COUNT")
+    run = plan_run(*data, out, command="run")
 
     with pytest.raises(RuntimeError) as raised:
         build_run(with_budget(run, RejectBudget(1)))

@@ -15,7 +15,6 @@ from pipelines.flex_template import describe, flags_of
 from tests.coco_command import PROJECT, MakeCoco, digests, run_coco
 
 METADATA = json.loads((PROJECT / "metadata.json").read_text())
-PARAMETERS = {parameter["name"]: parameter for parameter in METADATA["parameters"]}
 
 
 def launch(*arguments: str, cwd: Path, main: Path | None = None) -> subprocess.CompletedProcess:

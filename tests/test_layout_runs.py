@@ -21,7 +21,6 @@ from tests.coco_command import (
 from tests.invariants import check_committed, files_of
 
 
-
 def sparse_ids(spec: dict) -> None:
     """Give the two categories ids with gaps, the later one first."""
     spec["categories"] = [{"id": 90, "name": "crowd of people"}, {"id": 13, "name": "person"}]

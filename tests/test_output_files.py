@@ -1,4 +1,3 @@
-import itertools
 import json
 from pathlib import Path
 
@@ -8,8 +7,6 @@ import readers
 from pipelines.verify import VerifyConfig, verify
 from schemas.manifest import Manifest, from_json
 from schemas.shards import ShardNames
-from tests.memory_runs import FOREIGN, make_sources, run_on
-from tests.memory_store import Killed, Moment, kill_at
 from tests.small_runs import SmallRun, build_run, contents, plan_run, write_set
 from transforms.earlier import list_indexes, read_written
 from transforms.output_files import (
@@ -216,29 +213,3 @@ def test_files_of_another_program_are_not_removed(
         remove_output(output, ShardNames(), ["train"])
 
     assert contents(out) == before
-
-
-@pytest.mark.parametrize("older", [None, b"of an older run"])
-def test_the_excluded_keys_survive_a_kill_at_any_step(
-    older: bytes | None, memory_served: None
-) -> None:
-    """The rejects that `--exclude` names lie in the output, and go with it."""
-    finished = make_sources().store.copy()
-    run_on(finished.start())
-    rejects = finished.files("out/")["rejected.jsonl"]
-    if older is not None:
-        finished.put("out/_excluded.jsonl", older)
-
-    for number in itertools.count(1):
-        store = finished.copy()
-        process = store.start(kill_at(number, Moment.AFTER))
-        try:
-            remove_output(open_storage(f"{process.uri}/out"), ShardNames(), ["train"], rejects)
-        except Killed:
-            files = store.files("out/")
-            assert rejects in (files.get("_excluded.jsonl"), files.get("rejected.jsonl"))
-        else:
-            break
-
-    assert number > 30
-    assert store.files("out/") == {"_excluded.jsonl": rejects, **FOREIGN}

@@ -19,7 +19,7 @@ from tests.coco_command import (
     run_coco,
     shard_paths,
 )
-from tests.faulty_sources import NO_PIXELS, cut_off, forbid_image_reads
+from tests.faulty_sources import cut_off, forbid_image_reads
 
 
 def accepting(run: Run) -> list[str]:
@@ -52,24 +52,6 @@ def test_printed_command_commits_without_reading_an_image(
     manifest = check_committed(out)
     assert digests(out, "*.tfrec") == shards
     assert manifest["splits"]["train"]["rejected"] == {"E-IMG-EMPTY": 1, "E-IMG-TRUNCATED": 3}
-
-
-def test_printed_command_excludes_what_the_run_excluded(
-    make_coco: MakeCoco, tmp_path: Path
-) -> None:
-    """Though the run has put its own rejects in the place of those it left out."""
-    sources, out = make_coco(6), tmp_path / "out"
-    cut_off(sources[0] / "a001.jpg")
-    assert run_coco(*command(sources, out)).code == 4
-    (sources[0] / "a003.jpg").write_bytes(NO_PIXELS)
-    again = ("--overwrite", "--exclude", out / "rejected.jsonl", "--check", "decode")
-    second = run_coco(*command(sources, out, *again))
-    assert second.code == 4
-    assert "--overwrite" not in accepting(second)  # it would delete what it is to accept
-    third = run_coco(*accepting(second))
-    assert third.code == 0, third.err
-    split = check_committed(out)["splits"]["train"]
-    assert (split["excluded"], split["rejected"]) == (1, {"E-IMG-DAMAGED": 1})
 
 
 def test_budget_is_compared_before_the_first_shard(make_coco: MakeCoco, tmp_path: Path) -> None:

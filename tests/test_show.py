@@ -1,6 +1,5 @@
 """The command `beam-tfrec show`: schemas, values, pictures; of ours and of other programs."""
 
-import io
 import os
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from pipelines.show import ShowConfig, draws, show
+from pipelines.show import ShowConfig, show
 from schemas.example import encode_example
 from schemas.features import Feature, FeatureSpec, Kind
 from schemas.tensors import TENSOR_TYPES, Tensor, encode_tensor, read_tensor
@@ -19,8 +18,7 @@ from tests.conftest import jpeg_bytes
 from tests.small_data_sets import write_data_set
 from tests.small_runs import build_run, plan_run, write_set
 from tests.test_verify_files import example, sequence_example, write
-from transforms.images.decode_images import draw
-from transforms.verify.show_record import show_bytes, show_tensor, tensor_png
+from transforms.verify.show_record import show_bytes, tensor_png
 
 JPEG = jpeg_bytes(8, 6)
 
@@ -185,29 +183,6 @@ def test_pictures_of_a_data_set_are_named_by_key(out: Path, tmp_path: Path) -> N
     assert os.listdir(tmp_path) == ["3-image_encoded.jpeg"]
 
 
-def test_a_terminal_with_colours_draws(tmp_path: Path) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    assert draws(Terminal(), {"COLORTERM": "truecolor"})
-    assert not draws(Terminal(), {})
-    assert not draws(io.StringIO(), {"COLORTERM": "24bit"})
-    path = write(tmp_path / "a.tfrecord", [example(image=[JPEG])])
-    lines = list(show(ShowConfig(str(path)), is_drawn=True))
-    assert lines[-3:] == list(draw(JPEG))
-
-
-def test_a_picture_is_drawn_two_pixels_a_character() -> None:
-    out = io.BytesIO()
-    Image.frombytes("RGB", (1, 3), bytes([255, 0, 0, 0, 255, 0, 0, 0, 255])).save(out, "PNG")
-    assert list(draw(out.getvalue())) == [
-        "  \x1b[38;2;255;0;0;48;2;0;255;0m\u2580\x1b[0m",
-        "  \x1b[38;2;0;0;255;48;2;0;0;255m\u2580\x1b[0m",
-    ]
-    assert list(draw(JPEG[:-5])) == [f"  not drawn: no end marker in {len(JPEG) - 5} bytes"]
-
-
 @pytest.mark.parametrize("dtype", [name for name in TENSOR_TYPES if name != "bfloat16"])
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 3), (300, 2)])
 def test_tensors_of_tensorflow_are_read(dtype: str, shape: tuple[int, ...]) -> None:
@@ -241,5 +216,3 @@ def test_pixels_become_png(dtype: str, shape: tuple[int, ...]) -> None:
 )
 def test_other_tensors_do_not(dtype: str, shape: tuple[int, ...]) -> None:
     assert tensor_png(Tensor(dtype, shape, bytes(24))) is None
-
-

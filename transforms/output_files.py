@@ -50,9 +50,6 @@ SIDE_FILES = (
 DOCUMENTS = (CARD_NAME, CROISSANT_NAME, REPORT_NAME)
 """Documents. A user's own file of such a name is left alone."""
 
-EXCLUDED_NAME = "_excluded.jsonl"
-"""Copy of the file of `--exclude`, where `--overwrite` would delete the original."""
-
 SOURCES_NOTE = b"{}\n"
 """Content of each note of a finished run; only its name matters."""
 
@@ -61,7 +58,6 @@ _OWN_NAMES = {
     PLAN_NAME,
     REJECTED_NAME,
     DUPLICATES_NAME,
-    EXCLUDED_NAME,
     *SIDE_FILES,
     *DOCUMENTS,
 }
@@ -128,7 +124,7 @@ def check_claim(output: Storage, plan: str) -> None:
 
 def names_of_ours(output: Storage, names: ShardNames) -> set[str]:
     """Return the files of our names that only a data set, and thus a plan, explains."""
-    own = _OWN_NAMES - {EXCLUDED_NAME, PLAN_NAME, *DOCUMENTS}
+    own = _OWN_NAMES - {PLAN_NAME, *DOCUMENTS}
     ours = {name for name in top_level(output) if name in own or split_of(name, names) is not None}
     return ours | {*indexes(output, names), *receipts(output)}
 
@@ -212,9 +208,7 @@ def split_of(name: str, names: ShardNames) -> str | None:
     return next((s for grammar in grammars if (s := grammar.matches(name)) is not None), None)
 
 
-def remove_output(
-    output: Storage, names: ShardNames, splits: Iterable[str], excluded: bytes | None = None
-) -> bool:
+def remove_output(output: Storage, names: ShardNames, splits: Iterable[str]) -> bool:
     """Delete a data set of ours, manifest first, so that none is ever there in part.
 
     Deleted are the files that receipts and manifest name, shards of our names for these splits,
@@ -225,7 +219,6 @@ def remove_output(
         output: what holds the data set.
         names: how its shard files are called.
         splits: whose.
-        excluded: what `EXCLUDED_NAME` is to hold before anything goes, its original perhaps.
 
     Returns:
         Whether there was a data set of ours, or a part of one.
@@ -233,17 +226,13 @@ def remove_output(
     Raises:
         RuntimeError: `E-OUT-FOREIGN` when plan or manifest there are none of ours.
     """
-    doomed = removed_names(output, names, splits, keeps_excluded=excluded is not None)
-    if doomed and excluded is not None:
-        _keep_excluded(output, excluded)
+    doomed = removed_names(output, names, splits)
     for name in doomed:
         output.delete(name)
     return bool(doomed)
 
 
-def removed_names(
-    output: Storage, names: ShardNames, splits: Iterable[str], *, keeps_excluded: bool = False
-) -> list[str]:
+def removed_names(output: Storage, names: ShardNames, splits: Iterable[str]) -> list[str]:
     """Return what `remove_output` deletes, in that order; none where there is no data set of ours.
 
     Raises:
@@ -260,21 +249,13 @@ def removed_names(
             (file, *index) for file, index in zip(files, index_names_of(manifest), strict=True)
         ]
     wanted = {"", *splits}
-    named = {*itertools.chain(*shards), *SIDE_FILES, REJECTED_NAME, DUPLICATES_NAME, EXCLUDED_NAME}
-    if keeps_excluded:
-        named.remove(EXCLUDED_NAME)
+    named = {*itertools.chain(*shards), *SIDE_FILES, REJECTED_NAME, DUPLICATES_NAME}
     doomed = [MANIFEST_NAME]
     for name in sorted(there):
         if name in named or split_of(name, names) in wanted or _is_own_document(output, name):
             doomed.append(name)
     doomed += _names_in(INDEX_DIR, lambda name: name in named or is_index_name(name, names), output)
     return [*doomed, *source_notes(output), *receipts(output), PLAN_NAME]
-
-
-def _keep_excluded(output: Storage, data: bytes) -> None:
-    if not output.create(EXCLUDED_NAME, data) and output.read(EXCLUDED_NAME) != data:
-        output.delete(EXCLUDED_NAME)
-        output.create(EXCLUDED_NAME, data)
 
 
 def _is_own_document(output: Storage, name: str) -> bool:

@@ -77,8 +77,7 @@ class DataSetJob:
         drop_budget: how many annotations of each split may be dropped; None for 1 %, rounded up,
             and never all.
         allow_empty: accept a split without samples.
-        accept_command: the command that accepts `COUNT` rejects, for the message.
-        accept_drops_command: the command that accepts `COUNT` dropped annotations of a split.
+        command: the command of the run, for messages; empty in a program.
         access: how stores are reached.
         earlier: data sets whose samples are left out; see `find_earlier_sets`.
         label_file: URI of the classes in their order; empty to number their names as they sort.
@@ -91,8 +90,7 @@ class DataSetJob:
     budget: RejectBudget = field(default_factory=RejectBudget)
     drop_budget: RejectBudget | None = None
     allow_empty: bool = False
-    accept_command: str = "budget=RejectBudget(count=COUNT)"
-    accept_drops_command: str = "drop_budget=RejectBudget(count=COUNT)"
+    command: str = ""
     access: Access = DEFAULT_ACCESS
     earlier: EarlierSets = NO_EARLIER_SETS
     label_file: str = ""
@@ -225,7 +223,7 @@ def check_budget(
             f"{count} of {listed} samples rejected, --max_rejected is {job.budget}"
             f" (first {(first.file_name or first.key)!r}, {first.detail})"
         )
-        raise _over_budget(job, what, job.accept_command, count)
+        raise _over_budget(job, what, "--max_rejected", count)
 
 
 def check_drops(rejects: Iterable[Rejected], files: Iterable[SplitSource], job: DataSetJob) -> None:
@@ -258,7 +256,7 @@ def check_drops(rejects: Iterable[Rejected], files: Iterable[SplitSource], job: 
             )
             over.append((len(of_split), what))
     if over:
-        raise _over_budget(job, over[0][1], job.accept_drops_command, max(over)[0])
+        raise _over_budget(job, over[0][1], "--max_dropped", max(over)[0])
 
 
 def _allowed_drops(listed: int, budget: RejectBudget | None) -> int:
@@ -268,9 +266,8 @@ def _allowed_drops(listed: int, budget: RejectBudget | None) -> int:
     return budget.allowed(listed)
 
 
-def _over_budget(job: DataSetJob, what: str, command: str, count: int) -> RuntimeError:
-    before, _, after = command.rpartition("COUNT")
-    remedy = f"mend them, or accept with {before}{count}{after}"
+def _over_budget(job: DataSetJob, what: str, flag: str, count: int) -> RuntimeError:
+    remedy = f"mend them, or accept with {f'{job.command} {flag} {count}'.strip()}"
     return RuntimeError(fault_line("E-BUDGET", job.output, what, remedy))
 
 

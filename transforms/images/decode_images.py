@@ -16,20 +16,17 @@ import contextlib
 import io
 import itertools
 import zlib
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from schemas.fields import ImageInfo
 from transforms.images.check_images import (
-    check_image,
-    decoding,
     load,
     load_png,
     open_foreign,
     require_same_size,
 )
 from transforms.images.exif import orientation_block, upright_exif
-from transforms.images.findings import MAX_PIXELS, BadImage, ImageFault, unreadable
+from transforms.images.findings import MAX_PIXELS, unreadable
 from transforms.images.jpeg import jpeg_for_decoder, jpeg_profiles
 from transforms.images.png import png_chunks
 
@@ -38,13 +35,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL import Image
 
-MAX_DRAWN_PIXELS = 33_600_000
-"""Limit on pictures that are decoded for a terminal."""
-
 BoxPx = tuple[float, float, float, float]
 """A part of an image: left, top, right, bottom in px, which may end within pixels."""
 
-_DRAWN_PX = (64, 48)
 _MAX_PROFILE_BYTES = 4 << 20
 _MAX_SEGMENT_BODY_BYTES = 65_533
 _EXIF_PREFIX, _ICC_PREFIX = b"Exif\0\0", b"ICC_PROFILE\0"
