@@ -24,7 +24,6 @@ from transforms.images.convert_images import Color, Encoding
 from transforms.sources.list_blobs import ListFiles, is_read
 from transforms.sources.read_folder import FOLDER, FolderReader
 from transforms.sources.read_samples import SourceSamples
-from transforms.storage import join_uri
 
 LAYOUTS: Mapping[str, type[ClassifiedLayout]] = {
     "classification": ClassificationLayout,
@@ -76,8 +75,7 @@ class FolderConfig(DataSetConfig):
 def add_flags(parser: FlagParser) -> None:
     """Add the flags of the source and its layouts."""
     folders = "folder per split that holds a folder of images for each class"
-    group = add_sources(parser, images=("DIR", folders))
-    group.text("--split_folders", "folders of --images DIR that are splits", "SPLIT,...")
+    add_sources(parser, images=("DIR", folders))
     group = parser.group("records (docs/layouts.md)")
     group.choice(
         "--layout",
@@ -88,30 +86,6 @@ def add_flags(parser: FlagParser) -> None:
     )
     group.choice("--dtype", "type of the pixels of --layout tensor (default float32)", PIXEL_DTYPES)
     add_class_flags(parser)
-
-
-def images_of(flags: argparse.Namespace) -> dict[str, str]:
-    """Return the folder of class folders per split.
-
-    Raises:
-        ValueError: when a split comes twice, or folders of splits are asked for in several places.
-    """
-    images = parse_per_split("images", flags.images, bare=flags.split)
-    if flags.split_folders is None:
-        return images
-    if flags.images != [*images.values()] or len(images) > 1:
-        raise ValueError(
-            f"split_folders must be of one --images DIR, got {' '.join(flags.images)!r}:"
-            " give that, or each split its folder as SPLIT=DIR"
-        )
-    splits = [split.strip() for split in flags.split_folders.split(",")]
-    if len({*splits}) < len(splits) or "" in splits:
-        raise ValueError(
-            f"split_folders must name each split once, got {flags.split_folders!r}: give such as"
-            " train,val"
-        )
-    (root,) = images.values()
-    return {split: join_uri(root, split) for split in splits}
 
 
 def layout_of(flags: argparse.Namespace) -> ClassifiedLayout:
@@ -133,7 +107,10 @@ def layout_of(flags: argparse.Namespace) -> ClassifiedLayout:
 
 def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
-    return {"images": images_of(flags), "layout": layout_of(flags)}
+    return {
+        "images": parse_per_split("images", flags.images, bare=flags.split),
+        "layout": layout_of(flags),
+    }
 
 
 COMMAND = Command(

@@ -98,13 +98,11 @@ class RunConfig:
     report: bool | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what has no effect where the paths lie, or could name no object."""
-        config = self.config
-        config.access.check_needed(config.roots.values(), self._others(), config.output)
+        """Refuse what could name no object."""
         for uri in self.uris():
             check_uri(uri)
         if self.since and self.since.names:
-            config.check_since()
+            self.config.check_since()
 
     def uris(self) -> list[str]:
         """Return everything that workers read and write."""
@@ -221,8 +219,9 @@ def _make(run: RunConfig, build: Build, options: PipelineOptions) -> None:
             lock.take(alone=False)
         if _is_complete(config, output, trust_manifest=run.trust_manifest):
             _say_complete(config)
-            if config.report:
-                _make_missing_report(config)
+            uri, access = config.output, config.access  # a killed run may have made no report
+            if config.report and not has_report(uri, access) and write_report(uri, access):
+                say(f"report: {join_uri(uri, REPORT_NAME)}")
             if makes_template(options):
                 run_graph(build_nothing, options, waits=False)
             return
@@ -330,12 +329,6 @@ def _is_complete(config: DataSetConfig, output: Storage, *, trust_manifest: bool
         trust_manifest=trust_manifest,
     )
     return complete is not None
-
-
-def _make_missing_report(config: DataSetConfig) -> None:
-    """Make the report that a run did not come to, or was not asked for."""
-    if not has_report(config.output, config.access) and write_report(config.output, config.access):
-        say(f"report: {join_uri(config.output, REPORT_NAME)}")
 
 
 def _say_what_was_made(config: DataSetConfig, output: Storage, seconds: float) -> None:

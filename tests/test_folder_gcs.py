@@ -18,8 +18,8 @@ def test_the_shards_are_those_of_folders_on_disk(
     write(root / "train")
     write(root / "val", ("dog/1.jpg", "dog/Thumbs.db"))
     names.write_text("emu\ndog\ncat\n")
-    flags = ("--split_folders", "train,val", "--label_file")
-    committed(tmp_path / "local", "--images", root, *flags, names)
+    images = ("--images", f"train={root}/train", f"val={root}/val")
+    committed(tmp_path / "local", *images, "--label_file", names)
     with GcsStandIn() as stand_in:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", stand_in.url)
         objects = {f"set/{p.relative_to(root)}": p.read_bytes() for p in root.rglob("*.*")}
@@ -27,7 +27,8 @@ def test_the_shards_are_those_of_folders_on_disk(
         for name, data in {**objects, **markers, "names.txt": names.read_bytes()}.items():
             stand_in.put("in", name, data)
         stand_in.make_bucket("out")
-        arguments = ("--images", "gs://in/set", *flags, "gs://in/names.txt")
+        images = ("--images", "train=gs://in/set/train", "val=gs://in/set/val")
+        arguments = (*images, "--label_file", "gs://in/names.txt")
         run = run_pipeline(folder.run, *arguments, "--output", "gs://out")
         assert run.code == 0, run.err
         for name, data in stand_in.objects("out").items():

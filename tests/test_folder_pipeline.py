@@ -129,17 +129,15 @@ def test_folders_that_are_splits(tmp_path: Path) -> None:
     write(root / "test", ("cat/1.jpg",))  # not asked for
     images = ("--images", f"train={root}/train", f"val={root}/val")
     given = committed(tmp_path / "given", *images)
-    short = committed(tmp_path / "short", "--images", root, "--split_folders", "train,val")
-    assert digests(tmp_path / "short", *DATA) == digests(tmp_path / "given", *DATA)
-    assert labels_of(given) == labels_of(short) == [*enumerate(["cat", "dog", "emu", "fox"])]
-    assert labelled(tmp_path / "short", "val") == {"dog/1.jpg": (1, "dog"), "fox/1.jpg": (3, "fox")}
+    assert labels_of(given) == [*enumerate(["cat", "dog", "emu", "fox"])]
+    assert labelled(tmp_path / "given", "val") == {"dog/1.jpg": (1, "dog"), "fox/1.jpg": (3, "fox")}
 
 
 @pytest.mark.parametrize(("classes", "warned"), [("train val", True), ("train cat", False)])
 def test_a_root_one_level_too_high_warns(classes: str, warned: bool, tmp_path: Path) -> None:
     root = write(tmp_path / "in", tuple(f"{name}/cat/1.jpg" for name in classes.split()))
     run = run_pipeline(folder.run, "--images", root, "--output", tmp_path / "out")
-    line = "the classes are called train,val: if these are splits, say --split_folders\n"
+    line = "the classes are called train,val: if these are splits, give --images SPLIT=DIR\n"
     assert (run.code, line in run.err) == (0, warned)
 
 
@@ -186,15 +184,6 @@ def test_days_of_another_first_label_are_refused(tmp_path: Path) -> None:
     ("arguments", "line"),
     [
         (("--images", "a", "b"), "images of train must come once, got 'a' and 'b'; remove one"),
-        (
-            ("--images", "train=a", "--split_folders", "train"),
-            "split_folders must be of one --images DIR, got 'train=a'; give that, or each split"
-            " its folder as SPLIT=DIR",
-        ),
-        (
-            ("--images", "a", "--split_folders", "train,train"),
-            "split_folders must name each split once, got 'train,train'; give such as train,val",
-        ),
         (
             ("--images", "a", "--dtype", "uint8"),
             "dtype must come with layout tensor, got layout classification; leave it out",

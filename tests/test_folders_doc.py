@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from pipelines import folder
-from pipelines.engines import parse_flags
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 FOLDERS, LAYOUTS = ((DOCS / name).read_text() for name in ("folders.md", "layouts.md"))
@@ -34,10 +33,3 @@ def test_every_key_is_listed(name: str) -> None:
     section = LAYOUTS.split(f"\n## {name}\n")[1].split("\n## ")[0]
     listed = set(re.findall(r"`([^`]+)`", section))
     assert {feature.key for feature in folder.LAYOUTS[name]().spec.features} - listed == set()
-
-
-def test_the_short_form_means_what_it_is_short_for() -> None:
-    flags = folder.COMMAND.parser()
-    short, _ = parse_flags(flags, ["--images=in", "--split_folders=train,val", "--output=out"])
-    given, _ = parse_flags(flags, ["--images", "train=in/train", "val=in/val", "--output=out"])
-    assert folder.images_of(short) == folder.images_of(given)

@@ -102,8 +102,6 @@ def test_an_output_among_the_sources(
         ("coco --images i --annotations a.json --exclude r.jsonl --output r.jsonl", True),
         ("coco --images i --annotations a.json --exclude o/rejected.jsonl --output o", False),
         ("folder --images s3://b/i --output s3://b/i/out", True),
-        ("folder --images d --split_folders train,val --output d/val/out", True),
-        ("folder --images d --split_folders train,val --output d/out", False),
         ("folder --images i --label_file l.txt --output l.txt", True),
         ("table --table t/a.csv --output t/out", False),
         ("table --table t/a.csv --output t/a.csv", True),
