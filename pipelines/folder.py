@@ -107,10 +107,8 @@ def layout_of(flags: argparse.Namespace) -> ClassifiedLayout:
 
 def fields_of(flags: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the configuration that are the source's own."""
-    return {
-        "images": parse_per_split("images", flags.images, bare=flags.split),
-        "layout": layout_of(flags),
-    }
+    images = parse_per_split("images", flags.images, bare=flags.split)
+    return {"images": images, "layout": layout_of(flags)}
 
 
 COMMAND = Command(

@@ -137,7 +137,7 @@ def test_folders_that_are_splits(tmp_path: Path) -> None:
 def test_a_root_one_level_too_high_warns(classes: str, warned: bool, tmp_path: Path) -> None:
     root = write(tmp_path / "in", tuple(f"{name}/cat/1.jpg" for name in classes.split()))
     run = run_pipeline(folder.run, "--images", root, "--output", tmp_path / "out")
-    line = "the classes are called train,val: if these are splits, give --images SPLIT=DIR\n"
+    line = "the classes are called train,val: for splits, give --images SPLIT=DIR\n"
     assert (run.code, line in run.err) == (0, warned)
 
 

@@ -458,6 +458,4 @@ def warn_of_splits(files: Sequence[SplitSource]) -> None:
     names = sorted({name for file in files for name in file.class_names})
     if names and {*names} <= {*USUAL_SPLITS}:
         given = ",".join(names)
-        _LOG.warning(
-            "the classes are called %s: if these are splits, give --images SPLIT=DIR", given
-        )
+        _LOG.warning("the classes are called %s: for splits, give --images SPLIT=DIR", given)
