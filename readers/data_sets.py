@@ -84,9 +84,7 @@ class DataSets:
             for shard in _shards_of(place, manifest, split)
         ]
         if not found:
-            names = sorted({name for manifest in self.manifests for name in manifest.splits})
-            if split in names:
-                raise ValueError(f"split must have records, got {split!r} of none: leave it out")
+            names = sorted({shard.split for m in self.manifests for shard in m.shards})
             raise ValueError(f"split must be one of {', '.join(names)}, got {split!r}: give it")
         return found
 
@@ -126,16 +124,15 @@ def _absolute(root: Root) -> str:
     text = os.fspath(root)
     if not isinstance(text, str):
         raise ValueError(f"data_sets must be paths or URIs, got {root!r}: give text")
-    is_relative = text and is_local(text) and not text.startswith(("/", "file://"))
-    return os.path.join(os.getcwd(), text) if is_relative else text
+    return os.path.abspath(text) if text and is_local(text) and "://" not in text else text
 
 
 def _manifest(root: str, access: Access) -> Manifest:
     storage = open_storage(root, access)
     if storage.stat(MANIFEST_NAME) is None:
         raise ValueError(
-            f"data_sets must be outputs with a {MANIFEST_NAME}, got {root!r} without one: give"
-            " the folder of an output; where its run was not finished, run that command again"
+            f"data_sets must have a {MANIFEST_NAME}, got {root!r} without: give an output, or end"
+            " its run"
         )
     where = join_uri(root, MANIFEST_NAME)
     manifest = read_manifest(storage.read(MANIFEST_NAME), where, "output")
@@ -151,15 +148,14 @@ def _refuse_different(data_sets: DataSets) -> None:
         if different := _features(first) ^ _features(manifest):
             keys = ", ".join(sorted({feature[0] for feature in different}))
             raise ValueError(
-                f"data_sets must hold the same features, got {data_sets.roots[0]!r} and"
-                f" {root!r}, which differ in {keys}: read them apart"
+                f"data_sets must hold the same features, got {root!r} with other {keys}: read it"
+                " apart"
             )
         for label in manifest.plan.labels:
             if names.setdefault(label.id, label.name) != label.name:
                 raise ValueError(
-                    f"data_sets must have one label map, got label {label.id} as"
-                    f" {names[label.id]!r} and, in {root!r}, {label.name!r}: write the later one"
-                    " with --since, or read them apart"
+                    f"data_sets must have one label map, got {names[label.id]!r} and, in {root!r},"
+                    f" {label.name!r} as label {label.id}: write the later one with --since"
                 )
 
 
@@ -258,10 +254,9 @@ def read_keys(file: ShardFile, storage: Storage) -> list[str]:
     """
     from transforms.shard_index import index_columns
 
+    count = file.entry.records
     return _decoded(
-        file,
-        storage,
-        lambda data: index_columns(data, ["key"], file.entry.records)["key"].to_pylist(),
+        file, storage, lambda data: index_columns(data, ["key"], count)["key"].to_pylist()
     )
 
 
@@ -359,15 +354,13 @@ def steps(
     check_host(0, hosts)
     if global_batch < 1 or global_batch % hosts:
         raise ValueError(
-            f"global_batch must be a multiple of hosts, got {global_batch} and {hosts}: each host"
-            " reads batches of global_batch / hosts"
+            f"global_batch must be a multiple of hosts {hosts}, got {global_batch}: give another"
         )
     whole, left = divmod(records // hosts, global_batch // hosts)
     count = whole + (left > 0 and not drops_remainder(drop_remainder, hosts))
     if not count:
         raise ValueError(
-            f"global_batch must be at most the split's {records} records, got {global_batch} for"
-            f" {hosts} hosts: give a smaller one"
+            f"global_batch must be at most {records} records, got {global_batch}: give fewer"
         )
     return count
 
@@ -378,10 +371,8 @@ def check_host(host: int, hosts: int) -> None:
     Raises:
         ValueError: with the value and the remedy.
     """
-    if hosts < 1:
-        raise ValueError(f"hosts must be at least 1, got {hosts}: give their number")
     if not 0 <= host < hosts:
-        raise ValueError(f"host must be 0 to {hosts - 1}, got {host}: hosts are counted from 0")
+        raise ValueError(f"host must be one of {hosts} hosts, from 0, got {host}: give another")
 
 
 def _due(have: Sequence[int], drop_remainder: bool) -> list[int]:

@@ -77,19 +77,14 @@ class Reading:
                 raise ValueError(f"{name} must be at least 1, got {value}: give such as {such_as}")
         if self.image_size is not None and not self.decode_images:
             raise ValueError(
-                f"image_size must come with decode_images, got {self.image_size} without: leave it"
-                " out, or have images decoded"
+                f"image_size must come with decode_images, got {self.image_size}: leave it out"
             )
         if self.image_size is not None and not _is_size(self.image_size):
             raise ValueError(
-                f"image_size must be a height and a width in px, got {self.image_size}: give such"
-                " as (224, 224)"
+                f"image_size must be (height, width) in px, got {self.image_size}: give another"
             )
         if self.shuffle < 0:
-            raise ValueError(
-                f"shuffle must be True, False or a number of records, got {self.shuffle}: give such"
-                f" as {SHUFFLED_RECORDS}"
-            )
+            raise ValueError(f"shuffle must be at least 0, got {self.shuffle}: give True or False")
         if self.seed is not None and not self.shuffle:
             raise ValueError(f"seed must come with shuffle, got {self.seed} without: leave it out")
 
@@ -135,8 +130,7 @@ def share_of(
         return host, hosts
     if (host, hosts) != (0, 1):
         raise ValueError(
-            f"input_context must come without host and hosts, got {host} and {hosts}: leave them"
-            " out, it tells them"
+            f"input_context must come without host and hosts, got {host}, {hosts}: leave them out"
         )
     return input_context.input_pipeline_id, input_context.num_input_pipelines
 
@@ -146,8 +140,8 @@ def _refuse_nothing(records: int, total: int, reading: Reading) -> None:
     wanted = reading.batch_size or 1
     if records < wanted:
         raise ValueError(
-            f"drop_remainder must leave a batch, got {total} records for {reading.hosts} hosts and"
-            f" batches of {wanted}: give fewer hosts or a smaller batch_size, or set it False"
+            f"drop_remainder must leave a batch, got {total} records for {reading.hosts} hosts:"
+            f" give a smaller batch_size than {wanted}, or set it False"
         )
 
 
@@ -218,8 +212,7 @@ def values_per_object(data_sets: DataSets) -> dict[str, int]:
         del found[key]
     if not found:
         raise ValueError(
-            f"max_objects must come with lists of objects, got layout"
-            f" {data_sets.spec.name!r} without any: leave it out"
+            f"max_objects must come with objects' lists, got {data_sets.spec.name!r}: leave it out"
         )
     if _KEYPOINTS & found.keys():
         found |= dict.fromkeys(_KEYPOINTS & found.keys(), _keypoints_per_object(data_sets))
@@ -239,7 +232,7 @@ def parser(
     images = image_keys(spec) if reading.decode_images and not of_batches else []
     if reading.image_size is not None and not images:
         raise ValueError(
-            f"image_size must come with images, got layout {spec.name!r} without any: leave it out"
+            f"image_size must come with images, got layout {spec.name!r}: leave it out"
         )
     features = None if spec.is_sequence else parse_spec(spec, RepeatedAs.RAGGED)
 
@@ -267,8 +260,7 @@ def _keypoints_per_object(data_sets: DataSets) -> int:
     if len(found) > 1 or 0 in found:
         counts = " and ".join(map(str, sorted(found)))
         raise ValueError(
-            f"max_objects must come with as many keypoints for all objects, got {counts}: read the"
-            " data sets apart"
+            f"max_objects must come with as many keypoints for all, got {counts}: read them apart"
         )
     return found.pop()
 

@@ -90,7 +90,7 @@ def test_a_split_that_there_is_not(tmp_path: Path) -> None:
 def test_a_split_without_records(tmp_path: Path) -> None:
     """As `--allow_empty` writes it."""
     found = find_data_sets(str(write_values(tmp_path, SPEC, {"train": []})))
-    message = "split must have records, got 'train' of none: leave it out"
+    message = "split must be one of , got 'train': give it"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         found.shards("train")
 
@@ -115,8 +115,7 @@ def test_an_output_without_a_manifest(tmp_path: Path, there: bool) -> None:
     if there:
         (Path(write(tmp_path / "out")) / "manifest.json").unlink()
     assert refusal(root) == (
-        f"data_sets must be outputs with a manifest.json, got {root!r} without one: give the"
-        " folder of an output; where its run was not finished, run that command again"
+        f"data_sets must have a manifest.json, got {root!r} without: give an output, or end its run"
     )
 
 
@@ -134,16 +133,15 @@ def test_other_features(tmp_path: Path, other: FeatureSpec, what: str) -> None:
     one = write(tmp_path / "one")
     two = write(tmp_path / "two", 0, spec=other)
     assert refusal(one, two) == (
-        f"data_sets must hold the same features, got {one!r} and {two!r}, which differ in {what}:"
-        " read them apart"
+        f"data_sets must hold the same features, got {two!r} with other {what}: read it apart"
     )
 
 
 def test_one_number_for_two_classes(tmp_path: Path) -> None:
     one, two = write(tmp_path / "one"), write(tmp_path / "two", labels=(Label(0, "cow"),))
     assert refusal(one, two) == (
-        f"data_sets must have one label map, got label 0 as 'cat' and, in {two!r}, 'cow': write"
-        " the later one with --since, or read them apart"
+        f"data_sets must have one label map, got 'cat' and, in {two!r}, 'cow' as label 0:"
+        " write the later one with --since"
     )
 
 
