@@ -205,7 +205,7 @@ def test_over_budget_the_message_has_the_command_that_accepts() -> None:
 
     assert str(raised.value) == (
         "E-BUDGET gs://b/out: 2 of 10 samples rejected, --max_rejected is 1%"
-        " (first '1.jpg', 0 bytes); mend them, or accept with run 2"
+        " (first '1.jpg', 0 bytes); mend them, or accept with run --max_rejected 2"
     )
 
 

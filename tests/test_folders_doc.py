@@ -20,7 +20,7 @@ def test_every_command_is_one(command: str) -> None:
 
 
 def test_there_are_commands() -> None:
-    assert len(COMMANDS) == 6
+    assert len(COMMANDS) == 5
 
 
 def test_every_flag_is_one() -> None:
