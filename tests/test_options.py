@@ -322,7 +322,7 @@ def test_help_gives_default_or_need_of_every_flag(capsys: pytest.CaptureFixture[
 
 def test_what_a_layout_asks_for_of_annotation_files() -> None:
     plain, masks, keras = (
-        configured(flags).reading().rules
+        configured(flags).reader().rules
         for flags in ("", "--features boxes,masks", "--layout keras")
     )
     assert (plain.segmentations, plain.per_annotation) == (False, False)

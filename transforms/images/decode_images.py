@@ -14,7 +14,6 @@ Pure functions of bytes. Limits have been applied to headers before any of these
 
 import contextlib
 import io
-import itertools
 import zlib
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -171,31 +170,6 @@ def pixels_of(
         ]
         pixels = np.stack([np.asarray(plane) for plane in planes], axis=2)
     return np.ascontiguousarray(_of_type(pixels, largest, np.dtype(dtype)))
-
-
-def draw(data: bytes) -> Iterator[str]:
-    """Yield a picture's lines for a terminal of 24-bit colours, or one that says why there is none.
-
-    A character shows two pixels.
-    """
-    info = check_image(data, max_pixels=MAX_DRAWN_PIXELS)
-    try:
-        if isinstance(info, ImageFault):
-            raise BadImage(info.code, info.detail)
-        with decoding():
-            small = over_white(upper_bits(decode_image(data, info, _DRAWN_PX).image)).convert("RGB")
-            small.thumbnail(_DRAWN_PX)
-    except BadImage as error:
-        yield f"  not drawn: {error.fault.detail}"
-        return
-    pixels, row_bytes = small.tobytes(), 3 * small.width
-    rows = [pixels[at : at + row_bytes] for at in range(0, len(pixels), row_bytes)]
-    for upper, lower in itertools.zip_longest(rows[::2], rows[1::2], fillvalue=rows[-1]):
-        cells = (
-            "\x1b[38;2;{};{};{};48;2;{};{};{}m\u2580".format(*upper[x : x + 3], *lower[x : x + 3])
-            for x in range(0, row_bytes, 3)
-        )
-        yield f"  {''.join(cells)}\x1b[0m"
 
 
 def _metadata(exif: bytes, icc: bytes | None) -> Metadata:
