@@ -171,8 +171,9 @@ def _manifest_lines(config: ShowConfig) -> Iterator[str]:
     yield f"{printable(config.path)}: layout {printable(manifest.layout)}; {splits}"
     width = max((len(feature.key) for feature in manifest.features), default=0)
     for feature in manifest.features:
-        line = f"  {feature.key.ljust(width)}  {feature.kind.ljust(5)}  {feature.num_values}"
-        yield printable(f"{line}  {feature.doc}")
+        kind = feature.kind.value.ljust(5)
+        line = f"  {feature.key.ljust(width)}  {kind}  {feature.num_values}  {feature.doc}"
+        yield printable(line)
 
 
 def _schema_lines(config: ShowConfig) -> Iterator[str]:

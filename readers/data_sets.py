@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 from schemas.faults import fault_line
-from schemas.features import FeatureSpec
+from schemas.features import FeatureSpec, Kind
 from schemas.manifest import (
     MANIFEST_NAME,
     Label,
@@ -165,7 +165,7 @@ def _orders(manifest: Manifest) -> dict[str, str]:
     return {name: order for name, _, order in pairs}
 
 
-def _features(manifest: Manifest) -> set[tuple[str, str, bool, bool, bool]]:
+def _features(manifest: Manifest) -> set[tuple[str, Kind, bool, bool, bool]]:
     return {(f.key, f.kind, f.repeated, f.optional, f.per_step) for f in manifest.features}
 
 

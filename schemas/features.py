@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 
 class Kind(enum.Enum):
     """The list of `tf.train.Feature` that holds the values: the only three there are."""
@@ -52,9 +54,8 @@ _KIND_OF_CONTENT = {
 _DEFAULTS: dict[Kind, Any] = {Kind.BYTES: b"", Kind.FLOAT: 0.0, Kind.INT64: 0}
 
 
-@dataclass(frozen=True)
-class Feature:
-    """One feature of an Example.
+class Feature(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One feature of an Example; it stands in manifests as it is.
 
     Attributes:
         key: '/'-separated path, `image/object/bbox/xmin`.
@@ -73,7 +74,7 @@ class Feature:
     kind: Kind
     repeated: bool
     doc: str
-    content: Content = Content.PLAIN
+    content: Content = msgspec.field(default_factory=lambda: Content.PLAIN)  # always in the JSON
     optional: bool = False
     per_step: bool = False
 
@@ -96,6 +97,16 @@ class Feature:
                 f"content {self.content.value} of {self.key} needs kind {wanted.value}, "
                 f"got {self.kind.value}: change one of them"
             )
+
+    @property
+    def num_values(self) -> str:
+        """How many values a record has, or a step of it.
+
+        >>> Feature("a", Kind.INT64, True, "pixels", per_step=True).num_values
+        '0..n a step'
+        """
+        values = "0..n" if self.repeated else "0..1" if self.optional else "1"
+        return f"{values} a step" if self.per_step else values
 
 
 def text(key: str, doc: str, *, repeated: bool = False) -> Feature:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from schemas.faults import fault_line
-from schemas.features import Content, Feature, FeatureSpec, Kind
+from schemas.features import Feature, FeatureSpec
 from schemas.shards import COUNTED, FileSum, ShardNames, index_names, shard_stems
 
 T = TypeVar("T")
@@ -212,32 +212,6 @@ class ShardEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     receipt: FileSum | None = None
 
 
-class FeatureEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One feature of every Example: `kind` is bytes, float or int64.
-
-    An optional one has its key only where there is a value; not in the JSON where it is not. One
-    `per_step` is a feature list of a SequenceExample, as which then every record is; likewise.
-    """
-
-    key: str
-    kind: str
-    repeated: bool
-    doc: str
-    content: str
-    optional: bool = False
-    per_step: bool = False
-
-    @property
-    def num_values(self) -> str:
-        """How many values a record has, or a step of it.
-
-        >>> FeatureEntry("a", "int64", True, "", "", per_step=True).num_values
-        '0..n a step'
-        """
-        values = "0..n" if self.repeated else "0..1" if self.optional else "1"
-        return f"{values} a step" if self.per_step else values
-
-
 class SharedContents(msgspec.Struct, frozen=True):
     """Contents that two splits have in common: sources of the same bytes.
 
@@ -276,7 +250,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     plan: JobPlan
     splits: dict[str, SplitSummary]
     shards: list[ShardEntry]
-    features: list[FeatureEntry]
+    features: list[Feature]
     duplicates: list[SharedContents] | msgspec.UnsetType = msgspec.UNSET
     files: dict[str, FileSum] = {}
 
@@ -426,24 +400,7 @@ def index_names_of(manifest: Manifest) -> list[tuple[str, str]]:
 
 def spec_of(manifest: Manifest) -> FeatureSpec:
     """Return the features of every record of a data set."""
-    return FeatureSpec(manifest.layout, tuple(map(_feature, manifest.features)))
-
-
-def manifest_json_schema() -> dict[str, Any]:
-    """Return the manifest's JSON Schema (2020-12)."""
-    return msgspec.json.schema(Manifest)
-
-
-def _feature(entry: FeatureEntry) -> Feature:
-    return Feature(
-        key=entry.key,
-        kind=Kind(entry.kind),
-        repeated=entry.repeated,
-        doc=entry.doc,
-        content=Content(entry.content),
-        optional=entry.optional,
-        per_step=entry.per_step,
-    )
+    return FeatureSpec(manifest.layout, tuple(manifest.features))
 
 
 class _Head(msgspec.Struct):

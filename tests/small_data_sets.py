@@ -9,7 +9,6 @@ from schemas.features import FeatureSpec
 from schemas.manifest import (
     FORMAT_VERSION,
     Annotations,
-    FeatureEntry,
     JobPlan,
     Label,
     Manifest,
@@ -54,12 +53,7 @@ def write_data_set(
             for split, shards in splits.items()
         },
         shards=entries,
-        features=[
-            FeatureEntry(
-                f.key, f.kind.value, f.repeated, f.doc, f.content.value, f.optional, f.per_step
-            )
-            for f in spec.features
-        ],
+        features=[*spec.features],
     )
     (output / "manifest.json").write_bytes(to_json(manifest))
     return output

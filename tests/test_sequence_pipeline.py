@@ -8,7 +8,7 @@ import pytest
 
 from pipelines.table import COMMAND
 from schemas.example import encode_sequence_example
-from schemas.features import Content, Feature, FeatureSpec, Kind, RepeatedAs, parse_sequence_spec
+from schemas.features import FeatureSpec, Kind, RepeatedAs, parse_sequence_spec
 from schemas.fields import fields_of_row
 from schemas.layouts.table import TableLayout
 from schemas.manifest import read_manifest
@@ -28,11 +28,7 @@ ARGV = ["--sequence", "tokens,boxes", "--order", "input"]
 def spec_of(output: Path) -> FeatureSpec:
     """Return what the manifest says of the records."""
     manifest = read_manifest((output / "manifest.json").read_bytes(), "manifest.json")
-    features = [
-        Feature(f.key, Kind(f.kind), f.repeated, f.doc, Content(f.content), f.optional, f.per_step)
-        for f in manifest.features
-    ]
-    return FeatureSpec("table", tuple(features))
+    return FeatureSpec("table", tuple(manifest.features))
 
 
 def plain(tensor: Any) -> Any:
@@ -68,7 +64,7 @@ def test_rows_become_sequence_examples(tmp_path: Path, ending: str) -> None:
 
     assert manifest.layout == "sequence"
     assert manifest.plan.options["sequence"] == "boxes,tokens"
-    assert {f.key: (f.kind, f.repeated, f.per_step) for f in manifest.features} == {
+    assert {f.key: (f.kind.value, f.repeated, f.per_step) for f in manifest.features} == {
         "boxes": ("float", True, True),
         "id": ("int64", False, False),
         "tags": ("bytes", True, False),

@@ -26,7 +26,6 @@ from schemas.manifest import (
     PLAN_NAME,
     REJECTED_NAME,
     Annotations,
-    FeatureEntry,
     JobPlan,
     Manifest,
     PlannedSplit,
@@ -164,18 +163,7 @@ def make_manifest(
             )
             for info in shards
         ],
-        features=[
-            FeatureEntry(
-                feature.key,
-                feature.kind.value,
-                feature.repeated,
-                feature.doc,
-                feature.content.value,
-                feature.optional,
-                feature.per_step,
-            )
-            for feature in layout.spec.sorted_features
-        ],
+        features=[*layout.spec.sorted_features],
         duplicates=duplicates.pairs or msgspec.UNSET,
     )
 

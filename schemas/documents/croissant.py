@@ -113,14 +113,14 @@ _INDEX: _Json = {
 
 
 def _record_sets(manifest: Manifest) -> list[_Json]:
-    features = [
+    features: list[_Json] = [
         {
             "key": feature.key,
-            "type": feature.kind,
+            "type": feature.kind.value,
             "repeated": feature.repeated,
             "optional": feature.optional,
             "per_step": feature.per_step,
-            "content": feature.content,
+            "content": feature.content.value,
             "description": feature.doc,
         }
         for feature in manifest.features

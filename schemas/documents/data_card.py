@@ -14,12 +14,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from schemas.faults import FAULTS
+from schemas.features import Feature
 from schemas.labels import is_link
 from schemas.manifest import (
     DUPLICATES_NAME,
     MANIFEST_NAME,
     REJECTED_NAME,
-    FeatureEntry,
     Label,
     Manifest,
     SplitSummary,
@@ -306,14 +306,18 @@ def _classes(labels: Sequence[Label]) -> Iterator[str]:
             yield f"And {more:,} more, in `label_map.pbtxt`."
 
 
-def _features(features: Sequence[FeatureEntry]) -> str:
+def _features(features: Sequence[Feature]) -> str:
     head = ("key", "type", "values", "content", "meaning, unit, order")
     return table(
-        head, [(f.key, f.kind, _values(f), f.content.replace("_", " "), f.doc) for f in features]
+        head,
+        [
+            (f.key, f.kind.value, _values(f), f.content.value.replace("_", " "), f.doc)
+            for f in features
+        ],
     )
 
 
-def _values(feature: FeatureEntry) -> str:
+def _values(feature: Feature) -> str:
     values = "0 or more" if feature.repeated else "at most 1" if feature.optional else "1"
     return f"{values} a step" if feature.per_step else values
 
@@ -376,7 +380,7 @@ def _is_sequence(manifest: Manifest) -> bool:
     return any(feature.per_step for feature in manifest.features)
 
 
-def _spec(features: Sequence[FeatureEntry]) -> str:
+def _spec(features: Sequence[Feature]) -> str:
     """Return the code of the features that `tf.io` parses."""
     parts = {"features": [f for f in features if not f.per_step]}
     if steps := [feature for feature in features if feature.per_step]:
@@ -389,12 +393,12 @@ def _spec(features: Sequence[FeatureEntry]) -> str:
     return "\n".join(lines)
 
 
-def _parser(feature: FeatureEntry) -> str:
-    dtype = _DTYPES[feature.kind]
+def _parser(feature: Feature) -> str:
+    dtype = _DTYPES[feature.kind.value]
     if feature.repeated:
         return f"tf.io.RaggedFeature({dtype})"
     if feature.per_step:
         return f"tf.io.FixedLenSequenceFeature([], {dtype})"
     if feature.optional:
-        return f"tf.io.FixedLenFeature([], {dtype}, {_DEFAULTS[feature.kind]})"
+        return f"tf.io.FixedLenFeature([], {dtype}, {_DEFAULTS[feature.kind.value]})"
     return f"tf.io.FixedLenFeature([], {dtype})"

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import msgspec
 
 from schemas.faults import Rejected
+from schemas.features import Feature, Kind
 from schemas.manifest import (
     FORMAT_VERSION,
-    FeatureEntry,
     JobPlan,
     Label,
     Manifest,
@@ -101,7 +101,7 @@ def manifest_seeds() -> Iterator[bytes]:
         plan=_PLAN,
         splits={},
         shards=[ShardEntry("train-00000-of-00001-10.tfrec", "train", 10, 10, 2000, "00", "ff")],
-        features=[FeatureEntry("image/height", "int64", False, "height", "plain")],
+        features=[Feature("image/height", Kind.INT64, False, "height")],
     )
     yield to_json(manifest)
     yield b'{"format": "beam-tfrec", "format_version": 2}'
