@@ -23,42 +23,15 @@ from tests.coco_command import (
 from tests.faulty_sources import cut_off
 
 
-def edited(edit: Callable[[dict], Any]) -> Callable[[bytes], bytes]:
-    """Return a change of the file's bytes from a change of its values."""
-
-    def change(data: bytes) -> bytes:
-        spec = json.loads(data)
-        edit(spec)
-        return json.dumps(spec).encode()
-
-    return change
-
-
-def setting(section: str, place: int, **fields: Any) -> Callable[[bytes], bytes]:
-    return edited(lambda spec: spec[section][place].update(fields))
-
-
-ANNOTATION_FAULTS: dict[str, tuple[Callable[[bytes], bytes], str, str]] = {
-    "cut off": (lambda data: data[:-10], "E-ANN-JSON", "ends at byte offset"),
-    "unknown image": (
-        setting("annotations", 0, image_id=99),
-        "E-ANN-ORPHAN",
-        "$.annotations[0] (id 1): image_id 99",
-    ),
-    "climbing": (setting("images", 0, file_name="../a.jpg"), "E-ANN-PATH", "climbs out"),
-}
-
-
-@pytest.mark.parametrize("name", ANNOTATION_FAULTS)
-def test_annotation_fault(name: str, make_coco: MakeCoco, tmp_path: Path) -> None:
+def test_a_fault_of_an_annotation_file_ends_the_run(make_coco: MakeCoco, tmp_path: Path) -> None:
     """Exit 3 before any image is read: the line names the file, the place and the remedy."""
-    change, code, what = ANNOTATION_FAULTS[name]
-    images, annotations = make_coco(3)
-    annotations.write_bytes(change(annotations.read_bytes()))
-    run = run_coco(*command((images, annotations), tmp_path / "out"))
-    assert run.ended == (3, code), run.err
-    assert re.match(rf"{code} {re.escape(str(annotations))}: .+; [a-z].+", run.fault)
-    assert what in run.fault
+    sources = make_coco(3, edit=lambda spec: spec["annotations"][0].update(image_id=99))
+    run = run_coco(*command(sources, tmp_path / "out"))
+    assert run.ended == (3, "E-ANN-ORPHAN"), run.err
+    what = "$.annotations[0] (id 1): image_id 99"
+    assert re.match(
+        rf"E-ANN-ORPHAN {re.escape(str(sources[1]))}: .*{re.escape(what)}.*; [a-z].+", run.fault
+    )
     assert run.out == ""
     assert not (tmp_path / "out").exists()
 

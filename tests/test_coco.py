@@ -13,18 +13,14 @@ from tests.coco_texts import SMALL, SMALL_OBJECT, malformed, parse, read, refuse
 
 ACCEPTED = {
     "a byte order mark": b"\xef\xbb\xbf" + SMALL,
-    "white space around": b" \r\n\t" + SMALL + b" \r\n\t",
-    "an escaped section name": small(b'"images"', rb'"im\u0061ges"'),
     "sections in another order": b'{"categories":[{"id":3,"name":"cat"}],'
     + SMALL[1:].replace(b',"categories":[{"id":3,"name":"cat"}]', b""),
     "other sections and fields": small(
         b'{"images":[{', b'{"info":{"images":[]},"images":[{"x":[1],'
     ),
     "an unread number beyond float64": small(b'"area"', b'"score":1e999,"area"'),
-    "unread text beyond ASCII": small(b'"area"', '"note":"é€😀","area"'.encode()),
     "sizes that are whole floats": small(b'64,"height":48}', b'64.0,"height": 48.00}'),
     "a crowd flag": small(b'"area"', b'"iscrowd":0,"area"'),
-    "a crowd flag as a boolean": small(b'"area"', b'"iscrowd":false,"area"'),
     "floats in the bbox": small(b"[1,2,3,4]", b"[1.0,2e0,30e-1,4.000]"),
     "the same category twice": small(b'[{"id":3', b'[{"id":3,"name":"cat"},{"id":3'),
 }
@@ -42,46 +38,15 @@ NOT_JSON = {
         small(b"[1,2,3,4]", b"[1,2,3,NaN]"),
         malformed('invalid character at byte offset 130, where \'NaN],"area":9.5}],"c\' stands'),
     ),
-    "cut off": (
-        SMALL[:100],
-        malformed("the file ends at byte offset 100 (Input data was truncated)"),
-    ),
-    "NaN where a key is meant": (
-        b"{ NaN:1}",
-        malformed("object keys must be strings at byte offset 2, where 'NaN:1}' stands"),
-    ),
     "a comma too many": (
         small(b"4]", b"4,]"),
         malformed(
             'trailing comma in array at byte offset 132, where \'],"area":9.5}],"cate\' stands'
         ),
     ),
-    "a comma too few": (
-        small(b'1,"file', b'1 "file'),
-        malformed("expected ',' or '}' at byte offset 19, where '\"file_name\":\"a.jpg\",' stands"),
-    ),
     "more after the end": (
         SMALL + b"\n{}",
         malformed("trailing characters at byte offset 184, where '{}' stands"),
-    ),
-    "a bad escape": (
-        small(b"a.jpg", rb"\a.jpg"),
-        malformed(
-            'invalid escaped character at byte offset 33, where \'a.jpg","width":64,"h\' stands'
-        ),
-    ),
-    "half a surrogate pair": (
-        small(b"a.jpg", rb"\ud800.jpg"),
-        malformed(
-            'unexpected end of hex escape at byte offset 38, where \'.jpg","width":64,"he\' stands'
-        ),
-    ),
-    "text beyond ASCII after the error": (
-        small(b"64", "é€😀".encode()),
-        malformed(
-            "invalid character at byte offset 47,"
-            " where '\\xe9\\u20ac\\U0001f600,\"height\":4' stands"
-        ),
     ),
     "no UTF-8 in unread text": (
         small(b'"area"', b'"note":"\xe9","area"'),
@@ -205,17 +170,6 @@ def read_or_refuse(data: bytes) -> str:
         assert text.isascii() and text.isprintable()
         return code
     return ""
-
-
-def test_a_file_cut_off_anywhere_is_refused_with_its_end() -> None:
-    for size_bytes in range(1, len(SMALL)):
-        with pytest.raises(RuntimeError, match="E-ANN-JSON") as caught:
-            read(SMALL[:size_bytes])
-        reason = (
-            "invalid number" if SMALL[:size_bytes].endswith(b"9.") else "Input data was truncated"
-        )
-        ends = f"the file ends at byte offset {size_bytes} ({reason})"
-        assert str(caught.value) == malformed(ends)
 
 
 def test_flipped_bits_are_read_or_refused_in_one_line() -> None:

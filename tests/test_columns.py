@@ -11,7 +11,6 @@ from schemas.columns import (
     TEXT,
     ColumnFacts,
     ColumnType,
-    add_facts,
     columns_of_found,
     found_of_columns,
     kind_of_text,
@@ -103,14 +102,6 @@ RULES = [
 def test_types_follow_from_all_cells(kinds: int, wanted: str) -> None:
     assert str(type_of(ColumnFacts("a", kinds, 5), rows=5)) == wanted
     assert str(type_of(ColumnFacts("a", kinds, 4), rows=5)) == f"{wanted}?"
-
-
-def test_facts_add_up_in_any_order() -> None:
-    parts = [ColumnFacts("b", INT, 3), ColumnFacts("a", TEXT, 1), ColumnFacts("b", FLOAT, 4)]
-    total = [ColumnFacts("a", TEXT, 1), ColumnFacts("b", INT | FLOAT, 7)]
-
-    assert add_facts(parts) == add_facts(parts[::-1]) == total
-    assert add_facts([*add_facts(parts[:2]), parts[2]]) == total
 
 
 def test_a_plan_keeps_types_with_any_name() -> None:

@@ -34,7 +34,6 @@ from transforms.earlier import (
     expand_date,
     find_earlier_sets,
     leave_out_earlier,
-    list_days,
     manifest_of,
     parse_date,
     read_written,
@@ -136,24 +135,10 @@ def test_buckets_are_not_searched(name: str) -> None:
     )
 
 
-def test_folders_of_other_names_are_no_days(tmp_path: Path) -> None:
-    pattern = days(tmp_path, {"19": manifest(), "18": "notes.txt"})
-    put(tmp_path / "coco-latest", manifest())
-    put(tmp_path / "deeper" / "coco-2026-11-17", manifest())
-    (tmp_path / "coco-2026-11-16").write_bytes(b"a file")
-    assert list_days(pattern) == [datetime.date(2026, 11, 18), datetime.date(2026, 11, 19)]
-
-
 def test_a_pattern_finds_finished_data_sets_of_earlier_days(tmp_path: Path) -> None:
     contents = {"17": "notes.txt", "18": manifest("18"), "19": manifest("19"), "20": manifest("20")}
     pattern = days(tmp_path, contents)
     assert found(pattern) == [f"{tmp_path}/coco-2026-11-18", f"{tmp_path}/coco-2026-11-19"]
-
-
-def test_the_first_day_has_none_before_it(tmp_path: Path) -> None:
-    for pattern in (f"{tmp_path}/coco-{{date}}", f"{tmp_path}/no/{{date}}"):
-        none = find(pattern)
-        assert (none.sets, none.labels, none.options()) == ((), (), {})
 
 
 def test_the_output_is_never_among_them(tmp_path: Path) -> None:
@@ -432,13 +417,6 @@ def test_a_key_with_another_file_stops_the_run() -> None:
         "E-SET-DUPLICATE sample 1 of train: its file is 'a000.jpg', and was 'b.jpg' in an earlier"
         " data set; give new images ids of their own, and old ones the names they had"
     )
-
-
-@given(st.sets(st.text(max_size=3)), st.sets(st.text(max_size=3)))
-def test_every_sample_is_new_or_counted(keys: set[str], known: set[str]) -> None:
-    new, _, tally = leave_out_earlier([sample(key) for key in sorted(keys)], [], held(*known))
-    assert [s.key for s in new] == sorted(keys - known)
-    assert tally == EarlierTally(len(keys & known), 2 * len(keys & known))
 
 
 @pytest.fixture

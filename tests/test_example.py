@@ -19,7 +19,7 @@ from schemas.example import (
     encode_sequence_example,
     varint,
 )
-from schemas.features import Feature, FeatureSpec, Kind, RepeatedAs, parse_sequence_spec
+from schemas.features import Kind
 from schemas.parse_example import parse_example, parse_sequence_example
 from tests.drawn_examples import draw
 
@@ -134,19 +134,6 @@ def many(examples: int) -> Callable:
 @given(FEATURES)
 def test_random_examples_equal_tensorflow_s(features: FeatureValues) -> None:
     check_against_tensorflow(features)
-
-
-# Sequences of numbers, not the bytes of their buffers.
-SEQUENCES = {
-    "integers of NumPy": (Kind.INT64, np.array([1, 300, -1]), [1, 300, -1]),
-    "bytes, as protobuf takes them": (Kind.FLOAT, b"abcd", [97.0, 98.0, 99.0, 100.0]),
-    "bytes of NumPy": (Kind.BYTES, (np.bytes_(b"ab"),), [b"ab"]),
-}
-
-
-@pytest.mark.parametrize(("kind", "values", "as_list"), SEQUENCES.values(), ids=SEQUENCES)
-def test_other_sequences_encode_as_their_lists(kind: Kind, values: Sequence, as_list: list) -> None:
-    assert encode_example({"a": (kind, values)}) == encode_example({"a": (kind, as_list)})
 
 
 @pytest.mark.parametrize("size_bytes", [4096, 200_000])
@@ -264,38 +251,6 @@ def test_random_ones_equal_tensorflow_s(
 
 # --- parse spec and schema ---
 
-SPEC = FeatureSpec(
-    "table",
-    (
-        Feature("age", Kind.INT64, False, "column age", optional=True),
-        Feature("id", Kind.INT64, False, "column id"),
-        Feature("tags", Kind.BYTES, True, "column tags"),
-        Feature("boxes", Kind.FLOAT, True, "column boxes", per_step=True),
-        Feature("tokens", Kind.INT64, False, "column tokens", per_step=True),
-    ),
-)
-FIRST = encode_sequence_example(
-    {"age": (Kind.INT64, [7]), "id": (Kind.INT64, [0]), "tags": (Kind.BYTES, [b"x", b"y"])},
-    {"boxes": (Kind.FLOAT, [[0.5, 1.0], [], [2.0]]), "tokens": (Kind.INT64, [[3], [4]])},
-)
-SECOND = encode_sequence_example(
-    {"id": (Kind.INT64, [1]), "tags": (Kind.BYTES, [])},
-    {"boxes": (Kind.FLOAT, []), "tokens": (Kind.INT64, [[5], [6], [7]])},
-)
-
-
-def test_the_parse_spec_reads_a_batch() -> None:
-    import tensorflow as tf
-
-    context, steps, lengths = tf.io.parse_sequence_example(
-        [FIRST, SECOND], *parse_sequence_spec(SPEC, RepeatedAs.RAGGED)
-    )
-    assert context["age"].numpy().tolist() == [7, 0]
-    assert context["tags"].to_list() == [[b"x", b"y"], []]
-    assert steps["boxes"].to_list() == [[[0.5, 1.0], [], [2.0]], []]
-    assert steps["tokens"].numpy().tolist() == [[3, 4, 0], [5, 6, 7]]
-    assert lengths["tokens"].numpy().tolist() == [2, 3]
-
 
 def plain(features: dict) -> dict:
     """Return features to compare: floats by their bits, as NaN differs from itself."""
@@ -314,7 +269,6 @@ def example(*parts: bytes, key: bytes = b"a") -> bytes:
     return message(1, message(1, message(1, key) + b"".join(message(2, part) for part in parts)))
 
 
-FLOAT_LIST = message(2, b"\x0d" + struct.pack("<f", 1.5))
 INT64S = message(3, b"\x08\xac\x02" + message(1, b"\x01\x02"))
 A_300_1_2 = {"a": (Kind.INT64, [300, 1, 2])}
 # Remark, message, features: what our encoder never writes, but other writers may.
@@ -334,11 +288,6 @@ def test_other_writers_examples_are_read(data: bytes, features: dict) -> None:
     found = parse_example(data)
     assert found == features
     assert list(found) == sorted(found)
-
-
-@pytest.mark.parametrize(("features", "data"), MESSAGES.values(), ids=MESSAGES)
-def test_messages_by_hand_are_read(features: dict, data: str) -> None:
-    assert parse_example(bytes.fromhex(data)) == features
 
 
 @many(300)

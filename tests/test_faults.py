@@ -1,6 +1,5 @@
 """Fault codes, lines and exit codes."""
 
-import re
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -50,13 +49,6 @@ def test_a_fault_of_a_sample_never_ends_the_run_and_one_of_the_run_always_does()
     assert 0 not in {fault.exit_code for fault in FAULTS.values() if fault.scope is Scope.RUN}
 
 
-@pytest.mark.parametrize("code", FAULTS)
-def test_a_line_carries_its_code_alone(code: str) -> None:
-    line = fault_line(code, "gs://b/train/0042.jpg (key 42)", "no end marker", "repair it")
-    assert line == f"{code} gs://b/train/0042.jpg (key 42): no end marker; repair it"
-    assert re.findall(r"E-[A-Z0-9]+(?:-[A-Z0-9]+)*", line) == [code]
-
-
 ESCAPES = {
     "plain": ("a b~'\"\\", "a b~'\"\\"),  # what is printable ASCII stays, backslashes too
     "newline": ("a\nb", "a\\nb"),
@@ -69,13 +61,6 @@ ESCAPES = {
 @pytest.mark.parametrize(("text", "escaped"), ESCAPES.values(), ids=ESCAPES)
 def test_printable(text: str, escaped: str) -> None:
     assert printable(text) == escaped
-
-
-@given(st.text())
-def test_printable_is_one_line_of_ascii_and_changes_it_no_further(text: str) -> None:
-    escaped = printable(text)
-    assert escaped.isascii() and escaped.isprintable()
-    assert printable(escaped) == escaped
 
 
 FOUND = {

@@ -9,9 +9,6 @@ import pytest
 from PIL import Image
 
 from schemas.columns import ColumnType
-from schemas.documents.tensorflow_files import (
-    schema_pbtxt,
-)
 from schemas.example import encode_example
 from schemas.features import (
     BoxForm,
@@ -357,20 +354,3 @@ def test_parse_spec_gives_the_default_of_the_kind() -> None:
         "row": [0, 1],
         "weight": [1.5, 0.0],
     }
-
-
-def test_schema_says_that_they_may_be_missing() -> None:
-    from google.protobuf import text_format
-    from tensorflow_metadata.proto.v0 import schema_pb2
-
-    schema = text_format.Parse(schema_pbtxt(OPTIONAL), schema_pb2.Schema())
-    presence = {feature.name: feature.presence for feature in schema.feature}
-
-    assert text_format.MessageToString(schema, as_utf8=True) == schema_pbtxt(OPTIONAL)
-    assert {name: found.min_fraction for name, found in presence.items()} == {
-        "age": 0,
-        "name": 0,
-        "row": 1,
-        "weight": 0,
-    }
-    assert [f.value_count.max for f in schema.feature] == [1, 1, 0, 1]

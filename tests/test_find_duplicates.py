@@ -114,7 +114,6 @@ def test_a_photo_in_two_splits_is_reported(both: tuple, tmp_path: Path) -> None:
     assert line["records"] == {"train": 1, "val": 1}
     assert line["samples"]["val"] == [{"name": val_name, "key": line["samples"]["val"][0]["key"]}]
     _resumes(sources, out)
-    _is_ours(sources, out)
 
 
 def _resumes(sources: list[object], out: Path) -> None:
@@ -124,12 +123,3 @@ def _resumes(sources: list[object], out: Path) -> None:
         (out / name).unlink()
     assert run_coco(*sources, "--output", out).code == 0
     assert digests(out, *DATA, "duplicates.jsonl") == whole
-
-
-def _is_ours(sources: list[object], out: Path) -> None:
-    """The file goes with the data set, and without a plan it is a foreign one."""
-    assert run_coco(*sources, "--output", out, "--seed", 1, "--overwrite").code == 0
-    for path in out.rglob("*"):
-        if path.is_file() and path.name != "duplicates.jsonl":
-            path.unlink()
-    assert run_coco(*sources, "--output", out).ended == (5, "E-OUT-FOREIGN")

@@ -51,15 +51,6 @@ def test_bad_label_files(data: bytes, line: str) -> None:
     assert str(raised.value) == f"E-ANN-LABELS gs://b/a.txt: {line}"
 
 
-@given(
-    st.lists(st.text(st.characters(exclude_categories=["Cs", "Z", "C"]), min_size=1), min_size=1)
-)
-def test_all_names_are_read_back(names: list[str]) -> None:
-    names = [*dict.fromkeys(names)]
-    labels = read_label_file("\n".join(names).encode(), 3, "a.txt")
-    assert labels == [Label(number, name) for number, name in enumerate(names, start=3)]
-
-
 @given(st.binary() | st.text().map(str.encode))
 def test_any_bytes_are_read_or_refused_in_one_line(data: bytes) -> None:
     try:

@@ -38,10 +38,6 @@ def config_of(sources: Sources, out: Path, layout: PictureLayout) -> coco.CocoCo
     )
 
 
-def test_the_example_is_short() -> None:
-    assert len([line for line in EXAMPLE.splitlines() if line]) <= 15
-
-
 def test_a_layout_of_the_users_own(
     people: PictureLayout, make_coco: MakeCoco, tmp_path: Path, test_pipeline: MakePipeline
 ) -> None:

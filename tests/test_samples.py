@@ -60,25 +60,3 @@ def test_digests_are_these_for_ever() -> None:
         "6472286869f7bd16477306faba5b02e566e43cd7be72c8f0865a3e6b9037408f",
         "85a459ff7e580766468fdd6211abfad3dcd731cf1b87f6adaddb95127d8f2e52",
     ]
-
-
-# The wire form decides nothing but size; the packed fields are part of the plan's digest.
-PACKED = [
-    ([640, 480, []], "93cd0280cd01e090"),
-    ((640, 480, ()), "93cd0280cd01e090"),  # tuples pack as lists
-    ([1.0, -1, True, None, "é"], "95cb3ff0000000000000ffc3c0a2c3a9"),
-    (BLOB, "98a5747261696ea96469722f612e6a7067cd04d2aa31373030303030303030cedeadbeef00ffa0"),
-]
-
-
-@pytest.mark.parametrize(("value", "packed"), PACKED)
-def test_equal_values_pack_to_these_bytes(value: object, packed: str) -> None:
-    assert pack(value).hex() == packed
-
-
-@pytest.mark.parametrize(
-    "sample",
-    [SAMPLE, Sample("a", "", 0, (), b""), changed(annotation_ids=(-(2**63), 2**63 - 1, "x"))],
-)
-def test_a_sample_survives_its_wire_form(sample: Sample) -> None:
-    assert msgspec.msgpack.decode(pack(sample), type=Sample) == sample

@@ -1,6 +1,5 @@
 """Names of shards, indexes and receipts."""
 
-import itertools
 import re
 from contextlib import nullcontext
 
@@ -15,7 +14,6 @@ from schemas.shards import (
     ShardPlan,
     index_names,
     is_index_name,
-    is_split_name,
     receipt_name,
     shard_stem,
 )
@@ -75,16 +73,6 @@ SHARDS = st.tuples(SPLITS, st.integers(0, 10**6), st.integers(1, 10**6), st.inte
 def test_matches_is_the_inverse_of_file_name(template: str, shard: tuple) -> None:
     names = ShardNames(template)
     assert names.matches(names.file_name(*shard)) == shard[0]
-
-
-@pytest.mark.parametrize("template", TEMPLATES)
-def test_no_two_shards_share_a_name(template: str) -> None:
-    names = ShardNames(template)
-    owners: dict[str, tuple[str, int]] = {}
-    for split in ["a", "a1", "a_1", "a0x1", "x1of0a"]:
-        for index, records in itertools.product(range(112), [0, 1, 11, 101, 111]):
-            shard = (split, index)
-            assert owners.setdefault(names.file_name(*shard, 112, records), shard) == shard
 
 
 # Template, and what is said of it after `shard_names`.
@@ -157,18 +145,3 @@ def test_stems_name_receipts(shard: tuple, stem: str) -> None:
 )
 def test_other_files_are_no_index(name: str) -> None:
     assert not is_index_name(name, ShardNames())
-
-
-@pytest.mark.parametrize(
-    ("text", "is_split"),
-    [
-        ("train", True),
-        ("val_2017", True),
-        ("", False),
-        ("_a", False),
-        ("Train", False),
-        ("a\n", False),
-    ],
-)
-def test_split_names(text: str, is_split: bool) -> None:
-    assert is_split_name(text) is is_split
