@@ -87,8 +87,9 @@ SABOTAGES = (
         2,
         "a clock reaches the manifest",
         COMMIT,
-        "                feature.doc,\n",
-        "                f\"{feature.doc} {__import__('time').time_ns()}\",\n",
+        "        features=[*layout.spec.sorted_features],\n",
+        "        features=[msgspec.structs.replace(f, doc=f\"{__import__('time').time_ns()}\")"
+        " for f in layout.spec.sorted_features],\n",
         ("tests/test_commit.py::test_neither_paths_nor_clocks_reach_the_data_set",),
     ),
     Sabotage(
