@@ -22,9 +22,7 @@ from tests.coco_command import (
     MakeCoco,
     command,
     committed,
-    digests,
     examples,
-    manifest_of,
     rejected_of,
     run_coco,
     shard_paths,
@@ -67,17 +65,6 @@ def test_coco_is_converted_counted_and_indexed(make_coco: MakeCoco, tmp_path: Pa
         assert value(example, "image/key/sha256")[0].decode() == hashlib.sha256(written).hexdigest()
         size = tf.io.decode_image(written).shape[:2]
         assert size == (value(example, "image/height")[0], value(example, "image/width")[0])
-
-
-def test_bytes_are_the_same_whatever_the_threads(make_coco: MakeCoco, tmp_path: Path) -> None:
-    sources = make_coco(12)
-    flags = ("--resize", "40", "--resize_mode", "fill", "--quality", "70", "--num_shards", "2")
-    committed(sources, tmp_path / "one", *flags, "--workers", "1", "--readers", "1")
-    committed(sources, tmp_path / "many", *flags, "--workers", "3", "--readers", "5")
-    assert digests(tmp_path / "one") == digests(tmp_path / "many")
-    plan = manifest_of(tmp_path / "one")["plan"]["options"]
-    assert plan["resize"] == "40x40 fill" and plan["quality"].startswith("70")
-    assert "Pillow" in plan["conversion_codecs"]
 
 
 def test_an_image_that_cannot_be_converted_is_a_reject(make_coco: MakeCoco, tmp_path: Path) -> None:

@@ -150,16 +150,6 @@ def test_already_complete_after_a_touch(make_coco: MakeCoco, tmp_path: Path) -> 
 # Two runs to one place.
 
 
-def test_two_runs_of_one_plan(make_coco: MakeCoco, tmp_path: Path) -> None:
-    sources, out = make_coco(40), tmp_path / "out"
-    started = [start_coco(*command(sources, out, "--num_shards", 20)) for _ in range(2)]
-    runs = [*map(finish, started)]
-    assert [run.code for run in runs] == [0, 0], runs
-    check_committed(out)
-    committed(sources, tmp_path / "alone", "--num_shards", 20)
-    assert digests(out) == digests(tmp_path / "alone")
-
-
 def test_overwrite_under_a_run_at_work(make_coco: MakeCoco, tmp_path: Path) -> None:
     """It ends before it deletes anything, and the run at work does not notice."""
     sources, out = make_coco(200), tmp_path / "out"

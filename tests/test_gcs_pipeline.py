@@ -130,15 +130,6 @@ def test_what_passes_changes_nothing(
     assert check_committed(out)["splits"]["train"]["rejected"] == {}
 
 
-def test_a_missing_bucket_or_file_is_one_line(stand_in: GcsStandIn) -> None:
-    assert convert(output="gs://nowhere/coco").ended == (2, "E-ARG")
-    other = ("--images", "gs://in/photos", "--annotations", "gs://in/none.json")
-    missing = run_coco(*other, "--output", "gs://out/coco")
-    assert missing.ended == (2, "E-ARG")
-    assert "gs://in/none.json: no such file" in missing.fault
-    assert stand_in.objects("out") == {}
-
-
 def test_without_the_right_to_list_nothing_is_written(stand_in: GcsStandIn) -> None:
     stand_in.allow("storage.objects.get", "storage.objects.create")
 

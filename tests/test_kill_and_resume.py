@@ -18,7 +18,6 @@ import pytest
 
 from tests import children
 from tests.coco_command import (
-    PROJECT,
     Run,
     check_committed,
     check_visible,
@@ -153,22 +152,6 @@ def test_interrupted(number: signal.Signals, code: int, job: Job, tmp_path: Path
     assert 38 <= done <= check_visible(tmp_path / "out")
     assert not (tmp_path / "out/manifest.json").exists()
     check_resumes(job, tmp_path / "out")
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_while_it_starts(number: signal.Signals, job: Job, tmp_path: Path) -> None:
-    """Importing Beam takes most of a second, in which people change their minds too."""
-    words = [sys.executable, "-m", "pipelines.cli", "coco", *map(str, job.into(tmp_path / "out"))]
-    process = subprocess.Popen(words, cwd=PROJECT, stderr=subprocess.PIPE, text=True)
-    mapped = Path(f"/proc/{process.pid}/maps")
-    while "apache_beam" not in mapped.read_text():  # else it would meet Python's own start
-        time.sleep(0.01)
-    process.send_signal(number)
-    run = finish(process)
-    assert (run.code, run.err) == (
-        128 + number,
-        "\ninterrupted; before the first shard; run again to resume\n",
-    )
 
 
 NO_NETWORK = """

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import readers
 from readers.records import record_parser
-from schemas.example import encode_example, encode_sequence_example
+from schemas.example import encode_example
 from schemas.features import Feature, FeatureSpec, Kind, parse_sequence_spec, parse_spec
 from schemas.manifest import Label
 from tests.drawn_examples import draw
@@ -32,17 +32,6 @@ SPEC = FeatureSpec(
         Feature("boxes", Kind.FLOAT, True, "edges"),
         Feature("labels", Kind.INT64, True, "ids"),
         Feature("texts", Kind.BYTES, True, "words"),
-    ),
-)
-SEQUENCE_SPEC = FeatureSpec(
-    "steps",
-    (
-        Feature("id", Kind.INT64, False, "a number"),
-        Feature("tokens", Kind.INT64, False, "ids", per_step=True),
-        Feature("scores", Kind.FLOAT, False, "in [0, 1]", per_step=True),
-        Feature("words", Kind.BYTES, False, "of the step", per_step=True),
-        Feature("boxes", Kind.FLOAT, True, "of the step", per_step=True),
-        Feature("texts", Kind.BYTES, True, "of the step", per_step=True),
     ),
 )
 LABELS = [Label(1, "cat"), Label(2, "dog")]
@@ -254,18 +243,6 @@ def features_of(spec: FeatureSpec) -> st.SearchStrategy[dict]:
 @given(features_of(SPEC))
 def test_values_are_those_that_tensorflow_parses(features: dict) -> None:
     check_against_tensorflow(SPEC, encode_example({**features, "more": (Kind.INT64, [1])}))
-
-
-@draw(100)
-@given(features_of(SEQUENCE_SPEC), st.data())
-def test_steps_are_those_that_tensorflow_parses(context: dict, data: st.DataObject) -> None:
-    lists = {}
-    for feature in SEQUENCE_SPEC.features:
-        if feature.per_step:
-            size = {"max_size": 3} if feature.repeated else {"min_size": 1, "max_size": 1}
-            steps = st.lists(st.lists(VALUES[feature.kind], **size), max_size=3)
-            lists[feature.key] = (feature.kind, data.draw(steps))
-    check_against_tensorflow(SEQUENCE_SPEC, encode_sequence_example(context, lists))
 
 
 def test_missing_values_have_these_types() -> None:

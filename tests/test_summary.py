@@ -2,7 +2,6 @@
 
 import errno
 import fcntl
-import json
 import os
 import pty
 import re
@@ -24,10 +23,7 @@ from schemas.manifest import Annotations, JobPlan, Manifest, ShardEntry, SourceF
 from tests.coco_command import (
     PROJECT,
     check_visible,
-    command,
     run_coco,
-    source_ids,
-    spawn_coco,
 )
 
 MakeCoco = Callable[..., tuple[Path, Path]]
@@ -245,15 +241,6 @@ def test_interrupt_on_a_terminal(many: list[object]) -> None:
     assert check_visible(many[-1]) >= 15
 
 
-def test_no_bar_off_a_terminal(many: list[object]) -> None:
-    run = spawn_coco(*many)
-    assert run.code == 0, run.err
-    for text in (run.out, run.err):
-        assert "\r" not in text
-        assert "%|" not in text
-    assert len(run.err.splitlines()) == 61
-
-
 def test_log_level(make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """BEAM_TFREC_LOG: quieter, or with the traceback of a fault."""
     images, annotations = make_coco(1)
@@ -265,15 +252,3 @@ def test_log_level(make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.Monk
     run = run_coco(*command, "--output", tmp_path / "loud")
     assert "Traceback" in run.err
     assert run.err.splitlines()[-1].startswith("E-ANN-JSON ")
-
-
-def test_log_never_tells_more_than_a_line_a_shard(make_coco: MakeCoco, tmp_path: Path) -> None:
-    images, annotations = make_coco(50)
-    spec = json.loads(annotations.read_text())
-    for annotation in spec["annotations"]:
-        annotation["bbox"] = [1, 1, 0, 0]
-    annotations.write_text(json.dumps(spec))
-    run = run_coco(*command((images, annotations), tmp_path / "out", "--max_dropped", "100%"))
-    assert run.code == 0
-    assert len(run.err.splitlines()) == 1
-    assert sorted(source_ids(tmp_path / "out")) == list(range(1, 51))
