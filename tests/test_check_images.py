@@ -279,15 +279,6 @@ def test_damage_inside_is_found(remark, data, detail, tensorflow_shape):
         assert tensorflow_shape(data) is None
 
 
-def test_progressive_data_that_runs_out_is_found():
-    data = WHOLE["progressive"]
-    first_scan = data.index(b"\xff\xda") + 14
-    assert check_image(data, Check.DECODE) == check_image(data)
-    shorter = data[: first_scan + 4] + data[data.index(b"\xff\xc4", first_scan) :]
-    assert isinstance(check_image(shorter), ImageInfo)
-    assert check_image(shorter, Check.DECODE).code == "E-IMG-DAMAGED"
-
-
 @pytest.mark.parametrize("size", [(40, 40), (33, 17), (5, 40)])
 @pytest.mark.parametrize(("mode", "options"), JPEG_KINDS)
 def test_data_that_runs_out_is_found(mode, options, size):
@@ -298,11 +289,6 @@ def test_data_that_runs_out_is_found(mode, options, size):
     data = encoded(noise(mode, size), "JPEG", **options)
     fault = check_image(data[:-42] + EOI, Check.DECODE)
     assert fault.code == "E-IMG-DAMAGED" and "Corrupt JPEG data" in fault.detail
-
-
-def test_arithmetic_coding_may_leave_out_zeros():
-    data = jpeg(QUANTIZATION, frame(marker=0xC9), GRAY_SCAN, data=b"")
-    assert check_image(data, Check.DECODE).traits == ("arithmetic", "gray")
 
 
 def test_a_transparent_colour_needs_no_entry_in_the_table(tensorflow_shape):

@@ -5,7 +5,7 @@ import msgspec
 from schemas.features import Kind
 from schemas.fields import BadAnnotation, ObjectFields
 from schemas.layouts import Built
-from schemas.layouts.detection import DETECTION, DetectionLayout
+from schemas.layouts.detection import DetectionLayout
 from schemas.samples import Blob
 from tests.small_pictures import LABELS, image_of, object_at, sample_of
 
@@ -43,15 +43,6 @@ def test_all_features_of_a_sample() -> None:
         "image/object/area": (Kind.FLOAT, [1000.5, 7.0]),
     }
     assert (built.dropped, built.repairs, built.labels) == ([], [], [90, 1])
-
-
-def test_a_sample_without_objects_has_all_keys() -> None:
-    built = DetectionLayout().build(sample_of(100, 50), [image_of(100, 50)], {})
-    assert isinstance(built, Built)
-    repeated = {f.key: (f.kind, []) for f in DETECTION.features if f.repeated}
-    assert {key: built.features[key] for key in repeated} == repeated
-    assert len(built.features) == 15
-    assert (built.dropped, built.repairs, built.labels) == ([], [], [])
 
 
 def test_boxes_outside_are_dropped_with_all_their_values() -> None:

@@ -63,11 +63,6 @@ def test_memory_order_does_not_matter(values: np.ndarray) -> None:
     assert encode_tensor(values) == serialized(values, values.dtype.name)
 
 
-def test_data_is_handed_on_uncopied() -> None:
-    data = bytes(range(6))
-    assert encode_tensor_parts((2, 3), "uint8", data)[1] is data
-
-
 @pytest.mark.parametrize(
     ("encode", "message"),
     [

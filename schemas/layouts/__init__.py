@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from schemas.annotations.coco import BadAnnotation
 from schemas.example import FeatureListValues, FeatureValues
-from schemas.features import Feature, FeatureSpec
+from schemas.features import Content, Feature, FeatureSpec
 from schemas.fields import EncodedImage
 from schemas.manifest import Label
 from schemas.samples import Sample
@@ -85,16 +85,16 @@ class AttributeValues:
     def __init__(self, paths: Mapping[Feature, str], *, of_objects: bool = False) -> None:
         """Take the path of each feature's attribute, such as `image.info.height_px`."""
         self._getters = {feature.key: attrgetter(path) for feature, path in paths.items()}
+        self._texts = [feature.key for feature in paths if feature.content is Content.TEXT]
         self._of_objects = of_objects
 
     def __call__(self, sample: Any) -> dict[str, list[Any]]:
         """Return the values of every feature."""
         found = sample.objects if self._of_objects else [sample]
-        return {key: [_utf8(get(one)) for one in found] for key, get in self._getters.items()}
-
-
-def _utf8(value: Any) -> Any:
-    return value.encode() if isinstance(value, str) else value
+        values = {key: list(map(get, found)) for key, get in self._getters.items()}
+        for key in self._texts:
+            values[key] = [text.encode() for text in values[key]]
+        return values
 
 
 class Layout:

@@ -1,5 +1,6 @@
 """What a check of an image's bytes can find: traits, faults, and the kind of a foreign file."""
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -53,24 +54,17 @@ class BadImage(ValueError):
         self.fault = ImageFault(code, detail)
 
 
-def truncated(detail: str) -> BadImage:
-    """Return the fault of bytes that end before their image does."""
-    return BadImage("E-IMG-TRUNCATED", detail)
+truncated = functools.partial(BadImage, "E-IMG-TRUNCATED")
+"""Fault of bytes that end before their image does."""
 
+damaged = functools.partial(BadImage, "E-IMG-DAMAGED")
+"""Fault of an image that breaks its format's rules."""
 
-def damaged(detail: str) -> BadImage:
-    """Return the fault of an image that breaks its format's rules."""
-    return BadImage("E-IMG-DAMAGED", detail)
+unreadable = functools.partial(BadImage, "E-IMG-TYPE")
+"""Fault of what TensorFlow cannot read, or would read as other pixels."""
 
-
-def unreadable(detail: str) -> BadImage:
-    """Return the fault of what TensorFlow cannot read, or would read as other pixels."""
-    return BadImage("E-IMG-TYPE", detail)
-
-
-def too_many_pixels(detail: str) -> BadImage:
-    """Return the fault of an image that is too large to decode."""
-    return BadImage("E-IMG-PIXELS", detail)
+too_many_pixels = functools.partial(BadImage, "E-IMG-PIXELS")
+"""Fault of an image that is too large to decode."""
 
 
 def require_size(width_px: int, height_px: int, max_pixels: int) -> None:
