@@ -205,15 +205,3 @@ def test_a_bit_that_flips_on_the_way_is_reported(bucket: GcsStandIn) -> None:
     assert code in ("E-VER-CRC", "E-VER-FRAME")
     assert re.match(rf"{code} gs://b/out/{shard}: record \d \(key k\d\) at byte \d+: ", line)
     assert ids(records) == list(range(10))
-
-
-def test_a_shard_that_was_replaced_is_reported(bucket: GcsStandIn) -> None:
-    records = readers.open("gs://b/out", "train")
-    entry = records.reader.shards[0].entry
-    data = bytearray(bucket.get("b", f"out/{entry.name}"))
-    data[20] ^= 1
-    bucket.put("b", f"out/{entry.name}", bytes(data))
-    assert fault_of(lambda: records[0])[0] == "E-SRC-CHANGED"
-    code, line = fault_of(lambda: readers.open("gs://b/out", "train"))  # by the listing alone
-    assert code == "E-VER-CRC"
-    assert line.startswith(f"E-VER-CRC gs://b/out/{entry.name}: the store's CRC-32C is ")

@@ -17,7 +17,6 @@ from pipelines import table
 from schemas.documents.data_card import data_card, is_sealed
 from schemas.features import Feature, Kind
 from schemas.manifest import (
-    Annotations,
     JobPlan,
     Label,
     LicenseCount,
@@ -136,22 +135,6 @@ def test_a_card_as_a_whole() -> None:
     assert re.fullmatch(r"<!-- beam-tfrec-sha256:[0-9a-f]{64}: made by beam-tfrec; .* -->", marker)
     assert card[: len(GOLDEN)] == GOLDEN
     assert is_sealed(data_card(MANIFEST).encode())
-
-
-def test_everything_left_out_has_a_line() -> None:
-    manifest = with_split(
-        skipped={"license": 2},
-        earlier=5,
-        annotations=Annotations(9, 1, {}, 0, 0, earlier=3, skipped={"crowd": 5}),
-    )
-    found = {
-        (row[1], row[2]): row[3]
-        for row in rows(data_card(manifest), "What is not as in the sources")
-    }
-    assert found["samples skipped", "license"] == "2"
-    assert found["samples in earlier data sets", ""] == "5"
-    assert found["annotations in earlier data sets", ""] == "3"
-    assert found["annotations skipped", "crowd"] == "5"
 
 
 def test_long_lists_are_cut_and_say_so() -> None:

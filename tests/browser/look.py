@@ -176,28 +176,18 @@ def keyboard(looker: Looker) -> dict[str, Any]:
 
 
 def sizes(looker: Looker) -> dict[str, Any]:
-    """Return what is wider than the window, misplaced pictures, and the page's height."""
+    """Return how much is wider than the window, and misplaced pictures."""
     seen = {}
     for name in ("rich", "hostile", "small"):
         for size in (LAPTOP, PHONE):
             page = looker.open(looker.context(size), name)
             wider = page.evaluate("() => document.documentElement.scrollWidth - innerWidth")
-            height = page.evaluate("() => document.documentElement.scrollHeight")
-            seen[f"{name} {size[0]}"] = [wider, page.evaluate(MISPLACED), height]
-    return seen
-
-
-def schemes(looker: Looker) -> dict[str, Any]:
-    """Return the page's background for each scheme of the system."""
-    seen = {}
-    for scheme in SCHEMES:
-        page = looker.open(looker.context(color_scheme=scheme), "one")
-        seen[scheme] = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
+            seen[f"{name} {size[0]}"] = [wider, page.evaluate(MISPLACED)]
     return seen
 
 
 def hostile(looker: Looker) -> dict[str, Any]:
-    """Tell what a stranger's texts became."""
+    """Return what a stranger's texts became."""
     page = looker.open(looker.context(), "hostile")
     page.wait_for_timeout(300)
     return {
@@ -214,7 +204,7 @@ def hostile(looker: Looker) -> dict[str, Any]:
 
 
 def policy(looker: Looker) -> dict[str, Any]:
-    """Try what the page's policy forbids, and tell what the browser said."""
+    """Try what the page's policy forbids, and return what the browser said."""
     context = looker.context()
     page = context.new_page()
     page.goto((looker._folder / "one.html").as_uri())
@@ -244,7 +234,7 @@ def policy(looker: Looker) -> dict[str, Any]:
 
 
 def axe(looker: Looker) -> dict[str, Any]:
-    """Tell serious and critical violations that axe-core finds, by page, scheme and width."""
+    """Return serious and critical violations that axe-core finds, by page, scheme and width."""
     seen = {}
     views = [("one", LAPTOP), ("hostile", LAPTOP), ("few", LAPTOP), ("few", PHONE)]
     for name, size in views:
@@ -316,21 +306,9 @@ def screenshot(page: Page, of: str) -> str:
     return io.BytesIO(page.locator(of).screenshot()).getvalue().hex()
 
 
-def printed(looker: Looker) -> dict[str, Any]:
-    """Tell what is on paper."""
-    page = looker.open(looker.context(color_scheme="dark"), "rich")
-    page.emulate_media(media="print")
-    visible = "(s) => [...document.querySelectorAll(s)].filter(e => e.checkVisibility()).length"
-    return {
-        "controls": page.evaluate(visible, ".controls, .sections, .open"),
-        "tiles": page.evaluate(visible, ".tile"),
-        "background": page.evaluate("() => getComputedStyle(document.body).backgroundColor"),
-    }
-
-
 LOOKS: tuple[Callable[[Looker], dict[str, Any]], ...] = (
-    *(filters, drawn, lightbox, keyboard, sizes, schemes, hostile, policy, axe),
-    *(without_script, known_box, printed),
+    *(filters, drawn, lightbox, keyboard, sizes, hostile, policy, axe),
+    *(without_script, known_box),
 )
 
 

@@ -48,7 +48,6 @@ _PRIVATE = {
     "gps": "with GPS positions in their EXIF data",
     "serial": "with serial numbers of cameras or lenses in their EXIF data",
 }
-_UNUSUAL = "Unusual pictures"
 
 
 class CountRow(NamedTuple):
@@ -57,7 +56,6 @@ class CountRow(NamedTuple):
     name: str
     meaning: str
     counts: Sequence[int]
-    is_private: bool
 
 
 class ClassRow(NamedTuple):
@@ -289,21 +287,16 @@ def _private(splits: Sequence[SplitReport]) -> Iterator[str]:
 
 
 def _tables(splits: Sequence[SplitReport]) -> Iterator[tuple[str, list[CountRow]]]:
-    """Yield title and rows of each table that has counts; private traits come first."""
+    """Yield title and rows of each table that has counts."""
     by_split = [_counts(split.summary) for split in splits]
     for title in by_split[0]:
         tables = [counts[title] for counts in by_split]
         rows = [
-            CountRow(
-                name,
-                _meaning(name),
-                [table.get(name, 0) for table in tables],
-                title == _UNUSUAL and any(part in name for part in _PRIVATE),
-            )
+            CountRow(name, _meaning(name), [table.get(name, 0) for table in tables])
             for name in dict.fromkeys(name for table in tables for name in table)
         ]
         if rows:
-            yield title, sorted(rows, key=lambda row: not row.is_private)
+            yield title, rows
 
 
 def _counts(split: SplitSummary) -> dict[str, Mapping[str, int]]:
@@ -332,7 +325,7 @@ def _counts(split: SplitSummary) -> dict[str, Mapping[str, int]]:
         "Annotations": _steps(annotations),
         "Samples rejected": dict(sorted(split.rejected.items())),
         "Annotations dropped": dict(sorted(fate.dropped.items())),
-        _UNUSUAL: dict(sorted(split.traits.items())),
+        "Unusual pictures": dict(sorted(split.traits.items())),
         "Mended": dict(sorted(split.repairs.items())),
         "Licenses of pictures": {
             found.name or f"license {found.id}": found.records for found in split.licenses
