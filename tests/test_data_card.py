@@ -159,7 +159,7 @@ def test_long_lists_are_cut_and_say_so() -> None:
         ({}, "mine", "sources of the user's own"),
     ],
 )
-def test_the_kind_of_source_is_told(options: Mapping[str, str], layout: str, kind: str) -> None:
+def test_the_kind_of_source_is_named(options: Mapping[str, str], layout: str, kind: str) -> None:
     plan = msgspec.structs.replace(MANIFEST.plan, options={"empty": "", "seed": "7", **options})
     made = section(data_card(changed(plan=plan, layout=layout)), "How it was made")
     assert made.startswith(f"From {kind}. ")

@@ -309,7 +309,7 @@ def test_boxes_of_strangers(xmin: float, box: Any) -> None:
     assert box is None or np.allclose(outline.box, box)
 
 
-def test_pairs_are_two_pictures_and_captions_are_told() -> None:
+def test_pairs_are_two_pictures_with_captions() -> None:
     kinds = {"lr": Kind.BYTES, "hr": Kind.BYTES, "caption": Kind.BYTES}
     roles = roles_of_keys(kinds, ["lr", "hr"])
     features = {"lr": (Kind.BYTES, [GRAY_PNG]), "hr": (Kind.BYTES, [GRAY_PNG])}

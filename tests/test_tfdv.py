@@ -42,7 +42,7 @@ def with_a_stranger(feature: Any) -> None:
 
 
 LAYOUTS = ("detection", "keras", "tfds")
-FOREIGN = [  # what is done to Examples, the feature that is found, and what is said of it
+FOREIGN = [  # change of Examples, feature that is found, part of its message
     (without_height, "image/height", "Column dropped"),
     (two_widths, "image/width", ""),
     (areas_as_text, "image/object/area", "Unexpected data type"),
