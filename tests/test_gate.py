@@ -91,21 +91,6 @@ def assert_all_bytes_are_free(gate: WorkerGate, limit: int) -> None:
     run_threads(lambda: list(gate.in_order([limit], same, str)))
 
 
-def test_order_is_kept_when_later_reads_are_done_first() -> None:
-    later_is_read = threading.Event()
-
-    def read(item: str) -> str:
-        if item == "first":
-            assert later_is_read.wait(SOON_S)
-        else:
-            later_is_read.set()
-        return item.upper()
-
-    results = gate_of(8 * MIB).in_order(["first", "later"], lambda _: 2 * MIB, read)
-
-    assert list(results) == [("first", "FIRST"), ("later", "LATER")]
-
-
 @pytest.mark.parametrize(
     ("sizes", "limit"),
     [
@@ -135,18 +120,6 @@ def test_an_item_larger_than_the_limit_goes_alone() -> None:
     assert [size for size, _ in results] == sizes
     assert meter.faults == []
     assert meter.peak_bytes == 9 * MIB
-
-
-def test_reads_run_ahead_of_the_consumer() -> None:
-    # With room for four, the reader is at the fourth while the first is not yet let go.
-    meter = Meter(4 * MIB)
-    gate = gate_of(4 * MIB, readers=4)
-    results = gate.in_order([MIB] * 10, same, meter.read)
-    next(results)
-
-    wait_until(lambda: meter.peak_bytes == 4 * MIB)
-    for _ in results:
-        pass
 
 
 @pytest.mark.parametrize("readers", [1, 3])
@@ -281,13 +254,6 @@ def test_no_more_images_are_worked_on_than_there_are_workers(workers: int) -> No
     at_once = range(2 * gate.readers)  # all are submitted, so that none waits for the consumer
     list(gate.in_order(at_once, lambda _: MIB, work))
     assert meter.peak_reads <= workers
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + SOON_S
-    while not is_so():
-        assert time.monotonic() < deadline_s, "it does not come to pass"
-        time.sleep(0.001)
 
 
 def test_threads_lose_no_counts() -> None:

@@ -88,23 +88,6 @@ def test_bounds_are_half_open(names: set[str], low: str, high: str) -> None:
     assert sorted(listed) == sorted(name for name in names if low <= name < high)
 
 
-def test_an_error_ends_the_listing() -> None:
-    def fetch(start: str, end: str, token: str) -> Page:
-        raise RuntimeError("E-IO-AUTH")
-
-    with pytest.raises(RuntimeError, match="E-IO-AUTH"):
-        list(list_pages(fetch, ("", "m", "")))
-
-
-def test_pages_without_names_are_skipped() -> None:
-    """A store may give one with a token, for instance after many deletions."""
-    pages = {"": Page([], "1"), "1": Page([Entry("a", 1, "")], "2"), "2": Page([], "")}
-
-    listed = list_pages(lambda start, end, token: pages[token], ("", ""))
-
-    assert [entry.name for entry in listed] == ["a"]
-
-
 NUMBERED = [f"train2017/{number:012}.jpg" for number in range(100_000)]
 FLAT = {
     "numbered": NUMBERED,
@@ -121,13 +104,6 @@ def test_a_range_that_lasts_is_cut_and_listed_by_all_threads(names: list[str]) -
 
     assert listing.most_at_once == 8
     assert listing.requests <= 1.25 * 1000
-
-
-def test_a_short_listing_costs_a_request_a_page() -> None:
-    listing = Listing(NUMBERED[:7_500], page_names=1000)
-
-    assert len(listing.listed()) == 7_500
-    assert listing.requests == 8
 
 
 @pytest.mark.parametrize(

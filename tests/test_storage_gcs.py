@@ -146,15 +146,6 @@ def test_a_read_of_other_bytes_is_repeated(what: What, name: str, store: Store) 
     assert store.files.stand_in.count(Kind.READ) == 2
 
 
-def test_a_short_read_is_repeated_where_no_checksum_is_listed(store: Store) -> None:
-    store.files.put("a", LARGE)
-    entry = store.storage.stat("a")
-    store.files.stand_in.inject(Fault(What.TRUNCATED_BODY, Kind.READ))
-
-    assert store.storage.read("a", Entry("a", entry.size_bytes, entry.pin)) == LARGE
-    assert store.files.stand_in.count(Kind.READ) == 2
-
-
 @pytest.mark.parametrize("what", [What.SHORT_BODY, What.TRUNCATED_BODY])
 def test_a_listing_that_is_cut_is_repeated(what: What, store: Store) -> None:
     for number in range(1500):
@@ -231,15 +222,6 @@ def test_a_missing_bucket_is_reported(stand_in: GcsStandIn) -> None:
             act()
     with pytest.raises(ValueError, match=r"^a gs:// path must name a bucket, got 'gs://'"):
         open_storage("gs://")
-
-
-def test_a_private_bucket_refuses_anonymous_requests(
-    stand_in: GcsStandIn, storage: Storage
-) -> None:
-    stand_in.require_token()
-
-    with pytest.raises(RuntimeError, match=r"^E-IO-AUTH gs://b/root: "):
-        names_in(storage)
 
 
 @pytest.mark.usefixtures("new_clients")

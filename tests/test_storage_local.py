@@ -14,7 +14,6 @@ import pytest
 from tests.children import (
     kill_once_ready,
     limited,
-    mount_disk_of_my_own,
     outcome_of,
     without_anonymous_files,
 )
@@ -292,40 +291,7 @@ def test_a_path_with_a_nul_or_very_many_levels_is_refused() -> None:
         open_storage("/data/\0")
 
 
-def test_a_new_output_is_made_with_its_parents(folder: Path) -> None:
-    storage = open_storage(f"{folder}/new/out")
-    storage.probe()
-    storage.probe()
-    assert list((folder / "new/out").iterdir()) == []
-
-    (folder / "new/out").rmdir()
-    with pytest.raises(RuntimeError, match=r"^E-IO-READONLY .*/out: No such file or directory; "):
-        storage.create("a", b"")
-
-
-def test_a_source_must_be_a_folder(files: DiskFiles, folder: Path) -> None:
-    files.put("file", b"")
-
-    for name, what in (("gone", "no such folder"), ("file", "a file, not a folder")):
-        with pytest.raises(RuntimeError) as raised:
-            open_storage(f"{folder}/{name}").require_folder()
-        assert str(raised.value) == f"E-ARG {folder}/{name}: {what}; give the path of a folder"
-
-
 # --- writing ---
-
-
-@pytest.mark.usefixtures("way_of_writing")
-def test_a_relative_root_is_below_the_working_directory(
-    folder: Path, files: DiskFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(folder)
-    storage = open_storage("out")
-    storage.probe()
-
-    assert storage.create("deep/a.json", b"1") is True
-    assert storage.create("deep/a.json", b"2") is False
-    assert files.all() == {"out/deep/a.json": b"1"}
 
 
 @pytest.mark.usefixtures("way_of_writing")
@@ -476,23 +442,3 @@ def test_the_named_spool_of_a_living_writer_stays(
 
 
 # --- full and read-only disks ---
-
-OUT_OF_SPACE_AT = 65_536
-
-
-def fill(folder: Path, mounted: bool) -> tuple[str, list[str]]:
-    """Run in a child: write more than a disk or a file holds; return error and files."""
-    if mounted:
-        mount_disk_of_my_own(folder, OUT_OF_SPACE_AT)
-    storage = open_storage(str(folder))
-    storage.create("small", b"fits")
-    spool = storage.spool()
-    with limited(resource.RLIMIT_FSIZE, resource.RLIM_INFINITY if mounted else OUT_OF_SPACE_AT):
-        try:
-            for _ in range(100):
-                spool.write([bytes(3000)])
-        except RuntimeError as error:
-            spool.close()
-            storage.create("then", b"fits again")
-            return str(error), all_names(folder)
-    raise AssertionError("the disk was not small")

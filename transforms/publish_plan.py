@@ -173,9 +173,10 @@ def is_claimed(plan: JobPlan, output: Storage, names: ShardNames) -> bool:
     """
     if output.stat(PLAN_NAME) is None:
         found = names_of_ours(output, names)
+        if not found:
+            return False
         if output.stat(PLAN_NAME) is None:  # else a run that began just now has written them
             refuse_foreign(output, found)
-            return False
     _refuse_other(plan, output)
     return True
 

@@ -72,15 +72,11 @@ class FaultPlan:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._faults: list[Fault] = []
-        self._seen: list[int] = []
-        self._struck: list[int] = []
+        self._faults: list[_Injected] = []
 
     def add(self, fault: Fault) -> None:
         with self._lock:
-            self._faults.append(fault)
-            self._seen.append(0)
-            self._struck.append(0)
+            self._faults.append(_Injected(fault))
 
     def take(self, kind: Kind, name: str) -> Fault | None:
         """Return the fault that this request meets: the first that is due; None for none.
@@ -89,29 +85,32 @@ class FaultPlan:
         """
         taken = None
         with self._lock:
-            for place, fault in enumerate(self._faults):
+            for injected in self._faults:
+                fault = injected.fault
                 if not fault.strikes(kind, name):
                     continue
-                self._seen[place] += 1
-                is_due = self._seen[place] > fault.after
-                if taken is None and is_due and self._struck[place] != fault.times:
-                    self._struck[place] += 1
+                injected.seen += 1
+                if taken is None and injected.seen > fault.after and injected.struck != fault.times:
+                    injected.struck += 1
                     taken = fault
         return taken
 
     def left(self) -> list[Fault]:
         """Return the faults that have not struck as often as they were to; for ever is once."""
         with self._lock:
-            return [
-                fault
-                for fault, struck in zip(self._faults, self._struck, strict=True)
-                if struck < (fault.times or 1)
-            ]
+            return [i.fault for i in self._faults if i.struck < (i.fault.times or 1)]
 
     def clear(self) -> None:
         """Drop all faults."""
         with self._lock:
-            self._faults, self._seen, self._struck = [], [], []
+            self._faults = []
+
+
+@dataclass
+class _Injected:
+    fault: Fault
+    seen: int = 0
+    struck: int = 0
 
 
 class Quota:

@@ -215,7 +215,7 @@ class Protocol:
             "items": [found.metadata(call.bucket) for found in page.objects],
         }
         present = {key: value for key, value in content.items() if value}
-        return _json_reply(_of_fields(present, call.query.get("fields", "")))
+        return _json_reply(present)
 
     def _upload(self, call: Call) -> Reply:
         if call.query["uploadType"] == "multipart":
@@ -292,18 +292,6 @@ def _media_reply(call: Call, found: StoredObject) -> Reply:
     end = min(int(span[2]) + 1 if span[2] else size, size)
     headers.append(("Content-Range", f"bytes {first}-{end - 1}/{size}"))
     return Reply(HTTPStatus.PARTIAL_CONTENT, tuple(headers), found.data[first:end])
-
-
-def _of_fields(content: dict[str, Any], fields: str) -> dict[str, Any]:
-    """Return what a mask such as `items(name,size),prefixes` leaves of a reply; all without one."""
-    if not fields:
-        return content
-    kept: dict[str, Any] = {}
-    for name, _, inner in re.findall(r"([^,()]+)(\(([^()]*)\))?", fields):
-        if name in content:
-            value = content[name]
-            kept[name] = [_of_fields(item, inner) for item in value] if inner else value
-    return kept
 
 
 def _json_reply(content: dict[str, Any]) -> Reply:
