@@ -136,8 +136,7 @@ class DataSetConfig(DataSetJob):
         if not self.splitting.is_given and len(self.given) > 1:
             raise ValueError(
                 f"split_by {self.splitting.by} divides one source, got sources of"
-                f" {' and '.join(sorted(self.given))}, whose keys may be the same: give one,"
-                " without SPLIT="
+                f" {' and '.join(sorted(self.given))}: give one, without SPLIT="
             )
         known = self.split_fields
         for option, name in self.splitting.fields.items():

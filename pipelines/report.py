@@ -4,7 +4,6 @@ Neither Beam nor TensorFlow is imported.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 from pipelines.cli import FlagParser, add_reading_flags, main, not_empty, reading_access, say
 from schemas.faults import counted, fault_line
@@ -15,26 +14,6 @@ from transforms.report.gather import make_report
 from transforms.report.gather_files import report_of_files
 from transforms.report.page import is_own_report, report_file
 from transforms.storage import Access, check_uri, join_uri, open_storage, split_uri
-
-
-@dataclass(frozen=True)
-class ReportConfig:
-    """What is to be reported on.
-
-    Attributes:
-        paths: data sets, folders of TFRecord files, and such files.
-        output: of the page; empty for `report.html` in each data set.
-        access: how stores are reached.
-    """
-
-    paths: tuple[str, ...]
-    output: str = ""
-    access: Access = field(default_factory=Access)
-
-    def __post_init__(self) -> None:
-        """Refuse what could name no object."""
-        for uri in (*self.paths, *filter(None, [self.output])):
-            check_uri(uri)
 
 
 def parser() -> FlagParser:
@@ -66,16 +45,22 @@ def parser() -> FlagParser:
 def run(argv: Sequence[str]) -> None:
     """Make the reports that are asked for, and say where they are."""
     flags = parser().parse_args(argv)
-    config = ReportConfig(tuple(flags.paths), flags.output or "", reading_access(flags))
-    for uri, report in make_reports(config):
+    for uri in (*flags.paths, *filter(None, [flags.output])):
+        check_uri(uri)
+    for uri, report in make_reports(flags.paths, flags.output or "", reading_access(flags)):
         records = sum(split.summary.records for split in report.splits)
         notes = f", {counted(len(report.notes), 'note')}" if report.notes else ""
         pictures = counted(len(report.pictures), "picture")
         say(f"report: {uri} ({counted(records, 'record')}, {pictures}{notes})")
 
 
-def make_reports(config: ReportConfig) -> Iterator[tuple[str, Report]]:
+def make_reports(paths: Sequence[str], output: str, access: Access) -> Iterator[tuple[str, Report]]:
     """Make the reports and yield each with its place.
+
+    Args:
+        paths: data sets, folders of TFRecord files, and such files.
+        output: of the page; empty for `report.html` in each data set.
+        access: how stores are reached.
 
     Raises:
         ValueError: where it is not said where a page is to go.
@@ -83,19 +68,19 @@ def make_reports(config: ReportConfig) -> Iterator[tuple[str, Report]]:
             place of another file, `E-IO-…` where a store fails.
     """
     found = verify.Report()
-    data_sets, files = verify.find_paths(config.paths, config.access, found)
-    _check_output(config, data_sets, files)
-    places = [config.output or join_uri(root, REPORT_NAME) for root in data_sets]
-    for place in places or [config.output]:
-        refuse_taken(place, config.access)
+    data_sets, files = verify.find_paths(paths, access, found)
+    _check_output(output, data_sets, files)
+    places = [output or join_uri(root, REPORT_NAME) for root in data_sets]
+    for place in places or [output]:
+        refuse_taken(place, access)
     for root, place in zip(data_sets, places, strict=True):
-        report = make_report(root, config.access)
-        put_page(place, report_file(report), config.access)
+        report = make_report(root, access)
+        put_page(place, report_file(report), access)
         yield place, report
     if files:
-        report = report_of_files(files, config.access, found.lines())
-        put_page(config.output, report_file(report), config.access)
-        yield config.output, report
+        report = report_of_files(files, access, found.lines())
+        put_page(output, report_file(report), access)
+        yield output, report
 
 
 def refuse_taken(uri: str, access: Access) -> bool:
@@ -133,22 +118,18 @@ def put_page(uri: str, page: bytes, access: Access) -> None:
         )
 
 
-def _check_output(config: ReportConfig, data_sets: Sequence[str], files: Sequence[str]) -> None:
+def _check_output(output: str, data_sets: Sequence[str], files: Sequence[str]) -> None:
     """Refuse to guess a place, and to put several pages into one."""
     if files and data_sets:
         raise ValueError(
-            f"paths must be data sets or other files, got {data_sets[0]} and {files[0]}: give them"
-            " apart"
+            f"paths must be data sets or files, got {data_sets[0]} and {files[0]}: give them apart"
         )
-    if files and not config.output:
+    if files and not output:
         raise ValueError(
-            f"output must be given for files that are no data set, got none for {files[0]}: add"
-            f" --output {REPORT_NAME}"
+            f"output must be given for {files[0]}, no data set: add --output {REPORT_NAME}"
         )
-    if config.output and len(data_sets) > 1:
-        raise ValueError(
-            f"output must come with one data set, got {len(data_sets)}: give them apart"
-        )
+    if output and len(data_sets) > 1:
+        raise ValueError(f"output must be of one data set, got {len(data_sets)}: give one")
 
 
 if __name__ == "__main__":

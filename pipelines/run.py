@@ -320,15 +320,9 @@ def _source_files(config: DataSetConfig) -> list[str]:
 
 
 def _is_complete(config: DataSetConfig, output: Storage, *, trust_manifest: bool) -> bool:
-    complete = find_complete(
-        output,
-        config,
-        config.source_files,
-        config.listed_roots,
-        config.exclude,
-        trust_manifest=trust_manifest,
-    )
-    return complete is not None
+    files, roots, exclude = config.source_files, config.listed_roots, config.exclude
+    found = find_complete(output, config, files, roots, exclude, trust_manifest=trust_manifest)
+    return found is not None
 
 
 def _say_what_was_made(config: DataSetConfig, output: Storage, seconds: float) -> None:

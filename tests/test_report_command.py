@@ -80,7 +80,7 @@ def test_several_data_sets_get_one_each(out: Path, tmp_path: Path) -> None:
     assert run(out, other).code == 0
     assert (out / "report.html").read_bytes() == (other / "report.html").read_bytes()
     ended = run(out, other, "--output", tmp_path / "a.html")
-    assert ended.ended == (2, "E-ARG") and "output must come with one data set" in ended.fault
+    assert ended.ended == (2, "E-ARG") and "output must be of one data set" in ended.fault
 
 
 def test_files_and_folders_of_any_origin(out: Path, tmp_path: Path) -> None:

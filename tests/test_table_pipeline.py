@@ -369,8 +369,7 @@ REFUSED = [
     ),
     (
         ["--table", "train=a.csv", "val=b.csv", "--split_by", "part"],
-        "split_by part divides one source, got sources of train and val, whose keys may be"
-        " the same: give one, without SPLIT=",
+        "split_by part divides one source, got sources of train and val: give one, without SPLIT=",
     ),
 ]
 
