@@ -229,8 +229,9 @@ def encode_sequence_example_parts(
         kind, steps = feature_lists[key]
         entries += _entry(key, _steps(kind, steps))
     # The context has the field number and the type of an Example's features.
-    header = b"\x12" + varint(sum(map(len, entries)))
-    return [*encode_example_parts(context), *_joined((header, *entries))]
+    parts = [b"\x12" + varint(sum(map(len, entries))), *entries]
+    large = [place for place, part in enumerate(parts) if len(part) >= UNCOPIED_BYTES]
+    return [*encode_example_parts(context), *_joined_but(large, parts)]
 
 
 def _steps(kind: Kind, steps: Sequence[Sequence]) -> list[bytes]:
@@ -257,20 +258,6 @@ def _step_header(list_tag: bytes, list_bytes: int) -> bytes:
 
 def _entry(key: str, steps: Sequence[bytes]) -> list[bytes]:
     """Return a map's entry in parts: the outer lengths stand first on the wire."""
-    name = key.encode()
     steps_bytes = sum(map(len, steps))
-    entry = b"\x0a" + varint(len(name)) + name + b"\x12" + varint(steps_bytes)
+    entry = _key_field(key) + b"\x12" + varint(steps_bytes)
     return [b"\x0a" + varint(len(entry) + steps_bytes) + entry, *steps]
-
-
-def _joined(parts: Iterable[bytes]) -> list[bytes]:
-    """Return parts with all neighbours joined that cost less to copy than to hand on."""
-    joined: list[bytes] = []
-    small: list[bytes] = []
-    for part in parts:
-        if len(part) < UNCOPIED_BYTES:
-            small.append(part)
-            continue
-        joined += (b"".join(small), part)  # a header precedes every value
-        small = []
-    return [*joined, b"".join(small)] if small else joined

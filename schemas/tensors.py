@@ -240,24 +240,16 @@ def _number(encoded: bytes) -> int:
 
 def _value_type(found: "numpy.dtype", dtype: str | None) -> tuple[str, int]:
     """Return the name of a type, and its bytes a value."""
-    what = repr(found.str)
-    if found.kind == "O":
-        raise _unknown_type("Python objects, which are pickled", "save an array of numbers")
-    if found.str == "|V2":
-        if dtype != BFLOAT16:
-            raise _unknown_type(what, "give --dtype bfloat16 if that is what it is")
+    if found.str == "|V2" and dtype == BFLOAT16:
         return BFLOAT16, 2
     if found.kind in "US":
         return TEXT if found.kind == "U" else BYTES, found.itemsize
     if found.name not in TENSOR_TYPES:
-        raise _unknown_type(what, "convert it")
+        raise ValueError(
+            f"an array must be of bool, integers, floats or bfloat16, got {found.str!r}: convert"
+            " it, or give --dtype bfloat16 if that is what it is"
+        )
     return found.name, found.itemsize
-
-
-def _unknown_type(what: str, remedy: str) -> ValueError:
-    return ValueError(
-        f"an array must be of bool, integers, floats or bfloat16, got {what}: {remedy}"
-    )
 
 
 def _not_npy(what: str) -> ValueError:

@@ -1,11 +1,7 @@
 """The lock overrides apache-beam's pin of Pillow; this tells when it no longer has to."""
 
-import importlib.metadata
 import re
-import warnings
 from pathlib import Path
-
-from packaging.requirements import Requirement
 
 LOCK = Path(__file__).parent.parent / "requirements.lock"
 
@@ -22,10 +18,3 @@ def test_lock_pins_every_requirement_with_hashes_and_names_no_host():
     assert len(pins) > 50
     assert [block.split()[0] for block in blocks if "--hash=sha256:" not in block] == []
     assert "://" not in text
-
-
-def test_beam_still_pins_pillow():
-    requirements = map(Requirement, importlib.metadata.requires("apache-beam") or [])
-    pins = [r for r in requirements if r.name == "pillow" and not r.specifier.contains("13.0.0")]
-    if not pins:
-        warnings.warn("apache-beam takes Pillow 13: drop requirements-override.in", stacklevel=1)

@@ -193,7 +193,7 @@ FAULTS = {
     "objects": (
         {"x": np.array([None, 1])},
         {},
-        r"E-ARR-TYPE \S*/x.npy: an array must be of bool, integers, floats or bfloat16, got Python",
+        r"E-ARR-TYPE \S*/x.npy: an array must be of bool, integers, floats or bfloat16, got '.O'",
     ),
     "a type of another array": (
         {"x": IMAGES},

@@ -96,13 +96,6 @@ def test_shapes_without_an_area_are_dropped(one: object, detail: str) -> None:
     assert found.bad == [BadAnnotation(1, "E-ANN-SHAPE", detail)]
 
 
-def test_old_files_have_no_size_and_no_kinds_of_shapes() -> None:
-    data = as_bytes({"shapes": [{"label": "a", "points": [[1, 2], [9, 2], [9, 8]]}]})
-    side = parse_labelme(data)
-    assert isinstance(side, SideFile)
-    assert (side.width_px, side.height_px, len(side.entries)) == (0, 0, 1)
-
-
 def test_masks_of_sa1b_are_objects_of_one_class_by_id() -> None:
     first = {"id": 9, "bbox": [1, 0, 1, 3], "area": 3, "segmentation": RLE}
     second = {"id": 4, "bbox": [1, 0, 1, 3], "segmentation": RLE}
@@ -193,13 +186,6 @@ def test_any_bytes_are_objects_or_a_fault(data: bytes) -> None:
         assert listed == len(bare.annotation_ids) + len(bare.bad)
     values = SideValues({"shapes": ColumnType(Kind.FLOAT), "image.id": ColumnType(Kind.INT64)})
     assert isinstance(values.open(data), (SideSample, SideFault))
-
-
-def test_a_byte_order_mark_is_accepted() -> None:
-    data = b"\xef\xbb\xbf" + as_bytes(labelme(shape()))
-    assert format_of(data) is SideFormat.LABELME
-    assert isinstance(parse_labelme(data), SideFile)
-    assert value_at(data, "imagePath") == "a.jpg"
 
 
 @pytest.mark.parametrize(
