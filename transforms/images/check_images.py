@@ -76,11 +76,11 @@ def check_image(
 ) -> ImageInfo | ImageFault:
     r"""Return the facts of an image, or why it is refused.
 
-    HEADER proves in some 10 us that `tf.io.decode_image` knows the format, that headers and tables
-    are valid, the size is within limits and nothing is missing at the end; of a PNG all checksums.
-    It cannot see damage inside compressed pixels. DECODE does, in milliseconds: what it accepts,
-    `tf.io.decode_image` decodes. A JPEG that makes libjpeg warn is refused, where TensorFlow fills
-    up with gray. A flipped bit that leaves a valid JPEG is beyond both.
+    HEADER proves in some 10 us that `tf.io.decode_image` knows the format, that headers are valid,
+    the size is within limits and nothing is missing at the end; of a PNG all checksums. It cannot
+    see damage in compressed pixels or in a JPEG's tables. DECODE can, in milliseconds: what it
+    accepts, `tf.io.decode_image` decodes. A JPEG that makes libjpeg warn is refused, where
+    TensorFlow fills up with gray. A flipped bit that leaves a valid JPEG is beyond both.
 
     Args:
         data: the whole file.
