@@ -29,6 +29,8 @@ from transforms.storage import Access, retries
 PIPELINES = ("coco", "folder", "table", "sidecar", "pairs", "arrays")
 """Commands that make data sets, with Beam."""
 COMMANDS = (*PIPELINES, "plan", "verify", "show", "report")
+REMOVED = {"doctor": "run the command with --plan, which checks sources, output and credentials"}
+"""What to do instead of a command that was removed, for one release."""
 OUR_LOGGERS = ("pipelines", "transforms")
 
 _LOG = logging.getLogger(__name__)
@@ -206,6 +208,8 @@ def run(argv: Sequence[str]) -> None:
     if command in ("-h", "--help"):
         print(f"usage: beam-tfrec {{{','.join(names)}}} ...  (beam-tfrec COMMAND --help)")
         return
+    if command in REMOVED:
+        raise ValueError(f"{command} was removed: {REMOVED[command]}")
     if command not in names:
         what = f"unknown command {command!r}" if command else "no command"
         raise ValueError(f"{what}: give one of {', '.join(names)}")

@@ -98,11 +98,13 @@ class RunConfig:
     report: bool | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what could name no object."""
+        """Refuse what has no effect where the paths lie, or could name no object."""
+        config = self.config
+        config.access.check_needed(config.roots.values(), self._others(), config.output)
         for uri in self.uris():
             check_uri(uri)
         if self.since and self.since.names:
-            self.config.check_since()
+            config.check_since()
 
     def uris(self) -> list[str]:
         """Return everything that workers read and write."""

@@ -15,6 +15,25 @@ from transforms.storage import (
     split_uri,
 )
 
+ACCEPTED = {
+    "anonymous for images": (Access(anonymous=True), ["s3://b/x"], "out"),
+    "anonymous for the output": (Access(anonymous=True), ["photos"], "s3://b/out"),
+    "who pays for images": (Access(billing_project="p"), ["photos", "gs://b/x"], "out"),
+    "a key": (Access(kms_key="k"), ["photos"], "gs://b/out"),
+    "a rate, some images far": (Access(max_reads_per_second=5), ["photos", "s3://b/x"], "out"),
+}
+
+
+@pytest.mark.parametrize(("access", "images", "output"), ACCEPTED.values(), ids=ACCEPTED)
+def test_what_has_an_effect_is_accepted(access: Access, images: list[str], output: str) -> None:
+    access.check_needed(images, ["notes.json"], output)
+
+
+def test_a_key_for_what_is_only_read_is_refused() -> None:
+    message = "^kms_key must come with an output on gs://, got k: leave it out$"
+    with pytest.raises(ValueError, match=message):
+        Access(kms_key="k").check_needed(["gs://b/x"], [], "s3://b/out")
+
 
 @pytest.mark.parametrize("rate", [-1, -0.001, math.inf, math.nan])
 def test_a_rate_is_a_number_of_requests(rate: float) -> None:

@@ -10,7 +10,7 @@ import math
 import os
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -69,6 +69,29 @@ class Access:
                 "max_reads_per_second must be a number of requests, or 0 for no limit,"
                 f" got {self.max_reads_per_second}: give one such as 1000"
             )
+
+    def check_needed(self, images: Collection[str], others: Collection[str], output: str) -> None:
+        """Refuse options that have no effect on these URIs.
+
+        Args:
+            images: roots of images.
+            others: all other inputs.
+            output: root of the data set.
+
+        Raises:
+            ValueError: with the value and the remedy.
+        """
+        uris = [*images, *others, output]
+        rules = (
+            ("anonymous", not all(map(is_local, uris)), "a path that is not local"),
+            ("billing_project", any(map(_is_gcs, uris)), "a path on gs://"),
+            ("kms_key", _is_gcs(output), "an output on gs://"),
+            ("max_reads_per_second", not all(map(is_local, images)), "images that are not local"),
+        )
+        for name, has_effect, where in rules:
+            value = getattr(self, name)
+            if value and not has_effect:
+                raise ValueError(f"{name} must come with {where}, got {value}: leave it out")
 
 
 DEFAULT_ACCESS = Access()
