@@ -1,4 +1,4 @@
-"""`ReadCoco` and its parts: orphans, labels, exclusion, file identity."""
+"""COCO files as samples, and what readers share: orphans, labels, exclusion, file identity."""
 
 import json
 from collections.abc import Callable, Sequence

@@ -51,7 +51,7 @@ def test_a_read_that_fails_ends_the_run(name: str, store: MemoryStore) -> None:
     trial = store.copy().start()
     assert convert(trial, name).code == 0
     reads = [s.number for s in trial.steps if s.operation in ("read", "crc32c") and s.name == name]
-    assert len(reads) > 2
+    assert len(reads) > 1
 
     for place, number in enumerate(reads[:: 1 + len(reads) // 4]):
         code = ("E-IO-RETRIES", "E-IO-AUTH")[place % 2]
