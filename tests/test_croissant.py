@@ -26,7 +26,6 @@ from tests.test_markdown import HOSTILE
 
 PYTHON = os.environ.get("MLCROISSANT_PYTHON", "")
 LOAD = Path(__file__).parent / "mlcroissant" / "load.py"
-LOCK = Path(__file__).parent / "mlcroissant" / "requirements.lock"
 RECOMMENDED = ("http://mlcommons.org/croissant/citeAs", "https://schema.org/datePublished")
 
 by_mlcroissant = pytest.mark.skipif(

@@ -126,10 +126,6 @@ def changed(**changes: Any) -> Manifest:
     return msgspec.structs.replace(MANIFEST, **changes)
 
 
-def with_split(**changes: Any) -> Manifest:
-    return changed(splits={"train": msgspec.structs.replace(MANIFEST.splits["train"], **changes)})
-
-
 def test_a_card_as_a_whole() -> None:
     marker, _, card = data_card(MANIFEST).partition("\n")
     assert re.fullmatch(r"<!-- beam-tfrec-sha256:[0-9a-f]{64}: made by beam-tfrec; .* -->", marker)

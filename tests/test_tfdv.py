@@ -20,8 +20,6 @@ from tests.pipeline_command import committed_by
 
 PYTHON = os.environ.get("TFDV_PYTHON", "")
 VALIDATE = Path(__file__).parent / "tfdv" / "validate.py"
-LOCK = Path(__file__).parent / "tfdv" / "requirements.lock"
-
 by_tfdv = pytest.mark.skipif(not PYTHON, reason="TFDV_PYTHON names no Python; .ci/run installs one")
 
 
