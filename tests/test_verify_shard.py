@@ -5,6 +5,7 @@ import dataclasses
 import msgspec
 import pytest
 
+from schemas.features import Kind
 from schemas.manifest import Manifest, from_json
 from schemas.samples import Order
 from schemas.tfrecord import frame_record
@@ -110,7 +111,7 @@ def rules_with(shard: Shard, key: str, changes: dict) -> ShardRules:
 @pytest.mark.parametrize(
     ("key", "changes", "said"),
     [
-        ("image/height", {"kind": "float"}, "feature 'image/height' is of int64, not of float"),
+        ("image/height", {"kind": Kind.FLOAT}, "feature 'image/height' is of int64, not of float"),
         ("image/height", {"key": "image/tall"}, "feature 'image/tall' is not there"),
         ("image/height", {}, "feature 'image/height' is not in the manifest"),
         ("image/object/area", {"repeated": False}, "'image/object/area' has 2 values, not one"),
