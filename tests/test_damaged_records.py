@@ -4,14 +4,18 @@ import functools
 import operator
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import pytest
 
 import readers
 from schemas.faults import find_fault
+from schemas.tfrecord import masked_crc
 from tests.gcs_stand_in import Fault, GcsStandIn, What
 from tests.gcs_stand_in import Kind as Request
 from tests.small_data_sets import write_data_set
@@ -174,6 +178,35 @@ def test_a_damaged_index_is_reported_or_harmless(output: Path) -> None:
     assert reported > len(data) / 17  # all that were cut off, and more
 
 
+def test_a_length_of_2_to_the_62_takes_no_memory(output: Path) -> None:
+    path = output / SHARD
+    data = bytearray(path.read_bytes())
+    length = (2**62).to_bytes(8, "little")
+    data[:12] = length + masked_crc(google_crc32c.value(length)).to_bytes(4, "little")
+    path.write_bytes(bytes(data))
+    program = f"""
+import resource, readers
+records = readers.open({str(output)!r}, "train")
+records[1]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    records[0]
+except RuntimeError as error:
+    grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    print(str(error).split(" ")[0], grown_kb)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    code, grown_kb = run.stdout.split()
+    assert code == "E-VER-FRAME"
+    assert int(grown_kb) < 64_000
+
+
 # --- a bucket ---
 
 
@@ -205,3 +238,26 @@ def test_a_bit_that_flips_on_the_way_is_reported(bucket: GcsStandIn) -> None:
     assert code in ("E-VER-CRC", "E-VER-FRAME")
     assert re.match(rf"{code} gs://b/out/{shard}: record \d \(key k\d\) at byte \d+: ", line)
     assert ids(records) == list(range(10))
+
+
+def test_a_shard_that_vanished_is_reported(bucket: GcsStandIn) -> None:
+    records = readers.open("gs://b/out", "train")
+    shard = records.reader.shards[1].entry.name
+    bucket.remove("b", f"out/{shard}")
+    assert fault_of(lambda: records[5])[0] == "E-SRC-CHANGED"
+    assert fault_of(lambda: list(records))[0] == "E-SRC-CHANGED"
+    assert fault_of(lambda: readers.open("gs://b/out", "train"))[1].startswith(
+        f"E-VER-MISSING gs://b/out/{shard}: no such file; "
+    )
+
+
+def test_a_shard_that_was_replaced_is_reported(bucket: GcsStandIn) -> None:
+    records = readers.open("gs://b/out", "train")
+    entry = records.reader.shards[0].entry
+    data = bytearray(bucket.get("b", f"out/{entry.name}"))
+    data[20] ^= 1
+    bucket.put("b", f"out/{entry.name}", bytes(data))
+    assert fault_of(lambda: records[0])[0] == "E-SRC-CHANGED"
+    code, line = fault_of(lambda: readers.open("gs://b/out", "train"))  # by the listing alone
+    assert code == "E-VER-CRC"
+    assert line.startswith(f"E-VER-CRC gs://b/out/{entry.name}: the store's CRC-32C is ")
