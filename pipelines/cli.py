@@ -145,8 +145,20 @@ class FlagGroup:
         options: dict[str, Any] = {"choices": list(choices), "default": default}
         if isinstance(choices, type):
             values = [choice.value for choice in choices]
-            options |= {"type": choices, "metavar": "{" + ",".join(values) + "}"}
+            options |= {"type": _parser_of(choices), "metavar": "{" + ",".join(values) + "}"}
         self.add(name, help, **options)
+
+
+def _parser_of(choices: type[enum.Enum]) -> Callable[[str], enum.Enum]:
+    def parse(text: str) -> enum.Enum:
+        try:
+            return choices(text)
+        except ValueError:
+            names = ", ".join(choice.value for choice in choices)
+            message = f"invalid choice: {text!r} (choose from {names})"
+            raise argparse.ArgumentTypeError(message) from None
+
+    return parse
 
 
 def not_empty(text: str) -> str:

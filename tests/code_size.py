@@ -57,20 +57,18 @@ BUDGETS = (
 )
 MOST_MODULES = 120
 TODAY = {
-    "pipelines": 3_261,
-    "transforms/*.py, processes": 3_373,
-    "transforms/sources": 2_958,
-    "report": 1_356,
-    "transforms/images": 1_486,
-    "transforms/storage": 1_390,
-    "verify": 1_141,
-    "schemas/*.py": 2_260,
-    "schemas/annotations": 1_129,
-    "schemas/layouts, documents, geometry": 2_379,
-    "readers": 863,
-    "all four packages": 21_831,
-    "tests, all lines": 42_456,
-    "modules": 129,
+    "pipelines": 2_950,
+    "transforms/sources": 2_620,
+    "report": 1_287,
+    "transforms/images": 1_331,
+    "transforms/storage": 1_317,
+    "verify": 968,
+    "schemas/*.py": 2_096,
+    "schemas/annotations": 1_044,
+    "schemas/layouts, documents, geometry": 2_266,
+    "readers": 846,
+    "all four packages": 20_025,
+    "tests, all lines": 38_701,
 }
 """The size that each part may have while it is above its budget."""
 

@@ -22,7 +22,9 @@ from tests.coco_command import (
     MakeCoco,
     command,
     committed,
+    digests,
     examples,
+    manifest_of,
     rejected_of,
     run_coco,
     shard_paths,
@@ -183,3 +185,14 @@ def test_a_run_that_decodes_warns_once_of_an_old_pillow(
         " (CVE-2026-112403); install pillow>=13, as requirements.lock does"
     )
     assert run.err.splitlines().count(warning) == 1
+
+
+def test_bytes_are_the_same_whatever_the_threads(make_coco: MakeCoco, tmp_path: Path) -> None:
+    sources = make_coco(12)
+    flags = ("--resize", "40", "--resize_mode", "fill", "--quality", "70", "--num_shards", "2")
+    committed(sources, tmp_path / "one", *flags, "--workers", "1", "--readers", "1")
+    committed(sources, tmp_path / "many", *flags, "--workers", "3", "--readers", "5")
+    assert digests(tmp_path / "one") == digests(tmp_path / "many")
+    plan = manifest_of(tmp_path / "one")["plan"]["options"]
+    assert plan["resize"] == "40x40 fill" and plan["quality"].startswith("70")
+    assert "Pillow" in plan["conversion_codecs"]

@@ -203,3 +203,29 @@ def test_an_annotation_outside_its_image_is_rejected(make_coco: MakeCoco, tmp_pa
 
 
 # --- all of COCO ---
+
+
+def add_category(path: Path, category_id: int, name: str) -> None:
+    """Let a set grow by an image, whose objects are of a new category."""
+    spec = json.loads(path.read_text())
+    spec["categories"].append({"id": category_id, "name": name})
+    for annotation in spec["annotations"]:
+        if annotation["image_id"] == 3:
+            annotation["category_id"] = category_id
+    path.write_text(json.dumps(spec))
+
+
+def test_numbers_stay_when_categories_come(make_coco: MakeCoco, tmp_path: Path) -> None:
+    """A category between others gets the next number, not theirs."""
+    flags = ["--category_ids", "contiguous"]
+    sources = make_coco(3, edit=sparse_ids)
+    excluded = tmp_path / "later.jsonl"
+    reject = {"code": "E-IMG-EMPTY", "stage": "", "split": "train", "key": "3"}
+    excluded.write_text(json.dumps(reject) + "\n")
+    committed(sources, tmp_path / "first", *flags, "--exclude", excluded)
+    add_category(sources[1], 50, "dog")
+    committed(sources, tmp_path / "second", *flags, "--since", tmp_path / "first")
+    labels = [(1, "person"), (2, "crowd of people"), (3, "dog")]
+    assert label_map(tmp_path / "second") == labels
+    (example,) = examples(tmp_path / "second")
+    assert value(example, "image/object/class/label") == [3, 3]

@@ -61,7 +61,7 @@ REFUSED = [
     ("--images val=j", "images and annotations must name the same splits, got images ['train',"),
     ("--split Train", "a split must be lower-case letters, digits and _, a letter first, and"),
     ("--orphans keep", "argument --orphans: invalid choice: 'keep' (choose from stop, drop):"),
-    ("--on_size_mismatch keep", "argument --on_size_mismatch: invalid SizeMismatch value: 'keep'"),
+    ("--on_size_mismatch keep", "argument --on_size_mismatch: invalid choice: 'keep' (choose"),
     ("--num_shards 0", "num_shards must be at least 1, got 0: give a larger number"),
     ("--num_shards many", "num_shards must be a whole number, got 'many'"),
     ("--num_shards 4 5", "num_shards of all splits must come once, got '4' and '5': remove one"),
