@@ -30,7 +30,7 @@ from schemas.layouts import Labels, Layout
 from schemas.layouts.detection import DetectionLayout
 from schemas.manifest import Label
 from schemas.samples import Sample
-from transforms.build_records import check_images, convert_images
+from transforms.build_records import check_all, convert_all
 from transforms.images.check_images import Check
 from transforms.images.convert_images import DEFAULT_QUALITY, NO_CONVERSION, Conversion, Orientation
 from transforms.sources.read_coco import CocoRules, CocoSource, read_coco
@@ -67,9 +67,9 @@ class Mode:
 
     def ours(self, photo: Photo) -> object:
         """Do what a reader of the pipeline does with an image's bytes."""
-        images = check_images(photo.sample, [photo.data], self.check, self.conversion)
+        images = check_all(photo.sample, [photo.data], self.check, self.conversion)
         if self.conversion.changes or self.orientation is Orientation.UPRIGHT:
-            images = convert_images(photo.sample, images, self.orientation, self.conversion)
+            images = convert_all(photo.sample, images, self.orientation, self.conversion)
         return self.layout.build(photo.sample, images, self.labels) if self.layout else images
 
 

@@ -102,7 +102,7 @@ class CocoConfig(DataSetConfig):
         return dict.fromkeys(self.splits, files)
 
     def reader(self) -> CocoReader:
-        """Return the user's rules, with what layout and splits need from the files."""
+        """Return the reader: the user's rules, and what layout and splits need from the files."""
         rules = replace(
             self.rules,
             per_annotation=self.layout.per_annotation,

@@ -291,6 +291,7 @@ def plan_data_set(root: beam.Pipeline, config: DataSetConfig) -> PlannedDataSet:
     if config.layout.has_payloads and spool is not None:
         spooled = beam.Map(spool.take).with_output_types(Sample)
         samples = samples | "SpoolPayloads" >> spooled
+    # Without --since this passes everything on unchanged.
     new = samples | "LeaveOutEarlier" >> LeaveOutEarlier(
         config.earlier.sets,
         config.splits,
@@ -349,6 +350,7 @@ def build(root: beam.Pipeline, config: DataSetConfig) -> beam.PCollection[Manife
 
 
 def _all_named(listed: Tallies | None, left_out: Tallies | None) -> Tallies | None:
+    """Return the tallies of samples that never reach `PinBlobs`; None for none."""
     if listed is None or left_out is None:
         return left_out if listed is None else listed
     return (listed, left_out) | "AllTallies" >> beam.Flatten()

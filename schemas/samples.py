@@ -27,8 +27,8 @@ class Blob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Bytes that a sample needs, as its store listed them.
 
     Attributes:
-        root: name of the source root, such as `train`; the reading transform's `roots` map it to a
-            URI, so that no path reaches the data.
+        root: name of the source root, such as `train`; `ShardJob.roots` maps it to a URI, so that
+            no path reaches the data.
         name: path relative to the root, `/`-separated, such as `000000000030.jpg`.
         size_bytes: size from the listing; -1 before the listing is joined.
         pin: what changes when the bytes may have changed: mtime in ns, or a store's generation.
@@ -168,9 +168,10 @@ def pack_rounded(keys: Sequence[int]) -> bytes:
 
 
 def places_in_order(rounded: bytes) -> list[int] | None:
-    """Return the places of what is sorted by its order key; None where rounding tells too little.
+    """Return the places of what is sorted by its order key; None where two keys round to one.
 
-    Rounding keeps an order unless it makes two equal, as equal keys are. It decides bytes.
+    Those may be one key twice, or too close to tell apart. Rounding never swaps two keys. It
+    decides bytes.
 
     >>> places_in_order(pack_rounded([2**100, 7, 2**99])), places_in_order(pack_rounded([7, 7]))
     ([1, 2, 0], None)

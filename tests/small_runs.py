@@ -227,7 +227,7 @@ def write_all(run: SmallRun, limits: GateLimits = LIMITS) -> list[ShardInfo]:
     try:
         return [write_shard(shard, run.job, run.plan, gate) for shard in run.shards]
     finally:
-        gate.builders.shutdown()
+        gate.shard_threads.shutdown()
 
 
 def commit_run(run: SmallRun, infos: Sequence[ShardInfo]) -> Manifest:

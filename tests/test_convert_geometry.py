@@ -21,7 +21,7 @@ from schemas.manifest import Label
 from schemas.samples import Blob, Sample, pack, panoptic_root
 from tests.test_orientation import run_lengths
 from tests.turned_images import as_stored, as_viewed, encoded, oriented, png_of
-from transforms.build_records import convert_images
+from transforms.build_records import convert_all
 from transforms.images.convert_images import Color, Conversion, Encoding, Orientation
 
 WIDTH_PX, HEIGHT_PX = 120, 80
@@ -100,9 +100,7 @@ class Scene:
         blobs = (Blob("train", "a.png"), Blob(panoptic_root("train"), "b.png"))
         mode = Orientation.UPRIGHT if upright else Orientation.KEEP
         sample = Sample("train", "1", 0, blobs, b"")
-        found = convert_images(
-            sample, [encoded(photo), encoded(panoptic, "b.png")], mode, conversion
-        )
+        found = convert_all(sample, [encoded(photo), encoded(panoptic, "b.png")], mode, conversion)
         assert not isinstance(found, Unfit), found
         self.images: list[EncodedImage] = found
         image = found[0]
@@ -280,7 +278,7 @@ def test_a_panoptic_image_of_another_size_is_refused_before_resizing() -> None:
         "train", "1", 0, blobs, pack(PictureFields(WIDTH_PX, HEIGHT_PX, [], segments=[]))
     )
     conversion = Conversion(Resize(64, 64), ResizeMode.STRETCH)
-    images = convert_images(sample, [encoded(photo), encoded(other)], Orientation.KEEP, conversion)
+    images = convert_all(sample, [encoded(photo), encoded(other)], Orientation.KEEP, conversion)
     assert not isinstance(images, Unfit)
     built = DetectionLayout(features=("panoptic",)).build(sample, images, {})
     assert built == Unfit("E-IMG-SIZE", "64 x 64, its photo is 120 x 80", 1)

@@ -16,7 +16,7 @@ from schemas.layouts import PIXEL_DTYPES, Unfit
 from schemas.samples import Blob, Sample
 from tests.small_images import EOI, GIF_FRAME, chunk, gif, gif_frame, png
 from tests.turned_images import as_stored, as_viewed, encoded, jpeg_of, oriented, png_of
-from transforms.build_records import convert_images
+from transforms.build_records import convert_all
 from transforms.images.check_images import ImageFault, ImageInfo, check_image
 from transforms.images.convert_images import (
     NO_CONVERSION,
@@ -434,5 +434,5 @@ def test_a_decoded_image_must_pass_the_decode_check(
     data: bytes, orientation: Orientation, conversion: Conversion, detail: str
 ) -> None:
     sample, image = Sample("train", "1", 0, (Blob("train", "a.jpg"),), b""), encoded(data)
-    found = convert_images(sample, [image], orientation, conversion)
+    found = convert_all(sample, [image], orientation, conversion)
     assert found == (Unfit("E-IMG-DAMAGED", detail, 0) if detail else [image])

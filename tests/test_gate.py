@@ -141,7 +141,7 @@ def test_as_many_shards_are_uploaded_beside_those_that_are_built(aside: bool, sh
     gate = WorkerGate(GateLimits(shards_in_flight=3), uploads_aside=aside)
     together = threading.Barrier(shards)
 
-    list(gate.builders.map(lambda _: together.wait(SOON_S), range(shards)))
+    list(gate.shard_threads.map(lambda _: together.wait(SOON_S), range(shards)))
 
     assert gate.shards == shards
 

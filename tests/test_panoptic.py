@@ -22,7 +22,7 @@ from schemas.layouts.detection import DetectionLayout
 from schemas.samples import Blob, Sample, pack
 from tests.small_images import chunk, idat, ihdr, png
 from tests.turned_images import as_stored, as_viewed, encoded, jpeg_of, oriented, png_of
-from transforms.build_records import convert_images
+from transforms.build_records import convert_all
 from transforms.images.convert_images import NO_CONVERSION, Orientation
 
 KEYS = (
@@ -41,7 +41,7 @@ IDS[1:3, 2:4], IDS[3:, 4:], IDS[4, 6] = DOG.id, CAR.id, 0
 
 
 def upright(sample: Sample, images: Sequence[EncodedImage]) -> list[EncodedImage] | Unfit:
-    return convert_images(sample, images, Orientation.UPRIGHT, NO_CONVERSION)
+    return convert_all(sample, images, Orientation.UPRIGHT, NO_CONVERSION)
 
 
 def colours_of(ids: np.ndarray) -> bytes:

@@ -111,20 +111,20 @@ def record_maker(
     conversion = job.conversion.for_pixels(job.layout.pixels_dtype)
 
     def make_record(sample: Sample) -> Record | Unfit:
-        # Reading lies outside the reject boundary: an error of the storage fails the shard.
+        # Outside `_or_unfit`: an error of the storage fails the shard, and rejects no sample.
         contents = [read_blob(roots[blob.root], blob) for blob in sample.blobs]
         if job.spool is not None:
             sample = job.spool.give(sample)
         with gate.working:
             if not layout.reads_images:
                 return build_record(sample, take_as_they_are(sample, contents), layout, labels)
-            images = check_images(sample, contents, job.check, conversion)
+            images = check_all(sample, contents, job.check, conversion)
             if isinstance(images, Unfit):
                 return images
             pixels = num_decoded(images, job.orientation, conversion)
             if pixels:
                 with gate.decoding(pixels):
-                    images = convert_images(sample, images, job.orientation, conversion, job.check)
+                    images = convert_all(sample, images, job.orientation, conversion, job.check)
             if isinstance(images, Unfit):
                 return images
             return build_record(sample, images, layout, labels)
@@ -132,7 +132,7 @@ def record_maker(
     return make_record
 
 
-def check_images(
+def check_all(
     sample: Sample,
     contents: Sequence[bytes],
     check: Check,
@@ -164,14 +164,14 @@ def take_as_they_are(sample: Sample, contents: Sequence[bytes]) -> list[EncodedI
 def num_decoded(
     images: Sequence[EncodedImage], orientation: Orientation, conversion: Conversion
 ) -> int:
-    """Return how many pixels `convert_images` may decode; 0 where it leaves all as they are."""
+    """Return how many pixels `convert_all` may decode; 0 where it leaves all as they are."""
     turns = orientation is Orientation.UPRIGHT and any(i.info.orientation != 1 for i in images)
     if not turns and not conversion.changes:
         return 0
     return sum(image.info.width_px * image.info.height_px for image in images)
 
 
-def convert_images(
+def convert_all(
     sample: Sample,
     images: Sequence[EncodedImage],
     orientation: Orientation,

@@ -251,7 +251,7 @@ def _serve(connection: Connection) -> None:
         number, shard = connection.recv()
         built: Future[ShardInfo]
         try:
-            built = gate.builders.submit(write_shard, _SHARD.decode(shard), job, plan, gate)
+            built = gate.shard_threads.submit(write_shard, _SHARD.decode(shard), job, plan, gate)
         except Exception as error:  # such as no more threads
             built = Future()
             built.set_exception(error)
@@ -269,7 +269,7 @@ def _sendable(error: BaseException) -> BaseException:
 
 @dataclass
 class _Builder:
-    """A builder and its unfinished shards."""
+    """Who builds shards, this process's threads or a builder process, and the unfinished ones."""
 
     submit: Callable[[ShardPlan, ShardJob, JobPlan], Future[ShardInfo]]
     building: list[Future[ShardInfo]] = field(default_factory=list)
@@ -297,7 +297,7 @@ class ShardBuilders:
         gate = gate_for(replace(limits, processes=1 + len(ready)), job)
 
         def build_here(shard: ShardPlan, job: ShardJob, plan: JobPlan) -> Future[ShardInfo]:
-            return gate.builders.submit(write_shard, shard, job, plan, gate)
+            return gate.shard_threads.submit(write_shard, shard, job, plan, gate)
 
         self.readers = gate.readers
         self.at_once = limits.shards_at_once(uploads_aside=not is_local(job.output))

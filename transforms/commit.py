@@ -74,7 +74,7 @@ def commit(
     Args:
         plan: as published.
         infos: one a planned shard.
-        files: the annotation files.
+        files: what the sources held, one `SplitSource` a split.
         rejected: rejects from before the shards.
         tallies: what pinning saw of every root.
         job: configuration of the run.
@@ -395,7 +395,7 @@ class Commit(beam.PTransform):
     Attributes:
         job: what the run is.
         plan: as published.
-        files: the annotation files.
+        files: what the sources held, one `SplitSource` a split.
         rejected: rejects from before the shards.
         tallies: what pinning saw of every root; None where nothing is pinned.
         duplicates: what splits have in common; None where there is one split.

@@ -490,7 +490,7 @@ class NewSamples(NamedTuple):
     Attributes:
         samples: samples that no earlier data set holds.
         rejected: rejects, without those of samples left out.
-        files: the annotation files, with numbers of what was left out.
+        files: one `SplitSource` a split, with numbers of what was left out.
         named: samples left out per root name, which need no listing; None for none.
     """
 
@@ -510,7 +510,7 @@ class LeaveOutEarlier(beam.PTransform):
         earlier: the data sets.
         splits: splits of the run.
         rejected: samples and annotations rejected by the reader.
-        files: the annotation files.
+        files: what the sources held, one `SplitSource` a split.
         access: how stores are reached.
         root: name of the root of all samples; empty where each split has its own.
         spool: where both sides wait at the group-by; None where they travel.

@@ -109,7 +109,7 @@ class WorkerGate:
         working: held while an image is checked and encoded.
         shards: built or made durable at once.
         building: held while a shard is built, not while it is uploaded.
-        builders: the threads that build shards and make them durable.
+        shard_threads: the pool whose threads build shards and make them durable.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class WorkerGate:
         self.working = threading.BoundedSemaphore(workers)
         self.shards = limits.part(limits.shards_at_once(uploads_aside=uploads_aside))
         self.building = threading.BoundedSemaphore(limits.part(limits.shards_in_flight))
-        self.builders = ThreadPoolExecutor(self.shards, "build-shard")
+        self.shard_threads = ThreadPoolExecutor(self.shards, "build-shard")
         self._pool = ThreadPoolExecutor(self.readers, "read-image")
         self._budget = ByteBudget(self._bytes)
         self._pixels = ByteBudget(workers * _PIXELS_A_WORKER)
@@ -152,13 +152,13 @@ class WorkerGate:
     def in_order(
         self, items: Iterable[T], size_of: Callable[[T], int], make: Callable[[T], R]
     ) -> Iterator[tuple[T, R]]:
-        """Yield every item with its result of `make`, in order; results are made ahead.
+        """Yield every item with its result of `make`, in order; threads make results ahead.
 
         Bytes are reserved before they are read and given back when the consumer has moved on. A
         caller waits for bytes only while it holds none, so that two cannot wait for each other.
 
-        With as many shards as readers, each caller makes its own items, which takes a tenth less
-        CPU. Else threads of the pool make them.
+        Where as many shards are being built as there are readers, each caller makes its own items,
+        which takes a tenth less CPU.
         """
         pending: deque[_Batch[T, R]] = deque()
         batch_bytes = min(_BATCHES_BYTES, self._bytes) // self.readers

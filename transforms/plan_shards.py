@@ -162,7 +162,8 @@ def rank_bucket(
         what = f"{counted.samples} samples were counted in bucket {number}, now {len(members)}"
         raise source_changed(f"split {split}", f"{what} others came")
     order = sharding.order_of(split)
-    # Samples of one key have one hash of it, but their positions do not tell.
+    # Two samples of one key have equal hashes: places are None, and the exact way refuses them.
+    # Positions would not show them, so input order always goes the exact way.
     places = places_in_order(b"".join(rounded)) if order is Order.SHUFFLED else None
     if places is None:
         starts = [*map(read_start, members)]
@@ -243,14 +244,14 @@ class PlanShards(beam.PTransform):
     Attributes:
         sharding: number of shards and order.
         record_bytes: estimated size of a sample's record; a named function or bound method.
-        tallies: what pinning saw; with it, a run stops here when most images are missing.
+        pins: what pinning saw, by root; with it, a run stops here when most images are missing.
         budget: how many images may be missing.
         spool: where samples wait at both group-bys; None where they travel.
     """
 
     sharding: Sharding
     record_bytes: Callable[[Sample], int]
-    tallies: beam.PCollection[tuple[str, PinTally]] | None = None
+    pins: beam.PCollection[tuple[str, PinTally]] | None = None
     budget: RejectBudget = NO_REJECTS
     spool: RunSpool | None = None
 
@@ -270,7 +271,7 @@ class PlanShards(beam.PTransform):
             | "TakeTallies" >> beam.MapTuple(_take_tally)
             | "AddTallies" >> beam.CombinePerKey(add_tallies)
         )
-        pins: Any = [] if self.tallies is None else beam.pvalue.AsList(self.tallies)
+        pins: Any = [] if self.pins is None else beam.pvalue.AsList(self.pins)
         here = is_in_process(samples.pipeline)
         warn = functools.partial(warn_of_many, spooled=self.spool is not None) if here else None
         table = (

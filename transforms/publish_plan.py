@@ -422,7 +422,7 @@ class PublishPlan(beam.PTransform):
 
     Attributes:
         job: what the run is.
-        files: the annotation files.
+        files: what the sources held, one `SplitSource` a split.
         rejected: rejects so far.
     """
 

@@ -56,9 +56,9 @@ class IndexRow(msgspec.Struct, frozen=True, gc=False):
         size: of the record with its 16 bytes of framing.
         sources: what it was made from.
         labels: its class labels.
-        image_height: of its first picture, in px; None where it has none, as in what follows.
+        image_height: of its first picture, in px; None where it has none.
         image_width: likewise.
-        objects: their number.
+        objects: number of its objects; None where its layout has none.
     """
 
     key: str

@@ -126,21 +126,21 @@ class CocoFiles:
 
     @property
     def num_annotations(self) -> int:
-        """Annotations of all files less those joined, once all images have been made."""
+        """Annotations of all files less those joined, once `annotated_images` has ended."""
         return sum(len(file.annotations) for file in self._files) - self._joined.total()
 
     @property
     def num_repeated_ids(self) -> int:
-        """Annotations whose id another of their kind has too, once all images have been made."""
+        """Annotations whose id another of their kind has too, once `annotated_images` has ended."""
         return self.num_annotations - self._num_ids
 
     @property
     def repairs(self) -> dict[str, int]:
-        """What was mended, with counts, once all images have been made."""
+        """What was mended in the images yielded so far, with counts."""
         return dict(sorted(self._opener.repairs.items()))
 
     def sources(self) -> list[SourceFile]:
-        """Return what each file gave to the split, once all images have been made."""
+        """Return what each file gave to the split, once `annotated_images` has ended."""
         return [
             SourceFile(
                 kind=file.kind.value,

@@ -258,7 +258,7 @@ class PictureLayout(Layout):
 
     @cached_property
     def _kinds(self) -> list[tuple[str, Kind]]:
-        """Keys and kinds in the encoder's order; the spec costs as much to make as a record."""
+        """Keys and kinds in the encoder's order; kept, as they cost as much as a record."""
         return [(feature.key, feature.kind) for feature in self.spec.sorted_features]
 
 

@@ -70,9 +70,10 @@ class _Headers:
 def read_jpeg(data: bytes, max_pixels: int) -> ImageInfo:
     """Return the facts of a JPEG that is whole, without looking at its pixels.
 
-    A file that ends in an end marker is whole if all of it is one scan: no truncation leaves such a
-    file. Only others are searched for the end of their scans, at about 5 GB/s. So bytes after the
-    image that end in an end marker themselves are noticed only in progressive files and with MPF.
+    A file of one scan that ends in an end marker is whole: ff d9 cannot stand within a scan's data,
+    so no cut file ends in it. Other files are searched for the end of their scans, at about 5 GB/s.
+    Bytes after the image that end in ff d9 themselves are hence noticed only in progressive files
+    and in those with MPF.
 
     Args:
         data: the file; starts with `ff d8 ff`.

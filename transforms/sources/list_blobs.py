@@ -250,7 +250,7 @@ def _by_root(listed: tuple[BlobName, Entry]) -> tuple[str, Entry]:
 
 @dataclass(eq=False)
 class ListBlobs(beam.PTransform):
-    """Root -> everything that the roots hold, as `((root name, name), Entry)`, in any order.
+    """Nothing -> everything that the roots hold, as `((root name, name), Entry)`, in any order.
 
     Attributes:
         roots: URI per root name, such as `{"train": "gs://b/train2017"}`.
@@ -276,7 +276,7 @@ class ListBlobs(beam.PTransform):
 
 @dataclass(eq=False)
 class ListFiles(beam.PTransform):
-    """Root -> everything that source roots hold, in any order, with digests of the listings.
+    """Nothing -> everything that source roots hold, in any order, with digests of the listings.
 
     Files and digests are of one listing, whatever is executed twice.
 

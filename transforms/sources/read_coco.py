@@ -214,7 +214,7 @@ class _ImageReader:
         self._places = files.places() if rules.per_annotation else {}
 
     def items(self) -> Iterator[Item]:
-        """Yield everything."""
+        """Yield orphans, then every image's samples, rejects and notes, last the summaries."""
         yield from self._orphans()
         repairs: dict[str, int] = {}
         for position, annotated in enumerate(self._files.annotated_images()):

@@ -82,9 +82,9 @@ class SplitSource(msgspec.Struct, frozen=True):
 SplitSourceOutput = beam.pvalue.TaggedOutput[Literal["files"], SplitSource]
 
 Item = Sample | Rejected | SplitSource
-"""What readers yield. A `Rejected` is a listed sample that does not come out in another form, or
-an annotation that was dropped. A `SplitSource` is a note on anything else; samples, and annotations
-of samples and rejects, are counted for the reader."""
+"""What readers yield: samples; a `Rejected` for a listed sample that yields none, or for a dropped
+annotation; a `SplitSource` as a note on anything else. `SplitCounter` counts samples and rejects
+with their annotations, so notes hold only what neither shows."""
 
 _NOTHING_EXCLUDED: Mapping[str, str] = {}
 
@@ -328,8 +328,9 @@ class ReadSamples(beam.PTransform):
 class _Read(beam.DoFn):
     """Runs a reader; its counts leave once a bundle.
 
-    Files are recognised before any is read: what changes in between is refused by its pin, or makes
-    the next run look again. Seen later, new files would be taken for those that were read.
+    The side input `known` is there for order alone: sources are recognised before any is read. A
+    file that changes in between is refused by its pin, or makes the next run look again.
+    Recognised later, a new file would be taken for the one that was read.
     """
 
     def __init__(self, read: Callable[[Any], Iterable[Item]], exclude: str, access: Access) -> None:
