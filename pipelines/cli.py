@@ -114,7 +114,8 @@ class FlagGroup:
         if options.get("required"):
             help = f"{help} (required)"
         elif "default" not in help:
-            help = f"{help} (default {getattr(default, 'value', default) or 'none'})"
+            otherwise = "off" if options.get("action") == "store_true" else "none"
+            help = f"{help} (default {getattr(default, 'value', default) or otherwise})"
         self.flags.append(self.add_argument(name, help=help, **options))
 
     def switch(self, name: str, help: str) -> None:

@@ -143,7 +143,11 @@ def add_flags(parser: FlagParser) -> None:
     group.choice("--orphans", orphans, ["stop", "drop"], "stop")
     add_size_flag(group)
     group = parser.group("filters, each counted")
-    group.text("--licenses", "take only images whose license has one of these ids", "ID,ID")
+    group.text(
+        "--licenses",
+        "take only images whose license has one of these ids (default any or none)",
+        "ID,ID",
+    )
     group.switch("--skip_crowd", "leave out objects that are crowds")
     group.number("--min_box_px", "smallest side of an object's box (default 0)", 0, type=float)
     group.switch("--skip_unannotated", "leave out images of which no object is left")

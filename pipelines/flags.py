@@ -332,7 +332,10 @@ def _add_output_flags(parser: FlagParser) -> None:
     group.switch(
         "--overwrite", "first delete an earlier data set (default: resume it, or refuse another)"
     )
-    group.switch("--trust_manifest", "take a complete --output for up to date, unread sources too")
+    group.switch(
+        "--trust_manifest",
+        "do not look at the sources if --output is complete with the same options",
+    )
     group.switch("--no_wait", "end once a runner elsewhere has the job")
     group = parser.group("report", exclusive=True)
     group.add(
@@ -341,7 +344,12 @@ def _add_output_flags(parser: FlagParser) -> None:
         action="store_true",
         default=None,
     )
-    group.add("--no_report", "make none", action="store_false", dest="report")
+    group.add(
+        "--no_report",
+        f"make no {REPORT_NAME} (default: see --report)",
+        action="store_false",
+        dest="report",
+    )
     group = parser.group("daily runs (docs/scheduled-runs.md)")
     group.text(
         "--date", f"replaces {DATE} in --output and --since (default: today in UTC)", "YYYY-MM-DD"

@@ -67,6 +67,11 @@ class TableConfig(DataSetConfig):
         """Refuse what does not fit together."""
         for split, uris in self.tables.items():
             _check_tables(split, uris)
+        if bool(self.image_column) != self.layout.with_image:
+            raise ValueError(
+                f"image_column must come with a layout with_image, got {self.image_column!r} and"
+                f" {self.layout.with_image}: give both or none"
+            )
         if self.image_root and not self.image_column:
             raise ValueError(
                 f"image_root must come with image_column, got {[*self.image_root.values()]}"
@@ -227,7 +232,8 @@ def add_flags(parser: FlagParser) -> None:
     )
     group.text(
         "--max_cell_bytes",
-        "largest cell of Parquet, or row of other tables; larger ones reject the row",
+        "largest cell of Parquet, or row of other tables; a larger one rejects its row, and ends"
+        " the run in CSV",
         "SIZE",
         f"{DEFAULT_MAX_CELL_BYTES // 10**6}MB",
     )

@@ -124,7 +124,9 @@ def _absolute(root: Root) -> str:
     text = os.fspath(root)
     if not isinstance(text, str):
         raise ValueError(f"data_sets must be paths or URIs, got {root!r}: give text")
-    return os.path.abspath(text) if text and is_local(text) and "://" not in text else text
+    if not text or not is_local(text) or "://" in text:
+        return text
+    return os.path.join(os.getcwd(), text)  # `..` behind a link stays what it is
 
 
 def _manifest(root: str, access: Access) -> Manifest:

@@ -1,5 +1,6 @@
 """Records against a manifest, and what records without one turn out to hold."""
 
+import copy
 import hashlib
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -231,7 +232,7 @@ class FeatureFacts(msgspec.Struct):
             if known := self.kinds.get(kind):
                 known.extend(facts)
             else:
-                self.kinds[kind] = facts
+                self.kinds[kind] = copy.deepcopy(facts)
         if other.steps is not None:
             low, high = self.steps or other.steps
             self.steps = min(low, other.steps[0]), max(high, other.steps[1])
@@ -284,7 +285,7 @@ class InferredSchema(msgspec.Struct):
         if known := self.features.get(key):
             known.extend(facts)
         elif len(self.features) < MAX_KEYS:
-            self.features[key] = facts
+            self.features[key] = copy.deepcopy(facts)  # of a schema that stays as it is
         else:
             self.is_cut = True
 

@@ -295,6 +295,7 @@ REFUSED = {
         DAMAGED + "other chunks between the pixels",
     ),
     "no pixels": (png(ihdr()), DAMAGED + "no pixels"),
+    "only empty IDAT chunks": (png(ihdr(), chunk(b"IDAT"), chunk(b"IDAT")), DAMAGED + "no pixels"),
     # GIF
     "GIF signature only": (b"GIF89a", CUT + "6 bytes, a GIF's header takes 13"),
     "no trailer": (gif(end=b""), CUT + "no trailer in 36 bytes, 1 frames"),

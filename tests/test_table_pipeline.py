@@ -412,3 +412,10 @@ def test_a_table_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             assert made.splits["train"].records == 3
             assert sorted(found["image/encoded"]) == sorted(jpeg_bytes(color=n) for n in range(3))
             assert sorted(found["image/filename"]) == [b"photos/%d.jpg" % n for n in range(3)]
+
+
+def test_keys_that_come_twice_stop_the_run(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("k\nx\ny\nx\n")
+
+    line = fault(tmp_path / "out", "--table", tmp_path / "t.csv", "--key_column", "k")
+    assert line.startswith("E-SET-DUPLICATE split train: key 'x' stands for two samples")

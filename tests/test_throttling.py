@@ -63,7 +63,7 @@ def test_the_runner_is_told_how_long_a_store_made_it_wait(
     told = MetricsFilter().with_name("cumulativeThrottlingSeconds")
     (counter,) = result.metrics().query(told)["counters"]
     assert counter.key.metric.namespace == "beam_tfrec"
-    assert 2 <= counter.result <= 3  # sixty images at 20 a second
+    assert 1 <= counter.result <= 3  # sixty images at 20 a second, less on a busy machine
 
 
 def read_until(emulator: str, root: str, begin_s: float, end_s: float, threads: int) -> int:

@@ -251,7 +251,7 @@ FAULTS: Mapping[str, tuple[Callable[[Path], object], list[str]]] = {
     ),
     "another plan": (
         lambda out: edit(out / "_plan.json", lambda plan: plan.update(samples="0" * 64)),
-        [f"E-VER-MANIFEST _plan.json: {NOT_SAID}; {RESTORE}"],
+        [f"E-VER-MANIFEST _plan.json: {NOT_SAID}; restore it from a copy"],
     ),
     "a reject is lost": (
         lambda out: (out / "rejected.jsonl").write_bytes(

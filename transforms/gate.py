@@ -105,7 +105,7 @@ class WorkerGate:
     """The pools and the budget that all shards of a process share.
 
     Attributes:
-        readers: images read at once; for a moment more, when the last shards begin.
+        readers: images read at once.
         working: held while an image is checked and encoded.
         shards: built or made durable at once.
         building: held while a shard is built, not while it is uploaded.
@@ -132,6 +132,7 @@ class WorkerGate:
         self.building = threading.BoundedSemaphore(limits.part(limits.shards_in_flight))
         self.shard_threads = ThreadPoolExecutor(self.shards, "build-shard")
         self._pool = ThreadPoolExecutor(self.readers, "read-image")
+        self._reading = threading.BoundedSemaphore(self.readers)  # held by callers that read, too
         self._budget = ByteBudget(self._bytes)
         self._pixels = ByteBudget(workers * _PIXELS_A_WORKER)
         self._consumers = 0
@@ -160,20 +161,25 @@ class WorkerGate:
         Where as many shards are being built as there are readers, each caller makes its own items,
         which takes a tenth less CPU.
         """
+
+        def make_one(item: T) -> R:
+            with self._reading:
+                return make(item)
+
         pending: deque[_Batch[T, R]] = deque()
         batch_bytes = min(_BATCHES_BYTES, self._bytes) // self.readers
         with self._consuming():
             try:
                 for batch, size in _batches(items, size_of, batch_bytes):
                     while pending and pending[0].made is None:
-                        yield from self._take_first(pending, make)
+                        yield from self._take_first(pending, make_one)
                     while len(pending) >= 2 * self.readers or not self._budget.acquire(
                         size, wait=not pending
                     ):
-                        yield from self._take_first(pending, make)
-                    pending.append(self._begin(batch, size, make))
+                        yield from self._take_first(pending, make_one)
+                    pending.append(self._begin(batch, size, make_one))
                 while pending:
-                    yield from self._take_first(pending, make)
+                    yield from self._take_first(pending, make_one)
             finally:
                 for left in pending:  # an error elsewhere ended the shard
                     if left.made is not None and not left.made.cancel():

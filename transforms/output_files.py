@@ -97,9 +97,13 @@ def conflict(where: str, what: str) -> RuntimeError:
     return RuntimeError(fault_line("E-OUT-CONFLICT", where, what, remedy))
 
 
-def foreign(output: Storage, what: str) -> RuntimeError:
+def foreign(output: Storage, what: str, *, replaceable: bool = True) -> RuntimeError:
     """Return the fault of an output with files that are not of this run."""
-    remedy = "give another --output, move it away, or run with --overwrite if an ended run left it"
+    remedy = "give another --output, or move it away"
+    if replaceable:
+        remedy = (
+            "give another --output, move it away, or run with --overwrite if an ended run left it"
+        )
     return RuntimeError(fault_line("E-OUT-FOREIGN", output.root, what, remedy))
 
 
@@ -136,7 +140,9 @@ def refuse_foreign(output: Storage, found: Collection[str]) -> None:
         RuntimeError: `E-OUT-FOREIGN`, naming the first of them.
     """
     if found:
-        raise foreign(output, f"{min(found)} is there, but no {PLAN_NAME} that names it")
+        what = f"{min(found)} is there, but no {PLAN_NAME} that names it"
+        of_a_run = any(name.startswith((MANIFEST_NAME, f"{RECEIPTS_DIR}/")) for name in found)
+        raise foreign(output, what, replaceable=of_a_run)
 
 
 def top_level(output: Storage) -> dict[str, Entry]:

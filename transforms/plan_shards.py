@@ -54,7 +54,7 @@ from transforms.sources.list_blobs import DIGEST_MODULUS, PinTally
 from transforms.storage import source_changed
 from transforms.storage.run_spool import RunSpool
 
-_POSITIONS_PER_BUCKET = 4096
+_POSITIONS_PER_BUCKET = 512  # held in memory with their payloads
 MOST_IN_RUN = 4096
 """Samples of some megabytes, which are packed and read in the processor's caches."""
 _RUN_BYTES = 8_000_000
@@ -103,7 +103,7 @@ def buckets_of(keys: Iterable[int], order: Order, num_buckets: int) -> list[int]
     The plan does not depend on their number. Input orders have as many as they need.
 
     >>> buckets_of([0, 2**128 - 1], Order.SHUFFLED, 100), buckets_of([4096], Order.INPUT, 100)
-    ([0, 99], [1])
+    ([0, 99], [8])
     """
     if order is Order.INPUT:
         return [key // _POSITIONS_PER_BUCKET for key in keys]

@@ -185,8 +185,7 @@ def _records(template: str) -> _Json:
         "@id": "records",
         "name": "records",
         "description": (
-            "Every record, from the indexes: where its framed bytes lie in the shard of this number"
-            " and split, and its labels."
+            "Every record, from the indexes: where its framed bytes lie, and its labels."
         ),
         "key": [{"@id": key} for key in keys],
         "field": [*fields, *numbers, labels],

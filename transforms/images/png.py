@@ -84,10 +84,13 @@ def read_png(data: bytes, max_pixels: int) -> ImageInfo:
     if header.colour_type == _PALETTE_TYPE:
         channels = 3
     orientation, end, colours, seen, before = 1, 0, 0, set[bytes](), b""
+    pixels_bytes = 0
     for name, start, end in _chunks(data):
         length = end - start - 12
-        if name == b"IDAT" != before and name in seen:
-            raise damaged("other chunks between the pixels")
+        if name == b"IDAT":
+            if before != name and name in seen:
+                raise damaged("other chunks between the pixels")
+            pixels_bytes += length
         _require_place(name, length, header, seen)
         if name in _CHUNK_TRAITS:
             traits.add(_CHUNK_TRAITS[name])
@@ -103,6 +106,8 @@ def read_png(data: bytes, max_pixels: int) -> ImageInfo:
             traits.update(exif_traits)
         seen.add(name)
         before = name
+    if not pixels_bytes:
+        raise damaged("no pixels")
     if end != len(data):
         traits.add("trailing_bytes")
     size_px = header.width_px, header.height_px

@@ -256,6 +256,8 @@ def name_in_root(cell: str, root: str) -> str:
     try:
         return blob_name(cell)
     except ValueError as error:
+        if cell.startswith("/") or "://" in cell:
+            raise ValueError(f"{cell!r} does not lie below {root}: give --image_root") from None
         raise ValueError(f"{cell!r} {error}") from None
 
 

@@ -12,6 +12,7 @@ from typing import IO, Any, NamedTuple
 
 import msgspec
 
+from schemas.annotations.json_sections import STRING
 from schemas.columns import Cell, format_of
 from schemas.faults import fault_line
 from transforms.storage import Entry, Storage, join_uri, open_stored
@@ -263,10 +264,26 @@ def _json_rows(lines: Iterable[bytes | None], max_bytes: int) -> Iterator[Row | 
             if line.strip():
                 yield BadRow(*where, "E-ROW-JSON", f"no JSON: {error}")
         else:
-            if isinstance(value, dict):
-                yield _flat(*where, value)
-            else:
-                yield BadRow(*where, "E-ROW-JSON", f"no object but {type(value).__name__}")
+            yield _json_row(*where, value, line)
+
+
+def _json_row(number: int, line_number: int, value: Any, line: bytes) -> Row | BadRow:
+    if not isinstance(value, dict):
+        return BadRow(number, line_number, "E-ROW-JSON", f"no object but {type(value).__name__}")
+    if line.count(b":") > len(value) and _count_given_keys(line) > _count_keys(value):
+        return BadRow(number, line_number, "E-ROW-JSON", "a key is there twice")
+    return _flat(number, line_number, value)
+
+
+def _count_given_keys(line: bytes) -> int:
+    """Return how many keys the objects of a JSON text have, those that are there twice included."""
+    return STRING.sub(b"", line).count(b":")
+
+
+def _count_keys(value: Any) -> int:
+    if type(value) is dict:
+        return len(value) + sum(map(_count_keys, value.values()))
+    return sum(map(_count_keys, value)) if type(value) is list else 0
 
 
 def _flat(number: int, line: int, cells: dict[str, Any]) -> Row | BadRow:

@@ -13,6 +13,7 @@ import base64
 import errno
 import functools
 import itertools
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -269,8 +270,16 @@ class GcsStorage(Storage):
             return None
 
     def _run(self, name: str, operation: Callable[[], T]) -> T:
+        def attempt() -> T:
+            try:
+                return operation()
+            except (
+                AttributeError
+            ) as error:  # of Google's client, where an error's JSON is no object
+                raise requests.exceptions.ContentDecodingError(str(error)) from error
+
         try:
-            return retry(operation, is_transient, self.uri(name), sleep=self._rate.sleep)
+            return retry(attempt, is_transient, self.uri(name), sleep=self._rate.sleep)
         except (
             obstore_errors.BaseError,
             requests.RequestException,
@@ -360,6 +369,8 @@ def client(access: Access, emulator: str) -> Client:
     )
 
 
+# More threads than the client keeps connections for are slower, but nothing is wrong.
+logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
 os.register_at_fork(after_in_child=client.cache_clear)  # a connection belongs to one process
 
 

@@ -45,7 +45,7 @@ from transforms.output_files import (
     split_of,
 )
 from transforms.storage import Access, Storage, is_local, join_uri, open_storage
-from transforms.verify import Report, ShardRules, ShardTask
+from transforms.verify import RESTORE, Report, ShardRules, ShardTask
 from transforms.verify.shard import read_if_there
 
 COPY = "restore it from a copy"
@@ -78,7 +78,7 @@ def verify_around(
         return None, []
     try:
         rules = shard_rules(manifest, root, access, deep=deep)
-        names = ShardNames(manifest.plan.options.get("shard_names", COUNTED))
+        names = _names_of(manifest)
         texts = metadata_of_spec(manifest, spec_of(manifest), has_names=False)
     except ValueError as error:
         what = f"has values that no run of this program writes ({error})"
@@ -193,18 +193,28 @@ def _check_files(
     of_sums = manifest.files.keys() & _WITH_SUMS - {*DOCUMENTS}
     shared = {DUPLICATES_NAME} if manifest.duplicates else set()
     for name in sorted({PLAN_NAME, REJECTED_NAME, *texts} | of_sums | shared):
-        data, wanted = read_if_there(name, storage, report), manifest.files.get(name)
+        # Without its plan the command would refuse the output, so this file is not deleted.
+        remedy = COPY if name == PLAN_NAME else RESTORE
+        data, wanted = read_if_there(name, storage, report, remedy), manifest.files.get(name)
         if data is None:
             continue
         if not _follows(name, data, manifest, texts):
-            report.find("E-VER-MANIFEST", name, "is not what the manifest says")
+            report.find("E-VER-MANIFEST", name, "is not what the manifest says", remedy)
         elif wanted is not None and (there := file_sum(data)) != wanted:
             what = f"has {there.bytes} bytes of CRC-32C {there.crc32c}, the manifest says"
-            report.find("E-VER-CRC", name, f"{what} {wanted.bytes} of {wanted.crc32c}")
+            report.find("E-VER-CRC", name, f"{what} {wanted.bytes} of {wanted.crc32c}", remedy)
     for name in source_notes(storage):
         if storage.read(name) != SOURCES_NOTE:
             remedy = "delete it: the next run of the command writes it again"
             report.find("E-VER-CRC", name, "holds other bytes than a run writes", remedy)
+
+
+def _names_of(manifest: Manifest) -> ShardNames:
+    """Return how shards are called; the usual way where an earlier release took other templates."""
+    try:
+        return ShardNames(manifest.plan.options.get("shard_names", COUNTED))
+    except ValueError:
+        return ShardNames()
 
 
 def _follows(name: str, data: bytes, manifest: Manifest, texts: Mapping[str, str]) -> bool:

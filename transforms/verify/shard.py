@@ -19,7 +19,7 @@ from transforms.shard_index import (
     is_index_as_written,
 )
 from transforms.storage import Access, Storage, join_uri, open_storage
-from transforms.verify import Report, ShardRules, ShardTask, order_fault
+from transforms.verify import RESTORE, Report, ShardRules, ShardTask, order_fault
 from transforms.walk_frames import BadFrame, Buffer, ReadSpan, walk_frames
 
 _SOURCE_REMEDY = "restore it from a copy, or make the data set again"
@@ -172,12 +172,14 @@ def read_index(
     return rows
 
 
-def read_if_there(name: str, storage: Storage, report: Report) -> bytes | None:
+def read_if_there(
+    name: str, storage: Storage, report: Report, remedy: str = RESTORE
+) -> bytes | None:
     """Return a small file of a data set; None with a finding if there is none."""
     entry = storage.stat(name)
     if entry is None or entry.kind != "file":
         what = "is not there" if entry is None else f"is a {entry.kind}"
-        report.find("E-VER-MISSING", name, what)
+        report.find("E-VER-MISSING", name, what, remedy)
         return None
     return storage.read(name, entry)
 

@@ -17,7 +17,7 @@ from schemas.tensors import BFLOAT16, Tensor, read_tensor
 from schemas.tfrecord import FRAME_BYTES
 from transforms.images.check_images import ImageFault, check_image, looks_like_image
 from transforms.storage import Access, Entry, Storage, find_uri, join_uri, open_storage
-from transforms.walk_frames import BadFrame, open_records, walk_frames
+from transforms.walk_frames import MAX_RECORD_BYTES, BadFrame, open_records, walk_frames
 
 if TYPE_CHECKING:
     from transforms.shard_index import IndexRow
@@ -153,6 +153,8 @@ def read_record(storage: Storage, file: Entry | None, offset: int, size: int) ->
     end = offset + size
     if offset < 0 or size < FRAME_BYTES or end > file.size_bytes:
         raise ValueError(f"the file has {file.size_bytes} bytes, the record ends at {end}")
+    if size > MAX_RECORD_BYTES + FRAME_BYTES:
+        raise ValueError("too large to be shown")
     frame = storage.read(file.name, file, (offset, end))
     found = next(walk_frames(lambda start, end: frame[start:end], size))
     if isinstance(found, BadFrame):
