@@ -58,16 +58,16 @@ BUDGETS = (
 MOST_MODULES = 120
 TODAY = {
     "pipelines": 2_969,
-    "transforms/sources": 2_632,
+    "transforms/sources": 2_620,
     "report": 1_287,
-    "transforms/images": 1_336,
+    "transforms/images": 1_335,
     "transforms/storage": 1_326,
     "verify": 978,
     "schemas/*.py": 2_097,
     "schemas/annotations": 1_044,
     "schemas/layouts, documents, geometry": 2_265,
     "readers": 848,
-    "all four packages": 20_092,
+    "all four packages": 20_079,
     "tests, all lines": 38_715,
 }
 """The size that each part may have while it is above its budget."""

@@ -434,7 +434,7 @@ def leave_out_earlier(
 
 
 def count_earlier(file: SplitSource, tallies: Iterable[tuple[str, EarlierTally]]) -> SplitSource:
-    """Return an annotation file with the numbers of what was left out of its split."""
+    """Return what the sources of a split held, with the numbers of what was left out."""
     parts = [tally for split, tally in tallies if split == file.split]
     return msgspec.structs.replace(
         file,

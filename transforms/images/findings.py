@@ -28,9 +28,6 @@ TRAITS = {
 }
 """Every name that `ImageInfo.traits` can hold, with what it means for a data set's owner."""
 
-SUSPICIOUS_TRAITS = ("junk_bytes", "trailing_bytes")
-"""Traits that a damaged file may have; only decoding its pixels shows whether it is one."""
-
 
 @dataclass(frozen=True, slots=True)
 class ImageFault:

@@ -220,10 +220,9 @@ class _ImageReader:
         for position, annotated in enumerate(self._files.annotated_images()):
             split = self._split(annotated.image.id)
             self._annotations[split] += annotated.num_annotations
-            if self._files.repairs != repairs:
-                mended = Counter(self._files.repairs) - Counter(repairs)
-                yield SplitSource(split, repairs=dict(mended))
-                repairs = self._files.repairs
+            before, repairs = repairs, self._files.repairs
+            if repairs != before:
+                yield SplitSource(split, repairs=dict(Counter(repairs) - Counter(before)))
             if self._rules.per_annotation:
                 yield from self._objects_of(annotated, split)
             else:

@@ -14,14 +14,11 @@ from schemas.columns import (
     TEXT,
     Cell,
     ColumnFacts,
-    Named,
     is_called_a_table,
     kind_of_text,
     kind_of_value,
     matches,
-    root_and_pattern,
     text_of,
-    what_is_named,
 )
 from schemas.faults import Rejected
 from schemas.fields import fields_of_row, labels_of
@@ -46,7 +43,6 @@ from transforms.storage import (
     find_uri,
     is_local,
     join_uri,
-    list_uri,
     open_storage,
     split_uri,
 )
@@ -288,16 +284,6 @@ def is_table(listed: ListedFile, folders: Mapping[str, TableFolder]) -> bool:
     name = listed.entry.name
     is_meant = is_called_a_table(name) and matches(name, folders[listed.root].pattern)
     return is_file(listed) and is_meant
-
-
-def _tables_of(split: str, uris: Sequence[str], access: Access) -> list[TableFile]:
-    """Return a split's tables as they are now, in the order of their names."""
-    if what_is_named(uris[0]) is Named.FILE:
-        return stat_tables(split, uris, access)
-    folder = TableFolder(split, *root_and_pattern(uris[0]))
-    found = (ListedFile("", entry) for entry in list_uri(folder.uri, access))
-    entries = [file.entry for file in found if is_table(file, {"": folder})]
-    return number_tables(split, folder.uri, entries)
 
 
 @functools.lru_cache(maxsize=64)

@@ -1,10 +1,9 @@
 """List many names in parallel, by ranges of names.
 
 A store lists a range in order, one round trip a page. So a long listing is divided, and its parts
-are listed at the same time: by the threads of `list_pages`, or by the workers of a cluster. Names
-that are known before, from annotations, are good bounds. Where none are known, a page from
-somewhere in a range shows how dense names are there. `cut_listing` halves the range that seems to
-hold most, again and again.
+are listed at the same time: by the threads of `list_pages`, or by the workers of a cluster. A page
+from somewhere in a range shows how dense names are there. `cut_listing` halves the range that seems
+to hold most, again and again.
 """
 
 import functools
