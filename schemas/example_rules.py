@@ -3,14 +3,15 @@
 import copy
 import hashlib
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import msgspec
 
 from schemas.faults import printable
-from schemas.features import Content, Feature, FeatureSpec, Kind
+from schemas.features import Content, Feature, FeatureSpec
 from schemas.manifest import Manifest, spec_of
 from schemas.parse_example import Message, Sequences, Values, kind_of, read_features, read_sequence
 
@@ -27,10 +28,9 @@ _INDEXED_LAYOUTS = frozenset(
 )
 """Our layouts that write the index's labels into the record; a user's own layout may not."""
 
-_VALUES = {kind: operator.attrgetter(f"{kind.value}_list.value") for kind in Kind}
-"""What returns a `Feature`'s values by kind, none where they are of another kind."""
-
 Fields = Mapping[str, Message]
+Rules = Mapping[str, tuple[Feature, Callable[[Message], Sequence[Any]]]]
+"""By key: a feature, and the function that returns its values; none if they have another kind."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,9 @@ class ExampleRules:
                 context = read_features(data)
         except ValueError as error:
             return [f"no Example: {error}"]
-        wrong = [*self._wrong_keys(context, self._context), *self._wrong_keys(steps, self._steps)]
+        wrong = [*self._wrong_keys(context, self._context)]
+        if self._steps:
+            wrong += self._wrong_keys(steps, self._steps)
         if self._is_indexed:
             wrong += self._differing(context, row_labels, row_size_px)
         if hashes:
@@ -79,12 +81,12 @@ class ExampleRules:
         return wrong
 
     @cached_property
-    def _context(self) -> dict[str, Feature]:
-        return {feature.key: feature for feature in self.spec.features if not feature.per_step}
+    def _context(self) -> Rules:
+        return _rules(feature for feature in self.spec.features if not feature.per_step)
 
     @cached_property
-    def _steps(self) -> dict[str, Feature]:
-        return {feature.key: feature for feature in self.spec.features if feature.per_step}
+    def _steps(self) -> Rules:
+        return _rules(feature for feature in self.spec.features if feature.per_step)
 
     @cached_property
     def _is_indexed(self) -> bool:
@@ -93,28 +95,27 @@ class ExampleRules:
     @cached_property
     def _row_label(self) -> str:
         """The key of the labels that the index holds too; empty where there is not just one."""
-        labels = [f.key for f in self._context.values() if f.content is Content.CLASS_LABEL]
+        labels = [f.key for f, _ in self._context.values() if f.content is Content.CLASS_LABEL]
         keys = [key for key in labels if not key.startswith(_PANOPTIC)]
         return keys[0] if len(keys) == 1 else ""
 
-    def _wrong_keys(self, found: Fields, wanted: Mapping[str, Feature]) -> Iterator[str]:
+    def _wrong_keys(self, found: Fields, wanted: Rules) -> Iterator[str]:
         """Yield what is wrong with a record's keys and their values."""
         known = 0
-        for key, feature in wanted.items():
+        for key, (feature, values_of) in wanted.items():
             if (held := found.get(key)) is None:
                 if not feature.optional:
                     yield f"feature {key!r} is not there"
                 continue
             known += 1
             for values in held.feature if feature.per_step else (held,):
-                if what := self._wrong_values(values, feature):
+                if what := self._wrong_values(values, values_of(values), feature):
                     yield f"feature {key!r} {what}"
         if known != len(found):
             for key in sorted(set(found) - wanted.keys()):
                 yield f"feature {key!r} is not in the manifest"
 
-    def _wrong_values(self, found: Message, wanted: Feature) -> str:
-        values = _VALUES[wanted.kind](found)
+    def _wrong_values(self, found: Message, values: Sequence[Any], wanted: Feature) -> str:
         if not values and (kind := kind_of(found)) is not wanted.kind:
             return f"is of {'no kind' if kind is None else kind.value}, not of {wanted.kind.value}"
         if len(values) != 1 and not wanted.repeated:
@@ -144,7 +145,7 @@ class ExampleRules:
         """Compare images with the hash next to them, and with those of their sources."""
         digests = {
             feature.key: hashlib.sha256(value).hexdigest()
-            for feature in self._context.values()
+            for feature, _ in self._context.values()
             if feature.content is Content.IMAGE and feature.key in context
             for value in context[feature.key].bytes_list.value
         }
@@ -160,6 +161,13 @@ class ExampleRules:
 def rules_of(manifest: Manifest) -> ExampleRules:
     """Return what a manifest says of every record."""
     return ExampleRules(spec_of(manifest), frozenset(label.id for label in manifest.plan.labels))
+
+
+def _rules(features: Iterable[Feature]) -> Rules:
+    return {
+        feature.key: (feature, operator.attrgetter(f"{feature.kind.value}_list.value"))
+        for feature in features
+    }
 
 
 def _some(labels: Sequence[object]) -> str:
