@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from PIL import Image, ImageFile, PngImagePlugin
 
+from schemas.fields import ImageInfo
 from tests.fuzz.images import with_right_checksums
 from tests.small_images import (
     EOI,
@@ -28,7 +29,8 @@ from tests.small_images import (
     png,
     segment,
 )
-from transforms.images.check_images import TRAITS, Check, ImageFault, ImageInfo, check_image
+from transforms.images.check_images import Check, check_image
+from transforms.images.findings import TRAITS, ImageFault
 
 ROOT = Path(__file__).parents[1]
 SHARED_DATA = ROOT.parent / "shared" / "data"

@@ -10,14 +10,14 @@ import tensorflow as tf
 from msgspec.structs import replace
 from PIL import Image, ImageOps
 
-from schemas.fields import EncodedImage, Window
+from schemas.fields import EncodedImage, ImageInfo, Window
 from schemas.geometry.boxes import Resize, ResizeMode
 from schemas.layouts import PIXEL_DTYPES, Unfit
 from schemas.samples import Blob, Sample
 from tests.small_images import EOI, GIF_FRAME, chunk, gif, gif_frame, png
 from tests.turned_images import as_stored, as_viewed, encoded, jpeg_of, oriented, png_of
 from transforms.build_records import convert_all
-from transforms.images.check_images import ImageFault, ImageInfo, check_image
+from transforms.images.check_images import check_image
 from transforms.images.convert_images import (
     NO_CONVERSION,
     Color,
@@ -26,7 +26,7 @@ from transforms.images.convert_images import (
     Orientation,
     convert_image,
 )
-from transforms.images.findings import MAX_PIXELS
+from transforms.images.findings import MAX_PIXELS, ImageFault
 
 PLAIN = Conversion(pixels_dtype="uint8", color=Color.KEEP)
 NOISE = np.random.default_rng(6).integers(0, 256, (24, 40, 3), np.uint8)

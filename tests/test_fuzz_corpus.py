@@ -2,8 +2,9 @@
 
 import pytest
 
+from schemas.fields import ImageInfo
 from tests.fuzz.targets import TARGETS
-from transforms.images.check_images import Check, ImageInfo, check_image
+from transforms.images.check_images import Check, check_image
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-from schemas.fields import EncodedImage
+from schemas.fields import EncodedImage, ImageInfo
 from tests.small_images import PNG_SIGNATURE, chunk, entry, exif, segment
-from transforms.images.check_images import ImageInfo, check_image
+from transforms.images.check_images import check_image
 
 _ORIENTATION = 0x0112
 _HEAD_END = len(PNG_SIGNATURE) + 25

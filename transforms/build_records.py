@@ -17,7 +17,7 @@ from schemas.shards import ShardNames
 from schemas.tensors import tensor_shape
 from schemas.tfrecord import frame_record
 from transforms.gate import WorkerGate
-from transforms.images.check_images import Check, ImageFault, check_image
+from transforms.images.check_images import Check, check_image
 from transforms.images.convert_images import (
     NO_CONVERSION,
     Conversion,
@@ -25,6 +25,7 @@ from transforms.images.convert_images import (
     convert_along,
     convert_image,
 )
+from transforms.images.findings import ImageFault
 from transforms.sources.read_blobs import read_blob
 from transforms.storage import (
     DEFAULT_ACCESS,

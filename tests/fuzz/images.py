@@ -5,20 +5,14 @@ import zlib
 from collections.abc import Callable
 
 from schemas.faults import FAULTS, Scope, printable
-from schemas.fields import EncodedImage
+from schemas.fields import EncodedImage, ImageInfo
 from schemas.geometry.boxes import turn_size
 from tests import small_images as small
 from tests.fuzz.target import Target
-from transforms.images.check_images import (
-    MAX_PIXELS,
-    TRAITS,
-    Check,
-    ImageFault,
-    ImageInfo,
-    check_image,
-)
+from transforms.images.check_images import Check, check_image
 from transforms.images.convert_images import NO_CONVERSION, Orientation, convert_image
 from transforms.images.exif import read_exif
+from transforms.images.findings import MAX_PIXELS, TRAITS, ImageFault
 
 _FEW_PIXELS = 2**14
 """What a decode may take, so that thousands of inputs a second can be decoded."""

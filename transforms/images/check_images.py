@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from schemas.faults import printable
 from schemas.fields import ImageInfo
 from transforms.images.exif import read_exif
 from transforms.images.findings import (
     FOREIGN_KINDS,
     MAX_PIXELS,
-    TRAITS,
     BadImage,
     ImageFault,
     damaged,
@@ -25,37 +25,25 @@ from transforms.images.findings import (
     truncated,
     unreadable,
 )
-from transforms.images.gif_bmp import SIGNATURES as GIF_SIGNATURES
 from transforms.images.gif_bmp import GifFrame, gif_frames, read_bmp, read_gif
 from transforms.images.jpeg import jpeg_for_decoder, read_jpeg
-from transforms.images.png import SIGNATURE as PNG_SIGNATURE
-from transforms.images.png import png_for_decoder, read_png
+from transforms.images.png import SIGNATURE, png_for_decoder, read_png
 
 if TYPE_CHECKING:
     from PIL import Image, ImageFile
 
-__all__ = [
-    "MAX_PIXELS",
-    "SAFE_PILLOW_MAJOR",
-    "TRAITS",
-    "Check",
-    "ImageFault",
-    "ImageInfo",
-    "check_image",
-    "looks_like_image",
-]
-
 SAFE_PILLOW_MAJOR = 13
 """First version without a critical JPEG overflow (CVE-2026-112403); see README on security."""
 
-_READERS = (
-    ((b"\xff\xd8\xff",), read_jpeg),
-    ((PNG_SIGNATURE,), read_png),
-    (GIF_SIGNATURES, read_gif),
-    ((b"BM",), read_bmp),
-)
+_READERS = {
+    b"\xff\xd8\xff": read_jpeg,
+    SIGNATURE: read_png,
+    b"GIF87a": read_gif,
+    b"GIF89a": read_gif,
+    b"BM": read_bmp,
+}
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
-_DETAIL_CHARACTERS = 100
+_DETAIL_CHARACTERS = 200
 _GRAY_MODES = frozenset({"1", "L", "LA", "I;16", "I;16B", "I;16L"})
 _ALPHA_MODES = frozenset({"LA", "PA", "RGBA", "La", "RGBa"})
 
@@ -100,8 +88,8 @@ def check_image(
     ImageFault(code='E-IMG-TYPE', detail='HTML')
     """
     try:
-        for signatures, read in _READERS:
-            if data.startswith(signatures):
+        for signature, read in _READERS.items():
+            if data.startswith(signature):
                 info = read(data, max_pixels)
                 if check is Check.DECODE:
                     _decode(data, info, max_pixels)
@@ -120,7 +108,7 @@ def looks_like_image(data: bytes) -> bool:
     if data.startswith(b"BM"):  # two letters begin many texts, too
         size_bytes, pixels_at = int.from_bytes(data[2:6], "little"), data[10:14]
         return size_bytes in (0, len(data)) and 0 < int.from_bytes(pixels_at, "little") < 4096
-    return any(data.startswith(signatures) for signatures, _ in _READERS)
+    return data.startswith(tuple(_READERS))
 
 
 @contextlib.contextmanager
@@ -142,7 +130,17 @@ def decoding() -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise damaged(_one_line(error)) from None
+        raise damaged(one_line(error)) from None
+
+
+def one_line(error: Exception) -> str:
+    """Return an exception's message, fit for an output file that must be the same in every run.
+
+    >>> one_line(OSError("broken data stream\\nin <io.BytesIO object at 0x7f57a494b290>"))
+    'OSError: broken data stream in <io.BytesIO object at 0x>'
+    """
+    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return printable(_ADDRESS.sub("0x", text)[:_DETAIL_CHARACTERS])
 
 
 def require_same_size(size_px: tuple[int, int], info: ImageInfo) -> None:
@@ -199,7 +197,7 @@ def _read_other(data: bytes, max_pixels: int, takes_foreign: bool) -> ImageInfo:
     """Return the facts of a foreign image; raise the fault of any other bytes."""
     if not data:
         raise BadImage("E-IMG-EMPTY", "0 bytes")
-    if any(start.startswith(data) for signatures, _ in _READERS for start in signatures):
+    if any(signature.startswith(data) for signature in _READERS):
         raise truncated(f"{len(data)} bytes, a signature takes more")
     kind = name_kind(data)
     if kind not in FOREIGN_KINDS:
@@ -208,16 +206,16 @@ def _read_other(data: bytes, max_pixels: int, takes_foreign: bool) -> ImageInfo:
         raise unreadable(f"{kind}, which --reencode converts")
     with decoding(), open_foreign(data, max_pixels) as image:
         found = {
-            "gray": image.mode in _GRAY_MODES,
             "alpha": image.mode in _ALPHA_MODES or "transparency" in image.info,
-            "cmyk": image.mode == "CMYK",
             "animated": getattr(image, "n_frames", 1) > 1,
+            "cmyk": image.mode == "CMYK",
+            "gray": image.mode in _GRAY_MODES,
         }
-        traits = sorted(trait for trait, holds in found.items() if holds)
         # Pillow gives a TIFF's size and pixels as they are viewed.
         exif = b"" if kind == "TIFF" else image.info.get("exif", b"")
         orientation, _ = read_exif(exif.removeprefix(b"Exif\0\0"))
-        return ImageInfo(kind.lower(), *image.size, orientation, tuple(traits))
+        traits = tuple(trait for trait, holds in found.items() if holds)
+        return ImageInfo(kind.lower(), *image.size, orientation, traits)
 
 
 def _decode(data: bytes, info: ImageInfo, max_pixels: int) -> None:
@@ -265,13 +263,3 @@ def _decode_frame(data: bytes, frame: GifFrame) -> None:
     for index in range(frame.colours, len(counts)):
         if counts[index] and index != frame.transparent:
             raise damaged(f"colour {index} of {frame.colours} in a frame")
-
-
-def _one_line(error: Exception) -> str:
-    """Return a decoder's message, fit for an output file that must be the same in every run.
-
-    >>> _one_line(OSError("broken data stream\\nin <io.BytesIO object at 0x7f57a494b290>"))
-    'OSError: broken data stream in <io.BytesIO object at 0x>'
-    """
-    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    return ascii(_ADDRESS.sub("0x", text))[1:-1][:_DETAIL_CHARACTERS]

@@ -1,14 +1,13 @@
 """Convert images: turned upright, another size, another encoding, other colours, or plain pixels.
 
 Pixels are resampled as `tf.image.resize(antialias=True)` does by its default method, bilinear: each
-pixel is the mean of all that it covers. A PNG that is only turned keeps its samples; a JPEG is
-encoded again. Pure functions of bytes; equal bytes for equal codecs, see `codec_versions`.
+pixel is the mean of all that it covers. Pure functions of bytes; equal bytes for equal codecs, see
+`codec_versions`.
 """
 
 import enum
 import hashlib
 import io
-import struct
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,18 +27,8 @@ from schemas.geometry.boxes import (
     turn_size,
     unturn_box,
 )
-from transforms.images.check_images import check_image, decoding, load, load_png
-from transforms.images.decode_images import (
-    NO_METADATA,
-    BoxPx,
-    Metadata,
-    decode_image,
-    jpeg_metadata,
-    over_white,
-    pixels_of,
-    upper_bits,
-)
-from transforms.images.exif import upright_exif
+from transforms.images.check_images import check_image, decoding, load_png
+from transforms.images.decode_images import BoxPx, decode_image, over_white, pixels_of, upper_bits
 from transforms.images.findings import (
     MAX_PIXELS,
     BadImage,
@@ -48,8 +37,6 @@ from transforms.images.findings import (
     too_many_pixels,
     unreadable,
 )
-from transforms.images.jpeg import jpeg_for_decoder
-from transforms.images.png import SIGNATURE, png_chunk, png_chunks
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -63,10 +50,9 @@ _DRAFT_MARGIN = 2  # a JPEG is decoded to at least so many times the wanted size
 _PIXELS_PER_FILE_BYTE = 8  # of photos as JPEGs: 3 to 10
 _ITEM_BYTES = {"uint8": 1, "uint16": 2, "float16": 2, "float32": 4, "float64": 8}
 _RGB_OF_8_BITS = bytes([8, 2])  # bit depth and colour type of a PNG
-_GRAY_TYPE, _PALETTE_TYPE = 0, 3
 _TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # EXIF orientations as `Image.Transpose`
-_ADOBE_BYTES = 16  # of its segment
 _SUBSAMPLING_444, _SUBSAMPLING_422 = 0, 1  # as Pillow numbers them; 2 is 4:2:0
+_OTHER_CODECS = ("webp", "avif", "libtiff", "littlecms2")
 _WHOLE: Crop = (0.0, 0.0, 1.0, 1.0)
 
 
@@ -123,27 +109,25 @@ class Conversion:
     def __post_init__(self) -> None:
         """Refuse options that do not fit together."""
         quality, mode = self.quality, self.resize_mode
+        wrong = ""
         if quality is not None and not 1 <= quality <= 100:
-            raise ValueError(f"quality must be 1 to 100, got {quality}: give one such as 95")
-        if mode is not None and (self.resize is None or self.resize.height_px is None):
-            raise ValueError(
+            wrong = f"quality must be 1 to 100, got {quality}: give one such as 95"
+        elif mode is not None and (self.resize is None or self.resize.height_px is None):
+            wrong = (
                 f"resize_mode must be of a box, got {mode.value} with resize {self.resize}: give"
                 " --resize 512 or WxH, or leave --resize_mode out"
             )
-        if quality is not None and self.reencode is Encoding.PNG:
-            raise ValueError(
-                f"quality must be of JPEGs, got {quality} with reencode png: leave one out"
-            )
-        if quality is not None and not self.changes:
-            raise ValueError(
+        elif quality is not None and self.reencode is Encoding.PNG:
+            wrong = f"quality must be of JPEGs, got {quality} with reencode png: leave one out"
+        elif quality is not None and not self.changes:
+            wrong = (
                 f"quality must be of images that are encoded again, got {quality} alone: add"
                 " --reencode jpeg, --resize or --color"
             )
-        if self.pixels_dtype and (self.reencode or quality):
-            raise ValueError(
-                "reencode and quality must be left out where plain pixels are written, got"
-                f" {'quality' if self.reencode is None else 'reencode'}: leave it out"
-            )
+        elif self.pixels_dtype and (self.reencode or quality):
+            wrong = "reencode and quality must be left out where plain pixels are written"
+        if wrong:
+            raise ValueError(wrong)
 
     def for_pixels(self, dtype: str) -> "Conversion":
         """Return the conversion for a layout that wants plain pixels of a type, if it does."""
@@ -184,7 +168,7 @@ class Conversion:
         """Return the plan's options that decide bytes; none where nothing changes."""
         if not self.changes:
             return {}
-        codecs = codec_versions(converting=True)
+        codecs = codec_versions()
         asked = {"color": self.channels.value, "conversion_codecs": codecs}
         if self.resize is not None:
             in_box = self.resize.height_px is not None
@@ -200,7 +184,7 @@ class Conversion:
 NO_CONVERSION = Conversion()
 
 
-def codec_versions(*, converting: bool = False) -> str:
+def codec_versions() -> str:
     """Return the versions of all codecs that decide the bytes of turned or converted images."""
     import PIL
     from PIL import features
@@ -208,9 +192,8 @@ def codec_versions(*, converting: bool = False) -> str:
     turbo, ng = features.version("libjpeg_turbo"), features.version("zlib_ng")
     jpeg = f"libjpeg-turbo {turbo}" if turbo else f"libjpeg {features.version('jpg')}"
     png = f"zlib-ng {ng}" if ng else f"zlib {features.version('zlib')}"
-    others = ("webp", "avif", "libtiff", "littlecms2") if converting else ()
-    named = [f"{name} {features.version(name)}" for name in others]
-    return ", ".join([f"Pillow {PIL.__version__}", jpeg, png, *named])
+    others = [f"{name} {features.version(name)}" for name in _OTHER_CODECS]
+    return ", ".join([f"Pillow {PIL.__version__}", jpeg, png, *others])
 
 
 def convert_image(
@@ -227,15 +210,14 @@ def convert_image(
     is_changed = _is_changed(image.info, wanted, whole_px, conversion)
     if not is_changed and turn == 1:
         return image
+    window = Window(whole_px, wanted.crop)
     try:
+        require_size(*wanted.size_px, MAX_PIXELS)
         with decoding():
-            if not is_changed:
-                return _made(image, _turned(image, turn), turn)
-            require_size(*wanted.size_px, MAX_PIXELS)
-            window = Window(whole_px, wanted.crop)
             if conversion.pixels_dtype:
                 return _to_pixels(image, wanted, window, conversion, turn)
-            return _made(image, _encoded_again(image, wanted, conversion, turn), turn, window)
+            data = _encoded_again(image, wanted, conversion, turn, is_changed)
+            return _made(image, data, turn, window if is_changed else None)
     except BadImage as error:
         return error.fault
 
@@ -255,9 +237,7 @@ def convert_along(image: EncodedImage, photo: EncodedImage) -> EncodedImage | Im
     """
     try:
         with decoding():
-            if photo.turned != 1:
-                image = _turned_along(image, photo)
-            return _resized_along(image, photo)
+            return _along(image, photo)
     except BadImage as error:
         return error.fault
 
@@ -288,9 +268,6 @@ def _is_changed(
     return is_other or conversion.quality is not None
 
 
-# --- plain pixels and encoded pictures
-
-
 def _to_pixels(
     image: EncodedImage, wanted: Resized, window: Window, conversion: Conversion, turn: int
 ) -> EncodedImage:
@@ -318,16 +295,18 @@ def _to_pixels(
 
 
 def _encoded_again(
-    image: EncodedImage, wanted: Resized, conversion: Conversion, turn: int
+    image: EncodedImage, wanted: Resized, conversion: Conversion, turn: int, is_changed: bool
 ) -> bytes:
     own = Encoding.JPEG if image.info.format == "jpeg" else Encoding.PNG
     encoding = conversion.reencode or own
+    if not is_changed:
+        _require_no_loss(image)
     if encoding is Encoding.JPEG and max(wanted.size_px) > MAX_SIDE_PX:
         width_px, height_px = wanted.size_px
         what = f"{width_px} x {height_px} px, a JPEG has sides of up to {MAX_SIDE_PX}"
         raise too_many_pixels(what)
     stored = _as_stored(wanted, turn)
-    decoded = decode_image(image.data, image.info, _least_px(stored))
+    decoded = decode_image(image.data, image.info, _least_px(stored) if is_changed else None)
     picture = _in_colour(decoded.image, conversion.channels)
     if encoding is Encoding.JPEG or conversion.reencode is not None:
         picture = upper_bits(picture)
@@ -335,19 +314,33 @@ def _encoded_again(
         picture = over_white(picture)
     picture = _resampled(picture, stored, _box_px(decoded.shown_px, stored.crop))
     picture = _transposed(picture, turn)
-    metadata = decoded.metadata if turn == 1 else decoded.metadata.upright()
-    metadata = metadata.for_mode(picture.mode)
     picture.info = {}
+    options = decoded.metadata_for(picture.mode, upright=turn != 1)
     if encoding is Encoding.PNG:
-        return _saved(picture, "PNG", metadata)
-    return _saved(picture, "JPEG", metadata, quality=conversion.quality or DEFAULT_QUALITY)
+        return _saved(picture, "PNG", **options)
+    if not is_changed:
+        options["subsampling"] = _turned_subsampling(decoded.subsampling, turn)
+    return _saved(picture, "JPEG", quality=conversion.quality or DEFAULT_QUALITY, **options)
 
 
-def _saved(
-    picture: "Image.Image", file_format: str, metadata: Metadata = NO_METADATA, **options: Any
-) -> bytes:
+def _require_no_loss(image: EncodedImage) -> None:
+    """Refuse to turn a PNG that would lose frames or bits, where no other option wants that."""
+    traits = set(image.info.traits)
+    has_wide_channels = "16_bit" in traits and ("gray" not in traits or "alpha" in traits)
+    if image.info.format == "png" and (has_wide_channels or "animated" in traits):
+        what = "an animated PNG, or one of 16 bits in colour or with alpha"
+        raise unreadable(f"{what}, of which a turn would lose frames or bits")
+
+
+def _turned_subsampling(subsampling: int, turn: int) -> int:
+    if subsampling < 0 or (subsampling == _SUBSAMPLING_422 and turn in SWAPPING):
+        return _SUBSAMPLING_444  # Pillow writes no 4:4:0, and none that is rarer
+    return subsampling
+
+
+def _saved(picture: "Image.Image", file_format: str, **options: Any) -> bytes:
     out = io.BytesIO()
-    picture.save(out, file_format, **metadata.save_options(), **options)
+    picture.save(out, file_format, **options)
     return out.getvalue()
 
 
@@ -383,23 +376,13 @@ def _box_px(shown_px: tuple[float, float], crop: Crop | None) -> BoxPx:
 
 
 def _resampled(image: "Image.Image", wanted: Resized, box_px: BoxPx) -> "Image.Image":
-    import numpy as np
     from PIL import Image
 
     if image.size == wanted.size_px and wanted.crop is None:
         return image
-    if image.mode != "I;16":
-        return image.resize(wanted.size_px, Image.Resampling.BILINEAR, box_px)
-    found = image.convert("F").resize(wanted.size_px, Image.Resampling.BILINEAR, box_px)
-    return Image.fromarray(np.floor(np.asarray(found) + 0.5).clip(0, 65535).astype("<u2"))
-
-
-# --- turns of JPEGs and PNGs
-
-
-def _turned(image: EncodedImage, turn: int) -> bytes:
-    turned = _turned_png if image.info.format == "png" else _turned_jpeg
-    return turned(image.data, image.info, turn)
+    if image.mode == "I;16":
+        return Image.fromarray(pixels_of(image, wanted.size_px, box_px, "uint16")[:, :, 0])
+    return image.resize(wanted.size_px, Image.Resampling.BILINEAR, box_px)
 
 
 def _transposed(image: "Image.Image", turn: int) -> "Image.Image":
@@ -408,87 +391,27 @@ def _transposed(image: "Image.Image", turn: int) -> "Image.Image":
     return image if turn == 1 else image.transpose(Image.Transpose(_TURNS[turn]))
 
 
-def _turned_jpeg(data: bytes, info: ImageInfo, turn: int) -> bytes:
-    """Decode, turn and encode, with the same subsampling, EXIF and colour profile."""
-    from PIL import JpegImagePlugin
-
-    image = load(JpegImagePlugin.JpegImageFile, jpeg_for_decoder(data, MAX_PIXELS), info)
-    subsampling = JpegImagePlugin.get_sampling(image)
-    if subsampling < 0 or (subsampling == _SUBSAMPLING_422 and turn in SWAPPING):
-        subsampling = _SUBSAMPLING_444  # Pillow writes no 4:4:0, and none that is rarer
-    turned, metadata = _transposed(image, turn), jpeg_metadata(data).upright()
-    encoded = _saved(turned, "JPEG", metadata, quality=DEFAULT_QUALITY, subsampling=subsampling)
-    if image.mode == "CMYK" and "adobe" not in image.info:
-        # Without Adobe's segment inks are not inverted: neither those that were decoded nor these.
-        return encoded[:2] + encoded[2 + _ADOBE_BYTES :]
-    return encoded
-
-
-def _turned_png(data: bytes, info: ImageInfo, turn: int) -> bytes:
-    """Turn the pixels; samples, palette and other chunks stay as they are."""
-    if "animated" in info.traits:
-        raise unreadable("an animated PNG, of which one frame would be left once it is turned")
-    bits, colour_type = data[24], data[25]
-    if bits == 16 and colour_type != _GRAY_TYPE:
-        raise unreadable("a 16-bit PNG in colour or with alpha, of which a turn would lose 8 bits")
-    image = load_png(data, info)
-    if colour_type == _GRAY_TYPE and bits < 8:
-        image = _few_bits(image, bits)
-    turned = _transposed(image, turn)
-    options = {"bits": bits} if turned.mode == "P" else {}
-    encoded = _saved(turned, "PNG", NO_METADATA, **options)
-    pixels = b"".join(body for name, body in png_chunks(encoded) if name == b"IDAT")
-    pieces, have_pixels = [SIGNATURE], False
-    for name, body in png_chunks(data):
-        if name == b"IHDR":
-            body = struct.pack(">II", *turned.size) + body[8:12] + b"\0"  # not interlaced
-        elif name == b"eXIf":
-            prefix = b"Exif\0\0" if body.startswith(b"Exif\0\0") else b""
-            body = prefix + upright_exif(body.removeprefix(prefix))
-        elif name == b"pHYs" and turn in SWAPPING and len(body) == 9:
-            body = body[4:8] + body[:4] + body[8:]  # pixels a unit along each axis
-        elif name == b"IDAT":
-            if have_pixels:
-                continue
-            have_pixels, body = True, pixels
-        pieces.append(png_chunk(name, body))
-    return b"".join(pieces)
-
-
-def _few_bits(image: "Image.Image", bits: int) -> "Image.Image":
-    """Return gray of 1, 2 or 4 bits, which Pillow scales to 8, as a palette's, which it saves."""
-    import numpy as np
+def _along(image: EncodedImage, photo: EncodedImage) -> EncodedImage:
     from PIL import Image
 
-    samples = Image.fromarray(np.asarray(image.convert("L")) // (255 // ((1 << bits) - 1)))
-    samples.putpalette(bytes(3 << bits))
-    return samples
-
-
-# --- images of ids, with their photo
-
-
-def _turned_along(image: EncodedImage, photo: EncodedImage) -> EncodedImage:
-    if image.info.size_px != turn_size(photo.whole_size_px, photo.turned):
-        return image  # as the photo is viewed, or not of this photo
-    if image.info.format != "png":
-        raise unreadable("a panoptic image must be a PNG, to be turned without loss")
-    return _made(image, _turned(image, photo.turned), photo.turned)
-
-
-def _resized_along(image: EncodedImage, photo: EncodedImage) -> EncodedImage:
-    from PIL import Image
-
-    window, own_px = photo.window, image.info.size_px
-    is_rgb_png = image.info.format == "png" and image.data[24:26] == _RGB_OF_8_BITS
-    if window is None or not is_rgb_png:
+    if image.info.format != "png" or image.data[24:26] != _RGB_OF_8_BITS:
+        return image  # the layout refuses it
+    is_as_stored = image.info.size_px == turn_size(photo.whole_size_px, photo.turned)
+    turn = photo.turned if is_as_stored else 1
+    own_px = turn_size(image.info.size_px, turn)
+    size_px, window = own_px, photo.window
+    if window is not None and own_px == window.whole_size_px:
+        size_px = photo.info.size_px
+    elif window is not None and own_px == turn_size(window.whole_size_px, photo.info.orientation):
+        # Made of the picture as viewed.
+        size_px = turn_size(photo.info.size_px, photo.info.orientation)
+        back = inverse_orientation(photo.info.orientation)
+        window = Window(own_px, window.crop and unturn_box(*window.crop, back))
+    else:
+        window = None  # nothing changes, or it is not of this photo: the layout says so
+    if turn == 1 and window is None:
         return image
-    size_px, crop, orientation = photo.info.size_px, window.crop, photo.info.orientation
-    if own_px != window.whole_size_px:  # made of the picture as viewed, perhaps
-        if own_px != turn_size(window.whole_size_px, orientation):
-            return image  # not of this photo: the layout says so
-        size_px = turn_size(size_px, orientation)
-        crop = crop and unturn_box(*crop, inverse_orientation(orientation))
-    ids = load_png(image.data, image.info)
-    found = ids.resize(size_px, Image.Resampling.NEAREST, _box_px(ids.size, crop))
-    return _made(image, _saved(found, "PNG"), image.turned, Window(own_px, crop))
+    ids = _transposed(load_png(image.data, image.info), turn)
+    if window is not None:
+        ids = ids.resize(size_px, Image.Resampling.NEAREST, _box_px(own_px, window.crop))
+    return _made(image, _saved(ids, "PNG"), turn, window)

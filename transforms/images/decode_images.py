@@ -14,20 +14,14 @@ Pure functions of bytes. Limits have been applied to headers before any of these
 
 import contextlib
 import io
-import zlib
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from schemas.fields import ImageInfo
-from transforms.images.check_images import (
-    load,
-    load_png,
-    open_foreign,
-    require_same_size,
-)
+from transforms.images.check_images import load, load_png, open_foreign, require_same_size
 from transforms.images.exif import orientation_block, upright_exif
 from transforms.images.findings import MAX_PIXELS, unreadable
-from transforms.images.jpeg import jpeg_for_decoder, jpeg_profiles
-from transforms.images.png import png_chunks
+from transforms.images.jpeg import jpeg_for_decoder, jpeg_metadata
+from transforms.images.png import MAX_PROFILE_BYTES, png_metadata
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,58 +31,47 @@ if TYPE_CHECKING:
 BoxPx = tuple[float, float, float, float]
 """A part of an image: left, top, right, bottom in px, which may end within pixels."""
 
-_MAX_PROFILE_BYTES = 4 << 20
-_MAX_SEGMENT_BODY_BYTES = 65_533
-_EXIF_PREFIX, _ICC_PREFIX = b"Exif\0\0", b"ICC_PROFILE\0"
-_SPACE_OF_MODE = {"L": b"GRAY", "LA": b"GRAY", "I;16": b"GRAY", "RGB": b"RGB ", "RGBA": b"RGB "}
-_SAME_CHANNELS = {"La": "LA", "RGBa": "RGBA", "PA": "RGBA", "RGBX": "RGB", "YCbCr": "RGB"}
+
+_EXIF_PREFIX, _MAX_SEGMENT_BODY_BYTES = b"Exif\0\0", 65_533
+
+# Plain modes, with the colour space that a profile of theirs names (ICC.1:2022, table 19).
+_SPACES = {"L": b"GRAY", "LA": b"GRAY", "I;16": b"GRAY", "RGB": b"RGB ", "RGBA": b"RGB "}
+_PLAIN_MODES = {
+    **{"1": "L", "La": "LA", "P": "RGB", "RGBX": "RGB", "YCbCr": "RGB"},
+    **{"PA": "RGBA", "RGBa": "RGBA"},
+}
+_WITH_ALPHA = {"L": "LA", "RGB": "RGBA"}
 _SIXTEEN_BITS = frozenset({"I;16", "I;16B", "I;16L"})
-_GRAY_TYPE, _RGB_TYPE = 0, 2  # colour types of a PNG
-
-
-class Metadata(NamedTuple):
-    """EXIF and a colour profile, kept when an image is converted.
-
-    Attributes:
-        exif: TIFF block from its byte order mark on; empty for none.
-        icc: ICC profile; empty for none.
-    """
-
-    exif: bytes = b""
-    icc: bytes = b""
-
-    def for_mode(self, mode: str) -> Self:
-        """Return it without a profile of other channels than Pillow's mode has."""
-        space = self.icc[16:20]  # ICC.1:2022, table 19
-        return self if space == _SPACE_OF_MODE.get(mode) else self._replace(icc=b"")
-
-    def save_options(self) -> dict[str, bytes]:
-        """Return what Pillow's `save` takes; EXIF too large for a segment of JPEG is left out."""
-        exif = _EXIF_PREFIX + self.exif
-        fits = self.exif and len(exif) <= _MAX_SEGMENT_BODY_BYTES
-        return {"exif": exif if fits else b"", "icc_profile": self.icc}
-
-    def upright(self) -> Self:
-        """Return it for a picture that was turned upright."""
-        return self._replace(exif=upright_exif(self.exif))
-
-
-NO_METADATA = Metadata()
+_PALETTE_TYPE, _GRAY_ALPHA_TYPE = 3, 4  # colour types of a PNG
 
 
 class Decoded(NamedTuple):
-    """An image's pixels.
+    """An image's pixels, and the metadata that is kept on conversion.
 
     Attributes:
         image: picture of mode `L`, `LA`, `RGB`, `RGBA` or `I;16`, as stored: not turned.
-        metadata: EXIF, and the profile of these colours.
+        exif: TIFF block from its byte order mark on; empty for none.
+        icc: colour profile of the file; empty for none.
         shown_px: width and height of the picture on this grid, which may end within its last
             pixels where it was decoded smaller.
+        subsampling: chroma subsampling of a JPEG as Pillow numbers it; -1 for others.
     """
 
     image: "Image.Image"
-    metadata: Metadata
+    exif: bytes
+    icc: bytes
     shown_px: tuple[float, float]
+    subsampling: int = -1
+
+    def metadata_for(self, mode: str, *, upright: bool) -> dict[str, Any]:
+        """Return what Pillow's `save` takes for a picture of a mode that was made of this one.
+
+        A profile of other channels is left out, and so is EXIF that is too large for a JPEG.
+        """
+        exif = _EXIF_PREFIX + (upright_exif(self.exif) if upright else self.exif)
+        fits = self.exif and len(exif) <= _MAX_SEGMENT_BODY_BYTES
+        icc = self.icc if self.icc[16:20] == _SPACES[mode] else b""
+        return {"exif": exif if fits else b"", "icc_profile": icc}
 
 
 def decode_image(data: bytes, info: ImageInfo, least_px: tuple[int, int] | None = None) -> Decoded:
@@ -104,19 +87,15 @@ def decode_image(data: bytes, info: ImageInfo, least_px: tuple[int, int] | None 
         BadImage: when it is of a kind that is not decoded here.
         Exception: whatever a decoder raises; call it within `decoding`.
     """
-    shown_px: tuple[float, float] = info.size_px
     if info.format == "jpeg":
-        metadata = jpeg_metadata(data)
-        image, shown_px = _decode_jpeg(data, info, least_px)
+        decoded = _decode_jpeg(data, info, least_px)
     elif info.format == "png":
-        metadata, image = _png_metadata(data), _decode_png(data, info)
+        decoded = Decoded(_decode_png(data, info), *png_metadata(data), info.size_px)
     else:
-        image = _decode_other(data, info)
-        metadata = _metadata(orientation_block(info.orientation), image.info.get("icc_profile"))
-    if image.mode == "CMYK":
-        return Decoded(_from_inks(image, metadata.icc), metadata._replace(icc=b""), shown_px)
-    plain = _plain(image)
-    return Decoded(plain, metadata.for_mode(plain.mode), shown_px)
+        image, exif = _decode_other(data, info), orientation_block(info.orientation)
+        decoded = Decoded(image, exif, image.info.get("icc_profile") or b"", info.size_px)
+    icc = decoded.icc if len(decoded.icc) <= MAX_PROFILE_BYTES else b""
+    return decoded._replace(image=_plain(decoded.image, icc), icc=icc)
 
 
 def over_white(image: "Image.Image") -> "Image.Image":
@@ -172,108 +151,71 @@ def pixels_of(
     return np.ascontiguousarray(_of_type(pixels, largest, np.dtype(dtype)))
 
 
-def _metadata(exif: bytes, icc: bytes | None) -> Metadata:
-    return Metadata(exif, icc if icc and len(icc) <= _MAX_PROFILE_BYTES else b"")
-
-
-def jpeg_metadata(data: bytes) -> Metadata:
-    """Return the EXIF and the colour profile of a checked JPEG."""
-    bodies = jpeg_profiles(data, MAX_PIXELS)
-    exif = [body[len(_EXIF_PREFIX) :] for body in bodies if body.startswith(b"Exif\0")]
-    pieces = [body[len(_ICC_PREFIX) :] for body in bodies if body.startswith(_ICC_PREFIX)]
-    icc = b"".join(piece[2:] for piece in sorted(pieces, key=lambda piece: piece[:1]))
-    return _metadata(b"".join(exif), icc)
-
-
-def _png_metadata(data: bytes) -> Metadata:
-    found: dict[bytes, bytes] = {}
-    for name, body in png_chunks(data):
-        if name in (b"iCCP", b"eXIf"):
-            found.setdefault(name, body)
-    _, _, profile = found.get(b"iCCP", b"").partition(b"\0")
-    inflating = zlib.decompressobj()
-    try:
-        icc = inflating.decompress(profile[1:], _MAX_PROFILE_BYTES)
-    except zlib.error:
-        icc = b""
-    exif = found.get(b"eXIf", b"").removeprefix(_EXIF_PREFIX)
-    return Metadata(exif, icc if inflating.eof else b"")
-
-
-def _decode_jpeg(
-    data: bytes, info: ImageInfo, least_px: tuple[int, int] | None
-) -> tuple["Image.Image", tuple[float, float]]:
+def _decode_jpeg(data: bytes, info: ImageInfo, least_px: tuple[int, int] | None) -> Decoded:
     from PIL import ImageChops, JpegImagePlugin
 
     shown_px: tuple[float, float] = info.size_px
     bare = jpeg_for_decoder(data, MAX_PIXELS)
     with JpegImagePlugin.JpegImageFile(io.BytesIO(bare)) as image:
         require_same_size(image.size, info)
+        subsampling = JpegImagePlugin.get_sampling(image)
         if least_px is not None and (drafted := image.draft(None, least_px)) is not None:
             shown_px = drafted[1][2:]
         image.load()
-        if image.mode == "CMYK" and "adobe" not in image.info:  # Pillow takes all for Adobe's
-            return ImageChops.invert(image), shown_px
-        return image, shown_px
+        is_inverted = image.mode == "CMYK" and "adobe" not in image.info  # Pillow takes Adobe's
+        picture = ImageChops.invert(image) if is_inverted else image
+        return Decoded(picture, *jpeg_metadata(data), shown_px, subsampling)
 
 
 def _decode_png(data: bytes, info: ImageInfo) -> "Image.Image":
-    image, bits, colour_type = load_png(data, info, transparency=True), data[24], data[25]
-    found = image.info.get("transparency")
-    if found is not None and colour_type in (_GRAY_TYPE, _RGB_TYPE):
-        return _with_transparency(image, found, bits)
-    return image.convert("LA") if (bits, colour_type) == (16, 4) else image
-
-
-def _with_transparency(
-    image: "Image.Image", found: int | tuple[int, int, int], bits: int
-) -> "Image.Image":
-    """Return a PNG's gray or colours with alpha, 0 where they are the transparent one."""
+    """Return a PNG's picture; a transparent gray or colour is given in the picture's 8 bits."""
     import numpy as np
     from PIL import Image
 
+    image, bits, colour_type = load_png(data, info, transparency=True), data[24], data[25]
+    if bits == 16 and colour_type == _GRAY_ALPHA_TYPE:
+        return image.convert("LA")
+    found = image.info.get("transparency")
+    if found is None or colour_type == _PALETTE_TYPE:
+        return image
     if image.mode == "I;16":  # compared in all bits, as TensorFlow does
         opaque = Image.fromarray((np.asarray(image) != found).astype(np.uint8) * 255)
         return Image.merge("LA", (upper_bits(image), opaque))
     if isinstance(found, tuple):
-        red, green, blue = (value >> 8 if bits == 16 else value for value in found)
-        found = red, green, blue
-    else:
-        found = found * 255 // ((1 << bits) - 1)
-        image = image.convert("L")
-    image.info["transparency"] = found
-    return image.convert("RGBA" if image.mode == "RGB" else "LA")
+        image.info["transparency"] = tuple(v >> 8 if bits == 16 else v for v in found)
+        return image
+    image = image.convert("L")
+    image.info["transparency"] = found * 255 // ((1 << bits) - 1)
+    return image
 
 
 def _decode_other(data: bytes, info: ImageInfo) -> "Image.Image":
     from PIL import BmpImagePlugin, GifImagePlugin
 
-    if info.format in ("gif", "bmp"):
-        is_gif = info.format == "gif"
-        plugin = GifImagePlugin.GifImageFile if is_gif else BmpImagePlugin.BmpImageFile
-        return load(plugin, data, info)
+    if info.format == "gif":
+        return load(GifImagePlugin.GifImageFile, data, info)
+    if info.format == "bmp":
+        return load(BmpImagePlugin.BmpImageFile, data, info)
     with open_foreign(data, MAX_PIXELS) as image:
         require_same_size(image.size, info)
         image.load()
         return image
 
 
-def _plain(image: "Image.Image") -> "Image.Image":
+def _plain(image: "Image.Image", icc: bytes) -> "Image.Image":
     import numpy as np
     from PIL import Image
 
-    mode, transparent = image.mode, "transparency" in image.info
-    if mode in ("L", "RGB", "LA", "RGBA") and not transparent:
-        return image
-    if mode in ("L", "1"):
-        return image.convert("LA" if transparent else "L")
-    if mode in ("RGB", "P"):
-        return image.convert("RGBA" if transparent else "RGB")
-    if mode in _SIXTEEN_BITS:
+    if image.mode == "CMYK":
+        return _from_inks(image, icc)
+    if image.mode in _SIXTEEN_BITS:
         return Image.fromarray(np.asarray(image).astype("<u2"))
-    if mode in _SAME_CHANNELS:
-        return image.convert(_SAME_CHANNELS[mode])
-    raise unreadable(f"pixels of Pillow's mode {mode}, which are not converted")
+    mode = _PLAIN_MODES.get(image.mode, image.mode)
+    if "transparency" in image.info:
+        mode = _WITH_ALPHA.get(mode, mode)
+    if mode not in _SPACES:
+        raise unreadable(f"pixels of Pillow's mode {image.mode}, which are not converted")
+    return image if mode == image.mode else image.convert(mode)
 
 
 def _from_inks(image: "Image.Image", profile: bytes) -> "Image.Image":

@@ -11,11 +11,16 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from schemas.fields import ImageInfo
+from schemas.geometry.boxes import MAX_SIDE_PX
 from transforms.images.exif import read_exif
-from transforms.images.findings import damaged, require_size, too_many_pixels, truncated, unreadable
-
-MAX_SIDE_PX = 65_500
-"""libjpeg's JPEG_MAX_DIMENSION."""
+from transforms.images.findings import (
+    MAX_PIXELS,
+    damaged,
+    require_size,
+    too_many_pixels,
+    truncated,
+    unreadable,
+)
 
 MAX_SAMPLES = 2**29 - 1
 """TensorFlow refuses a JPEG of more samples (3 a pixel, or 4 with CMYK)."""
@@ -40,6 +45,7 @@ _WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xD8)})  # TEM and the restart m
 _SKIPPED = frozenset({0xDC, 0xFE, *range(0xE0, 0xF0)})  # DNL, comments, applications' segments
 _TABLES = frozenset({0xC4, 0xCC, 0xDB, 0xDD})  # Huffman, arithmetic, quantization, restarts
 _WITH_LENGTH = frozenset({_SOS, *_FRAMES, *_SKIPPED, *_TABLES})
+_EXIF, _ICC, _MPF = b"Exif\0\0", b"ICC_PROFILE\0", b"MPF\0"
 _JFIF, _ADOBE = 0xE0, 0xEE  # these two decide the colour space
 _SEGMENT_HEAD = struct.Struct(">BBH").unpack_from
 _FRAME_HEAD = struct.Struct(">BHHB").unpack_from
@@ -83,19 +89,13 @@ def read_jpeg(data: bytes, max_pixels: int) -> ImageInfo:
         BadImage: where the structure is broken, or the end marker is missing.
     """
     headers = _read_headers(data, max_pixels)
-    traits, orientation, has_exif = headers.traits, 1, False
-    for marker, start, end in headers.segments:
-        if marker not in (0xE1, 0xE2):
-            continue
-        body = data[start + 4 : end]
-        if body.startswith(b"Exif\0") and not has_exif:  # others are left over by editors
-            has_exif = True
-            orientation, of_exif = read_exif(body[6:])
-            traits.update(of_exif)
-        elif body.startswith(b"ICC_PROFILE\0"):
-            traits.add("icc_profile")
-        elif body.startswith(b"MPF\0"):
-            traits.add("multi_picture")
+    traits, orientation = headers.traits, 1
+    if exif := _bodies(data, headers, _EXIF):
+        orientation, of_exif = read_exif(exif[0])
+        traits.update(of_exif)
+    for prefix, trait in ((_ICC, "icc_profile"), (_MPF, "multi_picture")):
+        if _bodies(data, headers, prefix):
+            traits.add(trait)
     scan = headers.segments[-1].end
     is_whole = headers.has_one_scan and data.endswith(_END, scan) and "multi_picture" not in traits
     if not is_whole and _end_of_scans(data, headers) != len(data):
@@ -124,16 +124,21 @@ def jpeg_for_decoder(data: bytes, max_pixels: int) -> bytes:
     return b"".join([view[:2], *kept, scans])
 
 
-def jpeg_profiles(data: bytes, max_pixels: int) -> list[bytes]:
-    """Return the bodies of the segments of its first EXIF block and of its colour profile.
+def jpeg_metadata(data: bytes) -> tuple[bytes, bytes]:
+    """Return the first EXIF block and the colour profile of a checked JPEG, empty for none."""
+    headers = _read_headers(data, MAX_PIXELS)
+    pieces = sorted(_bodies(data, headers, _ICC), key=lambda piece: piece[:1])
+    exif = _bodies(data, headers, _EXIF)
+    return exif[0] if exif else b"", b"".join(piece[2:] for piece in pieces)
 
-    Raises:
-        BadImage: where the headers are broken.
-    """
-    segments = _read_headers(data, max_pixels).segments
-    bodies = [data[start + 4 : end] for _, start, end in segments]
-    exif = [body for body in bodies if body.startswith(b"Exif\0")]
-    return exif[:1] + [body for body in bodies if body.startswith(b"ICC_PROFILE\0")]
+
+def _bodies(data: bytes, headers: _Headers, prefix: bytes) -> list[bytes]:
+    """Return what follows a prefix in each segment that starts with it."""
+    return [
+        data[start + 4 + len(prefix) : end]
+        for _, start, end in headers.segments
+        if data.startswith(prefix, start + 4, end)
+    ]
 
 
 def _read_headers(data: bytes, max_pixels: int) -> _Headers:
@@ -182,11 +187,9 @@ def _read_segments(data: bytes, position: int, traits: set[str]) -> list[_Segmen
         if first != 0xFF or marker not in _WITH_LENGTH:
             position = _skip_to_marker(data, position, traits)
             continue
+        if length < 2:  # which does not even hold itself
+            raise damaged(f"segment ff{marker:02x} without a length at byte {position}")
         end = position + 2 + length
-        if length < 2:  # the length does not even hold itself; libjpeg skips such segments
-            if marker not in _SKIPPED:
-                raise damaged(f"segment ff{marker:02x} without a length at byte {position}")
-            end = position + 4
         if end > len(data):
             raise truncated(f"segment ff{marker:02x} ends at byte {end} of {len(data)}")
         segments.append(_Segment(marker, position, end))

@@ -6,7 +6,7 @@ that the pixels depend on, and what libpng, which TensorFlow decodes with, does 
 
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from schemas.fields import ImageInfo
@@ -21,8 +21,11 @@ MAX_SIDE_PX = 1_000_000
 MAX_PIXELS = 2**29 - 1
 """TensorFlow refuses a PNG of more pixels."""
 
-MAX_CHUNKS = 2**20
-"""Bounds the walk to about a second; encoders write one chunk per 8 kB and more."""
+MAX_CHUNKS = 2**18
+"""Bounds the walk's time and memory; encoders write one chunk per 8 kB and more."""
+
+MAX_PROFILE_BYTES = 4 << 20
+"""Size of the largest colour profile that is read."""
 
 _SURPLUS_BYTES = 2**20  # libpng and Pillow ignore pixels after the last row; a bomb is refused
 _INFLATE_BYTES = 2**20
@@ -40,18 +43,26 @@ _CHUNK_TRAITS = {b"tRNS": "alpha", b"acTL": "animated", b"iCCP": "icc_profile"}
 _KNOWN_CRITICAL = frozenset({b"IHDR", b"PLTE", b"IDAT", b"IEND"})
 
 # The first column and row of each pass of an interlaced image, and the steps between its pixels.
-_PASSES = (
-    (0, 0, 8, 8),
-    (4, 0, 8, 8),
-    (0, 4, 4, 8),
-    (2, 0, 4, 4),
-    (0, 2, 2, 4),
-    (1, 0, 2, 2),
-    (0, 1, 1, 2),
-)
+_FIRST_X, _FIRST_Y = (0, 4, 0, 2, 0, 1, 0), (0, 0, 4, 0, 2, 0, 1)
+_STEP_X, _STEP_Y = (8, 8, 4, 4, 2, 2, 1), (8, 8, 8, 4, 4, 2, 2)
+_PASSES = tuple(zip(_FIRST_X, _FIRST_Y, _STEP_X, _STEP_Y, strict=True))
 
 _CHUNK_HEAD = struct.Struct(">I4s").unpack_from
 _CHECKSUM = struct.Struct(">I").unpack_from
+
+
+class _Chunk(NamedTuple):
+    name: bytes
+    start: int
+    end: int
+
+    @property
+    def length(self) -> int:
+        """Size of its body in bytes."""
+        return self.end - self.start - 12
+
+    def body(self, data: bytes) -> bytes:
+        return data[self.start + 8 : self.end - 4]
 
 
 class _Header(NamedTuple):
@@ -76,42 +87,42 @@ def read_png(data: bytes, max_pixels: int) -> ImageInfo:
     Raises:
         BadImage: where a chunk is cut off, altered, missing, misplaced, or critical and unknown.
     """
-    header = _read_header(data, max_pixels)
+    header, chunks = _read_header(data, max_pixels), list(_chunks(data))
+    has_palette = header.colour_type == _PALETTE_TYPE
+    _require_order(chunks, has_palette)
+    first = {chunk.name: chunk for chunk in reversed(chunks)}
     channels, _, of_type = _COLOUR_TYPES[header.colour_type]
-    traits = {*of_type, *(["16_bit"] if header.bit_depth == 16 else [])}
+    traits = {*of_type, *(trait for name, trait in _CHUNK_TRAITS.items() if name in first)}
+    if has_palette:
+        # libpng ignores a tRNS that does not fit; TensorFlow counts that of palettes alone.
+        palette = first[b"PLTE"]
+        colours = min(palette.length // 3, 1 << header.bit_depth)
+        in_place = range(palette.end, first[b"IDAT"].start)
+        channels = 3 + any(
+            chunk.name == b"tRNS" and chunk.start in in_place and 0 < chunk.length <= colours
+            for chunk in chunks
+        )
+    if header.bit_depth == 16:
+        traits.add("16_bit")
     if header.interlace:
         traits.add("interlaced")
-    if header.colour_type == _PALETTE_TYPE:
-        channels = 3
-    orientation, end, colours, seen, before = 1, 0, 0, set[bytes](), b""
-    pixels_bytes = 0
-    for name, start, end in _chunks(data):
-        length = end - start - 12
-        if name == b"IDAT":
-            if before != name and name in seen:
-                raise damaged("other chunks between the pixels")
-            pixels_bytes += length
-        _require_place(name, length, header, seen)
-        if name in _CHUNK_TRAITS:
-            traits.add(_CHUNK_TRAITS[name])
-            # libpng ignores a tRNS that does not fit; TensorFlow counts that of palettes alone.
-            if name == b"tRNS" and b"IDAT" not in seen and 0 < length <= colours:
-                channels = 4
-        elif name == b"PLTE" and header.colour_type == _PALETTE_TYPE:
-            colours = min(length // 3, 1 << header.bit_depth)
-        elif name == b"eXIf" and name not in seen:
-            # Some writers copy the prefix along that EXIF has in JPEG.
-            block = data[start + 8 : end - 4].removeprefix(b"Exif\0\0")
-            orientation, exif_traits = read_exif(block)
-            traits.update(exif_traits)
-        seen.add(name)
-        before = name
-    if not pixels_bytes:
-        raise damaged("no pixels")
-    if end != len(data):
+    if chunks[-1].end != len(data):
         traits.add("trailing_bytes")
+    orientation, of_exif = read_exif(_exif(data, first))
     size_px = header.width_px, header.height_px
-    return ImageInfo("png", *size_px, orientation, tuple(sorted(traits)), channels)
+    return ImageInfo("png", *size_px, orientation, tuple(sorted({*traits, *of_exif})), channels)
+
+
+def png_metadata(data: bytes) -> tuple[bytes, bytes]:
+    """Return the EXIF block and the colour profile of a checked PNG, empty for none."""
+    first = {chunk.name: chunk for chunk in reversed(list(_chunks(data)))}
+    profile = first[b"iCCP"].body(data) if b"iCCP" in first else b""
+    inflate = zlib.decompressobj()
+    try:
+        icc = inflate.decompress(profile.partition(b"\0")[2][1:], MAX_PROFILE_BYTES)
+    except zlib.error:
+        icc = b""
+    return _exif(data, first), icc if inflate.eof else b""
 
 
 def png_for_decoder(data: bytes, *, transparency: bool = False) -> bytes:
@@ -129,30 +140,10 @@ def png_for_decoder(data: bytes, *, transparency: bool = False) -> bytes:
         BadImage: where the compressed pixels are damaged, or far too many.
     """
     kept = {*_KNOWN_CRITICAL, *([b"tRNS"] if transparency else [])}
-    chunks = [chunk for chunk in _chunks(data) if chunk[0] in kept]
-    pixels = [data[start + 8 : end - 4] for name, start, end in chunks if name == b"IDAT"]
+    chunks = [chunk for chunk in _chunks(data) if chunk.name in kept]
+    pixels = [chunk.body(data) for chunk in chunks if chunk.name == b"IDAT"]
     _require_pixels(pixels, _raw_bytes(_read_header(data, MAX_PIXELS)))
-    return b"".join([SIGNATURE, *(data[start:end] for _, start, end in chunks)])
-
-
-def png_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield name and body of every chunk through IEND.
-
-    Raises:
-        BadImage: where one is cut off or altered.
-    """
-    for name, start, end in _chunks(data):
-        yield name, data[start + 8 : end - 4]
-
-
-def png_chunk(name: bytes, body: bytes) -> bytes:
-    """Return a chunk: length, name, body, checksum.
-
-    >>> png_chunk(b"IEND", b"").hex()
-    '0000000049454e44ae426082'
-    """
-    checksum = zlib.crc32(body, zlib.crc32(name))
-    return b"".join([struct.pack(">I", len(body)), name, body, struct.pack(">I", checksum)])
+    return b"".join([SIGNATURE, *(data[chunk.start : chunk.end] for chunk in chunks)])
 
 
 def _read_header(data: bytes, max_pixels: int) -> _Header:
@@ -175,8 +166,8 @@ def _read_header(data: bytes, max_pixels: int) -> _Header:
     return header
 
 
-def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Yield name, start and end of every chunk through IEND, its checksum found right."""
+def _chunks(data: bytes) -> Iterator[_Chunk]:
+    """Yield every chunk through IEND, its checksum found right."""
     view, size, position = memoryview(data), len(data), len(SIGNATURE)
     for _ in range(MAX_CHUNKS):
         if position + 12 > size:
@@ -189,29 +180,37 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
             raise truncated(f"chunk {name!r} ends at byte {end} of {size}")
         if zlib.crc32(view[position + 4 : end - 4]) != _CHECKSUM(data, end - 4)[0]:
             raise damaged(f"wrong checksum of chunk {name!r} at byte {position}")
-        yield name, position, end
+        yield _Chunk(name, position, end)
         if name == b"IEND":
             return
         position = end
     raise damaged(f"more than {MAX_CHUNKS} chunks")
 
 
-def _require_place(name: bytes, length: int, header: _Header, seen: set[bytes]) -> None:
-    """Refuse a critical chunk that is unknown, repeated, or not where the pixels need it."""
-    if name == b"IDAT":
-        if header.colour_type == _PALETTE_TYPE and b"PLTE" not in seen:
-            raise damaged("no palette before the pixels")
-    elif name == b"IEND":
-        if b"IDAT" not in seen:
-            raise damaged("no pixels")
-    elif name in _KNOWN_CRITICAL:
-        if name in seen:
+def _require_order(chunks: Sequence[_Chunk], has_palette: bool) -> None:
+    """Refuse critical chunks that are unknown, repeated, missing, or not where pixels need them."""
+    names = [chunk.name for chunk in chunks]
+    for name in names:
+        if name[:1].isupper() and name not in _KNOWN_CRITICAL:
+            raise damaged(f"unknown critical chunk {name!r}")
+    for name in (b"IHDR", b"PLTE"):
+        if names.count(name) > 1:
             raise damaged(f"two {name!r} chunks")
-        is_needed = name == b"PLTE" and header.colour_type == _PALETTE_TYPE
-        if is_needed and (length % 3 or not 3 <= length <= 768):
-            raise damaged(f"palette of {length} bytes")
-    elif name[:1].isupper():
-        raise damaged(f"unknown critical chunk {name!r}")
+    if not any(chunk.length for chunk in chunks if chunk.name == b"IDAT"):
+        raise damaged("no pixels")
+    start, count = names.index(b"IDAT"), names.count(b"IDAT")
+    if names[start : start + count].count(b"IDAT") != count:
+        raise damaged("other chunks between the pixels")
+    if has_palette and b"PLTE" not in names[:start]:
+        raise damaged("no palette before the pixels")
+    palette_bytes = chunks[names.index(b"PLTE")].length if has_palette else 3
+    if palette_bytes % 3 or not 3 <= palette_bytes <= 768:
+        raise damaged(f"palette of {palette_bytes} bytes")
+
+
+def _exif(data: bytes, first: Mapping[bytes, _Chunk]) -> bytes:
+    """Return the first EXIF block; some writers copy the prefix along that it has in JPEG."""
+    return first[b"eXIf"].body(data).removeprefix(b"Exif\0\0") if b"eXIf" in first else b""
 
 
 def _raw_bytes(header: _Header) -> int:

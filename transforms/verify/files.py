@@ -6,7 +6,8 @@ from schemas.example_rules import FeatureFacts, Place, conflicts
 from schemas.faults import at_record, counted
 from schemas.features import Kind
 from schemas.parse_example import Values, parse_record
-from transforms.images.check_images import Check, ImageFault, check_image, looks_like_image
+from transforms.images.check_images import Check, check_image, looks_like_image
+from transforms.images.findings import ImageFault
 from transforms.storage import Access, find_uri
 from transforms.verify import Report
 from transforms.walk_frames import BadFrame, Record, open_records, walk_frames

@@ -15,7 +15,8 @@ from schemas.manifest import MANIFEST_NAME, Manifest, ShardEntry, index_names_of
 from schemas.parse_example import Sequences, Values, parse_record
 from schemas.tensors import BFLOAT16, Tensor, read_tensor
 from schemas.tfrecord import FRAME_BYTES
-from transforms.images.check_images import ImageFault, check_image, looks_like_image
+from transforms.images.check_images import check_image, looks_like_image
+from transforms.images.findings import ImageFault
 from transforms.storage import Access, Entry, Storage, find_uri, join_uri, open_storage
 from transforms.walk_frames import MAX_RECORD_BYTES, BadFrame, open_records, walk_frames
 
