@@ -118,7 +118,7 @@ template_given:
 metadata: setup
 	@$(PY) -m pipelines.flex_template --describe > metadata.json
 
-# A run on the real Dataflow: a worker killed, a scheduled launch, bytes compared. At most 20 minutes, the cleaning, and $$1.
+# A run on the real Dataflow: a worker killed, bytes compared. At most 20 minutes, the cleaning, and $$1.
 cloud-smoke: setup
 	@$(PY) -m tests.cloud_smoke --project "$(PROJECT)" --bucket "$(BUCKET)" --region "$(REGION)" \
 		$(if $(SERVICE_ACCOUNT),--service_account "$(SERVICE_ACCOUNT)") $(if $(MINUTES),--minutes "$(MINUTES)")

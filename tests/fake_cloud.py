@@ -7,7 +7,6 @@ the state FAKE_CLOUD_STATE if that is set.
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -63,16 +62,6 @@ def python(words: list[str]) -> None:
     run_pipeline(name, ["-m", "pipelines.coco", *ours], "JOB_STATE_RUNNING")
 
 
-def launch(name: str) -> None:
-    """Launch the template as the schedule's request says."""
-    request = json.loads((MADE / f"scheduler {name}").read_text())["launchParameter"]
-    assert Path(here(request["containerSpecGcsPath"])).exists()
-    parameters = [f"--{key}={here(value)}" for key, value in request["parameters"].items()]
-    run_pipeline(
-        request["jobName"], ["-m", "pipelines.flex_template", *parameters], "JOB_STATE_DONE"
-    )
-
-
 def storage(words: list[str]) -> None:
     """Copy, list and delete."""
     verb, paths = words[0], [Path(here(w)) for w in words[1:] if not w.startswith("--")]
@@ -86,28 +75,14 @@ def storage(words: list[str]) -> None:
 
 def dataflow(words: list[str]) -> None:
     """Tell of jobs, and cancel them."""
-    if words[:2] == ["flex-template", "build"]:
-        Path(here(words[2])).write_text("{}")
-    elif words[:2] == ["jobs", "list"]:
-        pattern = option(words, "filter").removeprefix("name").lstrip("=~").strip('"')
-        names = sorted(p.name for p in JOBS.glob("*") if re.search(pattern, p.name))
+    if words[:2] == ["jobs", "list"]:
+        names = [p.name for p in JOBS.glob(option(words, "filter").removeprefix("name="))]
         active = [n for n in names if state(n) == "JOB_STATE_RUNNING"]
         print(*(active if "--status=active" in words else names), sep="\n")
     elif words[:2] == ["jobs", "describe"]:
         print(os.environ.get("FAKE_CLOUD_STATE") or state(words[2]))
     elif words[:2] == ["jobs", "cancel"]:
         set_state(words[2], "JOB_STATE_CANCELLED")
-
-
-def scheduler(words: list[str]) -> None:
-    """Keep a schedule, run it, delete it."""
-    if words[1] == "create":
-        body = Path(option(words, "message-body-from-file")).read_text()
-        (MADE / f"scheduler {words[3]}").write_text(body)
-    elif words[1] == "run":
-        launch(words[2])
-    else:
-        (MADE / f"scheduler {words[2]}").unlink()
 
 
 def artifacts(words: list[str]) -> None:
@@ -136,7 +111,7 @@ def gcloud(words: list[str]) -> None:
         if tuple(words[: len(start)]) == start:
             print(answer)
             return
-    group = {f.__name__: f for f in (storage, dataflow, scheduler, artifacts, compute)}
+    group = {f.__name__: f for f in (storage, dataflow, artifacts, compute)}
     if words[0] in group:
         group[words[0]](words[1:])
 

@@ -60,34 +60,32 @@ def cloud(tmp_path: Path) -> Cloud:
 
 
 @pytest.mark.slow
-def test_all_three_runs_make_the_same_and_nothing_is_left(cloud: Cloud) -> None:
+def test_job_makes_the_same_bytes_and_nothing_is_left(cloud: Cloud) -> None:
     run = cloud.start()
     out, _ = run.communicate(timeout=100)
     assert run.returncode == 0, out
-    assert out.endswith("passed: both jobs made the bytes that were made here\n")
+    assert out.endswith("passed: the job made the bytes that were made here\n")
     assert cloud.left() == []
     name = out.split()[0]
     image = f"us-central1-docker.pkg.dev/my-project/{name}/beam-tfrec:1"
     assert cloud.calls("builds submit", f"--tag={image}")
-    assert cloud.calls("compute instances delete", f"{name}-a-11211200-ab12-harness-x1")
-    (created,) = cloud.calls("scheduler jobs create http")
-    assert "--oauth-service-account-email=1234-compute@developer.gserviceaccount.com" in created
+    assert cloud.calls("compute instances delete", f"{name}-11211200-ab12-harness-x1")
     checked, submitted = cloud.calls("-m pipelines.coco --runner=DataflowRunner")
+    assert "1234-compute@developer.gserviceaccount.com" in submitted
     assert checked == f"{submitted} --dry_run=True"
     makes = ("create", "delete", "rsync", "rm ", "submit", "run ", "cancel")
     making = [call for call in cloud.calls("gcloud ") if any(word in call for word in makes)]
-    assert len(making) > 10
+    assert len(making) > 5
     assert [call for call in making if "--project=my-project" not in call or name not in call] == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fails", ["builds submit", "compute instances delete"])
+@pytest.mark.parametrize("fails", ["builds submit", "instances delete"])
 def test_a_failure_is_printed_and_everything_deleted(cloud: Cloud, fails: str) -> None:
     run = cloud.start(FAKE_CLOUD_FAILS=fails)
     out, _ = run.communicate(timeout=100)
     assert run.returncode == 1
-    fault = out.splitlines()[-1]
-    assert fault.startswith("failed: ") and ("quota exceeded" in fault or "flex_template" in fault)
+    assert out.splitlines()[-1].startswith("failed: ")
     assert cloud.left() == []
 
 
