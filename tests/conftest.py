@@ -211,3 +211,17 @@ def _turned_pictures(odd: Path, folder: Path, categories: list[dict]) -> tuple[P
     annotations = folder / "turned.json"
     annotations.write_text(json.dumps(spec))
     return images, annotations
+
+
+@pytest.fixture(scope="module")
+def tfds() -> Iterator[Any]:
+    """TFDS, which must never look into its bucket: it does where it finds no dataset_info.json."""
+    import tensorflow_datasets
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("TFDS asked for its bucket")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tensorflow_datasets.core.DatasetInfo, "initialize_from_bucket", refuse)
+        patch.setattr("socket.socket.connect", refuse)
+        yield tensorflow_datasets

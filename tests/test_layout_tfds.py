@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from schemas.documents.tensorflow_files import (
-    TfdsSplit,
     dataset_info_json,
     features_json,
     label_files,
@@ -26,6 +25,7 @@ from tests.conftest import jpeg_bytes
 from tests.small_images import chunk, ihdr, png
 from tests.small_pictures import LABELS as PHOTO_LABELS
 from tests.small_pictures import built, image_of, object_at, sample_of, values_of
+from tests.test_tfds_metadata import manifest_of
 
 LABELS = {1: Label(0, "person", 1), 13: Label(1, "stop sign", 13), 92: Label(2, "banner", 92)}
 OBJECTS = (
@@ -125,19 +125,6 @@ def test_the_estimated_size_is_nearly_the_record_s() -> None:
 # --- by TFDS itself ---
 
 
-@pytest.fixture(scope="module")
-def tfds() -> Any:
-    import tensorflow_datasets
-
-    def refuse(*_: object) -> None:
-        raise AssertionError("TFDS asked for its bucket")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tensorflow_datasets.core.DatasetInfo, "initialize_from_bucket", refuse)
-        patch.setattr("socket.socket.connect", refuse)
-        yield tensorflow_datasets
-
-
 def coco_features(tfds: Any, config: str, folder: Path) -> Any:
     """Return the features of TFDS's own COCO without any download."""
     with pytest.MonkeyPatch.context() as patch:
@@ -149,8 +136,8 @@ def write(folder: Path, layout: TfdsLayout, records: list[bytes], names: list[st
     """Write one shard with its metadata, as a commit does."""
     data = b"".join(records)
     (folder / "train-00000-of-00001.tfrec").write_bytes(data)
-    info = dataset_info_json("coco", "1.0.0", "", [TfdsSplit("train", (len(records),), len(data))])
-    (folder / "dataset_info.json").write_text(info)
+    manifest = manifest_of("tfds", [len(records)], len(data))
+    (folder / "dataset_info.json").write_text(dataset_info_json(manifest))
     (folder / "features.json").write_text(features_json(layout.spec, len(names)))
     for name, text in label_files(layout.spec, names).items():
         (folder / name).write_text(text)

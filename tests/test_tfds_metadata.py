@@ -1,31 +1,29 @@
 """`features.json` and `dataset_info.json` as TFDS reads them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
-from schemas.documents.tensorflow_files import TfdsSplit, dataset_info_json, features_json
+from schemas.documents.tensorflow_files import dataset_info_json, features_json
 from schemas.features import Kind
+from schemas.manifest import Manifest, ShardEntry
+from schemas.shards import PLAIN
 from tests.test_features import DETECTION, RGB, detection_values, serialize
+from tests.test_manifest import MANIFEST
 
 NUM_EXAMPLES = 20
 SHARD_LENGTHS = (7, 7, 6)
-DESCRIPTION = 'Straßen "2017"\nof two lines'
 
 
-@pytest.fixture(scope="module")
-def tfds():
-    """TFDS, which must never look into its bucket: it does where it finds no dataset_info.json."""
-    import tensorflow_datasets
-
-    def refuse(*_):
-        raise AssertionError("TFDS asked for its bucket")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tensorflow_datasets.core.DatasetInfo, "initialize_from_bucket", refuse)
-        patch.setattr("socket.socket.connect", refuse)
-        yield tensorflow_datasets
+def manifest_of(layout: str, lengths: Sequence[int], shards_bytes: int) -> Manifest:
+    """Return a manifest of one split of shards with plain names."""
+    shards = [ShardEntry("", "train", n, n, 0, "", "") for n in lengths]
+    train = replace(MANIFEST.splits["train"], shards=len(lengths), bytes=shards_bytes)
+    plan = replace(MANIFEST.plan, options={"shard_names": PLAIN})
+    return replace(MANIFEST, layout=layout, plan=plan, splits={"train": train}, shards=shards)
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +33,8 @@ def detection_dir(tmp_path_factory) -> Path:
     shards = [records[:7], records[7:14], records[14:]]
     shards_bytes = write_shards(root, "train", shards)
     (root / "features.json").write_text(features_json(DETECTION))
-    split = TfdsSplit("train", SHARD_LENGTHS, shards_bytes)
-    info = dataset_info_json("coco_2017", "1.2.3", DESCRIPTION, [split])
-    (root / "dataset_info.json").write_text(info)
+    manifest = manifest_of("detection", SHARD_LENGTHS, shards_bytes)
+    (root / "dataset_info.json").write_text(dataset_info_json(manifest))
     return root
 
 
@@ -91,7 +88,8 @@ def test_tfds_reads_every_value(tfds, builder):
 
 def test_tfds_knows_the_description_and_the_splits(builder, detection_dir):
     info = builder.info
-    assert (info.full_name, info.description) == ("coco_2017/1.2.3", DESCRIPTION)
+    assert info.full_name == "beam_tfrec_detection/3.0.0"
+    assert info.description == "detection Examples written by beam-tfrec; see manifest.json."
     train = info.splits["train"]
     assert (train.num_examples, tuple(train.shard_lengths)) == (NUM_EXAMPLES, SHARD_LENGTHS)
     assert train.filenames == sorted(path.name for path in detection_dir.glob("*.tfrec"))

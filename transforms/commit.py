@@ -105,17 +105,19 @@ def commit(
     contents: dict[str, bytes] = {}
     if duplicates.lines:
         contents[DUPLICATES_NAME] = duplicates_jsonl(duplicates.lines)
-    contents |= {name: text.encode() for name, text in metadata_files(manifest, layout).items()}
+    has_names = layout.first_label_id == 0
+    texts = metadata_files(manifest, layout.spec, has_names=has_names)
+    contents |= {name: text.encode() for name, text in texts.items()}
     for name, data in contents.items():
         create_or_compare(output, name, data)
     documents = {CARD_NAME: data_card(manifest), CROISSANT_NAME: croissant_json(manifest)}
-    texts = {name: text.encode() for name, text in documents.items()}
-    for name, data in texts.items():
+    cards = {name: text.encode() for name, text in documents.items()}
+    for name, data in cards.items():
         create_or_leave(output, name, data)
     identities = {file.split: file.identity for file in files}
     listings = {root: tally.listing for root, tally in tallies}
     output.create(sources_name(job_digest(plan, identities, listings)), SOURCES_NOTE)
-    contents |= {PLAN_NAME: to_json(plan), REJECTED_NAME: rejected_lines, **texts}
+    contents |= {PLAN_NAME: to_json(plan), REJECTED_NAME: rejected_lines, **cards}
     sums = {name: file_sum(data) for name, data in contents.items()}
     manifest = msgspec.structs.replace(manifest, files=sums)
     check_claim(output, digest)

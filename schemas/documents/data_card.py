@@ -10,11 +10,12 @@ user's.
 """
 
 import hashlib
+import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from schemas.faults import FAULTS
-from schemas.features import Feature
+from schemas.features import Feature, Kind
 from schemas.labels import is_link
 from schemas.manifest import (
     DUPLICATES_NAME,
@@ -23,6 +24,7 @@ from schemas.manifest import (
     Label,
     Manifest,
     SplitSummary,
+    spec_of,
 )
 from schemas.shards import PLAIN
 
@@ -41,8 +43,11 @@ _SOURCES_BY_LAYOUT = {
         ("classification", "imagenet", "tutorial", "tensor"), "images in folders of classes"
     ),
 }
-_DTYPES = {"bytes": "tf.string", "float": "tf.float32", "int64": "tf.int64"}
-_DEFAULTS = {"bytes": 'b""', "float": "0.0", "int64": "0"}
+_PARSED_AS = {  # dtype, and what stands for an optional value that is not there
+    Kind.BYTES: ("tf.string", 'b""'),
+    Kind.FLOAT: ("tf.float32", "0.0"),
+    Kind.INT64: ("tf.int64", "0"),
+}
 _FILES = {
     f"`{MANIFEST_NAME}`": "shards, sums, features, classes and options; the commit",
     "`index/`": "key, offset, size, sources, labels, image size and number of objects of every"
@@ -56,21 +61,22 @@ _FILES = {
 _ROOT = 'root = "."  # where this file lies: a folder, or a gs:// URI'
 _PRINT_KEYS = """for record in dataset.take(1):
     print(record.keys())"""
-_TFDS = "TFDS"
-_WAYS = (
-    (
-        "tf.data",
-        "`pip install 'beam-tfrec[tensorflow]'`",
-        f"""import readers
+_WAYS = {
+    "tf.data": f"""\
+`pip install 'beam-tfrec[tensorflow]'`
+
+```python
+import readers
 
 {_ROOT}
 dataset = readers.load(root, "SPLIT", shuffle=True)  # or batch_size=8, see its help
-{_PRINT_KEYS}""",
-    ),
-    (
-        "tf.data, without this package",
-        "`pip install tensorflow`",
-        f"""import json
+{_PRINT_KEYS}
+```""",
+    "tf.data, without this package": f"""\
+`pip install tensorflow`
+
+```python
+import json
 import tensorflow as tf
 
 {_ROOT}
@@ -78,44 +84,40 @@ shards = json.load(tf.io.gfile.GFile(f"{{root}}/manifest.json"))["shards"]
 files = [f"{{root}}/{{s['file']}}" for s in shards if s["split"] == "SPLIT"]
 FEATURES
 dataset = tf.data.TFRecordDataset(files)
-dataset = dataset.map(lambda record: PARSE)""",
-    ),
-    (
-        "PyTorch",
-        "`pip install beam-tfrec torch`; no TensorFlow",
-        f"""import readers
+dataset = dataset.map(lambda record: PARSE)
+```""",
+    "PyTorch, Grain and others": f"""\
+`pip install beam-tfrec torch`; no TensorFlow. Grain takes `records` as a `MapDataset.source`.
+
+```python
+import readers
 from torch.utils.data import DataLoader
 
 {_ROOT}
 records = readers.open(root, "SPLIT")  # records[0]: NumPy arrays and bytes by key
 loader = DataLoader(records, batch_size=8, shuffle=True, collate_fn=list)
 for batch in loader:
-    print(len(batch))""",
-    ),
-    (
-        "Grain",
-        "`pip install beam-tfrec grain`",
-        f"""import grain
-import readers
+    print(len(batch))
+```""",
+    "TFDS": f"""\
+`pip install tensorflow tensorflow-datasets`
 
-{_ROOT}
-dataset = grain.MapDataset.source(readers.open(root, "SPLIT")).seed(0).shuffle()
-for record in dataset.slice(slice(8)):
-    print(record.keys())""",
-    ),
-    (
-        _TFDS,
-        "`pip install tensorflow tensorflow-datasets`",
-        f"""import tensorflow_datasets as tfds
+```python
+import tensorflow_datasets as tfds
 
 {_ROOT}
 builder = tfds.builder_from_directory(root)
 dataset = builder.as_dataset(split="SPLIT[:50%]")
-{_PRINT_KEYS}""",
-    ),
-)
-"""Title, what to install, and code of each way to read a data set."""
+{_PRINT_KEYS}
+```""",
+}
+"""What to install, and code, of each way to read a data set."""
 
+_NO_TFDS_SEQUENCES = "TFDS reads Examples alone, and these records are SequenceExamples."
+_NO_TFDS_NAMES = (
+    "`tfds.builder_from_directory` finds shards of plain names: write the data set with"
+    " `--shard_names plain`."
+)
 _PARSE = (
     "tf.io.parse_single_example(record, features)",
     "tf.io.parse_single_sequence_example(record, features, steps)",
@@ -219,12 +221,6 @@ def is_sealed(data: bytes) -> bool:
     return hashlib.sha256(blank).hexdigest().encode() == found[1]
 
 
-def is_read_by_tfds(manifest: Manifest) -> bool:
-    """Return whether TFDS finds the shards of a data set, and can read their records."""
-    is_plain = manifest.plan.options.get("shard_names") == PLAIN
-    return is_plain and not _is_sequence(manifest)
-
-
 def _cell(value: str | int) -> str:
     if isinstance(value, int):
         return f"{value:,}"
@@ -234,9 +230,9 @@ def _cell(value: str | int) -> str:
 def _what_it_is(manifest: Manifest) -> str:
     splits = manifest.splits.values()
     records, shards = sum(s.records for s in splits), sum(s.shards for s in splits)
-    message = "tf.train.SequenceExample" if _is_sequence(manifest) else "tf.train.Example"
+    message = "SequenceExample" if spec_of(manifest).is_sequence else "Example"
     return (
-        f"{records:,} records (`{message}`) in {shards:,} shards of uncompressed TFRecord,"
+        f"{records:,} records (`tf.train.{message}`) in {shards:,} shards of uncompressed TFRecord,"
         f" {sum(s.bytes for s in splits):,} bytes, written by beam-tfrec in format version"
         f" {manifest.format_version}.\n"
         f"`{MANIFEST_NAME}` names every shard with its size and checksums. It was written last:"
@@ -245,15 +241,17 @@ def _what_it_is(manifest: Manifest) -> str:
 
 
 def _splits(manifest: Manifest) -> Iterator[str]:
-    head = ("split", "records", "shards", "bytes", "samples in the sources")
-    rows: list[list[str | int]] = [
-        [
-            *(name, split.records, split.shards, split.bytes, split.listed),
-            *(split.annotations.written, split.annotations.listed),
-        ]
-        for name, split in manifest.splits.items()
-    ]
-    yield table((*head, "annotations written", "annotations in the sources"), rows)
+    columns = {
+        "records": "records",
+        "shards": "shards",
+        "bytes": "bytes",
+        "samples in the sources": "listed",
+        "annotations written": "annotations.written",
+        "annotations in the sources": "annotations.listed",
+    }
+    counts = operator.attrgetter(*columns.values())
+    rows = [(name, *counts(split)) for name, split in manifest.splits.items()]
+    yield table(("split", *columns), rows)
     if by := manifest.plan.options.get("split_by"):
         yield f"The splits were drawn by {escaped(by)}, see the options below."
     for pair in manifest.duplicates or ():
@@ -265,34 +263,31 @@ def _splits(manifest: Manifest) -> Iterator[str]:
 
 
 def _left_out(splits: Mapping[str, SplitSummary]) -> Iterator[str]:
-    rows = [(name, *row) for name, split in splits.items() for row in _fates(split)]
-    if rows:
+    """Yield the section of everything that is not as in the sources."""
+    rows: list[tuple[str, str, str, int]] = []
+    for name, split in splits.items():
+        fate = split.annotations
+        counts: Mapping[str, Mapping[str, int]] = {
+            "samples rejected": split.rejected,
+            "samples in earlier data sets": {"": split.earlier},
+            "samples excluded": {"on request": split.excluded},
+            "samples skipped": split.skipped,
+            "annotations dropped": fate.dropped,
+            "annotations lost": {"with their images": fate.lost},
+            "annotations in earlier data sets": {"": fate.earlier},
+            "annotations excluded": {"on request": fate.excluded},
+            "annotations skipped": fate.skipped,
+            "mended": split.repairs,
+            "unusual": split.traits,
+        }
+        for what, reasons in counts.items():
+            for reason, count in reasons.items():
+                meaning = f": {FAULTS[reason].meaning}" if reason in FAULTS else ""
+                rows.append((name, what, reason + meaning, count))
+    if rows := [row for row in rows if row[-1]]:
         yield "## What is not as in the sources"
         yield f"Every sample and annotation rejected or dropped is a line of `{REJECTED_NAME}`."
         yield table(("split", "what", "reason", "count"), rows)
-
-
-def _fates(split: SplitSummary) -> Iterator[tuple[str, str, int]]:
-    """Yield (what, reason, count) of everything that is not as in the sources."""
-    fate = split.annotations
-    counts: Mapping[str, Mapping[str, int]] = {
-        "samples rejected": split.rejected,
-        "samples in earlier data sets": {"": split.earlier},
-        "samples excluded": {"on request": split.excluded},
-        "samples skipped": split.skipped,
-        "annotations dropped": fate.dropped,
-        "annotations lost": {"with their images": fate.lost},
-        "annotations in earlier data sets": {"": fate.earlier},
-        "annotations excluded": {"on request": fate.excluded},
-        "annotations skipped": fate.skipped,
-        "mended": split.repairs,
-        "unusual": split.traits,
-    }
-    for what, reasons in counts.items():
-        for reason, count in reasons.items():
-            fault = FAULTS.get(reason)
-            if count:
-                yield what, f"{reason}: {fault.meaning}" if fault else reason, count
 
 
 def _classes(labels: Sequence[Label]) -> Iterator[str]:
@@ -308,18 +303,8 @@ def _classes(labels: Sequence[Label]) -> Iterator[str]:
 
 def _features(features: Sequence[Feature]) -> str:
     head = ("key", "type", "values", "content", "meaning, unit, order")
-    return table(
-        head,
-        [
-            (f.key, f.kind.value, _values(f), f.content.value.replace("_", " "), f.doc)
-            for f in features
-        ],
-    )
-
-
-def _values(feature: Feature) -> str:
-    values = "0 or more" if feature.repeated else "at most 1" if feature.optional else "1"
-    return f"{values} a step" if feature.per_step else values
+    rows = ((f.key, f.kind.value, f.num_values, f.content.value, f.doc) for f in features)
+    return table(head, rows)
 
 
 def _licenses(splits: Mapping[str, SplitSummary]) -> str:
@@ -359,25 +344,18 @@ def _reading(manifest: Manifest) -> Iterator[str]:
     if not manifest.shards:
         return
     yield "## How to read it"
-    for title, needs, code in _WAYS:
-        if title == _TFDS and not is_read_by_tfds(manifest):
-            continue
-        lines = code.replace("SPLIT", manifest.shards[0].split)
-        if "FEATURES" in code:
-            lines = lines.replace("PARSE", _PARSE[_is_sequence(manifest)])
-            lines = lines.replace("FEATURES", _spec(manifest.features))
-        yield f"### {title}\n\n{needs}\n\n```python\n{lines}\n```"
-    if _is_sequence(manifest):
-        yield f"### {_TFDS}\n\nTFDS reads Examples alone, and these records are SequenceExamples."
-    elif not is_read_by_tfds(manifest):
-        yield (
-            f"### {_TFDS}\n\n`tfds.builder_from_directory` finds shards of plain names: write the"
-            " data set with `--shard_names plain`."
-        )
-
-
-def _is_sequence(manifest: Manifest) -> bool:
-    return any(feature.per_step for feature in manifest.features)
+    spec = spec_of(manifest)
+    ways = dict(_WAYS)
+    if spec.is_sequence:
+        ways["TFDS"] = _NO_TFDS_SEQUENCES
+    elif manifest.plan.options.get("shard_names") != PLAIN:
+        ways["TFDS"] = _NO_TFDS_NAMES
+    for title, text in ways.items():
+        text = text.replace("SPLIT", manifest.shards[0].split)
+        if "FEATURES" in text:  # keys may be any text, such as PARSE
+            text = text.replace("PARSE", _PARSE[spec.is_sequence])
+            text = text.replace("FEATURES", _spec(manifest.features))
+        yield f"### {title}\n\n{text}"
 
 
 def _spec(features: Sequence[Feature]) -> str:
@@ -394,11 +372,9 @@ def _spec(features: Sequence[Feature]) -> str:
 
 
 def _parser(feature: Feature) -> str:
-    dtype = _DTYPES[feature.kind.value]
+    dtype, default = _PARSED_AS[feature.kind]
     if feature.repeated:
         return f"tf.io.RaggedFeature({dtype})"
     if feature.per_step:
         return f"tf.io.FixedLenSequenceFeature([], {dtype})"
-    if feature.optional:
-        return f"tf.io.FixedLenFeature([], {dtype}, {_DEFAULTS[feature.kind.value]})"
-    return f"tf.io.FixedLenFeature([], {dtype})"
+    return f"tf.io.FixedLenFeature([], {dtype}{f', {default}' if feature.optional else ''})"

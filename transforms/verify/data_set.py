@@ -7,7 +7,7 @@ import msgspec
 
 from schemas.documents.croissant import CROISSANT_NAME
 from schemas.documents.data_card import CARD_NAME, is_sealed
-from schemas.documents.tensorflow_files import metadata_of_spec
+from schemas.documents.tensorflow_files import metadata_files
 from schemas.example_rules import rules_of
 from schemas.faults import Rejected
 from schemas.manifest import (
@@ -79,7 +79,7 @@ def verify_around(
     try:
         rules = shard_rules(manifest, root, access, deep=deep)
         names = _names_of(manifest)
-        texts = metadata_of_spec(manifest, spec_of(manifest), has_names=False)
+        texts = metadata_files(manifest, spec_of(manifest), has_names=False)
     except ValueError as error:
         what = f"has values that no run of this program writes ({error})"
         report.find("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
