@@ -399,8 +399,7 @@ def test_a_jpeg_goes_to_the_decoder_without_metadata() -> None:
 def test_a_png_goes_to_the_decoder_without_metadata() -> None:
     head, split = ihdr(colour_type=3), chunk(b"IDAT", PIXELS[:4]) + chunk(b"IDAT", PIXELS[4:])
     data = png(head, chunk(b"gAMA"), PLTE, chunk(b"tRNS"), split, TEXT, end=IEND + b"trailing")
-    assert png_for_decoder(data) == png(head, PLTE, split)
-    assert png_for_decoder(data, transparency=True) == png(head, PLTE, chunk(b"tRNS"), split)
+    assert png_for_decoder(data) == png(head, PLTE, chunk(b"tRNS"), split)
 
 
 @pytest.mark.parametrize(

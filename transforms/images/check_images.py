@@ -80,7 +80,7 @@ def check_image(
     Raises:
         MemoryError, RecursionError, OSError: of the machine, not of the image; only where Pillow
             or libjpeg-turbo reads it.
-        ValueError: Pillow lacks a codec, or another library lets it tolerate truncated images.
+        ValueError: another library lets Pillow tolerate truncated images.
 
     >>> check_image(b"")
     ImageFault(code='E-IMG-EMPTY', detail='0 bytes')
@@ -161,34 +161,27 @@ def load(plugin: "type[ImageFile.ImageFile]", data: bytes, info: ImageInfo) -> "
         return image
 
 
-def load_png(data: bytes, info: ImageInfo, *, transparency: bool = False) -> "Image.Image":
+def load_png(data: bytes, info: ImageInfo) -> "Image.Image":
     """Return the decoded picture of a checked PNG, whose metadata no decoder sees."""
     from PIL import PngImagePlugin
 
-    bare = png_for_decoder(data, transparency=transparency)
-    return load(PngImagePlugin.PngImageFile, bare, info)
+    return load(PngImagePlugin.PngImageFile, png_for_decoder(data), info)
 
 
 def open_foreign(data: bytes, max_pixels: int) -> "Image.Image":
-    """Return a WebP, TIFF or AVIF opened by Pillow's plugin of that kind, none of it decoded.
+    """Return an image of `FOREIGN_KINDS` opened by Pillow's plugin of that kind, not decoded.
 
     Raises:
-        BadImage: when it is of no such format, or too large.
+        BadImage: when it is too large.
     """
-    from PIL import AvifImagePlugin, ImageFile, TiffImagePlugin, WebPImagePlugin, features
+    from PIL import AvifImagePlugin, ImageFile, TiffImagePlugin, WebPImagePlugin
 
-    kind = name_kind(data)
-    plugins: dict[str, tuple[type[ImageFile.ImageFile], str]] = {  # of `FOREIGN_KINDS`
-        "WebP": (WebPImagePlugin.WebPImageFile, "webp"),
-        "AVIF": (AvifImagePlugin.AvifImageFile, "avif"),
-        "TIFF": (TiffImagePlugin.TiffImageFile, "libtiff"),
+    plugins: dict[str, type[ImageFile.ImageFile]] = {
+        "WebP": WebPImagePlugin.WebPImageFile,
+        "AVIF": AvifImagePlugin.AvifImageFile,
+        "TIFF": TiffImagePlugin.TiffImageFile,
     }
-    if kind not in plugins:
-        raise unreadable(kind)
-    plugin, needed = plugins[kind]
-    if not features.check(needed):
-        raise ValueError(f"Pillow must be built with {needed} to convert {kind}, and is not")
-    image = plugin(io.BytesIO(data))
+    image = plugins[name_kind(data)](io.BytesIO(data))
     require_size(*image.size, max_pixels)
     return image
 

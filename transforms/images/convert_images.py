@@ -318,9 +318,12 @@ def _encoded_again(
     options = decoded.metadata_for(picture.mode, upright=turn != 1)
     if encoding is Encoding.PNG:
         return _saved(picture, "PNG", **options)
-    if not is_changed:
-        options["subsampling"] = _turned_subsampling(decoded.subsampling, turn)
-    return _saved(picture, "JPEG", quality=conversion.quality or DEFAULT_QUALITY, **options)
+    if is_changed:
+        return _saved(picture, "JPEG", quality=conversion.quality or DEFAULT_QUALITY, **options)
+    subsampling = decoded.subsampling
+    if subsampling < 0 or (subsampling == _SUBSAMPLING_422 and turn in SWAPPING):
+        subsampling = _SUBSAMPLING_444  # Pillow writes no 4:4:0, and none that is rarer
+    return _saved(picture, "JPEG", quality=DEFAULT_QUALITY, subsampling=subsampling, **options)
 
 
 def _require_no_loss(image: EncodedImage) -> None:
@@ -330,12 +333,6 @@ def _require_no_loss(image: EncodedImage) -> None:
     if image.info.format == "png" and (has_wide_channels or "animated" in traits):
         what = "an animated PNG, or one of 16 bits in colour or with alpha"
         raise unreadable(f"{what}, of which a turn would lose frames or bits")
-
-
-def _turned_subsampling(subsampling: int, turn: int) -> int:
-    if subsampling < 0 or (subsampling == _SUBSAMPLING_422 and turn in SWAPPING):
-        return _SUBSAMPLING_444  # Pillow writes no 4:4:0, and none that is rarer
-    return subsampling
 
 
 def _saved(picture: "Image.Image", file_format: str, **options: Any) -> bytes:

@@ -172,7 +172,7 @@ def _decode_png(data: bytes, info: ImageInfo) -> "Image.Image":
     import numpy as np
     from PIL import Image
 
-    image, bits, colour_type = load_png(data, info, transparency=True), data[24], data[25]
+    image, bits, colour_type = load_png(data, info), data[24], data[25]
     if bits == 16 and colour_type == _GRAY_ALPHA_TYPE:
         return image.convert("LA")
     found = image.info.get("transparency")

@@ -46,8 +46,8 @@ _SKIPPED = frozenset({0xDC, 0xFE, *range(0xE0, 0xF0)})  # DNL, comments, applica
 _TABLES = frozenset({0xC4, 0xCC, 0xDB, 0xDD})  # Huffman, arithmetic, quantization, restarts
 _WITH_LENGTH = frozenset({_SOS, *_FRAMES, *_SKIPPED, *_TABLES})
 _EXIF, _ICC, _MPF = b"Exif\0\0", b"ICC_PROFILE\0", b"MPF\0"
+_APP1, _APP2 = 0xE1, 0xE2
 _JFIF, _ADOBE = 0xE0, 0xEE  # these two decide the colour space
-_SEGMENT_HEAD = struct.Struct(">BBH").unpack_from
 _FRAME_HEAD = struct.Struct(">BHHB").unpack_from
 
 # A marker is 0xff with a byte that is neither 0x00 (a stuffed 0xff) nor 0xff (a fill byte). Restart
@@ -136,8 +136,8 @@ def _bodies(data: bytes, headers: _Headers, prefix: bytes) -> list[bytes]:
     """Return what follows a prefix in each segment that starts with it."""
     return [
         data[start + 4 + len(prefix) : end]
-        for _, start, end in headers.segments
-        if data.startswith(prefix, start + 4, end)
+        for marker, start, end in headers.segments
+        if marker in (_APP1, _APP2) and data.startswith(prefix, start + 4, end)
     ]
 
 
@@ -173,47 +173,38 @@ def _end_of_scans(data: bytes, headers: _Headers) -> int:
 
 
 def _read_segments(data: bytes, position: int, traits: set[str]) -> list[_Segment]:
-    """Return the segments through a scan's head (SOS) or the end marker (EOI)."""
+    """Return the segments through a scan's head (SOS) or the end marker (EOI).
+
+    Bytes between segments are skipped, as libjpeg's next_marker does.
+    """
     segments: list[_Segment] = []
     for _ in range(MAX_SEGMENTS):
-        if position + 4 > len(data):  # only the end marker is left, if any
-            found = _MARKER.search(data, position)
-            if found is None or found[0] != _END:
-                raise truncated(f"no end marker in {len(data)} bytes")
-            return [*segments, _Segment(_EOI, *found.span())]
-        first, marker, length = _SEGMENT_HEAD(data, position)
-        if first == 0xFF and marker == _EOI:
-            return [*segments, _Segment(_EOI, position, position + 2)]
-        if first != 0xFF or marker not in _WITH_LENGTH:
-            position = _skip_to_marker(data, position, traits)
+        found = _MARKER.search(data, position)
+        if found is None:
+            raise truncated(f"no end marker in {len(data)} bytes")
+        start, marker = found.start(), found[0][1]
+        if start > position and data[position:start].strip(b"\xff"):
+            traits.add("junk_bytes")
+        if marker == _EOI:
+            return [*segments, _Segment(_EOI, start, start + 2)]
+        if marker in _WITHOUT_LENGTH:
+            position = start + 2
             continue
-        if length < 2:  # which does not even hold itself
-            raise damaged(f"segment ff{marker:02x} without a length at byte {position}")
-        end = position + 2 + length
-        if end > len(data):
-            raise truncated(f"segment ff{marker:02x} ends at byte {end} of {len(data)}")
-        segments.append(_Segment(marker, position, end))
+        if marker in _UNREADABLE_FRAMES:
+            raise unreadable(f"JPEG process SOF{marker - 0xC0}: lossless or hierarchical")
+        if marker not in _WITH_LENGTH:
+            raise damaged(f"marker ff{marker:02x} at byte {start}")
+        if start + 4 > len(data):
+            raise truncated(f"no end marker in {len(data)} bytes")
+        position = start + 2 + int.from_bytes(data[start + 2 : start + 4], "big")
+        if position < start + 4:  # the length does not even hold itself
+            raise damaged(f"segment ff{marker:02x} without a length at byte {start}")
+        if position > len(data):
+            raise truncated(f"segment ff{marker:02x} ends at byte {position} of {len(data)}")
+        segments.append(_Segment(marker, start, position))
         if marker == _SOS:
             return segments
-        position = end
     raise damaged(f"more than {MAX_SEGMENTS} segments before a scan")
-
-
-def _skip_to_marker(data: bytes, position: int, traits: set[str]) -> int:
-    """Return the place of the next marker; skip other bytes, as libjpeg's next_marker does."""
-    first, marker = data[position : position + 2]
-    if first == 0xFF and marker in _WITHOUT_LENGTH:
-        return position + 2
-    if first == 0xFF and marker in _UNREADABLE_FRAMES:
-        raise unreadable(f"JPEG process SOF{marker - 0xC0}: lossless or hierarchical")
-    if first == 0xFF and marker not in (0x00, 0xFF):
-        raise damaged(f"marker ff{marker:02x} at byte {position}")
-    found = _MARKER.search(data, position)
-    if found is None:
-        raise truncated(f"no marker behind byte {position} of {len(data)}")
-    if data[position : found.start()].strip(b"\xff"):
-        traits.add("junk_bytes")
-    return found.start()
 
 
 def _read_frame(headers: _Headers, marker: int, body: bytes, max_pixels: int) -> None:

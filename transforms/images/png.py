@@ -125,22 +125,17 @@ def png_metadata(data: bytes) -> tuple[bytes, bytes]:
     return _exif(data, first), icc if inflate.eof else b""
 
 
-def png_for_decoder(data: bytes, *, transparency: bool = False) -> bytes:
-    """Return a PNG that was read with its header, palette and pixels only.
+def png_for_decoder(data: bytes) -> bytes:
+    """Return a PNG that was read with its header, palette, transparency and pixels only.
 
     Metadata does not touch the pixels, is what a decoder is most often attacked with, and makes
     Pillow refuse what libpng reads. Their number and checksum are proven here: Pillow
     reads neither to the end.
 
-    Args:
-        data: the file.
-        transparency: keep transparent colours too.
-
     Raises:
         BadImage: where the compressed pixels are damaged, or far too many.
     """
-    kept = {*_KNOWN_CRITICAL, *([b"tRNS"] if transparency else [])}
-    chunks = [chunk for chunk in _chunks(data) if chunk.name in kept]
+    chunks = [chunk for chunk in _chunks(data) if chunk.name in {*_KNOWN_CRITICAL, b"tRNS"}]
     pixels = [chunk.body(data) for chunk in chunks if chunk.name == b"IDAT"]
     _require_pixels(pixels, _raw_bytes(_read_header(data, MAX_PIXELS)))
     return b"".join([SIGNATURE, *(data[chunk.start : chunk.end] for chunk in chunks)])
