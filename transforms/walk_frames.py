@@ -2,7 +2,7 @@
 
 No length is believed: it is compared with what is left of the file, and a record beyond
 `MAX_RECORD_BYTES` is checksummed in pieces and not kept. Where a frame's header is damaged the walk
-goes on if it can know where the next one begins: by the data's checksum, or by an index.
+goes on if an index says where the next frame begins.
 Source of the format: tensorflow/core/lib/io/record_writer.h.
 """
 
@@ -10,8 +10,8 @@ import bisect
 import functools
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import google_crc32c
 
@@ -21,19 +21,14 @@ from transforms.storage import Entry, Storage
 MAX_RECORD_BYTES = 512 << 20
 """A larger record is checksummed, but its bytes are not returned."""
 UNKNOWN_SIZE = 2**63
-"""Of a file that is known to end only where it does."""
+"""Size of a file whose end is not known."""
 
 _PIECE_BYTES = 2 << 20
 _INFLATED_BYTES = 1 << 20
 _ZLIB_METHOD = 8
 _ANY_HEADER = 32 + zlib.MAX_WBITS  # of gzip or zlib
-_GUESSED_BYTES = 64 << 20  # a length whose checksum is wrong is tried up to here
-_CUT_OFF = "the file ends within the record"
 _LENGTH = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
-
-Buffer = Any
-"""Bytes, or a view of some that checksums take."""
 
 ReadSpan = Callable[[int, int], bytes]
 """Returns a file's bytes from the first number to before the second, fewer where it ends."""
@@ -72,44 +67,53 @@ class BadFrame(NamedTuple):
 
 
 def walk_frames(
-    read: ReadSpan,
-    size_bytes: int,
-    seen: Callable[[Buffer], object] | None = None,
-    starts: Sequence[int] = (),
+    pieces: Iterable[bytes], size_bytes: int, starts: Sequence[int] = ()
 ) -> Iterator[Record | BadFrame]:
     """Yield every record, and every frame that is none.
 
     Args:
-        read: reads the file.
-        size_bytes: of the file, or `UNKNOWN_SIZE`.
-        seen: gets all bytes of the file in their order and in buffers, as for a checksum.
+        pieces: bytes of the file, in their order.
+        size_bytes: size of the file, or `UNKNOWN_SIZE`.
         starts: offsets of its frames by an index, ascending, to go on at after a damaged one.
     """
-    window = _Window(read, size_bytes, seen)
+    file = _Forward(iter(pieces), size_bytes)
     offset = number = 0
-    while window.has(offset, 1):
-        found, following = _read_frame(window, offset, number)
+    while file.has(offset, 1):
+        found, following = _read_frame(file, offset, number)
         if following is None:
             place = bisect.bisect_right(starts, offset)
             if place == len(starts) or starts[place] >= size_bytes:
-                yield _with_rest(found, window)
+                assert isinstance(found, BadFrame)
+                is_known = size_bytes != UNKNOWN_SIZE
+                left = f"the last {size_bytes - offset} bytes of the file were not read"
+                yield found._replace(
+                    what=f"{found.what}; {left if is_known else 'what follows was not read'}"
+                )
                 break
             following, number = starts[place], place - 1
         yield found
         offset, number = following, number + 1
-    window.finish()
+
+
+def read_pieces(read: ReadSpan, size_bytes: int) -> Iterator[bytes]:
+    """Yield a file's bytes in pieces."""
+    for start in range(0, size_bytes, _PIECE_BYTES):
+        if piece := read(start, min(start + _PIECE_BYTES, size_bytes)):
+            yield piece
+        else:
+            break
 
 
 class OpenedRecords(NamedTuple):
     """The frames of a file, compressed or not.
 
     Attributes:
-        read: reads bytes of the frames.
+        pieces: bytes of the frames.
         size_bytes: their size, or `UNKNOWN_SIZE`.
         compression: `GZIP` or `ZLIB`; empty for none.
     """
 
-    read: ReadSpan
+    pieces: Iterator[bytes]
     size_bytes: int
     compression: str
 
@@ -121,9 +125,10 @@ def open_records(storage: Storage, file: Entry) -> OpenedRecords:
         return storage.read(file.name, file, (start, end))
 
     compression = _compression(read(0, min(HEADER_BYTES, file.size_bytes)))
-    if not compression:
-        return OpenedRecords(read, file.size_bytes, "")
-    return OpenedRecords(_Inflated(read, file.size_bytes).read, UNKNOWN_SIZE, compression)
+    pieces = read_pieces(read, file.size_bytes)
+    if compression:
+        return OpenedRecords(_inflate(pieces), UNKNOWN_SIZE, compression)
+    return OpenedRecords(pieces, file.size_bytes, "")
 
 
 def _compression(head: bytes) -> str:
@@ -137,37 +142,14 @@ def _compression(head: bytes) -> str:
     return "ZLIB" if is_deflate and int.from_bytes(head[:2], "big") % 31 == 0 else ""
 
 
-class _Inflated:
-    """The content of a compressed file. It holds one piece, which only moves forward."""
-
-    def __init__(self, read: ReadSpan, size_bytes: int) -> None:
-        self._pieces = _inflate(read, size_bytes)
-        self._base = 0
-        self._held = bytearray()
-
-    def read(self, start: int, end: int) -> bytes:
-        """Return a span of the content, fewer bytes where it ends."""
-        self._drop(start)
-        while self._base + len(self._held) < end and (piece := next(self._pieces, b"")):
-            self._held += piece
-            self._drop(start)
-        return bytes(self._held[: end - start]) if start == self._base else b""
-
-    def _drop(self, start: int) -> None:
-        dropped = min(start - self._base, len(self._held))
-        del self._held[:dropped]
-        self._base += dropped
-
-
-def _inflate(read: ReadSpan, size_bytes: int) -> Iterator[bytes]:
+def _inflate(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the content of a compressed file, whose members may be several.
 
     Raises:
         zlib.error: if it is damaged or cut off.
     """
     inflate = zlib.decompressobj(_ANY_HEADER)
-    for start in range(0, size_bytes, _INFLATED_BYTES):
-        data = read(start, min(start + _INFLATED_BYTES, size_bytes))
+    for data in pieces:
         while data:
             if inflate.eof:
                 inflate = zlib.decompressobj(_ANY_HEADER)
@@ -180,128 +162,78 @@ def _inflate(read: ReadSpan, size_bytes: int) -> Iterator[bytes]:
         yield piece
 
 
-def _with_rest(found: Record | BadFrame, window: "_Window") -> Record | BadFrame:
-    assert isinstance(found, BadFrame)
-    if window.size_bytes == UNKNOWN_SIZE:
-        return found._replace(what=f"{found.what}; what follows was not read")
-    left = window.size_bytes - found.offset
-    return found._replace(what=f"{found.what}; the last {left} bytes of the file were not read")
+class _Forward:
+    """A part of a file that is held; it only moves forward."""
 
-
-class _Window:
-    """A piece of a file that only moves on; each byte of the file is shown once on the way."""
-
-    def __init__(
-        self, read: ReadSpan, size_bytes: int, seen: Callable[[Buffer], object] | None
-    ) -> None:
+    def __init__(self, pieces: Iterator[bytes], size_bytes: int) -> None:
         self.size_bytes = size_bytes
-        self.piece = b""
-        self._read = read
-        self._seen = seen
+        self._pieces = pieces
         self._base = 0
-        self._shown = 0
+        self._held = bytearray()
 
     def has(self, offset: int, wanted: int) -> bool:
         """Move on to hold so many bytes from an offset, and return whether there are as many."""
-        if offset + wanted > self._base + len(self.piece):
-            self._show_to(offset)
-            end = min(offset + max(wanted, _PIECE_BYTES), self.size_bytes)
-            self._base, self.piece = offset, b""  # first, so that the new piece takes its memory
-            self.piece = self._read(offset, end) if offset < end else b""
-            self._show(self.piece, offset)
-        return offset + wanted <= self._base + len(self.piece)
+        while offset + wanted > self._base + len(self._held):
+            dropped = min(offset - self._base, len(self._held))
+            del self._held[:dropped]
+            self._base += dropped
+            if not (piece := next(self._pieces, b"")):
+                return False
+            self._held += piece
+        return True
 
-    def place(self, offset: int) -> int:
-        """Return where an offset is in the piece."""
-        return offset - self._base
+    def bytes_at(self, offset: int, size: int) -> bytes:
+        """Return bytes that are held."""
+        start = offset - self._base
+        with memoryview(self._held) as held:
+            return bytes(held[start : start + size])
 
     def left(self, offset: int) -> int:
-        """Return how many bytes there are from an offset on, or at least are at hand."""
+        """Return how many bytes there are from an offset on, or at least are held."""
         if self.size_bytes == UNKNOWN_SIZE:
-            return self._base + len(self.piece) - offset
+            return self._base + len(self._held) - offset
         return self.size_bytes - offset
 
-    def finish(self) -> None:
-        """Show what is left."""
-        if self.size_bytes != UNKNOWN_SIZE:
-            self._show_to(self.size_bytes)
 
-    def _show_to(self, offset: int) -> None:
-        """Show all bytes before an offset, also those that no frame holds."""
-        while self._seen is not None and self._shown < offset:
-            end = min(self._shown + _PIECE_BYTES, self.size_bytes)
-            if not (passed := self._read(self._shown, end)):
-                break
-            self._show(passed, self._shown)
-
-    def _show(self, piece: bytes, offset: int) -> None:
-        """Show what is new in a piece, whose first bytes may have been in the one before."""
-        if self._seen is not None and self._shown < offset + len(piece):
-            import numpy as np  # late: files without checksums of their own do without
-
-            # NumPy's slice copies nothing, and checksums take it.
-            self._seen(np.frombuffer(piece, np.uint8)[self._shown - offset :])
-            self._shown = offset + len(piece)
-
-
-def _read_frame(window: _Window, offset: int, number: int) -> tuple[Record | BadFrame, int | None]:
+def _read_frame(file: _Forward, offset: int, number: int) -> tuple[Record | BadFrame, int | None]:
     """Return what is at an offset, and where the next frame begins, None if that is not known."""
-    if not window.has(offset, HEADER_BYTES):
-        what = f"the file ends within a frame's header, after {window.left(offset)} bytes of it"
-        return BadFrame(number, offset, "E-VER-FRAME", what), None
-    size, crc = _LENGTH.unpack_from(window.piece, window.place(offset))
-    end = offset + FRAME_BYTES + size
-    is_there = end <= window.size_bytes
+
+    def bad(what: str, code: str = "E-VER-FRAME") -> BadFrame:
+        return BadFrame(number, offset, code, what)
+
+    if not file.has(offset, HEADER_BYTES):
+        left = file.left(offset)
+        return bad(f"the file ends within a frame's header, after {left} bytes of it"), None
+    size, crc = _LENGTH.unpack(file.bytes_at(offset, HEADER_BYTES))
     if crc != (wanted_crc := _length_crc(size)):
         what = f"the length {size} has the checksum {crc:08x}, not {wanted_crc:08x}"
-        is_whole = is_there and size <= _GUESSED_BYTES and window.has(offset, end - offset)
-        is_right = is_whole and not _data(window, offset, size)[1]
-        return BadFrame(number, offset, "E-VER-FRAME", what), end if is_right else None
-    if not is_there or (size <= MAX_RECORD_BYTES and not window.has(offset, end - offset)):
-        left = max(window.left(offset) - HEADER_BYTES, 0)
+        return bad(what), None
+    start, end, is_kept = (
+        offset + HEADER_BYTES,
+        offset + FRAME_BYTES + size,
+        size <= MAX_RECORD_BYTES,
+    )
+    data, data_crc, is_whole = b"", 0, end <= file.size_bytes
+    if is_whole and is_kept and (is_whole := file.has(offset, end - offset)):
+        data = file.bytes_at(start, size)
+        data_crc = google_crc32c.value(data)
+    while is_whole and not is_kept and start < end - _CRC.size:
+        wanted = min(_PIECE_BYTES, end - _CRC.size - start)
+        if is_whole := file.has(start, wanted):
+            data_crc = google_crc32c.extend(data_crc, file.bytes_at(start, wanted))
+        start += wanted
+    if not is_whole or not file.has(end - _CRC.size, _CRC.size):
+        left = max(file.left(offset) - HEADER_BYTES, 0)
         what = f"a record of {size} bytes is cut off: {left} bytes are left for it and its checksum"
-        return BadFrame(number, offset, "E-VER-FRAME", what), None
-    if size > MAX_RECORD_BYTES:
-        data, wrong = None, _wrong_in_pieces(window, offset + HEADER_BYTES, size)
-    else:
-        data, wrong = _data(window, offset, size)
-    if wrong:
-        code = "E-VER-FRAME" if wrong == _CUT_OFF else "E-VER-CRC"
-        return BadFrame(number, offset, code, wrong), end
-    return Record(number, offset, size, data), end
+        return bad(what), None
+    (given,) = _CRC.unpack(file.bytes_at(end - _CRC.size, _CRC.size))
+    if given != (wanted := masked_crc(data_crc)):
+        what = f"its data's checksum is {wanted:08x}, the frame's {given:08x}"
+        return bad(what, "E-VER-CRC"), end
+    return Record(number, offset, size, data if is_kept else None), end
 
 
 @functools.lru_cache(maxsize=4096)
 def _length_crc(size: int) -> int:
     """Return the checksum of a frame's length; those of a table's rows are often equal."""
     return masked_crc(google_crc32c.value(size.to_bytes(8, "little")))
-
-
-def _data(window: _Window, offset: int, size: int) -> tuple[bytes, str]:
-    """Return a record that is at hand, and what is wrong with its checksum, empty for nothing."""
-    start = window.place(offset) + HEADER_BYTES
-    data = window.piece[start : start + size]
-    return data, _wrong_checksum(google_crc32c.value(data), window.piece, start + size)
-
-
-def _wrong_in_pieces(window: _Window, at: int, size: int) -> str:
-    """Return what is wrong with the checksum of a record that is too large to be kept."""
-    crc, end = 0, at + size
-    while at < end:
-        wanted = min(_PIECE_BYTES, end - at)
-        if not window.has(at, wanted):
-            return _CUT_OFF
-        place = window.place(at)
-        crc = google_crc32c.extend(crc, window.piece[place : place + wanted])
-        at += wanted
-    if not window.has(end, _CRC.size):
-        return _CUT_OFF
-    return _wrong_checksum(crc, window.piece, window.place(end))
-
-
-def _wrong_checksum(crc: int, piece: bytes, place: int) -> str:
-    (given,) = _CRC.unpack_from(piece, place)
-    wanted = masked_crc(crc)
-    return (
-        "" if given == wanted else f"its data's checksum is {wanted:08x}, the frame's {given:08x}"
-    )

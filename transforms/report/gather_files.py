@@ -184,7 +184,7 @@ def _records(file: _File) -> Iterator[tuple[Record, Sequences]]:
     opened = open_records(file.storage, file.entry)
     file.compression = opened.compression
     try:
-        for frame in walk_frames(opened.read, opened.size_bytes):
+        for frame in walk_frames(opened.pieces, opened.size_bytes):
             if isinstance(frame, BadFrame):
                 file.notes["damaged record", ""] += 1
             elif frame.data is None:

@@ -31,7 +31,7 @@ def verify_file(uri: str, access: Access, *, deep: bool = False) -> Report:
     report, too_large = Report(files=1, bytes=file.size_bytes), 0
     opened = open_records(storage, file)
     try:
-        for found in walk_frames(opened.read, opened.size_bytes):
+        for found in walk_frames(opened.pieces, opened.size_bytes):
             if isinstance(found, BadFrame):
                 where = at_record(uri, found.number, found.offset)
                 report.find(found.code, where, found.what, RESTORE)

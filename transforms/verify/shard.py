@@ -20,7 +20,7 @@ from transforms.shard_index import (
 )
 from transforms.storage import Access, Storage, join_uri, open_storage
 from transforms.verify import RESTORE, Report, ShardRules, ShardTask, order_fault
-from transforms.walk_frames import BadFrame, Buffer, ReadSpan, walk_frames
+from transforms.walk_frames import BadFrame, ReadSpan, read_pieces, walk_frames
 
 _SOURCE_REMEDY = "restore it from a copy, or make the data set again"
 _OF_RECEIPTS = ("file", "split", "planned", "records", "bytes", "crc32c", "sha256")
@@ -83,7 +83,8 @@ def verify_bytes(
     """
     report, digests, too_large = Report(), _Digests(rules.hashes), 0
     by_offset = {row.offset: row for row in rows or ()}
-    for found in walk_frames(read, size_bytes, digests.add, sorted(by_offset)):
+    pieces = map(digests.add, read_pieces(read, size_bytes))
+    for found in walk_frames(pieces, size_bytes, sorted(by_offset)):
         row = by_offset.pop(found.offset, None)
         where = at_record(entry.file, found.number, found.offset, None if row is None else row.key)
         if isinstance(found, BadFrame):
@@ -99,6 +100,8 @@ def verify_bytes(
         if rows is not None and not is_like and "E-VER-INDEX" not in report.counts:
             said = "has no such record" if row is None else f"says {row.size} bytes"
             report.find("E-VER-INDEX", where, f"the index {said}, its frame has {frame_bytes}")
+    for _ in pieces:  # those that no frame holds
+        pass
     report.bytes = digests.bytes
     if not report.counts.keys() & {"E-VER-FRAME", "E-VER-CRC"}:
         if by_offset:
@@ -124,11 +127,12 @@ class _Digests:
         self._crc32c = 0
         self._sha256 = hashlib.sha256() if hashes else None
 
-    def add(self, data: Buffer) -> None:
+    def add(self, data: bytes) -> bytes:
         self.bytes += len(data)
         self._crc32c = google_crc32c.extend(self._crc32c, data)
         if self._sha256 is not None:
             self._sha256.update(data)
+        return data
 
     def wrong(self, entry: ShardEntry) -> Iterator[str]:
         found = [("CRC-32C", f"{self._crc32c:08x}", entry.crc32c)]

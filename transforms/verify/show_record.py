@@ -71,7 +71,7 @@ def records_of_file(uri: str, access: Access, first: int = 0) -> Iterator[FoundR
     opened = open_records(*find_uri(uri, access))
     number = end = 0
     try:
-        for found in walk_frames(opened.read, opened.size_bytes):
+        for found in walk_frames(opened.pieces, opened.size_bytes):
             number = found.number + 1
             if isinstance(found, BadFrame):
                 what = f"damaged, {found.what}"
@@ -157,7 +157,7 @@ def read_record(storage: Storage, file: Entry | None, offset: int, size: int) ->
     if size > MAX_RECORD_BYTES + FRAME_BYTES:
         raise ValueError("too large to be shown")
     frame = storage.read(file.name, file, (offset, end))
-    found = next(walk_frames(lambda start, end: frame[start:end], size))
+    found = next(walk_frames([frame], size))
     if isinstance(found, BadFrame):
         raise ValueError(f"damaged, {found.what}")
     if found.data is None or found.size + FRAME_BYTES != size:
