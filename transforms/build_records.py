@@ -1,23 +1,22 @@
 """Make the records of a shard: read the images, check and convert them, encode the Examples."""
 
 import hashlib
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from schemas.example import MAX_EXAMPLE_BYTES, encode_example_parts, encode_sequence_example_parts
-from schemas.faults import FAULTS, Scope, fault_line, printable
+from schemas.faults import FAULTS, Scope, fault_line
 from schemas.features import BoxForm, Kind, Roles
 from schemas.fields import RAW, EncodedImage, ImageInfo
 from schemas.layouts import Built, Labels, Layout, Unfit, labels_by_category
 from schemas.manifest import JobPlan
-from schemas.samples import Sample, is_panoptic
+from schemas.samples import Blob, Sample, is_panoptic
 from schemas.shards import ShardNames
 from schemas.tensors import tensor_shape
 from schemas.tfrecord import frame_record
 from transforms.gate import WorkerGate
-from transforms.images.check_images import Check, check_image
+from transforms.images.check_images import Check, check_image, one_line
 from transforms.images.convert_images import (
     NO_CONVERSION,
     Conversion,
@@ -27,14 +26,8 @@ from transforms.images.convert_images import (
 )
 from transforms.images.findings import ImageFault
 from transforms.sources.read_blobs import read_blob
-from transforms.storage import (
-    DEFAULT_ACCESS,
-    Access,
-    Storage,
-)
+from transforms.storage import DEFAULT_ACCESS, Access, Storage
 from transforms.storage.run_spool import RunSpool, payload_bytes
-
-_ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # of an object: another one in every run
 
 # Formats of which a conversion decodes less than `Check.DECODE` looks at: damaged data of a JPEG is
 # filled up, and of a GIF only the first frame is taken. PNGs are proven wherever they are decoded.
@@ -118,7 +111,9 @@ def record_maker(
             sample = job.spool.give(sample)
         with gate.working:
             if not layout.reads_images:
-                return build_record(sample, take_as_they_are(sample, contents), layout, labels)
+                files = zip(sample.blobs, contents, strict=True)
+                raw = [_image(blob, data, RAW) for blob, data in files]
+                return build_record(sample, raw, layout, labels)
             images = check_all(sample, contents, job.check, conversion)
             if isinstance(images, Unfit):
                 return images
@@ -149,17 +144,12 @@ def check_all(
         info = _or_unfit(check_image, data, check, takes_foreign=takes_foreign)
         if isinstance(info, (ImageFault, Unfit)):
             return Unfit(info.code, info.detail, place)
-        sha256 = hashlib.sha256(data).hexdigest()
-        images.append(EncodedImage(blob.name, data, sha256, info))
+        images.append(_image(blob, data, info))
     return images
 
 
-def take_as_they_are(sample: Sample, contents: Sequence[bytes]) -> list[EncodedImage]:
-    """Return a sample's blobs that are no image files, in their order."""
-    return [
-        EncodedImage(blob.name, data, hashlib.sha256(data).hexdigest(), RAW)
-        for blob, data in zip(sample.blobs, contents, strict=True)
-    ]
+def _image(blob: Blob, data: bytes, info: ImageInfo) -> EncodedImage:
+    return EncodedImage(blob.name, data, hashlib.sha256(data).hexdigest(), info)
 
 
 def num_decoded(
@@ -167,9 +157,8 @@ def num_decoded(
 ) -> int:
     """Return how many pixels `convert_all` may decode; 0 where it leaves all as they are."""
     turns = orientation is Orientation.UPRIGHT and any(i.info.orientation != 1 for i in images)
-    if not turns and not conversion.changes:
-        return 0
-    return sum(image.info.width_px * image.info.height_px for image in images)
+    decodes = turns or conversion.changes
+    return sum(i.info.width_px * i.info.height_px for i in images) if decodes else 0
 
 
 def convert_all(
@@ -240,27 +229,23 @@ def _or_unfit(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | Un
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        reason = (_ADDRESS.sub("0x", str(error)).splitlines() or [""])[0][:200]
-        return Unfit("E-EX-FAILED", printable(f"{type(error).__name__}: {reason}"))
+        return Unfit("E-EX-FAILED", one_line(error))
 
 
 def record_bytes(sample: Sample, layout: Layout, conversion: Conversion) -> int:
     """Return about the size of a sample's record; of plain pixels, where the layout wants them."""
-    listed_bytes = layout.record_bytes(sample)
-    if not layout.pixels_dtype:
-        return listed_bytes
-    pixels = conversion.for_pixels(layout.pixels_dtype)
-    files_bytes = [blob.read_bytes for blob in sample.blobs]
-    return listed_bytes - sum(files_bytes) + sum(map(pixels.pixels_bytes, files_bytes))
+    size = layout.record_bytes(sample)
+    if layout.pixels_dtype:
+        pixels = conversion.for_pixels(layout.pixels_dtype)
+        files_bytes = [blob.read_bytes for blob in sample.blobs]
+        size += sum(map(pixels.pixels_bytes, files_bytes)) - sum(files_bytes)
+    return size
 
 
 def bytes_in_flight(sample: Sample, conversion: Conversion) -> int:
     """Return about what a sample takes until it is written: its files, and its plain pixels."""
     files_bytes = [blob.read_bytes for blob in sample.blobs]
-    size = payload_bytes(sample) + sum(files_bytes)
-    return (
-        size + sum(map(conversion.pixels_bytes, files_bytes)) if conversion.pixels_dtype else size
-    )
+    return payload_bytes(sample) + sum(files_bytes) + sum(map(conversion.pixels_bytes, files_bytes))
 
 
 RecordValues = Mapping[str, tuple[Kind | None, Sequence]]

@@ -1,9 +1,9 @@
 """Boxes and points in pictures: clipped, normalised, turned, cropped and resized."""
 
 import enum
-import math
 import re
 import struct
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -30,6 +30,8 @@ _MIRROR_X = frozenset({2, 3, 7, 8})  # of the picture before the turn, to look u
 _MIRROR_Y = frozenset({3, 4, 6, 7})
 
 _FLOAT32_X4 = struct.Struct("<4f")
+
+_LARGEST = sys.float_info.max
 
 _BOX = re.compile(r"([1-9][0-9]{0,4})(?:x([1-9][0-9]{0,4}))?")
 
@@ -131,10 +133,11 @@ def check_bbox(bbox: object) -> tuple[str, str] | None:
     ('E-BOX-EMPTY', 'width 0 and height 4.0')
     """
     if not isinstance(bbox, (list, tuple)) or len(bbox) != 4:
-        return "E-BOX-SHAPE", f"bbox is {_shape_of(bbox)}, not four numbers"
+        found = f"{len(bbox)} values" if isinstance(bbox, (list, tuple)) else type(bbox).__name__
+        return "E-BOX-SHAPE", f"bbox is {found}, not four numbers"
     if not all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in bbox):
         return "E-BOX-SHAPE", "bbox holds something that is no number"
-    if not all(math.isfinite(_to_float(v)) for v in bbox):
+    if not all(abs(v) <= _LARGEST for v in bbox):  # which integers may exceed
         return "E-BOX-NOT-FINITE", "bbox holds a number that is not finite"
     if bbox[2] <= 0 or bbox[3] <= 0:
         return "E-BOX-EMPTY", f"width {bbox[2]} and height {bbox[3]}"
@@ -167,25 +170,19 @@ def place_box(
     ('E-BOX-OUTSIDE', 'x 100.0 to 105.0, y 0.0 to 5.0 in 100 x 100')
     """
     x, y, width, height = bbox_xywh_px
-    xmin, ymin = x / width_px, y / height_px
-    xmax, ymax = (x + width) / width_px, (y + height) / height_px
-    clipped = xmin < 0.0 or ymin < 0.0 or xmax > 1.0 or ymax > 1.0
-    if clipped or xmin >= 1.0 or ymin >= 1.0:
-        if xmin >= 1.0 or ymin >= 1.0 or xmax <= 0.0 or ymax <= 0.0:
-            where = f"x {x} to {x + width}, y {y} to {y + height} in {width_px} x {height_px}"
-            return "E-BOX-OUTSIDE", where
-        xmin, ymin, xmax, ymax = max(xmin, 0.0), max(ymin, 0.0), min(xmax, 1.0), min(ymax, 1.0)
-    if orientation != 1:
-        xmin, ymin, xmax, ymax = unturn_box(xmin, ymin, xmax, ymax, orientation)
-    if crop is not None:
-        xmin, ymin, xmax, ymax = cropped = crop_points((xmin, ymin, xmax, ymax), crop)
-        if xmin >= 1.0 or ymin >= 1.0 or xmax <= 0.0 or ymax <= 0.0:
-            where = f"x {x} to {x + width}, y {y} to {y + height} in {width_px} x {height_px}"
-            return "E-BOX-OUTSIDE", f"{where}, of which the rest is cut off"
-        xmin, ymin, xmax, ymax = max(xmin, 0.0), max(ymin, 0.0), min(xmax, 1.0), min(ymax, 1.0)
-        clipped = clipped or (xmin, ymin, xmax, ymax) != tuple(cropped)
-    rounded = _FLOAT32_X4.pack(xmin, ymin, xmax, ymax)  # the one rounding
-    xmin, ymin, xmax, ymax = _FLOAT32_X4.unpack(rounded)
+    box = x / width_px, y / height_px, (x + width) / width_px, (y + height) / height_px
+    shown = _clip(box)
+    clipped, cut = shown != box, ""
+    if shown is not None and orientation != 1:
+        shown = unturn_box(*shown, orientation)
+    if shown is not None and crop is not None:
+        left, top, right, low = crop_points(shown, crop)
+        shown, cut = _clip((left, top, right, low)), ", of which the rest is cut off"
+        clipped = clipped or shown != (left, top, right, low)
+    if shown is None:
+        where = f"x {x} to {x + width}, y {y} to {y + height} in {width_px} x {height_px}"
+        return "E-BOX-OUTSIDE", f"{where}{cut}"
+    xmin, ymin, xmax, ymax = _FLOAT32_X4.unpack(_FLOAT32_X4.pack(*shown))  # the one rounding
     if not (xmin < xmax and ymin < ymax):
         return "E-BOX-EMPTY", f"width {width} and height {height} vanish in float32"
     return PlacedBox(xmin, ymin, xmax, ymax, clipped)
@@ -333,15 +330,12 @@ def resized(size_px: tuple[int, int], resize: Resize | None, mode: ResizeMode) -
     return Resized(box, (0.0, top, 1.0, 1.0 - top))
 
 
-def _to_float(value: float) -> float:
-    try:
-        return float(value)
-    except OverflowError:  # an integer beyond float64
-        return math.inf
-
-
-def _shape_of(bbox: object) -> str:
-    return f"{len(bbox)} values" if isinstance(bbox, (list, tuple)) else type(bbox).__name__
+def _clip(box: Crop) -> Crop | None:
+    """Return the part of a box within [0, 1], None for nothing."""
+    xmin, ymin, xmax, ymax = box
+    if xmin >= 1.0 or ymin >= 1.0 or xmax <= 0.0 or ymax <= 0.0:
+        return None
+    return max(xmin, 0.0), max(ymin, 0.0), min(xmax, 1.0), min(ymax, 1.0)
 
 
 def _fit(size_px: tuple[int, int], box_px: tuple[int, int]) -> tuple[int, int]:

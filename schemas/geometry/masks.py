@@ -307,14 +307,10 @@ def _strips_of_ids(
 
 def _needed_chunks(png: bytes) -> bytes:
     """Return a PNG without metadata, which decoders are most often attacked with."""
-    view, start = memoryview(png), len(_SIGNATURE)
-    kept = [view[:start]]
-    while start < len(png):
-        end = start + 12 + int.from_bytes(view[start : start + 4], "big")
-        name = bytes(view[start + 4 : start + 8])
+    kept, name, start = [_SIGNATURE], b"", len(_SIGNATURE)
+    while name != b"IEND":
+        length, name = struct.unpack_from(">I4s", png, start)
         if name in _NEEDED:
-            kept.append(view[start:end])
-        if name == b"IEND":
-            break
-        start = end
+            kept.append(png[start : start + 12 + length])
+        start += 12 + length
     return b"".join(kept)
