@@ -9,7 +9,7 @@ import pytest
 from schemas.features import Feature, FeatureSpec, Kind
 from schemas.layouts.detection import GROUPS, DetectionLayout
 from schemas.layouts.groups import FeatureGroup, choose_groups
-from schemas.layouts.pictures import FunctionLayout
+from schemas.layouts.pictures import Picture, PictureLayout
 from schemas.manifest import Label
 from tests.small_pictures import built, image_of, object_at, sample_of, values_of
 
@@ -195,8 +195,12 @@ def test_a_category_that_lvis_does_not_know_is_left_out_and_counted() -> None:
 def test_values_are_those_of_the_spec(values: dict[str, list], message: str) -> None:
     """Others would be lost, or parsed by no reader of the spec."""
     photo, x = Feature("photo", Kind.BYTES, False, "the file"), Feature("x", Kind.FLOAT, True, "x")
-    layout = FunctionLayout(
-        features=FeatureSpec("mine", (photo, x)), make_values=lambda picture: values
-    )
+
+    class Mine(PictureLayout):
+        spec = FeatureSpec("mine", (photo, x))
+
+        def values(self, picture: Picture) -> dict[str, list]:
+            return values
+
     with pytest.raises(ValueError, match=message):
-        layout.build(sample_of(9, 9), [image_of(9, 9)], {})
+        Mine().build(sample_of(9, 9), [image_of(9, 9)], {})

@@ -12,9 +12,8 @@ import pytest
 from pipelines import coco
 from pipelines.coco import LAYOUTS
 from schemas.features import FeatureSpec
-from schemas.layouts.pictures import FunctionLayout, PictureLayout
+from schemas.layouts.pictures import PictureLayout
 from tests.coco_command import MakeCoco, Sources, check_committed, examples, value
-from tests.small_pictures import built, image_of, sample_of, values_of
 
 DOC = (Path(__file__).resolve().parent.parent / "docs" / "layouts.md").read_text()
 MakePipeline = Callable[[], beam.Pipeline]
@@ -51,17 +50,6 @@ def test_a_layout_of_the_users_own(
     for example in examples(out):
         assert value(example, "people/bbox") == [1.5, 2.0, 10.0, 12.25]
         assert value(example, "photo")[0] in photos
-
-
-def make_values(picture):
-    return {"photo": [picture.image.data], "people/bbox": []}
-
-
-def test_a_layout_of_one_function(people: PictureLayout) -> None:
-    layout = FunctionLayout(features=people.spec, make_values=make_values)
-    assert (layout.name, layout.spec) == ("people", people.spec)
-    found = built(layout, sample_of(100, 50), image_of(100, 50))
-    assert values_of(found) == {"photo": [b"\xff\xd8\xff"], "people/bbox": []}
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

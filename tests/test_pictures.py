@@ -12,7 +12,7 @@ from PIL import Image
 import readers
 from readers.pictures import SIDE_PX, draw_record
 from schemas.features import Feature, FeatureSpec, Kind
-from schemas.layouts.classification import PAIRS
+from schemas.layouts.classification import PairsLayout
 from schemas.layouts.detection import DetectionLayout
 from schemas.layouts.tfds import KerasLayout, TfdsLayout
 from tests.coco_command import committed
@@ -95,7 +95,7 @@ def test_names_have_colors_and_are_written() -> None:
     ids=["large", "16 bits"],
 )
 def test_pictures_fit_a_screen(data: bytes, size: tuple[int, int], pixel: Any) -> None:
-    image = draw_record({"lr": b"", "hr": data}, PAIRS, {})
+    image = draw_record({"lr": b"", "hr": data}, PairsLayout().spec, {})
 
     assert (image.size, image.getpixel((0, 0))) == (size, pixel)
 
@@ -104,8 +104,8 @@ def test_pictures_fit_a_screen(data: bytes, size: tuple[int, int], pixel: Any) -
     ("record", "spec", "what"),
     [
         ({"x": floats(1)}, FeatureSpec("t", (Feature("x", Kind.FLOAT, True, "x"),)), "layout 't'"),
-        ({"lr": b"no image"}, PAIRS, "that Pillow decodes"),
-        ({"lr": picture()[:60]}, PAIRS, "that Pillow decodes"),
+        ({"lr": b"no image"}, PairsLayout().spec, "that Pillow decodes"),
+        ({"lr": picture()[:60]}, PairsLayout().spec, "that Pillow decodes"),
     ],
 )
 def test_what_is_no_picture_is_an_error(record: dict, spec: FeatureSpec, what: str) -> None:

@@ -23,12 +23,11 @@ from schemas.columns import parse_type
 from schemas.features import Content, Feature, FeatureSpec, Kind
 from schemas.layouts.arrays import ArraysLayout, Encoding
 from schemas.layouts.classification import (
-    CLASSIFICATION,
-    IMAGENET,
-    PAIRS,
-    PAIRS_OF_TENSORS,
-    TENSOR,
-    TUTORIAL,
+    ClassificationLayout,
+    ImagenetLayout,
+    PairsLayout,
+    TensorLayout,
+    TutorialLayout,
 )
 from schemas.layouts.detection import DetectionLayout
 from schemas.layouts.table import TableLayout
@@ -65,12 +64,12 @@ SPECS = {
     ).spec,
     "keras": KerasLayout().spec,
     "tfds": TfdsLayout(features=("boxes", "panoptic")).spec,
-    "classification": CLASSIFICATION,
-    "imagenet": IMAGENET,
-    "tutorial": TUTORIAL,
-    "tensor": TENSOR,
-    "pairs": PAIRS,
-    "pairs of tensors": PAIRS_OF_TENSORS,
+    "classification": ClassificationLayout().spec,
+    "imagenet": ImagenetLayout().spec,
+    "tutorial": TutorialLayout().spec,
+    "tensor": TensorLayout().spec,
+    "pairs": PairsLayout().spec,
+    "pairs of tensors": PairsLayout(tensors=True).spec,
     "arrays": ArraysLayout(dtype="uint8", label=Kind.BYTES, others=(("x", Kind.FLOAT),)).spec,
     "arrays of any rank": ArraysLayout(Encoding.RAW, "float32", pictures=False).spec,
     "table": TableLayout(columns=FLAT_COLUMNS).spec,

@@ -12,13 +12,16 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from schemas.annotations.coco import BadAnnotation
 from schemas.example import FeatureListValues, FeatureValues
-from schemas.features import Content, Feature, FeatureSpec
+from schemas.features import Content, Feature, FeatureSpec, Kind
 from schemas.fields import EncodedImage
 from schemas.manifest import Label
 from schemas.samples import Sample
 
 PIXEL_DTYPES = ("uint8", "uint16", "float16", "float32", "float64")
 """What plain pixels can be, as `tf.image.convert_image_dtype` makes them: floats are in [0, 1]."""
+
+Values = Mapping[str, Sequence]
+"""The values of an Example's features by key, in lists, single ones too."""
 
 Labels = Mapping[int | str, Label]
 """Per category id of the annotation files the label that records hold; it is found by its name
@@ -80,10 +83,15 @@ class Unfit(NamedTuple):
 
 
 class AttributeValues:
-    """Gives attributes of a sample, or of each of its objects, as values; text is UTF-8."""
+    """Gives attributes of a sample, or of each of its objects, as values; text is UTF-8.
+
+    Attributes:
+        features: whose values it gives.
+    """
 
     def __init__(self, paths: Mapping[Feature, str], *, of_objects: bool = False) -> None:
         """Take the path of each feature's attribute, such as `image.info.height_px`."""
+        self.features = tuple(paths)
         self._getters = {feature.key: attrgetter(path) for feature, path in paths.items()}
         self._texts = [feature.key for feature in paths if feature.content is Content.TEXT]
         self._of_objects = of_objects
@@ -174,3 +182,26 @@ class Layout:
     ) -> Built | Unfit:
         """Return the Example's values from the sample and its images, in its blobs' order."""
         raise NotImplementedError
+
+    def typed(self, values: Values) -> FeatureValues:
+        """Return the values of all features with their kinds, in the encoder's order.
+
+        Raises:
+            ValueError: when some would be lost, or no reader of the spec could parse them.
+        """
+        if len(values) != len(self._kinds):
+            differing = sorted({feature.key for feature in self.spec.features} ^ values.keys())
+            raise ValueError(f"values and spec must have the same keys, differ in {differing}")
+        for key in self._single_keys:
+            if len(values[key]) != 1:
+                raise ValueError(f"{key} must be a list of one value, got {len(values[key])}")
+        return {key: (kind, values[key]) for key, kind in self._kinds}
+
+    @cached_property
+    def _single_keys(self) -> list[str]:
+        return [feature.key for feature in self.spec.features if not feature.repeated]
+
+    @cached_property
+    def _kinds(self) -> list[tuple[str, Kind]]:
+        """Keys and kinds; kept, as they cost as much as a record."""
+        return [(feature.key, feature.kind) for feature in self.spec.sorted_features]

@@ -7,23 +7,19 @@ PyImageSearch's article on TFRecords. `pairs` is for super-resolution.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import ClassVar
 
 import msgspec
 
 from schemas.features import Feature, FeatureSpec, Kind, class_label, image_file, int64, text
 from schemas.fields import ClassFields, EncodedImage
-from schemas.layouts import PIXEL_DTYPES, AttributeValues, Built, Labels, Layout, Unfit
+from schemas.layouts import PIXEL_DTYPES, AttributeValues, Built, Labels, Layout, Unfit, Values
 from schemas.manifest import Label
 from schemas.samples import Sample
 from schemas.tensors import encode_tensor
 
 _FIELDS = msgspec.msgpack.Decoder(ClassFields)
-
-Values = dict[str, list[Any]]
-"""The one value of each feature, in lists."""
-
-
 _NO_LABEL = Label(0, "")
 
 
@@ -44,6 +40,10 @@ class _Classified:
     def base_name(self) -> str:
         return self.image.name.rpartition("/")[2]
 
+    @property
+    def tensor(self) -> bytes:
+        return _tensor_of(self.image)
+
 
 _HEIGHT = int64("image/height", "image height in px, from the file")
 _WIDTH = int64("image/width", "image width in px, from the file")
@@ -57,74 +57,6 @@ _CLASSIFICATION = {
     text("image/filename", "name below the image root"): "image.name",
     text("image/key/sha256", "hex SHA-256 of the bytes"): "image.sha256",
 }
-CLASSIFICATION = FeatureSpec("classification", tuple(_CLASSIFICATION))
-_OF_IMAGES = {f: path for f, path in _CLASSIFICATION.items() if path.startswith("image.")}
-IMAGE_FEATURES = tuple(_OF_IMAGES)
-_IMAGE_VALUES = AttributeValues(_OF_IMAGES)
-
-
-def image_values(image: EncodedImage) -> Values:
-    """Return the values of `IMAGE_FEATURES`: those of `CLASSIFICATION` without its class."""
-    return _IMAGE_VALUES(_Classified(image))
-
-
-@dataclass(frozen=True)
-class ClassifiedLayout(Layout):
-    """One Example per image with its class; a subclass chooses the features.
-
-    Attributes:
-        spec: features of every Example, one value each.
-        attributes: gives the values.
-        bytes_beside_image: keys, lengths, numbers and framing of a record.
-        first_label: number of the first class.
-    """
-
-    spec: ClassVar[FeatureSpec]
-    attributes: ClassVar[AttributeValues]
-    bytes_beside_image: ClassVar[int]
-
-    first_label: int = 0
-
-    @property
-    def first_label_id(self) -> int:
-        """The number from which labels are counted."""
-        return self.first_label
-
-    def options(self) -> dict[str, str]:
-        """Return the options that decide bytes."""
-        return {"first_label": str(self.first_label)}
-
-    def record_bytes(self, sample: Sample) -> int:
-        """Return the record's size to within the length of its names."""
-        return self.bytes_beside_image + sample.blobs[0].size_bytes
-
-    def values(self, image: EncodedImage, label: Label) -> Values | Unfit:
-        """Return the value of every feature, or why there can be none."""
-        return self.attributes(_Classified(image, label))
-
-    def build(
-        self, sample: Sample, images: Sequence[EncodedImage], labels: Labels
-    ) -> Built | Unfit:
-        """Return the Example's values."""
-        label = labels[_FIELDS.decode(sample.fields).class_name]
-        values = self.values(images[0], label)
-        if isinstance(values, Unfit):
-            return values
-        features = {
-            feature.key: (feature.kind, values[feature.key]) for feature in self.spec.features
-        }
-        return Built(features, dropped=[], repairs=[], labels=[label.id])
-
-
-@dataclass(frozen=True)
-class ClassificationLayout(ClassifiedLayout):
-    """One Example per image with its class, which classes' names and numbers tell."""
-
-    spec: ClassVar[FeatureSpec] = CLASSIFICATION
-    attributes: ClassVar[AttributeValues] = AttributeValues(_CLASSIFICATION)
-    bytes_beside_image: ClassVar[int] = 340  # a name of 40 bytes among them
-
-
 _IMAGENET = {
     _HEIGHT: "image.info.height_px",
     _WIDTH: "image.info.width_px",
@@ -144,15 +76,68 @@ _TUTORIAL = {
     class_label("label", "id in label_map.pbtxt"): "label.id",
     image_file("image_raw", "the image file's bytes"): "image.data",
 }
-IMAGENET = FeatureSpec("imagenet", tuple(_IMAGENET))
-TUTORIAL = FeatureSpec("tutorial", tuple(_TUTORIAL))
-TENSOR = FeatureSpec(
-    "tensor",
-    (
-        Feature("image", Kind.BYTES, False, "TensorProto of height x width x channels"),
-        text("class_name", "name of the class"),
-    ),
-)
+_TENSOR = {
+    Feature("image", Kind.BYTES, False, "TensorProto of height x width x channels"): "tensor",
+    text("class_name", "name of the class"): "label.name",
+}
+_OF_IMAGES = AttributeValues({f: p for f, p in _CLASSIFICATION.items() if p.startswith("image.")})
+IMAGE_FEATURES = _OF_IMAGES.features
+
+
+def image_values(image: EncodedImage) -> Values:
+    """Return the values of `IMAGE_FEATURES`: those of layout `classification` without its class."""
+    return _OF_IMAGES(_Classified(image))
+
+
+@dataclass(frozen=True)
+class ClassifiedLayout(Layout):
+    """One Example per image with its class; a subclass chooses the features.
+
+    Attributes:
+        attributes: gives the values of the features, one each.
+        bytes_beside_image: keys, lengths, numbers and framing of a record.
+        first_label: number of the first class.
+    """
+
+    attributes: ClassVar[AttributeValues]
+    bytes_beside_image: ClassVar[int]
+
+    first_label: int = 0
+
+    @cached_property
+    def spec(self) -> FeatureSpec:
+        """The features of every Example."""
+        return FeatureSpec(self.name, self.attributes.features)
+
+    @property
+    def first_label_id(self) -> int:
+        """The number from which labels are counted."""
+        return self.first_label
+
+    def options(self) -> dict[str, str]:
+        """Return the options that decide bytes."""
+        return {"first_label": str(self.first_label)}
+
+    def record_bytes(self, sample: Sample) -> int:
+        """Return the record's size to within the length of its names."""
+        return self.bytes_beside_image + sample.blobs[0].size_bytes
+
+    def build(
+        self, sample: Sample, images: Sequence[EncodedImage], labels: Labels
+    ) -> Built | Unfit:
+        """Return the Example's values."""
+        label = labels[_FIELDS.decode(sample.fields).class_name]
+        values = self.attributes(_Classified(images[0], label))
+        return Built(self.typed(values), dropped=[], repairs=[], labels=[label.id])
+
+
+@dataclass(frozen=True)
+class ClassificationLayout(ClassifiedLayout):
+    """One Example per image with its class, which classes' names and numbers tell."""
+
+    name: ClassVar[str] = "classification"
+    attributes: ClassVar[AttributeValues] = AttributeValues(_CLASSIFICATION)
+    bytes_beside_image: ClassVar[int] = 340  # a name of 40 bytes among them
 
 
 @dataclass(frozen=True)
@@ -162,27 +147,29 @@ class ImagenetLayout(ClassifiedLayout):
     Their script encodes what is none again, without a word; here it is refused unless asked for.
     """
 
-    spec: ClassVar[FeatureSpec] = IMAGENET
+    name: ClassVar[str] = "imagenet"
     attributes: ClassVar[AttributeValues] = AttributeValues(_IMAGENET)
     bytes_beside_image: ClassVar[int] = 330
 
     first_label: int = 1
 
-    def values(self, image: EncodedImage, label: Label) -> Values | Unfit:
-        """Return the value of every feature, or that the image is no JPEG of RGB."""
-        info = image.info
+    def build(
+        self, sample: Sample, images: Sequence[EncodedImage], labels: Labels
+    ) -> Built | Unfit:
+        """Return the Example's values, or that the image is no JPEG of RGB."""
+        info = images[0].info
         if info.format != "jpeg" or info.channels != 3 or "cmyk" in info.traits:
             colours = "CMYK" if "cmyk" in info.traits else f"{info.channels} channels"
             what = f"a {info.format} of {colours}, the layout holds JPEGs of RGB"
             return Unfit("E-IMG-TYPE", what)
-        return super().values(image, label)
+        return super().build(sample, images, labels)
 
 
 @dataclass(frozen=True)
 class TutorialLayout(ClassifiedLayout):
     """TensorFlow's tutorial: size, depth, label and the file's bytes."""
 
-    spec: ClassVar[FeatureSpec] = TUTORIAL
+    name: ClassVar[str] = "tutorial"
     attributes: ClassVar[AttributeValues] = AttributeValues(_TUTORIAL)
     bytes_beside_image: ClassVar[int] = 110
 
@@ -195,7 +182,8 @@ class TensorLayout(ClassifiedLayout):
         dtype: of the pixels, one of `PIXEL_DTYPES`.
     """
 
-    spec: ClassVar[FeatureSpec] = TENSOR
+    name: ClassVar[str] = "tensor"
+    attributes: ClassVar[AttributeValues] = AttributeValues(_TENSOR)
     bytes_beside_image: ClassVar[int] = 90
 
     dtype: str = "float32"
@@ -216,25 +204,10 @@ class TensorLayout(ClassifiedLayout):
         """Return the options that decide bytes."""
         return {**super().options(), "dtype": self.dtype}
 
-    def values(self, image: EncodedImage, label: Label) -> Values:
-        """Return the value of every feature."""
-        return {"image": [_tensor_of(image)], "class_name": [label.name.encode()]}
-
 
 _BYTES_BESIDE_IMAGES = 60  # keys, lengths and framing
-
-_FILENAME = text("filename", "name below the high root")
-_LOW, _HIGH = "low-resolution image file's bytes", "high-resolution image file's bytes"
+_BYTES = "resolution image file's bytes"
 _TENSOR_OF = "TensorProto of the {} image, uint8 [h, w, channels]"
-PAIRS = FeatureSpec("pairs", (image_file("lr", _LOW), image_file("hr", _HIGH), _FILENAME))
-PAIRS_OF_TENSORS = FeatureSpec(
-    "pairs",
-    (
-        Feature("lr", Kind.BYTES, False, _TENSOR_OF.format("low")),
-        Feature("hr", Kind.BYTES, False, _TENSOR_OF.format("high")),
-        _FILENAME,
-    ),
-)
 
 
 @dataclass(frozen=True)
@@ -257,10 +230,14 @@ class PairsLayout(Layout):
         if self.scale is not None and self.scale < 1:
             raise ValueError(f"scale must be at least 1, got {self.scale}: give such as 4")
 
-    @property
+    @cached_property
     def spec(self) -> FeatureSpec:
         """The features of every Example."""
-        return PAIRS_OF_TENSORS if self.tensors else PAIRS
+        features = [image_file("lr", f"low-{_BYTES}"), image_file("hr", f"high-{_BYTES}")]
+        if self.tensors:
+            docs = {"lr": _TENSOR_OF.format("low"), "hr": _TENSOR_OF.format("high")}
+            features = [Feature(key, Kind.BYTES, False, doc) for key, doc in docs.items()]
+        return FeatureSpec("pairs", (*features, text("filename", "name below the high root")))
 
     @property
     def pixels_dtype(self) -> str:
@@ -289,9 +266,8 @@ class PairsLayout(Layout):
             what = f"high is {width} x {height}, not {wanted} of low's {low_width} x {low_height}"
             return Unfit("E-IMG-SIZE", what, 1)
         written = [_tensor_of(image) if self.tensors else image.data for image in images]
-        values = {"lr": written[0], "hr": written[1], "filename": high.name.encode()}
-        features = {key: (Kind.BYTES, [value]) for key, value in values.items()}
-        return Built(features, dropped=[], repairs=[], labels=[])
+        values = {"lr": written[:1], "hr": written[1:], "filename": [high.name.encode()]}
+        return Built(self.typed(values), dropped=[], repairs=[], labels=[])
 
 
 def _tensor_of(image: EncodedImage) -> bytes:

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from schemas.features import class_label, floats, image_file, int64, text
-from schemas.layouts import AttributeValues
+from schemas.layouts import AttributeValues, Values
 from schemas.layouts.groups import (
     MASKS,
     PANOPTIC,
     POLYGONS,
     FeatureGroup,
     GroupedLayout,
+    image_group,
     mask_codecs,
     segmentation_bytes,
 )
-from schemas.layouts.pictures import Picture, Values
-from schemas.manifest import Label
+from schemas.layouts.pictures import Picture
 from schemas.samples import Sample
 
 _MASK_BYTES_PER_PANOPTIC_BYTE = 2  # of 26 panoptic PNGs of COCO: 14 kB for 7 kB, in three masks
@@ -46,7 +46,6 @@ _BOXES = {
     int64("image/object/is_crowd", _IS_CROWD, repeated=True): "is_crowd",
     floats("image/object/area", "areas in px squared, as annotated"): "area_px2",
 }
-IMAGE = FeatureGroup("image", tuple(_IMAGE), AttributeValues(_IMAGE), found_as="images")
 BOXES = FeatureGroup("boxes", tuple(_BOXES), AttributeValues(_BOXES, of_objects=True), "boxes")
 _SEEN = "a point: 0 unlabelled (x and y are 0), 1 hidden, 2 visible"
 _KEYPOINTS = (
@@ -58,37 +57,25 @@ _KEYPOINTS = (
 )
 
 
-def keypoint_names(label: Label, labels: Iterable[Label]) -> list[str]:
-    """Return the names of an object's keypoints, as many for every label.
+def _keypoints_values(picture: Picture) -> Values:
+    """Return as many keypoints for every object, whatever its class.
 
     A class without keypoints has the names of one that has most; one with fewer than others gets
     nameless ones after its own.
-
-    >>> dog, fly = Label(1, "dog", keypoints=("nose", "tail")), Label(2, "fly", keypoints=("eye",))
-    >>> keypoint_names(fly, [dog, fly]), keypoint_names(Label(3, "cup"), [dog, fly])
-    (['eye', ''], ['nose', 'tail'])
     """
-    most = max((other.keypoints for other in labels), key=len, default=())
-    names = label.keypoints or most
-    return [*names, *[""] * (len(most) - len(names))]
-
-
-def _keypoints_values(picture: Picture) -> Values:
     labels = sorted(picture.labels.values())
-    names_of: dict[int, list[str]] = {}
+    most = max((label.keypoints for label in labels), key=len, default=())
     xyv_px: list[float] = []
     num: list[int] = []
     texts: list[str] = []
     for found in picture.objects:
-        names = names_of.get(found.label.id)
-        if names is None:
-            names = names_of[found.label.id] = keypoint_names(found.label, labels)
-        if len(found.keypoints_px) > 3 * len(names):
-            raise ValueError(f"{len(found.keypoints_px) // 3} keypoints of {len(names)} names")
-        unlabelled = [0.0] * (3 * len(names) - len(found.keypoints_px))
+        names = found.label.keypoints or most
+        if len(found.keypoints_px) > 3 * len(most):
+            raise ValueError(f"{len(found.keypoints_px) // 3} keypoints of {len(most)} names")
+        unlabelled = [0.0] * (3 * len(most) - len(found.keypoints_px))
         xyv_px += [*found.keypoints_px, *unlabelled]
         num.append(sum(v > 0 for v in found.keypoints_px[2::3]))
-        texts += names
+        texts += [*names, *[""] * (len(most) - len(names))]
     xs, ys = _place(picture, xyv_px)
     return {
         "image/object/keypoint/x": xs,
@@ -179,7 +166,7 @@ class DetectionLayout(GroupedLayout):
     bytes_beside_objects: ClassVar[int] = 541  # keys, lengths, hash, format and framing
     bytes_per_object: ClassVar[int] = 4 * 4 + 4 + 2 + 1 + 10  # box, area, label, flag, a name
     first_label: int | None = None
-    image_group: ClassVar[FeatureGroup] = IMAGE
+    image_group: ClassVar[FeatureGroup] = image_group(_IMAGE)
     groups: ClassVar[tuple[FeatureGroup, ...]] = GROUPS
 
     @property

@@ -1,7 +1,7 @@
 """Groups of features, as `--features` names them, and the layouts that are made of them."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -12,8 +12,8 @@ import msgspec
 from schemas.features import Feature, FeatureSpec, Kind, floats, int64
 from schemas.fields import BadAnnotation, EncodedImage, Segmentation
 from schemas.geometry.boxes import inverse_orientation, turn_array, turn_size
-from schemas.layouts import Unfit
-from schemas.layouts.pictures import Picture, PictureLayout, Values
+from schemas.layouts import AttributeValues, Unfit, Values
+from schemas.layouts.pictures import Picture, PictureLayout
 from schemas.samples import Sample
 
 _OBJECT_PREFIX = "image/object/"
@@ -45,6 +45,11 @@ class FeatureGroup:
         """Whether it adds to the objects of `boxes`."""
         keys = (feature.key for feature in self.features)
         return self.name != "boxes" and any(key.startswith(_OBJECT_PREFIX) for key in keys)
+
+
+def image_group(paths: Mapping[Feature, str]) -> FeatureGroup:
+    """Return the features of every image, from the path of each one's attribute of a picture."""
+    return FeatureGroup("image", tuple(paths), AttributeValues(paths), found_as="images")
 
 
 def check_asked(layout: str, groups: Sequence[FeatureGroup], asked: Sequence[str]) -> None:
@@ -186,16 +191,6 @@ _POLYGONS = (
 )
 
 
-class _Size(msgspec.Struct, array_like=True, gc=False):
-    """The first fields of `PictureFields`."""
-
-    width_px: int
-    height_px: int
-
-
-_SIZE = msgspec.msgpack.Decoder(_Size)
-
-
 def _mask_values(picture: Picture) -> Values:
     segmentations = [found.segmentation for found in picture.objects]
     picture.repairs.extend("mask_empty" for segmentation in segmentations if not segmentation)
@@ -249,10 +244,8 @@ def segmentation_bytes(sample: Sample, features: Sequence[str]) -> int:
     objects = len(sample.annotation_ids)
     estimate = 0
     if "masks" in features:
-        size = _SIZE.decode(sample.fields)
-        estimate += objects * (
-            _BYTES_PER_MASK + size.width_px * size.height_px // _PX_PER_MASK_BYTE
-        )
+        width_px, height_px, *_ = msgspec.msgpack.decode(sample.fields)
+        estimate += objects * (_BYTES_PER_MASK + width_px * height_px // _PX_PER_MASK_BYTE)
     if "polygons" in features:
         estimate += objects * _BYTES_PER_OBJECT_OF_POLYGONS
     return estimate

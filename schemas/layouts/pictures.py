@@ -1,14 +1,12 @@
 """Layouts of annotated pictures: what they all see, and the base that places it in the image."""
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
 
-from schemas.features import FeatureSpec, Kind
 from schemas.fields import (
     BadAnnotation,
     EncodedImage,
@@ -27,16 +25,13 @@ from schemas.geometry.boxes import (
     turn_size,
     unturn_box,
 )
-from schemas.layouts import Built, Labels, Layout, Unfit
+from schemas.layouts import Built, Labels, Layout, Unfit, Values
 from schemas.manifest import Label
 from schemas.samples import Sample
 
 _FIELDS = msgspec.msgpack.Decoder(PictureFields)
 _SEGMENTATIONS = msgspec.msgpack.Decoder(list[Segmentation])
 _NO_SEGMENTATION = Segmentation()
-
-Values = Mapping[str, Sequence]
-"""The values of an Example's features by key, in lists, single ones too."""
 
 
 class CategoryIds(enum.Enum):
@@ -237,52 +232,10 @@ class PictureLayout(Layout):
         values = self.values(picture)
         if isinstance(values, Unfit):
             return values
-        self._check(values)
-        features = {key: (kind, values[key]) for key, kind in self._kinds}
         label_ids = [found.label.id for found in picture.objects]
         license_id = picture.fields.license_id
+        features = self.typed(values)
         return Built(features, picture.dropped, picture.repairs, label_ids, None, license_id)
-
-    def _check(self, values: Values) -> None:
-        """Refuse values that would be lost, or that no reader of the spec could parse."""
-        if len(values) != len(self._kinds):
-            differing = sorted({feature.key for feature in self.spec.features} ^ values.keys())
-            raise ValueError(f"values and spec must have the same keys, differ in {differing}")
-        for key in self._single_keys:
-            if len(values[key]) != 1:
-                raise ValueError(f"{key} must be a list of one value, got {len(values[key])}")
-
-    @cached_property
-    def _single_keys(self) -> list[str]:
-        return [feature.key for feature in self.spec.features if not feature.repeated]
-
-    @cached_property
-    def _kinds(self) -> list[tuple[str, Kind]]:
-        """Keys and kinds in the encoder's order; kept, as they cost as much as a record."""
-        return [(feature.key, feature.kind) for feature in self.spec.sorted_features]
-
-
-@dataclass(frozen=True)
-class FunctionLayout(PictureLayout):
-    """A layout from one function.
-
-    Attributes:
-        features: what every Example holds; its name is the layout's.
-        make_values: returns their values for a picture; a module's function, since workers import
-            it.
-    """
-
-    features: FeatureSpec = field(kw_only=True)
-    make_values: Callable[[Picture], Values | Unfit] = field(kw_only=True)
-
-    @property
-    def spec(self) -> FeatureSpec:
-        """The features of every Example."""
-        return self.features
-
-    def values(self, picture: Picture) -> Values | Unfit:
-        """Return what the function does."""
-        return self.make_values(picture)
 
 
 def place_picture(

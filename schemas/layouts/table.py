@@ -8,7 +8,7 @@ from schemas.columns import ColumnType, columns_of_found, steps_of, values_of
 from schemas.features import Feature, FeatureSpec, Kind, class_label, text
 from schemas.fields import EncodedImage, labels_of, row_bytes, row_of
 from schemas.layouts import Built, Labels, Layout, Unfit
-from schemas.layouts.classification import CLASSIFICATION, IMAGE_FEATURES, image_values
+from schemas.layouts.classification import IMAGE_FEATURES, image_values
 from schemas.samples import Sample
 
 LABEL_KEY, TEXT_KEY = "image/class/label", "image/class/text"
@@ -166,7 +166,7 @@ class TableLayout(Layout):
         """Refuse columns whose names cannot be keys, or are those of an image or a label."""
         own: set[str] = set()
         if self.with_image or self.label_columns:
-            own = {feature.key for feature in CLASSIFICATION.features}
+            own = {LABEL_KEY, TEXT_KEY, *(feature.key for feature in IMAGE_FEATURES)}
         for name in columns:
             if name in own:
                 raise ValueError(

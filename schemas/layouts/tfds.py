@@ -7,20 +7,21 @@ Sources: tensorflow_datasets/object_detection/coco.py,
 https://keras.io/examples/keras_recipes/creating_tfrecords/.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from schemas.features import Content, Feature, Kind, class_label, floats, image_file, int64, text
 from schemas.geometry.boxes import PlacedBox
-from schemas.layouts import AttributeValues, Unfit
+from schemas.layouts import Unfit, Values
 from schemas.layouts.groups import (
     PLACE,
     FeatureGroup,
     GroupedLayout,
+    image_group,
     orientation_to_photo,
 )
-from schemas.layouts.pictures import CategoryIds, Picture, PictureObject, Values
+from schemas.layouts.pictures import CategoryIds, Picture, PictureObject
 
 _IMAGE = {
     image_file("image", "the image file's bytes"): "image.data",
@@ -43,10 +44,6 @@ def _objects(key: str, id_doc: str) -> tuple[Feature, ...]:
         Feature(f"{key}/is_crowd", Kind.INT64, True, "1 for a crowd, else 0", Content.FLAG),
         class_label(f"{key}/label", "class ids from 0", repeated=True),
     )
-
-
-def _group_of_image(paths: Mapping[Feature, str]) -> FeatureGroup:
-    return FeatureGroup("image", tuple(paths), AttributeValues(paths), "images")
 
 
 def _boxes_values(picture: Picture) -> Values:
@@ -117,7 +114,7 @@ class TfdsLayout(GroupedLayout):
     int64_ids: ClassVar[bool] = True
     bytes_beside_objects: ClassVar[int] = 193
     bytes_per_object: ClassVar[int] = 4 * 4 + 4 + 3 + 1 + 1  # box, id, area, label, crowd flag
-    image_group: ClassVar[FeatureGroup] = _group_of_image(_IMAGE)
+    image_group: ClassVar[FeatureGroup] = image_group(_IMAGE)
     groups: ClassVar[tuple[FeatureGroup, ...]] = (_BOXES, _PANOPTIC)
 
     category_ids: CategoryIds = CategoryIds.CONTIGUOUS
@@ -163,7 +160,7 @@ class KerasLayout(GroupedLayout):
     per_annotation: ClassVar[bool] = True
     int64_ids: ClassVar[bool] = True
     bytes_beside_objects: ClassVar[int] = 160  # the box too
-    image_group: ClassVar[FeatureGroup] = _group_of_image(_KERAS_IMAGE)
+    image_group: ClassVar[FeatureGroup] = image_group(_KERAS_IMAGE)
     groups: ClassVar[tuple[FeatureGroup, ...]] = (
         FeatureGroup("boxes", _KERAS_BOXES, _keras_box_values, "boxes"),
     )
