@@ -26,7 +26,6 @@ from transforms.images.convert_images import NO_CONVERSION, Conversion, Orientat
 from transforms.pin_blobs import PinBlobs
 from transforms.plan_shards import Order, PlannedShards, PlanShards
 from transforms.publish_plan import DataSetJob, PublishPlan
-from transforms.report.page import with_report
 from transforms.shard_table import Sharding
 from transforms.sources.elements import spool_for
 from transforms.sources.list_blobs import PinTally
@@ -345,6 +344,8 @@ def build(root: beam.Pipeline, config: DataSetConfig) -> beam.PCollection[Manife
         duplicates = infos | "FindDuplicates" >> FindDuplicates(config.output, config.access)
     manifests = infos | "Commit" >> Commit(config, plan, files, rejected, tallies, duplicates)
     if config.report:
+        from transforms.report.page import with_report  # late: five modules
+
         return manifests | "WriteReport" >> beam.Map(with_report, config.output, config.access)
     return manifests
 

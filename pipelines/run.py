@@ -32,7 +32,6 @@ from pipelines.engines import (
     runs_workers_here,
 )
 from pipelines.flags import add_data_set_flags, data_set_fields, is_dated, run_date_of
-from pipelines.plan import build_plan, plan_json, plan_lines, plan_run
 from schemas.documents.data_card import CARD_NAME
 from schemas.faults import bytes_text, counted, printable
 from schemas.manifest import (
@@ -47,12 +46,10 @@ from schemas.manifest import (
 from transforms.builders import builder_processes
 from transforms.commit import find_complete
 from transforms.earlier import Since, dividing_options, find_earlier_sets
-from transforms.forecast import take_plan
 from transforms.gate import PROGRESS, Progress
 from transforms.images.check_images import SAFE_PILLOW_MAJOR
 from transforms.output_files import remove_output
 from transforms.publish_plan import refuse_no_place
-from transforms.report.page import has_report, write_report
 from transforms.sources.elements import shares_memory
 from transforms.storage import (
     Storage,
@@ -221,9 +218,8 @@ def _make(run: RunConfig, build: Build, options: PipelineOptions) -> None:
             lock.take(alone=False)
         if _is_complete(config, output, trust_manifest=run.trust_manifest):
             _say_complete(config)
-            uri, access = config.output, config.access  # a killed run may have made no report
-            if config.report and not has_report(uri, access) and write_report(uri, access):
-                say(f"report: {join_uri(uri, REPORT_NAME)}")
+            if config.report:
+                _make_missing_report(config)
             if makes_template(options):
                 run_graph(build_nothing, options, waits=False)
             return
@@ -231,6 +227,15 @@ def _make(run: RunConfig, build: Build, options: PipelineOptions) -> None:
         _run_graph(run, config, build, options)
         if run.waits and not makes_template(options):
             _say_what_was_made(config, output, time.monotonic() - started_s)
+
+
+def _make_missing_report(config: DataSetConfig) -> None:
+    """Make the report of a complete data set: a killed run may have made none."""
+    from transforms.report.page import has_report, write_report
+
+    uri, access = config.output, config.access
+    if not has_report(uri, access) and write_report(uri, access):
+        say(f"report: {join_uri(uri, REPORT_NAME)}")
 
 
 def _run_graph(
@@ -284,6 +289,9 @@ def spare_the_collector() -> None:
 
 def _plan(run: RunConfig, options: PipelineOptions) -> None:
     """Say what a run would make, and end as it would before its first shard."""
+    from pipelines.plan import build_plan, plan_json, plan_lines, plan_run
+    from transforms.forecast import take_plan
+
     if is_dry_run(options) or makes_template(options):
         raise ValueError("plan must come without dry_run and template_location: leave one out")
     config = with_earlier_sets(run)
@@ -331,8 +339,11 @@ def _say_what_was_made(config: DataSetConfig, output: Storage, seconds: float) -
     uri = config.output
     manifest = read_manifest(output.read(MANIFEST_NAME), join_uri(uri, MANIFEST_NAME))
     _say_all(summarize(manifest, uri, seconds, config.layout.sample_noun))
-    if config.report and has_report(uri, config.access):
-        say(f"  look at it: {join_uri(uri, REPORT_NAME)}")
+    if config.report:
+        from transforms.report.page import has_report
+
+        if has_report(uri, config.access):
+            say(f"  look at it: {join_uri(uri, REPORT_NAME)}")
 
 
 def summarize(manifest: Manifest, output: str, seconds: float, noun: str) -> Iterator[str]:
