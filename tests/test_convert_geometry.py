@@ -19,10 +19,9 @@ from schemas.layouts.detection import DetectionLayout
 from schemas.layouts.tfds import KerasLayout, TfdsLayout
 from schemas.manifest import Label
 from schemas.samples import Blob, Sample, pack, panoptic_root
-from tests.test_orientation import run_lengths
 from tests.turned_images import as_stored, as_viewed, encoded, oriented, png_of
 from transforms.build_records import convert_all
-from transforms.images.convert_images import Color, Conversion, Encoding, Orientation
+from transforms.images.convert_images import NO_CONVERSION, Color, Conversion, Encoding, Orientation
 
 WIDTH_PX, HEIGHT_PX = 120, 80
 RED, GREEN, BLUE = range(3)
@@ -34,6 +33,7 @@ SQUARES = {  # channel: left, top, right, bottom as stored
 PERSON = Label(1, "person", keypoints=("nose",))
 
 CONVERSIONS = {
+    "none": NO_CONVERSION,
     "fit": Conversion(Resize(60, 60)),
     "fit, enlarged": Conversion(Resize(300, 250), ResizeMode.FIT),
     "fill a square": Conversion(Resize(60, 60), ResizeMode.FILL),
@@ -61,8 +61,17 @@ FEW_TURNS = [
 few_turns = pytest.mark.parametrize("turn", FEW_TURNS, ids=lambda turn: f"EXIF {turn}")
 conversions = pytest.mark.parametrize("conversion", CONVERSIONS.values(), ids=CONVERSIONS)
 PAIRS = list(itertools.product(TURNS, CONVERSIONS.values()))
-# 5 is prime to both lengths: every turn and every conversion is met.
-some = pytest.mark.parametrize(("turn", "conversion"), PAIRS[::5])
+# 7 is prime to both lengths: every turn and every conversion is met.
+some = pytest.mark.parametrize(
+    ("turn", "conversion"), [*PAIRS[::7], *itertools.product(TURNS, [NO_CONVERSION])]
+)
+
+
+def run_lengths(mask: np.ndarray) -> list[int]:
+    """Return lengths of alternating runs of 0 and 1, down the columns."""
+    flat = mask.T.ravel().tolist()
+    runs = [(value, len(list(run))) for value, run in itertools.groupby(flat)]
+    return [0] * runs[0][0] + [length for _, length in runs]
 
 
 def drawn() -> np.ndarray:
@@ -192,6 +201,7 @@ def test_detection(turn: tuple[int, bool, bool], conversion: Conversion) -> None
             assert near(box, scene, channel)
             mask = masks[place] == 1
             assert mask.shape == found.shape
+            assert conversion.changes or (mask == found).all()
             assert not (mask & ~grown(found)).any() and not (found & ~grown(mask)).any()
             outline = 2 * (box[2] - box[0] + box[3] - box[1]) + 4
             assert abs(areas[place] - found.sum()) <= outline
@@ -250,8 +260,7 @@ def test_tfds_with_its_panoptic_image(turn: tuple[int, bool, bool], conversion: 
             assert not (mask & ~grown(found)).any() and not (found & ~grown(mask)).any()
 
 
-@conversions
-@few_turns
+@some
 def test_panoptic_masks(turn: tuple[int, bool, bool], conversion: Conversion) -> None:
     scene = Scene(turn, conversion)
     built = scene.built(DetectionLayout(features=("boxes", "panoptic")))

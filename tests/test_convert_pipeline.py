@@ -2,38 +2,26 @@
 
 import hashlib
 import io
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-import apache_beam as beam
 import pytest
 import tensorflow as tf
 from PIL import Image
 
-from pipelines import folder
-from schemas.features import Feature, FeatureSpec, Kind
-from schemas.fields import EncodedImage
-from schemas.geometry.boxes import Resize
-from schemas.layouts import Built, Labels, Unfit
-from schemas.layouts.classification import ClassificationLayout
-from schemas.samples import Sample
+from schemas.geometry.boxes import Resize, ResizeMode
 from tests.coco_command import (
     MakeCoco,
     command,
     committed,
-    digests,
     examples,
-    manifest_of,
     rejected_of,
     run_coco,
-    shard_paths,
     value,
 )
 from tests.conftest import jpeg_bytes
 from tests.small_images import EOI
 from tests.turned_images import as_stored, oriented
-from transforms.images.convert_images import Conversion, Orientation
+from transforms.images.convert_images import Conversion
 from transforms.shard_index import index_from_parquet
 
 
@@ -110,67 +98,6 @@ def test_contradicting_options_are_refused(
     assert not (tmp_path / "out").exists()
 
 
-PIXELS = FeatureSpec(
-    "pixels",
-    (
-        Feature("shape", Kind.INT64, True, "height, width, channels"),
-        Feature("pixels", Kind.FLOAT, True, "in [0, 1]"),
-    ),
-)
-
-
-@dataclass(frozen=True)
-class PixelsLayout(ClassificationLayout):
-    """Plain pixels, as a layout of the user's own asks for them."""
-
-    @property
-    def spec(self) -> FeatureSpec:
-        return PIXELS
-
-    @property
-    def first_label_id(self) -> int:
-        return 0
-
-    @property
-    def pixels_dtype(self) -> str:
-        return "float32"
-
-    def build(
-        self, sample: Sample, images: Sequence[EncodedImage], labels: Labels
-    ) -> Built | Unfit:
-        (image,) = images
-        assert image.pixels is not None
-        assert image.pixels.shape[1::-1] == image.info.size_px
-        floats = image.pixels.ravel().tolist()
-        features = {"pixels": (Kind.FLOAT, floats), "shape": (Kind.INT64, image.pixels.shape)}
-        return Built(features, [], [], [])
-
-
-def test_a_layout_gets_plain_pixels(
-    test_pipeline: Callable[[], beam.Pipeline], tmp_path: Path
-) -> None:
-    """Stretched to the box and in three channels unless asked otherwise; WebP is welcome."""
-    images, out = tmp_path / "images", tmp_path / "out"
-    (images / "cat").mkdir(parents=True)
-    (images / "cat" / "a.png").write_bytes(webp((51, 102, 204)))
-    Image.new("L", (30, 60), 255).save(images / "cat" / "b.jpg")
-    config = folder.FolderConfig(
-        output=str(out),
-        images={"train": str(images)},
-        layout=PixelsLayout(),
-        conversion=Conversion(Resize(4, 2)),
-        orientation=Orientation.UPRIGHT,
-    )
-    assert config.options()["pixels"] == "float32"
-    assert config.options()["resize"] == "4x2 stretch" and config.options()["color"] == "rgb"
-    with test_pipeline() as pipeline:
-        folder.build(pipeline, config)
-    found = sorted(value(example, "pixels") for example in examples(out))
-    assert found[0] == pytest.approx([0.2, 0.4, 0.8] * 8, abs=0.01) and found[1] == [1.0] * 24
-    assert [value(example, "shape") for example in examples(out)] == [[2, 4, 3]] * 2
-    assert len(shard_paths(out)) == 1
-
-
 def test_a_run_that_decodes_warns_once_of_an_old_pillow(
     make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,12 +114,11 @@ def test_a_run_that_decodes_warns_once_of_an_old_pillow(
     assert run.err.splitlines().count(warning) == 1
 
 
-def test_bytes_are_the_same_whatever_the_threads(make_coco: MakeCoco, tmp_path: Path) -> None:
-    sources = make_coco(12)
-    flags = ("--resize", "40", "--resize_mode", "fill", "--quality", "70", "--num_shards", "2")
-    committed(sources, tmp_path / "one", *flags, "--workers", "1", "--readers", "1")
-    committed(sources, tmp_path / "many", *flags, "--workers", "3", "--readers", "5")
-    assert digests(tmp_path / "one") == digests(tmp_path / "many")
-    plan = manifest_of(tmp_path / "one")["plan"]["options"]
-    assert plan["resize"] == "40x40 fill" and plan["quality"].startswith("70")
-    assert "Pillow" in plan["conversion_codecs"]
+def test_options_name_all_that_decides_bytes() -> None:
+    conversion = Conversion(Resize(40, 40), ResizeMode.FILL, quality=70)
+    options = conversion.options()
+    assert options["resize"] == "40x40 fill" and options["quality"].startswith("70")
+    assert "Pillow" in options["conversion_codecs"]
+    options = Conversion(Resize(4, 2), pixels_dtype="float32").options()
+    assert (options["pixels"], options["resize"]) == ("float32", "4x2 stretch")
+    assert options["color"] == "rgb"

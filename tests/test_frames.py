@@ -114,12 +114,9 @@ def test_annotations_lie_on_the_same_pixels_kept_or_upright(policy: SizeMismatch
 
 
 ASPECTS = {
-    "equal": ((640, 427), (640, 427), True),
     "rounded up": ((640, 427), (320, 214), True),
     "a pixel beyond": ((640, 480), (320, 241), True),
     "two pixels beyond": ((640, 480), (320, 242), False),
-    "two pixels of width, one of height": ((640, 480), (322, 240), False),
-    "far too flat": ((640, 480), (640, 100), False),
     "a thumbnail of a line": ((10_000, 3), (1_000, 1), True),
 }
 

@@ -1,104 +1,15 @@
-"""Annotations against pixels: draw in the frame, turn, look for the same pixels again."""
+"""A data set of pictures on their side, kept and turned, by the command."""
 
 import hashlib
-import itertools
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import pytest
-from PIL import Image, ImageDraw
 
-from schemas.fields import EncodedImage, ObjectFields, PictureFields, Segmentation
-from schemas.layouts import Built
-from schemas.layouts.detection import DetectionLayout
-from schemas.layouts.pictures import Frame, SizeMismatch, choose_frame
-from schemas.manifest import Label
-from schemas.samples import Blob, Sample, pack
 from tests.coco_command import examples, run_coco, shard_paths, value
-from tests.turned_images import as_stored, as_viewed, encoded, every_pixel_another, oriented, png_of
-from transforms.images.convert_images import NO_CONVERSION, Orientation, convert_image
+from tests.turned_images import as_stored, as_viewed, every_pixel_another, oriented, png_of
 
 WIDTH_PX, HEIGHT_PX = 7, 5
-PERSON = Label(1, "person", keypoints=("nose", "tail"))
-
-# EXIF orientation, whether the annotations were made in the upright picture, and whether that is
-# what is written. Where sizes cannot tell, they are taken as made in the stored one.
-CASES = [
-    (orientation, in_upright, written_upright)
-    for orientation in range(1, 9)
-    for in_upright in ([False, True] if orientation >= 5 else [False])
-    for written_upright in (False, True)
-]
-IDS = [
-    f"EXIF {orientation}, annotated {'upright' if drawn else 'as stored'},"
-    f" {'turned' if written else 'kept'}"
-    for orientation, drawn, written in CASES
-]
-cases = pytest.mark.parametrize("case", CASES, ids=IDS)
-
-
-class Scene:
-    """A picture of pixels that are all different, as annotated and as written."""
-
-    def __init__(self, case: tuple[int, bool, bool]) -> None:
-        turn, in_upright, written_upright = case
-        data = png_of(every_pixel_another(WIDTH_PX, HEIGHT_PX))
-        data = oriented(data, turn) if turn != 1 else data
-        self.annotated = as_viewed(data) if in_upright else as_stored(data)
-        self.height_px, self.width_px = self.annotated.shape
-        orientation = Orientation.UPRIGHT if written_upright else Orientation.KEEP
-        image = convert_image(encoded(data), NO_CONVERSION, orientation)
-        assert isinstance(image, EncodedImage)
-        self.image = image
-        self.written = as_stored(image.data)
-
-    @property
-    def frame(self) -> Frame:
-        json_size, image = (self.width_px, self.height_px), self.image
-        frame = choose_frame(json_size, image.info, SizeMismatch.AUTO, image.turned)
-        assert isinstance(frame, Frame)
-        return frame
-
-    def built(self, *objects: ObjectFields, outlines: Sequence[Segmentation] = ()) -> Built:
-        fields = PictureFields(self.width_px, self.height_px, list(objects))
-        ids = tuple(range(len(objects)))
-        payload = pack(list(outlines)) if outlines else b""
-        blobs = (Blob("train", "a.jpg"),)
-        sample = Sample("train", "1", 0, blobs, pack(fields), ids, payload)
-        layout = DetectionLayout(features=("boxes", "keypoints", "masks", "polygons"))
-        built = layout.build(sample, [self.image], {1: PERSON})
-        assert isinstance(built, Built)
-        return built
-
-
-def feature(built: Built, key: str) -> list:
-    return list(built.features[key][1])
-
-
-def run_lengths(mask: np.ndarray) -> list[int]:
-    """Return lengths of alternating runs of 0 and 1, down the columns."""
-    flat = mask.T.ravel().tolist()
-    runs = [(value, len(list(run))) for value, run in itertools.groupby(flat)]
-    return [0] * runs[0][0] + [length for _, length in runs]
-
-
-@cases
-def test_masks_select_their_pixels(case: tuple[int, bool, bool]) -> None:
-    scene = Scene(case)
-    image = Image.new("1", (scene.width_px, scene.height_px))
-    ImageDraw.Draw(image).polygon([(0, 0), (3, 1), (1, 4)], fill=1)
-    drawn = np.asarray(image)
-    corner = [2.0, 1.0, 4.0, 1.0, 4.0, 3.0, 2.0, 3.0]
-    outlines = [Segmentation(rle_counts=run_lengths(drawn)), Segmentation([corner])]
-    whole = ObjectFields(1, (0.0, 0.0, scene.width_px, scene.height_px), 1.0, 0)
-    built = scene.built(whole, whole, outlines=outlines)
-    by_runs, by_polygon = map(as_stored, feature(built, "image/object/mask"))
-    assert by_runs.shape == by_polygon.shape == scene.written.shape
-    assert drawn.sum() > 3 and set(scene.written[by_runs == 1]) == set(scene.annotated[drawn])
-    assert set(scene.written[by_polygon == 1]) == set(scene.annotated[1:3, 2:4].flat)
-
 
 # File name, EXIF orientation, whether the JSON has the size of the upright picture.
 SET = [

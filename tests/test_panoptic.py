@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from schemas.fields import EncodedImage, PictureFields, SegmentFields
 from schemas.geometry import masks as panoptic
-from schemas.geometry.boxes import inverse_orientation, turn_array
+from schemas.geometry.boxes import turn_array
 from schemas.geometry.masks import paint_values, read_places
 from schemas.layouts import Built, Unfit
 from schemas.layouts import groups as panoptic_group
 from schemas.layouts.detection import DetectionLayout
 from schemas.samples import Blob, Sample, pack
 from tests.small_images import chunk, idat, ihdr, png
-from tests.turned_images import as_stored, as_viewed, encoded, jpeg_of, oriented, png_of
+from tests.turned_images import as_stored, encoded, jpeg_of, oriented, png_of
 from transforms.build_records import convert_all
 from transforms.images.convert_images import NO_CONVERSION, Orientation
 
@@ -37,10 +37,6 @@ SEGMENTS = [SKY, DOG, CAR]
 # Ids of 7 x 5 pixels: every segment and, in the corner, none.
 IDS = np.full((5, 7), SKY.id)
 IDS[1:3, 2:4], IDS[3:, 4:], IDS[4, 6] = DOG.id, CAR.id, 0
-
-
-def upright(sample: Sample, images: Sequence[EncodedImage]) -> list[EncodedImage] | Unfit:
-    return convert_all(sample, images, Orientation.UPRIGHT, NO_CONVERSION)
 
 
 def colours_of(ids: np.ndarray) -> bytes:
@@ -211,50 +207,15 @@ def test_a_panoptic_image_has_its_photo_s_size() -> None:
     assert built == Unfit("E-IMG-SIZE", "7 x 5, its photo is 5 x 7", 1)
 
 
-# EXIF orientation of the photo, whether the PNG was made of the upright picture, and whether that
-# is what is written.
-@pytest.mark.parametrize("written_upright", [False, True])
-@pytest.mark.parametrize(
-    ("orientation", "in_upright"),
-    [(o, False) for o in range(1, 9)] + [(o, True) for o in range(5, 9)],
-)
-def test_segments_stay_on_their_pixels(
-    orientation: int, in_upright: bool, written_upright: bool
-) -> None:
-    shown = np.where(DOG.id == IDS, 250, 0).astype(np.uint8)  # the dog is white
-    stored = png_of(shown)
-    stored = oriented(stored, orientation) if orientation != 1 else stored
-    ids = turn_array(IDS, orientation) if in_upright else IDS
-    blobs = (Blob("train", "a.jpg"), Blob("train/panoptic", "a.png"))
-    images = [encoded(stored), encoded(colours_of(ids))]
-    if written_upright:
-        turned = upright(Sample("train", "1", 0, blobs, b""), images)
-        assert not isinstance(turned, Unfit)
-        images = turned
-    size_px = as_viewed(stored).shape[::-1] if in_upright else (7, 5)
-    written = as_stored(images[0].data)
-    semantic, category, instance = masks_of(build(images, SEGMENTS, size_px))
-    np.testing.assert_array_equal(category == DOG.category_id, written == 250)
-    np.testing.assert_array_equal(instance == 2, written == 250)
-    to_stored = inverse_orientation(orientation) if written_upright else 1
-    np.testing.assert_array_equal(turn_array(semantic, to_stored), reference(IDS, SEGMENTS)[0])
-
-
-def test_a_panoptic_image_is_turned_with_its_photo() -> None:
-    blobs = (Blob("train", "a.jpg"), Blob("train/panoptic", "a.png"))
+def test_only_a_panoptic_png_of_the_stored_picture_is_turned_with_its_photo() -> None:
+    blob, panoptic_blob = Blob("train", "a.jpg"), Blob("train/panoptic", "a.png")
     photo_6 = encoded(oriented(png_of(np.zeros((5, 7), np.uint8)), 6))
-    sample = Sample("train", "1", 0, blobs, b"")
-    turned = upright(sample, [photo_6, encoded(colours_of(IDS))])
-    assert not isinstance(turned, Unfit)
-    assert [image.turned for image in turned] == [6, 6]
-    np.testing.assert_array_equal(
-        as_stored(turned[1].data), turn_array(as_stored(colours_of(IDS)), 6)
-    )
-    of_upright = encoded(colours_of(turn_array(IDS, 6)))
-    turned = upright(sample, [photo_6, of_upright])
-    assert not isinstance(turned, Unfit) and turned[1] is of_upright
-    alone = Sample("train", "1", 0, (Blob("train", "a.jpg"), Blob("train", "b.png")), b"")
-    turned = upright(alone, [photo_6, encoded(colours_of(IDS))])
-    assert not isinstance(turned, Unfit) and turned[1].turned == 1  # a pair's turn for themselves
-    of_a_jpeg = photo()  # which the layout refuses
-    assert upright(sample, [photo_6, of_a_jpeg])[1] is of_a_jpeg
+    of_stored, of_upright = encoded(colours_of(IDS)), encoded(colours_of(turn_array(IDS, 6)))
+    for other, turned in ((of_stored, 6), (of_upright, 1), (photo(), 1)):
+        sample = Sample("train", "1", 0, (blob, panoptic_blob), b"")
+        found = convert_all(sample, [photo_6, other], Orientation.UPRIGHT, NO_CONVERSION)
+        assert not isinstance(found, Unfit)
+        assert found[1].turned == turned and (found[1] is other) == (turned == 1)
+    pair = Sample("train", "1", 0, (blob, Blob("train", "b.png")), b"")
+    found = convert_all(pair, [photo_6, of_stored], Orientation.UPRIGHT, NO_CONVERSION)
+    assert not isinstance(found, Unfit) and found[1].turned == 1  # each turns for itself

@@ -1,7 +1,6 @@
 import hashlib
 import io
 import struct
-import zlib
 
 import numpy as np
 import pytest
@@ -10,15 +9,11 @@ from PIL import Image, JpegImagePlugin, features
 from schemas.fields import EncodedImage, ImageInfo
 from schemas.geometry.boxes import turn_array
 from tests.small_images import (
-    HUFFMAN,
-    QUANTIZATION,
     chunk,
     entry,
     exif,
-    frame,
     idat,
     ihdr,
-    jpeg,
     png,
     segment,
 )
@@ -190,17 +185,6 @@ def test_an_image_that_a_turn_would_damage_is_refused() -> None:
     for data in (*wide, animated):
         detail = f"{what}, of which a turn would lose frames or bits"
         assert fault(oriented(data, 3)) == ("E-IMG-TYPE", detail)
-
-
-def test_damaged_pixels_are_a_fault_of_the_image() -> None:
-    cut = chunk(b"IDAT", zlib.compress(bytes(6))[:-5])
-    code, detail = fault(oriented(png(ihdr(), cut), 8))
-    assert (code, detail[:17]) == ("E-IMG-DAMAGED", "compressed pixels")
-    structure = jpeg(data=b"\x3f\xff\xae\0\0")
-    assert fault(oriented(structure, 8)) == ("E-IMG-DAMAGED", "marker ffae at byte 175")
-    no_such_table = segment(0xDA, b"\1\1\x22\0\x3f\0")
-    code, detail = fault(oriented(jpeg(QUANTIZATION, frame(), HUFFMAN, no_such_table), 8))
-    assert (code, detail[:8]) == ("E-IMG-DAMAGED", "OSError:")
 
 
 def test_codecs_are_named_where_they_decide_bytes() -> None:
