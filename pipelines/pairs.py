@@ -15,13 +15,11 @@ from pipelines.run import Command
 from schemas.layouts import Layout
 from schemas.layouts.classification import PairsLayout
 from transforms.sources.elements import spool_for
-from transforms.sources.join_files import JoinFiles, NamedFile, Sides
+from transforms.sources.join_files import JoinFiles, NamedFile
 from transforms.sources.list_blobs import ListFiles, is_read
 from transforms.sources.read_folder import FOLDER
 from transforms.sources.read_pairs import HIGH, LOW, PairNames, PairReader, pair_root
 from transforms.sources.read_samples import SourceSamples
-
-_REMEDY = "check --low and --high, and what names of low images end in with --low_suffix"
 
 
 @dataclass(frozen=True)
@@ -76,11 +74,10 @@ class PairsConfig(DataSetConfig):
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from pairs of files."""
         listed = root | "ListFiles" >> ListFiles(self.roots, self.access, self.in_order, is_read)
-        sides = Sides("--low", "--high", _REMEDY, budget=self.budget)
         pairs = (
             listed.files
             | "NamePairs" >> beam.FlatMap(PairNames(self.low_suffix)).with_output_types(NamedFile)
-            | "JoinFiles" >> JoinFiles(sides, spool_for(root, self.access.spool_dir))
+            | "JoinFiles" >> JoinFiles(spool_for(root, self.access.spool_dir))
         )
         read = pairs | "ReadPairs" >> self.read_samples(PairReader(self.splitting))
         return read._replace(tallies=listed.tallies)

@@ -27,7 +27,7 @@ from schemas.layouts import Layout
 from schemas.layouts.detection import DetectionLayout
 from schemas.layouts.table import TableLayout
 from transforms.sources.elements import spool_for
-from transforms.sources.join_files import JoinFiles, NamedFile, Sides
+from transforms.sources.join_files import JoinFiles, NamedFile
 from transforms.sources.list_blobs import ListFiles
 from transforms.sources.read_samples import SourceSamples
 from transforms.sources.read_sidecar import (
@@ -118,19 +118,12 @@ class SidecarConfig(DataSetConfig):
         spool = spool_for(root, self.access.spool_dir)
         texts = (
             files
-            | "JoinFiles" >> JoinFiles(self._sides, spool)
+            | "JoinFiles" >> JoinFiles(spool)
             | "ReadSideFiles" >> ReadSideFiles(self.annotation_roots, self.access)
         )
         reader = SideReader(self.splitting, self.contents, self.allow_unannotated, self.join_by)
         read = texts | "ReadSidecar" >> self.read_samples(reader)
         return read._replace(tallies=listed.tallies)
-
-    @property
-    def _sides(self) -> Sides:
-        remedy = "check --images and --annotations, or name the field that says it with --join_by"
-        if self.join_by:
-            remedy = f"check --images and --annotations, and that {self.join_by} names images"
-        return Sides("--images", "--annotations", remedy, self.allow_unannotated, self.budget)
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""

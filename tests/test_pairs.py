@@ -91,12 +91,8 @@ def test_suffix_follows_the_scale_unless_given(
         assert ended.code == 0, ended.err
         assert len(names(tmp_path / "out")) == records
         return
-    assert ended.fault == (
-        "E-SET-MISSING files of train: 12 of 12 names have no partner, such as '0000x2.png' of"
-        " --low and '0000.png' of --high; check --low and --high, and what names of low images"
-        " end in with --low_suffix"
-    )
-    assert ended.code == 3
+    assert "12 of 12 samples rejected, --max_rejected is 0" in ended.err
+    assert ended.code == 4
 
 
 def test_files_without_a_partner_are_rejects(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Samples of images that have a JSON file of annotations each."""
 
 import functools
+import operator
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -401,23 +402,6 @@ def _pattern(glob: str) -> re.Pattern[str]:
     return re.compile("".join(_WILDCARDS.get(part, re.escape(part)) for part in parts), flags)
 
 
-def _is_no_annotation(named: NamedFile) -> bool:
-    return named.side != 1
-
-
-def _alone(named: NamedFile) -> Iterator[JoinedFiles]:
-    if named.side == 1:
-        yield JoinedFiles(named.source, named.name, second=[named.file])
-
-
-def _name_by_field(side: SideText, field_path: str) -> NamedFile:
-    file, text = side.files.second[0], side.texts[0]
-    own_name, value = file.entry.name, value_at(text, field_path)
-    # A NUL is in no listed name: what names no image meets none.
-    name = named_image(own_name, value) if value else f"\0{own_name}"
-    return NamedFile(side.files.source, name, 1, file)
-
-
 def _bytes_to_read(file: ListedFile) -> int:
     is_readable = file.entry.kind == "file" and file.entry.size_bytes <= MAX_IMAGE_BYTES
     return file.entry.size_bytes if is_readable else 0
@@ -427,8 +411,7 @@ def _bytes_to_read(file: ListedFile) -> int:
 class ReadSideFiles(beam.PTransform):
     """Joined files -> the same, with the bytes of annotation files, in any order.
 
-    Small files are bound by latency: a bundle's are read by several threads, a bounded number and
-    size of them at a time. What is read must be what was listed.
+    What is read must be what was listed.
 
     Attributes:
         roots: URI per name of the annotation files' roots.
@@ -440,7 +423,8 @@ class ReadSideFiles(beam.PTransform):
 
     def expand(self, files: beam.PCollection[JoinedFiles]) -> beam.PCollection[SideText]:
         """Read every file."""
-        return files | "Read" >> beam.ParDo(_ReadTexts(self.roots, self.access))
+        read = _ReadTexts(self.roots, self.access, operator.attrgetter("second"), SideText)
+        return files | "Read" >> beam.ParDo(read).with_output_types(SideText)
 
 
 @dataclass(eq=False)
@@ -461,22 +445,40 @@ class NameByField(beam.PTransform):
 
     def expand(self, files: beam.PCollection[NamedFile]) -> beam.PCollection[NamedFile]:
         """Read and name every annotation file."""
-        images = files | "Images" >> beam.Filter(_is_no_annotation)
-        named = (
-            files
-            | "AnnotationFiles" >> beam.FlatMap(_alone)
-            | "ReadOnce" >> ReadSideFiles(self.roots, self.access)
-            | "NameByField" >> beam.Map(_name_by_field, self.field_path)
-        )
-        return (images, named) | "AllFiles" >> beam.Flatten()
+        name = functools.partial(_name_by_field, field_path=self.field_path)
+        read = _ReadTexts(self.roots, self.access, _annotation_file, name)
+        return files | "Read" >> beam.ParDo(read).with_output_types(NamedFile)
+
+
+def _annotation_file(named: NamedFile) -> list[ListedFile]:
+    return [named.file] if named.side == 1 else []
+
+
+def _name_by_field(named: NamedFile, texts: list[bytes], field_path: str) -> NamedFile:
+    if not texts:
+        return named
+    own_name, value = named.file.entry.name, value_at(texts[0], field_path)
+    # A NUL is in no listed name: what names no image meets none.
+    name = named_image(own_name, value) if value else f"\0{own_name}"
+    return msgspec.structs.replace(named, name=name)
 
 
 class _ReadTexts(beam.DoFn):
-    """Reads what a bundle names, some files at a time."""
+    """Reads the annotation files of each element, and makes a result of both.
 
-    def __init__(self, roots: Mapping[str, str], access: Access) -> None:
-        self._roots = roots
-        self._access = access
+    Small files are bound by latency: a bundle's are read by several threads, a bounded number and
+    size of them at a time.
+    """
+
+    def __init__(
+        self,
+        roots: Mapping[str, str],
+        access: Access,
+        files_of: Callable[[Any], list[ListedFile]],
+        make: Callable[[Any, list[bytes]], Any],
+    ) -> None:
+        self._roots, self._access = roots, access
+        self._files_of, self._make = files_of, make
 
     def setup(self) -> None:
         self._storages = {
@@ -486,12 +488,12 @@ class _ReadTexts(beam.DoFn):
         self._pool = ThreadPoolExecutor(DEFAULT_READERS if local else DEFAULT_REMOTE_READERS)
 
     def start_bundle(self) -> None:
-        self._held: list[JoinedFiles] = []
+        self._held: list[Any] = []
         self._held_bytes = 0
 
-    def process(self, files: JoinedFiles) -> Iterator[SideText]:
-        self._held.append(files)
-        self._held_bytes += sum(map(_bytes_to_read, files.second))
+    def process(self, element: Any) -> Iterator:
+        self._held.append(element)
+        self._held_bytes += sum(map(_bytes_to_read, self._files_of(element)))
         if len(self._held) >= _MAX_HELD_FILES or self._held_bytes >= _MAX_HELD_BYTES:
             yield from self._release()
 
@@ -501,12 +503,12 @@ class _ReadTexts(beam.DoFn):
     def teardown(self) -> None:
         self._pool.shutdown()
 
-    def _release(self) -> Iterator[SideText]:
+    def _release(self) -> Iterator:
         held, self._held, self._held_bytes = self._held, [], 0
         return self._pool.map(self._read, held)
 
-    def _read(self, files: JoinedFiles) -> SideText:
-        return SideText(files, [self._text(file) for file in files.second])
+    def _read(self, element: Any) -> Any:
+        return self._make(element, [self._text(file) for file in self._files_of(element)])
 
     def _text(self, file: ListedFile) -> bytes:
         if not _bytes_to_read(file):
