@@ -61,10 +61,6 @@ def odd_files() -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in notes}
 
 
-def photos(pattern: str) -> list[bytes]:
-    return [path.read_bytes() for path in sorted(SHARED_DATA.glob(pattern))]
-
-
 @pytest.fixture(scope="module")
 def tensorflow_shape():
     """Return the shape of a decoded image, or None where TensorFlow refuses it."""
@@ -98,14 +94,9 @@ def test_odd_files_have_the_verdicts_of_tensorflow_but_for_a_list(tensorflow_sha
     assert (damaged, stricter) == (DAMAGED_INSIDE, STRICTER_THAN_TENSORFLOW)
 
 
-@needs_shared_data
-def test_truncations_and_lost_sectors_of_photos_are_found():
-    draw = random.Random(0)
-    for data in photos("coco_*/**/*.jpg"):
-        cuts = {1, 2, 3, 4, len(data) - 2, len(data) - 1}
-        for cut in cuts | {draw.randrange(5, len(data)) for _ in range(100)}:
-            assert check_image(data[:cut]).code == "E-IMG-TRUNCATED", cut
-    for data in photos("coco_val/**/*.jpg")[:5]:
+def test_a_lost_sector_is_found():
+    for path in sorted((ROOT / "tests/data/coco_val/images").glob("*.jpg"))[:5]:
+        data = path.read_bytes()
         middle = len(data) // 2
         damaged = data[:middle] + data[middle + 4096 :]
         assert isinstance(check_image(damaged), ImageInfo)

@@ -140,40 +140,23 @@ def test_file_size_limit(job: Job, tmp_path: Path) -> None:
     assert check_visible(tmp_path / "out") == 0
 
 
-# Descriptors: at 4 and less, Python cannot import what it runs.
+def test_open_files(job: Job, tmp_path: Path) -> None:
+    """Of 4 and fewer Python cannot import what it runs."""
+    out = tmp_path / "out"
+    job.check(run_within(resource.RLIMIT_NOFILE, 12, job.into(out)), out)
 
 
-@pytest.mark.parametrize("limit", [5, 12])
-def test_open_files(limit: int, job: Job, tmp_path: Path) -> None:
-    job.check(
-        run_within(resource.RLIMIT_NOFILE, limit, job.into(tmp_path / "out")), tmp_path / "out"
-    )
-
-
-# Threads.
-
-
-@pytest.fixture(scope="module")
-def counted() -> list[str]:
-    """Runs a command as somebody whose processes are counted; root's are not."""
-    if os.geteuid():
-        return []
-    if shutil.which("setpriv") is None:
+def test_threads(job: Job, tmp_path: Path) -> None:
+    """Root's processes are not counted, so the command runs as somebody else."""
+    if os.geteuid() == 0 and shutil.which("setpriv") is None:
         pytest.skip("root's processes are not counted, and setpriv is not there to change that")
-    return ["setpriv", "--ruid=65534", "--bounding-set=-sys_resource,-sys_admin"]
-
-
-def run_with_threads(limit: int, arguments: list[str], counted: list[str]) -> Run:
-    return run_within(resource.RLIMIT_NPROC, limit, arguments, by=counted)
-
-
-@pytest.mark.parametrize("limit", [1, 4])
-def test_threads(limit: int, counted: list[str], job: Job, tmp_path: Path) -> None:
-    """At Beam's first, and at the first shard's."""
-    run = run_with_threads(limit, job.into(tmp_path / "out"), counted)
+    drop = ["setpriv", "--ruid=65534", "--bounding-set=-sys_resource,-sys_admin"]
+    out = tmp_path / "out"
+    by = drop if os.geteuid() == 0 else []
+    run = run_within(resource.RLIMIT_NPROC, 4, job.into(out), by)
     assert run.ended == (6, "E-IO-LIMIT"), run.err
     assert "threads: no more can be started" in run.fault
-    job.check(run, tmp_path / "out")
+    job.check(run, out)
 
 
 # Memory.
@@ -196,13 +179,12 @@ def large_images(folder: Path) -> Sources:
     return images, annotations
 
 
-@pytest.mark.parametrize("more_mib", [80])
-def test_memory(more_mib: int, tmp_path: Path) -> None:
+def test_memory(tmp_path: Path) -> None:
     """Too little for the threads, or for two images: never a reject, and well with enough."""
     sources, out = large_images(tmp_path), tmp_path / "out"
     alone = ("--workers", 1)  # a second process has as much again
     arguments = command(sources, out, "--num_shards", 3, "--max_rejected", "100%", *alone)
-    run = Run(*children.outcome_of(convert_within, more_mib << 20, arguments))
+    run = Run(*children.outcome_of(convert_within, 80 << 20, arguments))
     assert run.ended == (6, "E-IO-LIMIT"), run.err
     assert not (out / "rejected.jsonl").exists()
     assert committed(sources, out, *arguments[6:])["splits"]["train"]["records"] == 6

@@ -79,12 +79,9 @@ def test_a_turned_image_says_what_it_was_made_of(orientation: int) -> None:
 # Bits and colour type of a PNG, its samples a pixel and chunks before the pixels.
 KINDS = {
     "gray, 1 bit": (1, 0, 1, b""),
-    "gray, 2 bits": (2, 0, 1, b""),
-    "gray, 8 bits": (8, 0, 1, b""),
     "gray, 16 bits": (16, 0, 1, b""),
     "colour": (8, 2, 3, b""),
     "palette, 1 bit": (1, 3, 1, chunk(b"PLTE", bytes(range(6)))),
-    "palette, 4 bits": (4, 3, 1, chunk(b"PLTE", bytes(range(48)))),
     "palette, 8 bits": (8, 3, 1, chunk(b"PLTE", bytes(i % 251 for i in range(768)))),
     "palette with transparency": (
         2,
@@ -154,27 +151,6 @@ def test_jpeg_is_encoded_at_a_stated_quality_with_its_subsampling(
             found = JpegImagePlugin.get_sampling(image)
             assert found == (swapped if orientation >= 5 else mirrored)
             assert image.quantization == at_quality.quantization  # type: ignore[attr-defined]
-
-
-def four_inks(*, adobe: bool) -> bytes:
-    """Return a CMYK JPEG; without Adobe's segment, TensorFlow takes the inks as not inverted."""
-    inks = np.dstack([gradient(48, 32), np.full((32, 48), 255, np.uint8)])
-    out = io.BytesIO()
-    Image.fromarray(inks, "CMYK").save(out, "JPEG", quality=95)
-    data = out.getvalue()
-    assert data[2:4] == b"\xff\xee"
-    return data if adobe else data[:2] + data[18:]
-
-
-@pytest.mark.parametrize("adobe", [True, False])
-def test_inks_keep_their_meaning(adobe: bool) -> None:
-    import tensorflow as tf
-
-    data = four_inks(adobe=adobe)
-    turned = upright(oriented(data, 6))
-    assert turned.info.traits == ()
-    wanted = turn_array(tf.io.decode_image(data).numpy(), 6)
-    assert psnr(tf.io.decode_image(turned.data).numpy(), wanted) > 36
 
 
 def test_an_image_that_a_turn_would_damage_is_refused() -> None:

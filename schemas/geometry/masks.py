@@ -62,20 +62,6 @@ class SegmentPlaces(NamedTuple):
     num_empty: int
 
 
-class PaintValues(NamedTuple):
-    """By a segment's place the values of its pixels: uint8, void's first.
-
-    Attributes:
-        semantic: 1 for things, `category_id - 90` for stuff.
-        category: the category id.
-        instance: the place of things, 0 for stuff.
-    """
-
-    semantic: NDArray[np.uint8]
-    category: NDArray[np.uint8]
-    instance: NDArray[np.uint8]
-
-
 def mask_of(segmentation: Segmentation, width_px: int, height_px: int) -> Mask:
     """Return the mask of a segmentation in an image of that size, as `COCO.annToMask` does.
 
@@ -208,8 +194,11 @@ def read_places(
     return SegmentPlaces(places, has_unlisted_pixels, num_empty)
 
 
-def paint_values(segments: Sequence[SegmentFields]) -> PaintValues | str:
+def paint_values(segments: Sequence[SegmentFields]) -> NDArray[np.uint8] | str:
     """Return the values that masks have where segments lie, or which has none of its own.
+
+    The rows are of the semantic mask (1 for things, category - 90 for stuff), of categories and of
+    instances (the place of things, 0 for stuff); a column is a segment's, void's first.
 
     As Model Garden's script paints them: instances are counted by the order of segments, and crowds
     are things like others. Masks are of 8 bits; where a value would be another class's in them, its
@@ -217,9 +206,8 @@ def paint_values(segments: Sequence[SegmentFields]) -> PaintValues | str:
 
     >>> sky = SegmentFields(9, 187, (2.0, 0.0, 1.0, 1.0), 1.0, 0, is_thing=0)
     >>> dog = SegmentFields(7, 18, (0.0, 0.0, 2.0, 1.0), 2.0, 0)
-    >>> values = paint_values([sky, dog])
-    >>> values.semantic.tolist(), values.category.tolist(), values.instance.tolist()
-    ([0, 97, 1], [0, 187, 18], [0, 0, 2])
+    >>> paint_values([sky, dog]).tolist()
+    [[0, 97, 1], [0, 187, 18], [0, 0, 2]]
     """
     rows = [(0, 0, 0)]
     for place, segment in enumerate(segments, start=1):
@@ -235,7 +223,7 @@ def paint_values(segments: Sequence[SegmentFields]) -> PaintValues | str:
         rows.append(
             (THING_CLASS, category, place) if is_thing else (category - STUFF_OFFSET, category, 0)
         )
-    return PaintValues(*np.array(rows, np.uint8).T)
+    return np.array(rows, np.uint8).T
 
 
 def _middles(number: int, of_number: int, start: float, end: float) -> NDArray[np.int64]:

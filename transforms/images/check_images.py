@@ -6,6 +6,7 @@ structure and hands no byte to a native decoder; the decode check adds libjpeg-t
 
 import contextlib
 import enum
+import importlib
 import io
 import re
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ from transforms.images.jpeg import jpeg_for_decoder, read_jpeg
 from transforms.images.png import SIGNATURE, png_for_decoder, read_png
 
 if TYPE_CHECKING:
-    from PIL import Image, ImageFile
+    from PIL import ImageFile
 
 SAFE_PILLOW_MAJOR = 13
 """First version without a critical JPEG overflow (CVE-2026-112403); see README on security."""
@@ -153,37 +154,21 @@ def require_same_size(size_px: tuple[int, int], info: ImageInfo) -> None:
         raise damaged(f"decoder's size {size_px[0]} x {size_px[1]} is not the header's")
 
 
-def load(plugin: "type[ImageFile.ImageFile]", data: bytes, info: ImageInfo) -> "Image.Image":
-    """Return the decoded picture of a checked image."""
-    with plugin(io.BytesIO(data)) as image:
+def open_image(data: bytes, kind: str) -> "ImageFile.ImageFile":
+    """Return an image opened by Pillow's plugin of that format alone, not decoded."""
+    name = {"webp": "WebP"}.get(kind, kind.title())
+    plugin = getattr(importlib.import_module(f"PIL.{name}ImagePlugin"), f"{name}ImageFile")
+    image: ImageFile.ImageFile = plugin(io.BytesIO(data))
+    return image
+
+
+def load(data: bytes, info: ImageInfo) -> "ImageFile.ImageFile":
+    """Return the decoded picture of a checked image; a PNG's metadata no decoder sees."""
+    bare = png_for_decoder(data) if info.format == "png" else data
+    with open_image(bare, info.format) as image:
         require_same_size(image.size, info)
         image.load()
         return image
-
-
-def load_png(data: bytes, info: ImageInfo) -> "Image.Image":
-    """Return the decoded picture of a checked PNG, whose metadata no decoder sees."""
-    from PIL import PngImagePlugin
-
-    return load(PngImagePlugin.PngImageFile, png_for_decoder(data), info)
-
-
-def open_foreign(data: bytes, max_pixels: int) -> "Image.Image":
-    """Return an image of `FOREIGN_KINDS` opened by Pillow's plugin of that kind, not decoded.
-
-    Raises:
-        BadImage: when it is too large.
-    """
-    from PIL import AvifImagePlugin, ImageFile, TiffImagePlugin, WebPImagePlugin
-
-    plugins: dict[str, type[ImageFile.ImageFile]] = {
-        "WebP": WebPImagePlugin.WebPImageFile,
-        "AVIF": AvifImagePlugin.AvifImageFile,
-        "TIFF": TiffImagePlugin.TiffImageFile,
-    }
-    image = plugins[name_kind(data)](io.BytesIO(data))
-    require_size(*image.size, max_pixels)
-    return image
 
 
 def _read_other(data: bytes, max_pixels: int, takes_foreign: bool) -> ImageInfo:
@@ -197,7 +182,8 @@ def _read_other(data: bytes, max_pixels: int, takes_foreign: bool) -> ImageInfo:
         raise unreadable(kind)
     if not takes_foreign:
         raise unreadable(f"{kind}, which --reencode converts")
-    with decoding(), open_foreign(data, max_pixels) as image:
+    with decoding(), open_image(data, kind.lower()) as image:
+        require_size(*image.size, max_pixels)
         found = {
             "alpha": image.mode in _ALPHA_MODES or "transparency" in image.info,
             "animated": getattr(image, "n_frames", 1) > 1,
@@ -217,7 +203,7 @@ def _decode(data: bytes, info: ImageInfo, max_pixels: int) -> None:
         if info.format == "jpeg":
             _decode_jpeg(jpeg_for_decoder(data, max_pixels), info)
         elif info.format == "png":
-            load_png(data, info)
+            load(data, info)
         elif info.format == "gif":
             for frame in gif_frames(data, max_pixels):
                 _decode_frame(data, frame)
@@ -237,9 +223,7 @@ def _decode_jpeg(data: bytes, info: ImageInfo) -> None:
     except ValueError as error:
         if "subsampling" not in str(error):
             raise
-        from PIL import JpegImagePlugin
-
-        load(JpegImagePlugin.JpegImageFile, data, info)
+        load(data, info)
         return
     require_same_size((width_px, height_px), info)
     inks = "CMYK" if "cmyk" in info.traits else "GRAY" if "gray" in info.traits else "RGB"

@@ -27,7 +27,7 @@ from schemas.geometry.boxes import (
     turn_size,
     unturn_box,
 )
-from transforms.images.check_images import check_image, decoding, load_png
+from transforms.images.check_images import check_image, decoding, load
 from transforms.images.decode_images import BoxPx, decode_image, over_white, pixels_of, upper_bits
 from transforms.images.findings import (
     MAX_PIXELS,
@@ -299,8 +299,11 @@ def _encoded_again(
 ) -> bytes:
     own = Encoding.JPEG if image.info.format == "jpeg" else Encoding.PNG
     encoding = conversion.reencode or own
-    if not is_changed:
-        _require_no_loss(image)
+    traits = set(image.info.traits)
+    is_wide = "16_bit" in traits and ("gray" not in traits or "alpha" in traits)
+    if not is_changed and own is Encoding.PNG and (is_wide or "animated" in traits):
+        what = "an animated PNG, or one of 16 bits in colour or with alpha"
+        raise unreadable(f"{what}, of which a turn would lose frames or bits")
     if encoding is Encoding.JPEG and max(wanted.size_px) > MAX_SIDE_PX:
         width_px, height_px = wanted.size_px
         what = f"{width_px} x {height_px} px, a JPEG has sides of up to {MAX_SIDE_PX}"
@@ -324,15 +327,6 @@ def _encoded_again(
     if subsampling < 0 or (subsampling == _SUBSAMPLING_422 and turn in SWAPPING):
         subsampling = _SUBSAMPLING_444  # Pillow writes no 4:4:0, and none that is rarer
     return _saved(picture, "JPEG", quality=DEFAULT_QUALITY, subsampling=subsampling, **options)
-
-
-def _require_no_loss(image: EncodedImage) -> None:
-    """Refuse to turn a PNG that would lose frames or bits, where no other option wants that."""
-    traits = set(image.info.traits)
-    has_wide_channels = "16_bit" in traits and ("gray" not in traits or "alpha" in traits)
-    if image.info.format == "png" and (has_wide_channels or "animated" in traits):
-        what = "an animated PNG, or one of 16 bits in colour or with alpha"
-        raise unreadable(f"{what}, of which a turn would lose frames or bits")
 
 
 def _saved(picture: "Image.Image", file_format: str, **options: Any) -> bytes:
@@ -408,7 +402,7 @@ def _along(image: EncodedImage, photo: EncodedImage) -> EncodedImage:
         window = None  # nothing changes, or it is not of this photo: the layout says so
     if turn == 1 and window is None:
         return image
-    ids = _transposed(load_png(image.data, image.info), turn)
+    ids = _transposed(load(image.data, image.info), turn)
     if window is not None:
         ids = ids.resize(size_px, Image.Resampling.NEAREST, _box_px(own_px, window.crop))
     return _made(image, _saved(ids, "PNG"), turn, window)

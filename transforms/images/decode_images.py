@@ -17,7 +17,7 @@ import io
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from schemas.fields import ImageInfo
-from transforms.images.check_images import load, load_png, open_foreign, require_same_size
+from transforms.images.check_images import load, open_image, require_same_size
 from transforms.images.exif import orientation_block, upright_exif
 from transforms.images.findings import MAX_PIXELS, unreadable
 from transforms.images.jpeg import jpeg_for_decoder, jpeg_metadata
@@ -92,7 +92,7 @@ def decode_image(data: bytes, info: ImageInfo, least_px: tuple[int, int] | None 
     elif info.format == "png":
         decoded = Decoded(_decode_png(data, info), *png_metadata(data), info.size_px)
     else:
-        image, exif = _decode_other(data, info), orientation_block(info.orientation)
+        image, exif = load(data, info), orientation_block(info.orientation)
         decoded = Decoded(image, exif, image.info.get("icc_profile") or b"", info.size_px)
     icc = decoded.icc if len(decoded.icc) <= MAX_PROFILE_BYTES else b""
     return decoded._replace(image=_plain(decoded.image, icc), icc=icc)
@@ -156,7 +156,7 @@ def _decode_jpeg(data: bytes, info: ImageInfo, least_px: tuple[int, int] | None)
 
     shown_px: tuple[float, float] = info.size_px
     bare = jpeg_for_decoder(data, MAX_PIXELS)
-    with JpegImagePlugin.JpegImageFile(io.BytesIO(bare)) as image:
+    with open_image(bare, "jpeg") as image:
         require_same_size(image.size, info)
         subsampling = JpegImagePlugin.get_sampling(image)
         if least_px is not None and (drafted := image.draft(None, least_px)) is not None:
@@ -172,7 +172,8 @@ def _decode_png(data: bytes, info: ImageInfo) -> "Image.Image":
     import numpy as np
     from PIL import Image
 
-    image, bits, colour_type = load_png(data, info), data[24], data[25]
+    bits, colour_type = data[24], data[25]
+    image: Image.Image = load(data, info)
     if bits == 16 and colour_type == _GRAY_ALPHA_TYPE:
         return image.convert("LA")
     found = image.info.get("transparency")
@@ -187,19 +188,6 @@ def _decode_png(data: bytes, info: ImageInfo) -> "Image.Image":
     image = image.convert("L")
     image.info["transparency"] = found * 255 // ((1 << bits) - 1)
     return image
-
-
-def _decode_other(data: bytes, info: ImageInfo) -> "Image.Image":
-    from PIL import BmpImagePlugin, GifImagePlugin
-
-    if info.format == "gif":
-        return load(GifImagePlugin.GifImageFile, data, info)
-    if info.format == "bmp":
-        return load(BmpImagePlugin.BmpImageFile, data, info)
-    with open_foreign(data, MAX_PIXELS) as image:
-        require_same_size(image.size, info)
-        image.load()
-        return image
 
 
 def _plain(image: "Image.Image", icc: bytes) -> "Image.Image":

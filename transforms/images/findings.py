@@ -83,8 +83,6 @@ _SIGNATURES = (
     (rb"....ftyp(avif|avis)", "AVIF"),
     (rb"....ftyp(heic|heix|hevc|heim|heis|mif1|msf1)", "HEIC"),
     (rb"II\*\0|MM\0\*|II\+\0|MM\0\+", "TIFF"),
-    (rb"%PDF", "PDF"),
-    (rb"PK\x03\x04", "ZIP"),
     (rb"version https://git-lfs", "a Git LFS pointer"),
     (rb"(\xef\xbb\xbf)?\s*<(!doctype html|html|head|body)", "HTML"),
     (rb"\0{16}", "zero bytes"),

@@ -223,17 +223,13 @@ def _read_frame(headers: _Headers, marker: int, body: bytes, max_pixels: int) ->
         )
     if precision != 8 or components not in (1, 3, 4):
         raise unreadable(f"JPEG of {components} components of {precision} bits")
-    _require_sampling(body[7::3])
+    # Sampling factors of 1 to 4 (T.81 B.2.2), in ratios that libjpeg can scale.
+    for factors in zip(*(divmod(factor, 16) for factor in body[7::3]), strict=True):
+        if not all(1 <= factor <= 4 for factor in factors):
+            raise damaged(f"sampling factors {body[7::3].hex(' ')}")
+        if any(max(factors) % factor for factor in factors):
+            raise unreadable(f"JPEG with fractional sampling factors {body[7::3].hex(' ')}")
     headers.size_px, headers.channels = (width_px, height_px), components
     headers.traits.update(_FRAMES[marker])
     if components != 3:
         headers.traits.add("gray" if components == 1 else "cmyk")
-
-
-def _require_sampling(sampling: bytes) -> None:
-    """Refuse sampling factors outside 1..4 (T.81 B.2.2), and ratios that libjpeg cannot scale."""
-    for factors in zip(*(divmod(factor, 16) for factor in sampling), strict=True):
-        if not all(1 <= factor <= 4 for factor in factors):
-            raise damaged(f"sampling factors {sampling.hex(' ')}")
-        if any(max(factors) % factor for factor in factors):
-            raise unreadable(f"JPEG with fractional sampling factors {sampling.hex(' ')}")
