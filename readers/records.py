@@ -27,7 +27,7 @@ from readers.shard_reader import Member, ShardReader, Span
 from schemas.faults import fault_line
 from schemas.features import Feature, FeatureSpec, Kind
 from schemas.manifest import Label
-from schemas.parse_example import Message, kind_of, read_features, read_sequence
+from schemas.parse_example import Message, kind_of, read_sequence
 from schemas.tfrecord import CHECKSUM_BYTES, HEADER_BYTES, FrameError, check_frame
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def record_parser(spec: FeatureSpec) -> RecordParser:
         return {key: convert(features.get(key)) for key, convert in whole}
 
     def parse(data: bytes) -> Record:
-        return parse_whole(read_features(data))
+        return parse_whole(read_sequence(data)[0])
 
     def parse_sequence(data: bytes) -> Record:
         context, lists = read_sequence(data)

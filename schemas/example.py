@@ -238,14 +238,13 @@ def _steps(kind: Kind, steps: Sequence[Sequence]) -> list[bytes]:
     """Return the content of a `tf.train.FeatureList` in parts."""
     parts: list[bytes] = []
     for values in steps:
-        if kind is Kind.BYTES:
-            listed = bytes_list(values)
-            parts.append(_step_header(b"\x0a", sum(map(len, listed))))
-            parts += listed
-            continue
-        is_float = kind is Kind.FLOAT
-        content = packed_list((packed_floats if is_float else packed_int64s)(values))
-        parts += (_step_header(b"\x12" if is_float else b"\x1a", len(content)), content)
+        if kind is _FLOAT:
+            tag, content = _FLOATS, [packed_list(packed_floats(values))]
+        elif kind is _INT64:
+            tag, content = _INT64S, [packed_list(packed_int64s(values))]
+        else:
+            tag, content = _BYTES, bytes_list(values)
+        parts += (_step_header(tag, sum(map(len, content))), *content)
     return parts
 
 

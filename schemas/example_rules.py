@@ -13,19 +13,17 @@ import msgspec
 from schemas.faults import printable
 from schemas.features import Content, Feature, FeatureSpec
 from schemas.manifest import Manifest, spec_of
-from schemas.parse_example import Message, Sequences, Values, kind_of, read_features, read_sequence
+from schemas.parse_example import Message, Sequences, Values, kind_of, read_sequence
 
 _SHA256_KEY = "image/key/sha256"
 _IMAGE_KEY = "image/encoded"
 _SIZE_KEYS = ("image/height", "image/width")
 _SHOWN_LABELS = 10
 _PANOPTIC = "panoptic_objects/"  # their labels are in no index
-_INDEXED_LAYOUTS = frozenset(
-    [
-        *("detection", "keras", "tfds", "table", "arrays"),
-        *("classification", "imagenet", "tutorial", "tensor"),
-    ]
-)
+_INDEXED_LAYOUTS = {
+    *("detection", "keras", "tfds", "table", "arrays"),
+    *("classification", "imagenet", "tutorial", "tensor"),
+}
 """Our layouts that write the index's labels into the record; a user's own layout may not."""
 
 Fields = Mapping[str, Message]
@@ -63,18 +61,13 @@ class ExampleRules:
             row_size_px: height and width of its picture in the index; none where it has neither.
             hashes: whether to compare SHA-256 of images.
         """
-        steps: Fields = {}
         try:
-            if self._steps:
-                context, steps = read_sequence(data)
-            else:
-                context = read_features(data)
+            context, steps = read_sequence(data)
         except ValueError as error:
             return [f"no Example: {error}"]
         wrong = [*self._wrong_keys(context, self._context)]
-        if self._steps:
-            wrong += self._wrong_keys(steps, self._steps)
-        if self._is_indexed:
+        wrong += self._wrong_keys(steps, self._steps)
+        if self.spec.name in _INDEXED_LAYOUTS:
             wrong += self._differing(context, row_labels, row_size_px)
         if hashes:
             wrong += self._wrong_hashes(context, sources)
@@ -87,10 +80,6 @@ class ExampleRules:
     @cached_property
     def _steps(self) -> Rules:
         return _rules(feature for feature in self.spec.features if feature.per_step)
-
-    @cached_property
-    def _is_indexed(self) -> bool:
-        return self.spec.name in _INDEXED_LAYOUTS
 
     @cached_property
     def _row_label(self) -> str:

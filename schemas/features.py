@@ -1,8 +1,7 @@
 """One declaration of an Example's features, from which everything else follows.
 
 A `FeatureSpec` says which keys an Example holds, of which kind and how often. The encoder's input,
-`parse_spec`, TFDS's metadata (`tfds_metadata.py`) and the TFMD schema (`text_protos.py`) are all
-derived from it, so that no two of them can disagree.
+`parse_spec`, TFDS's metadata and the TFMD schema all follow from it, so no two can disagree.
 """
 
 import enum
@@ -39,9 +38,6 @@ class RepeatedAs(enum.Enum):
     SPARSE = "sparse"  # tf.sparse.SparseTensor, what Model Garden's readers expect
     RAGGED = "ragged"  # tf.RaggedTensor, row splits int64
 
-
-SEQUENCE_KEY = "##SEQUENCE##"
-"""What TensorFlow Metadata calls the struct of all features of steps."""
 
 _KIND_OF_CONTENT = {
     Content.IMAGE: Kind.BYTES,
@@ -152,18 +148,11 @@ class FeatureSpec:
     sequences: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.name:
-            raise ValueError("name must not be empty: give the layout's name, such as 'detection'")
         if not self.features:
             raise ValueError(f"features of {self.name} must not be empty: declare at least one")
         repeats = [key for key, count in Counter(f.key for f in self.features).items() if count > 1]
         if repeats:
             raise ValueError(f"keys of {self.name} must differ, got {repeats} twice: remove one")
-        if self.is_sequence and (SEQUENCE_KEY in {feature.key for feature in self.features}):
-            raise ValueError(
-                f"keys of {self.name} must not be {SEQUENCE_KEY!r}, which is what a schema calls"
-                " all features of steps: rename it"
-            )
 
     @property
     def is_sequence(self) -> bool:
@@ -244,6 +233,8 @@ Corners = tuple[float, float, float, float]
 """`xmin, ymin, xmax, ymax` of a box, as parts of the picture's width and height."""
 
 _EDGES = tuple(f"image/object/bbox/{edge}" for edge in ("xmin", "ymin", "xmax", "ymax"))
+_POINTS = ("image/object/keypoint/x", "image/object/keypoint/y")
+_SEEN = ("image/object/keypoint/visibility",)
 _MASK_KEY = "image/object/mask"
 _OBJECT_LABELS = ("image/object/class/label", "objects/label", "category_id")
 _OBJECT_TEXTS = ("image/object/class/text",)
@@ -285,21 +276,6 @@ class ObjectRoles:
 
 
 @dataclass(frozen=True)
-class PointRoles:
-    """Keys of keypoints, object by object, as many of each.
-
-    Attributes:
-        x: of their x, as a part of the picture's width.
-        y: of their y, likewise of its height.
-        visibility: of 0 for unlabelled, 1 for hidden, 2 for visible; empty for none.
-    """
-
-    x: str
-    y: str
-    visibility: str = ""
-
-
-@dataclass(frozen=True)
 class Roles:
     """Which keys play which role; empty where none does.
 
@@ -311,7 +287,8 @@ class Roles:
         objects: lists of objects; the first is the one that is counted.
         class_label: of the record's own class id, or of several.
         class_text: of its class's name, or of several.
-        keypoints: of the first list's objects.
+        keypoints: of the first list's objects: x and y in [0, 1], and visibility where there is
+            one: 0 for unlabelled, 1 for hidden, 2 for visible.
         masks: of image files, one of the whole picture an object of the first list.
         segmentations: of image files that tell the class or instance of each pixel.
         captions: of texts about the picture.
@@ -324,7 +301,7 @@ class Roles:
     objects: tuple[ObjectRoles, ...] = ()
     class_label: str = ""
     class_text: str = ""
-    keypoints: PointRoles | None = None
+    keypoints: tuple[str, ...] = ()
     masks: str = ""
     segmentations: tuple[str, ...] = ()
     captions: tuple[str, ...] = ()
@@ -430,8 +407,7 @@ def _roles(
 ) -> Roles:
     """Return the roles, with those that keys alone tell."""
     of_objects = {found.labels for found in objects}
-    x, y, seen = (f"image/object/keypoint/{name}" for name in ("x", "y", "visibility"))
-    points = PointRoles(x, y, _first((seen,), kinds, Kind.INT64))
+    points = _there(_POINTS, kinds, Kind.FLOAT)
     return Roles(
         images=images,
         pixels=pixels,
@@ -440,7 +416,7 @@ def _roles(
         objects=objects,
         class_label=next((key for key in class_labels if key not in of_objects), ""),
         class_text=_first(_CLASS_TEXTS, kinds, Kind.BYTES),
-        keypoints=points if len(_there((x, y), kinds, Kind.FLOAT)) == 2 else None,
+        keypoints=points + _there(_SEEN, kinds, Kind.INT64) if points == _POINTS else (),
         masks=_first((_MASK_KEY,), kinds, Kind.BYTES),
         segmentations=_there(_SEGMENTATIONS, kinds, Kind.BYTES),
         captions=_there(_CAPTIONS, kinds, Kind.BYTES),

@@ -194,14 +194,12 @@ def count_licenses(
     for part in counts:
         total.update({int(number): records for number, records in part.items()})
     known = [*licenses]
+    of_id = {number: [each for each in known if each.id == number] for number in sorted(total)}
     return [
         LicenseCount(
-            number,
-            total[number],
-            _either(license.name for license in known if license.id == number),
-            _either(license.url for license in known if license.id == number),
+            number, total[number], _either(f.name for f in found), _either(f.url for f in found)
         )
-        for number in sorted(total)
+        for number, found in of_id.items()
     ]
 
 

@@ -1,5 +1,7 @@
 """Read serialized `tf.train.Example`s and `SequenceExample`s with protobuf's own parser.
 
+An Example has the bytes of a SequenceExample without steps, so one message class reads both.
+
 The message classes live in a private descriptor pool. TensorFlow registers the same names in the
 default pool, and one process may need both.
 
@@ -63,20 +65,18 @@ def parse_example(data: bytes) -> dict[str, Values]:
     >>> parse_example(bytes.fromhex("0a0c0a0a0a016112051a030a0101"))
     {'a': Values(kind=<Kind.INT64: 'int64'>, values=[1])}
     """
-    return _by_key(read_features(data))
+    return parse_sequence_example(data).context
 
 
 def parse_sequence_example(data: bytes) -> Sequences:
     """Return context and steps of a serialized `tf.train.SequenceExample`, sorted by key.
-
-    An Example is one without steps.
 
     Raises:
         ValueError: when protobuf cannot parse it.
     """
     context, lists = read_sequence(data)
     steps = {key: list(map(values_of, lists[key].feature)) for key in sorted(lists)}
-    return Sequences(_by_key(context), steps)
+    return Sequences({key: values_of(context[key]) for key in sorted(context)}, steps)
 
 
 def parse_record(data: bytes) -> Sequences | None:
@@ -92,18 +92,6 @@ def parse_record(data: bytes) -> Sequences | None:
     return found if found.context or found.feature_lists or len(data) <= 4 else None
 
 
-def read_features(data: bytes) -> Mapping[str, Message]:
-    """Return protobuf's `Feature`s of a serialized `tf.train.Example`, by key in no order.
-
-    Raises:
-        ValueError: when protobuf cannot parse it.
-    """
-    try:
-        return _EXAMPLE.FromString(data).features.feature
-    except DecodeError:
-        raise _not_parsed(data) from None
-
-
 def read_sequence(data: bytes) -> tuple[Mapping[str, Message], Mapping[str, Message]]:
     """Return protobuf's `Feature`s and `FeatureList`s of a `tf.train.SequenceExample`, by key.
 
@@ -113,7 +101,7 @@ def read_sequence(data: bytes) -> tuple[Mapping[str, Message], Mapping[str, Mess
     try:
         record = _SEQUENCE_EXAMPLE.FromString(data)
     except DecodeError:
-        raise _not_parsed(data) from None
+        raise ValueError(f"protobuf cannot parse its {len(data)} bytes") from None
     return record.context.feature, record.feature_lists.feature_list
 
 
@@ -129,16 +117,7 @@ def values_of(feature: Message) -> Values:
     return Values(None, []) if name is None else Values(_KINDS[name], getattr(feature, name).value)
 
 
-def _by_key(features: Mapping[str, Message]) -> dict[str, Values]:
-    return {key: values_of(features[key]) for key in sorted(features)}
-
-
-def _not_parsed(data: bytes) -> ValueError:
-    return ValueError(f"protobuf cannot parse its {len(data)} bytes")
-
-
-def _message_classes() -> tuple[Message, Message]:
-    """Return the classes of Example and SequenceExample."""
+def _sequence_example_class() -> Message:
     file = descriptor_pb2.FileDescriptorProto(
         name="beam_tfrec/example.proto", package=_PACKAGE, syntax="proto3"
     )
@@ -152,16 +131,13 @@ def _message_classes() -> tuple[Message, Message]:
     steps = file.message_type.add(name="FeatureList")
     _add_field(steps, 1, "feature", "Feature", is_repeated=True)
     _add_map(file.message_type.add(name="FeatureLists"), "feature_list", "FeatureList")
-    example = file.message_type.add(name="Example")
-    _add_field(example, 1, "features", "Features")
     sequence = file.message_type.add(name="SequenceExample")
     _add_field(sequence, 1, "context", "Features")
     _add_field(sequence, 2, "feature_lists", "FeatureLists")
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
-    found = (pool.FindMessageTypeByName(f"{_PACKAGE}.{m.name}") for m in (example, sequence))
-    example_class, sequence_class = map(message_factory.GetMessageClass, found)
-    return example_class, sequence_class
+    found = pool.FindMessageTypeByName(f"{_PACKAGE}.{sequence.name}")
+    return message_factory.GetMessageClass(found)
 
 
 def _add_field(
@@ -187,4 +163,4 @@ def _add_map(message: Message, name: str, value: str) -> None:
     _add_field(message, 1, name, f"{message.name}.{entry.name}", is_repeated=True)
 
 
-_EXAMPLE, _SEQUENCE_EXAMPLE = _message_classes()
+_SEQUENCE_EXAMPLE = _sequence_example_class()

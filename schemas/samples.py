@@ -142,17 +142,12 @@ def add_content_digests(samples: Iterable[Sample], *, with_position: bool) -> in
     return total
 
 
-def shuffle_key(split: str, key: str, seed: int) -> int:
-    """Return the number that a shuffled split is sorted by; ties go by key. It decides bytes.
-
-    The first 128 bits of a keyed hash of split and key, hence a uniform order that no runner,
-    worker or arrival order changes.
-    """
-    return shuffle_keys(split, [key], seed)[0]
-
-
 def shuffle_keys(split: str, keys: Iterable[str], seed: int) -> list[int]:
-    """Return the `shuffle_key` of each of a split's keys; many at once take less time."""
+    """Return the numbers that a shuffled split is sorted by; ties go by key. They decide bytes.
+
+    Each is the first 128 bits of a keyed hash of split and key, hence a uniform order that no
+    runner, worker or arrival order changes.
+    """
     begun = _begun_hash(split, seed)
     numbers = []
     for key in keys:

@@ -140,8 +140,14 @@ class Splitting:
         >>> Splitting(HASH, {"train": Fraction(9), "val": Fraction(1)}).split_of("3")
         'train'
         """
-        drawn = split_digest(key_or_group, self.seed)
-        return self._drawn[bisect.bisect_right(self._bounds, drawn)]
+        digest = hashlib.blake2b(
+            key_or_group.encode(),
+            key=str(self.seed).encode(),
+            digest_size=_DIGEST_BITS // 8,
+            person=b"tfrec-split",
+        )
+        drawn = int.from_bytes(digest.digest(), "big")
+        return [*self.shares][bisect.bisect_right(self._bounds, drawn)]
 
     def options(self) -> dict[str, str]:
         """Return the options that decide membership; none where splits are given."""
@@ -161,10 +167,6 @@ class Splitting:
     @functools.cached_property
     def _known(self) -> frozenset[str]:
         return frozenset(self.splits(()))
-
-    @functools.cached_property
-    def _drawn(self) -> tuple[str, ...]:
-        return tuple(self.shares)
 
     @functools.cached_property
     def _bounds(self) -> list[int]:
@@ -192,14 +194,3 @@ def splitting_in(options: Mapping[str, str]) -> dict[str, str]:
     {'split_by': 'part'}
     """
     return {name: options[name] for name in _OPTIONS if name in options}
-
-
-def split_digest(key_or_group: str, seed: int) -> int:
-    """Return a 128-bit keyed hash, uniform over keys."""
-    digest = hashlib.blake2b(
-        key_or_group.encode(),
-        key=str(seed).encode(),
-        digest_size=_DIGEST_BITS // 8,
-        person=b"tfrec-split",
-    )
-    return int.from_bytes(digest.digest(), "big")

@@ -17,7 +17,6 @@ from schemas.features import (
     FeatureSpec,
     Kind,
     ObjectRoles,
-    PointRoles,
     RepeatedAs,
     Roles,
     corners_of,
@@ -151,7 +150,6 @@ def test_feature_refuses(overrides, message):
 @pytest.mark.parametrize(
     ("name", "keys", "message"),
     [
-        ("", ["a"], "name must not be empty"),
         ("x", [], "features of x must not be empty"),
         ("x", ["a", "b", "a", "b", "c"], r"keys of x must differ, got \['a', 'b'\] twice"),
     ],
@@ -182,7 +180,7 @@ B, F, I = Kind.BYTES, Kind.FLOAT, Kind.INT64  # noqa: E741
                 images=("image/encoded",),
                 **SIZE,
                 objects=(EDGES,),
-                keypoints=PointRoles(
+                keypoints=(
                     "image/object/keypoint/x",
                     "image/object/keypoint/y",
                     "image/object/keypoint/visibility",

@@ -12,7 +12,7 @@ from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from schemas.faults import at_record, find_fault
-from schemas.features import Corners, Kind, ObjectRoles, PointRoles, Roles, corners_of
+from schemas.features import Corners, Kind, ObjectRoles, Roles, corners_of
 from schemas.parse_example import Values, parse_record
 from schemas.tensors import Tensor
 from transforms.gate import usable_cores
@@ -482,13 +482,13 @@ def _box(corners: Corners) -> tuple[float, float, float, float] | None:
 
 
 def _keypoints(
-    features: Features, roles: PointRoles | None, objects: int
+    features: Features, keys: Sequence[str], objects: int
 ) -> Iterator[tuple[tuple[float, float], ...]]:
     """Yield the labelled keypoints of each object, which all have as many places for them."""
-    if roles is None or not objects:
+    if not keys or not objects:
         return
-    xs, ys = (values_of(features)(key) for key in (roles.x, roles.y))
-    seen = values_of(features, Kind.INT64)(roles.visibility) or [1] * len(xs)
+    xs, ys = map(values_of(features), keys[:2])
+    seen = values_of(features, Kind.INT64)("".join(keys[2:])) or [1] * len(xs)
     each, rest = divmod(len(xs), objects)
     if rest or not len(xs) == len(ys) == len(seen):
         return
