@@ -33,9 +33,9 @@ _FLOAT32_X4 = struct.Struct("<4f")
 
 _LARGEST = sys.float_info.max
 
-_BOX = re.compile(r"([1-9][0-9]{0,4})(?:x([1-9][0-9]{0,4}))?")
+_SIDE = "([1-9][0-9]{0,4})"
 
-_LONGEST = re.compile(r"max:([1-9][0-9]{0,4})")
+_RESIZE = re.compile(f"max:{_SIDE}|{_SIDE}(?:x{_SIDE})?")
 
 
 class PlacedBox(msgspec.Struct, frozen=True, gc=False):
@@ -110,10 +110,9 @@ class Resize:
         >>> Resize.parse("512"), Resize.parse("max:1024")
         (Resize(width_px=512, height_px=512), Resize(width_px=1024, height_px=None))
         """
-        if found := _LONGEST.fullmatch(text):
-            return cls(int(found[1]), None)
-        if found := _BOX.fullmatch(text):
-            return cls(int(found[1]), int(found[2] or found[1]))
+        if found := _RESIZE.fullmatch(text):
+            longest, width, height = found.groups()
+            return cls(int(longest), None) if longest else cls(int(width), int(height or width))
         raise ValueError(
             f"resize must be N, WxH or max:N in px, got {text!r}: give one such as 512, 640x480 or"
             " max:1024"

@@ -11,7 +11,7 @@ import io
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import msgspec
+from msgspec import structs
 
 from schemas.example import MAX_EXAMPLE_BYTES
 from schemas.fields import Crop, EncodedImage, ImageInfo, Window
@@ -282,16 +282,10 @@ def _to_pixels(
     pixels = pixels_of(picture, stored.size_px, _box_px(image.info.size_px, stored.crop), dtype)
     if turn != 1:
         pixels = turn_array(pixels, turn)
-    info = msgspec.structs.replace(
-        image.info,
-        width_px=width_px,
-        height_px=height_px,
-        orientation=image.info.orientation if turn == 1 else 1,
-    )
-    is_whole = wanted == Resized(window.whole_size_px)
-    return msgspec.structs.replace(
-        image, info=info, turned=turn, pixels=pixels, window=None if is_whole else window
-    )
+    left = image.info.orientation if turn == 1 else 1
+    info = structs.replace(image.info, width_px=width_px, height_px=height_px, orientation=left)
+    shown = None if wanted == Resized(window.whole_size_px) else window
+    return structs.replace(image, info=info, turned=turn, pixels=pixels, window=shown)
 
 
 def _encoded_again(

@@ -51,7 +51,7 @@ class Decoded(NamedTuple):
     Attributes:
         image: picture of mode `L`, `LA`, `RGB`, `RGBA` or `I;16`, as stored: not turned.
         exif: TIFF block from its byte order mark on; empty for none.
-        icc: colour profile of the file; empty for none.
+        icc: colour profile of the image's mode; empty for none.
         shown_px: width and height of the picture on this grid, which may end within its last
             pixels where it was decoded smaller.
         subsampling: chroma subsampling of a JPEG as Pillow numbers it; -1 for others.
@@ -95,7 +95,9 @@ def decode_image(data: bytes, info: ImageInfo, least_px: tuple[int, int] | None 
         image, exif = load(data, info), orientation_block(info.orientation)
         decoded = Decoded(image, exif, image.info.get("icc_profile") or b"", info.size_px)
     icc = decoded.icc if len(decoded.icc) <= MAX_PROFILE_BYTES else b""
-    return decoded._replace(image=_plain(decoded.image, icc), icc=icc)
+    plain = _plain(decoded.image, icc)
+    fits = icc[16:20] == _SPACES[plain.mode]
+    return decoded._replace(image=plain, icc=icc if fits else b"")
 
 
 def over_white(image: "Image.Image") -> "Image.Image":
