@@ -17,7 +17,6 @@ import msgspec
 from schemas.manifest import SharedContents
 from schemas.shards import ShardInfo, index_names, index_stem
 from transforms.build_shard import read_index
-from transforms.shard_index import IndexRow
 from transforms.sources.elements import num_groups
 from transforms.storage import DEFAULT_ACCESS, Access, open_storage
 
@@ -65,21 +64,15 @@ class Duplicates(msgspec.Struct, frozen=True):
 NO_DUPLICATES = Duplicates()
 
 
-class _Contents(msgspec.Struct, frozen=True, array_like=True):
-    """What a partition holds of a shard: one value of each list a record."""
-
-    split: str
-    sha256s: list[bytes]
-    names: list[str]
-    keys: list[str]
+Contents = tuple[str, bytes, str, str]
+"""A record: its split, the SHA-256 and the name of its first source, and its key."""
 
 
-def find_duplicates(records: Iterable[tuple[str, bytes, str, str]]) -> Duplicates:
+def find_duplicates(records: Iterable[Contents]) -> Duplicates:
     """Return what splits have in common.
 
     Args:
-        records: (split, SHA-256, name of the source, key) of every record, in any order. All
-            records of a SHA-256 must be among them; few of them are held.
+        records: in any order. All records of a SHA-256 must be among them; few of them are held.
     """
     counts: dict[bytes, Counter[str]] = {}
     firsts: dict[tuple[bytes, str], list[RecordOf]] = {}
@@ -98,7 +91,7 @@ def find_duplicates(records: Iterable[tuple[str, bytes, str, str]]) -> Duplicate
         for sha256, per_split in sorted(counts.items())
         if len(per_split) > 1
     ]
-    return add_duplicates(Duplicates(_pairs(line), [line]) for line in lines)
+    return add_duplicates(Duplicates([*_pairs(line)], [line]) for line in lines)
 
 
 def add_duplicates(parts: Iterable[Duplicates]) -> Duplicates:
@@ -107,8 +100,10 @@ def add_duplicates(parts: Iterable[Duplicates]) -> Duplicates:
     lines: list[Duplicate] = []
     for part in parts:
         for pair in part.pairs:
-            known = pairs.get(pair.splits)
-            pairs[pair.splits] = pair if known is None else _add_pair(known, pair)
+            known = pairs.get(pair.splits, pair)
+            contents = pair.contents + (0 if known is pair else known.contents)
+            first = min(known, pair, key=operator.attrgetter("sha256"))
+            pairs[pair.splits] = msgspec.structs.replace(first, contents=contents)
         lines += part.lines
         if len(lines) > 2 * MAX_LINES:
             lines = _first_lines(lines)
@@ -120,32 +115,10 @@ def duplicates_jsonl(lines: Iterable[Duplicate]) -> bytes:
     return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
 
 
-def contents_of(split: str, rows: Iterable[IndexRow], partitions: int) -> dict[int, _Contents]:
-    """Return what each partition gets of a shard's records, by their first sources."""
-    parts: dict[int, _Contents] = {}
-    for row in rows:
-        if not row.sources:
-            continue
-        source = row.sources[0]
-        sha256 = bytes.fromhex(source.sha256)
-        partition = int.from_bytes(sha256[:4], "big") % partitions
-        part = parts.setdefault(partition, _Contents(split, [], [], []))
-        part.sha256s.append(sha256)
-        part.names.append(source.name)
-        part.keys.append(row.key)
-    return parts
-
-
-def _pairs(line: Duplicate) -> list[SharedContents]:
-    return [
-        SharedContents(
-            splits=splits,
-            contents=1,
-            sha256=line.sha256,
-            names=_names(line.samples[splits[0]][0], line.samples[splits[1]][0]),
-        )
-        for splits in itertools.combinations(sorted(line.records), 2)
-    ]
+def _pairs(line: Duplicate) -> Iterator[SharedContents]:
+    for one, other in itertools.combinations(sorted(line.records), 2):
+        names = _names(line.samples[one][0], line.samples[other][0])
+        yield SharedContents((one, other), 1, line.sha256, names)
 
 
 def _names(one: RecordOf, other: RecordOf) -> tuple[str, str]:
@@ -153,11 +126,6 @@ def _names(one: RecordOf, other: RecordOf) -> tuple[str, str]:
     if one.name == other.name != one.key:
         return f"{one.name} (key {one.key})", f"{other.name} (key {other.key})"
     return one.name, other.name
-
-
-def _add_pair(one: SharedContents, other: SharedContents) -> SharedContents:
-    first = min(one, other, key=operator.attrgetter("sha256"))
-    return msgspec.structs.replace(first, contents=one.contents + other.contents)
 
 
 def _first_lines(lines: list[Duplicate]) -> list[Duplicate]:
@@ -192,15 +160,17 @@ class FindDuplicates(beam.PTransform):
 
 def _read_contents(
     info: ShardInfo, output: str, access: Access, count: int
-) -> Iterator[tuple[int, _Contents]]:
+) -> Iterator[tuple[int, list[Contents]]]:
+    """Yield what each partition gets of a shard's records, by their first sources."""
     name, _ = index_names(index_stem(info.file))
-    rows = read_index(name, open_storage(output, access))
-    yield from contents_of(info.split, rows, count).items()
+    parts: dict[int, list[Contents]] = {}
+    for row in read_index(name, open_storage(output, access)):
+        for source in row.sources[:1]:
+            sha256 = bytes.fromhex(source.sha256)
+            part = parts.setdefault(int.from_bytes(sha256[:4], "big") % count, [])
+            part.append((info.split, sha256, source.name, row.key))
+    yield from parts.items()
 
 
-def _find_in_partition(partition: int, batches: Iterable[_Contents]) -> Duplicates:
-    return find_duplicates(
-        (batch.split, *record)
-        for batch in batches
-        for record in zip(batch.sha256s, batch.names, batch.keys, strict=True)
-    )
+def _find_in_partition(partition: int, batches: Iterable[list[Contents]]) -> Duplicates:
+    return find_duplicates(itertools.chain.from_iterable(batches))
