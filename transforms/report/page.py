@@ -23,7 +23,7 @@ from schemas.manifest import REPORT_NAME, Manifest, SplitSummary
 from transforms.images.check_images import SAFE_PILLOW_MAJOR
 from transforms.images.findings import TRAITS
 from transforms.report import Outline, Report, ShownPicture, SplitReport, class_color
-from transforms.report.charts import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, count_text, make_charts
+from transforms.report.charts import count_text, make_charts
 from transforms.storage import Access, Storage, join_uri, open_storage
 
 if TYPE_CHECKING:
@@ -427,7 +427,6 @@ def _environment() -> "Environment":
         lstrip_blocks=True,
     )
     environment.filters.update(count=count_text, percent=_percent, data_uri=_data_uri)
-    environment.globals.update(width=WIDTH, height=HEIGHT, left=LEFT, right=RIGHT, bottom=BOTTOM)
     return environment
 
 
