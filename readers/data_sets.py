@@ -15,10 +15,12 @@ from schemas.manifest import (
     Manifest,
     ShardEntry,
     index_names_of,
+    order_of,
     read_manifest,
     refuse_contradictions,
     spec_of,
 )
+from schemas.samples import Order
 from transforms.storage import (
     DEFAULT_ACCESS,
     Access,
@@ -90,8 +92,8 @@ class DataSets:
 
     def is_in_input_order(self, split: str) -> bool:
         """Return whether records lie in the order of their source, in any of the data sets."""
-        orders = [_orders(manifest) for manifest in self.manifests if split in manifest.splits]
-        return any(order.get(split, order.get("all")) == "input" for order in orders)
+        plans = [manifest.plan for manifest in self.manifests if split in manifest.splits]
+        return any(order_of(plan, split) is Order.INPUT for plan in plans)
 
     def uri(self, shard: ShardFile) -> str:
         """Return the path or URI of a shard's file."""
@@ -159,12 +161,6 @@ def _refuse_different(data_sets: DataSets) -> None:
                     f"data_sets must have one label map, got {names[label.id]!r} and, in {root!r},"
                     f" {label.name!r} as label {label.id}: write the later one with --since"
                 )
-
-
-def _orders(manifest: Manifest) -> dict[str, str]:
-    """Return the order of each split, and under `all` that of the others."""
-    pairs = (pair.partition("=") for pair in manifest.plan.options.get("order", "").split())
-    return {name: order for name, _, order in pairs}
 
 
 def _features(manifest: Manifest) -> set[tuple[str, Kind, bool, bool, bool]]:

@@ -8,6 +8,7 @@ import msgspec
 
 from schemas.faults import fault_line
 from schemas.features import Feature, FeatureSpec
+from schemas.samples import Order
 from schemas.shards import COUNTED, FileSum, ShardNames, index_names, shard_stems
 
 T = TypeVar("T")
@@ -309,6 +310,12 @@ def read_manifest(data: bytes, where: str, flag: str = "--output") -> Manifest:
     except ValueError as error:
         what, remedy = f"no manifest of beam-tfrec ({error})", f"give another {flag}"
         raise RuntimeError(fault_line("E-OUT-FOREIGN", where, what, remedy)) from None
+
+
+def order_of(plan: JobPlan, split: str) -> Order:
+    """Return a split's order by the options of a plan, such as `all=shuffled train=input`."""
+    orders = dict(part.partition("=")[::2] for part in plan.options.get("order", "").split())
+    return Order(orders.get(split, orders.get("all", Order.SHUFFLED.value)))
 
 
 def has_sums(manifest: Manifest) -> bool:

@@ -6,14 +6,13 @@ import msgspec
 import pytest
 
 from schemas.features import Kind
-from schemas.manifest import Manifest, from_json
+from schemas.manifest import Manifest, from_json, order_of
 from schemas.samples import Order
 from schemas.tfrecord import frame_record
 from tests.small_runs import build_run, plan_run, write_set
 from transforms.shard_index import IndexRow, index_from_parquet
-from transforms.storage import Access
 from transforms.verify import Report, ShardRules
-from transforms.verify.data_set import order_of, shard_rules
+from transforms.verify.data_set import shard_rules
 from transforms.verify.shard import verify_bytes
 
 
@@ -43,7 +42,7 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> Shard:
     out = folder / "out"
     build_run(plan_run(images, annotations, out, num_shards=1))
     manifest = from_json((out / "manifest.json").read_bytes(), Manifest)
-    rules = shard_rules(manifest, str(out), Access(), deep=True)
+    rules = shard_rules(manifest, str(out), deep=True)
     rows = index_from_parquet((out / "index/train-00000-of-00001-3.parquet").read_bytes())
     return Shard((out / manifest.shards[0].file).read_bytes(), rows, manifest, rules)
 
@@ -105,7 +104,7 @@ def rules_with(shard: Shard, key: str, changes: dict) -> ShardRules:
         if changes or feature.key != key
     ]
     manifest = msgspec.structs.replace(shard.manifest, features=features)
-    return shard_rules(manifest, "out", Access(), deep=False)
+    return shard_rules(manifest, "out", deep=False)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +128,7 @@ def test_records_are_compared_with_the_features_of_the_manifest(
 def test_labels_are_compared_with_the_label_map(shard: Shard) -> None:
     plan = msgspec.structs.replace(shard.manifest.plan, labels=shard.manifest.plan.labels[:1])
     manifest = msgspec.structs.replace(shard.manifest, plan=plan)
-    rules = shard_rules(manifest, "out", Access(), deep=False)
+    rules = shard_rules(manifest, "out", deep=False)
     found = dataclasses.replace(shard, rules=rules).verify(shard.data)
     what = "'image/object/class/label' has the label 2, which is not in the label map"
     assert what in found.kept["E-VER-EXAMPLE"][0]

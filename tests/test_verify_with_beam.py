@@ -94,8 +94,9 @@ def test_sources_and_several_paths_in_one_job(
 
 
 def test_lost_reports_are_an_error() -> None:
+    around = Around(VerifyConfig(("a",)), Report(), [], tasks=2)
     with pytest.raises(RuntimeError, match="the sum of reports does not hold: 1 of 2"):
-        gather(Around(Report(), [], tasks=2), [(Task(0, uri="a"), Report(files=1))])
+        gather(around, [(Task(0, uri="a"), Report(files=1))])
 
 
 USAGE = {

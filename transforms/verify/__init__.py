@@ -1,11 +1,11 @@
 """Verify data sets and TFRecord files: find them, divide them into tasks, add up their reports.
 
-A task is one shard, the sources of one shard, or one file of any origin. Threads execute tasks, or
-the workers of a Beam runner (`with_beam`). Reports add up in the order of their tasks, so both
-print the same lines.
+A task is one shard or one file of any origin. Threads execute tasks, or the workers of a Beam
+runner (`with_beam`). Reports add up in the order of their tasks, so both print the same lines.
 """
 
 import posixpath
+import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -14,22 +14,28 @@ from typing import NamedTuple
 
 import msgspec
 
-from schemas.example_rules import ExampleRules, InferredSchema
+from schemas.example_rules import ExampleRules, FeatureFacts, InferredSchema, Place, conflicts
 from schemas.faults import at_record, counted, fault_line
+from schemas.features import Kind
 from schemas.manifest import MANIFEST_NAME, PLAN_NAME, ShardEntry
+from schemas.parse_example import Values, parse_record
 from schemas.samples import Order
 from schemas.shards import RECEIPTS_DIR
 from transforms.gate import usable_cores
+from transforms.images.check_images import Check, check_image, looks_like_image
+from transforms.images.findings import ImageFault
 from transforms.output_files import receipts
 from transforms.storage import (
     DEFAULT_ACCESS,
     Access,
     Entry,
     check_uri,
+    find_uri,
     join_uri,
     open_storage,
     split_uri,
 )
+from transforms.walk_frames import BadFrame, Record, open_records, walk_frames
 
 RESTORE = "restore it from a copy, or delete it and manifest.json and run the command again"
 SUFFIXES = (".tfrec", ".tfrecord", ".tfrecords")
@@ -37,6 +43,9 @@ SUFFIXES = (".tfrec", ".tfrecord", ".tfrecords")
 
 MAX_KEPT = 20
 """Findings of a code that are printed; the others are only counted."""
+
+_RESTORE_FILE = "restore the file from its source, or leave the record out"
+_MEND_RECORD = "make the record again from its image, or leave it out"
 
 OrderKey = tuple[str, str]
 """What a shuffled split is sorted by: a digest of the key in 32 hex digits, and the key."""
@@ -154,7 +163,6 @@ class ShardRules:
         reads: whether to read the shards' bytes, too, and not only indexes and receipts.
         hashes: whether to compare SHA-256 of shards and of images.
         converted: splits in which images are not their files' own bytes.
-        access: how the store is reached.
         has_sums: whether the manifest has checksums of receipts, and each index its own.
     """
 
@@ -165,7 +173,6 @@ class ShardRules:
     reads: bool
     hashes: bool
     converted: frozenset[str]
-    access: Access = DEFAULT_ACCESS
     has_sums: bool = True
 
 
@@ -177,25 +184,25 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
         data_set: number of the shard's data set; -1 for a file.
         shard: the shard; None for a file.
         uri: path or URI of the file; empty for a shard.
-        is_sources: whether to hash the shard's sources instead of verifying the shard.
     """
 
     number: int
     data_set: int = -1
     shard: ShardTask | None = None
     uri: str = ""
-    is_sources: bool = False
 
 
 class Around(NamedTuple):
     """What is known before any task is done.
 
     Attributes:
+        config: what is to be verified.
         report: what is wrong with paths, and with data sets except for their shards.
         rules: rules of each data set; None without a readable manifest.
         tasks: number of tasks.
     """
 
+    config: VerifyConfig
     report: Report
     rules: list[ShardRules | None]
     tasks: int
@@ -210,7 +217,7 @@ def verify_here(config: VerifyConfig) -> Report:
     """
     around, tasks = look_around(config)
     with ThreadPoolExecutor(config.workers or usable_cores()) as pool:
-        found = pool.map(partial(execute, around=around, config=config), tasks)
+        found = pool.map(partial(execute, around=around), tasks)
         reports = list(zip(tasks, found, strict=True))
     return gather(around, reports)
 
@@ -247,13 +254,9 @@ def look_around(config: VerifyConfig) -> tuple[Around, list[Task]]:
 
         rules, shards = verify_around(root, config.access, report, deep=config.deep)
         all_rules.append(rules)
-        hashed = [s for s in shards if {"", s.entry.split} & config.sources.keys()]
-        for is_sources, some in ((False, shards), (True, hashed)):
-            for shard in some:
-                tasks.append(Task(len(tasks), number, shard, is_sources=is_sources))
-    for uri in files:
-        tasks.append(Task(len(tasks), uri=uri))
-    return Around(report, all_rules, len(tasks)), tasks
+        tasks += (Task(place, number, shard) for place, shard in enumerate(shards, len(tasks)))
+    tasks += (Task(place, uri=uri) for place, uri in enumerate(files, len(tasks)))
+    return Around(config, report, all_rules, len(tasks)), tasks
 
 
 def find_paths(paths: Sequence[str], access: Access, report: Report) -> tuple[list[str], list[str]]:
@@ -305,23 +308,20 @@ def is_record_file(name: str) -> bool:
     return any(stem.endswith(suffix) or f"{suffix}-" in stem for suffix in SUFFIXES)
 
 
-def execute(task: Task, around: Around, config: VerifyConfig) -> Report:
-    """Return what is wrong with a shard, its sources or a file.
+def execute(task: Task, around: Around) -> Report:
+    """Return what is wrong with a file, or with a shard and its sources.
 
     Raises:
         RuntimeError: if a store fails.
     """
+    config = around.config
     if task.shard is None:
-        from transforms.verify.files import verify_file
-
         return verify_file(task.uri, config.access, deep=config.deep)
-    from transforms.verify.shard import verify_shard, verify_sources
+    from transforms.verify.shard import verify_shard
 
     rules = around.rules[task.data_set]
     assert rules is not None  # else there would be no task
-    if task.is_sources:
-        return verify_sources(task.shard, rules.root, config.sources, config.access)
-    return verify_shard(task.shard, rules)
+    return verify_shard(task.shard, rules, config)
 
 
 def gather(around: Around, reports: Sequence[tuple[Task, Report]]) -> Report:
@@ -334,8 +334,6 @@ def gather(around: Around, reports: Sequence[tuple[Task, Report]]) -> Report:
     Raises:
         RuntimeError: if reports are lost, which no runner may do.
     """
-    from transforms.verify.files import add_schema
-
     if len(reports) != around.tasks:
         raise RuntimeError(f"the sum of reports does not hold: {len(reports)} of {around.tasks}")
     total, last = Report(), dict[tuple[int, str], OrderKey]()
@@ -350,7 +348,7 @@ def gather(around: Around, reports: Sequence[tuple[Task, Report]]) -> Report:
                 total.find("E-VER-ORDER", where, order_fault(before[1], first[1], rules.seed))
             last[task.data_set, entry.split] = end
         total.add(report)
-    if any(task.is_sources for task, _ in reports):
+    if around.config.sources and reports:
         note = f"{counted(total.sources, 'source file')} compared with the index"
         if not total.sources:
             note = "no source file was compared: the index names none"
@@ -379,3 +377,88 @@ def _require_file(path: str, access: Access) -> None:
         what = f"no such file, and no folder with {holds}"
         remedy = "give a data set, a folder of such files, or the path of each"
         raise RuntimeError(fault_line("E-ARG", path, what, remedy))
+
+
+def verify_file(uri: str, access: Access, *, deep: bool = False) -> Report:
+    """Return what a TFRecord file holds and what is wrong with it.
+
+    Args:
+        uri: its path or URI.
+        access: how its store is reached.
+        deep: decode the pixels of images, beyond the walk through their structure.
+
+    Raises:
+        RuntimeError: `E-ARG` where there is no such file, `E-IO-…` where the store fails.
+    """
+    storage, file = find_uri(uri, access)
+    report, too_large = Report(files=1, bytes=file.size_bytes), 0
+    opened = open_records(storage, file)
+    try:
+        for found in walk_frames(opened.pieces, opened.size_bytes):
+            if isinstance(found, BadFrame):
+                where = at_record(uri, found.number, found.offset)
+                report.find(found.code, where, found.what, _RESTORE_FILE)
+                continue
+            report.records += 1
+            too_large += found.data is None
+            if found.data is not None:
+                _add_record(report, found, uri, Check.DECODE if deep else Check.HEADER)
+    except zlib.error as error:
+        what = f"its {opened.compression} data is damaged after record {report.records} ({error})"
+        report.find("E-VER-FRAME", uri, what, _RESTORE_FILE)
+    if opened.compression:
+        report.notes.append(f"{uri}: compressed with {opened.compression}")
+    if too_large:
+        report.notes.append(f"{uri}: {counted(too_large, 'record')} too large to be parsed")
+    return report
+
+
+def add_schema(report: Report) -> None:
+    """Add notes on what records hold, and findings that take all records."""
+    schema, notes = report.schema, report.notes
+    for place, what in conflicts(schema):
+        remedy = "write the feature with one kind: a reader's spec can name only one"
+        report.find("E-VER-EXAMPLE", at_record(*place), what, remedy)
+    for key, facts in sorted(schema.features.items()):
+        if facts.is_image() and facts.first_no_image:
+            images = sum(facts.images.values())
+            what = f"{facts.no_images} values of {key!r} are no image, {images} are (the first)"
+            report.find("E-VER-IMAGE", at_record(*facts.first_no_image), what, _MEND_RECORD)
+    if schema.records:
+        notes.append(f"features of {counted(schema.records, 'Example')}:")
+        notes += (f"  {line}" for line in schema.lines())
+    if schema.others and schema.first_other:
+        file, number, offset = schema.first_other
+        first = f"the first is record {number} of {file} at byte {offset}"
+        notes.append(f"{counted(schema.others, 'record')} of other bytes than Examples: {first}")
+
+
+def _add_record(report: Report, record: Record, uri: str, check: Check) -> None:
+    place = uri, record.number, record.offset
+    found = None if record.data is None else parse_record(record.data)
+    if found is None:
+        report.schema.add_other(place)
+        return
+    report.schema.add(found, place)
+    features = [(key, [values]) for key, values in found.context.items()]
+    for key, steps in [*features, *found.feature_lists.items()]:
+        facts = report.schema.features.get(key)
+        for values in steps:
+            if facts is not None and values.kind is Kind.BYTES:
+                _add_images(report, facts, key, values, place, check)
+
+
+def _add_images(
+    report: Report, facts: FeatureFacts, key: str, values: Values, place: Place, check: Check
+) -> None:
+    for value in filter(None, values.values):
+        if not looks_like_image(value):
+            facts.no_images += 1
+            facts.first_no_image = facts.first_no_image or place
+            continue
+        image = check_image(value, check)
+        if isinstance(image, ImageFault):
+            what = f"the image of {len(value)} bytes in {key!r} is damaged: {image.detail}"
+            report.find("E-VER-IMAGE", at_record(*place), what, _MEND_RECORD)
+        kind = "damaged" if isinstance(image, ImageFault) else image.format
+        facts.images[kind] = facts.images.get(kind, 0) + 1

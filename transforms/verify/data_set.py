@@ -23,11 +23,11 @@ from schemas.manifest import (
     from_json,
     has_sums,
     index_names_of,
+    order_of,
     plan_digest,
     read_manifest,
     spec_of,
 )
-from schemas.samples import Order
 from schemas.shards import (
     COUNTED,
     ShardNames,
@@ -77,7 +77,7 @@ def verify_around(
     if manifest is None:
         return None, []
     try:
-        rules = shard_rules(manifest, root, access, deep=deep)
+        rules = shard_rules(manifest, root, deep=deep)
         names = _names_of(manifest)
         texts = metadata_files(manifest, spec_of(manifest), has_names=False)
     except ValueError as error:
@@ -147,7 +147,7 @@ def check_sources(root: str, sources: Mapping[str, Sequence[str]], access: Acces
         open_storage(uri, access).require_folder()
 
 
-def shard_rules(manifest: Manifest, root: str, access: Access, *, deep: bool) -> ShardRules:
+def shard_rules(manifest: Manifest, root: str, *, deep: bool) -> ShardRules:
     """Return what all shards of a data set must be like."""
     splits = {*manifest.splits, *(entry.split for entry in manifest.shards)}
     return ShardRules(
@@ -163,15 +163,8 @@ def shard_rules(manifest: Manifest, root: str, access: Access, *, deep: bool) ->
             if manifest.layout in _PLAIN_BYTES
             or any(name in summary.repairs for name in _CONVERTED)
         ),
-        access=access,
         has_sums=has_sums(manifest),
     )
-
-
-def order_of(plan: JobPlan, split: str) -> Order:
-    """Return a split's order by the options of a plan, such as `all=shuffled train=input`."""
-    orders = dict(part.partition("=")[::2] for part in plan.options.get("order", "").split())
-    return Order(orders.get(split, orders.get("all", Order.SHUFFLED.value)))
 
 
 def _check_files(

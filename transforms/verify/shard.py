@@ -2,7 +2,8 @@
 
 import hashlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import google_crc32c
 
@@ -18,21 +19,21 @@ from transforms.shard_index import (
     index_to_text,
     is_index_as_written,
 )
-from transforms.storage import Access, Storage, join_uri, open_storage
-from transforms.verify import RESTORE, Report, ShardRules, ShardTask, order_fault
+from transforms.storage import Storage, join_uri, open_storage
+from transforms.verify import RESTORE, Report, ShardRules, ShardTask, VerifyConfig, order_fault
 from transforms.walk_frames import BadFrame, ReadSpan, read_pieces, walk_frames
 
 _SOURCE_REMEDY = "restore it from a copy, or make the data set again"
 _OF_RECEIPTS = ("file", "split", "planned", "records", "bytes", "crc32c", "sha256")
 
 
-def verify_shard(task: ShardTask, rules: ShardRules) -> Report:
-    """Return what is wrong with a shard.
+def verify_shard(task: ShardTask, rules: ShardRules, config: VerifyConfig) -> Report:
+    """Return what is wrong with a shard, and with its sources if they are to be compared.
 
     Raises:
         RuntimeError: where the store fails.
     """
-    storage, file = open_storage(rules.root, rules.access), task.file
+    storage, file = open_storage(rules.root, config.access), task.file
     report = Report(files=1)
     check_listing(task, storage.root, report)
     rows = read_index(task, storage, report, has_sum=rules.has_sums)
@@ -47,6 +48,7 @@ def verify_shard(task: ShardTask, rules: ShardRules) -> Report:
             return storage.read(file.name, file, (start, end))
 
         report.add(verify_bytes(task.entry, rows, rules, read, file.size_bytes))
+    check_sources(rows or (), task.entry.split, config, report)
     return report
 
 
@@ -81,9 +83,18 @@ def verify_bytes(
         read: function that reads the file.
         size_bytes: size of the file.
     """
-    report, digests, too_large = Report(), _Digests(rules.hashes), 0
+    report, too_large = Report(bytes=size_bytes), 0
+    digests: list[tuple[str, Any, str]] = [("CRC-32C", google_crc32c.Checksum(), entry.crc32c)]
+    if rules.hashes:
+        digests.append(("SHA-256", hashlib.sha256(), entry.sha256))
+
+    def hashed(piece: bytes) -> bytes:
+        for _, digest, _ in digests:
+            digest.update(piece)
+        return piece
+
     by_offset = {row.offset: row for row in rows or ()}
-    pieces = map(digests.add, read_pieces(read, size_bytes))
+    pieces = map(hashed, read_pieces(read, size_bytes))
     for found in walk_frames(pieces, size_bytes, sorted(by_offset)):
         row = by_offset.pop(found.offset, None)
         where = at_record(entry.file, found.number, found.offset, None if row is None else row.key)
@@ -102,7 +113,6 @@ def verify_bytes(
             report.find("E-VER-INDEX", where, f"the index {said}, its frame has {frame_bytes}")
     for _ in pieces:  # those that no frame holds
         pass
-    report.bytes = digests.bytes
     if not report.counts.keys() & {"E-VER-FRAME", "E-VER-CRC"}:
         if by_offset:
             number, first = next((n, r) for n, r in enumerate(rows or ()) if r.offset in by_offset)
@@ -112,35 +122,13 @@ def verify_bytes(
             what = f"{report.records} records, the manifest says {entry.records}"
             report.find("E-VER-FRAME", entry.file, what)
     if not report.counts:
-        for what in digests.wrong(entry):
-            report.find("E-VER-CRC", entry.file, what)
+        for name, digest, wanted in digests:
+            if (there := digest.digest().hex()) != wanted:
+                what = f"the file's {name} is {there}, the manifest says {wanted}"
+                report.find("E-VER-CRC", entry.file, what)
     if too_large:
         report.notes.append(f"{entry.file}: {counted(too_large, 'record')} too large to be parsed")
     return report
-
-
-class _Digests:
-    """Checksums of a whole file: CRC-32C, which is quick, and SHA-256 where it is asked for."""
-
-    def __init__(self, hashes: bool) -> None:
-        self.bytes = 0
-        self._crc32c = 0
-        self._sha256 = hashlib.sha256() if hashes else None
-
-    def add(self, data: bytes) -> bytes:
-        self.bytes += len(data)
-        self._crc32c = google_crc32c.extend(self._crc32c, data)
-        if self._sha256 is not None:
-            self._sha256.update(data)
-        return data
-
-    def wrong(self, entry: ShardEntry) -> Iterator[str]:
-        found = [("CRC-32C", f"{self._crc32c:08x}", entry.crc32c)]
-        if self._sha256 is not None:
-            found.append(("SHA-256", self._sha256.hexdigest(), entry.sha256))
-        for name, value, wanted in found:
-            if value != wanted:
-                yield f"the file's {name} is {value}, the manifest says {wanted}"
 
 
 def _wrong_record(data: bytes, row: IndexRow | None, split: str, rules: ShardRules) -> list[str]:
@@ -241,30 +229,24 @@ def check_rows(
             report.find("E-VER-ORDER", where, order_fault(one[1], other[1], rules.seed))
 
 
-def verify_sources(
-    shard: ShardTask, root: str, sources: Mapping[str, Sequence[str]], access: Access
-) -> Report:
-    """Return which sources of a shard are gone, or have other bytes than its index says.
+def check_sources(
+    rows: Sequence[IndexRow], split: str, config: VerifyConfig, report: Report
+) -> None:
+    """Find sources that are gone, or have other bytes than the index says.
 
-    Args:
-        shard: the shard.
-        root: path or URI of its data set.
-        sources: roots by split, and one of them has the file; those of `""` for every split.
-        access: how stores are reached.
+    One of the roots has to have the file: those of the split, and those of `""` for every split.
 
     Raises:
         RuntimeError: `E-IO-…` where a store fails.
     """
-    split, report = shard.entry.split, Report()
-    roots = [open_storage(uri, access) for uri in (*sources.get(split, ()), *sources.get("", ()))]
-    rows = read_index(shard, open_storage(root, access), Report(), has_sum=False) or ()
-    found = {(s.name, s.sha256): (s, row.key) for row in rows for s in row.sources}
+    uris = (*config.sources.get(split, ()), *config.sources.get("", ()))
+    roots = [open_storage(uri, config.access) for uri in uris]
+    found = {(s.name, s.sha256): (s, row.key) for row in rows for s in row.sources if roots}
     for source, key in found.values():
         report.sources += 1
         if wrong := _wrong_source(source, roots, report):
             where = f"{join_uri(roots[0].root, source.name)} (of key {key!r} in {split})"
             report.find("E-VER-SOURCE", where, wrong, _SOURCE_REMEDY)
-    return report
 
 
 def _wrong_source(source: Source, roots: Sequence[Storage], report: Report) -> str:

@@ -44,7 +44,7 @@ class VerifyEverything(beam.PTransform):
         reports = (
             looked.tasks
             | "SpreadTasks" >> beam.Reshuffle()
-            | "Verify" >> beam.Map(_execute, AsSingleton(looked.around), self.config)
+            | "Verify" >> beam.Map(_execute, AsSingleton(looked.around))
         )
         return looked.around | "Gather" >> beam.Map(
             _write_result, AsList(reports), self.folder, self.name
@@ -69,12 +69,12 @@ def _look_around(config: VerifyConfig, folder: str) -> Iterator[Around | _Task]:
     yield around
 
 
-def _execute(task: Task, around: Around, config: VerifyConfig) -> tuple[Task, Report]:
-    report = execute(task, around, config)
+def _execute(task: Task, around: Around) -> tuple[Task, Report]:
+    report = execute(task, around)
     kind = "files" if task.shard is None else "shards"
-    counts = {kind: not task.is_sources, "records": report.records, "bytes": report.bytes}
+    counts = {kind: report.files, "records": report.records, "bytes": report.bytes}
     for name, count in counts.items():
-        Metrics.counter(COUNTERS, f"{name}_verified").inc(int(count))
+        Metrics.counter(COUNTERS, f"{name}_verified").inc(count)
     return task, report
 
 
