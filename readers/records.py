@@ -16,6 +16,7 @@ A record is a dict of NumPy values by key, equal to what TensorFlow parses:
 """
 
 import functools
+import io
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
@@ -25,7 +26,7 @@ import numpy as np
 from readers.data_sets import REMEDY
 from readers.shard_reader import Member, ShardReader, Span
 from schemas.faults import fault_line
-from schemas.features import Feature, FeatureSpec, Kind
+from schemas.features import Feature, FeatureSpec, Kind, roles_of_spec
 from schemas.manifest import Label
 from schemas.parse_example import Message, kind_of, read_sequence
 from schemas.tfrecord import CHECKSUM_BYTES, HEADER_BYTES, FrameError, check_frame
@@ -152,16 +153,16 @@ class Records(Sequence[Record]):
         raise KeyError(key)
 
     def show(self, index: SupportsIndex) -> "Image.Image":
-        """Return a record's picture with its boxes; a notebook shows it.
+        """Return a record's first picture with masks and boxes, at most 320 px; for a notebook.
 
         Raises:
             IndexError: when there is no such record.
             ValueError: when it has no picture.
             RuntimeError: as of `records[index]`.
         """
-        from readers.pictures import draw_record
-
-        return draw_record(self[index], self.spec, {label.id: label.name for label in self.labels})
+        (span,) = self.reader.spans([self._member(index)])
+        data = self.reader.read(span.shard, span.start, span.end)
+        return draw_picture(next(self._checked(span, data)), self.spec, self.labels)
 
     def __repr__(self) -> str:
         """Return where they are from and how many; the same in each process, as Grain wants it."""
@@ -184,6 +185,14 @@ class Records(Sequence[Record]):
             raise IndexError(f"{what}: there are {len(self)} records") from None
 
     def _parsed(self, span: Span, data: bytes) -> Iterator[Record]:
+        for member, record in zip(span.members, self._checked(span, data), strict=True):
+            try:
+                yield self._parse(record)
+            except ValueError as error:
+                raise self._damage("E-VER-EXAMPLE", member, str(error)) from None
+
+    def _checked(self, span: Span, data: bytes) -> Iterator[bytes]:
+        """Yield the records of a span, whose checksums are right."""
         offsets = self.reader.offsets(span.shard)
         uncopied = np.frombuffer(data, np.uint8)
         for member in span.members:
@@ -191,12 +200,9 @@ class Records(Sequence[Record]):
             end = offsets[member.number + 1] - span.start
             try:
                 check_frame(data, start, end, uncopied)
-                record = self._parse(data[start + HEADER_BYTES : end - CHECKSUM_BYTES])
             except FrameError as error:
                 raise self._damage(error.code, member, str(error)) from None
-            except ValueError as error:
-                raise self._damage("E-VER-EXAMPLE", member, str(error)) from None
-            yield record
+            yield data[start + HEADER_BYTES : end - CHECKSUM_BYTES]
 
     def _damage(self, code: str, member: Member, what: str) -> RuntimeError:
         offset = self.reader.offsets(member.shard)[member.number]
@@ -207,6 +213,40 @@ class Records(Sequence[Record]):
         where = f"record {member.number}{key} at byte {offset}"
         uri = self.reader.shards[member.shard].uri
         return RuntimeError(fault_line(code, uri, f"{where}: {what}", REMEDY))
+
+
+def draw_picture(data: bytes, spec: FeatureSpec, labels: Sequence[Label]) -> "Image.Image":
+    """Return a record's first picture with masks and boxes, drawn as in the report.
+
+    Raises:
+        ValueError: when there is no picture, or it cannot be shown.
+    """
+    from PIL import Image, ImageDraw
+
+    from transforms.report import PickedRecord, class_color
+    from transforms.report.pictures import MAX_JPEG_BYTES, draw_record, legend_of
+
+    place = PickedRecord("", "", 0, 0, len(data), "")
+    drawn = draw_record(data, place, roles_of_spec(spec), legend_of(labels), MAX_JPEG_BYTES)
+    if not drawn.pictures:
+        wrong = (note.partition(": ")[2] for note in drawn.notes)
+        what = "; ".join(wrong) or f"none of layout {spec.name!r}"
+        raise ValueError(f"record must have an image to show, got {what}")
+    shown = drawn.pictures[0]
+    image = Image.open(io.BytesIO(shown.jpeg)).convert("RGB")
+    if shown.mask:
+        mask = Image.open(io.BytesIO(shown.mask)).convert("RGBA")
+        image.paste(mask, mask=mask)
+    draw = ImageDraw.Draw(image)
+    for outline in shown.outlines:
+        if outline.box:
+            color = class_color(outline.label)
+            x, y, width, height = outline.box
+            x, x_end = x * image.width, (x + width) * image.width
+            y, y_end = y * image.height, (y + height) * image.height
+            draw.rectangle((x, y, x_end, y_end), outline=color, width=2)
+            draw.text((x + 4, y + 2), outline.text, "white", stroke_width=2, stroke_fill=color)
+    return image
 
 
 def record_parser(spec: FeatureSpec) -> RecordParser:

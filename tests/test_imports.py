@@ -31,7 +31,7 @@ MAY_IMPORT = {
     FORECAST: FLOW,
     REPORT: FLOW | {VERIFY},
     "pipelines": FLOW | {VERIFY, FORECAST, REPORT},
-    "readers": {"schemas", STORAGE, INDEX},
+    "readers": {"schemas", STORAGE, INDEX, REPORT},  # the report draws pictures
 }
 """Each folder, with the folders it may import besides itself."""
 

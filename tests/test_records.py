@@ -13,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import readers
-from readers.records import record_parser
+from readers.records import draw_picture, record_parser
 from schemas.example import encode_example
-from schemas.features import Feature, FeatureSpec, Kind, parse_sequence_spec, parse_spec
+from schemas.features import Content, Feature, FeatureSpec, Kind, parse_sequence_spec, parse_spec
 from schemas.manifest import Label
 from tests.drawn_examples import draw
 from tests.small_data_sets import write_data_set
 from tests.small_runs import build_run, plan_run, write_set
+from transforms.report import class_color
 
 SPEC = FeatureSpec(
     "small",
@@ -322,6 +323,28 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
             assert plain(record[feature.key]) == plain(expected)
     sources = {record["image/filename"].decode(): record["image/encoded"] for record in records}
     assert sources == {path.name: path.read_bytes() for path in images.iterdir()}
+    has_boxes(records)
+
+
+def has_boxes(records: readers.records.Records) -> None:
+    """A record is shown with its boxes, in the colors of the report."""
+    shown, label = records.show(0), int(records[0]["image/object/class/label"][0])
+    color = bytes.fromhex(class_color(label)[1:])
+    assert any(bytes(pixel) == color for row in np.asarray(shown) for pixel in row)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "what"),
+    [
+        ("x", b"", "none of layout 't'"),
+        ("image/encoded", b"\xff\xd8", "image/encoded is not shown"),
+    ],
+)
+def test_a_record_without_a_picture_is_not_shown(key: str, value: bytes, what: str) -> None:
+    spec = FeatureSpec("t", (Feature(key, Kind.BYTES, False, "x", content=Content.IMAGE),))
+    data = encode_example({key: (Kind.BYTES, [value])})
+    with pytest.raises(ValueError, match=f"^record must have an image to show, got {what}"):
+        draw_picture(data, spec, [])
 
 
 # --- processes and threads ---

@@ -33,10 +33,10 @@ from transforms.report import MAX_PICTURES, PickedRecord, Report, SplitReport
 from transforms.report.charts import IMAGE_COLUMNS, OBJECTS, RECORD_BYTES
 from transforms.report.pictures import (
     Drawn,
-    Legend,
     Sample,
     first_notes,
     in_order,
+    legend_of,
     make_pictures,
     pictures_each,
 )
@@ -267,13 +267,9 @@ def _read_index(storage: Storage, name: str) -> pa.Table | str:
 def _pictures(storage: Storage, manifest: Manifest, sums: dict[str, IndexSums], most: int) -> Drawn:
     roles = roles_of_spec(spec_of(manifest))
     stat = functools.cache(storage.stat)
-    legend = Legend(
-        {label.id: label.text or label.name for label in manifest.plan.labels},
-        {label.annotated_id: label.id for label in manifest.plan.labels},
-    )
     picked = pick_records([sums[name] for name in sorted(sums)], most // pictures_each(roles))
     samples = [Sample(record, storage, stat(record.file), roles) for record in picked]
-    return make_pictures(samples, legend)
+    return make_pictures(samples, legend_of(manifest.plan.labels))
 
 
 def _sources(manifest: Manifest) -> Iterator[str]:

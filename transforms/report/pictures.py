@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from schemas.faults import at_record, find_fault
 from schemas.features import Corners, Kind, ObjectRoles, Roles, corners_of
+from schemas.manifest import Label
 from schemas.parse_example import Values, parse_record
 from schemas.tensors import Tensor
 from transforms.gate import usable_cores
@@ -98,6 +99,12 @@ class Legend(NamedTuple):
     names: Mapping[int, str]
     labels: Mapping[int, int] = {}
     by_name: Mapping[str, int] = {}
+
+
+def legend_of(labels: Sequence[Label]) -> Legend:
+    """Return the legend of a label map."""
+    names = {label.id: label.text or label.name for label in labels}
+    return Legend(names, {label.annotated_id: label.id for label in labels})
 
 
 class Drawn(NamedTuple):
