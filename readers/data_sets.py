@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from schemas.faults import fault_line
 from schemas.features import FeatureSpec, Kind
@@ -21,6 +21,7 @@ from schemas.manifest import (
     spec_of,
 )
 from schemas.samples import Order
+from schemas.tfrecord import FRAME_BYTES
 from transforms.storage import (
     DEFAULT_ACCESS,
     Access,
@@ -30,6 +31,9 @@ from transforms.storage import (
     join_uri,
     open_storage,
 )
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Root = str | os.PathLike[str]
 """Path or URI of an output."""
@@ -234,13 +238,16 @@ def read_offsets(file: ShardFile, storage: Storage) -> array.array:
         RuntimeError: `E-VER-MISSING` or `E-VER-INDEX` when there is no index, or it is not that of
             the shard.
     """
-    from transforms.shard_index import offsets_from_parquet
+    import numpy as np
 
-    written = file.entry
-    offsets = _decoded(
-        file, storage, lambda data: offsets_from_parquet(data, written.records, written.bytes)
-    )
-    return array.array("q", offsets.tobytes())
+    def offsets(index: "pa.Table") -> array.array:
+        starts, sizes = (index[name].to_numpy() for name in ("offset", "size"))
+        ends = np.append(starts, file.entry.bytes)
+        if ends[0] != 0 or (sizes < FRAME_BYTES).any() or (np.diff(ends) != sizes).any():
+            raise ValueError(f"index must be of records that fill {ends[-1]} bytes, got others")
+        return array.array("q", ends.tobytes())
+
+    return _of_index(file, storage, ["offset", "size"], offsets)
 
 
 def read_keys(file: ShardFile, storage: Storage) -> list[str]:
@@ -250,21 +257,22 @@ def read_keys(file: ShardFile, storage: Storage) -> list[str]:
         RuntimeError: `E-VER-MISSING` or `E-VER-INDEX` when there is no index, or it is not that of
             the shard.
     """
-    from transforms.shard_index import index_columns
-
-    count = file.entry.records
-    return _decoded(
-        file, storage, lambda data: index_columns(data, ["key"], count)["key"].to_pylist()
-    )
+    return _of_index(file, storage, ["key"], lambda index: index["key"].to_pylist())
 
 
-def _decoded(file: ShardFile, storage: Storage, decode: Callable[[bytes], T]) -> T:
+def _of_index(
+    file: ShardFile, storage: Storage, names: Sequence[str], made_of: Callable[["pa.Table"], T]
+) -> T:
+    """Return what is made of columns of a shard's index."""
+    from transforms.shard_index import index_columns  # pyarrow takes 0.2 s
+
     entry = storage.stat(file.index_name)
     where = join_uri(storage.root, file.index_name)
     if entry is None or entry.kind != "file":
         raise RuntimeError(fault_line("E-VER-MISSING", where, _not_a_file(entry), REMEDY))
     try:
-        return decode(storage.read(file.index_name, entry))
+        data = storage.read(file.index_name, entry)
+        return made_of(index_columns(data, names, file.entry.records))
     except ValueError as error:
         raise RuntimeError(fault_line("E-VER-INDEX", where, str(error), REMEDY)) from None
 

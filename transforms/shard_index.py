@@ -2,14 +2,11 @@
 
 import io
 from collections.abc import Sequence
-from typing import Any
 
 import google_crc32c
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-
-from schemas.tfrecord import FRAME_BYTES
 
 _SOURCE = pa.struct(
     [
@@ -147,30 +144,6 @@ def index_from_parquet(data: bytes) -> list[IndexRow]:
     """
     rows = index_columns(data, INDEX_SCHEMA.names).to_pylist()
     return msgspec.convert(rows, list[IndexRow])
-
-
-def offsets_from_parquet(data: bytes, records: int, file_bytes: int) -> Any:
-    """Return the offsets of a shard's records, and last the end of its last record.
-
-    Args:
-        data: of the Parquet index.
-        records: of the shard, as the manifest says.
-        file_bytes: size of the shard, as the manifest says.
-
-    Returns:
-        A NumPy array int64 [records + 1], in bytes from the beginning of the file.
-
-    Raises:
-        ValueError: when it is no index, or one of other records.
-    """
-    import numpy as np
-
-    table = index_columns(data, ["offset", "size"], records)
-    offsets, sizes = (table[name].to_numpy() for name in ("offset", "size"))
-    ends = np.append(offsets, file_bytes)
-    if ends[0] != 0 or (sizes < FRAME_BYTES).any() or (ends[1:] - ends[:-1] != sizes).any():
-        raise ValueError(f"index must be of records that fill {file_bytes} bytes, got others")
-    return ends
 
 
 def same_but_pins(rows: Sequence[IndexRow], others: Sequence[IndexRow]) -> bool:

@@ -240,7 +240,7 @@ def make_tile(picture: ShownPicture, splits: Sequence[str], names: Mapping[int, 
         (max(1, round(width * scale)), max(1, round(height * scale))),
         scale >= 2,
         _alt(picture, names),
-        [_mark(outline, height, names, is_minor=_area(outline) < least) for outline in drawn],
+        [_mark(outline, height, is_minor=_area(outline) < least) for outline in drawn],
         [(label, class_name(label, names), class_color(label)) for label in picture.labels],
     )
 
@@ -361,19 +361,14 @@ def _meaning(name: str) -> str:
     return FAULTS[name].meaning if name in FAULTS else TRAITS.get(name, "")
 
 
-def _mark(outline: Outline, height_px: int, names: Mapping[int, str], *, is_minor: bool) -> Mark:
+def _mark(outline: Outline, height_px: int, *, is_minor: bool) -> Mark:
     color, box, points = class_color(outline.label), outline.box, outline.keypoints
     x, y = box[:2] if box else min(points, key=lambda point: point[1])
     is_right = x > 0.6
     css = ["end" if is_right else "start"]
     css += ["below"] * (y * height_px < 26) + ["minor"] * is_minor
     anchor = box[0] + box[2] if box and is_right else x, max(y, 0.0)
-    text = _outline_text(outline, names)
-    return Mark(color, ink_on(color), text, box, points, anchor, " ".join(css))
-
-
-def _outline_text(outline: Outline, names: Mapping[int, str]) -> str:
-    return outline.text or ("" if outline.label is None else class_name(outline.label, names))
+    return Mark(color, ink_on(color), outline.text, box, points, anchor, " ".join(css))
 
 
 def _area(outline: Outline) -> float:
@@ -382,7 +377,7 @@ def _area(outline: Outline) -> float:
 
 def _alt(picture: ShownPicture, names: Mapping[int, str]) -> str:
     """Return the content of a picture: objects by class, else its classes."""
-    objects = Counter(_outline_text(outline, names) or "object" for outline in picture.outlines)
+    objects = Counter(outline.text or "object" for outline in picture.outlines)
     found = [f"{count_text(count)} × {name}" for name, count in sorted(objects.items())]
     what = found or [class_name(label, names) for label in picture.labels]
     more = f" and {len(what) - _SHOWN_IN_ALT} more" if len(what) > _SHOWN_IN_ALT else ""

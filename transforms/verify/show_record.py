@@ -7,21 +7,18 @@ import math
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from schemas.faults import at_record, fault_line, printable
+from schemas.faults import at_record, counted, fault_line, printable
 from schemas.features import Kind
 from schemas.manifest import MANIFEST_NAME, Manifest, ShardEntry, index_names_of, read_manifest
 from schemas.parse_example import Sequences, Values, parse_record
 from schemas.tensors import BFLOAT16, Tensor, read_tensor
-from schemas.tfrecord import FRAME_BYTES
+from schemas.tfrecord import CHECKSUM_BYTES, FRAME_BYTES, HEADER_BYTES, FrameError, check_frame
 from transforms.images.check_images import check_image, looks_like_image
 from transforms.images.findings import ImageFault
 from transforms.storage import Access, Entry, Storage, find_uri, join_uri, open_storage
 from transforms.walk_frames import MAX_RECORD_BYTES, BadFrame, open_records, walk_frames
-
-if TYPE_CHECKING:
-    from transforms.shard_index import IndexRow
 
 _MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 """Pillow's mode by number of channels."""
@@ -113,7 +110,13 @@ def records_of_set(
             raise RuntimeError(fault_line(code, join_uri(root, name), what, remedy)) from None
         for place, row in itertools.islice(enumerate(rows), first, None):
             if key is None or row.key == key:
-                yield _found(storage, entry.file, place, row)
+                file = join_uri(root, entry.file)
+                found = FoundRecord(file, place, row.offset, row.key, None)
+                try:
+                    data = read_record(storage, storage.stat(entry.file), row.offset, row.size)
+                    yield found._replace(data=data)
+                except ValueError as error:
+                    yield found._replace(wrong=str(error))
         first = 0
 
 
@@ -133,15 +136,6 @@ def _indexed(manifest: Manifest, split: str) -> list[tuple[ShardEntry, str]]:
     return found
 
 
-def _found(storage: Storage, name: str, number: int, row: "IndexRow") -> FoundRecord:
-    file, wrong, data = join_uri(storage.root, name), "", None
-    try:
-        data = read_record(storage, storage.stat(name), row.offset, row.size)
-    except ValueError as error:
-        wrong = str(error)
-    return FoundRecord(file, number, row.offset, row.key, data, wrong)
-
-
 def read_record(storage: Storage, file: Entry | None, offset: int, size: int) -> bytes:
     """Return the bytes of the record whose frame an index describes.
 
@@ -157,22 +151,18 @@ def read_record(storage: Storage, file: Entry | None, offset: int, size: int) ->
     if size > MAX_RECORD_BYTES + FRAME_BYTES:
         raise ValueError("too large to be shown")
     frame = storage.read(file.name, file, (offset, end))
-    found = next(walk_frames([frame], size))
-    if isinstance(found, BadFrame):
-        raise ValueError(f"damaged, {found.what}")
-    if found.data is None or found.size + FRAME_BYTES != size:
-        raise ValueError("damaged, its frame has another size")
-    return found.data
+    try:
+        check_frame(frame, 0, size, frame)
+    except FrameError as error:
+        raise ValueError(f"damaged, {error}") from None
+    return frame[HEADER_BYTES:-CHECKSUM_BYTES]
 
 
 def record_lines(record: FoundRecord) -> Iterator[str]:
     """Yield where a record is and what it holds, a feature a line."""
     where = at_record(printable(record.file), record.number, record.offset, record.key)
-    if record.wrong:
-        yield f"{printable(where)}: {record.wrong}"
-        return
     if record.data is None:
-        yield f"{printable(where)}: too large to be shown"
+        yield f"{printable(where)}: {record.wrong or 'too large to be shown'}"
         return
     found = parse_record(record.data)
     what = "" if found is not None else ", no Example"
@@ -294,18 +284,14 @@ def show_bytes(value: bytes) -> str:
     head = value[:_MAX_TEXT_BYTES]
     try:
         text = codecs.getincrementaldecoder("utf-8")().decode(head, final=head == value)
+        is_text = all(character >= " " or character in "\t\r\n" for character in text)
     except UnicodeDecodeError:
-        return _show_hex(value)
-    if any(ord(character) < 32 and character not in "\t\r\n" for character in text):
-        return _show_hex(value)
-    more = "" if head == value else f"... ({len(value)} bytes)"
-    return f"'{printable(text)}'{more}"
-
-
-def _show_hex(value: bytes) -> str:
+        is_text = False
+    if is_text:
+        more = "" if head == value else f"... ({len(value)} bytes)"
+        return f"'{printable(text)}'{more}"
     more = " ..." if len(value) > _HEX_BYTES else ""
-    size = "1 byte" if len(value) == 1 else f"{len(value)} bytes"
-    return f"{size}: {value[:_HEX_BYTES].hex(' ')}{more}"
+    return f"{counted(len(value), 'byte')}: {value[:_HEX_BYTES].hex(' ')}{more}"
 
 
 def tensor_png(tensor: Tensor) -> bytes | None:
