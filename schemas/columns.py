@@ -32,8 +32,9 @@ _BEYOND_FLOAT32 = 2.0**128 - 2.0**103
 _BOOLS = {"true": 1, "false": 0}
 _SPELT_FLOATS = {"nan", "inf", "infinity"}
 _WHOLE = re.compile(r"[+-]?[0-9]+")
+_COUNTED_WHOLE = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_NOT_COUNTED = re.compile(r"[+-]?0[0-9]|\+[0-9]+$")  # a postal code, an id or a telephone's number
+_NOT_COUNTED = re.compile(r"[+-]?0[0-9]|\+[0-9]+$")  # a postal code, an ID or a phone number
 _TYPE = re.compile(r"(int64|float|bytes)((?:\[\]){0,2})(\?)?")
 _KIND_OF_TYPE = {bool: BOOL, float: FLOAT, str: TEXT, bytes: TEXT}
 
@@ -123,7 +124,7 @@ def kind_of_text(text: str) -> int:
     True
     """
     cell = text.strip()
-    if _WHOLE.fullmatch(cell) and not _NOT_COUNTED.match(cell):
+    if _COUNTED_WHOLE.fullmatch(cell):
         return INT if len(cell) <= _INT64_CHARS and int(cell) in _INT64 else BIG_INT
     if _NUMBER.fullmatch(cell) and not _NOT_COUNTED.match(cell):
         return FLOAT

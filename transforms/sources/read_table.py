@@ -2,6 +2,7 @@
 
 import functools
 import posixpath
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -133,7 +134,10 @@ class TableReader:
             cells = row.cells
             if self.key_column:
                 key = self._key_of(cells)
-            split = self._split_of(cells, key, given, f"{file.where} {place}")
+            if self.splitting.is_given:
+                split = given
+            else:
+                split = self._drawn_split(cells, key, given, f"{file.where} {place}")
             code = "E-ROW-PATH"
             blobs = self._blobs_of(cells, given)
             code = "E-ROW-TYPE"
@@ -144,10 +148,11 @@ class TableReader:
                 if cell is not None and name not in used_up
             }
             seen = notes.get(split) or _ColumnNotes()
-            if has_text_cells:
-                kinds = _kinds_of_text(kept, seen)
-            else:
-                kinds = _kinds(kept, self.sequence_columns)
+            kinds = (
+                _kinds_of_text(kept, seen.kinds)
+                if has_text_cells
+                else _kinds(kept, self.sequence_columns)
+            )
             names = labels_of(kept, self.label_columns)
         except ValueError as error:
             split = split or self.splitting.split_of_other(given, key)
@@ -155,7 +160,9 @@ class TableReader:
             return Rejected(code=code, stage=STAGE, split=split, key=key, detail=detail)
         notes[split] = seen
         seen.add(kept, cells.keys() - used_up, kinds, names)
-        fields, payload = fields_of_row(_packable(kept, kinds), self.sequence_columns)
+        if not has_text_cells:
+            kept = _packable(kept, kinds)
+        fields, payload = fields_of_row(kept, self.sequence_columns)
         position = file.place << _ROW_BITS | row.number
         return Sample(split, key, position, blobs, fields, payload=payload)
 
@@ -171,9 +178,7 @@ class TableReader:
             raise ValueError(f"column {self.key_column!r} gives no key: {_what_is(cell)}")
         return str(cell)
 
-    def _split_of(self, cells: Mapping[str, Cell], key: str, given: str, where: str) -> str:
-        if self.splitting.is_given:
-            return given
+    def _drawn_split(self, cells: Mapping[str, Cell], key: str, given: str, where: str) -> str:
         fields = {
             name: text_of(cells[name])
             for name in self.splitting.fields.values()
@@ -196,7 +201,7 @@ class _ColumnNotes:
 
     def __init__(self) -> None:
         self.kinds: dict[str, int] = {}
-        self._cells: dict[str, int] = {}
+        self._cells: Counter[str] = Counter()
         self._rows = 0
         self._class_names: set[str] = set()
 
@@ -205,9 +210,9 @@ class _ColumnNotes:
     ) -> None:
         """Add a row: its cells, the names of all its columns, and its classes."""
         self._rows += 1
+        self._cells.update(kept.keys())
         for name, kind in kinds.items():
             self.kinds[name] = self.kinds.get(name, 0) | kind
-            self._cells[name] = self._cells.get(name, 0) + 1
         if len(kept) < len(named):
             for name in named - kept.keys():
                 self.kinds.setdefault(name, 0)
@@ -215,9 +220,7 @@ class _ColumnNotes:
 
     def note(self, split: str) -> SplitSource:
         """Return what was seen."""
-        facts = [
-            ColumnFacts(name, kinds, self._cells.get(name, 0)) for name, kinds in self.kinds.items()
-        ]
+        facts = [ColumnFacts(name, kinds, self._cells[name]) for name, kinds in self.kinds.items()]
         names = sorted(self._class_names)
         return SplitSource(split, class_names=names, columns=facts, rows=self._rows)
 
@@ -296,11 +299,10 @@ def _prefixes(root: str) -> tuple[str, ...]:
     return (f"file://{absolute}/", f"{absolute}/")
 
 
-def _kinds_of_text(kept: Mapping[str, Cell], seen: _ColumnNotes) -> dict[str, int]:
-    """Return what the text cells of a row are; a column is looked at until one is no number."""
+def _kinds_of_text(kept: Mapping[str, Cell], known: Mapping[str, int]) -> dict[str, int]:
+    """Return what the text cells of a row are, without those of columns known to hold text."""
     return {
-        name: TEXT if seen.kinds.get(name, 0) & TEXT else kind_of_text(cell)
-        for name, cell in kept.items()
+        name: kind_of_text(cell) for name, cell in kept.items() if not known.get(name, 0) & TEXT
     }
 
 
