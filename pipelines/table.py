@@ -106,7 +106,7 @@ class TableConfig(DataSetConfig):
     @property
     def table_roots(self) -> Mapping[str, str]:
         """URI per root name of the folders that tables are listed in."""
-        return {f"{split}{_LISTED}": root for split, (root, _) in self._listed().items()}
+        return {name: folder.uri for name, folder in self._folders.items()}
 
     @property
     def roots(self) -> Mapping[str, str]:
@@ -137,21 +137,9 @@ class TableConfig(DataSetConfig):
 
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from rows."""
-        folders = {
-            f"{split}{_LISTED}": TableFolder(split, *folder)
-            for split, folder in self._listed().items()
-        }
-        plan = PlanTables(self.table_files, folders, self.access)
+        plan = PlanTables(self.table_files, self._folders, self.access)
         pieces, tallies = root | "PlanTables" >> plan
-        listing = None
-        read = pieces | "ReadTable" >> self.read_samples(self._reader)
-        if self.image_column:
-            listing = root | "ListBlobs" >> ListBlobs(self.roots, self.access)
-        return read._replace(listing=listing, tallies=tallies)
-
-    @property
-    def _reader(self) -> TableReader:
-        return TableReader(
+        reader = TableReader(
             self.splitting,
             self.access,
             self.image_column,
@@ -161,6 +149,11 @@ class TableConfig(DataSetConfig):
             self.layout.sequence_columns,
             self.max_cell_bytes,
         )
+        listing = None
+        read = pieces | "ReadTable" >> self.read_samples(reader)
+        if self.image_column:
+            listing = root | "ListBlobs" >> ListBlobs(self.roots, self.access)
+        return read._replace(listing=listing, tallies=tallies)
 
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes or membership, for the plan."""
@@ -173,15 +166,19 @@ class TableConfig(DataSetConfig):
         alone = {split for split, uris in self.table_files.items() if len(uris) == 1}
         return options | keys_option({s: "" if s in alone else "file:row" for s in self.tables})
 
-    def _listed(self) -> dict[str, tuple[str, str]]:
-        """Return the folder and the glob per split whose tables are listed."""
-        listed = self.tables.keys() - self.table_files.keys()
-        return {split: root_and_pattern(self.tables[split][0]) for split in sorted(listed)}
+    @property
+    def _folders(self) -> dict[str, TableFolder]:
+        """Folders whose tables are listed, by the names of their roots."""
+        listed = sorted(self.tables.keys() - self.table_files.keys())
+        return {
+            f"{split}{_LISTED}": TableFolder(split, *root_and_pattern(self.tables[split][0]))
+            for split in listed
+        }
 
     def _folder(self, split: str) -> str:
         if split in self.table_files:
             return split_uri(self.tables[split][0])[0]
-        return self._listed()[split][0]
+        return root_and_pattern(self.tables[split][0])[0]
 
 
 def _check_tables(split: str, uris: Sequence[str]) -> None:

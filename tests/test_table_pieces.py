@@ -19,7 +19,7 @@ from transforms.storage import DEFAULT_ACCESS, Entry, open_storage
 
 
 def table(path: Path) -> TableFile:
-    (found,) = stat_tables("train", [str(path)], DEFAULT_ACCESS)
+    (found,) = stat_tables(("train", [str(path)]), DEFAULT_ACCESS)
     return found
 
 
@@ -99,7 +99,7 @@ def test_globs(name: str, pattern: str, does: bool) -> None:
 def test_files_are_numbered_by_name_and_others_come_last() -> None:
     entries = [Entry("b.csv", 1, ""), Entry("a.txt", 1, ""), Entry("a/c.csv", 1, "")]
 
-    assert [(file.place, file.prefix) for file in number_tables("val", "root", entries)] == [
+    assert [(file.place, file.prefix) for file in number_tables(("val", "root"), entries)] == [
         (0, "a/c.csv:"),
         (1, "b.csv:"),
         (2, "a.txt:"),
@@ -112,14 +112,14 @@ def test_files_given_by_name_are_in_the_order_of_their_names(tmp_path: Path) -> 
         (tmp_path / name).write_text("n\n")
     uris = [str(tmp_path / "x/b.csv"), str(tmp_path / "y/a.csv")]
 
-    found = stat_tables("train", uris, DEFAULT_ACCESS)
+    found = stat_tables(("train", uris), DEFAULT_ACCESS)
 
     assert [(file.entry.name, file.place, file.prefix) for file in found] == [
         ("a.csv", 0, "a.csv:"),
         ("b.csv", 1, "b.csv:"),
     ]
-    assert [file.prefix for file in stat_tables("train", uris[:1], DEFAULT_ACCESS)] == [""]
-    assert found == stat_tables("train", uris[::-1], DEFAULT_ACCESS)
+    assert [file.prefix for file in stat_tables(("train", uris[:1]), DEFAULT_ACCESS)] == [""]
+    assert found == stat_tables(("train", uris[::-1]), DEFAULT_ACCESS)
 
 
 # --- lines ---

@@ -104,14 +104,12 @@ class Member(NamedTuple):
     """An array of an archive.
 
     Attributes:
-        name: of the array, without its `.npy`.
         packed: name of the member where it is compressed; empty where its bytes are the file's.
         start: where its bytes begin: in the file's, or where it is compressed in its own.
         end: where they end.
         head: its first bytes, for its header.
     """
 
-    name: str
     packed: str
     start: int
     end: int
@@ -161,10 +159,10 @@ def find_member(storage: Storage, entry: Entry, name: str) -> Member:
             file = _stream(archive)
             file.seek(start)
             head = file.read(min(HEAD_BYTES, end - start))
-            return Member(name, "", start, end, head)
+            return Member("", start, end, head)
         with archive.open(info) as packed:
             head = packed.read(HEAD_BYTES)
-        return Member(name, info.filename, 0, info.file_size, head)
+        return Member(info.filename, 0, info.file_size, head)
 
 
 def read_packed(storage: Storage, entry: Entry, member: str, span: Span) -> bytes:
@@ -175,8 +173,7 @@ def read_packed(storage: Storage, entry: Entry, member: str, span: Span) -> byte
     """
     start, end = span
     with _archive(storage, entry) as archive, archive.open(_info_of(archive, member)) as packed:
-        for skipped in range(0, start, _PIECE_BYTES):
-            packed.read(min(_PIECE_BYTES, start - skipped))
+        packed.seek(start)
         data = packed.read(end - start)
         if len(data) != end - start:
             raise zipfile.BadZipFile(f"{member} ends early")

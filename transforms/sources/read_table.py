@@ -260,12 +260,13 @@ def name_in_root(cell: str, root: str) -> str:
         raise ValueError(f"{cell!r} {error}") from None
 
 
-def stat_tables(split: str, uris: Sequence[str], access: Access) -> list[TableFile]:
+def stat_tables(given: tuple[str, Sequence[str]], access: Access) -> list[TableFile]:
     """Return the files of a split that are given by name, in the order of their names.
 
     Raises:
         RuntimeError: `E-ARG` when one of them is not there.
     """
+    split, uris = given
     by_name = sorted((*reversed(split_uri(uri)), uri) for uri in uris)
     return [
         TableFile(split, root, find_uri(uri, access)[1], place, f"{name}:" if len(uris) > 1 else "")
@@ -273,8 +274,9 @@ def stat_tables(split: str, uris: Sequence[str], access: Access) -> list[TableFi
     ]
 
 
-def number_tables(split: str, root: str, entries: Iterable[Entry]) -> list[TableFile]:
-    """Return a folder's files, those that are tables with their place in the order of names."""
+def number_tables(folder: tuple[str, str], entries: Iterable[Entry]) -> list[TableFile]:
+    """Return the files of a split's folder, the tables first and each with its place by name."""
+    split, root = folder
     in_order = sorted(entries, key=lambda entry: (not is_called_a_table(entry.name), entry.name))
     return [
         TableFile(split, root, entry, place, f"{entry.name}:", is_called_a_table(entry.name))
@@ -333,31 +335,18 @@ def _what_is(cell: Cell) -> str:
     return "no value" if cell in (None, "") else f"a {type(cell).__name__}"
 
 
-def _stat_files(_: bytes, files: Mapping[str, Sequence[str]], access: Access) -> list[TableFile]:
-    return [
-        file for split, uris in sorted(files.items()) for file in stat_tables(split, uris, access)
-    ]
-
-
 def _pick_file(
     listed: ListedFile, folders: Mapping[str, TableFolder]
-) -> Iterator[tuple[str, Entry]]:
-    """Yield a file that is meant; what is called a table, and is none, is not passed over."""
+) -> Iterator[tuple[tuple[str, str], Entry]]:
+    """Yield a file that is meant, with its split and folder; refuse a table that is no file."""
     entry, folder = listed.entry, folders[listed.root]
     if entry.kind == "directory" or not matches(entry.name, folder.pattern):
         return
     if entry.kind == "file":
-        yield listed.root, entry
+        yield (folder.split, folder.uri), entry
     elif is_called_a_table(entry.name):
         where = join_uri(folder.uri, entry.name)
         raise table_fault("E-TAB-FORMAT", where, f"a {entry.kind}", "mend it, or take it away")
-
-
-def _number_files(
-    of_root: tuple[str, Iterable[Entry]], folders: Mapping[str, TableFolder]
-) -> list[TableFile]:
-    root, entries = of_root
-    return number_tables(folders[root].split, folders[root].uri, entries)
 
 
 def _divide(file: TableFile, access: Access) -> Iterator[TablePiece]:
@@ -382,8 +371,8 @@ class PlanTables(beam.PTransform):
         """Find and divide the files, one by one on a cluster."""
         files = (
             root
-            | "Once" >> beam.Impulse()
-            | "StatFiles" >> beam.FlatMap(_stat_files, self.files, self.access)
+            | "GivenFiles" >> beam.Create(sorted(self.files.items()))
+            | "StatFiles" >> beam.FlatMap(stat_tables, self.access)
         )
         tallies = None
         if self.folders:
@@ -395,7 +384,7 @@ class PlanTables(beam.PTransform):
                 listed.files
                 | "PickFiles" >> beam.FlatMap(_pick_file, self.folders)
                 | "GroupFolders" >> beam.GroupByKey()
-                | "NumberFiles" >> beam.FlatMap(_number_files, self.folders)
+                | "NumberFiles" >> beam.FlatMapTuple(number_tables).with_output_types(TableFile)
             )
             files = (files, picked) | "AllFiles" >> beam.Flatten()
         in_process = is_in_process(root.pipeline)
