@@ -112,7 +112,6 @@ class CocoFiles:
             if not _is_thing(category, place, file)
         }
         self._outlined = segmentations
-        self._num_ids = _count_ids(self._files)
         self._image_values: dict[int | str, str] = {}
         for file in self._files:
             for image, value in zip(file.images, file.image_values, strict=False):
@@ -123,16 +122,6 @@ class CocoFiles:
     def licenses(self) -> list[License]:
         """The licenses that the files name, by id, which has two where files do not agree."""
         return sorted({license for file in self._files for license in file.licenses})
-
-    @property
-    def num_annotations(self) -> int:
-        """Annotations of all files less those joined, once `annotated_images` has ended."""
-        return sum(len(file.annotations) for file in self._files) - self._joined.total()
-
-    @property
-    def num_repeated_ids(self) -> int:
-        """Annotations whose id another of their kind has too, once `annotated_images` has ended."""
-        return self.num_annotations - self._num_ids
 
     @property
     def repairs(self) -> dict[str, int]:
@@ -385,17 +374,6 @@ def license_of(image: CocoImage) -> int | None:
     except msgspec.DecodeError:
         return None
     return int(found) if found == int(found) and abs(found) < 2**53 else None
-
-
-def _count_ids(files: Sequence[CocoFile]) -> int:
-    """Return how many different ids annotations have; captions and images count for themselves."""
-    total = 0
-    for kinds in _KINDS_OF_IDS:
-        ids: set[int | str] = set()
-        for file in files:
-            ids.update(map(_ID, file.annotations) if file.kind in kinds else ())
-        total += len(ids)
-    return total
 
 
 def _sort(items: list) -> None:

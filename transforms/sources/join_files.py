@@ -44,6 +44,7 @@ class JoinedFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
         first: of the first root, by name.
         second: of the second root, by name.
         others: of neither kind, which have no partner, by name.
+        texts: bytes of each of `second`, once they are read; empty for one that cannot be read.
     """
 
     source: str
@@ -51,6 +52,7 @@ class JoinedFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
     first: list[ListedFile] = []
     second: list[ListedFile] = []
     others: list[ListedFile] = []
+    texts: list[bytes] = []
 
 
 class _Batch(msgspec.Struct, frozen=True, array_like=True):

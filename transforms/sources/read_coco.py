@@ -265,9 +265,7 @@ class _ImageReader:
     def _summaries(self) -> Iterator[SplitSource]:
         """Yield what holds of all images together, once they were read."""
         sources = found if len(found := self._files.sources()) > 1 else []
-        first = Counter(self._annotations)
-        if self._files.num_repeated_ids:
-            first = self._files.count_first_ids(self._split)
+        first = self._files.count_first_ids(self._split)
         for split in self._splitting.splits([self._given]):
             yield SplitSource(
                 split,

@@ -106,18 +106,6 @@ class SideSample(msgspec.Struct, frozen=True):
         )
 
 
-class SideText(msgspec.Struct, frozen=True, array_like=True):
-    """The files of a name, with what those of annotations hold.
-
-    Attributes:
-        files: as joined.
-        texts: bytes of each of `files.second`; empty for one that is no file, or too large.
-    """
-
-    files: JoinedFiles
-    texts: list[bytes]
-
-
 @dataclass(frozen=True)
 class SideReader:
     """Reads an image with its annotation file as a sample.
@@ -134,15 +122,16 @@ class SideReader:
     allow_unannotated: bool = False
     join_by: str = ""
 
-    def __call__(self, side: SideText) -> Iterator[Item]:
+    def __call__(self, files: JoinedFiles) -> Iterator[Item]:
         """Yield the samples of the files of a name, and why there are none of others."""
-        files = side.files
         for other in files.others:
             name = other.entry.name
             split = self.splitting.split_of_other(files.source, name)
             yield SplitSource(split, listed=1, skipped={why_skipped(name): 1})
         if len(files.first) == len(files.second) == 1:
-            yield from self._annotated(files.source, files.first[0], files.second[0], side.texts[0])
+            yield from self._annotated(
+                files.source, files.first[0], files.second[0], files.texts[0]
+            )
             return
         twice = f"{len(files.first)} images and {len(files.second)} annotation files have its name"
         for image in files.first:
@@ -151,7 +140,7 @@ class SideReader:
             else:
                 yield from self._unannotated(files.source, image)
         code, detail = ("E-SRC-TWICE", twice) if files.first else ("E-IMG-MISSING", "no such image")
-        for file, text in zip(files.second, side.texts, strict=True):
+        for file, text in zip(files.second, files.texts, strict=True):
             yield self._imageless(files.source, file, text, code, detail)
 
     def _annotated(
@@ -421,10 +410,10 @@ class ReadSideFiles(beam.PTransform):
     roots: Mapping[str, str]
     access: Access = DEFAULT_ACCESS
 
-    def expand(self, files: beam.PCollection[JoinedFiles]) -> beam.PCollection[SideText]:
+    def expand(self, files: beam.PCollection[JoinedFiles]) -> beam.PCollection[JoinedFiles]:
         """Read every file."""
-        read = _ReadTexts(self.roots, self.access, operator.attrgetter("second"), SideText)
-        return files | "Read" >> beam.ParDo(read).with_output_types(SideText)
+        read = _ReadTexts(self.roots, self.access, operator.attrgetter("second"), _with_texts)
+        return files | "Read" >> beam.ParDo(read).with_output_types(JoinedFiles)
 
 
 @dataclass(eq=False)
@@ -448,6 +437,10 @@ class NameByField(beam.PTransform):
         name = functools.partial(_name_by_field, field_path=self.field_path)
         read = _ReadTexts(self.roots, self.access, _annotation_file, name)
         return files | "Read" >> beam.ParDo(read).with_output_types(NamedFile)
+
+
+def _with_texts(files: JoinedFiles, texts: list[bytes]) -> JoinedFiles:
+    return msgspec.structs.replace(files, texts=texts)
 
 
 def _annotation_file(named: NamedFile) -> list[ListedFile]:
