@@ -57,18 +57,18 @@ BUDGETS = (
 )
 MOST_MODULES = 120
 TODAY = {
-    "pipelines": 2_969,
-    "transforms/sources": 2_620,
-    "report": 1_287,
-    "transforms/images": 1_335,
+    "pipelines": 2_964,
+    "transforms/sources": 2_559,
+    "report": 1_237,
+    "transforms/images": 1_151,
     "transforms/storage": 1_326,
-    "verify": 978,
-    "schemas/*.py": 2_097,
-    "schemas/annotations": 1_044,
-    "schemas/layouts, documents, geometry": 2_265,
-    "readers": 848,
-    "all four packages": 20_079,
-    "tests, all lines": 38_715,
+    "verify": 950,
+    "schemas/*.py": 2_065,
+    "schemas/annotations": 1_029,
+    "schemas/layouts, documents, geometry": 2_172,
+    "readers": 825,
+    "all four packages": 19_466,
+    "tests, all lines": 38_096,
 }
 """The size that each part may have while it is above its budget."""
 
