@@ -162,6 +162,7 @@ class Records(Sequence[Record]):
         """
         (span,) = self.reader.spans([self._member(index)])
         data = self.reader.read(span.shard, span.start, span.end)
+        next(self._parsed(span, data))  # refuses a damaged record
         return draw_picture(next(self._checked(span, data)), self.spec, self.labels)
 
     def __repr__(self) -> str:

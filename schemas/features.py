@@ -39,6 +39,9 @@ class RepeatedAs(enum.Enum):
     RAGGED = "ragged"  # tf.RaggedTensor, row splits int64
 
 
+SEQUENCE_KEY = "##SEQUENCE##"
+"""What TensorFlow Metadata calls the struct of all features of steps."""
+
 _KIND_OF_CONTENT = {
     Content.IMAGE: Kind.BYTES,
     Content.TEXT: Kind.BYTES,
@@ -148,11 +151,18 @@ class FeatureSpec:
     sequences: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if not self.name:
+            raise ValueError("name must not be empty: give the layout's name, such as 'detection'")
         if not self.features:
             raise ValueError(f"features of {self.name} must not be empty: declare at least one")
         repeats = [key for key, count in Counter(f.key for f in self.features).items() if count > 1]
         if repeats:
             raise ValueError(f"keys of {self.name} must differ, got {repeats} twice: remove one")
+        if self.is_sequence and SEQUENCE_KEY in {feature.key for feature in self.features}:
+            raise ValueError(
+                f"keys of {self.name} must not be {SEQUENCE_KEY!r}, which is what a schema calls"
+                " all features of steps: rename it"
+            )
 
     @property
     def is_sequence(self) -> bool:

@@ -343,6 +343,11 @@ def contradictions(manifest: Manifest) -> Iterator[str]:
     if manifest.format_version != manifest.plan.format_version:
         versions = f"{manifest.format_version}, its plan has {manifest.plan.format_version}"
         yield f"its format version is {versions}"
+    try:
+        for split in manifest.splits:
+            order_of(manifest.plan, split)
+    except ValueError as error:
+        yield f"its plan has no order of split {split} ({error})"
     by_split: dict[str, list[ShardEntry]] = {split: [] for split in manifest.splits}
     for entry in manifest.shards:
         by_split.setdefault(entry.split, []).append(entry)

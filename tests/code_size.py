@@ -59,16 +59,16 @@ MOST_MODULES = 120
 TODAY = {
     "pipelines": 2_964,
     "transforms/sources": 2_559,
-    "report": 1_237,
-    "transforms/images": 1_151,
+    "report": 1_241,
+    "transforms/images": 1_166,
     "transforms/storage": 1_326,
     "verify": 950,
-    "schemas/*.py": 2_065,
+    "schemas/*.py": 2_078,
     "schemas/annotations": 1_029,
     "schemas/layouts, documents, geometry": 2_172,
-    "readers": 825,
-    "all four packages": 19_466,
-    "tests, all lines": 38_096,
+    "readers": 826,
+    "all four packages": 19_501,
+    "tests, all lines": 38_112,
 }
 """The size that each part may have while it is above its budget."""
 

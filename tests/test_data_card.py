@@ -168,7 +168,7 @@ def test_no_text_of_the_data_is_markup() -> None:
     source = SourceFile("instances", 1, 2, 3)
     for text in HOSTILE:
         manifest = Manifest(
-            layout=text,
+            layout=text or "x",
             plan=JobPlan(
                 format_version=2,
                 options={text: text, "split_by": text},

@@ -150,6 +150,7 @@ def test_feature_refuses(overrides, message):
 @pytest.mark.parametrize(
     ("name", "keys", "message"),
     [
+        ("", ["a"], "name must not be empty"),
         ("x", [], "features of x must not be empty"),
         ("x", ["a", "b", "a", "b", "c"], r"keys of x must differ, got \['a', 'b'\] twice"),
     ],

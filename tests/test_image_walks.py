@@ -35,7 +35,7 @@ from tests.small_images import (
     segment,
 )
 from transforms.images import png as png_module
-from transforms.images.check_images import check_image
+from transforms.images.check_images import Check, check_image
 from transforms.images.exif import read_exif
 from transforms.images.findings import MAX_PIXELS, BadImage, ImageFault, name_kind
 from transforms.images.jpeg import MAX_SCANS, MAX_SEGMENTS, jpeg_for_decoder
@@ -388,7 +388,16 @@ def test_a_jpeg_goes_to_the_decoder_without_metadata() -> None:
 def test_a_png_goes_to_the_decoder_without_metadata() -> None:
     head, split = ihdr(colour_type=3), chunk(b"IDAT", PIXELS[:4]) + chunk(b"IDAT", PIXELS[4:])
     data = png(head, chunk(b"gAMA"), PLTE, chunk(b"tRNS"), split, TEXT, end=IEND + b"trailing")
-    assert png_for_decoder(data) == png(head, PLTE, chunk(b"tRNS"), split)
+    assert png_for_decoder(data) == png(head, PLTE, split)
+    assert png_for_decoder(data, transparency=True) == png(head, PLTE, split)  # it is empty
+    fitting = png(head, PLTE, chunk(b"tRNS", b"\7"), split)
+    assert png_for_decoder(fitting, transparency=True) == fitting
+
+
+def test_a_transparent_colour_that_does_not_fit_is_ignored() -> None:
+    for colour_type, pixels in ((0, bytes(2)), (2, bytes(4))):
+        data = png(ihdr(1, 1, 8, colour_type), chunk(b"tRNS", b"\1"), idat(pixels))
+        assert isinstance(check_image(data, Check.DECODE), ImageInfo)
 
 
 @pytest.mark.parametrize(

@@ -330,7 +330,13 @@ def has_boxes(records: readers.records.Records) -> None:
     """A record is shown with its boxes, in the colors of the report."""
     shown, label = records.show(0), int(records[0]["image/object/class/label"][0])
     color = bytes.fromhex(class_color(label)[1:])
-    assert any(bytes(pixel) == color for row in np.asarray(shown) for pixel in row)
+    rows, columns = np.nonzero((np.asarray(shown) == list(color)).all(-1))
+    xmin, ymin, xmax = (
+        records[0][f"image/object/bbox/{edge}"][0] * side
+        for edge, side in (("xmin", shown.width), ("ymin", shown.height), ("xmax", shown.width))
+    )  # the name is drawn at the lower edge, and below it
+    found = columns.min(), rows.min(), columns.max()
+    assert np.allclose(found, (xmin, ymin, xmax), atol=2)
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,9 @@ class _Forward:
         self._held = bytearray()
 
     def has(self, offset: int, wanted: int) -> bool:
-        """Move on to hold so many bytes from an offset, and return whether there are as many."""
+        """Move on to hold so many bytes from an offset; return whether they are held now."""
+        if offset < self._base:
+            return False
         while offset + wanted > self._base + len(self._held):
             dropped = min(offset - self._base, len(self._held))
             del self._held[:dropped]

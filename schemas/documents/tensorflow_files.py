@@ -9,7 +9,7 @@ are the JSON form of TFDS's protos, as TFDS 4.9.10 writes it; 64-bit integers ar
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
-from schemas.features import Content, Feature, FeatureSpec, Kind
+from schemas.features import SEQUENCE_KEY, Content, Feature, FeatureSpec, Kind
 from schemas.labels import MAX_LABEL_ID
 from schemas.manifest import FORMAT_VERSION, Manifest
 from schemas.shards import PLAIN
@@ -79,7 +79,7 @@ def schema_pbtxt(spec: FeatureSpec) -> str:
         for per_step in (False, True)
     )
     if steps:
-        name = '"##SEQUENCE##"'
+        name = f'"{SEQUENCE_KEY}"'
         features += [("feature", [("name", name), ("type", "STRUCT"), ("struct_domain", steps)])]
     return _proto_text(features)
 

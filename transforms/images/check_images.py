@@ -141,7 +141,7 @@ def one_line(error: Exception) -> str:
     'OSError: broken data stream in <io.BytesIO object at 0x>'
     """
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    return printable(_ADDRESS.sub("0x", text)[:_DETAIL_CHARACTERS])
+    return printable(_ADDRESS.sub("0x", text))[:_DETAIL_CHARACTERS]
 
 
 def require_same_size(size_px: tuple[int, int], info: ImageInfo) -> None:
@@ -162,9 +162,9 @@ def open_image(data: bytes, kind: str) -> "ImageFile.ImageFile":
     return image
 
 
-def load(data: bytes, info: ImageInfo) -> "ImageFile.ImageFile":
+def load(data: bytes, info: ImageInfo, *, transparency: bool = False) -> "ImageFile.ImageFile":
     """Return the decoded picture of a checked image; a PNG's metadata no decoder sees."""
-    bare = png_for_decoder(data) if info.format == "png" else data
+    bare = png_for_decoder(data, transparency=transparency) if info.format == "png" else data
     with open_image(bare, info.format) as image:
         require_same_size(image.size, info)
         image.load()
@@ -173,6 +173,8 @@ def load(data: bytes, info: ImageInfo) -> "ImageFile.ImageFile":
 
 def _read_other(data: bytes, max_pixels: int, takes_foreign: bool) -> ImageInfo:
     """Return the facts of a foreign image; raise the fault of any other bytes."""
+    from PIL import features
+
     if not data:
         raise BadImage("E-IMG-EMPTY", "0 bytes")
     if any(signature.startswith(data) for signature in _READERS):
@@ -182,6 +184,9 @@ def _read_other(data: bytes, max_pixels: int, takes_foreign: bool) -> ImageInfo:
         raise unreadable(kind)
     if not takes_foreign:
         raise unreadable(f"{kind}, which --reencode converts")
+    codec = {"TIFF": "libtiff"}.get(kind, kind.lower())
+    if not features.check(codec):  # the machine's fault, not the file's
+        raise ValueError(f"Pillow must be built with {codec} to convert {kind}, and is not")
     with decoding(), open_image(data, kind.lower()) as image:
         require_size(*image.size, max_pixels)
         found = {

@@ -175,7 +175,7 @@ def _decode_png(data: bytes, info: ImageInfo) -> "Image.Image":
     from PIL import Image
 
     bits, colour_type = data[24], data[25]
-    image: Image.Image = load(data, info)
+    image: Image.Image = load(data, info, transparency=True)
     if bits == 16 and colour_type == _GRAY_ALPHA_TYPE:
         return image.convert("LA")
     found = image.info.get("transparency")

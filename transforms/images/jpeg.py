@@ -45,7 +45,7 @@ _WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xD8)})  # TEM and the restart m
 _SKIPPED = frozenset({0xDC, 0xFE, *range(0xE0, 0xF0)})  # DNL, comments, applications' segments
 _TABLES = frozenset({0xC4, 0xCC, 0xDB, 0xDD})  # Huffman, arithmetic, quantization, restarts
 _WITH_LENGTH = frozenset({_SOS, *_FRAMES, *_SKIPPED, *_TABLES})
-_EXIF, _ICC, _MPF = b"Exif\0\0", b"ICC_PROFILE\0", b"MPF\0"
+_EXIF, _ICC, _MPF = b"Exif\0", b"ICC_PROFILE\0", b"MPF\0"  # any byte follows Exif\0
 _APP1, _APP2 = 0xE1, 0xE2
 _JFIF, _ADOBE = 0xE0, 0xEE  # these two decide the colour space
 _FRAME_HEAD = struct.Struct(">BHHB").unpack_from
@@ -91,7 +91,7 @@ def read_jpeg(data: bytes, max_pixels: int) -> ImageInfo:
     headers = _read_headers(data, max_pixels)
     traits, orientation = headers.traits, 1
     if exif := _bodies(data, headers, _EXIF):
-        orientation, of_exif = read_exif(exif[0])
+        orientation, of_exif = read_exif(exif[0][1:])
         traits.update(of_exif)
     for prefix, trait in ((_ICC, "icc_profile"), (_MPF, "multi_picture")):
         if _bodies(data, headers, prefix):
@@ -129,7 +129,7 @@ def jpeg_metadata(data: bytes) -> tuple[bytes, bytes]:
     headers = _read_headers(data, MAX_PIXELS)
     pieces = sorted(_bodies(data, headers, _ICC), key=lambda piece: piece[:1])
     exif = _bodies(data, headers, _EXIF)
-    return exif[0] if exif else b"", b"".join(piece[2:] for piece in pieces)
+    return exif[0][1:] if exif else b"", b"".join(piece[2:] for piece in pieces)
 
 
 def _bodies(data: bytes, headers: _Headers, prefix: bytes) -> list[bytes]:

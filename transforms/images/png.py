@@ -96,10 +96,10 @@ def read_png(data: bytes, max_pixels: int) -> ImageInfo:
     if has_palette:
         # libpng ignores a tRNS that does not fit; TensorFlow counts that of palettes alone.
         palette = first[b"PLTE"]
-        colours = min(palette.length // 3, 1 << header.bit_depth)
+        sizes = _transparency_bytes(header, palette.length)
         in_place = range(palette.end, first[b"IDAT"].start)
         channels = 3 + any(
-            chunk.name == b"tRNS" and chunk.start in in_place and 0 < chunk.length <= colours
+            chunk.name == b"tRNS" and chunk.start in in_place and chunk.length in sizes
             for chunk in chunks
         )
     if header.bit_depth == 16:
@@ -125,20 +125,38 @@ def png_metadata(data: bytes) -> tuple[bytes, bytes]:
     return _exif(data, first), icc if inflate.eof else b""
 
 
-def png_for_decoder(data: bytes) -> bytes:
-    """Return a PNG that was read with its header, palette, transparency and pixels only.
+def png_for_decoder(data: bytes, *, transparency: bool = False) -> bytes:
+    """Return a PNG that was read with its header, palette and pixels only.
 
     Metadata does not touch the pixels, is what a decoder is most often attacked with, and makes
     Pillow refuse what libpng reads. Their number and checksum are proven here: Pillow
     reads neither to the end.
 
+    Args:
+        data: the file.
+        transparency: keep tRNS, too, where it fits: libpng ignores another one.
+
     Raises:
         BadImage: where the compressed pixels are damaged, or far too many.
     """
-    chunks = [chunk for chunk in _chunks(data) if chunk.name in {*_KNOWN_CRITICAL, b"tRNS"}]
+    header, palette_bytes = _read_header(data, MAX_PIXELS), 0
+    chunks: list[_Chunk] = []
+    for chunk in _chunks(data):
+        if chunk.name == b"PLTE":
+            palette_bytes = chunk.length
+        fits = chunk.length in _transparency_bytes(header, palette_bytes)
+        if chunk.name in _KNOWN_CRITICAL or (transparency and chunk.name == b"tRNS" and fits):
+            chunks.append(chunk)
     pixels = [chunk.body(data) for chunk in chunks if chunk.name == b"IDAT"]
-    _require_pixels(pixels, _raw_bytes(_read_header(data, MAX_PIXELS)))
+    _require_pixels(pixels, _raw_bytes(header))
     return b"".join([SIGNATURE, *(data[chunk.start : chunk.end] for chunk in chunks)])
+
+
+def _transparency_bytes(header: _Header, palette_bytes: int) -> Sequence[int]:
+    """Return the sizes that a tRNS chunk may have."""
+    if header.colour_type == _PALETTE_TYPE:
+        return range(1, min(palette_bytes // 3, 1 << header.bit_depth) + 1)
+    return {0: (2,), 2: (6,)}.get(header.colour_type, ())
 
 
 def _read_header(data: bytes, max_pixels: int) -> _Header:

@@ -19,6 +19,7 @@ RECORD_BYTES, OBJECTS = "record_bytes", "objects"
 MOST_SERIES = 3
 
 _MOST_BARS = 24
+_LEAST_BAR = 0.5  # so that one record in a million is seen
 _BINS_PER_OCTAVE = 2
 
 
@@ -94,7 +95,10 @@ def make_chart(name: str, series: Sequence[tuple[str, Histogram]]) -> Chart:
         Bin(
             text_of(start) if end - start == 1 else f"{text_of(start)} – {text_of(end - 1)}",
             counts,
-            [round(100 * n / total / most, 1) for n, total in zip(counts, totals, strict=True)],
+            [
+                max(round(100 * n / total / most, 1), _LEAST_BAR) if n else 0
+                for n, total in zip(counts, totals, strict=True)
+            ],
         )
         for start, end, *counts in zip(starts, ends, *columns, strict=True)
     ]

@@ -348,7 +348,7 @@ def gather(around: Around, reports: Sequence[tuple[Task, Report]]) -> Report:
                 total.find("E-VER-ORDER", where, order_fault(before[1], first[1], rules.seed))
             last[task.data_set, entry.split] = end
         total.add(report)
-    if around.config.sources and reports:
+    if around.config.sources and any(task.shard for task, _ in reports):
         note = f"{counted(total.sources, 'source file')} compared with the index"
         if not total.sources:
             note = "no source file was compared: the index names none"
