@@ -344,7 +344,7 @@ def build(root: beam.Pipeline, config: DataSetConfig) -> beam.PCollection[Manife
         duplicates = infos | "FindDuplicates" >> FindDuplicates(config.output, config.access)
     manifests = infos | "Commit" >> Commit(config, plan, files, rejected, tallies, duplicates)
     if config.report:
-        from transforms.report.page import with_report  # late: five modules
+        from transforms.report.page import with_report  # late: for reports alone
 
         return manifests | "WriteReport" >> beam.Map(with_report, config.output, config.access)
     return manifests

@@ -81,7 +81,7 @@ def check_image(
     Raises:
         MemoryError, RecursionError, OSError: of the machine, not of the image; only where Pillow
             or libjpeg-turbo reads it.
-        ValueError: another library lets Pillow tolerate truncated images.
+        ValueError: Pillow lacks a codec, or another library lets it tolerate truncated images.
 
     >>> check_image(b"")
     ImageFault(code='E-IMG-EMPTY', detail='0 bytes')
@@ -173,8 +173,6 @@ def load(data: bytes, info: ImageInfo, *, transparency: bool = False) -> "ImageF
 
 def _read_other(data: bytes, max_pixels: int, takes_foreign: bool) -> ImageInfo:
     """Return the facts of a foreign image; raise the fault of any other bytes."""
-    from PIL import features
-
     if not data:
         raise BadImage("E-IMG-EMPTY", "0 bytes")
     if any(signature.startswith(data) for signature in _READERS):
@@ -184,6 +182,8 @@ def _read_other(data: bytes, max_pixels: int, takes_foreign: bool) -> ImageInfo:
         raise unreadable(kind)
     if not takes_foreign:
         raise unreadable(f"{kind}, which --reencode converts")
+    from PIL import features  # late: other bytes need no image library
+
     codec = {"TIFF": "libtiff"}.get(kind, kind.lower())
     if not features.check(codec):  # the machine's fault, not the file's
         raise ValueError(f"Pillow must be built with {codec} to convert {kind}, and is not")

@@ -48,7 +48,7 @@ def verify_shard(task: ShardTask, rules: ShardRules, config: VerifyConfig) -> Re
             return storage.read(file.name, file, (start, end))
 
         report.add(verify_bytes(task.entry, rows, rules, read, file.size_bytes))
-    check_sources(rows or (), task.entry.split, config, report)
+    compare_sources(rows or (), task.entry.split, config, report)
     return report
 
 
@@ -229,7 +229,7 @@ def check_rows(
             report.find("E-VER-ORDER", where, order_fault(one[1], other[1], rules.seed))
 
 
-def check_sources(
+def compare_sources(
     rows: Sequence[IndexRow], split: str, config: VerifyConfig, report: Report
 ) -> None:
     """Find sources that are gone, or have other bytes than the index says.
