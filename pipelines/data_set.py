@@ -18,7 +18,7 @@ from schemas.shards import is_split_name
 from schemas.splits import Splitting
 from transforms.build_records import ShardJob, record_bytes
 from transforms.commit import Commit
-from transforms.earlier import LeaveOutEarlier
+from transforms.earlier import LeaveOutEarlier, Since
 from transforms.find_duplicates import FindDuplicates
 from transforms.gate import GateLimits
 from transforms.images.check_images import Check
@@ -30,7 +30,7 @@ from transforms.shard_table import Sharding
 from transforms.sources.elements import spool_for
 from transforms.sources.list_blobs import PinTally
 from transforms.sources.read_samples import Item, ReadSamples, SourceSamples, SplitSource, is_there
-from transforms.storage import name_below
+from transforms.storage import check_uri, name_below
 from transforms.storage.run_spool import RunSpool
 from transforms.write_shards import WriteShards
 
@@ -40,7 +40,7 @@ _MAX_SPLIT_CHARS = 200  # of 255 that a file name may have
 
 @dataclass(frozen=True, kw_only=True)
 class DataSetConfig(DataSetJob):
-    """A whole conversion, but for its sources, which a subclass adds.
+    """A whole conversion, without its sources, which a subclass adds.
 
     Attributes:
         sharding: number of shards and order.
@@ -48,9 +48,13 @@ class DataSetConfig(DataSetJob):
         check: how far an image is looked into.
         orientation: what is done about EXIF orientations.
         conversion: what else is done to pixels.
-        exclude: URI of a `rejected.jsonl` whose samples are left out; empty for none.
         limits: of every worker process.
-        report: make `report.html` after the manifest; the data set does not depend on it.
+        report: make `report.html` after the manifest; None to make it where that needs no remote
+            request. The data set does not depend on it.
+        overwrite: delete an earlier data set first.
+        since: earlier data sets that this one adds to; None for none.
+        waits: stay until the job has ended, and say what it made.
+        plan: `text` or `json` to say what the run would make, instead of running; empty to run.
     """
 
     sharding: Sharding = field(default_factory=Sharding)
@@ -58,9 +62,12 @@ class DataSetConfig(DataSetJob):
     check: Check = Check.HEADER
     orientation: Orientation = Orientation.KEEP
     conversion: Conversion = NO_CONVERSION
-    exclude: str = ""
     limits: GateLimits = field(default_factory=GateLimits)
-    report: bool = False
+    report: bool | None = None
+    overwrite: bool = False
+    since: Since | None = None
+    waits: bool = True
+    plan: str = ""
 
     source_flag: ClassVar[str] = "--images"
     """Flag that names the splits of the sources."""
@@ -80,6 +87,11 @@ class DataSetConfig(DataSetJob):
             check_splits_named(name, given, source, self.splits)
         self.names.check_splits(list(self.splits), self.sharding.num_shards)
         self._check_output()
+        self.access.check_needed(self.roots.values(), self._read_besides(), self.output)
+        for uri in self.uris:
+            check_uri(uri)
+        if self.since and self.since.names:
+            self.check_since()
 
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads the sources."""
@@ -121,6 +133,22 @@ class DataSetConfig(DataSetJob):
         return dict.fromkeys(self.splits, self.files)
 
     @property
+    def all_files(self) -> list[str]:
+        """URIs of files that the sources are recognised by, each once."""
+        return [*dict.fromkeys(uri for uris in self.source_files.values() for uri in uris)]
+
+    @property
+    def uris(self) -> list[str]:
+        """Everything that workers read and write."""
+        return [*self.roots.values(), *self._read_besides(), self.output]
+
+    def _read_besides(self) -> list[str]:
+        """Return what is read besides images."""
+        listed = [uri for root, uri in self.listed_roots.items() if root not in self.roots]
+        since = self.since.names if self.since else ()
+        return [*self.all_files, *listed, *filter(None, [self.exclude]), *since]
+
+    @property
     def optional_splits(self) -> tuple[str, ...]:
         """The splits that the data set lacks where they have no samples."""
         return self.splitting.optional_splits
@@ -149,8 +177,7 @@ class DataSetConfig(DataSetJob):
     def _check_output(self) -> None:
         """Refuse an output that is a source, lies in one, or holds one."""
         folders = {*self.listed_roots.values()}
-        files = {uri for uris in self.source_files.values() for uri in uris}
-        for source in sorted(folders | files | {*filter(None, [self.exclude])}):
+        for source in sorted(folders.union(self.all_files, filter(None, [self.exclude]))):
             below = name_below(source, self.output)
             if below == "":
                 relation = f"which is the source {source!r}"

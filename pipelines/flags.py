@@ -22,7 +22,7 @@ from schemas.manifest import REPORT_NAME
 from schemas.samples import Order
 from schemas.shards import NAMED_TEMPLATES, ShardNames
 from schemas.splits import GIVEN, USUAL_SPLITS, Splitting
-from transforms.earlier import DATE, expand_date, parse_date
+from transforms.earlier import DATE, Since, expand_date, parse_date
 from transforms.gate import (
     DEFAULT_BYTES,
     DEFAULT_READERS,
@@ -108,6 +108,12 @@ def data_set_fields(
             flags.spool_dir or "",
             flags.max_reads_per_second,
         ),
+        "report": flags.report,
+        "overwrite": flags.overwrite,
+        "trust_manifest": flags.trust_manifest,
+        "since": Since(tuple(flags.since), date),
+        "waits": not flags.no_wait,
+        "plan": flags.plan or "",
     }
 
 

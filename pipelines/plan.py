@@ -85,7 +85,6 @@ def plan_run(
     config: DataSetConfig,
     gathered: GatheredPlan,
     *,
-    overwrite: bool = False,
     complete: bool = False,
     runner: str = "",
 ) -> tuple[RunPlan, RuntimeError | None]:
@@ -94,7 +93,6 @@ def plan_run(
     Args:
         config: of the run.
         gathered: the planned shards and what their sources held.
-        overwrite: the run deletes a data set first.
         complete: it would find its data set complete.
         runner: that writes elsewhere; empty where this process does.
 
@@ -104,7 +102,7 @@ def plan_run(
     job_plan, fault = _job_plan(config, gathered)
     state, there = COMPLETE, len(gathered.outlines)
     if not complete:
-        state, there, fault = _look(config, gathered, job_plan, overwrite, fault)
+        state, there, fault = _look(config, gathered, job_plan, fault)
     kept = [sample for outline in gathered.outlines for sample in outline.tried]
     job = shard_job_of(config, None)
     tried: list[Tried] = []
@@ -112,9 +110,8 @@ def plan_run(
         tried = try_records(choose_tried(kept), job, job_plan, config.limits)
     sizes = forecast_shards(gathered.outlines, tried, estimated_bytes(config))
     files = sorted(gathered.files, key=lambda file: file.split)
-    source_files = dict.fromkeys(uri for uris in config.source_files.values() for uri in uris)
     roots = {**config.listed_roots, **config.roots}
-    reads = forecast_reads(gathered, roots, [*source_files], config.access)
+    reads = forecast_reads(gathered, roots, config.all_files, config.access)
     written_files, written_bytes = _writes(config, gathered.outlines, sizes)
     rejects = [each.rejected for each in tried if each.rejected is not None]
     notes = [f"planned in this process; the run will use {runner}"] if runner else []
@@ -145,7 +142,7 @@ def _writes(
     sources = sum(files for outline in outlines for files, _ in outline.reads.values())
     side_bytes = shards * _RECEIPT_BYTES + records * _ROW_BYTES + sources * _SOURCE_BYTES
     record_bytes = sum(size.bytes for size in sizes.values())
-    files = _FILES_A_SHARD * shards + _OTHER_FILES + (config.report and records > 0)
+    files = _FILES_A_SHARD * shards + _OTHER_FILES + bool(config.report and records)
     return files, record_bytes + side_bytes + _OTHER_BYTES
 
 
@@ -168,15 +165,16 @@ def _look(
     config: DataSetConfig,
     gathered: GatheredPlan,
     plan: JobPlan,
-    overwrite: bool,
     fault: RuntimeError | None,
 ) -> tuple[str, int, RuntimeError | None]:
     """Return the output's state, how many shards are there, and the fault that it leads to."""
     if fault is not None:
         return REFUSED, 0, fault
-    output, splits = open_storage(config.output, config.access), config.splits
+    output = open_storage(config.output, config.access)
     try:
-        state, there = look_at_output(plan, output, config.names, splits, overwrite=overwrite)
+        state, there = look_at_output(
+            plan, output, config.names, config.splits, overwrite=config.overwrite
+        )
         check_turn(config.earlier, config.output, config.layout.name, config.access)
         planned = {split: found.samples for split, found in plan.splits.items()}
         refuse_empty(gathered.files, plan, planned, config)

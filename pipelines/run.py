@@ -45,7 +45,7 @@ from schemas.manifest import (
 )
 from transforms.builders import builder_processes
 from transforms.commit import find_complete
-from transforms.earlier import Since, dividing_options, find_earlier_sets
+from transforms.earlier import dividing_options, find_earlier_sets
 from transforms.gate import PROGRESS, Progress
 from transforms.images.check_images import SAFE_PILLOW_MAJOR
 from transforms.output_files import remove_output
@@ -53,7 +53,6 @@ from transforms.publish_plan import refuse_no_place
 from transforms.sources.elements import shares_memory
 from transforms.storage import (
     Storage,
-    check_uri,
     find_uri,
     is_beams,
     is_local,
@@ -67,53 +66,6 @@ _COLLECT_AFTER_OBJECTS = 500_000
 _OF_ONE_RUN = re.compile(r" --(overwrite|plan([ =](text|json))?)(?= |$)")
 _LOGGED_EVERY_S = 30.0
 _DRAWN_EVERY_S = 0.2
-
-Build = Callable[..., object]
-"""Builds a graph, given a pipeline and `config`."""
-
-
-@dataclass(frozen=True)
-class RunConfig:
-    """The configuration of a data set, and what is asked of this run alone.
-
-    Attributes:
-        config: of the data set.
-        overwrite: delete an earlier data set first.
-        trust_manifest: take a complete output of the same options for up to date.
-        since: earlier data sets that it adds to; None for none.
-        waits: stay until the job has ended, and say what it made.
-        plan: `text` or `json` to say what the run would make, instead of running; empty to run.
-        report: whether a report is made; None where that follows from runner and output.
-    """
-
-    config: DataSetConfig
-    overwrite: bool = False
-    trust_manifest: bool = False
-    since: Since | None = None
-    waits: bool = True
-    plan: str = ""
-    report: bool | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what has no effect where the paths lie, or could name no object."""
-        config = self.config
-        config.access.check_needed(config.roots.values(), self._others(), config.output)
-        for uri in self.uris():
-            check_uri(uri)
-        if self.since and self.since.names:
-            config.check_since()
-
-    def uris(self) -> list[str]:
-        """Return everything that workers read and write."""
-        return [*self.config.roots.values(), *self._others(), self.config.output]
-
-    def _others(self) -> list[str]:
-        """Return what is read besides images."""
-        roots, listed_roots = self.config.roots, self.config.listed_roots
-        listed = [uri for root, uri in listed_roots.items() if root not in roots]
-        exclude = [self.config.exclude] if self.config.exclude else []
-        since = self.since.names if self.since else ()
-        return [*_source_files(self.config), *listed, *exclude, *since]
 
 
 @dataclass(frozen=True)
@@ -143,7 +95,7 @@ class Command:
         add_data_set_flags(parser, images=self.images)
         return parser
 
-    def configure(self, argv: Sequence[str]) -> tuple[RunConfig, list[str]]:
+    def configure(self, argv: Sequence[str]) -> tuple[DataSetConfig, list[str]]:
         """Return the run that the arguments ask for, and the arguments that are Beam's.
 
         Raises:
@@ -156,67 +108,52 @@ class Command:
         command = _OF_ONE_RUN.sub("", command)
         if flags.date is None and is_dated(flags):
             command += f" --date {date.isoformat()}"
-        config = self.config(
-            **fields,
-            **data_set_fields(flags, date, images=self.images),
-            command=command,
-        )
-        run_config = RunConfig(
-            config,
-            flags.overwrite,
-            flags.trust_manifest,
-            Since(tuple(flags.since), date),
-            waits=not flags.no_wait,
-            plan=flags.plan or "",
-            report=flags.report,
-        )
-        return run_config, beam_args
+        shared = data_set_fields(flags, date, images=self.images)
+        return self.config(**fields, **shared, command=command), beam_args
 
     def run(self, argv: Sequence[str]) -> None:
         """Convert as the arguments say; returns when the data set is committed."""
         execute(*self.configure(argv))
 
 
-def execute(run: RunConfig, beam_args: Sequence[str], build: Build = build) -> None:
+def execute(config: DataSetConfig, beam_args: Sequence[str]) -> None:
     """Run until the data set is committed, unless it is complete already; or plan it.
 
     Args:
-        run: what is asked for.
+        config: of the run.
         beam_args: Beam's part of the command line.
-        build: builds the graph.
 
     Raises:
         RuntimeError: the fault that ended the run, as a line of `E-…` somewhere in its text.
     """
-    options = checked_options(beam_args, run.uris(), waits=run.waits)
-    reports = run.report
-    if reports is None:  # where it needs no remote request
-        reports = runner_of(options) == "FnApiRunner" and is_local(run.config.output)
-    run = replace(run, config=replace(run.config, report=reports))
-    with without_new_empty_folders(run.config.output):
-        if run.plan:
-            _plan(run, options)
+    options = checked_options(beam_args, config.uris, waits=config.waits)
+    if config.report is None:  # where it needs no remote request
+        reports = runner_of(options) == "FnApiRunner" and is_local(config.output)
+        config = replace(config, report=reports)
+    with without_new_empty_folders(config.output):
+        if config.plan:
+            _plan(config, options)
         elif is_dry_run(options):  # which asks no store
-            run_graph(partial(build, config=run.config), options, waits=False)
+            run_graph(partial(build, config=config), options, waits=False)
         else:
-            _make(run, build, options)
+            _make(config, options)
 
 
-def _make(run: RunConfig, build: Build, options: PipelineOptions) -> None:
+def _make(config: DataSetConfig, options: PipelineOptions) -> None:
     """Check that the run can work, and run the graph unless the output is complete."""
-    config = with_earlier_sets(run)
+    config = with_earlier_sets(config)
     output = open_storage(config.output, config.access)
     started_s = time.monotonic()
-    if run.overwrite or not run.trust_manifest:
+    if config.overwrite or not config.trust_manifest:
         _check_sources(config)
     output.probe()
     with contextlib.closing(RunLock(config.output)) as lock:
-        lock.take(alone=run.overwrite)
-        if run.overwrite:
+        lock.take(alone=config.overwrite)
+        if config.overwrite:
             replaces = remove_output(output, config.names, config.splits)
             config = replace(config, replaces=replaces)
             lock.take(alone=False)
-        if _is_complete(config, output, trust_manifest=run.trust_manifest):
+        if find_complete(output, config):
             _say_complete(config)
             if config.report:
                 _make_missing_report(config)
@@ -224,8 +161,8 @@ def _make(run: RunConfig, build: Build, options: PipelineOptions) -> None:
                 run_graph(build_nothing, options, waits=False)
             return
         _check_sources(config)
-        _run_graph(run, config, build, options)
-        if run.waits and not makes_template(options):
+        _run_graph(config, options)
+        if config.waits and not makes_template(options):
             _say_what_was_made(config, output, time.monotonic() - started_s)
 
 
@@ -238,9 +175,7 @@ def _make_missing_report(config: DataSetConfig) -> None:
         say(f"report: {join_uri(uri, REPORT_NAME)}")
 
 
-def _run_graph(
-    run: RunConfig, config: DataSetConfig, build: Build, options: PipelineOptions
-) -> None:
+def _run_graph(config: DataSetConfig, options: PipelineOptions) -> None:
     installed = version("pillow")
     if config.decodes_images and int(installed.partition(".")[0]) < SAFE_PILLOW_MAJOR:
         _LOG.warning(
@@ -249,7 +184,7 @@ def _run_graph(
             installed,
             SAFE_PILLOW_MAJOR,
         )
-    if run.since and run.since.names:
+    if config.earlier.sets:
         _LOG.info("adding to %s", counted(len(config.earlier.sets), "earlier data set"))
     PROGRESS.reset()
     spare_the_collector()
@@ -258,7 +193,7 @@ def _run_graph(
             around.enter_context(showing_progress(config.layout.sample_noun))
         if _can_build_beside(config, options):
             around.enter_context(builder_processes(config.limits, config.output, OUR_LOGGERS))
-        run_graph(partial(build, config=config), options, waits=run.waits)
+        run_graph(partial(build, config=config), options, waits=config.waits)
 
 
 def _can_build_beside(config: DataSetConfig, options: PipelineOptions) -> bool:
@@ -287,30 +222,28 @@ def spare_the_collector() -> None:
     gc.set_threshold(_COLLECT_AFTER_OBJECTS, 20, 20)
 
 
-def _plan(run: RunConfig, options: PipelineOptions) -> None:
+def _plan(config: DataSetConfig, options: PipelineOptions) -> None:
     """Say what a run would make, and end as it would before its first shard."""
     from pipelines.plan import build_plan, plan_json, plan_lines, plan_run
     from transforms.forecast import take_plan
 
     if is_dry_run(options) or makes_template(options):
         raise ValueError("plan must come without dry_run and template_location: leave one out")
-    config = with_earlier_sets(run)
-    output, trust = open_storage(config.output, config.access), run.trust_manifest
-    if run.overwrite or not trust:
+    config = with_earlier_sets(config)
+    output = open_storage(config.output, config.access)
+    if config.overwrite or not config.trust_manifest:
         _check_sources(config)
     refuse_no_place(output)
-    complete = not run.overwrite and _is_complete(config, output, trust_manifest=trust)
-    if complete and trust:  # then its sources need not be there
+    complete = not config.overwrite and find_complete(output, config) is not None
+    if complete and config.trust_manifest:  # then its sources need not be there
         _say_complete(config)
         return
     _check_sources(config)
     spare_the_collector()
     run_graph(partial(build_plan, config=config), PipelineOptions([]))  # always here
     elsewhere = "" if runs_workers_here(options) else runner_of(options)
-    plan, fault = plan_run(
-        config, take_plan(), overwrite=run.overwrite, complete=complete, runner=elsewhere
-    )
-    as_json = run.plan == "json"
+    plan, fault = plan_run(config, take_plan(), complete=complete, runner=elsewhere)
+    as_json = config.plan == "json"
     _say_all(plan_json(plan) if as_json else plan_lines(plan, config.layout.sample_noun))
     if fault is not None:
         raise fault
@@ -323,16 +256,6 @@ def _say_all(lines: Iterable[str]) -> None:
 
 def _say_complete(config: DataSetConfig) -> None:
     say(f"already complete: {join_uri(config.output, MANIFEST_NAME)}")
-
-
-def _source_files(config: DataSetConfig) -> list[str]:
-    return [*dict.fromkeys(uri for uris in config.source_files.values() for uri in uris)]
-
-
-def _is_complete(config: DataSetConfig, output: Storage, *, trust_manifest: bool) -> bool:
-    files, roots, exclude = config.source_files, config.listed_roots, config.exclude
-    found = find_complete(output, config, files, roots, exclude, trust_manifest=trust_manifest)
-    return found is not None
 
 
 def _say_what_was_made(config: DataSetConfig, output: Storage, seconds: float) -> None:
@@ -408,17 +331,16 @@ def _split_lines(name: str, split: SplitSummary, noun: str) -> Iterator[str]:
         yield "    nothing is new: the split is empty here"
 
 
-def with_earlier_sets(run: RunConfig) -> DataSetConfig:
+def with_earlier_sets(config: DataSetConfig) -> DataSetConfig:
     """Find the earlier data sets, before anything is made or deleted."""
-    config = run.config
-    if run.since is None or not run.since.names:
+    if config.since is None or not config.since.names:
         return config
     earlier = find_earlier_sets(
-        run.since,
+        config.since,
         config.output,
         config.layout.name,
         access=config.access,
-        overwrite=run.overwrite,
+        overwrite=config.overwrite,
         splitting=dividing_options(config.options()),
     )
     return replace(config, earlier=earlier)
@@ -426,7 +348,7 @@ def with_earlier_sets(run: RunConfig) -> DataSetConfig:
 
 def _check_sources(config: DataSetConfig) -> None:
     """Find the files and folders that the user named, before anything is made or deleted."""
-    for uri in (*_source_files(config), *filter(None, [config.exclude])):
+    for uri in (*config.all_files, *filter(None, [config.exclude])):
         find_uri(uri, config.access)
     for uri in sorted({*config.roots.values(), *config.listed_roots.values()}):
         open_storage(uri, config.access).require_folder()

@@ -66,9 +66,19 @@ LIMITS = GateLimits(shards_in_flight=2, bytes_in_flight=1 << 20, readers=2)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SmallJob(DataSetJob):
-    """A job with options that a test gives."""
+    """A job with sources and options that a test gives."""
 
     plan_options: Mapping[str, str]
+    roots: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    files: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def listed_roots(self) -> Mapping[str, str]:
+        return self.roots
+
+    @property
+    def source_files(self) -> Mapping[str, Sequence[str]]:
+        return self.files
 
     def options(self) -> dict[str, str]:
         return dict(self.plan_options)
@@ -127,12 +137,15 @@ def plan_run(
     rejected: list[Rejected] = []
     listed = {root: list(list_uri(uri)) for root, uri in roots.items()}
     entries = {(root, entry.name): entry for root in listed for entry in listed[root]}
-    for split, given in uris.items():
-        several = [given] if isinstance(given, (str, Path)) else given
-        sources = [read_source(str(uri)) for uri in several]
+    source_files = {
+        split: [str(given)] if isinstance(given, (str, Path)) else list(map(str, given))
+        for split, given in uris.items()
+    }
+    for split, several in source_files.items():
+        sources = list(map(read_source, several))
         left_out = excluded_keys(read_uri(exclude), exclude) if exclude else {}
         *items, file = read_counted(sources, split, rules, left_out)
-        identity = uri_identity([str(uri) for uri in several], exclude)
+        identity = uri_identity(several, exclude)
         items.append(msgspec.structs.replace(file, identity=identity))
         for item in without_earlier(items, split, earlier) if earlier.sets else items:
             if isinstance(item, Sample):
@@ -153,6 +166,9 @@ def plan_run(
         commit_job=SmallJob(
             output=str(output),
             layout=layout,
+            roots=roots,
+            files=source_files,
+            exclude=exclude,
             plan_options={**sharding.options(), **layout.options()},
             earlier=earlier,
             **job,

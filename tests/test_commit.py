@@ -514,28 +514,20 @@ def test_neither_paths_nor_clocks_reach_the_data_set(tmp_path: Path) -> None:
 # --- finding what is complete ---
 
 
-def look(run: SmallRun, data: tuple[Path, Path], **changes: Any) -> Manifest | None:
-    arguments: dict[str, Any] = {
-        "job": run.commit_job,
-        "annotations": {"train": [str(data[1])]},
-        "roots": {"train": str(data[0])},
-        "exclude": "",
-        "trust_manifest": False,
-    }
-    return find_complete(open_storage(run.job.output), **{**arguments, **changes})
+def look(run: SmallRun, **changes: Any) -> Manifest | None:
+    job = dataclasses.replace(run.commit_job, **changes)
+    return find_complete(open_storage(job.output), job)
 
 
-def test_a_complete_output_is_found(
-    data: tuple[Path, Path], run: SmallRun, output: Storage
-) -> None:
-    assert look(run, data) is None
+def test_a_complete_output_is_found(run: SmallRun, output: Storage) -> None:
+    assert look(run) is None
     publish_plan(run.plan, output, run.job.names)
     build_shards(run)
-    assert look(run, data) is None
+    assert look(run) is None
 
     manifest = build_run(run)
 
-    assert look(run, data) == manifest
+    assert look(run) == manifest
 
 
 @pytest.mark.parametrize(
@@ -552,8 +544,8 @@ def test_changed_sources_are_not_found_complete(
     manifest = build_run(run)
     edit(data)
 
-    assert look(run, data) is None
-    assert look(run, data, trust_manifest=True) == manifest
+    assert look(run) is None
+    assert look(run, trust_manifest=True) == manifest
 
 
 @pytest.mark.parametrize(
@@ -566,8 +558,8 @@ def test_without_one_of_its_files_a_data_set_is_incomplete(
     before = contents(out)
     (out / name).unlink()
 
-    assert look(run, data) is None
-    assert look(run, data, trust_manifest=True) == manifest
+    assert look(run) is None
+    assert look(run, trust_manifest=True) == manifest
     assert build_run(run) == manifest
     assert contents(out) == before
 

@@ -13,7 +13,7 @@ from tests.coco_command import Sources, check_committed
 def counters_of(arguments: list[str]) -> dict[str, int]:
     """Run the pipeline and return its counters."""
     pipeline = beam.Pipeline(runner="FnApiRunner")
-    coco.build(pipeline, coco.COMMAND.configure(arguments)[0].config)
+    coco.build(pipeline, coco.COMMAND.configure(arguments)[0])
     result = pipeline.run()
     result.wait_until_finish()
     found = result.metrics().query(MetricsFilter().with_namespace("beam_tfrec"))["counters"]

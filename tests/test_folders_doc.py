@@ -15,8 +15,8 @@ COMMANDS = re.findall(r"^ +python -m pipelines\.folder (.*?)(?: +#.*)?$", FOLDER
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_is_one(command: str) -> None:
-    run, beam_args = folder.COMMAND.configure(shlex.split(command))
-    assert (run.config.output, beam_args) == ("out", [])
+    config, beam_args = folder.COMMAND.configure(shlex.split(command))
+    assert (config.output, beam_args) == ("out", [])
 
 
 def test_there_are_commands() -> None:

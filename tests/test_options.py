@@ -41,8 +41,8 @@ IN_BUCKET = (
 
 
 def configured(flags: str = "", needed: tuple[str, ...] = NEEDED) -> DataSetConfig:
-    run, _ = COMMAND.configure([*needed, *shlex.split(flags)])
-    return run.config
+    config, _ = COMMAND.configure([*needed, *shlex.split(flags)])
+    return config
 
 
 # --- what is refused: flags, and how the message begins
@@ -284,16 +284,16 @@ def test_the_command_that_accepts_rejects_is_of_the_same_day(flags: str, again: 
 
 
 def test_the_day_is_in_the_output_before_anything_begins() -> None:
-    run, _ = COMMAND.configure(
+    config, _ = COMMAND.configure(
         [
             *(*SOURCES, "--output", "gs://b/{date}/{x}"),
             *("--since", "gs://b/{date}/{x}", "--date", "2026-11-20"),
         ]
     )
 
-    assert run.config.output == "gs://b/2026-11-20/{x}"
-    assert run.since == Since(("gs://b/{date}/{x}",), datetime.date(2026, 11, 20))
-    assert "{date}" not in str(run.config.options())
+    assert config.output == "gs://b/2026-11-20/{x}"
+    assert config.since == Since(("gs://b/{date}/{x}",), datetime.date(2026, 11, 20))
+    assert "{date}" not in str(config.options())
 
 
 def test_one_line_reads_the_clock() -> None:

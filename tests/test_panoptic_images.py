@@ -14,13 +14,12 @@ from tests.turned_images import oriented, png_of
 
 def test_panoptic_images_are_roots_of_their_own() -> None:
     images = ["--images", "/i", "val=gs://b/i", "--annotations", "/a.json", "val=/b.json"]
-    run, _ = COMMAND.configure([*images, "--panoptic_images", "val=gs://b/p", "--output", "/o"])
-    config = run.config
+    config, _ = COMMAND.configure([*images, "--panoptic_images", "val=gs://b/p", "--output", "/o"])
     assert config.panoptic_images == {"val": "gs://b/p"}
     assert config.roots == {"train": "/i", "val": "gs://b/i", "val/panoptic": "gs://b/p"}
-    assert "gs://b/p" in run.uris()
+    assert "gs://b/p" in config.uris
     bare, _ = COMMAND.configure([*images, "--panoptic_images", "/p", "--output", "/o"])
-    assert bare.config.panoptic_images == {"train": "/p"}
+    assert bare.panoptic_images == {"train": "/p"}
 
 
 KEYS = {

@@ -83,11 +83,11 @@ def test_the_request_s_parameters_are_flags() -> None:
     needed = {p["name"] for p in METADATA["parameters"] if not p["isOptional"]}
     assert needed <= set(launch["parameters"]) <= {p["name"] for p in METADATA["parameters"]}
 
-    run, beams = coco.COMMAND.configure([*flags, "--date", "2026-11-20"])
+    config, beams = coco.COMMAND.configure([*flags, "--date", "2026-11-20"])
 
-    assert run.config.output == "gs://b/coco-2026-11-20"
-    assert run.since is not None
-    assert list(run.since.names) == ["gs://b/coco-{date}"]
+    assert config.output == "gs://b/coco-2026-11-20"
+    assert config.since is not None
+    assert list(config.since.names) == ["gs://b/coco-{date}"]
     assert beams == [f"--sdk_container_image={launch['parameters']['sdk_container_image']}"]
 
 

@@ -52,7 +52,7 @@ def test_the_runner_is_told_how_long_a_store_made_it_wait(
 ) -> None:
     """So that Dataflow adds no workers to a store that cannot serve those there are."""
     given = [*arguments(tmp_path / "out"), "--readers", "1", "--max_reads_per_second", "20"]
-    config = coco.COMMAND.configure(given)[0].config
+    config = coco.COMMAND.configure(given)[0]
     retries.THROTTLED.add(100)  # what was waited before, for instance by listings
     pipeline = beam.Pipeline(runner="FnApiRunner")
     coco.build(pipeline, config)

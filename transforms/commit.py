@@ -210,28 +210,12 @@ def job_digest(plan: JobPlan, identities: Mapping[str, str], listings: Mapping[s
     return hashlib.blake2b(seen.encode(), digest_size=16).hexdigest()
 
 
-def find_complete(
-    output: Storage,
-    job: DataSetJob,
-    annotations: Mapping[str, Sequence[str]],
-    roots: Mapping[str, str],
-    exclude: str,
-    *,
-    trust_manifest: bool,
-) -> Manifest | None:
+def find_complete(output: Storage, job: DataSetJob) -> Manifest | None:
     """Return the manifest when the output is complete for this job, else None.
 
     Costs one listing of the roots and of the output, and a pass over the annotation files; no image
     and no shard is read. A source that was only touched is not recognised here: the run then finds
     every shard kept. It also builds again what the output lacks.
-
-    Args:
-        output: of the data set.
-        job: configuration of the run.
-        annotations: URIs per split, in any order.
-        roots: URI per root name.
-        exclude: URI of samples left out, or empty.
-        trust_manifest: compare the options alone.
 
     Raises:
         RuntimeError: `E-OUT-PLAN` when the data set was made with other options, `E-OUT-CONFLICT`
@@ -243,16 +227,17 @@ def find_complete(
     options = job.options()
     if manifest.plan.options != options:
         raise other_plan(output, first_difference(manifest.plan, {"options": options}))
-    if trust_manifest:
+    if job.trust_manifest:
         return manifest
-    identity = functools.cache(lambda uris: uri_identity(uris, exclude, job.access))
+    identity = functools.cache(lambda uris: uri_identity(uris, job.exclude, job.access))
     identities = {
         split: identity(tuple(uris))
-        for split, uris in annotations.items()
+        for split, uris in job.source_files.items()
         if split in manifest.plan.splits or split not in job.optional_splits
     }
     listings = {
-        root: f"{listing_digest(list_uri(uri, job.access)):x}" for root, uri in roots.items()
+        root: f"{listing_digest(list_uri(uri, job.access)):x}"
+        for root, uri in job.listed_roots.items()
     }
     note = sources_name(job_digest(manifest.plan, identities, listings))
     if output.stat(note) is None:

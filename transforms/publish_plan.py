@@ -82,6 +82,8 @@ class DataSetJob:
         earlier: data sets whose samples are left out; see `find_earlier_sets`.
         label_file: URI of the classes in their order; empty to number their names as they sort.
         replaces: `--overwrite` has just deleted a data set of ours in the output.
+        exclude: URI of a `rejected.jsonl` whose samples are left out; empty for none.
+        trust_manifest: take a complete output of the same options for up to date.
     """
 
     output: str
@@ -95,6 +97,18 @@ class DataSetJob:
     earlier: EarlierSets = NO_EARLIER_SETS
     label_file: str = ""
     replaces: bool = False
+    exclude: str = ""
+    trust_manifest: bool = False
+
+    @property
+    def listed_roots(self) -> Mapping[str, str]:
+        """URI per root name of what the sources' listings show, by which they are recognised."""
+        raise NotImplementedError
+
+    @property
+    def source_files(self) -> Mapping[str, Sequence[str]]:
+        """URIs of files that the sources are recognised by, per split of the data set."""
+        raise NotImplementedError
 
     @property
     def optional_splits(self) -> Collection[str]:
