@@ -144,14 +144,9 @@ def checked_options(
 
 def _check_dataflow(options: PipelineOptions, uris: Iterable[str]) -> None:
     cloud, setup = options.view_as(GoogleCloudOptions), options.view_as(SetupOptions)
-    needs = {
-        "project": cloud.project,
-        "region": cloud.region,
-        "temp_location": cloud.temp_location or cloud.staging_location,
-    }
-    for name, given in needs.items():
-        if not given:
-            raise ValueError(f"{name} must be given for DataflowRunner, got none: add --{name}")
+    _require("project", cloud.project, "DataflowRunner")
+    _require("region", cloud.region, "DataflowRunner")
+    _require("temp_location", cloud.temp_location or cloud.staging_location, "DataflowRunner")
     for uri in filter(is_local, uris):
         raise ValueError(f"Dataflow's workers see no local paths, got {uri!r}: copy it to gs://")
     image = options.view_as(WorkerOptions).sdk_container_image
@@ -162,11 +157,15 @@ def _check_dataflow(options: PipelineOptions, uris: Iterable[str]) -> None:
         )
 
 
+def _require(name: str, given: str | None, runner: str) -> None:
+    if not given:
+        raise ValueError(f"{name} must be given for {runner}, got none: add --{name}")
+
+
 def _check_not_dataflow(options: PipelineOptions, runner: str, *, waits: bool) -> None:
     asked = {"dry_run": is_dry_run(options), "template_location": makes_template(options)}
-    for name, is_asked in asked.items():
-        if is_asked:
-            raise ValueError(f"{name} must come with --runner DataflowRunner, got {runner}: add it")
+    for name in filter(asked.get, asked):
+        raise ValueError(f"{name} must come with --runner DataflowRunner, got {runner}: add it")
     endpoint = options.view_as(PortableOptions).job_endpoint
     if endpoint and runner == "FnApiRunner":
         raise ValueError(f"job_endpoint must come with --runner, got {endpoint!r}: add it")
@@ -176,8 +175,7 @@ def _check_not_dataflow(options: PipelineOptions, runner: str, *, waits: bool) -
     started = runner.lower().rpartition(".")[2].removesuffix("runner")
     if started in _PROGRAMS and not endpoint:
         view, name = _PROGRAMS[started]
-        if not getattr(options.view_as(view), name):
-            raise ValueError(f"{name} must be given for {runner}, got none: add --{name}")
+        _require(name, getattr(options.view_as(view), name), runner)
 
 
 def _check_endpoint(address: str | None) -> None:

@@ -256,34 +256,22 @@ def budget_of(name: str, text: str) -> RejectBudget:
 
 
 def _add_split_flags(group: FlagGroup) -> None:
-    group.text(
-        "--split_by", "given, as sources are named; hash, of sample keys; or a field", "HOW", GIVEN
-    )
-    usual = (
-        f"shares by hash, or values of the field (default for a field: {','.join(USUAL_SPLITS)})"
-    )
+    how = "given, as sources are named; hash, of sample keys; or a field"
+    group.text("--split_by", how, "HOW", GIVEN)
+    usual = f"shares by hash, or values of the field (default there: {','.join(USUAL_SPLITS)})"
     group.text("--splits", usual, "SPLIT[=SHARE],...")
     group.text("--group_by", "samples with the same value of this field share a split", "FIELD")
     group.number("--split_seed", "of splits by hash (default 0)", 0)
 
 
 def _add_image_flags(group: FlagGroup) -> None:
-    group.choice(
-        "--check", "header: walk through each file's structure; decode: pixels too", Check, "header"
-    )
-    group.choice(
-        "--orientation",
-        f"upright: turn images as EXIF asks, JPEGs at quality {DEFAULT_QUALITY}; keep: as stored",
-        Orientation,
-        "keep",
-    )
+    check = "header: walk through each file's structure; decode: pixels too"
+    group.choice("--check", check, Check, "header")
+    upright = f"upright: turn images as EXIF says, JPEGs at quality {DEFAULT_QUALITY}"
+    group.choice("--orientation", f"keep: as stored; {upright}", Orientation, "keep")
     group.text("--resize", "box in px, N for a square, or the longest side as max:N", "N|WxH|max:N")
-    group.choice(
-        "--resize_mode",
-        "fit inside the box, fill it and cut the rest off, or stretch (default fit; stretch for"
-        " plain pixels)",
-        ResizeMode,
-    )
+    mode = "fit into the box, fill it and crop, or stretch (default fit; stretch for plain pixels)"
+    group.choice("--resize_mode", mode, ResizeMode)
     group.choice("--reencode", "encode every image as this (default: only changed ones)", Encoding)
     group.number("--quality", f"of encoded JPEGs, by libjpeg's scale (default {DEFAULT_QUALITY})")
     group.choice("--color", "channels of images (default keep; rgb for plain pixels)", Color)
@@ -291,11 +279,8 @@ def _add_image_flags(group: FlagGroup) -> None:
 
 def _add_shard_flags(parser: FlagParser) -> None:
     group = parser.group("number of shards, by one of", exclusive=True)
-    group.text(
-        "--shard_size",
-        "output bytes a shard (default 150MB, and at least 16 shards of 64 records)",
-        "SIZE",
-    )
+    size = "output bytes a shard (default 150MB, and at least 16 shards of 64 records)"
+    group.text("--shard_size", size, "SIZE")
     group.several("--num_shards", "of all splits or each (default: from --shard_size)", "[SPLIT=]N")
     group.number("--records_per_shard", "records of every shard but a split's last")
     group = parser.group("shards")
@@ -306,84 +291,52 @@ def _add_shard_flags(parser: FlagParser) -> None:
         " {index:05} {num_shards:05} {records} (default counted; plain with --layout tfds)",
         "NAMES",
     )
-    group.several(
-        "--order", "shuffled or input, of all splits or each (default shuffled)", "[SPLIT=]ORDER"
-    )
+    order = "shuffled or input, of all splits or each (default shuffled)"
+    group.several("--order", order, "[SPLIT=]ORDER")
     group.number("--seed", "of the shuffle (default 0)", 0)
 
 
 def _add_reject_flags(group: FlagGroup) -> None:
-    group.text(
-        "--max_rejected",
-        "samples that may be rejected, of those listed; more end the run with exit code 4",
-        "K|P%",
-        "0",
-    )
+    rejected = "samples that may be rejected, of those listed; more end the run with exit code 4"
+    group.text("--max_rejected", rejected, "K|P%", "0")
     group.text("--exclude", "leave out the samples of an earlier run's file", "REJECTED.jsonl")
     group.switch("--allow_empty", "accept an empty split")
 
 
 def _add_output_flags(parser: FlagParser) -> None:
     group = parser.group("output")
-    group.add(
-        "--output", "folder or URI of the data set", type=not_empty, required=True, metavar="DIR"
-    )
-    group.add(
-        "--plan",
-        "only say what the run would make, as text or json",
-        nargs="?",
-        const="text",
-        choices=["text", "json"],
-    )
-    group.switch(
-        "--overwrite", "first delete an earlier data set (default: resume it, or refuse another)"
-    )
-    group.switch(
-        "--trust_manifest",
-        "do not look at the sources if --output is complete with the same options",
-    )
+    output = "folder or URI of the data set"
+    group.add("--output", output, type=not_empty, required=True, metavar="DIR")
+    plan = "only say what the run would make, as text or json"
+    group.add("--plan", plan, nargs="?", const="text", choices=["text", "json"])
+    overwrite = "first delete an earlier data set (default: resume it, or refuse another)"
+    group.switch("--overwrite", overwrite)
+    trust = "do not look at the sources if --output is complete with the same options"
+    group.switch("--trust_manifest", trust)
     group.switch("--no_wait", "end once a runner elsewhere has the job")
     group = parser.group("report", exclusive=True)
-    group.add(
-        "--report",
-        f"make {REPORT_NAME} at the end (default: for local runs with a local --output)",
-        action="store_true",
-        default=None,
-    )
-    group.add(
-        "--no_report",
-        f"make no {REPORT_NAME} (default: see --report)",
-        action="store_false",
-        dest="report",
-    )
+    report = f"make {REPORT_NAME} at the end (default: for local runs with a local --output)"
+    group.add("--report", report, action="store_true", default=None)
+    none = f"make no {REPORT_NAME} (default: see --report)"
+    group.add("--no_report", none, action="store_false", dest="report")
     group = parser.group("daily runs (docs/scheduled-runs.md)")
-    group.text(
-        "--date", f"replaces {DATE} in --output and --since (default: today in UTC)", "YYYY-MM-DD"
-    )
-    group.several(
-        "--since",
-        f"earlier data sets, whose samples are left out; {DATE} stands for all earlier days",
-        "DIR",
-    )
+    date = f"replaces {DATE} in --output and --since (default: today in UTC)"
+    group.text("--date", date, "YYYY-MM-DD")
+    since = f"earlier data sets, whose samples are left out; {DATE} stands for all earlier days"
+    group.several("--since", since, "DIR")
 
 
 def _add_limit_flags(group: FlagGroup) -> None:
     group.number("--shards_in_flight", "shards built, or uploaded, at once", DEFAULT_SHARDS)
-    group.text(
-        "--bytes_in_flight", "image bytes held at once", "SIZE", f"{DEFAULT_BYTES // 2**20}MiB"
-    )
+    held = f"{DEFAULT_BYTES // 2**20}MiB"
+    group.text("--bytes_in_flight", "image bytes held at once", "SIZE", held)
     readers = f"default {DEFAULT_READERS}; {DEFAULT_REMOTE_READERS} for images elsewhere"
     group.number("--readers", f"images read at once ({readers})")
     group.number("--workers", "images checked and encoded at once (default: all cores)")
-    group.text(
-        "--spool_dir", "folder for temporary files (default: the system's temporary folder)", "DIR"
-    )
-    group.number(
-        "--max_reads_per_second",
-        "requests that read or list a bucket (default 0: no limit)",
-        0,
-        type=float,
-    )
+    spool = "folder for temporary files (default: the system's temporary folder)"
+    group.text("--spool_dir", spool, "DIR")
+    rate = "requests that read or list a bucket (default 0: no limit)"
+    group.number("--max_reads_per_second", rate, 0, type=float)
 
 
 def add_sources(parser: FlagParser, title: str = "sources", **flags: tuple[str, str]) -> FlagGroup:
@@ -403,12 +356,8 @@ def add_sources(parser: FlagParser, title: str = "sources", **flags: tuple[str, 
 
 def add_drop_flag(parser: FlagParser) -> None:
     """Add the flag of sources that have annotations."""
-    parser.group("dropped annotations").text(
-        "--max_dropped",
-        "annotations of each split that may be dropped, of those listed; more end the run with"
-        " exit code 4 (default 1 in 100, never all of a split)",
-        "COUNT|SHARE%",
-    )
+    dropped = "annotations of each split that may be dropped (default 1 in 100, never all)"
+    parser.group("dropped annotations").text("--max_dropped", dropped, "COUNT|SHARE%")
 
 
 def add_size_flag(group: FlagGroup) -> None:

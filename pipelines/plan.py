@@ -42,6 +42,7 @@ from transforms.publish_plan import (
     COMPLETE,
     REFUSED,
     RejectBudget,
+    check_budget_aloud,
     free_bytes,
     look_at_output,
     make_job_plan,
@@ -99,10 +100,19 @@ def plan_run(
     Raises:
         RuntimeError: a fault with which the run would end before it has a plan.
     """
-    job_plan, fault = _job_plan(config, gathered)
-    state, there = COMPLETE, len(gathered.outlines)
-    if not complete:
-        state, there, fault = _look(config, gathered, job_plan, fault)
+    label_file = read_uri(config.label_file, config.access) if config.label_file else None
+    anything = replace(config, budget=_ALL, drop_budget=_ALL)  # budgets are checked below
+    job_plan = make_job_plan(
+        gathered.table, gathered.files, gathered.rejected, anything, label_file
+    )
+    state, there, fault = COMPLETE, len(gathered.outlines), None
+    try:
+        check_budget_aloud(gathered.rejected, gathered.files, config, "rejected")
+        warn_of_splits(gathered.files)
+        if not complete:
+            state, there = _look(config, gathered, job_plan)
+    except RuntimeError as error:
+        state, there, fault = REFUSED, 0, error
     kept = [sample for outline in gathered.outlines for sample in outline.tried]
     job = shard_job_of(config, None)
     tried: list[Tried] = []
@@ -146,41 +156,19 @@ def _writes(
     return files, record_bytes + side_bytes + _OTHER_BYTES
 
 
-def _job_plan(config: DataSetConfig, gathered: GatheredPlan) -> tuple[JobPlan, RuntimeError | None]:
-    """Return the run's plan; where there are too many rejects, that without them, and the fault."""
-    label_file = read_uri(config.label_file, config.access) if config.label_file else None
-    sources = gathered.table, gathered.files, gathered.rejected
-    try:
-        plan = make_job_plan(*sources, config, label_file)
-    except RuntimeError as error:
-        if not str(error).startswith("E-BUDGET "):
-            raise
-        anything = replace(config, budget=_ALL, drop_budget=_ALL)
-        return make_job_plan(*sources, anything, label_file), error
-    warn_of_splits(gathered.files)
-    return plan, None
+def _look(config: DataSetConfig, gathered: GatheredPlan, plan: JobPlan) -> tuple[str, int]:
+    """Return the output's state and how many shards are there.
 
-
-def _look(
-    config: DataSetConfig,
-    gathered: GatheredPlan,
-    plan: JobPlan,
-    fault: RuntimeError | None,
-) -> tuple[str, int, RuntimeError | None]:
-    """Return the output's state, how many shards are there, and the fault that it leads to."""
-    if fault is not None:
-        return REFUSED, 0, fault
+    Raises:
+        RuntimeError: the fault with which the run would end.
+    """
     output = open_storage(config.output, config.access)
-    try:
-        state, there = look_at_output(
-            plan, output, config.names, config.splits, overwrite=config.overwrite
-        )
-        check_turn(config.earlier, config.output, config.layout.name, config.access)
-        planned = {split: found.samples for split, found in plan.splits.items()}
-        refuse_empty(gathered.files, plan, planned, config)
-    except RuntimeError as error:
-        return REFUSED, 0, error
-    return state, there, None
+    overwrite = config.overwrite
+    found = look_at_output(plan, output, config.names, config.splits, overwrite=overwrite)
+    check_turn(config.earlier, config.output, config.layout.name, config.access)
+    planned = {split: found.samples for split, found in plan.splits.items()}
+    refuse_empty(gathered.files, plan, planned, config)
+    return found
 
 
 def _unused_notes(config: DataSetConfig, gathered: GatheredPlan) -> Iterator[str]:
