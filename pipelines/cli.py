@@ -42,16 +42,8 @@ _OUT_OF_MEMORY = "memory", "out of memory", "lower --bytes_in_flight, or give mo
 _SPENT = {
     "MemoryError": _OUT_OF_MEMORY,
     "can't allocate lock": _OUT_OF_MEMORY,
-    "can't start new thread": (
-        "threads",
-        "no more can be started",
-        "raise ulimit -u, or give more memory",
-    ),
-    "Too many open files": (
-        "files",
-        "too many open files",
-        "raise the limit on open files (ulimit -n)",
-    ),
+    "can't start new thread": ("threads", "no more can be started", "raise ulimit -u, or memory"),
+    "Too many open files": ("files", "too many open files", "raise the limit with ulimit -n"),
 }
 """What Python and libraries say when a limit of the machine is reached."""
 
