@@ -243,7 +243,6 @@ def served() -> Iterator[None]:
 class MemoryStorage:
     """What a process sees below a root."""
 
-    lists_by_name = True
     lists_folders = True
 
     def __init__(self, root: str, _: Access = DEFAULT_ACCESS) -> None:

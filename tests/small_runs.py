@@ -57,7 +57,7 @@ from transforms.sources.read_samples import (
     excluded_keys,
     uri_identity,
 )
-from transforms.storage import list_uri, open_storage, read_uri, split_uri
+from transforms.storage import open_storage, read_uri, split_uri
 
 NAMES = ShardNames()
 STRICT = CocoRules()
@@ -135,7 +135,7 @@ def plan_run(
     samples: list[Sample] = []
     files: list[SplitSource] = []
     rejected: list[Rejected] = []
-    listed = {root: list(list_uri(uri)) for root, uri in roots.items()}
+    listed = {root: list(open_storage(uri).list()) for root, uri in roots.items()}
     entries = {(root, entry.name): entry for root in listed for entry in listed[root]}
     source_files = {
         split: [str(given)] if isinstance(given, (str, Path)) else list(map(str, given))

@@ -13,10 +13,10 @@ from tests.gcs_stand_in import Fault, GcsStandIn, Kind, What
 from tests.invariants import check_output, data_files
 from tests.memory_runs import FOREIGN, make_sources
 
-REQUESTS_OF_A_RUN = 75
+REQUESTS_OF_A_RUN = 76
 """Requests of a run of 10 images into 4 shards.
 
-To plan 5, to claim the output 5, a shard 6 and one an image, to commit 9.
+To plan 6, to claim the output 5, a shard 6 and one an image, to commit 9.
 """
 BEFORE, AFTER = What.RESET, What.LOST_REPLY
 """What becomes of the request at which the client is killed: nothing, or all but its reply."""

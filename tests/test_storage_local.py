@@ -264,7 +264,7 @@ def use_without_descriptors(folder: str) -> list[str]:
 def test_too_many_open_files_are_one_line(folder: Path, files: DiskFiles) -> None:
     files.put("a", b"1")
 
-    what = "Too many open files; raise the limit with ulimit -n"
+    what = "Too many open files; raise the limit on open files (ulimit -n)"
     assert outcome_of(use_without_descriptors, str(folder)) == [
         f"E-IO-LIMIT {where}: {what}" for where in (f"{folder}/a", f"{folder}/a", folder, folder)
     ]

@@ -55,7 +55,7 @@ from transforms.output_files import (
 from transforms.publish_plan import DataSetJob, check_budget_aloud, first_difference, other_plan
 from transforms.sources.list_blobs import PinTally, listing_digest
 from transforms.sources.read_samples import SplitSource, uri_identity
-from transforms.storage import Storage, join_uri, list_uri, open_storage
+from transforms.storage import Storage, join_uri, open_storage
 
 _LOG = logging.getLogger(__name__)
 
@@ -236,7 +236,7 @@ def find_complete(output: Storage, job: DataSetJob) -> Manifest | None:
         if split in manifest.plan.splits or split not in job.optional_splits
     }
     listings = {
-        root: f"{listing_digest(list_uri(uri, job.access)):x}"
+        root: f"{listing_digest(open_storage(uri, job.access).list()):x}"
         for root, uri in job.listed_roots.items()
     }
     note = sources_name(job_digest(manifest.plan, identities, listings))

@@ -4,7 +4,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import apache_beam as beam
@@ -14,8 +13,7 @@ from apache_beam.transforms.window import GlobalWindows
 from schemas.faults import Rejected
 from schemas.samples import Blob, Sample, pack
 from transforms.sources.elements import is_in_process
-from transforms.storage import DEFAULT_ACCESS, Access, Entry, list_uri, open_storage
-from transforms.storage.listing import find_cuts
+from transforms.storage import DEFAULT_ACCESS, EVERYTHING, Access, Bounds, Entry, open_storage
 
 MAX_IMAGE_BYTES = 256 * 2**20
 DIGEST_MODULUS = 2**256
@@ -24,6 +22,8 @@ _STAGE = "pin_blobs"
 _EMPTY_DIGEST = hashlib.blake2b(digest_size=32)
 BlobName = tuple[str, str]
 """A blob's root and name: what samples and listings are joined on."""
+_Range = tuple[str, str, Bounds]
+"""A root's name and URI, and the names to list."""
 HIDDEN = "hidden"
 IMAGE_EXTENSIONS = frozenset(
     {
@@ -218,23 +218,15 @@ def _listing_fault(entry: Entry) -> tuple[str, str] | None:
     return None
 
 
-def _divide(element: tuple[str, str], access: Access) -> Iterator[tuple[str, str, list[str]]]:
-    root, uri = element
-    storage = open_storage(uri, access)
-    cuts = find_cuts(storage) if storage.lists_by_name else []
-    for bounds in pairwise(["", *cuts, ""]):
-        yield root, uri, [*bounds]
+def _divide(element: _Range, access: Access) -> Iterator[_Range]:
+    root, uri, _ = element
+    for bounds in open_storage(uri, access).divide():
+        yield root, uri, bounds
 
 
-def _whole(element: tuple[str, str]) -> tuple[str, str, list[str]]:
-    return *element, ["", ""]
-
-
-def _list_range(
-    element: tuple[str, str, list[str]], access: Access
-) -> Iterator[tuple[BlobName, Entry]]:
+def _list_range(element: _Range, access: Access) -> Iterator[tuple[BlobName, Entry]]:
     root, uri, bounds = element
-    for entry in list_uri(uri, access, bounds):
+    for entry in open_storage(uri, access).list(bounds=bounds):
         yield (root, entry.name), entry
 
 
@@ -262,15 +254,11 @@ class ListBlobs(beam.PTransform):
 
     def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection[tuple[BlobName, Entry]]:
         """List every root: on a cluster its ranges one by one, in process all by one lister."""
-        roots = root | "Roots" >> beam.Create(sorted(self.roots.items()))
-        if is_in_process(root.pipeline):
-            ranges = roots | "Whole" >> beam.Map(_whole)
-        else:
-            ranges = (
-                roots
-                | "Divide" >> beam.FlatMap(_divide, self.access)
-                | "Spread" >> beam.Reshuffle()
-            )
+        roots = [(name, uri, EVERYTHING) for name, uri in sorted(self.roots.items())]
+        ranges = root | "Roots" >> beam.Create(roots)
+        if not is_in_process(root.pipeline):
+            ranges |= "Divide" >> beam.FlatMap(_divide, self.access)
+            ranges |= "Spread" >> beam.Reshuffle()
         return ranges | "List" >> beam.FlatMap(_list_range, self.access)
 
 

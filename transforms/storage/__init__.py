@@ -22,8 +22,8 @@ from schemas.faults import fault_line
 SPOOL_PREFIX = "_spool-"
 """Beginning of the names of spools in an output, where the store has no anonymous files."""
 
-Bounds = Sequence[str]
-"""At least two names in order that divide a listing; an empty first or last one is no bound."""
+Bounds = tuple[str, str]
+"""The first name of a range, and the first one after it; an empty one is no bound."""
 
 EVERYTHING: Bounds = ("", "")
 
@@ -137,12 +137,10 @@ class Storage(Protocol):
 
     Attributes:
         root: path or URI of the root.
-        lists_by_name: whether a range of names can be listed without the others.
         lists_folders: whether a listing that is not recursive has folders.
     """
 
     root: str
-    lists_by_name: bool = False
     lists_folders: bool = False
 
     def uri(self, name: str) -> str:
@@ -159,9 +157,13 @@ class Storage(Protocol):
         """Yield every name below the root, or below its folder `prefix` (`_receipts/`).
 
         The order is arbitrary. A missing folder has no names. Names are listed from the first
-        bound on, before the last one; the work may be divided at those in between. A listing that
-        is not recursive has folders of the kind `directory`, if `lists_folders`.
+        bound on, before the second one. A listing that is not recursive has folders of the kind
+        `directory`, if `lists_folders`.
         """
+
+    def divide(self) -> Sequence[Bounds]:
+        """Return ranges of names that workers can list at the same time; together they are all."""
+        return [EVERYTHING]
 
     def stat(self, name: str) -> Entry | None:
         """Return a name's entry, None when there is none."""
@@ -230,8 +232,8 @@ def open_storage(root: str, access: Access = DEFAULT_ACCESS) -> Storage:
 
 
 def within(entries: Iterator[Entry], bounds: Bounds) -> Iterator[Entry]:
-    """Return the entries from the first bound on, before the last one."""
-    low, high = bounds[0], bounds[-1]
+    """Return the entries from the first bound on, before the second one."""
+    low, high = bounds
     if not low and not high:
         return entries
     return (entry for entry in entries if low <= entry.name and (not high or entry.name < high))
@@ -299,13 +301,6 @@ def read_uri(uri: str, access: Access = DEFAULT_ACCESS) -> bytes:
     """
     storage, entry = find_uri(uri, access)
     return storage.read(entry.name, entry)
-
-
-def list_uri(
-    root: str, access: Access = DEFAULT_ACCESS, bounds: Bounds = EVERYTHING
-) -> Iterator[Entry]:
-    """Return everything below a root that the user named."""
-    return open_storage(root, access).list(bounds=bounds)
 
 
 def name_below(root: str, uri: str) -> str | None:

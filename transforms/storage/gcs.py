@@ -16,9 +16,10 @@ import itertools
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from http import HTTPStatus
+from itertools import pairwise
 from typing import IO, Any, NoReturn, TypeVar
 
 import google.auth
@@ -50,6 +51,7 @@ READER_TIMEOUTS = {
 }
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _NAMES_PER_PAGE = 1000  # the store's limit
+_MOST_PARTS = 32  # of a listing in one process
 _FIELDS = "items(name,size,generation,crc32c),prefixes,nextPageToken"
 _CHUNK_BYTES = 8 << 20  # sent at once of a large upload, and held in memory
 
@@ -82,7 +84,6 @@ T = TypeVar("T")
 class GcsStorage(Storage):
     """Objects below `gs://bucket/prefix`."""
 
-    lists_by_name = True
     lists_folders = True
 
     def __init__(self, root: str, access: Access) -> None:
@@ -107,7 +108,8 @@ class GcsStorage(Storage):
     ) -> Iterator[Entry]:
         """Yield every object below the root or a folder of it, a thousand a request."""
 
-        def fetch(start: str, end: str, token: str) -> Page:
+        def fetch(bounds: Bounds, token: str) -> Page:
+            start, end = bounds
             asked = {
                 "prefix": self._prefix + prefix,
                 "delimiter": None if recursive else "/",
@@ -117,7 +119,16 @@ class GcsStorage(Storage):
             }
             return self._run(prefix, lambda: self._list_page(asked))
 
-        return list_pages(fetch, bounds, divide=recursive)
+        is_whole = recursive and not prefix and bounds == EVERYTHING
+        yield from list_pages(fetch, self.divide(_MOST_PARTS) if is_whole else [bounds])
+
+    def divide(self, most_parts: int = _NAMES_PER_PAGE) -> Sequence[Bounds]:
+        """Return ranges between top-level folders, of those among the first thousand names."""
+        asked = {"prefix": self._prefix, "delimiter": "/"}
+        page = self._run("", lambda: self._list_page(asked))
+        folders = sorted(f"{entry.name}/" for entry in page.entries if entry.kind == "directory")
+        some = folders[:: len(folders) // most_parts + 1]  # a range costs a request or more
+        return list(pairwise(["", *some, ""]))
 
     def stat(self, name: str) -> Entry | None:
         """Return an object's entry, None when there is none."""
