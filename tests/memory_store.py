@@ -33,8 +33,8 @@ from transforms.storage import (
     Entry,
     Span,
     Spool,
+    Storage,
     ends_early,
-    join_uri,
     within,
 )
 
@@ -240,7 +240,7 @@ def served() -> Iterator[None]:
         yield
 
 
-class MemoryStorage:
+class MemoryStorage(Storage):
     """What a process sees below a root."""
 
     lists_folders = True
@@ -271,21 +271,16 @@ class MemoryStorage:
 
     def read(self, name: str, expected: Entry | None = None, span: Span | None = None) -> bytes:
         found = self._do("read", name, lambda: self._store.get(self._prefix + name))
-        if found is None and expected is None:
-            raise self._changed(name, "not there")
         if found is None or (expected and str(found.generation) != expected.pin):
-            raise self._changed(name, f"generation {expected.pin if expected else 0} is gone")
-        data = found.data
-        if span is not None:
-            if span[1] > len(data):
-                raise self._changed(name, ends_early(len(data), span))
-            data = data[slice(*span)]
-        return data
+            raise self.changed(name, "not there")
+        if span is not None and span[1] > len(found.data):
+            raise self.changed(name, ends_early(len(found.data), span))
+        return found.data[slice(*(span or (None,)))]
 
     def crc32c(self, name: str) -> int:
         found = self._do("crc32c", name, lambda: self._store.get(self._prefix + name))
         if found is None:
-            raise self._changed(name, "not there")
+            raise self.changed(name, "not there")
         return google_crc32c.value(found.data)
 
     def create(self, name: str, data: bytes) -> bool:
@@ -310,10 +305,6 @@ class MemoryStorage:
 
     def _do(self, operation: str, name: str, effect: Callable[[], T]) -> T:
         return self._process.do(operation, name, effect)
-
-    def _changed(self, name: str, what: str) -> RuntimeError:
-        remedy = "run again when the source is at rest"
-        return RuntimeError(fault_line("E-SRC-CHANGED", join_uri(self.root, name), what, remedy))
 
 
 class _MemorySpool:
