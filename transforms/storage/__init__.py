@@ -207,13 +207,17 @@ class Storage(Protocol):
         Raises:
             RuntimeError: `E-ARG` when it is not.
         """
+        return
 
     def probe(self) -> None:
         """Make the root if it is missing, and test writing where a file can be deleted again.
 
+        Others are only listed: an account that may only create objects could not delete them.
+
         Raises:
             RuntimeError: `E-IO-READONLY` or `E-IO-NOSPACE`, with the remedy.
         """
+        self.require_folder()
 
 
 def open_storage(root: str, access: Access = DEFAULT_ACCESS) -> Storage:

@@ -103,9 +103,6 @@ class BeamStorage(Storage):
         if self.stat(name) is not None:
             self._run(name, lambda: self._filesystem.delete([self.uri(name)]))
 
-    def require_folder(self) -> None:
-        """Do nothing: an object store has no folders."""
-
     def probe(self) -> None:
         """Create and delete a file."""
         name = f"{SPOOL_PREFIX}probe-{uuid.uuid4().hex}"

@@ -109,24 +109,22 @@ class GcsStorage(Storage):
         """Yield every object below the root or a folder of it, a thousand a request."""
 
         def fetch(bounds: Bounds, token: str) -> Page:
-            start, end = bounds
-            asked = {
-                "prefix": self._prefix + prefix,
-                "delimiter": None if recursive else "/",
-                "start_offset": self._prefix + start if start else None,
-                "end_offset": self._prefix + end if end else None,
-                "page_token": token or None,
-            }
-            return self._run(prefix, lambda: self._list_page(asked))
+            start, end = (self._prefix + bound if bound else None for bound in bounds)
+            return self._list_page(
+                prefix,
+                delimiter=None if recursive else "/",
+                start_offset=start,
+                end_offset=end,
+                page_token=token or None,
+            )
 
         is_whole = recursive and not prefix and bounds == EVERYTHING
         yield from list_pages(fetch, self.divide(_MOST_PARTS) if is_whole else [bounds])
 
     def divide(self, most_parts: int = _NAMES_PER_PAGE) -> Sequence[Bounds]:
         """Return ranges between top-level folders, of those among the first thousand names."""
-        asked = {"prefix": self._prefix, "delimiter": "/"}
-        page = self._run("", lambda: self._list_page(asked))
-        folders = sorted(f"{entry.name}/" for entry in page.entries if entry.kind == "directory")
+        top = self._list_page("", delimiter="/").entries
+        folders = sorted(f"{entry.name}/" for entry in top if entry.kind == "directory")
         some = folders[:: len(folders) // most_parts + 1]  # a range costs a request or more
         return list(pairwise(["", *some, ""]))
 
@@ -156,39 +154,34 @@ class GcsStorage(Storage):
 
     def delete(self, name: str) -> None:
         """Delete an object, if it is there."""
-        self._run(name, lambda: self._unless_gone(lambda: self._delete_once(name)))
+        self._run(name, lambda: _unless_gone(lambda: self._blob(name).delete(**ONE_TRY)))
 
     def require_folder(self) -> None:
         """Make sure that the bucket can be listed; a bucket has no folders."""
-        self._run("", lambda: self._list_page({"prefix": self._prefix}, page_size=1))
+        self._list_page("", page_size=1)
 
-    def probe(self) -> None:
-        """Make sure that the bucket can be read.
+    def _list_page(self, folder: str, page_size: int = _NAMES_PER_PAGE, **asked: Any) -> Page:
+        prefix = self._prefix + folder
 
-        Nothing is written: an account that may only create objects could not delete it again.
-        """
-        self.require_folder()
+        def ask() -> Page:
+            found = self._client().list_blobs(
+                self._objects(),
+                prefix=prefix,
+                page_size=page_size,
+                fields=_FIELDS,
+                **asked,
+                **ONE_TRY,
+            )
+            entries = [*map(self._entry, next(found.pages))]
+            for name in sorted(found.prefixes):
+                entries.append(Entry(name[len(self._prefix) : -1], 0, "", kind="directory"))
+            return Page(entries, found.next_page_token or "")
 
-    def _list_page(self, asked: dict[str, Any], page_size: int = _NAMES_PER_PAGE) -> Page:
-        found = self._client().list_blobs(
-            self._objects(), **asked, page_size=page_size, fields=_FIELDS, **ONE_TRY
-        )
-        with self._rate.request():
-            page = next(found.pages)
-        folders = [
-            Entry(prefix[len(self._prefix) : -1], 0, "", kind="directory")
-            for prefix in sorted(found.prefixes)
-        ]
-        return Page([*map(self._entry, page), *folders], found.next_page_token or "")
+        return self._run(folder, ask)
 
     def _stat_once(self, name: str) -> Entry | None:
-        with self._rate.request():
-            found = self._objects().get_blob(self._prefix + name, **ONE_TRY)
+        found = self._objects().get_blob(self._prefix + name, **ONE_TRY)
         return None if found is None else self._entry(found)
-
-    def _delete_once(self, name: str) -> None:
-        with self._rate.request():
-            self._blob(name).delete(**ONE_TRY)
 
     def _entry(self, found: Blob) -> Entry:
         crc32c = int.from_bytes(base64.b64decode(found.crc32c), "big") if found.crc32c else None
@@ -198,7 +191,7 @@ class GcsStorage(Storage):
 
     def _read_once(self, name: str, wanted: Entry, span: Span | None) -> bytes:
         start, end = span or (0, wanted.size_bytes)
-        data = self._unless_gone(lambda: self._read_span(name, wanted.pin, start, end))
+        data = _unless_gone(lambda: self._read_span(name, wanted.pin, start, end))
         if data is None:
             raise self.changed(name, f"generation {wanted.pin} is gone")
         # The store was asked for one generation, so other bytes come from the transport: try again.
@@ -221,17 +214,14 @@ class GcsStorage(Storage):
             return self._download(name, generation, start, end)
         store = reader(self._bucket, self._access, emulator())
         options: Any = {"version": generation, "range": (start, end)}
-        with self._rate.request():
-            reply = obstore.get(store, path, options=options)
-        return bytes(reply.bytes())
+        return bytes(obstore.get(store, path, options=options).bytes())
 
     def _download(self, name: str, generation: str, start: int, end: int) -> bytes:
         """Read an object that obstore cannot name, or in a process that cannot use obstore."""
         blob = self._blob(name, generation=int(generation))
-        with self._rate.request():  # as stored, not unpacked
-            return blob.download_as_bytes(
-                start=start, end=end - 1, raw_download=True, checksum=None, **ONE_TRY
-            )
+        return blob.download_as_bytes(  # as stored, not unpacked
+            start=start, end=end - 1, raw_download=True, checksum=None, **ONE_TRY
+        )
 
     def _upload(self, name: str, file: IO[bytes]) -> bool:
         """Upload a file, which appears when the store has all of it; a failed try starts over."""
@@ -251,15 +241,14 @@ class GcsStorage(Storage):
         blob = self._blob(name, chunk_size=_CHUNK_BYTES, kms_key_name=self._access.kms_key or None)
         blob.crc32c = crc32c  # the store refuses other bytes
         try:
-            with self._rate.request():
-                blob.upload_from_file(
-                    file,
-                    rewind=True,
-                    size=os.fstat(file.fileno()).st_size,
-                    checksum=None,  # the client would delete the object when it finds other bytes
-                    if_generation_match=0,
-                    **ONE_TRY,
-                )
+            blob.upload_from_file(
+                file,
+                rewind=True,
+                size=os.fstat(file.fileno()).st_size,
+                checksum=None,  # the client would delete the object when it finds other bytes
+                if_generation_match=0,
+                **ONE_TRY,
+            )
         except api.PreconditionFailed:
             return False
         return True
@@ -274,19 +263,12 @@ class GcsStorage(Storage):
     def _blob(self, name: str, **properties: Any) -> Blob:
         return self._objects().blob(self._prefix + name, **properties)
 
-    def _unless_gone(self, operation: Callable[[], T]) -> T | None:
-        try:
-            return operation()
-        except (api.NotFound, FileNotFoundError):
-            return None
-
     def _run(self, name: str, operation: Callable[[], T]) -> T:
         def attempt() -> T:
             try:
-                return operation()
-            except (
-                AttributeError
-            ) as error:  # of Google's client, where an error's JSON is no object
+                with self._rate.request():
+                    return operation()
+            except AttributeError as error:  # of Google's client, if an error's JSON is no object
                 raise requests.exceptions.ContentDecodingError(str(error)) from error
 
         try:
@@ -300,6 +282,13 @@ class GcsStorage(Storage):
             code, remedy = _code_of(error)
             what = _REQUEST.sub("", " ".join(str(error).split()))[:300]
             raise RuntimeError(fault_line(code, self.uri(name), what, remedy)) from error
+
+
+def _unless_gone(operation: Callable[[], T]) -> T | None:
+    try:
+        return operation()
+    except (api.NotFound, FileNotFoundError):
+        return None
 
 
 def _crc32c_of(file: IO[bytes]) -> str:
@@ -328,11 +317,6 @@ def is_throttling(error: Exception) -> bool:
     return status_of(error) in _THROTTLING
 
 
-def is_gone(error: Exception) -> bool:
-    """Return whether there is no such object, generation or bucket."""
-    return status_of(error) == HTTPStatus.NOT_FOUND or isinstance(error, FileNotFoundError)
-
-
 def status_of(error: Exception) -> int | None:
     """Return the HTTP status of a reply that failed, or None where there was none."""
     if isinstance(error, api.GoogleAPICallError):
@@ -349,7 +333,7 @@ def _code_of(error: Exception) -> tuple[str, str]:
         return "E-IO-LIMIT", "raise the limit on open files (ulimit -n)"
     if status_of(error) in _DENIED_STATUS or isinstance(error, _DENIED):
         return "E-IO-AUTH", "give the account permission, or --anonymous for a public bucket"
-    if is_gone(error):
+    if status_of(error) == HTTPStatus.NOT_FOUND:
         return "E-ARG", "give a bucket that exists"
     return "E-IO-RETRIES", "look at the storage, then run again to resume"
 

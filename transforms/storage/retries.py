@@ -134,14 +134,13 @@ class RequestRate:
 
     @contextlib.contextmanager
     def request(self) -> Iterator[None]:
-        """Wait for a request's turn; the block ends when its reply begins."""
+        """Wait for a request's turn; the block ends with its reply."""
         self._wait_for_turn()
         try:
             yield
         except Exception as error:
             if self._is_throttling(error):
                 self._keep_reply(served=False)
-                self._slow_down()
             raise
         self._keep_reply(served=True)
 
@@ -169,27 +168,23 @@ class RequestRate:
             self._waited.add(start_s - now_s)
             self._sleep(start_s - now_s)
 
-    def _slow_down(self) -> None:
+    def _keep_reply(self, *, served: bool) -> None:
+        """Note when a reply came; slow down if the store refused and enough is known."""
+        replies = self._replies
         with self._lock:
             now_s = self._clock()
-            if len(self._replies) < _MEASURED_REPLIES or now_s < self._slowed_at_s + _MEASURED_S:
+            replies.append((now_s, served))
+            while len(replies) > _MEASURED_REPLIES and replies[0][0] < now_s - _MEASURED_S:
+                replies.popleft()
+            few = len(replies) < _MEASURED_REPLIES
+            if served or few or now_s < self._slowed_at_s + _MEASURED_S:
                 return
-            served = sum(is_served for _, is_served in self._replies)
-            served_per_s = served / max(now_s - self._replies[0][0], _SHORTEST_S)
+            served_per_s = sum(ok for _, ok in replies) / max(now_s - replies[0][0], _SHORTEST_S)
             before_per_s = self.per_s()
             # A store that gives nothing for a moment will soon give as much as before.
-            least_per_s = before_per_s / 2 if self._slowed_at_s > -math.inf else _LEAST_PER_S
+            least_per_s = before_per_s / 2 if self._slowed_at_s > -math.inf else 0
             self._served_per_s = max(min(before_per_s, served_per_s), least_per_s, _LEAST_PER_S)
             self._slowed_at_s = now_s
-
-    def _keep_reply(self, *, served: bool) -> None:
-        with self._lock:
-            now_s = self._clock()
-            self._replies.append((now_s, served))
-            while (
-                len(self._replies) > _MEASURED_REPLIES and self._replies[0][0] < now_s - _MEASURED_S
-            ):
-                self._replies.popleft()
 
 
 @functools.lru_cache(maxsize=64)
