@@ -27,15 +27,12 @@ import google_crc32c
 from schemas.faults import fault_line
 from transforms.storage import (
     DEFAULT_ACCESS,
-    EVERYTHING,
     Access,
-    Bounds,
     Entry,
     Span,
     Spool,
     Storage,
     ends_early,
-    within,
 )
 
 SCHEME = "memory://"
@@ -250,12 +247,7 @@ class MemoryStorage(Storage):
         self._process, path = Process.find(self.root)
         self._prefix = f"{path}/" if path else ""
 
-    def list(
-        self, prefix: str = "", *, recursive: bool = True, bounds: Bounds = EVERYTHING
-    ) -> Iterator[Entry]:
-        return within(self._list(prefix, recursive), bounds)
-
-    def _list(self, prefix: str, recursive: bool) -> Iterator[Entry]:
+    def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[Entry]:
         below = self._prefix + prefix
         found = self._process.do("list", prefix, lambda: self._store.objects(below))
         for name, stored in found.items():

@@ -85,7 +85,7 @@ def test_a_bucket_is_divided_at_its_folders(
 
     assert sorted(entry.name for entry in storage.list()) == sorted(names)
     assert stand_in.count(Kind.LIST) == requests
-    parts = [storage.list(bounds=bounds) for bounds in storage.divide()]
+    parts = [storage.list_range(bounds) for bounds in storage.divide()]
     assert sorted(entry.name for part in parts for entry in part) == sorted(names)
 
 

@@ -13,7 +13,7 @@ from apache_beam.transforms.window import GlobalWindows
 from schemas.faults import Rejected
 from schemas.samples import Blob, Sample, pack
 from transforms.sources.elements import is_in_process
-from transforms.storage import DEFAULT_ACCESS, EVERYTHING, Access, Bounds, Entry, open_storage
+from transforms.storage import DEFAULT_ACCESS, Access, Bounds, Entry, open_storage
 
 MAX_IMAGE_BYTES = 256 * 2**20
 DIGEST_MODULUS = 2**256
@@ -22,8 +22,8 @@ _STAGE = "pin_blobs"
 _EMPTY_DIGEST = hashlib.blake2b(digest_size=32)
 BlobName = tuple[str, str]
 """A blob's root and name: what samples and listings are joined on."""
-_Range = tuple[str, str, Bounds]
-"""A root's name and URI, and the names to list."""
+_Range = tuple[str, str, Bounds | None]
+"""A root's name and URI, and the names to list; None for all."""
 HIDDEN = "hidden"
 IMAGE_EXTENSIONS = frozenset(
     {
@@ -226,7 +226,8 @@ def _divide(element: _Range, access: Access) -> Iterator[_Range]:
 
 def _list_range(element: _Range, access: Access) -> Iterator[tuple[BlobName, Entry]]:
     root, uri, bounds = element
-    for entry in open_storage(uri, access).list(bounds=bounds):
+    storage = open_storage(uri, access)
+    for entry in storage.list() if bounds is None else storage.list_range(bounds):
         yield (root, entry.name), entry
 
 
@@ -254,7 +255,7 @@ class ListBlobs(beam.PTransform):
 
     def expand(self, root: beam.pvalue.PBegin) -> beam.PCollection[tuple[BlobName, Entry]]:
         """List every root: on a cluster its ranges one by one, in process all by one lister."""
-        roots = [(name, uri, EVERYTHING) for name, uri in sorted(self.roots.items())]
+        roots = [(name, uri, None) for name, uri in sorted(self.roots.items())]
         ranges = root | "Roots" >> beam.Create(roots)
         if not is_in_process(root.pipeline):
             ranges |= "Divide" >> beam.FlatMap(_divide, self.access)

@@ -25,8 +25,6 @@ SPOOL_PREFIX = "_spool-"
 Bounds = tuple[str, str]
 """The first name of a range, and the first one after it; an empty one is no bound."""
 
-EVERYTHING: Bounds = ("", "")
-
 DEFAULT_READERS = 2
 """Files that a process reads at once from a local disk."""
 
@@ -151,19 +149,20 @@ class Storage(Protocol):
         """Return the fault of a file that is missing or not the listed one."""
         return source_changed(self.uri(name), what)
 
-    def list(
-        self, prefix: str = "", *, recursive: bool = True, bounds: Bounds = EVERYTHING
-    ) -> Iterator[Entry]:
+    def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[Entry]:
         """Yield every name below the root, or below its folder `prefix` (`_receipts/`).
 
-        The order is arbitrary. A missing folder has no names. Names are listed from the first
-        bound on, before the second one. A listing that is not recursive has folders of the kind
-        `directory`, if `lists_folders`.
+        The order is arbitrary. A missing folder has no names. A listing that is not recursive has
+        folders of the kind `directory`, if `lists_folders`.
         """
 
     def divide(self) -> Sequence[Bounds]:
-        """Return ranges of names that workers can list at the same time; together they are all."""
-        return [EVERYTHING]
+        """Return ranges that workers can list at the same time; together they hold every name."""
+        return [("", "")]
+
+    def list_range(self, bounds: Bounds) -> Iterator[Entry]:
+        """Yield every name of a range that `divide` returned."""
+        return self.list()
 
     def stat(self, name: str) -> Entry | None:
         """Return a name's entry, None when there is none."""
@@ -185,7 +184,8 @@ class Storage(Protocol):
         if entry is None:
             raise self.changed(name, "not there")
         crc32c = 0
-        for chunk in read_chunks(self, entry, 0, entry.size_bytes, _CHUNK_BYTES):
+        file = open_stored(self, entry, 1)
+        while chunk := file.read(_CHUNK_BYTES):
             crc32c = google_crc32c.extend(crc32c, chunk)
         return crc32c
 
@@ -233,14 +233,6 @@ def open_storage(root: str, access: Access = DEFAULT_ACCESS) -> Storage:
     from transforms.storage.beam_filesystem import BeamStorage
 
     return BeamStorage(root, access)
-
-
-def within(entries: Iterator[Entry], bounds: Bounds) -> Iterator[Entry]:
-    """Return the entries from the first bound on, before the second one."""
-    low, high = bounds
-    if not low and not high:
-        return entries
-    return (entry for entry in entries if low <= entry.name and (not high or entry.name < high))
 
 
 def check_uri(uri: str) -> None:
@@ -354,14 +346,6 @@ def open_stored(
         max_at_once_bytes: limit of a single read; a read of more is a `ValueError`.
     """
     return io.BufferedReader(_StoredFile(storage, entry, max_at_once_bytes), buffer_bytes)
-
-
-def read_chunks(
-    storage: Storage, entry: Entry, start: int, end: int, chunk_bytes: int
-) -> Iterator[bytes]:
-    """Yield the bytes of a span of a file, as it was listed, so many at a time."""
-    for at in range(start, end, chunk_bytes):
-        yield storage.read(entry.name, entry, (at, min(at + chunk_bytes, end)))
 
 
 class _StoredFile(io.RawIOBase):

@@ -17,16 +17,13 @@ from apache_beam.io.filesystems import FileSystems
 from schemas.faults import fault_line
 from transforms.storage import (
     DEFAULT_ACCESS,
-    EVERYTHING,
     SPOOL_PREFIX,
     Access,
-    Bounds,
     Entry,
     Span,
     Spool,
     Storage,
     ends_early,
-    within,
 )
 from transforms.storage.disk import UploadedSpool
 from transforms.storage.retries import rate_of, retry
@@ -63,11 +60,15 @@ class BeamStorage(Storage):
             remedy = "install what provides it, such as apache-beam[hadoop] for hdfs://"
             raise ValueError(f"no filesystem for {root!r} ({error}): {remedy}") from None
 
-    def list(
-        self, prefix: str = "", *, recursive: bool = True, bounds: Bounds = EVERYTHING
-    ) -> Iterator[Entry]:
+    def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[Entry]:
         """Yield every file below the root or a folder of it."""
-        return within(self._match(prefix, recursive), bounds)
+        below = self.uri(prefix).rstrip("/")
+        pattern = f"{below}/{'**' if recursive else '*'}"
+        (matched,) = self._run(prefix, lambda: FileSystems.match([pattern]))
+        skip = len(self.root) + 1
+        for found in matched.metadata_list:
+            pin = str(found.last_updated_in_seconds or "")
+            yield Entry(found.path[skip:], found.size_in_bytes, pin)
 
     def stat(self, name: str) -> Entry | None:
         """Return a file's entry, None when there is none."""
@@ -108,15 +109,6 @@ class BeamStorage(Storage):
         name = f"{SPOOL_PREFIX}probe-{uuid.uuid4().hex}"
         self.create(name, b"\n")
         self.delete(name)
-
-    def _match(self, prefix: str, recursive: bool) -> Iterator[Entry]:
-        below = self.uri(prefix).rstrip("/")
-        pattern = f"{below}/{'**' if recursive else '*'}"
-        (matched,) = self._run(prefix, lambda: FileSystems.match([pattern]))
-        skip = len(self.root) + 1
-        for found in matched.metadata_list:
-            pin = str(found.last_updated_in_seconds or "")
-            yield Entry(found.path[skip:], found.size_in_bytes, pin)
 
     def _read_once(self, name: str, span: Span | None) -> bytes:
         uri = self.uri(name)

@@ -36,7 +36,7 @@ from obstore.auth.google import GoogleCredentialProvider
 from obstore.store import GCSStore
 
 from schemas.faults import fault_line
-from transforms.storage import EVERYTHING, Access, Bounds, Entry, Span, Spool, Storage, ends_early
+from transforms.storage import Access, Bounds, Entry, Span, Spool, Storage, ends_early
 from transforms.storage.disk import UploadedSpool
 from transforms.storage.listing import Page, list_pages
 from transforms.storage.retries import rate_of, retry
@@ -103,23 +103,10 @@ class GcsStorage(Storage):
         self._access = access
         self._rate = rate_of(bucket, is_throttling, access.max_reads_per_second)
 
-    def list(
-        self, prefix: str = "", *, recursive: bool = True, bounds: Bounds = EVERYTHING
-    ) -> Iterator[Entry]:
+    def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[Entry]:
         """Yield every object below the root or a folder of it, a thousand a request."""
-
-        def fetch(bounds: Bounds, token: str) -> Page:
-            start, end = (self._prefix + bound if bound else None for bound in bounds)
-            return self._list_page(
-                prefix,
-                delimiter=None if recursive else "/",
-                start_offset=start,
-                end_offset=end,
-                page_token=token or None,
-            )
-
-        is_whole = recursive and not prefix and bounds == EVERYTHING
-        yield from list_pages(fetch, self.divide(_MOST_PARTS) if is_whole else [bounds])
+        ranges = self.divide(_MOST_PARTS) if recursive and not prefix else [("", "")]
+        yield from self._list_ranges(ranges, prefix, None if recursive else "/")
 
     def divide(self, most_parts: int = _NAMES_PER_PAGE) -> Sequence[Bounds]:
         """Return ranges between top-level folders, of those among the first thousand names."""
@@ -127,6 +114,10 @@ class GcsStorage(Storage):
         folders = sorted(f"{entry.name}/" for entry in top if entry.kind == "directory")
         some = folders[:: len(folders) // most_parts + 1]  # a range costs a request or more
         return list(pairwise(["", *some, ""]))
+
+    def list_range(self, bounds: Bounds) -> Iterator[Entry]:
+        """Yield every object of a range."""
+        return self._list_ranges([bounds])
 
     def stat(self, name: str) -> Entry | None:
         """Return an object's entry, None when there is none."""
@@ -159,6 +150,21 @@ class GcsStorage(Storage):
     def require_folder(self) -> None:
         """Make sure that the bucket can be listed; a bucket has no folders."""
         self._list_page("", page_size=1)
+
+    def _list_ranges(
+        self, ranges: Sequence[Bounds], folder: str = "", delimiter: str | None = None
+    ) -> Iterator[Entry]:
+        def fetch(bounds: Bounds, token: str) -> Page:
+            start, end = (self._prefix + bound if bound else None for bound in bounds)
+            return self._list_page(
+                folder,
+                delimiter=delimiter,
+                start_offset=start,
+                end_offset=end,
+                page_token=token or None,
+            )
+
+        return list_pages(fetch, ranges)
 
     def _list_page(self, folder: str, page_size: int = _NAMES_PER_PAGE, **asked: Any) -> Page:
         prefix = self._prefix + folder

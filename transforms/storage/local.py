@@ -18,17 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from schemas.faults import fault_line
-from transforms.storage import (
-    EVERYTHING,
-    SPOOL_PREFIX,
-    Bounds,
-    Entry,
-    Span,
-    Spool,
-    Storage,
-    ends_early,
-    within,
-)
+from transforms.storage import SPOOL_PREFIX, Entry, Span, Spool, Storage, ends_early
 from transforms.storage.disk import FileSpool, coded, coding
 from transforms.storage.retries import retry
 
@@ -62,11 +52,9 @@ class LocalStorage(Storage):
             raise ValueError(f"a path must have at most {_MOST_LEVELS} levels: give a shorter one")
         self.root = root or "."
 
-    def list(
-        self, prefix: str = "", *, recursive: bool = True, bounds: Bounds = EVERYTHING
-    ) -> Iterator[Entry]:
+    def list(self, prefix: str = "", *, recursive: bool = True) -> Iterator[Entry]:
         """Yield every name below the root or a folder of it; follow links, but not in circles."""
-        return within(self._walk(prefix, frozenset(), recursive), bounds)
+        return self._walk(prefix, frozenset(), recursive)
 
     def stat(self, name: str) -> Entry | None:
         """Return a name's entry, None when there is none."""
@@ -260,11 +248,10 @@ def _read_once(
 
 def _read_span(fd: int, start: int, end: int) -> bytes:
     """Return the bytes of a span, fewer where the file ends before it does."""
-    data = os.pread(fd, end - start, start)
-    while len(data) < end - start and (
-        more := os.pread(fd, end - start - len(data), start + len(data))
-    ):
+    data = b""
+    while start < end and (more := os.pread(fd, end - start, start)):
         data += more
+        start += len(more)
     return data
 
 
