@@ -21,23 +21,16 @@ from pipelines.flags import (
 from pipelines.run import Command
 from schemas.columns import (
     FORMATS,
-    Named,
     is_called_another_file,
+    is_table_file,
     root_and_pattern,
-    what_is_named,
 )
 from schemas.layouts.table import TableLayout
 from transforms.sources.list_blobs import ListBlobs
 from transforms.sources.read_samples import SourceSamples
-from transforms.sources.read_table import (
-    PlanTables,
-    TableFolder,
-    TableReader,
-)
+from transforms.sources.read_table import PlanTables, TableFolder, TableReader
 from transforms.sources.table_rows import DEFAULT_MAX_CELL_BYTES
 from transforms.storage import split_uri
-
-_LISTED = "/tables"  # appended to a split: the name of the root that lists its tables
 
 
 @dataclass(frozen=True)
@@ -97,30 +90,33 @@ class TableConfig(DataSetConfig):
     @property
     def table_files(self) -> Mapping[str, Sequence[str]]:
         """URIs per split whose tables are given as files."""
-        return {
-            split: uris
-            for split, uris in self.tables.items()
-            if what_is_named(uris[0]) is Named.FILE
-        }
+        return {split: uris for split, uris in self.tables.items() if is_table_file(uris[0])}
 
     @property
-    def table_roots(self) -> Mapping[str, str]:
-        """URI per root name of the folders that tables are listed in."""
-        return {name: folder.uri for name, folder in self._folders.items()}
+    def table_folders(self) -> Mapping[str, TableFolder]:
+        """Folders whose tables are listed, by the names of their roots."""
+        return {
+            f"{split}/tables": TableFolder(split, *root_and_pattern(uris[0]))
+            for split, uris in self.tables.items()
+            if not is_table_file(uris[0])
+        }
 
     @property
     def roots(self) -> Mapping[str, str]:
         """URI per root name of the samples' blobs."""
         if not self.image_column:
             return {}
+        folders = {split: split_uri(uris[0])[0] for split, uris in self.table_files.items()}
+        folders |= {folder.split: folder.uri for folder in self.table_folders.values()}
         for_all = self.image_root.get("")
-        roots = {split: self.image_root.get(split, for_all) for split in self.given}
-        return {split: root or self._folder(split) for split, root in roots.items()}
+        return {
+            split: self.image_root.get(split, for_all) or folders[split] for split in self.given
+        }
 
     @property
     def listed_roots(self) -> Mapping[str, str]:
         """URI per root name of what the sources' listings show, by which they are recognised."""
-        return {**self.roots, **self.table_roots}
+        return self.roots | {name: folder.uri for name, folder in self.table_folders.items()}
 
     @property
     def files(self) -> Sequence[str]:
@@ -137,7 +133,7 @@ class TableConfig(DataSetConfig):
 
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from rows."""
-        plan = PlanTables(self.table_files, self._folders, self.access)
+        plan = PlanTables(self.table_files, self.table_folders, self.access)
         pieces, tallies = root | "PlanTables" >> plan
         reader = TableReader(
             self.splitting,
@@ -166,20 +162,6 @@ class TableConfig(DataSetConfig):
         alone = {split for split, uris in self.table_files.items() if len(uris) == 1}
         return options | keys_option({s: "" if s in alone else "file:row" for s in self.tables})
 
-    @property
-    def _folders(self) -> dict[str, TableFolder]:
-        """Folders whose tables are listed, by the names of their roots."""
-        listed = sorted(self.tables.keys() - self.table_files.keys())
-        return {
-            f"{split}{_LISTED}": TableFolder(split, *root_and_pattern(self.tables[split][0]))
-            for split in listed
-        }
-
-    def _folder(self, split: str) -> str:
-        if split in self.table_files:
-            return split_uri(self.tables[split][0])[0]
-        return root_and_pattern(self.tables[split][0])[0]
-
 
 def _check_tables(split: str, uris: Sequence[str]) -> None:
     if not uris or isinstance(uris, str):
@@ -193,7 +175,7 @@ def _check_tables(split: str, uris: Sequence[str]) -> None:
     if len(uris) == 1:
         return
     for uri in uris:
-        if what_is_named(uri) is not Named.FILE:
+        if not is_table_file(uri):
             raise ValueError(
                 f"tables of {split} must be files, or one folder or glob, got {uri!r} among"
                 f" {len(uris)}: give a glob that matches all, in quotes"

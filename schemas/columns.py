@@ -4,7 +4,6 @@ What is seen of a column in a piece of a table is two numbers, so that the piece
 add up to its types in the one pass that reads it.
 """
 
-import enum
 import functools
 import math
 import re
@@ -32,9 +31,10 @@ _BEYOND_FLOAT32 = 2.0**128 - 2.0**103
 _BOOLS = {"true": 1, "false": 0}
 _SPELT_FLOATS = {"nan", "inf", "infinity"}
 _WHOLE = re.compile(r"[+-]?[0-9]+")
-_COUNTED_WHOLE = re.compile(r"-?(?:0|[1-9][0-9]*)")
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_NOT_COUNTED = re.compile(r"[+-]?0[0-9]|\+[0-9]+$")  # a postal code, an ID or a phone number
+_NUMBER_TEXT = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+_NUMBER = re.compile(_NUMBER_TEXT)
+_NOT_COUNTED = r"[+-]?0[0-9]|\+[0-9]+\Z"  # a postal code, an ID or a phone number
+_COUNTED = re.compile(rf"(?P<whole>-?(?:0|[1-9][0-9]*))|(?!{_NOT_COUNTED}){_NUMBER_TEXT}")
 _TYPE = re.compile(r"(int64|float|bytes)((?:\[\]){0,2})(\?)?")
 _KIND_OF_TYPE = {bool: BOOL, float: FLOAT, str: TEXT, bytes: TEXT}
 
@@ -84,14 +84,6 @@ class ColumnType:
         return f"{self.kind.value}{'[]' * (self.repeated + self.nested)}{'?' * self.optional}"
 
 
-class Named(enum.Enum):
-    """What a path on the command line names."""
-
-    FILE = "file"
-    FOLDER = "folder"
-    GLOB = "glob"
-
-
 def parse_type(name: str, text: str, *, may_nest: bool = False) -> ColumnType:
     """Return the type that a text names.
 
@@ -124,10 +116,10 @@ def kind_of_text(text: str) -> int:
     True
     """
     cell = text.strip()
-    if _COUNTED_WHOLE.fullmatch(cell):
+    if number := _COUNTED.fullmatch(cell):
+        if number["whole"] is None:
+            return FLOAT
         return INT if len(cell) <= _INT64_CHARS and int(cell) in _INT64 else BIG_INT
-    if _NUMBER.fullmatch(cell) and not _NOT_COUNTED.match(cell):
-        return FLOAT
     word = cell.lower()
     if word in _BOOLS:
         return BOOL
@@ -359,17 +351,15 @@ def is_called_another_file(uri: str) -> bool:
     return uri.lower().endswith(_OTHER_FILES)
 
 
-def what_is_named(uri: str) -> Named:
-    """Return what a path names, told by its form alone.
+def is_table_file(uri: str) -> bool:
+    """Return whether a path names one table: neither a folder nor a glob, told by its form alone.
 
     Brackets are part of a name: as a glob `a[1].csv` would read `a1.csv` instead of that file.
 
-    >>> [what_is_named(uri).value for uri in ("a[1].csv", "gs://b/tables", "a/*.csv")]
-    ['file', 'folder', 'glob']
+    >>> [is_table_file(uri) for uri in ("a[1].csv", "gs://b/tables", "a/*.csv")]
+    [True, False, False]
     """
-    if _GLOB.search(uri):
-        return Named.GLOB
-    return Named.FILE if format_of(uri) else Named.FOLDER
+    return bool(format_of(uri)) and not _GLOB.search(uri)
 
 
 def root_and_pattern(uri: str) -> tuple[str, str]:
@@ -378,7 +368,7 @@ def root_and_pattern(uri: str) -> tuple[str, str]:
     >>> root_and_pattern("gs://b/2024/part-*/a?.csv"), root_and_pattern("tables/")
     (('gs://b/2024', 'part-*/a?.csv'), ('tables', ''))
     """
-    if what_is_named(uri) is not Named.GLOB:
+    if not _GLOB.search(uri):
         return uri.rstrip("/") or "/", ""
     parts = uri.split("/")
     fixed = next(place for place, part in enumerate(parts) if _GLOB.search(part))

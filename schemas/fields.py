@@ -239,10 +239,10 @@ def fields_of_row(
 ) -> tuple[bytes, bytes]:
     """Return (fields, payload) of a sample with these cells; columns of sequences have steps."""
     packed = pack(cells)
-    lists = (cells[name] for name in sequence_columns if isinstance(cells.get(name), list))
+    lists = [cells[name] for name in sequence_columns if isinstance(cells.get(name), list)]
     row_bytes = len(packed) + _BYTES_A_STEP * sum(map(len, lists))
     if len(packed) <= LARGE_ROW_BYTES:
-        return pack(RowFields(row_bytes, cells)), b""
+        return pack((row_bytes, msgspec.Raw(packed))), b""  # as `RowFields` is packed
     return pack(RowFields(row_bytes)), packed
 
 

@@ -12,10 +12,14 @@ from schemas.columns import (
     ColumnFacts,
     ColumnType,
     columns_of_found,
+    format_of,
     found_of_columns,
+    is_table_file,
     kind_of_text,
     kind_of_value,
+    matches,
     parse_type,
+    root_and_pattern,
     type_of,
     values_of,
 )
@@ -162,3 +166,59 @@ def test_cells_that_do_not_fit(cell: object, wanted: str, what: str) -> None:
 def test_no_number_becomes_infinite(cell: object) -> None:
     with pytest.raises(ValueError, match=r", beyond float32$"):
         values_of(cell, ColumnType(Kind.FLOAT))
+
+
+@pytest.mark.parametrize(
+    ("name", "name_says"),
+    [
+        ("a.csv", "csv"),
+        ("b/c.TSV", "tsv"),
+        ("x.jsonl", "jsonl"),
+        ("y.parquet", "parquet"),
+        (".csv", "csv"),
+        ("z.json", ""),
+        ("csv", ""),
+        ("a.csv/b", ""),
+        ("a.csv.gz", ""),
+    ],
+)
+def test_formats_are_told_by_names(name: str, name_says: str) -> None:
+    assert format_of(name) == name_says
+
+
+@pytest.mark.parametrize(
+    ("uri", "is_file", "root", "pattern"),
+    [
+        ("a[1].csv", True, "a[1].csv", ""),
+        ("gs://b/t", False, "gs://b/t", ""),
+        ("t/", False, "t", ""),
+        ("/", False, "/", ""),
+        ("*.csv", False, ".", "*.csv"),
+        ("/*.csv", False, "/", "*.csv"),
+        ("gs://b/t/2024-??/part-[0].csv", False, "gs://b/t", "2024-??/part-[0].csv"),
+    ],
+)
+def test_what_a_path_names(uri: str, is_file: bool, root: str, pattern: str) -> None:
+    assert is_table_file(uri) is is_file
+    assert root_and_pattern(uri) == (root, pattern)
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "does"),
+    [
+        ("a.csv", "", True),
+        ("a.csv", "*.csv", True),
+        ("a/b.csv", "*.csv", False),
+        ("a/b.csv", "**", True),
+        ("a/[b].csv", "?/[b].csv", True),
+        ("a/b.csv", "?/[b].csv", False),
+        ("b.csv", "**/*.csv", True),
+        ("a/b/c.csv", "**/*.csv", True),
+        ("ab.csv", "a**/*.csv", False),
+        ("a\nb.csv", "a*.csv", True),
+        ("a/b.csv", "a?b.csv", False),
+        ("a/b.CSV", "*/*.csv", False),
+    ],
+)
+def test_globs(name: str, pattern: str, does: bool) -> None:
+    assert matches(name, pattern) is does

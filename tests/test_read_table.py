@@ -1,11 +1,16 @@
-"""Rows of tables and the samples that they become."""
+"""Files of tables, their rows, and the samples that these become."""
 
+import datetime
+import decimal
+import io
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from schemas.columns import FLOAT, INT, TEXT, ColumnFacts
 from schemas.faults import Rejected
@@ -13,22 +18,37 @@ from schemas.fields import labels_of, row_bytes, row_of
 from schemas.samples import Blob, Sample
 from schemas.splits import HASH, Splitting
 from transforms.sources.read_samples import SplitSource
-from transforms.sources.read_table import TableFile, TableReader, name_in_root
-from transforms.sources.table_rows import BadRow, Row, TablePiece, divide_file, open_piece
-from transforms.storage import DEFAULT_ACCESS, open_storage
+from transforms.sources.read_table import (
+    TableFile,
+    TableReader,
+    find_tables,
+    name_in_root,
+    number_tables,
+)
+from transforms.sources.table_rows import (
+    BadRow,
+    Row,
+    TablePiece,
+    divide_file,
+    is_automl_row,
+    lines_of,
+    open_piece,
+)
+from transforms.storage import DEFAULT_ACCESS, Entry, open_storage
 
 GIVEN = Splitting()
 
 
-def piece_list(path: Path, place: int = 0, prefix: str = "") -> list[TablePiece]:
+def piece_list(path: Path, **file: Any) -> list[TablePiece]:
     storage = open_storage(str(path.parent))
     entry = storage.stat(path.name)
     assert entry is not None
-    return [*divide_file(TableFile("train", str(path.parent), entry, place, prefix), storage)]
+    return [*divide_file(TableFile("train", str(path.parent), entry, **file), storage)]
 
 
-def rows(path: Path, data: bytes, **limit: int) -> list[Row | BadRow]:
-    path.write_bytes(data)
+def rows(path: Path, data: bytes = b"", **limit: int) -> list[Row]:
+    if data:
+        path.write_bytes(data)
     storage = open_storage(str(path.parent))
     return [row for piece in piece_list(path) for row in open_piece(piece, storage, **limit).rows]
 
@@ -48,34 +68,81 @@ def rejects(path: Path, data: str, **reader: Any) -> list[tuple[str, str, str]]:
     return [(item.key, item.code, item.detail) for item in found]
 
 
-# --- rows ---
+# --- files ---
 
 
-TOO_LARGE = "E-ROW-TOO-LARGE"
-IN_20_BYTES = "more than 20 bytes; --max_cell_bytes sets the limit"
+def test_listed_files_are_numbered_by_name_and_others_come_last() -> None:
+    names = {"b.csv": True, "a.txt": False, "a/c.csv": True}
+    files = [TableFile("val", "", Entry(n, 1, ""), is_table=names[n]) for n in names]
+
+    numbered = [(file.place, file.entry.name) for file in number_tables(files)]
+
+    assert numbered == [(0, "a/c.csv"), (1, "b.csv"), (2, "a.txt")]
 
 
-def codes(found: list[Row | BadRow]) -> list[tuple[int, int, str]]:
-    return [(row.number, row.line, getattr(row, "code", "")) for row in found]
+def test_keys_begin_with_the_name_of_one_of_several_files(tmp_path: Path) -> None:
+    uris = [str(tmp_path / name) for name in ("x/b.csv", "y/a.csv")]
+    for uri in uris:
+        Path(uri).parent.mkdir()
+        Path(uri).touch()
+
+    found = {n: [*find_tables(("train", uris[:n]), DEFAULT_ACCESS)] for n in (1, 2)}
+
+    assert [(file.root, file.prefix) for file in found[2]] == [
+        (f"{tmp_path}/x", "b.csv:"),
+        (f"{tmp_path}/y", "a.csv:"),
+    ]
+    assert [file.prefix for file in found[1]] == [""]
+
+
+@given(st.text("ab\n", max_size=60).map(str.encode), st.integers(0, 5))
+def test_lines_are_those_of_the_whole_file(data: bytes, max_bytes: int) -> None:
+    expected = [line if len(line) <= max_bytes else None for line in io.BytesIO(data).readlines()]
+
+    assert [*lines_of(io.BytesIO(data), max_bytes)] == expected
 
 
 @pytest.mark.parametrize(
-    ("name", "header", "row", "long_row"),
+    ("row", "is_one"),
     [
-        ("t.tsv", b"a\tb\n", b"1\t2", b'1\t"' + b"x" * 30),
-        ("t.jsonl", b"", b'{"a":1,"b":2}', b'{"a":"' + b"x" * 30 + b'"}'),
+        (["TRAIN", "gs://b/x.jpg", "cat", "dog"], True),
+        (["TRAINING", "gs://b/x.jpg"], True),
+        (["gs://b/x.jpg", "cat"], True),
+        (["", "gs://b/x.jpg"], True),
+        (["split", "uri", "label"], False),
+        (["TRAIN", "x.jpg"], False),
+        ([], False),
+        (["test"], False),
     ],
 )
-def test_a_line_that_is_too_large_is_one_reject(
-    name: str, header: bytes, row: bytes, long_row: bytes, tmp_path: Path
-) -> None:
-    data = header + b"\n".join([row, long_row, row, b""])
+def test_automl_is_known_by_its_first_row(row: list[str], is_one: bool) -> None:
+    assert is_automl_row(row) is is_one
 
-    before, large, after = rows(tmp_path / name, data, max_cell_bytes=20)
 
-    first = 1 + bool(header)
-    assert codes([before, after]) == [(0, first, ""), (2, first + 2, "")]
-    assert large == BadRow(1, first + 1, TOO_LARGE, f"the row has {IN_20_BYTES}")
+NO_HEADER = "E-TAB-FORMAT a.csv: its first line is no header of a csv file ("
+EMPTY = "E-TAB-FORMAT a.csv: has no header: its first line is empty; name its columns there"
+BAD_FILES = [
+    ("a.csv", b"", EMPTY),
+    ("a.csv", b"\na,b\n", EMPTY),
+    ("a.csv", "a,b\n".encode("utf-16"), NO_HEADER),
+    ("a.csv", b"caf\xe9\n", f"{NO_HEADER}no UTF-8)"),
+    ("a.csv", b'a,"b\n1,2\n', NO_HEADER),
+    ("a.csv", b"a,b\r1,2\r", NO_HEADER),  # as an old Mac wrote it
+    ("a.csv", b"a,,b\n", "E-TAB-HEADER a.csv: column 2 of 3 has no name; name it in the first"),
+    ("a.csv", b"a;b\n", "E-TAB-HEADER a.csv: has one column, 'a;b': ';' where a comma should part"),
+    ("a.csv", b"a,b,a\n", "E-TAB-HEADER a.csv: column 3 is called 'a' like column 1; give each"),
+    ("a.parquet", b"PAR1 and more", "E-TAB-FORMAT a.parquet: is no Parquet file (Parquet magic"),
+]
+
+
+@pytest.mark.parametrize(("name", "data", "line"), BAD_FILES)
+def test_files_that_are_no_tables(name: str, data: bytes, line: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(data)
+
+    with pytest.raises(RuntimeError) as raised:
+        rows(tmp_path / name)
+
+    assert str(raised.value).replace(f"{tmp_path}/", "").startswith(line)
 
 
 ENDLESS = "the quotes that open in line 3 or below it are never closed; close them, or double those"
@@ -99,92 +166,78 @@ def test_rows_of_csv_whose_end_is_not_known_stop_the_run(
     assert f"E-TAB-FORMAT {tmp_path}/t.csv: {line}" in str(raised.value)
 
 
-def test_times_in_nanoseconds_are_those_in_microseconds(tmp_path: Path) -> None:
-    second = 1_577_934_245_000_000_000
-    data = parquet(
-        tmp_path / "t.parquet",
-        ts=pa.array([second, second + 1000, None, second + 1], pa.timestamp("ns")),
-        tz=pa.array([second, None, None, None], pa.timestamp("ns", "Europe/Berlin")),
-        time=pa.array([1_000_001_000, None, None, None], pa.time64("ns")),
-    )
-
-    first, second_row, third, bad = rows(tmp_path / "t.parquet", data)
-
-    assert first == Row(
-        0,
-        0,
-        {
-            **{"ts": "2020-01-02T03:04:05", "tz": "2020-01-02T04:04:05+01:00"},
-            "time": "00:00:01.000001",
-        },
-    )
-    assert isinstance(second_row, Row)
-    assert second_row.cells["ts"] == "2020-01-02T03:04:05.000001"
-    assert third == Row(2, 0, {"ts": None, "tz": None, "time": None})
-    assert isinstance(bad, BadRow)
-    assert (bad.number, bad.code) == (3, "E-ROW-TYPE")
+# --- rows of text ---
 
 
-@pytest.mark.parametrize("use_dictionary", [True, False])
-def test_a_cell_of_parquet_that_is_too_large(use_dictionary: bool, tmp_path: Path) -> None:
-    columns = {
-        "text": ["a", "x" * 21, "x" * 20, None, "b", "c"],
-        "data": [b"a", b"b", b"c", b"y" * 21, None, b"d"],
-        "list": [[1], [2], [], None, [1] * 100, [3]],
-    }
-    path = tmp_path / "t.parquet"
-    pq.write_table(pa.table(columns), path, use_dictionary=use_dictionary)
-
-    found = rows(path, path.read_bytes(), max_cell_bytes=20)
-
-    assert codes(found) == [
-        (0, 0, ""),
-        (1, 0, TOO_LARGE),
-        (2, 0, ""),
-        (3, 0, TOO_LARGE),
-        (4, 0, TOO_LARGE),
-        (5, 0, ""),
-    ]
-    assert found[1] == BadRow(1, 0, TOO_LARGE, f"a cell has {IN_20_BYTES}")
-    assert found[2] == Row(2, 0, {"text": "x" * 20, "data": b"c", "list": []})
-
-
-def test_rows_of_csv(tmp_path: Path) -> None:
-    data = b'a,b\r\n1,"x\r\ny"\r\n\r\n,"a ""b"""\r\n'
-
-    assert rows(tmp_path / "t.csv", data) == [
-        Row(0, 2, {"a": "1", "b": "x\r\ny"}),
-        Row(2, 5, {"a": None, "b": 'a "b"'}),  # a blank line is none, and is counted
-    ]
-
-
-def test_rows_of_tsv_know_no_quotes(tmp_path: Path) -> None:
-    assert rows(tmp_path / "t.tsv", b'a\tb\n"x\t5" tape\n') == [
-        Row(0, 2, {"a": '"x', "b": '5" tape'})
-    ]
-
-
-def test_bad_rows_of_csv(tmp_path: Path) -> None:
-    data = b'a,b\n1\n1,2,3\n"x"y,2\ncaf\xe9,2\n"caf\xe9\n",2\n1,2\n'
-
-    assert rows(tmp_path / "t.csv", data) == [
-        BadRow(0, 2, "E-ROW-CSV", "1 cells, the header has 2"),
-        BadRow(1, 3, "E-ROW-CSV", "3 cells, the header has 2"),
-        BadRow(2, 4, "E-ROW-CSV", "',' expected after '\"'"),
-        BadRow(3, 5, "E-ROW-TEXT", "no UTF-8"),
-        BadRow(4, 6, "E-ROW-TEXT", "no UTF-8"),
-        Row(5, 8, {"a": "1", "b": "2"}),
-    ]
+TOO_LARGE = "E-ROW-TOO-LARGE"
+IN_20_BYTES = "more than 20 bytes; --max_cell_bytes sets the limit"
+LARGE_ROW = BadRow(TOO_LARGE, f"the row has {IN_20_BYTES}")
+ROWS = [
+    # A blank line is no row, and is counted.
+    (
+        "t.csv",
+        b'\xef\xbb\xbfa,"b\nc"\r\n1,"x\r\ny"\r\n\r\n,"a ""b"""\r\n',
+        [(0, 3, {"a": "1", "b\nc": "x\r\ny"}), (2, 6, {"b\nc": 'a "b"'})],
+    ),
+    (
+        "t.csv",
+        b'a,b\n1\n1,2,3\n"x"y,2\ncaf\xe9,2\n"caf\xe9\n",2\n1,2\n',
+        [
+            (0, 2, BadRow("E-ROW-CSV", "1 cells, the header has 2")),
+            (1, 3, BadRow("E-ROW-CSV", "3 cells, the header has 2")),
+            (2, 4, BadRow("E-ROW-CSV", "',' expected after '\"'")),
+            (3, 5, BadRow("E-ROW-TEXT", "no UTF-8")),
+            (4, 6, BadRow("E-ROW-TEXT", "no UTF-8")),
+            (5, 8, {"a": "1", "b": "2"}),
+        ],
+    ),
+    ("t.tsv", b'a\tb\n"x\t5" tape\n', [(0, 2, {"a": '"x', "b": '5" tape'})]),  # quotes are text
+    (
+        "t.csv",  # AutoML's
+        b"TRAIN,gs://b/1.jpg,cat\nTRAINING,gs://b/2.jpg,cat,dog,\ngs://b/3.jpg\n"
+        b",gs://b/4.jpg, cat \nVALIDATION,x.jpg,cat\n",
+        [
+            (0, 1, {"split": "train", "uri": "gs://b/1.jpg", "label": "cat"}),
+            (1, 2, {"split": "train", "uri": "gs://b/2.jpg", "label": ["cat", "dog"]}),
+            (2, 3, {"split": None, "uri": "gs://b/3.jpg", "label": None}),
+            (3, 4, {"split": None, "uri": "gs://b/4.jpg", "label": "cat"}),
+            (4, 5, BadRow("E-ROW-CSV", "neither SET,URI,LABEL… nor URI,LABEL…")),
+        ],
+    ),
+    (
+        "t.jsonl",
+        b'{"a": 1, "b": null}\n\n {"a": [1.5, true]} \n{"p": {"x": 1, "q": {"y": ":\\":"}}}',
+        [
+            (0, 1, {"a": 1, "b": None}),
+            (2, 3, {"a": [1.5, True]}),
+            (3, 4, {"p.x": 1, "p.q.y": ':":'}),
+        ],
+    ),
+]
 
 
-def test_rows_of_json_lines(tmp_path: Path) -> None:
-    data = b'{"a": 1, "b": null}\n\n {"a": [1.5, true]} \n{"p": {"x": 1, "q": {"y": ":\\":"}}}'
+@pytest.mark.parametrize(("name", "data", "expected"), ROWS)
+def test_rows_of_text(name: str, data: bytes, expected: list[Row], tmp_path: Path) -> None:
+    assert rows(tmp_path / name, data) == expected
 
-    assert rows(tmp_path / "t.jsonl", data) == [
-        Row(0, 1, {"a": 1, "b": None}),
-        Row(2, 3, {"a": [1.5, True]}),
-        Row(3, 4, {"p.x": 1, "p.q.y": ':":'}),
-    ]
+
+@pytest.mark.parametrize(
+    ("name", "header", "row", "long_row"),
+    [
+        ("t.tsv", b"a\tb\n", b"1\t2", b'1\t"' + b"x" * 30),
+        ("t.jsonl", b"", b'{"a":1,"b":2}', b'{"a":"' + b"x" * 30 + b'"}'),
+    ],
+)
+def test_a_line_that_is_too_large_is_one_reject(
+    name: str, header: bytes, row: bytes, long_row: bytes, tmp_path: Path
+) -> None:
+    data = header + b"\n".join([row, long_row, row, b""])
+
+    before, large, after = rows(tmp_path / name, data, max_cell_bytes=20)
+
+    first = 1 + bool(header)
+    assert (before[:2], after[:2]) == ((0, first), (2, first + 2))
+    assert large == (1, first + 1, LARGE_ROW)
 
 
 BAD_JSON = [
@@ -192,11 +245,7 @@ BAD_JSON = [
     (b"[1]", "E-ROW-JSON", "no object but list"),
     (b"null", "E-ROW-JSON", "no object but NoneType"),
     (b'{"a": NaN}', "E-ROW-JSON", "no JSON: JSON is malformed: invalid character (byte 6)"),
-    (
-        b'{"a": 1} {"a": 2}',
-        "E-ROW-JSON",
-        "no JSON: JSON is malformed: trailing characters (byte 10)",
-    ),
+    (b"{} {}", "E-ROW-JSON", "no JSON: JSON is malformed: trailing characters (byte 4)"),
     (b'{"a": "\xff"}', "E-ROW-TEXT", "no UTF-8 at byte 0 of a text"),
     (b'{"a": 1, "a": 2}', "E-ROW-JSON", "a key is there twice"),
     (b'{"a": [{"b": "x:y", "b": ":"}]}', "E-ROW-JSON", "a key is there twice"),
@@ -209,18 +258,19 @@ BAD_JSON = [
 def test_bad_json_lines(line: bytes, code: str, detail: str, tmp_path: Path) -> None:
     found = rows(tmp_path / "t.jsonl", b"{}\n" + line + b'\n{"a": 1}\n')
 
-    assert found == [Row(0, 1, {}), BadRow(1, 2, code, detail), Row(2, 3, {"a": 1})]
+    assert found == [(0, 1, {}), (1, 2, BadRow(code, detail)), (2, 3, {"a": 1})]
 
 
-def test_rows_of_parquet(tmp_path: Path) -> None:
-    import datetime
-    import decimal
+# --- rows of Parquet ---
 
-    import pyarrow
-    import pyarrow.parquet
 
-    path = tmp_path / "t.parquet"
-    cells: dict[str, list] = {
+def parquet(path: Path, columns: dict[str, Any], **options: Any) -> Path:
+    pq.write_table(pa.table(columns), path, **options)
+    return path
+
+
+def test_rows_of_parquet_by_row_groups(tmp_path: Path) -> None:
+    cells = {
         "i": [1, None],
         "f": [0.5, 1.5],
         "s": ["a", ""],
@@ -230,116 +280,86 @@ def test_rows_of_parquet(tmp_path: Path) -> None:
         "n": [decimal.Decimal("1.50"), None],
         "o": [{"x": 1, "y": {"z": [2]}}, {"x": None, "y": None}],
     }
-    pyarrow.parquet.write_table(pyarrow.table(cells), path, row_group_size=1)
-    storage = open_storage(str(tmp_path))
+    path = parquet(tmp_path / "t.parquet", cells, row_group_size=1)
+    first = {"i": 1, "f": 0.5, "s": "a", "b": b"\xff", "l": ["x"], "d": "2020-01-02", "n": "1.50"}
+    none = dict.fromkeys([*"ibldn", "o.x", "o.y"])
 
-    assert [row for piece in piece_list(path) for row in open_piece(piece, storage).rows] == [
-        Row(
-            0,
-            0,
-            {
-                **{"i": 1, "f": 0.5, "s": "a", "b": b"\xff", "l": ["x"]},
-                **{"d": "2020-01-02", "n": "1.50", "o.x": 1, "o.y.z": [2]},
-            },
-        ),
-        Row(
-            1,
-            0,
-            {
-                **{"i": None, "f": 1.5, "s": "", "b": None, "l": None},
-                **{"d": None, "n": None, "o.x": None, "o.y": None},
-            },
-        ),
+    assert [(piece.row_group, piece.first_row) for piece in piece_list(path)] == [(0, 0), (1, 1)]
+    assert rows(path) == [
+        (0, 0, {**first, "o.x": 1, "o.y.z": [2]}),
+        (1, 0, {**none, "f": 1.5, "s": ""}),
     ]
+
+
+SECOND = 1_577_934_245_000_000_000
+UNREADABLE = "a value that cannot be read: "
+LATIN = f"{UNREADABLE}'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"
+LOSSY = f"{UNREADABLE}Casting from duration[ns] to duration[us] would lose data: 1001"
+OFFSETS = pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0")
+VALUES = [
+    # Times in nanoseconds are those in microseconds.
+    (pa.array([SECOND, SECOND + 1000], pa.timestamp("ns")), "2020-01-02T03:04:05", None),
+    (pa.array([SECOND], pa.timestamp("ns", "Europe/Berlin")), "2020-01-02T04:04:05+01:00", None),
+    (pa.array([1_000_001_000], pa.time64("ns")), "00:00:01.000001", None),
+    (pa.array([0, 2**62], pa.timestamp("us")), "1970-01-01T00:00:00", "date value out of range"),
+    (pa.array([0, 1001], pa.duration("ns")), "0:00:00", LOSSY),
+    (pa.StringArray.from_buffers(2, OFFSETS, pa.py_buffer(b"z\xff")), "z", LATIN),
+]
+
+
+@pytest.mark.parametrize(("column", "first", "fault"), VALUES)
+def test_parquet_values_that_python_lacks_are_rejects(
+    column: pa.Array, first: str, fault: str | None, tmp_path: Path
+) -> None:
+    found = rows(parquet(tmp_path / "t.parquet", {"a": column}))
+
+    assert found[0] == (0, 0, {"a": first})
+    if fault:
+        code = "E-ROW-TEXT" if fault == LATIN else "E-ROW-TYPE"
+        assert found[1] == (1, 0, BadRow(code, f"{UNREADABLE}{fault.removeprefix(UNREADABLE)}"))
+
+
+@pytest.mark.parametrize("use_dictionary", [True, False])
+def test_a_cell_of_parquet_that_is_too_large(use_dictionary: bool, tmp_path: Path) -> None:
+    columns = {
+        "text": ["a", "x" * 21, "x" * 20, None, "b", "c"],
+        "data": [b"a", b"b", b"c", b"y" * 21, None, b"d"],
+        "list": [[1], [2], [], None, [1] * 100, [3]],
+    }
+    path = parquet(tmp_path / "t.parquet", columns, use_dictionary=use_dictionary)
+
+    found = rows(path, max_cell_bytes=20)
+
+    large = BadRow(TOO_LARGE, f"a cell has {IN_20_BYTES}")
+    assert [number for number, _, cells in found if cells == large] == [1, 3, 4]
+    assert found[2] == (2, 0, {"text": "x" * 20, "data": b"c", "list": []})
+    assert len(found) == 6
 
 
 def test_parquet_that_is_damaged_inside(tmp_path: Path) -> None:
-    import pyarrow
-    import pyarrow.parquet
-
-    path = tmp_path / "t.parquet"
-    pyarrow.parquet.write_table(pyarrow.table({"s": ["abc" * 100] * 100}), path)
+    path = parquet(tmp_path / "t.parquet", {"s": ["abc" * 100] * 100})
     data = bytearray(path.read_bytes())
     data[4:60] = b"\xff" * 56
-    path.write_bytes(data)
-    storage = open_storage(str(tmp_path))
 
-    with pytest.raises(
-        RuntimeError, match=r"^E-TAB-FORMAT .*t.parquet: row group 0 cannot be read"
-    ):
-        [row for piece in piece_list(path) for row in open_piece(piece, storage).rows]
+    with pytest.raises(RuntimeError, match=r"^E-TAB-FORMAT .*t.parquet: row group 0 cannot be re"):
+        rows(path, bytes(data))
 
 
-def parquet(path: Path, **columns: Any) -> bytes:
-    import pyarrow.parquet
+def test_parquet_columns_of_one_name(tmp_path: Path) -> None:
+    twice = pa.Table.from_arrays([[1], [2]], names=["a", "a"])
+    pq.write_table(twice, tmp_path / "a.parquet")
 
-    pyarrow.parquet.write_table(pyarrow.table(columns), path)
-    return path.read_bytes()
-
-
-LOSSY = "Casting from duration[ns] to duration[us] would lose data: 1001"
-
-
-def test_parquet_values_that_python_lacks_are_rejects(tmp_path: Path) -> None:
-    import pyarrow as pa
-
-    offsets, text = pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0"), pa.py_buffer(b"\xffz")
-    data = parquet(
-        tmp_path / "t.parquet",
-        at=pa.array([0, 0], pa.timestamp("us")),
-        s=pa.StringArray.from_buffers(2, offsets, text),
-    )
-    far = parquet(
-        tmp_path / "t.parquet",
-        at=pa.array([2**62, 0], pa.timestamp("us")),
-        took=pa.array([0, 1001], pa.duration("ns")),
-    )
-
-    what = "a value that cannot be read: "
-    assert rows(tmp_path / "t.parquet", data) == [
-        BadRow(
-            0,
-            0,
-            "E-ROW-TEXT",
-            f"{what}'utf-8' codec can't decode byte 0xff in position 0: invalid start byte",
-        ),
-        Row(1, 0, {"at": "1970-01-01T00:00:00", "s": "z"}),
-    ]
-    assert rows(tmp_path / "t.parquet", far) == [
-        BadRow(0, 0, "E-ROW-TYPE", f"{what}date value out of range"),
-        BadRow(
-            1,
-            0,
-            "E-ROW-TYPE",
-            f"{what}{LOSSY}",
-        ),
-    ]
+    with pytest.raises(RuntimeError, match=r"^E-TAB-HEADER .*a.parquet: column 2 is called 'a'"):
+        rows(tmp_path / "a.parquet")
 
 
 def test_a_map_is_a_list_of_no_values(tmp_path: Path) -> None:
-    import pyarrow as pa
-
-    parquet(tmp_path / "t.parquet", m=pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64())))
-    (piece,) = piece_list(tmp_path / "t.parquet")
+    column = pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64()))
+    (piece,) = piece_list(parquet(tmp_path / "t.parquet", {"m": column}))
 
     (reject,) = TableReader(GIVEN, DEFAULT_ACCESS)(piece)
     assert isinstance(reject, Rejected)
     assert reject.detail == "t.parquet row 0: column 'm' holds a value of the type tuple"
-
-
-def test_rows_of_automl(tmp_path: Path) -> None:
-    data = (
-        b"TRAIN,gs://b/1.jpg,cat\nTRAINING,gs://b/2.jpg,cat,dog,\ngs://b/3.jpg\n"
-        b",gs://b/4.jpg, cat \nVALIDATION,x.jpg,cat\n"
-    )
-
-    assert rows(tmp_path / "t.csv", data) == [
-        Row(0, 1, {"split": "train", "uri": "gs://b/1.jpg", "label": "cat"}),
-        Row(1, 2, {"split": "train", "uri": "gs://b/2.jpg", "label": ["cat", "dog"]}),
-        Row(2, 3, {"split": None, "uri": "gs://b/3.jpg", "label": None}),
-        Row(3, 4, {"split": None, "uri": "gs://b/4.jpg", "label": "cat"}),
-        BadRow(4, 5, "E-ROW-CSV", "neither SET,URI,LABEL… nor URI,LABEL…"),
-    ]
 
 
 # --- samples ---
@@ -348,35 +368,30 @@ def test_rows_of_automl(tmp_path: Path) -> None:
 def test_a_row_becomes_a_sample_and_its_columns_are_noted(tmp_path: Path) -> None:
     *found, note = read(tmp_path / "t.csv", "a,b,c\n1,x,\n2.5,,\n")
 
-    assert [
-        (s.split, s.key, s.position, s.blobs, row_of(s)) for s in found if isinstance(s, Sample)
-    ]
     assert [row_of(s) for s in found if isinstance(s, Sample)] == [
         {"a": "1", "b": "x"},
         {"a": "2.5"},
     ]
-    assert note == SplitSource(
-        "train",
-        columns=[
-            ColumnFacts("a", INT | FLOAT, 2),
-            ColumnFacts("b", TEXT, 1),
-            ColumnFacts("c", 0, 0),
-        ],
-        rows=2,
-    )
+    facts = [ColumnFacts("a", INT | FLOAT, 2), ColumnFacts("b", TEXT, 1), ColumnFacts("c", 0, 0)]
+    assert note == SplitSource("train", columns=facts, rows=2)
+
+
+def test_missing_cells_of_json_are_noted(tmp_path: Path) -> None:
+    *_, note = read(tmp_path / "t.jsonl", '{"a": 1, "b": null}\n{"a": 2.5}\n')
+
+    facts = [ColumnFacts("a", INT | FLOAT, 2), ColumnFacts("b", 0, 0)]
+    assert note == SplitSource("train", columns=facts, rows=2)
 
 
 def test_positions_follow_files_and_rows(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a\n1\n2\n")
-    reader = TableReader(GIVEN, DEFAULT_ACCESS)
-    found = [
-        (item.position, item.key)
-        for piece in piece_list(tmp_path / "t.csv", place=3, prefix="t.csv:")
-        for item in reader(piece)
-        if isinstance(item, Sample)
-    ]
+    (piece,) = piece_list(tmp_path / "t.csv", place=3, prefix="t.csv:")
+    found = [*TableReader(GIVEN, DEFAULT_ACCESS)(piece)]
 
-    assert found == [((3 << 40) + 0, "t.csv:0"), ((3 << 40) + 1, "t.csv:1")]
+    assert [(item.position, item.key) for item in found if isinstance(item, Sample)] == [
+        ((3 << 40) + 0, "t.csv:0"),
+        ((3 << 40) + 1, "t.csv:1"),
+    ]
 
 
 def test_large_rows_are_payloads(tmp_path: Path) -> None:
@@ -395,43 +410,41 @@ def test_numbers_that_messagepack_lacks_are_text(tmp_path: Path) -> None:
 
 def test_keys_from_a_column(tmp_path: Path) -> None:
     data = '{"k": "a/b"}\n{"k": 7}\n{"k": ""}\n{"k": null}\n{}\n{"k": 1.5}\n{"k": true}\n'
+    what = ("no value", "no value", "no value", "a float", "a bool")
 
     assert [s.key for s in samples(tmp_path / "t.jsonl", data, key_column="k")] == ["a/b", "7"]
     assert rejects(tmp_path / "t.jsonl", data, key_column="k") == [
-        ("t.jsonl:2", "E-ROW-KEY", "t.jsonl line 3: column 'k' gives no key: no value"),
-        ("t.jsonl:3", "E-ROW-KEY", "t.jsonl line 4: column 'k' gives no key: no value"),
-        ("t.jsonl:4", "E-ROW-KEY", "t.jsonl line 5: column 'k' gives no key: no value"),
-        ("t.jsonl:5", "E-ROW-KEY", "t.jsonl line 6: column 'k' gives no key: a float"),
-        ("t.jsonl:6", "E-ROW-KEY", "t.jsonl line 7: column 'k' gives no key: a bool"),
+        (f"t.jsonl:{row}", "E-ROW-KEY", f"t.jsonl line {row + 1}: column 'k' gives no key: {found}")
+        for row, found in enumerate(what, start=2)
     ]
 
 
 def test_values_that_no_feature_can_hold(tmp_path: Path) -> None:
     data = '{"a": [[1]]}\n{"a": [null]}\n{"a": [{"b": 1}]}\n'
+    what = ("a list of lists", "a list that holds null", "a value of the type dict")
 
     assert rejects(tmp_path / "t.jsonl", data) == [
-        ("0", "E-ROW-TYPE", "t.jsonl line 1: column 'a' holds a list of lists"),
-        ("1", "E-ROW-TYPE", "t.jsonl line 2: column 'a' holds a list that holds null"),
-        ("2", "E-ROW-TYPE", "t.jsonl line 3: column 'a' holds a value of the type dict"),
+        (f"{row}", "E-ROW-TYPE", f"t.jsonl line {row + 1}: column 'a' holds {found}")
+        for row, found in enumerate(what)
     ]
 
 
 def test_an_image_is_a_blob_and_no_feature(tmp_path: Path) -> None:
     data = "f,a\nx/1.jpg,7\n,8\n../2.jpg,9\ngs://other/3.jpg,9\ngs://b/r/4.jpg,9\n"
     reader = {"image_column": "f", "image_roots": {"train": "gs://b/r"}}
+    elsewhere = "'gs://other/3.jpg' does not lie below gs://b/r: give --image_root"
 
-    assert [(s.blobs, row_of(s)) for s in samples(tmp_path / "t.csv", data, **reader)] == [
+    *found, note = read(tmp_path / "t.csv", data, **reader)
+
+    assert [(s.blobs, row_of(s)) for s in found if isinstance(s, Sample)] == [
         ((Blob("train", "x/1.jpg"),), {"a": "7"}),
         ((Blob("train", "4.jpg"),), {"a": "9"}),
     ]
+    assert note == SplitSource("train", columns=[ColumnFacts("a", INT, 2)], rows=2)
     assert rejects(tmp_path / "t.csv", data, **reader) == [
         ("1", "E-ROW-PATH", "t.csv line 3: column 'f' names no image: no value"),
         ("2", "E-ROW-PATH", "t.csv line 4: '../2.jpg' climbs out of the image root"),
-        (
-            "3",
-            "E-ROW-PATH",
-            "t.csv line 5: 'gs://other/3.jpg' does not lie below gs://b/r: give --image_root",
-        ),
+        ("3", "E-ROW-PATH", f"t.csv line 5: {elsewhere}"),
     ]
 
 
@@ -443,20 +456,17 @@ def test_an_image_is_a_blob_and_no_feature(tmp_path: Path) -> None:
         ("/1.jpg", "/", "1.jpg"),
         ("gs://b/a b[1].jpg", "gs://b", "a b[1].jpg"),
         ("s3://b/x/1.jpg", "s3://b/x/", "1.jpg"),
+        ("/data/photos2/1.jpg", "/data/photos", None),
+        ("gs://b2/1.jpg", "gs://b", None),
+        ("gs://b/", "gs://b", None),
     ],
 )
-def test_full_paths_lie_below_the_root(cell: str, root: str, name: str) -> None:
-    assert name_in_root(cell, root) == name
-
-
-@pytest.mark.parametrize(
-    ("cell", "root"),
-    [("/data/photos2/1.jpg", "/data/photos"), ("gs://b2/1.jpg", "gs://b"), ("gs://b/", "gs://b")],
-)
-def test_paths_elsewhere_are_refused(cell: str, root: str) -> None:
-    with pytest.raises(
-        ValueError, match=f"does not lie below {root}: give --image_root|names no file"
-    ):
+def test_full_paths_lie_below_the_root(cell: str, root: str, name: str | None) -> None:
+    if name:
+        assert name_in_root(cell, root) == name
+        return
+    what = f"does not lie below {root}: give --image_root|names no file"
+    with pytest.raises(ValueError, match=what):
         name_in_root(cell, root)
 
 
@@ -476,12 +486,9 @@ def test_splits_by_a_column_that_is_no_feature_then(tmp_path: Path) -> None:
         ("train", {"a": "1"}),
         ("test", {"a": "2"}),
     ]
-    assert [i.split for i in items if isinstance(i, SplitSource)] == ["train", "test"]
-
-
-def test_a_row_without_its_split_stops_the_run(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"^E-SRC-SPLIT .*t.csv line 3: part has no value"):
-        read(tmp_path / "t.csv", "part,a\nTRAIN,1\n,2\n", splitting=Splitting("part"))
+    columns = [ColumnFacts("a", INT, 1)]
+    notes = [i for i in items if isinstance(i, SplitSource)]
+    assert notes == [SplitSource(split, columns=columns, rows=1) for split in ("train", "test")]
 
 
 def test_splits_by_hash_of_the_key_or_of_a_group(tmp_path: Path) -> None:
@@ -492,25 +499,23 @@ def test_splits_by_hash_of_the_key_or_of_a_group(tmp_path: Path) -> None:
 
     assert {s.split for s in by_key} == {"train", "val"}
     assert all(s.split == Splitting(HASH, shares).split_of(s.key) for s in by_key)
-    splits = {(row_of(s)["g"], s.split) for s in by_group}
-    assert len(splits) == 3
+    assert len({(row_of(s)["g"], s.split) for s in by_group}) == 3
 
 
 @pytest.mark.parametrize(
     ("reader", "line"),
     [
-        ({"key_column": "id"}, "has no column 'id', which key_column names; name one of a, b"),
-        ({"label_columns": ("a", "c")}, "has no column 'c', which label_column names;"),
-        ({"splitting": Splitting("part")}, "has no column 'part', which split_by names;"),
-        (
-            {"image_column": "f", "image_roots": {"train": "/"}},
-            "has no column 'f', which image_column names;",
-        ),
+        ({"key_column": "id"}, "has no column 'id', which key_column names; name one of part, b"),
+        ({"label_columns": ("b", "c")}, "has no column 'c', which label_column names;"),
+        ({"splitting": Splitting("a")}, "has no column 'a', which split_by names;"),
+        ({"image_column": "f"}, "has no column 'f', which image_column names;"),
+        ({"splitting": Splitting("part")}, "line 3: part has no value"),
     ],
 )
-def test_columns_that_are_not_in_a_header(reader: dict, line: str, tmp_path: Path) -> None:
+def test_tables_that_do_not_say_what_they_must(reader: dict, line: str, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError) as raised:
-        read(tmp_path / "t.csv", "a,b\n1,2\n", **reader)
+        read(tmp_path / "t.csv", "part,b\nTRAIN,2\n,2\n", **reader)
 
-    assert str(raised.value).startswith("E-TAB-HEADER ")
+    code = "E-SRC-SPLIT" if line.startswith("line") else "E-TAB-HEADER"
+    assert str(raised.value).startswith(f"{code} {tmp_path}/t.csv")
     assert line in str(raised.value)

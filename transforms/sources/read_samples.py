@@ -2,7 +2,7 @@
 
 import functools
 import operator
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -129,7 +129,7 @@ class SplitCounter:
     def __init__(self, excluded: Mapping[str, Mapping[str, str]]) -> None:
         """Take the keys of samples to leave out, per split, as `excluded_keys` gives them."""
         self._excluded = excluded
-        self._counts: dict[str, Counter[str]] = {}
+        self._counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._notes: list[SplitSource] = []
 
     def admit(self, items: Iterable[Item]) -> Iterator[Sample | Rejected]:
@@ -144,7 +144,7 @@ class SplitCounter:
                 if len(self._notes) == _MAX_NOTES:
                     self._notes = self.split_sources()
                 continue
-            counts = self._counts.setdefault(item.split, Counter())
+            counts = self._counts[item.split]
             is_sample = isinstance(item, Sample) or item.scope is Scope.SAMPLE
             counts["listed"] += is_sample
             counts["annotations"] += len(item.annotation_ids)
@@ -164,7 +164,7 @@ class SplitCounter:
         )
         for part in (*self._notes, *counted):
             parts.setdefault(part.split, []).append(part)
-        self._counts, self._notes = {}, []
+        self._counts, self._notes = defaultdict(Counter), []
         return [add_split_sources(parts[split]) for split in sorted(parts)]
 
     def _check_excluded(self, item: Sample | Rejected) -> None:

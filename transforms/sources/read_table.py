@@ -1,6 +1,7 @@
 """Samples from the rows of tables, with what is seen of their columns."""
 
 import functools
+import operator
 import posixpath
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import apache_beam as beam
+import msgspec
 
 from schemas.annotations.coco_file import blob_name
 from schemas.columns import (
@@ -26,11 +28,12 @@ from schemas.fields import fields_of_row, labels_of
 from schemas.samples import Blob, Sample
 from schemas.splits import Splitting
 from transforms.sources.elements import is_in_process
-from transforms.sources.list_blobs import ListedFile, ListFiles, SourcePieces, is_file
+from transforms.sources.list_blobs import ListedFile, ListFiles, SourcePieces
 from transforms.sources.read_samples import Item, SplitSource
 from transforms.sources.table_rows import (
     DEFAULT_MAX_CELL_BYTES,
     BadRow,
+    OpenTable,
     Row,
     TableFile,
     TablePiece,
@@ -40,10 +43,8 @@ from transforms.sources.table_rows import (
 )
 from transforms.storage import (
     Access,
-    Entry,
     find_uri,
     is_local,
-    join_uri,
     open_storage,
     split_uri,
 )
@@ -96,7 +97,7 @@ class TableReader:
         self._check_header(table.columns, piece.file.where)
         notes: dict[str, _ColumnNotes] = {}
         for row in table.rows:
-            yield self._read_row(row, piece.file, notes, has_text_cells=table.has_text_cells)
+            yield self._read_row(row, piece.file, table, notes)
         for split, found in notes.items():
             yield found.note(split)
 
@@ -114,56 +115,42 @@ class TableReader:
                 raise table_fault("E-TAB-HEADER", where, what, remedy)
 
     def _read_row(
-        self,
-        row: Row | BadRow,
-        file: TableFile,
-        notes: dict[str, "_ColumnNotes"],
-        *,
-        has_text_cells: bool,
+        self, row: Row, file: TableFile, table: OpenTable, notes: dict[str, "_ColumnNotes"]
     ) -> Sample | Rejected:
         """Return the sample of a row, or why there is none; notes grow by what it holds."""
+        number, _, cells = row
         # A row without a key of its own must not have that of another row: --exclude goes by it.
         prefix = f"{file.entry.name}:" if self.key_column else file.prefix
-        key, split, given = f"{prefix}{row.number}", "", file.split
-        place = f"line {row.line}" if row.line else f"row {row.number}"
+        key, split = f"{prefix}{number}", file.split if self.splitting.is_given else ""
         code = "E-ROW-KEY"
         try:
-            if isinstance(row, BadRow):
-                code = row.code
-                raise ValueError(row.detail)
-            cells = row.cells
+            if isinstance(cells, BadRow):
+                code = cells.code
+                raise ValueError(cells.detail)
             if self.key_column:
                 key = self._key_of(cells)
-            if self.splitting.is_given:
-                split = given
-            else:
-                split = self._drawn_split(cells, key, given, f"{file.where} {place}")
+            split = split or self._drawn_split(cells, key, file, row)
             code = "E-ROW-PATH"
-            blobs = self._blobs_of(cells, given)
+            blobs = self._blobs_of(cells, file.split)
             code = "E-ROW-TYPE"
-            used_up = self._used_up
-            kept = {
-                name: cell
-                for name, cell in cells.items()
-                if cell is not None and name not in used_up
-            }
-            seen = notes.get(split) or _ColumnNotes()
-            kinds = (
-                _kinds_of_text(kept, seen.kinds)
-                if has_text_cells
-                else _kinds(kept, self.sequence_columns)
-            )
+            for name in self._used_up:
+                cells.pop(name, None)
+            seen = notes.get(split) or _ColumnNotes({*table.columns} - self._used_up)
+            if table.has_text_cells:
+                kept, kinds = cells, _kinds_of_text(cells, seen.kinds)
+            else:
+                kept = {name: cell for name, cell in cells.items() if cell is not None}
+                kinds = _kinds(cells, self.sequence_columns)
+                kept = _packable(kept, kinds)
             names = labels_of(kept, self.label_columns)
         except ValueError as error:
-            split = split or self.splitting.split_of_other(given, key)
-            detail = f"{file.entry.name} {place}: {error}"
+            split = split or self.splitting.split_of_other(file.split, key)
+            detail = f"{file.entry.name} {_place_of(row)}: {error}"
             return Rejected(code=code, stage=STAGE, split=split, key=key, detail=detail)
         notes[split] = seen
-        seen.add(kept, cells.keys() - used_up, kinds, names)
-        if not has_text_cells:
-            kept = _packable(kept, kinds)
+        seen.add(kept, kinds, names)
         fields, payload = fields_of_row(kept, self.sequence_columns)
-        position = file.place << _ROW_BITS | row.number
+        position = file.place << _ROW_BITS | number
         return Sample(split, key, position, blobs, fields, payload=payload)
 
     @functools.cached_property
@@ -178,13 +165,14 @@ class TableReader:
             raise ValueError(f"column {self.key_column!r} gives no key: {_what_is(cell)}")
         return str(cell)
 
-    def _drawn_split(self, cells: Mapping[str, Cell], key: str, given: str, where: str) -> str:
+    def _drawn_split(self, cells: Mapping[str, Cell], key: str, file: TableFile, row: Row) -> str:
         fields = {
             name: text_of(cells[name])
             for name in self.splitting.fields.values()
             if cells.get(name) is not None and not isinstance(cells[name], list)
         }
-        return self.splitting.split_for(given, key, fields, where)
+        where = f"{file.where} {_place_of(row)}"
+        return self.splitting.split_for(file.split, key, fields, where)
 
     def _blobs_of(self, cells: Mapping[str, Cell], given: str) -> tuple[Blob, ...]:
         """Return the images that a row names: one, or none where there are no images."""
@@ -199,28 +187,25 @@ class TableReader:
 class _ColumnNotes:
     """What rows have shown of a split's columns."""
 
-    def __init__(self) -> None:
-        self.kinds: dict[str, int] = {}
+    def __init__(self, columns: Iterable[str]) -> None:
+        self.kinds: dict[str, int] = dict.fromkeys(columns, 0)
         self._cells: Counter[str] = Counter()
         self._rows = 0
         self._class_names: set[str] = set()
 
-    def add(
-        self, kept: Mapping[str, Cell], named: set[str], kinds: Mapping[str, int], names: tuple
-    ) -> None:
-        """Add a row: its cells, the names of all its columns, and its classes."""
+    def add(self, kept: Mapping[str, Cell], kinds: Mapping[str, int], names: Iterable[str]) -> None:
+        """Add a row: its cells, what they and missing ones are, and its classes."""
         self._rows += 1
-        self._cells.update(kept.keys())
+        for name in kept:  # twice as fast as Counter.update
+            self._cells[name] += 1
         for name, kind in kinds.items():
             self.kinds[name] = self.kinds.get(name, 0) | kind
-        if len(kept) < len(named):
-            for name in named - kept.keys():
-                self.kinds.setdefault(name, 0)
         self._class_names.update(names)
 
     def note(self, split: str) -> SplitSource:
         """Return what was seen."""
-        facts = [ColumnFacts(name, kinds, self._cells[name]) for name, kinds in self.kinds.items()]
+        kinds = sorted(self.kinds.items())
+        facts = [ColumnFacts(name, of_cells, self._cells[name]) for name, of_cells in kinds]
         names = sorted(self._class_names)
         return SplitSource(split, class_names=names, columns=facts, rows=self._rows)
 
@@ -260,35 +245,47 @@ def name_in_root(cell: str, root: str) -> str:
         raise ValueError(f"{cell!r} {error}") from None
 
 
-def stat_tables(given: tuple[str, Sequence[str]], access: Access) -> list[TableFile]:
-    """Return the files of a split that are given by name, in the order of their names.
+def find_tables(given: tuple[str, Sequence[str]], access: Access) -> Iterator[TableFile]:
+    """Yield the files of a split that are given by name.
 
     Raises:
         RuntimeError: `E-ARG` when one of them is not there.
     """
     split, uris = given
-    by_name = sorted((*reversed(split_uri(uri)), uri) for uri in uris)
-    return [
-        TableFile(split, root, find_uri(uri, access)[1], place, f"{name}:" if len(uris) > 1 else "")
-        for place, (name, root, uri) in enumerate(by_name)
-    ]
+    for uri in uris:
+        root, name = split_uri(uri)
+        prefix = f"{name}:" if len(uris) > 1 else ""
+        yield TableFile(split, root, find_uri(uri, access)[1], prefix=prefix)
 
 
-def number_tables(folder: tuple[str, str], entries: Iterable[Entry]) -> list[TableFile]:
-    """Return the files of a split's folder, the tables first and each with its place by name."""
-    split, root = folder
-    in_order = sorted(entries, key=lambda entry: (not is_called_a_table(entry.name), entry.name))
-    return [
-        TableFile(split, root, entry, place, f"{entry.name}:", is_called_a_table(entry.name))
-        for place, entry in enumerate(in_order)
-    ]
+def pick_table(listed: ListedFile, folders: Mapping[str, TableFolder]) -> Iterator[TableFile]:
+    """Yield a listed file that is meant, as a table or to be counted.
+
+    Raises:
+        RuntimeError: `E-TAB-FORMAT` when it is called a table, and is no file.
+    """
+    entry, folder = listed.entry, folders[listed.root]
+    name = entry.name
+    if entry.kind == "directory" or not matches(name, folder.pattern):
+        return
+    is_table = is_called_a_table(name)
+    file = TableFile(folder.split, folder.uri, entry, prefix=f"{name}:", is_table=is_table)
+    if entry.kind == "file":
+        yield file
+    elif is_table:
+        what, remedy = f"a {entry.kind}", "mend it, or take it away"
+        raise table_fault("E-TAB-FORMAT", file.where, what, remedy)
 
 
 def is_table(listed: ListedFile, folders: Mapping[str, TableFolder]) -> bool:
     """Return whether a listed file is one that is read as a table."""
-    name = listed.entry.name
-    is_meant = is_called_a_table(name) and matches(name, folders[listed.root].pattern)
-    return is_file(listed) and is_meant
+    return any(file.is_table for file in pick_table(listed, folders))
+
+
+def number_tables(files: Iterable[TableFile]) -> list[TableFile]:
+    """Return a split's files, the tables first and each with its place by name."""
+    in_order = sorted(files, key=lambda file: (not file.is_table, file.entry.name))
+    return [msgspec.structs.replace(file, place=place) for place, file in enumerate(in_order)]
 
 
 @functools.lru_cache(maxsize=64)
@@ -308,10 +305,10 @@ def _kinds_of_text(kept: Mapping[str, Cell], known: Mapping[str, int]) -> dict[s
     }
 
 
-def _kinds(kept: Mapping[str, Cell], sequence_columns: Sequence[str]) -> dict[str, int]:
-    """Return what the typed cells of a row are."""
+def _kinds(cells: Mapping[str, Cell], sequence_columns: Sequence[str]) -> dict[str, int]:
+    """Return what the typed cells of a row are, 0 for missing ones."""
     kinds: dict[str, int] = {}
-    for name, cell in kept.items():
+    for name, cell in cells.items():
         try:
             kinds[name] = kind_of_value(cell, may_nest=name in sequence_columns)
         except ValueError as error:
@@ -331,22 +328,13 @@ def _without_big(cell: Cell) -> Cell:
     return str(cell) if isinstance(cell, int) and kind_of_value(cell) == BIG_INT else cell
 
 
+def _place_of(row: Row) -> str:
+    number, line, _ = row
+    return f"line {line}" if line else f"row {number}"
+
+
 def _what_is(cell: Cell) -> str:
     return "no value" if cell in (None, "") else f"a {type(cell).__name__}"
-
-
-def _pick_file(
-    listed: ListedFile, folders: Mapping[str, TableFolder]
-) -> Iterator[tuple[tuple[str, str], Entry]]:
-    """Yield a file that is meant, with its split and folder; refuse a table that is no file."""
-    entry, folder = listed.entry, folders[listed.root]
-    if entry.kind == "directory" or not matches(entry.name, folder.pattern):
-        return
-    if entry.kind == "file":
-        yield (folder.split, folder.uri), entry
-    elif is_called_a_table(entry.name):
-        where = join_uri(folder.uri, entry.name)
-        raise table_fault("E-TAB-FORMAT", where, f"a {entry.kind}", "mend it, or take it away")
 
 
 def _divide(file: TableFile, access: Access) -> Iterator[TablePiece]:
@@ -372,7 +360,7 @@ class PlanTables(beam.PTransform):
         files = (
             root
             | "GivenFiles" >> beam.Create(sorted(self.files.items()))
-            | "StatFiles" >> beam.FlatMap(stat_tables, self.access)
+            | "FindFiles" >> beam.FlatMap(find_tables, self.access)
         )
         tallies = None
         if self.folders:
@@ -380,13 +368,15 @@ class PlanTables(beam.PTransform):
             is_read = functools.partial(is_table, folders=self.folders)
             listed = root | "ListFiles" >> ListFiles(uris, self.access, is_read=is_read)
             tallies = listed.tallies
-            picked = (
-                listed.files
-                | "PickFiles" >> beam.FlatMap(_pick_file, self.folders)
-                | "GroupFolders" >> beam.GroupByKey()
-                | "NumberFiles" >> beam.FlatMapTuple(number_tables).with_output_types(TableFile)
-            )
+            picked = listed.files | "PickFiles" >> beam.FlatMap(pick_table, self.folders)
             files = (files, picked) | "AllFiles" >> beam.Flatten()
+        files = (
+            files
+            | "BySplit" >> beam.WithKeys(operator.attrgetter("split"))
+            | "GroupSplits" >> beam.GroupByKey()
+            | "Grouped" >> beam.Values()
+            | "NumberFiles" >> beam.FlatMap(number_tables)
+        )
         in_process = is_in_process(root.pipeline)
         if not in_process:
             files |= "OneByOne" >> beam.Reshuffle()

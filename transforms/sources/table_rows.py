@@ -5,9 +5,10 @@ A file of lines is read as a stream by one worker; a Parquet file is divided int
 
 import codecs
 import csv
+import functools
 import itertools
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any, NamedTuple
 
 import msgspec
@@ -78,27 +79,16 @@ class TablePiece(msgspec.Struct, frozen=True, array_like=True):
     first_row: int = 0
 
 
-class Row(NamedTuple):
-    """A row that could be read.
-
-    Attributes:
-        number: in its file, from 0, blank lines counted.
-        line: in its file, from 1; 0 in Parquet.
-        cells: by column; those that are missing may be None or not there.
-    """
-
-    number: int
-    line: int
-    cells: dict[str, Cell]
-
-
 class BadRow(NamedTuple):
-    """A row that could not be read: its number, a code of scope SAMPLE, and what is wrong."""
+    """Why a row could not be read: a code of scope SAMPLE, and what is wrong."""
 
-    number: int
-    line: int
     code: str
     detail: str
+
+
+Row = tuple[int, int, dict[str, Cell] | BadRow]
+"""A row's number in its file, from 0, blank lines counted; its line, from 1, 0 in Parquet; and its
+cells by column. Missing cells are None or not there."""
 
 
 class OpenTable(NamedTuple):
@@ -106,13 +96,13 @@ class OpenTable(NamedTuple):
 
     Attributes:
         columns: names of the columns of a CSV file, in their order; none for other formats.
-        has_text_cells: whether all cells are text, whose looks tell what they are.
+        has_text_cells: whether all cells are text, and none is None; its form decides the type.
         rows: all rows, in their order; the file is read some megabytes at a time.
     """
 
     columns: tuple[str, ...]
     has_text_cells: bool
-    rows: Iterator[Row | BadRow]
+    rows: Iterator[Row]
 
 
 def table_fault(code: str, where: str, what: str, remedy: str) -> RuntimeError:
@@ -193,11 +183,13 @@ def _open_text(file: TableFile, storage: Storage) -> IO[bytes]:
 
 
 def _open_csv(file: TableFile, storage: Storage, max_bytes: int) -> OpenTable:
-    text, reader = _read_csv(file, storage, max_bytes)
+    text = _RowText(lines_of(_open_text(file, storage), max_bytes), file, max_bytes)
+    has_no_quotes: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+    reader = csv.reader(text, strict=True, **(has_no_quotes if file.format == "tsv" else {}))
     try:
         first: list[str] = next(reader, [])
-        if text.has_other_bytes:
-            raise csv.Error("no UTF-8")
+        if text.bad:
+            raise csv.Error(text.bad.detail)
     except csv.Error as error:
         what = f"its first line is no header of a {file.format} file ({error})"
         raise table_fault("E-TAB-FORMAT", file.where, what, _REWRITE) from None
@@ -205,23 +197,12 @@ def _open_csv(file: TableFile, storage: Storage, max_bytes: int) -> OpenTable:
         what = "has no header: its first line is empty"
         raise table_fault("E-TAB-FORMAT", file.where, what, "name its columns there")
     if is_automl_row(first):
-        text, reader = _read_csv(file, storage, max_bytes)  # the first line is a row
-        return OpenTable(AUTOML_COLUMNS, False, _csv_rows(text, reader, file, ()))
+        rows = _csv_rows(text, reader, file, _automl_row, 1)
+        return OpenTable(AUTOML_COLUMNS, False, itertools.chain([(0, 1, _automl_row(first))], rows))
     _refuse_other_separators(first, file.format, file.where)
     columns = _checked_columns(first, file.where)
-    return OpenTable(columns, True, _csv_rows(text, reader, file, columns))
-
-
-def _read_csv(file: TableFile, storage: Storage, max_bytes: int) -> tuple["_RowText", Any]:
-    text = _RowText(lines_of(_open_text(file, storage), max_bytes), file, max_bytes)
-    return text, csv.reader(text, **_dialect(file.format))
-
-
-def _dialect(name_says: str) -> dict[str, Any]:
-    """Return the options of Python's csv module for a format; TSV files have no quotes."""
-    if name_says == "tsv":
-        return {"delimiter": "\t", "quoting": csv.QUOTE_NONE, "strict": True}
-    return {"strict": True}
+    read_cells = functools.partial(_csv_row, columns)
+    return OpenTable(columns, True, _csv_rows(text, reader, file, read_cells))
 
 
 def _checked_columns(names: Sequence[str], where: str) -> tuple[str, ...]:
@@ -244,40 +225,32 @@ def _refuse_other_separators(names: Sequence[str], name_says: str, where: str) -
         raise table_fault("E-TAB-HEADER", where, what, remedy)
 
 
-def _too_large(number: int, line: int, max_bytes: int, what: str = "the row") -> BadRow:
+def _too_large(max_bytes: int, what: str = "the row") -> BadRow:
     detail = f"{what} has more than {max_bytes} bytes; --max_cell_bytes sets the limit"
-    return BadRow(number, line, "E-ROW-TOO-LARGE", detail)
+    return BadRow("E-ROW-TOO-LARGE", detail)
 
 
-def _json_rows(lines: Iterable[bytes | None], max_bytes: int) -> Iterator[Row | BadRow]:
+def _json_rows(lines: Iterable[bytes | None], max_bytes: int) -> Iterator[Row]:
     decode = msgspec.json.Decoder().decode
     for number, line in enumerate(lines):
-        where = number, number + 1
         if line is None:
-            yield _too_large(*where, max_bytes)
-            continue
-        try:
-            value = decode(line)
-        except UnicodeDecodeError as error:
-            yield BadRow(*where, "E-ROW-TEXT", f"no UTF-8 at byte {error.start} of a text")
-        except (msgspec.DecodeError, RecursionError) as error:
-            if line.strip():
-                yield BadRow(*where, "E-ROW-JSON", f"no JSON: {error}")
-        else:
-            yield _json_row(*where, value, line)
+            yield number, number + 1, _too_large(max_bytes)
+        elif line.strip():
+            yield number, number + 1, _json_row(line, decode)
 
 
-def _json_row(number: int, line_number: int, value: Any, line: bytes) -> Row | BadRow:
+def _json_row(line: bytes, decode: Callable[[bytes], Any]) -> dict[str, Cell] | BadRow:
+    try:
+        value = decode(line)
+    except UnicodeDecodeError as error:
+        return BadRow("E-ROW-TEXT", f"no UTF-8 at byte {error.start} of a text")
+    except (msgspec.DecodeError, RecursionError) as error:
+        return BadRow("E-ROW-JSON", f"no JSON: {error}")
     if not isinstance(value, dict):
-        return BadRow(number, line_number, "E-ROW-JSON", f"no object but {type(value).__name__}")
-    if line.count(b":") > len(value) and _count_given_keys(line) > _count_keys(value):
-        return BadRow(number, line_number, "E-ROW-JSON", "a key is there twice")
-    return _flat(number, line_number, value)
-
-
-def _count_given_keys(line: bytes) -> int:
-    """Return how many keys the objects of a JSON text have, those that are there twice included."""
-    return STRING.sub(b"", line).count(b":")
+        return BadRow("E-ROW-JSON", f"no object but {type(value).__name__}")
+    if line.count(b":") > len(value) and STRING.sub(b"", line).count(b":") > _count_keys(value):
+        return BadRow("E-ROW-JSON", "a key is there twice")
+    return _flat(value)
 
 
 def _count_keys(value: Any) -> int:
@@ -286,16 +259,16 @@ def _count_keys(value: Any) -> int:
     return sum(map(_count_keys, value)) if type(value) is list else 0
 
 
-def _flat(number: int, line: int, cells: dict[str, Any]) -> Row | BadRow:
-    """Return a row, the members of its objects as columns `object.member`."""
+def _flat(cells: dict[str, Any]) -> dict[str, Cell] | BadRow:
+    """Return a row's cells, the members of its objects as columns `object.member`."""
     if not any(type(value) is dict for value in cells.values()):
-        return Row(number, line, cells)
+        return cells
     flat: dict[str, Any] = {}
     try:
         _flatten(cells, "", flat, 0)
     except ValueError as error:
-        return BadRow(number, line, "E-ROW-TYPE", str(error))
-    return Row(number, line, flat)
+        return BadRow("E-ROW-TYPE", str(error))
+    return flat
 
 
 def _flatten(cells: dict[str, Any], prefix: str, into: dict[str, Any], depth: int) -> None:
@@ -316,13 +289,13 @@ class _RowText:
     def __init__(self, lines: Iterator[bytes | None], file: TableFile, max_bytes: int) -> None:
         self._lines = lines
         self._file = file
-        self.max_bytes = max_bytes
+        self._max_bytes = max_bytes
         self.begin_row(1)
 
     def begin_row(self, line: int) -> None:
         """Forget what was noted of the row before."""
         self._line, self._row_bytes = line, 0
-        self.has_other_bytes = self.is_too_large = False
+        self.bad: BadRow | None = None
 
     def __iter__(self) -> "_RowText":
         return self
@@ -330,25 +303,29 @@ class _RowText:
     def __next__(self) -> str:
         line = next(self._lines)
         self._row_bytes += len(line or b"")
-        if line is None or self._row_bytes > self.max_bytes:
+        if line is None or self._row_bytes > self._max_bytes:
             if self._file.format != "tsv":  # a quote in it may decide where the row ends
-                what = f"the row of line {self._line} has more than {self.max_bytes} bytes"
+                what = f"the row of line {self._line} has more than {self._max_bytes} bytes"
                 remedy = "close its quotes, or raise --max_cell_bytes"
                 raise table_fault("E-TAB-FORMAT", self._file.where, what, remedy)
-            self.is_too_large = True
+            self.bad = _too_large(self._max_bytes)
             return "\n"
         try:
             return line.decode()
         except UnicodeDecodeError:
-            self.has_other_bytes = True
+            self.bad = BadRow("E-ROW-TEXT", "no UTF-8")
             return line.decode(errors="replace")
 
 
 def _csv_rows(
-    text: _RowText, reader: Any, file: TableFile, columns: tuple[str, ...]
-) -> Iterator[Row | BadRow]:
-    """Yield the rows that are left; without columns they are AutoML Vision's."""
-    for number in itertools.count():
+    text: _RowText,
+    reader: Any,
+    file: TableFile,
+    read_cells: Callable[[list[str]], dict[str, Cell] | BadRow],
+    first_number: int = 0,
+) -> Iterator[Row]:
+    """Yield the rows that are left."""
+    for number in itertools.count(first_number):
         line = reader.line_num + 1
         text.begin_row(line)
         try:
@@ -360,39 +337,33 @@ def _csv_rows(
                 what = f"the quotes that open in line {line} or below it are never closed"
                 remedy = "close them, or double those that belong to a cell"
                 raise table_fault("E-TAB-FORMAT", file.where, what, remedy) from None
-            yield BadRow(number, line, "E-ROW-CSV", str(error))
+            yield number, line, BadRow("E-ROW-CSV", str(error))
             continue
-        if text.is_too_large:
-            yield _too_large(number, line, text.max_bytes)
-        elif text.has_other_bytes:
-            yield BadRow(number, line, "E-ROW-TEXT", "no UTF-8")
+        if text.bad:
+            yield number, line, text.bad
         elif cells:
-            yield _csv_row(number, line, cells, columns)
+            yield number, line, read_cells(cells)
 
 
-def _csv_row(number: int, line: int, cells: list[str], columns: tuple[str, ...]) -> Row | BadRow:
-    if not columns:
-        return _automl_row(number, line, cells)
+def _csv_row(columns: tuple[str, ...], cells: list[str]) -> dict[str, Cell] | BadRow:
     if len(cells) != len(columns):
-        detail = f"{len(cells)} cells, the header has {len(columns)}"
-        return BadRow(number, line, "E-ROW-CSV", detail)
-    pairs = zip(columns, cells, strict=True)
-    return Row(number, line, {name: cell or None for name, cell in pairs})
+        return BadRow("E-ROW-CSV", f"{len(cells)} cells, the header has {len(columns)}")
+    return {name: cell for name, cell in zip(columns, cells, strict=True) if cell}
 
 
-def _automl_row(number: int, line: int, cells: list[str]) -> Row | BadRow:
+def _automl_row(cells: list[str]) -> dict[str, Cell] | BadRow:
     """Return a row of AutoML Vision's table: a set, which may be left out, a URI, and labels."""
     found = [cell.strip() for cell in cells]
     if "://" in found[0]:
         found.insert(0, "")
     if len(found) < 2 or "://" not in found[1]:
-        return BadRow(number, line, "E-ROW-CSV", "neither SET,URI,LABEL… nor URI,LABEL…")
+        return BadRow("E-ROW-CSV", "neither SET,URI,LABEL… nor URI,LABEL…")
     split, uri, *labels = found
     split = split.lower()
     split = "train" if split == "training" else split
     labels = [label for label in labels if label]
     label = labels if len(labels) > 1 else labels[0] if labels else None
-    return Row(number, line, {"split": split or None, "uri": uri, "label": label})
+    return {"split": split or None, "uri": uri, "label": label}
 
 
 def _open_parquet(
@@ -421,14 +392,15 @@ def _parquet_fault(error: Exception, where: str, what: str, remedy: str) -> Exce
     return table_fault("E-TAB-FORMAT", where, f"{what} ({why})", remedy)
 
 
-def _parquet_rows(piece: TablePiece, storage: Storage, max_bytes: int) -> Iterator[Row | BadRow]:
+def _parquet_rows(piece: TablePiece, storage: Storage, max_bytes: int) -> Iterator[Row]:
     number = piece.first_row
     for batch in _batches_of(piece, storage):
         unpacked = _unpacked_bytes(batch)
         rows_at_once = max(1, PIECE_BYTES * batch.num_rows // max(unpacked, 1))
         for start in range(0, batch.num_rows, rows_at_once):
             for cells in _cells_of(batch.slice(start, rows_at_once)):
-                yield _parquet_row(number, cells, max_bytes if unpacked > max_bytes else None)
+                limit = max_bytes if unpacked > max_bytes else None
+                yield number, 0, _parquet_row(cells, limit)
                 number += 1
 
 
@@ -473,14 +445,14 @@ def _unpacked_bytes(batch: Any) -> int:
 
 
 def _parquet_row(
-    number: int, cells: dict[str, Any] | Exception, max_cell_bytes: int | None
-) -> Row | BadRow:
+    cells: dict[str, Any] | Exception, max_cell_bytes: int | None
+) -> dict[str, Cell] | BadRow:
     if isinstance(cells, Exception):
         code = "E-ROW-TEXT" if isinstance(cells, UnicodeDecodeError) else "E-ROW-TYPE"
-        return BadRow(number, 0, code, f"a value that cannot be read: {cells}")
+        return BadRow(code, f"a value that cannot be read: {cells}")
     if max_cell_bytes is not None and max(map(_cell_bytes, cells.values())) > max_cell_bytes:
-        return _too_large(number, 0, max_cell_bytes, "a cell")
-    return _flat(number, 0, {name: _plain(value) for name, value in cells.items()})
+        return _too_large(max_cell_bytes, "a cell")
+    return _flat({name: _plain(value) for name, value in cells.items()})
 
 
 def _cell_bytes(value: Any) -> int:
