@@ -7,11 +7,9 @@ keys. A sample that was rejected then was not written, and is tried again.
 """
 
 import datetime
-import functools
 import hashlib
 import logging
 import re
-import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -35,7 +33,15 @@ from schemas.samples import Sample
 from schemas.splits import splitting_in
 from transforms.output_files import missing_shards
 from transforms.shard_index import index_from_parquet
-from transforms.sources.elements import Batch, BatchByKey, GroupBatches, is_in_process, num_groups
+from transforms.sources.elements import (
+    Batch,
+    BatchByName,
+    GroupBatches,
+    Partition,
+    is_in_process,
+    num_partitions,
+    partition_of,
+)
 from transforms.sources.list_blobs import PinTally
 from transforms.sources.read_samples import RejectedOutput, SplitSource
 from transforms.storage import (
@@ -57,9 +63,6 @@ _BY_NAME = f"give {_FLAG} the data sets by their names"
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _OPTIONS_OF_KEYS = ("key_column", "keys")
 _READERS = 16
-_PARTITIONS = 4096  # of the join, on a cluster: each is held in memory
-
-_Partition = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -529,7 +532,7 @@ class LeaveOutEarlier(beam.PTransform):
         if not self.earlier:
             return NewSamples(samples, self.rejected, self.files)
         pipeline = samples.pipeline
-        count = num_groups(pipeline, _PARTITIONS)
+        count = num_partitions(pipeline)
         indexes = (
             pipeline
             | "Sets" >> beam.Create(self.earlier, reshuffle=False)
@@ -537,10 +540,11 @@ class LeaveOutEarlier(beam.PTransform):
         )
         if not is_in_process(pipeline):
             indexes |= "Spread" >> beam.Reshuffle()
+        by_key = BatchByName(_name_of, _batch_of, tuple[Partition, _JoinBatch])
         left = (
             (
-                samples | "BatchSamples" >> _batches(count),
-                self.rejected | "BatchRejected" >> _batches(count),
+                samples | "BatchSamples" >> by_key,
+                self.rejected | "BatchRejected" >> by_key,
                 indexes | "ReadWritten" >> beam.FlatMap(_read_batches, self.access, count),
             )
             | "JoinOnKey" >> GroupBatches(_JoinBatch, self.spool)
@@ -558,11 +562,6 @@ def _list_indexes(
     return list_indexes(manifest_of(earlier, access), earlier.uri, splits)
 
 
-def _batches(count: int) -> beam.ParDo:
-    batch = beam.ParDo(BatchByKey(functools.partial(_partitions, count=count), _batch_of, count))
-    return batch.with_output_types(tuple[_Partition, _JoinBatch])
-
-
 def _batch_of(items: list) -> _JoinBatch:
     """Return a batch of samples, or of rejects."""
     if isinstance(items[0], Sample):
@@ -570,30 +569,26 @@ def _batch_of(items: list) -> _JoinBatch:
     return _JoinBatch(rejected=items)
 
 
-def _partitions(items: Iterable[Sample | Rejected], count: int) -> list[_Partition]:
+def _name_of(item: Sample | Rejected) -> tuple[str, str]:
     # An annotation without a sample has no key: its id spreads it.
-    return [(item.split, _number(item.key or str(item.annotation_ids), count)) for item in items]
-
-
-def _number(key: str, count: int) -> int:
-    return zlib.crc32(key.encode()) % count
+    return item.split, item.key or str(item.annotation_ids)
 
 
 def _read_batches(
     index: EarlierIndex, access: Access, count: int
-) -> Iterator[tuple[_Partition, _JoinBatch]]:
-    parts: dict[int, dict[str, str]] = {}
+) -> Iterator[tuple[Partition, _JoinBatch]]:
+    parts: dict[Partition, dict[str, str]] = {}
     for key, source in read_written(index, access).items():
-        parts.setdefault(_number(key, count), {})[key] = source
-    for number, sources in parts.items():
-        yield (index.split, number), _JoinBatch(sources=sources)
+        parts.setdefault(partition_of(index.split, key, count), {})[key] = source
+    for partition, sources in parts.items():
+        yield partition, _JoinBatch(sources=sources)
 
 
 class _LeaveOut(beam.DoFn):
     """Passes on the new samples of a partition."""
 
     def process(
-        self, element: tuple[_Partition, Iterable[_JoinBatch]]
+        self, element: tuple[Partition, Iterable[_JoinBatch]]
     ) -> Iterator[Sample | RejectedOutput | _TallyOutput]:
         (split, _), batches = element
         samples: list[Sample] = []

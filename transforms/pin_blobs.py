@@ -1,8 +1,8 @@
 """Join samples with what their roots hold: each is pinned to the bytes that the listing saw."""
 
 import functools
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import operator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -11,7 +11,7 @@ import msgspec
 
 from schemas.faults import NO_REJECTS, RejectBudget, Rejected, fault_line
 from schemas.samples import Sample, is_panoptic_root
-from transforms.sources.elements import Batch, BatchByKey, GroupBatches, num_groups
+from transforms.sources.elements import Batch, BatchByName, GroupBatches, Partition
 from transforms.sources.list_blobs import (
     BlobName,
     PinTally,
@@ -27,10 +27,8 @@ from transforms.storage.run_spool import RunSpool
 PHOTO, PANOPTIC = 0, 1
 """Places of a sample's blobs; a panoptic image is the second one."""
 
-_PARTITIONS = 16_384  # of the join, on a cluster: each is held in memory
 _NO_ROOT = ""  # root of samples that have no blob at a place
 
-_Partition = tuple[str, int]
 _TallyOutput = beam.pvalue.TaggedOutput[Literal["tallies"], tuple[str, PinTally]]
 
 
@@ -39,6 +37,9 @@ class _JoinBatch(Batch, frozen=True, array_like=True):
 
     samples: list[Sample] = msgspec.field(default_factory=list)
     entries: list[Entry] = msgspec.field(default_factory=list)
+
+
+_KeyedBatch = tuple[Partition, _JoinBatch]
 
 
 class PinnedSamples(NamedTuple):
@@ -124,16 +125,16 @@ class PinBlobs(beam.PTransform):
         )
 
     def _pin_place(self, samples: beam.PCollection[Sample], place: int) -> PinnedSamples:
-        count = num_groups(samples.pipeline, _PARTITIONS)
         listing = self.listing
         if self.panoptic:
             listing |= f"OfPlace{place}" >> beam.Filter(_is_at, place)
-        of_sample = functools.partial(_partitions_of_samples, place=place, count=count)
-        of_entry = functools.partial(_partitions_of_entries, count=count)
+        name_of = functools.partial(_name_of, place=place)
+        by_name = BatchByName(name_of, _samples_batch, _KeyedBatch)
+        listed_by_name = BatchByName(operator.itemgetter(0), _entries_batch, _KeyedBatch)
         pinned = (
             (
-                samples | f"BatchSamples{place}" >> _batches(of_sample, _samples_batch, count),
-                listing | f"BatchEntries{place}" >> _batches(of_entry, _entries_batch, count),
+                samples | f"BatchSamples{place}" >> by_name,
+                listing | f"BatchEntries{place}" >> listed_by_name,
             )
             | f"JoinOnName{place}" >> GroupBatches(_JoinBatch, self.spool)
             | f"Pin{place}"
@@ -147,23 +148,10 @@ def _is_at(listed: tuple[BlobName, Entry], place: int) -> bool:
     return is_panoptic_root(root) == (place == PANOPTIC)
 
 
-def _batches(keys_of: Callable, to_batch: Callable[[list], _JoinBatch], count: int) -> beam.ParDo:
-    batch = beam.ParDo(BatchByKey(keys_of, to_batch, count))
-    return batch.with_output_types(tuple[_Partition, _JoinBatch])
-
-
-def _partitions_of_samples(samples: list[Sample], place: int, count: int) -> list[_Partition]:
-    names = [
-        (sample.blobs[place].root, sample.blobs[place].name)
-        if place < len(sample.blobs)
-        else (_NO_ROOT, sample.key)
-        for sample in samples
-    ]
-    return [(root, zlib.crc32(name.encode()) % count) for root, name in names]
-
-
-def _partitions_of_entries(listed: list[tuple[BlobName, Entry]], count: int) -> list[_Partition]:
-    return [(root, zlib.crc32(name.encode()) % count) for (root, name), _ in listed]
+def _name_of(sample: Sample, place: int) -> BlobName:
+    if place >= len(sample.blobs):
+        return _NO_ROOT, sample.key
+    return sample.blobs[place].root, sample.blobs[place].name
 
 
 def _samples_batch(samples: list[Sample]) -> _JoinBatch:
@@ -181,7 +169,7 @@ class _Pin(beam.DoFn):
         self._place = place
 
     def process(
-        self, element: tuple[_Partition, Iterable[_JoinBatch]]
+        self, element: tuple[Partition, Iterable[_JoinBatch]]
     ) -> Iterator[Sample | RejectedOutput | _TallyOutput]:
         (root, _), batches = element
         samples: list[Sample] = []

@@ -264,8 +264,8 @@ class PlanShards(beam.PTransform):
             record_bytes=self.record_bytes,
             num_buckets=buckets,
         )
-        batch = beam.ParDo(MakeBatches(to_batches, buckets))
-        in_buckets = samples | "FindBuckets" >> batch.with_output_types(tuple[Bucket, BucketBatch])
+        batch = MakeBatches(to_batches, tuple[Bucket, BucketBatch], buckets)
+        in_buckets = samples | "FindBuckets" >> batch
         counted = (
             in_buckets
             | "TakeTallies" >> beam.MapTuple(_take_tally)

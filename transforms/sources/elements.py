@@ -19,7 +19,6 @@ from apache_beam import coders
 from apache_beam.coders import coder_impl
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-from apache_beam.transforms.window import GlobalWindows
 
 from transforms.storage.run_spool import RunSpool, close_spool
 
@@ -41,6 +40,10 @@ _HELD_PER_GROUP = 32  # more values at once leave the processor's caches
 _MAX_HELD = 65_536  # some 100 MB of samples, on a cluster alone
 _MAX_PAYLOAD_BYTES = 64 * 2**20
 _GROUPS_IN_PROCESS = 128
+_PARTITIONS = 16_384  # of a join, on a cluster
+
+Partition = tuple[str, int]
+"""A part of a join: a scope of names, and a number in it."""
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):
@@ -141,61 +144,84 @@ def num_groups(pipeline: beam.Pipeline, on_a_cluster: int) -> int:
     return _GROUPS_IN_PROCESS if is_in_process(pipeline) else on_a_cluster
 
 
-class MakeBatches(beam.DoFn):
-    """Value -> (key, batch). A batch holds values of one bundle, and its size is arbitrary.
+@dataclass(eq=False)
+class MakeBatches(beam.PTransform):
+    """Values -> (key, batch). A batch holds values of one bundle, and its size is arbitrary.
 
     A bounded number of values is held, and of bytes of payloads. Results must not depend on how
     values fall into batches.
+
+    Attributes:
+        to_batches: makes a batch a key.
+        output: type of key and batch.
+        groups: number of keys.
     """
 
-    def __init__(
-        self, to_batches: Callable[[list], Iterable[tuple[Hashable, Any]]], groups: int
-    ) -> None:
-        """Take a function that makes a batch a key, and the number of keys."""
-        self._to_batches = to_batches
-        self._max_held = min(_HELD_PER_GROUP * groups, _MAX_HELD)
+    to_batches: Callable[[list], Iterable[tuple[Hashable, Any]]]
+    output: Any
+    groups: int
 
-    def start_bundle(self) -> None:
-        """Begin with no values."""
-        self._held: list = []
-        self._payload_bytes = 0
-
-    def process(self, value: Any) -> Iterable[tuple[Hashable, Any]]:
-        """Hold a value back; release all once they are many."""
-        self._held.append(value)
-        self._payload_bytes += len(getattr(value, "payload", b""))
-        is_full = len(self._held) >= self._max_held or self._payload_bytes >= _MAX_PAYLOAD_BYTES
-        return self._release() if is_full else ()
-
-    def finish_bundle(self) -> Iterator:
-        """Release all values."""
-        yield from map(GlobalWindows.windowed_value_at_end_of_window, self._release())
-
-    def _release(self) -> Iterator[tuple[Hashable, Any]]:
-        held, self._held, self._payload_bytes = self._held, [], 0
-        yield from self._to_batches(held)
+    def expand(self, values: beam.PCollection) -> beam.PCollection:
+        """Hold values, and make batches once they are many."""
+        most = min(_HELD_PER_GROUP * self.groups, _MAX_HELD)
+        size_of = functools.partial(_held_bytes, share=_MAX_PAYLOAD_BYTES // most)
+        make = beam.FlatMap(self.to_batches).with_output_types(self.output)
+        return values | "Hold" >> hold(_MAX_PAYLOAD_BYTES, size_of) | "Make" >> make
 
 
-class BatchByKey(MakeBatches):
-    """Value -> (key, batch), where a batch is made of its values alone."""
-
-    def __init__(
-        self,
-        keys_of: Callable[[list], Iterable[Hashable]],
-        to_batch: Callable[[list], Any],
-        groups: int,
-    ) -> None:
-        """Take functions that give values' keys and make a batch, and the number of keys."""
-        super().__init__(functools.partial(_by_key, keys_of=keys_of, to_batch=to_batch), groups)
+def hold(max_bytes: int, size_of: Callable[[Any], int]) -> beam.PTransform:
+    """Return the step from values to lists of a bundle's values, of a bounded size."""
+    # As the least size is the largest too, Beam does not adapt it by the clock.
+    return beam.BatchElements(max_bytes, max_bytes, element_size_fn=size_of, record_metrics=False)
 
 
-def _by_key(
-    values: list, keys_of: Callable[[list], Iterable[Hashable]], to_batch: Callable[[list], Any]
-) -> Iterator[tuple[Hashable, Any]]:
-    by_key: dict[Hashable, list] = {}
-    for key, value in zip(keys_of(values), values, strict=True):
-        by_key.setdefault(key, []).append(value)
-    return ((key, to_batch(of_key)) for key, of_key in by_key.items())
+def _held_bytes(value: Any, share: int) -> int:
+    return share + len(getattr(value, "payload", b""))
+
+
+@dataclass(eq=False)
+class BatchByName(beam.PTransform):
+    """Values -> (partition, batch of its values), to be joined with others by their names.
+
+    Attributes:
+        name_of: gives a value's name, and its scope: names of other scopes do not meet.
+        to_batch: makes a batch of values.
+        output: type of partition and batch.
+    """
+
+    name_of: Callable[[Any], tuple[str, str]]
+    to_batch: Callable[[list], Any]
+    output: Any
+
+    def expand(self, values: beam.PCollection) -> beam.PCollection:
+        """Divide names into partitions."""
+        count = num_partitions(values.pipeline)
+        to_batches = functools.partial(
+            _by_partition, name_of=self.name_of, to_batch=self.to_batch, count=count
+        )
+        return values | MakeBatches(to_batches, self.output, count)
+
+
+def num_partitions(pipeline: beam.Pipeline) -> int:
+    """Return how many partitions a join has; a worker holds one in memory."""
+    return num_groups(pipeline, _PARTITIONS)
+
+
+def partition_of(scope: str, name: str, count: int) -> Partition:
+    """Return the partition, one of `count` in its scope, that a name falls into."""
+    return scope, zlib.crc32(name.encode()) % count
+
+
+def _by_partition(
+    values: list,
+    name_of: Callable[[Any], tuple[str, str]],
+    to_batch: Callable[[list], Any],
+    count: int,
+) -> Iterator[tuple[Partition, Any]]:
+    parts: dict[Partition, list] = {}
+    for value in values:
+        parts.setdefault(partition_of(*name_of(value), count), []).append(value)
+    return ((part, to_batch(inside)) for part, inside in parts.items())
 
 
 @dataclass(eq=False)

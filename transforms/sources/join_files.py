@@ -1,21 +1,16 @@
 """Join the files of two roots by name: the two images of a pair, an image and its annotations."""
 
-import functools
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import apache_beam as beam
 import msgspec
 
-from transforms.sources.elements import BatchByKey, GroupBatches, num_groups
+from transforms.sources.elements import BatchByName, GroupBatches, Partition
 from transforms.sources.list_blobs import ListedFile
 from transforms.storage.run_spool import RunSpool
 
 OTHER_SIDE = 2
-_PARTITIONS = 16_384  # of the join, on a cluster: each is held in memory
-
-_Partition = tuple[str, int]
 
 
 class NamedFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -84,19 +79,15 @@ class JoinFiles(beam.PTransform):
 
     def expand(self, files: beam.PCollection[NamedFile]) -> beam.PCollection[JoinedFiles]:
         """Join on the name."""
-        count = num_groups(files.pipeline, _PARTITIONS)
-        batch = beam.ParDo(
-            BatchByKey(functools.partial(_partitions_of, count=count), _Batch, count)
-        )
-        batches = files | "BatchFiles" >> batch.with_output_types(tuple[_Partition, _Batch])
+        batches = files | "BatchFiles" >> BatchByName(_name_of, _Batch, tuple[Partition, _Batch])
         together = (batches,) | "JoinOnName" >> GroupBatches(_Batch, self.spool)
         return together | "Join" >> beam.FlatMap(_join)
 
 
-def _partitions_of(files: list[NamedFile], count: int) -> list[_Partition]:
-    return [(named.source, zlib.crc32(named.name.encode()) % count) for named in files]
+def _name_of(named: NamedFile) -> tuple[str, str]:
+    return named.source, named.name
 
 
-def _join(grouped: tuple[_Partition, Iterable[_Batch]]) -> list[JoinedFiles]:
+def _join(grouped: tuple[Partition, Iterable[_Batch]]) -> list[JoinedFiles]:
     (source, _), batches = grouped
     return join_files(source, [named for batch in batches for named in batch.files])
