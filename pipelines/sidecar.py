@@ -2,7 +2,7 @@
 
 import argparse
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,14 +31,16 @@ from transforms.sources.join_files import JoinFiles, NamedFile
 from transforms.sources.list_blobs import ListFiles
 from transforms.sources.read_samples import SourceSamples
 from transforms.sources.read_sidecar import (
-    NameByField,
-    ReadSideFiles,
+    ReadTexts,
+    SideFault,
     SideNames,
-    SideObjects,
     SideReader,
-    SideValues,
+    SideSample,
     annotations_root,
     divide_glob,
+    name_by_field,
+    read_objects,
+    read_values,
 )
 
 AUTO, FLAT = "auto", "flat"
@@ -94,13 +96,6 @@ class SidecarConfig(DataSetConfig):
         return {**self.images, **self.annotation_roots}
 
     @property
-    def contents(self) -> SideObjects | SideValues:
-        """What samples carry of JSON files: the values that the layout has types of, or objects."""
-        if isinstance(self.layout, TableLayout):
-            return SideValues(self.layout.types)
-        return SideObjects(self.format, self.layout.reads_segmentations)
-
-    @property
     def globs(self) -> dict[str, str]:
         """Which names are JSON files, per split."""
         return {split: divide_glob(uri)[1] for split, uri in self.annotations.items()}
@@ -112,17 +107,13 @@ class SidecarConfig(DataSetConfig):
             self.listed_roots, self.access, self.in_order, names.reads
         )
         files = listed.files | "NameFiles" >> beam.FlatMap(names).with_output_types(NamedFile)
-        if self.join_by:
-            by_field = NameByField(self.join_by, self.annotation_roots, self.access)
-            files |= "NameByField" >> by_field
-        spool = spool_for(root, self.access.spool_dir)
-        texts = (
-            files
-            | "JoinFiles" >> JoinFiles(spool)
-            | "ReadSideFiles" >> ReadSideFiles(self.annotation_roots, self.access)
-        )
-        reader = SideReader(self.splitting, self.contents, self.allow_unannotated, self.join_by)
-        read = texts | "ReadSidecar" >> self.read_samples(reader)
+        texts = ReadTexts(self.annotation_roots, self.access)
+        if self.join_by:  # read for it, and again once joined: nothing but names is held
+            name = beam.Map(name_by_field, self.join_by).with_output_types(NamedFile)
+            files = files | "ReadNames" >> texts | "NameByField" >> name
+        joined = files | "JoinFiles" >> JoinFiles(spool_for(root, self.access.spool_dir))
+        reader = SideReader(self.splitting, self._read, self.allow_unannotated, self.join_by)
+        read = joined | "ReadTexts" >> texts | "ReadSidecar" >> self.read_samples(reader)
         return read._replace(tallies=listed.tallies)
 
     def options(self) -> dict[str, str]:
@@ -133,6 +124,13 @@ class SidecarConfig(DataSetConfig):
             "join_by": self.join_by,
             "unannotated": "keep" if self.allow_unannotated else "reject",
         }
+
+    @property
+    def _read(self) -> Callable[[bytes | None], SideSample | SideFault]:
+        if isinstance(self.layout, TableLayout):
+            return functools.partial(read_values, types=self.layout.types)
+        segmentations = self.layout.reads_segmentations
+        return functools.partial(read_objects, format=self.format, segmentations=segmentations)
 
     @property
     def _format_name(self) -> str:

@@ -24,12 +24,11 @@ from schemas.features import Kind
 from schemas.fields import BadAnnotation, ObjectFields, Segmentation
 from tests.side_folders import labelme, sa1b, shape
 from transforms.sources.read_sidecar import (
-    SideFault,
-    SideObjects,
     SideSample,
-    SideValues,
     divide_glob,
     named_image,
+    read_objects,
+    read_values,
 )
 
 TRIANGLE = [1.0, 2.0, 9.0, 2.0, 9.0, 8.0]
@@ -175,17 +174,17 @@ CONTENT = (
 @given(CONTENT.map(as_bytes) | st.binary(max_size=40))
 def test_any_bytes_are_objects_or_a_fault(data: bytes) -> None:
     for segmentations in (False, True):
-        opened = SideObjects(segmentations=segmentations).open(data)
-        if isinstance(opened, SideFault):
-            assert opened.code == "E-ANN-FILE"
+        opened = read_objects(data, segmentations=segmentations)
+        if isinstance(opened, tuple):
+            assert opened[0] == "E-ANN-FILE"
             continue
         listed = len(opened.annotation_ids) + len(opened.bad)
         assert all(FAULTS[bad.code].scope is Scope.ANNOTATION for bad in opened.bad)
-        bare = SideObjects().open(data)
+        bare = read_objects(data)
         assert isinstance(bare, SideSample)
         assert listed == len(bare.annotation_ids) + len(bare.bad)
-    values = SideValues({"shapes": ColumnType(Kind.FLOAT), "image.id": ColumnType(Kind.INT64)})
-    assert isinstance(values.open(data), (SideSample, SideFault))
+    types = {"shapes": ColumnType(Kind.FLOAT), "image.id": ColumnType(Kind.INT64)}
+    assert isinstance(read_values(data, types), (SideSample, tuple))
 
 
 @pytest.mark.parametrize(

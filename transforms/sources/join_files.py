@@ -29,6 +29,11 @@ class NamedFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
     side: int
     file: ListedFile
 
+    @property
+    def second(self) -> list[ListedFile]:
+        """The file where it is of the second root, as `JoinedFiles` has it."""
+        return [self.file] if self.side == 1 else []
+
 
 class JoinedFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """All files of a name, as a rule one a side; at least one in all.
@@ -39,7 +44,6 @@ class JoinedFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
         first: of the first root, by name.
         second: of the second root, by name.
         others: of neither kind, which have no partner, by name.
-        texts: bytes of each of `second`, once they are read; empty for one that cannot be read.
     """
 
     source: str
@@ -47,7 +51,6 @@ class JoinedFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
     first: list[ListedFile] = []
     second: list[ListedFile] = []
     others: list[ListedFile] = []
-    texts: list[bytes] = []
 
 
 class _Batch(msgspec.Struct, frozen=True, array_like=True):

@@ -9,7 +9,7 @@ from schemas.fields import ClassFields
 from schemas.samples import Blob, Sample, pack
 from schemas.splits import Splitting
 from transforms.sources.list_blobs import HIDDEN, ListedFile, is_folder, pin_sample, why_skipped
-from transforms.sources.read_samples import Item, SplitSource
+from transforms.sources.read_samples import Item, SplitSource, note_skipped
 
 STAGE = "read_folder"
 FOLDER = "folder"
@@ -39,8 +39,7 @@ class FolderReader:
         if is_folder(file.entry) and why != HIDDEN:
             yield self._rejected(file, f"a {file.entry.kind}: its files cannot be listed")
         elif why:
-            split = self.splitting.split_of_other(file.root, name)
-            yield SplitSource(split, listed=1, skipped={why: 1})
+            yield note_skipped(self.splitting, file.root, name)
         elif not slash:
             yield self._rejected(file, "not in a folder that names its class")
         else:

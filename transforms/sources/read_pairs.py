@@ -10,7 +10,7 @@ from schemas.splits import Splitting
 from transforms.sources.join_files import OTHER_SIDE, JoinedFiles, NamedFile
 from transforms.sources.list_blobs import ListedFile, is_folder, pin_sample, why_skipped
 from transforms.sources.read_folder import FOLDER
-from transforms.sources.read_samples import Item, SplitSource
+from transforms.sources.read_samples import Item, note_skipped
 
 STAGE = "read_pairs"
 LOW, HIGH = "low", "high"
@@ -74,9 +74,7 @@ class PairReader:
         like an image is counted, and left out.
         """
         for file in joined.others:
-            name = file.entry.name
-            split = self.splitting.split_of_other(joined.source, name)
-            yield SplitSource(split, listed=1, skipped={why_skipped(name): 1})
+            yield note_skipped(self.splitting, joined.source, file.entry.name)
         low, high = joined.first, joined.second
         if len(low) == len(high) == 1:
             yield self._pinned(joined.source, low[0], high[0])

@@ -17,7 +17,7 @@ from schemas.labels import License, unite_labels
 from schemas.manifest import Label, SourceFile, from_json
 from schemas.samples import Sample
 from schemas.splits import Splitting
-from transforms.sources.list_blobs import BlobName, PinTally
+from transforms.sources.list_blobs import BlobName, PinTally, why_skipped
 from transforms.storage import DEFAULT_ACCESS, Access, Entry, find_uri, read_uri
 
 RejectedOutput = beam.pvalue.TaggedOutput[Literal["rejected"], Rejected]
@@ -121,6 +121,12 @@ class SourceSamples(NamedTuple):
     files: beam.PCollection[SplitSource]
     listing: beam.PCollection[tuple[BlobName, Entry]] | None = None
     tallies: beam.PCollection[tuple[str, PinTally]] | None = None
+
+
+def note_skipped(splitting: Splitting, source: str, name: str) -> SplitSource:
+    """Return the note of a listed file that cannot be meant as an image."""
+    split = splitting.split_of_other(source, name)
+    return SplitSource(split, listed=1, skipped={why_skipped(name): 1})
 
 
 class SplitCounter:
