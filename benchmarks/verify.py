@@ -72,7 +72,7 @@ def make_shard(folder: Path, number: int, records: int) -> tuple[ShardEntry, lis
 def rules_for(root: Path, deep: bool) -> ShardRules:
     """Return what the shards are to be like."""
     examples = ExampleRules(DETECTION, frozenset(range(1, OBJECTS + 1)))
-    return ShardRules(str(root), examples, {"train": Order.INPUT}, 0, True, deep, frozenset())
+    return ShardRules(str(root), "", examples, {"train": Order.INPUT}, 0, True, deep, frozenset())
 
 
 def verify_one(

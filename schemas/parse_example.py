@@ -11,7 +11,7 @@ fields is dropped as a whole; no known writer makes such entries.
 Source of the format: tensorflow/core/example/{example,feature}.proto.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -54,6 +54,12 @@ class Sequences(NamedTuple):
 
     context: dict[str, Values]
     feature_lists: dict[str, list[Values]]
+
+    def byte_values(self) -> Iterator[tuple[str, list[bytes]]]:
+        """Yield the key and the bytes of each feature, those of all steps in one list."""
+        features = [(key, [values]) for key, values in self.context.items()]
+        for key, steps in (*features, *self.feature_lists.items()):
+            yield key, [v for values in steps if values.kind is Kind.BYTES for v in values.values]
 
 
 def parse_example(data: bytes) -> dict[str, Values]:

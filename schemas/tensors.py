@@ -164,6 +164,32 @@ def tensor_shape(data: bytes) -> tuple[int, ...] | None:
     return None if found is None else found[1]
 
 
+def tensor_values(tensor: Tensor, count: int = -1) -> "numpy.ndarray":
+    """Return a tensor's first values, or all of them; those of bfloat16 as float32.
+
+    >>> tensor_values(Tensor("bfloat16", (2,), bytes.fromhex("803f0040"))).tolist()
+    [1.0, 2.0]
+    """
+    import numpy
+
+    if tensor.dtype != BFLOAT16:
+        return numpy.frombuffer(tensor.content, numpy.dtype(tensor.dtype).newbyteorder("<"), count)
+    return (numpy.frombuffer(tensor.content, "<u2", count).astype("<u4") << 16).view("<f4")
+
+
+def is_picture(tensor: Tensor) -> bool:
+    """Return whether a tensor can be shown: height x width, and 1 to 4 channels if any.
+
+    >>> is_picture(Tensor("uint8", (2, 3, 3), b"")), is_picture(Tensor("uint8", (2, 3, 5), b""))
+    (True, False)
+    """
+    sides, channels = tensor.shape[:2], tensor.shape[2:]
+    is_numeric = tensor.dtype != "bool"
+    return (
+        is_numeric and len(sides) == 2 and all(sides) and channels in ((), (1,), (2,), (3,), (4,))
+    )
+
+
 def parse_npy_header(data: bytes, dtype: str | None = None) -> NpyHeader:
     """Return the header of a `.npy` file.
 

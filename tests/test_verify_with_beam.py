@@ -18,7 +18,7 @@ from tests.test_verify_data_set import (
     whole,
 )
 from tests.test_verify_files import example, write
-from transforms.verify import Around, Report, Task, gather
+from transforms.verify import Around, Report, gather
 
 __all__ = ["whole"]
 PRISM = PROJECT / ".tools" / "prism"
@@ -96,7 +96,7 @@ def test_sources_and_several_paths_in_one_job(
 def test_lost_reports_are_an_error() -> None:
     around = Around(VerifyConfig(("a",)), Report(), [], tasks=2)
     with pytest.raises(RuntimeError, match="the sum of reports does not hold: 1 of 2"):
-        gather(around, [(Task(0, uri="a"), Report(files=1))])
+        gather(around, [("a", Report(files=1))])
 
 
 USAGE = {

@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 from schemas.fields import ImageInfo
-from schemas.tensors import BFLOAT16, Tensor, read_tensor
+from schemas.tensors import Tensor, is_picture, read_tensor, tensor_values
 from transforms.images.check_images import check_image, decoding
 from transforms.images.decode_images import decode_image, over_white, upper_bits
 from transforms.images.findings import (
@@ -36,8 +36,6 @@ MAX_PIXELS = 1 << 26
 _LARGE_PIXELS = 1 << 24
 _large = threading.Lock()  # one large picture is decoded at a time: 64 Mpx take up to 0.5 GB
 _QUALITIES = (75, 55, 35)
-_CHANNELS = (1, 2, 3, 4)
-_MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 
 
 class Small(NamedTuple):
@@ -87,22 +85,9 @@ def small_tensor(tensor: Tensor) -> Small:
     require_size(width, height, MAX_PIXELS)
     from PIL import Image
 
-    levels = _levels(_values(tensor), tensor.dtype)
-    planes = levels.reshape(height, width, -1)
-    plain = planes[:, :, 0] if planes.shape[2] == 1 else planes
-    image = Image.fromarray(plain, _MODES[planes.shape[2]])
+    planes = _levels(tensor_values(tensor), tensor.dtype).reshape(height, width, -1)
+    image = Image.fromarray(planes[:, :, 0] if planes.shape[2] == 1 else planes)
     return Small(_scaled(over_white(image), small_size((width, height))), (width, height))
-
-
-def is_picture(tensor: Tensor) -> bool:
-    """Return whether a tensor can be shown: height x width, and 1 to 4 channels if any.
-
-    >>> is_picture(Tensor("uint8", (2, 3, 3), b"")), is_picture(Tensor("uint8", (2, 3, 5), b""))
-    (True, False)
-    """
-    sides, channels = tensor.shape[:2], tensor.shape[2:] or (1,)
-    is_numeric = tensor.dtype != "bool" and "complex" not in tensor.dtype
-    return is_numeric and len(sides) == 2 and all(sides) and channels in {(n,) for n in _CHANNELS}
 
 
 def small_size(size_px: tuple[int, int]) -> tuple[int, int]:
@@ -147,15 +132,6 @@ def _scaled(image: "Image.Image", size_px: tuple[int, int]) -> "Image.Image":
     if width <= 1 and height <= 1:  # a JPEG decoded to a half is rounded up
         return image
     return image.resize(size_px, Image.Resampling.BOX, reducing_gap=2.0)
-
-
-def _values(tensor: Tensor) -> "NDArray":
-    import numpy as np
-
-    if tensor.dtype == BFLOAT16:  # the upper half of a float32
-        bits = np.frombuffer(tensor.content, "<u2").astype(np.uint32) << 16
-        return bits.view(np.float32)
-    return np.frombuffer(tensor.content, np.dtype(tensor.dtype).newbyteorder("<"))
 
 
 def _levels(values: "NDArray", dtype: str) -> "NDArray[np.uint8]":

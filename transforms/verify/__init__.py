@@ -14,11 +14,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from schemas.example_rules import ExampleRules, FeatureFacts, InferredSchema, Place, conflicts
+from schemas.example_rules import ExampleRules, InferredSchema, Place, conflicts
 from schemas.faults import at_record, counted, fault_line
-from schemas.features import Kind
 from schemas.manifest import MANIFEST_NAME, PLAN_NAME, ShardEntry
-from schemas.parse_example import Values, parse_record
+from schemas.parse_example import parse_record
 from schemas.samples import Order
 from schemas.shards import RECEIPTS_DIR
 from transforms.gate import usable_cores
@@ -35,7 +34,7 @@ from transforms.storage import (
     open_storage,
     split_uri,
 )
-from transforms.walk_frames import BadFrame, Record, open_records, walk_frames
+from transforms.walk_frames import BadFrame, open_records, walk_frames
 
 RESTORE = "restore it from a copy, or delete it and manifest.json and run the command again"
 SUFFIXES = (".tfrec", ".tfrecord", ".tfrecords")
@@ -137,18 +136,22 @@ class ShardTask(msgspec.Struct, frozen=True):
     """A shard to verify.
 
     Attributes:
+        data_set: number of its data set.
         entry: the shard's entry in the manifest.
         stem: name of its receipt, without folder and suffix.
         index: names of its index, Parquet and text.
-        plan: digest of the plan, hex.
         file: its entry in the listing; None if it is missing.
     """
 
+    data_set: int
     entry: ShardEntry
     stem: str
     index: tuple[str, str]
-    plan: str
     file: Entry | None
+
+
+Task = ShardTask | str
+"""A shard, or the path or URI of a file."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,7 @@ class ShardRules:
 
     Attributes:
         root: path or URI of the data set.
+        plan: digest of the plan, hex.
         examples: rules for every record.
         orders: order of each split.
         seed: seed of the shuffle.
@@ -167,6 +171,7 @@ class ShardRules:
     """
 
     root: str
+    plan: str
     examples: ExampleRules
     orders: dict[str, Order]
     seed: int
@@ -174,22 +179,6 @@ class ShardRules:
     hashes: bool
     converted: frozenset[str]
     has_sums: bool = True
-
-
-class Task(msgspec.Struct, frozen=True, array_like=True):
-    """One thing to verify.
-
-    Attributes:
-        number: its place among all tasks.
-        data_set: number of the shard's data set; -1 for a file.
-        shard: the shard; None for a file.
-        uri: path or URI of the file; empty for a shard.
-    """
-
-    number: int
-    data_set: int = -1
-    shard: ShardTask | None = None
-    uri: str = ""
 
 
 class Around(NamedTuple):
@@ -252,10 +241,10 @@ def look_around(config: VerifyConfig) -> tuple[Around, list[Task]]:
     for number, root in enumerate(roots):
         from transforms.verify.data_set import verify_around  # pyarrow takes 0.2 s
 
-        rules, shards = verify_around(root, config.access, report, deep=config.deep)
+        rules, shards = verify_around(number, root, report, config)
         all_rules.append(rules)
-        tasks += (Task(place, number, shard) for place, shard in enumerate(shards, len(tasks)))
-    tasks += (Task(place, uri=uri) for place, uri in enumerate(files, len(tasks)))
+        tasks += shards
+    tasks += files
     return Around(config, report, all_rules, len(tasks)), tasks
 
 
@@ -315,13 +304,13 @@ def execute(task: Task, around: Around) -> Report:
         RuntimeError: if a store fails.
     """
     config = around.config
-    if task.shard is None:
-        return verify_file(task.uri, config.access, deep=config.deep)
+    if isinstance(task, str):
+        return verify_file(task, config.access, deep=config.deep)
     from transforms.verify.shard import verify_shard
 
     rules = around.rules[task.data_set]
     assert rules is not None  # else there would be no task
-    return verify_shard(task.shard, rules, config)
+    return verify_shard(task, rules, config)
 
 
 def gather(around: Around, reports: Sequence[tuple[Task, Report]]) -> Report:
@@ -339,16 +328,15 @@ def gather(around: Around, reports: Sequence[tuple[Task, Report]]) -> Report:
     total, last = Report(), dict[tuple[int, str], OrderKey]()
     total.add(around.report)
     for task, report in reports:
-        rules = around.rules[task.data_set] if task.shard else None
-        if task.shard and rules and report.ends:
-            entry, (first, end) = task.shard.entry, report.ends
-            before = last.get((task.data_set, entry.split))
-            if before is not None and before >= first:
-                where = at_record(entry.file, 0, 0, first[1])
+        if isinstance(task, ShardTask) and report.ends:
+            (first, end), split = report.ends, (task.data_set, task.entry.split)
+            before, rules = last.get(split), around.rules[task.data_set]
+            if before is not None and rules is not None and before >= first:
+                where = at_record(task.entry.file, 0, 0, first[1])
                 total.find("E-VER-ORDER", where, order_fault(before[1], first[1], rules.seed))
-            last[task.data_set, entry.split] = end
+            last[split] = end
         total.add(report)
-    if around.config.sources and any(task.shard for task, _ in reports):
+    if around.config.sources and any(isinstance(task, ShardTask) for task, _ in reports):
         note = f"{counted(total.sources, 'source file')} compared with the index"
         if not total.sources:
             note = "no source file was compared: the index names none"
@@ -402,7 +390,8 @@ def verify_file(uri: str, access: Access, *, deep: bool = False) -> Report:
             report.records += 1
             too_large += found.data is None
             if found.data is not None:
-                _add_record(report, found, uri, Check.DECODE if deep else Check.HEADER)
+                check = Check.DECODE if deep else Check.HEADER
+                _add_record(report, found.data, (uri, found.number, found.offset), check)
     except zlib.error as error:
         what = f"its {opened.compression} data is damaged after record {report.records} ({error})"
         report.find("E-VER-FRAME", uri, what, _RESTORE_FILE)
@@ -433,32 +422,24 @@ def add_schema(report: Report) -> None:
         notes.append(f"{counted(schema.others, 'record')} of other bytes than Examples: {first}")
 
 
-def _add_record(report: Report, record: Record, uri: str, check: Check) -> None:
-    place = uri, record.number, record.offset
-    found = None if record.data is None else parse_record(record.data)
+def _add_record(report: Report, data: bytes, place: Place, check: Check) -> None:
+    found = parse_record(data)
     if found is None:
         report.schema.add_other(place)
         return
     report.schema.add(found, place)
-    features = [(key, [values]) for key, values in found.context.items()]
-    for key, steps in [*features, *found.feature_lists.items()]:
+    for key, values in found.byte_values():
         facts = report.schema.features.get(key)
-        for values in steps:
-            if facts is not None and values.kind is Kind.BYTES:
-                _add_images(report, facts, key, values, place, check)
-
-
-def _add_images(
-    report: Report, facts: FeatureFacts, key: str, values: Values, place: Place, check: Check
-) -> None:
-    for value in filter(None, values.values):
-        if not looks_like_image(value):
-            facts.no_images += 1
-            facts.first_no_image = facts.first_no_image or place
+        if facts is None:  # beyond the most that are kept
             continue
-        image = check_image(value, check)
-        if isinstance(image, ImageFault):
-            what = f"the image of {len(value)} bytes in {key!r} is damaged: {image.detail}"
-            report.find("E-VER-IMAGE", at_record(*place), what, _MEND_RECORD)
-        kind = "damaged" if isinstance(image, ImageFault) else image.format
-        facts.images[kind] = facts.images.get(kind, 0) + 1
+        for value in filter(None, values):
+            if not looks_like_image(value):
+                facts.no_images += 1
+                facts.first_no_image = facts.first_no_image or place
+                continue
+            image = check_image(value, check)
+            if isinstance(image, ImageFault):
+                what = f"the image of {len(value)} bytes in {key!r} is damaged: {image.detail}"
+                report.find("E-VER-IMAGE", at_record(*place), what, _MEND_RECORD)
+            kind = "damaged" if isinstance(image, ImageFault) else image.format
+            facts.images[kind] = facts.images.get(kind, 0) + 1

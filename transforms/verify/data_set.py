@@ -45,7 +45,7 @@ from transforms.output_files import (
     split_of,
 )
 from transforms.storage import Access, Storage, is_local, join_uri, open_storage
-from transforms.verify import RESTORE, Report, ShardRules, ShardTask
+from transforms.verify import RESTORE, Report, ShardRules, ShardTask, VerifyConfig
 from transforms.verify.shard import read_if_there
 
 COPY = "restore it from a copy"
@@ -65,19 +65,25 @@ class _Head(msgspec.Struct):
 
 
 def verify_around(
-    root: str, access: Access, report: Report, *, deep: bool
+    number: int, root: str, report: Report, config: VerifyConfig
 ) -> tuple[ShardRules | None, list[ShardTask]]:
     """Verify a data set except for its shards; return their rules, and the shards.
+
+    Args:
+        number: number of the data set.
+        root: path or URI of the data set.
+        report: report that gets the findings.
+        config: what is to be verified.
 
     Raises:
         RuntimeError: if the store fails, or the manifest is of a newer format.
     """
-    storage = open_storage(root, access)
+    storage = open_storage(root, config.access)
     manifest = find_manifest(storage, report)
     if manifest is None:
         return None, []
     try:
-        rules = shard_rules(manifest, root, deep=deep)
+        rules = shard_rules(manifest, root, deep=config.deep)
         names = _names_of(manifest)
         texts = metadata_files(manifest, spec_of(manifest), has_names=False)
     except ValueError as error:
@@ -86,10 +92,9 @@ def verify_around(
         return None, []
     listed = {entry.name: entry for entry in storage.list(recursive=False)}
     stems = shard_stems([entry.split for entry in manifest.shards])
-    digest, pairs = plan_digest(manifest.plan), index_names_of(manifest)
     tasks = [
-        ShardTask(entry, stem, pair, digest, listed.get(entry.file))
-        for entry, stem, pair in zip(manifest.shards, stems, pairs, strict=True)
+        ShardTask(number, entry, stem, pair, listed.get(entry.file))
+        for entry, stem, pair in zip(manifest.shards, stems, index_names_of(manifest), strict=True)
     ]
     for what in contradictions(manifest):
         report.find("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
@@ -152,6 +157,7 @@ def shard_rules(manifest: Manifest, root: str, *, deep: bool) -> ShardRules:
     splits = {*manifest.splits, *(entry.split for entry in manifest.shards)}
     return ShardRules(
         root=root,
+        plan=plan_digest(manifest.plan),
         examples=rules_of(manifest),
         orders={split: order_of(manifest.plan, split) for split in splits},
         seed=int(manifest.plan.options.get("seed", 0)),

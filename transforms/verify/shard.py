@@ -39,7 +39,7 @@ def verify_shard(task: ShardTask, rules: ShardRules, config: VerifyConfig) -> Re
     rows = read_index(task, storage, report, has_sum=rules.has_sums)
     if rows is not None:
         check_rows(task, rows, rules, report)
-    check_receipt(task, storage, report, has_sum=rules.has_sums)
+    check_receipt(task, storage, report, rules)
     if not rules.reads:
         report.records = len(rows or ())
     elif file is not None and file.kind == "file":
@@ -176,7 +176,7 @@ def read_if_there(
     return storage.read(name, entry)
 
 
-def check_receipt(task: ShardTask, storage: Storage, report: Report, *, has_sum: bool) -> None:
+def check_receipt(task: ShardTask, storage: Storage, report: Report, rules: ShardRules) -> None:
     """Compare a shard's receipt with the manifest, and with the sum there if it has one."""
     name, entry = receipt_name(task.stem), task.entry
     data = read_if_there(name, storage, report)
@@ -188,12 +188,12 @@ def check_receipt(task: ShardTask, storage: Storage, report: Report, *, has_sum:
         report.find("E-VER-MANIFEST", name, f"no receipt ({error})")
         return
     wanted = {field: getattr(entry, field) for field in _OF_RECEIPTS}
-    wanted |= {"plan": task.plan, "name": task.stem}
+    wanted |= {"plan": rules.plan, "name": task.stem}
     wrong = {field: value for field, value in wanted.items() if getattr(info, field) != value}
     for field, value in wrong.items():
         what = f"{field} is {getattr(info, field)!r}, the manifest says {value!r}"
         report.find("E-VER-MANIFEST", name, what)
-    if has_sum and not wrong and file_sum(data) != entry.receipt:
+    if rules.has_sums and not wrong and file_sum(data) != entry.receipt:
         report.find("E-VER-CRC", name, "its size or CRC-32C is not the manifest's")
 
 

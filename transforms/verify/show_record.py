@@ -6,22 +6,20 @@ import itertools
 import math
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from schemas.faults import at_record, counted, fault_line, printable
 from schemas.features import Kind
-from schemas.manifest import MANIFEST_NAME, Manifest, ShardEntry, index_names_of, read_manifest
+from schemas.fields import ImageInfo
+from schemas.manifest import MANIFEST_NAME, Manifest, index_names_of, read_manifest
 from schemas.parse_example import Sequences, Values, parse_record
-from schemas.tensors import BFLOAT16, Tensor, read_tensor
+from schemas.tensors import Tensor, is_picture, read_tensor, tensor_values
 from schemas.tfrecord import CHECKSUM_BYTES, FRAME_BYTES, HEADER_BYTES, FrameError, check_frame
 from transforms.images.check_images import check_image, looks_like_image
 from transforms.images.findings import ImageFault
 from transforms.storage import Access, Entry, Storage, find_uri, join_uri, open_storage
 from transforms.walk_frames import MAX_RECORD_BYTES, BadFrame, open_records, walk_frames
-
-_MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
-"""Pillow's mode by number of channels."""
 
 _MAX_VALUES = 8
 _MAX_TEXT_BYTES = 80
@@ -38,17 +36,17 @@ class FoundRecord(NamedTuple):
         file: path or URI of its file.
         number: place in the file, from 0.
         offset: place of its frame in the file, in bytes.
-        key: key by the index; None without an index.
         data: its bytes; None if they are too many or damaged.
         wrong: damage of its frame; empty for none.
+        key: key by the index; None without an index.
     """
 
     file: str
     number: int
     offset: int
-    key: str | None
     data: bytes | None
     wrong: str = ""
+    key: str | None = None
 
 
 class Picture(NamedTuple):
@@ -72,15 +70,15 @@ def records_of_file(uri: str, access: Access, first: int = 0) -> Iterator[FoundR
             number = found.number + 1
             if isinstance(found, BadFrame):
                 what = f"damaged, {found.what}"
-                record = FoundRecord(uri, found.number, found.offset, None, None, what)
+                record = FoundRecord(uri, found.number, found.offset, None, what)
             else:
-                record = FoundRecord(uri, found.number, found.offset, None, found.data)
+                record = FoundRecord(uri, found.number, found.offset, found.data)
                 end = found.offset + found.size + FRAME_BYTES
             if found.number >= first:
                 yield record
     except zlib.error as error:
         what = f"its {opened.compression} data is damaged ({error})"
-        yield FoundRecord(uri, number, end, None, None, what)
+        yield FoundRecord(uri, number, end, None, what)
 
 
 def records_of_set(
@@ -94,8 +92,13 @@ def records_of_set(
     """
     from transforms.shard_index import index_from_parquet  # pyarrow takes 0.2 s
 
-    storage = open_storage(root, access)
-    for entry, name in _indexed(manifest_of(root, access), split):
+    storage, manifest = open_storage(root, access), manifest_of(root, access)
+    if split not in {entry.split for entry in manifest.shards}:
+        names = ", ".join(sorted(manifest.splits))
+        raise ValueError(f"split must be one of {names}, got {split!r}: name one of them")
+    for entry, (name, _) in zip(manifest.shards, index_names_of(manifest), strict=True):
+        if entry.split != split:
+            continue
         if key is None and first >= entry.records:
             first -= entry.records
             continue
@@ -110,13 +113,13 @@ def records_of_set(
             raise RuntimeError(fault_line(code, join_uri(root, name), what, remedy)) from None
         for place, row in itertools.islice(enumerate(rows), first, None):
             if key is None or row.key == key:
-                file = join_uri(root, entry.file)
-                found = FoundRecord(file, place, row.offset, row.key, None)
+                data, wrong, file = None, "", storage.stat(entry.file)
                 try:
-                    data = read_record(storage, storage.stat(entry.file), row.offset, row.size)
-                    yield found._replace(data=data)
+                    data = read_record(storage, file, row.offset, row.size)
                 except ValueError as error:
-                    yield found._replace(wrong=str(error))
+                    wrong = str(error)
+                uri = join_uri(root, entry.file)
+                yield FoundRecord(uri, place, row.offset, data, wrong, row.key)
         first = 0
 
 
@@ -124,16 +127,6 @@ def manifest_of(root: str, access: Access) -> Manifest:
     """Return a data set's manifest."""
     storage = open_storage(root, access)
     return read_manifest(storage.read(MANIFEST_NAME), join_uri(root, MANIFEST_NAME), "path")
-
-
-def _indexed(manifest: Manifest, split: str) -> list[tuple[ShardEntry, str]]:
-    """Return a split's shards with the names of their Parquet indexes."""
-    indexed = zip(manifest.shards, index_names_of(manifest), strict=True)
-    found = [(entry, name) for entry, (name, _) in indexed if entry.split == split]
-    if not found:
-        names = ", ".join(sorted(manifest.splits))
-        raise ValueError(f"split must be one of {names}, got {split!r}: name one of them")
-    return found
 
 
 def read_record(storage: Storage, file: Entry | None, offset: int, size: int) -> bytes:
@@ -179,23 +172,19 @@ def pictures_of(record: FoundRecord) -> Iterator[Picture]:
     if found is None:
         return
     owner = f"record{record.number}" if record.key is None else record.key
-    features = [(key, [values]) for key, values in found.context.items()]
-    for key, steps in [*features, *found.feature_lists.items()]:
-        parts = [v for values in steps if values.kind is Kind.BYTES for v in values.values]
+    for key, parts in found.byte_values():
         for place, value in enumerate(parts):
             named = f"{owner}-{key}" if len(parts) == 1 else f"{owner}-{key}-{place}"
-            if picture := _picture(value):
-                data, suffix = picture
-                yield Picture(f"{_file_name(named)}.{suffix}", data)
+            held = _read_value(value)
+            if isinstance(held, ImageInfo):
+                yield Picture(f"{_file_name(named)}.{held.format}", value)
+            elif isinstance(held, Tensor) and (png := tensor_png(held)):
+                yield Picture(f"{_file_name(named)}.png", png)
 
 
-def _picture(value: bytes) -> tuple[bytes, str] | None:
-    if looks_like_image(value):
-        info = check_image(value)
-        return None if isinstance(info, ImageFault) else (value, info.format)
-    tensor = read_tensor(value)
-    png = None if tensor is None else tensor_png(tensor)
-    return None if png is None else (png, "png")
+def _read_value(value: bytes) -> ImageInfo | ImageFault | Tensor | None:
+    """Return what bytes are if they are an image or a tensor."""
+    return check_image(value) if looks_like_image(value) else read_tensor(value)
 
 
 def _file_name(text: str) -> str:
@@ -223,21 +212,17 @@ def _feature_lines(found: Sequences) -> Iterator[str]:
 
 
 def _show(values: Values) -> str:
-    if values.kind is not Kind.BYTES:
-        return _show_numbers(values.values, len(values.values))
-    shown = ", ".join(_show_value(value) for value in values.values[:_MAX_VALUES])
-    count = len(values.values)
-    return f"{shown}, ... ({count} values)" if count > _MAX_VALUES else shown or "no values"
+    show = _show_value if values.kind is Kind.BYTES else _show_number
+    return _first_of(map(show, values.values), len(values.values))
 
 
 def _show_value(value: bytes) -> str:
-    if looks_like_image(value):
-        info = check_image(value)
-        if isinstance(info, ImageFault):
-            return f"damaged image of {len(value)} bytes: {info.detail}"
-        return f"{info.format} {info.width_px} x {info.height_px}, {len(value)} bytes"
-    tensor = read_tensor(value)
-    return show_bytes(value) if tensor is None else show_tensor(tensor)
+    found = _read_value(value)
+    if isinstance(found, ImageFault):
+        return f"damaged image of {len(value)} bytes: {found.detail}"
+    if isinstance(found, ImageInfo):
+        return f"{found.format} {found.width_px} x {found.height_px}, {len(value)} bytes"
+    return show_bytes(value) if found is None else show_tensor(found)
 
 
 def show_tensor(tensor: Tensor) -> str:
@@ -246,33 +231,24 @@ def show_tensor(tensor: Tensor) -> str:
     >>> show_tensor(Tensor("uint8", (2, 2), bytes([1, 2, 3, 4])))
     'tensor uint8 [2, 2]: 1, 2, 3, 4'
     """
-    shape = ", ".join(map(str, tensor.shape))
     count = math.prod(tensor.shape)
-    values = _show_numbers(_first_values(tensor, min(count, _MAX_VALUES)), count)
-    return f"tensor {tensor.dtype} [{shape}]: {values}"
+    values = tensor_values(tensor, min(count, _MAX_VALUES)).tolist()
+    shown = _first_of(map(_show_number, values), count)
+    return f"tensor {tensor.dtype} [{', '.join(map(str, tensor.shape))}]: {shown}"
 
 
-def _first_values(tensor: Tensor, count: int) -> list[float]:
-    import numpy as np  # late: few records hold tensors
-
-    if tensor.dtype != BFLOAT16:
-        return np.frombuffer(
-            tensor.content, np.dtype(tensor.dtype).newbyteorder("<"), count
-        ).tolist()
-    halves = np.frombuffer(tensor.content, "<u2", count).astype("<u4")
-    return (halves << 16).view("<f4").tolist()
+def _show_number(value: float) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _show_numbers(values: Sequence[float], count: int) -> str:
-    """Return the first numbers of so many.
+def _first_of(values: Iterable[str], count: int) -> str:
+    """Return the first of so many values.
 
-    >>> _show_numbers([0.5, 1.25], 2), _show_numbers(range(20), 20)
+    >>> _first_of(["0.5", "1.25"], 2), _first_of(map(str, range(20)), 20)
     ('0.5, 1.25', '0, 1, 2, 3, 4, 5, 6, 7, ... (20 values)')
     """
-    shown = ", ".join(f"{v:.6g}" if isinstance(v, float) else str(v) for v in values[:_MAX_VALUES])
-    if count > _MAX_VALUES:
-        return f"{shown}, ... ({count} values)"
-    return shown or "no values"
+    shown = ", ".join(itertools.islice(values, _MAX_VALUES))
+    return f"{shown}, ... ({count} values)" if count > _MAX_VALUES else shown or "no values"
 
 
 def show_bytes(value: bytes) -> str:
@@ -300,17 +276,15 @@ def tensor_png(tensor: Tensor) -> bytes | None:
     Pixels are uint8 or uint16, and have 1 to 4 channels. A PNG has 16 bits in one channel only; of
     several channels it gets the upper 8 bits.
     """
-    height, width, channels = (*tensor.shape, 1, 1, 1)[:3]
-    mode = _MODES.get(channels) if len(tensor.shape) in (2, 3) and height and width else None
-    if mode is None or tensor.dtype not in ("uint8", "uint16"):
+    if tensor.dtype not in ("uint8", "uint16") or not is_picture(tensor):
         return None
     from PIL import Image
 
-    content = tensor.content
-    if tensor.dtype == "uint16" and mode == "L":
-        mode = "I;16"
+    pixels = tensor_values(tensor).reshape(*tensor.shape[:2], -1)
+    if pixels.shape[2] == 1:
+        pixels = pixels[:, :, 0]
     elif tensor.dtype == "uint16":
-        content = content[1::2]
+        pixels = (pixels >> 8).astype("uint8")
     out = io.BytesIO()
-    Image.frombytes(mode, (width, height), content).save(out, "PNG", compress_level=1)
+    Image.fromarray(pixels).save(out, "PNG", compress_level=1)
     return out.getvalue()

@@ -13,7 +13,8 @@ from transforms.gate import COUNTERS
 from transforms.storage import is_local, open_storage
 from transforms.verify import Around, Report, Task, VerifyConfig, execute, gather, look_around
 
-_Task = TaggedOutput[Literal["tasks"], Task]
+_Numbered = tuple[int, Task]
+_Task = TaggedOutput[Literal["tasks"], _Numbered]
 
 
 @dataclass(eq=False)
@@ -64,14 +65,13 @@ def check_folder(folder: str) -> None:
 def _look_around(config: VerifyConfig, folder: str) -> Iterator[Around | _Task]:
     check_folder(folder)
     around, tasks = look_around(config)
-    for task in tasks:
-        yield _Task("tasks", task)
+    yield from (_Task("tasks", numbered) for numbered in enumerate(tasks))
     yield around
 
 
-def _execute(task: Task, around: Around) -> tuple[Task, Report]:
-    report = execute(task, around)
-    kind = "files" if task.shard is None else "shards"
+def _execute(task: _Numbered, around: Around) -> tuple[_Numbered, Report]:
+    report = execute(task[1], around)
+    kind = "files" if isinstance(task[1], str) else "shards"
     counts = {kind: report.files, "records": report.records, "bytes": report.bytes}
     for name, count in counts.items():
         Metrics.counter(COUNTERS, f"{name}_verified").inc(count)
@@ -79,9 +79,10 @@ def _execute(task: Task, around: Around) -> tuple[Task, Report]:
 
 
 def _write_result(
-    around: Around, reports: list[tuple[Task, Report]], folder: str, name: str
+    around: Around, reports: list[tuple[_Numbered, Report]], folder: str, name: str
 ) -> Report:
-    found = gather(around, sorted(reports, key=lambda pair: pair[0].number))
+    in_order = sorted(reports, key=lambda pair: pair[0][0])
+    found = gather(around, [(task, report) for (_, task), report in in_order])
     # A second execution of this step finds the result there, of the same reports.
     # Not with the data's access: its --anonymous is for public data, which this is not.
     open_storage(folder).create(name, msgspec.json.encode(found))
