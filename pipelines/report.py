@@ -12,7 +12,7 @@ from transforms import verify
 from transforms.report import Report
 from transforms.report.gather import make_report
 from transforms.report.gather_files import report_of_files
-from transforms.report.page import is_own_report, report_file
+from transforms.report.page import is_own_report, render_page
 from transforms.storage import Access, check_uri, join_uri, open_storage, split_uri
 
 
@@ -75,11 +75,11 @@ def make_reports(paths: Sequence[str], output: str, access: Access) -> Iterator[
         refuse_taken(place, access)
     for root, place in zip(data_sets, places, strict=True):
         report = make_report(root, access)
-        put_page(place, report_file(report), access)
+        put_page(place, render_page(report), access)
         yield place, report
     if files:
         report = report_of_files(files, access, found.lines())
-        put_page(output, report_file(report), access)
+        put_page(output, render_page(report), access)
         yield output, report
 
 

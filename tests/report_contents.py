@@ -2,6 +2,7 @@
 
 import io
 import random
+from collections import Counter
 from dataclasses import replace
 
 import msgspec
@@ -84,13 +85,13 @@ def made_split(name: str, records: int) -> SplitReport:
         name,
         summary,
         histograms={
-            "image_width": {640: records - 100, 480: 100},
-            "image_height": {480: records - 100, 640: 100},
-            "record_bytes": {150_000 + 500 * n: records // 100 for n in range(100)},
-            "objects": dict.fromkeys(range(40), records // 40),
+            "image_width": Counter({640: records - 100, 480: 100}),
+            "image_height": Counter({480: records - 100, 640: 100}),
+            "record_bytes": Counter({150_000 + 500 * n: records // 100 for n in range(100)}),
+            "objects": Counter(dict.fromkeys(range(40), records // 40)),
         },
-        class_records={label: records // label for label in NAMES},
-        class_objects={label: 2 * records // label for label in NAMES},
+        class_records=Counter({label: records // label for label in NAMES}),
+        class_objects=Counter({label: 2 * records // label for label in NAMES}),
     )
 
 

@@ -15,10 +15,11 @@ from schemas.features import Kind
 from schemas.tfrecord import frame_record
 from tests.coco_command import run_coco
 from tests.conftest import coco_dict, jpeg_bytes
+from tests.report_contents import NO_COUNTS
 from transforms.report import Outline, Report
 from transforms.report.gather import IndexSums, make_report, pick_records
 from transforms.report.gather_files import report_of_files
-from transforms.report.page import report_file
+from transforms.report.page import render_page
 from transforms.shard_index import IndexRow, table_of_rows
 from transforms.storage import Access
 
@@ -84,7 +85,7 @@ def test_all_records_of_a_small_data_set_are_shown(report: Report, data_set: Pat
     outline = report.pictures[0].outlines[0]
     assert (outline.label, outline.text) == (1, "person")
     assert outline.box == pytest.approx((1.5 / 64, 2 / 48, 10 / 64, 12.25 / 48))
-    assert str(data_set.parent).encode() not in report_file(report)
+    assert str(data_set.parent).encode() not in render_page(report)
 
 
 def test_before_format_version_3_there_are_no_sizes_of_pictures(out: Path, report: Report) -> None:
@@ -148,21 +149,25 @@ def index_of(labels: list[list[int]]) -> pa.Table:
     )
 
 
+def sums_of(shards: int) -> IndexSums:
+    return IndexSums("train", msgspec.structs.replace(NO_COUNTS, shards=shards))
+
+
 def test_classes_are_counted_by_record_and_by_object() -> None:
-    sums = IndexSums("train", 2)
+    sums = sums_of(2)
     sums.add(0, "a", index_of([[1, 1, 2], [], [2]]))
     sums.add(1, "b", index_of([[3], [2, 3, 3]]))
     assert sums.records == 5
-    assert sums.class_records == {1: 1, 2: 3, 3: 2}
-    assert sums.class_objects == {1: 2, 2: 3, 3: 3}
-    assert sums.histograms["objects"] == {3: 2, 0: 1, 1: 2}
+    assert sums.report.class_records == {1: 1, 2: 3, 3: 2}
+    assert sums.report.class_objects == {1: 2, 2: 3, 3: 3}
+    assert sums.report.histograms["objects"] == {3: 2, 0: 1, 1: 2}
     assert [(p.file, p.number) for p in sums.of_class(2)] == [("a", 0), ("a", 2)]
     assert [(p.file, p.number) for p in sums.of_class(3)] == [("b", 0), ("b", 1)]
 
 
 def test_records_shown_are_spread_and_cover_classes() -> None:
     """Of 1,000 classes in a tail, those shown reach from the most frequent to the rarest."""
-    sums = IndexSums("train", 10)
+    sums = sums_of(10)
     for place in range(10):
         rows = [[n * n // 100] for n in range(place, 1000, 10)]
         sums.add(place, f"{place}", index_of(rows))
@@ -172,7 +177,7 @@ def test_records_shown_are_spread_and_cover_classes() -> None:
     numbers = [int(record.file) + 10 * record.number for record in picked]
     assert {0, 9980} <= {n * n // 100 for n in numbers}  # the most frequent and the rarest class
     assert pick_records([sums], 72) == picked
-    assert len(pick_records([IndexSums("", 3)], 72)) == 0
+    assert len(pick_records([sums_of(3)], 72)) == 0
 
 
 # --- files of any origin ---
@@ -280,4 +285,4 @@ def test_an_empty_file_has_nothing(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"")
     report = report_of_files([str(tmp_path / "a")], ACCESS)
     assert (report.splits[0].summary.records, report.pictures, report.notes) == (0, [], [])
-    assert report_file(report)
+    assert render_page(report)

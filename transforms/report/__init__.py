@@ -4,6 +4,7 @@ This module holds the values that the page is made of. `page` renders them, `gat
 """
 
 import colorsys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -102,9 +103,9 @@ class SplitReport:
 
     name: str
     summary: SplitSummary
-    histograms: Mapping[str, Histogram] = field(default_factory=dict)
-    class_records: Mapping[int, int] = field(default_factory=dict)
-    class_objects: Mapping[int, int] = field(default_factory=dict)
+    histograms: dict[str, Counter[int]] = field(default_factory=dict)
+    class_records: Counter[int] = field(default_factory=Counter)
+    class_objects: Counter[int] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,15 @@ class Report:
     sources: Sequence[str] = ()
     versions: Sequence[tuple[str, str]] = ()
     notes: Sequence[str] = ()
+
+
+def class_name(label: int | None, names: Mapping[int, str]) -> str:
+    """Return the name of a class, or its number; empty for no class.
+
+    >>> class_name(1, {1: "kite"}), class_name(2, {1: "kite"}), class_name(None, {})
+    ('kite', 'class 2', '')
+    """
+    return "" if label is None else names.get(label) or f"class {label}"
 
 
 def class_color(label: int | None) -> str:

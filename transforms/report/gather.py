@@ -56,18 +56,12 @@ class IndexSums:
 
     Attributes:
         records: number of records.
-        histograms: number of records by value, by name of the column.
-        class_records: records that hold a class, by label.
-        class_objects: objects of a class, by label.
+        report: what they add up to.
     """
 
-    def __init__(self, split: str, shards: int) -> None:
+    def __init__(self, split: str, summary: SplitSummary) -> None:
         self.records = 0
-        self.histograms: dict[str, Counter[int]] = {}
-        self.class_records: Counter[int] = Counter()
-        self.class_objects: Counter[int] = Counter()
-        self._split = split
-        self._shards = shards
+        self.report = SplitReport(split, summary)
         self._spaced: list[PickedRecord] = []
         self._of_classes: dict[int, list[PickedRecord]] = {}
 
@@ -89,7 +83,7 @@ class IndexSums:
             values = index[name].to_numpy()  # floats, if some are missing
             self._count(name, values[~np.isnan(values)].astype(np.int64))
         for target in range(MAX_PICTURES):
-            shard, part = divmod(target * self._shards, MAX_PICTURES)
+            shard, part = divmod(target * self.report.summary.shards, MAX_PICTURES)
             if shard == place and index.num_rows:
                 row = part * index.num_rows // MAX_PICTURES
                 self._spaced.append(self._picked(file, index, row))
@@ -103,23 +97,17 @@ class IndexSums:
         """Return the first records of a class."""
         return self._of_classes.get(label, [])
 
-    def report(self, summary: SplitSummary) -> SplitReport:
-        """Return the report of the split."""
-        return SplitReport(
-            self._split, summary, self.histograms, self.class_records, self.class_objects
-        )
-
     def _count(self, name: str, values: np.ndarray) -> None:
         # Not by pyarrow.compute: its import ends the process if memory is short.
-        self.histograms.setdefault(name, Counter()).update(_counted(values))
+        self.report.histograms.setdefault(name, Counter()).update(_counted(values))
 
     def _add_classes(self, file: str, index: pa.Table) -> None:
         column = index["labels"].combine_chunks()
         labels = column.flatten().to_numpy(zero_copy_only=False)
         lengths = np.diff(column.offsets.to_numpy(zero_copy_only=False))
-        self.class_objects.update(_counted(labels))
+        self.report.class_objects.update(_counted(labels))
         pairs = np.unique(np.stack([labels, np.repeat(np.arange(len(column)), lengths)]), axis=1)
-        self.class_records.update(_counted(pairs[0]))
+        self.report.class_records.update(_counted(pairs[0]))
         found, starts = np.unique(pairs[0], return_index=True)
         for label, rows in zip(found.tolist(), np.split(pairs[1], starts[1:]), strict=False):
             if label in self._of_classes or len(self._of_classes) < _MOST_CLASSES:
@@ -129,7 +117,7 @@ class IndexSums:
 
     def _picked(self, file: str, index: pa.Table, row: int) -> PickedRecord:
         names = ("number", "offset", "size", "key")
-        return PickedRecord(self._split, file, *(index[name][row].as_py() for name in names))
+        return PickedRecord(self.report.name, file, *(index[name][row].as_py() for name in names))
 
 
 def make_report(root: str, access: Access, *, most: int = MAX_PICTURES) -> Report:
@@ -153,7 +141,7 @@ def make_report(root: str, access: Access, *, most: int = MAX_PICTURES) -> Repor
     return Report(
         title=posixpath.basename(root.rstrip("/")) or root,
         layout=manifest.layout,
-        splits=[sums[name].report(split) for name, split in sorted(manifest.splits.items())],
+        splits=[sums[name].report for name in sorted(sums)],
         class_names={label.id: label.text or label.name for label in manifest.plan.labels},
         pictures=pictures.pictures,
         rejects=rejects,
@@ -183,7 +171,7 @@ def pick_records(splits: Sequence[IndexSums], most: int) -> list[PickedRecord]:
     """
     counts: Counter[int] = Counter()
     for sums in splits:
-        counts.update(sums.class_records)
+        counts.update(sums.report.class_records)
     is_small = sum(sums.records for sums in splits) <= most
     of_splits = most // 3 if counts else most
     each = most if is_small else max(1, of_splits // len(splits))
@@ -230,7 +218,7 @@ def first_rejects(storage: Storage, codes: set[str]) -> tuple[list[Rejected], li
 
 def _add_up(storage: Storage, manifest: Manifest) -> tuple[dict[str, IndexSums], list[str]]:
     """Return the sums of each split's indexes, and notes on what they lack."""
-    sums = {name: IndexSums(name, split.shards) for name, split in manifest.splits.items()}
+    sums = {name: IndexSums(name, split) for name, split in manifest.splits.items()}
     notes: list[str] = []
     names = [name for name, _ in index_names_of(manifest)]
     indexes = in_order(functools.partial(_read_index, storage), names, storage.root)

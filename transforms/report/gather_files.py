@@ -9,7 +9,7 @@ import posixpath
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from schemas.faults import counted, printable
 from schemas.features import Kind, Roles, roles_of_keys
@@ -26,6 +26,7 @@ from transforms.report.pictures import (
     first_notes,
     make_pictures,
     pictures_each,
+    shown_text,
     values_of,
 )
 from transforms.shard_index import IndexRow, table_of_rows
@@ -59,7 +60,7 @@ class ClassNames:
         keys = (objects.labels, objects.texts) if objects else (roles.class_label, roles.class_text)
         ids = list(map(int, values_of(values, Kind.INT64)(keys[0])))
         texts = values_of(values, Kind.BYTES)(keys[1])
-        names = [text[:800].decode(errors="replace")[:200] for text in texts]
+        names = list(map(shown_text, texts))
         if keys[0]:
             if len(ids) == len(names) and len(self.by_label) < MAX_CLASSES:
                 for label, name in zip(ids, names, strict=True):
@@ -109,7 +110,8 @@ def report_of_files(
     Raises:
         RuntimeError: `E-ARG` when a file is not there, `E-IO-…` when a store fails.
     """
-    names, classes, sums = short_names(uris), ClassNames(), IndexSums("", len(uris))
+    names, classes = short_names(uris), ClassNames()
+    sums = IndexSums("", _summary(0, len(uris), 0))
     files: dict[str, _File] = {}
     for place, (name, uri) in enumerate(zip(names, uris, strict=True)):
         file = files[name] = _File(name, *find_uri(uri, access))
@@ -127,7 +129,7 @@ def report_of_files(
     return Report(
         title=names[0] if len(names) == 1 else f"{names[0]} and {counted(len(names) - 1, 'other')}",
         layout="",
-        splits=[sums.report(_summary(sums.records, len(files), size_bytes))],
+        splits=[replace(sums.report, summary=_summary(sums.records, len(files), size_bytes))],
         class_names=dict(sorted(classes.by_label.items())),
         pictures=pictures.pictures,
         features=[(key, kind.value, "", "") for key, kind in sorted(kinds.items())],

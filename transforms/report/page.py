@@ -22,7 +22,15 @@ from schemas.faults import FAULTS, bytes_text, find_fault, printable
 from schemas.manifest import REPORT_NAME, Manifest, SplitSummary
 from transforms.images.check_images import SAFE_PILLOW_MAJOR
 from transforms.images.findings import TRAITS
-from transforms.report import Outline, Report, ShownPicture, SplitReport, class_color
+from transforms.report import (
+    MAX_PICTURES,
+    Outline,
+    Report,
+    ShownPicture,
+    SplitReport,
+    class_color,
+    class_name,
+)
 from transforms.report.charts import count_text, make_charts
 from transforms.storage import Access, Storage, join_uri, open_storage
 
@@ -50,14 +58,6 @@ _PRIVATE = {
 }
 
 
-class CountRow(NamedTuple):
-    """Counts of each split, with a meaning if the name has one."""
-
-    name: str
-    meaning: str
-    counts: Sequence[int]
-
-
 class ClassRow(NamedTuple):
     """A class: records that hold it in each split, objects in all, and the length of its bar."""
 
@@ -69,23 +69,17 @@ class ClassRow(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """An outline to draw. Positions are parts of the picture.
+    """How an outline is drawn.
 
     Attributes:
-        color: color of lines.
-        ink: color of text on that color.
-        text: name to show; may be empty.
-        box: left, top, width, height; None for none.
-        points: x and y of keypoints.
-        anchor: x and y of the text.
+        outline: the outline itself.
+        color: color of its lines.
+        anchor: x and y of its text, as parts of the picture.
         css: classes of the text: side, for lack of room below the edge, only if enlarged.
     """
 
+    outline: Outline
     color: str
-    ink: str
-    text: str
-    box: tuple[float, float, float, float] | None
-    points: Sequence[tuple[float, float]]
     anchor: tuple[float, float]
     css: str
 
@@ -100,7 +94,7 @@ class Tile(NamedTuple):
         is_coarse: whether it is enlarged so much that pixels show.
         alt: its content in words.
         marks: outlines to draw.
-        labels: id, name and color of its classes.
+        labels: id and name of each of its classes.
     """
 
     picture: ShownPicture
@@ -109,7 +103,7 @@ class Tile(NamedTuple):
     is_coarse: bool
     alt: str
     marks: Sequence[Mark]
-    labels: Sequence[tuple[int, str, str]]
+    labels: Sequence[tuple[int, str]]
 
 
 def write_report(root: str, access: Access) -> bool:
@@ -134,16 +128,15 @@ def write_report(root: str, access: Access) -> bool:
         from transforms.report.gather import make_report  # pyarrow takes 0.2 s
 
         pillow = version("pillow")
-        if int(pillow.partition(".")[0]) >= SAFE_PILLOW_MAJOR:
-            report = make_report(root, access)
-        else:  # a run hands no photos to a decoder with a known hole unless the user asks for it
-            report = make_report(root, access, most=0)
+        is_safe = int(pillow.partition(".")[0]) >= SAFE_PILLOW_MAJOR
+        report = make_report(root, access, most=MAX_PICTURES if is_safe else 0)
+        if not is_safe:  # a run decodes no photos with a known hole unless the user asks for it
             what = f"no pictures: Pillow {pillow} has a critical JPEG overflow (CVE-2026-112403)"
             remedy = (
                 f"install pillow>={SAFE_PILLOW_MAJOR}, then make it anew with beam-tfrec report"
             )
             report = replace(report, notes=[*report.notes, f"{what}; {remedy}"])
-        output.create(REPORT_NAME, report_file(report))  # else a twin has made it meanwhile
+        output.create(REPORT_NAME, render_page(report))  # else a twin has made it meanwhile
         return True
     except Exception as error:  # of memory too: the data set is complete
         fault = find_fault(str(error))
@@ -176,27 +169,11 @@ def is_own_report(storage: Storage, name: str) -> bool:
     return is_sealed(storage.read(name))
 
 
-def report_file(report: Report) -> bytes:
-    """Return the bytes of `report.html`, sealed so that an edited one is known as the user's."""
-    return sealed(_MARKER + render_page(report).decode()).encode()
-
-
 def render_page(report: Report) -> bytes:
-    """Return a report as HTML, UTF-8."""
-    style, script = _asset("page.css"), _asset("page.js")
+    """Return the bytes of `report.html`, sealed so that an edited one is known as the user's."""
     template = _environment().get_template("page.html.j2")
-    policy = content_policy(style, script)
-    view = make_view(report)
-    return template.render(view, style=style, script=script, policy=policy).lstrip().encode()
-
-
-def content_policy(style: str, script: str) -> str:
-    """Return the Content-Security-Policy of a page with this style sheet and script alone."""
-    return (
-        f"default-src 'none'; img-src data:; style-src '{_digest(style)}';"
-        f" script-src '{_digest(script)}'; base-uri 'none'; form-action 'none';"
-        " require-trusted-types-for 'script'; trusted-types 'none'"
-    )
+    page = template.render(make_view(report), style=_asset("page.css"), script=_asset("page.js"))
+    return sealed(_MARKER + page.lstrip()).encode()
 
 
 def make_view(report: Report) -> dict[str, Any]:
@@ -205,12 +182,11 @@ def make_view(report: Report) -> dict[str, Any]:
     absent = {*names}.difference(*(split.class_records for split in splits))
     split_names = [split.name for split in splits]
     tiles = [make_tile(picture, split_names, names) for picture in report.pictures]
-    labels = {label[:2] for tile in tiles for label in tile.labels}
-    marks = [mark for tile in tiles for mark in tile.marks]
+    outlines = [outline for picture in report.pictures for outline in picture.outlines]
     drawn = {
-        "boxes": any(mark.box for mark in marks),
-        "masks": any(tile.picture.mask for tile in tiles),
-        "points": any(mark.points for mark in marks),
+        "boxes": any(outline.box for outline in outlines),
+        "masks": any(picture.mask for picture in report.pictures),
+        "points": any(outline.keypoints for outline in outlines),
     }
     return {
         "report": report,
@@ -218,9 +194,11 @@ def make_view(report: Report) -> dict[str, Any]:
         "private": list(_private(splits)),
         "splits": [split.name or _WHOLE for split in splits],
         "tables": list(_tables(splits)),
-        "rejects": [(_meaning(reject.code), reject) for reject in report.rejects],
         "tiles": tiles,
-        "labels": sorted(labels, key=lambda found: (found[1].casefold(), found)),
+        "labels": sorted(
+            {label for tile in tiles for label in tile.labels},
+            key=lambda found: (found[1].casefold(), found),
+        ),
         "drawn": [kind for kind, is_there in drawn.items() if is_there],
         "charts": make_charts([(s.name or _WHOLE, s.histograms) for s in splits]),
         "classes": _classes(splits, names),
@@ -241,7 +219,7 @@ def make_tile(picture: ShownPicture, splits: Sequence[str], names: Mapping[int, 
         scale >= 2,
         _alt(picture, names),
         [_mark(outline, height, is_minor=_area(outline) < least) for outline in drawn],
-        [(label, class_name(label, names), class_color(label)) for label in picture.labels],
+        [(label, class_name(label, names)) for label in picture.labels],
     )
 
 
@@ -254,11 +232,6 @@ def ink_on(color: str) -> str:
     levels = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     red, green, blue = (v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in levels)
     return "#fff" if 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.179 else "#000"
-
-
-def class_name(label: int, names: Mapping[int, str]) -> str:
-    """Return the name of a class, or its number."""
-    return names.get(label) or f"class {label}"
 
 
 def _totals(report: Report) -> list[tuple[str, str]]:
@@ -286,15 +259,16 @@ def _private(splits: Sequence[SplitReport]) -> Iterator[str]:
             yield f"{count_text(count)} {'picture' if count == 1 else 'pictures'} {what}"
 
 
-def _tables(splits: Sequence[SplitReport]) -> Iterator[tuple[str, list[CountRow]]]:
-    """Yield title and rows of each table that has counts."""
+def _tables(
+    splits: Sequence[SplitReport],
+) -> Iterator[tuple[str, dict[str, list[int]]]]:
+    """Yield the title of each table that has counts, and those of each split by name."""
     by_split = [_counts(split.summary) for split in splits]
     for title in by_split[0]:
         tables = [counts[title] for counts in by_split]
-        rows = [
-            CountRow(name, _meaning(name), [table.get(name, 0) for table in tables])
-            for name in dict.fromkeys(name for table in tables for name in table)
-        ]
+        rows = {
+            name: [counts.get(name, 0) for counts in tables] for table in tables for name in table
+        }
         if rows:
             yield title, rows
 
@@ -343,14 +317,14 @@ def _steps(counts: Mapping[str, int]) -> Mapping[str, int]:
 def _classes(splits: Sequence[SplitReport], names: Mapping[int, str]) -> list[ClassRow]:
     """Return the classes of all splits, the most frequent first; of equals, the lowest label."""
     labels = {label for split in splits for label in split.class_records} | set(names)
-    records = {label: [split.class_records.get(label, 0) for split in splits] for label in labels}
+    records = {label: [split.class_records[label] for split in splits] for label in labels}
     most = max((sum(row) for row in records.values()), default=0) or 1
     return [
         ClassRow(
             label,
             class_name(label, names),
             records[label],
-            sum(split.class_objects.get(label, 0) for split in splits),
+            sum(split.class_objects[label] for split in splits),
             round(100 * sum(records[label]) / most, 1),
         )
         for label in sorted(labels, key=lambda label: (-sum(records[label]), label))
@@ -362,13 +336,13 @@ def _meaning(name: str) -> str:
 
 
 def _mark(outline: Outline, height_px: int, *, is_minor: bool) -> Mark:
-    color, box, points = class_color(outline.label), outline.box, outline.keypoints
-    x, y = box[:2] if box else min(points, key=lambda point: point[1])
+    box = outline.box
+    x, y = box[:2] if box else min(outline.keypoints, key=lambda point: point[1])
     is_right = x > 0.6
     css = ["end" if is_right else "start"]
     css += ["below"] * (y * height_px < 26) + ["minor"] * is_minor
     anchor = box[0] + box[2] if box and is_right else x, max(y, 0.0)
-    return Mark(color, ink_on(color), outline.text, box, points, anchor, " ".join(css))
+    return Mark(outline, class_color(outline.label), anchor, " ".join(css))
 
 
 def _area(outline: Outline) -> float:
@@ -422,6 +396,7 @@ def _environment() -> "Environment":
         lstrip_blocks=True,
     )
     environment.filters.update(count=count_text, percent=_percent, data_uri=_data_uri)
+    environment.filters.update(color=class_color, digest=_digest, ink=ink_on, meaning=_meaning)
     return environment
 
 

@@ -19,7 +19,7 @@ from schemas.tensors import Tensor
 from transforms.gate import usable_cores
 from transforms.images.check_images import Check, check_image, decoding
 from transforms.images.findings import BadImage, ImageFault
-from transforms.report import Outline, PickedRecord, ShownPicture, class_color
+from transforms.report import Outline, PickedRecord, ShownPicture, class_color, class_name
 from transforms.report.small_pictures import Small, encode_jpeg, small_picture, small_tensor
 from transforms.storage import Entry, Storage, is_local
 from transforms.verify.show_record import read_record
@@ -120,18 +120,21 @@ def pictures_each(roles: Roles) -> int:
 
 
 def make_pictures(samples: Sequence[Sample], legend: Legend) -> Drawn:
-    """Return the pictures of records, in their order."""
+    """Return the pictures of records, in their order; none after a store has failed."""
     made = Drawn([], [])
     if not samples:
         return made
     most_bytes = MAX_JPEG_BYTES // sum(pictures_each(sample.roles) for sample in samples)
 
     def draw(sample: Sample) -> Drawn:
+        record = sample.record
         try:
-            data = _read(sample)
+            if record.size > MAX_RECORD_BYTES:
+                raise ValueError(f"its {record.size} bytes are too many")
+            data = read_record(sample.storage, sample.file, record.offset, record.size)
         except ValueError as error:
-            return Drawn([], [f"{_where(sample.record)} is not shown: {error}"])
-        return draw_record(data, sample.record, sample.roles, legend, most_bytes)
+            return Drawn([], [f"{_where(record)} is not shown: {error}"])
+        return draw_record(data, record, sample.roles, legend, most_bytes)
 
     try:
         for drawn in in_order(draw, samples, samples[0].storage.root):
@@ -160,19 +163,6 @@ def in_order(work: Callable[[T], V], items: Sequence[T], root: str) -> Iterator[
             yield from pool.map(work, items[start : start + at_once])
 
 
-def _read(sample: Sample) -> bytes:
-    """Return a record's bytes.
-
-    Raises:
-        ValueError: when it is not there, too large or damaged.
-        RuntimeError: `E-IO-…` when the store fails.
-    """
-    record = sample.record
-    if record.size > MAX_RECORD_BYTES:
-        raise ValueError(f"its {record.size} bytes are too many")
-    return read_record(sample.storage, sample.file, record.offset, record.size)
-
-
 def _where(record: PickedRecord) -> str:
     return at_record(record.file, record.number, record.offset, record.key or None)
 
@@ -192,18 +182,30 @@ class MaskLayer:
         self._pixels = np.zeros((size_px[1], size_px[0], 4), np.uint8)
         self._pixels_left = MAX_MASK_PIXELS
 
-    def read(self, mask: bytes) -> "NDArray[np.int64]":
-        """Return the numbers in a mask, as large as the layer.
+    def draw(
+        self, mask: bytes, labels: Mapping[int, int | None], *, is_binary: bool = False
+    ) -> str:
+        """Draw a mask, and return why it cannot be drawn.
 
-        Raises:
-            BadImage: when it is no image or has too many pixels.
+        Args:
+            mask: bytes of an image file.
+            labels: label by number in the mask; other numbers are not painted.
+            is_binary: whether every number but 0 means 1.
         """
         info = check_image(mask, Check.HEADER, max_pixels=self._pixels_left)
         if isinstance(info, ImageFault):
-            raise BadImage(info.code, info.detail)
+            return info.detail
         self._pixels_left -= info.width_px * info.height_px
-        with decoding():
-            return _numbers(mask, self._size_px)
+        try:
+            with decoding():
+                numbers = _numbers(mask, self._size_px)
+        except BadImage as error:
+            return error.fault.detail
+        if is_binary:
+            numbers = numbers.clip(0, 1)
+        for number in sorted({*numbers.flat} & labels.keys()):
+            self.paint(numbers == number, labels[number])
+        return ""
 
     def fill(self, polygons: Iterable[Polygon]) -> "NDArray[np.bool_]":
         """Return which pixels are inside any of the polygons."""
@@ -310,36 +312,27 @@ def _objects(
     features: Features, small: Small, roles: Roles, legend: Legend, layer: MaskLayer
 ) -> tuple[list[Outline], list[str]]:
     """Return the outlines of a record and what is wrong with them; draw its masks on a layer."""
-    outlines, notes = list[Outline](), list[str]()
+    outlines, wrong, undrawn = list[Outline](), list[str](), list[str]()
     try:
         outlines = outlines_of(features, roles, small.stored_size_px, legend)
     except ValueError as error:
-        notes = [f"boxes are not shown: {error}"]
+        wrong.append(f"boxes are not shown: {error}")
     if len(outlines) > MAX_OUTLINES:
-        notes.append(f"{MAX_OUTLINES} of {len(outlines)} objects are drawn")
+        wrong.append(f"{MAX_OUTLINES} of {len(outlines)} objects are drawn")
         outlines = outlines[:MAX_OUTLINES]
     masks = values_of(features, Kind.BYTES)(roles.masks)[: len(outlines)]
-    wrong: list[str] = []
     if outlines and len(masks) == len(outlines):
         for mask, outline in zip(masks, outlines, strict=True):
-            try:
-                layer.paint(layer.read(mask) > 0, outline.label)
-            except BadImage as error:
-                wrong.append(error.fault.detail)
+            undrawn.append(layer.draw(mask, {1: outline.label}, is_binary=True))
     else:
         for polygons, outline in zip(_polygons(features, len(outlines)), outlines, strict=False):
             layer.paint(layer.fill(polygons), outline.label)
     if found := _numbered_mask(features, roles, legend):
-        before, (mask, labels) = set(layer.labels), found
-        try:
-            numbers = layer.read(mask)
-            for number in sorted({*numbers.flat} & labels.keys()):
-                layer.paint(numbers == number, labels[number])
-        except BadImage as error:
-            wrong.append(error.fault.detail)
+        before = set(layer.labels)
+        undrawn.append(layer.draw(*found))
         new = [label for label in layer.labels if label not in before]
-        outlines += [Outline(label, class_text(label, legend.names)) for label in new]
-    return outlines, [*notes, *(f"a mask is not shown: {what}" for what in wrong[:1])]
+        outlines += [Outline(label, class_name(label, legend.names)) for label in new]
+    return outlines, wrong + [f"a mask is not shown: {what}" for what in undrawn if what][:1]
 
 
 def _polygons(features: Features, objects: int) -> Iterator[list[Sequence[float]]]:
@@ -364,14 +357,14 @@ def _is_polygon(points: Sequence[float]) -> bool:
 
 def _numbered_mask(
     features: Features, roles: Roles, legend: Legend
-) -> tuple[bytes, Mapping[int, int]] | None:
+) -> tuple[bytes, Mapping[int, int | None]] | None:
     """Return a mask of several classes, and the labels of its numbers."""
     if value := _first_value(features, _PANOPTIC_IMAGE):
         ids = values_of(features, Kind.INT64)(_PANOPTIC_IDS)
         for objects in roles.objects:
             labels = object_labels(features, objects, len(ids))
             if objects.labels.startswith("panoptic_objects/") and None not in labels:
-                return value, {i: n for i, n in zip(ids, labels, strict=True) if n is not None}
+                return value, dict(zip(ids, labels, strict=True))
     if _CATEGORIES in roles.segmentations and (value := _first_value(features, _CATEGORIES)):
         return value, legend.labels or _IDS_OF_BYTES
     if _SEMANTIC in roles.segmentations and (value := _first_value(features, _SEMANTIC)):
@@ -423,7 +416,7 @@ def outlines_of(
     return [
         Outline(
             label=label,
-            text=text or class_text(label, legend.names),
+            text=text or class_name(label, legend.names),
             box=_box(found) if found else None,
             keypoints=keypoints or (),
         )
@@ -435,11 +428,6 @@ def object_labels(features: Features, objects: ObjectRoles, count: int) -> list[
     """Return the class id of each object of a list; None where the record does not tell."""
     labels: Sequence[Any] = values_of(features, Kind.INT64)(objects.labels)
     return [int(label) for label in labels] if len(labels) == count else [None] * count
-
-
-def class_text(label: int | None, names: Mapping[int, str]) -> str:
-    """Return what a class is called: its name, its number where it has none, empty for no class."""
-    return "" if label is None else names.get(label, str(label))
 
 
 def labels_of(features: Features, roles: Roles, legend: Legend) -> tuple[int, ...]:
@@ -474,10 +462,12 @@ def values_of(features: Features, kind: Kind = Kind.FLOAT) -> Callable[[str], Se
 
 
 def _texts(features: Features, key: str, most: int | None = None) -> list[str]:
-    values = values_of(features, Kind.BYTES)(key)[:most]
-    return [
-        value[: 4 * _MAX_CHARACTERS].decode(errors="replace")[:_MAX_CHARACTERS] for value in values
-    ]
+    return list(map(shown_text, values_of(features, Kind.BYTES)(key)[:most]))
+
+
+def shown_text(value: bytes) -> str:
+    """Return as much of a text as is shown."""
+    return value[: 4 * _MAX_CHARACTERS].decode(errors="replace")[:_MAX_CHARACTERS]
 
 
 def _box(corners: Corners) -> tuple[float, float, float, float] | None:
