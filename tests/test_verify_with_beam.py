@@ -100,7 +100,6 @@ def test_lost_reports_are_an_error() -> None:
 
 
 USAGE = {
-    "an unknown flag": (("a", "--shallow"), "unrecognized arguments: --shallow"),
     "threads": (("a", "--workers", "2"), "workers must come without --runner, got 2"),
     "a template": (
         ("gs://b/a", "--template_location", "gs://b/t"),
@@ -112,7 +111,6 @@ USAGE = {
         (__file__, "--temp_location", "no/such"),
         "E-ARG no/such: no such folder; give the path of a folder",
     ),
-    "sources of files": ((__file__, "--sources", "b"), "sources must come with one data set"),
 }
 
 
