@@ -1,8 +1,7 @@
 """Pictures of records: boxes are where they are, and nothing that a record holds is a failure."""
 
 import io
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +9,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from schemas.example import encode_example_parts
+from schemas.example import encode_example
 from schemas.features import Kind, Roles, roles_of_keys, roles_of_spec
 from schemas.geometry.boxes import inverse_orientation, turn_array
 from schemas.layouts.arrays import ArraysLayout, Encoding
 from schemas.layouts.detection import DetectionLayout
 from schemas.layouts.tfds import TfdsLayout
 from schemas.tensors import encode_tensor
-from tests.coco_command import run_coco
+from tests.coco_command import MakeCoco, command, run_coco
 from tests.turned_images import as_viewed, jpeg_of, oriented, png_of
-from transforms.report import Outline, PickedRecord, ShownPicture, class_color
+from transforms.report import Outline, PickedRecord, class_color
 from transforms.report.gather import make_report
 from transforms.report.pictures import Drawn, Legend, draw_record
 from transforms.storage import Access
@@ -27,14 +26,15 @@ from transforms.storage import Access
 WIDTH, HEIGHT = 120, 80
 BOX_XYWH_PX = (30, 20, 48, 16)
 RED, GRAY = (255, 0, 0), (128, 128, 128)
-LEGEND = Legend({1: "square", 2: "circle"}, {1: 1, 2: 2})
+LEGEND = Legend({1: "square", 2: "circle"}, {1: 1, 90: 2})
 PICKED = PickedRecord("train", "a.tfrec", 3, 0, 100, "a")
 MOST_BYTES = 30_000
+Features = Mapping[str, tuple[Kind, Sequence]]
 
 
-def rectangle(width: int = WIDTH, height: int = HEIGHT) -> np.ndarray:
+def rectangle() -> np.ndarray:
     """Return gray pixels with a red rectangle in the known box."""
-    pixels = np.full((height, width, 3), GRAY, np.uint8)
+    pixels = np.full((HEIGHT, WIDTH, 3), GRAY, np.uint8)
     x, y, w, h = BOX_XYWH_PX
     pixels[y : y + h, x : x + w] = RED
     return pixels
@@ -51,67 +51,37 @@ def is_red(pixels: np.ndarray) -> np.ndarray:
     return pixels[..., 0].astype(int) - pixels[..., 1] > 128
 
 
-def check_box(picture: ShownPicture, tolerance_px: int = 1) -> None:
-    """Check that the picture's only box is where its red pixels are."""
-    (outline,) = picture.outlines
-    assert outline.box is not None
-    red = is_red(pixels_of(picture.jpeg))
-    width, height = picture.size_px
-    assert red.shape == (height, width)
-    rows, columns = np.flatnonzero(red.any(axis=1)), np.flatnonzero(red.any(axis=0))
-    left, top, w, h = outline.box
-    found = [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
-    told = [left * width, top * height, (left + w) * width, (top + h) * height]
-    assert np.allclose(found, told, atol=tolerance_px), (found, told)
-
-
-def convert(
-    folder: Path, data: bytes, size_px: tuple[int, int], *flags: object, **annotation: Any
-) -> ShownPicture:
-    """Return the picture of a data set of one image with the known box."""
-    (folder / "images").mkdir()
-    (folder / "images/a.jpg").write_bytes(data)
-    width, height = size_px
-    spec = {
-        "images": [{"id": 1, "file_name": "a.jpg", "width": width, "height": height}],
-        "annotations": [
-            {
-                "id": 1,
-                "image_id": 1,
-                "category_id": 1,
-                "bbox": BOX_XYWH_PX,
-                "area": 768,
-                "iscrowd": 0,
-                **annotation,
-            }
-        ],
-        "categories": [{"id": 1, "name": "square"}],
-    }
-    (folder / "a.json").write_text(json.dumps(spec))
-    sources = ("--images", folder / "images", "--annotations", folder / "a.json")
-    run = run_coco(*sources, "--output", folder / "out", "--no_report", *flags)
-    assert run.code == 0, run.err
-    report = make_report(str(folder / "out"), Access())
-    assert report.notes == []
-    (picture,) = report.pictures
-    return picture
-
-
 @pytest.mark.parametrize("orientation", ["keep", "upright"])
 @pytest.mark.parametrize(("layout", "exif"), [("detection", 6), ("tfds", 5)])
 def test_a_box_of_a_turned_photo_is_where_it_is(
-    layout: str, exif: int, orientation: str, tmp_path: Path
+    layout: str, exif: int, orientation: str, make_coco: MakeCoco, tmp_path: Path
 ) -> None:
     """The annotations are of the picture as viewed, the file is as the camera wrote it."""
     stored = turn_array(rectangle(), inverse_orientation(exif))
     data = oriented(jpeg_of(stored, quality=95, subsampling=0), exif)
     assert is_red(as_viewed(data))[20:36, 30:78].mean() > 0.9  # Pillow sees it there too
-    flags = ("--layout", layout, "--orientation", orientation)
-    picture = convert(tmp_path, data, (WIDTH, HEIGHT), *flags)
-    size_px = (WIDTH, HEIGHT) if orientation == "upright" else (HEIGHT, WIDTH)
-    assert picture.stored_size_px == size_px
-    assert b"Exif" not in picture.jpeg
-    check_box(picture)
+
+    def edit(spec: dict) -> None:
+        spec["annotations"][0]["bbox"] = BOX_XYWH_PX
+
+    images, annotations = make_coco(1, edit=edit, objects=1, width=WIDTH, height=HEIGHT)
+    (images / "a000.jpg").write_bytes(data)
+    flags = ("--layout", layout, "--orientation", orientation, "--no_report")
+    run = run_coco(*command((images, annotations), tmp_path / "out", *flags))
+    assert run.code == 0, run.err
+    report = make_report(str(tmp_path / "out"), Access())
+    (picture,) = report.pictures
+    assert report.notes == [] and b"Exif" not in picture.jpeg
+    width, height = (WIDTH, HEIGHT) if orientation == "upright" else (HEIGHT, WIDTH)
+    assert picture.stored_size_px == picture.size_px == (width, height)
+    (outline,) = picture.outlines
+    assert outline.box is not None
+    red = is_red(pixels_of(picture.jpeg))
+    rows, columns = np.flatnonzero(red.any(axis=1)), np.flatnonzero(red.any(axis=0))
+    left, top, w, h = outline.box
+    found = [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
+    wanted = [left * width, top * height, (left + w) * width, (top + h) * height]
+    assert np.allclose(found, wanted, atol=1), (found, wanted)
 
 
 # --- records by hand ---
@@ -127,13 +97,11 @@ BOXES = {
     "image/object/class/label": (Kind.INT64, [1]),
 }
 GRAY_PNG = png_of(np.full((HEIGHT, WIDTH), 100, np.uint8))
+IMAGE = {"image/encoded": (Kind.BYTES, [GRAY_PNG])}
 
 
-def drawn(
-    features: dict[str, tuple[Kind, Sequence]], roles: Roles = DETECTION, legend: Legend = LEGEND
-) -> Drawn:
-    data = b"".join(encode_example_parts(features))
-    return draw_record(data, PICKED, roles, legend, MOST_BYTES)
+def drawn(features: Features, roles: Roles = DETECTION) -> Drawn:
+    return draw_record(encode_example(features), PICKED, roles, LEGEND, MOST_BYTES)
 
 
 def drawn_image(value: bytes) -> Drawn:
@@ -152,57 +120,51 @@ def saved(image: Image.Image, file_format: str, **save: Any) -> bytes:
     return out.getvalue()
 
 
-def palette_image() -> Image.Image:
-    return Image.fromarray(rectangle()).quantize(4)
-
-
-def with_alpha() -> Image.Image:
+def on_nothing() -> Image.Image:
     """Return the rectangle on a background that cannot be seen."""
     image = Image.fromarray(rectangle()).convert("RGBA")
     image.putalpha(Image.fromarray((is_red(rectangle()) * 255).astype(np.uint8)))
     return image
 
 
+RECTANGLE = Image.fromarray(rectangle())
 COLORED = {
     "jpeg": jpeg_of(rectangle(), quality=95, subsampling=0),
     "png": png_of(rectangle()),
-    "palette": saved(palette_image(), "PNG"),
-    "gif": saved(palette_image(), "GIF"),
-    "bmp": saved(Image.fromarray(rectangle()), "BMP"),
-    "alpha": saved(with_alpha(), "PNG"),
-    "webp": saved(Image.fromarray(rectangle()), "WEBP", lossless=True),
-    "cmyk": saved(Image.fromarray(rectangle()).convert("CMYK"), "JPEG", quality=95, subsampling=0),
+    "palette": saved(RECTANGLE.quantize(4), "PNG"),
+    "gif": saved(RECTANGLE.quantize(4), "GIF"),
+    "bmp": saved(RECTANGLE, "BMP"),
+    "alpha": saved(on_nothing(), "PNG"),
+    "webp": saved(RECTANGLE, "WEBP", lossless=True),
+    "cmyk": saved(RECTANGLE.convert("CMYK"), "JPEG", quality=95, subsampling=0),
     "tensor": encode_tensor(rectangle()),
     "floats": encode_tensor((rectangle() / 255).astype(np.float32)),
     "halves": encode_tensor((rectangle() / 255).astype(np.float16)),
 }
 
 
-@pytest.mark.parametrize("kind", COLORED)
+@pytest.mark.parametrize("kind", [*COLORED, "plain values"])
 def test_pictures_of_every_kind_show_the_rectangle(kind: str) -> None:
-    made = drawn_image(COLORED[kind])
+    if kind in COLORED:
+        made = drawn_image(COLORED[kind])
+    else:  # their record says the size
+        size = {"height": (Kind.INT64, [HEIGHT]), "width": (Kind.INT64, [WIDTH])}
+        features = {"raw_image": (Kind.BYTES, [rectangle().tobytes()]), **size}
+        made = drawn(features, roles_of_spec(ArraysLayout(Encoding.RAW, "uint8").spec))
     red = is_red(shown_pixels(made))
     assert red[22:34, 32:76].all()
     assert not red[:17].any() and not red[39:].any()
     assert made.pictures[0].stored_size_px == (WIDTH, HEIGHT)
 
 
-def test_plain_values_are_a_picture_by_the_size_in_their_record() -> None:
-    roles = roles_of_spec(ArraysLayout(Encoding.RAW, "uint8").spec)
-    size = {"height": (Kind.INT64, [HEIGHT]), "width": (Kind.INT64, [WIDTH])}
-    made = drawn({"raw_image": (Kind.BYTES, [rectangle().tobytes()]), **size}, roles)
-    assert is_red(shown_pixels(made))[22:34, 32:76].all()
-
-
 def test_a_picture_has_nothing_but_its_pixels() -> None:
     profile = b"\0" * 36 + b"acsp" + b"\0" * 88
-    image = Image.fromarray(rectangle())
     exif = Image.Exif()
     exif[0x010E] = "secret place"
-    data = saved(image, "JPEG", exif=exif, comment=b"secret words", icc_profile=profile)
+    data = saved(RECTANGLE, "JPEG", exif=exif, comment=b"secret words", icc_profile=profile)
     (picture,) = drawn_image(data).pictures
-    assert b"secret" in data and b"secret" not in picture.jpeg
-    assert b"ICC_PROFILE" in data and b"ICC_PROFILE" not in picture.jpeg
+    for private in (b"secret", b"ICC_PROFILE"):
+        assert private in data and private not in picture.jpeg
     with Image.open(io.BytesIO(picture.jpeg)) as shown:
         assert set(shown.info) <= {"jfif", "jfif_version", "jfif_unit", "jfif_density"}
 
@@ -216,67 +178,70 @@ def test_a_picture_takes_no_more_bytes_than_it_may() -> None:
 
 # --- what is drawn on them ---
 
+TRIANGLE = np.tril(np.ones((HEIGHT, WIDTH), np.uint8))
+SEGMENTS = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
+SEGMENTS[:40, :, 1] = 2  # segment 512
+SEGMENTS[40:, :, 0] = 9
+CATEGORIES = np.zeros((HEIGHT, WIDTH), np.uint8)
+CATEGORIES[:, 60:] = 90  # an id of the annotation file
+# Remark, features, roles, label or None by x and y, texts of outlines.
+MASKS: dict[str, tuple[Features, Roles, dict[tuple[int, int], int | None], set[str]]] = {
+    "a mask of an object": (
+        {**IMAGE, **BOXES, "image/object/mask": (Kind.BYTES, [png_of(TRIANGLE)])},
+        DETECTION,
+        {(10, 60): 1, (100, 20): None},
+        {"square"},
+    ),
+    "polygons, where there are no masks": (
+        {
+            **IMAGE,
+            **BOXES,
+            "image/object/polygon": (Kind.FLOAT, [0.25, 0.25, 0.65, 0.25, 0.65, 0.45, 0.25, 0.45]),
+            "image/object/polygon_count": (Kind.INT64, [1]),
+            "image/object/polygon_length": (Kind.INT64, [8]),
+        },
+        DETECTION,
+        {(60, 28): 1, (60, 60): None},
+        {"square"},
+    ),
+    "panoptic segments of TFDS": (
+        {
+            "image": (Kind.BYTES, [GRAY_PNG]),
+            "panoptic_image": (Kind.BYTES, [png_of(SEGMENTS)]),
+            "panoptic_objects/id": (Kind.INT64, [512, 9]),
+            "panoptic_objects/label": (Kind.INT64, [2, 1]),
+            "panoptic_objects/bbox": (Kind.FLOAT, [0.0, 0.0, 0.5, 1.0, 0.5, 0.0, 1.0, 1.0]),
+        },
+        roles_of_spec(TfdsLayout(features=("panoptic",)).spec),
+        {(60, 20): 2, (60, 60): 1},
+        {"square", "circle"},
+    ),
+    "a category mask": (
+        {**IMAGE, "image/panoptic/category_mask": (Kind.BYTES, [png_of(CATEGORIES)])},
+        roles_of_spec(DetectionLayout(features=("panoptic",)).spec),
+        {(70, 5): 2, (10, 5): None},
+        {"circle"},
+    ),
+}
 
-def mask_colors(made: Drawn) -> np.ndarray:
-    """Return the RGBA pixels of the layer of masks."""
-    assert made.notes == []
-    with Image.open(io.BytesIO(made.pictures[0].mask)) as image:
-        assert (image.format, image.size) == ("PNG", made.pictures[0].size_px)
-        return np.asarray(image.convert("RGBA"))
 
-
-def color_of(label: int) -> list[int]:
-    return [*bytes.fromhex(class_color(label)[1:]), 128]
-
-
-def test_masks_are_a_layer_of_their_own() -> None:
-    """The mask is a triangle in the box; the picture stays as it is."""
-    mask = np.tril(np.ones((HEIGHT, WIDTH), np.uint8))
-    image = {"image/encoded": (Kind.BYTES, [GRAY_PNG])}
-    made = drawn({**image, **BOXES, "image/object/mask": (Kind.BYTES, [png_of(mask)])})
-    colors = mask_colors(made)
-    assert colors[60, 10].tolist() == color_of(1) and colors[20, 100, 3] == 0
+@pytest.mark.parametrize(("features", "roles", "labels", "texts"), MASKS.values(), ids=MASKS)
+def test_masks_are_a_layer_of_their_own(
+    features: Features, roles: Roles, labels: dict[tuple[int, int], int | None], texts: set[str]
+) -> None:
+    """The picture stays as it is."""
+    made = drawn(features, roles)
     assert np.abs(shown_pixels(made).astype(int) - 100).max() < 12
-
-
-def test_polygons_are_drawn_if_there_are_no_masks() -> None:
-    square = [0.25, 0.25, 0.65, 0.25, 0.65, 0.45, 0.25, 0.45]
-    polygons = {
-        "image/object/polygon": (Kind.FLOAT, square),
-        "image/object/polygon_count": (Kind.INT64, [1]),
-        "image/object/polygon_length": (Kind.INT64, [8]),
-    }
-    colors = mask_colors(drawn({"image/encoded": (Kind.BYTES, [GRAY_PNG]), **BOXES, **polygons}))
-    assert colors[28, 60].tolist() == color_of(1) and colors[60, 60, 3] == 0
-
-
-def test_panoptic_masks_of_tfds_have_a_color_a_segment() -> None:
-    numbers = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
-    numbers[:40, :, 1] = 2  # segment 512
-    numbers[40:, :, 0] = 9
-    objects = {
-        "panoptic_objects/id": (Kind.INT64, [512, 9]),
-        "panoptic_objects/label": (Kind.INT64, [2, 1]),
-        "panoptic_objects/bbox": (Kind.FLOAT, [0.0, 0.0, 0.5, 1.0, 0.5, 0.0, 1.0, 1.0]),
-    }
-    images = {"image": (Kind.BYTES, [GRAY_PNG]), "panoptic_image": (Kind.BYTES, [png_of(numbers)])}
-    made = drawn({**images, **objects}, roles_of_spec(TfdsLayout(features=("panoptic",)).spec))
-    colors = mask_colors(made)
-    assert colors[20, 60].tolist() == color_of(2) and colors[60, 60].tolist() == color_of(1)
-    assert {outline.text for outline in made.pictures[0].outlines} == {"square", "circle"}
-
-
-def test_category_masks_have_the_ids_of_the_annotation_files() -> None:
-    mask = np.zeros((HEIGHT, WIDTH), np.uint8)
-    mask[:, 60:] = 90
-    roles = roles_of_spec(DetectionLayout(features=("panoptic",)).spec)
-    features = {
-        "image/encoded": (Kind.BYTES, [GRAY_PNG]),
-        "image/panoptic/category_mask": (Kind.BYTES, [png_of(mask)]),
-    }
-    made = drawn(features, roles, Legend({2: "toothbrush"}, {90: 2}))
-    assert made.pictures[0].outlines == (Outline(2, "toothbrush"),)
-    assert mask_colors(made)[5, 70].tolist() == color_of(2)
+    (picture,) = made.pictures
+    assert {outline.text for outline in picture.outlines} == texts
+    with Image.open(io.BytesIO(picture.mask)) as image:
+        assert (image.format, image.size) == ("PNG", picture.size_px)
+        colors = np.asarray(image.convert("RGBA"))
+    for (x, y), label in labels.items():
+        if label is None:
+            assert colors[y, x, 3] == 0
+        else:
+            assert colors[y, x].tolist() == [*bytes.fromhex(class_color(label)[1:]), 128]
 
 
 def test_keypoints_are_each_objects_own() -> None:
@@ -286,8 +251,7 @@ def test_keypoints_are_each_objects_own() -> None:
         "image/object/keypoint/y": (Kind.FLOAT, [0.5, 0.0, 0.5, 0.25]),
         "image/object/keypoint/visibility": (Kind.INT64, [2, 0, 1, 2]),
     }
-    made = drawn({"image/encoded": (Kind.BYTES, [GRAY_PNG]), **edges, **keypoints})
-    first, second = made.pictures[0].outlines
+    first, second = drawn({**IMAGE, **edges, **keypoints}).pictures[0].outlines
     assert first.keypoints == ((0.25, 0.5),)
     assert second.keypoints == ((0.5, 0.5), (0.75, 0.25))
 
@@ -297,23 +261,21 @@ def test_keypoints_are_each_objects_own() -> None:
     [
         (float("nan"), None),
         (float("inf"), None),
-        (0.9, None),  # behind the right edge of the box
+        (0.9, None),  # beyond the right edge of the box
         (-5.0, (0.0, 0.25, 0.65, 0.2)),
     ],
 )
 def test_boxes_of_strangers(xmin: float, box: Any) -> None:
-    features = {**BOXES, "image/object/bbox/xmin": (Kind.FLOAT, [xmin])}
-    made = drawn({"image/encoded": (Kind.BYTES, [GRAY_PNG]), **features})
+    made = drawn({**IMAGE, **BOXES, "image/object/bbox/xmin": (Kind.FLOAT, [xmin])})
     (outline,) = made.pictures[0].outlines
-    assert (outline.box is None) == (box is None)
-    assert box is None or np.allclose(outline.box, box)
+    assert outline == Outline(1, "square", box and pytest.approx(box))
 
 
 def test_pairs_are_two_pictures_with_captions() -> None:
     kinds = {"lr": Kind.BYTES, "hr": Kind.BYTES, "caption": Kind.BYTES}
-    roles = roles_of_keys(kinds, ["lr", "hr"])
     features = {"lr": (Kind.BYTES, [GRAY_PNG]), "hr": (Kind.BYTES, [GRAY_PNG])}
-    made = drawn({**features, "caption": (Kind.BYTES, [b"a <b>", b"\xff", b"a <b>"])}, roles)
+    captions = {"caption": (Kind.BYTES, [b"a <b>", b"\xff", b"a <b>"])}
+    made = drawn({**features, **captions}, roles_of_keys(kinds, ["lr", "hr"]))
     assert [picture.name for picture in made.pictures] == ["hr", "lr"]
     assert made.pictures[0].captions == ("a <b>", "\ufffd")
 
@@ -321,9 +283,6 @@ def test_pairs_are_two_pictures_with_captions() -> None:
 # --- what is no failure ---
 
 BOMB = saved(Image.new("1", (10_000, 10_000)), "PNG")
-
-
-DAMAGED_PIXELS = png_of(rectangle())[:60] + bytes(4) + png_of(rectangle())[64:]
 NO_PICTURES = {
     "cut off": (COLORED["jpeg"][:-200], "no end marker"),
     "a GIF without a size": (b"GIF89a" + bytes(10), "size 0 x 0"),
@@ -331,7 +290,7 @@ NO_PICTURES = {
     "a page": (b"<html>Not Found</html>", "HTML"),
     "seven channels": (encode_tensor(np.zeros((2, 2, 7), np.uint8)), "a tensor of uint8 [2, 2, 7]"),
     "no rows": (encode_tensor(np.zeros((0, 2), np.uint8)), "which is no picture"),
-    "damaged pixels": (DAMAGED_PIXELS, ""),
+    "damaged pixels": (COLORED["png"][:60] + bytes(4) + COLORED["png"][64:], ""),
 }
 
 
@@ -355,7 +314,7 @@ def test_what_is_no_picture_is_a_note(value: bytes, what: str) -> None:
 def test_damaged_objects_are_a_note(
     key: str, values: tuple[Kind, list], outlines: int, what: str
 ) -> None:
-    made = drawn({"image/encoded": (Kind.BYTES, [GRAY_PNG]), **BOXES, key: values})
+    made = drawn({**IMAGE, **BOXES, key: values})
     assert made.pictures[0].mask == b"" and len(made.pictures[0].outlines) == outlines
     assert what in made.notes[0]
 
