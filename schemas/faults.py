@@ -151,48 +151,6 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
     }
 )
 
-
-REPAIRS: Mapping[str, str] = MappingProxyType(
-    {
-        "area_replaced": "negative area: the outline's area is written, or else the box's",
-        "box_clipped": "box beyond the image's edge: the part inside is written",
-        "boxes_rescaled": "another size than annotated, same aspect ratio: annotations are scaled",
-        "boxes_turned": "annotated in the turned or the stored picture: turned to what is written",
-        "crowd_replaced": "`iscrowd` is neither 0 nor 1: 1 is written",
-        "frame_assumed": "sizes fit the stored and the turned picture: the stored one is assumed",
-        "image_converted": "the image was resized or encoded again, as asked for",
-        "image_turned": "the image's pixels were turned as EXIF says, as asked for",
-        "image_unchanged": "already as the conversion would make it: its own bytes are written",
-        "keypoints_dropped": "not three numbers a name, or visibility not 0, 1 or 2: left out",
-        "mask_empty": "no outline that can be drawn: the mask is all 0",
-        "panoptic_pixels_unlisted": "pixels with the id of no segment: masks are 0 there",
-        "panoptic_segment_empty": "no pixel of the panoptic PNG shows the segment: no mask has it",
-        "polygon_dropped": "polygon of an odd number of values, less than three points, no area, or"
-        " too large: the object's other polygons are written",
-        "segment_left_out": "the segment's box lies outside the image: the segment is left out",
-        "segmentation_empty": "no polygon or pixel is left: written without an outline, mask all 0",
-        "segmentation_missing": "no segmentation: written without an outline, mask all 0",
-        "size_from_image": "another size than annotated: taken as pixels of the image, as asked",
-        "size_from_json": "another size than annotated: taken as pixels of that size, as asked",
-        "unknown_category_dropped": "a list names a category that is not in the file: left out",
-        "unknown_category_left_out": "a list names a category that no record can name: left out",
-    }
-)
-"""What is counted as mended, in `repairs` of the manifest: what was found, and what is written."""
-
-FILTERS: Mapping[str, str] = MappingProxyType(
-    {
-        "crowd": "the object is a crowd, and `--skip_crowd` was given",
-        "hidden": "the file's name, or its folder's, begins with a dot",
-        "license": "the image has none of the licenses of `--licenses`",
-        "not_called_a_table": "the file's name ends as no table's does",
-        "not_called_an_image": "the file's name ends as no image's does",
-        "small_box": "the object's box has a side below `--min_box_px`",
-        "unannotated": "the image has no object left, and `--skip_unannotated` was given",
-    }
-)
-"""What is counted as left out, in `skipped` of the manifest."""
-
 _CODE = re.compile(rf"\b({'|'.join(FAULTS)}) ")
 
 

@@ -19,6 +19,7 @@ from schemas.faults import (
     EXIT_STORAGE,
     EXIT_USAGE,
     FAULTS,
+    Fault,
     Rejected,
     Scope,
     fault_line,
@@ -26,7 +27,7 @@ from schemas.faults import (
     printable,
     reject_order,
 )
-from tests.faults_doc import as_markdown
+from transforms.images.findings import TRAITS
 
 DOC = Path(__file__).resolve().parent.parent / "docs" / "faults.md"
 LINE = "E-ANN-JSON gs://b/a.json: the file ends at byte offset 3; repair the file"
@@ -165,6 +166,18 @@ def test_a_reject_s_line_is_this() -> None:
     assert msgspec.json.decode(line, type=Rejected) == rejected
 
 
-def test_the_document_is_up_to_date() -> None:
-    """`python -m tests.faults_doc > docs/faults.md` writes it anew."""
-    assert DOC.read_text() == as_markdown()
+def consequence(fault: Fault) -> str:
+    if fault.scope is Scope.RUN:
+        return f"exit code {fault.exit_code}"
+    if fault.exit_code:
+        return f"exit code {fault.exit_code}; with `--orphans drop` the annotation is dropped"
+    if fault.scope is Scope.ANNOTATION:
+        return "the annotation is dropped (`--max_dropped`)"
+    return "the sample is rejected, with its annotations (`--max_rejected`)"
+
+
+def test_the_document_lists_all_codes_and_traits() -> None:
+    rows = [line for line in DOC.read_text().splitlines() if line.startswith("| `")]
+    codes = [f"| `{code}` | {f.meaning} | {consequence(f)} |" for code, f in FAULTS.items()]
+    assert rows[: len(codes)] == codes
+    assert {f"| `{name}` | {meaning} |" for name, meaning in TRAITS.items()} <= {*rows}
