@@ -15,7 +15,7 @@ setup(
     packages=find_packages(
         include=["schemas", "schemas.*", "transforms", "transforms.*", "pipelines", "readers"]
     ),
-    package_data={"transforms.report": ["assets/*"]},
+    package_data={"schemas.documents": ["*.j2"], "transforms.report": ["assets/*"]},
     install_requires=[
         "apache-beam>=2.77",
         "google-auth>=2.30",

@@ -149,6 +149,7 @@ def test_wheel_and_source_archive_hold_the_page(tmp_path: Path) -> None:
         for path in (ROOT / "transforms/report/assets").iterdir()
     }
     assert {Path(name).suffix for name in assets} == {".css", ".js", ".j2"}
+    assets.add("schemas/documents/data_card.md.j2")
     (wheel,), (source,) = tmp_path.glob("dist/*.whl"), tmp_path.glob("dist/*.zip")
     assert assets <= set(zipfile.ZipFile(wheel).namelist())
     inside = {name.partition("/")[2] for name in zipfile.ZipFile(source).namelist()}
