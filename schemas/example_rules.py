@@ -1,6 +1,5 @@
 """Records against a manifest, and what records without one turn out to hold."""
 
-import copy
 import hashlib
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -176,13 +175,13 @@ Place = tuple[str, int, int]
 """A record: its file, its number and the offset of its frame."""
 
 
-class KindFacts(msgspec.Struct):
-    """A feature's values of one kind.
+class KindFacts(msgspec.Struct, frozen=True):
+    """A feature's values of one kind, or the steps of a feature list.
 
     Attributes:
         records: number of records that hold them.
-        least: fewest values in one record, of a feature list in one step.
-        most: most values in one of these.
+        least: fewest values in one record, of a feature list in one step; or fewest steps.
+        most: most of these.
         first: place of the first such record.
     """
 
@@ -191,10 +190,12 @@ class KindFacts(msgspec.Struct):
     most: int
     first: Place
 
-    def extend(self, other: "KindFacts") -> None:
-        """Add the values of later records."""
-        self.records += other.records
-        self.least, self.most = min(self.least, other.least), max(self.most, other.most)
+    def __add__(self, later: "KindFacts | None") -> "KindFacts":
+        """Return the facts of these records and of later ones."""
+        if later is None:
+            return self
+        least, most = min(self.least, later.least), max(self.most, later.most)
+        return KindFacts(self.records + later.records, least, most, self.first)
 
 
 class FeatureFacts(msgspec.Struct):
@@ -202,14 +203,14 @@ class FeatureFacts(msgspec.Struct):
 
     Attributes:
         kinds: facts by kind: bytes, float, int64 or `NO_KIND`.
-        steps: fewest and most steps, of a feature list.
+        steps: facts of its steps, if it is a feature list.
         images: number of values that are image files, by their format.
         no_images: number of values that are none, empty ones left out.
         first_no_image: place of the first record that holds one.
     """
 
     kinds: dict[str, KindFacts] = {}
-    steps: tuple[int, int] | None = None
+    steps: KindFacts | None = None
     images: dict[str, int] = {}
     no_images: int = 0
     first_no_image: Place | None = None
@@ -226,13 +227,8 @@ class FeatureFacts(msgspec.Struct):
     def extend(self, other: "FeatureFacts") -> None:
         """Add what later records hold."""
         for kind, facts in other.kinds.items():
-            if known := self.kinds.get(kind):
-                known.extend(facts)
-            else:
-                self.kinds[kind] = copy.deepcopy(facts)
-        if other.steps is not None:
-            low, high = self.steps or other.steps
-            self.steps = min(low, other.steps[0]), max(high, other.steps[1])
+            self.kinds[kind] = self.kinds[kind] + facts if kind in self.kinds else facts
+        self.steps = self.steps + other.steps if self.steps else other.steps
         for name, count in other.images.items():
             self.images[name] = self.images.get(name, 0) + count
         self.no_images += other.no_images
@@ -258,33 +254,28 @@ class InferredSchema(msgspec.Struct):
 
     def add(self, record: Sequences, place: Place) -> None:
         """Add a record."""
-        self.records += 1
-        for key, values in record.context.items():
-            self._extend(key, _facts_of([values], place))
+        context = {key: _facts_of([values], place) for key, values in record.context.items()}
+        lists = {key: _facts_of(steps, place) for key, steps in record.feature_lists.items()}
         for key, steps in record.feature_lists.items():
-            self._extend(key, _facts_of(steps, place, (len(steps), len(steps))))
+            lists[key].steps = KindFacts(1, len(steps), len(steps), place)
+        self.extend(InferredSchema(1, context))
+        self.extend(InferredSchema(0, lists))
 
     def add_other(self, place: Place) -> None:
         """Add a record that is no Example."""
-        self.others += 1
-        self.first_other = self.first_other or place
+        self.extend(InferredSchema(others=1, first_other=place))
 
     def extend(self, other: "InferredSchema") -> None:
-        """Add a file's records, which come after these."""
+        """Add records that come after these."""
         self.records += other.records
         self.others += other.others
         self.first_other = self.first_other or other.first_other
         self.is_cut |= other.is_cut
         for key, facts in other.features.items():
-            self._extend(key, facts)
-
-    def _extend(self, key: str, facts: FeatureFacts) -> None:
-        if known := self.features.get(key):
-            known.extend(facts)
-        elif len(self.features) < MAX_KEYS:
-            self.features[key] = copy.deepcopy(facts)  # of a schema that stays as it is
-        else:
-            self.is_cut = True
+            if key in self.features or len(self.features) < MAX_KEYS:
+                self.features.setdefault(key, FeatureFacts()).extend(facts)
+            else:
+                self.is_cut = True
 
     def lines(self) -> Iterator[str]:
         """Yield a line a feature: key, kind, records that have it, number of values."""
@@ -294,9 +285,7 @@ class InferredSchema(msgspec.Struct):
         ]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)] if rows else []
         for row in rows:
-            yield "  ".join(
-                cell.ljust(width) for cell, width in zip(row, widths, strict=True)
-            ).rstrip()
+            yield "  ".join(map(str.ljust, row, widths)).rstrip()
         if self.is_cut:
             yield f"more than {MAX_KEYS} features: the others are not listed"
 
@@ -314,9 +303,7 @@ def conflicts(schema: InferredSchema) -> Iterator[tuple[Place, str]]:
                 yield found.first, f"{what} in {kinds[usual].records}"
 
 
-def _facts_of(
-    lists: Iterable[Values], place: Place, steps: tuple[int, int] | None = None
-) -> FeatureFacts:
+def _facts_of(lists: Sequence[Values], place: Place) -> FeatureFacts:
     """Return what one record holds of a feature: a list of values, or one of each step."""
     counts: dict[str, list[int]] = {}
     for kind, values in lists:
@@ -325,18 +312,19 @@ def _facts_of(
         name: KindFacts(1, min(found), max(found), place)
         for name, found in (counts or {NO_KIND: [0]}).items()
     }
-    return FeatureFacts(kinds, steps)
+    return FeatureFacts(kinds)
 
 
 def _row(facts: FeatureFacts, records: int) -> tuple[str, str, str, str]:
-    known: Mapping[str, KindFacts] = facts.kinds
-    kinds = " or ".join(kind for kind in known if kind != NO_KIND or len(known) == 1)
-    least = min((found.least for found in known.values()), default=0)
-    most = max((found.most for found in known.values()), default=0)
-    count = str(most) if least == most else f"{least} to {most}"
-    values = f"{count} value{'' if most == 1 else 's'}"
+    kinds = " or ".join(kind for kind in facts.kinds if kind != NO_KIND or len(facts.kinds) == 1)
+    first, *others = facts.kinds.values()
+    total = sum(others, first)
+    values = f"{_range(total)} value{'' if total.most == 1 else 's'}"
     if facts.steps is not None:
-        low, high = facts.steps
-        values += f" in each of {low if low == high else f'{low} to {high}'} steps"
+        values += f" in each of {_range(facts.steps)} steps"
     images = ", ".join(f"{count} {name}" for name, count in sorted(facts.images.items()))
     return kinds, f"in {facts.records} of {records}", values, images if facts.is_image() else ""
+
+
+def _range(facts: KindFacts) -> str:
+    return f"{facts.least} to {facts.most}" if facts.least < facts.most else str(facts.most)
