@@ -66,9 +66,15 @@ def load(
         RuntimeError: `E-VER-MISSING` or `E-VER-SIZE` when a shard is not what was written.
     """
     from readers.data_sets import drops_remainder
-    from readers.tf_data import Reading, load_data_sets, share_of
+    from readers.tf_data import Reading, load_data_sets
 
-    host, hosts = share_of(host, hosts, input_context)
+    if input_context is not None:
+        if (host, hosts) != (0, 1):
+            raise ValueError(
+                f"input_context must come without host and hosts, got {host}, {hosts}: leave them"
+                " out"
+            )
+        host, hosts = input_context.input_pipeline_id, input_context.num_input_pipelines
     reading = Reading(
         batch_size,
         decode_images,

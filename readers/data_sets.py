@@ -85,9 +85,10 @@ class DataSets:
             ValueError: when none of the data sets has such a split, or a record of it.
         """
         found = [
-            shard
+            ShardFile(place, entry, name)
             for place, manifest in enumerate(self.manifests)
-            for shard in _shards_of(place, manifest, split)
+            for entry, (name, _) in zip(manifest.shards, index_names_of(manifest), strict=True)
+            if entry.split == split
         ]
         if not found:
             names = sorted({shard.split for m in self.manifests for shard in m.shards})
@@ -169,11 +170,6 @@ def _refuse_different(data_sets: DataSets) -> None:
 
 def _features(manifest: Manifest) -> set[tuple[str, Kind, bool, bool, bool]]:
     return {(f.key, f.kind, f.repeated, f.optional, f.per_step) for f in manifest.features}
-
-
-def _shards_of(place: int, manifest: Manifest, split: str) -> list[ShardFile]:
-    names = zip(manifest.shards, index_names_of(manifest), strict=True)
-    return [ShardFile(place, entry, name) for entry, (name, _) in names if entry.split == split]
 
 
 REMEDY = "copy the data set again from where it is whole, or make it again"

@@ -18,7 +18,7 @@ A record is a dict of NumPy values by key, equal to what TensorFlow parses:
 import functools
 import io
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
@@ -260,22 +260,16 @@ def record_parser(spec: FeatureSpec) -> RecordParser:
     whole = [(f.key, _converter(f)) for f in spec.features if not f.per_step]
     steps = [(f.key, f.kind, _converter(f), f.repeated) for f in spec.features if f.per_step]
 
-    def parse_whole(features: Mapping[str, Message]) -> Record:
-        return {key: convert(features.get(key)) for key, convert in whole}
-
     def parse(data: bytes) -> Record:
-        return parse_whole(read_sequence(data)[0])
-
-    def parse_sequence(data: bytes) -> Record:
         context, lists = read_sequence(data)
-        record = parse_whole(context)
+        record = {key: convert(context.get(key)) for key, convert in whole}
         for key, kind, convert, is_repeated in steps:
             values = [convert(step) for step in lists[key].feature] if key in lists else []
             is_array = kind is not Kind.BYTES and not is_repeated
             record[key] = np.array(values, _DTYPES[kind]) if is_array else values
         return record
 
-    return parse_sequence if spec.is_sequence else parse
+    return parse
 
 
 def _converter(feature: Feature) -> Callable[[Message | None], Any]:

@@ -4,7 +4,6 @@ import array
 import bisect
 import itertools
 import os
-import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -85,8 +84,7 @@ class ShardReader:
         self._threads = _LOCAL_THREADS if is_near else _REMOTE_THREADS
         self._span_bytes = LOCAL_SPAN_BYTES if is_near else SPAN_BYTES
         self._offsets: dict[int, array.array] = {}
-        self._lock = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
+        self._executor = ThreadPoolExecutor(self._threads, "read-records")  # none runs yet
 
     def __len__(self) -> int:
         """Return the number of records."""
@@ -119,13 +117,13 @@ class ShardReader:
     def load_offsets(self, shards: Iterable[int]) -> None:
         """Read the indexes of several shards at once, those that are not known yet."""
         missing = [shard for shard in shards if shard not in self._offsets]
-        deque(self._executor().map(self.offsets, missing), maxlen=0)
+        deque(self._executor.map(self.offsets, missing), maxlen=0)
 
     def keys(self, shards: Sequence[int]) -> Iterator[list[str]]:
         """Yield the keys of the records of each shard."""
         for start in range(0, len(shards), self._threads):
             listed = [self.shards[shard] for shard in shards[start : start + self._threads]]
-            yield from self._executor().map(
+            yield from self._executor.map(
                 lambda shard: read_keys(shard.file, self._storage(shard)), listed
             )
 
@@ -171,7 +169,7 @@ class ShardReader:
                     first, future = waiting.popleft()
                     yield first, future.result()
                     ahead_bytes -= first.end - first.start
-                read = self._executor().submit(self.read, span.shard, span.start, span.end)
+                read = self._executor.submit(self.read, span.shard, span.start, span.end)
                 waiting.append((span, read))
                 ahead_bytes += size_bytes
             while waiting:
@@ -191,9 +189,3 @@ class ShardReader:
 
     def _storage(self, shard: ListedShard) -> Storage:
         return self._storages[shard.file.data_set]
-
-    def _executor(self) -> ThreadPoolExecutor:
-        with self._lock:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(self._threads, "read-records")
-            return self._pool

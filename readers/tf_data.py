@@ -101,11 +101,14 @@ def load_data_sets(
     data_sets = find_data_sets(roots, access)
     shards = list_shards(data_sets, split)
     counts = [shard.file.entry.records for shard in shards]
-    dropping = reading.drop_remainder
+    dropping, least = reading.drop_remainder, reading.batch_size or 1
     parts = deal(counts, reading.host, reading.hosts, drop_remainder=dropping)
     records = sum(part.records for part in parts)
-    if dropping:
-        _refuse_nothing(records, sum(counts), reading)
+    if dropping and records < least:  # to repeat a share without a batch would never end
+        raise ValueError(
+            f"drop_remainder must leave a batch, got {sum(counts)} records for {reading.hosts}"
+            f" hosts: give a smaller batch_size than {least}, or set it False"
+        )
     in_order = not reading.shuffle and data_sets.is_in_input_order(split)
     dataset = _read([(shards[part.shard].uri, part) for part in parts], reading, in_order)
     if reading.known_cardinality:
@@ -116,33 +119,6 @@ def load_data_sets(
         dataset = dataset.shuffle(buffered, reading.seed)
     dataset = _parse(dataset, data_sets, reading)
     return dataset.with_options(_options(reading)).prefetch(tf.data.AUTOTUNE)
-
-
-def share_of(
-    host: int, hosts: int, input_context: tf.distribute.InputContext | None
-) -> tuple[int, int]:
-    """Return (host, hosts), which a strategy's context may tell.
-
-    Raises:
-        ValueError: when both do.
-    """
-    if input_context is None:
-        return host, hosts
-    if (host, hosts) != (0, 1):
-        raise ValueError(
-            f"input_context must come without host and hosts, got {host}, {hosts}: leave them out"
-        )
-    return input_context.input_pipeline_id, input_context.num_input_pipelines
-
-
-def _refuse_nothing(records: int, total: int, reading: Reading) -> None:
-    """Refuse a share without a batch: to repeat it would never end."""
-    wanted = reading.batch_size or 1
-    if records < wanted:
-        raise ValueError(
-            f"drop_remainder must leave a batch, got {total} records for {reading.hosts} hosts:"
-            f" give a smaller batch_size than {wanted}, or set it False"
-        )
 
 
 def _read(parts: Sequence[tuple[str, Part]], reading: Reading, in_order: bool) -> tf.data.Dataset:
@@ -168,15 +144,12 @@ def _read(parts: Sequence[tuple[str, Part]], reading: Reading, in_order: bool) -
 
 def _parse(dataset: tf.data.Dataset, data_sets: DataSets, reading: Reading) -> tf.data.Dataset:
     """Return the tensors of records, or of batches of them."""
-    size, dropping = reading.batch_size, reading.drop_remainder
-    has_images = reading.image_size is not None or (
-        reading.decode_images and image_keys(data_sets.spec)
-    )
+    size, dropping, parse = reading.batch_size, reading.drop_remainder, parser(data_sets, reading)
+    has_images = reading.decode_images and image_keys(data_sets.spec)
     if size is not None and not (data_sets.spec.is_sequence or has_images):
         # A batch is parsed in a fraction of the time of its records.
-        batches = dataset.batch(size, dropping)
-        return batches.map(parser(data_sets, reading, of_batches=True), tf.data.AUTOTUNE)
-    dataset = dataset.map(parser(data_sets, reading), tf.data.AUTOTUNE)
+        return dataset.batch(size, dropping).map(parse, tf.data.AUTOTUNE)
+    dataset = dataset.map(parse, tf.data.AUTOTUNE)
     return dataset if size is None else dataset.ragged_batch(size, dropping)
 
 
@@ -219,17 +192,17 @@ def values_per_object(data_sets: DataSets) -> dict[str, int]:
     return found
 
 
-def parser(
-    data_sets: DataSets, reading: Reading, *, of_batches: bool = False
-) -> Callable[[tf.Tensor], Tensors]:
+def parser(data_sets: DataSets, reading: Reading) -> Callable[[tf.Tensor], Tensors]:
     """Return the function that makes tensors of a record, or of a batch of encoded Examples.
+
+    It takes a batch of Examples only if it decodes no images.
 
     Raises:
         ValueError: when there is nothing to be resized or padded.
     """
     spec = data_sets.spec
     per_object = {} if reading.max_objects is None else values_per_object(data_sets)
-    images = image_keys(spec) if reading.decode_images and not of_batches else []
+    images = image_keys(spec) if reading.decode_images else []
     if reading.image_size is not None and not images:
         raise ValueError(
             f"image_size must come with images, got layout {spec.name!r}: leave it out"
@@ -241,10 +214,8 @@ def parser(
             context, steps = parse_sequence_spec(spec, RepeatedAs.RAGGED)
             parts = tf.io.parse_single_sequence_example(records, context, steps)
             parsed = {**parts[0], **parts[1]}
-        elif of_batches:
-            parsed = tf.io.parse_example(records, features)
         else:
-            parsed = tf.io.parse_single_example(records, features)
+            parsed = tf.io.parse_example(records, features)  # of a scalar too
         tensors = _shaped(parsed, spec, reading.max_objects, per_object)
         return tensors | {key: _pixels(tensors[key], reading.image_size) for key in images}
 
