@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -18,22 +19,13 @@ from schemas.layouts import Layout
 from schemas.layouts.detection import DetectionLayout
 from schemas.manifest import PLAN_NAME, JobPlan, Manifest, to_json
 from schemas.samples import Sample
-from schemas.shards import ShardInfo, ShardNames, ShardPlan
+from schemas.shards import ShardInfo, ShardPlan
 from tests.children import die_at, without_anonymous_files
 from tests.coco_texts import read_counted
 from tests.conftest import coco_dict, jpeg_bytes
 from transforms.build_records import ShardJob
 from transforms.build_shard import write_shard
 from transforms.commit import commit
-from transforms.earlier import (
-    NO_EARLIER_SETS,
-    EarlierSets,
-    count_earlier,
-    leave_out_earlier,
-    list_indexes,
-    manifest_of,
-    read_written,
-)
 from transforms.gate import GateLimits, WorkerGate
 from transforms.plan_shards import (
     BucketBatch,
@@ -43,24 +35,12 @@ from transforms.plan_shards import (
     rank_bucket,
 )
 from transforms.publish_plan import DataSetJob, make_job_plan, publish_plan
-from transforms.shard_table import (
-    Bucket,
-    Shard,
-    Sharding,
-    ShardTable,
-    make_shard_table,
-)
+from transforms.shard_table import Bucket, Shard, Sharding, ShardTable, make_shard_table
 from transforms.sources.list_blobs import PinTally, listing_digest, pin_sample
 from transforms.sources.read_coco import CocoRules, CocoSource
-from transforms.sources.read_samples import (
-    SplitSource,
-    excluded_keys,
-    uri_identity,
-)
+from transforms.sources.read_samples import SplitSource, uri_identity
 from transforms.storage import open_storage, read_uri, split_uri
 
-NAMES = ShardNames()
-STRICT = CocoRules()
 LIMITS = GateLimits(shards_in_flight=2, bytes_in_flight=1 << 20, readers=2)
 
 
@@ -115,17 +95,14 @@ def write_set(folder: Path, num_images: int, **coco: int) -> tuple[Path, Path]:
 
 def plan_run(
     images: Path | str | Mapping[str, Path],
-    annotations: Path | str | Mapping[str, Path | Sequence[Path]],
+    annotations: Path | str | Mapping[str, Path],
     output: Path | str,
     num_shards: int = 2,
     layout: Layout | None = None,
     seed: int = 0,
-    exclude: str = "",
-    earlier: EarlierSets = NO_EARLIER_SETS,
-    rules: CocoRules = STRICT,
     **job: object,
 ) -> SmallRun:
-    """Read, leave out, pin, rank and group; splits as the mappings have them, else `train`."""
+    """Read, pin, rank and group; splits as the mappings have them, else `train`."""
     roots = {
         k: str(v) for k, v in (images if isinstance(images, Mapping) else {"train": images}).items()
     }
@@ -137,27 +114,21 @@ def plan_run(
     rejected: list[Rejected] = []
     listed = {root: list(open_storage(uri).list()) for root, uri in roots.items()}
     entries = {(root, entry.name): entry for root in listed for entry in listed[root]}
-    source_files = {
-        split: [str(given)] if isinstance(given, (str, Path)) else list(map(str, given))
-        for split, given in uris.items()
-    }
-    for split, several in source_files.items():
-        sources = list(map(read_source, several))
-        left_out = excluded_keys(read_uri(exclude), exclude) if exclude else {}
-        *items, file = read_counted(sources, split, rules, left_out)
-        identity = uri_identity(several, exclude)
-        items.append(msgspec.structs.replace(file, identity=identity))
-        for item in without_earlier(items, split, earlier) if earlier.sets else items:
+    for split, uri in uris.items():
+        *items, file = read_counted([read_source(str(uri))], split, CocoRules())
+        files.append(msgspec.structs.replace(file, identity=uri_identity([str(uri)], "")))
+        for item in items:
             if isinstance(item, Sample):
                 item = pin_sample(item, entries.get((split, item.blobs[0].name)))
-            kind = {Sample: samples, Rejected: rejected, SplitSource: files}[type(item)]
+            kind = samples if isinstance(item, Sample) else rejected
             kind.append(item)
-    table, shards = plan_samples(samples, sharding, layout)
+    batches = batch_samples(samples, sharding, layout)
+    table = make_shard_table([(b, batch.tally) for b, batch in batches.items()], sharding)
     tallies = [
         (root, PinTally(listing=f"{listing_digest(found):x}")) for root, found in listed.items()
     ]
     return SmallRun(
-        shards=shards,
+        shards=place_samples(batches, table, sharding),
         table=table,
         files=files,
         rejected=rejected,
@@ -167,10 +138,8 @@ def plan_run(
             output=str(output),
             layout=layout,
             roots=roots,
-            files=source_files,
-            exclude=exclude,
+            files={split: [str(uri)] for split, uri in uris.items()},
             plan_options={**sharding.options(), **layout.options()},
-            earlier=earlier,
             **job,
         ),
     )
@@ -180,32 +149,6 @@ def read_source(uri: str) -> CocoSource:
     """Return an annotation file, without its folder in messages."""
     data = read_uri(uri)
     return CocoSource(data, split_uri(uri)[1], hashlib.sha256(data).hexdigest())
-
-
-def without_earlier(
-    items: Sequence[Sample | Rejected | SplitSource], split: str, earlier: EarlierSets
-) -> list[Sample | Rejected | SplitSource]:
-    """Return what was read of a split without what earlier data sets hold, as the join gives it."""
-    indexes = [
-        index
-        for found in earlier.sets
-        for index in list_indexes(manifest_of(found), found.uri, [split])
-    ]
-    sources = {key: source for index in indexes for key, source in read_written(index).items()}
-    samples = [item for item in items if isinstance(item, Sample)]
-    rejected = [item for item in items if isinstance(item, Rejected)]
-    (file,) = (item for item in items if isinstance(item, SplitSource))
-    new, still_rejected, tally = leave_out_earlier(samples, rejected, sources)
-    return [*new, *still_rejected, count_earlier(file, [(file.split, tally)])]
-
-
-def plan_samples(
-    samples: Sequence[Sample], sharding: Sharding, layout: Layout
-) -> tuple[ShardTable, list[ShardPlan]]:
-    """Return the plan of the samples, by the public functions of `transforms.plan_shards`."""
-    batches = batch_samples(samples, sharding, layout)
-    table = make_shard_table([(b, batch.tally) for b, batch in batches.items()], sharding)
-    return table, place_samples(batches, table, sharding)
 
 
 def batch_samples(
@@ -226,20 +169,48 @@ def place_samples(
     return [make_shard_plan((shard, placed[shard]), table) for shard in sorted(placed)]
 
 
-def claim(run: SmallRun) -> None:
-    """Put a run's plan into its output, whatever is there."""
+class SmallSet(NamedTuple):
+    """A COCO set of small JPEGs, and the output of its runs."""
+
+    images: Path
+    annotations: Path
+    out: Path
+    num_shards: int
+
+    def plan(self, **options: Any) -> SmallRun:
+        """Return a run of the set."""
+        return plan_run(self.images, self.annotations, self.out, self.num_shards, **options)
+
+    def image(self, number: int) -> Path:
+        """Return the path of `a000.jpg`, `a001.jpg` …."""
+        return self.images / f"a{number:03}.jpg"
+
+    def made(self) -> dict[str, str]:
+        """Return the digests of the output's files, without the plan that claims it."""
+        return {name: sha for name, sha in contents(self.out).items() if name != PLAN_NAME}
+
+    def put(self, names: Iterable[str], data: bytes = b"of the user") -> None:
+        """Put files into the output."""
+        for name in names:
+            (self.out / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.out / name).write_bytes(data)
+
+
+def make_small(folder: Path, num_images: int, num_shards: int) -> SmallSet:
+    """Write a set `a000.jpg` … with two objects each, and an empty output."""
+    (folder / "out").mkdir()
+    return SmallSet(*write_set(folder / "data", num_images), folder / "out", num_shards)
+
+
+def build_shards(run: SmallRun) -> list[ShardInfo]:
+    """Claim the output and write every shard in turn."""
     open_storage(run.job.output).create(PLAN_NAME, to_json(run.plan))
+    return write_all(run)
 
 
-def build_shards(run: SmallRun, limits: GateLimits = LIMITS) -> list[ShardInfo]:
-    """Claim the output and write every shard, one after the other."""
-    claim(run)
-    return write_all(run, limits)
-
-
-def write_all(run: SmallRun, limits: GateLimits = LIMITS) -> list[ShardInfo]:
+def write_all(run: SmallRun) -> list[ShardInfo]:
     """Write every shard into an output that is claimed."""
-    gate = WorkerGate(limits)
+    gate = WorkerGate(LIMITS)
     try:
         return [write_shard(shard, run.job, run.plan, gate) for shard in run.shards]
     finally:

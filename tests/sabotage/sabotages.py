@@ -233,7 +233,7 @@ SABOTAGES = (
         BUILD_SHARD,
         "    _compare_twin(info, output)\n    return info, rows\n",
         "    return info, rows\n",
-        ("tests/test_existing_outputs.py::test_spoilt_output_is_refused_untouched",),
+        ("tests/test_write_shards.py::test_what_is_there_and_disagrees_is_a_conflict",),
     ),
     Sabotage(
         4,
