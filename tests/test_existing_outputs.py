@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from tests.coco_command import (
     check_committed,
     command,
     committed,
-    digests,
     finish,
     run_coco,
     shard_paths,
@@ -47,73 +45,6 @@ def test_overwrite_waits_until_the_arguments_hold(make_coco: MakeCoco, tmp_path:
     run = run_coco(*command((images, tmp_path / "typo.json"), out, "--overwrite"))
     assert run.code != 0
     check_committed(out)
-
-
-# Files of ours that something has spoilt.
-
-
-def flip_a_byte(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
-@pytest.mark.parametrize(
-    ("pattern", "spoil", "code"),
-    [
-        ("*-00000-*.tfrec", lambda path: path.write_bytes(path.read_bytes()[:-1]), "CONFLICT"),
-        ("*-00000-*.tfrec", flip_a_byte, "CONFLICT"),
-        ("_receipts/train-00000-*.json", lambda path: path.write_text("{"), "CONFLICT"),
-        ("index/train-00000-*.parquet", lambda path: path.write_text("PAR1"), "CONFLICT"),
-        ("_plan.json", lambda path: path.write_text("{}"), "FOREIGN"),
-    ],
-)
-def test_spoilt_output_is_refused_untouched(
-    pattern: str,
-    spoil: Callable[[Path], object],
-    code: str,
-    make_coco: MakeCoco,
-    tmp_path: Path,
-) -> None:
-    sources, out = make_coco(4), tmp_path / "out"
-    committed(sources, out, "--num_shards", 2)
-    (out / "manifest.json").unlink()
-    spoil(next(out.glob(pattern)))
-    before = snapshot(out)
-    assert run_coco(*command(sources, out, "--num_shards", 2)).ended == (5, f"E-OUT-{code}")
-    after = snapshot(out)
-    assert {name: after.get(name) for name in before} == before
-    assert "manifest.json" not in after
-
-
-@pytest.mark.parametrize(
-    "pattern", ["*-00000-*.tfrec", "index/*-00000-*.parquet", "index/*.idx", "_receipts/*"]
-)
-def test_lost_files_are_made_again(pattern: str, make_coco: MakeCoco, tmp_path: Path) -> None:
-    """Whatever part of an unfinished output is gone, the same run ends with the same bytes."""
-    sources, out = make_coco(4), tmp_path / "out"
-    committed(sources, out, "--num_shards", 2)
-    before = digests(out)
-    (out / "manifest.json").unlink()
-    lost = [path for path in out.glob(pattern) if path.name != "_plan.json"]
-    for path in lost:
-        path.unlink()
-    committed(sources, out, "--num_shards", 2)
-    assert digests(out) == before
-
-
-def test_lost_shards_of_a_complete_data_set_are_built_again(
-    make_coco: MakeCoco, tmp_path: Path
-) -> None:
-    sources, out = make_coco(4), tmp_path / "out"
-    committed(sources, out, "--num_shards", 2)
-    before = digests(out)
-    for path in shard_paths(out):
-        path.unlink()
-    run = run_coco(*command(sources, out, "--num_shards", 2))
-    assert run.code == 0
-    assert "the data set lacks 2 files, such as train-00000-of-00002-2.tfrec" in run.err
-    assert digests(out) == before
 
 
 # Already complete.

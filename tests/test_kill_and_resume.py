@@ -59,6 +59,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     arguments: list[object] = [
         *("--images", images, "--annotations", annotations),
         *("--no_report", "--num_shards", NUM_SHARDS, "--max_rejected", 2),
+        *("--workers", 2),  # a second process, even on a machine of one core
     ]
     started_s = time.monotonic()
     run = spawn_coco(*arguments, "--output", folder / "out")
@@ -112,6 +113,17 @@ def test_killed_between_shards(least: int, job: Job, tmp_path: Path) -> None:
     wait_for_shards(process, tmp_path / "out", least)
     assert kill(process).code == -signal.SIGKILL
     assert check_visible(tmp_path / "out") >= least
+    check_resumes(job, tmp_path / "out")
+
+
+def test_a_builder_process_is_killed(job: Job, tmp_path: Path) -> None:
+    process = start_coco(*job.into(tmp_path / "out"))
+    wait_for_shards(process, tmp_path / "out", 1)
+    (builder,) = children.builders_beside(process.pid)
+    os.kill(builder, signal.SIGKILL)
+    run = finish(process)
+    assert run.ended == (6, "E-IO-LIMIT"), run.err
+    assert "one that built shards was ended by signal 9 (Killed)" in run.fault
     check_resumes(job, tmp_path / "out")
 
 
@@ -194,21 +206,3 @@ def test_needs_no_network(runner: tuple[str, ...], tmp_path: Path) -> None:
     assert run.code == 0, run.err
     assert not log.exists(), log.read_text()
     check_committed(tmp_path / "out")
-
-
-def test_a_run_imports_no_tensorflow_and_no_image_library(job: Job, tmp_path: Path) -> None:
-    """They cost seconds and hundreds of megabytes a process; pass-through needs neither."""
-    program = (
-        "import sys; from pipelines.cli import guarded; from pipelines import coco;"
-        "code = guarded(coco.run, sys.argv[1:]);"
-        "from tests.invariants import heavy_modules; heavy = heavy_modules();"
-        "sys.exit(f'{code} {sorted(heavy)}' if code or heavy else 0)"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", program, *map(str, job.into(tmp_path / "out"))],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)},
-    )
-    assert run.returncode == 0, run.stderr

@@ -1,31 +1,16 @@
-"""Runs whose shards are built by two processes."""
+"""Runs whose shards are built by two processes; `test_kill_and_resume.py` kills them."""
 
 import contextlib
 import os
-import signal
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from pipelines import run as runner
-from tests.children import builders_beside, wait_until_gone
-from tests.coco_command import (
-    MakeCoco,
-    Sources,
-    check_visible,
-    command,
-    committed,
-    digests,
-    finish,
-    run_coco,
-    shard_paths,
-    start_coco,
-)
-from tests.small_runs import write_set
+from tests.children import builders_beside
+from tests.coco_command import MakeCoco, command, committed, digests, run_coco, shard_paths
 from transforms import builders
 from transforms.gate import PROGRESS
 
@@ -93,72 +78,9 @@ def test_a_fault_leaves_no_process(make_coco: MakeCoco, tmp_path: Path) -> None:
     assert builders_beside(os.getpid()) == []
 
 
-# Ends of either process.
-
-MANY = ("--num_shards", 120, "--no_report", *TWO)
-
-
-class Job(NamedTuple):
-    """A conversion of many small shards, and the digests of what it makes undisturbed."""
-
-    sources: Sources
-    undisturbed: dict[str, str]
-
-
-@pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
-    folder = tmp_path_factory.mktemp("job")
-    sources = write_set(folder, 120)
-    committed(sources, folder / "out", *MANY)
-    return Job(sources, digests(folder / "out"))
-
-
-@contextlib.contextmanager
-def with_shards_to_build(job: Job, out: Path) -> Iterator[tuple["subprocess.Popen[str]", int]]:
-    """Start a run; yield it and its builder process once there are shards."""
-    process = start_coco(*command(job.sources, out, *MANY))
-    try:
-        while process.poll() is None and not shard_paths(out):
-            time.sleep(0.005)
-        (beside,) = builders_beside(process.pid)
-        yield process, beside
-    finally:
-        process.kill()
-        process.communicate()
-    wait_until_gone([beside])
-
-
-def check_rerun(job: Job, out: Path) -> None:
-    """Run again; it makes the bytes of an undisturbed run."""
-    assert 0 < check_visible(out) < 120
-    assert not (out / "manifest.json").exists()
-    committed(job.sources, out, *MANY)
-    assert digests(out) == job.undisturbed
-
-
-def test_the_other_process_is_killed(job: Job, tmp_path: Path) -> None:
-    with with_shards_to_build(job, tmp_path / "out") as (process, beside):
-        os.kill(beside, signal.SIGKILL)
-        run = finish(process)
-    assert run.ended == (6, "E-IO-LIMIT"), run.err
-    assert "one that built shards was ended by signal 9 (Killed)" in run.fault
-    check_rerun(job, tmp_path / "out")
-
-
-def test_the_run_is_ended(job: Job, tmp_path: Path) -> None:
-    """And the other process with it: `with_shards_to_build` waits for that."""
-    with with_shards_to_build(job, tmp_path / "out") as (process, _):
-        process.kill()
-        assert finish(process).code == -signal.SIGKILL
-    check_rerun(job, tmp_path / "out")
-
-
 def test_where_none_can_start_a_run_builds_alone(
     built_here: list[str], make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("transforms.builders.sys.executable", "/bin/false")
     committed(make_coco(6), tmp_path / "out", "--num_shards", 6, *TWO)
     assert len(built_here) == 6
-
-
-# How many processes a run starts.
