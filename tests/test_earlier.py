@@ -95,11 +95,9 @@ def test_the_day_replaces_date_and_no_other_braces() -> None:
     ["", "20261120", "2026-W47-5", "2026-11-31", "2026-1-2", " 2026-11-20", "\u0662026-11-20"],
 )
 def test_other_forms_of_a_day_are_refused(text: str) -> None:
-    with pytest.raises(ValueError) as raised:
+    line = rf"^date must be a day as YYYY-MM-DD, got {text!r}: give one such as 2026-11-20$"
+    with pytest.raises(ValueError, match=line):
         parse_date(text)
-    assert str(raised.value) == (
-        f"date must be a day as YYYY-MM-DD, got {text!r}: give one such as 2026-11-20"
-    )
 
 
 @pytest.mark.parametrize(
@@ -127,48 +125,24 @@ def test_a_name_has_the_day_that_it_was_given(day: datetime.date, head: str, tai
 
 @pytest.mark.parametrize("name", ["gs://coco-{date}/out", "gs://{date}", "s3://{date}/out"])
 def test_buckets_are_not_searched(name: str) -> None:
-    with pytest.raises(ValueError) as raised:
+    line = rf"^since must have {{date}} after the bucket, got {name!r}: give the data sets by thei"
+    with pytest.raises(ValueError, match=line):
         Since(["gs://b/one", name], TODAY)
-    assert str(raised.value) == (
-        f"since must have {{date}} after the bucket, got {name!r}: give the data sets by their"
-        " names"
-    )
 
 
-def test_a_pattern_finds_finished_data_sets_of_earlier_days(tmp_path: Path) -> None:
-    contents = {"17": "notes.txt", "18": manifest("18"), "19": manifest("19"), "20": manifest("20")}
-    pattern = days(tmp_path, contents)
-    assert found(pattern) == [f"{tmp_path}/coco-2026-11-18", f"{tmp_path}/coco-2026-11-19"]
-
-
-def test_the_output_is_never_among_them(tmp_path: Path) -> None:
-    pattern = days(tmp_path, {"18": manifest("18"), "19": manifest("19")})
-    output = f"{tmp_path}/./coco-2026-11-19/"
-    assert found(pattern, output=output) == [f"{tmp_path}/coco-2026-11-18"]
-    assert refused(f"{tmp_path}/coco-2026-11-19", output=output) == (
-        f"E-ARG {tmp_path}/coco-2026-11-19: is --output and --since at once; leave it out"
-    )
+NO_SET = "E-ARG {}: no manifest.json, hence no finished data set; finish it, or give --since others"
+OTHER_LAYOUT = "its layout is keras, this run's is detection; give --since data sets of one layout"
+NEWER = manifest(format_version=FORMAT_VERSION + 1)
 
 
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        (
-            "_plan.json",
-            "E-ARG {}: no manifest.json, hence no finished data set; finish it, or give --since"
-            " others",
-        ),
-        ("notes.txt", "E-ARG {}: no manifest.json, hence"),
+        ("_plan.json", NO_SET),
+        ("notes.txt", NO_SET),
         ("manifest.json", "E-OUT-FOREIGN {}/manifest.json: "),
-        (
-            manifest(layout="keras"),
-            "E-ARG {}: its layout is keras, this run's is detection; give --since data sets of one"
-            " layout",
-        ),
-        (
-            manifest(format_version=FORMAT_VERSION + 1),
-            "E-OUT-FOREIGN {}/manifest.json: format version",
-        ),
+        (manifest(layout="keras"), f"E-ARG {{}}: {OTHER_LAYOUT}"),
+        (NEWER, "E-OUT-FOREIGN {}/manifest.json: format version"),
     ],
 )
 def test_other_data_sets_are_refused(tmp_path: Path, content: Manifest | str, line: str) -> None:
@@ -191,25 +165,48 @@ def test_a_data_set_with_a_missing_or_other_shard_is_refused(
     assert refused(str(one)).startswith(f"E-OUT-CONFLICT {one}")
 
 
-def test_an_unfinished_day_stops_later_days(tmp_path: Path) -> None:
-    """Until it is finished, any of today's samples may belong to it."""
-    pattern = days(tmp_path, {"18": manifest(), "19": "_plan.json"})
-    assert refused(pattern) == (
-        f"E-OUT-DATES {tmp_path}/coco-2026-11-19: is begun and not finished;"
-        " finish it with --date 2026-11-19, or delete it"
-    )
-    assert found(pattern, output=f"{tmp_path}/coco-2026-11-19") == [f"{tmp_path}/coco-2026-11-18"]
+BEGUN = (
+    "E-OUT-DATES {}-19: is begun and not finished; finish it with --date 2026-11-19, or delete it"
+)
+LATER = (
+    "E-OUT-DATES {0}-21: is there already, and was made without {0}-20;"
+    " give --date 2026-11-22 or a later one, or delete what is later"
+)
+DONE = {day: manifest(day) for day in ("18", "19", "20")}
 
 
-@pytest.mark.parametrize("later", [manifest(), "_plan.json"])
-def test_a_day_before_others_is_not_filled_in(tmp_path: Path, later: Manifest | str) -> None:
-    """The later ones may hold what it would write."""
-    pattern = days(tmp_path, {"19": manifest("19"), "21": later, "22": "_plan.json"})
-    output = f"{tmp_path}/coco-2026-11-20"
-    assert refused(pattern, output=output) == (
-        f"E-OUT-DATES {tmp_path}/coco-2026-11-21: is there already, and was made without {output};"
-        " give --date 2026-11-22 or a later one, or delete what is later"
-    )
+@pytest.mark.parametrize(
+    ("there", "output", "expected"),
+    [
+        ({**DONE, "17": "notes.txt"}, "out", ["18", "19"]),
+        (DONE, "19/./", ["18"]),  # never itself
+        # Until a day is finished, any of today's samples may belong to it.
+        ({"18": manifest(), "19": "_plan.json"}, "out", BEGUN),
+        ({"18": manifest(), "19": "_plan.json"}, "19", ["18"]),
+        # Later days may hold what an earlier one would write.
+        ({"19": manifest(), "21": manifest(), "22": "_plan.json"}, "20", LATER),
+        ({"19": manifest(), "21": "_plan.json", "22": "_plan.json"}, "20", LATER),
+        ({"19": manifest(), "20": manifest("1"), "21": manifest("2")}, "20", ["19"]),  # finished
+    ],
+)
+def test_which_days_are_found(
+    tmp_path: Path,
+    there: dict[str, Manifest | str],
+    output: str,
+    expected: list[str] | str,
+) -> None:
+    pattern, day = days(tmp_path, there), f"{tmp_path}/coco-2026-11"
+    given = {"output": f"{day}-{output}"}
+    if isinstance(expected, str):
+        assert refused(pattern, **given) == expected.format(day)
+    else:
+        assert found(pattern, **given) == [f"{day}-{each}" for each in expected]
+
+
+def test_the_output_is_not_among_names(tmp_path: Path) -> None:
+    name = put(tmp_path / "one", manifest())
+    line = f"E-ARG {name}: is --output and --since at once; leave it out"
+    assert refused(name, output=f"{tmp_path}/./one/") == line
 
 
 @pytest.mark.parametrize(
@@ -231,13 +228,12 @@ def test_a_day_that_came_since_the_run_began_stops_it(
         check_turn(at_launch, output, "detection", DEFAULT_ACCESS)
 
 
-def test_a_finished_day_is_found_again_but_not_replaced(tmp_path: Path) -> None:
-    pattern = days(tmp_path, {"19": manifest("19"), "20": manifest("20"), "21": manifest()})
-    output = f"{tmp_path}/coco-2026-11-20"
-    assert found(pattern, output=output) == [f"{tmp_path}/coco-2026-11-19"]
-    assert refused(pattern, output=output, overwrite=True).startswith("E-OUT-DATES ")
-    (tmp_path / "coco-2026-11-21" / "manifest.json").unlink()  # now the day is the last one
-    assert found(pattern, output=output, overwrite=True) == [f"{tmp_path}/coco-2026-11-19"]
+def test_a_finished_day_is_replaced_only_as_the_last(tmp_path: Path) -> None:
+    pattern = days(tmp_path, {**DONE, "21": manifest()})
+    given = {"output": f"{tmp_path}/coco-2026-11-20", "overwrite": True}
+    assert refused(pattern, **given).startswith("E-OUT-DATES ")
+    (tmp_path / "coco-2026-11-21" / "manifest.json").unlink()
+    assert len(found(pattern, **given)) == 2
 
 
 def test_the_option_says_which_data_sets_and_not_where(tmp_path: Path) -> None:
@@ -260,12 +256,9 @@ def test_a_manifest_that_has_changed_since_stops_the_run(tmp_path: Path) -> None
     (earlier,) = find(uri).sets
     assert manifest_of(earlier) == manifest("1")
     put(tmp_path / "one", manifest("2"))
-    with pytest.raises(RuntimeError) as raised:
+    line = f"^E-SRC-CHANGED {uri}/manifest.json: another data set than when the run began; run ag"
+    with pytest.raises(RuntimeError, match=line):
         manifest_of(earlier)
-    assert str(raised.value) == (
-        f"E-SRC-CHANGED {uri}/manifest.json: another data set than when the run began;"
-        " run again when the source is at rest"
-    )
 
 
 # --- classes ---
@@ -322,20 +315,14 @@ def test_category_id_0_is_taken_with_a_warning(caplog: pytest.LogCaptureFixture)
     ],
 )
 def test_another_numbering_is_refused(earlier: list[Label], first_id: int | None, how: str) -> None:
-    with pytest.raises(RuntimeError) as raised:
+    line = f"^E-ARG --since: classes of its data sets are not numbered {how}; give the --category"
+    with pytest.raises(RuntimeError, match=line):
         number_labels(earlier, [CAT], first_id)
-    assert str(raised.value) == (
-        f"E-ARG --since: classes of its data sets are not numbered {how};"
-        " give the --category_ids or --first_label that they were made with"
-    )
 
 
 def test_names_keep_their_numbers() -> None:
-    assert number_names([Label(0, "dog")], ["cat", "dog", "ant"], 0) == [
-        Label(1, "ant"),
-        Label(2, "cat"),
-        Label(0, "dog"),
-    ]
+    numbered = [Label(1, "ant"), Label(2, "cat"), Label(0, "dog")]
+    assert number_names([Label(0, "dog")], ["cat", "dog", "ant"], 0) == numbered
     with pytest.raises(RuntimeError, match=r"^E-ARG --since: .* not numbered from 1"):
         number_names([Label(0, "dog")], ["dog"], 1)
 
@@ -347,27 +334,21 @@ def test_details_of_a_class_may_come_later_and_stay(change: dict[str, Any]) -> N
     assert labels == [detailed, DOG] == unite_labels([*labels, CAT], "third")
 
 
+WILD_DOG, TAILED = Label(2, "dog", text="wild dog"), Label(4, "fox", keypoints=("nose", "tail"))
+
+
 @pytest.mark.parametrize(
     ("label", "what"),
     [
         (Label(1, "lion", 3), "category 3 'cat' contradicts category 3 'lion'"),
         (Label(9, "cat"), "category 3 'cat' contradicts category 9 'cat'"),
-        (
-            Label(2, "dog", text="wild dog"),
-            "category 2 'dog' (house dog) contradicts category 2 'dog' (wild dog)",
-        ),
-        (
-            Label(4, "fox", keypoints=("nose", "tail")),
-            "category 4 'fox' of nose contradicts category 4 'fox' of nose, tail",
-        ),
+        (WILD_DOG, "category 2 'dog' (house dog) contradicts category 2 'dog' (wild dog)"),
+        (TAILED, "category 4 'fox' of nose contradicts category 4 'fox' of nose, tail"),
     ],
 )
 def test_a_changed_class_stops_the_run(label: Label, what: str) -> None:
-    known = [
-        Label(1, "cat", 3),
-        Label(2, "dog", text="house dog"),
-        Label(4, "fox", None, ("nose",)),
-    ]
+    house_dog, fox = Label(2, "dog", text="house dog"), Label(4, "fox", None, ("nose",))
+    known = [Label(1, "cat", 3), house_dog, fox]
     with pytest.raises(RuntimeError) as raised:
         unite_labels([*known, label], "gs://b/second")
     remedy = "give each class one id and one name in all files and data sets"
@@ -411,12 +392,12 @@ def test_earlier_samples_are_left_out_with_their_annotations() -> None:
 
 def test_a_key_with_another_file_stops_the_run() -> None:
     """Ids that begin again each day would leave new images out, and all sums would hold."""
-    with pytest.raises(RuntimeError) as raised:
-        leave_out_earlier([sample("1")], [], {"1": "b.jpg"})
-    assert str(raised.value) == (
-        "E-SET-DUPLICATE sample 1 of train: its file is 'a000.jpg', and was 'b.jpg' in an earlier"
-        " data set; give new images ids of their own, and old ones the names they had"
+    line = (
+        "^E-SET-DUPLICATE sample 1 of train: its file is 'a000.jpg', and was 'b.jpg' in an earlier"
+        " data set; give new images ids of their own, and old ones the names they had$"
     )
+    with pytest.raises(RuntimeError, match=line):
+        leave_out_earlier([sample("1")], [], {"1": "b.jpg"})
 
 
 @pytest.fixture
