@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from schemas.faults import EXIT_BUG, FAULTS, fault_line, find_fault, printable
 from schemas.shards import is_split_name
-from transforms.gate import PROGRESS
+from transforms.progress import PROGRESS
 from transforms.storage import Access, retries
 
 PIPELINES = ("coco", "folder", "table", "sidecar", "pairs", "arrays")
@@ -203,7 +203,7 @@ def parse_several_per_split(
     return per_split
 
 
-def run(argv: Sequence[str]) -> None:
+def run_command(argv: Sequence[str]) -> None:
     """Run the command that the first argument names."""
     command, *arguments = argv or [""]
     names: Sequence[str] = COMMANDS
@@ -227,7 +227,7 @@ def main(*command: str) -> NoReturn:
     Args:
         command: name of the command; none where the first argument names it.
     """
-    code = guarded(run, [*command, *sys.argv[1:]])
+    code = guarded(run_command, [*command, *sys.argv[1:]])
     if code == 0:
         sys.exit(0)
     _end(code)  # at once: threads of a run that failed would print below its fault

@@ -46,9 +46,9 @@ from schemas.manifest import (
 from transforms.builders import builder_processes
 from transforms.commit import find_complete
 from transforms.earlier import dividing_options, find_earlier_sets
-from transforms.gate import PROGRESS, Progress
 from transforms.images.check_images import SAFE_PILLOW_MAJOR
 from transforms.output_files import remove_output
+from transforms.progress import PROGRESS, Progress
 from transforms.publish_plan import refuse_no_place
 from transforms.sources.elements import shares_memory
 from transforms.storage import (
@@ -144,7 +144,8 @@ def _make(config: DataSetConfig, options: PipelineOptions) -> None:
     config = with_earlier_sets(config)
     output = open_storage(config.output, config.access)
     started_s = time.monotonic()
-    if config.overwrite or not config.trust_manifest:
+    needs_sources = config.overwrite or not config.trust_manifest
+    if needs_sources:  # else a complete output is enough
         _check_sources(config)
     output.probe()
     with contextlib.closing(RunLock(config.output)) as lock:
@@ -160,8 +161,9 @@ def _make(config: DataSetConfig, options: PipelineOptions) -> None:
             if makes_template(options):
                 run_graph(build_nothing, options, waits=False)
             return
-        _check_sources(config)
-        _run_graph(config, options)
+        if not needs_sources:
+            _check_sources(config)
+        _convert(config, options)
         if config.waits and not makes_template(options):
             _say_what_was_made(config, output, time.monotonic() - started_s)
 
@@ -175,7 +177,7 @@ def _make_missing_report(config: DataSetConfig) -> None:
         say(f"report: {join_uri(uri, REPORT_NAME)}")
 
 
-def _run_graph(config: DataSetConfig, options: PipelineOptions) -> None:
+def _convert(config: DataSetConfig, options: PipelineOptions) -> None:
     installed = version("pillow")
     if config.decodes_images and int(installed.partition(".")[0]) < SAFE_PILLOW_MAJOR:
         _LOG.warning(
@@ -231,14 +233,16 @@ def _plan(config: DataSetConfig, options: PipelineOptions) -> None:
         raise ValueError("plan must come without dry_run and template_location: leave one out")
     config = with_earlier_sets(config)
     output = open_storage(config.output, config.access)
-    if config.overwrite or not config.trust_manifest:
+    needs_sources = config.overwrite or not config.trust_manifest
+    if needs_sources:
         _check_sources(config)
     refuse_no_place(output)
     complete = not config.overwrite and find_complete(output, config) is not None
     if complete and config.trust_manifest:  # then its sources need not be there
         _say_complete(config)
         return
-    _check_sources(config)
+    if not needs_sources:
+        _check_sources(config)
     spare_the_collector()
     run_graph(partial(build_plan, config=config), PipelineOptions([]))  # always here
     elsewhere = "" if runs_workers_here(options) else runner_of(options)

@@ -13,7 +13,7 @@ from tests.children import make_read_only, make_roomy, mount_disk_of_my_own
 from tests.coco_command import Run, check_visible, digests, run_coco
 from tests.gcs_stand_in import GcsStandIn
 from tests.refused_calls import refuse
-from transforms.gate import PROGRESS, Counts
+from transforms.progress import PROGRESS, Counts
 
 BUCKET_OUTPUT = "gs://out/coco"
 

@@ -55,7 +55,7 @@ def test_same_faults(script: Path) -> None:
 @pytest.mark.parametrize("command", [name for name in cli.COMMANDS if name != "plan"])
 def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        cli.run([command, "--help"])
+        cli.run_command([command, "--help"])
     assert ended.value.code == 0
     assert capsys.readouterr().out.startswith(f"usage: beam-tfrec {command} ")
 
@@ -67,7 +67,7 @@ def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str])
 def test_help_names_the_commands(
     words: list[str], names: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cli.run(words)
+    cli.run_command(words)
     assert capsys.readouterr().out.startswith(f"usage: beam-tfrec {{{','.join(names)}}} ...")
 
 
@@ -87,7 +87,7 @@ def test_help_names_the_commands(
     ],
 )
 def test_a_command_that_is_none(words: list[str], line: str) -> None:
-    assert run_pipeline(cli.run, *words) == (2, "", f"E-ARG command line: {line}\n")
+    assert run_pipeline(cli.run_command, *words) == (2, "", f"E-ARG command line: {line}\n")
 
 
 def test_works_without_a_locale(make_coco: MakeCoco, tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from typing import TypeVar
 
 import pytest
 
-from transforms.gate import Counts, GateLimits, Progress, WorkerGate
+from transforms.gate import GateLimits, WorkerGate
+from transforms.progress import Counts, Progress
 
 R = TypeVar("R")
 

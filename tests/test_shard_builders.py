@@ -12,7 +12,7 @@ from pipelines import run as runner
 from tests.children import builders_beside
 from tests.coco_command import MakeCoco, command, committed, digests, run_coco, shard_paths
 from transforms import builders
-from transforms.gate import PROGRESS
+from transforms.progress import PROGRESS
 
 TWO = ("--workers", 2)
 """Starts a second process even on a machine of one core."""

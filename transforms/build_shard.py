@@ -38,9 +38,10 @@ from transforms.build_records import (
     record_facts,
     record_maker,
 )
-from transforms.gate import PROGRESS, Counts, GateLimits, WorkerGate
+from transforms.gate import GateLimits, WorkerGate
 from transforms.images.convert_images import Conversion
 from transforms.output_files import check_claim, conflict, create_or_compare
+from transforms.progress import PROGRESS, Counts
 from transforms.shard_index import (
     IndexRow,
     Source,
@@ -88,7 +89,7 @@ def write_shard(shard: ShardPlan, job: ShardJob, plan: JobPlan, gate: WorkerGate
 
 
 def find_written(
-    shard: ShardPlan, output: Storage, plan: str
+    shard: ShardPlan, output: Storage, digest_of_plan: str
 ) -> tuple[ShardInfo, list[IndexRow]] | None:
     """Return the receipt and index of a shard that an earlier attempt finished, else None.
 
@@ -107,8 +108,8 @@ def find_written(
         info = msgspec.structs.replace(from_json(data, ShardInfo), receipt=file_sum(data))
     except ValueError as error:
         raise conflict(where, f"is no receipt ({error})") from None
-    if info.plan != plan:
-        raise conflict(where, f"belongs to plan {info.plan}, this run's is {plan}")
+    if info.plan != digest_of_plan:
+        raise conflict(where, f"belongs to plan {info.plan}, this run's is {digest_of_plan}")
     if info.name != shard.name:
         raise conflict(where, f"is the receipt of {info.name}")
     written = output.stat(info.file)
@@ -277,13 +278,13 @@ class GrowingShard:
         self._note(sample, unfit.code, unfit.detail, sample.annotation_ids, unfit.place)
         PROGRESS.add(Counts(done=1, rejected=1))
 
-    def info(self, plan: str, names: ShardNames) -> ShardInfo:
+    def info(self, digest_of_plan: str, names: ShardNames) -> ShardInfo:
         """Return what was made of the shard."""
         shard = self._shard
         records = len(self.rows)
         self._write()
         return ShardInfo(
-            plan=plan,
+            plan=digest_of_plan,
             split=shard.split,
             index=shard.index,
             num_shards=shard.num_shards,

@@ -34,7 +34,8 @@ from schemas.manifest import JobPlan
 from schemas.shards import ShardInfo, ShardPlan
 from transforms.build_records import ShardJob
 from transforms.build_shard import gate_for, write_shard
-from transforms.gate import PROGRESS, Counts, GateLimits, usable_cores
+from transforms.gate import GateLimits, usable_cores
+from transforms.progress import PROGRESS, Counts
 from transforms.storage import is_local
 from transforms.storage.disk import RunLock
 
@@ -315,7 +316,10 @@ class ShardBuilders:
 
 
 _PROCESSES: dict[str, list[BuilderProcess]] = {}
-"""Builder processes by the URI of the output: each serves one run."""
+"""Builder processes by the URI of the output: each serves one run.
+
+The command starts them before it gives the graph to its engine. A cluster's workers have none.
+"""
 
 
 @contextlib.contextmanager
@@ -334,8 +338,8 @@ def builder_processes(limits: GateLimits, output: str, loggers: Sequence[str]) -
     try:
         number = num_processes(limits)
         try:
-            for place in range(1, number):
-                shared = replace(limits, processes=number, place=place)
+            for index in range(1, number):
+                shared = replace(limits, processes=number, process_index=index)
                 processes.append(BuilderProcess(shared, loggers))
         except (OSError, RuntimeError, MemoryError) as error:
             _LOG.info("builds shards in fewer processes: %s", error)

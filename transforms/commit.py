@@ -396,7 +396,7 @@ class Commit(beam.PTransform):
     duplicates: beam.PCollection[Duplicates] | None = None
 
     def expand(self, infos: beam.PCollection[ShardInfo]) -> beam.PCollection[Manifest]:
-        """Check and commit."""
+        """Check and commit: once, for the one plan, when all shards have come in."""
         return self.plan | "CommitManifest" >> beam.Map(
             commit,
             beam.pvalue.AsList(infos),

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from transforms.storage import DEFAULT_READERS, DEFAULT_REMOTE_READERS
 
@@ -35,7 +35,7 @@ class GateLimits:
         readers: images read at once; None for a number that suits where they lie.
         workers: images checked and encoded at once; None for the cores of the worker's machine.
         processes: that build shards side by side; each has its part of all these.
-        place: of this process among them, from 0; what is left over goes to the first ones.
+        process_index: of this process among them; the first ones get what is left over.
     """
 
     shards_in_flight: int = DEFAULT_SHARDS
@@ -43,7 +43,7 @@ class GateLimits:
     readers: int | None = None
     workers: int | None = None
     processes: int = 1
-    place: int = 0
+    process_index: int = 0
 
     def __post_init__(self) -> None:
         """Refuse limits under which nothing could run."""
@@ -57,11 +57,11 @@ class GateLimits:
 
         >>> GateLimits(processes=2).part(64), GateLimits(processes=2).part(1)
         (32, 1)
-        >>> [GateLimits(processes=3, place=place).part(5) for place in range(3)]
+        >>> [GateLimits(processes=3, process_index=index).part(5) for index in range(3)]
         [2, 2, 1]
         """
         whole, left_over = divmod(of, self.processes)
-        return max(1, whole + (self.place < left_over))
+        return max(1, whole + (self.process_index < left_over))
 
     def shards_at_once(self, *, uploads_aside: bool) -> int:
         """Return how many shards may be built or uploaded at once, hence wait in spools."""
@@ -120,8 +120,8 @@ class WorkerGate:
         Args:
             limits: of the run; this process has its part of them.
             far: images lie in a store that answers many requests at once, each of them late.
-            uploads_aside: as many shards as are built may be uploaded beside them. Else shards that
-                share the readers are finished together, uploaded together, and nobody reads.
+            uploads_aside: as many more shards may be uploaded while others are built. Without it,
+                shards that share the readers end at the same time, and readers idle meanwhile.
         """
         workers = limits.part(limits.workers or usable_cores())
         usual = max(workers, limits.part(DEFAULT_REMOTE_READERS if far else DEFAULT_READERS))
@@ -171,6 +171,7 @@ class WorkerGate:
         with self._consuming():
             try:
                 for batch, size in _batches(items, size_of, batch_bytes):
+                    # A batch that the caller makes itself is made before more bytes are reserved.
                     while pending and pending[0].made is None:
                         yield from self._take_first(pending, make_one)
                     while len(pending) >= 2 * self.readers or not self._budget.acquire(
@@ -187,8 +188,8 @@ class WorkerGate:
                     self._budget.release(left.size)
 
     def _begin(self, items: list[T], size: int, make: Callable[[T], R]) -> "_Batch[T, R]":
-        """Give a batch to the pool, unless the callers are all the readers there may be."""
-        if self._consumers == self.readers:
+        """Give a batch to the pool, or leave it to the caller."""
+        if self._consumers == self.readers:  # as many callers as may read: each reads itself
             return _Batch(items, size, None)
         try:
             return _Batch(items, size, self._pool.submit(lambda: [*map(make, items)]))
@@ -251,67 +252,3 @@ def _batches(
         total += size
     if batch:
         yield batch, total
-
-
-COUNTERS = "beam_tfrec"
-"""Namespace of a job's counters in Beam, which a runner elsewhere shows."""
-
-
-class Counts(NamedTuple):
-    """Work that was done.
-
-    Attributes:
-        done: samples written or rejected, those of kept shards too.
-        rejected: samples rejected.
-        bytes: bytes written to shards.
-        shards_done: shards written or kept.
-    """
-
-    done: int = 0
-    rejected: int = 0
-    bytes: int = 0
-    shards_done: int = 0
-
-
-class Progress:
-    """Counts of a run in this process, with the attributes of `Counts`; a display may read them.
-
-    They are for people. The manifest's sums come from receipts, which no retry can count twice.
-
-    Attributes:
-        planned: samples planned; 0 until the plan is published.
-        shards_planned: shards of the run.
-    """
-
-    def __init__(self) -> None:
-        """Start at zero."""
-        self._lock = threading.Lock()
-        self.reset()
-
-    def reset(self) -> None:
-        """Go back to zero, for a new run."""
-        self.plan(0, 0)
-        self.take()
-
-    def plan(self, samples: int, shards: int) -> None:
-        """Note what is to be done."""
-        self.planned, self.shards_planned = samples, shards
-
-    def add(self, counts: Counts) -> None:
-        """Add work that this or another process has done."""
-        with self._lock:
-            self.done += counts.done
-            self.rejected += counts.rejected
-            self.bytes += counts.bytes
-            self.shards_done += counts.shards_done
-
-    def take(self) -> Counts:
-        """Return the counts, and count from zero again: another process adds them to its own."""
-        with self._lock:
-            counts = Counts(*(getattr(self, name, 0) for name in Counts._fields))
-            self.done = self.rejected = self.bytes = self.shards_done = 0
-            return counts
-
-
-PROGRESS = Progress()
-"""The counts of this process; one in-process run at a time shows them."""

@@ -244,14 +244,14 @@ class PlanShards(beam.PTransform):
     Attributes:
         sharding: number of shards and order.
         record_bytes: estimated size of a sample's record; a named function or bound method.
-        pins: what pinning saw, by root; with it, a run stops here when most images are missing.
+        pin_tallies: what pinning saw, by root. With it a run stops when most images are missing.
         budget: how many images may be missing.
         spool: where samples wait at both group-bys; None where they travel.
     """
 
     sharding: Sharding
     record_bytes: Callable[[Sample], int]
-    pins: beam.PCollection[tuple[str, PinTally]] | None = None
+    pin_tallies: beam.PCollection[tuple[str, PinTally]] | None = None
     budget: RejectBudget = NO_REJECTS
     spool: RunSpool | None = None
 
@@ -271,7 +271,7 @@ class PlanShards(beam.PTransform):
             | "TakeTallies" >> beam.MapTuple(_take_tally)
             | "AddTallies" >> beam.CombinePerKey(add_tallies)
         )
-        pins: Any = [] if self.pins is None else beam.pvalue.AsList(self.pins)
+        pinned: Any = [] if self.pin_tallies is None else beam.pvalue.AsList(self.pin_tallies)
         here = is_in_process(samples.pipeline)
         warn = functools.partial(warn_of_many, spooled=self.spool is not None) if here else None
         table = (
@@ -281,7 +281,7 @@ class PlanShards(beam.PTransform):
             >> beam.Map(
                 _make_table,
                 beam.pvalue.AsList(counted),
-                pins,
+                pinned,
                 self.sharding,
                 self.budget,
                 warn,
@@ -308,12 +308,12 @@ def _take_tally(bucket: Bucket, batch: BucketBatch) -> tuple[Bucket, Tally]:
 def _make_table(
     _: bytes,
     tallies: list[tuple[Bucket, Tally]],
-    pins: list[tuple[str, PinTally]],
+    pin_tallies: list[tuple[str, PinTally]],
     sharding: Sharding,
     budget: RejectBudget,
     warn: Callable[[int], None] | None,
 ) -> ShardTable:
-    refuse_mostly_missing(pins, budget)
+    refuse_mostly_missing(pin_tallies, budget)
     table = make_shard_table(tallies, sharding)
     if warn is not None:
         warn(sum(ranks.planned.samples for ranks in table.splits.values()))

@@ -34,7 +34,6 @@ from transforms.earlier import (
     EarlierSets,
     check_turn,
 )
-from transforms.gate import COUNTERS, PROGRESS
 from transforms.output_files import (
     foreign,
     names_of_ours,
@@ -44,6 +43,7 @@ from transforms.output_files import (
     split_of,
     top_level,
 )
+from transforms.progress import COUNTERS, PROGRESS
 from transforms.shard_table import ShardTable
 from transforms.sources.read_samples import SplitSource, merge_labels
 from transforms.storage import (
@@ -67,7 +67,9 @@ FREE, OURS, COMPLETE, OVERWRITTEN, REFUSED = "free", "ours", "complete", "overwr
 
 @dataclass(frozen=True, kw_only=True)
 class DataSetJob:
-    """The part of a run's configuration that steps after planning need; pipelines extend it.
+    """The part of a run's configuration that `transforms` need.
+
+    `pipelines.data_set.DataSetConfig` extends it, and travels in its place.
 
     Attributes:
         output: URI of the data set.

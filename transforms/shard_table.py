@@ -155,7 +155,7 @@ class Ranks(msgspec.Struct, frozen=True):
 
 
 class ShardTable(msgspec.Struct, frozen=True):
-    """The whole plan but the samples: ranks per split, and the digest of all samples, hex."""
+    """The plan without its samples: ranks per split, and the digest of all samples, hex."""
 
     splits: dict[str, Ranks]
     digest: str

@@ -15,7 +15,8 @@ from schemas.manifest import JobPlan
 from schemas.shards import ShardInfo, ShardPlan
 from transforms.build_records import ShardJob
 from transforms.builders import ShardBuilders
-from transforms.gate import COUNTERS, GateLimits
+from transforms.gate import GateLimits
+from transforms.progress import COUNTERS
 from transforms.sources.read_blobs import UNPACKED
 from transforms.storage.retries import THROTTLED
 
@@ -66,9 +67,10 @@ class _WriteShards(beam.DoFn):
 
     def setup(self) -> None:
         self._builders = self._shared.acquire(lambda: ShardBuilders(self._limits, self._job))
+        # For .npz archives. No builder process unpacks them: the command then starts none.
         UNPACKED.enter(self._job.access.spool_dir)
         self._signaler = ThrottlingSignaler(COUNTERS)
-        THROTTLED.take(1)  # what was waited before is no wait of this step
+        THROTTLED.take(1)  # earlier steps have waited for that
 
     def teardown(self) -> None:
         UNPACKED.leave()

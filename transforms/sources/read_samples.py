@@ -299,7 +299,7 @@ class ReadSamples(beam.PTransform):
     Every sample comes out once, in any order; those that `exclude` names are counted alone.
 
     Attributes:
-        read: the reader, a pure function of a piece; a named function or a picklable value.
+        read: the reader, a named function or a picklable value; it opens the piece itself.
         source_files: URIs of files that the sources are recognised by, for every split there is.
         exclude: URI of a `rejected.jsonl` whose samples are left out; empty for none.
         access: how stores are reached.

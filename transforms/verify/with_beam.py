@@ -9,7 +9,7 @@ import msgspec
 from apache_beam.metrics import Metrics
 from apache_beam.pvalue import AsList, AsSingleton, TaggedOutput
 
-from transforms.gate import COUNTERS
+from transforms.progress import COUNTERS
 from transforms.storage import is_local, open_storage
 from transforms.verify import Around, Report, Task, VerifyConfig, execute, gather, look_around
 
