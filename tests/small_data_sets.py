@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-import google_crc32c
-
+from schemas.example import encode_example, encode_sequence_example
 from schemas.features import FeatureSpec
 from schemas.manifest import (
     FORMAT_VERSION,
@@ -17,12 +17,15 @@ from schemas.manifest import (
     SplitSummary,
     to_json,
 )
-from schemas.shards import COUNTED, ShardNames, index_names, index_stem
+from schemas.shards import ShardNames, file_sum, index_names, index_stem
 from schemas.tfrecord import FRAME_BYTES, frame_record
 from transforms.shard_index import IndexRow, index_to_parquet, index_to_text
 
 Shards = Sequence[Mapping[str, bytes]]
 """Per shard its records by key."""
+
+Values = Mapping[str, Any]
+"""Of a record: a list by key, of lists where the feature is per step. No key, no feature."""
 
 
 def write_data_set(
@@ -34,25 +37,16 @@ def write_data_set(
 ) -> Path:
     """Write a data set and return its folder; the options are the plan's."""
     (output / "index").mkdir(parents=True)
-    names = ShardNames((options or {}).get("shard_names", COUNTED))
-    entries: list[ShardEntry] = []
-    for split, shards in splits.items():
-        for index, records in enumerate(shards):
-            entries.append(_write_shard(output, names, split, index, len(shards), records))
+    entries: dict[str, list[ShardEntry]] = {
+        split: [_write_shard(output, split, n, len(shards), shards[n]) for n in range(len(shards))]
+        for split, shards in splits.items()
+    }
+    planned = {split: PlannedSplit(sum(map(len, s)), len(s)) for split, s in splits.items()}
     manifest = Manifest(
         layout=spec.name,
-        plan=JobPlan(
-            FORMAT_VERSION,
-            dict(options or {}),
-            list(labels),
-            {split: PlannedSplit(sum(map(len, s)), len(s)) for split, s in splits.items()},
-            "",
-        ),
-        splits={
-            split: _summary(shards, sum(e.bytes for e in entries if e.split == split))
-            for split, shards in splits.items()
-        },
-        shards=entries,
+        plan=JobPlan(FORMAT_VERSION, dict(options or {}), list(labels), planned, ""),
+        splits={split: _summary(found) for split, found in entries.items()},
+        shards=[entry for found in entries.values() for entry in found],
         features=[*spec.features],
     )
     (output / "manifest.json").write_bytes(to_json(manifest))
@@ -60,12 +54,7 @@ def write_data_set(
 
 
 def _write_shard(
-    output: Path,
-    names: ShardNames,
-    split: str,
-    index: int,
-    num_shards: int,
-    records: Mapping[str, bytes],
+    output: Path, split: str, index: int, num_shards: int, records: Mapping[str, bytes]
 ) -> ShardEntry:
     rows: list[IndexRow] = []
     framed: list[bytes] = []
@@ -74,31 +63,45 @@ def _write_shard(
         rows.append(IndexRow(key, offset, len(record) + FRAME_BYTES, [], []))
         framed += frame_record([record])
         offset += len(record) + FRAME_BYTES
-    data = b"".join(framed)
-    name = names.file_name(split, index, num_shards, len(records))
+    data, count = b"".join(framed), len(records)
+    name = ShardNames().file_name(split, index, num_shards, count)
     (output / name).write_bytes(data)
     stem = index_stem(name)
     parquet, text = index_names(stem)
     (output / parquet).write_bytes(index_to_parquet(rows))
     (output / text).write_bytes(index_to_text(rows))
-    crc32c = f"{google_crc32c.value(data):08x}"
-    return ShardEntry(name, split, len(records), len(records), len(data), crc32c, "", stem)
+    return ShardEntry(name, split, count, count, len(data), file_sum(data).crc32c, "", stem)
 
 
-def _summary(shards: Shards, size_bytes: int) -> SplitSummary:
-    records = sum(map(len, shards))
-    return SplitSummary(
-        listed=records,
-        excluded=0,
-        rejected_before_planning=0,
-        planned=records,
-        rejected_in_shards=0,
-        records=records,
-        shards=len(shards),
-        bytes=size_bytes,
-        annotations=Annotations(0, 0, {}, 0, 0),
-        repeated_annotation_ids=0,
-        rejected={},
-        repairs={},
-        traits={},
-    )
+def _summary(entries: Sequence[ShardEntry]) -> SplitSummary:
+    records, size_bytes = (sum(getattr(e, what) for e in entries) for what in ("records", "bytes"))
+    counts = (records, 0, 0, records, 0, records, len(entries), size_bytes)
+    return SplitSummary(*counts, Annotations(0, 0, {}, 0, 0), 0, {}, {}, {})
+
+
+def write_values(
+    folder: Path,
+    spec: FeatureSpec,
+    splits: Mapping[str, Sequence[Sequence[Values]]],
+    labels: Sequence[Label] = (),
+    options: Mapping[str, str] | None = None,
+) -> Path:
+    """Write the records of each split's shards; return the data set's folder."""
+    encoded = {
+        split: [
+            {f"{index} {place}": encode_values(spec, values) for place, values in enumerate(shard)}
+            for index, shard in enumerate(shards)
+        ]
+        for split, shards in splits.items()
+    }
+    return write_data_set(folder, spec, encoded, labels, options)
+
+
+def encode_values(spec: FeatureSpec, values: Values) -> bytes:
+    """Return the record of the values."""
+    kinds = {feature.key: feature.kind for feature in spec.features}
+    steps = {feature.key for feature in spec.features if feature.per_step}
+    context = {key: (kinds[key], value) for key, value in values.items() if key not in steps}
+    if not spec.is_sequence:
+        return encode_example(context)
+    return encode_sequence_example(context, {key: (kinds[key], values[key]) for key in steps})

@@ -86,17 +86,6 @@ def test_the_digest_covers_the_whole_plan(plan: JobPlan, same: bool) -> None:
     assert (plan_digest(plan) == plan_digest(PLAN)) is same
 
 
-def test_a_manifest_of_format_1_is_read() -> None:
-    content = json.loads(to_json(MANIFEST))
-    content["format_version"] = content["plan"]["format_version"] = 1
-    del content["plan"]["found"]
-
-    manifest = read_manifest(json.dumps(content).encode(), "manifest.json")
-
-    assert (manifest.format_version, manifest.plan.found) == (1, [])
-    assert manifest.shards == MANIFEST.shards
-
-
 def test_a_manifest_survives_its_json() -> None:
     data = to_json(MANIFEST)
     assert read_manifest(data, "manifest.json") == MANIFEST
@@ -107,10 +96,6 @@ def test_a_manifest_survives_its_json() -> None:
 
 def edited(**fields: Any) -> bytes:
     return json.dumps({**json.loads(to_json(MANIFEST)), **fields}).encode()
-
-
-def without(field: str) -> bytes:
-    return json.dumps({k: v for k, v in json.loads(edited()).items() if k != field}).encode()
 
 
 REFUSED = {

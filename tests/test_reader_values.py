@@ -35,7 +35,7 @@ from schemas.layouts.tfds import KerasLayout, TfdsLayout
 from tests.array_runs import random_images
 from tests.conftest import coco_dict, jpeg_bytes
 from tests.pipeline_command import committed_by
-from tests.written_sets import Values, write_values
+from tests.small_data_sets import Values, write_values
 
 Flat = dict[str, list]
 """Of a record: the values by key, step by step where they are per step; floats as their bits."""

@@ -1,7 +1,6 @@
 """`readers.open`: a split as a sequence, equal to what TensorFlow parses of it."""
 
 import multiprocessing
-import pickle
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 import readers
 from readers.records import draw_picture, record_parser
 from schemas.example import encode_example
-from schemas.features import Content, Feature, FeatureSpec, Kind, parse_sequence_spec, parse_spec
+from schemas.features import Content, Feature, FeatureSpec, Kind, parse_spec
 from schemas.manifest import Label
 from tests.drawn_examples import draw
 from tests.small_data_sets import write_data_set
@@ -70,13 +69,9 @@ def ids(records: Any) -> list[int]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value with its types and the bits of its numbers, to be compared."""
+    """Return a value with its type and the bits of its numbers, to be compared."""
     if isinstance(value, np.ndarray | np.generic):
-        if value.dtype == object:
-            return [plain(item) for item in value.tolist()]
         return type(value), value.dtype, value.shape, value.tobytes()
-    if isinstance(value, list):
-        return [plain(item) for item in value]
     return value
 
 
@@ -93,12 +88,6 @@ def test_a_split_is_a_sequence(output: Path) -> None:
     assert records.spec.features == SPEC.features
     assert records.split == "train"
     assert ids(reversed(records)) == list(range(10))[::-1]
-
-
-def test_a_key_is_text(output: Path) -> None:
-    """An image's id is a number in COCO's file, and text as a key."""
-    with pytest.raises(TypeError, match=r"^key must be text, got 42: give '42'$"):
-        readers.open(str(output), "train").find(42)  # type: ignore[arg-type]
 
 
 def test_an_index_that_is_a_folder(output: Path) -> None:
@@ -154,12 +143,14 @@ def test_keys_are_found(output: Path) -> None:
         records.find("k10")
     with pytest.raises(KeyError):
         records[:4].find("k4")
+    with pytest.raises(TypeError, match=r"^key must be text, got 42: give '42'$"):
+        records.find(42)  # type: ignore[arg-type]  # an image's id is a number in COCO's file
 
 
 # --- hosts and data sets ---
 
 
-@pytest.mark.parametrize("hosts", range(1, 13))
+@pytest.mark.parametrize("hosts", [1, 3, 4, 12])
 def test_hosts_share_a_split(output: Path, hosts: int) -> None:
     shares = [readers.open(str(output), "train", host=h, hosts=hosts) for h in range(hosts)]
     counts = [len(share) for share in shares]
@@ -185,65 +176,22 @@ def test_several_data_sets_are_one(output: Path, tmp_path: Path) -> None:
 # --- values, against TensorFlow ---
 
 
-def tensorflow_record(spec: FeatureSpec, data: bytes) -> dict:
+def check_against_tensorflow(spec: FeatureSpec, data: bytes, ours: Mapping[str, Any]) -> None:
+    """Check that a record has the types and the bits that TensorFlow parses."""
     import tensorflow as tf
 
-    if spec.is_sequence:
-        context, steps = parse_sequence_spec(spec)
-        features, lists = tf.io.parse_single_sequence_example(data, context, steps)
-        return {**features, **lists}
-    return tf.io.parse_single_example(data, parse_spec(spec))
-
-
-def as_record(feature: Feature, tensor: Any) -> Any:
-    """Return TensorFlow's tensor as the documentation says that a record has it."""
-    import tensorflow as tf
-
-    if isinstance(tensor, tf.sparse.SparseTensor):
-        if feature.per_step:
-            rows: list = [[] for _ in range(tensor.dense_shape[0].numpy())]
-            for (row, _), value in zip(tensor.indices.numpy(), tensor.values.numpy(), strict=True):
-                rows[row].append(value)
-            if feature.kind is Kind.BYTES:
-                return rows
-            return [np.array(row, tensor.dtype.as_numpy_dtype) for row in rows]
-        tensor = tensor.values
-    value = tensor.numpy()
-    return value.tolist() if isinstance(value, np.ndarray) and value.dtype == object else value
-
-
-def check_against_tensorflow(spec: FeatureSpec, data: bytes) -> None:
-    ours = record_parser(spec)(data)
-    theirs = tensorflow_record(spec, data)
     assert list(ours) == [feature.key for feature in spec.features]
-    for feature in spec.features:
-        expected = as_record(feature, theirs[feature.key])
-        assert plain(ours[feature.key]) == plain(expected), feature.key
+    for key, tensor in tf.io.parse_single_example(data, parse_spec(spec)).items():
+        value = (tensor.values if isinstance(tensor, tf.sparse.SparseTensor) else tensor).numpy()
+        is_list = isinstance(value, np.ndarray) and value.dtype == object
+        assert plain(ours[key]) == plain(value.tolist() if is_list else value), key
 
 
-FLOATS = st.floats(width=32)
-INT64S = st.integers(-(2**63), 2**63 - 1)
-VALUES = {Kind.BYTES: st.binary(max_size=5), Kind.FLOAT: FLOATS, Kind.INT64: INT64S}
-
-
-def features_of(spec: FeatureSpec) -> st.SearchStrategy[dict]:
-    def lists(feature: Feature) -> st.SearchStrategy:
-        size = {} if feature.repeated else {"min_size": 1, "max_size": 1}
-        return st.tuples(
-            st.just(feature.kind), st.lists(VALUES[feature.kind], **{"max_size": 4, **size})
-        )
-
-    whole = [feature for feature in spec.features if not feature.per_step]
-    return st.fixed_dictionaries(
-        {f.key: lists(f) for f in whole if not f.optional and not f.repeated},
-        optional={f.key: lists(f) for f in whole if f.optional or f.repeated},
-    )
-
-
-@draw(150)
-@given(features_of(SPEC))
-def test_values_are_those_that_tensorflow_parses(features: dict) -> None:
-    check_against_tensorflow(SPEC, encode_example({**features, "more": (Kind.INT64, [1])}))
+@pytest.mark.parametrize("number", range(3))
+def test_values_are_those_that_tensorflow_parses(number: int) -> None:
+    """Of lists of none, one and two values, with and without one that is optional."""
+    data = example(number) + encode_example({"more": (Kind.INT64, [1])})  # messages add up
+    check_against_tensorflow(SPEC, data, record_parser(SPEC)(data))
 
 
 def test_missing_values_have_these_types() -> None:
@@ -285,7 +233,7 @@ def test_what_tensorflow_refuses_is_refused(features: Mapping, error: str) -> No
 
     data = encode_example(features)
     with pytest.raises(tf.errors.InvalidArgumentError):
-        tensorflow_record(SPEC, data)
+        tf.io.parse_single_example(data, parse_spec(SPEC))
     with pytest.raises(ValueError, match="^" + re.escape(error)):
         record_parser(SPEC)(data)
 
@@ -317,17 +265,11 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     raw = list(tf.data.TFRecordDataset(files).as_numpy_iterator())
     assert len(records) == len(raw) == 12
     for data, record in zip(raw, records, strict=True):
-        theirs = tensorflow_record(records.spec, data)
-        for feature in records.spec.features:
-            expected = as_record(feature, theirs[feature.key])
-            assert plain(record[feature.key]) == plain(expected)
+        check_against_tensorflow(records.spec, data, record)
     sources = {record["image/filename"].decode(): record["image/encoded"] for record in records}
     assert sources == {path.name: path.read_bytes() for path in images.iterdir()}
-    has_boxes(records)
 
-
-def has_boxes(records: readers.records.Records) -> None:
-    """A record is shown with its boxes, in the colors of the report."""
+    # A record is shown with its boxes, in the colors of the report.
     shown, label = records.show(0), int(records[0]["image/object/class/label"][0])
     color = bytes.fromhex(class_color(label)[1:])
     rows, columns = np.nonzero((np.asarray(shown) == list(color)).all(-1))
@@ -354,13 +296,6 @@ def test_a_record_without_a_picture_is_not_shown(key: str, value: bytes, what: s
 
 
 # --- processes and threads ---
-
-
-def test_it_can_be_pickled_after_use(output: Path) -> None:
-    records = readers.open(str(output), "train")
-    list(records)
-    again = pickle.loads(pickle.dumps(records[3:]))
-    assert ids(again) == list(range(3, 10))
 
 
 def read_in_child(records: Any) -> list[int]:
