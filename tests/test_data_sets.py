@@ -11,9 +11,7 @@ import pytest
 import readers
 from readers.data_sets import find_data_sets
 from schemas.features import Content, Feature, FeatureSpec, Kind
-from schemas.layouts.detection import DETECTION
 from schemas.manifest import FORMAT_VERSION, Label
-from tests.coco_command import MakeCoco, committed
 from tests.small_data_sets import Values, write_values
 from transforms.earlier import Since, find_earlier_sets
 
@@ -224,16 +222,6 @@ def test_the_first_format_is_read(tmp_path: Path) -> None:
     found = find_data_sets(root)
     assert (found.spec, len(found.shards("train"))) == (SPEC, 1)
     assert (found.manifests[0].format_version, found.manifests[0].plan.found) == (1, [])
-
-
-def test_what_a_run_wrote_is_found(make_coco: MakeCoco, tmp_path: Path) -> None:
-    committed(make_coco(5), tmp_path / "out", "--num_shards", 2, "--order", "input")
-    found = find_data_sets(str(tmp_path / "out"))
-    assert found.spec.name == "detection"
-    assert set(found.spec.features) == set(DETECTION.features)
-    assert [label.name for label in found.labels] == ["person", "crowd of people"]
-    assert [shard.entry.records for shard in found.shards("train")] == [3, 2]
-    assert found.is_in_input_order("train")
 
 
 @pytest.mark.parametrize(

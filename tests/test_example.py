@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -56,15 +55,10 @@ def test_the_bytes_of_an_example_are_these_for_ever() -> None:
     )
 
 
-# Remark, features, the message in hex: by hand from the encoding's specification.
+# Features, the message in hex: by hand from the encoding's specification.
 MESSAGES = {
-    "no features": ({}, "0a00"),
-    "no bytes": ({"a": (Kind.BYTES, [])}, "0a090a070a016112020a00"),
     "an empty string is a value": ({"a": (Kind.BYTES, [b""])}, "0a0b0a090a016112040a020a00"),
-    "an empty key": ({"": (Kind.INT64, [])}, "0a080a060a0012021a00"),
-    "128 takes two": ({"a": (Kind.INT64, [128])}, "0a0d0a0b0a016112061a040a028001"),
     "-1 takes ten": ({"a": (Kind.INT64, [-1])}, "0a150a130a0161120e1a0c0a0affffffffffffffffff01"),
-    "one is a float32": ({"a": (Kind.FLOAT, [1])}, "0a0f0a0d0a0161120812060a040000803f"),
     "astral keys after the rest of Unicode": (  # UTF-16 would sort them before
         {"\U00010000": (Kind.INT64, []), "\uffff": (Kind.INT64, [])},
         "0a170a090a03efbfbf12021a000a0a0a04f090808012021a00",
@@ -120,12 +114,6 @@ FEATURES = st.dictionaries(
 )
 
 
-def check_against_tensorflow(features: FeatureValues) -> None:
-    expected = tensorflow_example(features).SerializeToString(deterministic=True)
-    assert encode_example(features) == expected
-    assert b"".join(encode_example_parts(features)) == expected
-
-
 def many(examples: int) -> Callable:
     return draw(examples, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
@@ -133,7 +121,8 @@ def many(examples: int) -> Callable:
 @many(2_000)
 @given(FEATURES)
 def test_random_examples_equal_tensorflow_s(features: FeatureValues) -> None:
-    check_against_tensorflow(features)
+    expected = tensorflow_example(features).SerializeToString(deterministic=True)
+    assert encode_example(features) == expected
 
 
 @pytest.mark.parametrize("size_bytes", [4096, 200_000])
@@ -186,47 +175,12 @@ def tensorflow_sequence(context: FeatureValues, feature_lists: FeatureListValues
     )
 
 
-def check_steps(context: FeatureValues, feature_lists: FeatureListValues) -> None:
-    expected = tensorflow_sequence(context, feature_lists).SerializeToString(deterministic=True)
-    assert encode_sequence_example(context, feature_lists) == expected
-
-
-# --- bytes ---
-
-
 def test_the_bytes_of_a_sequence_example_are_these_for_ever() -> None:
     encoded = encode_sequence_example(LITERAL, STEPS)
     assert (len(encoded), hashlib.sha256(encoded).hexdigest()) == (
         10399,
         "4e88dbf64eed12ee68f910d8f06b9f71bdf2645f6af114afe2579ab2eb9d3ce6",
     )
-    check_steps(LITERAL, STEPS)
-
-
-# Remark, context, feature lists, the message in hex: by hand from the encoding's specification.
-STEP_MESSAGES: dict[str, tuple[FeatureValues, FeatureListValues, str]] = {
-    "nothing": ({}, {}, "0a001200"),
-    "context alone": ({"a": (Kind.INT64, [1])}, {}, "0a0c0a0a0a016112051a030a01011200"),
-    "no steps": ({}, {"a": (Kind.INT64, [])}, "0a0012070a050a01611200"),
-    "steps of one, none, two": (
-        {},
-        {"a": (Kind.INT64, [[1], [], [2, 3]])},
-        "0a00121a0a180a016112130a051a030a01010a021a000a061a040a020203",
-    ),
-    "bytes": (
-        {},
-        {"a": (Kind.BYTES, [[b"x"], []])},
-        "0a0012120a100a0161120b0a050a030a01780a020a00",
-    ),
-}
-
-
-@pytest.mark.parametrize(("context", "steps", "message"), STEP_MESSAGES.values(), ids=STEP_MESSAGES)
-def test_messages_of_steps_by_hand(
-    context: FeatureValues, steps: FeatureListValues, message: str
-) -> None:
-    assert encode_sequence_example(context, steps).hex() == message
-    check_steps(context, steps)
 
 
 FEATURE_LISTS = st.dictionaries(
@@ -246,18 +200,11 @@ FEATURE_LISTS = st.dictionaries(
 def test_random_ones_equal_tensorflow_s(
     context: FeatureValues, feature_lists: FeatureListValues
 ) -> None:
-    check_steps(context, feature_lists)
+    expected = tensorflow_sequence(context, feature_lists).SerializeToString(deterministic=True)
+    assert encode_sequence_example(context, feature_lists) == expected
 
 
-# --- parse spec and schema ---
-
-
-def plain(features: dict) -> dict:
-    """Return features to compare: floats by their bits, as NaN differs from itself."""
-    return {
-        key: (kind, [struct.pack("<f", v) if kind is Kind.FLOAT else v for v in values])
-        for key, (kind, values) in features.items()
-    }
+# --- reading ---
 
 
 def message(number: int, content: bytes) -> bytes:
@@ -290,16 +237,6 @@ def test_other_writers_examples_are_read(data: bytes, features: dict) -> None:
     assert list(found) == sorted(found)
 
 
-@many(300)
-@given(FEATURES)
-def test_what_the_encoder_writes_is_read(features: dict) -> None:
-    found = plain(parse_example(encode_example(features)))
-    assert found == plain(parse_example(tensorflow_example(features).SerializeToString()))
-    assert {key: (kind, len(values)) for key, (kind, values) in found.items()} == {
-        key: (kind, len(values)) for key, (kind, values) in features.items()
-    }
-
-
 def test_a_sequence_example_has_context_and_steps() -> None:
     context, lists = parse_sequence_example(encode_sequence_example(LITERAL, STEPS))
     assert context == parse_example(encode_example(LITERAL))
@@ -322,5 +259,3 @@ def test_what_is_no_message_is_refused(data: bytes) -> None:
     expected = f"^protobuf cannot parse its {len(data)} bytes$"
     with pytest.raises(ValueError, match=expected):
         parse_example(data)
-    with pytest.raises(ValueError, match=expected):
-        parse_sequence_example(data)

@@ -34,15 +34,8 @@ LINE = "E-ANN-JSON gs://b/a.json: the file ends at byte offset 3; repair the fil
 
 
 def test_exit_codes_are_these() -> None:
-    assert (
-        EXIT_BUG,
-        EXIT_USAGE,
-        EXIT_INVALID_INPUT,
-        EXIT_BUDGET,
-        EXIT_CONFLICT,
-        EXIT_STORAGE,
-        EXIT_DAMAGE,
-    ) == (1, 2, 3, 4, 5, 6, 7)
+    usage_to_damage = (EXIT_USAGE, EXIT_INVALID_INPUT, EXIT_BUDGET, EXIT_CONFLICT, EXIT_STORAGE)
+    assert (EXIT_BUG, *usage_to_damage, EXIT_DAMAGE) == (1, 2, 3, 4, 5, 6, 7)
 
 
 def test_a_fault_of_a_sample_never_ends_the_run_and_one_of_the_run_always_does() -> None:
@@ -133,14 +126,13 @@ def test_a_fault_is_found_in_what_a_runner_raises(
     assert find_fault(str(caught.value)) == ("E-ANN-JSON", LINE)
 
 
-def test_rejects_sort_by_split_key_and_code() -> None:
-    def reject(
-        code: str, key: str, ids: tuple = (), detail: str = "", split: str = "a"
-    ) -> Rejected:
-        return Rejected(
-            code=code, stage="s", split=split, key=key, annotation_ids=ids, detail=detail
-        )
+def reject(code: str, key: str, ids: tuple = (), detail: str = "", split: str = "a") -> Rejected:
+    return Rejected(
+        code=code, stage="read", split=split, key=key, annotation_ids=ids, detail=detail
+    )
 
+
+def test_rejects_sort_by_split_key_and_code() -> None:
     in_order = [
         reject("E-BOX-EMPTY", "1", (10,)),
         reject("E-BOX-EMPTY", "1", (9,)),  # ids sort as text, since some are text
@@ -150,16 +142,14 @@ def test_rejects_sort_by_split_key_and_code() -> None:
         reject("E-BOX-EMPTY", "2"),
         reject("E-BOX-EMPTY", "1", split="b"),
     ]
-    shuffled = in_order[::-1]
-    assert sorted(shuffled, key=reject_order) == in_order
+    backwards = in_order[::-1]
+    assert sorted(backwards, key=reject_order) == in_order
 
 
 def test_a_reject_s_line_is_this() -> None:
-    rejected = Rejected(
-        code="E-BOX-EMPTY", stage="read_coco", split="train", key="42", annotation_ids=(7, "x")
-    )
+    rejected = reject("E-BOX-EMPTY", "42", (7, "x"))
     line = (
-        b'{"code":"E-BOX-EMPTY","stage":"read_coco","split":"train","key":"42",'
+        b'{"code":"E-BOX-EMPTY","stage":"read","split":"a","key":"42",'
         b'"annotation_ids":[7,"x"],"file_name":"","detail":"","shard":""}'
     )
     assert msgspec.json.encode(rejected) == line

@@ -19,10 +19,8 @@ WIDE, HIGH, HALF, HALF_HIGH, OTHER = (640, 427), (427, 640), (320, 214), (214, 3
 
 
 def unfit(json_size: Size, file_size: Size) -> Unfit:
-    sizes = (
-        f"{file_size[0]} x {file_size[1]} in the file, {json_size[0]} x {json_size[1]} annotated"
-    )
-    return Unfit("E-IMG-SIZE", sizes)
+    in_file, annotated = (f"{width} x {height}" for width, height in (file_size, json_size))
+    return Unfit("E-IMG-SIZE", f"{in_file} in the file, {annotated} annotated")
 
 
 def frame_in(

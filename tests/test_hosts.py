@@ -1,5 +1,3 @@
-import re
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,16 +47,10 @@ def test_one_reject_moves_one_record() -> None:
     assert [part for part in shares[0] if part.records != 64] == [Part(14, 0, 63)]
 
 
-@pytest.mark.parametrize(
-    ("host", "hosts", "message"),
-    [
-        (0, 0, "host must be one of 0 hosts, from 0, got 0: give another"),
-        (2, 2, "host must be one of 2 hosts, from 0, got 2: give another"),
-        (-1, 2, "host must be one of 2 hosts, from 0, got -1: give another"),
-    ],
-)
-def test_a_host_that_there_is_not_is_refused(host: int, hosts: int, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+@pytest.mark.parametrize(("host", "hosts"), [(0, 0), (2, 2), (-1, 2)])
+def test_a_host_that_there_is_not_is_refused(host: int, hosts: int) -> None:
+    message = f"host must be one of {hosts} hosts, from 0, got {host}: give another"
+    with pytest.raises(ValueError, match=f"^{message}$"):
         deal([1], host, hosts)
 
 

@@ -8,14 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.coco_command import (
-    CODE,
-    MakeCoco,
-    Sources,
-    check_committed,
-    run_coco,
-    snapshot,
-)
+from tests.coco_command import CODE, MakeCoco, Sources, check_committed, run_coco, snapshot
 
 
 @pytest.fixture
@@ -29,14 +22,7 @@ def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path
 
 
-@pytest.mark.parametrize(
-    "out",
-    [
-        "./dotted/../relative/",
-        "caf\u00e9 \u202e\n",
-        "a[1]*?{x}%20",
-    ],
-)
+@pytest.mark.parametrize("out", ["./dotted/../relative/", "caf\u00e9 \u202e\n", "a[1]*?{x}%20"])
 def test_outputs(out: str, sources: Sources, in_tmp: Path) -> None:
     (in_tmp / "dotted").mkdir()
     run = run_coco("--images", "train-images/", "--annotations", "./train.json", "--output", out)
@@ -145,18 +131,11 @@ def test_paths_that_cannot_be(
 ) -> None:
     """One line that names the path, whatever is wrong with it."""
     (in_tmp / "dangling").symlink_to("nowhere")
-    (in_tmp / "fifo").touch()
-    (in_tmp / "fifo").unlink()
     os.mkfifo(in_tmp / "fifo")
     writer = os.open(in_tmp / "fifo", os.O_RDWR)  # so that a reader is not kept for ever
     before = snapshot(sources[0])
-    arguments = {
-        "--images": "train-images",
-        "--annotations": "train.json",
-        "--output": "out",
-        flag: path,
-    }
-    run = run_coco(*(word for pair in arguments.items() for word in pair))
+    usual = {"--images": "train-images", "--annotations": "train.json", "--output": "out"}
+    run = run_coco(*(word for pair in (usual | {flag: path}).items() for word in pair))
     os.close(writer)
     assert run.code in codes, run.err
     assert "running" not in run.fault  # what Beam adds to a message

@@ -80,25 +80,15 @@ def test_parquet_gives_back_the_rows(written: list[IndexRow]) -> None:
     assert index_from_parquet(index_to_parquet(written)) == written
 
 
-def other_parquet() -> bytes:
-    out = io.BytesIO()
-    pq.write_table(pa.table({"label": [1, 2]}), out)
-    return out.getvalue()
-
-
 @pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"no Parquet at all",
-        b"PAR1" + bytes(20) + b"PAR1",
-        index_to_parquet(ROWS)[:-5],  # cut off
-        other_parquet(),  # Parquet, but of something else
-    ],
+    "data", [b"no Parquet at all", b"PAR1" + bytes(20) + b"PAR1", index_to_parquet(ROWS)[:-5]]
 )
 def test_what_is_no_index_is_refused(data: bytes) -> None:
-    with pytest.raises(ValueError, match=r"^index must be a Parquet file of records, got "):
-        index_from_parquet(data)
+    other = io.BytesIO()
+    pq.write_table(pa.table({"label": [1, 2]}), other)  # Parquet, but of something else
+    for refused in (data, other.getvalue()):
+        with pytest.raises(ValueError, match=r"^index must be a Parquet file of records, got "):
+            index_from_parquet(refused)
 
 
 ROW, SOURCE = ROWS[0], ROWS[0].sources[0]

@@ -22,16 +22,8 @@ from schemas.shards import (
 FILE_NAMES = {
     "counted": (COUNTED, ("train", 0, 16, 750), "train-00000-of-00016-750.tfrec"),
     "plain": (PLAIN, ("train", 15, 16, 750), "train-00015-of-00016.tfrec"),
-    "the Keras recipe's": (
-        "file_{index:02}-{records}.tfrec",
-        ("a", 0, 9, 4096),
-        "file_00-4096.tfrec",
-    ),
-    "PyImageSearch's": (
-        "{split}-{index:02}-{records}.tfrec",
-        ("train", 0, 9, 50),
-        "train-00-50.tfrec",
-    ),
+    "Keras's": ("file_{index:02}-{records}.tfrec", ("a", 0, 9, 4096), "file_00-4096.tfrec"),
+    "with a split": ("{split}-{index:02}-{records}.tfrec", ("a", 0, 9, 50), "a-00-50.tfrec"),
     "six digits": (COUNTED, ("val", 7, 100_000, 1), "val-000007-of-100000-1.tfrec"),
     "six digits with a d": ("{index:05d}.tfrec", ("val", 7, 100_000, 1), "000007.tfrec"),
 }
@@ -80,7 +72,6 @@ UNKNOWN = "must be counted, plain or a template with {index:05} and at most {spl
 BAD_TEMPLATES = [
     ("README.md", "without {index} must end in ('.tfrec', '.tfrecord',"),
     ("{index}-{shard}", UNKNOWN),
-    ("{index", UNKNOWN),
     ("{split:>9}-{index}", UNKNOWN),
     ("{{a}}-{index}", UNKNOWN),
     ("{index:05}-{index:03}", UNKNOWN),

@@ -12,31 +12,22 @@ from schemas.documents.tensorflow_files import label_map_pbtxt, schema_pbtxt
 from schemas.features import Content, Feature, FeatureSpec, Kind
 from tests.test_features import DETECTION
 
-
-def label_map_class():
-    """Return object_detection/protos/string_int_label_map.proto's message, in a pool of its own."""
-    file = descriptor_pb2.FileDescriptorProto(name="string_int_label_map.proto", package="od")
-    item = file.message_type.add(name="StringIntLabelMapItem")
-    optional, repeated = (
-        descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL,
-        descriptor_pb2.FieldDescriptorProto.LABEL_REPEATED,
-    )
-    item.field.add(name="name", number=1, type="TYPE_STRING", label=optional)
-    item.field.add(name="id", number=2, type="TYPE_INT32", label=optional)
-    label_map = file.message_type.add(name="StringIntLabelMap")
-    label_map.field.add(
-        name="item",
-        number=1,
-        type="TYPE_MESSAGE",
-        label=repeated,
-        type_name=".od.StringIntLabelMapItem",
-    )
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("od.StringIntLabelMap"))
-
-
-LabelMap = label_map_class()
+# object_detection/protos/string_int_label_map.proto
+LABEL_MAP = """
+name: "label_map.proto" package: "od"
+message_type {
+  name: "Item"
+  field { name: "name" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
+  field { name: "id" number: 2 type: TYPE_INT32 label: LABEL_OPTIONAL }
+}
+message_type {
+  name: "Map"
+  field { name: "item" number: 1 type: TYPE_MESSAGE type_name: ".od.Item" label: LABEL_REPEATED }
+}
+"""
+POOL = descriptor_pool.DescriptorPool()
+POOL.Add(text_format.Parse(LABEL_MAP, descriptor_pb2.FileDescriptorProto()))
+LabelMap = message_factory.GetMessageClass(POOL.FindMessageTypeByName("od.Map"))
 
 
 def test_schema_pbtxt_is_what_tensorflow_metadata_prints():

@@ -1,5 +1,6 @@
 """`features.json` and `dataset_info.json` as TFDS reads them."""
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,10 +29,17 @@ def manifest_of(layout: str, lengths: Sequence[int], shards_bytes: int) -> Manif
 
 @pytest.fixture(scope="module")
 def detection_dir(tmp_path_factory) -> Path:
+    import tensorflow as tf
+
     root = tmp_path_factory.mktemp("detection")
-    records = [serialize(DETECTION, detection_values(index)) for index in range(NUM_EXAMPLES)]
-    shards = [records[:7], records[7:14], records[14:]]
-    shards_bytes = write_shards(root, "train", shards)
+    records = map(
+        serialize, itertools.repeat(DETECTION), map(detection_values, range(NUM_EXAMPLES))
+    )
+    for index, length in enumerate(SHARD_LENGTHS):
+        with tf.io.TFRecordWriter(str(root / f"train-{index:05}-of-00003.tfrec")) as writer:
+            for record in itertools.islice(records, length):
+                writer.write(record)
+    shards_bytes = sum(path.stat().st_size for path in root.iterdir())
     (root / "features.json").write_text(features_json(DETECTION))
     manifest = manifest_of("detection", SHARD_LENGTHS, shards_bytes)
     (root / "dataset_info.json").write_text(dataset_info_json(manifest))
@@ -43,27 +51,12 @@ def builder(tfds, detection_dir):
     return tfds.builder_from_directory(detection_dir)
 
 
-def write_shards(root: Path, split: str, shards: list[list[bytes]]) -> int:
-    """Write the shards as TensorFlow does and return their size in bytes."""
-    import tensorflow as tf
-
-    paths = [root / f"{split}-{i:05}-of-{len(shards):05}.tfrec" for i in range(len(shards))]
-    for path, records in zip(paths, shards, strict=True):
-        with tf.io.TFRecordWriter(str(path)) as writer:
-            for record in records:
-                writer.write(record)
-    return sum(path.stat().st_size for path in paths)
-
-
 def flatten(nested: dict, prefix: str = "") -> dict:
     """Return TFDS's nested Example as Examples have it, by '/'-separated key."""
     flat = {}
     for name, value in nested.items():
-        flat |= (
-            flatten(value, f"{prefix}{name}/")
-            if isinstance(value, dict)
-            else {prefix + name: value}
-        )
+        key = f"{prefix}{name}"
+        flat |= flatten(value, f"{key}/") if isinstance(value, dict) else {key: value}
     return flat
 
 
