@@ -90,26 +90,32 @@ def _licenses(manifest: Manifest) -> list[_Json]:
     ]
 
 
+def _node(kind: str, node_id: str, name: str = "", /, **more: object) -> _Json:
+    """Return a node of Croissant, named as the last part of its id if it has no other name."""
+    name = name or node_id.rpartition("/")[2]
+    return {"@type": f"cr:{kind}", "@id": node_id, "name": name, **more}
+
+
 def _shard(shard: ShardEntry) -> _Json:
-    return {
-        "@type": "cr:FileObject",
-        "@id": urllib.parse.quote(shard.file),
-        "name": shard.file,
-        "contentUrl": urllib.parse.quote(shard.file),
-        "contentSize": f"{shard.bytes} B",
-        "encodingFormat": "application/x-tfrecord",
-        "sha256": shard.sha256,
-    }
+    url = urllib.parse.quote(shard.file)
+    return _node(
+        "FileObject",
+        url,
+        shard.file,
+        contentUrl=url,
+        contentSize=f"{shard.bytes} B",
+        encodingFormat="application/x-tfrecord",
+        sha256=shard.sha256,
+    )
 
 
-_INDEX: _Json = {
-    "@type": "cr:FileSet",
-    "@id": INDEX_DIR,
-    "name": INDEX_DIR,
-    "description": "Where every record lies in its shard, and what it was made of.",
-    "encodingFormat": "application/x-parquet",
-    "includes": f"{INDEX_DIR}/*.parquet",
-}
+_INDEX = _node(
+    "FileSet",
+    INDEX_DIR,
+    description="Where every record lies in its shard, and what it was made of.",
+    encodingFormat="application/x-parquet",
+    includes=f"{INDEX_DIR}/*.parquet",
+)
 
 
 def _record_sets(manifest: Manifest) -> list[_Json]:
@@ -127,66 +133,54 @@ def _record_sets(manifest: Manifest) -> list[_Json]:
     ]
     labels = [{"id": label.id, "name": label.name} for label in manifest.plan.labels]
     splits: list[_Json] = [{"name": name} for name in manifest.splits]
-    return [
-        *_inline("splits", "The splits.", splits, {"dataType": "cr:Split"}, key="name"),
-        *_inline("features", "The features of every record.", features, {}, key="key"),
-        *_inline("labels", "The classes, by the labels in the records.", labels, {}, key="id"),
-        *([_records(manifest.plan.options.get("shard_names", COUNTED))] if manifest.shards else []),
+    sets = [
+        _inline("splits", "The splits.", splits, dataType="cr:Split"),
+        _inline("features", "The features of every record.", features),
+        _inline("labels", "The classes, by the labels in the records.", labels),
     ]
+    records = [_records(manifest.plan.options.get("shard_names", COUNTED))]
+    return [*filter(None, sets), *(records if manifest.shards else [])]
 
 
-def _inline(
-    name: str, description: str, rows: Sequence[_Json], more: _Json, key: str
-) -> list[_Json]:
-    """Return a record set whose rows stand in the file, none where there are no rows."""
+def _inline(name: str, description: str, rows: Sequence[_Json], **more: object) -> _Json:
+    """Return a record set whose rows stand in the file, by the first column; empty without rows."""
     if not rows:
-        return []
+        return {}
     types: Mapping[type, str] = {str: "sc:Text", bool: "sc:Boolean", int: "sc:Integer"}
-    return [
-        {
-            "@type": "cr:RecordSet",
-            "@id": name,
-            "name": name,
-            "description": description,
-            **more,
-            "key": {"@id": f"{name}/{key}"},
-            "field": [
-                _field(f"{name}/{column}", types[type(value)]) for column, value in rows[0].items()
-            ],
-            "data": [{f"{name}/{column}": row[column] for column in row} for row in rows],
-        }
+    fields = [
+        _node("Field", f"{name}/{column}", dataType=types[type(value)])
+        for column, value in rows[0].items()
     ]
+    data = [{f"{name}/{column}": row[column] for column in row} for row in rows]
+    key = {"@id": fields[0]["@id"]}
+    return _node(
+        "RecordSet", name, description=description, **more, key=key, field=fields, data=data
+    )
 
 
-def _field(field_id: str, data_type: str, **more: object) -> _Json:
-    name = field_id.partition("/")[2]
-    return {"@type": "cr:Field", "@id": field_id, "name": name, "dataType": data_type, **more}
-
-
-def _of_index(name: str, data_type: str, extract: _Json, regex: str = "") -> _Json:
-    transform = {"transform": {"regex": regex}} if regex else {}
+def _of_index(name: str, data_type: str, extract: _Json, **transform: object) -> _Json:
     source = {"fileSet": {"@id": INDEX_DIR}, "extract": extract, **transform}
-    return _field(f"records/{name}", data_type, source=source)
+    return _node("Field", f"records/{name}", dataType=data_type, source=source)
 
 
 def _records(template: str) -> _Json:
     """Return the record set of all records; names of a user's own template give no split."""
     fields = [_of_index("key", "sc:Text", {"column": "key"})]
     if template in NAMED_TEMPLATES.values():
-        split = _of_index("split", "sc:Text", {"fileProperty": "filename"}, _SPLIT_OF_NAME)
-        # Another property than the split's: a reader replaces a property's values in place.
-        shard = _of_index("shard", "sc:Integer", {"fileProperty": "fullpath"}, _SHARD_OF_NAME)
-        fields += [split | {"references": {"field": {"@id": "splits/name"}}}, shard]
-    numbers = [_of_index(name, "sc:Integer", {"column": name}) for name in ("offset", "size")]
-    labels = _of_index("labels", "sc:Integer", {"column": "labels"}) | {"repeated": True}
-    keys = [field["@id"] for field in fields[1::-1]]
-    return {
-        "@type": "cr:RecordSet",
-        "@id": "records",
-        "name": "records",
-        "description": (
-            "Every record, from the indexes: where its framed bytes lie, and its labels."
-        ),
-        "key": [{"@id": key} for key in keys],
-        "field": [*fields, *numbers, labels],
-    }
+        # Two properties, since a reader replaces a property's values in place.
+        parts = (
+            ("split", "sc:Text", "filename", _SPLIT_OF_NAME),
+            ("shard", "sc:Integer", "fullpath", _SHARD_OF_NAME),
+        )
+        fields += [
+            _of_index(name, data_type, {"fileProperty": of}, transform={"regex": regex})
+            for name, data_type, of, regex in parts
+        ]
+        fields[1]["references"] = {"field": {"@id": "splits/name"}}
+    keys = [{"@id": field["@id"]} for field in fields[1::-1]]
+    fields += [
+        _of_index(name, "sc:Integer", {"column": name}) for name in ("offset", "size", "labels")
+    ]
+    fields[-1]["repeated"] = True
+    what = "Every record, from the indexes: where its framed bytes lie, and its labels."
+    return _node("RecordSet", "records", description=what, key=keys, field=fields)
