@@ -254,7 +254,7 @@ def test_a_shard_that_vanished_is_reported(bucket: GcsStandIn) -> None:
 def test_a_shard_that_was_replaced_is_reported(bucket: GcsStandIn) -> None:
     records = readers.open("gs://b/out", "train")
     entry = records.reader.shards[0].entry
-    data = bytearray(bucket.get("b", f"out/{entry.name}"))
+    data = bytearray(bucket.objects("b")[f"out/{entry.name}"])
     data[20] ^= 1
     bucket.put("b", f"out/{entry.name}", bytes(data))
     assert fault_of(lambda: records[0])[0] == "E-SRC-CHANGED"

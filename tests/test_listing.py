@@ -80,7 +80,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsStandIn]:
 def test_a_bucket_is_divided_at_its_folders(
     names: list[str], requests: int, stand_in: GcsStandIn
 ) -> None:
-    stand_in.put_virtual("b", ["photos", *(f"photos/{name}" for name in names), "photos2"], 1)
+    stand_in.put_all("b", ["photos", *(f"photos/{name}" for name in names), "photos2"])
     storage = open_storage("gs://b/photos")
 
     assert sorted(entry.name for entry in storage.list()) == sorted(names)
@@ -92,7 +92,7 @@ def test_a_bucket_is_divided_at_its_folders(
 @pytest.mark.parametrize("runner", ["FnApiRunner", "BundleBasedDirectRunner"])
 def test_in_process_and_on_a_cluster_all_is_listed(runner: str, stand_in: GcsStandIn) -> None:
     names = BUCKETS["many folders"][0]
-    stand_in.put_virtual("b", names, 1)
+    stand_in.put_all("b", names)
 
     with beam.Pipeline(runner=runner) as pipeline:
         found = pipeline | ListBlobs({"train": "gs://b"}) | beam.Map(lambda listed: listed[0][1])

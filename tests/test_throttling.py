@@ -94,7 +94,7 @@ def read_until(emulator: str, root: str, begin_s: float, end_s: float, threads: 
 @pytest.mark.slow
 def test_sixteen_workers_use_a_quota_up_and_none_fails(stand_in: GcsStandIn) -> None:
     workers, threads, quota_per_s, measured_s = 16, 4, 500, 10.0
-    stand_in.put_virtual("many", ["a.jpg"], 1000)
+    stand_in.put("many", "a.jpg", bytes(1000))
     begin_s = time.time() + 20  # sixteen imports on two cores take a while
     given = stand_in.url, "gs://many", begin_s, begin_s + 16, threads
     work = functools.partial(outcome_of, read_until, *given)

@@ -1,4 +1,4 @@
-"""A stand-in of Google Cloud Storage in memory, which does as it is told and fails as it is told.
+"""A stand-in of Google Cloud Storage in memory, which fails on request.
 
 It serves the JSON API and the reads of the XML API over HTTP/1.1 on a port of its own, so that the
 real clients talk to it, and injects faults into chosen requests:
@@ -16,11 +16,10 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
-from types import TracebackType
 from typing import Any, Self
 
-from tests.gcs_stand_in.faults import Fault, FaultPlan, Kind, Quota, What
-from tests.gcs_stand_in.http import (
+from tests.gcs_stand_in.faults import Fault, Injected, Kind, Quota, What
+from tests.gcs_stand_in.protocol import (
     ALL_PERMISSIONS,
     Call,
     Protocol,
@@ -28,8 +27,8 @@ from tests.gcs_stand_in.http import (
     error_reply,
     parse_call,
 )
-from tests.gcs_stand_in.server import Outcome, Server
-from tests.gcs_stand_in.store import GcsError, Store, no_such_object
+from tests.gcs_stand_in.server import Outcome, Server, flipped
+from tests.gcs_stand_in.store import GcsError, Store
 
 __all__ = ["Fault", "GcsStandIn", "Kind", "Request", "What"]
 
@@ -69,13 +68,13 @@ class GcsStandIn:
 
     def __init__(self) -> None:
         self.latency_s = 0.0
-        self._server = Server(self._respond, self._wait)
+        self._server = Server(self._respond, lambda: self._released.wait())
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._store = Store()
         self._protocol = Protocol(self._store, self.url)
-        self._faults = FaultPlan()
-        self._quota = Quota(None)
+        self._quota: Quota | None = None
         self._lock = threading.Lock()
+        self._faults: list[Injected] = []
         self._requests: list[Request] = []
         self._closing = threading.Event()
         self._released = threading.Event()
@@ -87,14 +86,9 @@ class GcsStandIn:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._closing.set()
-        self.release()
+        self._released.set()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -111,21 +105,14 @@ class GcsStandIn:
         self.make_bucket(bucket)
         return self._store.insert(bucket, name, data, properties).generation
 
-    def put_virtual(self, bucket: str, names: Sequence[str], size_bytes: int) -> None:
-        """Make many objects of zeros that cost no more than their names."""
-        self.make_bucket(bucket)
-        self._store.insert_virtual(bucket, names, size_bytes)
-
-    def get(self, bucket: str, name: str) -> bytes:
-        """Return an object's bytes; KeyError without it."""
-        found = self._store.find(bucket, name)
-        if found is None:
-            raise KeyError(no_such_object(bucket, name).message)
-        return found.data
+    def put_all(self, bucket: str, names: Sequence[str], data: bytes = b"1") -> None:
+        """Write objects of equal bytes."""
+        for name in names:
+            self.put(bucket, name, data)
 
     def objects(self, bucket: str) -> dict[str, bytes]:
-        """Return all objects of a bucket by name, sorted, without the virtual ones."""
-        return self._store.objects(bucket)
+        """Return all objects of a bucket by name, sorted."""
+        return {name: found.data for name, found in self._store.objects(bucket).items()}
 
     def remove(self, bucket: str, name: str) -> None:
         """Delete an object."""
@@ -136,31 +123,24 @@ class GcsStandIn:
         assert ALL_PERMISSIONS.issuperset(permissions)
         self._protocol.permissions = set(permissions)
 
-    def require_token(self) -> None:
-        """Answer 401 to requests without an Authorization header from now on."""
-        self._protocol.needs_token = True
-
-    def limit(self, quota_per_s: float | None) -> None:
+    def limit(self, quota_per_s: float) -> None:
         """Answer 429 to requests above so many a second; one second's worth may come at once."""
         self._quota = Quota(quota_per_s)
 
     def inject(self, *faults: Fault) -> None:
         """Add faults; a request meets the first that is due, and only that one."""
-        for fault in faults:
-            self._faults.add(fault)
+        with self._lock:
+            self._faults += map(Injected, faults)
 
     def faults_left(self) -> list[Fault]:
         """Return the faults that have not struck as often as they were to; for ever is once."""
-        return self._faults.left()
+        with self._lock:
+            return [i.fault for i in self._faults if i.struck < (i.fault.times or 1)]
 
     def heal(self) -> None:
         """Drop all faults and release what hangs."""
-        self._faults.clear()
-        self.release()
-
-    def release(self) -> None:
-        """Let all replies go on that hang now."""
         with self._lock:
+            self._faults = []
             released, self._released = self._released, threading.Event()
         released.set()
 
@@ -189,42 +169,34 @@ class GcsStandIn:
         except (ValueError, GcsError) as error:
             call = Call(Kind.OTHER, method, "", target, {}, {})
             refusal = GcsError(HTTPStatus.BAD_REQUEST, "parseError", str(error))
-            return self._note(call, Outcome(error_reply(call, refusal)))
-        return self._note(call, self._decide(call))
-
-    def _note(self, call: Call, outcome: Outcome) -> Outcome:
+            outcome = Outcome(error_reply(call, refusal))
+        else:
+            outcome = self._decide(call)
         status = None if outcome.is_reset else int(outcome.reply.status)
         parts = call.kind, call.bucket, call.name, call.method, status, call.query, call.headers
         with self._lock:
             self._requests.append(Request(*parts))
         return outcome
 
-    def _wait(self, seconds: float | None) -> None:
-        with self._lock:
-            released = self._released
-        if not self._closing.is_set():
-            released.wait(seconds)
-
     def _decide(self, call: Call) -> Outcome:
-        if not self._quota.take():
+        if self._quota is not None and not self._quota.take():
             message = "The project exceeded the rate limit for requests."
             too_many = GcsError(HTTPStatus.TOO_MANY_REQUESTS, "rateLimitExceeded", message)
             return Outcome(error_reply(call, too_many))
-        fault = self._faults.take(call.kind, call.name)
-        if fault is None:
+        with self._lock:  # each counts the requests that it could strike
+            due = [fault for fault in self._faults if fault.is_due(call.kind, call.name)]
+            for injected in due[:1]:
+                injected.struck += 1
+        if not due:
             return Outcome(self._protocol.answer(call))
+        fault = due[0].fault
         if fault.strike is not None:
             fault.strike()
         if fault.what is What.STATUS:
             error = GcsError(fault.status, "injected", f"injected: {fault.status}")
-            return Outcome(error_reply(call, error), fault)
+            return Outcome(error_reply(call, error))
         if fault.what is What.RESET:
-            return Outcome(Reply(HTTPStatus.OK), fault)
+            return Outcome(Reply(HTTPStatus.OK), fault.what)
         if fault.what is What.FLIPPED_UPLOAD:
-            call = replace(call, media=_flipped(call.media), body=_flipped(call.body))
-        return Outcome(self._protocol.answer(call), fault)
-
-
-def _flipped(data: bytes) -> bytes:
-    middle = len(data) // 2
-    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :] if data else data
+            call = replace(call, media=flipped(call.media), body=flipped(call.body))
+        return Outcome(self._protocol.answer(call), fault.what)

@@ -9,27 +9,21 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, NamedTuple
 
-from tests.gcs_stand_in.faults import Fault, What
-from tests.gcs_stand_in.http import Reply
+from tests.gcs_stand_in.faults import What
+from tests.gcs_stand_in.protocol import Reply
 
 _BODY_FAULTS = (What.SHORT_BODY, What.TRUNCATED_BODY, What.FLIPPED_BIT, What.STALLED_BODY)
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What to send, and what is to go wrong with it."""
 
     reply: Reply
-    fault: Fault | None = None
-
-    @property
-    def what(self) -> What | None:
-        return self.fault.what if self.fault else None
+    what: What = What.NOTHING
 
     @property
     def is_reset(self) -> bool:
@@ -45,16 +39,16 @@ class Server(ThreadingHTTPServer):
 
     Attributes:
         respond: decides what each request gets.
-        wait: waits so many seconds, or for as long as the stand-in wishes; for stalls.
+        stall: waits until replies may go on.
         bugs: what went wrong in the stand-in itself.
     """
 
     request_queue_size = 256
     daemon_threads = False  # the base class waits only for threads that are no daemons
 
-    def __init__(self, respond: Respond, wait: Callable[[float | None], None]) -> None:
+    def __init__(self, respond: Respond, stall: Callable[[], None]) -> None:
         self.respond = respond
-        self.wait = wait
+        self.stall = stall
         self.bugs: list[Exception] = []
         self._connections: set[socket.socket] = set()
         self._lock = threading.Lock()
@@ -111,7 +105,7 @@ class _Handler(BaseHTTPRequestHandler):
         except Exception as error:
             self.server.bugs.append(error)
             self.close_connection = True
-            self._send(Outcome(Reply(HTTPStatus.BAD_REQUEST, (), repr(error).encode())))
+            self._send(Outcome(Reply(HTTPStatus.BAD_REQUEST, body=repr(error).encode())))
 
     do_POST = do_PUT = do_DELETE = do_GET
 
@@ -121,9 +115,9 @@ class _Handler(BaseHTTPRequestHandler):
         if outcome.is_reset:
             self._reset()
         if outcome.what in _BODY_FAULTS and not outcome.reply.body:
-            raise ValueError(f"{outcome.fault} struck a reply without a body: {self.requestline}")
-        if outcome.fault and outcome.what is What.STALL:
-            self._stall(outcome.fault)
+            raise ValueError(f"{outcome.what} struck a reply without a body: {self.requestline}")
+        if outcome.what is What.STALL:
+            self.server.stall()
         self._send(outcome)
 
     def _read_body(self) -> bytes:
@@ -136,34 +130,27 @@ class _Handler(BaseHTTPRequestHandler):
         return body
 
     def _send(self, outcome: Outcome) -> None:
-        body = _spoiled(outcome)
-        if outcome.what is What.SHORT_BODY:
-            self.close_connection = True
-        self._send_head(outcome.reply, len(body))
-        if outcome.reply.is_chunked:
-            body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+        reply, what = outcome
+        body = reply.body
         half = len(body) // 2
-        if outcome.what is What.SHORT_BODY:
+        if what is What.TRUNCATED_BODY:
             body = body[:half]
-        elif outcome.fault and outcome.what is What.STALLED_BODY:
-            self.wfile.write(body[:half])
-            self._stall(outcome.fault)
-            body = body[half:]
-        self.wfile.write(body)
-
-    def _send_head(self, reply: Reply, size_bytes: int) -> None:
+        elif what is What.FLIPPED_BIT:
+            body = flipped(body)
         self.send_response(reply.status)
-        for name, value in reply.headers:
+        for name, value in reply.headers.items():
             self.send_header(name, value)
-        if reply.is_chunked:
-            self.send_header("Transfer-Encoding", "chunked")
-        elif reply.status != HTTPStatus.NO_CONTENT:
-            self.send_header("Content-Length", str(size_bytes))
+        if reply.status != HTTPStatus.NO_CONTENT:
+            self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-
-    def _stall(self, fault: Fault) -> None:
-        self.wfile.flush()
-        self.server.wait(fault.seconds)
+        self.wfile.write(body[:half])
+        if what is What.SHORT_BODY:
+            self.close_connection = True
+            return
+        if what is What.STALLED_BODY:
+            self.wfile.flush()
+            self.server.stall()
+        self.wfile.write(body[half:])
 
     def _reset(self) -> None:
         """End the connection with a TCP reset instead of the usual farewell."""
@@ -175,12 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
         raise _Dropped
 
 
-def _spoiled(outcome: Outcome) -> bytes:
-    """Return the body whose length the header is to give."""
-    body = outcome.reply.body
-    middle = len(body) // 2
-    if outcome.what is What.TRUNCATED_BODY:
-        return body[:middle]
-    if outcome.what is What.FLIPPED_BIT:
-        return body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
-    return body
+def flipped(data: bytes) -> bytes:
+    """Return data with one bit in the middle changed."""
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :] if data else data

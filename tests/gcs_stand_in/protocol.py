@@ -18,9 +18,7 @@ from urllib.parse import parse_qsl, quote, unquote
 
 from tests.gcs_stand_in.faults import Kind
 from tests.gcs_stand_in.store import (
-    MAX_PAGE,
     GcsError,
-    ListQuery,
     Store,
     StoredObject,
     denied,
@@ -56,7 +54,7 @@ _SERVED = {
     Kind.UPLOAD_CHUNK: {"uploadType", "name", "upload_id"},
 }
 _IGNORED = {"alt", "fields", "prettyPrint", "projection", "userProject"}
-_XML_ERRORS = {401: "AuthenticationRequired", 403: "AccessDenied", 404: "NoSuchKey"}
+_XML_ERRORS = {403: "AccessDenied", 404: "NoSuchKey"}
 
 
 @dataclass(frozen=True)
@@ -89,12 +87,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Reply:
-    """A reply: the body's length is left to whoever sends it."""
+    """A reply, without the length of its body."""
 
     status: int
-    headers: tuple[tuple[str, str], ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
-    is_chunked: bool = False
 
 
 def parse_call(method: str, target: str, headers: Mapping[str, str], body: bytes) -> Call:
@@ -154,19 +151,17 @@ class Protocol:
 
     Attributes:
         permissions: what the caller may do; the rest is refused with 403.
-        needs_token: refuse with 401 what has no Authorization header.
     """
 
     def __init__(self, store: Store, url: str) -> None:
         self.permissions: set[str] = set(ALL_PERMISSIONS)
-        self.needs_token = False
         self._store = store
         self._url = url
         self._uploads: dict[str, tuple[Call, bytearray]] = {}
         self._upload_numbers = itertools.count(1)
         self._answers: dict[Kind, Callable[[Call], Reply]] = {
-            Kind.LIST: self._list,
-            Kind.STAT: lambda call: _json_reply(self._find(call).metadata(call.bucket)),
+            Kind.LIST: lambda call: _json_reply(self._store.page(call.bucket, call.query)),
+            Kind.STAT: lambda call: _json_reply(self._find(call).metadata()),
             Kind.READ: lambda call: _media_reply(call, self._find(call)),
             Kind.UPLOAD: self._upload,
             Kind.UPLOAD_CHUNK: self._add_chunk,
@@ -180,8 +175,6 @@ class Protocol:
             if call.kind not in self._answers:
                 raise GcsError(HTTPStatus.NOT_FOUND, "notFound", "Not Found")
             permission = _PERMISSIONS.get(call.kind, "")
-            if permission and self.needs_token and "authorization" not in call.headers:
-                raise denied(permission, HTTPStatus.UNAUTHORIZED)
             if permission and permission not in self.permissions:
                 raise denied(permission)
             unserved = set(call.query) - _SERVED.get(call.kind, set()) - _IGNORED
@@ -199,24 +192,6 @@ class Protocol:
             raise no_such_object(call.bucket, call.name)
         return found
 
-    def _list(self, call: Call) -> Reply:
-        query = ListQuery(
-            prefix=call.query.get("prefix", ""),
-            delimiter=call.query.get("delimiter", ""),
-            start_offset=call.query.get("startOffset", ""),
-            end_offset=call.query.get("endOffset", ""),
-            page_token=call.query.get("pageToken", ""),
-            max_results=min(call.number("maxResults") or MAX_PAGE, MAX_PAGE),
-        )
-        page = self._store.page(call.bucket, query)
-        content = {
-            "nextPageToken": page.next_page_token,
-            "prefixes": page.prefixes,
-            "items": [found.metadata(call.bucket) for found in page.objects],
-        }
-        present = {key: value for key, value in content.items() if value}
-        return _json_reply(present)
-
     def _upload(self, call: Call) -> Reply:
         if call.query["uploadType"] == "multipart":
             return self._insert(call, call.media)
@@ -224,7 +199,7 @@ class Protocol:
         self._uploads[upload_id] = call, bytearray()
         path = f"/upload/storage/v1/b/{quote(call.bucket)}/o?uploadType=resumable"
         location = f"{self._url}{path}&name={quote(call.name, safe='')}&upload_id={upload_id}"
-        return Reply(HTTPStatus.OK, (("Location", location),))
+        return Reply(HTTPStatus.OK, {"Location": location})
 
     def _add_chunk(self, call: Call) -> Reply:
         begun, received = self._uploads[call.query["upload_id"]]
@@ -232,7 +207,7 @@ class Protocol:
         span, _, total = call.headers["content-range"].partition("/")
         if total == "*" or len(received) < int(total):  # more will come
             span = f"bytes=0-{len(received) - 1}"
-            return Reply(HTTPStatus.PERMANENT_REDIRECT, (("Range", span),))
+            return Reply(HTTPStatus.PERMANENT_REDIRECT, {"Range": span})
         return self._insert(begun, bytes(received))
 
     def _insert(self, call: Call, data: bytes) -> Reply:
@@ -245,10 +220,10 @@ class Protocol:
             call.number("ifGenerationMatch"),
             "storage.objects.delete" in self.permissions,
         )
-        return _json_reply(stored.metadata(call.bucket))
+        return _json_reply(stored.metadata())
 
     def _bucket(self, call: Call) -> Reply:
-        self._store.bucket(call.bucket)  # 404 where there is none
+        self._store.objects(call.bucket)  # 404 where there is none
         return _json_reply({"kind": "storage#bucket", "name": call.bucket, "location": "US"})
 
     def _delete(self, call: Call) -> Reply:
@@ -266,34 +241,34 @@ def error_reply(call: Call, error: GcsError) -> Reply:
         detail = {"message": error.message, "domain": "global", "reason": error.reason}
         content = {"code": int(error.status), "message": error.message, "errors": [detail]}
         body, content_type = json.dumps({"error": content}), "application/json; charset=UTF-8"
-    return Reply(error.status, (("Content-Type", content_type),), body.encode())
+    return Reply(error.status, {"Content-Type": content_type}, body.encode())
 
 
 def _media_reply(call: Call, found: StoredObject) -> Reply:
     """Return the bytes, or the range asked for, with the headers that the API gives them."""
-    headers = [
-        ("Content-Type", "application/octet-stream"),
-        ("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT"),
-        ("ETag", f'"{found.generation}"'),
-        ("X-Goog-Generation", str(found.generation)),
-        ("X-Goog-Hash", f"crc32c={found.crc32c}"),
-    ]
+    headers = {
+        "Content-Type": "application/octet-stream",
+        "Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT",
+        "ETag": f'"{found.generation}"',
+        "X-Goog-Generation": str(found.generation),
+        "X-Goog-Hash": f"crc32c={found.crc32c}",
+    }
     if found.properties.get("contentEncoding") == "gzip":
         if "gzip" not in call.headers.get("accept-encoding", ""):
             # Cloud Storage unpacks, and ignores the range.
-            return Reply(HTTPStatus.OK, tuple(headers), gzip.decompress(found.data), True)
-        headers.append(("Content-Encoding", "gzip"))
+            return Reply(HTTPStatus.OK, headers, gzip.decompress(found.data))
+        headers["Content-Encoding"] = "gzip"
     span = re.fullmatch(r"bytes=(\d+)-(\d*)", call.headers.get("range", ""))
     if span is None:
-        return Reply(HTTPStatus.OK, tuple(headers), found.data)
+        return Reply(HTTPStatus.OK, headers, found.data)
     first, size = int(span[1]), len(found.data)
     if first >= size:
         return error_reply(call, GcsError(416, "requestedRangeNotSatisfiable", "past the end"))
     end = min(int(span[2]) + 1 if span[2] else size, size)
-    headers.append(("Content-Range", f"bytes {first}-{end - 1}/{size}"))
-    return Reply(HTTPStatus.PARTIAL_CONTENT, tuple(headers), found.data[first:end])
+    headers["Content-Range"] = f"bytes {first}-{end - 1}/{size}"
+    return Reply(HTTPStatus.PARTIAL_CONTENT, headers, found.data[first:end])
 
 
 def _json_reply(content: dict[str, Any]) -> Reply:
-    headers = (("Content-Type", "application/json; charset=UTF-8"),)
+    headers = {"Content-Type": "application/json; charset=UTF-8"}
     return Reply(HTTPStatus.OK, headers, json.dumps(content).encode())
