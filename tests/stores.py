@@ -10,10 +10,10 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pytest
-from apache_beam.io.filesystem import CompressionTypes, FileMetadata, FileSystem
+from apache_beam.io.filesystem import FileMetadata, FileSystem
 from apache_beam.io.localfilesystem import LocalFileSystem
 from google.auth.credentials import AnonymousCredentials
 from google.cloud.storage import Bucket, Client
@@ -41,6 +41,7 @@ class Files(Protocol):
 
     def touch(self, name: str) -> None:
         """Make a file look modified, its bytes as they were."""
+        self.put(name, self.all()[name])
 
     def remove(self, name: str) -> None:
         """Delete a file."""
@@ -121,7 +122,7 @@ def fake_gcs_bucket() -> Iterator[tuple[str, Bucket]]:
         yield address, client.create_bucket(f"b-{uuid.uuid4().hex}")
 
 
-class DiskFiles:
+class DiskFiles(Files):
     """Files in a folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -144,7 +145,7 @@ class DiskFiles:
         (self.folder / name).unlink()
 
 
-class MemoryFiles:
+class MemoryFiles(Files):
     """Objects of a memory store below `root`."""
 
     def __init__(self, store: MemoryStore) -> None:
@@ -156,14 +157,11 @@ class MemoryFiles:
     def all(self) -> dict[str, bytes]:
         return self._store.files("root/")
 
-    def touch(self, name: str) -> None:
-        self.put(name, self.all()[name])
-
     def remove(self, name: str) -> None:
         self._store.remove(f"root/{name}")
 
 
-class StandInFiles:
+class StandInFiles(Files):
     """Objects of the GCS stand-in below `gs://b/root`."""
 
     def __init__(self, stand_in: GcsStandIn) -> None:
@@ -176,14 +174,11 @@ class StandInFiles:
         objects = self.stand_in.objects("b")
         return {name.removeprefix("root/"): data for name, data in objects.items()}
 
-    def touch(self, name: str) -> None:
-        self.put(name, self.all()[name])  # a new generation
-
     def remove(self, name: str) -> None:
         self.stand_in.remove("b", f"root/{name}")
 
 
-class BucketFiles:
+class BucketFiles(Files):
     """Objects of a bucket below `root`, by Google's client."""
 
     def __init__(self, bucket: Bucket) -> None:
@@ -196,9 +191,6 @@ class BucketFiles:
         blobs = self._bucket.list_blobs()
         return {blob.name.removeprefix("root/"): blob.download_as_bytes() for blob in blobs}
 
-    def touch(self, name: str) -> None:
-        self.put(name, self.all()[name])
-
     def remove(self, name: str) -> None:
         self._bucket.blob(f"root/{name}").delete()
 
@@ -208,8 +200,37 @@ FAULTS: dict[str, list[Exception]] = {}
 """Errors that the next calls of an operation of `testfs://` raise, by its name."""
 
 
+def _on_disk(path: Any) -> Any:
+    """Return a path, or each of a list, without the scheme."""
+    return path.removeprefix("testfs://") if isinstance(path, str) else [*map(_on_disk, path)]
+
+
+def _fail_if_asked(operation: str) -> None:
+    if FAULTS.get(operation):
+        raise FAULTS[operation].pop(0)
+
+
+def _faulty(operation: str) -> Callable[..., Any]:
+    """Return an operation of Beam's local filesystem that fails on request."""
+
+    def call(_: Any, *paths: Any, **options: Any) -> Any:
+        _fail_if_asked(operation)
+        result = getattr(DISK, operation)(*map(_on_disk, paths), **options)
+        _fail_if_asked(f"{operation}'s reply")
+        return result
+
+    return call
+
+
 class DiskFileSystem(FileSystem):
     """A filesystem of Beam's for `testfs://`: folders on this disk, and errors on request."""
+
+    mkdirs, create, open = _faulty("mkdirs"), _faulty("create"), _faulty("open")
+    rename, delete, exists = _faulty("rename"), _faulty("delete"), _faulty("exists")
+    copy = size = last_updated = checksum = _faulty("unused")
+
+    def has_dirs(self) -> bool:
+        return True
 
     @classmethod
     def scheme(cls) -> str:
@@ -222,65 +243,12 @@ class DiskFileSystem(FileSystem):
         head, _, tail = path.rpartition("/")
         return head, tail
 
-    def mkdirs(self, path: str) -> None:
-        DISK.mkdirs(_on_disk(path))
-
-    def has_dirs(self) -> bool:
-        return True
+    def metadata(self, path: str) -> FileMetadata:
+        found = DISK.metadata(_on_disk(path))
+        return FileMetadata(path, found.size_in_bytes, found.last_updated_in_seconds)
 
     def _list(self, dir_or_prefix: str) -> Iterator[FileMetadata]:
         _fail_if_asked("list")
         for found in DISK._list(_on_disk(dir_or_prefix)):
             uri = f"testfs://{found.path}"
             yield FileMetadata(uri, found.size_in_bytes, found.last_updated_in_seconds)
-
-    def create(
-        self, path: str, mime_type: str = "", compression_type: str = CompressionTypes.AUTO
-    ) -> BinaryIO:
-        _fail_if_asked("create")
-        return DISK.create(_on_disk(path), mime_type, compression_type)
-
-    def open(
-        self, path: str, mime_type: str = "", compression_type: str = CompressionTypes.AUTO
-    ) -> BinaryIO:
-        _fail_if_asked("open")
-        return DISK.open(_on_disk(path), mime_type, compression_type)
-
-    def copy(self, source_file_names: list[str], destination_file_names: list[str]) -> None:
-        raise NotImplementedError
-
-    def rename(self, source_file_names: list[str], destination_file_names: list[str]) -> None:
-        _fail_if_asked("rename")
-        sources = [_on_disk(name) for name in source_file_names]
-        DISK.rename(sources, [_on_disk(name) for name in destination_file_names])
-        _fail_if_asked("rename's reply")
-
-    def exists(self, path: str) -> bool:
-        _fail_if_asked("exists")
-        return DISK.exists(_on_disk(path))
-
-    def size(self, path: str) -> int:
-        return DISK.size(_on_disk(path))
-
-    def last_updated(self, path: str) -> float:
-        return DISK.last_updated(_on_disk(path))
-
-    def checksum(self, path: str) -> str:
-        return DISK.checksum(_on_disk(path))
-
-    def metadata(self, path: str) -> FileMetadata:
-        found = DISK.metadata(_on_disk(path))
-        return FileMetadata(path, found.size_in_bytes, found.last_updated_in_seconds)
-
-    def delete(self, paths: list[str]) -> None:
-        _fail_if_asked("delete")
-        DISK.delete([_on_disk(path) for path in paths])
-
-
-def _on_disk(uri: str) -> str:
-    return uri.removeprefix("testfs://")
-
-
-def _fail_if_asked(operation: str) -> None:
-    if FAULTS.get(operation):
-        raise FAULTS[operation].pop(0)

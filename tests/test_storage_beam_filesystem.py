@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from apache_beam.io.filesystem import BeamIOError, FileMetadata
 
-from tests.stores import FAULTS, DiskFiles, DiskFileSystem, Store, opened
+from tests.stores import FAULTS, DiskFileSystem, Store, opened
 from transforms.earlier import list_days
 from transforms.storage import Entry, Storage, open_storage
 
@@ -20,16 +19,6 @@ def store(tmp_path: Path) -> Iterator[Store]:
     left = {operation: errors for operation, errors in FAULTS.items() if errors}
     FAULTS.clear()
     assert left == {}, "an error was asked for and never met"
-
-
-@pytest.fixture
-def storage(store: Store) -> Storage:
-    return store.storage
-
-
-@pytest.fixture
-def files(store: Store) -> DiskFiles:
-    return store.files
 
 
 @pytest.mark.parametrize("uri", ["nosuch://b/c", "hdfs://b/c"])  # Beam knows hdfs, without client
@@ -45,16 +34,14 @@ def test_a_root_that_beam_would_take_for_a_glob_is_refused(root: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a*", "a?", "a[1]"])
-def test_a_name_that_beam_would_take_for_a_glob_is_not_deleted(
-    storage: Storage, files: DiskFiles, name: str
-) -> None:
+def test_a_name_that_beam_would_take_for_a_glob_is_not_deleted(store: Store, name: str) -> None:
     for each in (name, "a1", "ab"):
-        files.put(each, b"")
+        store.files.put(each, b"")
 
     with pytest.raises(ValueError, match=r"^a name to delete must not hold \* \? or \[, got 'a"):
-        storage.delete(name)
+        store.storage.delete(name)
 
-    assert sorted(files.all()) == sorted([name, "a1", "ab"])
+    assert sorted(store.files.all()) == sorted([name, "a1", "ab"])
 
 
 def read_a(storage: Storage) -> object:
@@ -65,99 +52,81 @@ def create_b(storage: Storage) -> object:
     return storage.create("b", b"1")
 
 
-def delete_a(storage: Storage) -> object:
-    return storage.delete("a")
-
-
 Act = Callable[[Storage], object]
-SITES: dict[str, tuple[Act, object]] = {
-    "list": (read_a, [b"12345"]),
-    "open": (read_a, [b"12345"]),
-    "exists": (read_a, [b"12345"]),
-    "create": (create_b, True),
-    "rename": (create_b, True),
-    "delete": (delete_a, None),
-}
+SITES: list[tuple[str, Act, object]] = [
+    ("list", read_a, [b"12345"]),
+    ("open", read_a, [b"12345"]),
+    ("exists", read_a, [b"12345"]),
+    ("create", create_b, True),
+    ("rename", create_b, True),
+    ("delete", lambda storage: storage.delete("a"), None),
+]
+DENIED, CLIENT = "E-IO-AUTH testfs://.*: 403; give this user perm", "install and set up"
 WRAPPED = BeamIOError("failed", {"b": OSError("503"), "a": PermissionError("403")})
 PERMANENT = {
-    "permission": (PermissionError("403"), r"E-IO-AUTH testfs://.*: 403; give this user perm"),
-    "wrapped": (WRAPPED, r"E-IO-AUTH testfs://.*: 403; give this user perm"),
-    "twice wrapped": (BeamIOError("again", {"c": WRAPPED}), r"E-IO-AUTH testfs://.*: 403; give"),
-    "no project": (ValueError("no project"), r"E-ARG testfs://.*: no project; install and set up"),
-    "no client": (ImportError("no boto3"), r"E-ARG testfs://.*: no boto3; install and set up"),
+    "permission": (PermissionError("403"), DENIED),
+    "wrapped": (WRAPPED, DENIED),
+    "twice wrapped": (BeamIOError("again", {"c": WRAPPED}), DENIED),
+    "no project": (ValueError("no project"), f"E-ARG testfs://.*: no project; {CLIENT}"),
+    "no client": (ImportError("no boto3"), f"E-ARG testfs://.*: no boto3; {CLIENT}"),
 }
+at_every_site = pytest.mark.parametrize(("operation", "act", "result"), SITES)
 
 
-@pytest.mark.parametrize(("operation", "site"), SITES.items(), ids=SITES)
+@at_every_site
 def test_a_transient_error_is_retried(
-    operation: str, site: tuple[Act, object], storage: Storage, files: DiskFiles
+    operation: str, act: Act, result: object, store: Store
 ) -> None:
-    act, result = site
-    files.put("a", b"12345")
+    store.files.put("a", b"12345")
     FAULTS[operation] = [BeamIOError("503", {"a": OSError("503")}), ConnectionResetError("reset")]
 
-    assert act(storage) == result
+    assert act(store.storage) == result
 
 
 @pytest.mark.parametrize(("error", "line"), PERMANENT.values(), ids=PERMANENT)
-@pytest.mark.parametrize(("operation", "site"), SITES.items(), ids=SITES)
+@at_every_site
 def test_a_permanent_error_ends_the_run_at_once(
-    operation: str,
-    site: tuple[Act, object],
-    error: Exception,
-    line: str,
-    storage: Storage,
-    files: DiskFiles,
+    operation: str, act: Act, result: object, error: Exception, line: str, store: Store
 ) -> None:
-    files.put("a", b"12345")
+    store.files.put("a", b"12345")
     FAULTS[operation] = [error]
 
     with pytest.raises(RuntimeError, match=f"^{line}"):
-        site[0](storage)
+        act(store.storage)
 
 
-def test_a_lost_reply_looks_like_a_name_that_is_taken(storage: Storage, files: DiskFiles) -> None:
+def test_a_lost_reply_looks_like_a_name_that_is_taken(store: Store) -> None:
     FAULTS["rename's reply"] = [BeamIOError("reset")]
 
-    assert storage.create("a", b"12345") is False
-    assert files.all() == {"a": b"12345"}
+    assert store.storage.create("a", b"12345") is False
+    assert store.files.all() == {"a": b"12345"}
 
 
 def test_a_store_that_reports_no_times_has_empty_pins(
-    storage: Storage, files: DiskFiles, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files.put("a", b"1")
-    timeless = FileMetadata(f"{storage.root}/a", 1)
+    store.files.put("a", b"1")
+    timeless = FileMetadata(store.storage.uri("a"), 1)
     monkeypatch.setattr(DiskFileSystem, "_list", lambda self, _: iter([timeless]))
     monkeypatch.setattr(DiskFileSystem, "metadata", lambda self, _: timeless)
 
-    assert list(storage.list()) == [Entry("a", 1, "")]
-    assert storage.read("a", storage.stat("a")) == b"1"
+    assert list(store.storage.list()) == [Entry("a", 1, "")]
+    assert store.storage.read("a", store.storage.stat("a")) == b"1"
 
 
-def test_a_store_without_folders_makes_none(
-    storage: Storage, files: DiskFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(self: DiskFileSystem, path: str) -> None:
-        raise NotImplementedError("a flat store")
+def test_a_store_without_folders_makes_none(store: Store) -> None:
+    (store.files.folder / "_spool").mkdir()
+    FAULTS["mkdirs"] = [NotImplementedError("a flat store")]
 
-    (files.folder / "_spool").mkdir()
-    monkeypatch.setattr(DiskFileSystem, "mkdirs", refuse)
-
-    assert storage.create("a", b"1") is True
-    assert files.all() == {"a": b"1"}
+    assert store.storage.create("a", b"1") is True
+    assert store.files.all() == {"a": b"1"}
 
 
-def test_a_store_may_have_no_error_of_its_own_for_what_is_gone(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(self: DiskFileSystem, path: str, *_: Any, **__: Any) -> None:
-        raise BeamIOError("404")
-
-    monkeypatch.setattr(DiskFileSystem, "open", refuse)
+def test_a_store_may_have_no_error_of_its_own_for_what_is_gone(store: Store) -> None:
+    FAULTS["open"] = [BeamIOError("404")]
 
     with pytest.raises(RuntimeError, match=r"^E-SRC-CHANGED \S*/a: not there; run again when"):
-        storage.read("a")
+        store.storage.read("a")
 
 
 def test_days_are_not_searched_where_folders_are_not_listed(tmp_path: Path) -> None:
