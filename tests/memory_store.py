@@ -79,24 +79,29 @@ def undisturbed(_: Step, __: Moment) -> None:
     """Let everything pass."""
 
 
-def kill_at(number: int, moment: Moment) -> Disturb:
-    """Return what kills a process at a step."""
+def meanwhile_at(number: int, moment: Moment, happens: Callable[[], object]) -> Disturb:
+    """Return what stops a process at a step until something else has happened, all of it."""
 
-    def kill(step: Step, now: Moment) -> None:
+    def wait(step: Step, now: Moment) -> None:
         if (step.number, now) == (number, moment):
-            raise Killed
+            happens()
 
-    return kill
+    return wait
 
 
 def fail_at(number: int, moment: Moment, code: str) -> Disturb:
     """Return what fails a step as a storage does that has given up on it."""
+    line = fault_line(code, "memory", "injected", "run again to resume")
+    return meanwhile_at(number, moment, lambda: _raise(RuntimeError(line)))
 
-    def fail(step: Step, now: Moment) -> None:
-        if (step.number, now) == (number, moment):
-            raise RuntimeError(fault_line(code, step.name, "injected", "run again to resume"))
 
-    return fail
+def kill_at(number: int, moment: Moment) -> Disturb:
+    """Return what kills a process at a step."""
+    return meanwhile_at(number, moment, lambda: _raise(Killed()))
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 def lose_reply_of(number: int) -> Disturb:
@@ -109,16 +114,6 @@ def lose_reply_of(number: int) -> Disturb:
             raise ReplyLost
 
     return lose
-
-
-def meanwhile_at(number: int, moment: Moment, happens: Callable[[], object]) -> Disturb:
-    """Return what stops a process at a step until something else has happened, all of it."""
-
-    def wait(step: Step, now: Moment) -> None:
-        if (step.number, now) == (number, moment):
-            happens()
-
-    return wait
 
 
 class Stored(NamedTuple):

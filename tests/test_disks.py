@@ -1,16 +1,13 @@
 """Disks that are full, read-only, or lack what others have: one line, and the same bytes later."""
 
 import math
-import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 from tests import children
 from tests.coco_command import Run, check_committed, digests, run_coco
-from tests.gcs_stand_in import GcsStandIn
 from tests.refused_calls import NO_ANONYMOUS_FILES, NO_EXCLUSIVE_RENAMES, NO_LINKS, can_refuse
 from tests.small_disks import (
     BUCKET_OUTPUT,
@@ -31,29 +28,16 @@ class Job(NamedTuple):
 
     Attributes:
         arguments: without the output.
-        undisturbed: digests of all files, in the order in which they got their names.
-        pages_bytes: what each takes of a tmpfs.
+        undisturbed: digests of all files.
+        file_bytes: what the largest and all files take of a tmpfs.
     """
 
     arguments: list[str]
     undisturbed: dict[str, str]
-    pages_bytes: dict[str, int]
+    file_bytes: tuple[int, int]
 
     def into(self, output: object, *flags: object) -> list[str]:
         return [*self.arguments, "--output", str(output), *map(str, flags)]
-
-    def before(self, name: str) -> list[str]:
-        """Return the files that have their names when the one of this name is being written."""
-        order = list(self.undisturbed)
-        if name.endswith(".tfrec"):  # its name comes last of the shard, its bytes first
-            name = next(n for n in order if n.startswith("_receipts/"))
-        return order[: order.index(name)]
-
-    def fills_at(self, name: str) -> int:
-        """Return the size of a disk that lacks a page for this file of a job of one shard."""
-        data = [n for n in self.undisturbed if n.endswith(".tfrec")]
-        held = {*self.before(name), *data, name}
-        return sum(self.pages_bytes[name] for name in held) - PAGE_BYTES
 
 
 def make_job(folder: Path, num_shards: int) -> Job:
@@ -67,28 +51,12 @@ def make_job(folder: Path, num_shards: int) -> Job:
         *("--no_report", "--num_shards", str(num_shards), "--shards_in_flight", "1"),
     ]
     out = folder / "out"
-    order = names_in_order([*arguments, "--output", str(out)], out)
+    run = run_coco(*arguments, "--output", out)
+    assert run.code == 0, run.err
     check_committed(out)
     found = digests(out)
-    sizes = {name: (out / name).stat().st_size for name in order}
-    pages = {name: math.ceil(size / PAGE_BYTES) * PAGE_BYTES for name, size in sizes.items()}
-    return Job(arguments, {name: found[name] for name in order}, pages)
-
-
-def names_in_order(arguments: list[str], out: Path) -> list[str]:
-    """Run the command and return its files in the order in which they got their names."""
-    names = []
-    link = os.link
-
-    def note(source: str, target: str, **options: Any) -> None:
-        link(source, target, **options)
-        names.append(os.path.relpath(target, out))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "link", note)
-        run = run_coco(*arguments)
-    assert run.code == 0, run.err
-    return [name for name in names if (out / name).exists()]  # and not the probe's
+    pages = [math.ceil((out / name).stat().st_size / PAGE_BYTES) for name in found]
+    return Job(arguments, found, (max(pages) * PAGE_BYTES, sum(pages) * PAGE_BYTES))
 
 
 @pytest.fixture(scope="module")
@@ -130,21 +98,12 @@ def check_completes(ended: Ended, job: Job) -> None:
 # Full.
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "train-00000-of-00001-22.tfrec",
-        "_receipts/train-00000-of-00001.json",
-        "index/train-00000-of-00001-22.parquet",
-        "manifest.json",
-    ],
-)
-def test_disk_that_is_full_in(name: str, job_of_one_shard: Job, disk: Path) -> None:
-    job = job_of_one_shard
-    given = job.into(disk / "out"), disk, job.fills_at(name)
-    ended = children.outcome_of(convert_on_small_disk, *given)
-    check_full(ended, job)
-    assert list(ended.there) == sorted(job.before(name))
+@pytest.mark.parametrize("share", [0.1, 0.4, 0.7, 0.95, 1])
+def test_disk_that_is_full(share: float, job: Job, disk: Path) -> None:
+    """From the first shard on; a disk of all pages but one is full in the last file."""
+    size_bytes = int(share * job.file_bytes[1]) // PAGE_BYTES * PAGE_BYTES - PAGE_BYTES
+    given = job.into(disk / "out"), disk, size_bytes
+    check_full(children.outcome_of(convert_on_small_disk, *given), job)
 
 
 # Full, read-only or missing on the way to a bucket.
@@ -153,11 +112,8 @@ def test_disk_that_is_full_in(name: str, job_of_one_shard: Job, disk: Path) -> N
 @pytest.mark.parametrize("more_pages", [-1, 0], ids=["in a shard", "in its receipt"])
 def test_spool_that_is_full(more_pages: int, job_of_one_shard: Job, disk: Path) -> None:
     """The disk holds spools only: one after the other, or one next to a shard."""
-    largest = max(job_of_one_shard.pages_bytes.values())
-    check_full_spool(largest + more_pages * PAGE_BYTES, job_of_one_shard, disk)
-
-
-def check_full_spool(size_bytes: int, job: Job, disk: Path) -> None:
+    job = job_of_one_shard
+    size_bytes = job.file_bytes[0] + more_pages * PAGE_BYTES
     arguments = job.into(BUCKET_OUTPUT, "--spool_dir", disk)
     ended = children.outcome_of(convert_by_small_spool, arguments, disk, size_bytes)
     check_full(ended, job)
@@ -177,14 +133,6 @@ def test_spool_that_is_read_only(job: Job, disk: Path) -> None:
     check_completes(ended, job)
 
 
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsStandIn]:
-    with GcsStandIn() as stand_in:
-        stand_in.make_bucket("out")
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", stand_in.url)
-        yield stand_in
-
-
 def test_full_temporary_folder(job: Job, disk: Path) -> None:
     """One that took a file's name and its first bytes, but takes no folder."""
     out = disk.parent / "out"
@@ -196,12 +144,11 @@ def test_full_temporary_folder(job: Job, disk: Path) -> None:
 # Read-only.
 
 
-@pytest.mark.parametrize("shards", [3])
-def test_disk_that_becomes_read_only(shards: int, job: Job, disk: Path) -> None:
-    """Between two shards, and between the last and the commit, as after an error of the disk."""
-    ended = children.outcome_of(convert_until_read_only, job.into(disk / "out"), disk, shards)
+def test_disk_that_becomes_read_only(job: Job, disk: Path) -> None:
+    """Between the last shard and the commit, as after an error of the disk."""
+    ended = children.outcome_of(convert_until_read_only, job.into(disk / "out"), disk, 3)
     assert ended.first.ended == (6, "E-IO-READONLY"), ended.first
-    assert sum(name.endswith(".tfrec") for name in ended.there) == shards
+    assert sum(name.endswith(".tfrec") for name in ended.there) == 3
     check_completes(ended, job)
 
 

@@ -138,14 +138,3 @@ def test_without_the_right_to_list_nothing_is_written(stand_in: GcsStandIn) -> N
     assert run.ended == (6, "E-IO-AUTH")
     assert "storage.objects.list" in run.fault
     assert stand_in.objects("out") == {}
-
-
-def test_no_credentials_end_the_run_within_seconds(
-    sources: tuple[Path, Path], no_credentials: None
-) -> None:
-    images, annotations = sources
-    given = ("--images", images, "--annotations", annotations, "--output", "gs://out/coco")
-
-    run = run_coco(*given, "--billing_project", "of-no-other-test")
-
-    assert run.ended == (6, "E-IO-AUTH")

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import resource
 import socket
 import time
 from collections.abc import Callable
@@ -13,8 +12,6 @@ import pytest
 
 from tests.children import (
     kill_once_ready,
-    limited,
-    outcome_of,
     without_anonymous_files,
 )
 from tests.stores import LOCAL, DiskFiles, failing, hide_what_a_disk_may_lack
@@ -223,6 +220,7 @@ LINES = {
     "ENOENT": "E-IO-READONLY a: No such file or directory; leave the folder there, and run again",
     "EACCES": f"E-IO-AUTH a: Permission denied; give this user permission, {AGAIN}",
     "EPERM": f"E-IO-AUTH a: Operation not permitted; give this user permission, {AGAIN}",
+    "EMFILE": "E-IO-LIMIT a: Too many open files; raise the limit on open files (ulimit -n)",
     "ENFILE": "E-IO-LIMIT a: Too many open files in system; raise the system's limit on open files",
     "ENOMEM": f"E-IO-LIMIT a: Cannot allocate memory; free some memory, {AGAIN} to resume",
     "EXDEV": "E-IO-RETRIES a: Invalid cross-device link; look at the storage",  # any other
@@ -238,36 +236,6 @@ def test_an_error_of_the_system_is_one_coded_line() -> None:
     )
     line = str(coded(OSError(errno.ENOSPC, "Full"), "a", "give another --spool_dir"))
     assert line == "E-IO-NOSPACE a: Full; give another --spool_dir"
-
-
-def use_without_descriptors(folder: str) -> list[str]:
-    """Run in a child: read, list and write while no file can be opened."""
-    storage = open_storage(folder)
-    lowest_free = os.dup(0)
-    os.close(lowest_free)
-    attempts = [
-        lambda: storage.read("a"),
-        lambda: storage.crc32c("a"),
-        lambda: list(storage.list()),
-        lambda: storage.create("b", b""),
-    ]
-    errors = []
-    with limited(resource.RLIMIT_NOFILE, lowest_free):
-        for attempt in attempts:
-            try:
-                attempt()
-            except RuntimeError as error:
-                errors.append(str(error))
-    return errors
-
-
-def test_too_many_open_files_are_one_line(folder: Path, files: DiskFiles) -> None:
-    files.put("a", b"1")
-
-    what = "Too many open files; raise the limit on open files (ulimit -n)"
-    assert outcome_of(use_without_descriptors, str(folder)) == [
-        f"E-IO-LIMIT {where}: {what}" for where in (f"{folder}/a", f"{folder}/a", folder, folder)
-    ]
 
 
 # --- outputs ---
@@ -439,6 +407,3 @@ def test_the_named_spool_of_a_living_writer_stays(
     spool.close()
     assert files.all() == {"a.tfrec": b"still there"}
     assert all_names(folder) == ["a.tfrec"]
-
-
-# --- full and read-only disks ---
