@@ -15,6 +15,7 @@ from pipelines import coco
 from tests.children import outcome_of
 from tests.coco_command import check_committed, run_coco
 from tests.gcs_stand_in import GcsStandIn, Kind
+from tests.gcs_stand_in.sources import SOURCES, put_sources
 from transforms.storage import open_storage, retries
 
 MakeCoco = Callable[..., tuple[Path, Path]]
@@ -23,18 +24,14 @@ IMAGES = 60
 
 @pytest.fixture
 def stand_in(make_coco: MakeCoco, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsStandIn]:
-    images, annotations = make_coco(IMAGES)
     with GcsStandIn() as running:
-        for path in images.iterdir():
-            running.put("in", f"photos/{path.name}", path.read_bytes())
-        running.put("in", "instances.json", annotations.read_bytes())
+        put_sources(running, make_coco(IMAGES))
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.url)
         yield running
 
 
 def arguments(out: Path) -> list[str]:
-    sources = ["--images", "gs://in/photos", "--annotations", "gs://in/instances.json"]
-    return [*sources, "--output", str(out), "--num_shards", "2"]
+    return [*SOURCES, "--output", str(out), "--num_shards", "2"]
 
 
 def test_a_run_fits_into_a_quota(stand_in: GcsStandIn, tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ from schemas.faults import fault_line
 from transforms.storage import is_local
 
 _LOCK_TRIES, _LOCK_WAIT_S = 50, 0.1  # the processes of a killed run need a moment to end
-_ELSEWHERE = "give a --spool_dir that can be written and has room, then run again to resume"
+ELSEWHERE = "give a --spool_dir that can be written and has room, then run again"
+"""Remedy where the folder for spools cannot be written."""
+
 _CODES = {
     errno.ENOSPC: ("E-IO-NOSPACE", "free some space, then run again to resume"),
     errno.EDQUOT: ("E-IO-NOSPACE", "raise the quota, then run again to resume"),
@@ -122,6 +124,17 @@ class RunLock:
             self._close()
 
 
+def open_temporary(folder: str, buffering: int = -1) -> tuple[IO[bytes], str]:
+    """Return a new file without a name, and its folder; for an empty one the system's.
+
+    Raises:
+        RuntimeError: `E-IO-…` when the folder cannot be written.
+    """
+    with coding(folder or "temporary folder", ELSEWHERE):
+        where = folder or tempfile.gettempdir()  # finds one that can be written
+        return tempfile.TemporaryFile(dir=where, buffering=buffering), where
+
+
 class FileSpool:
     """A file without a name on this machine."""
 
@@ -146,10 +159,8 @@ class UploadedSpool(FileSpool):
 
     def __init__(self, upload: Callable[[str, IO[bytes]], bool], spool_dir: str) -> None:
         """Take the upload of a file under a name, and the folder; empty for the system's."""
+        super().__init__(*open_temporary(spool_dir), ELSEWHERE)
         self._upload = upload
-        with coding(spool_dir or "temporary folder", _ELSEWHERE):
-            where = spool_dir or tempfile.gettempdir()  # finds one that can be written
-            super().__init__(tempfile.TemporaryFile(dir=where), where, _ELSEWHERE)
 
     def publish(self, name: str) -> bool:
         """Upload the file; False when the name is taken."""

@@ -217,17 +217,13 @@ class GcsStorage(Storage):
             return b""
         path = self._prefix + name
         if not _is_plain(path) or is_forked():
-            return self._download(name, generation, start, end)
+            blob = self._blob(name, generation=int(generation))
+            return blob.download_as_bytes(  # as stored, not unpacked
+                start=start, end=end - 1, raw_download=True, checksum=None, **ONE_TRY
+            )
         store = reader(self._bucket, self._access, emulator())
         options: Any = {"version": generation, "range": (start, end)}
         return bytes(obstore.get(store, path, options=options).bytes())
-
-    def _download(self, name: str, generation: str, start: int, end: int) -> bytes:
-        """Read an object that obstore cannot name, or in a process that cannot use obstore."""
-        blob = self._blob(name, generation=int(generation))
-        return blob.download_as_bytes(  # as stored, not unpacked
-            start=start, end=end - 1, raw_download=True, checksum=None, **ONE_TRY
-        )
 
     def _upload(self, name: str, file: IO[bytes]) -> bool:
         """Upload a file, which appears when the store has all of it; a failed try starts over."""

@@ -135,7 +135,13 @@ class RequestRate:
     @contextlib.contextmanager
     def request(self) -> Iterator[None]:
         """Wait for a request's turn; the block ends with its reply."""
-        self._wait_for_turn()
+        with self._lock:
+            now_s = self._clock()
+            start_s = max(now_s, self._next_s)
+            self._next_s = start_s + 1 / self.per_s()
+        if start_s > now_s:
+            self._waited.add(start_s - now_s)
+            self._sleep(start_s - now_s)
         try:
             yield
         except Exception as error:
@@ -158,15 +164,6 @@ class RequestRate:
         doublings = max(progress - 1, 0) * _RECOVERY_S / _DOUBLING_S
         factor = (1 + _FALL * min(progress, 1) ** 3) * 2 ** min(doublings, _MOST_DOUBLINGS)
         return min(self._limit_per_s, self._served_per_s * factor)
-
-    def _wait_for_turn(self) -> None:
-        with self._lock:
-            now_s = self._clock()
-            start_s = max(now_s, self._next_s)
-            self._next_s = start_s + 1 / self.per_s()
-        if start_s > now_s:
-            self._waited.add(start_s - now_s)
-            self._sleep(start_s - now_s)
 
     def _keep_reply(self, *, served: bool) -> None:
         """Note when a reply came; slow down if the store refused and enough is known."""

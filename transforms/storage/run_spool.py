@@ -5,10 +5,8 @@ and payloads until the sample's shard is built, lie in an unnamed file. It is go
 process, or with the run.
 """
 
-import contextlib
 import os
 import struct
-import tempfile
 import threading
 from dataclasses import dataclass
 from typing import IO
@@ -18,11 +16,10 @@ import msgspec
 
 from schemas.faults import fault_line
 from schemas.samples import Sample, digest_payload
-from transforms.storage.disk import coding
+from transforms.storage.disk import ELSEWHERE, FileSpool, coding, open_temporary
 
 _PLACE = struct.Struct(">QQI")  # offset, length, and CRC-32C of what lies there
 _BUFFER_BYTES = 2**20
-_ELSEWHERE = "give a --spool_dir that can be written and has room, then run again"
 
 
 @dataclass(frozen=True)
@@ -106,49 +103,41 @@ class RunSpool:
     def _file(self) -> "_SpoolFile":
         with _OPENING:
             if self.number not in _OPEN:
-                with coding(self._where, _ELSEWHERE):
-                    file = tempfile.TemporaryFile(dir=self.folder or None, buffering=_BUFFER_BYTES)
-                _OPEN[self.number] = _SpoolFile(file, self.folder or tempfile.gettempdir())
+                _OPEN[self.number] = _SpoolFile(*open_temporary(self.folder, _BUFFER_BYTES))
             return _OPEN[self.number]
 
 
-class _SpoolFile:
+class _SpoolFile(FileSpool):
     """An unnamed file that several threads append to and read.
 
-    What is appended waits for its neighbours: a call of the system costs more than a sample.
+    Appended data is buffered: a system call costs more than a sample.
     """
 
     def __init__(self, file: IO[bytes], where: str) -> None:
-        self._file = file
-        self._where = where
+        super().__init__(file, where, ELSEWHERE)
         self._size_bytes = self._flushed_bytes = 0
         self._appending = threading.Lock()
 
     def append(self, data: bytes) -> int:
         """Append data; return its offset."""
-        with self._appending, coding(self._where, _ELSEWHERE):
+        with self._appending, coding(self._where, ELSEWHERE):
             self._file.write(data)
             offset, self._size_bytes = self._size_bytes, self._size_bytes + len(data)
         return offset
 
     def read(self, offset: int, length: int) -> bytes:
         """Return what was written there."""
-        with coding(self._where, _ELSEWHERE):
+        with coding(self._where, ELSEWHERE):
             if offset + length > self._flushed_bytes:
                 self.written()
             return os.pread(self._file.fileno(), length, offset)
 
     def written(self) -> int:
         """Return the file's descriptor, once nothing waits."""
-        with self._appending, coding(self._where, _ELSEWHERE):
+        with self._appending, coding(self._where, ELSEWHERE):
             self._file.flush()
             self._flushed_bytes = self._size_bytes
         return self._file.fileno()
-
-    def close(self) -> None:
-        """Give the disk's room back."""
-        with contextlib.suppress(OSError):  # a full disk has been reported by the write
-            self._file.close()
 
 
 _OPEN: dict[int, _SpoolFile] = {}
