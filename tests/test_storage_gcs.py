@@ -36,16 +36,6 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def storage(store: Store) -> Storage:
-    return store.storage
-
-
-@pytest.fixture
-def stand_in(store: Store) -> GcsStandIn:
-    return store.files.stand_in
-
-
-@pytest.fixture
 def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(gcs.ONE_TRY, "timeout", (1, 0.3))
     monkeypatch.setattr(gcs, "READER_TIMEOUTS", {"read_timeout": "300ms", "timeout": "1s"})
@@ -199,23 +189,25 @@ def upload_in_little_memory(emulator: str) -> int:
     return 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib)
 
 
-def test_a_large_upload_is_never_held_in_memory(stand_in: GcsStandIn) -> None:
-    assert outcome_of(upload_in_little_memory, stand_in.url) < 30_000_000
+def test_a_large_upload_is_never_held_in_memory(store: Store) -> None:
+    assert outcome_of(upload_in_little_memory, store.files.stand_in.url) < 30_000_000
 
 
 # --- permissions, credentials and limits ---
 
 
-def test_no_permission_to_delete_is_needed(stand_in: GcsStandIn, storage: Storage) -> None:
-    stand_in.allow("storage.objects.get", "storage.objects.list", "storage.objects.create")
+def test_no_permission_to_delete_is_needed(store: Store) -> None:
+    store.files.stand_in.allow(
+        "storage.objects.get", "storage.objects.list", "storage.objects.create"
+    )
 
-    storage.probe()
-    assert storage.create("a", LARGE) is True
-    assert storage.create("a", LARGE) is False
-    assert storage.read("a", storage.stat("a")) == LARGE
+    store.storage.probe()
+    assert store.storage.create("a", LARGE) is True
+    assert store.storage.create("a", LARGE) is False
+    assert store.storage.read("a", store.storage.stat("a")) == LARGE
 
 
-def test_a_missing_bucket_is_reported(stand_in: GcsStandIn) -> None:
+def test_a_missing_bucket_is_reported(store: Store) -> None:
     storage = open_storage("gs://nowhere/x")
     for act in (storage.require_folder, storage.probe, lambda: storage.create("a", b"1")):
         with pytest.raises(RuntimeError, match=r"^E-ARG gs://nowhere/x.*: .*; give a bucket"):
@@ -334,14 +326,14 @@ def test_which_errors_are_transient(error: Exception, transient: bool) -> None:
 
 
 def test_too_many_open_files_are_reported_at_once(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise requests.ConnectionError("Max retries exceeded: [Errno 24] Too many open files")
 
     monkeypatch.setattr(requests.Session, "request", refuse)
     with pytest.raises(RuntimeError, match=r"^E-IO-LIMIT \S*: .*Too many open .*; raise "):
-        storage.stat("a")
+        store.storage.stat("a")
 
 
 # --- requests ---
@@ -360,12 +352,12 @@ def test_one_request_an_image_and_one_a_thousand_names(store: Store) -> None:
     assert len(stand_in.requests) == 54
 
 
-def test_a_listing_knows_generations_and_checksums(stand_in: GcsStandIn, storage: Storage) -> None:
-    generation = stand_in.put("b", "root/a", b"123456789")
-    folder = stand_in.put("b", "root/folder/", b"")  # as the console makes a folder
-    stand_in.put("b", "rooted", b"")
+def test_a_listing_knows_generations_and_checksums(store: Store) -> None:
+    generation = store.files.stand_in.put("b", "root/a", b"123456789")
+    folder = store.files.stand_in.put("b", "root/folder/", b"")  # as the console makes a folder
+    store.files.stand_in.put("b", "rooted", b"")
 
-    assert sorted(storage.list(), key=lambda entry: entry.name) == [
+    assert sorted(store.storage.list(), key=lambda entry: entry.name) == [
         Entry("a", 9, str(generation), 0xE3069283, "file"),
         Entry("folder/", 0, str(folder), 0, "directory"),
     ]
@@ -386,13 +378,11 @@ def test_names_that_a_disk_would_tidy_are_read_as_they_are(name: str, store: Sto
 
 
 @pytest.mark.parametrize("name", ["a", "a//b"])
-def test_an_object_stored_packed_is_read_as_stored(
-    name: str, stand_in: GcsStandIn, storage: Storage
-) -> None:
+def test_an_object_stored_packed_is_read_as_stored(name: str, store: Store) -> None:
     packed = gzip.compress(b"instances", mtime=0)
-    stand_in.put("b", f"root/{name}", packed, contentEncoding="gzip")
+    store.files.stand_in.put("b", f"root/{name}", packed, contentEncoding="gzip")
 
-    assert storage.read(name, storage.stat(name)) == packed
+    assert store.storage.read(name, store.storage.stat(name)) == packed
 
 
 def test_reads_slow_down_where_a_store_throttles(store: Store) -> None:

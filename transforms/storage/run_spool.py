@@ -1,8 +1,8 @@
-"""What waits of a run in this process: in a file on its disk, and not in its memory.
+"""The spool of a run in this process: data waits in a file on disk, not in memory.
 
 A runner in process holds some six copies of all that crosses a group-by. So batches of samples,
-and payloads until the sample's shard is built, lie in an unnamed file. It is gone with the
-process, or with the run.
+and payloads until their shard is built, lie in an unnamed file. It goes with the process or the
+run.
 """
 
 import os
