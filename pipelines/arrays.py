@@ -121,8 +121,7 @@ class ArraysConfig(DataSetConfig):
     def read_sources(self, root: beam.Pipeline) -> SourceSamples:
         """Build the part of the graph that reads samples from ranges of arrays."""
         planned = root | "PlanArrays" >> PlanArrays(self.sources, self.access)
-        labels = {split: source.label for split, source in self.sources.items()}
-        reader = ArrayReader(self.splitting, labels, self.access)
+        reader = ArrayReader(self.splitting, self.sources, self.access)
         read = planned.pieces | "ReadArrays" >> self.read_samples(reader)
         return read._replace(tallies=planned.tallies)
 

@@ -108,7 +108,7 @@ class TableConfig(DataSetConfig):
             return {}
         folders = {split: split_uri(uris[0])[0] for split, uris in self.table_files.items()}
         folders |= {folder.split: folder.uri for folder in self.table_folders.values()}
-        for_all = self.image_root.get("")
+        for_all = self.image_root.get("", "")
         return {
             split: self.image_root.get(split, for_all) or folders[split] for split in self.given
         }
@@ -116,7 +116,8 @@ class TableConfig(DataSetConfig):
     @property
     def listed_roots(self) -> Mapping[str, str]:
         """URI per root name of what the sources' listings show, by which they are recognised."""
-        return self.roots | {name: folder.uri for name, folder in self.table_folders.items()}
+        folders = {name: folder.uri for name, folder in self.table_folders.items()}
+        return {**self.roots, **folders}
 
     @property
     def files(self) -> Sequence[str]:

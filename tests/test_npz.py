@@ -15,7 +15,7 @@ import pytest
 from schemas.tensors import parse_npy_header
 from tests.array_runs import npy_bytes
 from transforms.sources import read_blobs
-from transforms.sources.read_blobs import UnpackedMembers, find_member, list_members, read_packed
+from transforms.sources.read_blobs import UnpackedMembers, find_member, list_members
 from transforms.storage import Entry, Storage, open_storage
 
 IMAGES = np.random.default_rng(0).integers(0, 4, (50, 8, 8), dtype=np.uint8)
@@ -68,7 +68,6 @@ def test_a_packed_member_is_read_from_its_beginning(
     span = begin, begin + header.item_bytes
 
     assert member.packed == "x.npy"
-    assert read_packed(storage, entry, "x.npy", span) == IMAGES[7].tobytes()
     assert unpacked.bytes_of(storage, entry, "x.npy", span) == IMAGES[7].tobytes()
 
 
@@ -213,7 +212,6 @@ def read_or_refused(storage: Storage, entry: Entry) -> None:
         list_members(storage, entry)
         member = find_member(storage, entry, "x")
         if member.packed:
-            read_packed(storage, entry, member.packed, (10, 30))
             members.bytes_of(storage, entry, member.packed, (10, 30))
     except RuntimeError as error:
         assert str(error).startswith("E-ARR-ZIP "), error

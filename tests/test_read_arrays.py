@@ -15,6 +15,7 @@ from schemas.samples import Sample
 from schemas.splits import HASH, Splitting
 from tests.array_runs import npy_bytes, random_images
 from transforms.sources import read_arrays
+from transforms.sources.list_blobs import ListedFile
 from transforms.sources.read_arrays import ArrayReader, ArraySource, open_file, plan_pieces
 from transforms.sources.read_samples import SplitSource
 from transforms.storage import open_storage
@@ -25,11 +26,12 @@ IMAGES = random_images(5, 4)
 
 def read(source: ArraySource, splitting: Splitting = GIVEN) -> list[Any]:
     """Return all that is read of a source, piece after piece."""
-    storage = open_storage(source.folder)
+    storage, sources = open_storage(source.folder), {"train": source}
     listed = [storage.stat(source.uri.rpartition("/")[2])] if source.is_file else storage.list()
-    files = [opened for entry in listed if entry for opened in open_file(entry, source)]
-    reader = ArrayReader(splitting, {"train": source.label})
-    return [item for piece in plan_pieces("train", files, source) for item in reader(piece)]
+    files = [ListedFile("train", entry) for entry in listed if entry]
+    opened = [piece for file in files for piece in open_file(file, sources)]
+    reader = ArrayReader(splitting, sources)
+    return [item for piece in plan_pieces(("train", opened), sources) for item in reader(piece)]
 
 
 def samples(source: ArraySource, splitting: Splitting = GIVEN) -> list[Sample]:
@@ -208,7 +210,11 @@ FAULTS = {
         {"label": "y"},
         r"E-ARR-TYPE .*: float64 of shape \(5, 5\), and not one number or text a row; convert it",
     ),
-    "float labels": ({"x": IMAGES, "y": np.ones(5)}, {"label": "y"}, "E-ARR-TYPE .*label of 1.0"),
+    "float labels": (
+        {"x": IMAGES, "y": np.ones(5)},
+        {"label": "y"},
+        "E-ARR-TYPE .*labels of float64, ",
+    ),
     "no label": ({"x": IMAGES}, {"label": "y"}, r"E-ARG \S*/y.npy: no such file"),
     "bad characters": (
         {"x": IMAGES[:1], "y": np.array([2**31 - 1], "<i4").view("U1")},

@@ -1,8 +1,10 @@
 """Samples from arrays: the items along the first axis, as ranges of their files."""
 
 import math
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import apache_beam as beam
 import msgspec
@@ -29,9 +31,11 @@ from transforms.sources.read_blobs import (
     NPY,
     NPZ,
     SAVE_AGAIN,
+    UNPACKED,
+    Member,
     find_member,
     list_members,
-    read_packed,
+    read_blob,
 )
 from transforms.sources.read_samples import Item, SplitSource
 from transforms.storage import (
@@ -80,19 +84,33 @@ class StoredArray(msgspec.Struct, frozen=True, array_like=True):
         where = join_uri(self.folder, self.entry.name)
         return f"{where}:{self.packed}" if self.packed else where
 
+    def part(self, start: int, rows: int) -> "StoredArray":
+        """Return the array of some of its rows."""
+        begin = self.header.start + start * self.header.item_bytes
+        shape = (rows, *self.header.shape[1:])
+        header = msgspec.structs.replace(self.header, start=begin, shape=shape)
+        return msgspec.structs.replace(self, header=header)
+
+    def blob(self, root: str, offset: int, length: int) -> Blob:
+        """Return some of its bytes as a blob of a root."""
+        file = self.entry
+        return Blob(
+            root, file.name, file.size_bytes, file.pin, file.crc32c, offset, length, self.packed
+        )
+
 
 class ArrayPiece(msgspec.Struct, frozen=True, array_like=True):
-    """Some rows of an image array, and what belongs to them.
+    """Some rows of an image array, and what belongs to them; before planning, all of a file.
 
     Attributes:
         root: name of the root that its file is in.
-        images: the array.
+        images: the whole array.
         key: of its only sample; empty where its rows are samples.
         prefix: of its rows' keys; the row's number follows.
         start: first row.
         rows: their number.
         position: of the first row among those of the source.
-        sides: arrays that belong to it, by their names, and which of their rows is the first's.
+        sides: the rows of arrays that belong to it, by their names.
     """
 
     root: str
@@ -102,19 +120,7 @@ class ArrayPiece(msgspec.Struct, frozen=True, array_like=True):
     start: int
     rows: int
     position: int
-    sides: dict[str, tuple[StoredArray, int]]
-
-
-class OpenedFile(msgspec.Struct, frozen=True, array_like=True):
-    """A file of a source, its headers read.
-
-    Attributes:
-        images: its image array.
-        sides: of an archive, what belongs to it.
-    """
-
-    images: StoredArray
-    sides: tuple[StoredArray, ...] = ()
+    sides: dict[str, StoredArray]
 
 
 @dataclass(frozen=True)
@@ -123,46 +129,62 @@ class ArrayReader:
 
     Attributes:
         splitting: which split a sample belongs to.
-        labels: name of the label array by root.
+        sources: by root.
         access: how stores are reached.
     """
 
     splitting: Splitting
-    labels: Mapping[str, str]
+    sources: Mapping[str, "ArraySource"]
     access: Access = DEFAULT_ACCESS
 
     def __call__(self, piece: ArrayPiece) -> Iterator[Item]:
         """Yield the samples of a piece, pinned, and what they hold."""
-        label = self.labels.get(piece.root, "")
-        values = {
-            name: read_rows(side, start, piece.rows, self.access)
-            for name, (side, start) in piece.sides.items()
-        }
-        header = piece.images.header
-        shape = header.shape if piece.key else header.shape[1:]
+        label = self.sources[piece.root].label
+        UNPACKED.enter(self.access.spool_dir)
+        try:
+            values = {name: read_rows(side, self.access) for name, side in piece.sides.items()}
+        finally:
+            UNPACKED.leave()
+        images, header = piece.images, piece.images.header
+        item_bytes = header.end - header.start if piece.key else header.item_bytes
+        too_large = None
+        if item_bytes > MAX_EXAMPLE_BYTES:
+            too_large = "E-EX-TOO-LARGE", f"{item_bytes} bytes, the limit is {MAX_EXAMPLE_BYTES}"
         classes: dict[str, set[str]] = {}
         found: frozenset[str] = frozenset()  # the same of all rows
         for row in range(piece.rows):
-            features = {name: column[row] for name, column in values.items()}
-            given = _label(features.pop(label, None), piece, label)
+            features: dict[str, Any] = {name: column[row] for name, column in values.items()}
             fields = ArrayFields(
-                shape=shape,
+                shape=header.shape if piece.key else header.shape[1:],
                 dtype=header.dtype,
                 big_endian=header.big_endian,
-                label=given,
+                label=features.pop(label, None),
                 features=features,
             )
             key = piece.key or f"{piece.prefix}{piece.start + row}"
             texts = {name: str(value) for name, value in features.items()}
             split = self.splitting.split_for(piece.root, key, texts)
-            if fault := _fault_of(fields):
-                yield _rejected(piece, split, key, *fault)
+            if (fault := _fault_of(fields)) is None:
+                names = [fields.label] if isinstance(fields.label, str) else []
+                classes.setdefault(split, set()).update(names)
+                found = found or found_in(fields)
+                fault = too_large
+            if fault:
+                code, detail = fault
+                yield Rejected(
+                    code=code,
+                    stage=STAGE,
+                    split=split,
+                    key=key,
+                    file_name=images.entry.name,
+                    detail=detail,
+                )
                 continue
-            yield _sample(piece, row, split, key, fields)
-            classes.setdefault(split, set()).update([given] if isinstance(given, str) else [])
-            found = found or found_in(fields)
-        for split, names in classes.items():
-            yield SplitSource(split, class_names=sorted(names), found=sorted(found))
+            offset = header.start + (piece.start + row) * item_bytes
+            blob = images.blob(piece.root, offset, item_bytes)
+            yield Sample(split, key, piece.position + row, (blob,), pack(fields))
+        for split, of_split in classes.items():
+            yield SplitSource(split, class_names=sorted(of_split), found=sorted(found))
 
 
 @dataclass(frozen=True)
@@ -213,112 +235,101 @@ class ArraySource:
         return name if name.endswith(NPY) else join_uri(self.folder, f"{name}{NPY}")
 
 
-def plan_pieces(
-    root: str, files: Iterable[OpenedFile], source: ArraySource, access: Access = DEFAULT_ACCESS
-) -> Iterator[ArrayPiece]:
-    """Yield the pieces of a source's arrays, in the order of its files' names.
-
-    Raises:
-        RuntimeError: `E-ARR-COUNT` when labels or features are more or fewer than the images.
-    """
-    opened = sorted(files, key=lambda file: file.images.entry.name)
-    _check_kinds(opened, source)
-    lengths = [1 if source.one_sample_per_file else file.images.rows for file in opened]
-    beside = _open_beside(opened, source, access)
-    for side in beside.values():
-        check_side(side, sum(lengths))
-    position = 0
-    for file, rows in zip(opened, lengths, strict=True):
-        inside = [name for name in source.sides if name not in beside]
-        own = dict(zip(inside, file.sides, strict=True))
-        for side in own.values():
-            check_side(side, rows)
-        sides = {name: (side, 0) for name, side in own.items()}
-        sides |= {name: (side, position) for name, side in beside.items()}
-        yield from _pieces_of(root, file, source, position, sides)
-        position += rows
-
-
 def open_file(
-    entry: Entry, source: ArraySource, access: Access = DEFAULT_ACCESS
-) -> Iterator[OpenedFile]:
-    """Yield the arrays of a source's file; none where it holds no image array.
+    file: ListedFile, sources: Mapping[str, ArraySource], access: Access = DEFAULT_ACCESS
+) -> Iterator[ArrayPiece]:
+    """Yield a source's file as one piece with the arrays inside; none if it holds no images.
 
     Raises:
         RuntimeError: `E-ARR-…` when it cannot be read, `E-ARG` when an array is not there, or a
             storage fault.
     """
+    source, entry = sources[file.root], file.entry
+    name = entry.name
     if not (source.is_file or _is_meant(entry, source.folder)):
         return
-    if entry.name.endswith(NPY):
-        stem = entry.name.removesuffix(NPY)
-        beside = {source.side_uri(name) for name in source.sides}
-        is_image = stem == source.image if source.image else True
-        if source.is_file or (is_image and join_uri(source.folder, entry.name) not in beside):
-            yield OpenedFile(_open_npy(source.folder, entry, source.dtype, access))
-        return
-    inside = [name for name in source.sides if not name.endswith(NPY)]
-    names = list_members(open_storage(source.folder, access), entry)
-    image = _image_of(names, source, join_uri(source.folder, entry.name))
-    for name in inside:
-        if name not in names:
-            where = f"{join_uri(source.folder, entry.name)}:{name}"
-            raise RuntimeError(
-                fault_line("E-ARG", where, "no such array", "name one that is there")
-            )
-    found = [_open_member(source, entry, name, access) for name in (image, *inside)]
-    yield OpenedFile(found[0], tuple(found[1:]))
+    where = join_uri(source.folder, name)
+    sides: dict[str, StoredArray] = {}
+    if name.endswith(NPY):
+        beside = {source.side_uri(side) for side in source.sides}
+        is_image = not source.image or name.removesuffix(NPY) == source.image
+        if not source.is_file and (where in beside or not is_image):
+            return
+        images = _open(source, source.folder, entry, access)
+    else:
+        names = list_members(open_storage(source.folder, access), entry)
+        image = _image_of(names, source, where)
+        inside = [side for side in source.sides if not side.endswith(NPY)]
+        if missing := [side for side in inside if side not in names]:
+            what, remedy = "no such array", "name one that is there"
+            raise RuntimeError(fault_line("E-ARG", f"{where}:{missing[0]}", what, remedy))
+        images = _open(source, source.folder, entry, access, image)
+        sides = {side: _open(source, source.folder, entry, access, side) for side in inside}
+    _check_images(images, source)
+    is_alone = source.is_file or (source.image and name.endswith(NPY))
+    yield ArrayPiece(
+        root=file.root,
+        images=images,
+        key=name if source.one_sample_per_file else "",
+        prefix="" if is_alone else f"{name}:",
+        start=0,
+        rows=1 if source.one_sample_per_file else images.rows,
+        position=0,
+        sides=sides,
+    )
 
 
-def open_side(source: ArraySource, name: str, access: Access = DEFAULT_ACCESS) -> StoredArray:
-    """Return an array that lies in a file of its own.
+def plan_pieces(
+    group: tuple[str, Iterable[ArrayPiece]],
+    sources: Mapping[str, ArraySource],
+    access: Access = DEFAULT_ACCESS,
+) -> Iterator[ArrayPiece]:
+    """Yield the pieces of a source's files, in the order of their names.
 
     Raises:
-        RuntimeError: `E-ARG` when there is no such file, `E-ARR-…` when it cannot be read.
+        RuntimeError: `E-ARR-COUNT` when labels or features are more or fewer than the images.
     """
-    uri = source.side_uri(name)
-    storage, entry = find_uri(uri, access)
-    return _open_npy(storage.root, entry, source.dtype, access)
+    source = sources[group[0]]
+    files = sorted(group[1], key=lambda file: file.images.entry.name)
+    if len({file.images.entry.name.rpartition(".")[2] for file in files}) > 1:
+        what = "it holds both .npy and .npz files"
+        raise RuntimeError(fault_line("E-ARG", source.uri, what, "give a folder of one kind"))
+    names = [name for name in source.sides if files and name not in files[0].sides]
+    beside = {name: _open_side(source, name, access) for name in names}
+    for name, side in beside.items():
+        _check_side(side, sum(file.rows for file in files), is_label=name == source.label)
+    position = 0
+    for file in files:
+        for name, side in file.sides.items():
+            _check_side(side, file.rows, is_label=name == source.label)
+        sides = file.sides | {n: side.part(position, file.rows) for n, side in beside.items()}
+        widest = max([side.header.item_bytes for side in sides.values()], default=0)
+        at_once = max(1, min(MAX_PIECE_ROWS, _MAX_PIECE_SIDE_BYTES // max(widest, 1)))
+        for start in range(0, file.rows, at_once):
+            rows = min(at_once, file.rows - start)
+            yield msgspec.structs.replace(
+                file,
+                start=start,
+                rows=rows,
+                position=position + start,
+                sides={name: side.part(start, rows) for name, side in sides.items()},
+            )
+        position += file.rows
 
 
-def read_rows(
-    stored: StoredArray, start: int, rows: int, access: Access = DEFAULT_ACCESS
-) -> list[int | float | str]:
-    """Return values of an array of single values, numbers or text.
+def read_rows(stored: StoredArray, access: Access = DEFAULT_ACCESS) -> list[int | float | str]:
+    """Return the values of an array of single values, numbers or text.
 
     Raises:
         RuntimeError: `E-ARR-TYPE` when text cannot be decoded, or a storage fault.
     """
     header = stored.header
-    begin = header.start + start * header.item_bytes
-    end = begin + rows * header.item_bytes
-    storage = open_storage(stored.folder, access)
-    if stored.packed:
-        data = read_packed(storage, stored.entry, stored.packed, (begin, end))
-    else:
-        with open_stored(storage, stored.entry, 1) as file:
-            file.seek(begin)
-            data = file.read(end - begin)
+    blob = stored.blob("", header.start, header.end - header.start)
+    data = read_blob(open_storage(stored.folder, access), blob)
     try:
-        return _values(header, data, rows)
+        return _values(header, data, stored.rows)
     except ValueError as error:
         raise _type_fault(stored.where, f"text that cannot be decoded ({error})") from None
-
-
-def check_side(side: StoredArray, rows: int) -> None:
-    """Refuse an array that is not one value for each of so many rows.
-
-    Raises:
-        RuntimeError: `E-ARR-TYPE` or `E-ARR-COUNT`.
-    """
-    shape = side.header.shape
-    if side.header.dtype == BFLOAT16 or math.prod(shape[1:]) != 1:
-        what = f"{side.header.dtype} of shape {shape}, and not one number or text a row"
-        raise _type_fault(side.where, what)
-    if side.rows != rows:
-        what = f"{side.rows} rows, the images have {rows}"
-        remedy = "give the array that belongs to them"
-        raise RuntimeError(fault_line("E-ARR-COUNT", side.where, what, remedy))
 
 
 def is_read(file: ListedFile) -> bool:
@@ -327,94 +338,48 @@ def is_read(file: ListedFile) -> bool:
     return is_file(file) and name.endswith((NPY, NPZ)) and why_skipped(name) != HIDDEN
 
 
-def _pieces_of(
-    root: str,
-    file: OpenedFile,
-    source: ArraySource,
-    position: int,
-    sides: dict[str, tuple[StoredArray, int]],
-) -> Iterator[ArrayPiece]:
-    name = file.images.entry.name
-    key = name if source.one_sample_per_file else ""
-    is_alone = source.is_file or (source.image and name.endswith(NPY))
-    rows = 1 if key else file.images.rows
-    widest = max([side.header.item_bytes for side, _ in sides.values()], default=0)
-    at_once = max(1, min(MAX_PIECE_ROWS, _MAX_PIECE_SIDE_BYTES // max(widest, 1)))
-    for start in range(0, rows, at_once):
-        yield ArrayPiece(
-            root=root,
-            images=file.images,
-            key=key,
-            prefix="" if is_alone else f"{name}:",
-            start=start,
-            rows=min(at_once, rows - start),
-            position=position + start,
-            sides={name: (side, first + start) for name, (side, first) in sides.items()},
-        )
+def _check_side(side: StoredArray, rows: int, *, is_label: bool) -> None:
+    """Refuse an array that is not one value for each of so many rows.
+
+    Raises:
+        RuntimeError: `E-ARR-TYPE` or `E-ARR-COUNT`.
+    """
+    dtype, shape = side.header.dtype, side.header.shape
+    if dtype == BFLOAT16 or math.prod(shape[1:]) != 1:
+        what = f"{dtype} of shape {shape}, and not one number or text a row"
+        raise _type_fault(side.where, what)
+    if is_label and dtype.startswith("float"):
+        what = f"labels of {dtype}, and not whole numbers or text"
+        remedy = "convert them, or name the array with --feature_arrays"
+        raise RuntimeError(fault_line("E-ARR-TYPE", side.where, what, remedy))
+    if side.rows != rows:
+        what = f"{side.rows} rows, the images have {rows}"
+        remedy = "give the array that belongs to them"
+        raise RuntimeError(fault_line("E-ARR-COUNT", side.where, what, remedy))
 
 
-def _open_beside(
-    opened: list[OpenedFile], source: ArraySource, access: Access
-) -> dict[str, StoredArray]:
-    """Return the arrays that lie in files of their own, for all rows of all files."""
-    in_files = all(file.images.entry.name.endswith(NPY) for file in opened)
-    names = [name for name in source.sides if in_files or name.endswith(NPY)]
-    return {name: open_side(source, name, access) for name in names} if opened else {}
+def _check_images(images: StoredArray, source: ArraySource) -> None:
+    """Refuse an array that holds no images.
 
-
-def _check_kinds(opened: list[OpenedFile], source: ArraySource) -> None:
-    kinds = {file.images.entry.name.rpartition(".")[2] for file in opened}
-    if len(kinds) > 1:
-        what = "it holds both .npy and .npz files"
-        raise RuntimeError(fault_line("E-ARG", source.uri, what, "give a folder of one kind"))
-    for file in opened:
-        if fault := _fault_of_images(file.images, source):
-            what, remedy = fault
-            raise RuntimeError(fault_line("E-ARR-TYPE", file.images.where, what, remedy))
-
-
-def _fault_of_images(images: StoredArray, source: ArraySource) -> tuple[str, str] | None:
-    """Return what is wrong with an image array, and what to do."""
+    Raises:
+        RuntimeError: `E-ARR-TYPE`.
+    """
     header = images.header
     if source.dtype is not None and header.dtype != source.dtype:
         what = f"values of {header.dtype}, and --dtype {source.dtype}"
-        return what, "leave --dtype out: it says what two bytes without a type are"
-    if header.dtype in NPY_TEXT_TYPES:
-        return "text", "name the image array with --image_array"
-    if source.one_sample_per_file:
-        return None
-    if not header.shape:
+        remedy = "leave --dtype out: it says what two bytes without a type are"
+    elif header.dtype in NPY_TEXT_TYPES:
+        what, remedy = "text", "name the image array with --image_array"
+    elif source.one_sample_per_file:
+        return
+    elif not header.shape:
         what = "an array of no axes, and so of no items"
-        return what, "give --one_sample_per_file if it is one"
-    if images.rows and not header.item_bytes:  # a header of a few bytes may name any number of rows
-        return f"items of no values, its shape is {header.shape}", "save it again"
-    return None
-
-
-def _sample(
-    piece: ArrayPiece, row: int, split: str, key: str, fields: ArrayFields
-) -> Sample | Rejected:
-    entry, header = piece.images.entry, piece.images.header
-    item_bytes = header.end - header.start if piece.key else header.item_bytes
-    if item_bytes > MAX_EXAMPLE_BYTES:
-        detail = f"{item_bytes} bytes, the limit is {MAX_EXAMPLE_BYTES}"
-        return _rejected(piece, split, key, "E-EX-TOO-LARGE", detail)
-    blob = Blob(
-        piece.root,
-        entry.name,
-        entry.size_bytes,
-        entry.pin,
-        entry.crc32c,
-        header.start + (piece.start + row) * item_bytes,
-        item_bytes,
-        piece.images.packed,
-    )
-    return Sample(split, key, piece.position + row, (blob,), pack(fields))
-
-
-def _rejected(piece: ArrayPiece, split: str, key: str, code: str, detail: str) -> Rejected:
-    name = piece.images.entry.name
-    return Rejected(code=code, stage=STAGE, split=split, key=key, file_name=name, detail=detail)
+        remedy = "give --one_sample_per_file if it is one"
+    elif images.rows and not header.item_bytes:  # a short header may name any number of rows
+        what, remedy = f"items of no values, its shape is {header.shape}", "save it again"
+    else:
+        return
+    raise RuntimeError(fault_line("E-ARR-TYPE", images.where, what, remedy))
 
 
 def _fault_of(fields: ArrayFields) -> tuple[str, str] | None:
@@ -427,34 +392,8 @@ def _fault_of(fields: ArrayFields) -> tuple[str, str] | None:
     return None
 
 
-def _label(value: int | float | str | None, piece: ArrayPiece, name: str) -> int | str | None:
-    if isinstance(value, float):
-        what = f"a label of {value}, and not a whole number or text"
-        remedy = "convert it, or name it with --feature_arrays"
-        raise RuntimeError(fault_line("E-ARR-TYPE", piece.sides[name][0].where, what, remedy))
-    return value
-
-
-def _find_file(
-    root: str, sources: Mapping[str, ArraySource], access: Access
-) -> Iterator[ListedFile]:
-    if sources[root].is_file:
-        _, entry = find_uri(sources[root].uri, access)
-        yield ListedFile(root, entry)
-
-
-def _open_file(
-    file: ListedFile, sources: Mapping[str, ArraySource], access: Access
-) -> list[tuple[str, OpenedFile]]:
-    found = open_file(file.entry, sources[file.root], access)
-    return [(file.root, opened) for opened in found]
-
-
-def _plan_pieces(
-    group: tuple[str, Iterable[OpenedFile]], sources: Mapping[str, ArraySource], access: Access
-) -> Iterator[ArrayPiece]:
-    root, files = group
-    return plan_pieces(root, files, sources[root], access)
+def _find_file(root: str, sources: Mapping[str, ArraySource], access: Access) -> ListedFile:
+    return ListedFile(root, find_uri(sources[root].uri, access)[1])
 
 
 def _is_meant(entry: Entry, folder: str) -> bool:
@@ -489,36 +428,43 @@ def _image_of(names: Sequence[str], source: ArraySource, where: str) -> str:
     return wanted[0]
 
 
-def _open_npy(folder: str, entry: Entry, dtype: str | None, access: Access) -> StoredArray:
-    with open_stored(open_storage(folder, access), entry, 1) as file:
-        head = file.read(HEAD_BYTES)
+def _open_side(source: ArraySource, name: str, access: Access) -> StoredArray:
+    """Return an array that lies in a file of its own.
+
+    Raises:
+        RuntimeError: `E-ARG` when there is no such file, `E-ARR-…` when it cannot be read.
+    """
+    storage, entry = find_uri(source.side_uri(name), access)
+    return _open(source, storage.root, entry, access)
+
+
+def _open(
+    source: ArraySource, folder: str, entry: Entry, access: Access, name: str = ""
+) -> StoredArray:
+    """Return the array of a file, or the named one of an archive."""
+    storage = open_storage(folder, access)
     where = join_uri(folder, entry.name)
-    return StoredArray(folder, entry, _header(head, entry.size_bytes, dtype, where))
-
-
-def _open_member(source: ArraySource, entry: Entry, name: str, access: Access) -> StoredArray:
-    where = f"{join_uri(source.folder, entry.name)}:{name}"
-    storage = open_storage(source.folder, access)
-    member = find_member(storage, entry, name)
-    header = _header(member.head, member.end - member.start, source.dtype, where)
-    if member.packed and header.end != member.end:  # all of which would be unpacked
-        what = f"{member.end} bytes unpacked, its header says {header.end}"
-        raise RuntimeError(fault_line("E-ARR-HEADER", where, what, SAVE_AGAIN))
-    moved = msgspec.structs.replace(header, start=header.start + member.start)
-    return StoredArray(source.folder, entry, moved, member.packed)
-
-
-def _header(head: bytes, size_bytes: int, dtype: str | None, where: str) -> NpyHeader:
+    if name:
+        where = f"{where}:{name}"
+        member = find_member(storage, entry, name)
+    else:
+        with open_stored(storage, entry, 1) as file:
+            member = Member("", 0, entry.size_bytes, file.read(HEAD_BYTES))
     try:
-        header = parse_npy_header(head, dtype)
+        header = parse_npy_header(member.head, source.dtype)
     except ValueError as error:
         what, _, remedy = str(error).rpartition(": ")
         code = "E-ARR-HEADER" if what.startswith("a .npy file") else "E-ARR-TYPE"
         raise RuntimeError(fault_line(code, where, what, remedy)) from None
+    size_bytes = member.end - member.start
     if header.end > size_bytes:
         what = f"{size_bytes} bytes, its header says {header.end}"
         raise RuntimeError(fault_line("E-ARR-HEADER", where, what, "copy the file again"))
-    return header
+    if member.packed and header.end != size_bytes:  # all of which would be unpacked
+        what = f"{size_bytes} bytes unpacked, its header says {header.end}"
+        raise RuntimeError(fault_line("E-ARR-HEADER", where, what, SAVE_AGAIN))
+    moved = msgspec.structs.replace(header, start=header.start + member.start)
+    return StoredArray(folder, entry, moved, member.packed)
 
 
 def _values(header: NpyHeader, data: bytes, rows: int) -> list[int | float | str]:
@@ -558,8 +504,8 @@ class PlanArrays(beam.PTransform):
         folders = {name: s.uri for name, s in self.sources.items() if not s.is_file}
         files = (
             root
-            | "Sources" >> beam.Create(sorted(self.sources))
-            | "FindFiles" >> beam.FlatMap(_find_file, self.sources, self.access)
+            | "Sources" >> beam.Create(sorted(self.sources.keys() - folders))
+            | "FindFiles" >> beam.Map(_find_file, self.sources, self.access)
         )
         tallies = None
         if folders:
@@ -570,9 +516,10 @@ class PlanArrays(beam.PTransform):
             files |= "SpreadFiles" >> beam.Reshuffle()
         pieces = (
             files
-            | "OpenFiles" >> beam.FlatMap(_open_file, self.sources, self.access)
+            | "OpenFiles" >> beam.FlatMap(open_file, self.sources, self.access)
+            | "BySource" >> beam.WithKeys(operator.attrgetter("root"))
             | "GroupSources" >> beam.GroupByKey()
-            | "PlanPieces" >> beam.FlatMap(_plan_pieces, self.sources, self.access)
+            | "PlanPieces" >> beam.FlatMap(plan_pieces, self.sources, self.access)
         )
         if not is_in_process(root.pipeline):
             pieces |= "SpreadPieces" >> beam.Reshuffle()

@@ -165,21 +165,6 @@ def find_member(storage: Storage, entry: Entry, name: str) -> Member:
         return Member(info.filename, 0, info.file_size, head)
 
 
-def read_packed(storage: Storage, entry: Entry, member: str, span: Span) -> bytes:
-    """Return a span of a compressed member, for which all before it is unpacked too.
-
-    Raises:
-        RuntimeError: `E-ARR-ZIP` when it cannot be unpacked, or a storage fault.
-    """
-    start, end = span
-    with _archive(storage, entry) as archive, archive.open(_info_of(archive, member)) as packed:
-        packed.seek(start)
-        data = packed.read(end - start)
-        if len(data) != end - start:
-            raise zipfile.BadZipFile(f"{member} ends early")
-        return data
-
-
 def _unpack(storage: Storage, entry: Entry, member: str, folder: str) -> IO[bytes]:
     """Return an unnamed file with a member's bytes, after checking their number and CRC-32."""
     where = folder or tempfile.gettempdir()
