@@ -126,7 +126,7 @@ BAD_FILES = [
     ("a.csv", b"\na,b\n", EMPTY),
     ("a.csv", "a,b\n".encode("utf-16"), NO_HEADER),
     ("a.csv", b"caf\xe9\n", f"{NO_HEADER}no UTF-8)"),
-    ("a.csv", b'a,"b\n1,2\n', NO_HEADER),
+    ("a.csv", b'a,"b\n1,2\n', "E-TAB-FORMAT a.csv: the quotes that open in line 1 or below it are"),
     ("a.csv", b"a,b\r1,2\r", NO_HEADER),  # as an old Mac wrote it
     ("a.csv", b"a,,b\n", "E-TAB-HEADER a.csv: column 2 of 3 has no name; name it in the first"),
     ("a.csv", b"a;b\n", "E-TAB-HEADER a.csv: has one column, 'a;b': ';' where a comma should part"),
@@ -145,7 +145,7 @@ def test_files_that_are_no_tables(name: str, data: bytes, line: str, tmp_path: P
     assert str(raised.value).replace(f"{tmp_path}/", "").startswith(line)
 
 
-ENDLESS = "the quotes that open in line 3 or below it are never closed; close them, or double those"
+ENDLESS = "the quotes that open in line 3 or below it are never closed; close them, or double"
 LARGE = "the row of line 3 has more than 20 bytes; close its quotes, or raise --max_cell_bytes"
 
 

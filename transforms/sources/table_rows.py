@@ -183,26 +183,21 @@ def _open_text(file: TableFile, storage: Storage) -> IO[bytes]:
 
 
 def _open_csv(file: TableFile, storage: Storage, max_bytes: int) -> OpenTable:
-    text = _RowText(lines_of(_open_text(file, storage), max_bytes), file, max_bytes)
-    has_no_quotes: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-    reader = csv.reader(text, strict=True, **(has_no_quotes if file.format == "tsv" else {}))
-    try:
-        first: list[str] = next(reader, [])
-        if text.bad:
-            raise csv.Error(text.bad.detail)
-    except csv.Error as error:
-        what = f"its first line is no header of a {file.format} file ({error})"
-        raise table_fault("E-TAB-FORMAT", file.where, what, _REWRITE) from None
+    lines = lines_of(_open_text(file, storage), max_bytes)
+    rows = _csv_rows(lines, file, max_bytes)
+    _, _, first = next(rows, (0, 1, list[str]()))
+    if isinstance(first, BadRow):
+        what = f"its first line is no header of a {file.format} file ({first.detail})"
+        raise table_fault("E-TAB-FORMAT", file.where, what, _REWRITE)
     if not "".join(first).strip():
         what = "has no header: its first line is empty"
         raise table_fault("E-TAB-FORMAT", file.where, what, "name its columns there")
     if is_automl_row(first):
-        rows = _csv_rows(text, reader, file, _automl_row, 1)
-        return OpenTable(AUTOML_COLUMNS, False, itertools.chain([(0, 1, _automl_row(first))], rows))
+        rows = itertools.chain([(0, 1, first)], rows)
+        return OpenTable(AUTOML_COLUMNS, False, _cells_of_csv(rows, _automl_row, 0))
     _refuse_other_separators(first, file.format, file.where)
     columns = _checked_columns(first, file.where)
-    read_cells = functools.partial(_csv_row, columns)
-    return OpenTable(columns, True, _csv_rows(text, reader, file, read_cells))
+    return OpenTable(columns, True, _cells_of_csv(rows, functools.partial(_csv_row, columns), 1))
 
 
 def _checked_columns(names: Sequence[str], where: str) -> tuple[str, ...]:
@@ -283,66 +278,59 @@ def _flatten(cells: dict[str, Any], prefix: str, into: dict[str, Any], depth: in
         into[prefix + name] = value
 
 
-class _RowText:
-    """The lines of a row as text, with a note of what makes it unreadable."""
-
-    def __init__(self, lines: Iterator[bytes | None], file: TableFile, max_bytes: int) -> None:
-        self._lines = lines
-        self._file = file
-        self._max_bytes = max_bytes
-        self.begin_row(1)
-
-    def begin_row(self, line: int) -> None:
-        """Forget what was noted of the row before."""
-        self._line, self._row_bytes = line, 0
-        self.bad: BadRow | None = None
-
-    def __iter__(self) -> "_RowText":
-        return self
-
-    def __next__(self) -> str:
-        line = next(self._lines)
-        self._row_bytes += len(line or b"")
-        if line is None or self._row_bytes > self._max_bytes:
-            if self._file.format != "tsv":  # a quote in it may decide where the row ends
-                what = f"the row of line {self._line} has more than {self._max_bytes} bytes"
-                remedy = "close its quotes, or raise --max_cell_bytes"
-                raise table_fault("E-TAB-FORMAT", self._file.where, what, remedy)
-            self.bad = _too_large(self._max_bytes)
-            return "\n"
-        try:
-            return line.decode()
-        except UnicodeDecodeError:
-            self.bad = BadRow("E-ROW-TEXT", "no UTF-8")
-            return line.decode(errors="replace")
-
-
 def _csv_rows(
-    text: _RowText,
-    reader: Any,
-    file: TableFile,
-    read_cells: Callable[[list[str]], dict[str, Cell] | BadRow],
-    first_number: int = 0,
-) -> Iterator[Row]:
-    """Yield the rows that are left."""
-    for number in itertools.count(first_number):
-        line = reader.line_num + 1
-        text.begin_row(line)
+    lines: Iterator[bytes | None], file: TableFile, max_bytes: int
+) -> Iterator[tuple[int, int, list[str] | BadRow]]:
+    """Yield the number, the first line and the texts of each row of a file; none of a blank line.
+
+    Raises:
+        RuntimeError: `E-TAB-FORMAT` when it is not known where a row ends.
+    """
+    first_line, row_bytes = 1, 0
+    bad: BadRow | None = None
+
+    def texts() -> Iterator[str]:
+        nonlocal row_bytes, bad
+        for line in lines:
+            row_bytes += len(line or b"")
+            if line is None or row_bytes > max_bytes:
+                if file.format != "tsv":  # a quote in it may decide where the row ends
+                    what = f"the row of line {first_line} has more than {max_bytes} bytes"
+                    remedy = "close its quotes, or raise --max_cell_bytes"
+                    raise table_fault("E-TAB-FORMAT", file.where, what, remedy)
+                bad, line = _too_large(max_bytes), b"\n"
+            try:
+                yield line.decode()
+            except UnicodeDecodeError:
+                bad = BadRow("E-ROW-TEXT", "no UTF-8")
+                yield line.decode(errors="replace")
+
+    has_no_quotes: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+    reader = csv.reader(texts(), strict=True, **(has_no_quotes if file.format == "tsv" else {}))
+    for number in itertools.count():
+        first_line, row_bytes, bad = reader.line_num + 1, 0, None
         try:
             cells = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
             if str(error) == "unexpected end of data":
-                what = f"the quotes that open in line {line} or below it are never closed"
+                what = f"the quotes that open in line {first_line} or below it are never closed"
                 remedy = "close them, or double those that belong to a cell"
                 raise table_fault("E-TAB-FORMAT", file.where, what, remedy) from None
-            yield number, line, BadRow("E-ROW-CSV", str(error))
-            continue
-        if text.bad:
-            yield number, line, text.bad
-        elif cells:
-            yield number, line, read_cells(cells)
+            bad = BadRow("E-ROW-CSV", str(error))
+        yield number, first_line, bad or cells
+
+
+def _cells_of_csv(
+    rows: Iterable[tuple[int, int, list[str] | BadRow]],
+    read_cells: Callable[[list[str]], dict[str, Cell] | BadRow],
+    header_rows: int,
+) -> Iterator[Row]:
+    for number, line, cells in rows:
+        if cells:  # else the line is blank
+            read = cells if isinstance(cells, BadRow) else read_cells(cells)
+            yield number - header_rows, line, read
 
 
 def _csv_row(columns: tuple[str, ...], cells: list[str]) -> dict[str, Cell] | BadRow:
