@@ -126,22 +126,21 @@ def encode_tensor(values: "numpy.ndarray", dtype: str | None = None) -> bytes:
         raise ValueError(f"dtype must be that of the array, {own}, got {name}: convert the array")
     if name != BFLOAT16 and values.dtype.newbyteorder("<") != values.dtype:
         values = values.astype(values.dtype.newbyteorder("<"))
-    return b"".join(encode_tensor_parts(values.shape, name, values.tobytes()))
+    return serialize_tensor(values.shape, name, values.tobytes())
 
 
-def encode_tensor_parts(shape: Sequence[int], dtype: str, data: bytes) -> list[bytes]:
-    """Return a serialized `TensorProto` in parts; their concatenation is the message.
+def serialize_tensor(shape: Sequence[int], dtype: str, data: bytes) -> bytes:
+    """Return a serialized `TensorProto`.
 
     Args:
         shape: of the tensor; empty for a scalar.
         dtype: one of `TENSOR_TYPES`.
-        data: its values, little-endian, in C order; the last part, as it was given.
+        data: its values, little-endian, in C order.
 
     Raises:
         ValueError: when type, shape and data do not fit together.
     """
-    header = _tensor_header(shape, dtype, len(data))
-    return [header, data] if data else [header]
+    return _tensor_header(shape, dtype, len(data)) + data
 
 
 def read_tensor(data: bytes) -> Tensor | None:

@@ -40,17 +40,16 @@ GIVEN = Splitting()
 
 
 def piece_list(path: Path, **file: Any) -> list[TablePiece]:
-    storage = open_storage(str(path.parent))
-    entry = storage.stat(path.name)
+    entry = open_storage(str(path.parent)).stat(path.name)
     assert entry is not None
-    return [*divide_file(TableFile("train", str(path.parent), entry, **file), storage)]
+    return [*divide_file(TableFile("train", str(path.parent), entry, **file), DEFAULT_ACCESS)]
 
 
 def rows(path: Path, data: bytes = b"", **limit: int) -> list[Row]:
     if data:
         path.write_bytes(data)
-    storage = open_storage(str(path.parent))
-    return [row for piece in piece_list(path) for row in open_piece(piece, storage, **limit).rows]
+    pieces = (open_piece(piece, DEFAULT_ACCESS, **limit) for piece in piece_list(path))
+    return [row for piece in pieces for row in piece.rows]
 
 
 def read(path: Path, data: str, **reader: Any) -> list[Sample | Rejected | SplitSource]:

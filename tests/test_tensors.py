@@ -13,8 +13,8 @@ from schemas.tensors import (
     TENSOR_TYPES,
     NpyHeader,
     encode_tensor,
-    encode_tensor_parts,
     parse_npy_header,
+    serialize_tensor,
 )
 from tests.array_runs import npy_bytes
 
@@ -37,7 +37,7 @@ def serialized(values: np.ndarray, name: str) -> bytes:
 
 def test_a_tensor_has_these_bytes() -> None:
     assert encode_tensor(np.array([1, 2, 3, 4], np.uint8)) == GOLDEN
-    assert encode_tensor_parts([4], "uint8", b"\1\2\3\4") == [GOLDEN[:10], GOLDEN[10:]]
+    assert serialize_tensor([4], "uint8", b"\1\2\3\4") == GOLDEN
 
 
 @pytest.mark.parametrize("name", TENSOR_TYPES)
@@ -73,7 +73,7 @@ def test_memory_order_does_not_matter(values: np.ndarray) -> None:
         (lambda: encode_tensor(np.zeros(2, "complex64")), "dtype must be one of float32, "),
         (lambda: encode_tensor(np.array([None])), "got object: convert it"),
         (
-            lambda: encode_tensor_parts((2, 2), "int16", b"1234567"),
+            lambda: serialize_tensor((2, 2), "int16", b"1234567"),
             "data of a int16 tensor of shape (2, 2) must have 8 bytes, got 7: give its values",
         ),
     ],
@@ -81,15 +81,6 @@ def test_memory_order_does_not_matter(values: np.ndarray) -> None:
 def test_bad_tensors_are_refused(encode: object, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         encode()  # type: ignore[operator]
-
-
-NUMBERS = [
-    "bool",
-    "float16",
-    "float32",
-    "float64",
-    *(f"{s}int{n}" for s in ("", "u") for n in (8, 16, 32, 64)),
-]
 
 
 def npy(header: str, version: tuple[int, int] = (1, 0), length: int | None = None) -> bytes:
@@ -100,7 +91,7 @@ def npy(header: str, version: tuple[int, int] = (1, 0), length: int | None = Non
     return b"\x93NUMPY" + bytes(version) + struct.pack(form, size) + data
 
 
-@pytest.mark.parametrize("dtype", NUMBERS)
+@pytest.mark.parametrize("dtype", sorted(TENSOR_TYPES.keys() - {"bfloat16"}))
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("shape", [(), (0,), (7,), (2, 3, 4), (1, 0, 5)])
 def test_reads_what_numpy_writes(dtype: str, order: str, shape: tuple[int, ...]) -> None:
@@ -153,26 +144,26 @@ def test_refuses_other_arrays(values: np.ndarray, message: str) -> None:
 
 
 GOOD = "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }"
+UNREADABLE, NO_SHAPE = "a header that NumPy cannot read", "a shape that no array can have"
 
 
 @pytest.mark.parametrize(
     ("data", "what"),
     [
-        (b"", "a header that NumPy cannot read"),
-        (b"PK\3\4" + bytes(99), "a header that NumPy cannot read"),
-        (npy(GOOD, (4, 0)), "a header that NumPy cannot read"),
-        (npy(GOOD, length=10_001), "a header that NumPy cannot read"),
-        (npy("__import__('os').getcwd()"), "a header that NumPy cannot read"),
-        (npy("(" * 9_000), "a header that NumPy cannot read"),
-        (npy("{'descr': '<f4'}"), "a header that NumPy cannot read"),
-        (npy(GOOD.replace("(3,)", "(-3,)")), "a shape that no array can have"),
-        (npy(GOOD.replace("(3,)", "(2**63,)")), "a header that NumPy cannot read"),
-        (npy(GOOD.replace("3", str(2**62))), "a shape that no array can have"),
-        (npy(GOOD.replace("3", "0x" + "f" * 5_000)), "a shape that no array can have"),
+        (b"", UNREADABLE),
+        (b"PK\3\4" + bytes(99), UNREADABLE),
+        (npy(GOOD, (4, 0)), UNREADABLE),
+        (npy(GOOD, length=10_001), UNREADABLE),
+        (npy("__import__('os').getcwd()"), UNREADABLE),
+        (npy("(" * 9_000), UNREADABLE),
+        (npy("{'descr': '<f4'}"), UNREADABLE),
+        (npy(GOOD.replace("(3,)", "(2**63,)")), UNREADABLE),
+        (npy(GOOD.replace("(3,)", "(-3,)")), NO_SHAPE),
+        (npy(GOOD.replace("3", str(2**62))), NO_SHAPE),
+        (npy(GOOD.replace("3", "0x" + "f" * 5_000)), NO_SHAPE),
     ],
 )
 def test_refuses_other_files(data: bytes, what: str) -> None:
-    with pytest.raises(
-        ValueError, match=f"must be as NumPy saves one array, got {re.escape(what)}"
-    ):
+    message = f"must be as NumPy saves one array, got {re.escape(what)}"
+    with pytest.raises(ValueError, match=message):
         parse_npy_header(data)

@@ -13,7 +13,7 @@ from schemas.features import Feature, FeatureSpec, Kind, class_label
 from schemas.fields import ArrayFields, EncodedImage, Scalar
 from schemas.layouts import Built, Labels, Layout, Unfit
 from schemas.samples import Sample
-from schemas.tensors import TENSOR_TYPES, encode_tensor_parts
+from schemas.tensors import TENSOR_TYPES, serialize_tensor
 
 _FIELDS = msgspec.msgpack.Decoder(ArrayFields)
 _BYTES_BESIDE_ARRAY = 130  # keys, lengths, shape, label and framing
@@ -136,7 +136,7 @@ class ArraysLayout(Layout):
         fields = _FIELDS.decode(sample.fields)
         data = _little_endian(image.data, fields)
         if self.encoding is Encoding.TENSOR:
-            data = b"".join(encode_tensor_parts(fields.shape, fields.dtype, data))
+            data = serialize_tensor(fields.shape, fields.dtype, data)
         ids: list[int] = []
         if isinstance(fields.label, str):
             ids = [labels[fields.label].id]

@@ -101,8 +101,12 @@ class TableLayout(Layout):
         for name, wanted in self.types.items():
             missing = name in columns and columns[name].optional
             columns[name] = replace(wanted, optional=wanted.optional or missing)
-        if found:
-            _refuse_single_values({name: columns[name] for name in self.sequence_columns})
+        for name in self.sequence_columns if found else ():
+            if not (wanted := columns[name]).repeated:
+                raise ValueError(
+                    f"sequence must name columns of lists, got {name!r} of {wanted}: leave it out,"
+                    f" or give --types {name}={wanted.kind.value}[] for sequences of one step"
+                )
         labels = [columns.pop(name) for name in self.label_columns if name in columns]
         many_labels = len(self.label_columns) > 1 or any(column.repeated for column in labels)
         columns = {
@@ -200,12 +204,3 @@ class TableLayout(Layout):
             class_label(LABEL_KEY, what, repeated=self.many_labels),
             text(TEXT_KEY, names, repeated=self.many_labels),
         )
-
-
-def _refuse_single_values(columns: Mapping[str, ColumnType]) -> None:
-    for name, wanted in columns.items():
-        if not wanted.repeated:
-            raise ValueError(
-                f"sequence must name columns of lists, got {name!r} of {wanted}: leave it out, or"
-                f" give --types {name}={wanted.kind.value}[] for sequences of one step"
-            )

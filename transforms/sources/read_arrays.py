@@ -226,9 +226,9 @@ class ArraySource:
     def files(self) -> list[str]:
         """URIs of single files that it is known to be read from."""
         own = [self.uri] if self.is_file else []
-        beside = [self.side_uri(name) for name in self.sides] if self.uri.endswith(NPY) else []
-        given = [self.label] if self.label.endswith(NPY) else []
-        return [*dict.fromkeys([*own, *beside, *given])]
+        all_apart = self.uri.endswith(NPY)
+        apart = [self.side_uri(n) for n in self.sides if all_apart or n.endswith(NPY)]
+        return [*dict.fromkeys([*own, *apart])]
 
     def side_uri(self, name: str) -> str:
         """Return the URI of an array's `.npy` file next to the images."""
@@ -287,22 +287,25 @@ def plan_pieces(
     """Yield the pieces of a source's files, in the order of their names.
 
     Raises:
-        RuntimeError: `E-ARR-COUNT` when labels or features are more or fewer than the images.
+        RuntimeError: `E-ARR-COUNT` when labels or features are more or fewer than the images,
+            `E-ARG` when there is no such file, another `E-ARR-…` when it cannot be read.
     """
     source = sources[group[0]]
     files = sorted(group[1], key=lambda file: file.images.entry.name)
     if len({file.images.entry.name.rpartition(".")[2] for file in files}) > 1:
         what = "it holds both .npy and .npz files"
         raise RuntimeError(fault_line("E-ARG", source.uri, what, "give a folder of one kind"))
-    names = [name for name in source.sides if files and name not in files[0].sides]
-    beside = {name: _open_side(source, name, access) for name in names}
-    for name, side in beside.items():
-        _check_side(side, sum(file.rows for file in files), is_label=name == source.label)
+    apart: dict[str, StoredArray] = {}
+    for name in source.sides if files else ():
+        if name not in files[0].sides:
+            storage, entry = find_uri(source.side_uri(name), access)
+            apart[name] = _open(source, storage.root, entry, access)
+            _check_side(source, name, apart[name], sum(file.rows for file in files))
     position = 0
     for file in files:
         for name, side in file.sides.items():
-            _check_side(side, file.rows, is_label=name == source.label)
-        sides = file.sides | {n: side.part(position, file.rows) for n, side in beside.items()}
+            _check_side(source, name, side, file.rows)
+        sides = file.sides | {n: side.part(position, file.rows) for n, side in apart.items()}
         widest = max([side.header.item_bytes for side in sides.values()], default=0)
         at_once = max(1, min(MAX_PIECE_ROWS, _MAX_PIECE_SIDE_BYTES // max(widest, 1)))
         for start in range(0, file.rows, at_once):
@@ -338,7 +341,7 @@ def is_read(file: ListedFile) -> bool:
     return is_file(file) and name.endswith((NPY, NPZ)) and why_skipped(name) != HIDDEN
 
 
-def _check_side(side: StoredArray, rows: int, *, is_label: bool) -> None:
+def _check_side(source: ArraySource, name: str, side: StoredArray, rows: int) -> None:
     """Refuse an array that is not one value for each of so many rows.
 
     Raises:
@@ -348,7 +351,7 @@ def _check_side(side: StoredArray, rows: int, *, is_label: bool) -> None:
     if dtype == BFLOAT16 or math.prod(shape[1:]) != 1:
         what = f"{dtype} of shape {shape}, and not one number or text a row"
         raise _type_fault(side.where, what)
-    if is_label and dtype.startswith("float"):
+    if name == source.label and dtype.startswith("float"):
         what = f"labels of {dtype}, and not whole numbers or text"
         remedy = "convert them, or name the array with --feature_arrays"
         raise RuntimeError(fault_line("E-ARR-TYPE", side.where, what, remedy))
@@ -426,16 +429,6 @@ def _image_of(names: Sequence[str], source: ArraySource, where: str) -> str:
         what = f"{what} {', '.join(names[:20]) or 'none'}"
         raise RuntimeError(fault_line("E-ARG", where, what, "name it with --image_array"))
     return wanted[0]
-
-
-def _open_side(source: ArraySource, name: str, access: Access) -> StoredArray:
-    """Return an array that lies in a file of its own.
-
-    Raises:
-        RuntimeError: `E-ARG` when there is no such file, `E-ARR-…` when it cannot be read.
-    """
-    storage, entry = find_uri(source.side_uri(name), access)
-    return _open(source, storage.root, entry, access)
 
 
 def _open(

@@ -45,7 +45,6 @@ from transforms.storage import (
     Access,
     find_uri,
     is_local,
-    open_storage,
     split_uri,
 )
 
@@ -92,8 +91,7 @@ class TableReader:
             split = self.splitting.split_of_other(piece.file.split, piece.file.entry.name)
             yield SplitSource(split, listed=1, skipped={NOT_A_TABLE: 1})
             return
-        storage = open_storage(piece.file.root, self.access)
-        table = open_piece(piece, storage, self.max_cell_bytes)
+        table = open_piece(piece, self.access, self.max_cell_bytes)
         self._check_header(table.columns, piece.file.where)
         notes: dict[str, _ColumnNotes] = {}
         for row in table.rows:
@@ -137,7 +135,9 @@ class TableReader:
                 cells.pop(name, None)
             seen = notes.get(split) or _ColumnNotes({*table.columns} - self._used_up)
             if table.has_text_cells:
-                kept, kinds = cells, _kinds_of_text(cells, seen.kinds)
+                kept = cells
+                unsure = (name for name in cells if not seen.kinds[name] & TEXT)
+                kinds = {name: kind_of_text(cells[name]) for name in unsure}
             else:
                 kept = {name: cell for name, cell in cells.items() if cell is not None}
                 kinds = _kinds(cells, self.sequence_columns)
@@ -298,13 +298,6 @@ def _prefixes(root: str) -> tuple[str, ...]:
     return (f"file://{absolute}/", f"{absolute}/")
 
 
-def _kinds_of_text(kept: Mapping[str, Cell], known: Mapping[str, int]) -> dict[str, int]:
-    """Return what the text cells of a row are, without those of columns known to hold text."""
-    return {
-        name: kind_of_text(cell) for name, cell in kept.items() if not known.get(name, 0) & TEXT
-    }
-
-
 def _kinds(cells: Mapping[str, Cell], sequence_columns: Sequence[str]) -> dict[str, int]:
     """Return what the typed cells of a row are, 0 for missing ones."""
     kinds: dict[str, int] = {}
@@ -335,10 +328,6 @@ def _place_of(row: Row) -> str:
 
 def _what_is(cell: Cell) -> str:
     return "no value" if cell in (None, "") else f"a {type(cell).__name__}"
-
-
-def _divide(file: TableFile, access: Access) -> Iterator[TablePiece]:
-    return divide_file(file, open_storage(file.root, access))
 
 
 @dataclass(eq=False)
@@ -380,7 +369,7 @@ class PlanTables(beam.PTransform):
         in_process = is_in_process(root.pipeline)
         if not in_process:
             files |= "OneByOne" >> beam.Reshuffle()
-        pieces = files | "Divide" >> beam.FlatMap(_divide, self.access)
+        pieces = files | "Divide" >> beam.FlatMap(divide_file, self.access)
         if not in_process:
             pieces |= "Spread" >> beam.Reshuffle()
         return SourcePieces(pieces, tallies)

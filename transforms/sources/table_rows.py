@@ -16,7 +16,7 @@ import msgspec
 from schemas.annotations.json_sections import STRING
 from schemas.columns import Cell, format_of
 from schemas.faults import fault_line
-from transforms.storage import Entry, Storage, join_uri, open_stored
+from transforms.storage import Access, Entry, Storage, join_uri, open_storage, open_stored
 
 PIECE_BYTES = 8 << 20
 DEFAULT_MAX_CELL_BYTES = 100_000_000
@@ -110,7 +110,7 @@ def table_fault(code: str, where: str, what: str, remedy: str) -> RuntimeError:
     return RuntimeError(fault_line(code, where, what, remedy))
 
 
-def divide_file(file: TableFile, storage: Storage) -> Iterator[TablePiece]:
+def divide_file(file: TableFile, access: Access) -> Iterator[TablePiece]:
     """Yield the pieces of a file, in their order.
 
     Raises:
@@ -120,7 +120,7 @@ def divide_file(file: TableFile, storage: Storage) -> Iterator[TablePiece]:
     if file.format != "parquet":
         yield TablePiece(file)
         return
-    parquet = _open_parquet(storage, file.entry, file.where)
+    parquet = _open_parquet(open_storage(file.root, access), file.entry, file.where)
     _checked_columns(parquet.schema_arrow.names, file.where)
     rows = 0
     for group in range(parquet.metadata.num_row_groups):
@@ -129,19 +129,20 @@ def divide_file(file: TableFile, storage: Storage) -> Iterator[TablePiece]:
 
 
 def open_piece(
-    piece: TablePiece, storage: Storage, max_cell_bytes: int = DEFAULT_MAX_CELL_BYTES
+    piece: TablePiece, access: Access, max_cell_bytes: int = DEFAULT_MAX_CELL_BYTES
 ) -> OpenTable:
     """Return a piece of a table, opened for reading.
 
     Args:
         piece: of a table.
-        storage: of its root.
+        access: how its store is reached.
         max_cell_bytes: a row with a larger cell is a `BadRow`; in a file of lines, a larger row.
 
     Raises:
         RuntimeError: `E-TAB-FORMAT` when the file is not what it is called, or its rest cannot be
             split into rows; `E-TAB-HEADER` when its columns have no different names.
     """
+    storage = open_storage(piece.file.root, access)
     if piece.file.format == "parquet":
         return OpenTable((), False, _parquet_rows(piece, storage, max_cell_bytes))
     if piece.file.format == "jsonl":
