@@ -1,5 +1,7 @@
 """Types of columns: what cells are, what follows for all of them, and the values of one."""
 
+import re
+
 import pytest
 
 from schemas.columns import (
@@ -28,13 +30,12 @@ from schemas.features import Kind
 
 @pytest.mark.parametrize("text", ["", "int", "int32", "int64?[]", "bytes[][]", "Float"])
 def test_other_types_are_refused(text: str) -> None:
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(
+        ValueError, match=r"^types must be int64, float or bytes, with \[\] for"
+    ) as e:
         parse_type("age", text)
 
-    assert str(raised.value) == (
-        "types must be int64, float or bytes, with [] for lists and ? for cells that may be"
-        f" missing, got {text!r} of 'age': give such as age=float or age=bytes[]"
-    )
+    assert str(e.value).endswith(f"got {text!r} of 'age': give such as age=float or age=bytes[]")
 
 
 TEXTS = {
@@ -67,29 +68,21 @@ VALUES = [
     (b"\xff", TEXT),
     ([], LIST),
     ([1, 2.5], LIST | INT | FLOAT),
+    ({"a": 1}, "a value of the type dict"),
+    ([[1]], "a list of lists"),
+    ([1, None], "a list that holds null"),
+    ([{"a": 1}], "a value of the type dict"),
+    ((1, 2), "a value of the type tuple"),
 ]
 
 
 @pytest.mark.parametrize(("value", "kind"), VALUES)
-def test_kind_of_value(value: object, kind: int) -> None:
-    assert kind_of_value(value) == kind
-
-
-@pytest.mark.parametrize(
-    ("value", "what"),
-    [
-        ({"a": 1}, "a value of the type dict"),
-        ([[1]], "a list of lists"),
-        ([1, None], "a list that holds null"),
-        ([{"a": 1}], "a value of the type dict"),
-        ((1, 2), "a value of the type tuple"),
-    ],
-)
-def test_kind_of_value_refuses(value: object, what: str) -> None:
-    with pytest.raises(ValueError) as raised:
+def test_kind_of_value(value: object, kind: int | str) -> None:
+    if isinstance(kind, int):
+        assert kind_of_value(value) == kind
+        return
+    with pytest.raises(ValueError, match=f"^{kind}$"):
         kind_of_value(value)
-
-    assert str(raised.value) == what
 
 
 RULES = [
@@ -151,37 +144,24 @@ MISFITS = [
     (-(2**63) - 1, "int64", "-9223372036854775809, beyond int64"),
     ([1, 2], "int64", "a list of 2"),
     (["a"], "float[]", "'a', no number"),
+    (3.5e38, "float", "3.5e+38, beyond float32"),
+    ("1e39", "float", "'1e39', beyond float32"),
+    ("-1e400", "float", "'-1e400', beyond float32"),
+    ("1" * 400, "float", f"'{'1' * 59}…, beyond float32"),
 ]
 
 
 @pytest.mark.parametrize(("cell", "wanted", "what"), MISFITS)
 def test_cells_that_do_not_fit(cell: object, wanted: str, what: str) -> None:
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ValueError, match=f"^{re.escape(what)}$"):
         values_of(cell, parse_type("a", wanted))
 
-    assert str(raised.value) == what
+
+NAMES = {"a.csv": "csv", "b/c.TSV": "tsv", "x.jsonl": "jsonl", "y.parquet": "parquet"}
+OTHERS = dict.fromkeys(["z.json", "csv", "a.csv/b", "a.csv.gz"], "")
 
 
-@pytest.mark.parametrize("cell", [3.5e38, "1e39", "-1e400", "1" * 400])
-def test_no_number_becomes_infinite(cell: object) -> None:
-    with pytest.raises(ValueError, match=r", beyond float32$"):
-        values_of(cell, ColumnType(Kind.FLOAT))
-
-
-@pytest.mark.parametrize(
-    ("name", "name_says"),
-    [
-        ("a.csv", "csv"),
-        ("b/c.TSV", "tsv"),
-        ("x.jsonl", "jsonl"),
-        ("y.parquet", "parquet"),
-        (".csv", "csv"),
-        ("z.json", ""),
-        ("csv", ""),
-        ("a.csv/b", ""),
-        ("a.csv.gz", ""),
-    ],
-)
+@pytest.mark.parametrize(("name", "name_says"), [*NAMES.items(), *OTHERS.items(), (".csv", "csv")])
 def test_formats_are_told_by_names(name: str, name_says: str) -> None:
     assert format_of(name) == name_says
 
