@@ -36,17 +36,6 @@ def test_a_fault_of_an_annotation_file_ends_the_run(make_coco: MakeCoco, tmp_pat
     assert not (tmp_path / "out").exists()
 
 
-def test_labels_of_two_splits_must_agree(make_coco: MakeCoco, tmp_path: Path) -> None:
-    train = make_coco(2)
-    val = make_coco(2, name="val", edit=lambda spec: spec["categories"][0].update(name="dog"))
-    run = run_coco(
-        *("--images", f"train={train[0]}", f"val={val[0]}"),
-        *("--annotations", f"train={train[1]}", f"val={val[1]}"),
-        *("--output", tmp_path / "out"),
-    )
-    assert run.ended == (3, "E-ANN-LABELS")
-
-
 def test_bad_boxes_are_dropped_and_counted(make_coco: MakeCoco, tmp_path: Path) -> None:
     """One box per image; the second image also holds a good box, which stays."""
     boxes = {
@@ -117,41 +106,6 @@ def test_names_pass_literally(make_coco: MakeCoco, tmp_path: Path) -> None:
     assert [line["file_name"] for line in rejected_of(out)] == ["new\nline.jpg"]
 
 
-ABSENT = "no such key"
-BAD_OUTLINES: list[tuple[Any, str, str]] = [
-    ([[1, 2, 3, 4, 5]], "", "polygon_dropped"),  # odd
-    (ABSENT, "", "segmentation_missing"),
-    ({"size": [48, 64], "counts": [5, 6]}, "E-RLE-SUM", ""),
-]
-
-
-@pytest.mark.parametrize(("outline", "code", "repair"), BAD_OUTLINES)
-def test_bad_outlines_are_dropped_or_repaired_for_masks(
-    outline: Any, code: str, repair: str, make_coco: MakeCoco, tmp_path: Path
-) -> None:
-    """A polygon goes and its box stays; a broken RLE takes its annotation with it."""
-
-    def spoil(spec: dict) -> None:
-        for annotation in spec["annotations"]:
-            annotation["segmentation"] = [[1, 2, 30, 4, 5, 36]]
-        spec["annotations"][2]["segmentation"] = outline
-        if outline == ABSENT:
-            del spec["annotations"][2]["segmentation"]
-
-    out = tmp_path / "out"
-    sources = make_coco(2, edit=spoil)
-    split = committed(sources, out, "--features", "boxes,masks")["splits"]["train"]
-
-    assert split["annotations"]["dropped"] == ({code: 1} if code else {})
-    assert [line["annotation_ids"] for line in rejected_of(out)] == ([[101]] if code else [])
-    assert split["repairs"].get(repair, 0) == (1 if repair else 0)
-    masks = {
-        value(example, "image/source_id")[0]: len(value(example, "image/object/mask"))
-        for example in examples(out)
-    }
-    assert masks == {b"1": 2, b"2": 1 if code else 2}
-
-
 # Several annotation files.
 
 
@@ -190,6 +144,3 @@ def test_files_join_in_any_order(make_coco: MakeCoco, tmp_path: Path) -> None:
             "images_not_listed": 1,
         },
     ]
-
-
-# What a data set can hold.

@@ -58,6 +58,7 @@ def test_a_sample_of_all_kinds() -> None:
         first = first or (samples, file)
         assert (samples, file) == first
     (sample, other), file = first
+    assert [(one.key, one.position) for one in (sample, other)] == [("1", 0), ("2", 1)]
     assert sample.blobs == (Blob("dev", "a.jpg"), Blob("dev/panoptic", "a.png"))
     assert other.blobs == (Blob("dev", "b.jpg"),)  # no panoptic annotation, no second blob
     assert sample.annotation_ids == (5, 7, 8, 1)
@@ -99,6 +100,25 @@ def test_an_annotation_of_a_bad_segmentation_is_dropped() -> None:
     (sample,), (rejected,), _ = read(data, segmentations=True)
     assert sample.annotation_ids == (6,)
     assert (rejected.code, rejected.key, rejected.annotation_ids) == ("E-RLE-SUM", "1", (5,))
+
+
+ORPHANS = [
+    (annotation(5, image_id=99), ("E-ANN-ORPHAN", "", "image_id 99 is not in images")),
+    (annotation(5, category_id=2), ("E-ANN-CATEGORY", "1", "category_id 2 is not in categories")),
+]
+
+
+@pytest.mark.parametrize(("orphan", "fault"), ORPHANS)
+def test_orphans_stop_the_run_unless_they_are_dropped(orphan: dict, fault: tuple) -> None:
+    data = coco([image()], [annotation(6), orphan])
+    with pytest.raises(RuntimeError) as raised:
+        read(data)
+    code, _, detail = fault
+    line = f"{code} f0.json: $.annotations[1] (id 5): {detail}"
+    assert str(raised.value) == f"{line}; correct the file, or give --orphans drop"
+    (sample,), (rejected,), _ = read(data, drop_orphans=True)
+    assert (rejected.code, rejected.key, rejected.detail) == fault
+    assert (sample.annotation_ids, rejected.annotation_ids) == ((6,), (5,))
 
 
 @pytest.mark.parametrize("drop", [False, True])

@@ -20,12 +20,11 @@ from tests.coco_command import (
     committed,
     manifest_of,
     read_records,
-    rejected_of,
     run_coco,
     shard_paths,
     source_ids,
 )
-from tests.coco_texts import coco, image, read_counted
+from tests.coco_texts import annotation, coco, image, read_counted
 from tests.drawn_examples import draw
 from tests.test_coco_samples import FILES, RULES
 from transforms.sources.read_coco import CocoRules, CocoSource
@@ -44,15 +43,21 @@ def records(out: Path, split: str = "") -> list[bytes]:
     return sorted(record for path in shard_paths(out, split) for record in read_records(path))
 
 
+def with_scenes(spec: dict) -> None:
+    """Scenes of three images; 4 and 4.0 are one."""
+    for place, entry in enumerate(spec["images"]):
+        entry["scene"] = place // 3 if place % 2 else float(place // 3)
+
+
 def test_the_splits_together_are_the_undivided_data_set(
     make_coco: MakeCoco, tmp_path: Path
 ) -> None:
-    sources = make_coco(40)
+    sources = make_coco(40, edit=with_scenes)
     committed(sources, tmp_path / "whole")
-    manifest = committed(sources, tmp_path / "out", *BY_HASH)
+    manifest = committed(sources, tmp_path / "out", *BY_HASH, "--group_by", "scene")
     assert records(tmp_path / "out") == records(tmp_path / "whole")
     for split in SPLITS:
-        expected = {key for key in range(1, 41) if drawn(key) == split}
+        expected = {key for key in range(1, 41) if drawn((key - 1) // 3) == split}
         assert set(source_ids(tmp_path / "out", split)) == expected
         summary = manifest["splits"][split]
         assert summary["listed"] == summary["records"] == len(expected)
@@ -61,45 +66,21 @@ def test_the_splits_together_are_the_undivided_data_set(
     assert "share" not in manifest_of(tmp_path / "whole")["splits"]["train"]
 
 
-def test_a_drawn_split_without_images_stops(make_coco: MakeCoco, tmp_path: Path) -> None:
-    flags = ("--split_by", "hash", "--splits", "train=1000000,val=0.001")
-    run = run_coco(*command(make_coco(5), tmp_path / "out", *flags))
-    assert run.fault == (
-        "E-SET-EMPTY split val: no sample is of it by hash; give a larger share, correct --splits,"
-        " or give --allow_empty"
-    )
-    committed(make_coco(5, name="again"), tmp_path / "out", *flags, "--allow_empty")
-
-
-def with_scenes(spec: dict) -> None:
-    for place, entry in enumerate(spec["images"]):
-        entry["scene"] = place // 3 if place % 2 else float(place // 3)
-
-
-def test_a_scene_is_in_one_split(make_coco: MakeCoco, tmp_path: Path) -> None:
-    """Scenes of three images; 4 and 4.0 are one."""
-    sources = make_coco(60, edit=with_scenes)
-    committed(sources, tmp_path / "out", *BY_HASH, "--group_by", "scene")
-    for split in SPLITS:
-        expected = {key for key in range(1, 61) if drawn((key - 1) // 3) == split}
-        assert set(source_ids(tmp_path / "out", split)) == expected
-
-
 def test_a_field_says_the_split(make_coco: MakeCoco, tmp_path: Path) -> None:
     def say(spec: dict) -> None:
         for place, entry in enumerate(spec["images"]):
             entry["part"] = "TEST" if place < 4 else "train"
 
-    sources = make_coco(10, edit=say)
-    manifest = committed(sources, tmp_path / "out", "--split_by", "part")
+    sources, flags = make_coco(10, edit=say), ("--split_by", "part")
+    manifest = committed(sources, tmp_path / "out", *flags)
     assert sorted(manifest["splits"]) == ["test", "train"]
     assert sorted(source_ids(tmp_path / "out", "test")) == [1, 2, 3, 4]
-    again = run_coco(*command(sources, tmp_path / "out", "--split_by", "part"))
+    again = run_coco(*command(sources, tmp_path / "out", *flags))
     assert again.out.startswith("already complete")
 
-    named = ("--split_by", "part", "--splits", "train,val,test")
+    named = (*flags, "--splits", "train,val,test")
     empty = run_coco(*command(sources, tmp_path / "named", *named))
-    assert empty.ended == (3, "E-SET-EMPTY")
+    assert empty.code == 3
     assert empty.fault == (
         "E-SET-EMPTY split val: no sample is of it by part; give a larger share, correct --splits,"
         " or give --allow_empty"
@@ -108,52 +89,40 @@ def test_a_field_says_the_split(make_coco: MakeCoco, tmp_path: Path) -> None:
     assert manifest_of(tmp_path / "named")["splits"]["val"]["records"] == 0
 
 
-FIELDS: list[tuple[Any, str, str]] = [
-    (
-        None,
-        "E-SRC-SPLIT",
-        "image 3 (a002.jpg): scene has no value, and decides its split; give every sample one, or"
-        " split without it",
-    ),
-    (
-        ["a"],
-        "E-ANN-TYPE",
-        "Expected `int | float | str | null`, got `array` - at `$.images[2].scene`; write text or a"
-        " number, or split by another field",
-    ),
-]
+def read_drawn(data: bytes, splitting: Splitting, field: str = "") -> list[Any]:
+    rules = CocoRules(image_field=field, drop_orphans=True)
+    return read_counted([CocoSource(data, "f.json")], "dev", rules, splitting=splitting)
 
 
-@pytest.mark.parametrize(("scene", "code", "line"), FIELDS)
-def test_a_bad_group_value_stops_the_run(
-    scene: Any, code: str, line: str, make_coco: MakeCoco, tmp_path: Path
-) -> None:
-    def edit(spec: dict) -> None:
-        with_scenes(spec)
-        spec["images"][2]["scene"] = scene
+@pytest.mark.parametrize(
+    ("scene", "line"),
+    [
+        (
+            None,
+            "E-SRC-SPLIT image 3 (c.jpg): scene has no value, and decides its split; give every"
+            " sample one, or split without it",
+        ),
+        (
+            ["a"],
+            "E-ANN-TYPE f.json: Expected `int | float | str | null`, got `array` - at"
+            " `$.images[1].scene`; write text or a number, or split by another field",
+        ),
+    ],
+)
+def test_a_bad_group_value_stops_the_run(scene: Any, line: str) -> None:
+    data = coco([image(scene=7), image(3, "c.jpg", scene=scene)], [])
+    with pytest.raises(RuntimeError) as raised:
+        read_drawn(data, Splitting(HASH, SPLITTING.shares, group_by="scene"), "scene")
+    assert str(raised.value) == line
 
-    sources = make_coco(6, edit=edit)
-    run = run_coco(*command(sources, tmp_path / "out", *BY_HASH, "--group_by", "scene"))
-    assert run.ended == (3, code)
-    assert run.fault.endswith(line)
 
-
-def test_orphans_have_a_split(make_coco: MakeCoco, tmp_path: Path) -> None:
-    def orphan(spec: dict) -> None:
-        spec["annotations"] += [
-            {**spec["annotations"][0], "id": 1000 + key, "image_id": key} for key in range(90, 110)
-        ]
-        for entry in spec["images"]:
-            entry["part"] = "val"
-
-    sources = make_coco(30, edit=orphan)
-    flags = ("--orphans", "drop", "--max_dropped", "100%")
-    committed(sources, tmp_path / "out", *BY_HASH, *flags)
-    assert Counter(reject["split"] for reject in rejected_of(tmp_path / "out")) == Counter(
-        map(drawn, range(90, 110))
-    )
-    committed(sources, tmp_path / "part", "--split_by", "part", *flags)
-    assert {reject["split"] for reject in rejected_of(tmp_path / "part")} == {"val"}
+def test_orphans_have_a_split() -> None:
+    orphans = [annotation(1000 + key, image_id=key) for key in range(90, 110)]
+    data = coco([image(part="val")], orphans)
+    found = _of(read_drawn(data, SPLITTING), Rejected)
+    assert [reject.split for reject in found] == [*map(drawn, range(90, 110))]
+    found = _of(read_drawn(data, Splitting("part"), "part"), Rejected)
+    assert [reject.split for reject in found] == ["val"] * 20
 
 
 @draw(200)

@@ -22,11 +22,7 @@ from tests.coco_texts import (
 WRITE_INTEGERS = "; write ids as integers (3, not 3.0)"
 
 WRONG_TYPES = {
-    "image id, boolean": (
-        [image(True)],
-        [],
-        "Expected `int`, got `bool` - at `$.images[0].id`",
-    ),
+    "image id, boolean": ([image(True)], [], "Expected `int`, got `bool` - at `$.images[0].id`"),
     "image id, 2^63": (
         [image(2**63)],
         [],
@@ -74,17 +70,9 @@ def test_ids_are_any_int64(value: int) -> None:
 
 
 STRING_IDS = {
-    "image": (
-        [image(), image("x", "b.jpg")],
-        [annotation()],
-        "$.images[1].id",
-    ),
+    "image": ([image(), image("x", "b.jpg")], [annotation()], "$.images[1].id"),
     "a number as text": ([image("1")], [], "$.images[0].id"),
-    "annotation": (
-        [image()],
-        [annotation(), annotation("5b")],
-        "$.annotations[1].id",
-    ),
+    "annotation": ([image()], [annotation(), annotation("5b")], "$.annotations[1].id"),
     "annotation's image": (
         [image()],
         [annotation(), annotation(6, image_id="1")],

@@ -10,15 +10,6 @@ from tests.test_folder_pipeline import committed, ended, labelled, labels_of, wr
 SYNSETS = "n01440764 tench, Tinca tinca\nn01443537 goldfish, Carassius auratus\nn01484850\n"
 
 
-def test_classes_have_the_numbers_of_their_lines(tmp_path: Path) -> None:
-    names = tmp_path / "names.txt"
-    names.write_text("yak\nemu\ndog\ncat\n")
-    out = tmp_path / "out"
-    manifest = committed(out, "--images", write(tmp_path / "in"), "--label_file", names)
-    assert labels_of(manifest) == [(0, "yak"), (1, "emu"), (2, "dog"), (3, "cat")]
-    assert labelled(out)["cat/1.jpg"] == (3, "cat")
-
-
 def test_imagenet_with_synsets_and_their_texts(tmp_path: Path) -> None:
     synsets, out = tmp_path / "synsets.txt", tmp_path / "out"
     synsets.write_text(SYNSETS)
@@ -38,20 +29,15 @@ def test_imagenet_with_synsets_and_their_texts(tmp_path: Path) -> None:
     ]
 
 
-def test_a_class_that_the_file_lacks_stops_the_run(tmp_path: Path) -> None:
-    names = tmp_path / "names.txt"
+def test_days_have_to_agree_with_the_label_file(tmp_path: Path) -> None:
+    root, names, monday = write(tmp_path / "in"), tmp_path / "names.txt", tmp_path / "monday"
     names.write_text("cat\nemu\n")
-    arguments = ("--images", write(tmp_path / "in"), "--label_file", names)
-    assert ended(*arguments, "--output", tmp_path / "out") == (
+    assert ended("--images", root, "--label_file", names, "--output", monday) == (
         3,
         f"E-ANN-LABELS {names}: class 'dog' of the sources is not there;"
         " add it at the end, or leave its samples out of the sources",
     )
-    assert not (tmp_path / "out" / "_plan.json").exists()
-
-
-def test_days_have_to_agree_with_the_label_file(tmp_path: Path) -> None:
-    root, names, monday = write(tmp_path / "in"), tmp_path / "names.txt", tmp_path / "monday"
+    assert not (monday / "_plan.json").exists()
     committed(monday, "--images", root)
     write(root, ("ant/1.jpg",))
     tuesday = ("--images", root, "--since", monday, "--label_file", names)
@@ -59,9 +45,10 @@ def test_days_have_to_agree_with_the_label_file(tmp_path: Path) -> None:
     code, line = ended(*tuesday, "--output", tmp_path / "b")
     what = "category 0 'ant' contradicts category 0 'cat'"
     assert (code, line.split(";")[0]) == (3, f"E-ANN-LABELS {names}: {what}")
-    names.write_text("cat\ndog\nemu\nant\n")
-    committed(tmp_path / "c", *tuesday)
+    names.write_text("cat\ndog\nemu\nant\nyak\n")
+    manifest = committed(tmp_path / "c", *tuesday)
     assert labelled(tmp_path / "c") == {"ant/1.jpg": (3, "ant")}
+    assert labels_of(manifest) == [*enumerate(["cat", "dog", "emu", "ant", "yak"])]
 
 
 def test_tensorflow_datasets_knows_the_classes(shared_data: Path, tmp_path: Path) -> None:

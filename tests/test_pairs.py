@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 
 from pipelines import pairs
+from schemas.layouts import Built, Unfit
+from schemas.layouts.classification import PairsLayout
+from schemas.samples import Sample
 from tests.coco_command import examples, literal_png, rejected_of, shard_paths, value
 from tests.pipeline_command import committed_by, run_pipeline
+from tests.turned_images import encoded
 
 Roots = tuple[Path, Path]
 
@@ -81,18 +85,14 @@ def test_records_hold_both_files_and_the_high_name(tmp_path: Path) -> None:
     assert [feature["key"] for feature in manifest["features"]] == ["filename", "hr", "lr"]
 
 
-@pytest.mark.parametrize(("flags", "records"), [([], 0), (["--scale", 2], 6)])
-def test_suffix_follows_the_scale_unless_given(
-    flags: list[object], records: int, tmp_path: Path
-) -> None:
-    roots = write_pairs(tmp_path, suffix="x2")
-    ended = run_pipeline(pairs.run, *sources(roots), *flags, "--output", tmp_path / "out")
-    if records:
-        assert ended.code == 0, ended.err
-        assert len(names(tmp_path / "out")) == records
-        return
-    assert "12 of 12 samples rejected, --max_rejected is 0" in ended.err
-    assert ended.code == 4
+@pytest.mark.parametrize(
+    ("flags", "suffix"),
+    [([], ""), (["--scale", "2"], "x2"), (["--scale", "2", "--low_suffix", "_lr"], "_lr")],
+)
+def test_suffix_follows_the_scale_unless_given(flags: list[str], suffix: str) -> None:
+    roots = ["--low", "l", "--high", "h", "--output", "o"]
+    run, _ = pairs.COMMAND.configure([*roots, *flags])
+    assert run.config.low_suffix == suffix
 
 
 def test_files_without_a_partner_are_rejects(tmp_path: Path) -> None:
@@ -100,54 +100,38 @@ def test_files_without_a_partner_are_rejects(tmp_path: Path) -> None:
     (roots[0] / "0001.png").unlink()
     (roots[1] / "0002.png").unlink()
     (roots[0] / "0003.bmp").write_bytes(literal_png(3, 2, 0))
-    manifest = committed_by(pairs.run, tmp_path / "out", *sources(roots), "--max_rejected", 5)
+    for root in roots:
+        os.mkdir(os.fsencode(root) + b"/\xff")  # cannot be listed
+    (roots[0] / ".hidden").mkdir()
+    (roots[1] / "Thumbs.db").write_bytes(b"")
+    manifest = committed_by(pairs.run, tmp_path / "out", *sources(roots), "--max_rejected", 6)
     assert [
         (line["code"], line["key"], line["detail"]) for line in rejected_of(tmp_path / "out")
     ] == [
         ("E-IMG-MISSING", "0001.png", "no low image has its name"),
         ("E-SRC-TWICE", "0003.png", "2 low and 1 high images have its name"),
+        ("E-IMG-NOT-A-FILE", "\\xff", "a directory whose name is no UTF-8"),
         ("E-IMG-MISSING", "low:0002.png", "no high image has its name"),
         ("E-SRC-TWICE", "low:0003.bmp", "2 low and 1 high images have its name"),
         ("E-SRC-TWICE", "low:0003.png", "2 low and 1 high images have its name"),
     ]
     assert sorted(names(tmp_path / "out")) == ["0000.png", "0004.png", "0005.png"]
-    assert manifest["splits"]["train"]["listed"] == 8
+    assert manifest["splits"]["train"]["listed"] == 10
+    assert manifest["splits"]["train"]["skipped"] == {"not_called_an_image": 1}
 
 
 @pytest.mark.parametrize(
-    ("size", "flags", "detail"),
+    ("size", "scale", "detail"),
     [
-        ((6, 4), [], ""),
-        ((9, 6), ["--scale", 2, "--low_suffix", ""], "high is 9 x 6, not 2 times of low's 3 x 2"),
-        ((6, 5), [], "high is 6 x 5, not a whole multiple of low's 3 x 2"),
+        ((6, 4), None, ""),
+        ((9, 6), 2, "high is 9 x 6, not 2 times of low's 3 x 2"),
+        ((6, 5), None, "high is 6 x 5, not a whole multiple of low's 3 x 2"),
     ],
 )
-def test_sizes_are_checked(
-    size: tuple[int, int], flags: list[object], detail: str, tmp_path: Path
-) -> None:
-    roots = write_pairs(tmp_path)
-    (roots[1] / "0002.png").write_bytes(literal_png(*size, 0))
-    flags = [*flags, "--max_rejected", 1]
-    committed_by(pairs.run, tmp_path / "out", *sources(roots), *flags)
-    found = rejected_of(tmp_path / "out")
-    assert [(r["code"], r["file_name"], r["detail"]) for r in found] == (
-        [("E-IMG-SIZE", "0002.png", detail)] if detail else []
-    )
-
-
-def test_a_folder_that_cannot_be_listed_is_a_reject(tmp_path: Path) -> None:
-    roots = write_pairs(tmp_path)
-    for root in roots:
-        folder = os.fsencode(root) + b"/\xff"
-        os.mkdir(folder)
-        Path(os.fsdecode(folder), "1.png").write_bytes(literal_png(3, 2, 0))
-    (roots[0] / ".hidden").mkdir()
-    (roots[1] / "Thumbs.db").write_bytes(b"")
-    manifest = committed_by(pairs.run, tmp_path / "out", *sources(roots), "--max_rejected", 1)
-    (reject,) = rejected_of(tmp_path / "out")
-    assert reject["code"] == "E-IMG-NOT-A-FILE"
-    assert reject["detail"] == "a directory whose name is no UTF-8"
-    assert manifest["splits"]["train"]["skipped"] == {"not_called_an_image": 1}
+def test_sizes_are_checked(size: tuple[int, int], scale: int | None, detail: str) -> None:
+    images = [encoded(literal_png(3, 2, 0)), encoded(literal_png(*size, 0))]
+    built = PairsLayout(scale).build(Sample("train", "a.png", 0, (), b""), images, {})
+    assert built == Unfit("E-IMG-SIZE", detail, 1) if detail else isinstance(built, Built)
 
 
 @pytest.mark.parametrize(

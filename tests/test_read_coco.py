@@ -1,21 +1,18 @@
-"""COCO files as samples, and what readers share: orphans, labels, exclusion, file identity."""
+"""What readers share: labels, exclusion, the identity of files, the pipeline."""
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
-import google_crc32c
 import msgspec
 import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
 from schemas.faults import Rejected
-from schemas.fields import ObjectFields, PictureFields
 from schemas.manifest import Label
-from schemas.samples import Blob, Sample, pack
-from tests.coco_texts import read_counted
+from schemas.samples import Sample
+from tests.coco_texts import annotation, coco, image, read_counted
 from transforms.sources.read_coco import CocoReader, CocoRules, CocoSource
 from transforms.sources.read_samples import (
     ReadSamples,
@@ -25,97 +22,10 @@ from transforms.sources.read_samples import (
     uri_identity,
 )
 
-STRICT, DROPPING = CocoRules(), CocoRules(drop_orphans=True)
-BBOX = [1.5, 2, 10, 20.25]
 
-
-def coco_json(
-    images: Sequence[dict] = (),
-    annotations: Sequence[dict] = (),
-    categories: Sequence[dict] = ({"id": 1, "name": "person"}, {"id": 90, "name": "toothbrush"}),
-) -> bytes:
-    sections = {"images": images, "annotations": annotations, "categories": categories}
-    return json.dumps(sections).encode()
-
-
-def image(image_id: int | str, file_name: str = "") -> dict:
-    return {"id": image_id, "file_name": file_name or f"{image_id}.jpg", "width": 64, "height": 48}
-
-
-def annotation(annotation_id: int | str, image_id: int | str, **changes: Any) -> dict:
-    whole = {"id": annotation_id, "image_id": image_id, "category_id": 1, "bbox": BBOX}
-    return {**whole, "area": 5.5, "iscrowd": 0, **changes}
-
-
-def read(
-    data: bytes, rules: CocoRules = STRICT, exclude: Sequence[str] = ()
-) -> tuple[list[Sample], list[Rejected], SplitSource]:
-    """Return a file's samples, rejects and summary, which comes last."""
-    source = CocoSource(data, "instances.json")
-    left_out = {"train": dict.fromkeys(exclude, "")}
-    *items, file = read_counted([source], "train", rules, left_out)
-    samples = [item for item in items if isinstance(item, Sample)]
-    rejected = [item for item in items if isinstance(item, Rejected)]
-    assert len(samples) + len(rejected) == len(items)
-    return samples, rejected, file
-
-
-def sample(
-    key: str, position: int, objects: Sequence[ObjectFields] = (), ids: tuple = ()
-) -> Sample:
-    fields = pack(PictureFields(64, 48, list(objects), image_id=int(key)))
-    return Sample("train", key, position, (Blob("train", f"{key}.jpg"),), fields, ids)
-
-
-def file_of(*counts: Any, **more: Any) -> SplitSource:
-    """Return the summary of files of objects alone."""
-    return SplitSource(*counts, found=["boxes"], **more)
-
-
-PERSON = ObjectFields(1, (1.5, 2.0, 10.0, 20.25), 5.5, 0)
-LABELS = [Label(1, "person"), Label(90, "toothbrush")]
-
-
-def reject(code: str, detail: str, **changes: Any) -> Rejected:
-    whole = {"split": "train", "key": "1", "annotation_ids": (5,), "file_name": "1.jpg"}
-    return Rejected(code=code, stage="read_coco", detail=detail, **{**whole, **changes})
-
-
-ORPHANS = [
-    (
-        annotation(5, 99),
-        reject("E-ANN-ORPHAN", "image_id 99 is not in images", key="", file_name=""),
-    ),
-    (
-        annotation(5, 1, category_id=2),
-        reject("E-ANN-CATEGORY", "category_id 2 is not in categories"),
-    ),
-]
-
-
-@pytest.mark.parametrize(("orphan", "rejected"), ORPHANS)
-def test_orphans_stop_the_run(orphan: dict, rejected: Rejected) -> None:
-    with pytest.raises(RuntimeError) as raised:
-        read(coco_json([image(1)], [annotation(6, 1), orphan]))
-
-    assert str(raised.value) == (
-        f"{rejected.code} instances.json: $.annotations[1] (id 5): {rejected.detail};"
-        " correct the file, or give --orphans drop"
-    )
-
-
-@pytest.mark.parametrize(("orphan", "rejected"), ORPHANS)
-def test_orphans_are_dropped_on_request(orphan: dict, rejected: Rejected) -> None:
-    data = coco_json([image(1)], [annotation(6, 1), orphan])
-
-    assert read(data, DROPPING) == (
-        [sample("1", 0, [PERSON], (6,))],
-        [rejected],
-        file_of("train", "", 1, 2, 0, 0, 0, LABELS),
-    )
-
-
-# --- several files ---
+def reject(code: str, **changes: Any) -> Rejected:
+    whole = {"split": "train", "key": "1", "file_name": "1.jpg", **changes}
+    return Rejected(code=code, stage="read_coco", detail="", **whole)
 
 
 def file_with(*labels: tuple[int, str], split: str = "train") -> SplitSource:
@@ -127,15 +37,17 @@ def test_labels_of_several_files_merge() -> None:
 
     assert merge_labels(files) == [Label(1, "a"), Label(2, "b"), Label(3, "c")]
     assert merge_labels([]) == []
+    with pytest.raises(RuntimeError, match=r"^E-ANN-LABELS .*: category 1 'a' "):
+        merge_labels([*files, file_with((1, "dog"), split="val")])
 
 
 def test_rejected_lines_name_the_samples_to_exclude() -> None:
     rejects = [
-        reject("E-IMG-MISSING", ""),
-        reject("E-IMG-TYPE", "", key="2"),
-        reject("E-IMG-TYPE", "", key="2", split="val"),
-        reject("E-BOX-EMPTY", "", key="3"),  # its sample was written
-        reject("E-ANN-ORPHAN", "", key=""),
+        reject("E-IMG-MISSING"),
+        reject("E-IMG-TYPE", key="2"),
+        reject("E-IMG-TYPE", key="2", split="val"),
+        reject("E-BOX-EMPTY", key="3"),  # its sample was written
+        reject("E-ANN-ORPHAN", key=""),
     ]
     data = b"".join(msgspec.json.encode(line) + b"\n" for line in rejects)
 
@@ -157,7 +69,7 @@ def test_rejected_lines_name_the_samples_to_exclude() -> None:
     ],
 )
 def test_bad_lines_cannot_be_excluded(line: bytes) -> None:
-    good = msgspec.json.encode(reject("E-IMG-TYPE", ""))
+    good = msgspec.json.encode(reject("E-IMG-TYPE"))
 
     with pytest.raises(RuntimeError) as raised:
         excluded_keys(b"\n".join([good, line, good]), "gs://b/rejected.jsonl")
@@ -167,25 +79,13 @@ def test_bad_lines_cannot_be_excluded(line: bytes) -> None:
     assert text.endswith("; give --exclude the file of an earlier run")
 
 
-def test_a_file_is_recognised_by_size_and_checksum(tmp_path: Path) -> None:
-    uri, exclude = tmp_path / "a.json", tmp_path / "rejected.jsonl"
-    uri.write_bytes(b"123456789")
-    exclude.write_bytes(b"")
-
-    assert uri_identity([str(uri)], "") == "9:e3069283"
-    assert uri_identity([str(uri)], str(exclude)) == "9:e3069283 without 0:00000000"
-
-
-def test_files_are_recognised_in_any_order(tmp_path: Path) -> None:
+def test_files_are_recognised_by_sizes_and_checksums_in_any_order(tmp_path: Path) -> None:
     uris = [str(tmp_path / name) for name in ("a.json", "b.json", "rejected.jsonl")]
-    for uri, data in zip(uris, (b"123456789", b"", b"x"), strict=True):
+    for uri, data in zip(uris, (b"123456789", b"", b""), strict=True):
         Path(uri).write_bytes(data)
-    expected = "0:00000000 and 9:e3069283 without 1:a2e14c0f"
-
-    found = {uri_identity(order, uris[2]) for order in (uris[:2], uris[1::-1])}
-
-    assert len(found) == 1
-    assert found.pop().rpartition(":")[0] == expected.rpartition(":")[0]
+    assert uri_identity(uris[:1], "") == "9:e3069283"
+    for order in (uris[:2], uris[1::-1]):
+        assert uri_identity(order, uris[2]) == "0:00000000 and 9:e3069283 without 0:00000000"
 
 
 @pytest.mark.parametrize("exclude", [False, True])
@@ -200,69 +100,30 @@ def test_a_file_that_is_not_there_is_an_argument_to_correct(tmp_path: Path, excl
     assert str(raised.value) == f"E-ARG {not_there}: no such file; give the path of a file"
 
 
-# --- the pipeline ---
-
-
-@pytest.fixture
-def uris(tmp_path: Path) -> dict[str, list[str]]:
-    """Two files: `train` with a bad box, `val` with an orphan."""
-    bad_box = annotation(6, 2, bbox=[0, 0, 0.0, 0.0])
-    train = coco_json([image(1), image(2)], [annotation(5, 1), bad_box])
-    val = coco_json([image(1)], [annotation(5, 99)], [{"id": 1, "name": "person"}])
-    for name, data in (("train", train), ("val", val)):
-        (tmp_path / f"{name}.json").write_bytes(data)
-    return {name: [str(tmp_path / f"{name}.json")] for name in ("train", "val")}
-
-
-def identity(uris: Sequence[str]) -> str:
-    (uri,) = uris
-    data = Path(uri).read_bytes()
-    return f"{len(data)}:{google_crc32c.value(data):08x}"
-
-
-def test_the_pipeline_reads_every_file(
-    test_pipeline: Callable[[], beam.Pipeline], uris: dict[str, list[str]]
+def test_the_pipeline_reads_what_the_reader_reads(
+    test_pipeline: Callable[[], beam.Pipeline], tmp_path: Path
 ) -> None:
+    rules = CocoRules(drop_orphans=True)
+    train = [annotation(), annotation(6, image_id=2, bbox=[0, 0, 0, 0])]
+    files = {
+        "train": coco([image(), image(2, "b.jpg")], train),
+        "val": coco([image()], [annotation(image_id=99)]),
+    }
+    direct: list[Any] = []
+    for split, data in files.items():
+        (tmp_path / split).write_bytes(data)
+        direct += read_counted([CocoSource(data, "f.json")], split, rules)
+    uris = {split: [str(tmp_path / split)] for split in files}
     with test_pipeline() as pipeline:
         pieces = pipeline | beam.Create([(split, tuple(given)) for split, given in uris.items()])
-        out = pieces | ReadSamples(CocoReader(DROPPING), uris)
-        val = Sample(
-            "val", "1", 0, (Blob("val", "1.jpg"),), pack(PictureFields(64, 48, [], image_id=1)), ()
-        )
-        assert_that(
-            out.samples,
-            equal_to([sample("1", 0, [PERSON], (5,)), sample("2", 1), val]),
-            label="samples",
-        )
-        assert_that(
-            out.rejected,
-            equal_to(
-                [
-                    reject(
-                        "E-BOX-EMPTY",
-                        "width 0.0 and height 0.0",
-                        key="2",
-                        annotation_ids=(6,),
-                        file_name="2.jpg",
-                    ),
-                    reject(
-                        "E-ANN-ORPHAN",
-                        "image_id 99 is not in images",
-                        split="val",
-                        key="",
-                        file_name="",
-                    ),
-                ]
-            ),
-            label="rejected",
-        )
-        assert_that(
-            out.files,
-            equal_to(
-                [
-                    file_of("train", identity(uris["train"]), 2, 2, 0, 0, 0, LABELS),
-                    file_of("val", identity(uris["val"]), 1, 1, 0, 0, 0, LABELS[:1]),
-                ]
-            ),
-            label="files",
-        )
+        out = pieces | ReadSamples(CocoReader(rules), uris)
+        for kind, found in ((Sample, out.samples), (Rejected, out.rejected)):
+            expected = [item for item in direct if isinstance(item, kind)]
+            assert_that(found, equal_to(expected), label=kind.__name__)
+        sources = [
+            msgspec.structs.replace(item, identity=uri_identity(uris[item.split], ""))
+            for item in direct
+            if isinstance(item, SplitSource)
+        ]
+        assert [(one.split, one.listed) for one in sources] == [("train", 2), ("val", 1)]
+        assert_that(out.files, equal_to(sources), label="files")

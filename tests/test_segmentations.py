@@ -174,20 +174,6 @@ def test_any_text_is_counts_or_a_fault(text: str) -> None:
         assert sum(parsed.segmentation.rle_counts) in (0, 35)
 
 
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=4),
-    lambda inner: (
-        st.lists(inner, max_size=8)
-        | st.fixed_dictionaries({"size": st.just([3, 4]), "counts": inner})
-    ),
-    max_leaves=12,
-)
-
-
 # --- polygons ---
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -19,18 +20,24 @@ from schemas.annotations.side_files import (
     value_at,
 )
 from schemas.columns import ColumnType
-from schemas.faults import FAULTS, Scope
+from schemas.faults import FAULTS, Rejected, Scope
 from schemas.features import Kind
 from schemas.fields import BadAnnotation, ObjectFields, Segmentation
+from schemas.splits import HASH, Splitting
 from tests.side_folders import labelme, sa1b, shape
+from transforms.sources.join_files import JoinedFiles
+from transforms.sources.list_blobs import ListedFile
 from transforms.sources.read_sidecar import (
+    SideReader,
     SideSample,
     divide_glob,
     named_image,
     read_objects,
     read_values,
 )
+from transforms.storage import Entry
 
+BY_SCENE = Splitting(HASH, {"train": Fraction(1), "test": Fraction(1)}, group_by="scene")
 TRIANGLE = [1.0, 2.0, 9.0, 2.0, 9.0, 8.0]
 RLE = {"size": [3, 4], "counts": "336"}  # runs of 3, 3, 6
 
@@ -229,3 +236,50 @@ def test_globs_are_a_folder_and_a_pattern(uri: str, root: str, glob: str) -> Non
 def test_a_file_of_both_formats_is_none_by_content() -> None:
     both = "both shapes (LabelMe) and image and annotations (SA-1B): --format says which"
     assert format_of(b'{"shapes": [], "image": {}, "annotations": []}') == both
+
+
+def test_a_file_of_another_format_is_refused() -> None:
+    for format, content in ((SideFormat.LABELME, sa1b()), (SideFormat.SA1B, labelme())):
+        opened = read_objects(as_bytes(content), format)
+        assert isinstance(opened, tuple) and opened[0] == "E-ANN-FILE"
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (
+            {"a": {"b": 1.5}},
+            ("E-ROW-TYPE", "field 'a.b' is int64 and holds 1.5, no whole number"),
+        ),
+        ([1], ("E-ANN-FILE", "Expected `object`, got `array`")),
+    ],
+)
+def test_values_that_do_not_fit(content: object, fault: tuple[str, str]) -> None:
+    assert read_values(as_bytes(content), {"a.b": ColumnType(Kind.INT64)}) == fault
+
+
+def joined(content: object, kind: str = "file", images: int = 1) -> tuple[JoinedFiles, list[bytes]]:
+    data = as_bytes(content)
+    file = ListedFile("train/annotations", Entry("a.json", len(data), "1", None, kind))
+    image = [ListedFile("train", Entry("a.jpg", 9, "2"))] * images
+    return JoinedFiles("train", "a", image, [file]), [data]
+
+
+@pytest.mark.parametrize(
+    ("splitting", "split"),
+    [
+        (Splitting("flags.part", names=("train", "test")), "test"),
+        (BY_SCENE, BY_SCENE.split_of("7")),
+    ],
+)
+def test_a_field_of_the_file_decides_the_split(splitting: Splitting, split: str) -> None:
+    content = labelme(shape(), flags={"part": "TEST"}, scene=7)
+    sample, note = SideReader(splitting, read_objects)(joined(content))
+    assert (sample.split, note.split, note.class_names) == (split, split, ["cat"])
+
+
+@pytest.mark.parametrize("kind", ["fifo", "directory whose name is no UTF-8"])
+def test_an_annotation_file_that_is_none_is_a_reject(kind: str) -> None:
+    (rejected,) = SideReader(Splitting(), read_objects)(joined(labelme(), kind, images=0))
+    assert isinstance(rejected, Rejected)
+    assert (rejected.code, rejected.detail) == ("E-ANN-FILE", f"a {kind}")

@@ -33,22 +33,34 @@ def test_a_folder_s_images_are_read(listed: ListedFile, is_read: bool) -> None:
     assert list_blobs.is_read(listed) is is_read
 
 
+JSON = "train/annotations"
+
+
 @pytest.mark.parametrize(
-    ("listed", "is_read"),
+    ("listed", "glob", "is_read"),
     [
-        (file("a/1.jpg"), True),
-        (file("a/1.json"), False),  # under the root of images
-        (file("a/1.json", root="train/annotations"), True),
-        (file("a/1.jpg", root="train/annotations"), False),
-        (file("a/1.txt"), False),
-        (file("a", kind="directory"), False),
-        (file("a.jpg", kind="fifo"), False),
+        (file("a/1.jpg"), "**.json", True),
+        (file("a/1.json"), "**.json", False),  # under the root of images
+        (file("a/1.json", root=JSON), "**.json", True),
+        (file("a/b\nc.JSON", root=JSON), "**.json", True),
+        (file("a/1.JSON", root=JSON), "a/*.json", False),  # as given
+        (file("a/1.json", root=JSON), "a/*.json", True),
+        (file("a/b/1.json", root=JSON), "a/*.json", False),
+        (file("b/1.json", root=JSON), "a/*.json", False),
+        (file("a/1.jpg", root=JSON), "**.json", False),
+        (file("a/1.txt"), "**.json", False),
+        (file("a", kind="directory"), "**.json", False),
+        (file("a.jpg", kind="fifo"), "**.json", False),
     ],
 )
-def test_images_and_their_json_files_are_read(listed: ListedFile, is_read: bool) -> None:
-    names = SideNames({"train": "**.json"})
+def test_images_and_their_json_files_are_read(listed: ListedFile, glob: str, is_read: bool) -> None:
+    assert SideNames({"train": glob}).reads(listed) is is_read
 
-    assert names.reads(listed) is is_read
+
+def test_a_folder_that_cannot_be_listed_is_named_as_an_annotation_file() -> None:
+    folder = file("\\xff", kind="directory whose name is no UTF-8", root=JSON)
+    (named,) = SideNames({"train": "a/*.json"})(folder)
+    assert (named.name, named.side) == ("\\xff", 1)
 
 
 @pytest.mark.parametrize(

@@ -35,21 +35,11 @@ CLASS_NAME = "object"
 T = TypeVar("T")
 
 
-class _Sections(msgspec.Struct, gc=False):
-    """The keys that tell formats apart."""
-
-    shapes: msgspec.Raw = NOTHING
-    annotations: msgspec.Raw = NOTHING
-    image: msgspec.Raw = NOTHING
-
-
-_SECTIONS = msgspec.json.Decoder(_Sections)
-
 _ANYTHING: "msgspec.json.Decoder[Any]" = msgspec.json.Decoder(dict[str, Any])
 
 _ABSENT = object()
 
-_DECODE_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_OBJECTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 _DECODE_VALUE = msgspec.json.Decoder(str | int | float | bool | None).decode
 
@@ -142,11 +132,11 @@ def format_of(data: bytes) -> SideFormat | str:
     >>> format_of(b'{"version": "5", "shapes": []}'), format_of(b'{"images": []}')
     (<SideFormat.LABELME: 'labelme'>, 'neither shapes (LabelMe) nor image and annotations (SA-1B)')
     """
-    sections = decode(_SECTIONS, data)
+    sections = decode(_OBJECTS, data)
     if isinstance(sections, str):
         return sections
-    is_sa1b = sections.image is not NOTHING and sections.annotations is not NOTHING
-    if sections.shapes is not NOTHING:
+    is_sa1b = {"image", "annotations"} <= sections.keys()
+    if "shapes" in sections:
         both = "both shapes (LabelMe) and image and annotations (SA-1B): --format says which"
         return both if is_sa1b else SideFormat.LABELME
     if is_sa1b:
@@ -167,7 +157,7 @@ def value_at(data: bytes, path: str) -> str:
     raw: Any = data.removeprefix(_UTF8_BOM)
     try:
         for key in path.split("."):
-            raw = _DECODE_OBJECT(raw)[key]
+            raw = _OBJECTS.decode(raw)[key]
         value = _DECODE_VALUE(raw)
     except (KeyError, ValueError, RecursionError):
         return ""

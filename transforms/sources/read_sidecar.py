@@ -43,6 +43,7 @@ from transforms.storage import (
     DEFAULT_READERS,
     DEFAULT_REMOTE_READERS,
     Access,
+    Entry,
     is_local,
     open_storage,
 )
@@ -215,7 +216,8 @@ class SideReader:
         )
         yield pin_sample(sample, image.entry)
         for bad in opened.bad:
-            yield _rejected(split, key, bad.code, bad.detail, (bad.annotation_id,))
+            ids = (bad.annotation_id,)
+            yield self._rejected(source, image, bad.code, bad.detail, ids, split)
         yield msgspec.structs.replace(opened.note, split=split)
 
     def _imageless(
@@ -236,12 +238,8 @@ class SideReader:
 
     def _open(self, file: ListedFile, text: bytes) -> SideSample | SideFault:
         """Return what an annotation file says, or why it says nothing."""
-        if file.entry.kind != "file":
-            return "E-ANN-FILE", f"a {file.entry.kind}"
-        if file.entry.size_bytes > MAX_IMAGE_BYTES:
-            what = f"{file.entry.size_bytes} bytes, the limit is {MAX_IMAGE_BYTES}"
-            return "E-ANN-FILE", what
-        return self.read(text)
+        why = _why_unread(file.entry)
+        return ("E-ANN-FILE", why) if why else self.read(text)
 
     def _rejected(
         self,
@@ -250,10 +248,18 @@ class SideReader:
         code: str,
         detail: str,
         annotation_ids: tuple[int | str, ...] = (),
+        split: str = "",
     ) -> Rejected:
         name = file.entry.name
-        split = self.splitting.split_of_other(source, name)
-        return _rejected(split, name, code, detail, annotation_ids)
+        return Rejected(
+            code=code,
+            stage=STAGE,
+            split=split or self.splitting.split_of_other(source, name),
+            key=name,
+            annotation_ids=annotation_ids,
+            file_name=name,
+            detail=detail,
+        )
 
 
 @dataclass(frozen=True)
@@ -329,20 +335,6 @@ def named_image(side_name: str, value: str) -> str:
     return name if "/" in name or not name else posixpath.join(folder, name)
 
 
-def _rejected(
-    split: str, name: str, code: str, detail: str, annotation_ids: tuple[int | str, ...]
-) -> Rejected:
-    return Rejected(
-        code=code,
-        stage=STAGE,
-        split=split,
-        key=name,
-        annotation_ids=annotation_ids,
-        file_name=name,
-        detail=detail,
-    )
-
-
 @functools.cache
 def _pattern(glob: str) -> re.Pattern[str]:
     """Return the names that a glob means; `*` and `?` stay within a folder, `**` does not."""
@@ -367,14 +359,18 @@ def name_by_field(piece: tuple[NamedFile, list[bytes]], field_path: str) -> Name
     return msgspec.structs.replace(named, name=name)
 
 
-def _bytes_to_read(file: ListedFile) -> int:
-    is_readable = file.entry.kind == "file" and file.entry.size_bytes <= MAX_IMAGE_BYTES
-    return file.entry.size_bytes if is_readable else 0
+def _why_unread(entry: Entry) -> str:
+    """Return why an annotation file is not read, nothing where it is."""
+    if entry.kind != "file":
+        return f"a {entry.kind}"
+    too_large = f"{entry.size_bytes} bytes, the limit is {MAX_IMAGE_BYTES}"
+    return too_large if entry.size_bytes > MAX_IMAGE_BYTES else ""
 
 
 def _bytes_of_all(files: NamedFile | JoinedFiles) -> int:
-    """Return what files count among those that are read at once; none counts nothing."""
-    return _BYTES_EACH + sum(map(_bytes_to_read, files.second))
+    """Return what files count among those that are read at once."""
+    read = (file.entry for file in files.second if not _why_unread(file.entry))
+    return _BYTES_EACH + sum(entry.size_bytes for entry in read)
 
 
 @dataclass(eq=False)
@@ -420,8 +416,8 @@ class _ReadTexts(beam.DoFn):
 
     def _texts(self, files: NamedFile | JoinedFiles) -> list[bytes]:
         return [
-            self._storages[file.root].read(file.entry.name, file.entry, None)
-            if _bytes_to_read(file)
-            else b""
+            b""
+            if _why_unread(file.entry)
+            else self._storages[file.root].read(file.entry.name, file.entry, None)
             for file in files.second
         ]
