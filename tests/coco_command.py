@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,10 +60,15 @@ class Run(NamedTuple):
 
 
 def run_coco(*arguments: object) -> Run:
-    """Run the command in this process; what it sets for a process of its own is put back."""
+    """Run the command in this process."""
+    return run_pipeline(coco.run, *arguments)
+
+
+def run_pipeline(run: Callable[[Sequence[str]], None], *arguments: object) -> Run:
+    """Run a pipeline's command; what it sets for a process of its own is put back."""
     out, err = io.StringIO(), io.StringIO()
     with settings_kept(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = guarded(coco.run, [str(argument) for argument in arguments])
+        code = guarded(run, [str(argument) for argument in arguments])
     return Run(code, out.getvalue(), err.getvalue())
 
 
@@ -213,8 +218,16 @@ def command(sources: Sources, out: Path, *flags: object) -> list[str]:
 
 def committed(sources: Sources, out: Path, *flags: object) -> dict[str, Any]:
     """Run the command, which must succeed, and return the checked manifest."""
-    run = run_coco(*command(sources, out, *flags))
-    assert run.code == 0, run.err
+    images, annotations = sources
+    return committed_by(coco.run, out, "--images", images, "--annotations", annotations, *flags)
+
+
+def committed_by(
+    run: Callable[[Sequence[str]], None], out: Path, *arguments: object
+) -> dict[str, Any]:
+    """Run a command, which must succeed, and return the checked manifest."""
+    ended = run_pipeline(run, *arguments, "--output", out)
+    assert ended.code == 0, ended.err
     return check_committed(out)
 
 

@@ -72,10 +72,22 @@ def read_counted(
     exclude: Mapping[str, Mapping[str, str]] | None = None,
     **options: Any,
 ) -> list[Sample | Rejected | SplitSource]:
-    """Return what is left of a split's files, and last what each split held."""
+    """Return what is left of a split's files, and last what each split held; sums are checked."""
     counter = SplitCounter(exclude or {})
     items = list(counter.admit(read_coco(sources, split, rules, **options)))
-    return [*items, *counter.split_sources()]
+    files = counter.split_sources()
+    for file in files:
+        _require_sums(file, [item for item in items if item.split == file.split])
+    return [*items, *files]
+
+
+def _require_sums(file: SplitSource, items: Sequence[Sample | Rejected]) -> None:
+    """All that is listed is a sample, a reject, or left out."""
+    samples = [item for item in items if isinstance(item, Sample)]
+    assert file.listed == len(samples) + file.excluded_images + sum(file.skipped.values())
+    kept = sum(len(sample.annotation_ids) for sample in samples)
+    left_out = file.excluded_annotations + sum(file.skipped_annotations.values())
+    assert file.annotations == kept + len(items) - len(samples) + left_out
 
 
 def refused(data: bytes, line: str, **options: Any) -> None:

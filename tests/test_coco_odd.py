@@ -53,11 +53,6 @@ def test_segmentations_are_read_on_request() -> None:
     assert joined.repairs == {"polygon_dropped": 1, "segmentation_missing": 1}
 
 
-def test_segmentations_are_ignored_by_default() -> None:
-    (found,) = annotated(coco([image()], [annotation(segmentation={"counts": "\u20ac"})]))
-    assert (len(found.objects), found.bad, found.segmentations) == (1, [], ())
-
-
 # --- LVIS ---
 
 
@@ -67,7 +62,7 @@ def test_lvis_images_are_named_by_their_url() -> None:
     lists = {"neg_category_ids": [3], "not_exhaustive_category_ids": [3, 3]}
     joined = join(coco([{**entry, **lists}], []))
     (found,) = joined.images
-    assert found.name == "train2017/000000391895.jpg"
+    assert found.file_name == "train2017/000000391895.jpg"
     assert (found.neg_category_ids, found.not_exhaustive_category_ids) == ([3], [3, 3])
     assert joined.found == ["boxes", "lvis"]
 
@@ -83,12 +78,6 @@ def test_lvis_images_are_named_by_their_url() -> None:
 )
 def test_the_last_two_components_of_a_url(url: str, name: str) -> None:
     assert name_of_url(url) == name
-
-
-def test_an_image_without_any_name_is_refused() -> None:
-    entry = {"id": 1, "width": 64, "height": 48}
-    what = "Object missing required field `file_name` - at `$.images[0]`"
-    refused(coco([entry], []), f"E-ANN-TYPE f.json: {what}; correct the file")
 
 
 def test_a_url_that_climbs_is_refused() -> None:

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from pipelines import folder
-from tests.coco_command import check_committed, digests
+from tests.coco_command import check_committed, digests, run_pipeline
 from tests.gcs_stand_in import GcsStandIn
-from tests.pipeline_command import run_pipeline
 from tests.test_folder_pipeline import committed, write
 
 

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from pipelines import folder
-from tests.coco_command import examples, rejected_of, value
+from tests.coco_command import committed_by, examples, rejected_of, run_pipeline, value
 from tests.conftest import jpeg_bytes
-from tests.pipeline_command import committed_by, run_pipeline
 
 PHOTOS = ("cat/1.jpg", "cat/deep/er/2.jpg", "dog/1.jpg", "dog/9.png", "emu/1.jpg")
 

@@ -10,8 +10,15 @@ from pipelines import pairs
 from schemas.layouts import Built, Unfit
 from schemas.layouts.classification import PairsLayout
 from schemas.samples import Sample
-from tests.coco_command import examples, literal_png, rejected_of, shard_paths, value
-from tests.pipeline_command import committed_by, run_pipeline
+from tests.coco_command import (
+    committed_by,
+    examples,
+    literal_png,
+    rejected_of,
+    run_pipeline,
+    shard_paths,
+    value,
+)
 from tests.turned_images import encoded
 
 Roots = tuple[Path, Path]

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipelines import sidecar
-from tests.coco_command import examples, rejected_of, shard_paths, value
-from tests.pipeline_command import committed_by, run_pipeline
+from tests.coco_command import committed_by, examples, rejected_of, run_pipeline, shard_paths, value
 from tests.side_folders import labelme, sa1b, shape, sources, write_side_files
 
 CAT_AND_DOG = labelme(shape(), shape("dog"))

@@ -10,8 +10,7 @@ from pycocotools import mask as coco_mask
 
 from pipelines import coco, sidecar
 from schemas.annotations.side_files import CLASS_NAME
-from tests.coco_command import read_records, shard_paths
-from tests.pipeline_command import committed_by
+from tests.coco_command import committed_by, read_records, shard_paths
 
 FEATURES = ("--features", "boxes,masks,polygons", "--num_shards", 3)
 

@@ -10,9 +10,8 @@ import pytest
 
 from pipelines import table
 from tests.array_runs import npy_bytes, random_images, run_arrays
-from tests.coco_command import Run
+from tests.coco_command import Run, run_pipeline
 from tests.memory_store import MemoryStore, Moment, Process, Step, fail_at
-from tests.pipeline_command import run_pipeline
 
 COLUMNS = {"a": [*range(20)], "b": ["x"] * 20}
 IMAGES, LABELS = random_images(6, 4), np.arange(6)

@@ -30,10 +30,8 @@ from schemas.annotations.coco_objects import (
     Joined,
     ObjectOpener,
     PanopticImage,
-    decode_segments,
     open_segments,
 )
-from schemas.faults import fault_line
 from schemas.fields import BadAnnotation, ObjectFields, Segmentation
 from schemas.labels import License, unite_labels
 from schemas.manifest import Label, SourceFile
@@ -261,8 +259,16 @@ class CocoFiles:
             other, second = entries[1]
             what = f"{other.path_of(second)} is a second one of image {entry.image_id},"
             what += f" beside {file.path_of(entry)} of {file.where}"
-            raise _fault("E-ANN-DUPLICATE", other.where, what, "remove one")
-        decoded = self._decode_segments(file, entry)
+            raise other.fault("E-ANN-DUPLICATE", what, "remove one")
+        decoded: list[CocoSegment] = file.decode(
+            entry.segments_info,
+            list[CocoSegment],
+            lambda: f"{file.path_of(entry)}.segments_info",
+        )
+        ids = Counter(map(_ID, decoded)).most_common(1)
+        if ids and ids[0][1] > 1:
+            what = f"{file.path_of(entry)} (image {entry.image_id}) has segment {ids[0][0]} twice"
+            raise file.fault("E-ANN-DUPLICATE", what, "remove one")
         segments = open_segments(decoded, self._num_keypoints, self._stuff, self._opener.repairs)
         if isinstance(segments, tuple):
             return BadAnnotation(entry.image_id, *segments)
@@ -271,20 +277,7 @@ class CocoFiles:
         except ValueError as error:
             what = f"{file.path_of(entry)}: file_name {entry.file_name!r} {error}"
             remedy = "give names relative to --panoptic_images"
-            raise _fault("E-ANN-PATH", file.where, what, remedy) from None
-
-    def _decode_segments(self, file: CocoFile, entry: CocoPanoptic) -> list[CocoSegment]:
-        try:
-            segments = decode_segments(entry.segments_info)
-        except msgspec.ValidationError as error:
-            what, _, at = str(error).partition(" - at `$")
-            at = f"{file.path_of(entry)}.segments_info{at or '`'}"
-            raise file.wrong_type(f"{what} - at `{at}") from None
-        twins = [found for found, count in Counter(map(_ID, segments)).items() if count > 1]
-        if twins:
-            what = f"{file.path_of(entry)} (image {entry.image_id}) has segment {twins[0]} twice"
-            raise _fault("E-ANN-DUPLICATE", file.where, what, "remove one")
-        return segments
+            raise file.fault("E-ANN-PATH", what, remedy) from None
 
 
 def _unite_images(files: Sequence[CocoFile]) -> tuple[list[CocoImage], list[int]]:
@@ -305,7 +298,7 @@ def _unite_images(files: Sequence[CocoFile]) -> tuple[list[CocoImage], list[int]
     images = list(united.values())
     where = f"{first.where} and {len(others)} more of its split"
     refuse_twins("id", [str(image.id) for image in images], where)
-    refuse_twins("file_name", [image.name for image in images], where)
+    refuse_twins("file_name", [image.file_name for image in images], where)
     return images, other_sizes
 
 
@@ -315,8 +308,8 @@ def _add_to_image(
     """Take what only a later file says of an image, and refuse another name for it."""
     if known.file_name != image.file_name:
         first = next(other.where for other in files if known in other.images)
-        what = f"image {image.id} is {image.name!r}, and {known.name!r} in {first}"
-        raise _fault("E-ANN-JOIN", file.where, what, "give files of the same images")
+        what = f"image {image.id} is {image.file_name!r}, and {known.file_name!r} in {first}"
+        raise file.fault("E-ANN-JOIN", what, "give files of the same images")
     if known.license is NOTHING:
         known.license = image.license
     if known.neg_category_ids is None:
@@ -391,7 +384,3 @@ def _by_id(item: Any) -> tuple[bool, Any]:
 def _by_id_and_outline(item: Any) -> tuple:
     found, outline = item
     return *_by_id(found), outline.polygons_px, outline.rle_counts
-
-
-def _fault(code: str, where: str, what: str, remedy: str) -> RuntimeError:
-    return RuntimeError(fault_line(code, where, what, remedy))

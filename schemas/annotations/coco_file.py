@@ -8,7 +8,7 @@ asked for, such as boxes and segmentations, stays a slice of the file until its 
 import enum
 import operator
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -25,6 +25,7 @@ AnyId = TypeVar("AnyId")  # int64, or text too where it is accepted
 AnyCategory = TypeVar("AnyCategory")  # int64; the class's name in files of one image each
 
 NOTHING = msgspec.Raw(b"")
+NO_NAME = "\0 no name"  # this object alone
 _NULL = msgspec.Raw(b"null")
 _KEYPOINTS = operator.attrgetter("keypoints")
 _FieldValue = int | float | str | None
@@ -51,19 +52,13 @@ class CocoImage(msgspec.Struct, Generic[AnyId], gc=False, kw_only=True):
     """
 
     id: AnyId
-    file_name: str | msgspec.UnsetType = msgspec.UNSET
+    file_name: str = NO_NAME
     width: PositiveInt | float
     height: PositiveInt | float
     license: msgspec.Raw = NOTHING
     coco_url: msgspec.Raw = NOTHING
     neg_category_ids: list[Int64] | None = None
     not_exhaustive_category_ids: list[Int64] | None = None
-
-    @property
-    def name(self) -> str:
-        """The file's name, once it is known to be there."""
-        assert isinstance(self.file_name, str)
-        return self.file_name
 
     @property
     def width_px(self) -> int:
@@ -235,6 +230,24 @@ class CocoFile:
             remedy = "correct it, or give --string_ids"
         return self.fault("E-ANN-TYPE", what, remedy)
 
+    def decode(
+        self,
+        raw: msgspec.Raw,
+        kind: Any,
+        path_of: Callable[[], str],
+        remedy: str = "correct the file",
+    ) -> Any:
+        """Return a part of the file as a type.
+
+        Raises:
+            RuntimeError: `E-ANN-TYPE`, with the place below the path, when it is of another.
+        """
+        try:
+            return msgspec.json.decode(raw, type=kind)
+        except msgspec.ValidationError as error:
+            what, _, at = str(error).partition(" - at `$")  # no path: the part itself
+            raise self.wrong_type(f"{what} - at `{path_of()}{at or '`'}", remedy) from None
+
     def fault(self, code: str, what: str, remedy: str) -> RuntimeError:
         """Return a fault of the file."""
         return RuntimeError(fault_line(code, self.where, what, remedy))
@@ -251,11 +264,7 @@ class CocoFile:
 
     def _decode(self, section: msgspec.Raw, name: str, entry: Any) -> Any:
         """Return a section's entries."""
-        try:
-            return msgspec.json.decode(section, type=list.__class_getitem__(entry))
-        except msgspec.ValidationError as error:
-            what, _, at = str(error).partition(" - at `$")  # no path: the section itself
-            raise self.wrong_type(f"{what} - at `$.{name}{at or '`'}") from None
+        return self.decode(section, list.__class_getitem__(entry), lambda: f"$.{name}")
 
     def _decode_field(self, images: msgspec.Raw, name: str) -> list[str]:
         """Return a field of all images as text.
@@ -264,13 +273,11 @@ class CocoFile:
             RuntimeError: `E-ANN-TYPE` when one is neither text nor a number.
         """
         entry = msgspec.defstruct("Entry", [("value", _FieldValue, None)], rename={"value": name})
-        try:
-            entries = msgspec.json.decode(images, type=list.__class_getitem__(entry))
-        except msgspec.ValidationError as error:
-            what, _, at = str(error).partition(" - at `$")
-            remedy = "write text or a number, or split by another field"
-            raise self.wrong_type(f"{what} - at `$.images{at or '`'}", remedy) from None
-        return [_as_text(found.value) for found in entries]
+        remedy = "write text or a number, or split by another field"
+        kind = list.__class_getitem__(entry)
+        return [
+            _as_text(found.value) for found in self.decode(images, kind, lambda: "$.images", remedy)
+        ]
 
     def _check_images(self) -> None:
         """Refuse broken sizes, names outside the root, and twins; give names their form."""
@@ -279,7 +286,7 @@ class CocoFile:
             if type(image.width) is float or type(image.height) is float:
                 self._check_size(image, path)
             given = image.file_name
-            if isinstance(given, msgspec.UnsetType):
+            if given is NO_NAME:
                 given = self._name_by_url(image, path)
             try:
                 image.file_name = blob_name(given)
@@ -287,7 +294,7 @@ class CocoFile:
                 what = f"{path} (id {image.id}): file_name {given!r} {error}"
                 raise self.fault("E-ANN-PATH", what, "give names relative to --images") from None
         refuse_twins("id", [str(image.id) for image in self.images], self.where)
-        refuse_twins("file_name", [image.name for image in self.images], self.where)
+        refuse_twins("file_name", [image.file_name for image in self.images], self.where)
 
     def _check_size(self, image: CocoImage, path: str) -> None:
         """Refuse a size with a fraction; some tools write whole ones as floats."""

@@ -21,8 +21,6 @@ _DECODE_BBOX = msgspec.json.Decoder(BBoxXywhPx).decode  # a JSON number is finit
 
 _DECODE_KEYPOINTS = msgspec.json.Decoder(list[float] | None).decode
 
-_DECODE_SEGMENTS = msgspec.json.Decoder(list[CocoSegment]).decode
-
 _VISIBILITIES = {0.0, 1.0, 2.0}
 
 MAX_OUTLINE_PX = 1 << 20
@@ -179,15 +177,6 @@ def area_px2(segmentation: Any, bbox_xywh_px: BBoxXywhPx) -> float:
         if polygons or runs:
             return sum_in_order(map(polygon_area_px2, polygons)) + sum(runs[1::2])
     return bbox_xywh_px[2] * bbox_xywh_px[3]
-
-
-def decode_segments(raw: msgspec.Raw) -> list[CocoSegment]:
-    """Return the entries of `segments_info`.
-
-    Raises:
-        msgspec.ValidationError: when one has a wrong type.
-    """
-    return _DECODE_SEGMENTS(raw)
 
 
 def open_segments(

@@ -231,7 +231,7 @@ class _ImageReader:
 
     def _draw(self, image: CocoImage) -> str:
         fields = {name: self._files.field_of(image) for name in self._splitting.fields.values()}
-        where = f"image {image.id} ({image.name})"
+        where = f"image {image.id} ({image.file_name})"
         return self._splitting.split_for(self._given, str(image.id), fields, where)
 
     def _split(self, image_id: int | str) -> str:
@@ -335,7 +335,7 @@ class _ImageReader:
             negative_category_ids=image.neg_category_ids or [],
             not_exhaustive_category_ids=image.not_exhaustive_category_ids or [],
         )
-        blobs = [Blob(self._given, image.name)]
+        blobs = [Blob(self._given, image.file_name)]
         ids = [annotation_id for annotation_id, _ in annotated.objects]
         ids += [annotation_id for annotation_id, _ in annotated.captions]
         if panoptic is not None:
@@ -398,7 +398,7 @@ class _ImageReader:
             if not unknown:
                 continue
             if not self._rules.drop_orphans:
-                where = f"image {image.id} ({image.name})"
+                where = f"image {image.id} ({image.file_name})"
                 what = f"{name} has {unknown[0]}, which is not in categories"
                 raise RuntimeError(fault_line("E-ANN-CATEGORY", where, what, _ORPHANS_REMEDY))
             setattr(image, name, [found for found in given if found in self._category_ids])
@@ -416,7 +416,7 @@ class _ImageReader:
             split=split,
             key=key,
             annotation_ids=(bad.annotation_id,),
-            file_name=image.name,
+            file_name=image.file_name,
             detail=bad.detail,
         )
 
