@@ -3,11 +3,9 @@
 import json
 import os
 import random
-import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,13 +15,9 @@ import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
 from pipelines import coco
-from schemas.faults import RejectBudget
-from schemas.features import Kind, RepeatedAs, parse_spec
-from schemas.fields import EncodedImage
-from schemas.layouts import Built, Labels, Unfit
-from schemas.layouts.detection import DETECTION, DetectionLayout
+from schemas.features import RepeatedAs, parse_spec
+from schemas.layouts.detection import DETECTION
 from schemas.manifest import Manifest
-from schemas.samples import Sample
 from tests.coco_command import (
     DATA,
     check_committed,
@@ -261,53 +255,6 @@ def records_of_shards(manifest: Manifest) -> list[int]:
     return [shard.records for shard in manifest.shards]
 
 
-MEBIBYTE = bytes(2**20)
-
-
-@dataclass(frozen=True)
-class BrokenLayout(DetectionLayout):
-    """A layout that fails for some images, as a user's may."""
-
-    def build(
-        self, sample: Sample, images: Sequence[EncodedImage], labels: Labels
-    ) -> Built | Unfit:
-        built = super().build(sample, images, labels)
-        if sample.key == "2":
-            raise KeyError("no such thing")
-        if sample.key == "3" and isinstance(built, Built):  # 2 GiB, all of them the same one
-            built.features["image/encoded"] = (Kind.BYTES, [MEBIBYTE] * 2048)
-        return built
-
-
-def test_samples_that_a_layout_cannot_build_are_rejected(
-    make_coco: MakeCoco, tmp_path: Path, test_pipeline: MakePipeline
-) -> None:
-    (tmp_path / "out").mkdir()
-    budget = RejectBudget(count=2)
-    config = config_of(make_coco(4), tmp_path / "out", layout=BrokenLayout(), budget=budget)
-    with test_pipeline() as pipeline:
-        coco.build(pipeline, config)
-    check_committed(tmp_path / "out")
-    assert [line["code"] for line in rejected_of(tmp_path / "out")] == [
-        "E-EX-FAILED",
-        "E-EX-TOO-LARGE",
-    ]
-    details = [line["detail"] for line in rejected_of(tmp_path / "out")]
-    assert details[0] == "KeyError: 'no such thing'"
-    assert re.fullmatch(r"21\d{8} bytes, the limit is 2147483647", details[1])
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"output": ""}, r"^output must not be empty, got ''"),
-        (
-            {"images": {"Train": "i"}, "annotations": {"Train": ["a"]}},
-            r"^a split must be lower-case",
-        ),
-    ],
-)
-def test_config_refuses(change: dict[str, Any], message: str) -> None:
-    fields = {"images": {"train": "i"}, "annotations": {"train": ["a"]}, "output": "o", **change}
-    with pytest.raises(ValueError, match=message):
-        coco.CocoConfig(**fields)
+def test_a_configuration_needs_an_output() -> None:
+    with pytest.raises(ValueError, match=r"^output must not be empty, got ''"):
+        coco.CocoConfig({"train": "i"}, {"train": ["a"]}, output="")

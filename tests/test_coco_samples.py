@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from schemas.faults import Rejected
 from schemas.fields import ObjectFields, PictureFields, Segmentation, SegmentFields
-from schemas.manifest import SourceFile
+from schemas.manifest import Label, SourceFile
 from schemas.samples import Blob, Sample
 from tests.coco_texts import annotation, coco, image, read_counted
 from tests.drawn_examples import draw
@@ -45,10 +45,12 @@ def keys(samples: Sequence[Sample]) -> list[str]:
 def test_a_sample_of_all_kinds() -> None:
     entry = image(license=4, neg_category_ids=[3], not_exhaustive_category_ids=[])
     instances = coco([entry, image(2, "b.jpg")], [annotation()])
+    person = {"id": 3, "name": "cat", "keypoints": ["nose"]}
+    keypoints = coco([image()], [annotation(keypoints=[1, 2, 2])], [person])
     captions = coco([image()], [{**CAPTION, "id": 8, "caption": "Z"}, CAPTION])
     panoptic = coco([image()], [PANOPTIC])
     first: Any = None
-    for order in itertools.permutations((instances, captions, panoptic)):
+    for order in itertools.permutations((instances, keypoints, captions, panoptic)):
         samples, _, file = read(*order, panoptic=True)
         first = first or (samples, file)
         assert (samples, file) == first
@@ -60,7 +62,7 @@ def test_a_sample_of_all_kinds() -> None:
     assert _FIELDS(sample.fields) == PictureFields(
         width_px=64,
         height_px=48,
-        objects=[PLAIN],
+        objects=[msgspec.structs.replace(PLAIN, keypoints_px=[1, 2, 2])],
         captions=["A cat.", "Z"],
         segments=[SegmentFields(9, 3, (1.0, 2.0, 3.0, 4.0), 6.0, 0)],
         image_id=1,
@@ -68,9 +70,11 @@ def test_a_sample_of_all_kinds() -> None:
         negative_category_ids=[3],
     )
     assert _FIELDS(other.fields).segments is None
-    assert file.found == ["boxes", "captions", "license", "lvis", "panoptic"]
+    assert file.found == ["boxes", "captions", "keypoints", "license", "lvis", "panoptic"]
+    assert file.labels == [Label(3, "cat", keypoints=("nose",))]
     assert file.sources == [
         SourceFile("instances", 2, 1, 1),
+        SourceFile("keypoints", 1, 1, 1, joined_annotations=1, images_not_listed=1),
         SourceFile("captions", 1, 2, 0, images_not_listed=1),
         SourceFile("panoptic", 1, 1, 1, images_not_listed=1),
     ]

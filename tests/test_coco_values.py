@@ -171,8 +171,6 @@ def test_an_annotation_without_a_bbox_is_set_aside() -> None:
 
 
 FIELDS = {
-    "no area": ({}, 12.0, 0),  # width times height
-    "area null": ({"area": None}, 12.0, 0),
     "area 0 is data": ({"area": 0}, 0.0, 0),
     "crowd": ({"area": 7, "iscrowd": 1}, 7.0, 1),
     "crowd, boolean": ({"area": 7, "iscrowd": True}, 7.0, 1),

@@ -353,19 +353,13 @@ class _ImageReader:
 
     def _filtered(self, annotated: AnnotatedImage) -> tuple[AnnotatedImage, Counter[str]]:
         """Return an image with the objects that filters leave, and what these left out."""
-        kept: list[int] = []
-        skipped = Counter[str]()
-        for place, (_, found) in enumerate(annotated.objects):
-            if reason := self._reason_to_skip(found):
-                skipped[reason] += 1
-            else:
-                kept.append(place)
-        outlines = annotated.segmentations
+        reasons = [self._reason_to_skip(found) for _, found in annotated.objects]
+        kept = [not reason for reason in reasons]
         left = annotated._replace(
-            objects=[annotated.objects[place] for place in kept],
-            segmentations=[outlines[place] for place in kept] if outlines else [],
+            objects=[*itertools.compress(annotated.objects, kept)],
+            segmentations=[*itertools.compress(annotated.segmentations, kept)],
         )
-        return left, skipped
+        return left, Counter(filter(None, reasons))
 
     def _reason_to_skip(self, found: ObjectFields) -> str:
         """Return the filter that leaves an object out, or nothing."""
