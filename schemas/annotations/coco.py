@@ -153,20 +153,19 @@ class CocoFiles:
         """
         first: Counter[str] = Counter()
         for kinds in _KINDS_OF_IDS:
-            seen: set[int | str] = set()
+            image_of: dict[int | str, int | str] = {}
             for file in self._files:
-                for annotation_id, image_id in file.ids_and_images() if file.kind in kinds else ():
-                    if annotation_id not in seen:
-                        seen.add(annotation_id)
-                        first[split_of(image_id)] += 1
+                for annotation in file.annotations if file.kind in kinds else ():
+                    image_of.setdefault(annotation.id, annotation.image_id)
+            first.update(map(split_of, image_of.values()))
         return first
 
     def places(self) -> dict[int | str, int]:
         """Return the place of each annotation id, counted through all files from 0."""
         places: dict[int | str, int] = {}
         for file in self._files:
-            for annotation_id, _ in file.ids_and_images():
-                places.setdefault(annotation_id, len(places))
+            for annotation in file.annotations:
+                places.setdefault(annotation.id, len(places))
         return places
 
     def has(self, *kinds: Kind) -> bool:

@@ -8,7 +8,7 @@ asked for, such as boxes and segmentations, stays a slice of the file until its 
 import enum
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -195,10 +195,6 @@ class CocoFile:
         self._check_images()
         unite_labels([Label(category.id, category.name) for category in self.categories], where)
 
-    def ids_and_images(self) -> Iterator[tuple[int | str, int | str]]:
-        """Yield the id of every annotation and that of its image, in the file's order."""
-        return ((annotation.id, annotation.image_id) for annotation in self.annotations)
-
     def by_image(self, image_ids: Iterable[int | str]) -> dict[int | str, list[Any]]:
         """Return the annotations of every image, in the file's order, without orphans."""
         grouped: dict[int | str, list[Any]] = {image_id: [] for image_id in image_ids}
@@ -208,13 +204,12 @@ class CocoFile:
                 of_image.append(annotation)
         return grouped
 
-    def orphans(self, image_ids: Iterable[int | str]) -> list[Orphan]:
+    def orphans(self, image_ids: Container[int | str]) -> list[Orphan]:
         """Return the annotations whose image is none of these."""
-        known = set(image_ids)
         return [
-            Orphan(self.where, f"$.annotations[{place}]", annotation_id, image_id)
-            for place, (annotation_id, image_id) in enumerate(self.ids_and_images())
-            if image_id not in known
+            Orphan(self.where, f"$.annotations[{place}]", annotation.id, annotation.image_id)
+            for place, annotation in enumerate(self.annotations)
+            if annotation.image_id not in image_ids
         ]
 
     def path_of(self, annotation: CocoAnnotation) -> str:

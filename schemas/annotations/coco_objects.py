@@ -100,7 +100,7 @@ class ObjectOpener:
                 found.bad.append(BadAnnotation(instance.id, *fields))
                 continue
             if segmentations:
-                parsed = _parse_segmentation(instance, image)
+                parsed = parse_segmentation(instance.segmentation, image.width_px, image.height_px)
                 if not isinstance(parsed, ParsedSegmentation):
                     found.bad.append(BadAnnotation(instance.id, *parsed))
                     continue
@@ -124,7 +124,8 @@ class ObjectOpener:
             return bbox_fault(instance.bbox)
         area = _not_negative(instance.area, self.repairs)
         if area is None:
-            area = area_px2(_parse_segmentation(instance, image), bbox)
+            raw = instance.segmentation
+            area = area_px2(parse_segmentation(raw, image.width_px, image.height_px), bbox)
         crowd = _crowd_of(instance.iscrowd, self.repairs)
         if keypoints is NOTHING:
             return ObjectFields(category_id, bbox, area, crowd)
@@ -348,12 +349,6 @@ def _crowd_of(iscrowd: int, repairs: Counter[str]) -> int:
     if iscrowd not in (0, 1):
         repairs["crowd_replaced"] += 1
     return int(bool(iscrowd))
-
-
-def _parse_segmentation(
-    instance: CocoInstance, image: CocoImage
-) -> ParsedSegmentation | tuple[str, str]:
-    return parse_segmentation(instance.segmentation, image.width_px, image.height_px)
 
 
 def _parse_polygons(polygons: list[list[float]]) -> ParsedSegmentation:

@@ -6,7 +6,6 @@ the byte offset and what stands there.
 
 import codecs
 import re
-from typing import Any
 
 import msgspec
 
@@ -29,7 +28,7 @@ _REMEDY = "give a COCO annotation file"
 class _EveryKey:
     """A JSON key that equals no other, so that a dict keeps a key that stands twice."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, _: type, text: str) -> None:
         self.text = text
 
 
@@ -74,7 +73,7 @@ def parse_sections(data: bytes, where: str) -> Sections:
     if (offset := _first_not_utf8(data)) is not None:
         what = f"no UTF-8 at byte offset {offset}, where {_standing_at(data, offset)!r} stands"
         raise _fault(where, what, "give an unpacked file, saved as UTF-8")
-    decoder = msgspec.json.Decoder(dict[_EveryKey, msgspec.Raw], dec_hook=_key_hook)
+    decoder = msgspec.json.Decoder(dict[_EveryKey, msgspec.Raw], dec_hook=_EveryKey)
     try:
         pairs = decoder.decode(data)
     except msgspec.ValidationError as error:
@@ -131,10 +130,6 @@ def nests_deeper(data: bytes, levels: int) -> bool:
             break
         left = left.replace(b"[]", b"")
     return bool(left)
-
-
-def _key_hook(_: type, text: Any) -> _EveryKey:
-    return _EveryKey(text)
 
 
 def _first_not_utf8(data: bytes) -> int | None:
