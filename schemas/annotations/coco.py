@@ -26,7 +26,6 @@ from schemas.annotations.coco_file import (
     refuse_twins,
 )
 from schemas.annotations.coco_objects import (
-    NOTHING_JOINED,
     Joined,
     ObjectOpener,
     PanopticImage,
@@ -237,7 +236,7 @@ class CocoFiles:
         self,
         image: CocoImage,
         instances: Iterable[CocoInstance],
-        joined: Joined = NOTHING_JOINED,
+        joined: Joined | None = None,
     ) -> AnnotatedImage:
         opened = self._opener.open_all(instances, image, joined, segmentations=self._outlined)
         objects, segmentations, bad = opened
@@ -296,8 +295,7 @@ def _unite_images(files: Sequence[CocoFile]) -> tuple[list[CocoImage], list[int]
         other_sizes.append(differing)
     images = list(united.values())
     where = f"{first.where} and {len(others)} more of its split"
-    refuse_twins("id", [str(image.id) for image in images], where)
-    refuse_twins("file_name", [image.file_name for image in images], where)
+    refuse_twins(images, where)
     return images, other_sizes
 
 

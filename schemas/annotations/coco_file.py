@@ -288,8 +288,7 @@ class CocoFile:
             except ValueError as error:
                 what = f"{path} (id {image.id}): file_name {given!r} {error}"
                 raise self.fault("E-ANN-PATH", what, "give names relative to --images") from None
-        refuse_twins("id", [str(image.id) for image in self.images], self.where)
-        refuse_twins("file_name", [image.file_name for image in self.images], self.where)
+        refuse_twins(self.images, self.where)
 
     def _check_size(self, image: CocoImage, path: str) -> None:
         """Refuse a size with a fraction; some tools write whole ones as floats."""
@@ -319,20 +318,22 @@ def kind_of(keys: Sequence[str]) -> Kind | None:
     return Kind.CAPTIONS if "caption" in keys else None
 
 
-def refuse_twins(kind: str, values: list[str], where: str) -> None:
-    """Refuse images when two have the same value.
+def refuse_twins(images: Sequence[CocoImage], where: str) -> None:
+    """Refuse two images of one id, a number and its text being one, or of one name.
 
     Raises:
         RuntimeError: `E-ANN-DUPLICATE`.
     """
-    if len(set(values)) == len(values):
-        return
-    first: dict[str, int] = {}
-    for place, value in enumerate(values):
-        other = first.setdefault(value, place)
-        if other != place:
-            what = f"$.images[{other}] and $.images[{place}] have the same {kind} {value!r}"
-            raise RuntimeError(fault_line("E-ANN-DUPLICATE", where, what, "remove one"))
+    for kind in ("id", "file_name"):
+        values = [str(getattr(image, kind)) for image in images]
+        if len(set(values)) == len(values):
+            continue
+        first: dict[str, int] = {}
+        for place, value in enumerate(values):
+            other = first.setdefault(value, place)
+            if other != place:
+                what = f"$.images[{other}] and $.images[{place}] have the same {kind} {value!r}"
+                raise RuntimeError(fault_line("E-ANN-DUPLICATE", where, what, "remove one"))
 
 
 def _as_text(value: str | float | None) -> str:

@@ -8,12 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from schemas.annotations.coco_file import (
-    NOTHING,
-    CocoImage,
-    CocoInstance,
-    CocoSegment,
-)
+from schemas.annotations.coco_file import NOTHING, CocoImage, CocoInstance, CocoSegment
 from schemas.fields import BadAnnotation, ObjectFields, Segmentation, SegmentFields
 from schemas.geometry.boxes import BBoxXywhPx, check_bbox
 
@@ -43,8 +38,6 @@ _DECODE = msgspec.json.Decoder(list[list[float]] | _Rle | None).decode
 
 Joined = Mapping[tuple[int | str, Any], msgspec.Raw]
 """Keypoints by annotation id and category id."""
-
-NOTHING_JOINED: Joined = {}
 
 
 class OpenedObjects(NamedTuple):
@@ -78,7 +71,7 @@ class ObjectOpener:
         self,
         instances: Iterable[CocoInstance],
         image: CocoImage,
-        joined: Joined = NOTHING_JOINED,
+        joined: Joined | None = None,
         *,
         segmentations: bool,
     ) -> OpenedObjects:
