@@ -25,12 +25,7 @@ from schemas.annotations.coco_file import (
     blob_name,
     refuse_twins,
 )
-from schemas.annotations.coco_objects import (
-    Joined,
-    ObjectOpener,
-    PanopticImage,
-    open_segments,
-)
+from schemas.annotations.coco_objects import Joined, ObjectOpener, PanopticImage, open_segments
 from schemas.fields import BadAnnotation, ObjectFields, Segmentation
 from schemas.labels import License, unite_labels
 from schemas.manifest import Label, SourceFile
@@ -233,10 +228,7 @@ class CocoFiles:
         return kept, joined
 
     def _with_objects(
-        self,
-        image: CocoImage,
-        instances: Iterable[CocoInstance],
-        joined: Joined | None = None,
+        self, image: CocoImage, instances: Iterable[CocoInstance], joined: Joined | None = None
     ) -> AnnotatedImage:
         opened = self._opener.open_all(instances, image, joined, segmentations=self._outlined)
         objects, segmentations, bad = opened
@@ -259,9 +251,7 @@ class CocoFiles:
             what += f" beside {file.path_of(entry)} of {file.where}"
             raise other.fault("E-ANN-DUPLICATE", what, "remove one")
         decoded: list[CocoSegment] = file.decode(
-            entry.segments_info,
-            list[CocoSegment],
-            lambda: f"{file.path_of(entry)}.segments_info",
+            entry.segments_info, list[CocoSegment], lambda: f"{file.path_of(entry)}.segments_info"
         )
         ids = Counter(map(_ID, decoded)).most_common(1)
         if ids and ids[0][1] > 1:
