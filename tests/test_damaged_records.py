@@ -92,25 +92,23 @@ def test_every_truncation_of_a_shard_is_reported(output: Path) -> None:
 
 def test_a_missing_shard_is_reported(output: Path) -> None:
     (output / SHARD).unlink()
-    code, line = fault_of(lambda: readers.open(str(output), "train"))
-    assert (code, line.split("; ")[0]) == (
-        "E-VER-MISSING",
-        f"E-VER-MISSING {output}/{SHARD}: no such file",
+    where = f"E-VER-MISSING {output}/{SHARD}"
+    assert fault_of(lambda: readers.open(str(output), "train"))[1].startswith(
+        f"{where}: no such file; "
     )
     (output / SHARD).mkdir()
-    assert fault_of(lambda: readers.open(str(output), "train"))[1].startswith(
-        f"E-VER-MISSING {output}/{SHARD}: a directory, not a file; "
-    )
+    line = fault_of(lambda: readers.open(str(output), "train"))[1]
+    assert line.startswith(f"{where}: a directory, not a file; ")
 
 
 def test_a_shard_that_changes_under_a_reader_is_reported(output: Path) -> None:
     records = readers.open(str(output), "train")
     assert int(records[0]["id"]) == 0
     data = (output / SHARD).read_bytes()
-    (output / SHARD).write_bytes(data)
-    assert fault_of(lambda: records[0])[0] == "E-SRC-CHANGED"
-    (output / SHARD).write_bytes(data[:-1])
-    assert fault_of(lambda: list(records))[0] == "E-SRC-CHANGED"
+    for change in (data, data[:-1], b""):
+        (output / SHARD).write_bytes(change)
+        assert fault_of(lambda: records[0])[0] == "E-SRC-CHANGED"
+        assert fault_of(lambda: list(records))[0] == "E-SRC-CHANGED"
     (output / SHARD).unlink()
     assert fault_of(lambda: records[0])[0] == "E-SRC-CHANGED"
 
@@ -222,13 +220,6 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsStand
         assert running.faults_left() == [], "a fault was asked for and never met"
 
 
-def test_transient_trouble_is_retried(bucket: GcsStandIn) -> None:
-    bucket.inject(Fault(What.STATUS, Request.READ, status=503, times=2))
-    records = readers.open("gs://b/out", "train")
-    bucket.inject(Fault(What.TRUNCATED_BODY, Request.READ))
-    assert ids(records) == list(range(10))
-
-
 def test_a_bit_that_flips_on_the_way_is_reported(bucket: GcsStandIn) -> None:
     """A store has no checksum of a part of an object. The record's own checksum finds it."""
     records = readers.open("gs://b/out", "train")
@@ -238,17 +229,6 @@ def test_a_bit_that_flips_on_the_way_is_reported(bucket: GcsStandIn) -> None:
     assert code in ("E-VER-CRC", "E-VER-FRAME")
     assert re.match(rf"{code} gs://b/out/{shard}: record \d \(key k\d\) at byte \d+: ", line)
     assert ids(records) == list(range(10))
-
-
-def test_a_shard_that_vanished_is_reported(bucket: GcsStandIn) -> None:
-    records = readers.open("gs://b/out", "train")
-    shard = records.reader.shards[1].entry.name
-    bucket.remove("b", f"out/{shard}")
-    assert fault_of(lambda: records[5])[0] == "E-SRC-CHANGED"
-    assert fault_of(lambda: list(records))[0] == "E-SRC-CHANGED"
-    assert fault_of(lambda: readers.open("gs://b/out", "train"))[1].startswith(
-        f"E-VER-MISSING gs://b/out/{shard}: no such file; "
-    )
 
 
 def test_a_shard_that_was_replaced_is_reported(bucket: GcsStandIn) -> None:

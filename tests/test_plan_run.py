@@ -58,14 +58,7 @@ def plan_only(run: Command, folder: Path, *arguments: object) -> tuple[Run, dict
 def plan_then_run(
     run: Command, folder: Path, *arguments: object, within: float = PASSED_THROUGH
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Plan and run a command that has its output in `folder/out`; return plan and manifest.
-
-    Args:
-        run: the command.
-        folder: that holds everything, and stays as it is while the run is planned.
-        arguments: of the command, without its output.
-        within: share by which shard sizes may be off.
-    """
+    """Plan and run a command to `folder/out`; shard sizes may be off by a share."""
     asked = (*arguments, "--output", folder / "out")
     ended, plan = plan_only(run, folder, *asked)
     assert ended.code == 0, ended.err
@@ -94,11 +87,6 @@ def check_plan(plan: dict[str, Any], manifest: dict[str, Any], within: float) ->
         assert sum(told["left_out"].values()) == left_out
 
 
-def flags_of(made: Sources) -> tuple[object, ...]:
-    images, annotations = made
-    return "--images", images, "--annotations", annotations
-
-
 @pytest.mark.parametrize(
     ("records", "hosts"),
     [
@@ -111,12 +99,6 @@ def flags_of(made: Sources) -> tuple[object, ...]:
 )
 def test_hosts_that_get_alike(records: list[int], hosts: list[int]) -> None:
     assert served_hosts(records) == hosts
-
-
-@pytest.fixture
-def few_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only ten records are tried, so that the size of most is estimated."""
-    monkeypatch.setattr(forecast, "MAX_TRIED", 10)
 
 
 def test_coco_in_several_splits(make_coco: MakeCoco, tmp_path: Path) -> None:
@@ -137,7 +119,12 @@ def test_coco_in_several_splits(make_coco: MakeCoco, tmp_path: Path) -> None:
     assert plan["read_bytes"] == sum(photos)
 
 
-def test_converted_images_are_tried(make_coco: MakeCoco, tmp_path: Path, few_tried: None) -> None:
+def test_converted_images_are_tried(
+    make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten are, the sizes of the others are estimated."""
+    monkeypatch.setattr(forecast, "MAX_TRIED", 10)
+
     def vary(spec: dict) -> None:
         for place, image in enumerate(spec["images"]):
             image["width"] = 64 + 2 * place
@@ -145,8 +132,8 @@ def test_converted_images_are_tried(make_coco: MakeCoco, tmp_path: Path, few_tri
             (tmp_path / "train-images" / image["file_name"]).write_bytes(data)
 
     made = make_coco(60, edit=vary)
-    arguments = (*flags_of(made), "--num_shards", 3, "--resize", "32")
-    plan, _ = plan_then_run(coco.run, tmp_path, *arguments, within=CONVERTED)
+    flags = ("--images", made[0], "--annotations", made[1], "--num_shards", 3, "--resize", "32")
+    plan, _ = plan_then_run(coco.run, tmp_path, *flags, within=CONVERTED)
     assert plan["sampled"] == {"records": 10, "rejected": {}}
 
 
@@ -299,43 +286,27 @@ def test_no_place_for_an_output(make_coco: MakeCoco, tmp_path: Path) -> None:
     assert run_coco(*command(made, out)).fault == ended.fault
 
 
-def break_annotations(images: Path, annotations: Path) -> None:
-    annotations.write_text(annotations.read_text()[:-30])
-
-
-def remove_two(images: Path, annotations: Path) -> None:
-    (images / "a001.jpg").unlink()
-    (images / "a003.jpg").write_bytes(b"")
-
-
-def remove_most(images: Path, annotations: Path) -> None:
-    for name in ("a000.jpg", "a001.jpg", "a002.jpg", "a003.jpg"):
-        (images / name).unlink()
-
-
 @pytest.mark.parametrize(
-    ("spoil", "flags", "ended"),
+    ("damaged", "flags", "ended"),
     [
-        (break_annotations, [], (3, "E-ANN-JSON")),
-        (remove_most, [], (3, "E-SET-MISSING")),
-        (None, ["--num_shards", 7], (2, "E-ARG")),
-        (None, ["--licenses", "9"], (3, "E-SET-EMPTY")),
+        ("annotations", [], (3, "E-ANN-JSON")),
+        ("photos", [], (3, "E-SET-MISSING")),
+        ("", ["--num_shards", 7], (2, "E-ARG")),
+        ("", ["--licenses", "9"], (3, "E-SET-EMPTY")),
     ],
 )
 def test_what_ends_a_run_before_its_first_shard(
-    spoil: Callable[[Path, Path], None] | None,
-    flags: list,
-    ended: tuple[int, str],
-    make_coco: MakeCoco,
-    tmp_path: Path,
+    damaged: str, flags: list, ended: tuple[int, str], make_coco: MakeCoco, tmp_path: Path
 ) -> None:
-    made, out = make_coco(6), tmp_path / "out"
-    if spoil:
-        spoil(*made)
-    run = run_coco(*command(made, out, *flags, "--plan", "json"))
+    (images, annotations), out = make_coco(6), tmp_path / "out"
+    if damaged == "annotations":
+        annotations.write_text(annotations.read_text()[:-30])
+    for photo in sorted(images.iterdir())[:4] if damaged == "photos" else ():
+        photo.unlink()
+    run = run_coco(*command((images, annotations), out, *flags, "--plan", "json"))
     assert (run.code, run.err.splitlines()[-1].split()[0]) == ended
     assert not out.exists()
-    again = run_coco(*command(made, out, *flags))  # what ends at the commit says so there
+    again = run_coco(*command((images, annotations), out, *flags))
     assert (again.code, again.err.splitlines()[-1]) == (run.code, run.err.splitlines()[-1])
 
 
@@ -343,7 +314,8 @@ def test_rejects_over_the_budget_are_told_with_the_plan(
     make_coco: MakeCoco, tmp_path: Path
 ) -> None:
     made, out = make_coco(6), tmp_path / "out"
-    remove_two(*made)
+    (made[0] / "a001.jpg").unlink()
+    (made[0] / "a003.jpg").write_bytes(b"")
     run = run_coco(*command(made, out, "--plan"))
     assert (run.code, run.err.splitlines()[-1].split()[0]) == (4, "E-BUDGET")
     assert f"plan of {out}: refused, see the last line" in run.out
