@@ -14,8 +14,6 @@ from schemas.manifest import MANIFEST_NAME
 from schemas.parse_example import parse_record
 from transforms.storage import Access, check_uri, join_uri, open_storage, split_uri
 from transforms.verify.show_record import (
-    FoundRecord,
-    Picture,
     manifest_of,
     pictures_of,
     record_lines,
@@ -85,16 +83,8 @@ def parser() -> FlagParser:
 def run(argv: Sequence[str]) -> None:
     """Show what is asked for."""
     flags = parser().parse_args(argv)
-    config = ShowConfig(
-        path=flags.path,
-        key=flags.key,
-        record=flags.record,
-        limit=flags.limit,
-        split=flags.split or "",
-        images=flags.images or "",
-        access=reading_access(flags),
-    )
-    for line in show(config):
+    what = flags.path, flags.key, flags.record, flags.limit, flags.split or "", flags.images or ""
+    for line in show(ShowConfig(*what, reading_access(flags))):
         say(line)
 
 
@@ -107,25 +97,23 @@ def show(config: ShowConfig) -> Iterator[str]:
     """
     is_one = config.key is not None or config.record is not None
     limit, first = 1 if is_one else config.limit, config.record or 0
-    records: Iterator[FoundRecord]
     if open_storage(config.path, config.access).stat(MANIFEST_NAME) is not None:
         yield from _manifest_lines(config)
-        records = itertools.chain.from_iterable(
-            itertools.islice(
-                records_of_set(config.path, config.access, split, first, config.key), limit
-            )
+        found = [
+            records_of_set(config.path, config.access, split, first, config.key)
             for split in _splits_to_search(config)
-        )
+        ]
     else:
         _require_file(config)
         _refuse_for_file(config)
         yield from _schema_lines(config)
-        records = itertools.islice(records_of_file(config.path, config.access, first), limit)
+        found = [records_of_file(config.path, config.access, first)]
     shown = 0
-    for record in records:
+    for record in (record for records in found for record in itertools.islice(records, limit)):
         yield from record_lines(record)
         if config.images:
-            yield from (_saved(picture, config.images) for picture in pictures_of(record))
+            for name, data in pictures_of(record):
+                yield _saved(config.images, name, data)
         shown += 1
     if not is_one and not shown and config.limit:
         yield f"{printable(config.path)}: no records"
@@ -189,12 +177,12 @@ def _schema_lines(config: ShowConfig) -> Iterator[str]:
         yield from (f"  {line}" for line in schema.lines())
 
 
-def _saved(picture: Picture, folder: str) -> str:
+def _saved(folder: str, name: str, data: bytes) -> str:
     storage = open_storage(folder)
-    where = printable(join_uri(folder, picture.name))
+    where = printable(join_uri(folder, name))
     if storage.stat("") is None:
         storage.probe()
-    is_new = storage.create(picture.name, picture.data)
+    is_new = storage.create(name, data)
     return f"  saved {where}" if is_new else f"  {where} is there already: left as it is"
 
 

@@ -103,21 +103,17 @@ def verify(config: VerifyConfig) -> bool:
 
 
 def say_found(found: Report, seconds: float) -> bool:
-    """Print what was found; return whether anything is wrong."""
-    for line in (*found.lines(), *found.notes, summary(found, seconds)):
+    """Print what was found, how fast, and how much is wrong; return whether anything is."""
+    for line in (*found.lines(), *found.notes):
         say(line)
-    return bool(found.counts)
-
-
-def summary(found: Report, seconds: float) -> str:
-    """Return the last line: what was looked at, how fast, and how much is wrong."""
     wrong = sum(found.counts.values())
     rate = f" ({found.bytes / seconds / 1e9:.2f} GB/s)" if found.bytes else ""
-    return (
+    say(
         f"{counted(found.files, 'file')}, {counted(found.records, 'record')},"
         f" {bytes_text(found.bytes)} read in {seconds:.1f} s{rate}:"
         f" {counted(wrong, 'finding') if wrong else 'all is well'}"
     )
+    return wrong > 0
 
 
 def verify_elsewhere(argv: Sequence[str]) -> bool:

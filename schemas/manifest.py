@@ -288,6 +288,13 @@ def plan_digest(plan: JobPlan) -> str:
     return hashlib.blake2b(to_json(plan), digest_size=16).hexdigest()
 
 
+class ManifestHead(msgspec.Struct):
+    """What a manifest of any format version says first."""
+
+    format: str
+    format_version: int
+
+
 def read_manifest(data: bytes, where: str, flag: str = "--output") -> Manifest:
     """Return the manifest of a data set.
 
@@ -300,7 +307,7 @@ def read_manifest(data: bytes, where: str, flag: str = "--output") -> Manifest:
         RuntimeError: `E-OUT-FOREIGN` when it is none of ours or of a newer format version.
     """
     try:
-        head = from_json(data, _Head)
+        head = from_json(data, ManifestHead)
         if head.format != "beam-tfrec":
             raise ValueError(f"format {head.format!r}")
         if head.format_version > FORMAT_VERSION:
@@ -413,8 +420,3 @@ def index_names_of(manifest: Manifest) -> list[tuple[str, str]]:
 def spec_of(manifest: Manifest) -> FeatureSpec:
     """Return the features of every record of a data set."""
     return FeatureSpec(manifest.layout, tuple(manifest.features))
-
-
-class _Head(msgspec.Struct):
-    format: str
-    format_version: int

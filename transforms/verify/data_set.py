@@ -3,8 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
 from schemas.documents.croissant import CROISSANT_NAME
 from schemas.documents.data_card import CARD_NAME, is_sealed
 from schemas.documents.tensorflow_files import metadata_files
@@ -19,6 +17,7 @@ from schemas.manifest import (
     REPORT_NAME,
     JobPlan,
     Manifest,
+    ManifestHead,
     contradictions,
     from_json,
     has_sums,
@@ -59,11 +58,6 @@ _ALWAYS_THERE = {PLAN_NAME, REJECTED_NAME, _LABEL_MAP, CARD_NAME, CROISSANT_NAME
 _WITH_SUMS = {*_ALWAYS_THERE, DUPLICATES_NAME, *SIDE_FILES}
 
 
-class _Head(msgspec.Struct):
-    format: str
-    format_version: int
-
-
 def verify_around(
     number: int, root: str, report: Report, config: VerifyConfig
 ) -> tuple[ShardRules | None, list[ShardTask]]:
@@ -84,7 +78,6 @@ def verify_around(
         return None, []
     try:
         rules = shard_rules(manifest, root, deep=config.deep)
-        names = _names_of(manifest)
         texts = metadata_files(manifest, spec_of(manifest), has_names=False)
     except ValueError as error:
         what = f"has values that no run of this program writes ({error})"
@@ -102,7 +95,12 @@ def verify_around(
     kept = {*_OF_THE_MANIFEST} if is_current else {_LABEL_MAP}
     _check_files(manifest, {name: texts[name] for name in kept & texts.keys()}, storage, report)
     _check_documents(manifest, storage, report)
-    _check_foreign(names, tasks, {*listed}, storage, report)
+    ours = {n for task in tasks for n in (task.entry.file, *task.index, receipt_name(task.stem))}
+    names = _names_of(manifest)
+    found = {name for name in listed if split_of(name, names) is not None}
+    for name in sorted({*found, *indexes(storage, names), *receipts(storage)} - ours):
+        what = "is named like a file of a shard, and the manifest names no such shard"
+        report.find("E-VER-FOREIGN", name, what, _MOVE)
     if not rules.reads:
         without = sum(task.file is not None and task.file.crc32c is None for task in tasks)
         note = "sizes and checksums as the store lists them were compared: --deep reads all bytes"
@@ -120,7 +118,7 @@ def find_manifest(storage: Storage, report: Report) -> Manifest | None:
     """
     data, where = storage.read(MANIFEST_NAME), join_uri(storage.root, MANIFEST_NAME)
     try:
-        head = from_json(data, _Head)
+        head = from_json(data, ManifestHead)
         if head.format != "beam-tfrec" or head.format_version > FORMAT_VERSION:
             return read_manifest(data, where, "path")  # which says why not
         return from_json(data, Manifest)
@@ -253,20 +251,3 @@ def _check_documents(manifest: Manifest, storage: Storage, report: Report) -> No
     page = storage.stat(REPORT_NAME)
     if page and page.kind == "file" and not is_sealed(storage.read(REPORT_NAME, page)):
         report.notes.append(f"{REPORT_NAME} is not as a run wrote it")
-
-
-def _check_foreign(
-    names: ShardNames,
-    tasks: Sequence[ShardTask],
-    listed: set[str],
-    storage: Storage,
-    report: Report,
-) -> None:
-    """Name files that are named like the data set's, and are not."""
-    ours = {
-        name for task in tasks for name in (task.entry.file, *task.index, receipt_name(task.stem))
-    }
-    found = {name for name in listed if split_of(name, names) is not None}
-    for name in sorted({*found, *indexes(storage, names), *receipts(storage)} - ours):
-        what = "is named like a file of a shard, and the manifest names no such shard"
-        report.find("E-VER-FOREIGN", name, what, _MOVE)

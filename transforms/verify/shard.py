@@ -205,16 +205,17 @@ def check_rows(
     if len(rows) != entry.records:
         what = f"{len(rows)} records, the manifest says {entry.records}"
         report.find("E-VER-INDEX", name, what)
-    ends = itertools.accumulate((row.size for row in rows), initial=0)
-    for number, (row, at) in enumerate(zip(rows, ends, strict=False)):
+    at = 0
+    for number, row in enumerate(rows):
         if row.offset != at:
             what = f"the record is said to begin at byte {row.offset}, the one before ends at {at}"
             report.find("E-VER-INDEX", at_record(name, number, at, row.key), what)
             break
-    at = sum(row.size for row in rows)
-    if at != entry.bytes:
-        what = f"its records end at byte {at}, the manifest says {entry.bytes} bytes"
-        report.find("E-VER-INDEX", name, what)
+        at += row.size
+    else:
+        if at != entry.bytes:
+            what = f"its records end at byte {at}, the manifest says {entry.bytes} bytes"
+            report.find("E-VER-INDEX", name, what)
     keys = [row.key for row in rows]
     if rules.orders[entry.split] is Order.INPUT:
         for key in sorted({one for one, other in itertools.pairwise(sorted(keys)) if one == other}):

@@ -49,18 +49,6 @@ class FoundRecord(NamedTuple):
     key: str | None = None
 
 
-class Picture(NamedTuple):
-    """A picture of a record, fit to be saved.
-
-    Attributes:
-        name: file name, made of the record's and the feature's.
-        data: bytes of an image file.
-    """
-
-    name: str
-    data: bytes
-
-
 def records_of_file(uri: str, access: Access, first: int = 0) -> Iterator[FoundRecord]:
     """Yield a TFRecord file's records from one on, damaged ones too."""
     opened = open_records(*find_uri(uri, access))
@@ -166,8 +154,8 @@ def record_lines(record: FoundRecord) -> Iterator[str]:
         yield from _feature_lines(found)
 
 
-def pictures_of(record: FoundRecord) -> Iterator[Picture]:
-    """Yield the pictures of a record: image files as they are, tensors of pixels as PNG."""
+def pictures_of(record: FoundRecord) -> Iterator[tuple[str, bytes]]:
+    """Yield name and bytes of a record's pictures: image files as they are, tensors as PNG."""
     found = None if record.data is None else parse_record(record.data)
     if found is None:
         return
@@ -177,9 +165,9 @@ def pictures_of(record: FoundRecord) -> Iterator[Picture]:
             named = f"{owner}-{key}" if len(parts) == 1 else f"{owner}-{key}-{place}"
             held = _read_value(value)
             if isinstance(held, ImageInfo):
-                yield Picture(f"{_file_name(named)}.{held.format}", value)
+                yield f"{_file_name(named)}.{held.format}", value
             elif isinstance(held, Tensor) and (png := tensor_png(held)):
-                yield Picture(f"{_file_name(named)}.png", png)
+                yield f"{_file_name(named)}.png", png
 
 
 def _read_value(value: bytes) -> ImageInfo | ImageFault | Tensor | None:
