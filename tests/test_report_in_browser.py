@@ -4,7 +4,6 @@
 BROWSER_PYTHON; CHROMIUM names the browser, where it is not on PATH.
 """
 
-import io
 import json
 import os
 import shutil
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from schemas.documents.data_card import seen as made_visible
 from tests.report_contents import (
@@ -181,37 +179,3 @@ def test_a_known_box_is_laid_out_where_it_belongs(
     assert [tuple(dot) for dot in places["dots"]] == [
         pytest.approx(corner, abs=0.1) for corner in corners
     ]
-
-
-def test_a_known_box_is_painted_on_the_edges_of_what_it_holds(
-    seen: dict[str, dict[str, Any]],
-) -> None:
-    """The picture is black, and white inside the box: its edges are where one becomes the other."""
-    plain, boxed = (_picture(seen["known_box"][name]) for name in ("png, boxes off", "png"))
-    assert plain.size == boxed.size
-    middle = plain.height * 5 // 16  # of the box
-    edges = [
-        _crossing(plain, middle, range(plain.width)),
-        _crossing(plain, middle, range(plain.width - 1, -1, -1)),
-    ]
-    painted = [x for x in range(boxed.width) if _is_colored(boxed.getpixel((x, middle)))]
-    first = [x for x in painted if x < plain.width // 2]
-    second = [x for x in painted if x >= plain.width // 2]
-
-    assert first and second
-    assert sum(first) / len(first) == pytest.approx(edges[0] - 0.5, abs=1)
-    assert sum(second) / len(second) == pytest.approx(edges[1] + 0.5, abs=1)
-
-
-def _picture(png_hex: str) -> Image.Image:
-    return Image.open(io.BytesIO(bytes.fromhex(png_hex))).convert("RGB")
-
-
-def _crossing(image: Image.Image, y: int, columns: range) -> int:
-    """Return the first column that is rather white than black."""
-    gray = image.convert("L")
-    return next(x for x in columns if gray.getpixel((x, y)) > 127)
-
-
-def _is_colored(pixel: Any) -> bool:
-    return max(pixel) - min(pixel) > 60

@@ -16,14 +16,14 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import Any
 
 import grain
 import tfrecord
 import torch
 from grain.experimental import TFRecordIterDataset
 from tfrecord import example_pb2
-from tfrecord.torch.dataset import MultiTFRecordDataset, TFRecordDataset
+from tfrecord.torch.dataset import MultiTFRecordDataset
 from torch.utils.data import DataLoader
 
 import readers
@@ -36,22 +36,6 @@ _BATCH = 4
 def digests(records: Sequence[dict[str, Any]]) -> list[str]:
     """Collate a batch; a function of a module, since workers that are spawned import it."""
     return [digest(record) for record in records]
-
-
-class OnlyBatches:
-    """Records that are given by the batch alone: PyTorch must ask for all of a batch at once."""
-
-    def __init__(self, records: Any) -> None:
-        self._records = records
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
-        raise NotImplementedError("one record was asked for")
-
-    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        return self._records.__getitems__(indices)
 
 
 def in_order(out: str, split: str) -> Iterator[str]:
@@ -79,13 +63,6 @@ def data_loader_shuffled(out: str, split: str) -> Iterator[str]:
     for _ in range(2):
         for batch in loader:
             yield from batch
-
-
-def data_loader_batches(out: str, split: str) -> Iterator[str]:
-    """An epoch that fails where the loader asks for a record alone."""
-    records = OnlyBatches(readers.open(out, split))
-    for batch in DataLoader(records, batch_size=_BATCH, collate_fn=digests, num_workers=1):
-        yield from batch
 
 
 def two_hosts(out: str, split: str) -> Iterator[str]:
@@ -138,20 +115,12 @@ def grain_files(out: str, split: str) -> Iterator[str]:
             yield digest({key: _values(of) for key, of in example.features.feature.items()})
 
 
-def tfrecord_package(out: str, split: str, index: bool = True) -> Iterator[str]:
+def tfrecord_package(out: str, split: str) -> Iterator[str]:
     """The `tfrecord` package, with our index files: two shares of each shard."""
     for shard in _shards(out, split):
-        shares = [(0, 2), (1, 2)] if index else [None]
-        for share in shares:
-            path = str(_index(shard)) if index else None
-            yield from map(digest, tfrecord.tfrecord_loader(str(shard), path, None, share))
-
-
-def tfrecord_workers(out: str, split: str) -> Iterator[str]:
-    """The `tfrecord` package's data set for PyTorch, whose two workers share by our index."""
-    for shard in _shards(out, split):
-        records = TFRecordDataset(str(shard), str(_index(shard)), transform=digest)
-        yield from DataLoader(records, batch_size=None, num_workers=2)
+        for share in ((0, 2), (1, 2)):
+            loader = tfrecord.tfrecord_loader(str(shard), str(_index(shard)), None, share)
+            yield from map(digest, loader)
 
 
 def tfrecord_multi(out: str, split: str) -> Iterator[str]:
@@ -181,7 +150,6 @@ WAYS: dict[str, Way] = {
         data_loader, num_workers=2, multiprocessing_context="spawn"
     ),
     "DataLoader, shuffled": data_loader_shuffled,
-    "DataLoader, only batches": data_loader_batches,
     "DataLoader, two hosts": two_hosts,
     "Grain, shuffled": grain_shuffled,
     "Grain, resumed": grain_resumed,
@@ -189,8 +157,6 @@ WAYS: dict[str, Way] = {
     "Grain, 2 workers, resumed": partial(grain_resumed, workers=2),
     "Grain, files": grain_files,
     "tfrecord, by index": tfrecord_package,
-    "tfrecord, without index": partial(tfrecord_package, index=False),
-    "tfrecord, DataLoader of 2 workers": tfrecord_workers,
     "tfrecord, several files": tfrecord_multi,
     "tfrecord2idx": tfrecord2idx,
 }
