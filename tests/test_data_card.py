@@ -239,40 +239,29 @@ def run_code(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[s
     return names
 
 
-def test_plain_tf_data_reads_every_record(
-    make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "out"
-    names = "a b%{split}#{index}.tfrec"
-    convert(make_coco(7), out, "--num_shards", 2, "--shard_names", names)
-    code = code_of(card_of(out), "tf.data, without this package")
-    dataset = run_code(code, out, monkeypatch)["dataset"]
-    found = list(dataset.as_numpy_iterator())
-    wanted = examples(out)
-    assert [record["image/source_id"] for record in found] == [
-        value(example, "image/source_id")[0] for example in wanted
-    ]
-    for record, example in zip(found, wanted, strict=True):
-        assert record.keys() == example.features.feature.keys()
-        for key, got in record.items():
-            assert np.atleast_1d(got).tolist() == value(example, key)
-
-
-def test_readers_read_every_record(
+def test_its_code_reads_every_record(
     make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PyTorch is large; where it is missing its own lines are left out, not ours."""
     out = tmp_path / "out"
-    committed(make_coco(7), out, "--num_shards", 2)
-    dataset = run_code(code_of(card_of(out), "tf.data"), out, monkeypatch)["dataset"]
-    wanted = [f"{number}".encode() for number in range(1, 8)]
-    assert sorted(record["image/source_id"] for record in dataset.as_numpy_iterator()) == wanted
-    code = code_of(card_of(out), "PyTorch, Grain and others")
+    names = "a b%{split}#{index}.tfrec"
+    convert(make_coco(7), out, "--num_shards", 2, "--shard_names", names)
+    card, wanted = card_of(out), examples(out)
+    code = code_of(card, "tf.data, without this package")
+    plain = run_code(code, out, monkeypatch)["dataset"].as_numpy_iterator()
+    for record, example in zip(plain, wanted, strict=True):
+        assert record.keys() == example.features.feature.keys()
+        for key, got in record.items():
+            assert np.atleast_1d(got).tolist() == value(example, key)
+    dataset = run_code(code_of(card, "tf.data"), out, monkeypatch)["dataset"]
+    code = code_of(card, "PyTorch, Grain and others")
     if importlib.util.find_spec("torch") is None:
         ours = [ln for ln in code.splitlines() if re.match("import readers|(root|records) =", ln)]
         code = "\n".join(ours)
     records = run_code(code, out, monkeypatch)["records"]
-    assert sorted(record["image/source_id"] for record in records) == wanted
+    ids = sorted(value(example, "image/source_id")[0] for example in wanted)
+    for read in (dataset.as_numpy_iterator(), records):
+        assert sorted(record["image/source_id"] for record in read) == ids
 
 
 def test_tfds_reads_a_part_of_a_split(

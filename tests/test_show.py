@@ -14,7 +14,7 @@ from PIL import Image
 from pipelines.show import ShowConfig, show
 from schemas.example import encode_example
 from schemas.features import Feature, FeatureSpec, Kind
-from schemas.tensors import TENSOR_TYPES, Tensor, encode_tensor, read_tensor
+from schemas.tensors import Tensor, encode_tensor, read_tensor
 from tests.conftest import jpeg_bytes
 from tests.small_data_sets import write_data_set
 from tests.small_runs import build_run, plan_run, write_set
@@ -183,14 +183,6 @@ def test_pictures_are_saved_and_nothing_is_overwritten(tmp_path: Path) -> None:
 def test_pictures_of_a_data_set_are_named_by_key(out: Path, tmp_path: Path) -> None:
     shown(out, key="3", images=str(tmp_path))
     assert os.listdir(tmp_path) == ["3-image_encoded.jpeg"]
-
-
-@pytest.mark.parametrize("dtype", [name for name in TENSOR_TYPES if name != "bfloat16"])
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 3), (300, 2)])
-def test_tensors_of_tensorflow_are_read(dtype: str, shape: tuple[int, ...]) -> None:
-    values = numpy.arange(numpy.prod(shape), dtype="int64").reshape(shape).astype(dtype)
-    data = tf.io.serialize_tensor(tf.constant(values)).numpy()
-    assert read_tensor(data) == Tensor(dtype, shape, values.tobytes())
 
 
 @given(st.binary(max_size=40))

@@ -12,8 +12,10 @@ from hypothesis.extra import numpy as arrays
 from schemas.tensors import (
     TENSOR_TYPES,
     NpyHeader,
+    Tensor,
     encode_tensor,
     parse_npy_header,
+    read_tensor,
     serialize_tensor,
 )
 from tests.array_runs import npy_bytes
@@ -46,6 +48,8 @@ def test_bytes_equal_tensorflow_s(name: str, data: st.DataObject) -> None:
     shapes = arrays.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=4)
     values = data.draw(arrays.arrays(bits(name), shapes))
     assert encode_tensor(values, name) == serialized(values, name)
+    little = values.astype(values.dtype.newbyteorder("<")).tobytes()
+    assert read_tensor(serialized(values, name)) == Tensor(name, values.shape, little)
 
 
 @pytest.mark.parametrize(
