@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from schemas.documents.data_card import BLANK_SEAL, is_sealed, sealed, seen
 from schemas.faults import FAULTS, bytes_text, find_fault, printable
-from schemas.manifest import REPORT_NAME, Manifest, SplitSummary
+from schemas.manifest import REPORT_NAME, Annotations, Manifest, SplitSummary
 from transforms.images.check_images import SAFE_PILLOW_MAJOR
 from transforms.images.findings import TRAITS
 from transforms.report import (
@@ -277,26 +277,18 @@ def _counts(split: SplitSummary) -> dict[str, Mapping[str, int]]:
     """Return the counts of a split, by the title of their table."""
     fate = split.annotations
     samples = {
-        "listed": split.listed,
-        "excluded": split.excluded,
-        "in earlier data sets": split.earlier,
-        **{f"skipped, {name}": count for name, count in sorted(split.skipped.items())},
         "rejected before planning": split.rejected_before_planning,
         "rejected in shards": split.rejected_in_shards,
         "records": split.records,
     }
     annotations = {
-        "listed": fate.listed,
-        "excluded": fate.excluded,
-        "in earlier data sets": fate.earlier,
-        **{f"skipped, {name}": count for name, count in sorted(fate.skipped.items())},
         "dropped": sum(fate.dropped.values()),
         "lost with images": fate.lost,
         "written": fate.written,
     }
     return {
-        "Samples": _steps(samples),
-        "Annotations": _steps(annotations),
+        "Samples": _steps(split, samples),
+        "Annotations": _steps(fate, annotations),
         "Samples rejected": dict(sorted(split.rejected.items())),
         "Annotations dropped": dict(sorted(fate.dropped.items())),
         "Unusual pictures": dict(sorted(split.traits.items())),
@@ -307,11 +299,17 @@ def _counts(split: SplitSummary) -> dict[str, Mapping[str, int]]:
     }
 
 
-def _steps(counts: Mapping[str, int]) -> Mapping[str, int]:
-    """Return the first step, the last, and those that have a count; none if nothing was listed."""
+def _steps(found: SplitSummary | Annotations, last: Mapping[str, int]) -> Mapping[str, int]:
+    """Return what was listed, where it went and what is left; nothing if none was listed."""
+    gone = {
+        "excluded": found.excluded,
+        "in earlier data sets": found.earlier,
+        **{f"skipped, {name}": count for name, count in sorted(found.skipped.items())},
+    }
+    steps = {"listed": found.listed, **gone, **last}
     ends = ("listed", "records", "written")
-    steps = {name: count for name, count in counts.items() if count or name in ends}
-    return steps if counts["listed"] else {}
+    kept = {name: count for name, count in steps.items() if count or name in ends}
+    return kept if found.listed else {}
 
 
 def _classes(splits: Sequence[SplitReport], names: Mapping[int, str]) -> list[ClassRow]:

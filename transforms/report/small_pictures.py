@@ -6,12 +6,12 @@ or any other byte of the original. Pixels are shown as they are stored, not turn
 that is where boxes are.
 """
 
+import contextlib
 import io
 import math
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from schemas.fields import ImageInfo
 from schemas.tensors import Tensor, is_picture, read_tensor, tensor_values
 from transforms.images.check_images import check_image, decoding
 from transforms.images.decode_images import decode_image, over_white, upper_bits
@@ -64,10 +64,10 @@ def small_picture(value: bytes) -> Small:
     if isinstance(info, ImageFault):
         raise BadImage(info.code, info.detail)
     least_px = small_size(info.size_px)
-    if info.width_px * info.height_px > _LARGE_PIXELS:
-        with _large:
-            return Small(_decoded(value, info, least_px), info.size_px)
-    return Small(_decoded(value, info, least_px), info.size_px)
+    is_large = info.width_px * info.height_px > _LARGE_PIXELS
+    with _large if is_large else contextlib.nullcontext(), decoding():
+        image = upper_bits(decode_image(value, info, least_px).image)
+        return Small(_scaled(over_white(image), least_px), info.size_px)
 
 
 def small_tensor(tensor: Tensor) -> Small:
@@ -113,14 +113,6 @@ def encode_jpeg(image: "Image.Image", most_bytes: int) -> tuple[bytes, tuple[int
             if out.tell() <= most_bytes or max(image.size) == 1:
                 return out.getvalue(), image.size
         image = image.resize((max(1, image.width // 2), max(1, image.height // 2)))
-
-
-def _decoded(data: bytes, info: ImageInfo, least_px: tuple[int, int]) -> "Image.Image":
-    with decoding():
-        image = decode_image(data, info, least_px).image
-        if image.mode == "I;16":
-            image = upper_bits(image)
-        return _scaled(over_white(image), least_px)
 
 
 def _scaled(image: "Image.Image", size_px: tuple[int, int]) -> "Image.Image":
