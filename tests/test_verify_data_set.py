@@ -141,19 +141,36 @@ def test_a_data_set_of_format_2_is_read(out: Path, capsys: pytest.CaptureFixture
     assert len(find_earlier_sets(since, "/nowhere/out", "detection").sets) == 1
 
 
-def drop_sums(manifest: dict) -> None:
-    del manifest["files"]["rejected.jsonl"], manifest["shards"][0]["receipt"]
-    manifest["files"]["../notes.txt"] = {"bytes": 1, "crc32c": "00000000"}
-
-
 def relabel(rows: list[IndexRow]) -> list[IndexRow]:
     return [msgspec.structs.replace(rows[0], labels=[1, 1, 1], image_width=7), *rows[1:]]
 
 
-def put_folders(out: Path, *names: str) -> None:
-    for name in names:
+def remove(out: Path) -> None:
+    (out / "notes.txt").touch()  # a user's own file is no fault
+    for name in (shards(out)[0].name, *TOOLS, INDEX, RECEIPT, "croissant.json"):
+        (out / name).unlink()
+
+
+def put_folders(out: Path) -> None:
+    for name in (shards(out)[0].name, *SMALL):
         (out / name).unlink()
         (out / name).mkdir()
+
+
+def alter(out: Path) -> None:
+    edit(out / RECEIPT, lambda info: info.update(planned=7))
+    edit(out / "_plan.json", lambda plan: plan.update(samples="0" * 64))
+    rejects = (out / "rejected.jsonl").read_bytes().splitlines(keepends=True)
+    (out / "rejected.jsonl").write_bytes(rejects[1])
+    shutil.copy(out / "index/train-00001-of-00002-3.idx", out / TEXT_INDEX)
+    (out / "train-00000-of-00004-9.tfrec").touch()
+
+
+def contradict(manifest: dict) -> None:
+    manifest["duplicates"] = [PAIR]
+    manifest["splits"]["train"]["records"] = 6
+    del manifest["files"]["rejected.jsonl"], manifest["shards"][0]["receipt"]
+    manifest["files"]["../notes.txt"] = {"bytes": 1, "crc32c": "00000000"}
 
 
 INDEX = "index/train-00000-of-00002-2.parquet"
@@ -161,20 +178,38 @@ TEXT_INDEX = "index/train-00000-of-00002-2.idx"
 RECEIPT = "_receipts/train-00000-of-00002.json"
 TOOLS = ("dataset_info.json", "schema.pbtxt", "features.json")
 SMALL = ("_plan.json", "rejected.jsonl", INDEX)
-MANIFEST, NO_RUN = (
-    "E-VER-MANIFEST manifest.json:",
-    "has values that no run of this program writes (",
-)
+MANIFEST = "E-VER-MANIFEST manifest.json:"
+NO_RUN = "has values that no run of this program writes ("
 NOT_SAID = "is not what the manifest says"
 STRAY = "is named like a file of a shard, and the manifest names no such shard; move it away: "
 FAULTS: Mapping[str, tuple[Callable[[Path], object], list[str]]] = {
-    "a shard is gone": (
-        lambda out: shards(out)[0].unlink(),
-        [f"E-VER-MISSING OUT/{{0}}: is not there; {RESTORE}"],
+    "files are gone": (
+        remove,
+        [
+            f"E-VER-MISSING OUT/{{0}}: is not there; {RESTORE}",
+            *(
+                f"E-VER-MISSING {name}: is not there; {RESTORE}"
+                for name in (*TOOLS, INDEX, RECEIPT)
+            ),
+            "croissant.json is gone",
+        ],
     ),
-    "a folder in its place": (
-        lambda out: put_folders(out, shards(out)[0].name),
-        [f"E-VER-MISSING OUT/{{0}}: is a directory; {RESTORE}"],
+    "folders in their places": (
+        put_folders,
+        [
+            f"E-VER-MISSING OUT/{{0}}: is a directory; {RESTORE}",
+            *(f"E-VER-MISSING {name}: is a directory; " for name in SMALL),
+        ],
+    ),
+    "small files are another run's": (
+        alter,
+        [
+            f"E-VER-MANIFEST {RECEIPT}: planned is 7, the manifest says 3; {RESTORE}",
+            f"E-VER-MANIFEST _plan.json: {NOT_SAID}; {COPY}",
+            f"E-VER-MANIFEST rejected.jsonl: {NOT_SAID}; {RESTORE}",
+            f"E-VER-INDEX {TEXT_INDEX}: is not the text form of {INDEX}; {RESTORE}",
+            f"E-VER-FOREIGN train-00000-of-00004-9.tfrec: {STRAY}",
+        ],
     ),
     "a shard is cut off": (
         lambda out: os.truncate(shards(out)[0], shards(out)[0].stat().st_size - 1),
@@ -184,26 +219,6 @@ FAULTS: Mapping[str, tuple[Callable[[Path], object], list[str]]] = {
             " is cut off: {size+3} bytes are left for it and its checksum; the last {size+15} bytes"
             f" of the file were not read; {RESTORE}",
         ],
-    ),
-    "a stray shard of an older run": (
-        lambda out: (out / "train-00000-of-00004-9.tfrec").touch(),
-        [f"E-VER-FOREIGN train-00000-of-00004-9.tfrec: {STRAY}"],
-    ),
-    "small files are gone": (
-        lambda out: [(out / name).unlink() for name in (*TOOLS, INDEX, RECEIPT)],
-        [f"E-VER-MISSING {name}: is not there; {RESTORE}" for name in (*TOOLS, INDEX, RECEIPT)],
-    ),
-    "folders in place of small files": (
-        lambda out: put_folders(out, *SMALL),
-        [f"E-VER-MISSING {name}: is a directory; " for name in SMALL],
-    ),
-    "a document is gone, and a user's own file is there": (
-        lambda out: ((out / "notes.txt").touch(), (out / "croissant.json").unlink()),
-        ["croissant.json is gone"],
-    ),
-    "an index in text is another's": (
-        lambda out: shutil.copy(out / "index/train-00001-of-00002-3.idx", out / TEXT_INDEX),
-        [f"E-VER-INDEX {TEXT_INDEX}: is not the text form of {INDEX}; {RESTORE}"],
     ),
     "rows in another order": (
         lambda out: edit_rows(out, lambda rows: rows[::-1]),
@@ -222,37 +237,15 @@ FAULTS: Mapping[str, tuple[Callable[[Path], object], list[str]]] = {
             " [{width}], the index says 7; ",
         ],
     ),
-    "a receipt says otherwise": (
-        lambda out: edit(out / RECEIPT, lambda info: info.update(planned=7)),
-        [f"E-VER-MANIFEST {RECEIPT}: planned is 7, the manifest says 3; {RESTORE}"],
-    ),
-    "another plan": (
-        lambda out: edit(out / "_plan.json", lambda plan: plan.update(samples="0" * 64)),
-        [f"E-VER-MANIFEST _plan.json: {NOT_SAID}; restore it from a copy"],
-    ),
-    "a reject is lost": (
-        lambda out: (out / "rejected.jsonl").write_bytes(
-            (out / "rejected.jsonl").read_bytes().splitlines(keepends=True)[1]
-        ),
-        [f"E-VER-MANIFEST rejected.jsonl: {NOT_SAID}; {RESTORE}"],
-    ),
-    "duplicates are gone": (
-        edit_manifest(lambda m: m.update(duplicates=[PAIR])),
-        [f"E-VER-MISSING duplicates.jsonl: is not there; {RESTORE}"],
-    ),
-    "checksums are missing": (
-        edit_manifest(drop_sums),
-        [
-            f"{MANIFEST} has no sum of rejected.jsonl; {COPY}",
-            f"{MANIFEST} has a sum of ../notes.txt, which no run writes; {COPY}",
-            f"E-VER-CRC {RECEIPT}: its size or CRC-32C is not the manifest's; {RESTORE}",
-        ],
-    ),
-    "sums do not hold": (
-        edit_manifest(lambda m: m["splits"]["train"].update(records=6)),
+    "a manifest that contradicts itself": (
+        edit_manifest(contradict),
         [
             f"{MANIFEST} records of split train are 5 by its entries, 6 by its sums; {COPY}",
             f"{MANIFEST} rejects of shards of split train are 0 by its entries, 1 by its sums; ",
+            f"{MANIFEST} has no sum of rejected.jsonl; {COPY}",
+            f"{MANIFEST} has a sum of ../notes.txt, which no run writes; {COPY}",
+            f"E-VER-CRC {RECEIPT}: its size or CRC-32C is not the manifest's; {RESTORE}",
+            f"E-VER-MISSING duplicates.jsonl: is not there; {RESTORE}",
         ],
     ),
     "no order at all": (

@@ -59,7 +59,7 @@ PLANTED: Mapping[str, Callable[[Path], object]] = {
     "another seed": lambda out: edit(
         out / "manifest.json", lambda m: m["plan"]["options"].update(seed="7")
     ),
-    "a shard is gone": FAULTS["a shard is gone"][0],
+    "files are gone": FAULTS["files are gone"][0],
 }
 
 
