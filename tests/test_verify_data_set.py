@@ -286,37 +286,6 @@ def test_a_planted_fault_is_named(
         assert line.startswith(wanted), (line, wanted)
 
 
-def test_records_that_were_taken_out_or_put_in(
-    out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = sorted(out.glob("val-*.tfrec"))[-1]
-    first, second = index_from_parquet((out / "index/val-00001-of-00002-2.parquet").read_bytes())
-    data = path.read_bytes()
-    assert first.size != second.size
-    end, one = len(data), f"{path.name} record 0 (key {first.key!r}) at byte 0"
-    at_second = f"{path.name} record 1 (key {second.key!r}) at byte {second.offset}"
-    none_begins = "no record begins where the index says"
-    table = {
-        data[first.size :]: [
-            f"E-VER-INDEX {one}: the index says {first.size} bytes, its frame has {second.size}",
-            f"E-VER-FRAME {at_second}: {none_begins}",
-        ],
-        data[: second.offset]: [
-            f"E-VER-FRAME {at_second}: {none_begins}",
-        ],
-        data + data[second.offset :]: [
-            f"E-VER-INDEX {path.name} record 2 at byte {end}: the index has no such record, its"
-            f" frame has {second.size}",
-            f"E-VER-FRAME {path.name}: 3 records, the manifest says 2",
-        ],
-    }
-    for changed, wanted in table.items():
-        path.write_bytes(changed)
-        size, *found = lines(out, capsys)
-        assert size.startswith(f"E-VER-SIZE OUT/{path.name}: has {len(changed)} bytes")
-        assert [line.partition(";")[0] for line in found] == wanted
-
-
 def test_a_data_set_without_its_manifest(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its shards alone may all be well."""
     (out / "manifest.json").unlink()

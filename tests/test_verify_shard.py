@@ -72,14 +72,34 @@ def test_every_cut_is_found_and_named(shard: Shard) -> None:
         assert report.records == number
 
 
-def test_bytes_after_the_last_record_are_found(shard: Shard) -> None:
-    report = shard.verify(shard.data + b"\0" * 20)
-    file = shard.manifest.shards[0].file
-    assert report.lines() == [
-        f"E-VER-FRAME {file} record 3 at byte {len(shard.data)}: the length 0 has the checksum"
-        " 00000000, not 07980329; the last 20 bytes of the file were not read; restore it from a"
-        " copy, or delete it and manifest.json and run the command again"
+def test_records_that_were_taken_out_or_put_in(shard: Shard) -> None:
+    first, second, third = shard.rows
+    assert first.size != second.size
+    file, data, end = shard.manifest.shards[0].file, shard.data, len(shard.data)
+    places = [
+        f"{file} record {n} (key {row.key!r}) at byte {row.offset}"
+        for n, row in enumerate(shard.rows)
     ]
+    none_begins = "no record begins where the index says"
+    table = {
+        data[second.offset :]: [
+            f"E-VER-INDEX {places[0]}: the index says {first.size} bytes, its frame has"
+            f" {second.size}",
+            f"E-VER-FRAME {places[1]}: {none_begins}",
+        ],
+        data[: third.offset]: [f"E-VER-FRAME {places[2]}: {none_begins}"],
+        data + data[third.offset :]: [
+            f"E-VER-INDEX {file} record 3 at byte {end}: the index has no such record, its frame"
+            f" has {third.size}",
+            f"E-VER-FRAME {file}: 4 records, the manifest says 3",
+        ],
+        data + bytes(20): [
+            f"E-VER-FRAME {file} record 3 at byte {end}: the length 0 has the checksum 00000000,"
+            " not 07980329"
+        ],
+    }
+    for changed, wanted in table.items():
+        assert [line.partition(";")[0] for line in shard.verify(changed).lines()] == wanted
 
 
 def test_a_record_that_was_written_anew_is_found_by_the_file_s_hashes(shard: Shard) -> None:
