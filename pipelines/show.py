@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pipelines.cli import FlagParser, add_reading_flags, main, not_empty, reading_access, say
-from schemas.example_rules import InferredSchema
+from schemas.example_rules import InferredSchema, aligned
 from schemas.faults import counted, fault_line, printable
 from schemas.manifest import MANIFEST_NAME
 from schemas.parse_example import parse_record
@@ -157,11 +157,8 @@ def _manifest_lines(config: ShowConfig) -> Iterator[str]:
         for split, summary in manifest.splits.items()
     )
     yield f"{printable(config.path)}: layout {printable(manifest.layout)}; {splits}"
-    width = max((len(feature.key) for feature in manifest.features), default=0)
-    for feature in manifest.features:
-        kind = feature.kind.value.ljust(5)
-        line = f"  {feature.key.ljust(width)}  {kind}  {feature.num_values}  {feature.doc}"
-        yield printable(line)
+    rows = [(f.key, f.kind.value, f.num_values, f.doc) for f in manifest.features]
+    yield from (f"  {printable(line)}" for line in aligned(rows))
 
 
 def _schema_lines(config: ShowConfig) -> Iterator[str]:

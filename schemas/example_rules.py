@@ -283,11 +283,20 @@ class InferredSchema(msgspec.Struct):
             (printable(key), *_row(facts, self.records))
             for key, facts in sorted(self.features.items())
         ]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)] if rows else []
-        for row in rows:
-            yield "  ".join(map(str.ljust, row, widths)).rstrip()
+        yield from aligned(rows)
         if self.is_cut:
             yield f"more than {MAX_KEYS} features: the others are not listed"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield rows as lines, with their cells in columns.
+
+    >>> list(aligned([("image", "bytes", "a photo"), ("id", "int64", "")]))
+    ['image  bytes  a photo', 'id     int64']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(map(str.ljust, row, widths)).rstrip()
 
 
 def conflicts(schema: InferredSchema) -> Iterator[tuple[Place, str]]:

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from schemas.example_rules import aligned
 from schemas.faults import at_record, counted, fault_line, printable
 from schemas.features import Kind
 from schemas.fields import ImageInfo
@@ -194,9 +195,7 @@ def _feature_lines(found: Sequences) -> Iterator[str]:
         shown = " | ".join(map(_show, steps[:_MAX_STEPS]))
         more = " | ..." if len(steps) > _MAX_STEPS else ""
         rows.append((printable(key), kind, f"{len(steps)} steps: {shown}{more}"))
-    width = max((len(key) for key, _, _ in rows), default=0)
-    for key, kind, shown in rows:
-        yield f"  {key.ljust(width)}  {kind.ljust(5)}  {shown}"
+    yield from (f"  {line}" for line in aligned(rows))
 
 
 def _show(values: Values) -> str:
