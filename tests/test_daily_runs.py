@@ -3,20 +3,16 @@
 import datetime
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.coco_command import (
-    Run,
-    rejected_of,
-    run_coco,
-    snapshot,
-)
+from tests.coco_command import Run, committed, rejected_of, run_coco, snapshot
 from tests.conftest import coco_dict, jpeg_bytes
 from tests.gcs_stand_in import GcsStandIn, Kind
+from tests.gcs_stand_in.sources import SOURCES, put_sources
 from tests.invariants import check_growth, files_of, keyed_records
 from transforms import publish_plan
 
@@ -37,12 +33,14 @@ def spec_of(images: int) -> dict[str, Any]:
 
 
 class Source:
-    """A folder of images and its annotation file, which grow."""
+    """A folder of images and its annotation file, which grow; and the data sets of days."""
 
     def __init__(self, folder: Path) -> None:
         self.images, self.annotations = folder / "photos", folder / "instances.json"
         self.images.mkdir(parents=True)
-        self.out = folder / "coco-{date}"
+        out = str(folder / "coco-{date}")
+        self.arguments = ["--images", str(self.images), "--annotations", str(self.annotations)]
+        self.arguments += ["--output", out, "--since", out]
 
     def grow(self, images: int) -> None:
         self.write(spec_of(images))
@@ -55,16 +53,8 @@ class Source:
                 path.write_bytes(jpeg_bytes(color=image["id"]))
         self.annotations.write_text(json.dumps(spec))
 
-    def arguments(self, *flags: object) -> list[str]:
-        """Return the arguments that are the same every day."""
-        return [
-            *("--images", str(self.images), "--annotations", str(self.annotations)),
-            *("--output", str(self.out), "--since", str(self.out)),
-            *map(str, flags),
-        ]
-
     def run(self, day: str, *flags: object) -> Run:
-        return run_coco(*self.arguments("--date", day, *flags))
+        return run_coco(*self.arguments, "--date", day, *flags)
 
     def made(self, day: str, *flags: object) -> Path:
         """Run, which must succeed, and return the data set."""
@@ -73,7 +63,7 @@ class Source:
         return self.of(day)
 
     def of(self, day: str) -> Path:
-        return Path(str(self.out).replace("{date}", day))
+        return self.images.parent / f"coco-{day}"
 
 
 @pytest.fixture
@@ -113,9 +103,8 @@ def test_three_days_are_one_conversion_in_three_parts(source: Source, tmp_path: 
     last = json.loads(days[2]["manifest.json"])
     assert last["splits"]["train"]["listed"] == 58
     assert last["splits"]["train"]["earlier"] == 43
-    assert [label["name"] for label in last["plan"]["labels"]] == [
-        *("person", "crowd of people", "kite"),
-    ]
+    names = [label["name"] for label in last["plan"]["labels"]]
+    assert names == ["person", "crowd of people", "kite"]
     assert days[2]["label_map.pbtxt"] == files_of(everything)["label_map.pbtxt"]
     assert rejected_of(source.of(DAYS[2])) == []
 
@@ -163,7 +152,7 @@ def test_a_day_that_failed_is_accepted_after_midnight(source: Source, tmp_path: 
     """The command that the message gives is of the day on which the run began."""
     source.grow(SIZES[0])
     (source.images / "a003.jpg").write_bytes(b"<html>")
-    run = run_coco(*source.arguments())
+    run = run_coco(*source.arguments)
     assert run.code == 4
     (begun,) = tmp_path.glob("coco-*")
     day = begun.name.removeprefix("coco-")
@@ -188,20 +177,13 @@ def test_a_day_that_failed_is_accepted_after_midnight(source: Source, tmp_path: 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsStandIn]:
     with GcsStandIn() as running:
-        running.make_bucket("out")
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.url)
         yield running
 
 
-def put_source(bucket: GcsStandIn, source: Source, names: Sequence[str]) -> None:
-    for name in names:
-        bucket.put("in", f"photos/{name}", (source.images / name).read_bytes())
-    bucket.put("in", "instances.json", source.annotations.read_bytes())
-
-
 def convert(day: str) -> Run:
     return run_coco(
-        *("--images", "gs://in/photos", "--annotations", "gs://in/instances.json"),
+        *SOURCES,
         *("--output", "gs://out/sets/coco-{date}", "--since", "gs://out/sets/coco-{date}"),
         *("--date", day, "--num_shards", 4),
     )
@@ -218,7 +200,7 @@ def test_days_in_a_bucket(bucket: GcsStandIn, source: Source) -> None:
     bucket.allow("storage.objects.get", "storage.objects.list", "storage.objects.create")
     for day, images in zip(DAYS, SIZES, strict=True):
         source.grow(images)
-        put_source(bucket, source, sorted(path.name for path in source.images.iterdir()))
+        put_sources(bucket, (source.images, source.annotations))
         if day == DAYS[2]:  # converted, and gone
             bucket.remove("in", "photos/a000.jpg")
         bucket.forget_requests()
@@ -229,11 +211,7 @@ def test_days_in_a_bucket(bucket: GcsStandIn, source: Source) -> None:
     earlier = [name for name in read if f"coco-{DAYS[2]}" not in name]
     assert {name.rpartition(".")[2] for name in earlier} == {"json", "parquet"}
     assert len([name for name in earlier if name.endswith(".parquet")]) == 8
-    whole = run_coco(
-        *("--images", source.images, "--annotations", source.annotations),
-        *("--output", source.of("all")),
-    )
-    assert whole.code == 0, whole.err
+    committed((source.images, source.annotations), source.of("all"))
     grown = check_growth([stored(bucket, day) for day in DAYS])
     assert grown == keyed_records(files_of(source.of("all")))
     bucket.forget_requests()

@@ -1,16 +1,14 @@
 import contextlib
+import functools
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Callable
 
 import pytest
 
 from transforms.gate import GateLimits, WorkerGate
 from transforms.progress import Counts, Progress
-
-R = TypeVar("R")
 
 MIB = 2**20
 SOON_S = 30
@@ -59,12 +57,14 @@ def same(size: int) -> int:
     return size
 
 
-def consume(gate: WorkerGate, sizes: Iterable[int], meter: Meter) -> list[tuple[int, str]]:
+def consume(gate: WorkerGate, sizes: list[int], meter: Meter) -> None:
+    """Consume all items, which come in order."""
     results = []
     for size, data in gate.in_order(sizes, same, meter.read):
-        results.append((size, data))
+        assert data == f"bytes of {size}"
+        results.append(size)
         meter.let_go(size)
-    return results
+    assert results == sizes
 
 
 def run_threads(*targets: Callable[[], object]) -> None:
@@ -100,27 +100,18 @@ def assert_all_bytes_are_free(gate: WorkerGate, limit: int) -> None:
         ([3 * MIB, 2 * MIB, MIB] * 10, 3 * MIB),  # the largest takes it all
         ([1000] * 5000, 2 * MIB),
         ([0] * 10, MIB),
+        # Items larger than the limit go alone.
+        ([MIB, MIB, 9 * MIB, MIB, MIB, 5 * MIB, 6 * MIB, MIB], 4 * MIB),
     ],
 )
 @pytest.mark.parametrize("readers", [1, 4])
 def test_bytes_in_flight_stay_within_the_limit(sizes: list[int], limit: int, readers: int) -> None:
     meter = Meter(limit)
 
-    results = consume(gate_of(limit, readers), sizes, meter)
+    consume(gate_of(limit, readers), sizes, meter)
 
-    assert [size for size, _ in results] == sizes
-    assert meter.peak_bytes <= limit
-
-
-def test_an_item_larger_than_the_limit_goes_alone() -> None:
-    meter = Meter(4 * MIB)
-    sizes = [MIB, MIB, 9 * MIB, MIB, MIB, 5 * MIB, 6 * MIB, MIB]
-
-    results = consume(gate_of(4 * MIB), sizes, meter)
-
-    assert [size for size, _ in results] == sizes
     assert meter.faults == []
-    assert meter.peak_bytes == 9 * MIB
+    assert meter.peak_bytes <= max(limit, *sizes)
 
 
 @pytest.mark.parametrize("readers", [1, 3])
@@ -156,18 +147,7 @@ def test_shards_that_share_a_small_budget_do_not_wait_for_each_other() -> None:
             [choose.randint(1, limit * 3 // 2) for _ in range(choose.randint(0, 12))]
             for _ in range(choose.randint(2, 4))
         ]
-        done: list[list[tuple[int, str]]] = []
-
-        run_threads(
-            *[
-                lambda gate=gate, sizes=sizes, meter=meter, done=done: done.append(
-                    consume(gate, sizes, meter)
-                )
-                for sizes in shards
-            ]
-        )
-
-        assert sorted([size for size, _ in results] for results in done) == sorted(shards)
+        run_threads(*[functools.partial(consume, gate, sizes, meter) for sizes in shards])
         assert meter.faults == []
         assert_all_bytes_are_free(gate, limit)
 
@@ -177,22 +157,22 @@ def test_shards_that_fail_or_stop_at_random_leave_all_bytes_free() -> None:
     for _ in range(150):
         limit = 3 * MIB
         gate = gate_of(limit, readers=choose.randint(1, 4))
-        plans = []
+        shards = []
         for _ in range(3):
             sizes = [choose.randint(1, limit * 3 // 2) for _ in range(choose.randint(1, 10))]
-            fails_at = choose.choice([None, choose.choice(sizes)])
-            plans.append((gate, sizes, Meter(limit, fails_at), choose.choice([None, 0, 1, 3])))
-
-        run_threads(*[lambda plan=plan: begin(*plan) for plan in plans])
+            meter = Meter(limit, choose.choice([None, choose.choice(sizes)]))
+            stop = choose.choice([None, 0, 1, 3])
+            shards.append(functools.partial(consume_in_part, gate, sizes, meter, stop))
+        run_threads(*shards)
         assert_all_bytes_are_free(gate, limit)
 
 
-def begin(gate: WorkerGate, sizes: list[int], meter: Meter, stop_after: int | None) -> None:
-    """Consume until told to stop, or until a read fails."""
+def consume_in_part(gate: WorkerGate, sizes: list[int], meter: Meter, stop: int | None) -> None:
+    """Consume up to an item, or until a read fails."""
     results = gate.in_order(sizes, same, meter.read)
     with contextlib.suppress(OSError):
         for place, _ in enumerate(results):
-            if place == stop_after:
+            if place == stop:
                 break
     results.close()
     assert meter.reading == 0, "a reader is still at work on a shard that is over"
@@ -259,15 +239,10 @@ def test_no_more_images_are_worked_on_than_there_are_workers(workers: int) -> No
 
 def test_threads_lose_no_counts() -> None:
     progress = Progress()
-    one = Counts(done=1, rejected=1, bytes=10, shards_done=1)
 
     def work() -> None:
         for _ in range(2000):
-            progress.add(one)
+            progress.add(Counts(done=1, rejected=1, bytes=10, shards_done=1))
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(*[work] * 8)
     assert progress.take() == Counts(16_000, 16_000, 160_000, 16_000)

@@ -2,6 +2,7 @@ import hashlib
 import logging
 import random
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import apache_beam as beam
 import msgspec
@@ -11,7 +12,6 @@ from apache_beam.testing.util import assert_that, equal_to
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.manifest import PlannedSplit
 from schemas.samples import Blob, Sample, pack_each, pack_rounded
 from schemas.shards import ShardPlan
 from transforms.plan_shards import (
@@ -30,7 +30,6 @@ from transforms.shard_table import (
     ShardTable,
     Tally,
     count_shards,
-    equal_shares,
     make_shard_table,
 )
 from transforms.sources import elements
@@ -63,27 +62,15 @@ def argsort(keys: Sequence[int]) -> list[int]:
 # --- pure arithmetic ---
 
 
-@given(st.data(), st.integers(1, 2000))
-def test_every_rank_has_one_place_as_numpy_cuts(data: st.DataObject, total: int) -> None:
-    num_shards = data.draw(st.integers(1, total))
-
-    parts = np.array_split(np.arange(total), num_shards)
-
-    expected = [(shard, place) for shard, part in enumerate(parts) for place in range(len(part))]
-    assert [equal_shares(rank, total, num_shards) for rank in range(total)] == expected
-
-
 @given(st.integers(1, 64), st.integers(1, 40), st.integers(0, 10**6))
 def test_hosts_get_equal_shares_of_records(hosts: int, files_each: int, more: int) -> None:
     num_shards = hosts * files_each
     total = num_shards + more
-    table = table_of(Sharding({"": num_shards}, hosts=hosts), {"train": total})
+    ranks = table_of(Sharding({"": num_shards}, hosts=hosts), {"train": total}).splits["train"]
 
-    counts = [table.splits["train"].shard_samples(index) for index in range(num_shards)]
+    counts = [ranks.shard_samples(index) for index in range(num_shards)]
 
-    assert sum(counts) == total
-    assert counts == sorted(counts, reverse=True)
-    assert max(counts) - min(counts) <= 1
+    assert counts == [len(part) for part in np.array_split(np.empty(total), num_shards)]
     per_host = [sum(counts[host::hosts]) for host in range(hosts)]
     assert max(per_host) - min(per_host) <= 1
 
@@ -91,18 +78,6 @@ def test_hosts_get_equal_shares_of_records(hosts: int, files_each: int, more: in
 def table_of(sharding: Sharding, totals: dict[str, int]) -> ShardTable:
     tallies = [((split, 0), Tally(total, 1000 * total, "0")) for split, total in totals.items()]
     return make_shard_table(tallies, sharding)
-
-
-@given(st.integers(1, 500), st.integers(1, 600))
-def test_filled_shards_are_full_but_the_last(total: int, full: int) -> None:
-    ranks = table_of(Sharding(records_per_shard=full), {"train": total}).splits["train"]
-
-    chunks = [list(range(total))[start : start + full] for start in range(0, total, full)]
-
-    assert ranks.planned == PlannedSplit(total, len(chunks))
-    assert [ranks.shard_samples(index) for index in range(len(chunks))] == list(map(len, chunks))
-    expected = [(shard, place) for shard, chunk in enumerate(chunks) for place in range(len(chunk))]
-    assert [ranks.shard_of(rank) for rank in range(total)] == expected
 
 
 MB = 10**6
@@ -134,6 +109,9 @@ def test_counts_shards(total: int, output_bytes: int, sharding: Sharding, shards
     assert count_shards("train", total, output_bytes, sharding) == shards
 
 
+BY_SIZE = "--shard_size 150000000 and --hosts"
+
+
 @pytest.mark.parametrize(
     ("sharding", "output_bytes", "what", "remedy"),
     [
@@ -141,19 +119,9 @@ def test_counts_shards(total: int, output_bytes: int, sharding: Sharding, shards
         # The largest must be a multiple of the hosts, too.
         (Sharding({"": 12}, hosts=4), 1, "--num_shards 12", "give at most --num_shards 8"),
         (Sharding({"": 16}, hosts=16), 1, "--num_shards 16", "give fewer --hosts"),
-        (
-            Sharding(hosts=16),
-            1,
-            "--shard_size 150000000 and --hosts 16 make 16 shards",
-            "give fewer --hosts",
-        ),
+        (Sharding(hosts=16), 1, f"{BY_SIZE} 16 make 16 shards", "give fewer --hosts"),
         # Records larger than a shard.
-        (
-            Sharding(),
-            10 * 200 * MB,
-            "--shard_size 150000000 and --hosts 1 make 14 shards",
-            "give at most --num_shards 10",
-        ),
+        (Sharding(), 2000 * MB, f"{BY_SIZE} 1 make 14 shards", "give at most --num_shards 10"),
     ],
 )
 def test_more_shards_than_samples_name_the_largest_number(
@@ -165,51 +133,34 @@ def test_more_shards_than_samples_name_the_largest_number(
     assert str(raised.value) == f"E-ARG split train: {what}, but 10 samples; {remedy}"
 
 
+TOO_SMALL = "must be at least 1, got 0: give a larger number"
+TOO_LARGE = f"must be below 2^63, got {2**63}: give a smaller number"
+NO_MULTIPLE = "num_shards must be a multiple of hosts 8, got"
+FILLED = "records_per_shard 100 fills shards one by one, which gives no multiple of hosts 2"
+
+
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("given", "message"),
     [
-        *(
-            (make, f"{name} must be at least 1, got 0: give a larger number")
-            for name, make in (
-                ("num_shards", lambda: Sharding({"train": 4, "": 0})),
-                ("records_per_shard", lambda: Sharding(records_per_shard=0)),
-                ("shard_size", lambda: Sharding(shard_bytes=0)),
-                ("hosts", lambda: Sharding(hosts=0)),
-            )
-        ),
+        ({"num_shards": {"train": 4, "": 0}}, f"num_shards {TOO_SMALL}"),
+        ({"records_per_shard": 0}, f"records_per_shard {TOO_SMALL}"),
+        ({"shard_bytes": 0}, f"shard_size {TOO_SMALL}"),
+        ({"hosts": 0}, f"hosts {TOO_SMALL}"),
+        ({"num_shards": {"": 20}, "hosts": 8}, f"{NO_MULTIPLE} 20: give 16 or 24"),
+        ({"num_shards": {"": 5}, "hosts": 8}, f"{NO_MULTIPLE} 5: give 8"),
         (
-            lambda: Sharding({"": 20}, hosts=8),
-            "num_shards must be a multiple of hosts 8, got 20: give 16 or 24",
-        ),
-        (
-            lambda: Sharding({"": 5}, hosts=8),
-            "num_shards must be a multiple of hosts 8, got 5: give 8",
-        ),
-        (
-            lambda: Sharding({"train": 4}, records_per_shard=100),
+            {"num_shards": {"train": 4}, "records_per_shard": 100},
             "num_shards {'train': 4} and records_per_shard 100 exclude each other: give one",
         ),
-        (
-            lambda: Sharding(records_per_shard=100, hosts=2),
-            "records_per_shard 100 fills shards one by one, which gives no multiple of hosts 2:"
-            " give num_shards instead",
-        ),
-        *(
-            (make, f"{name} must be below 2^63, got {2**63}: give a smaller number")
-            for name, make in (
-                ("num_shards", lambda: Sharding({"": 2**63})),
-                ("hosts", lambda: Sharding(hosts=2**63)),
-            )
-        ),
-        (
-            lambda: Sharding(seed=10**64),
-            f"seed must be at most 64 digits, got {10**64}: give a smaller one",
-        ),
+        ({"records_per_shard": 100, "hosts": 2}, f"{FILLED}: give num_shards instead"),
+        ({"num_shards": {"": 2**63}}, f"num_shards {TOO_LARGE}"),
+        ({"hosts": 2**63}, f"hosts {TOO_LARGE}"),
+        ({"seed": 10**64}, f"seed must be at most 64 digits, got {10**64}: give a smaller one"),
     ],
 )
-def test_bad_sharding_is_refused(make: Callable[[], Sharding], message: str) -> None:
+def test_bad_sharding_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError) as raised:
-        make()
+        Sharding(**given)
 
     assert str(raised.value) == message
 
@@ -225,38 +176,26 @@ def test_options_hold_everything_that_decides_the_plan() -> None:
         "seed": "7",
         "shard_size": "",  # without effect, so a change of it is no change of the plan
     }
-    assert Sharding(records_per_shard=5).options()["records_per_shard"] == "5"
-    assert Sharding(records_per_shard=5).options()["shard_size"] == ""
-    assert Sharding().options()["shard_size"] == "150000000"
+    filled = Sharding(records_per_shard=5).options()
+    assert (filled["records_per_shard"], filled["shard_size"]) == ("5", "")
+    by_size = Sharding(hosts=8).options()
+    assert (by_size["shard_size"], by_size["hosts"]) == ("150000000", "8")
     given = Sharding(shard_bytes=150_000_000).options()["shard_size"]
     assert given == "150000000 as given"  # has no least number of shards
-    assert Sharding(hosts=8).options()["hosts"] == "8"
 
 
 # --- order ---
 
-KEYS = [*map(str, range(1, 13)), "a.jpg", "b/c.jpg", "caf\u00e9.jpg", "z", "30", "000000000030.jpg"]
-KEYS += ["Z", ""]
+CAFE, LONG = "caf\u00e9.jpg", "000000000030.jpg"
+KEYS = [*map(str, range(1, 13)), "a.jpg", "b/c.jpg", CAFE, "z", "30", LONG, "Z", ""]
 
 
 @pytest.mark.parametrize(
     ("seed", "split", "expected"),
     [
-        (
-            0,
-            "train",
-            "10 1 Z 8 12 6 9 z 000000000030.jpg 11 a.jpg 2 4 7 3 caf\u00e9.jpg 30 5  b/c.jpg",
-        ),
-        (
-            1,
-            "train",
-            " 000000000030.jpg 12 6 caf\u00e9.jpg z 2 10 3 5 8 Z 4 1 b/c.jpg a.jpg 9 7 30 11",
-        ),
-        (
-            0,
-            "val",
-            " 30 12 caf\u00e9.jpg 10 a.jpg 11 2 8 3 9 Z z 7 5 6 b/c.jpg 4 1 000000000030.jpg",
-        ),
+        (0, "train", f"10 1 Z 8 12 6 9 z {LONG} 11 a.jpg 2 4 7 3 {CAFE} 30 5  b/c.jpg"),
+        (1, "train", f" {LONG} 12 6 {CAFE} z 2 10 3 5 8 Z 4 1 b/c.jpg a.jpg 9 7 30 11"),
+        (0, "val", f" 30 12 {CAFE} 10 a.jpg 11 2 8 3 9 Z z 7 5 6 b/c.jpg 4 1 {LONG}"),
     ],
 )
 def test_the_shuffled_order_never_changes(seed: int, split: str, expected: str) -> None:
@@ -297,32 +236,30 @@ def test_a_bucket_is_ranked_by_whole_hashes_where_rounded_ones_tie(keys: set[str
 
 
 @pytest.mark.parametrize(
-    ("now", "what"),
+    "now",
     [
-        (numbered(4), "3 samples were counted in bucket 0, now 4 others came"),
-        (numbered(2), "3 samples were counted in bucket 0, now 2 others came"),
-        # As many, but one is another: a count alone would not tell.
-        ([*numbered(2), sample("x", position=2)], "3 samples were counted in bucket 0, now 3 oth"),
-        ([*numbered(2), sample("2", position=3)], "3 samples were counted in bucket 0, now 3 oth"),
+        numbered(4),
+        numbered(2),
+        [*numbered(2), sample("x", position=2)],  # as many, but one is another
+        [*numbered(2), sample("2", position=3)],
     ],
 )
-def test_a_bucket_of_other_samples_stops_the_run(now: list[Sample], what: str) -> None:
+def test_a_bucket_of_other_samples_stops_the_run(now: list[Sample]) -> None:
     with pytest.raises(RuntimeError) as raised:
         ranked(now, numbered(3), TWO_SHARDS)
 
-    assert str(raised.value).startswith(f"E-SRC-CHANGED split train: {what}")
-    assert str(raised.value).endswith("; run again when the source is at rest")
-
-
-def test_a_bucket_that_was_not_counted_stops_the_run() -> None:
-    table = make_shard_table(
-        [(("train", n), batch_of(numbered(3), INPUT).tally) for n in (0, 2)], TWO_SHARDS
+    assert str(raised.value) == (
+        "E-SRC-CHANGED split train: 3 samples were counted in bucket 0,"
+        f" now {len(now)} others came; run again when the source is at rest"
     )
-    for bucket in (1, 3):
-        with pytest.raises(RuntimeError, match=rf"^E-SRC-CHANGED .*: 0 samples .* {bucket}, now 1"):
-            list(
-                rank_bucket((("train", bucket), [batch_of(numbered(1), INPUT)]), table, TWO_SHARDS)
-            )
+
+
+@pytest.mark.parametrize("bucket", [1, 3])
+def test_a_bucket_that_was_not_counted_stops_the_run(bucket: int) -> None:
+    tally, batch = batch_of(numbered(3), INPUT).tally, batch_of(numbered(1), INPUT)
+    table = make_shard_table([(("train", number), tally) for number in (0, 2)], TWO_SHARDS)
+    with pytest.raises(RuntimeError, match=rf"^E-SRC-CHANGED .*: 0 samples .* {bucket}, now 1"):
+        list(rank_bucket((("train", bucket), [batch]), table, TWO_SHARDS))
 
 
 @pytest.mark.parametrize(
@@ -380,13 +317,11 @@ def reference(samples: Sequence[Sample], sharding: Sharding) -> list[tuple[str, 
     shards = []
     for split in sorted({s.split for s in samples}):
         members = [s for s in samples if s.split == split]
-        order = sharding.order_of(split)
-        if order is INPUT:
-            keys = [s.key for s in sorted(members, key=lambda s: s.position)]
+        if sharding.order_of(split) is INPUT:
+            members.sort(key=lambda one: one.position)
         else:
-            keys = sorted(
-                (s.key for s in members), key=lambda key: digest(split, key, sharding.seed)
-            )
+            members.sort(key=lambda one: digest(split, one.key, sharding.seed))
+        keys = [one.key for one in members]
         num_shards = count_shards(split, len(keys), 1000 * len(keys), sharding)
         full = sharding.records_per_shard
         cuts = [full * n for n in range(1, num_shards)] if full else num_shards
@@ -402,24 +337,6 @@ def digest(split: str, key: str, seed: int) -> bytes:
 
 def describe(plan: ShardPlan) -> tuple[str, int, int, list[str]]:
     return plan.split, plan.index, plan.num_shards, [s.key for s in plan.samples]
-
-
-def check_pipeline(
-    pipeline: beam.Pipeline, samples: Sequence[Sample], sharding: Sharding, expected: list
-) -> None:
-    with pipeline:
-        planned = (
-            pipeline
-            | beam.Create(samples).with_output_types(Sample)
-            | "Plan" >> PlanShards(sharding, kilobyte)
-        )
-        assert_that(planned.shards | beam.Map(describe), equal_to(expected), label="shards")
-        digests = planned.table | beam.Map(lambda table: table.digest)
-        total = sum(members_digest([s], sharding.order_of(s.split)) for s in samples) % 2**256
-        assert_that(digests, equal_to([f"{total:064x}"]), label="digest")
-
-
-ARRIVAL = random.Random(0)
 
 
 @pytest.mark.parametrize(
@@ -443,12 +360,22 @@ def test_the_pipeline_plans_as_sorting_and_cutting_would(
     test_pipeline: Callable[[], beam.Pipeline], totals: dict[str, int], sharding: Sharding
 ) -> None:
     samples = [s for split, total in totals.items() for s in numbered(total, split)]
-    arriving = ARRIVAL.sample(samples, len(samples))
+    arriving = random.Random(0).sample(samples, len(samples))
 
-    check_pipeline(test_pipeline(), arriving, sharding, reference(samples, sharding))
+    with test_pipeline() as pipeline:
+        planned = (
+            pipeline
+            | beam.Create(arriving).with_output_types(Sample)
+            | "Plan" >> PlanShards(sharding, kilobyte)
+        )
+        shards, expected = planned.shards | beam.Map(describe), reference(samples, sharding)
+        assert_that(shards, equal_to(expected), label="shards")
+        digests = planned.table | beam.Map(lambda table: table.digest)
+        total = sum(members_digest([s], sharding.order_of(s.split)) for s in samples) % 2**256
+        assert_that(digests, equal_to([f"{total:064x}"]), label="digest")
 
 
-# --- one bucket of many samples, and buckets that begin inside a shard ---
+# --- what is logged ---
 
 
 def test_a_run_in_process_warns_of_too_many_samples(caplog: pytest.LogCaptureFixture) -> None:
