@@ -25,7 +25,6 @@ KILLED = 77
 """Exit code of a child that `die_at` ended."""
 
 _BUILDERS = "transforms.builders"
-_OURS = "transforms."
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.small_runs", "tests.bucket_runs"])
 # Now, while temporary files have short paths: its socket's may be no longer than 107 bytes.
@@ -177,21 +176,16 @@ def _check(result: int) -> None:
 
 
 def builders_beside(pid: int) -> list[int]:
-    """Return the processes that build shards beside another one, which started them."""
-    return processes_beside(pid, _BUILDERS)
-
-
-def processes_beside(pid: int, module: str) -> list[int]:
-    """Return the processes that run a module beside another one, which started them."""
+    """Return the processes that build shards for another one, which started them."""
     listed = Path(f"/proc/{pid}/task").glob("*/children")
     started = [int(child) for children in listed for child in _text_of(children).split()]
-    return [child for child in started if module in _text_of(Path(f"/proc/{child}/cmdline"))]
+    return [child for child in started if _BUILDERS in _text_of(Path(f"/proc/{child}/cmdline"))]
 
 
 def wait_until_gone(pids: Iterable[int], timeout_s: float = 10) -> None:
     """Wait until none of these processes runs any more."""
     deadline_s = time.monotonic() + timeout_s
-    while left := [pid for pid in pids if _OURS in _text_of(Path(f"/proc/{pid}/cmdline"))]:
+    while left := [pid for pid in pids if _BUILDERS in _text_of(Path(f"/proc/{pid}/cmdline"))]:
         assert time.monotonic() < deadline_s, f"{left} still run after {timeout_s} s"
         time.sleep(0.01)
 

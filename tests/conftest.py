@@ -159,60 +159,6 @@ def thirty_images(make_coco: Callable[..., tuple[Path, Path]]) -> tuple[Path, Pa
     return images, annotations
 
 
-@pytest.fixture
-def large_sources(
-    make_coco: Callable[..., tuple[Path, Path]], shared_data: Path, tmp_path: Path
-) -> list[str]:
-    """Flags for 2,000 generated photos, real ones of all kinds of files, and some to be turned."""
-    val, train = shared_data / "coco_val", shared_data / "coco_train"
-    categories = json.loads((train / "annotations" / "instances.json").read_bytes())["categories"]
-
-    def outline(spec: dict) -> None:
-        spec["categories"] = categories
-        for annotation in spec["annotations"]:
-            x, y, width, height = annotation["bbox"]
-            corners = [x, y, x + width, y, x + width, y + height]
-            annotation["segmentation"] = [corners]
-
-    images, annotations = make_coco(2000, edit=outline)
-    turned, pictures = _turned_pictures(shared_data / "odd", tmp_path, categories)
-    roots = {"train": images, "coco_val": val / "images", "coco_train": train / "images"}
-    files = [("train", annotations), ("turned", pictures)]
-    for name in ("captions", "person_keypoints", "instances"):
-        files.append(("coco_val", val / "annotations" / f"{name}.json"))
-    for name in ("panoptic", "instances"):
-        files.append(("coco_train", train / "annotations" / f"{name}.json"))
-    return [
-        *("--images", f"turned={turned}", *(f"{split}={root}" for split, root in roots.items())),
-        *("--annotations", *(f"{split}={path}" for split, path in files)),
-        *("--panoptic_images", f"coco_train={train / 'annotations' / 'panoptic'}"),
-        *("--features", "boxes,masks,polygons,keypoints,captions,panoptic"),
-        *("--orientation", "upright", "--num_shards", "8"),
-    ]
-
-
-def _turned_pictures(odd: Path, folder: Path, categories: list[dict]) -> tuple[Path, Path]:
-    """Return an image folder and annotation file of photos of all eight EXIF orientations."""
-    images = folder / "turned"
-    images.mkdir()
-    spec: dict[str, list[dict]] = {"images": [], "annotations": [], "categories": categories}
-    for path in sorted(odd.glob("Portrait_[1-8].jpg")):
-        with Image.open(path) as image:
-            width, height = image.size
-        (images / path.name).symlink_to(path)
-        number = len(spec["images"]) + 1
-        spec["images"].append(
-            {"id": number, "file_name": path.name, "width": width, "height": height}
-        )
-        outline = [10, 20, 210, 20, 210, 320]
-        annotation = {"id": number, "image_id": number, "category_id": 1, "iscrowd": 0}
-        where = {"bbox": [10, 20, 200, 300], "area": 30000, "segmentation": [outline]}
-        spec["annotations"].append(annotation | where)
-    annotations = folder / "turned.json"
-    annotations.write_text(json.dumps(spec))
-    return images, annotations
-
-
 @pytest.fixture(scope="module")
 def tfds() -> Iterator[Any]:
     """TFDS, which must never look into its bucket: it does where it finds no dataset_info.json."""

@@ -8,7 +8,7 @@ the store in memory; and it reads with code of its own. The numbers are those of
 3. shards are exact: planned counts differ by at most one, the larger shards first;
 4. the manifest commits: files are whole, a manifest comes with all of them, foreign files stay;
 5. bounded memory: `test_gate`, `test_resource_limits`;
-6. no TensorFlow: `heavy_modules`, of what a process imported;
+6. no TensorFlow: `test_imports`;
 7. transient trouble is never a reject: every reject's code says something of a sample's own.
 """
 
@@ -17,7 +17,6 @@ import io
 import json
 import re
 import struct
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,6 @@ _OF_THE_SAMPLE = (
 _OF_THE_ANNOTATION = ("E-BOX-", "E-RLE-", "E-SEG-", "E-ANN-ORPHAN", "E-ANN-CATEGORY", "E-ANN-SHAPE")
 _OWN_COUNT = "counted"  # of a layout that is a test's own
 _DOC = Path(__file__).parents[1] / "docs" / "faults.md"
-_HEAVY = {"tensorflow", "PIL", "torch", "pandas"}
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -169,11 +167,6 @@ def check_rejects(codes: Iterable[str]) -> None:
     """Check that rejects tell of samples and annotations, never of storage or of a machine."""
     for code in codes:
         assert code.startswith(_OF_THE_SAMPLE + _OF_THE_ANNOTATION), f"7: {code} is a reject"
-
-
-def heavy_modules() -> set[str]:
-    """Return what this process imported that no worker should."""
-    return _HEAVY & set(sys.modules)
 
 
 def data_files(files: Files) -> list[str]:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.coco_command import MakeCoco
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("schemas", "transforms", "readers", "pipelines")
 NOT_SHIPPED = ("tests", "benchmarks", "examples")
@@ -168,13 +170,34 @@ NOT_IN_SCHEMAS = {"tensorflow", "apache_beam", "numpy", "PIL", "pyarrow"}
 )
 def test_importing_a_package_leaves_out(package: str, names: list[str], barred: set[str]) -> None:
     names = names or [name for name in modules(package) if name not in LATE]
-    program = f"import sys, {', '.join(names)}\nprint(*sorted(sys.modules))"
-    run = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    loaded = {name.split(".")[0] for name in run.stdout.split()}
-    assert package in loaded
-    assert loaded & barred == set()
+    found = packages_of(loaded_by(f"import {', '.join(names)}"))
+    assert package in found
+    assert found & barred == set()
+
+
+MOST_MODULES = 75
+
+
+def test_a_run_loads_few_modules_and_no_image_library(make_coco: MakeCoco, tmp_path: Path) -> None:
+    (images, annotations), out = make_coco(3), tmp_path / "out"
+    given = ("--images", images, "--annotations", annotations, "--output", out, "--no_report")
+    loaded = loaded_by("from pipelines.cli import main\nmain('coco')", *given)
+    assert (out / "manifest.json").exists()
+    assert packages_of(loaded) & {"tensorflow", "PIL", "torch", "pandas"} == set()
+    ours = [name for name in loaded if name.split(".")[0] in PACKAGES]
+    assert len(ours) <= MOST_MODULES, ours
+
+
+def loaded_by(program: str, *arguments: object) -> list[str]:
+    """Return the modules that a process has loaded when its program ends."""
+    at_exit = "import atexit, sys\natexit.register(lambda: print(*sorted(sys.modules)))\n"
+    words = [sys.executable, "-c", at_exit + program, *map(str, arguments)]
+    run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    return run.stdout.splitlines()[-1].split()
+
+
+def packages_of(modules: list[str]) -> set[str]:
+    return {name.split(".")[0] for name in modules}
 
 
 def test_every_package_is_shipped() -> None:
