@@ -64,7 +64,7 @@ def copy_tree(folder: Path) -> Path:
 
 def unharmed_trouble(tree: Path, sabotages: Iterable[Sabotage]) -> str:
     """Return why the tests are not all green as they are, else nothing."""
-    tests = sorted({test for sabotage in sabotages for test in sabotage.tests})
+    tests = sorted({sabotage.test for sabotage in sabotages})
     code, _, said = run_tests(tree, tests, exit_first=False)
     return "" if code == _ALL_PASSED else f"pytest ended with {code}\n{said}"
 
@@ -93,7 +93,7 @@ def sabotaged(tree: Path, sabotage: Sabotage) -> tuple[str, str]:
         trouble = import_trouble(tree, sabotage.file)
         if trouble:
             return trouble, ""
-        code, failures, said = run_tests(tree, sabotage.tests, exit_first=True)
+        code, failures, said = run_tests(tree, [sabotage.test], exit_first=True)
     finally:
         path.write_text(whole, encoding="utf-8")
     if code == _ALL_PASSED:
