@@ -185,7 +185,7 @@ SABOTAGES = (
         BUILD_SHARD,
         "    receipt = to_json(info)\n",
         "    twin = twin or spool.publish(info.file)\n    receipt = to_json(info)\n",
-        "tests/test_write_shards.py",
+        "tests/test_write_shards.py::test_what_is_there_and_disagrees_is_a_conflict",
     ),
     Sabotage(
         "an output of another plan is taken",
