@@ -1,10 +1,11 @@
 """The benchmarks: the generated photos, the ratios, and the figures that README shows."""
 
-import json
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.coco_command import committed
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 sys.path.append(str(BENCHMARKS))  # scripts, not a package
@@ -29,50 +30,27 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def photo_sizes(folder: Path) -> list[int]:
-    return [path.stat().st_size for path in (folder / "images").iterdir()]
+def test_equal_parameters_draw_equal_bytes(tmp_path):
+    generate.generate(generate.Recipe(40), tmp_path / "one", processes=1)
+    generate.generate(generate.Recipe(40), tmp_path / "two", processes=2)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
-class TestGenerate:
-    def test_equal_parameters_draw_equal_bytes(self, tmp_path):
-        generate.generate(generate.Recipe(40), tmp_path / "one", processes=1)
-        generate.generate(generate.Recipe(40), tmp_path / "two", processes=2)
-        assert contents(tmp_path / "one") == contents(tmp_path / "two")
+def test_photos_differ_and_have_the_stated_mean_size(drawn):
+    photos = {path.read_bytes() for path in (drawn / "images").iterdir()}
+    assert len(photos) == IMAGES
+    assert sum(map(len, photos)) / IMAGES == pytest.approx(793e6 / 5000, rel=0.15)
 
-    def test_every_photo_differs(self, drawn):
-        photos = [path.read_bytes() for path in (drawn / "images").iterdir()]
-        assert len(photos) == IMAGES == len(set(photos))
 
-    def test_photos_have_the_stated_mean_size(self, drawn):
-        assert sum(photo_sizes(drawn)) / IMAGES == pytest.approx(793e6 / 5000, rel=0.15)
-
-    def test_annotations_are_valid_coco(self, drawn):
-        coco = json.loads((drawn / "instances.json").read_bytes())
-        assert list(coco) == ["info", "licenses", "images", "annotations", "categories"]
-        categories = [category["id"] for category in coco["categories"]]
-        assert (len(categories), min(categories), max(categories)) == (80, 1, 90)
-        images = {image["id"]: image for image in coco["images"]}
-        annotations = coco["annotations"]
-        assert len(images) == IMAGES
-        assert len({annotation["id"] for annotation in annotations}) == len(annotations)
-        assert len(annotations) / IMAGES == pytest.approx(7, rel=0.25)
-        assert IMAGES - len({annotation["image_id"] for annotation in annotations}) == 1
-        for annotation in annotations:
-            image = images[annotation["image_id"]]
-            x, y, width, height = annotation["bbox"]
-            assert annotation["category_id"] in categories
-            assert min(x, y) >= 0 < min(width, height)
-            assert x + width <= image["width"]
-            assert y + height <= image["height"]
-            assert 0 < annotation["area"] <= 2 * width * height
-            if annotation["iscrowd"]:
-                runs = annotation["segmentation"]["counts"]
-                assert sum(runs) == image["width"] * image["height"]
-                assert sum(runs[1::2]) == annotation["area"]
-            else:
-                xs = [x for polygon in annotation["segmentation"] for x in polygon[::2]]
-                assert min(xs) == x
-                assert max(xs) == pytest.approx(x + width)
+def test_annotations_are_those_of_a_small_coco(drawn, tmp_path):
+    manifest = committed(
+        (drawn / "images", drawn / "instances.json"), tmp_path / "out", "--features", "boxes,masks"
+    )
+    split = manifest["splits"]["train"]
+    assert split["records"] == IMAGES
+    assert split["annotations"]["dropped"] == split["repairs"] == {}
+    assert split["annotations"]["written"] / IMAGES == pytest.approx(7, rel=0.25)
+    assert len(manifest["plan"]["labels"]) == 80
 
 
 ROUNDS = [

@@ -34,23 +34,23 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(project: Path, *, fails: str = NEVER) -> subprocess.Popen[str]:
-    given = {"SAID": str(project / "said"), "FAILS": fails}
+def run(project: Path, *, fails: str = NEVER) -> subprocess.CompletedProcess[str]:
     path = f"{project / 'bin'}:{os.environ['PATH']}"
-    return subprocess.Popen(
+    given = {"SAID": str(project / "said"), "FAILS": fails, "PATH": path}
+    return subprocess.run(
         ["bash", ".ci/run"],
         cwd=project,
-        env={**os.environ, **given, "PATH": path},
+        env={**os.environ, **given},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        timeout=100,
     )
 
 
 def test_every_step_is_done_once(project: Path) -> None:
-    run = start(project)
-    said = run.communicate(timeout=100)[0]
-    assert run.returncode == 0, said
+    ended = run(project)
+    assert ended.returncode == 0, ended.stdout
     calls = (project / "said").read_text()
     for once in ("test-slow", "test-flink", " sabotage", "FUZZ_SECONDS=5", "tests/test_tfdv.py"):
         assert calls.count(once) == 1
@@ -67,8 +67,7 @@ def test_every_step_is_done_once(project: Path) -> None:
     ],
 )
 def test_what_fails_ends_it(fails: str, told: str, project: Path) -> None:
-    run = start(project, fails=fails)
-    said = run.communicate(timeout=100)[0]
-    assert run.returncode != 0
-    assert told in said
-    assert "=== ran" not in said
+    ended = run(project, fails=fails)
+    assert ended.returncode != 0
+    assert told in ended.stdout
+    assert "=== ran" not in ended.stdout

@@ -62,18 +62,11 @@ def programs(tmp_path: Path) -> FakePrograms:
     return programs
 
 
-def make(programs: FakePrograms, *words: str) -> tuple[int, list[list[str]]]:
+def test_the_image_is_built_and_pushed_and_the_template_after_it(programs: FakePrograms) -> None:
+    words = ("flex_template", f"IMAGE={IMAGE}", "TEMPLATE=gs://b/coco.json")
     run = programs.run("make", "--no-print-directory", *words, cwd=PROJECT)
-    return run.returncode, [call for call in programs.calls() if call[1] != "info"]
-
-
-def test_image_is_built_and_pushed(programs: FakePrograms) -> None:
-    assert make(programs, "container", f"IMAGE={IMAGE}") == (0, [BUILD, ["docker", "push", IMAGE]])
-
-
-def test_template_is_built_after_its_image(programs: FakePrograms) -> None:
-    code, calls = make(programs, "flex_template", f"IMAGE={IMAGE}", "TEMPLATE=gs://b/coco.json")
-    assert (code, calls) == (0, [BUILD, ["docker", "push", IMAGE], TEMPLATE])
+    calls = [call for call in programs.calls() if call[1] != "info"]
+    assert (run.returncode, calls) == (0, [BUILD, ["docker", "push", IMAGE], TEMPLATE])
 
 
 @pytest.mark.parametrize(

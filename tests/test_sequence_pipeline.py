@@ -88,31 +88,22 @@ def test_rows_become_sequence_examples(tmp_path: Path, ending: str) -> None:
     assert plain(steps["boxes"]) == [[[0.5, 1.5], [], [2.5]], [], [[3.5]], []]
 
 
-def test_images_and_classes_are_context(tmp_path: Path) -> None:
-    (tmp_path / "photos").mkdir()
-    (tmp_path / "photos" / "0.jpg").write_bytes(jpeg_bytes())
-    row = {"image": "0.jpg", "kind": "cat", "captions": ["a cat", "nothing else"]}
-    table = write_json(tmp_path / "photos" / "t.jsonl", [row])
-    argv = ["--image_column", "image", "--label_column", "kind", "--sequence", "captions"]
-    convert(tmp_path / "out", "--table", table, *argv)
-
-    (found,) = parsed_singly(tmp_path / "out")
-    assert found["captions"] == [b"a cat", b"nothing else"]
-    assert found["image/encoded"] == jpeg_bytes()
-    assert (found["image/class/label"], found["image/class/text"]) == (0, b"cat")
-
-
-def test_frames_of_parquet(tmp_path: Path) -> None:
+def test_frames_with_an_image_and_a_class_as_context(tmp_path: Path) -> None:
     import pyarrow
     import pyarrow.parquet
 
+    (tmp_path / "0.jpg").write_bytes(jpeg_bytes())
     frames = [[jpeg_bytes(color=color) for color in range(count)] for count in (3, 0, 1)]
-    rows = [{"frames": each, "fps": 25} for each in frames]
+    rows = [{"image": "0.jpg", "kind": "cat", "frames": each} for each in frames]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "t.parquet")
-    argv = ["--table", tmp_path / "t.parquet", "--sequence", "frames", "--order", "input"]
-    convert(tmp_path / "out", *argv)
+    argv = ["--image_column", "image", "--label_column", "kind", "--sequence", "frames"]
+    table = ["--table", tmp_path / "t.parquet", "--order", "input"]
+    convert(tmp_path / "out", *table, *argv)
 
-    assert [row["frames"] for row in parsed_singly(tmp_path / "out")] == frames
+    found = parsed_singly(tmp_path / "out")
+    assert [row["frames"] for row in found] == frames
+    assert {row["image/encoded"] for row in found} == {jpeg_bytes()}
+    assert (found[0]["image/class/label"], found[0]["image/class/text"]) == (0, b"cat")
 
 
 def test_steps_that_cannot_be_written_are_rejected(tmp_path: Path) -> None:

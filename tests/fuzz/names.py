@@ -1,18 +1,14 @@
-"""Names and texts: names of images and shards, lines of faults, values of options."""
+"""Names of images and shards."""
 
 import posixpath
 import re
 import string
-from fractions import Fraction
 
-from pipelines.flags import budget_of, parse_per_split, parse_size
 from schemas.annotations.coco_file import blob_name
-from schemas.faults import FAULTS, fault_line, find_fault, printable
-from schemas.shards import ShardNames, is_split_name
+from schemas.faults import printable
+from schemas.shards import ShardNames
 from tests.fuzz.target import Choices, Target
 
-_CODES = sorted(FAULTS)
-_EXACT_DIGITS = 15  # sizes of more may be rounded
 _ROOT = "/data/root"
 _URL = re.compile("[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _SPLITS = ("train", "a", "a_1", "a1", "v0_", "train_train")
@@ -65,62 +61,7 @@ def run_shard_names(data: bytes) -> None:
     assert len(set(files.values())) == len(files), files
 
 
-def run_faults(data: bytes) -> None:
-    """Require that a fault's line is found again, in one piece, whatever texts it quotes."""
-    text = data.decode("utf-8", "replace")
-    found = find_fault(text)
-    if found is not None:
-        code, line = found
-        assert (
-            FAULTS[code].exit_code and line.startswith(code + " ") and len(line.splitlines()) == 1
-        )
-        assert line in text
-    choices = Choices(data)
-    code = choices.one_of(_CODES)
-    where, what = (choices.piece().decode("utf-8", "replace") for _ in range(2))
-    line = fault_line(code, where, what, "remove one")  # remedies quote no data
-    assert printable(line) == line and line.isascii() and line.isprintable()
-    told = (code, line) if FAULTS[code].exit_code else None
-    if told:
-        assert find_fault(f"Traceback:\nRuntimeError: {line}\n") == told
-        assert find_fault(f"{line} [while running 'ReadCoco/ReadFiles']") == told
-
-
-def run_options(data: bytes) -> None:
-    """Require that a value of an option is refused with a ValueError, or means what it says."""
-    text = data.decode("utf-8", "replace")
-    try:
-        size = parse_size("shard_size", text)
-    except ValueError:
-        pass
-    else:
-        digits = "".join(c for c in text if c in "0123456789.")
-        if len(digits) <= _EXACT_DIGITS:
-            assert size == int(Fraction(digits) * _unit(text))
-    try:
-        values = text.split("\n")
-        per_split = parse_per_split("images", values, bare="train")
-    except ValueError:
-        pass
-    else:
-        assert len(per_split) == len(values) and all(map(is_split_name, per_split))
-        assert all(v.endswith(p) for v, p in zip(values, per_split.values(), strict=True))
-    try:
-        budget = budget_of("max_rejected", text)
-    except ValueError:
-        return
-    assert budget.allowed(1000) >= 0 and (budget.percent is None or budget.allowed(1000) <= 1000)
-
-
-def _unit(text: str) -> int:
-    letters = "".join(c for c in text if c in "kMGTi")
-    powers = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
-    return (1024 if letters.endswith("i") else 1000) ** powers[letters.removesuffix("i")]
-
-
 TARGETS = (
-    Target("faults", run_faults, "faults.dict", 256),
-    Target("options", run_options, "options.dict", 64),
     Target("file_names", run_file_name, "names.dict", 64),
     Target("shard_names", run_shard_names, "templates.dict", 96),
 )
