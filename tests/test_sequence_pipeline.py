@@ -92,11 +92,13 @@ def test_frames_with_an_image_and_a_class_as_context(tmp_path: Path) -> None:
     import pyarrow
     import pyarrow.parquet
 
-    (tmp_path / "0.jpg").write_bytes(jpeg_bytes())
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "0.jpg").write_bytes(jpeg_bytes())
     frames = [[jpeg_bytes(color=color) for color in range(count)] for count in (3, 0, 1)]
     rows = [{"image": "0.jpg", "kind": "cat", "frames": each} for each in frames]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "t.parquet")
     argv = ["--image_column", "image", "--label_column", "kind", "--sequence", "frames"]
+    argv += ["--image_root", tmp_path / "photos"]
     table = ["--table", tmp_path / "t.parquet", "--order", "input"]
     convert(tmp_path / "out", *table, *argv)
 

@@ -151,20 +151,7 @@ def make_manifest(
         layout=layout.name,
         plan=plan,
         splits=_with_shares(splits) if "split_by" in plan.options else splits,
-        shards=[
-            ShardEntry(
-                file=info.file,
-                split=info.split,
-                planned=info.planned,
-                records=info.records,
-                bytes=info.bytes,
-                crc32c=info.crc32c,
-                sha256=info.sha256,
-                index_stem=index_stem(info.file),
-                receipt=info.receipt,
-            )
-            for info in shards
-        ],
+        shards=[*map(_entry, shards)],
         features=[*layout.spec.sorted_features],
         duplicates=duplicates.pairs or msgspec.UNSET,
     )
@@ -247,6 +234,11 @@ def find_complete(output: Storage, job: DataSetJob) -> Manifest | None:
         _LOG.warning("the data set lacks %s, such as %s: makes it whole again", found, first)
         return None
     return manifest
+
+
+def _entry(info: ShardInfo) -> ShardEntry:
+    entry = msgspec.convert(info, ShardEntry, from_attributes=True)
+    return msgspec.structs.replace(entry, index_stem=index_stem(info.file))
 
 
 def _with_shares(splits: Mapping[str, SplitSummary]) -> dict[str, SplitSummary]:
