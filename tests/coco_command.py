@@ -92,8 +92,13 @@ def settings_kept() -> Iterator[None]:
 
 def start_coco(*arguments: object, **environment: str) -> subprocess.Popen[str]:
     """Start the command as a process of its own."""
+    return start_command("coco", *arguments, **environment)
+
+
+def start_command(name: str, *arguments: object, **environment: str) -> subprocess.Popen[str]:
+    """Start a command of this name as a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "pipelines.coco", *map(str, arguments)],
+        [sys.executable, "-m", f"pipelines.{name}", *map(str, arguments)],
         cwd=PROJECT,
         env={**os.environ, **environment},
         stdout=subprocess.PIPE,

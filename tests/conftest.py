@@ -1,6 +1,5 @@
 """What all tests share: the runner, the real data, and small builders of inputs."""
 
-import contextlib
 import io
 import json
 import logging
@@ -68,12 +67,6 @@ def quiet_beam() -> Iterator[None]:
 def rates_forgotten() -> None:
     """Let no test be slowed down by the throttling of another."""
     rate_of.cache_clear()
-
-
-@pytest.fixture
-def no_builders_beside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have runs build all shards in this process, where a test has replaced what builds them."""
-    monkeypatch.setattr("pipelines.run.builder_processes", lambda *_: contextlib.nullcontext())
 
 
 @pytest.fixture

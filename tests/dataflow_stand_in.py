@@ -1,8 +1,8 @@
 """A stand-in of the Dataflow service: it takes jobs over HTTP and runs what was staged for them.
 
 It serves what Beam asks of the REST API (https://cloud.google.com/dataflow/docs/reference/rest):
-create a job, list jobs, get one, list its messages and metrics. A job runs in a process of its own,
-from the files in its staging bucket alone, and its error text becomes the job's error message.
+create a job, get one, list its messages and metrics. A job runs in a process of its own, from the
+files in its staging bucket alone, and its error text becomes the job's error message.
 """
 
 import json
@@ -19,7 +19,6 @@ Execute = Callable[[Mapping[str, Any]], subprocess.CompletedProcess[str]]
 """Runs a job from its description and returns how its process ended."""
 
 _TIME = "2026-01-01T00:00:00Z"
-_FINAL = {"JOB_STATE_DONE", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED"}
 
 
 @dataclass
@@ -42,15 +41,11 @@ class DataflowStandIn:
 
     Attributes:
         jobs: by id, in the order in which they came.
-        refusal: status that the next jobs get instead of being taken, or None.
-        disabled: whether the project has not enabled the API.
     """
 
     def __init__(self, execute: Execute) -> None:
         """Take what runs a job."""
         self.jobs: dict[str, Job] = {}
-        self.refusal: HTTPStatus | None = None
-        self.disabled = False
         self._execute = execute
         self._running: list[threading.Thread] = []
         stand_in = self
@@ -79,10 +74,8 @@ class DataflowStandIn:
         self._server.shutdown()
         self._server.server_close()
 
-    def create(self, request: dict[str, Any]) -> tuple[HTTPStatus, dict[str, Any]]:
+    def create(self, request: dict[str, Any]) -> dict[str, Any]:
         """Take a job, and have it run."""
-        if self.refusal is not None:
-            return self.refusal, {"error": {"code": self.refusal, "message": "not allowed here"}}
         job_id = f"2026-01-01_00_00_00-{len(self.jobs)}"
         self.jobs[job_id] = Job(request)
         running = threading.Thread(target=self._run, args=(self.jobs[job_id],))
@@ -90,25 +83,13 @@ class DataflowStandIn:
         running.start()
         return self.get(job_id)
 
-    def list(self) -> tuple[HTTPStatus, dict[str, Any]]:
-        """Return all jobs, or that there is no such service in the project."""
-        if self.disabled:
-            what = "Dataflow API has not been used in project 1234 before or it is disabled."
-            info = {"@type": "type.googleapis.com/google.rpc.ErrorInfo"}
-            details = [{**info, "reason": "SERVICE_DISABLED", "domain": "googleapis.com"}]
-            error = {"code": 403, "message": what, "status": "PERMISSION_DENIED"}
-            return HTTPStatus.FORBIDDEN, {"error": {**error, "details": details}}
-        if self.refusal is not None:
-            return self.refusal, {"error": {"code": self.refusal, "message": "not allowed here"}}
-        return HTTPStatus.OK, {"jobs": [self.get(job_id)[1] for job_id in self.jobs]}
-
-    def get(self, job_id: str) -> tuple[HTTPStatus, dict[str, Any]]:
+    def get(self, job_id: str) -> dict[str, Any]:
         """Return a job's state."""
         job = self.jobs[job_id]
         names = {"id": job_id, "name": job.request["name"], "projectId": "my-project"}
-        return HTTPStatus.OK, {**names, "createTime": _TIME, "currentState": job.state}
+        return {**names, "createTime": _TIME, "currentState": job.state}
 
-    def messages(self, job_id: str) -> tuple[HTTPStatus, dict[str, Any]]:
+    def messages(self, job_id: str) -> dict[str, Any]:
         """Return a job's messages."""
         texts = self.jobs[job_id].errors
         level = "JOB_MESSAGE_ERROR"
@@ -116,12 +97,10 @@ class DataflowStandIn:
             {"id": str(number), "time": _TIME, "messageText": text, "messageImportance": level}
             for number, text in enumerate(texts)
         ]
-        return HTTPStatus.OK, {"jobMessages": messages}
+        return {"jobMessages": messages}
 
     def _run(self, job: Job) -> None:
         ended = self._execute(job.request)
-        if job.state in _FINAL:  # it was cancelled
-            return
         if ended.returncode:
             job.errors += [ended.stderr, "Workflow failed."]
         job.state = "JOB_STATE_FAILED" if ended.returncode else "JOB_STATE_DONE"
@@ -134,20 +113,17 @@ class _Handler(BaseHTTPRequestHandler):
         """Print nothing."""
 
     def do_GET(self) -> None:
-        if self.path.split("?")[0].endswith("/jobs"):
-            self._send(*self.service.list())
-            return
         job_id, _, what = self.path.split("?")[0].partition("/jobs/")[2].partition("/")
         answers = {"": self.service.get, "messages": self.service.messages}
-        self._send(*answers[what](job_id) if what in answers else (HTTPStatus.OK, {}))
+        self._send(answers[what](job_id) if job_id and what in answers else {})
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        self._send(*self.service.create(json.loads(body)))
+        self._send(self.service.create(json.loads(body)))
 
-    def _send(self, status: HTTPStatus, reply: Mapping[str, Any]) -> None:
+    def _send(self, reply: Mapping[str, Any]) -> None:
         body = json.dumps(reply).encode()
-        self.send_response(status)
+        self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

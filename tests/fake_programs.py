@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,8 +21,6 @@ with open(folder + "/answers.json") as file:
 said = " ".join([name, *sys.argv[1:]])
 for answer in reversed(answers):
     if all(word in said for word in answer["words"]):
-        for path, text in answer["files"].items():
-            open(path, "w").write(text)
         sys.stdout.write(answer["out"])
         sys.stderr.write(answer["err"])
         sys.exit(answer["code"])
@@ -60,17 +58,9 @@ class FakePrograms:
         """Take a program away."""
         (self.folder / name).unlink()
 
-    def answer(
-        self,
-        *words: str,
-        out: str = "",
-        err: str = "",
-        code: int = 0,
-        files: Mapping[str, str] | None = None,
-    ) -> None:
+    def answer(self, *words: str, out: str = "", err: str = "", code: int = 0) -> None:
         """Answer so whoever is called with all these words; what is told last holds."""
-        answer = {"words": words, "out": out, "err": err, "code": code, "files": files or {}}
-        self._answers.append(answer)
+        self._answers.append({"words": words, "out": out, "err": err, "code": code})
         (self.folder / "answers.json").write_text(json.dumps(self._answers))
 
     def calls(self, *words: str) -> list[list[str]]:

@@ -18,7 +18,16 @@ from typing import Any
 
 import pytest
 
-from tests.coco_command import PROJECT, Run, Sources, finish, run_coco, spawn_coco, start_coco
+from tests.coco_command import (
+    PROJECT,
+    Run,
+    Sources,
+    finish,
+    run_coco,
+    spawn_coco,
+    start_coco,
+    start_command,
+)
 from tests.dataflow_stand_in import DataflowStandIn
 from tests.gcs_stand_in import GcsStandIn
 from tests.gcs_stand_in.sources import SOURCES, put_sources
@@ -233,10 +242,13 @@ def test_a_data_set_is_verified_by_a_job_whose_result_comes_back(
     data[100] ^= 1
     gcs.put("out", name, bytes(data))
 
-    told = [verify(gcs, *job) for job in ((), (*JOB, "--dataflow_endpoint", dataflow.url))]
+    deep, runs = ("verify", "gs://out/coco", "--deep"), []
+    for job in ((), (*JOB, "--dataflow_endpoint", dataflow.url)):
+        process = start_command(*deep, *job, STORAGE_EMULATOR_HOST=gcs.url)
+        runs.append(finish(process, timeout_s=180))
 
-    (here, there) = (run.out.splitlines() for run in told)
-    assert [run.code for run in told] == [7, 7], [run.err for run in told]
+    (here, there) = (run.out.splitlines() for run in runs)
+    assert [run.code for run in runs] == [7, 7], [run.err for run in runs]
     assert there[0].startswith(f"submitted: {WHERE}")
     assert there[1:-1] == here[:-1]
     assert [line.split()[0] for line in here[:-1]] == ["E-VER-CRC", "E-VER-CRC"]
@@ -244,58 +256,36 @@ def test_a_data_set_is_verified_by_a_job_whose_result_comes_back(
     assert len(dataflow.jobs) == 1
 
 
-def verify(gcs: GcsStandIn, *flags: str) -> Run:
-    """Verify the data set, all bytes of it."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "pipelines.verify", "gs://out/coco", "--deep", *flags],
-        cwd=PROJECT,
-        env={**os.environ, "STORAGE_EMULATOR_HOST": gcs.url},
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
-    return Run(ended.returncode, ended.stdout, ended.stderr)
+@pytest.fixture
+def held_dataflow() -> Iterator[DataflowStandIn]:
+    """The service, whose jobs run until the test has ended."""
+    let_go = threading.Event()
 
-
-class Held:
-    """A job that runs until it is let go."""
-
-    def __init__(self) -> None:
-        self.let_go = threading.Event()
-
-    def __call__(self, job: Mapping[str, Any]) -> "subprocess.CompletedProcess[str]":
-        self.let_go.wait(timeout=120)
+    def wait(_: Mapping[str, Any]) -> "subprocess.CompletedProcess[str]":
+        let_go.wait(timeout=120)
         return subprocess.CompletedProcess([], 0, "", "")
 
-
-@pytest.fixture
-def held() -> Iterator[Held]:
-    """A job that goes on until the test has ended."""
-    job = Held()
-    yield job
-    job.let_go.set()
+    with DataflowStandIn(wait) as service:
+        yield service
+        let_go.set()
 
 
 @pytest.mark.slow
 def test_without_waiting_the_command_ends_once_the_job_is_taken(
-    gcs: GcsStandIn, held: Held
+    gcs: GcsStandIn, held_dataflow: DataflowStandIn
 ) -> None:
-    with DataflowStandIn(held) as dataflow:
-        run = submit(gcs, dataflow, "--no_wait")
-        assert (run.code, run.out) == (0, f"submitted: {WHERE}?project=my-project\n")
-        held.let_go.set()
+    run = submit(gcs, held_dataflow, "--no_wait")
+    assert (run.code, run.out) == (0, f"submitted: {WHERE}?project=my-project\n")
 
 
 @pytest.mark.slow
 def test_an_interruption_leaves_the_job_and_tells_how_to_end_it(
-    gcs: GcsStandIn, held: Held
+    gcs: GcsStandIn, held_dataflow: DataflowStandIn
 ) -> None:
-    with DataflowStandIn(held) as dataflow:
-        waiting = submitting(gcs, dataflow)
-        assert waiting.stdout and waiting.stdout.readline().startswith("submitted: ")
-        waiting.send_signal(signal.SIGINT)
-        run = finish(waiting)
-        held.let_go.set()
+    waiting = submitting(gcs, held_dataflow)
+    assert waiting.stdout and waiting.stdout.readline().startswith("submitted: ")
+    waiting.send_signal(signal.SIGINT)
+    run = finish(waiting)
     assert run.code == 130
     assert f"interrupted; the job goes on: {WHERE}" in run.err
     assert "gcloud dataflow jobs cancel 2026-01-01_00_00_00-0 --project my-project" in run.err

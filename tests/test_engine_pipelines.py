@@ -4,16 +4,20 @@ Two splits each, so that contents are compared between them; `tests/test_engines
 """
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.array_runs import random_images
-from tests.coco_command import PROJECT, REPORTED, Run, check_committed, digests
+from tests.coco_command import (
+    PROJECT,
+    REPORTED,
+    check_committed,
+    digests,
+    finish,
+    start_command,
+)
 from tests.conftest import jpeg_bytes
 from tests.side_folders import labelme, shape, sources, write_side_files
 from tests.test_pairs import write_pairs
@@ -22,19 +26,6 @@ PRISM = PROJECT / ".tools" / "prism"
 BY_HASH = ("--split_by", "hash", "--splits", "train=1,val=1", "--num_shards", "2")
 
 pytestmark = pytest.mark.slow
-
-
-def spawn(pipeline: str, *arguments: object) -> Run:
-    """Run a pipeline's command as a process of its own."""
-    ended = subprocess.run(
-        [sys.executable, "-m", f"pipelines.{pipeline}", *map(str, arguments)],
-        cwd=PROJECT,
-        env={**os.environ},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    return Run(ended.returncode, ended.stdout, ended.stderr)
 
 
 def of_folder(folder: Path) -> list[object]:
@@ -98,12 +89,12 @@ def test_the_files_of_a_run_in_process_come_from_prism(pipeline: str, tmp_path: 
     if not PRISM.exists():
         pytest.skip("no .tools/prism; `make engines` builds it, with Go")
     given = [*PIPELINES[pipeline](tmp_path), *BY_HASH]
-    command = pipeline.split()[0]
-    here = spawn(command, *given, "--output", tmp_path / "here")
+    here = finish(start_command(pipeline, *given, "--output", tmp_path / "here"))
     assert here.code == 0, here.err
 
     prism = ("--runner", "PrismRunner", "--prism_location", PRISM)
-    there = spawn(command, *given, "--output", tmp_path / "there", *REPORTED, *prism)
+    elsewhere = (*given, "--output", tmp_path / "there", *REPORTED, *prism)
+    there = finish(start_command(pipeline, *elsewhere), timeout_s=120)
 
     assert there.code == 0, there.err
     manifest = check_committed(tmp_path / "there")

@@ -17,17 +17,6 @@ from tests.coco_command import PROJECT, MakeCoco, digests, run_coco
 METADATA = json.loads((PROJECT / "metadata.json").read_text())
 
 
-def launch(*arguments: str, cwd: Path, main: Path | None = None) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, str(main or PROJECT / "pipelines/flex_template.py"), *arguments],
-        cwd=cwd,
-        env=os.environ | {"PYTHONPATH": str(PROJECT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-
-
 # --- the description
 
 
@@ -99,7 +88,14 @@ def test_template_makes_what_the_command_makes(make_coco: MakeCoco, tmp_path: Pa
         *("--num_shards=train=2 val=1", "--overwrite=false", f"--output={tmp_path / 'template'}"),
         *("--sdk_container_image=host/image:1", "--of_next_year=1"),
     )
-    run = launch(*parameters, cwd=tmp_path, main=Path(main))
+    run = subprocess.run(
+        [sys.executable, main, *parameters],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(PROJECT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert run.returncode == 0, run.stderr
     assert "--of_next_year is not known to this version of Beam: left out" in run.stderr
     words = ("--num_shards", "train=2", "val=1", "--output", tmp_path / "command")

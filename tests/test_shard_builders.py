@@ -40,12 +40,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-FEATURES = {"boxes": (), "masks": ("--features", "boxes,masks,polygons")}
-
-
-@pytest.mark.parametrize("flags", FEATURES.values(), ids=FEATURES)
 def test_the_bytes_are_those_of_one_process(
-    flags: tuple[str, ...],
     built_here: list[str],
     make_coco: MakeCoco,
     tmp_path: Path,
@@ -54,7 +49,7 @@ def test_the_bytes_are_those_of_one_process(
     """What masks are made of lies in the run's spool."""
     sources = make_coco(24)
     (sources[0] / "a003.jpg").write_bytes(b"<html>")
-    flags = (*flags, "--num_shards", "12", "--max_rejected", "1", *map(str, TWO))
+    flags = ("--features", "boxes,masks,polygons", "--num_shards", 12, "--max_rejected", 1, *TWO)
     committed(sources, tmp_path / "both", *flags)
     assert 0 < len(built_here) < 12
     assert (PROGRESS.done, PROGRESS.planned, PROGRESS.rejected) == (24, 24, 1)
