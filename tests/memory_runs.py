@@ -7,6 +7,7 @@ files of the user's in the output.
 import dataclasses
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from schemas.faults import RejectBudget
 from schemas.manifest import Manifest
@@ -39,7 +40,7 @@ class Sources:
         return check_output(store.files("out/"), self.undisturbed, FOREIGN)
 
 
-def make_sources(num_images: int = NUM_IMAGES, **planned: int) -> Sources:
+def make_sources(num_images: int = NUM_IMAGES, **planned: Any) -> Sources:
     """Return a store with sources, and what a run makes of them."""
     store = MemoryStore()
     spec = coco_dict(num_images)
@@ -50,27 +51,19 @@ def make_sources(num_images: int = NUM_IMAGES, **planned: int) -> Sources:
     store.put("instances.json", json.dumps(spec).encode())
     for name, data in FOREIGN.items():
         store.put(f"out/{name}", data)
-    return Sources(store, *_undisturbed(store.copy(), **planned))
-
-
-def _undisturbed(store: MemoryStore, **planned: int) -> tuple[Mapping[str, bytes], int]:
-    process = store.start()
+    converted = store.copy()
+    process = converted.start()
     run_on(process, **planned)
-    files = store.files("out/")
-    return {name: files[name] for name in files if name not in FOREIGN}, len(process.steps)
+    made = {name: data for name, data in converted.files("out/").items() if name not in FOREIGN}
+    return Sources(store, made, len(process.steps))
 
 
-def plan_on(
-    process: Process, num_shards: int = NUM_SHARDS, seed: int = 0, *, replaces: bool = False
-) -> SmallRun:
+def plan_on(process: Process, num_shards: int = NUM_SHARDS, **planned: Any) -> SmallRun:
     """Read and list what a process needs for its plan."""
     sources = (f"{process.uri}/photos", f"{process.uri}/instances.json", f"{process.uri}/out")
-    budget = RejectBudget(1)
-    return plan_run(*sources, num_shards, seed=seed, budget=budget, replaces=replaces)
+    return plan_run(*sources, num_shards, budget=RejectBudget(1), **planned)
 
 
-def run_on(
-    process: Process, num_shards: int = NUM_SHARDS, seed: int = 0, *, replaces: bool = False
-) -> Manifest:
+def run_on(process: Process, **planned: Any) -> Manifest:
     """Plan, build and commit, in a process."""
-    return build_run(plan_on(process, num_shards, seed, replaces=replaces))
+    return build_run(plan_on(process, **planned))

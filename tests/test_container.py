@@ -45,8 +45,6 @@ def test_what_is_copied_exists_and_is_sent_to_the_builder() -> None:
     assert [source for source in sources if not (PROJECT / source).exists()] == []
 
 
-# --- make container, make flex_template
-
 IMAGE = "europe-west4-docker.pkg.dev/p/images/beam-tfrec:1"
 BUILD = ["docker", "build", "--platform=linux/amd64", f"--tag={IMAGE}", "."]
 TEMPLATE = [

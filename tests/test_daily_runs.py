@@ -171,9 +171,6 @@ def test_a_day_that_failed_is_accepted_after_midnight(source: Source, tmp_path: 
     assert keys_of(source.made(tomorrow.isoformat(), "--max_rejected", 1)) == []
 
 
-# --- on Google Cloud Storage ---
-
-
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsStandIn]:
     with GcsStandIn() as running:

@@ -17,9 +17,6 @@ from tests.coco_command import PROJECT, MakeCoco, digests, run_coco
 METADATA = json.loads((PROJECT / "metadata.json").read_text())
 
 
-# --- the description
-
-
 def test_metadata_is_what_the_parser_says() -> None:
     described = json.dumps(describe(coco.COMMAND.parser()), indent=2) + "\n"
     assert (PROJECT / "metadata.json").read_text() == described, "run make metadata"
@@ -38,9 +35,6 @@ def test_gcloud_takes_the_description() -> None:
     taken = json.loads(run.stdout)
     taken = json.loads(taken) if isinstance(taken, str) else taken
     assert taken["metadata"] == METADATA
-
-
-# --- from parameters to flags
 
 
 @pytest.mark.parametrize(
@@ -73,9 +67,6 @@ def test_a_flag_of_a_newer_launcher_is_dropped_with_a_warning(
     with caplog.at_level("WARNING", "pipelines.flex_template"):
         assert flags_of(["--of_next_year=1", "--seed=1"], coco.COMMAND.parser()) == ["--seed=1"]
     assert caplog.messages == ["--of_next_year is not known to this version of Beam: left out"]
-
-
-# --- the program
 
 
 def test_template_makes_what_the_command_makes(make_coco: MakeCoco, tmp_path: Path) -> None:

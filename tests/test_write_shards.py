@@ -20,7 +20,7 @@ from schemas.manifest import plan_digest
 from schemas.samples import Sample
 from schemas.shards import ShardInfo, file_sum
 from tests.children import KILLED, exit_code_of
-from tests.coco_command import shard_paths, source_ids
+from tests.coco_command import source_ids
 from tests.conftest import jpeg_bytes
 from tests.invariants import check_output, files_of
 from tests.small_images import chunk, idat, ihdr, jpeg, png
@@ -208,18 +208,6 @@ def test_an_example_that_cannot_be_built_is_rejected(
     small: SmallSet, odd: Callable[[], Any], code: str, detail: str
 ) -> None:
     check_that_key_2_is_rejected(small, code, detail, layout=OddLayout(odd=odd))
-
-
-def test_a_shard_of_rejects_alone_is_an_empty_file(small: SmallSet) -> None:
-    for image in small.images.iterdir():
-        image.write_bytes(b"<html>")
-
-    info = build(small.plan())
-
-    assert (info.planned, info.records, len(info.rejected)) == (4, 0, 4)
-    assert [(path.name, path.read_bytes()) for path in shard_paths(small.out)] == [
-        (f"{STEM}-0.tfrec", b"")
-    ]
 
 
 MACHINE_S = [
