@@ -61,15 +61,14 @@ class Mode:
     flags: tuple[str, ...]
     check: Check = Check.HEADER
     conversion: Conversion = NO_CONVERSION
-    orientation: Orientation = Orientation.KEEP
     layout: Layout | None = None
     labels: Labels = field(default_factory=lambda: {n: Label(n, str(n)) for n in range(1, 91)})
 
     def ours(self, photo: Photo) -> object:
         """Do what a reader of the pipeline does with an image's bytes."""
         images = check_all(photo.sample, [photo.data], self.check, self.conversion)
-        if self.conversion.changes or self.orientation is Orientation.UPRIGHT:
-            images = convert_all(photo.sample, images, self.orientation, self.conversion)
+        if self.conversion.changes or self.conversion.turns:
+            images = convert_all(photo.sample, images, self.conversion)
         return self.layout.build(photo.sample, images, self.labels) if self.layout else images
 
 
@@ -125,7 +124,7 @@ MODES = {
         resize, RESIZED, conversion=Conversion(Resize(SIDE_PX, SIDE_PX), quality=QUALITY)
     ),
     "--orientation upright": Mode(
-        turn, ("--orientation", "upright"), orientation=Orientation.UPRIGHT
+        turn, ("--orientation", "upright"), conversion=Conversion(orientation=Orientation.UPRIGHT)
     ),
     "--features boxes,masks": Mode(
         draw_masks,

@@ -28,7 +28,7 @@ from schemas.geometry.masks import png_codec
 from schemas.layouts import Layout
 from schemas.layouts.detection import GROUPS, DetectionLayout
 from schemas.layouts.groups import GroupedLayout
-from schemas.layouts.pictures import CategoryIds, SizeMismatch
+from schemas.layouts.pictures import SizeMismatch
 from schemas.layouts.tfds import KerasLayout, TfdsLayout
 from schemas.samples import panoptic_root
 from transforms.sources.list_blobs import ListBlobs
@@ -170,7 +170,7 @@ def add_flags(parser: FlagParser) -> None:
         "--category_ids",
         "class ids: as in the files, or contiguous from 1 (default original; with --layout tfds"
         " contiguous from 0)",
-        CategoryIds,
+        ["original", "contiguous"],
     )
     add_drop_flag(parser)
 
@@ -181,9 +181,16 @@ def layout_of(flags: argparse.Namespace) -> GroupedLayout:
     Raises:
         ValueError: when it cannot have such features or class ids.
     """
-    given = {} if flags.category_ids is None else {"category_ids": flags.category_ids}
-    return LAYOUTS[flags.layout](
-        on_size_mismatch=flags.on_size_mismatch, features=feature_names(flags.features), **given
+    layout = LAYOUTS[flags.layout]
+    if layout is TfdsLayout and flags.category_ids == "original":  # with gaps
+        raise ValueError(
+            "category_ids of layout tfds must be contiguous, got original: leave it out, or give"
+            " --layout detection"
+        )
+    return layout(
+        on_size_mismatch=flags.on_size_mismatch,
+        features=feature_names(flags.features),
+        first_label=1 if flags.category_ids == "contiguous" else None,
     )
 
 

@@ -6,7 +6,7 @@ rest is here. See `pipelines/folder.py` for how little that leaves.
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 import apache_beam as beam
@@ -22,7 +22,7 @@ from transforms.earlier import LeaveOutEarlier, Since
 from transforms.find_duplicates import FindDuplicates
 from transforms.gate import GateLimits
 from transforms.images.check_images import Check
-from transforms.images.convert_images import NO_CONVERSION, Conversion, Orientation
+from transforms.images.convert_images import NO_CONVERSION, Conversion
 from transforms.pin_blobs import PinBlobs
 from transforms.plan_shards import Order, PlannedShards, PlanShards
 from transforms.publish_plan import DataSetJob, PublishPlan
@@ -46,8 +46,7 @@ class DataSetConfig(DataSetJob):
         sharding: number of shards and order.
         splitting: which split a sample belongs to.
         check: how far an image is looked into.
-        orientation: what is done about EXIF orientations.
-        conversion: what else is done to pixels.
+        conversion: what is done to pixels.
         limits: of every worker process.
         report: make `report.html` after the manifest; None to make it where that needs no remote
             request. The data set does not depend on it.
@@ -60,7 +59,6 @@ class DataSetConfig(DataSetJob):
     sharding: Sharding = field(default_factory=Sharding)
     splitting: Splitting = field(default_factory=Splitting)
     check: Check = Check.HEADER
-    orientation: Orientation = Orientation.KEEP
     conversion: Conversion = NO_CONVERSION
     limits: GateLimits = field(default_factory=GateLimits)
     report: bool | None = None
@@ -78,7 +76,9 @@ class DataSetConfig(DataSetJob):
             raise ValueError("output must not be empty, got '': give the data set's folder or URI")
         check_split_names(dict.fromkeys(self.splits))
         self._check_splitting()
-        self.conversion.for_pixels(self.layout.pixels_dtype)  # refuses what does not suit them
+        # Also refuses options that do not suit plain pixels.
+        conversion = replace(self.conversion, pixels_dtype=self.layout.pixels_dtype)
+        object.__setattr__(self, "conversion", conversion)
         for name, given in (
             ("num_shards", self.sharding.num_shards),
             ("order", self.sharding.order),
@@ -200,9 +200,8 @@ class DataSetConfig(DataSetJob):
     @property
     def decodes_images(self) -> bool:
         """Whether image files go to a native decoder, before the report."""
-        conversion = self.conversion.for_pixels(self.layout.pixels_dtype)
-        turns, checks = self.orientation is Orientation.UPRIGHT, self.check is Check.DECODE
-        return self.layout.reads_images and (conversion.changes or turns or checks)
+        converts = self.conversion.changes or self.conversion.turns
+        return self.layout.reads_images and (converts or self.check is Check.DECODE)
 
     def check_since(self) -> None:
         """Refuse to add to earlier data sets where keys could not be compared."""
@@ -217,8 +216,7 @@ class DataSetConfig(DataSetJob):
             **self.sharding.options(),
             **self.layout.options(),
             **self.earlier.options(),
-            **self.orientation.options(),
-            **self.conversion.for_pixels(self.layout.pixels_dtype).options(),
+            **self.conversion.options(),
             **self.splitting.options(),
             "check": self.check.value,
             "layout": self.layout.name,
@@ -354,7 +352,6 @@ def shard_job_of(config: DataSetConfig, spool: RunSpool | None) -> ShardJob:
         names=config.names,
         check=config.check,
         access=config.access,
-        orientation=config.orientation,
         conversion=config.conversion,
         spool=spool,
     )

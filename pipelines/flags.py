@@ -82,8 +82,9 @@ def data_set_fields(
             reencode=flags.reencode,
             quality=flags.quality,
             color=flags.color,
+            orientation=flags.orientation,
         )
-        fields = {"check": flags.check, "orientation": flags.orientation, "conversion": conversion}
+        fields = {"check": flags.check, "conversion": conversion}
     dropped = getattr(flags, "max_dropped", None)
     return fields | {
         "output": expand_date(flags.output, date),

@@ -20,8 +20,6 @@ from schemas.geometry.boxes import (
     unturn_box,
 )
 
-EXIF_ORIENTATION = 0x0112
-
 # What is wrong with a bbox by itself.
 CHECKS = {
     "floats and a tuple": ((-5.5, 1e300, 0.25, 1e-300), None),  # the image decides about these
@@ -83,19 +81,16 @@ def test_place_box(bbox_xywh_px: tuple, placed: object) -> None:
     assert place_box(bbox_xywh_px, 100, 50) == expected
 
 
-# The box covers the left half, the top fifth, and hangs over the left edge, in the upright frame.
-@pytest.mark.parametrize(
-    ("orientation", "edges"), [(5, (0.0, 0.0, 0.25, 0.5)), (6, (0.0, 0.5, 0.25, 1.0))]
-)
-def test_place_box_turns_what_it_clipped(orientation: int, edges: tuple) -> None:
-    placed = place_box((-10.0, 0.0, 60.0, 12.5), 100, 50, orientation)
-    assert placed == PlacedBox(*edges, True)
+def test_place_box_turns_what_it_clipped() -> None:
+    """It covers the left half, the top fifth, and hangs over the left edge, when upright."""
+    placed = place_box((-10.0, 0.0, 60.0, 12.5), 100, 50, orientation=6)
+    assert placed == PlacedBox(0.0, 0.5, 0.25, 1.0, clipped=True)
 
 
 def as_viewed(pixels: np.ndarray, orientation: int) -> np.ndarray:
     """Return pixels as Pillow shows them."""
     image = Image.fromarray(pixels)
-    image.getexif()[EXIF_ORIENTATION] = orientation
+    image.getexif()[0x0112] = orientation
     return np.asarray(ImageOps.exif_transpose(image))
 
 
@@ -110,6 +105,9 @@ def test_turned_boxes_cover_the_pixels_that_pillow_turns(orientation: int) -> No
             covered = (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
             box = unturn_box(xmin / width, ymin / height, xmax / width, ymax / height, orientation)
             assert [box[0] * 5, box[1] * 3, box[2] * 5, box[3] * 3] == pytest.approx(covered)
+            corners = [xmin, ymin, xmax, ymax]
+            points = np.reshape(place_points(corners, width, height, orientation), (2, 2))
+            assert [*points.min(axis=0), *points.max(axis=0)] == pytest.approx(box)
 
 
 COORDINATES = st.floats(-2000.0, 2000.0) | st.floats(allow_nan=False, allow_infinity=False)
@@ -147,7 +145,7 @@ def test_place_box_is_float64_arithmetic_rounded_once(
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("shape", [(3, 5), (5, 3), (1, 4), (1, 1), (3, 5, 3)])
+@pytest.mark.parametrize("shape", [(3, 5), (1, 4), (1, 1), (3, 5, 3)])
 def test_arrays_turn_as_pillow_turns_them(shape: tuple[int, ...], orientation: int) -> None:
     pixels = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
     turned = turn_array(pixels, orientation)
@@ -163,13 +161,3 @@ def test_place_points_of_several_none_and_outside() -> None:
     assert place_points([0.0, 0.0, 100.0, 40.0, 50.0, 10.0], 100, 40) == [0, 0, 1, 1, 0.5, 0.25]
     assert place_points([], 100, 40, 6) == []
     assert place_points([-25.0, 60.0], 100, 40) == [-0.25, 1.5]  # not clipped
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_points_lie_on_the_pixels_that_pillow_turns(orientation: int) -> None:
-    stored = np.arange(15, dtype=np.uint8).reshape(3, 5)  # every pixel another value
-    upright = as_viewed(stored, orientation)
-    height, width = upright.shape
-    for row, column in itertools.product(range(height), range(width)):
-        x, y = place_points([column + 0.5, row + 0.5], width, height, orientation)
-        assert stored[int(y * 3), int(x * 5)] == upright[row, column]

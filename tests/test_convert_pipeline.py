@@ -1,7 +1,6 @@
 """Conversion in whole runs: of `coco` and `folder`, counted, indexed, the same bytes every time."""
 
 import hashlib
-import io
 from pathlib import Path
 
 import pytest
@@ -20,15 +19,9 @@ from tests.coco_command import (
 )
 from tests.conftest import jpeg_bytes
 from tests.small_images import EOI
-from tests.turned_images import as_stored, oriented
+from tests.turned_images import as_stored, oriented, saved
 from transforms.images.convert_images import Conversion
 from transforms.shard_index import index_from_parquet
-
-
-def webp(color: tuple[int, int, int] = (9, 200, 30)) -> bytes:
-    out = io.BytesIO()
-    Image.new("RGB", (64, 48), color).save(out, "WEBP")
-    return out.getvalue()
 
 
 def test_coco_is_converted_counted_and_indexed(make_coco: MakeCoco, tmp_path: Path) -> None:
@@ -59,7 +52,7 @@ def test_coco_is_converted_counted_and_indexed(make_coco: MakeCoco, tmp_path: Pa
 
 def test_an_image_that_cannot_be_converted_is_a_reject(make_coco: MakeCoco, tmp_path: Path) -> None:
     sources, out = make_coco(3), tmp_path / "out"
-    (sources[0] / "a001.jpg").write_bytes(webp())
+    (sources[0] / "a001.jpg").write_bytes(saved(Image.new("RGB", (64, 48)), "WEBP"))
     (sources[0] / "a002.jpg").write_bytes(b"<html>404</html>")
     lost = jpeg_bytes(64, 48)[:-20] + EOI
     (sources[0] / "a000.jpg").write_bytes(lost)
@@ -69,33 +62,6 @@ def test_an_image_that_cannot_be_converted_is_a_reject(make_coco: MakeCoco, tmp_
     assert found == [("a000.jpg", "E-IMG-DAMAGED"), *types]
     assert run_coco(*command(sources, out), "--reencode", "jpeg").code == 4
     assert [line["file_name"] for line in rejected_of(out)] == ["a002.jpg"]
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--resize", "big"], "resize must be N, WxH or max:N in px, got 'big'"),
-        (["--resize", "0"], "resize must be N, WxH or max:N in px, got '0'"),
-        (["--resize", "99999"], "resize must have sides of 1 to 65500 px, got 99999"),
-        (["--resize_mode", "fill"], "resize_mode must be of a box, got fill with resize None"),
-        (
-            ["--resize", "max:9", "--resize_mode", "fill"],
-            "resize_mode must be of a box, got fill with resize max:9",
-        ),
-        (["--reencode", "jpeg", "--quality", "101"], "quality must be 1 to 100, got 101"),
-        (["--quality", "90"], "quality must be of images that are encoded again, got 90 alone"),
-        (
-            ["--reencode", "png", "--quality", "90"],
-            "quality must be of JPEGs, got 90 with reencode png",
-        ),
-    ],
-)
-def test_contradicting_options_are_refused(
-    flags: list[str], message: str, make_coco: MakeCoco, tmp_path: Path
-) -> None:
-    run = run_coco(*command(make_coco(1), tmp_path / "out"), *flags)
-    assert run.code == 2 and message in run.fault
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_run_that_decodes_warns_once_of_an_old_pillow(

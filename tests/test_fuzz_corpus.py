@@ -4,7 +4,8 @@ import pytest
 
 from schemas.fields import ImageInfo
 from tests.fuzz.targets import TARGETS
-from transforms.images.check_images import Check, check_image
+from tests.small_images import verdict
+from transforms.images.check_images import Check
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -21,7 +22,7 @@ def test_tensorflow_decodes_what_the_decode_check_accepts(name: str) -> None:
 
     accepted = 0
     for data in TARGETS[name].inputs():
-        info = check_image(data, Check.DECODE, max_pixels=2**20)
+        info = verdict(data, Check.DECODE, max_pixels=2**20)
         if isinstance(info, ImageInfo):
             *_, height_px, width_px, _ = tf.io.decode_image(data).shape
             assert (width_px, height_px) == (info.width_px, info.height_px), data

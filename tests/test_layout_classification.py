@@ -23,7 +23,6 @@ from tests.conftest import jpeg_bytes
 tf = pytest.importorskip("tensorflow")
 
 JPEG = jpeg_bytes(64, 48, color=5)
-SHA256 = hashlib.sha256(JPEG).hexdigest()
 NAME = "n01440764/deep/n01440764_10026.JPEG"
 TENCH = Label(1, "n01440764", text="tench, Tinca tinca")
 RGB = ImageInfo("jpeg", 64, 48)
@@ -35,7 +34,13 @@ SAMPLE = Sample(
 
 
 def build(layout: Layout, label: Label = TENCH, **image: Any) -> Built | Unfit:
-    given = {"name": NAME, "data": JPEG, "sha256": SHA256, "info": RGB, **image}
+    given = {
+        "name": NAME,
+        "data": JPEG,
+        "sha256": CLASSIFICATION["image/key/sha256"].decode(),
+        "info": RGB,
+        **image,
+    }
     return layout.build(SAMPLE, [EncodedImage(**given)], labels_by_category([label]))
 
 
@@ -52,44 +57,51 @@ def read_back(layout: Layout, label: Label = TENCH, **image: Any) -> dict[str, A
     return {key: value.numpy() for key, value in parsed.items()}
 
 
-def test_classification() -> None:
-    assert read_back(ClassificationLayout()) == {
-        "image/encoded": JPEG,
-        "image/format": b"jpeg",
-        "image/height": 48,
-        "image/width": 64,
-        "image/class/label": 1,
-        "image/class/text": b"tench, Tinca tinca",
-        "image/filename": NAME.encode(),
-        "image/key/sha256": SHA256.encode(),
-    }
+CLASSIFICATION = {
+    "image/encoded": JPEG,
+    "image/format": b"jpeg",
+    "image/height": 48,
+    "image/width": 64,
+    "image/class/label": 1,
+    "image/class/text": b"tench, Tinca tinca",
+    "image/filename": NAME.encode(),
+    "image/key/sha256": hashlib.sha256(JPEG).hexdigest().encode(),
+}
+IMAGENET = {
+    "image/height": 48,
+    "image/width": 64,
+    "image/colorspace": b"RGB",
+    "image/channels": 3,
+    "image/class/label": 1,
+    "image/class/synset": b"n01440764",
+    "image/class/text": b"tench, Tinca tinca",
+    "image/format": b"JPEG",
+    "image/filename": b"n01440764_10026.JPEG",
+    "image/encoded": JPEG,
+}
+TUTORIAL = {"height": 48, "width": 64, "label": 1, "image_raw": JPEG}
+GRAY = ImageInfo("png", 64, 48, channels=1)
 
 
-def test_imagenet() -> None:
-    assert read_back(ImagenetLayout()) == {
-        "image/height": 48,
-        "image/width": 64,
-        "image/colorspace": b"RGB",
-        "image/channels": 3,
-        "image/class/label": 1,
-        "image/class/synset": b"n01440764",
-        "image/class/text": b"tench, Tinca tinca",
-        "image/format": b"JPEG",
-        "image/filename": b"n01440764_10026.JPEG",
-        "image/encoded": JPEG,
-    }
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_tutorial(channels: int) -> None:
-    info = ImageInfo("png", 64, 48, channels=channels)
-    assert read_back(TutorialLayout(), info=info) == {
-        "height": 48,
-        "width": 64,
-        "depth": channels,
-        "label": 1,
-        "image_raw": JPEG,
-    }
+@pytest.mark.parametrize(
+    ("layout", "info", "first", "expected"),
+    [
+        (ClassificationLayout(), RGB, 0, CLASSIFICATION),
+        (ImagenetLayout(), RGB, 1, IMAGENET),
+        (TutorialLayout(), RGB, 0, TUTORIAL | {"depth": 3}),
+        (TutorialLayout(5), GRAY, 5, TUTORIAL | {"depth": 1}),
+    ],
+)
+def test_layouts_of_files(
+    layout: Layout, info: ImageInfo, first: int, expected: dict[str, Any]
+) -> None:
+    """The size is known before the image is read; classes count from the first label."""
+    assert read_back(layout, info=info) == expected
+    assert layout.first_label_id == first and layout.options()["first_label"] == str(first)
+    built = build(layout, Label(1, "n01440764"), info=info)
+    assert isinstance(built, Built)
+    framed = len(encode_example(built.features)) + 16
+    assert abs(layout.record_bytes(SAMPLE) - framed) <= 30
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
@@ -113,28 +125,6 @@ def test_imagenet_holds_nothing_but_jpegs_of_rgb(info: ImageInfo, what: str) -> 
     assert build(ImagenetLayout(), info=info) == Unfit(
         "E-IMG-TYPE", f"{what}, the layout holds JPEGs of RGB"
     )
-
-
-@pytest.mark.parametrize(
-    ("layout", "first", "name"),
-    [
-        (ClassificationLayout(), 0, "classification"),
-        (ImagenetLayout(), 1, "imagenet"),
-        (TutorialLayout(), 0, "tutorial"),
-        (TutorialLayout(5), 5, "tutorial"),
-    ],
-)
-def test_classes_count_from_the_first_label(layout: Layout, first: int, name: str) -> None:
-    assert (layout.first_label_id, layout.name) == (first, name)
-    assert layout.options()["first_label"] == str(first)
-
-
-@pytest.mark.parametrize("layout", [ClassificationLayout(), ImagenetLayout(), TutorialLayout()])
-def test_the_size_is_known_before_the_image_is_read(layout: Layout) -> None:
-    built = build(layout, Label(1, "n01440764"))
-    assert isinstance(built, Built)
-    framed = len(encode_example(built.features)) + 16
-    assert abs(layout.record_bytes(SAMPLE) - framed) <= 30
 
 
 def test_types_that_pixels_cannot_have() -> None:

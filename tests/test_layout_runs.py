@@ -1,5 +1,6 @@
 """Whole runs with each layout, choice of features and numbering of classes."""
 
+import functools
 import json
 import re
 from pathlib import Path
@@ -15,17 +16,19 @@ from tests.coco_command import (
     committed,
     examples,
     manifest_of,
+    rejected_of,
     run_coco,
     value,
 )
-from tests.invariants import check_committed, files_of
+from tests.turned_images import DATA
 
 
-def sparse_ids(spec: dict) -> None:
+def new_ids(spec: dict, first: int = 13, second: int = 90) -> None:
     """Give the two categories ids with gaps, the later one first."""
-    spec["categories"] = [{"id": 90, "name": "crowd of people"}, {"id": 13, "name": "person"}]
+    names = {second: "crowd of people", first: "person"}
+    spec["categories"] = [{"id": number, "name": name} for number, name in names.items()]
     for annotation in spec["annotations"]:
-        annotation["category_id"] = {1: 13, 2: 90}[annotation["category_id"]]
+        annotation["category_id"] = {1: first, 2: second}[annotation["category_id"]]
 
 
 def label_map(out: Path) -> list[tuple[int, str]]:
@@ -33,31 +36,20 @@ def label_map(out: Path) -> list[tuple[int, str]]:
     return [(int(i), name) for i, name in re.findall(r"id: (-?\d+)\n  name: '(.*)'", text)]
 
 
-def labels_of(out: Path) -> list[dict[str, Any]]:
-    return manifest_of(out)["plan"]["labels"]
-
-
 # --- class ids ---
 
 
 def test_ids_that_label_maps_refuse_can_be_contiguous(make_coco: MakeCoco, tmp_path: Path) -> None:
-    def odd_ids(spec: dict) -> None:
-        sparse_ids(spec)
-        new = {13: -1, 90: 2**40}
-        for entry in spec["categories"]:
-            entry["id"] = new[entry["id"]]
-        for entry in spec["annotations"]:
-            entry["category_id"] = new[entry["category_id"]]
-
+    odd_ids = functools.partial(new_ids, first=-1, second=2**40)
     sources, out = make_coco(2, edit=odd_ids), tmp_path / "out"
     assert run_coco(*command(sources, out)).ended == (3, "E-ANN-LABELS")
     committed(sources, out, "--category_ids", "contiguous")
     assert label_map(out) == [(1, "person"), (2, "crowd of people")]
-    assert [label["category_id"] for label in labels_of(out)] == [-1, 2**40]
+    assert [label["category_id"] for label in manifest_of(out)["plan"]["labels"]] == [-1, 2**40]
     assert value(examples(out)[0], "image/object/class/label") == [1, 2]
 
 
-# --- features ---
+# --- flags ---
 
 
 def test_features_that_no_file_holds_end_the_run_before_its_first_shard(
@@ -74,6 +66,9 @@ def test_features_that_no_file_holds_end_the_run_before_its_first_shard(
     assert [path for path in out.rglob("*") if path.is_file()] == []
 
 
+FILL_LONGEST = ["--resize", "max:9", "--resize_mode", "fill"]
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -85,6 +80,17 @@ def test_features_that_no_file_holds_end_the_run_before_its_first_shard(
         (["--layout", "keras", "--string_ids"], "string_ids must not be given with layout keras"),
         (["--layout", "tfds", "--string_ids"], "string_ids must not be given with layout tfds"),
         (["--layout", "yolo"], "argument --layout: invalid choice: 'yolo'"),
+        (["--resize", "big"], "resize must be N, WxH or max:N in px, got 'big'"),
+        (["--resize", "0"], "resize must be N, WxH or max:N in px, got '0'"),
+        (["--resize", "99999"], "resize must have sides of 1 to 65500 px, got 99999"),
+        (["--resize_mode", "fill"], "resize_mode must be of a box, got fill with resize None"),
+        (FILL_LONGEST, "resize_mode must be of a box, got fill with resize max:9"),
+        (["--reencode", "jpeg", "--quality", "101"], "quality must be 1 to 100, got 101"),
+        (["--quality", "90"], "quality must be of images that are encoded again, got 90 alone"),
+        (
+            ["--reencode", "png", "--quality", "90"],
+            "quality must be of JPEGs, got 90 with reencode",
+        ),
     ],
 )
 def test_flags_that_do_not_fit_together(flags: list[str], message: str) -> None:
@@ -96,32 +102,20 @@ def test_flags_that_do_not_fit_together(flags: list[str], message: str) -> None:
 # --- tfds ---
 
 
-@pytest.fixture(scope="module")
-def tfds_out(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Real photos of two splits in the layout tfds."""
-    out = tmp_path_factory.mktemp("tfds") / "out"
-    roots = {split: shared_data / f"coco_{split}" for split in ("train", "val")}
+def test_tfds_loads_the_directory(tfds: Any, tmp_path: Path) -> None:
+    """Every value is the annotation file's, by the steps of TFDS's own builder."""
+    roots = {split: DATA / f"coco_{split}" for split in ("train", "val")}
+    files = {split: root / "annotations" / "instances.json" for split, root in roots.items()}
     run = run_coco(
         *("--images", *(f"{split}={root / 'images'}" for split, root in roots.items())),
-        *("--annotations",),
-        *(f"{split}={root / 'annotations' / 'instances.json'}" for split, root in roots.items()),
-        *("--output", out, "--layout", "tfds", "--num_shards", "2"),
+        *("--annotations", *(f"{split}={path}" for split, path in files.items())),
+        *("--output", tmp_path / "out", "--layout", "tfds", "--num_shards", "2"),
     )
     assert run.code == 0, run.err
-    check_committed(files_of(out))
-    return out
-
-
-def test_tfds_loads_the_directory(tfds_out: Path, shared_data: Path) -> None:
-    """Every value is the annotation file's, by the steps of TFDS's own builder."""
-    import tensorflow_datasets as tfds
-
-    builder = tfds.builder_from_directory(tfds_out)
+    builder = tfds.builder_from_directory(tmp_path / "out")
     label = builder.info.features["objects"]["label"]
-    for split in ("train", "val"):
-        spec = json.loads(
-            (shared_data / f"coco_{split}" / "annotations" / "instances.json").read_bytes()
-        )
+    for split, path in files.items():
+        spec = json.loads(path.read_bytes())
         names = {category["id"]: category["name"] for category in spec["categories"]}
         assert label.names == [names[category_id] for category_id in sorted(names)]
         images = {image["id"]: image for image in spec["images"]}
@@ -191,39 +185,28 @@ def test_an_annotation_outside_its_image_is_rejected(make_coco: MakeCoco, tmp_pa
         spec["annotations"][1]["bbox"] = [64, 0, 5, 5]
 
     sources = make_coco(3, objects=1, edit=annotate_elsewhere)
-    flags = ("--layout", "keras", "--on_size_mismatch", "trust_image")
-    run = run_coco(*command(sources, tmp_path / "out"), *flags)
-    assert run.code == 4
-    line = "E-EX-EMPTY a001.jpg (key 101): x 64.0 to 69.0, y 0.0 to 5.0 in 64 x 48;"
-    assert line in run.err
-    manifest = committed(sources, tmp_path / "out", *flags, "--max_rejected", 1)
-    split = manifest["splits"]["train"]
-    assert split["rejected"] == {"E-EX-EMPTY": 1}
+    flags = ("--layout", "keras", "--on_size_mismatch", "trust_image", "--max_rejected", 1)
+    split = committed(sources, tmp_path / "out", *flags)["splits"]["train"]
+    (line,) = rejected_of(tmp_path / "out")
+    assert (line["code"], line["key"]) == ("E-EX-EMPTY", "101")
+    assert line["detail"] == "x 64.0 to 69.0, y 0.0 to 5.0 in 64 x 48"
     assert (split["annotations"]["written"], split["annotations"]["lost"]) == (2, 1)
-
-
-# --- all of COCO ---
-
-
-def add_category(path: Path, category_id: int, name: str) -> None:
-    """Let a set grow by an image, whose objects are of a new category."""
-    spec = json.loads(path.read_text())
-    spec["categories"].append({"id": category_id, "name": name})
-    for annotation in spec["annotations"]:
-        if annotation["image_id"] == 3:
-            annotation["category_id"] = category_id
-    path.write_text(json.dumps(spec))
 
 
 def test_numbers_stay_when_categories_come(make_coco: MakeCoco, tmp_path: Path) -> None:
     """A category between others gets the next number, not theirs."""
     flags = ["--category_ids", "contiguous"]
-    sources = make_coco(3, edit=sparse_ids)
+    sources = make_coco(3, edit=new_ids)
     excluded = tmp_path / "later.jsonl"
     reject = {"code": "E-IMG-EMPTY", "stage": "", "split": "train", "key": "3"}
     excluded.write_text(json.dumps(reject) + "\n")
     committed(sources, tmp_path / "first", *flags, "--exclude", excluded)
-    add_category(sources[1], 50, "dog")
+    spec = json.loads(sources[1].read_text())
+    spec["categories"].append({"id": 50, "name": "dog"})
+    for annotation in spec["annotations"]:
+        if annotation["image_id"] == 3:
+            annotation["category_id"] = 50
+    sources[1].write_text(json.dumps(spec))
     committed(sources, tmp_path / "second", *flags, "--since", tmp_path / "first")
     labels = [(1, "person"), (2, "crowd of people"), (3, "dog")]
     assert label_map(tmp_path / "second") == labels

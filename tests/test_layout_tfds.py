@@ -1,29 +1,22 @@
-"""The layout of TFDS's COCO, compared with what TFDS itself makes of the same pictures."""
+"""The layouts of TFDS and Keras: TFDS's own features, the recipe's parsing, panoptic images."""
 
-import re
 from pathlib import Path
 from pprint import pformat
 from typing import Any
 
-import numpy as np
 import pytest
 
-from schemas.documents.tensorflow_files import (
-    dataset_info_json,
-    features_json,
-    label_files,
-)
+from schemas.documents.tensorflow_files import dataset_info_json, features_json, label_files
 from schemas.example import encode_example, encode_example_parts
 from schemas.fields import EncodedImage, ImageInfo, ObjectFields, SegmentFields
 from schemas.layouts import Unfit
-from schemas.layouts.pictures import CategoryIds
+from schemas.layouts.groups import GroupedLayout
 from schemas.layouts.tfds import KerasLayout, TfdsLayout
 from schemas.manifest import Label
 from schemas.samples import Blob, Sample
 from schemas.tfrecord import frame_record
 from tests.conftest import jpeg_bytes
 from tests.small_images import chunk, ihdr, png
-from tests.small_pictures import LABELS as PHOTO_LABELS
 from tests.small_pictures import built, image_of, object_at, sample_of, values_of
 from tests.test_tfds_metadata import manifest_of
 
@@ -37,7 +30,6 @@ SEGMENTS = [
     SegmentFields(3, 1, (0.0, 0.0, 100.0, 50.0), 4999.0, 1),
 ]
 RGB_PNG = png(ihdr(100, 50, 8, 2), chunk(b"IDAT", b""))
-JPEG, PNG = jpeg_bytes(100, 50), png(ihdr(2, 1), chunk(b"IDAT", b""))
 
 
 def panoptic(found: tuple[str, ...], segments: list[SegmentFields] | None = None) -> dict:
@@ -78,48 +70,25 @@ def test_an_image_without_a_panoptic_one_is_no_example() -> None:
 @pytest.mark.parametrize(
     ("second", "orientation", "unfit"),
     [
-        (
-            ("jpeg", 100, 50),
-            1,
-            ("E-IMG-TYPE", "a panoptic image must be a PNG of RGB, 8 bits each"),
-        ),
-        (("png", 50, 100), 1, ("E-IMG-SIZE", "50 x 100, its photo is 100 x 50")),
+        (("jpeg", 100, 50), 1, "TYPE a panoptic image must be a PNG of RGB, 8 bits each"),
+        (("png", 50, 100), 1, "SIZE 50 x 100, its photo is 100 x 50"),
         (
             ("png", 50, 100),
             6,
-            ("E-IMG-SIZE", "made of the picture as viewed, which takes --orientation upright"),
+            "SIZE made of the picture as viewed, which takes --orientation upright",
         ),
     ],
-    ids=["another type", "another size", "of the upright picture"],
 )
 def test_a_panoptic_image_of_other_pixels_is_no_example(
-    second: tuple[str, int, int], orientation: int, unfit: tuple[str, str]
+    second: tuple[str, int, int], orientation: int, unfit: str
 ) -> None:
     """Its bytes pass through: a reader would lay its segments on other pixels of the photo."""
-    photo = EncodedImage("a.jpg", JPEG, "", ImageInfo("jpeg", 100, 50, orientation))
     image = EncodedImage("pan/a.png", RGB_PNG, "", ImageInfo(*second))
-    sample = sample_of(100, 50, segments=SEGMENTS)
-    built = TfdsLayout().resolved(["panoptic"]).build(sample, [photo, image], LABELS)
-    assert built == Unfit(*unfit, 1)
-
-
-def test_ids_with_gaps_are_refused() -> None:
-    message = (
-        "category_ids of layout tfds must be contiguous, got original:"
-        " leave it out, or give --layout detection"
-    )
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        TfdsLayout(category_ids=CategoryIds.ORIGINAL)
-
-
-def test_the_estimated_size_is_nearly_the_record_s() -> None:
-    objects = [object_at(i, i, 50.5, 40.25, category_id=13) for i in range(7)]
-    plain = sample_of(640, 480, *objects)
-    ids = tuple(range(700_001, 700_008))
-    sample = Sample("train", "42", 0, plain.blobs, plain.fields, ids)
-    made = built(TfdsLayout(), sample, image_of(640, 480), labels=LABELS)
-    real = sum(map(len, frame_record(encode_example_parts(made.features))))
-    assert TfdsLayout().record_bytes(sample) == pytest.approx(real, abs=30)
+    images = [image_of(100, 50, orientation), image]
+    layout = TfdsLayout().resolved(["panoptic"])
+    built = layout.build(sample_of(100, 50, segments=SEGMENTS), images, LABELS)
+    code, _, detail = unfit.partition(" ")
+    assert built == Unfit(f"E-IMG-{code}", detail, 1)
 
 
 # --- by TFDS itself ---
@@ -130,18 +99,6 @@ def coco_features(tfds: Any, config: str, folder: Path) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tfds.core.DatasetInfo, "initialize_from_bucket", lambda _: None)
         return tfds.object_detection.Coco(config=config, data_dir=folder / "none").info.features
-
-
-def write(folder: Path, layout: TfdsLayout, records: list[bytes], names: list[str]) -> Path:
-    """Write one shard with its metadata, as a commit does."""
-    data = b"".join(records)
-    (folder / "train-00000-of-00001.tfrec").write_bytes(data)
-    manifest = manifest_of("tfds", [len(records)], len(data))
-    (folder / "dataset_info.json").write_text(dataset_info_json(manifest))
-    (folder / "features.json").write_text(features_json(layout.spec, len(names)))
-    for name, text in label_files(layout.spec, names).items():
-        (folder / name).write_text(text)
-    return folder
 
 
 @pytest.mark.parametrize(
@@ -155,9 +112,12 @@ def test_the_features_equal_those_of_tfds(
     tfds: Any, tmp_path: Path, config: str, found: tuple[str, ...], key: str, classes: int
 ) -> None:
     names = [f"class {number}" for number in range(classes)]
-    ours = tfds.builder_from_directory(
-        write(tmp_path, TfdsLayout().resolved(found), [b""], names)
-    ).info.features
+    spec, files = TfdsLayout().resolved(found).spec, {}
+    files["dataset_info.json"] = dataset_info_json(manifest_of("tfds", [1], 0))
+    files["features.json"] = features_json(spec, len(names))
+    for name, text in (files | label_files(spec, names)).items():
+        (tmp_path / name).write_text(text)
+    ours = tfds.builder_from_directory(tmp_path).info.features
     theirs = coco_features(tfds, config, tmp_path)
 
     assert pformat(ours.get_tensor_info()) == pformat(theirs.get_tensor_info())
@@ -173,64 +133,6 @@ def test_the_features_equal_those_of_tfds(
     assert ours[key]["bbox"].bbox_format == theirs[key]["bbox"].bbox_format
 
 
-def test_tfds_reads_the_values_of_its_own_encoder(tfds: Any, tmp_path: Path) -> None:
-    """Every value is that of an Example which TFDS's features encode, with and without objects."""
-    layout = TfdsLayout().resolved(["boxes"])
-    image = EncodedImage("dir/a.jpg", JPEG, "", ImageInfo("jpeg", 100, 50))
-    samples = [sample_of(100, 50, *OBJECTS), sample_of(100, 50)]
-    made = [built(layout, sample, image, labels=LABELS) for sample in samples]
-    records = [b"".join(frame_record(encode_example_parts(of.features))) for of in made]
-    names = [label.name for label in LABELS.values()]
-    folder = write(tmp_path, layout, records, names)
-
-    builder = tfds.builder_from_directory(folder)
-    skip = {"image": tfds.decode.SkipDecoding()}
-    full, empty = tfds.as_numpy(builder.as_dataset(split="train", decoders=skip))
-
-    theirs = coco_features(tfds, "2017", tmp_path)
-    theirs["objects"]["label"].names = [*names, *(f"{n}" for n in range(77))]
-    box = tfds.features.BBox
-    encoded = theirs.encode_example(
-        {
-            "image": np.zeros((50, 100, 3), np.uint8),
-            "image/filename": "dir/a.jpg",
-            "image/id": 42,
-            "objects": [
-                {
-                    "id": 11,
-                    "area": 1000.9,
-                    "bbox": box(ymin=0.25, xmin=0.25, ymax=0.75, xmax=0.75),
-                    "label": "stop sign",
-                    "is_crowd": False,
-                },
-                {
-                    "id": 12,
-                    "area": 7.0,
-                    "bbox": box(ymin=0.0, xmin=0.0, ymax=1.0, xmax=1.0),
-                    "label": "person",
-                    "is_crowd": True,
-                },
-            ],
-        }
-    )
-    assert full.pop("image") == empty.pop("image") == JPEG
-    assert (full["image/filename"], full["image/id"]) == (b"dir/a.jpg", 42)
-    for name, values in encoded["objects"].items():
-        np.testing.assert_array_equal(full["objects"][name], values)
-        assert full["objects"][name].dtype == empty["objects"][name].dtype
-    assert {name: values.shape for name, values in empty["objects"].items()} == {
-        "area": (0,),
-        "bbox": (0, 4),
-        "id": (0,),
-        "is_crowd": (0,),
-        "label": (0,),
-    }
-    assert builder.info.features["objects"]["label"].int2str(1) == "stop sign"
-
-
-CROWD = ObjectFields(90, (10.5, 20.25, 30.0, 20.0), 345.67, 1)
-
-
 def test_the_recipe_s_own_parsing_reads_it() -> None:
     """Its feature description and its steps, see the page that the layout names."""
     import tensorflow as tf
@@ -244,9 +146,9 @@ def test_the_recipe_s_own_parsing_reads_it() -> None:
         "id": tf.io.FixedLenFeature([], tf.int64),
         "image_id": tf.io.FixedLenFeature([], tf.int64),
     }
-    data = jpeg_bytes(100, 50)
-    image = EncodedImage("dir/a.jpg", data, "", ImageInfo("jpeg", 100, 50))
-    made = built(KerasLayout(), sample_of(100, 50, CROWD), image)
+    crowd = ObjectFields(90, (10.5, 20.25, 30.0, 20.0), 345.67, 1)
+    image = EncodedImage("dir/a.jpg", jpeg_bytes(100, 50), "", ImageInfo("jpeg", 100, 50))
+    made = built(KerasLayout(), sample_of(100, 50, crowd), image)
     example = tf.io.parse_single_example(encode_example(made.features), description)
     assert tf.io.decode_jpeg(example["image"], channels=3).shape == (50, 100, 3)
     bbox = tf.sparse.to_dense(example["bbox"])
@@ -256,18 +158,17 @@ def test_the_recipe_s_own_parsing_reads_it() -> None:
     assert [example[name].numpy() for name in names] == [b"dir/a.jpg", 90, 11, 42]
 
 
-def test_an_annotation_outside_its_image_is_no_example() -> None:
-    sample = sample_of(100, 50, object_at(100.0, 0.0, 5.0, 5.0))
-    assert KerasLayout().build(sample, [image_of(100, 50)], PHOTO_LABELS) == Unfit(
-        "E-EX-EMPTY", "x 100.0 to 105.0, y 0.0 to 5.0 in 100 x 50"
-    )
-
-
-def test_the_estimated_size_of_keras_records() -> None:
-    blob = Blob("train", "000000000042.jpg", 150_000)
-    fields = sample_of(640, 480, object_at(1.5, 2.5, 30.25, 40.0)).fields
-    sample = Sample("train", "700001", 0, (blob,), fields, (700_001,))
+# Objects of 640 x 480 px, and how far their record may be from the estimate.
+@pytest.mark.parametrize(
+    ("layout", "objects", "off"), [(TfdsLayout(), 7, 30), (KerasLayout(), 1, 12)]
+)
+def test_the_estimated_size_is_nearly_the_record_s(
+    layout: GroupedLayout, objects: int, off: int
+) -> None:
+    found = [object_at(i, i, 50.5, 40.25, category_id=13) for i in range(objects)]
+    blob, ids = Blob("train", "000000000042.jpg", 150_000), tuple(range(700_001, 700_001 + objects))
+    sample = Sample("train", "42", 0, (blob,), sample_of(640, 480, *found).fields, ids)
     image = EncodedImage(blob.name, bytes(150_000), "ab" * 32, ImageInfo("jpeg", 640, 480))
-    made = built(KerasLayout(), sample, image)
+    made = built(layout, sample, image, labels=LABELS)
     real = sum(map(len, frame_record(encode_example_parts(made.features))))
-    assert KerasLayout().record_bytes(sample) == pytest.approx(real, abs=12)
+    assert layout.record_bytes(sample) == pytest.approx(real, abs=off)

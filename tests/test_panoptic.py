@@ -20,9 +20,8 @@ from schemas.layouts import groups as panoptic_group
 from schemas.layouts.detection import DetectionLayout
 from schemas.samples import Blob, Sample, pack
 from tests.small_images import chunk, idat, ihdr, png
-from tests.turned_images import as_stored, encoded, jpeg_of, oriented, png_of
+from tests.turned_images import UPRIGHT, as_stored, encoded, jpeg_of, oriented, png_of
 from transforms.build_records import convert_all
-from transforms.images.convert_images import NO_CONVERSION, Orientation
 
 KEYS = (
     "image/segmentation/class/encoded",
@@ -91,16 +90,16 @@ def test_masks_are_those_of_the_definition(
     ids = (np.frombuffer(pixels, np.uint8).reshape(5, 8) % 13).astype(np.int64) * scale
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(panoptic, "_STRIP_PX", strip_px)
-        found = read_places(colours_of(ids), (8, 5), segments)
+        places, has_unlisted_pixels, num_empty = read_places(colours_of(ids), (8, 5), segments)
     values = paint_values(segments)
     assert not isinstance(values, str)
     for by_place, mask in zip(values, reference(ids, segments), strict=True):
-        np.testing.assert_array_equal(by_place[found.places], mask)
+        np.testing.assert_array_equal(by_place[places], mask)
     listed = {segment.id for segment in segments}
-    assert found.has_unlisted_pixels == bool(set(ids.flat) - listed - {0})
+    assert has_unlisted_pixels == bool(set(ids.flat) - listed - {0})
     last = {segment.id: place for place, segment in enumerate(segments)}
     shown = sum(place in last.values() and s.id in ids for place, s in enumerate(segments))
-    assert found.num_empty == len(segments) - shown
+    assert num_empty == len(segments) - shown
 
 
 def test_real_masks_are_those_of_model_garden_s_script(shared_data: Path) -> None:
@@ -213,9 +212,9 @@ def test_only_a_panoptic_png_of_the_stored_picture_is_turned_with_its_photo() ->
     of_stored, of_upright = encoded(colours_of(IDS)), encoded(colours_of(turn_array(IDS, 6)))
     for other, turned in ((of_stored, 6), (of_upright, 1), (photo(), 1)):
         sample = Sample("train", "1", 0, (blob, panoptic_blob), b"")
-        found = convert_all(sample, [photo_6, other], Orientation.UPRIGHT, NO_CONVERSION)
+        found = convert_all(sample, [photo_6, other], UPRIGHT)
         assert not isinstance(found, Unfit)
         assert found[1].turned == turned and (found[1] is other) == (turned == 1)
     pair = Sample("train", "1", 0, (blob, Blob("train", "b.png")), b"")
-    found = convert_all(pair, [photo_6, of_stored], Orientation.UPRIGHT, NO_CONVERSION)
+    found = convert_all(pair, [photo_6, of_stored], UPRIGHT)
     assert not isinstance(found, Unfit) and found[1].turned == 1  # each turns for itself

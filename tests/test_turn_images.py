@@ -8,16 +8,9 @@ from PIL import Image, JpegImagePlugin, features
 
 from schemas.fields import EncodedImage, ImageInfo
 from schemas.geometry.boxes import turn_array
-from tests.small_images import (
-    chunk,
-    entry,
-    exif,
-    idat,
-    ihdr,
-    png,
-    segment,
-)
+from tests.small_images import chunk, entry, exif, idat, ihdr, png, segment
 from tests.turned_images import (
+    UPRIGHT,
     as_stored,
     as_viewed,
     encoded,
@@ -29,29 +22,16 @@ from tests.turned_images import (
 from transforms.images.convert_images import (
     DEFAULT_QUALITY,
     NO_CONVERSION,
-    Orientation,
     codec_versions,
     convert_image,
 )
-from transforms.images.findings import ImageFault
+from transforms.images.findings import BadImage
 
 TURNING = range(2, 9)
 
 
-def turn_upright(image: EncodedImage) -> EncodedImage | ImageFault:
-    return convert_image(image, NO_CONVERSION, Orientation.UPRIGHT)
-
-
-def upright(data: bytes) -> EncodedImage:
-    turned = turn_upright(encoded(data))
-    assert isinstance(turned, EncodedImage), turned
-    return turned
-
-
-def fault(data: bytes) -> tuple[str, str]:
-    refused = turn_upright(encoded(data))
-    assert isinstance(refused, ImageFault)
-    return refused.code, refused.detail
+def upright(data: bytes) -> bytes:
+    return convert_image(encoded(data), UPRIGHT).data
 
 
 def psnr(pixels: np.ndarray, others: np.ndarray) -> float:
@@ -62,8 +42,7 @@ def psnr(pixels: np.ndarray, others: np.ndarray) -> float:
 @pytest.mark.parametrize("orientation", TURNING)
 def test_a_turned_image_says_what_it_was_made_of(orientation: int) -> None:
     image = encoded(oriented(png_of(every_pixel_another(5, 3)), orientation), "folder/a.png")
-    turned = turn_upright(image)
-    assert isinstance(turned, EncodedImage)
+    turned = convert_image(image, UPRIGHT)
     size = (3, 5) if orientation >= 5 else (5, 3)
     assert turned == EncodedImage(
         name="folder/a.png",
@@ -83,52 +62,39 @@ KINDS = {
     "colour": (8, 2, 3, b""),
     "palette, 1 bit": (1, 3, 1, chunk(b"PLTE", bytes(range(6)))),
     "palette, 8 bits": (8, 3, 1, chunk(b"PLTE", bytes(i % 251 for i in range(768)))),
-    "palette with transparency": (
-        2,
-        3,
-        1,
-        chunk(b"PLTE", bytes(range(12))) + chunk(b"tRNS", b"\x10\x80"),
-    ),
+    "with transparency": (2, 3, 1, chunk(b"PLTE", bytes(range(12))) + chunk(b"tRNS", b"\x10\x80")),
     "gray and alpha": (8, 4, 2, b""),
     "colour and alpha": (8, 6, 4, b""),
 }
 
 
-def png_of_kind(bits: int, colour_type: int, samples: int, chunks: bytes) -> bytes:
-    """Return a PNG of 5 x 3 pixels whose bits are noise."""
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_png_is_turned_without_loss(kind: tuple[int, int, int, bytes]) -> None:
+    """The bits of 5 x 3 pixels are noise."""
+    import tensorflow as tf
+
+    bits, colour_type, samples, chunks = kind
     row_bytes = -(-5 * bits * samples // 8)
     noise = np.random.default_rng(0).bytes(3 * row_bytes)
     raw = b"".join(b"\0" + noise[row_bytes * row :][:row_bytes] for row in range(3))
-    return png(ihdr(5, 3, bits, colour_type), chunks, idat(raw))
-
-
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_png_is_turned_without_loss(kind: tuple[int, int, int, bytes]) -> None:
-    import tensorflow as tf
-
-    data = png_of_kind(*kind)
+    data = png(ihdr(5, 3, bits, colour_type), chunks, idat(raw))
     pixels = tf.io.decode_png(data, dtype=tf.uint16).numpy()  # of 8 bits and fewer too
     for orientation in TURNING:
-        turned = upright(oriented(data, orientation)).data
+        turned = upright(oriented(data, orientation))
         found = tf.io.decode_png(turned, dtype=tf.uint16).numpy()
         np.testing.assert_array_equal(found, turn_array(pixels, orientation))
 
 
 def test_exif_stays_but_for_the_orientation() -> None:
-    copyright_and_turn = entry(0x0112, 3, 1, b"\0\6") + entry(0x8298, 2, 4, b"Ann\0")
-    upright_block = exif(entry(0x0112, 3, 1, b"\0\1") + entry(0x8298, 2, 4, b"Ann\0"))
-    block = exif(copyright_and_turn)
+    copyright_by = entry(0x8298, 2, 4, b"Ann\0")
+    block = exif(entry(0x0112, 3, 1, b"\0\6") + copyright_by)
+    upright_block = exif(entry(0x0112, 3, 1, b"\0\1") + copyright_by)
     for prefix in (b"", b"Exif\0\0"):  # some writers of PNG copy JPEG's
-        turned = upright(png(ihdr(), chunk(b"eXIf", prefix + block), idat())).data
+        turned = upright(png(ihdr(), chunk(b"eXIf", prefix + block), idat()))
         assert chunk(b"eXIf", upright_block) in turned
     photo = jpeg_of(every_pixel_another(5, 3))
-    turned = upright(photo[:2] + segment(0xE1, b"Exif\0\0" + block) + photo[2:]).data
+    turned = upright(photo[:2] + segment(0xE1, b"Exif\0\0" + block) + photo[2:])
     assert segment(0xE1, b"Exif\0\0" + upright_block) in turned
-
-
-def gradient(width_px: int, height_px: int) -> np.ndarray:
-    x, y = np.meshgrid(np.linspace(0, 255, width_px), np.linspace(0, 255, height_px))
-    return np.stack([x, y, 255 - x], axis=-1).astype(np.uint8)
 
 
 # Chroma subsampling of the file, as Pillow numbers it, and of what is turned by each orientation.
@@ -139,14 +105,15 @@ def gradient(width_px: int, height_px: int) -> np.ndarray:
 def test_jpeg_is_encoded_at_a_stated_quality_with_its_subsampling(
     subsampling: str, mirrored: int, swapped: int
 ) -> None:
-    pixels = gradient(50, 31)
+    x, y = np.meshgrid(np.linspace(0, 255, 50), np.linspace(0, 255, 31))
+    pixels = np.stack([x, y, 255 - x], axis=-1).astype(np.uint8)
     at_quality = Image.open(io.BytesIO(jpeg_of(pixels, quality=DEFAULT_QUALITY)))
     assert DEFAULT_QUALITY == 95
     for orientation in TURNING:
         data = oriented(jpeg_of(pixels, subsampling=subsampling, quality=80), orientation)
         turned = upright(data)
-        assert psnr(as_stored(turned.data), as_viewed(data)) > 36
-        with Image.open(io.BytesIO(turned.data)) as image:
+        assert psnr(as_stored(turned), as_viewed(data)) > 36
+        with Image.open(io.BytesIO(turned)) as image:
             assert isinstance(image, JpegImagePlugin.JpegImageFile)
             found = JpegImagePlugin.get_sampling(image)
             assert found == (swapped if orientation >= 5 else mirrored)
@@ -159,8 +126,10 @@ def test_an_image_that_a_turn_would_damage_is_refused() -> None:
     animated = png(ihdr(), chunk(b"acTL", struct.pack(">II", 2, 0)), idat())
     what = "an animated PNG, or one of 16 bits in colour or with alpha"
     for data in (*wide, animated):
-        detail = f"{what}, of which a turn would lose frames or bits"
-        assert fault(oriented(data, 3)) == ("E-IMG-TYPE", detail)
+        with pytest.raises(BadImage) as caught:
+            upright(oriented(data, 3))
+        assert caught.value.code == "E-IMG-TYPE"
+        assert caught.value.detail == f"{what}, of which a turn would lose frames or bits"
 
 
 def test_codecs_are_named_where_they_decide_bytes() -> None:
@@ -168,5 +137,5 @@ def test_codecs_are_named_where_they_decide_bytes() -> None:
     names = ("libjpeg_turbo", "zlib_ng", "webp", "avif", "libtiff", "littlecms2")
     for version in (Image.__version__, *map(features.version, names)):
         assert f" {version}" in versions
-    assert Orientation.KEEP.options() == {"orientation": "keep"}
-    assert Orientation.UPRIGHT.options() == {"orientation": f"upright, by {versions}"}
+    assert NO_CONVERSION.options() == {"orientation": "keep"}
+    assert UPRIGHT.options() == {"orientation": f"upright, by {versions}"}

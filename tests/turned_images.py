@@ -3,51 +3,49 @@
 import hashlib
 import io
 import struct
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps
 
-from schemas.fields import EncodedImage, ImageInfo
+from schemas.fields import EncodedImage
+from tests.conftest import SHARED_DATA
 from tests.small_images import PNG_SIGNATURE, chunk, entry, exif, segment
 from transforms.images.check_images import check_image
+from transforms.images.convert_images import Conversion, Orientation
 
-_ORIENTATION = 0x0112
+DATA = Path(__file__).parent / "data"
+UPRIGHT = Conversion(orientation=Orientation.UPRIGHT)
 _HEAD_END = len(PNG_SIGNATURE) + 25
-
-
-def orientation_block(orientation: int) -> bytes:
-    """Return an EXIF block that says nothing else."""
-    return exif(entry(_ORIENTATION, 3, 1, struct.pack(">H", orientation)), behind=bytes(4))
 
 
 def oriented(data: bytes, orientation: int) -> bytes:
     """Return a JPEG or PNG with an EXIF block before all that it has."""
-    block = orientation_block(orientation)
+    block = exif(entry(0x0112, 3, 1, struct.pack(">H", orientation)), behind=bytes(4))
     if data.startswith(PNG_SIGNATURE):
         return data[:_HEAD_END] + chunk(b"eXIf", block) + data[_HEAD_END:]
     return data[:2] + segment(0xE1, b"Exif\0\0" + block) + data[2:]
 
 
 def encoded(data: bytes, name: str = "a.jpg") -> EncodedImage:
-    """Return a file as `check_images` does."""
-    info = check_image(data)
-    assert isinstance(info, ImageInfo), info
+    """Return a file as `check_all` does."""
+    info = check_image(data, takes_foreign=True)
     return EncodedImage(name, data, hashlib.sha256(data).hexdigest(), info)
 
 
+def saved(image: Image.Image | np.ndarray, file_format: str, **save: Any) -> bytes:
+    out, image = io.BytesIO(), Image.fromarray(image) if isinstance(image, np.ndarray) else image
+    image.save(out, file_format, **save)
+    return out.getvalue()
+
+
 def png_of(pixels: np.ndarray) -> bytes:
-    return _saved(pixels, "PNG")
+    return saved(pixels, "PNG")
 
 
 def jpeg_of(pixels: np.ndarray, **save: Any) -> bytes:
-    return _saved(pixels, "JPEG", **save)
-
-
-def _saved(pixels: np.ndarray, file_format: str, **save: Any) -> bytes:
-    out = io.BytesIO()
-    Image.fromarray(pixels).save(out, file_format, **save)
-    return out.getvalue()
+    return saved(pixels, "JPEG", **save)
 
 
 def as_viewed(data: bytes) -> np.ndarray:
@@ -65,3 +63,10 @@ def as_stored(data: bytes) -> np.ndarray:
 def every_pixel_another(width_px: int, height_px: int) -> np.ndarray:
     """Return gray pixels of which no two are alike."""
     return np.arange(width_px * height_px, dtype=np.uint8).reshape(height_px, width_px)
+
+
+def odd_files() -> dict[str, bytes]:
+    """Return odd images by name: those of `tests/data`, and more next to a clone."""
+    folders = [folder / "odd" for folder in (DATA, SHARED_DATA) if folder.is_dir()]
+    paths = [path for folder in folders for path in folder.iterdir()]
+    return {path.name: path.read_bytes() for path in paths if path.suffix not in (".json", ".txt")}

@@ -1,5 +1,6 @@
 """Make the records of a shard: read the images, check and convert them, encode the Examples."""
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,11 +21,10 @@ from transforms.images.check_images import Check, check_image, one_line
 from transforms.images.convert_images import (
     NO_CONVERSION,
     Conversion,
-    Orientation,
     convert_along,
     convert_image,
 )
-from transforms.images.findings import ImageFault
+from transforms.images.findings import BadImage
 from transforms.sources.read_blobs import read_blob
 from transforms.storage import DEFAULT_ACCESS, Access, Storage
 from transforms.storage.run_spool import RunSpool, payload_bytes
@@ -51,8 +51,7 @@ class ShardJob:
         names: how shard files are called.
         check: how far an image is looked into.
         access: how stores are reached.
-        orientation: what is done about EXIF orientations.
-        conversion: what else is done to pixels.
+        conversion: what is done to pixels.
         spool: file of the samples' payloads; None where these are in the samples.
     """
 
@@ -62,7 +61,6 @@ class ShardJob:
     names: ShardNames = field(default_factory=ShardNames)
     check: Check = Check.HEADER
     access: Access = DEFAULT_ACCESS
-    orientation: Orientation = Orientation.KEEP
     conversion: Conversion = NO_CONVERSION
     spool: RunSpool | None = None
 
@@ -75,11 +73,7 @@ def check_codecs(job: ShardJob, plan: JobPlan) -> None:
     Raises:
         RuntimeError: `E-ARG`, naming both versions.
     """
-    decided_here = {
-        **job.layout.options(),
-        **job.orientation.options(),
-        **job.conversion.for_pixels(job.layout.pixels_dtype).options(),
-    }
+    decided_here = job.layout.options() | job.conversion.options()
     for name, here in decided_here.items():
         planned = plan.options.get(name, here)
         if planned != here:
@@ -102,7 +96,6 @@ def record_maker(
     """Return the function that reads a sample's images and makes its record, for many threads."""
     labels = labels_by_category(plan.labels)
     layout = job.layout.resolved(plan.found)
-    conversion = job.conversion.for_pixels(job.layout.pixels_dtype)
 
     def make_record(sample: Sample) -> Record | Unfit:
         # Outside `_or_unfit`: an error of the storage fails the shard, and rejects no sample.
@@ -114,13 +107,13 @@ def record_maker(
                 files = zip(sample.blobs, contents, strict=True)
                 raw = [_image(blob, data, RAW) for blob, data in files]
                 return build_record(sample, raw, layout, labels)
-            images = check_all(sample, contents, job.check, conversion)
+            images = check_all(sample, contents, job.check, job.conversion)
             if isinstance(images, Unfit):
                 return images
-            pixels = num_decoded(images, job.orientation, conversion)
+            pixels = num_decoded(images, job.conversion)
             if pixels:
                 with gate.decoding(pixels):
-                    images = convert_all(sample, images, job.orientation, conversion, job.check)
+                    images = convert_all(sample, images, job.conversion, job.check)
             if isinstance(images, Unfit):
                 return images
             return build_record(sample, images, layout, labels)
@@ -142,8 +135,8 @@ def check_all(
     for place, (blob, data) in enumerate(zip(sample.blobs, contents, strict=True)):
         takes_foreign = conversion.takes_foreign and not is_panoptic(blob)
         info = _or_unfit(check_image, data, check, takes_foreign=takes_foreign)
-        if isinstance(info, (ImageFault, Unfit)):
-            return Unfit(info.code, info.detail, place)
+        if isinstance(info, Unfit):
+            return info._replace(place=place)
         images.append(_image(blob, data, info))
     return images
 
@@ -152,11 +145,9 @@ def _image(blob: Blob, data: bytes, info: ImageInfo) -> EncodedImage:
     return EncodedImage(blob.name, data, hashlib.sha256(data).hexdigest(), info)
 
 
-def num_decoded(
-    images: Sequence[EncodedImage], orientation: Orientation, conversion: Conversion
-) -> int:
+def num_decoded(images: Sequence[EncodedImage], conversion: Conversion) -> int:
     """Return how many pixels `convert_all` may decode; 0 where it leaves all as they are."""
-    turns = orientation is Orientation.UPRIGHT and any(i.info.orientation != 1 for i in images)
+    turns = conversion.turns and any(i.info.orientation != 1 for i in images)
     decodes = turns or conversion.changes
     return sum(i.info.width_px * i.info.height_px for i in images) if decodes else 0
 
@@ -164,7 +155,6 @@ def num_decoded(
 def convert_all(
     sample: Sample,
     images: Sequence[EncodedImage],
-    orientation: Orientation,
     conversion: Conversion,
     checked: Check = Check.HEADER,
 ) -> list[EncodedImage] | Unfit:
@@ -178,12 +168,12 @@ def convert_all(
         if is_panoptic(blob):
             found = _or_unfit(convert_along, image, converted[0])
         else:
-            found = _or_unfit(convert_image, image, conversion, orientation)
+            found = _or_unfit(convert_image, image, conversion)
             if found is not image and checked is Check.HEADER and image.info.format in _UNPROVEN:
                 proven = _or_unfit(check_image, image.data, Check.DECODE)
-                found = found if isinstance(proven, ImageInfo) else proven
-        if isinstance(found, (ImageFault, Unfit)):
-            return Unfit(found.code, found.detail, place)
+                found = proven if isinstance(proven, Unfit) else found
+        if isinstance(found, Unfit):
+            return found._replace(place=place)
         converted.append(found)
     return converted
 
@@ -226,6 +216,8 @@ def _or_unfit(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | Un
         return make(*args, **kwargs)
     except (MemoryError, RecursionError):
         raise
+    except BadImage as error:
+        return Unfit(error.code, error.detail)
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
@@ -236,9 +228,8 @@ def record_bytes(sample: Sample, layout: Layout, conversion: Conversion) -> int:
     """Return about the size of a sample's record; of plain pixels, where the layout wants them."""
     size = layout.record_bytes(sample)
     if layout.pixels_dtype:
-        pixels = conversion.for_pixels(layout.pixels_dtype)
         files_bytes = [blob.read_bytes for blob in sample.blobs]
-        size += sum(map(pixels.pixels_bytes, files_bytes)) - sum(files_bytes)
+        size += sum(map(conversion.pixels_bytes, files_bytes)) - sum(files_bytes)
     return size
 
 
@@ -288,8 +279,10 @@ def _picture_size(
 ) -> tuple[int, int] | None:
     for key in roles.images:
         for value in _values(values, key, Kind.BYTES)[:1]:
-            info = next((i.info for i in images if i.data is value), None) or check_image(value)
-            return (info.height_px, info.width_px) if isinstance(info, ImageInfo) else None
+            info = next((i.info for i in images if i.data is value), None)
+            with contextlib.suppress(BadImage):
+                return (info or check_image(value)).size_px[::-1]
+            return None
     for key in roles.pixels:
         for value in _values(values, key, Kind.BYTES)[:1]:
             stated = [_values(values, side, Kind.INT64)[:1] for side in (roles.height, roles.width)]

@@ -157,12 +157,11 @@ def build_shard(
     roots: Mapping[str, Storage],
 ) -> ShardInfo:
     """Return what was made of a shard after reading its images and committing its files."""
-    conversion = job.conversion.for_pixels(job.layout.pixels_dtype)
     make_record = record_maker(job, plan, gate, roots)
     roles = roles_of_spec(job.layout.resolved(plan.found).spec)
     with contextlib.closing(output.spool()) as spool:
-        growing = GrowingShard(shard, spool, conversion, roles)
-        size_of = functools.partial(bytes_in_flight, conversion=conversion)
+        growing = GrowingShard(shard, spool, job.conversion, roles)
+        size_of = functools.partial(bytes_in_flight, conversion=job.conversion)
         with gate.building:
             for sample, record in gate.in_order(shard.samples, size_of, make_record):
                 if isinstance(record, Unfit):

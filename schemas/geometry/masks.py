@@ -1,15 +1,14 @@
 """Masks of objects and of panoptic segments: their pixels, and their PNG.
 
 A mask is a uint8 array (height, width) of 0 and 1. Polygons are drawn by pycocotools, whose rule
-for pixels on the outline is the one that COCO's masks are measured by; run lengths need no decoder.
+for pixels on the outline is the one that COCO's masks are measured by.
 """
 
 import functools
 import io
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -47,21 +46,6 @@ _ZLIB_HEADER = b"\x78\x01"  # RFC 1950: a window of 32 kB, the fastest level
 _LAST_BLOCK = b"\x03\x00"  # RFC 1951: an empty block of fixed codes that ends the stream
 
 
-class SegmentPlaces(NamedTuple):
-    """Where the segments of an image lie.
-
-    Attributes:
-        places: uint8 (height, width), of each pixel the place of its segment in the list, from 1;
-            0 for none.
-        has_unlisted_pixels: whether pixels have an id of no segment.
-        num_empty: segments without pixels.
-    """
-
-    places: NDArray[np.uint8]
-    has_unlisted_pixels: bool
-    num_empty: int
-
-
 def mask_of(segmentation: Segmentation, width_px: int, height_px: int) -> Mask:
     """Return the mask of a segmentation in an image of that size, as `COCO.annToMask` does.
 
@@ -78,15 +62,15 @@ def mask_of(segmentation: Segmentation, width_px: int, height_px: int) -> Mask:
         if len(polygon) < 6 or len(polygon) % 2 or not is_drawable(polygon):
             raise ValueError(f"a polygon of {len(polygon)} numbers is too large to be drawn")
     if segmentation.polygons_px:
-        parts = coco_mask.frPyObjects(segmentation.polygons_px, height_px, width_px)
-        drawn: Mask = coco_mask.decode(coco_mask.merge(parts))
-        return drawn
-    runs = np.array(segmentation.rle_counts or [width_px * height_px], np.int64)
-    if runs.min() < 0 or runs.sum() != width_px * height_px:
-        raise ValueError(f"run lengths are not those of {width_px} x {height_px} px")
-    values = np.zeros(len(runs), np.uint8)
-    values[1::2] = 1
-    return np.repeat(values, runs).reshape(-1, height_px).T
+        rle = coco_mask.merge(coco_mask.frPyObjects(segmentation.polygons_px, height_px, width_px))
+    else:
+        counts = segmentation.rle_counts or [width_px * height_px]
+        if min(counts) < 0 or sum(counts) != width_px * height_px:
+            raise ValueError(f"run lengths are not those of {width_px} x {height_px} px")
+        runs = {"size": [height_px, width_px], "counts": counts}
+        rle = coco_mask.frPyObjects(runs, height_px, width_px)
+    mask: Mask = coco_mask.decode(rle)
+    return mask
 
 
 def scaled_mask_of(
@@ -156,15 +140,9 @@ def png_codec() -> str:
     return f"zlib {zlib.ZLIB_RUNTIME_VERSION}"
 
 
-def is_rgb_png(png: bytes) -> bool:
-    """Return whether a PNG, checked to be one, has red, green and blue of 8 bits each."""
-    bits, colour_type = png[24], png[25]
-    return (bits, colour_type) == (8, 2)
-
-
 def read_places(
     png: bytes, size_px: tuple[int, int], segments: Sequence[SegmentFields]
-) -> SegmentPlaces:
+) -> tuple[NDArray[np.uint8], bool, int]:
     """Return where segments lie by their panoptic PNG; of those with one id the last counts.
 
     Args:
@@ -172,26 +150,35 @@ def read_places(
         size_px: its width and height, by its header.
         segments: that `paint_values` has values for.
 
+    Returns:
+        uint8 (height, width), of each pixel the place of its segment in the list, from 1, and 0 for
+        none; whether pixels have an id of no segment; the number of segments without pixels.
+
     Raises:
         OSError: when its pixels are damaged.
     """
+    from PIL import PngImagePlugin
+
     place_of = {-1: 0} | {segment.id: place for place, segment in enumerate(segments, start=1)}
     known = np.array(sorted(place_of), np.int32)
     places_of_known = np.array([place_of[segment_id] for segment_id in known.tolist()], np.uint8)
     (width_px, height_px), has_unlisted_pixels = size_px, False
     places = np.empty((height_px, width_px), np.uint8)
     seen = np.zeros(_MAX_VALUE + 1, bool)
-    for top, ids in _strips_of_ids(png, size_px):
+    rows = max(1, _STRIP_PX // width_px)
+    image = PngImagePlugin.PngImageFile(io.BytesIO(_needed_chunks(png)))
+    for top in range(0, height_px, rows):
+        part = image.crop((0, top, width_px, min(top + rows, height_px)))
+        ids = np.frombuffer(part.tobytes("raw", "RGBX"), "<i4") & (_NUM_IDS - 1)
         starts = np.flatnonzero(np.diff(ids, prepend=-1))  # of runs, far fewer than pixels
         values = ids[starts]
         nearest = np.searchsorted(known, values, side="right") - 1
         found = np.where(known[nearest] == values, places_of_known[nearest], np.uint8(0))
         strip = np.repeat(found, np.diff(starts, append=len(ids)))
-        places[top : top + len(strip) // width_px] = strip.reshape(-1, width_px)
+        places[top : top + rows] = strip.reshape(-1, width_px)
         seen[found] = True
         has_unlisted_pixels |= bool(values[found == 0].any())
-    num_empty = len(segments) - int(seen[1:].sum())
-    return SegmentPlaces(places, has_unlisted_pixels, num_empty)
+    return places, has_unlisted_pixels, len(segments) - int(seen[1:].sum())
 
 
 def paint_values(segments: Sequence[SegmentFields]) -> NDArray[np.uint8] | str:
@@ -276,21 +263,6 @@ def _adler32_of_zeros(checksum: int, number: int) -> int:
 
 def _chunk(name: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
-
-
-def _strips_of_ids(
-    png: bytes, size_px: tuple[int, int]
-) -> Iterator[tuple[int, NDArray[np.signedinteger]]]:
-    """Yield the segment ids of some rows at a time, flat, and the first row."""
-    from PIL import PngImagePlugin
-
-    width_px, height_px = size_px
-    rows = max(1, _STRIP_PX // width_px)
-    with PngImagePlugin.PngImageFile(io.BytesIO(_needed_chunks(png))) as image:
-        for top in range(0, height_px, rows):
-            strip = image.crop((0, top, width_px, min(top + rows, height_px)))
-            colours = np.frombuffer(strip.tobytes("raw", "RGBX"), "<i4")
-            yield top, colours & (_NUM_IDS - 1)
 
 
 def _needed_chunks(png: bytes) -> bytes:

@@ -24,28 +24,20 @@ Values = Mapping[str, Sequence]
 """The values of an Example's features by key, in lists, single ones too."""
 
 Labels = Mapping[int | str, Label]
-"""Per category id of the annotation files the label that records hold; it is found by its name
-too, which sources without such ids give."""
+"""Labels by category id of the annotation files, and by name for sources without such ids."""
 
 
 def labels_by_category(labels: Iterable[Label]) -> Labels:
-    """Return labels by the category id that annotation files have for them, found by name too.
+    """Return labels by the category id that annotation files have for them, and by name.
 
     >>> labels_by_category([Label(1, "person"), Label(2, "toothbrush", category_id=90)])[90].id
     2
+    >>> labels_by_category([Label(7, "2", category_id="1"), Label(8, "1", category_id="2")])["1"].id
+    7
     """
-    return _FoundByName((label.annotated_id, label) for label in labels)
-
-
-class _FoundByName(dict[int | str, Label]):
-    """Labels by category id, which a name finds without being a key."""
-
-    @cached_property
-    def _by_name(self) -> dict[str, Label]:
-        return {label.name: label for label in self.values()}
-
-    def __missing__(self, name: int | str) -> Label:
-        return self._by_name[name]  # type: ignore[index]
+    labels = list(labels)
+    by_name: dict[int | str, Label] = {label.name: label for label in labels}
+    return by_name | {label.annotated_id: label for label in labels}  # an id may be like a name
 
 
 class Built(NamedTuple):
@@ -116,12 +108,15 @@ class Layout:
         int64_ids: whether records hold ids as numbers, so that annotation files must have such.
         reads_images: whether blobs are image files, which are checked; others are taken as bytes.
         sample_noun: word for a sample in messages.
+        first_label: number of the first class; others follow without gaps. None for the sources'
+            own ids.
     """
 
     per_annotation: ClassVar[bool] = False
     int64_ids: ClassVar[bool] = False
     reads_images: ClassVar[bool] = True
     sample_noun: ClassVar[str] = "image"
+    first_label: int | None = None
 
     @property
     def name(self) -> str:
@@ -135,8 +130,8 @@ class Layout:
 
     @property
     def first_label_id(self) -> int | None:
-        """The first label's number; labels follow without gaps. None for the sources' own ids."""
-        return None
+        """The number from which labels are counted; None for the sources' own ids."""
+        return self.first_label
 
     @property
     def reads_segmentations(self) -> bool:

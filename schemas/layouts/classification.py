@@ -109,11 +109,6 @@ class ClassifiedLayout(Layout):
         """The features of every Example."""
         return FeatureSpec(self.name, self.attributes.features)
 
-    @property
-    def first_label_id(self) -> int:
-        """The number from which labels are counted."""
-        return self.first_label
-
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes."""
         return {"first_label": str(self.first_label)}

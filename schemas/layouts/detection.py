@@ -4,7 +4,7 @@ The Object Detection API reshapes all keypoints of an image to [objects, keypoin
 of keypoints for the whole data set. An object without any has as many zeros as others have points.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,7 +16,6 @@ from schemas.layouts.groups import (
     POLYGONS,
     FeatureGroup,
     GroupedLayout,
-    image_group,
     mask_codecs,
     segmentation_bytes,
 )
@@ -76,24 +75,16 @@ def _keypoints_values(picture: Picture) -> Values:
         xyv_px += [*found.keypoints_px, *unlabelled]
         num.append(sum(v > 0 for v in found.keypoints_px[2::3]))
         texts += [*names, *[""] * (len(most) - len(names))]
-    xs, ys = _place(picture, xyv_px)
+    points = list(zip(xyv_px[0::3], xyv_px[1::3], xyv_px[2::3], strict=True))
+    # Zeros are COCO's 'unlabelled', which has no place in the image, however it is turned.
+    places = [picture.place(xyv[:2]) if xyv != (0, 0, 0) else (0.0, 0.0) for xyv in points]
     return {
-        "image/object/keypoint/x": xs,
-        "image/object/keypoint/y": ys,
-        "image/object/keypoint/visibility": [int(v) for v in xyv_px[2::3]],
+        "image/object/keypoint/x": [x for x, _ in places],
+        "image/object/keypoint/y": [y for _, y in places],
+        "image/object/keypoint/visibility": [int(v) for *_, v in points],
         "image/object/keypoint/num": num,
         "image/object/keypoint/text": [name.encode() for name in texts],
     }
-
-
-def _place(picture: Picture, xyv_px: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Return the points' x and y in the image, 0 where COCO has zeros for 'unlabelled'."""
-    points = list(zip(xyv_px[0::3], xyv_px[1::3], xyv_px[2::3], strict=True))
-    placed = picture.place([number for x, y, _ in points for number in (x, y)])
-    for index, point in enumerate(points):
-        if point == (0, 0, 0):  # no place in the image, however it is turned
-            placed[2 * index : 2 * index + 2] = 0.0, 0.0
-    return placed[0::2], placed[1::2]
 
 
 KEYPOINTS = FeatureGroup("keypoints", _KEYPOINTS, _keypoints_values, found_as="keypoints")
@@ -123,14 +114,9 @@ def _label_ids(category_ids: Iterable[int], picture: Picture) -> list[int]:
     A category that is not in the annotation files has none, whatever the numbering: it is left out,
     and counted.
     """
-    label_ids: list[int] = []
-    for category_id in category_ids:
-        label = picture.labels.get(category_id)
-        if label is None:
-            picture.repairs.append("unknown_category_left_out")
-        else:
-            label_ids.append(label.id)
-    return label_ids
+    labels = [picture.labels.get(category_id) for category_id in category_ids]
+    picture.repairs.extend(["unknown_category_left_out"] * labels.count(None))
+    return [label.id for label in labels if label is not None]
 
 
 CAPTIONS = FeatureGroup(
@@ -155,24 +141,13 @@ GROUPS = (BOXES, MASKS, POLYGONS, KEYPOINTS, CAPTIONS, PANOPTIC, LICENSE, LVIS)
 
 @dataclass(frozen=True)
 class DetectionLayout(GroupedLayout):
-    """One Example per image with its annotations, in the keys of Model Garden's readers.
-
-    Attributes:
-        first_label: number of the first class, where sources know classes by name; None where
-            `category_ids` says which numbers there are.
-    """
+    """One Example per image with its annotations, in the keys of Model Garden's readers."""
 
     name: ClassVar[str] = "detection"
     bytes_beside_objects: ClassVar[int] = 541  # keys, lengths, hash, format and framing
     bytes_per_object: ClassVar[int] = 4 * 4 + 4 + 2 + 1 + 10  # box, area, label, flag, a name
-    first_label: int | None = None
-    image_group: ClassVar[FeatureGroup] = image_group(_IMAGE)
+    image: ClassVar[AttributeValues] = AttributeValues(_IMAGE)
     groups: ClassVar[tuple[FeatureGroup, ...]] = GROUPS
-
-    @property
-    def first_label_id(self) -> int | None:
-        """The number from which labels are counted; None for the files' own ids."""
-        return super().first_label_id if self.first_label is None else self.first_label
 
     @property
     def reads_segmentations(self) -> bool:

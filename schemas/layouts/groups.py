@@ -1,7 +1,7 @@
 """Groups of features, as `--features` names them, and the layouts that are made of them."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -16,7 +16,7 @@ from schemas.layouts import AttributeValues, Unfit, Values
 from schemas.layouts.pictures import Picture, PictureLayout
 from schemas.samples import Sample
 
-_OBJECT_PREFIX = "image/object/"
+_OF_OBJECTS = ("masks", "polygons", "keypoints")  # of `boxes`
 _OWN_FILES = ("boxes", "captions", "panoptic")  # other things are found in files next to these
 
 
@@ -40,17 +40,6 @@ class FeatureGroup:
     by_default: bool = True
     sequence: str = ""
 
-    @property
-    def per_object(self) -> bool:
-        """Whether it adds to the objects of `boxes`."""
-        keys = (feature.key for feature in self.features)
-        return self.name != "boxes" and any(key.startswith(_OBJECT_PREFIX) for key in keys)
-
-
-def image_group(paths: Mapping[Feature, str]) -> FeatureGroup:
-    """Return the features of every image, from the path of each one's attribute of a picture."""
-    return FeatureGroup("image", tuple(paths), AttributeValues(paths), found_as="images")
-
 
 def check_asked(layout: str, groups: Sequence[FeatureGroup], asked: Sequence[str]) -> None:
     """Refuse names of features that a layout does not have, and masks and the like without boxes.
@@ -64,10 +53,10 @@ def check_asked(layout: str, groups: Sequence[FeatureGroup], asked: Sequence[str
             f"features of layout {layout} must be of {', '.join(names)}, got {','.join(asked)!r}:"
             f" leave out {', '.join(map(repr, unknown))}"
         )
-    for group in groups:
-        if group.name in asked and group.per_object and "boxes" not in asked:
+    for name in _OF_OBJECTS:
+        if name in asked and "boxes" not in asked:
             raise ValueError(
-                f"features {group.name} are of objects, which need boxes, got {','.join(asked)!r}:"
+                f"features {name} are of objects, which need boxes, got {','.join(asked)!r}:"
                 " add boxes"
             )
 
@@ -114,13 +103,13 @@ class GroupedLayout(PictureLayout):
     Attributes:
         features: names of the groups to write; None for those that the annotation files hold, of
             which only boxes are known until the layout is resolved.
-        image_group: features of every image.
+        image: gives the features of every image.
         groups: groups that `features` can name.
         bytes_beside_objects: keys, lengths and framing of a record without objects.
         bytes_per_object: values of one object.
     """
 
-    image_group: ClassVar[FeatureGroup]
+    image: ClassVar[AttributeValues]
     groups: ClassVar[tuple[FeatureGroup, ...]]
     bytes_beside_objects: ClassVar[int]
     bytes_per_object: ClassVar[int] = 0
@@ -135,14 +124,14 @@ class GroupedLayout(PictureLayout):
     @cached_property
     def spec(self) -> FeatureSpec:
         """The features of every Example."""
-        features = tuple(feature for group in self.chosen for feature in group.features)
+        of_groups = (feature for group in self.chosen for feature in group.features)
         sequences = tuple(group.sequence for group in self.chosen if group.sequence)
-        return FeatureSpec(self.name, features, sequences)
+        return FeatureSpec(self.name, (*self.image.features, *of_groups), sequences)
 
     @cached_property
     def chosen(self) -> list[FeatureGroup]:
         """The groups that are written."""
-        return [self.image_group, *(group for group in self.groups if group.name in self.names)]
+        return [group for group in self.groups if group.name in self.names]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -166,7 +155,7 @@ class GroupedLayout(PictureLayout):
 
     def values(self, picture: Picture) -> Values | Unfit:
         """Return the features of an image and its annotations."""
-        values: dict[str, Sequence] = {}
+        values: dict[str, Sequence] = {**self.image(picture)}
         for group in self.chosen:
             found = group.values(picture)
             if isinstance(found, Unfit):
@@ -263,6 +252,9 @@ _DOCS = {
 _PANOPTIC = tuple(
     Feature(key, Kind.BYTES, True, f"{_ONE_OR_NONE}: {doc}") for key, doc in _DOCS.items()
 )
+RGB_OF_8_BITS = bytes([8, 2])
+"""Bit depth and colour type in a PNG's header, at bytes 24 and 25."""
+
 PLACE = 1
 """Of the panoptic image among the sample's."""
 
@@ -285,19 +277,19 @@ def _panoptic_values(picture: Picture) -> Values | Unfit:
     if isinstance(values, str):
         return Unfit("E-EX-FAILED", f"panoptic: {values}", PLACE)
     try:
-        found = read_places(png.data, (png.info.width_px, png.info.height_px), segments)
+        places, has_unlisted_pixels, num_empty = read_places(png.data, png.info.size_px, segments)
     except OSError as error:
         if error.errno is not None:  # of the machine
             raise
         return Unfit("E-IMG-DAMAGED", f"panoptic pixels: {error}", PLACE)
-    if segments and found.num_empty == len(segments):
+    if segments and num_empty == len(segments):
         detail = f"none of its {len(segments)} segments has a pixel in {png.name}"
         picture.dropped.append(BadAnnotation(picture.fields.image_id, "E-SEG-EMPTY", detail))
         return {key: [] for key in _DOCS}
-    if found.has_unlisted_pixels:
+    if has_unlisted_pixels:
         picture.repairs.append("panoptic_pixels_unlisted")
-    picture.repairs.extend(["panoptic_segment_empty"] * found.num_empty)
-    places = turn_array(found.places, orientation)
+    picture.repairs.extend(["panoptic_segment_empty"] * num_empty)
+    places = turn_array(places, orientation)
     return {
         key: [encode_gray_png(np.take(by_place, places))]
         for key, by_place in zip(_DOCS, values, strict=True)
@@ -311,9 +303,7 @@ def orientation_to_photo(png: EncodedImage, photo: EncodedImage) -> int | Unfit:
     was made of the stored one has been turned along with it. One that is no PNG of RGB, or of
     another size, says nothing of the photo's pixels: it is the reason why there is no Example.
     """
-    from schemas.geometry.masks import is_rgb_png  # late, as above
-
-    if png.info.format != "png" or not is_rgb_png(png.data):
+    if png.info.format != "png" or png.data[24:26] != RGB_OF_8_BITS:
         return Unfit("E-IMG-TYPE", "a panoptic image must be a PNG of RGB, 8 bits each", PLACE)
     size, written = png.whole_size_px, photo.whole_size_px
     if size == written:

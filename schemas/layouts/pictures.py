@@ -11,8 +11,10 @@ from schemas.fields import (
     BadAnnotation,
     EncodedImage,
     ImageInfo,
+    ObjectFields,
     PictureFields,
     Segmentation,
+    SegmentFields,
     Window,
 )
 from schemas.geometry.boxes import (
@@ -32,17 +34,6 @@ from schemas.samples import Sample
 _FIELDS = msgspec.msgpack.Decoder(PictureFields)
 _SEGMENTATIONS = msgspec.msgpack.Decoder(list[Segmentation])
 _NO_SEGMENTATION = Segmentation()
-
-
-class CategoryIds(enum.Enum):
-    """Which numbers labels have in records.
-
-    ORIGINAL are the annotation files', with their gaps. CONTIGUOUS ones are counted from 1, in the
-    order of the files'.
-    """
-
-    ORIGINAL = "original"
-    CONTIGUOUS = "contiguous"
 
 
 class SizeMismatch(enum.Enum):
@@ -123,7 +114,7 @@ class Picture(msgspec.Struct, frozen=True, gc=False):
         fields: the annotations as the file has them, those left out of `objects` too: `captions`,
             `segments` (of the panoptic image), `image_id`, `license_id`, and LVIS's lists.
         objects: those that can be written, by annotation id.
-        labels: per category id of the annotation files the label that records hold.
+        labels: labels that records hold, by category id of the annotation files and by name.
         panoptic_image: the PNG that `fields.segments` are about; None where there is none.
         dropped: annotations that cannot be written, with their reasons.
         repairs: names of what was mended, one entry a time; a layout may append its own.
@@ -160,25 +151,40 @@ class Picture(msgspec.Struct, frozen=True, gc=False):
         frame = self.frame
         return place_points(xy_px, *frame[:3], frame.crop)
 
-    def place_box(self, bbox_xywh_px: BBoxXywhPx) -> PlacedBox | tuple[str, str]:
-        """Return a bbox of the picture's frame in the image, or (code, detail) of why it is not."""
-        return place_box(bbox_xywh_px, *self.frame[:3], self.frame.crop)
+    def place_object(
+        self,
+        annotation_id: int | str,
+        found: ObjectFields | SegmentFields,
+        segmentation: Segmentation = _NO_SEGMENTATION,
+    ) -> PictureObject | tuple[str, str]:
+        """Return an annotated object in the image, or (code, detail) of why it is not in there."""
+        bbox, frame, area_px2 = found.bbox_xywh_px, self.frame, found.area_px2
+        keypoints_px = found.keypoints_px if isinstance(found, ObjectFields) else []
+        box = place_box(bbox, *frame[:3], frame.crop)
+        if not isinstance(box, PlacedBox):
+            return box
+        if self.image.window is not None:
+            area_px2 = self._converted_px2(area_px2, bbox, box)
+        label = self.labels[found.category_id]
+        return PictureObject(
+            annotation_id, label, box, bbox, area_px2, found.is_crowd, keypoints_px, segmentation
+        )
 
-    def area_px2(self, annotated_px2: float, bbox_xywh_px: BBoxXywhPx) -> float:
-        """Return an object's area as annotated; of a converted image in the pixels of that.
+    def _converted_px2(
+        self, annotated_px2: float, bbox_xywh_px: BBoxXywhPx, shown: PlacedBox
+    ) -> float:
+        """Return an object's area in pixels of the converted image.
 
         Where the image shows a part of the object's box alone, it is that share of the area.
         """
-        if self.image.window is None:
-            return annotated_px2
         frame, info = self.frame, self.image.info
         scale = info.width_px * info.height_px / (frame.width_px * frame.height_px)
         if frame.crop is None:
             return annotated_px2 * scale
         left, top, right, bottom = frame.crop
         scale /= (right - left) * (bottom - top)
-        shown, whole = self.place_box(bbox_xywh_px), place_box(bbox_xywh_px, *frame[:3])
-        if not isinstance(shown, PlacedBox) or not isinstance(whole, PlacedBox):
+        whole = place_box(bbox_xywh_px, *frame[:3])
+        if not isinstance(whole, PlacedBox):
             return 0.0
         inside = left <= whole.xmin and whole.xmax <= right
         inside = inside and top <= whole.ymin and whole.ymax <= bottom
@@ -198,16 +204,11 @@ class PictureLayout(Layout):
 
     Attributes:
         on_size_mismatch: what to do where the image's size is not the annotation file's.
-        category_ids: which numbers labels have in records.
+        first_label: see `Layout`; None for the annotation files' own ids.
     """
 
     on_size_mismatch: SizeMismatch = SizeMismatch.AUTO
-    category_ids: CategoryIds = CategoryIds.ORIGINAL
-
-    @property
-    def first_label_id(self) -> int | None:
-        """The number from which labels are counted; None for the files' own ids."""
-        return 1 if self.category_ids is CategoryIds.CONTIGUOUS else None
+    first_label: int | None = None
 
     def values(self, picture: Picture) -> Values | Unfit:
         """Return the values of every feature of the spec, or why the picture gets no Example."""
@@ -258,10 +259,9 @@ def place_picture(
     frame = choose_frame(json_size, image.info, policy, image.turned, image.window)
     if isinstance(frame, Unfit):
         return frame
-    width_px, height_px, orientation, repairs_of_frame, crop = frame
     objects: list[PictureObject] = []
     dropped: list[BadAnnotation] = []
-    repairs = [*repairs_of_frame]
+    repairs = [*frame.repairs]
     picture = Picture(
         sample.key, image, frame, fields, objects, labels, panoptic_image, dropped, repairs
     )
@@ -271,20 +271,13 @@ def place_picture(
     described = list(zip(fields.objects, segmentations, strict=True))
     # The ids of captions and of the panoptic annotation follow those of objects.
     for annotation_id, (found, outline) in zip(sample.annotation_ids, described, strict=False):
-        bbox, area_px2 = found.bbox_xywh_px, found.area_px2
-        box = place_box(bbox, width_px, height_px, orientation, crop)
-        if not isinstance(box, PlacedBox):
-            dropped.append(BadAnnotation(annotation_id, *box))
+        placed = picture.place_object(annotation_id, found, outline)
+        if not isinstance(placed, PictureObject):
+            dropped.append(BadAnnotation(annotation_id, *placed))
             continue
-        if box.clipped:
+        if placed.box.clipped:
             repairs.append("box_clipped")
-        if image.window is not None:
-            area_px2 = picture.area_px2(area_px2, bbox)
-        label = labels[found.category_id]
-        crowd, keypoints_px = found.is_crowd, found.keypoints_px
-        objects.append(
-            PictureObject(annotation_id, label, box, bbox, area_px2, crowd, keypoints_px, outline)
-        )
+        objects.append(placed)
     return picture
 
 

@@ -12,16 +12,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from schemas.features import Content, Feature, Kind, class_label, floats, image_file, int64, text
-from schemas.geometry.boxes import PlacedBox
-from schemas.layouts import Unfit, Values
+from schemas.layouts import AttributeValues, Unfit, Values
 from schemas.layouts.groups import (
     PLACE,
     FeatureGroup,
     GroupedLayout,
-    image_group,
     orientation_to_photo,
 )
-from schemas.layouts.pictures import CategoryIds, Picture, PictureObject
+from schemas.layouts.pictures import Picture, PictureObject
 
 _IMAGE = {
     image_file("image", "the image file's bytes"): "image.data",
@@ -69,16 +67,10 @@ def _panoptic_values(picture: Picture) -> Values | Unfit:
 
 def _segments(picture: Picture) -> list[PictureObject]:
     """Return a panoptic image's segments; one whose box lies outside the image is left out."""
-    placed: list[PictureObject] = []
-    for segment in picture.fields.segments or []:
-        bbox = segment.bbox_xywh_px
-        box = picture.place_box(bbox)
-        if isinstance(box, PlacedBox):
-            label = picture.labels[segment.category_id]
-            area_px2, is_crowd = picture.area_px2(segment.area_px2, bbox), segment.is_crowd
-            placed.append(PictureObject(segment.id, label, box, bbox, area_px2, is_crowd))
-        else:
-            picture.repairs.append("segment_left_out")
+    segments = picture.fields.segments or []
+    found = [picture.place_object(segment.id, segment) for segment in segments]
+    placed = [segment for segment in found if isinstance(segment, PictureObject)]
+    picture.repairs.extend(["segment_left_out"] * (len(found) - len(placed)))
     return placed
 
 
@@ -114,19 +106,8 @@ class TfdsLayout(GroupedLayout):
     int64_ids: ClassVar[bool] = True
     bytes_beside_objects: ClassVar[int] = 193
     bytes_per_object: ClassVar[int] = 4 * 4 + 4 + 3 + 1 + 1  # box, id, area, label, crowd flag
-    image_group: ClassVar[FeatureGroup] = image_group(_IMAGE)
+    image: ClassVar[AttributeValues] = AttributeValues(_IMAGE)
     groups: ClassVar[tuple[FeatureGroup, ...]] = (_BOXES, _PANOPTIC)
-
-    category_ids: CategoryIds = CategoryIds.CONTIGUOUS
-
-    def __post_init__(self) -> None:
-        """Refuse ids with gaps, which TFDS's class labels cannot have."""
-        super().__post_init__()
-        if self.category_ids is not CategoryIds.CONTIGUOUS:
-            raise ValueError(
-                f"category_ids of layout tfds must be contiguous, got {self.category_ids.value}:"
-                " leave it out, or give --layout detection"
-            )
 
 
 _KERAS_IMAGE = {
@@ -160,7 +141,7 @@ class KerasLayout(GroupedLayout):
     per_annotation: ClassVar[bool] = True
     int64_ids: ClassVar[bool] = True
     bytes_beside_objects: ClassVar[int] = 160  # the box too
-    image_group: ClassVar[FeatureGroup] = image_group(_KERAS_IMAGE)
+    image: ClassVar[AttributeValues] = AttributeValues(_KERAS_IMAGE)
     groups: ClassVar[tuple[FeatureGroup, ...]] = (
         FeatureGroup("boxes", _KERAS_BOXES, _keras_box_values, "boxes"),
     )

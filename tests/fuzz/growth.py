@@ -11,17 +11,17 @@ from tests.fuzz.annotations import run_bytes
 from tests.fuzz.images import with_right_checksums
 from tests.fuzz.outputs import run_manifest, run_rejected
 from tests.fuzz.target import Choices, Target
-from transforms.images.check_images import check_image
+from tests.small_images import verdict
 
 LONG_BYTES = 2**18
 
 
 def _check(data: bytes) -> None:
-    check_image(data)
+    verdict(data)
 
 
 def _check_png(data: bytes) -> None:
-    check_image(with_right_checksums(data))
+    verdict(with_right_checksums(data))
 
 
 def _find_fault(data: bytes) -> None:

@@ -9,10 +9,11 @@ from schemas.fields import EncodedImage, ImageInfo
 from schemas.geometry.boxes import turn_size
 from tests import small_images as small
 from tests.fuzz.target import Target
-from transforms.images.check_images import Check, check_image
-from transforms.images.convert_images import NO_CONVERSION, Orientation, convert_image
+from tests.small_images import verdict
+from transforms.images.check_images import Check
+from transforms.images.convert_images import Conversion, Orientation, convert_image
 from transforms.images.exif import read_exif
-from transforms.images.findings import MAX_PIXELS, TRAITS, ImageFault
+from transforms.images.findings import MAX_PIXELS, TRAITS, BadImage
 
 _FEW_PIXELS = 2**14
 """What a decode may take, so that thousands of inputs a second can be decoded."""
@@ -20,50 +21,50 @@ _FEW_PIXELS = 2**14
 
 def check_any(data: bytes) -> None:
     """Look at bytes in every way that `check_image` has; compare what it says."""
-    found = check_image(data)
+    found, decoded = verdict(data), verdict(data, Check.DECODE, max_pixels=_FEW_PIXELS)
     _require_form(found)
-    decoded = check_image(data, Check.DECODE, max_pixels=_FEW_PIXELS)
     _require_form(decoded)
-    if isinstance(found, ImageInfo):
-        _require_last_byte_matters(data, found)
-        if isinstance(decoded, ImageInfo):
-            assert decoded == found
-            _require_upright(data, found)
-    else:
-        assert isinstance(decoded, ImageFault), "the decode check takes what the header's refuses"
+    if isinstance(found, str):
+        assert isinstance(decoded, str), "the decode check takes what the header's refuses"
+        return
+    _require_last_byte_matters(data, found)
+    if isinstance(decoded, ImageInfo):
+        assert decoded == found
+        _require_upright(data, found)
 
 
-def _require_form(found: ImageInfo | ImageFault) -> None:
-    if isinstance(found, ImageFault):
-        assert FAULTS[found.code].scope is Scope.SAMPLE
-        assert printable(found.detail) == found.detail and 0 < len(found.detail) <= 200
+def _require_form(found: ImageInfo | str) -> None:
+    if isinstance(found, str):
+        code, _, detail = found.partition(": ")
+        assert FAULTS[f"E-IMG-{code}"].scope is Scope.SAMPLE
+        assert printable(detail) == detail and 0 < len(detail) <= 200
         return
     assert 1 <= found.width_px * found.height_px <= MAX_PIXELS
-    assert min(found.width_px, found.height_px) >= 1 and 1 <= found.orientation <= 8
+    assert min(found.size_px) >= 1 and 1 <= found.orientation <= 8
     assert list(found.traits) == sorted(set(found.traits) & TRAITS.keys())
 
 
 def _require_upright(data: bytes, info: ImageInfo) -> None:
     """Require that a decodable image is turned, or that it is said why not."""
-    image = EncodedImage("a", data, "", info)
-    turned = convert_image(image, NO_CONVERSION, Orientation.UPRIGHT)
-    if isinstance(turned, ImageFault):
-        _require_form(turned)
+    image, upright = EncodedImage("a", data, "", info), Conversion(orientation=Orientation.UPRIGHT)
+    try:
+        turned = convert_image(image, upright)
+    except BadImage as error:
+        assert FAULTS[error.code].scope is Scope.SAMPLE
         return
     assert turned.turned == info.orientation and turned.info.orientation == 1
-    size = turn_size((info.width_px, info.height_px), info.orientation)
-    assert (turned.info.width_px, turned.info.height_px) == size
+    assert turned.info.size_px == turn_size(info.size_px, info.orientation)
 
 
 def _require_last_byte_matters(data: bytes, info: ImageInfo) -> None:
     """Require that an image without trailing bytes is none, or another, without its last byte."""
     if "trailing_bytes" in info.traits:
         return
-    shorter = check_image(data[:-1])
+    shorter = verdict(data[:-1])
     if info.format == "jpeg":  # what looked like data of the scan may hold an end marker
-        assert isinstance(shorter, ImageFault) or "trailing_bytes" in shorter.traits
+        assert isinstance(shorter, str) or "trailing_bytes" in shorter.traits
     else:
-        assert isinstance(shorter, ImageFault) and shorter.code == "E-IMG-TRUNCATED", shorter
+        assert str(shorter).startswith("TRUNCATED"), shorter
 
 
 def walker(signature: bytes) -> Callable[[bytes], None]:

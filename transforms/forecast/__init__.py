@@ -20,7 +20,6 @@ from schemas.samples import Sample, is_panoptic
 from schemas.shards import ShardPlan
 from transforms.build_records import ShardJob, bytes_in_flight, record_maker
 from transforms.gate import GateLimits, WorkerGate
-from transforms.images.convert_images import Orientation
 from transforms.publish_plan import reject_text
 from transforms.shard_table import ShardTable
 from transforms.sources.list_blobs import PinTally
@@ -264,8 +263,7 @@ class Reads(NamedTuple):
 
 def needs_images(job: ShardJob, samples: Iterable[Sample]) -> bool:
     """Return whether the size of records depends on pixels."""
-    conversion = job.conversion.for_pixels(job.layout.pixels_dtype)
-    if conversion.changes or job.orientation is Orientation.UPRIGHT:
+    if job.conversion.changes or job.conversion.turns:
         return True
     return any(is_panoptic(blob) for sample in samples for blob in sample.blobs)
 
@@ -287,8 +285,7 @@ def try_records(
     far = not all(map(is_local, job.roots.values()))
     gate = WorkerGate(limits, far=far)
     roots = {name: open_storage(uri, job.access) for name, uri in job.roots.items()}
-    conversion = job.conversion.for_pixels(job.layout.pixels_dtype)
-    size_of = functools.partial(bytes_in_flight, conversion=conversion)
+    size_of = functools.partial(bytes_in_flight, conversion=job.conversion)
     found = gate.in_order(samples, size_of, record_maker(job, plan, gate, roots))
     return [
         Tried(sample, 0, _reject(sample, record))

@@ -19,14 +19,13 @@ from transforms.images.findings import (
     FOREIGN_KINDS,
     MAX_PIXELS,
     BadImage,
-    ImageFault,
     damaged,
     name_kind,
     require_size,
     truncated,
     unreadable,
 )
-from transforms.images.gif_bmp import GifFrame, gif_frames, read_bmp, read_gif
+from transforms.images.gif_bmp import GifFrame, read_bmp, read_gif, walk_gif
 from transforms.images.jpeg import jpeg_for_decoder, read_jpeg
 from transforms.images.png import SIGNATURE, png_for_decoder, read_png
 
@@ -45,8 +44,6 @@ _READERS = {
 }
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _DETAIL_CHARACTERS = 200
-_GRAY_MODES = frozenset({"1", "L", "LA", "I;16", "I;16B", "I;16L"})
-_ALPHA_MODES = frozenset({"LA", "PA", "RGBA", "La", "RGBa"})
 
 
 class Check(enum.Enum):
@@ -62,8 +59,8 @@ def check_image(
     *,
     max_pixels: int = MAX_PIXELS,
     takes_foreign: bool = False,
-) -> ImageInfo | ImageFault:
-    r"""Return the facts of an image, or why it is refused.
+) -> ImageInfo:
+    r"""Return the facts of an image.
 
     HEADER proves in some 10 us that `tf.io.decode_image` knows the format, that headers are valid,
     the size is within limits and nothing is missing at the end; of a PNG all checksums. It cannot
@@ -79,25 +76,24 @@ def check_image(
         takes_foreign: accept WebP, TIFF and AVIF too, by their headers as Pillow reads them.
 
     Raises:
+        BadImage: why it is refused.
         MemoryError, RecursionError, OSError: of the machine, not of the image; only where Pillow
             or libjpeg-turbo reads it.
         ValueError: Pillow lacks a codec, or another library lets it tolerate truncated images.
 
-    >>> check_image(b"")
-    ImageFault(code='E-IMG-EMPTY', detail='0 bytes')
+    >>> check_image(bytes.fromhex("ffd8ffc0000b08000100010100110000ffda0003010000ffd9")).size_px
+    (1, 1)
     >>> check_image(b"<html>Not Found</html>")
-    ImageFault(code='E-IMG-TYPE', detail='HTML')
+    Traceback (most recent call last):
+    transforms.images.findings.BadImage: ('E-IMG-TYPE', 'HTML')
     """
-    try:
-        for signature, read in _READERS.items():
-            if data.startswith(signature):
-                info = read(data, max_pixels)
-                if check is Check.DECODE:
-                    _decode(data, info, max_pixels)
-                return info
-        return _read_other(data, max_pixels, takes_foreign)
-    except BadImage as error:
-        return error.fault
+    for signature, read in _READERS.items():
+        if data.startswith(signature):
+            info = read(data, max_pixels)
+            if check is Check.DECODE:
+                _decode(data, info, max_pixels)
+            return info
+    return _read_other(data, max_pixels, takes_foreign)
 
 
 def looks_like_image(data: bytes) -> bool:
@@ -189,17 +185,10 @@ def _read_other(data: bytes, max_pixels: int, takes_foreign: bool) -> ImageInfo:
         raise ValueError(f"Pillow must be built with {codec} to convert {kind}, and is not")
     with decoding(), open_image(data, kind.lower()) as image:
         require_size(*image.size, max_pixels)
-        found = {
-            "alpha": image.mode in _ALPHA_MODES or "transparency" in image.info,
-            "animated": getattr(image, "n_frames", 1) > 1,
-            "cmyk": image.mode == "CMYK",
-            "gray": image.mode in _GRAY_MODES,
-        }
         # Pillow gives a TIFF's size and pixels as they are viewed.
         exif = b"" if kind == "TIFF" else image.info.get("exif", b"")
         orientation, _ = read_exif(exif.removeprefix(b"Exif\0\0"))
-        traits = tuple(trait for trait, holds in found.items() if holds)
-        return ImageInfo(kind.lower(), *image.size, orientation, traits)
+        return ImageInfo(kind.lower(), *image.size, orientation)
 
 
 def _decode(data: bytes, info: ImageInfo, max_pixels: int) -> None:
@@ -210,7 +199,7 @@ def _decode(data: bytes, info: ImageInfo, max_pixels: int) -> None:
         elif info.format == "png":
             load(data, info)
         elif info.format == "gif":
-            for frame in gif_frames(data, max_pixels):
+            for frame in walk_gif(data, max_pixels)[0]:
                 _decode_frame(data, frame)
 
 

@@ -8,7 +8,7 @@ pixel is the mean of all that it covers. Pure functions of bytes; equal bytes fo
 import enum
 import hashlib
 import io
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
@@ -27,12 +27,12 @@ from schemas.geometry.boxes import (
     turn_size,
     unturn_box,
 )
+from schemas.layouts.groups import RGB_OF_8_BITS
 from transforms.images.check_images import check_image, decoding, load
 from transforms.images.decode_images import BoxPx, decode_image, over_white, pixels_of, upper_bits
 from transforms.images.findings import (
     MAX_PIXELS,
     BadImage,
-    ImageFault,
     require_size,
     too_many_pixels,
     unreadable,
@@ -49,7 +49,6 @@ _USUAL = frozenset({"alpha", "exif_gps", "exif_orientation", "exif_serial", "gra
 _DRAFT_MARGIN = 2  # a JPEG is decoded to at least so many times the wanted size
 _PIXELS_PER_FILE_BYTE = 8  # of photos as JPEGs: 3 to 10
 _ITEM_BYTES = {"uint8": 1, "uint16": 2, "float16": 2, "float32": 4, "float64": 8}
-_RGB_OF_8_BITS = bytes([8, 2])  # bit depth and colour type of a PNG
 _TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # EXIF orientations as `Image.Transpose`
 _SUBSAMPLING_444, _SUBSAMPLING_422 = 0, 1  # as Pillow numbers them; 2 is 4:2:0
 _OTHER_CODECS = ("webp", "avif", "libtiff", "littlecms2")
@@ -77,16 +76,10 @@ class Orientation(enum.Enum):
     KEEP = "keep"
     UPRIGHT = "upright"
 
-    def options(self) -> dict[str, str]:
-        """Return the plan's options that decide bytes, with the codecs where pixels are turned."""
-        if self is Orientation.KEEP:
-            return {"orientation": self.value}
-        return {"orientation": f"{self.value}, by {codec_versions()}"}
-
 
 @dataclass(frozen=True)
 class Conversion:
-    """Changes to pixels, besides turning them upright; none by default.
+    """Changes to pixels; none by default.
 
     Attributes:
         resize: wanted size; None to keep it.
@@ -97,6 +90,7 @@ class Conversion:
             unchanged where only `reencode` asks for JPEG.
         color: colours; None to keep them, and for RGB where plain pixels are written.
         pixels_dtype: type of plain pixels that the layout wants; empty for encoded images.
+        orientation: treatment of EXIF orientations.
     """
 
     resize: Resize | None = None
@@ -105,6 +99,7 @@ class Conversion:
     quality: int | None = None
     color: Color | None = None
     pixels_dtype: str = ""
+    orientation: Orientation = Orientation.KEEP
 
     def __post_init__(self) -> None:
         """Refuse options that do not fit together."""
@@ -129,15 +124,16 @@ class Conversion:
         if wrong:
             raise ValueError(wrong)
 
-    def for_pixels(self, dtype: str) -> "Conversion":
-        """Return the conversion for a layout that wants plain pixels of a type, if it does."""
-        return replace(self, pixels_dtype=dtype) if dtype else self
-
     @property
     def changes(self) -> bool:
-        """Whether an option could change an image."""
+        """Whether an option could change more of an image than its orientation."""
         keeps = self.color is None or self.color is Color.KEEP
         return bool(self.resize or self.reencode or self.pixels_dtype) or not keeps
+
+    @property
+    def turns(self) -> bool:
+        """Whether pictures are turned upright."""
+        return self.orientation is Orientation.UPRIGHT
 
     @property
     def takes_foreign(self) -> bool:
@@ -165,11 +161,12 @@ class Conversion:
         return 3 * pixels * _ITEM_BYTES[self.pixels_dtype]
 
     def options(self) -> dict[str, str]:
-        """Return the plan's options that decide bytes; none where nothing changes."""
+        """Return the plan's options that decide bytes, with the codecs where pixels change."""
+        codecs = codec_versions() if self.turns or self.changes else ""
+        asked = {"orientation": f"upright, by {codecs}" if self.turns else "keep"}
         if not self.changes:
-            return {}
-        codecs = codec_versions()
-        asked = {"color": self.channels.value, "conversion_codecs": codecs}
+            return asked
+        asked |= {"color": self.channels.value, "conversion_codecs": codecs}
         if self.resize is not None:
             in_box = self.resize.height_px is not None
             asked["resize"] = f"{self.resize} {self.mode.value}" if in_box else str(self.resize)
@@ -196,33 +193,29 @@ def codec_versions() -> str:
     return ", ".join([f"Pillow {PIL.__version__}", jpeg, png, *others])
 
 
-def convert_image(
-    image: EncodedImage, conversion: Conversion, orientation: Orientation = Orientation.KEEP
-) -> EncodedImage | ImageFault:
-    """Return an image turned and converted, or itself where nothing changes, or its fault.
+def convert_image(image: EncodedImage, conversion: Conversion) -> EncodedImage:
+    """Return an image turned and converted, or itself where nothing changes.
 
     Raises:
+        BadImage: where it cannot be converted.
         MemoryError, RecursionError, OSError: of the machine, not of the image.
     """
-    turn = image.info.orientation if orientation is Orientation.UPRIGHT else 1
+    turn = image.info.orientation if conversion.turns else 1
     whole_px = turn_size(image.info.size_px, turn)
     wanted = resized(whole_px, conversion.resize, conversion.mode)
     is_changed = _is_changed(image.info, wanted, whole_px, conversion)
     if not is_changed and turn == 1:
         return image
     window = Window(whole_px, wanted.crop)
-    try:
-        require_size(*wanted.size_px, MAX_PIXELS)
-        with decoding():
-            if conversion.pixels_dtype:
-                return _to_pixels(image, wanted, window, conversion, turn)
-            data = _encoded_again(image, wanted, conversion, turn, is_changed)
-            return _made(image, data, turn, window if is_changed else None)
-    except BadImage as error:
-        return error.fault
+    require_size(*wanted.size_px, MAX_PIXELS)
+    with decoding():
+        if conversion.pixels_dtype:
+            return _to_pixels(image, wanted, window, conversion, turn)
+        data = _encoded_again(image, wanted, conversion, turn, is_changed)
+        return _made(image, data, turn, window if is_changed else None)
 
 
-def convert_along(image: EncodedImage, photo: EncodedImage) -> EncodedImage | ImageFault:
+def convert_along(image: EncodedImage, photo: EncodedImage) -> EncodedImage:
     """Return an image of ids, such as a panoptic PNG, turned and resized with its photo.
 
     An id is never mixed with another: each pixel is the one below its middle. An image says nothing
@@ -233,22 +226,35 @@ def convert_along(image: EncodedImage, photo: EncodedImage) -> EncodedImage | Im
         photo: as it is to be written.
 
     Raises:
+        BadImage: where its pixels are damaged.
         MemoryError, RecursionError, OSError: of the machine, not of the image.
     """
-    try:
-        with decoding():
-            return _along(image, photo)
-    except BadImage as error:
-        return error.fault
+    from PIL import Image
+
+    if image.info.format != "png" or image.data[24:26] != RGB_OF_8_BITS:
+        return image  # the layout refuses it
+    is_as_stored = image.info.size_px == turn_size(photo.whole_size_px, photo.turned)
+    turn = photo.turned if is_as_stored else 1
+    own_px = turn_size(image.info.size_px, turn)
+    # It was made of the photo as stored or as viewed; of one of another size the layout says so.
+    view = 1 if own_px == photo.whole_size_px else photo.info.orientation
+    window = photo.window if own_px == turn_size(photo.whole_size_px, view) else None
+    if turn == 1 and window is None:
+        return image
+    with decoding():
+        ids = _transposed(load(image.data, image.info), turn)
+        if window is not None:
+            crop = window.crop and unturn_box(*window.crop, inverse_orientation(view))
+            size_px, window = turn_size(photo.info.size_px, view), Window(own_px, crop)
+            ids = ids.resize(size_px, Image.Resampling.NEAREST, _box_px(own_px, crop))
+        return _made(image, _saved(ids, "PNG"), turn, window)
 
 
 def _made(
     image: EncodedImage, data: bytes, turned: int, window: Window | None = None
 ) -> EncodedImage:
-    info = check_image(data)
-    if isinstance(info, ImageFault):
-        raise ValueError(f"a converted image must be one, got {info.code} {info.detail}")
-    sha256, source_sha256 = hashlib.sha256(data).hexdigest(), image.source_sha256 or image.sha256
+    info, sha256 = check_image(data), hashlib.sha256(data).hexdigest()
+    source_sha256 = image.source_sha256 or image.sha256
     return EncodedImage(image.name, data, sha256, info, turned, source_sha256, None, window)
 
 
@@ -374,29 +380,3 @@ def _transposed(image: "Image.Image", turn: int) -> "Image.Image":
     from PIL import Image
 
     return image if turn == 1 else image.transpose(Image.Transpose(_TURNS[turn]))
-
-
-def _along(image: EncodedImage, photo: EncodedImage) -> EncodedImage:
-    from PIL import Image
-
-    if image.info.format != "png" or image.data[24:26] != _RGB_OF_8_BITS:
-        return image  # the layout refuses it
-    is_as_stored = image.info.size_px == turn_size(photo.whole_size_px, photo.turned)
-    turn = photo.turned if is_as_stored else 1
-    own_px = turn_size(image.info.size_px, turn)
-    size_px, window = own_px, photo.window
-    if window is not None and own_px == window.whole_size_px:
-        size_px = photo.info.size_px
-    elif window is not None and own_px == turn_size(window.whole_size_px, photo.info.orientation):
-        # Made of the picture as viewed.
-        size_px = turn_size(photo.info.size_px, photo.info.orientation)
-        back = inverse_orientation(photo.info.orientation)
-        window = Window(own_px, window.crop and unturn_box(*window.crop, back))
-    else:
-        window = None  # nothing changes, or it is not of this photo: the layout says so
-    if turn == 1 and window is None:
-        return image
-    ids = _transposed(load(image.data, image.info), turn)
-    if window is not None:
-        ids = ids.resize(size_px, Image.Resampling.NEAREST, _box_px(own_px, window.crop))
-    return _made(image, _saved(ids, "PNG"), turn, window)

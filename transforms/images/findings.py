@@ -2,7 +2,6 @@
 
 import functools
 import re
-from dataclasses import dataclass
 
 MAX_PIXELS = 178_956_970
 """Above this Pillow speaks of a decompression bomb; as RGB it is just under 2^29 bytes."""
@@ -29,8 +28,7 @@ TRAITS = {
 """Every name that `ImageInfo.traits` can hold, with what it means for a data set's owner."""
 
 
-@dataclass(frozen=True, slots=True)
-class ImageFault:
+class BadImage(ValueError):
     """Why an image is refused: a permanent fact about its bytes.
 
     Attributes:
@@ -39,16 +37,9 @@ class ImageFault:
             `no end marker in 50112 bytes`.
     """
 
-    code: str
-    detail: str
-
-
-class BadImage(ValueError):
-    """Carries an `ImageFault` out of a walk over hostile bytes; never leaves `check_image`."""
-
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(code, detail)
-        self.fault = ImageFault(code, detail)
+        self.code, self.detail = code, detail
 
 
 truncated = functools.partial(BadImage, "E-IMG-TRUNCATED")

@@ -6,7 +6,8 @@ Of a BMP it looks at the offset of the pixels, width, height and bits only (deco
 """
 
 import struct
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from schemas.fields import ImageInfo
 from transforms.images.findings import damaged, require_size, too_many_pixels, truncated, unreadable
@@ -38,8 +39,7 @@ _BGRA_MASKS = struct.pack("<III", 0x00FF0000, 0x0000FF00, 0x000000FF)
 _KINDS = {8: "gray", 24: "", 32: "alpha"}
 
 
-@dataclass(frozen=True, slots=True)
-class GifFrame:
+class GifFrame(NamedTuple):
     """One frame: indices into a colour table, compressed.
 
     Attributes:
@@ -73,7 +73,7 @@ def read_gif(data: bytes, max_pixels: int) -> ImageInfo:
     Raises:
         BadImage: where a block is cut off, unknown or impossible, or TensorFlow reads another size.
     """
-    frames, end = _walk(data, max_pixels)
+    frames, end = walk_gif(data, max_pixels)
     found = {
         "alpha": any(frame.transparent >= 0 for frame in frames),
         "animated": len(frames) > 1,
@@ -84,15 +84,6 @@ def read_gif(data: bytes, max_pixels: int) -> ImageInfo:
     traits = tuple(trait for trait, holds in found.items() if holds)
     width_px, height_px, _ = _SCREEN(data, 6)
     return ImageInfo("gif", width_px, height_px, 1, traits)
-
-
-def gif_frames(data: bytes, max_pixels: int) -> list[GifFrame]:
-    """Return all frames of a GIF, in order.
-
-    Raises:
-        BadImage: as `read_gif`.
-    """
-    return _walk(data, max_pixels)[0]
 
 
 def read_bmp(data: bytes, max_pixels: int) -> ImageInfo:
@@ -137,20 +128,24 @@ def read_bmp(data: bytes, max_pixels: int) -> ImageInfo:
     return ImageInfo("bmp", width_px, abs(height_px), 1, tuple(traits), bits // 8)
 
 
-def _walk(data: bytes, max_pixels: int) -> tuple[list[GifFrame], int]:
-    """Read the blocks through the trailer; return the frames, and one past the trailer."""
+def walk_gif(data: bytes, max_pixels: int) -> tuple[list[GifFrame], int]:
+    """Read the blocks through the trailer; return the frames, and one past the trailer.
+
+    Raises:
+        BadImage: as `read_gif`.
+    """
     if len(data) < 13:
         raise truncated(f"{len(data)} bytes, a GIF's header takes 13")
     width_px, height_px, flags = _SCREEN(data, 6)
     require_size(width_px, height_px, max_pixels)
     frames: list[GifFrame] = []
-    position, sub_blocks, transparent = 13 + 3 * _colours(flags), 0, None
+    position, transparent, sub_blocks = 13 + 3 * _colours(flags), None, iter(range(MAX_SUB_BLOCKS))
     try:
         while (kind := data[position]) != _TRAILER:
             if kind == _IMAGE:
                 frame = _read_frame(data, position, len(frames), transparent)
-                position, sub_blocks = _skip_sub_blocks(data, frame.start, sub_blocks)
-                frames.append(replace(frame, end=position))
+                position = _skip_sub_blocks(data, frame.start, sub_blocks)
+                frames.append(frame._replace(end=position))
                 transparent = None
             elif kind == _EXTENSION:
                 if data[position + 2] == 0:  # giflib takes the next block for this one's data
@@ -159,7 +154,7 @@ def _walk(data: bytes, max_pixels: int) -> tuple[list[GifFrame], int]:
                 # Of several control blocks before a frame giflib takes the first.
                 if data.startswith(_GRAPHIC_CONTROL, position + 1) and transparent is None:
                     transparent = data[position + 6] if data[position + 3] & 1 else -1
-                position, sub_blocks = _skip_sub_blocks(data, position + 2, sub_blocks)
+                position = _skip_sub_blocks(data, position + 2, sub_blocks)
             else:
                 raise damaged(f"block {kind:02x} at byte {position}")
     except (IndexError, struct.error):
@@ -202,13 +197,13 @@ def _colours(flags: int) -> int:
     return 2 << (flags & 7) if flags & 0x80 else 0
 
 
-def _skip_sub_blocks(data: bytes, position: int, passed: int) -> tuple[int, int]:
-    """Return one past the terminator of the sub-blocks at `position`, and how many were passed."""
-    for count in range(passed + 1, MAX_SUB_BLOCKS + 1):
+def _skip_sub_blocks(data: bytes, position: int, allowed: Iterable[int]) -> int:
+    """Return one past the terminator of the sub-blocks at `position`; each uses one `allowed`."""
+    for _ in allowed:
         size = data[position]
         position += size + 1
         if size == 0:
-            return position, count
+            return position
     raise damaged(f"more than {MAX_SUB_BLOCKS} sub-blocks")
 
 

@@ -18,7 +18,7 @@ from schemas.parse_example import Values, parse_record
 from schemas.tensors import Tensor
 from transforms.gate import usable_cores
 from transforms.images.check_images import Check, check_image, decoding
-from transforms.images.findings import BadImage, ImageFault
+from transforms.images.findings import BadImage
 from transforms.report import Outline, PickedRecord, ShownPicture, class_color, class_name
 from transforms.report.small_pictures import Small, encode_jpeg, small_picture, small_tensor
 from transforms.storage import Entry, Storage, is_local
@@ -192,15 +192,13 @@ class MaskLayer:
             labels: label by number in the mask; other numbers are not painted.
             is_binary: whether every number but 0 means 1.
         """
-        info = check_image(mask, Check.HEADER, max_pixels=self._pixels_left)
-        if isinstance(info, ImageFault):
-            return info.detail
-        self._pixels_left -= info.width_px * info.height_px
         try:
+            info = check_image(mask, Check.HEADER, max_pixels=self._pixels_left)
+            self._pixels_left -= info.width_px * info.height_px
             with decoding():
                 numbers = _numbers(mask, self._size_px)
         except BadImage as error:
-            return error.fault.detail
+            return error.detail
         if is_binary:
             numbers = numbers.clip(0, 1)
         for number in sorted({*numbers.flat} & labels.keys()):
@@ -262,7 +260,7 @@ def draw_record(
         try:
             small = _small(features, key, roles)
         except BadImage as error:
-            notes.append(f"{where}: {key} is not shown: {error.fault.detail}")
+            notes.append(f"{where}: {key} is not shown: {error.detail}")
             continue
         jpeg, size_px = encode_jpeg(small.image, most_bytes)
         outlines, mask = list[Outline](), b""

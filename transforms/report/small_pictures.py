@@ -16,8 +16,6 @@ from schemas.tensors import Tensor, is_picture, read_tensor, tensor_values
 from transforms.images.check_images import check_image, decoding
 from transforms.images.decode_images import decode_image, over_white, upper_bits
 from transforms.images.findings import (
-    BadImage,
-    ImageFault,
     require_size,
     unreadable,
 )
@@ -61,8 +59,6 @@ def small_picture(value: bytes) -> Small:
     if tensor is not None:
         return small_tensor(tensor)
     info = check_image(value, max_pixels=MAX_PIXELS, takes_foreign=True)
-    if isinstance(info, ImageFault):
-        raise BadImage(info.code, info.detail)
     least_px = small_size(info.size_px)
     is_large = info.width_px * info.height_px > _LARGE_PIXELS
     with _large if is_large else contextlib.nullcontext(), decoding():

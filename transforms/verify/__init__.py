@@ -22,7 +22,7 @@ from schemas.samples import Order
 from schemas.shards import RECEIPTS_DIR
 from transforms.gate import usable_cores
 from transforms.images.check_images import Check, check_image, looks_like_image
-from transforms.images.findings import ImageFault
+from transforms.images.findings import BadImage
 from transforms.output_files import receipts
 from transforms.storage import (
     DEFAULT_ACCESS,
@@ -437,9 +437,10 @@ def _add_record(report: Report, data: bytes, place: Place, check: Check) -> None
                 facts.no_images += 1
                 facts.first_no_image = facts.first_no_image or place
                 continue
-            image = check_image(value, check)
-            if isinstance(image, ImageFault):
-                what = f"the image of {len(value)} bytes in {key!r} is damaged: {image.detail}"
+            try:
+                kind = check_image(value, check).format
+            except BadImage as error:
+                kind = "damaged"
+                what = f"the image of {len(value)} bytes in {key!r} is damaged: {error.detail}"
                 report.find("E-VER-IMAGE", at_record(*place), what, _MEND_RECORD)
-            kind = "damaged" if isinstance(image, ImageFault) else image.format
             facts.images[kind] = facts.images.get(kind, 0) + 1

@@ -18,7 +18,7 @@ from schemas.parse_example import Sequences, Values, parse_record
 from schemas.tensors import Tensor, is_picture, read_tensor, tensor_values
 from schemas.tfrecord import CHECKSUM_BYTES, FRAME_BYTES, HEADER_BYTES, FrameError, check_frame
 from transforms.images.check_images import check_image, looks_like_image
-from transforms.images.findings import ImageFault
+from transforms.images.findings import BadImage
 from transforms.storage import Access, Entry, Storage, find_uri, join_uri, open_storage
 from transforms.walk_frames import MAX_RECORD_BYTES, BadFrame, open_records, walk_frames
 
@@ -171,9 +171,14 @@ def pictures_of(record: FoundRecord) -> Iterator[tuple[str, bytes]]:
                 yield f"{_file_name(named)}.png", png
 
 
-def _read_value(value: bytes) -> ImageInfo | ImageFault | Tensor | None:
+def _read_value(value: bytes) -> ImageInfo | BadImage | Tensor | None:
     """Return what bytes are if they are an image or a tensor."""
-    return check_image(value) if looks_like_image(value) else read_tensor(value)
+    if not looks_like_image(value):
+        return read_tensor(value)
+    try:
+        return check_image(value)
+    except BadImage as error:
+        return error
 
 
 def _file_name(text: str) -> str:
@@ -205,7 +210,7 @@ def _show(values: Values) -> str:
 
 def _show_value(value: bytes) -> str:
     found = _read_value(value)
-    if isinstance(found, ImageFault):
+    if isinstance(found, BadImage):
         return f"damaged image of {len(value)} bytes: {found.detail}"
     if isinstance(found, ImageInfo):
         return f"{found.format} {found.width_px} x {found.height_px}, {len(value)} bytes"
