@@ -16,7 +16,7 @@ import msgspec
 from schemas.features import Kind
 
 BOOL, INT, BIG_INT, FLOAT, TEXT, LIST, NESTED = (1 << place for place in range(7))
-"""What a cell may be, as bits: a list is that beside what its values are, and `NESTED` where one of
+"""What a cell may be, as bits: a list is `LIST` and what its values are, and `NESTED` where one of
 them is a list; `BIG_INT` is beyond int64 and `TEXT` is text or bytes."""
 
 Cell = Any
@@ -343,7 +343,7 @@ def is_called_a_table(name: str) -> bool:
 
 
 def is_called_another_file(uri: str) -> bool:
-    """Return whether a path names a file of a format that is not read, told by its form alone.
+    """Return whether a path names a file of a format that is not read, by its form alone.
 
     >>> is_called_another_file("a.csv.gz"), is_called_another_file("a.json/")
     (True, False)
@@ -352,7 +352,7 @@ def is_called_another_file(uri: str) -> bool:
 
 
 def is_table_file(uri: str) -> bool:
-    """Return whether a path names one table: neither a folder nor a glob, told by its form alone.
+    """Return whether a path names one table: no folder and no glob, by its form alone.
 
     Brackets are part of a name: as a glob `a[1].csv` would read `a1.csv` instead of that file.
 

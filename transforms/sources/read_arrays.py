@@ -251,9 +251,9 @@ def open_file(
     where = join_uri(source.folder, name)
     sides: dict[str, StoredArray] = {}
     if name.endswith(NPY):
-        beside = {source.side_uri(side) for side in source.sides}
+        apart = {source.side_uri(side) for side in source.sides}
         is_image = not source.image or name.removesuffix(NPY) == source.image
-        if not source.is_file and (where in beside or not is_image):
+        if not source.is_file and (where in apart or not is_image):
             return
         images = _open(source, source.folder, entry, access)
     else:

@@ -155,7 +155,7 @@ def find_member(storage: Storage, entry: Entry, name: str) -> Member:
             start = _data_start(archive, info)
             end = start + info.file_size
             if end > entry.size_bytes:
-                raise zipfile.BadZipFile(f"{name} ends behind the file's end")
+                raise zipfile.BadZipFile(f"{name} ends after the file's end")
             file = _stream(archive)
             file.seek(start)
             head = file.read(min(HEAD_BYTES, end - start))

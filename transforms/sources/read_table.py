@@ -139,9 +139,9 @@ class TableReader:
                 unsure = (name for name in cells if not seen.kinds[name] & TEXT)
                 kinds = {name: kind_of_text(cells[name]) for name in unsure}
             else:
-                kept = {name: cell for name, cell in cells.items() if cell is not None}
                 kinds = _kinds(cells, self.sequence_columns)
-                kept = _packable(kept, kinds)
+                there = {name: cell for name, cell in cells.items() if cell is not None}
+                kept = _packable(there, kinds)
             names = labels_of(kept, self.label_columns)
         except ValueError as error:
             split = split or self.splitting.split_of_other(file.split, key)
