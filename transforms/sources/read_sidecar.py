@@ -55,8 +55,6 @@ _PARSERS: Mapping[SideFormat, Callable[[bytes], SideFile | str]] = {
     SideFormat.SA1B: parse_sa1b,
 }
 
-_ANNOTATIONS = "annotations"
-
 _SUFFIX = ".json"
 
 _EVERY_FILE = f"**{_SUFFIX}"
@@ -297,7 +295,7 @@ class SideNames:
 
 def annotations_root(source: str) -> str:
     """Return the name of the root of a source's annotation files; that of its images is its own."""
-    return f"{source}/{_ANNOTATIONS}"
+    return f"{source}/annotations"
 
 
 def divide_glob(uri: str) -> tuple[str, str]:
