@@ -193,12 +193,6 @@ class _MakeBatches(beam.DoFn):
         yield from self._to_batches(held)
 
 
-def hold(max_bytes: int, size_of: Callable[[Any], int]) -> beam.PTransform:
-    """Return the step from values to lists of a bundle's values, of a bounded size."""
-    # As the least size is the largest too, Beam does not adapt it by the clock.
-    return beam.BatchElements(max_bytes, max_bytes, element_size_fn=size_of, record_metrics=False)
-
-
 @dataclass(eq=False)
 class BatchByName(beam.PTransform):
     """Values -> (partition, batch of its values), to be joined with others by their names.

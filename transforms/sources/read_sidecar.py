@@ -27,7 +27,6 @@ from schemas.faults import Rejected
 from schemas.fields import BadAnnotation, PictureFields, fields_of_row
 from schemas.samples import Blob, Sample, pack
 from schemas.splits import Splitting
-from transforms.sources.elements import hold
 from transforms.sources.join_files import OTHER_SIDE, JoinedFiles, NamedFile
 from transforms.sources.list_blobs import (
     HIDDEN,
@@ -390,7 +389,11 @@ class ReadTexts(beam.PTransform):
     ) -> beam.PCollection[tuple[Any, list[bytes]]]:
         """Read every annotation file."""
         read = beam.ParDo(_ReadTexts(self.roots, self.access))
-        return files | "Hold" >> hold(_MAX_HELD_BYTES, _bytes_of_all) | "Read" >> read
+        # As the least size is the largest too, Beam does not adapt it by the clock.
+        hold = beam.BatchElements(
+            _MAX_HELD_BYTES, _MAX_HELD_BYTES, element_size_fn=_bytes_of_all, record_metrics=False
+        )
+        return files | "Hold" >> hold | "Read" >> read
 
 
 class _ReadTexts(beam.DoFn):
