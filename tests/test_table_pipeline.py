@@ -21,17 +21,22 @@ def convert(output: Path, *argv: object) -> Manifest:
     return read_manifest((output / "manifest.json").read_bytes(), "manifest.json")
 
 
+def records(output: Path, split: str = "train") -> list[bytes]:
+    import tensorflow as tf
+
+    files = sorted(str(path) for path in output.glob(f"{split}-*.tfrec"))
+    return [record.numpy() for record in tf.data.TFRecordDataset(files)]
+
+
 def parsed(output: Path, split: str = "train", spec: Any = None) -> dict[str, list]:
     """Return the values of every feature as TensorFlow reads them, by default with the manifest."""
     import tensorflow as tf
 
     from schemas.features import FeatureSpec, parse_spec
 
-    files = sorted(str(path) for path in output.glob(f"{split}-*.tfrec"))
-    records = [record.numpy() for record in tf.data.TFRecordDataset(files)]
     manifest = read_manifest((output / "manifest.json").read_bytes(), "manifest.json")
     spec = spec or parse_spec(FeatureSpec("table", tuple(manifest.features)), RepeatedAs.RAGGED)
-    found = tf.io.parse_example(records, spec)
+    found = tf.io.parse_example(records(output, split), spec)
     return {
         key: value.to_list() if hasattr(value, "to_list") else value.numpy().tolist()
         for key, value in found.items()
