@@ -40,7 +40,9 @@ class Job(NamedTuple):
         return [*self.arguments, "--output", str(output), *map(str, flags)]
 
 
-def make_job(folder: Path, num_shards: int) -> Job:
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    folder = tmp_path_factory.mktemp("job")
     images, annotations = write_set(folder, 24)
     for path in images.iterdir():
         path.write_bytes(path.read_bytes() + bytes(2000))  # after the end: kept
@@ -48,7 +50,7 @@ def make_job(folder: Path, num_shards: int) -> Job:
     (images / "a004.jpg").write_bytes((images / "a004.jpg").read_bytes()[:300])
     arguments = [
         *("--images", str(images), "--annotations", str(annotations), "--max_rejected", "2"),
-        *("--no_report", "--num_shards", str(num_shards), "--shards_in_flight", "1"),
+        *("--no_report", "--num_shards", "3", "--shards_in_flight", "1"),
     ]
     out = folder / "out"
     run = run_coco(*arguments, "--output", out)
@@ -57,16 +59,6 @@ def make_job(folder: Path, num_shards: int) -> Job:
     found = digests(out)
     pages = [math.ceil((out / name).stat().st_size / PAGE_BYTES) for name in found]
     return Job(arguments, found, (max(pages) * PAGE_BYTES, sum(pages) * PAGE_BYTES))
-
-
-@pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
-    return make_job(tmp_path_factory.mktemp("job"), num_shards=3)
-
-
-@pytest.fixture(scope="module")
-def job_of_one_shard(tmp_path_factory: pytest.TempPathFactory) -> Job:
-    return make_job(tmp_path_factory.mktemp("job"), num_shards=1)
 
 
 @pytest.fixture(scope="module")
@@ -110,9 +102,8 @@ def test_disk_that_is_full(share: float, job: Job, disk: Path) -> None:
 
 
 @pytest.mark.parametrize("more_pages", [-1, 0], ids=["in a shard", "in its receipt"])
-def test_spool_that_is_full(more_pages: int, job_of_one_shard: Job, disk: Path) -> None:
+def test_spool_that_is_full(more_pages: int, job: Job, disk: Path) -> None:
     """The disk holds spools only: one after the other, or one next to a shard."""
-    job = job_of_one_shard
     size_bytes = job.file_bytes[0] + more_pages * PAGE_BYTES
     arguments = job.into(BUCKET_OUTPUT, "--spool_dir", disk)
     ended = children.outcome_of(convert_by_small_spool, arguments, disk, size_bytes)
