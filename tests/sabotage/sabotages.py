@@ -145,7 +145,7 @@ SABOTAGES = (
     Sabotage(
         "gs://: an object that is there is replaced",
         GCS,
-        "                    if_generation_match=0,\n",
+        "                if_generation_match=0,\n",
         "",
         "tests/test_storage.py::test_of_many_creators_one_succeeds",
     ),
