@@ -31,7 +31,7 @@ class ImageInfo(msgspec.Struct, frozen=True, gc=False):
         width_px: width as stored, before any EXIF rotation; at least 1, 0 where it is none.
         height_px: height as stored, likewise.
         orientation: EXIF orientation (1..8), 1 when absent or invalid.
-        traits: sorted names of what is unusual, keys of `check_images.TRAITS`.
+        traits: sorted names of what is unusual, keys of `findings.TRAITS`.
         channels: samples a pixel (1..4) as `tf.io.decode_image(channels=0)` gives them.
     """
 

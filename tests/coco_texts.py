@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from schemas.annotations.coco import AnnotatedImage, CocoFiles
 from schemas.annotations.coco_file import CocoFile
+from schemas.annotations.coco_join import AnnotatedImage, CocoFiles
 from schemas.faults import Rejected, find_fault
 from schemas.fields import ObjectFields
 from schemas.samples import Sample

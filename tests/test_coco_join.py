@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from schemas.annotations.coco import CocoFiles
 from schemas.annotations.coco_file import Kind
+from schemas.annotations.coco_join import CocoFiles
 from schemas.fields import BadAnnotation, SegmentFields
 from schemas.manifest import Label
 from tests.coco_texts import SMALL_OBJECT, annotated, annotation, coco, image, join, parse

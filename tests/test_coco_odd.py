@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from schemas.annotations.coco import license_of
 from schemas.annotations.coco_file import name_of_url
+from schemas.annotations.coco_join import license_of
 from schemas.fields import Segmentation
 from tests.coco_texts import annotated, annotation, coco, image, join, refused
 

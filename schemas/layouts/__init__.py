@@ -10,7 +10,7 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, Self
 
-from schemas.annotations.coco import BadAnnotation
+from schemas.annotations.coco_join import BadAnnotation
 from schemas.example import FeatureListValues, FeatureValues
 from schemas.features import Content, Feature, FeatureSpec, Kind
 from schemas.fields import EncodedImage

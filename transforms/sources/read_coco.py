@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from schemas.annotations.coco import AnnotatedImage, CocoFiles, license_of
 from schemas.annotations.coco_file import CocoFile, CocoImage, Kind
+from schemas.annotations.coco_join import AnnotatedImage, CocoFiles, license_of
 from schemas.faults import FAULTS, Rejected, fault_line
 from schemas.fields import BadAnnotation, ObjectFields, PictureFields
 from schemas.geometry.boxes import PlacedBox, place_box
@@ -220,7 +220,7 @@ class _ImageReader:
         for position, annotated in enumerate(self._files.annotated_images()):
             split = self._split(annotated.image.id)
             self._annotations[split] += annotated.num_annotations
-            before, repairs = repairs, self._files.repairs
+            before, repairs = repairs, self._files.repairs  # reading the image has added some
             if repairs != before:
                 yield SplitSource(split, repairs=dict(Counter(repairs) - Counter(before)))
             if self._rules.per_annotation:

@@ -93,6 +93,7 @@ class CocoFiles:
             if sum(map(len, grouped.values())) < len(file.annotations):
                 self.orphans += file.orphans(grouped)
         self._joined: Counter[CocoFile] = Counter()
+        # By the ids of all categories: an id that is not in here is of no category.
         num_keypoints = {label.id: len(label.keypoints) for label in self.labels}
         self._num_keypoints = num_keypoints
         self._opener = ObjectOpener(num_keypoints)
