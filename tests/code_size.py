@@ -58,18 +58,15 @@ BUDGETS = (
 )
 MOST_MODULES = 120
 TODAY = {
-    "pipelines": 2_964,
-    "transforms/sources": 2_559,
-    "report": 1_241,
-    "transforms/images": 1_166,
-    "transforms/storage": 1_326,
-    "verify": 950,
-    "schemas/*.py": 2_078,
-    "schemas/annotations": 1_029,
-    "schemas/layouts, documents, geometry": 2_172,
-    "readers": 826,
-    "all four packages": 19_501,
-    "tests, all lines": 38_112,
+    "pipelines": 2_837,
+    "transforms/sources": 2_411,
+    "report": 1_197,
+    "transforms/images": 1_127,
+    "transforms/storage": 1_155,
+    "verify": 910,
+    "schemas/*.py": 2_038,
+    "all four packages": 18_567,
+    "tests, all lines": 34_114,
 }
 """The size that each part may have while it is above its budget."""
 
