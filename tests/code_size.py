@@ -59,14 +59,14 @@ BUDGETS = (
 MOST_MODULES = 120
 TODAY = {
     "pipelines": 2_837,
-    "transforms/sources": 2_411,
-    "report": 1_197,
-    "transforms/images": 1_127,
+    "transforms/sources": 2_412,
+    "report": 1_198,
+    "transforms/images": 1_136,
     "transforms/storage": 1_155,
     "verify": 910,
     "schemas/*.py": 2_038,
-    "all four packages": 18_567,
-    "tests, all lines": 34_114,
+    "all four packages": 18_578,
+    "tests, all lines": 34_119,
 }
 """The size that each part may have while it is above its budget."""
 

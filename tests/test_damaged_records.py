@@ -46,7 +46,7 @@ def test_every_flipped_bit_of_a_shard_is_reported_with_record_and_byte(output: P
     begins = offsets(records)
     path = output / SHARD
     data = path.read_bytes()
-    whole = [plain(list(record.values())) for record in records]
+    whole = [[*map(plain, record.values())] for record in records]
     file = path.open("r+b")
     stat = path.stat()
     for bit in range(8 * len(data)):
@@ -70,7 +70,7 @@ def test_every_flipped_bit_of_a_shard_is_reported_with_record_and_byte(output: P
         assert fault_of(lambda: records.__getitems__([0, 1, 2]))[1] == line
         others = [n for n in range(3) if n != number]
         found = records.__getitems__(others)
-        assert [plain(list(record.values())) for record in found] == [whole[n] for n in others]
+        assert [[*map(plain, record.values())] for record in found] == [whole[n] for n in others]
     file.close()
 
 
@@ -137,7 +137,7 @@ def read_all(root: str) -> list:
     records = readers.open(root, "train")
     found: list = []
     for read in (
-        lambda: [plain(list(record.values())) for record in records],
+        lambda: [[*map(plain, record.values())] for record in records],
         lambda: [records.key(n) for n in range(len(records))],
     ):
         try:

@@ -98,8 +98,8 @@ def test_records_hold_both_files_and_the_high_name(tmp_path: Path) -> None:
 )
 def test_suffix_follows_the_scale_unless_given(flags: list[str], suffix: str) -> None:
     roots = ["--low", "l", "--high", "h", "--output", "o"]
-    run, _ = pairs.COMMAND.configure([*roots, *flags])
-    assert run.config.low_suffix == suffix
+    config, _ = pairs.COMMAND.configure([*roots, *flags])
+    assert config.low_suffix == suffix
 
 
 def test_files_without_a_partner_are_rejects(tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 SAFE_PILLOW_MAJOR = 13
 """First version without a critical JPEG overflow (CVE-2026-112403); see README on security."""
 
+_GRAY_MODES = frozenset({"1", "L", "LA", "I;16", "I;16B", "I;16L"})
+_ALPHA_MODES = frozenset({"LA", "PA", "RGBA", "La", "RGBa"})
 _READERS = {
     b"\xff\xd8\xff": read_jpeg,
     SIGNATURE: read_png,
@@ -185,10 +187,17 @@ def _read_other(data: bytes, max_pixels: int, takes_foreign: bool) -> ImageInfo:
         raise ValueError(f"Pillow must be built with {codec} to convert {kind}, and is not")
     with decoding(), open_image(data, kind.lower()) as image:
         require_size(*image.size, max_pixels)
+        found = {
+            "alpha": image.mode in _ALPHA_MODES or "transparency" in image.info,
+            "animated": getattr(image, "n_frames", 1) > 1,
+            "cmyk": image.mode == "CMYK",
+            "gray": image.mode in _GRAY_MODES,
+        }
+        traits = tuple(trait for trait, holds in found.items() if holds)
         # Pillow gives a TIFF's size and pixels as they are viewed.
         exif = b"" if kind == "TIFF" else image.info.get("exif", b"")
         orientation, _ = read_exif(exif.removeprefix(b"Exif\0\0"))
-        return ImageInfo(kind.lower(), *image.size, orientation)
+        return ImageInfo(kind.lower(), *image.size, orientation, traits)
 
 
 def _decode(data: bytes, info: ImageInfo, max_pixels: int) -> None:

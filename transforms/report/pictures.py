@@ -192,6 +192,8 @@ class MaskLayer:
             labels: label by number in the mask; other numbers are not painted.
             is_binary: whether every number but 0 means 1.
         """
+        import numpy as np
+
         try:
             info = check_image(mask, Check.HEADER, max_pixels=self._pixels_left)
             self._pixels_left -= info.width_px * info.height_px
@@ -201,7 +203,7 @@ class MaskLayer:
             return error.detail
         if is_binary:
             numbers = numbers.clip(0, 1)
-        for number in sorted({*numbers.flat} & labels.keys()):
+        for number in {*np.unique(numbers).tolist()} & labels.keys():
             self.paint(numbers == number, labels[number])
         return ""
 

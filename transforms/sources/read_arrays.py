@@ -265,7 +265,6 @@ def open_file(
             raise RuntimeError(fault_line("E-ARG", f"{where}:{missing[0]}", what, remedy))
         images = _open(source, source.folder, entry, access, image)
         sides = {side: _open(source, source.folder, entry, access, side) for side in inside}
-    _check_images(images, source)
     is_alone = source.is_file or (source.image and name.endswith(NPY))
     yield ArrayPiece(
         root=file.root,
@@ -295,6 +294,8 @@ def plan_pieces(
     if len({file.images.entry.name.rpartition(".")[2] for file in files}) > 1:
         what = "it holds both .npy and .npz files"
         raise RuntimeError(fault_line("E-ARG", source.uri, what, "give a folder of one kind"))
+    for file in files:
+        _check_images(file.images, source)
     apart: dict[str, StoredArray] = {}
     for name in source.sides if files else ():
         if name not in files[0].sides:
