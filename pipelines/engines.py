@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import socket
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -47,6 +48,7 @@ _AGAIN = "see its log, then run again to resume"
 _PYTHON_FAILED = "Traceback (most recent call last)"
 _WORKER_LOST = "Channel closed prematurely."  # ends a job service's own traceback
 _LONGEST = 300
+_LAST_WORDS_S = 0.5  # in which workers, whose engine has gone, print tracebacks that we hide
 
 
 def parse_flags(parser: FlagParser, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -238,6 +240,7 @@ def _follow(pipeline: beam.Pipeline, options: PipelineOptions, *, waits: bool) -
     except Exception as error:
         if runner_of(options) == "FnApiRunner":
             raise
+        time.sleep(_LAST_WORDS_S)
         raise engine_fault(error) from error
 
 
