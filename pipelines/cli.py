@@ -42,8 +42,12 @@ _OUT_OF_MEMORY = "memory", "out of memory", "lower --bytes_in_flight, or give mo
 _SPENT = {
     "MemoryError": _OUT_OF_MEMORY,
     "can't allocate lock": _OUT_OF_MEMORY,
-    "can't start new thread": ("threads", "no more can be started", "raise ulimit -u, or memory"),
-    "Too many open files": ("files", "too many open files", "raise the limit with ulimit -n"),
+    "can't start new thread": (
+        "threads",
+        "no more can be started",
+        "raise ulimit -u, or add memory",
+    ),
+    "Too many open files": ("files", "too many open files", "raise the limit (ulimit -n)"),
 }
 """What Python and libraries say when a limit of the machine is reached."""
 

@@ -76,7 +76,7 @@ class DataSetConfig(DataSetJob):
             raise ValueError("output must not be empty, got '': give the data set's folder or URI")
         check_split_names(dict.fromkeys(self.splits))
         self._check_splitting()
-        # Also refuses options that do not suit plain pixels.
+        # Whether images become plain pixels is the layout's; `Conversion` checks its options again.
         conversion = replace(self.conversion, pixels_dtype=self.layout.pixels_dtype)
         object.__setattr__(self, "conversion", conversion)
         for name, given in (
@@ -87,7 +87,7 @@ class DataSetConfig(DataSetJob):
             check_splits_named(name, given, source, self.splits)
         self.names.check_splits(list(self.splits), self.sharding.num_shards)
         self._check_output()
-        self.access.check_needed(self.roots.values(), self._read_besides(), self.output)
+        self.access.check_needed(self.roots.values(), self._other_uris(), self.output)
         for uri in self.uris:
             check_uri(uri)
         if self.since and self.since.names:
@@ -140,10 +140,10 @@ class DataSetConfig(DataSetJob):
     @property
     def uris(self) -> list[str]:
         """Everything that workers read and write."""
-        return [*self.roots.values(), *self._read_besides(), self.output]
+        return [*self.roots.values(), *self._other_uris(), self.output]
 
-    def _read_besides(self) -> list[str]:
-        """Return what is read besides images."""
+    def _other_uris(self) -> list[str]:
+        """Return the URIs of everything else that is read."""
         listed = [uri for root, uri in self.listed_roots.items() if root not in self.roots]
         since = self.since.names if self.since else ()
         return [*self.all_files, *listed, *filter(None, [self.exclude]), *since]

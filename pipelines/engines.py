@@ -48,7 +48,7 @@ _AGAIN = "see its log, then run again to resume"
 _PYTHON_FAILED = "Traceback (most recent call last)"
 _WORKER_LOST = "Channel closed prematurely."  # ends a job service's own traceback
 _LONGEST = 300
-_LAST_WORDS_S = 0.5  # in which workers, whose engine has gone, print tracebacks that we hide
+_LAST_WORDS_S = 0.5  # workers that lost their engine print tracebacks, which we hide
 
 
 def parse_flags(parser: FlagParser, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:

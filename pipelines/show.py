@@ -83,8 +83,16 @@ def parser() -> FlagParser:
 def run(argv: Sequence[str]) -> None:
     """Show what is asked for."""
     flags = parser().parse_args(argv)
-    what = flags.path, flags.key, flags.record, flags.limit, flags.split or "", flags.images or ""
-    for line in show(ShowConfig(*what, reading_access(flags))):
+    config = ShowConfig(
+        path=flags.path,
+        key=flags.key,
+        record=flags.record,
+        limit=flags.limit,
+        split=flags.split or "",
+        images=flags.images or "",
+        access=reading_access(flags),
+    )
+    for line in show(config):
         say(line)
 
 

@@ -108,7 +108,7 @@ class SidecarConfig(DataSetConfig):
         )
         files = listed.files | "NameFiles" >> beam.FlatMap(names).with_output_types(NamedFile)
         texts = ReadTexts(self.annotation_roots, self.access)
-        if self.join_by:  # read for it, and again once joined: nothing but names is held
+        if self.join_by:  # files are read here and once more below: the join holds names alone
             name = beam.Map(name_by_field, self.join_by).with_output_types(NamedFile)
             files = files | "ReadNames" >> texts | "NameByField" >> name
         joined = files | "JoinFiles" >> JoinFiles(spool_for(root, self.access.spool_dir))

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from pipelines import arrays
-from tests.coco_command import Run
-from tests.pipeline_command import run_pipeline
+from tests.coco_command import Run, run_pipeline
 
 
 def run_arrays(*arguments: object) -> Run:

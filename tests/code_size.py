@@ -58,15 +58,15 @@ BUDGETS = (
 )
 MOST_MODULES = 120
 TODAY = {
-    "pipelines": 2_840,
+    "pipelines": 2_852,
     "transforms/sources": 2_412,
     "report": 1_198,
     "transforms/images": 1_136,
     "transforms/storage": 1_155,
     "verify": 910,
     "schemas/*.py": 2_038,
-    "all four packages": 18_581,
-    "tests, all lines": 34_119,
+    "all four packages": 18_590,
+    "tests, all lines": 34_108,
 }
 """The size that each part may have while it is above its budget."""
 

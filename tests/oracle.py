@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines import arrays, coco, folder, pairs, sidecar, table
-from tests.pipeline_command import run_pipeline
+from tests.coco_command import run_pipeline
 
 DATA = Path(__file__).resolve().parent / "data"
 GOLDEN = DATA / "golden.json"

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipelines import cli
-from tests.coco_command import PROJECT, digests, run_coco, spawn_coco
-from tests.pipeline_command import run_pipeline
+from tests.coco_command import PROJECT, digests, run_coco, run_pipeline, spawn_coco
 
 MakeCoco = Callable[..., tuple[Path, Path]]
 SCRIPT = Path(sys.executable).parent / "beam-tfrec"

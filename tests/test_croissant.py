@@ -19,8 +19,7 @@ from pipelines import table
 from schemas.documents.croissant import croissant_json
 from schemas.documents.data_card import is_sealed
 from schemas.manifest import Label, LicenseCount
-from tests.coco_command import MakeCoco, command, committed, manifest_of, run_coco
-from tests.pipeline_command import committed_by
+from tests.coco_command import MakeCoco, command, committed, committed_by, manifest_of, run_coco
 from tests.test_manifest import MANIFEST
 from tests.test_markdown import HOSTILE
 

@@ -31,12 +31,12 @@ from tests.coco_command import (
     Sources,
     command,
     committed,
+    committed_by,
     examples,
     run_coco,
     snapshot,
     value,
 )
-from tests.pipeline_command import committed_by
 from tests.test_manifest import MANIFEST
 from tests.test_markdown import HOSTILE
 

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from pipelines import coco, folder, pairs
-from tests.coco_command import PROJECT
+from tests.coco_command import PROJECT, committed_by
 from tests.drawn_sources import SCALE, draw_classes, draw_coco, draw_pairs
-from tests.pipeline_command import committed_by
 
 EXAMPLES = PROJECT / "examples"
 TORCH_READER_PYTHON = os.environ.get("TORCH_READER_PYTHON", "")

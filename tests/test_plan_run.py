@@ -18,12 +18,12 @@ from tests.coco_command import (
     command,
     committed,
     run_coco,
+    run_pipeline,
     shard_paths,
 )
 from tests.conftest import jpeg_bytes
 from tests.gcs_stand_in import GcsStandIn
 from tests.gcs_stand_in.sources import SOURCES, put_sources
-from tests.pipeline_command import run_pipeline
 from transforms import forecast
 from transforms.forecast import served_hosts
 

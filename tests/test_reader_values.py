@@ -32,8 +32,8 @@ from schemas.layouts.detection import DetectionLayout
 from schemas.layouts.table import TableLayout
 from schemas.layouts.tfds import KerasLayout, TfdsLayout
 from tests.array_runs import random_images
+from tests.coco_command import committed_by
 from tests.conftest import coco_dict, jpeg_bytes
-from tests.pipeline_command import committed_by
 from tests.small_data_sets import Values, write_values
 
 Flat = dict[str, list]

@@ -5,8 +5,7 @@ import pytest
 
 from pipelines import report
 from schemas.documents.data_card import is_sealed
-from tests.coco_command import Run, snapshot
-from tests.pipeline_command import run_pipeline
+from tests.coco_command import Run, run_pipeline, snapshot
 from tests.small_runs import build_run, plan_run, write_set
 
 

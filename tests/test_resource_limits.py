@@ -31,10 +31,10 @@ from tests.coco_command import (
     manifest_of,
     rejected_of,
     run_coco,
+    run_pipeline,
     write_coco,
 )
 from tests.faulty_sources import failing_reads
-from tests.pipeline_command import run_pipeline
 from tests.small_runs import write_set
 
 

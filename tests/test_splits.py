@@ -13,9 +13,8 @@ from pipelines import folder
 from pipelines.flags import parse_splits
 from pipelines.folder import FolderConfig
 from schemas.splits import HASH, USUAL_SPLITS, Splitting
-from tests.coco_command import examples, value
+from tests.coco_command import committed_by, examples, run_pipeline, value
 from tests.conftest import jpeg_bytes
-from tests.pipeline_command import committed_by, run_pipeline
 
 SHARES = {"train": Fraction(80), "val": Fraction(10), "test": Fraction(10)}
 BY_HASH = Splitting(HASH, SHARES)

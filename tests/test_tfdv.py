@@ -14,9 +14,8 @@ import pytest
 
 from pipelines import table
 from schemas.tfrecord import frame_record
-from tests.coco_command import committed, examples, manifest_of
+from tests.coco_command import committed, committed_by, examples, manifest_of
 from tests.drawn_sources import draw_coco
-from tests.pipeline_command import committed_by
 
 PYTHON = os.environ.get("TFDV_PYTHON", "")
 VALIDATE = Path(__file__).parent / "tfdv" / "validate.py"

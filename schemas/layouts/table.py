@@ -71,11 +71,6 @@ class TableLayout(Layout):
         columns = tuple(map(self._column_feature, sorted(self.columns)))
         return FeatureSpec(self.name, (*images, *self._label_features(), *columns))
 
-    @property
-    def first_label_id(self) -> int:
-        """The number from which labels are counted."""
-        return self.first_label
-
     def options(self) -> dict[str, str]:
         """Return the options that decide bytes."""
         types = (f"{name}={wanted}" for name, wanted in sorted(self.types.items()))

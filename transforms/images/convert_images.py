@@ -236,7 +236,7 @@ def convert_along(image: EncodedImage, photo: EncodedImage) -> EncodedImage:
     is_as_stored = image.info.size_px == turn_size(photo.whole_size_px, photo.turned)
     turn = photo.turned if is_as_stored else 1
     own_px = turn_size(image.info.size_px, turn)
-    # It was made of the photo as stored or as viewed; of one of another size the layout says so.
+    # It fits the photo as stored or as viewed. If it fits neither, the layout refuses it.
     view = 1 if own_px == photo.whole_size_px else photo.info.orientation
     window = photo.window if own_px == turn_size(photo.whole_size_px, view) else None
     if turn == 1 and window is None:

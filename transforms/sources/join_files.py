@@ -31,7 +31,7 @@ class NamedFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def second(self) -> list[ListedFile]:
-        """The file where it is of the second root, as `JoinedFiles` has it."""
+        """The file if it is one of the second root, else none, as in `JoinedFiles`."""
         return [self.file] if self.side == 1 else []
 
 

@@ -365,7 +365,7 @@ def _why_unread(entry: Entry) -> str:
 
 
 def _bytes_of_all(files: NamedFile | JoinedFiles) -> int:
-    """Return what files count among those that are read at once."""
+    """Return how many bytes files count for among those that are read at once."""
     read = (file.entry for file in files.second if not _why_unread(file.entry))
     return _BYTES_EACH + sum(entry.size_bytes for entry in read)
 
