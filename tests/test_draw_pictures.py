@@ -26,7 +26,7 @@ from transforms.storage import Access
 WIDTH, HEIGHT = 120, 80
 BOX_XYWH_PX = (30, 20, 48, 16)
 RED, GRAY = (255, 0, 0), (128, 128, 128)
-LEGEND = Legend({1: "square", 2: "circle"}, {1: 1, 90: 2})
+LEGEND = Legend({1: "square", 2: "circle"}, {1: 1, 90: 2}, {})
 PICKED = PickedRecord("train", "a.tfrec", 3, 0, 100, "a")
 MOST_BYTES = 30_000
 Features = Mapping[str, tuple[Kind, Sequence]]

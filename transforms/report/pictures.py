@@ -96,15 +96,15 @@ class Legend(NamedTuple):
         by_name: label id by name, where records have names alone.
     """
 
-    names: Mapping[int, str]
-    labels: Mapping[int, int] = {}
-    by_name: Mapping[str, int] = {}
+    names: dict[int, str]
+    labels: Mapping[int, int]
+    by_name: dict[str, int]
 
 
 def legend_of(labels: Sequence[Label]) -> Legend:
     """Return the legend of a label map."""
     names = {label.id: label.text or label.name for label in labels}
-    return Legend(names, {label.annotated_id: label.id for label in labels})
+    return Legend(names, {label.annotated_id: label.id for label in labels}, {})
 
 
 class Drawn(NamedTuple):
