@@ -24,10 +24,10 @@ from transforms.report.pictures import (
     Legend,
     Sample,
     first_notes,
+    labels_at,
     make_pictures,
     pictures_each,
-    shown_text,
-    values_of,
+    texts_at,
 )
 from transforms.shard_index import IndexRow, table_of_rows
 from transforms.storage import Access, Entry, Storage, find_uri
@@ -148,13 +148,11 @@ def _labels(values: Mapping[str, Values], roles: Roles, legend: Legend) -> list[
     """Return the labels of a record, and learn their names; names alone are numbered."""
     objects = roles.objects[0] if roles.objects else None
     keys = (objects.labels, objects.texts) if objects else (roles.class_label, roles.class_text)
-    labels = list(map(int, values_of(values, Kind.INT64)(keys[0])))
-    names = list(map(shown_text, values_of(values, Kind.BYTES)(keys[1])))
-    if not keys[0]:
-        if len(legend.by_name) < MAX_CLASSES:
-            for name in names:
-                legend.by_name.setdefault(name, len(legend.by_name))
-        labels = [legend.by_name[name] for name in names if name in legend.by_name]
+    names = texts_at(values, keys[1])
+    if not keys[0] and len(legend.by_name) < MAX_CLASSES:
+        for name in names:
+            legend.by_name.setdefault(name, len(legend.by_name))
+    labels = labels_at(values, *keys, legend)
     if len(labels) == len(names) and len(legend.names) < MAX_CLASSES:
         for label, name in zip(labels, names, strict=True):
             legend.names.setdefault(label, name)
