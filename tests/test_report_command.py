@@ -84,8 +84,8 @@ def test_files_folders_and_incomplete_data_sets(out: Path, tmp_path: Path) -> No
     ("arguments", "said"),
     [
         (("{shard}",), "add --output report.html"),
-        (("{out}", "{shard}", "--output", "{page}"), "give them apart"),
-        (("{out}", "{out}", "--output", "{page}"), "output must be of one data set"),
+        (("{out}", "{shard}", "--output", "{page}"), "one data set or of files, got 2"),
+        (("{out}", "{out}", "--output", "{page}"), "one data set or of files, got 2"),
         (("{out}/none",), "none: no such file, and no folder with"),
         (("{out}/none.tfrecord", "--output", "{page}"), "no such file"),
     ],

@@ -21,7 +21,7 @@ from schemas.manifest import Manifest, SplitSummary, spec_of
 from schemas.shards import PLAIN
 
 if TYPE_CHECKING:
-    from jinja2 import Template
+    from jinja2 import Environment
 
 CARD_NAME = "README.md"
 
@@ -66,7 +66,9 @@ class Markdown(str):
 def data_card(manifest: Manifest) -> str:
     """Return the data card of a data set, in Markdown."""
     is_sequence = spec_of(manifest).is_sequence
-    text = _template().render(
+    environment = template_environment("schemas", "documents", finalize=_shown)
+    environment.filters.update(link=_link, parsed=_parsed)
+    text = environment.get_template("data_card.md.j2").render(
         manifest=manifest,
         splits=list(manifest.splits.values()),
         options=manifest.plan.options,
@@ -131,19 +133,18 @@ def is_sealed(data: bytes) -> bool:
     return hashlib.sha256(blank).hexdigest().encode() == found[1]
 
 
-def _template() -> "Template":
+def template_environment(package: str, folder: str, **options: Any) -> "Environment":
+    """Return Jinja2's environment of the templates in a package's folder."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # takes 50 ms
 
-    environment = Environment(
-        loader=PackageLoader("schemas", "documents"),
+    return Environment(
+        loader=PackageLoader(package, folder),
         undefined=StrictUndefined,
-        finalize=_shown,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        **options,
     )
-    environment.filters.update(link=_link, parsed=_parsed)
-    return environment.get_template("data_card.md.j2")
 
 
 def _shown(value: Any) -> Any:

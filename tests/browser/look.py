@@ -108,7 +108,7 @@ def drawn(looker: Looker) -> dict[str, Any]:
         "boxes": ".overlay .box",
         "masks": ".mask",
         "points": ".overlay .points",
-        "names": ".overlay text:not(.minor)",
+        "names": ".overlay text",
     }
     for switch, part in parts.items():
         # Chromium calls a part of an SVG visible that is not displayed, but it has no size.

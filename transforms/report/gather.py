@@ -24,6 +24,7 @@ from schemas.manifest import (
     Manifest,
     SplitSummary,
     from_json,
+    has_sums,
     index_names_of,
     read_manifest,
     spec_of,
@@ -183,15 +184,14 @@ def _add_up(storage: Storage, manifest: Manifest) -> tuple[dict[str, IndexSums],
     notes: list[str] = []
     names = [name for name, _ in index_names_of(manifest)]
     indexes = in_order(functools.partial(_read_index, storage), names, storage.root)
-    has_columns, places = True, Counter[str]()
+    places = Counter[str]()
     for entry, index in zip(manifest.shards, indexes, strict=True):
         if isinstance(index, str):
             notes.append(f"not counted: {entry.file}: {index}")
         else:
             sums[entry.split].add(places[entry.split], entry.file, index)
-            has_columns = has_columns and OBJECTS in index.column_names
         places[entry.split] += 1
-    if not has_columns:
+    if not has_sums(manifest):  # nor has it these columns
         notes.append(
             f"No charts of picture sizes and objects: format version {manifest.format_version} has"
             " no such columns in its indexes. Write the data set again to get them."
@@ -248,11 +248,9 @@ def _sources(manifest: Manifest) -> Iterator[str]:
     """Yield where samples came from."""
     yield source_kind(manifest)
     for name, split in sorted(manifest.splits.items()):
-        if split.images is not None:
-            yield f"{name}: {counted(split.listed, 'object')} of {counted(split.images, 'image')}"
-        elif not split.sources:  # the manifest names the files only if there are several
-            yield f"{name}: {counted(split.listed, 'sample')}"
-        for file in split.sources:
+        images = "" if split.images is None else f" of {counted(split.images, 'image')}"
+        yield f"{name}: {counted(split.listed, 'sample')}{images}"
+        for file in split.sources:  # named only if there are several
             yield (
                 f"{name}: {file.kind}, {counted(file.images, 'image')},"
                 f" {counted(file.annotations, 'annotation')}"
