@@ -10,6 +10,7 @@ user's.
 """
 
 import hashlib
+import html
 import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -49,8 +50,7 @@ _UNSEEN = re.compile(
     "\u2028-\u202f\u205f-\u206f\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\uffff"
     "\ud800-\udfff\U000e0000-\U0010ffff]"
 )
-_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
-_MARKS = str.maketrans(_ENTITIES | {mark: f"\\{mark}" for mark in "\\`*_[]{}|~$@"})
+_MARKS = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_[]{}|~$@"})
 _LINK = re.compile(r"(?i)(:)(?=//)|(?<=www)(\.)")  # what GitHub makes a link of by itself
 
 BLANK_SEAL = f"beam-tfrec-sha256:{'0' * 64}"
@@ -98,7 +98,7 @@ def escaped(text: str) -> str:
     >>> escaped("a|b <script>\n"), escaped("http://x.org/_a_")
     ('a\\|b &lt;script&gt;\\\\n', 'http\\://x.org/\\_a\\_')
     """
-    marked = seen(text, _MOST_CHARACTERS).translate(_MARKS)
+    marked = html.escape(seen(text, _MOST_CHARACTERS), quote=False).translate(_MARKS)
     return _LINK.sub(lambda found: f"\\{found[0]}", marked)
 
 

@@ -84,7 +84,7 @@ class Tile(NamedTuple):
 
     Attributes:
         picture: the picture itself.
-        split: place of its split; -1 for none.
+        split: place of its split.
         size_px: width and height of the tile.
         is_coarse: whether it is enlarged so much that pixels show.
         alt: its content in words.
@@ -177,15 +177,10 @@ def render_page(report: Report) -> bytes:
 def make_view(report: Report) -> dict[str, Any]:
     """Return the values that the template shows."""
     splits, names = report.splits, report.class_names
-    absent = {*names}.difference(*(split.class_records for split in splits))
     split_names = [split.name for split in splits]
     tiles = [make_tile(picture, split_names, names) for picture in report.pictures]
     outlines = [outline for picture in report.pictures for outline in picture.outlines]
-    drawn = {
-        "boxes": any(outline.box for outline in outlines),
-        "masks": any(picture.mask for picture in report.pictures),
-        "points": any(outline.keypoints for outline in outlines),
-    }
+    labels = {label for tile in tiles for label in tile.labels}
     return {
         "report": report,
         "totals": _totals(report),
@@ -193,14 +188,13 @@ def make_view(report: Report) -> dict[str, Any]:
         "splits": [split.name or _WHOLE for split in splits],
         "tables": list(_tables(splits)),
         "tiles": tiles,
-        "labels": sorted(
-            {label for tile in tiles for label in tile.labels},
-            key=lambda found: (found[1].casefold(), found),
-        ),
-        "drawn": [kind for kind, is_there in drawn.items() if is_there],
+        "labels": sorted(labels, key=lambda found: (found[1].casefold(), found)),
+        "has_boxes": any(outline.box for outline in outlines),
+        "has_masks": any(picture.mask for picture in report.pictures),
+        "has_points": any(outline.keypoints for outline in outlines),
         "charts": make_charts([(s.name or _WHOLE, s.histograms) for s in splits]),
         "classes": _classes(splits, names),
-        "absent": len(absent),
+        "absent": len({*names}.difference(*(split.class_records for split in splits))),
     }
 
 
@@ -211,7 +205,7 @@ def make_tile(picture: ShownPicture, splits: Sequence[str], names: Mapping[int, 
     drawn = [outline for outline in picture.outlines if outline.box or outline.keypoints]
     return Tile(
         picture,
-        splits.index(picture.record.split) if picture.record.split in splits else -1,
+        splits.index(picture.record.split),
         (max(1, round(width * scale)), max(1, round(height * scale))),
         scale >= 2,
         _alt(picture, names),
