@@ -59,9 +59,6 @@ def report(data_set: Path) -> Report:
     return make_report(str(data_set), ACCESS)
 
 
-# --- a data set ---
-
-
 def test_a_report_says_what_manifest_and_indexes_say(report: Report, data_set: Path) -> None:
     manifest = json.loads((data_set / "manifest.json").read_bytes())
     train, val = report.splits
@@ -194,9 +191,8 @@ def record(features: dict[str, tuple[Kind, list]]) -> bytes:
 
 
 def classified(label: int) -> bytes:
-    return record(
-        {"image": (Kind.BYTES, [jpeg_bytes(color=label)]), "class": (Kind.INT64, [label])}
-    )
+    image = (Kind.BYTES, [jpeg_bytes(color=label)])
+    return record({"image": image, "class": (Kind.INT64, [label])})
 
 
 def test_other_files_are_read_whole(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from transforms.forecast import served_hosts
 
 Command = Callable[[Sequence[str]], None]
 """A pipeline's `run`."""
+Prepare = Callable[[Path, Path, Path], None]
 PASSED_THROUGH = 0.1  # of tiny photos and items, where a few bytes a record count
 CONVERTED = 0.2
 
@@ -240,16 +241,12 @@ def begin(images: Path, annotations: Path, out: Path) -> None:
     (out / "manifest.json").unlink()
 
 
-def nothing(images: Path, annotations: Path, out: Path) -> None:
-    pass
-
-
 # What was done before, flags, exit code, fault, and whether there is a plan.
-ENDS: list[tuple[Callable[[Path, Path, Path], None], list[object], int, str, bool]] = [
+ENDS: list[tuple[Prepare | None, list[object], int, str, bool]] = [
     (cut_annotations, [], 3, "E-ANN-JSON", False),
     (lose_photos, [], 3, "E-SET-MISSING", False),
-    (nothing, ["--num_shards", 7], 2, "E-ARG", False),
-    (nothing, ["--licenses", 9], 3, "E-SET-EMPTY", True),
+    (None, ["--num_shards", 7], 2, "E-ARG", False),
+    (None, ["--licenses", 9], 3, "E-SET-EMPTY", True),
     (put_file, [], 6, "E-IO-READONLY", False),
     (complete, ["--num_shards", 2], 5, "E-OUT-PLAN", False),  # by its manifest, at once
     (begin, ["--num_shards", 2], 5, "E-OUT-PLAN", True),
@@ -260,7 +257,7 @@ ENDS: list[tuple[Callable[[Path, Path, Path], None], list[object], int, str, boo
 
 @pytest.mark.parametrize(("prepare", "flags", "code", "fault", "has_plan"), ENDS)
 def test_a_plan_ends_as_its_run_does(
-    prepare: Callable[[Path, Path, Path], None],
+    prepare: Prepare | None,
     flags: list[object],
     code: int,
     fault: str,
@@ -269,7 +266,8 @@ def test_a_plan_ends_as_its_run_does(
     tmp_path: Path,
 ) -> None:
     made, out = make_coco(6), tmp_path / "there" / "out"
-    prepare(*made, out)
+    if prepare is not None:
+        prepare(*made, out)
     ended, plan = plan_only(coco.run, tmp_path, *command(made, out, *flags))
     assert ended.ended == (code, fault)
     assert plan.get("refused") == (ended.fault if has_plan else None)

@@ -13,12 +13,8 @@ from schemas.features import SEQUENCE_KEY, Content, Feature, FeatureSpec, Kind
 from schemas.manifest import FORMAT_VERSION, Manifest
 from schemas.shards import PLAIN
 
-LABEL_FILES = {
-    "image/class/label": "image-class-label.labels.txt",
-    "label": "label.labels.txt",
-    "objects/label": "objects-label.labels.txt",
-    "panoptic_objects/label": "panoptic_objects-label.labels.txt",
-}
+_LABELS = ("image/class/label", "label", "objects/label", "panoptic_objects/label")
+LABEL_FILES = {key: f"{key.replace('/', '-')}.labels.txt" for key in _LABELS}
 """Names of class labels lie in these files, by key, where labels are counted from 0."""
 
 _PLAIN_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y}.tfrec"  # train-00000-of-00016.tfrec

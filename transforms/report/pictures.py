@@ -52,7 +52,6 @@ _MAX_CAPTIONS = 6
 _MAX_CHARACTERS = 300  # of a text
 _ALPHA = 128
 _FORMATS = ("PNG", "JPEG", "BMP")
-_MOST_CHANNELS = 4
 _PANOPTIC_IMAGE, _PANOPTIC_IDS = "panoptic_image", "panoptic_objects/id"  # of TFDS
 _CATEGORIES = "image/panoptic/category_mask"
 _SEMANTIC = "image/segmentation/class/encoded"
@@ -287,8 +286,9 @@ def _small(features: Features, key: str, roles: Roles) -> Small:
     if key in roles.pixels and all(side and side[0] > 0 for side in sides):
         height, width = (int(side[0]) for side in sides)
         depth, rest = divmod(len(value), height * width)
-        if not rest and 0 < depth <= _MOST_CHANNELS:  # values without a header
-            return small_tensor(Tensor("uint8", (height, width, depth), value))
+        if not rest and depth in (1, 2, 3, 4, 6, 8):  # values without a header
+            dtype, channels = ("uint8", depth) if depth <= 4 else ("uint16", depth // 2)
+            return small_tensor(Tensor(dtype, (height, width, channels), value))
     return small_picture(value)
 
 
