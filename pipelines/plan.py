@@ -117,8 +117,7 @@ def plan_run(
     side_bytes = shards * _RECEIPT_BYTES + records * _ROW_BYTES + sources * _SOURCE_BYTES
     written_bytes = sum(split.bytes for split in splits.values()) + side_bytes + _OTHER_BYTES
     notes = [f"planned in this process; the run will use {runner}"] if runner else []
-    if state != COMPLETE:
-        notes += _room_notes(config, round(written_bytes * (1 - there / max(shards, 1))))
+    notes += _notes(config, gathered, round(written_bytes * (1 - there / max(shards, 1))))
     plan = RunPlan(
         output=config.output,
         state=state,
@@ -129,7 +128,7 @@ def plan_run(
         read_bytes=read_bytes,
         written_files=_FILES_A_SHARD * shards + _OTHER_FILES + bool(config.report and records),
         written_bytes=written_bytes,
-        notes=[*notes, *_unused_notes(config, gathered)],
+        notes=notes,
         refused="" if fault is None else str(fault),
     )
     return plan, fault
@@ -150,20 +149,18 @@ def _look(config: DataSetConfig, gathered: GatheredPlan, plan: JobPlan) -> tuple
     return found
 
 
-def _unused_notes(config: DataSetConfig, gathered: GatheredPlan) -> Iterator[str]:
+def _notes(config: DataSetConfig, gathered: GatheredPlan, needed_bytes: int) -> Iterator[str]:
+    room = free_bytes(open_storage(config.output, config.access))
+    if room is not None and room < needed_bytes:
+        has, needs = bytes_text(room), bytes_text(needed_bytes)
+        yield (
+            f"{config.output} has room for {has}, but {needs} are needed:"
+            " the run would end with E-IO-NOSPACE"
+        )
     for root, tally in sorted(gathered.tallies):
         if tally.unreferenced and not config.earlier.sets:  # else they may be of earlier samples
             files, name = counted(tally.unreferenced, "file"), tally.first_unreferenced
             yield f"no record will hold {files} of root {root}, such as {name}"
-
-
-def _room_notes(config: DataSetConfig, needed: int) -> Iterator[str]:
-    room = free_bytes(open_storage(config.output, config.access))
-    if room is not None and room < needed:
-        has = (
-            f"{config.output} has room for {bytes_text(room)}, but {bytes_text(needed)} are needed"
-        )
-        yield f"{has}: the run would end with E-IO-NOSPACE"
 
 
 def plan_lines(plan: RunPlan, noun: str) -> Iterator[str]:
