@@ -1,7 +1,7 @@
 """What `--plan` prints: the shards, bytes and requests of a run that is not made."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import apache_beam as beam
@@ -14,28 +14,19 @@ from pipelines.data_set import (
     plan_data_set,
     shard_job_of,
 )
-from schemas.faults import Scope, bytes_text, counted, printable
+from schemas.faults import bytes_text, counted, printable
 from schemas.manifest import JobPlan
 from transforms.commit import refuse_empty
 from transforms.earlier import check_turn
 from transforms.forecast import (
     GatheredPlan,
     Known,
-    OutlineShard,
     RunPlan,
-    Sampled,
-    Shard,
-    ShardForecast,
-    ShardOutline,
     SplitForecast,
-    Tried,
-    choose_tried,
     forecast_reads,
-    forecast_shards,
     forecast_split,
     gather_plan,
-    known_rejects,
-    needs_images,
+    outline_shard,
     try_records,
 )
 from transforms.publish_plan import (
@@ -71,8 +62,9 @@ def build_plan(root: beam.Pipeline, config: DataSetConfig) -> beam.PCollection[N
     """Build the graph up to the planned shards, and keep only their outlines."""
     planned = plan_data_set(root, config)
     (shards, table), files, rejected, tallies, spool = planned
-    outline = OutlineShard(config.layout, estimated_bytes(config), spool)
-    outlines = shards | "OutlineShards" >> beam.Map(outline, AsSingleton(table))
+    outlines = shards | "OutlineShards" >> beam.Map(
+        outline_shard, AsSingleton(table), estimated_bytes(config), spool
+    )
     return table | "GatherPlan" >> beam.Map(
         gather_plan,
         AsList(outlines),
@@ -113,47 +105,33 @@ def plan_run(
             state, there = _look(config, gathered, job_plan)
     except RuntimeError as error:
         state, there, fault = REFUSED, 0, error
-    kept = [sample for outline in gathered.outlines for sample in outline.tried]
-    job = shard_job_of(config, None)
-    tried: list[Tried] = []
-    if needs_images(job, kept):
-        tried = try_records(choose_tried(kept), job, job_plan, config.limits)
-    sizes = forecast_shards(gathered.outlines, tried, estimated_bytes(config))
+    sampled, scale = try_records(
+        gathered, shard_job_of(config, None), job_plan, config.limits, estimated_bytes(config)
+    )
     files = sorted(gathered.files, key=lambda file: file.split)
+    splits = {file.split: forecast_split(file, gathered, scale) for file in files}
     roots = {**config.listed_roots, **config.roots}
-    reads = forecast_reads(gathered, roots, config.all_files, config.access)
-    written_files, written_bytes = _writes(config, gathered.outlines, sizes)
-    rejects = [each.rejected for each in tried if each.rejected is not None]
+    read_files, read_bytes = forecast_reads(gathered, roots, config.all_files, config.access)
+    shards, records = len(gathered.outlines), sum(split.planned for split in splits.values())
+    sources = sum(n for outline in gathered.outlines for n, _ in outline.reads.values())
+    side_bytes = shards * _RECEIPT_BYTES + records * _ROW_BYTES + sources * _SOURCE_BYTES
+    written_bytes = sum(split.bytes for split in splits.values()) + side_bytes + _OTHER_BYTES
     notes = [f"planned in this process; the run will use {runner}"] if runner else []
-    if state != COMPLETE:
-        needed = round(written_bytes * (1 - there / max(len(gathered.outlines), 1)))
-        notes += _room_notes(config, needed)
+    notes += _notes(config, gathered, round(written_bytes * (1 - there / max(shards, 1))))
     plan = RunPlan(
         output=config.output,
         state=state,
         shards_there=there,
-        splits={file.split: forecast_split(file, gathered, sizes) for file in files},
-        sampled=Sampled(len(tried), known_rejects(rejects, Scope.SAMPLE)),
-        read_files=reads.files,
-        read_bytes=reads.bytes,
-        written_files=written_files,
+        splits=splits,
+        sampled=sampled,
+        read_files=read_files,
+        read_bytes=read_bytes,
+        written_files=_FILES_A_SHARD * shards + _OTHER_FILES + bool(config.report and records),
         written_bytes=written_bytes,
-        notes=[*notes, *_unused_notes(config, gathered)],
+        notes=notes,
         refused="" if fault is None else str(fault),
     )
     return plan, fault
-
-
-def _writes(
-    config: DataSetConfig, outlines: Sequence[ShardOutline], sizes: Mapping[Shard, ShardForecast]
-) -> tuple[int, int]:
-    """Return about how many files are written, and their bytes."""
-    shards, records = len(outlines), sum(outline.records for outline in outlines)
-    sources = sum(files for outline in outlines for files, _ in outline.reads.values())
-    side_bytes = shards * _RECEIPT_BYTES + records * _ROW_BYTES + sources * _SOURCE_BYTES
-    record_bytes = sum(size.bytes for size in sizes.values())
-    files = _FILES_A_SHARD * shards + _OTHER_FILES + bool(config.report and records)
-    return files, record_bytes + side_bytes + _OTHER_BYTES
 
 
 def _look(config: DataSetConfig, gathered: GatheredPlan, plan: JobPlan) -> tuple[str, int]:
@@ -171,20 +149,18 @@ def _look(config: DataSetConfig, gathered: GatheredPlan, plan: JobPlan) -> tuple
     return found
 
 
-def _unused_notes(config: DataSetConfig, gathered: GatheredPlan) -> Iterator[str]:
+def _notes(config: DataSetConfig, gathered: GatheredPlan, needed_bytes: int) -> Iterator[str]:
+    room = free_bytes(open_storage(config.output, config.access))
+    if room is not None and room < needed_bytes:
+        has, needs = bytes_text(room), bytes_text(needed_bytes)
+        yield (
+            f"{config.output} has room for {has}, but {needs} are needed:"
+            " the run would end with E-IO-NOSPACE"
+        )
     for root, tally in sorted(gathered.tallies):
         if tally.unreferenced and not config.earlier.sets:  # else they may be of earlier samples
             files, name = counted(tally.unreferenced, "file"), tally.first_unreferenced
             yield f"no record will hold {files} of root {root}, such as {name}"
-
-
-def _room_notes(config: DataSetConfig, needed: int) -> Iterator[str]:
-    room = free_bytes(open_storage(config.output, config.access))
-    if room is not None and room < needed:
-        has = (
-            f"{config.output} has room for {bytes_text(room)}, but {bytes_text(needed)} are needed"
-        )
-        yield f"{has}: the run would end with E-IO-NOSPACE"
 
 
 def plan_lines(plan: RunPlan, noun: str) -> Iterator[str]:

@@ -3,7 +3,7 @@
 Neither Beam nor TensorFlow is imported.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from pipelines.cli import FlagParser, add_reading_flags, main, not_empty, reading_access, say
 from schemas.faults import counted, fault_line
@@ -13,7 +13,7 @@ from transforms.report import Report
 from transforms.report.gather import make_report
 from transforms.report.gather_files import report_of_files
 from transforms.report.page import is_own_report, render_page
-from transforms.storage import Access, check_uri, join_uri, open_storage, split_uri
+from transforms.storage import Access, Storage, check_uri, join_uri, open_storage, split_uri
 
 
 def parser() -> FlagParser:
@@ -43,93 +43,66 @@ def parser() -> FlagParser:
 
 
 def run(argv: Sequence[str]) -> None:
-    """Make the reports that are asked for, and say where they are."""
-    flags = parser().parse_args(argv)
-    for uri in (*flags.paths, *filter(None, [flags.output])):
-        check_uri(uri)
-    for uri, report in make_reports(flags.paths, flags.output or "", reading_access(flags)):
-        records = sum(split.summary.records for split in report.splits)
-        notes = f", {counted(len(report.notes), 'note')}" if report.notes else ""
-        pictures = counted(len(report.pictures), "picture")
-        say(f"report: {uri} ({counted(records, 'record')}, {pictures}{notes})")
-
-
-def make_reports(paths: Sequence[str], output: str, access: Access) -> Iterator[tuple[str, Report]]:
-    """Make the reports and yield each with its place.
-
-    Args:
-        paths: data sets, folders of TFRecord files, and such files.
-        output: of the page; empty for `report.html` in each data set.
-        access: how stores are reached.
+    """Make the reports that are asked for, and say where they are.
 
     Raises:
         ValueError: where it is not said where a page is to go.
         RuntimeError: `E-ARG` where a path is nothing, `E-OUT-CONFLICT` where a page would take the
             place of another file, `E-IO-…` where a store fails.
     """
-    found = verify.Report()
-    data_sets, files = verify.find_paths(paths, access, found)
-    _check_output(output, data_sets, files)
+    flags = parser().parse_args(argv)
+    output, access, found = flags.output, reading_access(flags), verify.Report()
+    for uri in (*flags.paths, *filter(None, [output])):
+        check_uri(uri)
+    data_sets, files = verify.find_paths(flags.paths, access, found)
+    pages = len(data_sets) + bool(files)
+    if files and not output:
+        raise ValueError(
+            f"output must be given for {files[0]}, no data set: add --output {REPORT_NAME}"
+        )
+    if output and pages > 1:
+        raise ValueError(f"output must be of one data set or of files, got {pages}: give one")
     places = [output or join_uri(root, REPORT_NAME) for root in data_sets]
     for place in places or [output]:
-        refuse_taken(place, access)
+        _make_room(place, access)
     for root, place in zip(data_sets, places, strict=True):
-        report = make_report(root, access)
-        put_page(place, render_page(report), access)
-        yield place, report
+        _put(place, make_report(root, access), access)
     if files:
-        report = report_of_files(files, access, found.lines())
-        put_page(output, render_page(report), access)
-        yield output, report
+        _put(output, report_of_files(files, access, found.lines()), access)
 
 
-def refuse_taken(uri: str, access: Access) -> bool:
-    """Refuse a place where a file is that is no report as we wrote it; return whether one is there.
+def _make_room(uri: str, access: Access, *, delete: bool = False) -> tuple[Storage, str]:
+    """Refuse to replace a file that is no report as we wrote it, and delete one that is, if asked.
 
     Raises:
         RuntimeError: `E-OUT-CONFLICT`.
     """
     root, name = split_uri(uri)
     storage = open_storage(root, access)
-    if storage.stat(name) is None:
-        return False
-    if not is_own_report(storage, name):
-        what = "is there, and is no report as this program wrote it"
-        remedy = "give another --output, or move it away"
-        raise RuntimeError(fault_line("E-OUT-CONFLICT", uri, what, remedy))
-    return True
+    if storage.stat(name) is not None:
+        if not is_own_report(storage, name):
+            what = "is there, and is no report as this program wrote it"
+            remedy = "give another --output, or move it away"
+            raise RuntimeError(fault_line("E-OUT-CONFLICT", uri, what, remedy))
+        if delete:
+            storage.delete(name)
+    return storage, name
 
 
-def put_page(uri: str, page: bytes, access: Access) -> None:
-    """Create a page, in the place of an earlier one of ours.
-
-    Raises:
-        RuntimeError: `E-OUT-CONFLICT` where there is another file.
-    """
-    root, name = split_uri(uri)
-    storage = open_storage(root, access)
+def _put(uri: str, report: Report, access: Access) -> None:
+    """Create a page, in the place of an earlier one of ours, and say where it is."""
+    page = render_page(report)
+    storage, name = _make_room(uri, access, delete=True)
     if storage.stat("") is None:
         storage.probe()
-    if refuse_taken(uri, access):
-        storage.delete(name)
     if not storage.create(name, page):  # somebody has put one there meanwhile
         raise RuntimeError(
             fault_line("E-OUT-CONFLICT", uri, "was made meanwhile", "look at it, or run again")
         )
-
-
-def _check_output(output: str, data_sets: Sequence[str], files: Sequence[str]) -> None:
-    """Refuse to guess a place, and to put several pages into one."""
-    if files and data_sets:
-        raise ValueError(
-            f"paths must be data sets or files, got {data_sets[0]} and {files[0]}: give them apart"
-        )
-    if files and not output:
-        raise ValueError(
-            f"output must be given for {files[0]}, no data set: add --output {REPORT_NAME}"
-        )
-    if output and len(data_sets) > 1:
-        raise ValueError(f"output must be of one data set, got {len(data_sets)}: give one")
+    records = sum(split.summary.records for split in report.splits)
+    notes = f", {counted(len(report.notes), 'note')}" if report.notes else ""
+    pictures = counted(len(report.pictures), "picture")
+    say(f"report: {uri} ({counted(records, 'record')}, {pictures}{notes})")
 
 
 if __name__ == "__main__":

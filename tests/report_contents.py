@@ -64,18 +64,15 @@ def encoded(image: Image.Image, kind: str) -> bytes:
 
 
 def made_split(name: str, records: int) -> SplitReport:
-    written = Annotations(7 * records + 33, 7 * records, {"E-BOX-EMPTY": 33}, 0, 0)
-    summary = SplitSummary(
+    summary = msgspec.structs.replace(
+        NO_COUNTS,
         listed=records + 5,
-        excluded=0,
-        rejected_before_planning=0,
         planned=records + 5,
         rejected_in_shards=5,
         records=records,
         shards=16,
         bytes=records * 162_000,
-        annotations=written,
-        repeated_annotation_ids=0,
+        annotations=Annotations(7 * records + 33, 7 * records, {"E-BOX-EMPTY": 33}, 0, 0),
         rejected={"E-IMG-TRUNCATED": 5},
         repairs={"boxes_clipped": 412},
         traits={"exif_gps": 12, "gray": 51},
@@ -163,15 +160,8 @@ def hostile_report() -> Report:
         labels=(1, 2),
     )
     odd = [replace(shown, size_px=size) for size in ((320, 16), (10, 320), (4, 4), (1, 1))]
-    rejected = Rejected(
-        code=XSS,
-        stage=XSS,
-        split=XSS,
-        key=BIDI,
-        annotation_ids=(XSS, 1),
-        file_name=BIDI,
-        detail=XSS,
-    )
+    texts_of = dict.fromkeys(["code", "stage", "split", "detail"], XSS)
+    rejected = Rejected(**texts_of, key=BIDI, annotation_ids=(XSS, 1), file_name=BIDI)
     return Report(
         title=XSS,
         layout=XSS,

@@ -6,7 +6,6 @@ MLCROISSANT_PYTHON: its pandas and pyarrow must not touch ours.
 
 import json
 import os
-import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from pipelines import table
 from schemas.documents.croissant import croissant_json
 from schemas.documents.data_card import is_sealed
 from schemas.manifest import Label, LicenseCount
-from tests.coco_command import MakeCoco, command, committed, committed_by, manifest_of, run_coco
+from tests.coco_command import MakeCoco, command, committed_by, manifest_of, run_coco
 from tests.test_manifest import MANIFEST
 from tests.test_markdown import HOSTILE
 
@@ -84,23 +83,6 @@ def test_it_describes_the_data_set() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "split", "shard"),
-    [
-        ("train-00003-of-00016-750.parquet", "train", "00003"),
-        ("val_2-00000-of-00001.parquet", "val_2", "00000"),
-    ],
-)
-def test_an_index_name_gives_its_split_and_shard(name: str, split: str, shard: str) -> None:
-    records = described()["recordSet"][-1]
-    fields = {field["@id"]: field for field in records["field"]}
-    for key, value in (("records/split", split), ("records/shard", shard)):
-        regex = fields[key]["source"]["transform"]["regex"]
-        for text in (name, f"/a-1-of-2/index/{name}", value):
-            match = re.match(regex, text)
-            assert match is not None and match[1] == value
-
-
 def test_empty_parts_are_left_out() -> None:
     plan = msgspec.structs.replace(MANIFEST.plan, labels=[])
     found = described(msgspec.structs.replace(MANIFEST, plan=plan, shards=[]))
@@ -129,30 +111,33 @@ def test_licenses_are_listed_once_with_links_that_are_links() -> None:
 
 
 @by_mlcroissant
-def test_mlcroissant_accepts_and_loads_it(make_coco: MakeCoco, tmp_path: Path) -> None:
+def test_mlcroissant_loads_several_splits_and_tables_without_labels(
+    make_coco: MakeCoco, tmp_path: Path
+) -> None:
     def with_license(spec: dict[str, Any]) -> None:
         spec["licenses"] = [{"id": 4, "name": "CC BY", "url": "http://x.org/by"}]
         for image in spec["images"]:
             image["license"] = 4
 
-    sources, out = make_coco(9, edit=with_license), tmp_path / "out"
-    manifest = committed(sources, out, "--num_shards", 2)
-    found = loaded(out)
-
-    assert found["errors"] == []
-    assert len(found["warnings"]) == 2
-    assert all(any(name in said for name in RECOMMENDED) for said in found["warnings"])
-    assert found["licenses"] == [["CC BY", "http://x.org/by"]]
-    assert found["files"] == {
-        **{shard["file"]: shard["sha256"] for shard in manifest["shards"]},
-        "index": None,
-    }
-    check_records(found, out)
+    sources, out = make_coco(20, edit=with_license), tmp_path / "coco"
+    flags = ("--split_by", "hash", "--splits", "train=60,val=40", "--shard_names", "plain")
+    run = run_coco(*command(sources, out, *flags))
+    assert run.code == 0, run.err
+    check_loaded(out, [["CC BY", "http://x.org/by"]])
+    source = tmp_path / "t.csv"
+    source.write_text("id,x\n1,0.5\n2,\n")
+    committed_by(table.run, tmp_path / "table", "--table", source)
+    check_loaded(tmp_path / "table", [])
 
 
-def check_records(found: dict[str, Any], out: Path) -> None:
+def check_loaded(out: Path, licenses: list[list[str]]) -> None:
     """Compare what was loaded with indexes and manifest."""
-    manifest = manifest_of(out)
+    found, manifest = loaded(out), manifest_of(out)
+    assert (found["errors"], found["licenses"]) == ([], licenses)
+    expected = [said for said in found["warnings"] if any(name in said for name in RECOMMENDED)]
+    assert [said for said in found["warnings"] if "license" not in said] == expected
+    files = {shard["file"]: shard["sha256"] for shard in manifest["shards"]}
+    assert found["files"] == files | {"index": None}
     assert found["sets"]["splits"] == [{"splits/name": name} for name in manifest["splits"]]
     assert found["sets"].get("labels", []) == [
         {"labels/id": label["id"], "labels/name": label["name"]}
@@ -179,22 +164,6 @@ def check_records(found: dict[str, Any], out: Path) -> None:
     assert sorted(found["sets"]["records"], key=lambda row: [row[name] for name in by_place]) == (
         wanted
     )
-
-
-@by_mlcroissant
-def test_mlcroissant_loads_several_splits_and_tables_without_labels(
-    make_coco: MakeCoco, tmp_path: Path
-) -> None:
-    flags = ("--split_by", "hash", "--splits", "train=60,val=40")
-    run = run_coco(*command(make_coco(20), tmp_path / "coco", *flags, "--shard_names", "plain"))
-    assert run.code == 0, run.err
-    source = tmp_path / "t.csv"
-    source.write_text("id,x\n1,0.5\n2,\n")
-    committed_by(table.run, tmp_path / "table", "--table", source)
-    for out in (tmp_path / "coco", tmp_path / "table"):
-        found = loaded(out)
-        assert found["errors"] == []
-        check_records(found, out)
 
 
 @by_mlcroissant

@@ -147,10 +147,7 @@ def test_long_lists_are_cut_and_say_so() -> None:
     ("options", "layout", "kind"),
     [
         ({"orphans": "stop"}, "detection", "COCO annotation files and their images"),
-        ({"key_column": ""}, "table", "rows of tables"),
-        ({"join_by": "stem"}, "detection", "images with a JSON file beside each"),
         ({"low_suffix": ""}, "pairs", "pairs of images"),
-        ({}, "arrays", "arrays in `.npy` and `.npz` files"),
         ({}, "imagenet", "images in folders of classes"),
         ({}, "mine", "sources of the user's own"),
     ],
@@ -264,19 +261,36 @@ def test_its_code_reads_every_record(
         assert sorted(record["image/source_id"] for record in read) == ids
 
 
-def test_tfds_reads_a_part_of_a_split(
+def flatten(nested: dict, prefix: str = "") -> dict:
+    """Return TFDS's nested Example as Examples have it, by '/'-separated key."""
+    flat = {}
+    for name, found in nested.items():
+        key = f"{prefix}{name}"
+        flat |= flatten(found, f"{key}/") if isinstance(found, dict) else {key: found}
+    return flat
+
+
+def test_tfds_reads_every_value_and_a_part_of_a_split(
     make_coco: MakeCoco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    committed(make_coco(7), out, "--num_shards", 2, "--shard_names", "plain")
+    manifest = committed(make_coco(7), out, "--num_shards", 2, "--shard_names", "plain")
     names = run_code(code_of(card_of(out), "TFDS"), out, monkeypatch)
     assert len(names["dataset"]) == len(list(names["dataset"])) == 4  # half of 7, rounded
-    builder = names["builder"]
-    assert len(builder.as_dataset(split="train")) == 7
+    builder, wanted = names["builder"], examples(out)
+    assert builder.info.full_name == "beam_tfrec_detection/3.0.0"
+    train = builder.info.splits["train"]
+    assert (train.num_examples, train.shard_lengths) == (7, [4, 3])
+    assert train.num_bytes == manifest["splits"]["train"]["bytes"]
     parts = [builder.as_dataset(split=part) for part in ("train[:3]", "train[3:]")]
     assert list(map(len, parts)) == [3, 4]
-    ids = [record["image"]["source_id"].numpy() for part in parts for record in part]
-    assert ids == [value(example, "image/source_id")[0] for example in examples(out)]
+    found = (nested for part in parts for nested in part.as_numpy_iterator())
+    for nested, example in zip(found, wanted, strict=True):
+        read = flatten(nested)
+        assert read.keys() == example.features.feature.keys()
+        assert read.pop("image/encoded").shape == (48, 64, 3)
+        for key, got in read.items():
+            assert np.atleast_1d(got).tolist() == value(example, key), key
 
 
 def test_steps_and_missing_cells_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,23 +309,26 @@ def test_steps_and_missing_cells_are_read(tmp_path: Path, monkeypatch: pytest.Mo
 
 # --- files of the user's at its name ---
 
-DOCUMENTS = ["README.md", "croissant.json"]
+DOCUMENTS = ["README.md", "croissant.json", "report.html"]
 
 
-def test_a_file_of_the_user_s_is_left(make_coco: MakeCoco, tmp_path: Path) -> None:
+def test_files_of_the_user_s_are_left(make_coco: MakeCoco, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    (out / "README.md").write_text("mine")
+    for name in ("README.md", "report.html"):
+        (out / name).write_text("mine")
     run = convert(make_coco(3), out)
     assert f"{out}/README.md is another than this run's, and is left as it is" in run.err
-    assert (out / "README.md").read_text() == "mine"
+    assert f"{out}/report.html is there already, and is left as it is" in run.err
+    assert "look at it" not in run.out
+    assert {(out / name).read_text() for name in ("README.md", "report.html")} == {"mine"}
     assert is_sealed((out / "croissant.json").read_bytes())
 
 
 def test_overwrite_makes_new_ones_unless_they_were_edited(
     make_coco: MakeCoco, tmp_path: Path
 ) -> None:
-    sources, out, fresh = make_coco(3), tmp_path / "out", tmp_path / "fresh"
+    sources, out, fresh = make_coco(3), tmp_path / "out", tmp_path / "fresh/out"
     committed(sources, out)
     committed(sources, out, "--num_shards", 3, "--overwrite")
     committed(sources, fresh, "--num_shards", 3)

@@ -82,9 +82,7 @@ def test_what_is_trained_learns(
 @in_torch_reader
 def test_pytorch_reads_an_epoch(tmp_path: Path) -> None:
     out = convert_coco(tmp_path)
-
     said = said_by("pytorch_data_loader", out, python=TORCH_READER_PYTHON)
-
     assert said.startswith("24 records; the first has image/encoded, ")
     batches, read, boxes = map(
         int, re.findall(r"an epoch: (\d+) batches, (\d+) pictures, (\d+) boxes", said)[0]
@@ -94,21 +92,6 @@ def test_pytorch_reads_an_epoch(tmp_path: Path) -> None:
 
 @in_torch_reader
 def test_grain_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
-    out = convert_coco(tmp_path)
-
-    said = said_by("grain_data_source", out, python=TORCH_READER_PYTHON)
-
+    said = said_by("grain_data_source", convert_coco(tmp_path), python=TORCH_READER_PYTHON)
     assert said.startswith("images (8, 64, 64, 3), ")
     assert said.endswith("restored behind the first batch: same rest\n")
-
-
-def test_every_example_is_short_tested_and_in_the_table() -> None:
-    tests, table = Path(__file__).read_text(), (EXAMPLES / "README.md").read_text()
-    names = {path.stem for path in EXAMPLES.glob("*.py")} - {"draw_sample"}
-    assert len(names) == 6
-    for name in names:
-        assert f'"{name}"' in tests, name
-        assert f"[{name}.py]({name}.py)" in table, name
-        source = (EXAMPLES / f"{name}.py").read_text()
-        assert len(source.splitlines()) <= 60, name
-        assert "\nOn TPUs" in source, name

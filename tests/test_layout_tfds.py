@@ -18,7 +18,7 @@ from schemas.tfrecord import frame_record
 from tests.conftest import jpeg_bytes
 from tests.small_images import chunk, ihdr, png
 from tests.small_pictures import built, image_of, object_at, sample_of, values_of
-from tests.test_tfds_metadata import manifest_of
+from tests.test_manifest import MANIFEST
 
 LABELS = {1: Label(0, "person", 1), 13: Label(1, "stop sign", 13), 92: Label(2, "banner", 92)}
 OBJECTS = (
@@ -113,7 +113,7 @@ def test_the_features_equal_those_of_tfds(
 ) -> None:
     names = [f"class {number}" for number in range(classes)]
     spec, files = TfdsLayout().resolved(found).spec, {}
-    files["dataset_info.json"] = dataset_info_json(manifest_of("tfds", [1], 0))
+    files["dataset_info.json"] = dataset_info_json(MANIFEST)
     files["features.json"] = features_json(spec, len(names))
     for name, text in (files | label_files(spec, names)).items():
         (tmp_path / name).write_text(text)

@@ -40,7 +40,7 @@ def test_a_data_set_gets_its_report_and_then_a_new_one(out: Path) -> None:
     (index,) = (out / "index").glob("*.parquet")
     index.unlink()
     assert run(out).out.endswith("(4 records, 0 pictures, 1 note)\n")
-    assert b"its index is not there" in (out / "report.html").read_bytes()
+    assert b".parquet is not there" in (out / "report.html").read_bytes()
 
 
 @pytest.mark.parametrize("text", ["mine", "edited"])
@@ -84,8 +84,8 @@ def test_files_folders_and_incomplete_data_sets(out: Path, tmp_path: Path) -> No
     ("arguments", "said"),
     [
         (("{shard}",), "add --output report.html"),
-        (("{out}", "{shard}", "--output", "{page}"), "give them apart"),
-        (("{out}", "{out}", "--output", "{page}"), "output must be of one data set"),
+        (("{out}", "{shard}", "--output", "{page}"), "one data set or of files, got 2"),
+        (("{out}", "{out}", "--output", "{page}"), "one data set or of files, got 2"),
         (("{out}/none",), "none: no such file, and no folder with"),
         (("{out}/none.tfrecord", "--output", "{page}"), "no such file"),
     ],

@@ -1,6 +1,6 @@
 """What a run tells people: the log's lines, the summary, and the bar on a terminal."""
 
-import errno
+import contextlib
 import fcntl
 import os
 import pty
@@ -11,22 +11,18 @@ import subprocess
 import sys
 import termios
 import textwrap
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pipelines.run import summarize
-from schemas.manifest import Annotations, JobPlan, Manifest, ShardEntry, SourceFile, SplitSummary
-from tests.coco_command import (
-    PROJECT,
-    check_visible,
-    run_coco,
-)
+from schemas.manifest import Annotations, SourceFile
+from tests.coco_command import PROJECT, MakeCoco, check_visible, run_coco
+from tests.report_contents import NO_COUNTS
+from tests.test_manifest import MANIFEST
 
-MakeCoco = Callable[..., tuple[Path, Path]]
 SIZE = re.compile(r"\b[0-9.]+ kB\b")
 DURATION = re.compile(r"in [0-9.]+ s \([0-9,]+ images/s\)")
 
@@ -35,12 +31,6 @@ def masked(text: str, out: Path) -> str:
     """Return a summary without what differs from run to run."""
     text = DURATION.sub("in ? s (? images/s)", SIZE.sub("? kB", text))
     return text.replace(str(out), "OUT")
-
-
-def spoilt(spec: dict) -> None:
-    spec["annotations"][2]["bbox"] = [60.0, 40.0, 9.0, 9.0]
-    spec["annotations"][4]["bbox"] = [0.0, 0.0, 0.0, 9.0]
-    spec["annotations"][6]["bbox"] = [99.0, 99.0, 9.0, 9.0]
 
 
 SUMMARY = """\
@@ -66,7 +56,11 @@ OUT: 11 records in ? s (? images/s)
 
 
 def test_summary_of_a_run(make_coco: MakeCoco, tmp_path: Path) -> None:
-    train, val = make_coco(10, edit=spoilt), make_coco(3, name="val")
+    def spoil(spec: dict) -> None:
+        for place, box in ((2, [60, 40, 9, 9]), (4, [0, 0, 0, 9]), (6, [99, 99, 9, 9])):
+            spec["annotations"][place]["bbox"] = box
+
+    train, val = make_coco(10, edit=spoil), make_coco(3, name="val")
     (train[0] / "a007.jpg").write_bytes(b"")
     (train[0] / "a008.jpg").write_bytes((train[0] / "a008.jpg").read_bytes()[:-9])
     with (train[0] / "a009.jpg").open("ab") as image:
@@ -81,9 +75,11 @@ def test_summary_of_a_run(make_coco: MakeCoco, tmp_path: Path) -> None:
     assert run.code == 0, run.err
     assert masked(run.out, out) == SUMMARY
     assert sorted(masked(run.err, out).splitlines()) == [
-        "wrote train-00000-of-00002-4.tfrec (4 records, ? kB)",
-        "wrote train-00001-of-00002-4.tfrec (4 records, ? kB)",
-        "wrote val-00000-of-00001-3.tfrec (3 records, ? kB)",
+        f"wrote {name}.tfrec ({records} records, ? kB)"
+        for name, records in (
+            *(("train-00000-of-00002-4", 4), ("train-00001-of-00002-4", 4)),
+            ("val-00000-of-00001-3", 3),
+        )
     ]
 
 
@@ -100,37 +96,13 @@ def test_what_the_summary_says_reads_it(make_coco: MakeCoco, tmp_path: Path) -> 
     assert len(list(names["dataset"])) == len(names["records"]) == 5
 
 
-def summary_of(**split: Any) -> list[str]:
-    fate = Annotations(listed=9, written=9, dropped={}, lost=0, excluded=0)
-    plain: dict[str, Any] = {
-        "listed": 4,
-        "excluded": 0,
-        "rejected_before_planning": 0,
-        "planned": 4,
-        "rejected_in_shards": 0,
-        "records": 4,
-        "shards": 1,
-        "bytes": 123_456_789,
-        "annotations": fate,
-        "repeated_annotation_ids": 0,
-        "rejected": {},
-        "repairs": {},
-        "traits": {},
-    }
-    summary = SplitSummary(**plain | split)
-    shard = ShardEntry("f.tfrec", "dev", 4, 4, 1, "0", "0")
-    plan = JobPlan(1, {"shard_names": "x", "check": "header"}, [], {}, "0")
-    manifest = Manifest(layout="x", plan=plan, splits={"dev": summary}, shards=[shard], features=[])
-    return [*summarize(manifest, "gs://b/o", 2.0, "pair")]
-
-
 FATE = Annotations(listed=9, written=6, dropped={}, lost=0, excluded=0, skipped={"crowd": 3})
 
 
 @pytest.mark.parametrize(
     ("split", "lines"),
     [
-        ({}, ["  dev: 4 of 4 pairs in 1 shard, 123 MB; 9 of 9 annotations"]),
+        ({"listed": 4}, ["  dev: 1 of 4 pairs in 1 shard, 5 kB"]),
         (
             {"excluded": 3, "earlier": 1, "skipped": {"license": 2}},
             ["    left out: 3 excluded, 1 in earlier data sets, 2 license"],
@@ -146,7 +118,7 @@ FATE = Annotations(listed=9, written=6, dropped={}, lost=0, excluded=0, skipped=
         (
             {"listed": 246, "images": 33},
             [
-                "  dev: 4 of 246 objects in 1 shard, 123 MB; 9 of 9 annotations",
+                "  dev: 1 of 246 objects in 1 shard, 5 kB",
                 "    33 images: a photo is stored once for each object",
             ],
         ),
@@ -154,18 +126,14 @@ FATE = Annotations(listed=9, written=6, dropped={}, lost=0, excluded=0, skipped=
     ],
 )
 def test_summary_of_a_split(split: dict[str, Any], lines: list[str]) -> None:
-    text = summary_of(**split)
-    assert text[0] == "gs://b/o: 4 records in 2.0 s (2 pairs/s)"
+    splits = {"dev": replace(NO_COUNTS, **split)}
+    text = [*summarize(replace(MANIFEST, splits=splits), "gs://b/o", 2.0, "pair")]
+    assert text[0] == "gs://b/o: 1 record in 2.0 s (0 pairs/s)"
     assert [line for line in text if line in lines] == lines
 
 
-def on_a_terminal(arguments: list[object], interrupt_after_shards: int = 0) -> tuple[int, str]:
-    """Run the command on a terminal of 100 columns; return its exit code and what it showed.
-
-    Args:
-        arguments: of the command; the last is the output.
-        interrupt_after_shards: send SIGINT when so many shards are there; 0 for never.
-    """
+def on_a_terminal(arguments: list[object], interrupt_after_shards: int = -1) -> tuple[int, str]:
+    """Run the command on a terminal of 100 columns; return its exit code and what it showed."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
     process = subprocess.Popen(
@@ -176,17 +144,13 @@ def on_a_terminal(arguments: list[object], interrupt_after_shards: int = 0) -> t
         stderr=slave,
     )
     os.close(slave)
-    shown, ends_s = b"", time.monotonic() + 60
-    while time.monotonic() < ends_s:
-        try:
-            piece = os.read(master, 1 << 16)
-        except OSError as error:
-            assert error.errno == errno.EIO  # the other end was closed
-            break
-        shown += piece
-        if interrupt_after_shards and shown.count(b"wrote ") >= interrupt_after_shards:
-            process.send_signal(signal.SIGINT)
-            interrupt_after_shards = 0
+    shown = b""
+    with contextlib.suppress(OSError):  # the other end was closed
+        while piece := os.read(master, 1 << 16):
+            shown += piece
+            if 0 < interrupt_after_shards <= shown.count(b"wrote "):
+                process.send_signal(signal.SIGINT)
+                interrupt_after_shards = -1
     os.close(master)
     return process.wait(30), shown.decode()
 
@@ -221,15 +185,12 @@ def test_bar_on_a_terminal(many: list[object]) -> None:
     bars = [line for line in lines if "%|" in line]
     assert len(bars) == 1, lines  # it ends once, full, on a line of its own
     done = r"converting: 100%\|\S+\| 120/120 \[.*60/60 shards, 1 reject"
-    assert re.match(done, bars[0])
+    assert re.match(done, bars[0]) and len(bars[0]) <= 100
     wrote = [s for s in lines if re.fullmatch(r"wrote train-\d+-of-00060-\d\.tfrec .*", s)]
     assert len(wrote) == 60
     assert any(line.endswith("such as unnamed \\u202e\\x07.jpg") for line in lines)
-    after = lines[lines.index(bars[0]) + 1 :]
-    assert after[0].startswith(f"{many[-1]}: 119 records in ")
-    assert shown.endswith("\n")
+    assert lines[lines.index(bars[0]) + 1].startswith(f"{many[-1]}: 119 records in ")
     assert "\x1b" not in shown.replace("\x1b[A", "")  # no colours, no hidden cursor left behind
-    assert all(len(line) <= 100 for line in bars)
 
 
 def test_interrupt_on_a_terminal(many: list[object]) -> None:
@@ -237,7 +198,6 @@ def test_interrupt_on_a_terminal(many: list[object]) -> None:
     assert code == 130
     last = [line for line in lines_left(shown) if line][-1]
     assert re.fullmatch(r"interrupted; \d+ of 60 shards done; run again to resume", last), shown
-    assert shown.endswith("\n")
     assert check_visible(many[-1]) >= 15
 
 

@@ -11,7 +11,6 @@ from tests.coco_command import (
     MakeCoco,
     check_committed,
     command,
-    committed,
     run_coco,
     snapshot,
 )
@@ -63,22 +62,6 @@ def test_a_local_run_makes_a_report_and_a_complete_data_set_gets_a_missing_one(
     assert {**made, REPORT: whole[REPORT]} == whole  # nothing else was touched
     run = run_coco(*command(sources, out))
     assert run.out.splitlines() == [f"already complete: {out}/manifest.json"]
-
-
-def test_a_report_of_the_user_s_stays(make_coco: MakeCoco, tmp_path: Path) -> None:
-    """An edited report is the user's too; `--overwrite` replaces one of ours alone."""
-    sources, out = make_coco(3), tmp_path / "out"
-    committed(sources, out)
-    first = (out / REPORT).read_bytes()
-    committed(sources, out, "--overwrite", "--seed", 1)
-    edited = (out / REPORT).read_bytes() + b"<p>mine"
-    assert not edited.startswith(first)
-    (out / REPORT).write_bytes(edited)
-    run = run_coco(*command(sources, out, "--overwrite", "--num_shards", 3))
-    assert run.code == 0, run.err
-    assert (out / REPORT).read_bytes() == edited
-    assert "report.html" not in run.out
-    assert f"{out}/report.html is there already, and is left as it is" in run.err
 
 
 def test_an_error_is_a_warning(
@@ -174,11 +157,3 @@ def test_failed_at_every_step_and_said(
             (warning,) = warnings
             assert warning.startswith("no report: ") and "injected" in warning
             assert found is None or moment is Moment.AFTER
-
-
-def test_a_twin_s_report_is_taken(
-    complete: tuple[Sources, MemoryStore], page_and_steps: tuple[bytes, int]
-) -> None:
-    store = complete[1].copy()
-    assert report_on(store.start()) and report_on(store.start())
-    assert check_data_set(complete[0], store) == page_and_steps[0]

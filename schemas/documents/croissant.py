@@ -52,13 +52,15 @@ def croissant_json(manifest: Manifest) -> str:
     file.
     """
     layout = manifest.layout
+    counts = ", ".join(f"{name} {split.records}" for name, split in manifest.splits.items())
     content: _Json = {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",
         "identifier": BLANK_SEAL,
         "name": f"beam_tfrec_{layout}",
         "conformsTo": "http://mlcommons.org/croissant/1.0",
-        "description": _description(manifest),
+        "description": f"{layout} records in TFRecord files written by beam-tfrec ({counts});"
+        " see README.md and manifest.json.",
         "version": f"{FORMAT_VERSION}.0.0",
         "isLiveDataset": False,
         "license": _licenses(manifest),
@@ -67,14 +69,6 @@ def croissant_json(manifest: Manifest) -> str:
     }
     given = {name: value for name, value in content.items() if value != []}
     return sealed(json.dumps(given, indent=1) + "\n")
-
-
-def _description(manifest: Manifest) -> str:
-    counts = ", ".join(f"{name} {split.records}" for name, split in manifest.splits.items())
-    return (
-        f"{manifest.layout} records in TFRecord files written by beam-tfrec ({counts});"
-        " see README.md and manifest.json."
-    )
 
 
 def _licenses(manifest: Manifest) -> list[_Json]:

@@ -10,6 +10,7 @@ user's.
 """
 
 import hashlib
+import html
 import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from schemas.manifest import Manifest, SplitSummary, spec_of
 from schemas.shards import PLAIN
 
 if TYPE_CHECKING:
-    from jinja2 import Template
+    from jinja2 import Environment
 
 CARD_NAME = "README.md"
 
@@ -49,8 +50,7 @@ _UNSEEN = re.compile(
     "\u2028-\u202f\u205f-\u206f\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\uffff"
     "\ud800-\udfff\U000e0000-\U0010ffff]"
 )
-_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
-_MARKS = str.maketrans(_ENTITIES | {mark: f"\\{mark}" for mark in "\\`*_[]{}|~$@"})
+_MARKS = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_[]{}|~$@"})
 _LINK = re.compile(r"(?i)(:)(?=//)|(?<=www)(\.)")  # what GitHub makes a link of by itself
 
 BLANK_SEAL = f"beam-tfrec-sha256:{'0' * 64}"
@@ -66,7 +66,9 @@ class Markdown(str):
 def data_card(manifest: Manifest) -> str:
     """Return the data card of a data set, in Markdown."""
     is_sequence = spec_of(manifest).is_sequence
-    text = _template().render(
+    environment = template_environment("schemas", "documents", finalize=_shown)
+    environment.filters.update(link=_link, parsed=_parsed)
+    text = environment.get_template("data_card.md.j2").render(
         manifest=manifest,
         splits=list(manifest.splits.values()),
         options=manifest.plan.options,
@@ -96,7 +98,7 @@ def escaped(text: str) -> str:
     >>> escaped("a|b <script>\n"), escaped("http://x.org/_a_")
     ('a\\|b &lt;script&gt;\\\\n', 'http\\://x.org/\\_a\\_')
     """
-    marked = seen(text, _MOST_CHARACTERS).translate(_MARKS)
+    marked = html.escape(seen(text, _MOST_CHARACTERS), quote=False).translate(_MARKS)
     return _LINK.sub(lambda found: f"\\{found[0]}", marked)
 
 
@@ -131,19 +133,18 @@ def is_sealed(data: bytes) -> bool:
     return hashlib.sha256(blank).hexdigest().encode() == found[1]
 
 
-def _template() -> "Template":
+def template_environment(package: str, folder: str, **options: Any) -> "Environment":
+    """Return Jinja2's environment of the templates in a package's folder."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # takes 50 ms
 
-    environment = Environment(
-        loader=PackageLoader("schemas", "documents"),
+    return Environment(
+        loader=PackageLoader(package, folder),
         undefined=StrictUndefined,
-        finalize=_shown,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        **options,
     )
-    environment.filters.update(link=_link, parsed=_parsed)
-    return environment.get_template("data_card.md.j2")
 
 
 def _shown(value: Any) -> Any:

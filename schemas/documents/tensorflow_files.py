@@ -10,16 +10,11 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from schemas.features import SEQUENCE_KEY, Content, Feature, FeatureSpec, Kind
-from schemas.labels import MAX_LABEL_ID
 from schemas.manifest import FORMAT_VERSION, Manifest
 from schemas.shards import PLAIN
 
-LABEL_FILES = {
-    "image/class/label": "image-class-label.labels.txt",
-    "label": "label.labels.txt",
-    "objects/label": "objects-label.labels.txt",
-    "panoptic_objects/label": "panoptic_objects-label.labels.txt",
-}
+_LABELS = ("image/class/label", "label", "objects/label", "panoptic_objects/label")
+LABEL_FILES = {key: f"{key.replace('/', '-')}.labels.txt" for key in _LABELS}
 """Names of class labels lie in these files, by key, where labels are counted from 0."""
 
 _PLAIN_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y}.tfrec"  # train-00000-of-00016.tfrec
@@ -101,16 +96,8 @@ def label_map_pbtxt(items: Sequence[tuple[int, str]]) -> str:
     }
 
     Args:
-        items: (id, name) pairs in any order; ids differ, and may have gaps.
-
-    Raises:
-        ValueError: if an id is no int32.
+        items: (id, name) pairs in any order; ids are of 32 bits, differ, and may have gaps.
     """
-    for label_id, name in items:
-        if not -MAX_LABEL_ID - 1 <= label_id <= MAX_LABEL_ID:
-            raise ValueError(
-                f"label id must be an int32, got {label_id} for {name!r}: renumber the categories"
-            )
     return _proto_text(
         ("item", [("id", label_id), ("name", _quote(name, "'"))])
         for label_id, name in sorted(items)
@@ -138,7 +125,10 @@ def features_json(spec: FeatureSpec, num_labels: int = 0) -> str:
     members: dict[str, dict[str, _Json]] = {sequence: {} for sequence in spec.sequences}
     for feature in spec.features:
         parents = [key for key in members if feature.key.startswith(f"{key}/")]
-        value = _feature(feature, num_labels, is_member=bool(parents))
+        value = _value(feature, num_labels, is_member=bool(parents))
+        if feature.repeated and not parents:
+            value = _sequence(value)
+        value["description"] = feature.doc
         leaves |= {} if parents else {feature.key: value}
         for key in parents:
             members[key][feature.key.removeprefix(f"{key}/")] = value
@@ -149,6 +139,8 @@ def features_json(spec: FeatureSpec, num_labels: int = 0) -> str:
 def label_files(spec: FeatureSpec, names: Sequence[str]) -> dict[str, str]:
     r"""Return the names of class labels as TFDS reads them, by file name.
 
+    A number stands for a name that TFDS would read as another: it strips lines.
+
     Args:
         spec: of a layout whose labels are counted from 0.
         names: of the labels, by id.
@@ -157,8 +149,10 @@ def label_files(spec: FeatureSpec, names: Sequence[str]) -> dict[str, str]:
     >>> label_files(FeatureSpec("tfds", (key,)), ["person", " "])
     {'objects-label.labels.txt': 'person\nclass_1\n'}
     """
-    lines = (_label_line(number, name) for number, name in enumerate(names))
-    text = "".join(f"{line}\n" for line in lines)
+    text = ""
+    for number, name in enumerate(names):
+        survives = name and name == name.strip() and not set("\r\n") & set(name)
+        text += f"{name if survives else f'class_{number}'}\n"
     keys = {feature.key for feature in spec.features}
     return {name: text for key, name in LABEL_FILES.items() if key in keys}
 
@@ -235,15 +229,8 @@ def _features_dict(leaves: Mapping[str, _Json]) -> _Json:
     return _connector("features_dict.FeaturesDict", featuresDict={"features": features})
 
 
-def _feature(feature: Feature, num_labels: int, *, is_member: bool) -> _Json:
-    """Return a feature; of a member of a sequence of dictionaries, one value of it."""
-    value = _value(feature, num_labels, is_member=is_member)
-    if feature.repeated and not is_member:
-        value = _sequence(value)
-    return value | {"description": feature.doc}
-
-
 def _value(feature: Feature, num_labels: int, *, is_member: bool) -> _Json:
+    """Return one value of a feature, which may be a member of a sequence of dictionaries."""
     if num_labels and feature.key in LABEL_FILES:
         label = {"numClasses": str(num_labels)}
         return _connector("class_label_feature.ClassLabel", classLabel=label)
@@ -266,12 +253,6 @@ def _value(feature: Feature, num_labels: int, *, is_member: bool) -> _Json:
 
 def _sequence(of: _Json) -> _Json:
     return _connector("sequence_feature.Sequence", sequence={"feature": of, "length": "-1"})
-
-
-def _label_line(number: int, name: str) -> str:
-    """Return a name, or a number where TFDS would read another: it strips lines."""
-    survives = name and name == name.strip() and not set("\r\n") & set(name)
-    return name if survives else f"class_{number}"
 
 
 def _connector(class_name: str, **content: Mapping[str, object]) -> _Json:

@@ -1,7 +1,7 @@
-"""Look at pages in Chromium, and print what was seen as JSON.
+"""Use pages in Chromium as people do, and print what went wrong as JSON: a list for each look.
 
 `python -m tests.browser.look CHROMIUM FOLDER` opens the pages of a folder. It imports nothing of
-the project, since it runs where Playwright is; `tests/test_report_in_browser.py` compares.
+the project, since it runs where Playwright is; `tests/test_report_in_browser.py` writes the pages.
 """
 
 import json
@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 CHROMIUM_FLAGS = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 ]
 LAPTOP, PHONE = (1400, 900), (400, 800)
-SCHEMES = ("light", "dark")
+KNOWN_BOX = (0.25, 0.125, 0.5, 0.375)  # of the page `one`
 
 FOCUS = """() => {
   const at = document.activeElement;
@@ -29,17 +29,16 @@ STOPS = """() => [
 ].filter((e) => e.checkVisibility() && !(e.type === "radio" && !e.checked)).length"""
 CLASS_ROWS = """() => [...document.querySelectorAll("#class-table tbody tr")]
   .filter((row) => !row.hidden).map((row) => row.cells[0].textContent)"""
-SHOWN = "() => [...document.querySelectorAll('.tile')].filter(t => t.checkVisibility()).length"
-PLACES = """() => {
+VISIBLE = "(s) => [...document.querySelectorAll(s)].filter(e => e.checkVisibility()).length"
+# Chromium calls a part of an SVG visible that is not displayed, but it has no size.
+DRAWN = """(s) => [...document.querySelectorAll(".tile " + s)].filter(
+    (part) => part.getBoundingClientRect().width).length"""
+PLACES = """(where) => {
   const of = (name) => {
-    const r = document.querySelector(name).getBoundingClientRect();
+    const r = document.querySelector(where + name).getBoundingClientRect();
     return [r.left, r.top, r.width, r.height];
   };
-  const dots = [...document.querySelectorAll(".overlay circle")].map((dot) => {
-    const r = dot.getBoundingClientRect();
-    return [r.left + r.width / 2, r.top + r.height / 2];
-  });
-  return { image: of(".frame img"), box: of(".overlay .box rect:last-child"), dots };
+  return { image: of(".frame img"), box: of(".overlay .box rect:last-child") };
 }"""
 MISPLACED = """() => [...document.querySelectorAll(".tile")].filter((tile) => {
   const [a, b] = ["img", ".overlay"].map((n) => tile.querySelector(n).getBoundingClientRect());
@@ -51,11 +50,11 @@ MISPLACED = """() => [...document.querySelectorAll(".tile")].filter((tile) => {
 
 
 class Looker:
-    """A browser, and what pages did that they should not.
+    """A browser.
 
     Attributes:
         problems: what a page wrote to its console, threw, asked a network for or showed as a
-            dialog.
+            dialog, and what it did not do.
     """
 
     def __init__(self, browser: Browser, folder: Path) -> None:
@@ -63,14 +62,11 @@ class Looker:
         self._folder = folder
         self.problems: list[str] = []
 
-    def context(self, size: tuple[int, int] = LAPTOP, **options: Any) -> BrowserContext:
-        """Return a window of its own."""
+    def open(self, name: str, size: tuple[int, int] = LAPTOP, **options: Any) -> Page:
+        """Open a page in a window of its own, and note whatever it does."""
         width, height = size
-        return self._browser.new_context(viewport={"width": width, "height": height}, **options)
-
-    def open(self, context: BrowserContext, name: str) -> Page:
-        """Open a page, and note whatever it does."""
-        page = context.new_page()
+        viewport = {"width": width, "height": height}
+        page = self._browser.new_context(viewport=viewport, **options).new_page()
         url = (self._folder / f"{name}.html").as_uri()
         page.on("console", lambda message: self.problems.append(f"console: {message.text}"))
         page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
@@ -83,170 +79,117 @@ class Looker:
         if asked.partition("#")[0] != own and not asked.startswith("data:"):
             self.problems.append(f"request: {asked}")
 
+    def expect(self, what: str, got: object, wanted: object = True) -> None:
+        """Note what is not as it should be."""
+        if got != wanted:
+            self.problems.append(f"{what}: {got!r}, wanted {wanted!r}")
 
-def filters(looker: Looker) -> dict[str, Any]:
+
+def filters(looker: Looker) -> None:
     """Choose a split and a class, find classes, and go from a class to its pictures."""
-    page = looker.open(looker.context(), "rich")
-    seen: dict[str, Any] = {"all": page.evaluate(SHOWN)}
+    page = looker.open("rich")
+    looker.expect("all", page.evaluate(VISIBLE, ".tile"), 96)
     page.select_option("#filter-split", label="val")
-    seen["val"] = page.evaluate(SHOWN)
+    looker.expect("of val", page.evaluate(VISIBLE, ".tile"), 48)
     page.select_option("#filter-class", label="bicycle")
-    seen["bicycles of val"] = page.evaluate(SHOWN)
-    seen["said"] = page.inner_text("#filter-count")
+    looker.expect("bicycles of val", page.evaluate(VISIBLE, ".tile"), 22)
+    looker.expect("said", page.inner_text("#filter-count"), "22 of 96 pictures")
     page.fill("#class-find", "CYCLE")
-    seen["found"] = page.evaluate(CLASS_ROWS)
+    looker.expect("found", page.evaluate(CLASS_ROWS), ["bicycle", "motorcycle"])
     page.click("#class-table a[data-class='2']")
-    seen["by link"] = page.evaluate(SHOWN)
-    return seen
+    looker.expect("by link", page.evaluate(VISIBLE, ".tile"), 44)
 
 
-def drawn(looker: Looker) -> dict[str, Any]:
+def drawn(looker: Looker) -> None:
     """Switch boxes, masks, keypoints and names off."""
-    page = looker.open(looker.context(), "rich")
-    seen = {}
-    parts = {
-        "boxes": ".overlay .box",
-        "masks": ".mask",
-        "points": ".overlay .points",
-        "names": ".overlay text:not(.minor)",
-    }
-    for switch, part in parts.items():
-        # Chromium calls a part of an SVG visible that is not displayed, but it has no size.
-        shown = f"""() => [...document.querySelectorAll('.tile {part}')].filter(
-            (part) => part.getBoundingClientRect().width).length"""
-        before = page.evaluate(shown)
+    page = looker.open("rich")
+    parts = {"boxes": ".overlay .box", "masks": ".mask", "points": ".overlay .points"}
+    for switch, part in (parts | {"names": ".overlay text"}).items():
+        looker.expect(f"{switch} on", page.evaluate(DRAWN, part) > 0)
         page.uncheck(f"#show-{switch}")
-        seen[switch] = [before > 0, page.evaluate(shown)]
-    return seen
+        looker.expect(f"{switch} off", page.evaluate(DRAWN, part), 0)
 
 
-def lightbox(looker: Looker) -> dict[str, Any]:
+def lightbox(looker: Looker) -> None:
     """Enlarge a picture by keys alone, walk on, and close."""
-    page = looker.open(looker.context(), "rich")
+    page = looker.open("rich")
+    is_open = "() => document.getElementById('lightbox').open"
     page.locator(".open").nth(2).focus()
     page.keyboard.press("Enter")
-    seen: dict[str, Any] = {"open": page.evaluate("() => document.getElementById('lightbox').open")}
-    place = lambda: page.inner_text("#lightbox-place")  # noqa: E731
-    seen["places"] = [place()]
+    looker.expect("open", page.evaluate(is_open))
+    places = [page.inner_text("#lightbox-place")]
     for key in ("ArrowRight", "ArrowLeft", "ArrowLeft", "ArrowLeft", "ArrowLeft"):
         page.keyboard.press(key)
-        seen["places"].append(place())
-    seen["facts"] = page.inner_text("#lightbox-facts").split("\n")[:2]
-    seen["enlarged"] = page.evaluate(
-        "() => document.querySelector('#lightbox img').width"
-        " > 1.5 * document.querySelector('.tile img').width"
-    )
+        places.append(page.inner_text("#lightbox-place"))
+    looker.expect("places", places, [f"{place} of 96" for place in (3, 4, 3, 2, 1, 96)])
+    facts = page.inner_text("#lightbox-facts").split("\n")[:2]
+    looker.expect("facts", facts, ["record", "95 of val-00000-of-00001-96.tfrec"])
+    width = "(s) => document.querySelector(s).width"
+    widths = [page.evaluate(width, f"{where} img") for where in ("#lightbox", ".tile")]
+    looker.expect("enlarged", widths[0] > 1.5 * widths[1])
     page.keyboard.press("Escape")
-    seen["closed"] = not page.evaluate("() => document.getElementById('lightbox').open")
-    seen["focus is back"] = page.evaluate(
-        "() => document.activeElement === document.querySelectorAll('.open')[2]"
-    )
+    looker.expect("open after Escape", page.evaluate(is_open), False)
+    looker.expect("focus is back", page.evaluate(FOCUS), "open")
     page.select_option("#filter-class", label="bicycle")
     page.locator(".open:visible").first.click()
-    seen["filtered"] = place() == f"1 of {page.evaluate(SHOWN)}"
+    looker.expect("among bicycles", page.inner_text("#lightbox-place"), "1 of 44")
     page.mouse.click(3, 3)
-    seen["closed by a click beside it"] = not page.evaluate(
-        "() => document.getElementById('lightbox').open"
-    )
-    return seen
+    looker.expect("open after a click beside it", page.evaluate(is_open), False)
 
 
-def keyboard(looker: Looker) -> dict[str, Any]:
-    """Go through a page by Tab, and use what comes."""
-    page = looker.open(looker.context(), "one")
-    stops = []
-    for _ in range(40):
+def keyboard(looker: Looker) -> None:
+    """Go through a page by Tab, and skip to its contents."""
+    page = looker.open("one")
+    stops = [""]
+    while len(stops) < 40 and (stops[-1] or len(stops) == 1):
         page.keyboard.press("Tab")
         stops.append(page.evaluate(FOCUS))
-        if not stops[-1]:
-            break
-    clickable = page.evaluate(STOPS)
-    page = looker.open(looker.context(), "one")
+    stops = stops[1:-1]
+    looker.expect("stops", len(stops), page.evaluate(STOPS))
+    looker.expect("each once", len(set(stops)), len(stops))
+    looker.expect("first", stops[0], "skip")
+    looker.expect("missing", {"open", "filter-class", "show-boxes", "#origin"} - {*stops}, set())
+    page = looker.open("one")
     page.keyboard.press("Tab")
-    visible = page.evaluate("() => document.activeElement.getBoundingClientRect().top >= 0")
     page.keyboard.press("Enter")
-    skipped = page.evaluate(FOCUS)
-    return {
-        "stops": stops,
-        "clickable": clickable,
-        "skip link is seen": visible,
-        "skips to": skipped,
-    }
+    looker.expect("skips to", page.evaluate(FOCUS), "main")
 
 
-def sizes(looker: Looker) -> dict[str, Any]:
-    """Return how much is wider than the window, and misplaced pictures."""
-    seen = {}
+def sizes(looker: Looker) -> None:
+    """Look for what is wider than the window, and for misplaced pictures."""
     for name in ("rich", "hostile", "small"):
         for size in (LAPTOP, PHONE):
-            page = looker.open(looker.context(size), name)
+            page = looker.open(name, size)
             wider = page.evaluate("() => document.documentElement.scrollWidth - innerWidth")
-            seen[f"{name} {size[0]}"] = [wider, page.evaluate(MISPLACED)]
-    return seen
+            looker.expect(f"{name} {size[0]}", [wider, page.evaluate(MISPLACED)], [0, 0])
 
 
-def hostile(looker: Looker) -> dict[str, Any]:
-    """Return what a stranger's texts became."""
-    page = looker.open(looker.context(), "hostile")
+def hostile(looker: Looker) -> None:
+    """Strangers' texts are texts, whose unseen characters show."""
+    page = looker.open("hostile")
     page.wait_for_timeout(300)
-    return {
-        "elements": page.evaluate(
-            "() => document.querySelectorAll('img[src=x], [onerror], [onload], script ~ *').length"
-        ),
-        "scripts": page.evaluate("() => document.scripts.length"),
-        "heading": page.inner_text("h1"),
-        "text": page.inner_text("body"),
-        "options": page.evaluate(
-            "() => [...document.querySelectorAll('#filter-class option')].map(o => o.textContent)"
-        ),
-    }
+    made = "img[src=x], [onerror], [onload], script ~ *"
+    looker.expect("elements", page.locator(made).count(), 0)
+    looker.expect("scripts", page.evaluate("() => document.scripts.length"), 1)
+    looker.expect("heading", page.inner_text("h1"), "</script><img src=x onerror=alert(1)>")
+    text = page.inner_text("body")
+    looker.expect("seen", "photo_\\u202egpj.exe\\x07" in text)
+    looker.expect("unseen", [c for c in text if not c.isprintable() and c not in "\n\t"], [])
 
 
-def policy(looker: Looker) -> dict[str, Any]:
-    """Try what the page's policy forbids, and return what the browser said."""
-    context = looker.context()
-    page = context.new_page()
-    page.goto((looker._folder / "one.html").as_uri())
-    said: list[str] = []
-    page.on("console", lambda message: said.append(message.text))
-    page.evaluate(
-        """() => {
-          const script = document.createElement("p");
-          script.setAttribute("style", "color: red");
-          document.body.append(script);
-          const image = document.createElement("img");
-          image.src = "http://127.0.0.1:9/x.png";
-          document.body.append(image);
-          const style = document.createElement("style");
-          style.textContent = "p { color: red }";
-          document.body.append(style);
-        }"""
-    )
-    page.wait_for_timeout(300)
-    refused = [
-        part for part in ("style attribute", "img-src", "style-src") if any(part in s for s in said)
-    ]
-    inner = page.evaluate(
-        "() => { try { document.body.innerHTML = 'x'; } catch (error) { return error.name; } }"
-    )
-    return {"refused": len(said) >= 3, "directives": refused, "innerHTML": inner}
-
-
-def axe(looker: Looker) -> dict[str, Any]:
-    """Return serious and critical violations that axe-core finds, by page, scheme and width."""
-    seen = {}
+def axe(looker: Looker) -> None:
+    """Look for serious and critical violations that axe-core finds."""
     views = [("one", LAPTOP), ("hostile", LAPTOP), ("few", LAPTOP), ("few", PHONE)]
     for name, size in views:
-        for scheme in SCHEMES:
-            page = looker.open(looker.context(size, color_scheme=scheme), name)
+        for scheme in ("light", "dark"):
+            page = looker.open(name, size, color_scheme=scheme)
             page.evaluate(
                 "() => document.querySelectorAll('details').forEach((d) => (d.open = true))"
             )
-            seen[f"{name} {size[0]} {scheme}"] = violations(page)
+            looker.expect(f"{name} {size[0]} {scheme}", violations(page), [])
             if name == "few":
                 page.locator(".open").first.click()
-                seen[f"{name} {size[0]} {scheme}, enlarged"] = violations(page)
-    return seen
+                looker.expect(f"{name} {size[0]} {scheme}, enlarged", violations(page), [])
 
 
 def violations(page: Page) -> list[str]:
@@ -263,51 +206,47 @@ def violations(page: Page) -> list[str]:
     ]
 
 
-def without_script(looker: Looker) -> dict[str, Any]:
-    """Look at a page where JavaScript is off."""
-    context = looker.context(java_script_enabled=False)
-    page = looker.open(context, "rich")
-    # Playwright evaluates even where a page's own script is off.
-    visible = "(s) => [...document.querySelectorAll(s)].filter(e => e.checkVisibility()).length"
-    return {
-        "tiles": page.evaluate(SHOWN),
-        "facts": page.evaluate(visible, ".tile .facts"),
-        "controls": page.evaluate(visible, ".filters, .open, dialog, button"),
-    }
+def without_script(looker: Looker) -> None:
+    """Look at a page where JavaScript is off; Playwright evaluates even there."""
+    page = looker.open("rich", java_script_enabled=False)
+    looker.expect("tiles", page.evaluate(VISIBLE, ".tile"), 96)
+    looker.expect("facts", page.evaluate(VISIBLE, ".tile .facts"), 96)
+    looker.expect("controls", page.evaluate(VISIBLE, ".filters, .open, dialog, button"), 0)
 
 
-def known_box(looker: Looker) -> dict[str, Any]:
+def known_box(looker: Looker) -> None:
     """Measure the box of a picture, on a tile at two widths and enlarged."""
-    seen: dict[str, Any] = {}
-    for size in (LAPTOP, PHONE):
-        page = looker.open(looker.context(size), "one")
+    for size, where in ((LAPTOP, ""), (PHONE, ""), (LAPTOP, "#lightbox ")):
+        page = looker.open("one", size)
         page.locator(".frame").first.scroll_into_view_if_needed()
-        seen[f"tile {size[0]}"] = page.evaluate(PLACES)
-    page = looker.open(looker.context(), "one")
-    page.locator(".open").first.click()
-    seen["enlarged"] = page.evaluate(PLACES.replace('(".', '("#lightbox .'))
-    return seen
+        if where:
+            page.locator(".open").first.click()
+        places = page.evaluate(PLACES, where)
+        left, top, width, height = places["image"]
+        x, y, w, h = KNOWN_BOX
+        wanted = (left + x * width, top + y * height, w * width, h * height)
+        off = max(abs(a - b) for a, b in zip(places["box"], wanted, strict=True))
+        looker.expect(f"{size[0]} {where}", (width > 100, off < 0.1), (True, True))
 
 
-LOOKS: tuple[Callable[[Looker], dict[str, Any]], ...] = (
-    *(filters, drawn, lightbox, keyboard, sizes, hostile, policy, axe),
-    *(without_script, known_box),
+LOOKS: tuple[Callable[[Looker], None], ...] = (
+    *(filters, drawn, lightbox, keyboard, sizes, hostile, axe, without_script, known_box),
 )
 
 
 def main(chromium: str, folder: str) -> None:
-    """Look at everything, and print it."""
-    seen: dict[str, Any] = {}
+    """Look at everything, and print what is wrong."""
+    problems: dict[str, list[str]] = {}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=chromium, headless=True, args=CHROMIUM_FLAGS
         )
         for look in LOOKS:
             looker = Looker(browser, Path(folder))
-            seen[look.__name__] = look(looker)
-            seen[look.__name__]["problems"] = looker.problems
+            look(looker)
+            problems[look.__name__] = looker.problems
         browser.close()
-    json.dump(seen, sys.stdout)
+    json.dump(problems, sys.stdout)
 
 
 if __name__ == "__main__":

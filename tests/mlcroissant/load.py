@@ -13,19 +13,17 @@ import mlcroissant
 
 def main(path: str) -> None:
     data_set = mlcroissant.Dataset(jsonld=path)
-    issues = data_set.metadata.ctx.issues
+    metadata = data_set.metadata
+    issues = metadata.ctx.issues
     sets = {
         record_set.id: [as_text(record) for record in data_set.records(record_set.id)]
-        for record_set in data_set.metadata.record_sets
+        for record_set in metadata.record_sets
     }
-    metadata = data_set.metadata
     print(
         json.dumps(
             {
                 "warnings": sorted(issues.warnings),
                 "errors": sorted(issues.errors),
-                "name": metadata.name,
-                "version": metadata.version,
                 "licenses": [[found.name, found.url] for found in metadata.license or []],
                 "files": {file.id: getattr(file, "sha256", None) for file in metadata.distribution},
                 "sets": sets,

@@ -8,13 +8,12 @@ import functools
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
 
 from schemas.faults import Rejected, Scope, reject_order
-from schemas.layouts import Layout, Unfit
+from schemas.layouts import Unfit
 from schemas.manifest import JobPlan
 from schemas.samples import Sample, is_panoptic
 from schemas.shards import ShardPlan
@@ -121,10 +120,6 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     refused: str = ""
 
 
-RootReads = tuple[int, int]
-"""Files, and bytes of them."""
-
-
 class ShardOutline(msgspec.Struct, frozen=True, array_like=True):
     """What is known of a planned shard.
 
@@ -132,7 +127,7 @@ class ShardOutline(msgspec.Struct, frozen=True, array_like=True):
         split: its split.
         index: place among the split's shards, from 0.
         records: samples planned.
-        record_bytes: of its records by the estimate that number of shards follows from.
+        record_bytes: of its records by the estimate that the number of shards follows from.
         reads: by root name, files and bytes of them.
         tried: samples that stay whole, with their payloads.
     """
@@ -141,7 +136,7 @@ class ShardOutline(msgspec.Struct, frozen=True, array_like=True):
     index: int
     records: int
     record_bytes: int
-    reads: dict[str, RootReads]
+    reads: dict[str, tuple[int, int]]
     tried: list[Sample]
 
 
@@ -176,48 +171,37 @@ def trial_digest(sample: Sample) -> int:
     return int.from_bytes(digest.digest(), "big")
 
 
-def choose_tried(samples: Iterable[Sample]) -> list[Sample]:
-    """Return those of the smallest digests, at most `MAX_TRIED`, in that order."""
-    by_digest = sorted(samples, key=lambda s: (trial_digest(s), s.split, s.key))
-    return by_digest[:MAX_TRIED]
+def outline_shard(
+    shard: ShardPlan,
+    table: ShardTable,
+    record_bytes: Callable[[Sample], int],
+    spool: RunSpool | None,
+) -> ShardOutline:
+    """Return the outline of one of the table's shards.
 
-
-@dataclass(frozen=True)
-class OutlineShard:
-    """Function from a shard's plan to its outline.
-
-    An instance, since Beam would ask of a function's own arguments whether one is a layout.
-
-    Attributes:
-        layout: what an Example holds.
+    Args:
+        shard: its plan.
+        table: numbers of samples.
         record_bytes: function that returns the estimated size of a sample's record.
         spool: where payloads lie; None if they are in the samples.
     """
-
-    layout: Layout
-    record_bytes: Callable[[Sample], int]
-    spool: RunSpool | None = None
-
-    def __call__(self, shard: ShardPlan, table: ShardTable) -> ShardOutline:
-        """Return the outline of one of the table's shards."""
-        spool = self.spool
-        total = sum(ranks.planned.samples for ranks in table.splits.values())
-        below = min(2**_DIGEST_BITS, _KEPT_PER_TRIED * MAX_TRIED * 2**_DIGEST_BITS // total)
-        files: Counter[str] = Counter()
-        sizes: Counter[str] = Counter()
-        for sample in shard.samples:
-            for blob in sample.blobs:
-                files[blob.root] += 1
-                sizes[blob.root] += blob.read_bytes
-        tried = [sample for sample in shard.samples if trial_digest(sample) < below]
-        return ShardOutline(
-            shard.split,
-            shard.index,
-            len(shard.samples),
-            sum(map(self.record_bytes, shard.samples)),
-            {root: (files[root], sizes[root]) for root in sorted(files)},
-            tried if spool is None else list(map(spool.give, tried)),
-        )
+    total = sum(ranks.planned.samples for ranks in table.splits.values())
+    below = min(2**_DIGEST_BITS, _KEPT_PER_TRIED * MAX_TRIED * 2**_DIGEST_BITS // total)
+    files: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for sample in shard.samples:
+        for blob in sample.blobs:
+            files[blob.root] += 1
+            sizes[blob.root] += blob.read_bytes
+    tried = [sample for sample in shard.samples if trial_digest(sample) < below]
+    return ShardOutline(
+        shard.split,
+        shard.index,
+        len(shard.samples),
+        sum(map(record_bytes, shard.samples)),
+        {root: (files[root], sizes[root]) for root in sorted(files)},
+        tried if spool is None else list(map(spool.give, tried)),
+    )
 
 
 def gather_plan(
@@ -236,133 +220,87 @@ def take_plan() -> GatheredPlan:
     return _GATHERED.pop()
 
 
-Shard = tuple[str, int]
-"""Split and index of a shard."""
-
-
-class Tried(NamedTuple):
-    """A sample whose record was built.
-
-    Attributes:
-        sample: that was tried.
-        bytes: of its framed record, 0 where it is a reject.
-        rejected: why it has no record; None where it has one.
-    """
-
-    sample: Sample
-    bytes: int
-    rejected: Rejected | None = None
-
-
-class Reads(NamedTuple):
-    """Files that are read, one request each, and their bytes."""
-
-    files: int = 0
-    bytes: int = 0
-
-
-def needs_images(job: ShardJob, samples: Iterable[Sample]) -> bool:
-    """Return whether the size of records depends on pixels."""
-    if job.conversion.changes or job.conversion.turns:
-        return True
-    return any(is_panoptic(blob) for sample in samples for blob in sample.blobs)
-
-
 def try_records(
-    samples: Sequence[Sample], job: ShardJob, plan: JobPlan, limits: GateLimits
-) -> list[Tried]:
-    """Read and convert images, and build their records without writing them.
+    gathered: GatheredPlan,
+    job: ShardJob,
+    plan: JobPlan,
+    limits: GateLimits,
+    record_bytes: Callable[[Sample], int],
+) -> tuple[Sampled, float]:
+    """Build records without writing them, if their size depends on pixels.
 
     Args:
-        samples: with their payloads.
+        gathered: all that is known.
         job: of the run; its spool is not used.
         plan: of the run.
         limits: of a worker process.
+        record_bytes: estimated size of a sample's record.
+
+    Returns:
+        What was built, and how many times the estimate it is.
 
     Raises:
         RuntimeError: `E-SRC-CHANGED` or a storage fault.
     """
-    far = not all(map(is_local, job.roots.values()))
-    gate = WorkerGate(limits, far=far)
+    kept = [sample for outline in gathered.outlines for sample in outline.tried]
+    is_panoptic_there = any(is_panoptic(blob) for sample in kept for blob in sample.blobs)
+    if not (job.conversion.changes or job.conversion.turns or is_panoptic_there):
+        return Sampled(0, {}), 1.0
+    samples = sorted(kept, key=lambda s: (trial_digest(s), s.split, s.key))[:MAX_TRIED]
+    gate = WorkerGate(limits, far=not all(map(is_local, job.roots.values())))
     roots = {name: open_storage(uri, job.access) for name, uri in job.roots.items()}
     size_of = functools.partial(bytes_in_flight, conversion=job.conversion)
-    found = gate.in_order(samples, size_of, record_maker(job, plan, gate, roots))
-    return [
-        Tried(sample, 0, _reject(sample, record))
-        if isinstance(record, Unfit)
-        else Tried(sample, sum(map(len, record.parts)))
-        for sample, record in found
-    ]
-
-
-def forecast_shards(
-    outlines: Sequence[ShardOutline], tried: Sequence[Tried], record_bytes: Callable[[Sample], int]
-) -> dict[Shard, ShardForecast]:
-    """Return the expected size of every shard.
-
-    It is the planned estimate, scaled by the real size of the tried records.
-
-    Args:
-        outlines: of the shards.
-        tried: some of their samples.
-        record_bytes: estimated size of a sample's record. Outlines hold sums of it.
-    """
-    estimated = sum(record_bytes(each.sample) for each in tried)
-    scale = sum(each.bytes for each in tried) / estimated if estimated else 1.0
-    return {
-        (outline.split, outline.index): ShardForecast(
-            outline.records, round(scale * outline.record_bytes)
-        )
-        for outline in outlines
-    }
+    rejected, made = list[Rejected](), 0
+    for sample, record in gate.in_order(samples, size_of, record_maker(job, plan, gate, roots)):
+        if isinstance(record, Unfit):
+            rejected.append(_reject(sample, record))
+        else:
+            made += sum(map(len, record.parts))
+    estimated = sum(map(record_bytes, samples))
+    scale = made / estimated if estimated else 1.0
+    return Sampled(len(samples), known_rejects(rejected, Scope.SAMPLE)), scale
 
 
 def forecast_reads(
-    gathered: GatheredPlan, roots: Mapping[str, str], files: Sequence[str], access: Access
-) -> Reads:
-    """Return what a run reads; a file that serves two samples counts twice.
+    gathered: GatheredPlan, roots: Mapping[str, str], others: Sequence[str], access: Access
+) -> tuple[int, int]:
+    """Return the files that a run reads, and their bytes; one of two samples counts twice.
 
     Args:
         gathered: the plan.
         roots: URI per root name, listed ones and those of samples.
-        files: URIs of other files that are read.
+        others: URIs of other files that are read.
         access: how stores are reached.
     """
-    of_samples: dict[str, Reads] = {}
+    files: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
     for outline in gathered.outlines:
         for root, (count, size) in outline.reads.items():
-            known = of_samples.get(root, Reads())
-            of_samples[root] = Reads(known.files + count, known.bytes + size)
-    listed = {root: Reads(tally.read_files, tally.read_bytes) for root, tally in gathered.tallies}
+            files[root] += count
+            sizes[root] += size
     # A listing counts a file once. Samples count their own files, but not JSON files with them.
-    parts = [
-        max(listed.get(root, Reads()), of_samples.get(root, Reads()))
-        for root in {*listed, *of_samples}
-    ]
+    for root, tally in gathered.tallies:
+        listed = (tally.read_files, tally.read_bytes)
+        files[root], sizes[root] = max(listed, (files[root], sizes[root]))
     tried = (sample for outline in gathered.outlines for sample in outline.tried)
     sampled = {join_uri(roots[blob.root], blob.name) for s in tried for blob in s.blobs}
     # A file of many samples, such as an array, is counted with them.
-    parts += [Reads(1, find_uri(u, access)[1].size_bytes) for u in files if u not in sampled]
-    return Reads(sum(part.files for part in parts), sum(part.bytes for part in parts))
+    found = [find_uri(uri, access)[1].size_bytes for uri in others if uri not in sampled]
+    return files.total() + len(found), sizes.total() + sum(found)
 
 
-def forecast_split(
-    file: SplitSource,
-    gathered: GatheredPlan,
-    sizes: Mapping[Shard, ShardForecast],
-) -> SplitForecast:
+def forecast_split(file: SplitSource, gathered: GatheredPlan, scale: float) -> SplitForecast:
     """Return what is known of a split.
 
     Args:
         file: what its sources held.
         gathered: all that is known.
-        sizes: of shards, by split and index.
+        scale: by which records are larger than estimated.
     """
     outlines = sorted(
         (o for o in gathered.outlines if o.split == file.split), key=lambda o: o.index
     )
-    shards = [sizes[outline.split, outline.index] for outline in outlines]
-    planned = sum(shard.records for shard in shards)
+    shards = [ShardForecast(o.records, round(scale * o.record_bytes)) for o in outlines]
     rejected = [reject for reject in gathered.rejected if reject.split == file.split]
     left_out = {
         **file.skipped,
@@ -372,7 +310,7 @@ def forecast_split(
     return SplitForecast(
         listed=file.listed,
         images=file.images,
-        planned=planned,
+        planned=sum(shard.records for shard in shards),
         left_out={name: count for name, count in left_out.items() if count},
         rejected=known_rejects(rejected, Scope.SAMPLE),
         dropped=known_rejects(rejected, Scope.ANNOTATION),
@@ -384,13 +322,14 @@ def forecast_split(
 
 def known_rejects(rejects: Iterable[Rejected], scope: Scope) -> dict[str, Known]:
     """Return how many rejects there are by code, with the first of each."""
-    found = sorted((reject for reject in rejects if reject.scope is scope), key=reject_order)
-    counts = Counter(reject.code for reject in found)
     firsts: dict[str, Rejected] = {}
-    for reject in found:
+    counts: Counter[str] = Counter()
+    for reject in sorted((each for each in rejects if each.scope is scope), key=reject_order):
         firsts.setdefault(reject.code, reject)
+        counts[reject.code] += 1
     return {
-        code: Known(counts[code], reject_text(firsts[code], "rejected")) for code in sorted(counts)
+        code: Known(counts[code], reject_text(first, "rejected"))
+        for code, first in sorted(firsts.items())
     }
 
 
@@ -417,11 +356,10 @@ def served_hosts(records: Sequence[int]) -> list[int]:
     ([1, 2, 4], [1], [])
     """
     count = len(records)
-    small = [n for n in range(1, int(count**0.5) + 1) if count % n == 0]
-    divisors = sorted({*small, *(count // n for n in small)})
-    return [hosts for hosts in divisors if _is_alike(records, hosts)]
-
-
-def _is_alike(records: Sequence[int], hosts: int) -> bool:
-    of_hosts = [sum(records[host::hosts]) for host in range(hosts)]
-    return max(of_hosts) - min(of_hosts) <= 1
+    found = []
+    for hosts in range(1, count + 1):
+        if count % hosts == 0:
+            sums = [sum(records[host::hosts]) for host in range(hosts)]
+            if max(sums) - min(sums) <= 1:
+                found.append(hosts)
+    return found

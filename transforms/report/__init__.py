@@ -18,8 +18,6 @@ Histogram = Mapping[int, int]
 MAX_PICTURES = 72
 """Records that a report shows."""
 
-NO_CLASS_COLOR = "#666666"
-
 _GOLDEN_PART = 0.6180339887  # of a turn: neighbouring labels get different hues
 _LIGHTNESS = (0.45, 0.35, 0.55)
 _SATURATION = 0.75
@@ -155,7 +153,7 @@ def class_color(label: int | None) -> str:
     ('#163d9c', '#9be236', '#666666')
     """
     if label is None:
-        return NO_CLASS_COLOR
+        return "#666666"
     hue = label * _GOLDEN_PART % 1
     levels = colorsys.hls_to_rgb(hue, _LIGHTNESS[label % len(_LIGHTNESS)], _SATURATION)
     return "#" + "".join(f"{round(255 * level):02x}" for level in levels)

@@ -4,6 +4,7 @@ Bars are in percents of their split; more than three splits are one series.
 """
 
 import bisect
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -47,43 +48,28 @@ class Chart(NamedTuple):
     bins: Sequence[Bin]
 
 
-def count_text(count: int) -> str:
-    """Return a count with thousands separated.
-
-    >>> count_text(118287)
-    '118,287'
-    """
-    return f"{count:,}"
-
-
-def _pixels_text(value: int) -> str:
-    return f"{value:,} px"
-
-
+_COUNT, _PIXELS = "{:,}".format, "{:,} px".format
 _TITLES: Mapping[str, tuple[str, str, Callable[[int], str]]] = {
-    IMAGE_COLUMNS[0]: ("Picture widths", "width", _pixels_text),
-    IMAGE_COLUMNS[1]: ("Picture heights", "height", _pixels_text),
+    IMAGE_COLUMNS[0]: ("Picture widths", "width", _PIXELS),
+    IMAGE_COLUMNS[1]: ("Picture heights", "height", _PIXELS),
     RECORD_BYTES: ("Record sizes", "size", bytes_text),
-    OBJECTS: ("Objects per record", "objects", count_text),
+    OBJECTS: ("Objects per record", "objects", _COUNT),
 }
 
 
 def make_charts(splits: Sequence[tuple[str, Mapping[str, Histogram]]]) -> list[Chart]:
     """Return a chart of each column that has values, from the histograms of each split."""
-    series = {
-        name: [(split, histograms.get(name, {})) for split, histograms in splits]
+    return [
+        make_chart(name, [(split, found.get(name, {})) for split, found in splits])
         for name in _TITLES
-    }
-    return [make_chart(name, found) for name, found in series.items() if any(h for _, h in found)]
+        if any(found.get(name) for _, found in splits)
+    ]
 
 
 def make_chart(name: str, series: Sequence[tuple[str, Histogram]]) -> Chart:
     """Return the chart of a column, from each split's histogram."""
     if len(series) > MOST_SERIES:
-        total: Counter[int] = Counter()
-        for _, histogram in series:
-            total.update(histogram)
-        series = [("all splits", total)]
+        series = [("all splits", sum((Counter(found) for _, found in series), Counter()))]
     title, values_title, text_of = _TITLES[name]
     values = [value for _, histogram in series for value in histogram]
     starts = _bin_starts(min(values), max(values))
@@ -112,12 +98,9 @@ def median(histogram: Mapping[int, int]) -> int:
     >>> median({640: 3, 480: 2}), median({})
     (640, 0)
     """
-    half, so_far = (sum(histogram.values()) + 1) // 2, 0
-    for value, count in sorted(histogram.items()):
-        so_far += count
-        if so_far >= half:
-            return value
-    return 0
+    values = sorted(histogram)
+    so_far = list(itertools.accumulate(histogram[value] for value in values))
+    return values[bisect.bisect_left(so_far, (so_far[-1] + 1) // 2)] if values else 0
 
 
 def _bin_starts(low: int, high: int) -> list[int]:

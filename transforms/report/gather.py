@@ -8,9 +8,8 @@ fair draw. There is no clock, so equal data sets in folders of one name have equ
 import functools
 import posixpath
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
-from itertools import zip_longest
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
 from typing import TypeVar
 
 import numpy as np
@@ -25,6 +24,7 @@ from schemas.manifest import (
     Manifest,
     SplitSummary,
     from_json,
+    has_sums,
     index_names_of,
     read_manifest,
     spec_of,
@@ -43,10 +43,8 @@ from transforms.report.pictures import (
 from transforms.shard_index import INDEX_SCHEMA, index_columns
 from transforms.storage import Access, Storage, join_uri, open_storage
 
-_MOST_OF_A_CLASS = 2
 _MOST_CLASSES = 20_000  # that sample records are kept of
 _SIZE_DIGITS = 4  # of record sizes in histograms
-_REJECTS_BYTES = 16 << 20  # of the rejects that are searched for examples
 
 T = TypeVar("T")
 
@@ -57,13 +55,15 @@ class IndexSums:
     Attributes:
         records: number of records.
         report: what they add up to.
+        spaced: records that are evenly spaced, as many as a report shows.
+        firsts: the first record of each class, by label.
     """
 
     def __init__(self, split: str, summary: SplitSummary) -> None:
         self.records = 0
         self.report = SplitReport(split, summary)
-        self._spaced: list[PickedRecord] = []
-        self._of_classes: dict[int, list[PickedRecord]] = {}
+        self.spaced: list[PickedRecord] = []
+        self.firsts: dict[int, PickedRecord] = {}
 
     def add(
         self, place: int, file: str, index: pa.Table, numbers: Sequence[int] | None = None
@@ -86,22 +86,7 @@ class IndexSums:
             shard, part = divmod(target * self.report.summary.shards, MAX_PICTURES)
             if shard == place and index.num_rows:
                 row = part * index.num_rows // MAX_PICTURES
-                self._spaced.append(self._picked(file, index, row))
-        self._add_classes(file, index)
-
-    def spaced(self, most: int) -> list[PickedRecord]:
-        """Return at most so many records of the split, evenly spaced."""
-        return evenly_spaced(list(dict.fromkeys(self._spaced)), most)
-
-    def of_class(self, label: int) -> list[PickedRecord]:
-        """Return the first records of a class."""
-        return self._of_classes.get(label, [])
-
-    def _count(self, name: str, values: np.ndarray) -> None:
-        # Not by pyarrow.compute: its import ends the process if memory is short.
-        self.report.histograms.setdefault(name, Counter()).update(_counted(values))
-
-    def _add_classes(self, file: str, index: pa.Table) -> None:
+                self.spaced.append(self._picked(file, index, row))
         column = index["labels"].combine_chunks()
         labels = column.flatten().to_numpy(zero_copy_only=False)
         lengths = np.diff(column.offsets.to_numpy(zero_copy_only=False))
@@ -109,11 +94,13 @@ class IndexSums:
         pairs = np.unique(np.stack([labels, np.repeat(np.arange(len(column)), lengths)]), axis=1)
         self.report.class_records.update(_counted(pairs[0]))
         found, starts = np.unique(pairs[0], return_index=True)
-        for label, rows in zip(found.tolist(), np.split(pairs[1], starts[1:]), strict=False):
-            if label in self._of_classes or len(self._of_classes) < _MOST_CLASSES:
-                own = self._of_classes.setdefault(label, [])
-                missing = rows[: _MOST_OF_A_CLASS - len(own)].tolist()
-                own += (self._picked(file, index, row) for row in missing)
+        for label, row in zip(found.tolist(), pairs[1][starts].tolist(), strict=True):
+            if label not in self.firsts and len(self.firsts) < _MOST_CLASSES:
+                self.firsts[label] = self._picked(file, index, row)
+
+    def _count(self, name: str, values: np.ndarray) -> None:
+        # Not by pyarrow.compute: its import ends the process if memory is short.
+        self.report.histograms.setdefault(name, Counter()).update(_counted(values))
 
     def _picked(self, file: str, index: pa.Table, row: int) -> PickedRecord:
         names = ("number", "offset", "size", "key")
@@ -135,9 +122,7 @@ def make_report(root: str, access: Access, *, most: int = MAX_PICTURES) -> Repor
     manifest = read_manifest(storage.read(MANIFEST_NAME), join_uri(root, MANIFEST_NAME), "path")
     sums, notes = _add_up(storage, manifest)
     pictures = _pictures(storage, manifest, sums, most)
-    splits = manifest.splits.values()
-    codes = {code for split in splits for code in (*split.rejected, *split.annotations.dropped)}
-    rejects, wrong = first_rejects(storage, codes)
+    rejects, wrong = _first_rejects(storage)
     return Report(
         title=posixpath.basename(root.rstrip("/")) or root,
         layout=manifest.layout,
@@ -155,30 +140,30 @@ def make_report(root: str, access: Access, *, most: int = MAX_PICTURES) -> Repor
 
 def program_versions() -> list[tuple[str, str]]:
     """Return the versions of the programs that make reports and their pictures."""
-    versions = []
-    for name in ("beam-tfrec", "pillow"):
-        try:
-            versions.append((name, version(name)))
-        except PackageNotFoundError:  # run from its sources
-            continue
-    return versions
+    return [(name, version(name)) for name in ("beam-tfrec", "pillow")]
 
 
 def pick_records(splits: Sequence[IndexSums], most: int) -> list[PickedRecord]:
-    """Return the records to show: all of few, else a third for splits and the rest for classes.
+    """Return the records to show: all of few, else at least a third evenly spaced.
 
-    Classes that get one are evenly spaced from the most frequent to the rarest.
+    The others are the first ones of their class. Where there are more classes, those shown are
+    evenly spaced from the most frequent to the rarest.
     """
     counts: Counter[int] = Counter()
+    firsts: dict[int, PickedRecord] = {}
     for sums in splits:
         counts.update(sums.report.class_records)
-    is_small = sum(sums.records for sums in splits) <= most
-    of_splits = most // 3 if counts else most
-    each = most if is_small else max(1, of_splits // len(splits))
-    picked = dict.fromkeys(record for sums in splits for record in sums.spaced(each))
-    for record in _for_classes(splits, counts, most - len(picked)):
-        if len(picked) < most:
-            picked[record] = None
+        firsts = sums.firsts | firsts
+    each = max(most // 3, most - len(counts)) // len(splits) or 1
+    if sum(sums.records for sums in splits) <= most:
+        each = most
+    picked = dict.fromkeys(
+        record
+        for sums in splits
+        for record in evenly_spaced(list(dict.fromkeys(sums.spaced)), each)
+    )
+    ranked = sorted(firsts, key=lambda label: (-counts[label], label))
+    picked |= {firsts[label]: None for label in evenly_spaced(ranked, most - len(picked))}
     return list(picked)[:most]
 
 
@@ -193,44 +178,20 @@ def evenly_spaced(items: Sequence[T], most: int) -> list[T]:
     return [items[place * (len(items) - 1) // (most - 1)] for place in range(most)]
 
 
-def first_rejects(storage: Storage, codes: set[str]) -> tuple[list[Rejected], list[str]]:
-    """Return the first reject of each code in the first part of the file, and notes on damage.
-
-    Raises:
-        RuntimeError: when the store fails.
-    """
-    file = storage.stat(REJECTED_NAME)
-    if not codes or file is None or file.kind != "file":
-        return [], [f"{REJECTED_NAME} is not there"] if codes else []
-    end = min(file.size_bytes, _REJECTS_BYTES)
-    lines = storage.read(REJECTED_NAME, file, (0, end)).splitlines()
-    found: dict[str, Rejected] = {}
-    try:
-        for line in lines if end == file.size_bytes else lines[:-1]:
-            rejected = from_json(line, Rejected)
-            found.setdefault(rejected.code, rejected)
-            if codes <= found.keys():
-                break
-    except ValueError as error:
-        return [], [f"{REJECTED_NAME} cannot be read: {error}"]
-    return list(found.values()), []
-
-
 def _add_up(storage: Storage, manifest: Manifest) -> tuple[dict[str, IndexSums], list[str]]:
     """Return the sums of each split's indexes, and notes on what they lack."""
     sums = {name: IndexSums(name, split) for name, split in manifest.splits.items()}
     notes: list[str] = []
     names = [name for name, _ in index_names_of(manifest)]
     indexes = in_order(functools.partial(_read_index, storage), names, storage.root)
-    has_columns, places = True, Counter[str]()
+    places = Counter[str]()
     for entry, index in zip(manifest.shards, indexes, strict=True):
         if isinstance(index, str):
             notes.append(f"not counted: {entry.file}: {index}")
         else:
             sums[entry.split].add(places[entry.split], entry.file, index)
-            has_columns = has_columns and OBJECTS in index.column_names
         places[entry.split] += 1
-    if not has_columns:
+    if not has_sums(manifest):  # nor has it these columns
         notes.append(
             f"No charts of picture sizes and objects: format version {manifest.format_version} has"
             " no such columns in its indexes. Write the data set again to get them."
@@ -242,14 +203,37 @@ def _read_index(storage: Storage, name: str) -> pa.Table | str:
     """Return the columns of an index, or why they cannot be read."""
     try:
         columns = [column for column in INDEX_SCHEMA.names if column != "sources"]
-        return index_columns(storage.read(name), columns)
+        return index_columns(_read(storage, name), columns)
     except ValueError as error:
         return " ".join(str(error).split())
+
+
+def _first_rejects(storage: Storage) -> tuple[list[Rejected], list[str]]:
+    """Return the first reject of each code, and notes on damage."""
+    found: dict[str, Rejected] = {}
+    try:
+        for line in _read(storage, REJECTED_NAME).splitlines():
+            rejected = from_json(line, Rejected)
+            found.setdefault(rejected.code, rejected)
+    except ValueError as error:
+        return [], [f"no examples of rejects: {error}"]
+    return list(found.values()), []
+
+
+def _read(storage: Storage, name: str) -> bytes:
+    """Return a file's bytes.
+
+    Raises:
+        ValueError: when it is not there.
+        RuntimeError: when the store fails.
+    """
+    try:
+        return storage.read(name)
     except RuntimeError as error:
         fault = find_fault(str(error))
         if fault is None or not fault[0].startswith("E-SRC-"):
             raise
-        return "its index is not there"
+        raise ValueError(f"{name} is not there") from None
 
 
 def _pictures(storage: Storage, manifest: Manifest, sums: dict[str, IndexSums], most: int) -> Drawn:
@@ -264,28 +248,13 @@ def _sources(manifest: Manifest) -> Iterator[str]:
     """Yield where samples came from."""
     yield source_kind(manifest)
     for name, split in sorted(manifest.splits.items()):
-        if split.images is not None:
-            yield f"{name}: {counted(split.listed, 'object')} of {counted(split.images, 'image')}"
-        elif not split.sources:  # the manifest names the files only if there are several
-            yield f"{name}: {counted(split.listed, 'sample')}"
-        for file in split.sources:
+        images = "" if split.images is None else f" of {counted(split.images, 'image')}"
+        yield f"{name}: {counted(split.listed, 'sample')}{images}"
+        for file in split.sources:  # named only if there are several
             yield (
                 f"{name}: {file.kind}, {counted(file.images, 'image')},"
                 f" {counted(file.annotations, 'annotation')}"
             )
-
-
-def _for_classes(
-    splits: Sequence[IndexSums], counts: Mapping[int, int], most: int
-) -> Iterator[PickedRecord]:
-    """Yield a record of each chosen class, then the second of each."""
-    ranked = sorted(counts, key=lambda label: (-counts[label], label))
-    chosen = [
-        [record for sums in splits for record in sums.of_class(label)][:_MOST_OF_A_CLASS]
-        for label in evenly_spaced(ranked, most)
-    ]
-    for turn in zip_longest(*chosen):
-        yield from (record for record in turn if record is not None)
 
 
 def _counted(labels: np.ndarray) -> dict[int, int]:

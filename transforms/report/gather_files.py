@@ -24,52 +24,21 @@ from transforms.report.pictures import (
     Legend,
     Sample,
     first_notes,
+    labels_at,
     make_pictures,
     pictures_each,
-    shown_text,
-    values_of,
+    texts_at,
 )
 from transforms.shard_index import IndexRow, table_of_rows
 from transforms.storage import Access, Entry, Storage, find_uri
 from transforms.walk_frames import BadFrame, Record, open_records, walk_frames
 
 MAX_HEAD_RECORDS = 64
-MAX_HEAD_BYTES = 32 << 20
 """Records of a file that decide the roles of its features."""
 
 MAX_CLASSES = 65_536
 
 _ROWS_AT_ONCE = 100_000
-
-
-@dataclass
-class ClassNames:
-    """Class names of all files.
-
-    Attributes:
-        by_label: name by label, for records that hold both.
-        labels: label by name, in the order of appearance, for records that hold names alone.
-    """
-
-    by_label: dict[int, str] = field(default_factory=dict)
-    labels: dict[str, int] = field(default_factory=dict)
-
-    def labels_in(self, values: Mapping[str, Values], roles: Roles) -> list[int]:
-        """Return the labels of a record, and learn their names."""
-        objects = roles.objects[0] if roles.objects else None
-        keys = (objects.labels, objects.texts) if objects else (roles.class_label, roles.class_text)
-        ids = list(map(int, values_of(values, Kind.INT64)(keys[0])))
-        texts = values_of(values, Kind.BYTES)(keys[1])
-        names = list(map(shown_text, texts))
-        if keys[0]:
-            if len(ids) == len(names) and len(self.by_label) < MAX_CLASSES:
-                for label, name in zip(ids, names, strict=True):
-                    self.by_label.setdefault(label, name)
-            return ids
-        for name in names:
-            if len(self.labels) < MAX_CLASSES:
-                self.by_label[self.labels.setdefault(name, len(self.labels))] = name
-        return [self.labels[name] for name in names if name in self.labels]
 
 
 @dataclass
@@ -81,8 +50,8 @@ class _File:
         storage: holds it.
         entry: of it.
         compression: of it; empty for none.
-        roles: of its features.
         kinds: of its features, by key.
+        roles: of its features.
         notes: counts of what is not counted, by a noun and what is wrong.
     """
 
@@ -90,8 +59,8 @@ class _File:
     storage: Storage
     entry: Entry
     compression: str = ""
-    roles: Roles = field(default_factory=Roles)
     kinds: Mapping[str, Kind] = field(default_factory=dict)
+    roles: Roles = field(default_factory=Roles)
     notes: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
@@ -110,12 +79,12 @@ def report_of_files(
     Raises:
         RuntimeError: `E-ARG` when a file is not there, `E-IO-…` when a store fails.
     """
-    names, classes = short_names(uris), ClassNames()
+    names, legend = short_names(uris), Legend({}, {}, {})
     sums = IndexSums("", _summary(0, len(uris), 0))
     files: dict[str, _File] = {}
     for place, (name, uri) in enumerate(zip(names, uris, strict=True)):
         file = files[name] = _File(name, *find_uri(uri, access))
-        _add_file(file, place, sums, classes)
+        _add_file(file, place, sums, legend)
     each = max(pictures_each(file.roles) for file in files.values())
     picked = pick_records([sums], MAX_PICTURES // each)
     samples = [
@@ -123,14 +92,14 @@ def report_of_files(
         for record in picked
         if not (file := files[record.file]).compression
     ]
-    pictures = make_pictures(samples, Legend(classes.by_label, by_name=classes.labels))
+    pictures = make_pictures(samples, legend)
     kinds = {key: kind for file in files.values() for key, kind in file.kinds.items()}
     size_bytes = sum(file.entry.size_bytes for file in files.values())
     return Report(
         title=names[0] if len(names) == 1 else f"{names[0]} and {counted(len(names) - 1, 'other')}",
         layout="",
         splits=[replace(sums.report, summary=_summary(sums.records, len(files), size_bytes))],
-        class_names=dict(sorted(classes.by_label.items())),
+        class_names=dict(sorted(legend.names.items())),
         pictures=pictures.pictures,
         features=[(key, kind.value, "", "") for key, kind in sorted(kinds.items())],
         sources=[counted(len(files), "TFRecord file")],
@@ -151,34 +120,43 @@ def short_names(uris: Sequence[str]) -> list[str]:
     >>> short_names(["gs://b/a/x.tfrecord", "gs://b/c/x.tfrecord"]), short_names(["/a/x.tfrecord"])
     (['a/x.tfrecord', 'c/x.tfrecord'], ['x.tfrecord'])
     """
-    if len(uris) == 1:
-        return [posixpath.basename(uris[0])]
-    folders = zip(*(posixpath.dirname(uri).split("/") for uri in uris), strict=False)
-    shared = len(list(itertools.takewhile(lambda parts: len(set(parts)) == 1, folders)))
-    return ["/".join(uri.split("/")[shared:]) for uri in uris]
+    folders = [uri[: uri.rfind("/") + 1] for uri in uris]
+    shared = posixpath.commonprefix(folders).rfind("/") + 1
+    return [uri[shared:] for uri in uris]
 
 
-def _add_file(file: _File, place: int, sums: IndexSums, classes: ClassNames) -> None:
+def _add_file(file: _File, place: int, sums: IndexSums, legend: Legend) -> None:
     """Read a file and add its records, in parts so that memory is bounded."""
-    records = _records(file)
-    head = list(_head(records))
-    _infer_roles(file, [found for _, found in head])
-    rows = (
-        (record.number, _row(file, record, found, classes))
-        for record, found in itertools.chain(head, records)
-    )
+    file.kinds, file.roles = _roles(itertools.islice(_records(file), MAX_HEAD_RECORDS))
+    file.notes.clear()  # all records are read again
+    rows = ((frame.number, _row(file, frame, found, legend)) for frame, found in _records(file))
     while part := list(itertools.islice(rows, _ROWS_AT_ONCE)):
         table = table_of_rows([row for _, row in part])
         sums.add(place, file.name, table, [number for number, _ in part])
 
 
-def _row(file: _File, record: Record, found: Sequences, classes: ClassNames) -> IndexRow:
+def _row(file: _File, record: Record, found: Sequences, legend: Legend) -> IndexRow:
     facts = record_facts(found.context, file.roles)
     if facts.image_height is None and any(found.context.get(key) for key in file.roles.images):
         file.notes["image", " that cannot be read"] += 1
-    labels = classes.labels_in(found.context, file.roles)
+    labels = _labels(found.context, file.roles, legend)
     key = f"{printable(file.name.rpartition('/')[2])}-{record.number}"
     return IndexRow(key, record.offset, record.size + FRAME_BYTES, [], labels, *facts)
+
+
+def _labels(values: Mapping[str, Values], roles: Roles, legend: Legend) -> list[int]:
+    """Return the labels of a record, and learn their names; names alone are numbered."""
+    objects = roles.objects[0] if roles.objects else None
+    keys = (objects.labels, objects.texts) if objects else (roles.class_label, roles.class_text)
+    names = texts_at(values, keys[1])
+    if not keys[0] and len(legend.by_name) < MAX_CLASSES:
+        for name in names:
+            legend.by_name.setdefault(name, len(legend.by_name))
+    labels = labels_at(values, *keys, legend)
+    if len(labels) == len(names) and len(legend.names) < MAX_CLASSES:
+        for label, name in zip(labels, names, strict=True):
+            legend.names.setdefault(label, name)
+    return labels
 
 
 def _records(file: _File) -> Iterator[tuple[Record, Sequences]]:
@@ -199,28 +177,19 @@ def _records(file: _File) -> Iterator[tuple[Record, Sequences]]:
         file.notes["stretch", " of damaged or cut-off compressed data"] += 1
 
 
-def _head(records: Iterator[tuple[Record, Sequences]]) -> Iterator[tuple[Record, Sequences]]:
-    left_bytes = MAX_HEAD_BYTES
-    for record in itertools.islice(records, MAX_HEAD_RECORDS):
-        yield record
-        left_bytes -= record[0].size
-        if left_bytes <= 0:
-            break
-
-
-def _infer_roles(file: _File, records: Iterable[Sequences]) -> None:
-    """Set the roles of a file's features by the most frequent kind of each."""
+def _roles(records: Iterable[tuple[Record, Sequences]]) -> tuple[dict[str, Kind], Roles]:
+    """Return the kind of each feature, the most frequent one, and the roles that follow."""
     kinds: dict[str, Counter[Kind]] = {}
     images = Counter[str]()
-    for record in records:
+    for _, record in records:
         for key, values in record.context.items():
             if values.kind is not None:
                 kinds.setdefault(key, Counter())[values.kind] += 1
             if values.kind is Kind.BYTES:
                 for value in filter(None, values.values):
                     images[key] += 1 if looks_like_image(value) else -1
-    file.kinds = {key: counts.most_common(1)[0][0] for key, counts in kinds.items()}
-    file.roles = roles_of_keys(file.kinds, {key for key, balance in images.items() if balance > 0})
+    found = {key: counts.most_common(1)[0][0] for key, counts in kinds.items()}
+    return found, roles_of_keys(found, {key for key, balance in images.items() if balance > 0})
 
 
 def _notes(files: Iterable[_File]) -> Iterator[str]:

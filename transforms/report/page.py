@@ -17,7 +17,7 @@ from importlib import resources
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from schemas.documents.data_card import BLANK_SEAL, is_sealed, sealed, seen
+from schemas.documents.data_card import BLANK_SEAL, is_sealed, sealed, seen, template_environment
 from schemas.faults import FAULTS, bytes_text, find_fault, printable
 from schemas.manifest import REPORT_NAME, Annotations, Manifest, SplitSummary
 from transforms.images.check_images import SAFE_PILLOW_MAJOR
@@ -31,7 +31,7 @@ from transforms.report import (
     class_color,
     class_name,
 )
-from transforms.report.charts import count_text, make_charts
+from transforms.report.charts import make_charts
 from transforms.storage import Access, Storage, join_uri, open_storage
 
 if TYPE_CHECKING:
@@ -44,12 +44,9 @@ TILE_PX = (232, 174)
 """Largest width and height of a tile's picture."""
 
 _LOG = logging.getLogger(__name__)
-_PACKAGE = "transforms.report"
-_ASSETS = "assets"
 _MARKER = f"<!-- {BLANK_SEAL}: made by beam-tfrec; once edited it is yours, and stays -->\n"
 _MOST_CHARACTERS = 300  # of any text; file names have 255 bytes
 _MOST_ENLARGED = 6  # times
-_LABELED = 3  # outlines with a text on the tile; the enlarged picture has all
 _SHOWN_IN_ALT = 8
 _WHOLE = "all records"  # shown for a split without a name
 _PRIVATE = {
@@ -73,13 +70,11 @@ class Mark(NamedTuple):
 
     Attributes:
         outline: the outline itself.
-        color: color of its lines.
         anchor: x and y of its text, as parts of the picture.
-        css: classes of the text: side, for lack of room below the edge, only if enlarged.
+        css: classes of the text: side, and for lack of room below the edge.
     """
 
     outline: Outline
-    color: str
     anchor: tuple[float, float]
     css: str
 
@@ -89,7 +84,7 @@ class Tile(NamedTuple):
 
     Attributes:
         picture: the picture itself.
-        split: place of its split; -1 for none.
+        split: place of its split.
         size_px: width and height of the tile.
         is_coarse: whether it is enlarged so much that pixels show.
         alt: its content in words.
@@ -171,23 +166,21 @@ def is_own_report(storage: Storage, name: str) -> bool:
 
 def render_page(report: Report) -> bytes:
     """Return the bytes of `report.html`, sealed so that an edited one is known as the user's."""
-    template = _environment().get_template("page.html.j2")
-    page = template.render(make_view(report), style=_asset("page.css"), script=_asset("page.js"))
-    return sealed(_MARKER + page.lstrip()).encode()
+    environment = _environment()
+    assets = resources.files(__package__) / "assets"
+    style, script = (assets.joinpath(f"page.{kind}").read_text("utf-8") for kind in ("css", "js"))
+    template = environment.get_template("page.html.j2")
+    page = template.render(make_view(report), style=style, script=script)
+    return sealed(_MARKER + page.strip() + "\n").encode()
 
 
 def make_view(report: Report) -> dict[str, Any]:
     """Return the values that the template shows."""
     splits, names = report.splits, report.class_names
-    absent = {*names}.difference(*(split.class_records for split in splits))
     split_names = [split.name for split in splits]
     tiles = [make_tile(picture, split_names, names) for picture in report.pictures]
     outlines = [outline for picture in report.pictures for outline in picture.outlines]
-    drawn = {
-        "boxes": any(outline.box for outline in outlines),
-        "masks": any(picture.mask for picture in report.pictures),
-        "points": any(outline.keypoints for outline in outlines),
-    }
+    labels = {label for tile in tiles for label in tile.labels}
     return {
         "report": report,
         "totals": _totals(report),
@@ -195,14 +188,13 @@ def make_view(report: Report) -> dict[str, Any]:
         "splits": [split.name or _WHOLE for split in splits],
         "tables": list(_tables(splits)),
         "tiles": tiles,
-        "labels": sorted(
-            {label for tile in tiles for label in tile.labels},
-            key=lambda found: (found[1].casefold(), found),
-        ),
-        "drawn": [kind for kind, is_there in drawn.items() if is_there],
+        "labels": sorted(labels, key=lambda found: (found[1].casefold(), found)),
+        "has_boxes": any(outline.box for outline in outlines),
+        "has_masks": any(picture.mask for picture in report.pictures),
+        "has_points": any(outline.keypoints for outline in outlines),
         "charts": make_charts([(s.name or _WHOLE, s.histograms) for s in splits]),
         "classes": _classes(splits, names),
-        "absent": len(absent),
+        "absent": len({*names}.difference(*(split.class_records for split in splits))),
     }
 
 
@@ -211,14 +203,13 @@ def make_tile(picture: ShownPicture, splits: Sequence[str], names: Mapping[int, 
     width, height = picture.size_px
     scale = min(TILE_PX[0] / width, TILE_PX[1] / height, _MOST_ENLARGED)
     drawn = [outline for outline in picture.outlines if outline.box or outline.keypoints]
-    least = min(sorted(map(_area, drawn), reverse=True)[:_LABELED], default=0.0)
     return Tile(
         picture,
-        splits.index(picture.record.split) if picture.record.split in splits else -1,
+        splits.index(picture.record.split),
         (max(1, round(width * scale)), max(1, round(height * scale))),
         scale >= 2,
         _alt(picture, names),
-        [_mark(outline, height, is_minor=_area(outline) < least) for outline in drawn],
+        [_mark(outline, height) for outline in drawn],
         [(label, class_name(label, names)) for label in picture.labels],
     )
 
@@ -244,10 +235,10 @@ def _totals(report: Report) -> list[tuple[str, str]]:
         "rejected": sum(n for split in splits for n in split.summary.rejected.values()),
     }
     return [
-        ("records", count_text(sum(split.summary.records for split in splits))),
-        ("shards", count_text(sum(split.summary.shards for split in splits))),
+        ("records", f"{sum(split.summary.records for split in splits):,}"),
+        ("shards", f"{sum(split.summary.shards for split in splits):,}"),
         ("size of shards", bytes_text(sum(split.summary.bytes for split in splits))),
-        *((name, count_text(count)) for name, count in counts.items() if count),
+        *((name, f"{count:,}") for name, count in counts.items() if count),
     ]
 
 
@@ -256,7 +247,7 @@ def _private(splits: Sequence[SplitReport]) -> Iterator[str]:
         traits = [item for split in splits for item in split.summary.traits.items()]
         count = sum(number for name, number in traits if part in name)
         if count:
-            yield f"{count_text(count)} {'picture' if count == 1 else 'pictures'} {what}"
+            yield f"{count:,} {'picture' if count == 1 else 'pictures'} {what}"
 
 
 def _tables(
@@ -333,24 +324,18 @@ def _meaning(name: str) -> str:
     return FAULTS[name].meaning if name in FAULTS else TRAITS.get(name, "")
 
 
-def _mark(outline: Outline, height_px: int, *, is_minor: bool) -> Mark:
+def _mark(outline: Outline, height_px: int) -> Mark:
     box = outline.box
     x, y = box[:2] if box else min(outline.keypoints, key=lambda point: point[1])
     is_right = x > 0.6
-    css = ["end" if is_right else "start"]
-    css += ["below"] * (y * height_px < 26) + ["minor"] * is_minor
-    anchor = box[0] + box[2] if box and is_right else x, max(y, 0.0)
-    return Mark(outline, class_color(outline.label), anchor, " ".join(css))
-
-
-def _area(outline: Outline) -> float:
-    return outline.box[2] * outline.box[3] if outline.box else 0.0
+    css = ("end" if is_right else "start") + " below" * (y * height_px < 26)
+    return Mark(outline, (box[0] + box[2] if box and is_right else x, max(y, 0.0)), css)
 
 
 def _alt(picture: ShownPicture, names: Mapping[int, str]) -> str:
     """Return the content of a picture: objects by class, else its classes."""
     objects = Counter(outline.text or "object" for outline in picture.outlines)
-    found = [f"{count_text(count)} × {name}" for name, count in sorted(objects.items())]
+    found = [f"{count:,} × {name}" for name, count in sorted(objects.items())]
     what = found or [class_name(label, names) for label in picture.labels]
     more = f" and {len(what) - _SHOWN_IN_ALT} more" if len(what) > _SHOWN_IN_ALT else ""
     key = picture.record.key
@@ -375,25 +360,11 @@ def _data_uri(data: bytes, kind: str) -> str:
 
 
 @cache
-def _asset(name: str) -> str:
-    """Return a file of the package, with the line ends that a browser hashes."""
-    data = resources.files(_PACKAGE).joinpath(_ASSETS, name).read_bytes()
-    return data.decode().replace("\r\n", "\n")
-
-
-@cache
 def _environment() -> "Environment":
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # takes 50 ms
-
-    environment = Environment(
-        loader=PackageLoader(_PACKAGE, _ASSETS),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_finalize,
-        trim_blocks=True,
-        lstrip_blocks=True,
+    environment = template_environment(
+        "transforms.report", "assets", autoescape=True, finalize=_finalize
     )
-    environment.filters.update(count=count_text, percent=_percent, data_uri=_data_uri)
+    environment.filters.update(count="{:,}".format, percent=_percent, data_uri=_data_uri)
     environment.filters.update(color=class_color, digest=_digest, ink=ink_on, meaning=_meaning)
     return environment
 

@@ -12,7 +12,7 @@ from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from schemas.faults import at_record, find_fault
-from schemas.features import Corners, Kind, ObjectRoles, Roles, corners_of
+from schemas.features import Corners, Kind, Roles, corners_of
 from schemas.manifest import Label
 from schemas.parse_example import Values, parse_record
 from schemas.tensors import Tensor
@@ -58,12 +58,6 @@ _SEMANTIC = "image/segmentation/class/encoded"
 _POLYGON = "image/object/polygon"
 _IDS_OF_BYTES = {number: number for number in range(1, 255)}  # 0 is background, 255 void
 _FAR = 10.0  # widths of a picture: polygons may reach beyond it
-_PLAIN_PIXELS = {
-    **{depth: ("uint8", depth) for depth in (1, 2, 3, 4)},
-    **{2 * depth: ("uint16", depth) for depth in (3, 4)},
-}
-"""Type and channels of pixels without a header, by bytes a pixel."""
-
 Features = Mapping[str, Values]
 """A record's context, by key."""
 
@@ -96,15 +90,15 @@ class Legend(NamedTuple):
         by_name: label id by name, where records have names alone.
     """
 
-    names: Mapping[int, str]
-    labels: Mapping[int, int] = {}
-    by_name: Mapping[str, int] = {}
+    names: dict[int, str]
+    labels: Mapping[int, int]
+    by_name: dict[str, int]
 
 
 def legend_of(labels: Sequence[Label]) -> Legend:
     """Return the legend of a label map."""
     names = {label.id: label.text or label.name for label in labels}
-    return Legend(names, {label.annotated_id: label.id for label in labels})
+    return Legend(names, {label.annotated_id: label.id for label in labels}, {})
 
 
 class Drawn(NamedTuple):
@@ -182,30 +176,25 @@ class MaskLayer:
         self._pixels = np.zeros((size_px[1], size_px[0], 4), np.uint8)
         self._pixels_left = MAX_MASK_PIXELS
 
-    def draw(
-        self, mask: bytes, labels: Mapping[int, int | None], *, is_binary: bool = False
-    ) -> str:
-        """Draw a mask, and return why it cannot be drawn.
+    def numbers(self, mask: bytes) -> "NDArray[np.int64]":
+        """Return the numbers that an image file has, at the layer's size.
 
-        Args:
-            mask: bytes of an image file.
-            labels: label by number in the mask; other numbers are not painted.
-            is_binary: whether every number but 0 means 1.
+        Raises:
+            BadImage: when it cannot be read, or is too large.
         """
         import numpy as np
+        from PIL import Image
 
-        try:
-            info = check_image(mask, Check.HEADER, max_pixels=self._pixels_left)
-            self._pixels_left -= info.width_px * info.height_px
-            with decoding():
-                numbers = _numbers(mask, self._size_px)
-        except BadImage as error:
-            return error.detail
-        if is_binary:
-            numbers = numbers.clip(0, 1)
-        for number in {*np.unique(numbers).tolist()} & labels.keys():
-            self.paint(numbers == number, labels[number])
-        return ""
+        info = check_image(mask, Check.HEADER, max_pixels=self._pixels_left)
+        self._pixels_left -= info.width_px * info.height_px
+        with decoding(), Image.open(io.BytesIO(mask), formats=_FORMATS) as image:
+            small = image.resize(self._size_px, Image.Resampling.NEAREST)
+        numbers = np.asarray(small).astype(np.int64)  # of a palette its numbers, not its colors
+        if numbers.ndim == 2:
+            return numbers
+        if numbers.shape[2] < 3:
+            return numbers[:, :, 0]
+        return numbers[:, :, :3] @ np.array([1, 256, 65536])
 
     def fill(self, polygons: Iterable[Polygon]) -> "NDArray[np.bool_]":
         """Return which pixels are inside any of the polygons."""
@@ -293,26 +282,21 @@ def _first_value(features: Features, key: str) -> bytes:
 
 def _small(features: Features, key: str, roles: Roles) -> Small:
     value = _first_value(features, key)
-    plain = _plain_pixels(features, value, roles) if key in roles.pixels else None
-    return small_picture(value) if plain is None else small_tensor(plain)
-
-
-def _plain_pixels(features: Features, value: bytes, roles: Roles) -> Tensor | None:
-    """Return values without a header as the picture that the record gives the size of."""
-    sides = [values_of(features, Kind.INT64)(key)[:1] for key in (roles.height, roles.width)]
-    if not all(side and side[0] > 0 for side in sides):
-        return None
-    height, width = (int(side[0]) for side in sides)
-    depth, rest = divmod(len(value), height * width)
-    found = _PLAIN_PIXELS.get(depth) if not rest else None
-    return Tensor(found[0], (height, width, found[1]), value) if found else None
+    sides = [values_of(features, Kind.INT64)(side)[:1] for side in (roles.height, roles.width)]
+    if key in roles.pixels and all(side and side[0] > 0 for side in sides):
+        height, width = (int(side[0]) for side in sides)
+        depth, rest = divmod(len(value), height * width)
+        if not rest and depth in (1, 2, 3, 4, 6, 8):  # values without a header
+            dtype, channels = ("uint8", depth) if depth <= 4 else ("uint16", depth // 2)
+            return small_tensor(Tensor(dtype, (height, width, channels), value))
+    return small_picture(value)
 
 
 def _objects(
     features: Features, small: Small, roles: Roles, legend: Legend, layer: MaskLayer
 ) -> tuple[list[Outline], list[str]]:
     """Return the outlines of a record and what is wrong with them; draw its masks on a layer."""
-    outlines, wrong, undrawn = list[Outline](), list[str](), list[str]()
+    outlines, wrong = list[Outline](), list[str]()
     try:
         outlines = outlines_of(features, roles, small.stored_size_px, legend)
     except ValueError as error:
@@ -321,33 +305,38 @@ def _objects(
         wrong.append(f"{MAX_OUTLINES} of {len(outlines)} objects are drawn")
         outlines = outlines[:MAX_OUTLINES]
     masks = values_of(features, Kind.BYTES)(roles.masks)[: len(outlines)]
-    if outlines and len(masks) == len(outlines):
-        for mask, outline in zip(masks, outlines, strict=True):
-            undrawn.append(layer.draw(mask, {1: outline.label}, is_binary=True))
-    else:
-        for polygons, outline in zip(_polygons(features, len(outlines)), outlines, strict=False):
-            layer.paint(layer.fill(polygons), outline.label)
-    if found := _numbered_mask(features, roles, legend):
-        before = set(layer.labels)
-        undrawn.append(layer.draw(*found))
-        new = [label for label in layer.labels if label not in before]
-        outlines += [Outline(label, class_name(label, legend.names)) for label in new]
-    return outlines, wrong + [f"a mask is not shown: {what}" for what in undrawn if what][:1]
+    try:
+        if outlines and len(masks) == len(outlines):
+            for mask, outline in zip(masks, outlines, strict=True):
+                layer.paint(layer.numbers(mask) > 0, outline.label)
+        else:
+            polygons = _polygons(features, len(outlines))
+            for found, outline in zip(polygons, outlines, strict=False):
+                layer.paint(layer.fill(found), outline.label)
+        if value := _numbered_mask(features, roles, legend):
+            before, numbers = set(layer.labels), layer.numbers(value[0])
+            for number in {*numbers.flat} & value[1].keys():
+                layer.paint(numbers == number, value[1][number])
+            new = [label for label in layer.labels if label not in before]
+            outlines += [Outline(label, class_name(label, legend.names)) for label in new]
+    except BadImage as error:
+        wrong.append(f"masks are missing: {error.detail}")
+    return outlines, wrong
 
 
 def _polygons(features: Features, objects: int) -> Iterator[list[Sequence[float]]]:
     """Yield the polygons of each object, of three points and more; none where counts do not fit."""
-    values = list(values_of(features)(_POLYGON))
+    numbers = values_of(features)(_POLYGON)
     counts, lengths = (
         values_of(features, Kind.INT64)(f"{_POLYGON}_{what}") for what in ("count", "length")
     )
-    fits = sum(lengths) == len(values) and sum(counts) == len(lengths) and len(counts) >= objects
-    if not values or not fits or min(lengths) < 0 or min(counts) < 0:
+    fits = sum(lengths) == len(numbers) and sum(counts) == len(lengths)
+    if not fits or min([*counts, *lengths], default=0) < 0:
         return
-    numbers = iter(values)
-    polygons = iter([list(islice(numbers, length)) for length in lengths])
+    points, sizes = iter(numbers), iter(lengths)
     for count in counts[:objects]:
-        yield [points for points in islice(polygons, count) if _is_polygon(points)]
+        polygons = [list(islice(points, size)) for size in islice(sizes, count)]
+        yield [polygon for polygon in polygons if _is_polygon(polygon)]
 
 
 def _is_polygon(points: Sequence[float]) -> bool:
@@ -357,36 +346,18 @@ def _is_polygon(points: Sequence[float]) -> bool:
 
 def _numbered_mask(
     features: Features, roles: Roles, legend: Legend
-) -> tuple[bytes, Mapping[int, int | None]] | None:
+) -> tuple[bytes, Mapping[int, int]] | None:
     """Return a mask of several classes, and the labels of its numbers."""
     if value := _first_value(features, _PANOPTIC_IMAGE):
         ids = values_of(features, Kind.INT64)(_PANOPTIC_IDS)
         for objects in roles.objects:
-            labels = object_labels(features, objects, len(ids))
-            if objects.labels.startswith("panoptic_objects/") and None not in labels:
+            labels = labels_at(features, objects.labels, objects.texts, legend)
+            if objects.labels.startswith("panoptic_objects/") and len(labels) == len(ids):
                 return value, dict(zip(ids, labels, strict=True))
-    if _CATEGORIES in roles.segmentations and (value := _first_value(features, _CATEGORIES)):
-        return value, legend.labels or _IDS_OF_BYTES
-    if _SEMANTIC in roles.segmentations and (value := _first_value(features, _SEMANTIC)):
-        return value, _IDS_OF_BYTES
+    for key, labels_of_bytes in ((_CATEGORIES, legend.labels), (_SEMANTIC, {})):
+        if key in roles.segmentations and (value := _first_value(features, key)):
+            return value, labels_of_bytes or _IDS_OF_BYTES
     return None
-
-
-def _numbers(value: bytes, size_px: tuple[int, int]) -> "NDArray[np.int64]":
-    import numpy as np
-    from PIL import Image
-
-    with Image.open(io.BytesIO(value), formats=_FORMATS) as image:
-        pixels = np.asarray(image)  # of a palette its numbers, not its colors
-    if pixels.ndim == 3 and pixels.shape[2] < 3:
-        pixels = pixels[:, :, 0]
-    width, height = size_px
-    rows = np.arange(height) * pixels.shape[0] // height
-    columns = np.arange(width) * pixels.shape[1] // width
-    small = pixels[rows][:, columns].astype(np.int64)
-    if small.ndim == 2:
-        return small
-    return small[:, :, 0] + 256 * small[:, :, 1] + 65536 * small[:, :, 2]
 
 
 def outlines_of(
@@ -407,11 +378,10 @@ def outlines_of(
         return []
     objects = roles.objects[0]
     corners = list(corners_of(objects, values_of(features), size_px))
-    labels = object_labels(features, objects, len(corners))
-    texts = _texts(features, objects.texts)
+    labels = labels_at(features, objects.labels, objects.texts, legend)
+    texts = texts_at(features, objects.texts)
+    labels = labels if len(labels) == len(corners) else []
     texts = texts if len(texts) == len(corners) else []
-    if texts and not objects.labels:
-        labels = [legend.by_name.get(text) for text in texts]
     points = list(_keypoints(features, roles.keypoints, len(corners)))
     return [
         Outline(
@@ -424,30 +394,26 @@ def outlines_of(
     ]
 
 
-def object_labels(features: Features, objects: ObjectRoles, count: int) -> list[int | None]:
-    """Return the class id of each object of a list; None where the record does not tell."""
-    labels: Sequence[Any] = values_of(features, Kind.INT64)(objects.labels)
-    return [int(label) for label in labels] if len(labels) == count else [None] * count
+def labels_at(features: Features, labels_key: str, texts_key: str, legend: Legend) -> list[int]:
+    """Return the class ids that a record has under a key, or by the names under another one."""
+    if labels_key:
+        return list(map(int, values_of(features, Kind.INT64)(labels_key)))
+    names = texts_at(features, texts_key)
+    return [legend.by_name[name] for name in names if name in legend.by_name]
 
 
 def labels_of(features: Features, roles: Roles, legend: Legend) -> tuple[int, ...]:
     """Return the ids of a record's classes, sorted: its own, and those of its objects."""
     keys = [(roles.class_label, roles.class_text)]
     keys += [(objects.labels, objects.texts) for objects in roles.objects]
-    found: set[int] = set()
-    for labels_key, texts_key in keys:
-        if labels_key:
-            found.update(map(int, values_of(features, Kind.INT64)(labels_key)[:_MAX_LABELS]))
-        else:
-            names = _texts(features, texts_key, _MAX_LABELS)
-            found.update(legend.by_name[name] for name in names if name in legend.by_name)
-    return tuple(sorted(found))
+    found = {label for own in keys for label in labels_at(features, *own, legend)}
+    return tuple(sorted(found)[:_MAX_LABELS])
 
 
 def captions_of(features: Features, roles: Roles) -> tuple[str, ...]:
     """Return a record's captions, and its class where there is no number for it."""
     keys = roles.captions if roles.class_label else (roles.class_text, *roles.captions)
-    texts = (text for key in keys for text in _texts(features, key, _MAX_CAPTIONS) if text)
+    texts = (text for key in keys for text in texts_at(features, key) if text)
     return tuple(dict.fromkeys(texts))[:_MAX_CAPTIONS]
 
 
@@ -461,13 +427,12 @@ def values_of(features: Features, kind: Kind = Kind.FLOAT) -> Callable[[str], Se
     return values
 
 
-def _texts(features: Features, key: str, most: int | None = None) -> list[str]:
-    return list(map(shown_text, values_of(features, Kind.BYTES)(key)[:most]))
-
-
-def shown_text(value: bytes) -> str:
-    """Return as much of a text as is shown."""
-    return value[: 4 * _MAX_CHARACTERS].decode(errors="replace")[:_MAX_CHARACTERS]
+def texts_at(features: Features, key: str) -> list[str]:
+    """Return as much of each text under a key as is shown."""
+    return [
+        value[: 4 * _MAX_CHARACTERS].decode(errors="replace")[:_MAX_CHARACTERS]
+        for value in values_of(features, Kind.BYTES)(key)
+    ]
 
 
 def _box(corners: Corners) -> tuple[float, float, float, float] | None:

@@ -112,13 +112,10 @@ def encode_jpeg(image: "Image.Image", most_bytes: int) -> tuple[bytes, tuple[int
 
 
 def _scaled(image: "Image.Image", size_px: tuple[int, int]) -> "Image.Image":
-    """Return a picture of this size within a pixel, and nothing else of what its file held."""
+    """Return a picture of this size, and nothing else of what its file held."""
     from PIL import Image
 
     image.info.clear()  # Pillow would write comments and profiles again
-    width, height = (abs(a - b) for a, b in zip(image.size, size_px, strict=True))
-    if width <= 1 and height <= 1:  # a JPEG decoded to a half is rounded up
-        return image
     return image.resize(size_px, Image.Resampling.BOX, reducing_gap=2.0)
 
 
