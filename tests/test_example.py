@@ -15,7 +15,6 @@ from schemas.example import (
     FeatureValues,
     encode_example,
     encode_example_parts,
-    encode_sequence_example,
     varint,
 )
 from schemas.features import Kind
@@ -176,7 +175,7 @@ def tensorflow_sequence(context: FeatureValues, feature_lists: FeatureListValues
 
 
 def test_the_bytes_of_a_sequence_example_are_these_for_ever() -> None:
-    encoded = encode_sequence_example(LITERAL, STEPS)
+    encoded = encode_example(LITERAL, STEPS)
     assert (len(encoded), hashlib.sha256(encoded).hexdigest()) == (
         10399,
         "4e88dbf64eed12ee68f910d8f06b9f71bdf2645f6af114afe2579ab2eb9d3ce6",
@@ -201,7 +200,7 @@ def test_random_ones_equal_tensorflow_s(
     context: FeatureValues, feature_lists: FeatureListValues
 ) -> None:
     expected = tensorflow_sequence(context, feature_lists).SerializeToString(deterministic=True)
-    assert encode_sequence_example(context, feature_lists) == expected
+    assert encode_example(context, feature_lists) == expected
 
 
 # --- reading ---
@@ -238,7 +237,7 @@ def test_other_writers_examples_are_read(data: bytes, features: dict) -> None:
 
 
 def test_a_sequence_example_has_context_and_steps() -> None:
-    context, lists = parse_sequence_example(encode_sequence_example(LITERAL, STEPS))
+    context, lists = parse_sequence_example(encode_example(LITERAL, STEPS))
     assert context == parse_example(encode_example(LITERAL))
     assert lists["tokens"] == [(Kind.INT64, [n]) for n in (1, 300, -1, 0)]
     assert lists["nothing"] == []
