@@ -29,7 +29,7 @@ from schemas.faults import fault_line
 from schemas.features import Feature, FeatureSpec, Kind, roles_of_spec
 from schemas.manifest import Label
 from schemas.parse_example import Message, kind_of, read_sequence
-from schemas.tfrecord import CHECKSUM_BYTES, HEADER_BYTES, FrameError, check_frame
+from schemas.tfrecord import FrameError, read_frame
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -195,15 +195,14 @@ class Records(Sequence[Record]):
     def _checked(self, span: Span, data: bytes) -> Iterator[bytes]:
         """Yield the records of a span, whose checksums are right."""
         offsets = self.reader.offsets(span.shard)
-        uncopied = np.frombuffer(data, np.uint8)
         for member in span.members:
             start = offsets[member.number] - span.start
             end = offsets[member.number + 1] - span.start
             try:
-                check_frame(data, start, end, uncopied)
+                record = read_frame(data, start, end)
             except FrameError as error:
                 raise self._damage(error.code, member, str(error)) from None
-            yield data[start + HEADER_BYTES : end - CHECKSUM_BYTES]
+            yield record
 
     def _damage(self, code: str, member: Member, what: str) -> RuntimeError:
         offset = self.reader.offsets(member.shard)[member.number]

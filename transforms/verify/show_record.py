@@ -16,7 +16,7 @@ from schemas.fields import ImageInfo
 from schemas.manifest import MANIFEST_NAME, Manifest, index_names_of, read_manifest
 from schemas.parse_example import Sequences, Values, parse_record
 from schemas.tensors import Tensor, is_picture, read_tensor, tensor_values
-from schemas.tfrecord import CHECKSUM_BYTES, FRAME_BYTES, HEADER_BYTES, FrameError, check_frame
+from schemas.tfrecord import FRAME_BYTES, FrameError, read_frame
 from transforms.images.check_images import check_image, looks_like_image
 from transforms.images.findings import BadImage
 from transforms.storage import Access, Entry, Storage, find_uri, join_uri, open_storage
@@ -134,10 +134,9 @@ def read_record(storage: Storage, file: Entry | None, offset: int, size: int) ->
         raise ValueError("too large to be shown")
     frame = storage.read(file.name, file, (offset, end))
     try:
-        check_frame(frame, 0, size, frame)
+        return read_frame(frame, 0, size)
     except FrameError as error:
         raise ValueError(f"damaged, {error}") from None
-    return frame[HEADER_BYTES:-CHECKSUM_BYTES]
 
 
 def record_lines(record: FoundRecord) -> Iterator[str]:
