@@ -18,7 +18,7 @@ from schemas.example import (
     varint,
 )
 from schemas.features import Kind
-from schemas.parse_example import parse_example, parse_sequence_example
+from schemas.parse_example import parse_record, read_sequence
 from tests.drawn_examples import draw
 
 
@@ -231,17 +231,15 @@ OTHER_WRITERS = {
 
 @pytest.mark.parametrize(("data", "features"), OTHER_WRITERS.values(), ids=OTHER_WRITERS)
 def test_other_writers_examples_are_read(data: bytes, features: dict) -> None:
-    found = parse_example(data)
-    assert found == features
-    assert list(found) == sorted(found)
+    assert parse_record(data) == (features, {})
 
 
 def test_a_sequence_example_has_context_and_steps() -> None:
-    context, lists = parse_sequence_example(encode_example(LITERAL, STEPS))
-    assert context == parse_example(encode_example(LITERAL))
+    context, lists = parse_record(encode_example(LITERAL, STEPS))
+    assert (context, {}) == parse_record(encode_example(LITERAL))
     assert lists["tokens"] == [(Kind.INT64, [n]) for n in (1, 300, -1, 0)]
     assert lists["nothing"] == []
-    assert parse_sequence_example(encode_example(LITERAL)) == (context, {})
+    assert (list(context), list(lists)) == (sorted(LITERAL), sorted(STEPS))
 
 
 NO_MESSAGES = {
@@ -255,6 +253,6 @@ NO_MESSAGES = {
 
 @pytest.mark.parametrize("data", NO_MESSAGES.values(), ids=NO_MESSAGES)
 def test_what_is_no_message_is_refused(data: bytes) -> None:
-    expected = f"^protobuf cannot parse its {len(data)} bytes$"
-    with pytest.raises(ValueError, match=expected):
-        parse_example(data)
+    with pytest.raises(ValueError, match=f"^protobuf cannot parse its {len(data)} bytes$"):
+        read_sequence(data)
+    assert parse_record(data) is None
