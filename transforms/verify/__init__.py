@@ -9,33 +9,40 @@ import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import msgspec
 
-from schemas.example_rules import ExampleRules, InferredSchema, Place, conflicts
+from schemas.example_rules import ExampleRules, InferredSchema, Place, conflicts, rules_of
 from schemas.faults import at_record, counted, fault_line
-from schemas.manifest import MANIFEST_NAME, PLAN_NAME, ShardEntry
+from schemas.manifest import (
+    FORMAT_VERSION,
+    MANIFEST_NAME,
+    PLAN_NAME,
+    Manifest,
+    ManifestHead,
+    ShardEntry,
+    from_json,
+    read_manifest,
+)
 from schemas.parse_example import parse_record
-from schemas.samples import Order
-from schemas.shards import RECEIPTS_DIR
 from transforms.gate import usable_cores
 from transforms.images.check_images import Check, check_image, looks_like_image
 from transforms.images.findings import BadImage
-from transforms.output_files import receipts
 from transforms.storage import (
     DEFAULT_ACCESS,
     Access,
     Entry,
     check_uri,
     find_uri,
+    is_local,
     join_uri,
     open_storage,
-    split_uri,
 )
 from transforms.walk_frames import BadFrame, open_records, walk_frames
 
+COPY = "restore it from a copy"
 RESTORE = "restore it from a copy, or delete it and manifest.json and run the command again"
 SUFFIXES = (".tfrec", ".tfrecord", ".tfrecords")
 """Suffixes of TFRecord files; a dash and more may follow, and `.gz`."""
@@ -43,6 +50,8 @@ SUFFIXES = (".tfrec", ".tfrecord", ".tfrecords")
 MAX_KEPT = 20
 """Findings of a code that are printed; the others are only counted."""
 
+_CONVERTED = {"image_turned", "image_converted"}
+_PLAIN_BYTES = ("table", "arrays")  # layouts whose sources are not what their images hold
 _RESTORE_FILE = "restore the file from its source, or leave the record out"
 _MEND_RECORD = "make the record again from its image, or leave it out"
 
@@ -160,25 +169,32 @@ class ShardRules:
 
     Attributes:
         root: path or URI of the data set.
-        plan: digest of the plan, hex.
-        examples: rules for every record.
-        orders: order of each split.
+        manifest: its manifest.
         seed: seed of the shuffle.
-        reads: whether to read the shards' bytes, too, and not only indexes and receipts.
-        hashes: whether to compare SHA-256 of shards and of images.
-        converted: splits in which images are not their files' own bytes.
-        has_sums: whether the manifest has checksums of receipts, and each index its own.
+        deep: read remote shards too, and compare SHA-256 of shards and of images.
     """
 
     root: str
-    plan: str
-    examples: ExampleRules
-    orders: dict[str, Order]
+    manifest: Manifest
     seed: int
-    reads: bool
-    hashes: bool
-    converted: frozenset[str]
-    has_sums: bool = True
+    deep: bool
+
+    @property
+    def reads(self) -> bool:
+        """Whether to read the shards' bytes, too, and not only indexes and receipts."""
+        return self.deep or is_local(self.root)
+
+    @cached_property
+    def converted(self) -> set[str]:
+        """Splits in which images are not their files' own bytes."""
+        all_are = self.manifest.layout in _PLAIN_BYTES
+        splits = self.manifest.splits.items()
+        return {name for name, split in splits if all_are or split.repairs.keys() & _CONVERTED}
+
+    @cached_property
+    def examples(self) -> ExampleRules:
+        """The rules for every record."""
+        return rules_of(self.manifest)
 
 
 class Around(NamedTuple):
@@ -215,18 +231,43 @@ def find_sets_and_files(config: VerifyConfig, report: Report) -> tuple[list[str]
     """Check all paths and sources; return the data sets and the files among the paths.
 
     Raises:
-        ValueError: if the sources cannot be compared.
-        RuntimeError: `E-ARG` if a path does not exist.
+        ValueError: if the sources cannot be compared with one data set's indexes.
+        RuntimeError: `E-ARG` if a path does not exist, or a root of sources is no folder.
     """
     roots, files = find_paths(config.paths, config.access, report)
-    if config.sources:
-        if len(roots) != 1:
-            what = f"sources must come with one data set, got {len(roots)}: give them apart"
-            raise ValueError(what)
-        from transforms.verify.data_set import check_sources
-
-        check_sources(roots[0], config.sources, config.access)
+    if config.sources and len(roots) != 1:
+        what = f"sources must come with one data set, got {len(roots)}: give them apart"
+        raise ValueError(what)
+    manifest = find_manifest(roots[0], config.access, Report()) if config.sources else None
+    for split, uris in config.sources.items():
+        if manifest is not None and split and split not in manifest.splits:
+            names = ", ".join(sorted(manifest.splits))
+            raise ValueError(f"sources must be of splits {names}, got {split!r}: name one of them")
+        if manifest is not None and manifest.layout == "arrays":
+            raise ValueError(
+                "sources must be files of their own, got items of arrays, which are parts of files:"
+                " leave --sources out"
+            )
+        for uri in uris:
+            open_storage(uri, config.access).require_folder()
     return roots, files
+
+
+def find_manifest(root: str, access: Access, report: Report) -> Manifest | None:
+    """Return the manifest of a data set; None with a finding if it is damaged.
+
+    Raises:
+        RuntimeError: `E-OUT-FOREIGN` if it is another program's, or of a newer format.
+    """
+    data, where = open_storage(root, access).read(MANIFEST_NAME), join_uri(root, MANIFEST_NAME)
+    try:
+        head = from_json(data, ManifestHead)
+        if head.format != "beam-tfrec" or head.format_version > FORMAT_VERSION:
+            return read_manifest(data, where, "path")  # which says why not
+        return from_json(data, Manifest)
+    except ValueError as error:
+        report.find("E-VER-MANIFEST", where, f"no manifest ({error})", COPY)
+    return None
 
 
 def look_around(config: VerifyConfig) -> tuple[Around, list[Task]]:
@@ -251,8 +292,7 @@ def look_around(config: VerifyConfig) -> tuple[Around, list[Task]]:
 def find_paths(paths: Sequence[str], access: Access, report: Report) -> tuple[list[str], list[str]]:
     """Return the data sets and the TFRecord files among the paths.
 
-    Findings are a plan without a manifest, and what is named like TFRecords but cannot be read,
-    such as a dangling link.
+    A plan without a manifest is a finding.
 
     Raises:
         RuntimeError: `E-ARG` if a path does not exist, or is a folder without either.
@@ -267,23 +307,15 @@ def find_paths(paths: Sequence[str], access: Access, report: Report) -> tuple[li
         if storage.stat(MANIFEST_NAME) is not None:
             data_sets.append(path)
             continue
-        records = [e for e in storage.list(recursive=False) if is_record_file(e.name)]
-        has_plan = storage.stat(PLAN_NAME) is not None
-        if has_plan or receipts(storage):
-            remains = f"{PLAN_NAME} is" if has_plan else f"{RECEIPTS_DIR} are"
-            what = f"is not there, and {remains}: the data set is not complete"
+        names = sorted(e.name for e in storage.list(recursive=False) if is_record_file(e.name))
+        if storage.stat(PLAN_NAME) is not None:
+            what = f"is not there, and {PLAN_NAME} is: the data set is not complete"
             remedy = "run its command again, or restore it from a copy"
             report.find("E-VER-MISSING", join_uri(path, MANIFEST_NAME), what, remedy)
-        elif not records:
-            _require_file(path, access)
+        elif not names:
+            find_uri(path, access)
             files.append(path)
-        for entry in sorted(records, key=lambda entry: entry.name):
-            where = join_uri(path, entry.name)
-            if entry.kind == "file":
-                files.append(where)
-            else:
-                remedy = "mend or rename it, or take it out of the folder"
-                report.find("E-VER-MISSING", where, f"is a {entry.kind}, and not read", remedy)
+        files += (join_uri(path, name) for name in names)
     return data_sets, files
 
 
@@ -337,10 +369,7 @@ def gather(around: Around, reports: Sequence[tuple[Task, Report]]) -> Report:
             last[split] = end
         total.add(report)
     if around.config.sources and any(isinstance(task, ShardTask) for task, _ in reports):
-        note = f"{counted(total.sources, 'source file')} compared with the index"
-        if not total.sources:
-            note = "no source file was compared: the index names none"
-        total.notes.append(note)
+        total.notes.append(f"{counted(total.sources, 'source file')} compared with the index")
     add_schema(total)
     return total
 
@@ -350,21 +379,6 @@ def order_fault(before: str, key: str, seed: int) -> str:
     if before == key:
         return "its key comes twice"
     return f"by seed {seed} it comes before the one of key {before!r}, not after it"
-
-
-def _require_file(path: str, access: Access) -> None:
-    """Refuse a path that is no file, since it is no folder of anything to verify.
-
-    Raises:
-        RuntimeError: `E-ARG`.
-    """
-    root, name = split_uri(path.rstrip("/") or path)
-    entry = open_storage(root, access).stat(name) if name not in ("", ".", "..") else None
-    if entry is None or entry.kind == "directory":
-        holds = f"{MANIFEST_NAME} or TFRecord files ({', '.join(SUFFIXES)})"
-        what = f"no such file, and no folder with {holds}"
-        remedy = "give a data set, a folder of such files, or the path of each"
-        raise RuntimeError(fault_line("E-ARG", path, what, remedy))
 
 
 def verify_file(uri: str, access: Access, *, deep: bool = False) -> Report:
@@ -379,8 +393,7 @@ def verify_file(uri: str, access: Access, *, deep: bool = False) -> Report:
         RuntimeError: `E-ARG` where there is no such file, `E-IO-…` where the store fails.
     """
     storage, file = find_uri(uri, access)
-    report, too_large = Report(files=1, bytes=file.size_bytes), 0
-    opened = open_records(storage, file)
+    report, opened = Report(files=1, bytes=file.size_bytes), open_records(storage, file)
     try:
         for found in walk_frames(opened.pieces, opened.size_bytes):
             if isinstance(found, BadFrame):
@@ -388,8 +401,10 @@ def verify_file(uri: str, access: Access, *, deep: bool = False) -> Report:
                 report.find(found.code, where, found.what, _RESTORE_FILE)
                 continue
             report.records += 1
-            too_large += found.data is None
-            if found.data is not None:
+            if found.data is None:
+                where = at_record(uri, found.number, found.offset)
+                report.notes.append(f"{where}: too large to be parsed")
+            else:
                 check = Check.DECODE if deep else Check.HEADER
                 _add_record(report, found.data, (uri, found.number, found.offset), check)
     except zlib.error as error:
@@ -397,8 +412,6 @@ def verify_file(uri: str, access: Access, *, deep: bool = False) -> Report:
         report.find("E-VER-FRAME", uri, what, _RESTORE_FILE)
     if opened.compression:
         report.notes.append(f"{uri}: compressed with {opened.compression}")
-    if too_large:
-        report.notes.append(f"{uri}: {counted(too_large, 'record')} too large to be parsed")
     return report
 
 

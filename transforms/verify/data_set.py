@@ -1,12 +1,11 @@
 """Verify a data set around its shards: manifest, plan, rejects, listing and side files."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from schemas.documents.croissant import CROISSANT_NAME
 from schemas.documents.data_card import CARD_NAME, is_sealed
 from schemas.documents.tensorflow_files import metadata_files
-from schemas.example_rules import rules_of
 from schemas.faults import Rejected
 from schemas.manifest import (
     DUPLICATES_NAME,
@@ -17,15 +16,11 @@ from schemas.manifest import (
     REPORT_NAME,
     JobPlan,
     Manifest,
-    ManifestHead,
     contradictions,
     from_json,
     has_sums,
     index_names_of,
     order_of,
-    plan_digest,
-    read_manifest,
-    spec_of,
 )
 from schemas.shards import (
     COUNTED,
@@ -43,15 +38,19 @@ from transforms.output_files import (
     source_notes,
     split_of,
 )
-from transforms.storage import Access, Storage, is_local, join_uri, open_storage
-from transforms.verify import RESTORE, Report, ShardRules, ShardTask, VerifyConfig
+from transforms.storage import Storage, open_storage
+from transforms.verify import (
+    COPY,
+    RESTORE,
+    Report,
+    ShardRules,
+    ShardTask,
+    VerifyConfig,
+    find_manifest,
+)
 from transforms.verify.shard import read_if_there
 
-COPY = "restore it from a copy"
-
 _MOVE = "move it away: no reader of the manifest sees it, a reader of a glob does"
-_CONVERTED = ("image_turned", "image_converted")
-_PLAIN_BYTES = ("table", "arrays")  # layouts whose sources are not what their images hold
 _LABEL_MAP = "label_map.pbtxt"
 _OF_THE_MANIFEST = (_LABEL_MAP, "schema.pbtxt", "dataset_info.json")
 _ALWAYS_THERE = {PLAN_NAME, REJECTED_NAME, _LABEL_MAP, CARD_NAME, CROISSANT_NAME}
@@ -72,13 +71,16 @@ def verify_around(
     Raises:
         RuntimeError: if the store fails, or the manifest is of a newer format.
     """
-    storage = open_storage(root, config.access)
-    manifest = find_manifest(storage, report)
+    manifest = find_manifest(root, config.access, report)
     if manifest is None:
         return None, []
+    storage, options = open_storage(root, config.access), manifest.plan.options
     try:
-        rules = shard_rules(manifest, root, deep=config.deep)
-        texts = metadata_files(manifest, spec_of(manifest), has_names=False)
+        for split in {*manifest.splits, *(entry.split for entry in manifest.shards)}:
+            order_of(manifest.plan, split)
+        rules = ShardRules(root, manifest, int(options.get("seed", 0)), config.deep)
+        texts = metadata_files(manifest, rules.examples.spec, has_names=False)
+        names = ShardNames(options.get("shard_names", COUNTED))
     except ValueError as error:
         what = f"has values that no run of this program writes ({error})"
         report.find("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
@@ -96,79 +98,14 @@ def verify_around(
     _check_files(manifest, {name: texts[name] for name in kept & texts.keys()}, storage, report)
     _check_documents(manifest, storage, report)
     ours = {n for task in tasks for n in (task.entry.file, *task.index, receipt_name(task.stem))}
-    names = _names_of(manifest)
     found = {name for name in listed if split_of(name, names) is not None}
     for name in sorted({*found, *indexes(storage, names), *receipts(storage)} - ours):
         what = "is named like a file of a shard, and the manifest names no such shard"
         report.find("E-VER-FOREIGN", name, what, _MOVE)
     if not rules.reads:
-        without = sum(task.file is not None and task.file.crc32c is None for task in tasks)
-        note = "sizes and checksums as the store lists them were compared: --deep reads all bytes"
-        if without:
-            note = f"the store gives no checksums of {without} shards: --deep reads their bytes"
-        report.notes.append(note)
+        what = "sizes, and checksums where the store lists them, were compared"
+        report.notes.append(f"{what}: --deep reads all bytes")
     return rules, tasks
-
-
-def find_manifest(storage: Storage, report: Report) -> Manifest | None:
-    """Return the manifest of a data set; None with a finding if it is damaged.
-
-    Raises:
-        RuntimeError: `E-OUT-FOREIGN` if it is another program's, or of a newer format.
-    """
-    data, where = storage.read(MANIFEST_NAME), join_uri(storage.root, MANIFEST_NAME)
-    try:
-        head = from_json(data, ManifestHead)
-        if head.format != "beam-tfrec" or head.format_version > FORMAT_VERSION:
-            return read_manifest(data, where, "path")  # which says why not
-        return from_json(data, Manifest)
-    except ValueError as error:
-        report.find("E-VER-MANIFEST", where, f"no manifest ({error})", COPY)
-    return None
-
-
-def check_sources(root: str, sources: Mapping[str, Sequence[str]], access: Access) -> None:
-    """Refuse roots of sources that could not be compared with a data set's indexes.
-
-    Raises:
-        ValueError: if there is no such split, or records are made of parts of files.
-        RuntimeError: `E-ARG` if a root is no folder.
-    """
-    manifest = find_manifest(open_storage(root, access), Report())
-    if manifest is None:
-        return
-    for split in sources:
-        if split and split not in manifest.splits:
-            names = ", ".join(sorted(manifest.splits))
-            raise ValueError(f"sources must be of splits {names}, got {split!r}: name one of them")
-    if manifest.layout == "arrays":
-        raise ValueError(
-            "sources must be files of their own, got items of arrays, of which an index does not"
-            " say where they lie: leave --sources out"
-        )
-    for uri in {uri for given in sources.values() for uri in given}:
-        open_storage(uri, access).require_folder()
-
-
-def shard_rules(manifest: Manifest, root: str, *, deep: bool) -> ShardRules:
-    """Return what all shards of a data set must be like."""
-    splits = {*manifest.splits, *(entry.split for entry in manifest.shards)}
-    return ShardRules(
-        root=root,
-        plan=plan_digest(manifest.plan),
-        examples=rules_of(manifest),
-        orders={split: order_of(manifest.plan, split) for split in splits},
-        seed=int(manifest.plan.options.get("seed", 0)),
-        reads=deep or is_local(root),
-        hashes=deep,
-        converted=frozenset(
-            split
-            for split, summary in manifest.splits.items()
-            if manifest.layout in _PLAIN_BYTES
-            or any(name in summary.repairs for name in _CONVERTED)
-        ),
-        has_sums=has_sums(manifest),
-    )
 
 
 def _check_files(
@@ -204,14 +141,6 @@ def _check_files(
         if storage.read(name) != SOURCES_NOTE:
             remedy = "delete it: the next run of the command writes it again"
             report.find("E-VER-CRC", name, "holds other bytes than a run writes", remedy)
-
-
-def _names_of(manifest: Manifest) -> ShardNames:
-    """Return how shards are called; the usual way where an earlier release took other templates."""
-    try:
-        return ShardNames(manifest.plan.options.get("shard_names", COUNTED))
-    except ValueError:
-        return ShardNames()
 
 
 def _follows(name: str, data: bytes, manifest: Manifest, texts: Mapping[str, str]) -> bool:

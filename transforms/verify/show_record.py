@@ -13,7 +13,7 @@ from schemas.example_rules import aligned
 from schemas.faults import at_record, counted, fault_line, printable
 from schemas.features import Kind
 from schemas.fields import ImageInfo
-from schemas.manifest import MANIFEST_NAME, Manifest, index_names_of, read_manifest
+from schemas.manifest import Manifest, index_names_of
 from schemas.parse_example import Sequences, Values, parse_record
 from schemas.tensors import Tensor, is_picture, read_tensor, tensor_values
 from schemas.tfrecord import FRAME_BYTES, FrameError, read_frame
@@ -71,35 +71,33 @@ def records_of_file(uri: str, access: Access, first: int = 0) -> Iterator[FoundR
 
 
 def records_of_set(
-    root: str, access: Access, split: str, first: int = 0, key: str | None = None
+    root: str,
+    access: Access,
+    manifest: Manifest,
+    split: str,
+    first: int = 0,
+    key: str | None = None,
 ) -> Iterator[FoundRecord]:
     """Yield records of a split by its indexes: from one on, or those with a key.
 
     Raises:
-        ValueError: where there is no such split.
-        RuntimeError: `E-VER-…` where an index or a record is not there.
+        RuntimeError: `E-VER-INDEX` where an index is damaged, `E-SRC-CHANGED` where it is gone.
     """
     from transforms.shard_index import index_from_parquet  # pyarrow takes 0.2 s
 
-    storage, manifest = open_storage(root, access), manifest_of(root, access)
-    if split not in {entry.split for entry in manifest.shards}:
-        names = ", ".join(sorted(manifest.splits))
-        raise ValueError(f"split must be one of {names}, got {split!r}: name one of them")
+    storage = open_storage(root, access)
     for entry, (name, _) in zip(manifest.shards, index_names_of(manifest), strict=True):
         if entry.split != split:
             continue
         if key is None and first >= entry.records:
             first -= entry.records
             continue
-        index, code, what = storage.stat(name), "E-VER-MISSING", "is not there, or no file"
         try:
-            if index is None or index.kind != "file":
-                raise ValueError(what)
-            code = "E-VER-INDEX"
-            rows = index_from_parquet(storage.read(name, index))
+            rows = index_from_parquet(storage.read(name))
         except ValueError as error:
             what, remedy = " ".join(str(error).split()), "look with beam-tfrec verify"
-            raise RuntimeError(fault_line(code, join_uri(root, name), what, remedy)) from None
+            where = join_uri(root, name)
+            raise RuntimeError(fault_line("E-VER-INDEX", where, what, remedy)) from None
         for place, row in itertools.islice(enumerate(rows), first, None):
             if key is None or row.key == key:
                 data, wrong, file = None, "", storage.stat(entry.file)
@@ -110,12 +108,6 @@ def records_of_set(
                 uri = join_uri(root, entry.file)
                 yield FoundRecord(uri, place, row.offset, data, wrong, row.key)
         first = 0
-
-
-def manifest_of(root: str, access: Access) -> Manifest:
-    """Return a data set's manifest."""
-    storage = open_storage(root, access)
-    return read_manifest(storage.read(MANIFEST_NAME), join_uri(root, MANIFEST_NAME), "path")
 
 
 def read_record(storage: Storage, file: Entry | None, offset: int, size: int) -> bytes:

@@ -10,7 +10,7 @@ from apache_beam.metrics import Metrics
 from apache_beam.pvalue import AsList, AsSingleton, TaggedOutput
 
 from transforms.progress import COUNTERS
-from transforms.storage import is_local, open_storage
+from transforms.storage import open_storage
 from transforms.verify import Around, Report, Task, VerifyConfig, execute, gather, look_around
 
 _Numbered = tuple[int, Task]
@@ -39,8 +39,7 @@ class VerifyEverything(beam.PTransform):
         looked = (
             root
             | "Config" >> beam.Create([self.config])
-            | "LookAround"
-            >> beam.FlatMap(_look_around, self.folder).with_outputs("tasks", main="around")
+            | "LookAround" >> beam.FlatMap(_look_around).with_outputs("tasks", main="around")
         )
         reports = (
             looked.tasks
@@ -52,18 +51,7 @@ class VerifyEverything(beam.PTransform):
         )
 
 
-def check_folder(folder: str) -> None:
-    """Refuse a folder for the result that is not there, before everything is read.
-
-    Raises:
-        RuntimeError: `E-ARG` if a path is no folder on this machine; a store is asked nothing.
-    """
-    if is_local(folder):
-        open_storage(folder).require_folder()
-
-
-def _look_around(config: VerifyConfig, folder: str) -> Iterator[Around | _Task]:
-    check_folder(folder)
+def _look_around(config: VerifyConfig) -> Iterator[Around | _Task]:
     around, tasks = look_around(config)
     yield from (_Task("tasks", numbered) for numbered in enumerate(tasks))
     yield around
