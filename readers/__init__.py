@@ -126,7 +126,7 @@ def open(
 
     found = find_data_sets(data_sets, access)
     shards = list_shards(found, split)
-    counts = [shard.file.entry.records for shard in shards]
+    counts = [shard.entry.records for shard in shards]
     parts = deal(counts, host, hosts, drop_remainder=drop_remainder)
     return Records(ShardReader(found, split, shards, parts))
 
