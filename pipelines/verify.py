@@ -21,7 +21,7 @@ from pipelines.cli import (
     say,
 )
 from schemas.faults import EXIT_DAMAGE, bytes_text, counted
-from transforms.storage import is_local, open_storage
+from transforms.storage import is_local, join_uri, open_storage, read_uri
 from transforms.verify import Report, VerifyConfig, find_sets_and_files, verify_here
 
 
@@ -54,10 +54,7 @@ def parser() -> FlagParser:
         " index (default: do not)",
         "[SPLIT=]DIR",
     )
-    group.number(
-        "--workers",
-        "shards or files looked at at once, by a thread each (default: a core each)",
-    )
+    group.number("--workers", "threads, each for a shard or file (default: one a core)")
     group.text(
         "--runner",
         "verify as a pipeline on this runner of Beam, such as DataflowRunner, FlinkRunner or"
@@ -131,7 +128,7 @@ def verify_elsewhere(argv: Sequence[str]) -> bool:
     options = engines.checked_options(argv, uris)
     name = f"beam-tfrec-verify-{secrets.token_hex(8)}.json"
     if engines.is_dry_run(options):  # which asks no store
-        everything = VerifyEverything(config, "dry_run", name)
+        everything = VerifyEverything(config, name)
         engines.run_graph(lambda root: root | "Verify" >> everything, options, waits=False)
         return False
     cloud = options.view_as(GoogleCloudOptions)
@@ -145,10 +142,10 @@ def verify_elsewhere(argv: Sequence[str]) -> bool:
         )
     find_sets_and_files(config, Report())
     with tempfile.TemporaryDirectory(prefix="beam-tfrec-") as spare:
-        folder = given or spare
-        everything = VerifyEverything(config, folder, name)
+        result = join_uri(given or spare, name)
+        everything = VerifyEverything(config, result)
         engines.run_graph(lambda root: root | "Verify" >> everything, options)
-        found = msgspec.json.decode(open_storage(folder).read(name), type=Report)
+        found = msgspec.json.decode(read_uri(result), type=Report)
     return say_found(found, time.perf_counter() - began)
 
 

@@ -80,9 +80,7 @@ class VerifyConfig:
     def __post_init__(self) -> None:
         """Check the number of threads and every path."""
         if self.workers is not None and self.workers < 1:
-            raise ValueError(
-                f"workers must be at least 1, got {self.workers}: give a larger number"
-            )
+            raise ValueError(f"workers must be at least 1, got {self.workers}: give more")
         for uri in (*self.paths, *(uri for given in self.sources.values() for uri in given)):
             check_uri(uri)
 
@@ -203,13 +201,13 @@ class Around(NamedTuple):
     Attributes:
         config: what is to be verified.
         report: what is wrong with paths, and with data sets except for their shards.
-        rules: rules of each data set; None without a readable manifest.
+        rules: rules of each data set with a readable manifest.
         tasks: number of tasks.
     """
 
     config: VerifyConfig
     report: Report
-    rules: list[ShardRules | None]
+    rules: list[ShardRules]
     tasks: int
 
 
@@ -238,16 +236,14 @@ def find_sets_and_files(config: VerifyConfig, report: Report) -> tuple[list[str]
     if config.sources and len(roots) != 1:
         what = f"sources must come with one data set, got {len(roots)}: give them apart"
         raise ValueError(what)
-    manifest = find_manifest(roots[0], config.access, Report()) if config.sources else None
     for split, uris in config.sources.items():
-        if manifest is not None and split and split not in manifest.splits:
+        manifest = find_manifest(roots[0], config.access, Report())
+        if manifest and manifest.layout == "arrays":
+            what = "items of arrays, which are parts of files"
+            raise ValueError(f"sources must be whole files, got {what}: leave --sources out")
+        if manifest and split not in ("", *manifest.splits):
             names = ", ".join(sorted(manifest.splits))
             raise ValueError(f"sources must be of splits {names}, got {split!r}: name one of them")
-        if manifest is not None and manifest.layout == "arrays":
-            raise ValueError(
-                "sources must be files of their own, got items of arrays, which are parts of files:"
-                " leave --sources out"
-            )
         for uri in uris:
             open_storage(uri, config.access).require_folder()
     return roots, files
@@ -277,14 +273,12 @@ def look_around(config: VerifyConfig) -> tuple[Around, list[Task]]:
         ValueError: if the sources cannot be compared.
         RuntimeError: if a path does not exist, or a store fails.
     """
-    report, all_rules, tasks = Report(), list[ShardRules | None](), list[Task]()
+    report, all_rules, tasks = Report(), list[ShardRules](), list[Task]()
     roots, files = find_sets_and_files(config, report)
-    for number, root in enumerate(roots):
+    for root in roots:
         from transforms.verify.data_set import verify_around  # pyarrow takes 0.2 s
 
-        rules, shards = verify_around(number, root, report, config)
-        all_rules.append(rules)
-        tasks += shards
+        tasks += verify_around(root, all_rules, report, config)
     tasks += files
     return Around(config, report, all_rules, len(tasks)), tasks
 
@@ -335,14 +329,11 @@ def execute(task: Task, around: Around) -> Report:
     Raises:
         RuntimeError: if a store fails.
     """
-    config = around.config
     if isinstance(task, str):
-        return verify_file(task, config.access, deep=config.deep)
+        return verify_file(task, around.config.access, deep=around.config.deep)
     from transforms.verify.shard import verify_shard
 
-    rules = around.rules[task.data_set]
-    assert rules is not None  # else there would be no task
-    return verify_shard(task, rules, config)
+    return verify_shard(task, around.rules[task.data_set], around.config)
 
 
 def gather(around: Around, reports: Sequence[tuple[Task, Report]]) -> Report:
@@ -362,23 +353,16 @@ def gather(around: Around, reports: Sequence[tuple[Task, Report]]) -> Report:
     for task, report in reports:
         if isinstance(task, ShardTask) and report.ends:
             (first, end), split = report.ends, (task.data_set, task.entry.split)
-            before, rules = last.get(split), around.rules[task.data_set]
-            if before is not None and rules is not None and before >= first:
+            before, seed = last.get(split), around.rules[task.data_set].seed
+            if before is not None and before >= first:
                 where = at_record(task.entry.file, 0, 0, first[1])
-                total.find("E-VER-ORDER", where, order_fault(before[1], first[1], rules.seed))
+                total.find("E-VER-ORDER", where, f"by seed {seed} it is not after {before[1]!r}")
             last[split] = end
         total.add(report)
-    if around.config.sources and any(isinstance(task, ShardTask) for task, _ in reports):
+    if around.config.sources:
         total.notes.append(f"{counted(total.sources, 'source file')} compared with the index")
     add_schema(total)
     return total
-
-
-def order_fault(before: str, key: str, seed: int) -> str:
-    """Return what is wrong if a record follows one that it must precede."""
-    if before == key:
-        return "its key comes twice"
-    return f"by seed {seed} it comes before the one of key {before!r}, not after it"
 
 
 def verify_file(uri: str, access: Access, *, deep: bool = False) -> Report:
@@ -396,22 +380,18 @@ def verify_file(uri: str, access: Access, *, deep: bool = False) -> Report:
     report, opened = Report(files=1, bytes=file.size_bytes), open_records(storage, file)
     try:
         for found in walk_frames(opened.pieces, opened.size_bytes):
+            place = uri, found.number, found.offset
             if isinstance(found, BadFrame):
-                where = at_record(uri, found.number, found.offset)
-                report.find(found.code, where, found.what, _RESTORE_FILE)
+                report.find(found.code, at_record(*place), found.what, _RESTORE_FILE)
                 continue
             report.records += 1
             if found.data is None:
-                where = at_record(uri, found.number, found.offset)
-                report.notes.append(f"{where}: too large to be parsed")
+                report.notes.append(f"{at_record(*place)}: too large to be parsed")
             else:
-                check = Check.DECODE if deep else Check.HEADER
-                _add_record(report, found.data, (uri, found.number, found.offset), check)
+                _add_record(report, found.data, place, Check.DECODE if deep else Check.HEADER)
     except zlib.error as error:
         what = f"its {opened.compression} data is damaged after record {report.records} ({error})"
         report.find("E-VER-FRAME", uri, what, _RESTORE_FILE)
-    if opened.compression:
-        report.notes.append(f"{uri}: compressed with {opened.compression}")
     return report
 
 

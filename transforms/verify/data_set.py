@@ -3,8 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from schemas.documents.croissant import CROISSANT_NAME
-from schemas.documents.data_card import CARD_NAME, is_sealed
+from schemas.documents.data_card import is_sealed
 from schemas.documents.tensorflow_files import metadata_files
 from schemas.faults import Rejected
 from schemas.manifest import (
@@ -13,12 +12,10 @@ from schemas.manifest import (
     MANIFEST_NAME,
     PLAN_NAME,
     REJECTED_NAME,
-    REPORT_NAME,
     JobPlan,
     Manifest,
     contradictions,
     from_json,
-    has_sums,
     index_names_of,
     order_of,
 )
@@ -53,18 +50,17 @@ from transforms.verify.shard import read_if_there
 _MOVE = "move it away: no reader of the manifest sees it, a reader of a glob does"
 _LABEL_MAP = "label_map.pbtxt"
 _OF_THE_MANIFEST = (_LABEL_MAP, "schema.pbtxt", "dataset_info.json")
-_ALWAYS_THERE = {PLAN_NAME, REJECTED_NAME, _LABEL_MAP, CARD_NAME, CROISSANT_NAME}
-_WITH_SUMS = {*_ALWAYS_THERE, DUPLICATES_NAME, *SIDE_FILES}
+_WITH_SUMS = {PLAN_NAME, REJECTED_NAME, DUPLICATES_NAME, *SIDE_FILES}
 
 
 def verify_around(
-    number: int, root: str, report: Report, config: VerifyConfig
-) -> tuple[ShardRules | None, list[ShardTask]]:
-    """Verify a data set except for its shards; return their rules, and the shards.
+    root: str, all_rules: list[ShardRules], report: Report, config: VerifyConfig
+) -> list[ShardTask]:
+    """Verify a data set except for its shards; return these, none without a readable manifest.
 
     Args:
-        number: number of the data set.
         root: path or URI of the data set.
+        all_rules: list that gets the rules of its shards.
         report: report that gets the findings.
         config: what is to be verified.
 
@@ -73,7 +69,7 @@ def verify_around(
     """
     manifest = find_manifest(root, config.access, report)
     if manifest is None:
-        return None, []
+        return []
     storage, options = open_storage(root, config.access), manifest.plan.options
     try:
         for split in {*manifest.splits, *(entry.split for entry in manifest.shards)}:
@@ -84,19 +80,25 @@ def verify_around(
     except ValueError as error:
         what = f"has values that no run of this program writes ({error})"
         report.find("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
-        return None, []
+        return []
     listed = {entry.name: entry for entry in storage.list(recursive=False)}
     stems = shard_stems([entry.split for entry in manifest.shards])
     tasks = [
-        ShardTask(number, entry, stem, pair, listed.get(entry.file))
+        ShardTask(len(all_rules), entry, stem, pair, listed.get(entry.file))
         for entry, stem, pair in zip(manifest.shards, stems, index_names_of(manifest), strict=True)
     ]
+    all_rules.append(rules)
     for what in contradictions(manifest):
         report.find("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
     is_current = manifest.format_version == FORMAT_VERSION  # earlier versions wrote other texts
     kept = {*_OF_THE_MANIFEST} if is_current else {_LABEL_MAP}
     _check_files(manifest, {name: texts[name] for name in kept & texts.keys()}, storage, report)
-    _check_documents(manifest, storage, report)
+    for name in DOCUMENTS:  # which users may edit and delete
+        there = listed.get(name)
+        if there is None and name in manifest.files:
+            report.notes.append(f"{name} is gone")
+        if there and there.kind == "file" and not is_sealed(storage.read(name, there)):
+            report.notes.append(f"{name} is not as a run wrote it")
     ours = {n for task in tasks for n in (task.entry.file, *task.index, receipt_name(task.stem))}
     found = {name for name in listed if split_of(name, names) is not None}
     for name in sorted({*found, *indexes(storage, names), *receipts(storage)} - ours):
@@ -105,7 +107,7 @@ def verify_around(
     if not rules.reads:
         what = "sizes, and checksums where the store lists them, were compared"
         report.notes.append(f"{what}: --deep reads all bytes")
-    return rules, tasks
+    return tasks
 
 
 def _check_files(
@@ -119,12 +121,10 @@ def _check_files(
         storage: storage of the data set.
         report: report that gets the findings.
     """
-    for name in sorted(_ALWAYS_THERE - manifest.files.keys() if has_sums(manifest) else ()):
-        report.find("E-VER-MANIFEST", MANIFEST_NAME, f"has no sum of {name}", COPY)
-    for name in sorted(manifest.files.keys() - _WITH_SUMS):
+    for name in sorted(manifest.files.keys() - _WITH_SUMS - {*DOCUMENTS}):
         what = f"has a sum of {name}, which no run writes"
         report.find("E-VER-MANIFEST", MANIFEST_NAME, what, COPY)
-    of_sums = manifest.files.keys() & _WITH_SUMS - {*DOCUMENTS}
+    of_sums = manifest.files.keys() & _WITH_SUMS
     shared = {DUPLICATES_NAME} if manifest.duplicates else set()
     for name in sorted({PLAN_NAME, REJECTED_NAME, *texts} | of_sums | shared):
         # Without its plan the command would refuse the output, so this file is not deleted.
@@ -150,33 +150,15 @@ def _follows(name: str, data: bytes, manifest: Manifest, texts: Mapping[str, str
             return from_json(data, JobPlan) == manifest.plan
         if name == REJECTED_NAME:
             rejects = [from_json(line, Rejected) for line in data.splitlines()]
-            found = Counter((reject.split, reject.code) for reject in rejects)
-            return found == _rejects(manifest)
+            wanted = Counter(
+                {
+                    (split, code): count
+                    for split, summary in manifest.splits.items()
+                    for codes in (summary.rejected, summary.annotations.dropped)
+                    for code, count in codes.items()
+                }
+            )
+            return wanted == Counter((reject.split, reject.code) for reject in rejects)
     except ValueError:
         return False
     return name not in texts or data == texts[name].encode()
-
-
-def _rejects(manifest: Manifest) -> Counter[tuple[str, str]]:
-    """Return how many samples and annotations the manifest counts as rejected."""
-    return Counter(
-        {
-            (split, code): count
-            for split, summary in manifest.splits.items()
-            for codes in (summary.rejected, summary.annotations.dropped)
-            for code, count in codes.items()
-        }
-    )
-
-
-def _check_documents(manifest: Manifest, storage: Storage, report: Report) -> None:
-    """Note documents that are not as the run wrote them: these are the user's to edit."""
-    for name in sorted(manifest.files.keys() & {*DOCUMENTS}):
-        entry = storage.stat(name)
-        if entry is None or entry.kind != "file":
-            report.notes.append(f"{name} is gone")
-        elif file_sum(storage.read(name, entry)) != manifest.files[name]:
-            report.notes.append(f"{name} is not as the run wrote it")
-    page = storage.stat(REPORT_NAME)
-    if page and page.kind == "file" and not is_sealed(storage.read(REPORT_NAME, page)):
-        report.notes.append(f"{REPORT_NAME} is not as a run wrote it")

@@ -14,13 +14,12 @@ from schemas.shards import ShardInfo, file_sum, receipt_name
 from schemas.tfrecord import FRAME_BYTES
 from transforms.shard_index import (
     IndexRow,
-    Source,
     index_from_parquet,
     index_to_text,
     is_index_as_written,
 )
 from transforms.storage import Storage, join_uri, open_storage
-from transforms.verify import RESTORE, Report, ShardRules, ShardTask, VerifyConfig, order_fault
+from transforms.verify import RESTORE, Report, ShardRules, ShardTask, VerifyConfig
 from transforms.walk_frames import BadFrame, ReadSpan, read_pieces, walk_frames
 
 _SOURCE_REMEDY = "restore it from a copy, or make the data set again"
@@ -94,6 +93,7 @@ def verify_bytes(
         return piece
 
     by_offset = {row.offset: row for row in rows or ()}
+    has_files = entry.split not in rules.converted
     pieces = map(hashed, read_pieces(read, size_bytes))
     for found in walk_frames(pieces, size_bytes, sorted(by_offset)):
         row = by_offset.pop(found.offset, None)
@@ -111,7 +111,11 @@ def verify_bytes(
         if found.data is None:
             report.notes.append(f"{where}: too large to be parsed")
             continue
-        for what in _wrong_record(found.data, row, entry.split, rules):
+        sources = [source.sha256 for source in row.sources] if row and has_files else []
+        compared = sources if rules.deep else None
+        labels = None if row is None else row.labels
+        size_px = () if row is None else (row.image_height, row.image_width)
+        for what in rules.examples.find_wrong(found.data, compared, labels, size_px):
             report.find("E-VER-EXAMPLE", where, what)
     for _ in pieces:  # those that no frame holds
         pass
@@ -129,17 +133,6 @@ def verify_bytes(
                 what = f"the file's {name} is {there}, the manifest says {wanted}"
                 report.find("E-VER-CRC", entry.file, what)
     return report
-
-
-def _wrong_record(data: bytes, row: IndexRow | None, split: str, rules: ShardRules) -> list[str]:
-    """Return what is wrong with a record, given its row of the index if that has one."""
-    sources: list[str] | None = [] if rules.deep else None
-    if row is None:
-        return rules.examples.find_wrong(data, sources)
-    if rules.deep and split not in rules.converted:
-        sources = [source.sha256 for source in row.sources]
-    size_px = row.image_height, row.image_width
-    return rules.examples.find_wrong(data, sources, row.labels, size_px)
 
 
 def read_index(
@@ -222,7 +215,7 @@ def check_rows(
     for number, (one, other) in enumerate(itertools.pairwise(in_order), 1):
         if one >= other:
             where = at_record(entry.file, number, rows[number].offset, other[1])
-            report.find("E-VER-ORDER", where, order_fault(one[1], other[1], rules.seed))
+            report.find("E-VER-ORDER", where, f"by seed {rules.seed} it is not after {one[1]!r}")
 
 
 def compare_sources(
@@ -240,22 +233,17 @@ def compare_sources(
     found = {(s.name, s.sha256): (s, row.key) for row in rows for s in row.sources if roots}
     for source, key in found.values():
         report.sources += 1
-        if wrong := _wrong_source(source, roots, report):
+        wrong = "is not there"
+        for storage in roots:
+            entry = storage.stat(source.name)
+            if entry is None or entry.kind != "file":
+                continue
+            data = storage.read(source.name, entry)
+            report.bytes += len(data)
+            digest = hashlib.sha256(data).hexdigest()
+            if digest == source.sha256:
+                break
+            wrong = f"has the SHA-256 {digest}, the index says {source.sha256}"
+        else:
             where = f"{join_uri(roots[0].root, source.name)} (of key {key!r} in {split})"
             report.find("E-VER-SOURCE", where, wrong, _SOURCE_REMEDY)
-
-
-def _wrong_source(source: Source, roots: Sequence[Storage], report: Report) -> str:
-    """Return what is wrong with a source in every root; empty if one root has it."""
-    wrong = "is not there"
-    for storage in roots:
-        entry = storage.stat(source.name)
-        if entry is None or entry.kind != "file":
-            continue
-        data = storage.read(source.name, entry)
-        report.bytes += len(data)
-        digest = hashlib.sha256(data).hexdigest()
-        if digest == source.sha256:
-            return ""
-        wrong = f"has the SHA-256 {digest}, the index says {source.sha256}"
-    return wrong
