@@ -79,7 +79,7 @@ STEPS = sequence_example({"id": [b"a"]}, {"score": [[0.5], [1.0, 2.0], [3.0], []
             [
                 f": {len(STEPS)} bytes",
                 "  id     bytes  'a'",
-                "  score  float  5 steps: 0.5 | 1, 2 | 3 | no values | ...",
+                "  score  float  5 steps: [0.5], [1, 2], [3], [no values], [4]",
             ],
         ),
     ],
@@ -143,10 +143,10 @@ def test_a_key_is_sought_in_all_splits(tmp_path: Path) -> None:
         ("set", {"record": 5}, "has no record 5; give another"),
         ("set", {"split": "val"}, "split must be one of train, got 'val'"),
         ("a.tfrecord", {"record": 0}, "a.tfrecord: has no record 0; give another"),
-        ("a.tfrecord", {"key": "1"}, "key must come with a data set"),
-        ("a.tfrecord", {"split": "train"}, "split must come with a data set"),
-        ("none", {}, "none: no such file, and no folder with manifest.json;"),
-        (".", {}, "holds no manifest.json; give a data set or a TFRecord"),
+        ("a.tfrecord", {"key": "1"}, "key and split must come with a data set, got '1'"),
+        ("a.tfrecord", {"split": "train"}, "key and split must come with a data set, got 'train'"),
+        ("none", {}, "none: no such file; give the path of a file"),
+        (".", {}, "a directory, not a file; give the path of a file"),
     ],
 )
 def test_what_is_not_there(

@@ -138,14 +138,10 @@ def test_compressed_files(
 ) -> None:
     records = [example(x=[n]) for n in range(9)]
     path = write(tmp_path / "a.tfrecord", records, compression)
-    whole = [
-        f"a.tfrecord: compressed with {compression}",
-        "features of 9 Examples:",
-        "  x  int64  in 9 of 9  1 value",
-    ]
+    whole = ["features of 9 Examples:", "  x  int64  in 9 of 9  1 value"]
     assert printed(capsys, path) == whole
     path.write_bytes(path.read_bytes()[:-1])
-    assert printed(capsys, path)[0].startswith("E-VER-FRAME a.tfrecord")
+    assert printed(capsys, path)[0].startswith("E-VER-FRAME a.tfrecord: its")
     content = write(tmp_path / "b.tfrecord", records).read_bytes()
     pack = gzip.compress if compression == "GZIP" else zlib.compress
     path.write_bytes(pack(content[:-1]))
