@@ -162,39 +162,24 @@ def test_a_damaged_index_is_reported_or_harmless(output: Path) -> None:
     assert reported > len(data) / 17  # all that were cut off, and more
 
 
-# --- a bucket ---
-
-
-@pytest.fixture
-def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsStandIn]:
-    output = write_data_set(tmp_path / "out", SPEC, {"train": make_shards(COUNTS)})
-    with GcsStandIn() as running:
-        running.make_bucket("b")
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.url)
-        for path in output.rglob("*.*"):
-            running.put("b", f"out/{path.relative_to(output)}", path.read_bytes())
-        yield running
-        assert running.faults_left() == [], "a fault was asked for and never met"
-
-
-def test_a_bit_that_flips_on_the_way_is_reported(bucket: GcsStandIn) -> None:
+def test_damage_in_a_bucket_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store has no checksum of a part of an object. The record's own checksum finds it."""
-    records = readers.open("gs://b/out", "train")
-    shard = records.reader.shards[0].entry.file
-    bucket.inject(Fault(What.FLIPPED_BIT, Request.READ, f"out/{shard}"))
-    code, line = fault_of(lambda: list(records))
-    assert code in ("E-VER-CRC", "E-VER-FRAME")
-    assert re.match(rf"{code} gs://b/out/{shard}: record \d \(key k\d\) at byte \d+: ", line)
-    assert ids(records) == list(range(10))
-
-
-def test_a_shard_that_was_replaced_is_reported(bucket: GcsStandIn) -> None:
-    records = readers.open("gs://b/out", "train")
-    shard = records.reader.shards[0].entry.file
-    data = bytearray(bucket.objects("b")[f"out/{shard}"])
-    data[20] ^= 1
-    bucket.put("b", f"out/{shard}", bytes(data))
-    assert fault_of(lambda: records[0])[0] == "E-SRC-CHANGED"
-    code, line = fault_of(lambda: readers.open("gs://b/out", "train"))  # by the listing alone
-    assert code == "E-VER-CRC"
-    assert line.startswith(f"E-VER-CRC gs://b/out/{shard}: the store's CRC-32C is ")
+    output = write_data_set(tmp_path / "out", SPEC, {"train": make_shards(COUNTS)})
+    with GcsStandIn() as bucket:
+        bucket.make_bucket("b")
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", bucket.url)
+        for path in output.rglob("*.*"):
+            bucket.put("b", f"out/{path.relative_to(output)}", path.read_bytes())
+        records = readers.open("gs://b/out", "train")
+        shard = records.reader.shards[0].entry.file
+        bucket.inject(Fault(What.FLIPPED_BIT, Request.READ, f"out/{shard}"))
+        code, line = fault_of(lambda: list(records))
+        assert code in ("E-VER-CRC", "E-VER-FRAME")
+        assert re.match(rf"{code} gs://b/out/{shard}: record \d \(key k\d\) at byte \d+: ", line)
+        assert ids(records) == list(range(10))
+        data = bytearray(bucket.objects("b")[f"out/{shard}"])
+        data[20] ^= 1
+        bucket.put("b", f"out/{shard}", bytes(data))
+        assert fault_of(lambda: records[0])[0] == "E-SRC-CHANGED"
+        _, line = fault_of(lambda: readers.open("gs://b/out", "train"))  # by the listing alone
+        assert line.startswith(f"E-VER-CRC gs://b/out/{shard}: the store's CRC-32C is ")

@@ -182,21 +182,6 @@ def test_a_manifest_that_contradicts_itself(change: Change, what: str, tmp_path:
         )
 
 
-def test_the_first_format_is_read(tmp_path: Path) -> None:
-    """Its features had no `optional` and `per_step`, its plan no `found`."""
-    root = write(tmp_path)
-
-    def as_in_format_1(manifest: dict[str, Any]) -> None:
-        manifest["format_version"] = manifest["plan"]["format_version"] = 1
-        del manifest["plan"]["found"]
-        assert not any(f.keys() & {"optional", "per_step"} for f in manifest["features"])
-
-    edit(root, as_in_format_1)
-    found = find_data_sets(root)
-    assert (found.spec, len(found.shards("train"))) == (SPEC, 1)
-    assert (found.manifests[0].format_version, found.manifests[0].plan.found) == (1, [])
-
-
 @pytest.mark.parametrize(
     ("order", "is_in_order"),
     [

@@ -98,15 +98,15 @@ def test_one_record_of_a_file(compression: str, tmp_path: Path) -> None:
         "  x  int64  7",
     ]
     assert sum("record" in line for line in shown(path, limit=2)) == 2
-
-
-def test_a_damaged_record_is_said_to_be(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.tfrecord", [example(x=[1])])
     path.write_bytes(path.read_bytes()[:-1])
-    assert shown(path)[-1].startswith("a.tfrecord record 0 at byte 0: damaged, a record of ")
+    if compression:
+        with pytest.raises(RuntimeError, match=r"E-VER-FRAME .*: its GZIP data is damaged"):
+            shown(path, record=8)
+    else:
+        assert f" {8 * (16 + size)}: damaged, a record of " in shown(path, record=8)[-1]
 
 
-def test_a_data_set_by_index(out: Path) -> None:
+def test_a_data_set_by_index(out: Path, tmp_path: Path) -> None:
     whole = shown(out, limit=9)
     assert whole[0] == "out: layout detection; train 5 records"
     places = [line for line in whole if line.startswith("out/train-")]
@@ -114,8 +114,9 @@ def test_a_data_set_by_index(out: Path) -> None:
     for number, place in enumerate(places):
         assert place in shown(out, record=number)
         key = place.partition("(key '")[2].partition("'")[0]
-        one = shown(out, key=key)
+        one = shown(out, key=key, images=str(tmp_path))
         assert place in one and f"  image/source_id           bytes  '{key}'" in one
+    assert sorted(os.listdir(tmp_path)) == [f"{n}-image_encoded.jpeg" for n in range(1, 6)]
 
 
 def test_a_key_is_sought_in_all_splits(tmp_path: Path) -> None:
@@ -179,11 +180,6 @@ def test_pictures_are_saved_and_nothing_is_overwritten(tmp_path: Path) -> None:
     assert (folder / names[0]).read_bytes() == b"mine"
 
 
-def test_pictures_of_a_data_set_are_named_by_key(out: Path, tmp_path: Path) -> None:
-    shown(out, key="3", images=str(tmp_path))
-    assert os.listdir(tmp_path) == ["3-image_encoded.jpeg"]
-
-
 @given(st.binary(max_size=40))
 def test_any_bytes_are_shown_in_one_printable_line(data: bytes) -> None:
     read_tensor(data)
@@ -203,9 +199,6 @@ def test_pixels_become_png(dtype: str, shape: tuple[int, ...]) -> None:
     assert (read.numpy() == values.reshape(*shape[:2], -1)).all()
 
 
-@pytest.mark.parametrize(
-    ("dtype", "shape"),
-    [("float32", (2, 3)), ("uint8", (2,)), ("uint8", (2, 3, 5)), ("uint8", (0, 3))],
-)
-def test_other_tensors_do_not(dtype: str, shape: tuple[int, ...]) -> None:
-    assert tensor_png(Tensor(dtype, shape, bytes(24))) is None
+def test_other_tensors_do_not() -> None:
+    for dtype, shape in (("float32", (2, 3)), ("uint8", (2,)), ("uint8", (2, 3, 5))):
+        assert tensor_png(Tensor(dtype, shape, bytes(24))) is None
