@@ -148,7 +148,7 @@ FEATURE_LISTS = st.dictionaries(
 )
 
 
-@draw(2_000, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@draw(1_500, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(FEATURES, st.none() | FEATURE_LISTS)
 def test_random_records_equal_tensorflow_s(
     features: FeatureValues, feature_lists: FeatureListValues | None
