@@ -305,11 +305,6 @@ stop=2)])
     return sorted(part for part in dealt[host] if part.records)
 
 
-def drops_remainder(asked: bool | None, hosts: int) -> bool:
-    """Return whether to drop the remainder: as asked, by default where there are several hosts."""
-    return hosts > 1 if asked is None else asked
-
-
 def steps(
     records: int, global_batch: int, hosts: int = 1, *, drop_remainder: bool | None = None
 ) -> int:
@@ -319,8 +314,8 @@ def steps(
         records: of the split.
         global_batch: records of a batch, on all hosts together.
         hosts: their number.
-        drop_remainder: see `drops_remainder`. Without it the last batch may be short, and some
-            hosts may have one batch more.
+        drop_remainder: by default with several hosts. Without it the last batch may be short, and
+            some hosts may have one batch more.
 
     Raises:
         ValueError: when the hosts cannot share a batch, or a host would have none.
@@ -334,7 +329,8 @@ def steps(
             f"global_batch must be a multiple of hosts {hosts}, got {global_batch}: give another"
         )
     whole, left = divmod(records // hosts, global_batch // hosts)
-    count = whole + (left > 0 and not drops_remainder(drop_remainder, hosts))
+    is_dropping = hosts > 1 if drop_remainder is None else drop_remainder
+    count = whole + (left > 0 and not is_dropping)
     if not count:
         raise ValueError(
             f"global_batch must be at most {records} records, got {global_batch}: give fewer"
