@@ -18,7 +18,7 @@ from schemas.tensors import Tensor, encode_tensor, read_tensor
 from tests.conftest import jpeg_bytes
 from tests.small_data_sets import write_data_set
 from tests.small_runs import build_run, plan_run, write_set
-from tests.test_verify_files import example, sequence_example, write
+from tests.test_verify_files import example, write
 from transforms.verify.show_record import show_bytes, tensor_png
 
 JPEG = jpeg_bytes(8, 6)
@@ -66,7 +66,8 @@ def test_values_of_a_foreign_record(tmp_path: Path) -> None:
     ]
 
 
-STEPS = sequence_example({"id": [b"a"]}, {"score": [[0.5], [1.0, 2.0], [3.0], [], [4.0]]})
+SCORES = [[0.5], [1.0, 2.0], [3.0], [], [4.0]]
+STEPS = encode_example({"id": (Kind.BYTES, [b"a"])}, {"score": (Kind.FLOAT, SCORES)})
 
 
 @pytest.mark.parametrize(

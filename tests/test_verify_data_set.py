@@ -125,16 +125,20 @@ def test_data_sets_of_earlier_formats_are_read(
 ) -> None:
     """Without what later versions added."""
 
-    def change(manifest: dict) -> None:
-        manifest["format_version"] = manifest["plan"]["format_version"] = version
+    def change_plan(plan: dict) -> None:
+        plan["format_version"] = version
         if version == 1:
-            del manifest["plan"]["found"]
+            del plan["found"]
+
+    def change(manifest: dict) -> None:
+        manifest["format_version"] = version
+        change_plan(manifest["plan"])
         del manifest["files"]
         for entry in manifest["shards"]:
             del entry["receipt"]
 
     edit(out / "manifest.json", change)
-    edit(out / "_plan.json", lambda plan: plan.update(format_version=version))
+    edit(out / "_plan.json", change_plan)
     digest = plan_digest(from_json((out / "_plan.json").read_bytes(), JobPlan))
     for path in (out / "_receipts").iterdir():
         edit(path, lambda receipt: receipt.update(plan=digest))

@@ -1,4 +1,4 @@
-"""Files of other programs, TensorFlow's own writer first: structure, schema, images, lies."""
+"""Files of TensorFlow's own writer: structure, schema, images, lies."""
 
 import gzip
 import subprocess
@@ -11,6 +11,8 @@ import pytest
 import tensorflow as tf
 
 from pipelines.verify import VerifyConfig, verify
+from schemas.example import encode_example
+from schemas.features import Kind
 from tests.coco_command import PROJECT
 from tests.conftest import jpeg_bytes
 from tests.small_images import chunk, ihdr, png
@@ -23,27 +25,14 @@ LEAVE = "restore the file from its source, or leave the record out"
 MEND = "make the record again from its image, or leave it out"
 
 
-def feature(values: Sequence) -> tf.train.Feature:
-    if values and isinstance(values[0], bytes):
-        return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
-    if values and isinstance(values[0], float):
-        return tf.train.Feature(float_list=tf.train.FloatList(value=values))
-    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+def valued(values: Sequence) -> tuple[Kind, Sequence]:
+    """Return values with their kind."""
+    kinds = {bytes: Kind.BYTES, float: Kind.FLOAT}
+    return kinds.get(type(values[0]) if values else int, Kind.INT64), values
 
 
 def example(**values: Sequence) -> bytes:
-    features = {key: feature(found) for key, found in values.items()}
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
-
-
-def sequence_example(context: Mapping[str, Sequence], steps: Mapping[str, Sequence]) -> bytes:
-    lists = {
-        key: tf.train.FeatureList(feature=list(map(feature, found))) for key, found in steps.items()
-    }
-    return tf.train.SequenceExample(
-        context=tf.train.Features(feature={key: feature(v) for key, v in context.items()}),
-        feature_lists=tf.train.FeatureLists(feature_list=lists),
-    ).SerializeToString()
+    return encode_example({key: valued(found) for key, found in values.items()})
 
 
 def write(path: Path, records: Sequence[bytes], compression: str = "") -> Path:
@@ -66,8 +55,11 @@ SIZE = len(example(x=[1]))
 IMAGES = [example(image=[data]) for data in (JPEG, JPEG[:-20], JPEG, b"<html>")]
 STARTS = [sum(16 + len(record) for record in IMAGES[:place]) for place in range(4)]
 STEPS = [
-    sequence_example({"id": [b"a"]}, {"frame": [[JPEG], [JPEG]], "score": []}),
-    sequence_example({"id": [b"b"]}, {"frame": [[JPEG]], "score": [[0.5, 1.0]]}),
+    encode_example(
+        {"id": (Kind.BYTES, [name])},
+        {"frame": (Kind.BYTES, [[JPEG]] * frames), "score": (Kind.FLOAT, scores)},
+    )
+    for name, frames, scores in ((b"a", 2, []), (b"b", 1, [[0.5, 1.0]]))
 ]
 HELD: Mapping[str, tuple[Sequence[bytes], list[str]]] = {
     "feature lists": (
