@@ -100,7 +100,7 @@ def _feature(key: str | None, kind: Kind, values: Sequence) -> Sequence[bytes]:
     return _value_head(key, tag, len(value)), value
 
 
-@functools.lru_cache(maxsize=65_536)  # keys and small lengths repeat, an image's seldom does
+@functools.lru_cache(maxsize=16_384)  # keys and small lengths repeat, an image's seldom does
 def _value_head(key: str | None, list_tag: bytes, value_bytes: int) -> bytes:
     """Return a Feature up to its one value, as packed numbers are, too."""
     has_value = value_bytes or list_tag == _BYTES  # an empty text is one, no numbers are none
