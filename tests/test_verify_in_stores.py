@@ -83,7 +83,7 @@ def test_listed_checksums_or_all_bytes(stand_in: GcsStandIn) -> None:
     code, lines, err = run("gs://b/out")
     assert (code, err, len(lines)) == (0, "", 2)
     assert lines[0] == (
-        "sizes, and checksums where the store lists them, were compared: --deep reads all bytes"
+        "sizes and checksums as the store lists them were compared: --deep reads all bytes"
     )
     assert lines[1].startswith("2 files, 6 records, 0 B read in ")
     assert shard_reads(stand_in) == 0

@@ -105,7 +105,7 @@ def verify_around(
         what = "is named like a file of a shard, and the manifest names no such shard"
         report.find("E-VER-FOREIGN", name, what, _MOVE)
     if not rules.reads:
-        what = "sizes, and checksums where the store lists them, were compared"
+        what = "sizes and checksums as the store lists them were compared"
         report.notes.append(f"{what}: --deep reads all bytes")
     return tasks
 
